@@ -142,8 +142,14 @@ def _converted_gguf(spec:EncoderSpec, home_folder=None)->Path:
         import torch
         from transformers import AutoModelForCausalLM, AutoTokenizer
         source = str(_package_folder(spec.package, f'model {spec.name}'))
-        AutoTokenizer.from_pretrained(source, gguf_file=spec.gguf_file).save_pretrained(folder)
-        AutoModelForCausalLM.from_pretrained(source, gguf_file=spec.gguf_file, dtype=torch.bfloat16).save_pretrained(folder)
+        tokenizer = AutoTokenizer.from_pretrained(source, gguf_file=spec.gguf_file)
+        model = AutoModelForCausalLM.from_pretrained(source, gguf_file=spec.gguf_file, dtype=torch.bfloat16)
+        # the file names its end token by id; transformers' GGUF reader takes the beginning token instead (seen in a contract)
+        tokenizer.eos_token = tokenizer.convert_ids_to_tokens(model.config.eos_token_id)
+        tokenizer.save_pretrained(folder)
+        # the weights are plain numbers by now; the mark of their origin would forbid saving them
+        model.hf_quantizer = None; del model.config.quantization_config
+        model.save_pretrained(folder)
         (folder/'whole').touch()
     return folder
 

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['PAIR_MEASURES', 'parse_measure', 'per_query', 'judged_at_10', 'interval', 'paired_p', 'holm', 'Scores', 'correlation',
-           'evaluate', 'score_run', 'scores_table', 'Comparison', 'compare', 'compare_all', 'macro_average',
-           'similarity_pairs', 'separation', 'documents_per_second', 'latency_ms']
+           'evaluate', 'score_run', 'scores_table', 'Comparison', 'compare', 'compare_all', 'evaluate_grid',
+           'macro_average', 'similarity_pairs', 'separation', 'documents_per_second', 'latency_ms']
 
 # %% ../nbs/10_evaluator.ipynb #e4e8d5a0
 import itertools, re, time
@@ -182,6 +182,19 @@ def compare_all(scores:list[Scores], measure:str|None=None)->pd.DataFrame:
     if not found: return pd.DataFrame(columns=['a', 'b', 'measure', 'difference', 'low', 'high', 'p', 'p_holm', 'wins', 'losses'])
     adjusted = holm([c.p for c in found])
     return pd.DataFrame([{'a': c.a, 'b': c.b, 'measure': c.measure, 'difference': c.difference, 'low': c.low, 'high': c.high, 'p': c.p, 'p_holm': p, 'wins': c.wins, 'losses': c.losses} for c, p in zip(found, adjusted)])
+
+# %% ../nbs/10_evaluator.ipynb #cdde8076
+def evaluate_grid(tasks, systems, limit:int|None=None, **options)->tuple[list[Scores], dict]:
+    "Scores of `systems` on `tasks`, and `(system, task) → MedirError` for what could not run."
+    from medir_nb.core import note, progress
+    scores, not_run = [], {}
+    for name in progress(tasks, desc='tasks', unit='task'):
+        try: task = load_task(name, limit=limit or None, home_folder=options.get('home_folder'))
+        except MedirError as e: not_run |= {(str(s), str(name)): e for s in systems}; continue
+        for s in systems:
+            try: scores.append(evaluate(task, s, **options))
+            except MedirError as e: not_run[str(s), str(name)] = e
+    return scores, not_run
 
 # %% ../nbs/10_evaluator.ipynb #e010dbbd
 def macro_average(scores:list[Scores], measure:str|None=None, n:int=1000, seed:int=0)->dict:

@@ -1,0 +1,115 @@
+"""Fixtures every test may use: a private home folder, a tiny task in BEIR's layout, and the command in-process or as its own process."""
+import json, os, subprocess, sys
+from collections import namedtuple
+from pathlib import Path
+import pytest
+
+os.environ['OMP_NUM_THREADS'] = '1'       # torch and faiss read it when they are imported
+os.environ['HF_HUB_OFFLINE'] = '1'        # huggingface_hub does so too
+os.environ['MEDIR_PROGRESS'] = '0'
+
+from medir_nb import core
+
+Ran = namedtuple('Ran', 'code out err')
+
+DOCUMENTS = [
+    ('d01', 'Statins', 'Atorvastatin lowers LDL cholesterol and the risk of a first myocardial infarction.'),
+    ('d02', 'Beta blockers', 'Metoprolol slows the heart rate and is given after a myocardial infarction.'),
+    ('d03', 'Metformin', 'Metformin is the first drug for type 2 diabetes; it reduces glucose production in the liver.'),
+    ('d04', 'Insulin', 'Insulin glargine is injected once a day in type 1 and type 2 diabetes.'),
+    ('d05', 'Asthma inhalers', 'Inhaled corticosteroids prevent asthma attacks; salbutamol relieves them.'),
+    ('d06', 'Vaccination', 'Influenza vaccination is offered every autumn to adults older than 65.'),
+    ('d07', 'Migraine', 'Triptans stop a migraine attack when they are taken early.'),
+    ('d08', 'Anaemia', 'Iron deficiency is the commonest cause of anaemia in young women.'),
+    ('d09', 'Hip fracture', 'Surgery within 36 hours lowers mortality after a hip fracture.'),
+    ('d10', 'Appendicitis', 'Pain that moves to the right lower abdomen suggests appendicitis.'),
+    ('d11', 'Hypothyroidism', 'Levothyroxine replaces the missing hormone; tiredness and weight gain improve.'),
+    ('d12', '', ''),
+]
+QUERIES = [('q1', 'drugs after a heart attack'), ('q2', 'first treatment of type 2 diabetes'), ('q3', 'why am I tired and gaining weight'), ('q4', 'treatment of snake bite')]
+QRELS = [('q1', 'd02', 2), ('q1', 'd01', 1), ('q1', 'd09', 0), ('q2', 'd03', 2), ('q2', 'd04', 1), ('q2', 'd06', 0), ('q3', 'd11', 1), ('q3', 'd08', 0), ('q4', 'd10', 0)]
+
+def write_lines(path, lines):
+    "Write text lines (or objects, as JSON) to `path`."
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(''.join((l if isinstance(l, str) else json.dumps(l, ensure_ascii=False)) + '\n' for l in lines), encoding='utf-8')
+    return path
+
+def write_beir(folder, documents=DOCUMENTS, queries=QUERIES, qrels=QRELS, split='test', header=True):
+    "Write a task in BEIR's layout."
+    write_lines(folder/'corpus.jsonl', [{'_id': i, 'title': t, 'text': b} for i, t, b in documents])
+    write_lines(folder/'queries.jsonl', [{'_id': i, 'text': t} for i, t in queries])
+    write_lines(folder/'qrels'/f'{split}.tsv', [*(['query-id\tcorpus-id\tscore'] if header else []), *('\t'.join(map(str, r)) for r in qrels)])
+    return folder
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    "A home folder of the test's own; registries are read afresh."
+    for name in ('MEDIR_REGISTRY', 'MEDIR_TEST_KEY'): monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv('MEDIR_HOME', str(tmp_path/'home'))
+    core.registry.cache_clear()
+    yield tmp_path/'home'
+    core.registry.cache_clear()
+
+@pytest.fixture
+def own_registry(tmp_path, monkeypatch):
+    "`own_registry(models={...}, tasks={...})` adds rows through $MEDIR_REGISTRY."
+    def add(**files):
+        for name, rows in files.items(): write_lines(tmp_path/'registry'/f'{name}.yaml', [json.dumps(rows)])
+        monkeypatch.setenv('MEDIR_REGISTRY', str(tmp_path/'registry'))
+        core.registry.cache_clear()
+    return add
+
+@pytest.fixture
+def beir(tmp_path):
+    "A folder in BEIR's layout: 12 documents (one empty, one standing twice), 4 queries (q4 has no relevant document)."
+    return write_beir(tmp_path/'tiny', [*DOCUMENTS, DOCUMENTS[0]])
+
+@pytest.fixture
+def medir(monkeypatch, capfd):
+    "`medir(*arguments)` runs the command in this process; exit code, stdout, stderr."
+    from medir_nb import workbook
+    def call(*arguments):
+        monkeypatch.setattr(sys, 'argv', ['medir', *map(str, arguments)])
+        capfd.readouterr()
+        try: workbook.main(); code = 0
+        except SystemExit as e: code = e.code or 0
+        return Ran(code, *capfd.readouterr())
+    return call
+
+@pytest.fixture
+def medir_process():
+    "`medir_process(*arguments, **environment)` runs the command as its own process."
+    def call(*arguments, timeout=120, **environment):
+        done = subprocess.run([sys.executable, '-m', 'medir_nb.workbook', *map(str, arguments)], capture_output=True, text=True, timeout=timeout, env={**os.environ, **environment})
+        return Ran(done.returncode, done.stdout, done.stderr)
+    return call
+
+@pytest.fixture
+def medir_data():
+    "The folder with real data, which a machine may lack."
+    path = os.environ.get('MEDIR_DATA')
+    if not path or not Path(path).is_dir(): pytest.skip('MEDIR_DATA names no folder: the real data are not on this machine')
+    return Path(path)
+
+@pytest.fixture
+def fake_minilm(monkeypatch):
+    """Every torch model becomes a hash of words (64 dimensions, at most 8 words): dense paths without the 7 s that sentence-transformers takes to import.
+    The returned list holds `(role, texts)` of each call."""
+    import zlib, numpy as np
+    from medir_nb import encoder
+    calls = []
+    class Backend:
+        device, budget = 'cpu', 0
+        def __init__(self, spec, role, device=None, home_folder=None): self.role = role
+        def encode(self, texts, prompt=''):
+            calls.append((self.role, list(texts)))
+            words = [t.lower().split() for t in texts]
+            rows = [[np.random.default_rng(zlib.crc32(w.encode())).normal(size=64) for w in ws[:8]] for ws in words]
+            vectors = np.array([np.sum(r, 0) if r else np.ones(64) for r in rows], np.float32)
+            return encoder.Encoded(vectors, np.array([min(len(w), 8) for w in words], np.int32), np.array([len(w) > 8 for w in words]))
+    monkeypatch.setattr(encoder, 'TorchBackend', Backend)
+    return calls
+
+def pytest_configure(config):
+    config.addinivalue_line('markers', 'slow: takes more than a few seconds')
