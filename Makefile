@@ -45,8 +45,8 @@ lab: $(MARK)
 	jupyter lab nbs
 
 # figures/ and the README's table come from the demo.
-figures: demo
-	python -m medir_nb.figures
+figures: $(MARK)
+	HF_HUB_OFFLINE=1 OMP_WAIT_POLICY=PASSIVE medir run $(NB) --preset demo --copy figures
 
 clean:
 	rm -rf .venv .medir *.egg-info

@@ -75,7 +75,7 @@ def home(path:str|Path|None=None)->Path:
 
 def slug(text:str, n:int=60)->str:
     "A file name for any `text`: readable, at most `n` + 9 characters, distinct for distinct texts, never a path."
-    readable = re.sub(r'[^A-Za-z0-9]+', '-', text).strip('-')[:n]
+    readable = re.sub(r'[^A-Za-z0-9_]+', '-', text).strip('-')[:n]
     return readable if readable == text else f'{readable or "x"}-{fingerprint(text)[:8]}'
 
 # %% ../nbs/00_core.ipynb #463563b1

@@ -172,7 +172,7 @@ def compare(a:Scores, b:Scores, measure:str|None=None, show:int=5)->Comparison:
     if set(x.index) != set(y.index): raise MedirError('the two systems answered different queries', a.task.name, 'compare them on the same split and limit')
     y = y.loc[x.index]; d = (y - x).to_numpy(); group = a.groups(x.index)
     low, high = interval(d, group)
-    order = np.argsort(-np.abs(d), kind='stable')[:show]
+    order = [i for i in np.argsort(-np.abs(d), kind='stable')[:show] if d[i]]
     changed = pd.DataFrame({'query_id': x.index[order], 'a': x.to_numpy()[order], 'b': y.to_numpy()[order], 'difference': d[order], 'text': [a.task.queries.text(q) for q in x.index[order]]})
     return Comparison(a.label, b.label, measure, float(d.mean()), low, high, paired_p(y, x, group), int((d > 0).sum()), int((d < 0).sum()), int((d == 0).sum()), len(d), int(group.max()) + 1, changed)
 

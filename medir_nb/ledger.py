@@ -270,10 +270,15 @@ class Ledger(_Joined):
         systems:dict|None=None,       # {printed system or (system, variant): expression, or a list of them}
         switches:dict|None=None):     # {(registry row or printed system, task, measure): (name, value when flipped)}
         super().__init__(cells, scores, dict(systems or {}))
-        self.not_run, self.switches = dict(not_run or {}), dict(switches or {})
+        self.not_run, self.switches = self._of_this_table(not_run or {}), dict(switches or {})
         self._check_keys()
         self._wide = [(r, {k: e for k in self.columns if (e := self._entry(r, k))}) for r in self.rows]
         self.frame = pd.DataFrame([e for _, entries in self._wide for e in entries.values()]).astype({'n_queries': 'Int64'})
+
+    def _of_this_table(self, not_run:dict)->dict:
+        "Reasons as text; those of `evaluate_grid` (errors) may also name what stands in other tables."
+        names, tasks = {n for r in self.rows for n in (r.name, r.system)}, {c['task'] for c in self.columns.values()}
+        return {k: str(v) for k, v in not_run.items() if not isinstance(v, MedirError) or (k[0] in names and k[1] in tasks)}
 
     def _check_keys(self):
         names, tasks = {n for r in self.rows for n in (r.name, r.system) if n}, {c['task'] for c in self.columns.values() if c['task']}

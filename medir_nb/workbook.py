@@ -153,7 +153,7 @@ def run_notebook(name:str, preset:str|None=None, overrides:dict|None=None, force
     with atomic_path(output) as tmp: tmp.write_text(redact(working.read_text(encoding='utf-8')), encoding='utf-8')
     working.unlink()
     receipt = {'notebook': path.stem, 'preset': preset, 'key': key, 'parts': parts, 'output': str(output), 'output_fingerprint': file_fingerprint(output), 'machine': machine(), 'seconds': round(time.time() - start, 1),
-        'finished': time.strftime('%Y-%m-%dT%H:%M:%S'), 'files': sorted(p.name for p in folder.iterdir() if p != output)}
+        'finished': time.strftime('%Y-%m-%dT%H:%M:%S'), 'files': sorted(p.name for p in folder.iterdir() if p.is_file() and p != output)}
     write_json(base/'receipts'/f'{path.stem}-{key[:16]}.json', json.loads(redact(canonical(receipt))))
     return {**receipt, 'reused': False}
 
@@ -336,6 +336,7 @@ def compare(task: Annotated[str, typer.Argument(metavar='TASK_OR_FOLDER')], a: A
 @app.command()
 def run(name: Annotated[str, typer.Argument(metavar='NOTEBOOK|BATCH')], preset: Annotated[Optional[str], typer.Option(help='smoke, demo, mini or paper.')] = None,
     parameter: Annotated[Optional[list[str]], typer.Option('-p', '--parameter', metavar='K=V', help='A parameter; repeat for more.')] = None, force: Annotated[bool, typer.Option(help='Run even if a valid receipt exists.')] = False, home: Home = None,
+    copy: Annotated[Optional[Path], typer.Option(help='Also copy the tables and figures that it wrote into this folder.')] = None,
     upstream: Annotated[Optional[list[str]], typer.Option(hidden=True)] = None, receipt: Annotated[bool, typer.Option('--receipt', help='Print the receipt as JSON.')] = False):
     "Execute a notebook or a batch; finished runs are not repeated."
     if name in (b := batches()) or (name.endswith(('.yaml', '.yml')) and Path(name).is_file()):
@@ -345,6 +346,10 @@ def run(name: Annotated[str, typer.Argument(metavar='NOTEBOOK|BATCH')], preset: 
     r = run_notebook(name, preset, parse_options(parameter or []), force, home, upstream or [])
     if receipt: print(json.dumps(r)); return
     print(f'{"unchanged since" if r["reused"] else "executed"} {r["finished"]} ({r["seconds"]} s)\nnotebook  {r["output"]}')
+    if copy:
+        import shutil
+        copy.mkdir(parents=True, exist_ok=True)
+        for f in r['files']: shutil.copy(Path(r['output']).parent/f, copy/f)
     for f in r['files']: print(f'{"table" if f.endswith((".md", ".csv")) else "figure" if f.endswith((".png", ".svg")) else "file":9s} {Path(r["output"]).parent/f}')
 
 # %% ../nbs/13_workbook.ipynb #af0dd869
