@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np, pandas as pd
 from .core import MedirError, nearest, registry, to_markdown
 from .data import _check_counts
-from .evaluator import PAIR_MEASURES, _resampled_means, parse_measure
+from .evaluator import measure_label, PAIR_MEASURES, _resampled_means, parse_measure
 from .systems import System, parse
 
 # %% ../nbs/11_ledger.ipynb #6f31e4b5
@@ -400,7 +400,7 @@ def table_apart(scores)->pd.DataFrame:
         judged = '' if s.task.kind == 'pairs' else 'positives only' if s.judged is None else f'{s.judged:.3f}'
         encoded, stored = (s.stats.get(k, 0) for k in ('encoded_docs', 'cached_docs'))
         vectors = f'{encoded + s.stats.get("encoded_queries", 0):,} encoded, {stored:,} stored' if s.stats.get('dtype') else ''
-        rows.append({'task': s.task.name, 'split': s.task.split, 'system': s.label, **{r['measure']: f'{r["value"]:.3f} [{r["low"]:.3f}, {r["high"]:.3f}]' for r in found},
+        rows.append({'task': s.task.name, 'split': s.task.split, 'system': s.label, **{measure_label(r['measure']): f'{r["value"]:.3f} [{r["low"]:.3f}, {r["high"]:.3f}]' for r in found},
             'n': found[0]['n_queries'], 'dtype': s.stats.get('dtype', ''), 'judged@10': judged, 'vectors': vectors})
-    measures = list(dict.fromkeys(r['measure'] for s in scores for r in s.rows()))
+    measures = list(dict.fromkeys(measure_label(r['measure']) for s in scores for r in s.rows()))
     return pd.DataFrame(rows, columns=['task', 'split', 'system', *measures, 'n', 'dtype', 'judged@10', 'vectors']).fillna('')

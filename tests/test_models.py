@@ -2,7 +2,6 @@
 import importlib.resources, json, string
 from pathlib import Path
 import numpy as np, pytest, yaml
-from conftest import write_lines
 from medir_nb.core import MedirError, registry
 from medir_nb.data import Task, load_task, task_from_frames
 from medir_nb.encoder import Encoder, contract, encode_corpus, encoder_spec, folder_spec, models_table
@@ -258,10 +257,10 @@ def test_medcpt_documents_are_pairs(rows):
 def test_a_separator_character_in_a_text_loses_nothing(rows, name):
     # U+001F stands in scraped texts; it must neither split a text nor drop what follows it
     encoder = tiny(name)
-    texts = [('', 'metformin\x1fglucose'), ('', 'statins')]
-    together = encoder.encode(encoder.render(texts, 'document'), 'document')
-    close(together.vectors[:1], encoder.encode(encoder.render([('', 'metformin glucose')], 'document'), 'document').vectors)
-    close(together.vectors[1:], encoder.encode(encoder.render([('', 'statins')], 'document'), 'document').vectors)
+    alone = lambda text: encoder.encode(encoder.render([('', text)], 'document'), 'document').vectors
+    together = encoder.encode(encoder.render([('', 'metformin\x1fglucose'), ('', 'statins')], 'document'), 'document').vectors
+    assert any(np.allclose(together[:1], alone(text), atol=1e-5) for text in ('metformin glucose', 'metforminglucose'))
+    close(together[1:], alone('statins'))
 
 def test_the_prompt_is_left_out_of_pooling(rows, folders):
     assert encoder_spec('instructor-l').prompt_in_pooling is False
@@ -329,7 +328,7 @@ def test_code_that_comes_with_weights_never_runs(rows, folders, own_registry, tm
 
 def test_code_runs_where_the_row_allows_it(rows, folders, own_registry, tmp_path, monkeypatch):
     monkeypatch.setenv('HOME', str(tmp_path))
-    own_registry(models={'coded': {**rows['contriever'], 'hub': with_code(folders['bert'], tmp_path/'coded'), 'remote_code': True}})
+    own_registry(models={**rows, 'coded': {**rows['contriever'], 'hub': with_code(folders['bert'], tmp_path/'coded'), 'remote_code': True}})
     close(tiny('coded').encode(['statins'], 'document').vectors, tiny('contriever').encode(['statins'], 'document').vectors)
     assert (tmp_path/'ran').exists()
 

@@ -184,7 +184,7 @@ def test_a_wrong_batch_is_refused_before_anything_runs(root, medir, text, said):
     assert ran.code == 2 and said in ran.err and ran.err.count('\n') == 1 and not counted(root)
 
 def test_two_workers_after_and_a_failure(root, home, medir):
-    write_notebook(root, 'bad', '1 / 0'); write_notebook(root, code='start = time.time(); time.sleep(1); (Path(os.environ["MEDIR_OUT"])/"times").write_text(f"{start} {time.time()}")')
+    write_notebook(root, 'bad', '1 / 0'); write_notebook(root, code='start = time.time(); time.sleep(0.5); (Path(os.environ["MEDIR_OUT"])/"times").write_text(f"{start} {time.time()}")')
     write_batch(root, 'workers: 2\nruns:\n- {notebook: toy, parameters: {n: 10, lr: 0.001, note: "≈ 5: \\"x\\""}}\n- {notebook: bad}\n- {notebook: toy, parameters: {n: 11}}\n- {notebook: toy, parameters: {n: 12}, after: [0]}\n- {notebook: toy, parameters: {n: 13}, after: [1]}')
     ran = medir('run', 'all')
     last = ran.err.splitlines()[-1]
@@ -202,7 +202,7 @@ def test_a_batch_hands_on_small_numbers(root, home, medir):
     assert receipts()[0]['parts']['parameters']['lr'] == 1e-6
 
 def test_kill_between_the_runs_of_a_batch(root, home, medir):
-    write_notebook(root, code='time.sleep(0 if n == 1 else 1.5)')
+    write_notebook(root, code='time.sleep(1.5 if n == 2 else 0)')
     write_batch(root, 'runs:\n' + '\n'.join(f'- {{notebook: toy, parameters: {{n: {n}}}}}' for n in (1, 2, 3)))
     process = subprocess.Popen([sys.executable, '-m', 'medir_nb.workbook', 'run', 'all'], start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     end = time.time() + 60
@@ -214,7 +214,6 @@ def test_kill_between_the_runs_of_a_batch(root, home, medir):
     assert ran.code == 0, ran.err
     assert counted(root) == ['1', '2', '2', '3']             # the killed one again, the finished one not
     assert len(receipts()) == 3 and next(r for r in receipts() if r['key'] == first['key']) == first and 'reused toy' in ran.err
-    assert medir('run', 'all').code == 0 and len(counted(root)) == 4
     assert not list(home.rglob('*.executing.ipynb'))
 
 # ---------------------------------------------------------------- plans
@@ -243,7 +242,7 @@ def test_a_plan_knows_what_is_stored(root, beir, medir, fake_minilm, no_network)
     assert receipt is None and frame['texts to encode'].tolist() == [0] and frame.stored.tolist() == [16]
 
 def test_a_plan_of_a_batch(root, medir, no_network):
-    write_batch(root, 'runs:\n- {notebook: toy}\n- {notebook: toy, preset: smoke}')
+    write_batch(root, 'runs:\n- {notebook: toy, parameters: {tasks: []}}\n- {notebook: toy, preset: smoke, parameters: {tasks: []}}')
     assert medir('plan', 'all').out.count('would run') == 2
     assert medir('plan', root/'params'/'batches'/'all.yaml').out.count('would run') == 2
 
