@@ -320,16 +320,25 @@ def _hub_rows(hub:str, config:str, split:str, revision:str|None, cache=None):
             f'on a machine with network run `hf download {hub} --repo-type dataset{pinned}` and copy its cache here, or put the files below $MEDIR_DATA') from None
     for i, row in enumerate(rows): yield row, f'{hub} {config}/{split} row {i}'
 
-def load_hub(hub:str, revision:str|None=None, configs:dict|None=None, split:str|None=None, kind:str='retrieval', home_folder=None, **fields)->Task:
+def _nested_records(rows, part:str):
+    "Queries or documents of rows that nest them (SciRepEval): `query` and `candidates`, each with doc_id, title and abstract."
+    for row, where in rows:
+        query = _get(row, ('query',), where)
+        found = [query if isinstance(query, dict) else {'doc_id': row.get('doc_id'), 'title': query}] if part == 'queries' else _get(row, ('candidates',), where)
+        for d in found: yield str(_get(d, ('doc_id', 'corpus_id'), where)), d.get('title') or '', d.get('abstract') or '', where
+
+def load_hub(hub:str, revision:str|None=None, configs:dict|None=None, split:str|None=None, kind:str='retrieval', home_folder=None, qrels_hub:dict|None=None, **fields)->Task:
     "A task from a Hub data set (or a local copy of the same layout) with corpus, queries and qrels as configurations."
     configs = {k: list(v) for k, v in (configs or _BEIR_CONFIGS).items()}
     if kind == 'pairs': return _pairs_task(None, rows=_hub_rows(hub, *configs['pairs'], revision), split=configs['pairs'][1], source=f'{hub}@{revision}', **fields)
     if split and 'qrels' in configs and configs['qrels'][1] in {'test', 'dev', 'train'}: configs['qrels'][1] = split
-    store = lambda part: None if not revision or Path(hub).exists() else home(home_folder)/'corpora'/f'{fingerprint(hub, revision, configs[part])}.arrow'
+    place = lambda part: configs.get('nested') or configs[part]
+    store = lambda part: None if not revision or Path(hub).exists() else home(home_folder)/'corpora'/f'{fingerprint(hub, revision, part, place(part))}.arrow'
     def table(part, cls):
-        path = store(part)
-        return (path and _open_table(path, cls)) or _write_table(_text_records(_hub_rows(hub, *configs[part], revision)), path, cls)
-    rows = [(str(_get(r, ('query-id', 'q_id', 'query_id'), w)), str(_get(r, ('corpus-id', 'p_id', 'doc_id'), w)), _grade(_get(r, ('score', 'relevance'), w), w)) for r, w in _hub_rows(hub, *configs['qrels'], revision)]
+        path, rows = store(part), _hub_rows(hub, *place(part), revision)
+        return (path and _open_table(path, cls)) or _write_table(_nested_records(rows, part) if 'nested' in configs else _text_records(rows), path, cls)
+    judged = qrels_hub or {'hub': hub, 'revision': revision}
+    rows = [(str(_get(r, ('query-id', 'q_id', 'query_id'), w)), str(_get(r, ('corpus-id', 'p_id', 'doc_id', 'cand_id'), w)), _grade(_get(r, ('score', 'relevance'), w), w)) for r, w in _hub_rows(judged['hub'], *configs['qrels'], judged['revision'])]
     qrels = pd.DataFrame(rows, columns=['query_id', 'doc_id', 'relevance']).drop_duplicates(['query_id', 'doc_id'])
     if kind == 'reranking' and 'top_ranked' in configs:
         ranked = [(str(_get(r, ('query-id', 'query_id'), w)), str(d)) for r, w in _hub_rows(hub, *configs['top_ranked'], revision) for d in _get(r, ('corpus-ids', 'doc_ids'), w)]
@@ -469,7 +478,7 @@ def load_registered(name:str, split:str|None=None, allow_unknown_qrels:bool=Fals
         task.revision = f'folder {row.get("folder", name)}'
     elif row.get('access', 'open') != 'open' or row.get('hub') in (None, 'unknown') or row.get('revision') in (None, 'unknown'):
         raise MedirError(row.get('note', 'its data were not published'), name, f'put a folder in one of the layouts of nbs/01_data.ipynb at $MEDIR_DATA/{row.get("folder", name)}')
-    else: task = load_hub(row['hub'], row['revision'], row.get('configs'), kind=row.get('kind', 'retrieval'), home_folder=home_folder, **({} if split == row.get('split') else {'split': split}), **fields)
+    else: task = load_hub(row['hub'], row['revision'], row.get('configs'), kind=row.get('kind', 'retrieval'), home_folder=home_folder, qrels_hub=row.get('qrels_hub'), allow_unknown_qrels=allow_unknown_qrels, **({} if split == row.get('split') else {'split': split}), **fields)
     task.split, task.registered = split, True
     if row.get('kind') == 'reranking': task.kind = 'reranking'
     if not allow_unknown_qrels: _check_counts(task, row)

@@ -135,6 +135,13 @@ def test_correlations_are_scipys(kind):
     assert value == pytest.approx(expected, abs=1e-12) and low < value < high and high - low < 0.4
     assert np.isnan(correlation(np.ones(5), gold[:5], kind)[0])
 
+def test_rows_carry_the_interval_of_their_queries(beir):
+    task = load_task(str(beir))
+    task.groups = {'q1': 'heart', 'q2': 'other', 'q3': 'other', 'q4': 'other'}
+    s = evaluate(task, 'bm25(k1=0.1,b=0)', ['nDCG@10'])
+    row, v = s.rows()[0], s.values('nDCG@10')
+    assert (row['low'], row['high']) == interval(v.values, [0 if q == 'q1' else 1 for q in v.index]) and row['low'] < row['value'] < row['high']
+
 def test_macro_average_and_comparison_table(beir, tmp_path):
     task = load_task(str(beir))
     a, b = (evaluate(task, s) for s in ('bm25', 'bm25(k1=0.1,b=0)'))

@@ -3,6 +3,7 @@ import numpy as np, pandas as pd, pytest
 from conftest import DOCUMENTS, QRELS, QUERIES, write_beir
 from medir_nb.core import MedirError
 from medir_nb.data import load_task, task_from_frames
+from medir_nb.encoder import encoder_spec
 from medir_nb.evaluator import evaluate
 from medir_nb.search import BM25_DEFAULTS, rrf
 from medir_nb.systems import Fusion, System, parse, pending, row_label, search
@@ -89,6 +90,7 @@ def test_pending_counts_what_would_be_encoded(beir, fake_minilm):
 
 def test_a_query_vector_never_serves_a_document(tmp_path, fake_minilm):
     "One text as query and as document is encoded once in each role."
+    assert encoder_spec('minilm').vector_key('query') != encoder_spec('minilm').vector_key('document')
     task = load_task(str(write_beir(tmp_path/'t', [('d1', '', 'fever'), ('d2', '', 'fever'), ('d3', '', 'cough')], [('q1', 'fever')], [('q1', 'd1', 1)])))
     answer = search('minilm', task, 5)
     assert [sorted(texts) for _, texts in fake_minilm] == [['cough', 'fever'], ['fever']]

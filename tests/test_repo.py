@@ -1,0 +1,111 @@
+"The repository itself: one direction, one set of versions, notebooks with outputs, nothing that belongs to one machine."
+import ast, configparser, json, re, sys
+from pathlib import Path
+import pytest, yaml
+
+ROOT = Path(__file__).parents[1]
+ORDER = [ast.literal_eval(re.search(r"default_exp (\w+)", p.read_text()).group(1).join("''")) for p in sorted((ROOT/'nbs').glob('[0-9]*.ipynb'))]
+NOTEBOOKS = sorted(p for p in (ROOT/'nbs').rglob('*.ipynb') if '.ipynb_checkpoints' not in p.parts)
+LAZY = {'torch', 'transformers', 'sentence_transformers', 'datasets', 'faiss', 'mteb', 'matplotlib', 'seaborn', 'fastcore', 'nbdev', 'papermill', 'bm25s'}
+
+def settings(): 
+    c = configparser.ConfigParser(delimiters=['=']); c.read(ROOT/'settings.ini'); return c['DEFAULT']
+
+def pins(lines): return dict(re.match(r'([A-Za-z0-9_.-]+)==([^\s#;]+)', l).groups() for l in lines if re.match(r'[A-Za-z0-9_.-]+==', l))
+lock = lambda: {k.lower().replace('_', '-'): v for k, v in pins((ROOT/'requirements/lock-py311-cpu.txt').read_text().splitlines()).items()}
+name_of = lambda requirement: re.match(r'[A-Za-z0-9_.-]+', requirement)[0].lower().replace('_', '-')
+
+@pytest.mark.parametrize('module', ORDER)
+def test_modules_import_only_from_modules_before_them(module):
+    tree = ast.parse((ROOT/f'medir_nb/{module}.py').read_text())
+    used = {n.module.split('.')[1] for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) and (n.module or '').startswith('medir_nb.')}
+    assert not used - set(ORDER[:ORDER.index(module)])
+
+@pytest.mark.parametrize('module', ORDER)
+def test_heavy_imports_are_inside_functions(module):
+    tree = ast.parse((ROOT/f'medir_nb/{module}.py').read_text())
+    top = {a.name.split('.')[0] for n in tree.body if isinstance(n, ast.Import) for a in n.names} | {(n.module or '').split('.')[0] for n in tree.body if isinstance(n, ast.ImportFrom)}
+    assert not top & LAZY
+
+def test_lock_holds_what_the_package_needs_at_a_version_it_allows():
+    from packaging.requirements import Requirement
+    s, have = settings(), lock()
+    wanted = [r for k in ('requirements', 'cpu_requirements', 'embedded_requirements', 'mteb_requirements', 'dev_requirements') for r in s[k].split()]
+    for text in wanted:
+        r = Requirement(text)
+        assert name_of(text) in have, text
+        assert r.specifier.contains(have[name_of(text)], prereleases=True), (text, have[name_of(text)])
+
+def test_cpu_and_gpu_faiss_never_meet():
+    s, env = settings(), (ROOT/'environment.yml').read_text()
+    assert 'faiss-gpu' not in s['requirements'] + s['cpu_requirements'] and 'faiss-cpu' not in s['requirements'] + s['gpu_requirements']
+    assert 'faiss-gpu' not in lock() and 'faiss-cpu' not in env and 'cpu' not in re.search(r'-e \.\[(.*)\]', env)[1].split(',')
+
+def test_environment_lock_and_settings_name_the_same_versions():
+    env = yaml.safe_load((ROOT/'environment.yml').read_text())
+    pip = next(d['pip'] for d in env['dependencies'] if isinstance(d, dict))
+    have, s = lock(), settings()
+    pinned = pins(pip)
+    for name, version in pinned.items():
+        if name not in ('vllm', 'faiss-gpu'): assert have[name] == version, name
+    assert pinned['faiss-gpu'] == have['faiss-cpu']
+    assert {'torch', 'vllm', 'faiss-gpu', 'jupyterlab'} <= set(pinned)
+    extras = re.search(r'\[(.*)\]', next(p for p in pip if p.startswith('-e')))[1].split(',')
+    assert 'gpu' in extras and all(f'{e}_requirements' in s for e in extras)
+    python = next(d for d in env['dependencies'] if isinstance(d, str) and d.startswith('python='))
+    assert python == 'python=3.11' and s['min_python'] <= '3.11'
+
+@pytest.mark.parametrize('path', NOTEBOOKS, ids=lambda p: p.stem)
+def test_notebooks_show_results_and_no_errors(path):
+    nb = json.loads(path.read_text())
+    code = [c for c in nb['cells'] if c['cell_type'] == 'code']
+    assert any(c['outputs'] for c in code) and not any(o['output_type'] == 'error' for c in code for o in c['outputs'])
+    assert nb['metadata']['kernelspec']['name'] == 'python3' and all(c['execution_count'] is None for c in code)
+    if path.parent.name in ('papers', 'recipes'): assert any('parameters' in c['metadata'].get('tags', []) for c in code)
+
+@pytest.mark.parametrize('notebook', sorted(p.name for p in (ROOT/'params').iterdir() if p.is_dir() and p.name != 'batches'))
+def test_presets_resolve_and_smoke_is_the_default(notebook):
+    from medir_nb import workbook
+    path = workbook.find_notebook(notebook)
+    defaults = {k: d for k, (_, d) in workbook.schema(path).items()}
+    for preset in (ROOT/'params'/notebook).glob('*.yaml'):
+        resolved = workbook.resolve(path, preset.stem)
+        if preset.stem == 'smoke': assert resolved == defaults
+
+def test_batches_resolve():
+    from medir_nb import workbook
+    for path in workbook.batches().values(): assert workbook.read_batch(path)['runs']
+
+def test_paper_presets_name_rows_that_exist():
+    from medir_nb.core import registry
+    for preset in ('mini', 'paper'):
+        p = yaml.safe_load((ROOT/f'params/bmretriever_evaluation/{preset}.yaml').read_text())
+        assert set(p['tasks']) <= set(registry('tasks'))
+        plain = {s for s in p['systems'] if not s.startswith(('bm25', 'rrf'))}
+        assert plain <= set(registry('models'))
+    rows = {n for n, r in registry('models').items() if r.get('published_as')}
+    assert plain == rows                                        # all rows of Tables 2 and 3
+    assert set(p['tasks']) == {n for n, r in registry('tasks').items() if r['paper'] == 'bmretriever'}
+
+TEXT = [p for d in ('medir_nb', 'nbs', 'tests', 'params', 'requirements', '.ci') for p in (ROOT/d).rglob('*') if p.suffix in {'.py', '.yaml', '.ipynb', '.txt', '.md', ''} and p.is_file()] + [ROOT/f for f in ('README.md', 'Makefile', 'environment.yml', 'settings.ini')]
+
+def test_nothing_of_one_machine_is_committed():
+    needle = re.compile('|'.join(['/ro' + 'ot/', '/ho' + r'me/\w', '/wo' + 'rk/', 'sk' + '-[A-Za-z0-9]{20,}', r'py' + 'pi.org']))
+    found = {str(p.relative_to(ROOT)): m.group(0) for p in TEXT if '__pycache__' not in p.parts and (m := needle.search(p.read_text(errors='replace')))}
+    assert not found
+
+def test_readme_commands_exist():
+    readme, make = (ROOT/'README.md').read_text(), (ROOT/'Makefile').read_text()
+    from typer.main import get_command
+    from medir_nb.workbook import app, batches, notebooks
+    commands = get_command(app).commands
+    used = re.findall(r'^medir (\w+)(?: (\S+))?', readme, re.M)
+    assert used and all(c in commands for c, _ in used)
+    assert all(arg in notebooks() or arg in batches() for c, arg in used if c in ('run', 'plan'))
+    for target in re.findall(r'make (\w+)', readme): assert re.search(rf'^{target}:', make, re.M), target
+    for link in re.findall(r'\]\((?!http)([^)]+)\)', readme): assert (ROOT/link).exists(), link
+
+def test_import_is_light():
+    import subprocess
+    code = 'import sys, medir_nb, medir_nb.workbook as w; bad = {"torch", "pandas", "transformers", "faiss", "datasets", "papermill"} & set(sys.modules); sys.exit(str(bad) if bad else 0)'
+    assert subprocess.run([sys.executable, '-c', code]).returncode == 0
