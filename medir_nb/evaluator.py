@@ -18,6 +18,7 @@ from .systems import Answer, candidates, parse, row_label, score_pairs, search
 
 # %% ../nbs/10_evaluator.ipynb #9d8da291
 PAIR_MEASURES = ('Spearman', 'Pearson')
+_PROVIDERS = ('pytrec_eval', 'judged', 'msmarco', 'cwl_eval')     # those that run inside this process
 _ALIASES = {'MRR': 'RR', 'MAP': 'AP', 'RECALL': 'R', 'NDCG': 'nDCG', 'PRECISION': 'P', 'ACCURACY': 'Success', 'HIT': 'Success'}
 
 def parse_measure(name:str):
@@ -27,6 +28,9 @@ def parse_measure(name:str):
     head, sep, rest = str(name).partition('@') if '(' not in str(name) else (str(name), '', '')
     try: measure = ir_measures.parse_measure(_ALIASES.get(head.upper(), head) + sep + rest)
     except Exception: raise MedirError(f'unknown measure {name!r}', '--measures', nearest(head, ['nDCG', 'R', 'RR', 'AP', 'P', 'Success', 'Judged', *PAIR_MEASURES]) + ' (write nDCG@10)') from None
+    cutoff = measure.params.get('cutoff') if hasattr(measure, 'params') else None
+    if cutoff is not None and cutoff < 1: raise MedirError(f'the cut-off of {name!r} is below 1', '--measures', 'write nDCG@10')
+    if not any(p.is_available() and p.supports(measure) for p in ir_measures.providers.registry.values() if p.NAME in _PROVIDERS): raise MedirError(f'no provider computes {name!r}', '--measures', 'choose nDCG, R, RR, AP, P, Success or Judged')
     return measure
 
 def measure_label(measure)->str:

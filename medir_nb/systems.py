@@ -14,7 +14,7 @@ import numpy as np, pandas as pd
 from .core import MedirError, nearest
 from .data import Corpus, Queries, Task
 from .encoder import Encoder, array_vectors, encode_corpus, encoder_names, encoder_spec, missing_texts
-from .search import BM25, BM25_DEFAULTS, BM25_PRESETS, RUN_COLUMNS, _unit, dense_search, rrf, sort_run
+from .search import ANALYZERS, STOPWORDS, BM25, BM25_DEFAULTS, BM25_PRESETS, RUN_COLUMNS, _unit, dense_search, rrf, sort_run
 
 # %% ../nbs/06_systems.ipynb #2517552b
 _TOKEN = re.compile(r'\s*([(),=+>@]|[^\s(),=+>@]+)')
@@ -104,12 +104,20 @@ def _normal(s:System)->System:
         wrong = [k for k in presets if k not in BM25_PRESETS] + [k for k, v in given.items() if v is not None and k not in BM25_DEFAULTS]
         if wrong or len(presets) > 1: raise MedirError(f'bm25 has no setting {(wrong or presets)[-1]!r}', None, nearest((wrong or presets)[-1], [*BM25_DEFAULTS, *BM25_PRESETS]))
         base = {**BM25_DEFAULTS, **BM25_PRESETS.get(presets[0] if presets else '', {})}
+        _check_bm25(s, {**base, **{k: v for k, v in given.items() if v is not None}})
         # an analyzer that is written out stays: on a Chinese task it is not the default
         own = tuple((k, given[k]) for k in BM25_DEFAULTS if k in given and (given[k] != base[k] or k == 'analyzer'))
         return replace(s, settings=tuple((p, None) for p in presets) + own)
     spec = encoder_spec_or_hint(s.name)
     own = encoder_spec(s.name, **{k: True if v is None else v for k, v in given.items()})
     return replace(s, settings=tuple((k, getattr(own, k)) for k in sorted(given) if getattr(own, k) != getattr(spec, k)))
+
+def _check_bm25(s:System, settings:dict):
+    "Refuse settings that BM25 does not have a meaning for."
+    number = lambda v: isinstance(v, (int, float)) and not isinstance(v, bool) and np.isfinite(v)
+    for name, fits, wanted in (('k1', lambda v: number(v) and v >= 0, 'a number from 0'), ('b', lambda v: number(v) and 0 <= v <= 1, 'a number from 0 to 1'),
+        ('analyzer', lambda v: v in ANALYZERS, ', '.join(ANALYZERS)), ('stopwords', lambda v: v in STOPWORDS, ', '.join(STOPWORDS))):
+        if not fits(settings[name]): raise MedirError(f'{name}={settings[name]} does not fit in {s}', None, f'it takes {wanted}')
 
 def encoder_spec_or_hint(name:str):
     "The spec of `name`; an unknown one is answered with the nearest system."
@@ -204,7 +212,7 @@ def _score_candidates(task:Task, queries, docs, similarity:str)->pd.DataFrame:
     at, out = task.corpus._position, []
     for query_id, group in pairs.groupby('query_id', sort=False):
         known = [d for d in group.doc_id if d in at]
-        rows = np.array([at[d] for d in known])
+        rows = np.array([at[d] for d in known], dtype=int)
         d = replace_rows(docs, rows)
         d = _unit(d) if similarity == 'cos' else d
         out.append(pd.DataFrame({'query_id': query_id, 'doc_id': known, 'score': (d @ q[task.queries._position[query_id]]).astype(float)}))

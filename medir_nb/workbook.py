@@ -9,9 +9,9 @@ __all__ = ['app', 'Home', 'Dtype', 'Device', 'Lang', 'Limit', 'Split', 'notebook
            'tasks', 'models', 'contract', 'main']
 
 # %% ../nbs/13_workbook.ipynb #e0cf6f6c
-import ast, contextlib, json, os, subprocess, sys, time
+import ast, contextlib, json, os, re, subprocess, sys, time
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Annotated, Literal, Optional
 import typer
 from . import __version__
 from .core import MedirError, atomic_path, canonical, file_fingerprint, find_root, fingerprint, home, is_secret, machine, nearest, note, redact, registry, slug, to_markdown, versions, write_json
@@ -57,14 +57,13 @@ def schema(path:Path)->dict[str, tuple]:
 
 def resolve(path:Path, preset:str|None=None, overrides:dict|None=None)->dict:
     "Checked parameters: the notebook's defaults, then its preset, then `overrides`."
-    import pydantic, yaml
+    import pydantic
     fields, given = schema(path), {}
     folder = _root()/'params'/path.stem
     if preset:
         file = folder/f'{preset}.yaml'
         if not file.is_file(): raise MedirError(f'{path.stem} has no preset {preset!r}', folder, nearest(preset, [p.stem for p in folder.glob('*.yaml')]))
-        try: given = {k: (v, file) for k, v in (yaml.safe_load(file.read_text(encoding='utf-8')) or {}).items()}
-        except yaml.MarkedYAMLError as e: raise MedirError(f'malformed YAML ({e.problem})', f'{file}:{e.problem_mark.line + 1}', 'mend the line') from None
+        given = {k: (v, file) for k, v in _read_yaml(file).items()}
     given |= {k: (v, 'parameter') for k, v in (overrides or {}).items()}
     for name, (_, where) in given.items():
         if is_secret(name): raise MedirError(f'{name!r} looks like a secret, and parameters are written into the executed notebook', where, 'put it into an environment variable')
@@ -76,6 +75,22 @@ def resolve(path:Path, preset:str|None=None, overrides:dict|None=None)->dict:
         expected = fields[name][0] if name in fields else ''
         raise MedirError(f'parameter {name!r} is {given[name][0]!r}: {first["msg"]}', given[name][1], f'expected {getattr(expected, "__name__", expected) if not hasattr(expected, "__args__") else expected}, such as {fields[name][1]!r}') from None
 
+def _yaml(text:str):
+    "YAML in which 1e-5 is a number, as in YAML 1.2 and as JSON writes it."
+    import yaml
+    class SafeNumbers(yaml.SafeLoader): pass
+    SafeNumbers.add_implicit_resolver('tag:yaml.org,2002:float', re.compile(r'^[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?$'), list('-+.0123456789'))
+    return yaml.load(text, Loader=SafeNumbers)
+
+def _read_yaml(file:Path)->dict:
+    import yaml
+    try: out = _yaml(file.read_text(encoding='utf-8'))
+    except yaml.YAMLError as e:
+        mark = getattr(e, 'problem_mark', None)
+        raise MedirError(f'malformed YAML ({getattr(e, "problem", None) or str(e).splitlines()[0]})', f'{file}:{mark.line + 1}' if mark else file, 'mend the line') from None
+    if out is not None and not isinstance(out, dict): raise MedirError('not a mapping', file, 'write name: value')
+    return out or {}
+
 def parse_options(options:list[str])->dict:
     "`k=v` options as YAML values."
     import yaml
@@ -83,7 +98,7 @@ def parse_options(options:list[str])->dict:
     for o in options:
         name, eq, value = o.partition('=')
         if not eq: raise MedirError(f'{o!r} is no k=v', '-p', 'write -p name=value')
-        try: out[name.strip()] = yaml.safe_load(value)
+        try: out[name.strip()] = _yaml(value)
         except yaml.YAMLError: raise MedirError(f'the value of {name!r} is no YAML', '-p', "quote it, as in -p 'systems=[\"rrf(bm25,minilm)\"]'") from None
     return out
 
@@ -91,14 +106,16 @@ def parse_options(options:list[str])->dict:
 _PACKAGE = Path(__file__).parent if '__file__' in globals() else None
 
 def _data_fingerprints(parameters:dict)->dict:
-    "Fingerprints of the data that `tasks` name: files where they are local, revisions where they are pinned."
+    "Fingerprints of the data and models that parameters name: files where they are local, revisions where they are pinned."
     from medir_nb.data import task_folder
-    out, rows = {}, registry('tasks')
-    for name in parameters.get('tasks', []):
-        folder = task_folder(name) if name in rows else Path(name) if os.sep in name else None
-        out[name] = file_fingerprint(folder) if folder and Path(folder).is_dir() else fingerprint(rows.get(name, name))
-    for system in parameters.get('systems', []):
-        if os.sep in system and Path(system).is_dir(): out[system] = file_fingerprint(system)
+    rows = registry('tasks')
+    # a notebook may look for any task below $MEDIR_DATA, so all that are there count
+    out = {n: file_fingerprint(folder) for n in rows if (folder := task_folder(n))}
+    texts = [t for v in parameters.values() for t in (v if isinstance(v, list) else [v]) if isinstance(t, str)]
+    for text in texts:
+        if text in rows: out.setdefault(text, fingerprint(rows[text]))
+        for part in [text, *re.split(r'[(),+>]', text)]:
+            if os.sep in part and Path(part).exists(): out[part] = file_fingerprint(part)
     return out
 
 def receipt_key(path:Path, parameters:dict, upstream:list[str]=())->tuple[str, dict]:
@@ -113,7 +130,8 @@ def receipts(home_folder=None)->list[dict]:
     "All readable receipts, oldest first."
     out = []
     for p in (home(home_folder)/'receipts').glob('*.json'):
-        with contextlib.suppress(ValueError, OSError): out.append(json.loads(p.read_text(encoding='utf-8')))
+        with contextlib.suppress(ValueError, OSError):
+            if {'key', 'output', 'output_fingerprint', 'finished'} <= set(r := json.loads(p.read_text(encoding='utf-8'))): out.append(r)
     return sorted(out, key=lambda r: r['finished'])
 
 def valid_receipt(key:str, home_folder=None)->dict|None:
@@ -129,6 +147,16 @@ def output_folder(name:str='scratch')->Path:
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 
+def _register_redaction():
+    "papermill saves after each cell; behind `medir://` every such save is whole and without secrets."
+    from papermill.iorw import LocalHandler, papermill_io
+    class Redacting(LocalHandler):
+        def write(self, buf, path):
+            with atomic_path(path.removeprefix('medir://')) as tmp: tmp.write_text(redact(buf), encoding='utf-8')
+        def read(self, path): return super().read(path.removeprefix('medir://'))
+        def pretty_path(self, path): return path.removeprefix('medir://')
+    papermill_io.register('medir://', Redacting())
+
 def run_notebook(name:str, preset:str|None=None, overrides:dict|None=None, force:bool=False, home_folder=None, upstream:list[str]=())->dict:
     "Execute a notebook with checked parameters; returns its receipt, an old one where that is still valid."
     path = find_notebook(name)
@@ -142,16 +170,15 @@ def run_notebook(name:str, preset:str|None=None, overrides:dict|None=None, force
     folder.mkdir(parents=True, exist_ok=True)
     working, output = folder/f'{path.stem}.executing.ipynb', folder/f'{path.stem}.ipynb'
     start, env = time.time(), {'MEDIR_HOME': str(base), 'MEDIR_OUT': str(folder), 'MEDIR_ROOT': str(_root())}
+    before = {k: os.environ.get(k) for k in env}
     os.environ |= env
-    try: papermill.execute_notebook(str(path), str(working), parameters=parameters, cwd=str(folder), progress_bar=os.environ.get('MEDIR_PROGRESS', '1') != '0', kernel_name='python3')
+    _register_redaction()
+    try: papermill.execute_notebook(str(path), f'medir://{working}', parameters=parameters, cwd=str(folder), progress_bar=os.environ.get('MEDIR_PROGRESS', '1') != '0', kernel_name='python3')
     except PapermillExecutionError as e:
-        working.write_text(redact(working.read_text(encoding='utf-8')), encoding='utf-8')
-        raise MedirError(f'{path.stem} stopped in cell {e.cell_index}: {e.ename}: {" ".join(str(e.evalue).split())[:300]}', working, 'mend the cause and run the same line again: what was encoded is kept') from None
+        raise MedirError(f'{path.stem} stopped in cell In [{e.exec_count}]: {e.ename}: {" ".join(str(e.evalue).split())[:300]}', working, 'mend the cause and run the same line again: what was encoded is kept') from None
     finally:
-        for k in env:
-            if k == 'MEDIR_OUT': os.environ.pop(k, None)
-    with atomic_path(output) as tmp: tmp.write_text(redact(working.read_text(encoding='utf-8')), encoding='utf-8')
-    working.unlink()
+        for k, v in before.items(): os.environ.pop(k, None) if v is None else os.environ.__setitem__(k, v)
+    os.replace(working, output)
     receipt = {'notebook': path.stem, 'preset': preset, 'key': key, 'parts': parts, 'output': str(output), 'output_fingerprint': file_fingerprint(output), 'machine': machine(), 'seconds': round(time.time() - start, 1),
         'finished': time.strftime('%Y-%m-%dT%H:%M:%S'), 'files': sorted(p.name for p in folder.iterdir() if p.is_file() and p != output)}
     write_json(base/'receipts'/f'{path.stem}-{key[:16]}.json', json.loads(redact(canonical(receipt))))
@@ -164,14 +191,16 @@ def batches()->dict[str, Path]:
 
 def read_batch(path:Path)->dict:
     "A checked batch: `workers` and `runs`."
-    import yaml
-    try: batch = yaml.safe_load(path.read_text(encoding='utf-8'))
-    except yaml.MarkedYAMLError as e: raise MedirError(f'malformed YAML ({e.problem})', f'{path}:{e.problem_mark.line + 1}', 'mend the line') from None
-    runs = (batch or {}).get('runs') or []
+    batch = _read_yaml(path)
+    runs = batch.get('runs') or []
     if not runs: raise MedirError('the batch has no runs', path, 'list them below `runs:`')
     for extra in set(batch) - {'workers', 'runs'}: raise MedirError(f'unknown key {extra!r}', path, nearest(extra, ['workers', 'runs']))
+    if not isinstance(batch.get('workers', 1), int): raise MedirError(f'workers is {batch["workers"]!r}', path, 'write 1 or 2')
     for i, r in enumerate(runs):
+        if not isinstance(r, dict): raise MedirError(f'run {i} is no mapping', path, 'write {notebook: NAME, preset: smoke}')
         for extra in set(r) - {'notebook', 'preset', 'parameters', 'after'}: raise MedirError(f'unknown key {extra!r} in run {i}', path, nearest(extra, ['notebook', 'preset', 'parameters', 'after']))
+        if 'notebook' not in r: raise MedirError(f'run {i} names no notebook', path, 'write notebook: NAME')
+        if not isinstance(r.get('after', []), list) or any(not isinstance(a, int) or a < 0 for a in r.get('after', [])): raise MedirError(f'`after` of run {i} is {r["after"]!r}', path, 'write a list of run numbers, such as [0]')
         if any(a >= i for a in r.get('after', [])): raise MedirError(f'run {i} stands before one it waits for', path, 'order the runs')
         resolve(find_notebook(r['notebook']), r.get('preset'), r.get('parameters'))
     return {'workers': min(2, max(1, int(batch.get('workers', 1)))), 'runs': runs}
@@ -254,7 +283,7 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_
 Home = Annotated[Optional[Path], typer.Option('--home', help='Where stores, runs and receipts live (default: $MEDIR_HOME, else ./.medir).')]
 Dtype = Annotated[Optional[str], typer.Option(help="Precision: fp32, bf16, fp16 (default: the model row's).")]
 Device = Annotated[Optional[str], typer.Option(help='cpu, cuda, cuda:1 … (default: a GPU if there is one).')]
-Lang = Annotated[Optional[str], typer.Option(help='Language of the texts, en or zh (default: read from their script).')]
+Lang = Annotated[Optional[Literal['en', 'zh']], typer.Option(help='Language of the texts (default: read from their script).')]
 Limit = Annotated[Optional[int], typer.Option(min=1, help='A pool of at most N documents, for a quick look.')]
 Split = Annotated[Optional[str], typer.Option(help="Split of the judgements (default: the task's, else test).")]
 
@@ -284,7 +313,7 @@ def evaluate(
     wanted = _split_measures(measures)
     for m in wanted or []: evaluator.parse_measure(m)
     if not (system or run): raise MedirError('nothing to evaluate', None, 'give --system EXPR or --run FILE')
-    if task is None and not (qrels and run): raise MedirError('no task', None, 'name a task or a folder, or give --qrels FILE with --run FILE')
+    if not task and not (qrels and run): raise MedirError('no task', None, 'name a task or a folder, or give --qrels FILE with --run FILE')
     if qrels and not run: raise MedirError('--qrels goes with --run', None, 'give --run FILE, or evaluate a folder that has these judgements')
     loaded = data.load_task(task, split, lang, limit, allow_unknown_qrels, home) if task else data.Task(str(qrels), qrels=data.read_qrels(qrels), split=split or '')
     if task and qrels: loaded = data.build_task(loaded.name, loaded.queries, loaded.corpus, data.read_qrels(qrels), allow_unknown_qrels, where=str(qrels), measures=loaded.measures, split=loaded.split)
@@ -344,7 +373,7 @@ def run(name: Annotated[str, typer.Argument(metavar='NOTEBOOK|BATCH')], preset: 
         for r in run_batch(b.get(name) or Path(name), force, home): print(r['output'])
         return
     r = run_notebook(name, preset, parse_options(parameter or []), force, home, upstream or [])
-    if receipt: print(json.dumps(r)); return
+    if receipt: print(redact(json.dumps(r))); return
     print(f'{"unchanged since" if r["reused"] else "executed"} {r["finished"]} ({r["seconds"]} s)\nnotebook  {r["output"]}')
     if copy:
         import shutil
@@ -356,7 +385,8 @@ def run(name: Annotated[str, typer.Argument(metavar='NOTEBOOK|BATCH')], preset: 
 @app.command('plan')
 def plan_command(name: Annotated[str, typer.Argument(metavar='NOTEBOOK|BATCH')], preset: Annotated[Optional[str], typer.Option(help='smoke, demo, mini or paper.')] = None, parameter: Annotated[Optional[list[str]], typer.Option('-p', '--parameter', metavar='K=V')] = None, home: Home = None):
     "What a run would do: what is cached, and the texts and tokens to encode (≈ where only the registry knows). Never downloads."
-    runs = read_batch(batches()[name])['runs'] if name in batches() else [{'notebook': name, 'preset': preset, 'parameters': parse_options(parameter or [])}]
+    file = batches().get(name) or (Path(name) if name.endswith(('.yaml', '.yml')) and Path(name).is_file() else None)
+    runs = read_batch(file)['runs'] if file else [{'notebook': name, 'preset': preset, 'parameters': parse_options(parameter or [])}]
     for r in runs:
         receipt, frame = plan(r['notebook'], r.get('preset'), r.get('parameters'), home)
         print(f'{r["notebook"]} {r.get("preset") or "(defaults)"}: ' + (f'finished {receipt["finished"]}, would not run again' if receipt else 'would run'))
@@ -406,6 +436,8 @@ def main():
     try: app()
     except MedirError as e:
         print(f'medir: error: {redact(str(e))}', file=sys.stderr); sys.exit(2)
+    except OSError as e:
+        print(f'medir: error: {e.filename or "file"}: {e.strerror or e}; check the path, its rights and the space left', file=sys.stderr); sys.exit(2)
     except KeyboardInterrupt:
         print('medir: stopped; what was finished is kept, the same line goes on', file=sys.stderr); sys.exit(130)
 

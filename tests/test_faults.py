@@ -342,7 +342,7 @@ def test_slugs_are_names_and_distinct():
     names = [*HOSTILE, 'a-b', 'a b', 'a_b', 'A-b', '', 'x' * 301, 'rrf(bm25,minilm)', 'rrf(bm25, minilm)']
     slugs = [slug(n) for n in names]
     assert len(set(slugs)) == len(names)
-    assert all(re.fullmatch(r'[A-Za-z0-9-]{1,69}', s) for s in slugs)
+    assert all(re.fullmatch(r'[A-Za-z0-9_-]{1,69}', s) for s in slugs)
 
 def test_a_split_cannot_point_outside(tmp_path, medir):
     folder = write_beir(tmp_path/'t'); write_lines(tmp_path/'secret.tsv', ['q1\td01\t1'])

@@ -127,7 +127,7 @@ def test_a_failing_notebook_names_the_cell_and_stays(root, home, medir):
     ran = medir('run', 'toy')
     assert ran.code == 2 and not receipts()
     last = ran.err.splitlines()[-1]
-    assert last.startswith('medir: error: ') and re.search(r'toy stopped in cell \d+: ZeroDivisionError: division by zero', last) and 'Traceback' not in ran.out
+    assert last.startswith('medir: error: ') and re.search(r'toy stopped in cell In \[\d+\]: ZeroDivisionError: division by zero', last) and 'Traceback' not in ran.out
     partial, = (home/'runs'/'toy').rglob('*.ipynb')
     assert partial.name == 'toy.executing.ipynb' and str(partial) in last and 'ZeroDivisionError' in partial.read_text()
     assert 'no: running, stopped or failed' in medir('status').out
@@ -188,7 +188,7 @@ def test_two_workers_after_and_a_failure(root, home, medir):
     write_batch(root, 'workers: 2\nruns:\n- {notebook: toy, parameters: {n: 10, lr: 0.001, note: "≈ 5: \\"x\\""}}\n- {notebook: bad}\n- {notebook: toy, parameters: {n: 11}}\n- {notebook: toy, parameters: {n: 12}, after: [0]}\n- {notebook: toy, parameters: {n: 13}, after: [1]}')
     ran = medir('run', 'all')
     last = ran.err.splitlines()[-1]
-    assert ran.code == 2 and '2 of 5 runs failed' in last and re.search(r'bad stopped in cell \d+: ZeroDivisionError', ran.err)
+    assert ran.code == 2 and '2 of 5 runs failed' in last and re.search(r'bad stopped in cell In \[\d+\]: ZeroDivisionError', ran.err)
     assert sorted(counted(root)) == ['1', '10', '11', '12']          # 13 waits for the one that failed
     done = {r['parts']['parameters']['n']: r for r in receipts()}
     times = {n: [float(t) for t in (Path(r['output']).parent/'times').read_text().split()] for n, r in done.items()}
