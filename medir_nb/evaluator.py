@@ -48,7 +48,9 @@ def per_query(qrels:pd.DataFrame, run:pd.DataFrame, measures)->pd.DataFrame:
     run = sort_run(run[run.query_id.isin(asked)])
     ranked = run.assign(score=-run.groupby('query_id', sort=False).cumcount().astype(float))
     kept = qrels[qrels.query_id.isin(asked)]
-    found = {(m.query_id, str(m.measure)): m.value for m in ir_measures.iter_calc(measures, kept, ranked)} if len(ranked) else {}
+    # ir_measures 0.4 applies `gains` to the frame it is given, and so to every other measure of the same call
+    calls = [[m for m in measures if 'gains' not in m.params], *([m] for m in measures if 'gains' in m.params)]
+    found = {(m.query_id, str(m.measure)): m.value for call in calls if call and len(ranked) for m in ir_measures.iter_calc(call, kept.copy(), ranked)}
     return pd.DataFrame([(q, str(m), found.get((q, str(m)), 0.0)) for m in measures for q in asked], columns=['query_id', 'measure', 'value'])
 
 def judged_at_10(qrels:pd.DataFrame, run:pd.DataFrame)->float|None:

@@ -255,3 +255,14 @@ def test_figures_of_nfcorpus(medir_data):
     assert s.mean('nDCG@10') == pytest.approx(0.3210, abs=0.0003) and s.judged is None and s.rows()[0]['n_queries'] == 323
     run = sort_run(s.run)
     assert run.groupby('query_id').size().max() == 100 and not run.duplicated(['query_id', 'doc_id']).any()
+
+def test_gains_of_one_measure_do_not_reach_another():
+    "ir_measures 0.4 changes the qrels it is given; in one call, plain nDCG came out with the strict gains."
+    strict = 'nDCG(gains={1:0,2:1})@10'
+    qrels = pd.DataFrame({'query_id': ['a', 'a', 'b'], 'doc_id': ['x', 'y', 'z'], 'relevance': [2, 1, 2]})
+    run = pd.DataFrame({'query_id': ['a', 'a', 'b'], 'doc_id': ['x', 'y', 'z'], 'score': [2., 3., 1.]})
+    alone = {m: per_query(qrels, run, [m]).value.tolist() for m in ('nDCG@10', strict, 'R@1')}
+    for order in (['nDCG@10', strict, 'R@1'], [strict, 'R@1', 'nDCG@10'], [strict, strict, 'nDCG@10']):
+        together = per_query(qrels, run, order)
+        for m in order: assert together[together.measure == m].value.tolist()[:2] == alone[m]
+    assert np.isclose(alone[strict][0], 1 / np.log2(3)) and alone['nDCG@10'][0] > alone[strict][0] and qrels.relevance.tolist() == [2, 1, 2]
