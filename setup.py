@@ -13,7 +13,7 @@ setup(
     author=cfg['author'], license='Apache-2.0', url=cfg['git_url'],
     long_description=Path('README.md').read_text(encoding='utf-8'), long_description_content_type='text/markdown',
     classifiers=['Development Status :: 3 - Alpha', 'Programming Language :: Python :: 3', 'Intended Audience :: Science/Research'],
-    packages=find_packages(include=['medir_nb*']), package_data={'medir_nb': ['registry/*.yaml', 'registry/*.parquet']},
+    packages=find_packages(include=['medir_nb*']), package_data={'medir_nb': ['registry/*.yaml', 'registry/*.parquet', 'registry/cassettes/*.jsonl']},
     python_requires=f'>={cfg["min_python"]}', install_requires=cfg['requirements'].split(), extras_require=extras,
     entry_points={'console_scripts': cfg['console_scripts'].split()}, zip_safe=False,
 )

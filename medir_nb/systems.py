@@ -14,6 +14,7 @@ import numpy as np, pandas as pd
 from .core import MedirError, nearest
 from .data import Corpus, Queries, Task
 from .encoder import Encoder, array_vectors, encode_corpus, encoder_names, encoder_spec, missing_texts
+from .generator import dense_queries, expand, normal_expansion, pending_generations, sparse_queries
 from .search import ANALYZERS, STOPWORDS, BM25, BM25_DEFAULTS, BM25_PRESETS, RUN_COLUMNS, _unit, dense_search, rrf, sort_run
 
 # %% ../nbs/06_systems.ipynb #2517552b
@@ -97,6 +98,7 @@ class _Parser:
 
 def _normal(s:System)->System:
     "Check names and settings; drop settings that are defaults."
+    if s.expansion: s = replace(s, expansion=normal_expansion(s.expansion, 'sparse' if s.name == 'bm25' else 'dense'))
     given = dict(s.settings)
     if len(given) < len(s.settings): raise MedirError(f'a setting stands twice in {s}', None, 'keep one')
     if s.name == 'bm25':
@@ -164,8 +166,7 @@ def _without_self(run:pd.DataFrame, k:int)->tuple[pd.DataFrame, int]:
     return run[run.groupby('query_id', sort=False).cumcount() < k].reset_index(drop=True), int(own.sum())
 
 def _unavailable(system:System):
-    part = f'expansion {system.expansion[0]!r}' if system.expansion else f'reranker {system.reranker[0]!r}'
-    raise MedirError(f'{part} is not part of medir_nb {__import__("medir_nb").__version__}', str(system), 'leave it out')
+    raise MedirError(f'reranker {system.reranker[0]!r} is not part of medir_nb {__import__("medir_nb").__version__}', str(system), 'leave it out')
 
 def search(expression, task:Task, k:int=100, dtype:str|None=None, device:str|None=None, home_folder=None, keep_self:bool=False)->Answer:
     "The top `k` documents per query of `task` by the system `expression`."
@@ -177,19 +178,23 @@ def search(expression, task:Task, k:int=100, dtype:str|None=None, device:str|Non
         stats = {f: sum(a.stats[f] for a in answers) for f in ('encoded_docs', 'cached_docs', 'encoded_queries', 'truncated_docs', 'self_matches')}
         run, kinds = rrf([a.run for a in answers], k), sorted({a.stats['dtype'] for a in answers if a.stats['dtype']})
         return Answer(run, {**stats, 'dtype': '+'.join(kinds), 'similarity': 'rrf', 'device': next((a.stats['device'] for a in answers if a.stats['device']), ''), 'seconds': time.perf_counter() - start})
-    if isinstance(system, System) and (system.expansion or system.reranker): _unavailable(system)
+    if isinstance(system, System) and system.reranker: _unavailable(system)
+    expansion = system.expansion if isinstance(system, System) else None
+    expanded = expand(task, expansion, 'sparse' if system.name == 'bm25' else 'dense', home_folder) if expansion else None
     if isinstance(system, System) and system.name == 'bm25':
         index = BM25(task.corpus, **_resolve(system, task), home_folder=home_folder)
-        run = index.search(task.queries, len(task.corpus) if task.kind == 'reranking' else depth)
+        run = index.search(sparse_queries(task, expanded) if expanded else task.queries, len(task.corpus) if task.kind == 'reranking' else depth)
         stats = {'encoded_docs': 0, 'cached_docs': 0, 'encoded_queries': 0, 'truncated_docs': 0, 'dtype': '', 'similarity': 'bm25', 'device': ''}
     else:
         encoder = encoder_of(system, dtype, device, home_folder)
         docs = encode_corpus(encoder, task.corpus, 'document')
-        queries = encode_corpus(encoder, task.queries, 'query', encoder.instruction(task))
-        stats = {'encoded_docs': docs.stats['encoded'], 'cached_docs': docs.stats['cached'], 'encoded_queries': queries.stats['encoded'], 'truncated_docs': int(docs.truncated.sum()),
+        if expanded: vectors, asked = dense_queries(encoder, task, expanded, encoder.instruction(task)); queries = array_vectors(vectors)
+        else: queries = encode_corpus(encoder, task.queries, 'query', encoder.instruction(task)); asked = queries.stats
+        stats = {'encoded_docs': docs.stats['encoded'], 'cached_docs': docs.stats['cached'], 'encoded_queries': asked['encoded'], 'truncated_docs': int(docs.truncated.sum()),
             'dtype': encoder.spec.dtype, 'similarity': encoder.spec.similarity, 'device': device or next((getattr(b, 'device', '') for b in encoder._backends.values()), '')}
         if task.kind == 'reranking': run = _score_candidates(task, queries, docs, encoder.spec.similarity)
         else: run = dense_search(queries, docs, task.queries.ids, task.corpus.ids, depth, encoder.spec.similarity, device)
+    if expanded: stats |= {**expanded.stats, 'faults': expanded.faults}
     if task.kind == 'reranking':
         allowed = candidates(task)
         run = allowed.merge(run, how='left', on=['query_id', 'doc_id']).fillna({'score': -1e30})
@@ -228,7 +233,7 @@ def score_pairs(expression, task:Task, dtype:str|None=None, device:str|None=None
     "Cosine similarity of each pair of a sentence-pair task, as the `run` of the answer (an array)."
     system, start = parse(expression), time.perf_counter()
     if isinstance(system, Fusion) or (isinstance(system, System) and system.name == 'bm25'): raise MedirError(f'{system} gives no sentence similarity', task.name, 'name an encoder')
-    if isinstance(system, System) and (system.expansion or system.reranker): _unavailable(system)
+    if isinstance(system, System) and (system.expansion or system.reranker): raise MedirError('sentence pairs are neither expanded nor reranked', str(system), f'name the encoder alone: {system.name}')
     encoder = encoder_of(system, dtype, device, home_folder)
     sides = [pair_queries(task, side) for side in ('sentence1', 'sentence2')]
     vectors = [encode_corpus(encoder, s, role, encoder.instruction(task) if role == 'query' else '') for s in sides]
@@ -249,7 +254,11 @@ def pending(expression, task:Task, dtype:str|None=None, home_folder=None)->dict:
     system = parse(expression)
     if isinstance(system, Fusion):
         parts = [pending(p, task, dtype, home_folder) for p in system.parts]
-        return {k: sum(p[k] for p in parts) for k in ('to_encode', 'stored', 'words')}
+        return {k: sum(p.get(k, 0) for p in parts) for k in dict.fromkeys(k for p in parts for k in p)}
+    if isinstance(system, System) and system.expansion:
+        # texts that are not written yet have to be encoded, too
+        n, plain = pending_generations(task, system.expansion, 'sparse' if system.name == 'bm25' else 'dense', home_folder), pending(replace(system, expansion=None), task, dtype, home_folder)
+        return {**plain, 'to_encode': plain['to_encode'] + (n if system.name != 'bm25' else 0), 'to_generate': n}
     if isinstance(system, System) and system.name == 'bm25': return {'to_encode': 0, 'stored': 0, 'words': 0}
     encoder = encoder_of(system, dtype, 'cpu', home_folder)
     instruction = encoder.instruction(task)
