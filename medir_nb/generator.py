@@ -9,7 +9,7 @@ __all__ = ['Generation', 'BACKENDS', 'FAULTS', 'Sampling', 'LLMSpec', 'llm_spec'
            'read_generations', 'import_generations', 'Expanded', 'requests_of', 'expand', 'pending_generations',
            'fuse_sparse', 'fuse_dense', 'as_queries', 'sparse_queries', 'dense_queries']
 
-# %% ../nbs/04_generator.ipynb #1dd51020
+# %% ../nbs/04_generator.ipynb #f0bcd6d7
 import contextlib, copy, functools, importlib.resources, json, os, re, threading, time
 from collections import Counter, namedtuple
 from concurrent.futures import ThreadPoolExecutor
@@ -21,7 +21,7 @@ from .data import Queries, _hub_rows, _json_lines, cjk_share, task_folder
 from .encoder import _converted_gguf, _hub_folder, _quiet, encode_corpus
 from .search import BM25, BM25_DEFAULTS, BM25_PRESETS
 
-# %% ../nbs/04_generator.ipynb #6013ee40
+# %% ../nbs/04_generator.ipynb #27de0398
 @dataclass(frozen=True)
 class Sampling:
     "How the next token is drawn; temperature 0 takes the likeliest."
@@ -73,14 +73,14 @@ def llm_spec(name:str)->LLMSpec:
         return LLMSpec(name, str(folder), file_fingerprint(folder), context=int(config.get('max_position_embeddings') or 2048), label=folder.name, tried='loaded here')
     raise MedirError(f'unknown language model {name!r}', None, f'{nearest(name, rows)} A folder may be given by its path')
 
-# %% ../nbs/04_generator.ipynb #8e9dad49
+# %% ../nbs/04_generator.ipynb #bc047a82
 def llms_table():
     "All language models: size of context, languages, sampling, licence, how far each was tried."
     import pandas as pd
     return pd.DataFrame([{'llm': n, 'hub': r['hub'], 'revision': str(r['revision'])[:8], 'backend': r['backend'], 'context': r['context'], 'writes': '+'.join(r['languages']), 'temperature': r['sampling'].get('temperature'),
         'answer': ''.join(f'{k} {v}' for k, v in r.get('answer', {}).items()), 'licence': r['licence'], 'tried': r['tried']} for n, r in registry('llms').items()])
 
-# %% ../nbs/04_generator.ipynb #d605c48c
+# %% ../nbs/04_generator.ipynb #ef5ce81c
 @dataclass(frozen=True)
 class Request:
     "One generation to be made; `id` and `what` only name it in messages."
@@ -104,7 +104,7 @@ class Request:
 
 Generation = namedtuple('Generation', 'text finish prompt_tokens tokens cut')    # finish: stop | length; cut: characters of the prompt left out
 
-# %% ../nbs/04_generator.ipynb #425856d7
+# %% ../nbs/04_generator.ipynb #14650adf
 class Cassette:
     "Generations on disk, by key."
     def __init__(self, path:str|Path):
@@ -164,7 +164,7 @@ class Cassettes:
         return found
     def append(self, generations:dict): self.own.append(generations)
 
-# %% ../nbs/04_generator.ipynb #8610f2a7
+# %% ../nbs/04_generator.ipynb #a411f32a
 def _fit(encode, request:Request, room:int, where:str)->tuple[list[int], Request, int]:
     "Token ids of `request` in at most `room` tokens, the request as sent, and the characters left out."
     ids = encode(request)
@@ -195,7 +195,7 @@ def _weights(spec:LLMSpec, home_folder=None)->Path:
     if 'unknown' in (spec.hub, spec.revision): raise MedirError(f'its {"weights were not released" if spec.hub == "unknown" else "commit is unknown"}', f'llm {spec.name}', f'name {spec.name}@authors for the published generations, or add a row with a commit to $MEDIR_REGISTRY/llms.yaml')
     return _hub_folder(spec.hub, spec.revision, f'llm {spec.name}')
 
-# %% ../nbs/04_generator.ipynb #693601de
+# %% ../nbs/04_generator.ipynb #ca110f1b
 def _pick(logits, ids, skip, prompt_width, samplings, generators):
     "Logits of one step, turned so that their largest entry is the sampled token of each row."
     import torch
@@ -271,10 +271,10 @@ class TransformersBackend:
         found = []
         for row, (ids, _, cut), s in zip(out[:, width:].tolist(), fitted, samplings):
             stop = next((i for i, t in enumerate(row) if t in self.ends), len(row))
-            found.append(Generation(self.tokenizer.decode(row[:min(stop, s.max_tokens)], skip_special_tokens=True), 'stop' if stop < min(len(row) + (stop < len(row)), s.max_tokens) else 'length', len(ids), min(stop, s.max_tokens), cut))
+            found.append(Generation(self.tokenizer.decode(row[:min(stop, s.max_tokens)], skip_special_tokens=True), 'stop' if stop < min(len(row), s.max_tokens) else 'length', len(ids), min(stop, s.max_tokens), cut))
         return found
 
-# %% ../nbs/04_generator.ipynb #db0c7331
+# %% ../nbs/04_generator.ipynb #a034b928
 class VLLMBackend:
     "vLLM in this process; `options` go to `vllm.LLM`."
     def __init__(self, spec:LLMSpec, home_folder=None, batch:int=512, dtype:str|None=None, **options):
@@ -292,7 +292,7 @@ class VLLMBackend:
             out = self.llm.generate([{'prompt_token_ids': fitted[i][0]} for i in part], params, use_tqdm=False)
             yield [(i, Generation(o.outputs[0].text, o.outputs[0].finish_reason or 'stop', len(fitted[i][0]), len(o.outputs[0].token_ids), fitted[i][2])) for i, o in zip(part, out)]
 
-# %% ../nbs/04_generator.ipynb #862fbbdc
+# %% ../nbs/04_generator.ipynb #8f5ae309
 class _Transient(Exception):
     def __init__(self, why:str, after:float=0): super().__init__(why); self.after = after
 
@@ -343,7 +343,9 @@ class OpenAIBackend:
         try:
             body = reply.json(); choice, usage = body['choices'][0], body.get('usage') or {}
             text, finish = choice['message'].get('content') or '', choice.get('finish_reason') or 'stop'
-            if choice['message'].get('reasoning_content') and self.spec.answer.get('after') == '</think>': text = f'{choice["message"]["reasoning_content"]}</think>{text}'
+            # a server that takes the thoughts out hands them over in a field of their own
+            thoughts = choice['message'].get('reasoning_content') or choice['message'].get('reasoning')
+            if thoughts and self.spec.answer.get('after') == '</think>': text = f'{thoughts}</think>{text}'
             out = Generation(text, finish, int(usage.get('prompt_tokens') or 0), int(usage.get('completion_tokens') or 0), 0)
         except (ValueError, KeyError, IndexError, TypeError, AttributeError): raise _Transient('the answer is broken JSON or lacks its text') from None
         with self._lock: self.spent += out.prompt_tokens + out.tokens or r.sampling.max_tokens
@@ -360,12 +362,13 @@ class OpenAIBackend:
             try:
                 for attempt in tenacity.Retrying(stop=tenacity.stop_after_attempt(self.attempts), wait=wait, retry=tenacity.retry_if_exception_type(_Transient), reraise=True):
                     with attempt, self._reserve(r): out, complaint = self._once(client, r)
-            except _Transient as e: raise MedirError(f'{e} after {self.attempts} attempts{f" for query {r.id}" if r.id else ""}', f'llm {self.spec.name}', 'see whether the server lives and run again: what was generated is kept') from None
+            except _Transient as e: raise MedirError(f'{e} after {self.attempts} attempts{f" for query {r.id}" if r.id else ""}', f'llm {self.spec.name}', 'see whether the server is up and run again: what was generated is kept') from None
             if out: return out._replace(cut=len(original.prompt) - len(r.prompt))
             # the server counts tokens, we don't: leave out the share by which it says the prompt is too long
-            numbers = [int(n) for n in re.findall(r'\d+', complaint.replace(',', '')) if int(n) > 1]
+            plain, share = complaint.replace(',', ''), 0.75
+            limit, most = re.search(r'(?:context|maximum)\D{0,60}(\d+)', plain), max(map(int, re.findall(r'\d+', plain)), default=0)
+            if limit and int(limit[1]) < most: share = min(0.9, max(0.05, 0.95 * (int(limit[1]) - r.sampling.max_tokens) / most))
             start, stop = r.cut or (0, len(r.prompt))
-            share = min(0.75, 0.95 * (min(numbers) / max(numbers)) if numbers else 0.75)
             if stop - start < 2: raise MedirError(redact(f'the prompt of {r.id or "a request"} does not fit into the server\'s context: {complaint[:160]}'), f'llm {self.spec.name}', 'lower max_tokens or shorten the wording')
             r = r.shorter(int((stop - start) * share))
     def stream(self, requests:list[Request]):
@@ -384,7 +387,7 @@ class OpenAIBackend:
                 if done: yield done
                 if failed: raise failed
 
-# %% ../nbs/04_generator.ipynb #cb2bd740
+# %% ../nbs/04_generator.ipynb #934ddf7e
 BACKENDS = {'transformers': TransformersBackend, 'vllm': VLLMBackend, 'openai': OpenAIBackend}
 _OPTIONS = {}
 
@@ -392,7 +395,7 @@ def configure(name:str, **options):
     "Options of the language model `name` in this process: `backend`, and what the backend takes (base_url, budget, concurrency, device, tensor_parallel_size, …)."
     llm_spec(name)
     _OPTIONS[name] = options
-    llm.cache_clear()
+    _llm.cache_clear()
 
 class LLM:
     "A language model by name or spec; weights load, and servers are called, on first need."
@@ -414,6 +417,11 @@ class LLM:
                 if 'unexpected keyword' not in str(e): raise
                 raise MedirError(f'the {self.backend_name} backend: {e}', f'llm {self.spec.name}', 'correct the option') from None
         return self._backend
+    def close(self):
+        "Give the model's memory back; the next generation loads it again."
+        import gc, sys
+        self._backend = None; gc.collect()
+        if (torch := sys.modules.get('torch')) and torch.cuda.is_available(): torch.cuda.empty_cache()
     def missing(self, requests:list[Request])->list[Request]:
         "Those requests whose generation is not stored."
         keys = [r.key(self.spec) for r in requests]
@@ -437,11 +445,13 @@ class LLM:
         return [found[k] for k in keys]
 
 @functools.cache
-def llm(name:str, home_folder=None)->LLM:
-    "The `LLM` called `name`, one a process."
-    return LLM(name, home_folder)
+def _llm(name:str, home_folder:Path)->LLM: return LLM(name, home_folder)
 
-# %% ../nbs/04_generator.ipynb #6fc44868
+def llm(name:str, home_folder=None)->LLM:
+    "The `LLM` called `name`, one a process and home folder."
+    return _llm(name, home(home_folder))
+
+# %% ../nbs/04_generator.ipynb #eece8290
 FAULTS = ('empty', 'repeats the prompt', 'wrong language', 'cut off', 'prompt shortened', 'no answer mark')
 
 def answer_of(text:str, mark:dict)->tuple[str, bool]:
@@ -471,7 +481,7 @@ def judge(generation:Generation, prompt:str, query:str, language:str, mark:dict|
     if not text: found.append('empty')
     return text, found
 
-# %% ../nbs/04_generator.ipynb #1e458264
+# %% ../nbs/04_generator.ipynb #204542e7
 _RULES = {'sparse': ('alone', 'concat'), 'dense': ('mean', 'alone', 'concat')}
 _SAMPLING = tuple(f.name for f in fields(Sampling))
 _DEFAULTS = {'n': 1, 'form': '', 'k': 10, 'fusion': '', 'repeat': 1, 'hypothetical': '', 'strict': False, 'prompt': ''}
@@ -509,7 +519,7 @@ def normal_expansion(expansion:tuple, kind:str)->tuple:
     chosen = dict(settings)
     return method, model, tuple((k, chosen[k]) for k in (*_DEFAULTS, *_SAMPLING) if k in chosen and chosen[k] != defaults.get(k))
 
-# %% ../nbs/04_generator.ipynb #1e82a0ba
+# %% ../nbs/04_generator.ipynb #57e90d1d
 def base_name(task)->str:
     "A task's name without `[limit=…]`."
     return task.name.split('[')[0]
@@ -554,7 +564,7 @@ def _passages(task, row:dict, k:int, home_folder=None)->list[str]:
     found = {q: list(g.doc_id[:k]) for q, g in run.groupby('query_id', sort=False)}
     return [''.join(f'\n[{i}]. {cut(task.corpus.text(d))}' for i, d in enumerate(found.get(q, []), 1)) for q in task.queries.ids]
 
-# %% ../nbs/04_generator.ipynb #f24c0528
+# %% ../nbs/04_generator.ipynb #83cfc199
 _TEXT_FIELDS = ('hy_doc', 'rewrite', 'rewrite_query', 'generation', 'top_rewrite_query', 'rewrite_queries', 'generations')
 
 def read_generations(path:str|Path)->dict[str, list[str]]:
@@ -613,7 +623,7 @@ def _stored_texts(task, method:str, name:str, n:int, home_folder=None)->list[lis
     if lacking: raise MedirError(f'the generation of query {str(lacking[0])!r} by {method}({name}){f" and {len(lacking) - 1:,} more" if len(lacking) > 1 else ""} is missing', where, 'add the lines, or import generations of this task with import_generations')
     return [texts[str(q)][:n] for q in task.queries.ids]
 
-# %% ../nbs/04_generator.ipynb #b43cb081
+# %% ../nbs/04_generator.ipynb #00790f7a
 @dataclass
 class Expanded:
     "Usable texts per query (an empty list where there is none), the rule that joins them, and what was met."
@@ -652,6 +662,8 @@ def expand(task, expansion:tuple, kind:str='dense', home_folder=None, replay:boo
         flat = [r for rs in asked for r in rs]
         missing = len(model.missing(flat))
         got = iter(model.generate(flat, replay))
+        # vLLM takes the whole GPU, which the encoder needs next
+        if missing and model.backend_name == 'vllm': model.close()
         pairs, mark = [[(next(got), r.prompt) for r in rs] for rs in asked], model.spec.answer
         stats = {'generated': missing, 'replayed': len(flat) - missing}
     texts = []
@@ -675,7 +687,7 @@ def pending_generations(task, expansion:tuple, kind:str, home_folder=None)->int:
     model = llm(name, home_folder)
     return len(model.missing([r for rs in requests_of(task, method, model, settings, home_folder) for r in rs]))
 
-# %% ../nbs/04_generator.ipynb #520ca9b0
+# %% ../nbs/04_generator.ipynb #f416df82
 def fuse_sparse(query:str, texts:list[str], rule:str='alone', repeat:int=1, between:str=' ', before:str=' ')->str:
     "What a sparse retriever is asked."
     if not texts: return query
