@@ -9,7 +9,7 @@ __all__ = ['Generation', 'BACKENDS', 'FAULTS', 'Sampling', 'LLMSpec', 'llm_spec'
            'read_generations', 'import_generations', 'Expanded', 'requests_of', 'expand', 'pending_generations',
            'fuse_sparse', 'fuse_dense', 'as_queries', 'sparse_queries', 'dense_queries']
 
-# %% ../nbs/04_generator.ipynb #f0bcd6d7
+# %% ../nbs/04_generator.ipynb #7c50deba
 import contextlib, copy, functools, importlib.resources, json, os, re, threading, time
 from collections import Counter, namedtuple
 from concurrent.futures import ThreadPoolExecutor
@@ -21,7 +21,7 @@ from .data import Queries, _hub_rows, _json_lines, cjk_share, task_folder
 from .encoder import _converted_gguf, _hub_folder, _quiet, encode_corpus
 from .search import BM25, BM25_DEFAULTS, BM25_PRESETS
 
-# %% ../nbs/04_generator.ipynb #27de0398
+# %% ../nbs/04_generator.ipynb #bf242e5f
 @dataclass(frozen=True)
 class Sampling:
     "How the next token is drawn; temperature 0 takes the likeliest."
@@ -73,14 +73,14 @@ def llm_spec(name:str)->LLMSpec:
         return LLMSpec(name, str(folder), file_fingerprint(folder), context=int(config.get('max_position_embeddings') or 2048), label=folder.name, tried='loaded here')
     raise MedirError(f'unknown language model {name!r}', None, f'{nearest(name, rows)} A folder may be given by its path')
 
-# %% ../nbs/04_generator.ipynb #bc047a82
+# %% ../nbs/04_generator.ipynb #3c2eb61b
 def llms_table():
     "All language models: size of context, languages, sampling, licence, how far each was tried."
     import pandas as pd
     return pd.DataFrame([{'llm': n, 'hub': r['hub'], 'revision': str(r['revision'])[:8], 'backend': r['backend'], 'context': r['context'], 'writes': '+'.join(r['languages']), 'temperature': r['sampling'].get('temperature'),
         'answer': ''.join(f'{k} {v}' for k, v in r.get('answer', {}).items()), 'licence': r['licence'], 'tried': r['tried']} for n, r in registry('llms').items()])
 
-# %% ../nbs/04_generator.ipynb #ef5ce81c
+# %% ../nbs/04_generator.ipynb #9ba925eb
 @dataclass(frozen=True)
 class Request:
     "One generation to be made; `id` and `what` only name it in messages."
@@ -104,7 +104,7 @@ class Request:
 
 Generation = namedtuple('Generation', 'text finish prompt_tokens tokens cut')    # finish: stop | length; cut: characters of the prompt left out
 
-# %% ../nbs/04_generator.ipynb #14650adf
+# %% ../nbs/04_generator.ipynb #c2d3e1c8
 class Cassette:
     "Generations on disk, by key."
     def __init__(self, path:str|Path):
@@ -164,7 +164,7 @@ class Cassettes:
         return found
     def append(self, generations:dict): self.own.append(generations)
 
-# %% ../nbs/04_generator.ipynb #a411f32a
+# %% ../nbs/04_generator.ipynb #a9790a77
 def _fit(encode, request:Request, room:int, where:str)->tuple[list[int], Request, int]:
     "Token ids of `request` in at most `room` tokens, the request as sent, and the characters left out."
     ids = encode(request)
@@ -195,7 +195,7 @@ def _weights(spec:LLMSpec, home_folder=None)->Path:
     if 'unknown' in (spec.hub, spec.revision): raise MedirError(f'its {"weights were not released" if spec.hub == "unknown" else "commit is unknown"}', f'llm {spec.name}', f'name {spec.name}@authors for the published generations, or add a row with a commit to $MEDIR_REGISTRY/llms.yaml')
     return _hub_folder(spec.hub, spec.revision, f'llm {spec.name}')
 
-# %% ../nbs/04_generator.ipynb #ca110f1b
+# %% ../nbs/04_generator.ipynb #fa18cfe5
 def _pick(logits, ids, skip, prompt_width, samplings, generators):
     "Logits of one step, turned so that their largest entry is the sampled token of each row."
     import torch
@@ -274,7 +274,7 @@ class TransformersBackend:
             found.append(Generation(self.tokenizer.decode(row[:min(stop, s.max_tokens)], skip_special_tokens=True), 'stop' if stop < min(len(row), s.max_tokens) else 'length', len(ids), min(stop, s.max_tokens), cut))
         return found
 
-# %% ../nbs/04_generator.ipynb #a034b928
+# %% ../nbs/04_generator.ipynb #c2944f45
 class VLLMBackend:
     "vLLM in this process; `options` go to `vllm.LLM`."
     def __init__(self, spec:LLMSpec, home_folder=None, batch:int=512, dtype:str|None=None, **options):
@@ -292,7 +292,7 @@ class VLLMBackend:
             out = self.llm.generate([{'prompt_token_ids': fitted[i][0]} for i in part], params, use_tqdm=False)
             yield [(i, Generation(o.outputs[0].text, o.outputs[0].finish_reason or 'stop', len(fitted[i][0]), len(o.outputs[0].token_ids), fitted[i][2])) for i, o in zip(part, out)]
 
-# %% ../nbs/04_generator.ipynb #8f5ae309
+# %% ../nbs/04_generator.ipynb #f26b17aa
 class _Transient(Exception):
     def __init__(self, why:str, after:float=0): super().__init__(why); self.after = after
 
@@ -364,11 +364,11 @@ class OpenAIBackend:
                     with attempt, self._reserve(r): out, complaint = self._once(client, r)
             except _Transient as e: raise MedirError(f'{e} after {self.attempts} attempts{f" for query {r.id}" if r.id else ""}', f'llm {self.spec.name}', 'see whether the server is up and run again: what was generated is kept') from None
             if out: return out._replace(cut=len(original.prompt) - len(r.prompt))
-            # the server counts tokens, we don't: leave out the share by which it says the prompt is too long
-            plain, share = complaint.replace(',', ''), 0.75
+            # the server counts tokens, we don't: leave out the share by which it says the prompt is too long. vLLM stops
+            # counting just above its limit ("at least 513"), so nothing longer than six characters a token is offered again
+            plain, share, (start, stop) = complaint.replace(',', ''), 0.8, r.cut or (0, len(r.prompt))
             limit, most = re.search(r'(?:context|maximum)\D{0,60}(\d+)', plain), max(map(int, re.findall(r'\d+', plain)), default=0)
-            if limit and int(limit[1]) < most: share = min(0.9, max(0.05, 0.95 * (int(limit[1]) - r.sampling.max_tokens) / most))
-            start, stop = r.cut or (0, len(r.prompt))
+            if limit and int(limit[1]) < most: share = min(0.8, max(0.05, 0.95 * (int(limit[1]) - r.sampling.max_tokens) / most), 6 * int(limit[1]) / max(1, stop - start))
             if stop - start < 2: raise MedirError(redact(f'the prompt of {r.id or "a request"} does not fit into the server\'s context: {complaint[:160]}'), f'llm {self.spec.name}', 'lower max_tokens or shorten the wording')
             r = r.shorter(int((stop - start) * share))
     def stream(self, requests:list[Request]):
@@ -387,7 +387,7 @@ class OpenAIBackend:
                 if done: yield done
                 if failed: raise failed
 
-# %% ../nbs/04_generator.ipynb #934ddf7e
+# %% ../nbs/04_generator.ipynb #014af61e
 BACKENDS = {'transformers': TransformersBackend, 'vllm': VLLMBackend, 'openai': OpenAIBackend}
 _OPTIONS = {}
 
@@ -451,7 +451,7 @@ def llm(name:str, home_folder=None)->LLM:
     "The `LLM` called `name`, one a process and home folder."
     return _llm(name, home(home_folder))
 
-# %% ../nbs/04_generator.ipynb #eece8290
+# %% ../nbs/04_generator.ipynb #4ae6cc72
 FAULTS = ('empty', 'repeats the prompt', 'wrong language', 'cut off', 'prompt shortened', 'no answer mark')
 
 def answer_of(text:str, mark:dict)->tuple[str, bool]:
@@ -481,7 +481,7 @@ def judge(generation:Generation, prompt:str, query:str, language:str, mark:dict|
     if not text: found.append('empty')
     return text, found
 
-# %% ../nbs/04_generator.ipynb #204542e7
+# %% ../nbs/04_generator.ipynb #efde0a66
 _RULES = {'sparse': ('alone', 'concat'), 'dense': ('mean', 'alone', 'concat')}
 _SAMPLING = tuple(f.name for f in fields(Sampling))
 _DEFAULTS = {'n': 1, 'form': '', 'k': 10, 'fusion': '', 'repeat': 1, 'hypothetical': '', 'strict': False, 'prompt': ''}
@@ -519,7 +519,7 @@ def normal_expansion(expansion:tuple, kind:str)->tuple:
     chosen = dict(settings)
     return method, model, tuple((k, chosen[k]) for k in (*_DEFAULTS, *_SAMPLING) if k in chosen and chosen[k] != defaults.get(k))
 
-# %% ../nbs/04_generator.ipynb #57e90d1d
+# %% ../nbs/04_generator.ipynb #f9533d77
 def base_name(task)->str:
     "A task's name without `[limit=…]`."
     return task.name.split('[')[0]
@@ -564,7 +564,7 @@ def _passages(task, row:dict, k:int, home_folder=None)->list[str]:
     found = {q: list(g.doc_id[:k]) for q, g in run.groupby('query_id', sort=False)}
     return [''.join(f'\n[{i}]. {cut(task.corpus.text(d))}' for i, d in enumerate(found.get(q, []), 1)) for q in task.queries.ids]
 
-# %% ../nbs/04_generator.ipynb #83cfc199
+# %% ../nbs/04_generator.ipynb #b7eac643
 _TEXT_FIELDS = ('hy_doc', 'rewrite', 'rewrite_query', 'generation', 'top_rewrite_query', 'rewrite_queries', 'generations')
 
 def read_generations(path:str|Path)->dict[str, list[str]]:
@@ -623,7 +623,7 @@ def _stored_texts(task, method:str, name:str, n:int, home_folder=None)->list[lis
     if lacking: raise MedirError(f'the generation of query {str(lacking[0])!r} by {method}({name}){f" and {len(lacking) - 1:,} more" if len(lacking) > 1 else ""} is missing', where, 'add the lines, or import generations of this task with import_generations')
     return [texts[str(q)][:n] for q in task.queries.ids]
 
-# %% ../nbs/04_generator.ipynb #00790f7a
+# %% ../nbs/04_generator.ipynb #cb502dff
 @dataclass
 class Expanded:
     "Usable texts per query (an empty list where there is none), the rule that joins them, and what was met."
@@ -687,7 +687,7 @@ def pending_generations(task, expansion:tuple, kind:str, home_folder=None)->int:
     model = llm(name, home_folder)
     return len(model.missing([r for rs in requests_of(task, method, model, settings, home_folder) for r in rs]))
 
-# %% ../nbs/04_generator.ipynb #f416df82
+# %% ../nbs/04_generator.ipynb #14824128
 def fuse_sparse(query:str, texts:list[str], rule:str='alone', repeat:int=1, between:str=' ', before:str=' ')->str:
     "What a sparse retriever is asked."
     if not texts: return query

@@ -210,7 +210,7 @@ def test_a_prompt_beyond_the_servers_context_is_shortened_in_its_cut(fake):
     server = fake(context=100)
     got = served(server).generate([Request('Question: ' + 'x' * 300 + ' Answer:', Sampling(max_tokens=8), cut=(10, 310))])[0]
     sent = server.bodies[-1]['messages'][0]['content']
-    assert sent.startswith('Question: xx') and sent.endswith(' Answer:') and 60 < len(sent) <= 100 and got.cut == 318 - len(sent)
+    assert sent.startswith('Question: xx') and sent.endswith(' Answer:') and 20 < len(sent) <= 100 and got.cut == 318 - len(sent)
 
 def test_no_key_reaches_a_cassette_a_message_or_another_server(fake, monkeypatch, home, capsys):
     secret = 'sk-' + 'very-secret-0123456789'
@@ -495,7 +495,7 @@ def test_a_real_server():
     model = LLM('smollm2', backend='openai', base_url=os.environ['MEDIR_TEST_SERVER'], served_as=os.environ.get('MEDIR_TEST_MODEL', ''))
     long = 'fever ' * 6000
     got = model.generate([Request('What is a stroke? Answer in one sentence.', Sampling(max_tokens=24)), Request('What is fever?', Sampling(0.8, 0.9, max_tokens=9)), Request(f'Summarise: {long} Summary:', Sampling(max_tokens=8), cut=(11, 11 + len(long)))])
-    assert all(x.text for x in got) and got[1].tokens <= 9 and got[2].cut > 0
+    assert 'stroke' in got[0].text.lower() and got[1].text and 0 < got[1].tokens <= 9 and got[1].prompt_tokens > 5 and got[2].cut > 0 and got[2].prompt_tokens > 100
     assert model.generate([Request('What is fever?', Sampling(0.8, 0.9, max_tokens=9))], replay=True)[0] == got[1]
 
 @pytest.mark.slow
