@@ -80,8 +80,8 @@ def slug(text:str, n:int=60)->str:
 
 # %% ../nbs/00_core.ipynb #463563b1
 def find_root(start:str|Path|None=None)->Path|None:
-    "The repository root above `start` (default: the current folder), the folder with `settings.ini` and `nbs`; None outside one."
-    here = Path(start or '.').absolute()
+    "The workbook above `start` (default: `$MEDIR_ROOT`, else the current folder): the folder with `settings.ini` and `nbs`; None outside one."
+    here = Path(start or os.environ.get('MEDIR_ROOT') or '.').absolute()
     return next((p for p in (here, *here.parents) if (p/'settings.ini').is_file() and (p/'nbs').is_dir()), None)
 
 def offline()->bool:
@@ -110,7 +110,7 @@ def registry(name:str)->dict:
 # %% ../nbs/00_core.ipynb #3866060b
 def progress(items=None, **kwargs):
     "A progress bar for work that takes longer than two seconds; `MEDIR_PROGRESS=0` silences it."
-    from tqdm.auto import tqdm
+    from tqdm import tqdm
     quiet = os.environ.get('MEDIR_PROGRESS', '1') == '0'
     return tqdm(items, disable=quiet, delay=2, leave=False, **kwargs)
 

@@ -18,7 +18,7 @@ from .core import MedirError, atomic_path, canonical, file_fingerprint, find_roo
 
 # %% ../nbs/13_workbook.ipynb #a1c2afb8
 def _root()->Path:
-    root = find_root(os.environ.get('MEDIR_ROOT'))
+    root = find_root()
     if root is None: raise MedirError('no workbook here (a folder with settings.ini and nbs/)', Path.cwd(), 'run the command inside a clone of medir_nb, or set MEDIR_ROOT')
     return root
 
