@@ -219,8 +219,8 @@ class Task:
         texts = [t.fingerprint if t is not None else None for t in (self.queries, self.corpus)]
         return fingerprint(self.kind, texts, frame(self.qrels), frame(self.pairs), frame(self.candidates))
     def instruction(self, key:str='default')->str:
-        "The task's instruction under `key`, else the default one, else ''."
-        return self.instructions.get(key, self.instructions.get('default', '') if key == 'default' else '')
+        "The task's instruction under `key`, else ''."
+        return self.instructions.get(key, '')
     def __repr__(self):
         size = f'{len(self.pairs):,} pairs' if self.kind == 'pairs' else f'{len(self.queries):,} queries, {len(self.corpus):,} documents, {len(self.qrels):,} judgements'
         return f'Task({self.name!r}, {self.kind}, {self.split}, {self.language}: {size})'
@@ -332,7 +332,9 @@ def _hub_rows(hub:str, config:str, split:str, revision:str|None, cache=None):
     local = Path(hub).exists()
     try:
         if not local and offline(): datasets.config.HF_HUB_OFFLINE = True
-        rows = datasets.load_dataset(hub, config, split=split, revision=None if local else revision)
+        # `dir:NAME` is a folder of data files in a repository that names no configurations
+        where = {'data_dir': config[4:]} if config.startswith('dir:') else {'name': config}
+        rows = datasets.load_dataset(hub, **where, split=split, revision=None if local else revision)
     except Exception as e:
         if isinstance(e, ValueError) and 'config' in str(e).lower() and 'not found' in str(e).lower() and not 'cache' in str(e).lower():
             raise MedirError(f'no configuration {config!r} with split {split!r} ({str(e).splitlines()[0][:120]})', hub, 'name the configurations in the registry row') from None

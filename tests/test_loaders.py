@@ -2,7 +2,7 @@
 import gzip, importlib.util, itertools, re
 import pandas as pd, pytest
 from conftest import DOCUMENTS, QRELS, QUERIES, write_beir, write_lines
-from medir_nb.core import MedirError
+from medir_nb.core import MedirError, registry
 from medir_nb.data import detect_language, hpo_lay, limit_task, load_folder, load_mteb, load_task, read_obo, task_from_frames, _hpo_file
 from medir_nb.evaluator import evaluate
 
@@ -288,3 +288,14 @@ def test_hpo_full_training_split_keeps_every_wording(ontology, hpo):
 
 def test_hpo_unknown_split():
     with pytest.raises(MedirError, match="did you mean 'train-kin'"): hpo_lay(split='train_kin')
+
+def test_nested_candidates_with_judgements_elsewhere(tmp_path, own_registry):
+    "SciRepEval's layout, as RELISH has it: rows nest a query with its candidates, and the judgements are a data set without configurations."
+    rows = [{'query': {'doc_id': 'q1', 'title': 'Scurvy', 'abstract': 'vitamin C'}, 'candidates': [{'doc_id': 'd1', 'title': 'Ascorbic acid', 'abstract': 'heals scurvy'}, {'doc_id': 'd2', 'title': 'Gout', 'abstract': None}]}]
+    write_lines(tmp_path/'nested/relish/evaluation-0.jsonl', rows); write_lines(tmp_path/'judged/relish/test/0000.jsonl', [{'query_id': 'q1', 'cand_id': 'd1', 'score': 2}, {'query_id': 'q1', 'cand_id': 'd2', 'score': 0}])
+    (tmp_path/'nested/README.md').write_text('---\nconfigs:\n- config_name: relish\n  data_files:\n  - {split: evaluation, path: relish/*.jsonl}\n---\n')
+    packaged = registry('tasks')['relish']
+    own_registry(tasks={'relish': {**packaged, 'hub': str(tmp_path/'nested'), 'revision': 'local', 'qrels_hub': {'hub': str(tmp_path/'judged'), 'revision': 'local'}}})
+    task = load_task('relish')
+    assert task.kind == 'reranking' and task.corpus.texts() == ['Ascorbic acid heals scurvy', 'Gout'] and task.queries.texts() == ['Scurvy vitamin C']
+    assert evaluate(task, 'bm25').mean('AP') == 1.0
