@@ -299,3 +299,16 @@ def test_nested_candidates_with_judgements_elsewhere(tmp_path, own_registry):
     task = load_task('relish')
     assert task.kind == 'reranking' and task.corpus.texts() == ['Ascorbic acid heals scurvy', 'Gout'] and task.queries.texts() == ['Scurvy vitamin C']
     assert evaluate(task, 'bm25').mean('AP') == 1.0
+
+def test_a_fetched_data_set_is_found_offline(tmp_path, monkeypatch):
+    "What the message advises: `hf download` on another machine, the cache copied here."
+    import huggingface_hub.constants as constants
+    sha = 'a' * 40
+    folder = tmp_path/'hub'/'datasets--own--set'/'snapshots'/sha
+    write_lines(folder/'corpus.jsonl', [{'_id': 'd1', 'text': 'gout'}, {'_id': 'd2', 'text': 'scurvy'}]); write_lines(folder/'queries.jsonl', [{'_id': 'q1', 'text': 'gout'}])
+    write_lines(folder/'test.jsonl', [{'query-id': 'q1', 'corpus-id': 'd1', 'score': 1}])
+    part = lambda name, split, file: f'- config_name: {name}\n  data_files:\n  - {{split: {split}, path: {file}}}\n'
+    (folder/'README.md').write_text('---\nconfigs:\n' + part('corpus', 'corpus', 'corpus.jsonl') + part('queries', 'queries', 'queries.jsonl') + part('default', 'test', 'test.jsonl') + '---\n')
+    monkeypatch.setattr(constants, 'HF_HUB_CACHE', str(tmp_path/'hub'))
+    assert len(load_task(f'hf:own/set@{sha}').corpus) == 2
+    with pytest.raises(MedirError, match='hf download other/set'): load_task(f'hf:other/set@{sha}')

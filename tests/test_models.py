@@ -379,7 +379,7 @@ def test_nan_names_model_and_document(own_registry, rows, tmp_path):
     folder = make_model('gpt_neox', tmp_path/'nan', change=poison)
     own_registry(models={'poisoned': {**rows['bmretriever-410m'], 'hub': folder}})
     task = task_from_frames(pd.DataFrame({'id': ['d1', 'd2', 'd3'], 'text': ['0', 'x~', '1']}), pd.DataFrame({'id': ['q'], 'text': ['0']}), pd.DataFrame({'query_id': ['q'], 'doc_id': ['d1'], 'relevance': [1]}))
-    with pytest.raises(MedirError, match=r"model poisoned.*document 'd2' is not a number.*--dtype fp32"): encode_corpus(tiny('poisoned'), task.corpus, 'document')
+    with pytest.raises(MedirError, match=r"model poisoned.*document 'd2' is not a number.*check the weights"): encode_corpus(tiny('poisoned'), task.corpus, 'document')
 
 # ---------------------------------------------------------------- contract and the embedded models
 
