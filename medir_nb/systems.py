@@ -4,18 +4,18 @@
 
 # %% auto #0
 __all__ = ['Answer', 'Fusion', 'System', 'encoder_spec_or_hint', 'parse', 'row_label', 'encoder_of', 'search', 'candidates',
-           'replace_rows', 'score_pairs', 'pair_queries', 'pending']
+           'score_pairs', 'pair_queries', 'parts', 'pending']
 
 # %% ../nbs/06_systems.ipynb #f3f9e955
 import re, time
 from collections import namedtuple
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 import numpy as np, pandas as pd
 from .core import MedirError, nearest
-from .data import Corpus, Queries, Task
-from .encoder import Encoder, array_vectors, encode_corpus, encoder_names, encoder_spec, missing_texts
+from .data import Queries, Task
+from .encoder import Encoder, array_vectors, corpus_keys, encode_corpus, encoder_names, encoder_spec, missing_texts
 from .generator import dense_queries, expand, normal_expansion, pending_generations, sparse_queries
-from .search import ANALYZERS, STOPWORDS, BM25, BM25_DEFAULTS, BM25_PRESETS, RUN_COLUMNS, _unit, dense_search, rrf, sort_run
+from .search import ANALYZERS, STOPWORDS, BM25, BM25_DEFAULTS, BM25_PRESETS, unit, dense_search, rrf, sort_run
 
 # %% ../nbs/06_systems.ipynb #2517552b
 _TOKEN = re.compile(r'\s*([(),=+>@]|[^\s(),=+>@]+)')
@@ -160,8 +160,12 @@ def encoder_of(system, dtype:str|None=None, device:str|None=None, home_folder=No
     if not isinstance(system, System): return Encoder(system, device=device, home_folder=home_folder)
     return Encoder(encoder_spec(system.name, **{**({'dtype': dtype} if dtype else {}), **dict(system.settings)}), device=device, home_folder=home_folder)
 
-def _without_self(run:pd.DataFrame, k:int)->tuple[pd.DataFrame, int]:
+def _without_self(run:pd.DataFrame, k:int, qrels:pd.DataFrame)->tuple[pd.DataFrame, int]:
     own = run.query_id == run.doc_id
+    if own.any():
+        # numbered folders have queries and documents of the same id; what is judged relevant is an answer, not the query
+        relevant = set(qrels[(qrels.relevance > 0) & (qrels.query_id == qrels.doc_id)].query_id)
+        own &= ~run.query_id.isin(relevant)
     run = run[~own]
     return run[run.groupby('query_id', sort=False).cumcount() < k].reset_index(drop=True), int(own.sum())
 
@@ -174,6 +178,7 @@ def search(expression, task:Task, k:int=100, dtype:str|None=None, device:str|Non
     if task.kind == 'pairs': raise MedirError('a sentence-pair task has no corpus to search', task.name, 'use score_pairs')
     depth = k + (0 if keep_self else 1)
     if isinstance(system, Fusion):
+        if task.kind == 'reranking': k = len(task.corpus)
         answers = [search(p, task, max(k, 100), dtype, device, home_folder, keep_self) for p in system.parts]
         stats = {f: sum(a.stats[f] for a in answers) for f in ('encoded_docs', 'cached_docs', 'encoded_queries', 'truncated_docs', 'self_matches')}
         run, kinds = rrf([a.run for a in answers], k), sorted({a.stats['dtype'] for a in answers if a.stats['dtype']})
@@ -183,11 +188,12 @@ def search(expression, task:Task, k:int=100, dtype:str|None=None, device:str|Non
     expanded = expand(task, expansion, 'sparse' if system.name == 'bm25' else 'dense', home_folder) if expansion else None
     if isinstance(system, System) and system.name == 'bm25':
         index = BM25(task.corpus, **_resolve(system, task), home_folder=home_folder)
-        run = index.search(sparse_queries(task, expanded) if expanded else task.queries, len(task.corpus) if task.kind == 'reranking' else depth)
+        asked = sparse_queries(task, expanded) if expanded else task.queries
+        run = index.score(asked, candidates(task)) if task.kind == 'reranking' else index.search(asked, depth)
         stats = {'encoded_docs': 0, 'cached_docs': 0, 'encoded_queries': 0, 'truncated_docs': 0, 'dtype': '', 'similarity': 'bm25', 'device': ''}
     else:
         encoder = encoder_of(system, dtype, device, home_folder)
-        docs = encode_corpus(encoder, task.corpus, 'document')
+        docs = encode_corpus(encoder, task.corpus, 'document', encoder.instruction(task, 'document'))
         if expanded: vectors, asked = dense_queries(encoder, task, expanded, encoder.instruction(task)); queries = array_vectors(vectors)
         else: queries = encode_corpus(encoder, task.queries, 'query', encoder.instruction(task)); asked = queries.stats
         stats = {'encoded_docs': docs.stats['encoded'], 'cached_docs': docs.stats['cached'], 'encoded_queries': asked['encoded'], 'truncated_docs': int(docs.truncated.sum()),
@@ -201,32 +207,29 @@ def search(expression, task:Task, k:int=100, dtype:str|None=None, device:str|Non
         run = sort_run(run)
         k = len(task.corpus)
     stats['self_matches'] = 0
-    if not keep_self: run, stats['self_matches'] = _without_self(run, k)
+    if not keep_self: run, stats['self_matches'] = _without_self(run, k, task.qrels)
     return Answer(run, {**stats, 'seconds': time.perf_counter() - start})
 
 # %% ../nbs/06_systems.ipynb #77dae3d7
 def candidates(task:Task)->pd.DataFrame:
     "`query_id, doc_id` of a reranking task."
+    if task.candidates is None and not (task.qrels.relevance <= 0).any():
+        raise MedirError('its candidate lists are missing, and ranking relevant documents alone is always perfect', task.source or task.name, 'add candidates.tsv (query, document), or judged non-relevant documents')
     found = task.candidates if task.candidates is not None else task.qrels
     return found[['query_id', 'doc_id']].drop_duplicates()
 
 def _score_candidates(task:Task, queries, docs, similarity:str)->pd.DataFrame:
     "Similarity of every query with each of its candidates."
     pairs = candidates(task)
-    q = queries.chunk(); q = _unit(q) if similarity == 'cos' else q
+    q = queries.chunk(); q = unit(q) if similarity == 'cos' else q
     at, out = task.corpus._position, []
     for query_id, group in pairs.groupby('query_id', sort=False):
         known = [d for d in group.doc_id if d in at]
         rows = np.array([at[d] for d in known], dtype=int)
-        d = replace_rows(docs, rows)
-        d = _unit(d) if similarity == 'cos' else d
+        d = docs.take(rows)
+        d = unit(d) if similarity == 'cos' else d
         out.append(pd.DataFrame({'query_id': query_id, 'doc_id': known, 'score': (d @ q[task.queries._position[query_id]]).astype(float)}))
     return pd.concat(out, ignore_index=True)
-
-def replace_rows(vectors, rows:np.ndarray)->np.ndarray:
-    "The vectors at positions `rows`."
-    from medir_nb.encoder import Vectors
-    return Vectors(vectors.blocks, vectors.rows[rows]).chunk()
 
 # %% ../nbs/06_systems.ipynb #b7844312
 def score_pairs(expression, task:Task, dtype:str|None=None, device:str|None=None, home_folder=None, role:str='query')->Answer:
@@ -236,8 +239,8 @@ def score_pairs(expression, task:Task, dtype:str|None=None, device:str|None=None
     if isinstance(system, System) and (system.expansion or system.reranker): raise MedirError('sentence pairs are neither expanded nor reranked', str(system), f'name the encoder alone: {system.name}')
     encoder = encoder_of(system, dtype, device, home_folder)
     sides = [pair_queries(task, side) for side in ('sentence1', 'sentence2')]
-    vectors = [encode_corpus(encoder, s, role, encoder.instruction(task) if role == 'query' else '') for s in sides]
-    score = (_unit(vectors[0].chunk()) * _unit(vectors[1].chunk())).sum(1).astype(float)
+    vectors = [encode_corpus(encoder, s, role, encoder.instruction(task, role)) for s in sides]
+    score = (unit(vectors[0].chunk()) * unit(vectors[1].chunk())).sum(1).astype(float)
     stats = {'encoded_docs': sum(v.stats['encoded'] for v in vectors), 'cached_docs': sum(v.stats['cached'] for v in vectors), 'encoded_queries': 0, 'truncated_docs': sum(int(v.truncated.sum()) for v in vectors),
         'dtype': encoder.spec.dtype, 'similarity': 'cos', 'self_matches': 0, 'device': device or next((getattr(b, 'device', '') for b in encoder._backends.values()), '')}
     return Answer(score, {**stats, 'seconds': time.perf_counter() - start})
@@ -249,6 +252,11 @@ def pair_queries(task:Task, side:str)->Queries:
     return Queries(pa.table({'id': pa.array([f'{side}:{i}' for i in range(len(texts))], pa.large_string()), 'title': pa.array([''] * len(texts), pa.large_string()), 'body': pa.array(texts, pa.large_string())}))
 
 # %% ../nbs/06_systems.ipynb #6331c6d5
+def parts(expression)->list:
+    "The systems that an expression runs: itself, or those of a fusion."
+    system = parse(expression)
+    return [x for p in system.parts for x in parts(p)] if isinstance(system, Fusion) else [system]
+
 def pending(expression, task:Task, dtype:str|None=None, home_folder=None)->dict:
     "Texts of `task` that `expression` would encode, and those that are stored already."
     system = parse(expression)
@@ -261,12 +269,12 @@ def pending(expression, task:Task, dtype:str|None=None, home_folder=None)->dict:
         return {**plain, 'to_encode': plain['to_encode'] + (n if system.name != 'bm25' else 0), 'to_generate': n}
     if isinstance(system, System) and system.name == 'bm25': return {'to_encode': 0, 'stored': 0, 'words': 0}
     encoder = encoder_of(system, dtype, 'cpu', home_folder)
-    instruction = encoder.instruction(task)
     sides = [(pair_queries(task, s), 'query') for s in ('sentence1', 'sentence2')] if task.kind == 'pairs' else [(task.corpus, 'document'), (task.queries, 'query')]
     out = {'to_encode': 0, 'stored': 0, 'words': 0}
     for texts, role in sides:
-        todo = missing_texts(encoder, texts, role, instruction if role == 'query' else '')
-        out['to_encode'] += len(todo); out['stored'] += len(texts) - len(todo)
+        keys = corpus_keys(encoder, texts, role, encoder.instruction(task, role))
+        todo = missing_texts(encoder, keys, role)
+        out['to_encode'] += len(todo); out['stored'] += len(np.unique(keys, axis=0)) - len(todo)
         cjk = task.language == 'zh'
         for i in todo: t = ' '.join(texts.rows(int(i), int(i) + 1)[0]); out['words'] += len(t) if cjk else len(t.split())
     return out

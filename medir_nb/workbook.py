@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Annotated, Literal, Optional
 import typer
 from . import __version__
-from .core import MedirError, atomic_path, canonical, file_fingerprint, find_root, fingerprint, home, is_secret, machine, nearest, note, redact, registry, slug, to_markdown, versions, write_json
+from .core import MedirError, atomic_path, canonical, file_fingerprint, find_root, fingerprint, home, is_secret, lock, machine, nearest, note, redact, registry, slug, to_markdown, versions, write_json
 
 # %% ../nbs/13_workbook.ipynb #a1c2afb8
 def _root()->Path:
-    root = find_root(os.environ.get('MEDIR_ROOT'))
+    root = find_root()
     if root is None: raise MedirError('no workbook here (a folder with settings.ini and nbs/)', Path.cwd(), 'run the command inside a clone of medir_nb, or set MEDIR_ROOT')
     return root
 
@@ -69,11 +69,16 @@ def resolve(path:Path, preset:str|None=None, overrides:dict|None=None)->dict:
         if is_secret(name): raise MedirError(f'{name!r} looks like a secret, and parameters are written into the executed notebook', where, 'put it into an environment variable')
         if name not in fields: raise MedirError(f'unknown parameter {name!r} of {path.stem}', where, nearest(name, fields))
     model = pydantic.create_model('parameters', __config__=pydantic.ConfigDict(extra='forbid', strict=True), **fields)
-    try: return model(**{k: v for k, (v, _) in given.items()}).model_dump()
+    try: return _absolute(model(**{k: v for k, (v, _) in given.items()}).model_dump())
     except pydantic.ValidationError as e:
         first = e.errors()[0]; name = str(first['loc'][0])
         expected = fields[name][0] if name in fields else ''
         raise MedirError(f'parameter {name!r} is {given[name][0]!r}: {first["msg"]}', given[name][1], f'expected {getattr(expected, "__name__", expected) if not hasattr(expected, "__args__") else expected}, such as {fields[name][1]!r}') from None
+
+def _absolute(parameters:dict)->dict:
+    "Paths that a reader wrote relative to the current folder (`./x`), made independent of it."
+    full = lambda v: str(Path(v).absolute()) if isinstance(v, str) and v.startswith(('./', '../')) else [full(x) for x in v] if isinstance(v, list) else v
+    return {k: full(v) for k, v in parameters.items()}
 
 def _yaml(text:str):
     "YAML in which 1e-5 is a number, as in YAML 1.2 and as JSON writes it."
@@ -115,7 +120,7 @@ def _data_fingerprints(parameters:dict)->dict:
     for text in texts:
         if text in rows: out.setdefault(text, fingerprint(rows[text]))
         for part in [text, *re.split(r'[(),+>]', text)]:
-            if os.sep in part and Path(part).exists(): out[part] = file_fingerprint(part)
+            if part and part not in rows and Path(part).exists(): out[part] = file_fingerprint(part)
     return out
 
 def receipt_key(path:Path, parameters:dict, upstream:list[str]=())->tuple[str, dict]:
@@ -123,7 +128,8 @@ def receipt_key(path:Path, parameters:dict, upstream:list[str]=())->tuple[str, d
     import medir_nb
     code = [_source(c) for c in _cells(path) if c['cell_type'] == 'code' and not _is_parameters(c)]
     library = {p.name: file_fingerprint(p) for p in sorted(Path(medir_nb.__file__).parent.rglob('*')) if p.suffix in {'.py', '.yaml', '.parquet'}}
-    parts = {'notebook': path.stem, 'code': fingerprint(code), 'parameters': parameters, 'upstream': sorted(upstream), 'data': _data_fingerprints(parameters), 'library': fingerprint(library), 'versions': versions()}
+    own = os.environ.get('MEDIR_REGISTRY')
+    parts = {'notebook': path.stem, 'registry': file_fingerprint(own) if own and Path(own).exists() else '', 'code': fingerprint(code), 'parameters': parameters, 'upstream': sorted(upstream), 'data': _data_fingerprints(parameters), 'library': fingerprint(library), 'versions': versions()}
     return fingerprint(parts), parts
 
 def receipts(home_folder=None)->list[dict]:
@@ -135,10 +141,11 @@ def receipts(home_folder=None)->list[dict]:
     return sorted(out, key=lambda r: r['finished'])
 
 def valid_receipt(key:str, home_folder=None)->dict|None:
-    "The receipt of `key`, if the executed notebook it names is unchanged."
+    "The receipt of `key`, if the executed notebook and the files it wrote are unchanged."
     for r in receipts(home_folder):
         output = Path(r['output'])
-        if r['key'] == key and output.is_file() and file_fingerprint(output) == r['output_fingerprint']: return r
+        files = r.get('files', {})
+        if r['key'] == key and all(p.is_file() and file_fingerprint(p) == mark for p, mark in [(output, r['output_fingerprint']), *((output.parent/f, m) for f, m in files.items())]): return r
 
 # %% ../nbs/13_workbook.ipynb #24812165
 def output_folder(name:str='scratch')->Path:
@@ -157,31 +164,41 @@ def _register_redaction():
         def pretty_path(self, path): return path.removeprefix('medir://')
     papermill_io.register('medir://', Redacting())
 
+def _execute(path:Path, working:Path, parameters:dict, base:Path):
+    "Execute a notebook into `working`, in that file's folder."
+    import papermill
+    from nbclient.exceptions import DeadKernelError
+    from papermill.exceptions import PapermillExecutionError
+    _register_redaction()
+    places = {'MEDIR_HOME': base, 'MEDIR_OUT': working.parent, 'MEDIR_ROOT': _root(), **{k: os.environ.get(k) for k in ('MEDIR_DATA', 'MEDIR_REGISTRY')}}
+    # the kernel starts in the run's folder, so what was named from here must not be relative
+    env = {k: str(Path(v).absolute()) for k, v in places.items() if v}
+    before = {k: os.environ.get(k) for k in env}
+    os.environ |= env
+    again = 'and run the same line again: what was encoded is kept'
+    try: papermill.execute_notebook(str(path), f'medir://{working}', parameters=parameters, cwd=str(working.parent), progress_bar=os.environ.get('MEDIR_PROGRESS', '1') != '0', kernel_name='python3')
+    except PapermillExecutionError as e:
+        raise MedirError(f'{path.stem} stopped in cell In [{e.exec_count}]: {e.ename}: {" ".join(str(e.evalue).split())[:300]}', working, f'mend the cause {again}') from None
+    except DeadKernelError: raise MedirError(f'the kernel of {path.stem} was killed (out of memory?)', working, f'give it more memory or a smaller limit, {again}') from None
+    finally:
+        for k, v in before.items(): os.environ.pop(k, None) if v is None else os.environ.__setitem__(k, v)
+
 def run_notebook(name:str, preset:str|None=None, overrides:dict|None=None, force:bool=False, home_folder=None, upstream:list[str]=())->dict:
     "Execute a notebook with checked parameters; returns its receipt, an old one where that is still valid."
     path = find_notebook(name)
     parameters = resolve(path, preset, overrides)
     key, parts = receipt_key(path, parameters, upstream)
-    if not force and (old := valid_receipt(key, home_folder)): return {**old, 'reused': True}
-    import papermill
-    from papermill.exceptions import PapermillExecutionError
     base = home(home_folder)
     folder = base/'runs'/path.stem/f'{slug(preset or "default")}-{key[:10]}'
-    folder.mkdir(parents=True, exist_ok=True)
-    working, output = folder/f'{path.stem}.executing.ipynb', folder/f'{path.stem}.ipynb'
-    start, env = time.time(), {'MEDIR_HOME': str(base), 'MEDIR_OUT': str(folder), 'MEDIR_ROOT': str(_root())}
-    before = {k: os.environ.get(k) for k in env}
-    os.environ |= env
-    _register_redaction()
-    try: papermill.execute_notebook(str(path), f'medir://{working}', parameters=parameters, cwd=str(folder), progress_bar=os.environ.get('MEDIR_PROGRESS', '1') != '0', kernel_name='python3')
-    except PapermillExecutionError as e:
-        raise MedirError(f'{path.stem} stopped in cell In [{e.exec_count}]: {e.ename}: {" ".join(str(e.evalue).split())[:300]}', working, 'mend the cause and run the same line again: what was encoded is kept') from None
-    finally:
-        for k, v in before.items(): os.environ.pop(k, None) if v is None else os.environ.__setitem__(k, v)
-    os.replace(working, output)
-    receipt = {'notebook': path.stem, 'preset': preset, 'key': key, 'parts': parts, 'output': str(output), 'output_fingerprint': file_fingerprint(output), 'machine': machine(), 'seconds': round(time.time() - start, 1),
-        'finished': time.strftime('%Y-%m-%dT%H:%M:%S'), 'files': sorted(p.name for p in folder.iterdir() if p.is_file() and p != output)}
-    write_json(base/'receipts'/f'{path.stem}-{key[:16]}.json', json.loads(redact(canonical(receipt))))
+    with lock(folder/'run'):      # a second run of the same key waits, and then finds it done
+        if not force and (old := valid_receipt(key, home_folder)): return {**old, 'reused': True}
+        working, output, start = folder/f'{path.stem}.executing.ipynb', folder/f'{path.stem}.ipynb', time.time()
+        _execute(path, working, parameters, base)
+        os.replace(working, output)
+        wrote = {p.name: file_fingerprint(p) for p in sorted(folder.iterdir()) if p.is_file() and p != output and p.suffix not in {'.lock', '.part'}}
+        receipt = {'notebook': path.stem, 'preset': preset, 'key': key, 'parts': parts, 'output': str(output), 'output_fingerprint': file_fingerprint(output), 'files': wrote, 'machine': machine(),
+            'seconds': round(time.time() - start, 1), 'finished': time.strftime('%Y-%m-%dT%H:%M:%S')}
+        write_json(base/'receipts'/f'{path.stem}-{key[:16]}.json', json.loads(redact(canonical(receipt))))
     return {**receipt, 'reused': False}
 
 # %% ../nbs/13_workbook.ipynb #9ff80249
@@ -234,25 +251,35 @@ def run_batch(path:Path, force:bool=False, home_folder=None)->list[dict]:
     return results
 
 # %% ../nbs/13_workbook.ipynb #612d5036
+@contextlib.contextmanager
 def _without_network():
-    os.environ['HF_HUB_OFFLINE'] = os.environ['HF_DATASETS_OFFLINE'] = '1'
+    "Keep the Hub libraries from the network inside the block."
+    names = ('HF_HUB_OFFLINE', 'HF_DATASETS_OFFLINE')
+    before = {k: os.environ.get(k) for k in names}
+    os.environ |= dict.fromkeys(names, '1')
+    try: yield
+    finally:
+        for k, v in before.items(): os.environ.pop(k, None) if v is None else os.environ.__setitem__(k, v)
 
 def plan_grid(tasks:list[str], systems:list[str], dtype:str|None=None, limit:int|None=None, home_folder=None):
     "A frame of what evaluating `systems` on `tasks` would encode; never downloads."
     import pandas as pd
-    from medir_nb.data import load_task, task_folder
-    from medir_nb.systems import parse, pending
-    _without_network()
+    from medir_nb.data import load_task
+    from medir_nb.systems import parts, pending
     rows = []
+    single = {}        # a fusion encodes nothing of its own
+    for text in systems:
+        try: single |= dict.fromkeys(map(str, parts(text)))
+        except MedirError: single[text] = None
     for name in tasks:
-        try: task, missing = load_task(name, limit=limit, home_folder=home_folder), ''
+        try:
+            with _without_network(): task, missing = load_task(name, limit=limit, home_folder=home_folder), ''
         except MedirError as e:
             if name not in registry('tasks'): raise
             task, missing = None, e
-        for text in systems:
+        for text in single:
             row = {'task': name, 'system': text, 'data': 'at hand' if task else 'missing', 'texts to encode': 0, 'stored': 0, 'tokens': '', 'note': ''}
             try:
-                parse(text)
                 if task:
                     p = pending(text, task, dtype, home_folder)
                     row |= {'texts to encode': p['to_encode'], 'stored': p['stored'], 'tokens': f'≈{int(p["words"] * (1 if task.language == "zh" else 1.35)):,}' if p['to_encode'] else '0'}
@@ -271,12 +298,28 @@ def _from_registry(name:str, text:str)->dict:
     per = {'characters': 0.25 if row.get('language') == 'en' else 0.7, 'words': 1.35, 'tokens': 1.0}.get(row.get('length_unit'))
     return {'texts to encode': f'≈{texts:,}', 'tokens': f'≈{int(texts * length * per):,}' if per and isinstance(length, (int, float)) and texts else 'unknown'}
 
-def plan(name:str, preset:str|None=None, overrides:dict|None=None, home_folder=None):
+def _grids(path:Path, parameters:dict)->list[tuple[list, list]]:
+    "The (tasks, systems) that a notebook's parameters name: `tasks` × `systems`, `X_tasks` × `X_systems`, `task` × `model`; `local_systems` × its paper's tasks below $MEDIR_DATA."
+    from medir_nb.data import task_folder
+    listed = lambda v: v if isinstance(v, list) else [v] if v else []
+    out = [(listed(parameters.get('task')), listed(parameters.get('model')))]
+    for name in parameters:
+        if not name.endswith('systems'): continue
+        prefix = name[:-len('systems')]
+        at_hand = [n for n, r in registry('tasks').items() if r['paper'] == path.stem.split('_')[0] and task_folder(n)] if prefix == 'local_' else []
+        tasks = parameters.get(f'{prefix}tasks') or at_hand or (parameters.get('tasks') if not prefix else [])
+        out.append((listed(tasks) or listed(parameters.get('folder')), parameters[name]))
+    return [g for g in out if g[0] and g[1]]
+
+def plan(name:str, preset:str|None=None, overrides:dict|None=None, home_folder=None, upstream:list[str]=()):
     "`(receipt or None, frame)` of a notebook run."
+    import pandas as pd
     path = find_notebook(name)
     parameters = resolve(path, preset, overrides)
-    key, _ = receipt_key(path, parameters)
-    return valid_receipt(key, home_folder), plan_grid(parameters.get('tasks', []), parameters.get('systems', []), parameters.get('dtype') or None, parameters.get('limit') or None, home_folder)
+    key, _ = receipt_key(path, parameters, upstream)
+    frames = [plan_grid(t, s, parameters.get('dtype') or None, parameters.get('limit') or None, home_folder) for t, s in _grids(path, parameters)]
+    frame = pd.concat(frames).drop_duplicates(['task', 'system'], ignore_index=True) if frames else pd.DataFrame()
+    return valid_receipt(key, home_folder), frame
 
 # %% ../nbs/13_workbook.ipynb #6c439d53
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None, help='Reproducible medical information retrieval: evaluate, compare, and rerun the notebooks of four papers.')
@@ -314,9 +357,10 @@ def evaluate(
     for m in wanted or []: evaluator.parse_measure(m)
     if not (system or run): raise MedirError('nothing to evaluate', None, 'give --system EXPR or --run FILE')
     if not task and not (qrels and run): raise MedirError('no task', None, 'name a task or a folder, or give --qrels FILE with --run FILE')
+    if system and not task: raise MedirError('--system needs a task', None, 'name a task or a folder, or leave --system out')
     if qrels and not run: raise MedirError('--qrels goes with --run', None, 'give --run FILE, or evaluate a folder that has these judgements')
     loaded = data.load_task(task, split, lang, limit, allow_unknown_qrels, home) if task else data.Task(str(qrels), qrels=data.read_qrels(qrels), split=split or '')
-    if task and qrels: loaded = data.build_task(loaded.name, loaded.queries, loaded.corpus, data.read_qrels(qrels), allow_unknown_qrels, where=str(qrels), measures=loaded.measures, split=loaded.split)
+    if task and qrels: loaded = data.build_task(loaded.name, loaded.queries, loaded.corpus, data.read_qrels(qrels), allow_unknown_qrels, where=str(qrels), language=loaded.language, **{f: getattr(loaded, f) for f in 'kind measures split instructions groups'.split()})
     if loaded.report: note(_report_line(loaded))
     done = []
     def keep(scores):
@@ -402,7 +446,7 @@ def status(home: Home = None):
     import pandas as pd
     from medir_nb.core import home as home_of
     base = home_of(home)
-    rows = [{'notebook': r['notebook'], 'preset': r['preset'] or '', 'finished': r['finished'], 'seconds': r['seconds'], 'valid': 'yes' if valid_receipt(r['key'], home) else 'no: its notebook changed', 'output': r['output']} for r in receipts(home)]
+    rows = [{'notebook': r['notebook'], 'preset': r['preset'] or '', 'finished': r['finished'], 'seconds': r['seconds'], 'valid': 'yes' if valid_receipt(r['key'], home) else 'no: its output was changed', 'output': r['output']} for r in receipts(home)]
     for p in sorted(base.glob('runs/*/*/*.executing.ipynb')): rows.append({'notebook': p.name.split('.')[0], 'preset': p.parent.name.rsplit('-', 1)[0], 'finished': 'no: running, stopped or failed', 'seconds': '', 'valid': '', 'output': str(p)})
     print(to_markdown(pd.DataFrame(rows)) if rows else 'no runs yet')
     for part in ('corpora', 'vectors', 'bm25', 'models', 'runs'):

@@ -108,8 +108,10 @@ def fake_minilm(monkeypatch):
             rows = [[np.random.default_rng(zlib.crc32(w.encode())).normal(size=64) for w in ws[:8]] for ws in words]
             vectors = np.array([np.sum(r, 0) if r else np.ones(64) for r in rows], np.float32)
             return encoder.Encoded(vectors, np.array([min(len(w), 8) for w in words], np.int32), np.array([len(w) > 8 for w in words]))
+    encoder._recent.clear()
     monkeypatch.setattr(encoder, 'TorchBackend', Backend)
-    return calls
+    yield calls
+    encoder._recent.clear()
 
 def pytest_configure(config):
     config.addinivalue_line('markers', 'slow: takes more than a few seconds')

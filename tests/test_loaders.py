@@ -2,7 +2,7 @@
 import gzip, importlib.util, itertools, re
 import pandas as pd, pytest
 from conftest import DOCUMENTS, QRELS, QUERIES, write_beir, write_lines
-from medir_nb.core import MedirError
+from medir_nb.core import MedirError, registry
 from medir_nb.data import detect_language, hpo_lay, limit_task, load_folder, load_mteb, load_task, read_obo, task_from_frames, _hpo_file
 from medir_nb.evaluator import evaluate
 
@@ -288,3 +288,27 @@ def test_hpo_full_training_split_keeps_every_wording(ontology, hpo):
 
 def test_hpo_unknown_split():
     with pytest.raises(MedirError, match="did you mean 'train-kin'"): hpo_lay(split='train_kin')
+
+def test_nested_candidates_with_judgements_elsewhere(tmp_path, own_registry):
+    "SciRepEval's layout, as RELISH has it: rows nest a query with its candidates, and the judgements are a data set without configurations."
+    rows = [{'query': {'doc_id': 'q1', 'title': 'Scurvy', 'abstract': 'vitamin C'}, 'candidates': [{'doc_id': 'd1', 'title': 'Ascorbic acid', 'abstract': 'heals scurvy'}, {'doc_id': 'd2', 'title': 'Gout', 'abstract': None}]}]
+    write_lines(tmp_path/'nested/relish/evaluation-0.jsonl', rows); write_lines(tmp_path/'judged/relish/test/0000.jsonl', [{'query_id': 'q1', 'cand_id': 'd1', 'score': 2}, {'query_id': 'q1', 'cand_id': 'd2', 'score': 0}])
+    (tmp_path/'nested/README.md').write_text('---\nconfigs:\n- config_name: relish\n  data_files:\n  - {split: evaluation, path: relish/*.jsonl}\n---\n')
+    packaged = registry('tasks')['relish']
+    own_registry(tasks={'relish': {**packaged, 'hub': str(tmp_path/'nested'), 'revision': 'local', 'qrels_hub': {'hub': str(tmp_path/'judged'), 'revision': 'local'}}})
+    task = load_task('relish')
+    assert task.kind == 'reranking' and task.corpus.texts() == ['Ascorbic acid heals scurvy', 'Gout'] and task.queries.texts() == ['Scurvy vitamin C']
+    assert evaluate(task, 'bm25').mean('AP') == 1.0
+
+def test_a_fetched_data_set_is_found_offline(tmp_path, monkeypatch):
+    "What the message advises: `hf download` on another machine, the cache copied here."
+    import huggingface_hub.constants as constants
+    sha = 'a' * 40
+    folder = tmp_path/'hub'/'datasets--own--set'/'snapshots'/sha
+    write_lines(folder/'corpus.jsonl', [{'_id': 'd1', 'text': 'gout'}, {'_id': 'd2', 'text': 'scurvy'}]); write_lines(folder/'queries.jsonl', [{'_id': 'q1', 'text': 'gout'}])
+    write_lines(folder/'test.jsonl', [{'query-id': 'q1', 'corpus-id': 'd1', 'score': 1}])
+    part = lambda name, split, file: f'- config_name: {name}\n  data_files:\n  - {{split: {split}, path: {file}}}\n'
+    (folder/'README.md').write_text('---\nconfigs:\n' + part('corpus', 'corpus', 'corpus.jsonl') + part('queries', 'queries', 'queries.jsonl') + part('default', 'test', 'test.jsonl') + '---\n')
+    monkeypatch.setattr(constants, 'HF_HUB_CACHE', str(tmp_path/'hub'))
+    assert len(load_task(f'hf:own/set@{sha}').corpus) == 2
+    with pytest.raises(MedirError, match='hf download other/set'): load_task(f'hf:other/set@{sha}')

@@ -165,7 +165,7 @@ def test_strings_of_the_protocols(rows, name, biology, plain, document):
     encoder, task = Encoder(name), Task('Biology', instructions=registry('tasks')['r2med-biology']['instructions'])
     assert encoder.render([('', 'X')], 'query', encoder.instruction(task)) == [biology]
     assert encoder.render([('', 'X')], 'query', encoder.instruction(Task('own'))) == [plain]
-    assert encoder.render([('T', 'B')], 'document') == [document]
+    assert encoder.render([('T', 'B')], 'document', encoder.instruction(Task('own'), 'document')) == [document]
 
 def test_braces_in_texts_and_instructions_survive(rows):
     encoder = Encoder('bmretriever-410m')
@@ -175,6 +175,14 @@ def test_braces_in_texts_and_instructions_survive(rows):
     ('trec-covid', 'Given a query on COVID-19, retrieve documents that answer the query'), ('biosses', 'Given a sentence, retrieve sentences with the same meaning')])
 def test_bmretriever_instructions_of_table_10(task, instruction):
     assert Encoder('bmretriever-2b').instruction(Task(task, instructions=registry('tasks')[task]['instructions'])) == instruction
+
+def test_each_model_takes_its_own_text_of_a_task():
+    task = Task('nfcorpus', instructions=registry('tasks')['nfcorpus']['instructions'])
+    assert Encoder('instructor-xl').instruction(task, 'document') == 'Represent the medical document for retrieval:\n'
+    assert Encoder('instructor-l').instruction(task) == 'Represent the Medicine question for retrieving a relevant document: '
+    assert Encoder('e5-mistral').instruction(task) == task.instruction()                    # E5's text for NFCorpus is the same sentence
+    assert Encoder('e5-mistral').instruction(Task('biosses', instructions=registry('tasks')['biosses']['instructions'])) == 'Retrieve semantically similar text.'
+    assert Encoder('minilm').instruction(task) == '' == Encoder('bmretriever-1b').instruction(task, 'document')
 
 # ---------------------------------------------------------------- vectors
 
@@ -193,12 +201,12 @@ def test_vectors_equal_plain_transformers(rows, folders, name):
         dense = next(iter(load_file(f'{folders[name]}/2_Dense/model.safetensors').values()))
     for role, limit in zip(('query', 'document'), limits):
         texts = [*TEXTS, LONG] if limit <= 512 else TEXTS
-        rendered = encoder.render(texts, role, 'Find it: ' if role == 'query' else '')
+        prompt = '' if name != 'instructor-l' else 'Find it: ' if role == 'query' else 'Represent the document for retrieval: '
+        rendered = encoder.render(texts, role, prompt or 'Find it: ')
         tower = folders['document'] if role == 'document' and name in ('medcpt', 'dragon') else folders[family]
         pair = name == 'medcpt' and role == 'document'
-        prompt = '' if name != 'instructor-l' else 'Find it: ' if role == 'query' else 'Represent the document for retrieval: '
         wanted, counts = by_hand(rows[name], family, tower, texts if pair else rendered, limit, eos, pooling, normalize, prompt, folders['lora'] if name == 'repllama' else None, dense, pair, {'query': '[]', 'document': '{}'}[role] if name.startswith('sgpt') else None)
-        got = encoder.encode(rendered, role, 'Find it: ')
+        got = encoder.encode(rendered, role, prompt or 'Find it: ')
         close(got.vectors, wanted)
         assert got.tokens.tolist() == counts and got.truncated.tolist() == [t is LONG for t in texts]
         assert not normalize or np.allclose(np.linalg.norm(got.vectors, axis=1), 1, atol=1e-5)
@@ -371,7 +379,7 @@ def test_nan_names_model_and_document(own_registry, rows, tmp_path):
     folder = make_model('gpt_neox', tmp_path/'nan', change=poison)
     own_registry(models={'poisoned': {**rows['bmretriever-410m'], 'hub': folder}})
     task = task_from_frames(pd.DataFrame({'id': ['d1', 'd2', 'd3'], 'text': ['0', 'x~', '1']}), pd.DataFrame({'id': ['q'], 'text': ['0']}), pd.DataFrame({'query_id': ['q'], 'doc_id': ['d1'], 'relevance': [1]}))
-    with pytest.raises(MedirError, match=r"model poisoned.*document 'd2' is not a number.*--dtype fp32"): encode_corpus(tiny('poisoned'), task.corpus, 'document')
+    with pytest.raises(MedirError, match=r"model poisoned.*document 'd2' is not a number.*check the weights"): encode_corpus(tiny('poisoned'), task.corpus, 'document')
 
 # ---------------------------------------------------------------- contract and the embedded models
 

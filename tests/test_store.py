@@ -5,7 +5,7 @@ import numpy as np, pandas as pd, pytest
 from medir_nb import core, encoder as encoding
 from medir_nb.core import atomic_path, write_json
 from medir_nb.data import load_task, task_from_frames
-from medir_nb.encoder import Encoder, VectorStore, encode_corpus, missing_texts
+from medir_nb.encoder import Encoder, VectorStore, encode_corpus, corpus_keys, missing_texts
 from medir_nb.evaluator import evaluate
 
 class Letters:
@@ -54,7 +54,7 @@ def test_a_grown_corpus_encodes_what_is_new(home):
     vectors(frames(['a', 'b']))
     model = Letters()
     task = frames(['new', 'b', 'a', 'newer'])
-    assert [task.corpus.ids[i] for i in missing_texts(Encoder(model), task.corpus, 'document')] == ['d0', 'd3']
+    assert [task.corpus.ids[i] for i in missing_texts(Encoder(model), corpus_keys(Encoder(model), task.corpus, "document"), "document")] == ['d0', 'd3']
     got = vectors(task, model=model)
     assert model.asked == ['new', 'newer'] and (got.chunk() == Letters().encode(['new', 'b', 'a', 'newer'])).all()
     assert len(blocks(home)) == 2 and (got.chunk(1, 3) == Letters().encode(['b', 'a'])).all()

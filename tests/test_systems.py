@@ -123,3 +123,28 @@ def test_the_embedded_model_end_to_end(beir):
     alone = load_task(str(beir), limit=3)
     first, small = run.set_index(['query_id', 'doc_id']).score, search('minilm', alone, 3, home_folder=beir/'other').run.set_index(['query_id', 'doc_id']).score
     assert np.allclose(small, first.loc[small.index], atol=1e-5)
+
+# --- what a reader's own folder brings -------------------------------------------------------------------------------
+
+def numbered(qrels, n=3):
+    return task_from_frames(pd.DataFrame({'id': [str(i) for i in range(1, n + 1)], 'text': ['gout of the toe', 'iron and anaemia', 'scurvy and gums'][:n]}),
+        pd.DataFrame({'id': ['1', '2'], 'text': ['gout', 'anaemia']}), pd.DataFrame(qrels, columns=['query_id', 'doc_id', 'relevance']))
+
+def test_a_document_of_the_query_s_id_is_dropped_unless_it_is_relevant():
+    own = search('bm25', numbered([('1', '1', 1), ('2', '2', 1)]), k=3)
+    assert own.run.groupby('query_id').doc_id.first().to_dict() == {'1': '1', '2': '2'} and own.stats['self_matches'] == 0
+    other = search('bm25', numbered([('1', '2', 1), ('2', '3', 1)]), k=3)
+    assert not (other.run.query_id == other.run.doc_id).any() and other.stats['self_matches'] == 2
+
+def test_reranking_needs_candidates_that_may_be_wrong():
+    import dataclasses
+    task = dataclasses.replace(numbered([('1', '1', 1), ('2', '2', 1)]), kind='reranking')
+    with pytest.raises(MedirError, match='candidate lists are missing'): search('bm25', task)
+    judged = dataclasses.replace(numbered([('1', '1', 1), ('1', '3', 0), ('2', '2', 1)]), kind='reranking')
+    assert set(search('bm25', judged, keep_self=True).run.doc_id) == {'1', '2', '3'}
+
+def test_a_measure_without_cut_off_sees_deeper_than_the_default_depth():
+    from medir_nb.evaluator import evaluate
+    n = 300
+    task = task_from_frames(pd.DataFrame({'id': [f'd{i}' for i in range(n)], 'text': ['gout'] * n}), pd.DataFrame({'id': ['q'], 'text': ['gout']}), pd.DataFrame({'query_id': 'q', 'doc_id': [f'd{i}' for i in range(n)], 'relevance': 1}))
+    assert evaluate(task, 'bm25', ['AP']).mean('AP') == 1.0

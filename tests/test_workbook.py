@@ -163,7 +163,7 @@ def test_a_run_leaves_the_environment_as_it_was(root, home, tmp_path, monkeypatc
     before = dict(os.environ)
     write_notebook(root, code='from medir_nb.workbook import output_folder\n(output_folder("toy")/"table.md").write_text("x")')
     receipt = run_notebook('toy', home_folder=tmp_path/'elsewhere')
-    assert receipt['files'] == ['table.md'] and Path(receipt['output']).is_relative_to(tmp_path/'elsewhere')
+    assert list(receipt['files']) == ['table.md'] and Path(receipt['output']).is_relative_to(tmp_path/'elsewhere')
     assert dict(os.environ) == before
 
 def test_output_folder(home, monkeypatch, tmp_path):
