@@ -278,11 +278,11 @@ def plan_grid(tasks:list[str], systems:list[str], dtype:str|None=None, limit:int
             if name not in registry('tasks'): raise
             task, missing = None, e
         for text in single:
-            row = {'task': name, 'system': text, 'data': 'at hand' if task else 'missing', 'texts to encode': 0, 'stored': 0, 'tokens': '', 'note': ''}
+            row = {'task': name, 'system': text, 'data': 'at hand' if task else 'missing', 'texts to encode': 0, 'stored': 0, 'tokens': '', 'to generate': 0, 'note': ''}
             try:
                 if task:
                     p = pending(text, task, dtype, home_folder)
-                    row |= {'texts to encode': p['to_encode'], 'stored': p['stored'], 'tokens': f'≈{int(p["words"] * (1 if task.language == "zh" else 1.35)):,}' if p['to_encode'] else '0'}
+                    row |= {'to generate': p.get('to_generate', 0), 'texts to encode': p['to_encode'], 'stored': p['stored'], 'tokens': f'≈{int(p["words"] * (1 if task.language == "zh" else 1.35)):,}' if p['to_encode'] else '0'}
                 else: row |= _from_registry(name, text); row['note'] = missing.fix or missing.what
             except MedirError as e: row['note'] = f'cannot run: {e.what}'
             rows.append(row)

@@ -193,7 +193,7 @@ def test_two_workers_after_and_a_failure(root, home, medir):
     done = {r['parts']['parameters']['n']: r for r in receipts()}
     times = {n: [float(t) for t in (Path(r['output']).parent/'times').read_text().split()] for n, r in done.items()}
     assert set(done) == {10, 11, 12} and times[12][0] > times[10][1] and done[12]['parts']['upstream'] == [done[10]['key']]
-    assert times[11][0] < times[12][0] and done[10]['parts']['parameters'] == {'tasks': ['hpo-lay'], 'n': 10, 'lr': 0.001, 'mode': 'a', 'note': '≈ 5: "x"'}
+    assert done[10]['parts']['parameters'] == {'tasks': ['hpo-lay'], 'n': 10, 'lr': 0.001, 'mode': 'a', 'note': '≈ 5: "x"'}
 
 def test_a_batch_hands_on_small_numbers(root, home, medir):
     write_batch(root, 'runs:\n- {notebook: toy, parameters: {lr: 1.0e-6}}')
