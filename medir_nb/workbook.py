@@ -278,7 +278,7 @@ def plan_grid(tasks:list[str], systems:list[str], dtype:str|None=None, limit:int
             if name not in registry('tasks'): raise
             task, missing = None, e
         for text in single:
-            row = {'task': name, 'system': text, 'data': 'at hand' if task else 'missing', 'texts to encode': 0, 'stored': 0, 'tokens': '', 'to generate': 0, 'note': ''}
+            row = {'task': name, 'system': text, 'data': 'at hand' if task else 'missing', 'texts to encode': 0, 'stored': 0, 'tokens': '', 'note': '', 'to generate': 0}
             try:
                 if task:
                     p = pending(text, task, dtype, home_folder)
