@@ -43,7 +43,7 @@ slow: $(MARK)
 
 lab: $(MARK)
 	python -m ipykernel install --prefix .venv --name python3 --display-name "medir_nb" > /dev/null
-	jupyter lab nbs
+	jupyter lab $(if $(filter 0,$(shell id -u)),--allow-root) nbs
 
 # figures/ and the README's table come from the demo.
 figures: $(MARK)
