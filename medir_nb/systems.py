@@ -172,8 +172,8 @@ def _without_self(run:pd.DataFrame, k:int, qrels:pd.DataFrame)->tuple[pd.DataFra
 def _unavailable(system:System):
     raise MedirError(f'reranker {system.reranker[0]!r} is not part of medir_nb {__import__("medir_nb").__version__}', str(system), 'leave it out')
 
-def search(expression, task:Task, k:int=100, dtype:str|None=None, device:str|None=None, home_folder=None, keep_self:bool=False)->Answer:
-    "The top `k` documents per query of `task` by the system `expression`."
+def search(expression, task:Task, k:int=100, dtype:str|None=None, device:str|None=None, home_folder=None, keep_self:bool=False, expanded=None)->Answer:
+    "The top `k` documents per query of `task` by the system `expression`; `expanded` texts join the queries in place of the expression's own."
     system, start = parse(expression), time.perf_counter()
     if task.kind == 'pairs': raise MedirError('a sentence-pair task has no corpus to search', task.name, 'use score_pairs')
     depth = k + (0 if keep_self else 1)
@@ -185,7 +185,7 @@ def search(expression, task:Task, k:int=100, dtype:str|None=None, device:str|Non
         return Answer(run, {**stats, 'dtype': '+'.join(kinds), 'similarity': 'rrf', 'device': next((a.stats['device'] for a in answers if a.stats['device']), ''), 'seconds': time.perf_counter() - start})
     if isinstance(system, System) and system.reranker: _unavailable(system)
     expansion = system.expansion if isinstance(system, System) else None
-    expanded = expand(task, expansion, 'sparse' if system.name == 'bm25' else 'dense', home_folder) if expansion else None
+    if expansion: expanded = expand(task, expansion, 'sparse' if system.name == 'bm25' else 'dense', home_folder)
     if isinstance(system, System) and system.name == 'bm25':
         index = BM25(task.corpus, **_resolve(system, task), home_folder=home_folder)
         asked = sparse_queries(task, expanded) if expanded else task.queries
