@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['app', 'Home', 'Dtype', 'Device', 'Lang', 'Limit', 'Split', 'notebooks', 'find_notebook', 'schema', 'resolve',
            'parse_options', 'receipt_key', 'receipts', 'valid_receipt', 'output_folder', 'run_notebook', 'batches',
-           'read_batch', 'run_batch', 'plan_grid', 'plan', 'evaluate', 'compare', 'run', 'plan_command', 'status',
-           'tasks', 'models', 'contract', 'mine', 'main']
+           'read_batch', 'run_batch', 'plan_grid', 'plan_learning', 'plan', 'evaluate', 'compare', 'run',
+           'plan_command', 'status', 'tasks', 'models', 'contract', 'mine', 'main']
 
 # %% ../nbs/13_workbook.ipynb #e0cf6f6c
 import ast, contextlib, json, os, re, subprocess, sys, time
@@ -298,11 +298,42 @@ def _from_registry(name:str, text:str)->dict:
     per = {'characters': 0.25 if row.get('language') == 'en' else 0.7, 'words': 1.35, 'tokens': 1.0}.get(row.get('length_unit'))
     return {'texts to encode': f'≈{texts:,}', 'tokens': f'≈{int(texts * length * per):,}' if per and isinstance(length, (int, float)) and texts else 'unknown'}
 
+def plan_learning(parameters:dict, home_folder=None):
+    "What a self-learning loop (parameters `documents`, `query_llm`, `generator`, `retriever`) would write, encode and train on, a row a step; ≤ where the lengths of the documents are not known."
+    import pandas as pd
+    from medir_nb.encoder import encoder_spec
+    from medir_nb.generator import method_row
+    from medir_nb.miner import load_documents
+    from medir_nb.systems import parse
+    p, row = parameters, registry('corpora').get(parameters['documents'], {})
+    spec = encoder_spec(parse(p['retriever']).name)
+    n, mean, data, why, about = p['n_documents'] or row.get('documents', 0), spec.max_document_tokens, 'missing', '', '≤'
+    try:
+        with _without_network(): found = load_documents(p['documents'], p['n_documents'], p['seed'], [] if p['transductive'] else p['tasks'], home_folder)
+        cjk = (p['language'] or row.get('language', '')) == 'zh'
+        n, mean, data, about = len(found), min(mean, sum(len(r['doc']) if cjk else 1.35 * len(r['doc'].split()) for r in found) / len(found)), 'at hand', '≈'
+    except MedirError as e: why = e.fix or e.what
+    longest = lambda method, given: (method_row(method, 'prompt')['sampling'] | given)['max_tokens']
+    query, text, k = min(longest('synthesize-query', p['query_sampling']), 64), longest('candidates', p['candidate_sampling']), p['n_candidates']
+    training = {'epochs': 1, 'max_steps': -1, 'batch_size': 0, 'accumulation': 1}
+    def rounds(given, default):
+        t = training | given
+        return n * t['epochs'] if t['max_steps'] < 0 else t['max_steps'] * (t['batch_size'] or default) * t['accumulation']
+    trained = rounds(p['retriever_training'], 4) * (1 + 1 * p['hypothetical'] + 1 + p['negatives']), rounds(p['generator_training'], 2)
+    steps = [('1 documents', p['documents'], 0, 0, 0), ('2 queries', p['query_llm'], n, 0, n * (mean + query)), ('3 candidates', p['generator'], n * k, 0, n * k * (mean + query + text)), ('3 selection', p['retriever'], 0, n * (1 + k), n * (mean + k * text)),
+        ('4 train generator', p['generator'], 0, trained[1], trained[1] * (query + text)), ('5 hypothetical documents', p['generator_name'], n, 0, n * (query + text)), ('5 hard negatives', p['retriever'], 0, 2 * n, n * (query + text)),
+        ('5 train retriever' + (', three times' if p['controls'] else ''), p['retriever'], 0, trained[0] * (3 if p['controls'] else 1), trained[0] * (3 if p['controls'] else 1) * mean)]
+    return pd.DataFrame([{'step': s, 'model': m, 'documents': n, 'data': data, 'texts to generate': g, 'texts to encode or train on': t, 'tokens': f'{about}{int(tokens):,}' if tokens else '', 'note': why if i == 0 else ''} for i, (s, m, g, t, tokens) in enumerate(steps)])
+
 def _grids(path:Path, parameters:dict)->list[tuple[list, list]]:
     "The (tasks, systems) that a notebook's parameters name: `tasks` × `systems`, `X_tasks` × `X_systems`, `task` × `model`; `local_systems` × its paper's tasks below $MEDIR_DATA."
     from medir_nb.data import task_folder
     listed = lambda v: v if isinstance(v, list) else [v] if v else []
     out = [(listed(parameters.get('task')), listed(parameters.get('model')))]
+    if {'retriever', 'generator'} <= set(parameters):
+        more = [parameters['expansion']] if parameters.get('expansion') else []
+        hyde = lambda *settings: f'{parameters["retriever"]}+hyde({",".join([parameters["generator"], *settings])})'
+        out.append((listed(parameters.get('tasks')), [parameters['retriever'], *(hyde(*more, *([f'seed={s}'] if len(parameters['seeds']) > 1 else [])) for s in parameters['seeds'])]))
     for name in parameters:
         if not name.endswith('systems'): continue
         prefix = name[:-len('systems')]
@@ -434,6 +465,9 @@ def plan_command(name: Annotated[str, typer.Argument(metavar='NOTEBOOK|BATCH')],
     for r in runs:
         receipt, frame = plan(r['notebook'], r.get('preset'), r.get('parameters'), home)
         print(f'{r["notebook"]} {r.get("preset") or "(defaults)"}: ' + (f'finished {receipt["finished"]}, would not run again' if receipt else 'would run'))
+        parameters = resolve(find_notebook(r['notebook']), r.get('preset'), r.get('parameters'))
+        if {'documents', 'query_llm', 'generator', 'retriever'} <= set(parameters):
+            print(f'\nTraining:\n\n{to_markdown(plan_learning(parameters, home))}\n\nEvaluation (the tuned pair needs as much again; further fusions reuse its texts):\n')
         if len(frame):
             print(to_markdown(frame))
             exact = [int(v) for v in frame['texts to encode'] if isinstance(v, int)]; about = [int(v[1:].replace(',', '')) for v in frame['texts to encode'] if isinstance(v, str)]
