@@ -111,6 +111,7 @@ def _system_reason(score, expected:System)->str:
     "Why a score of the same model is not that of the row `expected`; '' where it is."
     if _system(score.system).settings != expected.settings: return 'other settings than the row'
     if 'dtype' not in score.stats: return 'a run from elsewhere: its revision and precision are not recorded'
+    if 'server' in score.stats: return f'asked at {score.stats["server"]}'
     if (have := score.stats['dtype']) != (want := _expected_dtype(expected)): return f'{have} instead of {want}'
     return ''
 
@@ -120,6 +121,8 @@ def model_needs(name:str)->str:
     row = registry('models').get(name)
     if row is None: return 'a registry row for this system'
     if row.get('kind') == 'published-only': return row.get('why', 'its weights were never released')
+    if row.get('base_url'): return f'{row["hub"]} at {row["base_url"]} and its key in ${row["key_variable"]}'
+    if row.get('checkpoint'): return row['note']
     weights = f'{row["hub"]} ({row.get("size", "size unknown")})' + (f' with {row["adapter"]["hub"]}' if row.get('adapter') else '')
     unknown = [f for f in ('revision', 'pooling', 'max_document_tokens', 'query_template') if row.get(f) in (None, 'unknown')]
     if row.get('load') == 'remote': weights += f' in another environment: {row.get("environment", "unknown")}'
