@@ -539,7 +539,7 @@ class Contract:
             ids = r['token_ids']
             shown = f'{ids[:12]} … {ids[-4:]}' if len(ids) > 20 else str(ids)
             lines += [f'{r["role"]:12s} {r["text"][:300]!r}{" …" if len(r["text"]) > 300 else ""}']
-            if not ids and r['last'] == [_UNSEEN]: lines += [f'             {_UNSEEN}{f", at most {r["limit"]:,} tokens" if r["limit"] else ""}']; continue
+            if not ids and r['last'] == [_UNSEEN]: lines.append(' ' * 13 + _UNSEEN + (f', at most {limit:,} tokens' if (limit := r['limit']) else '')); continue
             lines += [f'             {r["tokens"]} tokens of at most {r["limit"]}{", truncated" if r["truncated"] else ""}: {shown}', f'             last tokens {r["last"]}']
         lines += [f'vector       {self.pooling}{" at an appended end token" if self.append_eos else ""}, {"normalised" if self.normalize else "not normalised"}, {self.dtype}', f'similarity   {self.similarity}', f'key          {self.key}']
         return '\n'.join(lines)
