@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['MedirError', 'nearest', 'canonical', 'fingerprint', 'file_fingerprint', 'atomic_path', 'write_json', 'atomic_folder',
-           'home', 'slug', 'checkpoint_folder', 'checkpoint_record', 'find_root', 'offline', 'lock', 'registry',
-           'parse_yaml', 'read_yaml', 'parse_options', 'progress', 'note', 'seed_everything', 'is_secret', 'redact',
-           'versions', 'machine', 'to_markdown']
+           'home', 'slug', 'checkpoint_folder', 'checkpoint_record', 'checkpoint_names', 'find_root', 'offline', 'lock',
+           'registry', 'parse_yaml', 'read_yaml', 'parse_options', 'progress', 'note', 'seed_everything', 'is_secret',
+           'redact', 'versions', 'machine', 'to_markdown']
 
 # %% ../nbs/00_core.ipynb #f2182b2f
 import contextlib, difflib, functools, hashlib, importlib.metadata, importlib.resources, json, os, platform, re, shutil, subprocess, sys, tempfile
@@ -110,6 +110,11 @@ def checkpoint_record(name:str|Path, home_folder=None)->dict:
     try: return json.loads(file.read_text(encoding='utf-8'))
     except OSError: return {}
     except ValueError: raise MedirError('no readable record of a training', file, 'train it again') from None
+
+
+def checkpoint_names(home_folder=None)->list[str]:
+    "The checkpoints below the home folder."
+    return sorted(p.parent.name for p in (home(home_folder)/'checkpoints').glob('[!.]*/medir.json'))
 
 # %% ../nbs/00_core.ipynb #463563b1
 def find_root(start:str|Path|None=None)->Path|None:
