@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['app', 'Home', 'Dtype', 'Device', 'Lang', 'Limit', 'Split', 'notebooks', 'find_notebook', 'schema', 'resolve',
-           'parse_options', 'receipt_key', 'receipts', 'valid_receipt', 'output_folder', 'run_notebook', 'batches',
-           'read_batch', 'run_batch', 'plan_grid', 'plan_learning', 'plan', 'evaluate', 'compare', 'run',
-           'plan_command', 'status', 'tasks', 'models', 'contract', 'mine', 'main']
+           'receipt_key', 'receipts', 'valid_receipt', 'output_folder', 'run_notebook', 'batches', 'read_batch',
+           'run_batch', 'plan_grid', 'plan_learning', 'plan', 'evaluate', 'compare', 'run', 'plan_command', 'status',
+           'tasks', 'models', 'contract', 'mine', 'main']
 
 # %% ../nbs/13_workbook.ipynb #e0cf6f6c
 import ast, contextlib, json, os, re, subprocess, sys, time
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Annotated, Literal, Optional
 import typer
 from . import __version__
-from .core import MedirError, atomic_path, canonical, file_fingerprint, find_root, fingerprint, home, is_secret, lock, machine, nearest, note, redact, registry, slug, to_markdown, versions, write_json
+from .core import MedirError, atomic_path, canonical, file_fingerprint, find_root, fingerprint, home, is_secret, lock, machine, nearest, note, parse_options, read_yaml, redact, registry, slug, to_markdown, versions, write_json
 
 # %% ../nbs/13_workbook.ipynb #a1c2afb8
 def _root()->Path:
@@ -63,7 +63,7 @@ def resolve(path:Path, preset:str|None=None, overrides:dict|None=None)->dict:
     if preset:
         file = folder/f'{preset}.yaml'
         if not file.is_file(): raise MedirError(f'{path.stem} has no preset {preset!r}', folder, nearest(preset, [p.stem for p in folder.glob('*.yaml')]))
-        given = {k: (v, file) for k, v in _read_yaml(file).items()}
+        given = {k: (v, file) for k, v in read_yaml(file).items()}
     given |= {k: (v, 'parameter') for k, v in (overrides or {}).items()}
     for name, (_, where) in given.items():
         if is_secret(name): raise MedirError(f'{name!r} looks like a secret, and parameters are written into the executed notebook', where, 'put it into an environment variable')
@@ -79,33 +79,6 @@ def _absolute(parameters:dict)->dict:
     "Paths that a reader wrote relative to the current folder (`./x`), made independent of it."
     full = lambda v: str(Path(v).absolute()) if isinstance(v, str) and v.startswith(('./', '../')) else [full(x) for x in v] if isinstance(v, list) else v
     return {k: full(v) for k, v in parameters.items()}
-
-def _yaml(text:str):
-    "YAML in which 1e-5 is a number, as in YAML 1.2 and as JSON writes it."
-    import yaml
-    class SafeNumbers(yaml.SafeLoader): pass
-    SafeNumbers.add_implicit_resolver('tag:yaml.org,2002:float', re.compile(r'^[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?$'), list('-+.0123456789'))
-    return yaml.load(text, Loader=SafeNumbers)
-
-def _read_yaml(file:Path)->dict:
-    import yaml
-    try: out = _yaml(file.read_text(encoding='utf-8'))
-    except yaml.YAMLError as e:
-        mark = getattr(e, 'problem_mark', None)
-        raise MedirError(f'malformed YAML ({getattr(e, "problem", None) or str(e).splitlines()[0]})', f'{file}:{mark.line + 1}' if mark else file, 'mend the line') from None
-    if out is not None and not isinstance(out, dict): raise MedirError('not a mapping', file, 'write name: value')
-    return out or {}
-
-def parse_options(options:list[str])->dict:
-    "`k=v` options as YAML values."
-    import yaml
-    out = {}
-    for o in options:
-        name, eq, value = o.partition('=')
-        if not eq: raise MedirError(f'{o!r} is no k=v', '-p', 'write -p name=value')
-        try: out[name.strip()] = _yaml(value)
-        except yaml.YAMLError: raise MedirError(f'the value of {name!r} is no YAML', '-p', "quote it, as in -p 'systems=[\"rrf(bm25,minilm)\"]'") from None
-    return out
 
 # %% ../nbs/13_workbook.ipynb #b126fad6
 _PACKAGE = Path(__file__).parent if '__file__' in globals() else None
@@ -208,7 +181,7 @@ def batches()->dict[str, Path]:
 
 def read_batch(path:Path)->dict:
     "A checked batch: `workers` and `runs`."
-    batch = _read_yaml(path)
+    batch = read_yaml(path)
     runs = batch.get('runs') or []
     if not runs: raise MedirError('the batch has no runs', path, 'list them below `runs:`')
     for extra in set(batch) - {'workers', 'runs'}: raise MedirError(f'unknown key {extra!r}', path, nearest(extra, ['workers', 'runs']))
@@ -374,7 +347,12 @@ def plan(name:str, preset:str|None=None, overrides:dict|None=None, home_folder=N
 
 # %% ../nbs/13_workbook.ipynb #6c439d53
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None, help='Reproducible medical information retrieval: evaluate, compare, and rerun the notebooks of four papers.')
-Home = Annotated[Optional[Path], typer.Option('--home', help='Where stores, runs and receipts live (default: $MEDIR_HOME, else ./.medir).')]
+def _home(path:Optional[Path])->Optional[Path]:
+    # names of checkpoints are looked up below the home folder, also where no home folder is handed on
+    if path: os.environ['MEDIR_HOME'] = str(home(path))
+    return path
+
+Home = Annotated[Optional[Path], typer.Option('--home', callback=_home, help='Where stores, runs and receipts live (default: $MEDIR_HOME, else ./.medir).')]
 Dtype = Annotated[Optional[str], typer.Option(help="Precision: fp32, bf16, fp16 (default: the model row's).")]
 Device = Annotated[Optional[str], typer.Option(help='cpu, cuda, cuda:1 … (default: a GPU if there is one).')]
 Lang = Annotated[Optional[Literal['en', 'zh']], typer.Option(help='Language of the texts (default: read from their script).')]
