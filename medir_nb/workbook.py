@@ -262,12 +262,12 @@ def _without_network():
         for k, v in before.items(): os.environ.pop(k, None) if v is None else os.environ.__setitem__(k, v)
 
 def plan_grid(tasks:list[str], systems:list[str], dtype:str|None=None, limit:int|None=None, home_folder=None):
-    "A frame of what evaluating `systems` on `tasks` would encode; never downloads."
+    "A frame of what evaluating `systems` on `tasks` would encode, generate and score; never downloads."
     import pandas as pd
     from medir_nb.data import load_task
-    from medir_nb.systems import parts, pending
+    from medir_nb.systems import parse, parts, pending
     rows = []
-    single = {}        # a fusion encodes nothing of its own
+    single = {}        # a fusion encodes nothing of its own; a reranked system scores pairs, behind the row of its first stage
     for text in systems:
         try: single |= dict.fromkeys(map(str, parts(text)))
         except MedirError: single[text] = None
@@ -278,11 +278,12 @@ def plan_grid(tasks:list[str], systems:list[str], dtype:str|None=None, limit:int
             if name not in registry('tasks'): raise
             task, missing = None, e
         for text in single:
-            row = {'task': name, 'system': text, 'data': 'at hand' if task else 'missing', 'texts to encode': 0, 'stored': 0, 'tokens': '', 'note': '', 'to generate': 0}
+            row = {'task': name, 'system': text, 'data': 'at hand' if task else 'missing', 'texts to encode': 0, 'stored': 0, 'tokens': '', 'note': '', 'to generate': 0, 'pairs to score': 0}
             try:
                 if task:
                     p = pending(text, task, dtype, home_folder)
-                    row |= {'to generate': p.get('to_generate', 0), 'texts to encode': p['to_encode'], 'stored': p['stored'], 'tokens': f'≈{int(p["words"] * (1 if task.language == "zh" else 1.35)):,}' if p['to_encode'] else '0'}
+                    if getattr(parse(text), 'reranker', None): row |= {'pairs to score': f'≤{p["to_score"]:,}' if p['at_most'] else p['to_score'], 'stored': p['stored_pairs']}
+                    else: row |= {'to generate': p.get('to_generate', 0), 'texts to encode': p['to_encode'], 'stored': p['stored'], 'tokens': f'≈{int(p["words"] * (1 if task.language == "zh" else 1.35)):,}' if p['to_encode'] else '0'}
                 else: row |= _from_registry(name, text); row['note'] = missing.fix or missing.what
             except MedirError as e: row['note'] = f'cannot run: {e.what}'
             rows.append(row)
@@ -293,6 +294,7 @@ def _from_registry(name:str, text:str)->dict:
     row = registry('tasks')[name]
     size = lambda what: row.get(what) if isinstance(row.get(what), int) else row.get(f'{what}_about') or 0
     texts = 2 * size('pairs') or size('documents') + size('queries')
+    if depth := re.search(r'>[^>@]+@(\d+)(\([^()]*\))?$', text): return {'pairs to score': f'≤{size("queries") * min(int(depth[1]), size("documents")):,}', 'tokens': ''}
     if text.startswith('bm25'): return {'texts to encode': 0, 'tokens': '0'}
     length = row.get('mean_document_length')
     per = {'characters': 0.25 if row.get('language') == 'en' else 0.7, 'words': 1.35, 'tokens': 1.0}.get(row.get('length_unit'))
@@ -390,6 +392,8 @@ def _scores_markdown(scores)->str:
     if frame.task.nunique() == 1 and all(s.task.kind == 'pairs' for s in scores): frame = frame.drop(columns='judged@10')
     truncated = {s.label: s.stats.get('truncated_docs', 0) for s in scores}
     frame['truncated'] = [truncated[s] for s in frame.system]
+    pairs = {s.label: f'{s.stats["scored_pairs"]:,} scored, {s.stats["cached_pairs"]:,} stored, {s.stats["truncated_pairs"]:,} truncated' for s in scores if 'scored_pairs' in s.stats}
+    if pairs: frame['pairs'] = [pairs.get(s, '') for s in frame.system]
     return to_markdown(frame.drop(columns=['low', 'high', 'judged_at_10']).rename(columns={'n_queries': 'n', 'encoded_docs': 'encoded', 'cached_docs': 'cached'}))
 
 # %% ../nbs/13_workbook.ipynb #b6bba5fd
@@ -438,7 +442,8 @@ def plan_command(name: Annotated[str, typer.Argument(metavar='NOTEBOOK|BATCH')],
             print(to_markdown(frame))
             exact = [int(v) for v in frame['texts to encode'] if isinstance(v, int)]; about = [int(v[1:].replace(',', '')) for v in frame['texts to encode'] if isinstance(v, str)]
             tokens = [int(v.lstrip('≈').replace(',', '')) for v in frame.tokens if v not in ('', 'unknown')]
-            print(f'{"≈" if about else ""}{sum(exact) + sum(about):,} texts to encode, ≈{sum(tokens):,} tokens{" and those unknown" if (frame.tokens == "unknown").any() else ""}; {frame.stored.sum():,} stored')
+            pairs = sum(int(str(v).lstrip('≤').replace(',', '')) for v in frame['pairs to score'])
+            print(f'{"≈" if about else ""}{sum(exact) + sum(about):,} texts to encode, ≈{sum(tokens):,} tokens{" and those unknown" if (frame.tokens == "unknown").any() else ""}; {frame.stored.sum():,} stored' + (f'; at most {pairs:,} pairs to score' if pairs else ''))
 
 @app.command()
 def status(home: Home = None):
@@ -449,7 +454,7 @@ def status(home: Home = None):
     rows = [{'notebook': r['notebook'], 'preset': r['preset'] or '', 'finished': r['finished'], 'seconds': r['seconds'], 'valid': 'yes' if valid_receipt(r['key'], home) else 'no: its output was changed', 'output': r['output']} for r in receipts(home)]
     for p in sorted(base.glob('runs/*/*/*.executing.ipynb')): rows.append({'notebook': p.name.split('.')[0], 'preset': p.parent.name.rsplit('-', 1)[0], 'finished': 'no: running, stopped or failed', 'seconds': '', 'valid': '', 'output': str(p)})
     print(to_markdown(pd.DataFrame(rows)) if rows else 'no runs yet')
-    for part in ('corpora', 'vectors', 'bm25', 'models', 'runs'):
+    for part in ('corpora', 'vectors', 'scores', 'bm25', 'models', 'runs'):
         files = [p for p in (base/part).rglob('*') if p.is_file()]
         print(f'{part:8s} {len(files):6,} files {sum(p.stat().st_size for p in files) / 2**20:10,.1f} MB')
     print(f'home     {base}')
