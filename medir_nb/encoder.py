@@ -541,6 +541,7 @@ def array_vectors(vectors:np.ndarray)->Vectors:
 # %% ../nbs/02_encoder.ipynb #a692e45b
 class VectorStore:
     "The vectors of one contract and role on disk."
+    lost = 'its texts are encoded'
     def __init__(self, spec:EncoderSpec, role:str, home_folder=None):
         self.key = spec.vector_key(role)
         self.folder = home(home_folder)/'vectors'/f'{slug(spec.name, 40)}-{self.key[:12]}'/role
@@ -549,7 +550,7 @@ class VectorStore:
     def _open(self, path:Path):
         try: vectors, small = _read_block(path, self.key)
         except ValueError as e:
-            note(f'{path}: {e}; it is set aside as {path.name}.bad and its texts are encoded again')
+            note(f'{path}: {e}; it is set aside as {path.name}.bad and {self.lost} again')
             with contextlib.suppress(OSError): os.replace(path, path.with_name(path.name + '.bad'))
             return
         self.blocks.append(vectors); self.small.append(small)

@@ -163,6 +163,7 @@ _BLOCK = 256    # pairs; four times that on a GPU
 
 class ScoreStore(VectorStore):
     "The scores of one spec on disk, by pair."
+    lost = 'its pairs are read'
     def __init__(self, spec:RerankerSpec, home_folder=None):
         self.key, self.folder = spec.key, home(home_folder)/'scores'/f'{slug(spec.name, 40)}-{spec.key[:12]}'
         self.blocks, self.small = [], []

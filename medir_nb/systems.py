@@ -217,6 +217,7 @@ def search(expression, task:Task, k:int=100, dtype:str|None=None, device:str|Non
     if not keep_self: run, stats['self_matches'] = _without_self(run, k, task.qrels)
     return Answer(run, {**stats, 'seconds': time.perf_counter() - start})
 
+# %% ../nbs/06_systems.ipynb #d094b259
 def _reranked(system, task:Task, k:int, dtype, device, home_folder, keep_self)->Answer:
     "The first stage's answer with its head in the order of a reranker."
     start, (_, depth, settings) = time.perf_counter(), system.reranker
@@ -297,8 +298,10 @@ def pending(expression, task:Task, dtype:str|None=None, home_folder=None)->dict:
         for i in todo: t = ' '.join(texts.rows(int(i), int(i) + 1)[0]); out['words'] += len(t) if cjk else len(t.split())
     return out
 
+# %% ../nbs/06_systems.ipynb #2033e244
 def _pending_pairs(system, task:Task, dtype, home_folder)->dict:
     "The pending texts of a first stage and the pairs behind it; `at_most` where the first stage has to run before they are known."
+    if task.kind == 'pairs': raise MedirError('sentence pairs are neither expanded nor reranked', str(system), 'name the encoder alone')
     first, (_, depth, _), model = replace(system, reranker=None), system.reranker, reranker_of(system.reranker, dtype, 'cpu', home_folder)
     out = pending(first, task, dtype, home_folder)
     if not out['to_encode'] and not out.get('to_generate') and not out.get('to_score') and ScoreStore(model.spec, home_folder).blocks:

@@ -97,6 +97,20 @@ def test_scores_do_not_depend_on_the_batch(rows, name):
     alone = np.concatenate([backend.encode([p]).vectors for p in pairs])
     assert np.allclose(together, one, atol=1e-5) and np.allclose(together, alone, atol=1e-5)
 
+def test_a_decoder_is_read_at_its_last_token(folders, tmp_path):
+    "With a padding id of its own, also where a text ends in it; without one, in batches that transformers itself refuses."
+    import torch, transformers as t
+    tokenizer = t.AutoTokenizer.from_pretrained(folders['llama'])
+    pairs = [('statins', 'LDL ☃'), ('statins', 'Atorvastatin lowers LDL'), ('', 'a ☃ b')]      # no snowman in the vocabulary: <unk>, the padding id
+    tokenizer.pad_token = '<unk>'
+    assert tokenizer(['statins'], ['LDL ☃'])['input_ids'][0][-1] == tokenizer.pad_token_id
+    torch.manual_seed(1)
+    model = t.LlamaForSequenceClassification(t.LlamaConfig(vocab_size=len(tokenizer), num_labels=1, pad_token_id=tokenizer.pad_token_id, **CAUSAL)).eval()
+    _save(model, tokenizer, tmp_path/'own')
+    got = Reranker(str(tmp_path/'own')).backend().encode(pairs).vectors[:, 0]
+    with torch.no_grad(): wanted = [float(model(**tokenizer([q], [d], return_tensors='pt')).logits) for q, d in pairs]
+    assert np.allclose(got, wanted, atol=1e-5) and len({round(w, 4) for w in wanted}) == 3
+
 def test_a_query_stays_whole_up_to_half_of_the_room(rows):
     backend = Reranker(reranker_spec('monobert', max_tokens=103)).backend()      # [CLS] and twice [SEP] leave 100
     word = backend.tokenizer('drugs', add_special_tokens=False)['input_ids']; n = len(word)
@@ -250,7 +264,7 @@ def test_torn_and_foreign_blocks_are_named_and_read_again(beir, shared_words, mo
     capfd.readouterr()
     again = search('bm25>monobert@5', task)
     said = capfd.readouterr().err
-    assert f'{blocks[0]}: truncated' in said and f'{blocks[1]}: written under another contract' in said and f'{blocks[2]}: no vector file' in said
+    assert f'{blocks[0]}: truncated; it is set aside as {blocks[0].name}.bad and its pairs are read again' in said and f'{blocks[1]}: written under another contract' in said and f'{blocks[2]}: no vector file' in said
     assert again.stats['scored_pairs'] == first.stats['scored_pairs'] - again.stats['cached_pairs'] and 0 < again.stats['scored_pairs'] <= 12
     pd.testing.assert_frame_equal(again.run, first.run)
     assert search('bm25>monobert@5', task).stats['scored_pairs'] == 0 and len(list((home/'scores').rglob('*.bad'))) == 3
@@ -294,6 +308,19 @@ def test_pending_counts_the_pairs(beir, shared_words, fake_minilm):
     deeper = pending('minilm>monobert@8', task)
     assert (deeper['to_score'], deeper['stored_pairs']) == (4 * 3, 20) and pending('rrf(bm25,minilm>monobert@5)', task)['to_score'] == 0
     assert pending('bm25>rankllama@2', dataclasses.replace(task, kind='reranking'))['to_score'] == 2 + 2 + 2 + 1 and len(shared_words) == 20
+
+def test_sentence_pairs_are_not_reranked():
+    from medir_nb.data import Task
+    from medir_nb.systems import score_pairs
+    task = Task('sts', 'pairs', pairs=pd.DataFrame({'sentence1': ['a'], 'sentence2': ['b'], 'score': [1.0]}))
+    for call in (pending, score_pairs):
+        with pytest.raises(MedirError, match='neither expanded nor reranked'): call('minilm>monobert@5', task)
+
+@pytest.mark.parametrize('dtype', ['bf16', 'fp16'])
+def test_lower_precisions(rows, dtype):
+    model, exact = (Reranker(reranker_spec('rankllama', dtype=d)) for d in (dtype, 'fp32'))
+    low, high = (m.backend().encode(rendered(m, PAIRS)).vectors for m in (model, exact))
+    assert low.dtype == np.float32 and 0 < np.abs(low - high).max() < 0.05 * np.abs(high).max() and model.spec.key != exact.spec.key
 
 def test_plans_tables_and_commands(beir, shared_words, fake_minilm, medir):
     from medir_nb.workbook import plan_grid
@@ -399,7 +426,7 @@ def test_100_candidates_for_100_queries_interrupted_and_resumed(home, tmp_path, 
     scored, cached = map(int, done.stdout.split()[:2])
     keys = np.concatenate([s['keys'] for s in ScoreStore(reranker_spec('lay-minilm')).small])
     assert 5 * 256 <= kept < 10_000 and scored + cached == 10_000 and len(np.unique(keys, axis=0)) == len(keys) == kept + scored
-    loaded = load_task(str(folder))
+    loaded = dataclasses.replace(load_task(str(folder)), groups=test.groups)
     plain, reranked = (evaluate(loaded, s, ['nDCG@10']) for s in ('minilm', 'minilm>lay-minilm@100'))
     assert reranked.stats['scored_pairs'] == 0 and reranked.stats['cached_pairs'] == 10_000
     with capsys.disabled(): print(f'\n{kept:,} pairs before the kill, {scored:,} after it; {compare(plain, reranked)!r}'.split('\nqueries')[0])
