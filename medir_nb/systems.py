@@ -178,12 +178,12 @@ def _without_self(run:pd.DataFrame, k:int, qrels:pd.DataFrame)->tuple[pd.DataFra
     run = run[~own]
     return run[run.groupby('query_id', sort=False).cumcount() < k].reset_index(drop=True), int(own.sum())
 
-def search(expression, task:Task, k:int=100, dtype:str|None=None, device:str|None=None, home_folder=None, keep_self:bool=False)->Answer:
-    "The top `k` documents per query of `task` by the system `expression`."
+def search(expression, task:Task, k:int=100, dtype:str|None=None, device:str|None=None, home_folder=None, keep_self:bool=False, expanded=None)->Answer:
+    "The top `k` documents per query of `task` by the system `expression`; `expanded` texts join the queries in place of the expression's own."
     system, start = parse(expression), time.perf_counter()
     if task.kind == 'pairs': raise MedirError('a sentence-pair task has no corpus to search', task.name, 'use score_pairs')
     depth = k + (0 if keep_self else 1)
-    if getattr(system, 'reranker', None): return _reranked(system, task, k, dtype, device, home_folder, keep_self)
+    if getattr(system, 'reranker', None): return _reranked(system, task, k, dtype, device, home_folder, keep_self, expanded)
     if isinstance(system, Fusion):
         if task.kind == 'reranking': k = len(task.corpus)
         answers = [search(p, task, max(k, 100), dtype, device, home_folder, keep_self) for p in system.parts]
@@ -192,7 +192,7 @@ def search(expression, task:Task, k:int=100, dtype:str|None=None, device:str|Non
         run, kinds = rrf([a.run for a in answers], k), sorted({a.stats['dtype'] for a in answers if a.stats['dtype']})
         return Answer(run, {**stats, 'dtype': '+'.join(kinds), 'similarity': 'rrf', 'device': next((a.stats['device'] for a in answers if a.stats['device']), ''), 'seconds': time.perf_counter() - start})
     expansion = system.expansion if isinstance(system, System) else None
-    expanded = expand(task, expansion, 'sparse' if system.name == 'bm25' else 'dense', home_folder) if expansion else None
+    if expansion: expanded = expand(task, expansion, 'sparse' if system.name == 'bm25' else 'dense', home_folder)
     if isinstance(system, System) and system.name == 'bm25':
         index = BM25(task.corpus, **_resolve(system, task), home_folder=home_folder)
         asked = sparse_queries(task, expanded) if expanded else task.queries
@@ -218,11 +218,11 @@ def search(expression, task:Task, k:int=100, dtype:str|None=None, device:str|Non
     return Answer(run, {**stats, 'seconds': time.perf_counter() - start})
 
 # %% ../nbs/06_systems.ipynb #d094b259
-def _reranked(system, task:Task, k:int, dtype, device, home_folder, keep_self)->Answer:
+def _reranked(system, task:Task, k:int, dtype, device, home_folder, keep_self, expanded)->Answer:
     "The first stage's answer with its head in the order of a reranker."
     start, (_, depth, settings) = time.perf_counter(), system.reranker
     complete, model = dict(settings).get('complete', False), reranker_of(system.reranker, dtype, device, home_folder)
-    first = search(replace(system, reranker=None), task, max(depth, k) if complete else depth, dtype, device, home_folder, keep_self)
+    first = search(replace(system, reranker=None), task, max(depth, k) if complete else depth, dtype, device, home_folder, keep_self, expanded)
     run, stats = rerank(model, task, first.run, depth, complete)
     if task.kind != 'reranking': run = run[run.groupby('query_id', sort=False).cumcount() < k].reset_index(drop=True)
     return Answer(run, {**first.stats, **stats, 'dtype': '>'.join(filter(None, (first.stats['dtype'], model.spec.dtype))), 'seconds': time.perf_counter() - start})

@@ -6,7 +6,7 @@
 __all__ = ['app', 'Home', 'Dtype', 'Device', 'Lang', 'Limit', 'Split', 'notebooks', 'find_notebook', 'schema', 'resolve',
            'parse_options', 'receipt_key', 'receipts', 'valid_receipt', 'output_folder', 'run_notebook', 'batches',
            'read_batch', 'run_batch', 'plan_grid', 'plan', 'evaluate', 'compare', 'run', 'plan_command', 'status',
-           'tasks', 'models', 'contract', 'main']
+           'tasks', 'models', 'contract', 'mine', 'main']
 
 # %% ../nbs/13_workbook.ipynb #e0cf6f6c
 import ast, contextlib, json, os, re, subprocess, sys, time
@@ -478,6 +478,15 @@ def contract(model: Annotated[str, typer.Argument(help='A model of `medir models
     system = systems.parse(model)
     if not isinstance(system, systems.System) or system.name == 'bm25': raise MedirError(f'{model} has no encoding contract', None, 'name an encoder')
     print(encoder.contract(systems.encoder_of(system, dtype, 'cpu', home), data.load_task(task, home_folder=home)))
+
+# %% ../nbs/13_workbook.ipynb #58f4f8b7
+@app.command()
+def mine(step: Annotated[str, typer.Argument(help='load_documents, synthesize_queries, candidates, select, hypothesize, hard_negatives, round_trip or shuffle_pairs.')], source: Annotated[str, typer.Argument(metavar='INPUT', help='A JSON-lines file; for load_documents a corpus.')],
+    output: Annotated[Path, typer.Argument(help='The JSON-lines file to write.')], parameter: Annotated[Optional[list[str]], typer.Option('-p', '--parameter', metavar='K=V', help='A parameter of the step; repeat for more.')] = None, home: Home = None):
+    "One step of making training data, from file to file."
+    from medir_nb import miner
+    done = miner.mine(step, source, output, home, **parse_options(parameter or []))
+    print(f'{done!r}\n{output}')
 
 # %% ../nbs/13_workbook.ipynb #f43b0c90
 def main():
