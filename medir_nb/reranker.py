@@ -55,7 +55,7 @@ def reranker_spec(name:str, /, **overrides)->RerankerSpec:
         spec = RerankerSpec(name=name, **{f.name: row[f.name] for f in fields(RerankerSpec) if f.name in row and f.name != 'name'})
     elif kept.is_dir(): spec = folder_reranker(kept, name)
     elif os.sep in name or name.startswith('.'): spec = folder_reranker(name)
-    else: raise MedirError(f'unknown reranker {name!r}', None, f'{nearest(name, rows)} (a folder may be given by its path)')
+    else: raise MedirError(f'unknown reranker {name!r}', None, f'{nearest(name, [*rows, *(p.name for p in kept.parent.glob("*"))])} (a folder may be given by its path)')
     if wrong := [k for k in overrides if k not in _SETTINGS]: raise MedirError(f'no setting {wrong[0]!r}', f'reranker {name}', nearest(wrong[0], ['complete', *_SETTINGS]))
     if 'dtype' in overrides: overrides['dtype'] = parse_dtype(overrides['dtype'])
     spec = replace(spec, **{k: _typed(name, k, getattr(spec, k), v) for k, v in overrides.items()})
