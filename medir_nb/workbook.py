@@ -139,9 +139,11 @@ def _register_redaction():
 
 def _execute(path:Path, working:Path, parameters:dict, base:Path):
     "Execute a notebook into `working`, in that file's folder."
-    import papermill
+    import logging, papermill
     from nbclient.exceptions import DeadKernelError
     from papermill.exceptions import PapermillExecutionError
+    # papermill's own look at the parameters misreads a value that holds an =; ours was strict
+    logging.getLogger('papermill').setLevel(logging.ERROR)
     _register_redaction()
     places = {'MEDIR_HOME': base, 'MEDIR_OUT': working.parent, 'MEDIR_ROOT': _root(), **{k: os.environ.get(k) for k in ('MEDIR_DATA', 'MEDIR_REGISTRY')}}
     # the kernel starts in the run's folder, so what was named from here must not be relative

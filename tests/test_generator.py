@@ -461,26 +461,6 @@ def test_a_real_server():
     assert 'stroke' in got[0].text.lower() and got[1].text and 0 < got[1].tokens <= 9 and got[1].prompt_tokens > 5 and got[2].cut > 0 and got[2].prompt_tokens > 100
     assert model.generate([Request('What is fever?', Sampling(0.8, 0.9, max_tokens=9))], replay=True)[0] == got[1]
 
-@pytest.mark.slow
-def test_the_authors_documents_lift_chinese_bm25(medir_data):
-    from medir_nb.evaluator import evaluate
-    folders = {n: medir_data/'cmirb_gold'/f'{n}Retrieval' for n in ('MedExam', 'DuBaike', 'DXYDisease', 'CSLRelated')}
-    if not all(f.is_dir() for f in folders.values()): pytest.skip('cmirb_gold is not in MEDIR_DATA')
-    tasks = {n: load_task(str(f)) for n, f in folders.items()}
-    import pyarrow as pa
-    pool, seen = [], set()
-    for n, t in tasks.items():
-        for i, (title, body) in zip(t.corpus.ids, t.corpus.rows()): pool.append((f'{n}/{i}', title, body))
-    from medir_nb.data import Corpus
-    corpus = Corpus(pa.table({c: pa.array(v, pa.large_string()) for c, v in zip(('id', 'title', 'body'), zip(*pool))}))
-    for n in ('MedExam', 'DuBaike'):
-        t = tasks[n]
-        pooled = replace(t, corpus=corpus, qrels=t.qrels.assign(doc_id=f'{n}/' + t.qrels.doc_id))
-        score = lambda s: evaluate(pooled, s).mean('nDCG@10')
-        plain, more = score('bm25'), score('bm25+hyde(qwen2-7b@authors,fusion=concat)')
-        print(n, plain, more)
-        assert more > plain + 0.01, (n, plain, more)
-
 TABLE = '''
 import sys
 for name in ('torch', 'transformers', 'vllm', 'httpx'): sys.modules[name] = None      # an import of them fails
