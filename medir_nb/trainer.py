@@ -7,7 +7,7 @@ __all__ = ['TASKS', 'Pair', 'Settings', 'ContrastiveSettings', 'Lora', 'SFTSetti
            'sft_examples', 'SFTBatches', 'read_metrics', 'Trained', 'Watch', 'watch', 'train_encoder',
            'train_generator', 'train', 'main']
 
-# %% ../nbs/09_trainer.ipynb #7ef139aa
+# %% ../nbs/09_trainer.ipynb #8b7724ee
 import contextlib, functools, json, os, random, re, shutil, sys, time
 from collections import Counter, namedtuple
 from dataclasses import asdict, dataclass, field, replace
@@ -20,7 +20,7 @@ from .encoder import Encoder, EncoderSpec, Tokens, _quiet, encoder_spec, load_se
 from .generator import LLMSpec, Request, _fit, _llm, _rendered, _weights, fill, hypothetical_reader, llm_spec, method_row, wording
 from .losses import InfoNCE
 
-# %% ../nbs/09_trainer.ipynb #6ddca5a7
+# %% ../nbs/09_trainer.ipynb #34d2514b
 class _Strict(pydantic.BaseModel): model_config = pydantic.ConfigDict(extra='forbid', strict=True, frozen=True)
 
 class Settings(_Strict):
@@ -83,7 +83,7 @@ class SFTSettings(Settings):
 
 TASKS = {'contrastive': ContrastiveSettings, 'sft': SFTSettings}
 
-# %% ../nbs/09_trainer.ipynb #8c379d59
+# %% ../nbs/09_trainer.ipynb #cdeb5078
 def training_config(config=None, task:str='', **settings)->Settings:
     "The checked configuration from a mapping or YAML file, and what `settings` put over it; `task` is taken where it names none."
     where = str(config) if isinstance(config, (str, Path)) else 'training configuration'
@@ -100,7 +100,7 @@ def training_config(config=None, task:str='', **settings)->Settings:
         if first['type'] == 'missing': raise MedirError(f'the key {name!r} is missing', where, f'write {name}: …') from None
         raise MedirError(f'{".".join(map(str, first["loc"]))} is {first["input"]!r}', where, first['msg']) from None
 
-# %% ../nbs/09_trainer.ipynb #73ea3f64
+# %% ../nbs/09_trainer.ipynb #4030af11
 Pair = namedtuple('Pair', 'query pos neg hypothetical')
 
 def _texts(row:dict, name:str, where:str, optional:bool=False)->list[str]:
@@ -146,7 +146,7 @@ class Pairs:
         # data with too few documents show some of them twice
         return positive, (chosen * k)[:k]
 
-# %% ../nbs/09_trainer.ipynb #6840aa54
+# %% ../nbs/09_trainer.ipynb #59151994
 def _number(text:str)->int:
     import xxhash
     return int(np.uint64(xxhash.xxh3_64_intdigest(text.encode('utf-8', 'surrogatepass'))).astype(np.int64))
@@ -186,7 +186,7 @@ class PairBatches:
         batch['label'] = torch.tensor([[*map(_number, t), *k, *[k[0]] * (width - len(k))] for t, k in zip(texts, known)])
         return {**batch, 'counts': dict(counts)}
 
-# %% ../nbs/09_trainer.ipynb #32bf18c3
+# %% ../nbs/09_trainer.ipynb #8d019162
 def _end_of_turn(tokenizer, spec:LLMSpec, ends:set)->int:
     "The token that closes an answer in this chat form."
     if spec.chat == 'template' and getattr(tokenizer, 'chat_template', None):
@@ -211,7 +211,8 @@ def sft_examples(config:SFTSettings, spec:LLMSpec, tokenizer, ends:set)->tuple[l
         prompt, cut = fill(template, 'query', query=query)
         target = [*tokenizer(answer, add_special_tokens=False)['input_ids'], end]
         room = config.max_tokens - min(len(target), config.max_tokens // 2)
-        ids, _, left_out = _fit(lambda r: _rendered(tokenizer, spec, r), Request(prompt, system=spec.system, cut=cut, id=query[:60]), room, where)
+        try: ids, _, left_out = _fit(lambda r: _rendered(tokenizer, spec, r), Request(prompt, system=spec.system, cut=cut, id=f'{query[:60]!r}'), room, where)
+        except MedirError as e: raise MedirError(e.what, where, 'raise max_tokens or shorten the wording') from None
         kept = target[:config.max_tokens - len(ids)]
         counts += Counter(rows=1, shortened_prompts=int(left_out > 0), cut_answers=int(len(kept) < len(target)))
         out.append({'input_ids': [*ids, *kept], 'labels': [*[-100] * len(ids), *kept]})
@@ -226,7 +227,7 @@ class SFTBatches:
         return {'input_ids': padded(ids, self.pad), 'attention_mask': padded([[1] * len(i) for i in ids], 0), 'labels': padded([e['labels'] for e in examples], -100),
             'counts': {'rows': len(ids), 'texts': len(ids), 'tokens': sum(map(len, ids)), 'truncated': 0}}
 
-# %% ../nbs/09_trainer.ipynb #bc06935c
+# %% ../nbs/09_trainer.ipynb #59ba5d13
 def read_metrics(path:str|Path)->list[dict]:
     "The lines of a metrics file; one that is torn ends them."
     out = []
@@ -279,7 +280,7 @@ def watch(training, draw, seconds:float=0):
         if not running or time.monotonic() >= end: return
         time.sleep(min(2, max(0, end - time.monotonic())))
 
-# %% ../nbs/09_trainer.ipynb #7c9ac099
+# %% ../nbs/09_trainer.ipynb #b58c4a23
 def _careful(base):
     "A trainer class with these habits; `seen` counts rows, texts, tokens and truncated texts."
     import torch
@@ -325,7 +326,7 @@ def _move_checkpoint(work:Path, name:str):
 def _last_checkpoint(work:Path)->tuple[int, Path]|None:
     return max(((int(p.name.split('-')[1]), p) for p in work.glob('checkpoint-*')), default=None)
 
-# %% ../nbs/09_trainer.ipynb #75226d78
+# %% ../nbs/09_trainer.ipynb #df303e32
 def _recorder(path:Path, name:str, view, main:bool):
     "The callback that writes the metrics, moves the progress bar, and tells the collator which epoch it is."
     from transformers import TrainerCallback
@@ -372,7 +373,7 @@ def _arguments(config:Settings, work:Path)->dict:
         bf16=config.precision == 'bf16', fp16=config.precision == 'fp16', seed=config.seed, data_seed=config.seed, logging_steps=config.logging_steps, save_strategy='steps' if config.save_steps else 'no', save_steps=config.save_steps or 1,
         dataloader_drop_last=True, dataloader_pin_memory=cuda, use_cpu=not cuda, report_to='none', disable_tqdm=True, remove_unused_columns=False, logging_nan_inf_filter=False, deepspeed=config.deepspeed or None)
 
-# %% ../nbs/09_trainer.ipynb #18d1285b
+# %% ../nbs/09_trainer.ipynb #b930b8ff
 _PATHS = {'model', 'data', 'output', 'prompt', 'deepspeed', 'save_steps', 'logging_steps', 'resume'}     # decide no weight
 
 def _place(config:Settings)->Path:
@@ -414,6 +415,7 @@ def _run(config:Settings, kind:str, base:dict, build, save, view=None, counts:di
         finally: recorder.close()
         steps = last[0] if over else trainer.state.global_step
         if not all(torch.isfinite(p).all() for p in trainer.model.parameters()): raise MedirError(f'the weights are no numbers after step {steps}', trainer.where, f'lower the learning rate; {trainer.kept()}')
+        trainer.args.dataloader_drop_last = False
         held_out = trainer.evaluate()['eval_loss'] if trainer.eval_dataset is not None else None
         if main:
             if held_out is not None: recorder.write({'step': steps, 'held_out_loss': held_out})
@@ -433,7 +435,7 @@ def _run(config:Settings, kind:str, base:dict, build, save, view=None, counts:di
     _llm.cache_clear()
     return _trained(folder)
 
-# %% ../nbs/09_trainer.ipynb #a1cad2b9
+# %% ../nbs/09_trainer.ipynb #40dab1ea
 def _carried(spec:EncoderSpec):
     "Refuse a model whose way of reading texts a sentence-transformers folder does not carry."
     ends = lambda template: template.endswith('{text}') and not {'{text', '{title', '{body'} & set(re.findall(r'\{\w+', template[:-6]))
@@ -484,7 +486,7 @@ def train_encoder(config=None, watch=None, **settings)->Trained:
         return {'spec': {'label': f'{spec.label or spec.name}, trained', **{f: getattr(spec, f) for f in own}}, 'base_hub': base['hub'], 'base_revision': spec.revision, 'instruction': config.instruction}
     return _run(config, 'encoder', base, build, save, watch, pairs.counts)
 
-# %% ../nbs/09_trainer.ipynb #0bd74eea
+# %% ../nbs/09_trainer.ipynb #296a37e4
 def train_generator(config=None, watch=None, **settings)->Trained:
     "LoRA fine-tuning of a generator (`SFTSettings`), merged and saved; `watch` is a `Watch`."
     config = training_config(config, 'sft', **settings)
@@ -513,7 +515,7 @@ def train_generator(config=None, watch=None, **settings)->Trained:
         from peft import LoraConfig, get_peft_model
         from transformers import AutoModelForCausalLM, PrinterCallback, Trainer, TrainingArguments
         seed_everything(config.seed)
-        arguments = TrainingArguments(**arguments, gradient_checkpointing=config.gradient_checkpointing, gradient_checkpointing_kwargs={'use_reentrant': False} if config.gradient_checkpointing else None)
+        arguments = TrainingArguments(**arguments, label_names=['labels'], gradient_checkpointing=config.gradient_checkpointing, gradient_checkpointing_kwargs={'use_reentrant': False} if config.gradient_checkpointing else None)
         arguments._n_gpu = min(1, arguments.n_gpu)
         model = AutoModelForCausalLM.from_pretrained(source, dtype=getattr(torch, dtype))
         model.config.use_cache = False
@@ -533,7 +535,7 @@ def train_generator(config=None, watch=None, **settings)->Trained:
         return {'spec': {'label': f'{spec.label or spec.name}, trained', **recorded}, 'base_hub': spec.hub, 'base_revision': spec.revision, 'cassette': spec.cassette or spec.name}
     return _run(config, 'llm', base, build, save, watch, counts)
 
-# %% ../nbs/09_trainer.ipynb #5c369c07
+# %% ../nbs/09_trainer.ipynb #961370a3
 def train(config=None, watch=None, **settings)->Trained:
     "Train what `task` says: contrastive or sft."
     config = training_config(config, **settings)
@@ -549,5 +551,5 @@ def main():
     except MedirError as e: print(f'medir: error: {redact(str(e))}', file=sys.stderr); sys.exit(2)
     except KeyboardInterrupt: print('medir: stopped; the same line goes on at the last step that was saved', file=sys.stderr); sys.exit(130)
 
-# %% ../nbs/09_trainer.ipynb #c717f3e1
+# %% ../nbs/09_trainer.ipynb #f9756194
 if __name__ == '__main__' and 'get_ipython' not in globals(): main()
