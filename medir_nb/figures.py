@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['BLUE', 'ORANGE', 'GREEN', 'GREY', 'INK', 'Saved', 'save_figure', 'parse_size', 'size_data', 'size_figure',
-           'similarity_figure', 'scores_figure']
+           'similarity_figure', 'scores_figure', 'training_figure']
 
 # %% ../nbs/12_figures.ipynb #597c83ad
 import functools, math, re
@@ -37,11 +37,13 @@ def _figure(width:float, height:float):
 
 # %% ../nbs/12_figures.ipynb #60b14a23
 def _read(csv, needed:list[str])->pd.DataFrame:
-    "A figure's data file with the columns `needed`."
-    path = Path(csv)
-    if not path.is_file(): raise MedirError('no such data file', path, 'write it with save_figure')
-    try: frame = pd.read_csv(path)
-    except pd.errors.EmptyDataError: frame = pd.DataFrame()
+    "A figure's data, a file or a frame, with the columns `needed`."
+    path = 'data frame' if isinstance(csv, pd.DataFrame) else Path(csv)
+    if isinstance(csv, pd.DataFrame): frame = csv
+    elif not path.is_file(): raise MedirError('no such data file', path, 'write it with save_figure')
+    else:
+        try: frame = pd.read_csv(path)
+        except pd.errors.EmptyDataError: frame = pd.DataFrame()
     for column in needed:
         if column not in frame: raise MedirError(f'the column {column!r} is missing', path, nearest(column, frame.columns))
     if not len(frame): raise MedirError('there is no row to draw', path, 'write it with save_figure')
@@ -231,4 +233,24 @@ def scores_figure(csv):
     widest = max(t.get_window_extent(figure.canvas.get_renderer()).width for t in grid[0].get_yticklabels())
     figure.subplots_adjust(left=(widest + 22) / (9 * figure.dpi))
     figure.text(.015, 1 - .22 / height, 'Mean over queries and 95 % bootstrap interval', fontsize=12, fontweight='bold', va='center')
+    return figure
+
+# %% ../nbs/12_figures.ipynb #438a55db
+@_styled
+def training_figure(csv):
+    "Loss over steps; columns step, loss and, for several trainings, run (a `Trained`'s history)."
+    frame = _read(csv, ['step', 'loss'])
+    frame = frame[frame.loss.notna()]
+    runs = list(dict.fromkeys(frame.run)) if 'run' in frame else ['']
+    figure = _figure(7, 3)
+    figure.subplots_adjust(left=.09, right=.98 if runs == [''] else .78, top=.86, bottom=.17)
+    axes = figure.subplots()
+    for run, colour in zip(runs, [BLUE, ORANGE, GREEN, GREY, INK] * len(runs)):
+        part = frame[frame.run == run] if 'run' in frame else frame
+        window = max(1, len(part) // 10)
+        if window > 1: axes.plot(part.step, part.loss, color=colour, lw=.8, alpha=.35)
+        axes.plot(part.step, part.loss.rolling(window, min_periods=1).mean(), color=colour, lw=1.8, marker='o' if len(part) <= 12 else '', ms=4, label=str(run))
+        if run: axes.annotate(_wrap(str(run), 20), (1.02, part.loss.rolling(window, min_periods=1).mean().iloc[-1]), xycoords=('axes fraction', 'data'), color=colour, fontsize=9, va='center', annotation_clip=False)
+    axes.set_xlabel('step'); axes.set_ylim(0, 1.06 * max(float(frame.loss.max()), 1e-9)); axes.locator_params(axis='x', integer=True)
+    axes.set_title('Training loss', fontsize=10, fontweight='bold', loc='left')
     return figure

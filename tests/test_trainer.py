@@ -626,3 +626,29 @@ def test_the_command(rows, pairs, tmp_path, monkeypatch, capsys):
     code, out, err = call(config, 'max_step=2')
     assert code == 2 and err == f"medir: error: {config}: unknown key 'max_step'; did you mean 'max_steps'?\n"
     assert call(tmp_path/'none.yaml')[0] == 2 and call()[0] == 1 and call('--help')[0] == 0
+
+# ---------------------------------------------------------------- folders that are whole or absent
+
+def test_a_folder_is_replaced_whole_and_put_back_after_a_crash(tmp_path, monkeypatch):
+    def write(text):
+        with core.atomic_folder(tmp_path/'model') as tmp: (tmp/'weights').write_text(text)
+    write('first')
+    rename, calls = os.rename, []
+    def die_on_second(a, b):
+        calls.append(b)
+        if len(calls) == 2: raise KeyboardInterrupt
+        rename(a, b)
+    monkeypatch.setattr(os, 'rename', die_on_second)
+    with pytest.raises(KeyboardInterrupt): write('second')
+    monkeypatch.setattr(os, 'rename', rename)
+    assert not (tmp_path/'model').exists() and (tmp_path/'.model.old'/'weights').read_text() == 'first'
+    with pytest.raises(ZeroDivisionError):
+        with core.atomic_folder(tmp_path/'model'): 1 / 0
+    assert (tmp_path/'model'/'weights').read_text() == 'first' and os.listdir(tmp_path) == ['model']
+    write('third')
+    assert (tmp_path/'model'/'weights').read_text() == 'third' and os.listdir(tmp_path) == ['model']
+
+def test_an_unreadable_record_is_named(home):
+    write_lines(home/'checkpoints'/'torn'/'medir.json', ['{"kind": '])
+    with pytest.raises(MedirError, match='medir.json: no readable record'): encoder_spec('torn')
+    assert core.checkpoint_names() == ['torn'] and core.checkpoint_record('x' * 300) == {} == core.checkpoint_record('a/b')
