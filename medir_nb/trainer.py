@@ -265,8 +265,8 @@ def _as_image(figure):
     return Image(png.getvalue())
 
 class Watch:
-    "Draws the metrics of a training in the notebook's cell by `draw(frame)`, at most every `seconds`; outside a notebook it does nothing."
-    def __init__(self, draw, seconds:float=2): self.draw, self.seconds, self.handle, self.last = draw, seconds, None, 0.0
+    "Draws the metrics of a training in the notebook's cell by `draw(frame)` (default: its last lines), at most every `seconds`; outside a notebook it does nothing."
+    def __init__(self, draw=None, seconds:float=2): self.draw, self.seconds, self.handle, self.last = draw or (lambda frame: frame.tail(8)), seconds, None, 0.0
     def __call__(self, lines:list[dict], now:bool=False):
         import pandas as pd
         if 'IPython' not in sys.modules or not lines or not now and time.monotonic() - self.last < self.seconds: return
@@ -277,7 +277,7 @@ class Watch:
         if self.handle is None: self.handle = display(shown, display_id=True)
         else: self.handle.update(shown)
 
-def watch(training, draw, seconds:float=0):
+def watch(training, draw=None, seconds:float=0):
     "Draw the metrics of a `Trained`, or of the checkpoint of that name or path, finished or running; follow them for `seconds`."
     folder = training.folder if isinstance(training, Trained) else checkpoint_folder(training)
     view, end = Watch(draw), time.monotonic() + seconds
@@ -387,7 +387,8 @@ _PATHS = {'model', 'data', 'output', 'prompt', 'deepspeed', 'save_steps', 'loggi
 def _place(config:Settings)->Path:
     "The folder of the checkpoint, if it may be written there."
     folder = checkpoint_folder(config.output)
-    if folder.parent.name == 'checkpoints' and os.sep not in config.output:
+    if checkpoint_folder(config.model) == folder: raise MedirError('a checkpoint cannot be its own base', 'output', 'choose another output')
+    if os.sep not in config.output and config.output[:1] not in ('.', '~'):
         if not re.fullmatch(r'\w[\w.-]*', config.output): raise MedirError(f'{config.output!r} is no name for a checkpoint', 'output', 'use letters, digits, - and .')
         for kind in ('models', 'llms'):
             if registry(kind).get(config.output, {'checkpoint': config.output}).get('checkpoint') != config.output: raise MedirError(f'{config.output!r} is a row of {kind}.yaml', 'output', 'choose another name')
@@ -410,6 +411,7 @@ def _trained(folder:Path, reused:bool=False)->Trained:
 def _run(config:Settings, kind:str, base:dict, build, save, view=None, counts:dict|None=None)->Trained:
     """Train, or hand back what the same training left. `base` says what the weights and the rendering of texts come from; `build(arguments, callbacks)` → trainer; `save(trainer, folder)` → the record's own fields."""
     import torch
+    from transformers.integrations import is_deepspeed_zero3_enabled
     folder, world, main = _place(config), _world(), int(os.environ.get('RANK', 0)) == 0
     settings = config.model_dump()
     key = fingerprint('training', 1, base, {k: v for k, v in settings.items() if k not in _PATHS}, world, file_fingerprint(config.data), file_fingerprint(config.deepspeed) if config.deepspeed else '')
@@ -422,6 +424,7 @@ def _run(config:Settings, kind:str, base:dict, build, save, view=None, counts:di
             shutil.rmtree(work/'aside', ignore_errors=True); work.mkdir(parents=True, exist_ok=True)
         recorder = _recorder(work/'metrics.jsonl', folder.name, view, main)
         trainer = build(_arguments(config, work), [recorder])
+        if trainer.is_fsdp_enabled or is_deepspeed_zero3_enabled(): raise MedirError('FSDP and ZeRO stage 3 leave no process with whole weights to save', config.deepspeed or 'accelerate', 'use ZeRO stage 1 or 2, or plain data parallelism')
         trainer.accelerator.wait_for_everyone()
         trainer.where, trainer.recorder, recorder.trainer = f'training of {folder.name}', recorder, trainer
         last = _last_checkpoint(work)
@@ -429,6 +432,7 @@ def _run(config:Settings, kind:str, base:dict, build, save, view=None, counts:di
         # a checkpoint of the last step needs its weights alone: transformers would train one step more
         over = last and last[0] >= json.loads((last[1]/'trainer_state.json').read_text())['max_steps']
         try: trainer._load_from_checkpoint(str(last[1])) if over else trainer.train(resume_from_checkpoint=str(last[1]) if last else None)
+        except OSError as e: raise MedirError(f'the training could not write ({e.strerror or e})', e.filename or work, f'make room and run the same line again; {trainer.kept()}') from e
         except torch.OutOfMemoryError: raise MedirError('a batch does not fit into the GPU memory', trainer.where, 'lower batch_size and raise accumulation, set gradient_cache or gradient_checkpointing, or train in bf16') from None
         finally: recorder.close()
         steps = last[0] if over else trainer.state.global_step

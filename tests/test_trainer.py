@@ -349,6 +349,7 @@ def test_a_checkpoint_goes_by_its_name(rows, pairs, beir, medir, home, tmp_path)
 def test_an_encoder_is_its_weights(rows, pairs):
     done = train_encoder(small(pairs), max_steps=1)
     revision = encoder_spec('own').revision
+    with pytest.raises(MedirError, match='its own base'): train_encoder({**small(pairs), 'model': 'own'})
     with open(done.metrics, 'a') as f: f.write('{"step": 9}\n')
     assert encoder_spec('own').revision == revision == folder_spec(done.folder).revision
     file = done.folder/'model.safetensors'; raw = bytearray(file.read_bytes()); raw[-1] ^= 1; file.write_bytes(raw)
