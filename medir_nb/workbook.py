@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['app', 'Home', 'Dtype', 'Device', 'Lang', 'Limit', 'Split', 'notebooks', 'find_notebook', 'schema', 'resolve',
            'receipt_key', 'receipts', 'valid_receipt', 'output_folder', 'run_notebook', 'batches', 'read_batch',
-           'run_batch', 'plan_grid', 'plan', 'evaluate', 'compare', 'run', 'plan_command', 'status', 'tasks', 'models',
-           'contract', 'main']
+           'run_batch', 'plan_grid', 'plan_learning', 'plan', 'evaluate', 'compare', 'run', 'plan_command', 'status',
+           'tasks', 'models', 'contract', 'mine', 'main']
 
 # %% ../nbs/13_workbook.ipynb #e0cf6f6c
 import ast, contextlib, json, os, re, subprocess, sys, time
@@ -139,9 +139,11 @@ def _register_redaction():
 
 def _execute(path:Path, working:Path, parameters:dict, base:Path):
     "Execute a notebook into `working`, in that file's folder."
-    import papermill
+    import logging, papermill
     from nbclient.exceptions import DeadKernelError
     from papermill.exceptions import PapermillExecutionError
+    # papermill's own look at the parameters misreads a value that holds an =; ours was strict
+    logging.getLogger('papermill').setLevel(logging.ERROR)
     _register_redaction()
     places = {'MEDIR_HOME': base, 'MEDIR_OUT': working.parent, 'MEDIR_ROOT': _root(), **{k: os.environ.get(k) for k in ('MEDIR_DATA', 'MEDIR_REGISTRY')}}
     # the kernel starts in the run's folder, so what was named from here must not be relative
@@ -235,47 +237,101 @@ def _without_network():
         for k, v in before.items(): os.environ.pop(k, None) if v is None else os.environ.__setitem__(k, v)
 
 def plan_grid(tasks:list[str], systems:list[str], dtype:str|None=None, limit:int|None=None, home_folder=None):
-    "A frame of what evaluating `systems` on `tasks` would encode; never downloads."
+    "A frame of what evaluating `systems` on `tasks` would encode, generate and score; never downloads."
     import pandas as pd
     from medir_nb.data import load_task
-    from medir_nb.systems import parts, pending
-    rows = []
-    single = {}        # a fusion encodes nothing of its own
+    from medir_nb.systems import parse, parts, pending
+    rows, counted = [], set()
+    single = {}        # a fusion encodes nothing of its own; a reranked system scores pairs, behind the row of its first stage
     for text in systems:
         try: single |= dict.fromkeys(map(str, parts(text)))
-        except MedirError: single[text] = None
+        except MedirError as e: single[text] = e
     for name in tasks:
         try:
             with _without_network(): task, missing = load_task(name, limit=limit, home_folder=home_folder), ''
         except MedirError as e:
             if name not in registry('tasks'): raise
             task, missing = None, e
-        for text in single:
-            row = {'task': name, 'system': text, 'data': 'at hand' if task else 'missing', 'texts to encode': 0, 'stored': 0, 'tokens': '', 'note': '', 'to generate': 0}
+        for text, refused in single.items():
+            row = {'task': name, 'system': text, 'data': 'at hand' if task else 'missing', 'texts to encode': 0, 'stored': 0, 'tokens': '', 'note': '', 'to generate': 0, 'pairs to score': 0}
             try:
+                if refused: raise refused
+                # a retriever encodes a corpus once, whatever is joined to the query, and retrievers share what a language model wrote
+                plain, expansion = _parts_of(text)
+                shared, written = plain != text and (name, plain) in counted, (name, expansion) in counted
+                counted |= {(name, text), (name, expansion)}
                 if task:
                     p = pending(text, task, dtype, home_folder)
-                    row |= {'to generate': p.get('to_generate', 0), 'texts to encode': p['to_encode'], 'stored': p['stored'], 'tokens': f'≈{int(p["words"] * (1 if task.language == "zh" else 1.35)):,}' if p['to_encode'] else '0'}
-                else: row |= _from_registry(name, text); row['note'] = missing.fix or missing.what
+                    if shared and 'to_score' not in p: q = pending(plain, task, dtype, home_folder); p |= {k: p[k] - q[k] for k in ('to_encode', 'stored', 'words')}
+                    if getattr(parse(text), 'reranker', None): row |= {'pairs to score': f'≤{p["to_score"]:,}' if p['at_most'] else p['to_score'], 'stored': p['stored_pairs']}
+                    else: row |= {'to generate': p.get('to_generate', 0), 'texts to encode': p['to_encode'], 'stored': p['stored'], 'tokens': f'≈{int(p["words"] * (1 if task.language == "zh" else 1.35)):,}' if p['to_encode'] else '0'}
+                else: row |= _from_registry(name, text, shared, limit); row['note'] = missing.fix or missing.what
+                if written: row['to generate'] = 0
             except MedirError as e: row['note'] = f'cannot run: {e.what}'
             rows.append(row)
     return pd.DataFrame(rows)
 
-def _from_registry(name:str, text:str)->dict:
-    "Counts of a task that is not at hand."
-    row = registry('tasks')[name]
+def _parts_of(text:str)->tuple[str, tuple]:
+    "The retriever of an expression alone, and what decides the text that its language model writes."
+    from dataclasses import replace
+    from medir_nb.systems import System, parse
+    system = parse(text)
+    if not isinstance(system, System): return text, ('', '')       # a reranked fusion: its parts have rows of their own
+    method, llm, settings = system.expansion or ('', '', ())
+    joining = {'fusion', 'repeat', 'hypothetical', 'strict'}
+    return str(replace(system, expansion=None, reranker=None)), (method, llm, *((k, v) for k, v in settings if k not in joining))
+
+def _from_registry(name:str, text:str, shared:bool, limit:int|None=None)->dict:
+    "Counts of a task that is not at hand; `shared` where its corpus was counted for another row."
+    from medir_nb.generator import expansion_settings
+    from medir_nb.systems import parse
+    row, system = registry('tasks')[name], parse(text)
     size = lambda what: row.get(what) if isinstance(row.get(what), int) else row.get(f'{what}_about') or 0
-    texts = 2 * size('pairs') or size('documents') + size('queries')
-    if text.startswith('bm25'): return {'texts to encode': 0, 'tokens': '0'}
+    if system.reranker: return {'pairs to score': f'≤{size("queries") * min(system.reranker[1], size("documents")):,}', 'tokens': ''}
+    expanded = size('queries') * expansion_settings(*system.expansion[::2])['n'] if system.expansion else 0
+    generate = {'to generate': expanded} if expanded and '@' not in system.expansion[1] and not system.expansion[1].startswith('file:') else {}
+    if system.name == 'bm25': return {'texts to encode': 0, 'tokens': '0', **generate}
+    texts = expanded if shared else 2 * size('pairs') or min(size('documents'), limit or size('documents')) + size('queries') + expanded
     length = row.get('mean_document_length')
     per = {'characters': 0.25 if row.get('language') == 'en' else 0.7, 'words': 1.35, 'tokens': 1.0}.get(row.get('length_unit'))
-    return {'texts to encode': f'≈{texts:,}', 'tokens': f'≈{int(texts * length * per):,}' if per and isinstance(length, (int, float)) and texts else 'unknown'}
+    return {**generate, 'texts to encode': f'≈{texts:,}', 'tokens': f'≈{int(texts * length * per):,}' if per and isinstance(length, (int, float)) and texts else 'unknown'}
+
+def plan_learning(parameters:dict, home_folder=None):
+    "What a self-learning loop (parameters `documents`, `query_llm`, `generator`, `retriever`) would write, encode and train on, a row a step; ≤ where the lengths of the documents are not known."
+    import pandas as pd
+    from medir_nb.encoder import encoder_spec
+    from medir_nb.generator import method_row
+    from medir_nb.miner import load_documents
+    from medir_nb.systems import parse
+    p, row = parameters, registry('corpora').get(parameters['documents'], {})
+    spec = encoder_spec(parse(p['retriever']).name)
+    n, mean, data, why, about = p['n_documents'] or row.get('documents', 0), spec.max_document_tokens, 'missing', '', '≤'
+    try:
+        with _without_network(): found = load_documents(p['documents'], p['n_documents'], p['seed'], [] if p['transductive'] else p['tasks'], home_folder)
+        cjk = (p['language'] or row.get('language', '')) == 'zh'
+        n, mean, data, about = len(found), min(mean, sum(len(r['doc']) if cjk else 1.35 * len(r['doc'].split()) for r in found) / len(found)), 'at hand', '≈'
+    except MedirError as e: why = e.fix or e.what
+    longest = lambda method, given: (method_row(method, 'prompt')['sampling'] | given)['max_tokens']
+    query, text, k = min(longest('synthesize-query', p['query_sampling']), 64), longest('candidates', p['candidate_sampling']), p['n_candidates']
+    training = {'epochs': 1, 'max_steps': -1, 'batch_size': 0, 'accumulation': 1}
+    def rounds(given, default):
+        t = training | given
+        return n * t['epochs'] if t['max_steps'] < 0 else t['max_steps'] * (t['batch_size'] or default) * t['accumulation']
+    trained = rounds(p['retriever_training'], 4) * (1 + 1 * p['hypothetical'] + 1 + p['negatives']), rounds(p['generator_training'], 2)
+    steps = [('1 documents', p['documents'], 0, 0, 0), ('2 queries', p['query_llm'], n, 0, n * (mean + query)), ('3 candidates', p['generator'], n * k, 0, n * k * (mean + query + text)), ('3 selection', p['retriever'], 0, n * (1 + k), n * (mean + k * text)),
+        ('4 train generator', p['generator'], 0, trained[1], trained[1] * (query + text)), ('5 hypothetical documents', p['generator_name'], n, 0, n * (query + text)), ('5 hard negatives', p['retriever'], 0, 2 * n, n * (query + text)),
+        ('5 train retriever' + (', three times' if p['controls'] else ''), p['retriever'], 0, trained[0] * (3 if p['controls'] else 1), trained[0] * (3 if p['controls'] else 1) * mean)]
+    return pd.DataFrame([{'step': s, 'model': m, 'documents': n, 'data': data, 'texts to generate': g, 'texts to encode or train on': t, 'tokens': f'{about}{int(tokens):,}' if tokens else '', 'note': why if i == 0 else ''} for i, (s, m, g, t, tokens) in enumerate(steps)])
 
 def _grids(path:Path, parameters:dict)->list[tuple[list, list]]:
     "The (tasks, systems) that a notebook's parameters name: `tasks` × `systems`, `X_tasks` × `X_systems`, `task` × `model`; `local_systems` × its paper's tasks below $MEDIR_DATA."
     from medir_nb.data import task_folder
     listed = lambda v: v if isinstance(v, list) else [v] if v else []
     out = [(listed(parameters.get('task')), listed(parameters.get('model')))]
+    if {'retriever', 'generator'} <= set(parameters):
+        more = [parameters['expansion']] if parameters.get('expansion') else []
+        hyde = lambda *settings: f'{parameters["retriever"]}+hyde({",".join([parameters["generator"], *settings])})'
+        out.append((listed(parameters.get('tasks')), [parameters['retriever'], *(hyde(*more, *([f'seed={s}'] if len(parameters['seeds']) > 1 else [])) for s in parameters['seeds'])]))
     for name in parameters:
         if not name.endswith('systems'): continue
         prefix = name[:-len('systems')]
@@ -368,6 +424,8 @@ def _scores_markdown(scores)->str:
     if frame.task.nunique() == 1 and all(s.task.kind == 'pairs' for s in scores): frame = frame.drop(columns='judged@10')
     truncated = {s.label: s.stats.get('truncated_docs', 0) for s in scores}
     frame['truncated'] = [truncated[s] for s in frame.system]
+    pairs = {s.label: f'{s.stats["scored_pairs"]:,} scored, {s.stats["cached_pairs"]:,} stored, {s.stats["truncated_pairs"]:,} truncated' for s in scores if 'scored_pairs' in s.stats}
+    if pairs: frame['pairs'] = [pairs.get(s, '') for s in frame.system]
     return to_markdown(frame.drop(columns=['low', 'high', 'judged_at_10']).rename(columns={'n_queries': 'n', 'encoded_docs': 'encoded', 'cached_docs': 'cached'}))
 
 # %% ../nbs/13_workbook.ipynb #b6bba5fd
@@ -412,11 +470,15 @@ def plan_command(name: Annotated[str, typer.Argument(metavar='NOTEBOOK|BATCH')],
     for r in runs:
         receipt, frame = plan(r['notebook'], r.get('preset'), r.get('parameters'), home)
         print(f'{r["notebook"]} {r.get("preset") or "(defaults)"}: ' + (f'finished {receipt["finished"]}, would not run again' if receipt else 'would run'))
+        parameters = resolve(find_notebook(r['notebook']), r.get('preset'), r.get('parameters'))
+        if {'documents', 'query_llm', 'generator', 'retriever'} <= set(parameters):
+            print(f'\nTraining:\n\n{to_markdown(plan_learning(parameters, home))}\n\nEvaluation (the tuned pair needs as much again; further fusions reuse its texts):\n')
         if len(frame):
             print(to_markdown(frame))
             exact = [int(v) for v in frame['texts to encode'] if isinstance(v, int)]; about = [int(v[1:].replace(',', '')) for v in frame['texts to encode'] if isinstance(v, str)]
             tokens = [int(v.lstrip('≈').replace(',', '')) for v in frame.tokens if v not in ('', 'unknown')]
-            print(f'{"≈" if about else ""}{sum(exact) + sum(about):,} texts to encode, ≈{sum(tokens):,} tokens{" and those unknown" if (frame.tokens == "unknown").any() else ""}; {frame.stored.sum():,} stored')
+            pairs = sum(int(str(v).lstrip('≤').replace(',', '')) for v in frame['pairs to score'])
+            print(f'{"≈" if about else ""}{sum(exact) + sum(about):,} texts to encode, ≈{sum(tokens):,} tokens{" and those unknown" if (frame.tokens == "unknown").any() else ""}; {frame.stored.sum():,} stored' + (f'; {n:,} texts to generate' if (n := frame['to generate'].sum()) else '') + (f'; at most {pairs:,} pairs to score' if pairs else ''))
 
 @app.command()
 def status(home: Home = None):
@@ -427,7 +489,7 @@ def status(home: Home = None):
     rows = [{'notebook': r['notebook'], 'preset': r['preset'] or '', 'finished': r['finished'], 'seconds': r['seconds'], 'valid': 'yes' if valid_receipt(r['key'], home) else 'no: its output was changed', 'output': r['output']} for r in receipts(home)]
     for p in sorted(base.glob('runs/*/*/*.executing.ipynb')): rows.append({'notebook': p.name.split('.')[0], 'preset': p.parent.name.rsplit('-', 1)[0], 'finished': 'no: running, stopped or failed', 'seconds': '', 'valid': '', 'output': str(p)})
     print(to_markdown(pd.DataFrame(rows)) if rows else 'no runs yet')
-    for part in ('corpora', 'vectors', 'bm25', 'models', 'checkpoints', 'runs'):
+    for part in ('corpora', 'vectors', 'scores', 'bm25', 'models', 'checkpoints', 'runs'):
         files = [p for p in (base/part).rglob('*') if p.is_file()]
         print(f'{part:8s} {len(files):6,} files {sum(p.stat().st_size for p in files) / 2**20:10,.1f} MB')
     print(f'home     {base}')
@@ -451,6 +513,15 @@ def contract(model: Annotated[str, typer.Argument(help='A model of `medir models
     system = systems.parse(model)
     if not isinstance(system, systems.System) or system.name == 'bm25': raise MedirError(f'{model} has no encoding contract', None, 'name an encoder')
     print(encoder.contract(systems.encoder_of(system, dtype, 'cpu', home), data.load_task(task, home_folder=home)))
+
+# %% ../nbs/13_workbook.ipynb #58f4f8b7
+@app.command()
+def mine(step: Annotated[str, typer.Argument(help='load_documents, synthesize_queries, candidates, select, hypothesize, hard_negatives, round_trip or shuffle_pairs.')], source: Annotated[str, typer.Argument(metavar='INPUT', help='A JSON-lines file; for load_documents a corpus.')],
+    output: Annotated[Path, typer.Argument(help='The JSON-lines file to write.')], parameter: Annotated[Optional[list[str]], typer.Option('-p', '--parameter', metavar='K=V', help='A parameter of the step; repeat for more.')] = None, home: Home = None):
+    "One step of making training data, from file to file."
+    from medir_nb import miner
+    done = miner.mine(step, source, output, home, **parse_options(parameter or []))
+    print(f'{done!r}\n{output}')
 
 # %% ../nbs/13_workbook.ipynb #f43b0c90
 def main():
