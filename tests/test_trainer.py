@@ -1,18 +1,16 @@
 """Losses and trainings with tiny random models: what is fed, what is left out, what is saved, and what happens when something breaks."""
-import contextlib, json, os, shutil, signal, socket, subprocess, sys, time
-from collections import Counter
+import json, os, shutil, signal, socket, subprocess, sys, time
 from dataclasses import replace
 from pathlib import Path
 import numpy as np, pytest
-from conftest import write_beir, write_lines
+from conftest import write_lines
 from test_models import FAMILIES, SENTENCES, close, make_model, make_tokenizer
 from medir_nb import core, trainer as t
 from medir_nb.core import MedirError, checkpoint_record, file_fingerprint
-from medir_nb.data import load_task
 from medir_nb.encoder import Encoder, encoder_spec, folder_spec, load_sentence_transformer
 from medir_nb.generator import LLM, Request, Sampling, _rendered, fill, llm_spec, wording
 from medir_nb.losses import InfoNCE, false_negatives, info_nce
-from medir_nb.trainer import Pairs, PairBatches, Trained, Watch, sft_examples, train, train_encoder, train_generator, training_config, watch
+from medir_nb.trainer import Pairs, PairBatches, Watch, sft_examples, train, train_encoder, train_generator, training_config, watch
 
 WORDS = 'statins metformin insulin asthma vaccine migraine anaemia fracture appendix thyroid heart liver'.split()
 PAIRS = [{'query': f'what is {w}', 'pos': [f'{w} is given once a day in type {i} diabetes'], 'neg': [f'{w} is not the first drug', f'the risk of {w} attacks'], **({'rewrite_query': f'{w} reduces glucose'} if i % 2 else {})} for i, w in enumerate(WORDS)]
