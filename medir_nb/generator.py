@@ -36,8 +36,8 @@ class Sampling:
 class LLMSpec:
     "A row of `registry/llms.yaml`."
     name: str
-    hub: str
-    revision: str
+    hub: str = 'unknown'
+    revision: str = 'unknown'
     backend: str = 'transformers'         # transformers | vllm | openai
     load: str = ''                        # gguf where a package ships the weights so
     chat: str = 'template'                # the tokenizer's own, or a wrapper around {prompt}
@@ -206,7 +206,7 @@ def _weights(spec:LLMSpec, home_folder=None)->Path:
     "The local folder of a model's weights."
     if spec.folder: return Path(spec.folder)
     if spec.load == 'gguf': return _converted_gguf(spec, home_folder)
-    if by := registry('llms').get(spec.name, {}).get('trained_by'): raise MedirError('its weights were never released, and none were trained here', f'llm {spec.name}', f'train it: medir run {by} --preset paper; or name {spec.name}@authors for published generations')
+    if by := registry('llms').get(spec.name, {}).get('trained_by'): raise MedirError('its weights were never released, and none were trained here', f'llm {spec.name}', f'train it: {by}; or name {spec.name}@authors for published generations')
     if 'unknown' in (spec.hub, spec.revision): raise MedirError(f'its {"weights were not released" if spec.hub == "unknown" else "commit is unknown"}', f'llm {spec.name}', f'name {spec.name}@authors for the published generations, or add a row with a commit to $MEDIR_REGISTRY/llms.yaml')
     return _hub_folder(spec.hub, spec.revision, f'llm {spec.name}')
 

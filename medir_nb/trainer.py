@@ -408,13 +408,13 @@ def _trained(folder:Path, reused:bool=False)->Trained:
     r = checkpoint_record(folder)
     return Trained(folder, folder/'metrics.jsonl', r['steps'], r['loss'], r['seconds'], r['counts'], reused)
 
-def _run(config:Settings, kind:str, base:dict, build, save, view=None, counts:dict|None=None)->Trained:
-    """Train, or hand back what the same training left. `base` says what the weights and the rendering of texts come from; `build(arguments, callbacks)` → trainer; `save(trainer, folder)` → the record's own fields."""
+def _run(config:Settings, kind:str, base:dict, content, build, save, view=None, counts:dict|None=None)->Trained:
+    """Train, or hand back what the same training left. `base` says what the weights and the rendering of texts come from, `content` what is read of the data; `build(arguments, callbacks)` → trainer; `save(trainer, folder)` → the record's own fields."""
     import torch
     from transformers.integrations import is_deepspeed_zero3_enabled
     folder, world, main = _place(config), _world(), int(os.environ.get('RANK', 0)) == 0
     settings = config.model_dump()
-    key = fingerprint('training', 1, base, {k: v for k, v in settings.items() if k not in _PATHS}, world, file_fingerprint(config.data), file_fingerprint(config.deepspeed) if config.deepspeed else '')
+    key = fingerprint('training', 1, base, {k: v for k, v in settings.items() if k not in _PATHS}, world, content, file_fingerprint(config.deepspeed) if config.deepspeed else '')
     work = folder.parent/'.training'/f'{folder.name}@{key[:12]}'
     with lock(folder.parent/'.training'/folder.name) if main else contextlib.nullcontext():
         if checkpoint_record(folder).get('revision') == key: return _trained(folder, reused=True)
@@ -504,7 +504,7 @@ def train_encoder(config=None, watch=None, **settings)->Trained:
         model.default_prompt_name, model.similarity_fn_name, model.max_seq_length = None, {'cos': 'cosine', 'dot': 'dot'}[config.similarity], max(config.max_query_tokens, config.max_document_tokens)
         model.save(str(folder), create_model_card=False)
         return {'spec': {**{f: getattr(spec, f) for f in _encoder._RECORDED}, 'label': f'{spec.label or spec.name}, trained'}, 'base_hub': base['hub'], 'base_revision': spec.revision, 'instruction': config.instruction}
-    return _run(config, 'encoder', base, build, save, watch, pairs.counts)
+    return _run(config, 'encoder', base, pairs.rows, build, save, watch, pairs.counts)
 
 # %% ../nbs/09_trainer.ipynb #8aeaedbc
 def train_generator(config=None, watch=None, **settings)->Trained:
@@ -550,7 +550,7 @@ def train_generator(config=None, watch=None, **settings)->Trained:
         model.config.use_cache = True
         model.save_pretrained(str(folder)); tokenizer.save_pretrained(str(folder))
         return {'spec': {**{f: getattr(spec, f) for f in _generator._RECORDED}, 'label': f'{spec.label or spec.name}, trained'}, 'base_hub': spec.hub, 'base_revision': spec.revision, 'cassette': spec.cassette or spec.name}
-    return _run(config, 'llm', base, build, save, watch, counts)
+    return _run(config, 'llm', base, examples, build, save, watch, counts)
 
 # %% ../nbs/09_trainer.ipynb #85781439
 def train(config=None, watch=None, **settings)->Trained:
