@@ -516,9 +516,9 @@ def _check_counts(task:Task, row:dict):
         if isinstance(official, int) and task.split == row.get('split', task.split) and n not in {official, row.get(f'distinct_{what}')}:
             raise MedirError(f'{n:,} {what} where the registry has {official:,}', task.source, 'fetch the data again at the pinned revision, or evaluate the folder by its path')
 
-def task_folder(name:str)->Path|None:
-    "The folder of a registry task below `$MEDIR_DATA`, if it is there."
-    data, row = os.environ.get('MEDIR_DATA'), registry('tasks')[name]
+def task_folder(name:str, row:dict|None=None)->Path|None:
+    "The folder of a registry task (or of another registry's `row`) below `$MEDIR_DATA`, if it is there."
+    data, row = os.environ.get('MEDIR_DATA'), row or registry('tasks')[name]
     path = Path(data)/row.get('folder', name) if data else None
     return path if path and path.is_dir() else None
 

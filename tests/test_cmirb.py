@@ -14,7 +14,7 @@ from medir_nb.systems import parse, search
 from medir_nb.workbook import plan_grid
 
 ROOT = Path(__file__).parents[1]
-PAPER = [n for n, r in yaml.safe_load((importlib.resources.files('medir_nb')/'registry'/'tasks.yaml').read_text(encoding='utf-8')).items() if r['paper'] == 'automir']
+PAPER = [n for n, r in yaml.safe_load((importlib.resources.files('medir_nb')/'registry'/'tasks.yaml').read_text(encoding='utf-8')).items() if r['paper'] == 'automir' and 'family' in r]
 BGE = '为这个句子生成表示以用于检索相关文章：'
 
 # ---------------------------------------------------------------- rows
@@ -44,12 +44,6 @@ def test_a_tuned_retriever_reads_as_its_base(tuned, base):
     rows = registry('models')
     assert all(rows[tuned][f] == rows[base][f] for f in 'pooling normalize similarity max_query_tokens max_document_tokens query_template document_template dtype load architecture'.split())
     assert rows[tuned]['checkpoint'] == tuned and rows[tuned]['trained_by'] == 'automir_slhyde' and not rows[tuned]['published_as']
-
-def test_the_slip_of_the_released_code_is_a_setting(own_registry):
-    own_registry(models={'me5-large-slhyde': {**registry('models')['me5-large-slhyde'], 'hub': '/weights', 'revision': 'own'}})
-    slip = 'me5-large-slhyde(document_template={text},pooling=cls)+hyde(qwen2-7b-slhyde)'
-    spec = Encoder('me5-large-slhyde').spec
-    assert str(parse(slip)) == slip and spec.pooling == 'mean' and spec.document_template == 'passage: {text}'
 
 # ---------------------------------------------------------------- the ledger
 

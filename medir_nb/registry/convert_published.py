@@ -41,6 +41,7 @@ TASKS = {
     "Cmedqa": "cmirb-cmedqa", "CmedqaRetrieval": "cmirb-cmedqa",
     "DXYConsult": "cmirb-dxyconsult", "Covid": "cmirb-covid", "IIYiPost": "cmirb-iiyipost",
     "CSLCite": "cmirb-cslcite", "CSLRel": "cmirb-cslrel",
+    "legal_summarization": "legal-summarization", "legalbench_contracts_qa": "legal-contracts-qa", "legalbench_lobbying": "legal-lobbying",
     # R2MED
     "Biology": "r2med-biology", "Bioinformatics": "r2med-bioinformatics",
     "Medical-Sciences": "r2med-medical-sciences", "MedXpertQA-Exam": "r2med-medxpertqa-exam",
