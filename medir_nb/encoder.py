@@ -115,7 +115,7 @@ def _checkpoint_spec(name:str, row:dict|None=None)->EncoderSpec:
     "The spec of a checkpoint that a training wrote; a row may name it, whose weights were never released."
     at = (row or {}).get('checkpoint', name)
     record = checkpoint_record(at)
-    if not record: raise MedirError('its weights were never released, and none were trained here', f'model {name}', f'train it: {row.get("trained_by", f"medir_nb.trainer with output={at}")}')
+    if not record: raise MedirError('its weights were never released, and none were trained here', f'model {name}', f'train it: {row["trained_by"]}')
     if record['kind'] != 'encoder': raise MedirError('this checkpoint is a language model', f'model {name}', 'name an encoder')
     return replace(folder_spec(checkpoint_folder(at)), name=name, **{f: row[f] for f in ('label', 'size', 'params') if row and f in row})
 

@@ -49,7 +49,10 @@ MEANS = {                                  # (paper, printed column) -> the task
     ('mar', 'Avg(2 tasks)'): ('medteb-retrieval', 'medteb-rerank'),
     **{('automir', f'group:{g}'): _cmirb(names) for g, names in _CMIRB.items()},
     ('automir', 'avg'): _cmirb(' '.join(_CMIRB.values())),
+    ('automir', 'Table 8 avg'): ('legal-summarization', 'legal-contracts-qa', 'legal-lobbying'),     # a table of its own comes first
 }
+
+def _averaged(cell)->tuple: return MEANS.get((cell.paper, f'{cell.table} {cell.dataset}')) or MEANS.get((cell.paper, cell.dataset), ())
 
 def recomputed_means(frame:pd.DataFrame)->pd.DataFrame:
     "Printed means of published cells (or of a ledger's frame) beside the means of their row's cells, or of the same system's in another table of the frame; `agrees` within half a printed unit."
@@ -58,7 +61,7 @@ def recomputed_means(frame:pd.DataFrame)->pd.DataFrame:
     for (paper, table, system, variant), part in frame.groupby(['paper', 'table', 'system', 'variant'], sort=False, dropna=False):
         own = cells(part)
         for cell in part.itertuples():
-            tasks, value = MEANS.get((paper, cell.dataset), ()), own
+            tasks, value = _averaged(cell), own
             if not own.size and tasks: value = cells(frame[(frame.paper == paper) & (frame.system == system) & (frame.variant == variant) & (frame.measure == cell.measure)])
             if tasks and set(tasks) <= set(value.index):
                 mean = float(value[list(tasks)].mean())
@@ -131,7 +134,7 @@ def model_needs(name:str)->str:
     if row is None: return 'a registry row for this system'
     if row.get('kind') == 'published-only': return row.get('why', 'its weights were never released')
     if row.get('base_url'): return f'{row["hub"]} at {row["base_url"]} and its key in ${row["key_variable"]}'
-    if row.get('checkpoint'): return f'{row["label"]}, which {row["trained_by"]} trains'
+    if row.get('checkpoint'): return f'{row["label"]} ({row["trained_by"]})'
     weights = f'{row["hub"]} ({row.get("size", "size unknown")})' + (f' with {row["adapter"]["hub"]}' if row.get('adapter') else '')
     unknown = [f for f in ('revision', 'pooling', 'max_document_tokens', 'query_template') if row.get(f) in (None, 'unknown')]
     if row.get('load') == 'remote': weights += f' in another environment: {row.get("environment", "unknown")}'
@@ -201,7 +204,7 @@ class _Joined:
         several = pd.Series([d for d, _ in order]).duplicated(keep=False)
         first = {(c.dataset, c.metric): c for c in scored[::-1].itertuples()}
         columns = {k: {'header': (f'{k[0]} {k[1]}' if s else k[0]).removeprefix('group:'), 'hidden': False, 'task': _none(first[k].task), 'measure': first[k].measure, 'scale': int(first[k].scale), 'step': _none(first[k].printed_step) or 0.001,
-            'parts': () if _none(first[k].task) else MEANS.get((first[k].paper, k[0]), ())} for k, s in zip(order, several)}
+            'parts': () if _none(first[k].task) else _averaged(first[k])} for k, s in zip(order, several)}
         # a table of means may not print the tasks that they average: those are measured, and not shown
         shown = {(c['task'], c['measure']) for c in columns.values()}
         lacking = {(t, c['measure']): c for c in columns.values() for t in c['parts'] if c['measure'] != 'mean' and (t, c['measure']) not in shown}
@@ -383,7 +386,7 @@ def _llm_needs(name:str)->str:
     "What the text of a language model needs."
     row = registry('llms').get(name, {})
     if row.get('hub') != 'unknown': return f'text of {row.get("hub", name)}'
-    return f'text of {row["label"]}, which ' + (f'{row["trained_by"]} trains' if row.get('trained_by') else 'was not released')
+    return f'text of {row["label"]} ({row.get("trained_by", "not released")})'
 
 def _row_needs(row:_Row)->str:
     "What running a printed row needs, its data aside."
