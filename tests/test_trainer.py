@@ -355,8 +355,8 @@ def test_an_encoder_is_its_weights(rows, pairs):
     assert encoder_spec('own').revision != revision
 
 def test_a_row_may_stand_for_weights_that_a_training_makes(folders, own_registry, pairs, answers, medir, beir):
-    own_registry(models={'tiny-cls': dict(ROWS['tiny-cls'], hub=folders['tiny-cls']), 'bge-sl': {'kind': 'encoder', 'label': 'BGE SL-HyDE', 'checkpoint': 'bge-sl', 'trained_by': 'automir_slhyde'}},
-        llms={'qwen-sl': dict(hub='unknown', revision='unknown', checkpoint='qwen-sl-1', trained_by='automir_slhyde', label='Qwen SL', backend='transformers', context=256, languages=['en'], sampling={'max_tokens': 4}, licence='MIT', published_as=['q'], tried='x')})
+    own_registry(models={'tiny-cls': dict(ROWS['tiny-cls'], hub=folders['tiny-cls']), 'bge-sl': {'kind': 'encoder', 'label': 'BGE SL-HyDE', 'checkpoint': 'bge-sl', 'trained_by': 'medir run automir_slhyde --preset paper'}},
+        llms={'qwen-sl': dict(hub='unknown', revision='unknown', checkpoint='qwen-sl-1', trained_by='medir run automir_slhyde --preset paper', label='Qwen SL', backend='transformers', context=256, languages=['en'], sampling={'max_tokens': 4}, licence='MIT', published_as=['q'], tried='x')})
     for message in (medir('evaluate', beir, '--system', 'bge-sl').err, medir('evaluate', beir, '--system', 'bm25+hyde(qwen-sl)').err): assert 'train it: medir run automir_slhyde --preset paper' in message and 'never released' in message
     assert medir('models').code == 0 and 'none were trained here' in medir('models').out
     train_encoder(small(pairs, 'bge-sl'), max_steps=1)
