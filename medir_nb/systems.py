@@ -11,7 +11,7 @@ import re, time
 from collections import namedtuple
 from dataclasses import dataclass, replace
 import numpy as np, pandas as pd
-from .core import MedirError, nearest
+from .core import MedirError, nearest, registry
 from .data import Queries, Task
 from .encoder import Encoder, array_vectors, corpus_keys, encode_corpus, encoder_names, encoder_spec, missing_texts
 from .generator import dense_queries, expand, normal_expansion, pending_generations, sparse_queries
@@ -49,8 +49,8 @@ class System:
         return out + (f'>{self.reranker[0]}@{self.reranker[1]}' if self.reranker else '')
 
 class _Parser:
-    def __init__(self, text:str):
-        self.text, self.tokens, self.i = text, _TOKEN.findall(text), 0
+    def __init__(self, text:str, runnable:bool=True):
+        self.text, self.tokens, self.i, self.runnable = text, _TOKEN.findall(text), 0, runnable
     def fail(self, why:str): raise MedirError(f'system expression {self.text!r}: {why}', None, 'write NAME(k=v)+METHOD(LLM)>RERANKER@DEPTH or rrf(E,E)')
     @property
     def now(self): return self.tokens[self.i] if self.i < len(self.tokens) else ''
@@ -94,9 +94,9 @@ class _Parser:
             self.take('>'); self.after_reranker = True; model = self.take(); self.take('@'); depth = self.take(); self.after_reranker = False
             if not depth.isdigit() or not int(depth): self.fail(f'the reranking depth {depth!r} is no positive number')
             reranker = (model, int(depth))
-        return _normal(System(name, tuple(settings), expansion, reranker))
+        return _normal(System(name, tuple(settings), expansion, reranker), self.runnable)
 
-def _normal(s:System)->System:
+def _normal(s:System, runnable:bool=True)->System:
     "Check names and settings; drop settings that are defaults."
     if s.expansion: s = replace(s, expansion=normal_expansion(s.expansion, 'sparse' if s.name == 'bm25' else 'dense'))
     given = dict(s.settings)
@@ -110,6 +110,7 @@ def _normal(s:System)->System:
         # an analyzer that is written out stays: on a Chinese task it is not the default
         own = tuple((k, given[k]) for k in BM25_DEFAULTS if k in given and (given[k] != base[k] or k == 'analyzer'))
         return replace(s, settings=tuple((p, None) for p in presets) + own)
+    if not runnable and s.name in registry('models') and not s.settings: return s
     spec = encoder_spec_or_hint(s.name)
     own = encoder_spec(s.name, **{k: True if v is None else v for k, v in given.items()})
     return replace(s, settings=tuple((k, getattr(own, k)) for k in sorted(given) if getattr(own, k) != getattr(spec, k)))
@@ -128,10 +129,10 @@ def encoder_spec_or_hint(name:str):
         if e.what.startswith('unknown model'): raise MedirError(f'unknown system {name!r}', None, nearest(name, ['bm25', 'rrf', *encoder_names()])) from None
         raise
 
-def parse(expression)->System|Fusion:
-    "The system that `expression` names; a `System`, `Fusion` or a reader's own model object passes through."
+def parse(expression, runnable:bool=True)->System|Fusion:
+    "The system that `expression` names; a `System`, `Fusion` or a reader's own model object passes through. With `runnable=False` also registry rows that cannot run here."
     if not isinstance(expression, str): return expression
-    parser = _Parser(expression)
+    parser = _Parser(expression, runnable)
     if not parser.tokens: parser.fail('it is empty')
     system = parser.system()
     if parser.now: parser.fail(f'{parser.now!r} is left over')

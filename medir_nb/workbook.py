@@ -281,24 +281,30 @@ def plan_grid(tasks:list[str], systems:list[str], dtype:str|None=None, limit:int
             row = {'task': name, 'system': text, 'data': 'at hand' if task else 'missing', 'texts to encode': 0, 'stored': 0, 'tokens': '', 'note': '', 'to generate': 0}
             try:
                 if refused: raise refused
-                # a retriever encodes a corpus once, whatever is joined to the query
-                counted.add((name, text)); shared = _plain(text) != text and (name, _plain(text)) in counted
+                # a retriever encodes a corpus once, whatever is joined to the query, and retrievers share what a language model wrote
+                plain, expansion = _parts_of(text)
+                shared, written = plain != text and (name, plain) in counted, (name, expansion) in counted
+                counted |= {(name, text), (name, expansion)}
                 if task:
                     p = pending(text, task, dtype, home_folder)
-                    if shared: q = pending(_plain(text), task, dtype, home_folder); p |= {k: p[k] - q[k] for k in ('to_encode', 'stored', 'words')}
+                    if shared: q = pending(plain, task, dtype, home_folder); p |= {k: p[k] - q[k] for k in ('to_encode', 'stored', 'words')}
                     row |= {'to generate': p.get('to_generate', 0), 'texts to encode': p['to_encode'], 'stored': p['stored'], 'tokens': f'≈{int(p["words"] * (1 if task.language == "zh" else 1.35)):,}' if p['to_encode'] else '0'}
-                else: row |= _from_registry(name, text, shared); row['note'] = missing.fix or missing.what
+                else: row |= _from_registry(name, text, shared, limit); row['note'] = missing.fix or missing.what
+                if written: row['to generate'] = 0
             except MedirError as e: row['note'] = f'cannot run: {e.what}'
             rows.append(row)
     return pd.DataFrame(rows)
 
-def _plain(text:str)->str:
-    "The retriever of an expression, without expansion and reranker."
+def _parts_of(text:str)->tuple[str, tuple]:
+    "The retriever of an expression alone, and what decides the text that its language model writes."
     from dataclasses import replace
     from medir_nb.systems import parse
-    return str(replace(parse(text), expansion=None, reranker=None))
+    system = parse(text)
+    method, llm, settings = system.expansion or ('', '', ())
+    joining = {'fusion', 'repeat', 'hypothetical', 'strict'}
+    return str(replace(system, expansion=None, reranker=None)), (method, llm, *((k, v) for k, v in settings if k not in joining))
 
-def _from_registry(name:str, text:str, shared:bool)->dict:
+def _from_registry(name:str, text:str, shared:bool, limit:int|None=None)->dict:
     "Counts of a task that is not at hand; `shared` where its corpus was counted for another row."
     from medir_nb.generator import expansion_settings
     from medir_nb.systems import parse
@@ -307,7 +313,7 @@ def _from_registry(name:str, text:str, shared:bool)->dict:
     expanded = size('queries') * expansion_settings(*system.expansion[::2])['n'] if system.expansion else 0
     generate = {'to generate': expanded} if expanded and '@' not in system.expansion[1] and not system.expansion[1].startswith('file:') else {}
     if system.name == 'bm25': return {'texts to encode': 0, 'tokens': '0', **generate}
-    texts = expanded if shared else 2 * size('pairs') or size('documents') + size('queries') + expanded
+    texts = expanded if shared else 2 * size('pairs') or min(size('documents'), limit or size('documents')) + size('queries') + expanded
     length = row.get('mean_document_length')
     per = {'characters': 0.25 if row.get('language') == 'en' else 0.7, 'words': 1.35, 'tokens': 1.0}.get(row.get('length_unit'))
     return {**generate, 'texts to encode': f'≈{texts:,}', 'tokens': f'≈{int(texts * length * per):,}' if per and isinstance(length, (int, float)) and texts else 'unknown'}
