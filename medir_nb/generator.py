@@ -683,7 +683,7 @@ def dense_queries(encoder, task, expanded:Expanded, instruction:str='')->tuple[n
     reader = encoder
     if side == 'plain':
         # the same weights and store; only the template is bare
-        reader = copy.copy(encoder); reader.spec = replace(encoder.spec, query_template='{text}')
+        reader = copy.copy(encoder); reader.spec = replace(encoder.spec, query_template='{json}' if '{json}' in encoder.spec.query_template else '{text}')
     texts = encode_corpus(reader, as_queries([f'{q}#{i}' for i, (q, _) in enumerate(flat)], [t for _, t in flat]), 'document' if side == 'document' else 'query', instruction if side == 'query' else '')
     q, h, at, out = queries.chunk(), texts.chunk(), 0, []
     for i, ts in enumerate(expanded.texts): out.append(fuse_dense(q[i], h[at:at + len(ts)], rule)); at += len(ts)
