@@ -607,15 +607,19 @@ def overlap_oracle(task:Task, k:int=100, seed:int=0, documents:int=1000, queries
     terms, (asked, pool) = _annotated()[0], _split_findings(seed, documents, queries)
     if unknown := [i for ids, known in ((task.queries.ids, asked), (task.corpus.ids, pool)) for i in ids if i not in known]:
         raise MedirError(f'{unknown[0]!r} is not of hpo-overlap', task.name, 'the oracle reads the ontology ids of that task alone')
-    above = {d: _ancestors(terms, pool[d]) for d in task.corpus.ids}
-    seen = collections.Counter(t for a in above.values() for t in a)
+    from scipy.sparse import csr_matrix
+    every = {t: i for i, t in enumerate(terms)}
+    def matrix(ids, found):
+        above = [[every[t] for t in _ancestors(terms, found[i])] for i in ids]
+        return csr_matrix((np.ones(sum(map(len, above))), np.concatenate(above), np.cumsum([0, *map(len, above)])), (len(ids), len(terms)))
+    q, d = matrix(task.queries.ids, asked), matrix(task.corpus.ids, pool)
     # a term of a query that no document has is as informative as one document's
-    weight = collections.defaultdict(lambda: math.log(len(above)), {t: math.log(len(above) / n) for t, n in seen.items()})
-    rows = []
-    for q in task.queries.ids:
-        mine = _ancestors(terms, asked[q])
-        score = {d: sum(weight[t] for t in mine & a) / sum(weight[t] for t in mine | a) for d, a in above.items()}
-        rows += [(q, d, s) for d, s in sorted(score.items(), key=lambda x: (x[1], x[0]), reverse=True)[:k]]
+    weight = np.log(len(task.corpus) / np.maximum(1, np.asarray(d.sum(0)).ravel()))
+    shared = (q.multiply(weight) @ d.T).toarray()
+    score = shared / ((q @ weight)[:, None] + (d @ weight)[None] - shared)
+    order = np.argsort(task.corpus.ids.astype(str), kind='stable')[::-1]          # equal scores: by descending id
+    best = order[np.argsort(-score[:, order], axis=1, kind='stable')[:, :k]]
+    rows = [(task.queries.ids[i], task.corpus.ids[j], score[i, j]) for i in range(len(best)) for j in best[i]]
     return pd.DataFrame(rows, columns=['query_id', 'doc_id', 'score'])
 
 # %% ../nbs/01_data.ipynb #53348bec
