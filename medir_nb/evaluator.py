@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['PAIR_MEASURES', 'parse_measure', 'measure_label', 'per_query', 'judged_at_10', 'interval', 'paired_p', 'holm',
            'Scores', 'correlation', 'evaluate', 'score_run', 'scores_table', 'Comparison', 'compare', 'compare_all',
-           'evaluate_grid', 'gains', 'macro_average', 'similarity_pairs', 'separation', 'documents_per_second',
-           'latency_ms']
+           'case_view', 'evaluate_grid', 'gains', 'macro_average', 'similarity_pairs', 'separation',
+           'documents_per_second', 'latency_ms']
 
 # %% ../nbs/10_evaluator.ipynb #e4e8d5a0
 import itertools, re, time
@@ -15,6 +15,7 @@ import numpy as np, pandas as pd
 from .core import MedirError, nearest, note, progress
 from .data import Task, load_task
 from .encoder import encode_corpus, object_name
+from .generator import expand
 from .search import RUN_COLUMNS, sort_run, unit
 from .systems import encoder_of, parse, row_label, score_pairs, search
 
@@ -198,6 +199,20 @@ def compare_all(scores:list[Scores], measure:str|None=None)->pd.DataFrame:
     if not found: return pd.DataFrame(columns=['a', 'b', 'measure', 'difference', 'low', 'high', 'p', 'p_holm', 'wins', 'losses'])
     adjusted = holm([c.p for c in found])
     return pd.DataFrame([{'a': c.a, 'b': c.b, 'measure': c.measure, 'difference': c.difference, 'low': c.low, 'high': c.high, 'p': c.p, 'p_holm': p, 'wins': c.wins, 'losses': c.losses} for c, p in zip(found, adjusted)])
+
+# %% ../nbs/10_evaluator.ipynb #23ca49fb
+def case_view(scores:list[Scores], n:int=3, measure:str|None=None)->pd.DataFrame:
+    "`query, relevant document, system, rank, written` for the `n` queries that changed most between the first and the last of `scores`; rank None: not found."
+    task = scores[0].task
+    changed = compare(scores[0], scores[-1], measure, show=n).changed.query_id
+    texts = {s.system: expand(task, e, 'sparse' if p.name == 'bm25' else 'dense').texts for s in scores if (e := getattr(p := parse(s.system), 'expansion', None))}
+    rows = []
+    for q in changed:
+        relevant = task.qrels[(task.qrels.query_id == q) & (task.qrels.relevance > 0)].sort_values('relevance', ascending=False, kind='stable').doc_id
+        for s in scores:
+            found = np.flatnonzero(sort_run(s.run[s.run.query_id == q]).doc_id.isin(relevant))
+            rows.append({'query': task.queries.text(q), 'relevant document': task.corpus.text(relevant.iloc[0]), 'system': s.label, 'rank': int(found[0]) + 1 if len(found) else None, 'written': ' ⏎ '.join(texts[s.system][task.queries._position[q]]) if s.system in texts else ''})
+    return pd.DataFrame(rows, columns=['query', 'relevant document', 'system', 'rank', 'written']).astype({'rank': 'Int64'})
 
 # %% ../nbs/10_evaluator.ipynb #cdde8076
 def evaluate_grid(tasks, systems, limit:int|None=None, **options)->tuple[list[Scores], dict]:

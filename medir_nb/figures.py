@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['BLUE', 'ORANGE', 'GREEN', 'GREY', 'INK', 'Saved', 'save_figure', 'parse_size', 'size_data', 'size_figure',
-           'similarity_figure', 'scores_figure', 'gain_figure']
+           'similarity_figure', 'scores_figure', 'gain_figure', 'training_figure']
 
 # %% ../nbs/12_figures.ipynb #597c83ad
 import functools, math, re
@@ -262,4 +262,27 @@ def gain_figure(csv):
     figure.subplots_adjust(left=(widest + 22) / (9 * figure.dpi))
     figure.text(.015, 1 - .22 / height, 'Gain over the query alone', fontsize=12, fontweight='bold', va='center')
     figure.text(.985, 1 - .22 / height, 'grey: the 95 % interval holds zero', fontsize=9, va='center', ha='right')
+    return figure
+
+# %% ../nbs/12_figures.ipynb #bd7ce8ff
+@_styled
+def training_figure(data):
+    "Loss against steps, a panel a run; `data` is a file or frame with step, loss, and run where there are several."
+    frame = data if isinstance(data, pd.DataFrame) else _read(data, ['step', 'loss'])
+    frame = (frame if 'run' in frame else frame.assign(run=''))[lambda f: f.loss.notna()]
+    runs = list(dict.fromkeys(frame.run)) or ['']
+    columns = min(4, len(runs)); rows = math.ceil(len(runs) / columns)
+    height = .35 + 2.3 * rows
+    figure = _figure(2.3 * columns + .7, height)
+    figure.subplots_adjust(left=.62 / (2.3 * columns + .7), right=.985, top=1 - .38 / height, bottom=.5 / height, hspace=.55, wspace=.32)
+    grid = figure.subplots(rows, columns, squeeze=False).ravel()
+    for axes in grid[len(runs):]: axes.set_visible(False)
+    for axes, run in zip(grid, runs):
+        part = frame[frame.run == run]
+        axes.plot(part.step, part.loss, color=BLUE, lw=1.5, marker='o' if len(part) <= 12 else None, ms=4)
+        if len(part): axes.annotate(f'{part.loss.iloc[-1]:.3g}', (part.step.iloc[-1], part.loss.iloc[-1]), (0, 6), textcoords='offset points', ha='right', fontsize=9)
+        axes.set_title(_wrap(run, 26), fontsize=10, fontweight='bold', loc='left'); axes.margins(y=.18)
+        axes.locator_params(axis='x', nbins=4, integer=True); axes.locator_params(axis='y', nbins=4)
+    for axes in grid[max(0, len(runs) - columns):len(runs)]: axes.set_xlabel('step')
+    for axes in grid[::columns]: axes.set_ylabel('loss')
     return figure

@@ -266,3 +266,12 @@ def test_gains_of_one_measure_do_not_reach_another():
         together = per_query(qrels, run, order)
         for m in order: assert together[together.measure == m].value.tolist()[:2] == alone[m]
     assert np.isclose(alone[strict][0], 1 / np.log2(3)) and alone['nDCG@10'][0] > alone[strict][0] and qrels.relevance.tolist() == [2, 1, 2]
+
+def test_cases_show_what_changed_and_what_was_written(beir, home):
+    from medir_nb.evaluator import case_view
+    write_lines(home.parent/'texts.jsonl', [{'id': q, 'rewrite': t} for q, t in [('q1', 'metoprolol after myocardial infarction'), ('q2', 'appendicitis'), ('q3', 'levothyroxine hormone'), ('q4', 'x')]])
+    plain, more = (evaluate(str(beir), s, ['nDCG@10']) for s in ('bm25', f'bm25+hyde(file:{home.parent}/texts.jsonl)'))
+    found = case_view([plain, more], 2)
+    assert len(found) == 4 and found.written[0] == '' and found.written[1] and found.system.tolist() == [plain.label, more.label] * 2
+    lost = found[found['query'] == 'first treatment of type 2 diabetes']
+    assert lost['rank'].tolist()[0] == 1 and lost['rank'].isna().tolist() == [False, True] and lost['relevant document'].iloc[0].startswith('Metformin')

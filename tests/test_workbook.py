@@ -7,6 +7,7 @@ from medir_nb import core, workbook
 from medir_nb.core import MedirError, find_root
 from medir_nb.workbook import batches, find_notebook, notebooks, output_folder, parse_options, plan, read_batch, receipt_key, receipts, resolve, run_batch, run_notebook, schema, valid_receipt
 
+REAL = find_root(Path(__file__).parent)
 PARAMETERS = "tasks: list[str] = ['hpo-lay']\nn: int = 1\nlr: float = 1e-05\nmode: Literal['a', 'b'] = 'a'\nnote: str|None = None"
 # each run leaves a line in its counter, so a test sees what really ran
 COUNT = 'import os, time\nfrom pathlib import Path\nwith open(Path(os.environ["MEDIR_ROOT"])/"counter", "a") as f: f.write(f"{n}\\n")'
@@ -246,13 +247,25 @@ def test_a_plan_of_a_batch(root, medir, no_network):
     assert medir('plan', 'all').out.count('would run') == 2
     assert medir('plan', root/'params'/'batches'/'all.yaml').out.count('would run') == 2
 
+@pytest.mark.parametrize('preset, wanted', [
+    ('demo', {'2 queries': (40, 0), '3 candidates': (120, 0), '3 selection': (0, 160), '4 train generator': (0, 40), '5 hypothetical documents': (40, 0), '5 hard negatives': (0, 80), '5 train retriever, three times': (0, 30 * 8 * 6 * 3)}),
+    ('paper', {'2 queries': (10_000, 0), '3 candidates': (50_000, 0), '3 selection': (0, 60_000), '4 train generator': (0, 10_000), '5 hypothetical documents': (10_000, 0), '5 hard negatives': (0, 20_000), '5 train retriever, three times': (0, 330_000)})])
+def test_a_plan_of_the_self_learning_loop(preset, wanted, monkeypatch, medir):
+    # 10,000 documents, five candidates, one epoch: the paper's numbers
+    monkeypatch.setenv('MEDIR_ROOT', str(REAL)); monkeypatch.delenv('MEDIR_DATA', raising=False)
+    ran = medir('plan', 'automir_slhyde', '--preset', preset)
+    assert ran.code == 0, ran.err
+    rows = {c[1].strip(): [x.strip() for x in c[2:]] for c in (l.split('|') for l in ran.out.splitlines() if l.startswith('| ')) if c[1].strip()[:1].isdigit()}
+    assert {k: tuple(int(x) for x in v[3:5]) for k, v in rows.items() if k[0] != '1'} == wanted
+    sign = '≈' if preset == 'demo' else '≤'
+    assert all(v[5].startswith(sign) for k, v in rows.items() if k[0] != '1') and rows['1 documents'][2] == ('at hand' if preset == 'demo' else 'missing')
+
 def test_status_of_an_empty_home(home, medir):
     ran = medir('status')
     assert ran.code == 0 and 'no runs yet' in ran.out and str(home) in ran.out
 
 # ---------------------------------------------------------------- the real notebooks
 
-REAL = find_root(Path(__file__).parent)
 PRESETS = sorted(p for p in (REAL/'params').glob('*/*.yaml') if p.parent.name != 'batches') if REAL else []
 
 def real_notebook(name):
@@ -264,7 +277,8 @@ def test_a_preset_fits_its_notebook(file, monkeypatch):
     notebook = real_notebook(file.parent.name)
     assert notebook, f'{file} has no notebook'
     parameters = resolve(notebook, file.stem)
-    assert file.stem in {'smoke', 'demo', 'mini', 'paper'}
+    # a preset beyond the four is one that the notebook tells of
+    assert file.stem in {'smoke', 'demo', 'mini', 'paper'} or f'--preset {file.stem}' in notebook.read_text(encoding='utf-8')
     if file.stem == 'smoke': assert parameters == resolve(notebook)
     given = yaml.safe_load(file.read_text(encoding='utf-8')) or {}
     for task in parameters.get('tasks', []): assert task in core.registry('tasks') or '/' in task or ':' in task, task
