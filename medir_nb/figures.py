@@ -255,7 +255,7 @@ def gain_figure(csv):
         for (r, c), cell in part.iterrows():
             unsure = cell.low <= 0 <= cell.high
             axes.text(columns.index(c), rows.index(r), f'{cell.difference:+.3f}'.replace('-', '−'), ha='center', va='center', fontsize=9, color=GREY if unsure else 'white' if abs(cell.difference) > .7 * top else INK)
-        axes.set_title(_wrap(str(panel), 92 // across), fontsize=10, fontweight='bold', loc='left')
+        axes.set_title(_wrap(str(panel), 68 // across), fontsize=10, fontweight='bold', loc='left')
         axes.set_xticks(range(len(columns)), columns); axes.set_yticks(range(len(rows)), rows); axes.tick_params(length=0); axes.grid(visible=False)
         for side in axes.spines.values(): side.set_visible(False)
     widest = max(t.get_window_extent(figure.canvas.get_renderer()).width for t in grid[0].get_yticklabels())

@@ -11,7 +11,7 @@ import re, time
 from collections import namedtuple
 from dataclasses import dataclass, replace
 import numpy as np, pandas as pd
-from .core import MedirError, nearest, registry
+from .core import MedirError, checkpoint_names, nearest, registry
 from .data import Queries, Task
 from .encoder import Encoder, array_vectors, corpus_keys, encode_corpus, encoder_names, encoder_spec, missing_texts, object_name
 from .generator import dense_queries, expand, normal_expansion, pending_generations, sparse_queries
@@ -135,7 +135,7 @@ def encoder_spec_or_hint(name:str):
     "The spec of `name`; an unknown one is answered with the nearest system."
     try: return encoder_spec(name)
     except MedirError as e:
-        if e.what.startswith('unknown model'): raise MedirError(f'unknown system {name!r}', None, nearest(name, ['bm25', 'rrf', *encoder_names()])) from None
+        if e.what.startswith('unknown model'): raise MedirError(f'unknown system {name!r}', None, nearest(name, ['bm25', 'rrf', *encoder_names(), *checkpoint_names()])) from None
         raise
 
 def parse(expression, runnable:bool=True)->System|Fusion:
