@@ -15,7 +15,7 @@ from collections import Counter, namedtuple
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 import numpy as np
-from .core import MedirError, Server, checkpoint_folder, checkpoint_names, checkpoint_record, concurrently, file_fingerprint, fingerprint, home, lock, nearest, note, progress, redact, registry, share_left, slug
+from .core import MedirError, Server, checkpoint_folder, checkpoint_names, checkpoint_record, concurrently, fingerprint, home, lock, nearest, note, progress, redact, registry, share_left, slug
 from .data import Queries, _hub_rows, _json_lines, cjk_share, task_folder
 from .encoder import Encoder, _converted_gguf, _hub_folder, _quiet, encode_corpus, folder_fingerprint
 from .search import BM25, BM25_DEFAULTS, BM25_PRESETS

@@ -151,7 +151,7 @@ def model_needs(name:str)->str:
     if row is None: return 'a registry row for this system'
     if row.get('kind') == 'published-only': return row.get('why', 'its weights were never released')
     if row.get('base_url'): return f'{row["hub"]} at {row["base_url"]} and its key in ${row["key_variable"]}'
-    if row.get('checkpoint'): return f'{row["label"]}, which {row["trained_by"]} trains'
+    if row.get('checkpoint'): return f'{row["label"]} ({row["trained_by"]})'
     weights = f'{row["hub"]} ({row.get("size", "size unknown")})' + (f' with {row["adapter"]["hub"]}' if row.get('adapter') else '')
     unknown = [f for f in ('revision', 'pooling', 'max_document_tokens', 'query_template') if row.get(f) in (None, 'unknown')]
     if row.get('load') == 'remote': weights += f' in another environment: {row.get("needs", "unknown")}'
@@ -413,7 +413,7 @@ def _llm_needs(name:str)->str:
     row = registry('llms').get(model, {})
     if source: return f'the {source}\' text of {row.get("label", model)}'
     if row.get('hub') != 'unknown': return f'text of {row.get("hub", name)}'
-    return f'text of {row["label"]}, which ' + (f'{row["trained_by"]} trains' if row.get('trained_by') else 'was not released')
+    return f'text of {row["label"]} ({row.get("trained_by", "not released")})'
 
 def _row_needs(row:_Row)->str:
     "What running a printed row needs, its data aside."

@@ -10,7 +10,7 @@ __all__ = ['TASKS', 'Pair', 'Settings', 'ContrastiveSettings', 'Lora', 'SFTSetti
 # %% ../nbs/09_trainer.ipynb #15500926
 import contextlib, io, json, math, os, random, re, shutil, sys, time
 from collections import Counter, namedtuple
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 import numpy as np, pydantic

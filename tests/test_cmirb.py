@@ -45,12 +45,6 @@ def test_a_tuned_retriever_reads_as_its_base(tuned, base):
     assert all(rows[tuned][f] == rows[base][f] for f in 'pooling normalize similarity max_query_tokens max_document_tokens query_template document_template dtype load architecture'.split())
     assert rows[tuned]['checkpoint'] == tuned and rows[tuned]['trained_by'].startswith('medir run automir') and not rows[tuned]['published_as']
 
-def test_the_slip_of_the_released_code_is_a_setting(own_registry):
-    own_registry(models={'me5-large-slhyde': {**{k: v for k, v in registry('models')['me5-large-slhyde'].items() if k != 'checkpoint'}, 'hub': '/weights', 'revision': 'own'}})
-    slip = 'me5-large-slhyde(document_template={text},pooling=cls)+hyde(qwen2-7b-slhyde)'
-    spec = Encoder('me5-large-slhyde').spec
-    assert str(parse(slip)) == slip and spec.pooling == 'mean' and spec.document_template == 'passage: {text}'
-
 # ---------------------------------------------------------------- the ledger
 
 def test_groups_are_the_families_of_the_registry():

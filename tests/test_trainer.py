@@ -1,18 +1,16 @@
 """Losses and trainings with tiny random models: what is fed, what is left out, what is saved, and what happens when something breaks."""
-import contextlib, json, os, shutil, signal, socket, subprocess, sys, time
-from collections import Counter
+import json, os, shutil, signal, socket, subprocess, sys, time
 from dataclasses import replace
 from pathlib import Path
 import numpy as np, pytest
-from conftest import write_beir, write_lines
+from conftest import write_lines
 from test_models import FAMILIES, SENTENCES, close, make_model, make_tokenizer
 from medir_nb import core, trainer as t
 from medir_nb.core import MedirError, checkpoint_record, file_fingerprint
-from medir_nb.data import load_task
 from medir_nb.encoder import Encoder, encoder_spec, folder_spec, load_sentence_transformer
 from medir_nb.generator import LLM, Request, Sampling, _rendered, fill, llm_spec, wording
 from medir_nb.losses import InfoNCE, false_negatives, info_nce
-from medir_nb.trainer import Pairs, PairBatches, Trained, Watch, sft_examples, train, train_encoder, train_generator, training_config, watch
+from medir_nb.trainer import Pairs, PairBatches, Watch, sft_examples, train, train_encoder, train_generator, training_config, watch
 
 WORDS = 'statins metformin insulin asthma vaccine migraine anaemia fracture appendix thyroid heart liver'.split()
 PAIRS = [{'query': f'what is {w}', 'pos': [f'{w} is given once a day in type {i} diabetes'], 'neg': [f'{w} is not the first drug', f'the risk of {w} attacks'], **({'rewrite_query': f'{w} reduces glucose'} if i % 2 else {})} for i, w in enumerate(WORDS)]
@@ -358,11 +356,9 @@ def test_an_encoder_is_its_weights(rows, pairs):
 
 def test_a_row_may_stand_for_weights_that_a_training_makes(folders, own_registry, pairs, answers, medir, beir):
     own_registry(models={'tiny-cls': dict(ROWS['tiny-cls'], hub=folders['tiny-cls']), 'bge-sl': {'kind': 'encoder', 'label': 'BGE SL-HyDE', 'checkpoint': 'bge-sl', 'trained_by': 'medir run automir_slhyde --preset paper'}},
-        llms={'qwen-sl': {'checkpoint': 'qwen-sl-1', 'trained_by': 'medir run automir_slhyde --preset paper', 'label': 'Qwen SL', 'published_as': ['q']}})
+        llms={'qwen-sl': dict(hub='unknown', revision='unknown', checkpoint='qwen-sl-1', trained_by='medir run automir_slhyde --preset paper', label='Qwen SL', backend='transformers', context=256, languages=['en'], sampling={'max_tokens': 4}, licence='MIT', published_as=['q'], tried='x')})
     for message in (medir('evaluate', beir, '--system', 'bge-sl').err, medir('evaluate', beir, '--system', 'bm25+hyde(qwen-sl)').err): assert 'train it: medir run automir_slhyde --preset paper' in message and 'never released' in message
     assert medir('models').code == 0 and 'none were trained here' in medir('models').out
-    from medir_nb.generator import llms_table
-    assert 'checkpoint qwen-sl-1' in llms_table().hub.tolist()
     train_encoder(small(pairs, 'bge-sl'), max_steps=1)
     assert encoder_spec('bge-sl').label == 'BGE SL-HyDE' and medir('evaluate', beir, '--system', 'bge-sl').code == 0
     train_generator(small_sft(answers, 'qwen-sl-1', model=folders['tiny-chat']), max_steps=1)

@@ -1,5 +1,5 @@
 """A training that has to help: MiniLM on pairs mined from HPO, three seeds. About four minutes a training on one core; the whole collection (16,449 definitions) is encoded in bf16, for all systems alike."""
-import numpy as np, pandas as pd, pytest
+import pandas as pd, pytest
 from conftest import write_lines
 from medir_nb.core import to_markdown
 from medir_nb.data import _hpo_file, load_task, read_obo
