@@ -5,10 +5,11 @@
 # %% auto #0
 __all__ = ['MedirError', 'nearest', 'canonical', 'fingerprint', 'file_fingerprint', 'atomic_path', 'write_json', 'home', 'slug',
            'find_root', 'offline', 'lock', 'registry', 'progress', 'note', 'seed_everything', 'is_secret', 'redact',
-           'versions', 'machine', 'to_markdown']
+           'Transient', 'Server', 'share_left', 'concurrently', 'versions', 'machine', 'to_markdown']
 
 # %% ../nbs/00_core.ipynb #f2182b2f
-import contextlib, difflib, functools, hashlib, importlib.metadata, importlib.resources, json, os, platform, re, subprocess, sys, tempfile
+import contextlib, difflib, functools, hashlib, importlib.metadata, importlib.resources, json, os, platform, re, subprocess, sys, tempfile, threading, time
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from pathlib import Path
 
 # %% ../nbs/00_core.ipynb #a7d96d02
@@ -142,6 +143,69 @@ def redact(text:str)->str:
         if len(value) >= 8 and is_secret(name):
             for spelling in _spellings(value): text = text.replace(spelling, f'<{name}>')
     return text
+
+# %% ../nbs/00_core.ipynb #03e966ad
+class Transient(Exception):
+    "A failure that may pass; `after`: the seconds that a server asks for."
+    def __init__(self, why:str, after:float=0): super().__init__(why); self.after = after
+
+def _retry_after(headers)->float:
+    try: return float(headers.get('retry-after', 0))
+    except ValueError: pass
+    from email.utils import parsedate_to_datetime
+    try: return max(0.0, parsedate_to_datetime(headers['retry-after']).timestamp() - time.time())
+    except (ValueError, TypeError): return 0.0
+
+class Server:
+    "A server that takes JSON at `url`; `vendor` is the address that the key in `key_variable` belongs to, any other server gets that in `own_variable`."
+    def __init__(self, where:str, url:str, vendor:str='', key_variable:str='', own_variable:str='', timeout:float=300, attempts:int=6, pause:float=1.0, longest_pause:float=60.0):
+        self.where, self.url, self.timeout, self.attempts, self.pause, self.longest_pause = where, url.rstrip('/'), timeout, attempts, pause, longest_pause
+        at_vendor = self.url == vendor.rstrip('/')
+        self.key_variable, self.retries, self._lock = key_variable if at_vendor else own_variable, 0, threading.Lock()
+        if at_vendor and not os.environ.get(self.key_variable): raise MedirError(f'the key of {self.url} is not set', where, f'set ${self.key_variable}')
+    def _once(self, client, path:str, body:dict, read):
+        "One attempt: what `read` makes of the JSON answer and '', or None and the complaint that the text is too long."
+        import httpx
+        key = os.environ.get(self.key_variable)
+        try: reply = client.post(f'{self.url}/{path}', json=body, headers={'Authorization': f'Bearer {key}'} if key else {}, timeout=self.timeout)
+        except httpx.TimeoutException: raise Transient(f'no answer within {self.timeout:g} s') from None
+        except httpx.TransportError as e: raise Transient(f'the connection failed or was cut off ({type(e).__name__})') from None
+        if reply.status_code in (408, 409, 425, 429) or reply.status_code >= 500: raise Transient(f'the server answered {reply.status_code}', _retry_after(reply.headers))
+        if reply.status_code == 413 or reply.status_code == 400 and re.search('context|too long|max(imum| allowed).{0,40}(length|tokens)', reply.text, re.I): return None, reply.text
+        if reply.status_code >= 400: raise MedirError(redact(f'the server answered {reply.status_code}: {reply.text[:200]}'), self.where, 'check key and address' if reply.status_code in (401, 403, 404) else 'check the request')
+        try: return read(reply.json()), ''
+        except (ValueError, KeyError, IndexError, TypeError, AttributeError): raise Transient('the answer is broken JSON or lacks what was asked for') from None
+    def ask(self, client, path:str, body:dict, read, about:str='', around=contextlib.nullcontext):
+        "As `_once`, tried again as long as that may help; `about` names the request in an error, `around` is entered for each attempt."
+        import tenacity
+        grow = tenacity.wait_random_exponential(multiplier=self.pause, max=self.longest_pause)
+        def wait(state):
+            with self._lock: self.retries += 1
+            asked = getattr(state.outcome.exception(), 'after', 0)
+            return asked or grow(state)
+        try:
+            for attempt in tenacity.Retrying(stop=tenacity.stop_after_attempt(self.attempts), wait=wait, retry=tenacity.retry_if_exception_type(Transient), reraise=True):
+                with attempt, around(): return self._once(client, path, body, read)
+        except Transient as e: raise MedirError(f'{e} after {self.attempts} attempts{about}', self.where, 'see whether the server is up and run again: what it answered is kept') from None
+
+def share_left(complaint:str, characters:int, answer:int=0)->float:
+    "The share of a text of so many `characters` to offer again after a server's `complaint` that it is too long; `answer` tokens are kept free."
+    plain = complaint.replace(',', '')
+    limit, most = re.search(r'(?:context|maximum)\D{0,60}(\d+)', plain), max(map(int, re.findall(r'\d+', plain)), default=0)
+    if not limit or int(limit[1]) >= most: return 0.8
+    # vLLM stops counting just above its limit ("at least 513"), so nothing longer than six characters a token is offered again
+    return min(0.8, max(0.05, 0.95 * (int(limit[1]) - answer) / most), 6 * int(limit[1]) / max(1, characters))
+
+def concurrently(call, items:list, workers:int=8)->tuple[list, BaseException|None]:
+    "`(position, call(item))` of what succeeded, and the first failure (else None), after which nothing more is started."
+    done, failed = [], None
+    with ThreadPoolExecutor(workers) as pool:
+        running = [(i, pool.submit(call, item)) for i, item in enumerate(items)]
+        for i, job in running:
+            try: done.append((i, job.result()))
+            except CancelledError: pass
+            except BaseException as e: failed = failed or e; [j.cancel() for _, j in running]
+    return done, failed
 
 # %% ../nbs/00_core.ipynb #215870da
 _STACK = '''medir_nb torch transformers tokenizers sentence-transformers peft faiss-cpu faiss-gpu vllm bm25s PyStemmer jieba ir_measures pytrec_eval-terrier

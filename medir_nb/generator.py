@@ -10,13 +10,12 @@ __all__ = ['Generation', 'BACKENDS', 'FAULTS', 'Sampling', 'LLMSpec', 'llm_spec'
            'fuse_sparse', 'fuse_dense', 'as_queries', 'sparse_queries', 'dense_queries']
 
 # %% ../nbs/04_generator.ipynb #7c50deba
-import contextlib, copy, functools, importlib.resources, json, os, re, threading, time
+import contextlib, copy, functools, importlib.resources, json, os, re, threading
 from collections import Counter, namedtuple
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 import numpy as np
-from .core import MedirError, file_fingerprint, fingerprint, home, lock, nearest, note, progress, redact, registry, slug
+from .core import MedirError, Server, concurrently, file_fingerprint, fingerprint, home, lock, nearest, note, progress, redact, registry, share_left, slug
 from .data import Queries, _hub_rows, _json_lines, cjk_share, task_folder
 from .encoder import _converted_gguf, _hub_folder, _quiet, encode_corpus
 from .search import BM25, BM25_DEFAULTS, BM25_PRESETS
@@ -293,19 +292,14 @@ class VLLMBackend:
             yield [(i, Generation(o.outputs[0].text, o.outputs[0].finish_reason or 'stop', len(fitted[i][0]), len(o.outputs[0].token_ids), fitted[i][2])) for i, o in zip(part, out)]
 
 # %% ../nbs/04_generator.ipynb #f26b17aa
-class _Transient(Exception):
-    def __init__(self, why:str, after:float=0): super().__init__(why); self.after = after
-
 class OpenAIBackend:
     "A server with `/chat/completions`; `budget` is the most tokens (prompts and answers) that may be spent."
-    def __init__(self, spec:LLMSpec, home_folder=None, base_url:str='', key_variable:str='', served_as:str='', concurrency:int=8, timeout:float=300, attempts:int=6, pause:float=1.0, longest_pause:float=60.0, budget:int|None=None, extra:dict|None=None):
-        self.spec, self.url = spec, (base_url or os.environ.get('MEDIR_LLM_URL') or spec.base_url).rstrip('/')
-        if not self.url: raise MedirError('no address of a server is known', f'llm {spec.name}', 'set $MEDIR_LLM_URL, like http://localhost:8000/v1')
-        # the key of a vendor goes to this vendor alone
-        self.key_variable = key_variable or (spec.key_variable if self.url == spec.base_url.rstrip('/') else 'MEDIR_LLM_KEY')
-        if not os.environ.get(self.key_variable) and self.url == spec.base_url.rstrip('/'): raise MedirError(f'the key of {self.url} is not set', f'llm {spec.name}', f'set ${self.key_variable}')
-        self.served_as, self.concurrency, self.timeout, self.attempts, self.pause, self.longest_pause, self.budget, self.extra = served_as or spec.hub, concurrency, timeout, attempts, pause, longest_pause, budget, extra or {}
-        self.spent, self.reserved, self.retries, self._lock = 0, 0, 0, threading.Lock()
+    def __init__(self, spec:LLMSpec, home_folder=None, base_url:str='', key_variable:str='', served_as:str='', concurrency:int=8, budget:int|None=None, extra:dict|None=None, **patience):
+        where, url = f'llm {spec.name}', base_url or os.environ.get('MEDIR_LLM_URL') or spec.base_url
+        if not url: raise MedirError('no address of a server is known', where, 'set $MEDIR_LLM_URL, like http://localhost:8000/v1')
+        self.spec, self.server = spec, Server(where, url, spec.base_url, key_variable or spec.key_variable, key_variable or 'MEDIR_LLM_KEY', **patience)
+        self.served_as, self.concurrency, self.budget, self.extra = served_as or spec.hub, concurrency, budget, extra or {}
+        self.spent, self.reserved, self._lock = 0, 0, threading.Lock()
     def _body(self, r:Request)->dict:
         s = r.sampling
         body = {'model': self.served_as, 'messages': r.messages(), 'temperature': s.temperature, 'top_p': s.top_p, 'max_tokens': s.max_tokens, 'seed': s.seed + r.index,
@@ -324,67 +318,32 @@ class OpenAIBackend:
         try: yield
         finally:
             with self._lock: self.reserved -= cost
-    def _once(self, client, r:Request)->tuple[Generation|None, str]:
-        "One attempt: a generation, or the server's complaint that the prompt is too long."
-        import httpx
-        key = os.environ.get(self.key_variable)
-        try: reply = client.post(f'{self.url}/chat/completions', json=self._body(r), headers={'Authorization': f'Bearer {key}'} if key else {})
-        except httpx.TimeoutException: raise _Transient(f'no answer within {self.timeout:g} s') from None
-        except httpx.TransportError as e: raise _Transient(f'the connection failed or was cut off ({type(e).__name__})') from None
-        if reply.status_code in (408, 409, 425, 429) or reply.status_code >= 500:
-            try: after = float(reply.headers.get('retry-after', 0))
-            except ValueError:
-                from email.utils import parsedate_to_datetime
-                try: after = max(0.0, parsedate_to_datetime(reply.headers['retry-after']).timestamp() - time.time())
-                except (ValueError, TypeError): after = 0
-            raise _Transient(f'the server answered {reply.status_code}', after)
-        if reply.status_code == 400 and re.search('context|too long|maximum.{0,20}(length|tokens)', reply.text, re.I): return None, reply.text
-        if reply.status_code >= 400: raise MedirError(redact(f'the server answered {reply.status_code}: {reply.text[:200]}'), f'llm {self.spec.name}', 'check key and address' if reply.status_code in (401, 403, 404) else 'check the request')
-        try:
-            body = reply.json(); choice, usage = body['choices'][0], body.get('usage') or {}
-            text, finish = choice['message'].get('content') or '', choice.get('finish_reason') or 'stop'
-            # a server that takes the thoughts out hands them over in a field of their own
-            thoughts = choice['message'].get('reasoning_content') or choice['message'].get('reasoning')
-            if thoughts and self.spec.answer.get('after') == '</think>': text = f'{thoughts}</think>{text}'
-            out = Generation(text, finish, int(usage.get('prompt_tokens') or 0), int(usage.get('completion_tokens') or 0), 0)
-        except (ValueError, KeyError, IndexError, TypeError, AttributeError): raise _Transient('the answer is broken JSON or lacks its text') from None
+    def _read(self, body:dict, r:Request)->Generation:
+        choice, usage = body['choices'][0], body.get('usage') or {}
+        text, finish = choice['message'].get('content') or '', choice.get('finish_reason') or 'stop'
+        # a server that takes the thoughts out hands them over in a field of their own
+        thoughts = choice['message'].get('reasoning_content') or choice['message'].get('reasoning')
+        if thoughts and self.spec.answer.get('after') == '</think>': text = f'{thoughts}</think>{text}'
+        out = Generation(text, finish, int(usage.get('prompt_tokens') or 0), int(usage.get('completion_tokens') or 0), 0)
         with self._lock: self.spent += out.prompt_tokens + out.tokens or r.sampling.max_tokens
-        return out, ''
+        return out
     def _ask(self, client, r:Request)->Generation:
-        import tenacity
-        grow = tenacity.wait_random_exponential(multiplier=self.pause, max=self.longest_pause)
-        def wait(state):
-            with self._lock: self.retries += 1
-            asked = getattr(state.outcome.exception(), 'after', 0)
-            return max(asked, 0.0 if asked else grow(state))
         original = r
         while True:
-            try:
-                for attempt in tenacity.Retrying(stop=tenacity.stop_after_attempt(self.attempts), wait=wait, retry=tenacity.retry_if_exception_type(_Transient), reraise=True):
-                    with attempt, self._reserve(r): out, complaint = self._once(client, r)
-            except _Transient as e: raise MedirError(f'{e} after {self.attempts} attempts{f" for query {r.id}" if r.id else ""}', f'llm {self.spec.name}', 'see whether the server is up and run again: what was generated is kept') from None
+            out, complaint = self.server.ask(client, 'chat/completions', self._body(r), lambda body: self._read(body, r), f' for query {r.id}' if r.id else '', lambda: self._reserve(r))
             if out: return out._replace(cut=len(original.prompt) - len(r.prompt))
-            # the server counts tokens, we don't: leave out the share by which it says the prompt is too long. vLLM stops
-            # counting just above its limit ("at least 513"), so nothing longer than six characters a token is offered again
-            plain, share, (start, stop) = complaint.replace(',', ''), 0.8, r.cut or (0, len(r.prompt))
-            limit, most = re.search(r'(?:context|maximum)\D{0,60}(\d+)', plain), max(map(int, re.findall(r'\d+', plain)), default=0)
-            if limit and int(limit[1]) < most: share = min(0.8, max(0.05, 0.95 * (int(limit[1]) - r.sampling.max_tokens) / most), 6 * int(limit[1]) / max(1, stop - start))
+            # the server counts tokens, we don't: leave out the share by which it says the prompt is too long
+            start, stop = r.cut or (0, len(r.prompt))
             if stop - start < 2: raise MedirError(redact(f'the prompt of {r.id or "a request"} does not fit into the server\'s context: {complaint[:160]}'), f'llm {self.spec.name}', 'lower max_tokens or shorten the wording')
-            r = r.shorter(int((stop - start) * share))
+            r = r.shorter(int((stop - start) * share_left(complaint, stop - start, r.sampling.max_tokens)))
     def stream(self, requests:list[Request]):
         "Batches of `(position, Generation)`; the first failure stops what has not started."
         import httpx
         size = 4 * self.concurrency
-        with httpx.Client(timeout=self.timeout, limits=httpx.Limits(max_connections=self.concurrency)) as client, ThreadPoolExecutor(self.concurrency) as pool:
+        with httpx.Client(limits=httpx.Limits(max_connections=self.concurrency)) as client:
             for at in range(0, len(requests), size):
-                part = range(at, min(at + size, len(requests)))
-                running, failed, done = [(i, pool.submit(self._ask, client, requests[i])) for i in part], None, []
-                for i, job in running:
-                    try: done.append((i, job.result()))
-                    except MedirError as e: failed = failed or e; [j.cancel() for _, j in running]
-                    except BaseException as e:
-                        if type(e).__name__ != 'CancelledError': raise
-                if done: yield done
+                done, failed = concurrently(lambda r: self._ask(client, r), requests[at:at + size], self.concurrency)
+                if done: yield [(at + i, g) for i, g in done]
                 if failed: raise failed
 
 # %% ../nbs/04_generator.ipynb #014af61e

@@ -40,21 +40,26 @@ def unit_value(cells:pd.DataFrame)->pd.Series:
 
 # %% ../nbs/11_ledger.ipynb #bb8c251e
 _RETRIEVAL = ('nfcorpus', 'scifact', 'scidocs', 'trec-covid')
+_CMIRB = {'Know.': 'medexam dubaike dxydisease', 'Consu.': 'medical cmedqa dxyconsult', 'News': 'covid', 'Post': 'iiyipost', 'Literature': 'cslcite cslrel'}
+_cmirb = lambda names: tuple(f'cmirb-{n}' for n in names.split())
 MEANS = {                                  # (paper, printed column) -> the tasks it averages
     ('bmretriever', 'Avg. Retr.'): _RETRIEVAL,
     ('bmretriever', 'Avg. All'): (*_RETRIEVAL, 'biosses'),
     ('mar', 'Avg(5 tasks)'): ('cmedqa-v1-reranking', 'cmedqa-v2-reranking', 'medteb-retrieval', 'medteb-rerank', 'medteb-sts'),
     ('mar', 'Avg(2 tasks)'): ('medteb-retrieval', 'medteb-rerank'),
-    ('automir', 'avg'): tuple(f'cmirb-{t}' for t in 'medexam dubaike dxydisease medical cmedqa dxyconsult covid iiyipost cslcite cslrel'.split()),
+    **{('automir', f'group:{g}'): _cmirb(names) for g, names in _CMIRB.items()},
+    ('automir', 'avg'): _cmirb(' '.join(_CMIRB.values())),
 }
 
 def recomputed_means(frame:pd.DataFrame)->pd.DataFrame:
-    "Printed means of published cells (or of a ledger's frame) beside the means of their own cells; `agrees` within half a printed unit."
-    rows = []
-    for (paper, table, system, variant), part in frame[frame.value.notna()].groupby(['paper', 'table', 'system', 'variant'], sort=False, dropna=False):
-        value = part[part.task.notna()].drop_duplicates('task').set_index('task').value
+    "Printed means of published cells (or of a ledger's frame) beside the means of their row's cells, or of the same system's in another table of the frame; `agrees` within half a printed unit."
+    rows, frame = [], frame[frame.value.notna()]
+    cells = lambda part: part[part.task.notna()].drop_duplicates('task').set_index('task').value
+    for (paper, table, system, variant), part in frame.groupby(['paper', 'table', 'system', 'variant'], sort=False, dropna=False):
+        own = cells(part)
         for cell in part.itertuples():
-            tasks = MEANS.get((paper, cell.dataset), ())
+            tasks, value = MEANS.get((paper, cell.dataset), ()), own
+            if not own.size and tasks: value = cells(frame[(frame.paper == paper) & (frame.system == system) & (frame.variant == variant) & (frame.measure == cell.measure)])
             if tasks and set(tasks) <= set(value.index):
                 mean = float(value[list(tasks)].mean())
                 rows.append({'table': table, 'system': system, 'variant': variant, 'mean': cell.dataset, 'printed': cell.value, 'recomputed': mean,
@@ -111,6 +116,7 @@ def _system_reason(score, expected:System)->str:
     "Why a score of the same model is not that of the row `expected`; '' where it is."
     if _system(score.system).settings != expected.settings: return 'other settings than the row'
     if 'dtype' not in score.stats: return 'a run from elsewhere: its revision and precision are not recorded'
+    if 'server' in score.stats: return f'asked at {score.stats["server"]}'
     if (have := score.stats['dtype']) != (want := _expected_dtype(expected)): return f'{have} instead of {want}'
     return ''
 
@@ -120,6 +126,8 @@ def model_needs(name:str)->str:
     row = registry('models').get(name)
     if row is None: return 'a registry row for this system'
     if row.get('kind') == 'published-only': return row.get('why', 'its weights were never released')
+    if row.get('base_url'): return f'{row["hub"]} at {row["base_url"]} and its key in ${row["key_variable"]}'
+    if row.get('checkpoint'): return row['note']
     weights = f'{row["hub"]} ({row.get("size", "size unknown")})' + (f' with {row["adapter"]["hub"]}' if row.get('adapter') else '')
     unknown = [f for f in ('revision', 'pooling', 'max_document_tokens', 'query_template') if row.get(f) in (None, 'unknown')]
     if row.get('load') == 'remote': weights += f' in another environment: {row.get("environment", "unknown")}'
@@ -147,6 +155,8 @@ class _Row:
     cells: dict = field(default_factory=dict)         # column -> published cell
     scores: dict = field(default_factory=dict)        # column -> [Scores]
     beside: object = None                             # the printed row that it stands below
+    @property
+    def names(self)->tuple: return tuple(filter(None, (*map(str, self.systems), self.name, self.system)))
 
 def printed_name(system:str)->str:
     "A printed system name without its citation and footnote marks; the star of concurrent work stays."
@@ -181,8 +191,12 @@ class _Joined:
         order = list(dict.fromkeys([*fullest, *keys(scored)]))
         several = pd.Series([d for d, _ in order]).duplicated(keep=False)
         first = {(c.dataset, c.metric): c for c in scored[::-1].itertuples()}
-        return {k: {'header': f'{k[0]} {k[1]}' if s else k[0], 'task': _none(first[k].task), 'measure': first[k].measure, 'scale': int(first[k].scale), 'step': _none(first[k].printed_step) or 0.001,
+        columns = {k: {'header': (f'{k[0]} {k[1]}' if s else k[0]).removeprefix('group:'), 'hidden': False, 'task': _none(first[k].task), 'measure': first[k].measure, 'scale': int(first[k].scale), 'step': _none(first[k].printed_step) or 0.001,
             'parts': () if _none(first[k].task) else MEANS.get((first[k].paper, k[0]), ())} for k, s in zip(order, several)}
+        # a table of means may not print the tasks that they average: those are measured, and not shown
+        shown = {(c['task'], c['measure']) for c in columns.values()}
+        lacking = {(t, c['measure']): c for c in columns.values() for t in c['parts'] if c['measure'] != 'mean' and (t, c['measure']) not in shown}
+        return columns | {(t, m): {**c, 'header': t, 'hidden': True, 'task': t, 'parts': ()} for (t, m), c in lacking.items()}
 
     def _published_rows(self, cells, scored, systems)->list[_Row]:
         "A row a printed system; what runs it comes from `systems`, else from the registry."
@@ -237,9 +251,9 @@ class _Joined:
         return new
 
 # %% ../nbs/11_ledger.ipynb #050eb1f2
-def _mean_of_tasks(joined:_Joined, row:_Row, parts)->dict:
+def _mean_of_tasks(joined:_Joined, row:_Row, parts, measure:str)->dict:
     "Measured mean over the tasks `parts` of a row; {} unless all are measured."
-    keys = [next((k for k, c in joined.columns.items() if c['task'] == t), None) for t in parts]
+    keys = [next((k for k, c in joined.columns.items() if c['task'] == t and measure in ('mean', c['measure'])), None) for t in parts]
     found = [_measured(joined, row, k) if k else {} for k in keys]
     if not all(found): return {}
     draws = [_draws(row.scores[k][0], joined.columns[k]['measure'], i) for i, k in enumerate(keys)]
@@ -250,7 +264,7 @@ def _mean_of_tasks(joined:_Joined, row:_Row, parts)->dict:
 def _measured(joined:_Joined, row:_Row, key)->dict:
     "Value, interval and provenance of one cell, from 0 to 1; {} where nothing was measured."
     column = joined.columns[key]
-    if column['parts']: return _mean_of_tasks(joined, row, column['parts'])
+    if column['parts']: return _mean_of_tasks(joined, row, column['parts'], column['measure'])
     found = [next(r for r in s.rows() if r['measure'] == column['measure']) for s in row.scores.get(key, ())]
     if not found: return {}
     values = [f['value'] for f in found]
@@ -272,16 +286,17 @@ class Ledger(_Joined):
         super().__init__(cells, scores, dict(systems or {}))
         self.not_run, self.switches = self._of_this_table(not_run or {}), dict(switches or {})
         self._check_keys()
-        self._wide = [(r, {k: e for k in self.columns if (e := self._entry(r, k))}) for r in self.rows]
+        self.shown = {k: c for k, c in self.columns.items() if not c['hidden']}
+        self._wide = [(r, {k: e for k in self.shown if (e := self._entry(r, k))}) for r in self.rows]
         self.frame = pd.DataFrame([e for _, entries in self._wide for e in entries.values()]).astype({'n_queries': 'Int64'})
 
     def _of_this_table(self, not_run:dict)->dict:
         "Reasons as text; those of `evaluate_grid` (errors) may also name what stands in other tables."
-        names, tasks = {n for r in self.rows for n in (r.name, r.system)}, {c['task'] for c in self.columns.values()}
+        names, tasks = {n for r in self.rows for n in r.names}, {c['task'] for c in self.columns.values()}
         return {k: str(v) for k, v in not_run.items() if not isinstance(v, MedirError) or (k[0] in names and k[1] in tasks)}
 
     def _check_keys(self):
-        names, tasks = {n for r in self.rows for n in (r.name, r.system) if n}, {c['task'] for c in self.columns.values() if c['task']}
+        names, tasks = {n for r in self.rows for n in r.names}, {c['task'] for c in self.columns.values() if c['task']}
         for key in (*self.not_run, *self.switches):
             if not isinstance(key, tuple) or len(key) < 2: raise MedirError(f'{key!r} is no (system, task)', 'Ledger', "write ('medcpt', 'nfcorpus')")
             if key[0] not in names: raise MedirError(f'no row of this table is called {key[0]!r}', 'Ledger', nearest(key[0], names))
@@ -289,7 +304,7 @@ class Ledger(_Joined):
 
     def _said(self, row:_Row, task:str|None)->str:
         "The caller's reason why a row was not run."
-        return next((self.not_run[n, t] for n in (row.name, row.system) for t in (task, None) if (n, t) in self.not_run), '')
+        return next((self.not_run[n, t] for n in row.names for t in (task, None) if (n, t) in self.not_run), '')
 
     def _needs(self, row:_Row, column:dict)->str:
         if column['parts']: return self._said(row, None) or 'all of ' + ', '.join(map(_title, column['parts']))
@@ -300,7 +315,7 @@ class Ledger(_Joined):
         column, cell, found = self.columns[key], row.cells.get(key), _measured(self, row, key)
         if cell is None and not found: return None
         value, step = (_none(cell.value), _none(cell.printed_step)) if cell else (None, None)
-        switch = next((self.switches[n, column['task'], column['measure']] for n in (row.name, row.system) if (n, column['task'], column['measure']) in self.switches), None)
+        switch = next((self.switches[n, column['task'], column['measure']] for n in row.names if (n, column['task'], column['measure']) in self.switches), None)
         spread, scale = found.get('spread'), column['scale']
         decided = verdict(value, step, found.get('measured'), not _generated(row), row.apart, '' if found else self._needs(row, column), switch, spread, scale)
         measured, low, high = (found[k] * scale if k in found else None for k in ('measured', 'low', 'high'))
@@ -326,13 +341,14 @@ class Ledger(_Joined):
         return out + ([_STAR[self.rows[0].paper]] if self.rows[0].paper in _STAR and any('*' in r.label for r in self.rows) else [])
     def needs(self)->list[tuple[str, str]]:
         "What each system and each task that was not run needs."
-        missing = [(r, [e['task'] for e in es.values() if e['task'] and e['verdict'].startswith('not run')]) for r, es in self._wide]
+        absent = lambda r, es, k, c: es[k]['verdict'].startswith('not run') if k in es else c['hidden'] and not _measured(self, r, k)
+        missing = [(r, [c['task'] for k, c in self.columns.items() if c['task'] and absent(r, es, k, c)]) for r, es in self._wide]
         systems = {r.label: '; '.join(dict.fromkeys(filter(None, (self._said(r, t) for t in tasks)))) or _row_needs(r) or 'its data' for r, tasks in missing if tasks}
         return [*systems.items(), *((_title(t), data_needs(t)) for t in dict.fromkeys(t for _, tasks in missing for t in tasks))]
 
     def table(self)->pd.DataFrame:
         "The paper's layout: a row a system, a column a task."
-        frame = pd.DataFrame([{'group': r.group, 'system': _row_label(r), 'size': r.size, **{c['header']: _show(es[k], c['step']) if k in es else '' for k, c in self.columns.items()}} for r, es in self._wide])
+        frame = pd.DataFrame([{'group': r.group, 'system': _row_label(r), 'size': r.size, **{c['header']: _show(es[k], c['step']) if k in es else '' for k, c in self.shown.items()}} for r, es in self._wide])
         return frame if frame['size'].any() else frame.drop(columns='size')
     def to_markdown(self, needs:bool=True)->str:
         "The table in Markdown with its footnotes; `needs` adds what the rows that were not run need."
@@ -351,9 +367,17 @@ VERDICTS = ('equal', 'close', 'explained', 'sampling', 'unexplained', 'not compa
 def _title(task:str)->str: return registry('tasks').get(task, {}).get('title', task)
 def _is_bm25(row:_Row)->bool: return printed_name(row.system).lower() == 'bm25'
 
+def _llm_needs(name:str)->str:
+    "What the text of a language model needs."
+    row = registry('llms').get(name, {})
+    return f'text of {row.get("hub", name)}' if row.get('hub') != 'unknown' else f'text of {row["label"]}, which was not released'
+
 def _row_needs(row:_Row)->str:
     "What running a printed row needs, its data aside."
-    if row.systems: return model_needs(row.name) if row.name in registry('models') else ''
+    if row.systems:
+        needs = [model_needs(row.name)] if row.name in registry('models') else []
+        if expansion := getattr(row.systems[0], 'expansion', None): needs.append(_llm_needs(expansion[1]))
+        return ' and '.join(needs)
     return 'the settings of the paper\'s BM25' if _is_bm25(row) else 'a registry row for this system'
 
 def _row_label(row:_Row)->str:
@@ -381,7 +405,7 @@ def _html(ledger:Ledger)->str:
     for (r, entries), shown in zip(ledger._wide, frame.to_dict('records')):
         if r.group != last: out.append(f'<tr>{cell("th", esc(r.group), "left", f" colspan={len(frame.columns)}")}</tr>'); last = r.group
         out += ['<tr>', cell('td', esc(shown['system']), 'left'), *([cell('td', esc(shown['size']))] if 'size' in shown else [])]
-        for key, column in ledger.columns.items():
+        for key, column in ledger.shown.items():
             e = entries.get(key)
             title = ' · '.join(filter(None, (e['source'], e['doubt'], e['verdict']))) if e else ''
             out.append(cell('td', esc(shown[column['header']]).replace('†', '<sup>†</sup>'), more=f' title="{esc(title, quote=True)}"' if title else ''))

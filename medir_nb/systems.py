@@ -197,7 +197,7 @@ def search(expression, task:Task, k:int=100, dtype:str|None=None, device:str|Non
         if expanded: vectors, asked = dense_queries(encoder, task, expanded, encoder.instruction(task)); queries = array_vectors(vectors)
         else: queries = encode_corpus(encoder, task.queries, 'query', encoder.instruction(task)); asked = queries.stats
         stats = {'encoded_docs': docs.stats['encoded'], 'cached_docs': docs.stats['cached'], 'encoded_queries': asked['encoded'], 'truncated_docs': int(docs.truncated.sum()),
-            'dtype': encoder.spec.dtype, 'similarity': encoder.spec.similarity, 'device': device or next((getattr(b, 'device', '') for b in encoder._backends.values()), '')}
+            'dtype': encoder.spec.dtype, 'similarity': encoder.spec.similarity, 'device': device or next((getattr(b, 'device', '') for b in encoder._backends.values()), ''), **({'server': encoder.spec.url} if encoder.spec.url != encoder.spec.base_url else {})}
         if task.kind == 'reranking': run = _score_candidates(task, queries, docs, encoder.spec.similarity)
         else: run = dense_search(queries, docs, task.queries.ids, task.corpus.ids, depth, encoder.spec.similarity, device)
     if expanded: stats |= {**expanded.stats, 'faults': expanded.faults}

@@ -266,37 +266,51 @@ def plan_grid(tasks:list[str], systems:list[str], dtype:str|None=None, limit:int
     import pandas as pd
     from medir_nb.data import load_task
     from medir_nb.systems import parts, pending
-    rows = []
+    rows, counted = [], set()
     single = {}        # a fusion encodes nothing of its own
     for text in systems:
         try: single |= dict.fromkeys(map(str, parts(text)))
-        except MedirError: single[text] = None
+        except MedirError as e: single[text] = e
     for name in tasks:
         try:
             with _without_network(): task, missing = load_task(name, limit=limit, home_folder=home_folder), ''
         except MedirError as e:
             if name not in registry('tasks'): raise
             task, missing = None, e
-        for text in single:
+        for text, refused in single.items():
             row = {'task': name, 'system': text, 'data': 'at hand' if task else 'missing', 'texts to encode': 0, 'stored': 0, 'tokens': '', 'note': '', 'to generate': 0}
             try:
+                if refused: raise refused
+                # a retriever encodes a corpus once, whatever is joined to the query
+                counted.add((name, text)); shared = _plain(text) != text and (name, _plain(text)) in counted
                 if task:
                     p = pending(text, task, dtype, home_folder)
+                    if shared: q = pending(_plain(text), task, dtype, home_folder); p |= {k: p[k] - q[k] for k in ('to_encode', 'stored', 'words')}
                     row |= {'to generate': p.get('to_generate', 0), 'texts to encode': p['to_encode'], 'stored': p['stored'], 'tokens': f'≈{int(p["words"] * (1 if task.language == "zh" else 1.35)):,}' if p['to_encode'] else '0'}
-                else: row |= _from_registry(name, text); row['note'] = missing.fix or missing.what
+                else: row |= _from_registry(name, text, shared); row['note'] = missing.fix or missing.what
             except MedirError as e: row['note'] = f'cannot run: {e.what}'
             rows.append(row)
     return pd.DataFrame(rows)
 
-def _from_registry(name:str, text:str)->dict:
-    "Counts of a task that is not at hand."
-    row = registry('tasks')[name]
+def _plain(text:str)->str:
+    "The retriever of an expression, without expansion and reranker."
+    from dataclasses import replace
+    from medir_nb.systems import parse
+    return str(replace(parse(text), expansion=None, reranker=None))
+
+def _from_registry(name:str, text:str, shared:bool)->dict:
+    "Counts of a task that is not at hand; `shared` where its corpus was counted for another row."
+    from medir_nb.generator import expansion_settings
+    from medir_nb.systems import parse
+    row, system = registry('tasks')[name], parse(text)
     size = lambda what: row.get(what) if isinstance(row.get(what), int) else row.get(f'{what}_about') or 0
-    texts = 2 * size('pairs') or size('documents') + size('queries')
-    if text.startswith('bm25'): return {'texts to encode': 0, 'tokens': '0'}
+    expanded = size('queries') * expansion_settings(*system.expansion[::2])['n'] if system.expansion else 0
+    generate = {'to generate': expanded} if expanded and '@' not in system.expansion[1] and not system.expansion[1].startswith('file:') else {}
+    if system.name == 'bm25': return {'texts to encode': 0, 'tokens': '0', **generate}
+    texts = expanded if shared else 2 * size('pairs') or size('documents') + size('queries') + expanded
     length = row.get('mean_document_length')
     per = {'characters': 0.25 if row.get('language') == 'en' else 0.7, 'words': 1.35, 'tokens': 1.0}.get(row.get('length_unit'))
-    return {'texts to encode': f'≈{texts:,}', 'tokens': f'≈{int(texts * length * per):,}' if per and isinstance(length, (int, float)) and texts else 'unknown'}
+    return {**generate, 'texts to encode': f'≈{texts:,}', 'tokens': f'≈{int(texts * length * per):,}' if per and isinstance(length, (int, float)) and texts else 'unknown'}
 
 def plan_learning(parameters:dict, home_folder=None):
     "What a self-learning loop (parameters `documents`, `query_llm`, `generator`, `retriever`) would write, encode and train on, a row a step; ≤ where the lengths of the documents are not known."
@@ -472,7 +486,7 @@ def plan_command(name: Annotated[str, typer.Argument(metavar='NOTEBOOK|BATCH')],
             print(to_markdown(frame))
             exact = [int(v) for v in frame['texts to encode'] if isinstance(v, int)]; about = [int(v[1:].replace(',', '')) for v in frame['texts to encode'] if isinstance(v, str)]
             tokens = [int(v.lstrip('≈').replace(',', '')) for v in frame.tokens if v not in ('', 'unknown')]
-            print(f'{"≈" if about else ""}{sum(exact) + sum(about):,} texts to encode, ≈{sum(tokens):,} tokens{" and those unknown" if (frame.tokens == "unknown").any() else ""}; {frame.stored.sum():,} stored')
+            print(f'{"≈" if about else ""}{sum(exact) + sum(about):,} texts to encode, ≈{sum(tokens):,} tokens{" and those unknown" if (frame.tokens == "unknown").any() else ""}; {frame.stored.sum():,} stored' + (f'; {n:,} texts to generate' if (n := frame['to generate'].sum()) else ''))
 
 @app.command()
 def status(home: Home = None):

@@ -1,5 +1,5 @@
 """Fixtures every test may use: a private home folder, a tiny task in BEIR's layout, and the command in-process or as its own process."""
-import json, os, subprocess, sys
+import contextlib, http.server, json, os, socket, subprocess, sys, threading, time
 from collections import namedtuple
 from pathlib import Path
 import pytest
@@ -112,6 +112,44 @@ def fake_minilm(monkeypatch):
     monkeypatch.setattr(encoder, 'TorchBackend', Backend)
     yield calls
     encoder._recent.clear()
+
+class Fake:
+    "A server that follows a script of behaviours, then answers what `answer(body)` makes of a request (chat: `echo: PROMPT`)."
+    def __init__(self, *script, context=None, answer=None):
+        def echo(body, text=None): return {'choices': [{'message': {'content': f'echo: {body["messages"][-1]["content"]}' if text is None else text}, 'finish_reason': 'stop'}], 'usage': {'prompt_tokens': 10, 'completion_tokens': 5}}
+        self.script, self.asked, self.bodies, self.headers, self.answer, fake, guard = list(script), 0, [], [], answer or echo, self, threading.Lock()
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_POST(self):
+                body = json.loads(self.rfile.read(int(self.headers['content-length'])))
+                with guard:
+                    fake.asked += 1; fake.bodies.append(body); fake.headers.append(dict(self.headers))
+                    what = fake.script.pop(0) if fake.script else 'ok'
+                longest = max(map(len, body['input'] if 'input' in body else [body['messages'][-1]['content']]))
+                if context and longest > context: return self.send(400, json.dumps({'error': {'message': f"This model's maximum context length is {context} tokens, you requested {longest}"}}))
+                if isinstance(what, tuple): return self.send(what[0], what[1] if len(what) > 1 else '{}', what[2] if len(what) > 2 else {})
+                if what == 'hang': time.sleep(1.0); return
+                good = json.dumps(fake.answer(body, what[5:]) if what.startswith('text:') else fake.answer(body))
+                if what == 'broken': return self.send(200, good[:40])
+                if what == 'cut':                               # promises more than it sends
+                    self.send_response(200); self.send_header('content-length', str(len(good))); self.end_headers()
+                    self.wfile.write(good[:30].encode()); self.wfile.flush(); self.connection.shutdown(socket.SHUT_RDWR); return
+                self.send(200, good)
+            def send(self, code, text, headers={}):
+                with contextlib.suppress(OSError):
+                    self.send_response(code); [self.send_header(k, v) for k, v in headers.items()]
+                    self.send_header('content-length', str(len(text.encode()))); self.end_headers(); self.wfile.write(text.encode())
+            def log_message(self, *_): pass
+        self.server = http.server.ThreadingHTTPServer(('127.0.0.1', 0), Handler)
+        self.server.daemon_threads = True
+        self.url = f'http://127.0.0.1:{self.server.server_port}/v1'
+        threading.Thread(target=self.server.serve_forever, kwargs={'poll_interval': 0.05}, daemon=True).start()
+
+@pytest.fixture
+def fake():
+    servers = []
+    def make(*script, **k): servers.append(Fake(*script, **k)); return servers[-1]
+    yield make
+    for s in servers: s.server.shutdown(); s.server.server_close()
 
 def pytest_configure(config):
     config.addinivalue_line('markers', 'slow: takes more than a few seconds')

@@ -1,5 +1,5 @@
 """Language models behind one call, cassettes, expansion methods and what goes wrong with them."""
-import contextlib, http.server, json, multiprocessing, os, signal, socket, subprocess, sys, threading, time
+import json, os, signal, subprocess, sys, time
 from dataclasses import asdict, replace
 from pathlib import Path
 import numpy as np, pandas as pd, pytest
@@ -115,43 +115,6 @@ def test_cassettes_of_other_folders_are_read_and_never_written(tmp_path, monkeyp
 
 # --- a served model --------------------------------------------------------------------------------------------------
 
-class Fake:
-    "A server that follows a script of behaviours, then answers `echo: PROMPT`."
-    def __init__(self, *script, context=None):
-        self.script, self.asked, self.bodies, self.headers, fake, guard = list(script), 0, [], [], self, threading.Lock()
-        class Handler(http.server.BaseHTTPRequestHandler):
-            def do_POST(self):
-                body = json.loads(self.rfile.read(int(self.headers['content-length'])))
-                with guard:
-                    fake.asked += 1; fake.bodies.append(body); fake.headers.append(dict(self.headers))
-                    what = fake.script.pop(0) if fake.script else 'ok'
-                prompt = body['messages'][-1]['content']
-                if context and len(prompt) > context: return self.send(400, json.dumps({'error': {'message': f"This model's maximum context length is {context} tokens, you requested {len(prompt)}"}}))
-                if isinstance(what, tuple): return self.send(what[0], what[1] if len(what) > 1 else '{}', what[2] if len(what) > 2 else {})
-                if what == 'hang': time.sleep(1.0); return
-                good = json.dumps({'choices': [{'message': {'content': what[5:] if what.startswith('text:') else f'echo: {prompt}'}, 'finish_reason': 'stop'}], 'usage': {'prompt_tokens': 10, 'completion_tokens': 5}})
-                if what == 'broken': return self.send(200, good[:40])
-                if what == 'cut':                               # promises more than it sends
-                    self.send_response(200); self.send_header('content-length', str(len(good))); self.end_headers()
-                    self.wfile.write(good[:30].encode()); self.wfile.flush(); self.connection.shutdown(socket.SHUT_RDWR); return
-                self.send(200, good)
-            def send(self, code, text, headers={}):
-                with contextlib.suppress(OSError):
-                    self.send_response(code); [self.send_header(k, v) for k, v in headers.items()]
-                    self.send_header('content-length', str(len(text.encode()))); self.end_headers(); self.wfile.write(text.encode())
-            def log_message(self, *_): pass
-        self.server = http.server.ThreadingHTTPServer(('127.0.0.1', 0), Handler)
-        self.server.daemon_threads = True
-        self.url = f'http://127.0.0.1:{self.server.server_port}/v1'
-        threading.Thread(target=self.server.serve_forever, kwargs={'poll_interval': 0.05}, daemon=True).start()
-
-@pytest.fixture
-def fake():
-    servers = []
-    def make(*script, **k): servers.append(Fake(*script, **k)); return servers[-1]
-    yield make
-    for s in servers: s.server.shutdown(); s.server.server_close()
-
 def served(fake, **options): return LLM('smollm2', **{'backend': 'openai', 'base_url': fake.url, 'pause': 0.01, 'timeout': 0.4, **options})
 ask = lambda *texts: [Request(t, id=f'q{i}') for i, t in enumerate(texts, 1)]
 
@@ -173,7 +136,7 @@ def test_a_service_gets_its_own_field_names(fake):
 def test_what_passes_is_tried_again(fake, fault):
     server = fake(fault, fault)
     model = served(server)
-    assert model.generate(ask('p'))[0].text == 'echo: p' and server.asked == 3 and model.backend.retries == 2
+    assert model.generate(ask('p'))[0].text == 'echo: p' and server.asked == 3 and model.backend.server.retries == 2
 
 def test_retry_after_is_honoured(fake):
     server, start = fake((429, '{}', {'retry-after': '0.7'})), time.monotonic()

@@ -34,7 +34,7 @@ NAMES = {'bert': dict(cls_token='[CLS]', sep_token='[SEP]', pad_token='[PAD]', u
 
 # registry row → architecture; `document` is the second tower
 ROWS = {'bmretriever-410m': 'gpt_neox', 'bmretriever-2b': 'gemma', 'bmretriever-7b': 'mistral', 'e5-mistral': 'mistral', 'repllama': 'llama', 'medcpt': 'bert', 'dragon': 'bert', 'contriever': 'bert', 'bge-large-en': 'bert',
-    'e5-large-v2': 'bert', 'me5-small': 'xlm-r', 'sgpt-125m': 'gpt_neo', 'sgpt-5.8b': 'gptj', 'gtr-l': 't5', 'instructor-l': 't5', 'qwen2-own': 'qwen2', 'qwen3-own': 'qwen3'}
+    'e5-large-v2': 'bert', 'me5-small': 'xlm-r', 'sgpt-125m': 'gpt_neo', 'sgpt-5.8b': 'gptj', 'gtr-l': 't5', 'instructor-l': 't5', 'bge-large-zh-v1.5': 'bert', 'piccolo-large-zh': 'bert', 'm3e-large': 'bert', 'me5-large': 'xlm-r', 'qwen2-own': 'qwen2', 'qwen3-own': 'qwen3'}
 OWN = dict(kind='encoder', load='transformers', pooling='lasttoken', append_eos=True, normalize=True, similarity='cos', max_query_tokens=512, max_document_tokens=512, query_template='Instruct: {instruction}\nQuery:{text}',
     document_template='{text}', default_instruction='Given a web search query, retrieve relevant passages that answer the query')
 
@@ -158,6 +158,7 @@ RENDERED = [    # row, query on R2MED's Biology, query on a task without instruc
     ('e5-mistral', f'Instruct: {BIOLOGY}\nQuery: X', f'Instruct: {WEB}\nQuery: X', 'T B'),
     ('bge-large-en', f'{BGE}X', f'{BGE}X', 'T B'), ('contriever', 'X', 'X', 'T B'), ('dragon', 'X', 'X', 'T B'), ('medcpt', 'X', 'X', 'T\x1fB'),
     ('e5-large-v2', 'query: X', 'query: X', 'passage: T B'), ('repllama', 'query: X', 'query: X', 'passage: T B'), ('sgpt-125m', 'X', 'X', 'T B'), ('gtr-l', 'X', 'X', 'T B'),
+    ('bge-large-zh-v1.5', *['为这个句子生成表示以用于检索相关文章：X'] * 2, 'T B'), ('piccolo-large-zh', '查询: X', '查询: X', '结果: T B'), ('m3e-large', 'X', 'X', 'T B'), ('me5-large', 'query: X', 'query: X', 'passage: T B'),
     ('instructor-l', 'Represent the Biology post for retrieving relevant paragraphs: X', 'Represent the question for retrieving supporting documents: X', 'Represent the document for retrieval: T B')]
 
 @pytest.mark.parametrize('name, biology, plain, document', RENDERED, ids=lambda v: v if v in ROWS else '')
@@ -190,7 +191,8 @@ def test_each_model_takes_its_own_text_of_a_task():
 EXPECTED = {'bmretriever-410m': (True, 'lasttoken', False, 512, 512), 'bmretriever-2b': (True, 'lasttoken', False, 512, 512), 'bmretriever-7b': (True, 'lasttoken', False, 512, 512), 'e5-mistral': (True, 'lasttoken', True, 4096, 4096),
     'repllama': (True, 'lasttoken', True, 512, 512), 'dragon': (False, 'cls', False, 512, 512), 'contriever': (False, 'mean', False, 512, 512), 'bge-large-en': (False, 'cls', True, 512, 512), 'e5-large-v2': (False, 'mean', True, 512, 512),
     'me5-small': (False, 'mean', True, 512, 512), 'sgpt-125m': (False, 'weightedmean', False, 300, 300), 'sgpt-5.8b': (False, 'weightedmean', False, 300, 300), 'gtr-l': (False, 'mean', True, 512, 512), 'instructor-l': (False, 'mean', True, 512, 512),
-    'qwen2-own': (True, 'lasttoken', True, 512, 512), 'qwen3-own': (True, 'lasttoken', True, 512, 512), 'medcpt': (False, 'cls', False, 64, 512)}
+    'qwen2-own': (True, 'lasttoken', True, 512, 512), 'qwen3-own': (True, 'lasttoken', True, 512, 512), 'medcpt': (False, 'cls', False, 64, 512),
+    'bge-large-zh-v1.5': (False, 'cls', True, 512, 512), 'piccolo-large-zh': (False, 'mean', True, 512, 512), 'm3e-large': (False, 'mean', False, 512, 512), 'me5-large': (False, 'mean', True, 512, 512)}
 
 @pytest.mark.parametrize('name', ROWS)
 def test_vectors_equal_plain_transformers(rows, folders, name):
