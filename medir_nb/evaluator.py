@@ -15,9 +15,8 @@ import numpy as np, pandas as pd
 from .core import MedirError, nearest, note, progress
 from .data import Task, load_task
 from .encoder import encode_corpus
-from .generator import expand
 from .search import RUN_COLUMNS, sort_run, unit
-from .systems import encoder_of, parse, row_label, score_pairs, search
+from .systems import encoder_of, expanded_texts, parse, row_label, score_pairs, search
 
 # %% ../nbs/10_evaluator.ipynb #9d8da291
 PAIR_MEASURES = ('Spearman', 'Pearson')
@@ -205,7 +204,7 @@ def case_view(scores:list[Scores], n:int=3, measure:str|None=None)->pd.DataFrame
     "`query, relevant document, system, rank, written` for the `n` queries that changed most between the first and the last of `scores`; rank None: not found."
     task = scores[0].task
     changed = compare(scores[0], scores[-1], measure, show=n).changed.query_id
-    texts = {s.system: expand(task, e, 'sparse' if p.name == 'bm25' else 'dense').texts for s in scores if (e := getattr(p := parse(s.system), 'expansion', None))}
+    texts = {s.system: expanded_texts(task, e, 'sparse' if p.name == 'bm25' else 'dense').texts for s in scores if (e := getattr(p := parse(s.system), 'expansion', None))}
     rows = []
     for q in changed:
         relevant = task.qrels[(task.qrels.query_id == q) & (task.qrels.relevance > 0)].sort_values('relevance', ascending=False, kind='stable').doc_id

@@ -13,6 +13,7 @@ import numpy as np, pandas as pd
 from .core import MedirError, nearest, registry, to_markdown
 from .data import _check_counts
 from .evaluator import measure_label, PAIR_MEASURES, _resampled_means, parse_measure
+from .generator import method_row
 from .systems import System, parse
 
 # %% ../nbs/11_ledger.ipynb #6f31e4b5
@@ -109,11 +110,22 @@ def _system(expression):
     "What an expression names; a registry row as itself, also one that cannot run here (its run file can be scored)."
     return System(expression) if expression in registry('models') else parse(expression)
 
+def _unpublished(system:System)->str:
+    unknown = method_row(system.expansion[0]).get('unpublished')
+    return f'unpublished: {unknown}' if unknown else ''
+
+def _written_anew(system, expected)->str:
+    "Why a run with text of its own stands beside the row that replays the authors'; '' where it is another system."
+    if not (isinstance(system, System) and isinstance(expected, System) and system.expansion and expected.expansion): return ''
+    known = lambda s: (s.name, s.expansion[0], s.expansion[1].partition('@')[0], s.reranker)
+    return (_unpublished(system) or 'its text was written anew') if known(system) == known(expected) else ''
+
 def _expected_dtype(system:System)->str:
     return '' if system.name == 'bm25' else dict(system.settings).get('dtype') or registry('models').get(system.name, {}).get('dtype', '')
 
 def _system_reason(score, expected:System)->str:
     "Why a score of the same model is not that of the row `expected`; '' where it is."
+    if expected.expansion and '@' not in expected.expansion[1] and (unknown := _unpublished(expected)): return unknown
     if _system(score.system).settings != expected.settings: return 'other settings than the row'
     if 'dtype' not in score.stats: return 'a run from elsewhere: its revision and precision are not recorded'
     if 'server' in score.stats: return f'asked at {score.stats["server"]}'
@@ -225,6 +237,7 @@ class _Joined:
                 elif (e.name, e.expansion, e.reranker) == (system.name, system.expansion, system.reranker):
                     if not (why := _system_reason(score, e)): return row, ''
                     if near[0] is None: near = row, why
+                elif near[0] is None and (why := _written_anew(system, e)): near = row, why
             plain_bm25 = isinstance(system, System) and system.name == 'bm25' and not system.expansion and not system.reranker
             if plain_bm25 and not row.systems and _is_bm25(row): near = row, 'the settings of the paper\'s BM25 are not known'
         return near
