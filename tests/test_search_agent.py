@@ -7,7 +7,7 @@ from medir_nb import agent, generator as g
 from medir_nb.agent import read_turn, transcript_path
 from medir_nb.core import MedirError, registry
 from medir_nb.data import load_task
-from medir_nb.generator import Cassettes, Generation, configure, method_row
+from medir_nb.generator import Cassettes, configure, method_row
 from medir_nb.systems import expanded_texts, parse, pending, search
 from test_generator import forget      # no option, model or cassette of one test reaches another
 
