@@ -34,7 +34,7 @@ test: $(MARK)
 	@nbdev_export && nbdev_clean
 	@cat nbs/*.ipynb nbs/*/*.ipynb medir_nb/*.py | cksum | cmp -s - .venv/before || { echo "notebooks and modules were out of step: commit what nbdev_export and nbdev_clean changed (modules as they were: .venv/before.d)"; exit 1; }
 	@start=$$(date +%s); $(FAST) nbdev_test --n_workers 2 --timing && middle=$$(date +%s) && \
-	$(FAST) python -m pytest -q -m "not slow" tests && end=$$(date +%s) && \
+	$(FAST) python -m pytest -q -n 2 --dist loadfile -m "not slow" tests && end=$$(date +%s) && \
 	echo "install $$(cat $(MARK)) s, nbdev_test $$((middle - start)) s, pytest $$((end - middle)) s"
 
 # The figures that take minutes: NFCorpus with a real encoder, mteb side by side, live models.

@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['PAIR_MEASURES', 'parse_measure', 'measure_label', 'per_query', 'judged_at_10', 'interval', 'paired_p', 'holm',
            'Scores', 'correlation', 'evaluate', 'score_run', 'scores_table', 'Comparison', 'compare', 'compare_all',
-           'case_view', 'evaluate_grid', 'macro_average', 'similarity_pairs', 'separation', 'documents_per_second',
-           'latency_ms']
+           'case_view', 'evaluate_grid', 'gains', 'macro_average', 'similarity_pairs', 'separation',
+           'documents_per_second', 'latency_ms']
 
 # %% ../nbs/10_evaluator.ipynb #e4e8d5a0
 import itertools, re, time
@@ -229,6 +229,19 @@ def evaluate_grid(tasks, systems, limit:int|None=None, **options)->tuple[list[Sc
                 not_run[str(s), str(name)] = MedirError(f'{type(e).__name__}: {" ".join(str(e).split())[:200]}', f'{s} on {name}')
                 note(not_run[str(s), str(name)])
     return [scores[n, str(s)] for n in loaded for s in systems if (n, str(s)) in scores], not_run
+
+# %% ../nbs/10_evaluator.ipynb #e82805f8
+def gains(tasks, retrievers, expansions, measure:str='nDCG@10', **options)->pd.DataFrame:
+    "What each of `expansions` (such as `+hyde(smollm2)`) adds to each of `retrievers` on each task: `task, retriever, expansion, plain, score, difference, low, high`."
+    rows = []
+    for retriever, task in progress(list(itertools.product(retrievers, tasks)), desc='gains', unit='task'):
+        plain = evaluate(task, retriever, [measure], **options).values(measure)
+        for e in expansions:
+            score = evaluate(task, f'{retriever}{e}', [measure], **options)
+            values = score.values(measure).loc[plain.index]
+            low, high = interval(values - plain, score.groups(plain.index))
+            rows.append({'task': score.task.name, 'retriever': retriever, 'expansion': e, 'plain': plain.mean(), 'score': values.mean(), 'difference': (values - plain).mean(), 'low': low, 'high': high})
+    return pd.DataFrame(rows)
 
 # %% ../nbs/10_evaluator.ipynb #e010dbbd
 def macro_average(scores:list[Scores], measure:str|None=None, n:int=1000, seed:int=0)->dict:

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['BLUE', 'ORANGE', 'GREEN', 'GREY', 'INK', 'Saved', 'save_figure', 'parse_size', 'size_data', 'size_figure',
-           'similarity_figure', 'scores_figure']
+           'similarity_figure', 'scores_figure', 'gain_figure', 'training_figure']
 
 # %% ../nbs/12_figures.ipynb #597c83ad
 import functools, math, re
@@ -231,4 +231,58 @@ def scores_figure(csv):
     widest = max(t.get_window_extent(figure.canvas.get_renderer()).width for t in grid[0].get_yticklabels())
     figure.subplots_adjust(left=(widest + 22) / (9 * figure.dpi))
     figure.text(.015, 1 - .22 / height, 'Mean over queries and 95 % bootstrap interval', fontsize=12, fontweight='bold', va='center')
+    return figure
+
+# %% ../nbs/12_figures.ipynb #9012078b
+@_styled
+def gain_figure(csv):
+    "Differences with intervals, a map a `panel`; columns panel, row, column, difference, low, high (the last three from `evaluator.gains`)."
+    from matplotlib.colors import LinearSegmentedColormap
+    frame = _read(csv, ['panel', 'row', 'column', 'difference', 'low', 'high'])
+    panels, rows, columns = (list(dict.fromkeys(frame[c])) for c in ('panel', 'row', 'column'))
+    across = min(2, len(panels)); down = math.ceil(len(panels) / across)
+    height = .95 + down * (.62 + .3 * len(rows))
+    figure = _figure(9, height)
+    top = max(.01, frame.difference.abs().max())
+    colours = LinearSegmentedColormap.from_list('gain', [ORANGE, 'white', BLUE])
+    figure.subplots_adjust(left=.3, right=.985, top=1 - .8 / height, bottom=.42 / height, hspace=.62 / (.3 * len(rows)), wspace=.06)
+    grid = figure.subplots(down, across, squeeze=False, sharey=True).ravel()
+    for axes in grid[len(panels):]: axes.set_visible(False)
+    for axes, panel in zip(grid, panels):
+        part = frame[frame.panel == panel].set_index(['row', 'column'])
+        values = np.array([[part.difference.get((r, c), np.nan) for c in columns] for r in rows])
+        axes.imshow(values, colours, vmin=-top, vmax=top, aspect='auto')
+        for (r, c), cell in part.iterrows():
+            unsure = cell.low <= 0 <= cell.high
+            axes.text(columns.index(c), rows.index(r), f'{cell.difference:+.3f}'.replace('-', '−'), ha='center', va='center', fontsize=9, color=GREY if unsure else 'white' if abs(cell.difference) > .7 * top else INK)
+        axes.set_title(_wrap(str(panel), 68 // across), fontsize=10, fontweight='bold', loc='left')
+        axes.set_xticks(range(len(columns)), columns); axes.set_yticks(range(len(rows)), rows); axes.tick_params(length=0); axes.grid(visible=False)
+        for side in axes.spines.values(): side.set_visible(False)
+    widest = max(t.get_window_extent(figure.canvas.get_renderer()).width for t in grid[0].get_yticklabels())
+    figure.subplots_adjust(left=(widest + 22) / (9 * figure.dpi))
+    figure.text(.015, 1 - .22 / height, 'Gain over the query alone', fontsize=12, fontweight='bold', va='center')
+    figure.text(.985, 1 - .22 / height, 'grey: the 95 % interval holds zero', fontsize=9, va='center', ha='right')
+    return figure
+
+# %% ../nbs/12_figures.ipynb #bd7ce8ff
+@_styled
+def training_figure(data):
+    "Loss against steps, a panel a run; `data` is a file or frame with step, loss, and run where there are several."
+    frame = data if isinstance(data, pd.DataFrame) else _read(data, ['step', 'loss'])
+    frame = (frame if 'run' in frame else frame.assign(run=''))[lambda f: f.loss.notna()]
+    runs = list(dict.fromkeys(frame.run)) or ['']
+    columns = min(4, len(runs)); rows = math.ceil(len(runs) / columns)
+    height = .35 + 2.3 * rows
+    figure = _figure(2.3 * columns + .7, height)
+    figure.subplots_adjust(left=.62 / (2.3 * columns + .7), right=.985, top=1 - .38 / height, bottom=.5 / height, hspace=.55, wspace=.32)
+    grid = figure.subplots(rows, columns, squeeze=False).ravel()
+    for axes in grid[len(runs):]: axes.set_visible(False)
+    for axes, run in zip(grid, runs):
+        part = frame[frame.run == run]
+        axes.plot(part.step, part.loss, color=BLUE, lw=1.5, marker='o' if len(part) <= 12 else None, ms=4)
+        if len(part): axes.annotate(f'{part.loss.iloc[-1]:.3g}', (part.step.iloc[-1], part.loss.iloc[-1]), (0, 6), textcoords='offset points', ha='right', fontsize=9)
+        axes.set_title(_wrap(run, 26), fontsize=10, fontweight='bold', loc='left'); axes.margins(y=.18)
+        axes.locator_params(axis='x', nbins=4, integer=True); axes.locator_params(axis='y', nbins=4)
+    for axes in grid[max(0, len(runs) - columns):len(runs)]: axes.set_xlabel('step')
+    for axes in grid[::columns]: axes.set_ylabel('loss')
     return figure

@@ -7,7 +7,8 @@ __all__ = ['Generation', 'BACKENDS', 'FAULTS', 'Sampling', 'LLMSpec', 'llm_spec'
            'Cassettes', 'TransformersBackend', 'VLLMBackend', 'OpenAIBackend', 'configure', 'LLM', 'llm', 'answer_of',
            'judge', 'method_row', 'expansion_settings', 'normal_expansion', 'base_name', 'wording', 'fill',
            'read_generations', 'import_generations', 'Expanded', 'requests_of', 'expand', 'usable',
-           'pending_generations', 'fuse_sparse', 'fuse_dense', 'as_queries', 'sparse_queries', 'dense_queries']
+           'pending_generations', 'fuse_sparse', 'fuse_dense', 'as_queries', 'sparse_queries', 'hypothetical_reader',
+           'dense_queries']
 
 # %% ../nbs/04_generator.ipynb #7c50deba
 import contextlib, copy, functools, importlib.resources, json, os, re, threading
@@ -15,9 +16,9 @@ from collections import Counter, namedtuple
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 import numpy as np
-from .core import MedirError, Server, concurrently, file_fingerprint, fingerprint, home, lock, nearest, note, progress, redact, registry, share_left, slug
+from .core import MedirError, Server, checkpoint_folder, checkpoint_names, checkpoint_record, concurrently, file_fingerprint, fingerprint, home, lock, nearest, note, progress, redact, registry, share_left, slug
 from .data import Queries, _hub_rows, _json_lines, cjk_share, task_folder
-from .encoder import _converted_gguf, _hub_folder, _quiet, encode_corpus
+from .encoder import Encoder, _converted_gguf, _hub_folder, _quiet, encode_corpus, folder_fingerprint
 from .search import BM25, BM25_DEFAULTS, BM25_PRESETS
 
 # %% ../nbs/04_generator.ipynb #bf242e5f
@@ -48,6 +49,8 @@ class LLMSpec:
     sampling: dict = field(default_factory=dict)
     answer: dict = field(default_factory=dict)
     request: dict = field(default_factory=dict)
+    folder: str = ''                      # where a training put the weights; hub is then that of its base
+    cassette: str = ''                    # the model whose cassette it shares
     key_variable: str = ''
     base_url: str = ''
     authors: tuple = ()
@@ -63,23 +66,36 @@ class LLMSpec:
     tried: str = 'never exercised'
     note: str = ''
 
+_RECORDED = 'chat chat_options system context languages sampling answer dtype backend label licence'.split()
+
+def _checkpoint_spec(name:str, row:dict|None=None)->LLMSpec:
+    "The spec of a checkpoint that a training wrote. Its revision says from what it was trained, so another machine replays its generations; they lie on the cassette of its base."
+    at = (row or {}).get('checkpoint', name)
+    record = checkpoint_record(at)
+    if not record: raise MedirError('its weights were never released, and none were trained here', f'llm {name}', f'train it: {row.get("trained_by", f"medir_nb.trainer with output={at}")}')
+    if record['kind'] != 'llm': raise MedirError('this checkpoint is an encoder', f'llm {name}', 'name a language model')
+    own = {**{f: record['spec'][f] for f in _RECORDED}, **{f: row[f] for f in ('label', 'published_as', 'authors') if row and f in row}}
+    return LLMSpec(name, record['base_hub'], record['revision'], folder=str(checkpoint_folder(at)), cassette=record['cassette'], tried='loaded here', **{f: tuple(v) if isinstance(v, list) else v for f, v in own.items()})
+
 def llm_spec(name:str)->LLMSpec:
-    "The row `name`, or a folder with a checkpoint, given by its path."
+    "The row or checkpoint `name`, or a folder given by its path."
     rows = registry('llms')
+    if 'checkpoint' in rows.get(name, {}): return _checkpoint_spec(name, rows[name])
+    if name not in rows and checkpoint_record(name): return _checkpoint_spec(name)
     if name in rows: return LLMSpec(name=name, **{f.name: tuple(v) if isinstance(v := rows[name][f.name], list) else v for f in fields(LLMSpec) if f.name != 'name' and f.name in rows[name]})
     if os.sep in name or name.startswith('.'):
         folder = Path(name)
         if not (folder/'config.json').is_file(): raise MedirError('no language model here (config.json is missing)', folder, 'give the folder that a trainer saved')
         config = json.loads((folder/'config.json').read_text(encoding='utf-8'))
-        return LLMSpec(name, str(folder), file_fingerprint(folder), context=int(config.get('max_position_embeddings') or 2048), label=folder.name, tried='loaded here')
-    raise MedirError(f'unknown language model {name!r}', None, f'{nearest(name, rows)} A folder may be given by its path')
+        return LLMSpec(name, str(folder), folder_fingerprint(folder), context=int(config.get('max_position_embeddings') or 2048), label=folder.name, tried='loaded here')
+    raise MedirError(f'unknown language model {name!r}', None, f'{nearest(name, [*rows, *checkpoint_names()])} A folder may be given by its path')
 
 # %% ../nbs/04_generator.ipynb #3c2eb61b
 def llms_table():
     "All language models: size of context, languages, sampling, licence, how far each was tried."
     import pandas as pd
-    return pd.DataFrame([{'llm': n, 'hub': r['hub'], 'revision': str(r['revision'])[:8], 'backend': r['backend'], 'context': r['context'], 'writes': '+'.join(r['languages']), 'temperature': r['sampling'].get('temperature'),
-        'answer': ''.join(f'{k} {v}' for k, v in r.get('answer', {}).items()), 'licence': r['licence'], 'tried': r['tried']} for n, r in registry('llms').items()])
+    return pd.DataFrame([{'llm': n, 'hub': r.get('hub') or f'checkpoint {r["checkpoint"]}', 'revision': str(r.get('revision', ''))[:8], 'backend': r.get('backend', ''), 'context': r.get('context'), 'writes': '+'.join(r.get('languages', [])), 'temperature': r.get('sampling', {}).get('temperature'),
+        'answer': ''.join(f'{k} {v}' for k, v in r.get('answer', {}).items()), 'licence': r.get('licence', ''), 'tried': r.get('tried', '')} for n, r in registry('llms').items()])
 
 # %% ../nbs/04_generator.ipynb #9ba925eb
 @dataclass(frozen=True)
@@ -215,6 +231,7 @@ def _room(spec:LLMSpec, sampling:Sampling)->int:
 
 def _weights(spec:LLMSpec, home_folder=None)->Path:
     "The local folder of a model's weights."
+    if spec.folder: return Path(spec.folder)
     if spec.load == 'gguf': return _converted_gguf(spec, home_folder)
     if 'unknown' in (spec.hub, spec.revision): raise MedirError(f'its {"weights were not released" if spec.hub == "unknown" else "commit is unknown"}', f'llm {spec.name}', f'name {spec.name}@authors for the published generations, or add a row with a commit to $MEDIR_REGISTRY/llms.yaml')
     return _hub_folder(spec.hub, spec.revision, f'llm {spec.name}')
@@ -400,7 +417,7 @@ class LLM:
         self.options = {**given, **_OPTIONS.get(self.spec.name, {}), **options}
         self.backend_name = self.options.pop('backend', None) or os.environ.get('MEDIR_LLM_BACKEND') or self.spec.backend
         if self.backend_name not in BACKENDS: raise MedirError(f'unknown backend {self.backend_name!r}', f'llm {self.spec.name}', nearest(self.backend_name, BACKENDS))
-        self.home_folder, self.cassettes, self._backend = home_folder, Cassettes(self.spec.name, home_folder), None
+        self.home_folder, self.cassettes, self._backend = home_folder, Cassettes(self.spec.cassette or self.spec.name, home_folder), None
     def sampling(self, **overrides)->Sampling:
         "The paper's sampling of this model with some fields overridden."
         return replace(Sampling(**self.spec.sampling), **overrides)
@@ -521,7 +538,7 @@ def normal_expansion(expansion:tuple, kind:str)->tuple:
     given, defaults = expansion_settings(method, settings, kind), expansion_settings(method, (), kind)
     llm_row = registry('llms').get(model.split('@')[0])
     if given.get('r1_mode') and llm_row and not llm_row.get('answer'): raise MedirError(f'r1_mode=true is for reasoning models, and {model} is none', None, 'leave it out')
-    if model in registry('llms'): defaults |= {**asdict(Sampling(**llm_row['sampling'])), **method_row(method).get('sampling', {})}
+    if model in registry('llms'): defaults |= {**asdict(Sampling(**llm_spec(model).sampling)), **method_row(method).get('sampling', {})}
     chosen = dict(settings)
     # r1_mode brings its own rule: one that is written out beside it stays
     kept = lambda k: chosen[k] != defaults.get(k) or k == 'fusion' and given.get('r1_mode')
@@ -725,6 +742,15 @@ def sparse_queries(task, expanded:Expanded)->Queries:
     s, row = expanded.settings, expanded.row
     return as_queries(task.queries.ids, [fuse_sparse(q, t, s['fusion'], s['repeat'], row['sparse_join'], row['sparse_text']) for q, t in zip(task.queries.texts(), expanded.texts)])
 
+def hypothetical_reader(encoder, instruction:str='', side:str='')->tuple[Encoder, str, str]:
+    "`(encoder, role, instruction)` that read a text which an LLM wrote: `side` is plain, query or document (default: the encoder's own)."
+    side = side or encoder.spec.hypothetical
+    reader = encoder
+    if side == 'plain':
+        # the same weights and store; only the template is bare
+        reader = copy.copy(encoder); reader.spec = replace(encoder.spec, query_template='{text}')
+    return reader, 'document' if side == 'document' else 'query', instruction if side == 'query' else ''
+
 def dense_queries(encoder, task, expanded:Expanded, instruction:str='')->tuple[np.ndarray, dict]:
     "Query vectors of `task` after expansion, and how many texts were encoded."
     rule = expanded.settings['fusion']
@@ -735,12 +761,8 @@ def dense_queries(encoder, task, expanded:Expanded, instruction:str='')->tuple[n
     queries = encode_corpus(encoder, task.queries, 'query', instruction)
     flat = [(q, t) for q, ts in zip(task.queries.ids, expanded.texts) for t in ts]
     if not flat: return np.array(queries.chunk()), queries.stats
-    side = expanded.settings.get('hypothetical') or registry('models').get(encoder.spec.name, {}).get('hypothetical', 'plain')
-    reader = encoder
-    if side == 'plain':
-        # the same weights and store; only the template is bare
-        reader = copy.copy(encoder); reader.spec = replace(encoder.spec, query_template='{text}')
-    texts = encode_corpus(reader, as_queries([f'{q}#{i}' for i, (q, _) in enumerate(flat)], [t for _, t in flat]), 'document' if side == 'document' else 'query', instruction if side == 'query' else '')
+    reader, role, instruction = hypothetical_reader(encoder, instruction, expanded.settings.get('hypothetical', ''))
+    texts = encode_corpus(reader, as_queries([f'{q}#{i}' for i, (q, _) in enumerate(flat)], [t for _, t in flat]), role, instruction)
     q, h, at, out = queries.chunk(), texts.chunk(), 0, []
     for i, ts in enumerate(expanded.texts): out.append(fuse_dense(q[i], h[at:at + len(ts)], rule, expanded.settings.get('weight'))); at += len(ts)
     return np.array(out, np.float32), {'encoded': queries.stats['encoded'] + texts.stats['encoded'], 'cached': queries.stats['cached'] + texts.stats['cached']}

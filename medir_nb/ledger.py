@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['MEANS', 'NOT_IN_PAPER', 'VERDICTS', 'published', 'unit_value', 'recomputed_means', 'verdict', 'model_needs',
-           'data_needs', 'printed_name', 'Ledger', 'table_apart']
+           'reranker_needs', 'data_needs', 'printed_name', 'Ledger', 'table_apart']
 
 # %% ../nbs/11_ledger.ipynb #c065b2ce
 import functools, html, importlib.resources, math, re
@@ -107,8 +107,8 @@ def _task_reason(task)->str:
     return ''
 
 def _system(expression):
-    "What an expression names; a registry row as itself, also one that cannot run here (its run file can be scored)."
-    return System(expression) if expression in registry('models') else parse(expression)
+    "What an expression names, also with a registry row that cannot run here (its run file can be scored)."
+    return parse(expression, runnable=False)
 
 def _unpublished(system:System)->str:
     unknown = method_row(system.expansion[0]).get('unpublished')
@@ -121,12 +121,16 @@ def _written_anew(system, expected)->str:
     return (_unpublished(system) or 'its text was written anew') if known(system) == known(expected) else ''
 
 def _expected_dtype(system:System)->str:
-    return '' if system.name == 'bm25' else dict(system.settings).get('dtype') or registry('models').get(system.name, {}).get('dtype', '')
+    first = '' if system.name == 'bm25' else dict(system.settings).get('dtype') or registry('models').get(system.name, {}).get('dtype', '')
+    if not system.reranker: return first
+    name, _, settings = system.reranker
+    return '>'.join(filter(None, (first, dict(settings).get('dtype') or registry('rerankers').get(name, {}).get('dtype', ''))))
 
 def _system_reason(score, expected:System)->str:
     "Why a score of the same model is not that of the row `expected`; '' where it is."
     if expected.expansion and '@' not in expected.expansion[1] and (unknown := _unpublished(expected)): return unknown
-    if _system(score.system).settings != expected.settings: return 'other settings than the row'
+    given = _system(score.system)
+    if (given.settings, given.reranker) != (expected.settings, expected.reranker): return 'other settings than the row'
     if 'dtype' not in score.stats: return 'a run from elsewhere: its revision and precision are not recorded'
     if 'server' in score.stats: return f'asked at {score.stats["server"]}'
     if (have := score.stats['dtype']) != (want := _expected_dtype(expected)): return f'{have} instead of {want}'
@@ -139,11 +143,16 @@ def model_needs(name:str)->str:
     if row is None: return 'a registry row for this system'
     if row.get('kind') == 'published-only': return row.get('why', 'its weights were never released')
     if row.get('base_url'): return f'{row["hub"]} at {row["base_url"]} and its key in ${row["key_variable"]}'
-    if row.get('checkpoint'): return row['note']
+    if row.get('checkpoint'): return f'{row["label"]}, which {row["trained_by"]} trains'
     weights = f'{row["hub"]} ({row.get("size", "size unknown")})' + (f' with {row["adapter"]["hub"]}' if row.get('adapter') else '')
     unknown = [f for f in ('revision', 'pooling', 'max_document_tokens', 'query_template') if row.get(f) in (None, 'unknown')]
     if row.get('load') == 'remote': weights += f' in another environment: {row.get("environment", "unknown")}'
     return weights + (f'; {", ".join(unknown)} unknown' if unknown else '')
+
+def reranker_needs(name:str)->str:
+    "What running the reranker `name` needs."
+    row = registry('rerankers').get(name, {})
+    return f'{row["hub"]} ({row["size"]})' + (f' with {row["adapter"]["hub"]}' if row.get('adapter') else '') if row else f'a registry row for {name}'
 
 def data_needs(task:str)->str:
     "Where the data of a registry task are, or its access sentence where they cannot be fetched."
@@ -168,7 +177,7 @@ class _Row:
     scores: dict = field(default_factory=dict)        # column -> [Scores]
     beside: object = None                             # the printed row that it stands below
     @property
-    def names(self)->tuple: return tuple(filter(None, (*map(str, self.systems), self.name, self.system)))
+    def names(self)->tuple: return tuple(filter(None, (*map(str, self.systems), (self.system, self.variant), self.name, self.system)))
 
 def printed_name(system:str)->str:
     "A printed system name without its citation and footnote marks; the star of concurrent work stays."
@@ -212,13 +221,16 @@ class _Joined:
 
     def _published_rows(self, cells, scored, systems)->list[_Row]:
         "A row a printed system; what runs it comes from `systems`, else from the registry."
-        rows, by_print = [], {p: n for n, r in registry('models').items() for p in r.get('published_as') or ()}
+        printed = lambda rows: {p: n for n, r in registry(rows).items() for p in r.get('published_as') or ()}
+        rows, by_print, rerankers = [], printed('models'), printed('rerankers')
         wrong = [s for s in systems if s not in {*cells.system, *zip(cells.system, cells.variant)}]
         if wrong: raise MedirError(f'no published row is called {wrong[0]!r}', 'Ledger systems', nearest(str(wrong[0]), set(cells.system)))
         variants = scored.drop_duplicates(['system', 'variant']).groupby('system').size()
         for (paper, table, system, variant), part in scored.groupby(['paper', 'table', 'system', 'variant'], sort=False, dropna=False):
             size = cells[(cells.table == table) & (cells.system == system) & (cells.variant == variant) & (cells.metric == 'params')].text
             given = systems.get((system, variant), systems.get(system)) or by_print.get(system, ())
+            first, second = by_print.get(_none(part.retriever.iloc[0])), rerankers.get(_none(part.reranker.iloc[0]))
+            if not given and first and second: given = [System(first, reranker=(second, int(part.depth.iloc[0]), ()))]
             runs = tuple(map(_system, [given] if isinstance(given, str) else given))
             label = printed_name(system) + (f' {variant}' if variants[system] > 1 and scored.table.nunique() == 1 else '')
             rows.append(_Row(_none(part.group.iloc[0]) or '', system, _none(variant) or '', label, size.iloc[0] if len(size) else '', paper, table,
@@ -234,7 +246,7 @@ class _Joined:
             for e in row.systems:
                 if not isinstance(system, System) or not isinstance(e, System):
                     if str(e) == str(system): return row, ''
-                elif (e.name, e.expansion, e.reranker) == (system.name, system.expansion, system.reranker):
+                elif (e.name, e.expansion, (e.reranker or ())[:2]) == (system.name, system.expansion, (system.reranker or ())[:2]):
                     if not (why := _system_reason(score, e)): return row, ''
                     if near[0] is None: near = row, why
                 elif near[0] is None and (why := _written_anew(system, e)): near = row, why
@@ -293,7 +305,7 @@ def _generated(row:_Row)->bool:
 class Ledger(_Joined):
     "Published `cells` beside measured `scores`: `frame` (long), `table()` (the paper's layout), `to_markdown()`, `counts()`, `apart()`."
     def __init__(self, cells:pd.DataFrame, scores=(),
-        not_run:dict|None=None,       # {(registry row or printed system, task): why}; task None: every task of the row
+        not_run:dict|None=None,       # {(expression, registry row, printed system or (system, variant), task): why}; task None: every task of the row
         systems:dict|None=None,       # {printed system or (system, variant): expression, or a list of them}
         switches:dict|None=None):     # {(registry row or printed system, task, measure): (name, value when flipped)}
         super().__init__(cells, scores, dict(systems or {}))
@@ -383,14 +395,16 @@ def _is_bm25(row:_Row)->bool: return printed_name(row.system).lower() == 'bm25'
 def _llm_needs(name:str)->str:
     "What the text of a language model needs."
     row = registry('llms').get(name, {})
-    return f'text of {row.get("hub", name)}' if row.get('hub') != 'unknown' else f'text of {row["label"]}, which was not released'
+    if row.get('hub') != 'unknown': return f'text of {row.get("hub", name)}'
+    return f'text of {row["label"]}, which ' + (f'{row["trained_by"]} trains' if row.get('trained_by') else 'was not released')
 
 def _row_needs(row:_Row)->str:
     "What running a printed row needs, its data aside."
     if row.systems:
         needs = [model_needs(row.name)] if row.name in registry('models') else []
         if expansion := getattr(row.systems[0], 'expansion', None): needs.append(_llm_needs(expansion[1]))
-        return ' and '.join(needs)
+        if behind := getattr(row.systems[0], 'reranker', None): needs.append(reranker_needs(behind[0]))
+        return ' and '.join(filter(None, needs))
     return 'the settings of the paper\'s BM25' if _is_bm25(row) else 'a registry row for this system'
 
 def _row_label(row:_Row)->str:
@@ -436,7 +450,8 @@ def table_apart(scores)->pd.DataFrame:
         found = s.rows()
         judged = '' if s.task.kind == 'pairs' else 'positives only' if s.judged is None else f'{s.judged:.3f}'
         encoded, stored = (s.stats.get(k, 0) for k in ('encoded_docs', 'cached_docs'))
-        vectors = f'{encoded + s.stats.get("encoded_queries", 0):,} encoded, {stored:,} stored' if s.stats.get('dtype') else ''
+        vectors = f'{encoded + s.stats.get("encoded_queries", 0):,} encoded, {stored:,} stored' if encoded + stored else ''
+        if 'scored_pairs' in s.stats: vectors = '; '.join(filter(None, (vectors, f'{s.stats["scored_pairs"]:,} pairs scored, {s.stats["cached_pairs"]:,} stored')))
         rows.append({'task': s.task.name, 'split': s.task.split, 'system': s.label, **{measure_label(r['measure']): f'{r["value"]:.3f} [{r["low"]:.3f}, {r["high"]:.3f}]' for r in found},
             'n': found[0]['n_queries'], 'dtype': s.stats.get('dtype', ''), 'judged@10': judged, 'vectors': vectors})
     measures = list(dict.fromkeys(measure_label(r['measure']) for s in scores for r in s.rows()))

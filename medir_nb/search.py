@@ -137,7 +137,10 @@ class BM25:
                 index = bm25s.BM25(k1=float(k1), b=float(b), method='lucene')
                 index.index(tokens, show_progress=False)
                 index.save(str(folder)); (folder/'whole').touch()
-            try: self.index = bm25s.BM25.load(str(folder), mmap=True, load_corpus=False)
+            try:
+                self.index = bm25s.BM25.load(str(folder), mmap=True, load_corpus=False)
+                # plain views of the mapped files: slicing a np.memmap costs more than the sum it feeds
+                self.index.scores = {k: np.asarray(v) if isinstance(v, np.memmap) else v for k, v in self.index.scores.items()}
             except Exception as e:
                 (folder/'whole').unlink(missing_ok=True)
                 raise MedirError(f'the stored index is broken ({type(e).__name__})', folder, 'run again: it is rebuilt') from None

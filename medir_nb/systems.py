@@ -12,10 +12,11 @@ from collections import namedtuple
 from dataclasses import dataclass, replace
 import numpy as np, pandas as pd
 from .agent import pending_turns, search_and_write
-from .core import MedirError, nearest
+from .core import MedirError, nearest, registry
 from .data import Queries, Task, load_task
 from .encoder import Encoder, array_vectors, corpus_keys, encode_corpus, encoder_names, encoder_spec, missing_texts
 from .generator import Expanded, as_queries, dense_queries, expand, expansion_settings, method_row, normal_expansion, pending_generations, sparse_queries
+from .reranker import ScoreStore, missing_pairs, normal_reranker, rerank, reranker_of
 from .search import ANALYZERS, STOPWORDS, BM25, BM25_DEFAULTS, BM25_PRESETS, unit, dense_search, rrf, sort_run
 
 # %% ../nbs/06_systems.ipynb #2517552b
@@ -28,31 +29,38 @@ def _value(text:str):
         except ValueError: pass
     return {'true': True, 'false': False}.get(text.lower(), text)
 
+def _printed(settings:tuple)->list[str]: return [str(k) if v is None else f'{k}={str(v).lower() if isinstance(v, bool) else v}' for k, v in settings]
+
+def _printed_reranker(reranker:tuple|None)->str:
+    if not reranker: return ''
+    name, depth, settings = reranker
+    return f'>{name}@{depth}' + (f'({",".join(_printed(settings))})' if settings else '')
+
 @dataclass(frozen=True)
 class Fusion:
-    "Reciprocal-rank fusion of systems."
+    "Reciprocal-rank fusion of systems, with an optional reranker."
     parts: tuple
-    def __str__(self): return f'rrf({",".join(map(str, self.parts))})'
+    reranker: tuple|None = None
+    def __str__(self): return f'rrf({",".join(map(str, self.parts))}){_printed_reranker(self.reranker)}'
 
 @dataclass(frozen=True)
 class System:
-    "A retriever with its non-default settings, an optional expansion `(method, llm, settings)` and reranker `(name, depth)`."
+    "A retriever with its non-default settings, an optional expansion `(method, llm, settings)` and reranker `(name, depth, settings)`."
     name: str
     settings: tuple = ()
     expansion: tuple|None = None
     reranker: tuple|None = None
     def __str__(self):
-        pair = lambda k, v: str(k) if v is None else f'{k}={v}'
-        out = self.name + (f'({",".join(pair(k, v) for k, v in self.settings)})' if self.settings else '')
+        out = self.name + (f'({",".join(_printed(self.settings))})' if self.settings else '')
         if self.expansion:
             method, llm, settings = self.expansion
-            out += f'+{method}({",".join([llm, *(pair(k, v) for k, v in settings)])})'
-        return out + (f'>{self.reranker[0]}@{self.reranker[1]}' if self.reranker else '')
+            out += f'+{method}({",".join([llm, *_printed(settings)])})'
+        return out + _printed_reranker(self.reranker)
 
 class _Parser:
-    def __init__(self, text:str):
-        self.text, self.tokens, self.i = text, _TOKEN.findall(text), 0
-    def fail(self, why:str): raise MedirError(f'system expression {self.text!r}: {why}', None, 'write NAME(k=v)+METHOD(LLM)>RERANKER@DEPTH or rrf(E,E)')
+    def __init__(self, text:str, runnable:bool=True):
+        self.text, self.tokens, self.i, self.runnable = text, _TOKEN.findall(text), 0, runnable
+    def fail(self, why:str): raise MedirError(f'system expression {self.text!r}: {why}', None, 'write NAME(k=v)+METHOD(LLM)>RERANKER@DEPTH(k=v) or rrf(E,E)>RERANKER@DEPTH')
     @property
     def now(self): return self.tokens[self.i] if self.i < len(self.tokens) else ''
     def take(self, expected:str|None=None)->str:
@@ -62,11 +70,10 @@ class _Parser:
         self.i += 1
         return token
     def name(self)->str:
-        # an @ belongs to a name unless a reranking depth follows it
+        # an @ belongs to a name (qwen2-7b@authors); only that of a reranker is followed by its depth
         out = self.take()
-        while self.now == '@' and not self.after_reranker: out += self.take('@') + self.take()
+        while self.now == '@': out += self.take('@') + self.take()
         return out
-    after_reranker = False
     def settings(self)->list:
         "`(a,b=c)` as pairs; a bare word has the value None."
         out = []
@@ -91,20 +98,22 @@ class _Parser:
             while self.now == ',': self.take(','); parts.append(self.system())
             self.take(')')
             if len(parts) < 2: self.fail('rrf takes at least two systems')
-            return Fusion(tuple(parts))
-        name, settings, expansion, reranker = self.name(), [], None, None
+            return Fusion(tuple(parts), self.reranker())
+        name, settings, expansion = self.name(), [], None
         if self.now == '(': settings = self.settings()
         if self.now == '+':
             self.take('+'); method = self.take(); inside = self.settings() if self.now == '(' else []
             if not inside or inside[0][1] is not None: self.fail(f'+{method} needs its LLM in parentheses')
             expansion = (method, inside[0][0], tuple(inside[1:]))
-        if self.now == '>':
-            self.take('>'); self.after_reranker = True; model = self.take(); self.take('@'); depth = self.take(); self.after_reranker = False
-            if not depth.isdigit() or not int(depth): self.fail(f'the reranking depth {depth!r} is no positive number')
-            reranker = (model, int(depth))
-        return _normal(System(name, tuple(settings), expansion, reranker))
+        return _normal(System(name, tuple(settings), expansion, self.reranker()), self.runnable)
+    def reranker(self)->tuple|None:
+        "`>NAME@DEPTH(a,b=c)`, if it stands here."
+        if self.now != '>': return None
+        self.take('>'); name = self.take(); self.take('@'); depth = self.take()
+        if not depth.isdigit() or not int(depth): self.fail(f'the reranking depth {depth!r} is no positive number')
+        return normal_reranker((name, int(depth), tuple(self.settings() if self.now == '(' else ())))
 
-def _normal(s:System)->System:
+def _normal(s:System, runnable:bool=True)->System:
     "Check names and settings; drop settings that are defaults."
     if s.expansion: s = replace(s, expansion=normal_expansion(_with_normal_search(s.expansion), _kind(s)))
     given = dict(s.settings)
@@ -118,6 +127,7 @@ def _normal(s:System)->System:
         # an analyzer that is written out stays: on a Chinese task it is not the default
         own = tuple((k, given[k]) for k in BM25_DEFAULTS if k in given and (given[k] != base[k] or k == 'analyzer'))
         return replace(s, settings=tuple((p, None) for p in presets) + own)
+    if not runnable and s.name in registry('models') and not s.settings: return s
     spec = encoder_spec_or_hint(s.name)
     own = encoder_spec(s.name, **{k: True if v is None else v for k, v in given.items()})
     return replace(s, settings=tuple((k, getattr(own, k)) for k in sorted(given) if getattr(own, k) != getattr(spec, k)))
@@ -146,10 +156,10 @@ def encoder_spec_or_hint(name:str):
         if e.what.startswith('unknown model'): raise MedirError(f'unknown system {name!r}', None, nearest(name, ['bm25', 'rrf', *encoder_names()])) from None
         raise
 
-def parse(expression)->System|Fusion:
-    "The system that `expression` names; a `System`, `Fusion` or a reader's own model object passes through."
+def parse(expression, runnable:bool=True)->System|Fusion:
+    "The system that `expression` names; a `System`, `Fusion` or a reader's own model object passes through. With `runnable=False` also registry rows that cannot run here."
     if not isinstance(expression, str): return expression
-    parser = _Parser(expression)
+    parser = _Parser(expression, runnable)
     if not parser.tokens: parser.fail('it is empty')
     system = parser.system()
     if parser.now: parser.fail(f'{parser.now!r} is left over')
@@ -168,7 +178,7 @@ def _resolve(system:System, task:Task)->dict:
 def row_label(expression, task:Task)->str:
     "The expression as a table row prints it: for BM25 on a Chinese task with the analyzer it took."
     system = parse(expression)
-    if isinstance(system, Fusion): return f'rrf({",".join(row_label(p, task) for p in system.parts)})'
+    if isinstance(system, Fusion): return f'rrf({",".join(row_label(p, task) for p in system.parts)}){_printed_reranker(system.reranker)}'
     if not isinstance(system, System): return getattr(system, 'name', type(system).__name__)
     if system.name != 'bm25' or task.language != 'zh': return str(system)
     return str(replace(system, settings=(*((k, v) for k, v in system.settings if k != 'analyzer'), ('analyzer', _resolve(system, task)['analyzer']))))
@@ -187,21 +197,19 @@ def _without_self(run:pd.DataFrame, k:int, qrels:pd.DataFrame)->tuple[pd.DataFra
     run = run[~own]
     return run[run.groupby('query_id', sort=False).cumcount() < k].reset_index(drop=True), int(own.sum())
 
-def _unavailable(system:System):
-    raise MedirError(f'reranker {system.reranker[0]!r} is not part of medir_nb {__import__("medir_nb").__version__}', str(system), 'leave it out')
-
 def search(expression, task:Task, k:int=100, dtype:str|None=None, device:str|None=None, home_folder=None, keep_self:bool=False, expanded=None)->Answer:
     "The top `k` documents per query of `task` by the system `expression`; `expanded` texts join the queries in place of the expression's own."
     system, start = parse(expression), time.perf_counter()
     if task.kind == 'pairs': raise MedirError('a sentence-pair task has no corpus to search', task.name, 'use score_pairs')
     depth = k + (0 if keep_self else 1)
+    if getattr(system, 'reranker', None): return _reranked(system, task, k, dtype, device, home_folder, keep_self, expanded)
     if isinstance(system, Fusion):
         if task.kind == 'reranking': k = len(task.corpus)
         answers = [search(p, task, max(k, 100), dtype, device, home_folder, keep_self) for p in system.parts]
-        stats = {f: sum(a.stats[f] for a in answers) for f in ('encoded_docs', 'cached_docs', 'encoded_queries', 'truncated_docs', 'self_matches')}
+        counts = ('encoded_docs', 'cached_docs', 'encoded_queries', 'truncated_docs', 'self_matches', 'scored_pairs', 'cached_pairs', 'truncated_pairs')
+        stats = {f: sum(a.stats.get(f, 0) for a in answers) for f in counts if any(f in a.stats for a in answers)}
         run, kinds = rrf([a.run for a in answers], k), sorted({a.stats['dtype'] for a in answers if a.stats['dtype']})
         return Answer(run, {**stats, 'dtype': '+'.join(kinds), 'similarity': 'rrf', 'device': next((a.stats['device'] for a in answers if a.stats['device']), ''), 'seconds': time.perf_counter() - start})
-    if isinstance(system, System) and system.reranker: _unavailable(system)
     expansion = system.expansion if isinstance(system, System) else None
     if expansion: expanded = expanded_texts(task, expansion, _kind(system), home_folder, dtype, device)
     if isinstance(system, System) and system.name == 'bm25':
@@ -228,7 +236,17 @@ def search(expression, task:Task, k:int=100, dtype:str|None=None, device:str|Non
     if not keep_self: run, stats['self_matches'] = _without_self(run, k, task.qrels)
     return Answer(run, {**stats, 'seconds': time.perf_counter() - start})
 
-# %% ../nbs/06_systems.ipynb #cdfc523f
+# %% ../nbs/06_systems.ipynb #d094b259
+def _reranked(system, task:Task, k:int, dtype, device, home_folder, keep_self, expanded)->Answer:
+    "The first stage's answer with its head in the order of a reranker."
+    start, (_, depth, settings) = time.perf_counter(), system.reranker
+    complete, model = dict(settings).get('complete', False), reranker_of(system.reranker, dtype, device, home_folder)
+    first = search(replace(system, reranker=None), task, max(depth, k) if complete else depth, dtype, device, home_folder, keep_self, expanded)
+    run, stats = rerank(model, task, first.run, depth, complete)
+    if task.kind != 'reranking': run = run[run.groupby('query_id', sort=False).cumcount() < k].reset_index(drop=True)
+    return Answer(run, {**first.stats, **stats, 'dtype': '>'.join(filter(None, (first.stats['dtype'], model.spec.dtype))), 'seconds': time.perf_counter() - start})
+
+# %% ../nbs/06_systems.ipynb #e95ae3f1
 def _searches(expansion:tuple)->bool:
     "Whether its model searches while it writes (a stored text was written before)."
     method, llm, _ = expansion
@@ -294,13 +312,15 @@ def pair_queries(task:Task, side:str)->Queries:
 
 # %% ../nbs/06_systems.ipynb #6331c6d5
 def parts(expression)->list:
-    "The systems that an expression runs: itself, or those of a fusion."
+    "The systems that an expression runs: itself, or those of a fusion; a reranked one after its first stage."
     system = parse(expression)
+    if getattr(system, 'reranker', None): return [*parts(replace(system, reranker=None)), system]
     return [x for p in system.parts for x in parts(p)] if isinstance(system, Fusion) else [system]
 
 def pending(expression, task:Task, dtype:str|None=None, home_folder=None)->dict:
-    "Texts of `task` that `expression` would encode, and those that are stored already."
+    "Texts of `task` that `expression` would encode (generate, score in pairs), and those that are stored already."
     system = parse(expression)
+    if getattr(system, 'reranker', None): return _pending_pairs(system, task, dtype, home_folder)
     if isinstance(system, Fusion):
         parts = [pending(p, task, dtype, home_folder) for p in system.parts]
         return {k: sum(p.get(k, 0) for p in parts) for k in dict.fromkeys(k for p in parts for k in p)}
@@ -321,3 +341,17 @@ def pending(expression, task:Task, dtype:str|None=None, home_folder=None)->dict:
         cjk = task.language == 'zh'
         for i in todo: t = ' '.join(texts.rows(int(i), int(i) + 1)[0]); out['words'] += len(t) if cjk else len(t.split())
     return out
+
+# %% ../nbs/06_systems.ipynb #2033e244
+def _pending_pairs(system, task:Task, dtype, home_folder)->dict:
+    "The pending texts of a first stage and the pairs behind it; `at_most` where the first stage has to run before they are known."
+    if task.kind == 'pairs': raise MedirError('sentence pairs are neither expanded nor reranked', str(system), 'name the encoder alone')
+    first, (_, depth, _), model = replace(system, reranker=None), system.reranker, reranker_of(system.reranker, dtype, 'cpu', home_folder)
+    out = pending(first, task, dtype, home_folder)
+    if not out['to_encode'] and not out.get('to_generate') and not out.get('to_score') and ScoreStore(model.spec, home_folder).blocks:
+        run = search(first, task, depth, dtype, 'cpu', home_folder).run
+        run = run[run.groupby('query_id', sort=False).cumcount() < depth]
+        todo = len(missing_pairs(model, task, run)[1])
+        return {**out, 'to_score': out.get('to_score', 0) + todo, 'stored_pairs': len(run) - todo, 'at_most': False}
+    most = candidates(task).groupby('query_id').size().clip(upper=depth).sum() if task.kind == 'reranking' else len(task.queries) * min(depth, len(task.corpus))
+    return {**out, 'to_score': out.get('to_score', 0) + int(most), 'stored_pairs': 0, 'at_most': True}

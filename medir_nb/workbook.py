@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['app', 'Home', 'Dtype', 'Device', 'Lang', 'Limit', 'Split', 'notebooks', 'find_notebook', 'schema', 'resolve',
-           'parse_options', 'receipt_key', 'receipts', 'valid_receipt', 'output_folder', 'run_notebook', 'batches',
-           'read_batch', 'run_batch', 'plan_grid', 'plan_learning', 'plan', 'evaluate', 'compare', 'run',
-           'plan_command', 'status', 'tasks', 'models', 'contract', 'mine', 'main']
+           'receipt_key', 'receipts', 'valid_receipt', 'output_folder', 'run_notebook', 'batches', 'read_batch',
+           'run_batch', 'plan_grid', 'plan_learning', 'plan', 'evaluate', 'compare', 'run', 'plan_command', 'status',
+           'tasks', 'models', 'contract', 'mine', 'main']
 
 # %% ../nbs/13_workbook.ipynb #e0cf6f6c
 import ast, contextlib, json, os, re, subprocess, sys, time
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Annotated, Literal, Optional
 import typer
 from . import __version__
-from .core import MedirError, atomic_path, canonical, file_fingerprint, find_root, fingerprint, home, is_secret, lock, machine, nearest, note, redact, registry, slug, to_markdown, versions, write_json
+from .core import MedirError, atomic_path, canonical, file_fingerprint, find_root, fingerprint, home, is_secret, lock, machine, nearest, note, parse_options, read_yaml, redact, registry, slug, to_markdown, versions, write_json
 
 # %% ../nbs/13_workbook.ipynb #a1c2afb8
 def _root()->Path:
@@ -63,7 +63,7 @@ def resolve(path:Path, preset:str|None=None, overrides:dict|None=None)->dict:
     if preset:
         file = folder/f'{preset}.yaml'
         if not file.is_file(): raise MedirError(f'{path.stem} has no preset {preset!r}', folder, nearest(preset, [p.stem for p in folder.glob('*.yaml')]))
-        given = {k: (v, file) for k, v in _read_yaml(file).items()}
+        given = {k: (v, file) for k, v in read_yaml(file).items()}
     given |= {k: (v, 'parameter') for k, v in (overrides or {}).items()}
     for name, (_, where) in given.items():
         if is_secret(name): raise MedirError(f'{name!r} looks like a secret, and parameters are written into the executed notebook', where, 'put it into an environment variable')
@@ -79,33 +79,6 @@ def _absolute(parameters:dict)->dict:
     "Paths that a reader wrote relative to the current folder (`./x`), made independent of it."
     full = lambda v: str(Path(v).absolute()) if isinstance(v, str) and v.startswith(('./', '../')) else [full(x) for x in v] if isinstance(v, list) else v
     return {k: full(v) for k, v in parameters.items()}
-
-def _yaml(text:str):
-    "YAML in which 1e-5 is a number, as in YAML 1.2 and as JSON writes it."
-    import yaml
-    class SafeNumbers(yaml.SafeLoader): pass
-    SafeNumbers.add_implicit_resolver('tag:yaml.org,2002:float', re.compile(r'^[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?$'), list('-+.0123456789'))
-    return yaml.load(text, Loader=SafeNumbers)
-
-def _read_yaml(file:Path)->dict:
-    import yaml
-    try: out = _yaml(file.read_text(encoding='utf-8'))
-    except yaml.YAMLError as e:
-        mark = getattr(e, 'problem_mark', None)
-        raise MedirError(f'malformed YAML ({getattr(e, "problem", None) or str(e).splitlines()[0]})', f'{file}:{mark.line + 1}' if mark else file, 'mend the line') from None
-    if out is not None and not isinstance(out, dict): raise MedirError('not a mapping', file, 'write name: value')
-    return out or {}
-
-def parse_options(options:list[str])->dict:
-    "`k=v` options as YAML values."
-    import yaml
-    out = {}
-    for o in options:
-        name, eq, value = o.partition('=')
-        if not eq: raise MedirError(f'{o!r} is no k=v', '-p', 'write -p name=value')
-        try: out[name.strip()] = _yaml(value)
-        except yaml.YAMLError: raise MedirError(f'the value of {name!r} is no YAML', '-p', "quote it, as in -p 'systems=[\"rrf(bm25,minilm)\"]'") from None
-    return out
 
 # %% ../nbs/13_workbook.ipynb #b126fad6
 _PACKAGE = Path(__file__).parent if '__file__' in globals() else None
@@ -166,9 +139,11 @@ def _register_redaction():
 
 def _execute(path:Path, working:Path, parameters:dict, base:Path):
     "Execute a notebook into `working`, in that file's folder."
-    import papermill
+    import logging, papermill
     from nbclient.exceptions import DeadKernelError
     from papermill.exceptions import PapermillExecutionError
+    # papermill's own look at the parameters misreads a value that holds an =; ours was strict
+    logging.getLogger('papermill').setLevel(logging.ERROR)
     _register_redaction()
     places = {'MEDIR_HOME': base, 'MEDIR_OUT': working.parent, 'MEDIR_ROOT': _root(), **{k: os.environ.get(k) for k in ('MEDIR_DATA', 'MEDIR_REGISTRY')}}
     # the kernel starts in the run's folder, so what was named from here must not be relative
@@ -208,7 +183,7 @@ def batches()->dict[str, Path]:
 
 def read_batch(path:Path)->dict:
     "A checked batch: `workers` and `runs`."
-    batch = _read_yaml(path)
+    batch = read_yaml(path)
     runs = batch.get('runs') or []
     if not runs: raise MedirError('the batch has no runs', path, 'list them below `runs:`')
     for extra in set(batch) - {'workers', 'runs'}: raise MedirError(f'unknown key {extra!r}', path, nearest(extra, ['workers', 'runs']))
@@ -262,12 +237,12 @@ def _without_network():
         for k, v in before.items(): os.environ.pop(k, None) if v is None else os.environ.__setitem__(k, v)
 
 def plan_grid(tasks:list[str], systems:list[str], dtype:str|None=None, limit:int|None=None, home_folder=None):
-    "A frame of what evaluating `systems` on `tasks` would encode; never downloads."
+    "A frame of what evaluating `systems` on `tasks` would encode, generate and score; never downloads."
     import pandas as pd
     from medir_nb.data import load_task
-    from medir_nb.systems import parts, pending
+    from medir_nb.systems import parse, parts, pending
     rows, counted = [], set()
-    single = {}        # a fusion encodes nothing of its own
+    single = {}        # a fusion encodes nothing of its own; a reranked system scores pairs, behind the row of its first stage
     for text in systems:
         try: single |= dict.fromkeys(map(str, parts(text)))
         except MedirError as e: single[text] = e
@@ -278,38 +253,47 @@ def plan_grid(tasks:list[str], systems:list[str], dtype:str|None=None, limit:int
             if name not in registry('tasks'): raise
             task, missing = None, e
         for text, refused in single.items():
-            row = {'task': name, 'system': text, 'data': 'at hand' if task else 'missing', 'texts to encode': 0, 'stored': 0, 'tokens': '', 'note': '', 'to generate': 0}
+            row = {'task': name, 'system': text, 'data': 'at hand' if task else 'missing', 'texts to encode': 0, 'stored': 0, 'tokens': '', 'note': '', 'to generate': 0, 'pairs to score': 0}
             try:
                 if refused: raise refused
-                # a retriever encodes a corpus once, whatever is joined to the query
-                counted.add((name, text)); shared = _plain(text) != text and (name, _plain(text)) in counted
+                # a retriever encodes a corpus once, whatever is joined to the query, and retrievers share what a language model wrote
+                plain, expansion = _parts_of(text)
+                shared, written = plain != text and (name, plain) in counted, (name, expansion) in counted
+                counted |= {(name, text), (name, expansion)}
                 if task:
                     p = pending(text, task, dtype, home_folder)
-                    if shared: q = pending(_plain(text), task, dtype, home_folder); p |= {k: p[k] - q[k] for k in ('to_encode', 'stored', 'words')}
-                    row |= {'to generate': p.get('to_generate', 0), 'texts to encode': p['to_encode'], 'stored': p['stored'], 'tokens': f'≈{int(p["words"] * (1 if task.language == "zh" else 1.35)):,}' if p['to_encode'] else '0'}
-                else: row |= _from_registry(name, text, shared); row['note'] = missing.fix or missing.what
+                    if shared and 'to_score' not in p: q = pending(plain, task, dtype, home_folder); p |= {k: p[k] - q[k] for k in ('to_encode', 'stored', 'words')}
+                    if getattr(parse(text), 'reranker', None): row |= {'pairs to score': f'≤{p["to_score"]:,}' if p['at_most'] else p['to_score'], 'stored': p['stored_pairs']}
+                    else: row |= {'to generate': p.get('to_generate', 0), 'texts to encode': p['to_encode'], 'stored': p['stored'], 'tokens': f'≈{int(p["words"] * (1 if task.language == "zh" else 1.35)):,}' if p['to_encode'] else '0'}
+                else: row |= _from_registry(name, text, shared, limit); row['note'] = missing.fix or missing.what
+                if written: row['to generate'] = 0
             except MedirError as e: row['note'] = f'cannot run: {e.what}'
             rows.append(row)
     return pd.DataFrame(rows)
 
-def _plain(text:str)->str:
-    "The retriever of an expression, without expansion and reranker."
+def _parts_of(text:str)->tuple[str, tuple]:
+    "The retriever of an expression alone, and what decides the text that its language model writes."
     from dataclasses import replace
-    from medir_nb.systems import parse
-    return str(replace(parse(text), expansion=None, reranker=None))
+    from medir_nb.systems import System, parse
+    system = parse(text)
+    if not isinstance(system, System): return text, ('', '')       # a reranked fusion: its parts have rows of their own
+    method, llm, settings = system.expansion or ('', '', ())
+    joining = {'fusion', 'repeat', 'hypothetical', 'strict'}
+    return str(replace(system, expansion=None, reranker=None)), (method, llm, *((k, v) for k, v in settings if k not in joining))
 
-def _from_registry(name:str, text:str, shared:bool)->dict:
+def _from_registry(name:str, text:str, shared:bool, limit:int|None=None)->dict:
     "Counts of a task that is not at hand; `shared` where its corpus was counted for another row."
     from medir_nb.generator import expansion_settings
     from medir_nb.systems import parse
     row, system = registry('tasks')[name], parse(text)
     size = lambda what: row.get(what) if isinstance(row.get(what), int) else row.get(f'{what}_about') or 0
+    if system.reranker: return {'pairs to score': f'≤{size("queries") * min(system.reranker[1], size("documents")):,}', 'tokens': ''}
     settings = expansion_settings(*system.expansion[::2]) if system.expansion else {}
     expanded = size('queries') * settings['n'] if settings else 0
     # a model that searches writes a turn more than it searches, at most
     generate = {'to generate': expanded * (settings.get('rounds', 0) + 1)} if expanded and '@' not in system.expansion[1] and not system.expansion[1].startswith('file:') else {}
     if system.name == 'bm25': return {'texts to encode': 0, 'tokens': '0', **generate}
-    texts = expanded if shared else 2 * size('pairs') or size('documents') + size('queries') + expanded
+    texts = expanded if shared else 2 * size('pairs') or min(size('documents'), limit or size('documents')) + size('queries') + expanded
     length = row.get('mean_document_length')
     per = {'characters': 0.25 if row.get('language') == 'en' else 0.7, 'words': 1.35, 'tokens': 1.0}.get(row.get('length_unit'))
     return {**generate, 'texts to encode': f'≈{texts:,}', 'tokens': f'≈{int(texts * length * per):,}' if per and isinstance(length, (int, float)) and texts else 'unknown'}
@@ -370,7 +354,12 @@ def plan(name:str, preset:str|None=None, overrides:dict|None=None, home_folder=N
 
 # %% ../nbs/13_workbook.ipynb #6c439d53
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None, help='Reproducible medical information retrieval: evaluate, compare, and rerun the notebooks of four papers.')
-Home = Annotated[Optional[Path], typer.Option('--home', help='Where stores, runs and receipts live (default: $MEDIR_HOME, else ./.medir).')]
+def _home(path:Optional[Path])->Optional[Path]:
+    # names of checkpoints are looked up below the home folder, also where no home folder is handed on
+    if path: os.environ['MEDIR_HOME'] = str(home(path))
+    return path
+
+Home = Annotated[Optional[Path], typer.Option('--home', callback=_home, help='Where stores, runs and receipts live (default: $MEDIR_HOME, else ./.medir).')]
 Dtype = Annotated[Optional[str], typer.Option(help="Precision: fp32, bf16, fp16 (default: the model row's).")]
 Device = Annotated[Optional[str], typer.Option(help='cpu, cuda, cuda:1 … (default: a GPU if there is one).')]
 Lang = Annotated[Optional[Literal['en', 'zh']], typer.Option(help='Language of the texts (default: read from their script).')]
@@ -437,6 +426,8 @@ def _scores_markdown(scores)->str:
     if frame.task.nunique() == 1 and all(s.task.kind == 'pairs' for s in scores): frame = frame.drop(columns='judged@10')
     truncated = {s.label: s.stats.get('truncated_docs', 0) for s in scores}
     frame['truncated'] = [truncated[s] for s in frame.system]
+    pairs = {s.label: f'{s.stats["scored_pairs"]:,} scored, {s.stats["cached_pairs"]:,} stored, {s.stats["truncated_pairs"]:,} truncated' for s in scores if 'scored_pairs' in s.stats}
+    if pairs: frame['pairs'] = [pairs.get(s, '') for s in frame.system]
     return to_markdown(frame.drop(columns=['low', 'high', 'judged_at_10']).rename(columns={'n_queries': 'n', 'encoded_docs': 'encoded', 'cached_docs': 'cached'}))
 
 # %% ../nbs/13_workbook.ipynb #b6bba5fd
@@ -488,7 +479,8 @@ def plan_command(name: Annotated[str, typer.Argument(metavar='NOTEBOOK|BATCH')],
             print(to_markdown(frame))
             exact = [int(v) for v in frame['texts to encode'] if isinstance(v, int)]; about = [int(v[1:].replace(',', '')) for v in frame['texts to encode'] if isinstance(v, str)]
             tokens = [int(v.lstrip('≈').replace(',', '')) for v in frame.tokens if v not in ('', 'unknown')]
-            print(f'{"≈" if about else ""}{sum(exact) + sum(about):,} texts to encode, ≈{sum(tokens):,} tokens{" and those unknown" if (frame.tokens == "unknown").any() else ""}; {frame.stored.sum():,} stored' + (f'; {n:,} texts to generate' if (n := frame['to generate'].sum()) else ''))
+            pairs = sum(int(str(v).lstrip('≤').replace(',', '')) for v in frame['pairs to score'])
+            print(f'{"≈" if about else ""}{sum(exact) + sum(about):,} texts to encode, ≈{sum(tokens):,} tokens{" and those unknown" if (frame.tokens == "unknown").any() else ""}; {frame.stored.sum():,} stored' + (f'; {n:,} texts to generate' if (n := frame['to generate'].sum()) else '') + (f'; at most {pairs:,} pairs to score' if pairs else ''))
 
 @app.command()
 def status(home: Home = None):
@@ -499,7 +491,7 @@ def status(home: Home = None):
     rows = [{'notebook': r['notebook'], 'preset': r['preset'] or '', 'finished': r['finished'], 'seconds': r['seconds'], 'valid': 'yes' if valid_receipt(r['key'], home) else 'no: its output was changed', 'output': r['output']} for r in receipts(home)]
     for p in sorted(base.glob('runs/*/*/*.executing.ipynb')): rows.append({'notebook': p.name.split('.')[0], 'preset': p.parent.name.rsplit('-', 1)[0], 'finished': 'no: running, stopped or failed', 'seconds': '', 'valid': '', 'output': str(p)})
     print(to_markdown(pd.DataFrame(rows)) if rows else 'no runs yet')
-    for part in ('corpora', 'vectors', 'bm25', 'models', 'runs'):
+    for part in ('corpora', 'vectors', 'scores', 'bm25', 'models', 'runs'):
         files = [p for p in (base/part).rglob('*') if p.is_file()]
         print(f'{part:8s} {len(files):6,} files {sum(p.stat().st_size for p in files) / 2**20:10,.1f} MB')
     print(f'home     {base}')

@@ -542,7 +542,7 @@ def test_rows_of_language_models_state_their_facts():
         assert row['backend'] in g.BACKENDS and row['languages'] and set(row['sampling']) <= set(asdict(Sampling())) and row['context'] > row['sampling']['max_tokens'] and row['licence'] and row['sources'], name
         assert row['chat'] == 'template' or '{prompt}' in row['chat']
         assert len(row['revision']) == 40 or row['backend'] == 'openai' or row.get('package') or row['revision'] == 'unknown'
-    assert len({p for r in registry('llms').values() for p in r['published_as']}) == 17 and len(g.llms_table()) == 19
+    assert len({p for r in registry('llms').values() for p in r['published_as']}) == 17 and len(g.llms_table()) == len(registry('llms'))
 
 def test_pairs_are_not_expanded(tmp_path):
     from medir_nb.systems import score_pairs
@@ -585,26 +585,6 @@ def test_a_real_server():
     got = model.generate([Request('What is a stroke? Answer in one sentence.', Sampling(max_tokens=24)), Request('What is fever?', Sampling(0.8, 0.9, max_tokens=9)), Request(f'Summarise: {long} Summary:', Sampling(max_tokens=8), cut=(11, 11 + len(long)))])
     assert 'stroke' in got[0].text.lower() and got[1].text and 0 < got[1].tokens <= 9 and got[1].prompt_tokens > 5 and got[2].cut > 0 and got[2].prompt_tokens > 100
     assert model.generate([Request('What is fever?', Sampling(0.8, 0.9, max_tokens=9))], replay=True)[0] == got[1]
-
-@pytest.mark.slow
-def test_the_authors_documents_lift_chinese_bm25(medir_data):
-    from medir_nb.evaluator import evaluate
-    folders = {n: medir_data/'cmirb_gold'/f'{n}Retrieval' for n in ('MedExam', 'DuBaike', 'DXYDisease', 'CSLRelated')}
-    if not all(f.is_dir() for f in folders.values()): pytest.skip('cmirb_gold is not in MEDIR_DATA')
-    tasks = {n: load_task(str(f)) for n, f in folders.items()}
-    import pyarrow as pa
-    pool, seen = [], set()
-    for n, t in tasks.items():
-        for i, (title, body) in zip(t.corpus.ids, t.corpus.rows()): pool.append((f'{n}/{i}', title, body))
-    from medir_nb.data import Corpus
-    corpus = Corpus(pa.table({c: pa.array(v, pa.large_string()) for c, v in zip(('id', 'title', 'body'), zip(*pool))}))
-    for n in ('MedExam', 'DuBaike'):
-        t = tasks[n]
-        pooled = replace(t, corpus=corpus, qrels=t.qrels.assign(doc_id=f'{n}/' + t.qrels.doc_id))
-        score = lambda s: evaluate(pooled, s).mean('nDCG@10')
-        plain, more = score('bm25'), score('bm25+hyde(qwen2-7b@authors,fusion=concat)')
-        print(n, plain, more)
-        assert more > plain + 0.01, (n, plain, more)
 
 TABLE = '''
 import sys

@@ -13,23 +13,30 @@ from medir_nb.systems import Fusion, System, parse, pending, row_label, search
     ('bm25(lucene,k1=1.5)', 'bm25(lucene,k1=1.5)'), ('bm25(analyzer=bigram)', 'bm25(analyzer=bigram)'), ('minilm', 'minilm'), ('minilm(max_query_tokens=256)', 'minilm'), ('minilm(max_query_tokens=64)', 'minilm(max_query_tokens=64)'),
     ('minilm(dtype=bf16)', 'minilm(dtype=bfloat16)'), ('minilm(dtype=fp32)', 'minilm'), ('bge-small-en-v1.5', 'bge-small-en-v1.5'), ('minilm(similarity=dot,max_document_tokens=9)', 'minilm(max_document_tokens=9,similarity=dot)'),
     ('bm25+hyde(qwen2-7b)', 'bm25+hyde(qwen2-7b)'), ('bm25(k1=0.9,b=0.4)+lamer(gpt-4o)', 'bm25(k1=0.9,b=0.4)+lamer(gpt-4o)'), ('bm25+hyde(qwen2-7b@authors)', 'bm25+hyde(qwen2-7b@authors)'), ('bm25+hyde(gpt-4o,n=8)', 'bm25+hyde(gpt-4o,n=8)'),
-    ('minilm>bge-reranker-v2-m3@10', 'minilm>bge-reranker-v2-m3@10'), ('rrf(bm25, minilm)', 'rrf(bm25,minilm)'), ('rrf(bm25,rrf(minilm,bm25(lucene)))', 'rrf(bm25,rrf(minilm,bm25(lucene)))'), ('rrf(bm25+hyde(x),minilm>y@5)', 'rrf(bm25+hyde(x),minilm>y@5)')])
+    ('minilm>bge-reranker-v2-m3@10', 'minilm>bge-reranker-v2-m3@10'), ('rrf(bm25, minilm)', 'rrf(bm25,minilm)'), ('rrf(bm25,rrf(minilm,bm25(lucene)))', 'rrf(bm25,rrf(minilm,bm25(lucene)))'), ('rrf(bm25+hyde(x),minilm>monobert@5)', 'rrf(bm25+hyde(x),minilm>monobert@5)'),
+    ('bm25>rankllama@100(complete=false,max_tokens=1024,dtype=fp16)', 'bm25>rankllama@100'), ('bm25>rankllama@100 ( max_tokens = 512 , complete )', 'bm25>rankllama@100(complete=true,max_tokens=512)'),
+    ('bm25(lucene)+hyde(gpt-4o,n=8)>monobert@10(dtype=bf16,logit=0)', 'bm25(lucene)+hyde(gpt-4o,n=8)>monobert@10(logit=0,dtype=bfloat16)'), ('rrf(bm25,minilm)>ms-marco-minilm@50(complete=true)', 'rrf(bm25,minilm)>ms-marco-minilm@50(complete=true)'),
+    ('rrf(rrf(bm25,minilm)>monobert@9,bm25>monobert@7)>rankllama@5', 'rrf(rrf(bm25,minilm)>monobert@9,bm25>monobert@7)>rankllama@5')])
 def test_expressions_print_back_without_defaults(typed, printed):
     assert str(parse(typed)) == printed and parse(printed) == parse(typed) and str(parse(printed)) == printed
 
 @pytest.mark.parametrize('seed', range(20))
 def test_random_expressions_print_back_as_themselves(seed):
     rng = np.random.default_rng(seed)
+    def reranker():
+        if rng.random() < 0.7: return None
+        return 'monobert', int(rng.integers(1, 99)), tuple((k, v) for k, v in (('complete', True), ('max_tokens', int(rng.integers(8, 500))), ('logit', 0), ('dtype', 'bfloat16')) if rng.random() < 0.4)
     def one(depth=0):
-        if depth < 2 and rng.random() < 0.3: return Fusion(tuple(one(depth + 1) for _ in range(rng.integers(2, 4))))
+        if depth < 2 and rng.random() < 0.3: return Fusion(tuple(one(depth + 1) for _ in range(rng.integers(2, 4))), reranker())
         if rng.random() < 0.5: name, settings = 'bm25', tuple((k, v) for k, v in (('k1', 0.5), ('b', 0.25), ('analyzer', 'char'), ('stopwords', 'none')) if rng.random() < 0.5)
         else: name, settings = 'minilm', tuple((k, v) for k, v in (('max_document_tokens', 31), ('similarity', 'dot')) if rng.random() < 0.5)
-        return System(name, settings, ('hyde', 'some-llm', (('n', 3),)) if rng.random() < 0.3 else None, ('some-reranker', int(rng.integers(1, 99))) if rng.random() < 0.3 else None)
+        return System(name, settings, ('hyde', 'some-llm', (('n', 3),)) if rng.random() < 0.3 else None, reranker())
     system = one()
     assert parse(str(system)) == system
 
 @pytest.mark.parametrize('typed,why', [
-    ('bm25(k1=)', 'a name is expected'), ('bm25(k1=1,k1=2)', 'stands twice'), ('bm25(lucene,lucene)', 'stands twice'), ('bm25,minilm', "',' is left over"), ('bm25+hyde', 'needs its LLM'), ('bm25+hyde()', 'needs its LLM'), ('bm25>x', "'@' is expected"), ('bm25>x@0', 'no positive number'),
+    ('bm25(k1=)', 'a name is expected'), ('bm25(k1=1,k1=2)', 'stands twice'), ('bm25(lucene,lucene)', 'stands twice'), ('bm25,minilm', "',' is left over"), ('bm25+hyde', 'needs its LLM'), ('bm25+hyde()', 'needs its LLM'), ('bm25>x', "'@' is expected"), ('bm25>monobrt@5', "did you mean 'monobert'"), ('bm25>monobert@5(', 'a name is expected'), ('bm25>monobert@5>rankllama@5', 'left over'), ('bm25>monobert@5(complet)', "no setting 'complet'"), ('bm25>monobert@5(complete=2)', 'does not fit'),
+    ('bm25>monobert@5(logit=2)', 'no logit 2'), ('bm25>monobert@5(max_tokens=2)', 'max_tokens is 2'), ('bm25>monobert@5(hub=x)', "no setting 'hub'"), ('bm25>monobert@5(logit=0,logit=1)', 'stands twice'), ('bm25>x@0', 'no positive number'),
     ('bm25>x@ten', 'no positive number'), ('(bm25)', 'a name is expected'), ('rrf()', 'a name is expected'), ('rrf(bm25', "'\\)' is expected at the end"), ('bm25 minilm', 'left over'), ('rrf(bm25,)', 'a name is expected'), ('@', 'a name is expected')])
 def test_malformed_expressions_say_why(typed, why):
     with pytest.raises(MedirError, match=why): parse(typed)
