@@ -4,11 +4,12 @@
 
 # %% auto #0
 __all__ = ['Corpus', 'Queries', 'read_qrels', 'Task', 'cjk_share', 'detect_language', 'read_candidates', 'build_task',
-           'task_from_frames', 'load_folder', 'load_hub', 'load_mteb', 'HpoTerm', 'read_obo', 'hpo_lay', 'written_task',
-           'pool_tasks', 'task_folder', 'load_registered', 'load_task', 'limit_task', 'tasks_table']
+           'task_from_frames', 'load_folder', 'unpack', 'load_hub', 'load_mteb', 'HpoTerm', 'read_obo', 'hpo_lay',
+           'disease_family', 'hpo_overlap', 'overlap_oracle', 'written_task', 'pool_tasks', 'task_folder',
+           'load_registered', 'load_task', 'limit_task', 'tasks_table', 'statistics_table']
 
 # %% ../nbs/01_data.ipynb #48925d60
-import collections, gzip, json, math, os, re, zlib
+import collections, functools, gzip, json, math, os, re, zlib
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -207,6 +208,7 @@ class Task:
     measures: tuple = ('nDCG@10', 'R@100')
     instructions: dict = field(default_factory=dict)
     groups: dict|None = None
+    labels: dict = field(default_factory=dict)     # query id → body system, where the source has it
     source: str = ''
     revision: str = ''
     report: dict = field(default_factory=dict)
@@ -323,6 +325,47 @@ def _pairs_task(path:Path|None, split='test', rows=None, name='pairs', language=
     report = {'pairs': len(pairs), 'empty_sentences': int((pairs[['sentence1', 'sentence2']] == '').sum().sum())}
     fields = {'measures': ('Spearman', 'Pearson'), 'source': str(path or ''), **fields, 'kind': 'pairs'}
     return Task(name, pairs=pairs, split=split, report=report, language=language or detect_language(pairs.sentence1[:300]), **fields)
+
+# %% ../nbs/01_data.ipynb #67358f72
+_ZIP_FILES, _ZIP_BYTES, _ZIP_RATIO = 1_000, 8 << 30, 200      # most files, bytes in all, and bytes for each packed one
+_ZIP_KINDS = ('.jsonl', '.json', '.tsv', '.txt', '.gz')
+
+def _members(archive, path:Path)->list:
+    "The files of a zip archive that may be unpacked; one odd entry refuses it."
+    import stat
+    found, names, size = [], set(), 0
+    refuse = lambda why, i: MedirError(f'entry {i.filename!r} {why}', path, 'unpack it yourself after a look at it, and name the folder')
+    for i in archive.infolist():
+        mode, parts = i.external_attr >> 16, re.split(r'[\\/]', i.filename)
+        if i.filename.startswith(('/', '\\')) or '..' in parts or ':' in parts[0] or '\0' in i.orig_filename: raise refuse('leads out of the folder', i)
+        if stat.S_IFMT(mode) not in (0, stat.S_IFREG, stat.S_IFDIR): raise refuse('is a link or no plain file', i)
+        if i.is_dir() or parts[0] == '__MACOSX' or parts[-1].startswith('.') or not i.filename.endswith(_ZIP_KINDS): continue
+        if i.flag_bits & 1: raise refuse('is encrypted', i)
+        if i.filename.lower() in names: raise refuse('stands twice', i)
+        size += i.file_size; names.add(i.filename.lower()); found.append(i)
+        if len(found) > _ZIP_FILES: raise refuse(f'is one of more than {_ZIP_FILES:,} files', i)
+        if size > _ZIP_BYTES or i.file_size > max(1 << 20, _ZIP_RATIO * i.compress_size): raise refuse(f'swells to {i.file_size:,} bytes from {i.compress_size:,}', i)
+    return found
+
+def unpack(path:str|Path, home_folder=None)->Path:
+    "The folder with the task of a zip file, unpacked once below the home folder."
+    import shutil, tempfile, zipfile
+    path = Path(path)
+    if not path.is_file(): raise MedirError('no such file', path, 'give a zip file with corpus.jsonl, query.jsonl and qrels')
+    folder = home(home_folder)/'corpora'/f'zip-{file_fingerprint(path)}'
+    with lock(folder):
+        if not folder.is_dir():
+            try:
+                with zipfile.ZipFile(path) as archive, tempfile.TemporaryDirectory(prefix='.zip-', dir=folder.parent) as new:
+                    for i in _members(archive, path):
+                        target = Path(new)/'task'/i.filename
+                        target.parent.mkdir(parents=True, exist_ok=True)
+                        with archive.open(i) as packed, open(target, 'wb') as out: shutil.copyfileobj(packed, out, 1 << 20)
+                    if (Path(new)/'task').is_dir(): os.replace(Path(new)/'task', folder)
+            except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError) as e: raise MedirError(f'broken zip file ({e})', path, 'fetch it again') from None
+    tasks = sorted({p.parent for p in folder.rglob('corpus.jsonl*')})
+    if len(tasks) != 1: raise MedirError(f'{len(tasks)} folders with a corpus.jsonl' if tasks else 'no corpus.jsonl in it', path, 'give one zip file a task, with corpus.jsonl, query.jsonl and qrels')
+    return tasks[0]
 
 # %% ../nbs/01_data.ipynb #52529e64
 _BEIR_CONFIGS = {'corpus': ['corpus', 'corpus'], 'queries': ['queries', 'queries'], 'qrels': ['default', 'test']}
@@ -489,6 +532,99 @@ def hpo_lay(full:bool=False, split:str='test', seed:int=0, documents:int=1000, q
     return replace(task, split=split, groups={q: q.split('#')[0] for q in task.queries.ids}, revision=version, language='en',
         source=f'Human Phenotype Ontology {version}', report={**task.report, 'terms': len({t for t, _ in wordings})})
 
+# %% ../nbs/01_data.ipynb #63bdfc04
+_TYPE = re.compile(r',? (type |form |group )?(\d+[a-z]{0,2}|[ivx]+[a-z]{0,2}|[a-h])$|,? (autosomal|[xy]-linked)( dominant| recessive)?$|,? (dominant|recessive|susceptibility to|included)$|^(autosomal|[xy]-linked)( dominant| recessive)? ')
+
+def disease_family(name:str)->str:
+    "The words of a disease's name, sorted, without type and inheritance."
+    base = re.sub(r'\s*\([^)]*\)', '', name.lower()).strip(' ,')
+    while (shorter := _TYPE.sub('', base).strip(' ,')) != base and len(shorter) > 3: base = shorter
+    return ' '.join(sorted(re.findall(r'\w+', base)))
+
+@functools.cache
+def _annotated()->tuple[dict, dict, dict, str]:
+    "Terms of the ontology, affirmed phenotypic findings by disease id, names of the diseases, and the ontology's version."
+    (terms, version), found, names = read_obo(_hpo_file('hp.obo')), collections.defaultdict(set), {}
+    lines = [l.split('\t') for l in _hpo_file('phenotype.hpoa').read_text(encoding='utf-8').splitlines() if not l.startswith('#')]
+    at = {column: i for i, column in enumerate(lines[0])}
+    for cells in lines[1:]:
+        disease, finding = cells[at['database_id']], cells[at['hpo_id']]
+        if cells[at['aspect']] == 'P' and cells[at['qualifier']] != 'NOT' and finding in terms: found[disease].add(finding); names[disease] = cells[at['disease_name']]
+    return terms, dict(found), names, version
+
+# %% ../nbs/01_data.ipynb #bfa14de4
+_AT_LEAST, _IN_QUERY = 8, 10       # findings
+
+@functools.cache
+def _split_findings(seed:int, documents:int, queries:int)->tuple[dict, dict]:
+    "Findings by query id (the disease's, with `?`) and by document id (the disease's)."
+    _, found, names, _ = _annotated()
+    families, rng, asked, pool = collections.defaultdict(list), np.random.default_rng(seed), {}, {}
+    for d in sorted(found):
+        if len(found[d]) >= _AT_LEAST: families[disease_family(names[d])].append(d)
+    for f in rng.permutation(sorted(families)):
+        union = rng.permutation(sorted(set().union(*(found[d] for d in families[f]))))
+        told = set(union[:len(union) // 2])
+        parts = {d: (sorted(found[d] & told), sorted(found[d] - told)) for d in families[f]}
+        # both sides of a disease need something to say
+        parts = {d: p for d, p in parts.items() if min(map(len, p)) >= 3}
+        if len(pool) + len(parts) > documents: continue
+        pool |= {d: document for d, (_, document) in parts.items()}
+        if parts and len(asked) < queries:
+            d = sorted(parts)[int(rng.integers(len(parts)))]
+            asked[f'{d}?'] = sorted(rng.permutation(parts[d][0])[:_IN_QUERY])
+        if len(pool) == documents: break
+    return {q: asked[q] for q in sorted(asked)}, {d: pool[d] for d in sorted(pool)}
+
+def hpo_overlap(split:str='test', seed:int=0, documents:int=1000, queries:int=200)->Task:
+    "Findings of a patient → disease, without a shared finding. See the text above."
+    if split != 'test': raise MedirError(f'no split {split!r}', 'hpo-overlap', "there is only 'test'")
+    terms, _, names, version = _annotated()
+    asked, pool = _split_findings(seed, documents, queries)
+    family = {d: disease_family(names[d]) for d in pool}
+    same = collections.defaultdict(list)
+    for d in pool: same[family[d]].append(d)
+    listed = lambda found: '; '.join(terms[t].name for t in found)
+    frame = lambda rows: pd.DataFrame([(i, listed(found)) for i, found in rows.items()], columns=['id', 'text'])
+    qrels = pd.DataFrame([(q, d, 1) for q in asked for d in same[family[q[:-1]]]], columns=['query_id', 'doc_id', 'relevance'])
+    return replace(task_from_frames(frame(pool), frame(asked), qrels, name='hpo-overlap'), split=split, revision=version, language='en', source=f'Human Phenotype Ontology {version}',
+        labels={q: _organ_system(terms, found) for q, found in asked.items()})
+
+# %% ../nbs/01_data.ipynb #e82cb1c8
+def _ancestors(terms:dict, found)->set:
+    "The terms `found` and all above them."
+    seen, todo = set(), list(found)
+    while todo:
+        t = todo.pop()
+        if t not in seen and t in terms: seen.add(t); todo += terms[t].parents
+    return seen
+
+def _organ_system(terms:dict, found)->str:
+    "The organ system (child of Phenotypic abnormality) that most of the terms `found` belong to; the first of equals."
+    systems = [t for t in terms if 'HP:0000118' in terms[t].parents]
+    above = [_ancestors(terms, [t]) for t in found]
+    return terms[max(systems, key=lambda s: (sum(s in a for a in above), s))].name
+
+def overlap_oracle(task:Task, k:int=100, seed:int=0, documents:int=1000, queries:int=200)->pd.DataFrame:
+    "A run of `hpo-overlap` (or a part of it) by the shared ancestors of the findings' ids."
+    terms, (asked, pool) = _annotated()[0], _split_findings(seed, documents, queries)
+    if unknown := [i for ids, known in ((task.queries.ids, asked), (task.corpus.ids, pool)) for i in ids if i not in known]:
+        raise MedirError(f'{unknown[0]!r} is not of hpo-overlap', task.name, 'the oracle reads the ontology ids of that task alone')
+    from scipy.sparse import csr_matrix
+    every = {t: i for i, t in enumerate(terms)}
+    def matrix(ids, found):
+        above = [[every[t] for t in _ancestors(terms, found[i])] for i in ids]
+        return csr_matrix((np.ones(sum(map(len, above))), np.concatenate(above), np.cumsum([0, *map(len, above)])), (len(ids), len(terms)))
+    q, d = matrix(task.queries.ids, asked), matrix(task.corpus.ids, pool)
+    # a term of a query that no document has is as informative as one document's
+    weight = np.log(len(task.corpus) / np.maximum(1, np.asarray(d.sum(0)).ravel()))
+    shared = (q.multiply(weight) @ d.T).toarray()
+    score = shared / ((q @ weight)[:, None] + (d @ weight)[None] - shared)
+    order = np.argsort(task.corpus.ids.astype(str), kind='stable')[::-1]          # equal scores: by descending id
+    best = order[np.argsort(-score[:, order], axis=1, kind='stable')[:, :k]]
+    rows = [(task.queries.ids[i], task.corpus.ids[j], score[i, j]) for i in range(len(best)) for j in best[i]]
+    return pd.DataFrame(rows, columns=['query_id', 'doc_id', 'score'])
+
 # %% ../nbs/01_data.ipynb #53348bec
 def written_task(name:str)->Task:
     "The task that `registry/NAME.yaml` spells out: `passages` by id, and `questions` with their text and relevant ids."
@@ -520,37 +656,47 @@ def _check_counts(task:Task, row:dict):
             raise MedirError(f'{n:,} {what} where the registry has {official:,}', task.source, 'fetch the data again at the pinned revision, or evaluate the folder by its path')
 
 def task_folder(name:str, row:dict|None=None)->Path|None:
-    "The folder of a registry task (or of another registry's `row`) below `$MEDIR_DATA`, if it is there."
+    "The folder of a registry task (or of another registry's `row`) below `$MEDIR_DATA`, if it or its zip file is there."
     data, row = os.environ.get('MEDIR_DATA'), row or registry('tasks')[name]
     path = Path(data)/row.get('folder', name) if data else None
+    if path and not path.is_dir() and (zipped := path.with_name(f'{path.name}.zip')).is_file(): return unpack(zipped)
     return path if path and path.is_dir() else None
+
+def _labels(rows, column:str)->dict:
+    "Query id → the value of `column` (several are joined), where there is one."
+    text = lambda v: ', '.join(map(str, v)) if isinstance(v, list) else str('' if v is None else v)
+    return {str(_get(row, _ID, where)): t for row, where in rows if (t := text(row.get(column)))}
+
+_EMBEDDED = {'hpo': hpo_lay, 'hpo-overlap': hpo_overlap}
 
 def load_registered(name:str, split:str|None=None, allow_unknown_qrels:bool=False, home_folder=None)->Task:
     "A registry task, checked against the row."
     row = registry('tasks')[name]
     fields = {'name': name, 'measures': tuple(row.get('measures', Task.measures)), 'instructions': row.get('instructions', {}), 'language': row.get('language', 'en')}
-    split = split or row.get('split', 'test')
-    if row.get('load') == 'hpo': task = replace(hpo_lay(split=split, **row.get('arguments', {})), **fields)
+    split, folder = split or row.get('split', 'test'), None if row.get('load') else task_folder(name, row)
+    if row.get('load') in _EMBEDDED: task = replace(_EMBEDDED[row['load']](split=split, **row.get('arguments', {})), **fields)
     elif row.get('load') == 'written': task = replace(written_task(name), **fields)
-    elif folder := task_folder(name):
+    elif folder:
         task = load_folder(folder, split, allow_unknown_qrels, home_folder, **fields)
         task.revision = f'folder {row.get("folder", name)}'
     elif row.get('access', 'open') != 'open' or row.get('hub') in (None, 'unknown') or row.get('revision') in (None, 'unknown'):
         raise MedirError(row.get('note', 'its data were not published'), name, f'put a folder in one of the layouts of nbs/01_data.ipynb at $MEDIR_DATA/{row.get("folder", name)}')
     else: task = load_hub(row['hub'], row['revision'], row.get('configs'), kind=row.get('kind', 'retrieval'), home_folder=home_folder, qrels_hub=row.get('qrels_hub'), allow_unknown_qrels=allow_unknown_qrels, **({} if split == row.get('split') else {'split': split}), **fields)
+    if column := row.get('labels'): task.labels = _labels(_json_lines(_find(folder, 'queries.jsonl', 'query.jsonl')) if folder else _hub_rows(row['hub'], *row['configs']['queries'], row['revision']), column)
     task.split, task.registered = split, True
     if row.get('kind') == 'reranking': task.kind = 'reranking'
     if not allow_unknown_qrels: _check_counts(task, row)
     return task
 
 def load_task(name, split:str|None=None, lang:str|None=None, limit:int|None=None, allow_unknown_qrels:bool=False, home_folder=None)->Task:
-    "The task called `name`: a registry name, a folder, `mteb:NAME`, `hf:OWNER/NAME[@REVISION]`, or a `Task` itself."
+    "The task called `name`: a registry name, a folder, a zip file of one, `mteb:NAME`, `hf:OWNER/NAME[@REVISION]`, or a `Task` itself."
     if isinstance(name, Task): task = name
     elif str(name).startswith('mteb:'): task = load_mteb(str(name)[5:], split)
     elif str(name).startswith('hf:'):
         hub, _, revision = str(name)[3:].partition('@')
         task = load_hub(hub, revision or None, split=split, home_folder=home_folder)
     elif str(name) in registry('tasks'): task = load_registered(str(name), split, allow_unknown_qrels, home_folder)
+    elif str(name).endswith('.zip'): task = load_folder(unpack(name, home_folder), split or 'test', allow_unknown_qrels, home_folder, name=Path(name).stem)
     elif os.sep in str(name) or Path(name).is_dir(): task = load_folder(name, split or 'test', allow_unknown_qrels, home_folder)
     else: raise MedirError(f'unknown task {str(name)!r}', None, f'{nearest(name, registry("tasks"))} A folder may be given by its path')
     if lang: task = replace(task, language=lang)
@@ -571,7 +717,7 @@ def limit_task(task:Task, limit:int)->Task:
     inside = set(list(inside)[:limit])
     corpus = task.corpus.take([i for i, d in enumerate(task.corpus.ids) if d in inside])
     small = build_task(name, task.queries.take([task.queries._position[q] for q in chosen]), corpus, task.qrels[task.qrels.query_id.isin(chosen)], where=task.source,
-        **{f: getattr(task, f) for f in 'kind split language measures instructions groups revision'.split()})
+        **{f: getattr(task, f) for f in 'kind split language measures instructions groups labels revision'.split()})
     if task.candidates is not None: small.candidates = task.candidates[task.candidates.query_id.isin(chosen) & task.candidates.doc_id.isin(inside)].reset_index(drop=True)
     return small
 
@@ -588,3 +734,22 @@ def tasks_table()->pd.DataFrame:
     rows = [{'task': n, 'paper': r['paper'], 'kind': r['kind'], 'lang': r['language'], 'queries': size(r, 'queries') or size(r, 'pairs'), 'documents': size(r, 'documents'),
         'measures': ', '.join(r['measures']), 'folder': '' if r.get('load') else r.get('folder', n), 'data': at_hand(n, r)} for n, r in registry('tasks').items()]
     return pd.DataFrame(rows)
+
+# %% ../nbs/01_data.ipynb #74073636
+def statistics_table(tasks:list[str], home_folder=None)->pd.DataFrame:
+    "Sizes and mean lengths of registry tasks: a row from the registry, and below it a row from the data where they are at hand."
+    rows, number = [], lambda v: v if isinstance(v, (int, float)) else None
+    for name in tasks:
+        row = registry('tasks')[name]
+        queries, judged, unit = number(row.get('queries')), number(row.get('relevant', row.get('qrels'))), row.get('length_unit')
+        lengths = {f'{side} {unit}': number(row.get(f'mean_{side}_length')) for side in ('query', 'document')} if unit not in (None, 'unknown') else {}
+        printed = {f'printed {side} length': number(row.get(f'printed_{side}_length')) for side in ('query', 'document')}
+        rows.append({'task': row['title'], 'family': row.get('group', ''), 'from': 'registry', 'queries': queries, 'documents': number(row.get('documents')), 'repeated ids': row['documents'] - row['distinct_documents'] if 'distinct_documents' in row else None,
+            'relevant per query': judged / queries if judged and queries else None, **lengths, **printed, **{f'characters a unit, {side}': lengths[f'{side} characters'] / n for side in ('query', 'document') if lengths.get(f'{side} characters') and (n := printed[f'printed {side} length'])}})
+        try: task = load_task(name, home_folder=home_folder)
+        except MedirError: continue
+        mean = lambda texts, size: float(np.mean([size(t) for i in range(0, len(texts), 10_000) for t in texts.texts(i, i + 10_000)]))
+        rows.append({'task': row['title'], 'family': row.get('group', ''), 'from': 'data', 'queries': len(task.queries), 'documents': len(task.corpus) + task.report['repeated_document_ids'], 'repeated ids': task.report['repeated_document_ids'], 'relevant per query': task.report['relevant_per_query'],
+            **{f'{side} {unit}': mean(texts, size) for side, texts in (('query', task.queries), ('document', task.corpus)) for unit, size in (('characters', len), ('words', lambda t: len(t.split())))}})
+    frame = pd.DataFrame(rows)
+    return frame.astype({c: 'Int64' for c in ('queries', 'documents', 'repeated ids')}).dropna(axis='columns', how='all')

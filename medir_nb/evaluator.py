@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np, pandas as pd
 from .core import MedirError, nearest, note, progress
 from .data import Task, load_task
-from .encoder import encode_corpus
+from .encoder import encode_corpus, object_name
 from .search import RUN_COLUMNS, sort_run, unit
 from .systems import encoder_of, expanded_texts, parse, row_label, score_pairs, search
 
@@ -151,7 +151,7 @@ def evaluate(task, system, measures=None, k:int=100, dtype:str|None=None, device
     "Scores of `system` (an expression or a model object) on `task` (a name, folder or `Task`)."
     task = load_task(task, home_folder=home_folder, **task_options)
     measures = tuple(measures or task.measures)
-    typed = system if isinstance(system, str) else getattr(system, 'name', type(system).__name__)
+    typed = system if isinstance(system, str) else object_name(system)
     if task.kind == 'pairs':
         measures = tuple(m for m in measures if parse_measure(m) in PAIR_MEASURES) or PAIR_MEASURES
         answer = score_pairs(system, task, dtype, device, home_folder, pair_role)

@@ -748,7 +748,7 @@ def hypothetical_reader(encoder, instruction:str='', side:str='')->tuple[Encoder
     reader = encoder
     if side == 'plain':
         # the same weights and store; only the template is bare
-        reader = copy.copy(encoder); reader.spec = replace(encoder.spec, query_template='{text}')
+        reader = copy.copy(encoder); reader.spec = replace(encoder.spec, query_template='{json}' if '{json}' in encoder.spec.query_template else '{text}')
     return reader, 'document' if side == 'document' else 'query', instruction if side == 'query' else ''
 
 def dense_queries(encoder, task, expanded:Expanded, instruction:str='')->tuple[np.ndarray, dict]:

@@ -14,7 +14,7 @@ import numpy as np, pandas as pd
 from .agent import pending_turns, search_and_write
 from .core import MedirError, nearest, registry
 from .data import Queries, Task, load_task
-from .encoder import Encoder, array_vectors, corpus_keys, encode_corpus, encoder_names, encoder_spec, missing_texts
+from .encoder import Encoder, array_vectors, corpus_keys, encode_corpus, encoder_names, encoder_spec, missing_texts, object_name
 from .generator import Expanded, as_queries, dense_queries, expand, expansion_settings, method_row, normal_expansion, pending_generations, sparse_queries
 from .reranker import ScoreStore, missing_pairs, normal_reranker, rerank, reranker_of
 from .search import ANALYZERS, STOPWORDS, BM25, BM25_DEFAULTS, BM25_PRESETS, unit, dense_search, rrf, sort_run
@@ -179,7 +179,7 @@ def row_label(expression, task:Task)->str:
     "The expression as a table row prints it: for BM25 on a Chinese task with the analyzer it took."
     system = parse(expression)
     if isinstance(system, Fusion): return f'rrf({",".join(row_label(p, task) for p in system.parts)}){_printed_reranker(system.reranker)}'
-    if not isinstance(system, System): return getattr(system, 'name', type(system).__name__)
+    if not isinstance(system, System): return object_name(system)
     if system.name != 'bm25' or task.language != 'zh': return str(system)
     return str(replace(system, settings=(*((k, v) for k, v in system.settings if k != 'analyzer'), ('analyzer', _resolve(system, task)['analyzer']))))
 
