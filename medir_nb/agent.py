@@ -21,9 +21,11 @@ def read_turn(text:str, finish:str, row:dict)->Turn:
     marks = {act: row[key] for act, key in (('search', 'query'), ('answer', 'answer')) if row.get(key)}
     is_open = lambda before, after: text.rfind(before) > text.rfind(after)
     if finish == 'length' and 'answer' in marks and is_open(*marks['answer']): text += marks['answer'][1]
-    for before, after in marks.values() if finish != 'length' else ():
+    # the one that was opened last is closed first
+    for before, after in sorted(marks.values(), key=lambda m: -text.rfind(m[0])) if finish != 'length' else ():
         if is_open(before, after): text += after
-    found = [(act, m) for act, (b, a) in marks.items() if (m := re.search(f'{re.escape(b)}((?:(?!{re.escape(b)}).)*?){re.escape(a)}', text, re.S))]
+    begins = '|'.join(re.escape(before) for before, _ in marks.values())
+    found = [(act, m) for act, (before, after) in marks.items() if (m := re.search(f'{re.escape(before)}((?:(?!{begins}).)*?){re.escape(after)}', text, re.S))]
     if not found: return Turn('malformed' if 'answer' in marks or any(m in text for m in marks['search']) else 'answer', text, text)
     act, m = min(found, key=lambda x: x[1].start())
     said = m[1].strip()
@@ -64,7 +66,7 @@ class _Writing:
         if g.cut: r = self.request = r.shorter(stop - start - g.cut)
         self.used += g.tokens
         self.turns.append({'wrote': g.text, 'tokens': g.tokens})
-        opened = self.row['answer'][0] if self.last and r.begun and self.row.get('answer') else ''
+        opened = next((m[0] for m in (self.row['query'], self.row.get('answer')) if m and r.begun.endswith(m[0])), '')
         turn = read_turn(opened + g.text, g.finish, self.row)
         if self.last and self.row['query'][0] in g.text: self.faults.append('kept searching')
         elif turn.act == 'malformed': self.faults.append('malformed turn')
@@ -72,7 +74,7 @@ class _Writing:
         # 96 tokens are more than the marks and a note need; passages are cut to the room that is left
         if g.prompt_tokens + g.tokens + 96 + self.max_tokens > self.context: return self._end('context', turn.text, g)
         self.rounds += 1
-        return turn
+        return turn._replace(text=turn.text.removeprefix(opened))
 
     def _end(self, why:str, text:str, g:Generation):
         for before, after in (self.row['query'], self.row['results']):
@@ -106,7 +108,8 @@ class _Writing:
         if self.settings['place'] == 'assistant':
             head = f'{r.begun}{turn.text}\n\n'
             before = head + before
-            turns = ({'role': 'assistant', 'content': f'{head}{content}\n\n' + (self.row['answer'][0] if last and self.row.get('answer') else '')},)
+            mark = self.row.get('answer') if last else self.row['query'] if turn.act == 'malformed' else None
+            turns = ({'role': 'assistant', 'content': f'{head}{content}\n\n{mark[0] if mark else ""}'},)
         elif self.settings['place'] == 'tool' and turn.act == 'search':
             name, function = f'call_{len(self.turns)}', {'name': r.tools[0]['function']['name'], 'arguments': json.dumps({self.row['argument']: turn.said}, ensure_ascii=False)}
             turns = (*r.turns, {'role': 'assistant', 'content': turn.text[:turn.text.find(self.row['query'][0])], 'tool_calls': [{'id': name, 'type': 'function', 'function': function}]}, {'role': 'tool', 'tool_call_id': name, 'content': content})

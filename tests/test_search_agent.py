@@ -20,6 +20,7 @@ R1, O1, TOOLS = (method_row(m) for m in ('search-r1', 'search-o1', 'search-tools
     (R1, '<search>gout', 'stop', 'search', 'gout'),                                              # the server left out the mark at which it stopped
     (R1, '<search>gout', 'length', 'malformed', None), (R1, 'gout</search>', 'stop', 'malformed', None), (R1, '< search>gout</ search>', 'stop', 'malformed', None), (R1, '', 'stop', 'malformed', None), (R1, 'It is gout.', 'stop', 'malformed', None),
     (R1, '<search></search>', 'stop', 'search', ''), (R1, '<search>a <search>gout</search>', 'stop', 'search', 'gout'), (R1, '<search>line\nbreak</search>', 'stop', 'search', 'line\nbreak'),
+    (R1, '<search><answer>Gout.', 'stop', 'answer', 'Gout.'), (R1, '<search>x <answer>Gout.</answer></search>', 'stop', 'answer', 'Gout.'),
     (R1, '<search>one</search><information>made up</information><search>two</search>', 'stop', 'search', 'one'),
     (R1, '<answer>Gout.</answer><search>more</search>', 'stop', 'answer', 'Gout.'), (R1, '<search>x</search><answer>y</answer>', 'stop', 'search', 'x'), (R1, '<answer>Gout is', 'length', 'answer', 'Gout is'), (R1, '<answer>Gout', 'stop', 'answer', 'Gout'),
     (O1, 'hm <|begin_search_query|>gout<|end_search_query|>', 'stop', 'search', 'gout'), (O1, 'It is gout.', 'stop', 'answer', 'It is gout.'), (O1, '|<end_search_query|> gout <|end_search_query|>', 'stop', 'malformed', None), (O1, '<|begin_search_query|>gout', 'length', 'malformed', None),
@@ -98,11 +99,22 @@ def test_a_model_that_never_stops_searching_has_to_answer(beir, fake):
 @pytest.mark.parametrize('method,turn,fault', [('search-r1', 'gout</search>', 'malformed turn'), ('search-r1', '', 'malformed turn'), ('search-r1', 'It is gout.', 'malformed turn'), ('search-o1', '|<end_search_query|> gout <|end_search_query|>', 'malformed turn'), ('search-tools', '<tool_call>{"name"', 'malformed turn'),
     ('search-r1', '<search> \n</search>', 'empty search'), ('search-o1', '<|begin_search_query|><|end_search_query|>', 'empty search'), ('search-tools', '<tool_call>{"name": "search", "arguments": {"query": ""}}</tool_call>', 'empty search'), ('search-r1', '<search>zzz qqq</search>', 'search without hits'), ('search-o1', '<|begin_search_query|>the of<|end_search_query|>', 'search without hits')])
 def test_a_turn_without_results_is_answered_with_what_was_wrong(beir, fake, method, turn, fault):
-    task, server = load_task(str(beir)), scripted(fake, [turn, SAID if method == 'search-r1' else 'Metoprolol slows the heart rate'])
+    # where the mark of a search was opened and none of an answer is known, what follows is a search
+    opened = fault == 'malformed turn' and method == 'search-o1'
+    task, server = load_task(str(beir)), scripted(fake, [turn, *(['metoprolol zzz'] if opened else []), SAID if method == 'search-r1' else 'Metoprolol slows the heart rate'])
     out = texts(task, method)
-    assert out.texts == [['Metoprolol slows the heart rate']] * 4 and out.faults == {fault: 4} and server.asked == 8 and out.stats['searches'] == (4 if fault == 'search without hits' else 0)
+    assert out.texts == [['Metoprolol slows the heart rate']] * 4 and out.faults == {fault: 4} and server.asked == (12 if opened else 8) and out.stats['searches'] == (4 if opened or fault == 'search without hits' else 0)
     told = method_row(method)['told']['en'][{'malformed turn': 'malformed', 'empty search': 'empty', 'search without hits': 'nothing'}[fault]]
-    assert told in last(server.bodies[-1]) and lines(task, method)[0]['turns'][0]['told'] == told and lines(task, method)[0]['turns'][0]['found'] == []
+    # the form that was missed is opened for it
+    second = server.bodies[4]
+    assert last(second).endswith(method_row(method)['query'][0]) == (fault == 'malformed turn' and method != 'search-tools')
+    assert told in last(second) and lines(task, method)[0]['turns'][0]['told'] == told and lines(task, method)[0]['turns'][0]['found'] == []
+
+def test_an_opened_search_is_made(beir, fake):
+    task, server = load_task(str(beir)), scripted(fake, ['I am not sure.', 'metoprolol diabetes asthma</search> and so on', SAID])
+    out = texts(task)
+    assert out.faults == {'malformed turn': 4} and out.stats['searches'] == 4 and lines(task)[0]['turns'][1]['searched'] == 'metoprolol diabetes asthma' and out.texts == [['Metoprolol slows the heart rate']] * 4
+    assert last(server.bodies[-1]).startswith('I am not sure.\n\n<information>This was neither') and 'asked for.</information>\n\n<search>metoprolol diabetes asthma</search>\n\n<information>\n[1] ' in last(server.bodies[-1])
 
 def test_the_same_search_is_not_made_again(beir, fake, monkeypatch):
     task, server = load_task(str(beir)), scripted(fake, ['<search>Heart  attack</search>', '<search>heart attack</search>', SAID])
