@@ -6,7 +6,7 @@
 __all__ = ['PAIR_MEASURES', 'parse_measure', 'measure_label', 'per_query', 'judged_at_10', 'interval', 'paired_p', 'holm',
            'Scores', 'correlation', 'evaluate', 'score_run', 'scores_table', 'Comparison', 'compare', 'compare_all',
            'case_view', 'evaluate_grid', 'gains', 'macro_average', 'similarity_pairs', 'separation',
-           'documents_per_second', 'latency_ms']
+           'expansion_lengths', 'documents_per_second', 'latency_ms']
 
 # %% ../nbs/10_evaluator.ipynb #e4e8d5a0
 import itertools, re, time
@@ -282,6 +282,17 @@ def separation(frame:pd.DataFrame, bins:int=50)->pd.DataFrame:
         u = rankdata(np.concatenate([pos, neg]))[:len(pos)].sum() - len(pos) * (len(pos) + 1) / 2
         rows.append({'system': system, 'pairs': len(pos), 'overlap': float(np.minimum(*share).sum()), 'AUC': float(u / (len(pos) * len(neg))), 'mean gap': float(pos.mean() - neg.mean())})
     return pd.DataFrame(rows)
+
+# %% ../nbs/10_evaluator.ipynb #dd48f540
+def expansion_lengths(score:Scores, plain:Scores, measure:str|None=None)->pd.DataFrame:
+    "`query_id, length, difference` of an expanded system: words of a query's texts (characters of Chinese ones), and the gain over `plain`, its retriever alone."
+    system, task = parse(score.system), score.task
+    texts = expanded_texts(task, system.expansion, 'sparse' if system.name == 'bm25' else 'dense').texts
+    size = len if task.language == 'zh' else lambda t: len(t.split())
+    length = pd.Series([sum(map(size, ts)) for ts in texts], index=task.queries.ids)
+    before = plain.values(measure or score.measures[0])
+    after = score.values(measure or score.measures[0]).loc[before.index]
+    return pd.DataFrame({'query_id': before.index, 'length': length.loc[before.index].to_numpy(), 'difference': (after - before).to_numpy()})
 
 # %% ../nbs/10_evaluator.ipynb #aa8edf82
 def documents_per_second(encode, texts:list[str], repeats:int=1)->float:

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['MEANS', 'NOT_IN_PAPER', 'VERDICTS', 'published', 'unit_value', 'recomputed_means', 'verdict', 'model_needs',
-           'reranker_needs', 'data_needs', 'printed_name', 'Ledger', 'table_apart']
+           'reranker_needs', 'data_needs', 'printed_name', 'Ledger', 'table_apart', 'published_gains']
 
 # %% ../nbs/11_ledger.ipynb #c065b2ce
 import functools, html, importlib.resources, math, re
@@ -456,3 +456,20 @@ def table_apart(scores)->pd.DataFrame:
             'n': found[0]['n_queries'], 'dtype': s.stats.get('dtype', ''), 'judged@10': judged, 'vectors': vectors})
     measures = list(dict.fromkeys(measure_label(r['measure']) for s in scores for r in s.rows()))
     return pd.DataFrame(rows, columns=['task', 'split', 'system', *measures, 'n', 'dtype', 'judged@10', 'vectors']).fillna('')
+
+# %% ../nbs/11_ledger.ipynb #f276634e
+def published_gains(paper:str='r2med', measure:str='nDCG@10')->pd.DataFrame:
+    "`retriever, method, llm, task, family, plain, score, difference, table` of each printed expansion on each task, from 0 to 1; a row of the leaderboard where the files have none."
+    family = {n: r['group'] for n, r in registry('tasks').items() if r['paper'] == paper}
+    short = {p: names[0] for names in registry('systems')[paper].values() for p in names}
+    called = {p: (method, r['published_as'][0]) for r in registry('llms').values() for p, method in r.get('leaderboard', {}).items()}
+    cells = lambda table: published(paper, table, measure=measure).pipe(lambda c: c[c.task.isin(family)]).assign(value=unit_value, source=table)
+    board = cells('leaderboard').pipe(lambda c: c[c.reranker.isna()])
+    board = board.assign(retriever=board.retriever.map(lambda r: short.get(r, r)), method=board.llm.map(lambda m: called.get(m, ('', ''))[0]), llm=board.llm.map(lambda m: called.get(m, ('', ''))[1]))
+    plain, found = cells('base').assign(llm=''), cells('gar')
+    known = set(zip(found.retriever, found.method, found.llm))
+    alone = {table: part[part.llm == ''].set_index(['retriever', 'task']).value for table, part in (('gar', plain), ('leaderboard', board))}
+    more = board[(board.llm != '') & ~board[['retriever', 'method', 'llm']].apply(tuple, axis=1).isin(known)]
+    out = pd.concat([found, more])
+    out = out.assign(family=out.task.map(family), plain=[alone[t][r, task] for t, r, task in zip(out.source, out.retriever, out.task)])
+    return out.assign(score=out.value, difference=out.value - out.plain, table=out.source)[['retriever', 'method', 'llm', 'task', 'family', 'plain', 'score', 'difference', 'table']].reset_index(drop=True)
