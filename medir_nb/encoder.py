@@ -76,7 +76,7 @@ class EncoderSpec:
         if self.load in _SERVICES: return fingerprint(1, role, self.load, self.hub, self.url)
         own = {'max_tokens': getattr(self, f'max_{role}_tokens'), 'document': self.document if role == 'document' else None, 'brackets': list(getattr(self, f'{role}_brackets'))}
         shared = 'hub revision load pooling normalize append_eos prompt_in_pooling adapter gguf_file dtype'.split()
-        rare = {'bidirectional': self.bidirectional, 'environment': self.environment and [self.environment, registry('environments').get(self.environment)]}
+        rare = {'bidirectional': self.bidirectional, 'environment': self.environment and [self.environment, registry('environments').get(self.environment, {}).get('requirements')]}
         return fingerprint(1, role, own, {f: getattr(self, f) for f in shared} | {f: v for f, v in rare.items() if v})
 
 # %% ../nbs/02_encoder.ipynb #fd4314f8
@@ -204,7 +204,7 @@ def _refuse_remote_code(folder:Path, spec:EncoderSpec):
     read = lambda f: json.loads((folder/f).read_text(encoding='utf-8')) if (folder/f).is_file() else {}
     own = [m['type'] for m in (read('modules.json') or []) if not m['type'].startswith('sentence_transformers.')]
     # a bidirectional decoder's own code only takes the causal mask away: transformers' class does that without it
-    if (own or read('config.json').get('auto_map')) and not spec.remote_code and not spec.bidirectional:
+    if (own or read('config.json').get('auto_map')) and not spec.remote_code and not getattr(spec, 'bidirectional', False):
         raise MedirError(f'loading it would run code that comes with the weights ({(own or ["auto_map"])[0]})', f'model {spec.name}', 'read that code, then set remote_code: true in its registry row')
 
 def _converted_gguf(spec:EncoderSpec, home_folder=None)->Path:

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['PAIR_MEASURES', 'parse_measure', 'measure_label', 'per_query', 'judged_at_10', 'interval', 'paired_p', 'holm',
            'Scores', 'correlation', 'evaluate', 'score_run', 'scores_table', 'Comparison', 'compare', 'compare_all',
-           'case_view', 'evaluate_grid', 'gains', 'macro_average', 'similarity_pairs', 'separation',
+           'case_view', 'evaluate_grid', 'gains', 'macro_average', 'similarity_pairs', 'query_overlap', 'separation',
            'expansion_lengths', 'documents_per_second', 'latency_ms']
 
 # %% ../nbs/10_evaluator.ipynb #e4e8d5a0
@@ -15,7 +15,7 @@ import numpy as np, pandas as pd
 from .core import MedirError, nearest, note, progress
 from .data import Task, load_task
 from .encoder import encode_corpus, object_name
-from .search import RUN_COLUMNS, sort_run, unit
+from .search import RUN_COLUMNS, analyze, sort_run, unit
 from .systems import encoder_of, expanded_texts, parse, row_label, score_pairs, search
 
 # %% ../nbs/10_evaluator.ipynb #9d8da291
@@ -254,22 +254,42 @@ def macro_average(scores:list[Scores], measure:str|None=None, n:int=1000, seed:i
     return {'value': float(np.mean([s.values(measure or s.measures[0]).mean() for s in scores])), 'low': float(low), 'high': float(high), 'tasks': len(scores)}
 
 # %% ../nbs/10_evaluator.ipynb #1c23493f
-def similarity_pairs(task:Task, system, dtype:str|None=None, device:str|None=None, home_folder=None, seed:int=0, most:int=5000)->pd.DataFrame:
-    "`system, pair (relevant | non-relevant), cosine`: each relevant pair (at most `most`, sampled) and one random unjudged document for each."
+def _drawn_pairs(task:Task, seed:int, most:int)->dict[str, pd.DataFrame]:
+    "`query_id, doc_id` of relevant pairs (at most `most`, sampled), and for each a random unjudged document."
     if task.kind == 'pairs': raise MedirError('a sentence-pair task has no relevant and non-relevant documents', task.name, 'choose a retrieval task')
-    encoder, rng = encoder_of(parse(system), dtype, device, home_folder), np.random.default_rng(seed)
-    docs, queries = encode_corpus(encoder, task.corpus, 'document', encoder.instruction(task, 'document')), encode_corpus(encoder, task.queries, 'query', encoder.instruction(task))
-    positive = task.qrels[task.qrels.relevance > 0]
+    rng, positive = np.random.default_rng(seed), task.qrels[task.qrels.relevance > 0][['query_id', 'doc_id']]
     if len(positive) > most: positive = positive.iloc[np.sort(rng.choice(len(positive), most, replace=False))]
     judged = set(zip(task.qrels.query_id, task.qrels.doc_id))
     if len(task.corpus) <= task.qrels.groupby('query_id').size().max(): raise MedirError('every document is judged for some query', task.name, 'take a larger pool')
     def other(q):
         while (q, d := task.corpus.ids[rng.integers(len(task.corpus))]) in judged: pass
         return d
-    pairs = {'relevant': positive.doc_id.tolist(), 'non-relevant': [other(q) for q in positive.query_id]}
-    q = unit(queries.chunk())[[task.queries._position[i] for i in positive.query_id]]
-    cosine = {kind: (unit(docs.take(np.array([task.corpus._position[d] for d in ids]))) * q).sum(1) for kind, ids in pairs.items()}
+    return {'relevant': positive, 'non-relevant': positive.assign(doc_id=[other(q) for q in positive.query_id])}
+
+def _cosines(task:Task, system, pairs:dict, dtype, device, home_folder)->dict[str, np.ndarray]:
+    "The cosine of each pair."
+    encoder = encoder_of(parse(system), dtype, device, home_folder)
+    docs, queries = encode_corpus(encoder, task.corpus, 'document', encoder.instruction(task, 'document')), encode_corpus(encoder, task.queries, 'query', encoder.instruction(task))
+    q = unit(queries.chunk())
+    rows = lambda column, texts: np.array([texts._position[i] for i in column])
+    return {kind: (unit(docs.take(rows(p.doc_id, task.corpus))) * q[rows(p.query_id, task.queries)]).sum(1) for kind, p in pairs.items()}
+
+def similarity_pairs(task:Task, system, dtype:str|None=None, device:str|None=None, home_folder=None, seed:int=0, most:int=5000)->pd.DataFrame:
+    "`system, pair (relevant | non-relevant), cosine`: each relevant pair (at most `most`, sampled) and one random unjudged document for each."
+    cosine = _cosines(task, system, _drawn_pairs(task, seed, most), dtype, device, home_folder)
     return pd.DataFrame([{'system': row_label(system, task), 'pair': kind, 'cosine': float(c)} for kind, cs in cosine.items() for c in cs])
+
+def query_overlap(task:Task, system, dtype:str|None=None, device:str|None=None, home_folder=None, seed:int=0)->pd.DataFrame:
+    "`query_id, pair, words, cosine`, means over a query's relevant documents and over as many random unjudged ones: the share of the query's terms (as `bm25` takes them) that stand in the document, and the cosine by the encoder `system`."
+    pairs = _drawn_pairs(task, seed, len(task.qrels))
+    cosine = _cosines(task, system, pairs, dtype, device, home_folder)
+    chosen = ('jieba', 'none') if task.language == 'zh' else ('english', 'en')
+    terms = lambda texts, ids: {i: set(t) for i, t in zip(ids, analyze([texts.text(i) for i in ids], *chosen))}
+    asked = terms(task.queries, task.queries.ids)
+    told = terms(task.corpus, pd.unique(pd.concat([p.doc_id for p in pairs.values()])))
+    share = lambda q, d: len(asked[q] & told[d]) / max(1, len(asked[q]))
+    rows = [p.assign(pair=kind, words=[share(q, d) for q, d in zip(p.query_id, p.doc_id)], cosine=cosine[kind]) for kind, p in pairs.items()]
+    return pd.concat(rows).groupby(['query_id', 'pair'], sort=False)[['words', 'cosine']].mean().reset_index()
 
 def separation(frame:pd.DataFrame, bins:int=50)->pd.DataFrame:
     "Per system: overlap coefficient of the two histograms, AUC, and the gap of the means."
@@ -283,7 +303,7 @@ def separation(frame:pd.DataFrame, bins:int=50)->pd.DataFrame:
         rows.append({'system': system, 'pairs': len(pos), 'overlap': float(np.minimum(*share).sum()), 'AUC': float(u / (len(pos) * len(neg))), 'mean gap': float(pos.mean() - neg.mean())})
     return pd.DataFrame(rows)
 
-# %% ../nbs/10_evaluator.ipynb #dd48f540
+# %% ../nbs/10_evaluator.ipynb #417db6ed
 def expansion_lengths(score:Scores, plain:Scores, measure:str|None=None)->pd.DataFrame:
     "`query_id, length, difference` of an expanded system: words of a query's texts (characters of Chinese ones), and the gain over `plain`, its retriever alone."
     system, task = parse(score.system), score.task

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['BLUE', 'ORANGE', 'GREEN', 'GREY', 'INK', 'FAMILY_COLOURS', 'Saved', 'save_figure', 'parse_size', 'size_data',
-           'size_figure', 'similarity_figure', 'scores_figure', 'gain_figure', 'training_figure', 'spread_figure',
-           'weight_figure', 'length_figure']
+           'size_figure', 'similarity_figure', 'scores_figure', 'gain_figure', 'ranks_figure', 'overlap_figure',
+           'training_figure', 'spread_figure', 'weight_figure', 'length_figure']
 
 # %% ../nbs/12_figures.ipynb #597c83ad
 import functools, math, re
@@ -265,6 +265,66 @@ def gain_figure(csv):
     figure.text(.985, 1 - .22 / height, 'grey: the 95 % interval holds zero', fontsize=9, va='center', ha='right')
     return figure
 
+# %% ../nbs/12_figures.ipynb #a72f5cc7
+@_styled
+def ranks_figure(csv):
+    "Rank of each system and its range when one task is left out; columns left_out, system, rank (of `ledger.leave_one_out`) and kind."
+    frame = _read(csv, ['left_out', 'system', 'rank', 'kind'])
+    whole = frame[frame.left_out.isna() | (frame.left_out == '')].sort_values('rank', kind='stable')
+    span = frame.groupby('system')['rank'].agg(['min', 'max'])
+    kinds = dict(zip(dict.fromkeys(frame.kind), (INK, BLUE, ORANGE, GREEN, '#56B4E9', '#CC79A7', '#E69F00')))
+    columns = 1 if len(whole) <= 20 else 2
+    each = math.ceil(len(whole) / columns)
+    head = .68 if len(kinds) > 1 else .42
+    height = head + .47 + .2 * each
+    figure = _figure(9, height)
+    grid = figure.subplots(1, columns, squeeze=False).ravel()
+    for k, axes in enumerate(grid):
+        part = whole.iloc[k * each:(k + 1) * each]
+        y = np.arange(len(part))
+        colours = [kinds[x] for x in part.kind]
+        axes.hlines(y, span['min'][part.system], span['max'][part.system], color=colours, lw=2, alpha=.45); axes.scatter(part['rank'], y, s=20, c=colours, zorder=3, linewidths=0)
+        low, high = span['min'][part.system].min(), span['max'][part.system].max()
+        axes.set_xlim(low - .03 * (high - low) - .4, high + .03 * (high - low) + .4); axes.set_ylim(each - .4, -.6)
+        axes.set_yticks(y, part.system, fontsize=8); axes.tick_params(axis='y', length=0); axes.grid(axis='y', visible=False); axes.spines['left'].set_visible(False)
+        axes.set_xlabel('rank'); axes.set_xticks([t for t in (1, 2, 4, 6, 8, *range(10, 1000, 2 if high - low < 20 else 10)) if low <= t <= high and (high - low < 20 or t == 1 or t % 10 == 0)])
+    renderer = figure.canvas.get_renderer()
+    widest = [max(t.get_window_extent(renderer).width for t in axes.get_yticklabels()) / (9 * figure.dpi) for axes in grid]
+    room = (1 - .015 - sum(widest) - .03 * columns) / columns
+    at = .015
+    for axes, w in zip(grid, widest): axes.set_position((at + w, .45 / height, room, 1 - (head + .47) / height)); at += w + room + .03
+    from matplotlib.lines import Line2D
+    figure.text(.015, 1 - .22 / height, 'Rank over all tasks (dot) and with one task left out (line)', fontsize=12, fontweight='bold', va='center')
+    if len(kinds) > 1: figure.legend(handles=[Line2D([], [], color=c, marker='o', ms=4, lw=2, label=k) for k, c in kinds.items()], loc='center left', bbox_to_anchor=(.005, 1 - .48 / height), ncols=len(kinds), fontsize=9, columnspacing=1.2)
+    return figure
+
+# %% ../nbs/12_figures.ipynb #4d2e6155
+@_styled
+def overlap_figure(csv):
+    "Score against overlap, a panel a `kind` of overlap; columns kind, system, query_id, overlap, score, random (the mean overlap with random documents)."
+    from scipy.stats import spearmanr
+    frame = _read(csv, ['kind', 'system', 'query_id', 'overlap', 'score', 'random'])
+    kinds, systems = list(dict.fromkeys(frame.kind)), list(dict.fromkeys(frame.system))
+    colours = dict(zip(systems, (INK, BLUE, ORANGE, GREEN, '#CC79A7', '#E69F00', GREY)))
+    figure = _figure(9, 4)
+    figure.subplots_adjust(left=.075, right=.975, top=.83, bottom=.14, wspace=.1)
+    for axes, kind in zip(figure.subplots(1, len(kinds), squeeze=False, sharey=True).ravel(), kinds):
+        for n, system in enumerate(systems):
+            part = frame[(frame.kind == kind) & (frame.system == system)].sort_values(['overlap', 'query_id'], kind='stable')
+            fifth = [part.iloc[i] for i in np.array_split(np.arange(len(part)), min(5, len(part)))]
+            x, y = np.array([p.overlap.mean() for p in fifth]), [p.score.mean() for p in fifth]
+            bars = np.array([interval(p.score.to_numpy()) for p in fifth])
+            x = x + (n - (len(systems) - 1) / 2) * .008 * np.ptp(x)          # a little apart, so that no interval hides another
+            rho = spearmanr(part.overlap, part.score).statistic if part.score.nunique() > 1 else float('nan')
+            axes.plot(x, y, color=colours[system], lw=1.6, marker='o', ms=4.5, label=f'{system}, Spearman {rho:.2f}'); axes.vlines(x, bars[:, 0], bars[:, 1], color=colours[system], lw=1.2, alpha=.6)
+        axes.axvline(frame[frame.kind == kind].random.iloc[0], color=GREY, lw=1.2, ls=':')
+        axes.set_title(kind, fontsize=10, fontweight='bold', loc='left'); axes.set_xlabel('mean of a fifth of the queries')
+        axes.legend(loc='upper left', fontsize=9, handlelength=1.2, borderaxespad=.2, framealpha=.85, frameon=True, edgecolor='none')
+    figure.axes[0].set_ylim(0, 1.12 * figure.axes[0].get_ylim()[1]); figure.axes[0].set_ylabel('nDCG@10')
+    figure.text(.075, .945, 'Score and overlap of query and relevant document', fontsize=12, fontweight='bold', va='center')
+    figure.text(.975, .945, 'dotted: overlap with random documents', fontsize=9, va='center', ha='right')
+    return figure
+
 # %% ../nbs/12_figures.ipynb #bd7ce8ff
 @_styled
 def training_figure(data):
@@ -288,7 +348,8 @@ def training_figure(data):
     for axes in grid[::columns]: axes.set_ylabel('loss')
     return figure
 
-# %% ../nbs/12_figures.ipynb #194397ef
+
+# %% ../nbs/12_figures.ipynb #ddfb1e72
 FAMILY_COLOURS = (BLUE, ORANGE, GREEN, '#CC79A7', '#56B4E9', '#E69F00')
 
 @_styled
@@ -319,7 +380,7 @@ def spread_figure(csv):
     figure.legend(handles=[Line2D([], [], color=colours[f], marker='o', ms=5, ls='', label=f) for f in families] + [Line2D([], [], color=INK, marker='|', ms=9, mew=1.8, ls='', label='mean')], loc='center right', bbox_to_anchor=(.995, .12 / height), ncols=len(families) + 1, fontsize=9, columnspacing=1.1, handletextpad=.1)
     return figure
 
-# %% ../nbs/12_figures.ipynb #b98e3901
+# %% ../nbs/12_figures.ipynb #49cba4a0
 @_styled
 def weight_figure(csv):
     "Score against the weight of the generated texts in the mean of vectors, a panel a task; columns task, system, weight, value, low, high, papers (the papers' weight)."
@@ -350,7 +411,7 @@ def weight_figure(csv):
     figure.legend(handles=[Line2D([], [], color=colours[s], lw=1.7, marker='o', ms=3.5, label=s) for s in systems], loc='upper left', bbox_to_anchor=(.005, 1 - .36 / height), ncols=2, fontsize=9, columnspacing=1.4)
     return figure
 
-# %% ../nbs/12_figures.ipynb #ea3a491d
+# %% ../nbs/12_figures.ipynb #17998108
 @_styled
 def length_figure(csv):
     "Gain against the length of the generated text, a panel a system; columns system, query_id, length, difference (of `evaluator.expansion_lengths`)."

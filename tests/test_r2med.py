@@ -236,11 +236,12 @@ def test_one_worker_over_blocks_killed_and_resumed(tiny_row, tmp_path, monkeypat
     assert worker.poll() is not None                                                          # nobody left behind
 
 def test_two_environments_have_two_keys(tiny_row, own_registry):
-    one = tiny_row().spec
-    other = encoder_spec('own', environment='')
-    assert one.vector_key('document') != other.vector_key('document')
+    tiny_row()
+    key = lambda **settings: encoder_spec('own', **settings).vector_key('document')
+    before = key()
+    assert before != key(environment='')
     own_registry(environments={'tiny': {'python': '3.11', 'requirements': ['transformers==4.57.6']}})
-    assert one.vector_key('document') != encoder_spec('own').vector_key('document')
+    assert before != key()
 
 @pytest.mark.slow
 def test_a_real_second_environment(mistral, bert, own_registry, tmp_path, monkeypatch):
@@ -508,3 +509,128 @@ def test_zips_without_or_with_several_tasks(tmp_path):
         for top in ('a', 'b'): z.write(folder/'corpus.jsonl', f'{top}/corpus.jsonl')
     with pytest.raises(MedirError, match='2 folders with a corpus.jsonl'): load_task(tmp_path/'two.zip')
     with pytest.raises(MedirError, match='no such file'): load_task(tmp_path/'absent.zip')
+
+# ---------------------------------------------------------------- published systems and their audit
+
+from medir_nb import ledger
+from medir_nb.ledger import MEANS, Ledger, audit, leave_one_out, printed_expression, published, task_table, with_means
+
+def cells(table): return published('r2med', table, measure='nDCG@10', task=R2MED)
+
+def test_78_systems_with_their_cells_and_what_each_would_need():
+    tables = {t: Ledger(with_means(cells(t))) for t in ('base', 'gar', 'reranker')}
+    assert {t: len(l.table()) for t, l in tables.items()} == {'base': 15, 'gar': 57, 'reranker': 6}
+    for l in tables.values():
+        assert l.frame[l.frame.task.notna()].groupby(['system', 'variant']).task.nunique().eq(8).all() and set(l.counts()) == {'not run'}
+        needs = dict(l.needs())
+        assert all(needs[r.label] for r in l.rows) and all(r.systems for r in l.rows)
+        assert {'Biology', 'IIYi-Clinical'} <= set(needs) and needs['Biology'] == 'R2MED/Biology'
+        for r in l.rows: assert parse(str(r.systems[0])) == r.systems[0]                          # every row is an expression that can be typed
+    needs = {k: v for l in tables.values() for k, v in l.needs()}
+    assert 'torch==2.4.0, transformers==4.44.2' in needs['nv'] and 'BAAI/bge-large-en-v1.5' in needs['hyde(gpt4)+bge'] and "the authors' text of GPT-4o" in needs['hyde(gpt4)+bge']
+    assert 'OPENAI_API_KEY' in needs['openai'] and 'VOYAGE_API_KEY' in needs['voyage'] and 'searches were not published' in needs['search-o1(qwq-32b)+nv']
+    assert 'castorini/monobert-large-msmarco' in needs['nv>monobert rerank:monobert@10']
+
+@pytest.mark.parametrize('system, variant, expression', [('bm25', 'base', 'bm25(lucene)'), ('contriever', 'base', 'contriever(similarity=cos)'), ('medcpt', 'base', 'medcpt-article'), ('hyde(huatuo-o1-70b)+bm25', None, 'bm25(lucene)+hyde(huatuo-o1-70b@authors)'),
+    ('query2doc(gpt4)+nv', None, 'nv-embed-v2(max_document_tokens=4096,max_query_tokens=4096)+query2doc(gpt-4o@authors)'), ('search-r1(qwen-3b-ins)+bge', None, 'bge-large-en-v1.5+search-r1(qwen-3b-ins@authors)'),
+    ('nv>rankllama', 'rerank:rankllama@100', 'nv-embed-v2(max_document_tokens=4096,max_query_tokens=4096)>rankllama@100')])
+def test_a_printed_system_as_an_expression(system, variant, expression):
+    found = cells(['base', 'gar', 'reranker']).query('system == @system' + (' and variant == @variant' if variant else ''))
+    assert set(map(printed_expression, found.itertuples())) == {expression}
+
+def test_a_printed_system_that_no_row_has():
+    board = published('r2med', 'leaderboard', measure='nDCG@10')
+    name = lambda system: set(map(printed_expression, board[board.system == system].itertuples()))
+    assert name('o3-mini + NV-Embed-v2') == {''} == name('E5-mistral-7b-instruct + ReasonRank(32B)')    # a rewriter whose method the leaderboard does not say, a reranker without a row
+    assert name('MedCPT') == {'medcpt(max_query_tokens=512,similarity=cos)'} and name('BM25') == {'bm25(lucene)'}
+    assert set(map(printed_expression, published('bmretriever', 2, system='MedCPT (Jin et al., 2023)').itertuples())) == {'medcpt'}       # another paper, its own settings
+
+def test_means_follow_from_their_cells():
+    base = with_means(cells('base'))
+    nv = base[base.system == 'nv'].set_index('dataset')
+    assert nv.loc['group:clinical case', 'value'] == pytest.approx((nv.value['PMC-Clinical'] + nv.value['IIYi-Clinical']) / 2, rel=1e-12)
+    assert nv.loc['avg', 'value'] == pytest.approx(0.31432, abs=5e-6) and nv.loc['avg', 'source'] == "mean of the row's cells" and pd.isna(nv.loc['avg', 'task'])
+    assert nv.index[:3].tolist() == ['Biology', 'Bioinformatics', 'Medical-Sciences']
+    board = with_means(published('r2med', 'leaderboard', measure='nDCG@10', system='MedCPT'))
+    assert (board.dataset == 'avg').sum() == 1 and board[board.dataset == 'avg'].source.str.contains('index.html').all()     # what is printed stays
+    assert ledger.recomputed_means(published('r2med', 'leaderboard')).query('system == "MedCPT"').agrees.all()
+    part = cells('base')[lambda c: c.task != R2MED[0]]
+    assert not len(with_means(part).query('dataset == "avg"')) and len(with_means(part).query('dataset == "group:clinical case"')) == 15
+
+def test_measured_cells_stand_beside_published_ones(tmp_path, own_registry, monkeypatch):
+    monkeypatch.setenv('MEDIR_DATA', str(tmp_path)); r2med_folder(tmp_path/'Biology')
+    own_registry(tasks={'r2med-biology': {**registry('tasks')['r2med-biology'], 'queries': 4, 'documents': 257, 'distinct_documents': 112, 'qrels': 9}})
+    scores = [evaluate('r2med-biology', s) for s in ('bm25(lucene)', 'bm25')]
+    found = Ledger(with_means(cells('base')), scores).frame.query('measured.notna()')
+    assert found.label.tolist() == ['bm25', 'bm25'] and found.verdict.tolist() == ['unexplained', 'not comparable: other settings than the row']
+    assert found.difference.iloc[0] == pytest.approx(scores[0].mean('nDCG@10') - 0.19188) and pd.isna(found.difference.iloc[1])
+
+def frame_by_hand():
+    "Three systems on three tasks: `a` leads by one task alone."
+    return pd.DataFrame({'llm': [None, 'x', None], 't1': [.9, .3, .1], 't2': [.1, .3, .2], 't3': [.2, .4, .3]}, index=pd.Index(['a', 'b', 'c'], name='label'))
+
+def test_leaving_one_task_out_by_hand():
+    got = leave_one_out(frame_by_hand(), ['t1', 't2', 't3']).set_index(['left_out', 'system'])
+    assert [got['rank'][('', s)] for s in 'abc'] == [1, 2, 3] and [got['rank'][('t1', s)] for s in 'abc'] == [3, 1, 2]
+    assert got['mean'][('t1', 'b')] == pytest.approx(.35) and len(got) == 12
+    equal = frame_by_hand().assign(t1=.3, t2=.3, t3=.3)
+    assert leave_one_out(equal, ['t1', 't2', 't3'])['rank'].eq(1).all()                           # equal means share a rank
+
+def test_audit_by_hand():
+    claims = [{'claim': 'a is best', 'source': 's', 'value': lambda f: f['mean'].idxmax() == 'a', 'found': lambda f: f['mean'].idxmax()}, {'claim': 'b beats c', 'source': 's', 'value': lambda f: f['mean']['b'] > f['mean']['c']},
+        {'claim': 'the best is 40.0', 'source': 's', 'printed': 40.0, 'value': lambda f: f['mean'].max()}, {'claim': 'the best is 40.1', 'source': 's', 'printed': 40.1, 'value': lambda f: f['mean'].max()}]
+    got = audit(frame_by_hand(), ['t1', 't2', 't3'], claims)
+    assert got.holds.tolist() == ['yes', 'yes', 'yes', 'no'] and got.found.tolist() == ['a', '', '40.00', '40.00']
+    assert got['leaving one task out'].tolist() == ['changes without t1', 'the same', '35.0 (without t1) to 55.0 (without t2)', '35.0 (without t1) to 55.0 (without t2)']
+
+def test_a_text_rounds_what_a_table_prints():
+    # 41.3495 stands in a table as 41.35, and so in a text as 41.4; rounded at once it is 41.3
+    f = pd.DataFrame({'t1': [.413495]}, index=['a'])
+    ask = lambda printed: audit(f, ['t1'], [{'claim': '', 'source': '', 'printed': printed, 'value': lambda f: f['mean'].max() if len(f) and f['mean'].notna().all() else 0.0}]).holds[0]
+    assert [ask(p) for p in (41.4, 41.3, 41.35, 41.5, 41.2, 41.36)] == ['yes', 'yes', 'yes', 'no', 'no', 'no']
+
+def test_audit_of_the_paper():
+    table = task_table(cells(['base', 'gar', 'reranker']))
+    assert table.shape[0] == 78 and table[R2MED].notna().all().all()
+    wide = 100 * table[R2MED].mean(axis=1)
+    # the protocol's headline numbers
+    for label, value in (('nv', 31.43), ('grit', 31.12), ('sfr', 30.65), ('bmr-7b', 30.18), ('bm25', 15.13), ('medcpt', 7.87), ('query2doc(gpt4)+nv', 41.65), ('hyde(o3-mini)+nv', 41.35), ('hyde(o3-mini)+bm25', 41.01), ('hyde(huatuo-o1-70b)+nv', 39.56),
+        ('nv>bge-reranker@10', 25.55), ('nv>monobert@10', 26.47), ('nv>rankllama@10', 29.93), ('nv>bge-reranker@100', 14.08), ('nv>monobert@100', 16.20), ('nv>rankllama@100', 22.79)): assert wide[label] == pytest.approx(value, abs=.0051), label
+    assert wide.idxmax() == 'query2doc(gpt4)+nv' and (wide[table.reranker.notna()] < wide['nv']).all()
+    first = leave_one_out(table[table.table == 'base'], R2MED).query('rank == 1').set_index('left_out').system.to_dict()
+    assert first[''] == 'nv' and set(first.values()) == {'nv', 'grit', 'sfr', 'bmr-7b'} and first['r2med-pmc-clinical'] == 'bmr-7b'
+    with pytest.raises(MedirError, match='has two values on'): task_table(published('r2med', ['base', 'gar'], task=R2MED))
+
+def test_overlap_by_hand():
+    from medir_nb.evaluator import query_overlap
+    task = task_from_frames(pd.DataFrame({'id': ['d1', 'd2', 'd3', 'd4'], 'text': ['statins lower cholesterol', 'metformin', 'cholesterol', 'a hip fracture']}), pd.DataFrame({'id': ['q1', 'q2'], 'text': ['statins and cholesterol', 'glucose']}),
+        pd.DataFrame({'query_id': ['q1', 'q1', 'q2', 'q2'], 'doc_id': ['d1', 'd3', 'd2', 'd1'], 'relevance': [1, 1, 1, 0]}))
+    class Model:
+        def encode(self, texts): return hashed(texts)
+    got = query_overlap(task, Model()).set_index(['query_id', 'pair'])
+    assert got.words[('q1', 'relevant')] == pytest.approx((2 / 2 + 1 / 2) / 2) and got.words[('q2', 'relevant')] == 0 and len(got) == 4
+    unit = lambda t: hashed([t])[0] / np.linalg.norm(hashed([t])[0])
+    assert got.cosine[('q1', 'relevant')] == pytest.approx(np.mean([unit('statins and cholesterol') @ unit(task.corpus.text(d)) for d in ('d1', 'd3')]), abs=1e-6)
+    assert got.words[('q2', 'non-relevant')] == 0
+
+def test_figures_read_their_files(tmp_path):
+    from medir_nb.figures import overlap_figure, ranks_figure, save_figure
+    ranks = leave_one_out(frame_by_hand(), ['t1', 't2', 't3']).assign(kind='x')
+    saved = save_figure('ranks', ranks, ranks_figure, tmp_path)
+    assert saved.png.stat().st_size > 5_000 and '<svg' in saved.svg.read_text() and 'rank' in saved.csv.read_text()
+    rng = np.random.default_rng(0)
+    frame = pd.concat([pd.DataFrame({'kind': k, 'system': s, 'query_id': [f'q{i}' for i in range(40)], 'overlap': rng.random(40), 'score': rng.random(40), 'random': .2}) for k in ('words', 'cosine') for s in ('bm25', 'minilm')])
+    drawn = overlap_figure(save_figure('overlap', frame, overlap_figure, tmp_path).csv)
+    assert [a.get_title(loc='left') for a in drawn.axes] == ['words', 'cosine'] and all(len(l.get_xdata()) == 5 for l in drawn.axes[0].lines[:2])
+    with pytest.raises(MedirError, match="the column 'random' is missing"): overlap_figure(write_lines(tmp_path/'bad.csv', ['kind,system,query_id,overlap,score', 'a,b,c,1,1']))
+
+# ---------------------------------------------------------------- the notebook's presets
+
+def test_the_paper_preset_plans_offline(medir):
+    import yaml
+    preset = yaml.safe_load((Path(__file__).parents[1]/'params/r2med_retrieval/paper.yaml').read_text())
+    assert set(preset['tasks']) == set(R2MED) and {str(parse(s)) for s in preset['systems']} == set(registry('systems')['r2med'])
+    ran = medir('plan', 'r2med_retrieval', '--preset', 'paper')
+    assert ran.code == 0, ran.err
+    rows = [l for l in ran.out.splitlines() if l.startswith('| r2med-')]
+    assert len(rows) == 8 * 16 and not [r for r in rows if 'cannot run' in r] and 'texts to encode' in ran.out.splitlines()[-1]
