@@ -517,6 +517,20 @@ def test_the_eleven_models_of_r2med_are_asked_as_its_script_does():
     assert {n: r['answer'] for n, r in open_.items() if r.get('answer')} == {**dict.fromkeys(('qwq-32b', 'qwen3-32b', 'r1-qwen-32b', 'r1-llama-70b'), {'after': '</think>'}), 'huatuo-o1-70b': {'after': 'Final Response'}}
     assert open_['qwen3-32b']['chat_options'] == {'enable_thinking': True} and LLM('gpt-4o').sampling() == Sampling(temperature=0.8, top_p=0.8, max_tokens=4096, seed=42)
 
+def test_a_model_on_the_leaderboard_stands_for_the_method_whose_cells_it_repeats():
+    from medir_nb.ledger import published, published_gains
+    short = {p: names[0] for names in registry('systems')['r2med'].values() for p in names}
+    called = {p: (m, r['published_as'][0]) for r in registry('llms').values() for p, m in r.get('leaderboard', {}).items()}
+    board = published('r2med', 'leaderboard', measure='nDCG@10').query('task.notna() and llm.notna()')
+    gains = published_gains()
+    in_files = gains[gains.table == 'gar'].set_index(['retriever', 'method', 'llm', 'task']).score
+    found = [(c.value, 100 * in_files[k]) for c in board.itertuples() if (k := (short[c.retriever], *called[c.llm], c.task)) in in_files.index]
+    assert len(found) == 288 and max(abs(a - b) for a, b in found) <= 0.0101
+    alone = gains[gains.table == 'leaderboard'].drop_duplicates(['retriever', 'method', 'llm'])
+    assert len(alone) == 16 and set(alone.retriever) == {'bm25', 'openai'} and len(gains) == 8 * (57 + 16)
+    nv = gains.query("retriever == 'nv' and method == 'query2doc' and llm == 'gpt4'")
+    assert round(100 * nv.score.mean(), 2) == 41.65 and round(100 * nv.plain.mean(), 2) == 31.43 and nv.difference.mean() == pytest.approx(nv.score.mean() - nv.plain.mean())
+
 @pytest.mark.parametrize('line,why', [('{"text": "x"}', 'no id'), ('{"id": "q1", "text": "x"}', 'no generated text'), ('{"id"', 'JSON'), ('3', 'h.jsonl')])
 def test_malformed_files_of_generations_are_named(tmp_path, line, why):
     with pytest.raises(MedirError) as e: g.read_generations(write_lines(tmp_path/'h.jsonl', ['{"id": "q0", "hy_doc": "x"}', line]))
