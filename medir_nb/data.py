@@ -385,7 +385,8 @@ def _hub_rows(hub:str, config:str, split:str, revision:str|None):
         # `dir:NAME` is a folder of data files in a repository that names no configurations
         where = {'data_dir': config[4:]} if config.startswith('dir:') else {'name': config}
         found = None if local or not offline() else _snapshot(hub, revision)
-        rows = datasets.load_dataset(found or hub, **where, split=split, revision=None if local or found else revision)
+        # a folder of the reader's is read as it is: the cache of datasets knows it by its name and card alone
+        rows = datasets.load_dataset(found or hub, **where, split=split, revision=None if local or found else revision, streaming=local)
     except Exception as e:
         if 'scripts are no longer supported' in str(e): raise MedirError('this revision is a script, which datasets no longer runs', hub, 'name a revision with data files in the registry row') from None
         if local or 'nknown split' in str(e): raise MedirError(f'{config}/{split} does not load ({" ".join(str(e).split())[:160]})', hub, 'check the configurations and splits of the data set') from None
@@ -394,7 +395,9 @@ def _hub_rows(hub:str, config:str, split:str, revision:str|None):
         pinned = f' --revision {revision}' if revision else ''
         raise MedirError(f'{config}/{split} is neither in the Hub cache nor reachable ({type(e).__name__})', hub,
             f'on a machine with network run `hf download {hub} --repo-type dataset{pinned}` and copy its cache here, or put the files below $MEDIR_DATA') from None
-    for i, row in enumerate(rows): yield row, f'{hub} {config}/{split} row {i}'
+    try:
+        for i, row in enumerate(rows): yield row, f'{hub} {config}/{split} row {i}'
+    except (ValueError, OSError) as e: raise MedirError(f'{config}/{split} does not load ({" ".join(str(e).split())[:160]})', hub, 'mend or fetch its file again') from None
 
 def _nested_records(rows, part:str):
     "Queries or documents of rows that nest them (SciRepEval): `query` and `candidates`, each with doc_id, title and abstract."

@@ -6,7 +6,7 @@
 __all__ = ['PAIR_MEASURES', 'parse_measure', 'measure_label', 'per_query', 'judged_at_10', 'interval', 'paired_p', 'holm',
            'Scores', 'correlation', 'evaluate', 'score_run', 'scores_table', 'Comparison', 'compare', 'compare_all',
            'case_view', 'evaluate_grid', 'gains', 'macro_average', 'similarity_pairs', 'query_overlap', 'separation',
-           'documents_per_second', 'latency_ms']
+           'expansion_lengths', 'documents_per_second', 'latency_ms']
 
 # %% ../nbs/10_evaluator.ipynb #e4e8d5a0
 import itertools, re, time
@@ -15,9 +15,8 @@ import numpy as np, pandas as pd
 from .core import MedirError, nearest, note, progress
 from .data import Task, load_task
 from .encoder import encode_corpus, object_name
-from .generator import expand
 from .search import RUN_COLUMNS, analyze, sort_run, unit
-from .systems import encoder_of, parse, row_label, score_pairs, search
+from .systems import encoder_of, expanded_texts, parse, row_label, score_pairs, search
 
 # %% ../nbs/10_evaluator.ipynb #9d8da291
 PAIR_MEASURES = ('Spearman', 'Pearson')
@@ -205,7 +204,7 @@ def case_view(scores:list[Scores], n:int=3, measure:str|None=None)->pd.DataFrame
     "`query, relevant document, system, rank, written` for the `n` queries that changed most between the first and the last of `scores`; rank None: not found."
     task = scores[0].task
     changed = compare(scores[0], scores[-1], measure, show=n).changed.query_id
-    texts = {s.system: expand(task, e, 'sparse' if p.name == 'bm25' else 'dense').texts for s in scores if (e := getattr(p := parse(s.system), 'expansion', None))}
+    texts = {s.system: expanded_texts(task, e, 'sparse' if p.name == 'bm25' else 'dense').texts for s in scores if (e := getattr(p := parse(s.system), 'expansion', None))}
     rows = []
     for q in changed:
         relevant = task.qrels[(task.qrels.query_id == q) & (task.qrels.relevance > 0)].sort_values('relevance', ascending=False, kind='stable').doc_id
@@ -303,6 +302,17 @@ def separation(frame:pd.DataFrame, bins:int=50)->pd.DataFrame:
         u = rankdata(np.concatenate([pos, neg]))[:len(pos)].sum() - len(pos) * (len(pos) + 1) / 2
         rows.append({'system': system, 'pairs': len(pos), 'overlap': float(np.minimum(*share).sum()), 'AUC': float(u / (len(pos) * len(neg))), 'mean gap': float(pos.mean() - neg.mean())})
     return pd.DataFrame(rows)
+
+# %% ../nbs/10_evaluator.ipynb #417db6ed
+def expansion_lengths(score:Scores, plain:Scores, measure:str|None=None)->pd.DataFrame:
+    "`query_id, length, difference` of an expanded system: words of a query's texts (characters of Chinese ones), and the gain over `plain`, its retriever alone."
+    system, task = parse(score.system), score.task
+    texts = expanded_texts(task, system.expansion, 'sparse' if system.name == 'bm25' else 'dense').texts
+    size = len if task.language == 'zh' else lambda t: len(t.split())
+    length = pd.Series([sum(map(size, ts)) for ts in texts], index=task.queries.ids)
+    before = plain.values(measure or score.measures[0])
+    after = score.values(measure or score.measures[0]).loc[before.index]
+    return pd.DataFrame({'query_id': before.index, 'length': length.loc[before.index].to_numpy(), 'difference': (after - before).to_numpy()})
 
 # %% ../nbs/10_evaluator.ipynb #aa8edf82
 def documents_per_second(encode, texts:list[str], repeats:int=1)->float:

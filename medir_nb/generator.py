@@ -6,8 +6,9 @@
 __all__ = ['Generation', 'BACKENDS', 'FAULTS', 'Sampling', 'LLMSpec', 'llm_spec', 'llms_table', 'Request', 'Cassette',
            'Cassettes', 'TransformersBackend', 'VLLMBackend', 'OpenAIBackend', 'configure', 'LLM', 'llm', 'answer_of',
            'judge', 'method_row', 'expansion_settings', 'normal_expansion', 'base_name', 'wording', 'fill',
-           'read_generations', 'import_generations', 'Expanded', 'requests_of', 'expand', 'pending_generations',
-           'fuse_sparse', 'fuse_dense', 'as_queries', 'sparse_queries', 'hypothetical_reader', 'dense_queries']
+           'read_generations', 'import_generations', 'Expanded', 'requests_of', 'expand', 'usable',
+           'pending_generations', 'fuse_sparse', 'fuse_dense', 'as_queries', 'sparse_queries', 'hypothetical_reader',
+           'dense_queries']
 
 # %% ../nbs/04_generator.ipynb #7c50deba
 import contextlib, copy, functools, importlib.resources, json, os, re, threading
@@ -53,7 +54,9 @@ class LLMSpec:
     key_variable: str = ''
     base_url: str = ''
     authors: tuple = ()
+    hub_splits: dict = field(default_factory=dict)
     published_as: tuple = ()
+    continues: bool = True                # whether its backend goes on writing a text that was begun
     package: str = ''
     gguf_file: str = ''
     dtype: str = 'bfloat16'
@@ -96,7 +99,8 @@ def llms_table():
 # %% ../nbs/04_generator.ipynb #9ba925eb
 @dataclass(frozen=True)
 class Request:
-    "One generation to be made; `id` and `what` only name it in messages."
+    """One generation to be made; `id` and `what` only name it in messages. `turns` are chat messages after the prompt: a last one of the
+    assistant is gone on with. `stop` ends the text, `tools` are offered to the model, `cut` is a span of the last message."""
     prompt: str
     sampling: Sampling = Sampling()
     system: str = ''
@@ -104,16 +108,29 @@ class Request:
     cut: tuple|None = None
     id: str = ''
     what: str = ''
+    turns: tuple = ()
+    stop: tuple = ()
+    tools: tuple = ()
 
     def messages(self)->list[dict]:
-        return ([{'role': 'system', 'content': self.system}] if self.system else []) + [{'role': 'user', 'content': self.prompt}]
+        return ([{'role': 'system', 'content': self.system}] if self.system else []) + [{'role': 'user', 'content': self.prompt}, *self.turns]
+    @property
+    def text(self)->str:
+        "The last message, whose `cut` may be shortened."
+        return self.turns[-1]['content'] if self.turns else self.prompt
+    @property
+    def begun(self)->str:
+        "What the model has written already of the answer that is asked for."
+        return self.text if self.turns and self.turns[-1]['role'] == 'assistant' else ''
     def key(self, spec:LLMSpec)->str:
         "The hash of rendered prompt, model, revision, sampling, seed and index."
-        return fingerprint('generation', 1, self.messages() if spec.chat == 'template' else spec.chat.replace('{prompt}', self.prompt), spec.chat, spec.chat_options, list(self.cut or ()), spec.context, spec.hub, spec.revision, asdict(self.sampling), self.index)
+        more = [list(self.turns), list(self.stop), list(self.tools)] if self.turns or self.stop or self.tools else []
+        return fingerprint('generation', 1, self.messages() if spec.chat == 'template' else spec.chat.replace('{prompt}', self.prompt), spec.chat, spec.chat_options, list(self.cut or ()), spec.context, spec.hub, spec.revision, asdict(self.sampling), self.index, *more)
     def shorter(self, characters:int)->'Request':
         "This request with `characters` characters left of its `cut`."
-        start, stop = self.cut or (0, len(self.prompt))
-        return replace(self, prompt=self.prompt[:start] + self.prompt[start:start + characters] + self.prompt[stop:], cut=(start, start + characters))
+        start, stop = self.cut or (0, len(self.text))
+        text, cut = self.text[:start + characters] + self.text[stop:], (start, start + characters)
+        return replace(self, turns=(*self.turns[:-1], {**self.turns[-1], 'content': text}), cut=cut) if self.turns else replace(self, prompt=text, cut=cut)
 
 Generation = namedtuple('Generation', 'text finish prompt_tokens tokens cut')    # finish: stop | length; cut: characters of the prompt left out
 
@@ -182,7 +199,7 @@ def _fit(encode, request:Request, room:int, where:str)->tuple[list[int], Request
     "Token ids of `request` in at most `room` tokens, the request as sent, and the characters left out."
     ids = encode(request)
     if len(ids) <= room: return ids, request, 0
-    start, stop = request.cut or (0, len(request.prompt))
+    start, stop = request.cut or (0, len(request.text))
     low, high = 0, stop - start - 1
     if high < 0 or len(encode(request.shorter(0))) > room: raise MedirError(f'the prompt of {request.id or "a request"} has {len(ids):,} tokens; without its text it still exceeds the {room:,} that the context leaves', where, 'lower max_tokens or shorten the wording')
     while low < high:
@@ -192,10 +209,19 @@ def _fit(encode, request:Request, room:int, where:str)->tuple[list[int], Request
 
 def _rendered(tokenizer, spec:LLMSpec, request:Request)->list[int]:
     "Token ids of a request in the model's chat form."
-    if spec.chat != 'template': return tokenizer(spec.chat.replace('{prompt}', request.prompt))['input_ids']
-    if not getattr(tokenizer, 'chat_template', None): return tokenizer(request.prompt)['input_ids']
-    text = tokenizer.apply_chat_template(request.messages(), add_generation_prompt=True, tokenize=False, **spec.chat_options)
+    plain = spec.chat.replace('{prompt}', request.prompt) if spec.chat != 'template' else request.prompt if not getattr(tokenizer, 'chat_template', None) else None
+    messages = [_spoken(m) for m in request.messages()[:-1 if request.begun else None]]
+    if plain is not None:
+        if len(messages) > (2 if request.system else 1): raise MedirError('its chat form holds a single turn', f'llm {spec.name}', 'let it go on with its own text (place=assistant)')
+        return tokenizer(plain + request.begun)['input_ids']
+    # what was begun follows the rendered chat: a template would take the thoughts out of it
+    text = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False, **({'tools': list(request.tools)} if request.tools else {}), **spec.chat_options) + request.begun
     return tokenizer(text, add_special_tokens=False)['input_ids']
+
+def _spoken(message:dict)->dict:
+    "A message as chat templates take it: the arguments of a tool call are a mapping there, and text on the wire."
+    calls = [{**c, 'function': {**c['function'], 'arguments': json.loads(c['function']['arguments'])}} for c in message.get('tool_calls', ())]
+    return {**message, 'tool_calls': calls} if calls else message
 
 def _room(spec:LLMSpec, sampling:Sampling)->int:
     room = spec.context - sampling.max_tokens
@@ -271,7 +297,7 @@ class TransformersBackend:
         grid = torch.tensor([[self.pad] * n + ids for n, (ids, _, _) in zip(skip, fitted)], device=self.device)
         mask = torch.tensor([[0] * n + [1] * (width - n) for n in skip], device=self.device)
         samplings = [r.sampling for r in requests]
-        generators = [torch.Generator(self.device).manual_seed(int(fingerprint(r.sampling.seed, r.index, r.prompt)[:15], 16)) for r in requests]
+        generators = [torch.Generator(self.device).manual_seed(int(fingerprint(r.sampling.seed, r.index, r.prompt, *r.turns)[:15], 16)) for r in requests]
         limits = torch.tensor([s.max_tokens for s in samplings], device=self.device)
         end = min(self.ends, default=self.pad)
         class Sampler(LogitsProcessor):
@@ -279,15 +305,23 @@ class TransformersBackend:
                 out = _pick(logits, ids, skip, width, samplings, generators)
                 # a row with a smaller limit than its batch stops there
                 over = ids.shape[1] - width >= limits
+                for i, r in enumerate(requests):
+                    # so does one that wrote what it stops at
+                    if r.stop and not over[i]: over[i] = _stopped(self.tokenizer.decode(ids[i, width:][-32:]), r.stop) is not None
                 if over.any(): out[over] = -torch.inf; out[over, end] = 0
                 return out
         config = GenerationConfig(do_sample=False, max_new_tokens=int(limits.max()), pad_token_id=self.pad, eos_token_id=sorted(self.ends) or None)
         with torch.inference_mode(): out = self.model.generate(grid, attention_mask=mask, generation_config=config, logits_processor=LogitsProcessorList([Sampler()]))
         found = []
-        for row, (ids, _, cut), s in zip(out[:, width:].tolist(), fitted, samplings):
+        for row, (ids, _, cut), r, s in zip(out[:, width:].tolist(), fitted, requests, samplings):
             stop = next((i for i, t in enumerate(row) if t in self.ends), len(row))
-            found.append(Generation(self.tokenizer.decode(row[:min(stop, s.max_tokens)], skip_special_tokens=True), 'stop' if stop < min(len(row), s.max_tokens) else 'length', len(ids), min(stop, s.max_tokens), cut))
+            text = self.tokenizer.decode(row[:min(stop, s.max_tokens)], skip_special_tokens=True)
+            found.append(Generation(text, 'stop' if stop < min(len(row), s.max_tokens) or _stopped(text, r.stop) is not None else 'length', len(ids), min(stop, s.max_tokens), cut))
         return found
+
+def _stopped(text:str, stops)->int|None:
+    "Where the first of `stops` ends in `text`."
+    return min((text.index(s) + len(s) for s in stops if s in text), default=None)
 
 # %% ../nbs/04_generator.ipynb #c2944f45
 class VLLMBackend:
@@ -303,7 +337,7 @@ class VLLMBackend:
         fitted = [_fit(lambda r: _rendered(self.tokenizer, self.spec, r), r, _room(self.spec, r.sampling), f'llm {self.spec.name}') for r in requests]
         for at in range(0, len(requests), self.batch):
             part = range(at, min(at + self.batch, len(requests)))
-            params = [self.vllm.SamplingParams(**{**asdict(s), 'top_k': s.top_k or -1, 'seed': int(fingerprint(s.seed, requests[i].index)[:7], 16) if requests[i].index else s.seed}) for i in part for s in (requests[i].sampling,)]
+            params = [self.vllm.SamplingParams(**{**asdict(s), 'top_k': s.top_k or -1, 'seed': int(fingerprint(s.seed, requests[i].index)[:7], 16) if requests[i].index else s.seed, **({'stop': list(requests[i].stop)} if requests[i].stop else {})}) for i in part for s in (requests[i].sampling,)]
             out = self.llm.generate([{'prompt_token_ids': fitted[i][0]} for i in part], params, use_tqdm=False)
             yield [(i, Generation(o.outputs[0].text, o.outputs[0].finish_reason or 'stop', len(fitted[i][0]), len(o.outputs[0].token_ids), fitted[i][2])) for i, o in zip(part, out)]
 
@@ -320,13 +354,14 @@ class OpenAIBackend:
         s = r.sampling
         body = {'model': self.served_as, 'messages': r.messages(), 'temperature': s.temperature, 'top_p': s.top_p, 'max_tokens': s.max_tokens, 'seed': s.seed + r.index,
             **({'presence_penalty': s.presence_penalty} if s.presence_penalty else {}), **({'top_k': s.top_k} if s.top_k else {}), **({'repetition_penalty': s.repetition_penalty} if s.repetition_penalty != 1 else {}),
-            **({'chat_template_kwargs': self.spec.chat_options} if self.spec.chat_options else {}), **self.extra}
+            **({'chat_template_kwargs': self.spec.chat_options} if self.spec.chat_options else {}), **({'stop': list(r.stop)} if r.stop else {}), **({'tools': list(r.tools)} if r.tools else {}),
+            **({'continue_final_message': True, 'add_generation_prompt': False} if r.begun else {}), **self.extra}
         rules = self.spec.request
         return {rules.get('rename', {}).get(k, k): v for k, v in body.items() if k not in rules.get('drop', ())}
     @contextlib.contextmanager
     def _reserve(self, r:Request):
         "Hold the most that `r` can cost until its true cost is known."
-        cost = r.sampling.max_tokens + len(r.prompt.encode()) // 3 + 16
+        cost = r.sampling.max_tokens + sum(len((m['content'] or '').encode()) for m in r.messages()[bool(r.system):]) // 3 + 16
         with self._lock:
             if self.budget is not None and self.spent + self.reserved + cost > self.budget:
                 raise MedirError(f'the budget of {self.budget:,} tokens is used up ({self.spent:,} spent, {self.reserved:,} under way, {cost:,} asked for {r.id or "the next request"})', f'llm {self.spec.name}', 'raise the budget; what was generated is kept')
@@ -339,7 +374,9 @@ class OpenAIBackend:
         text, finish = choice['message'].get('content') or '', choice.get('finish_reason') or 'stop'
         # a server that takes the thoughts out hands them over in a field of their own
         thoughts = choice['message'].get('reasoning_content') or choice['message'].get('reasoning')
-        if thoughts and self.spec.answer.get('after') == '</think>': text = f'{thoughts}</think>{text}'
+        if thoughts and self.spec.answer.get('after') == '</think>': text = f'{thoughts}</think>{text}' if text or not r.stop else thoughts
+        # a call of a tool is text as well: in the form in which models write it
+        for call in choice['message'].get('tool_calls') or (): text += '<tool_call>' + json.dumps(call['function'], ensure_ascii=False) + '</tool_call>'
         out = Generation(text, finish, int(usage.get('prompt_tokens') or 0), int(usage.get('completion_tokens') or 0), 0)
         with self._lock: self.spent += out.prompt_tokens + out.tokens or r.sampling.max_tokens
         return out
@@ -347,9 +384,9 @@ class OpenAIBackend:
         original = r
         while True:
             out, complaint = self.server.ask(client, 'chat/completions', self._body(r), lambda body: self._read(body, r), f' for query {r.id}' if r.id else '', lambda: self._reserve(r))
-            if out: return out._replace(cut=len(original.prompt) - len(r.prompt))
+            if out: return out._replace(cut=len(original.text) - len(r.text))
             # the server counts tokens, we don't: leave out the share by which it says the prompt is too long
-            start, stop = r.cut or (0, len(r.prompt))
+            start, stop = r.cut or (0, len(r.text))
             if stop - start < 2: raise MedirError(redact(f'the prompt of {r.id or "a request"} does not fit into the server\'s context: {complaint[:160]}'), f'llm {self.spec.name}', 'lower max_tokens or shorten the wording')
             r = r.shorter(int((stop - start) * share_left(complaint, stop - start, r.sampling.max_tokens)))
     def stream(self, requests:list[Request]):
@@ -436,7 +473,8 @@ def answer_of(text:str, mark:dict)->tuple[str, bool]:
         return (found[1].strip(), True) if found else (text.strip(), False)
     if after := mark.get('after'):
         head, found, tail = text.rpartition(after)
-        return (tail.lstrip(' \n:*#').strip() if found else text.strip(), bool(found))
+        # `**Final Response:**` leaves its own signs behind, and only these go
+        return (re.sub('^[:*#]+', '', tail).strip() if found else text.strip(), bool(found))
     return text.strip(), True
 
 def _squeezed(text:str)->str: return ' '.join(text.split())
@@ -458,41 +496,53 @@ def judge(generation:Generation, prompt:str, query:str, language:str, mark:dict|
 
 # %% ../nbs/04_generator.ipynb #efde0a66
 _RULES = {'sparse': ('alone', 'concat'), 'dense': ('mean', 'alone', 'concat')}
+_PLACES = ('assistant', 'user', 'tool')       # where a searching model is shown what was found
 _SAMPLING = tuple(f.name for f in fields(Sampling))
-_DEFAULTS = {'n': 1, 'form': '', 'k': 10, 'fusion': '', 'repeat': 1, 'hypothetical': '', 'strict': False, 'prompt': ''}
+_DEFAULTS = {'n': 1, 'form': '', 'k': 10, 'fusion': '', 'repeat': 1, 'weight': None, 'hypothetical': '', 'r1_mode': False, 'strict': False, 'prompt': ''}
+_SEARCH = {'by': 'bm25', 'corpus': '', 'rounds': 1, 'characters': 1, 'tokens': 1, 'seconds': 0, 'place': ''}     # of a method that searches while it writes
 
 def method_row(name:str, kind:str='expansion')->dict:
     "The row of a method."
     rows = {n: r for n, r in registry('methods').items() if r['kind'] == kind}
     if name not in rows: raise MedirError(f'unknown {kind} method {name!r}', None, nearest(name, rows))
-    return rows[name]
+    row = rows[name]
+    return {**row, **{k: rows[row['asks']][k] for k in ('forms', 'wording')}} if 'asks' in row else row
 
 def expansion_settings(method:str, settings=(), kind:str='')->dict:
     "All settings of an expansion, defaults filled in and values checked; `kind` of its retriever, sparse or dense."
     row, given = method_row(method), dict(settings)
-    defaults = {**_DEFAULTS, **{k: row[k] for k in ('n', 'k', 'repeat') if k in row}, 'fusion': row.get(kind, '')}
-    if row['reads'] != 'passages': defaults.pop('k')
-    if kind == 'dense': defaults.pop('repeat')
-    if kind == 'sparse': defaults.pop('hypothetical')
+    searches = row['reads'] == 'searches'
+    fused_as = method_row(row['r1_mode']) if given.get('r1_mode') is True and 'r1_mode' in row else row
+    defaults = {**_DEFAULTS, **(_SEARCH if searches else {}), 'fusion': fused_as.get(kind, '')}
+    defaults |= {k: row[k] for k in defaults if k in row and k not in ('fusion', 'r1_mode')}
+    for name in [*([] if row['reads'] == 'passages' or searches else ['k']), *(['repeat'] if kind == 'dense' else []), *(['hypothetical', 'weight'] if kind == 'sparse' else []), *([] if 'r1_mode' in row else ['r1_mode'])]: defaults.pop(name)
     for name, value in given.items():
         if name not in defaults and name not in _SAMPLING: raise MedirError(f'+{method} with a {kind} retriever has no setting {name!r}' if kind else f'+{method} has no setting {name!r}', None, nearest(name, [*defaults, *_SAMPLING]))
         number = isinstance(value, (int, float)) and not isinstance(value, bool) and np.isfinite(value)
         whole = number and value == int(value)
-        fits, wanted = {'n': (whole and value > 0, 'a positive number'), 'k': (whole and value > 0, 'a positive number'), 'repeat': (whole and value >= 0, 'a number from 0'), 'strict': (isinstance(value, bool), 'true or false'),
+        positive, flag = (whole and value > 0, 'a positive number'), (isinstance(value, bool), 'true or false')
+        fits, wanted = {'n': positive, 'k': positive, 'rounds': positive, 'characters': positive, 'tokens': positive, 'seconds': (number and value >= 0, 'a number from 0 (0: no limit)'), 'repeat': (whole and value >= 0, 'a number from 0'), 'strict': flag, 'r1_mode': flag,
+            'by': (isinstance(value, str), 'a system'), 'corpus': (isinstance(value, str), 'a task'), 'place': (value in _PLACES, ', '.join(_PLACES)), 'weight': (number and 0 <= value <= 1, 'a number from 0 to 1'),
             'fusion': (value in _RULES.get(kind, (value,)), f'{", ".join(_RULES.get(kind, ()))} with a {kind} retriever'), 'hypothetical': (value in ('plain', 'query', 'document'), 'plain, query or document'),
             'form': (any(value in w for w in row['wording'].values()), ', '.join(sorted({f for w in row['wording'].values() for f in w}))), 'prompt': (isinstance(value, str), 'a file'),
             'temperature': (number and value >= 0, 'a number from 0'), 'top_p': (number and 0 < value <= 1, 'a number up to 1'), 'repetition_penalty': (number and value > 0, 'a positive number'), 'presence_penalty': (number, 'a number')}.get(name, (whole and value >= 0, 'a whole number'))
         if not fits: raise MedirError(f'{name}={value} does not fit +{method}', None, f'it takes {wanted}')
-    return {**defaults, **given}
+    chosen = {**defaults, **given}
+    if chosen.get('weight') is not None and chosen['fusion'] not in ('mean', ''): raise MedirError(f'weight={chosen["weight"]} does not fit +{method} with fusion={chosen["fusion"]}', None, 'it belongs to the mean of vectors')
+    return chosen
 
 def normal_expansion(expansion:tuple, kind:str)->tuple:
     "`(method, llm, settings)` checked, in one order, without what is default."
     method, model, settings = expansion
     if len(dict(settings)) < len(settings): raise MedirError(f'a setting of +{method} stands twice', None, 'keep one')
     given, defaults = expansion_settings(method, settings, kind), expansion_settings(method, (), kind)
+    llm_row = registry('llms').get(model.split('@')[0])
+    if given.get('r1_mode') and llm_row and not llm_row.get('answer'): raise MedirError(f'r1_mode=true is for reasoning models, and {model} is none', None, 'leave it out')
     if model in registry('llms'): defaults |= {**asdict(Sampling(**llm_spec(model).sampling)), **method_row(method).get('sampling', {})}
     chosen = dict(settings)
-    return method, model, tuple((k, chosen[k]) for k in (*_DEFAULTS, *_SAMPLING) if k in chosen and chosen[k] != defaults.get(k))
+    # r1_mode brings its own rule: one that is written out beside it stays
+    kept = lambda k: chosen[k] != defaults.get(k) or k == 'fusion' and given.get('r1_mode')
+    return method, model, tuple((k, chosen[k]) for k in (*_DEFAULTS, *_SEARCH, *_SAMPLING) if k in chosen and kept(k))
 
 # %% ../nbs/04_generator.ipynb #f9533d77
 def base_name(task)->str:
@@ -572,11 +622,10 @@ def _published(task, method:str, model:str, home_folder=None)->dict[str, list[st
     names = [p.format(method=method, published=n) for p in spec.authors for n in (*spec.published_as, spec.name)]
     for path in (f/n for f in folders for n in names):
         if path.is_file(): return read_generations(path)
-    row = registry('tasks').get(base_name(task), {})
-    if row.get('paper') == 'r2med' and spec.published_as:
-        try: return _collected(_hub_rows(row['hub'], method, spec.published_as[0].replace('-', '_'), row['revision']))
-        except MedirError: pass
-    places = ' or '.join(dict.fromkeys(names)) or 'no file: its row names none'
+    row, places = registry('tasks').get(base_name(task), {}), ' or '.join(dict.fromkeys(names)) or 'no file: its row names none'
+    if split := spec.hub_splits.get(row.get('paper'), {}).get(method):
+        try: return _collected(_hub_rows(row['hub'], method, split, row['revision']))
+        except MedirError as e: places += f', and for {row["hub"]} on the Hub: {e.what}'
     raise MedirError(f'the authors\' generations of {method}({model}) for {base_name(task)} are not at hand', folders[0] if folders else None, f'looked for {places}; put the file into the task\'s folder, or import_generations(FILE, {base_name(task)!r}, {method!r}, {model!r})')
 
 def _stored_texts(task, method:str, name:str, n:int, home_folder=None)->list[list[str]]:
@@ -614,6 +663,9 @@ def requests_of(task, method:str, model:LLM, settings:dict, home_folder=None)->l
     if spec.languages and task.language not in spec.languages: raise MedirError(f'{spec.name} writes {", ".join(spec.languages)}, the task is in {task.language!r}', task.name, 'choose another model of `llms_table()`')
     sampling = model.sampling(**{**row.get('sampling', {}), **{k: settings[k] for k in _SAMPLING if k in settings}})
     template = wording(method, task, task.language, settings['form'], settings['prompt'])
+    if row['reads'] == 'searches':
+        if task.language not in row['instruction']: raise MedirError(f'+{method} has no instruction in {task.language!r}', task.name, 'add one to its row')
+        template = f'{row["instruction"][task.language].replace("{rounds}", str(settings["rounds"]))}\n\n{template}'
     shown = _passages(task, row, settings['k'], home_folder) if row['reads'] == 'passages' else [''] * len(task.queries)
     out = []
     for q, text, passages in zip(task.queries.ids, task.queries.texts(), shown):
@@ -625,12 +677,12 @@ def expand(task, expansion:tuple, kind:str='dense', home_folder=None, replay:boo
     "The texts that `(method, llm, settings)` joins to each query of `task`."
     method, name, _ = expansion
     row, settings = method_row(method), expansion_settings(*expansion[::2], kind)
-    counted, queries = Counter(), task.queries.texts()
     if '@' in name or name.startswith('file:'):
         stored = _stored_texts(task, method, name, settings['n'], home_folder)
         mark = llm_spec(name.split('@')[0]).answer if '@' in name and name.split('@')[0] in registry('llms') else {}
         pairs = [[(Generation(t, 'stop', 0, 0, 0), '') for t in ts] for ts in stored]
         stats = {'generated': 0, 'replayed': sum(map(len, stored))}
+    elif row['reads'] == 'searches': raise MedirError(f'+{method} searches while it writes', task.name, 'use systems.expanded_texts, which gives it the search')
     else:
         model = llm(name, home_folder)
         asked = requests_of(task, method, model, settings, home_folder)
@@ -641,8 +693,12 @@ def expand(task, expansion:tuple, kind:str='dense', home_folder=None, replay:boo
         if missing and model.backend_name == 'vllm': model.close()
         pairs, mark = [[(next(got), r.prompt) for r in rs] for rs in asked], model.spec.answer
         stats = {'generated': missing, 'replayed': len(flat) - missing}
-    texts = []
-    for query, answers in zip(queries, pairs):
+    return usable(task, pairs, mark, settings, row, stats)
+
+def usable(task, pairs:list, mark:dict, settings:dict, row:dict, stats:dict)->Expanded:
+    "What can be used of `pairs`, per query a list of `(Generation, its prompt)`."
+    counted, texts = Counter(), []
+    for query, answers in zip(task.queries.texts(), pairs):
         texts.append([])
         for generation, prompt in answers:
             # a published file often holds the answer alone: a missing mark is a fault only of what was generated here
@@ -669,10 +725,11 @@ def fuse_sparse(query:str, texts:list[str], rule:str='alone', repeat:int=1, betw
     if rule == 'alone': return ' '.join(texts)
     return between.join([query] * repeat) + (before if repeat else '') + ' '.join(texts)
 
-def fuse_dense(query:np.ndarray, texts:np.ndarray, rule:str='mean')->np.ndarray:
-    "The query vector from that of the query and those of its texts (m × dim)."
+def fuse_dense(query:np.ndarray, texts:np.ndarray, rule:str='mean', weight:float|None=None)->np.ndarray:
+    "The query vector from that of the query and those of its texts (m × dim); `weight` of the texts in the mean, by default m / (m + 1): each vector weighs the same."
     if not len(texts): return query
-    return (query + texts.sum(0)) / (len(texts) + 1) if rule == 'mean' else texts.mean(0)
+    if rule != 'mean': return texts.mean(0)
+    return (query + texts.sum(0)) / (len(texts) + 1) if weight is None else (1 - weight) * query + weight * texts.mean(0)
 
 def as_queries(ids, texts)->Queries:
     "Texts as `Queries`."
@@ -707,5 +764,5 @@ def dense_queries(encoder, task, expanded:Expanded, instruction:str='')->tuple[n
     reader, role, instruction = hypothetical_reader(encoder, instruction, expanded.settings.get('hypothetical', ''))
     texts = encode_corpus(reader, as_queries([f'{q}#{i}' for i, (q, _) in enumerate(flat)], [t for _, t in flat]), role, instruction)
     q, h, at, out = queries.chunk(), texts.chunk(), 0, []
-    for i, ts in enumerate(expanded.texts): out.append(fuse_dense(q[i], h[at:at + len(ts)], rule)); at += len(ts)
+    for i, ts in enumerate(expanded.texts): out.append(fuse_dense(q[i], h[at:at + len(ts)], rule, expanded.settings.get('weight'))); at += len(ts)
     return np.array(out, np.float32), {'encoded': queries.stats['encoded'] + texts.stats['encoded'], 'cached': queries.stats['cached'] + texts.stats['cached']}

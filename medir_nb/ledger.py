@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['MEANS', 'NOT_IN_PAPER', 'VERDICTS', 'published', 'unit_value', 'recomputed_means', 'with_means', 'verdict',
            'model_needs', 'reranker_needs', 'data_needs', 'printed_expression', 'printed_name', 'Ledger', 'table_apart',
-           'task_table', 'leave_one_out', 'audit']
+           'task_table', 'leave_one_out', 'audit', 'published_gains']
 
 # %% ../nbs/11_ledger.ipynb #c065b2ce
 import functools, html, importlib.resources, math, re
@@ -14,6 +14,7 @@ import numpy as np, pandas as pd
 from .core import MedirError, nearest, registry, to_markdown
 from .data import _check_counts
 from .evaluator import measure_label, PAIR_MEASURES, _resampled_means, parse_measure
+from .generator import method_row
 from .systems import System, parse
 
 # %% ../nbs/11_ledger.ipynb #6f31e4b5
@@ -129,6 +130,16 @@ def _system(expression):
     "What an expression names, also with a registry row that cannot run here (its run file can be scored)."
     return parse(expression, runnable=False)
 
+def _unpublished(system:System)->str:
+    unknown = method_row(system.expansion[0]).get('unpublished')
+    return f'unpublished: {unknown}' if unknown else ''
+
+def _written_anew(system, expected)->str:
+    "Why a run with text of its own stands beside the row that replays the authors'; '' where it is another system."
+    if not (isinstance(system, System) and isinstance(expected, System) and system.expansion and expected.expansion): return ''
+    known = lambda s: (s.name, s.expansion[0], s.expansion[1].partition('@')[0], s.reranker)
+    return (_unpublished(system) or 'its text was written anew') if known(system) == known(expected) else ''
+
 def _expected_dtype(system:System)->str:
     first = '' if system.name == 'bm25' else dict(system.settings).get('dtype') or registry('models').get(system.name, {}).get('dtype', '')
     if not system.reranker: return first
@@ -137,6 +148,7 @@ def _expected_dtype(system:System)->str:
 
 def _system_reason(score, expected:System)->str:
     "Why a score of the same model is not that of the row `expected`; '' where it is."
+    if expected.expansion and '@' not in expected.expansion[1] and (unknown := _unpublished(expected)): return unknown
     given = _system(score.system)
     if (given.settings, given.reranker) != (expected.settings, expected.reranker): return 'other settings than the row'
     if 'dtype' not in score.stats: return 'a run from elsewhere: its revision and precision are not recorded'
@@ -182,6 +194,8 @@ def printed_expression(cell)->str:
     own = {p: e for e, names in registry('systems').get(cell.paper, {}).items() for p in names}
     retriever, method, llm, reranker = map(_none, (cell.retriever, cell.method, cell.llm, cell.reranker))
     out = own.get(retriever or cell.system) or named('models').get(retriever or cell.system, '')
+    # a leaderboard prints a model, and the method with it
+    if llm and not method: llm, method = next(((n, r['leaderboard'][llm]) for n, r in registry('llms').items() if llm in r.get('leaderboard', {})), (llm, method))
     if llm: out = f'{out}+{method}({named("llms").get(llm, llm)}@authors)' if out and method in registry('methods') else ''
     if reranker: out = f'{out}>{named("rerankers")[reranker]}@{int(cell.depth)}' if out and reranker in named('rerankers') else ''
     return out
@@ -265,6 +279,7 @@ class _Joined:
                 elif (e.name, e.expansion, (e.reranker or ())[:2]) == (system.name, system.expansion, (system.reranker or ())[:2]):
                     if not (why := _system_reason(score, e)): return row, ''
                     if near[0] is None: near = row, why
+                elif near[0] is None and (why := _written_anew(system, e)): near = row, why
             plain_bm25 = isinstance(system, System) and system.name == 'bm25' and not system.expansion and not system.reranker
             if plain_bm25 and not row.systems and _is_bm25(row): near = row, 'the settings of the paper\'s BM25 are not known'
         return near
@@ -420,7 +435,7 @@ def _row_needs(row:_Row)->str:
     if row.systems:
         needs = [model_needs(row.name)] if row.name in registry('models') else []
         if expansion := getattr(row.systems[0], 'expansion', None):
-            needs.append(_llm_needs(expansion[1]) + (' (its searches were not published: never comparable with a run of one\'s own)' if registry('methods')[expansion[0]]['reads'] == 'nothing' else ''))
+            needs.append(_llm_needs(expansion[1]) + (' (its searches were not published: never comparable with a run of one\'s own)' if _unpublished(row.systems[0]) else ''))
         if behind := getattr(row.systems[0], 'reranker', None): needs.append(reranker_needs(behind[0]))
         return ' and '.join(filter(None, needs))
     return 'the settings of the paper\'s BM25' if _is_bm25(row) else 'a registry row for this system'
@@ -513,3 +528,20 @@ def audit(frame:pd.DataFrame, tasks:list[str], claims:list[dict])->pd.DataFrame:
         found = c['found'](_without(frame, tasks, '')) if 'found' in c else '' if printed is None else f'{100 * values[""]:.2f}'
         rows.append({'claim': c['claim'], 'source': c['source'], 'holds': 'yes' if holds else 'no', 'found': found, 'leaving one task out': (f'changes without {changes}' if over else 'the same') if printed is None else changes})
     return pd.DataFrame(rows, columns=['claim', 'source', 'holds', 'found', 'leaving one task out'])
+
+# %% ../nbs/11_ledger.ipynb #ad2d0738
+def published_gains(paper:str='r2med', measure:str='nDCG@10')->pd.DataFrame:
+    "`retriever, method, llm, task, family, plain, score, difference, table` of each printed expansion on each task, from 0 to 1; a row of the leaderboard where the files have none."
+    family = {n: r['group'] for n, r in registry('tasks').items() if r['paper'] == paper}
+    short = {p: names[0] for names in registry('systems')[paper].values() for p in names}
+    called = {p: (method, r['published_as'][0]) for r in registry('llms').values() for p, method in r.get('leaderboard', {}).items()}
+    cells = lambda table: published(paper, table, measure=measure).pipe(lambda c: c[c.task.isin(family)]).assign(value=unit_value, source=table)
+    board = cells('leaderboard').pipe(lambda c: c[c.reranker.isna()])
+    board = board.assign(retriever=board.retriever.map(lambda r: short.get(r, r)), method=board.llm.map(lambda m: called.get(m, ('', ''))[0]), llm=board.llm.map(lambda m: called.get(m, ('', ''))[1]))
+    plain, found = cells('base').assign(llm=''), cells('gar')
+    known = set(zip(found.retriever, found.method, found.llm))
+    alone = {table: part[part.llm == ''].set_index(['retriever', 'task']).value for table, part in (('gar', plain), ('leaderboard', board))}
+    more = board[(board.llm != '') & ~board[['retriever', 'method', 'llm']].apply(tuple, axis=1).isin(known)]
+    out = pd.concat([found, more])
+    out = out.assign(family=out.task.map(family), plain=[alone[t][r, task] for t, r, task in zip(out.source, out.retriever, out.task)])
+    return out.assign(score=out.value, difference=out.value - out.plain, table=out.source)[['retriever', 'method', 'llm', 'task', 'family', 'plain', 'score', 'difference', 'table']].reset_index(drop=True)

@@ -288,8 +288,10 @@ def _from_registry(name:str, text:str, shared:bool, limit:int|None=None)->dict:
     row, system = registry('tasks')[name], parse(text)
     size = lambda what: row.get(what) if isinstance(row.get(what), int) else row.get(f'{what}_about') or 0
     if system.reranker: return {'pairs to score': f'≤{size("queries") * min(system.reranker[1], size("documents")):,}', 'tokens': ''}
-    expanded = size('queries') * expansion_settings(*system.expansion[::2])['n'] if system.expansion else 0
-    generate = {'to generate': expanded} if expanded and '@' not in system.expansion[1] and not system.expansion[1].startswith('file:') else {}
+    settings = expansion_settings(*system.expansion[::2]) if system.expansion else {}
+    expanded = size('queries') * settings['n'] if settings else 0
+    # a model that searches writes a turn more than it searches, at most
+    generate = {'to generate': expanded * (settings.get('rounds', 0) + 1)} if expanded and '@' not in system.expansion[1] and not system.expansion[1].startswith('file:') else {}
     if system.name == 'bm25': return {'texts to encode': 0, 'tokens': '0', **generate}
     texts = expanded if shared else 2 * size('pairs') or min(size('documents'), limit or size('documents')) + size('queries') + expanded
     length = row.get('mean_document_length')

@@ -33,6 +33,19 @@ def test_the_key_is_of_what_is_asked_and_of_whom():
     keys = [r.key(s) for r, s in [(base, spec), *others]]
     assert len(set(keys)) == len(keys)
     assert replace(base, id='q1', what='hyde').key(replace(spec, backend='vllm', label='y')) == base.key(spec)
+    said = {'role': 'assistant', 'content': 'so far'}
+    for s in (spec, replace(spec, chat='<{prompt}>')):          # a wrapper has no turns in its prompt, and they still count
+        more = [replace(base, **c).key(s) for c in ({}, {'turns': (said,)}, {'turns': ({**said, 'content': 'x'},)}, {'stop': ('</a>',)}, {'tools': ({'type': 'function'},)})]
+        assert len(set(more)) == 5
+
+def test_a_turn_that_is_too_long_loses_what_was_shown_last():
+    shown = {'role': 'assistant', 'content': 'I look. [found: one two three] So'}
+    r = Request('the prompt', turns=({'role': 'user', 'content': 'before'}, shown), cut=(16, 29))
+    assert r.begun == r.text == shown['content'] and r.text[slice(*r.cut)] == 'one two three'
+    assert r.shorter(3).messages()[1:] == [{'role': 'user', 'content': 'before'}, {'role': 'assistant', 'content': 'I look. [found: one] So'}] and r.shorter(3).cut == (16, 19)
+    ids, sent, cut = g._fit(lambda r: r.text.split(), r, 6, 'x')
+    assert sent.prompt == 'the prompt' and len(ids) <= 6 and cut == len(r.text) - len(sent.text) > 0 and sent.text.endswith('] So')
+    assert Request('p', turns=({'role': 'tool', 'content': 'x'},)).begun == ''
 
 # --- cassettes -------------------------------------------------------------------------------------------------------
 
@@ -132,6 +145,20 @@ def test_a_service_gets_its_own_field_names(fake):
     LLM('o3-mini', backend='openai', base_url=server.url).generate([Request('p', Sampling(max_tokens=8))])
     assert server.bodies[0]['max_completion_tokens'] == 8 and not {'temperature', 'top_p', 'max_tokens'} & set(server.bodies[0])
 
+def test_a_served_model_goes_on_stops_and_calls_tools(fake):
+    server = fake()
+    model, tool = served(server), {'type': 'function', 'function': {'name': 'search'}}
+    model.generate([Request('p', turns=({'role': 'assistant', 'content': 'so far'},), stop=('</search>',))])
+    assert server.bodies[0]['messages'][-1] == {'role': 'assistant', 'content': 'so far'} and server.bodies[0]['stop'] == ['</search>'] and (server.bodies[0]['continue_final_message'], server.bodies[0]['add_generation_prompt']) == (True, False)
+    model.generate([Request('p', tools=(tool,))])
+    assert server.bodies[1]['tools'] == [tool] and not {'stop', 'continue_final_message'} & set(server.bodies[1])
+    call = {'content': None, 'tool_calls': [{'id': 'x', 'type': 'function', 'function': {'name': 'search', 'arguments': '{"query": "gout"}'}}]}
+    thinks = {'content': '', 'reasoning_content': 'I search <search>gout'}
+    reply = lambda message: {'choices': [{'message': message, 'finish_reason': 'stop'}]}
+    heard = lambda message, **r: LLM('qwq-32b', backend='openai', base_url=fake(answer=lambda body, text=None: reply(message)).url).generate([Request(json.dumps([message, r]), **r)])[0].text
+    assert heard(call) == '<tool_call>{"name": "search", "arguments": "{\\"query\\": \\"gout\\"}"}</tool_call>'
+    assert heard(thinks, stop=('</search>',)) == 'I search <search>gout' and heard(thinks) == 'I search <search>gout</think>' and heard({**thinks, 'content': 'It is.'}, stop=('</search>',)) == 'I search <search>gout</think>It is.'
+
 @pytest.mark.parametrize('fault', [(429,), (500,), (503, 'not json'), 'broken', 'cut', 'hang', (200, '{"choices": []}')], ids=str)
 def test_what_passes_is_tried_again(fake, fault):
     server = fake(fault, fault)
@@ -198,19 +225,23 @@ def test_vllm_gets_its_parallel_options_and_each_requests_sampling(monkeypatch, 
     seen = {}
     class Tokenizer:
         chat_template = 'x'
-        def apply_chat_template(self, messages, add_generation_prompt, tokenize, **k): seen['chat'] = k; return ' '.join(m['content'] for m in messages)
+        def apply_chat_template(self, messages, add_generation_prompt, tokenize, **k): seen['chat'], seen['messages'] = k, messages; return ' '.join(m['content'] for m in messages)
         def __call__(self, text, **k): return {'input_ids': [len(w) for w in text.split()]}
     class Engine:
         def __init__(self, **k): seen.update(k)
         def get_tokenizer(self): return Tokenizer()
-        def generate(self, prompts, params, use_tqdm): seen['params'] = params; return [types.SimpleNamespace(outputs=[types.SimpleNamespace(text=str(p['prompt_token_ids']), finish_reason='length', token_ids=[1, 2])]) for p in prompts]
+        def generate(self, prompts, params, use_tqdm): seen['params'], seen['ids'] = params, [p['prompt_token_ids'] for p in prompts]; return [types.SimpleNamespace(outputs=[types.SimpleNamespace(text=str(p['prompt_token_ids']), finish_reason='length', token_ids=[1, 2])]) for p in prompts]
     monkeypatch.setitem(sys.modules, 'vllm', types.SimpleNamespace(LLM=Engine, SamplingParams=lambda **k: k))
     monkeypatch.setattr(g, '_hub_folder', lambda hub, revision, where: tmp_path)
     model = LLM('qwen3-32b', tensor_parallel_size=4, gpu_memory_utilization=0.5)
     got = model.generate([Request('one two', Sampling(0.7, 0.9, max_tokens=5)), Request('one two', Sampling(0.7, 0.9, max_tokens=5), index=1)])
     assert [x.text for x in got] == ['[3, 3]'] * 2 and got[0].finish == 'length' and got[0].tokens == 2
     assert seen['tensor_parallel_size'] == 4 and seen['gpu_memory_utilization'] == 0.5 and seen['max_model_len'] == 40960 and seen['dtype'] == 'bfloat16' and seen['chat'] == {'enable_thinking': True}
-    assert seen['params'][0]['temperature'] == 0.7 and seen['params'][0]['top_k'] == -1 and seen['params'][0]['seed'] == 42 != seen['params'][1]['seed']
+    assert seen['params'][0]['temperature'] == 0.7 and seen['params'][0]['top_k'] == -1 and seen['params'][0]['seed'] == 42 != seen['params'][1]['seed'] and 'stop' not in seen['params'][0]
+    # what was begun follows the rendered chat; a tool's arguments are a mapping for the template
+    call = {'role': 'assistant', 'content': '', 'tool_calls': [{'id': 'c', 'type': 'function', 'function': {'name': 'search', 'arguments': '{"query": "gout"}'}}]}
+    model.generate([Request('one two', Sampling(max_tokens=5), turns=({'role': 'assistant', 'content': ' so far'},), stop=('</a>',)), Request('one', Sampling(max_tokens=5), turns=(call, {'role': 'tool', 'tool_call_id': 'c', 'content': 'found it'}), tools=({'type': 'function'},))])
+    assert seen['ids'] == [[3, 3, 2, 3], [3, 5, 2]] and seen['params'][0]['stop'] == ['</a>'] and seen['chat']['tools'] == [{'type': 'function'}] and seen['messages'][1]['tool_calls'][0]['function']['arguments'] == {'query': 'gout'}
 
 @pytest.mark.parametrize('build,why', [(lambda: LLM('smollm'), "did you mean 'smollm2'"), (lambda: LLM('smollm2', backend='vlm'), "did you mean 'vllm'"), (lambda: LLM('qwen2-7b', backend='vllm').backend, 'vllm is not installed'),
     (lambda: LLM('huatuo-o1-70b', backend='transformers').backend, 'commit is unknown'), (lambda: LLM('qwen2-7b-slhyde', backend='transformers').backend, 'never released, and none were trained here.*medir run automir_slhyde'), (lambda: LLM('chatglm3-6b', backend='transformers').backend, 'comes with the weights'),
@@ -245,6 +276,7 @@ def test_sampling_filters_and_is_a_draw_from_the_softmax():
 # --- answers and faults ----------------------------------------------------------------------------------------------
 
 @pytest.mark.parametrize('text,mark,answer', [('a</think> b</think>\n c', {'after': '</think>'}, ('c', True)), ('never closed', {'after': '</think>'}, ('never closed', False)), ('## Thinking\nx\n\n## Final Response\n\nAspirin', {'after': 'Final Response'}, ('Aspirin', True)),
+    ('x **Final Response:** Aspirin', {'after': 'Final Response'}, ('Aspirin', True)), ('x</think>\n\n**Aspirin** helps', {'after': '</think>'}, ('**Aspirin** helps', True)), ('x</think>', {'after': '</think>'}, ('', True)),
     ('<answer>one</answer><answer>two</answer>', {'tag': 'answer'}, ('one', True)), ('no tag ', {'tag': 'answer'}, ('no tag', False)), (' plain ', {}, ('plain', True))])
 def test_the_answer_of_a_reasoning_model(text, mark, answer): assert answer_of(text, mark) == answer
 
@@ -264,12 +296,14 @@ def test_fusion_rules_by_hand():
     assert fuse_dense(q, h, 'alone').tolist() == [0.0, 3.0] and fuse_dense(q, h[:0], 'alone').tolist() == [3.0, 0.0]
     assert fuse_sparse('q', ['a', 'b'], 'alone') == 'a b' and fuse_sparse('q', ['a', 'b'], 'concat', 3) == 'q q q a b' and fuse_sparse('q', ['a'], 'concat', 0) == 'a'
     assert fuse_sparse('q', ['a'], 'concat', 2, '', ' ') == 'qq a' and fuse_sparse('q', [], 'alone') == 'q'
+    weighed = lambda w, h=h: fuse_dense(q, h, 'mean', w).tolist()
+    assert weighed(0) == q.tolist() and weighed(1) == [0.0, 3.0] and weighed(0.25) == [2.25, 0.75] and weighed(0.5, h[:1]) == fuse_dense(q, h[:1]).tolist() and np.allclose(weighed(2 / 3), fuse_dense(q, h))
 
 PAPER = {('hyde', 'sparse'): 'alone', ('hyde', 'dense'): 'mean', ('query2doc', 'sparse'): 'concat', ('query2doc', 'dense'): 'concat', ('lamer', 'sparse'): 'concat', ('lamer', 'dense'): 'mean', ('search-o1', 'sparse'): 'alone'}
 @pytest.mark.parametrize('method,kind', PAPER)
 def test_methods_follow_the_papers_table(method, kind):
     s = g.expansion_settings(method, (), kind)
-    assert s['fusion'] == PAPER[method, kind] and s['n'] == 1 and s.get('repeat') == (None if kind == 'dense' else 2 if method == 'query2doc' else 1) and s.get('k') == (10 if method == 'lamer' else None)
+    assert s['fusion'] == PAPER[method, kind] and s['n'] == 1 and s.get('repeat') == (None if kind == 'dense' else 2 if method == 'query2doc' else 1) and s.get('k') == (None if method in ('hyde', 'query2doc') else 10) and not s.get('r1_mode') and s.get('weight') is None
     assert (registry('methods')['query2doc']['sparse_join'], registry('methods')['query2doc']['dense_join']) == ('', '[SEP]')
 
 @pytest.mark.parametrize('typed,printed', [('bm25+hyde(smollm2,n=1,temperature=0.7)', 'bm25+hyde(smollm2)'), ('bm25+hyde(smollm2,seed=3,repeat=2,fusion=concat)', 'bm25+hyde(smollm2,fusion=concat,repeat=2,seed=3)'), ('minilm+lamer(gpt-4o,k=10)', 'minilm+lamer(gpt-4o)'),
@@ -283,23 +317,33 @@ def test_malformed_expansions_say_why(typed, why):
 
 def test_every_wording_fills_in_and_follows_the_language():
     for name, row in registry('methods').items():
+        if 'asks' in row: assert g.method_row(name)['wording'] == registry('methods')[row['asks']]['wording'] and 'wording' not in row; continue
         for language, forms in row['wording'].items():
             for form, text in forms.items():
                 needed = {'query': {'query'}, 'passages': {'query', 'passages'}, 'document': {'document'}}[row['reads']]
                 assert needed <= set(__import__('re').findall(r'\{(\w+)\}', text)), (name, form)
                 assert (g.cjk_share([text.replace('query', '').replace('document', '').replace('passages', '').replace('examples', '')]) > 0.9) == (language == 'zh')
-        assert set(row['forms'].values()) <= {f for w in row['wording'].values() for f in w} | {'none'}
+        assert set(row['forms'].values()) <= {f for w in row['wording'].values() for f in w}
     assert g.fill('a {query} b {passages}', 'passages', query='{passages}', passages='P') == ('a {passages} b P', (15, 16))
+
+def test_query2doc_shows_two_examples_of_each_r2med_form():
+    row = g.method_row('query2doc')
+    tasks = [n for n, r in registry('tasks').items() if r['paper'] == 'r2med' and 'hub' in r]
+    used = {row['forms'].get(n) or row['forms'][registry('tasks')[n]['group']] for n in tasks}
+    assert len(tasks) == 8 and used == {'biology', 'bioinformatics', 'medical_sciences', 'exam', 'case', 'similar_case'}
+    for form in used:
+        head, *parts = row['wording']['en'][form].split('\n\n')
+        assert 'two examples' in head and len(parts) == 3 and [len(p.split('\n')) for p in parts] == [2, 2, 2] and '{query}' in parts[2] and len({p.split(':')[0] for p in parts}) == 1, form
 
 def test_a_tasks_group_chooses_the_form(beir):
     task = load_task(str(beir))
     as_ = lambda name, language='zh': g.wording('hyde', replace(task, name=name, registered=True), language)
     zh, en = registry('methods')['hyde']['wording']['zh'], registry('methods')['hyde']['wording']['en']
     assert [as_(n) for n in ('cmirb-medexam', 'cmirb-iiyipost', 'cmirb-cslrel[limit=9]')] == [zh['question'], zh['title'], zh['text']]
-    assert [as_(n, 'en') for n in ('r2med-biology', 'r2med-pmc-treatment', 'r2med-pmc-clinical', 'hpo-lay')] == [en['post'], en['case'], en['similar_case'], en['term']] and as_('mine', 'en') == en['question']
+    assert [as_(n, 'en') for n in ('r2med-biology', 'r2med-medqa-diag', 'r2med-pmc-treatment', 'r2med-pmc-clinical', 'hpo-lay')] == [en['biology'], en['exam'], en['case'], en['similar_case'], en['term']] and as_('mine', 'en') == en['question']
     assert g.wording('hyde', task, 'zh', 'title') == zh['title']
     with pytest.raises(MedirError, match='no wording'): g.wording('hyde', task, 'de')
-    with pytest.raises(MedirError, match='@authors or file:PATH'): g.wording('search-o1', task, 'en')
+    assert g.wording('search-o1', task, 'en') == en['question']
 
 def test_own_wording_comes_from_a_file(beir, tmp_path, fake):
     server, task = fake(), load_task(str(beir))
@@ -317,6 +361,14 @@ def test_lamer_shows_the_top_passages(beir, fake):
     top = search('bm25(lucene)', task, 2).run
     shown = server.bodies[0]['messages'][-1]['content']
     assert ''.join(f'\n[{i}]. {task.corpus.text(d)}' for i, d in enumerate(top[top.query_id == 'q1'].doc_id, 1)) in shown and '[3].' not in shown
+
+def test_lamer_cuts_each_passage_to_512_words(tmp_path, fake):
+    long = 'gout ' + ' '.join(f'w{i}\n' for i in range(700))
+    task = load_task(str(write_beir(tmp_path/'long', [('a', '', long), ('b', '', 'gout')], [('q1', 'gout')], [('q1', 'a', 1)])))
+    server = fake(); configure('smollm2', backend='openai', base_url=server.url)
+    expand(task, ('lamer', 'smollm2', (('prompt', str(write_lines(tmp_path/'p.txt', ['{query}|{passages}|']))),)), 'dense')
+    shown = server.bodies[0]['messages'][-1]['content']
+    assert shown.split('|')[1] == '\n[1]. gout\n[2]. ' + ' '.join(long.split()[:512])          # the shorter document ranks first
 
 # --- whole systems ---------------------------------------------------------------------------------------------------
 
@@ -348,6 +400,29 @@ def test_dense_vectors_are_the_mean_of_query_and_plain_texts(beir, tmp_path, fak
     first = search(f'prompted+hyde(file:{file})', task)
     again = search(f'prompted+hyde(file:{file})', task)
     assert again.stats['encoded_queries'] == 0 and first.run.equals(again.run)
+
+def test_the_weight_of_the_text_goes_from_the_query_to_the_text(beir, tmp_path, fake_minilm):
+    task, file = load_task(str(beir)), write_lines(tmp_path/'h.jsonl', [{'id': q, 'hy_doc': t} for q, t in TEXTS.items()])
+    run = lambda s: search(s, task).run
+    same = lambda a, b: pd.testing.assert_frame_equal(run(a).sort_values(['query_id', 'doc_id'], ignore_index=True), run(b).sort_values(['query_id', 'doc_id'], ignore_index=True), atol=1e-6)
+    same(f'minilm+hyde(file:{file},weight=0)', 'minilm'); same(f'minilm+hyde(file:{file},weight=1)', f'minilm+hyde(file:{file},fusion=alone)'); same(f'minilm+hyde(file:{file},weight=0.5)', f'minilm+hyde(file:{file})')
+    assert not run(f'minilm+hyde(file:{file},weight=0.2)').equals(run(f'minilm+hyde(file:{file})'))
+
+@pytest.mark.parametrize('method', ['query2doc', 'lamer'])
+def test_r1_mode_fuses_like_hyde(beir, tmp_path, fake_minilm, method):
+    task, file = load_task(str(beir)), write_lines(tmp_path/'h.jsonl', [{'id': q, 'hy_doc': t} for q, t in TEXTS.items()])
+    for retriever in ('bm25', 'minilm'):
+        own, like = (search(f'{retriever}+{method}(file:{file}{more})', task).run for more in ('', ',r1_mode=true'))
+        assert like.equals(search(f'{retriever}+hyde(file:{file})', task).run)
+        assert own.equals(like) == ((method, retriever) == ('lamer', 'minilm'))               # LameR's mean is HyDE's
+    assert str(parse(f'bm25+{method}(qwq-32b@authors,r1_mode=true,fusion=concat)')).lower() == f'bm25+{method}(qwq-32b@authors,fusion=concat,r1_mode=true)'
+    with pytest.raises(MedirError, match='reasoning models, and gpt-4o@authors is none'): parse(f'bm25+{method}(gpt-4o@authors,r1_mode=true)')
+
+def test_families_that_read_a_text_with_the_instruction():
+    "R2MED encodes it so for Instructor, GritLM and NV-Embed, and bare for the others."
+    row = lambda n: registry('models')[n].get('hypothetical', 'plain')
+    assert {row(n) for n in ('instructor-l', 'instructor-xl', 'gritlm-7b', *(n for n in registry('models') if n.startswith('nv-embed')))} == {'query'}
+    assert {row(n) for n in ('contriever', 'medcpt', 'bge-large-en-v1.5', 'e5-mistral', 'bmretriever-410m', 'bmretriever-2b', 'bmretriever-7b', 'text-embedding-3-large', 'voyage-3')} == {'plain'}
 
 def test_replay_is_bit_identical_without_a_model(beir, fake, monkeypatch, fake_minilm):
     server, task = fake(), load_task(str(beir))
@@ -392,6 +467,70 @@ def test_authors_files_are_read_from_the_tasks_folder_or_imported(beir, tmp_path
     import_generations(write_lines(tmp_path/'x.jsonl', lines[:2]), 'elsewhere', 'hyde', model, 'rerun')
     with pytest.raises(MedirError, match="query 'q3' by hyde.*@rerun"): search(f'bm25+hyde({model}@rerun)', replace(task, name='elsewhere', source=''))
 
+SPLITS = {'gpt4': 'gpt-4o', 'huatuo_o1_70b': 'huatuo-o1-70b', 'llama_70b': 'llama3.1-70b', 'o3_mini': 'o3-mini', 'qwen_7b': 'qwen2.5-7b', 'qwen_32b': 'qwen2.5-32b', 'qwen_72b': 'qwen2.5-72b', 'qwq_32b': 'qwq-32b', 'r1_llama_70b': 'r1-llama-70b', 'r1_qwen_32b': 'r1-qwen-32b'}
+SOME = ('gpt4', 'qwen_7b', 'qwen_72b')
+CONFIGS = {'hyde': tuple(SPLITS), 'query2doc': SOME, 'lamer': SOME, 'search-r1': ('qwen_3b_ins', 'qwen_7b_ins')}
+
+def hub_copy(folder, beir):
+    "A data set as R2MED's are on the Hub: a card that names configurations and splits, a file each."
+    lines = [f'- config_name: {n}\n  data_files:\n  - split: {n}\n    path: {n}.jsonl' for n in ('corpus', 'query', 'qrels')]
+    lines += [f'- config_name: {c}\n  data_files:' + ''.join(f'\n  - split: {s}\n    path: {c}/{s.replace("_", "-")}/query_with_hydoc.jsonl' for s in splits) for c, splits in CONFIGS.items()]
+    write_lines(folder/'README.md', ['---', 'configs:', *lines, '---', 'a copy'])
+    write_lines(folder/'corpus.jsonl', [{'id': i, 'text': f'{t} {b}'} for i, t, b in DOCUMENTS]); write_lines(folder/'query.jsonl', [{'id': q, 'text': t} for q, t in QUERIES])
+    write_lines(folder/'qrels.jsonl', [{'q_id': q, 'p_id': 'd02', 'score': 1} for q, _ in QUERIES])
+    wrap = {'huatuo_o1_70b': '## Thinking\n\nhm\n\n## Final Response\n\n{}', 'qwq_32b': 'hm\n</think>\n\n{}', 'r1_llama_70b': '<think>hm</think>{}', 'r1_qwen_32b': 'hm</think> {}', 'qwen_7b_ins': '<think>x</think> <search>y</search><answer> {} </answer>'}
+    for c, splits in CONFIGS.items():
+        for s in splits: write_lines(folder/c/s.replace('_', '-')/'query_with_hydoc.jsonl', [{'id': q, 'text': t, 'hy_doc': wrap.get(s, '{}').format(f'{c} {s} {TEXTS[q]}'), 'doc_id': ['d02']} for q, t in QUERIES])
+    return folder
+
+def test_the_authors_generations_of_each_split_reach_their_model(tmp_path, beir, own_registry, monkeypatch, fake_minilm):
+    pytest.importorskip('datasets')
+    folder = hub_copy(tmp_path/'hub', beir)
+    own_registry(tasks={'r2med-copy': {**registry('tasks')['r2med-biology'], 'hub': str(folder), 'revision': 'main', 'folder': 'nowhere', 'queries': 4, 'documents': 12, 'qrels': 4}})
+    monkeypatch.setattr(g, 'BACKENDS', {n: lambda *_, **__: pytest.fail('a model was loaded') for n in g.BACKENDS})
+    task = load_task('r2med-copy')
+    assert task.registered and not Path(task.source).is_dir()
+    rows = {(paper, method, split): n for n, r in registry('llms').items() for paper, splits in r.get('hub_splits', {}).items() for method, split in splits.items()}
+    assert {k[1:] for k in rows} == {(c, s) for c, ss in CONFIGS.items() for s in ss} and {s: rows['r2med', 'hyde', s] for s in SPLITS} == SPLITS
+    for (_, method, split), name in rows.items():
+        if method != 'hyde' and split != 'qwen_7b_ins' and split != 'gpt4': continue                # one more split a configuration
+        expanded = expand(task, (method, f'{name}@authors', ()), 'sparse')
+        assert expanded.texts == [[f'{method} {split} {TEXTS[q]}'] for q, _ in QUERIES] and expanded.stats['generated'] == 0, (method, name)
+    for system in ('bm25', 'minilm'): assert search(f'{system}+hyde(huatuo-o1-70b@authors)', task).stats['replayed'] == 4
+    with pytest.raises(MedirError, match=r'query2doc\(llama3.1-70b\) for r2med-copy are not at hand; looked for query2doc/llama-70b/query_with_hydoc.jsonl or'): expand(task, ('query2doc', 'llama3.1-70b@authors', ()))
+    write_lines(folder/'hyde/gpt4/query_with_hydoc.jsonl', [{'id': q, 'hy_doc': 'mended'} for q, _ in QUERIES])
+    assert expand(task, ('hyde', 'gpt-4o@authors', ()), 'sparse').texts == [['mended']] * 4         # a folder is read as it is now
+    (folder/'hyde/o3-mini/query_with_hydoc.jsonl').unlink()
+    with pytest.raises(MedirError, match=r'are not at hand.*on the Hub: hyde/o3_mini does not load'): expand(task, ('hyde', 'o3-mini@authors', ()))
+
+def test_a_file_of_the_released_layout_is_dropped_into_the_tasks_folder(beir):
+    file = beir/'search-o1/qwq-32b/query_with_hydoc.jsonl'
+    write_lines(file, [{'id': q, 'text': 'x', 'hy_doc': f'thoughts </think> {t}', 'doc_id': []} for q, t in TEXTS.items()])
+    task = load_task(str(beir))
+    assert expand(task, ('search-o1', 'qwq-32b@authors', ()), 'sparse').texts == [[t] for t in TEXTS.values()]
+    assert search('bm25+search-o1(qwq-32b@authors)', task).stats['generated'] == 0
+
+def test_the_eleven_models_of_r2med_are_asked_as_its_script_does():
+    eleven = {*SPLITS.values(), 'qwen3-32b'}
+    open_ = {n: registry('llms')[n] for n in eleven - {'gpt-4o', 'o3-mini'}}
+    assert len(eleven) == 11 and {json.dumps(r['sampling'], sort_keys=True) for r in open_.values()} == {'{"max_tokens": 10240, "seed": 42, "temperature": 0.7}'} and {r['system'] for r in open_.values()} == {'You are a helpful assistant.'}
+    assert {n: r['answer'] for n, r in open_.items() if r.get('answer')} == {**dict.fromkeys(('qwq-32b', 'qwen3-32b', 'r1-qwen-32b', 'r1-llama-70b'), {'after': '</think>'}), 'huatuo-o1-70b': {'after': 'Final Response'}}
+    assert open_['qwen3-32b']['chat_options'] == {'enable_thinking': True} and LLM('gpt-4o').sampling() == Sampling(temperature=0.8, top_p=0.8, max_tokens=4096, seed=42)
+
+def test_a_model_on_the_leaderboard_stands_for_the_method_whose_cells_it_repeats():
+    from medir_nb.ledger import published, published_gains
+    short = {p: names[0] for names in registry('systems')['r2med'].values() for p in names}
+    called = {p: (m, r['published_as'][0]) for r in registry('llms').values() for p, m in r.get('leaderboard', {}).items()}
+    board = published('r2med', 'leaderboard', measure='nDCG@10').query('task.notna() and llm.notna()')
+    gains = published_gains()
+    in_files = gains[gains.table == 'gar'].set_index(['retriever', 'method', 'llm', 'task']).score
+    found = [(c.value, 100 * in_files[k]) for c in board.itertuples() if (k := (short[c.retriever], *called[c.llm], c.task)) in in_files.index]
+    assert len(found) == 288 and max(abs(a - b) for a, b in found) <= 0.0101
+    alone = gains[gains.table == 'leaderboard'].drop_duplicates(['retriever', 'method', 'llm'])
+    assert len(alone) == 16 and set(alone.retriever) == {'bm25', 'openai'} and len(gains) == 8 * (57 + 16)
+    nv = gains.query("retriever == 'nv' and method == 'query2doc' and llm == 'gpt4'")
+    assert round(100 * nv.score.mean(), 2) == 41.65 and round(100 * nv.plain.mean(), 2) == 31.43 and nv.difference.mean() == pytest.approx(nv.score.mean() - nv.plain.mean())
+
 @pytest.mark.parametrize('line,why', [('{"text": "x"}', 'no id'), ('{"id": "q1", "text": "x"}', 'no generated text'), ('{"id"', 'JSON'), ('3', 'h.jsonl')])
 def test_malformed_files_of_generations_are_named(tmp_path, line, why):
     with pytest.raises(MedirError) as e: g.read_generations(write_lines(tmp_path/'h.jsonl', ['{"id": "q0", "hy_doc": "x"}', line]))
@@ -417,7 +556,7 @@ def test_rows_of_language_models_state_their_facts():
         assert row['backend'] in g.BACKENDS and row['languages'] and set(row['sampling']) <= set(asdict(Sampling())) and row['context'] > row['sampling']['max_tokens'] and row['licence'] and row['sources'], name
         assert row['chat'] == 'template' or '{prompt}' in row['chat']
         assert len(row['revision']) == 40 or row['backend'] == 'openai' or row.get('package') or row['revision'] == 'unknown'
-    assert len({p for r in registry('llms').values() for p in r['published_as']}) == 15 and len(g.llms_table()) == len(registry('llms'))
+    assert len({p for r in registry('llms').values() for p in r['published_as']}) == 17 and len(g.llms_table()) == len(registry('llms'))
 
 def test_pairs_are_not_expanded(tmp_path):
     from medir_nb.systems import score_pairs
