@@ -135,10 +135,11 @@ def _unpublished(system:System)->str:
     return f'unpublished: {unknown}' if unknown else ''
 
 def _written_anew(system, expected)->str:
-    "Why a run with text of its own stands beside the row that replays the authors'; '' where it is another system."
+    "Why a run whose text is not the row's (written anew, or the authors') stands beside it; '' where it is another system."
     if not (isinstance(system, System) and isinstance(expected, System) and system.expansion and expected.expansion): return ''
     known = lambda s: (s.name, s.expansion[0], s.expansion[1].partition('@')[0], s.reranker)
-    return (_unpublished(system) or 'its text was written anew') if known(system) == known(expected) else ''
+    if known(system) != known(expected): return ''
+    return _unpublished(system) or ('its text is the authors\'' if '@' in system.expansion[1] else 'its text was written anew')
 
 def _expected_dtype(system:System)->str:
     first = '' if system.name == 'bm25' else dict(system.settings).get('dtype') or registry('models').get(system.name, {}).get('dtype', '')
