@@ -460,7 +460,8 @@ def run(name: Annotated[str, typer.Argument(metavar='NOTEBOOK|BATCH')], preset: 
     if copy:
         import shutil
         copy.mkdir(parents=True, exist_ok=True)
-        for f in r['files']: shutil.copy(Path(r['output']).parent/f, copy/f)
+        for f in r['files']:
+            if not f.endswith('.jsonl'): shutil.copy(Path(r['output']).parent/f, copy/f)      # data stay with the run
     for f in r['files']: print(f'{"table" if f.endswith((".md", ".csv")) else "figure" if f.endswith((".png", ".svg")) else "file":9s} {Path(r["output"]).parent/f}')
 
 # %% ../nbs/13_workbook.ipynb #af0dd869
