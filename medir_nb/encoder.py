@@ -118,7 +118,7 @@ def _checkpoint_spec(name:str, row:dict|None=None)->EncoderSpec:
     "The spec of a checkpoint that a training wrote; a row may name it, whose weights were never released."
     at = (row or {}).get('checkpoint', name)
     record = checkpoint_record(at)
-    if not record: raise MedirError('its weights were never released, and none were trained here', f'model {name}', f'train it: {row.get("trained_by", f"medir_nb.trainer with output={at}")}')
+    if not record: raise MedirError('its weights were never released, and none were trained here', f'model {name}', f'train it: {row["trained_by"]}')
     if record['kind'] != 'encoder': raise MedirError('this checkpoint is a language model', f'model {name}', 'name an encoder')
     return replace(folder_spec(checkpoint_folder(at)), name=name, **{f: row[f] for f in ('label', 'size', 'params') if row and f in row})
 
@@ -498,7 +498,7 @@ class ObjectBackend:
         if vectors.ndim != 2 or len(vectors) != len(texts): raise MedirError(f'{type(self.model).__name__} gave an array of shape {vectors.shape} for {len(texts)} texts', 'own model', 'return one vector a text')
         return Encoded(vectors, np.zeros(len(texts), np.int32), np.zeros(len(texts), bool))
 
-# %% ../nbs/02_encoder.ipynb #bfc3f949
+# %% ../nbs/02_encoder.ipynb #6d387dc1
 def _install(name:str, folder:Path)->str:
     "The commands that make an environment."
     row = registry('environments')[name]

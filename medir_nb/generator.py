@@ -16,7 +16,7 @@ from collections import Counter, namedtuple
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 import numpy as np
-from .core import MedirError, Server, checkpoint_folder, checkpoint_names, checkpoint_record, concurrently, file_fingerprint, fingerprint, home, lock, nearest, note, progress, redact, registry, share_left, slug
+from .core import MedirError, Server, checkpoint_folder, checkpoint_names, checkpoint_record, concurrently, fingerprint, home, lock, nearest, note, progress, redact, registry, share_left, slug
 from .data import Queries, _hub_rows, _json_lines, cjk_share, task_folder
 from .encoder import Encoder, _converted_gguf, _hub_folder, _quiet, encode_corpus, folder_fingerprint
 from .search import BM25, BM25_DEFAULTS, BM25_PRESETS
@@ -37,8 +37,8 @@ class Sampling:
 class LLMSpec:
     "A row of `registry/llms.yaml`."
     name: str
-    hub: str
-    revision: str
+    hub: str = 'unknown'
+    revision: str = 'unknown'
     backend: str = 'transformers'         # transformers | vllm | openai
     load: str = ''                        # gguf where a package ships the weights so
     chat: str = 'template'                # the tokenizer's own, or a wrapper around {prompt}
@@ -72,7 +72,6 @@ def _checkpoint_spec(name:str, row:dict|None=None)->LLMSpec:
     "The spec of a checkpoint that a training wrote. Its revision says from what it was trained, so another machine replays its generations; they lie on the cassette of its base."
     at = (row or {}).get('checkpoint', name)
     record = checkpoint_record(at)
-    if not record: raise MedirError('its weights were never released, and none were trained here', f'llm {name}', f'train it: {row.get("trained_by", f"medir_nb.trainer with output={at}")}')
     if record['kind'] != 'llm': raise MedirError('this checkpoint is an encoder', f'llm {name}', 'name a language model')
     own = {**{f: record['spec'][f] for f in _RECORDED}, **{f: row[f] for f in ('label', 'published_as', 'authors') if row and f in row}}
     return LLMSpec(name, record['base_hub'], record['revision'], folder=str(checkpoint_folder(at)), cassette=record['cassette'], tried='loaded here', **{f: tuple(v) if isinstance(v, list) else v for f, v in own.items()})
@@ -80,8 +79,8 @@ def _checkpoint_spec(name:str, row:dict|None=None)->LLMSpec:
 def llm_spec(name:str)->LLMSpec:
     "The row or checkpoint `name`, or a folder given by its path."
     rows = registry('llms')
-    if 'checkpoint' in rows.get(name, {}): return _checkpoint_spec(name, rows[name])
-    if name not in rows and checkpoint_record(name): return _checkpoint_spec(name)
+    # a row whose weights a training writes is read before there are any: its generations may lie in a file
+    if checkpoint_record(rows.get(name, {}).get('checkpoint', name if name not in rows else '')): return _checkpoint_spec(name, rows.get(name))
     if name in rows: return LLMSpec(name=name, **{f.name: tuple(v) if isinstance(v := rows[name][f.name], list) else v for f in fields(LLMSpec) if f.name != 'name' and f.name in rows[name]})
     if os.sep in name or name.startswith('.'):
         folder = Path(name)
@@ -233,6 +232,7 @@ def _weights(spec:LLMSpec, home_folder=None)->Path:
     "The local folder of a model's weights."
     if spec.folder: return Path(spec.folder)
     if spec.load == 'gguf': return _converted_gguf(spec, home_folder)
+    if by := registry('llms').get(spec.name, {}).get('trained_by'): raise MedirError('its weights were never released, and none were trained here', f'llm {spec.name}', f'train it: {by}; or name {spec.name}@authors for published generations')
     if 'unknown' in (spec.hub, spec.revision): raise MedirError(f'its {"weights were not released" if spec.hub == "unknown" else "commit is unknown"}', f'llm {spec.name}', f'name {spec.name}@authors for the published generations, or add a row with a commit to $MEDIR_REGISTRY/llms.yaml')
     return _hub_folder(spec.hub, spec.revision, f'llm {spec.name}')
 

@@ -54,7 +54,10 @@ MEANS = {                                  # (paper, printed column) -> the task
     ('automir', 'avg'): _tasks('cmirb', ' '.join(_CMIRB.values())),
     **{('r2med', f'group:{g}'): _tasks('r2med', names) for g, names in _R2MED.items()},
     ('r2med', 'avg'): _tasks('r2med', ' '.join(_R2MED.values())),
+    ('automir', 'Table 8 avg'): ('legal-summarization', 'legal-contracts-qa', 'legal-lobbying'),     # a table of its own comes first
 }
+
+def _averaged(cell)->tuple: return MEANS.get((cell.paper, f'{cell.table} {cell.dataset}')) or MEANS.get((cell.paper, cell.dataset), ())
 
 def recomputed_means(frame:pd.DataFrame)->pd.DataFrame:
     "Printed means of published cells (or of a ledger's frame) beside the means of their row's cells, or of the same system's in another table of the frame; `agrees` within half a printed unit."
@@ -63,7 +66,7 @@ def recomputed_means(frame:pd.DataFrame)->pd.DataFrame:
     for (paper, table, system, variant), part in frame.groupby(['paper', 'table', 'system', 'variant'], sort=False, dropna=False):
         own = cells(part)
         for cell in part.itertuples():
-            tasks, value = MEANS.get((paper, cell.dataset), ()), own
+            tasks, value = _averaged(cell), own
             if not own.size and tasks: value = cells(frame[(frame.paper == paper) & (frame.system == system) & (frame.variant == variant) & (frame.measure == cell.measure)])
             if tasks and set(tasks) <= set(value.index):
                 mean = float(value[list(tasks)].mean())
@@ -71,13 +74,13 @@ def recomputed_means(frame:pd.DataFrame)->pd.DataFrame:
                     'difference': mean - cell.value, 'agrees': abs(mean - cell.value) <= cell.printed_step / 2 + 1e-9})
     return pd.DataFrame(rows, columns=['table', 'system', 'variant', 'mean', 'printed', 'recomputed', 'difference', 'agrees'])
 
-# %% ../nbs/11_ledger.ipynb #25d36aad
+# %% ../nbs/11_ledger.ipynb #34c4a580
 def with_means(cells:pd.DataFrame)->pd.DataFrame:
     "`cells` of one measure and, after each row of a table, the means over tasks that `MEANS` names for its paper and the table does not print; tasks in the order of the mean called avg."
     out = []
     for (paper, _, _, _), part in cells.groupby(['paper', 'table', 'system', 'variant'], sort=False, dropna=False):
         value = part[part.task.notna()].drop_duplicates('task').set_index('task').value
-        means = {c: float(value[list(tasks)].mean()) for (p, c), tasks in MEANS.items() if p == paper and set(tasks) <= set(value.index) and c not in set(part.dataset)}
+        means = {c: float(value[list(tasks)].mean()) for (p, c), tasks in MEANS.items() if p == paper and set(tasks) <= set(value.index) and c not in set(part.dataset) and not c.startswith('Table ')}
         part = part.sort_values('task', key=lambda t: t.map({n: i for i, n in enumerate(MEANS.get((paper, 'avg'), ()))}), kind='stable')
         digits = max(0, -round(math.log10(part.printed_step.iloc[0])))
         added = [{**part.iloc[0].to_dict(), 'dataset': c, 'task': None, 'value': v, 'text': f'{v:.{digits}f}', 'source': "mean of the row's cells", 'doubt': None} for c, v in means.items()]
@@ -132,10 +135,11 @@ def _unpublished(system:System)->str:
     return f'unpublished: {unknown}' if unknown else ''
 
 def _written_anew(system, expected)->str:
-    "Why a run with text of its own stands beside the row that replays the authors'; '' where it is another system."
+    "Why a run whose text is not the row's (written anew, or the authors') stands beside it; '' where it is another system."
     if not (isinstance(system, System) and isinstance(expected, System) and system.expansion and expected.expansion): return ''
     known = lambda s: (s.name, s.expansion[0], s.expansion[1].partition('@')[0], s.reranker)
-    return (_unpublished(system) or 'its text was written anew') if known(system) == known(expected) else ''
+    if known(system) != known(expected): return ''
+    return _unpublished(system) or ('its text is the authors\'' if '@' in system.expansion[1] else 'its text was written anew')
 
 def _expected_dtype(system:System)->str:
     first = '' if system.name == 'bm25' else dict(system.settings).get('dtype') or registry('models').get(system.name, {}).get('dtype', '')
@@ -160,7 +164,7 @@ def model_needs(name:str)->str:
     if row is None: return 'a registry row for this system'
     if row.get('kind') == 'published-only': return row.get('why', 'its weights were never released')
     if row.get('base_url'): return f'{row["hub"]} at {row["base_url"]} and its key in ${row["key_variable"]}'
-    if row.get('checkpoint'): return f'{row["label"]}, which {row["trained_by"]} trains'
+    if row.get('checkpoint'): return f'{row["label"]} ({row["trained_by"]})'
     weights = f'{row["hub"]} ({row.get("size", "size unknown")})' + (f' with {row["adapter"]["hub"]}' if row.get('adapter') else '')
     unknown = [f for f in ('revision', 'pooling', 'max_document_tokens', 'query_template') if row.get(f) in (None, 'unknown')]
     if row.get('load') == 'remote': weights += f' in another environment: {row.get("needs", "unknown")}'
@@ -243,7 +247,7 @@ class _Joined:
         several = pd.Series([d for d, _ in order]).duplicated(keep=False)
         first = {(c.dataset, c.metric): c for c in scored[::-1].itertuples()}
         columns = {k: {'header': (f'{k[0]} {k[1]}' if s else k[0]).removeprefix('group:'), 'hidden': False, 'task': _none(first[k].task), 'measure': first[k].measure, 'scale': int(first[k].scale), 'step': _none(first[k].printed_step) or 0.001,
-            'parts': () if _none(first[k].task) else MEANS.get((first[k].paper, k[0]), ())} for k, s in zip(order, several)}
+            'parts': () if _none(first[k].task) else _averaged(first[k])} for k, s in zip(order, several)}
         # a table of means may not print the tasks that they average: those are measured, and not shown
         shown = {(c['task'], c['measure']) for c in columns.values()}
         lacking = {(t, c['measure']): c for c in columns.values() for t in c['parts'] if c['measure'] != 'mean' and (t, c['measure']) not in shown}
@@ -425,7 +429,7 @@ def _llm_needs(name:str)->str:
     row = registry('llms').get(model, {})
     if source: return f'the {source}\' text of {row.get("label", model)}'
     if row.get('hub') != 'unknown': return f'text of {row.get("hub", name)}'
-    return f'text of {row["label"]}, which ' + (f'{row["trained_by"]} trains' if row.get('trained_by') else 'was not released')
+    return f'text of {row["label"]} ({row.get("trained_by", "not released")})'
 
 def _row_needs(row:_Row)->str:
     "What running a printed row needs, its data aside."
@@ -487,7 +491,7 @@ def table_apart(scores)->pd.DataFrame:
     measures = list(dict.fromkeys(measure_label(r['measure']) for s in scores for r in s.rows()))
     return pd.DataFrame(rows, columns=['task', 'split', 'system', *measures, 'n', 'dtype', 'judged@10', 'vectors']).fillna('')
 
-# %% ../nbs/11_ledger.ipynb #d2de7070
+# %% ../nbs/11_ledger.ipynb #329696c6
 def task_table(cells:pd.DataFrame)->pd.DataFrame:
     "Published cells of one measure as a frame: the system's columns, then a column a task, from 0 to 1; a label a system."
     cells = cells[cells.task.notna()].assign(value=unit_value)

@@ -7,7 +7,7 @@ __all__ = ['RUN_COLUMNS', 'BM25_DEFAULTS', 'BM25_PRESETS', 'STOPWORDS', 'ANALYZE
            'analyze', 'BM25', 'rrf', 'write_run', 'read_run']
 
 # %% ../nbs/03_search.ipynb #71e8a708
-import math, re
+import functools, math, re
 from pathlib import Path
 import numpy as np, pandas as pd
 from .core import MedirError, atomic_path, fingerprint, home, lock, nearest, note, progress
@@ -105,6 +105,12 @@ def _grams(text:str, n:int)->list[str]:
         out += [run[i:i+n] for i in range(max(1, len(run) - n + 1))] if cjk else [run]
     return out
 
+@functools.lru_cache(2**14)
+def _words(part:str)->tuple:
+    "jieba's words of a text without white space, over which it never joins; a generated document comes back under every query weight."
+    import jieba
+    return tuple(w for w in (t.lower() for t in jieba.cut(part)) if any(c.isalnum() for c in w))
+
 def analyze(texts:list[str], analyzer:str='english', stopwords:str='en')->list[list[str]]:
     "Tokens of each text; Chinese tokens without a letter, digit or ideograph are dropped."
     if analyzer in {'english', 'porter'}:
@@ -116,7 +122,7 @@ def analyze(texts:list[str], analyzer:str='english', stopwords:str='en')->list[l
         jieba.setLogLevel(60)
         # its word table is kept with our other files, not in a folder that everybody may write to
         if not jieba.dt.initialized: home().mkdir(parents=True, exist_ok=True); jieba.dt.tmp_dir = str(home())
-        return [[w for w in (t.lower() for t in jieba.cut(x)) if any(c.isalnum() for c in w)] for x in texts]
+        return [[w for part in x.split() for w in _words(part)] for x in texts]
     if analyzer in {'bigram', 'char'}: return [_grams(t, 2 if analyzer == 'bigram' else 1) for t in texts]
     raise MedirError(f'unknown analyzer {analyzer!r}', 'bm25', nearest(analyzer, ANALYZERS))
 

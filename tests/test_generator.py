@@ -244,7 +244,7 @@ def test_vllm_gets_its_parallel_options_and_each_requests_sampling(monkeypatch, 
     assert seen['ids'] == [[3, 3, 2, 3], [3, 5, 2]] and seen['params'][0]['stop'] == ['</a>'] and seen['chat']['tools'] == [{'type': 'function'}] and seen['messages'][1]['tool_calls'][0]['function']['arguments'] == {'query': 'gout'}
 
 @pytest.mark.parametrize('build,why', [(lambda: LLM('smollm'), "did you mean 'smollm2'"), (lambda: LLM('smollm2', backend='vlm'), "did you mean 'vllm'"), (lambda: LLM('qwen2-7b', backend='vllm').backend, 'vllm is not installed'),
-    (lambda: LLM('huatuo-o1-70b', backend='transformers').backend, 'commit is unknown'), (lambda: LLM('qwen2-7b-slhyde', backend='transformers').backend, 'not released'), (lambda: LLM('chatglm3-6b', backend='transformers').backend, 'comes with the weights'),
+    (lambda: LLM('huatuo-o1-70b', backend='transformers').backend, 'commit is unknown'), (lambda: LLM('qwen2-7b-slhyde', backend='transformers').backend, 'never released, and none were trained here.*medir run automir_slhyde'), (lambda: LLM('chatglm3-6b', backend='transformers').backend, 'comes with the weights'),
     (lambda: LLM('qwen2-7b', backend='transformers').backend, 'neither in the Hub cache'), (lambda: LLM('smollm2', backend='openai').backend, 'no address'), (lambda: LLM('smollm2', backend='openai', base_url='http://x', speed=3).backend, 'speed'), (lambda: LLM('./nothing').backend, 'config.json is missing')])
 def test_a_model_that_cannot_be_asked_says_why(build, why, monkeypatch):
     monkeypatch.setitem(sys.modules, 'vllm', None)

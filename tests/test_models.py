@@ -315,6 +315,20 @@ def test_a_folder_says_itself_how_it_pools(folders, tmp_path):
     close(Encoder(out).encode(['statins', 'a longer text about metformin'], 'document').vectors, SentenceTransformer(out, device='cpu').encode(['statins', 'a longer text about metformin']))
     with pytest.raises(MedirError, match='no modules.json'): Encoder(folders['bert'])
 
+def test_the_slip_of_automirs_code_is_a_setting_of_the_tuned_mE5(folders, tmp_path, home):
+    from medir_nb.systems import parse
+    slip, folder = 'me5-large-slhyde(document_template={text},load=transformers,pooling=cls)', home/'checkpoints'/'me5-large-slhyde'
+    with pytest.raises(MedirError, match='none were trained here; train it'): Encoder('me5-large-slhyde')
+    as_sentence_transformer(folders['xlm-r'], str(folder))
+    config = folder/'config_sentence_transformers.json'
+    config.write_text(json.dumps({**json.loads(config.read_text()), 'prompts': {'query': 'query: ', 'document': 'passage: '}}))
+    (folder/'medir.json').write_text(json.dumps({'kind': 'encoder'}))
+    right, wrong = Encoder('me5-large-slhyde'), Encoder(encoder_spec('me5-large-slhyde', **dict(parse(slip).settings)))
+    assert str(parse(slip)) == slip and right.render([('', 'T')], 'document') == ['passage: T'] and wrong.render([('', 'T')], 'document') == ['T'] and wrong.render([('', 'T')], 'query') == ['query: T']
+    for encoder, pooling in ((right, 'mean'), (wrong, 'cls')):
+        text = encoder.render([('', 'statins')], 'document')
+        close(encoder.encode(text, 'document').vectors, by_hand({}, 'xlm-r', folders['xlm-r'], text, 512, False, pooling, True)[0])
+
 def with_code(folder, out, file='config.json'):
     "A checkpoint that brings its own model code, which leaves a trace when it runs."
     import shutil

@@ -339,7 +339,7 @@ def test_plans_tables_and_commands(beir, shared_words, fake_minilm, medir):
 def test_printed_reranker_rows_find_their_systems(own_registry, shared_words):
     from medir_nb.evaluator import score_run
     from medir_nb.ledger import Ledger, published
-    own_registry(models={'first-stage': {'kind': 'encoder', 'load': 'remote', 'environment': 'another', 'hub': 'some/where', 'size': '7B', 'dtype': 'float16', 'published_as': ['nv'], 'revision': 'a' * 40, 'pooling': 'own', 'max_document_tokens': 1, 'query_template': '{text}'}})
+    own_registry(models={'first-stage': {'kind': 'encoder', 'load': 'remote', 'environment': 'another', 'hub': 'some/where', 'size': '7B', 'dtype': 'float16', 'published_as': ['nv'], 'revision': 'a' * 40, 'pooling': 'own', 'max_document_tokens': 1, 'query_template': '{text}'}}, systems={'r2med': {'first-stage': ['nv', 'NV-Embed-v2']}})
     cells = published('r2med', 'reranker', measure='nDCG@10')
     ledger = Ledger(cells)
     names = {(r.system, r.variant): str(r.systems[0]) for r in ledger.rows}
@@ -350,7 +350,7 @@ def test_printed_reranker_rows_find_their_systems(own_registry, shared_words):
         found = Ledger(cells, [score_run(task, run_of(q1=dict(d1=1)), ['nDCG@10'], system, stats={'dtype': dtype})]).frame
         return found[found.measured.notna()].iloc[0]
     # the system of a row stands in its row (its data here are no registry's, which the verdict says alone)
-    own_registry(models={'first-stage': {**yaml.safe_load((importlib.resources.files('medir_nb')/'registry'/'models.yaml').read_text())['minilm'], 'published_as': ['nv'], 'dtype': 'float16'}})
+    own_registry(models={'first-stage': {**yaml.safe_load((importlib.resources.files('medir_nb')/'registry'/'models.yaml').read_text())['minilm'], 'published_as': ['nv'], 'dtype': 'float16'}}, systems={'r2med': {'first-stage': ['nv', 'NV-Embed-v2']}})
     same, other = verdicts('first-stage>rankllama@10', 'float16>float16'), verdicts('first-stage>rankllama@10(max_tokens=512)', 'float16>float16')
     assert same.label.startswith('first-stage>rankllama') and 'other settings' not in same.verdict and "registry's" in same.verdict and 'other settings than the row' in other.verdict
     assert 'float32>float16 instead of float16>float16' in verdicts('first-stage>rankllama@10', 'float32>float16').verdict
