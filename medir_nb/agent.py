@@ -177,6 +177,8 @@ def pending_turns(task, expansion:tuple, find, kind:str='dense', home_folder=Non
 def transcript_path(task, expansion:tuple, home_folder=None)->Path:
     "Where the transcript of `(method, llm, settings)` on `task` lies."
     method, name, settings = expansion
+    # how the text joins the query later is no part of how it was written
+    settings = [(k, v) for k, v in settings if k not in ('fusion', 'repeat', 'weight', 'hypothetical', 'strict')]
     return home(home_folder)/'transcripts'/f'{slug(f"{task.name} {method}({name}" + "".join(f",{k}={v}" for k, v in settings) + ")")}.jsonl'
 
 def _write_transcript(path:Path, writings:list[_Writing]):

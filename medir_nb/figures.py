@@ -389,25 +389,26 @@ def weight_figure(csv):
     colours = dict(zip(systems, (BLUE, ORANGE, GREEN, '#CC79A7', '#E69F00', '#56B4E9', GREY)))
     columns = min(4, len(tasks)); rows = math.ceil(len(tasks) / columns)
     lines = math.ceil(len(systems) / 2)
-    height = .75 + .22 * lines + 2.9 * rows
+    height = .95 + .22 * lines + 2.9 * rows
     figure = _figure(9, height)
-    figure.subplots_adjust(left=.075, right=.985, top=1 - (.62 + .22 * lines) / height, bottom=.5 / height, hspace=.5, wspace=.28)
+    figure.subplots_adjust(left=.075, right=.985, top=1 - (.8 + .22 * lines) / height, bottom=.5 / height, hspace=.5, wspace=.28)
     grid = figure.subplots(rows, columns, squeeze=False).ravel()
     for axes in grid[len(tasks):]: axes.set_visible(False)
     for axes, task in zip(grid, tasks):
-        for system in systems:
+        for n, system in enumerate(systems):
             part = frame[(frame.task == task) & (frame.system == system)].sort_values('weight')
             if not len(part): continue
-            axes.fill_between(part.weight, part.low, part.high, color=colours[system], alpha=.12, lw=0)
-            axes.plot(part.weight, part.value, color=colours[system], lw=1.7, marker='o', ms=3.5)
-            usual = part.iloc[(part.weight - part.papers).abs().argmin()]
-            if abs(usual.weight - usual.papers) < 1e-9: axes.scatter(usual.weight, usual.value, s=80, facecolors='none', edgecolors=colours[system], linewidths=1.4, zorder=4)
+            # systems stand a little apart, so that no interval hides another
+            x = part.weight + (n - (len(systems) - 1) / 2) * .012
+            axes.plot(x, part.value, color=colours[system], lw=1.7, marker='o', ms=4); axes.vlines(x, part.low, part.high, color=colours[system], lw=1.2, alpha=.55)
+            usual = (part.weight - part.papers).abs() < 1e-9
+            axes.scatter(x[usual], part.value[usual], s=80, facecolors='none', edgecolors=colours[system], linewidths=1.4, zorder=4)
         axes.set_title(_wrap(task, 92 // columns), fontsize=10, fontweight='bold', loc='left'); axes.set_xticks(sorted(frame.weight.unique())); axes.set_xlabel('weight of the text')
         axes.tick_params(labelsize=9)
     for axes in grid[::columns]: axes.set_ylabel('nDCG@10')
     from matplotlib.lines import Line2D
     figure.text(.015, 1 - .22 / height, 'Score and weight of the generated text', fontsize=12, fontweight='bold', va='center')
-    figure.text(.985, 1 - .22 / height, "circle: the papers' equal weights; band: 95 % interval", fontsize=9, va='center', ha='right')
+    figure.text(.985, 1 - .22 / height, "circle: the papers' equal weights; bars: 95 % intervals", fontsize=9, va='center', ha='right')
     figure.legend(handles=[Line2D([], [], color=colours[s], lw=1.7, marker='o', ms=3.5, label=s) for s in systems], loc='upper left', bbox_to_anchor=(.005, 1 - .36 / height), ncols=2, fontsize=9, columnspacing=1.4)
     return figure
 
@@ -418,21 +419,23 @@ def length_figure(csv):
     frame = _read(csv, ['system', 'query_id', 'length', 'difference'])
     systems = list(dict.fromkeys(frame.system))
     columns = min(4, len(systems)); rows = math.ceil(len(systems) / columns)
-    height = .62 + 2.5 * rows
+    titles = [_wrap(s, 88 // columns) for s in systems]
+    room = .17 * max(t.count('\n') for t in titles)
+    height = .9 + (2.35 + room) * rows
     figure = _figure(9, height)
-    figure.subplots_adjust(left=.075, right=.985, top=1 - .78 / height, bottom=.5 / height, hspace=.62, wspace=.12)
+    figure.subplots_adjust(left=.075, right=.985, top=1 - (.72 + room) / height, bottom=.5 / height, hspace=(.62 + room) / 1.75, wspace=.12)
     grid = figure.subplots(rows, columns, squeeze=False, sharey=True).ravel()
     for axes in grid[len(systems):]: axes.set_visible(False)
-    for axes, system in zip(grid, systems):
+    for axes, system, title in zip(grid, systems, titles):
         part = frame[frame.system == system].sort_values(['length', 'query_id'], kind='stable')
         axes.axhline(0, color=INK, lw=.9, zorder=1)
-        axes.scatter(part.length, part.difference, s=12, color=BLUE, alpha=.35, linewidths=0, zorder=2)
+        axes.scatter(part.length, part.difference, s=16, color=BLUE, alpha=.5, linewidths=0, zorder=2)
         for third in np.array_split(np.arange(len(part)), min(3, len(part))):
             own = part.iloc[third]
             low, high = interval(own.difference.to_numpy())
             x = own.length.median()
             axes.vlines(x, low, high, color=ORANGE, lw=2.2, zorder=3); axes.scatter(x, own.difference.mean(), s=42, color=ORANGE, zorder=4, linewidths=0)
-        axes.set_title(_wrap(system, 92 // columns), fontsize=9, fontweight='bold', loc='left'); axes.set_xlabel('words' ); axes.locator_params(axis='x', nbins=4, integer=True)
+        axes.set_title(title, fontsize=9, fontweight='bold', loc='left'); axes.set_xlabel('words'); axes.locator_params(axis='x', nbins=4, integer=True)
     for axes in grid[::columns]: axes.set_ylabel('gain in nDCG@10')
     figure.text(.015, 1 - .2 / height, 'Gain and length of the generated text, query by query', fontsize=12, fontweight='bold', va='center')
     figure.text(.985, 1 - .2 / height, 'orange: mean gain of each third, 95 % interval', fontsize=9, va='center', ha='right')

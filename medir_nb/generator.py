@@ -536,8 +536,8 @@ def normal_expansion(expansion:tuple, kind:str)->tuple:
     method, model, settings = expansion
     if len(dict(settings)) < len(settings): raise MedirError(f'a setting of +{method} stands twice', None, 'keep one')
     given, defaults = expansion_settings(method, settings, kind), expansion_settings(method, (), kind)
-    llm_row = registry('llms').get(model.split('@')[0])
-    if given.get('r1_mode') and llm_row and not llm_row.get('answer'): raise MedirError(f'r1_mode=true is for reasoning models, and {model} is none', None, 'leave it out')
+    known = model.partition('@')[0]
+    if given.get('r1_mode') and known in registry('llms') and not llm_spec(known).answer: raise MedirError(f'r1_mode=true is for reasoning models, and {model} is none', None, 'leave it out')
     if model in registry('llms'): defaults |= {**asdict(Sampling(**llm_spec(model).sampling)), **method_row(method).get('sampling', {})}
     chosen = dict(settings)
     # r1_mode brings its own rule: one that is written out beside it stays

@@ -572,6 +572,55 @@ def test_the_committed_cassette_still_answers_what_is_asked():
     answer = search('bm25+hyde(smollm2,fusion=concat,repeat=3)', task)
     assert answer.stats['generated'] == 0 and answer.stats['replayed'] == 200
 
+# --- the notebook of R2MED's generation ---------------------------------------------------------------------------------
+
+def preset(name):
+    from medir_nb import workbook
+    return workbook.resolve(workbook.find_notebook('r2med_generation'), name)
+
+def test_the_smoke_preset_replays_and_the_paper_preset_names_every_printed_expansion():
+    from medir_nb.ledger import MEANS, printed_expression, published
+    smoke, paper = preset('smoke'), preset('paper')
+    task = load_task('hpo-lay', limit=smoke['limit'])
+    asked = [*smoke['systems'], *(f'{s[:-1]},weight={w})' for s in smoke['weight_systems'] for w in smoke['weights'])]
+    assert {s: n for s in asked if (n := pending(s, task).get('to_generate', 0))} == {} and len(asked) == 30
+    cells = published('r2med', ['gar', 'leaderboard'], measure='nDCG@10', task=list(MEANS['r2med', 'avg'])).query('llm.notna()').drop_duplicates('system')
+    printed = {printed_expression(c) for c in cells.itertuples()}
+    assert len(printed) == 73 and printed <= set(paper['systems']) and {s.split('+')[0] for s in printed} == set(paper['systems']) - printed and paper['tasks'] == list(MEANS['r2med', 'avg'])
+    assert all(str(parse(s)) == s for p in map(preset, ('smoke', 'demo', 'mini', 'paper')) for k in ('systems', 'local_systems', 'weight_systems') for s in p[k])
+
+def test_the_paper_preset_is_planned_offline():
+    from medir_nb.workbook import plan
+    receipt, frame = plan('r2med_generation', 'paper')
+    assert receipt is None and len(frame) == 8 * 77 and frame['to generate'].sum() == 0 and not frame.note.str.startswith('cannot run').any()
+    assert plan('r2med_generation', 'mini')[1]['to generate'].sum() > 0
+
+def test_figures_of_gains_weights_and_lengths_draw_what_is_in_their_data(tmp_path):
+    from medir_nb import figures as f
+    from medir_nb.ledger import published_gains
+    points = lambda axes: sum(len(c.get_offsets()) for c in axes.collections if hasattr(c, 'get_sizes'))
+    gains = published_gains()
+    data = gains.assign(panel=gains.retriever, row=gains.method + ' ' + gains.llm)
+    figure = f.spread_figure(f.save_figure('g', data, f.spread_figure, tmp_path).csv)
+    assert [a.get_title(loc='left').split('  ')[0] for a in figure.axes] == list(dict.fromkeys(data.panel)) and [points(a) for a in figure.axes] == [len(p) + p.row.nunique() for _, p in data.groupby('panel', sort=False)]
+    assert '+16.3' in ''.join(a.get_title(loc='left') for a in figure.axes) and len(figure.axes[0].get_yticklabels()) == 20
+    weights = pd.DataFrame([{'task': t, 'system': s, 'weight': w, 'value': .5 - w / 9, 'low': .4, 'high': .6, 'papers': .5} for t in 'ab' for s in ('x', 'y', 'z') for w in (0, .5, 1)])
+    figure = f.weight_figure(f.save_figure('w', weights, f.weight_figure, tmp_path).csv)
+    assert len(figure.axes) == 2 and all(len(a.lines) == 3 and np.allclose(a.lines[0].get_ydata(), [.5, .5 - .5 / 9, .5 - 1 / 9]) for a in figure.axes) and all(points(a) == 3 for a in figure.axes)
+    lengths = pd.DataFrame([{'system': s, 'query_id': f'q{i}', 'length': i, 'difference': i / 9} for s in 'ab' for i in range(10)])
+    figure = f.length_figure(f.save_figure('l', lengths, f.length_figure, tmp_path).csv)
+    assert [points(a) for a in figure.axes] == [10 + 3] * 2
+    for draw, frame in ((f.spread_figure, data.drop(columns='family')), (f.weight_figure, weights.drop(columns='papers')), (f.length_figure, lengths.drop(columns='length'))):
+        with pytest.raises(MedirError, match='is missing'): f.save_figure('x', frame, draw, tmp_path)
+
+def test_lengths_of_texts_stand_beside_their_gains(beir, tmp_path):
+    from medir_nb.evaluator import evaluate, expansion_lengths
+    file = write_lines(tmp_path/'h.jsonl', [{'id': q, 'hy_doc': t} for q, t in TEXTS.items()])
+    task = load_task(str(beir))
+    plain, score = evaluate(task, 'bm25', ['nDCG@10']), evaluate(task, f'bm25+hyde(file:{file})', ['nDCG@10'])
+    found = expansion_lengths(score, plain).set_index('query_id')
+    assert found.length.to_dict() == {q: len(TEXTS[q].split()) for q in ('q1', 'q2', 'q3')} and np.allclose(found.difference, score.values('nDCG@10') - plain.values('nDCG@10')) and found.difference.abs().sum() > 0
+
 # --- real models -----------------------------------------------------------------------------------------------------
 
 @pytest.mark.slow

@@ -1,5 +1,5 @@
 """A model that searches while it writes: markups, limits, faults, transcripts, replay."""
-import json, sys, time, types
+import json, os, sys, time, types
 from dataclasses import replace
 import pytest
 from conftest import DOCUMENTS, QUERIES, write_beir, write_lines
@@ -299,6 +299,22 @@ def test_rows_of_markups_state_their_facts():
 
 # --- a real model ----------------------------------------------------------------------------------------------------
 
+def goes_on_and_stops(model):
+    r = g.Request('Count from one to nine in words.', g.Sampling(max_tokens=40), turns=({'role': 'assistant', 'content': 'one two three four'},), stop=('seven',))
+    stopped, free = model.generate([r, replace(r, stop=())])
+    assert stopped.text.split()[0] == 'five' and 'eight' not in stopped.text and stopped.finish == 'stop' and stopped.tokens < 40 and free.text.split()[:4] == ['five', 'six', 'seven', 'eight']
+
+@pytest.mark.slow
+def test_a_real_server_goes_on_with_a_text_and_stops_in_it(beir):
+    "As in test_generator.py: a server of vLLM at MEDIR_TEST_SERVER that calls SmolLM2 MEDIR_TEST_MODEL."
+    if not os.environ.get('MEDIR_TEST_SERVER'): pytest.skip('MEDIR_TEST_SERVER names no server')
+    configure('smollm2', backend='openai', base_url=os.environ['MEDIR_TEST_SERVER'], served_as=os.environ.get('MEDIR_TEST_MODEL', ''))
+    goes_on_and_stops(g.llm('smollm2'))
+    task = load_task(str(beir))
+    for place in ('assistant', 'user'):
+        out = texts(task, characters=120, place=place)
+        assert sum(out.stats['ended'].values()) == 4 and 4 <= out.stats['generated'] <= 12 and any(out.texts) and all(len(l['turns']) <= 3 for l in lines(task, characters=120, place=place))
+
 @pytest.mark.slow
 def test_smollm2_searches_or_is_made_to_answer(beir):
     task = load_task(str(beir))
@@ -306,9 +322,5 @@ def test_smollm2_searches_or_is_made_to_answer(beir):
     assert len(out.texts) == 4 and sum(out.stats['ended'].values()) == 4 and 4 <= out.stats['generated'] <= 12 and any(out.texts)
     for line in lines(task, rounds=2, k=2, characters=120):
         assert 1 <= len(line['turns']) <= 3 and all(t['tokens'] <= 64 for t in line['turns']) and not any('</search>' in t['wrote'].split('</search>', 1)[1] for t in line['turns'] if '</search>' in t['wrote'])
-    # it stops at a mark that it writes, and goes on with a text that was begun
-    model = g.llm('smollm2')
-    r = g.Request('Count from one to nine in words.', g.Sampling(max_tokens=40), turns=({'role': 'assistant', 'content': 'one two three four'},), stop=('seven',))
-    got = model.generate([r, replace(r, stop=())])
-    assert 'five' in got[0].text and got[0].text.rstrip().endswith('seven') and got[0].finish == 'stop' and got[0].tokens < 40 and 'eight' in got[1].text
+    goes_on_and_stops(g.llm('smollm2'))
     assert texts(task, rounds=2, k=2, characters=120).stats['generated'] == 0
