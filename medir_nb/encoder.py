@@ -557,7 +557,10 @@ class WorkerBackend:
         return Encoded(vectors, np.array(answer['lengths'], np.int32), np.array(answer['truncated'], bool))
     def close(self):
         "End the worker."
-        if self.process: self.process.kill(); self.process.wait(); self.process.stdin.close(); self.process.stdout.close(); self.process = None
+        process, self.process = self.process, None
+        if not process: return
+        process.kill(); process.wait(); process.stdout.close()
+        with contextlib.suppress(OSError): process.stdin.close()       # what was not read yet goes nowhere
     def __del__(self):
         with contextlib.suppress(Exception): self.close()
 

@@ -319,7 +319,7 @@ def plan_learning(parameters:dict, home_folder=None):
     def rounds(given, default):
         t = training | given
         return n * t['epochs'] if t['max_steps'] < 0 else t['max_steps'] * (t['batch_size'] or default) * t['accumulation']
-    trained = rounds(p['retriever_training'], 4) * (1 + 1 * p['hypothetical'] + 1 + p['negatives']), rounds(p['generator_training'], 2)
+    trained = rounds(p['retriever_training'], 4) * (1 + 1 * p['hypothetical'] + 1 + p['retriever_training'].get('negatives', 7)), rounds(p['generator_training'], 2)
     steps = [('1 documents', p['documents'], 0, 0, 0), ('2 queries', p['query_llm'], n, 0, n * (mean + query)), ('3 candidates', p['generator'], n * k, 0, n * k * (mean + query + text)), ('3 selection', p['retriever'], 0, n * (1 + k), n * (mean + k * text)),
         ('4 train generator', p['generator'], 0, trained[1], trained[1] * (query + text)), ('5 hypothetical documents', p['generator_name'], n, 0, n * (query + text)), ('5 hard negatives', p['retriever'], 0, 2 * n, n * (query + text)),
         ('5 train retriever' + (', three times' if p['controls'] else ''), p['retriever'], 0, trained[0] * (3 if p['controls'] else 1), trained[0] * (3 if p['controls'] else 1) * mean)]
