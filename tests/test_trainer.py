@@ -65,13 +65,6 @@ def same_weights(a, b, rtol=0.0, atol=0.0):
     assert a.keys() == b.keys()
     for k in a: np.testing.assert_allclose(a[k].float(), b[k].float(), rtol=rtol, atol=atol, err_msg=k)
 
-def forked(work):
-    "A child process that does `work()`; its id."
-    pid = os.fork()
-    if pid: return pid
-    try: work(); os._exit(0)
-    except BaseException as e: print(f'{type(e).__name__}: {e}', file=sys.stderr, flush=True); os._exit(1)
-
 # ---------------------------------------------------------------- configuration
 
 @pytest.mark.parametrize('wrong, message', [({'temprature': 1.0}, "unknown key 'temprature'; did you mean 'temperature'"), ({'learning_rate': 'fast'}, "learning_rate is 'fast'"), ({'batch_size': 2.5}, 'batch_size is 2.5'), ({'batch_size': 0}, 'greater than or equal to 1'),
@@ -250,24 +243,23 @@ print(peak(16, 16), peak(256, 16), peak(64, 0))
 def free_port():
     with socket.socket() as s: s.bind(('127.0.0.1', 0)); return s.getsockname()[1]
 
+def _half(rank, model, features, labels, port, folder):
+    "Loss and gradients of one process of two, averaged as DDP does."
+    import torch, torch.distributed as dist
+    dist.init_process_group('gloo', init_method=f'tcp://127.0.0.1:{port}', rank=rank, world_size=2)
+    own = slice(4 * rank, 4 * rank + 4)
+    for m in (0, 2):
+        value, grads = gradient(model, InfoNCE(model, hypothetical=True, mini_batch=m), [{k: v[own].clone() for k, v in f.items()} for f in features], labels[own])
+        for x in (value, grads): dist.all_reduce(x); x /= 2
+        torch.save((value, grads), f'{folder}/{rank}-{m}.pt')
+    dist.destroy_process_group()
+
 def test_two_processes_give_loss_and_gradients_of_the_doubled_batch(rows, pairs, tmp_path):
     import torch
     model = model_of('tiny-instruct')                   # without dropout
     features, labels = batch_of(model, pairs, 'tiny-instruct', n=8)
     whole = {m: gradient(model, InfoNCE(model, hypothetical=True, mini_batch=m), features(), labels) for m in (0, 2)}
-    port = free_port()
-    def work(rank):
-        import torch.distributed as dist
-        dist.init_process_group('gloo', init_method=f'tcp://127.0.0.1:{port}', rank=rank, world_size=2)
-        own = slice(4 * rank, 4 * rank + 4)
-        for m in (0, 2):
-            part = [{k: v[own] for k, v in f.items()} for f in features()]
-            value, grads = gradient(model, InfoNCE(model, hypothetical=True, mini_batch=m), part, labels[own])
-            for x in (value, grads): dist.all_reduce(x); x /= 2        # what DDP does
-            torch.save((value, grads), tmp_path/f'{rank}-{m}.pt')
-        dist.destroy_process_group()
-    children = [forked(lambda r=r: work(r)) for r in (0, 1)]
-    assert [os.waitpid(c, 0)[1] for c in children] == [0, 0]
+    torch.multiprocessing.spawn(_half, (model, features(), labels, free_port(), str(tmp_path)), nprocs=2)
     for m, (value, grads) in whole.items():
         for rank in (0, 1):
             v, g = torch.load(tmp_path/f'{rank}-{m}.pt')
@@ -438,14 +430,13 @@ def test_a_killed_training_goes_on_to_the_same_end(rows, pairs, home):
     settings = dict(small(pairs), batch_size=2, epochs=2, save_steps=3)
     whole = train_encoder({**settings, 'output': 'whole'})
     assert whole.steps == 12
-    class Slow(Watch):
-        def __call__(self, lines, now=False): time.sleep(0.03)
+    slowly = 'import json, sys, time; from medir_nb.trainer import train_encoder; train_encoder(json.loads(sys.argv[1]), watch=lambda lines, now=False: time.sleep(0.3))'
     for kill_at, saved in ((4, 3), (8, 6)):                                             # in the first and in the second epoch of 6 steps
-        child, deadline, found = forked(lambda: train_encoder(settings, watch=Slow())), time.monotonic() + 60, []
-        while time.monotonic() < deadline and not (found and len(t.read_metrics(found[-1])) >= kill_at):
+        child, deadline, found = subprocess.Popen([sys.executable, '-c', slowly, json.dumps(settings, default=str)]), time.monotonic() + 120, []
+        while child.poll() is None and time.monotonic() < deadline and not (found and len(t.read_metrics(found[-1])) >= kill_at):
             time.sleep(0.01); found = [w/'metrics.jsonl' for w in t._work_folders(home/'checkpoints'/'own')]
-        os.kill(child, signal.SIGKILL)
-        assert os.waitpid(child, 0)[1] == signal.SIGKILL and not (home/'checkpoints'/'own').exists()
+        child.kill()
+        assert child.wait() == -signal.SIGKILL and not (home/'checkpoints'/'own').exists()
         assert t._last_checkpoint(found[-1].parent)[0] >= saved
         with open(found[-1], 'a') as f: f.write('{"step": 99, "lo')                     # as a line torn by the kill
     done = train_encoder(settings)
