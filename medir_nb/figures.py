@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['BLUE', 'ORANGE', 'GREEN', 'GREY', 'INK', 'FAMILY_COLOURS', 'Saved', 'save_figure', 'parse_size', 'size_data',
            'size_figure', 'similarity_figure', 'scores_figure', 'gain_figure', 'ranks_figure', 'overlap_figure',
-           'training_figure', 'spread_figure', 'weight_figure', 'length_figure']
+           'training_figure', 'spread_figure', 'weight_figure', 'length_figure', 'recall_figure']
 
 # %% ../nbs/12_figures.ipynb #597c83ad
 import functools, math, re
@@ -237,7 +237,7 @@ def scores_figure(csv):
 # %% ../nbs/12_figures.ipynb #9012078b
 @_styled
 def gain_figure(csv):
-    "Differences with intervals, a map a `panel`; columns panel, row, column, difference, low, high (the last three from `evaluator.gains`)."
+    "Differences with intervals, a map a `panel`; columns panel, row, column, difference, low, high (the last three from `evaluator.gains`), and perhaps over (what the gain is over)."
     from matplotlib.colors import LinearSegmentedColormap
     frame = _read(csv, ['panel', 'row', 'column', 'difference', 'low', 'high'])
     panels, rows, columns = (list(dict.fromkeys(frame[c])) for c in ('panel', 'row', 'column'))
@@ -261,8 +261,8 @@ def gain_figure(csv):
         for side in axes.spines.values(): side.set_visible(False)
     widest = max(t.get_window_extent(figure.canvas.get_renderer()).width for t in grid[0].get_yticklabels())
     figure.subplots_adjust(left=(widest + 22) / (9 * figure.dpi))
-    figure.text(.015, 1 - .22 / height, 'Gain over the query alone', fontsize=12, fontweight='bold', va='center')
-    figure.text(.985, 1 - .22 / height, 'grey: the 95 % interval holds zero', fontsize=9, va='center', ha='right')
+    figure.text(.015, 1 - .22 / height, f'Gain over {frame.over.iloc[0] if "over" in frame else "the query alone"}', fontsize=12, fontweight='bold', va='center')
+    if frame.low.notna().any(): figure.text(.985, 1 - .22 / height, 'grey: the 95 % interval holds zero', fontsize=9, va='center', ha='right')
     return figure
 
 # %% ../nbs/12_figures.ipynb #a72f5cc7
@@ -334,8 +334,8 @@ def training_figure(data):
     runs = list(dict.fromkeys(frame.run)) or ['']
     columns = min(4, len(runs)); rows = math.ceil(len(runs) / columns)
     height = .35 + 2.3 * rows
-    figure = _figure(2.3 * columns + .7, height)
-    figure.subplots_adjust(left=.62 / (2.3 * columns + .7), right=.985, top=1 - .38 / height, bottom=.5 / height, hspace=.55, wspace=.32)
+    figure = _figure(2.3 * columns + .85, height)
+    figure.subplots_adjust(left=.78 / (2.3 * columns + .85), right=.985, top=1 - .38 / height, bottom=.5 / height, hspace=.55, wspace=.32)
     grid = figure.subplots(rows, columns, squeeze=False).ravel()
     for axes in grid[len(runs):]: axes.set_visible(False)
     for axes, run in zip(grid, runs):
@@ -347,6 +347,7 @@ def training_figure(data):
     for axes in grid[max(0, len(runs) - columns):len(runs)]: axes.set_xlabel('step')
     for axes in grid[::columns]: axes.set_ylabel('loss')
     return figure
+
 
 
 # %% ../nbs/12_figures.ipynb #ddfb1e72
@@ -439,4 +440,32 @@ def length_figure(csv):
     for axes in grid[::columns]: axes.set_ylabel('gain in nDCG@10')
     figure.text(.015, 1 - .2 / height, 'Gain and length of the generated text, query by query', fontsize=12, fontweight='bold', va='center')
     figure.text(.985, 1 - .2 / height, 'orange: mean gain of each third, 95 % interval', fontsize=9, va='center', ha='right')
+    return figure
+
+# %% ../nbs/12_figures.ipynb #f1903133
+@_styled
+def recall_figure(csv):
+    "Recall against the rank, a panel a `panel`; columns panel, system, k, value. A system called random order is dotted."
+    frame = _read(csv, ['panel', 'system', 'k', 'value'])
+    panels, systems = list(dict.fromkeys(frame.panel)), list(dict.fromkeys(frame.system))
+    look = {'random order': dict(color=GREY, lw=1.3, ls=':')} | {s: dict(color=c, lw=1.6, marker='o', ms=3.5) for s, c in zip((s for s in systems if s != 'random order'), (INK, BLUE, ORANGE, GREEN, '#CC79A7', '#E69F00', '#56B4E9'))}
+    across = min(3, len(panels)); down = math.ceil(len(panels) / across)
+    height = 1.05 + 2.15 * down
+    figure = _figure(9, height)
+    figure.subplots_adjust(left=.065, right=.985, top=1 - .95 / height, bottom=.5 / height, hspace=.34, wspace=.12)
+    grid = figure.subplots(down, across, squeeze=False, sharex=True, sharey=True).ravel()
+    for axes in grid[len(panels):]: axes.set_visible(False)
+    from matplotlib.ticker import NullLocator
+    for axes, panel in zip(grid, panels):
+        part = frame[frame.panel == panel]
+        for system in systems:
+            own = part[part.system == system].sort_values('k', kind='stable')
+            axes.plot(own.k, own.value, **look[system])
+        axes.set_xscale('log'); axes.set_xticks((ks := sorted(frame.k.unique())), [str(x) for x in ks]); axes.xaxis.set_minor_locator(NullLocator()); axes.set_ylim(0, 1)
+        axes.set_title(_wrap(str(panel), 105 // across), fontsize=10, fontweight='bold', loc='left')
+        axes.xaxis.set_tick_params(labelbottom=True)
+    for axes in grid[::across]: axes.set_ylabel('recall')
+    from matplotlib.lines import Line2D
+    figure.text(.015, 1 - .22 / height, 'Recall of the first k documents', fontsize=12, fontweight='bold', va='center')
+    figure.legend(handles=[Line2D([], [], label=s, **look[s]) for s in systems], loc='center left', bbox_to_anchor=(.005, 1 - .52 / height), ncols=len(systems), fontsize=9, columnspacing=1.2)
     return figure

@@ -72,7 +72,7 @@ def _checkpoint_spec(name:str, row:dict|None=None)->LLMSpec:
     "The spec of a checkpoint that a training wrote. Its revision says from what it was trained, so another machine replays its generations; they lie on the cassette of its base."
     at = (row or {}).get('checkpoint', name)
     record = checkpoint_record(at)
-    if record['kind'] != 'llm': raise MedirError('this checkpoint is an encoder', f'llm {name}', 'name a language model')
+    if record['kind'] != 'llm': raise MedirError(f'this checkpoint is {"a reranker" if record["kind"] == "reranker" else "an encoder"}', f'llm {name}', 'name a language model')
     own = {**{f: record['spec'][f] for f in _RECORDED}, **{f: row[f] for f in ('label', 'published_as', 'authors') if row and f in row}}
     return LLMSpec(name, record['base_hub'], record['revision'], folder=str(checkpoint_folder(at)), cassette=record['cassette'], tried='loaded here', **{f: tuple(v) if isinstance(v, list) else v for f, v in own.items()})
 

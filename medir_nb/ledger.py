@@ -263,7 +263,8 @@ class _Joined:
             size = cells[(cells.table == table) & (cells.system == system) & (cells.variant == variant) & (cells.metric == 'params')].text
             given = systems.get((system, variant), systems.get(system)) or printed_expression(part.iloc[0]) or ()
             runs = tuple(map(_system, [given] if isinstance(given, str) else given))
-            label = printed_name(system) + (f' {variant}' if variants[system] > 1 and scored.table.nunique() == 1 else '')
+            depth = _none(part.depth.iloc[0])
+            label = printed_name(system) + (f'@{int(depth)}' if depth else f' {variant}' if variants[system] > 1 and scored.table.nunique() == 1 else '')
             rows.append(_Row(_none(part.group.iloc[0]) or '', system, _none(variant) or '', label, size.iloc[0] if len(size) else '', paper, table,
                 runs[0].name if runs and isinstance(runs[0], System) else '', runs, cells={(c.dataset, c.metric): c for c in part.itertuples()}))
         return rows

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['Mined', 'read_rows', 'load_documents', 'example_blocks', 'synthesize_queries', 'candidates', 'select', 'hypothesize',
-           'hard_negatives', 'round_trip', 'shuffle_pairs', 'mine']
+           'hard_negatives', 'labelled_pairs', 'round_trip', 'shuffle_pairs', 'mine']
 
 # %% ../nbs/07_miner.ipynb #956490ab
 import json, os, random
@@ -238,6 +238,25 @@ def hard_negatives(rows, retriever, n:int=8, window:tuple=(5, 100), query:str='m
         out.append({'query': r['text'], 'pos': [r['doc']], 'rewrite_query': r.get('rewrite_query', ''), 'neg': negatives})
     return _mined('hard negatives', rows, out, met)
 
+# %% ../nbs/07_miner.ipynb #0388d9bb
+def labelled_pairs(task:Task|str, retriever, split:str='', n:int=8, window:tuple=(0, 100), seed:int=42, dtype:str|None=None, device:str|None=None, home_folder=None)->Mined:
+    "`{query, pos: [its documents], neg: [n documents]}` of the labels of a task: negatives drawn from the ranks `window` of `retriever`, none of them relevant."
+    task = load_task(task, split or None, home_folder=home_folder)
+    first, last = window
+    if not 0 <= first < last: raise MedirError(f'the window {list(window)} holds no rank', 'labelled_pairs', 'write (0, 100)')
+    rows = list(zip(task.queries.ids, task.queries.texts()))
+    run = _rank(rows, None, retriever, task, last, 'mean', dict(dtype=dtype, device=device, home_folder=home_folder), 'labelled pairs')
+    relevant = {q: dict(zip(g.doc_id, g.relevance)) for q, g in task.qrels[task.qrels.relevance > 0].groupby('query_id')}
+    ranked, out, met = dict(list(run.groupby('query_id', sort=False).doc_id)), [], Counter()
+    for q, text in rows:
+        if not (own := relevant.get(q)): met['without a relevant document'] += 1; continue
+        texts = {task.corpus.text(d) for d in own}
+        pool = [t for d in list(ranked.get(q, []))[first:last] if (t := task.corpus.text(d)) not in texts]
+        negatives = random.Random(fingerprint(seed, q, text)).sample(pool, min(n, len(pool)))
+        if len(negatives) < n: met['with fewer negatives than asked'] += 1
+        out.append({'query': text, 'pos': [task.corpus.text(d) for d, grade in own.items() if grade == max(own.values())], 'neg': negatives})
+    return _mined('labelled pairs', rows, out, met)
+
 # %% ../nbs/07_miner.ipynb #c89ffc4e
 def round_trip(rows, retriever, k:int=20, language:str='', dtype:str|None=None, device:str|None=None, home_folder=None)->Mined:
     "Those rows whose query finds its own document among the first `k` of all documents of `rows`."
@@ -262,9 +281,10 @@ def shuffle_pairs(rows, seed:int=42)->Mined:
 _NEEDED = {'synthesize_queries': ('id', 'doc'), 'candidates': ('id', 'text', 'doc'), 'select': ('id', 'text', 'rewrite_queries', 'doc'), 'hypothesize': ('id', 'text', 'doc'), 'hard_negatives': ('id', 'text', 'doc'), 'round_trip': ('id', 'text', 'doc'), 'shuffle_pairs': ('query', 'pos', 'neg')}
 
 def mine(step:str, source:str, output:str|Path, home_folder=None, **parameters)->Mined:
-    "Run `step` on the rows of the file `source` (for `load_documents`: a corpus) and write `output`."
+    "Run `step` on the rows of the file `source` (for `load_documents` a corpus, for `labelled_pairs` a task) and write `output`."
     import inspect
-    steps = {'load_documents': load_documents, **{n: globals()[n] for n in _NEEDED}}
+    whole = {'load_documents': load_documents, 'labelled_pairs': labelled_pairs}
+    steps = {**whole, **{n: globals()[n] for n in _NEEDED}}
     if step not in steps: raise MedirError(f'unknown step {step!r}', 'mine', nearest(step, steps))
     known = inspect.signature(steps[step]).parameters
     for p in parameters:
@@ -272,6 +292,6 @@ def mine(step:str, source:str, output:str|Path, home_folder=None, **parameters)-
     lacking = [p for p, v in known.items() if v.default is v.empty and p not in parameters][1:]
     if lacking: raise MedirError(f'{step} needs {lacking[0]!r}', 'mine', f'write -p {lacking[0]}=…')
     if 'home_folder' in known: parameters['home_folder'] = home_folder
-    done = steps[step](source if step == 'load_documents' else read_rows(source, *_NEEDED[step]), **parameters)
+    done = steps[step](source if step in whole else read_rows(source, *_NEEDED[step]), **parameters)
     done.write(output)
     return done

@@ -1,11 +1,11 @@
 """Mining training pairs: every step against answers worked out by hand, and what goes wrong on the way."""
 import json
 import numpy as np, pandas as pd, pytest
-from conftest import write_lines
+from conftest import write_beir, write_lines
 from medir_nb import generator as g, miner
 from medir_nb.core import MedirError, registry
 from medir_nb.generator import Generation
-from medir_nb.miner import Mined, candidates, example_blocks, hard_negatives, hypothesize, load_documents, mine, read_rows, round_trip, select, shuffle_pairs, synthesize_queries
+from medir_nb.miner import Mined, candidates, example_blocks, hard_negatives, hypothesize, labelled_pairs, load_documents, mine, read_rows, round_trip, select, shuffle_pairs, synthesize_queries
 
 DOCS = {'d1': 'A sudden loss of vision in one eye.', 'd2': 'Pain in the lower back after lifting.', 'd3': 'A rash of small red blisters along a nerve.', 'd4': 'Swelling of the ankles towards the evening.', 'd5': 'A dry cough that lasts for weeks.', 'd6': 'Ringing in both ears without an outer sound.'}
 
@@ -183,6 +183,16 @@ def test_the_hypothetical_document_takes_part_in_the_search(home):
     # q alone ranks a, c, b; the mean of q and h0, (.3, .5, .4), ranks c, b, a
     assert hard_negatives(row, Axes(), 1, (1, 2), home_folder=home).rows[0]['neg'] == ['doc b']
     assert hard_negatives(row, Axes(), 1, (1, 2), query='alone', home_folder=home).rows[0]['neg'] == ['doc c']
+
+def test_labels_give_positives_and_no_labelled_negative(tmp_path, home, medir):
+    write_beir(tmp_path/'task', [(i, '', d) for i, d in DOCS.items()], [('q1', 'loss of vision'), ('q2', 'pain in the back'), ('q3', 'ears')], [('q1', 'd1', 2), ('q1', 'd5', 1), ('q2', 'd2', 1), ('q2', 'd4', 1), ('q3', 'd6', 0)])
+    found = labelled_pairs(str(tmp_path/'task'), 'bm25', n=2, window=(0, 6), home_folder=home)
+    assert [(r['query'], r['pos']) for r in found] == [('loss of vision', [DOCS['d1']]), ('pain in the back', [DOCS['d2'], DOCS['d4']])]
+    assert not {DOCS['d1'], DOCS['d5']} & set(found.rows[0]['neg']) and not {DOCS['d2'], DOCS['d4']} & set(found.rows[1]['neg']) and found.stats['without a relevant document'] == 1
+    assert found.rows == labelled_pairs(str(tmp_path/'task'), 'bm25', n=2, window=(0, 6), home_folder=home).rows
+    ran = medir('mine', 'labelled_pairs', tmp_path/'task', tmp_path/'pairs.jsonl', '-p', 'retriever=bm25', '-p', 'n=2', '-p', 'window=[0,6]', '--home', home)
+    assert ran.code == 0 and read_rows(tmp_path/'pairs.jsonl', 'query', 'pos', 'neg') == found.rows, ran.err
+    with pytest.raises(MedirError, match='holds no rank'): labelled_pairs(str(tmp_path/'task'), 'bm25', window=(6, 6), home_folder=home)
 
 def test_the_round_trip_keeps_what_finds_itself(home):
     bad = [*queried(), {'id': 'z', 'text': 'ringing in the ears', 'doc': 'A broken collar bone.'}]

@@ -384,7 +384,14 @@ def test_the_task_is_the_registrys_and_the_same_every_time(overlap):
     assert data.hpo_overlap().fingerprint == overlap.fingerprint != data.hpo_overlap(seed=1).fingerprint
     small = load_task('hpo-overlap', limit=120)
     assert len(small.corpus) == 120 and small.labels and not small.registered
-    with pytest.raises(MedirError, match="there is only 'test'"): load_task('hpo-overlap', split='train')
+    with pytest.raises(MedirError, match="did you mean 'train'"): load_task('hpo-overlap', split='trein')
+
+def test_the_training_split_holds_other_diseases(overlap):
+    train, names = load_task('hpo-overlap', split='train'), data._annotated()[2]
+    family = lambda task: {data.disease_family(names[d]) for d in task.corpus.ids}
+    assert not family(train) & family(overlap) and len(train.queries) == train.qrels.query_id.nunique() > 4000 and train.split == 'train'
+    asked, pool = data._split_findings(0, 1000, 200, 'train')
+    assert not any(set(asked[q]) & set(pool[d]) for q, d in zip(train.qrels.query_id, train.qrels.doc_id))
 
 def test_the_oracle(overlap):
     run = data.overlap_oracle(overlap)
@@ -529,7 +536,7 @@ def test_78_systems_with_their_cells_and_what_each_would_need():
     needs = {k: v for l in tables.values() for k, v in l.needs()}
     assert 'torch==2.4.0, transformers==4.44.2' in needs['nv'] and 'BAAI/bge-large-en-v1.5' in needs['hyde(gpt4)+bge'] and "the authors' text of GPT-4o" in needs['hyde(gpt4)+bge']
     assert 'OPENAI_API_KEY' in needs['openai'] and 'VOYAGE_API_KEY' in needs['voyage'] and 'searches were not published' in needs['search-o1(qwq-32b)+nv']
-    assert 'castorini/monobert-large-msmarco' in needs['nv>monobert rerank:monobert@10']
+    assert 'castorini/monobert-large-msmarco' in needs['nv>monobert@10']
 
 @pytest.mark.parametrize('system, variant, expression', [('bm25', 'base', 'bm25(lucene)'), ('contriever', 'base', 'contriever(similarity=cos)'), ('medcpt', 'base', 'medcpt-article'), ('hyde(huatuo-o1-70b)+bm25', None, 'bm25(lucene)+hyde(huatuo-o1-70b@authors)'),
     ('query2doc(gpt4)+nv', None, 'nv-embed-v2(max_document_tokens=4096,max_query_tokens=4096)+query2doc(gpt-4o@authors)'), ('search-r1(qwen-3b-ins)+bge', None, 'bge-large-en-v1.5+search-r1(searchr1-3b@authors)'),

@@ -8,7 +8,7 @@ from medir_nb import encoder, reranker
 from medir_nb.core import MedirError
 from medir_nb.data import load_task, task_from_frames
 from medir_nb.encoder import Encoded
-from medir_nb.reranker import Reranker, ScoreStore, folder_reranker, rerank, reranker_spec, rerankers_table
+from medir_nb.reranker import Reranker, ScoreStore, folder_reranker, pair_tokens, rerank, reranker_spec, rerankers_table
 from medir_nb.search import sort_run
 from medir_nb.systems import candidates, parse, pending, search
 
@@ -114,7 +114,7 @@ def test_a_decoder_is_read_at_its_last_token(folders, tmp_path):
 def test_a_query_stays_whole_up_to_half_of_the_room(rows):
     backend = Reranker(reranker_spec('monobert', max_tokens=103)).backend()      # [CLS] and twice [SEP] leave 100
     word = backend.tokenizer('drugs', add_special_tokens=False)['input_ids']; n = len(word)
-    first = lambda q, d: backend.tokenize([(' '.join(['drugs'] * q), ' '.join(['drugs'] * d))])
+    first = lambda q, d: pair_tokens(backend.tokenizer, [(' '.join(['drugs'] * q), ' '.join(['drugs'] * d))], backend.limit)
     for q, d in ((10 // n, 400), (400, 10 // n), (400, 400), (50 // n, 400)):
         (ids,), (segments,), (cut,) = first(q, d)
         query, document = segments.count(0) - 2, segments.count(1) - 1

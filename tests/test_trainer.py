@@ -10,7 +10,8 @@ from medir_nb.core import MedirError, checkpoint_record, file_fingerprint
 from medir_nb.encoder import Encoder, encoder_spec, folder_spec, load_sentence_transformer
 from medir_nb.generator import LLM, Request, Sampling, _rendered, fill, llm_spec, wording
 from medir_nb.losses import InfoNCE, false_negatives, info_nce
-from medir_nb.trainer import Pairs, PairBatches, Watch, sft_examples, train, train_encoder, train_generator, training_config, watch
+from medir_nb.reranker import PairBackend, Reranker, folder_reranker, reranker_spec, written_pairs
+from medir_nb.trainer import GroupBatches, Pairs, PairBatches, Watch, sft_examples, train, train_encoder, train_generator, train_reranker, training_config, watch
 
 WORDS = 'statins metformin insulin asthma vaccine migraine anaemia fracture appendix thyroid heart liver'.split()
 PAIRS = [{'query': f'what is {w}', 'pos': [f'{w} is given once a day in type {i} diabetes'], 'neg': [f'{w} is not the first drug', f'the risk of {w} attacks'], **({'rewrite_query': f'{w} reduces glucose'} if i % 2 else {})} for i, w in enumerate(WORDS)]
@@ -454,6 +455,67 @@ def test_a_stopped_generator_training_goes_on(rows, answers):
     with pytest.raises(KeyboardInterrupt): train_generator(settings, watch=Stop(None))
     done = train_generator(settings)
     assert done.steps == whole.steps == 10 and done.loss == whole.loss and done.counts == whole.counts
+    same_weights(done.folder, whole.folder)
+
+# ---------------------------------------------------------------- cross-encoders
+
+def small_ce(data, output='own-ce', **settings): return {**dict(model='tiny-instruct', data=data, output=output, negatives=2, learning_rate=1e-3, batch_size=4, max_steps=3, max_tokens=24), **settings}
+
+def test_a_group_is_a_query_with_its_positive_first(rows, pairs):
+    done = train_reranker(small_ce(pairs))
+    backend = PairBackend(reranker_spec('own-ce'), device='cpu')
+    found = Pairs(pairs, 2)
+    batch = GroupBatches(found, backend.spec, backend.tokenizer)([{'row': 3}, {'row': 0}])
+    drawn = [(found.rows[i].query, d) for i in (3, 0) for p, n in [found.draw(i)] for d in (p, *n)]
+    assert drawn[0][1] == PAIRS[3]['pos'][0] and batch['labels'].tolist() == [0, 0] and batch['counts']['texts'] == 6 == len(batch['input_ids'])
+    # what is trained on is what is scored
+    import torch
+    with torch.inference_mode(): logits = backend.model(**{k: v for k, v in batch.items() if k not in ('labels', 'counts')}).logits[:, 0]
+    np.testing.assert_allclose(logits, backend.encode(written_pairs(backend.spec, drawn)).vectors[:, 0], atol=1e-5)
+    assert done.counts['texts'] == 3 * 4 * 3 and done.counts['rows'] == 12
+
+def test_its_loss_is_a_softmax_over_a_group_whatever_the_accumulation(rows, pairs):
+    import torch
+    settings = small_ce(pairs, max_steps=1, learning_rate=1e-4)                # the model has no dropout; its head's is the same
+    one, two = train_reranker(settings), train_reranker({**settings, 'output': 'two', 'batch_size': 2, 'accumulation': 2})
+    assert abs(one.loss - np.log(3)) < 0.2 and two.loss == pytest.approx(one.loss, rel=1e-5)
+    a, b = weights(one.folder), weights(two.folder)
+    assert max((a[k] - b[k]).abs().max() for k in a) < 3e-4                      # Adam's first step is the sign of the gradient; rounding may turn one that is zero
+    assert sum(((a[k] - b[k]).abs() > 1e-5).sum() for k in a) < 0.02 * sum(a[k].numel() for k in a)
+
+def test_a_cross_encoder_learns_and_opens_everywhere(rows, pairs, beir, medir, home):
+    from sentence_transformers import CrossEncoder
+    done = train_reranker(small_ce(pairs, max_steps=40, learning_rate=5e-3, max_tokens=32))
+    assert done.history.loss.tail(5).mean() < done.history.loss.head(5).mean()
+    spec, record = reranker_spec('own-ce'), checkpoint_record('own-ce')
+    assert (spec.max_tokens, spec.logits, spec.label, record['kind'], record['base']) == (32, 1, 'tiny-instruct, trained', 'reranker', 'tiny-instruct')
+    texts = [('what is insulin', 'insulin is given once a day'), ('what is insulin', 'a fracture ' * 40)]
+    plain = CrossEncoder(str(done.folder), device='cpu', activation_fn=__import__('torch').nn.Identity())
+    np.testing.assert_allclose(Reranker('own-ce', device='cpu').backend().encode(texts).vectors[:, 0], plain.predict(texts), atol=1e-5)
+    ran = medir('evaluate', beir, '--system', 'bm25>own-ce@10', '--home', home)
+    assert ran.code == 0 and 'own-ce@10' in ran.out, ran.err
+    # the record beside the weights decides no score; other weights do
+    with open(done.metrics, 'a') as f: f.write('{"step": 99}\n')
+    assert reranker_spec('own-ce').key == spec.key and train_reranker(small_ce(pairs, max_steps=40, learning_rate=5e-3, max_tokens=32)).reused
+    # and it can be trained on: by name, and by path
+    further = train_reranker(small_ce(pairs, 'further', model='own-ce', max_steps=2, max_tokens=0))
+    assert reranker_spec('further').max_tokens == 32 and further.history.loss[0] < np.log(3) - 0.05
+    assert train_reranker(small_ce(pairs, 'elsewhere', model=str(done.folder), max_steps=1, max_tokens=0)).steps == 1
+
+@pytest.mark.parametrize('change, why', [({'model': 'rankllama'}, 'base model of its own'), ({'model': 'monobert'}, 'gives 2 logits'), ({'model': 'smollm2'}, 'not one plain checkpoint'), ({'negatives': 0}, 'greater than or equal to 1'), ({'temperature': 1.0}, "unknown key 'temperature'"),
+    ({'output': 'monobert'}, 'a row of rerankers.yaml'), ({'batch_size': 99}, 'less than one batch'), ({'model': 'minilmm'}, 'minilm')])
+def test_what_cannot_become_a_cross_encoder_says_why(rows, pairs, change, why):
+    with pytest.raises(MedirError, match=why): train_reranker({**small_ce(pairs), **change})
+
+def test_a_stopped_cross_encoder_goes_on(rows, pairs):
+    settings = small_ce(pairs, max_steps=6, save_steps=2)
+    whole = train_reranker({**settings, 'output': 'whole'})
+    class Stop(Watch):
+        def __call__(self, lines, now=False):
+            if lines[-1]['step'] == 5 and not now: raise KeyboardInterrupt
+    with pytest.raises(KeyboardInterrupt): train_reranker(settings, watch=Stop(None))
+    done = train({**settings, 'task': 'cross-encoder'})
+    assert done.steps == 6 and done.loss == whole.loss
     same_weights(done.folder, whole.folder)
 
 def test_killed_between_the_last_step_and_the_checkpoint(rows, pairs, answers, monkeypatch):
