@@ -6,7 +6,7 @@
 __all__ = ['PAIR_MEASURES', 'parse_measure', 'measure_label', 'per_query', 'judged_at_10', 'interval', 'paired_p', 'holm',
            'Scores', 'correlation', 'evaluate', 'score_run', 'scores_table', 'Comparison', 'compare', 'compare_all',
            'case_view', 'evaluate_grid', 'gains', 'macro_average', 'similarity_pairs', 'query_overlap', 'separation',
-           'expansion_lengths', 'documents_per_second', 'latency_ms']
+           'order_bounds', 'expansion_lengths', 'documents_per_second', 'latency_ms']
 
 # %% ../nbs/10_evaluator.ipynb #e4e8d5a0
 import itertools, re, time
@@ -302,6 +302,16 @@ def separation(frame:pd.DataFrame, bins:int=50)->pd.DataFrame:
         u = rankdata(np.concatenate([pos, neg]))[:len(pos)].sum() - len(pos) * (len(pos) + 1) / 2
         rows.append({'system': system, 'pairs': len(pos), 'overlap': float(np.minimum(*share).sum()), 'AUC': float(u / (len(pos) * len(neg))), 'mean gap': float(pos.mean() - neg.mean())})
     return pd.DataFrame(rows)
+
+# %% ../nbs/10_evaluator.ipynb #b42d2d44
+def order_bounds(score:Scores, depth:int, measures=None, n:int=200, seed:int=0)->pd.DataFrame:
+    "Measures of a run's first `depth` documents per query in their own order, in the perfect order, and in random order (the mean of `n`): a row an order, a column a measure."
+    measures = tuple(map(str, map(parse_measure, measures or score.measures)))
+    head = score.run[score.run.groupby('query_id', sort=False).cumcount() < depth]
+    relevance = head.merge(score.task.qrels, how='left', on=['query_id', 'doc_id']).relevance.fillna(0).to_numpy(float)
+    rng = np.random.default_rng(seed)
+    means = lambda key: per_query(score.task.qrels, head.assign(score=key), measures).groupby('measure').value.mean().reindex(measures)
+    return pd.DataFrame({'own': means(head.score), 'perfect': means(relevance), 'random': pd.concat([means(rng.random(len(head))) for _ in range(n)], axis=1).mean(axis=1)}).T
 
 # %% ../nbs/10_evaluator.ipynb #417db6ed
 def expansion_lengths(score:Scores, plain:Scores, measure:str|None=None)->pd.DataFrame:

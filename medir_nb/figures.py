@@ -363,7 +363,7 @@ def spread_figure(csv):
     height = 1.1 + .235 * len(order)
     figure = _figure(9, height)
     figure.subplots_adjust(left=.24, right=.985, top=1 - .72 / height, bottom=.5 / height, wspace=.07)
-    for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False, sharey=True).ravel(), panels):
+    for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False, sharex=True, sharey=True).ravel(), panels):
         part = frame[frame.panel == panel]
         axes.axvline(0, color=INK, lw=.9, zorder=1)
         for family in families:
@@ -384,7 +384,7 @@ def spread_figure(csv):
 # %% ../nbs/12_figures.ipynb #49cba4a0
 @_styled
 def weight_figure(csv):
-    "Score against the weight of the generated texts in the mean of vectors, a panel a task; columns task, system, weight, value, low, high, papers (the papers' weight)."
+    "Score against the weight of the generated texts in the mean of vectors, a panel a task; columns task, system, weight, value, low, high, papers (the paper's weight, if it has one)."
     frame = _read(csv, ['task', 'system', 'weight', 'value', 'low', 'high', 'papers'])
     tasks, systems = list(dict.fromkeys(frame.task)), list(dict.fromkeys(frame.system))
     colours = dict(zip(systems, (BLUE, ORANGE, GREEN, '#CC79A7', '#E69F00', '#56B4E9', GREY)))
@@ -409,7 +409,7 @@ def weight_figure(csv):
     for axes in grid[::columns]: axes.set_ylabel('nDCG@10')
     from matplotlib.lines import Line2D
     figure.text(.015, 1 - .22 / height, 'Score and weight of the generated text', fontsize=12, fontweight='bold', va='center')
-    figure.text(.985, 1 - .22 / height, "circle: the papers' equal weights; bars: 95 % intervals", fontsize=9, va='center', ha='right')
+    figure.text(.985, 1 - .22 / height, "circle: the paper's weight; bars: 95 % intervals", fontsize=9, va='center', ha='right')
     figure.legend(handles=[Line2D([], [], color=colours[s], lw=1.7, marker='o', ms=3.5, label=s) for s in systems], loc='upper left', bbox_to_anchor=(.005, 1 - .36 / height), ncols=2, fontsize=9, columnspacing=1.4)
     return figure
 

@@ -702,7 +702,7 @@ def usable(task, pairs:list, mark:dict, settings:dict, row:dict, stats:dict)->Ex
         texts.append([])
         for generation, prompt in answers:
             # a published file often holds the answer alone: a missing mark is a fault only of what was generated here
-            text, found = judge(generation, prompt or '\0', query, task.language, mark)
+            text, found = judge(generation, prompt or '\0', query if prompt else '', task.language, mark)
             if not prompt: found = [f for f in found if f != 'no answer mark']
             if settings['strict'] and {'repeats the prompt', 'wrong language'} & set(found): text = ''
             counted.update(found)

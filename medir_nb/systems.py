@@ -17,7 +17,7 @@ from .data import Queries, Task, load_task
 from .encoder import Encoder, array_vectors, corpus_keys, encode_corpus, encoder_names, encoder_spec, missing_texts, object_name
 from .generator import Expanded, as_queries, dense_queries, expand, expansion_settings, method_row, normal_expansion, pending_generations, sparse_queries
 from .reranker import ScoreStore, missing_pairs, normal_reranker, rerank, reranker_of
-from .search import ANALYZERS, STOPWORDS, BM25, BM25_DEFAULTS, BM25_PRESETS, unit, dense_search, rrf, sort_run
+from .search import ANALYZERS, QUERY_WEIGHTS, STOPWORDS, BM25, BM25_DEFAULTS, BM25_PRESETS, unit, dense_search, rrf, sort_run
 
 # %% ../nbs/06_systems.ipynb #2517552b
 _TOKEN = re.compile(r'\s*([(),=+>@]|[^\s(),=+>@]+)')
@@ -146,7 +146,7 @@ def _check_bm25(s:System, settings:dict):
     "Refuse settings that BM25 does not have a meaning for."
     number = lambda v: isinstance(v, (int, float)) and not isinstance(v, bool) and np.isfinite(v)
     for name, fits, wanted in (('k1', lambda v: number(v) and v >= 0, 'a number from 0'), ('b', lambda v: number(v) and 0 <= v <= 1, 'a number from 0 to 1'),
-        ('analyzer', lambda v: v in ANALYZERS, ', '.join(ANALYZERS)), ('stopwords', lambda v: v in STOPWORDS, ', '.join(STOPWORDS))):
+        ('analyzer', lambda v: v in ANALYZERS, ', '.join(ANALYZERS)), ('stopwords', lambda v: v in STOPWORDS, ', '.join(STOPWORDS)), ('query', lambda v: v in QUERY_WEIGHTS, ', '.join(QUERY_WEIGHTS))):
         if not fits(settings[name]): raise MedirError(f'{name}={settings[name]} does not fit in {s}', None, f'it takes {wanted}')
 
 def encoder_spec_or_hint(name:str):

@@ -358,7 +358,7 @@ def test_lamer_shows_the_top_passages(beir, fake):
     server, task = fake(), load_task(str(beir))
     configure('smollm2', backend='openai', base_url=server.url, concurrency=1)
     expand(task, ('lamer', 'smollm2', (('k', 2),)), 'sparse')
-    top = search('bm25(lucene)', task, 2).run
+    top = search('bm25(gensim)', task, 2).run
     shown = server.bodies[0]['messages'][-1]['content']
     assert ''.join(f'\n[{i}]. {task.corpus.text(d)}' for i, d in enumerate(top[top.query_id == 'q1'].doc_id, 1)) in shown and '[3].' not in shown
 
@@ -540,11 +540,12 @@ def test_faults_are_counted_and_a_query_without_an_answer_stands_alone(beir, tmp
     task = load_task(str(beir))
     file = write_lines(tmp_path/'h.jsonl', [{'id': q, 'hy_doc': t} for q, t in {**TEXTS, 'q1': '', 'q2': '二甲双胍是治疗糖尿病的首选药物', 'q3': QUERIES[2][1]}.items()])
     answer = search(f'bm25+hyde(file:{file})', task)
-    assert answer.stats['faults'] == {'empty': 2, 'repeats the prompt': 1, 'wrong language': 1} and answer.stats['queries_alone'] == 2
+    # a text that was not written here had another prompt: that it repeats the query is no fault of it
+    assert answer.stats['faults'] == {'empty': 1, 'wrong language': 1} and answer.stats['queries_alone'] == 1
     plain = search('bm25', task).run
     alone = lambda run, q: run[run.query_id == q].reset_index(drop=True)
     assert alone(answer.run, 'q1').equals(alone(plain, 'q1')) and not alone(answer.run, 'q2').equals(alone(plain, 'q2'))
-    assert search(f'bm25+hyde(file:{file},strict=true)', task).stats['queries_alone'] == 3
+    assert search(f'bm25+hyde(file:{file},strict=true)', task).stats['queries_alone'] == 2
 
 def test_planning_counts_generations_without_making_any(beir, fake_minilm):
     task = load_task(str(beir))
@@ -581,7 +582,7 @@ def preset(name):
 def test_the_smoke_preset_replays_and_the_paper_preset_names_every_printed_expansion():
     from medir_nb.ledger import MEANS, printed_expression, published
     smoke, paper = preset('smoke'), preset('paper')
-    task = load_task('hpo-lay', limit=smoke['limit'])
+    task = load_task(smoke['tasks'][0], limit=smoke['limit'])
     asked = [*smoke['systems'], *(f'{s[:-1]},weight={w})' for s in smoke['weight_systems'] for w in smoke['weights'])]
     assert {s: n for s in asked if (n := pending(s, task).get('to_generate', 0))} == {} and len(asked) == 30
     cells = published('r2med', ['gar', 'leaderboard'], measure='nDCG@10', task=list(MEANS['r2med', 'avg'])).query('llm.notna()').drop_duplicates('system')

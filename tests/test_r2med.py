@@ -44,7 +44,7 @@ def spec_of(printed):
 def test_fifteen_retrievers():
     from medir_nb.ledger import published
     assert {p for names in registry('systems')['r2med'].values() for p in names} >= set(published('r2med', 'base').system) | set(published('r2med', 'leaderboard').retriever)
-    assert str(of_paper('bm25')) == 'bm25(lucene)' and len(set(published('r2med', 'base').system)) == 15
+    assert str(of_paper('bm25')) == 'bm25(gensim)' and len(set(published('r2med', 'base').system)) == 15
 
 @pytest.mark.parametrize('printed', PROTOCOL)
 def test_a_retriever_as_the_protocol_has_it(printed):
@@ -437,7 +437,7 @@ def test_repeated_ids_with_one_text_are_counted_once(tmp_path, own_registry, mon
     assert task.labels == {'q1': 'Cardiovascular', 'q2': 'Endocrine, Digestive'}                # a list is joined, an empty one left out
     table = data.statistics_table(['r2med-pmc-treatment'])
     assert table['from'].tolist() == ['registry', 'data'] and table['repeated ids'].tolist() == [145, 145] and table.documents.tolist() == [257, 257]
-    assert '145 repeated document ids' in medir('evaluate', 'r2med-pmc-treatment', '--system', 'bm25(lucene)').err
+    assert '145 repeated document ids' in medir('evaluate', 'r2med-pmc-treatment', '--system', 'bm25(gensim)').err
     with open(folder/'corpus.jsonl', 'a') as f: f.write(json.dumps({'id': 'x1', 'text': 'another text'}) + '\n')
     with pytest.raises(MedirError, match=r"corpus\.jsonl:258: id 'x1' stands again with another text \(first at .*:14\)"): load_task('r2med-pmc-treatment')
 
@@ -538,7 +538,7 @@ def test_78_systems_with_their_cells_and_what_each_would_need():
     assert 'OPENAI_API_KEY' in needs['openai'] and 'VOYAGE_API_KEY' in needs['voyage'] and 'searches were not published' in needs['search-o1(qwq-32b)+nv']
     assert 'castorini/monobert-large-msmarco' in needs['nv>monobert@10']
 
-@pytest.mark.parametrize('system, variant, expression', [('bm25', 'base', 'bm25(lucene)'), ('contriever', 'base', 'contriever(similarity=cos)'), ('medcpt', 'base', 'medcpt-article'), ('hyde(huatuo-o1-70b)+bm25', None, 'bm25(lucene)+hyde(huatuo-o1-70b@authors)'),
+@pytest.mark.parametrize('system, variant, expression', [('bm25', 'base', 'bm25(gensim)'), ('contriever', 'base', 'contriever(similarity=cos)'), ('medcpt', 'base', 'medcpt-article'), ('hyde(huatuo-o1-70b)+bm25', None, 'bm25(gensim)+hyde(huatuo-o1-70b@authors)'),
     ('query2doc(gpt4)+nv', None, 'nv-embed-v2(max_document_tokens=4096,max_query_tokens=4096)+query2doc(gpt-4o@authors)'), ('search-r1(qwen-3b-ins)+bge', None, 'bge-large-en-v1.5+search-r1(searchr1-3b@authors)'),
     ('nv>rankllama', 'rerank:rankllama@100', 'nv-embed-v2(max_document_tokens=4096,max_query_tokens=4096)>rankllama@100')])
 def test_a_printed_system_as_an_expression(system, variant, expression):
@@ -550,8 +550,8 @@ def test_a_printed_system_that_no_row_has():
     name = lambda system: set(map(printed_expression, board[board.system == system].itertuples()))
     assert name('E5-mistral-7b-instruct + ReasonRank(32B)') == {''}                     # a reranker without a row
     # a rewriter's method is the one whose cells in the files it repeats: test_generator.py compares them
-    assert name('o3-mini + BM25') == {'bm25(lucene)+hyde(o3-mini@authors)'} and name('Search-O1 (QwQ-32b) + BM25') == {'bm25(lucene)+search-o1(qwq-32b@authors)'}
-    assert name('MedCPT') == {'medcpt(max_query_tokens=512,similarity=cos)'} and name('BM25') == {'bm25(lucene)'}
+    assert name('o3-mini + BM25') == {'bm25(gensim)+hyde(o3-mini@authors)'} and name('Search-O1 (QwQ-32b) + BM25') == {'bm25(gensim)+search-o1(qwq-32b@authors)'}
+    assert name('MedCPT') == {'medcpt(max_query_tokens=512,similarity=cos)'} and name('BM25') == {'bm25(gensim)'}
     assert set(map(printed_expression, published('bmretriever', 2, system='MedCPT (Jin et al., 2023)').itertuples())) == {'medcpt'}       # another paper, its own settings
 
 def test_means_follow_from_their_cells():
@@ -569,7 +569,7 @@ def test_means_follow_from_their_cells():
 def test_measured_cells_stand_beside_published_ones(tmp_path, own_registry, monkeypatch):
     monkeypatch.setenv('MEDIR_DATA', str(tmp_path)); r2med_folder(tmp_path/'Biology')
     own_registry(tasks={'r2med-biology': {**registry('tasks')['r2med-biology'], 'queries': 4, 'documents': 257, 'distinct_documents': 112, 'qrels': 9}})
-    scores = [evaluate('r2med-biology', s) for s in ('bm25(lucene)', 'bm25')]
+    scores = [evaluate('r2med-biology', s) for s in ('bm25(gensim)', 'bm25')]
     found = Ledger(with_means(cells('base')), scores).frame.query('measured.notna()')
     assert found.label.tolist() == ['bm25', 'bm25'] and found.verdict.tolist() == ['unexplained', 'not comparable: other settings than the row']
     assert found.difference.iloc[0] == pytest.approx(scores[0].mean('nDCG@10') - 0.19188) and pd.isna(found.difference.iloc[1])

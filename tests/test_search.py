@@ -122,8 +122,39 @@ def test_bm25_is_lucenes(seed, k1, b, analyzer, tmp_path):
         expected = {f'd{j}': s for j, s in enumerate(lucene(tokens, documents, k1, b)) if s > 0}
         found = dict(run.get(f'q{i}', []))
         assert found.keys() == expected.keys()
-        assert all(found[d] == pytest.approx(expected[d], rel=1e-5) for d in expected)
+        assert all(found[d] == pytest.approx(expected[d], rel=1e-6) for d in expected)
     assert 'q8' in run and 'q9' not in run
+
+def query_side(query, documents, k1, b):
+    "Scores of the documents by gensim's LuceneBM25Model on both sides: a dot product of two weighted bags of words."
+    n, average = len(documents), sum(map(len, documents)) / len(documents)
+    df = collections.Counter(t for d in documents for t in set(d))
+    def weights(words):
+        tf = collections.Counter(t for t in words if df[t])
+        return {t: (math.log(n + 1) - math.log(df[t] + 0.5)) * f / (f + k1 * (1 - b + b * sum(tf.values()) / average)) for t, f in tf.items()}
+    q = weights(query)
+    return [sum(w * q.get(t, 0) for t, w in weights(d).items()) for d in documents]
+
+@pytest.mark.parametrize('seed,k1,b', [(0, 0.9, 0.4), (1, 1.5, 0.75), (2, 0.0, 1.0)])
+def test_bm25_on_both_sides_is_gensims(seed, k1, b, tmp_path):
+    rng = np.random.default_rng(seed)
+    texts = [' '.join(rng.choice(WORDS, int(rng.integers(1, 30)))) for _ in range(90)] + ['']
+    questions = [' '.join(rng.choice(WORDS, int(rng.integers(1, 60)))) for _ in range(70)] + ['heart heart heart attack', 'unheard words']
+    documents, index = analyze(texts, 'lucene'), BM25(corpus(texts), k1, b, 'lucene', query='bm25', home_folder=tmp_path)
+    asked = corpus(questions, [f'q{i}' for i in range(72)])
+    run = as_lists(index.search(asked, 100))
+    pairs = pd.DataFrame([(q, d) for q in ('q0', 'q71') for d in ('d0', 'd1', 'd90')], columns=['query_id', 'doc_id'])
+    scored = index.score(asked, pairs).set_index(['query_id', 'doc_id']).score
+    for i, tokens in enumerate(analyze(questions, 'lucene')):
+        expected = {f'd{j}': s for j, s in enumerate(query_side(tokens, documents, k1, b)) if s > 0}
+        found = dict(run.get(f'q{i}', []))
+        assert found.keys() == expected.keys() and all(found[d] == pytest.approx(expected[d], rel=1e-6) for d in expected)
+        if i == 0: assert all(scored['q0', d] == pytest.approx(expected.get(d, 0.0), rel=1e-6) for d in ('d0', 'd1', 'd90'))
+    assert (scored['q71'] == 0).all() and 'q71' not in run
+
+@pytest.mark.parametrize('text, tokens', [("Crohn's disease", 'crohn diseas'), ('Vitamin B 12, type 2', 'vitamin b 12 type 2'), ('IL-6 of 7.1 pg/ml; 1,000 U', 'il 6 7.1 pg ml 1,000 u'), ('U.S. and e.g. this', 'u. e.g'), ("don't", "don't"), ('patients’ patient’s', 'patient patient'),
+    ('well-known anti_body', 'well known anti_bodi'), ('', ''), ('T. cells.', 't cell'), ('The AND with', '')])
+def test_lucenes_tokens(text, tokens): assert analyze([text], 'lucene') == [tokens.split()]
 
 def test_bm25_cuts_ties_by_descending_id(tmp_path):
     texts = ['aspirin for pain'] * 60 + ['aspirin'] + ['fever']

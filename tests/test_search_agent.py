@@ -271,7 +271,7 @@ def test_planning_counts_turns_without_asking(beir, fake, fake_minilm):
     search('bm25+search-r1(smollm2)', task)
     assert count('bm25+search-r1(smollm2)')['to_generate'] == 0 and server.asked == 8
     assert count('bm25+search-r1(smollm2,k=2)')['to_generate'] == 4 * 2                       # the first turn is the same
-    frame = plan_grid(['r2med-biology'], ['bm25(lucene)+search-o1(qwq-32b)', 'bm25(lucene)+hyde(qwq-32b)', 'bm25(lucene)+search-o1(qwq-32b@authors)'])
+    frame = plan_grid(['r2med-biology'], ['bm25(gensim)+search-o1(qwq-32b)', 'bm25(gensim)+hyde(qwq-32b)', 'bm25(gensim)+search-o1(qwq-32b@authors)'])
     assert frame['to generate'].tolist() == [103 * 6, 103, 0]
 
 def test_a_run_of_ones_own_is_not_comparable_with_the_published_one(own_registry):

@@ -61,10 +61,12 @@ def test_fusion_is_the_fusion_of_its_parts(beir, fake_minilm):
 
 def test_settings_reach_the_index(beir):
     task, run = load_task(str(beir)), {}
-    for s in ('bm25', 'bm25(lucene)', 'bm25(k1=0.9,b=0.4,analyzer=porter)', 'bm25(analyzer=char)'): run[s] = search(s, task, 100).run
-    pd.testing.assert_frame_equal(run['bm25(lucene)'], run['bm25(k1=0.9,b=0.4,analyzer=porter)'])
+    for s in ('bm25', 'bm25(lucene)', 'bm25(gensim)', 'bm25(k1=0.9,b=0.4,analyzer=lucene)', 'bm25(lucene,query=bm25)', 'bm25(analyzer=char)'): run[s] = search(s, task, 100).run
+    pd.testing.assert_frame_equal(run['bm25(lucene)'], run['bm25(k1=0.9,b=0.4,analyzer=lucene)'])
+    pd.testing.assert_frame_equal(run['bm25(gensim)'], run['bm25(lucene,query=bm25)'])
+    assert not run['bm25(gensim)'].equals(run['bm25(lucene)'])
     assert not run['bm25'].equals(run['bm25(lucene)']) and len(run['bm25(analyzer=char)']) != len(run['bm25'])
-    assert BM25_DEFAULTS == {'k1': 1.5, 'b': 0.75, 'analyzer': 'english', 'stopwords': 'en'}
+    assert BM25_DEFAULTS == {'k1': 1.5, 'b': 0.75, 'analyzer': 'english', 'stopwords': 'en', 'query': 'count'}
 
 def self_task():
     texts = {f'd{i}': f'fever case number {w}' for i, w in enumerate('one two three four five six'.split())}
