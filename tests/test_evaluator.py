@@ -250,9 +250,11 @@ def test_grid_goes_on_after_a_failure(beir, tmp_path):
 
 @pytest.mark.slow
 def test_figures_of_nfcorpus(medir_data):
-    "bm25s reports nDCG@10 .3208, Pyserini's flat index .3218; whoever changes the analyzer should notice."
-    s = evaluate('nfcorpus', 'bm25')
-    assert s.mean('nDCG@10') == pytest.approx(0.3210, abs=0.0003) and s.judged is None and s.rows()[0]['n_queries'] == 323
+    "bm25s reports nDCG@10 .3208, Pyserini's flat index .3218 (lengths rounded to a byte); whoever changes an analyzer should notice."
+    for system, value in (('bm25(lucene)', 0.3201), ('bm25(gensim)', 0.3139), ('bm25', 0.3210)):
+        s = evaluate('nfcorpus', system)
+        assert s.mean('nDCG@10') == pytest.approx(value, abs=0.0003), system
+    assert s.judged is None and s.rows()[0]['n_queries'] == 323
     run = sort_run(s.run)
     assert run.groupby('query_id').size().max() == 100 and not run.duplicated(['query_id', 'doc_id']).any()
 
