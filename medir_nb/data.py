@@ -587,11 +587,12 @@ def hpo_overlap(split:str='test', seed:int=0, documents:int=1000, queries:int=20
     family = {d: disease_family(names[d]) for d in pool}
     same = collections.defaultdict(list)
     for d in pool: same[family[d]].append(d)
+    systems = [t for t in terms if 'HP:0000118' in terms[t].parents]
     listed = lambda found: '; '.join(terms[t].name for t in found)
     frame = lambda rows: pd.DataFrame([(i, listed(found)) for i, found in rows.items()], columns=['id', 'text'])
     qrels = pd.DataFrame([(q, d, 1) for q in asked for d in same[family[q[:-1]]]], columns=['query_id', 'doc_id', 'relevance'])
     return replace(task_from_frames(frame(pool), frame(asked), qrels, name='hpo-overlap'), split=split, revision=version, language='en', source=f'Human Phenotype Ontology {version}',
-        labels={q: _organ_system(terms, found) for q, found in asked.items()})
+        labels={q: _organ_system(terms, systems, found) for q, found in asked.items()})
 
 # %% ../nbs/01_data.ipynb #e82cb1c8
 def _ancestors(terms:dict, found)->set:
@@ -602,9 +603,8 @@ def _ancestors(terms:dict, found)->set:
         if t not in seen and t in terms: seen.add(t); todo += terms[t].parents
     return seen
 
-def _organ_system(terms:dict, found)->str:
-    "The organ system (child of Phenotypic abnormality) that most of the terms `found` belong to; the first of equals."
-    systems = [t for t in terms if 'HP:0000118' in terms[t].parents]
+def _organ_system(terms:dict, systems:list, found)->str:
+    "The organ system (of `systems`, children of Phenotypic abnormality) that most of the terms `found` belong to; the first of equals."
     above = [_ancestors(terms, [t]) for t in found]
     return terms[max(systems, key=lambda s: (sum(s in a for a in above), s))].name
 

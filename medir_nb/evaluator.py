@@ -304,7 +304,7 @@ def separation(frame:pd.DataFrame, bins:int=50)->pd.DataFrame:
     return pd.DataFrame(rows)
 
 # %% ../nbs/10_evaluator.ipynb #b42d2d44
-def order_bounds(score:Scores, depth:int, measures=None, n:int=200, seed:int=0)->pd.DataFrame:
+def order_bounds(score:Scores, depth:int, measures=None, n:int=100, seed:int=0)->pd.DataFrame:
     "Measures of a run's first `depth` documents per query in their own order, in the perfect order, and in random order (the mean of `n`): a row an order, a column a measure."
     measures = tuple(map(str, map(parse_measure, measures or score.measures)))
     head = score.run[score.run.groupby('query_id', sort=False).cumcount() < depth]
