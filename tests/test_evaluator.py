@@ -277,3 +277,24 @@ def test_cases_show_what_changed_and_what_was_written(beir, home):
     assert len(found) == 4 and found.written[0] == '' and found.written[1] and found.system.tolist() == [plain.label, more.label] * 2
     lost = found[found['query'] == 'first treatment of type 2 diabetes']
     assert lost['rank'].tolist()[0] == 1 and lost['rank'].isna().tolist() == [False, True] and lost['relevant document'].iloc[0].startswith('Metformin')
+
+def test_bounds_of_an_order_by_hand(tmp_path):
+    from medir_nb.data import task_from_frames
+    from medir_nb.evaluator import order_bounds, score_run
+    documents = [f'd{i:02d}' for i in range(20)]
+    task = task_from_frames(pd.DataFrame([(d, 'text') for d in documents], columns=['id', 'text']), pd.DataFrame([('q', 'text')], columns=['id', 'text']), pd.DataFrame([('q', 'd04', 2), ('q', 'd07', 1), ('q', 'd15', 1)], columns=['query_id', 'doc_id', 'relevance']))
+    run = pd.DataFrame([('q', d, 1.0 - i / 100) for i, d in enumerate(documents)], columns=['query_id', 'doc_id', 'score'])
+    found = order_bounds(score_run(task, run, ['nDCG@10', 'R@10', 'R@2']), 10, n=400)
+    gain = lambda ranks: sum(g / np.log2(r + 1) for r, g in ranks)
+    ideal = gain([(1, 2), (2, 1), (3, 1)])
+    assert found.loc['own', 'nDCG@10'] == pytest.approx(gain([(5, 2), (8, 1)]) / ideal) and found.loc['perfect', 'nDCG@10'] == pytest.approx(gain([(1, 2), (2, 1)]) / ideal)      # the third lies below the depth
+    assert found.loc['random', 'nDCG@10'] == pytest.approx(3 * np.mean([1 / np.log2(r + 1) for r in range(1, 11)]) / ideal, abs=0.03)
+    assert found['R@10'].tolist() == pytest.approx([2 / 3] * 3) and found['R@2'].tolist() == pytest.approx([0, 2 / 3, 2 / 3 * 0.2], abs=0.04)
+
+def test_recall_is_drawn_system_by_system(tmp_path):
+    from medir_nb.figures import recall_figure
+    rows = pd.DataFrame([(p, s, k, v) for p in ('a', 'b') for s, values in (('first stage', (.1, .5, .9)), ('reranked', (.2, .6, .9)), ('random order', (.01, .09, .9))) for k, v in zip((1, 10, 100), values)], columns=['panel', 'system', 'k', 'value'])
+    rows.to_csv(tmp_path/'r.csv', index=False)
+    axes = recall_figure(tmp_path/'r.csv').axes
+    assert [a.get_title(loc='left') for a in axes] == ['a', 'b'] and all(len(a.lines) == 3 for a in axes)
+    assert axes[0].lines[1].get_ydata().tolist() == [.2, .6, .9] and axes[0].lines[2].get_linestyle() == ':' != axes[0].lines[1].get_linestyle()
