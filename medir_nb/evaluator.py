@@ -4,16 +4,16 @@
 
 # %% auto #0
 __all__ = ['PAIR_MEASURES', 'parse_measure', 'measure_label', 'per_query', 'judged_at_10', 'interval', 'paired_p', 'holm',
-           'Scores', 'correlation', 'evaluate', 'score_run', 'scores_table', 'Comparison', 'compare', 'compare_all',
-           'case_view', 'evaluate_grid', 'gains', 'macro_average', 'similarity_pairs', 'query_overlap', 'separation',
-           'order_bounds', 'expansion_lengths', 'documents_per_second', 'latency_ms']
+           'Scores', 'correlation', 'evaluate', 'score_run', 'oracle_scores', 'scores_table', 'Comparison', 'compare',
+           'compare_all', 'case_view', 'evaluate_grid', 'gains', 'macro_average', 'similarity_pairs', 'query_overlap',
+           'separation', 'order_bounds', 'expansion_lengths', 'documents_per_second', 'latency_ms']
 
 # %% ../nbs/10_evaluator.ipynb #e4e8d5a0
 import itertools, re, time
 from dataclasses import dataclass, field
 import numpy as np, pandas as pd
 from .core import MedirError, nearest, note, progress
-from .data import Task, load_task
+from .data import Task, load_task, overlap_oracle
 from .encoder import encode_corpus, object_name
 from .search import RUN_COLUMNS, analyze, sort_run, unit
 from .systems import encoder_of, expanded_texts, parse, row_label, score_pairs, search
@@ -165,6 +165,12 @@ def score_run(task:Task, run:pd.DataFrame, measures=None, system:str='run', labe
     if task.kind == 'pairs': raise MedirError('a run cannot be scored on sentence pairs', task.name, 'evaluate an encoder with --system')
     if any(parse_measure(m) in PAIR_MEASURES for m in measures): raise MedirError('Spearman and Pearson need sentence pairs', task.name, 'choose nDCG@10, R@100, …')
     return Scores(task, system, label or system, per_query(task.qrels, run, measures), run, measures=measures, judged=judged_at_10(task.qrels, run), stats=stats or {})
+
+def oracle_scores(tasks, limit:int|None=None)->list[Scores]:
+    "The scores of `hpo-overlap`'s oracle, where that is among `tasks`."
+    if 'hpo-overlap' not in tasks: return []
+    task = load_task('hpo-overlap', limit=limit or None)
+    return [score_run(task, overlap_oracle(task), system='oracle', label='oracle (shared ontology ids)')]
 
 def scores_table(scores)->pd.DataFrame:
     "All rows of several `Scores` as one frame."
