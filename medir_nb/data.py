@@ -6,7 +6,7 @@
 __all__ = ['Corpus', 'Queries', 'read_qrels', 'Task', 'cjk_share', 'detect_language', 'read_candidates', 'build_task',
            'task_from_frames', 'load_folder', 'unpack', 'load_hub', 'load_mteb', 'HpoTerm', 'read_obo', 'hpo_lay',
            'disease_family', 'hpo_overlap', 'overlap_oracle', 'written_task', 'pool_tasks', 'task_folder',
-           'load_registered', 'load_task', 'limit_task', 'tasks_table', 'statistics_table']
+           'row_revision', 'load_registered', 'load_task', 'limit_task', 'tasks_table', 'statistics_table']
 
 # %% ../nbs/01_data.ipynb #48925d60
 import collections, functools, gzip, json, math, os, re, zlib
@@ -15,6 +15,7 @@ from functools import cached_property
 from pathlib import Path
 import numpy as np, pandas as pd
 from .core import MedirError, atomic_path, file_fingerprint, fingerprint, home, lock, nearest, note, offline, registry
+from .hub import UNKNOWN, commit_of, git_folder, recorded_commit, revision_label
 
 # %% ../nbs/01_data.ipynb #ab7fada9
 _SCHEMA = ('id', 'title', 'body')
@@ -665,6 +666,22 @@ def task_folder(name:str, row:dict|None=None)->Path|None:
     if path and not path.is_dir() and (zipped := path.with_name(f'{path.name}.zip')).is_file(): return unpack(zipped)
     return path if path and path.is_dir() else None
 
+def row_revision(name:str, home_folder=None)->str:
+    "The commit at which the Hub's data of a registry task are read: the row's, else the one that the Hub serves (see `hub.resolve`)."
+    row = registry('tasks')[name]
+    return commit_of(row['hub'], row.get('revision'), 'dataset', f'task {name}', home_folder)
+
+def _git_first(row:dict)->bool:
+    "Whether a row's git repository is read before its Hub data: a commit on record before one that is not."
+    return bool(row.get('git')) and row.get('revision') in (None, UNKNOWN)
+
+def _git_task(name:str, row:dict, home_folder=None)->Path|None:
+    "The folder of a task whose data a git repository tracks; None where it cannot be fetched and the Hub may have them."
+    try: return git_folder(row['git'], f'task {name}', home_folder)
+    except MedirError as e:
+        if row.get('hub') in (None, UNKNOWN) or offline(): raise
+        note(f'{e}; the Hub is asked for {row["hub"]}')
+
 def _labels(rows, column:str)->dict:
     "Query id → the value of `column` (several are joined), where there is one."
     text = lambda v: ', '.join(map(str, v)) if isinstance(v, list) else str('' if v is None else v)
@@ -677,15 +694,18 @@ def load_registered(name:str, split:str|None=None, allow_unknown_qrels:bool=Fals
     row = registry('tasks')[name]
     fields = {'name': name, 'measures': tuple(row.get('measures', Task.measures)), 'instructions': row.get('instructions', {}), 'language': row.get('language', 'en')}
     split, folder = split or row.get('split', 'test'), None if row.get('load') else task_folder(name, row)
+    revision = f'folder {row.get("folder", name)}'
+    if not folder and not row.get('load') and _git_first(row):
+        folder, revision = _git_task(name, row, home_folder), row['git'].split()[0]
     if row.get('load') in _EMBEDDED: task = replace(_EMBEDDED[row['load']](split=split, **row.get('arguments', {})), **fields)
     elif row.get('load') == 'written': task = replace(written_task(name), **fields)
     elif folder:
         task = load_folder(folder, split, allow_unknown_qrels, home_folder, **fields)
-        task.revision = f'folder {row.get("folder", name)}'
-    elif row.get('access', 'open') != 'open' or row.get('hub') in (None, 'unknown') or row.get('revision') in (None, 'unknown'):
+        task.revision = revision
+    elif row.get('access', 'open') != 'open' or row.get('hub') in (None, UNKNOWN):
         raise MedirError(row.get('note', 'its data were not published'), name, f'put a folder in one of the layouts of nbs/01_data.ipynb at $MEDIR_DATA/{row.get("folder", name)}')
-    else: task = load_hub(row['hub'], row['revision'], row.get('configs'), kind=row.get('kind', 'retrieval'), home_folder=home_folder, qrels_hub=row.get('qrels_hub'), allow_unknown_qrels=allow_unknown_qrels, **({} if split == row.get('split') else {'split': split}), **fields)
-    if column := row.get('labels'): task.labels = _labels(_json_lines(_find(folder, 'queries.jsonl', 'query.jsonl')) if folder else _hub_rows(row['hub'], *row['configs']['queries'], row['revision']), column)
+    else: task = load_hub(row['hub'], row_revision(name, home_folder), row.get('configs'), kind=row.get('kind', 'retrieval'), home_folder=home_folder, qrels_hub=row.get('qrels_hub'), allow_unknown_qrels=allow_unknown_qrels, **({} if split == row.get('split') else {'split': split}), **fields)
+    if column := row.get('labels'): task.labels = _labels(_json_lines(_find(folder, 'queries.jsonl', 'query.jsonl')) if folder else _hub_rows(row['hub'], *row['configs']['queries'], row_revision(name, home_folder)), column)
     task.split, task.registered = split, True
     if row.get('kind') == 'reranking': task.kind = 'reranking'
     if not allow_unknown_qrels: _check_counts(task, row)
@@ -733,7 +753,10 @@ def tasks_table()->pd.DataFrame:
     def at_hand(name, row):
         if row.get('load'): return 'embedded'
         if task_folder(name): return '$MEDIR_DATA'
-        return {'open': 'Hub' if row.get('revision', 'unknown') != 'unknown' else 'needs a folder (revision unknown)', 'licence': 'needs a licence', 'unreleased': 'never released'}[row.get('access', 'open')]
+        if (access := row.get('access', 'open')) != 'open': return {'licence': 'needs a licence', 'unreleased': 'never released'}[access]
+        if _git_first(row): return f'git {row["git"].partition("@")[0]}'
+        if row.get('revision', UNKNOWN) != UNKNOWN: return 'Hub'
+        return f'Hub, {recorded_commit(row["hub"], "dataset") or "at the commit that it serves"}'
     rows = [{'task': n, 'paper': r['paper'], 'kind': r['kind'], 'lang': r['language'], 'queries': size(r, 'queries') or size(r, 'pairs'), 'documents': size(r, 'documents'),
         'measures': ', '.join(r['measures']), 'folder': '' if r.get('load') else r.get('folder', n), 'data': at_hand(n, r)} for n, r in registry('tasks').items()]
     return pd.DataFrame(rows)

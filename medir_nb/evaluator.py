@@ -127,7 +127,7 @@ class Scores:
             else:
                 v = self.values(m); value, n = float(v.mean()), len(v)
                 low, high = interval(v.values, self.groups(v.index))
-            out.append({'task': self.task.name, 'split': self.task.split, 'system': self.system, 'dtype': self.stats.get('dtype', ''), 'measure': m, 'value': value, 'low': low, 'high': high, 'n_queries': n,
+            out.append({'task': self.task.name, 'split': self.task.split, 'system': self.system, 'revision': self.stats.get('revision', ''), 'dtype': self.stats.get('dtype', ''), 'measure': m, 'value': value, 'low': low, 'high': high, 'n_queries': n,
                 'judged_at_10': self.judged, 'encoded_docs': self.stats.get('encoded_docs', 0), 'cached_docs': self.stats.get('cached_docs', 0), 'seconds': round(self.stats.get('seconds', 0.0), 3)})
         self._rows = out
         return out

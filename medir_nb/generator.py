@@ -4,21 +4,22 @@
 
 # %% auto #0
 __all__ = ['Generation', 'BACKENDS', 'FAULTS', 'Sampling', 'LLMSpec', 'llm_spec', 'llms_table', 'Request', 'Cassette',
-           'Cassettes', 'TransformersBackend', 'VLLMBackend', 'OpenAIBackend', 'configure', 'LLM', 'llm', 'answer_of',
-           'judge', 'method_row', 'expansion_settings', 'normal_expansion', 'base_name', 'wording', 'fill',
+           'Cassettes', 'TransformersBackend', 'VLLMBackend', 'OpenAIBackend', 'configure', 'free_memory', 'LLM', 'llm',
+           'answer_of', 'judge', 'method_row', 'expansion_settings', 'normal_expansion', 'base_name', 'wording', 'fill',
            'read_generations', 'import_generations', 'Expanded', 'requests_of', 'expand', 'usable',
            'pending_generations', 'fuse_sparse', 'fuse_dense', 'as_queries', 'sparse_queries', 'hypothetical_reader',
            'dense_queries']
 
 # %% ../nbs/04_generator.ipynb #7c50deba
-import contextlib, copy, functools, importlib.resources, json, os, re, threading
+import contextlib, copy, functools, gc, importlib.resources, json, os, re, sys, threading, weakref
 from collections import Counter, namedtuple
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 import numpy as np
-from .core import MedirError, Server, checkpoint_folder, checkpoint_names, checkpoint_record, concurrently, fingerprint, home, lock, nearest, note, progress, redact, registry, share_left, slug
-from .data import Queries, _hub_rows, _json_lines, cjk_share, task_folder
-from .encoder import Encoder, _converted_gguf, _hub_folder, _quiet, encode_corpus, folder_fingerprint
+from .core import MedirError, Server, checkpoint_folder, checkpoint_names, checkpoint_record, concurrently, fingerprint, home, lock, nearest, note, offline, progress, redact, registry, share_left, slug
+from .data import Queries, _hub_rows, _json_lines, cjk_share, row_revision, task_folder
+from .hub import UNKNOWN, git_folder, hub_folder, package_folder, pinned
+from .encoder import Encoder, _converted_gguf, _quiet, encode_corpus, folder_fingerprint, free_models
 from .search import BM25, BM25_DEFAULTS, BM25_PRESETS
 
 # %% ../nbs/04_generator.ipynb #bf242e5f
@@ -233,8 +234,16 @@ def _weights(spec:LLMSpec, home_folder=None)->Path:
     if spec.folder: return Path(spec.folder)
     if spec.load == 'gguf': return _converted_gguf(spec, home_folder)
     if by := registry('llms').get(spec.name, {}).get('trained_by'): raise MedirError('its weights were never released, and none were trained here', f'llm {spec.name}', f'train it: {by}; or name {spec.name}@authors for published generations')
-    if 'unknown' in (spec.hub, spec.revision): raise MedirError(f'its {"weights were not released" if spec.hub == "unknown" else "commit is unknown"}', f'llm {spec.name}', f'name {spec.name}@authors for the published generations, or add a row with a commit to $MEDIR_REGISTRY/llms.yaml')
-    return _hub_folder(spec.hub, spec.revision, f'llm {spec.name}')
+    if spec.hub == UNKNOWN: raise MedirError('its weights were not released', f'llm {spec.name}', f'name {spec.name}@authors for the published generations')
+    return hub_folder(spec.hub, spec.revision, f'llm {spec.name}')
+
+def _load_tokenizer(folder:str, spec:LLMSpec):
+    "The tokenizer in a folder of weights."
+    from transformers import AutoTokenizer
+    _quiet()
+    try: return AutoTokenizer.from_pretrained(folder, trust_remote_code=spec.remote_code)
+    except (OSError, ValueError, KeyError, ImportError, AttributeError) as e:
+        raise MedirError(f'its tokenizer does not load ({str(e).splitlines()[0][:160]})', f'llm {spec.name}', 'remove the cached copy and fetch it again, or serve the model and set $MEDIR_LLM_BACKEND=openai') from None
 
 # %% ../nbs/04_generator.ipynb #fa18cfe5
 def _pick(logits, ids, skip, prompt_width, samplings, generators):
@@ -262,18 +271,24 @@ class TransformersBackend:
     "A causal language model in this process, on a CPU or GPU."
     def __init__(self, spec:LLMSpec, home_folder=None, device:str|None=None, batch_tokens:int|None=None, dtype:str|None=None):
         import torch
-        from transformers import AutoModelForCausalLM, AutoTokenizer
-        if spec.remote_code: raise MedirError('its code comes with the weights and needs another version of transformers', f'llm {spec.name}', 'serve it and set $MEDIR_LLM_BACKEND=openai and $MEDIR_LLM_URL, or use the vllm backend')
+        from transformers import AutoModelForCausalLM
+        self.check(spec, home_folder)
         _quiet()
         folder, self.spec = str(_weights(spec, home_folder)), spec
+        self.tokenizer = _load_tokenizer(folder, spec)
         self.device = device or ('cuda' if torch.cuda.is_available() else 'cpu')
-        self.tokenizer = AutoTokenizer.from_pretrained(folder)
         try: self.model = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype or spec.dtype)).to(self.device).eval()
         except (OSError, ValueError, KeyError, RuntimeError) as e: raise MedirError(f'its weights do not load ({str(e).splitlines()[0][:160]})', f'llm {spec.name}', 'remove the cached copy and fetch it again') from None
         self.batch_tokens = batch_tokens or (4096 if self.device == 'cpu' else 65_536)
         ends = self.model.generation_config.eos_token_id
         self.ends = {e for e in [*(ends if isinstance(ends, list) else [ends]), self.tokenizer.eos_token_id] if e is not None}
         self.pad = self.tokenizer.pad_token_id if self.tokenizer.pad_token_id is not None else min(self.ends, default=0)
+    @staticmethod
+    def check(spec:LLMSpec, home_folder=None):
+        "Refuse a model whose code comes with its weights."
+        if spec.remote_code:
+            raise MedirError('its code comes with the weights and needs another version of transformers', f'llm {spec.name}',
+                'serve it and set $MEDIR_LLM_BACKEND=openai and $MEDIR_LLM_URL, or use the vllm backend')
     def stream(self, requests:list[Request]):
         "Batches of `(position, Generation)`."
         import torch
@@ -324,17 +339,44 @@ def _stopped(text:str, stops)->int|None:
     return min((text.index(s) + len(s) for s in stops if s in text), default=None)
 
 # %% ../nbs/04_generator.ipynb #c2944f45
+_LENGTH_STEP = 1024       # tokens by which the length of vLLM's engine grows
+
 class VLLMBackend:
-    "vLLM in this process; `options` go to `vllm.LLM`."
-    def __init__(self, spec:LLMSpec, home_folder=None, batch:int=512, dtype:str|None=None, **options):
+    "vLLM in this process; `options` go to `vllm.LLM`. Its `max_model_len` follows what is asked, for the cache of a whole context may not fit beside the weights."
+    def __init__(self, spec:LLMSpec, home_folder=None, batch:int=512, dtype:str|None=None, max_model_len:int|None=None, **options):
+        self.check(spec, home_folder)
+        import vllm
+        self.vllm, self.batch, self.fixed_length = vllm, batch, max_model_len
+        self.spec = replace(spec, context=min(spec.context, max_model_len or spec.context))
+        folder = str(_weights(spec, home_folder))
+        self.options = {'model': folder, 'dtype': dtype or spec.dtype, 'trust_remote_code': spec.remote_code, **options}
+        self.tokenizer, self.llm, self.length = _load_tokenizer(folder, spec), None, 0
+    @staticmethod
+    def check(spec:LLMSpec, home_folder=None):
+        "Refuse where vLLM is not installed."
         try: import vllm
-        except ImportError: raise MedirError('vllm is not installed', f'llm {spec.name}', 'pip install vllm (a GPU machine), serve the model and set $MEDIR_LLM_BACKEND=openai and $MEDIR_LLM_URL, or set $MEDIR_LLM_BACKEND=transformers') from None
-        self.spec, self.vllm, self.batch = spec, vllm, batch
-        self.llm = vllm.LLM(model=str(_weights(spec, home_folder)), dtype=dtype or spec.dtype, trust_remote_code=spec.remote_code, **{'max_model_len': spec.context, **options})
-        self.tokenizer = self.llm.get_tokenizer()
+        except ImportError:
+            raise MedirError('vllm is not installed', f'llm {spec.name}',
+                'pip install vllm (a GPU machine), serve the model and set $MEDIR_LLM_BACKEND=openai and $MEDIR_LLM_URL, or set $MEDIR_LLM_BACKEND=transformers') from None
+    def _start(self, needed:int):
+        "Start the engine, or start it again where a prompt and its answer need more tokens than it has room for."
+        if self.llm is not None and needed <= self.length: return
+        # an engine that has to grow is likely to grow again: a model that searches reads more with every turn
+        wanted = max(needed, 2 * self.length)
+        rounded = -(-wanted // _LENGTH_STEP) * _LENGTH_STEP
+        self.length = self.fixed_length or min(rounded, self.spec.context)
+        self.close()
+        self.llm = self.vllm.LLM(**self.options, max_model_len=self.length)
+    def close(self):
+        "End the engine; a newer vLLM runs it in a process of its own, which outlives the object unless it is told."
+        core = getattr(getattr(self.llm, 'llm_engine', None), 'engine_core', None)
+        if hasattr(core, 'shutdown'): core.shutdown()
+        self.llm = None
+        gc.collect()
     def stream(self, requests:list[Request]):
         "Batches of `(position, Generation)`."
         fitted = [_fit(lambda r: _rendered(self.tokenizer, self.spec, r), r, _room(self.spec, r.sampling), f'llm {self.spec.name}') for r in requests]
+        self._start(max(len(ids) + r.sampling.max_tokens for (ids, _, _), r in zip(fitted, requests)))
         for at in range(0, len(requests), self.batch):
             part = range(at, min(at + self.batch, len(requests)))
             params = [self.vllm.SamplingParams(**{**asdict(s), 'top_k': s.top_k or -1, 'seed': int(fingerprint(s.seed, requests[i].index)[:7], 16) if requests[i].index else s.seed, **({'stop': list(requests[i].stop)} if requests[i].stop else {})}) for i in part for s in (requests[i].sampling,)]
@@ -409,6 +451,17 @@ def configure(name:str, **options):
     _OPTIONS[name] = options
     _llm.cache_clear()
 
+_LOADED = weakref.WeakSet()       # language models that hold memory now
+
+def _has_gpu()->bool:
+    import torch
+    return torch.cuda.is_available()
+
+def free_memory():
+    "Take the memory of encoders and language models back; each loads again when it is next needed. A GPU holds one language model at a time, and vLLM takes nearly all that is free when it starts."
+    for model in list(_LOADED): model.close()
+    free_models()
+
 class LLM:
     "A language model by name or spec; weights load, and servers are called, on first need."
     def __init__(self, model, home_folder=None, **options):
@@ -424,23 +477,40 @@ class LLM:
     @property
     def backend(self):
         if self._backend is None:
+            if self.backend_name == 'vllm' or self.backend_name == 'transformers' and _has_gpu(): free_memory()
             try: self._backend = BACKENDS[self.backend_name](self.spec, self.home_folder, **self.options)
             except TypeError as e:
                 if 'unexpected keyword' not in str(e): raise
                 raise MedirError(f'the {self.backend_name} backend: {e}', f'llm {self.spec.name}', 'correct the option') from None
+            _LOADED.add(self)
         return self._backend
     def close(self):
         "Give the model's memory back; the next generation loads it again."
-        import gc, sys
-        self._backend = None; gc.collect()
+        _LOADED.discard(self)
+        if hasattr(self._backend, 'close'): self._backend.close()
+        self._backend = None
+        gc.collect()
         if (torch := sys.modules.get('torch')) and torch.cuda.is_available(): torch.cuda.empty_cache()
+    def pin(self):
+        "Take the commit that the Hub serves where the row names none (see `hub.pinned`); a server's weights are its own affair."
+        if self.backend_name != 'openai' and not self.spec.folder: self.spec = pinned(self.spec, self.home_folder)
+        return self.spec
+    def check(self):
+        "Raise what asking this model would raise on this machine, as far as that can be known without weights or a connection."
+        kind = BACKENDS[self.backend_name]
+        if self.backend_name == 'openai': return self.backend
+        kind.check(self.spec, self.home_folder)
+        if self.spec.load == 'gguf': package_folder(self.spec.package, f'llm {self.spec.name}')
+        elif offline() or self.spec.hub == UNKNOWN: _weights(self.pin(), self.home_folder)
     def missing(self, requests:list[Request])->list[Request]:
         "Those requests whose generation is not stored."
+        self.pin()
         keys = [r.key(self.spec) for r in requests]
         found = self.cassettes.find(keys)
         return [r for r, k in zip(requests, keys) if k not in found]
     def generate(self, requests:list[Request], replay:bool|None=None)->list[Generation]:
         "A generation for each request, from the cassette where it is there, else from the model."
+        self.pin()
         keys = [r.key(self.spec) for r in requests]
         found = self.cassettes.find(keys)
         todo = list({k: r for k, r in zip(keys, requests) if k not in found}.items())
@@ -614,6 +684,15 @@ def import_generations(path:str|Path, task:str, method:str, model:str, source:st
     Cassettes('imported', home_folder).append({_import_key(source, task, method, model, q, i): Generation(t, 'stop', 0, 0, 0) for q, ts in texts.items() for i, t in enumerate(ts)})
     return sum(map(len, texts.values()))
 
+def _git_generations(task_name:str, names:list[str], home_folder=None)->dict[str, list[str]]:
+    "The first of the files `names` that the git repository of a task tracks; {} where there is none."
+    source = registry('tasks').get(task_name, {}).get('git')
+    for name in names if source else ():
+        try: return read_generations(git_folder(f'{source}/{name}', f'task {task_name}', home_folder))
+        except MedirError as e: missing = e
+    if source and not offline(): note(missing)
+    return {}
+
 def _published(task, method:str, model:str, home_folder=None)->dict[str, list[str]]:
     "The authors' generations: files in the task's folder, else the task's data set on the Hub."
     spec = llm_spec(model)
@@ -622,9 +701,10 @@ def _published(task, method:str, model:str, home_folder=None)->dict[str, list[st
     names = [p.format(method=method, published=n) for p in spec.authors for n in (*spec.published_as, spec.name)]
     for path in (f/n for f in folders for n in names):
         if path.is_file(): return read_generations(path)
+    if texts := _git_generations(base_name(task), names, home_folder): return texts
     row, places = registry('tasks').get(base_name(task), {}), ' or '.join(dict.fromkeys(names)) or 'no file: its row names none'
     if split := spec.hub_splits.get(row.get('paper'), {}).get(method):
-        try: return _collected(_hub_rows(row['hub'], method, split, row['revision']))
+        try: return _collected(_hub_rows(row['hub'], method, split, row_revision(base_name(task), home_folder)))
         except MedirError as e: places += f', and for {row["hub"]} on the Hub: {e.what}'
     raise MedirError(f'the authors\' generations of {method}({model}) for {base_name(task)} are not at hand', folders[0] if folders else None, f'looked for {places}; put the file into the task\'s folder, or import_generations(FILE, {base_name(task)!r}, {method!r}, {model!r})')
 

@@ -166,7 +166,7 @@ def model_needs(name:str)->str:
     if row.get('base_url'): return f'{row["hub"]} at {row["base_url"]} and its key in ${row["key_variable"]}'
     if row.get('checkpoint'): return f'{row["label"]} ({row["trained_by"]})'
     weights = f'{row["hub"]} ({row.get("size", "size unknown")})' + (f' with {row["adapter"]["hub"]}' if row.get('adapter') else '')
-    unknown = [f for f in ('revision', 'pooling', 'max_document_tokens', 'query_template') if row.get(f) in (None, 'unknown')]
+    unknown = [f for f in ('pooling', 'max_document_tokens', 'query_template') if row.get(f) in (None, 'unknown')]
     if row.get('load') == 'remote': weights += f' in another environment: {row.get("needs", "unknown")}'
     if made := registry('environments').get(row.get('environment')): weights += f' in the environment {row["environment"]} ({", ".join(made["requirements"])})'
     return weights + (f'; {", ".join(unknown)} unknown' if unknown else '')
@@ -316,7 +316,7 @@ def _mean_of_tasks(joined:_Joined, row:_Row, parts, measure:str)->dict:
     draws = [_draws(row.scores[k][0], joined.columns[k]['measure'], i) for i, k in enumerate(keys)]
     low, high = np.nanpercentile(np.mean(draws, axis=0), [2.5, 97.5])
     return {'measured': float(np.mean([f['measured'] for f in found])), 'low': float(low), 'high': float(high),
-        'dtype': '+'.join(sorted({f['dtype'] for f in found} - {''})), 'n_queries': sum(f['n_queries'] for f in found)}
+        **{k: '+'.join(sorted({f[k] for f in found} - {''})) for k in ('revision', 'dtype')}, 'n_queries': sum(f['n_queries'] for f in found)}
 
 def _measured(joined:_Joined, row:_Row, key)->dict:
     "Value, interval and provenance of one cell, from 0 to 1; {} where nothing was measured."
@@ -325,7 +325,7 @@ def _measured(joined:_Joined, row:_Row, key)->dict:
     found = [next(r for r in s.rows() if r['measure'] == column['measure']) for s in row.scores.get(key, ())]
     if not found: return {}
     values = [f['value'] for f in found]
-    out = {'measured': float(np.mean(values)), 'dtype': found[0]['dtype'], 'n_queries': found[0]['n_queries']}
+    out = {'measured': float(np.mean(values)), **{k: found[0][k] for k in ('revision', 'dtype', 'n_queries')}}
     if min(values) == max(values): return out | {'low': found[0]['low'], 'high': found[0]['high']}
     return out | {'spread': (min(values), max(values))}
 
@@ -379,7 +379,7 @@ class Ledger(_Joined):
         return {'paper': row.paper, 'table': row.table, 'group': row.group, 'system': row.system, 'variant': row.variant, 'label': row.label, 'size': row.size, 'name': row.name, 'dataset': key[0], 'metric': key[1],
             'task': column['task'], 'measure': column['measure'], 'published': cell.text if cell else '', 'value': value, 'scale': scale, 'printed_step': step, 'measured': measured, 'low': low, 'high': high,
             'difference': measured - value if found and value is not None and not row.apart else None, 'verdict': decided, 'spread': tuple(s * scale for s in spread) if spread else None,
-            'doubt': _none(cell.doubt) if cell else None, 'source': cell.source if cell else '', 'dtype': found.get('dtype', ''), 'n_queries': found.get('n_queries')}
+            'doubt': _none(cell.doubt) if cell else None, 'source': cell.source if cell else '', 'revision': found.get('revision', ''), 'dtype': found.get('dtype', ''), 'n_queries': found.get('n_queries')}
 
     def counts(self)->dict:
         "How many cells have which verdict."
@@ -393,8 +393,10 @@ class Ledger(_Joined):
         return f'Ledger({where}: ' + ', '.join(f'{n} {k}' for k, n in self.counts().items()) + ')'
 
     def notes(self)->list[str]:
-        "Why printed cells are doubtful, and what a printed star means."
+        "Why printed cells are doubtful, which commits were resolved at the Hub, and what a printed star means."
         out = [f'† {e.label}, {self.columns[e.dataset, e.metric]["header"]}: {e.doubt}' for e in self.frame[self.frame.doubt.notna()].itertuples()]
+        resolved = self.frame[self.frame.revision.str.contains('resolved')].drop_duplicates(['label', 'revision'])
+        out += [f'‡ {e.label}: no source names a commit; revision: {e.revision}' for e in resolved.itertuples()]
         return out + ([_STAR[self.rows[0].paper]] if self.rows[0].paper in _STAR and any('*' in r.label for r in self.rows) else [])
     def needs(self)->list[tuple[str, str]]:
         "What each system and each task that was not run needs."
@@ -488,9 +490,10 @@ def table_apart(scores)->pd.DataFrame:
         vectors = f'{encoded + s.stats.get("encoded_queries", 0):,} encoded, {stored:,} stored' if encoded + stored else ''
         if 'scored_pairs' in s.stats: vectors = '; '.join(filter(None, (vectors, f'{s.stats["scored_pairs"]:,} pairs scored, {s.stats["cached_pairs"]:,} stored')))
         rows.append({'task': s.task.name, 'split': s.task.split, 'system': s.label, **{measure_label(r['measure']): f'{r["value"]:.3f} [{r["low"]:.3f}, {r["high"]:.3f}]' for r in found},
-            'n': found[0]['n_queries'], 'dtype': s.stats.get('dtype', ''), 'judged@10': judged, 'vectors': vectors})
+            'n': found[0]['n_queries'], 'revision': s.stats.get('revision', ''), 'dtype': s.stats.get('dtype', ''), 'judged@10': judged, 'vectors': vectors})
     measures = list(dict.fromkeys(measure_label(r['measure']) for s in scores for r in s.rows()))
-    return pd.DataFrame(rows, columns=['task', 'split', 'system', *measures, 'n', 'dtype', 'judged@10', 'vectors']).fillna('')
+    resolved = ['revision'] if any('resolved' in r['revision'] for r in rows) else []
+    return pd.DataFrame(rows, columns=['task', 'split', 'system', *measures, 'n', *resolved, 'dtype', 'judged@10', 'vectors']).fillna('')
 
 # %% ../nbs/11_ledger.ipynb #329696c6
 def task_table(cells:pd.DataFrame)->pd.DataFrame:

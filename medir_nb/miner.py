@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 import numpy as np, pandas as pd
 from .core import MedirError, atomic_path, fingerprint, nearest, note, progress, registry
+from .hub import commit_of, git_folder
 from .data import Task, _hub_rows, _json_lines, detect_language, load_task, task_folder, task_from_frames
 from .generator import Expanded, Request, expand, expansion_settings, fill, judge, llm, method_row, wording
 from .systems import Fusion, System, parse, search
@@ -52,6 +53,8 @@ def read_rows(path:str|Path, *needed:str)->list[dict]:
 def load_documents(source:str, limit:int=0, seed:int=42, without:list=(), home_folder=None)->Mined:
     "`{id, doc}` rows of a corpus of the registry, a JSON-lines file or folder, or `TASK[:SPLIT]`; a seeded sample of `limit`. Documents relevant to a query of the tasks `without` are left out."
     rows, met, seen = list(_document_rows(source, home_folder)), Counter(), set()
+    official = registry('corpora').get(source, {})
+    if official.get('git') and len(rows) != official['documents']: note(f'{source} holds {len(rows):,} documents where the registry has {official["documents"]:,}')
     answers = {' '.join(t.split()) for name in without for t in _relevant_texts(load_task(name, home_folder=home_folder))}
     kept = []
     for r in rows:
@@ -60,7 +63,7 @@ def load_documents(source:str, limit:int=0, seed:int=42, without:list=(), home_f
         met[why] += 1
         if not why: seen.add(text); kept.append(r)
     if not kept: raise MedirError('no document is left', source, 'name another corpus')
-    limit = limit or registry('corpora').get(source, {}).get('documents', 0)
+    limit = limit or official.get('documents', 0)
     if limit and limit < len(kept):
         met['not sampled'] = len(kept) - limit
         kept = [kept[i] for i in sorted(random.Random(seed).sample(range(len(kept)), limit))]
@@ -68,10 +71,12 @@ def load_documents(source:str, limit:int=0, seed:int=42, without:list=(), home_f
 
 def _document_rows(source:str, home_folder=None):
     row, path = registry('corpora').get(source), Path(source)
-    if row and not (folder := task_folder(source, row)):
-        if row['revision'] == 'unknown': raise MedirError('its revision is unknown', f'corpus {source}', row['note'])
+    folder = task_folder(source, row) if row else None
+    if row and not folder and row.get('git'): folder = git_folder(row['git'], f'corpus {source}', home_folder)
+    if row and not folder:
+        commit = commit_of(row['hub'], row['revision'], 'dataset', f'corpus {source}', home_folder)
         flat = lambda v: v if isinstance(v, str) else ' '.join(map(flat, v or []))
-        yield from ({'id': str(i), 'doc': flat(r[row['field']])} for i, (r, _) in enumerate(_hub_rows(row['hub'], *row['configs'], row['revision'])))
+        yield from ({'id': str(i), 'doc': flat(r[row['field']])} for i, (r, _) in enumerate(_hub_rows(row['hub'], *row['configs'], commit)))
         return
     if row: path = folder
     if path.is_dir(): path = path/'corpus.jsonl'

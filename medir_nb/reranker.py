@@ -14,7 +14,8 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 import numpy as np, pandas as pd
 from .core import MedirError, checkpoint_record, fingerprint, home, lock, nearest, progress, registry, slug
-from .encoder import Encoded, TorchBackend, VectorStore, _hub_folder, _load_backend, _quiet, _refuse_remote_code, _typed, folder_fingerprint, padded_batch, parse_dtype, text_keys, torch_device
+from .hub import hub_folder, pinned
+from .encoder import Encoded, TorchBackend, VectorStore, _load_backend, _quiet, _refuse_remote_code, _typed, folder_fingerprint, padded_batch, parse_dtype, text_keys, torch_device
 from .search import RUN_COLUMNS, sort_run
 
 # %% ../nbs/05_reranker.ipynb #8670cd18
@@ -51,7 +52,7 @@ def reranker_spec(name:str, /, **overrides)->RerankerSpec:
     rows, kept = registry('rerankers'), home()/'checkpoints'/name
     if name in rows:
         row = rows[name]
-        unknown = [f for f in ('hub', 'revision', 'max_tokens') if row.get(f, 'unknown') in ('unknown', None)]
+        unknown = [f for f in ('hub', 'max_tokens') if row.get(f, 'unknown') in ('unknown', None)]
         if unknown: raise MedirError(f'{", ".join(unknown)} unknown', f'reranker {name}', f'find out and add it to a row of your own in $MEDIR_REGISTRY/rerankers.yaml ({row.get("note", "no source states it")})')
         spec = RerankerSpec(name=name, **{f.name: row[f.name] for f in fields(RerankerSpec) if f.name in row and f.name != 'name'})
     elif kept.is_dir(): spec = folder_reranker(kept, name)
@@ -94,7 +95,7 @@ def load_cross_encoder(spec:RerankerSpec, device:str='cpu')->tuple:
     from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
     _quiet()
     where = f'reranker {spec.name}'
-    folder = _hub_folder(spec.hub, spec.revision, where)
+    folder = hub_folder(spec.hub, spec.revision, where)
     _refuse_remote_code(folder, spec)
     try:
         written = json.loads((folder/'config.json').read_text(encoding='utf-8'))
@@ -105,7 +106,7 @@ def load_cross_encoder(spec:RerankerSpec, device:str='cpu')->tuple:
         model, missing = model.to(device), set(info['missing_keys'])
         if spec.adapter:
             from peft import PeftModel, load_peft_weights
-            adapter = str(_hub_folder(spec.adapter['hub'], spec.adapter['revision'], where))
+            adapter = str(hub_folder(spec.adapter['hub'], spec.adapter['revision'], where))
             carried = load_peft_weights(adapter, device='cpu')
             missing = {m for m in missing if not any(m.rpartition('.')[0] in k for k in carried)}
             if not missing: model = PeftModel.from_pretrained(model, adapter, torch_device=device).merge_and_unload()
@@ -158,7 +159,11 @@ class Reranker:
     def __init__(self, model:str|RerankerSpec, device:str|None=None, home_folder=None):
         self.spec = model if isinstance(model, RerankerSpec) else reranker_spec(model)
         self.device, self.home_folder = device, home_folder
-    def backend(self)->PairBackend: return _load_backend(self.spec, 'pair', self.device, self.home_folder, PairBackend)
+    def pin(self)->RerankerSpec:
+        "Take the commit that the Hub serves where the row names none (see `hub.pinned`)."
+        self.spec = pinned(self.spec, self.home_folder)
+        return self.spec
+    def backend(self)->PairBackend: return _load_backend(self.pin(), 'pair', self.device, self.home_folder, PairBackend)
     def pairs(self, task, run:pd.DataFrame)->list[tuple[str, str]]:
         "The rendered texts of a run's queries and documents."
         return written_pairs(self.spec, ((task.queries.text(q), task.corpus.text(d)) for q, d in zip(run.query_id, run.doc_id)))
@@ -180,7 +185,7 @@ class ScoreStore(VectorStore):
 
 def missing_pairs(reranker:Reranker, task, run:pd.DataFrame, store:ScoreStore|None=None)->tuple[np.ndarray, np.ndarray]:
     "The hash of each pair of a `run`, and the positions of those without a stored score, each distinct pair once."
-    store = store or ScoreStore(reranker.spec, reranker.home_folder)
+    store = store or ScoreStore(reranker.pin(), reranker.home_folder)
     parts = [text_keys([f'{len(q)}\x1f{q}\x1f{d}' for q, d in reranker.pairs(task, run.iloc[i:i + 10_000])]) for i in range(0, len(run), 10_000)]
     keys = np.concatenate(parts) if parts else np.empty((0, 2), np.uint64)
     todo = np.zeros(len(keys), bool); todo[np.unique(keys, axis=0, return_index=True)[1]] = True
@@ -188,7 +193,7 @@ def missing_pairs(reranker:Reranker, task, run:pd.DataFrame, store:ScoreStore|No
 
 def pair_scores(reranker:Reranker, task, run:pd.DataFrame)->tuple[np.ndarray, dict]:
     "Scores of a run's pairs in order, and how many were read, stored before and cut; missing ones are read and stored block by block."
-    with lock(home(reranker.home_folder)/'scores'/reranker.spec.key[:12]):
+    with lock(home(reranker.home_folder)/'scores'/reranker.pin().key[:12]):
         store = ScoreStore(reranker.spec, reranker.home_folder)
         keys, todo = missing_pairs(reranker, task, run, store)
         if len(todo):

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np, pandas as pd
 from .agent import pending_turns, search_and_write
 from .core import MedirError, checkpoint_names, nearest, registry
+from .hub import revision_label
 from .data import Queries, Task, load_task
 from .encoder import Encoder, array_vectors, corpus_keys, encode_corpus, encoder_names, encoder_spec, missing_texts, object_name
 from .generator import Expanded, as_queries, dense_queries, expand, expansion_settings, method_row, normal_expansion, pending_generations, sparse_queries
@@ -188,6 +189,10 @@ def encoder_of(system, dtype:str|None=None, device:str|None=None, home_folder=No
     if not isinstance(system, System): return Encoder(system, device=device, home_folder=home_folder)
     return Encoder(encoder_spec(system.name, **{**({'dtype': dtype} if dtype else {}), **dict(system.settings)}), device=device, home_folder=home_folder)
 
+def _revision(encoder:Encoder)->str:
+    "The revision of an encoder's weights, as tables print it."
+    return revision_label(encoder.spec.hub, encoder.spec.revision, 'model', encoder.home_folder)
+
 def _without_self(run:pd.DataFrame, k:int, qrels:pd.DataFrame)->tuple[pd.DataFrame, int]:
     own = run.query_id == run.doc_id
     if own.any():
@@ -209,21 +214,22 @@ def search(expression, task:Task, k:int=100, dtype:str|None=None, device:str|Non
         counts = ('encoded_docs', 'cached_docs', 'encoded_queries', 'truncated_docs', 'self_matches', 'scored_pairs', 'cached_pairs', 'truncated_pairs')
         stats = {f: sum(a.stats.get(f, 0) for a in answers) for f in counts if any(f in a.stats for a in answers)}
         run, kinds = rrf([a.run for a in answers], k), sorted({a.stats['dtype'] for a in answers if a.stats['dtype']})
-        return Answer(run, {**stats, 'dtype': '+'.join(kinds), 'similarity': 'rrf', 'device': next((a.stats['device'] for a in answers if a.stats['device']), ''), 'seconds': time.perf_counter() - start})
+        revisions = dict.fromkeys(a.stats['revision'] for a in answers if a.stats['revision'])
+        return Answer(run, {**stats, 'revision': '+'.join(revisions), 'dtype': '+'.join(kinds), 'similarity': 'rrf', 'device': next((a.stats['device'] for a in answers if a.stats['device']), ''), 'seconds': time.perf_counter() - start})
     expansion = system.expansion if isinstance(system, System) else None
     if expansion: expanded = expanded_texts(task, expansion, _kind(system), home_folder, dtype, device)
     if isinstance(system, System) and system.name == 'bm25':
         index = BM25(task.corpus, **_resolve(system, task), home_folder=home_folder)
         asked = sparse_queries(task, expanded) if expanded else task.queries
         run = index.score(asked, candidates(task)) if task.kind == 'reranking' else index.search(asked, depth)
-        stats = {'encoded_docs': 0, 'cached_docs': 0, 'encoded_queries': 0, 'truncated_docs': 0, 'dtype': '', 'similarity': 'bm25', 'device': ''}
+        stats = {'encoded_docs': 0, 'cached_docs': 0, 'encoded_queries': 0, 'truncated_docs': 0, 'revision': '', 'dtype': '', 'similarity': 'bm25', 'device': ''}
     else:
         encoder = encoder_of(system, dtype, device, home_folder)
         docs = encode_corpus(encoder, task.corpus, 'document', encoder.instruction(task, 'document'))
         if expanded: vectors, asked = dense_queries(encoder, task, expanded, encoder.instruction(task)); queries = array_vectors(vectors)
         else: queries = encode_corpus(encoder, task.queries, 'query', encoder.instruction(task)); asked = queries.stats
         stats = {'encoded_docs': docs.stats['encoded'], 'cached_docs': docs.stats['cached'], 'encoded_queries': asked['encoded'], 'truncated_docs': int(docs.truncated.sum()),
-            'dtype': encoder.spec.dtype, 'similarity': encoder.spec.similarity, 'device': device or next((getattr(b, 'device', '') for b in encoder._backends.values()), ''), **({'server': encoder.spec.url} if encoder.spec.url != encoder.spec.base_url else {})}
+            'revision': _revision(encoder), 'dtype': encoder.spec.dtype, 'similarity': encoder.spec.similarity, 'device': device or next((getattr(b, 'device', '') for b in encoder._backends.values()), ''), **({'server': encoder.spec.url} if encoder.spec.url != encoder.spec.base_url else {})}
         if task.kind == 'reranking': run = _score_candidates(task, queries, docs, encoder.spec.similarity)
         else: run = dense_search(queries, docs, task.queries.ids, task.corpus.ids, depth, encoder.spec.similarity, device)
     if expanded: stats |= {**expanded.stats, 'faults': expanded.faults}
@@ -244,7 +250,8 @@ def _reranked(system, task:Task, k:int, dtype, device, home_folder, keep_self, e
     first = search(replace(system, reranker=None), task, max(depth, k) if complete else depth, dtype, device, home_folder, keep_self, expanded)
     run, stats = rerank(model, task, first.run, depth, complete)
     if task.kind != 'reranking': run = run[run.groupby('query_id', sort=False).cumcount() < k].reset_index(drop=True)
-    return Answer(run, {**first.stats, **stats, 'dtype': '>'.join(filter(None, (first.stats['dtype'], model.spec.dtype))), 'seconds': time.perf_counter() - start})
+    revisions = first.stats['revision'], revision_label(model.spec.hub, model.spec.revision, 'model', home_folder)
+    return Answer(run, {**first.stats, **stats, 'revision': '>'.join(filter(None, revisions)), 'dtype': '>'.join(filter(None, (first.stats['dtype'], model.spec.dtype))), 'seconds': time.perf_counter() - start})
 
 # %% ../nbs/06_systems.ipynb #e95ae3f1
 def _searches(expansion:tuple)->bool:
@@ -301,7 +308,7 @@ def score_pairs(expression, task:Task, dtype:str|None=None, device:str|None=None
     vectors = [encode_corpus(encoder, s, role, encoder.instruction(task, role)) for s in sides]
     score = (unit(vectors[0].chunk()) * unit(vectors[1].chunk())).sum(1).astype(float)
     stats = {'encoded_docs': sum(v.stats['encoded'] for v in vectors), 'cached_docs': sum(v.stats['cached'] for v in vectors), 'encoded_queries': 0, 'truncated_docs': sum(int(v.truncated.sum()) for v in vectors),
-        'dtype': encoder.spec.dtype, 'similarity': 'cos', 'self_matches': 0, 'device': device or next((getattr(b, 'device', '') for b in encoder._backends.values()), '')}
+        'revision': _revision(encoder), 'dtype': encoder.spec.dtype, 'similarity': 'cos', 'self_matches': 0, 'device': device or next((getattr(b, 'device', '') for b in encoder._backends.values()), '')}
     return Answer(score, {**stats, 'seconds': time.perf_counter() - start})
 
 def pair_queries(task:Task, side:str)->Queries:

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['TASKS', 'Pair', 'Settings', 'ContrastiveSettings', 'Lora', 'SFTSettings', 'CrossEncoderSettings', 'training_config',
            'Pairs', 'PairBatches', 'sft_examples', 'SFTBatches', 'read_metrics', 'Trained', 'Watch', 'watch',
-           'train_encoder', 'train_generator', 'GroupBatches', 'train_reranker', 'train', 'main']
+           'check_trainable', 'train_encoder', 'train_generator', 'GroupBatches', 'train_reranker', 'train', 'main']
 
 # %% ../nbs/09_trainer.ipynb #15500926
 import contextlib, io, json, math, os, random, re, shutil, sys, time
@@ -17,8 +17,9 @@ import numpy as np, pydantic
 from .core import MedirError, atomic_folder, checkpoint_folder, checkpoint_record, file_fingerprint, fingerprint, lock, nearest, note, parse_options, progress, read_yaml, redact, registry, seed_everything, versions, write_json
 from .data import _json_lines, cjk_share
 from . import encoder as _encoder, generator as _generator, reranker as _reranker
+from .hub import pinned
 from .encoder import Encoder, EncoderSpec, Tokens, _quiet, encoder_spec, load_sentence_transformer, padded, padded_batch
-from .generator import LLMSpec, Request, _fit, _llm, _rendered, _weights, fill, hypothetical_reader, llm_spec, method_row, wording
+from .generator import LLMSpec, Request, _fit, _llm, _rendered, _weights, fill, free_memory, hypothetical_reader, llm_spec, method_row, wording
 from .losses import InfoNCE
 from .reranker import RerankerSpec, load_cross_encoder, pair_tokens, reranker_spec, written_pairs
 
@@ -430,6 +431,7 @@ def _run(config:Settings, kind:str, base:dict, content, build, save, view=None, 
             if not config.resume: shutil.rmtree(work, ignore_errors=True)
             for torn in folder.parent.glob(f'.{folder.name[:40]}.*.part'): shutil.rmtree(torn, ignore_errors=True)
             shutil.rmtree(work/'aside', ignore_errors=True); work.mkdir(parents=True, exist_ok=True)
+        if torch.cuda.is_available(): free_memory()
         recorder = _recorder(work/'metrics.jsonl', folder.name, view, main)
         trainer = build(_arguments(config, work), [recorder])
         if trainer.is_fsdp_enabled or is_deepspeed_zero3_enabled(): raise MedirError('FSDP and ZeRO stage 3 leave no process with whole weights to save', config.deepspeed or 'accelerate', 'use ZeRO stage 1 or 2, or plain data parallelism')
@@ -462,8 +464,18 @@ def _run(config:Settings, kind:str, base:dict, content, build, save, view=None, 
             if met['truncated']: note(f'{folder.name}: {met["truncated"]:,} of {met["texts"]:,} texts were longer than their limit and cut')
         trainer.accelerator.wait_for_everyone()
         if main: shutil.rmtree(work, ignore_errors=True)
+        # model, gradients and optimiser give the GPU to whatever comes next
+        trainer.accelerator.free_memory()
+        del trainer
     _llm.cache_clear()
+    free_memory()
     return _trained(folder)
+
+def check_trainable(task:str, model:str):
+    "Raise what training `model` (task contrastive or sft) would raise, as far as its row decides it."
+    if task == 'contrastive': _carried(encoder_spec(model))
+    elif task == 'sft': _tunable(llm_spec(model))
+    else: raise MedirError(f'{task!r} is no kind of training that can be checked', None, nearest(task, ['contrastive', 'sft']))
 
 # %% ../nbs/09_trainer.ipynb #82b65995
 def _carried(spec:EncoderSpec):
@@ -478,6 +490,7 @@ def train_encoder(config=None, watch=None, **settings)->Trained:
     config = training_config(config, 'contrastive', **settings)
     spec = encoder_spec(config.model)
     _carried(spec)
+    spec = pinned(spec)
     if config.instruction is not None and '{instruction}' not in spec.query_template: raise MedirError(f'{spec.name} takes no instruction', 'instruction', 'leave the key out')
     # the row's values where the configuration names none; the weights are trained in fp32, mixed precision or not
     config = config.model_copy(update={'similarity': config.similarity or spec.similarity, 'max_query_tokens': config.max_query_tokens or spec.max_query_tokens, 'max_document_tokens': config.max_document_tokens or spec.max_document_tokens,
@@ -515,12 +528,18 @@ def train_encoder(config=None, watch=None, **settings)->Trained:
     return _run(config, 'encoder', base, pairs.rows, build, save, watch, pairs.counts)
 
 # %% ../nbs/09_trainer.ipynb #8aeaedbc
+def _tunable(spec:LLMSpec):
+    "Refuse a language model whose weights cannot be trained here."
+    if spec.key_variable: raise MedirError('it cannot be trained here: its weights are its vendor\'s', f'llm {spec.name}', 'choose a model with open weights')
+    if spec.remote_code:
+        raise MedirError('it cannot be trained here: its code comes with the weights and needs another version of transformers', f'llm {spec.name}', 'choose another model')
+
 def train_generator(config=None, watch=None, **settings)->Trained:
     "LoRA fine-tuning of a generator (`SFTSettings`), merged and saved; `watch` is a `Watch`."
     config = training_config(config, 'sft', **settings)
     spec, dtype = llm_spec(config.model), {'fp32': 'float32', 'bf16': 'bfloat16', 'fp16': 'float16'}[config.precision]
-    if spec.key_variable: raise MedirError('its weights are its vendor\'s', f'llm {spec.name}', 'choose a model with open weights')
-    if spec.remote_code: raise MedirError('its code comes with the weights and needs another version of transformers', f'llm {spec.name}', 'choose another model')
+    _tunable(spec)
+    spec = spec if spec.folder else pinned(spec)
     from transformers import AutoTokenizer, GenerationConfig
     _quiet()
     source = str(_weights(spec))
@@ -576,7 +595,7 @@ def _cross_encoder_base(config:CrossEncoderSettings)->RerankerSpec:
     name, own = config.model, checkpoint_folder(config.model)/'config.json'
     if name in registry('rerankers') or name not in registry('models') and own.is_file() and 'ForSequenceClassification' in own.read_text(encoding='utf-8'): spec = reranker_spec(name)
     else:
-        own = encoder_spec(name)
+        own = pinned(encoder_spec(name))
         if own.load not in {'transformers', 'sentence-transformers'} or own.adapter or own.document: raise MedirError('it is not one plain checkpoint', f'model {name}', 'choose an encoder such as minilm or bge-base-en-v1.5, or a reranker')
         folder = _encoder._checkpoint(own, 'query')[0]
         spec = RerankerSpec(name, str(folder/'0_Transformer' if (folder/'0_Transformer').is_dir() else folder), own.revision, own.max_document_tokens, 0, label=own.label, size=own.size, licence=own.licence, remote_code=own.remote_code)
@@ -587,7 +606,7 @@ def _cross_encoder_base(config:CrossEncoderSettings)->RerankerSpec:
 def train_reranker(config=None, watch=None, **settings)->Trained:
     "Training of a cross-encoder (`CrossEncoderSettings`) with the loss of Gao et al. 2021 (arXiv 2101.08751, equation 4); `watch` is a `Watch`."
     config = training_config(config, 'cross-encoder', **settings)
-    spec = _cross_encoder_base(config)
+    spec = pinned(_cross_encoder_base(config))
     config = config.model_copy(update={'max_tokens': spec.max_tokens})
     pairs = Pairs(config.data, config.negatives, config.seed)
     _enough(config, len(pairs))

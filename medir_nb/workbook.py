@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['app', 'Home', 'Dtype', 'Device', 'Lang', 'Limit', 'Split', 'notebooks', 'find_notebook', 'schema', 'resolve',
            'receipt_key', 'receipts', 'valid_receipt', 'output_folder', 'run_notebook', 'batches', 'read_batch',
-           'run_batch', 'plan_grid', 'plan_learning', 'plan', 'evaluate', 'compare', 'run', 'plan_command', 'status',
-           'tasks', 'models', 'contract', 'mine', 'main']
+           'obstacles', 'run_batch', 'plan_grid', 'plan_learning', 'plan', 'evaluate', 'compare', 'run', 'plan_command',
+           'status', 'tasks', 'models', 'contract', 'mine', 'main']
 
 # %% ../nbs/13_workbook.ipynb #e0cf6f6c
 import ast, contextlib, json, os, re, subprocess, sys, time
@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Annotated, Literal, Optional
 import typer
 from . import __version__
-from .core import MedirError, atomic_path, canonical, file_fingerprint, find_root, fingerprint, home, is_secret, lock, machine, nearest, note, parse_options, read_yaml, redact, registry, slug, to_markdown, versions, write_json
+from .core import MedirError, atomic_path, canonical, file_fingerprint, find_root, fingerprint, home, is_secret, lock, machine, nearest, note, parse_options, read_json, read_yaml, redact, registry, slug, to_markdown, versions, write_json
+from .hub import recorded_commit
 
 # %% ../nbs/13_workbook.ipynb #a1c2afb8
 def _root()->Path:
@@ -113,12 +114,17 @@ def receipts(home_folder=None)->list[dict]:
             if {'key', 'output', 'output_fingerprint', 'finished'} <= set(r := json.loads(p.read_text(encoding='utf-8'))): out.append(r)
     return sorted(out, key=lambda r: r['finished'])
 
+def _same_commits(receipt:dict, home_folder=None)->bool:
+    "Whether the commits that were resolved at the Hub for a run are still those on record."
+    on_record = {text: recorded_commit(text.partition(' ')[2], text.partition(' ')[0], home_folder) for text in receipt.get('revisions', {})}
+    return all(found and found.id == receipt['revisions'][text]['commit'] for text, found in on_record.items())
+
 def valid_receipt(key:str, home_folder=None)->dict|None:
     "The receipt of `key`, if the executed notebook and the files it wrote are unchanged."
     for r in receipts(home_folder):
         output = Path(r['output'])
         files = r.get('files', {})
-        if r['key'] == key and all(p.is_file() and file_fingerprint(p) == mark for p, mark in [(output, r['output_fingerprint']), *((output.parent/f, m) for f, m in files.items())]): return r
+        if r['key'] == key and _same_commits(r, home_folder) and all(p.is_file() and file_fingerprint(p) == mark for p, mark in [(output, r['output_fingerprint']), *((output.parent/f, m) for f, m in files.items())]): return r
 
 # %% ../nbs/13_workbook.ipynb #24812165
 def output_folder(name:str='scratch')->Path:
@@ -171,7 +177,7 @@ def run_notebook(name:str, preset:str|None=None, overrides:dict|None=None, force
         _execute(path, working, parameters, base)
         os.replace(working, output)
         wrote = {p.name: file_fingerprint(p) for p in sorted(folder.iterdir()) if p.is_file() and p != output and p.suffix not in {'.lock', '.part'}}
-        receipt = {'notebook': path.stem, 'preset': preset, 'key': key, 'parts': parts, 'output': str(output), 'output_fingerprint': file_fingerprint(output), 'files': wrote, 'machine': machine(),
+        receipt = {'notebook': path.stem, 'preset': preset, 'key': key, 'parts': parts, 'revisions': read_json(folder/'revisions.json', {}), 'output': str(output), 'output_fingerprint': file_fingerprint(output), 'files': wrote, 'machine': machine(),
             'seconds': round(time.time() - start, 1), 'finished': time.strftime('%Y-%m-%dT%H:%M:%S')}
         write_json(base/'receipts'/f'{path.stem}-{key[:16]}.json', json.loads(redact(canonical(receipt))))
     return {**receipt, 'reused': False}
@@ -197,32 +203,81 @@ def read_batch(path:Path)->dict:
         resolve(find_notebook(r['notebook']), r.get('preset'), r.get('parameters'))
     return {'workers': min(2, max(1, int(batch.get('workers', 1)))), 'runs': runs}
 
+def _texts_in(value)->list[str]:
+    "All texts in a parameter's value."
+    if isinstance(value, str): return [value]
+    if isinstance(value, dict): value = list(value.values())
+    return [text for v in value for text in _texts_in(v)] if isinstance(value, list) else []
+
+def _makers(runs:list[dict])->list[list[int]]:
+    "For each run, the earlier ones that leave a checkpoint which it names; the names of what a run leaves are its parameters called `…_name`."
+    resolved = [resolve(find_notebook(r['notebook']), r.get('preset'), r.get('parameters')) for r in runs]
+    made = [{v for k, v in p.items() if k.endswith('_name') and isinstance(v, str) and v} for p in resolved]
+    named = [{word for text in _texts_in(list(p.values())) for word in re.findall(r'[\w.-]+', text)} for p in resolved]
+    return [[j for j in range(i) if (made[j] - made[i]) & named[i]] for i in range(len(runs))]
+
+def obstacles(parameters:dict, home_folder=None)->list[str]:
+    "Why a self-learning loop with these parameters cannot work on this machine; a notebook that compares systems works without some of them."
+    if not _is_loop(parameters): return []
+    from medir_nb.encoder import check_encoder, encoder_spec
+    from medir_nb.generator import LLM
+    from medir_nb.systems import parse
+    from medir_nb.trainer import check_trainable
+    retriever = parse(parameters['retriever']).name
+    checks = [lambda: check_trainable('sft', parameters['generator']), lambda: check_trainable('contrastive', retriever),
+        lambda: LLM(parameters['query_llm'], home_folder).check(), lambda: LLM(parameters['generator'], home_folder).check(),
+        lambda: check_encoder(encoder_spec(retriever), home_folder)]
+    found = []
+    for check in checks:
+        try: check()
+        except MedirError as e: found.append(str(e))
+    return list(dict.fromkeys(found))
+
+def _run_process(r:dict, upstream:list[str], workers:int, force:bool, base:Path)->dict:
+    "The receipt of one run of a batch, made by a process of its own."
+    command = [sys.executable, '-m', 'medir_nb.workbook', 'run', r['notebook'], '--home', str(base), '--receipt']
+    if r.get('preset'): command += ['--preset', r['preset']]
+    if force: command += ['--force']
+    for name, value in (r.get('parameters') or {}).items(): command += ['-p', f'{name}={json.dumps(value)}']
+    for key in upstream: command += ['--upstream', key]
+    environment = {**os.environ, 'MEDIR_ROOT': str(_root()), 'MEDIR_PROGRESS': '0'}
+    if workers > 1: environment.setdefault('OMP_NUM_THREADS', '1')
+    out = subprocess.run(command, env=environment, capture_output=True, text=True)
+    if out.returncode:
+        said = (out.stderr.strip().splitlines() or [f'exit status {out.returncode}'])[-1]
+        raise MedirError(said.removeprefix('medir: error: '), None)
+    return json.loads(out.stdout.splitlines()[-1])
+
+def _name_of(i:int, r:dict)->str: return ' '.join(filter(None, (f'run {i}: {r["notebook"]}', r.get('preset'))))
+
 def run_batch(path:Path, force:bool=False, home_folder=None)->list[dict]:
-    "Run a batch; a failed run does not stop the others, and is raised at the end."
+    "Run a batch; a failed run does not stop the others, and is raised at the end. A run waits for those that make its checkpoints, and goes on without what they could not make."
     from concurrent.futures import ThreadPoolExecutor
     from medir_nb.core import progress
     batch, base = read_batch(path), home(home_folder)
-    done = {}
+    runs, makers, done = batch['runs'], _makers(batch['runs']), {}
+    blocked = {i: why for i, r in enumerate(runs) if (why := obstacles(resolve(find_notebook(r['notebook']), r.get('preset'), r.get('parameters')), home_folder))}
+    for i, why in blocked.items(): note(f'{_name_of(i, runs[i])} cannot work here: {"; ".join(why)}')
+
     def one(i):
-        r = batch['runs'][i]
-        for a in r.get('after', []): done[a].result()
-        upstream = [done[a].result()['key'] for a in r.get('after', [])]
-        command = [sys.executable, '-m', 'medir_nb.workbook', 'run', r['notebook'], '--home', str(base), *(['--preset', r['preset']] if r.get('preset') else []), *(['--force'] if force else []),
-            *(x for k, v in (r.get('parameters') or {}).items() for x in ('-p', f'{k}={json.dumps(v)}')), *(x for u in upstream for x in ('--upstream', u)), '--receipt']
-        threads = os.environ.get('OMP_NUM_THREADS') or ('1' if batch['workers'] > 1 else None)
-        env = {**os.environ, 'MEDIR_ROOT': str(_root()), 'MEDIR_PROGRESS': '0', **({'OMP_NUM_THREADS': threads} if threads else {})}
-        out = subprocess.run(command, env=env, capture_output=True, text=True)
-        if out.returncode: raise MedirError((out.stderr.strip().splitlines() or [f'exit status {out.returncode}'])[-1].removeprefix('medir: error: '), None)
-        receipt = json.loads(out.stdout.splitlines()[-1])
-        note(f'{"reused" if receipt["reused"] else "finished"} {r["notebook"]} {r.get("preset") or ""} ({receipt["seconds"]} s): {receipt["output"]}')
+        if i in blocked: raise MedirError(f'it cannot work here: {blocked[i][0]}', None)
+        upstream = [done[a].result()['key'] for a in runs[i].get('after', [])]
+        for maker in makers[i]:
+            if failure := done[maker].exception(): note(f'{_name_of(i, runs[i])} goes on without what run {maker} would have left ({failure})')
+            else: upstream.append(done[maker].result()['key'])
+        receipt = _run_process(runs[i], list(dict.fromkeys(upstream)), batch['workers'], force, base)
+        note(f'{"reused" if receipt["reused"] else "finished"} {runs[i]["notebook"]} {runs[i].get("preset") or ""} ({receipt["seconds"]} s): {receipt["output"]}')
         return receipt
+
     results, failures = [], []
     with ThreadPoolExecutor(batch['workers']) as pool:
-        for i in range(len(batch['runs'])): done[i] = pool.submit(one, i)
-        for i in progress(range(len(batch['runs'])), desc=path.stem, unit='notebook'):
+        for i in range(len(runs)): done[i] = pool.submit(one, i)
+        for i in progress(range(len(runs)), desc=path.stem, unit='notebook'):
             try: results.append(done[i].result())
-            except MedirError as e: failures.append(f'run {i}: {e}'); note(failures[-1])
-    if failures: raise MedirError(f'{len(failures)} of {len(batch["runs"])} runs failed; {failures[0]}', path, 'mend the cause and run the batch again: finished runs are not repeated')
+            except MedirError as e:
+                failures.append(f'run {i}: {e}')
+                if i not in blocked: note(failures[-1])
+    if failures: raise MedirError(f'{len(failures)} of {len(runs)} runs failed; {failures[0]}', path, 'mend the cause and run the batch again: finished runs are not repeated')
     return results
 
 # %% ../nbs/13_workbook.ipynb #612d5036
@@ -236,6 +291,7 @@ def _without_network():
     finally:
         for k, v in before.items(): os.environ.pop(k, None) if v is None else os.environ.__setitem__(k, v)
 
+@_without_network()
 def plan_grid(tasks:list[str], systems:list[str], dtype:str|None=None, limit:int|None=None, home_folder=None):
     "A frame of what evaluating `systems` on `tasks` would encode, generate and score; never downloads."
     import pandas as pd
@@ -247,8 +303,7 @@ def plan_grid(tasks:list[str], systems:list[str], dtype:str|None=None, limit:int
         try: single |= dict.fromkeys(map(str, parts(text)))
         except MedirError as e: single[text] = e
     for name in tasks:
-        try:
-            with _without_network(): task, missing = load_task(name, limit=limit, home_folder=home_folder), ''
+        try: task, missing = load_task(name, limit=limit, home_folder=home_folder), ''
         except MedirError as e:
             if name not in registry('tasks'): raise
             task, missing = None, e
@@ -298,6 +353,11 @@ def _from_registry(name:str, text:str, shared:bool, limit:int|None=None)->dict:
     per = {'characters': 0.25 if row.get('language') == 'en' else 0.7, 'words': 1.35, 'tokens': 1.0}.get(row.get('length_unit'))
     return {**generate, 'texts to encode': f'≈{texts:,}', 'tokens': f'≈{int(texts * length * per):,}' if per and isinstance(length, (int, float)) and texts else 'unknown'}
 
+def _is_loop(parameters:dict)->bool:
+    "Whether the parameters are those of a self-learning loop."
+    return {'documents', 'query_llm', 'generator', 'retriever'} <= set(parameters)
+
+@_without_network()
 def plan_learning(parameters:dict, home_folder=None):
     "What a self-learning loop (parameters `documents`, `query_llm`, `generator`, `retriever`) would write, encode and train on, a row a step; ≤ where the lengths of the documents are not known."
     import pandas as pd
@@ -309,7 +369,7 @@ def plan_learning(parameters:dict, home_folder=None):
     spec = encoder_spec(parse(p['retriever']).name)
     n, mean, data, why, about = p['n_documents'] or row.get('documents', 0), spec.max_document_tokens, 'missing', '', '≤'
     try:
-        with _without_network(): found = load_documents(p['documents'], p['n_documents'], p['seed'], [] if p['transductive'] else p['tasks'], home_folder)
+        found = load_documents(p['documents'], p['n_documents'], p['seed'], [] if p['transductive'] else p['tasks'], home_folder)
         cjk = (p['language'] or row.get('language', '')) == 'zh'
         n, mean, data, about = len(found), min(mean, sum(len(r['doc']) if cjk else 1.35 * len(r['doc'].split()) for r in found) / len(found)), 'at hand', '≈'
     except MedirError as e: why = e.fix or e.what
@@ -421,7 +481,8 @@ def _report_line(task)->str:
 def _scores_markdown(scores)->str:
     from medir_nb.evaluator import scores_table
     frame = scores_table(scores)
-    frame.insert(5, '95 % interval', [f'[{l:.4f}, {h:.4f}]' for l, h in zip(frame.low, frame.high)])
+    if not frame.revision.str.contains('resolved').any(): frame = frame.drop(columns='revision')
+    frame.insert(frame.columns.get_loc('value'), '95 % interval', [f'[{l:.4f}, {h:.4f}]' for l, h in zip(frame.low, frame.high)])
     frame['judged@10'] = [f'{j:.3f}' if j is not None and j == j else 'positives only' for j in frame.judged_at_10]
     if frame.task.nunique() == 1 and all(s.task.kind == 'pairs' for s in scores): frame = frame.drop(columns='judged@10')
     truncated = {s.label: s.stats.get('truncated_docs', 0) for s in scores}
@@ -474,7 +535,8 @@ def plan_command(name: Annotated[str, typer.Argument(metavar='NOTEBOOK|BATCH')],
         receipt, frame = plan(r['notebook'], r.get('preset'), r.get('parameters'), home)
         print(f'{r["notebook"]} {r.get("preset") or "(defaults)"}: ' + (f'finished {receipt["finished"]}, would not run again' if receipt else 'would run'))
         parameters = resolve(find_notebook(r['notebook']), r.get('preset'), r.get('parameters'))
-        if {'documents', 'query_llm', 'generator', 'retriever'} <= set(parameters):
+        for why in obstacles(parameters, home): print(f'cannot work here: {why}')
+        if _is_loop(parameters):
             print(f'\nTraining:\n\n{to_markdown(plan_learning(parameters, home))}\n\nEvaluation (the tuned pair needs as much again; further fusions reuse its texts):\n')
         if len(frame):
             print(to_markdown(frame))

@@ -7,7 +7,7 @@ from medir_nb.data import load_task, task_from_frames
 from medir_nb.evaluator import PAIR_MEASURES, compare, compare_all, correlation, evaluate, evaluate_grid, holm, interval, judged_at_10, macro_average, paired_p, parse_measure, per_query, score_run, separation
 from medir_nb.search import RUN_COLUMNS, read_run, sort_run
 
-FIELDS = ['task', 'split', 'system', 'dtype', 'measure', 'value', 'low', 'high', 'n_queries', 'judged_at_10', 'encoded_docs', 'cached_docs', 'seconds']
+FIELDS = ['task', 'split', 'system', 'revision', 'dtype', 'measure', 'value', 'low', 'high', 'n_queries', 'judged_at_10', 'encoded_docs', 'cached_docs', 'seconds']
 
 def frames(qrels, run): return pd.DataFrame(qrels, columns=['query_id', 'doc_id', 'relevance']), pd.DataFrame(run, columns=RUN_COLUMNS)
 def scores(qrels, run, measure): return per_query(*frames(qrels, run), [measure]).set_index('query_id').value.to_dict()

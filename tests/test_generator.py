@@ -229,14 +229,14 @@ def test_vllm_gets_its_parallel_options_and_each_requests_sampling(monkeypatch, 
         def __call__(self, text, **k): return {'input_ids': [len(w) for w in text.split()]}
     class Engine:
         def __init__(self, **k): seen.update(k)
-        def get_tokenizer(self): return Tokenizer()
         def generate(self, prompts, params, use_tqdm): seen['params'], seen['ids'] = params, [p['prompt_token_ids'] for p in prompts]; return [types.SimpleNamespace(outputs=[types.SimpleNamespace(text=str(p['prompt_token_ids']), finish_reason='length', token_ids=[1, 2])]) for p in prompts]
     monkeypatch.setitem(sys.modules, 'vllm', types.SimpleNamespace(LLM=Engine, SamplingParams=lambda **k: k))
-    monkeypatch.setattr(g, '_hub_folder', lambda hub, revision, where: tmp_path)
+    monkeypatch.setattr(g, 'hub_folder', lambda hub, revision, where: tmp_path)
+    monkeypatch.setattr(g, '_load_tokenizer', lambda folder, spec: Tokenizer())
     model = LLM('qwen3-32b', tensor_parallel_size=4, gpu_memory_utilization=0.5)
     got = model.generate([Request('one two', Sampling(0.7, 0.9, max_tokens=5)), Request('one two', Sampling(0.7, 0.9, max_tokens=5), index=1)])
     assert [x.text for x in got] == ['[3, 3]'] * 2 and got[0].finish == 'length' and got[0].tokens == 2
-    assert seen['tensor_parallel_size'] == 4 and seen['gpu_memory_utilization'] == 0.5 and seen['max_model_len'] == 40960 and seen['dtype'] == 'bfloat16' and seen['chat'] == {'enable_thinking': True}
+    assert seen['tensor_parallel_size'] == 4 and seen['gpu_memory_utilization'] == 0.5 and seen['max_model_len'] == 1024 and seen['dtype'] == 'bfloat16' and seen['chat'] == {'enable_thinking': True}
     assert seen['params'][0]['temperature'] == 0.7 and seen['params'][0]['top_k'] == -1 and seen['params'][0]['seed'] == 42 != seen['params'][1]['seed'] and 'stop' not in seen['params'][0]
     # what was begun follows the rendered chat; a tool's arguments are a mapping for the template
     call = {'role': 'assistant', 'content': '', 'tool_calls': [{'id': 'c', 'type': 'function', 'function': {'name': 'search', 'arguments': '{"query": "gout"}'}}]}
@@ -244,7 +244,7 @@ def test_vllm_gets_its_parallel_options_and_each_requests_sampling(monkeypatch, 
     assert seen['ids'] == [[3, 3, 2, 3], [3, 5, 2]] and seen['params'][0]['stop'] == ['</a>'] and seen['chat']['tools'] == [{'type': 'function'}] and seen['messages'][1]['tool_calls'][0]['function']['arguments'] == {'query': 'gout'}
 
 @pytest.mark.parametrize('build,why', [(lambda: LLM('smollm'), "did you mean 'smollm2'"), (lambda: LLM('smollm2', backend='vlm'), "did you mean 'vllm'"), (lambda: LLM('qwen2-7b', backend='vllm').backend, 'vllm is not installed'),
-    (lambda: LLM('huatuo-o1-70b', backend='transformers').backend, 'commit is unknown'), (lambda: LLM('qwen2-7b-slhyde', backend='transformers').backend, 'never released, and none were trained here.*medir run automir_slhyde'), (lambda: LLM('chatglm3-6b', backend='transformers').backend, 'comes with the weights'),
+    (lambda: LLM('huatuo-o1-70b', backend='transformers').backend, 'no commit of FreedomIntelligence/HuatuoGPT-o1-70B is on record'), (lambda: LLM('qwen2-7b-slhyde', backend='transformers').backend, 'never released, and none were trained here.*medir run automir_slhyde'), (lambda: LLM('chatglm3-6b', backend='transformers').backend, 'comes with the weights'),
     (lambda: LLM('qwen2-7b', backend='transformers').backend, 'neither in the Hub cache'), (lambda: LLM('smollm2', backend='openai').backend, 'no address'), (lambda: LLM('smollm2', backend='openai', base_url='http://x', speed=3).backend, 'speed'), (lambda: LLM('./nothing').backend, 'config.json is missing')])
 def test_a_model_that_cannot_be_asked_says_why(build, why, monkeypatch):
     monkeypatch.setitem(sys.modules, 'vllm', None)

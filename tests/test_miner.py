@@ -52,7 +52,7 @@ def test_a_bad_corpus_is_named_by_line(tmp_path, home, lines, where, why):
     assert why in str(e.value) and f'corpus.jsonl{where}' in str(e.value)
 
 def test_a_corpus_without_a_known_commit_says_what_to_do(home):
-    with pytest.raises(MedirError, match='revision is unknown.*corpus.jsonl'): load_documents('huatuo-encyclopedia')
+    with pytest.raises(MedirError, match='no commit of FreedomIntelligence/huatuo_encyclopedia_qa is on record.*HF_HUB_OFFLINE'): load_documents('huatuo-encyclopedia')
     with pytest.raises(MedirError, match='did you mean .huatuo-encyclopedia'): load_documents('huatuo-encyclopaedia')
 
 def test_a_corpus_row_reads_its_folder_and_its_hub_layout(tmp_path, home, monkeypatch, own_registry):

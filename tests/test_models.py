@@ -363,7 +363,7 @@ def test_a_module_of_another_package_is_refused(folders, tmp_path):
     (tmp_path/'own'/'modules.json').write_text(json.dumps(modules))
     with pytest.raises(MedirError, match=r'own_code\.Pooling.*|run code'): Encoder(out).encode(['x'], 'document')
 
-@pytest.mark.parametrize('field', ['pooling', 'similarity', 'revision', 'normalize', 'query_template'])
+@pytest.mark.parametrize('field', ['pooling', 'similarity', 'hub', 'normalize', 'query_template'])
 def test_an_unknown_field_refuses(rows, own_registry, field):
     own_registry(models={'half-known': {**rows['contriever'], field: 'unknown'}})
     with pytest.raises(MedirError, match=f'{field} unknown'): Encoder('half-known')

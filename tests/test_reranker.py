@@ -157,7 +157,7 @@ def test_what_is_no_reranker_says_so(folders, home, tmp_path, own_registry):
     (own/'config_sentence_transformers.json').unlink(); (own/'model.safetensors').write_bytes(b'torn')
     with pytest.raises(MedirError, match='do not load'): Reranker(str(own)).backend()
     own_registry(rerankers={'nowhere': {'hub': 'some/where', 'revision': 'unknown', 'max_tokens': 512}, 'away': {'hub': 'some/where', 'revision': 'a' * 40, 'max_tokens': 512}})
-    with pytest.raises(MedirError, match='revision unknown'): reranker_spec('nowhere')
+    with pytest.raises(MedirError, match='no commit of some/where is on record'): Reranker('nowhere').backend()
     with pytest.raises(MedirError, match='neither in the Hub cache nor reachable'): Reranker('away').backend()
     with pytest.raises(MedirError, match='no device'): reranker.PairBackend(folder_reranker(folders['xlm-r']), device='cuda:7')
 

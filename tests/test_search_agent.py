@@ -232,12 +232,12 @@ def test_the_loop_runs_with_a_model_in_this_process(beir, monkeypatch, tmp_path)
         def __call__(self, text, **k): return {'input_ids': list(map(ord, text))}
     class Engine:
         def __init__(self, **k): pass
-        def get_tokenizer(self): return Tokenizer()
         def generate(self, prompts, params, use_tqdm):
             said = [''.join(map(chr, p['prompt_token_ids'])) for p in prompts]; seen.extend(said)
             return [types.SimpleNamespace(outputs=[types.SimpleNamespace(text='<answer>Metoprolol slows the heart rate' if '[1]' in s else '<search>metoprolol heart', finish_reason='stop', token_ids=[1])]) for s in said]
     monkeypatch.setitem(sys.modules, 'vllm', types.SimpleNamespace(LLM=Engine, SamplingParams=lambda **k: k))
-    monkeypatch.setattr(g, '_hub_folder', lambda hub, revision, where: tmp_path)
+    monkeypatch.setattr(g, 'hub_folder', lambda hub, revision, where: tmp_path)
+    monkeypatch.setattr(g, '_load_tokenizer', lambda folder, spec: Tokenizer())
     task = load_task(str(beir))
     out = expanded_texts(task, ('search-r1', 'searchr1-7b', ()), 'sparse')
     assert out.texts == [['Metoprolol slows the heart rate']] * 4 and len(seen) == 8 and g.llm('searchr1-7b')._backend is None          # the GPU is free again
