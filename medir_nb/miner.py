@@ -15,7 +15,7 @@ import numpy as np, pandas as pd
 from .core import MedirError, atomic_path, fingerprint, nearest, note, progress, registry
 from .hub import commit_of, git_folder
 from .data import Task, _hub_rows, _json_lines, detect_language, load_task, task_folder, task_from_frames
-from .generator import Expanded, Request, expand, expansion_settings, fill, judge, llm, method_row, wording
+from .generator import HOLDS_GPU, Expanded, Request, expand, expansion_settings, fill, judge, llm, method_row, wording
 from .systems import Fusion, System, parse, search
 
 # %% ../nbs/07_miner.ipynb #f3491064
@@ -120,8 +120,7 @@ def _ask(rows:list[dict], model:str, method:str, values, language:str, form:str=
         asked += [Request(text, drawn, model.spec.system, i, cut, str(r['id']), method) for i in range(n)]
     missing = len(model.missing(asked))
     made = model.generate(asked, replay)
-    # vLLM takes the whole GPU, which the encoder needs next
-    if missing and model.backend_name == 'vllm': model.close()
+    if missing and model.backend_name in HOLDS_GPU: model.close()
     judged = [judge(g, q.prompt, '', language, model.spec.answer) for g, q in zip(made, asked)]
     return [judged[i:i + n] for i in range(0, len(judged), n)]
 

@@ -244,7 +244,7 @@ def test_vllm_gets_its_parallel_options_and_each_requests_sampling(monkeypatch, 
     assert seen['ids'] == [[3, 3, 2, 3], [3, 5, 2]] and seen['params'][0]['stop'] == ['</a>'] and seen['chat']['tools'] == [{'type': 'function'}] and seen['messages'][1]['tool_calls'][0]['function']['arguments'] == {'query': 'gout'}
 
 @pytest.mark.parametrize('build,why', [(lambda: LLM('smollm'), "did you mean 'smollm2'"), (lambda: LLM('smollm2', backend='vlm'), "did you mean 'vllm'"), (lambda: LLM('qwen2-7b', backend='vllm').backend, 'vllm is not installed'),
-    (lambda: LLM('huatuo-o1-70b', backend='transformers').backend, 'no commit of FreedomIntelligence/HuatuoGPT-o1-70B is on record'), (lambda: LLM('qwen2-7b-slhyde', backend='transformers').backend, 'never released, and none were trained here.*medir run automir_slhyde'), (lambda: LLM('chatglm3-6b', backend='transformers').backend, 'comes with the weights'),
+    (lambda: LLM('huatuo-o1-70b', backend='transformers').backend, 'no commit of FreedomIntelligence/HuatuoGPT-o1-70B is on record'), (lambda: LLM('qwen2-7b-slhyde', backend='transformers').backend, 'never released, and none were trained here.*medir run automir_slhyde'), (lambda: LLM('chatglm3-6b', backend='transformers').backend, 'the environment chatglm3 that its code needs is not there; make it: python3.10'),
     (lambda: LLM('qwen2-7b', backend='transformers').backend, 'neither in the Hub cache'), (lambda: LLM('smollm2', backend='openai').backend, 'no address'), (lambda: LLM('smollm2', backend='openai', base_url='http://x', speed=3).backend, 'speed'), (lambda: LLM('./nothing').backend, 'config.json is missing')])
 def test_a_model_that_cannot_be_asked_says_why(build, why, monkeypatch):
     monkeypatch.setitem(sys.modules, 'vllm', None)
@@ -259,19 +259,20 @@ def test_a_long_prompt_loses_the_end_of_its_cut_by_tokens():
     with pytest.raises(MedirError, match='leaves no room'): g._room(llm_spec('smollm2'), Sampling(max_tokens=2048))
 
 def test_sampling_filters_and_is_a_draw_from_the_softmax():
+    from medir_nb import worker as g
     torch = pytest.importorskip('torch')
     logits, ids = torch.tensor([[2.0, 1.0, 0.0, -1.0]]), torch.tensor([[9, 0]])
     def draws(s, n=3000): 
         generators = [torch.Generator().manual_seed(5)]
-        return np.bincount([int(g._pick(logits, ids[:, :0], [0], 0, [s], generators).argmax()) for _ in range(n)], minlength=4) / n
+        return np.bincount([int(g.drawn_logits(logits, ids[:, :0], [0], 0, [s], generators).argmax()) for _ in range(n)], minlength=4) / n
     assert np.abs(draws(Sampling(temperature=1.0)) - logits.softmax(1).numpy()[0]).max() < 0.03
     assert (draws(Sampling(temperature=1.0, top_k=2), 200) > 0).tolist() == [True, True, False, False]
     assert (draws(Sampling(temperature=1.0, top_p=0.6), 200) > 0).tolist() == [True, False, False, False]
     assert draws(Sampling(), 3).tolist() == [1, 0, 0, 0]
     # penalties: the prompt's token 0 counts for repetition, not for presence; padding counts for neither
-    penalised = g._pick(logits, torch.tensor([[1, 0]]), [1], 2, [Sampling(repetition_penalty=2.0, presence_penalty=1.0)], [None])
+    penalised = g.drawn_logits(logits, torch.tensor([[1, 0]]), [1], 2, [Sampling(repetition_penalty=2.0, presence_penalty=1.0)], [None])
     assert penalised.tolist() == [[1.0, 1.0, 0.0, -1.0]]
-    assert g._pick(logits, torch.tensor([[1, 0]]), [1], 1, [Sampling(presence_penalty=1.0)], [None]).tolist() == [[1.0, 1.0, 0.0, -1.0]]
+    assert g.drawn_logits(logits, torch.tensor([[1, 0]]), [1], 1, [Sampling(presence_penalty=1.0)], [None]).tolist() == [[1.0, 1.0, 0.0, -1.0]]
 
 # --- answers and faults ----------------------------------------------------------------------------------------------
 
