@@ -203,6 +203,7 @@ def read_batch(path:Path)->dict:
         resolve(find_notebook(r['notebook']), r.get('preset'), r.get('parameters'))
     return {'workers': min(2, max(1, int(batch.get('workers', 1)))), 'runs': runs}
 
+# %% ../nbs/13_workbook.ipynb #fab22073
 def _texts_in(value)->list[str]:
     "All texts in a parameter's value."
     if isinstance(value, str): return [value]
@@ -215,6 +216,11 @@ def _makers(runs:list[dict])->list[list[int]]:
     made = [{v for k, v in p.items() if k.endswith('_name') and isinstance(v, str) and v} for p in resolved]
     named = [{word for text in _texts_in(list(p.values())) for word in re.findall(r'[\w.-]+', text)} for p in resolved]
     return [[j for j in range(i) if (made[j] - made[i]) & named[i]] for i in range(len(runs))]
+
+# %% ../nbs/13_workbook.ipynb #d85e62c0
+def _is_loop(parameters:dict)->bool:
+    "Whether the parameters are those of a self-learning loop."
+    return {'documents', 'query_llm', 'generator', 'retriever'} <= set(parameters)
 
 def obstacles(parameters:dict, home_folder=None)->list[str]:
     "Why a self-learning loop with these parameters cannot work on this machine; a notebook that compares systems works without some of them."
@@ -233,6 +239,7 @@ def obstacles(parameters:dict, home_folder=None)->list[str]:
         except MedirError as e: found.append(str(e))
     return list(dict.fromkeys(found))
 
+# %% ../nbs/13_workbook.ipynb #e86dea04
 def _run_process(r:dict, upstream:list[str], workers:int, force:bool, base:Path)->dict:
     "The receipt of one run of a batch, made by a process of its own."
     command = [sys.executable, '-m', 'medir_nb.workbook', 'run', r['notebook'], '--home', str(base), '--receipt']
@@ -352,10 +359,6 @@ def _from_registry(name:str, text:str, shared:bool, limit:int|None=None)->dict:
     length = row.get('mean_document_length')
     per = {'characters': 0.25 if row.get('language') == 'en' else 0.7, 'words': 1.35, 'tokens': 1.0}.get(row.get('length_unit'))
     return {**generate, 'texts to encode': f'≈{texts:,}', 'tokens': f'≈{int(texts * length * per):,}' if per and isinstance(length, (int, float)) and texts else 'unknown'}
-
-def _is_loop(parameters:dict)->bool:
-    "Whether the parameters are those of a self-learning loop."
-    return {'documents', 'query_llm', 'generator', 'retriever'} <= set(parameters)
 
 @_without_network()
 def plan_learning(parameters:dict, home_folder=None):
