@@ -466,6 +466,7 @@ def _run(config:Settings, kind:str, base:dict, content, build, save, view=None, 
         if main: shutil.rmtree(work, ignore_errors=True)
         # model, gradients and optimiser give the GPU to whatever comes next
         trainer.accelerator.free_memory()
+        recorder.trainer = None
         del trainer
     _llm.cache_clear()
     free_memory()

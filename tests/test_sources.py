@@ -267,3 +267,16 @@ def test_an_environment_writes_what_this_process_writes(home, own_registry, monk
 def shared_home():
     "The home folder of the clone, where the installation put the converted copy of the embedded model."
     return Path(__file__).resolve().parent.parent/'.medir'
+
+def test_a_training_gives_its_memory_back(home, tmp_path, monkeypatch):
+    from medir_nb import encoder, trainer
+    loaded, load = [], trainer.load_sentence_transformer
+    def watched(*arguments):
+        model = load(*arguments)
+        loaded.append(weakref.ref(model))
+        return model
+    monkeypatch.setattr(trainer, 'load_sentence_transformer', watched)
+    Encoder('minilm', device='cpu').encode(['heart'], 'query')
+    data = write_lines(tmp_path/'pairs.jsonl', [{'query': f'query {i}', 'pos': [f'document {i}']} for i in range(4)])
+    trainer.train_encoder(model='minilm', data=str(data), output='small', batch_size=2, negatives=1, max_steps=1, hypothetical=False)
+    assert loaded and loaded[0]() is None and not encoder._recent
