@@ -9,13 +9,13 @@ __all__ = ['Corpus', 'Queries', 'read_qrels', 'Task', 'cjk_share', 'detect_langu
            'row_revision', 'load_registered', 'load_task', 'limit_task', 'tasks_table', 'statistics_table']
 
 # %% ../nbs/01_data.ipynb #48925d60
-import collections, functools, gzip, json, math, os, re, zlib
+import collections, contextlib, functools, gzip, json, math, os, re, zlib
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 import numpy as np, pandas as pd
-from .core import MedirError, atomic_path, file_fingerprint, fingerprint, home, lock, nearest, note, offline, registry
-from .hub import UNKNOWN, commit_of, git_folder, recorded_commit, revision_label
+from .core import MedirError, atomic_path, file_fingerprint, fingerprint, home, lock, nearest, note, registry
+from .hub import UNKNOWN, commit_of, git_folder, recorded_commit, unreachable, where_reachable, without_network
 
 # %% ../nbs/01_data.ipynb #ab7fada9
 _SCHEMA = ('id', 'title', 'body')
@@ -382,19 +382,19 @@ def _hub_rows(hub:str, config:str, split:str, revision:str|None):
     import datasets
     local = Path(hub).exists()
     try:
-        if not local and offline(): datasets.config.HF_HUB_OFFLINE = True
         # `dir:NAME` is a folder of data files in a repository that names no configurations
         where = {'data_dir': config[4:]} if config.startswith('dir:') else {'name': config}
-        found = None if local or not offline() else _snapshot(hub, revision)
+        found = None if local or not unreachable() else _snapshot(hub, revision)
         # a folder of the reader's is read as it is: the cache of datasets knows it by its name and card alone
-        rows = datasets.load_dataset(found or hub, **where, split=split, revision=None if local or found else revision, streaming=local)
+        with contextlib.nullcontext() if local else where_reachable():
+            rows = datasets.load_dataset(found or hub, **where, split=split, revision=None if local or found else revision, streaming=local)
     except Exception as e:
         if 'scripts are no longer supported' in str(e): raise MedirError('this revision is a script, which datasets no longer runs', hub, 'name a revision with data files in the registry row') from None
         if local or 'nknown split' in str(e): raise MedirError(f'{config}/{split} does not load ({" ".join(str(e).split())[:160]})', hub, 'check the configurations and splits of the data set') from None
         if isinstance(e, ValueError) and 'config' in str(e).lower() and 'not found' in str(e).lower() and not 'cache' in str(e).lower():
             raise MedirError(f'no configuration {config!r} with split {split!r} ({str(e).splitlines()[0][:120]})', hub, 'name the configurations in the registry row') from None
         pinned = f' --revision {revision}' if revision else ''
-        raise MedirError(f'{config}/{split} is neither in the Hub cache nor reachable ({type(e).__name__})', hub,
+        raise MedirError(f'{config}/{split} is neither in the Hub cache nor reachable ({unreachable() or type(e).__name__})', hub,
             f'on a machine with network run `hf download {hub} --repo-type dataset{pinned}` and copy its cache here, or put the files below $MEDIR_DATA') from None
     try:
         for i, row in enumerate(rows): yield row, f'{hub} {config}/{split} row {i}'
@@ -436,10 +436,11 @@ def load_mteb(task, split:str|None=None, subset:str|None=None, **fields)->Task:
         try: task = mteb.get_task(task)
         except KeyError: raise MedirError(f'mteb has no task {task!r}', 'mteb task', nearest(task, [t.metadata.name for t in mteb.get_tasks()])) from None
     split, meta = split or task.metadata.eval_splits[0], task.metadata
-    try: task.load_data()
+    try:
+        with where_reachable(): task.load_data()
     except Exception as e:
         path, revision = meta.dataset['path'], meta.dataset['revision']
-        raise MedirError(f'{path} could not be loaded ({type(e).__name__})', f'mteb:{meta.name}', f'on a machine with network run `hf download {path} --repo-type dataset --revision {revision}` and copy its cache here') from None
+        raise MedirError(f'{path} could not be loaded ({unreachable() or type(e).__name__})', f'mteb:{meta.name}', f'on a machine with network run `hf download {path} --repo-type dataset --revision {revision}` and copy its cache here') from None
     fields = {'name': f'mteb:{meta.name}', 'revision': str(meta.dataset.get('revision', '')), **fields}
     part = task.dataset.get(subset or 'default', task.dataset)
     part = next(iter(part.values())) if subset is None and split not in part else part
@@ -679,7 +680,7 @@ def _git_task(name:str, row:dict, home_folder=None)->Path|None:
     "The folder of a task whose data a git repository tracks; None where it cannot be fetched and the Hub may have them."
     try: return git_folder(row['git'], f'task {name}', home_folder)
     except MedirError as e:
-        if row.get('hub') in (None, UNKNOWN) or offline(): raise
+        if row.get('hub') in (None, UNKNOWN) or unreachable(): raise
         note(f'{e}; the Hub is asked for {row["hub"]}')
 
 def _labels(rows, column:str)->dict:
@@ -772,7 +773,9 @@ def statistics_table(tasks:list[str], home_folder=None)->pd.DataFrame:
         printed = {f'printed {side} length': number(row.get(f'printed_{side}_length')) for side in ('query', 'document')}
         rows.append({'task': row['title'], 'family': row.get('group', ''), 'from': 'registry', 'queries': queries, 'documents': number(row.get('documents')), 'repeated ids': row['documents'] - row['distinct_documents'] if 'distinct_documents' in row else None,
             'relevant per query': judged / queries if judged and queries else None, **lengths, **printed, **{f'characters a unit, {side}': lengths[f'{side} characters'] / n for side in ('query', 'document') if lengths.get(f'{side} characters') and (n := printed[f'printed {side} length'])}})
-        try: task = load_task(name, home_folder=home_folder)
+        try:
+            # a table of sizes fetches nothing
+            with without_network(): task = load_task(name, home_folder=home_folder)
         except MedirError: continue
         mean = lambda texts, size: float(np.mean([size(t) for i in range(0, len(texts), 10_000) for t in texts.texts(i, i + 10_000)]))
         rows.append({'task': row['title'], 'family': row.get('group', ''), 'from': 'data', 'queries': len(task.queries), 'documents': len(task.corpus) + task.report['repeated_document_ids'], 'repeated ids': task.report['repeated_document_ids'], 'relevant per query': task.report['relevant_per_query'],

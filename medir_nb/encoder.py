@@ -17,8 +17,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 import numpy as np
-from .core import MedirError, Server, atomic_path, checkpoint_folder, checkpoint_names, checkpoint_record, concurrently, file_fingerprint, fingerprint, home, is_secret, lock, nearest, note, offline, progress, redact, registry, share_left, slug
-from .hub import UNKNOWN, hub_folder, package_folder, pinned, recorded_commit, revision_label
+from .core import MedirError, Server, atomic_path, checkpoint_folder, checkpoint_names, checkpoint_record, concurrently, file_fingerprint, fingerprint, home, is_secret, lock, nearest, note, progress, redact, registry, share_left, slug
+from .hub import UNKNOWN, hub_folder, package_folder, pinned, recorded_commit, revision_label, unreachable
 
 # %% ../nbs/02_encoder.ipynb #7ff03378
 _DTYPES = {'fp32': 'float32', 'float32': 'float32', 'bf16': 'bfloat16', 'bfloat16': 'bfloat16', 'fp16': 'float16', 'float16': 'float16'}
@@ -851,7 +851,7 @@ def check_encoder(spec:EncoderSpec, home_folder=None):
     elif spec.package: package_folder(spec.package, where)
     else:
         if spec.environment: environment_python(spec.environment, where, home_folder)
-        if offline(): _checkpoint(pinned(spec, home_folder), 'document', home_folder)
+        if unreachable(): _checkpoint(pinned(spec, home_folder), 'document', home_folder)
 
 # %% ../nbs/02_encoder.ipynb #8ebdfc5a
 def models_table():

@@ -16,10 +16,10 @@ from collections import Counter, namedtuple
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 import numpy as np
-from .core import MedirError, Server, checkpoint_folder, checkpoint_names, checkpoint_record, concurrently, fingerprint, home, lock, nearest, note, offline, progress, redact, registry, share_left, slug
+from .core import MedirError, Server, checkpoint_folder, checkpoint_names, checkpoint_record, concurrently, fingerprint, home, lock, nearest, note, progress, redact, registry, share_left, slug
 from .data import Queries, _hub_rows, _json_lines, cjk_share, row_revision, task_folder
 from .worker import end_tokens, write_batch
-from .hub import UNKNOWN, git_folder, hub_folder, package_folder, pinned
+from .hub import UNKNOWN, git_folder, hub_folder, package_folder, pinned, unreachable
 from .encoder import Encoder, _converted_gguf, _quiet, Worker, encode_corpus, environment_python, folder_fingerprint, free_models
 from .search import BM25, BM25_DEFAULTS, BM25_PRESETS
 
@@ -488,7 +488,7 @@ class LLM:
         if self.backend_name == 'openai': return self.backend
         kind.check(self.spec, self.home_folder)
         if self.spec.load == 'gguf': package_folder(self.spec.package, f'llm {self.spec.name}')
-        elif offline() or self.spec.hub == UNKNOWN: _weights(self.pin(), self.home_folder)
+        elif self.spec.hub == UNKNOWN or unreachable(): _weights(self.pin(), self.home_folder)
     def missing(self, requests:list[Request])->list[Request]:
         "Those requests whose generation is not stored."
         self.pin()
@@ -677,7 +677,7 @@ def _git_generations(task_name:str, names:list[str], home_folder=None)->dict[str
     for name in names if source else ():
         try: return read_generations(git_folder(f'{source}/{name}', f'task {task_name}', home_folder))
         except MedirError as e: missing = e
-    if source and not offline(): note(missing)
+    if source and not unreachable(): note(missing)
     return {}
 
 def _published(task, method:str, model:str, home_folder=None)->dict[str, list[str]]:

@@ -15,7 +15,7 @@ from typing import Annotated, Literal, Optional
 import typer
 from . import __version__
 from .core import MedirError, atomic_path, canonical, file_fingerprint, find_root, fingerprint, home, is_secret, lock, machine, nearest, note, parse_options, read_json, read_yaml, redact, registry, slug, to_markdown, versions, write_json
-from .hub import recorded_commit
+from .hub import recorded_commit, without_network
 
 # %% ../nbs/13_workbook.ipynb #a1c2afb8
 def _root()->Path:
@@ -143,7 +143,7 @@ def _register_redaction():
         def pretty_path(self, path): return path.removeprefix('medir://')
     papermill_io.register('medir://', Redacting())
 
-def _execute(path:Path, working:Path, parameters:dict, base:Path):
+def _execute(path:Path, working:Path, parameters:dict, base:Path, preset:str|None=None):
     "Execute a notebook into `working`, in that file's folder."
     import logging, papermill
     from nbclient.exceptions import DeadKernelError
@@ -153,7 +153,7 @@ def _execute(path:Path, working:Path, parameters:dict, base:Path):
     _register_redaction()
     places = {'MEDIR_HOME': base, 'MEDIR_OUT': working.parent, 'MEDIR_ROOT': _root(), **{k: os.environ.get(k) for k in ('MEDIR_DATA', 'MEDIR_REGISTRY')}}
     # the kernel starts in the run's folder, so what was named from here must not be relative
-    env = {k: str(Path(v).absolute()) for k, v in places.items() if v}
+    env = {k: str(Path(v).absolute()) for k, v in places.items() if v} | {'MEDIR_PRESET': preset or ''}
     before = {k: os.environ.get(k) for k in env}
     os.environ |= env
     again = 'and run the same line again: what was encoded is kept'
@@ -174,7 +174,7 @@ def run_notebook(name:str, preset:str|None=None, overrides:dict|None=None, force
     with lock(folder/'run'):      # a second run of the same key waits, and then finds it done
         if not force and (old := valid_receipt(key, home_folder)): return {**old, 'reused': True}
         working, output, start = folder/f'{path.stem}.executing.ipynb', folder/f'{path.stem}.ipynb', time.time()
-        _execute(path, working, parameters, base)
+        _execute(path, working, parameters, base, preset)
         os.replace(working, output)
         wrote = {p.name: file_fingerprint(p) for p in sorted(folder.iterdir()) if p.is_file() and p != output and p.suffix not in {'.lock', '.part'}}
         receipt = {'notebook': path.stem, 'preset': preset, 'key': key, 'parts': parts, 'revisions': read_json(folder/'revisions.json', {}), 'output': str(output), 'output_fingerprint': file_fingerprint(output), 'files': wrote, 'machine': machine(),
@@ -288,17 +288,7 @@ def run_batch(path:Path, force:bool=False, home_folder=None)->list[dict]:
     return results
 
 # %% ../nbs/13_workbook.ipynb #612d5036
-@contextlib.contextmanager
-def _without_network():
-    "Keep the Hub libraries from the network inside the block."
-    names = ('HF_HUB_OFFLINE', 'HF_DATASETS_OFFLINE')
-    before = {k: os.environ.get(k) for k in names}
-    os.environ |= dict.fromkeys(names, '1')
-    try: yield
-    finally:
-        for k, v in before.items(): os.environ.pop(k, None) if v is None else os.environ.__setitem__(k, v)
-
-@_without_network()
+@without_network()
 def plan_grid(tasks:list[str], systems:list[str], dtype:str|None=None, limit:int|None=None, home_folder=None):
     "A frame of what evaluating `systems` on `tasks` would encode, generate and score; never downloads."
     import pandas as pd
@@ -360,7 +350,7 @@ def _from_registry(name:str, text:str, shared:bool, limit:int|None=None)->dict:
     per = {'characters': 0.25 if row.get('language') == 'en' else 0.7, 'words': 1.35, 'tokens': 1.0}.get(row.get('length_unit'))
     return {**generate, 'texts to encode': f'≈{texts:,}', 'tokens': f'≈{int(texts * length * per):,}' if per and isinstance(length, (int, float)) and texts else 'unknown'}
 
-@_without_network()
+@without_network()
 def plan_learning(parameters:dict, home_folder=None):
     "What a self-learning loop (parameters `documents`, `query_llm`, `generator`, `retriever`) would write, encode and train on, a row a step; ≤ where the lengths of the documents are not known."
     import pandas as pd
