@@ -180,14 +180,18 @@ def _hub_folder(hub:str, revision:str, where:str, weights:bool=True)->Path:
     "The local folder of a Hub model: its cache first, then the Hub."
     if Path(hub).is_dir(): return Path(hub)
     from huggingface_hub import snapshot_download
-    patterns = ['*.json', '*.safetensors', '*.txt', '*.model', '*.bin', '*.py']
-    with contextlib.suppress(Exception):
-        folder = Path(snapshot_download(hub, revision=revision, local_files_only=True))
-        if _whole(folder) or not weights and list(folder.glob('tokenizer*')): return folder
+    patterns = ['*.json', '*.safetensors', '*.txt', '*.model', '*.bin', '*.py', '*.jinja']
+    first = [p for p in patterns if p != '*.bin' and (weights or p != '*.safetensors')]
+    fetch = lambda wanted, **k: Path(snapshot_download(hub, revision=revision, allow_patterns=wanted, **k))
+    # a snapshot counts as whole for the patterns that fetched it, not for all files of the repository
+    for wanted in (first, patterns):
+        with contextlib.suppress(Exception):
+            folder = fetch(wanted, local_files_only=True)
+            if _whole(folder) or not weights and list(folder.glob('tokenizer*')): return folder
     try:
         if offline(): raise ConnectionError('HF_HUB_OFFLINE is set')
-        folder = Path(snapshot_download(hub, revision=revision, allow_patterns=[p for p in patterns if p != '*.bin' and (weights or p != '*.safetensors')]))
-        return folder if _whole(folder) or not weights else Path(snapshot_download(hub, revision=revision, allow_patterns=patterns))
+        folder = fetch(first)
+        return folder if _whole(folder) or not weights else fetch(patterns)
     except Exception as e:
         raise MedirError(f'{hub}@{revision[:8]} is neither in the Hub cache nor reachable ({type(e).__name__})', where,
             f'on a machine with network run `hf download {hub} --revision {revision}` and copy ~/.cache/huggingface/hub here, or set HF_HUB_CACHE') from None
