@@ -1,5 +1,7 @@
 """For every row of models.yaml, llms.yaml and rerankers.yaml a tiny random model of the row's own architecture, as its repository has it."""
+import collections
 import json
+import math
 import string
 import zlib
 from dataclasses import dataclass
@@ -67,10 +69,16 @@ def make_tokenizer(family, sentences=SENTENCES, size=2000):
     special = list(dict.fromkeys([*named, *f.before, *f.after, *f.also]))
     letters = sorted({c for s in sentences for c in s if not c.isspace()} | set(string.ascii_letters + string.digits + string.punctuation))
     shared = dict(vocab_size=size, show_progress=False)
+    trainer = None
+    # the trainers of these two kinds give another vocabulary in each process, so it is written down by counting
     if f.pieces == 'wordpiece':
-        t = Tokenizer(models.WordPiece(unk_token=f.names['unk_token']))
-        t.normalizer, t.pre_tokenizer, t.decoder = normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer(), decoders.WordPiece()
-        trainer = trainers.WordPieceTrainer(special_tokens=special, initial_alphabet=letters, **shared)
+        normalizer, splitter = normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer()
+        words = _counted(w for s in sentences for w, _ in splitter.pre_tokenize_str(normalizer.normalize_str(s)))
+        small = sorted({normalizer.normalize_str(c).strip() for c in letters} - {''})
+        vocabulary = dict.fromkeys([*special, *small, *(f'##{c}' for c in small), *(w for w, n in words if n > 1)])
+        t = Tokenizer(models.WordPiece({w: i for i, w in enumerate(vocabulary)}, unk_token=f.names['unk_token']))
+        t.add_special_tokens(special)
+        t.normalizer, t.pre_tokenizer, t.decoder = normalizer, splitter, decoders.WordPiece()
     elif f.pieces == 'bytes':
         t = Tokenizer(models.BPE())
         t.pre_tokenizer, t.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
@@ -82,10 +90,14 @@ def make_tokenizer(family, sentences=SENTENCES, size=2000):
         octets = [AddedToken(f'<0x{i:02X}>', special=False, normalized=False) for i in range(256)]
         trainer = trainers.BpeTrainer(special_tokens=[*special, *octets], initial_alphabet=letters, vocab_size=size + 256, show_progress=False)
     else:
-        t = Tokenizer(models.Unigram())
-        t.pre_tokenizer, t.decoder = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace()]), decoders.Metaspace()
-        trainer = trainers.UnigramTrainer(special_tokens=special, unk_token='<unk>', initial_alphabet=letters, **shared)
-    t.train_from_iterator(sentences, trainer)
+        splitter = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace()])
+        words = _counted(w for s in sentences for w, _ in splitter.pre_tokenize_str(s))
+        scores = {**dict.fromkeys(special, 0.0), **{c: -12.0 for c in ['▁', *letters]}, **{w: math.log(n / len(words)) - 4 for w, n in words if n > 1 and len(w) > 1}}
+        t = Tokenizer(models.Unigram(list(scores.items()), special.index('<unk>')))
+        t.add_special_tokens(special)
+        t.pre_tokenizer, t.decoder = splitter, decoders.Metaspace()
+    if trainer:
+        t.train_from_iterator(sentences, trainer)
     if f.pieces == 'fallback':
         t = _without_added_octets(t)
     if f.before or f.after:
@@ -94,6 +106,11 @@ def make_tokenizer(family, sentences=SENTENCES, size=2000):
         t.post_processor = processors.TemplateProcessing(single=around, pair=f.pair or f'{around} {around.replace("$A", "$B")}', special_tokens=known)
     inputs = ['input_ids', *(['token_type_ids'] if family == 'bert' else []), 'attention_mask']
     return PreTrainedTokenizerFast(tokenizer_object=t, model_input_names=inputs, **f.names)
+
+
+def _counted(words):
+    "Words with how often each stands there, the most frequent first."
+    return sorted(collections.Counter(words).items(), key=lambda x: (-x[1], x[0]))
 
 
 def _without_added_octets(tokenizer):
