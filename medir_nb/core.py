@@ -4,9 +4,10 @@
 
 # %% auto #0
 __all__ = ['MedirError', 'nearest', 'canonical', 'fingerprint', 'file_fingerprint', 'atomic_path', 'write_json', 'atomic_folder',
-           'home', 'slug', 'checkpoint_folder', 'checkpoint_record', 'checkpoint_names', 'find_root', 'offline', 'lock',
-           'registry', 'parse_yaml', 'read_yaml', 'parse_options', 'progress', 'note', 'seed_everything', 'is_secret',
-           'redact', 'Transient', 'Server', 'share_left', 'concurrently', 'versions', 'machine', 'to_markdown']
+           'home', 'slug', 'checkpoint_folder', 'checkpoint_record', 'checkpoint_names', 'find_root', 'offline',
+           'ask_hub', 'hub_error', 'lock', 'registry', 'parse_yaml', 'read_yaml', 'parse_options', 'progress', 'note',
+           'seed_everything', 'is_secret', 'redact', 'Transient', 'Server', 'share_left', 'concurrently', 'versions',
+           'machine', 'to_markdown']
 
 # %% ../nbs/00_core.ipynb #f2182b2f
 import contextlib, difflib, functools, hashlib, importlib.metadata, importlib.resources, json, os, platform, re, shutil, subprocess, sys, tempfile, threading, time
@@ -126,6 +127,31 @@ def find_root(start:str|Path|None=None)->Path|None:
 def offline()->bool:
     "Whether the Hub is switched off by `HF_HUB_OFFLINE`."
     return os.environ.get('HF_HUB_OFFLINE', '').upper() in {'1', 'ON', 'YES', 'TRUE'}
+
+_silent, _told = {}, {}
+
+def ask_hub(hub:str, revision:str|None=None, kind:str='model'):
+    "What the Hub tells of a model or dataset at a revision, asked once; ConnectionError where it does not answer within ten seconds (huggingface_hub waits for ever), or did not in the last five minutes."
+    import httpx
+    from huggingface_hub import HfApi
+    if offline(): raise ConnectionError('HF_HUB_OFFLINE is set')
+    if time.monotonic() < _silent.get('until', 0): raise ConnectionError('it did not answer a moment ago')
+    if (hub, revision, kind) not in _told:
+        try: _told[hub, revision, kind] = HfApi().repo_info(hub, repo_type=kind, revision=revision, timeout=10)
+        except httpx.TransportError as e:
+            _silent['until'] = time.monotonic() + 300
+            raise ConnectionError(f'no answer ({type(e).__name__})') from None
+    return _told[hub, revision, kind]
+
+def hub_error(e:Exception, what:str, hub:str, revision:str|None, where:str, kind:str='model')->MedirError:
+    "The error for `what` of a repository that could not be fetched, by the Hub's reason."
+    page, pinned, name = f'https://huggingface.co/{"datasets/" if kind == "dataset" else ""}{hub}', f' --revision {revision}' if revision else '', type(e).__name__
+    if name == 'GatedRepoError' or 'is a gated dataset' in str(e): return MedirError(f'{what} is gated: its owner grants access', where, f'ask for it at {page}, then log in with `hf auth login` or set HF_TOKEN')
+    if name == 'RepositoryNotFoundError': return MedirError(f'the Hub has no {kind} {hub}, or it is private', where, 'correct the registry row, or log in with `hf auth login`')
+    if name == 'RevisionNotFoundError': return MedirError(f'{hub} has no revision {revision}', where, 'correct the registry row')
+    if name in ('RemoteEntryNotFoundError', 'FileNotFoundError'): return MedirError(f'{what} lacks a file that the Hub lists there', where, 'try again later, or name another commit in a row of your own')
+    place = 'copy its cache here, or put the files below $MEDIR_DATA' if kind == 'dataset' else 'copy ~/.cache/huggingface/hub here, or set HF_HUB_CACHE'
+    return MedirError(f'{what} is neither in the Hub cache nor reachable ({name})', where, f'on a machine with network run `hf download {hub}{" --repo-type dataset" if kind == "dataset" else ""}{pinned}` and {place}')
 
 def lock(path:str|Path):
     "A lock on `path` between processes (released when its process dies)."

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 import numpy as np, pandas as pd
-from .core import MedirError, atomic_path, file_fingerprint, fingerprint, home, lock, nearest, note, offline, registry
+from .core import MedirError, ask_hub, atomic_path, file_fingerprint, fingerprint, home, hub_error, lock, nearest, note, registry
 
 # %% ../nbs/01_data.ipynb #ab7fada9
 _SCHEMA = ('id', 'title', 'body')
@@ -376,15 +376,22 @@ def _snapshot(hub:str, revision:str|None)->str|None:
     try: return snapshot_download(hub, repo_type='dataset', revision=revision, local_files_only=True)
     except Exception: return None
 
+def _away(hub:str, revision:str|None)->bool:
+    "Whether the Hub is switched off or does not answer; then its cache alone is read."
+    try: ask_hub(hub, revision, 'dataset')
+    except ConnectionError: return True
+    return False
+
 def _hub_rows(hub:str, config:str, split:str, revision:str|None):
     "Rows of one configuration of a Hub data set with their place."
     import datasets
     local = Path(hub).exists()
     try:
-        if not local and offline(): datasets.config.HF_HUB_OFFLINE = True
+        away = not local and _away(hub, revision)
+        datasets.config.HF_HUB_OFFLINE = away
         # `dir:NAME` is a folder of data files in a repository that names no configurations
         where = {'data_dir': config[4:]} if config.startswith('dir:') else {'name': config}
-        found = None if local or not offline() else _snapshot(hub, revision)
+        found = _snapshot(hub, revision) if away else None
         # a folder of the reader's is read as it is: the cache of datasets knows it by its name and card alone
         rows = datasets.load_dataset(found or hub, **where, split=split, revision=None if local or found else revision, streaming=local)
     except Exception as e:
@@ -392,9 +399,7 @@ def _hub_rows(hub:str, config:str, split:str, revision:str|None):
         if local or 'nknown split' in str(e): raise MedirError(f'{config}/{split} does not load ({" ".join(str(e).split())[:160]})', hub, 'check the configurations and splits of the data set') from None
         if isinstance(e, ValueError) and 'config' in str(e).lower() and 'not found' in str(e).lower() and not 'cache' in str(e).lower():
             raise MedirError(f'no configuration {config!r} with split {split!r} ({str(e).splitlines()[0][:120]})', hub, 'name the configurations in the registry row') from None
-        pinned = f' --revision {revision}' if revision else ''
-        raise MedirError(f'{config}/{split} is neither in the Hub cache nor reachable ({type(e).__name__})', hub,
-            f'on a machine with network run `hf download {hub} --repo-type dataset{pinned}` and copy its cache here, or put the files below $MEDIR_DATA') from None
+        raise hub_error(e, f'{config}/{split}', hub, revision, hub, 'dataset') from None
     try:
         for i, row in enumerate(rows): yield row, f'{hub} {config}/{split} row {i}'
     except (ValueError, OSError) as e: raise MedirError(f'{config}/{split} does not load ({" ".join(str(e).split())[:160]})', hub, 'mend or fetch its file again') from None

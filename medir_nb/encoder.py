@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 import numpy as np
-from .core import MedirError, Server, atomic_path, checkpoint_folder, checkpoint_names, checkpoint_record, concurrently, file_fingerprint, fingerprint, home, is_secret, lock, nearest, note, offline, progress, redact, registry, share_left, slug
+from .core import MedirError, Server, ask_hub, atomic_path, checkpoint_folder, checkpoint_names, checkpoint_record, concurrently, file_fingerprint, fingerprint, home, hub_error, is_secret, lock, nearest, note, progress, redact, registry, share_left, slug
 
 # %% ../nbs/02_encoder.ipynb #7ff03378
 _DTYPES = {'fp32': 'float32', 'float32': 'float32', 'bf16': 'bfloat16', 'bfloat16': 'bfloat16', 'fp16': 'float16', 'float16': 'float16'}
@@ -189,12 +189,10 @@ def _hub_folder(hub:str, revision:str, where:str, weights:bool=True)->Path:
             folder = fetch(wanted, local_files_only=True)
             if _whole(folder) or not weights and list(folder.glob('tokenizer*')): return folder
     try:
-        if offline(): raise ConnectionError('HF_HUB_OFFLINE is set')
+        ask_hub(hub, revision)
         folder = fetch(first)
         return folder if _whole(folder) or not weights else fetch(patterns)
-    except Exception as e:
-        raise MedirError(f'{hub}@{revision[:8]} is neither in the Hub cache nor reachable ({type(e).__name__})', where,
-            f'on a machine with network run `hf download {hub} --revision {revision}` and copy ~/.cache/huggingface/hub here, or set HF_HUB_CACHE') from None
+    except Exception as e: raise hub_error(e, f'{hub}@{revision[:8]}', hub, revision, where) from None
 
 def _package_folder(package:str, where:str)->Path:
     "Where a package keeps its files; the package is not imported."
