@@ -173,6 +173,7 @@ def save_model(model, folder, legacy=False, shard=None):
 # repositories that hold sentence-transformers' files beside the weights
 MODULES = ('BAAI/bge', 'intfloat/', 'thenlper/', 'sentence-transformers/', 'Muennighoff/SGPT', 'hkunlp/', 'moka-ai/', 'sensenova/', 'Salesforce/SFR', 'GritLM/')
 LEGACY = ('Muennighoff/SGPT', 'GanymedeNil/', 'castorini/', 'OpenMatch/', 'facebook/')      # of before safetensors
+TOKENIZERS = {'intfloat/multilingual-e5-small': 'xlm-r'}      # where another architecture's tokenizer stands before the model
 OWN_MISTRAL = 'raise RuntimeError("the code of this checkpoint must not run")\n'
 
 
@@ -200,7 +201,8 @@ def encoder_files(row, hub, tokenizer=True):
     "`build(folder)` of an encoder's repository `hub`."
     def build(folder):
         family, limit = row['architecture'], limit_of(row)
-        made = save_tokenizer(family, folder, limit) if tokenizer else make_tokenizer(family)
+        words = TOKENIZERS.get(hub, family)
+        made = save_tokenizer(words, folder, limit) if tokenizer else make_tokenizer(words)
         if family == 'nvembed':
             return _nv_embed(folder, made, limit, hub)
         causal = hub.startswith(('meta-llama/', 'GritLM/'))
