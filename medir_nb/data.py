@@ -15,7 +15,7 @@ from functools import cached_property
 from pathlib import Path
 import numpy as np, pandas as pd
 from .core import MedirError, atomic_path, file_fingerprint, fingerprint, home, lock, nearest, note, registry
-from .hub import UNKNOWN, commit_of, git_folder, recorded_commit, unreachable, where_reachable, without_network
+from .hub import UNKNOWN, commit_of, git_folder, hub_error, recorded_commit, unreachable, where_reachable, without_network
 
 # %% ../nbs/01_data.ipynb #ab7fada9
 _SCHEMA = ('id', 'title', 'body')
@@ -393,9 +393,7 @@ def _hub_rows(hub:str, config:str, split:str, revision:str|None):
         if local or 'nknown split' in str(e): raise MedirError(f'{config}/{split} does not load ({" ".join(str(e).split())[:160]})', hub, 'check the configurations and splits of the data set') from None
         if isinstance(e, ValueError) and 'config' in str(e).lower() and 'not found' in str(e).lower() and not 'cache' in str(e).lower():
             raise MedirError(f'no configuration {config!r} with split {split!r} ({str(e).splitlines()[0][:120]})', hub, 'name the configurations in the registry row') from None
-        pinned = f' --revision {revision}' if revision else ''
-        raise MedirError(f'{config}/{split} is neither in the Hub cache nor reachable ({unreachable() or type(e).__name__})', hub,
-            f'on a machine with network run `hf download {hub} --repo-type dataset{pinned}` and copy its cache here, or put the files below $MEDIR_DATA') from None
+        raise hub_error(e, f'{config}/{split}', hub, revision, hub, 'dataset') from None
     try:
         for i, row in enumerate(rows): yield row, f'{hub} {config}/{split} row {i}'
     except (ValueError, OSError) as e: raise MedirError(f'{config}/{split} does not load ({" ".join(str(e).split())[:160]})', hub, 'mend or fetch its file again') from None

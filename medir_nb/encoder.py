@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 import numpy as np
-from .core import MedirError, Server, atomic_path, checkpoint_folder, checkpoint_names, checkpoint_record, concurrently, file_fingerprint, fingerprint, home, is_secret, lock, nearest, note, progress, redact, registry, share_left, slug
+from .core import MedirError, Server, atomic_path, checkpoint_folder, checkpoint_names, checkpoint_record, concurrently, file_fingerprint, fingerprint, home, is_secret, lock, nearest, note, progress, read_json, redact, registry, share_left, slug
 from .hub import UNKNOWN, hub_folder, package_folder, pinned, recorded_commit, revision_label, unreachable
 
 # %% ../nbs/02_encoder.ipynb #7ff03378
@@ -150,22 +150,28 @@ def folder_fingerprint(folder:str|Path)->str:
     folder = Path(folder).absolute()
     return _fingerprint_of(folder, tuple((str(f), f.stat().st_size, f.stat().st_mtime_ns) for f in sorted(folder.rglob('*')) if f.is_file()))
 
+_POOLING_FLAGS = {'pooling_mode_cls_token': 'cls', 'pooling_mode_mean_tokens': 'mean', 'pooling_mode_weightedmean_tokens': 'weightedmean', 'pooling_mode_lasttoken': 'lasttoken'}
+
+def _own_modules(folder:Path)->tuple[str, dict, bool]:
+    "How a sentence-transformers folder pools, the settings of that, and whether it normalises."
+    kinds = {m['type'].split('.')[-1]: m['path'] for m in read_json(folder/'modules.json', [])}
+    pooling = read_json(folder/kinds['Pooling']/'config.json', {}) if 'Pooling' in kinds else {}
+    # an older folder has a flag a mode
+    flagged = next((mode for flag, mode in _POOLING_FLAGS.items() if pooling.get(flag)), 'unknown')
+    return pooling.get('pooling_mode') or flagged, pooling, 'Normalize' in kinds
+
 def folder_spec(path:str|Path)->EncoderSpec:
     "The spec of a sentence-transformers folder, read from its own configuration files and from the record of its training."
     folder = Path(path)
     read = lambda f: json.loads((folder/f).read_text(encoding='utf-8')) if (folder/f).is_file() else {}
     if not (folder/'modules.json').is_file(): raise MedirError('no modules.json here, so pooling is unknown', folder, 'save the model with sentence-transformers, or write a registry row')
-    modules = read('modules.json')
-    kinds = {m['type'].split('.')[-1]: m['path'] for m in modules}
-    pooling = read(f'{kinds["Pooling"]}/config.json') if 'Pooling' in kinds else {}
-    legacy = {'pooling_mode_cls_token': 'cls', 'pooling_mode_mean_tokens': 'mean', 'pooling_mode_weightedmean_tokens': 'weightedmean', 'pooling_mode_lasttoken': 'lasttoken'}
-    mode = pooling.get('pooling_mode') or next((v for k, v in legacy.items() if pooling.get(k)), 'unknown')
+    mode, pooling, normalizes = _own_modules(folder)
     config = read('config_sentence_transformers.json'); prompts = config.get('prompts') or {}
     length = read('sentence_bert_config.json').get('max_seq_length') or read('tokenizer_config.json').get('model_max_length') or 512
     length = int(min(length, read('config.json').get('max_position_embeddings') or 512, 32_768))     # some tokenizers give 1e30
     similarity = {'dot': 'dot', 'cosine': 'cos', None: 'cos'}.get(config.get('similarity_fn_name'))
     if similarity is None: raise MedirError(f'similarity {config["similarity_fn_name"]!r} is neither dot nor cosine', folder, 'choose one of the two in config_sentence_transformers.json')
-    spec = EncoderSpec(str(path), str(folder), folder_fingerprint(folder), 'sentence-transformers', mode, 'Normalize' in kinds,
+    spec = EncoderSpec(str(path), str(folder), folder_fingerprint(folder), 'sentence-transformers', mode, normalizes,
         similarity, length, length, prompts.get('query', '').replace('{', '{{').replace('}', '}}') + '{text}',
         (prompts.get('document') or prompts.get('passage') or '').replace('{', '{{').replace('}', '}}') + '{text}', prompt_in_pooling=pooling.get('include_prompt', True), label=folder.name, tried='loaded here')
     recorded = read('medir.json').get('spec', {})
@@ -217,6 +223,23 @@ def _checkpoint(spec:EncoderSpec, role:str, home_folder=None, weights:bool=True)
         folder = hub_folder(own['hub'], own['revision'], where, weights)
     return folder, folder
 
+_SPELLED = {'xlm-r': 'xlm-roberta'}      # rows' name of an architecture → transformers'
+
+def _check_files(folder:Path, spec:EncoderSpec):
+    "A checkpoint's own files must not say another architecture or pooling than its row. What an expression changes is meant, and a row may normalise where the files do not (it is said)."
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+    where, row = f'model {spec.name}', registry('models').get(spec.name, {})
+    named, found = _SPELLED.get(spec.architecture, spec.architecture), read_json(folder/'config.json', {}).get('model_type')
+    if found and named in CONFIG_MAPPING_NAMES and found != named and not spec.remote_code:
+        raise MedirError(f'the checkpoint is of the architecture {found}, its row says {spec.architecture}', where, 'correct the registry row')
+    if spec.load != 'transformers' or not (folder/'modules.json').is_file(): return
+    pooling, _, normalizes = _own_modules(folder)
+    if pooling not in ('unknown', spec.pooling) and spec.pooling == row.get('pooling'):
+        raise MedirError(f'the checkpoint pools by {pooling}, its row says {spec.pooling}', where, f'correct the registry row, or write {spec.name}(pooling={pooling})')
+    if normalizes != spec.normalize == row.get('normalize'):
+        own, rows = ('normalises' if normalizes else 'does not normalise'), ('does' if spec.normalize else 'does not')
+        note(f'{where}: the checkpoint {own} its vectors, its row {rows}; the row counts')
+
 def load_tokenizer(spec:EncoderSpec, role:str='query', home_folder=None):
     "The tokenizer of a row for `role`, without its weights."
     from transformers import AutoTokenizer
@@ -236,6 +259,7 @@ def load_sentence_transformer(spec:EncoderSpec, role:str='query', device:str|Non
     where = f'model {spec.name}'
     folder, tokenizer = _checkpoint(spec, role, home_folder)
     _refuse_remote_code(folder, spec)
+    _check_files(folder, spec)
     kwargs, code = {'dtype': getattr(torch, spec.dtype)}, {'trust_remote_code': True} if spec.remote_code else {}
     try:
         if spec.load == 'sentence-transformers':

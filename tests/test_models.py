@@ -18,6 +18,7 @@ CAUSAL = dict(SIZES, num_key_value_heads=2, head_dim=8)
 FAMILIES = {
     'bert': ('BertConfig', SIZES, 'wordpiece', ['[CLS]'], ['[SEP]']),
     'xlm-r': ('XLMRobertaConfig', SIZES, 'unigram', ['<s>'], ['</s>']),
+    'bert-xlm-r': ('BertConfig', SIZES, 'unigram', ['<s>'], ['</s>']),      # multilingual-e5-small: a BERT behind XLM-R's tokenizer
     'gpt_neox': ('GPTNeoXConfig', SIZES, 'bytes', [], []),
     'gemma': ('GemmaConfig', CAUSAL, 'unigram', ['<bos>'], []),
     'llama': ('LlamaConfig', CAUSAL, 'unigram', ['<s>'], []),
@@ -31,10 +32,11 @@ FAMILIES = {
 NAMES = {'bert': dict(cls_token='[CLS]', sep_token='[SEP]', pad_token='[PAD]', unk_token='[UNK]'), 'xlm-r': dict(bos_token='<s>', pad_token='<pad>', eos_token='</s>', unk_token='<unk>', cls_token='<s>', sep_token='</s>'),
     'gemma': dict(pad_token='<pad>', eos_token='<eos>', bos_token='<bos>', unk_token='<unk>'), 't5': dict(pad_token='<pad>', eos_token='</s>', unk_token='<unk>'),
     'llama': dict(unk_token='<unk>', bos_token='<s>', eos_token='</s>'), 'mistral': dict(unk_token='<unk>', bos_token='<s>', eos_token='</s>'), 'gpt_neox': dict(eos_token='<|endoftext|>')}
+NAMES['bert-xlm-r'] = NAMES['xlm-r']
 
 # registry row → architecture; `document` is the second tower
 ROWS = {'bmretriever-410m': 'gpt_neox', 'bmretriever-2b': 'gemma', 'bmretriever-7b': 'mistral', 'e5-mistral': 'mistral', 'repllama': 'llama', 'medcpt': 'bert', 'dragon': 'bert', 'contriever': 'bert', 'bge-large-en': 'bert',
-    'e5-large-v2': 'bert', 'me5-small': 'xlm-r', 'sgpt-125m': 'gpt_neo', 'sgpt-5.8b': 'gptj', 'gtr-l': 't5', 'instructor-l': 't5', 'bge-large-zh-v1.5': 'bert', 'piccolo-large-zh': 'bert', 'm3e-large': 'bert', 'me5-large': 'xlm-r', 'qwen2-own': 'qwen2', 'qwen3-own': 'qwen3'}
+    'e5-large-v2': 'bert', 'me5-small': 'bert-xlm-r', 'sgpt-125m': 'gpt_neo', 'sgpt-5.8b': 'gptj', 'gtr-l': 't5', 'instructor-l': 't5', 'bge-large-zh-v1.5': 'bert', 'piccolo-large-zh': 'bert', 'm3e-large': 'bert', 'me5-large': 'xlm-r', 'qwen2-own': 'qwen2', 'qwen3-own': 'qwen3'}
 OWN = dict(kind='encoder', load='transformers', pooling='lasttoken', append_eos=True, normalize=True, similarity='cos', max_query_tokens=512, max_document_tokens=512, query_template='Instruct: {instruction}\nQuery:{text}',
     document_template='{text}', default_instruction='Given a web search query, retrieve relevant passages that answer the query')
 
@@ -306,6 +308,20 @@ def test_the_key_holds_what_decides_a_vector(rows, change):
 @pytest.mark.parametrize('change, said', [(dict(pooling='cls'), 'pools by mean and normalises, its row says cls'), (dict(normalize=False), 'correct the registry row')])
 def test_a_wrong_row_is_refused(rows, change, said):
     with pytest.raises(MedirError, match=said): tiny('gtr-l', **change).encode(['x'], 'document')
+
+def test_a_row_that_builds_its_own_modules_must_agree_with_the_checkpoints(folders, own_registry, tmp_path, capfd):
+    packaged = yaml.safe_load((importlib.resources.files('medir_nb')/'registry'/'models.yaml').read_text(encoding='utf-8'))
+    folder = as_sentence_transformer(folders['bert'], str(tmp_path/'checkpoint'), pooling='mean')      # with Normalize
+    row = {**packaged['e5-large-v2'], 'hub': folder, 'revision': 'tiny'}
+    own_registry(models={'right': row, 'pools': {**row, 'pooling': 'cls'}, 'other': {**row, 'architecture': 'mpnet'}, 'bare': {**row, 'normalize': False}})
+    for name, said in (('pools', 'the checkpoint pools by mean, its row says cls; correct the registry row'), ('other', 'the checkpoint is of the architecture bert, its row says mpnet')):
+        with pytest.raises(MedirError, match=said): Encoder(name).encode(['x'], 'document')
+    capfd.readouterr()
+    Encoder('right').encode(['x'], 'document')
+    Encoder(encoder_spec('right', pooling='cls', normalize=False)).encode(['x'], 'document')          # what an expression changes is meant
+    assert 'medir:' not in capfd.readouterr().err
+    Encoder('bare').encode(['x'], 'document')
+    assert 'model bare: the checkpoint normalises its vectors, its row does not; the row counts' in capfd.readouterr().err
 
 def test_a_folder_says_itself_how_it_pools(folders, tmp_path):
     out = as_sentence_transformer(folders['bert'], str(tmp_path/'own'), pooling='cls')

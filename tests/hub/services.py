@@ -1,0 +1,58 @@
+"""Services on loopback for the rows that are services: embeddings and chat, in the manner of conftest's Fake."""
+import os
+import sys
+import zlib
+from pathlib import Path
+
+import numpy as np
+
+from conftest import Fake
+
+TESTS = Path(__file__).parents[1]
+
+
+def embed(body):
+    "A vector a text: a sum of one a word, so that like texts are near; 16 dimensions."
+    def vector(text):
+        words = text.lower().split() or ['']
+        return np.sum([np.random.default_rng(zlib.crc32(w.encode())).normal(size=16) for w in words], axis=0).tolist()
+    return {'data': [{'index': i, 'embedding': vector(t)} for i, t in enumerate(body['input'])], 'usage': {'total_tokens': 1}}
+
+
+class Services:
+    "`embedding` and `chat`, two servers that log what they were asked."
+    def __init__(self):
+        self.embedding, self.chat = Fake(answer=embed), Fake()
+
+    def close(self):
+        for fake in (self.embedding, self.chat):
+            fake.server.shutdown()
+            fake.server.server_close()
+
+    @property
+    def environment(self):
+        return {'MEDIR_EMBEDDING_URL': self.embedding.url, 'MEDIR_LLM_URL': self.chat.url}
+
+
+def make_environment(folder, name):
+    "The environment `name` below `folder`: a Python that is this one, behind a script."
+    python = Path(folder) / name / 'bin' / 'python'
+    python.parent.mkdir(parents=True, exist_ok=True)
+    python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+    python.chmod(0o755)
+    return python
+
+
+def process_environment(hub, base, services=None, **more):
+    """What a process needs to see the Hub on loopback and nothing else: folders of its own below `base`, no other address within reach.
+    HF_HUB_OFFLINE of the tests is taken away."""
+    from medir_nb.core import registry
+    base = Path(base)
+    for name in registry('environments'):
+        make_environment(base / 'environments', name)
+    nowhere = 'http://127.0.0.1:9'
+    kept = {k: v for k, v in os.environ.items() if k not in ('HF_HUB_OFFLINE', 'HF_TOKEN', 'MEDIR_DATA', 'MEDIR_REGISTRY', 'MEDIR_CASSETTES') and not k.lower().endswith('_proxy')}
+    return {**kept, 'HF_ENDPOINT': hub.url, 'HF_HOME': str(base / 'hf'), 'MEDIR_HOME': str(base / 'home'), 'HOME': str(base), 'MEDIR_ENVIRONMENTS': str(base / 'environments'),
+        'HF_HUB_DISABLE_XET': '1', 'HF_HUB_DISABLE_TELEMETRY': '1', 'HF_HUB_DISABLE_PROGRESS_BARS': '1', 'HTTP_PROXY': nowhere, 'HTTPS_PROXY': nowhere, 'NO_PROXY': '127.0.0.1,localhost',
+        'PYTHONPATH': os.pathsep.join([str(TESTS.parent), str(TESTS)]), 'PYTHONWARNINGS': 'ignore', 'OMP_NUM_THREADS': '1', 'MEDIR_PROGRESS': '0', 'TOKENIZERS_PARALLELISM': 'false',
+        **(services.environment if services else {}), **more}
