@@ -29,6 +29,18 @@ DOCUMENTS = [
 QUERIES = [('q1', 'drugs after a heart attack'), ('q2', 'first treatment of type 2 diabetes'), ('q3', 'why am I tired and gaining weight'), ('q4', 'treatment of snake bite')]
 QRELS = [('q1', 'd02', 2), ('q1', 'd01', 1), ('q1', 'd09', 0), ('q2', 'd03', 2), ('q2', 'd04', 1), ('q2', 'd06', 0), ('q3', 'd11', 1), ('q3', 'd08', 0), ('q4', 'd10', 0)]
 
+@contextlib.contextmanager
+def seeded(seed=0):
+    """The random states of Python, numpy and torch begin at `seed` and are put back afterwards: what a test draws hangs on no test before it.
+    $MEDIR_TEST_SEED moves all seeds, so that what holds for one tiny model by luck is found out (`make test-orders`)."""
+    import random, numpy as np, torch
+    seed += 1000 * int(os.environ.get('MEDIR_TEST_SEED', 0))
+    before = random.getstate(), np.random.get_state()
+    with torch.random.fork_rng(devices=[]):
+        random.seed(seed); np.random.seed(seed); torch.manual_seed(seed)
+        try: yield
+        finally: random.setstate(before[0]); np.random.set_state(before[1])
+
 def write_lines(path, lines):
     "Write text lines (or objects, as JSON) to `path`."
     path.parent.mkdir(parents=True, exist_ok=True)

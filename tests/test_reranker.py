@@ -1,7 +1,7 @@
 """Cross-encoders: tiny random ones against the model cards' own way, scores kept through kills and damage, and their place in a system."""
 import dataclasses, importlib.resources, json, os, shutil, signal, subprocess, sys
 import numpy as np, pandas as pd, pytest, yaml
-from conftest import DOCUMENTS, QUERIES, write_beir
+from conftest import DOCUMENTS, QUERIES, seeded, write_beir
 from test_models import CAUSAL, SIZES, make_tokenizer
 from test_store import wait_for
 from medir_nb import encoder, reranker
@@ -22,13 +22,13 @@ def _save(model, tokenizer, folder):
     return str(folder)
 
 @pytest.fixture(scope='module')
+@seeded()
 def folders(tmp_path_factory):
     "XLM-R with one logit; BERT with two as monoBERT's repository has it; Llama without a head, and a LoRA that carries one."
     import torch, transformers as t
     from peft import LoraConfig, get_peft_model
     from tokenizers.processors import TemplateProcessing
     base, out = tmp_path_factory.mktemp('rerankers'), {}
-    torch.manual_seed(0)
     words = make_tokenizer('xlm-r')
     words.backend_tokenizer.post_processor = TemplateProcessing(single='<s> $A </s>', pair='<s> $A </s> </s> $B </s>', special_tokens=[(s, words.convert_tokens_to_ids(s)) for s in ('<s>', '</s>')])
     out['xlm-r'] = _save(t.XLMRobertaForSequenceClassification(t.XLMRobertaConfig(vocab_size=len(words), num_labels=1, pad_token_id=words.pad_token_id, **SIZES)), words, base/'xlm-r')
@@ -104,8 +104,7 @@ def test_a_decoder_is_read_at_its_last_token(folders, tmp_path):
     pairs = [('statins', 'LDL ☃'), ('statins', 'Atorvastatin lowers LDL'), ('', 'a ☃ b')]      # no snowman in the vocabulary: <unk>, the padding id
     tokenizer.pad_token = '<unk>'
     assert tokenizer(['statins'], ['LDL ☃'])['input_ids'][0][-1] == tokenizer.pad_token_id
-    torch.manual_seed(1)
-    model = t.LlamaForSequenceClassification(t.LlamaConfig(vocab_size=len(tokenizer), num_labels=1, pad_token_id=tokenizer.pad_token_id, **CAUSAL)).eval()
+    with seeded(1): model = t.LlamaForSequenceClassification(t.LlamaConfig(vocab_size=len(tokenizer), num_labels=1, pad_token_id=tokenizer.pad_token_id, **CAUSAL)).eval()
     _save(model, tokenizer, tmp_path/'own')
     got = Reranker(str(tmp_path/'own')).backend().encode(pairs).vectors[:, 0]
     with torch.no_grad(): wanted = [float(model(**tokenizer([q], [d], return_tensors='pt')).logits) for q, d in pairs]
