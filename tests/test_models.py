@@ -40,11 +40,13 @@ OWN = dict(kind='encoder', load='transformers', pooling='lasttoken', append_eos=
     document_template='{text}', default_instruction='Given a web search query, retrieve relevant passages that answer the query')
 
 def pieces(words, size, special, inside=''):
-    """Up to `size` pieces with their counts: every character of `words`, then whole words, then parts of them, the frequent ones first; `inside` marks what does not begin a word.
-    Counted here because the trainers of tokenizers, the byte-level one apart, find other pieces in each process."""
+    """Up to `size` pieces with their counts: every character of `words`, then whole words, then parts of them, the frequent
+    ones first; `inside` marks what does not begin a word. Counted here because the trainers of tokenizers, the byte-level
+    one apart, find other pieces in each process."""
     counts, whole = collections.Counter(), set(words)
     for word in words:
-        for i in range(len(word)): counts.update((inside if i else '') + word[i:j] for j in range(i + 1, len(word) + 1))
+        for i in range(len(word)):
+            counts.update((inside if i else '') + word[i:j] for j in range(i + 1, len(word) + 1))
     length = lambda piece: len(piece.removeprefix(inside))
     ranked = sorted(counts, key=lambda piece: (length(piece) > 1, piece not in whole, -counts[piece], -length(piece), piece))
     return {piece: counts[piece] for piece in list(dict.fromkeys([*special, *ranked]))[:size]}
@@ -58,15 +60,19 @@ def make_tokenizer(family):
     words = lambda splitter, texts: [w for x in texts for w, _ in splitter.pre_tokenize_str(x)]
     if kind == 'wordpiece':
         normalizer, splitter = normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer()
-        vocabulary = {piece: i for i, piece in enumerate(pieces(words(splitter, map(normalizer.normalize_str, SENTENCES)), 400, special, '##'))}
-        t = Tokenizer(models.WordPiece(vocabulary, unk_token='[UNK]')); t.normalizer, t.pre_tokenizer = normalizer, splitter
+        found = pieces(words(splitter, map(normalizer.normalize_str, SENTENCES)), 400, special, '##')
+        t = Tokenizer(models.WordPiece({piece: i for i, piece in enumerate(found)}, unk_token='[UNK]'))
+        t.normalizer, t.pre_tokenizer = normalizer, splitter
     elif kind == 'bytes':
         t = Tokenizer(models.BPE()); t.pre_tokenizer, t.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
-        t.train_from_iterator(SENTENCES, trainers.BpeTrainer(vocab_size=400, special_tokens=special, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False))
+        trainer = trainers.BpeTrainer(vocab_size=400, special_tokens=special, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False)
+        t.train_from_iterator(SENTENCES, trainer)
     else:
         splitter = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace()])
-        counts = pieces(words(splitter, SENTENCES), 300, special); total = sum(counts.values())
-        t = Tokenizer(models.Unigram([(piece, math.log(n / total) if n else 0.0) for piece, n in counts.items()], special.index('<unk>'))); t.pre_tokenizer = splitter
+        counts = pieces(words(splitter, SENTENCES), 300, special)
+        scores = [(piece, math.log(n / sum(counts.values())) if n else 0.0) for piece, n in counts.items()]
+        t = Tokenizer(models.Unigram(scores, special.index('<unk>')))
+        t.pre_tokenizer = splitter
     t.add_special_tokens(special)
     if before or after:
         pair = '[CLS] $A [SEP] $B:1 [SEP]:1' if family == 'bert' else ' '.join([*before, '$A', *after, *before, '$B', *after])
@@ -90,7 +96,8 @@ def as_sentence_transformer(folder, out, pooling='mean', dense=False, include_pr
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.models import Dense, Normalize, Pooling, Transformer
     import torch
-    with seeded(1): head = [Dense(32, 24, bias=False, activation_function=torch.nn.Identity())] if dense else []
+    with seeded(1):
+        head = [Dense(32, 24, bias=False, activation_function=torch.nn.Identity())] if dense else []
     SentenceTransformer(modules=[Transformer(folder), Pooling(32, pooling), *head, Normalize()], device='cpu').save(out)
     config = Path(out)/'1_Pooling'/'config.json'; saved = json.loads(config.read_text()); saved.pop('include_prompt', None)
     config.write_text(json.dumps(saved if include_prompt is None else {**saved, 'include_prompt': include_prompt}))
@@ -104,7 +111,8 @@ def folders(tmp_path_factory):
     base = tmp_path_factory.mktemp('models')
     out = {f: make_model(f, base/f) for f in FAMILIES}
     out['document'] = make_model('bert', base/'document', seed=7)
-    with seeded(3): lora = get_peft_model(AutoModel.from_pretrained(out['llama']), LoraConfig(r=4, lora_alpha=8, target_modules=['q_proj', 'v_proj'], task_type='FEATURE_EXTRACTION', init_lora_weights=False))
+    with seeded(3):
+        lora = get_peft_model(AutoModel.from_pretrained(out['llama']), LoraConfig(r=4, lora_alpha=8, target_modules=['q_proj', 'v_proj'], task_type='FEATURE_EXTRACTION', init_lora_weights=False))
     lora.save_pretrained(base/'lora'); out['lora'] = str(base/'lora')
     out['gtr-l'] = as_sentence_transformer(out['t5'], str(base/'gtr'), dense=True)
     out['instructor-l'] = as_sentence_transformer(out['t5'], str(base/'instructor'), dense=True)

@@ -112,7 +112,7 @@ def test_no_data(rows, tmp_path):
 def test_a_batch_of_one_without_negatives_would_learn_nothing(rows, pairs):
     for settings in ({'batch_size': 1}, {'in_batch': False}):
         with pytest.raises(MedirError, match='constant 0'): train_encoder({**small(pairs), 'negatives': 0, **settings})
-    # at temperature 1 no cosines make the loss of one positive among three smaller; at the default 0.02 a lead of 0.4 over both negatives rounds it to 0
+    # no cosines lead out of these bounds at temperature 1; at the default 0.02 a lead of 0.4 over both negatives rounds the loss to 0
     loss = train_encoder({**small(pairs), 'batch_size': 1, 'max_steps': 1, 'temperature': 1.0}).loss
     assert np.log1p(2 * np.exp(-2)) < loss < np.log1p(2 * np.exp(2))
 
@@ -207,12 +207,11 @@ def test_cached_gradients_are_those_of_the_whole_batch(rows, pairs, part):
         assert abs(a - b) <= 1e-5 * abs(a) and (whole - cached).norm() <= 1e-5 * whole.norm() and whole.norm() > 0
 
 def test_cached_gradients_replay_their_dropout(rows, pairs):
-    import torch
     model = model_of('tiny-cls').train()
     features, labels = batch_of(model, pairs, negatives=0, hypothetical=False)     # two columns: the whole batch draws in the same order
-    torch.manual_seed(5); a, whole = gradient(model, InfoNCE(model), features(), labels)
-    torch.manual_seed(5); b, cached = gradient(model, InfoNCE(model, mini_batch=6), features(), labels)
-    torch.manual_seed(6); c, other = gradient(model, InfoNCE(model), features(), labels)
+    with seeded(5): a, whole = gradient(model, InfoNCE(model), features(), labels)
+    with seeded(5): b, cached = gradient(model, InfoNCE(model, mini_batch=6), features(), labels)
+    with seeded(6): c, other = gradient(model, InfoNCE(model), features(), labels)
     assert abs(a - b) <= 1e-5 * abs(a) and (whole - cached).norm() <= 1e-5 * whole.norm()
     assert (whole - other).norm() > 1e-2 * whole.norm()                            # dropout was at work
 
@@ -228,6 +227,7 @@ class Body(torch.nn.Module):
     def __init__(self):
         super().__init__(); self.bert = BertModel(BertConfig(vocab_size=200, hidden_size=256, num_hidden_layers=4, num_attention_heads=4, intermediate_size=1024))
     def forward(self, f): return {'sentence_embedding': self.bert(input_ids=f['input_ids'], attention_mask=f['attention_mask']).last_hidden_state[:, 0]}
+torch.manual_seed(0)
 model = Body()
 def peak(n, mini_batch):
     open('/proc/self/clear_refs', 'w').write('5')                       # forget the peak of before
@@ -478,10 +478,11 @@ def test_a_group_is_a_query_with_its_positive_first(rows, pairs):
 
 def test_its_loss_is_a_softmax_over_a_group_whatever_the_accumulation(rows, pairs):
     import torch
-    # the model has no dropout and its head's is the same; all rows are in the one step, so their order decides nothing
+    # the model and its head have no dropout; all rows are in the one step, so their order decides nothing
     train_reranker(small_ce(pairs, 'start', max_steps=1, learning_rate=1e-12))       # a new head on weights that stay as they are
     settings = small_ce(pairs, model='start', batch_size=len(PAIRS), max_steps=1, learning_rate=1e-4)
-    one, two = train_reranker(settings), train_reranker({**settings, 'output': 'two', 'batch_size': len(PAIRS) // 2, 'accumulation': 2})
+    one = train_reranker(settings)
+    two = train_reranker({**settings, 'output': 'two', 'batch_size': len(PAIRS) // 2, 'accumulation': 2})
     backend, found = PairBackend(reranker_spec('start'), device='cpu'), Pairs(pairs, 2)
     drawn = [(row.query, d) for i, row in enumerate(found.rows) for p, n in [found.draw(i)] for d in (p, *n)]
     scores = torch.tensor(backend.encode(written_pairs(backend.spec, drawn)).vectors).view(-1, 3)
