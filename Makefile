@@ -14,7 +14,8 @@ FAST := HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 MEDIR_PROGRESS=0
 
 install: $(MARK)
 
-# One shell, so that it can time itself. It ends by reading the embedded language model once: a machine that cannot read it says so here, and later loads are quick.
+# One shell, so that it can time itself. It ends by reading the embedded language model once: a machine that cannot read it
+# says so here, and later loads are quick.
 $(MARK): requirements/lock-py311-cpu.txt settings.ini setup.py
 	@start=$$(date +%s); set -ex; \
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv; \
@@ -43,14 +44,15 @@ test: $(MARK)
 slow: $(MARK)
 	HF_HUB_OFFLINE=1 OMP_WAIT_POLICY=PASSIVE python -m pytest -q -p no:randomly -m slow tests
 
-# The fast tests in three shuffled orders, on one worker, two and four. A seed shuffles, gives the tiny models other weights, and sets the random state that each test finds;
-# the same seed repeats a run: make test-orders SEEDS="2 2 2".
+# The fast tests in three shuffled orders, on one worker, two and four. A seed shuffles, gives the tiny models other weights,
+# and sets the random state that each test finds; other seeds: make test-orders SEEDS="4 5 6".
 SEEDS ?= 1 2 3
 test-orders: $(MARK)
 	@set -- $(SEEDS); failed=0; ran=; \
 	for how in "-n 1 --dist load" "-n 2 --dist loadfile" "-n 4 --dist load"; do \
 		start=$$(date +%s); verdict=passed; \
-		MEDIR_TEST_SEED=$$1 $(FAST) python -m pytest -q $$how --randomly-seed=$$1 --randomly-dont-reset-seed -m "not slow" tests || { verdict=FAILED; failed=1; }; \
+		MEDIR_TEST_SEED=$$1 $(FAST) python -m pytest -q $$how --randomly-seed=$$1 --randomly-dont-reset-seed \
+			-m "not slow" tests || { verdict=FAILED; failed=1; }; \
 		ran="$$ran\nseed $$1, $$how: $$verdict in $$(($$(date +%s) - start)) s"; shift; \
 	done; printf "$$ran\n"; exit $$failed
 

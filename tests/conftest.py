@@ -34,7 +34,8 @@ MOVED = int(os.environ.get('MEDIR_TEST_SEED', 0))
 
 @contextlib.contextmanager
 def seeded(seed=0):
-    "The random states of Python, numpy and torch begin at `seed` and are put back afterwards: what is drawn inside hangs on nothing that ran before."
+    """The random states of Python, numpy and torch begin at `seed` and are put back afterwards: what is drawn inside hangs on
+    nothing that ran before."""
     import random, numpy as np, torch
     seed += 1000 * MOVED
     before = random.getstate(), np.random.get_state()

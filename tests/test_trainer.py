@@ -629,7 +629,8 @@ def test_a_merged_generator_opens_in_plain_transformers(rows, answers, name, cap
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
     done = train_generator(small_sft(answers, model=name), epochs=3)
-    assert done.steps == 15 and done.history.loss.dropna().iloc[-1] < done.history.loss.iloc[0] and np.isfinite(done.history.held_out_loss.dropna().iloc[0])
+    losses = done.history.loss.dropna()
+    assert done.steps == 15 and losses.tail(5).mean() < losses.head(5).mean() and np.isfinite(done.history.held_out_loss.dropna().iloc[0])      # 5 steps an epoch
     files = {p.name for p in done.folder.iterdir()}
     assert not [f for f in files if 'adapter' in f] and {'config.json', 'model.safetensors', 'tokenizer.json', 'medir.json', 'metrics.jsonl'} <= files
     spec = llm_spec('own-llm'); base = llm_spec(name)
