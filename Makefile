@@ -9,37 +9,52 @@ export TOKENIZERS_PARALLELISM := true
 MARK := .venv/installed
 FAST := HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 MEDIR_PROGRESS=0
 
-.PHONY: demo test slow lab figures clean install
+.PHONY: demo test test-orders slow lab figures clean install
 .DELETE_ON_ERROR:
 
 install: $(MARK)
 
+# One shell, so that it can time itself. It ends by reading the embedded language model once: a machine that cannot read it
+# says so here, and later loads are quick.
 $(MARK): requirements/lock-py311-cpu.txt settings.ini setup.py
-	@date +%s > /tmp/medir_nb.start.$$PPID
-	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	pip install -q --disable-pip-version-check torch==2.13.0
-	pip install -q --disable-pip-version-check --no-deps -r requirements/lock-py311-cpu.txt
-	pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .
-	@HF_HUB_OFFLINE=1 medir contract smollm2 hpo-lay > /dev/null 2>&1 || true   # reads the embedded LLM once; later loads are quick
-	@echo $$(( $$(date +%s) - $$(cat /tmp/medir_nb.start.$$PPID) )) > $(MARK); rm -f /tmp/medir_nb.start.$$PPID
+	@start=$$(date +%s); set -ex; \
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv; \
+	pip install -q --disable-pip-version-check torch==2.13.0; \
+	pip install -q --disable-pip-version-check --no-deps -r requirements/lock-py311-cpu.txt; \
+	pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .; \
+	HF_HUB_OFFLINE=1 TQDM_DISABLE=1 medir contract smollm2 hpo-lay > /dev/null; \
+	echo $$(($$(date +%s) - start)) > $(MARK)
 
 # The first paper notebook (or NB=...) with live embedded models; prints where notebook, table and figures lie.
 demo: $(MARK)
 	HF_HUB_OFFLINE=1 OMP_WAIT_POLICY=PASSIVE medir run $(NB) --preset demo
 
 # Notebooks and modules in step, every notebook, every fast test; prints how long each took.
+# The tests stand in the order of their files, so that two runs can be compared; `make test-orders` shuffles them.
 test: $(MARK)
 	@cat nbs/*.ipynb nbs/*/*.ipynb medir_nb/*.py | cksum > .venv/before
 	@rm -rf .venv/before.d && cp -r medir_nb .venv/before.d
 	@nbdev_export && nbdev_clean
 	@cat nbs/*.ipynb nbs/*/*.ipynb medir_nb/*.py | cksum | cmp -s - .venv/before || { echo "notebooks and modules were out of step: commit what nbdev_export and nbdev_clean changed (modules as they were: .venv/before.d)"; exit 1; }
 	@start=$$(date +%s); $(FAST) nbdev_test --n_workers 2 --timing && middle=$$(date +%s) && \
-	$(FAST) python -m pytest -q -n 2 --dist loadfile -m "not slow" tests && end=$$(date +%s) && \
+	$(FAST) python -m pytest -q -p no:randomly -n 2 --dist loadfile -m "not slow" tests && end=$$(date +%s) && \
 	echo "install $$(cat $(MARK)) s, nbdev_test $$((middle - start)) s, pytest $$((end - middle)) s"
 
 # The figures that take minutes: NFCorpus with a real encoder, mteb side by side, live models.
 slow: $(MARK)
-	HF_HUB_OFFLINE=1 OMP_WAIT_POLICY=PASSIVE python -m pytest -q -m slow tests
+	HF_HUB_OFFLINE=1 OMP_WAIT_POLICY=PASSIVE python -m pytest -q -p no:randomly -m slow tests
+
+# The fast tests in three shuffled orders, on one worker, two and four. A seed shuffles, gives the tiny models other weights,
+# and sets the random state that each test finds; other seeds: make test-orders SEEDS="4 5 6".
+SEEDS ?= 1 2 3
+test-orders: $(MARK)
+	@set -- $(SEEDS); failed=0; ran=; \
+	for how in "-n 1 --dist load" "-n 2 --dist loadfile" "-n 4 --dist load"; do \
+		start=$$(date +%s); verdict=passed; \
+		MEDIR_TEST_SEED=$$1 $(FAST) python -m pytest -q $$how --randomly-seed=$$1 --randomly-dont-reset-seed \
+			-m "not slow" tests || { verdict=FAILED; failed=1; }; \
+		ran="$$ran\nseed $$1, $$how: $$verdict in $$(($$(date +%s) - start)) s"; shift; \
+	done; printf "$$ran\n"; exit $$failed
 
 lab: $(MARK)
 	python -m ipykernel install --prefix .venv --name python3 --display-name "medir_nb" > /dev/null

@@ -1,5 +1,5 @@
 """Fixtures every test may use: a private home folder, a tiny task in BEIR's layout, and the command in-process or as its own process."""
-import contextlib, http.server, json, os, socket, subprocess, sys, threading, time
+import contextlib, http.server, json, os, socket, subprocess, sys, threading, time, zlib
 from collections import namedtuple
 from pathlib import Path
 import pytest
@@ -29,6 +29,21 @@ DOCUMENTS = [
 QUERIES = [('q1', 'drugs after a heart attack'), ('q2', 'first treatment of type 2 diabetes'), ('q3', 'why am I tired and gaining weight'), ('q4', 'treatment of snake bite')]
 QRELS = [('q1', 'd02', 2), ('q1', 'd01', 1), ('q1', 'd09', 0), ('q2', 'd03', 2), ('q2', 'd04', 1), ('q2', 'd06', 0), ('q3', 'd11', 1), ('q3', 'd08', 0), ('q4', 'd10', 0)]
 
+# moves every seed, so that what holds by the luck of one tiny model is found out (`make test-orders`)
+MOVED = int(os.environ.get('MEDIR_TEST_SEED', 0))
+
+@contextlib.contextmanager
+def seeded(seed=0):
+    """The random states of Python, numpy and torch begin at `seed` and are put back afterwards: what is drawn inside hangs on
+    nothing that ran before."""
+    import random, numpy as np, torch
+    seed += 1000 * MOVED
+    before = random.getstate(), np.random.get_state()
+    with torch.random.fork_rng(devices=[]):
+        random.seed(seed); np.random.seed(seed); torch.manual_seed(seed)
+        try: yield
+        finally: random.setstate(before[0]); np.random.set_state(before[1])
+
 def write_lines(path, lines):
     "Write text lines (or objects, as JSON) to `path`."
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -43,11 +58,13 @@ def write_beir(folder, documents=DOCUMENTS, queries=QUERIES, qrels=QRELS, split=
     return folder
 
 @pytest.fixture(autouse=True)
-def home(tmp_path, monkeypatch):
+def home(tmp_path, monkeypatch, request):
     "A home folder of the test's own; registries are read afresh."
     for name in ('MEDIR_REGISTRY', 'MEDIR_TEST_KEY'): monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv('MEDIR_HOME', str(tmp_path/'home'))
     core.registry.cache_clear()
+    # nothing may build on the random state that it finds
+    if MOVED: core.seed_everything(zlib.crc32(f'{MOVED} {request.node.nodeid}'.encode()))
     yield tmp_path/'home'
     core.registry.cache_clear()
 
@@ -96,7 +113,7 @@ def medir_data():
 def fake_minilm(monkeypatch):
     """Every torch model becomes a hash of words (64 dimensions, at most 8 words): dense paths without the 7 s that sentence-transformers takes to import.
     The returned list holds `(role, texts)` of each call."""
-    import zlib, numpy as np
+    import numpy as np
     from medir_nb import encoder
     calls = []
     class Backend:

@@ -1,7 +1,8 @@
 """Every architecture as a tiny random model: what the real registry rows do to texts, against plain transformers written out by hand."""
-import importlib.resources, json, string
+import collections, importlib.resources, json, math, string
 from pathlib import Path
 import numpy as np, pytest, yaml
+from conftest import seeded
 from medir_nb.core import MedirError, registry
 from medir_nb.data import Task, load_task, task_from_frames
 from medir_nb.encoder import Encoder, contract, encode_corpus, encoder_spec, folder_spec, models_table
@@ -40,22 +41,41 @@ ROWS = {'bmretriever-410m': 'gpt_neox', 'bmretriever-2b': 'gemma', 'bmretriever-
 OWN = dict(kind='encoder', load='transformers', pooling='lasttoken', append_eos=True, normalize=True, similarity='cos', max_query_tokens=512, max_document_tokens=512, query_template='Instruct: {instruction}\nQuery:{text}',
     document_template='{text}', default_instruction='Given a web search query, retrieve relevant passages that answer the query')
 
+def pieces(words, size, special, inside=''):
+    """Up to `size` pieces with their counts: every character of `words`, then whole words, then parts of them, the frequent
+    ones first; `inside` marks what does not begin a word. Counted here because the trainers of tokenizers, the byte-level
+    one apart, find other pieces in each process."""
+    counts, whole = collections.Counter(), set(words)
+    for word in words:
+        for i in range(len(word)):
+            counts.update((inside if i else '') + word[i:j] for j in range(i + 1, len(word) + 1))
+    length = lambda piece: len(piece.removeprefix(inside))
+    ranked = sorted(counts, key=lambda piece: (length(piece) > 1, piece not in whole, -counts[piece], -length(piece), piece))
+    return {piece: counts[piece] for piece in list(dict.fromkeys([*special, *ranked]))[:size]}
+
 def make_tokenizer(family):
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
     from transformers import PreTrainedTokenizerFast
     _, _, kind, before, after = FAMILIES[family]
     names = NAMES.get(family) or dict(eos_token='<|endoftext|>', pad_token='<|endoftext|>')
     special = list(dict.fromkeys([*names.values(), *before, *after]))
+    words = lambda splitter, texts: [w for x in texts for w, _ in splitter.pre_tokenize_str(x)]
     if kind == 'wordpiece':
-        t = Tokenizer(models.WordPiece(unk_token='[UNK]')); t.normalizer, t.pre_tokenizer = normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer()
-        trainer = trainers.WordPieceTrainer(vocab_size=400, special_tokens=special, show_progress=False)
+        normalizer, splitter = normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer()
+        found = pieces(words(splitter, map(normalizer.normalize_str, SENTENCES)), 400, special, '##')
+        t = Tokenizer(models.WordPiece({piece: i for i, piece in enumerate(found)}, unk_token='[UNK]'))
+        t.normalizer, t.pre_tokenizer = normalizer, splitter
     elif kind == 'bytes':
         t = Tokenizer(models.BPE()); t.pre_tokenizer, t.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
         trainer = trainers.BpeTrainer(vocab_size=400, special_tokens=special, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False)
+        t.train_from_iterator(SENTENCES, trainer)
     else:
-        t = Tokenizer(models.Unigram()); t.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace()])
-        trainer = trainers.UnigramTrainer(vocab_size=300, special_tokens=special, unk_token='<unk>', show_progress=False)
-    t.train_from_iterator(SENTENCES, trainer)
+        splitter = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace()])
+        counts = pieces(words(splitter, SENTENCES), 300, special)
+        scores = [(piece, math.log(n / sum(counts.values())) if n else 0.0) for piece, n in counts.items()]
+        t = Tokenizer(models.Unigram(scores, special.index('<unk>')))
+        t.pre_tokenizer = splitter
+    t.add_special_tokens(special)
     if before or after:
         pair = '[CLS] $A [SEP] $B:1 [SEP]:1' if family == 'bert' else ' '.join([*before, '$A', *after, *before, '$B', *after])
         t.post_processor = processors.TemplateProcessing(single=' '.join([*before, '$A', *after]), pair=pair, special_tokens=[(s, t.token_to_id(s)) for s in dict.fromkeys([*before, *after])])
@@ -65,10 +85,10 @@ def make_model(family, folder, seed=0, change=None):
     import torch, transformers
     tokenizer = make_tokenizer(family)
     config = getattr(transformers, FAMILIES[family][0])(vocab_size=len(tokenizer), pad_token_id=tokenizer.pad_token_id, bos_token_id=tokenizer.bos_token_id, eos_token_id=tokenizer.eos_token_id, **FAMILIES[family][1])
-    torch.manual_seed(seed)
-    model = (transformers.T5EncoderModel if family == 't5' else transformers.AutoModel.from_config)(config).eval()
-    # a fresh model's padding row is zero; where padding is the end token, a trained one's is not
-    with torch.no_grad(): model.get_input_embeddings().weight.normal_(std=0.3)
+    with seeded(seed):
+        model = (transformers.T5EncoderModel if family == 't5' else transformers.AutoModel.from_config)(config).eval()
+        # a fresh model's padding row is zero; where padding is the end token, a trained one's is not
+        with torch.no_grad(): model.get_input_embeddings().weight.normal_(std=0.3)
     if change: change(model, tokenizer)
     tokenizer.save_pretrained(folder); model.save_pretrained(folder)
     return str(folder)
@@ -78,8 +98,9 @@ def as_sentence_transformer(folder, out, pooling='mean', dense=False, include_pr
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.models import Dense, Normalize, Pooling, Transformer
     import torch
-    body = Transformer(folder); torch.manual_seed(1)
-    SentenceTransformer(modules=[body, Pooling(32, pooling), *([Dense(32, 24, bias=False, activation_function=torch.nn.Identity())] if dense else []), Normalize()], device='cpu').save(out)
+    with seeded(1):
+        head = [Dense(32, 24, bias=False, activation_function=torch.nn.Identity())] if dense else []
+    SentenceTransformer(modules=[Transformer(folder), Pooling(32, pooling), *head, Normalize()], device='cpu').save(out)
     config = Path(out)/'1_Pooling'/'config.json'; saved = json.loads(config.read_text()); saved.pop('include_prompt', None)
     config.write_text(json.dumps(saved if include_prompt is None else {**saved, 'include_prompt': include_prompt}))
     return out
@@ -87,14 +108,13 @@ def as_sentence_transformer(folder, out, pooling='mean', dense=False, include_pr
 @pytest.fixture(scope='module')
 def folders(tmp_path_factory):
     "One tiny checkpoint an architecture (two for BERT), a LoRA for LLaMA, two sentence-transformers folders around T5."
-    import torch
     from peft import LoraConfig, get_peft_model
     from transformers import AutoModel
     base = tmp_path_factory.mktemp('models')
     out = {f: make_model(f, base/f) for f in FAMILIES}
     out['document'] = make_model('bert', base/'document', seed=7)
-    torch.manual_seed(3)
-    lora = get_peft_model(AutoModel.from_pretrained(out['llama']), LoraConfig(r=4, lora_alpha=8, target_modules=['q_proj', 'v_proj'], task_type='FEATURE_EXTRACTION', init_lora_weights=False))
+    with seeded(3):
+        lora = get_peft_model(AutoModel.from_pretrained(out['llama']), LoraConfig(r=4, lora_alpha=8, target_modules=['q_proj', 'v_proj'], task_type='FEATURE_EXTRACTION', init_lora_weights=False))
     lora.save_pretrained(base/'lora'); out['lora'] = str(base/'lora')
     out['gtr-l'] = as_sentence_transformer(out['t5'], str(base/'gtr'), dense=True)
     out['instructor-l'] = as_sentence_transformer(out['t5'], str(base/'instructor'), dense=True)

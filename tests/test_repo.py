@@ -1,7 +1,8 @@
 "The repository itself: one direction, one set of versions, notebooks with outputs, nothing that belongs to one machine."
-import ast, configparser, json, re, sys
+import ast, configparser, json, os, re, shutil, subprocess, sys
 from pathlib import Path
 import pytest, yaml
+from conftest import seeded
 
 ROOT = Path(__file__).parents[1]
 ORDER = [ast.literal_eval(re.search(r"default_exp (\w+)", p.read_text()).group(1).join("''")) for p in sorted((ROOT/'nbs').glob('[0-9]*.ipynb'))]
@@ -109,6 +110,125 @@ def test_readme_commands_exist():
     for link in re.findall(r'\]\((?!http)([^)]+)\)', readme): assert (ROOT/link).exists(), link
 
 def test_import_is_light():
-    import subprocess
     code = 'import sys, medir_nb, medir_nb.workbook as w; bad = {"torch", "pandas", "transformers", "faiss", "datasets", "papermill"} & set(sys.modules); sys.exit(str(bad) if bad else 0)'
     assert subprocess.run([sys.executable, '-c', code]).returncode == 0
+
+# ---------------------------------------------------------------- the tests themselves
+
+FREE = re.compile(r"""
+    random\.(?!Random$)\w+ | np\.random\.(?!default_rng$)\w+ | torch\.(manual_seed|seed|normal|rand\w*) |
+    (\w+\.)*(from_config|get_peft_model|Linear|Embedding|Dense|WordPieceTrainer|UnigramTrainer)""", re.X)
+
+def drawn(tree):
+    """Calls in the code of a test that hang on a random state which it did not set: draws, new weights, and trainers of
+    tokenizers that end elsewhere in each process. `seeded` sets the state of a block or a function."""
+    found = []
+
+    def dotted(node):
+        if isinstance(node, ast.Attribute): return f'{dotted(node.value)}.{node.attr}'
+        return node.id if isinstance(node, ast.Name) else ''
+
+    def is_free(call):
+        either = [call.func.body, call.func.orelse] if isinstance(call.func, ast.IfExp) else [call.func]
+        names, given = [dotted(f) for f in either], {k.arg for k in call.keywords}
+        if any(map(FREE.fullmatch, names)): return 'generator' not in given
+        if names[0].endswith('default_rng'): return not call.args
+        if isinstance(call.func, ast.Attribute) and call.func.attr == 'sample': return 'random_state' not in given
+        of_config = any(isinstance(a, ast.Call) and dotted(a.func).endswith('Config') for a in call.args)
+        return of_config and ('Model' in names[0] or 'For' in names[0])
+
+    def look(node):
+        around = getattr(node, 'decorator_list', [])
+        if isinstance(node, ast.With): around = [i.context_expr for i in node.items]
+        if any(isinstance(a, ast.Call) and dotted(a.func) == 'seeded' for a in around): return
+        if getattr(node, 'name', '') == 'seeded': return
+        if isinstance(node, ast.Call) and is_free(node): found.append((node.lineno, ast.unparse(node.func)))
+        for child in ast.iter_child_nodes(node): look(child)
+
+    look(tree)
+    return found
+
+@pytest.mark.parametrize('path', sorted((ROOT/'tests').rglob('*.py')), ids=lambda p: p.stem)
+def test_a_test_draws_from_a_seed_of_its_own(path):
+    assert not drawn(ast.parse(path.read_text()))
+
+@pytest.mark.parametrize('line, free', [
+    ('torch.rand(3)', True), ('torch.rand(3, generator=g)', False), ('torch.manual_seed(0)', True),
+    ('random.random()', True), ('random.Random(1).random()', False),
+    ('np.random.rand(2)', True), ('np.random.default_rng()', True), ('np.random.default_rng(0).random()', False),
+    ('frame[frame.x > 0].sample(3)', True), ('frame[frame.x > 0].sample(3, random_state=0)', False),
+    ('t.BertModel(t.BertConfig())', True), ('t.AutoModel.from_config(config)', True),
+    ('t.AutoModel.from_pretrained(x)', False), ('(a if b else t.AutoModel.from_config)(c)', True), ('trainers.UnigramTrainer(vocab_size=9)', True),
+    ('with seeded(): torch.rand(3)', False), ('@seeded()\ndef f(): torch.rand(3)', False)])
+def test_free_draws_are_found(line, free):
+    assert bool(drawn(ast.parse(line))) == free
+
+def write_checkpoints(folder, state):
+    "The tiny checkpoints of three test files, in a process that has drawn before."
+    import test_models, test_reranker, test_trainer
+    class Factory:
+        def mktemp(self, name):
+            (folder/name).mkdir(parents=True)
+            return folder/name
+    with seeded(state):
+        for module in (test_models, test_reranker, test_trainer): module.folders.__wrapped__(Factory())
+
+def test_tiny_checkpoints_are_the_same_in_every_process(tmp_path):
+    "Whatever was drawn before them, and however a process orders its sets."
+    code = """
+import pathlib, sys
+sys.path.insert(0, sys.argv[1])
+import test_repo
+test_repo.write_checkpoints(pathlib.Path(sys.argv[2]), 2)
+"""
+    there, here = tmp_path/'there', tmp_path/'here'
+    env = {**os.environ, 'PYTHONHASHSEED': '2', 'PYTHONPATH': os.pathsep.join(sys.path)}
+    command = [sys.executable, '-c', code, str(ROOT/'tests'), str(there)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=env)
+    assert done.returncode == 0, done.stderr[-3000:]
+    write_checkpoints(here, 1)
+
+    def files(root):
+        "Name → bytes, without the folder, which a config may name. peft writes the modules of an adapter as a set."
+        kept = [p for p in root.rglob('*') if p.suffix in ('.json', '.txt', '.safetensors', '.bin')]
+        kept = [p for p in kept if p.name != 'adapter_config.json']
+        return {str(p.relative_to(root)): p.read_bytes().replace(str(root).encode(), b'') for p in kept}
+    a, b = files(here), files(there)
+    assert a.keys() == b.keys() and len([n for n in a if n.endswith(('.safetensors', '.bin'))]) > 20
+    assert not [n for n in a if a[n] != b[n]]
+
+# ---------------------------------------------------------------- the Makefile
+
+def test_the_makefile_leaves_no_file_behind_and_hides_no_error():
+    make = (ROOT/'Makefile').read_text()
+    assert not re.search(r'/tmp|mktemp|\|\|\s*(true|:)|2>\s*/dev/null|2>&1', make)
+    assert not re.search(r'^\t@?-', make, re.M)
+
+@pytest.fixture
+def installing(tmp_path):
+    "`installing(medir)` runs the install step with commands that do nothing, `medir` among them doing what it is told."
+    if not shutil.which('make'): pytest.skip('no make on this machine')
+    root, temporary = tmp_path/'clone', tmp_path/'temporary'
+    for folder in (root/'requirements', root/'.venv'/'bin', temporary): folder.mkdir(parents=True)
+    shutil.copy(ROOT/'Makefile', root)
+    for name in ('requirements/lock-py311-cpu.txt', 'settings.ini', 'setup.py'): (root/name).touch()
+
+    def run(medir):
+        for name, does in (('python', ':'), ('pip', ':'), ('medir', medir)):
+            command = root/'.venv'/'bin'/name
+            command.write_text(f'#!/bin/sh\n{does}\n')
+            command.chmod(0o755)
+        env = {k: v for k, v in os.environ.items() if not k.startswith('MAKE') and k != 'MFLAGS'}
+        env['TMPDIR'] = str(temporary)
+        done = subprocess.run(['make', 'install'], cwd=root, capture_output=True, text=True, env=env)
+        assert not any(temporary.iterdir())
+        return done, root/'.venv'/'installed'
+    return run
+
+def test_an_install_says_how_long_it_took(installing):
+    done, mark = installing('echo a long contract; sleep 1')
+    assert done.returncode == 0 and int(mark.read_text()) in range(1, 60) and 'a long contract' not in done.stdout
+
+def test_an_install_without_a_readable_language_model_fails_with_its_message(installing):
+    done, mark = installing('echo "medir: error: model smollm2: its weights do not load" >&2; exit 2')
+    assert done.returncode and 'its weights do not load' in done.stderr and not mark.exists()

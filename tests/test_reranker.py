@@ -1,7 +1,7 @@
 """Cross-encoders: tiny random ones against the model cards' own way, scores kept through kills and damage, and their place in a system."""
 import dataclasses, importlib.resources, json, os, shutil, signal, subprocess, sys
 import numpy as np, pandas as pd, pytest, yaml
-from conftest import DOCUMENTS, QUERIES, write_beir
+from conftest import DOCUMENTS, QUERIES, seeded, write_beir
 from test_models import CAUSAL, SIZES, make_tokenizer
 from test_store import wait_for
 from medir_nb import encoder, reranker
@@ -22,13 +22,13 @@ def _save(model, tokenizer, folder):
     return str(folder)
 
 @pytest.fixture(scope='module')
+@seeded()
 def folders(tmp_path_factory):
     "XLM-R with one logit; BERT with two as monoBERT's repository has it; Llama without a head, and a LoRA that carries one."
     import torch, transformers as t
     from peft import LoraConfig, get_peft_model
     from tokenizers.processors import TemplateProcessing
     base, out = tmp_path_factory.mktemp('rerankers'), {}
-    torch.manual_seed(0)
     words = make_tokenizer('xlm-r')
     words.backend_tokenizer.post_processor = TemplateProcessing(single='<s> $A </s>', pair='<s> $A </s> </s> $B </s>', special_tokens=[(s, words.convert_tokens_to_ids(s)) for s in ('<s>', '</s>')])
     out['xlm-r'] = _save(t.XLMRobertaForSequenceClassification(t.XLMRobertaConfig(vocab_size=len(words), num_labels=1, pad_token_id=words.pad_token_id, **SIZES)), words, base/'xlm-r')
@@ -104,8 +104,7 @@ def test_a_decoder_is_read_at_its_last_token(folders, tmp_path):
     pairs = [('statins', 'LDL ☃'), ('statins', 'Atorvastatin lowers LDL'), ('', 'a ☃ b')]      # no snowman in the vocabulary: <unk>, the padding id
     tokenizer.pad_token = '<unk>'
     assert tokenizer(['statins'], ['LDL ☃'])['input_ids'][0][-1] == tokenizer.pad_token_id
-    torch.manual_seed(1)
-    model = t.LlamaForSequenceClassification(t.LlamaConfig(vocab_size=len(tokenizer), num_labels=1, pad_token_id=tokenizer.pad_token_id, **CAUSAL)).eval()
+    with seeded(1): model = t.LlamaForSequenceClassification(t.LlamaConfig(vocab_size=len(tokenizer), num_labels=1, pad_token_id=tokenizer.pad_token_id, **CAUSAL)).eval()
     _save(model, tokenizer, tmp_path/'own')
     got = Reranker(str(tmp_path/'own')).backend().encode(pairs).vectors[:, 0]
     with torch.no_grad(): wanted = [float(model(**tokenizer([q], [d], return_tensors='pt')).logits) for q, d in pairs]
@@ -410,7 +409,7 @@ def test_100_candidates_for_100_queries_interrupted_and_resumed(home, tmp_path, 
         wrong = [x for x in near.get(q, []) if x not in related] or [x for x in rng.choice(train.corpus.ids, 3) if x not in related]
         rows += [(train.queries.text(q), train.corpus.text(x), label) for x, label in ((d, 1.0), *((w, 0.0) for w in rng.choice(wrong, min(3, len(wrong)), replace=False)))]
     data = Dataset.from_list([dict(zip(('query', 'document', 'label'), r)) for r in rows]).shuffle(seed=0)
-    model = CrossEncoder(str(get_model_path()), num_labels=1, max_length=128, device='cpu')
+    with seeded(): model = CrossEncoder(str(get_model_path()), num_labels=1, max_length=128, device='cpu')      # its head is new
     arguments = CrossEncoderTrainingArguments(output_dir=str(tmp_path/'out'), max_steps=60, per_device_train_batch_size=32, learning_rate=5e-5, warmup_steps=6, seed=0, report_to='none', save_strategy='no', logging_strategy='no', disable_tqdm=True, use_cpu=True)
     CrossEncoderTrainer(model=model, args=arguments, train_dataset=data, loss=BinaryCrossEntropyLoss(model)).train()
     model.save_pretrained(str(home/'checkpoints'/'lay-minilm'))
