@@ -40,6 +40,7 @@ class EncoderSpec:
     query_template: str                   # {instruction}, {text}; {json} is the text on one line, quoted as JSON
     document_template: str                # {text} = title + ' ' + text, or {title} and {body}
     document_pair_template: str = ''      # second segment, where a document is a sentence pair
+    titles: bool = True                   # False: a document's title is empty, and what it was stands at the head of the body
     query_brackets: tuple = ()            # single tokens put before and after the ids of a text (SGPT), inside the limit
     document_brackets: tuple = ()
     append_eos: bool = False
@@ -646,6 +647,7 @@ class Encoder:
         def one(title, body):
             if pair: title, body = title.replace(_SEGMENT, ' '), body.replace(_SEGMENT, ' ')
             text = f'{title} {body}'.strip()
+            if not self.spec.titles: title, body = '', text
             values = {'text': text, 'json': json.dumps(text.replace('\n', ' ')), 'title': title, 'body': body, 'instruction': instruction}
             return template.format(**values) + (_SEGMENT + pair.format(**values) if pair else '')
         return [one(t, b) for t, b in rows]
@@ -708,7 +710,8 @@ def contract(encoder:Encoder, task)->Contract:
         ids = ids[0]
         last = tokens.tokenizer.convert_ids_to_tokens(ids[-3:]) if tokens else [_UNSEEN]
         rows.append({'role': role, 'text': text.replace(_SEGMENT, ' ‖ '), 'token_ids': list(ids), 'tokens': len(ids), 'limit': getattr(spec, f'max_{role}_tokens'), 'truncated': bool(truncated[0]), 'last': list(last)})
-    key = fingerprint(spec.vector_key('query'), spec.vector_key('document'), spec.query_template, spec.document_template, spec.document_pair_template, of_role, spec.similarity)
+    untitled = [] if spec.titles else ['untitled']
+    key = fingerprint(spec.vector_key('query'), spec.vector_key('document'), spec.query_template, spec.document_template, spec.document_pair_template, of_role, spec.similarity, *untitled)
     return Contract(spec.name, spec.revision, task.name, instruction, rows, spec.pooling, spec.append_eos, spec.normalize, spec.similarity, spec.dtype, spec.tried, key)
 
 # %% ../nbs/02_encoder.ipynb #9d12305f

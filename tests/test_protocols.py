@@ -1,12 +1,15 @@
 """What each paper's code does, as exact strings: instructions, roles of sentences, titles, answers, precision."""
 import json
 from dataclasses import replace
-import pandas as pd, pytest
+from pathlib import Path
+import pandas as pd, pytest, yaml
 from medir_nb.core import MedirError, registry
 from medir_nb.data import Task
 from medir_nb.encoder import Encoder, contract, encoder_spec, folder_spec
 from medir_nb.evaluator import evaluate
-from medir_nb.systems import pending, score_pairs
+from medir_nb.systems import parse, pending, score_pairs
+
+ROOT = Path(__file__).parent.parent
 
 def write_folder(folder):
     "The configuration of a sentence-transformers folder, without weights."
@@ -92,3 +95,28 @@ def test_a_checkpoint_keeps_the_role_of_its_base(tmp_path):
     assert folder_spec(folder).sentence_role == 'query'
     (folder/'medir.json').write_text(json.dumps({'spec': {'sentence_role': 'document'}}))
     assert folder_spec(folder).sentence_role == 'document'
+
+# ---------------------------------------------------------------- R2MED's check on NFCorpus
+
+BEST = 'Given a question, retrieve relevant documents that best answer the question'
+NFCORPUS = {    # what R2MED's released code gives each of the seven: a query, a document
+    'nv': (f'Instruct: {BEST.replace(" best", "")}\nQuery: B', 'T B'), **dict.fromkeys(('bmr-410m', 'bmr-2b', 'bmr-7b'), (f'{BEST}\nQuery: B', 'Represent this passage\npassage: T B')),
+    'bge': ('Represent this sentence for searching relevant passages: B', 'T B'), 'contriever': ('B', 'T B'), 'medcpt': ('B', '\x1fT B'), 'MedCPT': ('B', '\x1fT B')}
+
+@pytest.mark.parametrize('printed', NFCORPUS)
+def test_r2meds_nfcorpus(printed):
+    expression = next(e for e, names in registry('systems')['r2med'].items() if printed in names)
+    system, task = parse(expression), registered('nfcorpus')
+    encoder = Encoder(encoder_spec(system.name, **dict(system.settings)))
+    assert (encoder.render([('', 'B')], 'query', encoder.instruction(task))[0], encoder.render([('T', 'B')], 'document', encoder.instruction(task, 'document'))[0]) == NFCORPUS[printed]
+    assert str(system) == expression and parse(str(system)) == system
+
+def test_the_check_of_every_preset_runs_r2meds_settings():
+    for preset in ('mini', 'paper'):
+        chosen = yaml.safe_load((ROOT/'params'/'r2med_retrieval'/f'{preset}.yaml').read_text())
+        assert set(chosen['check_systems']) <= set(registry('systems')['r2med']) and chosen['check_tasks'] == ['nfcorpus']
+
+def test_other_models_keep_their_title_and_nv_its_other_tasks():
+    assert rendered('medcpt', registered('nfcorpus'), 'document') == 'T\x1fB'
+    assert rendered('nv-embed-v2', registered('r2med-biology'), 'query') == 'Instruct: Given a Biology post, retrieve relevant passages that help answer the post\nQuery: B'
+    assert rendered('e5-mistral', registered('nfcorpus'), 'query') == f'Instruct: {BEST}\nQuery: B'
