@@ -464,7 +464,7 @@ def llm(name:str, home_folder=None)->LLM:
     return _llm(name, home(home_folder))
 
 # %% ../nbs/04_generator.ipynb #4ae6cc72
-FAULTS = ('empty', 'repeats the prompt', 'wrong language', 'cut off', 'prompt shortened', 'no answer mark')
+FAULTS = ('empty', 'empty answer', 'repeats the prompt', 'wrong language', 'cut off', 'prompt shortened', 'no answer mark')
 
 def answer_of(text:str, mark:dict)->tuple[str, bool]:
     "The answer in a reasoning model's text, and whether its mark was there."
@@ -472,9 +472,10 @@ def answer_of(text:str, mark:dict)->tuple[str, bool]:
         found = re.search(f'<{tag}>(.*?)</{tag}>', text, re.S)
         return (found[1].strip(), True) if found else (text.strip(), False)
     if after := mark.get('after'):
-        head, found, tail = text.rpartition(after)
+        _, found, tail = text.partition(after)
         # `**Final Response:**` leaves its own signs behind, and only these go
-        return (re.sub('^[:*#]+', '', tail).strip() if found else text.strip(), bool(found))
+        if after[-1].isalnum(): tail = re.sub('^[:*#]+', '', tail)
+        return ((tail if found else text).strip(), bool(found))
     return text.strip(), True
 
 def _squeezed(text:str)->str: return ' '.join(text.split())
@@ -482,7 +483,7 @@ def _squeezed(text:str)->str: return ' '.join(text.split())
 def judge(generation:Generation, prompt:str, query:str, language:str, mark:dict|None=None)->tuple[str, list[str]]:
     "The usable answer of a generation, and its faults."
     text, marked = answer_of(generation.text, mark or {})
-    found = [] if marked else ['no answer mark']
+    found, nothing_follows = [] if marked else ['no answer mark'], bool(mark) and marked and not text
     if generation.cut: found.append('prompt shortened')
     if generation.finish == 'length': found.append('cut off')
     whole, start = _squeezed(prompt), _squeezed(text)
@@ -491,7 +492,7 @@ def judge(generation:Generation, prompt:str, query:str, language:str, mark:dict|
         text = start[len(whole):].strip() if start.startswith(whole) else ''
     letters = [c for c in text if c.isalpha()]
     if len(letters) >= 8 and (cjk_share([text]) < 0.3) == (language == 'zh'): found.append('wrong language')
-    if not text: found.append('empty')
+    if not text: found.append('empty answer' if nothing_follows else 'empty')
     return text, found
 
 # %% ../nbs/04_generator.ipynb #efde0a66
@@ -650,7 +651,7 @@ def _stored_texts(task, method:str, name:str, n:int, home_folder=None)->list[lis
 # %% ../nbs/04_generator.ipynb #cb502dff
 @dataclass
 class Expanded:
-    "Usable texts per query (an empty list where there is none), the rule that joins them, and what was met."
+    "Usable texts per query (an empty list where there is none; an empty text where nothing follows the mark of an answer), the rule that joins them, and what was met."
     texts: list
     settings: dict
     row: dict
@@ -706,7 +707,8 @@ def usable(task, pairs:list, mark:dict, settings:dict, row:dict, stats:dict)->Ex
             if not prompt: found = [f for f in found if f != 'no answer mark']
             if settings['strict'] and {'repeats the prompt', 'wrong language'} & set(found): text = ''
             counted.update(found)
-            if text: texts[-1].append(text)
+            # what R2MED's code joins where nothing follows the mark: an empty text, not the query alone
+            if text or 'empty answer' in found: texts[-1].append(text)
     alone = sum(not t for t in texts)
     return Expanded(texts, settings, row, {f: counted[f] for f in FAULTS if counted[f]}, {**stats, 'queries_alone': alone})
 

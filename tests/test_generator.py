@@ -275,7 +275,7 @@ def test_sampling_filters_and_is_a_draw_from_the_softmax():
 
 # --- answers and faults ----------------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize('text,mark,answer', [('a</think> b</think>\n c', {'after': '</think>'}, ('c', True)), ('never closed', {'after': '</think>'}, ('never closed', False)), ('## Thinking\nx\n\n## Final Response\n\nAspirin', {'after': 'Final Response'}, ('Aspirin', True)),
+@pytest.mark.parametrize('text,mark,answer', [('a</think> b</think>\n c', {'after': '</think>'}, ('b</think>\n c', True)), ('never closed', {'after': '</think>'}, ('never closed', False)), ('## Thinking\nx\n\n## Final Response\n\nAspirin', {'after': 'Final Response'}, ('Aspirin', True)),
     ('x **Final Response:** Aspirin', {'after': 'Final Response'}, ('Aspirin', True)), ('x</think>\n\n**Aspirin** helps', {'after': '</think>'}, ('**Aspirin** helps', True)), ('x</think>', {'after': '</think>'}, ('', True)),
     ('<answer>one</answer><answer>two</answer>', {'tag': 'answer'}, ('one', True)), ('no tag ', {'tag': 'answer'}, ('no tag', False)), (' plain ', {}, ('plain', True))])
 def test_the_answer_of_a_reasoning_model(text, mark, answer): assert answer_of(text, mark) == answer

@@ -2,12 +2,14 @@
 import json
 from dataclasses import replace
 from pathlib import Path
-import pandas as pd, pytest, yaml
+import numpy as np, pandas as pd, pytest, yaml
 from medir_nb.core import MedirError, registry
-from medir_nb.data import Task
+from medir_nb.data import Task, load_task
 from medir_nb.encoder import Encoder, contract, encoder_spec, folder_spec
 from medir_nb.evaluator import evaluate
-from medir_nb.systems import parse, pending, score_pairs
+from medir_nb.generator import Generation, answer_of, configure, expand, judge
+from medir_nb.systems import parse, pending, score_pairs, search
+from conftest import write_lines
 
 ROOT = Path(__file__).parent.parent
 
@@ -120,3 +122,44 @@ def test_other_models_keep_their_title_and_nv_its_other_tasks():
     assert rendered('medcpt', registered('nfcorpus'), 'document') == 'T\x1fB'
     assert rendered('nv-embed-v2', registered('r2med-biology'), 'query') == 'Instruct: Given a Biology post, retrieve relevant passages that help answer the post\nQuery: B'
     assert rendered('e5-mistral', registered('nfcorpus'), 'query') == f'Instruct: {BEST}\nQuery: B'
+
+# ---------------------------------------------------------------- answers of reasoning models
+
+@pytest.mark.parametrize('text,mark,answer', [
+    ('hm </think> It is gout.\n</think> No, pseudogout.', '</think>', 'It is gout.\n</think> No, pseudogout.'),
+    ('## Thinking\nx\n## Final Response\nGout.\n## Final Response\nNo.', 'Final Response', 'Gout.\n## Final Response\nNo.'),
+    ('x</think>**Gout** hurts', '</think>', '**Gout** hurts'), ('x</think>\n ', '</think>', ''), ('x ## Final Response\n', 'Final Response', ''), ('never closed', '</think>', 'never closed')])
+def test_an_answer_begins_at_the_first_mark(text, mark, answer):
+    assert answer_of(text, {'after': mark}) == (answer, mark in text)
+
+def test_an_empty_answer_stays_an_empty_text_and_is_counted(beir, fake_minilm):
+    "R2MED's code joins the empty text; this project's own rule, the query alone, is for texts without an answer."
+    texts = {'q1': 'hm</think>', 'q2': 'hm</think> Metformin is the first drug', 'q3': '', 'q4': 'antivenom'}
+    write_lines(beir/'hyde'/'qwq-32b.jsonl', [{'id': q, 'hy_doc': t} for q, t in texts.items()])
+    task = load_task(str(beir))
+    for kind in ('sparse', 'dense'):
+        done = expand(task, ('hyde', 'qwq-32b@authors', ()), kind)
+        assert done.texts == [[''], ['Metformin is the first drug'], [], ['antivenom']]
+        assert done.faults == {'empty': 1, 'empty answer': 1} and done.stats['queries_alone'] == 1
+    words = search('bm25+hyde(qwq-32b@authors)', task).run
+    assert set(words.query_id) == {'q2', 'q3'} | set(words.query_id) & {'q4'} and 'q1' not in set(words.query_id)     # an empty question finds nothing
+    fake_minilm.clear()
+    joined, encoder = search('minilm+hyde(qwq-32b@authors)', task), Encoder('minilm')
+    vector = lambda *texts: np.mean([encoder.encode([t], 'query').vectors[0] for t in texts], axis=0)
+    for query, mean in (('q1', vector(task.queries.text('q1'), '')), ('q3', vector(task.queries.text('q3')))):
+        unit = lambda v: v / np.linalg.norm(v)
+        best = max((float(unit(encoder.encode([task.corpus.text(d)], 'document').vectors[0]) @ unit(mean)), d) for d in task.corpus.ids)
+        first = joined.run[joined.run.query_id == query].iloc[0]
+        assert abs(first.score - best[0]) < 1e-5
+
+def test_an_empty_answer_of_ones_own_model_is_counted_too(beir, fake, monkeypatch, fake_minilm):
+    server = fake(answer=lambda body, text=None: {'choices': [{'message': {'content': 'hm</think>'}, 'finish_reason': 'stop'}], 'usage': {}})
+    configure('qwq-32b', backend='openai', base_url=server.url)
+    done = search('bm25+hyde(qwq-32b)', load_task(str(beir)))
+    configure('qwq-32b')
+    assert done.stats['faults'] == {'empty answer': 4} and done.stats['queries_alone'] == 0 and not len(done.run)
+
+def test_a_blank_generation_of_a_plain_model_is_no_answer():
+    made = Generation('', 'stop', 1, 0, 0)
+    assert judge(made, 'p', 'q', 'en') == ('', ['empty']) and judge(made, 'p', 'q', 'en', {'after': '</think>'}) == ('', ['no answer mark', 'empty'])
+    assert judge(made._replace(text='x</think>'), 'p', 'q', 'en', {'after': '</think>'}) == ('', ['empty answer']) and judge(made._replace(text='<answer> </answer>'), 'p', 'q', 'en', {'tag': 'answer'}) == ('', ['empty answer'])
