@@ -16,8 +16,8 @@ from collections import Counter, namedtuple
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 import numpy as np
-from .core import MedirError, Server, checkpoint_folder, checkpoint_names, checkpoint_record, concurrently, fingerprint, home, lock, nearest, note, progress, redact, registry, share_left, slug
-from .data import Queries, _hub_rows, _json_lines, cjk_share, task_folder
+from .core import MedirError, Server, checkpoint_folder, checkpoint_names, checkpoint_record, concurrently, fingerprint, home, lock, nearest, note, offline, progress, redact, registry, share_left, slug
+from .data import Queries, _hub_rows, _json_lines, _snapshot, cjk_share, task_folder
 from .encoder import Encoder, _converted_gguf, _hub_folder, _quiet, encode_corpus, folder_fingerprint
 from .search import BM25, BM25_DEFAULTS, BM25_PRESETS
 
@@ -55,6 +55,7 @@ class LLMSpec:
     base_url: str = ''
     authors: tuple = ()
     hub_splits: dict = field(default_factory=dict)
+    likely_splits: dict = field(default_factory=dict)
     published_as: tuple = ()
     continues: bool = True                # whether its backend goes on writing a text that was begun
     package: str = ''
@@ -615,6 +616,30 @@ def import_generations(path:str|Path, task:str, method:str, model:str, source:st
     Cassettes('imported', home_folder).append({_import_key(source, task, method, model, q, i): Generation(t, 'stop', 0, 0, 0) for q, ts in texts.items() for i, t in enumerate(ts)})
     return sum(map(len, texts.values()))
 
+def _spellings(name:str)->list[str]: return list(dict.fromkeys([name, name.replace('-', '_'), name.replace('-', '')]))
+
+def _listed(hub:str, revision:str|None)->dict[str, list[str]]:
+    "The splits of each configuration of a Hub data set; {} where it cannot be listed."
+    import datasets
+    local = Path(hub).exists()
+    found = hub if local else _snapshot(hub, revision) if offline() else None
+    if offline() and not found: return {}
+    at = {} if found else {'revision': revision}
+    try: return {c: datasets.get_dataset_split_names(found or hub, c, **at) for c in datasets.get_dataset_config_names(found or hub, **at)}
+    except Exception: return {}
+
+def _first_split(hub:str, revision:str|None, method:str, likely:list[str])->tuple[dict|None, str]:
+    "The texts under the first of the `likely` splits that a data set has, and what was tried where it has none; its own list of configurations says how a name is spelt there."
+    plain, listed = lambda name: re.sub(r'[\W_]', '', name.lower()), _listed(hub, revision)
+    if listed: places = [(c, s) for wanted in likely for c, splits in listed.items() if plain(c) == plain(method) for s in splits if plain(s) == plain(wanted)]
+    else: places = [(c, s) for c in _spellings(method) for s in likely]
+    for config, split in places:
+        try: return _collected(_hub_rows(hub, config, split, revision)), ''
+        except MedirError as e: said = e.what
+        if 'nor reachable' in said and not offline(): break      # the next name would wait for the network again
+    tried = 'none of its likely names is there: ' + ', '.join(f'{c}/{s}' for c in _spellings(method) for s in likely)
+    return None, tried + (f' ({said})' if places else f' (it has {", ".join(listed)})')
+
 def _published(task, method:str, model:str, home_folder=None)->dict[str, list[str]]:
     "The authors' generations: files in the task's folder, else the task's data set on the Hub."
     spec = llm_spec(model)
@@ -627,6 +652,10 @@ def _published(task, method:str, model:str, home_folder=None)->dict[str, list[st
     if split := spec.hub_splits.get(row.get('paper'), {}).get(method):
         try: return _collected(_hub_rows(row['hub'], method, split, row['revision']))
         except MedirError as e: places += f', and for {row["hub"]} on the Hub: {e.what}'
+    elif likely := spec.likely_splits.get(row.get('paper'), {}).get(method):
+        texts, tried = _first_split(row['hub'], row['revision'], method, likely)
+        if texts: return texts
+        places += f', and for {row["hub"]} on the Hub: {tried}'
     raise MedirError(f'the authors\' generations of {method}({model}) for {base_name(task)} are not at hand', folders[0] if folders else None, f'looked for {places}; put the file into the task\'s folder, or import_generations(FILE, {base_name(task)!r}, {method!r}, {model!r})')
 
 def _stored_texts(task, method:str, name:str, n:int, home_folder=None)->list[list[str]]:

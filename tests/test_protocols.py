@@ -9,7 +9,7 @@ from medir_nb.encoder import Encoder, contract, encoder_spec, folder_spec
 from medir_nb.evaluator import evaluate
 from medir_nb.generator import Generation, answer_of, configure, expand, judge
 from medir_nb.systems import parse, pending, score_pairs, search
-from conftest import write_lines
+from conftest import DOCUMENTS, QUERIES, write_lines
 
 ROOT = Path(__file__).parent.parent
 
@@ -163,3 +163,53 @@ def test_a_blank_generation_of_a_plain_model_is_no_answer():
     made = Generation('', 'stop', 1, 0, 0)
     assert judge(made, 'p', 'q', 'en') == ('', ['empty']) and judge(made, 'p', 'q', 'en', {'after': '</think>'}) == ('', ['no answer mark', 'empty'])
     assert judge(made._replace(text='x</think>'), 'p', 'q', 'en', {'after': '</think>'}) == ('', ['empty answer']) and judge(made._replace(text='<answer> </answer>'), 'p', 'q', 'en', {'tag': 'answer'}) == ('', ['empty answer'])
+
+# ---------------------------------------------------------------- texts of the authors under names that were never seen
+
+def data_set(folder, configurations):
+    "A data set of R2MED's layout: `configurations` name → splits of generated texts."
+    parts = {'corpus': [{'id': i, 'text': f'{t} {b}'} for i, t, b in DOCUMENTS], 'query': [{'id': q, 'text': t} for q, t in QUERIES], 'qrels': [{'q_id': q, 'p_id': 'd02', 'score': 1} for q, _ in QUERIES]}
+    card = [f'- config_name: {n}\n  data_files:\n  - split: {n}\n    path: {n}.jsonl' for n in parts]
+    for n, rows in parts.items(): write_lines(folder/f'{n}.jsonl', rows)
+    for c, splits in configurations.items():
+        card.append(f'- config_name: {c}\n  data_files:' + ''.join(f'\n  - split: {s}\n    path: {c}/{s}.jsonl' for s in splits))
+        for s in splits: write_lines(folder/c/f'{s}.jsonl', [{'id': q, 'text': t, 'hy_doc': f'hm</think> {c} {s} {q}'} for q, t in QUERIES])
+    write_lines(folder/'README.md', ['---', 'configs:', *card, '---', 'a copy'])
+    return folder
+
+@pytest.mark.parametrize('configurations,model,found', [
+    ({'hyde': ['qwq_32b'], 'search-o1': ['qwen3_32b', 'qwq_32b']}, 'qwq-32b', 'search-o1 qwq_32b'), ({'search_o1': ['qwq_32b']}, 'qwq-32b', 'search_o1 qwq_32b'),
+    ({'searcho1': ['QwQ', 'QwQ_32B']}, 'qwq-32b', 'searcho1 QwQ_32B'), ({'search-o1': ['qwen3_32b']}, 'qwen3-32b', 'search-o1 qwen3_32b'), ({'Search-O1': ['Qwen3']}, 'qwen3-32b', 'Search-O1 Qwen3')])
+def test_search_o1_is_looked_for_under_its_likely_names(tmp_path, own_registry, configurations, model, found):
+    pytest.importorskip('datasets')
+    own_registry(tasks={'r2med-copy': {**registry('tasks')['r2med-biology'], 'hub': str(data_set(tmp_path/'hub', configurations)), 'revision': 'main', 'folder': 'nowhere', 'queries': 4, 'documents': 12, 'qrels': 4}})
+    done = expand(load_task('r2med-copy'), ('search-o1', f'{model}@authors', ()), 'sparse')
+    assert done.texts == [[f'{found} {q}'] for q, _ in QUERIES] and done.stats['generated'] == 0
+
+def test_what_was_tried_is_named(tmp_path, own_registry):
+    pytest.importorskip('datasets')
+    row = lambda hub: {**registry('tasks')['r2med-biology'], 'hub': hub, 'folder': 'nowhere', 'queries': 4, 'documents': 12, 'qrels': 4}
+    own_registry(tasks={'r2med-copy': row(str(data_set(tmp_path/'hub', {'hyde': ['qwq_32b'], 'search-r1': ['qwen_7b_ins']})))})
+    task = load_task('r2med-copy')
+    for model in ('qwq-32b', 'qwen3-32b'):
+        with pytest.raises(MedirError, match=rf'are not at hand.*none of its likely names is there: search-o1/{model.replace("-", "_")}, .*searcho1/.* \(it has corpus, query, qrels, hyde, search-r1\)'): expand(task, ('search-o1', f'{model}@authors', ()))
+    # a data set that nobody can list: the same names, without the network
+    own_registry(tasks={'r2med-copy': row('R2MED/Nowhere')})
+    with pytest.raises(MedirError, match=r'none of its likely names is there: search-o1/qwq_32b.*search_o1/qwq_32b.*searcho1/qwq \(.*is neither in the Hub cache nor reachable'): expand(replace(task, name='r2med-copy', source=''), ('search-o1', 'qwq-32b@authors', ()))
+
+# ---------------------------------------------------------------- services, BM25
+
+def test_voyage_is_told_that_a_generated_text_is_a_query(fake, tmp_path, beir, monkeypatch):
+    "R2MED sends query and generated text alike; the row says so."
+    assert encoder_spec('voyage-3').hypothetical == 'query' and 'not known' not in registry('models')['voyage-3']['note']
+    server = fake(answer=lambda body, text=None: {'data': [{'index': i, 'embedding': [1.0, float(len(t))]} for i, t in enumerate(body['input'])]})
+    monkeypatch.setenv('MEDIR_EMBEDDING_URL', server.url)
+    file = write_lines(tmp_path/'h.jsonl', [{'id': q, 'hy_doc': f'written for {q}'} for q, _ in QUERIES])
+    search(f'voyage-3(document_template={{json}},query_template={{json}})+hyde(file:{file})', load_task(str(beir)))
+    kinds = {t: b['input_type'] for b in server.bodies for t in b['input']}
+    assert {kinds[json.dumps(f'written for {q}')] for q, _ in QUERIES} == {'query'} == {kinds[json.dumps(t)] for _, t in QUERIES} and 'document' in kinds.values()
+
+def test_the_notebooks_say_where_r2meds_bm25_is_from():
+    for name in ('papers/r2med_retrieval', 'papers/r2med_generation', '03_search'):
+        text = (ROOT/'nbs'/f'{name}.ipynb').read_text(encoding='utf-8')
+        assert 'is an inference' not in text and 'at its newest commit' in text.replace('at the newest commit', 'at its newest commit')
