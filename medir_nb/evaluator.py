@@ -147,7 +147,7 @@ def _depth(measures, k:int)->int:
     "How deep to search: the largest cut-off, and 1,000 (trec_eval's) where a measure has none."
     return max([k, *(int(re.search(r'@(\d+)$', str(m))[1]) if re.search(r'@(\d+)$', str(m)) else 1000 for m in measures if m not in PAIR_MEASURES)])
 
-def evaluate(task, system, measures=None, k:int=100, dtype:str|None=None, device:str|None=None, home_folder=None, keep_self:bool=False, pair_role:str='query', **task_options)->Scores:
+def evaluate(task, system, measures=None, k:int=100, dtype:str|None=None, device:str|None=None, home_folder=None, keep_self:bool=False, pair_role:str='', **task_options)->Scores:
     "Scores of `system` (an expression or a model object) on `task` (a name, folder or `Task`)."
     task = load_task(task, home_folder=home_folder, **task_options)
     measures = tuple(measures or task.measures)

@@ -17,9 +17,9 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 import numpy as np
 from .core import MedirError, Server, checkpoint_folder, checkpoint_names, checkpoint_record, concurrently, fingerprint, home, lock, nearest, note, progress, redact, registry, share_left, slug
-from .data import Queries, _hub_rows, _json_lines, cjk_share, row_revision, task_folder
+from .data import Queries, _hub_rows, _json_lines, _snapshot, cjk_share, row_revision, task_folder
 from .worker import end_tokens, write_batch
-from .hub import UNKNOWN, git_folder, hub_folder, package_folder, pinned, unreachable
+from .hub import UNKNOWN, git_folder, hub_folder, package_folder, pinned, unreachable, where_reachable
 from .encoder import Encoder, _converted_gguf, _quiet, Worker, encode_corpus, environment_python, folder_fingerprint, free_models
 from .search import BM25, BM25_DEFAULTS, BM25_PRESETS
 
@@ -57,6 +57,7 @@ class LLMSpec:
     base_url: str = ''
     authors: tuple = ()
     hub_splits: dict = field(default_factory=dict)
+    likely_splits: dict = field(default_factory=dict)
     published_as: tuple = ()
     continues: bool = True                # whether its backend goes on writing a text that was begun
     package: str = ''
@@ -521,7 +522,7 @@ def llm(name:str, home_folder=None)->LLM:
     return _llm(name, home(home_folder))
 
 # %% ../nbs/04_generator.ipynb #4ae6cc72
-FAULTS = ('empty', 'repeats the prompt', 'wrong language', 'cut off', 'prompt shortened', 'no answer mark')
+FAULTS = ('empty', 'empty answer', 'repeats the prompt', 'wrong language', 'cut off', 'prompt shortened', 'no answer mark')
 
 def answer_of(text:str, mark:dict)->tuple[str, bool]:
     "The answer in a reasoning model's text, and whether its mark was there."
@@ -529,9 +530,10 @@ def answer_of(text:str, mark:dict)->tuple[str, bool]:
         found = re.search(f'<{tag}>(.*?)</{tag}>', text, re.S)
         return (found[1].strip(), True) if found else (text.strip(), False)
     if after := mark.get('after'):
-        head, found, tail = text.rpartition(after)
+        _, found, tail = text.partition(after)
         # `**Final Response:**` leaves its own signs behind, and only these go
-        return (re.sub('^[:*#]+', '', tail).strip() if found else text.strip(), bool(found))
+        if after[-1].isalnum(): tail = re.sub('^[:*#]+', '', tail)
+        return ((tail if found else text).strip(), bool(found))
     return text.strip(), True
 
 def _squeezed(text:str)->str: return ' '.join(text.split())
@@ -539,7 +541,7 @@ def _squeezed(text:str)->str: return ' '.join(text.split())
 def judge(generation:Generation, prompt:str, query:str, language:str, mark:dict|None=None)->tuple[str, list[str]]:
     "The usable answer of a generation, and its faults."
     text, marked = answer_of(generation.text, mark or {})
-    found = [] if marked else ['no answer mark']
+    found, nothing_follows = [] if marked else ['no answer mark'], bool(mark) and marked and not text
     if generation.cut: found.append('prompt shortened')
     if generation.finish == 'length': found.append('cut off')
     whole, start = _squeezed(prompt), _squeezed(text)
@@ -548,7 +550,7 @@ def judge(generation:Generation, prompt:str, query:str, language:str, mark:dict|
         text = start[len(whole):].strip() if start.startswith(whole) else ''
     letters = [c for c in text if c.isalpha()]
     if len(letters) >= 8 and (cjk_share([text]) < 0.3) == (language == 'zh'): found.append('wrong language')
-    if not text: found.append('empty')
+    if not text: found.append('empty answer' if nothing_follows else 'empty')
     return text, found
 
 # %% ../nbs/04_generator.ipynb #efde0a66
@@ -679,6 +681,30 @@ def _git_generations(task_name:str, names:list[str], home_folder=None)->dict[str
         except MedirError as e: missing = e
     if source and not unreachable(): note(missing)
     return {}
+def _spellings(name:str)->list[str]: return list(dict.fromkeys([name, name.replace('-', '_'), name.replace('-', '')]))
+
+def _listed(hub:str, revision:str|None)->dict[str, list[str]]:
+    "The splits of each configuration of a Hub data set; {} where it cannot be listed."
+    import datasets
+    local = Path(hub).exists()
+    away = not local and unreachable()
+    found = hub if local else _snapshot(hub, revision) if away else None
+    if away and not found: return {}
+    at = {} if found else {'revision': revision}
+    try:
+        with where_reachable(): return {c: datasets.get_dataset_split_names(found or hub, c, **at) for c in datasets.get_dataset_config_names(found or hub, **at)}
+    except Exception: return {}
+
+def _first_split(hub:str, revision:str|None, method:str, likely:list[str])->tuple[dict|None, str]:
+    "The texts under the first of the `likely` splits that a data set has, and what was tried where it has none; its own list of configurations says how a name is spelt there."
+    plain, listed = lambda name: re.sub(r'[\W_]', '', name.lower()), _listed(hub, revision)
+    if listed: places = [(c, s) for wanted in likely for c, splits in listed.items() if plain(c) == plain(method) for s in splits if plain(s) == plain(wanted)]
+    else: places = [(c, s) for c in _spellings(method) for s in likely]
+    for config, split in places:
+        try: return _collected(_hub_rows(hub, config, split, revision)), ''
+        except MedirError as e: said = e.what
+    tried = 'none of its likely names is there: ' + ', '.join(f'{c}/{s}' for c in _spellings(method) for s in likely)
+    return None, tried + (f' ({said})' if places else f' (it has {", ".join(listed)})')
 
 def _published(task, method:str, model:str, home_folder=None)->dict[str, list[str]]:
     "The authors' generations: files in the task's folder, else the task's data set on the Hub."
@@ -693,6 +719,10 @@ def _published(task, method:str, model:str, home_folder=None)->dict[str, list[st
     if split := spec.hub_splits.get(row.get('paper'), {}).get(method):
         try: return _collected(_hub_rows(row['hub'], method, split, row_revision(base_name(task), home_folder)))
         except MedirError as e: places += f', and for {row["hub"]} on the Hub: {e.what}'
+    elif likely := spec.likely_splits.get(row.get('paper'), {}).get(method):
+        texts, tried = _first_split(row['hub'], row_revision(base_name(task), home_folder), method, likely)
+        if texts: return texts
+        places += f', and for {row["hub"]} on the Hub: {tried}'
     raise MedirError(f'the authors\' generations of {method}({model}) for {base_name(task)} are not at hand', folders[0] if folders else None, f'looked for {places}; put the file into the task\'s folder, or import_generations(FILE, {base_name(task)!r}, {method!r}, {model!r})')
 
 def _stored_texts(task, method:str, name:str, n:int, home_folder=None)->list[list[str]]:
@@ -717,7 +747,7 @@ def _stored_texts(task, method:str, name:str, n:int, home_folder=None)->list[lis
 # %% ../nbs/04_generator.ipynb #cb502dff
 @dataclass
 class Expanded:
-    "Usable texts per query (an empty list where there is none), the rule that joins them, and what was met."
+    "Usable texts per query (an empty list where there is none; an empty text where nothing follows the mark of an answer), the rule that joins them, and what was met."
     texts: list
     settings: dict
     row: dict
@@ -772,7 +802,8 @@ def usable(task, pairs:list, mark:dict, settings:dict, row:dict, stats:dict)->Ex
             if not prompt: found = [f for f in found if f != 'no answer mark']
             if settings['strict'] and {'repeats the prompt', 'wrong language'} & set(found): text = ''
             counted.update(found)
-            if text: texts[-1].append(text)
+            # what R2MED's code joins where nothing follows the mark: an empty text, not the query alone
+            if text or 'empty answer' in found: texts[-1].append(text)
     alone = sum(not t for t in texts)
     return Expanded(texts, settings, row, {f: counted[f] for f in FAULTS if counted[f]}, {**stats, 'queries_alone': alone})
 

@@ -4,12 +4,12 @@
 
 # %% auto #0
 __all__ = ['MEANS', 'NOT_IN_PAPER', 'VERDICTS', 'published', 'unit_value', 'recomputed_means', 'with_means', 'verdict',
-           'model_needs', 'reranker_needs', 'data_needs', 'printed_expression', 'printed_name', 'Ledger', 'table_apart',
-           'task_table', 'leave_one_out', 'audit', 'published_gains']
+           'model_needs', 'reranker_needs', 'data_needs', 'printed_expression', 'printed_name', 'Ledger',
+           'setting_switches', 'table_apart', 'task_table', 'leave_one_out', 'audit', 'published_gains']
 
 # %% ../nbs/11_ledger.ipynb #c065b2ce
 import functools, html, importlib.resources, math, re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 import numpy as np, pandas as pd
 from .core import MedirError, nearest, registry, to_markdown
 from .data import _check_counts
@@ -480,6 +480,20 @@ def _html(ledger:Ledger)->str:
     return ''.join(out)
 
 # %% ../nbs/11_ledger.ipynb #12ac1737
+def setting_switches(cells:pd.DataFrame, scores, setting:str)->dict:
+    "`switches` for a `Ledger` of `cells`: what their systems score with `setting` and nothing else put over the row."
+    rows, printed = set(map(printed_expression, cells.itertuples())), set(zip(cells.task, cells.measure))
+    out = {}
+    for score in scores:
+        try: system = _system(score.system)
+        except MedirError: continue
+        if not isinstance(system, System) or [name for name, _ in system.settings] != [setting]: continue
+        if str(replace(system, settings=())) not in rows or _task_reason(score.task): continue
+        for row in score.rows():
+            key = system.name, score.task.name, row['measure']
+            if key[1:] in printed: out[key] = f'{setting}={system.settings[0][1]}', row['value']
+    return out
+
 def table_apart(scores)->pd.DataFrame:
     "Measures of tasks that the paper does not have: a row a score, `value [low, high]` a measure (`core.to_markdown` prints it)."
     rows = []

@@ -215,7 +215,7 @@ def hypothesize(rows, model:str, method:str='hyde', settings:dict|None=None, lan
     task = _texts_task(rows, language, [(str(i), r['text']) for i, r in enumerate(rows)])
     done = expand(task, (method, model, tuple((settings or {}).items())), 'dense', home_folder, replay)
     out = [{'id': r['id'], 'text': r['text'], 'rewrite_query': ' '.join(t), 'doc': r['doc']} for r, t in zip(rows, done.texts)]
-    return _mined('hypothetical documents', rows, out, Counter(done.faults) + Counter({'queries without one': done.stats['queries_alone']}))
+    return _mined('hypothetical documents', rows, out, Counter(done.faults) + Counter({'queries without one': sum(not r['rewrite_query'] for r in out)}))
 
 # %% ../nbs/07_miner.ipynb #53af7362
 def hard_negatives(rows, retriever, n:int=8, window:tuple=(5, 100), query:str='mean', seed:int=42, language:str='', dtype:str|None=None, device:str|None=None, home_folder=None)->Mined:

@@ -298,12 +298,13 @@ def _score_candidates(task:Task, queries, docs, similarity:str)->pd.DataFrame:
     return pd.concat(out, ignore_index=True)
 
 # %% ../nbs/06_systems.ipynb #b7844312
-def score_pairs(expression, task:Task, dtype:str|None=None, device:str|None=None, home_folder=None, role:str='query')->Answer:
-    "Cosine similarity of each pair of a sentence-pair task, as the `run` of the answer (an array)."
+def score_pairs(expression, task:Task, dtype:str|None=None, device:str|None=None, home_folder=None, role:str='')->Answer:
+    "Cosine similarity of each pair of a sentence-pair task, as the `run` of the answer (an array); `role` query or document in place of the row's `sentence_role`."
     system, start = parse(expression), time.perf_counter()
     if isinstance(system, Fusion) or (isinstance(system, System) and system.name == 'bm25'): raise MedirError(f'{system} gives no sentence similarity', task.name, 'name an encoder')
     if isinstance(system, System) and (system.expansion or system.reranker): raise MedirError('sentence pairs are neither expanded nor reranked', str(system), f'name the encoder alone: {system.name}')
     encoder = encoder_of(system, dtype, device, home_folder)
+    role = role or encoder.spec.sentence_role
     sides = [pair_queries(task, side) for side in ('sentence1', 'sentence2')]
     vectors = [encode_corpus(encoder, s, role, encoder.instruction(task, role)) for s in sides]
     score = (unit(vectors[0].chunk()) * unit(vectors[1].chunk())).sum(1).astype(float)
@@ -339,7 +340,7 @@ def pending(expression, task:Task, dtype:str|None=None, home_folder=None)->dict:
         return {**plain, 'to_encode': plain['to_encode'] + (min(n, texts) if system.name != 'bm25' else 0), 'to_generate': n}
     if isinstance(system, System) and system.name == 'bm25': return {'to_encode': 0, 'stored': 0, 'words': 0}
     encoder = encoder_of(system, dtype, 'cpu', home_folder)
-    sides = [(pair_queries(task, s), 'query') for s in ('sentence1', 'sentence2')] if task.kind == 'pairs' else [(task.corpus, 'document'), (task.queries, 'query')]
+    sides = [(pair_queries(task, s), encoder.spec.sentence_role) for s in ('sentence1', 'sentence2')] if task.kind == 'pairs' else [(task.corpus, 'document'), (task.queries, 'query')]
     out = {'to_encode': 0, 'stored': 0, 'words': 0}
     for texts, role in sides:
         keys = corpus_keys(encoder, texts, role, encoder.instruction(task, role))

@@ -201,7 +201,7 @@ def test_bmretriever_instructions_of_table_10(task, instruction):
 
 def test_each_model_takes_its_own_text_of_a_task():
     task = Task('nfcorpus', instructions=registry('tasks')['nfcorpus']['instructions'])
-    assert Encoder('instructor-xl').instruction(task, 'document') == 'Represent the medical document for retrieval:\n'
+    assert Encoder('instructor-xl').instruction(task, 'document') == 'Represent the Public medical articles for retrieval: '
     assert Encoder('instructor-l').instruction(task) == 'Represent the Medicine question for retrieving a relevant document: '
     assert Encoder('e5-mistral').instruction(task) == task.instruction()                    # E5's text for NFCorpus is the same sentence
     assert Encoder('e5-mistral').instruction(Task('biosses', instructions=registry('tasks')['biosses']['instructions'])) == 'Retrieve semantically similar text.'

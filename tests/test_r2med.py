@@ -124,7 +124,7 @@ def test_sfr_equals_plain_transformers(mistral, own_registry, name, prompt):
 def test_medcpt_with_the_article_encoder_on_both_sides(bert, own_registry, tmp_path):
     article = make_model('bert', tmp_path/'article', seed=5)
     own_registry(models={'medcpt': packaged('medcpt', hub=bert, document={'hub': article, 'revision': 'tiny'}), 'medcpt-article': packaged('medcpt-article', hub=article, document={'hub': article, 'revision': 'tiny'})})
-    slip, pair = Encoder('medcpt-article'), Encoder('medcpt')
+    slip, pair = Encoder('medcpt-article'), Encoder(encoder_spec('medcpt', titles=False))
     same = lambda role: np.allclose(slip.encode(slip.render(TEXTS[:3], role), role).vectors, pair.encode(pair.render(TEXTS[:3], role), role).vectors, atol=1e-5)
     assert same('document') and not same('query')
     wanted, _ = by_hand(None, 'bert', article, ['statins'], 512, False, 'cls', False)
@@ -551,7 +551,7 @@ def test_a_printed_system_that_no_row_has():
     assert name('E5-mistral-7b-instruct + ReasonRank(32B)') == {''}                     # a reranker without a row
     # a rewriter's method is the one whose cells in the files it repeats: test_generator.py compares them
     assert name('o3-mini + BM25') == {'bm25(gensim)+hyde(o3-mini@authors)'} and name('Search-O1 (QwQ-32b) + BM25') == {'bm25(gensim)+search-o1(qwq-32b@authors)'}
-    assert name('MedCPT') == {'medcpt(max_query_tokens=512,similarity=cos)'} and name('BM25') == {'bm25(gensim)'}
+    assert name('MedCPT') == {'medcpt(max_query_tokens=512,similarity=cos,titles=false)'} and name('BM25') == {'bm25(gensim)'}
     assert set(map(printed_expression, published('bmretriever', 2, system='MedCPT (Jin et al., 2023)').itertuples())) == {'medcpt'}       # another paper, its own settings
 
 def test_means_follow_from_their_cells():
