@@ -10,7 +10,7 @@ __all__ = ['MedirError', 'nearest', 'canonical', 'fingerprint', 'file_fingerprin
            'machine', 'to_markdown']
 
 # %% ../nbs/00_core.ipynb #f2182b2f
-import contextlib, difflib, functools, hashlib, importlib.metadata, importlib.resources, json, os, platform, re, shutil, subprocess, sys, tempfile, threading, time
+import contextlib, difflib, functools, hashlib, importlib.metadata, importlib.resources, json, math, os, platform, re, shutil, subprocess, sys, tempfile, threading, time
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from pathlib import Path
 
@@ -56,8 +56,14 @@ def file_fingerprint(path:str|Path, leave_out:tuple=())->str:
 # %% ../nbs/00_core.ipynb #768afaf9
 @contextlib.contextmanager
 def atomic_path(path:str|Path):
-    "A temporary path beside `path`; moved onto it when the block ends well, removed when it does not."
-    path = Path(path); path.parent.mkdir(parents=True, exist_ok=True)
+    "A temporary path beside `path`; moved onto it when the block ends well, removed when it does not. A link is followed, and what is no regular file (a device, a pipe) is written through."
+    path = Path(os.path.realpath(path))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.exists() and not path.is_file():
+        with tempfile.TemporaryDirectory(prefix='medir-') as folder:
+            yield Path(folder)/'content'
+            with open(path, 'wb') as out: out.write((Path(folder)/'content').read_bytes())
+        return
     fd, tmp = tempfile.mkstemp(prefix=f'.{path.name[:40]}.', suffix='.part', dir=path.parent)
     os.close(fd); os.chmod(tmp, 0o644); tmp = Path(tmp)
     try:
@@ -156,7 +162,11 @@ def registry(name:str)->dict:
 def parse_yaml(text:str):
     "YAML in which 1e-5 is a number, as in YAML 1.2 and as JSON writes it."
     import yaml
-    class SafeNumbers(yaml.SafeLoader): pass
+    class SafeNumbers(yaml.SafeLoader):
+        def compose_node(self, parent, index):
+            # a few lines of nested aliases grow to any size
+            if self.check_event(yaml.events.AliasEvent): raise yaml.composer.ComposerError(None, None, 'an alias (*name) is not read here', self.peek_event().start_mark)
+            return super().compose_node(parent, index)
     SafeNumbers.add_implicit_resolver('tag:yaml.org,2002:float', re.compile(r'^[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?$'), list('-+.0123456789'))
     return yaml.load(text, Loader=SafeNumbers)
 
@@ -179,7 +189,7 @@ def parse_options(options:list[str])->dict:
         name, eq, value = o.partition('=')
         if not eq: raise MedirError(f'{o!r} is no k=v', '-p', 'write -p name=value')
         try: out[name.strip()] = parse_yaml(value)
-        except yaml.YAMLError: raise MedirError(f'the value of {name!r} is no YAML', '-p', "quote it, as in -p 'systems=[\"rrf(bm25,minilm)\"]'") from None
+        except (yaml.YAMLError, RecursionError): raise MedirError(f'the value of {name!r} is no YAML', '-p', "quote it, as in -p 'systems=[\"rrf(bm25,minilm)\"]'") from None
     return out
 
 # %% ../nbs/00_core.ipynb #3866060b
@@ -224,11 +234,15 @@ class Transient(Exception):
     def __init__(self, why:str, after:float=0): super().__init__(why); self.after = after
 
 def _retry_after(headers)->float:
-    try: return float(headers.get('retry-after', 0))
-    except ValueError: pass
+    "The seconds that a server asks to wait; 0 where it asks for none, or for what is no time."
+    try: asked = float(headers.get('retry-after', 0))
+    except ValueError: asked = None
+    if asked is not None: return asked if 0 <= asked < math.inf else 0.0
     from email.utils import parsedate_to_datetime
     try: return max(0.0, parsedate_to_datetime(headers['retry-after']).timestamp() - time.time())
     except (ValueError, TypeError): return 0.0
+
+_MOST_BYTES = 1 << 30          # of one answer; 64 vectors of 4,096 numbers take some megabytes
 
 class Server:
     "A server that takes JSON at `url`; `vendor` is the address that the key in `key_variable` belongs to, any other server gets that in `own_variable`."
@@ -241,14 +255,26 @@ class Server:
         "One attempt: what `read` makes of the JSON answer and '', or None and the complaint that the text is too long."
         import httpx
         key = os.environ.get(self.key_variable)
-        try: reply = client.post(f'{self.url}/{path}', json=body, headers={'Authorization': f'Bearer {key}'} if key else {}, timeout=self.timeout)
+        try: reply = self._reply(client, path, body, {'Authorization': f'Bearer {key}'} if key else {})
         except httpx.TimeoutException: raise Transient(f'no answer within {self.timeout:g} s') from None
         except httpx.TransportError as e: raise Transient(f'the connection failed or was cut off ({type(e).__name__})') from None
         if reply.status_code in (408, 409, 425, 429) or reply.status_code >= 500: raise Transient(f'the server answered {reply.status_code}', _retry_after(reply.headers))
         if reply.status_code == 413 or reply.status_code == 400 and re.search('context|too long|max(imum| allowed).{0,40}(length|tokens)', reply.text, re.I): return None, reply.text
-        if reply.status_code >= 400: raise MedirError(redact(f'the server answered {reply.status_code}: {reply.text[:200]}'), self.where, 'check key and address' if reply.status_code in (401, 403, 404) else 'check the request')
+        # redacted first: a key that stands on the cut would show its part
+        if reply.status_code >= 400: raise MedirError(f'the server answered {reply.status_code}: {redact(reply.text)[:200]}', self.where, 'check key and address' if reply.status_code in (401, 403, 404) else 'check the request')
         try: return read(reply.json()), ''
         except (ValueError, KeyError, IndexError, TypeError, AttributeError): raise Transient('the answer is broken JSON or lacks what was asked for') from None
+    def _reply(self, client, path:str, body:dict, headers:dict):
+        "The whole reply, if it comes within the time limit: one that drips a byte a second would never exceed a limit on silence."
+        import httpx
+        end, content = time.monotonic() + self.timeout, bytearray()
+        with client.stream('POST', f'{self.url}/{path}', json=body, headers=headers, timeout=self.timeout) as reply:
+            for part in reply.iter_bytes():
+                content += part
+                if time.monotonic() > end: raise httpx.ReadTimeout('the body did not end')
+                if len(content) > _MOST_BYTES: raise MedirError(f'the answer has more than {_MOST_BYTES >> 20:,} MB', self.where, 'see what serves at this address')
+        kept = [(k, v) for k, v in reply.headers.items() if k not in ('content-encoding', 'content-length', 'transfer-encoding')]
+        return httpx.Response(reply.status_code, headers=kept, content=bytes(content))
     def ask(self, client, path:str, body:dict, read, about:str='', around=contextlib.nullcontext):
         "As `_once`, tried again as long as that may help; `about` names the request in an error, `around` is entered for each attempt."
         import tenacity
@@ -256,7 +282,7 @@ class Server:
         def wait(state):
             with self._lock: self.retries += 1
             asked = getattr(state.outcome.exception(), 'after', 0)
-            return asked or grow(state)
+            return min(asked, self.longest_pause) or grow(state)
         try:
             for attempt in tenacity.Retrying(stop=tenacity.stop_after_attempt(self.attempts), wait=wait, retry=tenacity.retry_if_exception_type(Transient), reraise=True):
                 with attempt, around(): return self._once(client, path, body, read)

@@ -133,13 +133,19 @@ def _get(row:dict, names:tuple, where:str, default=None):
 
 _ID, _TEXT, _TITLE = ('_id', 'id'), ('text',), ('title',)
 
+def _plain_id(value, where:str)->str:
+    "An id as text. pytrec_eval reads it up to a NUL character, and so takes two ids for one."
+    if value is None or value == '': raise MedirError('the id is empty', where, 'give the text an id')
+    if isinstance(value, bool) or not isinstance(value, (str, int, float)): raise MedirError(f'the id {str(value)[:60]!r} is neither text nor a number', where, 'write the id as text')
+    if '\0' in str(value): raise MedirError(f'the id {str(value)[:60]!r} holds a NUL character', where, 'take it out')
+    return str(value)
+
 def _text_records(rows):
     "`(id, title, body, where)` of JSON rows with `_id` or `id`, `text` and an optional `title`; null is empty."
     for row, where in rows:
         clean = lambda v: '' if v is None else v if isinstance(v, str) else str(v)
         doc_id = _get(row, _ID, where)
-        if doc_id is None or doc_id == '': raise MedirError('the id is empty', where, 'give the text an id')
-        yield str(doc_id), clean(_get(row, _TITLE, where, '')), clean(_get(row, _TEXT, where)), where
+        yield _plain_id(doc_id, where), clean(_get(row, _TITLE, where, '')), clean(_get(row, _TEXT, where)), where
 
 def _find(folder:Path, *names:str, required:bool=True)->Path|None:
     "The first existing file of `names`, also with `.gz`, below `folder`."
@@ -169,16 +175,20 @@ def _qrels_rows(path:Path):
         if len(cells) != 3: raise MedirError(f'{len(cells)} columns instead of 3 (query, document, grade) or 4 (TREC)', where, 'separate the columns by tabs')
         yield cells[0].strip(), cells[1].strip(), cells[2], where
 
+_HIGHEST_GRADE = 1000     # a measure takes memory by the grade, and a document id may stand in its column
+_WHOLE = re.compile(r'[+-]?\d+(\.0*)?')
+
 def _grade(value, where:str)->int:
-    try:
-        if float(value) == int(float(value)): return int(float(value))
-    except (TypeError, ValueError, OverflowError): pass
-    raise MedirError(f'grade {value!r} is no whole number', where, 'write an integer such as 0, 1 or 2')
+    "A plain whole number; `1_0`, true and 1e3 are none."
+    text = str(value.item() if hasattr(value, 'item') else value).strip()
+    if not _WHOLE.fullmatch(text): raise MedirError(f'grade {value!r} is no whole number', where, 'write an integer such as 0, 1 or 2')
+    if len(text) > 12 or abs(int(float(text))) > _HIGHEST_GRADE: raise MedirError(f'grade {text[:40]} is above {_HIGHEST_GRADE:,}', where, 'check the columns: query, document, grade')
+    return int(float(text))
 
 def read_qrels(path:str|Path)->pd.DataFrame:
     "A qrels file as `query_id, doc_id, relevance`, with its places in `attrs['where']`."
     if not Path(path).is_file(): raise MedirError('no such qrels file', path, 'give a TREC or BEIR qrels file')
-    rows = list(_qrels_rows(Path(path)))
+    rows = [(_plain_id(q, where), _plain_id(d, where), grade, where) for q, d, grade, where in _qrels_rows(Path(path))]
     frame = pd.DataFrame({'query_id': [r[0] for r in rows], 'doc_id': [r[1] for r in rows],
         'relevance': np.array([_grade(r[2], r[3]) for r in rows], dtype=np.int64)})
     where = [r[3] for r in rows]
@@ -188,6 +198,7 @@ def read_qrels(path:str|Path)->pd.DataFrame:
         i = frame.index[(frame.query_id == q) & (frame.doc_id == d)][-1]
         raise MedirError(f'query {q!r} and document {d!r} are judged twice with different grades', where[i], 'keep one of the two')
     if not len(frame): raise MedirError('no judgements', path, 'a qrels file needs at least one line')
+    if not (frame.relevance > 0).any(): raise MedirError('no grade is above 0, so nothing is relevant', path, 'check the columns: query, document, grade')
     frame.attrs['where'] = where
     keep = ~frame.duplicated(['query_id', 'doc_id'])
     frame.attrs['where'] = [w for w, k in zip(where, keep) if k]

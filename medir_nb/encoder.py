@@ -446,7 +446,7 @@ class ServiceBackend:
             if half := len(texts) // 2:
                 parts = self._ask(client, texts[:half]), self._ask(client, texts[half:])
                 return np.concatenate([v for v, _ in parts]), [c for _, cut in parts for c in cut]
-            if len(texts[0]) < 2: raise MedirError(redact(f'the server refuses the shortest text: {complaint[:160]}'), self.server.where, 'check the request')
+            if len(texts[0]) < 2: raise MedirError(f'the server refuses the shortest text: {redact(complaint)[:160]}', self.server.where, 'check the request')
             texts = [texts[0][:int(len(texts[0]) * share_left(complaint, len(texts[0])))]]
     def _batches(self, texts:list[str], asked:list[int])->list[list[int]]:
         "Positions of at most 64 texts and about `budget` tokens (two bytes each: more than any text here has)."

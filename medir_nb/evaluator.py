@@ -147,10 +147,14 @@ def _depth(measures, k:int)->int:
     "How deep to search: the largest cut-off, and 1,000 (trec_eval's) where a measure has none."
     return max([k, *(int(re.search(r'@(\d+)$', str(m))[1]) if re.search(r'@(\d+)$', str(m)) else 1000 for m in measures if m not in PAIR_MEASURES)])
 
+def _distinct(measures)->tuple:
+    "Measures without those that are named twice, in whatever spelling."
+    return tuple({str(parse_measure(m)): m for m in reversed(list(measures))}.values())[::-1]
+
 def evaluate(task, system, measures=None, k:int=100, dtype:str|None=None, device:str|None=None, home_folder=None, keep_self:bool=False, pair_role:str='', **task_options)->Scores:
     "Scores of `system` (an expression or a model object) on `task` (a name, folder or `Task`)."
     task = load_task(task, home_folder=home_folder, **task_options)
-    measures = tuple(measures or task.measures)
+    measures = _distinct(measures or task.measures)
     typed = system if isinstance(system, str) else object_name(system)
     if task.kind == 'pairs':
         measures = tuple(m for m in measures if parse_measure(m) in PAIR_MEASURES) or PAIR_MEASURES
@@ -161,7 +165,7 @@ def evaluate(task, system, measures=None, k:int=100, dtype:str|None=None, device
 
 def score_run(task:Task, run:pd.DataFrame, measures=None, system:str='run', label:str='', stats:dict|None=None)->Scores:
     "Scores of an existing `run` on a retrieval or reranking task."
-    measures = tuple(measures or task.measures)
+    measures = _distinct(measures or task.measures)
     if task.kind == 'pairs': raise MedirError('a run cannot be scored on sentence pairs', task.name, 'evaluate an encoder with --system')
     if any(parse_measure(m) in PAIR_MEASURES for m in measures): raise MedirError('Spearman and Pearson need sentence pairs', task.name, 'choose nDCG@10, R@100, …')
     return Scores(task, system, label or system, per_query(task.qrels, run, measures), run, measures=measures, judged=judged_at_10(task.qrels, run), stats=stats or {})

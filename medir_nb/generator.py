@@ -414,7 +414,7 @@ class OpenAIBackend:
             if out: return out._replace(cut=len(original.text) - len(r.text))
             # the server counts tokens, we don't: leave out the share by which it says the prompt is too long
             start, stop = r.cut or (0, len(r.text))
-            if stop - start < 2: raise MedirError(redact(f'the prompt of {r.id or "a request"} does not fit into the server\'s context: {complaint[:160]}'), f'llm {self.spec.name}', 'lower max_tokens or shorten the wording')
+            if stop - start < 2: raise MedirError(f'the prompt of {r.id or "a request"} does not fit into the server\'s context: {redact(complaint)[:160]}', f'llm {self.spec.name}', 'lower max_tokens or shorten the wording')
             r = r.shorter(int((stop - start) * share_left(complaint, stop - start, r.sampling.max_tokens)))
     def stream(self, requests:list[Request]):
         "Batches of `(position, Generation)`; the first failure stops what has not started."

@@ -240,6 +240,7 @@ def read_run(path:str|Path)->pd.DataFrame:
         try: cells = line.decode('utf-8').split()
         except UnicodeDecodeError: raise MedirError('not UTF-8', where, fix) from None
         if len(cells) != 6: raise MedirError(f'{len(cells)} columns instead of 6', where, fix)
+        if '\0' in line.decode('utf-8'): raise MedirError('an id holds a NUL character', where, fix)
         try: score = float(cells[4])
         except ValueError: raise MedirError(f'score {cells[4]!r} is no number', where, fix) from None
         if not math.isfinite(score): raise MedirError(f'score {cells[4]!r} is not finite', where, fix)

@@ -11,7 +11,7 @@ __all__ = ['app', 'Home', 'Dtype', 'Device', 'Lang', 'Limit', 'Split', 'notebook
 # %% ../nbs/13_workbook.ipynb #e0cf6f6c
 import ast, contextlib, json, os, re, subprocess, sys, time
 from pathlib import Path
-from typing import Annotated, Literal, Optional
+from typing import Annotated, Literal, Optional, Union
 import typer
 from . import __version__
 from .core import MedirError, atomic_path, canonical, file_fingerprint, find_root, fingerprint, home, is_secret, lock, machine, nearest, note, parse_options, read_json, read_yaml, redact, registry, slug, to_markdown, versions, write_json
@@ -36,24 +36,45 @@ def find_notebook(name:str)->Path:
     return known[name]
 
 def _cells(path:Path)->list[dict]:
-    try: return json.loads(path.read_text(encoding='utf-8'))['cells']
-    except (ValueError, KeyError): raise MedirError('not a notebook', path, 'restore the file') from None
+    try:
+        cells = json.loads(path.read_text(encoding='utf-8'))['cells']
+        return [{**c, 'metadata': c.get('metadata') or {}, 'source': c.get('source') or ''} for c in cells]
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError): raise MedirError('not a notebook', path, 'restore the file') from None
 
 def _is_parameters(cell:dict)->bool: return 'parameters' in cell['metadata'].get('tags', [])
 def _source(cell:dict)->str: return ''.join(cell['source'])
 
 # %% ../nbs/13_workbook.ipynb #e5488a2b
+_TYPES = {'str': str, 'int': int, 'float': float, 'bool': bool, 'dict': dict, 'list': list, 'None': None}
+
+def _annotation(node, path:Path):
+    "The type that an annotation names. It is read and never run: a notebook from elsewhere is only looked at."
+    if isinstance(node, ast.Name) and node.id in _TYPES: return _TYPES[node.id]
+    if isinstance(node, ast.Constant) and node.value is None: return None
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr): return Union[_annotation(node.left, path), _annotation(node.right, path)]
+    if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name):
+        inner = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+        if node.value.id == 'Literal' and all(isinstance(v, ast.Constant) for v in inner): return Literal[tuple(v.value for v in inner)]
+        if node.value.id == 'Optional' and len(inner) == 1: return Optional[_annotation(inner[0], path)]
+        if node.value.id in ('list', 'dict'): return _TYPES[node.value.id][tuple(_annotation(v, path) for v in inner)]
+    raise MedirError(f'`{ast.unparse(node)}` is no type of a parameter', path, f'write {", ".join(_TYPES)}, Literal[…], Optional[…] or a list or dict of them')
+
+def _default(node, path:Path):
+    "The default of a parameter."
+    try: return ast.literal_eval(node.value)
+    except ValueError: raise MedirError(f'the default of `{ast.unparse(node.target)}` is no plain value', path, 'write text, a number, a list or a mapping') from None
+
 def schema(path:Path)->dict[str, tuple]:
     "`name → (type, default)` of a notebook's parameters cell."
-    import typing
     cell = next((c for c in _cells(path) if _is_parameters(c)), None)
     if cell is None: raise MedirError('no cell tagged `parameters`', path, 'tag its parameters cell')
-    names = {'Literal': typing.Literal, 'Optional': typing.Optional, 'dict': dict, 'list': list}
     out = {}
-    for node in ast.parse(_source(cell)).body:
+    try: body = ast.parse(_source(cell)).body
+    except SyntaxError as e: raise MedirError(f'the parameters cell is no Python ({e.msg}, line {e.lineno} of the cell)', path, 'mend the cell') from None
+    for node in body:
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant): continue
         if not isinstance(node, ast.AnnAssign) or node.value is None: raise MedirError(f'`{ast.unparse(node)}` is no annotated parameter', path, 'write name: type = default')
-        out[node.target.id] = (eval(ast.unparse(node.annotation), names), ast.literal_eval(node.value))
+        out[node.target.id] = (_annotation(node.annotation, path), _default(node, path))
     return out
 
 def resolve(path:Path, preset:str|None=None, overrides:dict|None=None)->dict:

@@ -1,0 +1,147 @@
+"""Odd files, odd servers, odd notebooks: one line each, and nothing else happens."""
+import json, os, re, socket, stat, threading, time
+from pathlib import Path
+import pytest
+from conftest import write_beir, write_lines
+from medir_nb import core, data, generator, workbook
+from medir_nb.core import MedirError, Server, atomic_path, parse_options, write_json
+
+# ---------------------------------------------------------------- files that are no files
+
+def test_a_device_stays_a_device_and_a_link_a_link(tmp_path, medir, beir):
+    assert medir('evaluate', beir, '--system', 'bm25', '--json', '/dev/null').code == 0
+    assert stat.S_ISCHR(os.stat('/dev/null').st_mode)
+    (tmp_path/'target.json').write_text('old')
+    (tmp_path/'link.json').symlink_to(tmp_path/'target.json')
+    write_json(tmp_path/'link.json', {'a': 1})
+    assert (tmp_path/'link.json').is_symlink() and json.loads((tmp_path/'target.json').read_text()) == {'a': 1}
+
+def test_a_pipe_is_written_through(tmp_path):
+    os.mkfifo(tmp_path/'pipe')
+    read = []
+    reader = threading.Thread(target=lambda: read.append((tmp_path/'pipe').read_text()))
+    reader.start()
+    write_json(tmp_path/'pipe', [1])
+    reader.join(10)
+    assert json.loads(read[0]) == [1] and stat.S_ISFIFO(os.stat(tmp_path/'pipe').st_mode) and len(list(tmp_path.iterdir())) == 1
+
+def test_nothing_is_left_of_a_write_that_failed(tmp_path):
+    (tmp_path/'x').write_text('old')
+    with pytest.raises(ZeroDivisionError), atomic_path(tmp_path/'x') as new:
+        new.write_text('half')
+        1 / 0
+    assert (tmp_path/'x').read_text() == 'old' and len(list(tmp_path.iterdir())) == 1
+
+# ---------------------------------------------------------------- annotations are read, not run
+
+@pytest.mark.parametrize('annotation', ['__import__("os").system("touch ran")', 'list[__import__("os").system("touch ran")]', '[open("ran", "w")][0]', '(lambda: open("ran", "w"))()', 'str if open("ran", "w") else int',
+    'Literal[open("ran", "w")]', 'str | open("ran", "w")', 'Optional[print]', 'type("x", (), {})', 'Path'])
+def test_an_annotation_is_never_run(annotation, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    notebook = {'cells': [{'cell_type': 'code', 'metadata': {'tags': ['parameters']}, 'source': [f'n: {annotation} = 1'], 'outputs': [], 'execution_count': None}], 'metadata': {}, 'nbformat': 4, 'nbformat_minor': 5}
+    write_json(tmp_path/'evil.ipynb', notebook)
+    with pytest.raises(MedirError, match='is no type of a parameter'): workbook.schema(tmp_path/'evil.ipynb')
+    assert not (tmp_path/'ran').exists()
+
+@pytest.mark.parametrize('source, said', [('n: int = (', 'is no Python'), ('n: int = open("x")', 'is no plain value'), ('n = 1', 'is no annotated parameter'), ('n: int', 'is no annotated parameter')])
+def test_an_odd_parameters_cell_is_one_line(source, said, tmp_path):
+    write_json(tmp_path/'odd.ipynb', {'cells': [{'cell_type': 'markdown'}, {'cell_type': 'code', 'metadata': {'tags': ['parameters']}, 'source': [source]}]})
+    with pytest.raises(MedirError, match=said) as e: workbook.schema(tmp_path/'odd.ipynb')
+    assert '\n' not in str(e.value) and 'odd.ipynb' in str(e.value)
+
+def test_the_types_that_notebooks_use():
+    found = {n: workbook.schema(p) for n, p in workbook.notebooks().items()}
+    assert len(found) >= 8 and found['automir_slhyde']['tasks'] == (list[str], ['hpo-lay'])
+
+# ---------------------------------------------------------------- ids, grades, measures
+
+def task_with(tmp_path, queries=(('q1', 'heart'),), qrels=(('q1', 'd1', 1),), documents=(('d1', '', 'heart'), ('d2', '', 'lung'))):
+    return write_beir(tmp_path/'own', list(documents), list(queries), list(qrels))
+
+@pytest.mark.parametrize('bad', ['a\0b', True, ['x'], {'x': 1}, None, ''])
+def test_an_id_is_text_or_a_number(bad, tmp_path):
+    folder = task_with(tmp_path)
+    write_lines(folder/'corpus.jsonl', [{'_id': 'd1', 'text': 'heart'}, {'_id': bad, 'text': 'lung'}])
+    with pytest.raises(MedirError, match='the id') as e: data.load_task(str(folder))
+    assert 'corpus.jsonl:2' in str(e.value)
+
+def test_a_run_with_a_nul_in_an_id_is_refused(tmp_path):
+    from medir_nb.search import read_run
+    (tmp_path/'x.run').write_bytes(b'q1 Q0 d1\0x 1 2.0 t\n')
+    with pytest.raises(MedirError, match='x.run:1: an id holds a NUL'): read_run(tmp_path/'x.run')
+
+@pytest.mark.parametrize('grade', ['3000000000', '1_0', '1e3', 'true', '0x1', '', '1.5', '-3000000000', '9' * 5000, 'nan', 'inf'])
+def test_a_grade_is_a_small_whole_number(grade, tmp_path):
+    folder = task_with(tmp_path, qrels=[('q1', 'd1', grade)])
+    start = time.monotonic()
+    with pytest.raises(MedirError, match='grade') as e: data.load_task(str(folder))
+    assert 'test.tsv:2' in str(e.value) and len(str(e.value)) < 6000 and time.monotonic() - start < 5
+
+def test_grades_in_plain_spellings_are_read(tmp_path):
+    folder = task_with(tmp_path, qrels=[('q1', 'd1', ' 2 '), ('q1', 'd2', '1.0')])
+    assert sorted(data.load_task(str(folder)).qrels.relevance) == [1, 2]
+
+def test_judgements_of_zeros_alone_are_refused(tmp_path, medir):
+    ran = medir('evaluate', task_with(tmp_path, qrels=[('q1', 'd1', 0)]), '--system', 'bm25')
+    assert ran.code == 2 and 'no grade is above 0' in ran.err and 'nan' not in ran.out
+
+def test_a_measure_named_twice_is_one(beir, medir):
+    ran = medir('evaluate', beir, '--system', 'bm25', '--measures', 'MRR@10,nDCG@10,RR@10,nDCG@10')
+    assert ran.code == 0 and ran.out.count('| RR@10') == 1 and ran.out.count('| nDCG@10') == 1
+
+# ---------------------------------------------------------------- servers
+
+def ask(server, **patience):
+    import httpx
+    with httpx.Client() as client: return Server('llm x', server.url, own_variable='MEDIR_TEST_KEY', **{'attempts': 2, 'pause': 0.01, 'longest_pause': 0.05, **patience}).ask(client, 'chat/completions', {'messages': [{'content': 'p'}]}, lambda body: body)
+
+@pytest.mark.parametrize('asked', ['3600', '-5', 'nan', 'inf', '1e400', 'soon', 'Wed, 21 Oct 2099 07:28:00 GMT'])
+def test_a_server_may_not_ask_for_any_pause(asked, fake):
+    server = fake((429, '{}', {'retry-after': asked}))
+    start = time.monotonic()
+    assert ask(server)[0] and time.monotonic() - start < 5 and server.asked == 2
+
+@pytest.mark.parametrize('cut', range(180, 204, 3))
+def test_a_key_on_the_cut_is_not_shown(cut, fake, monkeypatch):
+    monkeypatch.setenv('MEDIR_TEST_KEY', 'secret-0123456789abcdef')
+    server = fake((401, 'x' * cut + 'secret-0123456789abcdef'))
+    with pytest.raises(MedirError) as e: ask(server)
+    assert not re.search('secret|0123|cdef', str(e.value)), str(e.value)
+
+@pytest.fixture
+def dripping():
+    "A server whose body comes a byte at a time, for ever."
+    listener, stop = socket.create_server(('127.0.0.1', 0)), threading.Event()
+    def serve():
+        while not stop.is_set():
+            try: connection, _ = listener.accept()
+            except OSError: return
+            threading.Thread(target=drip, args=(connection,), daemon=True).start()
+    def drip(connection):
+        with connection:
+            try:
+                connection.recv(65536)
+                connection.sendall(b'HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\r\n')
+                while not stop.is_set():
+                    connection.sendall(b' ')
+                    time.sleep(0.05)
+            except OSError: pass
+    threading.Thread(target=serve, daemon=True).start()
+    yield f'http://127.0.0.1:{listener.getsockname()[1]}/v1'
+    stop.set()
+    listener.close()
+
+def test_a_body_that_never_ends_is_given_up(dripping):
+    import types
+    start = time.monotonic()
+    with pytest.raises(MedirError, match='no answer within 0.5 s after 2 attempts'): ask(types.SimpleNamespace(url=dripping), timeout=0.5)
+    assert time.monotonic() - start < 10
+
+# ---------------------------------------------------------------- YAML
+
+LAUGHS = 'a: &a [x,x,x,x,x,x,x,x]\n' + ''.join(f'{n}: &{n} [{",".join(["*" + p] * 8)}]\n' for p, n in zip('abcdefgh', 'bcdefghi'))
+
+def test_aliases_that_grow_are_refused(tmp_path):
+    with pytest.raises(MedirError, match='an alias'): core.read_yaml(write_lines(tmp_path/'x.yaml', LAUGHS.splitlines()))
+    with pytest.raises(MedirError, match='is no YAML'): parse_options(['x=[&a [1], *a]'])
+    with pytest.raises(MedirError, match='is no YAML'): parse_options(['x=' + '[' * 5000])
