@@ -552,11 +552,13 @@ def base_name(task)->str:
     return task.name.split('[')[0]
 
 def wording(method:str, task=None, language:str='en', form:str='', file:str='', kind:str='expansion')->str:
-    "The prompt of `method` in `language`, in the form that `task` takes."
+    "The prompt of `method` in `language`, in the form that `task` takes; `file`, or FORM.txt in a folder, has other wording."
     row = method_row(method, kind)
+    names = (base_name(task), registry('tasks').get(base_name(task), {}).get('group') if task.registered or base_name(task) in registry('tasks') else None) if task is not None else ()
+    wanted = form or next((row['forms'][n] for n in names if n in row['forms']), row['forms'].get('default', ''))
     needed = {'query': ['query'], 'passages': ['query', 'passages'], 'document': ['document']}.get(row['reads'], [])
     if file:
-        path = Path(file)
+        path = Path(file)/f'{wanted}.txt' if Path(file).is_dir() else Path(file)
         if not path.is_file(): raise MedirError('no such file with a prompt', path, f'write one with {{{"} and {".join(needed)}}}')
         text = path.read_text(encoding='utf-8')
         lacking = [n for n in needed if f'{{{n}}}' not in text]
@@ -564,8 +566,6 @@ def wording(method:str, task=None, language:str='en', form:str='', file:str='', 
         return text
     forms = row['wording'].get(language)
     if not forms: raise MedirError(f'+{method} has no wording in {language!r}' if row['wording'] else f'{method} has no prompt: {row.get("note", "")}', task.name if task else None, 'name generations with @authors or file:PATH' if not row['wording'] else 'give your own with prompt=FILE')
-    names = (base_name(task), registry('tasks').get(base_name(task), {}).get('group') if task.registered or base_name(task) in registry('tasks') else None) if task is not None else ()
-    wanted = form or next((row['forms'][n] for n in names if n in row['forms']), row['forms']['default'])
     return forms.get(wanted) or (forms.get('question') if not form else None) or _no_form(method, form, forms)
 
 def _no_form(method, form, forms): raise MedirError(f'+{method} has no form {form!r}', None, nearest(form, forms))

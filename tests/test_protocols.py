@@ -2,14 +2,19 @@
 import json
 from dataclasses import replace
 from pathlib import Path
-import numpy as np, pandas as pd, pytest, yaml
-from medir_nb.core import MedirError, fingerprint, registry
+from unittest.mock import MagicMock
+import numpy as np, pandas as pd, pytest, torch, yaml
+from medir_nb import workbook
+from medir_nb.core import MedirError, checkpoint_record, fingerprint, registry
 from medir_nb.data import Task, load_task, task_from_frames
 from medir_nb.encoder import Encoder, contract, encode_corpus, encoder_spec, folder_spec
 from medir_nb.evaluator import Scores, evaluate
-from medir_nb.generator import Generation, answer_of, configure, expand, judge
+from medir_nb.generator import Generation, answer_of, configure, expand, judge, wording
 from medir_nb.ledger import Ledger, published, setting_switches
+from medir_nb.losses import info_nce
+from medir_nb.miner import candidates, hypothesize, prompt_files, synthesize_queries
 from medir_nb.systems import parse, pending, score_pairs, search
+from medir_nb.trainer import train_encoder, training_config
 from conftest import DOCUMENTS, QUERIES, write_lines
 from test_models import make_model
 
@@ -270,3 +275,132 @@ def test_the_released_evaluation_explains_a_cell_that_it_reproduces(own_registry
     assert switches == {('bmretriever-410m', 'nfcorpus', 'nDCG@10'): ('autocast=float16', exact)}
     found = Ledger(cells, scores, switches=switches).frame.query('measured.notna() and task == "nfcorpus"').set_index('label').verdict
     assert found['BMRETRIEVER-410M'] == 'explained: autocast=float16' and found['bmretriever-410m(autocast=float16)'] == 'not comparable: other settings than the row'
+
+# ---------------------------------------------------------------- AutoMIR: what differs from the released training
+
+def without_dropout(model, tokenizer): model.config.hidden_dropout_prob = model.config.attention_probs_dropout_prob = 0.0
+
+@pytest.mark.parametrize('cache', [0, 2])
+def test_known_positives_of_the_batch_count_as_negatives_on_request(tmp_path, own_registry, home, cache):
+    row = dict(kind='encoder', load='transformers', revision='tiny', pooling='cls', normalize=True, similarity='cos', max_query_tokens=20, max_document_tokens=32, query_template='{text}', document_template='{text}')
+    own_registry(models={'tiny': {**row, 'hub': make_model('bert', tmp_path/'m', change=without_dropout)}})
+    lines = [{'query': 'diabetes', 'pos': ['Metformin is the first drug.'], 'neg': ['a heart attack']}, {'query': 'diabetes', 'pos': ['It reduces glucose production.'], 'neg': ['the risk']}]
+    data = write_lines(tmp_path/'pairs.jsonl', lines)
+    train = lambda **settings: train_encoder(model='tiny', data=data, output=f'own{len(settings)}', max_steps=1, batch_size=2, negatives=1, learning_rate=1e-6, gradient_cache=cache, **settings)
+    encoder = Encoder('tiny')
+    vectors = lambda texts, role: torch.tensor(encoder.encode(encoder.render([('', t) for t in texts], role), role).vectors)
+    queries, positives, negatives = vectors(['diabetes'] * 2, 'query'), *(vectors([r[k][0] for r in lines], 'document') for k in ('pos', 'neg'))
+    whole = info_nce(queries, [positives, negatives], 0.02)
+    masked = info_nce(queries, [positives, negatives], 0.02, masked=torch.tensor([[False, True, False, False], [True, False, False, False]]))
+    kept, counted = train(), train(mask_positives=False)
+    assert kept.loss == pytest.approx(float(masked), rel=1e-3) and counted.loss == pytest.approx(float(whole), rel=1e-3) and counted.loss > kept.loss
+    assert checkpoint_record('own1')['config']['mask_positives'] is False and checkpoint_record('own0')['config']['mask_positives'] is True
+
+# ---------------------------------------------------------------- AutoMIR: what can be compared
+
+def one_query(name, system, value):
+    "A score of one query on a task that passes for the registry's."
+    frame = lambda **columns: pd.DataFrame({k: [v] for k, v in columns.items()})
+    task = task_from_frames(frame(_id='a', text='高血压病'), frame(_id='q', text='高血压'), frame(query_id='q', doc_id='a', relevance=1))
+    task = replace(task, name=name, registered=True, language=registry('tasks')[name]['language'], split=registry('tasks')[name].get('split', 'test'))
+    return Scores(task, system, system, frame(query_id='q', measure='nDCG@10', value=value), measures=('nDCG@10',), stats={'dtype': 'float32'})
+
+def of_one_query(names): return {n: {**registry('tasks')[n], 'queries': 1, 'documents': 1, 'qrels': 1} for n in names}
+
+def verdicts(ledger, task): return {r.label: r.verdict for r in ledger.frame.query('measured.notna()').itertuples() if r.task == task}
+
+def test_a_document_of_ones_own_stands_apart_from_automirs_row(own_registry):
+    own_registry(tasks=of_one_query(['cmirb-covid']))
+    rows = {'HyDE': 'bge-large-zh-v1.5+hyde(qwen2-7b@authors)', 'SL-HyDE': 'bge-large-zh-slhyde+hyde(qwen2-7b-slhyde@authors)'}
+    systems = [*rows.values(), 'bge-large-zh-v1.5+hyde(qwen2-7b)', 'bge-large-zh-v1.5+hyde(qwen2-7b,prompt=mine.txt)', 'bge-large-zh-slhyde+hyde(qwen2-7b-slhyde)']
+    ledger = Ledger(published('automir', 'Table 2'), [one_query('cmirb-covid', s, .5) for s in systems], systems=rows)
+    found = verdicts(ledger, 'cmirb-covid')
+    assert found.pop('HyDE') in ('unexplained', 'close', 'equal')                             # the row that can be compared
+    assert found == {'bge-large-zh-v1.5+hyde(qwen2-7b)': 'not comparable: its text was written anew', 'bge-large-zh-v1.5+hyde(qwen2-7b,prompt=mine.txt)': 'not comparable: its text was written anew',
+        'bge-large-zh-slhyde+hyde(qwen2-7b-slhyde@authors)': 'not comparable: its retriever was trained here', 'bge-large-zh-slhyde+hyde(qwen2-7b-slhyde)': 'not comparable: its text was written anew; its retriever was trained here'}
+    shown = ledger.frame[ledger.frame.measured.notna() & ledger.frame.label.ne('HyDE')]
+    assert shown.difference.isna().all() and {r.beside.system for r in ledger.rows if r.beside} == {'HyDE', 'SL-HyDE'}
+
+def test_seeds_of_a_row_apart_are_one_row_below_the_rule_that_it_has(own_registry):
+    own_registry(tasks=of_one_query(['cmirb-covid']))
+    tuned = 'bge-large-zh-slhyde+hyde(qwen2-7b-slhyde{})'
+    rows = {('SL-HyDE Qwen2+BGE', v): tuned.format(f'@authors{e}') for v, e in (('mean(q,d)', ''), ('w/ D. (hyp. doc only)', ',fusion=alone'), ('w/ con. (string concat)', ',fusion=concat'), ('w/ K-D. (5 hyp. docs)', ',n=5'))}
+    ran = [one_query('cmirb-covid', tuned.format(f'{e},seed={seed}'), value) for e in ('', ',fusion=concat') for seed, value in ((43, .2), (44, .4))]
+    ledger = Ledger(published('automir', 'Table 5'), ran, systems=rows)
+    apart = {r.label: (r.beside.variant, r.apart, len(r.scores['cmirb-covid', 'nDCG@10'])) for r in ledger.rows if r.apart}
+    why = 'its text was written anew; its retriever was trained here'
+    assert apart == {tuned.format(''): ('mean(q,d)', why, 2), tuned.format(',fusion=concat'): ('w/ con. (string concat)', why, 2)}
+
+def test_the_paper_preset_measures_what_can_be_compared():
+    systems = set(yaml.safe_load((ROOT/'params/automir_cmirb/paper.yaml').read_text(encoding='utf-8'))['systems'])
+    assert {f'{r}+hyde(qwen2-7b@authors)' for r in ('bge-large-zh-v1.5', 'me5-large', 'peg')} | {'bge-large-zh-v1.5+hyde(qwen2-7b-slhyde@authors)'} <= systems
+    code = ''.join(''.join(c['source']) for c in json.loads((ROOT/'nbs/papers/automir_cmirb.ipynb').read_text(encoding='utf-8'))['cells'] if c['cell_type'] == 'code')
+    assert "hyde({llm}@authors)" in code and 'Table 6' in code
+
+def test_all_29_cells_of_the_released_files_equal_the_printed_table():
+    files, table = (published('automir', t, measure='nDCG@10') for t in ('results_json', 'Table 2'))
+    names = {'bge-large-zh-v1.5': 'BGE(large)', 'bge': 'BGE(large)', 'HyDE (qwen+bge)': 'HyDE', 'SL-HyDE (qwen+bge)': 'SL-HyDE', 'hyde': 'HyDE', 'sl-hyde': 'SL-HyDE'}
+    printed = {(c.system, c.task): c.value / c.scale for c in table[table.task.notna()].itertuples()}
+    cells = [(c.value / c.scale, printed[names.get(c.system, c.system), c.task]) for c in files[files.task.notna()].itertuples()]
+    assert len(cells) == 29 and all(abs(a - b) <= 5.1e-5 for a, b in cells)
+
+def test_each_prompt_of_the_loop_takes_other_wording(tmp_path):
+    files = {n: str(write_lines(tmp_path/f'{n}.txt', [f'{n} {{query}} {{document}} {{examples}}'])) for n in ('a', 'b', 'c', 'd', 'e')}
+    assert set(prompt_files().values()) == {''} == set(prompt_files({'hyde': ''}).values())
+    assert prompt_files({'synthesize-query': files['a'], 'hyde': files['c']}) == {'synthesize-query': files['a'], 'candidates': '', **dict.fromkeys(('generator', 'retriever', 'search'), files['c'])}
+    assert prompt_files({'hyde': {'retriever': files['d']}}) == {'synthesize-query': '', 'candidates': '', 'generator': '', 'retriever': files['d'], 'search': ''}
+    for given, said in (({'querys': 'x'}, "no prompt 'querys'"), ({'hyde': {'serach': 'x'}}, "did you mean 'search'"), ({'candidates': 3}, 'the wording of candidates is 3'), ({'candidates': 'nowhere.txt'}, 'no such file with a prompt')):
+        with pytest.raises(MedirError, match=said): prompt_files(given)
+
+def test_the_loop_hands_each_wording_to_its_step(tmp_path):
+    "The cells of the notebook, with what they call recorded."
+    files = {n: str(write_lines(tmp_path/f'{n}.txt', [n])) for n in ('a', 'b', 'c', 'd', 'e')}
+    wanted = {'synthesize-query': files['a'], 'candidates': files['b'], 'hyde': {'generator': files['c'], 'retriever': files['d'], 'search': files['e']}}
+    cells = [''.join(c['source']) for c in json.loads((ROOT/'nbs/papers/automir_slhyde.ipynb').read_text(encoding='utf-8'))['cells'] if c['cell_type'] == 'code']
+    steps = ('synthesize_queries', 'candidates', 'select', 'train_generator', 'hypothesize')
+    space = {**{n: MagicMock(name=n) for n in (*steps, 'Watch', 'print', 'corpus', 'folder')}, 'pd': pd, 'prompt_files': prompt_files, 'training_figure': None, 'options': {}}
+    exec(next(c for c in cells if c.startswith('documents: str')), space)
+    space['prompts'] = wanted
+    exec('common' + next(c for c in cells if 'prompt_files(prompts)' in c and 'import' not in c).partition('common')[2], space)
+    for name in ('synthesize_queries(', 'candidates(', 'train_generator(', 'hypothesize('):
+        exec('\n'.join(line for c in cells if f'{name}' in c and 'import' not in c for line in c.splitlines() if ' = ' in line and 'DataFrame' not in line), space)
+    exec(next(c for c in cells if 'def expanded(' in c).partition('scores, not_run')[0], space)
+    asked = lambda name: {c.kwargs.get('prompt') or c.kwargs['settings']['prompt'] for c in space[name].call_args_list}
+    assert asked('synthesize_queries') == {files['a']} and asked('candidates') == {files['b']} and asked('train_generator') == {files['c']} and asked('hypothesize') == {files['d']}
+    expanded = [s for s in space['systems'] if '+hyde(' in s]
+    assert expanded and all(f'prompt={files["e"]}' in s for s in expanded) and {parse(s).expansion[0] for s in expanded if 'slhyde' not in s} == {'hyde'}
+
+def test_other_wording_reaches_the_model(tmp_path, fake, monkeypatch):
+    server = fake(answer=lambda body, text=None: {'choices': [{'message': {'content': 'a text about gout'}, 'finish_reason': 'stop'}], 'usage': {}})
+    configure('smollm2', backend='openai', base_url=server.url)
+    write = lambda name, text: str(write_lines(tmp_path/name, [text]))
+    rows = [{'id': '1', 'text': 'why gout', 'doc': 'Gout hurts.'}]
+    synthesize_queries(rows, 'smollm2', language='en', prompt=write('q.txt', 'My query of {document}'))
+    candidates(rows, 'smollm2', 1, language='en', prompt=write('c.txt', 'My candidate of {query} and {document}'))
+    hypothesize(rows, 'smollm2', settings={'prompt': write('h.txt', 'My document of {query}')}, language='en')
+    configure('smollm2')
+    assert [b['messages'][-1]['content'].strip() for b in server.bodies] == ['My query of Gout hurts.', 'My candidate of why gout and Gout hurts.', 'My document of why gout']
+
+def test_a_folder_holds_a_wording_for_each_form(tmp_path):
+    for form in ('question', 'title', 'text'): write_lines(tmp_path/'own'/f'{form}.txt', [f'{form}: {{query}}'])
+    said = {t: wording('hyde', registered(t), 'zh', file=str(tmp_path/'own')).strip() for t in ('cmirb-covid', 'cmirb-iiyipost', 'cmirb-cslrel')}
+    assert said == {'cmirb-covid': 'question: {query}', 'cmirb-iiyipost': 'title: {query}', 'cmirb-cslrel': 'text: {query}'}
+    (tmp_path/'own'/'text.txt').unlink()
+    with pytest.raises(MedirError, match='no such file with a prompt'): wording('hyde', registered('cmirb-cslrel'), 'zh', file=str(tmp_path/'own'))
+
+def test_files_inside_a_mapping_are_absolute_and_in_the_key(tmp_path, monkeypatch):
+    monkeypatch.setenv('MEDIR_ROOT', str(ROOT))
+    monkeypatch.chdir(tmp_path)
+    file = write_lines(tmp_path/'q.txt', ['one {document}'])
+    path = workbook.find_notebook(str(ROOT/'nbs'/'papers'/'automir_slhyde.ipynb'))
+    parameters = workbook.resolve(path, None, {'prompts': {'synthesize-query': './q.txt', 'hyde': {'search': './q.txt'}}})
+    assert parameters['prompts'] == {'synthesize-query': str(file), 'hyde': {'search': str(file)}}
+    before = workbook.receipt_key(path, parameters)[0]
+    write_lines(file, ['two {document}'])
+    assert workbook.receipt_key(path, parameters)[0] != before
+
+def test_the_loops_notebook_names_its_switches():
+    cells = [''.join(c['source']) for c in json.loads((ROOT/'nbs/papers/automir_slhyde.ipynb').read_text(encoding='utf-8'))['cells']]
+    differs = next(c for c in cells if c.startswith('## What differs'))
+    assert all(s in differs for s in ('transductive=true', 'mask_positives: false', '`prompts`'))
+    assert training_config(task='contrastive', model='minilm', data='x', output='y', mask_positives=False).mask_positives is False
