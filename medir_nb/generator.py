@@ -552,7 +552,7 @@ def base_name(task)->str:
     return task.name.split('[')[0]
 
 def wording(method:str, task=None, language:str='en', form:str='', file:str='', kind:str='expansion')->str:
-    "The prompt of `method` in `language`, in the form that `task` takes; `file`, or FORM.txt in a folder, has other wording."
+    "The prompt of `method` in `language`, in the form that `task` takes; `file` (or FORM.txt in it) has other wording."
     row = method_row(method, kind)
     names = (base_name(task), registry('tasks').get(base_name(task), {}).get('group') if task.registered or base_name(task) in registry('tasks') else None) if task is not None else ()
     wanted = form or next((row['forms'][n] for n in names if n in row['forms']), row['forms'].get('default', ''))
@@ -624,15 +624,20 @@ def _listed(hub:str, revision:str|None)->dict[str, list[str]]:
     local = Path(hub).exists()
     found = hub if local else _snapshot(hub, revision) if offline() else None
     if offline() and not found: return {}
-    at = {} if found else {'revision': revision}
-    try: return {c: datasets.get_dataset_split_names(found or hub, c, **at) for c in datasets.get_dataset_config_names(found or hub, **at)}
+    place, pinned = found or hub, {} if found else {'revision': revision}
+    try:
+        configs = datasets.get_dataset_config_names(place, **pinned)
+        return {c: datasets.get_dataset_split_names(place, c, **pinned) for c in configs}
     except Exception: return {}
 
 def _first_split(hub:str, revision:str|None, method:str, likely:list[str])->tuple[dict|None, str]:
-    "The texts under the first of the `likely` splits that a data set has, and what was tried where it has none; its own list of configurations says how a name is spelt there."
+    """The texts under the first of the `likely` splits that a data set has, and what was tried where it has none.
+    The data set's own list of configurations says how a name is spelt there."""
     plain, listed = lambda name: re.sub(r'[\W_]', '', name.lower()), _listed(hub, revision)
-    if listed: places = [(c, s) for wanted in likely for c, splits in listed.items() if plain(c) == plain(method) for s in splits if plain(s) == plain(wanted)]
-    else: places = [(c, s) for c in _spellings(method) for s in likely]
+    places = [(c, s) for c in _spellings(method) for s in likely]
+    if listed:
+        there = [(c, s) for c, splits in listed.items() if plain(c) == plain(method) for s in splits]
+        places = [(c, s) for wanted in likely for c, s in there if plain(s) == plain(wanted)]
     for config, split in places:
         try: return _collected(_hub_rows(hub, config, split, revision)), ''
         except MedirError as e: said = e.what
@@ -680,7 +685,8 @@ def _stored_texts(task, method:str, name:str, n:int, home_folder=None)->list[lis
 # %% ../nbs/04_generator.ipynb #cb502dff
 @dataclass
 class Expanded:
-    "Usable texts per query (an empty list where there is none; an empty text where nothing follows the mark of an answer), the rule that joins them, and what was met."
+    """Usable texts per query (an empty list where there is none, an empty text where nothing follows an answer's mark),
+    the rule that joins them, and what was met."""
     texts: list
     settings: dict
     row: dict

@@ -139,7 +139,8 @@ def _written_anew(system, expected)->str:
     if not (isinstance(system, System) and isinstance(expected, System) and system.expansion and expected.expansion): return ''
     known = lambda s: (s.name, s.expansion[0], s.expansion[1].partition('@')[0], s.reranker)
     if known(system) != known(expected): return ''
-    text = _unpublished(system) or ('its text is the authors\'' if '@' in system.expansion[1] else 'its text was written anew')
+    written = 'its text is the authors\'' if '@' in system.expansion[1] else 'its text was written anew'
+    text = _unpublished(system) or written
     return '; '.join(filter(None, (text, _trained_here(expected))))
 
 def _trained_here(system:System)->str:
@@ -456,7 +457,8 @@ def _row_needs(row:_Row)->str:
     "What running a printed row needs, its data aside."
     if row.systems:
         needs = [model_needs(row.name)] if row.name in registry('models') else []
-        if needs and _trained_here(row.systems[0]): needs[0] += ' (its weights were never released: never comparable with a training of one\'s own)'
+        if needs and _trained_here(row.systems[0]):
+            needs[0] += ' (its weights were never released: never comparable with a training of one\'s own)'
         if expansion := getattr(row.systems[0], 'expansion', None):
             needs.append(_llm_needs(expansion[1]) + (' (its searches were not published: never comparable with a run of one\'s own)' if _unpublished(row.systems[0]) else ''))
         if behind := getattr(row.systems[0], 'reranker', None): needs.append(reranker_needs(behind[0]))

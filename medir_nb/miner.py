@@ -124,8 +124,8 @@ _FAULTY = {'repeats the prompt', 'wrong language', 'copied from the document', '
 _STEPS = ('generator', 'retriever', 'search')
 
 def prompt_files(given:dict|None=None)->dict[str, str]:
-    """The files with other wording for the steps of the self-learning loop, '' for this project's own: `synthesize-query`, `candidates`,
-    and for `hyde` those of `generator` (what it is trained on), `retriever` (what that is trained on) and `search`.
+    """The files with other wording for the steps of the self-learning loop, '' for this project's own:
+    `synthesize-query`, `candidates`, and of `hyde` those of `generator`, `retriever` (their training data) and `search`.
     `given` names a file for each of the three prompts; for `hyde` also a mapping by step."""
     given, prompts = dict(given or {}), ('synthesize-query', 'candidates', 'hyde')
     for name in given:
@@ -134,10 +134,11 @@ def prompt_files(given:dict|None=None)->dict[str, str]:
     by_step = hyde if isinstance(hyde, dict) else dict.fromkeys(_STEPS, hyde)
     for step in by_step:
         if step not in _STEPS: raise MedirError(f'hyde is not asked in a step {step!r}', 'prompts', nearest(step, _STEPS))
-    out = {**{name: given.get(name) or '' for name in prompts[:2]}, **{step: by_step.get(step) or '' for step in _STEPS}}
+    out = {name: given.get(name) or '' for name in prompts[:2]} | {step: by_step.get(step) or '' for step in _STEPS}
     for name, file in out.items():
         if not isinstance(file, str): raise MedirError(f'the wording of {name} is {file!r}', 'prompts', 'name a file')
-        if file and not Path(file).exists(): raise MedirError('no such file with a prompt', file, f'write one for {name}, or leave it out')
+        if file and not Path(file).exists():
+            raise MedirError('no such file with a prompt', file, f'write one for {name}, or leave it out')
     return out
 
 def synthesize_queries(documents, model:str, language:str='', styles:list=(), examples:str='', form:str='', prompt:str='', seed:int=42, strict:bool=False, sampling:dict|None=None, home_folder=None, replay=None)->Mined:
@@ -229,7 +230,8 @@ def hypothesize(rows, model:str, method:str='hyde', settings:dict|None=None, lan
     task = _texts_task(rows, language, [(str(i), r['text']) for i, r in enumerate(rows)])
     done = expand(task, (method, model, tuple((settings or {}).items())), 'dense', home_folder, replay)
     out = [{'id': r['id'], 'text': r['text'], 'rewrite_query': ' '.join(t), 'doc': r['doc']} for r, t in zip(rows, done.texts)]
-    return _mined('hypothetical documents', rows, out, Counter(done.faults) + Counter({'queries without one': sum(not r['rewrite_query'] for r in out)}))
+    without = sum(not r['rewrite_query'] for r in out)
+    return _mined('hypothetical documents', rows, out, Counter(done.faults) + Counter({'queries without one': without}))
 
 # %% ../nbs/07_miner.ipynb #53af7362
 def hard_negatives(rows, retriever, n:int=8, window:tuple=(5, 100), query:str='mean', seed:int=42, language:str='', dtype:str|None=None, device:str|None=None, home_folder=None)->Mined:

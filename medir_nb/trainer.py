@@ -56,7 +56,7 @@ class ContrastiveSettings(Settings):
     similarity: Literal['', 'cos', 'dot'] = ''                  # '': the row's
     in_batch: bool = True
     cross_device: bool = True
-    mask_positives: bool = True                                 # a document of the batch that is a known positive of a query is none of its negatives
+    mask_positives: bool = True                                 # known positives of a query are none of its negatives
     hypothetical: bool = True                                   # the query's vector is averaged with that of its rewrite_query
     gradient_cache: int = pydantic.Field(0, ge=0)               # texts at a time; 0: the whole batch at once
     max_query_tokens: int = pydantic.Field(0, ge=0)             # 0: the row's
