@@ -42,7 +42,7 @@ class EncoderSpec:
     query_template: str                   # {instruction}, {text}; {json} is the text on one line, quoted as JSON
     document_template: str                # {text} = title + ' ' + text, or {title} and {body}
     document_pair_template: str = ''      # second segment, where a document is a sentence pair
-    titles: bool = True                   # False: a document's title is empty, and what it was stands at the head of the body
+    titles: bool = True                   # False: the title of a document stands at the head of its body
     query_brackets: tuple = ()            # single tokens put before and after the ids of a text (SGPT), inside the limit
     document_brackets: tuple = ()
     append_eos: bool = False
@@ -51,7 +51,7 @@ class EncoderSpec:
     environment: str = ''                 # of registry/environments.yaml: a worker process encodes there
     instruction_keys: tuple = ('default',) # of a task's instructions; the first that it has
     default_instruction: str = ''
-    sentence_role: str = 'query'          # whose template and instruction a sentence of a similarity task takes: query | document
+    sentence_role: str = 'query'          # what a sentence of a similarity task is rendered as: query | document
     document_instruction_keys: tuple = ()
     default_document_instruction: str = ''
     document: dict|None = None            # {hub, revision[, tokenizer: query]} where documents have a checkpoint of their own
@@ -61,7 +61,7 @@ class EncoderSpec:
     base_url: str = ''                    # of a service; `key_variable` names the environment variable with its key
     key_variable: str = ''
     dtype: str = 'float32'
-    autocast: str = ''                    # float16 | bfloat16: what the transformer computes in where that is not the precision of its weights
+    autocast: str = ''                    # float16 | bfloat16: a lower precision for the transformer, its weights stay
     remote_code: bool = False
     hypothetical: str = 'plain'           # how a text that an LLM wrote is rendered beside a query: plain | query | document
     label: str = ''
@@ -119,10 +119,20 @@ def encoder_spec(name:str, /, **overrides)->EncoderSpec:
         except (KeyError, IndexError, ValueError) as e: raise MedirError(f'{f} {getattr(spec, f)!r} does not format ({e})', f'model {name}', 'use {text}, {json}, {title}, {body} and {instruction}; double other braces') from None
     for f in ('max_query_tokens', 'max_document_tokens'):
         if getattr(spec, f) < 1: raise MedirError(f'{f} is {getattr(spec, f)}', f'model {name}', 'write a positive number of tokens')
-    if spec.autocast and spec.autocast not in ('float16', 'bfloat16'): raise MedirError(f'autocast {spec.autocast!r} is no lower precision', f'model {name}', 'write float16 or bfloat16')
-    if spec.autocast and (spec.load not in ('transformers', 'sentence-transformers', 'gguf') or spec.environment): raise MedirError('autocast is for models that torch runs in this process', f'model {name}', 'leave it out')
-    if spec.sentence_role not in _ROLES: raise MedirError(f'sentence_role {spec.sentence_role!r} is no side of a search', f'model {name}', nearest(spec.sentence_role, _ROLES))
+    _check_rare(spec)
     return spec
+
+def _check_rare(spec:EncoderSpec):
+    "Refuse values of fields that few rows have."
+    where = f'model {spec.name}'
+    if spec.sentence_role not in _ROLES:
+        what = f'sentence_role {spec.sentence_role!r} is no side of a search'
+        raise MedirError(what, where, nearest(spec.sentence_role, _ROLES))
+    if not spec.autocast: return
+    if spec.autocast not in ('float16', 'bfloat16'):
+        raise MedirError(f'autocast {spec.autocast!r} is no lower precision', where, 'write float16 or bfloat16')
+    if spec.environment or spec.load not in ('transformers', 'sentence-transformers', 'gguf'):
+        raise MedirError('autocast is for models that torch runs in this process', where, 'leave it out')
 
 def _checkpoint_spec(name:str, row:dict|None=None)->EncoderSpec:
     "The spec of a checkpoint that a training wrote; a row may name it, whose weights were never released."
@@ -148,7 +158,8 @@ def parse_dtype(dtype:str)->str:
 
 # %% ../nbs/02_encoder.ipynb #5cc7ebb9
 _RECORD = ('medir.json', 'metrics.jsonl')       # what a training writes beside the weights decides no vector
-_RECORDED = 'label size params dim architecture licence hypothetical sentence_role max_query_tokens max_document_tokens'.split()
+_RECORDED = ('label size params dim architecture licence hypothetical sentence_role '
+    'max_query_tokens max_document_tokens').split()
 
 @functools.lru_cache(maxsize=256)
 def _fingerprint_of(folder:Path, state:tuple)->str: return file_fingerprint(folder, _RECORD)
@@ -369,14 +380,19 @@ class TorchBackend:
             batches.append(order[i:i+n]); i += n
         return batches
 
+    def _autocast(self):
+        "The precision that the transformer computes in, where that is not the one of its weights."
+        import torch
+        if not self.spec.autocast: return contextlib.nullcontext()
+        return torch.autocast(torch.device(self.device).type, getattr(torch, self.spec.autocast))
+
     def _forward(self, ids:list, segments:list|None, prompt_tokens:int)->np.ndarray:
         "Vectors of one batch; everything after the transformer runs in float32."
         import torch
-        features, first = self.tokens.features(ids, segments, prompt_tokens, self.device), self.model[0]
-        lower = torch.autocast(torch.device(self.device).type, getattr(torch, self.spec.autocast)) if self.spec.autocast else contextlib.nullcontext()
+        features, transformer = self.tokens.features(ids, segments, prompt_tokens, self.device), self.model[0]
         with torch.inference_mode():
             for module in self.model:
-                with lower if module is first else contextlib.nullcontext(): features = module(features)
+                with self._autocast() if module is transformer else contextlib.nullcontext(): features = module(features)
                 if 'token_embeddings' in features: features['token_embeddings'] = features['token_embeddings'].float()
         return features['sentence_embedding'].float().cpu().numpy()
 
@@ -723,7 +739,7 @@ class Contract:
         return '\n'.join(lines)
 
 def contract(encoder:Encoder, task)->Contract:
-    "The contract of `encoder` on the first query and document of `task`, or on the first sentence of a similarity task."
+    "The contract of `encoder` on the first query and document of `task`, or on its first sentence."
     import pandas as pd
     spec, rows = encoder.pin(), []
     of_role = {role: encoder.instruction(task, role) for role in _ROLES}

@@ -609,11 +609,13 @@ def base_name(task)->str:
     return task.name.split('[')[0]
 
 def wording(method:str, task=None, language:str='en', form:str='', file:str='', kind:str='expansion')->str:
-    "The prompt of `method` in `language`, in the form that `task` takes."
+    "The prompt of `method` in `language`, in the form that `task` takes; `file` (or FORM.txt in it) has other wording."
     row = method_row(method, kind)
+    names = (base_name(task), registry('tasks').get(base_name(task), {}).get('group') if task.registered or base_name(task) in registry('tasks') else None) if task is not None else ()
+    wanted = form or next((row['forms'][n] for n in names if n in row['forms']), row['forms'].get('default', ''))
     needed = {'query': ['query'], 'passages': ['query', 'passages'], 'document': ['document']}.get(row['reads'], [])
     if file:
-        path = Path(file)
+        path = Path(file)/f'{wanted}.txt' if Path(file).is_dir() else Path(file)
         if not path.is_file(): raise MedirError('no such file with a prompt', path, f'write one with {{{"} and {".join(needed)}}}')
         text = path.read_text(encoding='utf-8')
         lacking = [n for n in needed if f'{{{n}}}' not in text]
@@ -621,8 +623,6 @@ def wording(method:str, task=None, language:str='en', form:str='', file:str='', 
         return text
     forms = row['wording'].get(language)
     if not forms: raise MedirError(f'+{method} has no wording in {language!r}' if row['wording'] else f'{method} has no prompt: {row.get("note", "")}', task.name if task else None, 'name generations with @authors or file:PATH' if not row['wording'] else 'give your own with prompt=FILE')
-    names = (base_name(task), registry('tasks').get(base_name(task), {}).get('group') if task.registered or base_name(task) in registry('tasks') else None) if task is not None else ()
-    wanted = form or next((row['forms'][n] for n in names if n in row['forms']), row['forms']['default'])
     return forms.get(wanted) or (forms.get('question') if not form else None) or _no_form(method, form, forms)
 
 def _no_form(method, form, forms): raise MedirError(f'+{method} has no form {form!r}', None, nearest(form, forms))
@@ -690,16 +690,21 @@ def _listed(hub:str, revision:str|None)->dict[str, list[str]]:
     away = not local and unreachable()
     found = hub if local else _snapshot(hub, revision) if away else None
     if away and not found: return {}
-    at = {} if found else {'revision': revision}
+    place, pinned_at = found or hub, {} if found else {'revision': revision}
     try:
-        with where_reachable(): return {c: datasets.get_dataset_split_names(found or hub, c, **at) for c in datasets.get_dataset_config_names(found or hub, **at)}
+        with where_reachable():
+            configs = datasets.get_dataset_config_names(place, **pinned_at)
+            return {c: datasets.get_dataset_split_names(place, c, **pinned_at) for c in configs}
     except Exception: return {}
 
 def _first_split(hub:str, revision:str|None, method:str, likely:list[str])->tuple[dict|None, str]:
-    "The texts under the first of the `likely` splits that a data set has, and what was tried where it has none; its own list of configurations says how a name is spelt there."
+    """The texts under the first of the `likely` splits that a data set has, and what was tried where it has none.
+    The data set's own list of configurations says how a name is spelt there."""
     plain, listed = lambda name: re.sub(r'[\W_]', '', name.lower()), _listed(hub, revision)
-    if listed: places = [(c, s) for wanted in likely for c, splits in listed.items() if plain(c) == plain(method) for s in splits if plain(s) == plain(wanted)]
-    else: places = [(c, s) for c in _spellings(method) for s in likely]
+    places = [(c, s) for c in _spellings(method) for s in likely]
+    if listed:
+        there = [(c, s) for c, splits in listed.items() if plain(c) == plain(method) for s in splits]
+        places = [(c, s) for wanted in likely for c, s in there if plain(s) == plain(wanted)]
     for config, split in places:
         try: return _collected(_hub_rows(hub, config, split, revision)), ''
         except MedirError as e: said = e.what
@@ -747,7 +752,8 @@ def _stored_texts(task, method:str, name:str, n:int, home_folder=None)->list[lis
 # %% ../nbs/04_generator.ipynb #cb502dff
 @dataclass
 class Expanded:
-    "Usable texts per query (an empty list where there is none; an empty text where nothing follows the mark of an answer), the rule that joins them, and what was met."
+    """Usable texts per query (an empty list where there is none, an empty text where nothing follows an answer's mark),
+    the rule that joins them, and what was met."""
     texts: list
     settings: dict
     row: dict

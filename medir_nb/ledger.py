@@ -139,7 +139,20 @@ def _written_anew(system, expected)->str:
     if not (isinstance(system, System) and isinstance(expected, System) and system.expansion and expected.expansion): return ''
     known = lambda s: (s.name, s.expansion[0], s.expansion[1].partition('@')[0], s.reranker)
     if known(system) != known(expected): return ''
-    return _unpublished(system) or ('its text is the authors\'' if '@' in system.expansion[1] else 'its text was written anew')
+    written = 'its text is the authors\'' if '@' in system.expansion[1] else 'its text was written anew'
+    text = _unpublished(system) or written
+    return '; '.join(filter(None, (text, _trained_here(expected))))
+
+def _trained_here(system:System)->str:
+    "Why a row whose retriever a training of one's own makes is never the printed one; '' where its weights can be had."
+    return 'its retriever was trained here' if registry('models').get(system.name, {}).get('checkpoint') else ''
+
+_JOINING = ('n', 'fusion', 'repeat', 'weight', 'hypothetical')
+
+def _joined_alike(a:System, b:System)->bool:
+    "Whether two expansions join as many texts to the query by the same rule."
+    rule = lambda system: {name: value for name, value in system.expansion[2] if name in _JOINING}
+    return rule(a) == rule(b)
 
 def _expected_dtype(system:System)->str:
     first = '' if system.name == 'bm25' else dict(system.settings).get('dtype') or registry('models').get(system.name, {}).get('dtype', '')
@@ -150,6 +163,7 @@ def _expected_dtype(system:System)->str:
 def _system_reason(score, expected:System)->str:
     "Why a score of the same model is not that of the row `expected`; '' where it is."
     if expected.expansion and '@' not in expected.expansion[1] and (unknown := _unpublished(expected)): return unknown
+    if trained := _trained_here(expected): return trained
     given = _system(score.system)
     if (given.settings, given.reranker) != (expected.settings, expected.reranker): return 'other settings than the row'
     if 'dtype' not in score.stats: return 'a run from elsewhere: its revision and precision are not recorded'
@@ -273,15 +287,16 @@ class _Joined:
         "The published row that a score belongs to, and why it stands apart from it."
         try: system = _system(score.system)
         except MedirError: return None, ''
-        printed, near = [r for r in self.rows if not r.apart], (None, '')
+        printed, near, nearness = [r for r in self.rows if not r.apart], (None, ''), -1
         for row in printed:
             for e in row.systems:
                 if not isinstance(system, System) or not isinstance(e, System):
                     if str(e) == str(system): return row, ''
                 elif (e.name, e.expansion, (e.reranker or ())[:2]) == (system.name, system.expansion, (system.reranker or ())[:2]):
                     if not (why := _system_reason(score, e)): return row, ''
-                    if near[0] is None: near = row, why
-                elif near[0] is None and (why := _written_anew(system, e)): near = row, why
+                    if nearness < 2: near, nearness = (row, why), 2
+                elif why := _written_anew(system, e):
+                    if nearness < (alike := int(_joined_alike(system, e))): near, nearness = (row, why), alike
             plain_bm25 = isinstance(system, System) and system.name == 'bm25' and not system.expansion and not system.reranker
             if plain_bm25 and not row.systems and _is_bm25(row): near = row, 'the settings of the paper\'s BM25 are not known'
         return near
@@ -299,8 +314,12 @@ class _Joined:
     def _row_apart(self, score, row:_Row|None, why:str)->_Row:
         "The row for scores that stand apart for this reason: below `row`, or at the end."
         group = row.group if row else NOT_IN_PAPER
+        one_seed = lambda label: re.sub(r',?seed=\d+', '', label)
         for r in self.rows:
-            if (r.apart, r.label, r.group, r.beside) == (why, score.label, group, row): return r
+            if (r.apart, one_seed(r.label), r.group, r.beside) != (why, one_seed(score.label), group, row): continue
+            # runs that differ by their seed alone are one row, as they are beside a printed one
+            if r.label != score.label: r.label = one_seed(r.label)
+            return r
         size = row.size if row else registry('models').get(score.system, {}).get('size', '')
         new = _Row(group, score.system, '', score.label, size, self.rows[0].paper, self.rows[0].table, apart=why, beside=row)
         at = max(i for i, r in enumerate(self.rows) if not row or r is row or r.beside is row)
@@ -430,7 +449,9 @@ def _llm_needs(name:str)->str:
     "What the text of a language model needs."
     model, _, source = name.partition('@')
     row = registry('llms').get(model, {})
-    if source: return f'the {source}\' text of {row.get("label", model)}'
+    if source:
+        lacking = ' (none was published)' if source == 'authors' and not row.get('authors') else ''
+        return f'the {source}\' text of {row.get("label", model)}{lacking}'
     if row.get('hub') != 'unknown': return f'text of {row.get("hub", name)}'
     return f'text of {row["label"]} ({row.get("trained_by", "not released")})'
 
@@ -438,6 +459,8 @@ def _row_needs(row:_Row)->str:
     "What running a printed row needs, its data aside."
     if row.systems:
         needs = [model_needs(row.name)] if row.name in registry('models') else []
+        if needs and _trained_here(row.systems[0]):
+            needs[0] += ' (its weights were never released: never comparable with a training of one\'s own)'
         if expansion := getattr(row.systems[0], 'expansion', None):
             needs.append(_llm_needs(expansion[1]) + (' (its searches were not published: never comparable with a run of one\'s own)' if _unpublished(row.systems[0]) else ''))
         if behind := getattr(row.systems[0], 'reranker', None): needs.append(reranker_needs(behind[0]))

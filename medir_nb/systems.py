@@ -299,7 +299,8 @@ def _score_candidates(task:Task, queries, docs, similarity:str)->pd.DataFrame:
 
 # %% ../nbs/06_systems.ipynb #b7844312
 def score_pairs(expression, task:Task, dtype:str|None=None, device:str|None=None, home_folder=None, role:str='')->Answer:
-    "Cosine similarity of each pair of a sentence-pair task, as the `run` of the answer (an array); `role` query or document in place of the row's `sentence_role`."
+    """Cosine similarity of each pair of a sentence-pair task, as the `run` of the answer (an array);
+    `role` (query or document) stands in for the row's `sentence_role`."""
     system, start = parse(expression), time.perf_counter()
     if isinstance(system, Fusion) or (isinstance(system, System) and system.name == 'bm25'): raise MedirError(f'{system} gives no sentence similarity', task.name, 'name an encoder')
     if isinstance(system, System) and (system.expansion or system.reranker): raise MedirError('sentence pairs are neither expanded nor reranked', str(system), f'name the encoder alone: {system.name}')

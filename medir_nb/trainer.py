@@ -57,6 +57,7 @@ class ContrastiveSettings(Settings):
     similarity: Literal['', 'cos', 'dot'] = ''                  # '': the row's
     in_batch: bool = True
     cross_device: bool = True
+    mask_positives: bool = True                                 # known positives of a query are none of its negatives
     hypothetical: bool = True                                   # the query's vector is averaged with that of its rewrite_query
     gradient_cache: int = pydantic.Field(0, ge=0)               # texts at a time; 0: the whole batch at once
     max_query_tokens: int = pydantic.Field(0, ge=0)             # 0: the row's
@@ -164,8 +165,8 @@ def _number(text:str)->int:
 class PairBatches:
     "Rows as one tokenised batch: columns query, hypothetical document (where any row has one), positive, negatives."
     valid_label_columns = ()          # the trainer asks for it
-    def __init__(self, pairs:Pairs, encoder:Encoder, tokenizer, instruction:str='', hypothetical:bool=True):
-        self.pairs, self.epoch = pairs, 0
+    def __init__(self, pairs:Pairs, encoder:Encoder, tokenizer, instruction:str='', hypothetical:bool=True, mask_positives:bool=True):
+        self.pairs, self.epoch, self.mask_positives = pairs, 0, mask_positives
         self.hypothetical = hypothetical and any(p.hypothetical for p in pairs.rows)
         self.sides = {'query': (encoder, 'query', instruction), 'hypothetical': hypothetical_reader(encoder, instruction), 'document': (encoder, 'document', encoder.spec.default_document_instruction)}
         self.tokens = {side: Tokens(e.spec, role, tokenizer) for side, (e, role, _) in self.sides.items()}
@@ -191,6 +192,8 @@ class PairBatches:
             tokens = self.tokens[side]
             batch |= {f'{name}_{k}': v for k, v in tokens.features(ids, None, tokens.prompt_tokens(encoder.prompt(role, instruction))).items()}
             counts += Counter(texts=len(ids), tokens=sum(map(len, ids)), truncated=int(cut.sum()))
+        # without labels the loss takes every other document of the batch for a negative
+        if not self.mask_positives: return {**batch, 'counts': dict(counts)}
         known = [[_number(d) for d in self.pairs.known[p.query]] for p in pairs]
         width = max(map(len, known))
         batch['label'] = torch.tensor([[*map(_number, t), *k, *[k[0]] * (width - len(k))] for t, k in zip(texts, known)])
@@ -514,7 +517,7 @@ def train_encoder(config=None, watch=None, **settings)->Trained:
         arguments._n_gpu = min(1, arguments.n_gpu)      # several GPUs are torchrun's business
         model = load_sentence_transformer(spec, 'query', str(arguments.device)).float()
         if config.gradient_checkpointing: model.gradient_checkpointing_enable({'use_reentrant': False})
-        batches = PairBatches(pairs, encoder, model.tokenizer, config.instruction, config.hypothetical)
+        batches = PairBatches(pairs, encoder, model.tokenizer, config.instruction, config.hypothetical, config.mask_positives)
         loss = InfoNCE(model, config.temperature, config.similarity, config.in_batch, config.cross_device, config.gradient_cache, batches.hypothetical)
         trainer = _careful(SentenceTransformerTrainer)(model=model, args=arguments, train_dataset=datasets.Dataset.from_dict({'row': range(len(pairs))}), loss=loss, data_collator=batches, callbacks=callbacks)
         trainer.remove_callback(PrinterCallback)

@@ -99,7 +99,10 @@ def resolve(path:Path, preset:str|None=None, overrides:dict|None=None)->dict:
 
 def _absolute(parameters:dict)->dict:
     "Paths that a reader wrote relative to the current folder (`./x`), made independent of it."
-    full = lambda v: str(Path(v).absolute()) if isinstance(v, str) and v.startswith(('./', '../')) else [full(x) for x in v] if isinstance(v, list) else v
+    def full(v):
+        if isinstance(v, dict): return {k: full(x) for k, x in v.items()}
+        if isinstance(v, list): return [full(x) for x in v]
+        return str(Path(v).absolute()) if isinstance(v, str) and v.startswith(('./', '../')) else v
     return {k: full(v) for k, v in parameters.items()}
 
 # %% ../nbs/13_workbook.ipynb #b126fad6
@@ -111,8 +114,11 @@ def _data_fingerprints(parameters:dict)->dict:
     rows = registry('tasks')
     # a notebook may look for any task below $MEDIR_DATA, so all that are there count
     out = {n: file_fingerprint(folder) for n in rows if (folder := task_folder(n))}
-    texts = [t for v in parameters.values() for t in (v if isinstance(v, list) else [v]) if isinstance(t, str)]
-    for text in texts:
+    def strings(v):
+        if isinstance(v, str): return [v]
+        inside = v.values() if isinstance(v, dict) else v if isinstance(v, list) else ()
+        return [text for x in inside for text in strings(x)]
+    for text in strings(parameters):
         if text in rows: out.setdefault(text, fingerprint(rows[text]))
         for part in [text, *re.split(r'[(),+>]', text)]:
             if part and part not in rows and Path(part).exists(): out[part] = file_fingerprint(part)

