@@ -258,8 +258,9 @@ def obstacles(parameters:dict, home_folder=None)->list[str]:
     from medir_nb.trainer import check_trainable
     retriever = parse(parameters['retriever']).name
     checks = [lambda: check_trainable('sft', parameters['generator']), lambda: check_trainable('contrastive', retriever),
-        lambda: LLM(parameters['query_llm'], home_folder).check(), lambda: LLM(parameters['generator'], home_folder).check(),
+        lambda: LLM(parameters['generator'], home_folder).check(),
         lambda: check_encoder(encoder_spec(retriever), home_folder)]
+    if not parameters.get('given_queries'): checks.append(lambda: LLM(parameters['query_llm'], home_folder).check())
     found = []
     for check in checks:
         try: check()
@@ -400,7 +401,7 @@ def plan_learning(parameters:dict, home_folder=None):
         t = training | given
         return n * t['epochs'] if t['max_steps'] < 0 else t['max_steps'] * (t['batch_size'] or default) * t['accumulation']
     trained = rounds(p['retriever_training'], 4) * (1 + 1 * p['hypothetical'] + 1 + p['retriever_training'].get('negatives', 7)), rounds(p['generator_training'], 2)
-    steps = [('1 documents', p['documents'], 0, 0, 0), ('2 queries', p['query_llm'], n, 0, n * (mean + query)), ('3 candidates', p['generator'], n * k, 0, n * k * (mean + query + text)), ('3 selection', p['retriever'], 0, n * (1 + k), n * (mean + k * text)),
+    steps = [('1 documents', p['documents'], 0, 0, 0), ('2 queries', p.get('given_queries') or p['query_llm'], *((0, 0, 0) if p.get('given_queries') else (n, 0, n * (mean + query)))), ('3 candidates', p['generator'], n * k, 0, n * k * (mean + query + text)), ('3 selection', p['retriever'], 0, n * (1 + k), n * (mean + k * text)),
         ('4 train generator', p['generator'], 0, trained[1], trained[1] * (query + text)), ('5 hypothetical documents', p['generator_name'], n, 0, n * (query + text)), ('5 hard negatives', p['retriever'], 0, 2 * n, n * (query + text)),
         ('5 train retriever' + (', three times' if p['controls'] else ''), p['retriever'], 0, trained[0] * (3 if p['controls'] else 1), trained[0] * (3 if p['controls'] else 1) * mean)]
     return pd.DataFrame([{'step': s, 'model': m, 'documents': n, 'data': data, 'texts to generate': g, 'texts to encode or train on': t, 'tokens': f'{about}{int(tokens):,}' if tokens else '', 'note': why if i == 0 else ''} for i, (s, m, g, t, tokens) in enumerate(steps)])
