@@ -1,5 +1,5 @@
 """Fixtures every test may use: a private home folder, a tiny task in BEIR's layout, and the command in-process or as its own process."""
-import contextlib, http.server, json, os, socket, subprocess, sys, threading, time, zlib
+import contextlib, http.server, json, os, socket, subprocess, sys, tempfile, threading, time, zlib
 from collections import namedtuple
 from pathlib import Path
 import pytest
@@ -56,6 +56,17 @@ def write_beir(folder, documents=DOCUMENTS, queries=QUERIES, qrels=QRELS, split=
     write_lines(folder/'queries.jsonl', [{'_id': i, 'text': t} for i, t in queries])
     write_lines(folder/'qrels'/f'{split}.tsv', [*(['query-id\tcorpus-id\tscore'] if header else []), *('\t'.join(map(str, r)) for r in qrels)])
     return folder
+
+@pytest.fixture(scope='session', autouse=True)
+def temporary(tmp_path_factory):
+    """What libraries leave in the folder for temporary files goes with those of pytest: a killed kernel's connection file, an
+    empty cache of torch's. The path is short, for sockets."""
+    folder = tmp_path_factory.getbasetemp()/'t'
+    folder.mkdir(exist_ok=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv('TMPDIR', str(folder))
+        patch.setattr(tempfile, 'tempdir', str(folder))
+        yield folder
 
 @pytest.fixture(autouse=True)
 def home(tmp_path, monkeypatch, request):

@@ -1,5 +1,5 @@
 "The repository itself: one direction, one set of versions, notebooks with outputs, nothing that belongs to one machine."
-import ast, configparser, json, os, re, shutil, subprocess, sys
+import ast, configparser, json, os, re, shutil, subprocess, sys, tempfile
 from pathlib import Path
 import pytest, yaml
 from conftest import seeded
@@ -133,14 +133,15 @@ def drawn(tree):
         names, given = [dotted(f) for f in either], {k.arg for k in call.keywords}
         if any(map(FREE.fullmatch, names)): return 'generator' not in given
         if names[0].endswith('default_rng'): return not call.args
-        if isinstance(call.func, ast.Attribute) and call.func.attr == 'sample': return 'random_state' not in given
+        if isinstance(call.func, ast.Attribute) and call.func.attr == 'sample' and len(call.args) < 2: return 'random_state' not in given
         of_config = any(isinstance(a, ast.Call) and dotted(a.func).endswith('Config') for a in call.args)
         return of_config and ('Model' in names[0] or 'For' in names[0])
 
     def look(node):
         around = getattr(node, 'decorator_list', [])
         if isinstance(node, ast.With): around = [i.context_expr for i in node.items]
-        if any(isinstance(a, ast.Call) and dotted(a.func) == 'seeded' for a in around): return
+        sets = {dotted(a.func) for a in around if isinstance(a, ast.Call)}
+        if 'seeded' in sets or 'torch.random.fork_rng' in sets and 'manual_seed(' in ast.unparse(node): return
         if getattr(node, 'name', '') == 'seeded': return
         if isinstance(node, ast.Call) and is_free(node): found.append((node.lineno, ast.unparse(node.func)))
         for child in ast.iter_child_nodes(node): look(child)
@@ -159,6 +160,7 @@ def test_a_test_draws_from_a_seed_of_its_own(path):
     ('frame[frame.x > 0].sample(3)', True), ('frame[frame.x > 0].sample(3, random_state=0)', False),
     ('t.BertModel(t.BertConfig())', True), ('t.AutoModel.from_config(config)', True),
     ('t.AutoModel.from_pretrained(x)', False), ('(a if b else t.AutoModel.from_config)(c)', True), ('trainers.UnigramTrainer(vocab_size=9)', True),
+    ('with torch.random.fork_rng():\n  torch.manual_seed(0)\n  torch.rand(3)', False), ('with torch.random.fork_rng(): torch.rand(3)', True),
     ('with seeded(): torch.rand(3)', False), ('@seeded()\ndef f(): torch.rand(3)', False)])
 def test_free_draws_are_found(line, free):
     assert bool(drawn(ast.parse(line))) == free
@@ -196,6 +198,11 @@ test_repo.write_checkpoints(pathlib.Path(sys.argv[2]), 2)
     a, b = files(here), files(there)
     assert a.keys() == b.keys() and len([n for n in a if n.endswith(('.safetensors', '.bin'))]) > 20
     assert not [n for n in a if a[n] != b[n]]
+
+def test_temporary_files_stay_with_the_tests(temporary, tmp_path_factory):
+    child = subprocess.run([sys.executable, '-c', 'import tempfile; print(tempfile.gettempdir())'], capture_output=True, text=True)
+    assert tempfile.gettempdir() == str(temporary) == child.stdout.strip()
+    assert temporary.is_relative_to(tmp_path_factory.getbasetemp())
 
 # ---------------------------------------------------------------- the Makefile
 

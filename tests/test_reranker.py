@@ -385,7 +385,10 @@ def test_kill_9_in_the_middle_resumes_and_reads_each_pair_once(folders, many, ho
     keys = np.concatenate([s['keys'] for s in ScoreStore(reranker_spec(folders['xlm-r'])).small])
     assert (resumed.stats['scored_pairs'], resumed.stats['cached_pairs']) == (total - kept, kept) and len(np.unique(keys, axis=0)) == len(keys) == total     # each pair once
     monkeypatch.setenv('MEDIR_HOME', str(tmp_path/'unkilled'))
-    pd.testing.assert_frame_equal(resumed.run, search(f'bm25>{folders["xlm-r"]}@30', task).run, atol=1e-6)
+    # other batches round otherwise, which may turn two equal scores about
+    by_id = lambda run: run.sort_values(['query_id', 'doc_id'], ignore_index=True)
+    unkilled = search(f'bm25>{folders["xlm-r"]}@30', task)
+    pd.testing.assert_frame_equal(by_id(resumed.run), by_id(unkilled.run), rtol=1e-4, atol=1e-5)
     monkeypatch.setenv('MEDIR_HOME', str(home))
     again = run(4)
     assert again.stdout.split(' ', 2) == ['0', str(total), '[]\n'], again.stderr        # nothing read, neither torch nor transformers loaded
