@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Annotated, Literal, Optional, Union
 import typer
 from . import __version__
-from .core import MedirError, atomic_path, canonical, file_fingerprint, find_root, fingerprint, home, is_secret, lock, machine, nearest, note, parse_options, read_json, read_yaml, redact, registry, slug, to_markdown, versions, write_json
+from .core import MedirError, atomic_path, canonical, checkpoint_folder, checkpoint_record, file_fingerprint, find_root, fingerprint, home, is_secret, lock, machine, nearest, note, parse_options, read_json, read_yaml, redact, registry, slug, to_markdown, versions, write_json
 from .hub import recorded_commit, without_network
 
 # %% ../nbs/13_workbook.ipynb #a1c2afb8
@@ -98,7 +98,7 @@ def resolve(path:Path, preset:str|None=None, overrides:dict|None=None)->dict:
         raise MedirError(f'parameter {name!r} is {given[name][0]!r}: {first["msg"]}', given[name][1], f'expected {getattr(expected, "__name__", expected) if not hasattr(expected, "__args__") else expected}, such as {fields[name][1]!r}') from None
 
 def _absolute(parameters:dict)->dict:
-    "Paths that a reader wrote relative to the current folder (`./x`), made independent of it."
+    "Paths that a reader wrote relative to the current folder (`./x`, also inside an expression), made independent of it."
     def full(v):
         if isinstance(v, dict): return {k: full(x) for k, x in v.items()}
         if isinstance(v, list): return [full(x) for x in v]
@@ -108,29 +108,59 @@ def _absolute(parameters:dict)->dict:
 # %% ../nbs/13_workbook.ipynb #b126fad6
 _PACKAGE = Path(__file__).parent if '__file__' in globals() else None
 
-def _data_fingerprints(parameters:dict)->dict:
-    "Fingerprints of the data and models that parameters name: files where they are local, revisions where they are pinned."
+def _texts_in(value)->list[str]:
+    "All texts in a parameter's value."
+    if isinstance(value, str): return [value]
+    if isinstance(value, dict): value = list(value.values())
+    return [text for v in value for text in _texts_in(v)] if isinstance(value, list) else []
+
+def _made(parameters:dict)->set[str]:
+    "The checkpoints that a run leaves: the values of its parameters called `…_name`."
+    return {v for k, v in parameters.items() if k.endswith('_name') and isinstance(v, str) and v}
+
+def _words(parameters:dict)->set[str]:
+    "Texts of parameters, whole and in the parts of an expression: names, numbers, paths."
+    texts = set(_texts_in(list(parameters.values())))
+    return texts | {word for text in texts for word in re.split(r'[(),+>=@\s]', text.replace('file:', ' ')) if word}
+
+def _checkpoint_mark(name:str, home_folder=None)->str:
+    "What tells a checkpoint from another of its name: the record of its training, sizes and times of its files."
+    folder = checkpoint_folder(name, home_folder)
+    files = sorted(f for f in folder.rglob('*') if f.is_file())
+    return fingerprint(checkpoint_record(name, home_folder).get('revision'), [(str(f.relative_to(folder)), f.stat().st_size, f.stat().st_mtime_ns) for f in files])
+
+def _servers(words:set[str])->dict:
+    "Where the services and language models among `words` are asked: another address, backend or option is another run."
+    named = lambda kind: words & set(registry(kind))
+    variables = []
+    if any(registry('models')[n].get('base_url') for n in named('models')): variables += ['MEDIR_EMBEDDING_URL']
+    if named('llms'): variables += ['MEDIR_LLM_URL', 'MEDIR_LLM_BACKEND', 'MEDIR_LLM_OPTIONS', 'MEDIR_CASSETTES']
+    found = {v: os.environ[v] for v in variables if os.environ.get(v)}
+    # an address may carry a password, so its hash is kept
+    tapes = {str(f): file_fingerprint(f) for p in found.get('MEDIR_CASSETTES', '').split(os.pathsep) if p for f in sorted(Path(p).glob('*.jsonl'))}
+    return {v: fingerprint(value) for v, value in found.items()} | tapes
+
+def _data_fingerprints(parameters:dict, home_folder=None)->dict:
+    "Fingerprints of what the parameters make a run read: data and models that are local, checkpoints, files in expressions, servers; rows where they are pinned."
     from medir_nb.data import task_folder
-    rows = registry('tasks')
+    rows, words = registry('tasks'), _words(parameters)
     # a notebook may look for any task below $MEDIR_DATA, so all that are there count
     out = {n: file_fingerprint(folder) for n in rows if (folder := task_folder(n))}
-    def strings(v):
-        if isinstance(v, str): return [v]
-        inside = v.values() if isinstance(v, dict) else v if isinstance(v, list) else ()
-        return [text for x in inside for text in strings(x)]
-    for text in strings(parameters):
-        if text in rows: out.setdefault(text, fingerprint(rows[text]))
-        for part in [text, *re.split(r'[(),+>]', text)]:
-            if part and part not in rows and Path(part).exists(): out[part] = file_fingerprint(part)
-    return out
+    for name in words & set(registry('corpora')):
+        if folder := task_folder(name, registry('corpora')[name]): out[f'corpus {name}'] = file_fingerprint(folder)
+    for word in sorted(words - _made(parameters)):
+        if word in rows: out.setdefault(word, fingerprint(rows[word]))
+        elif Path(word).exists(): out[word] = file_fingerprint(word)
+        elif re.fullmatch(r'\w[\w.-]*', word) and checkpoint_folder(word, home_folder).is_dir(): out[f'checkpoint {word}'] = _checkpoint_mark(word, home_folder)
+    return out | _servers(words)
 
-def receipt_key(path:Path, parameters:dict, upstream:list[str]=())->tuple[str, dict]:
+def receipt_key(path:Path, parameters:dict, upstream:list[str]=(), home_folder=None)->tuple[str, dict]:
     "The key of a run and its parts."
     import medir_nb
     code = [_source(c) for c in _cells(path) if c['cell_type'] == 'code' and not _is_parameters(c)]
-    library = {p.name: file_fingerprint(p) for p in sorted(Path(medir_nb.__file__).parent.rglob('*')) if p.suffix in {'.py', '.yaml', '.parquet'}}
+    library = {p.name: file_fingerprint(p) for p in sorted(Path(medir_nb.__file__).parent.rglob('*')) if p.suffix in {'.py', '.yaml', '.parquet', '.jsonl'}}
     own = os.environ.get('MEDIR_REGISTRY')
-    parts = {'notebook': path.stem, 'registry': file_fingerprint(own) if own and Path(own).exists() else '', 'code': fingerprint(code), 'parameters': parameters, 'upstream': sorted(upstream), 'data': _data_fingerprints(parameters), 'library': fingerprint(library), 'versions': versions()}
+    parts = {'notebook': path.stem, 'registry': file_fingerprint(own) if own and Path(own).exists() else '', 'code': fingerprint(code), 'parameters': parameters, 'upstream': sorted(upstream), 'data': _data_fingerprints(parameters, home_folder), 'library': fingerprint(library), 'versions': versions()}
     return fingerprint(parts), parts
 
 def receipts(home_folder=None)->list[dict]:
@@ -140,6 +170,26 @@ def receipts(home_folder=None)->list[dict]:
         with contextlib.suppress(ValueError, OSError):
             if {'key', 'output', 'output_fingerprint', 'finished'} <= set(r := json.loads(p.read_text(encoding='utf-8'))): out.append(r)
     return sorted(out, key=lambda r: r['finished'])
+
+def _tapes(parameters:dict, home_folder=None)->dict:
+    "Size and hash of the home folder's cassettes of the language models that parameters name."
+    names = {slug(n) for n in _words(parameters)} | {'imported'}
+    found = [f for f in (home(home_folder)/'cassettes').glob('*.jsonl') if f.stem in names]
+    return {str(f): [f.stat().st_size, _head_fingerprint(f, f.stat().st_size)] for f in found}
+
+def _head_fingerprint(file:Path, size:int)->str:
+    "A hash of the first `size` bytes of a file."
+    import xxhash
+    h = xxhash.xxh3_128()
+    with open(file, 'rb') as stream:
+        while size > 0 and (part := stream.read(min(size, 1 << 22))):
+            h.update(part)
+            size -= len(part)
+    return h.hexdigest()
+
+def _same_tapes(receipt:dict)->bool:
+    "Whether the cassettes of the home folder still begin with what they held after a run: they only grow."
+    return all(Path(f).is_file() and _head_fingerprint(Path(f), size) == mark for f, (size, mark) in receipt.get('cassettes', {}).items())
 
 def _same_commits(receipt:dict, home_folder=None)->bool:
     "Whether the commits that were resolved at the Hub for a run are still those on record."
@@ -151,7 +201,7 @@ def valid_receipt(key:str, home_folder=None)->dict|None:
     for r in receipts(home_folder):
         output = Path(r['output'])
         files = r.get('files', {})
-        if r['key'] == key and _same_commits(r, home_folder) and all(p.is_file() and file_fingerprint(p) == mark for p, mark in [(output, r['output_fingerprint']), *((output.parent/f, m) for f, m in files.items())]): return r
+        if r['key'] == key and _same_commits(r, home_folder) and _same_tapes(r) and all(p.is_file() and file_fingerprint(p) == mark for p, mark in [(output, r['output_fingerprint']), *((output.parent/f, m) for f, m in files.items())]): return r
 
 # %% ../nbs/13_workbook.ipynb #24812165
 def output_folder(name:str='scratch')->Path:
@@ -195,7 +245,7 @@ def run_notebook(name:str, preset:str|None=None, overrides:dict|None=None, force
     "Execute a notebook with checked parameters; returns its receipt, an old one where that is still valid."
     path = find_notebook(name)
     parameters = resolve(path, preset, overrides)
-    key, parts = receipt_key(path, parameters, upstream)
+    key, parts = receipt_key(path, parameters, upstream, home_folder)
     base = home(home_folder)
     folder = base/'runs'/path.stem/f'{slug(preset or "default")}-{key[:10]}'
     with lock(folder/'run'):      # a second run of the same key waits, and then finds it done
@@ -204,7 +254,7 @@ def run_notebook(name:str, preset:str|None=None, overrides:dict|None=None, force
         _execute(path, working, parameters, base, preset)
         os.replace(working, output)
         wrote = {p.name: file_fingerprint(p) for p in sorted(folder.iterdir()) if p.is_file() and p != output and p.suffix not in {'.lock', '.part'}}
-        receipt = {'notebook': path.stem, 'preset': preset, 'key': key, 'parts': parts, 'revisions': read_json(folder/'revisions.json', {}), 'output': str(output), 'output_fingerprint': file_fingerprint(output), 'files': wrote, 'machine': machine(),
+        receipt = {'notebook': path.stem, 'preset': preset, 'key': key, 'parts': parts, 'revisions': read_json(folder/'revisions.json', {}), 'cassettes': _tapes(parameters, base), 'output': str(output), 'output_fingerprint': file_fingerprint(output), 'files': wrote, 'machine': machine(),
             'seconds': round(time.time() - start, 1), 'finished': time.strftime('%Y-%m-%dT%H:%M:%S')}
         write_json(base/'receipts'/f'{path.stem}-{key[:16]}.json', json.loads(redact(canonical(receipt))))
     return {**receipt, 'reused': False}
@@ -231,17 +281,10 @@ def read_batch(path:Path)->dict:
     return {'workers': min(2, max(1, int(batch.get('workers', 1)))), 'runs': runs}
 
 # %% ../nbs/13_workbook.ipynb #fab22073
-def _texts_in(value)->list[str]:
-    "All texts in a parameter's value."
-    if isinstance(value, str): return [value]
-    if isinstance(value, dict): value = list(value.values())
-    return [text for v in value for text in _texts_in(v)] if isinstance(value, list) else []
-
 def _makers(runs:list[dict])->list[list[int]]:
     "For each run, the earlier ones that leave a checkpoint which it names; the names of what a run leaves are its parameters called `…_name`."
     resolved = [resolve(find_notebook(r['notebook']), r.get('preset'), r.get('parameters')) for r in runs]
-    made = [{v for k, v in p.items() if k.endswith('_name') and isinstance(v, str) and v} for p in resolved]
-    named = [{word for text in _texts_in(list(p.values())) for word in re.findall(r'[\w.-]+', text)} for p in resolved]
+    made, named = list(map(_made, resolved)), list(map(_words, resolved))
     return [[j for j in range(i) if (made[j] - made[i]) & named[i]] for i in range(len(runs))]
 
 # %% ../nbs/13_workbook.ipynb #d85e62c0
@@ -428,7 +471,7 @@ def plan(name:str, preset:str|None=None, overrides:dict|None=None, home_folder=N
     import pandas as pd
     path = find_notebook(name)
     parameters = resolve(path, preset, overrides)
-    key, _ = receipt_key(path, parameters, upstream)
+    key, _ = receipt_key(path, parameters, upstream, home_folder)
     frames = [plan_grid(t, s, parameters.get('dtype') or None, parameters.get('limit') or None, home_folder) for t, s in _grids(path, parameters)]
     frame = pd.concat(frames).drop_duplicates(['task', 'system'], ignore_index=True) if frames else pd.DataFrame()
     return valid_receipt(key, home_folder), frame

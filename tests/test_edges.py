@@ -145,3 +145,64 @@ def test_aliases_that_grow_are_refused(tmp_path):
     with pytest.raises(MedirError, match='an alias'): core.read_yaml(write_lines(tmp_path/'x.yaml', LAUGHS.splitlines()))
     with pytest.raises(MedirError, match='is no YAML'): parse_options(['x=[&a [1], *a]'])
     with pytest.raises(MedirError, match='is no YAML'): parse_options(['x=' + '[' * 5000])
+
+# ---------------------------------------------------------------- what a run reads is in its key
+
+def keys_of(parameters, change):
+    "The key before and after a change of the world."
+    path = workbook.find_notebook('bmretriever_evaluation')
+    before = workbook.receipt_key(path, parameters)[0]
+    assert workbook.receipt_key(path, parameters)[0] == before
+    change()
+    return before, workbook.receipt_key(path, parameters)[0]
+
+def checkpoint(home, name, kind, revision):
+    write_json(home/'checkpoints'/name/'medir.json', {'kind': kind, 'revision': revision})
+
+@pytest.mark.parametrize('systems, name', [(['tuned'], 'tuned'), (['bm25>ranked@10'], 'ranked'), (['bm25+hyde(writer)'], 'writer'), (['rrf(bm25,tuned)'], 'tuned')])
+def test_a_checkpoint_trained_again_is_another_run(systems, name, home):
+    checkpoint(home, name, 'encoder', 'a')
+    before, after = keys_of({'systems': systems}, lambda: checkpoint(home, name, 'encoder', 'b'))
+    assert before != after
+
+@pytest.mark.parametrize('text', ['bm25+hyde(file:{path})', 'bm25+hyde(smollm2,prompt={path})', '{path}', 'bm25>{path}@10'])
+def test_a_file_in_an_expression_is_read(text, tmp_path, home):
+    file = tmp_path/'own.txt'
+    file.write_text('one')
+    before, after = keys_of({'systems': [text.format(path=file)]}, lambda: file.write_text('two'))
+    assert before != after
+    before, after = keys_of({'options': {'prompts': {'hyde': str(file)}}}, lambda: file.write_text('three'))
+    assert before != after
+
+def test_a_corpus_below_the_data_folder_is_read(tmp_path, home, monkeypatch):
+    monkeypatch.setenv('MEDIR_DATA', str(tmp_path))
+    write_lines(tmp_path/'huatuo-encyclopedia'/'corpus.jsonl', [{'id': 1, 'doc': 'x'}])
+    before, after = keys_of({'documents': 'huatuo-encyclopedia'}, lambda: write_lines(tmp_path/'huatuo-encyclopedia'/'corpus.jsonl', [{'id': 1, 'doc': 'y'}]))
+    assert before != after
+
+@pytest.mark.parametrize('variable, systems, counts', [('MEDIR_LLM_URL', ['bm25+hyde(smollm2)'], True), ('MEDIR_LLM_BACKEND', ['bm25+hyde(smollm2)'], True), ('MEDIR_LLM_OPTIONS', ['bm25+hyde(smollm2)'], True),
+    ('MEDIR_LLM_URL', ['bm25'], False), ('MEDIR_EMBEDDING_URL', ['voyage-3'], True), ('MEDIR_EMBEDDING_URL', ['minilm'], False)])
+def test_another_server_is_another_run_of_what_asks_it(variable, systems, counts, home, monkeypatch):
+    for name in ('MEDIR_LLM_URL', 'MEDIR_LLM_BACKEND', 'MEDIR_LLM_OPTIONS', 'MEDIR_EMBEDDING_URL'): monkeypatch.delenv(name, raising=False)
+    before, after = keys_of({'systems': systems}, lambda: monkeypatch.setenv(variable, '{"x": 1}'))
+    assert (before != after) == counts
+
+def test_a_cassette_may_grow_and_must_not_change(home, tmp_path):
+    tape = write_lines(home/'cassettes'/'smollm2.jsonl', [{'key': 'a'}])
+    receipt = {'cassettes': workbook._tapes({'systems': ['bm25+hyde(smollm2)']})}
+    assert list(receipt['cassettes']) == [str(tape)] and workbook._tapes({'systems': ['bm25']}) == {}
+    with open(tape, 'a') as file: file.write('{"key": "b"}\n')
+    assert workbook._same_tapes(receipt)
+    tape.write_text(tape.read_text().replace('"a"', '"x"'))
+    assert not workbook._same_tapes(receipt)
+    tape.unlink()
+    assert not workbook._same_tapes(receipt)
+
+def test_what_a_run_makes_is_no_part_of_its_key(home):
+    before, after = keys_of({'generator_name': 'tuned', 'systems': ['bm25']}, lambda: checkpoint(home, 'tuned', 'llm', 'b'))
+    assert before == after
+
+def test_a_path_in_an_expression_does_not_hang_on_the_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    found = workbook._absolute({'systems': ['bm25+hyde(file:./a.jsonl)', './model', 'minilm>../r@10', 'nv-embed-v2(max_query_tokens=4)'], 'prompts': {'hyde': './p.txt'}, 'n': 1})
+    assert found == {'systems': [f'bm25+hyde(file:{tmp_path}/a.jsonl)', f'{tmp_path}/model', f'minilm>{tmp_path.parent}/r@10', 'nv-embed-v2(max_query_tokens=4)'], 'prompts': {'hyde': f'{tmp_path}/p.txt'}, 'n': 1}
