@@ -102,7 +102,7 @@ def _absolute(parameters:dict)->dict:
     def full(v):
         if isinstance(v, dict): return {k: full(x) for k, x in v.items()}
         if isinstance(v, list): return [full(x) for x in v]
-        return str(Path(v).absolute()) if isinstance(v, str) and v.startswith(('./', '../')) else v
+        return re.sub(r'(?<![\w./~-])\.{1,2}/[^\s,()+>@=]+', lambda found: os.path.abspath(found[0]), v) if isinstance(v, str) else v
     return {k: full(v) for k, v in parameters.items()}
 
 # %% ../nbs/13_workbook.ipynb #b126fad6

@@ -253,12 +253,17 @@ def test_a_plan_of_a_batch(root, medir, no_network):
 def test_a_plan_of_the_self_learning_loop(preset, wanted, monkeypatch, medir):
     # 10,000 documents, five candidates, one epoch: the paper's numbers
     monkeypatch.setenv('MEDIR_ROOT', str(REAL)); monkeypatch.delenv('MEDIR_DATA', raising=False)
-    ran = medir('plan', 'automir_slhyde', '--preset', preset)
+    ran = medir('plan', 'automir_slhyde', '--preset', preset, '-p', "given_queries=''")
     assert ran.code == 0, ran.err
     rows = {c[1].strip(): [x.strip() for x in c[2:]] for c in (l.split('|') for l in ran.out.splitlines() if l.startswith('| ')) if c[1].strip()[:1].isdigit()}
     assert {k: tuple(int(x) for x in v[3:5]) for k, v in rows.items() if k[0] != '1'} == wanted
     sign = '≈' if preset == 'demo' else '≤'
     assert all(v[5].startswith(sign) for k, v in rows.items() if k[0] != '1') and rows['1 documents'][2] == ('at hand' if preset == 'demo' else 'missing')
+
+def test_queries_that_exist_are_not_planned(monkeypatch, medir):
+    monkeypatch.setenv('MEDIR_ROOT', str(REAL)); monkeypatch.delenv('MEDIR_DATA', raising=False)
+    step = next(l for l in medir('plan', 'automir_slhyde', '--preset', 'paper').out.splitlines() if l.startswith('| 2 queries'))
+    assert [c.strip() for c in step.split('|')[2:7]] == ['automir-training', '10000', 'missing', '0', '0']
 
 def test_status_of_an_empty_home(home, medir):
     ran = medir('status')
