@@ -237,6 +237,7 @@ def _weights(spec:LLMSpec, home_folder=None)->Path:
     if spec.folder: return Path(spec.folder)
     if spec.load == 'gguf': return _converted_gguf(spec, home_folder)
     if by := registry('llms').get(spec.name, {}).get('trained_by'): raise MedirError('its weights were never released, and none were trained here', f'llm {spec.name}', f'train it: {by}; or name {spec.name}@authors for published generations')
+    if spec.base_url: raise MedirError('it is a service, whose weights nobody has', f'llm {spec.name}', f'ask it with $MEDIR_LLM_BACKEND=openai, or name {spec.name}@authors for published generations')
     if spec.hub == UNKNOWN: raise MedirError('its weights were not released', f'llm {spec.name}', f'name {spec.name}@authors for the published generations')
     return hub_folder(spec.hub, spec.revision, f'llm {spec.name}')
 

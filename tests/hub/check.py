@@ -23,6 +23,13 @@ def encoder(name):
     return found
 
 
+def weights(name):
+    "The files of a row, fetched and not loaded."
+    from medir_nb.core import file_fingerprint
+    from medir_nb.encoder import _checkpoint, encoder_spec
+    return {'files': file_fingerprint(_checkpoint(encoder_spec(name), 'query')[0])}
+
+
 def writer(name):
     "A few tokens from a language model."
     from medir_nb.generator import LLM, Request, Sampling

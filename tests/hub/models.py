@@ -368,6 +368,8 @@ def _card(build, hub):
 
 def model_repositories(models=None, llms=None, rerankers=None):
     "A repository for each Hub id of the rows (those of the registries unless given), at the commits that they name."
+    # the libraries are imported before anybody waits for an answer
+    make_model('bert', 'warm', 8)
     found, commits = {}, {}
 
     def add(hub, revision, build):

@@ -14,7 +14,8 @@ TESTS = Path(__file__).parents[1]
 def embed(body):
     "A vector a text: a sum of one a word, so that like texts are near; 16 dimensions."
     def vector(text):
-        words = text.lower().split() or ['']
+        # Voyage is told the role, and embeds a query and a document apart
+        words = [*text.lower().split(), body.get('input_type', '')]
         return np.sum([np.random.default_rng(zlib.crc32(w.encode())).normal(size=16) for w in words], axis=0).tolist()
     return {'data': [{'index': i, 'embedding': vector(t)} for i, t in enumerate(body['input'])], 'usage': {'total_tokens': 1}}
 
