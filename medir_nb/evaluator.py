@@ -9,10 +9,11 @@ __all__ = ['PAIR_MEASURES', 'parse_measure', 'measure_label', 'per_query', 'judg
            'separation', 'order_bounds', 'expansion_lengths', 'documents_per_second', 'latency_ms']
 
 # %% ../nbs/10_evaluator.ipynb #e4e8d5a0
-import itertools, re, time
+import itertools, os, re, time
 from dataclasses import dataclass, field
+from pathlib import Path
 import numpy as np, pandas as pd
-from .core import MedirError, nearest, note, progress
+from .core import MedirError, NeverReleased, nearest, note, progress, read_json, write_json
 from .data import Task, load_task, overlap_oracle
 from .encoder import encode_corpus, object_name
 from .search import RUN_COLUMNS, analyze, sort_run, unit
@@ -238,7 +239,16 @@ def evaluate_grid(tasks, systems, limit:int|None=None, **options)->tuple[list[Sc
             except Exception as e:      # one odd model must not end a day's run
                 not_run[str(s), str(name)] = MedirError(f'{type(e).__name__}: {" ".join(str(e).split())[:200]}', f'{s} on {name}')
                 note(not_run[str(s), str(name)])
+    _tell_run(not_run)
     return [scores[n, str(s)] for n in loaded for s in systems if (n, str(s)) in scores], not_run
+
+def _tell_run(not_run:dict):
+    "Name what did not run in the folder of the run (`medir run` ends with it); `released` is False where nobody could have run it."
+    if not not_run or not (folder := os.environ.get('MEDIR_OUT')): return
+    file = Path(folder)/'not_run.json'
+    told = read_json(file, [])
+    rows = [{'system': s, 'task': t, 'why': str(e), 'released': not isinstance(e, NeverReleased)} for (s, t), e in not_run.items()]
+    write_json(file, told + [r for r in rows if r not in told])
 
 # %% ../nbs/10_evaluator.ipynb #e82805f8
 def gains(tasks, retrievers, expansions, measure:str='nDCG@10', **options)->pd.DataFrame:

@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['app', 'Home', 'Dtype', 'Device', 'Lang', 'Limit', 'Split', 'notebooks', 'find_notebook', 'schema', 'resolve',
-           'receipt_key', 'receipts', 'valid_receipt', 'output_folder', 'run_notebook', 'batches', 'read_batch',
-           'obstacles', 'run_batch', 'plan_grid', 'plan_learning', 'plan', 'evaluate', 'compare', 'run', 'plan_command',
-           'status', 'tasks', 'models', 'contract', 'mine', 'main']
+           'receipt_key', 'receipts', 'lacking', 'valid_receipt', 'output_folder', 'run_notebook', 'batches',
+           'read_batch', 'obstacles', 'run_batch', 'plan_grid', 'plan_learning', 'plan', 'evaluate', 'compare', 'run',
+           'plan_command', 'status', 'tasks', 'models', 'contract', 'mine', 'main']
 
 # %% ../nbs/13_workbook.ipynb #e0cf6f6c
 import ast, contextlib, json, os, re, subprocess, sys, time
@@ -196,12 +196,16 @@ def _same_commits(receipt:dict, home_folder=None)->bool:
     on_record = {text: recorded_commit(text.partition(' ')[2], text.partition(' ')[0], home_folder) for text in receipt.get('revisions', {})}
     return all(found and found.id == receipt['revisions'][text]['commit'] for text, found in on_record.items())
 
+def lacking(receipt:dict)->list[dict]:
+    "What a run should have measured and did not: `system, task, why`. What was never released is not among it."
+    return [r for r in receipt.get('not_run', []) if r['released']]
+
 def valid_receipt(key:str, home_folder=None)->dict|None:
-    "The receipt of `key`, if the executed notebook and the files it wrote are unchanged."
+    "The receipt of `key`, if nothing is lacking in it and the executed notebook and the files it wrote are unchanged."
     for r in receipts(home_folder):
         output = Path(r['output'])
         files = r.get('files', {})
-        if r['key'] == key and _same_commits(r, home_folder) and _same_tapes(r) and all(p.is_file() and file_fingerprint(p) == mark for p, mark in [(output, r['output_fingerprint']), *((output.parent/f, m) for f, m in files.items())]): return r
+        if r['key'] == key and not lacking(r) and _same_commits(r, home_folder) and _same_tapes(r) and all(p.is_file() and file_fingerprint(p) == mark for p, mark in [(output, r['output_fingerprint']), *((output.parent/f, m) for f, m in files.items())]): return r
 
 # %% ../nbs/13_workbook.ipynb #24812165
 def output_folder(name:str='scratch')->Path:
@@ -251,10 +255,11 @@ def run_notebook(name:str, preset:str|None=None, overrides:dict|None=None, force
     with lock(folder/'run'):      # a second run of the same key waits, and then finds it done
         if not force and (old := valid_receipt(key, home_folder)): return {**old, 'reused': True}
         working, output, start = folder/f'{path.stem}.executing.ipynb', folder/f'{path.stem}.ipynb', time.time()
+        for told in ('not_run.json', 'revisions.json'): (folder/told).unlink(missing_ok=True)
         _execute(path, working, parameters, base, preset)
         os.replace(working, output)
         wrote = {p.name: file_fingerprint(p) for p in sorted(folder.iterdir()) if p.is_file() and p != output and p.suffix not in {'.lock', '.part'}}
-        receipt = {'notebook': path.stem, 'preset': preset, 'key': key, 'parts': parts, 'revisions': read_json(folder/'revisions.json', {}), 'cassettes': _tapes(parameters, base), 'output': str(output), 'output_fingerprint': file_fingerprint(output), 'files': wrote, 'machine': machine(),
+        receipt = {'notebook': path.stem, 'preset': preset, 'key': key, 'parts': parts, 'revisions': read_json(folder/'revisions.json', {}), 'cassettes': _tapes(parameters, base), 'not_run': read_json(folder/'not_run.json', []), 'output': str(output), 'output_fingerprint': file_fingerprint(output), 'files': wrote, 'machine': machine(),
             'seconds': round(time.time() - start, 1), 'finished': time.strftime('%Y-%m-%dT%H:%M:%S')}
         write_json(base/'receipts'/f'{path.stem}-{key[:16]}.json', json.loads(redact(canonical(receipt))))
     return {**receipt, 'reused': False}
@@ -321,7 +326,8 @@ def _run_process(r:dict, upstream:list[str], workers:int, force:bool, base:Path)
     environment = {**os.environ, 'MEDIR_ROOT': str(_root()), 'MEDIR_PROGRESS': '0'}
     if workers > 1: environment.setdefault('OMP_NUM_THREADS', '1')
     out = subprocess.run(command, env=environment, capture_output=True, text=True)
-    if out.returncode:
+    # 1: the notebook ran, and some of its rows did not
+    if out.returncode not in (0, 1) or not out.stdout.strip():
         said = (out.stderr.strip().splitlines() or [f'exit status {out.returncode}'])[-1]
         raise MedirError(said.removeprefix('medir: error: '), None)
     return json.loads(out.stdout.splitlines()[-1])
@@ -351,11 +357,13 @@ def run_batch(path:Path, force:bool=False, home_folder=None)->list[dict]:
     with ThreadPoolExecutor(batch['workers']) as pool:
         for i in range(len(runs)): done[i] = pool.submit(one, i)
         for i in progress(range(len(runs)), desc=path.stem, unit='notebook'):
-            try: results.append(done[i].result())
+            try:
+                results.append(done[i].result())
+                if missing := lacking(results[-1]): failures.append(f'{_name_of(i, runs[i])} lacks {len(missing):,} rows ({missing[0]["system"]} on {missing[0]["task"]}: {missing[0]["why"]})')
             except MedirError as e:
                 failures.append(f'run {i}: {e}')
                 if i not in blocked: note(failures[-1])
-    if failures: raise MedirError(f'{len(failures)} of {len(runs)} runs failed; {failures[0]}', path, 'mend the cause and run the batch again: finished runs are not repeated')
+    if failures: raise MedirError(f'{len(failures)} of {len(runs)} runs failed or lack rows; {failures[0]}', path, 'mend the cause and run the batch again: finished runs are not repeated')
     return results
 
 # %% ../nbs/13_workbook.ipynb #612d5036
@@ -569,6 +577,14 @@ def compare(task: Annotated[str, typer.Argument(metavar='TASK_OR_FOLDER')], a: A
     score = lambda x: evaluator.score_run(loaded, search.read_run(x), wanted, x) if Path(x).is_file() else evaluator.evaluate(loaded, x, wanted, dtype=dtype, device=device, home_folder=home)
     print(evaluator.compare(score(a), score(b), wanted[0]))
 
+_MOST_LINES = 20         # that say what did not run; the rest stands in the run's folder
+
+def _say_lacking(receipt:dict):
+    "Say on stderr what a run lacks."
+    missing = lacking(receipt)
+    for r in missing[:_MOST_LINES]: note(f'not run: {r["system"]} on {r["task"]}: {r["why"]}')
+    if len(missing) > _MOST_LINES: note(f'not run: {len(missing) - _MOST_LINES:,} more, all in {Path(receipt["output"]).parent/"not_run.json"}')
+
 @app.command()
 def run(name: Annotated[str, typer.Argument(metavar='NOTEBOOK|BATCH')], preset: Annotated[Optional[str], typer.Option(help='smoke, demo, mini or paper.')] = None,
     parameter: Annotated[Optional[list[str]], typer.Option('-p', '--parameter', metavar='K=V', help='A parameter; repeat for more.')] = None, force: Annotated[bool, typer.Option(help='Run even if a valid receipt exists.')] = False, home: Home = None,
@@ -580,7 +596,10 @@ def run(name: Annotated[str, typer.Argument(metavar='NOTEBOOK|BATCH')], preset: 
         for r in run_batch(b.get(name) or Path(name), force, home): print(r['output'])
         return
     r = run_notebook(name, preset, parse_options(parameter or []), force, home, upstream or [])
-    if receipt: print(redact(json.dumps(r))); return
+    _say_lacking(r)
+    if receipt:
+        print(redact(json.dumps(r)))
+        raise typer.Exit(1 if lacking(r) else 0)
     print(f'{"unchanged since" if r["reused"] else "executed"} {r["finished"]} ({r["seconds"]} s)\nnotebook  {r["output"]}')
     if copy:
         import shutil
@@ -588,6 +607,7 @@ def run(name: Annotated[str, typer.Argument(metavar='NOTEBOOK|BATCH')], preset: 
         for f in r['files']:
             if not f.endswith('.jsonl'): shutil.copy(Path(r['output']).parent/f, copy/f)      # data stay with the run
     for f in r['files']: print(f'{"table" if f.endswith((".md", ".csv")) else "figure" if f.endswith((".png", ".svg")) else "file":9s} {Path(r["output"]).parent/f}')
+    if lacking(r): raise typer.Exit(1)
 
 # %% ../nbs/13_workbook.ipynb #af0dd869
 @app.command('plan')
@@ -615,7 +635,7 @@ def status(home: Home = None):
     import pandas as pd
     from medir_nb.core import home as home_of
     base = home_of(home)
-    rows = [{'notebook': r['notebook'], 'preset': r['preset'] or '', 'finished': r['finished'], 'seconds': r['seconds'], 'valid': 'yes' if valid_receipt(r['key'], home) else 'no: its output was changed', 'output': r['output']} for r in receipts(home)]
+    rows = [{'notebook': r['notebook'], 'preset': r['preset'] or '', 'finished': r['finished'], 'seconds': r['seconds'], 'valid': 'yes' if valid_receipt(r['key'], home) else f'no: {len(lacking(r)):,} rows did not run' if lacking(r) else 'no: its output was changed', 'output': r['output']} for r in receipts(home)]
     for p in sorted(base.glob('runs/*/*/*.executing.ipynb')): rows.append({'notebook': p.name.split('.')[0], 'preset': p.parent.name.rsplit('-', 1)[0], 'finished': 'no: running, stopped or failed', 'seconds': '', 'valid': '', 'output': str(p)})
     print(to_markdown(pd.DataFrame(rows)) if rows else 'no runs yet')
     for part in ('corpora', 'vectors', 'scores', 'bm25', 'models', 'checkpoints', 'runs'):

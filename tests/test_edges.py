@@ -206,3 +206,38 @@ def test_a_path_in_an_expression_does_not_hang_on_the_folder(tmp_path, monkeypat
     monkeypatch.chdir(tmp_path)
     found = workbook._absolute({'systems': ['bm25+hyde(file:./a.jsonl)', './model', 'minilm>../r@10', 'nv-embed-v2(max_query_tokens=4)'], 'prompts': {'hyde': './p.txt'}, 'n': 1})
     assert found == {'systems': [f'bm25+hyde(file:{tmp_path}/a.jsonl)', f'{tmp_path}/model', f'minilm>{tmp_path.parent}/r@10', 'nv-embed-v2(max_query_tokens=4)'], 'prompts': {'hyde': f'{tmp_path}/p.txt'}, 'n': 1}
+
+# ---------------------------------------------------------------- what did not run is said
+
+@pytest.fixture
+def compare_notebook(tmp_path, monkeypatch):
+    "A workbook whose only notebook compares `systems` on a folder."
+    root, folder = tmp_path/'workbook', write_beir(tmp_path/'tiny')
+    write_lines(root/'settings.ini', ['[DEFAULT]'])
+    cells = [('code', "folder: str = ''\nsystems: list[str] = ['bm25']", ['parameters']), ('code', 'from medir_nb.evaluator import evaluate_grid\nscores, not_run = evaluate_grid([folder], systems)\nlen(scores), len(not_run)', [])]
+    write_json(root/'nbs'/'grid.ipynb', {'cells': [{'cell_type': kind, 'metadata': {'tags': tags}, 'source': source.splitlines(True), 'outputs': [], 'execution_count': None, 'id': f'c{i}'} for i, (kind, source, tags) in enumerate(cells)],
+        'metadata': {'kernelspec': {'name': 'python3', 'display_name': 'python3', 'language': 'python'}}, 'nbformat': 4, 'nbformat_minor': 5})
+    monkeypatch.setenv('MEDIR_ROOT', str(root))
+    return root, folder
+
+def test_a_system_that_fails_is_on_stderr_and_in_the_exit_status(compare_notebook, medir, home):
+    root, folder = compare_notebook
+    ran = medir('run', 'grid', '-p', f'folder={folder}', '-p', 'systems=[bm25,minilmm]')
+    assert ran.code == 1 and "not run: minilmm on " in ran.err and "did you mean 'minilm'" in ran.err
+    receipt, = workbook.receipts()
+    assert [r['system'] for r in workbook.lacking(receipt)] == ['minilmm'] and workbook.valid_receipt(receipt['key']) is None
+    assert '1 rows did not run' in medir('status').out
+    again = medir('run', 'grid', '-p', f'folder={folder}', '-p', 'systems=[bm25,minilmm]')
+    assert again.code == 1 and again.out.startswith('executed') and len(workbook.receipts()) == 1
+
+def test_what_was_never_released_is_no_failure(compare_notebook, medir, home):
+    root, folder = compare_notebook
+    for word in ('executed', 'unchanged since'):
+        ran = medir('run', 'grid', '-p', f'folder={folder}', '-p', 'systems=[bm25,cpt-text-xl]')
+        assert ran.code == 0 and ran.out.startswith(word) and 'not run' not in ran.err
+
+def test_a_batch_says_which_of_its_runs_lack_rows(compare_notebook, medir, home):
+    root, folder = compare_notebook
+    write_lines(root/'params'/'batches'/'two.yaml', ['runs:', f'- {{notebook: grid, parameters: {{folder: "{folder}", systems: [bm25]}}}}', f'- {{notebook: grid, parameters: {{folder: "{folder}", systems: [bm25, minilmm]}}}}'])
+    ran = medir('run', 'two')
+    assert ran.code == 2 and 'run 1: grid lacks 1 rows (minilmm on' in ran.err.splitlines()[-1] and len(workbook.receipts()) == 2
