@@ -85,5 +85,5 @@ def test_every_preset_ends_soon_behind_a_firewall(name, preset, silent, home):
     done, seconds = process(medir('run', name, '--preset', preset), home, 400, HF_ENDPOINT=silent, GIT_CONFIG_COUNT='1', GIT_CONFIG_KEY_0=f'url.{silent}/.insteadOf', GIT_CONFIG_VALUE_0='https://github.com/',
         MEDIR_LLM_BACKEND='transformers')
     said = done.stdout + done.stderr
-    assert done.returncode in (0, 2) and 'Traceback' not in said
+    assert done.returncode in (0, 1, 2) and 'Traceback' not in said
     assert done.returncode == 0 or 'does not answer' in said, said[-800:]
