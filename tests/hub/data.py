@@ -125,7 +125,8 @@ def task_files(name, row):
     if 'nested' in configs:
         text = {d: {'doc_id': d, 'title': title, 'abstract': body} for d, title, body in documents}
         rows = [{'query': {'doc_id': q, 'title': t, 'abstract': ''}, 'candidates': [text[d] for d in text]} for q, t in queries]
-        judged = [{'query_id': q, 'cand_id': d, 'score': g} for q, d, g in qrels]
+        grades = {(q, d): g for q, d, g in qrels}
+        judged = [{'query_id': q, 'cand_id': d, 'score': grades.get((q, d), 0)} for q, _ in queries for d in text]      # every candidate is judged
         file = Path(configs['qrels'][0].removeprefix('dir:')) / f'{configs["qrels"][1]}_qrel.jsonl'
         return {hub: lambda folder: write_configs(folder, {configs['nested']: rows}, 'parquet'),
             row['qrels_hub']['hub']: lambda folder: write_rows(folder / file, judged)}
@@ -168,7 +169,7 @@ def _carded(build, hub):
     def both(folder):
         build(folder)
         if not (folder / 'README.md').is_file():
-            (folder / 'README.md').write_text(f'# {hub}\n')
+            (folder / 'README.md').write_text(f'---\npretty_name: {hub}\n---\n')
         (folder / '.gitattributes').write_text('*.parquet filter=lfs diff=lfs merge=lfs -text\n')
     return both
 
