@@ -66,6 +66,8 @@ def test_medcpt_of_the_files_and_of_the_leaderboard():
     assert slip.hub == slip.document['hub'] == 'ncbi/MedCPT-Article-Encoder' == pair.document['hub'] and pair.hub == 'ncbi/MedCPT-Query-Encoder'
     assert slip.vector_key('query') != pair.vector_key('query')
 
+def test_the_benchmark_has_876_queries(): assert len(R2MED) == 8 and sum(registry('tasks')[t]['queries'] for t in R2MED) == 876
+
 def test_instructions_stand_with_the_tasks():
     for name in R2MED:
         said = registry('tasks')[name]['instructions']

@@ -2,6 +2,7 @@
 import json
 import random
 import shutil
+import subprocess
 from pathlib import Path
 
 from conftest import DOCUMENTS, write_lines
@@ -106,7 +107,8 @@ def published_texts(paper, queries):
     "The configurations of the generations that a paper's authors publish: `{(method, split): rows}` as the rows of llms.yaml name them."
     out = {}
     for name, llm in registry('llms').items():
-        for method, split in llm.get('hub_splits', {}).get(paper, {}).items():
+        likely = {method: names[0] for method, names in llm.get('likely_splits', {}).get(paper, {}).items()}
+        for method, split in {**llm.get('hub_splits', {}).get(paper, {}), **likely}.items():
             mark = llm.get('answer', {})
             wrap = f'<{mark["tag"]}> {{}} </{mark["tag"]}>' if 'tag' in mark else f'hm {mark["after"]} {{}}' if 'after' in mark else '{}'
             out[method, split] = [{'id': q, 'text': text, 'hy_doc': wrap.format(f'{ENGLISH[sorted(ENGLISH)[n]][1]} ({method}, {name})'), 'doc_id': []} for n, (q, text) in enumerate(queries)]
@@ -123,7 +125,8 @@ def task_files(name, row):
     if 'nested' in configs:
         text = {d: {'doc_id': d, 'title': title, 'abstract': body} for d, title, body in documents}
         rows = [{'query': {'doc_id': q, 'title': t, 'abstract': ''}, 'candidates': [text[d] for d in text]} for q, t in queries]
-        judged = [{'query_id': q, 'cand_id': d, 'score': g} for q, d, g in qrels]
+        grades = {(q, d): g for q, d, g in qrels}
+        judged = [{'query_id': q, 'cand_id': d, 'score': grades.get((q, d), 0)} for q, _ in queries for d in text]      # every candidate is judged
         file = Path(configs['qrels'][0].removeprefix('dir:')) / f'{configs["qrels"][1]}_qrel.jsonl'
         return {hub: lambda folder: write_configs(folder, {configs['nested']: rows}, 'parquet'),
             row['qrels_hub']['hub']: lambda folder: write_rows(folder / file, judged)}
@@ -166,7 +169,7 @@ def _carded(build, hub):
     def both(folder):
         build(folder)
         if not (folder / 'README.md').is_file():
-            (folder / 'README.md').write_text(f'# {hub}\n')
+            (folder / 'README.md').write_text(f'---\npretty_name: {hub}\n---\n')
         (folder / '.gitattributes').write_text('*.parquet filter=lfs diff=lfs merge=lfs -text\n')
     return both
 
@@ -188,12 +191,66 @@ def data_repositories(tasks=None, corpora=None):
     return [Repository('datasets', hub, _carded(build, hub), [] if revision in (None, 'unknown') else [revision]) for hub, revision, build in out]
 
 
+# ---------------------------------------------------------------- a repository on GitHub
+
+def _of_repository(row):
+    "Repository and path of a row's `git`."
+    source, path = row['git'].split(' ', 1)
+    return source.partition('@')[0], path
+
+
+def git_files(paper='automir'):
+    "`{repository: {path: rows}}` of the rows that name a git repository: tasks with their published texts, and the training documents."
+    out = {}
+    for name, row in registry('tasks').items():
+        if 'git' not in row:
+            continue
+        repository, path = _of_repository(row)
+        files = out.setdefault(repository, {})
+        documents, queries, qrels = collection(name, row)
+        files[f'{path}/corpus.jsonl'] = [{'id': d, 'text': f'{t} {b}'.strip()} for d, t, b in documents]
+        files[f'{path}/query.jsonl'] = [{'id': q, 'text': t} for q, t in queries]
+        files[f'{path}/qrels.jsonl'] = [{'q_id': q, 'p_id': d, 'score': g} for q, d, g in qrels]
+        texts = [b for _, _, b in documents]
+        for llm in registry('llms').values():
+            for file in llm.get('authors', []):
+                if file.endswith('query-rewrite.jsonl') or file.endswith('query-rewrite-sft.jsonl'):
+                    files[f'{path}/{file}'] = [{'id': q, 'text': t, 'rewrite_query': texts[n]} for n, (q, t) in enumerate(queries)]
+    for row in registry('corpora').values():
+        if 'git' in row:
+            repository, path = _of_repository(row)
+            passages = [b for _, b in chinese()[0].values()]
+            out[repository][path] = [{'id': i, 'task': 'MedExam', 'text': f'{d[:8]}是什么？', row['field']: d} for i, d in enumerate(passages)]
+    return out
+
+
+def make_github(folder):
+    "Repositories that git finds in GitHub's place (see services.process_environment): `{repository: commit}`."
+    commits = {}
+    author = ['-c', 'user.name=nobody', '-c', 'user.email=nobody@example.org']
+    for repository, files in git_files().items():
+        at = Path(folder) / repository
+        for path, rows in files.items():
+            write_rows(at / path, rows)
+        allow = [['config', f'uploadpack.{what}', 'true'] for what in ('allowAnySHA1InWant', 'allowFilter')]
+        for command in (['init', '-q'], *allow, ['add', '.'], [*author, 'commit', '-q', '-m', 'data']):
+            subprocess.run(['git', *command], cwd=at, check=True, capture_output=True)
+        commits[repository] = subprocess.run(['git', 'rev-parse', 'HEAD'], cwd=at, check=True, capture_output=True, text=True).stdout.strip()
+    return commits
+
+
 # ---------------------------------------------------------------- counts
 
-def small_registry(folder, **more):
-    "Write `folder` for $MEDIR_REGISTRY: the packaged rows of tasks and corpora with nothing but their counts replaced, and the rows of `more`."
-    tasks = {n: {**r, **counts(n, r)} for n, r in registry('tasks').items() if on_the_hub(r)}
-    corpora = {n: {**r, 'documents': min(r['documents'], len(corpus_rows(r)))} for n, r in registry('corpora').items()}
+def small_registry(folder, commits=None, **more):
+    """Write `folder` for $MEDIR_REGISTRY: the packaged rows of tasks and corpora with nothing but their counts replaced, and the rows of `more`.
+    `commits` are those of the repositories on loopback: what a commit is called follows from what is in it."""
+    def at(row):
+        if 'git' not in row or not commits:
+            return {}
+        repository, path = _of_repository(row)
+        return {'git': f'{repository}@{commits[repository]} {path}'}
+    tasks = {n: {**r, **counts(n, r), **at(r)} for n, r in registry('tasks').items() if on_the_hub(r)}
+    corpora = {n: {**r, 'documents': min(r['documents'], len(corpus_rows(r))), **at(r)} for n, r in registry('corpora').items()}
     shutil.rmtree(folder, ignore_errors=True)
     for name, rows in {'tasks': tasks, 'corpora': corpora, **more}.items():
         write_lines(folder / f'{name}.yaml', [json.dumps(rows, ensure_ascii=False)])

@@ -360,7 +360,7 @@ def served(row):
 def _card(build, hub):
     "The two files that every repository has."
     def both(folder):
-        Path(folder / 'README.md').write_text(f'# {hub}\n\nA tiny random model of the same architecture.\n')
+        Path(folder / 'README.md').write_text(f'---\nmodel_name: {hub}\n---\nA tiny random model of the same architecture.\n')
         (folder / '.gitattributes').write_text('*.safetensors filter=lfs diff=lfs merge=lfs -text\n')
         build(folder)
     return both

@@ -91,6 +91,7 @@ class Hub:
         self.repositories = {(r.kind, r.id): r for r in repositories}
         self.store = Path(store)
         self.asked = []
+        self.silent = False         # accepts and never answers
         self._log = threading.Lock()
         self._stop = threading.Event()
         self.server = http.server.ThreadingHTTPServer(('127.0.0.1', 0), type('Handler', (Handler,), {'hub': self}))
@@ -152,6 +153,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.note = (None, None, None, unquote(url.path))
         self.status = 500
         try:
+            if self.hub.silent:
+                self._wait_for_ever()
             self._route(unquote(url.path), parse_qs(url.query), parse_qs(body.decode('utf-8', 'replace')))
         except Refused as e:
             self._send(e.status, json.dumps({'error': str(e)}).encode(),
@@ -178,6 +181,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
             return self._listed(repository, commit, 'revision', '', query, form)
         raise Refused(404, 'EntryNotFound', 'no such endpoint')
 
+    def _wait_for_ever(self):
+        self.hub._stop.wait(3600)
+        raise BrokenPipeError
+
     def _repository(self, kind, id, revision, path):
         self.note = (kind, id, revision, path)
         repository = self.hub.repositories.get((kind, id))
@@ -185,8 +192,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             raise Refused(404, 'RepoNotFound', 'Repository not found')
         faults = repository.faults
         if faults.silent:
-            self.hub._stop.wait(3600)
-            raise BrokenPipeError
+            self._wait_for_ever()
         if faults.delay:
             time.sleep(faults.delay)
         # the Hub shows what a gated repository is, and gives its files to nobody

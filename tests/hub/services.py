@@ -44,9 +44,9 @@ def make_environment(folder, name):
     return python
 
 
-def process_environment(hub, base, services=None, **more):
+def process_environment(hub, base, services=None, github=None, **more):
     """What a process needs to see the Hub on loopback and nothing else: folders of its own below `base`, no other address within reach.
-    HF_HUB_OFFLINE of the tests is taken away."""
+    HF_HUB_OFFLINE of the tests is taken away; `github` is the folder of repositories that git finds in GitHub's place."""
     from medir_nb.core import registry
     base = Path(base)
     for name in registry('environments'):
@@ -56,4 +56,5 @@ def process_environment(hub, base, services=None, **more):
     return {**kept, 'HF_ENDPOINT': hub.url, 'HF_HOME': str(base / 'hf'), 'MEDIR_HOME': str(base / 'home'), 'HOME': str(base), 'MEDIR_ENVIRONMENTS': str(base / 'environments'),
         'HF_HUB_DISABLE_XET': '1', 'HF_HUB_DISABLE_TELEMETRY': '1', 'HF_HUB_DISABLE_PROGRESS_BARS': '1', 'HTTP_PROXY': nowhere, 'HTTPS_PROXY': nowhere, 'NO_PROXY': '127.0.0.1,localhost',
         'PYTHONPATH': os.pathsep.join([str(TESTS.parent), str(TESTS)]), 'PYTHONWARNINGS': 'ignore', 'OMP_NUM_THREADS': '1', 'MEDIR_PROGRESS': '0', 'TOKENIZERS_PARALLELISM': 'false',
+        **({'GIT_CONFIG_COUNT': '1', 'GIT_CONFIG_KEY_0': f'url.file://{github}/.insteadOf', 'GIT_CONFIG_VALUE_0': 'https://github.com/'} if github else {}),
         **(services.environment if services else {}), **more}
