@@ -687,11 +687,9 @@ def _git_first(row:dict)->bool:
 
 def _git_task(name:str, row:dict, home_folder=None)->Path|None:
     "The folder of a task whose data a git repository tracks; None where it cannot be fetched and the Hub may have them."
-    try: return git_folder(row['git'], f'task {name}', home_folder)
+    try: return git_folder(row['git'], f'task {name}', home_folder, f'at $MEDIR_DATA/{row.get("folder", name)}')
     except MedirError as e:
-        repository, path = row['git'].partition('@')[0], row['git'].rpartition(' ')[2]
-        if row.get('hub') in (None, UNKNOWN) or unreachable():
-            raise MedirError(e.what, e.where, f'clone https://github.com/{repository} on a machine with network, and put its {path} at $MEDIR_DATA/{row.get("folder", name)}') from None
+        if row.get('hub') in (None, UNKNOWN) or unreachable(): raise
         note(f'{e}; the Hub is asked for {row["hub"]}')
 
 def _labels(rows, column:str)->dict:

@@ -234,8 +234,8 @@ def _check_out(folder:Path, commit:str, path:str):
     _git(folder, 'sparse-checkout', 'add', f'/{path}')
     _git(folder, 'checkout', '-q', '-f', commit)
 
-def git_folder(source:str, where:str='', home_folder=None)->Path:
-    "The file or folder of `OWNER/NAME@COMMIT PATH` (GitHub), fetched once, shallow and sparse, below the home folder."
+def git_folder(source:str, where:str='', home_folder=None, place:str='below $MEDIR_DATA')->Path:
+    "The file or folder of `OWNER/NAME@COMMIT PATH` (GitHub), fetched once, shallow and sparse, below the home folder; `place` is where a reader may put it by hand."
     named = _GIT.fullmatch(source or '')
     if not named: raise MedirError(f'{source!r} names no file of a git repository', where, 'write OWNER/NAME@COMMIT PATH with all 40 digits of the commit')
     repository, commit, path = named['repository'], named['commit'], named['path'].rstrip('/')
@@ -247,13 +247,15 @@ def git_folder(source:str, where:str='', home_folder=None)->Path:
             try:
                 if shutil.which('git') is None: raise OSError('git is not installed')
                 if cause := unreachable(_github_url(repository)): raise Unreachable(cause)
-                note(f'fetching {path} of github.com/{repository} at {commit[:7]} …')
                 if not (folder/'.git'/'medir-fetched').is_file(): _fetch_commit(folder, repository, commit)
-                _check_out(folder, commit, path)
+                tracked = bool(_git(folder, 'ls-tree', commit, path).strip())
+                if tracked:
+                    note(f'fetching {path} of github.com/{repository} at {commit[:7]} …')
+                    _check_out(folder, commit, path)
             except OSError as e:
                 raise MedirError(f'{path} of github.com/{repository}@{commit[:7]} is not here and cannot be fetched ({e})', where,
-                    f'on a machine with network clone https://github.com/{repository} and put the data below $MEDIR_DATA') from None
-            if not (folder/path).exists(): raise MedirError(f'github.com/{repository}@{commit[:7]} has no {path}', where, 'correct the path in the registry row')
+                    f'clone https://github.com/{repository} on a machine with network, and put its {path} {place}') from None
+            if not tracked: raise MedirError(f'github.com/{repository}@{commit[:7]} has no {path}', where, 'correct the path in the registry row')
             for file in [folder/path] if (folder/path).is_file() else (folder/path).rglob('*'):
                 if file.is_file() and _starts_with(file, _LFS): raise MedirError(f'{file.name} is a pointer to a large file', file, 'install git-lfs, remove this clone and run again')
             whole.touch()
