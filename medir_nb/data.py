@@ -721,6 +721,12 @@ def load_registered(name:str, split:str|None=None, allow_unknown_qrels:bool=Fals
     if not allow_unknown_qrels: _check_counts(task, row)
     return task
 
+def _is_own_folder(name:str)->bool:
+    "Whether a reader's folder stands in the current one under the name of a registry task: it wins, and that is said."
+    if not any(list(Path(name).glob(file)) for file in ('corpus.jsonl*', 'pairs.jsonl*')): return False
+    note(f'{name} is a folder here and a task of the registry: the folder is read')
+    return True
+
 def load_task(name, split:str|None=None, lang:str|None=None, limit:int|None=None, allow_unknown_qrels:bool=False, home_folder=None)->Task:
     "The task called `name`: a registry name, a folder, a zip file of one, `mteb:NAME`, `hf:OWNER/NAME[@REVISION]`, or a `Task` itself."
     if isinstance(name, Task): task = name
@@ -728,7 +734,7 @@ def load_task(name, split:str|None=None, lang:str|None=None, limit:int|None=None
     elif str(name).startswith('hf:'):
         hub, _, revision = str(name)[3:].partition('@')
         task = load_hub(hub, revision or None, split=split, home_folder=home_folder)
-    elif str(name) in registry('tasks'): task = load_registered(str(name), split, allow_unknown_qrels, home_folder)
+    elif str(name) in registry('tasks') and not _is_own_folder(str(name)): task = load_registered(str(name), split, allow_unknown_qrels, home_folder)
     elif str(name).endswith('.zip'): task = load_folder(unpack(name, home_folder), split or 'test', allow_unknown_qrels, home_folder, name=Path(name).stem)
     elif os.sep in str(name) or Path(name).is_dir(): task = load_folder(name, split or 'test', allow_unknown_qrels, home_folder)
     else: raise MedirError(f'unknown task {str(name)!r}', None, f'{nearest(name, registry("tasks"))} A folder may be given by its path')

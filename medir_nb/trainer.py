@@ -60,7 +60,7 @@ class ContrastiveSettings(Settings):
     mask_positives: bool = True                                 # known positives of a query are none of its negatives
     hypothetical: bool = True                                   # the query's vector is averaged with that of its rewrite_query
     gradient_cache: int = pydantic.Field(0, ge=0)               # texts at a time; 0: the whole batch at once
-    max_query_tokens: int = pydantic.Field(0, ge=0)             # 0: the row's
+    max_query_tokens: int = pydantic.Field(0, ge=0)             # of the training; 0: the row's, at which the checkpoint serves in any case
     max_document_tokens: int = pydantic.Field(0, ge=0)
     instruction: str|None = None                                # None: the row's default
 
@@ -499,6 +499,7 @@ def train_encoder(config=None, watch=None, **settings)->Trained:
     # the row's values where the configuration names none; the weights are trained in fp32, mixed precision or not
     config = config.model_copy(update={'similarity': config.similarity or spec.similarity, 'max_query_tokens': config.max_query_tokens or spec.max_query_tokens, 'max_document_tokens': config.max_document_tokens or spec.max_document_tokens,
         'instruction': spec.default_instruction if config.instruction is None else config.instruction})
+    served = {f: getattr(spec, f) for f in ('max_query_tokens', 'max_document_tokens')}
     spec = replace(spec, dtype='float32', similarity=config.similarity, max_query_tokens=config.max_query_tokens, max_document_tokens=config.max_document_tokens)
     together = config.batch_size * (_world() if config.cross_device else 1) if config.in_batch else 1
     if not config.negatives and together == 1: raise MedirError('one query with one document has a loss of constant 0', 'batch_size', 'raise batch_size, or give it negatives')
@@ -526,9 +527,10 @@ def train_encoder(config=None, watch=None, **settings)->Trained:
     def save(trainer, folder):
         model = trainer.model
         model.prompts = {'query': encoder.prompt('query', config.instruction), 'document': encoder.prompt('document', spec.default_document_instruction)}
-        model.default_prompt_name, model.similarity_fn_name, model.max_seq_length = None, {'cos': 'cosine', 'dot': 'dot'}[config.similarity], max(config.max_query_tokens, config.max_document_tokens)
+        model.default_prompt_name, model.similarity_fn_name, model.max_seq_length = None, {'cos': 'cosine', 'dot': 'dot'}[config.similarity], max(served.values())
         model.save(str(folder), create_model_card=False)
-        return {'spec': {**{f: getattr(spec, f) for f in _encoder._RECORDED}, 'label': f'{spec.label or spec.name}, trained'}, 'base_hub': base['hub'], 'base_revision': spec.revision, 'instruction': config.instruction}
+        # what bounds a training step is no limit of the model: it reads as far as its base
+        return {'spec': {**{f: getattr(spec, f) for f in _encoder._RECORDED}, **served, 'label': f'{spec.label or spec.name}, trained'}, 'base_hub': base['hub'], 'base_revision': spec.revision, 'instruction': config.instruction}
     return _run(config, 'encoder', base, pairs.rows, build, save, watch, pairs.counts)
 
 # %% ../nbs/09_trainer.ipynb #8aeaedbc

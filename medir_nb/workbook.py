@@ -9,7 +9,7 @@ __all__ = ['app', 'Home', 'Dtype', 'Device', 'Lang', 'Limit', 'Split', 'notebook
            'plan_command', 'status', 'tasks', 'models', 'contract', 'mine', 'main']
 
 # %% ../nbs/13_workbook.ipynb #e0cf6f6c
-import ast, contextlib, json, os, re, subprocess, sys, time
+import ast, contextlib, json, os, re, subprocess, sys, threading, time
 from pathlib import Path
 from typing import Annotated, Literal, Optional, Union
 import typer
@@ -256,6 +256,7 @@ def run_notebook(name:str, preset:str|None=None, overrides:dict|None=None, force
         if not force and (old := valid_receipt(key, home_folder)): return {**old, 'reused': True}
         working, output, start = folder/f'{path.stem}.executing.ipynb', folder/f'{path.stem}.ipynb', time.time()
         for told in ('not_run.json', 'revisions.json'): (folder/told).unlink(missing_ok=True)
+        for torn in folder.glob('.*.part'): torn.unlink()          # of a run that was killed while it saved
         _execute(path, working, parameters, base, preset)
         os.replace(working, output)
         wrote = {p.name: file_fingerprint(p) for p in sorted(folder.iterdir()) if p.is_file() and p != output and p.suffix not in {'.lock', '.part'}}
@@ -323,7 +324,7 @@ def _run_process(r:dict, upstream:list[str], workers:int, force:bool, base:Path)
     if force: command += ['--force']
     for name, value in (r.get('parameters') or {}).items(): command += ['-p', f'{name}={json.dumps(value)}']
     for key in upstream: command += ['--upstream', key]
-    environment = {**os.environ, 'MEDIR_ROOT': str(_root()), 'MEDIR_PROGRESS': '0'}
+    environment = {**os.environ, 'MEDIR_ROOT': str(_root()), 'MEDIR_PROGRESS': '0', 'MEDIR_PARENT': str(os.getpid())}
     if workers > 1: environment.setdefault('OMP_NUM_THREADS', '1')
     out = subprocess.run(command, env=environment, capture_output=True, text=True)
     # 1: the notebook ran, and some of its rows did not
@@ -519,10 +520,11 @@ def evaluate(
     allow_unknown_qrels: Annotated[bool, typer.Option(help='Drop judgements of unknown documents or queries (subsets).')] = False,
     keep_self: Annotated[bool, typer.Option(help='Keep a document that has the id of the query.')] = False):
     "Scores of systems (or of run files) on a task, with intervals."
-    from medir_nb import data, evaluator, search, systems
+    from medir_nb import data, encoder, evaluator, search, systems
     for s in system or []: systems.parse(s)
     wanted = _split_measures(measures)
     for m in wanted or []: evaluator.parse_measure(m)
+    if dtype: encoder.parse_dtype(dtype)
     if not (system or run): raise MedirError('nothing to evaluate', None, 'give --system EXPR or --run FILE')
     if not task and not (qrels and run): raise MedirError('no task', None, 'name a task or a folder, or give --qrels FILE with --run FILE')
     if system and not task: raise MedirError('--system needs a task', None, 'name a task or a folder, or leave --system out')
@@ -673,8 +675,18 @@ def mine(step: Annotated[str, typer.Argument(help='load_documents, synthesize_qu
     print(f'{done!r}\n{output}')
 
 # %% ../nbs/13_workbook.ipynb #f43b0c90
+def _follow_parent():
+    "End with the batch that started this run, also where that was killed and could tell nobody."
+    parent = int(os.environ.pop('MEDIR_PARENT', 0))
+    if not parent: return
+    def watch():
+        while os.getppid() == parent: time.sleep(0.5)
+        os._exit(130)
+    threading.Thread(target=watch, daemon=True).start()
+
 def main():
     "The `medir` command: every expected error is one line on stderr and exit status 2."
+    _follow_parent()
     try: app()
     except MedirError as e:
         print(f'medir: error: {redact(str(e))}', file=sys.stderr); sys.exit(2)

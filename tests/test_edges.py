@@ -241,3 +241,47 @@ def test_a_batch_says_which_of_its_runs_lack_rows(compare_notebook, medir, home)
     write_lines(root/'params'/'batches'/'two.yaml', ['runs:', f'- {{notebook: grid, parameters: {{folder: "{folder}", systems: [bm25]}}}}', f'- {{notebook: grid, parameters: {{folder: "{folder}", systems: [bm25, minilmm]}}}}'])
     ran = medir('run', 'two')
     assert ran.code == 2 and 'run 1: grid lacks 1 rows (minilmm on' in ran.err.splitlines()[-1] and len(workbook.receipts()) == 2
+
+# ---------------------------------------------------------------- nothing runs under another name, and nothing is left behind
+
+def test_a_precision_is_checked_for_every_system(medir, beir):
+    ran = medir('evaluate', beir, '--system', 'bm25', '--dtype', 'int8')
+    assert ran.code == 2 and "unknown precision 'int8'" in ran.err
+
+def test_a_folder_wins_over_a_registry_row_of_its_name(tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    write_beir(tmp_path/'nfcorpus')
+    task = data.load_task('nfcorpus')
+    assert len(task.corpus) == 12 and not task.registered and 'nfcorpus is a folder here and a task of the registry' in capfd.readouterr().err
+    (tmp_path/'scifact').mkdir()          # an empty folder is no task
+    with pytest.raises(MedirError): data.load_task('scifact')
+
+def test_a_checkpoint_serves_at_the_lengths_of_its_base(home, tmp_path):
+    from medir_nb.encoder import encoder_spec
+    from medir_nb.trainer import train_encoder
+    pairs = write_lines(tmp_path/'pairs.jsonl', [{'query': f'query {i}', 'pos': [f'document {i}']} for i in range(4)])
+    train_encoder(model='minilm', data=str(pairs), output='capped', batch_size=2, negatives=1, max_steps=1, hypothetical=False, max_document_tokens=16, max_query_tokens=8)
+    spec, base = encoder_spec('capped'), encoder_spec('minilm')
+    assert (spec.max_query_tokens, spec.max_document_tokens) == (base.max_query_tokens, base.max_document_tokens) == (256, 256)
+
+def test_a_killed_batch_leaves_no_run_behind(compare_notebook, home):
+    import signal, subprocess, sys
+    root, folder = compare_notebook
+    cells = json.loads((root/'nbs'/'grid.ipynb').read_text())
+    cells['cells'][1]['source'] = ['import time\n', 'time.sleep(60)']
+    write_json(root/'nbs'/'grid.ipynb', cells)
+    write_lines(root/'params'/'batches'/'one.yaml', ['runs:', '- {notebook: grid}'])
+    batch = subprocess.Popen([sys.executable, '-m', 'medir_nb.workbook', 'run', 'one'], env={**os.environ, 'MEDIR_ROOT': str(root)}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    def children(): return [p for p in Path('/proc').glob('[0-9]*') if str(home).encode() in _read(p/'cmdline') or str(home).encode() in _read(p/'environ') and b'ipykernel' in _read(p/'cmdline')]
+    end = time.monotonic() + 60
+    while len(children()) < 2 and time.monotonic() < end: time.sleep(0.2)
+    assert len(children()) >= 2
+    batch.send_signal(signal.SIGKILL)
+    batch.wait()
+    end = time.monotonic() + 30
+    while children() and time.monotonic() < end: time.sleep(0.3)
+    assert not children()
+
+def _read(path):
+    try: return path.read_bytes()
+    except OSError: return b''
