@@ -682,6 +682,16 @@ def _git_generations(task_name:str, names:list[str], home_folder=None)->dict[str
         except MedirError as e: missing = e
     if source and not unreachable(): note(missing)
     return {}
+
+def _at_commit(hub:str, revision:str|None)->bool: return bool(re.fullmatch('[0-9a-f]{40}', revision or '')) and not Path(hub).exists()
+
+@functools.lru_cache(512)
+def _texts_at(hub:str, config:str, split:str, commit:str)->dict[str, list[str]]: return _collected(_hub_rows(hub, config, split, commit))
+
+def _hub_texts(hub:str, config:str, split:str, revision:str|None)->dict[str, list[str]]:
+    "The texts of a split; those at a commit are read once a process, whatever retrievers ask for them."
+    return _texts_at(hub, config, split, revision) if _at_commit(hub, revision) else _collected(_hub_rows(hub, config, split, revision))
+
 def _spellings(name:str)->list[str]: return list(dict.fromkeys([name, name.replace('-', '_'), name.replace('-', '')]))
 
 def _listed(hub:str, revision:str|None)->dict[str, list[str]]:
@@ -698,16 +708,18 @@ def _listed(hub:str, revision:str|None)->dict[str, list[str]]:
             return {c: datasets.get_dataset_split_names(place, c, **pinned_at) for c in configs}
     except Exception: return {}
 
+_listed_at = functools.lru_cache(64)(_listed)
+
 def _first_split(hub:str, revision:str|None, method:str, likely:list[str])->tuple[dict|None, str]:
     """The texts under the first of the `likely` splits that a data set has, and what was tried where it has none.
     The data set's own list of configurations says how a name is spelt there."""
-    plain, listed = lambda name: re.sub(r'[\W_]', '', name.lower()), _listed(hub, revision)
+    plain, listed = lambda name: re.sub(r'[\W_]', '', name.lower()), (_listed_at if _at_commit(hub, revision) else _listed)(hub, revision)
     places = [(c, s) for c in _spellings(method) for s in likely]
     if listed:
         there = [(c, s) for c, splits in listed.items() if plain(c) == plain(method) for s in splits]
         places = [(c, s) for wanted in likely for c, s in there if plain(s) == plain(wanted)]
     for config, split in places:
-        try: return _collected(_hub_rows(hub, config, split, revision)), ''
+        try: return _hub_texts(hub, config, split, revision), ''
         except MedirError as e: said = e.what
     tried = 'none of its likely names is there: ' + ', '.join(f'{c}/{s}' for c in _spellings(method) for s in likely)
     return None, tried + (f' ({said})' if places else f' (it has {", ".join(listed)})')
@@ -723,7 +735,7 @@ def _published(task, method:str, model:str, home_folder=None)->dict[str, list[st
     if texts := _git_generations(base_name(task), names, home_folder): return texts
     row, places = registry('tasks').get(base_name(task), {}), ' or '.join(dict.fromkeys(names)) or 'no file: its row names none'
     if split := spec.hub_splits.get(row.get('paper'), {}).get(method):
-        try: return _collected(_hub_rows(row['hub'], method, split, row_revision(base_name(task), home_folder)))
+        try: return _hub_texts(row['hub'], method, split, row_revision(base_name(task), home_folder))
         except MedirError as e: places += f', and for {row["hub"]} on the Hub: {e.what}'
     elif likely := spec.likely_splits.get(row.get('paper'), {}).get(method):
         texts, tried = _first_split(row['hub'], row_revision(base_name(task), home_folder), method, likely)

@@ -504,6 +504,15 @@ def test_the_authors_generations_of_each_split_reach_their_model(tmp_path, beir,
     (folder/'hyde/o3-mini/query_with_hydoc.jsonl').unlink()
     with pytest.raises(MedirError, match=r'are not at hand.*on the Hub: hyde/o3_mini does not load'): expand(task, ('hyde', 'o3-mini@authors', ()))
 
+def test_texts_at_a_commit_are_read_once_whatever_retrievers_ask(monkeypatch):
+    read = []
+    def rows(hub, config, split, revision): read.append((hub, split)); return iter([({'id': 'q1', 'hy_doc': f'a text of {split}'}, 'row 0')])
+    monkeypatch.setattr(g, '_hub_rows', rows)
+    for _ in range(3): assert g._hub_texts('own/set', 'hyde', 'gpt4', 'a1' * 20) == {'q1': ['a text of gpt4']}
+    assert g._hub_texts('own/set', 'hyde', 'qwen_7b', 'a1' * 20) == {'q1': ['a text of qwen_7b']} and read == [('own/set', 'gpt4'), ('own/set', 'qwen_7b')]
+    for _ in range(2): g._hub_texts('own/set', 'hyde', 'gpt4', 'main')             # a branch moves
+    assert len(read) == 4
+
 def test_a_file_of_the_released_layout_is_dropped_into_the_tasks_folder(beir):
     file = beir/'search-o1/qwq-32b/query_with_hydoc.jsonl'
     write_lines(file, [{'id': q, 'text': 'x', 'hy_doc': f'thoughts </think> {t}', 'doc_id': []} for q, t in TEXTS.items()])
