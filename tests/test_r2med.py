@@ -257,7 +257,7 @@ def test_a_real_second_environment(mistral, bert, own_registry, tmp_path, monkey
     for name, base, family in (('mean', 'contriever', bert), ('cls', 'bge-large-en-v1.5', bert), ('last', 'sfr-embedding-mistral', mistral), ('prompt', 'instructor-l', bert)):
         copy = tmp_path/f'{name}-model'; shutil.copytree(family, copy)
         config = json.loads((copy/'tokenizer_config.json').read_text()); (copy/'tokenizer_config.json').write_text(json.dumps({**config, 'tokenizer_class': 'PreTrainedTokenizerFast'}))
-        rows[f'here-{name}'] = packaged(base, hub=str(copy), load='transformers', dtype='float32', max_query_tokens=64, max_document_tokens=64)
+        rows[f'here-{name}'] = packaged(base, hub=str(copy), load='transformers', architecture='', dtype='float32', max_query_tokens=64, max_document_tokens=64)
         rows[f'there-{name}'] = {**rows[f'here-{name}'], 'environment': 'four'}
     own_registry(models=rows, environments={'four': {'python': '3.11', 'requirements': wanted}})
     for name in ('mean', 'cls', 'last', 'prompt'):
