@@ -3,18 +3,23 @@
 `pytest tests/test_hub.py -m "not slow"` is the server's own contract; `-m slow -k "not whole"` adds each row of the registries;
 `-m slow` runs the presets and batches as well. $MEDIR_KEEP names a folder that keeps what they wrote."""
 import json
+import os
+import re
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import httpx
 import pytest
 
+from hub import whole
 from hub.data import collection, data_repositories, make_github, on_the_hub, small_registry
 from hub.models import model_repositories, served
 from hub.server import Hub, Repository
 from hub.services import TESTS, Services, process_environment
 from medir_nb.core import registry
+from medir_nb.workbook import receipts
 
 PINNED = 'a1' * 20
 CARD = '---\nconfigs:\n- config_name: corpus\n  data_files:\n  - split: corpus\n    path: corpus/corpus.parquet\n---\nA card.\n'
@@ -398,3 +403,49 @@ def test_counts_that_differ_are_refused(checked, tmp_path):
     "The packaged rows, whose counts are those of the real data."
     found = checked.process('task', ['nfcorpus', 'biosses'], base=tmp_path, MEDIR_REGISTRY='')
     assert '5 queries where the registry has 323' in found['nfcorpus']['error'] and '6 pairs where the registry has 100' in found['biosses']['error']
+
+
+# ---------------------------------------------------------------- presets and batches, whole
+
+BATCHES = {'bmretriever': 0, 'r2med': 0, 'automir': 1}      # and how many of its runs cannot work on any machine: ChatGLM3 is not trained
+
+
+@pytest.fixture(scope='module')
+def base(tmp_path_factory):
+    "The folder that keeps what the runs wrote."
+    folder = Path(os.environ.get('MEDIR_KEEP') or tmp_path_factory.mktemp('whole'))
+    print(f'\nthe executed notebooks are kept below {folder}/home/runs')
+    return folder
+
+
+def test_every_paper_preset_stands_in_a_batch():
+    named = {(r['notebook'], r['preset']) for name in BATCHES for r in whole.batch(name)['runs']}
+    papers = {(f.parent.name, f.stem) for f in (whole.ROOT / 'params').glob('*/*.yaml') if f.stem in ('paper', 'legal')}
+    assert papers <= named and {f.stem for f in (whole.ROOT / 'params' / 'batches').glob('*.yaml')} == {*BATCHES, 'smoke'}
+    assert set(whole.OVERRIDES) <= named
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('name', BATCHES)
+def test_a_batch_runs_whole(hub, services, github, base, name):
+    folder, commits = github
+    rows = small_registry(base / 'registry', commits, llms=whole.writers())
+    environment = process_environment(hub, base, services, folder, MEDIR_REGISTRY=str(rows), MEDIR_LLM_BACKEND='transformers', MEDIR_DATA=str(whole.write_data(base / 'data')), MEDIR_ROOT=str(whole.ROOT))
+    before = {r['output'] for r in receipts(base / 'home')}
+    done = subprocess.run([sys.executable, '-m', 'medir_nb.workbook', 'run', str(whole.write_batch(name, base / 'batches'))], env=environment, capture_output=True, text=True, timeout=1500)
+    runs = whole.batch(name)['runs']
+    made = [r for r in receipts(base / 'home') if r['output'] not in before]
+    assert len(made) == len(runs) - BATCHES[name], done.stderr[-3000:]
+    for run in runs:
+        found = [r for r in made if (r['notebook'], r['preset']) == (run['notebook'], run['preset'])]
+        assert found or BATCHES[name], run
+        for receipt in found:
+            output = Path(receipt['output'])
+            text = whole.notebook_text(output)
+            assert 'Traceback' not in text and not re.search(r'^\w*(Error|Exception)\b', text, re.M), output
+            missing = json.loads((output.parent / 'not_run.json').read_text()) if (output.parent / 'not_run.json').is_file() else []
+            expected = whole.expected_absent(name, run)
+            assert {(m['system'], m['task']) for m in missing} == set(expected), output
+            assert all(re.search(expected[m['system'], m['task']], m['why']) for m in missing), output
+    strays = {(a.kind, a.id) for a in hub.fetched() if (a.kind, a.id) in hub.repositories and a.revision not in (*hub.at(a.kind, a.id).commits, '(large)') and a.path != '(info)'}
+    assert strays <= {('models', 'nvidia/NV-Embed-v2')}

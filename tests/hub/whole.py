@@ -1,0 +1,89 @@
+"""The batches of params/ as they are, but for the numbers of this table: what runs them whole on a CPU in minutes."""
+import json
+import re
+from pathlib import Path
+
+import yaml
+
+from conftest import write_lines
+from hub.data import ENGLISH
+from medir_nb.core import registry
+
+ROOT = Path(__file__).resolve().parents[2]
+
+# (notebook, preset) → parameters put in place of the preset's. A mapping is merged into the preset's own. Nothing else is changed: models, data,
+# systems, templates, fusions, similarities, negatives and losses are the preset's.
+#   n_documents     12 of 44: what is left of the small corpora without the answers of the evaluation queries
+#   max_steps       two steps of each training
+#   batch_size      4 instead of 24: a batch must not be larger than the data
+#   precision       fp32: the paper's fp16 needs a GPU
+#   max_tokens      8 instead of 512: a random model never ends a text
+#   seeds           two instead of five
+_LOOP = {'n_documents': 12, 'generator_training': {'max_steps': 2, 'precision': 'fp32'}, 'retriever_training': {'max_steps': 2, 'batch_size': 4}, 'candidate_sampling': {'max_tokens': 8},
+    'hypothesis_sampling': {'max_tokens': 8}, 'expansion': 'max_tokens=8', 'seeds': [42, 43]}
+OVERRIDES = {
+    ('automir_slhyde', 'paper'): _LOOP,
+    ('automir_slhyde', 'legal'): {**_LOOP, 'query_sampling': {'max_tokens': 8}},
+}
+# the same number for what a system's expression takes from the model's row
+SAMPLING = {'max_tokens': 8}
+
+
+def writers():
+    "The rows of language models with nothing but that number replaced."
+    return {n: {**r, 'sampling': {**r['sampling'], **SAMPLING}} for n, r in registry('llms').items() if r.get('sampling') and not r.get('package')}
+
+
+def preset(notebook, name):
+    return yaml.safe_load((ROOT / 'params' / notebook / f'{name}.yaml').read_text(encoding='utf-8'))
+
+
+def batch(name):
+    return yaml.safe_load((ROOT / 'params' / 'batches' / f'{name}.yaml').read_text(encoding='utf-8'))
+
+
+def write_batch(name, folder):
+    "The batch `name` with the numbers of the table, as a file."
+    told = batch(name)
+    for run in told['runs']:
+        own = preset(run['notebook'], run['preset'])
+        changed = {k: {**own.get(k, {}), **v} if isinstance(v, dict) else v for k, v in OVERRIDES.get((run['notebook'], run['preset']), {}).items()}
+        run['parameters'] = {**run.get('parameters', {}), **changed}
+    return write_lines(Path(folder) / f'{name}.yaml', [json.dumps(told)])
+
+
+def write_data(folder):
+    "$MEDIR_DATA of a reader who read what the row of Pile of Law says: its repository is a script, so there is a corpus.jsonl."
+    write_lines(Path(folder) / 'pile-of-law' / 'corpus.jsonl', [{'id': i, 'doc': f'{title}. {text}'} for i, (title, text) in ENGLISH.items() if text])
+    return folder
+
+
+def expected_absent(name, run):
+    "`{(system, task)}` that a run cannot measure from the Hub, and a pattern for each reason."
+    p = preset(run['notebook'], run['preset'])
+    out = {}
+    for system in p['systems'] if 'systems' in p else []:
+        row = registry('models').get(system, {})
+        plain = re.split(r'[(+>]', system)[0]
+        for task in p['tasks']:
+            if registry('tasks')[task].get('access') != 'open':
+                out[system, task] = 'released|DrugBank needs its own licence'
+            elif row.get('kind') == 'published-only':
+                out[system, task] = 'figures only'
+            elif row.get('load') == 'remote':
+                out[system, task] = 'its published code runs nowhere here'
+            elif registry('tasks')[task]['kind'] == 'pairs' and plain in ('bm25', 'rrf'):
+                out[system, task] = 'encoder|vector|pairs'
+            elif 'chatglm3-6b-slhyde' in system or plain == 'bge-large-zh-slhyde-chatglm3':
+                out[system, task] = 'none were trained here'
+    return out
+
+
+def notebook_text(path):
+    "What the cells of an executed notebook wrote."
+    text = []
+    for cell in json.loads(Path(path).read_text(encoding='utf-8'))['cells']:
+        for o in cell.get('outputs', []):
+            parts = [o.get('text', ''), o.get('data', {}).get('text/plain', ''), *o.get('traceback', [])]
+            text += [p if isinstance(p, str) else ''.join(p) for p in parts]
+    return '\n'.join(text)
