@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 import numpy as np, pandas as pd
-from .core import MedirError, NeverReleased, atomic_path, file_fingerprint, fingerprint, home, lock, nearest, note, registry
+from .core import MedirError, NothingToMeasure, atomic_path, file_fingerprint, fingerprint, home, lock, nearest, note, registry
 from .hub import UNKNOWN, commit_of, git_folder, hub_error, recorded_commit, unreachable, where_reachable, without_network
 
 # %% ../nbs/01_data.ipynb #ab7fada9
@@ -713,7 +713,7 @@ def load_registered(name:str, split:str|None=None, allow_unknown_qrels:bool=Fals
         task = load_folder(folder, split, allow_unknown_qrels, home_folder, **fields)
         task.revision = revision
     elif row.get('access', 'open') != 'open' or row.get('hub') in (None, UNKNOWN):
-        raise (NeverReleased if row.get('access') == 'unreleased' else MedirError)(row.get('note', 'its data were not published'), name, f'put a folder in one of the layouts of nbs/01_data.ipynb at $MEDIR_DATA/{row.get("folder", name)}')
+        raise (NothingToMeasure if row.get('access') == 'unreleased' else MedirError)(row.get('note', 'its data were not published'), name, f'put a folder in one of the layouts of nbs/01_data.ipynb at $MEDIR_DATA/{row.get("folder", name)}')
     else: task = load_hub(row['hub'], row_revision(name, home_folder), row.get('configs'), kind=row.get('kind', 'retrieval'), home_folder=home_folder, qrels_hub=row.get('qrels_hub'), allow_unknown_qrels=allow_unknown_qrels, **({} if split == row.get('split') else {'split': split}), **fields)
     if column := row.get('labels'): task.labels = _labels(_json_lines(_find(folder, 'queries.jsonl', 'query.jsonl')) if folder else _hub_rows(row['hub'], *row['configs']['queries'], row_revision(name, home_folder)), column)
     task.split, task.registered = split, True

@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 import numpy as np
-from .core import MedirError, NeverReleased, Server, atomic_path, checkpoint_folder, checkpoint_names, checkpoint_record, concurrently, file_fingerprint, fingerprint, home, is_secret, lock, nearest, note, progress, read_json, redact, registry, share_left, slug
+from .core import MedirError, NothingToMeasure, Server, atomic_path, checkpoint_folder, checkpoint_names, checkpoint_record, concurrently, file_fingerprint, fingerprint, home, is_secret, lock, nearest, note, progress, read_json, redact, registry, share_left, slug
 from .hub import UNKNOWN, hub_folder, package_folder, pinned, recorded_commit, revision_label, unreachable
 
 # %% ../nbs/02_encoder.ipynb #7ff03378
@@ -101,8 +101,8 @@ def encoder_spec(name:str, /, **overrides)->EncoderSpec:
     elif 'checkpoint' in rows[name]: spec = _checkpoint_spec(name, rows[name])
     else:
         row = rows[name]
-        if row.get('kind') != 'encoder': raise NeverReleased(f'figures only: {row.get("why", "its checkpoint was never released")}', f'model {name}', 'choose a row that `medir models` marks as runnable')
-        if row['load'] == 'remote': raise NeverReleased(f'its published code runs nowhere here: it needs {row.get("needs")}', f'model {name}', 'run it there and evaluate its run file with --run')
+        if row.get('kind') != 'encoder': raise NothingToMeasure(f'figures only: {row.get("why", "its checkpoint was never released")}', f'model {name}', 'choose a row that `medir models` marks as runnable')
+        if row['load'] == 'remote': raise NothingToMeasure(f'its published code runs nowhere here: it needs {row.get("needs")}', f'model {name}', 'run it there and evaluate its run file with --run')
         unknown = [f for f in _NEEDED if row.get(f, 'unknown') in ('unknown', None)]
         if unknown: raise MedirError(f'{", ".join(unknown)} unknown', f'model {name}', f'find out and add it to a row of your own in $MEDIR_REGISTRY/models.yaml ({row.get("note", "no source states it")})')
         spec = EncoderSpec(name=name, **{f.name: tuple(row[f.name]) if isinstance(row[f.name], list) else row[f.name] for f in fields(EncoderSpec) if f.name in row and f.name != 'name'})

@@ -13,7 +13,7 @@ import itertools, os, re, time
 from dataclasses import dataclass, field
 from pathlib import Path
 import numpy as np, pandas as pd
-from .core import MedirError, NeverReleased, nearest, note, progress, read_json, write_json
+from .core import MedirError, NothingToMeasure, nearest, note, progress, read_json, write_json
 from .data import Task, load_task, overlap_oracle
 from .encoder import encode_corpus, object_name
 from .search import RUN_COLUMNS, analyze, sort_run, unit
@@ -243,11 +243,11 @@ def evaluate_grid(tasks, systems, limit:int|None=None, **options)->tuple[list[Sc
     return [scores[n, str(s)] for n in loaded for s in systems if (n, str(s)) in scores], not_run
 
 def _tell_run(not_run:dict):
-    "Name what did not run in the folder of the run (`medir run` ends with it); `released` is False where nobody could have run it."
+    "Name what did not run in the folder of the run (`medir run` ends with it); `measurable` is False where no machine could have run it."
     if not not_run or not (folder := os.environ.get('MEDIR_OUT')): return
     file = Path(folder)/'not_run.json'
     told = read_json(file, [])
-    rows = [{'system': s, 'task': t, 'why': str(e), 'released': not isinstance(e, NeverReleased)} for (s, t), e in not_run.items()]
+    rows = [{'system': s, 'task': t, 'why': str(e), 'measurable': not isinstance(e, NothingToMeasure)} for (s, t), e in not_run.items()]
     write_json(file, told + [r for r in rows if r not in told])
 
 # %% ../nbs/10_evaluator.ipynb #e82805f8

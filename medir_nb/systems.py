@@ -12,7 +12,7 @@ from collections import namedtuple
 from dataclasses import dataclass, replace
 import numpy as np, pandas as pd
 from .agent import pending_turns, search_and_write
-from .core import MedirError, checkpoint_names, nearest, registry
+from .core import MedirError, NothingToMeasure, checkpoint_names, nearest, registry
 from .hub import revision_label
 from .data import Queries, Task, load_task
 from .encoder import Encoder, array_vectors, corpus_keys, encode_corpus, encoder_names, encoder_spec, missing_texts, object_name
@@ -302,7 +302,7 @@ def score_pairs(expression, task:Task, dtype:str|None=None, device:str|None=None
     """Cosine similarity of each pair of a sentence-pair task, as the `run` of the answer (an array);
     `role` (query or document) stands in for the row's `sentence_role`."""
     system, start = parse(expression), time.perf_counter()
-    if isinstance(system, Fusion) or (isinstance(system, System) and system.name == 'bm25'): raise MedirError(f'{system} gives no sentence similarity', task.name, 'name an encoder')
+    if isinstance(system, Fusion) or (isinstance(system, System) and system.name == 'bm25'): raise NothingToMeasure(f'{system} gives no sentence similarity', task.name, 'name an encoder')
     if isinstance(system, System) and (system.expansion or system.reranker): raise MedirError('sentence pairs are neither expanded nor reranked', str(system), f'name the encoder alone: {system.name}')
     encoder = encoder_of(system, dtype, device, home_folder)
     role = role or encoder.spec.sentence_role

@@ -197,8 +197,8 @@ def _same_commits(receipt:dict, home_folder=None)->bool:
     return all(found and found.id == receipt['revisions'][text]['commit'] for text, found in on_record.items())
 
 def lacking(receipt:dict)->list[dict]:
-    "What a run should have measured and did not: `system, task, why`. What was never released is not among it."
-    return [r for r in receipt.get('not_run', []) if r['released']]
+    "What a run should have measured and did not: `system, task, why`. What no machine can measure is not among it."
+    return [r for r in receipt.get('not_run', []) if r['measurable']]
 
 def valid_receipt(key:str, home_folder=None)->dict|None:
     "The receipt of `key`, if nothing is lacking in it and the executed notebook and the files it wrote are unchanged."
