@@ -392,6 +392,7 @@ def _hub_rows(hub:str, config:str, split:str, revision:str|None):
     "Rows of one configuration of a Hub data set with their place."
     import datasets
     local = Path(hub).exists()
+    if os.environ.get('MEDIR_PROGRESS') == '0': datasets.disable_progress_bars()
     try:
         # `dir:NAME` is a folder of data files in a repository that names no configurations
         where = {'data_dir': config[4:]} if config.startswith('dir:') else {'name': config}

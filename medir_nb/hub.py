@@ -178,10 +178,12 @@ def hub_folder(hub:str, revision:str, where:str, weights:bool=True)->Path:
     "The local folder of a Hub model (or the folder `hub` itself): the Hub's cache first, then the Hub."
     if Path(hub).is_dir(): return Path(hub)
     from huggingface_hub import snapshot_download
+    from huggingface_hub.utils import disable_progress_bars
     revision = commit_of(hub, revision, 'model', where)
     # a repository without safetensors has its weights in .bin files
     first = [f for f in _FILES if f != '*.bin' and (weights or f != '*.safetensors')]
     def fetch(files, **options): return Path(snapshot_download(hub, revision=revision, allow_patterns=files, **options))
+    if os.environ.get('MEDIR_PROGRESS') == '0': disable_progress_bars()
     # a snapshot in the cache counts as whole for the patterns that fetched it, not for all files of the repository
     for files in (first, list(_FILES)):
         with contextlib.suppress(Exception):
