@@ -36,7 +36,8 @@ class Family:
 
 
 BERT = dict(cls_token='[CLS]', sep_token='[SEP]', pad_token='[PAD]', unk_token='[UNK]', mask_token='[MASK]')
-ROBERTA = dict(bos_token='<s>', eos_token='</s>', cls_token='<s>', sep_token='</s>', pad_token='<pad>', unk_token='<unk>', mask_token='<mask>')
+# in the order of the real vocabulary: positions are counted from the padding's id
+ROBERTA = dict(bos_token='<s>', pad_token='<pad>', eos_token='</s>', cls_token='<s>', sep_token='</s>', unk_token='<unk>', mask_token='<mask>')
 LLAMA = dict(unk_token='<unk>', bos_token='<s>', eos_token='</s>')
 END = dict(bos_token='<|endoftext|>', eos_token='<|endoftext|>', unk_token='<|endoftext|>')
 CHATML = dict(eos_token='<|im_end|>', pad_token='<|endoftext|>', additional_special_tokens=['<|im_start|>'])

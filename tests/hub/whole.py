@@ -14,12 +14,12 @@ ROOT = Path(__file__).resolve().parents[2]
 # (notebook, preset) → parameters put in place of the preset's. A mapping is merged into the preset's own. Nothing else is changed: models, data,
 # systems, templates, fusions, similarities, negatives and losses are the preset's.
 #   n_documents     12 of 44: what is left of the small corpora without the answers of the evaluation queries
-#   max_steps       two steps of each training
+#   max_steps       two steps of each training, and no step of warm-up
 #   batch_size      4 instead of 24: a batch must not be larger than the data
 #   precision       fp32: the paper's fp16 needs a GPU
 #   max_tokens      8 instead of 512: a random model never ends a text
 #   seeds           two instead of five
-_LOOP = {'n_documents': 12, 'generator_training': {'max_steps': 2, 'precision': 'fp32'}, 'retriever_training': {'max_steps': 2, 'batch_size': 4}, 'candidate_sampling': {'max_tokens': 8},
+_LOOP = {'n_documents': 12, 'generator_training': {'max_steps': 2, 'warmup_steps': 0, 'precision': 'fp32'}, 'retriever_training': {'max_steps': 2, 'batch_size': 4}, 'candidate_sampling': {'max_tokens': 8},
     'hypothesis_sampling': {'max_tokens': 8}, 'expansion': 'max_tokens=8', 'seeds': [42, 43]}
 OVERRIDES = {
     ('automir_slhyde', 'paper'): _LOOP,
