@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np, pandas as pd
 from .core import MedirError, checkpoint_record, fingerprint, home, lock, nearest, progress, registry, slug
 from .hub import hub_folder, pinned
-from .encoder import Encoded, TorchBackend, VectorStore, _load_backend, _quiet, _refuse_remote_code, _typed, folder_fingerprint, padded_batch, parse_dtype, text_keys, torch_device
+from .encoder import Encoded, TorchBackend, VectorStore, _load_backend, _quiet, _refuse_remote_code, _typed, check_positions, folder_fingerprint, padded_batch, parse_dtype, positions_of, text_keys, torch_device
 from .search import RUN_COLUMNS, sort_run
 
 # %% ../nbs/05_reranker.ipynb #8670cd18
@@ -77,7 +77,7 @@ def folder_reranker(path:str|Path, name:str='')->RerankerSpec:
     if own.get('default_prompt_name'): raise MedirError('its pairs stand behind a prompt, which is not read from a folder', folder, 'write a row with its query_template')
     logits = len(config.get('id2label') or (0, 1))      # transformers writes no labels where there are two
     if logits > 2: raise MedirError(f'its head gives {logits} logits, and which is the score is not said', folder, 'write a row with logits and logit')
-    length = min(read('tokenizer_config.json').get('model_max_length') or 512, config.get('max_position_embeddings') or 512, 32_768)
+    length = min(read('tokenizer_config.json').get('model_max_length') or 512, positions_of(config) or 512, 32_768)
     spec = RerankerSpec(name or str(path), str(folder), folder_fingerprint(folder), int(length), logits, logits - 1, architecture=config.get('model_type', ''), label=folder.name, tried='loaded here')
     recorded = checkpoint_record(folder).get('spec', {})
     return replace(spec, **{f: recorded[f] for f in (*_RECORDED, 'label') if f in recorded})
@@ -101,6 +101,7 @@ def load_cross_encoder(spec:RerankerSpec, device:str='cpu')->tuple:
         written = json.loads((folder/'config.json').read_text(encoding='utf-8'))
         config = AutoConfig.from_pretrained(str(folder), trust_remote_code=spec.remote_code) if 'model_type' in written else AutoConfig.for_model(spec.architecture, **written)
         config.num_labels = spec.logits or 1
+        check_positions(config.to_dict(), spec.max_tokens, where, 'max_tokens')
         tokenizer = AutoTokenizer.from_pretrained(str(folder), config=config, trust_remote_code=spec.remote_code)
         model, info = AutoModelForSequenceClassification.from_pretrained(str(folder), config=config, dtype=getattr(torch, spec.dtype), trust_remote_code=spec.remote_code, output_loading_info=True)
         model, missing = model.to(device), set(info['missing_keys'])

@@ -343,6 +343,13 @@ def test_a_row_that_builds_its_own_modules_must_agree_with_the_checkpoints(folde
     Encoder('bare').encode(['x'], 'document')
     assert 'model bare: the checkpoint normalises its vectors, its row does not; the row counts' in capfd.readouterr().err
 
+def test_a_limit_above_the_checkpoints_positions_is_one_line(rows, folders):
+    with pytest.raises(MedirError, match='model contriever: the checkpoint has positions for 600 tokens, and its row allows 601; lower max_query_tokens'): tiny('contriever', max_document_tokens=601).encode(['x'], 'document')
+    with pytest.raises(MedirError, match='positions for 598 tokens'): tiny('me5-large', max_query_tokens=599, max_document_tokens=599).encode(['x'], 'document')
+    got = tiny('me5-large', max_query_tokens=598, max_document_tokens=598).encode([' '.join([LONG[1]] * 3)], 'document')
+    assert got.tokens.tolist() == [598] and got.truncated.all() and np.isfinite(got.vectors).all()
+    assert tiny('bmretriever-7b', max_query_tokens=2048, max_document_tokens=2048).encode(['x'], 'document').vectors.shape == (1, 32)     # rotated positions have no table
+
 def test_a_folder_says_itself_how_it_pools(folders, tmp_path):
     out = as_sentence_transformer(folders['bert'], str(tmp_path/'own'), pooling='cls')
     spec = folder_spec(out)
