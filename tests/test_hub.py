@@ -414,7 +414,7 @@ BATCHES = {'bmretriever': 0, 'r2med': 0, 'automir': 1}      # and how many of it
 def base(tmp_path_factory):
     "The folder that keeps what the runs wrote."
     folder = Path(os.environ.get('MEDIR_KEEP') or tmp_path_factory.mktemp('whole'))
-    print(f'\nthe executed notebooks are kept below {folder}/home/runs')
+    print('\nthe executed notebooks are kept below', folder / 'home' / 'runs')
     return folder
 
 
