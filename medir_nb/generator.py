@@ -19,6 +19,7 @@ import numpy as np
 from .core import MedirError, Server, checkpoint_folder, checkpoint_names, checkpoint_record, concurrently, fingerprint, home, lock, nearest, note, progress, redact, registry, share_left, slug
 from .data import Queries, _hub_rows, _json_lines, _snapshot, cjk_share, row_revision, task_folder
 from .worker import end_tokens, write_batch
+from .processor import working_dtype
 from .hub import UNKNOWN, git_folder, hub_folder, package_folder, pinned, unreachable, where_reachable
 from .encoder import Encoder, _converted_gguf, _quiet, Worker, encode_corpus, environment_python, folder_fingerprint, free_models
 from .search import BM25, BM25_DEFAULTS, BM25_PRESETS
@@ -264,7 +265,7 @@ class TransformersBackend:
         folder, self.spec = str(_weights(spec, home_folder)), spec
         self.tokenizer = _load_tokenizer(folder, spec)
         self.device = device or ('cuda' if torch.cuda.is_available() else 'cpu')
-        try: self.model = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype or spec.dtype)).to(self.device).eval()
+        try: self.model = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype or working_dtype(spec.dtype, self.device))).to(self.device).eval()
         except (OSError, ValueError, KeyError, RuntimeError) as e: raise MedirError(f'its weights do not load ({str(e).splitlines()[0][:160]})', f'llm {spec.name}', 'remove the cached copy and fetch it again') from None
         self.batch_tokens = batch_tokens or (4096 if self.device == 'cpu' else 65_536)
         self.ends = end_tokens(self.model, self.tokenizer)
@@ -348,7 +349,7 @@ class EnvironmentBackend:
         if spec.chat == 'template': raise MedirError('an environment of its own takes a chat form of one turn', f'llm {spec.name}', 'write chat: … {prompt} … in its row')
         self.spec, self.batch = spec, batch
         folder = str(_weights(spec, home_folder))
-        settings = {'load': 'writer', 'folder': folder, 'tokenizer': folder, 'device': device or '', 'dtype': dtype or spec.dtype, 'remote_code': spec.remote_code}
+        settings = {'load': 'writer', 'folder': folder, 'tokenizer': folder, 'device': device or '', 'dtype': dtype or working_dtype(spec.dtype, device), 'remote_code': spec.remote_code}
         self.worker = Worker(spec.environment, settings, f'llm {spec.name}', home_folder)
     @staticmethod
     def check(spec:LLMSpec, home_folder=None):

@@ -14,6 +14,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 import numpy as np, pandas as pd
 from .core import MedirError, checkpoint_record, fingerprint, home, lock, nearest, progress, registry, slug
+from .processor import working_dtype
 from .hub import hub_folder, pinned
 from .encoder import Encoded, TorchBackend, VectorStore, _load_backend, _quiet, _refuse_remote_code, _typed, check_positions, folder_fingerprint, padded_batch, parse_dtype, positions_of, text_keys, torch_device
 from .search import RUN_COLUMNS, sort_run
@@ -47,8 +48,8 @@ class RerankerSpec:
 # %% ../nbs/05_reranker.ipynb #17e3cba8
 _SETTINGS = ('max_tokens', 'logit', 'dtype')      # of a row that an expression may change
 
-def reranker_spec(name:str, /, **overrides)->RerankerSpec:
-    "The row, checkpoint or folder `name`, with `max_tokens`, `logit` or `dtype` overridden."
+def reranker_spec(name:str, /, device:str|None=None, **overrides)->RerankerSpec:
+    "The row, checkpoint or folder `name`, with `max_tokens`, `logit` or `dtype` overridden; a precision for which the processor has no instructions is float32 unless it is asked for."
     rows, kept = registry('rerankers'), home()/'checkpoints'/name
     if name in rows:
         row = rows[name]
@@ -59,6 +60,7 @@ def reranker_spec(name:str, /, **overrides)->RerankerSpec:
     elif os.sep in name or name.startswith('.'): spec = folder_reranker(name)
     else: raise MedirError(f'unknown reranker {name!r}', None, f'{nearest(name, [*rows, *(p.name for p in kept.parent.glob("*"))])} (a folder may be given by its path)')
     if wrong := [k for k in overrides if k not in _SETTINGS]: raise MedirError(f'no setting {wrong[0]!r}', f'reranker {name}', nearest(wrong[0], ['complete', *_SETTINGS]))
+    spec = replace(spec, dtype=working_dtype(spec.dtype, device))
     if 'dtype' in overrides: overrides['dtype'] = parse_dtype(overrides['dtype'])
     spec = replace(spec, **{k: _typed(name, k, getattr(spec, k), v) for k, v in overrides.items()})
     if spec.max_tokens < 8: raise MedirError(f'max_tokens is {spec.max_tokens}', f'reranker {name}', 'leave room for a query and a document')
@@ -133,7 +135,7 @@ class PairBackend(TorchBackend):
     def __init__(self, spec:RerankerSpec, role:str='pair', device:str|None=None, home_folder=None):
         self.spec, self.limit, self.device = spec, spec.max_tokens, torch_device(device, f'reranker {spec.name}')
         self.tokenizer, self.model = load_cross_encoder(spec, self.device)
-        self.budget = 1024 if self.device == 'cpu' else 65_536    # tokens in a batch
+        self.set_up(home_folder, spec.key, f'reranker {spec.name}')
 
     def _forward(self, ids:list, segments:list|None)->np.ndarray:
         "Scores of one batch (n × 1)."
@@ -152,8 +154,8 @@ class PairBackend(TorchBackend):
         "Scores (n × 1), token counts and truncation of rendered pairs."
         ids, segments, truncated = pair_tokens(self.tokenizer, pairs, self.limit)
         lengths = np.array([len(i) for i in ids], dtype=np.int32)
-        scores = self._in_batches(lengths, lambda b: self._forward([ids[i] for i in b], segments and [segments[i] for i in b]))
-        return Encoded(scores, lengths, truncated)
+        def run(batch): return self._forward([ids[i] for i in batch], segments and [segments[i] for i in batch])
+        return Encoded(self.in_best_batches(lengths, run), lengths, truncated)
 
 class Reranker:
     "A cross-encoder by name or spec; weights load on first need."
@@ -245,9 +247,12 @@ def normal_reranker(reranker:tuple)->tuple:
     complete = given.pop('complete', False)
     if not isinstance(complete, bool): raise MedirError(f'setting complete={complete} does not fit', f'reranker {name}', 'write complete=true or leave it out')
     spec, own = reranker_spec(name), reranker_spec(name, **given)
-    return name, depth, (*((('complete', True),) if complete else ()), *((k, getattr(own, k)) for k in _SETTINGS if k in given and getattr(own, k) != getattr(spec, k)))
+    # what a lower precision is computed in by default depends on the machine, so one that is written out stays
+    stays = {'dtype'} if registry('rerankers').get(name, {}).get('dtype', 'float32') != 'float32' else set()
+    changed = tuple((k, getattr(own, k)) for k in _SETTINGS if k in given and (k in stays or getattr(own, k) != getattr(spec, k)))
+    return name, depth, ((('complete', True),) if complete else ()) + changed
 
 def reranker_of(reranker:tuple, dtype:str|None=None, device:str|None=None, home_folder=None)->Reranker:
     "The `Reranker` of an expression's `(name, depth, settings)`."
     settings = {k: v for k, v in reranker[2] if k != 'complete'}
-    return Reranker(reranker_spec(reranker[0], **{**({'dtype': dtype} if dtype else {}), **settings}), device, home_folder)
+    return Reranker(reranker_spec(reranker[0], device=device, **{**({'dtype': dtype} if dtype else {}), **settings}), device, home_folder)

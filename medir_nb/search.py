@@ -4,15 +4,17 @@
 
 # %% auto #0
 __all__ = ['RUN_COLUMNS', 'BM25_DEFAULTS', 'BM25_PRESETS', 'QUERY_WEIGHTS', 'STOPWORDS', 'ANALYZERS', 'sort_run', 'unit',
-           'dense_search', 'analyze', 'BM25', 'rrf', 'write_run', 'read_run']
+           'Product', 'dense_search', 'analyze', 'BM25', 'rrf', 'write_run', 'read_run']
 
 # %% ../nbs/03_search.ipynb #71e8a708
-import functools, json, math, re
+import functools, json, math, re, time
+from dataclasses import dataclass, replace
 from pathlib import Path
 import numpy as np, pandas as pd
 from .core import MedirError, atomic_path, fingerprint, home, lock, nearest, note, progress, write_json
 from .data import Corpus, Queries
 from .encoder import Vectors, array_vectors
+from .processor import quickest, remember, remembered, tell_receipt
 
 # %% ../nbs/03_search.ipynb #4fb15672
 RUN_COLUMNS = ['query_id', 'doc_id', 'score']
@@ -55,37 +57,103 @@ def unit(x:np.ndarray)->np.ndarray:
     norm = np.linalg.norm(x, axis=1, keepdims=True)
     return np.divide(x, norm, out=np.zeros_like(x), where=norm > 0)
 
-def _knn(queries:np.ndarray, block:np.ndarray, k:int, device:str|None):
-    "The `k` largest dot products of each query with a block, on the GPU where faiss has one."
-    try: import faiss
-    except ImportError: raise MedirError('faiss is not installed', 'dense search', 'pip install "medir_nb[cpu]", or medir_nb[gpu] on a GPU machine') from None
-    if device != 'cpu' and hasattr(faiss, 'StandardGpuResources') and faiss.get_num_gpus():
+@dataclass(frozen=True)
+class Product:
+    "How documents are multiplied with queries on a CPU: `by` faiss, or by numpy with a partial sort, `block` documents at a time. It decides no result."
+    by: str
+    block: int
+    def __str__(self): return f"{self.by}'s product, {self.block:,} documents at a time"
+
+_QUERIES_AT_A_TIME = 512         # of numpy's product, whose scores lie in memory at once
+
+def _by_numpy(queries:np.ndarray, block:np.ndarray, k:int)->tuple[np.ndarray, np.ndarray]:
+    scores, positions = [], []
+    for i in range(0, len(queries), _QUERIES_AT_A_TIME):
+        every = queries[i:i + _QUERIES_AT_A_TIME] @ block.T
+        best = np.argpartition(every, -k, axis=1)[:, -k:]
+        scores.append(np.take_along_axis(every, best, 1))
+        positions.append(best)
+    return np.concatenate(scores), np.concatenate(positions)
+
+def _faiss():
+    try:
+        import faiss
+    except ImportError:
+        raise MedirError('faiss is not installed', 'dense search', 'pip install "medir_nb[cpu]", or medir_nb[gpu] on a GPU machine') from None
+    return faiss
+
+def _gpu(device:str|None)->int|None:
+    "The number of the GPU that faiss searches on; None where it has none."
+    faiss = _faiss()
+    if device == 'cpu' or not hasattr(faiss, 'StandardGpuResources') or not faiss.get_num_gpus():
+        return None
+    return int(device.split(':')[1]) if device and ':' in device else 0
+
+def _knn(queries:np.ndarray, block:np.ndarray, k:int, device:str|None, by:str='faiss')->tuple[np.ndarray, np.ndarray]:
+    "The `k` largest dot products of each query with a block and their positions, on the GPU where faiss has one."
+    faiss, gpu = _faiss(), _gpu(device)
+    if gpu is not None and k <= 2048:
         _knn.gpu = getattr(_knn, 'gpu', None) or faiss.StandardGpuResources()
-        number = int(device.split(':')[1]) if device and ':' in device else 0
-        if k <= 2048: return faiss.knn_gpu(_knn.gpu, queries, block, k, metric=faiss.METRIC_INNER_PRODUCT, device=number)
+        return faiss.knn_gpu(_knn.gpu, queries, block, k, metric=faiss.METRIC_INNER_PRODUCT, device=gpu)
+    if by == 'numpy':
+        return _by_numpy(queries, block, k)
     return faiss.knn(queries, block, k, metric=faiss.METRIC_INNER_PRODUCT)
 
-def dense_search(queries, documents:Vectors, query_ids, doc_ids, k:int=100, similarity:str='cos', device:str|None=None, block:int|None=None)->pd.DataFrame:
+def _best(queries:np.ndarray, documents:Vectors, k:int, product:Product, cosine:bool, device:str|None, starts)->tuple[np.ndarray, np.ndarray]:
+    "The `k` best scores and positions of each query among the blocks that begin at `starts`, in no order."
+    best = np.full((len(queries), 0), -np.inf, np.float32), np.full((len(queries), 0), -1, np.int64)
+    for i in starts:
+        part = documents.chunk(i, i + product.block)
+        part = np.ascontiguousarray(unit(part) if cosine else part)
+        scores, positions = _knn(queries, part, min(k, len(part)), device, product.by)
+        scores, positions = np.concatenate([best[0], scores], 1), np.concatenate([best[1], positions + i], 1)
+        if scores.shape[1] > k:
+            keep = np.argpartition(scores, -k, axis=1)[:, -k:]
+            scores, positions = np.take_along_axis(scores, keep, 1), np.take_along_axis(positions, keep, 1)
+        best = scores, positions
+    return best
+
+_LARGE_SEARCH = 5e10             # multiplications, about a second; below it nothing is tried
+
+def _product_for(queries:np.ndarray, documents:Vectors, k:int, cosine:bool, device:str|None, home_folder)->Product:
+    "What searched fastest on this machine before, or what a trial on some of these vectors shows."
+    dim = queries.shape[1]
+    default = Product('faiss', max(10_000, 2**24 // dim))
+    if _gpu(device) is not None or len(queries) * len(documents) * dim < _LARGE_SEARCH:
+        return default
+    what = f'search of {dim} numbers'
+    if found := remembered(what, Product, home_folder):
+        return found
+    few_queries, few = queries[:128], Vectors(documents.blocks, documents.rows[:default.block])
+    def best_scores(product):
+        scores, _ = _best(few_queries, few, min(k, len(few)), product, cosine, device, range(0, len(few), product.block))
+        return np.sort(scores, axis=1)
+    def cost(product):
+        start = time.perf_counter()
+        best_scores(product)
+        return time.perf_counter() - start
+    expected = best_scores(default)
+    def equal(product): return np.allclose(best_scores(product), expected, rtol=1e-5, atol=1e-5)
+    stages = [[lambda best: replace(best, by='numpy')], [lambda best, n=n: replace(best, block=n) for n in (8_192, 16_384)]]
+    trial = quickest(default, stages, cost, equal, seconds=2.0)
+    remember(what, what, trial, home_folder)
+    return trial.choice
+
+def dense_search(queries, documents:Vectors, query_ids, doc_ids, k:int=100, similarity:str='cos', device:str|None=None, block:int|None=None, home_folder=None)->pd.DataFrame:
     "Exact top `k` documents per query; `queries` an array or `Vectors` (n, dim), `similarity` dot or cos."
     x = queries.chunk() if isinstance(queries, Vectors) else np.asarray(queries, np.float32)
     if similarity not in {'dot', 'cos'}: raise MedirError(f'unknown similarity {similarity!r}', None, nearest(similarity, ['dot', 'cos']))
     if len(documents) == 0 or len(x) == 0: return pd.DataFrame(columns=RUN_COLUMNS)
-    x = np.ascontiguousarray(unit(x) if similarity == 'cos' else x)
-    block = block or max(10_000, 2**24 // x.shape[1])
-    n = len(documents)
+    cosine, n = similarity == 'cos', len(documents)
+    x = np.ascontiguousarray(unit(x) if cosine else x)
+    product = Product('faiss', block) if block else _product_for(x, documents, min(n, k + 16), cosine, device, home_folder)
+    tell_receipt('search', product, 'float32')
     def search(rows, depth):
-        best = np.full((len(rows), 0), -np.inf, np.float32), np.full((len(rows), 0), -1, np.int64)
-        for i in progress(range(0, n, block), desc='search', unit='block') if n > block else (0,):
-            part = documents.chunk(i, i + block)
-            if similarity == 'cos': part = unit(part)
-            s, p = _knn(x[rows], np.ascontiguousarray(part), min(depth, len(part)), device)
-            s, p = np.concatenate([best[0], s], 1), np.concatenate([best[1], p + i], 1)
-            if s.shape[1] > depth:
-                keep = np.argpartition(-s, depth - 1, axis=1)[:, :depth]
-                s, p = np.take_along_axis(s, keep, 1), np.take_along_axis(p, keep, 1)
-            best = s, p
-        order = np.argsort(-best[0], axis=1, kind='stable')
-        return np.take_along_axis(best[0], order, 1), np.take_along_axis(best[1], order, 1)
+        starts = range(0, n, product.block)
+        bar = progress(starts, desc='search', unit='block') if len(starts) > 1 else starts
+        scores, positions = _best(x[rows], documents, min(depth, n), product, cosine, device, bar)
+        order = np.argsort(-scores, axis=1, kind='stable')
+        return np.take_along_axis(scores, order, 1), np.take_along_axis(positions, order, 1)
     return _frame(query_ids, doc_ids, *_settle(search, len(x), n, k), k)
 
 # %% ../nbs/03_search.ipynb #e8576025

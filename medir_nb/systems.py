@@ -131,7 +131,10 @@ def _normal(s:System, runnable:bool=True)->System:
     if not runnable and s.name in registry('models') and not s.settings: return s
     spec = encoder_spec_or_hint(s.name)
     own = encoder_spec(s.name, **{k: True if v is None else v for k, v in given.items()})
-    return replace(s, settings=tuple((k, getattr(own, k)) for k in sorted(given) if getattr(own, k) != getattr(spec, k)))
+    # what a lower precision is computed in by default depends on the machine, so one that is written out stays
+    stays = {'dtype'} if registry('models').get(s.name, {}).get('dtype', 'float32') != 'float32' else set()
+    settings = tuple((k, getattr(own, k)) for k in sorted(given) if k in stays or getattr(own, k) != getattr(spec, k))
+    return replace(s, settings=settings)
 
 def _kind(system:System)->str: return 'sparse' if system.name == 'bm25' else 'dense'
 
@@ -187,7 +190,7 @@ def row_label(expression, task:Task)->str:
 def encoder_of(system, dtype:str|None=None, device:str|None=None, home_folder=None)->Encoder:
     "The `Encoder` of a dense system or of a reader's own model object."
     if not isinstance(system, System): return Encoder(system, device=device, home_folder=home_folder)
-    return Encoder(encoder_spec(system.name, **{**({'dtype': dtype} if dtype else {}), **dict(system.settings)}), device=device, home_folder=home_folder)
+    return Encoder(encoder_spec(system.name, device=device, **{**({'dtype': dtype} if dtype else {}), **dict(system.settings)}), device=device, home_folder=home_folder)
 
 def _revision(encoder:Encoder)->str:
     "The revision of an encoder's weights, as tables print it."
@@ -231,7 +234,7 @@ def search(expression, task:Task, k:int=100, dtype:str|None=None, device:str|Non
         stats = {'encoded_docs': docs.stats['encoded'], 'cached_docs': docs.stats['cached'], 'encoded_queries': asked['encoded'], 'truncated_docs': int(docs.truncated.sum()),
             'revision': _revision(encoder), 'dtype': encoder.spec.dtype, 'similarity': encoder.spec.similarity, 'device': device or next((getattr(b, 'device', '') for b in encoder._backends.values()), ''), **({'server': encoder.spec.url} if encoder.spec.url != encoder.spec.base_url else {})}
         if task.kind == 'reranking': run = _score_candidates(task, queries, docs, encoder.spec.similarity)
-        else: run = dense_search(queries, docs, task.queries.ids, task.corpus.ids, depth, encoder.spec.similarity, device)
+        else: run = dense_search(queries, docs, task.queries.ids, task.corpus.ids, depth, encoder.spec.similarity, device, home_folder=home_folder)
     if expanded: stats |= {**expanded.stats, 'faults': expanded.faults}
     if task.kind == 'reranking':
         allowed = candidates(task)

@@ -255,12 +255,12 @@ def run_notebook(name:str, preset:str|None=None, overrides:dict|None=None, force
     with lock(folder/'run'):      # a second run of the same key waits, and then finds it done
         if not force and (old := valid_receipt(key, home_folder)): return {**old, 'reused': True}
         working, output, start = folder/f'{path.stem}.executing.ipynb', folder/f'{path.stem}.ipynb', time.time()
-        for told in ('not_run.json', 'revisions.json'): (folder/told).unlink(missing_ok=True)
+        for told in ('not_run.json', 'revisions.json', 'execution.json'): (folder/told).unlink(missing_ok=True)
         for torn in folder.glob('.*.part'): torn.unlink()          # of a run that was killed while it saved
         _execute(path, working, parameters, base, preset)
         os.replace(working, output)
         wrote = {p.name: file_fingerprint(p) for p in sorted(folder.iterdir()) if p.is_file() and p != output and p.suffix not in {'.lock', '.part'}}
-        receipt = {'notebook': path.stem, 'preset': preset, 'key': key, 'parts': parts, 'revisions': read_json(folder/'revisions.json', {}), 'cassettes': _tapes(parameters, base), 'not_run': read_json(folder/'not_run.json', []), 'output': str(output), 'output_fingerprint': file_fingerprint(output), 'files': wrote, 'machine': machine(),
+        receipt = {'notebook': path.stem, 'preset': preset, 'key': key, 'parts': parts, 'revisions': read_json(folder/'revisions.json', {}), 'execution': read_json(folder/'execution.json', {}), 'cassettes': _tapes(parameters, base), 'not_run': read_json(folder/'not_run.json', []), 'output': str(output), 'output_fingerprint': file_fingerprint(output), 'files': wrote, 'machine': machine(),
             'seconds': round(time.time() - start, 1), 'finished': time.strftime('%Y-%m-%dT%H:%M:%S')}
         write_json(base/'receipts'/f'{path.stem}-{key[:16]}.json', json.loads(redact(canonical(receipt))))
     return {**receipt, 'reused': False}

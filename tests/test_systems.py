@@ -14,7 +14,7 @@ from medir_nb.systems import Fusion, System, parse, pending, row_label, search
     ('minilm(dtype=bf16)', 'minilm(dtype=bfloat16)'), ('minilm(dtype=fp32)', 'minilm'), ('bge-small-en-v1.5', 'bge-small-en-v1.5'), ('minilm(similarity=dot,max_document_tokens=9)', 'minilm(max_document_tokens=9,similarity=dot)'),
     ('bm25+hyde(qwen2-7b)', 'bm25+hyde(qwen2-7b)'), ('bm25(k1=0.9,b=0.4)+lamer(gpt-4o)', 'bm25(k1=0.9,b=0.4)+lamer(gpt-4o)'), ('bm25+hyde(qwen2-7b@authors)', 'bm25+hyde(qwen2-7b@authors)'), ('bm25+hyde(gpt-4o,n=8)', 'bm25+hyde(gpt-4o,n=8)'),
     ('minilm>bge-reranker-v2-m3@10', 'minilm>bge-reranker-v2-m3@10'), ('rrf(bm25, minilm)', 'rrf(bm25,minilm)'), ('rrf(bm25,rrf(minilm,bm25(lucene)))', 'rrf(bm25,rrf(minilm,bm25(lucene)))'), ('rrf(bm25+hyde(x),minilm>monobert@5)', 'rrf(bm25+hyde(x),minilm>monobert@5)'),
-    ('bm25>rankllama@100(complete=false,max_tokens=1024,dtype=fp16)', 'bm25>rankllama@100'), ('bm25>rankllama@100 ( max_tokens = 512 , complete )', 'bm25>rankllama@100(complete=true,max_tokens=512)'),
+    ('bm25>rankllama@100(complete=false,max_tokens=1024,dtype=fp16)', 'bm25>rankllama@100(dtype=float16)'), ('bm25>rankllama@100 ( max_tokens = 512 , complete )', 'bm25>rankllama@100(complete=true,max_tokens=512)'),
     ('bm25(lucene)+hyde(gpt-4o,n=8)>monobert@10(dtype=bf16,logit=0)', 'bm25(lucene)+hyde(gpt-4o,n=8)>monobert@10(logit=0,dtype=bfloat16)'), ('rrf(bm25,minilm)>ms-marco-minilm@50(complete=true)', 'rrf(bm25,minilm)>ms-marco-minilm@50(complete=true)'),
     ('rrf(rrf(bm25,minilm)>monobert@9,bm25>monobert@7)>rankllama@5', 'rrf(rrf(bm25,minilm)>monobert@9,bm25>monobert@7)>rankllama@5')])
 def test_expressions_print_back_without_defaults(typed, printed):
