@@ -22,7 +22,9 @@ class MedirError(Exception):
         self.what, self.where, self.fix = what, where, fix
         super().__init__(what)
     def __str__(self):
-        text = f'{self.where}: {self.what}' if self.where else self.what
+        # a name of thousands of characters is shown by its ends
+        what = self.what if len(self.what) <= 1000 else f'{self.what[:600]} … {self.what[-200:]}'
+        text = f'{self.where}: {what}' if self.where else what
         return ' '.join((f'{text}; {self.fix}' if self.fix else text).split())
 
 class NothingToMeasure(MedirError):
@@ -196,7 +198,7 @@ def checkpoint_record(name:str|Path, home_folder=None)->dict:
     try: record = json.loads(file.read_text(encoding='utf-8'))
     except OSError: return {}
     except (ValueError, RecursionError): raise MedirError(unreadable, file, 'train it again') from None
-    if not isinstance(record, dict) or not isinstance(record.get('spec', {}), dict): raise MedirError(unreadable, file, 'train it again')
+    if not isinstance(record, dict) or not isinstance(record.get('kind'), str) or not isinstance(record.get('spec', {}), dict): raise MedirError(unreadable, file, 'train it again')
     return record
 
 
@@ -221,16 +223,26 @@ def lock(path:str|Path):
     return FileLock(f'{path}.lock')
 
 # %% ../nbs/00_core.ipynb #10697863
+_DEEPEST_ROW = 50
+
 @functools.cache
 def registry(name:str)->dict:
     "The rows of `medir_nb/registry/{name}.yaml` and of `$MEDIR_REGISTRY/{name}.yaml`, by name."
     import yaml
     own = Path(os.environ.get('MEDIR_REGISTRY') or os.devnull)/f'{name}.yaml'
     # the C loader reads a registry in 20 ms where the Python one takes 200
-    def quick(text): return yaml.load(text, Loader=getattr(yaml, 'CSafeLoader', yaml.SafeLoader))
+    loader = getattr(yaml, 'CSafeLoader', yaml.SafeLoader)
+    def quick(text): return yaml.load(text, Loader=loader)
+    def careful(text):
+        # it would end the process over a file that is nested deeply enough; its events come one by one
+        depth = 0
+        for event in yaml.parse(text, Loader=loader):
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if depth > _DEEPEST_ROW: raise RecursionError
+        return quick(text)
     rows = read_yaml(Path(str(importlib.resources.files('medir_nb')))/'registry'/f'{name}.yaml', quick)
     if own.is_file():
-        more = read_yaml(own, quick)
+        more = read_yaml(own, careful)
         for row in more:
             if not isinstance(row, str): raise MedirError(f'{row!r} is no name of a row', own, 'write it as text')
             if not isinstance(more[row], type(rows[row]) if row in rows else dict): raise MedirError(f'the row {row!r} is no mapping', own, 'write field: value below its name')
@@ -242,9 +254,9 @@ def check_row(kind, row:dict, where:str):
     import dataclasses
     for field in dataclasses.fields(kind):
         value = row.get(field.name)
-        wanted = {tuple: (list, tuple)}.get(field.type, field.type)
-        if field.name not in row or value is None or value == 'unknown': continue
-        if not isinstance(value, wanted) or wanted is int and isinstance(value, bool):
+        wanted = {tuple: (list, tuple), float: (int, float)}.get(field.type, field.type)
+        if field.name not in row or value == 'unknown': continue
+        if not isinstance(value, wanted) or field.type in (int, float) and isinstance(value, bool):
             shown = getattr(field.type, '__name__', str(field.type)).replace('tuple', 'list')
             raise MedirError(f'{field.name} is {str(value)[:60]!r}', where, f'its registry row needs a value of the type {shown}')
 
@@ -360,8 +372,9 @@ def _check_address(url:str, where:str):
     import httpx
     try:
         found = httpx.URL(url)
-        if found.scheme in ('http', 'https') and found.host and not set(' \t\n\r') & set(url): return
+        whole = found.scheme in ('http', 'https') and found.host and not set(' \t\n\r') & set(url)
         why = 'it does not begin with http:// or https:// and the name of a host'
+        if whole and all(0 < len(label) < 64 for label in found.host.rstrip('.').split('.')): return
     except (httpx.InvalidURL, ValueError, UnicodeError) as e: why = cause_of(e)
     raise MedirError(f'{url!r} is no address of a server ({why})', where, 'write it like http://localhost:8000/v1')
 

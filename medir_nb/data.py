@@ -296,6 +296,7 @@ def build_task(name:str, queries:Queries, corpus:Corpus, qrels:pd.DataFrame, all
         listed = _check_known(listed, 'doc_id', corpus._position.keys(), 'document', allow_unknown_qrels, report, 'a candidate')
         if 'where' in listed.attrs: listed = _check_known(listed, 'query_id', queries._position.keys(), 'query', allow_unknown_qrels, report, 'given candidates')
         fields['candidates'] = listed[listed.query_id.isin(asked)].reset_index(drop=True)
+        if not len(fields['candidates']): raise MedirError('no judged query has a candidate', where or name, 'check that candidates and qrels belong together')
     queries = queries.take([i for i, q in enumerate(queries.ids) if q in asked])
     positive = qrels[qrels.relevance > 0].groupby('query_id').size()
     report |= {'queries': len(queries), 'queries_without_relevant': len(queries) - len(positive), 'judgements': len(qrels),
@@ -750,7 +751,7 @@ def load_task(name, split:str|None=None, lang:str|None=None, limit:int|None=None
         hub, _, revision = str(name)[3:].partition('@')
         task = load_hub(hub, revision or None, split=split, home_folder=home_folder)
     elif str(name) in registry('tasks') and not _is_own_folder(str(name)):
-        with boundary('its registry row does not fit', f'task {name}', 'correct the row', (KeyError, TypeError, AttributeError, ValueError, IndexError)):
+        with boundary('it does not load', f'task {name}', 'correct its registry row, or its folder', (KeyError, TypeError, AttributeError, ValueError, IndexError, OSError)):
             task = load_registered(str(name), split, allow_unknown_qrels, home_folder)
     elif str(name).endswith('.zip'): task = load_folder(unpack(name, home_folder), split or 'test', allow_unknown_qrels, home_folder, name=Path(name).stem)
     elif '\0' in str(name): raise MedirError(f'the name {str(name)[:60]!r} holds a NUL character', None, 'take it out')

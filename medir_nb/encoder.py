@@ -106,7 +106,7 @@ def encoder_spec(name:str, /, **overrides)->EncoderSpec:
         unknown = [f for f in _NEEDED if row.get(f, 'unknown') in ('unknown', None)]
         if unknown: raise MedirError(f'{", ".join(unknown)} unknown', f'model {name}', f'find out and add it to a row of your own in $MEDIR_REGISTRY/models.yaml ({row.get("note", "no source states it")})')
         check_row(EncoderSpec, row, f'model {name}')
-        spec = EncoderSpec(name=name, **{f.name: tuple(row[f.name]) if isinstance(row[f.name], list) else row[f.name] for f in fields(EncoderSpec) if f.name in row and f.name != 'name'})
+        spec = EncoderSpec(name=name, **{'revision': UNKNOWN} | {f.name: tuple(row[f.name]) if isinstance(row[f.name], list) else row[f.name] for f in fields(EncoderSpec) if f.name in row and f.name != 'name'})
     for f in ('dtype', 'autocast'):
         if overrides.get(f): overrides[f] = parse_dtype(overrides[f])
     wrong = set(overrides) - {f.name for f in fields(EncoderSpec)} | {'name'} & set(overrides)

@@ -77,15 +77,25 @@ def _checkpoint_spec(name:str, row:dict|None=None)->LLMSpec:
     at = (row or {}).get('checkpoint', name)
     record = checkpoint_record(at)
     if record['kind'] != 'llm': raise MedirError(f'this checkpoint is {"a reranker" if record["kind"] == "reranker" else "an encoder"}', f'llm {name}', 'name a language model')
-    own = {**{f: record['spec'][f] for f in _RECORDED}, **{f: row[f] for f in ('label', 'published_as', 'authors') if row and f in row}}
-    return LLMSpec(name, record['base_hub'], record['revision'], folder=str(checkpoint_folder(at)), cassette=record['cassette'], tried='loaded here', **{f: tuple(v) if isinstance(v, list) else v for f, v in own.items()})
+    with boundary('no readable record of a training', checkpoint_folder(at)/'medir.json', 'train it again'):
+        own = {**{f: record['spec'][f] for f in _RECORDED}, **{f: row[f] for f in ('label', 'published_as', 'authors') if row and f in row}}
+        return LLMSpec(name, record['base_hub'], record['revision'], folder=str(checkpoint_folder(at)), cassette=record['cassette'], tried='loaded here', **{f: tuple(v) if isinstance(v, list) else v for f, v in own.items()})
+
+def _check_llm_row(name:str, row:dict):
+    "Refuse a row whose fields are of another type, or whose sampling says what none has."
+    check_row(LLMSpec, row, f'llm {name}')
+    drawn = row.get('sampling') or {}
+    known = [f.name for f in fields(Sampling)]
+    if odd := next((k for k in drawn if k not in known), None): raise MedirError(f'its sampling has no {str(odd)!r}', f'llm {name}', nearest(odd, known))
+    check_row(Sampling, drawn, f'llm {name}')
+    if not row.get('key_variable', '').isprintable(): raise MedirError('key_variable is no name of a variable', f'llm {name}', 'correct the row')
 
 def llm_spec(name:str)->LLMSpec:
     "The row or checkpoint `name`, or a folder given by its path."
     rows = registry('llms')
     # a row whose weights a training writes is read before there are any: its generations may lie in a file
     if checkpoint_record(rows.get(name, {}).get('checkpoint', name if name not in rows else '')): return _checkpoint_spec(name, rows.get(name))
-    if name in rows: check_row(LLMSpec, rows[name], f'llm {name}')
+    if name in rows: _check_llm_row(name, rows[name])
     if name in rows: return LLMSpec(name=name, **{f.name: tuple(v) if isinstance(v := rows[name][f.name], list) else v for f in fields(LLMSpec) if f.name != 'name' and f.name in rows[name]})
     if os.sep in name or name.startswith('.'):
         folder = Path(name)

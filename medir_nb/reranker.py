@@ -14,7 +14,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 import numpy as np, pandas as pd
 from .core import MedirError, boundary, check_row, checkpoint_record, fingerprint, home, json_mapping, lock, nearest, progress, registry, slug
-from .hub import hub_folder, pinned
+from .hub import UNKNOWN, hub_folder, pinned
 from .encoder import Encoded, TorchBackend, VectorStore, _load_backend, _quiet, _refuse_remote_code, _typed, check_positions, folder_fingerprint, padded_batch, parse_dtype, positions_of, text_keys, torch_device
 from .search import RUN_COLUMNS, sort_run
 
@@ -55,7 +55,7 @@ def reranker_spec(name:str, /, **overrides)->RerankerSpec:
         unknown = [f for f in ('hub', 'max_tokens') if row.get(f, 'unknown') in ('unknown', None)]
         if unknown: raise MedirError(f'{", ".join(unknown)} unknown', f'reranker {name}', f'find out and add it to a row of your own in $MEDIR_REGISTRY/rerankers.yaml ({row.get("note", "no source states it")})')
         check_row(RerankerSpec, row, f'reranker {name}')
-        spec = RerankerSpec(name=name, **{f.name: row[f.name] for f in fields(RerankerSpec) if f.name in row and f.name != 'name'})
+        spec = RerankerSpec(name=name, **{'revision': UNKNOWN} | {f.name: row[f.name] for f in fields(RerankerSpec) if f.name in row and f.name != 'name'})
     elif kept.is_dir(): spec = folder_reranker(kept, name)
     elif os.sep in name or name.startswith('.'): spec = folder_reranker(name)
     else: raise MedirError(f'unknown reranker {name!r}', None, f'{nearest(name, [*rows, *(p.name for p in kept.parent.glob("*"))])} (a folder may be given by its path)')

@@ -448,7 +448,7 @@ def _enough(config:Settings, rows:int):
 
 def _trained(folder:Path, reused:bool=False)->Trained:
     r = checkpoint_record(folder)
-    return Trained(folder, folder/'metrics.jsonl', r['steps'], r['loss'], r['seconds'], r['counts'], reused)
+    with boundary('no readable record of a training', folder, 'remove it and train again'): return Trained(folder, folder/'metrics.jsonl', r['steps'], r['loss'], r['seconds'], r['counts'], reused)
 
 def _run(config:Settings, kind:str, base:dict, content, build, save, view=None, counts:dict|None=None)->Trained:
     """Train, or hand back what the same training left. `base` says what the weights and the rendering of texts come from, `content` what is read of the data; `build(arguments, callbacks)` → trainer; `save(trainer, folder)` → the record's own fields."""

@@ -148,6 +148,11 @@ def _servers(words:set[str])->dict:
     tapes = {str(f): file_fingerprint(f) for p in found.get('MEDIR_CASSETTES', '').split(os.pathsep) if p for f in sorted(Path(p).glob('*.jsonl'))}
     return {v: fingerprint(value) for v, value in found.items()} | tapes
 
+def _is_there(word:str)->bool:
+    "Whether a word of an expression is a path; most are names, and some are none that a file could have."
+    try: return Path(word).exists()
+    except (OSError, ValueError): return False
+
 def _data_fingerprints(parameters:dict, home_folder=None)->dict:
     "Fingerprints of what the parameters make a run read: data and models that are local, checkpoints, files in expressions, servers; rows where they are pinned."
     from medir_nb.data import task_folder
@@ -158,7 +163,7 @@ def _data_fingerprints(parameters:dict, home_folder=None)->dict:
         if folder := task_folder(name, registry('corpora')[name]): out[f'corpus {name}'] = file_fingerprint(folder)
     for word in sorted(words - _made(parameters)):
         if word in rows: out.setdefault(word, fingerprint(rows[word]))
-        elif Path(word).exists(): out[word] = file_fingerprint(word)
+        elif _is_there(word): out[word] = file_fingerprint(word)
         elif re.fullmatch(r'\w[\w.-]*', word) and checkpoint_folder(word, home_folder).is_dir(): out[f'checkpoint {word}'] = _checkpoint_mark(word, home_folder)
     return out | _servers(words)
 
@@ -176,11 +181,18 @@ def receipts(home_folder=None)->list[dict]:
     out = []
     for p in (home(home_folder)/'receipts').glob('*.json'):
         r = read_json(p, {})
-        if all(isinstance(r.get(f, default), type(default)) for f, default in _IN_RECEIPT.items()) and _NEEDED_IN_RECEIPT <= set(r): out.append(r)
+        if _is_receipt(r): out.append(r)
     return sorted(out, key=lambda r: r['finished'])
 
 _IN_RECEIPT = {'key': '', 'output': '', 'output_fingerprint': '', 'finished': '', 'files': {}, 'revisions': {}, 'cassettes': {}, 'not_run': []}
-_NEEDED_IN_RECEIPT = {'key', 'output', 'output_fingerprint', 'finished'}
+
+def _is_receipt(r:dict)->bool:
+    "Whether a receipt has what is asked of it, in the shape in which it was written."
+    if not {'key', 'output', 'output_fingerprint', 'finished'} <= set(r) or '\0' in f'{r["output"]}{r.get("files")}': return False
+    if not all(isinstance(r.get(f, default), type(default)) for f, default in _IN_RECEIPT.items()): return False
+    marks = all(isinstance(m, list) and [type(v) for v in m] == [int, str] and m[0] >= 0 for m in r.get('cassettes', {}).values())
+    missing = all(isinstance(m, dict) and {'system', 'task', 'why', 'measurable'} <= set(m) for m in r.get('not_run', []))
+    return marks and missing and all(isinstance(c, dict) and 'commit' in c for c in r.get('revisions', {}).values())
 
 def _tapes(parameters:dict, home_folder=None)->dict:
     "Size and hash of the home folder's cassettes of the language models that parameters name."
@@ -296,7 +308,7 @@ def read_batch(path:Path)->dict:
         for extra in set(r) - {'notebook', 'preset', 'parameters', 'after'}: raise MedirError(f'unknown key {extra!r} in run {i}', path, nearest(extra, ['notebook', 'preset', 'parameters', 'after']))
         if 'notebook' not in r: raise MedirError(f'run {i} names no notebook', path, 'write notebook: NAME')
         for key, kind, shape in (('notebook', str, 'notebook: NAME'), ('preset', str, 'preset: smoke'), ('parameters', dict, 'parameters: {name: value}')):
-            if r.get(key) is not None and not isinstance(r[key], kind): raise MedirError(f'`{key}` of run {i} is {str(r[key])[:60]!r}', path, f'write {shape}')
+            if not isinstance(r.get(key, kind()), kind) and (key == 'notebook' or r[key] is not None): raise MedirError(f'`{key}` of run {i} is {str(r[key])[:60]!r}', path, f'write {shape}')
         if not isinstance(r.get('after', []), list) or any(not isinstance(a, int) or a < 0 for a in r.get('after', [])): raise MedirError(f'`after` of run {i} is {r["after"]!r}', path, 'write a list of run numbers, such as [0]')
         if any(a >= i for a in r.get('after', [])): raise MedirError(f'run {i} stands before one it waits for', path, 'order the runs')
         resolve(find_notebook(r['notebook']), r.get('preset'), r.get('parameters'))
