@@ -372,7 +372,7 @@ def _check_address(url:str, where:str):
     import httpx
     try:
         found = httpx.URL(url)
-        whole = found.scheme in ('http', 'https') and found.host and not set(' \t\n\r') & set(url)
+        whole = found.scheme in ('http', 'https') and found.host and (found.port or 0) < 65_536 and not set(' \t\n\r') & set(url)
         why = 'it does not begin with http:// or https:// and the name of a host'
         if whole and all(0 < len(label) < 64 for label in found.host.rstrip('.').split('.')): return
     except (httpx.InvalidURL, ValueError, UnicodeError) as e: why = cause_of(e)

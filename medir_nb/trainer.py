@@ -26,26 +26,28 @@ from .reranker import RerankerSpec, load_cross_encoder, pair_tokens, reranker_sp
 # %% ../nbs/09_trainer.ipynb #e3152a20
 class _Strict(pydantic.BaseModel): model_config = pydantic.ConfigDict(extra='forbid', strict=True, frozen=True, allow_inf_nan=False)
 
+_MOST = 10**9          # of anything that is counted
+
 class Settings(_Strict):
     "What every training takes."
     model: str                                                  # registry row, checkpoint or folder
     data: str                                                   # JSON lines
     output: str                                                 # a name: HOME/checkpoints/NAME; a path is taken as it is
     learning_rate: float = pydantic.Field(1e-5, gt=0)
-    epochs: float = pydantic.Field(1, gt=0)
-    max_steps: int = pydantic.Field(-1, ge=-1)                  # -1: as many as the epochs have
-    batch_size: int = pydantic.Field(4, ge=1)                   # rows per device
-    accumulation: int = pydantic.Field(1, ge=1)
+    epochs: float = pydantic.Field(1, gt=0, le=1e6)
+    max_steps: int = pydantic.Field(-1, ge=-1, le=_MOST)                  # -1: as many as the epochs have
+    batch_size: int = pydantic.Field(4, ge=1, le=_MOST)                   # rows per device
+    accumulation: int = pydantic.Field(1, ge=1, le=_MOST)
     schedule: Literal['linear', 'cosine', 'constant', 'constant_with_warmup'] = 'linear'
-    warmup_steps: int = pydantic.Field(0, ge=0)
+    warmup_steps: int = pydantic.Field(0, ge=0, le=_MOST)
     warmup_ratio: float = pydantic.Field(0, ge=0, lt=1)         # of all steps; counts instead of warmup_steps where it is not 0
     weight_decay: float = pydantic.Field(0, ge=0)
     max_grad_norm: float = pydantic.Field(1, ge=0)
     precision: Literal['fp32', 'bf16', 'fp16'] = 'fp32'         # bf16 and fp16 are mixed
     gradient_checkpointing: bool = False
     seed: int = pydantic.Field(42, ge=0, lt=2**32)
-    save_steps: int = pydantic.Field(100, ge=0)                 # a killed training goes on from there; 0: never
-    logging_steps: int = pydantic.Field(1, ge=1)
+    save_steps: int = pydantic.Field(100, ge=0, le=_MOST)                 # a killed training goes on from there; 0: never
+    logging_steps: int = pydantic.Field(1, ge=1, le=_MOST)
     resume: bool = True
     overwrite: bool = False                                     # a checkpoint of that name that another training left may be replaced
     deepspeed: str = ''                                         # a DeepSpeed file, handed on to transformers
@@ -53,21 +55,21 @@ class Settings(_Strict):
 class ContrastiveSettings(Settings):
     "Training of an encoder on lines of `{query, pos: […], neg: […], rewrite_query}`; `rewrite_query` and `neg` may be missing."
     task: Literal['contrastive'] = 'contrastive'
-    negatives: int = pydantic.Field(7, ge=0)                    # hard negatives a query
+    negatives: int = pydantic.Field(7, ge=0, le=_MOST)                    # hard negatives a query
     temperature: float = pydantic.Field(0.02, gt=0)
     similarity: Literal['', 'cos', 'dot'] = ''                  # '': the row's
     in_batch: bool = True
     cross_device: bool = True
     mask_positives: bool = True                                 # known positives of a query are none of its negatives
     hypothetical: bool = True                                   # the query's vector is averaged with that of its rewrite_query
-    gradient_cache: int = pydantic.Field(0, ge=0)               # texts at a time; 0: the whole batch at once
-    max_query_tokens: int = pydantic.Field(0, ge=0)             # of the training; 0: the row's, at which the checkpoint serves in any case
-    max_document_tokens: int = pydantic.Field(0, ge=0)
+    gradient_cache: int = pydantic.Field(0, ge=0, le=_MOST)               # texts at a time; 0: the whole batch at once
+    max_query_tokens: int = pydantic.Field(0, ge=0, le=_MOST)             # of the training; 0: the row's, at which the checkpoint serves in any case
+    max_document_tokens: int = pydantic.Field(0, ge=0, le=_MOST)
     instruction: str|None = None                                # None: the row's default
 
 class Lora(_Strict):
-    r: int = pydantic.Field(8, ge=1)
-    alpha: int = pydantic.Field(16, ge=1)
+    r: int = pydantic.Field(8, ge=1, le=_MOST)
+    alpha: int = pydantic.Field(16, ge=1, le=_MOST)
     dropout: float = pydantic.Field(0.05, ge=0, lt=1)
     targets: str|list[str] = 'all-linear'                       # all linear modules but the output head
 
@@ -79,19 +81,19 @@ class SFTSettings(Settings):
     language: str = ''                                          # '': read from the script of the texts
     prompt: str = ''                                            # a file with other wording
     lora: Lora = Lora()
-    batch_size: int = pydantic.Field(2, ge=1)
+    batch_size: int = pydantic.Field(2, ge=1, le=_MOST)
     weight_decay: float = pydantic.Field(0.05, ge=0)
     schedule: Literal['linear', 'cosine', 'constant', 'constant_with_warmup'] = 'cosine'
-    warmup_steps: int = pydantic.Field(200, ge=0)
-    max_tokens: int = pydantic.Field(1024, ge=8)                # of prompt and target
+    warmup_steps: int = pydantic.Field(200, ge=0, le=_MOST)
+    max_tokens: int = pydantic.Field(1024, ge=8, le=_MOST)                # of prompt and target
     held_out: float = pydantic.Field(0.01, ge=0, lt=1)
 
 class CrossEncoderSettings(Settings):
     "Training of a cross-encoder on lines of `{query, pos: […], neg: […]}`: a positive against its negatives, read as pairs with the query."
     task: Literal['cross-encoder'] = 'cross-encoder'
     learning_rate: float = pydantic.Field(2e-5, gt=0)
-    negatives: int = pydantic.Field(7, ge=1)                    # a query
-    max_tokens: int = pydantic.Field(0, ge=0)                   # of a pair; 0: the row's
+    negatives: int = pydantic.Field(7, ge=1, le=_MOST)                    # a query
+    max_tokens: int = pydantic.Field(0, ge=0, le=_MOST)                   # of a pair; 0: the row's
 
 TASKS = {'contrastive': ContrastiveSettings, 'sft': SFTSettings, 'cross-encoder': CrossEncoderSettings}
 
