@@ -30,6 +30,7 @@ class MedirError(Exception):
 class NothingToMeasure(MedirError):
     "A system or task that no machine can measure: never released, or without a meaning. A table shows its row without a number, and nothing has failed."
 
+# %% ../nbs/00_core.ipynb #b0d1a002
 _LONGEST_CAUSE = 160       # characters of a foreign error that one line quotes
 
 def cause_of(error:BaseException)->str:
@@ -111,9 +112,10 @@ def _part_prefix(path:Path)->str:
     return f'.{path.name}.' if len(path.name) <= 60 else f'.{path.name[:40]}-{fingerprint(path.name)[:8]}.'
 
 def _parts_of(path:Path)->list[Path]:
-    "What writers of `path` (a file or a folder) have begun beside it."
-    begun = re.compile(re.escape(_part_prefix(path)) + r'[a-z0-9_]{8}\.part')
-    with os.scandir(path.parent) as entries: return [Path(e.path) for e in entries if begun.fullmatch(e.name)]
+    "What writers of `path` (a file or a folder) have begun beside it; what has not even its name yet counts after a while."
+    begun = re.compile(re.escape(_part_prefix(path)) + r'[a-z0-9_]{8}\.(part|new)')
+    def counts(entry): return entry.name.endswith('.part') or time.time() - entry.stat().st_mtime > 60
+    with os.scandir(path.parent) as entries: return [Path(e.path) for e in entries if begun.fullmatch(e.name) and counts(e)]
 
 def _is_held(part:Path)->bool:
     "Whether a living process writes this file."

@@ -113,7 +113,7 @@ def training_config(config=None, task:str='', **settings)->Settings:
         model = Lora if above == ['lora'] else TASKS[named]
         if first['type'] == 'extra_forbidden': raise MedirError(f'unknown key {name!r}', where, nearest(name, model.model_fields)) from None
         if first['type'] == 'missing': raise MedirError(f'the key {name!r} is missing', where, f'write {name}: …') from None
-        raise MedirError(f'{".".join(map(str, first["loc"]))} is {str(first["input"])[:60]!r}' if not isinstance(first['input'], (int, float)) or abs(first['input']) < 1e15 else f'{".".join(map(str, first["loc"]))} is out of range', where, first['msg']) from None
+        raise MedirError(f'{".".join(map(str, first["loc"]))} is {repr(first["input"])[:60]}', where, first['msg']) from None
 
 # %% ../nbs/09_trainer.ipynb #e79d2cd0
 Pair = namedtuple('Pair', 'query pos neg hypothetical')
@@ -437,7 +437,7 @@ def _refuse_other(folder:Path, settings:dict, marks:dict):
     other += [text for k, text in named.items() if isinstance(told, dict) and told.get(k) != marks[k]]
     differs = ', '.join(other[:4]) or 'another base or other data'
     if not settings['overwrite']: raise MedirError(f'the checkpoint here was trained otherwise ({differs})', folder, 'choose another output, or set overwrite: true to replace it')
-    note(f'{folder.name}: the checkpoint of another training ({differs}) is replaced')
+    note(f'{folder.name}: the checkpoint of another training ({differs}) is replaced once this one is done')
 
 def _world()->int: return int(os.environ.get('WORLD_SIZE', 1))
 

@@ -389,7 +389,7 @@ def test_another_training_of_the_same_name_is_refused(folders, pairs, home, capf
     assert (first.folder/'medir.json').read_bytes() == marked
     capfd.readouterr()
     assert not train_encoder(settings(folders, pairs, temperature=0.05, overwrite=True)).reused
-    assert 'the checkpoint of another training (temperature 0.02 and not 0.05, other data) is replaced' in capfd.readouterr().err
+    assert 'the checkpoint of another training (temperature 0.02 and not 0.05, other data) is replaced once this one is done' in capfd.readouterr().err
     assert train_encoder(settings(folders, pairs, temperature=0.05)).reused           # overwrite is no setting of the weights
 
 def test_two_trainings_of_one_name_at_once_wait_for_each_other(folders, pairs, home, capfd):
