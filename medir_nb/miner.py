@@ -13,9 +13,9 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 import numpy as np, pandas as pd
-from .core import MedirError, atomic_path, fingerprint, nearest, note, progress, registry
+from .core import MedirError, atomic_path, boundary, fingerprint, nearest, note, progress, read_yaml, registry
 from .hub import commit_of, git_folder
-from .data import Task, _hub_rows, _json_lines, detect_language, load_task, task_folder, task_from_frames
+from .data import Task, _hub_rows, _json_lines, _plain_id, _plain_text, detect_language, load_task, task_folder, task_from_frames
 from .generator import HOLDS_GPU, Expanded, Request, expand, expansion_settings, fill, judge, llm, method_row, wording
 from .systems import Fusion, System, parse, search
 
@@ -39,6 +39,9 @@ class Mined:
         with atomic_path(path) as tmp, open(tmp, 'w', encoding='utf-8') as f: f.writelines(json.dumps(r, ensure_ascii=False) + '\n' for r in self.rows)
         return Path(path)
 
+_ROW = {'text': (str, 'a text'), 'doc': (str, 'a text'), 'query': (str, 'a text'), 'rewrite_query': (str, 'a text'), 'rewrite_queries': (list, 'a list of texts'),
+    'pos': (list, 'a list of texts'), 'neg': (list, 'a list of texts'), 'id': ((str, int, float), 'text or a number')}
+
 def read_rows(path:str|Path, *needed:str)->list[dict]:
     "Rows of a JSON-lines file; each must have the fields `needed` (`a|b`: one of the two)."
     if not Path(path).is_file(): raise MedirError('no such file', path, 'run the step before it')
@@ -46,6 +49,9 @@ def read_rows(path:str|Path, *needed:str)->list[dict]:
     for row, where in _json_lines(Path(path)):
         for f in needed:
             if not any(k in row for k in f.split('|')): raise MedirError(f'field {f!r} is missing', where, f'a row needs {", ".join(needed)}')
+        for f, (kind, name) in _ROW.items():
+            if f in row and not (isinstance(row[f], kind) and (kind is not list or all(isinstance(v, str) for v in row[f]))):
+                raise MedirError(f'field {f!r} is {str(row[f])[:60]!r}', where, f'write {name}')
         out.append(row)
     if not out: raise MedirError('the file is empty', path, 'run the step before it')
     return out
@@ -86,7 +92,8 @@ def _document_rows(source:str, home_folder=None):
         for r, where in _json_lines(path):
             key, text = next((k for k in ('id', '_id') if k in r), None), next((k for k in ('doc', 'text') if k in r), None)
             if key is None or text is None: raise MedirError(f'field {"id" if key is None else "doc"!r} is missing', where, 'a document needs id and doc (or text)')
-            yield {'id': str(r[key]), 'doc': f'{r.get("title") or ""} {r[text] or ""}'.strip()}
+            title, body = _plain_text(r.get('title'), where), _plain_text(r[text], where)
+            yield {'id': _plain_id(r[key], where), 'doc': f'{title} {body}'.strip()}
         return
     name, _, split = source.partition(':')
     if name not in registry('tasks'): raise MedirError(f'unknown corpus {source!r}', None, f'{nearest(name, [*registry("corpora"), *registry("tasks")])} A corpus.jsonl may be given by its path')
@@ -99,9 +106,10 @@ def _relevant_texts(task:Task): return [task.corpus.text(d) for d in task.qrels[
 def example_blocks(language:str='zh', names:list=(), file:str='')->dict[str, str]:
     "Worked examples by style, as they stand in a prompt; `file` replaces the registry's."
     if file:
-        import yaml
-        try: found = yaml.safe_load(Path(file).read_text(encoding='utf-8'))
-        except (OSError, yaml.YAMLError) as e: raise MedirError(f'the examples cannot be read ({str(e).splitlines()[0]})', file, 'give YAML: language, style, pairs of text and query') from None
+        found = read_yaml(file)
+        fits = lambda b: isinstance(b, dict) and isinstance(b.get('pairs'), list) and all(isinstance(p, dict) and {'text', 'query'} <= set(p) for p in b['pairs'])
+        if not all(isinstance(styles, dict) and all(map(fits, styles.values())) for styles in found.values()):
+            raise MedirError('these are no examples', file, 'give YAML: language, style, pairs of text and query')
     else: found = registry('examples')
     if language not in found: raise MedirError(f'no examples in {language!r}', file or 'registry/examples.yaml', nearest(language, found))
     blocks = found[language]
@@ -335,6 +343,8 @@ def mine(step:str, source:str, output:str|Path, home_folder=None, **parameters)-
     lacking = [p for p, v in known.items() if v.default is v.empty and p not in parameters][1:]
     if lacking: raise MedirError(f'{step} needs {lacking[0]!r}', 'mine', f'write -p {lacking[0]}=…')
     if 'home_folder' in known: parameters['home_folder'] = home_folder
-    done = steps[step](source if step in whole else read_rows(source, *_NEEDED[step]), **parameters)
+    given = source if step in whole else read_rows(source, *_NEEDED[step])
+    with boundary(f'{step} cannot work with this', source, 'check the parameters and the rows', (TypeError, ValueError, KeyError, AttributeError, IndexError, OverflowError)):
+        done = steps[step](given, **parameters)
     done.write(output)
     return done

@@ -8,14 +8,14 @@ __all__ = ['Reranked', 'RerankerSpec', 'reranker_spec', 'folder_reranker', 'rera
            'rerank', 'normal_reranker', 'reranker_of']
 
 # %% ../nbs/05_reranker.ipynb #e4b5b28a
-import json, os
+import os
 from collections import namedtuple
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 import numpy as np, pandas as pd
-from .core import MedirError, checkpoint_record, fingerprint, home, lock, nearest, progress, registry, slug
+from .core import MedirError, boundary, check_row, checkpoint_record, fingerprint, home, json_mapping, lock, nearest, progress, registry, slug
 from .processor import working_dtype
-from .hub import hub_folder, pinned
+from .hub import UNKNOWN, hub_folder, pinned
 from .encoder import Encoded, TorchBackend, VectorStore, _load_backend, _quiet, _refuse_remote_code, _typed, check_positions, folder_fingerprint, padded_batch, parse_dtype, positions_of, text_keys, torch_device
 from .search import RUN_COLUMNS, sort_run
 
@@ -55,7 +55,8 @@ def reranker_spec(name:str, /, device:str|None=None, **overrides)->RerankerSpec:
         row = rows[name]
         unknown = [f for f in ('hub', 'max_tokens') if row.get(f, 'unknown') in ('unknown', None)]
         if unknown: raise MedirError(f'{", ".join(unknown)} unknown', f'reranker {name}', f'find out and add it to a row of your own in $MEDIR_REGISTRY/rerankers.yaml ({row.get("note", "no source states it")})')
-        spec = RerankerSpec(name=name, **{f.name: row[f.name] for f in fields(RerankerSpec) if f.name in row and f.name != 'name'})
+        check_row(RerankerSpec, row, f'reranker {name}')
+        spec = RerankerSpec(name=name, **{'revision': UNKNOWN} | {f.name: row[f.name] for f in fields(RerankerSpec) if f.name in row and f.name != 'name'})
     elif kept.is_dir(): spec = folder_reranker(kept, name)
     elif os.sep in name or name.startswith('.'): spec = folder_reranker(name)
     else: raise MedirError(f'unknown reranker {name!r}', None, f'{nearest(name, [*rows, *(p.name for p in kept.parent.glob("*"))])} (a folder may be given by its path)')
@@ -72,14 +73,14 @@ _RECORDED = 'size licence query_template document_template max_tokens'.split()  
 def folder_reranker(path:str|Path, name:str='')->RerankerSpec:
     "The spec of a folder with a sequence-classification model, read from its own configuration files."
     folder = Path(path)
-    read = lambda f: json.loads((folder/f).read_text(encoding='utf-8')) if (folder/f).is_file() else {}
-    config, own = read('config.json'), read('config_sentence_transformers.json')
-    kind = (config.get('architectures') or [''])[0]
+    config, own = json_mapping(folder/'config.json'), json_mapping(folder/'config_sentence_transformers.json')
+    kind = str((config.get('architectures') or [''])[0]) if isinstance(config.get('architectures') or [], list) else ''
     if not kind.endswith('ForSequenceClassification'): raise MedirError(f'no cross-encoder here ({f"{kind} scores no pairs" if kind else "config.json is missing or names no architecture"})', folder, 'save one with CrossEncoder.save_pretrained, or write a row for it')
     if own.get('default_prompt_name'): raise MedirError('its pairs stand behind a prompt, which is not read from a folder', folder, 'write a row with its query_template')
-    logits = len(config.get('id2label') or (0, 1))      # transformers writes no labels where there are two
+    with boundary('its configuration does not fit', folder/'config.json', 'save the model again'): logits = len(config.get('id2label') or (0, 1))      # transformers writes no labels where there are two
     if logits > 2: raise MedirError(f'its head gives {logits} logits, and which is the score is not said', folder, 'write a row with logits and logit')
-    length = min(read('tokenizer_config.json').get('model_max_length') or 512, positions_of(config) or 512, 32_768)
+    with boundary('its lengths are no numbers', folder, 'save the model again'):
+        length = min(json_mapping(folder/'tokenizer_config.json').get('model_max_length') or 512, positions_of(config) or 512, 32_768)
     spec = RerankerSpec(name or str(path), str(folder), folder_fingerprint(folder), int(length), logits, logits - 1, architecture=config.get('model_type', ''), label=folder.name, tried='loaded here')
     recorded = checkpoint_record(folder).get('spec', {})
     return replace(spec, **{f: recorded[f] for f in (*_RECORDED, 'label') if f in recorded})
@@ -93,14 +94,13 @@ def rerankers_table()->pd.DataFrame:
 def load_cross_encoder(spec:RerankerSpec, device:str='cpu')->tuple:
     "The tokenizer and the model (a transformers sequence classifier) of a row; a head without trained weights is refused, but where `logits` is 0: it gets a new one of one logit."
     import torch
-    from safetensors import SafetensorError
     from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
     _quiet()
     where = f'reranker {spec.name}'
     folder = hub_folder(spec.hub, spec.revision, where)
     _refuse_remote_code(folder, spec)
-    try:
-        written = json.loads((folder/'config.json').read_text(encoding='utf-8'))
+    with boundary('its weights do not load', where, 'remove the cached copy and fetch it again', let=(torch.OutOfMemoryError,)):
+        written = json_mapping(folder/'config.json')
         config = AutoConfig.from_pretrained(str(folder), trust_remote_code=spec.remote_code) if 'model_type' in written else AutoConfig.for_model(spec.architecture, **written)
         config.num_labels = spec.logits or 1
         check_positions(config.to_dict(), spec.max_tokens, where, 'max_tokens')
@@ -113,8 +113,6 @@ def load_cross_encoder(spec:RerankerSpec, device:str='cpu')->tuple:
             carried = load_peft_weights(adapter, device='cpu')
             missing = {m for m in missing if not any(m.rpartition('.')[0] in k for k in carried)}
             if not missing: model = PeftModel.from_pretrained(model, adapter, torch_device=device).merge_and_unload()
-    except torch.OutOfMemoryError: raise
-    except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as e: raise MedirError(f'its weights do not load ({str(e).splitlines()[0][:160]})', where, 'remove the cached copy and fetch it again') from None
     if missing and spec.logits: raise MedirError(f'its files hold no weights for {sorted(missing)[0]}, and random ones score at random', where, 'name a checkpoint that was trained to score pairs')
     return tokenizer, model.eval()
 

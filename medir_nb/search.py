@@ -222,7 +222,7 @@ class BM25:
                 self.index = bm25s.BM25.load(str(folder), mmap=True, load_corpus=False)
                 # plain views of the mapped files: slicing a np.memmap costs more than the sum it feeds
                 self.index.scores = {k: np.asarray(v) if isinstance(v, np.memmap) else v for k, v in self.index.scores.items()}
-                self.mean_length = json.loads((folder/'length.json').read_text())['mean']
+                self.mean_length = float(json.loads((folder/'length.json').read_text())['mean'])
             except Exception as e:
                 (folder/'whole').unlink(missing_ok=True)
                 raise MedirError(f'the stored index is broken ({type(e).__name__})', folder, 'run again: it is rebuilt') from None

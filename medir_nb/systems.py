@@ -15,7 +15,7 @@ from .agent import pending_turns, search_and_write
 from .core import MedirError, NothingToMeasure, checkpoint_names, nearest, registry
 from .hub import revision_label
 from .data import Queries, Task, load_task
-from .encoder import Encoder, array_vectors, corpus_keys, encode_corpus, encoder_names, encoder_spec, missing_texts, object_name
+from .encoder import Encoder, array_vectors, corpus_keys, encode_corpus, encoder_names, encoder_spec, missing_texts, object_name, parse_dtype
 from .generator import Expanded, as_queries, dense_queries, expand, expansion_settings, method_row, normal_expansion, pending_generations, sparse_queries
 from .reranker import ScoreStore, missing_pairs, normal_reranker, rerank, reranker_of
 from .search import ANALYZERS, QUERY_WEIGHTS, STOPWORDS, BM25, BM25_DEFAULTS, BM25_PRESETS, unit, dense_search, rrf, sort_run
@@ -26,7 +26,9 @@ _TOKEN = re.compile(r'\s*([(),=+>@]|[^\s(),=+>@]+)')
 def _value(text:str):
     "A setting's value: number, truth value or text."
     for kind in (int, float):
-        try: return kind(text)
+        # a number of more digits than any setting takes stays text, and is refused as that
+        try:
+            if len(text) < 20: return kind(text)
         except ValueError: pass
     return {'true': True, 'false': False}.get(text.lower(), text)
 
@@ -111,7 +113,7 @@ class _Parser:
         "`>NAME@DEPTH(a,b=c)`, if it stands here."
         if self.now != '>': return None
         self.take('>'); name = self.take(); self.take('@'); depth = self.take()
-        if not depth.isdigit() or not int(depth): self.fail(f'the reranking depth {depth!r} is no positive number')
+        if not re.fullmatch('[0-9]{1,9}', depth) or not int(depth): self.fail(f'the reranking depth {depth!r} is no positive number')
         return normal_reranker((name, int(depth), tuple(self.settings() if self.now == '(' else ())))
 
 def _normal(s:System, runnable:bool=True)->System:
@@ -160,12 +162,18 @@ def encoder_spec_or_hint(name:str):
         if e.what.startswith('unknown model'): raise MedirError(f'unknown system {name!r}', None, nearest(name, ['bm25', 'rrf', *encoder_names(), *checkpoint_names()])) from None
         raise
 
+_LONGEST = 20_000      # characters of an expression; a path has at most 4,096
+
 def parse(expression, runnable:bool=True)->System|Fusion:
     "The system that `expression` names; a `System`, `Fusion` or a reader's own model object passes through. With `runnable=False` also registry rows that cannot run here."
     if not isinstance(expression, str): return expression
     parser = _Parser(expression, runnable)
     if not parser.tokens: parser.fail('it is empty')
-    system = parser.system()
+    if '\0' in expression: parser.fail('it holds a NUL character')
+    if len(expression) > _LONGEST: raise MedirError(f'a system expression of {len(expression):,} characters', None, f'write at most {_LONGEST:,}')
+    try: system = parser.system()
+    except RecursionError: raise MedirError('a system expression is nested too deeply', None, 'write fewer parentheses') from None
+    except OSError as e: parser.fail(f'a name in it cannot be looked up ({e.strerror})')
     if parser.now: parser.fail(f'{parser.now!r} is left over')
     return system
 
@@ -209,6 +217,7 @@ def search(expression, task:Task, k:int=100, dtype:str|None=None, device:str|Non
     "The top `k` documents per query of `task` by the system `expression`; `expanded` texts join the queries in place of the expression's own."
     system, start = parse(expression), time.perf_counter()
     if task.kind == 'pairs': raise MedirError('a sentence-pair task has no corpus to search', task.name, 'use score_pairs')
+    if dtype: parse_dtype(dtype)
     depth = k + (0 if keep_self else 1)
     if getattr(system, 'reranker', None): return _reranked(system, task, k, dtype, device, home_folder, keep_self, expanded)
     if isinstance(system, Fusion):
@@ -231,6 +240,8 @@ def search(expression, task:Task, k:int=100, dtype:str|None=None, device:str|Non
         docs = encode_corpus(encoder, task.corpus, 'document', encoder.instruction(task, 'document'))
         if expanded: vectors, asked = dense_queries(encoder, task, expanded, encoder.instruction(task)); queries = array_vectors(vectors)
         else: queries = encode_corpus(encoder, task.queries, 'query', encoder.instruction(task)); asked = queries.stats
+        if queries.dim and docs.dim and queries.dim != docs.dim:
+            raise MedirError(f'its vectors of queries have {queries.dim:,} numbers, and those of documents {docs.dim:,}', f'model {encoder.spec.name}', 'see what model answers; where it was changed, remove its folders below vectors/ of the home folder')
         stats = {'encoded_docs': docs.stats['encoded'], 'cached_docs': docs.stats['cached'], 'encoded_queries': asked['encoded'], 'truncated_docs': int(docs.truncated.sum()),
             'revision': _revision(encoder), 'dtype': encoder.spec.dtype, 'similarity': encoder.spec.similarity, 'device': device or next((getattr(b, 'device', '') for b in encoder._backends.values()), ''), **({'server': encoder.spec.url} if encoder.spec.url != encoder.spec.base_url else {})}
         if task.kind == 'reranking': run = _score_candidates(task, queries, docs, encoder.spec.similarity)
@@ -305,6 +316,7 @@ def score_pairs(expression, task:Task, dtype:str|None=None, device:str|None=None
     """Cosine similarity of each pair of a sentence-pair task, as the `run` of the answer (an array);
     `role` (query or document) stands in for the row's `sentence_role`."""
     system, start = parse(expression), time.perf_counter()
+    if dtype: parse_dtype(dtype)
     if isinstance(system, Fusion) or (isinstance(system, System) and system.name == 'bm25'): raise NothingToMeasure(f'{system} gives no sentence similarity', task.name, 'name an encoder')
     if isinstance(system, System) and (system.expansion or system.reranker): raise MedirError('sentence pairs are neither expanded nor reranked', str(system), f'name the encoder alone: {system.name}')
     encoder = encoder_of(system, dtype, device, home_folder)
@@ -332,6 +344,7 @@ def parts(expression)->list:
 def pending(expression, task:Task, dtype:str|None=None, home_folder=None)->dict:
     "Texts of `task` that `expression` would encode (generate, score in pairs), and those that are stored already."
     system = parse(expression)
+    if dtype: parse_dtype(dtype)
     if getattr(system, 'reranker', None): return _pending_pairs(system, task, dtype, home_folder)
     if isinstance(system, Fusion):
         parts = [pending(p, task, dtype, home_folder) for p in system.parts]

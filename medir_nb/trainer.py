@@ -14,17 +14,19 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 import numpy as np, pydantic
-from .core import MedirError, atomic_folder, checkpoint_folder, checkpoint_record, file_fingerprint, fingerprint, lock, nearest, note, parse_options, progress, read_yaml, redact, registry, seed_everything, versions, write_json
+from .core import MedirError, atomic_folder, boundary, cause_of, checkpoint_folder, checkpoint_record, file_fingerprint, fingerprint, lock, nearest, note, parse_options, progress, read_yaml, registry, run_command, seed_everything, versions, write_json
 from .data import _json_lines, cjk_share
 from . import encoder as _encoder, generator as _generator, reranker as _reranker
 from .hub import pinned
 from .encoder import Encoder, EncoderSpec, Tokens, _quiet, encoder_spec, load_sentence_transformer, padded, padded_batch
-from .generator import LLMSpec, Request, _fit, _llm, _rendered, _weights, fill, free_memory, hypothetical_reader, llm_spec, method_row, wording
+from .generator import LLMSpec, Request, _fit, _llm, _load_tokenizer, _rendered, _weights, fill, free_memory, hypothetical_reader, llm_spec, method_row, wording
 from .losses import InfoNCE
 from .reranker import RerankerSpec, load_cross_encoder, pair_tokens, reranker_spec, written_pairs
 
 # %% ../nbs/09_trainer.ipynb #e3152a20
-class _Strict(pydantic.BaseModel): model_config = pydantic.ConfigDict(extra='forbid', strict=True, frozen=True)
+class _Strict(pydantic.BaseModel): model_config = pydantic.ConfigDict(extra='forbid', strict=True, frozen=True, allow_inf_nan=False)
+
+_MOST = 10**9          # of anything that is counted
 
 class Settings(_Strict):
     "What every training takes."
@@ -32,41 +34,42 @@ class Settings(_Strict):
     data: str                                                   # JSON lines
     output: str                                                 # a name: HOME/checkpoints/NAME; a path is taken as it is
     learning_rate: float = pydantic.Field(1e-5, gt=0)
-    epochs: float = pydantic.Field(1, gt=0)
-    max_steps: int = pydantic.Field(-1, ge=-1)                  # -1: as many as the epochs have
-    batch_size: int = pydantic.Field(4, ge=1)                   # rows per device
-    accumulation: int = pydantic.Field(1, ge=1)
+    epochs: float = pydantic.Field(1, gt=0, le=1e6)
+    max_steps: int = pydantic.Field(-1, ge=-1, le=_MOST)                  # -1: as many as the epochs have
+    batch_size: int = pydantic.Field(4, ge=1, le=_MOST)                   # rows per device
+    accumulation: int = pydantic.Field(1, ge=1, le=_MOST)
     schedule: Literal['linear', 'cosine', 'constant', 'constant_with_warmup'] = 'linear'
-    warmup_steps: int = pydantic.Field(0, ge=0)
+    warmup_steps: int = pydantic.Field(0, ge=0, le=_MOST)
     warmup_ratio: float = pydantic.Field(0, ge=0, lt=1)         # of all steps; counts instead of warmup_steps where it is not 0
     weight_decay: float = pydantic.Field(0, ge=0)
     max_grad_norm: float = pydantic.Field(1, ge=0)
     precision: Literal['fp32', 'bf16', 'fp16'] = 'fp32'         # bf16 and fp16 are mixed
     gradient_checkpointing: bool = False
-    seed: int = 42
-    save_steps: int = pydantic.Field(100, ge=0)                 # a killed training goes on from there; 0: never
-    logging_steps: int = pydantic.Field(1, ge=1)
+    seed: int = pydantic.Field(42, ge=0, lt=2**32)
+    save_steps: int = pydantic.Field(100, ge=0, le=_MOST)                 # a killed training goes on from there; 0: never
+    logging_steps: int = pydantic.Field(1, ge=1, le=_MOST)
     resume: bool = True
+    overwrite: bool = False                                     # a checkpoint of that name that another training left may be replaced
     deepspeed: str = ''                                         # a DeepSpeed file, handed on to transformers
 
 class ContrastiveSettings(Settings):
     "Training of an encoder on lines of `{query, pos: […], neg: […], rewrite_query}`; `rewrite_query` and `neg` may be missing."
     task: Literal['contrastive'] = 'contrastive'
-    negatives: int = pydantic.Field(7, ge=0)                    # hard negatives a query
+    negatives: int = pydantic.Field(7, ge=0, le=_MOST)                    # hard negatives a query
     temperature: float = pydantic.Field(0.02, gt=0)
     similarity: Literal['', 'cos', 'dot'] = ''                  # '': the row's
     in_batch: bool = True
     cross_device: bool = True
     mask_positives: bool = True                                 # known positives of a query are none of its negatives
     hypothetical: bool = True                                   # the query's vector is averaged with that of its rewrite_query
-    gradient_cache: int = pydantic.Field(0, ge=0)               # texts at a time; 0: the whole batch at once
-    max_query_tokens: int = pydantic.Field(0, ge=0)             # of the training; 0: the row's, at which the checkpoint serves in any case
-    max_document_tokens: int = pydantic.Field(0, ge=0)
+    gradient_cache: int = pydantic.Field(0, ge=0, le=_MOST)               # texts at a time; 0: the whole batch at once
+    max_query_tokens: int = pydantic.Field(0, ge=0, le=_MOST)             # of the training; 0: the row's, at which the checkpoint serves in any case
+    max_document_tokens: int = pydantic.Field(0, ge=0, le=_MOST)
     instruction: str|None = None                                # None: the row's default
 
 class Lora(_Strict):
-    r: int = pydantic.Field(8, ge=1)
-    alpha: int = pydantic.Field(16, ge=1)
+    r: int = pydantic.Field(8, ge=1, le=_MOST)
+    alpha: int = pydantic.Field(16, ge=1, le=_MOST)
     dropout: float = pydantic.Field(0.05, ge=0, lt=1)
     targets: str|list[str] = 'all-linear'                       # all linear modules but the output head
 
@@ -78,19 +81,19 @@ class SFTSettings(Settings):
     language: str = ''                                          # '': read from the script of the texts
     prompt: str = ''                                            # a file with other wording
     lora: Lora = Lora()
-    batch_size: int = pydantic.Field(2, ge=1)
+    batch_size: int = pydantic.Field(2, ge=1, le=_MOST)
     weight_decay: float = pydantic.Field(0.05, ge=0)
     schedule: Literal['linear', 'cosine', 'constant', 'constant_with_warmup'] = 'cosine'
-    warmup_steps: int = pydantic.Field(200, ge=0)
-    max_tokens: int = pydantic.Field(1024, ge=8)                # of prompt and target
+    warmup_steps: int = pydantic.Field(200, ge=0, le=_MOST)
+    max_tokens: int = pydantic.Field(1024, ge=8, le=_MOST)                # of prompt and target
     held_out: float = pydantic.Field(0.01, ge=0, lt=1)
 
 class CrossEncoderSettings(Settings):
     "Training of a cross-encoder on lines of `{query, pos: […], neg: […]}`: a positive against its negatives, read as pairs with the query."
     task: Literal['cross-encoder'] = 'cross-encoder'
     learning_rate: float = pydantic.Field(2e-5, gt=0)
-    negatives: int = pydantic.Field(7, ge=1)                    # a query
-    max_tokens: int = pydantic.Field(0, ge=0)                   # of a pair; 0: the row's
+    negatives: int = pydantic.Field(7, ge=1, le=_MOST)                    # a query
+    max_tokens: int = pydantic.Field(0, ge=0, le=_MOST)                   # of a pair; 0: the row's
 
 TASKS = {'contrastive': ContrastiveSettings, 'sft': SFTSettings, 'cross-encoder': CrossEncoderSettings}
 
@@ -100,8 +103,9 @@ def training_config(config=None, task:str='', **settings)->Settings:
     where = str(config) if isinstance(config, (str, Path)) else 'training configuration'
     if isinstance(config, Settings): config = config.model_dump()
     given = {k: str(v) if isinstance(v, Path) else v for k, v in {**(read_yaml(config) if isinstance(config, (str, Path)) else config or {}), **settings}.items()}
+    if odd := next((k for k in given if not isinstance(k, str)), None): raise MedirError(f'unknown key {odd!r}', where, 'write name: value')
     named = given.setdefault('task', task)
-    if named not in TASKS: raise MedirError(f'{named!r} is no kind of training' if named else 'the configuration names no task', where, nearest(named, TASKS))
+    if not isinstance(named, str) or named not in TASKS: raise MedirError(f'{named!r} is no kind of training' if named else 'the configuration names no task', where, nearest(str(named), TASKS))
     if task and named != task: raise MedirError(f'this is a configuration of {named!r}', where, f'call train, or leave out task')
     try: return TASKS[named](**given)
     except pydantic.ValidationError as e:
@@ -109,7 +113,7 @@ def training_config(config=None, task:str='', **settings)->Settings:
         model = Lora if above == ['lora'] else TASKS[named]
         if first['type'] == 'extra_forbidden': raise MedirError(f'unknown key {name!r}', where, nearest(name, model.model_fields)) from None
         if first['type'] == 'missing': raise MedirError(f'the key {name!r} is missing', where, f'write {name}: …') from None
-        raise MedirError(f'{".".join(map(str, first["loc"]))} is {first["input"]!r}', where, first['msg']) from None
+        raise MedirError(f'{".".join(map(str, first["loc"]))} is {repr(first["input"])[:60]}', where, first['msg']) from None
 
 # %% ../nbs/09_trainer.ipynb #e79d2cd0
 Pair = namedtuple('Pair', 'query pos neg hypothetical')
@@ -394,11 +398,12 @@ def _arguments(config:Settings, work:Path)->dict:
         dataloader_drop_last=True, dataloader_pin_memory=cuda, use_cpu=not cuda, report_to='none', disable_tqdm=True, remove_unused_columns=False, logging_nan_inf_filter=False, deepspeed=config.deepspeed or None)
 
 # %% ../nbs/09_trainer.ipynb #550a3bda
-_PATHS = {'model', 'data', 'output', 'prompt', 'deepspeed', 'save_steps', 'logging_steps', 'resume'}     # decide no weight
+_PATHS = {'model', 'data', 'output', 'prompt', 'deepspeed', 'save_steps', 'logging_steps', 'resume', 'overwrite'}     # decide no weight
 
 def _place(config:Settings)->Path:
     "The folder of the checkpoint, if it may be written there."
     folder = checkpoint_folder(config.output)
+    if '\0' in config.output + config.model + config.data: raise MedirError('a path holds a NUL character', 'training configuration', 'take it out')
     if checkpoint_folder(config.model) == folder: raise MedirError('a checkpoint cannot be its own base', 'output', 'choose another output')
     if os.sep not in config.output and config.output[:1] not in ('.', '~'):
         if not re.fullmatch(r'\w[\w.-]*', config.output): raise MedirError(f'{config.output!r} is no name for a checkpoint', 'output', 'use letters, digits, - and .')
@@ -406,6 +411,33 @@ def _place(config:Settings)->Path:
             if registry(kind).get(config.output, {'checkpoint': config.output}).get('checkpoint') != config.output: raise MedirError(f'{config.output!r} is a row of {kind}.yaml', 'output', 'choose another name')
     if folder.is_dir() and any(folder.iterdir()) and not checkpoint_record(folder): raise MedirError('this folder holds something that no training wrote', folder, 'choose another output')
     return folder
+
+@contextlib.contextmanager
+def _alone(folder:Path):
+    "Hold the name of a checkpoint while it is trained; a second training of that name waits, and says so."
+    from filelock import Timeout
+    try:
+        held = lock(folder.parent/'.training'/folder.name)
+        try: held.acquire(timeout=0)
+        except Timeout:
+            note(f'{folder.name} is being trained by another process: this one waits for it')
+            held.acquire()
+    except OSError as e:
+        raise MedirError(f'no checkpoint can be written there ({e.strerror or cause_of(e)})', folder, 'choose another output or home folder') from None
+    try: yield
+    finally: held.release()
+
+def _refuse_other(folder:Path, settings:dict, marks:dict):
+    "Refuse to replace the checkpoint of another training without a word; with `overwrite` say what it was."
+    record = checkpoint_record(folder)
+    if not record: return
+    before = record.get('config') if isinstance(record.get('config'), dict) else {}
+    other = [f'{k} {before[k]!r} and not {v!r}' for k, v in settings.items() if k not in _PATHS and k in before and before[k] != v]
+    named, told = {'base': 'another base', 'data': 'other data', 'processes': 'another number of processes'}, record.get('marks')
+    other += [text for k, text in named.items() if isinstance(told, dict) and told.get(k) != marks[k]]
+    differs = ', '.join(other[:4]) or 'another base or other data'
+    if not settings['overwrite']: raise MedirError(f'the checkpoint here was trained otherwise ({differs})', folder, 'choose another output, or set overwrite: true to replace it')
+    note(f'{folder.name}: the checkpoint of another training ({differs}) is replaced once this one is done')
 
 def _world()->int: return int(os.environ.get('WORLD_SIZE', 1))
 
@@ -418,7 +450,7 @@ def _enough(config:Settings, rows:int):
 
 def _trained(folder:Path, reused:bool=False)->Trained:
     r = checkpoint_record(folder)
-    return Trained(folder, folder/'metrics.jsonl', r['steps'], r['loss'], r['seconds'], r['counts'], reused)
+    with boundary('no readable record of a training', folder, 'remove it and train again'): return Trained(folder, folder/'metrics.jsonl', r['steps'], r['loss'], r['seconds'], r['counts'], reused)
 
 def _run(config:Settings, kind:str, base:dict, content, build, save, view=None, counts:dict|None=None)->Trained:
     """Train, or hand back what the same training left. `base` says what the weights and the rendering of texts come from, `content` what is read of the data; `build(arguments, callbacks)` → trainer; `save(trainer, folder)` → the record's own fields."""
@@ -428,11 +460,12 @@ def _run(config:Settings, kind:str, base:dict, content, build, save, view=None, 
     settings = config.model_dump()
     key = fingerprint('training', 1, base, {k: v for k, v in settings.items() if k not in _PATHS}, world, content, file_fingerprint(config.deepspeed) if config.deepspeed else '')
     work = folder.parent/'.training'/f'{folder.name}@{key[:12]}'
-    with lock(folder.parent/'.training'/folder.name) if main else contextlib.nullcontext():
+    marks = {'base': fingerprint(base), 'data': fingerprint(content), 'processes': world}
+    with _alone(folder) if main else contextlib.nullcontext():
         if checkpoint_record(folder).get('revision') == key: return _trained(folder, reused=True)
         if main:
+            _refuse_other(folder, settings, marks)
             if not config.resume: shutil.rmtree(work, ignore_errors=True)
-            for torn in folder.parent.glob(f'.{folder.name[:40]}.*.part'): shutil.rmtree(torn, ignore_errors=True)
             shutil.rmtree(work/'aside', ignore_errors=True); work.mkdir(parents=True, exist_ok=True)
         if torch.cuda.is_available(): free_memory()
         recorder = _recorder(work/'metrics.jsonl', folder.name, view, main)
@@ -441,9 +474,10 @@ def _run(config:Settings, kind:str, base:dict, content, build, save, view=None, 
         trainer.accelerator.wait_for_everyone()
         trainer.where, trainer.recorder, recorder.trainer = f'training of {folder.name}', recorder, trainer
         last = _last_checkpoint(work)
-        recorder.resume(last[0] if last else 0, json.loads((last[1]/'seen.json').read_text()) if last else {})
-        # a checkpoint of the last step needs its weights alone: transformers would train one step more
-        over = last and last[0] >= json.loads((last[1]/'trainer_state.json').read_text())['max_steps']
+        with boundary('the saved step cannot be read', last and last[1], 'remove this folder to begin anew'):
+            recorder.resume(last[0] if last else 0, json.loads((last[1]/'seen.json').read_text()) if last else {})
+            # a checkpoint of the last step needs its weights alone: transformers would train one step more
+            over = last and last[0] >= json.loads((last[1]/'trainer_state.json').read_text())['max_steps']
         try: trainer._load_from_checkpoint(str(last[1])) if over else trainer.train(resume_from_checkpoint=str(last[1]) if last else None)
         except OSError as e: raise MedirError(f'the training could not write ({e.strerror or e})', e.filename or work, f'make room and run the same line again; {trainer.kept()}') from e
         except torch.OutOfMemoryError: raise MedirError('a batch does not fit into the GPU memory', trainer.where, 'lower batch_size and raise accumulation, set gradient_cache or gradient_checkpointing, or train in bf16') from None
@@ -460,7 +494,7 @@ def _run(config:Settings, kind:str, base:dict, content, build, save, view=None, 
                 with atomic_folder(folder) as tmp:
                     own = save(trainer, tmp)
                     shutil.copy(work/'metrics.jsonl', tmp/'metrics.jsonl')
-                    write_json(tmp/'medir.json', {'kind': kind, 'task': config.task, 'base': config.model, 'revision': key, **own, 'config': settings, 'processes': world, 'counts': met, 'steps': steps, 'loss': loss,
+                    write_json(tmp/'medir.json', {'kind': kind, 'task': config.task, 'base': config.model, 'revision': key, **own, 'config': settings, 'marks': marks, 'processes': world, 'counts': met, 'steps': steps, 'loss': loss,
                         'seconds': recorder.seconds(), 'versions': versions(), 'finished': time.strftime('%Y-%m-%dT%H:%M:%S')})
             except MedirError: raise
             except Exception as e: raise MedirError(f'the checkpoint could not be written ({str(e).splitlines()[0][:120]})', folder, 'make room and run the same line again' + (f'; {trainer.kept()}' if last or config.save_steps else '')) from e
@@ -546,10 +580,10 @@ def train_generator(config=None, watch=None, **settings)->Trained:
     spec, dtype = llm_spec(config.model), {'fp32': 'float32', 'bf16': 'bfloat16', 'fp16': 'float16'}[config.precision]
     _tunable(spec)
     spec = spec if spec.folder else pinned(spec)
-    from transformers import AutoTokenizer, GenerationConfig
+    from transformers import GenerationConfig
     _quiet()
     source = str(_weights(spec))
-    tokenizer = AutoTokenizer.from_pretrained(source)
+    tokenizer = _load_tokenizer(source, spec)
     ends = {tokenizer.eos_token_id}
     with contextlib.suppress(OSError):
         eos = GenerationConfig.from_pretrained(source).eos_token_id
@@ -570,9 +604,11 @@ def train_generator(config=None, watch=None, **settings)->Trained:
         seed_everything(config.seed)
         arguments = TrainingArguments(**arguments, label_names=['labels'], gradient_checkpointing=config.gradient_checkpointing, gradient_checkpointing_kwargs={'use_reentrant': False} if config.gradient_checkpointing else None)
         arguments._n_gpu = min(1, arguments.n_gpu)
-        model = AutoModelForCausalLM.from_pretrained(source, dtype=getattr(torch, dtype))
+        with boundary('its weights do not load', f'llm {spec.name}', 'remove the cached copy and fetch it again', let=(torch.OutOfMemoryError,)):
+            model = AutoModelForCausalLM.from_pretrained(source, dtype=getattr(torch, dtype), trust_remote_code=False)
         model.config.use_cache = False
-        model = get_peft_model(model, LoraConfig(r=config.lora.r, lora_alpha=config.lora.alpha, lora_dropout=config.lora.dropout, target_modules=config.lora.targets, task_type='CAUSAL_LM'))
+        # peft names the modules that it does not find
+        with boundary('the LoRA does not fit it', f'llm {spec.name}', 'correct lora'): model = get_peft_model(model, LoraConfig(r=config.lora.r, lora_alpha=config.lora.alpha, lora_dropout=config.lora.dropout, target_modules=config.lora.targets, task_type='CAUSAL_LM'))
         trainer = _careful(Trainer)(model=model, args=arguments, train_dataset=shown, eval_dataset=held_out or None, data_collator=batches, callbacks=callbacks)
         trainer.remove_callback(PrinterCallback)
         return trainer
@@ -599,7 +635,7 @@ class GroupBatches:
 def _cross_encoder_base(config:CrossEncoderSettings)->RerankerSpec:
     "The reranker that a training starts from; `logits` is 0 where its head is new."
     name, own = config.model, checkpoint_folder(config.model)/'config.json'
-    if name in registry('rerankers') or name not in registry('models') and own.is_file() and 'ForSequenceClassification' in own.read_text(encoding='utf-8'): spec = reranker_spec(name)
+    if name in registry('rerankers') or name not in registry('models') and own.is_file() and 'ForSequenceClassification' in own.read_text(encoding='utf-8', errors='replace'): spec = reranker_spec(name)
     else:
         own = pinned(encoder_spec(name))
         if own.load not in {'transformers', 'sentence-transformers'} or own.adapter or own.document: raise MedirError('it is not one plain checkpoint', f'model {name}', 'choose an encoder such as minilm or bge-base-en-v1.5, or a reranker')
@@ -647,14 +683,17 @@ def train(config=None, watch=None, **settings)->Trained:
     return {'contrastive': train_encoder, 'sft': train_generator, 'cross-encoder': train_reranker}[config.task](config, watch)
 
 def main():
-    "`python -m medir_nb.trainer CONFIG.yaml [k=v …]`: every expected error is one line on stderr and exit status 2."
-    try:
-        if len(sys.argv) < 2 or sys.argv[1] in ('-h', '--help'): print('python -m medir_nb.trainer CONFIG.yaml [key=value …]'); sys.exit(len(sys.argv) < 2)
-        if not Path(sys.argv[1]).is_file(): raise MedirError('no such configuration', sys.argv[1], 'give a YAML file')
-        done = train(sys.argv[1], **parse_options(sys.argv[2:]))
-        if int(os.environ.get('RANK', 0)) == 0: print(f'{done!r}\n{done.folder}')
-    except MedirError as e: print(f'medir: error: {redact(str(e))}', file=sys.stderr); sys.exit(2)
-    except KeyboardInterrupt: print('medir: stopped; the same line goes on at the last step that was saved', file=sys.stderr); sys.exit(130)
+    "`python -m medir_nb.trainer CONFIG.yaml [k=v …]`: every error is one line on stderr and exit status 2."
+    run_command(_command, 'stopped; the same line goes on at the last step that was saved')
+
+def _command():
+    "Train what the command line says."
+    if len(sys.argv) < 2 or sys.argv[1] in ('-h', '--help'):
+        print('python -m medir_nb.trainer CONFIG.yaml [key=value …] [--debug]')
+        sys.exit(len(sys.argv) < 2)
+    if not Path(sys.argv[1]).is_file(): raise MedirError('no such configuration', sys.argv[1], 'give a YAML file')
+    done = train(sys.argv[1], **parse_options(sys.argv[2:]))
+    if int(os.environ.get('RANK', 0)) == 0: print(f'{done!r}\n{done.folder}')
 
 # %% ../nbs/09_trainer.ipynb #bdac0182
 if __name__ == '__main__' and 'get_ipython' not in globals(): main()

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Annotated, Literal, Optional, Union
 import typer
 from . import __version__
-from .core import MedirError, atomic_path, canonical, checkpoint_folder, checkpoint_record, file_fingerprint, find_root, fingerprint, home, is_secret, lock, machine, nearest, note, parse_options, read_json, read_yaml, redact, registry, slug, to_markdown, versions, write_json
+from .core import MedirError, atomic_path, boundary, canonical, cause_of, checkpoint_folder, checkpoint_record, file_fingerprint, find_root, fingerprint, home, is_secret, lock, machine, nearest, note, parse_options, read_json, read_yaml, redact, registry, run_command, slug, to_markdown, versions, write_json
 from .hub import recorded_commit, without_network
 
 # %% ../nbs/13_workbook.ipynb #a1c2afb8
@@ -38,10 +38,14 @@ def find_notebook(name:str)->Path:
 def _cells(path:Path)->list[dict]:
     try:
         cells = json.loads(path.read_text(encoding='utf-8'))['cells']
-        return [{**c, 'metadata': c.get('metadata') or {}, 'source': c.get('source') or ''} for c in cells]
+        cells = [{**c, 'metadata': c.get('metadata') or {}, 'source': c.get('source') or ''} for c in cells]
+        for c in cells: c['cell_type'], c['metadata'].get, ''.join(c['source'])
+        return cells
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError): raise MedirError('not a notebook', path, 'restore the file') from None
 
-def _is_parameters(cell:dict)->bool: return 'parameters' in cell['metadata'].get('tags', [])
+def _is_parameters(cell:dict)->bool:
+    tags = cell['metadata'].get('tags')
+    return isinstance(tags, list) and 'parameters' in tags
 def _source(cell:dict)->str: return ''.join(cell['source'])
 
 # %% ../nbs/13_workbook.ipynb #e5488a2b
@@ -56,13 +60,14 @@ def _annotation(node, path:Path):
         inner = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
         if node.value.id == 'Literal' and all(isinstance(v, ast.Constant) for v in inner): return Literal[tuple(v.value for v in inner)]
         if node.value.id == 'Optional' and len(inner) == 1: return Optional[_annotation(inner[0], path)]
-        if node.value.id in ('list', 'dict'): return _TYPES[node.value.id][tuple(_annotation(v, path) for v in inner)]
+        if node.value.id == 'list' and len(inner) == 1 or node.value.id == 'dict' and len(inner) == 2:
+            return _TYPES[node.value.id][tuple(_annotation(v, path) for v in inner)]
     raise MedirError(f'`{ast.unparse(node)}` is no type of a parameter', path, f'write {", ".join(_TYPES)}, Literal[…], Optional[…] or a list or dict of them')
 
 def _default(node, path:Path):
     "The default of a parameter."
     try: return ast.literal_eval(node.value)
-    except ValueError: raise MedirError(f'the default of `{ast.unparse(node.target)}` is no plain value', path, 'write text, a number, a list or a mapping') from None
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError): raise MedirError(f'the default of `{ast.unparse(node.target)}` is no plain value', path, 'write text, a number, a list or a mapping') from None
 
 def schema(path:Path)->dict[str, tuple]:
     "`name → (type, default)` of a notebook's parameters cell."
@@ -71,9 +76,10 @@ def schema(path:Path)->dict[str, tuple]:
     out = {}
     try: body = ast.parse(_source(cell)).body
     except SyntaxError as e: raise MedirError(f'the parameters cell is no Python ({e.msg}, line {e.lineno} of the cell)', path, 'mend the cell') from None
+    except (ValueError, MemoryError, RecursionError) as e: raise MedirError(f'the parameters cell is no Python ({cause_of(e)})', path, 'mend the cell') from None
     for node in body:
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant): continue
-        if not isinstance(node, ast.AnnAssign) or node.value is None: raise MedirError(f'`{ast.unparse(node)}` is no annotated parameter', path, 'write name: type = default')
+        if not isinstance(node, ast.AnnAssign) or node.value is None or not isinstance(node.target, ast.Name): raise MedirError(f'`{ast.unparse(node)}` is no annotated parameter', path, 'write name: type = default')
         out[node.target.id] = (_annotation(node.annotation, path), _default(node, path))
     return out
 
@@ -90,7 +96,9 @@ def resolve(path:Path, preset:str|None=None, overrides:dict|None=None)->dict:
     for name, (_, where) in given.items():
         if is_secret(name): raise MedirError(f'{name!r} looks like a secret, and parameters are written into the executed notebook', where, 'put it into an environment variable')
         if name not in fields: raise MedirError(f'unknown parameter {name!r} of {path.stem}', where, nearest(name, fields))
-    model = pydantic.create_model('parameters', __config__=pydantic.ConfigDict(extra='forbid', strict=True), **fields)
+    # pydantic keeps some names for itself
+    with boundary('its parameters cannot be checked', path, 'give them other names or types'):
+        model = pydantic.create_model('parameters', __config__=pydantic.ConfigDict(extra='forbid', strict=True), **fields)
     try: return _absolute(model(**{k: v for k, (v, _) in given.items()}).model_dump())
     except pydantic.ValidationError as e:
         first = e.errors()[0]; name = str(first['loc'][0])
@@ -140,6 +148,11 @@ def _servers(words:set[str])->dict:
     tapes = {str(f): file_fingerprint(f) for p in found.get('MEDIR_CASSETTES', '').split(os.pathsep) if p for f in sorted(Path(p).glob('*.jsonl'))}
     return {v: fingerprint(value) for v, value in found.items()} | tapes
 
+def _is_there(word:str)->bool:
+    "Whether a word of an expression is a path; most are names, and some are none that a file could have."
+    try: return Path(word).exists()
+    except (OSError, ValueError): return False
+
 def _data_fingerprints(parameters:dict, home_folder=None)->dict:
     "Fingerprints of what the parameters make a run read: data and models that are local, checkpoints, files in expressions, servers; rows where they are pinned."
     from medir_nb.data import task_folder
@@ -150,7 +163,7 @@ def _data_fingerprints(parameters:dict, home_folder=None)->dict:
         if folder := task_folder(name, registry('corpora')[name]): out[f'corpus {name}'] = file_fingerprint(folder)
     for word in sorted(words - _made(parameters)):
         if word in rows: out.setdefault(word, fingerprint(rows[word]))
-        elif Path(word).exists(): out[word] = file_fingerprint(word)
+        elif _is_there(word): out[word] = file_fingerprint(word)
         elif re.fullmatch(r'\w[\w.-]*', word) and checkpoint_folder(word, home_folder).is_dir(): out[f'checkpoint {word}'] = _checkpoint_mark(word, home_folder)
     return out | _servers(words)
 
@@ -167,9 +180,19 @@ def receipts(home_folder=None)->list[dict]:
     "All readable receipts, oldest first."
     out = []
     for p in (home(home_folder)/'receipts').glob('*.json'):
-        with contextlib.suppress(ValueError, OSError):
-            if {'key', 'output', 'output_fingerprint', 'finished'} <= set(r := json.loads(p.read_text(encoding='utf-8'))): out.append(r)
+        r = read_json(p, {})
+        if _is_receipt(r): out.append(r)
     return sorted(out, key=lambda r: r['finished'])
+
+_IN_RECEIPT = {'key': '', 'output': '', 'output_fingerprint': '', 'finished': '', 'files': {}, 'revisions': {}, 'cassettes': {}, 'not_run': []}
+
+def _is_receipt(r:dict)->bool:
+    "Whether a receipt has what is asked of it, in the shape in which it was written."
+    if not {'key', 'output', 'output_fingerprint', 'finished'} <= set(r) or '\0' in f'{r["output"]}{r.get("files")}': return False
+    if not all(isinstance(r.get(f, default), type(default)) for f, default in _IN_RECEIPT.items()): return False
+    marks = all(isinstance(m, list) and [type(v) for v in m] == [int, str] and m[0] >= 0 for m in r.get('cassettes', {}).values())
+    missing = all(isinstance(m, dict) and {'system', 'task', 'why', 'measurable'} <= set(m) for m in r.get('not_run', []))
+    return marks and missing and all(isinstance(c, dict) and 'commit' in c for c in r.get('revisions', {}).values())
 
 def _tapes(parameters:dict, home_folder=None)->dict:
     "Size and hash of the home folder's cassettes of the language models that parameters name."
@@ -241,7 +264,9 @@ def _execute(path:Path, working:Path, parameters:dict, base:Path, preset:str|Non
     try: papermill.execute_notebook(str(path), f'medir://{working}', parameters=parameters, cwd=str(working.parent), progress_bar=os.environ.get('MEDIR_PROGRESS', '1') != '0', kernel_name='python3')
     except PapermillExecutionError as e:
         raise MedirError(f'{path.stem} stopped in cell In [{e.exec_count}]: {e.ename}: {" ".join(str(e.evalue).split())[:300]}', working, f'mend the cause {again}') from None
+    except (MedirError, OSError): raise
     except DeadKernelError: raise MedirError(f'the kernel of {path.stem} was killed (out of memory?)', working, f'give it more memory or a smaller limit, {again}') from None
+    except Exception as e: raise MedirError(f'{path.stem} cannot be executed ({cause_of(e)})', path, f'mend the notebook {again}') from e
     finally:
         for k, v in before.items(): os.environ.pop(k, None) if v is None else os.environ.__setitem__(k, v)
 
@@ -277,10 +302,13 @@ def read_batch(path:Path)->dict:
     if not runs: raise MedirError('the batch has no runs', path, 'list them below `runs:`')
     for extra in set(batch) - {'workers', 'runs'}: raise MedirError(f'unknown key {extra!r}', path, nearest(extra, ['workers', 'runs']))
     if not isinstance(batch.get('workers', 1), int): raise MedirError(f'workers is {batch["workers"]!r}', path, 'write 1 or 2')
+    if not isinstance(runs, list): raise MedirError('`runs` is no list', path, 'write a line `- {notebook: NAME}` for each run')
     for i, r in enumerate(runs):
         if not isinstance(r, dict): raise MedirError(f'run {i} is no mapping', path, 'write {notebook: NAME, preset: smoke}')
         for extra in set(r) - {'notebook', 'preset', 'parameters', 'after'}: raise MedirError(f'unknown key {extra!r} in run {i}', path, nearest(extra, ['notebook', 'preset', 'parameters', 'after']))
         if 'notebook' not in r: raise MedirError(f'run {i} names no notebook', path, 'write notebook: NAME')
+        for key, kind, shape in (('notebook', str, 'notebook: NAME'), ('preset', str, 'preset: smoke'), ('parameters', dict, 'parameters: {name: value}')):
+            if not isinstance(r.get(key, kind()), kind) and (key == 'notebook' or r[key] is not None): raise MedirError(f'`{key}` of run {i} is {str(r[key])[:60]!r}', path, f'write {shape}')
         if not isinstance(r.get('after', []), list) or any(not isinstance(a, int) or a < 0 for a in r.get('after', [])): raise MedirError(f'`after` of run {i} is {r["after"]!r}', path, 'write a list of run numbers, such as [0]')
         if any(a >= i for a in r.get('after', [])): raise MedirError(f'run {i} stands before one it waits for', path, 'order the runs')
         resolve(find_notebook(r['notebook']), r.get('preset'), r.get('parameters'))
@@ -500,7 +528,8 @@ Limit = Annotated[Optional[int], typer.Option(min=1, help='A pool of at most N d
 Split = Annotated[Optional[str], typer.Option(help="Split of the judgements (default: the task's, else test).")]
 
 @app.callback(invoke_without_command=True)
-def _main(version: Annotated[bool, typer.Option('--version', help='Print the version.')] = False):
+def _main(version: Annotated[bool, typer.Option('--version', help='Print the version.')] = False,
+    debug: Annotated[bool, typer.Option('--debug', help='Show the traceback of an error, too (anywhere on the line).')] = False):
     if version: print(__version__); raise typer.Exit()
 
 def _json_safe(rows:list[dict])->list[dict]:
@@ -637,7 +666,7 @@ def status(home: Home = None):
     import pandas as pd
     from medir_nb.core import home as home_of
     base = home_of(home)
-    rows = [{'notebook': r['notebook'], 'preset': r['preset'] or '', 'finished': r['finished'], 'seconds': r['seconds'], 'valid': 'yes' if valid_receipt(r['key'], home) else f'no: {len(lacking(r)):,} rows did not run' if lacking(r) else 'no: its output was changed', 'output': r['output']} for r in receipts(home)]
+    rows = [{'notebook': r.get('notebook', ''), 'preset': r.get('preset') or '', 'finished': r['finished'], 'seconds': r.get('seconds', ''), 'valid': 'yes' if valid_receipt(r['key'], home) else f'no: {len(lacking(r)):,} rows did not run' if lacking(r) else 'no: its output was changed', 'output': r['output']} for r in receipts(home)]
     for p in sorted(base.glob('runs/*/*/*.executing.ipynb')): rows.append({'notebook': p.name.split('.')[0], 'preset': p.parent.name.rsplit('-', 1)[0], 'finished': 'no: running, stopped or failed', 'seconds': '', 'valid': '', 'output': str(p)})
     print(to_markdown(pd.DataFrame(rows)) if rows else 'no runs yet')
     for part in ('corpora', 'vectors', 'scores', 'bm25', 'models', 'checkpoints', 'runs'):
@@ -685,15 +714,23 @@ def _follow_parent():
     threading.Thread(target=watch, daemon=True).start()
 
 def main():
-    "The `medir` command: every expected error is one line on stderr and exit status 2."
+    "The `medir` command: every error is one line on stderr and exit status 2."
     _follow_parent()
-    try: app()
-    except MedirError as e:
-        print(f'medir: error: {redact(str(e))}', file=sys.stderr); sys.exit(2)
-    except OSError as e:
-        print(f'medir: error: {e.filename or "file"}: {e.strerror or e}; check the path, its rights and the space left', file=sys.stderr); sys.exit(2)
-    except KeyboardInterrupt:
-        print('medir: stopped; what was finished is kept, the same line goes on', file=sys.stderr); sys.exit(130)
+    run_command(_command, 'stopped; what was finished is kept, the same line goes on')
+
+def _command():
+    "The command line; a mistake in it is one line as well."
+    try: status = app(standalone_mode=False, prog_name='medir')
+    except typer.Abort: raise KeyboardInterrupt from None
+    except Exception as e:
+        # typer brings a click of its own, so its errors are known by what they can do
+        if not hasattr(e, 'format_message'): raise
+        if type(e).__name__ == 'NoArgsIsHelpError':
+            e.show()
+            sys.exit(2)
+        asked = getattr(getattr(e, 'ctx', None), 'command_path', None) or 'medir'
+        raise MedirError(e.format_message().rstrip('.'), None, f'see {asked} --help') from None
+    sys.exit(status if isinstance(status, int) else 0)
 
 # %% ../nbs/13_workbook.ipynb #1f3281e1
 if __name__ == '__main__' and 'get_ipython' not in globals(): main()

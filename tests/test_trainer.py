@@ -425,9 +425,9 @@ def test_a_finished_training_is_not_repeated(rows, pairs, tmp_path, monkeypatch)
     there = train_encoder(small(elsewhere, str(tmp_path/'there')), max_steps=2)     # other paths, same training
     assert checkpoint_record(there.folder)['revision'] == checkpoint_record('own')['revision'] and there.loss == first.loss
     same_weights(there.folder, first.folder)
-    assert not train_encoder(small(pairs), max_steps=2, seed=1).reused
+    assert not train_encoder(small(pairs), max_steps=2, seed=1, overwrite=True).reused
     write_lines(pairs, PAIRS[1:])
-    assert not train_encoder(small(pairs), max_steps=2).reused
+    assert not train_encoder(small(pairs), max_steps=2, overwrite=True).reused
 
 def test_a_killed_training_goes_on_to_the_same_end(rows, pairs, home):
     settings = dict(small(pairs), batch_size=2, epochs=2, save_steps=3)
@@ -540,7 +540,7 @@ def test_killed_between_the_last_step_and_the_checkpoint(rows, pairs, answers, m
 def test_a_loss_that_is_no_number_stops_at_once(rows, pairs, home):
     old = train_encoder(small(pairs), max_steps=1)
     written = file_fingerprint(old.folder)
-    with pytest.raises(MedirError) as e: train_encoder({**small(pairs), 'learning_rate': 1e30}, max_steps=9, save_steps=1)
+    with pytest.raises(MedirError) as e: train_encoder({**small(pairs), 'learning_rate': 1e30}, max_steps=9, save_steps=1, overwrite=True)
     assert 'the loss is nan at step 2' in str(e.value) and 'checkpoint of step 1 is kept' in str(e.value)
     assert file_fingerprint(old.folder) == written
     step, kept = t._last_checkpoint(t._work_folders(home/'checkpoints'/'own')[-1])
@@ -573,7 +573,7 @@ def test_an_old_checkpoint_survives_a_full_disk(rows, pairs, full_disk, when):
     written = file_fingerprint(old.folder)
     free = shutil.disk_usage(disk).free
     (disk/'ballast').write_bytes(b'x' * (free - 100_000))
-    settings = dict(small(pairs, str(disk/'own')), max_steps=3, save_steps=2 if when == 'under way' else 0)
+    settings = dict(small(pairs, str(disk/'own')), max_steps=3, save_steps=2 if when == 'under way' else 0, overwrite=True)
     with pytest.raises(MedirError, match='could not be written.*make room and run the same line again'): train_encoder(settings)
     assert file_fingerprint(old.folder) == written and encoder_spec(str(old.folder)).pooling == 'cls'
     assert not list(disk.glob('.own*.part')) and not list(disk.glob('.training/*/aside'))
@@ -654,7 +654,7 @@ def test_generations_of_a_tuned_model_replay_on_another_machine(rows, answers, t
     train_generator(small_sft(shutil.copy(answers, tmp_path/'there.jsonl')), max_steps=2)
     again = LLM('own-llm')
     assert again.spec.folder != mine.spec.folder and again.generate([request], replay=True) == text
-    train_generator(small_sft(answers), max_steps=3)                                    # another training, another model
+    train_generator(small_sft(answers), max_steps=3, overwrite=True)                    # another training, another model
     with pytest.raises(MedirError, match='the cassette lacks'): LLM('own-llm').generate([request], replay=True)
 
 def test_a_warm_up_that_never_ends_is_said(rows, answers, capsys):

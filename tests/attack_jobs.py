@@ -1,0 +1,110 @@
+"""A server that forks itself for each job of tests/test_attack.py, so that a job starts in milliseconds: everything is imported
+once, in a process of one thread. It reads requests as JSON lines and answers each with a line."""
+import json
+import os
+import sys
+import time
+import traceback
+from pathlib import Path
+
+
+def _logged(log, words):
+    "One line in a log that several processes append to."
+    with open(log, 'a', encoding='utf-8') as file:
+        file.write(json.dumps(words) + '\n')
+
+
+def encode(task, model, out, log, pause):
+    "Search a folder with an encoder, in blocks of four texts; each text that is encoded is logged."
+    from medir_nb import encoder, search, systems
+    from medir_nb.data import load_task
+    encoder._BLOCK = 4
+    plain = encoder.TorchBackend.encode
+
+    def counted(self, texts, prompt=''):
+        _logged(log, texts)
+        time.sleep(pause)
+        return plain(self, texts, prompt)
+    encoder.TorchBackend.encode = counted
+    search.write_run(systems.search(model, load_task(task), 20, device='cpu').run, out)
+
+
+def write(url, n, out):
+    "n generations of a server, put on a cassette."
+    from medir_nb.core import write_json
+    from medir_nb.generator import LLM, Request
+    model = LLM('smollm2', backend='openai', base_url=url, concurrency=2, pause=0.01)
+    write_json(out, [g.text for g in model.generate([Request(f'prompt {i}', id=str(i)) for i in range(n)])])
+
+
+def mine(url, documents, folder, model):
+    "Queries of a server, their candidate documents, the best of these and hard negatives by an encoder: a file a step."
+    from medir_nb import generator, miner
+    generator.configure('smollm2', backend='openai', base_url=url, concurrency=2, pause=0.01)
+    folder = Path(folder)
+    miner.mine('synthesize_queries', documents, folder / 'queries.jsonl', model='smollm2', language='en', styles=['finding'])
+    miner.mine('candidates', folder / 'queries.jsonl', folder / 'candidates.jsonl', model='smollm2', n=2, language='en')
+    miner.mine('select', folder / 'candidates.jsonl', folder / 'selected.jsonl', retriever='bm25')
+    miner.mine('hard_negatives', folder / 'queries.jsonl', folder / 'pairs.jsonl', retriever=model, n=2, window=[0, 5])
+
+
+def train(settings, log, pause):
+    "A training; each step that is computed is logged."
+    from medir_nb import trainer
+
+    def watched(callback):
+        class Logged(callback):
+            def on_step_end(self, args, state, control, **kwargs):
+                _logged(log, state.global_step)
+                time.sleep(pause)
+                return super().on_step_end(args, state, control, **kwargs)
+        return Logged
+    plain = trainer._recorder
+
+    def recorder(*arguments):
+        made = plain(*arguments)
+        made.__class__ = watched(made.__class__)
+        return made
+    trainer._recorder = recorder
+    trainer.train(settings)
+
+
+JOBS = {'encode': encode, 'write': write, 'mine': mine, 'train': train}
+
+
+def run(job, arguments, environment, said):
+    "The forked process: it does one job and ends."
+    os.setsid()
+    out = os.open(said, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    for stream in (1, 2):
+        os.dup2(out, stream)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.environ.update(environment)
+    try:
+        JOBS[job](**arguments)
+    except BaseException:
+        traceback.print_exc()
+        os._exit(1)
+    os._exit(0)
+
+
+def main():
+    import sentence_transformers  # noqa: F401
+    import torch
+    import transformers.trainer  # noqa: F401
+    from medir_nb import evaluator, miner, trainer  # noqa: F401
+    torch.set_num_threads(1)
+    print(json.dumps('ready'), flush=True)
+    for line in sys.stdin:
+        request = json.loads(line)
+        if 'wait' in request:
+            print(json.dumps(os.waitstatus_to_exitcode(os.waitpid(request['wait'], 0)[1])), flush=True)
+            continue
+        pid = os.fork()
+        if not pid:
+            run(**request)
+        print(json.dumps(pid), flush=True)
+
+
+if __name__ == '__main__':
+    main()
