@@ -7,37 +7,39 @@ __all__ = ['KERNELS', 'instructions', 'working_dtype', 'has_onednn', 'use_kernel
            'Trial', 'quickest', 'machine_key', 'remembered', 'remember', 'tell_receipt']
 
 # %% ../nbs/01a_processor.ipynb #4026072c
-import functools, os, time
+import functools, importlib.metadata, os, time
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 import numpy as np
 from .core import fingerprint, home, lock, machine, note, read_json, write_json
 
 # %% ../nbs/01a_processor.ipynb #99d71498
-_SHOWN = ('neon', 'sve', 'avx2', 'avx512_f')
+_SHOWN = {'asimd', 'sve', 'avx2', 'avx512f', 'fphp'}
 _BELOW_AVX512 = {'default', 'avx2', 'sse41', 'avx', 'avx2_vnni'}
 
-def _leaves_out_avx512()->bool:
-    "Whether one of torch's switches keeps it from the wider instructions."
-    switches = (os.environ.get(name, '').lower() for name in ('ATEN_CPU_CAPABILITY', 'ONEDNN_MAX_CPU_ISA'))
-    return any(value in _BELOW_AVX512 for value in switches)
-
 @functools.cache
-def _capabilities()->dict:
-    import torch
-    # torch before 2.13 does not tell: nothing is known, and nothing is changed
-    return getattr(torch.cpu, 'get_capabilities', dict)()
+def _offered()->frozenset:
+    "The names of the processor's vector instructions."
+    try:
+        lines = Path('/proc/cpuinfo').read_text().splitlines()
+    except OSError:
+        import torch
+        # torch before 2.13 does not tell: nothing is known, and nothing is changed
+        capabilities = getattr(torch.cpu, 'get_capabilities', dict)()
+        return frozenset(name for name, has in capabilities.items() if has is True)
+    flags = next((line.split(':')[1] for line in lines if line.lower().startswith(('flags', 'features'))), '')
+    return frozenset(flags.split())
 
 def instructions()->tuple[str, ...]:
-    "The processor's vector instructions that matter here, such as avx512_bf16; empty where torch cannot tell."
-    offered = [name for name, has in _capabilities().items() if has is True]
-    shown = sorted(name for name in offered if name in _SHOWN or name.endswith(('bf16', 'fp16')))
-    if _leaves_out_avx512():
+    "The processor's vector instructions that matter here, such as avx512_bf16; empty where nobody can tell."
+    shown = sorted(name for name in _offered() if name in _SHOWN or name.endswith(('bf16', '_fp16')))
+    switches = (os.environ.get(name, '').lower() for name in ('ATEN_CPU_CAPABILITY', 'ONEDNN_MAX_CPU_ISA'))
+    if any(value in _BELOW_AVX512 for value in switches):
         shown = [name for name in shown if not name.startswith(('avx512', 'amx', 'avx10'))]
     return tuple(shown)
 
 # %% ../nbs/01a_processor.ipynb #db594a72
-_SUFFIX = {'bfloat16': 'bf16', 'float16': 'fp16'}
+_INSTRUCTION = {'bfloat16': ('bf16',), 'float16': ('fp16', 'fphp')}     # how the names of those that compute in it end
 
 def _on_gpu(device:str|None)->bool:
     if device:
@@ -47,10 +49,10 @@ def _on_gpu(device:str|None)->bool:
 
 def working_dtype(dtype:str, device:str|None=None)->str:
     "The precision in which weights of `dtype` are computed on `device` (default: the GPU, else the CPU): float32 on a processor without instructions for a lower one."
-    if dtype not in _SUFFIX or _on_gpu(device):
+    if dtype not in _INSTRUCTION or _on_gpu(device):
         return dtype
     has = instructions()
-    return dtype if not has or any(name.endswith(_SUFFIX[dtype]) for name in has) else 'float32'
+    return dtype if not has or any(name.endswith(_INSTRUCTION[dtype]) for name in has) else 'float32'
 
 # %% ../nbs/01a_processor.ipynb #c787af1a
 KERNELS = ('torch', 'onednn')            # which product the linear layers of a model on a CPU take
@@ -133,11 +135,15 @@ def quickest(first, stages:list, cost, equal, seconds:float)->Trial:
     return Trial(best, gain, time.perf_counter() - begin, tried)
 
 # %% ../nbs/01a_processor.ipynb #94ebb5d0
+@functools.cache
+def _here()->tuple:
+    "Processor, cores and torch."
+    found = machine()
+    return found['cpu'], found['cores'], importlib.metadata.version('torch')
+
 def machine_key()->str:
-    "A hash of what makes a trial's answer hold: processor, cores, instructions and torch."
-    import torch
-    here = machine()
-    return fingerprint(here['cpu'], here['cores'], instructions(), torch.__version__, torch.get_num_threads())
+    "A hash of what makes a trial's answer hold."
+    return fingerprint(_here(), instructions(), os.environ.get('OMP_NUM_THREADS', ''))
 
 def _file(home_folder=None)->Path:
     return home(home_folder)/'processor'/f'{machine_key()[:16]}.json'
