@@ -181,7 +181,12 @@ def atomic_folder(path:str|Path):
 # %% ../nbs/00_core.ipynb #1e17802c
 def home(path:str|Path|None=None)->Path:
     "The home folder: `path`, else `$MEDIR_HOME`, else `./.medir`."
-    return Path(path or os.environ.get('MEDIR_HOME') or '.medir').expanduser().absolute()
+    return _expanded(path or os.environ.get('MEDIR_HOME') or '.medir')
+
+def _expanded(path:str|Path)->Path:
+    "An absolute path, `~` and `~NAME` replaced by a user's home."
+    try: return Path(path).expanduser().absolute()
+    except RuntimeError: raise MedirError('no user of that name has a home folder here', path, 'write the path in full') from None
 
 def slug(text:str, n:int=60)->str:
     "A file name for any `text`: readable, at most `n` + 9 characters, distinct for distinct texts, never a path."
@@ -192,7 +197,7 @@ def slug(text:str, n:int=60)->str:
 def checkpoint_folder(name:str|Path, home_folder=None)->Path:
     "Where the checkpoint `name` lies: below the home folder, or at that path."
     name = str(name)
-    return Path(name).expanduser().absolute() if os.sep in name or name.startswith(('.', '~')) else home(home_folder)/'checkpoints'/name
+    return _expanded(name) if os.sep in name or name.startswith(('.', '~')) else home(home_folder)/'checkpoints'/name
 
 def checkpoint_record(name:str|Path, home_folder=None)->dict:
     "What a training recorded beside the weights of `name`; empty where there is none."

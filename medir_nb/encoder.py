@@ -102,7 +102,7 @@ def encoder_spec(name:str, /, **overrides)->EncoderSpec:
     else:
         row = rows[name]
         if row.get('kind') != 'encoder': raise NothingToMeasure(f'figures only: {row.get("why", "its checkpoint was never released")}', f'model {name}', 'choose a row that `medir models` marks as runnable')
-        if row['load'] == 'remote': raise NothingToMeasure(f'its published code runs nowhere here: it needs {row.get("needs")}', f'model {name}', 'run it there and evaluate its run file with --run')
+        if row.get('load') == 'remote': raise NothingToMeasure(f'its published code runs nowhere here: it needs {row.get("needs")}', f'model {name}', 'run it there and evaluate its run file with --run')
         unknown = [f for f in _NEEDED if row.get(f, 'unknown') in ('unknown', None)]
         if unknown: raise MedirError(f'{", ".join(unknown)} unknown', f'model {name}', f'find out and add it to a row of your own in $MEDIR_REGISTRY/models.yaml ({row.get("note", "no source states it")})')
         check_row(EncoderSpec, row, f'model {name}')
