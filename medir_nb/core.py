@@ -238,12 +238,11 @@ def registry(name:str)->dict:
     import yaml
     own = Path(os.environ.get('MEDIR_REGISTRY') or os.devnull)/f'{name}.yaml'
     # the C loader reads a registry in 20 ms where the Python one takes 200
-    loader = getattr(yaml, 'CSafeLoader', yaml.SafeLoader)
-    def quick(text): return yaml.load(text, Loader=loader)
+    def quick(text): return yaml.load(text, Loader=getattr(yaml, 'CSafeLoader', yaml.SafeLoader))
     def careful(text):
         # it would end the process over a file that is nested deeply enough; its events come one by one
         depth = 0
-        for event in yaml.parse(text, Loader=loader):
+        for event in yaml.parse(text, Loader=getattr(yaml, 'CSafeLoader', yaml.SafeLoader)):
             depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
             if depth > _DEEPEST_ROW: raise RecursionError
         return quick(text)
