@@ -149,6 +149,7 @@ def _checkpoint_spec(name:str, row:dict|None=None)->EncoderSpec:
     at = (row or {}).get('checkpoint', name)
     record = checkpoint_record(at)
     if not record: raise MedirError('its weights were never released, and none were trained here', f'model {name}', f'train it: {row["trained_by"]}')
+    if 'kind' not in record: raise MedirError('no readable record of a training', checkpoint_folder(at), 'train it again')
     if record['kind'] != 'encoder': raise MedirError(f'this checkpoint is a {"reranker" if record["kind"] == "reranker" else "language model"}', f'model {name}', f'write it behind a retriever, as in bm25>{name}@100' if record['kind'] == 'reranker' else 'name an encoder')
     return replace(folder_spec(checkpoint_folder(at)), name=name, **{f: row[f] for f in ('label', 'size', 'params') if row and f in row})
 
