@@ -6,7 +6,7 @@
 __all__ = ['MedirError', 'NothingToMeasure', 'cause_of', 'boundary', 'nearest', 'canonical', 'fingerprint', 'file_fingerprint',
            'atomic_path', 'read_json', 'parse_json', 'read_text', 'json_mapping', 'write_json', 'atomic_folder', 'home',
            'slug', 'checkpoint_folder', 'checkpoint_record', 'checkpoint_names', 'find_root', 'offline', 'lock',
-           'registry', 'check_row', 'parse_yaml', 'read_yaml', 'parse_options', 'progress', 'note', 'run_command',
+           'parse_yaml', 'read_yaml', 'parse_options', 'registry', 'check_row', 'progress', 'note', 'run_command',
            'seed_everything', 'is_secret', 'redact', 'Transient', 'Server', 'share_left', 'concurrently', 'versions',
            'machine', 'to_markdown']
 
@@ -181,7 +181,12 @@ def atomic_folder(path:str|Path):
 # %% ../nbs/00_core.ipynb #1e17802c
 def home(path:str|Path|None=None)->Path:
     "The home folder: `path`, else `$MEDIR_HOME`, else `./.medir`."
-    return Path(path or os.environ.get('MEDIR_HOME') or '.medir').expanduser().absolute()
+    return _expanded(path or os.environ.get('MEDIR_HOME') or '.medir')
+
+def _expanded(path:str|Path)->Path:
+    "An absolute path, `~` and `~NAME` replaced by a user's home."
+    try: return Path(path).expanduser().absolute()
+    except RuntimeError: raise MedirError('no user of that name has a home folder here', path, 'write the path in full') from None
 
 def slug(text:str, n:int=60)->str:
     "A file name for any `text`: readable, at most `n` + 9 characters, distinct for distinct texts, never a path."
@@ -192,7 +197,7 @@ def slug(text:str, n:int=60)->str:
 def checkpoint_folder(name:str|Path, home_folder=None)->Path:
     "Where the checkpoint `name` lies: below the home folder, or at that path."
     name = str(name)
-    return Path(name).expanduser().absolute() if os.sep in name or name.startswith(('.', '~')) else home(home_folder)/'checkpoints'/name
+    return _expanded(name) if os.sep in name or name.startswith(('.', '~')) else home(home_folder)/'checkpoints'/name
 
 def checkpoint_record(name:str|Path, home_folder=None)->dict:
     "What a training recorded beside the weights of `name`; empty where there is none."
@@ -200,7 +205,7 @@ def checkpoint_record(name:str|Path, home_folder=None)->dict:
     try: record = json.loads(file.read_text(encoding='utf-8'))
     except OSError: return {}
     except (ValueError, RecursionError): raise MedirError(unreadable, file, 'train it again') from None
-    if not isinstance(record, dict) or not isinstance(record.get('kind'), str) or not isinstance(record.get('spec', {}), dict): raise MedirError(unreadable, file, 'train it again')
+    if not isinstance(record, dict) or not isinstance(record.get('kind', ''), str) or not isinstance(record.get('spec', {}), dict): raise MedirError(unreadable, file, 'train it again')
     return record
 
 
@@ -223,44 +228,6 @@ def lock(path:str|Path):
     from filelock import FileLock
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     return FileLock(f'{path}.lock')
-
-# %% ../nbs/00_core.ipynb #10697863
-_DEEPEST_ROW = 50
-
-@functools.cache
-def registry(name:str)->dict:
-    "The rows of `medir_nb/registry/{name}.yaml` and of `$MEDIR_REGISTRY/{name}.yaml`, by name."
-    import yaml
-    own = Path(os.environ.get('MEDIR_REGISTRY') or os.devnull)/f'{name}.yaml'
-    # the C loader reads a registry in 20 ms where the Python one takes 200
-    loader = getattr(yaml, 'CSafeLoader', yaml.SafeLoader)
-    def quick(text): return yaml.load(text, Loader=loader)
-    def careful(text):
-        # it would end the process over a file that is nested deeply enough; its events come one by one
-        depth = 0
-        for event in yaml.parse(text, Loader=loader):
-            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-            if depth > _DEEPEST_ROW: raise RecursionError
-        return quick(text)
-    rows = read_yaml(Path(str(importlib.resources.files('medir_nb')))/'registry'/f'{name}.yaml', quick)
-    if own.is_file():
-        more = read_yaml(own, careful)
-        for row in more:
-            if not isinstance(row, str): raise MedirError(f'{row!r} is no name of a row', own, 'write it as text')
-            if not isinstance(more[row], type(rows[row]) if row in rows else dict): raise MedirError(f'the row {row!r} is no mapping', own, 'write field: value below its name')
-        rows |= more
-    return rows
-
-def check_row(kind, row:dict, where:str):
-    "Refuse a registry row with a value of another type than its field of the data class `kind` has."
-    import dataclasses
-    for field in dataclasses.fields(kind):
-        value = row.get(field.name)
-        wanted = {tuple: (list, tuple), float: (int, float)}.get(field.type, field.type)
-        if field.name not in row or value == 'unknown': continue
-        if not isinstance(value, wanted) or field.type in (int, float) and isinstance(value, bool):
-            shown = getattr(field.type, '__name__', str(field.type)).replace('tuple', 'list')
-            raise MedirError(f'{field.name} is {str(value)[:60]!r}', where, f'its registry row needs a value of the type {shown}')
 
 # %% ../nbs/00_core.ipynb #b4f20aa2
 def parse_yaml(text:str):
@@ -298,6 +265,43 @@ def parse_options(options:list[str])->dict:
         try: out[name.strip()] = parse_yaml(value)
         except Exception: raise MedirError(f'the value of {name!r} is no YAML', '-p', "quote it, as in -p 'systems=[\"rrf(bm25,minilm)\"]'") from None
     return out
+
+# %% ../nbs/00_core.ipynb #10697863
+_DEEPEST_ROW = 50
+
+@functools.cache
+def registry(name:str)->dict:
+    "The rows of `medir_nb/registry/{name}.yaml` and of `$MEDIR_REGISTRY/{name}.yaml`, by name."
+    import yaml
+    own = Path(os.environ.get('MEDIR_REGISTRY') or os.devnull)/f'{name}.yaml'
+    # the C loader reads a registry in 20 ms where the Python one takes 200
+    def quick(text): return yaml.load(text, Loader=getattr(yaml, 'CSafeLoader', yaml.SafeLoader))
+    def careful(text):
+        # it would end the process over a file that is nested deeply enough; its events come one by one
+        depth = 0
+        for event in yaml.parse(text, Loader=getattr(yaml, 'CSafeLoader', yaml.SafeLoader)):
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if depth > _DEEPEST_ROW: raise RecursionError
+        return quick(text)
+    rows = read_yaml(Path(str(importlib.resources.files('medir_nb')))/'registry'/f'{name}.yaml', quick)
+    if own.is_file():
+        more = read_yaml(own, careful)
+        for row in more:
+            if not isinstance(row, str): raise MedirError(f'{row!r} is no name of a row', own, 'write it as text')
+            if not isinstance(more[row], type(rows[row]) if row in rows else dict): raise MedirError(f'the row {row!r} is no mapping', own, 'write field: value below its name')
+        rows |= more
+    return rows
+
+def check_row(kind, row:dict, where:str):
+    "Refuse a registry row with a value of another type than its field of the data class `kind` has."
+    import dataclasses
+    for field in dataclasses.fields(kind):
+        value = row.get(field.name)
+        wanted = {tuple: (list, tuple), float: (int, float)}.get(field.type, field.type)
+        if field.name not in row or value == 'unknown': continue
+        if not isinstance(value, wanted) or field.type in (int, float) and isinstance(value, bool):
+            shown = getattr(field.type, '__name__', str(field.type)).replace('tuple', 'list')
+            raise MedirError(f'{field.name} is {str(value)[:60]!r}', where, f'its registry row needs a value of the type {shown}')
 
 # %% ../nbs/00_core.ipynb #3866060b
 def progress(items=None, **kwargs):

@@ -103,7 +103,7 @@ def encoder_spec(name:str, /, device:str|None=None, **overrides)->EncoderSpec:
     else:
         row = rows[name]
         if row.get('kind') != 'encoder': raise NothingToMeasure(f'figures only: {row.get("why", "its checkpoint was never released")}', f'model {name}', 'choose a row that `medir models` marks as runnable')
-        if row['load'] == 'remote': raise NothingToMeasure(f'its published code runs nowhere here: it needs {row.get("needs")}', f'model {name}', 'run it there and evaluate its run file with --run')
+        if row.get('load') == 'remote': raise NothingToMeasure(f'its published code runs nowhere here: it needs {row.get("needs")}', f'model {name}', 'run it there and evaluate its run file with --run')
         unknown = [f for f in _NEEDED if row.get(f, 'unknown') in ('unknown', None)]
         if unknown: raise MedirError(f'{", ".join(unknown)} unknown', f'model {name}', f'find out and add it to a row of your own in $MEDIR_REGISTRY/models.yaml ({row.get("note", "no source states it")})')
         check_row(EncoderSpec, row, f'model {name}')
@@ -151,6 +151,7 @@ def _checkpoint_spec(name:str, row:dict|None=None)->EncoderSpec:
     at = (row or {}).get('checkpoint', name)
     record = checkpoint_record(at)
     if not record: raise MedirError('its weights were never released, and none were trained here', f'model {name}', f'train it: {row["trained_by"]}')
+    if 'kind' not in record: raise MedirError('no readable record of a training', checkpoint_folder(at), 'train it again')
     if record['kind'] != 'encoder': raise MedirError(f'this checkpoint is a {"reranker" if record["kind"] == "reranker" else "language model"}', f'model {name}', f'write it behind a retriever, as in bm25>{name}@100' if record['kind'] == 'reranker' else 'name an encoder')
     return replace(folder_spec(checkpoint_folder(at)), name=name, **{f: row[f] for f in ('label', 'size', 'params') if row and f in row})
 

@@ -77,6 +77,7 @@ def _checkpoint_spec(name:str, row:dict|None=None)->LLMSpec:
     "The spec of a checkpoint that a training wrote. Its revision says from what it was trained, so another machine replays its generations; they lie on the cassette of its base."
     at = (row or {}).get('checkpoint', name)
     record = checkpoint_record(at)
+    if 'kind' not in record: raise MedirError('no readable record of a training', checkpoint_folder(at), 'train it again')
     if record['kind'] != 'llm': raise MedirError(f'this checkpoint is {"a reranker" if record["kind"] == "reranker" else "an encoder"}', f'llm {name}', 'name a language model')
     with boundary('no readable record of a training', checkpoint_folder(at)/'medir.json', 'train it again'):
         own = {**{f: record['spec'][f] for f in _RECORDED}, **{f: row[f] for f in ('label', 'published_as', 'authors') if row and f in row}}

@@ -1,6 +1,6 @@
 """Malformed inputs by the hundred: files, rows, options, answers of servers and weights, whole ones that are changed at a seeded
 place. What may come of each is a right result or one line."""
-import gzip, json, os, random, re, shutil, types, zipfile
+import gzip, json, os, random, re, shutil, sys, types, zipfile
 from pathlib import Path
 import numpy as np, pytest
 from conftest import DOCUMENTS, MOVED, QRELS, QUERIES, write_beir, write_lines
@@ -390,3 +390,60 @@ def test_answers_of_servers_are_read_or_refused(kind, share, case_home, answerin
 
 def test_the_table_has_hundreds_of_cases():
     assert sum(n for n, _ in CHANGED.values()) + len(GIVEN) + 120 >= 300
+
+# ---------------------------------------------------------------- through the command line
+
+def line_of(name, home, rng):
+    "The arguments of a command that meets the changed input `name`, and the command."
+    if name == 'task':
+        file = rng.choice(['corpus.jsonl', 'queries.jsonl', 'qrels/test.tsv'])
+        task_files(home, file, rng)
+        return workbook, ['evaluate', home/'task', '--system', 'bm25']
+    if name == 'run':
+        run_file(home, rng)
+        return workbook, ['evaluate', home/'task', '--run', home/'x.run']
+    if name == 'expression':
+        text = rng.choice(EXPRESSIONS)
+        at = rng.randrange(len(text) + 1)
+        return workbook, ['evaluate', write_beir(home/'task'), '--limit', '1', '--system', text[:at] + rng.choice([p for p in PIECES if '\0' not in p]) + text[at + 1:]]
+    if name == 'notebook':
+        book(home, rng, notebook=True)
+        return workbook, ['plan', 'toy', '--preset', 'smoke']
+    if name == 'batch':
+        book(home, rng, batch=True)
+        return workbook, ['plan', 'all']
+    if name == 'registry':
+        own_rows(home, 'models', packaged('models', 'e5-small-v2'), rng, None)
+        return workbook, ['contract', 'mine', write_beir(home/'task')]
+    if name == 'mining':
+        mined(home, rng)
+        return workbook, ['mine', 'hard_negatives', home/'pairs.jsonl', home/'out.jsonl', '-p', 'retriever=bm25', '-p', f'n={rng.choice(VALUES)}']
+    if name == 'line':
+        words = ['evaluate', 'compare', 'plan', 'run', 'mine', 'contract', '--limit', '--home', '--system', '--measures', '-p', '--dtype', '--lang', 'x', '0', '-1', 'nDCG@', 'é', '=', '--', '', '--json', '/nowhere/x/y']
+        return workbook, [rng.choice(words[:6]), *rng.choices(words, k=rng.randint(0, 4))]
+    mapping(home, 'c.yaml', {**rng.choice([CONFIG, SFT]), 'model': 'no-such-model', 'data': str(home/'none.jsonl')}, rng)
+    return trainer, [home/'c.yaml', *([f'seed={rng.choice(VALUES)}'] if rng.random() < 0.3 else [])]
+
+LINES = ('task', 'run', 'expression', 'notebook', 'batch', 'registry', 'mining', 'line', 'training')
+
+@pytest.mark.parametrize('share', [pytest.param(3, id='some'), pytest.param(20, id='all', marks=pytest.mark.slow)])
+@pytest.mark.parametrize('name', LINES)
+def test_commands_end_in_one_line(name, share, case_home, monkeypatch, capfd):
+    from medir_nb import evaluator
+    codes = []
+    for i in range(share):
+        rng, home = random.Random(f'line {name} {i} {MOVED}'), case_home()
+        module, arguments = line_of(name, home, rng)
+        monkeypatch.setattr(sys, 'argv', ['medir', *map(str, arguments)])
+        capfd.readouterr()
+        try: code = module.main() or 0
+        except SystemExit as e: code = e.code or 0
+        out, err = capfd.readouterr()
+        where = f'{name} {i} {arguments}: {err[-600:]!r}'
+        assert 'Traceback' not in out + err and code in (0, 2), where
+        said = [l for l in err.splitlines() if l.strip()]
+        if code and not out.startswith('Usage'): assert said and said[-1].startswith('medir: error: ') and all(l.startswith('medir: ') for l in said) and len(said[-1]) < 2 * LONGEST, where
+        # what was not foreseen is said in one line as well, but a reader could mend what he is told better
+        assert 'was not foreseen' not in err, where
+        codes.append(code)
+    assert 2 in codes
