@@ -225,11 +225,11 @@ def case_view(scores:list[Scores], n:int=3, measure:str|None=None)->pd.DataFrame
     return pd.DataFrame(rows, columns=['query', 'relevant document', 'system', 'rank', 'written']).astype({'rank': 'Int64'})
 
 # %% ../nbs/10_evaluator.ipynb #cdde8076
-def evaluate_grid(tasks, systems, limit:int|None=None, **options)->tuple[list[Scores], dict]:
+def evaluate_grid(tasks, systems, limit:int|None=None, query_titles:bool|None=None, **options)->tuple[list[Scores], dict]:
     "Scores of `systems` on `tasks`, and `(system, task) → MedirError` for what could not run."
     loaded, scores, not_run = {}, {}, {}
     for name in tasks:
-        try: loaded[name] = load_task(name, limit=limit or None, home_folder=options.get('home_folder'))
+        try: loaded[name] = load_task(name, limit=limit or None, home_folder=options.get('home_folder'), query_titles=query_titles)
         except MedirError as e: not_run |= {(str(s), str(name)): e for s in systems}
     # system by system, so that a model is loaded once for all tasks
     for s in progress(systems, desc='systems', unit='system'):
