@@ -873,12 +873,13 @@ def dense_queries(encoder, task, expanded:Expanded, instruction:str='')->tuple[n
     if rule == 'concat':
         joined = [expanded.row['dense_join'].join([q, *t]) for q, t in zip(task.queries.texts(), expanded.texts)]
         vectors = encode_corpus(encoder, as_queries(task.queries.ids, joined), 'query', instruction)
-        return np.array(vectors.chunk()), vectors.stats
+        return np.array(vectors.chunk()), {**vectors.stats, 'truncated': int(vectors.truncated.sum())}
     queries = encode_corpus(encoder, task.queries, 'query', instruction)
+    cut = {'truncated': int(queries.truncated.sum())}
     flat = [(q, t) for q, ts in zip(task.queries.ids, expanded.texts) for t in ts]
-    if not flat: return np.array(queries.chunk()), queries.stats
+    if not flat: return np.array(queries.chunk()), {**queries.stats, **cut}
     reader, role, instruction = hypothetical_reader(encoder, instruction, expanded.settings.get('hypothetical', ''))
     texts = encode_corpus(reader, as_queries([f'{q}#{i}' for i, (q, _) in enumerate(flat)], [t for _, t in flat]), role, instruction)
     q, h, at, out = queries.chunk(), texts.chunk(), 0, []
     for i, ts in enumerate(expanded.texts): out.append(fuse_dense(q[i], h[at:at + len(ts)], rule, expanded.settings.get('weight'))); at += len(ts)
-    return np.array(out, np.float32), {'encoded': queries.stats['encoded'] + texts.stats['encoded'], 'cached': queries.stats['cached'] + texts.stats['cached']}
+    return np.array(out, np.float32), {'encoded': queries.stats['encoded'] + texts.stats['encoded'], 'cached': queries.stats['cached'] + texts.stats['cached'], **cut}

@@ -61,3 +61,56 @@ def test_a_registry_row_says_that_its_queries_are_titled_texts(titled, own_regis
     monkeypatch.setenv('MEDIR_DATA', str(titled.parent))
     assert load_task('with').queries.text('q1') == 'Metformin drugs after a heart attack'
     assert load_task('without').queries.text('q1') == load_task('with', query_titles=False).queries.text('q1') == 'drugs after a heart attack'
+
+
+# ---------------------------------------------------------------- what differs beside the method
+
+def test_a_comparison_names_each_setting_that_differs_and_what_was_cut(beir, medir, fake_minilm, tmp_path):
+    out = medir('compare', beir, 'minilm(max_document_tokens=128)', 'minilm(dtype=bf16,query_template=Q:{text})', '--json', tmp_path/'c.json')
+    assert out.code == 0, out.err
+    lines = out.out.splitlines()
+    at = lines.index('settings that differ:')
+    shown = dict(line.strip().split(': ', 1) for line in lines[at + 1:at + 4])
+    assert set(shown) == {'dtype', 'max_document_tokens', 'query_template'}
+    a, b = 'minilm(max_document_tokens=128)', 'minilm(dtype=bfloat16,query_template=Q:{text})'
+    assert shown['dtype'] == f'float32 ({a}) | bfloat16 ({b})' and shown['max_document_tokens'] == f'128 ({a}) | 256 ({b})'
+    # the fake model reads eight words
+    long = sum(len(f'{t} {x}'.split()) > 8 for _, t, x in DOCUMENTS)
+    assert lines[at + 4].startswith(f'cut at their limit: {a} {long} of 12 documents and 0 of 4 queries; {b} {long} of 12 documents and ')
+    saved = json.loads((tmp_path/'c.json').read_text())
+    assert saved['settings']['max_document_tokens'] == {a: 128, b: 256} and saved['cut'][a] == {'documents': long, 'queries': 0}
+    assert saved['difference'] == pytest.approx(saved['changed'][0]['difference'] / 3, abs=1) and {'p', 'low', 'high', 'wins', 'losses'} <= set(saved)
+
+
+def test_scores_carry_settings_and_cuts(beir, fake_minilm):
+    scores = [evaluate(beir, s, ['nDCG@10']) for s in ('bm25', 'bm25(k1=1)', 'minilm', 'rrf(bm25,minilm)')]
+    assert scores[1].settings == {**scores[0].settings, 'k1': 1} and scores[2].settings['max_query_tokens'] == 256 and scores[2].settings['pooling'] == 'mean'
+    assert scores[3].settings['part 2 pooling'] == 'mean' and scores[3].cut == scores[2].cut and scores[2].cut['documents'] > 0
+    same, other = compare(scores[0], scores[0]), compare(scores[0], scores[1])
+    assert same.settings == {} and 'settings that differ: none' in repr(same)
+    assert other.settings == {'k1': {'bm25': 1.5, 'bm25(k1=1)': 1}}
+    mixed = repr(compare(scores[0], scores[2]))
+    assert 'only bm25: k1 1.5, b 0.75, analyzer english' in mixed and 'only minilm: weights sentence-transformers/all-MiniLM-L6-v2' in mixed
+
+
+def test_settings_of_expansions_and_rerankers_differ_too(beir, tmp_path, fake_minilm):
+    from medir_nb.systems import system_settings
+    task = load_task(beir)
+    file = write_lines(tmp_path/'g.jsonl', [{'id': q, 'hy_doc': f'about {t}'} for q, t in QUERIES])
+    written, reranked = (system_settings(s, task) for s in (f'minilm+hyde(file:{file},fusion=concat)', 'minilm>ms-marco-minilm@10(max_tokens=64)'))
+    assert (written['expansion'], written['expansion fusion'], reranked['reranker depth'], reranked['reranker max_tokens']) == ('hyde', 'concat', 10, 64)
+    # the two roads of an expanded query both count its cuts
+    cut = {f: evaluate(task, f'minilm+hyde(file:{file},fusion={f})').cut['queries'] for f in ('concat', 'mean')}
+    assert cut['concat'] == sum(len(f'{t} about {t}'.split()) > 8 for _, t in QUERIES) > cut['mean'] == 0
+
+
+def test_max_tokens_sets_both_lengths_of_all_encoders(beir, medir, fake_minilm):
+    from medir_nb.systems import with_max_tokens
+    assert str(with_max_tokens('rrf(bm25,minilm)>ms-marco-minilm@5', 64)) == 'rrf(bm25,minilm(max_document_tokens=64,max_query_tokens=64))>ms-marco-minilm@5'
+    assert str(with_max_tokens('minilm(max_document_tokens=32)', 64)) == 'minilm(max_document_tokens=32,max_query_tokens=64)'
+    assert str(with_max_tokens('bm25+search-o1(qwq-32b,by=minilm)', 64)) == 'bm25+search-o1(qwq-32b,by=minilm(max_document_tokens=64,max_query_tokens=64))'
+    assert str(with_max_tokens('text-embedding-3-large', 64)) == 'text-embedding-3-large'          # it cuts on its own
+    with pytest.raises(MedirError, match='lengths of a model object are its own affair'): evaluate(beir, object(), max_tokens=64)
+    out = medir('evaluate', beir, '--system', 'minilm', '--system', 'bm25', '--max-tokens', '64', '--measures', 'nDCG@10')
+    assert out.code == 0 and 'minilm(max_document_tokens=64,max_query_tokens=64)' in out.out and 'max_query_tokens 64' in out.out
+    assert medir('compare', beir, 'minilm', 'bm25', '--max-tokens', '64').out.startswith('bm25 − minilm(max_document_tokens=64,max_query_tokens=64)')
