@@ -759,9 +759,21 @@ def load_task(name, split:str|None=None, lang:str|None=None, limit:int|None=None
     elif os.sep in str(name) or Path(name).is_dir(): task = load_folder(name, split or 'test', allow_unknown_qrels, home_folder, **titles)
     else: raise MedirError(f'unknown task {str(name)!r}', None, f'{nearest(name, registry("tasks"))} A folder may be given by its path')
     if lang: task = replace(task, language=lang)
-    return limit_task(task, limit) if limit else task
+    if not limit: return task
+    small = limit_task(task, limit)
+    _tell_limit(small.name, *((len(getattr(t, part)) if getattr(t, part) is not None else 0) for part in ('pairs', 'corpus', 'queries') for t in (small, task)))
+    return small
 
 # %% ../nbs/01_data.ipynb #7cc9a0c5
+@functools.cache
+def _tell_limit(name:str, pairs:int, all_pairs:int, documents:int, all_documents:int, queries:int, all_queries:int):
+    "Say once a process what a limit left of a task, and that fewer queries are an easier task."
+    if pairs < all_pairs: return note(f'{name}: {pairs:,} of {all_pairs:,} pairs remain')
+    if documents == all_documents and queries == all_queries: return
+    text = f'{name}: {documents:,} of {all_documents:,} documents and {queries:,} of {all_queries:,} queries remain'
+    if queries < all_queries: text += f'; the judged documents of {all_queries - queries:,} queries do not fit, and a score on {queries:,} of them is one of an easier task: raise the limit'
+    note(text)
+
 def limit_task(task:Task, limit:int)->Task:
     "`task` with at most `limit` documents (or pairs), named `NAME[limit=N]`."
     name = f'{task.name}[limit={limit}]'

@@ -496,7 +496,7 @@ Home = Annotated[Optional[Path], typer.Option('--home', callback=_home, help='Wh
 Dtype = Annotated[Optional[str], typer.Option(help="Precision: fp32, bf16, fp16 (default: the model row's).")]
 Device = Annotated[Optional[str], typer.Option(help='cpu, cuda, cuda:1 … (default: a GPU if there is one).')]
 Lang = Annotated[Optional[Literal['en', 'zh']], typer.Option(help='Language of the texts (default: read from their script).')]
-Limit = Annotated[Optional[int], typer.Option(min=1, help='A pool of at most N documents, for a quick look.')]
+Limit = Annotated[Optional[int], typer.Option(min=1, help='A pool of at most N documents and the queries whose judged documents fit, for a quick look.')]
 MaxTokens = Annotated[Optional[int], typer.Option(min=1, help="Longest query and document, in tokens, of every encoder (default: each model row's).")]
 QueryTitles = Annotated[bool, typer.Option('--query-titles', help='Read the title of a query before its text (default: the text alone, as BEIR and mteb do).')]
 Split = Annotated[Optional[str], typer.Option(help="Split of the judgements (default: the task's, else test).")]

@@ -114,3 +114,31 @@ def test_max_tokens_sets_both_lengths_of_all_encoders(beir, medir, fake_minilm):
     out = medir('evaluate', beir, '--system', 'minilm', '--system', 'bm25', '--max-tokens', '64', '--measures', 'nDCG@10')
     assert out.code == 0 and 'minilm(max_document_tokens=64,max_query_tokens=64)' in out.out and 'max_query_tokens 64' in out.out
     assert medir('compare', beir, 'minilm', 'bm25', '--max-tokens', '64').out.startswith('bm25 − minilm(max_document_tokens=64,max_query_tokens=64)')
+
+
+# ---------------------------------------------------------------- what a limit leaves
+
+def test_a_limit_says_what_remains_and_warns_of_dropped_queries(tmp_path, medir):
+    "Thirty queries with twenty judged documents each: a limit of 60 keeps two, and a perfect score of theirs must not pass in silence."
+    documents = [(f'd{i:03d}', '', f'disease{i // 20} sign{i}') for i in range(600)]
+    folder = write_beir(tmp_path/'thirty', documents, [(f'q{i}', f'disease{i}') for i in range(30)], [(f'q{i // 20}', f'd{i:03d}', 1) for i in range(600)])
+    data._tell_limit.cache_clear()
+    out = medir('evaluate', folder, '--system', 'bm25', '--limit', '60', '--measures', 'R@100')
+    assert out.code == 0
+    warned = [line for line in out.err.splitlines() if 'remain' in line]
+    assert len(warned) == 1 and 'thirty[limit=60]: 60 of 600 documents and 3 of 30 queries remain; the judged documents of 27 queries do not fit' in warned[0]
+    whole = medir('evaluate', folder, '--system', 'bm25', '--limit', '600', '--measures', 'R@100')
+    assert whole.code == 0 and 'remain' not in whole.err
+    # all queries fit: what remains is said, and nothing is warned of
+    few = write_beir(tmp_path/'few', documents, [('q0', 'disease0')], [('q0', 'd000', 1)])
+    left = medir('evaluate', few, '--system', 'bm25', '--limit', '60').err
+    assert '60 of 600 documents and 1 of 1 queries remain' in left and 'do not fit' not in left
+    write_lines(tmp_path/'sts'/'pairs.jsonl', [{'sentence1': 'a', 'sentence2': 'b', 'score': i} for i in range(9)])
+    load_task(tmp_path/'sts', limit=4)
+
+
+def test_python_says_it_once(tmp_path, capfd):
+    folder = write_beir(tmp_path/'small')
+    data._tell_limit.cache_clear()
+    for _ in range(2): load_task(folder, limit=7)
+    assert capfd.readouterr().err.count('7 of 12 documents and 2 of 4 queries remain') == 1
