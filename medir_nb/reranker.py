@@ -14,8 +14,8 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 import numpy as np, pandas as pd
 from .core import MedirError, checkpoint_record, fingerprint, home, lock, nearest, progress, registry, slug
-from .hub import hub_folder, pinned
-from .encoder import Encoded, TorchBackend, VectorStore, _load_backend, _quiet, _refuse_remote_code, _typed, check_positions, folder_fingerprint, padded_batch, parse_dtype, positions_of, text_keys, torch_device
+from .hub import hub_folder, hub_name, hub_row, named_commit, pinned
+from .encoder import Encoded, TorchBackend, VectorStore, _load_backend, _quiet, _refuse_remote_code, _typed, check_positions, exact_row, folder_fingerprint, padded_batch, parse_dtype, positions_of, text_keys, torch_device
 from .search import RUN_COLUMNS, sort_run
 
 # %% ../nbs/05_reranker.ipynb #8670cd18
@@ -48,9 +48,14 @@ class RerankerSpec:
 _SETTINGS = ('max_tokens', 'logit', 'dtype')      # of a row that an expression may change
 
 def reranker_spec(name:str, /, **overrides)->RerankerSpec:
-    "The row, checkpoint or folder `name`, with `max_tokens`, `logit` or `dtype` overridden."
+    "The row, checkpoint, folder or model of the Hub (`hf:OWNER/NAME[@REVISION]`) `name`, with `max_tokens`, `logit` or `dtype` overridden."
     rows, kept = registry('rerankers'), home()/'checkpoints'/name
-    if name in rows:
+    named = None if name in rows or kept.is_dir() else hub_name(name)
+    if named and (row := hub_row(named[0], rows)):
+        spec = reranker_spec(row)
+        if named[1] not in ('', spec.revision): spec = replace(spec, name=name, revision=named_commit(*named, f'reranker {name}'))
+    elif named: spec = _hub_reranker(name, *named)
+    elif name in rows:
         row = rows[name]
         unknown = [f for f in ('hub', 'max_tokens') if row.get(f, 'unknown') in ('unknown', None)]
         if unknown: raise MedirError(f'{", ".join(unknown)} unknown', f'reranker {name}', f'find out and add it to a row of your own in $MEDIR_REGISTRY/rerankers.yaml ({row.get("note", "no source states it")})')
@@ -67,8 +72,14 @@ def reranker_spec(name:str, /, **overrides)->RerankerSpec:
 
 _RECORDED = 'size licence query_template document_template max_tokens'.split()     # what a training keeps of its base's row
 
-def folder_reranker(path:str|Path, name:str='')->RerankerSpec:
-    "The spec of a folder with a sequence-classification model, read from its own configuration files."
+def _hub_reranker(name:str, hub:str, revision:str)->RerankerSpec:
+    "The spec of a cross-encoder of the Hub that has no row, by its own files."
+    where = f'reranker {name}'
+    commit = named_commit(hub, revision, where)
+    return replace(folder_reranker(hub_folder(hub, commit, where, weights=False), name, commit), hub=hub, label=hub.partition('/')[2], tried='never exercised')
+
+def folder_reranker(path:str|Path, name:str='', revision:str='')->RerankerSpec:
+    "The spec of a folder with a sequence-classification model (at `revision`, else that of its files), read from its own configuration files."
     folder = Path(path)
     read = lambda f: json.loads((folder/f).read_text(encoding='utf-8')) if (folder/f).is_file() else {}
     config, own = read('config.json'), read('config_sentence_transformers.json')
@@ -78,7 +89,7 @@ def folder_reranker(path:str|Path, name:str='')->RerankerSpec:
     logits = len(config.get('id2label') or (0, 1))      # transformers writes no labels where there are two
     if logits > 2: raise MedirError(f'its head gives {logits} logits, and which is the score is not said', folder, 'write a row with logits and logit')
     length = min(read('tokenizer_config.json').get('model_max_length') or 512, positions_of(config) or 512, 32_768)
-    spec = RerankerSpec(name or str(path), str(folder), folder_fingerprint(folder), int(length), logits, logits - 1, architecture=config.get('model_type', ''), label=folder.name, tried='loaded here')
+    spec = RerankerSpec(name or str(path), str(folder), revision or folder_fingerprint(folder), int(length), logits, logits - 1, architecture=config.get('model_type', ''), label=folder.name, tried='loaded here')
     recorded = checkpoint_record(folder).get('spec', {})
     return replace(spec, **{f: recorded[f] for f in (*_RECORDED, 'label') if f in recorded})
 
@@ -240,6 +251,7 @@ def rerank(reranker:Reranker|str, task, run:pd.DataFrame, depth:int|None=100, co
 def normal_reranker(reranker:tuple)->tuple:
     "`(name, depth, settings)` checked, in one order, without what is default."
     name, depth, settings = reranker
+    name = exact_row(name, registry('rerankers')) or name
     given = {k: True if v is None else v for k, v in settings}
     if len(given) < len(settings): raise MedirError(f'a setting of {name} stands twice', None, 'keep one')
     complete = given.pop('complete', False)

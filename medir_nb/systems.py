@@ -15,7 +15,7 @@ from .agent import pending_turns, search_and_write
 from .core import MedirError, NothingToMeasure, checkpoint_names, nearest, registry
 from .hub import revision_label
 from .data import Queries, Task, load_task
-from .encoder import Encoder, array_vectors, corpus_keys, encode_corpus, encoder_names, encoder_spec, missing_texts, object_name
+from .encoder import Encoder, array_vectors, corpus_keys, encode_corpus, encoder_names, encoder_spec, exact_row, missing_texts, object_name
 from .generator import Expanded, as_queries, dense_queries, expand, expansion_settings, method_row, normal_expansion, pending_generations, sparse_queries
 from .reranker import ScoreStore, missing_pairs, normal_reranker, rerank, reranker_of
 from .search import ANALYZERS, QUERY_WEIGHTS, STOPWORDS, BM25, BM25_DEFAULTS, BM25_PRESETS, unit, dense_search, rrf, sort_run
@@ -110,7 +110,10 @@ class _Parser:
     def reranker(self)->tuple|None:
         "`>NAME@DEPTH(a,b=c)`, if it stands here."
         if self.now != '>': return None
-        self.take('>'); name = self.take(); self.take('@'); depth = self.take()
+        # the last @ is that of the depth; one before it names a revision (hf:OWNER/NAME@REVISION@100)
+        self.take('>')
+        name, _, depth = self.name().rpartition('@')
+        if not name: self.take('@')
         if not depth.isdigit() or not int(depth): self.fail(f'the reranking depth {depth!r} is no positive number')
         return normal_reranker((name, int(depth), tuple(self.settings() if self.now == '(' else ())))
 
@@ -128,6 +131,7 @@ def _normal(s:System, runnable:bool=True)->System:
         # an analyzer that is written out stays: on a Chinese task it is not the default
         own = tuple((k, given[k]) for k in BM25_DEFAULTS if k in given and (given[k] != base[k] or k == 'analyzer'))
         return replace(s, settings=tuple((p, None) for p in presets) + own)
+    s = replace(s, name=exact_row(s.name, registry('models')) or s.name)
     if not runnable and s.name in registry('models') and not s.settings: return s
     spec = encoder_spec_or_hint(s.name)
     own = encoder_spec(s.name, **{k: True if v is None else v for k, v in given.items()})

@@ -142,3 +142,119 @@ def test_python_says_it_once(tmp_path, capfd):
     data._tell_limit.cache_clear()
     for _ in range(2): load_task(folder, limit=7)
     assert capfd.readouterr().err.count('7 of 12 documents and 2 of 4 queries remain') == 1
+
+
+# ---------------------------------------------------------------- a model of the Hub by its id
+
+COMMITS = ['c1' * 20, 'c2' * 20]
+
+
+def sentence_transformer(folder):
+    "A tiny random sentence-transformers model that reads 64 tokens and puts `query: ` before a query."
+    from test_models import as_sentence_transformer, make_model
+    as_sentence_transformer(make_model('bert', folder.parent/'plain-bert'), folder, pooling='cls')
+    file = folder/'config_sentence_transformers.json'
+    file.write_text(json.dumps({**json.loads(file.read_text()), 'prompts': {'query': 'query: ', 'document': ''}, 'similarity_fn_name': 'dot'}))
+    file = folder/'sentence_bert_config.json'
+    file.write_text(json.dumps({**(json.loads(file.read_text()) if file.is_file() else {}), 'max_seq_length': 64}))
+
+
+def bare_model(folder):
+    "Weights without a word on pooling."
+    from test_models import make_model
+    make_model('bert', folder)
+
+
+def pair_model(folder):
+    "A tiny cross-encoder of one logit."
+    import torch
+    import transformers
+    from conftest import seeded
+    from test_models import FAMILIES, make_tokenizer
+    tokenizer = make_tokenizer('bert')
+    with seeded(1): model = transformers.BertForSequenceClassification(transformers.BertConfig(vocab_size=len(tokenizer), num_labels=1, **FAMILIES['bert'][1]))
+    tokenizer.save_pretrained(folder); model.save_pretrained(folder)
+
+
+@pytest.fixture(scope='module')
+def hub(tmp_path_factory):
+    from hub.server import Hub, Repository
+    builds = {'someone/tiny-encoder': sentence_transformer, 'someone/bare': bare_model, 'someone/pairs': pair_model}
+    with Hub([Repository('models', name, build, COMMITS) for name, build in builds.items()], tmp_path_factory.mktemp('hub')) as h:
+        yield h
+
+
+ASK = '''
+import json, os, sys
+from medir_nb.core import MedirError
+from medir_nb.encoder import Encoder, encoder_spec
+from medir_nb.evaluator import evaluate
+from medir_nb.systems import parse
+out = {}
+for name in sys.argv[2:]:
+    try:
+        s = evaluate(sys.argv[1], name, ['nDCG@10'])
+        out[name] = {'label': s.label, 'value': s.mean('nDCG@10'), 'revision': s.stats['revision'], 'settings': s.settings}
+    except MedirError as e: out[name] = {'error': str(e)}
+print(json.dumps(out))
+'''
+
+
+def ask(hub, base, task, names, **more):
+    "What `names` score on `task` in a process that sees this Hub alone."
+    import subprocess
+    import sys
+    from hub.services import process_environment
+    done = subprocess.run([sys.executable, '-c', ASK, str(task), *names], env=process_environment(hub, base, **more), cwd=base, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return json.loads(done.stdout.splitlines()[-1]), done.stderr
+
+
+@pytest.mark.slow
+def test_a_hub_model_without_a_row_is_read_by_its_own_files(hub, beir, tmp_path, medir_process):
+    chains = ['hf:someone/tiny-encoder', 'someone/tiny-encoder', f'hf:someone/tiny-encoder@{COMMITS[1]}', 'rrf(bm25,hf:someone/tiny-encoder)', 'hf:someone/tiny-encoder>hf:someone/pairs@5',
+        f'bm25>someone/pairs@{COMMITS[0]}@5', 'someone/tiny-encoder(max_document_tokens=8)']
+    bad = ['hf:someone/bare', 'someone/bare', 'hf:someone/nothing', 'hf:someone', 'hf:someone/tiny-encoder@v9']
+    found, said = ask(hub, tmp_path, beir, [*chains, *bad])
+    first = found['hf:someone/tiny-encoder']
+    own = {'pooling': 'cls', 'similarity': 'dot', 'max_query_tokens': 64, 'max_document_tokens': 64, 'query_template': 'query: {text}', 'document_template': '{text}', 'load': 'sentence-transformers'}
+    assert own.items() <= first['settings'].items() and first['revision'].startswith('resolved c1c1c1c on ')
+    # resolved once, recorded, and said
+    assert said.count('someone/tiny-encoder: no commit is on record') == 1
+    assert found['someone/tiny-encoder']['value'] == first['value'] == found[chains[2]]['value'] and found[chains[2]]['revision'] == 'c2c2c2c'
+    assert all('value' in found[c] for c in chains), found
+    assert found[chains[6]]['settings']['max_document_tokens'] == 8
+    errors = [found[b]['error'] for b in bad]
+    assert all('\n' not in e for e in errors)
+    for error, text in zip(errors, ['no row of it, and its repository has no modules.json', 'no row of it, and its repository has no modules.json', 'the Hub has no model someone/nothing, or it is private', 'names no model of the Hub', 'has no revision v9']):
+        assert text in error, error
+    # offline, all that was fetched is found
+    again, _ = ask(hub, tmp_path, beir, [*chains, 'hf:someone/other'], HF_HUB_OFFLINE='1')
+    assert [again[c]['value'] for c in chains] == [found[c]['value'] for c in chains]
+    assert 'no commit of someone/other is on record' in again['hf:someone/other']['error']
+    # files were asked for at the two commits alone
+    assert {a.revision for a in hub.fetched('models', 'someone/tiny-encoder') if a.path[0] != '('} == {*COMMITS, '(large)'}
+
+
+def test_a_hub_id_with_a_row_is_that_row():
+    from medir_nb.encoder import encoder_spec
+    from medir_nb.systems import parse
+    assert str(parse('hf:sentence-transformers/all-MiniLM-L6-v2')) == str(parse('sentence-transformers/all-minilm-l6-v2')) == 'minilm'
+    assert str(parse('rrf(bm25,hf:BAAI/bge-large-en-v1.5)>cross-encoder/ms-marco-MiniLM-L6-v2@50')).startswith('rrf(bm25,bge-large-en')
+    other = encoder_spec(f'hf:BAAI/bge-large-en-v1.5@{"ab" * 20}')
+    assert other.revision == 'ab' * 20 and other.pooling == 'cls' and other.name.endswith('ab' * 20)
+    with pytest.raises(MedirError, match='names no model of the Hub'): parse('hf:one/two/three')
+
+
+def test_an_existing_folder_wins_over_a_hub_id(tmp_path, monkeypatch, capfd):
+    from medir_nb import hub as hub_module
+    from medir_nb.encoder import encoder_spec
+    folder = tmp_path/'BAAI'/'bge-large-en-v1.5'
+    write_lines(folder/'modules.json', ['[]'])
+    write_lines(folder/'config.json', ['{"max_position_embeddings": 77}'])
+    monkeypatch.chdir(tmp_path)
+    hub_module._tell_folder.cache_clear()
+    for _ in range(2): assert encoder_spec('BAAI/bge-large-en-v1.5').max_query_tokens == 77
+    assert encoder_spec('hf:BAAI/bge-large-en-v1.5').hub == 'BAAI/bge-large-en-v1.5'
+    said = capfd.readouterr().err.splitlines()
+    assert len(said) == 1 and 'the folder is read; write hf:BAAI/bge-large-en-v1.5' in said[0]
