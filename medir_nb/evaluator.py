@@ -18,7 +18,7 @@ from .core import MedirError, NothingToMeasure, nearest, note, progress, read_js
 from .data import Task, load_task, overlap_oracle
 from .encoder import encode_corpus, object_name
 from .search import RUN_COLUMNS, analyze, sort_run, unit
-from .systems import encoder_of, expanded_texts, parse, row_label, score_pairs, search, system_settings, with_max_tokens
+from .systems import check_system, encoder_of, expanded_texts, parse, row_label, score_pairs, search, system_settings, with_max_tokens
 
 # %% ../nbs/10_evaluator.ipynb #9d8da291
 PAIR_MEASURES = ('Spearman', 'Pearson')
@@ -288,9 +288,16 @@ def evaluate_grid(tasks, systems, limit:int|None=None, query_titles:bool|None=No
     for name in tasks:
         try: loaded[name] = load_task(name, limit=limit or None, home_folder=options.get('home_folder'), query_titles=query_titles)
         except MedirError as e: not_run |= {(str(s), str(name)): e for s in systems}
+    # what cannot run is said before the first text is encoded
+    for s in systems:
+        for name, task in loaded.items():
+            try: check_system(s, task, options.get('dtype'), options.get('home_folder'))
+            except MedirError as e: not_run[str(s), str(name)] = e
+        if failed := next((not_run[str(s), str(n)] for n in loaded if (str(s), str(n)) in not_run), None): note(f'{s} cannot run: {failed}')
     # system by system, so that a model is loaded once for all tasks
     for s in progress(systems, desc='systems', unit='system'):
         for name, task in loaded.items():
+            if (str(s), str(name)) in not_run: continue
             try: scores[name, str(s)] = evaluate(task, s, **options)
             except MedirError as e: not_run[str(s), str(name)] = e
             except Exception as e:      # one odd model must not end a day's run

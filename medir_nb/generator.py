@@ -19,8 +19,8 @@ import numpy as np
 from .core import MedirError, Server, checkpoint_folder, checkpoint_names, checkpoint_record, concurrently, fingerprint, home, lock, nearest, note, progress, redact, registry, share_left, slug
 from .data import Queries, _hub_rows, _json_lines, _snapshot, cjk_share, row_revision, task_folder
 from .worker import end_tokens, write_batch
-from .hub import UNKNOWN, git_folder, hub_folder, package_folder, pinned, unreachable, where_reachable
-from .encoder import Encoder, _converted_gguf, _quiet, Worker, encode_corpus, environment_python, folder_fingerprint, free_models
+from .hub import UNKNOWN, check_weights, git_folder, hub_folder, package_folder, pinned, unreachable, where_reachable
+from .encoder import Encoder, _converted_gguf, _quiet, Worker, encode_corpus, environment_python, folder_fingerprint, free_models, gigabytes_of, weights_here
 from .search import BM25, BM25_DEFAULTS, BM25_PRESETS
 
 # %% ../nbs/04_generator.ipynb #bf242e5f
@@ -490,7 +490,19 @@ class LLM:
         if self.backend_name == 'openai': return self.backend
         kind.check(self.spec, self.home_folder)
         if self.spec.load == 'gguf': package_folder(self.spec.package, f'llm {self.spec.name}')
-        elif self.spec.hub == UNKNOWN or unreachable(): _weights(self.pin(), self.home_folder)
+        elif self.spec.hub == UNKNOWN or self.spec.base_url or self.spec.folder: _weights(self.spec, self.home_folder)
+        else: check_weights(self.pin().hub, self.spec.revision, f'llm {self.spec.name}', self.home_folder)
+    def runs(self)->str:
+        "Whether this model runs here, now: `yes`, with what comes first, or `no: ` and why. Fetches nothing."
+        if self.backend_name == 'openai' or self.spec.load == 'gguf' or self.spec.hub == UNKNOWN or self.spec.base_url or self.spec.folder:
+            try: self.check()
+            except MedirError as e: return f'no: {e.what}'
+            return f'yes, asks {self.backend.server.url}' if self.backend_name == 'openai' else 'yes'
+        try: BACKENDS[self.backend_name].check(self.spec, self.home_folder)
+        except MedirError as e: return f'no: {e.what}'
+        # a model is called by its size: Qwen2-7B-Instruct
+        size = re.search(r'(?<![\w.])([\d.]+[bB])(?![a-zA-Z])', self.spec.hub.replace('-', ' ').replace('_', ' '))
+        return weights_here([(self.spec.hub, self.spec.revision)], gigabytes_of(size[1].upper(), self.spec.dtype) if size else None)
     def missing(self, requests:list[Request])->list[Request]:
         "Those requests whose generation is not stored."
         self.pin()

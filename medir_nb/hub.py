@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['UNKNOWN', 'unreachable', 'without_network', 'where_reachable', 'Commit', 'recorded_commit', 'Unreachable',
            'hub_error', 'resolve', 'revision_label', 'commit_of', 'named_commit', 'hub_name', 'hub_row', 'pinned',
-           'hub_folder', 'package_folder', 'git_folder']
+           'local_folder', 'check_weights', 'hub_folder', 'package_folder', 'git_folder']
 
 # %% ../nbs/00a_hub.ipynb #e9324e65
 import contextlib, functools, os, re, shutil, subprocess, sys, threading, time
@@ -202,21 +202,49 @@ def _is_whole(folder:Path)->bool:
     if list(folder.glob('*.index.json')): return False
     return any(any(folder.glob(f'{name}*.{kind}')) for name in _WEIGHTS for kind in ('safetensors', 'bin'))
 
+def _fetch(hub:str, revision:str, files:list, **options)->Path:
+    from huggingface_hub import snapshot_download
+    return Path(snapshot_download(hub, revision=revision, allow_patterns=files, **options))
+
+def _first_files(weights:bool)->list[str]:
+    "What is fetched first: a repository without safetensors has its weights in .bin files."
+    return [f for f in _FILES if f != '*.bin' and (weights or f != '*.safetensors')]
+
+def local_folder(hub:str, revision:str, weights:bool=True, home_folder=None)->Path|None:
+    "The folder of a Hub model that is on this machine (or the folder `hub` itself), else None; asks nobody."
+    if os.path.isdir(hub): return Path(hub)
+    if revision in (None, UNKNOWN):
+        recorded = recorded_commit(hub, 'model', home_folder)
+        revision = recorded.id if recorded else _cached_commit(hub, 'model')
+        if not revision: return None
+    # a snapshot in the cache counts as whole for the patterns that fetched it, not for all files of the repository
+    for files in (_first_files(weights), list(_FILES)):
+        with contextlib.suppress(Exception):
+            folder = _fetch(hub, revision, files, local_files_only=True)
+            if _is_whole(folder) or not weights and list(folder.glob('tokenizer*')): return folder
+
+def check_weights(hub:str, revision:str, where:str, home_folder=None):
+    "Raise what fetching a Hub model would raise, before it is fetched: one small file is asked for where it is not here."
+    if local_folder(hub, revision, True, home_folder): return
+    if unreachable(): return hub_folder(hub, revision, where)
+    _ask_for(hub, commit_of(hub, revision, 'model', where, home_folder), where)
+
+@functools.cache
+def _ask_for(hub:str, revision:str, where:str):
+    from huggingface_hub import get_hf_file_metadata, hf_hub_url
+    try: get_hf_file_metadata(hf_hub_url(hub, 'config.json', revision=revision), timeout=_PATIENCE)
+    except Exception as e:
+        if type(e).__name__ not in ('EntryNotFoundError', 'RemoteEntryNotFoundError'): raise hub_error(e, f'{hub}@{revision[:8]}', hub, revision, where) from None
+
 def hub_folder(hub:str, revision:str, where:str, weights:bool=True)->Path:
     "The local folder of a Hub model (or the folder `hub` itself): the Hub's cache first, then the Hub."
     if Path(hub).is_dir(): return Path(hub)
-    from huggingface_hub import snapshot_download
     from huggingface_hub.utils import disable_progress_bars
     revision = commit_of(hub, revision, 'model', where)
-    # a repository without safetensors has its weights in .bin files
-    first = [f for f in _FILES if f != '*.bin' and (weights or f != '*.safetensors')]
-    def fetch(files, **options): return Path(snapshot_download(hub, revision=revision, allow_patterns=files, **options))
+    first = _first_files(weights)
+    def fetch(files): return _fetch(hub, revision, files)
     if os.environ.get('MEDIR_PROGRESS') == '0': disable_progress_bars()
-    # a snapshot in the cache counts as whole for the patterns that fetched it, not for all files of the repository
-    for files in (first, list(_FILES)):
-        with contextlib.suppress(Exception):
-            folder = fetch(files, local_files_only=True)
-            if _is_whole(folder) or not weights and list(folder.glob('tokenizer*')): return folder
+    if found := local_folder(hub, revision, weights): return found
     try:
         if cause := unreachable(): raise Unreachable(cause)
         folder = fetch(first)

@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['Answer', 'Fusion', 'System', 'encoder_spec_or_hint', 'parse', 'row_label', 'encoder_of', 'search', 'expanded_texts',
-           'candidates', 'score_pairs', 'pair_queries', 'system_settings', 'with_max_tokens', 'parts', 'pending']
+           'candidates', 'score_pairs', 'pair_queries', 'system_settings', 'with_max_tokens', 'parts', 'pending',
+           'check_system', 'check_systems']
 
 # %% ../nbs/06_systems.ipynb #f3f9e955
 import os, re, time
@@ -12,12 +13,12 @@ from collections import namedtuple
 from dataclasses import dataclass, replace
 import numpy as np, pandas as pd
 from .agent import pending_turns, search_and_write
-from .core import MedirError, NothingToMeasure, checkpoint_names, nearest, registry
+from .core import MedirError, NothingToMeasure, checkpoint_names, nearest, note, registry
 from .hub import revision_label
 from .data import Queries, Task, load_task
-from .encoder import Encoder, array_vectors, corpus_keys, encode_corpus, encoder_names, encoder_spec, exact_row, missing_texts, object_name
-from .generator import Expanded, as_queries, dense_queries, expand, expansion_settings, method_row, normal_expansion, pending_generations, sparse_queries
-from .reranker import ScoreStore, missing_pairs, normal_reranker, rerank, reranker_of
+from .encoder import Encoder, array_vectors, check_encoder, corpus_keys, encode_corpus, encoder_names, encoder_spec, exact_row, missing_texts, object_name
+from .generator import Expanded, as_queries, dense_queries, expand, expansion_settings, llm, method_row, normal_expansion, pending_generations, sparse_queries
+from .reranker import ScoreStore, check_reranker, missing_pairs, normal_reranker, rerank, reranker_of
 from .search import ANALYZERS, QUERY_WEIGHTS, STOPWORDS, BM25, BM25_DEFAULTS, BM25_PRESETS, unit, dense_search, rrf, sort_run
 
 # %% ../nbs/06_systems.ipynb #2517552b
@@ -421,3 +422,40 @@ def _pending_pairs(system, task:Task, dtype, home_folder)->dict:
         return {**out, 'to_score': out.get('to_score', 0) + todo, 'stored_pairs': len(run) - todo, 'at_most': False}
     most = candidates(task).groupby('query_id').size().clip(upper=depth).sum() if task.kind == 'reranking' else len(task.queries) * min(depth, len(task.corpus))
     return {**out, 'to_score': out.get('to_score', 0) + int(most), 'stored_pairs': 0, 'at_most': True}
+
+# %% ../nbs/06_systems.ipynb #5a0c91e1
+def check_system(expression, task:Task|None=None, dtype:str|None=None, home_folder=None):
+    "Raise what running a system (on `task`) would raise for want of weights, keys, packages, environments or texts, before anything is computed. What is stored for `task` already needs no model."
+    system = parse(expression)
+    def needed(check, left):
+        "`check()` counts where something is left to do."
+        try: check()
+        except MedirError:
+            if task is None or left(): raise
+    if isinstance(system, Fusion):
+        for part in system.parts: check_system(part, task, dtype, home_folder)
+    elif isinstance(system, System):
+        first = replace(system, reranker=None)
+        if system.expansion: _check_expansion(system, task, needed, dtype, home_folder)
+        if system.name != 'bm25': needed(lambda: check_encoder(encoder_of(system, dtype, 'cpu', home_folder).spec, home_folder), lambda: pending(first, task, dtype, home_folder)['to_encode'])
+    if reranker := getattr(system, 'reranker', None):
+        needed(lambda: check_reranker(reranker_of(reranker, dtype, 'cpu', home_folder).spec, home_folder), lambda: pending(system, task, dtype, home_folder)['to_score'])
+
+def _check_expansion(system, task, needed, dtype, home_folder):
+    "Raise what writing the texts of an expansion would raise."
+    method, model, settings = system.expansion
+    kind = _kind(system)
+    if '@' in model or model.startswith('file:'):
+        if task is not None: pending_generations(task, system.expansion, kind, home_folder)
+        return
+    if _searches(system.expansion): check_system(expansion_settings(method, settings, kind)['by'], None, dtype, home_folder)
+    needed(llm(model, home_folder).check, lambda: pending(replace(system, reranker=None), task, dtype, home_folder)['to_generate'])
+
+def check_systems(expressions, task:Task|None=None, dtype:str|None=None, home_folder=None):
+    "`check_system` of each; all that is wrong is said, and the first of it raised."
+    failed = []
+    for expression in expressions:
+        try: check_system(expression, task, dtype, home_folder)
+        except MedirError as e: failed.append((expression, e))
+    for expression, error in failed[1:]: note(f'{expression} cannot run either: {error}')
+    if failed: raise failed[0][1]

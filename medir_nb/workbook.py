@@ -535,6 +535,7 @@ def evaluate(
     loaded = data.load_task(task, split, lang, limit, allow_unknown_qrels, home, query_titles or None) if task else data.Task(str(qrels), qrels=data.read_qrels(qrels), split=split or '')
     if task and qrels: loaded = data.build_task(loaded.name, loaded.queries, loaded.corpus, data.read_qrels(qrels), allow_unknown_qrels, where=str(qrels), language=loaded.language, query_titles=True, **{f: getattr(loaded, f) for f in 'kind measures split instructions groups'.split()})
     if loaded.report: note(_report_line(loaded))
+    systems.check_systems(system or [], loaded, dtype, home)
     done = []
     def keep(scores):
         done.append(scores)
@@ -585,6 +586,7 @@ def compare(task: Annotated[str, typer.Argument(metavar='TASK_OR_FOLDER')], a: A
     loaded = data.load_task(task, split, lang, limit, allow_unknown_qrels, home, query_titles or None)
     if loaded.kind == 'pairs': raise MedirError('sentence pairs have no per-query scores to compare', task, 'use medir evaluate')
     wanted = [measure] if measure else [loaded.measures[0]]
+    systems.check_systems([x for x in (a, b) if not Path(x).is_file()], loaded, dtype, home)
     score = lambda x: evaluator.score_run(loaded, search.read_run(x), wanted, x) if Path(x).is_file() else evaluator.evaluate(loaded, x, wanted, dtype=dtype, device=device, home_folder=home, max_tokens=max_tokens)
     found = evaluator.compare(score(a), score(b), wanted[0])
     if json_file: write_json(json_file, found.as_dict())
@@ -664,9 +666,18 @@ def tasks():
 
 @app.command()
 def models():
-    "The registry's encoders, and whether they can run here."
-    from medir_nb.encoder import models_table
+    "The registry's encoders, rerankers and language models: what runs here, now, and why not. Fetches nothing."
+    from medir_nb.encoder import memory_here, models_table
+    from medir_nb.generator import LLM, llms_table
+    from medir_nb.hub import unreachable
+    from medir_nb.reranker import reranker_runs, rerankers_table
     print(to_markdown(models_table()))
+    rerankers = rerankers_table()
+    print('\n' + to_markdown(rerankers.assign(runs=rerankers.reranker.map(reranker_runs))))
+    writers = llms_table()[['llm', 'hub', 'backend', 'context', 'licence', 'tried']]
+    print('\n' + to_markdown(writers.assign(runs=[LLM(n).runs() for n in writers.llm])))
+    room, kind = memory_here()
+    note(f'this machine has {room:,.0f} GB of {kind}{"" if kind == "GPU memory" else " and no GPU"}; the Hub: {unreachable() or "answers"}')
 
 @app.command()
 def contract(model: Annotated[str, typer.Argument(help='A model of `medir models`, or a folder.')], task: Annotated[str, typer.Argument(metavar='TASK_OR_FOLDER')], dtype: Dtype = None, home: Home = None):

@@ -258,3 +258,73 @@ def test_an_existing_folder_wins_over_a_hub_id(tmp_path, monkeypatch, capfd):
     assert encoder_spec('hf:BAAI/bge-large-en-v1.5').hub == 'BAAI/bge-large-en-v1.5'
     said = capfd.readouterr().err.splitlines()
     assert len(said) == 1 and 'the folder is read; write hf:BAAI/bge-large-en-v1.5' in said[0]
+
+
+# ---------------------------------------------------------------- checked before the first text is encoded
+
+LACKING = {'bge-large-en': 'neither in the Hub cache nor reachable', 'voyage-3': 'the key of https://api.voyageai.com/v1 is not set', 'nv-embed-v2': 'the environment nv-embed that its code needs is not there',
+    'minilm>monobert@5': 'neither in the Hub cache nor reachable', 'minilm+hyde(file:nowhere.jsonl)': 'no such file of generations', 'minilm+hyde(gpt-4o)': 'the key of https://api.openai.com/v1 is not set',
+    'rrf(bm25,voyage-3)>monobert@5': 'the key of', 'bm25+hyde(qwen2-7b)': 'vllm is not installed', 'bm25+search-o1(gpt-4o,by=voyage-3)': 'the key of https://api.voyageai.com'}
+
+
+@pytest.mark.parametrize('system', LACKING)
+def test_what_the_last_system_lacks_is_said_before_the_first_is_encoded(beir, medir, fake_minilm, monkeypatch, system):
+    for key in ('VOYAGE_API_KEY', 'OPENAI_API_KEY'): monkeypatch.delenv(key, raising=False)
+    for command in (('evaluate', beir, '--system', 'minilm', '--system', system), ('compare', beir, 'minilm', system)):
+        out = medir(*command)
+        said = [line for line in out.err.splitlines() if line.startswith('medir: error')]
+        assert out.code == 2 and len(said) == 1 and LACKING[system] in said[0], out.err
+        assert not fake_minilm and not out.out
+
+
+def test_all_that_is_lacking_is_said_at_once(beir, medir, monkeypatch):
+    monkeypatch.delenv('VOYAGE_API_KEY', raising=False)
+    out = medir('evaluate', beir, '--system', 'bge-large-en', '--system', 'voyage-3')
+    assert out.code == 2 and 'voyage-3 cannot run either' in out.err and 'error: model bge-large-en' in out.err
+
+
+def test_what_is_stored_needs_no_weights(beir, medir, own_registry, fake_minilm, monkeypatch):
+    "Vectors that were encoded once are enough, where the weights are gone."
+    from medir_nb.core import registry
+    row = {**registry('models')['bge-large-en'], 'hub': 'owner/gone', 'revision': '0' * 40}
+    own_registry(models={'gone': row})
+    with monkeypatch.context() as patch:
+        patch.setattr('medir_nb.systems.check_encoder', lambda *a: None)
+        first = medir('evaluate', beir, '--system', 'gone', '--measures', 'nDCG@10')
+    again = medir('evaluate', beir, '--system', 'gone', '--measures', 'nDCG@10')
+    assert first.code == again.code == 0 and len(fake_minilm) > 0
+    assert medir('evaluate', beir, '--system', 'gone(max_document_tokens=9)').code == 2
+
+
+def test_a_grid_says_first_what_cannot_run_and_goes_on(beir, fake_minilm, capfd, monkeypatch):
+    from medir_nb import evaluator
+    monkeypatch.delenv('VOYAGE_API_KEY', raising=False)
+    seen = []
+    inner = evaluator.evaluate
+    monkeypatch.setattr(evaluator, 'evaluate', lambda *a, **k: (seen.append(capfd.readouterr().err), inner(*a, **k))[1])
+    scores, not_run = evaluator.evaluate_grid([str(beir)], ['minilm', 'voyage-3'])
+    assert [s.system for s in scores] == ['minilm'] and set(not_run) == {('voyage-3', str(beir))}
+    assert 'voyage-3 cannot run: model voyage-3: the key of' in seen[0] and len(seen) == 1
+
+
+def test_models_say_what_runs_here_and_why_not(medir, own_registry, monkeypatch, tmp_path):
+    import time
+    from medir_nb import encoder
+    from medir_nb.core import registry
+    for key in ('VOYAGE_API_KEY', 'OPENAI_API_KEY'): monkeypatch.delenv(key, raising=False)
+    row = registry('models')['bge-large-en']
+    own_registry(models={'huge': {**row, 'params': 9e12}, 'mine': {**row, 'hub': str(tmp_path)}, 'absent': {**row, 'package': 'no_such_package'}})
+    start = time.monotonic()
+    out = medir('models')
+    assert out.code == 0 and time.monotonic() - start < 20
+    rows = {line.split('|')[1].strip(): line.split('|')[-2].strip() for line in out.out.splitlines() if line.startswith('| ')}
+    assert rows['minilm'] == rows['mine'] == 'yes' and rows['smollm2'] == 'yes'
+    assert rows['bge-large-en'] == 'no: ≈1.3 GB of weights are not in the Hub cache, and HF_HUB_OFFLINE is set'
+    assert rows['huge'].startswith('no: ≈36,000.0 GB of weights do not fit into') and rows['absent'] == 'no: the package no_such_package is not installed'
+    assert rows['voyage-3'] == 'no: the key of https://api.voyageai.com/v1 is not set' and rows['nv-embed-v2'] == 'no: the environment nv-embed that its code needs is not there'
+    assert rows['cpt-text-xl'].startswith('no: figures only') and rows['monobert'].startswith('no: ≈1.3 GB') and rows['gpt-4o'].startswith('no: the key of')
+    assert 'the Hub: HF_HUB_OFFLINE is set' in out.err
+    monkeypatch.setenv('VOYAGE_API_KEY', 'a-key-of-a-test')
+    monkeypatch.setattr(encoder, 'unreachable', lambda: '')
+    table = encoder.models_table().set_index('model').runs
+    assert table['voyage-3'] == 'yes, asks https://api.voyageai.com/v1' and table['bge-large-en'] == 'yes, after fetching ≈1.3 GB of weights'
