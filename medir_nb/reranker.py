@@ -13,7 +13,7 @@ from collections import namedtuple
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 import numpy as np, pandas as pd
-from .core import MedirError, checkpoint_record, fingerprint, home, lock, nearest, progress, registry, slug
+from .core import MedirError, checkpoint_record, fingerprint, home, lock, nearest, paced, progress, registry, slug
 from .hub import check_weights, hub_folder, hub_name, hub_row, named_commit, pinned
 from .encoder import Encoded, TorchBackend, VectorStore, _load_backend, _quiet, _refuse_remote_code, _repositories, _typed, check_positions, exact_row, folder_fingerprint, gigabytes_of, padded_batch, parse_dtype, positions_of, text_keys, torch_device, weights_here
 from .search import RUN_COLUMNS, sort_run
@@ -223,9 +223,9 @@ def pair_scores(reranker:Reranker, task, run:pd.DataFrame)->tuple[np.ndarray, di
             backend = reranker.backend()
             size = _BLOCK if backend.device == 'cpu' else 4 * _BLOCK
             with progress(total=len(todo), desc=reranker.spec.name, unit='pair') as bar:
-                for i in range(0, len(todo), size):
-                    part = run.iloc[todo[i:i + size]]
-                    store.add(keys[todo[i:i + size]], _checked(reranker, part, backend.encode(reranker.pairs(task, part))))
+                for start, stop in paced(len(todo), size):
+                    part = run.iloc[todo[start:stop]]
+                    store.add(keys[todo[start:stop]], _checked(reranker, part, backend.encode(reranker.pairs(task, part))))
                     bar.update(len(part))
     rows = store.find(keys)
     found = store.vectors(rows, {})

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Annotated, Literal, Optional, Union
 import typer
 from . import __version__
-from .core import MedirError, atomic_path, canonical, checkpoint_folder, checkpoint_record, file_fingerprint, find_root, fingerprint, home, is_secret, lock, machine, nearest, note, parse_options, read_json, read_yaml, redact, registry, slug, to_markdown, versions, write_json
+from .core import MedirError, atomic_path, canonical, checkpoint_folder, checkpoint_record, file_fingerprint, find_root, fingerprint, home, is_secret, lock, machine, nearest, note, parse_options, read_json, read_yaml, redact, registry, slug, to_markdown, versions, waiting, write_json
 from .hub import recorded_commit, without_network
 
 # %% ../nbs/13_workbook.ipynb #a1c2afb8
@@ -692,8 +692,9 @@ def contract(model: Annotated[str, typer.Argument(help='A model of `medir models
 def mine(step: Annotated[str, typer.Argument(help='load_documents, synthesize_queries, candidates, select, hypothesize, hard_negatives, round_trip or shuffle_pairs.')], source: Annotated[str, typer.Argument(metavar='INPUT', help='A JSON-lines file; for load_documents a corpus.')],
     output: Annotated[Path, typer.Argument(help='The JSON-lines file to write.')], parameter: Annotated[Optional[list[str]], typer.Option('-p', '--parameter', metavar='K=V', help='A parameter of the step; repeat for more.')] = None, home: Home = None):
     "One step of making training data, from file to file."
-    from medir_nb import miner
-    done = miner.mine(step, source, output, home, **parse_options(parameter or []))
+    with waiting(f'mine {step}'):
+        from medir_nb import miner
+        done = miner.mine(step, source, output, home, **parse_options(parameter or []))
     print(f'{done!r}\n{output}')
 
 # %% ../nbs/13_workbook.ipynb #f43b0c90

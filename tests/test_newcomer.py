@@ -328,3 +328,110 @@ def test_models_say_what_runs_here_and_why_not(medir, own_registry, monkeypatch,
     monkeypatch.setattr(encoder, 'unreachable', lambda: '')
     table = encoder.models_table().set_index('model').runs
     assert table['voyage-3'] == 'yes, asks https://api.voyageai.com/v1' and table['bge-large-en'] == 'yes, after fetching ≈1.3 GB of weights'
+
+
+# ---------------------------------------------------------------- nothing is lost, and something moves
+
+def test_a_bar_shows_before_its_first_step_ends():
+    import subprocess
+    import sys
+    import os
+    code = 'import sys, time\nfrom medir_nb.core import progress, waiting\nwith waiting("loading x"): time.sleep(4)\nwith progress(total=1, desc="one long step"): time.sleep(4)\n'
+    for quiet, shown in (('1', True), ('0', False)):
+        done = subprocess.run([sys.executable, '-c', code], env={**os.environ, 'MEDIR_PROGRESS': quiet}, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0 and ('loading x: 00:0' in done.stderr and 'one long step' in done.stderr) == shown, done.stderr
+
+
+def test_slices_follow_the_time_they_take(monkeypatch):
+    from medir_nb import core
+    clock = [0.0]
+    monkeypatch.setattr(core.time, 'perf_counter', lambda: clock[0])
+    def taken(n, most, a_second):
+        out = []
+        for start, stop in core.paced(n, most, seconds=20):
+            clock[0] += (stop - start) / a_second
+            out.append(stop - start)
+        return out
+    assert taken(3000, 1024, 1000) == [64, 1024, 1024, 888]                 # a fast model: whole blocks
+    assert taken(200, 1024, 0.5) == [64, 10, 10, 10, 10, 10, 10, 10, 10, 10, 10, 10, 10, 10, 6] and taken(5, 1024, 1) == [5] and taken(0, 8, 1) == []
+
+
+def test_a_killed_encoding_keeps_what_slow_models_encoded(tmp_path, fake_minilm, monkeypatch):
+    from medir_nb import encoder
+    folder = write_beir(tmp_path/'many', [(f'd{i}', '', f'text number {i}') for i in range(300)], [('q', 'text')], [('q', 'd1', 1)])
+    inner, calls = encoder.TorchBackend.encode, []
+    def slow(self, texts, prompt=''):
+        calls.append(len(texts))
+        if len(calls) == 3: raise KeyboardInterrupt
+        return inner(self, texts, prompt)
+    monkeypatch.setattr(encoder.TorchBackend, 'encode', slow)
+    monkeypatch.setattr(encoder, 'paced', lambda n, most: ((i, min(i + 64, n)) for i in range(0, n, 64)))
+    with pytest.raises(KeyboardInterrupt): evaluate(folder, 'minilm')
+    assert evaluate(folder, 'minilm').stats['encoded_docs'] == 300 - 128
+
+
+@pytest.fixture
+def speaks(home, monkeypatch):
+    "`speaks(rule)` makes smollm2 answer by `rule(request)`; the list that it returns holds what was asked."
+    from medir_nb import generator
+    monkeypatch.delenv('MEDIR_REPLAY', raising=False)
+    asked = []
+    class Speaker:
+        def __init__(self, rule): self.rule = rule
+        def stream(self, requests):
+            asked.extend(requests)
+            yield [(i, generator.Generation(self.rule(r), 'stop', 9, 9, 0)) for i, r in enumerate(requests)]
+    def use(rule):
+        generator._llm.cache_clear()
+        generator.llm('smollm2', home)._backend = Speaker(rule)
+        return asked
+    yield use
+    generator._llm.cache_clear()
+    generator._cassette.cache_clear()
+
+
+def test_a_miner_whose_answers_repeat_stops_early_and_says_why(speaks, home, tmp_path, medir):
+    from medir_nb.miner import candidates, synthesize_queries
+    rows = [{'id': f'd{i}', 'doc': f'A document about condition {i}.', 'text': f'condition {i}'} for i in range(400)]
+    asked = speaks(lambda r: 'What is the answer to this medical question?' if int(r.id[1:]) % 4 == 0 else f'What is {r.id}?')
+    with pytest.raises(MedirError, match=r"3 of the first 16 answers of smollm2 repeat .*'What is the answer to this medical question\?' stands 4 times.*most_repeated=1"): synthesize_queries(rows, 'smollm2', home_folder=home)
+    assert len(asked) == 16                                           # not four hundred
+    whole = synthesize_queries(rows, 'smollm2', home_folder=home, most_repeated=1)
+    assert len(whole) == 400 and whole.stats['repeated'] == 99 and len(asked) == 400          # what was written before is kept
+    # one row's own candidates may be alike, those of different rows not
+    speaks(lambda r: f'about {r.id}')
+    assert len(candidates(rows[:20], 'smollm2', n=3, home_folder=home)) == 20
+    speaks(lambda r: 'always this')
+    with pytest.raises(MedirError, match='answers of smollm2 repeat that to another document'): candidates(rows[20:40], 'smollm2', n=3, home_folder=home)
+    eight = write_lines(tmp_path/'eight.jsonl', [{'id': r['id'], 'doc': r['doc']} for r in rows[:8]])
+    out = medir('mine', 'synthesize_queries', eight, tmp_path/'q.jsonl', '-p', 'model=smollm2', '--home', home)
+    assert out.code == 2 and '1 of the first 8 answers' in out.err and out.err.count('\n') == 1 and not (tmp_path/'q.jsonl').exists()
+    assert medir('mine', 'synthesize_queries', eight, tmp_path/'q.jsonl', '-p', 'model=smollm2', '-p', 'most_repeated=0.2', '--home', home).code == 0
+
+
+@pytest.mark.slow
+def test_a_killed_mine_keeps_each_text_as_it_ends_and_goes_on(tmp_path):
+    "The embedded language model on eight documents of one batch: killed in the middle of the batch, it has kept those that had ended."
+    import os
+    import signal
+    import subprocess
+    import sys
+    import time
+    source = write_lines(tmp_path/'eight.jsonl', [{'id': f'd{i}', 'doc': f'{t}. {x}'} for i, (_, t, x) in enumerate(DOCUMENTS[:8])])
+    home, tape = tmp_path/'own', tmp_path/'own'/'cassettes'/'smollm2.jsonl'
+    command = [sys.executable, '-m', 'medir_nb.workbook', 'mine', 'synthesize_queries', str(source), str(tmp_path/'out.jsonl'), '-p', 'model=smollm2', '-p', 'sampling={max_tokens: 120}', '-p', 'most_repeated=1', '--home', str(home)]
+    environment = {**os.environ, 'MEDIR_PROGRESS': '1', 'MEDIR_CASSETTES': ''}
+    kept = lambda: len(tape.read_bytes().splitlines()) if tape.is_file() else 0
+    with open(tmp_path/'err', 'wb') as err:
+        child = subprocess.Popen(command, env=environment, stderr=err, stdout=subprocess.DEVNULL)
+        start, shown = time.monotonic(), None
+        while child.poll() is None and not kept() and time.monotonic() - start < 300:
+            shown = shown or ((tmp_path/'err').stat().st_size and time.monotonic() - start)
+            time.sleep(0.05)
+        child.send_signal(signal.SIGKILL)
+        child.wait()
+    before = kept()
+    assert 0 < before < 8 and shown and shown < 15 and not (tmp_path/'out.jsonl').exists()
+    done = subprocess.run(command, env={**environment, 'MEDIR_PROGRESS': '0'}, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert kept() == 8 and len((tmp_path/'out.jsonl').read_text().splitlines()) >= 1
