@@ -364,7 +364,7 @@ def similarity_pairs(task:Task, system, dtype:str|None=None, device:str|None=Non
     return pd.DataFrame([{'system': row_label(system, task), 'pair': kind, 'cosine': float(c)} for kind, cs in cosine.items() for c in cs])
 
 def query_overlap(task:Task, system, dtype:str|None=None, device:str|None=None, home_folder=None, seed:int=0)->pd.DataFrame:
-    "`query_id, pair, words, cosine`, means over a query's relevant documents and over as many random unjudged ones: the share of the query's terms (as `bm25` takes them) that stand in the document, and the cosine by the encoder `system`."
+    "`query_id, pair, words, cosine`, means over a query's relevant documents and over as many random unjudged ones: the share of the query's terms (English stems, jieba's words in Chinese) that stand in the document, and the cosine by the encoder `system`."
     pairs = _drawn_pairs(task, seed, len(task.qrels))
     cosine = _cosines(task, system, pairs, dtype, device, home_folder)
     chosen = ('jieba', 'none') if task.language == 'zh' else ('english', 'en')

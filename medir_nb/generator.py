@@ -21,7 +21,7 @@ from .data import Queries, _hub_rows, _json_lines, _snapshot, cjk_share, row_rev
 from .worker import end_tokens, write_batch
 from .hub import UNKNOWN, check_weights, git_folder, hub_folder, package_folder, pinned, unreachable, where_reachable
 from .encoder import Encoder, _converted_gguf, _quiet, Worker, encode_corpus, environment_python, folder_fingerprint, free_models, gigabytes_of, weights_here
-from .search import BM25, BM25_DEFAULTS, BM25_PRESETS
+from .search import BM25, BM25_CHINESE, BM25_DEFAULTS, BM25_PRESETS
 
 # %% ../nbs/04_generator.ipynb #bf242e5f
 @dataclass(frozen=True)
@@ -663,7 +663,7 @@ def fill(template:str, cut:str, **values)->tuple[str, tuple]:
 def _passages(task, row:dict, k:int, home_folder=None)->list[str]:
     "For each query its top `k` passages as one text."
     preset = row['passages_by'].get(task.language, 'bm25')
-    settings = {**BM25_DEFAULTS, **BM25_PRESETS.get(preset[5:-1], {}), **({'analyzer': 'jieba', 'stopwords': 'none'} if task.language == 'zh' else {})}
+    settings = {**BM25_DEFAULTS, **BM25_PRESETS.get(preset[5:-1], {}), **(BM25_CHINESE if task.language == 'zh' else {})}
     run = BM25(task.corpus, **settings, home_folder=home_folder).search(task.queries, k + 1)
     run = run[run.query_id != run.doc_id]
     words, limit = (list, '') if task.language == 'zh' else (str.split, ' '), row['passage_words']

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['Mined', 'read_rows', 'load_documents', 'example_blocks', 'prompt_files', 'synthesize_queries', 'load_queries',
            'candidates', 'select', 'hypothesize', 'hard_negatives', 'labelled_pairs', 'round_trip', 'shuffle_pairs',
-           'mine']
+           'steps', 'steps_help', 'mine']
 
 # %% ../nbs/07_miner.ipynb #956490ab
 import json, os, random
@@ -343,18 +343,35 @@ def shuffle_pairs(rows, seed:int=42)->Mined:
 # %% ../nbs/07_miner.ipynb #84f93898
 _NEEDED = {'synthesize_queries': ('id', 'doc'), 'candidates': ('id', 'text', 'doc'), 'select': ('id', 'text', 'rewrite_queries', 'doc'), 'hypothesize': ('id', 'text', 'doc'), 'hard_negatives': ('id', 'text', 'doc'), 'round_trip': ('id', 'text', 'doc'), 'shuffle_pairs': ('query', 'pos', 'neg')}
 
+_WHOLE = ('load_documents', 'labelled_pairs')        # steps that read no rows of a step before
+
+def steps()->dict:
+    "The steps that `mine` runs, by name."
+    return {n: globals()[n] for n in (*_WHOLE, *_NEEDED)}
+
+def steps_help()->str:
+    "Every step with what it reads, what it does and its parameters, as text."
+    import inspect
+    lines = []
+    for name, step in steps().items():
+        source = {'load_documents': 'a corpus', 'labelled_pairs': 'a task'}.get(name) or 'rows with ' + ', '.join(_NEEDED[name])
+        first = ' '.join(step.__doc__.split()).replace('`', '')
+        taken = [p for n, p in list(inspect.signature(step).parameters.items())[1:] if n not in ('home_folder', 'replay')]
+        shown = [p.name if p.default is p.empty else f'{p.name}={p.default!r}' for p in taken]
+        lines += [f'{name} (reads {source})', f'    {first}', f'    -p {"  -p ".join(shown)}' if shown else '    no parameters', '']
+    return '\n'.join(lines)
+
 def mine(step:str, source:str, output:str|Path, home_folder=None, **parameters)->Mined:
     "Run `step` on the rows of the file `source` (for `load_documents` a corpus, for `labelled_pairs` a task) and write `output`."
     import inspect
-    whole = {'load_documents': load_documents, 'labelled_pairs': labelled_pairs}
-    steps = {**whole, **{n: globals()[n] for n in _NEEDED}}
-    if step not in steps: raise MedirError(f'unknown step {step!r}', 'mine', nearest(step, steps))
-    known = inspect.signature(steps[step]).parameters
+    whole, known_steps = _WHOLE, steps()
+    if step not in known_steps: raise MedirError(f'unknown step {step!r}', 'mine', nearest(step, known_steps))
+    known = inspect.signature(known_steps[step]).parameters
     for p in parameters:
         if p not in known: raise MedirError(f'{step} has no parameter {p!r}', 'mine', nearest(p, list(known)[1:]))
     lacking = [p for p, v in known.items() if v.default is v.empty and p not in parameters][1:]
     if lacking: raise MedirError(f'{step} needs {lacking[0]!r}', 'mine', f'write -p {lacking[0]}=…')
     if 'home_folder' in known: parameters['home_folder'] = home_folder
-    done = steps[step](source if step in whole else read_rows(source, *_NEEDED[step]), **parameters)
+    done = known_steps[step](source if step in whole else read_rows(source, *_NEEDED[step]), **parameters)
     done.write(output)
     return done

@@ -19,7 +19,7 @@ from .data import Queries, Task, load_task
 from .encoder import Encoder, array_vectors, check_encoder, corpus_keys, encode_corpus, encoder_names, encoder_spec, exact_row, missing_texts, object_name
 from .generator import Expanded, as_queries, dense_queries, expand, expansion_settings, llm, method_row, normal_expansion, pending_generations, sparse_queries
 from .reranker import ScoreStore, check_reranker, missing_pairs, normal_reranker, rerank, reranker_of
-from .search import ANALYZERS, QUERY_WEIGHTS, STOPWORDS, BM25, BM25_DEFAULTS, BM25_PRESETS, unit, dense_search, rrf, sort_run
+from .search import ANALYZERS, QUERY_WEIGHTS, STOPWORDS, BM25, BM25_CHINESE, BM25_DEFAULTS, BM25_PRESETS, unit, dense_search, rrf, sort_run
 
 # %% ../nbs/06_systems.ipynb #2517552b
 _TOKEN = re.compile(r'\s*([(),=+>@]|[^\s(),=+>@]+)')
@@ -178,7 +178,7 @@ def _resolve(system:System, task:Task)->dict:
     "BM25 settings on this task: the expression's, with the analyzer of the task's language where none is named."
     given = dict(system.settings)
     preset = next((BM25_PRESETS[k] for k, v in given.items() if v is None), {})
-    language = {'analyzer': 'jieba', 'stopwords': 'none'} if task.language == 'zh' else {}
+    language = BM25_CHINESE if task.language == 'zh' else {}
     return {**BM25_DEFAULTS, **preset, **language, **{k: v for k, v in given.items() if v is not None}}
 
 def row_label(expression, task:Task)->str:

