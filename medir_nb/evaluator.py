@@ -4,20 +4,21 @@
 
 # %% auto #0
 __all__ = ['PAIR_MEASURES', 'parse_measure', 'measure_label', 'per_query', 'judged_at_10', 'interval', 'paired_p', 'holm',
-           'Scores', 'correlation', 'evaluate', 'score_run', 'oracle_scores', 'scores_table', 'Comparison', 'compare',
-           'compare_all', 'case_view', 'evaluate_grid', 'gains', 'macro_average', 'similarity_pairs', 'query_overlap',
-           'separation', 'order_bounds', 'expansion_lengths', 'documents_per_second', 'latency_ms']
+           'Scores', 'correlation', 'evaluate', 'score_run', 'oracle_scores', 'scores_table', 'setting_differences',
+           'differences_text', 'Comparison', 'compare', 'compare_all', 'case_view', 'evaluate_grid', 'gains',
+           'macro_average', 'similarity_pairs', 'query_overlap', 'separation', 'order_bounds', 'expansion_lengths',
+           'documents_per_second', 'latency_ms']
 
 # %% ../nbs/10_evaluator.ipynb #e4e8d5a0
 import itertools, os, re, time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 import numpy as np, pandas as pd
 from .core import MedirError, NothingToMeasure, nearest, note, progress, read_json, write_json
 from .data import Task, load_task, overlap_oracle
 from .encoder import encode_corpus, object_name
 from .search import RUN_COLUMNS, analyze, sort_run, unit
-from .systems import encoder_of, expanded_texts, parse, row_label, score_pairs, search
+from .systems import check_system, encoder_of, expanded_texts, parse, row_label, score_pairs, search, system_settings, with_max_tokens
 
 # %% ../nbs/10_evaluator.ipynb #9d8da291
 PAIR_MEASURES = ('Spearman', 'Pearson')
@@ -113,6 +114,14 @@ class Scores:
     stats: dict = field(default_factory=dict)
     _rows: list|None = None
 
+    @property
+    def settings(self)->dict:
+        "What decides the run, by name (see `systems.system_settings`); empty for a run file."
+        return self.stats.get('settings', {})
+    @property
+    def cut(self)->dict:
+        "How many `documents` and `queries` were cut at the system's limits."
+        return {'documents': self.stats.get('truncated_docs', 0), 'queries': self.stats.get('truncated_queries', 0)}
     def values(self, measure:str)->pd.Series:
         "Scores of one measure by query id."
         return self.frame[self.frame.measure == str(parse_measure(measure))].set_index('query_id').value
@@ -152,16 +161,19 @@ def _distinct(measures)->tuple:
     "Measures without those that are named twice, in whatever spelling."
     return tuple({str(parse_measure(m)): m for m in reversed(list(measures))}.values())[::-1]
 
-def evaluate(task, system, measures=None, k:int=100, dtype:str|None=None, device:str|None=None, home_folder=None, keep_self:bool=False, pair_role:str='', **task_options)->Scores:
-    "Scores of `system` (an expression or a model object) on `task` (a name, folder or `Task`)."
+def evaluate(task, system, measures=None, k:int=100, dtype:str|None=None, device:str|None=None, home_folder=None, keep_self:bool=False, pair_role:str='', max_tokens:int|None=None, **task_options)->Scores:
+    "Scores of `system` (an expression or a model object) on `task` (a name, folder or `Task`); `max_tokens` sets both lengths of its encoders."
     task = load_task(task, home_folder=home_folder, **task_options)
     measures = _distinct(measures or task.measures)
+    if max_tokens: system = str(with_max_tokens(system, max_tokens))
     typed = system if isinstance(system, str) else object_name(system)
     if task.kind == 'pairs':
         measures = tuple(m for m in measures if parse_measure(m) in PAIR_MEASURES) or PAIR_MEASURES
         answer = score_pairs(system, task, dtype, device, home_folder, pair_role)
+        answer.stats['settings'] = system_settings(system, task, dtype, home_folder) | ({'sentence_role': pair_role} if pair_role else {})
         return Scores(task, typed, row_label(system, task), per_query(pd.DataFrame(columns=['query_id', 'doc_id', 'relevance']), pd.DataFrame(columns=RUN_COLUMNS), []), pair_scores=answer.run, measures=measures, stats=answer.stats)
     answer = search(system, task, _depth(measures, k), dtype, device, home_folder, keep_self)
+    answer.stats['settings'] = system_settings(system, task, dtype, home_folder)
     return score_run(task, answer.run, measures, typed, row_label(system, task), answer.stats)
 
 def score_run(task:Task, run:pd.DataFrame, measures=None, system:str='run', label:str='', stats:dict|None=None)->Scores:
@@ -181,16 +193,61 @@ def scores_table(scores)->pd.DataFrame:
     "All rows of several `Scores` as one frame."
     return pd.DataFrame([{**r, 'system': s.label} for s in scores for r in s.rows()])
 
+# %% ../nbs/10_evaluator.ipynb #c40d7e11
+def setting_differences(scores:list[Scores])->dict[str, dict]:
+    "`setting → {system: value}` for every setting in which two of the `scores` differ; a system that has no such setting (BM25 pools nothing) is left out of its row."
+    # run files say nothing of their settings
+    known = {s.label: s.settings for s in scores if s.settings}
+    names = dict.fromkeys(n for settings in known.values() for n in settings)
+    found = {n: {label: settings[n] for label, settings in known.items() if n in settings} for n in names}
+    return {n: values for n, values in found.items() if len(values) < len(known) or len(set(map(repr, values.values()))) > 1}
+
+_PLAIN = {repr(v) for v in ('', None, [], False, True, '{text}')}       # values that say nothing where only one system has the setting
+
+def differences_text(scores:list[Scores])->str:
+    "What differs between `scores` in settings, and how many texts each cut: some lines for a reader."
+    different, lines, alone = setting_differences(scores), [], {}
+    shown = lambda v: 'none' if v in ('', None, []) else repr(v) if isinstance(v, str) and re.search(r'[\s{]', v) else str(v)
+    for name, values in different.items():
+        if len(set(map(repr, values.values()))) == 1:
+            # what one kind of system alone has is told where it says something; a fusion's parts are named in its row
+            value = next(iter(values.values()))
+            if repr(value) not in _PLAIN and name != 'load' and not name.startswith('part '): alone.setdefault(tuple(values), []).append(f'{name} {value}')
+            continue
+        by = {}
+        for label, value in values.items(): by.setdefault(shown(value), []).append(label)
+        lines.append(f'  {name}: ' + ' | '.join(f'{value} ({", ".join(labels)})' for value, labels in by.items()))
+    lines += [f'  only {", ".join(labels)}: {", ".join(entries)}' for labels, entries in alone.items()]
+    head = 'settings that differ:' if lines else 'settings that differ: none' if sum(bool(s.settings) for s in scores) > 1 else ''
+    cut = [f'{s.label} {_cut_text(s)}' for s in scores if s.settings and any(s.cut.values())]
+    whole = [s.label for s in scores if s.settings and not any(s.cut.values())]
+    if whole: cut.append(f'{", ".join(whole)} none')
+    unknown = [s.label for s in scores if not s.settings]
+    return '\n'.join([*([head] if head else []), *lines, *([f'settings of {", ".join(unknown)}: not known (a run file)'] if unknown else []), *([f'cut at their limit: {"; ".join(cut)}'] if cut else [])])
+
+def _cut_text(s:Scores)->str:
+    "How many texts of each side a system cut, of how many."
+    task = s.task
+    if task.kind == 'pairs': return f'{s.cut["documents"]:,} of {2 * len(task.pairs):,} sentences'
+    return f'{s.cut["documents"]:,} of {len(task.corpus):,} documents and {s.cut["queries"]:,} of {len(task.queries):,} queries'
+
 # %% ../nbs/10_evaluator.ipynb #93684bec
 @dataclass
 class Comparison:
     "Paired comparison of `b` against `a` on one measure."
     a: str; b: str; measure: str; difference: float; low: float; high: float; p: float; wins: int; losses: int; ties: int; n_queries: int; n_groups: int
     changed: pd.DataFrame
+    settings: dict = field(default_factory=dict)     # those in which the two differ: {name: {system: value}}
+    cut: dict = field(default_factory=dict)          # {system: {documents, queries}} cut at its limits
+    about: str = ''                                  # the same as text
     def __repr__(self):
         head = f'{self.b} − {self.a}: {self.measure} {self.difference:+.4f} [{self.low:+.4f}, {self.high:+.4f}], p = {self.p:.4f} (randomisation test over {self.n_groups} independent groups of {self.n_queries} queries), {self.wins} wins, {self.losses} losses, {self.ties} ties'
         lines = [f'  {r.difference:+.3f}  {r.a:.3f} → {r.b:.3f}  {r.query_id}: {r.text[:100]}' for r in self.changed.itertuples()]
-        return '\n'.join([head, 'queries that changed most:', *lines])
+        return '\n'.join([head, *([self.about] if self.about else []), 'queries that changed most:', *lines])
+    def as_dict(self)->dict:
+        "All fields as plain values, for a JSON file."
+        plain = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ('changed', 'about')}
+        return plain | {'changed': self.changed.to_dict('records')}
 
 def compare(a:Scores, b:Scores, measure:str|None=None, show:int=5)->Comparison:
     "Difference of `b` and `a` with interval, test, wins and losses, and the queries that changed most."
@@ -201,7 +258,7 @@ def compare(a:Scores, b:Scores, measure:str|None=None, show:int=5)->Comparison:
     low, high = interval(d, group)
     order = [i for i in np.argsort(-np.abs(d), kind='stable')[:show] if d[i]]
     changed = pd.DataFrame({'query_id': x.index[order], 'a': x.to_numpy()[order], 'b': y.to_numpy()[order], 'difference': d[order], 'text': [a.task.queries.text(q) for q in x.index[order]]})
-    return Comparison(a.label, b.label, measure, float(d.mean()), low, high, paired_p(y, x, group), int((d > 0).sum()), int((d < 0).sum()), int((d == 0).sum()), len(d), int(group.max()) + 1, changed)
+    return Comparison(a.label, b.label, measure, float(d.mean()), low, high, paired_p(y, x, group), int((d > 0).sum()), int((d < 0).sum()), int((d == 0).sum()), len(d), int(group.max()) + 1, changed, setting_differences([a, b]), {s.label: s.cut for s in (a, b)}, differences_text([a, b]) if show else '')
 
 def compare_all(scores:list[Scores], measure:str|None=None)->pd.DataFrame:
     "All pairs of `scores` on one task, with p values corrected over the whole table (Holm)."
@@ -225,15 +282,22 @@ def case_view(scores:list[Scores], n:int=3, measure:str|None=None)->pd.DataFrame
     return pd.DataFrame(rows, columns=['query', 'relevant document', 'system', 'rank', 'written']).astype({'rank': 'Int64'})
 
 # %% ../nbs/10_evaluator.ipynb #cdde8076
-def evaluate_grid(tasks, systems, limit:int|None=None, **options)->tuple[list[Scores], dict]:
+def evaluate_grid(tasks, systems, limit:int|None=None, query_titles:bool|None=None, **options)->tuple[list[Scores], dict]:
     "Scores of `systems` on `tasks`, and `(system, task) → MedirError` for what could not run."
     loaded, scores, not_run = {}, {}, {}
     for name in tasks:
-        try: loaded[name] = load_task(name, limit=limit or None, home_folder=options.get('home_folder'))
+        try: loaded[name] = load_task(name, limit=limit or None, home_folder=options.get('home_folder'), query_titles=query_titles)
         except MedirError as e: not_run |= {(str(s), str(name)): e for s in systems}
+    # what cannot run is said before the first text is encoded
+    for s in systems:
+        for name, task in loaded.items():
+            try: check_system(s, task, options.get('dtype'), options.get('home_folder'))
+            except MedirError as e: not_run[str(s), str(name)] = e
+        if failed := next((not_run[str(s), str(n)] for n in loaded if (str(s), str(n)) in not_run), None): note(f'{s} cannot run: {failed}')
     # system by system, so that a model is loaded once for all tasks
     for s in progress(systems, desc='systems', unit='system'):
         for name, task in loaded.items():
+            if (str(s), str(name)) in not_run: continue
             try: scores[name, str(s)] = evaluate(task, s, **options)
             except MedirError as e: not_run[str(s), str(name)] = e
             except Exception as e:      # one odd model must not end a day's run
@@ -300,7 +364,7 @@ def similarity_pairs(task:Task, system, dtype:str|None=None, device:str|None=Non
     return pd.DataFrame([{'system': row_label(system, task), 'pair': kind, 'cosine': float(c)} for kind, cs in cosine.items() for c in cs])
 
 def query_overlap(task:Task, system, dtype:str|None=None, device:str|None=None, home_folder=None, seed:int=0)->pd.DataFrame:
-    "`query_id, pair, words, cosine`, means over a query's relevant documents and over as many random unjudged ones: the share of the query's terms (as `bm25` takes them) that stand in the document, and the cosine by the encoder `system`."
+    "`query_id, pair, words, cosine`, means over a query's relevant documents and over as many random unjudged ones: the share of the query's terms (English stems, jieba's words in Chinese) that stand in the document, and the cosine by the encoder `system`."
     pairs = _drawn_pairs(task, seed, len(task.qrels))
     cosine = _cosines(task, system, pairs, dtype, device, home_folder)
     chosen = ('jieba', 'none') if task.language == 'zh' else ('english', 'en')

@@ -16,13 +16,13 @@ from collections import Counter, namedtuple
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 import numpy as np
-from .core import MedirError, Server, boundary, check_row, checkpoint_folder, checkpoint_names, checkpoint_record, concurrently, fingerprint, home, json_mapping, lock, nearest, note, parse_json, progress, read_text, redact, registry, share_left, slug
-from .data import Queries, _hub_rows, _json_lines, _plain_id, _plain_text, _snapshot, cjk_share, row_revision, task_folder
+from .core import MedirError, Server, boundary, check_row, checkpoint_folder, checkpoint_names, checkpoint_record, concurrently, fingerprint, home, json_mapping, lock, nearest, note, parse_json, progress, read_text, redact, registry, share_left, slug, waiting
+from .data import Queries, cjk_share, row_revision, task_folder, _hub_rows, _json_lines, _plain_id, _plain_text, _snapshot
 from .worker import end_tokens, write_batch
 from .processor import working_dtype
-from .hub import UNKNOWN, git_folder, hub_folder, package_folder, pinned, unreachable, where_reachable
-from .encoder import Encoder, _converted_gguf, _quiet, _refuse_remote_code, Worker, encode_corpus, environment_python, folder_fingerprint, free_models, parse_dtype
-from .search import BM25, BM25_DEFAULTS, BM25_PRESETS
+from .hub import UNKNOWN, check_weights, git_folder, hub_folder, package_folder, pinned, unreachable, where_reachable
+from .encoder import Encoder, Worker, encode_corpus, environment_python, folder_fingerprint, free_models, gigabytes_of, parse_dtype, weights_here, _converted_gguf, _quiet, _refuse_remote_code
+from .search import BM25, BM25_CHINESE, BM25_DEFAULTS, BM25_PRESETS
 
 # %% ../nbs/04_generator.ipynb #bf242e5f
 @dataclass(frozen=True)
@@ -294,8 +294,8 @@ class TransformersBackend:
         if spec.remote_code:
             raise MedirError('its code comes with the weights and needs another version of transformers', f'llm {spec.name}',
                 'serve it and set $MEDIR_LLM_BACKEND=openai and $MEDIR_LLM_URL, or use the vllm backend')
-    def stream(self, requests:list[Request]):
-        "Batches of `(position, Generation)`."
+    def stream(self, requests:list[Request], tell=None):
+        "Batches of `(position, Generation)`; `tell` hears of each `(position, Generation)` as soon as it is written, before its batch is."
         import torch
         where = f'llm {self.spec.name}'
         fitted = [_fit(lambda r: _rendered(self.tokenizer, self.spec, r), r, _room(self.spec, r.sampling), where) for r in requests]
@@ -303,16 +303,18 @@ class TransformersBackend:
         order, at = sorted(range(len(requests)), key=width, reverse=True), 0
         while at < len(order):
             part = order[at:at + max(1, min(64, self.batch_tokens // width(order[at])))]
-            try: done = self._batch([fitted[i] for i in part], [requests[i] for i in part])
+            try: done = self._batch([fitted[i] for i in part], [requests[i] for i in part], tell and (lambda j, g, part=part: tell(part[j], g)))
             except torch.OutOfMemoryError:
                 if len(part) == 1: raise MedirError('not even one prompt fits into the GPU memory', where, 'use a larger GPU, or the vllm backend over several') from None
                 self.batch_tokens //= 2; torch.cuda.empty_cache(); note(f'batches of {self.spec.name} halved: GPU memory was full'); continue
             at += len(part)
             yield list(zip(part, done))
-    def _batch(self, fitted, requests)->list[Generation]:
+    def _batch(self, fitted, requests, tell=None)->list[Generation]:
         prompts = [ids for ids, _, _ in fitted]
-        written = write_batch(self.model, self.tokenizer, self.device, prompts, [r.sampling for r in requests], list(map(_seed_of, requests)), [r.stop for r in requests], self.pad, self.ends)
-        return [Generation(text, finish, len(ids), tokens, cut) for (text, finish, tokens), (ids, _, cut) in zip(written, fitted)]
+        made = lambda written, i: Generation(*written[:2], len(fitted[i][0]), written[2], fitted[i][2])
+        heard = tell and (lambda i, written: tell(i, made(written, i)))
+        written = write_batch(self.model, self.tokenizer, self.device, prompts, [r.sampling for r in requests], list(map(_seed_of, requests)), [r.stop for r in requests], self.pad, self.ends, heard)
+        return [made(w, i) for i, w in enumerate(written)]
 
 # %% ../nbs/04_generator.ipynb #c2944f45
 _LENGTH_STEP = 1024       # tokens by which the length of vLLM's engine grows
@@ -508,7 +510,8 @@ class LLM:
         if self._backend is None:
             if self.backend_name in HOLDS_GPU or self.backend_name == 'transformers' and _has_gpu(): free_memory()
             _check_options(self.options, f'llm {self.spec.name}')
-            try: self._backend = BACKENDS[self.backend_name](self.spec, self.home_folder, **self.options)
+            try:
+                with waiting(f'loading {self.spec.name}'): self._backend = BACKENDS[self.backend_name](self.spec, self.home_folder, **self.options)
             except TypeError as e:
                 if 'unexpected keyword' not in str(e): raise
                 raise MedirError(f'the {self.backend_name} backend: {e}', f'llm {self.spec.name}', 'correct the option') from None
@@ -532,7 +535,19 @@ class LLM:
         kind.check(self.spec, self.home_folder)
         if local := next((f for f in (self.spec.folder, self.spec.hub) if f and Path(f).is_dir()), None): _refuse_code(local, self.spec)
         if self.spec.load == 'gguf': package_folder(self.spec.package, f'llm {self.spec.name}')
-        elif self.spec.hub == UNKNOWN or unreachable(): _weights(self.pin(), self.home_folder)
+        elif self.spec.hub == UNKNOWN or self.spec.base_url or self.spec.folder: _weights(self.spec, self.home_folder)
+        else: check_weights(self.pin().hub, self.spec.revision, f'llm {self.spec.name}', self.home_folder)
+    def runs(self)->str:
+        "Whether this model runs here, now: `yes`, with what comes first, or `no: ` and why. Fetches nothing."
+        if self.backend_name == 'openai' or self.spec.load == 'gguf' or self.spec.hub == UNKNOWN or self.spec.base_url or self.spec.folder:
+            try: self.check()
+            except MedirError as e: return f'no: {e.what}'
+            return f'yes, asks {self.backend.server.url}' if self.backend_name == 'openai' else 'yes'
+        try: BACKENDS[self.backend_name].check(self.spec, self.home_folder)
+        except MedirError as e: return f'no: {e.what}'
+        # a model is called by its size: Qwen2-7B-Instruct
+        size = re.search(r'(?<![\w.])([\d.]+[bB])(?![a-zA-Z])', self.spec.hub.replace('-', ' ').replace('_', ' '))
+        return weights_here([(self.spec.hub, self.spec.revision)], gigabytes_of(size[1].upper(), self.spec.dtype) if size else None)
     def missing(self, requests:list[Request])->list[Request]:
         "Those requests whose generation is not stored."
         self.pin()
@@ -552,8 +567,15 @@ class LLM:
             try: backend = self.backend
             except MedirError as e: raise MedirError(f'{name} is on no cassette, and the model cannot be asked: {e.what}', e.where, e.fix) from None
             with progress(total=len(todo), desc=self.spec.name, unit='text') as bar:
-                for batch in backend.stream([r for _, r in todo]):
-                    self.cassettes.append({todo[i][0]: g for i, g in batch}); bar.update(len(batch))
+                kept = set()
+                def keep(batch):
+                    "Store what is new: a killed run loses what was being written, and nothing else."
+                    new = {i: g for i, g in batch if i not in kept}
+                    self.cassettes.append({todo[i][0]: g for i, g in new.items()})
+                    kept.update(new)
+                    bar.update(len(new))
+                early = {'tell': lambda i, g: keep([(i, g)])} if self.backend_name == 'transformers' and isinstance(backend, TransformersBackend) else {}
+                for batch in backend.stream([r for _, r in todo], **early): keep(batch)
             found = self.cassettes.find(keys)
         return [found[k] for k in keys]
 
@@ -683,7 +705,7 @@ def fill(template:str, cut:str, **values)->tuple[str, tuple]:
 def _passages(task, row:dict, k:int, home_folder=None)->list[str]:
     "For each query its top `k` passages as one text."
     preset = row['passages_by'].get(task.language, 'bm25')
-    settings = {**BM25_DEFAULTS, **BM25_PRESETS.get(preset[5:-1], {}), **({'analyzer': 'jieba', 'stopwords': 'none'} if task.language == 'zh' else {})}
+    settings = {**BM25_DEFAULTS, **BM25_PRESETS.get(preset[5:-1], {}), **(BM25_CHINESE if task.language == 'zh' else {})}
     run = BM25(task.corpus, **settings, home_folder=home_folder).search(task.queries, k + 1)
     run = run[run.query_id != run.doc_id]
     words, limit = (list, '') if task.language == 'zh' else (str.split, ' '), row['passage_words']
@@ -915,12 +937,13 @@ def dense_queries(encoder, task, expanded:Expanded, instruction:str='')->tuple[n
     if rule == 'concat':
         joined = [expanded.row['dense_join'].join([q, *t]) for q, t in zip(task.queries.texts(), expanded.texts)]
         vectors = encode_corpus(encoder, as_queries(task.queries.ids, joined), 'query', instruction)
-        return np.array(vectors.chunk()), vectors.stats
+        return np.array(vectors.chunk()), {**vectors.stats, 'truncated': int(vectors.truncated.sum())}
     queries = encode_corpus(encoder, task.queries, 'query', instruction)
+    cut = {'truncated': int(queries.truncated.sum())}
     flat = [(q, t) for q, ts in zip(task.queries.ids, expanded.texts) for t in ts]
-    if not flat: return np.array(queries.chunk()), queries.stats
+    if not flat: return np.array(queries.chunk()), {**queries.stats, **cut}
     reader, role, instruction = hypothetical_reader(encoder, instruction, expanded.settings.get('hypothetical', ''))
     texts = encode_corpus(reader, as_queries([f'{q}#{i}' for i, (q, _) in enumerate(flat)], [t for _, t in flat]), role, instruction)
     q, h, at, out = queries.chunk(), texts.chunk(), 0, []
     for i, ts in enumerate(expanded.texts): out.append(fuse_dense(q[i], h[at:at + len(ts)], rule, expanded.settings.get('weight'))); at += len(ts)
-    return np.array(out, np.float32), {'encoded': queries.stats['encoded'] + texts.stats['encoded'], 'cached': queries.stats['cached'] + texts.stats['cached']}
+    return np.array(out, np.float32), {'encoded': queries.stats['encoded'] + texts.stats['encoded'], 'cached': queries.stats['cached'] + texts.stats['cached'], **cut}

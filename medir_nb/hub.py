@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['UNKNOWN', 'unreachable', 'without_network', 'where_reachable', 'Commit', 'recorded_commit', 'Unreachable',
-           'hub_error', 'resolve', 'revision_label', 'commit_of', 'pinned', 'hub_folder', 'package_folder',
-           'git_folder']
+           'hub_error', 'resolve', 'revision_label', 'commit_of', 'named_commit', 'hub_name', 'hub_row', 'pinned',
+           'local_folder', 'check_weights', 'hub_folder', 'package_folder', 'git_folder']
 
 # %% ../nbs/00a_hub.ipynb #e9324e65
 import contextlib, functools, os, re, shutil, subprocess, sys, threading, time
@@ -83,16 +83,16 @@ def recorded_commit(hub:str, kind:str='model', home_folder=None)->Commit|None:
     return Commit(row['commit'], row['resolved']) if all(isinstance(row.get(f), str) for f in ('commit', 'resolved')) else None
 
 # %% ../nbs/00a_hub.ipynb #db1f9e90
-def _served_commit(hub:str, kind:str)->str:
-    "The commit that the Hub serves now."
+def _served_commit(hub:str, kind:str, revision:str='')->str:
+    "The commit that the Hub serves now; of a branch or tag `revision` where one is named."
     from huggingface_hub import HfApi
-    return HfApi().repo_info(hub, repo_type=kind, timeout=20).sha
+    return HfApi().repo_info(hub, repo_type=kind, revision=revision or None, timeout=20).sha
 
-def _cached_commit(hub:str, kind:str)->str:
-    "The commit of the main branch in the Hub cache; '' where it was never fetched."
+def _cached_commit(hub:str, kind:str, revision:str='')->str:
+    "The commit of a branch or tag (the main branch) in the Hub cache; '' where it was never fetched."
     from huggingface_hub import constants
     from huggingface_hub.file_download import repo_folder_name
-    reference = Path(constants.HF_HUB_CACHE)/repo_folder_name(repo_id=hub, repo_type=kind)/'refs'/'main'
+    reference = Path(constants.HF_HUB_CACHE)/repo_folder_name(repo_id=hub, repo_type=kind)/'refs'/(revision or 'main')
     return reference.read_text().strip() if reference.is_file() else ''
 
 class Unreachable(ConnectionError):
@@ -113,21 +113,22 @@ def hub_error(error:Exception, what:str, hub:str, revision:str|None, where:str, 
     put = 'copy its cache here, or put the files below $MEDIR_DATA' if kind == 'dataset' else 'copy ~/.cache/huggingface/hub here, or set HF_HUB_CACHE'
     return MedirError(f'{what} is neither in the Hub cache nor reachable ({cause})', where, f'on a machine with network run `{fetch}` and {put}')
 
-def resolve(hub:str, kind:str='model', where:str='', home_folder=None)->Commit:
-    "The commit at which a repository without a recorded one is read: the home folder's, else what the Hub serves now."
-    if found := recorded_commit(hub, kind, home_folder): return found
-    file = _record_file(hub, kind, home_folder)
+def resolve(hub:str, kind:str='model', where:str='', home_folder=None, revision:str='')->Commit:
+    "The commit at which a repository (or its branch or tag `revision`) without a recorded one is read: the home folder's, else what the Hub serves now."
+    name = f'{hub}@{revision}' if revision else hub
+    if found := recorded_commit(name, kind, home_folder): return found
+    file = _record_file(name, kind, home_folder)
     with lock(file):
-        if found := recorded_commit(hub, kind, home_folder): return found
+        if found := recorded_commit(name, kind, home_folder): return found
         cause = unreachable()
-        try: commit = _cached_commit(hub, kind) if cause else _served_commit(hub, kind)
-        except Exception as e: raise hub_error(e, hub, hub, None, where, kind) from None
+        try: commit = (_cached_commit if cause else _served_commit)(hub, kind, revision)
+        except Exception as e: raise hub_error(e, name, hub, revision or None, where, kind) from None
         if not re.fullmatch('[0-9a-f]{40}', commit or ''):
-            raise MedirError(f'no commit of {hub} is on record, and it cannot be asked for ({cause or "the Hub names none"})', where,
+            raise MedirError(f'no commit of {name} is on record, and it cannot be asked for ({cause or "the Hub names none"})', where,
                 'run once on a machine with the Hub, or name a commit in a row of your own in $MEDIR_REGISTRY')
         found = Commit(commit, time.strftime('%Y-%m-%d'))
-        write_json(file, {'hub': hub, 'kind': kind, 'commit': found.id, 'resolved': found.resolved})
-    note(f'{hub}: no commit is on record, so it is read at the one that the Hub serves: {found.id}, {found}; kept in {file}')
+        write_json(file, {'hub': name, 'kind': kind, 'commit': found.id, 'resolved': found.resolved})
+    note(f'{name}: no commit is on record, so it is read at the one that the Hub serves: {found.id}, {found}; kept in {file}')
     return found
 
 # %% ../nbs/00a_hub.ipynb #14eb5e33
@@ -150,6 +151,33 @@ def commit_of(hub:str, revision:str|None, kind:str='model', where:str='', home_f
     found = resolve(hub, kind, where, home_folder)
     _tell_receipt(hub, kind, found)
     return found.id
+
+def named_commit(hub:str, revision:str='', where:str='', home_folder=None)->str:
+    "The commit of a model that a reader names: 40 digits as they are, else what the Hub serves for the branch or tag (or the main branch)."
+    if re.fullmatch('[0-9a-f]{40}', revision): return revision
+    found = resolve(hub, 'model', where, home_folder, revision)
+    _tell_receipt(f'{hub}@{revision}' if revision else hub, 'model', found)
+    return found.id
+
+_HUB_ID = re.compile(r'[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*')
+
+@functools.cache
+def _tell_folder(name:str):
+    note(f'{name} is a folder here: the folder is read; write hf:{name} for a model of the Hub')
+
+def hub_name(name:str)->tuple[str, str]|None:
+    "`(OWNER/NAME, revision)` where `name` means a model of the Hub: `hf:OWNER/NAME[@REVISION]`, or the same without `hf:` if no such folder is here; else None."
+    hub, _, revision = name.removeprefix('hf:').partition('@')
+    if not _HUB_ID.fullmatch(hub):
+        if name.startswith('hf:'): raise MedirError(f'{name!r} names no model of the Hub', None, 'write hf:OWNER/NAME or hf:OWNER/NAME@REVISION')
+        return None
+    if not name.startswith('hf:') and os.path.exists(name): return _tell_folder(name)
+    return hub, revision
+
+def hub_row(hub:str, rows:dict)->str:
+    "The name of the row of a registry that describes a Hub id (the first whose weights lie there), else ''."
+    same = [n for n, r in rows.items() if str(r.get('hub', '')).lower() == hub.lower() and r.get('kind', 'encoder') == 'encoder']
+    return next((n for n in same if rows[n].get('load', 'transformers') in ('transformers', 'sentence-transformers')), same[0] if same else '')
 
 def pinned(spec, home_folder=None):
     "A row's spec with the commits that it is read at in place of unknown ones; as it is where the Hub cannot be asked and nothing is on record."
@@ -175,21 +203,49 @@ def _is_whole(folder:Path)->bool:
     if list(folder.glob('*.index.json')): return False
     return any(any(folder.glob(f'{name}*.{kind}')) for name in _WEIGHTS for kind in ('safetensors', 'bin'))
 
+def _fetch(hub:str, revision:str, files:list, **options)->Path:
+    from huggingface_hub import snapshot_download
+    return Path(snapshot_download(hub, revision=revision, allow_patterns=files, **options))
+
+def _first_files(weights:bool)->list[str]:
+    "What is fetched first: a repository without safetensors has its weights in .bin files."
+    return [f for f in _FILES if f != '*.bin' and (weights or f != '*.safetensors')]
+
+def local_folder(hub:str, revision:str, weights:bool=True, home_folder=None)->Path|None:
+    "The folder of a Hub model that is on this machine (or the folder `hub` itself), else None; asks nobody."
+    if os.path.isdir(hub): return Path(hub)
+    if revision in (None, UNKNOWN):
+        recorded = recorded_commit(hub, 'model', home_folder)
+        revision = recorded.id if recorded else _cached_commit(hub, 'model')
+        if not revision: return None
+    # a snapshot in the cache counts as whole for the patterns that fetched it, not for all files of the repository
+    for files in (_first_files(weights), list(_FILES)):
+        with contextlib.suppress(Exception):
+            folder = _fetch(hub, revision, files, local_files_only=True)
+            if _is_whole(folder) or not weights and list(folder.glob('tokenizer*')): return folder
+
+def check_weights(hub:str, revision:str, where:str, home_folder=None):
+    "Raise what fetching a Hub model would raise, before it is fetched: one small file is asked for where it is not here."
+    if local_folder(hub, revision, True, home_folder): return
+    if unreachable(): return hub_folder(hub, revision, where)
+    _ask_for(hub, commit_of(hub, revision, 'model', where, home_folder), where)
+
+@functools.cache
+def _ask_for(hub:str, revision:str, where:str):
+    from huggingface_hub import get_hf_file_metadata, hf_hub_url
+    try: get_hf_file_metadata(hf_hub_url(hub, 'config.json', revision=revision), timeout=_PATIENCE)
+    except Exception as e:
+        if type(e).__name__ not in ('EntryNotFoundError', 'RemoteEntryNotFoundError'): raise hub_error(e, f'{hub}@{revision[:8]}', hub, revision, where) from None
+
 def hub_folder(hub:str, revision:str, where:str, weights:bool=True)->Path:
     "The local folder of a Hub model (or the folder `hub` itself): the Hub's cache first, then the Hub."
     if Path(hub).is_dir(): return Path(hub)
-    from huggingface_hub import snapshot_download
     from huggingface_hub.utils import disable_progress_bars
     revision = commit_of(hub, revision, 'model', where)
-    # a repository without safetensors has its weights in .bin files
-    first = [f for f in _FILES if f != '*.bin' and (weights or f != '*.safetensors')]
-    def fetch(files, **options): return Path(snapshot_download(hub, revision=revision, allow_patterns=files, **options))
+    first = _first_files(weights)
+    def fetch(files): return _fetch(hub, revision, files)
     if os.environ.get('MEDIR_PROGRESS') == '0': disable_progress_bars()
-    # a snapshot in the cache counts as whole for the patterns that fetched it, not for all files of the repository
-    for files in (first, list(_FILES)):
-        with contextlib.suppress(Exception):
-            folder = fetch(files, local_files_only=True)
-            if _is_whole(folder) or not weights and list(folder.glob('tokenizer*')): return folder
+    if found := local_folder(hub, revision, weights): return found
     try:
         if cause := unreachable(): raise Unreachable(cause)
         folder = fetch(first)

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['Mined', 'read_rows', 'load_documents', 'example_blocks', 'prompt_files', 'synthesize_queries', 'load_queries',
            'candidates', 'select', 'hypothesize', 'hard_negatives', 'labelled_pairs', 'round_trip', 'shuffle_pairs',
-           'mine']
+           'steps', 'steps_help', 'mine']
 
 # %% ../nbs/07_miner.ipynb #956490ab
 import json, os, random
@@ -118,8 +118,8 @@ def example_blocks(language:str='zh', names:list=(), file:str='')->dict[str, str
     labels = ('文字：', '问题：') if language == 'zh' else ('Text: ', 'Question: ')
     return {n: '\n\n'.join(f'{labels[0]}{p["text"]}\n{labels[1]}{p["query"]}' for p in b['pairs']) for n, b in blocks.items() if not names or n in names}
 
-def _ask(rows:list[dict], model:str, method:str, values, language:str, form:str='', prompt:str='', n:int=1, sampling:dict|None=None, home_folder=None, replay=None)->list[list[tuple]]:
-    "For each row its `n` generations as `(text, faults)`; `values(row)` fills the prompt of `method`."
+def _ask(rows:list[dict], model:str, method:str, values, language:str, form:str='', prompt:str='', n:int=1, sampling:dict|None=None, home_folder=None, replay=None, most_repeated:float=1.0)->list[list[tuple]]:
+    "For each row its `n` generations as `(text, faults)`; `values(row)` fills the prompt of `method`. Answers of which more than `most_repeated` repeat one of another row end it."
     model, row = llm(model, home_folder), method_row(method, 'prompt')
     if model.spec.languages and language not in model.spec.languages: raise MedirError(f'{model.spec.name} writes {", ".join(model.spec.languages)}, the documents are in {language!r}', method, 'choose another model of `llms_table()`')
     template, drawn = wording(method, None, language, form, prompt, 'prompt'), model.sampling(**row.get('sampling', {}) | (sampling or {}))
@@ -128,10 +128,30 @@ def _ask(rows:list[dict], model:str, method:str, values, language:str, form:str=
         text, cut = fill(template, 'document', **values(r))
         asked += [Request(text, drawn, model.spec.system, i, cut, str(r['id']), method) for i in range(n)]
     missing = len(model.missing(asked))
-    made = model.generate(asked, replay)
-    if missing and model.backend_name in HOLDS_GPU: model.close()
-    judged = [judge(g, q.prompt, '', language, model.spec.answer) for g, q in zip(made, asked)]
+    judged, size = [], _FIRST_LOOK * n
+    try:
+        while len(judged) < len(asked):
+            part = asked[len(judged):len(judged) + size]
+            judged += [judge(g, q.prompt, '', language, model.spec.answer) for g, q in zip(model.generate(part, replay), part)]
+            _refuse_repeats(judged, n, most_repeated, model.spec.name, method)
+            size *= 4
+    finally:
+        if missing and model.backend_name in HOLDS_GPU: model.close()
     return [judged[i:i + n] for i in range(0, len(judged), n)]
+
+_FIRST_LOOK, _FEWEST = 16, 8        # rows before the first look at repeats, and fewest answers that say something
+_REPEATED = 0.1                     # a tenth of equal queries makes documents false negatives of one another, and a useful model is far below
+
+def _refuse_repeats(judged:list, n:int, most:float, model:str, method:str):
+    "Stop where more than the share `most` of the answers repeat the answer to another row."
+    first, repeats = {}, Counter()
+    for i, (text, _) in enumerate(judged):
+        text = ' '.join(text.split())
+        if text and first.setdefault(text, i // n) != i // n: repeats[text] += 1
+    if len(judged) >= _FEWEST and (total := sum(repeats.values())) > most * len(judged):
+        text, times = repeats.most_common(1)[0]
+        raise MedirError(f'{total:,} of the first {len(judged):,} answers of {model} repeat that to another document ({text[:80]!r} stands {times + 1:,} times)', f'mining {method}',
+            'choose a stronger model or another wording; most_repeated=1 goes on in spite of it; what was written is kept')
 
 _FAULTY = {'repeats the prompt', 'wrong language', 'copied from the document', 'repeated'}
 _STEPS = ('generator', 'retriever', 'search')
@@ -154,13 +174,13 @@ def prompt_files(given:dict|None=None)->dict[str, str]:
             raise MedirError('no such file with a prompt', file, f'write one for {name}, or leave it out')
     return out
 
-def synthesize_queries(documents, model:str, language:str='', styles:list=(), examples:str='', form:str='', prompt:str='', seed:int=42, strict:bool=False, sampling:dict|None=None, home_folder=None, replay=None)->Mined:
+def synthesize_queries(documents, model:str, language:str='', styles:list=(), examples:str='', form:str='', prompt:str='', seed:int=42, strict:bool=False, sampling:dict|None=None, home_folder=None, replay=None, most_repeated:float=_REPEATED)->Mined:
     "A query for each document: `{id, task, text, doc}`, `task` the style of its examples. Sampling of the method row (temperature 1.0, top-p 0.8) unless given."
     rows = list(documents)
     language = language or detect_language([r['doc'] for r in rows])
     blocks = example_blocks(language, styles, examples)
     style = {r['id']: random.Random(fingerprint(seed, r['id'])).choice(sorted(blocks)) for r in rows}
-    texts = _ask(rows, model, 'synthesize-query', lambda r: {'examples': blocks[style[r['id']]], 'document': r['doc']}, language, form, prompt, 1, sampling, home_folder, replay)
+    texts = _ask(rows, model, 'synthesize-query', lambda r: {'examples': blocks[style[r['id']]], 'document': r['doc']}, language, form, prompt, 1, sampling, home_folder, replay, most_repeated)
     out, met, seen = [], Counter(), set()
     for r, [(text, faults)] in zip(rows, texts):
         text = text.strip().strip('"')
@@ -193,11 +213,11 @@ def load_queries(source:str, documents, home_folder=None)->Mined:
     return _mined('queries', list(documents), out, met)
 
 # %% ../nbs/07_miner.ipynb #19471562
-def candidates(rows, model:str, n:int=5, language:str='', form:str='', prompt:str='', strict:bool=False, sampling:dict|None=None, home_folder=None, replay=None)->Mined:
+def candidates(rows, model:str, n:int=5, language:str='', form:str='', prompt:str='', strict:bool=False, sampling:dict|None=None, home_folder=None, replay=None, most_repeated:float=_REPEATED)->Mined:
     "`n` candidate documents for each query and its document: `{id, text, rewrite_queries, doc}` (AutoMIR equation 3)."
     rows = list(rows)
     language = language or detect_language([r['doc'] for r in rows])
-    texts = _ask(rows, model, 'candidates', lambda r: {'query': r['text'], 'document': r['doc']}, language, form, prompt, n, sampling, home_folder, replay)
+    texts = _ask(rows, model, 'candidates', lambda r: {'query': r['text'], 'document': r['doc']}, language, form, prompt, n, sampling, home_folder, replay, most_repeated)
     out, met = [], Counter()
     for r, answers in zip(rows, texts):
         for text, faults in answers: met.update(f'candidates: {f}' for f in faults)
@@ -331,13 +351,30 @@ def shuffle_pairs(rows, seed:int=42)->Mined:
 # %% ../nbs/07_miner.ipynb #84f93898
 _NEEDED = {'synthesize_queries': ('id', 'doc'), 'candidates': ('id', 'text', 'doc'), 'select': ('id', 'text', 'rewrite_queries', 'doc'), 'hypothesize': ('id', 'text', 'doc'), 'hard_negatives': ('id', 'text', 'doc'), 'round_trip': ('id', 'text', 'doc'), 'shuffle_pairs': ('query', 'pos', 'neg')}
 
+_WHOLE = ('load_documents', 'labelled_pairs')        # steps that read no rows of a step before
+
+def steps()->dict:
+    "The steps that `mine` runs, by name."
+    return {n: globals()[n] for n in (*_WHOLE, *_NEEDED)}
+
+def steps_help()->str:
+    "Every step with what it reads, what it does and its parameters, as text."
+    import inspect
+    lines = []
+    for name, step in steps().items():
+        source = {'load_documents': 'a corpus', 'labelled_pairs': 'a task'}.get(name) or 'rows with ' + ', '.join(_NEEDED[name])
+        first = ' '.join(step.__doc__.split()).replace('`', '')
+        taken = [p for n, p in list(inspect.signature(step).parameters.items())[1:] if n not in ('home_folder', 'replay')]
+        shown = [p.name if p.default is p.empty else f'{p.name}={p.default!r}' for p in taken]
+        lines += [f'{name} (reads {source})', f'    {first}', f'    -p {"  -p ".join(shown)}' if shown else '    no parameters', '']
+    return '\n'.join(lines)
+
 def mine(step:str, source:str, output:str|Path, home_folder=None, **parameters)->Mined:
     "Run `step` on the rows of the file `source` (for `load_documents` a corpus, for `labelled_pairs` a task) and write `output`."
     import inspect
-    whole = {'load_documents': load_documents, 'labelled_pairs': labelled_pairs}
-    steps = {**whole, **{n: globals()[n] for n in _NEEDED}}
-    if step not in steps: raise MedirError(f'unknown step {step!r}', 'mine', nearest(step, steps))
-    known = inspect.signature(steps[step]).parameters
+    whole, known_steps = _WHOLE, steps()
+    if step not in known_steps: raise MedirError(f'unknown step {step!r}', 'mine', nearest(step, known_steps))
+    known = inspect.signature(known_steps[step]).parameters
     for p in parameters:
         if p not in known: raise MedirError(f'{step} has no parameter {p!r}', 'mine', nearest(p, list(known)[1:]))
     lacking = [p for p, v in known.items() if v.default is v.empty and p not in parameters][1:]
@@ -345,6 +382,6 @@ def mine(step:str, source:str, output:str|Path, home_folder=None, **parameters)-
     if 'home_folder' in known: parameters['home_folder'] = home_folder
     given = source if step in whole else read_rows(source, *_NEEDED[step])
     with boundary(f'{step} cannot work with this', source, 'check the parameters and the rows', (TypeError, ValueError, KeyError, AttributeError, IndexError, OverflowError)):
-        done = steps[step](given, **parameters)
+        done = known_steps[step](given, **parameters)
     done.write(output)
     return done

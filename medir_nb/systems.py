@@ -4,21 +4,22 @@
 
 # %% auto #0
 __all__ = ['Answer', 'Fusion', 'System', 'encoder_spec_or_hint', 'parse', 'row_label', 'encoder_of', 'search', 'expanded_texts',
-           'candidates', 'score_pairs', 'pair_queries', 'parts', 'pending']
+           'candidates', 'score_pairs', 'pair_queries', 'system_settings', 'with_max_tokens', 'parts', 'pending',
+           'check_system', 'check_systems']
 
 # %% ../nbs/06_systems.ipynb #f3f9e955
-import re, time
+import os, re, time
 from collections import namedtuple
 from dataclasses import dataclass, replace
 import numpy as np, pandas as pd
 from .agent import pending_turns, search_and_write
-from .core import MedirError, NothingToMeasure, checkpoint_names, nearest, registry
+from .core import MedirError, NothingToMeasure, checkpoint_names, nearest, note, registry
 from .hub import revision_label
 from .data import Queries, Task, load_task
-from .encoder import Encoder, array_vectors, corpus_keys, encode_corpus, encoder_names, encoder_spec, missing_texts, object_name, parse_dtype
-from .generator import Expanded, as_queries, dense_queries, expand, expansion_settings, method_row, normal_expansion, pending_generations, sparse_queries
-from .reranker import ScoreStore, missing_pairs, normal_reranker, rerank, reranker_of
-from .search import ANALYZERS, QUERY_WEIGHTS, STOPWORDS, BM25, BM25_DEFAULTS, BM25_PRESETS, unit, dense_search, rrf, sort_run
+from .encoder import Encoder, array_vectors, check_encoder, corpus_keys, encode_corpus, encoder_names, encoder_spec, exact_row, missing_texts, object_name, parse_dtype
+from .generator import Expanded, as_queries, dense_queries, expand, expansion_settings, llm, method_row, normal_expansion, pending_generations, sparse_queries
+from .reranker import ScoreStore, check_reranker, missing_pairs, normal_reranker, rerank, reranker_of
+from .search import ANALYZERS, BM25, BM25_CHINESE, BM25_DEFAULTS, BM25_PRESETS, QUERY_WEIGHTS, STOPWORDS, dense_search, rrf, sort_run, unit
 
 # %% ../nbs/06_systems.ipynb #2517552b
 _TOKEN = re.compile(r'\s*([(),=+>@]|[^\s(),=+>@]+)')
@@ -112,7 +113,10 @@ class _Parser:
     def reranker(self)->tuple|None:
         "`>NAME@DEPTH(a,b=c)`, if it stands here."
         if self.now != '>': return None
-        self.take('>'); name = self.take(); self.take('@'); depth = self.take()
+        # the last @ is that of the depth; one before it names a revision (hf:OWNER/NAME@REVISION@100)
+        self.take('>')
+        name, _, depth = self.name().rpartition('@')
+        if not name: self.take('@')
         if not re.fullmatch('[0-9]{1,9}', depth) or not int(depth): self.fail(f'the reranking depth {depth!r} is no positive number')
         return normal_reranker((name, int(depth), tuple(self.settings() if self.now == '(' else ())))
 
@@ -130,6 +134,7 @@ def _normal(s:System, runnable:bool=True)->System:
         # an analyzer that is written out stays: on a Chinese task it is not the default
         own = tuple((k, given[k]) for k in BM25_DEFAULTS if k in given and (given[k] != base[k] or k == 'analyzer'))
         return replace(s, settings=tuple((p, None) for p in presets) + own)
+    s = replace(s, name=exact_row(s.name, registry('models')) or s.name)
     if not runnable and s.name in registry('models') and not s.settings: return s
     spec = encoder_spec_or_hint(s.name)
     own = encoder_spec(s.name, **{k: True if v is None else v for k, v in given.items()})
@@ -184,7 +189,7 @@ def _resolve(system:System, task:Task)->dict:
     "BM25 settings on this task: the expression's, with the analyzer of the task's language where none is named."
     given = dict(system.settings)
     preset = next((BM25_PRESETS[k] for k, v in given.items() if v is None), {})
-    language = {'analyzer': 'jieba', 'stopwords': 'none'} if task.language == 'zh' else {}
+    language = BM25_CHINESE if task.language == 'zh' else {}
     return {**BM25_DEFAULTS, **preset, **language, **{k: v for k, v in given.items() if v is not None}}
 
 def row_label(expression, task:Task)->str:
@@ -223,7 +228,7 @@ def search(expression, task:Task, k:int=100, dtype:str|None=None, device:str|Non
     if isinstance(system, Fusion):
         if task.kind == 'reranking': k = len(task.corpus)
         answers = [search(p, task, max(k, 100), dtype, device, home_folder, keep_self) for p in system.parts]
-        counts = ('encoded_docs', 'cached_docs', 'encoded_queries', 'truncated_docs', 'self_matches', 'scored_pairs', 'cached_pairs', 'truncated_pairs')
+        counts = ('encoded_docs', 'cached_docs', 'encoded_queries', 'truncated_docs', 'truncated_queries', 'self_matches', 'scored_pairs', 'cached_pairs', 'truncated_pairs')
         stats = {f: sum(a.stats.get(f, 0) for a in answers) for f in counts if any(f in a.stats for a in answers)}
         run, kinds = rrf([a.run for a in answers], k), sorted({a.stats['dtype'] for a in answers if a.stats['dtype']})
         revisions = dict.fromkeys(a.stats['revision'] for a in answers if a.stats['revision'])
@@ -234,15 +239,15 @@ def search(expression, task:Task, k:int=100, dtype:str|None=None, device:str|Non
         index = BM25(task.corpus, **_resolve(system, task), home_folder=home_folder)
         asked = sparse_queries(task, expanded) if expanded else task.queries
         run = index.score(asked, candidates(task)) if task.kind == 'reranking' else index.search(asked, depth)
-        stats = {'encoded_docs': 0, 'cached_docs': 0, 'encoded_queries': 0, 'truncated_docs': 0, 'revision': '', 'dtype': '', 'similarity': 'bm25', 'device': ''}
+        stats = {'encoded_docs': 0, 'cached_docs': 0, 'encoded_queries': 0, 'truncated_docs': 0, 'truncated_queries': 0, 'revision': '', 'dtype': '', 'similarity': 'bm25', 'device': ''}
     else:
         encoder = encoder_of(system, dtype, device, home_folder)
         docs = encode_corpus(encoder, task.corpus, 'document', encoder.instruction(task, 'document'))
         if expanded: vectors, asked = dense_queries(encoder, task, expanded, encoder.instruction(task)); queries = array_vectors(vectors)
-        else: queries = encode_corpus(encoder, task.queries, 'query', encoder.instruction(task)); asked = queries.stats
+        else: queries = encode_corpus(encoder, task.queries, 'query', encoder.instruction(task)); asked = {**queries.stats, 'truncated': int(queries.truncated.sum())}
         if queries.dim and docs.dim and queries.dim != docs.dim:
             raise MedirError(f'its vectors of queries have {queries.dim:,} numbers, and those of documents {docs.dim:,}', f'model {encoder.spec.name}', 'see what model answers; where it was changed, remove its folders below vectors/ of the home folder')
-        stats = {'encoded_docs': docs.stats['encoded'], 'cached_docs': docs.stats['cached'], 'encoded_queries': asked['encoded'], 'truncated_docs': int(docs.truncated.sum()),
+        stats = {'encoded_docs': docs.stats['encoded'], 'cached_docs': docs.stats['cached'], 'encoded_queries': asked['encoded'], 'truncated_docs': int(docs.truncated.sum()), 'truncated_queries': asked['truncated'],
             'revision': _revision(encoder), 'dtype': encoder.spec.dtype, 'similarity': encoder.spec.similarity, 'device': device or next((getattr(b, 'device', '') for b in encoder._backends.values()), ''), **({'server': encoder.spec.url} if encoder.spec.url != encoder.spec.base_url else {})}
         if task.kind == 'reranking': run = _score_candidates(task, queries, docs, encoder.spec.similarity)
         else: run = dense_search(queries, docs, task.queries.ids, task.corpus.ids, depth, encoder.spec.similarity, device, home_folder=home_folder)
@@ -324,7 +329,7 @@ def score_pairs(expression, task:Task, dtype:str|None=None, device:str|None=None
     sides = [pair_queries(task, side) for side in ('sentence1', 'sentence2')]
     vectors = [encode_corpus(encoder, s, role, encoder.instruction(task, role)) for s in sides]
     score = (unit(vectors[0].chunk()) * unit(vectors[1].chunk())).sum(1).astype(float)
-    stats = {'encoded_docs': sum(v.stats['encoded'] for v in vectors), 'cached_docs': sum(v.stats['cached'] for v in vectors), 'encoded_queries': 0, 'truncated_docs': sum(int(v.truncated.sum()) for v in vectors),
+    stats = {'encoded_docs': sum(v.stats['encoded'] for v in vectors), 'cached_docs': sum(v.stats['cached'] for v in vectors), 'encoded_queries': 0, 'truncated_docs': sum(int(v.truncated.sum()) for v in vectors), 'truncated_queries': 0,
         'revision': _revision(encoder), 'dtype': encoder.spec.dtype, 'similarity': 'cos', 'self_matches': 0, 'device': device or next((getattr(b, 'device', '') for b in encoder._backends.values()), '')}
     return Answer(score, {**stats, 'seconds': time.perf_counter() - start})
 
@@ -333,6 +338,59 @@ def pair_queries(task:Task, side:str)->Queries:
     import pyarrow as pa
     texts = task.pairs[side].tolist()
     return Queries(pa.table({'id': pa.array([f'{side}:{i}' for i in range(len(texts))], pa.large_string()), 'title': pa.array([''] * len(texts), pa.large_string()), 'body': pa.array(texts, pa.large_string())}))
+
+# %% ../nbs/06_systems.ipynb #5a0c91d7
+_DENSE_SETTINGS = """load pooling normalize similarity dtype autocast max_query_tokens max_document_tokens query_template document_template
+    document_pair_template titles query_brackets document_brackets append_eos prompt_in_pooling bidirectional environment""".split()
+
+def _weights_label(hub:str, revision:str, home_folder=None)->str:
+    "Which weights: a Hub id or the name of a folder, at a revision."
+    at = revision_label(hub, revision, 'model', home_folder)[:28]
+    return f'{os.path.basename(hub) if os.path.isdir(hub) else hub}@{at}' if at else hub
+
+def _dense_settings(system, task:Task, dtype:str|None, home_folder=None)->dict:
+    "What decides the vectors of an encoder on `task`."
+    encoder = encoder_of(system, dtype, 'cpu', home_folder)
+    spec = encoder.pin()
+    out = {'weights': _weights_label(spec.hub, spec.revision, home_folder)}
+    # a model object and a service render, cut and pool on their own
+    own = encoder.object is not None or bool(spec.base_url)
+    out |= {f: getattr(spec, f) for f in (('similarity',) if own else _DENSE_SETTINGS)}
+    for part in ('document', 'adapter'):
+        if value := getattr(spec, part): out[part] = _weights_label(value['hub'], str(value.get('revision', '')), home_folder)
+    if task.kind == 'pairs': out['sentence_role'] = spec.sentence_role
+    return out | {f'{role} instruction': encoder.instruction(task, role) for role in ('query', 'document')}
+
+def system_settings(expression, task:Task, dtype:str|None=None, home_folder=None)->dict:
+    "Everything that decides what a system makes of `task`, by name."
+    system = parse(expression)
+    if isinstance(system, Fusion):
+        out = {'fusion': f'rrf of {", ".join(row_label(p, task) for p in system.parts)}'}
+        for i, part in enumerate(system.parts, 1): out |= {f'part {i} {k}': v for k, v in system_settings(part, task, dtype, home_folder).items()}
+    elif isinstance(system, System) and system.name == 'bm25': out = _resolve(system, task)
+    else: out = _dense_settings(system, task, dtype, home_folder)
+    if expansion := getattr(system, 'expansion', None):
+        method, model, settings = expansion
+        out |= {'expansion': method, 'expansion model': model} | {f'expansion {k}': v for k, v in expansion_settings(method, settings, _kind(system)).items()}
+    if reranker := getattr(system, 'reranker', None):
+        spec = reranker_of(reranker, dtype, 'cpu', home_folder).pin()
+        own = {'weights': _weights_label(spec.hub, spec.revision, home_folder), 'depth': reranker[1], 'complete': dict(reranker[2]).get('complete', False)}
+        out |= {f'reranker {k}': v for k, v in (own | {f: getattr(spec, f) for f in 'max_tokens logit dtype query_template document_template'.split()}).items()}
+    return {k: list(v) if isinstance(v, tuple) else v for k, v in out.items()}
+
+# %% ../nbs/06_systems.ipynb #5a0c91d8
+def with_max_tokens(expression, tokens:int):
+    "The system with `tokens` as the longest query and document of each encoder in it; what an expression says itself stays. A service cuts on its own, BM25 never."
+    system = parse(expression)
+    if isinstance(system, Fusion): return replace(system, parts=tuple(with_max_tokens(p, tokens) for p in system.parts))
+    if not isinstance(system, System): raise MedirError('the lengths of a model object are its own affair', object_name(system), 'set them on the object')
+    if system.expansion:
+        method, model, settings = system.expansion
+        searched = tuple((k, str(with_max_tokens(v, tokens)) if k == 'by' else v) for k, v in settings)
+        system = replace(system, expansion=(method, model, searched))
+    if system.name == 'bm25' or encoder_spec(system.name).base_url: return system
+    given = {'max_query_tokens': tokens, 'max_document_tokens': tokens} | dict(system.settings)
+    return _normal(replace(system, settings=tuple(given.items())))
 
 # %% ../nbs/06_systems.ipynb #6331c6d5
 def parts(expression)->list:
@@ -380,3 +438,40 @@ def _pending_pairs(system, task:Task, dtype, home_folder)->dict:
         return {**out, 'to_score': out.get('to_score', 0) + todo, 'stored_pairs': len(run) - todo, 'at_most': False}
     most = candidates(task).groupby('query_id').size().clip(upper=depth).sum() if task.kind == 'reranking' else len(task.queries) * min(depth, len(task.corpus))
     return {**out, 'to_score': out.get('to_score', 0) + int(most), 'stored_pairs': 0, 'at_most': True}
+
+# %% ../nbs/06_systems.ipynb #5a0c91e1
+def check_system(expression, task:Task|None=None, dtype:str|None=None, home_folder=None):
+    "Raise what running a system (on `task`) would raise for want of weights, keys, packages, environments or texts, before anything is computed. What is stored for `task` already needs no model."
+    system = parse(expression)
+    def needed(check, left):
+        "`check()` counts where something is left to do."
+        try: check()
+        except MedirError:
+            if task is None or left(): raise
+    if isinstance(system, Fusion):
+        for part in system.parts: check_system(part, task, dtype, home_folder)
+    elif isinstance(system, System):
+        first = replace(system, reranker=None)
+        if system.expansion: _check_expansion(system, task, needed, dtype, home_folder)
+        if system.name != 'bm25': needed(lambda: check_encoder(encoder_of(system, dtype, 'cpu', home_folder).spec, home_folder), lambda: pending(first, task, dtype, home_folder)['to_encode'])
+    if reranker := getattr(system, 'reranker', None):
+        needed(lambda: check_reranker(reranker_of(reranker, dtype, 'cpu', home_folder).spec, home_folder), lambda: pending(system, task, dtype, home_folder)['to_score'])
+
+def _check_expansion(system, task, needed, dtype, home_folder):
+    "Raise what writing the texts of an expansion would raise."
+    method, model, settings = system.expansion
+    kind = _kind(system)
+    if '@' in model or model.startswith('file:'):
+        if task is not None: pending_generations(task, system.expansion, kind, home_folder)
+        return
+    if _searches(system.expansion): check_system(expansion_settings(method, settings, kind)['by'], None, dtype, home_folder)
+    needed(llm(model, home_folder).check, lambda: pending(replace(system, reranker=None), task, dtype, home_folder)['to_generate'])
+
+def check_systems(expressions, task:Task|None=None, dtype:str|None=None, home_folder=None):
+    "`check_system` of each; all that is wrong is said, and the first of it raised."
+    failed = []
+    for expression in expressions:
+        try: check_system(expression, task, dtype, home_folder)
+        except MedirError as e: failed.append((expression, e))
+    for expression, error in failed[1:]: note(f'{expression} cannot run either: {error}')
+    if failed: raise failed[0][1]

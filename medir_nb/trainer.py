@@ -5,7 +5,8 @@
 # %% auto #0
 __all__ = ['TASKS', 'Pair', 'Settings', 'ContrastiveSettings', 'Lora', 'SFTSettings', 'CrossEncoderSettings', 'training_config',
            'Pairs', 'PairBatches', 'sft_examples', 'SFTBatches', 'read_metrics', 'Trained', 'Watch', 'watch',
-           'check_trainable', 'train_encoder', 'train_generator', 'GroupBatches', 'train_reranker', 'train', 'main']
+           'check_trainable', 'train_encoder', 'train_generator', 'GroupBatches', 'train_reranker', 'train',
+           'keys_help', 'main']
 
 # %% ../nbs/09_trainer.ipynb #15500926
 import contextlib, io, json, math, os, random, re, shutil, sys, time
@@ -682,6 +683,17 @@ def train(config=None, watch=None, **settings)->Trained:
     config = training_config(config, **settings)
     return {'contrastive': train_encoder, 'sft': train_generator, 'cross-encoder': train_reranker}[config.task](config, watch)
 
+def keys_help()->str:
+    "Every kind of training with its keys, their types and defaults, as text."
+    kind = lambda a: getattr(a, '__name__', '') if not hasattr(a, '__args__') else str(a).replace('typing.', '')
+    def listed(model, indent):
+        for name, f in model.model_fields.items():
+            if isinstance(f.default, Lora):
+                yield f'{indent}{name}: a mapping of'
+                yield from listed(Lora, indent + '  ')
+            else: yield f'{indent}{name}: {kind(f.annotation)}' + (', needed' if f.is_required() else f' = {f.default!r}')
+    return '\n'.join(line for task, model in TASKS.items() for line in (f'task: {task}', '  ' + ' '.join(model.__doc__.split()).replace('`', ''), *listed(model, '    '), ''))
+
 def main():
     "`python -m medir_nb.trainer CONFIG.yaml [k=v …]`: every error is one line on stderr and exit status 2."
     run_command(_command, 'stopped; the same line goes on at the last step that was saved')
@@ -689,7 +701,7 @@ def main():
 def _command():
     "Train what the command line says."
     if len(sys.argv) < 2 or sys.argv[1] in ('-h', '--help'):
-        print('python -m medir_nb.trainer CONFIG.yaml [key=value …] [--debug]')
+        print(f'python -m medir_nb.trainer CONFIG.yaml [key=value …] [--debug]\n\n{keys_help()}')
         sys.exit(len(sys.argv) < 2)
     if not Path(sys.argv[1]).is_file(): raise MedirError('no such configuration', sys.argv[1], 'give a YAML file')
     done = train(sys.argv[1], **parse_options(sys.argv[2:]))

@@ -104,8 +104,17 @@ def first_stop(text, stops):
     "Where the first of `stops` ends in `text`; None where none stands there."
     return min((text.index(s) + len(s) for s in stops if s in text), default=None)
 
-def write_batch(model, tokenizer, device, prompts, samplings, seeds, stops, pad, ends):
-    "`(text, finish, tokens)` for each of `prompts` (token ids), finish stop or length; `ends` are the ids of end tokens."
+def _read(tokenizer, row, sampling, stop, ends):
+    "`(text, finish, tokens)` of the tokens that were written for one prompt."
+    ended = next((i for i, t in enumerate(row) if t in ends), len(row))
+    tokens = min(ended, sampling.max_tokens)
+    text = tokenizer.decode(row[:tokens], skip_special_tokens=True)
+    whole = ended < min(len(row), sampling.max_tokens) or first_stop(text, stop) is not None
+    return text, 'stop' if whole else 'length', tokens
+
+def write_batch(model, tokenizer, device, prompts, samplings, seeds, stops, pad, ends, tell=None):
+    """`(text, finish, tokens)` for each of `prompts` (token ids), finish stop or length; `ends` are the ids of end tokens.
+    `tell(position, (text, finish, tokens))` hears of each text as soon as it ends, while others of its batch go on."""
     import torch
     from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
     width = max(map(len, prompts))
@@ -114,9 +123,14 @@ def write_batch(model, tokenizer, device, prompts, samplings, seeds, stops, pad,
     mask = torch.tensor([[0] * n + [1] * (width - n) for n in skip], device=device)
     generators = [torch.Generator(device).manual_seed(seed) for seed in seeds]
     limits = torch.tensor([s.max_tokens for s in samplings], device=device)
-    end = min(ends, default=pad)
+    end, told = min(ends, default=pad), set()
     class Sampler(LogitsProcessor):
         def __call__(_, ids, logits):
+            if tell and ids.shape[1] > width:
+                for i, last in enumerate(ids[:, -1].tolist()):
+                    if last in ends and i not in told:
+                        told.add(i)
+                        tell(i, _read(tokenizer, ids[i, width:].tolist(), samplings[i], stops[i], ends))
             out = drawn_logits(logits, ids, skip, width, samplings, generators)
             # a row with a smaller limit than its batch stops there, and so does one that wrote what it stops at
             over = ids.shape[1] - width >= limits
@@ -129,14 +143,7 @@ def write_batch(model, tokenizer, device, prompts, samplings, seeds, stops, pad,
     config = GenerationConfig(do_sample=False, max_new_tokens=int(limits.max()), pad_token_id=pad, eos_token_id=sorted(ends) or None)
     with torch.inference_mode():
         out = model.generate(grid, attention_mask=mask, generation_config=config, logits_processor=LogitsProcessorList([Sampler()]))
-    found = []
-    for row, sampling, stop in zip(out[:, width:].tolist(), samplings, stops):
-        ended = next((i for i, t in enumerate(row) if t in ends), len(row))
-        tokens = min(ended, sampling.max_tokens)
-        text = tokenizer.decode(row[:tokens], skip_special_tokens=True)
-        whole = ended < min(len(row), sampling.max_tokens) or first_stop(text, stop) is not None
-        found.append((text, 'stop' if whole else 'length', tokens))
-    return found
+    return [_read(tokenizer, row, sampling, stop, ends) for row, sampling, stop in zip(out[:, width:].tolist(), samplings, stops)]
 
 def end_tokens(model, tokenizer):
     "The ids at which a text ends."

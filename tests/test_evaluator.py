@@ -7,7 +7,7 @@ from medir_nb.data import load_task, task_from_frames
 from medir_nb.evaluator import PAIR_MEASURES, compare, compare_all, correlation, evaluate, evaluate_grid, holm, interval, judged_at_10, macro_average, paired_p, parse_measure, per_query, score_run, separation
 from medir_nb.search import RUN_COLUMNS, read_run, sort_run
 
-FIELDS = ['task', 'split', 'system', 'revision', 'dtype', 'measure', 'value', 'low', 'high', 'n_queries', 'judged_at_10', 'encoded_docs', 'cached_docs', 'seconds']
+FIELDS = ['task', 'split', 'system', 'revision', 'dtype', 'measure', 'value', 'low', 'high', 'n_queries', 'judged_at_10', 'encoded_docs', 'cached_docs', 'seconds', 'cut', 'settings']
 
 def frames(qrels, run): return pd.DataFrame(qrels, columns=['query_id', 'doc_id', 'relevance']), pd.DataFrame(run, columns=RUN_COLUMNS)
 def scores(qrels, run, measure): return per_query(*frames(qrels, run), [measure]).set_index('query_id').value.to_dict()
@@ -189,7 +189,7 @@ def test_rows_have_exactly_these_fields(beir, tmp_path, medir, fake_minilm):
         dense = next(r for r in rows if r['system'] == 'minilm')
         assert (dense['dtype'], dense['encoded_docs'], dense['cached_docs']) == ('float32', *((0, 12) if cached else (12, 0)))
         assert all(r['task'] == 'tiny' and r['split'] == 'test' and r['n_queries'] == 3 and 0 <= r['low'] <= r['value'] <= r['high'] <= 1 and 0 <= r['judged_at_10'] <= 1 and r['seconds'] >= 0 for r in rows)
-    lines = out.out.splitlines()
+    lines = out.out.partition('\n\nsettings that differ')[0].splitlines()
     assert len(lines) == 2 + 8 and '95 % interval' in lines[0] and '| rrf(bm25,bm25) ' in out.out
 
 def test_json_holds_null_where_there_is_nothing(tmp_path, medir, fake_minilm):
@@ -207,7 +207,8 @@ def test_compare_prints_interval_p_wins_and_five_queries(beir, medir, tmp_path):
     folder = write_beir(tmp_path/'eight', documents, [(f'q{i}', f'what is {w}') for i, w in enumerate(words)], [(f'q{i}', w, 1) for i, w in enumerate(words)])
     write_lines(tmp_path/'half.run', [f'q{i} Q0 {w if i < 3 else "z"} 1 1.0 t' for i, w in enumerate(words)])
     out = medir('compare', folder, 'bm25', tmp_path/'half.run', '--measure', 'RR@5')
-    head, title, *queries = out.out.splitlines()
+    head, known, cut, title, *queries = out.out.splitlines()
+    assert 'half.run: not known (a run file)' in known and cut == 'cut at their limit: bm25 none'
     assert out.code == 0 and 'RR@5 -0.6250 [' in head and '0 wins, 5 losses, 3 ties' in head
     # 5 equal losses of 8: the sums of 2^8 flips that are as far out, counted by hand: 2 · 2^3
     assert f'p = {2 * 2**3 / 2**8:.4f}' in head

@@ -203,7 +203,7 @@ def test_language_of_a_folder_and_its_override(tmp_path, medir):
     folder = write_beir(tmp_path/'zh', [('甲', '', '二甲双胍是治疗二型糖尿病的首选药物。'), ('乙', '', '青霉素治疗细菌感染。')], [('问', '糖尿病用什么药')], [('问', '甲', 1)])
     assert load_task(str(folder)).language == 'zh' and load_task(str(folder), lang='en').language == 'en'
     out = medir('evaluate', folder, '--system', 'bm25')
-    assert out.code == 0 and 'bm25(analyzer=jieba)' in out.out and ', zh:' in out.err
+    assert out.code == 0 and 'bm25(analyzer=grams)' in out.out and ', zh:' in out.err
 
 # --- pools and registry ----------------------------------------------------------------------------------------------
 

@@ -77,7 +77,7 @@ def test_a_query_a_document_its_style_fixed_by_its_id(speaker, home):
     all_of_them, half = (synthesize_queries(r, 'smollm2', home_folder=home) for r in (rows(), rows()[:3]))
     assert all_of_them.rows[:3] == half.rows and [r['text'] for r in half] == ['what about d1?', 'what about d2?', 'what about d3?']
     assert len(said.asked) == 6 and all(DOCS[r.id] in r.prompt for r in said.asked)         # the second call replayed
-    styles = {r['task'] for r in synthesize_queries([{'id': str(i), 'doc': 'x'} for i in range(40)], 'smollm2', home_folder=home)}
+    styles = {r['task'] for r in synthesize_queries([{'id': str(i), 'doc': 'x'} for i in range(40)], 'smollm2', home_folder=home, most_repeated=1)}
     assert styles == set(registry('examples')['en'])
     asked = next(r for r in said.asked if r.id == 'd1').sampling
     assert (asked.temperature, asked.top_p, asked.repetition_penalty, asked.max_tokens) == (1.0, 0.8, 1.05, 512)
@@ -104,7 +104,7 @@ def test_a_document_longer_than_the_context_is_cut_and_counted(home, monkeypatch
     from medir_nb.encoder import encoder_spec, load_tokenizer
     model._backend.tokenizer = load_tokenizer(encoder_spec('minilm'))
     model._backend.spec, model._backend.batch_tokens = model.spec, 4096
-    model._backend._batch = lambda fitted, requests: [Generation('why', 'stop', len(ids), 1, cut) for ids, _, cut in fitted]
+    model._backend._batch = lambda fitted, requests, tell=None: [Generation('why', 'stop', len(ids), 1, cut) for ids, _, cut in fitted]
     found = synthesize_queries([{'id': 'long', 'doc': 'pain and swelling ' * 4000}], 'smollm2', home_folder=home)
     assert found.stats == {'kept': 1, 'prompt shortened': 1}
     g._llm.cache_clear()

@@ -413,7 +413,7 @@ def test_an_unknown_field_refuses(rows, own_registry, field):
     table = models_table().set_index('model')
     assert f'{field} unknown' in table.runs['half-known']
 
-@pytest.mark.parametrize('name, said', [('cpt-text-xl', 'figures only'), ('llm2vec-7b', 'runs nowhere here'), ('bmretriver-2b', "did you mean 'bmretriever-2b'"), ('no-such/folder', 'no modules.json')])
+@pytest.mark.parametrize('name, said', [('cpt-text-xl', 'figures only'), ('llm2vec-7b', 'runs nowhere here'), ('bmretriver-2b', "did you mean 'bmretriever-2b'"), ('no-such/folder', 'there is no folder no-such/folder here'), ('./no-such/folder', 'no modules.json')])
 def test_names_that_cannot_run_say_why(name, said):
     with pytest.raises(MedirError, match=said): Encoder(name)
 

@@ -193,10 +193,11 @@ def test_a_missing_environment_says_how_to_make_it(tiny_row, tmp_path, home):
     venv(home/'environments'/'tiny')
     assert environment_python('tiny') == home/'environments'/'tiny'/'bin'/'python'      # the second place
 
-def test_the_table_of_models_names_the_environment(tiny_row):
+def test_the_table_of_models_names_the_environment(tiny_row, home):
     from medir_nb.encoder import models_table
     tiny_row()
-    assert models_table().set_index('model').runs[['own', 'nv-embed-v2']].tolist() == ['in the environment tiny', 'in the environment nv-embed']
+    venv(home/'environments'/'tiny')
+    assert models_table().set_index('model').runs[['own', 'nv-embed-v2']].tolist() == ['yes in the environment tiny', 'no: the environment nv-embed that its code needs is not there']
 
 def test_an_environment_without_packages(tiny_row, tmp_path):
     venv(tmp_path/'environments'/'tiny')
@@ -644,4 +645,4 @@ def test_the_paper_preset_plans_offline(medir):
     ran = medir('plan', 'r2med_retrieval', '--preset', 'paper')
     assert ran.code == 0, ran.err
     rows = [l for l in ran.out.splitlines() if l.startswith('| r2med-')]
-    assert len(rows) == 8 * 16 and not [r for r in rows if 'cannot run' in r] and 'texts to encode' in ran.out.splitlines()[-1]
+    assert len(rows) == 8 * 16 and not [r for r in rows if 'cannot run' in r] and ' texts to encode, ' in ran.out

@@ -234,7 +234,7 @@ def test_a_plan_counts_what_is_at_hand_and_marks_the_rest(root, beir, medir, no_
     assert rows[str(beir), 'minilm'][:3] == ['at hand', '16', '0'] and rows[str(beir), 'bm25'][1] == '0'
     assert rows['nfcorpus', 'minilm'][:2] == ['missing', '≈3,956'] and rows['nfcorpus', 'minilm'][3].startswith('≈') and rows['nfcorpus', 'bm25'][1] == '0'
     assert rows['r2med-biology', 'minilm'][1] == '≈57,462' and 'cannot run: figures only' in rows[str(beir), 'cpt-text-xl'][4]
-    assert ran.out.splitlines()[0].endswith('would run') and ran.out.splitlines()[-1].startswith('≈') and not counted(root)
+    assert ran.out.splitlines()[0].endswith('would run') and any(line.startswith('≈') for line in ran.out.splitlines()) and not counted(root)
 
 def test_a_plan_knows_what_is_stored(root, beir, medir, fake_minilm, no_network):
     write_notebook(root, parameters="tasks: list[str] = []\nsystems: list[str] = ['minilm']\nn: int = 1")
