@@ -313,7 +313,7 @@ def test_models_say_what_runs_here_and_why_not(medir, own_registry, monkeypatch,
     from medir_nb.core import registry
     for key in ('VOYAGE_API_KEY', 'OPENAI_API_KEY'): monkeypatch.delenv(key, raising=False)
     row = registry('models')['bge-large-en']
-    own_registry(models={'huge': {**row, 'params': 9e12}, 'mine': {**row, 'hub': str(tmp_path)}, 'absent': {**row, 'package': 'no_such_package'}})
+    own_registry(models={'huge': {**row, 'params': int(9e12)}, 'mine': {**row, 'hub': str(tmp_path)}, 'absent': {**row, 'package': 'no_such_package'}})
     start = time.monotonic()
     out = medir('models')
     assert out.code == 0 and time.monotonic() - start < 20

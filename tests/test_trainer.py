@@ -606,7 +606,7 @@ def test_the_backend_is_asked_what_was_trained(rows, answers):
     spec = llm_spec('tiny-chat'); asked = []
     (example, *_), _ = sft_examples(training_config(small_sft(answers), 'sft'), spec, tokens_of(spec), set())
     class Listening(TransformersBackend):
-        def _batch(self, fitted, requests): asked.extend(ids for ids, _, _ in fitted); return super()._batch(fitted, requests)
+        def _batch(self, fitted, requests, tell=None): asked.extend(ids for ids, _, _ in fitted); return super()._batch(fitted, requests, tell)
     prompt, cut = fill(wording('hyde', None, 'en'), 'query', query=ANSWERS[0]['text'])
     list(Listening(spec).stream([Request(prompt, Sampling(max_tokens=2), spec.system, cut=cut)]))
     assert asked == [example['input_ids'][:example['labels'].index(next(x for x in example['labels'] if x >= 0))]]
