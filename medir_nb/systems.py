@@ -350,7 +350,7 @@ def _weights_label(hub:str, revision:str, home_folder=None)->str:
 
 def _dense_settings(system, task:Task, dtype:str|None, home_folder=None)->dict:
     "What decides the vectors of an encoder on `task`."
-    encoder = encoder_of(system, dtype, 'cpu', home_folder)
+    encoder = encoder_of(system, dtype, None, home_folder)
     spec = encoder.pin()
     out = {'weights': _weights_label(spec.hub, spec.revision, home_folder)}
     # a model object and a service render, cut and pool on their own
@@ -373,7 +373,7 @@ def system_settings(expression, task:Task, dtype:str|None=None, home_folder=None
         method, model, settings = expansion
         out |= {'expansion': method, 'expansion model': model} | {f'expansion {k}': v for k, v in expansion_settings(method, settings, _kind(system)).items()}
     if reranker := getattr(system, 'reranker', None):
-        spec = reranker_of(reranker, dtype, 'cpu', home_folder).pin()
+        spec = reranker_of(reranker, dtype, None, home_folder).pin()
         own = {'weights': _weights_label(spec.hub, spec.revision, home_folder), 'depth': reranker[1], 'complete': dict(reranker[2]).get('complete', False)}
         out |= {f'reranker {k}': v for k, v in (own | {f: getattr(spec, f) for f in 'max_tokens logit dtype query_template document_template'.split()}).items()}
     return {k: list(v) if isinstance(v, tuple) else v for k, v in out.items()}
@@ -414,7 +414,7 @@ def pending(expression, task:Task, dtype:str|None=None, home_folder=None)->dict:
         texts = len(task.queries) * expansion_settings(*system.expansion[::2], kind)['n']
         return {**plain, 'to_encode': plain['to_encode'] + (min(n, texts) if system.name != 'bm25' else 0), 'to_generate': n}
     if isinstance(system, System) and system.name == 'bm25': return {'to_encode': 0, 'stored': 0, 'words': 0}
-    encoder = encoder_of(system, dtype, 'cpu', home_folder)
+    encoder = encoder_of(system, dtype, None, home_folder)
     sides = [(pair_queries(task, s), encoder.spec.sentence_role) for s in ('sentence1', 'sentence2')] if task.kind == 'pairs' else [(task.corpus, 'document'), (task.queries, 'query')]
     out = {'to_encode': 0, 'stored': 0, 'words': 0}
     for texts, role in sides:
@@ -429,10 +429,10 @@ def pending(expression, task:Task, dtype:str|None=None, home_folder=None)->dict:
 def _pending_pairs(system, task:Task, dtype, home_folder)->dict:
     "The pending texts of a first stage and the pairs behind it; `at_most` where the first stage has to run before they are known."
     if task.kind == 'pairs': raise MedirError('sentence pairs are neither expanded nor reranked', str(system), 'name the encoder alone')
-    first, (_, depth, _), model = replace(system, reranker=None), system.reranker, reranker_of(system.reranker, dtype, 'cpu', home_folder)
+    first, (_, depth, _), model = replace(system, reranker=None), system.reranker, reranker_of(system.reranker, dtype, None, home_folder)
     out = pending(first, task, dtype, home_folder)
     if not out['to_encode'] and not out.get('to_generate') and not out.get('to_score') and ScoreStore(model.spec, home_folder).blocks:
-        run = search(first, task, depth, dtype, 'cpu', home_folder).run
+        run = search(first, task, depth, dtype, None, home_folder).run
         run = run[run.groupby('query_id', sort=False).cumcount() < depth]
         todo = len(missing_pairs(model, task, run)[1])
         return {**out, 'to_score': out.get('to_score', 0) + todo, 'stored_pairs': len(run) - todo, 'at_most': False}
@@ -453,9 +453,9 @@ def check_system(expression, task:Task|None=None, dtype:str|None=None, home_fold
     elif isinstance(system, System):
         first = replace(system, reranker=None)
         if system.expansion: _check_expansion(system, task, needed, dtype, home_folder)
-        if system.name != 'bm25': needed(lambda: check_encoder(encoder_of(system, dtype, 'cpu', home_folder).spec, home_folder), lambda: pending(first, task, dtype, home_folder)['to_encode'])
+        if system.name != 'bm25': needed(lambda: check_encoder(encoder_of(system, dtype, None, home_folder).spec, home_folder), lambda: pending(first, task, dtype, home_folder)['to_encode'])
     if reranker := getattr(system, 'reranker', None):
-        needed(lambda: check_reranker(reranker_of(reranker, dtype, 'cpu', home_folder).spec, home_folder), lambda: pending(system, task, dtype, home_folder)['to_score'])
+        needed(lambda: check_reranker(reranker_of(reranker, dtype, None, home_folder).spec, home_folder), lambda: pending(system, task, dtype, home_folder)['to_score'])
 
 def _check_expansion(system, task, needed, dtype, home_folder):
     "Raise what writing the texts of an expansion would raise."

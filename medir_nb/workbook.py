@@ -876,7 +876,7 @@ def contract(model: Annotated[str, typer.Argument(help='A model of `medir models
     from medir_nb import data, encoder, systems
     system = systems.parse(model)
     if not isinstance(system, systems.System) or system.name == 'bm25': raise MedirError(f'{model} has no encoding contract', None, 'name an encoder')
-    print(encoder.contract(systems.encoder_of(system, dtype, 'cpu', home), data.load_task(task, home_folder=home)))
+    print(encoder.contract(systems.encoder_of(system, dtype, None, home), data.load_task(task, home_folder=home)))
 
 # %% ../nbs/13_workbook.ipynb #58f4f8b7
 @app.command(cls=_MineCommand)
