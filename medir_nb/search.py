@@ -114,6 +114,7 @@ def _best(queries:np.ndarray, documents:Vectors, k:int, product:Product, cosine:
     return best
 
 _LARGE_SEARCH = 5e10             # multiplications, about a second; below it nothing is tried
+_SMALL_BLOCK = 8_192             # documents
 
 def _product_for(queries:np.ndarray, documents:Vectors, k:int, cosine:bool, device:str|None, home_folder)->Product:
     "What searched fastest on this machine before, or what a trial on some of these vectors shows."
@@ -121,10 +122,12 @@ def _product_for(queries:np.ndarray, documents:Vectors, k:int, cosine:bool, devi
     default = Product('faiss', max(10_000, 2**24 // dim))
     if _gpu(device) is not None or len(queries) * len(documents) * dim < _LARGE_SEARCH:
         return default
-    what = f'search of {dim} numbers'
+    # faiss shares out queries among threads, numpy does not: what is faster hangs on how many there are
+    asked = 1 << min(len(queries) - 1, 1023).bit_length()
+    what = f'search of {dim} numbers for {asked} queries'
     if found := remembered(what, Product, home_folder):
         return found
-    few_queries, few = queries[:128], Vectors(documents.blocks, documents.rows[:default.block])
+    few_queries, few = queries[:asked], Vectors(documents.blocks, documents.rows[:max(2 * _SMALL_BLOCK, len(documents) // 8)])
     def best_scores(product):
         scores, _ = _best(few_queries, few, min(k, len(few)), product, cosine, device, range(0, len(few), product.block))
         return np.sort(scores, axis=1)
@@ -134,7 +137,7 @@ def _product_for(queries:np.ndarray, documents:Vectors, k:int, cosine:bool, devi
         return time.perf_counter() - start
     expected = best_scores(default)
     def equal(product): return np.allclose(best_scores(product), expected, rtol=1e-5, atol=1e-5)
-    stages = [[lambda best: replace(best, by='numpy')], [lambda best, n=n: replace(best, block=n) for n in (8_192, 16_384)]]
+    stages = [[lambda best: replace(best, by='numpy')], [lambda best: replace(best, block=_SMALL_BLOCK)]]
     trial = quickest(default, stages, cost, equal, seconds=2.0)
     remember(what, what, trial, home_folder)
     return trial.choice

@@ -123,7 +123,7 @@ def test_a_large_search_is_tried_once(monkeypatch, tmp_path, capfd):
     rng = np.random.default_rng(0)
     documents, queries = rng.normal(size=(12_000, 32)).astype(np.float32), rng.normal(size=(20, 32)).astype(np.float32)
     runs = [dense_search(queries, Vectors([documents], np.arange(12_000)), range(20), range(12_000), k=10, device='cpu', home_folder=tmp_path) for _ in range(2)]
-    assert runs[0].equals(runs[1]) and capfd.readouterr().err.count('search of 32 numbers') == 1
+    assert runs[0].equals(runs[1]) and capfd.readouterr().err.count('search of 32 numbers for 32 queries') == 1
 
 def test_a_plan_counts_what_the_run_will_encode(lesser, monkeypatch, tmp_path):
     from medir_nb import systems
