@@ -4,11 +4,11 @@
 
 # %% auto #0
 __all__ = ['MedirError', 'NothingToMeasure', 'cause_of', 'boundary', 'nearest', 'canonical', 'fingerprint', 'file_fingerprint',
-           'atomic_path', 'read_json', 'parse_json', 'read_text', 'json_mapping', 'write_json', 'atomic_folder', 'home',
-           'slug', 'checkpoint_folder', 'checkpoint_record', 'checkpoint_names', 'find_root', 'offline', 'lock',
-           'parse_yaml', 'read_yaml', 'parse_options', 'registry', 'check_row', 'progress', 'waiting', 'paced', 'note',
-           'run_command', 'seed_everything', 'is_secret', 'redact', 'Transient', 'Server', 'share_left', 'concurrently',
-           'versions', 'machine', 'to_markdown']
+           'atomic_path', 'read_json', 'parse_json', 'read_text', 'json_mapping', 'write_json', 'tell_run',
+           'atomic_folder', 'home', 'slug', 'checkpoint_folder', 'checkpoint_record', 'checkpoint_names', 'find_root',
+           'offline', 'lock', 'parse_yaml', 'read_yaml', 'parse_options', 'registry', 'check_row', 'progress',
+           'waiting', 'paced', 'note', 'run_command', 'seed_everything', 'is_secret', 'redact', 'Transient', 'Server',
+           'share_left', 'concurrently', 'versions', 'output_of', 'machine', 'to_markdown']
 
 # %% ../nbs/00_core.ipynb #f2182b2f
 import contextlib, difflib, errno, fcntl, functools, hashlib, importlib.metadata, importlib.resources, json, math, os, platform, re, shutil, subprocess, sys, tempfile, threading, time, weakref
@@ -157,6 +157,14 @@ def json_mapping(path:str|Path, fix:str='fetch or save the folder again')->dict:
 def write_json(path:str|Path, value):
     "Write `value` as readable JSON, atomically."
     with atomic_path(path) as tmp: tmp.write_text(json.dumps(value, indent=1, ensure_ascii=False, default=str) + '\n', encoding='utf-8')
+
+def tell_run(file:str, key:str, entry):
+    "Put `entry` under `key` of a JSON `file` in the folder of the run (`$MEDIR_OUT`), from where its receipt takes it; outside a run nothing happens."
+    if not (folder := os.environ.get('MEDIR_OUT')):
+        return
+    told = read_json(Path(folder)/file, {})
+    if told.get(key) != entry:
+        write_json(Path(folder)/file, {**told, key: entry})
 
 # %% ../nbs/00_core.ipynb #f1ffc9a6
 @contextlib.contextmanager
@@ -498,16 +506,21 @@ def versions()->dict:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError): found[name] = importlib.metadata.version(name)
     return found
 
+def output_of(command:list[str])->str:
+    "What a command of the system prints, within ten seconds; '' where there is none or it fails."
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=10).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return ''
+
 def machine()->dict:
     "What ran: processor, cores given to this process, and the GPUs."
     cpu = platform.processor() or platform.machine()
     with contextlib.suppress(OSError):
         cpu = next((l.split(':')[1].strip() for l in open('/proc/cpuinfo') if l.startswith('model name')), cpu)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count()
-    gpu = None
-    with contextlib.suppress(OSError, subprocess.SubprocessError):
-        gpu = subprocess.run(['nvidia-smi', '--query-gpu=name', '--format=csv,noheader'], capture_output=True, text=True, timeout=10).stdout.strip().replace('\n', ', ') or None
-    return {'cpu': cpu, 'cores': cores, 'gpu': gpu}
+    gpus = output_of(['nvidia-smi', '--query-gpu=name', '--format=csv,noheader'])
+    return {'cpu': cpu, 'cores': cores, 'gpu': gpus.replace('\n', ', ') or None}
 
 # %% ../nbs/00_core.ipynb #fac34d16
 def to_markdown(frame, digits:int=4)->str:

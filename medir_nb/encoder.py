@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 import numpy as np
-from .core import MedirError, NothingToMeasure, Server, atomic_path, boundary, cause_of, check_row, checkpoint_folder, checkpoint_names, checkpoint_record, concurrently, file_fingerprint, fingerprint, home, is_secret, json_mapping, lock, nearest, note, paced, parse_json, progress, read_json, read_text, redact, registry, share_left, slug, waiting
+from .core import MedirError, NothingToMeasure, Server, atomic_path, boundary, cause_of, check_row, checkpoint_folder, checkpoint_names, checkpoint_record, concurrently, file_fingerprint, fingerprint, home, is_secret, json_mapping, lock, nearest, note, paced, parse_json, progress, read_json, read_text, redact, registry, share_left, slug, waiting, output_of
 from .hub import UNKNOWN, check_weights, hub_folder, hub_name, hub_row, local_folder, named_commit, package_folder, pinned, recorded_commit, revision_label, unreachable
 from .processor import Execution, alternatives, first_execution, quickest, remember, remembered, tell_receipt, use_kernel, working_dtype
 
@@ -1103,15 +1103,10 @@ def _repositories(spec)->list[tuple[str, str]]:
     return [(spec.hub, spec.revision), *((m['hub'], m.get('revision', UNKNOWN)) for m in more)]
 
 # %% ../nbs/02_encoder.ipynb #d14c90e1
-def _line(command:list[str])->str:
-    "The output of a command; '' where there is none."
-    try: return subprocess.run(command, capture_output=True, text=True, timeout=10).stdout.strip()
-    except (OSError, subprocess.SubprocessError): return ''
-
 @functools.cache
 def memory_here()->tuple[float, str]:
     "Gigabytes that a model may fill, and of what: `GPU memory` where there is a GPU, else `memory`."
-    found = [int(n) for n in _line(['nvidia-smi', '--query-gpu=memory.total', '--format=csv,noheader,nounits']).split() if n.isdigit()]
+    found = [int(n) for n in output_of(['nvidia-smi', '--query-gpu=memory.total', '--format=csv,noheader,nounits']).split() if n.isdigit()]
     if found: return max(found) / 1000, 'GPU memory'
     try: return os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 1e9, 'memory'
     except (OSError, ValueError): return float('inf'), 'memory'
@@ -1152,7 +1147,6 @@ def encoder_runs(name:str)->str:
 def models_table():
     "All encoder rows: pooling, similarity, precision, licence, how far each was tried, and whether it runs here, now, or why not. Fetches nothing."
     import pandas as pd
-    runs = encoder_runs
     rows = [{'model': n, 'label': r.get('label', ''), 'size': r.get('size', ''), 'pooling': r.get('pooling', ''), 'similarity': r.get('similarity', ''), 'dtype': r.get('dtype', ''),
-        'licence': r.get('licence', ''), 'tried': r.get('tried', ''), 'runs': runs(n)} for n, r in registry('models').items()]
+        'licence': r.get('licence', ''), 'tried': r.get('tried', ''), 'runs': encoder_runs(n)} for n, r in registry('models').items()]
     return pd.DataFrame(rows)

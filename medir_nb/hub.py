@@ -11,7 +11,7 @@ __all__ = ['UNKNOWN', 'unreachable', 'without_network', 'where_reachable', 'Comm
 import contextlib, functools, os, re, shutil, subprocess, sys, threading, time
 from dataclasses import dataclass, replace
 from pathlib import Path
-from .core import MedirError, home, lock, note, offline, read_json, slug, write_json
+from .core import MedirError, home, lock, note, offline, read_json, slug, write_json, tell_run
 
 # %% ../nbs/00a_hub.ipynb #595de979
 _PATIENCE = 5.0            # seconds for one answer; the slowest network that is of use needs one
@@ -140,10 +140,7 @@ def revision_label(hub:str, revision:str, kind:str='model', home_folder=None)->s
 
 def _tell_receipt(hub:str, kind:str, commit:Commit):
     "Name a resolved commit in the folder of the run that reads it."
-    if not (folder := os.environ.get('MEDIR_OUT')): return
-    file = Path(folder)/'revisions.json'
-    told, entry = read_json(file, {}), {'commit': commit.id, 'resolved': commit.resolved}
-    if told.get(f'{kind} {hub}') != entry: write_json(file, {**told, f'{kind} {hub}': entry})
+    tell_run('revisions.json', f'{kind} {hub}', {'commit': commit.id, 'resolved': commit.resolved})
 
 def commit_of(hub:str, revision:str|None, kind:str='model', where:str='', home_folder=None)->str:
     "The commit to read `hub` at: the `revision` that a row names, else the resolved one."

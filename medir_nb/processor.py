@@ -11,7 +11,7 @@ import functools, importlib.metadata, os, time
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 import numpy as np
-from .core import fingerprint, home, lock, machine, note, read_json, write_json
+from .core import fingerprint, home, lock, machine, note, read_json, tell_run, write_json
 
 # %% ../nbs/01a_processor.ipynb #99d71498
 _SHOWN = {'asimd', 'sve', 'avx2', 'avx512f', 'fphp'}
@@ -167,10 +167,4 @@ def remember(what:str, subject:str, trial:Trial, home_folder=None):
 
 def tell_receipt(subject:str, execution, dtype:str):
     "Name in the folder of a run how `subject` is computed."
-    if not (folder := os.environ.get('MEDIR_OUT')):
-        return
-    file = Path(folder)/'execution.json'
-    told = read_json(file, {})
-    entry = {'dtype': dtype, 'execution': str(execution), 'instructions': list(instructions())}
-    if told.get(subject) != entry:
-        write_json(file, {**told, subject: entry})
+    tell_run('execution.json', subject, {'dtype': dtype, 'execution': str(execution), 'instructions': list(instructions())})

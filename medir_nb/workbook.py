@@ -525,13 +525,12 @@ def _number(text)->int:
 
 def _encode_rate(parameters)->float|None:
     "Documents a second on one GPU of an encoder with so many parameters; None where no rate says."
-    import math
-    known = [(float(r['parameters']), r['rate']) for r in registry('costs')['encode']['rates']]
-    if not parameters or parameters > 1.15 * known[-1][0]: return None
-    parameters = min(max(parameters, known[0][0]), known[-1][0])
-    (low, slow), (high, fast) = next(pair for pair in zip(known, known[1:]) if pair[0][0] <= parameters <= pair[1][0])
-    share = math.log(parameters / low) / math.log(high / low)
-    return math.exp(math.log(slow) + share * math.log(fast / slow))
+    import numpy as np
+    sizes, rates = zip(*((float(r['parameters']), r['rate']) for r in registry('costs')['encode']['rates']))
+    if not parameters or parameters > 1.15 * sizes[-1]:
+        return None
+    # a straight line between the logarithms; beyond the ends the rate of the end
+    return float(np.exp(np.interp(np.log(parameters), np.log(sizes), np.log(rates))))
 
 def _to_fetch(repositories, gigabytes)->float|None:
     "Gigabytes of weights that are not on this machine; None where their size is unknown."

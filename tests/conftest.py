@@ -93,17 +93,21 @@ def beir(tmp_path):
     "A folder in BEIR's layout: 12 documents (one empty, one standing twice), 4 queries (q4 has no relevant document)."
     return write_beir(tmp_path/'tiny', [*DOCUMENTS, DOCUMENTS[0]])
 
-@pytest.fixture
-def medir(monkeypatch, capfd):
-    "`medir(*arguments)` runs the command in this process; exit code, stdout, stderr."
-    from medir_nb import workbook
+def in_process(main, name, monkeypatch, capfd):
+    "`call(*arguments)` runs the command `main` in this process; exit code, stdout, stderr."
     def call(*arguments):
-        monkeypatch.setattr(sys, 'argv', ['medir', *map(str, arguments)])
+        monkeypatch.setattr(sys, 'argv', [name, *map(str, arguments)])
         capfd.readouterr()
-        try: workbook.main(); code = 0
+        try: main(); code = 0
         except SystemExit as e: code = e.code or 0
         return Ran(code, *capfd.readouterr())
     return call
+
+@pytest.fixture
+def medir(monkeypatch, capfd):
+    "`medir(*arguments)` runs the command in this process."
+    from medir_nb import workbook
+    return in_process(lambda: workbook.main(), 'medir', monkeypatch, capfd)
 
 @pytest.fixture
 def medir_process():

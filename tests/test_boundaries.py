@@ -22,14 +22,8 @@ def refused(result, *patterns):
 @pytest.fixture
 def train_command(monkeypatch, capfd):
     "`train_command(*arguments)` runs the trainer's command in this process."
-    from conftest import Ran
-    def call(*arguments):
-        monkeypatch.setattr(sys, 'argv', ['trainer', *map(str, arguments)])
-        capfd.readouterr()
-        try: trainer.main(); code = 0
-        except SystemExit as e: code = e.code or 0
-        return Ran(code, *capfd.readouterr())
-    return call
+    from conftest import in_process
+    return in_process(lambda: trainer.main(), 'trainer', monkeypatch, capfd)
 
 # ---------------------------------------------------------------- the one place
 
