@@ -11,38 +11,64 @@ from collections import Counter, namedtuple
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from .core import MedirError, atomic_path, home, redact, slug
-from .generator import HOLDS_GPU, Expanded, Generation, Request, expansion_settings, llm, method_row, requests_of, usable
+from medir_nb.generator import (
+    HOLDS_GPU,
+    Expanded,
+    Generation,
+    Request,
+    expansion_settings,
+    llm,
+    method_row,
+    requests_of,
+    usable,
+)
 
 # %% ../nbs/04b_agent.ipynb #00f63919
-Turn = namedtuple('Turn', 'act said text')    # act: search | answer | malformed; said: the words or the answer; text: the turn up to there
+Turn = namedtuple(
+    'Turn', 'act said text'
+)  # act: search | answer | malformed; said: the words or the answer; text: the turn up to there
 
-def read_turn(text:str, finish:str, row:dict)->Turn:
+
+def read_turn(text: str, finish: str, row: dict) -> Turn:
     "What a model does in the `text` of a turn, by the marks of a method's `row`."
     marks = {act: row[key] for act, key in (('search', 'query'), ('answer', 'answer')) if row.get(key)}
     is_open = lambda before, after: text.rfind(before) > text.rfind(after)
-    if finish == 'length' and 'answer' in marks and is_open(*marks['answer']): text += marks['answer'][1]
+    if finish == 'length' and 'answer' in marks and is_open(*marks['answer']):
+        text += marks['answer'][1]
     # the one that was opened last is closed first
     for before, after in sorted(marks.values(), key=lambda m: -text.rfind(m[0])) if finish != 'length' else ():
-        if is_open(before, after): text += after
+        if is_open(before, after):
+            text += after
     begins = '|'.join(re.escape(before) for before, _ in marks.values())
-    found = [(act, m) for act, (before, after) in marks.items() if (m := re.search(f'{re.escape(before)}((?:(?!{begins}).)*?){re.escape(after)}', text, re.S))]
-    if not found: return Turn('malformed' if 'answer' in marks or any(m in text for m in marks['search']) else 'answer', text, text)
+    found = [
+        (act, m)
+        for act, (before, after) in marks.items()
+        if (m := re.search(f'{re.escape(before)}((?:(?!{begins}).)*?){re.escape(after)}', text, re.S))
+    ]
+    if not found:
+        return Turn(
+            'malformed' if 'answer' in marks or any(m in text for m in marks['search']) else 'answer', text, text
+        )
     act, m = min(found, key=lambda x: x[1].start())
     said = m[1].strip()
-    if act == 'search' and row.get('argument'): said = _argument(said, row['argument'])
-    return Turn('malformed' if said is None else act, said, text[:m.end()])
+    if act == 'search' and row.get('argument'):
+        said = _argument(said, row['argument'])
+    return Turn('malformed' if said is None else act, said, text[: m.end()])
 
-def _argument(call:str, name:str)->str|None:
+
+def _argument(call: str, name: str) -> str | None:
     "An argument of a tool call written as JSON; None where it is malformed."
     try:
         given = json.loads(call)['arguments']
         return str((json.loads(given) if isinstance(given, str) else given)[name]).strip()
-    except (ValueError, KeyError, TypeError, IndexError, RecursionError): return None
+    except (ValueError, KeyError, TypeError, IndexError, RecursionError):
+        return None
 
 # %% ../nbs/04b_agent.ipynb #53700724
 @dataclass
 class _Writing:
     "One query (and number of generation) on its way to an answer."
+
     request: Request
     row: dict
     settings: dict
@@ -50,58 +76,100 @@ class _Writing:
     context: int
     max_tokens: int
     rounds: int = 0
-    used: int = 0                                 # tokens written
-    last: str = ''                                # why the answer is asked for now
-    late: Request|None = None                     # what is asked instead once the time is over
+    used: int = 0  # tokens written
+    last: str = ''  # why the answer is asked for now
+    late: Request | None = None  # what is asked instead once the time is over
     ended: str = ''
-    answer: Generation|None = None
+    answer: Generation | None = None
     asked: set = field(default_factory=set)
     turns: list = field(default_factory=list)
     faults: list = field(default_factory=list)
 
-    def hear(self, g:Generation)->Turn|None:
+    def hear(self, g: Generation) -> Turn | None:
         "Take in a turn; it is handed back where the model goes on."
         r = self.request
         start, stop = r.cut or (0, len(r.text))
-        if g.cut: r = self.request = r.shorter(stop - start - g.cut)
+        if g.cut:
+            r = self.request = r.shorter(stop - start - g.cut)
         self.used += g.tokens
         self.turns.append({'wrote': g.text, 'tokens': g.tokens})
         opened = next((m[0] for m in (self.row['query'], self.row.get('answer')) if m and r.begun.endswith(m[0])), '')
         turn = read_turn(opened + g.text, g.finish, self.row)
-        if self.last and self.row['query'][0] in g.text: self.faults.append('kept searching')
-        elif turn.act == 'malformed': self.faults.append('malformed turn')
-        if turn.act == 'answer' or self.last: return self._end(self.last or 'answer', turn.said if turn.act == 'answer' else turn.text, g)
+        if self.last and self.row['query'][0] in g.text:
+            self.faults.append('kept searching')
+        elif turn.act == 'malformed':
+            self.faults.append('malformed turn')
+        if turn.act == 'answer' or self.last:
+            return self._end(self.last or 'answer', turn.said if turn.act == 'answer' else turn.text, g)
         # 96 tokens are more than the marks and a note need; passages are cut to the room that is left
-        if g.prompt_tokens + g.tokens + 96 + self.max_tokens > self.context: return self._end('context', turn.text, g)
+        if g.prompt_tokens + g.tokens + 96 + self.max_tokens > self.context:
+            return self._end('context', turn.text, g)
         self.rounds += 1
         return turn._replace(text=turn.text.removeprefix(opened))
 
-    def _end(self, why:str, text:str, g:Generation):
+    def _end(self, why: str, text: str, g: Generation):
         for before, after in (self.row['query'], self.row['results']):
-            if before: text = re.sub(f'{re.escape(before)}.*?({re.escape(after)}|$)', '', text, flags=re.S)
-        for mark in self.row.get('answer') or (): text = text.replace(mark, '')
+            if before:
+                text = re.sub(f'{re.escape(before)}.*?({re.escape(after)}|$)', '', text, flags=re.S)
+        for mark in self.row.get('answer') or ():
+            text = text.replace(mark, '')
         self.ended, self.answer = why, Generation(text.strip(), g.finish, g.prompt_tokens, self.used, g.cut)
 
-    def searches(self, turn:Turn)->bool:
+    def searches(self, turn: Turn) -> bool:
         "Whether there is something new to search for."
-        if turn.act != 'search': return False
+        if turn.act != 'search':
+            return False
         words = ' '.join(turn.said.lower().split())
-        if fault := 'empty search' if not words else 'repeated search' if words in self.asked else '': self.faults.append(fault); return False
+        if fault := 'empty search' if not words else 'repeated search' if words in self.asked else '':
+            self.faults.append(fault)
+            return False
         self.asked.add(words)
         return True
 
-    def go_on(self, turn:Turn, passages:list|None):
+    def go_on(self, turn: Turn, passages: list | None):
         "Prepare the next request: the turn, and `passages` (doc_id, text) or, where nothing was searched, what there is to say."
-        if passages == []: self.faults.append('search without hits')
-        note = '' if passages else self.told['malformed' if turn.act == 'malformed' else 'nothing' if passages is not None else 'again' if turn.said else 'empty']
-        shown = ''.join(self.row['passage'].replace('{i}', str(i)).replace('{text}', ' '.join(t.split())[:self.settings['characters']]) for i, (_, t) in enumerate(passages or (), 1))
-        self.turns[-1] |= {'searched': turn.said if turn.act == 'search' else None, 'found': [d for d, _ in passages or ()], 'told': note}
-        self.last = 'rounds' if self.rounds >= self.settings['rounds'] else 'tokens' if self.used >= self.settings['tokens'] else ''
+        if passages == []:
+            self.faults.append('search without hits')
+        note = (
+            ''
+            if passages
+            else self.told[
+                'malformed'
+                if turn.act == 'malformed'
+                else 'nothing'
+                if passages is not None
+                else 'again'
+                if turn.said
+                else 'empty'
+            ]
+        )
+        shown = ''.join(
+            self.row['passage']
+            .replace('{i}', str(i))
+            .replace('{text}', ' '.join(t.split())[: self.settings['characters']])
+            for i, (_, t) in enumerate(passages or (), 1)
+        )
+        self.turns[-1] |= {
+            'searched': turn.said if turn.act == 'search' else None,
+            'found': [d for d, _ in passages or ()],
+            'told': note,
+        }
+        self.last = (
+            'rounds'
+            if self.rounds >= self.settings['rounds']
+            else 'tokens'
+            if self.used >= self.settings['tokens']
+            else ''
+        )
         seconds = self.settings['seconds']
-        self.late = self._next(turn, shown, note, self.told['late'].replace('{seconds}', f'{seconds:g}')) if seconds and not self.last else None
+        self.late = (
+            self._next(turn, shown, note, self.told['late'].replace('{seconds}', f'{seconds:g}'))
+            if seconds and not self.last
+            else None
+        )
         self.request = self._next(turn, shown, note, self.told['last'] if self.last else '')
 
-    def _next(self, turn:Turn, shown:str, note:str, last:str)->Request:
+    def _next(self, turn: Turn, shown: str, note: str, last: str) -> Request:
         "The request after `turn`; `last` asks for the answer."
         (before, after), r = self.row['results'], self.request
         content = before + '\n'.join(filter(None, (shown, note, last))) + after
@@ -111,61 +179,139 @@ class _Writing:
             mark = self.row.get('answer') if last else self.row['query'] if turn.act == 'malformed' else None
             turns = ({'role': 'assistant', 'content': f'{head}{content}\n\n{mark[0] if mark else ""}'},)
         elif self.settings['place'] == 'tool' and turn.act == 'search':
-            name, function = f'call_{len(self.turns)}', {'name': r.tools[0]['function']['name'], 'arguments': json.dumps({self.row['argument']: turn.said}, ensure_ascii=False)}
-            turns = (*r.turns, {'role': 'assistant', 'content': turn.text[:turn.text.find(self.row['query'][0])], 'tool_calls': [{'id': name, 'type': 'function', 'function': function}]}, {'role': 'tool', 'tool_call_id': name, 'content': content})
-        else: turns = (*r.turns, {'role': 'assistant', 'content': turn.text}, {'role': 'user', 'content': content})
+            name, function = (
+                f'call_{len(self.turns)}',
+                {
+                    'name': r.tools[0]['function']['name'],
+                    'arguments': json.dumps({self.row['argument']: turn.said}, ensure_ascii=False),
+                },
+            )
+            turns = (
+                *r.turns,
+                {
+                    'role': 'assistant',
+                    'content': turn.text[: turn.text.find(self.row['query'][0])],
+                    'tool_calls': [{'id': name, 'type': 'function', 'function': function}],
+                },
+                {'role': 'tool', 'tool_call_id': name, 'content': content},
+            )
+        else:
+            turns = (*r.turns, {'role': 'assistant', 'content': turn.text}, {'role': 'user', 'content': content})
         longest = self.max_tokens if last else min(self.max_tokens, self.settings['tokens'] - self.used)
-        return replace(r, turns=turns, cut=(len(before), len(before) + len(shown)), sampling=replace(r.sampling, max_tokens=longest))
+        return replace(
+            r,
+            turns=turns,
+            cut=(len(before), len(before) + len(shown)),
+            sampling=replace(r.sampling, max_tokens=longest),
+        )
 
 # %% ../nbs/04b_agent.ipynb #a733fbdc
 SEARCH_FAULTS = ('malformed turn', 'empty search', 'repeated search', 'search without hits', 'kept searching')
 
-def _begin(task, expansion:tuple, kind:str, home_folder)->tuple:
+
+def _begin(task, expansion: tuple, kind: str, home_folder) -> tuple:
     "The row, settings and model of an expansion, and per query its generations on their way."
     method, name, _ = expansion
     row, s, model = method_row(method), expansion_settings(*expansion[::2], kind), llm(name, home_folder)
-    if (s['place'] == 'tool') != bool(row.get('tools')): raise MedirError(f'place={s["place"]} does not fit +{method}', task.name, f'it takes {"tool" if row.get("tools") else "assistant or user"}')
-    if s['place'] == 'assistant' and not model.spec.continues: raise MedirError(f'{model.spec.name} takes whole turns only, and cannot go on with a text that was begun', task.name, f'write +{method}({name},place=user), or +search-tools({name})')
+    if (s['place'] == 'tool') != bool(row.get('tools')):
+        raise MedirError(
+            f'place={s["place"]} does not fit +{method}',
+            task.name,
+            f'it takes {"tool" if row.get("tools") else "assistant or user"}',
+        )
+    if s['place'] == 'assistant' and not model.spec.continues:
+        raise MedirError(
+            f'{model.spec.name} takes whole turns only, and cannot go on with a text that was begun',
+            task.name,
+            f'write +{method}({name},place=user), or +search-tools({name})',
+        )
     stop = () if row.get('tools') else tuple(row[k][1] for k in ('query', 'answer') if row.get(k))
-    first = lambda r: replace(r, stop=stop, tools=tuple(row.get('tools', ())), sampling=replace(r.sampling, max_tokens=min(r.sampling.max_tokens, s['tokens'])))
-    return row, s, model, [[_Writing(first(r), row, s, row['told'][task.language], model.spec.context, r.sampling.max_tokens) for r in rs] for rs in requests_of(task, method, model, s, home_folder)]
+    first = lambda r: replace(
+        r,
+        stop=stop,
+        tools=tuple(row.get('tools', ())),
+        sampling=replace(r.sampling, max_tokens=min(r.sampling.max_tokens, s['tokens'])),
+    )
+    return (
+        row,
+        s,
+        model,
+        [
+            [
+                _Writing(first(r), row, s, row['told'][task.language], model.spec.context, r.sampling.max_tokens)
+                for r in rs
+            ]
+            for rs in requests_of(task, method, model, s, home_folder)
+        ],
+    )
 
-def _round(waiting:list[_Writing], model, find, ask, over:bool=False)->int:
+
+def _round(waiting: list[_Writing], model, find, ask, over: bool = False) -> int:
     "One turn of every query that is on its way, and the searches in them; how many searches."
     for w in waiting:
-        if w.late and model.missing([w.request]) and (over or not model.missing([w.late])): w.request, w.last = w.late, 'time'
+        if w.late and model.missing([w.request]) and (over or not model.missing([w.late])):
+            w.request, w.last = w.late, 'time'
     turns = [(w, w.hear(g)) for w, g in zip(waiting, ask([w.request for w in waiting])) if g]
     new = [i for i, (w, t) in enumerate(turns) if t and w.searches(t)]
     found = dict(zip(new, find([(turns[i][0].request.id, turns[i][1].said) for i in new]))) if new else {}
     for i, (w, t) in enumerate(turns):
-        if t: w.go_on(t, found.get(i))
+        if t:
+            w.go_on(t, found.get(i))
     return len(new)
 
-def search_and_write(task, expansion:tuple, find, kind:str='dense', home_folder=None, replay:bool|None=None)->Expanded:
+
+def search_and_write(
+    task, expansion: tuple, find, kind: str = 'dense', home_folder=None, replay: bool | None = None
+) -> Expanded:
     "The texts that `(method, llm, settings)` joins to each query of `task`, its searches answered by `find`."
     row, settings, model, asked = _begin(task, expansion, kind, home_folder)
-    writings, start, made, path = [w for ws in asked for w in ws], time.monotonic(), Counter(), transcript_path(task, expansion, home_folder)
+    writings, start, made, path = (
+        [w for ws in asked for w in ws],
+        time.monotonic(),
+        Counter(),
+        transcript_path(task, expansion, home_folder),
+    )
+
     def ask(requests):
-        missing = len(model.missing(requests)); out = model.generate(requests, replay)
+        missing = len(model.missing(requests))
+        out = model.generate(requests, replay)
         made.update(generated=missing, replayed=len(requests) - missing)
         return out
+
     try:
-        while waiting := [w for w in writings if not w.ended]: made['searches'] += _round(waiting, model, find, ask, 0 < settings['seconds'] < time.monotonic() - start)
-    finally: _write_transcript(path, writings)
-    if made['generated'] and model.backend_name in HOLDS_GPU: model.close()
-    stats = {**{k: made[k] for k in ('generated', 'replayed', 'searches')}, 'ended': dict(Counter(w.ended for w in writings)), 'transcript': str(path)}
-    out = usable(task, [[(w.answer, w.request.prompt) for w in ws] for ws in asked], {} if row.get('answer') else model.spec.answer, settings, row, stats)
+        while waiting := [w for w in writings if not w.ended]:
+            made['searches'] += _round(waiting, model, find, ask, 0 < settings['seconds'] < time.monotonic() - start)
+    finally:
+        _write_transcript(path, writings)
+    if made['generated'] and model.backend_name in HOLDS_GPU:
+        model.close()
+    stats = {
+        **{k: made[k] for k in ('generated', 'replayed', 'searches')},
+        'ended': dict(Counter(w.ended for w in writings)),
+        'transcript': str(path),
+    }
+    out = usable(
+        task,
+        [[(w.answer, w.request.prompt) for w in ws] for ws in asked],
+        {} if row.get('answer') else model.spec.answer,
+        settings,
+        row,
+        stats,
+    )
     met = Counter(f for w in writings for f in w.faults)
     return replace(out, faults={**out.faults, **{f: met[f] for f in SEARCH_FAULTS if met[f]}})
 
-def pending_turns(task, expansion:tuple, find, kind:str='dense', home_folder=None)->int:
+
+def pending_turns(task, expansion: tuple, find, kind: str = 'dense', home_folder=None) -> int:
     "How many turns the model still has to write, at most."
     _, settings, model, asked = _begin(task, expansion, kind, home_folder)
     waiting, todo = [w for ws in asked for w in ws], 0
+
     def known(requests):
         keys = [r.key(model.spec) for r in requests]
         found = model.cassettes.find(keys)
         return [found.get(k) for k in keys]
+
     while waiting:
         heard = [len(w.turns) for w in waiting]
         _round(waiting, model, find, known)
@@ -173,13 +319,30 @@ def pending_turns(task, expansion:tuple, find, kind:str='dense', home_folder=Non
         waiting = [w for w, n in zip(waiting, heard) if len(w.turns) > n and not w.ended]
     return todo
 
-def transcript_path(task, expansion:tuple, home_folder=None)->Path:
+
+def transcript_path(task, expansion: tuple, home_folder=None) -> Path:
     "Where the transcript of `(method, llm, settings)` on `task` lies."
     method, name, settings = expansion
     # how the text joins the query later is no part of how it was written
     settings = [(k, v) for k, v in settings if k not in ('fusion', 'repeat', 'weight', 'hypothetical', 'strict')]
-    return home(home_folder)/'transcripts'/f'{slug(f"{task.name} {method}({name}" + "".join(f",{k}={v}" for k, v in settings) + ")")}.jsonl'
+    return (
+        home(home_folder)
+        / 'transcripts'
+        / f'{slug(f"{task.name} {method}({name}" + "".join(f",{k}={v}" for k, v in settings) + ")")}.jsonl'
+    )
 
-def _write_transcript(path:Path, writings:list[_Writing]):
-    line = lambda w: json.dumps({'query': w.request.id, 'index': w.request.index, 'turns': w.turns, 'ended': w.ended, 'text': w.answer and w.answer.text, 'faults': w.faults}, ensure_ascii=False)
-    with atomic_path(path) as tmp: tmp.write_text(''.join(redact(line(w)) + '\n' for w in writings), encoding='utf-8', errors='replace')
+
+def _write_transcript(path: Path, writings: list[_Writing]):
+    line = lambda w: json.dumps(
+        {
+            'query': w.request.id,
+            'index': w.request.index,
+            'turns': w.turns,
+            'ended': w.ended,
+            'text': w.answer and w.answer.text,
+            'faults': w.faults,
+        },
+        ensure_ascii=False,
+    )
+    with atomic_path(path) as tmp:
+        tmp.write_text(''.join(redact(line(w)) + '\n' for w in writings), encoding='utf-8', errors='replace')

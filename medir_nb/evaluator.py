@@ -18,35 +18,70 @@ from .core import MedirError, NothingToMeasure, nearest, note, progress, read_js
 from .data import Task, load_task, overlap_oracle
 from .encoder import encode_corpus, object_name
 from .search import RUN_COLUMNS, analyze, sort_run, unit
-from .systems import check_system, encoder_of, expanded_texts, parse, row_label, score_pairs, search, system_settings, with_max_tokens
+from medir_nb.systems import (
+    check_system,
+    encoder_of,
+    expanded_texts,
+    parse,
+    row_label,
+    score_pairs,
+    search,
+    system_settings,
+    with_max_tokens,
+)
 
 # %% ../nbs/10_evaluator.ipynb #9d8da291
 PAIR_MEASURES = ('Spearman', 'Pearson')
-_PROVIDERS = ('pytrec_eval', 'judged', 'msmarco', 'cwl_eval')     # those that run inside this process
-_ALIASES = {'MRR': 'RR', 'MAP': 'AP', 'RECALL': 'R', 'NDCG': 'nDCG', 'PRECISION': 'P', 'ACCURACY': 'Success', 'HIT': 'Success'}
+_PROVIDERS = ('pytrec_eval', 'judged', 'msmarco', 'cwl_eval')  # those that run inside this process
+_ALIASES = {
+    'MRR': 'RR',
+    'MAP': 'AP',
+    'RECALL': 'R',
+    'NDCG': 'nDCG',
+    'PRECISION': 'P',
+    'ACCURACY': 'Success',
+    'HIT': 'Success',
+}
 
-def parse_measure(name:str):
+
+def parse_measure(name: str):
     "An ir_measures measure, or the text `Spearman` or `Pearson`."
     import ir_measures
-    if str(name).capitalize() in PAIR_MEASURES: return str(name).capitalize()
+
+    if str(name).capitalize() in PAIR_MEASURES:
+        return str(name).capitalize()
     head, sep, rest = str(name).partition('@') if '(' not in str(name) else (str(name), '', '')
-    try: measure = ir_measures.parse_measure(_ALIASES.get(head.upper(), head) + sep + rest)
-    except Exception: raise MedirError(f'unknown measure {name!r}', '--measures', nearest(head, ['nDCG', 'R', 'RR', 'AP', 'P', 'Success', 'Judged', *PAIR_MEASURES]) + ' (write nDCG@10)') from None
+    try:
+        measure = ir_measures.parse_measure(_ALIASES.get(head.upper(), head) + sep + rest)
+    except Exception:
+        raise MedirError(
+            f'unknown measure {name!r}',
+            '--measures',
+            nearest(head, ['nDCG', 'R', 'RR', 'AP', 'P', 'Success', 'Judged', *PAIR_MEASURES]) + ' (write nDCG@10)',
+        ) from None
     cutoff = measure.params.get('cutoff') if hasattr(measure, 'params') else None
-    if cutoff is not None and cutoff < 1: raise MedirError(f'the cut-off of {name!r} is below 1', '--measures', 'write nDCG@10')
-    if not any(p.is_available() and p.supports(measure) for p in ir_measures.providers.registry.values() if p.NAME in _PROVIDERS): raise MedirError(f'no provider computes {name!r}', '--measures', 'choose nDCG, R, RR, AP, P, Success or Judged')
+    if cutoff is not None and cutoff < 1:
+        raise MedirError(f'the cut-off of {name!r} is below 1', '--measures', 'write nDCG@10')
+    if not any(
+        p.is_available() and p.supports(measure)
+        for p in ir_measures.providers.registry.values()
+        if p.NAME in _PROVIDERS
+    ):
+        raise MedirError(f'no provider computes {name!r}', '--measures', 'choose nDCG, R, RR, AP, P, Success or Judged')
     return measure
 
-def measure_label(measure)->str:
+
+def measure_label(measure) -> str:
     "A measure as a paper prints it: MRR and MAP, and `strict` where only the higher grade counts."
     text = str(parse_measure(measure))
     name = re.sub(r'^RR', 'MRR', re.sub(r'^AP', 'MAP', re.sub(r'\([^)]*\)', '', text)))
     return f'{name} strict' if 'rel=' in text or 'gains=' in text else name
 
 # %% ../nbs/10_evaluator.ipynb #a535aa35
-def per_query(qrels:pd.DataFrame, run:pd.DataFrame, measures)->pd.DataFrame:
+def per_query(qrels: pd.DataFrame, run: pd.DataFrame, measures) -> pd.DataFrame:
     "`query_id, measure, value` for every query with a relevant document; one that the run lacks scores 0."
     import ir_measures
+
     measures = [parse_measure(m) for m in measures]
     asked = qrels[qrels.relevance > 0].query_id.drop_duplicates()
     run = sort_run(run[run.query_id.isin(asked)])
@@ -54,268 +89,512 @@ def per_query(qrels:pd.DataFrame, run:pd.DataFrame, measures)->pd.DataFrame:
     kept = qrels[qrels.query_id.isin(asked)]
     # ir_measures 0.4 applies `gains` to the frame it is given, and so to every other measure of the same call
     calls = [[m for m in measures if 'gains' not in m.params], *([m] for m in measures if 'gains' in m.params)]
-    found = {(m.query_id, str(m.measure)): m.value for call in calls if call and len(ranked) for m in ir_measures.iter_calc(call, kept.copy(), ranked)}
-    return pd.DataFrame([(q, str(m), found.get((q, str(m)), 0.0)) for m in measures for q in asked], columns=['query_id', 'measure', 'value'])
+    found = {
+        (m.query_id, str(m.measure)): m.value
+        for call in calls
+        if call and len(ranked)
+        for m in ir_measures.iter_calc(call, kept.copy(), ranked)
+    }
+    return pd.DataFrame(
+        [(q, str(m), found.get((q, str(m)), 0.0)) for m in measures for q in asked],
+        columns=['query_id', 'measure', 'value'],
+    )
 
-def judged_at_10(qrels:pd.DataFrame, run:pd.DataFrame)->float|None:
+
+def judged_at_10(qrels: pd.DataFrame, run: pd.DataFrame) -> float | None:
     "Mean share of the first ten documents that are judged; None where the qrels hold positives only."
-    if not len(qrels) or not (qrels.relevance <= 0).any(): return None
+    if not len(qrels) or not (qrels.relevance <= 0).any():
+        return None
     return float(per_query(qrels, run, ['Judged@10']).value.mean())
 
 # %% ../nbs/10_evaluator.ipynb #a8d05ac2
-def _group_index(query_ids, groups:dict|None)->np.ndarray:
+def _group_index(query_ids, groups: dict | None) -> np.ndarray:
     "The number of each query's group; every query its own where there are no `groups`."
     return pd.factorize(pd.Series(list(query_ids)).map(groups) if groups else pd.Series(list(query_ids)))[0]
 
-def _resampled_means(values:np.ndarray, group:np.ndarray, n:int=1000, seed:int=0)->np.ndarray:
+
+def _resampled_means(values: np.ndarray, group: np.ndarray, n: int = 1000, seed: int = 0) -> np.ndarray:
     "Means of `n` bootstrap resamples of groups."
     g = group.max() + 1
     total, size = np.bincount(group, values, g), np.bincount(group, minlength=g)
     draw = np.random.default_rng(seed).integers(0, g, (n, g))
     return total[draw].sum(1) / size[draw].sum(1)
 
-def interval(values, group=None, n:int=1000, seed:int=0)->tuple[float, float]:
+
+def interval(values, group=None, n: int = 1000, seed: int = 0) -> tuple[float, float]:
     "95 % percentile bootstrap interval of a mean."
     values = np.asarray(values, float)
     group = np.arange(len(values)) if group is None else np.asarray(group)
-    if not len(values): return float('nan'), float('nan')
+    if not len(values):
+        return float('nan'), float('nan')
     return tuple(float(v) for v in np.percentile(_resampled_means(values, group, n, seed), [2.5, 97.5]))
 
 # %% ../nbs/10_evaluator.ipynb #e4b82633
-def paired_p(a, b, group=None, n:int=9999, seed:int=0)->float:
+def paired_p(a, b, group=None, n: int = 9999, seed: int = 0) -> float:
     "Two-sided p of the randomisation test on paired scores; groups are flipped whole."
     from scipy.stats import permutation_test
+
     difference = np.asarray(a, float) - np.asarray(b, float)
     group = np.arange(len(difference)) if group is None else np.asarray(group)
     total = np.bincount(group, difference)
-    if not np.any(total): return 1.0
+    if not np.any(total):
+        return 1.0
     mean = lambda x, y, axis: np.mean(x - y, axis=axis)
-    return float(permutation_test((total, np.zeros_like(total)), mean, permutation_type='samples', n_resamples=n, vectorized=True, batch=max(1, 2_000_000 // len(total)), rng=np.random.default_rng(seed)).pvalue)
+    return float(
+        permutation_test(
+            (total, np.zeros_like(total)),
+            mean,
+            permutation_type='samples',
+            n_resamples=n,
+            vectorized=True,
+            batch=max(1, 2_000_000 // len(total)),
+            rng=np.random.default_rng(seed),
+        ).pvalue
+    )
 
-def holm(p)->np.ndarray:
+
+def holm(p) -> np.ndarray:
     "Holm-adjusted p values (Holm 1979)."
-    p = np.asarray(p, float); order = np.argsort(p)
+    p = np.asarray(p, float)
+    order = np.argsort(p)
     stepped = np.maximum.accumulate((len(p) - np.arange(len(p))) * p[order])
-    out = np.empty_like(p); out[order] = np.minimum(stepped, 1)
+    out = np.empty_like(p)
+    out[order] = np.minimum(stepped, 1)
     return out
 
 # %% ../nbs/10_evaluator.ipynb #bd357ca5
 @dataclass
 class Scores:
     "Per-query scores of one system on one task."
+
     task: Task
-    system: str                                  # the expression as typed
-    label: str                                   # as a table row prints it
-    frame: pd.DataFrame                          # query_id, measure, value; empty for pairs
-    run: pd.DataFrame|None = None
-    pair_scores: np.ndarray|None = None
+    system: str  # the expression as typed
+    label: str  # as a table row prints it
+    frame: pd.DataFrame  # query_id, measure, value; empty for pairs
+    run: pd.DataFrame | None = None
+    pair_scores: np.ndarray | None = None
     measures: tuple = ()
-    judged: float|None = None
+    judged: float | None = None
     stats: dict = field(default_factory=dict)
-    _rows: list|None = None
+    _rows: list | None = None
 
     @property
-    def settings(self)->dict:
+    def settings(self) -> dict:
         "What decides the run, by name (see `systems.system_settings`); empty for a run file."
         return self.stats.get('settings', {})
+
     @property
-    def cut(self)->dict:
+    def cut(self) -> dict:
         "How many `documents` and `queries` were cut at the system's limits."
         return {'documents': self.stats.get('truncated_docs', 0), 'queries': self.stats.get('truncated_queries', 0)}
-    def values(self, measure:str)->pd.Series:
+
+    def values(self, measure: str) -> pd.Series:
         "Scores of one measure by query id."
         return self.frame[self.frame.measure == str(parse_measure(measure))].set_index('query_id').value
-    def groups(self, query_ids)->np.ndarray: return _group_index(query_ids, self.task.groups)
-    def mean(self, measure:str)->float:
+
+    def groups(self, query_ids) -> np.ndarray:
+        return _group_index(query_ids, self.task.groups)
+
+    def mean(self, measure: str) -> float:
         return next(r['value'] for r in self.rows() if r['measure'] == str(parse_measure(measure)))
-    def rows(self)->list[dict]:
+
+    def rows(self) -> list[dict]:
         "One row a measure: value, interval and where it came from."
-        if self._rows is not None: return self._rows
+        if self._rows is not None:
+            return self._rows
         out = []
         for m in map(str, map(parse_measure, self.measures)):
-            if m in PAIR_MEASURES: value, (low, high), n = *correlation(self.pair_scores, self.task.pairs.score, m), len(self.pair_scores)
+            if m in PAIR_MEASURES:
+                value, (low, high), n = *correlation(self.pair_scores, self.task.pairs.score, m), len(self.pair_scores)
             else:
-                v = self.values(m); value, n = float(v.mean()), len(v)
+                v = self.values(m)
+                value, n = float(v.mean()), len(v)
                 low, high = interval(v.values, self.groups(v.index))
-            out.append({'task': self.task.name, 'split': self.task.split, 'system': self.system, 'revision': self.stats.get('revision', ''), 'dtype': self.stats.get('dtype', ''), 'measure': m, 'value': value, 'low': low, 'high': high, 'n_queries': n,
-                'judged_at_10': self.judged, 'encoded_docs': self.stats.get('encoded_docs', 0), 'cached_docs': self.stats.get('cached_docs', 0), 'seconds': round(self.stats.get('seconds', 0.0), 3)})
+            out.append(
+                {
+                    'task': self.task.name,
+                    'split': self.task.split,
+                    'system': self.system,
+                    'revision': self.stats.get('revision', ''),
+                    'dtype': self.stats.get('dtype', ''),
+                    'measure': m,
+                    'value': value,
+                    'low': low,
+                    'high': high,
+                    'n_queries': n,
+                    'judged_at_10': self.judged,
+                    'encoded_docs': self.stats.get('encoded_docs', 0),
+                    'cached_docs': self.stats.get('cached_docs', 0),
+                    'seconds': round(self.stats.get('seconds', 0.0), 3),
+                }
+            )
         self._rows = out
         return out
-    def __repr__(self): return f'Scores({self.task.name!r}, {self.label!r}: ' + ', '.join(f'{r["measure"]} {r["value"]:.4f} [{r["low"]:.4f}, {r["high"]:.4f}]' for r in self.rows()) + ')'
 
-def correlation(predicted, gold, kind:str, n:int=1000, seed:int=0)->tuple[float, tuple[float, float]]:
+    def __repr__(self):
+        return (
+            f'Scores({self.task.name!r}, {self.label!r}: '
+            + ', '.join(f'{r["measure"]} {r["value"]:.4f} [{r["low"]:.4f}, {r["high"]:.4f}]' for r in self.rows())
+            + ')'
+        )
+
+
+def correlation(predicted, gold, kind: str, n: int = 1000, seed: int = 0) -> tuple[float, tuple[float, float]]:
     "Spearman's or Pearson's correlation and its bootstrap interval over pairs."
     from scipy.stats import pearsonr, spearmanr
+
     x, y = np.asarray(predicted, float), np.asarray(gold, float)
     f = (lambda a, b: spearmanr(a, b).statistic) if kind == 'Spearman' else (lambda a, b: pearsonr(a, b).statistic)
-    if len(x) < 3 or np.ptp(x) == 0 or np.ptp(y) == 0: return float('nan'), (float('nan'), float('nan'))
+    if len(x) < 3 or np.ptp(x) == 0 or np.ptp(y) == 0:
+        return float('nan'), (float('nan'), float('nan'))
     draws = np.random.default_rng(seed).integers(0, len(x), (n, len(x)))
     some = [f(x[i], y[i]) for i in draws if np.ptp(x[i]) and np.ptp(y[i])]
     return float(f(x, y)), tuple(float(v) for v in np.percentile(some, [2.5, 97.5]))
 
-def _depth(measures, k:int)->int:
-    "How deep to search: the largest cut-off, and 1,000 (trec_eval's) where a measure has none."
-    return max([k, *(int(re.search(r'@(\d+)$', str(m))[1]) if re.search(r'@(\d+)$', str(m)) else 1000 for m in measures if m not in PAIR_MEASURES)])
 
-def _distinct(measures)->tuple:
+def _depth(measures, k: int) -> int:
+    "How deep to search: the largest cut-off, and 1,000 (trec_eval's) where a measure has none."
+    return max(
+        [
+            k,
+            *(
+                int(re.search(r'@(\d+)$', str(m))[1]) if re.search(r'@(\d+)$', str(m)) else 1000
+                for m in measures
+                if m not in PAIR_MEASURES
+            ),
+        ]
+    )
+
+
+def _distinct(measures) -> tuple:
     "Measures without those that are named twice, in whatever spelling."
     return tuple({str(parse_measure(m)): m for m in reversed(list(measures))}.values())[::-1]
 
-def evaluate(task, system, measures=None, k:int=100, dtype:str|None=None, device:str|None=None, home_folder=None, keep_self:bool=False, pair_role:str='', max_tokens:int|None=None, **task_options)->Scores:
+
+def evaluate(
+    task,
+    system,
+    measures=None,
+    k: int = 100,
+    dtype: str | None = None,
+    device: str | None = None,
+    home_folder=None,
+    keep_self: bool = False,
+    pair_role: str = '',
+    max_tokens: int | None = None,
+    **task_options,
+) -> Scores:
     "Scores of `system` (an expression or a model object) on `task` (a name, folder or `Task`); `max_tokens` sets both lengths of its encoders."
     task = load_task(task, home_folder=home_folder, **task_options)
     measures = _distinct(measures or task.measures)
-    if max_tokens: system = str(with_max_tokens(system, max_tokens))
+    if max_tokens:
+        system = str(with_max_tokens(system, max_tokens))
     typed = system if isinstance(system, str) else object_name(system)
     if task.kind == 'pairs':
         measures = tuple(m for m in measures if parse_measure(m) in PAIR_MEASURES) or PAIR_MEASURES
         answer = score_pairs(system, task, dtype, device, home_folder, pair_role)
-        answer.stats['settings'] = system_settings(system, task, dtype, home_folder) | ({'sentence_role': pair_role} if pair_role else {})
-        return Scores(task, typed, row_label(system, task), per_query(pd.DataFrame(columns=['query_id', 'doc_id', 'relevance']), pd.DataFrame(columns=RUN_COLUMNS), []), pair_scores=answer.run, measures=measures, stats=answer.stats)
+        answer.stats['settings'] = system_settings(system, task, dtype, home_folder) | (
+            {'sentence_role': pair_role} if pair_role else {}
+        )
+        return Scores(
+            task,
+            typed,
+            row_label(system, task),
+            per_query(pd.DataFrame(columns=['query_id', 'doc_id', 'relevance']), pd.DataFrame(columns=RUN_COLUMNS), []),
+            pair_scores=answer.run,
+            measures=measures,
+            stats=answer.stats,
+        )
     answer = search(system, task, _depth(measures, k), dtype, device, home_folder, keep_self)
     answer.stats['settings'] = system_settings(system, task, dtype, home_folder)
     return score_run(task, answer.run, measures, typed, row_label(system, task), answer.stats)
 
-def score_run(task:Task, run:pd.DataFrame, measures=None, system:str='run', label:str='', stats:dict|None=None)->Scores:
+
+def score_run(
+    task: Task, run: pd.DataFrame, measures=None, system: str = 'run', label: str = '', stats: dict | None = None
+) -> Scores:
     "Scores of an existing `run` on a retrieval or reranking task."
     measures = _distinct(measures or task.measures)
-    if task.kind == 'pairs': raise MedirError('a run cannot be scored on sentence pairs', task.name, 'evaluate an encoder with --system')
-    if any(parse_measure(m) in PAIR_MEASURES for m in measures): raise MedirError('Spearman and Pearson need sentence pairs', task.name, 'choose nDCG@10, R@100, …')
-    return Scores(task, system, label or system, per_query(task.qrels, run, measures), run, measures=measures, judged=judged_at_10(task.qrels, run), stats=stats or {})
+    if task.kind == 'pairs':
+        raise MedirError('a run cannot be scored on sentence pairs', task.name, 'evaluate an encoder with --system')
+    if any(parse_measure(m) in PAIR_MEASURES for m in measures):
+        raise MedirError('Spearman and Pearson need sentence pairs', task.name, 'choose nDCG@10, R@100, …')
+    return Scores(
+        task,
+        system,
+        label or system,
+        per_query(task.qrels, run, measures),
+        run,
+        measures=measures,
+        judged=judged_at_10(task.qrels, run),
+        stats=stats or {},
+    )
 
-def oracle_scores(tasks, limit:int|None=None)->list[Scores]:
+
+def oracle_scores(tasks, limit: int | None = None) -> list[Scores]:
     "The scores of `hpo-overlap`'s oracle, where that is among `tasks`."
-    if 'hpo-overlap' not in tasks: return []
+    if 'hpo-overlap' not in tasks:
+        return []
     task = load_task('hpo-overlap', limit=limit or None)
     return [score_run(task, overlap_oracle(task), system='oracle', label='oracle (shared ontology ids)')]
 
-def scores_table(scores)->pd.DataFrame:
+
+def scores_table(scores) -> pd.DataFrame:
     "All rows of several `Scores` as one frame."
     return pd.DataFrame([{**r, 'system': s.label} for s in scores for r in s.rows()])
 
 # %% ../nbs/10_evaluator.ipynb #c40d7e11
-def setting_differences(scores:list[Scores])->dict[str, dict]:
+def setting_differences(scores: list[Scores]) -> dict[str, dict]:
     "`setting → {system: value}` for every setting in which two of the `scores` differ; a system that has no such setting (BM25 pools nothing) is left out of its row."
     # run files say nothing of their settings
     known = {s.label: s.settings for s in scores if s.settings}
     names = dict.fromkeys(n for settings in known.values() for n in settings)
     found = {n: {label: settings[n] for label, settings in known.items() if n in settings} for n in names}
-    return {n: values for n, values in found.items() if len(values) < len(known) or len(set(map(repr, values.values()))) > 1}
+    return {
+        n: values for n, values in found.items() if len(values) < len(known) or len(set(map(repr, values.values()))) > 1
+    }
 
-_PLAIN = {repr(v) for v in ('', None, [], False, True, '{text}')}       # values that say nothing where only one system has the setting
 
-def differences_text(scores:list[Scores])->str:
+_PLAIN = {
+    repr(v) for v in ('', None, [], False, True, '{text}')
+}  # values that say nothing where only one system has the setting
+
+
+def differences_text(scores: list[Scores]) -> str:
     "What differs between `scores` in settings, and how many texts each cut: some lines for a reader."
     different, lines, alone = setting_differences(scores), [], {}
-    shown = lambda v: 'none' if v in ('', None, []) else repr(v) if isinstance(v, str) and re.search(r'[\s{]', v) else str(v)
+    shown = lambda v: (
+        'none' if v in ('', None, []) else repr(v) if isinstance(v, str) and re.search(r'[\s{]', v) else str(v)
+    )
     for name, values in different.items():
         if len(set(map(repr, values.values()))) == 1:
             # what one kind of system alone has is told where it says something; a fusion's parts are named in its row
             value = next(iter(values.values()))
-            if repr(value) not in _PLAIN and name != 'load' and not name.startswith('part '): alone.setdefault(tuple(values), []).append(f'{name} {value}')
+            if repr(value) not in _PLAIN and name != 'load' and not name.startswith('part '):
+                alone.setdefault(tuple(values), []).append(f'{name} {value}')
             continue
         by = {}
-        for label, value in values.items(): by.setdefault(shown(value), []).append(label)
+        for label, value in values.items():
+            by.setdefault(shown(value), []).append(label)
         lines.append(f'  {name}: ' + ' | '.join(f'{value} ({", ".join(labels)})' for value, labels in by.items()))
     lines += [f'  only {", ".join(labels)}: {", ".join(entries)}' for labels, entries in alone.items()]
-    head = 'settings that differ:' if lines else 'settings that differ: none' if sum(bool(s.settings) for s in scores) > 1 else ''
+    head = (
+        'settings that differ:'
+        if lines
+        else 'settings that differ: none'
+        if sum(bool(s.settings) for s in scores) > 1
+        else ''
+    )
     cut = [f'{s.label} {_cut_text(s)}' for s in scores if s.settings and any(s.cut.values())]
     whole = [s.label for s in scores if s.settings and not any(s.cut.values())]
-    if whole: cut.append(f'{", ".join(whole)} none')
+    if whole:
+        cut.append(f'{", ".join(whole)} none')
     unknown = [s.label for s in scores if not s.settings]
-    return '\n'.join([*([head] if head else []), *lines, *([f'settings of {", ".join(unknown)}: not known (a run file)'] if unknown else []), *([f'cut at their limit: {"; ".join(cut)}'] if cut else [])])
+    return '\n'.join(
+        [
+            *([head] if head else []),
+            *lines,
+            *([f'settings of {", ".join(unknown)}: not known (a run file)'] if unknown else []),
+            *([f'cut at their limit: {"; ".join(cut)}'] if cut else []),
+        ]
+    )
 
-def _cut_text(s:Scores)->str:
+
+def _cut_text(s: Scores) -> str:
     "How many texts of each side a system cut, of how many."
     task = s.task
-    if task.kind == 'pairs': return f'{s.cut["documents"]:,} of {2 * len(task.pairs):,} sentences'
+    if task.kind == 'pairs':
+        return f'{s.cut["documents"]:,} of {2 * len(task.pairs):,} sentences'
     return f'{s.cut["documents"]:,} of {len(task.corpus):,} documents and {s.cut["queries"]:,} of {len(task.queries):,} queries'
 
 # %% ../nbs/10_evaluator.ipynb #93684bec
 @dataclass
 class Comparison:
     "Paired comparison of `b` against `a` on one measure."
-    a: str; b: str; measure: str; difference: float; low: float; high: float; p: float; wins: int; losses: int; ties: int; n_queries: int; n_groups: int
+
+    a: str
+    b: str
+    measure: str
+    difference: float
+    low: float
+    high: float
+    p: float
+    wins: int
+    losses: int
+    ties: int
+    n_queries: int
+    n_groups: int
     changed: pd.DataFrame
-    settings: dict = field(default_factory=dict)     # those in which the two differ: {name: {system: value}}
-    cut: dict = field(default_factory=dict)          # {system: {documents, queries}} cut at its limits
-    about: str = ''                                  # the same as text
+    settings: dict = field(default_factory=dict)  # those in which the two differ: {name: {system: value}}
+    cut: dict = field(default_factory=dict)  # {system: {documents, queries}} cut at its limits
+    about: str = ''  # the same as text
+
     def __repr__(self):
         head = f'{self.b} − {self.a}: {self.measure} {self.difference:+.4f} [{self.low:+.4f}, {self.high:+.4f}], p = {self.p:.4f} (randomisation test over {self.n_groups} independent groups of {self.n_queries} queries), {self.wins} wins, {self.losses} losses, {self.ties} ties'
-        lines = [f'  {r.difference:+.3f}  {r.a:.3f} → {r.b:.3f}  {r.query_id}: {r.text[:100]}' for r in self.changed.itertuples()]
+        lines = [
+            f'  {r.difference:+.3f}  {r.a:.3f} → {r.b:.3f}  {r.query_id}: {r.text[:100]}'
+            for r in self.changed.itertuples()
+        ]
         return '\n'.join([head, *([self.about] if self.about else []), 'queries that changed most:', *lines])
-    def as_dict(self)->dict:
+
+    def as_dict(self) -> dict:
         "All fields as plain values, for a JSON file."
         plain = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ('changed', 'about')}
         return plain | {'changed': self.changed.to_dict('records')}
 
-def compare(a:Scores, b:Scores, measure:str|None=None, show:int=5)->Comparison:
+
+def compare(a: Scores, b: Scores, measure: str | None = None, show: int = 5) -> Comparison:
     "Difference of `b` and `a` with interval, test, wins and losses, and the queries that changed most."
     measure = str(parse_measure(measure or a.measures[0]))
     x, y = a.values(measure), b.values(measure)
-    if set(x.index) != set(y.index): raise MedirError('the two systems answered different queries', a.task.name, 'compare them on the same split and limit')
-    y = y.loc[x.index]; d = (y - x).to_numpy(); group = a.groups(x.index)
+    if set(x.index) != set(y.index):
+        raise MedirError(
+            'the two systems answered different queries', a.task.name, 'compare them on the same split and limit'
+        )
+    y = y.loc[x.index]
+    d = (y - x).to_numpy()
+    group = a.groups(x.index)
     low, high = interval(d, group)
     order = [i for i in np.argsort(-np.abs(d), kind='stable')[:show] if d[i]]
-    changed = pd.DataFrame({'query_id': x.index[order], 'a': x.to_numpy()[order], 'b': y.to_numpy()[order], 'difference': d[order], 'text': [a.task.queries.text(q) for q in x.index[order]]})
-    return Comparison(a.label, b.label, measure, float(d.mean()), low, high, paired_p(y, x, group), int((d > 0).sum()), int((d < 0).sum()), int((d == 0).sum()), len(d), int(group.max()) + 1, changed, setting_differences([a, b]), {s.label: s.cut for s in (a, b)}, differences_text([a, b]) if show else '')
+    changed = pd.DataFrame(
+        {
+            'query_id': x.index[order],
+            'a': x.to_numpy()[order],
+            'b': y.to_numpy()[order],
+            'difference': d[order],
+            'text': [a.task.queries.text(q) for q in x.index[order]],
+        }
+    )
+    return Comparison(
+        a.label,
+        b.label,
+        measure,
+        float(d.mean()),
+        low,
+        high,
+        paired_p(y, x, group),
+        int((d > 0).sum()),
+        int((d < 0).sum()),
+        int((d == 0).sum()),
+        len(d),
+        int(group.max()) + 1,
+        changed,
+        setting_differences([a, b]),
+        {s.label: s.cut for s in (a, b)},
+        differences_text([a, b]) if show else '',
+    )
 
-def compare_all(scores:list[Scores], measure:str|None=None)->pd.DataFrame:
+
+def compare_all(scores: list[Scores], measure: str | None = None) -> pd.DataFrame:
     "All pairs of `scores` on one task, with p values corrected over the whole table (Holm)."
     found = [compare(a, b, measure, show=0) for a, b in itertools.combinations(scores, 2)]
-    if not found: return pd.DataFrame(columns=['a', 'b', 'measure', 'difference', 'low', 'high', 'p', 'p_holm', 'wins', 'losses'])
+    if not found:
+        return pd.DataFrame(columns=['a', 'b', 'measure', 'difference', 'low', 'high', 'p', 'p_holm', 'wins', 'losses'])
     adjusted = holm([c.p for c in found])
-    return pd.DataFrame([{'a': c.a, 'b': c.b, 'measure': c.measure, 'difference': c.difference, 'low': c.low, 'high': c.high, 'p': c.p, 'p_holm': p, 'wins': c.wins, 'losses': c.losses} for c, p in zip(found, adjusted)])
+    return pd.DataFrame(
+        [
+            {
+                'a': c.a,
+                'b': c.b,
+                'measure': c.measure,
+                'difference': c.difference,
+                'low': c.low,
+                'high': c.high,
+                'p': c.p,
+                'p_holm': p,
+                'wins': c.wins,
+                'losses': c.losses,
+            }
+            for c, p in zip(found, adjusted)
+        ]
+    )
 
 # %% ../nbs/10_evaluator.ipynb #23ca49fb
-def case_view(scores:list[Scores], n:int=3, measure:str|None=None)->pd.DataFrame:
+def case_view(scores: list[Scores], n: int = 3, measure: str | None = None) -> pd.DataFrame:
     "`query, relevant document, system, rank, written` for the `n` queries that changed most between the first and the last of `scores`; rank None: not found."
     task = scores[0].task
     changed = compare(scores[0], scores[-1], measure, show=n).changed.query_id
-    texts = {s.system: expanded_texts(task, e, 'sparse' if p.name == 'bm25' else 'dense').texts for s in scores if (e := getattr(p := parse(s.system), 'expansion', None))}
+    texts = {
+        s.system: expanded_texts(task, e, 'sparse' if p.name == 'bm25' else 'dense').texts
+        for s in scores
+        if (e := getattr(p := parse(s.system), 'expansion', None))
+    }
     rows = []
     for q in changed:
-        relevant = task.qrels[(task.qrels.query_id == q) & (task.qrels.relevance > 0)].sort_values('relevance', ascending=False, kind='stable').doc_id
+        relevant = (
+            task.qrels[(task.qrels.query_id == q) & (task.qrels.relevance > 0)]
+            .sort_values('relevance', ascending=False, kind='stable')
+            .doc_id
+        )
         for s in scores:
             found = np.flatnonzero(sort_run(s.run[s.run.query_id == q]).doc_id.isin(relevant))
-            rows.append({'query': task.queries.text(q), 'relevant document': task.corpus.text(relevant.iloc[0]), 'system': s.label, 'rank': int(found[0]) + 1 if len(found) else None, 'written': ' ⏎ '.join(texts[s.system][task.queries._position[q]]) if s.system in texts else ''})
-    return pd.DataFrame(rows, columns=['query', 'relevant document', 'system', 'rank', 'written']).astype({'rank': 'Int64'})
+            rows.append(
+                {
+                    'query': task.queries.text(q),
+                    'relevant document': task.corpus.text(relevant.iloc[0]),
+                    'system': s.label,
+                    'rank': int(found[0]) + 1 if len(found) else None,
+                    'written': ' ⏎ '.join(texts[s.system][task.queries._position[q]]) if s.system in texts else '',
+                }
+            )
+    return pd.DataFrame(rows, columns=['query', 'relevant document', 'system', 'rank', 'written']).astype(
+        {'rank': 'Int64'}
+    )
 
 # %% ../nbs/10_evaluator.ipynb #cdde8076
-def evaluate_grid(tasks, systems, limit:int|None=None, query_titles:bool|None=None, **options)->tuple[list[Scores], dict]:
+def evaluate_grid(
+    tasks, systems, limit: int | None = None, query_titles: bool | None = None, **options
+) -> tuple[list[Scores], dict]:
     "Scores of `systems` on `tasks`, and `(system, task) → MedirError` for what could not run."
     loaded, scores, not_run = {}, {}, {}
     for name in tasks:
-        try: loaded[name] = load_task(name, limit=limit or None, home_folder=options.get('home_folder'), query_titles=query_titles)
-        except MedirError as e: not_run |= {(str(s), str(name)): e for s in systems}
+        try:
+            loaded[name] = load_task(
+                name, limit=limit or None, home_folder=options.get('home_folder'), query_titles=query_titles
+            )
+        except MedirError as e:
+            not_run |= {(str(s), str(name)): e for s in systems}
     # what cannot run is said before the first text is encoded
     for s in systems:
         for name, task in loaded.items():
-            try: check_system(s, task, options.get('dtype'), options.get('home_folder'))
-            except MedirError as e: not_run[str(s), str(name)] = e
-        if failed := next((not_run[str(s), str(n)] for n in loaded if (str(s), str(n)) in not_run), None): note(f'{s} cannot run: {failed}')
+            try:
+                check_system(s, task, options.get('dtype'), options.get('home_folder'))
+            except MedirError as e:
+                not_run[str(s), str(name)] = e
+        if failed := next((not_run[str(s), str(n)] for n in loaded if (str(s), str(n)) in not_run), None):
+            note(f'{s} cannot run: {failed}')
     # system by system, so that a model is loaded once for all tasks
     for s in progress(systems, desc='systems', unit='system'):
         for name, task in loaded.items():
-            if (str(s), str(name)) in not_run: continue
-            try: scores[name, str(s)] = evaluate(task, s, **options)
-            except MedirError as e: not_run[str(s), str(name)] = e
-            except Exception as e:      # one odd model must not end a day's run
-                not_run[str(s), str(name)] = MedirError(f'{type(e).__name__}: {" ".join(str(e).split())[:200]}', f'{s} on {name}')
+            if (str(s), str(name)) in not_run:
+                continue
+            try:
+                scores[name, str(s)] = evaluate(task, s, **options)
+            except MedirError as e:
+                not_run[str(s), str(name)] = e
+            except Exception as e:  # one odd model must not end a day's run
+                not_run[str(s), str(name)] = MedirError(
+                    f'{type(e).__name__}: {" ".join(str(e).split())[:200]}', f'{s} on {name}'
+                )
                 note(not_run[str(s), str(name)])
     _tell_run(not_run)
     return [scores[n, str(s)] for n in loaded for s in systems if (n, str(s)) in scores], not_run
 
-def _tell_run(not_run:dict):
+
+def _tell_run(not_run: dict):
     "Name what did not run in the folder of the run (`medir run` ends with it); `measurable` is False where no machine could have run it."
-    if not not_run or not (folder := os.environ.get('MEDIR_OUT')): return
-    file = Path(folder)/'not_run.json'
+    if not not_run or not (folder := os.environ.get('MEDIR_OUT')):
+        return
+    file = Path(folder) / 'not_run.json'
     told = read_json(file, [])
-    rows = [{'system': s, 'task': t, 'why': str(e), 'measurable': not isinstance(e, NothingToMeasure)} for (s, t), e in not_run.items()]
+    rows = [
+        {'system': s, 'task': t, 'why': str(e), 'measurable': not isinstance(e, NothingToMeasure)}
+        for (s, t), e in not_run.items()
+    ]
     write_json(file, told + [r for r in rows if r not in told])
 
 # %% ../nbs/10_evaluator.ipynb #e82805f8
-def gains(tasks, retrievers, expansions, measure:str='nDCG@10', **options)->pd.DataFrame:
+def gains(tasks, retrievers, expansions, measure: str = 'nDCG@10', **options) -> pd.DataFrame:
     "What each of `expansions` (such as `+hyde(smollm2)`) adds to each of `retrievers` on each task: `task, retriever, expansion, plain, score, difference, low, high`."
     rows = []
     for retriever, task in progress(list(itertools.product(retrievers, tasks)), desc='gains', unit='task'):
@@ -324,46 +603,95 @@ def gains(tasks, retrievers, expansions, measure:str='nDCG@10', **options)->pd.D
             score = evaluate(task, f'{retriever}{e}', [measure], **options)
             values = score.values(measure).loc[plain.index]
             low, high = interval(values - plain, score.groups(plain.index))
-            rows.append({'task': score.task.name, 'retriever': retriever, 'expansion': e, 'plain': plain.mean(), 'score': values.mean(), 'difference': (values - plain).mean(), 'low': low, 'high': high})
+            rows.append(
+                {
+                    'task': score.task.name,
+                    'retriever': retriever,
+                    'expansion': e,
+                    'plain': plain.mean(),
+                    'score': values.mean(),
+                    'difference': (values - plain).mean(),
+                    'low': low,
+                    'high': high,
+                }
+            )
     return pd.DataFrame(rows)
 
 # %% ../nbs/10_evaluator.ipynb #e010dbbd
-def macro_average(scores:list[Scores], measure:str|None=None, n:int=1000, seed:int=0)->dict:
+def macro_average(scores: list[Scores], measure: str | None = None, n: int = 1000, seed: int = 0) -> dict:
     "Mean over tasks of the mean over queries, with an interval that resamples within each task."
     draws = []
     for i, s in enumerate(scores):
         v = s.values(measure or s.measures[0])
         draws.append(_resampled_means(v.to_numpy(float), s.groups(v.index), n, seed + i))
     low, high = np.percentile(np.mean(draws, axis=0), [2.5, 97.5])
-    return {'value': float(np.mean([s.values(measure or s.measures[0]).mean() for s in scores])), 'low': float(low), 'high': float(high), 'tasks': len(scores)}
+    return {
+        'value': float(np.mean([s.values(measure or s.measures[0]).mean() for s in scores])),
+        'low': float(low),
+        'high': float(high),
+        'tasks': len(scores),
+    }
 
 # %% ../nbs/10_evaluator.ipynb #1c23493f
-def _drawn_pairs(task:Task, seed:int, most:int)->dict[str, pd.DataFrame]:
+def _drawn_pairs(task: Task, seed: int, most: int) -> dict[str, pd.DataFrame]:
     "`query_id, doc_id` of relevant pairs (at most `most`, sampled), and for each a random unjudged document."
-    if task.kind == 'pairs': raise MedirError('a sentence-pair task has no relevant and non-relevant documents', task.name, 'choose a retrieval task')
+    if task.kind == 'pairs':
+        raise MedirError(
+            'a sentence-pair task has no relevant and non-relevant documents', task.name, 'choose a retrieval task'
+        )
     rng, positive = np.random.default_rng(seed), task.qrels[task.qrels.relevance > 0][['query_id', 'doc_id']]
-    if len(positive) > most: positive = positive.iloc[np.sort(rng.choice(len(positive), most, replace=False))]
+    if len(positive) > most:
+        positive = positive.iloc[np.sort(rng.choice(len(positive), most, replace=False))]
     judged = set(zip(task.qrels.query_id, task.qrels.doc_id))
-    if len(task.corpus) <= task.qrels.groupby('query_id').size().max(): raise MedirError('every document is judged for some query', task.name, 'take a larger pool')
+    if len(task.corpus) <= task.qrels.groupby('query_id').size().max():
+        raise MedirError('every document is judged for some query', task.name, 'take a larger pool')
+
     def other(q):
-        while (q, d := task.corpus.ids[rng.integers(len(task.corpus))]) in judged: pass
+        while (q, d := task.corpus.ids[rng.integers(len(task.corpus))]) in judged:
+            pass
         return d
+
     return {'relevant': positive, 'non-relevant': positive.assign(doc_id=[other(q) for q in positive.query_id])}
 
-def _cosines(task:Task, system, pairs:dict, dtype, device, home_folder)->dict[str, np.ndarray]:
+
+def _cosines(task: Task, system, pairs: dict, dtype, device, home_folder) -> dict[str, np.ndarray]:
     "The cosine of each pair."
     encoder = encoder_of(parse(system), dtype, device, home_folder)
-    docs, queries = encode_corpus(encoder, task.corpus, 'document', encoder.instruction(task, 'document')), encode_corpus(encoder, task.queries, 'query', encoder.instruction(task))
+    docs, queries = (
+        encode_corpus(encoder, task.corpus, 'document', encoder.instruction(task, 'document')),
+        encode_corpus(encoder, task.queries, 'query', encoder.instruction(task)),
+    )
     q = unit(queries.chunk())
     rows = lambda column, texts: np.array([texts._position[i] for i in column])
-    return {kind: (unit(docs.take(rows(p.doc_id, task.corpus))) * q[rows(p.query_id, task.queries)]).sum(1) for kind, p in pairs.items()}
+    return {
+        kind: (unit(docs.take(rows(p.doc_id, task.corpus))) * q[rows(p.query_id, task.queries)]).sum(1)
+        for kind, p in pairs.items()
+    }
 
-def similarity_pairs(task:Task, system, dtype:str|None=None, device:str|None=None, home_folder=None, seed:int=0, most:int=5000)->pd.DataFrame:
+
+def similarity_pairs(
+    task: Task,
+    system,
+    dtype: str | None = None,
+    device: str | None = None,
+    home_folder=None,
+    seed: int = 0,
+    most: int = 5000,
+) -> pd.DataFrame:
     "`system, pair (relevant | non-relevant), cosine`: each relevant pair (at most `most`, sampled) and one random unjudged document for each."
     cosine = _cosines(task, system, _drawn_pairs(task, seed, most), dtype, device, home_folder)
-    return pd.DataFrame([{'system': row_label(system, task), 'pair': kind, 'cosine': float(c)} for kind, cs in cosine.items() for c in cs])
+    return pd.DataFrame(
+        [
+            {'system': row_label(system, task), 'pair': kind, 'cosine': float(c)}
+            for kind, cs in cosine.items()
+            for c in cs
+        ]
+    )
 
-def query_overlap(task:Task, system, dtype:str|None=None, device:str|None=None, home_folder=None, seed:int=0)->pd.DataFrame:
+
+def query_overlap(
+    task: Task, system, dtype: str | None = None, device: str | None = None, home_folder=None, seed: int = 0
+) -> pd.DataFrame:
     "`query_id, pair, words, cosine`, means over a query's relevant documents and over as many random unjudged ones: the share of the query's terms (English stems, jieba's words in Chinese) that stand in the document, and the cosine by the encoder `system`."
     pairs = _drawn_pairs(task, seed, len(task.qrels))
     cosine = _cosines(task, system, pairs, dtype, device, home_folder)
@@ -372,33 +700,54 @@ def query_overlap(task:Task, system, dtype:str|None=None, device:str|None=None, 
     asked = terms(task.queries, task.queries.ids)
     told = terms(task.corpus, pd.unique(pd.concat([p.doc_id for p in pairs.values()])))
     share = lambda q, d: len(asked[q] & told[d]) / max(1, len(asked[q]))
-    rows = [p.assign(pair=kind, words=[share(q, d) for q, d in zip(p.query_id, p.doc_id)], cosine=cosine[kind]) for kind, p in pairs.items()]
+    rows = [
+        p.assign(pair=kind, words=[share(q, d) for q, d in zip(p.query_id, p.doc_id)], cosine=cosine[kind])
+        for kind, p in pairs.items()
+    ]
     return pd.concat(rows).groupby(['query_id', 'pair'], sort=False)[['words', 'cosine']].mean().reset_index()
 
-def separation(frame:pd.DataFrame, bins:int=50)->pd.DataFrame:
+
+def separation(frame: pd.DataFrame, bins: int = 50) -> pd.DataFrame:
     "Per system: overlap coefficient of the two histograms, AUC, and the gap of the means."
     from scipy.stats import rankdata
+
     rows = []
     for system, part in frame.groupby('system', sort=False):
         pos, neg = (part[part.pair == p].cosine.to_numpy() for p in ('relevant', 'non-relevant'))
         edges = np.histogram_bin_edges(np.concatenate([pos, neg]), bins)
         share = [np.histogram(x, edges)[0] / len(x) for x in (pos, neg)]
-        u = rankdata(np.concatenate([pos, neg]))[:len(pos)].sum() - len(pos) * (len(pos) + 1) / 2
-        rows.append({'system': system, 'pairs': len(pos), 'overlap': float(np.minimum(*share).sum()), 'AUC': float(u / (len(pos) * len(neg))), 'mean gap': float(pos.mean() - neg.mean())})
+        u = rankdata(np.concatenate([pos, neg]))[: len(pos)].sum() - len(pos) * (len(pos) + 1) / 2
+        rows.append(
+            {
+                'system': system,
+                'pairs': len(pos),
+                'overlap': float(np.minimum(*share).sum()),
+                'AUC': float(u / (len(pos) * len(neg))),
+                'mean gap': float(pos.mean() - neg.mean()),
+            }
+        )
     return pd.DataFrame(rows)
 
 # %% ../nbs/10_evaluator.ipynb #b42d2d44
-def order_bounds(score:Scores, depth:int, measures=None, n:int=100, seed:int=0)->pd.DataFrame:
+def order_bounds(score: Scores, depth: int, measures=None, n: int = 100, seed: int = 0) -> pd.DataFrame:
     "Measures of a run's first `depth` documents per query in their own order, in the perfect order, and in random order (the mean of `n`): a row an order, a column a measure."
     measures = tuple(map(str, map(parse_measure, measures or score.measures)))
     head = score.run[score.run.groupby('query_id', sort=False).cumcount() < depth]
     relevance = head.merge(score.task.qrels, how='left', on=['query_id', 'doc_id']).relevance.fillna(0).to_numpy(float)
     rng = np.random.default_rng(seed)
-    means = lambda key: per_query(score.task.qrels, head.assign(score=key), measures).groupby('measure').value.mean().reindex(measures)
-    return pd.DataFrame({'own': means(head.score), 'perfect': means(relevance), 'random': pd.concat([means(rng.random(len(head))) for _ in range(n)], axis=1).mean(axis=1)}).T
+    means = lambda key: (
+        per_query(score.task.qrels, head.assign(score=key), measures).groupby('measure').value.mean().reindex(measures)
+    )
+    return pd.DataFrame(
+        {
+            'own': means(head.score),
+            'perfect': means(relevance),
+            'random': pd.concat([means(rng.random(len(head))) for _ in range(n)], axis=1).mean(axis=1),
+        }
+    ).T
 
 # %% ../nbs/10_evaluator.ipynb #417db6ed
-def expansion_lengths(score:Scores, plain:Scores, measure:str|None=None)->pd.DataFrame:
+def expansion_lengths(score: Scores, plain: Scores, measure: str | None = None) -> pd.DataFrame:
     "`query_id, length, difference` of an expanded system: words of a query's texts (characters of Chinese ones), and the gain over `plain`, its retriever alone."
     system, task = parse(score.system), score.task
     texts = expanded_texts(task, system.expansion, 'sparse' if system.name == 'bm25' else 'dense').texts
@@ -406,20 +755,32 @@ def expansion_lengths(score:Scores, plain:Scores, measure:str|None=None)->pd.Dat
     length = pd.Series([sum(map(size, ts)) for ts in texts], index=task.queries.ids)
     before = plain.values(measure or score.measures[0])
     after = score.values(measure or score.measures[0]).loc[before.index]
-    return pd.DataFrame({'query_id': before.index, 'length': length.loc[before.index].to_numpy(), 'difference': (after - before).to_numpy()})
+    return pd.DataFrame(
+        {
+            'query_id': before.index,
+            'length': length.loc[before.index].to_numpy(),
+            'difference': (after - before).to_numpy(),
+        }
+    )
 
 # %% ../nbs/10_evaluator.ipynb #aa8edf82
-def documents_per_second(encode, texts:list[str], repeats:int=1)->float:
+def documents_per_second(encode, texts: list[str], repeats: int = 1) -> float:
     "Texts per second of `encode(texts)`: the median of `repeats` calls."
     seconds = []
     for _ in range(repeats):
-        start = time.perf_counter(); encode(texts); seconds.append(time.perf_counter() - start)
+        start = time.perf_counter()
+        encode(texts)
+        seconds.append(time.perf_counter() - start)
     return len(texts) / float(np.median(seconds))
 
-def latency_ms(call, queries:list, warmup:int=3)->dict:
+
+def latency_ms(call, queries: list, warmup: int = 3) -> dict:
     "Milliseconds of `call(query)` one at a time: median and 95th percentile."
-    for q in queries[:warmup]: call(q)
+    for q in queries[:warmup]:
+        call(q)
     ms = []
     for q in queries:
-        start = time.perf_counter(); call(q); ms.append(1000 * (time.perf_counter() - start))
+        start = time.perf_counter()
+        call(q)
+        ms.append(1000 * (time.perf_counter() - start))
     return {'median_ms': float(np.median(ms)), 'p95_ms': float(np.percentile(ms, 95)), 'n': len(ms)}

@@ -17,128 +17,233 @@ from .ledger import printed_name, published, published_gains, recomputed_means
 
 # %% ../nbs/12_figures.ipynb #9d4eb451
 BLUE, ORANGE, GREEN, GREY, INK = '#0072B2', '#D55E00', '#009E73', '#8C8C8C', '#333333'
-_STYLE = {'font.size': 10, 'font.family': 'DejaVu Sans', 'axes.spines.top': False, 'axes.spines.right': False, 'axes.edgecolor': '#888888', 'axes.labelcolor': INK, 'xtick.color': INK, 'ytick.color': INK,
-    'text.color': INK, 'axes.grid': True, 'grid.color': '#E6E6E6', 'grid.linewidth': 0.8, 'axes.axisbelow': True, 'svg.hashsalt': 'medir_nb', 'figure.facecolor': 'white', 'legend.frameon': False}
+_STYLE = {
+    'font.size': 10,
+    'font.family': 'DejaVu Sans',
+    'axes.spines.top': False,
+    'axes.spines.right': False,
+    'axes.edgecolor': '#888888',
+    'axes.labelcolor': INK,
+    'xtick.color': INK,
+    'ytick.color': INK,
+    'text.color': INK,
+    'axes.grid': True,
+    'grid.color': '#E6E6E6',
+    'grid.linewidth': 0.8,
+    'axes.axisbelow': True,
+    'svg.hashsalt': 'medir_nb',
+    'figure.facecolor': 'white',
+    'legend.frameon': False,
+}
+
 
 def _styled(draw):
     "Draw under the style of these figures, whatever the reader's own settings are."
+
     @functools.wraps(draw)
     def styled(*args, **kwargs):
         import matplotlib
-        with matplotlib.rc_context({**matplotlib.rcParamsDefault, 'backend': matplotlib.get_backend(), **_STYLE}): return draw(*args, **kwargs)
+
+        with matplotlib.rc_context({**matplotlib.rcParamsDefault, 'backend': matplotlib.get_backend(), **_STYLE}):
+            return draw(*args, **kwargs)
+
     return styled
 
-def _figure(width:float, height:float):
+
+def _figure(width: float, height: float):
     "A figure that pyplot does not know, so that a notebook shows it once."
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
+
     figure = Figure(figsize=(width, height), dpi=100)
     FigureCanvasAgg(figure)
     return figure
 
 # %% ../nbs/12_figures.ipynb #60b14a23
-def _read(csv, needed:list[str])->pd.DataFrame:
+def _read(csv, needed: list[str]) -> pd.DataFrame:
     "A figure's data file with the columns `needed`."
     path = Path(csv)
-    if not path.is_file(): raise MedirError('no such data file', path, 'write it with save_figure')
-    try: frame = pd.read_csv(path)
-    except pd.errors.EmptyDataError: frame = pd.DataFrame()
+    if not path.is_file():
+        raise MedirError('no such data file', path, 'write it with save_figure')
+    try:
+        frame = pd.read_csv(path)
+    except pd.errors.EmptyDataError:
+        frame = pd.DataFrame()
     for column in needed:
-        if column not in frame: raise MedirError(f'the column {column!r} is missing', path, nearest(column, frame.columns))
-    if not len(frame): raise MedirError('there is no row to draw', path, 'write it with save_figure')
+        if column not in frame:
+            raise MedirError(f'the column {column!r} is missing', path, nearest(column, frame.columns))
+    if not len(frame):
+        raise MedirError('there is no row to draw', path, 'write it with save_figure')
     return frame
+
 
 class Saved(tuple):
     "The paths `csv`, `png` and `svg` of a figure; a notebook shows the PNG."
+
     csv, png, svg = (property(lambda self, i=i: self[i]) for i in range(3))
-    def __repr__(self): return f'{self.png.parent.name}/{self.csv.stem}.' + '{csv,png,svg}'
-    def _repr_png_(self): return self.png.read_bytes()
+
+    def __repr__(self):
+        return f'{self.png.parent.name}/{self.csv.stem}.' + '{csv,png,svg}'
+
+    def _repr_png_(self):
+        return self.png.read_bytes()
+
 
 @_styled
-def save_figure(name:str, data_frame:pd.DataFrame, draw, folder:str|Path|None=None)->Saved:
+def save_figure(name: str, data_frame: pd.DataFrame, draw, folder: str | Path | None = None) -> Saved:
     "Write NAME.csv, and NAME.png and NAME.svg drawn from it by `draw(csv)`; `folder` is figures/ of the repository, else of the current folder."
-    if not name or Path(name).name != name: raise MedirError(f'{name!r} is no file name', 'save_figure', 'leave out folders: they go into folder=')
-    folder = Path(folder) if folder else (find_root() or Path('.'))/'figures'
-    paths = Saved(folder/f'{name}.{kind}' for kind in ('csv', 'png', 'svg'))
-    with atomic_path(paths.csv) as tmp: data_frame.to_csv(tmp, index=False, lineterminator='\n')
+    if not name or Path(name).name != name:
+        raise MedirError(f'{name!r} is no file name', 'save_figure', 'leave out folders: they go into folder=')
+    folder = Path(folder) if folder else (find_root() or Path('.')) / 'figures'
+    paths = Saved(folder / f'{name}.{kind}' for kind in ('csv', 'png', 'svg'))
+    with atomic_path(paths.csv) as tmp:
+        data_frame.to_csv(tmp, index=False, lineterminator='\n')
     figure = draw(paths.csv)
     for path, metadata in ((paths.png, {'Software': None}), (paths.svg, {'Date': None, 'Creator': None})):
-        with atomic_path(path) as tmp: figure.savefig(tmp, format=path.suffix[1:], metadata=metadata)
+        with atomic_path(path) as tmp:
+            figure.savefig(tmp, format=path.suffix[1:], metadata=metadata)
     return paths
 
 # %% ../nbs/12_figures.ipynb #c0503ee9
-def _wrap(text:str, width:int)->str:
+def _wrap(text: str, width: int) -> str:
     "`text` in lines of about `width` characters, broken after a joint of an expression or name."
     lines = ['']
     for piece in re.findall(r'[^-+>,{ ]*[-+>,{ ]|[^-+>,{ ]+', text):
-        if lines[-1] and len(lines[-1]) + len(piece) > width: lines.append('')
+        if lines[-1] and len(lines[-1]) + len(piece) > width:
+            lines.append('')
         lines[-1] += piece
     return '\n'.join(lines)
 
 # %% ../nbs/12_figures.ipynb #6021357d
 _UNITS = {'K': 1e3, 'M': 1e6, 'B': 1e9}
 
-def parse_size(text:str)->float:
+
+def parse_size(text: str) -> float:
     "Parameters as a number: 110M, 1.5B."
     found = re.fullmatch(r'([\d.]+)\s*([KMB])', str(text).strip())
-    if not found: raise MedirError(f'{text!r} is no size', 'parse_size', 'write 110M or 1.5B')
+    if not found:
+        raise MedirError(f'{text!r} is no size', 'parse_size', 'write 110M or 1.5B')
     return round(float(found[1]) * _UNITS[found[2]])
 
-def size_data(ledger=None)->pd.DataFrame:
+
+def size_data(ledger=None) -> pd.DataFrame:
     "Parameters and `Avg. All` of BMRetriever's Table 2, one row a system; `measured` comes from a `Ledger` of that table."
     cells = published('bmretriever', 'Table 2')
     sizes = cells[cells.metric == 'params'].set_index('system').text
     means = recomputed_means(cells)
     means = means[means['mean'] == 'Avg. All']
-    measured = {} if ledger is None else {e.label: (e.measured, e.size, e.verdict) for e in ledger.frame[(ledger.frame.dataset == 'Avg. All') & ledger.frame.measured.notna()].itertuples()}
-    rows = [{'system': printed_name(m.system), 'size': sizes[m.system], 'params': parse_size(sizes[m.system]), 'printed': m.printed, 'recomputed': round(m.recomputed, 6), 'differs': not m.agrees,
-        'family': 'BMRetriever' if m.system.startswith('BMRETRIEVER') else '', 'concurrent': '*' in m.system, 'measured': measured.pop(printed_name(m.system), (None,))[0]} for m in means.itertuples()]
-    rows += [{'system': s, 'size': size, 'params': parse_size(size), 'differs': False, 'family': '', 'concurrent': False, 'measured': v} for s, (v, size, why) in measured.items() if size and why.endswith(('no such system', 'no number here'))]
+    measured = (
+        {}
+        if ledger is None
+        else {
+            e.label: (e.measured, e.size, e.verdict)
+            for e in ledger.frame[(ledger.frame.dataset == 'Avg. All') & ledger.frame.measured.notna()].itertuples()
+        }
+    )
+    rows = [
+        {
+            'system': printed_name(m.system),
+            'size': sizes[m.system],
+            'params': parse_size(sizes[m.system]),
+            'printed': m.printed,
+            'recomputed': round(m.recomputed, 6),
+            'differs': not m.agrees,
+            'family': 'BMRetriever' if m.system.startswith('BMRETRIEVER') else '',
+            'concurrent': '*' in m.system,
+            'measured': measured.pop(printed_name(m.system), (None,))[0],
+        }
+        for m in means.itertuples()
+    ]
+    rows += [
+        {
+            'system': s,
+            'size': size,
+            'params': parse_size(size),
+            'differs': False,
+            'family': '',
+            'concurrent': False,
+            'measured': v,
+        }
+        for s, (v, size, why) in measured.items()
+        if size and why.endswith(('no such system', 'no number here'))
+    ]
     return pd.DataFrame(rows).astype({'measured': float})
 
 # %% ../nbs/12_figures.ipynb #2a0a8861
-_AROUND = ((1, 0, 'left'), (-1, 0, 'right'), (1, .8, 'left'), (1, -.8, 'left'), (-1, .8, 'right'), (-1, -.8, 'right'), (0, 1.3, 'center'), (0, -1.3, 'center'))
-_LEADER = {'arrowstyle': '-', 'color': '#AAAAAA', 'lw': .7, 'shrinkA': 0, 'shrinkB': 3, 'relpos': (0, .5)}
+_AROUND = (
+    (1, 0, 'left'),
+    (-1, 0, 'right'),
+    (1, 0.8, 'left'),
+    (1, -0.8, 'left'),
+    (-1, 0.8, 'right'),
+    (-1, -0.8, 'right'),
+    (0, 1.3, 'center'),
+    (0, -1.3, 'center'),
+)
+_LEADER = {'arrowstyle': '-', 'color': '#AAAAAA', 'lw': 0.7, 'shrinkA': 0, 'shrinkB': 3, 'relpos': (0, 0.5)}
 
-def _touching(at, dx:float=16, dy:float=15)->list[list[int]]:
+
+def _touching(at, dx: float = 16, dy: float = 15) -> list[list[int]]:
     "Indices of marks in groups whose labels would collide, each from top to bottom."
     groups = []
     for i in sorted(range(len(at)), key=lambda i: -at[i][1]):
         near = next((g for g in groups if abs(at[g[-1]][0] - at[i][0]) < dx and at[g[-1]][1] - at[i][1] < dy), None)
-        if near is None: groups.append([i])
-        else: near.append(i)
+        if near is None:
+            groups.append([i])
+        else:
+            near.append(i)
     return groups
+
 
 def _words(note, renderer):
     "The box of an annotation's words, without its line."
     from matplotlib.text import Text
+
     note.update_positions(renderer)
     return Text.get_window_extent(note, renderer)
 
-def _place_labels(axes, labels, taken=(), size:float=8.5):
+
+def _place_labels(axes, labels, taken=(), size: float = 8.5):
     "Write `labels` (x, y, text, colour) so that none covers a mark, a point of `taken`, or another label."
     from matplotlib.transforms import Bbox
+
     renderer, scale = axes.figure.canvas.get_renderer(), axes.figure.dpi / 72
     around = lambda x, y, r: Bbox.from_extents(x - r, y - r, x + r, y + r)
     at, frame = [axes.transData.transform(l[:2]) for l in labels], axes.get_window_extent(renderer)
     boxes = [around(*p, 6) for p in at] + [around(*axes.transData.transform(p), 4) for p in taken]
-    write = lambda i, dx, dy, side, **kw: axes.annotate(labels[i][2], labels[i][:2], (dx, dy), textcoords='offset points', ha=side, va='center', fontsize=size, color=labels[i][3], **kw)
+    write = lambda i, dx, dy, side, **kw: axes.annotate(
+        labels[i][2],
+        labels[i][:2],
+        (dx, dy),
+        textcoords='offset points',
+        ha=side,
+        va='center',
+        fontsize=size,
+        color=labels[i][3],
+        **kw,
+    )
     for group in sorted(_touching(at), key=len, reverse=True):
         middle, right = np.mean([at[i][1] for i in group]), max(at[i][0] for i in group)
         for n, i in enumerate(group):
             if len(group) > 1:
                 height = middle + ((len(group) - 1) / 2 - n) * 14 * scale
-                note = write(i, (right - at[i][0]) / scale + 22, (height - at[i][1]) / scale, 'left', arrowprops=_LEADER)
-                boxes.append(Bbox.from_extents(right + 22 * scale, height - 7, right + 150, height + 7)); continue
+                note = write(
+                    i, (right - at[i][0]) / scale + 22, (height - at[i][1]) / scale, 'left', arrowprops=_LEADER
+                )
+                boxes.append(Bbox.from_extents(right + 22 * scale, height - 7, right + 150, height + 7))
+                continue
             for step in (7, 11, 15, 20, 26, 34, 44):
                 for dx, dy, side in _AROUND:
                     note = write(i, dx * step, dy * step, side, **({'arrowprops': _LEADER} if step > 15 else {}))
                     box = _words(note, renderer)
-                    if frame.x0 < box.x0 and box.x1 < frame.x1 + 100 and not any(box.overlaps(b) for b in boxes): break
+                    if frame.x0 < box.x0 and box.x1 < frame.x1 + 100 and not any(box.overlaps(b) for b in boxes):
+                        break
                     note.remove()
-                else: continue
+                else:
+                    continue
                 break
-            else: box = _words(write(i, 7, 0, 'left'), renderer)
+            else:
+                box = _words(write(i, 7, 0, 'left'), renderer)
             boxes.append(box)
 
 # %% ../nbs/12_figures.ipynb #dd34acd6
@@ -147,27 +252,70 @@ def size_figure(csv):
     "Parameters (log) against the mean of five tasks, from the data of `size_data`."
     frame = _read(csv, ['system', 'params', 'printed', 'recomputed', 'differs', 'family', 'concurrent', 'measured'])
     figure = _figure(9, 6)
-    axes = figure.add_axes((.075, .095, .80, .785))
+    axes = figure.add_axes((0.075, 0.095, 0.80, 0.785))
     ours, shown = frame.family.notna() & frame.family.ne(''), frame.printed.notna()
     family = frame[ours].sort_values('params')
-    kinds = [('BMRetriever', ours, ORANGE, 'o', 46), ('other systems', shown & ~ours & ~frame.concurrent, BLUE, 'o', 34), ('concurrent work (*)', shown & ~ours & frame.concurrent, BLUE, 'D', 30)]
+    kinds = [
+        ('BMRetriever', ours, ORANGE, 'o', 46),
+        ('other systems', shown & ~ours & ~frame.concurrent, BLUE, 'o', 34),
+        ('concurrent work (*)', shown & ~ours & frame.concurrent, BLUE, 'D', 30),
+    ]
     axes.plot(family.params, family.printed, color=ORANGE, lw=1.8, zorder=2)
     for label, chosen, colour, marker, s in kinds:
-        if chosen.any(): axes.scatter(frame.params[chosen], frame.printed[chosen], s=s, c=colour, marker=marker, zorder=3, label=label, linewidths=.6, edgecolors='white')
+        if chosen.any():
+            axes.scatter(
+                frame.params[chosen],
+                frame.printed[chosen],
+                s=s,
+                c=colour,
+                marker=marker,
+                zorder=3,
+                label=label,
+                linewidths=0.6,
+                edgecolors='white',
+            )
     odd = frame[frame.differs]
-    if len(odd): axes.scatter(odd.params, odd.recomputed, s=70, facecolors='none', edgecolors=INK, linewidths=1.1, zorder=4, label='recomputed from the cells')
+    if len(odd):
+        axes.scatter(
+            odd.params,
+            odd.recomputed,
+            s=70,
+            facecolors='none',
+            edgecolors=INK,
+            linewidths=1.1,
+            zorder=4,
+            label='recomputed from the cells',
+        )
     measured = frame[frame.measured.notna()]
-    if len(measured): axes.scatter(measured.params, measured.measured, s=60, c=GREEN, marker='^', zorder=5, linewidths=0, label='measured here')
-    axes.set_xscale('log'); axes.set_xlim(frame.params.min() * .78, frame.params.max() * 1.25)
+    if len(measured):
+        axes.scatter(
+            measured.params, measured.measured, s=60, c=GREEN, marker='^', zorder=5, linewidths=0, label='measured here'
+        )
+    axes.set_xscale('log')
+    axes.set_xlim(frame.params.min() * 0.78, frame.params.max() * 1.25)
     values = pd.concat([frame.printed, frame.recomputed, frame.measured]).dropna()
-    axes.set_ylim(values.min() - .012, values.max() + .014)
-    ticks = [t for t in (2e7, 5e7, 1e8, 2e8, 5e8, 1e9, 2e9, 5e9, 1e10) if frame.params.min() * .78 <= t]
-    axes.set_xticks(ticks, [f'{t/1e9:g}B' if t >= 1e9 else f'{t/1e6:g}M' for t in ticks]); axes.minorticks_off()
-    axes.set_xlabel('parameters'); axes.set_ylabel('mean of five tasks (Avg. All)')
-    figure.text(.075, .945, 'Model size and performance: BMRetriever, Table 2', fontsize=12, fontweight='bold')
-    axes.legend(loc='lower left', bbox_to_anchor=(-.015, 1.0), ncols=5, fontsize=9, handletextpad=.1, columnspacing=1.2)
-    points = [(r.params, r.printed if r.printed == r.printed else r.measured, r.system, ORANGE if o else INK) for r, o in zip(frame.itertuples(), ours)]
-    slope = [(x, np.interp(math.log(x), np.log(family.params), family.printed)) for x in np.geomspace(family.params.min(), family.params.max(), 120)] if len(family) > 1 else []
+    axes.set_ylim(values.min() - 0.012, values.max() + 0.014)
+    ticks = [t for t in (2e7, 5e7, 1e8, 2e8, 5e8, 1e9, 2e9, 5e9, 1e10) if frame.params.min() * 0.78 <= t]
+    axes.set_xticks(ticks, [f'{t / 1e9:g}B' if t >= 1e9 else f'{t / 1e6:g}M' for t in ticks])
+    axes.minorticks_off()
+    axes.set_xlabel('parameters')
+    axes.set_ylabel('mean of five tasks (Avg. All)')
+    figure.text(0.075, 0.945, 'Model size and performance: BMRetriever, Table 2', fontsize=12, fontweight='bold')
+    axes.legend(
+        loc='lower left', bbox_to_anchor=(-0.015, 1.0), ncols=5, fontsize=9, handletextpad=0.1, columnspacing=1.2
+    )
+    points = [
+        (r.params, r.printed if r.printed == r.printed else r.measured, r.system, ORANGE if o else INK)
+        for r, o in zip(frame.itertuples(), ours)
+    ]
+    slope = (
+        [
+            (x, np.interp(math.log(x), np.log(family.params), family.printed))
+            for x in np.geomspace(family.params.min(), family.params.max(), 120)
+        ]
+        if len(family) > 1
+        else []
+    )
     figure.canvas.draw()
     _place_labels(axes, points, [*slope, *zip(odd.params, odd.recomputed), *zip(measured.params, measured.measured)])
     return figure
@@ -178,30 +326,69 @@ def similarity_figure(csv):
     "Cosines of relevant and non-relevant pairs, a panel a system (and a row a `task`, if there is such a column), from `evaluator.similarity_pairs`."
     frame = _read(csv, ['system', 'pair', 'cosine'])
     kinds = {'non-relevant': GREY, 'relevant': BLUE}
-    if wrong := set(frame.pair) - set(kinds): raise MedirError(f'unknown kind of pair {sorted(wrong)[0]!r}', csv, nearest(sorted(wrong)[0], kinds))
+    if wrong := set(frame.pair) - set(kinds):
+        raise MedirError(f'unknown kind of pair {sorted(wrong)[0]!r}', csv, nearest(sorted(wrong)[0], kinds))
     names = frame.system.unique()
     tasks = frame.task.unique() if 'task' in frame else [None]
-    columns = min(4 if len(names) == 4 else 3, len(names)); deep = math.ceil(len(names) / columns); rows = deep * len(tasks)
+    columns = min(4 if len(names) == 4 else 3, len(names))
+    deep = math.ceil(len(names) / columns)
+    rows = deep * len(tasks)
     figure = _figure(9, 1 + 2.55 * rows)
-    figure.subplots_adjust(left=.07, right=.985, top=1 - .88 / figure.get_figheight(), bottom=.72 / figure.get_figheight(), hspace=.82, wspace=.12)
+    figure.subplots_adjust(
+        left=0.07,
+        right=0.985,
+        top=1 - 0.88 / figure.get_figheight(),
+        bottom=0.72 / figure.get_figheight(),
+        hspace=0.82,
+        wspace=0.12,
+    )
     grid = figure.subplots(rows, columns, squeeze=False, sharex=True).ravel()
-    for axes in grid: axes.set_visible(False)
+    for axes in grid:
+        axes.set_visible(False)
     panels = [(t, s, grid[i * deep * columns + j]) for i, t in enumerate(tasks) for j, s in enumerate(names)]
     span = np.linspace(math.floor(frame.cosine.min() * 20) / 20, math.ceil(frame.cosine.max() * 20) / 20, 31)
     for task, system, axes in panels:
         part = frame[(frame.system == system) & (frame.task == task if task is not None else True)]
-        if not len(part): continue
+        if not len(part):
+            continue
         axes.set_visible(True)
         for kind, colour in kinds.items():
-            axes.hist(part[part.pair == kind].cosine, span, density=True, histtype='stepfilled', color=colour, alpha=.35)
+            axes.hist(
+                part[part.pair == kind].cosine, span, density=True, histtype='stepfilled', color=colour, alpha=0.35
+            )
             axes.hist(part[part.pair == kind].cosine, span, density=True, histtype='step', color=colour, lw=1.4)
         found = separation(part.assign(system=''))[['overlap', 'AUC', 'mean gap', 'pairs']].iloc[0]
-        axes.set_title(_wrap(system if task is None else f'{system} on {task}', 92 // columns), fontsize=10, fontweight='bold', loc='left')
-        axes.set_xlabel(f'overlap {found.overlap:.2f}   AUC {found.AUC:.3f}\nmean gap {round(found["mean gap"], 2) + 0.0:.2f}   n = {int(found.pairs):,} + {int(found.pairs):,}', fontsize=9)
-        axes.set_yticks([]); axes.spines['left'].set_visible(False); axes.tick_params(labelbottom=True); axes.grid(axis='y', visible=False)
+        axes.set_title(
+            _wrap(system if task is None else f'{system} on {task}', 92 // columns),
+            fontsize=10,
+            fontweight='bold',
+            loc='left',
+        )
+        axes.set_xlabel(
+            f'overlap {found.overlap:.2f}   AUC {found.AUC:.3f}\nmean gap {round(found["mean gap"], 2) + 0.0:.2f}   n = {int(found.pairs):,} + {int(found.pairs):,}',
+            fontsize=9,
+        )
+        axes.set_yticks([])
+        axes.spines['left'].set_visible(False)
+        axes.tick_params(labelbottom=True)
+        axes.grid(axis='y', visible=False)
     from matplotlib.patches import Patch
-    figure.text(.07, 1 - .22 / figure.get_figheight(), 'Cosine of query and document', fontsize=12, fontweight='bold', va='center')
-    figure.legend(handles=[Patch(facecolor=c, alpha=.6, label=f'{k} pairs') for k, c in list(kinds.items())[::-1]], loc='center right', bbox_to_anchor=(.99, 1 - .22 / figure.get_figheight()), ncols=2, fontsize=9)
+
+    figure.text(
+        0.07,
+        1 - 0.22 / figure.get_figheight(),
+        'Cosine of query and document',
+        fontsize=12,
+        fontweight='bold',
+        va='center',
+    )
+    figure.legend(
+        handles=[Patch(facecolor=c, alpha=0.6, label=f'{k} pairs') for k, c in list(kinds.items())[::-1]],
+        loc='center right',
+        bbox_to_anchor=(0.99, 1 - 0.22 / figure.get_figheight()),
+        ncols=2,
+        fontsize=9,
+    )
     return figure
 
 # %% ../nbs/12_figures.ipynb #6ec6c80b
@@ -211,27 +398,49 @@ def scores_figure(csv):
     frame = _read(csv, ['system', 'measure', 'value', 'low', 'high'])
     systems, measures = list(dict.fromkeys(frame.system)), list(dict.fromkeys(frame.measure))
     labels = [_wrap(s, 34) for s in systems]
-    line = .32 + .14 * max(t.count('\n') for t in labels)
-    columns = min(3, len(measures)); rows = math.ceil(len(measures) / columns)
-    height = .75 + rows * (.75 + line * len(systems))
+    line = 0.32 + 0.14 * max(t.count('\n') for t in labels)
+    columns = min(3, len(measures))
+    rows = math.ceil(len(measures) / columns)
+    height = 0.75 + rows * (0.75 + line * len(systems))
     figure = _figure(9, height)
-    figure.subplots_adjust(left=.3, right=.985, top=1 - .75 / height, bottom=.42 / height, hspace=.75 / (line * len(systems) + .2), wspace=.14)
+    figure.subplots_adjust(
+        left=0.3,
+        right=0.985,
+        top=1 - 0.75 / height,
+        bottom=0.42 / height,
+        hspace=0.75 / (line * len(systems) + 0.2),
+        wspace=0.14,
+    )
     grid = figure.subplots(rows, columns, squeeze=False, sharey=True).ravel()
-    for axes in grid[len(measures):]: axes.set_visible(False)
+    for axes in grid[len(measures) :]:
+        axes.set_visible(False)
     for axes, measure in zip(grid, measures):
         part = frame[frame.measure == measure]
         y = np.array([len(systems) - 1 - systems.index(s) for s in part.system])
-        axes.hlines(y, part.low, part.high, color=BLUE, lw=2); axes.scatter(part.value, y, s=42, color=BLUE, zorder=3)
+        axes.hlines(y, part.low, part.high, color=BLUE, lw=2)
+        axes.scatter(part.value, y, s=42, color=BLUE, zorder=3)
         low, high = np.nanmin([part.low.min(), part.value.min()]), np.nanmax([part.high.max(), part.value.max()])
-        room = max(high - low, .02)
-        axes.set_xlim(low - .06 * room, high + .34 * room); axes.set_ylim(-.6, len(systems) - .4)
-        for at, value in zip(y, part.value): axes.text(high + .07 * room, at, f'{value:.3f}', va='center', fontsize=9)
+        room = max(high - low, 0.02)
+        axes.set_xlim(low - 0.06 * room, high + 0.34 * room)
+        axes.set_ylim(-0.6, len(systems) - 0.4)
+        for at, value in zip(y, part.value):
+            axes.text(high + 0.07 * room, at, f'{value:.3f}', va='center', fontsize=9)
         axes.set_title(_wrap(measure, 60 // columns), fontsize=10, fontweight='bold', loc='left')
-        axes.set_yticks(range(len(systems)), labels[::-1]); axes.tick_params(axis='y', length=0); axes.grid(axis='y', visible=False); axes.spines['left'].set_visible(False)
+        axes.set_yticks(range(len(systems)), labels[::-1])
+        axes.tick_params(axis='y', length=0)
+        axes.grid(axis='y', visible=False)
+        axes.spines['left'].set_visible(False)
         axes.locator_params(axis='x', nbins=3)
     widest = max(t.get_window_extent(figure.canvas.get_renderer()).width for t in grid[0].get_yticklabels())
     figure.subplots_adjust(left=(widest + 22) / (9 * figure.dpi))
-    figure.text(.015, 1 - .22 / height, 'Mean over queries and 95 % bootstrap interval', fontsize=12, fontweight='bold', va='center')
+    figure.text(
+        0.015,
+        1 - 0.22 / height,
+        'Mean over queries and 95 % bootstrap interval',
+        fontsize=12,
+        fontweight='bold',
+        va='center',
+    )
     return figure
 
 # %% ../nbs/12_figures.ipynb #9012078b
@@ -239,30 +448,55 @@ def scores_figure(csv):
 def gain_figure(csv):
     "Differences with intervals, a map a `panel`; columns panel, row, column, difference, low, high (the last three from `evaluator.gains`), and perhaps over (what the gain is over)."
     from matplotlib.colors import LinearSegmentedColormap
+
     frame = _read(csv, ['panel', 'row', 'column', 'difference', 'low', 'high'])
     panels, rows, columns = (list(dict.fromkeys(frame[c])) for c in ('panel', 'row', 'column'))
-    across = min(2, len(panels)); down = math.ceil(len(panels) / across)
-    height = .95 + down * (.62 + .3 * len(rows))
+    across = min(2, len(panels))
+    down = math.ceil(len(panels) / across)
+    height = 0.95 + down * (0.62 + 0.3 * len(rows))
     figure = _figure(9, height)
-    top = max(.01, frame.difference.abs().max())
+    top = max(0.01, frame.difference.abs().max())
     colours = LinearSegmentedColormap.from_list('gain', [ORANGE, 'white', BLUE])
-    figure.subplots_adjust(left=.3, right=.985, top=1 - .8 / height, bottom=.42 / height, hspace=.62 / (.3 * len(rows)), wspace=.06)
+    figure.subplots_adjust(
+        left=0.3, right=0.985, top=1 - 0.8 / height, bottom=0.42 / height, hspace=0.62 / (0.3 * len(rows)), wspace=0.06
+    )
     grid = figure.subplots(down, across, squeeze=False, sharey=True).ravel()
-    for axes in grid[len(panels):]: axes.set_visible(False)
+    for axes in grid[len(panels) :]:
+        axes.set_visible(False)
     for axes, panel in zip(grid, panels):
         part = frame[frame.panel == panel].set_index(['row', 'column'])
         values = np.array([[part.difference.get((r, c), np.nan) for c in columns] for r in rows])
         axes.imshow(values, colours, vmin=-top, vmax=top, aspect='auto')
         for (r, c), cell in part.iterrows():
             unsure = cell.low <= 0 <= cell.high
-            axes.text(columns.index(c), rows.index(r), f'{cell.difference:+.3f}'.replace('-', '−'), ha='center', va='center', fontsize=9, color=GREY if unsure else 'white' if abs(cell.difference) > .7 * top else INK)
+            axes.text(
+                columns.index(c),
+                rows.index(r),
+                f'{cell.difference:+.3f}'.replace('-', '−'),
+                ha='center',
+                va='center',
+                fontsize=9,
+                color=GREY if unsure else 'white' if abs(cell.difference) > 0.7 * top else INK,
+            )
         axes.set_title(_wrap(str(panel), 68 // across), fontsize=10, fontweight='bold', loc='left')
-        axes.set_xticks(range(len(columns)), columns); axes.set_yticks(range(len(rows)), rows); axes.tick_params(length=0); axes.grid(visible=False)
-        for side in axes.spines.values(): side.set_visible(False)
+        axes.set_xticks(range(len(columns)), columns)
+        axes.set_yticks(range(len(rows)), rows)
+        axes.tick_params(length=0)
+        axes.grid(visible=False)
+        for side in axes.spines.values():
+            side.set_visible(False)
     widest = max(t.get_window_extent(figure.canvas.get_renderer()).width for t in grid[0].get_yticklabels())
     figure.subplots_adjust(left=(widest + 22) / (9 * figure.dpi))
-    figure.text(.015, 1 - .22 / height, f'Gain over {frame.over.iloc[0] if "over" in frame else "the query alone"}', fontsize=12, fontweight='bold', va='center')
-    if frame.low.notna().any(): figure.text(.985, 1 - .22 / height, 'grey: the 95 % interval holds zero', fontsize=9, va='center', ha='right')
+    figure.text(
+        0.015,
+        1 - 0.22 / height,
+        f'Gain over {frame.over.iloc[0] if "over" in frame else "the query alone"}',
+        fontsize=12,
+        fontweight='bold',
+        va='center',
+    )
+    if frame.low.notna().any():
+        figure.text(0.985, 1 - 0.22 / height, 'grey: the 95 % interval holds zero', fontsize=9, va='center', ha='right')
     return figure
 
 # %% ../nbs/12_figures.ipynb #a72f5cc7
@@ -275,27 +509,59 @@ def ranks_figure(csv):
     kinds = dict(zip(dict.fromkeys(frame.kind), (INK, BLUE, ORANGE, GREEN, '#56B4E9', '#CC79A7', '#E69F00')))
     columns = 1 if len(whole) <= 20 else 2
     each = math.ceil(len(whole) / columns)
-    head = .68 if len(kinds) > 1 else .42
-    height = head + .47 + .2 * each
+    head = 0.68 if len(kinds) > 1 else 0.42
+    height = head + 0.47 + 0.2 * each
     figure = _figure(9, height)
     grid = figure.subplots(1, columns, squeeze=False).ravel()
     for k, axes in enumerate(grid):
-        part = whole.iloc[k * each:(k + 1) * each]
+        part = whole.iloc[k * each : (k + 1) * each]
         y = np.arange(len(part))
         colours = [kinds[x] for x in part.kind]
-        axes.hlines(y, span['min'][part.system], span['max'][part.system], color=colours, lw=2, alpha=.45); axes.scatter(part['rank'], y, s=20, c=colours, zorder=3, linewidths=0)
+        axes.hlines(y, span['min'][part.system], span['max'][part.system], color=colours, lw=2, alpha=0.45)
+        axes.scatter(part['rank'], y, s=20, c=colours, zorder=3, linewidths=0)
         low, high = span['min'][part.system].min(), span['max'][part.system].max()
-        axes.set_xlim(low - .03 * (high - low) - .4, high + .03 * (high - low) + .4); axes.set_ylim(each - .4, -.6)
-        axes.set_yticks(y, part.system, fontsize=8); axes.tick_params(axis='y', length=0); axes.grid(axis='y', visible=False); axes.spines['left'].set_visible(False)
-        axes.set_xlabel('rank'); axes.set_xticks([t for t in (1, 2, 4, 6, 8, *range(10, 1000, 2 if high - low < 20 else 10)) if low <= t <= high and (high - low < 20 or t == 1 or t % 10 == 0)])
+        axes.set_xlim(low - 0.03 * (high - low) - 0.4, high + 0.03 * (high - low) + 0.4)
+        axes.set_ylim(each - 0.4, -0.6)
+        axes.set_yticks(y, part.system, fontsize=8)
+        axes.tick_params(axis='y', length=0)
+        axes.grid(axis='y', visible=False)
+        axes.spines['left'].set_visible(False)
+        axes.set_xlabel('rank')
+        axes.set_xticks(
+            [
+                t
+                for t in (1, 2, 4, 6, 8, *range(10, 1000, 2 if high - low < 20 else 10))
+                if low <= t <= high and (high - low < 20 or t == 1 or t % 10 == 0)
+            ]
+        )
     renderer = figure.canvas.get_renderer()
-    widest = [max(t.get_window_extent(renderer).width for t in axes.get_yticklabels()) / (9 * figure.dpi) for axes in grid]
-    room = (1 - .015 - sum(widest) - .03 * columns) / columns
-    at = .015
-    for axes, w in zip(grid, widest): axes.set_position((at + w, .45 / height, room, 1 - (head + .47) / height)); at += w + room + .03
+    widest = [
+        max(t.get_window_extent(renderer).width for t in axes.get_yticklabels()) / (9 * figure.dpi) for axes in grid
+    ]
+    room = (1 - 0.015 - sum(widest) - 0.03 * columns) / columns
+    at = 0.015
+    for axes, w in zip(grid, widest):
+        axes.set_position((at + w, 0.45 / height, room, 1 - (head + 0.47) / height))
+        at += w + room + 0.03
     from matplotlib.lines import Line2D
-    figure.text(.015, 1 - .22 / height, 'Rank over all tasks (dot) and with one task left out (line)', fontsize=12, fontweight='bold', va='center')
-    if len(kinds) > 1: figure.legend(handles=[Line2D([], [], color=c, marker='o', ms=4, lw=2, label=k) for k, c in kinds.items()], loc='center left', bbox_to_anchor=(.005, 1 - .48 / height), ncols=len(kinds), fontsize=9, columnspacing=1.2)
+
+    figure.text(
+        0.015,
+        1 - 0.22 / height,
+        'Rank over all tasks (dot) and with one task left out (line)',
+        fontsize=12,
+        fontweight='bold',
+        va='center',
+    )
+    if len(kinds) > 1:
+        figure.legend(
+            handles=[Line2D([], [], color=c, marker='o', ms=4, lw=2, label=k) for k, c in kinds.items()],
+            loc='center left',
+            bbox_to_anchor=(0.005, 1 - 0.48 / height),
+            ncols=len(kinds),
+            fontsize=9,
+            columnspacing=1.2,
+        )
     return figure
 
 # %% ../nbs/12_figures.ipynb #4d2e6155
@@ -303,26 +569,44 @@ def ranks_figure(csv):
 def overlap_figure(csv):
     "Score against overlap, a panel a `kind` of overlap; columns kind, system, query_id, overlap, score, random (the mean overlap with random documents)."
     from scipy.stats import spearmanr
+
     frame = _read(csv, ['kind', 'system', 'query_id', 'overlap', 'score', 'random'])
     kinds, systems = list(dict.fromkeys(frame.kind)), list(dict.fromkeys(frame.system))
     colours = dict(zip(systems, (INK, BLUE, ORANGE, GREEN, '#CC79A7', '#E69F00', GREY)))
     figure = _figure(9, 4)
-    figure.subplots_adjust(left=.075, right=.975, top=.83, bottom=.14, wspace=.1)
+    figure.subplots_adjust(left=0.075, right=0.975, top=0.83, bottom=0.14, wspace=0.1)
     for axes, kind in zip(figure.subplots(1, len(kinds), squeeze=False, sharey=True).ravel(), kinds):
         for n, system in enumerate(systems):
-            part = frame[(frame.kind == kind) & (frame.system == system)].sort_values(['overlap', 'query_id'], kind='stable')
+            part = frame[(frame.kind == kind) & (frame.system == system)].sort_values(
+                ['overlap', 'query_id'], kind='stable'
+            )
             fifth = [part.iloc[i] for i in np.array_split(np.arange(len(part)), min(5, len(part)))]
             x, y = np.array([p.overlap.mean() for p in fifth]), [p.score.mean() for p in fifth]
             bars = np.array([interval(p.score.to_numpy()) for p in fifth])
-            x = x + (n - (len(systems) - 1) / 2) * .008 * np.ptp(x)          # a little apart, so that no interval hides another
+            x = x + (n - (len(systems) - 1) / 2) * 0.008 * np.ptp(
+                x
+            )  # a little apart, so that no interval hides another
             rho = spearmanr(part.overlap, part.score).statistic if part.score.nunique() > 1 else float('nan')
-            axes.plot(x, y, color=colours[system], lw=1.6, marker='o', ms=4.5, label=f'{system}, Spearman {rho:.2f}'); axes.vlines(x, bars[:, 0], bars[:, 1], color=colours[system], lw=1.2, alpha=.6)
+            axes.plot(x, y, color=colours[system], lw=1.6, marker='o', ms=4.5, label=f'{system}, Spearman {rho:.2f}')
+            axes.vlines(x, bars[:, 0], bars[:, 1], color=colours[system], lw=1.2, alpha=0.6)
         axes.axvline(frame[frame.kind == kind].random.iloc[0], color=GREY, lw=1.2, ls=':')
-        axes.set_title(kind, fontsize=10, fontweight='bold', loc='left'); axes.set_xlabel('mean of a fifth of the queries')
-        axes.legend(loc='upper left', fontsize=9, handlelength=1.2, borderaxespad=.2, framealpha=.85, frameon=True, edgecolor='none')
-    figure.axes[0].set_ylim(0, 1.12 * figure.axes[0].get_ylim()[1]); figure.axes[0].set_ylabel('nDCG@10')
-    figure.text(.075, .945, 'Score and overlap of query and relevant document', fontsize=12, fontweight='bold', va='center')
-    figure.text(.975, .945, 'dotted: overlap with random documents', fontsize=9, va='center', ha='right')
+        axes.set_title(kind, fontsize=10, fontweight='bold', loc='left')
+        axes.set_xlabel('mean of a fifth of the queries')
+        axes.legend(
+            loc='upper left',
+            fontsize=9,
+            handlelength=1.2,
+            borderaxespad=0.2,
+            framealpha=0.85,
+            frameon=True,
+            edgecolor='none',
+        )
+    figure.axes[0].set_ylim(0, 1.12 * figure.axes[0].get_ylim()[1])
+    figure.axes[0].set_ylabel('nDCG@10')
+    figure.text(
+        0.075, 0.945, 'Score and overlap of query and relevant document', fontsize=12, fontweight='bold', va='center'
+    )
+    figure.text(0.975, 0.945, 'dotted: overlap with random documents', fontsize=9, va='center', ha='right')
     return figure
 
 # %% ../nbs/12_figures.ipynb #bd7ce8ff
@@ -332,26 +616,46 @@ def training_figure(data):
     frame = data if isinstance(data, pd.DataFrame) else _read(data, ['step', 'loss'])
     frame = (frame if 'run' in frame else frame.assign(run=''))[lambda f: f.loss.notna()]
     runs = list(dict.fromkeys(frame.run)) or ['']
-    columns = min(4, len(runs)); rows = math.ceil(len(runs) / columns)
-    height = .35 + 2.3 * rows
-    figure = _figure(2.3 * columns + .85, height)
-    figure.subplots_adjust(left=.78 / (2.3 * columns + .85), right=.985, top=1 - .38 / height, bottom=.5 / height, hspace=.55, wspace=.32)
+    columns = min(4, len(runs))
+    rows = math.ceil(len(runs) / columns)
+    height = 0.35 + 2.3 * rows
+    figure = _figure(2.3 * columns + 0.85, height)
+    figure.subplots_adjust(
+        left=0.78 / (2.3 * columns + 0.85),
+        right=0.985,
+        top=1 - 0.38 / height,
+        bottom=0.5 / height,
+        hspace=0.55,
+        wspace=0.32,
+    )
     grid = figure.subplots(rows, columns, squeeze=False).ravel()
-    for axes in grid[len(runs):]: axes.set_visible(False)
+    for axes in grid[len(runs) :]:
+        axes.set_visible(False)
     for axes, run in zip(grid, runs):
         part = frame[frame.run == run]
         axes.plot(part.step, part.loss, color=BLUE, lw=1.5, marker='o' if len(part) <= 12 else None, ms=4)
-        if len(part): axes.annotate(f'{part.loss.iloc[-1]:.3g}', (part.step.iloc[-1], part.loss.iloc[-1]), (0, 6), textcoords='offset points', ha='right', fontsize=9)
-        axes.set_title(_wrap(run, 26), fontsize=10, fontweight='bold', loc='left'); axes.margins(y=.18)
-        axes.locator_params(axis='x', nbins=4, integer=True); axes.locator_params(axis='y', nbins=4)
-    for axes in grid[max(0, len(runs) - columns):len(runs)]: axes.set_xlabel('step')
-    for axes in grid[::columns]: axes.set_ylabel('loss')
+        if len(part):
+            axes.annotate(
+                f'{part.loss.iloc[-1]:.3g}',
+                (part.step.iloc[-1], part.loss.iloc[-1]),
+                (0, 6),
+                textcoords='offset points',
+                ha='right',
+                fontsize=9,
+            )
+        axes.set_title(_wrap(run, 26), fontsize=10, fontweight='bold', loc='left')
+        axes.margins(y=0.18)
+        axes.locator_params(axis='x', nbins=4, integer=True)
+        axes.locator_params(axis='y', nbins=4)
+    for axes in grid[max(0, len(runs) - columns) : len(runs)]:
+        axes.set_xlabel('step')
+    for axes in grid[::columns]:
+        axes.set_ylabel('loss')
     return figure
-
-
 
 # %% ../nbs/12_figures.ipynb #ddfb1e72
 FAMILY_COLOURS = (BLUE, ORANGE, GREEN, '#CC79A7', '#56B4E9', '#E69F00')
+
 
 @_styled
 def spread_figure(csv):
@@ -360,25 +664,58 @@ def spread_figure(csv):
     panels, families = list(dict.fromkeys(frame.panel)), list(dict.fromkeys(frame.family))
     colours = dict(zip(families, FAMILY_COLOURS))
     order = frame.groupby('row').difference.mean().sort_values().index
-    height = 1.1 + .235 * len(order)
+    height = 1.1 + 0.235 * len(order)
     figure = _figure(9, height)
-    figure.subplots_adjust(left=.24, right=.985, top=1 - .72 / height, bottom=.5 / height, wspace=.07)
+    figure.subplots_adjust(left=0.24, right=0.985, top=1 - 0.72 / height, bottom=0.5 / height, wspace=0.07)
     for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False, sharex=True, sharey=True).ravel(), panels):
         part = frame[frame.panel == panel]
-        axes.axvline(0, color=INK, lw=.9, zorder=1)
+        axes.axvline(0, color=INK, lw=0.9, zorder=1)
         for family in families:
             own = part[part.family == family]
-            axes.scatter(100 * own.difference, [order.get_loc(r) for r in own.row], s=16, color=colours[family], alpha=.75, linewidths=0, zorder=3)
+            axes.scatter(
+                100 * own.difference,
+                [order.get_loc(r) for r in own.row],
+                s=16,
+                color=colours[family],
+                alpha=0.75,
+                linewidths=0,
+                zorder=3,
+            )
         mean = part.groupby('row').difference.mean()
-        axes.scatter(100 * mean, [order.get_loc(r) for r in mean.index], marker='|', s=130, color=INK, linewidths=1.8, zorder=4)
-        axes.set_title(f'{panel}  (mean {100 * mean.mean():+.1f})'.replace('-', '−'), fontsize=10, fontweight='bold', loc='left')
-        axes.set_ylim(-.7, len(order) - .3); axes.tick_params(axis='y', length=0); axes.spines['left'].set_visible(False); axes.locator_params(axis='x', nbins=4)
-        axes.set_yticks(range(len(order)), order, fontsize=9); axes.grid(axis='y', color='#F2F2F2')
+        axes.scatter(
+            100 * mean, [order.get_loc(r) for r in mean.index], marker='|', s=130, color=INK, linewidths=1.8, zorder=4
+        )
+        axes.set_title(
+            f'{panel}  (mean {100 * mean.mean():+.1f})'.replace('-', '−'), fontsize=10, fontweight='bold', loc='left'
+        )
+        axes.set_ylim(-0.7, len(order) - 0.3)
+        axes.tick_params(axis='y', length=0)
+        axes.spines['left'].set_visible(False)
+        axes.locator_params(axis='x', nbins=4)
+        axes.set_yticks(range(len(order)), order, fontsize=9)
+        axes.grid(axis='y', color='#F2F2F2')
     widest = max(t.get_window_extent(figure.canvas.get_renderer()).width for t in figure.axes[0].get_yticklabels())
     figure.subplots_adjust(left=(widest + 22) / (9 * figure.dpi))
     from matplotlib.lines import Line2D
-    figure.text(.015, 1 - .2 / height, 'Gain over the query alone, task by task (points)', fontsize=12, fontweight='bold', va='center')
-    figure.legend(handles=[Line2D([], [], color=colours[f], marker='o', ms=5, ls='', label=f) for f in families] + [Line2D([], [], color=INK, marker='|', ms=9, mew=1.8, ls='', label='mean')], loc='center right', bbox_to_anchor=(.995, .12 / height), ncols=len(families) + 1, fontsize=9, columnspacing=1.1, handletextpad=.1)
+
+    figure.text(
+        0.015,
+        1 - 0.2 / height,
+        'Gain over the query alone, task by task (points)',
+        fontsize=12,
+        fontweight='bold',
+        va='center',
+    )
+    figure.legend(
+        handles=[Line2D([], [], color=colours[f], marker='o', ms=5, ls='', label=f) for f in families]
+        + [Line2D([], [], color=INK, marker='|', ms=9, mew=1.8, ls='', label='mean')],
+        loc='center right',
+        bbox_to_anchor=(0.995, 0.12 / height),
+        ncols=len(families) + 1,
+        fontsize=9,
+        columnspacing=1.1,
+        handletextpad=0.1,
+    )
     return figure
 
 # %% ../nbs/12_figures.ipynb #49cba4a0
@@ -388,29 +725,63 @@ def weight_figure(csv):
     frame = _read(csv, ['task', 'system', 'weight', 'value', 'low', 'high', 'papers'])
     tasks, systems = list(dict.fromkeys(frame.task)), list(dict.fromkeys(frame.system))
     colours = dict(zip(systems, (BLUE, ORANGE, GREEN, '#CC79A7', '#E69F00', '#56B4E9', GREY)))
-    columns = min(4, len(tasks)); rows = math.ceil(len(tasks) / columns)
+    columns = min(4, len(tasks))
+    rows = math.ceil(len(tasks) / columns)
     lines = math.ceil(len(systems) / 2)
-    height = .95 + .22 * lines + 2.9 * rows
+    height = 0.95 + 0.22 * lines + 2.9 * rows
     figure = _figure(9, height)
-    figure.subplots_adjust(left=.075, right=.985, top=1 - (.8 + .22 * lines) / height, bottom=.5 / height, hspace=.5, wspace=.28)
+    figure.subplots_adjust(
+        left=0.075, right=0.985, top=1 - (0.8 + 0.22 * lines) / height, bottom=0.5 / height, hspace=0.5, wspace=0.28
+    )
     grid = figure.subplots(rows, columns, squeeze=False).ravel()
-    for axes in grid[len(tasks):]: axes.set_visible(False)
+    for axes in grid[len(tasks) :]:
+        axes.set_visible(False)
     for axes, task in zip(grid, tasks):
         for n, system in enumerate(systems):
             part = frame[(frame.task == task) & (frame.system == system)].sort_values('weight')
-            if not len(part): continue
+            if not len(part):
+                continue
             # systems stand a little apart, so that no interval hides another
-            x = part.weight + (n - (len(systems) - 1) / 2) * .012
-            axes.plot(x, part.value, color=colours[system], lw=1.7, marker='o', ms=4); axes.vlines(x, part.low, part.high, color=colours[system], lw=1.2, alpha=.55)
+            x = part.weight + (n - (len(systems) - 1) / 2) * 0.012
+            axes.plot(x, part.value, color=colours[system], lw=1.7, marker='o', ms=4)
+            axes.vlines(x, part.low, part.high, color=colours[system], lw=1.2, alpha=0.55)
             usual = (part.weight - part.papers).abs() < 1e-9
-            axes.scatter(x[usual], part.value[usual], s=80, facecolors='none', edgecolors=colours[system], linewidths=1.4, zorder=4)
-        axes.set_title(_wrap(task, 92 // columns), fontsize=10, fontweight='bold', loc='left'); axes.set_xticks(sorted(frame.weight.unique())); axes.set_xlabel('weight of the text')
+            axes.scatter(
+                x[usual],
+                part.value[usual],
+                s=80,
+                facecolors='none',
+                edgecolors=colours[system],
+                linewidths=1.4,
+                zorder=4,
+            )
+        axes.set_title(_wrap(task, 92 // columns), fontsize=10, fontweight='bold', loc='left')
+        axes.set_xticks(sorted(frame.weight.unique()))
+        axes.set_xlabel('weight of the text')
         axes.tick_params(labelsize=9)
-    for axes in grid[::columns]: axes.set_ylabel('nDCG@10')
+    for axes in grid[::columns]:
+        axes.set_ylabel('nDCG@10')
     from matplotlib.lines import Line2D
-    figure.text(.015, 1 - .22 / height, 'Score and weight of the generated text', fontsize=12, fontweight='bold', va='center')
-    figure.text(.985, 1 - .22 / height, "circle: the paper's weight; bars: 95 % intervals", fontsize=9, va='center', ha='right')
-    figure.legend(handles=[Line2D([], [], color=colours[s], lw=1.7, marker='o', ms=3.5, label=s) for s in systems], loc='upper left', bbox_to_anchor=(.005, 1 - .36 / height), ncols=2, fontsize=9, columnspacing=1.4)
+
+    figure.text(
+        0.015, 1 - 0.22 / height, 'Score and weight of the generated text', fontsize=12, fontweight='bold', va='center'
+    )
+    figure.text(
+        0.985,
+        1 - 0.22 / height,
+        "circle: the paper's weight; bars: 95 % intervals",
+        fontsize=9,
+        va='center',
+        ha='right',
+    )
+    figure.legend(
+        handles=[Line2D([], [], color=colours[s], lw=1.7, marker='o', ms=3.5, label=s) for s in systems],
+        loc='upper left',
+        bbox_to_anchor=(0.005, 1 - 0.36 / height),
+        ncols=2,
+        fontsize=9,
+        columnspacing=1.4,
+    )
     return figure
 
 # %% ../nbs/12_figures.ipynb #17998108
@@ -419,27 +790,49 @@ def length_figure(csv):
     "Gain against the length of the generated text, a panel a system; columns system, query_id, length, difference (of `evaluator.expansion_lengths`)."
     frame = _read(csv, ['system', 'query_id', 'length', 'difference'])
     systems = list(dict.fromkeys(frame.system))
-    columns = min(4, len(systems)); rows = math.ceil(len(systems) / columns)
+    columns = min(4, len(systems))
+    rows = math.ceil(len(systems) / columns)
     titles = [_wrap(s, 88 // columns) for s in systems]
-    room = .17 * max(t.count('\n') for t in titles)
-    height = .9 + (2.35 + room) * rows
+    room = 0.17 * max(t.count('\n') for t in titles)
+    height = 0.9 + (2.35 + room) * rows
     figure = _figure(9, height)
-    figure.subplots_adjust(left=.075, right=.985, top=1 - (.72 + room) / height, bottom=.5 / height, hspace=(.62 + room) / 1.75, wspace=.12)
+    figure.subplots_adjust(
+        left=0.075,
+        right=0.985,
+        top=1 - (0.72 + room) / height,
+        bottom=0.5 / height,
+        hspace=(0.62 + room) / 1.75,
+        wspace=0.12,
+    )
     grid = figure.subplots(rows, columns, squeeze=False, sharey=True).ravel()
-    for axes in grid[len(systems):]: axes.set_visible(False)
+    for axes in grid[len(systems) :]:
+        axes.set_visible(False)
     for axes, system, title in zip(grid, systems, titles):
         part = frame[frame.system == system].sort_values(['length', 'query_id'], kind='stable')
-        axes.axhline(0, color=INK, lw=.9, zorder=1)
-        axes.scatter(part.length, part.difference, s=16, color=BLUE, alpha=.5, linewidths=0, zorder=2)
+        axes.axhline(0, color=INK, lw=0.9, zorder=1)
+        axes.scatter(part.length, part.difference, s=16, color=BLUE, alpha=0.5, linewidths=0, zorder=2)
         for third in np.array_split(np.arange(len(part)), min(3, len(part))):
             own = part.iloc[third]
             low, high = interval(own.difference.to_numpy())
             x = own.length.median()
-            axes.vlines(x, low, high, color=ORANGE, lw=2.2, zorder=3); axes.scatter(x, own.difference.mean(), s=42, color=ORANGE, zorder=4, linewidths=0)
-        axes.set_title(title, fontsize=9, fontweight='bold', loc='left'); axes.set_xlabel('words'); axes.locator_params(axis='x', nbins=4, integer=True)
-    for axes in grid[::columns]: axes.set_ylabel('gain in nDCG@10')
-    figure.text(.015, 1 - .2 / height, 'Gain and length of the generated text, query by query', fontsize=12, fontweight='bold', va='center')
-    figure.text(.985, 1 - .2 / height, 'orange: mean gain of each third, 95 % interval', fontsize=9, va='center', ha='right')
+            axes.vlines(x, low, high, color=ORANGE, lw=2.2, zorder=3)
+            axes.scatter(x, own.difference.mean(), s=42, color=ORANGE, zorder=4, linewidths=0)
+        axes.set_title(title, fontsize=9, fontweight='bold', loc='left')
+        axes.set_xlabel('words')
+        axes.locator_params(axis='x', nbins=4, integer=True)
+    for axes in grid[::columns]:
+        axes.set_ylabel('gain in nDCG@10')
+    figure.text(
+        0.015,
+        1 - 0.2 / height,
+        'Gain and length of the generated text, query by query',
+        fontsize=12,
+        fontweight='bold',
+        va='center',
+    )
+    figure.text(
+        0.985, 1 - 0.2 / height, 'orange: mean gain of each third, 95 % interval', fontsize=9, va='center', ha='right'
+    )
     return figure
 
 # %% ../nbs/12_figures.ipynb #f1903133
@@ -448,24 +841,48 @@ def recall_figure(csv):
     "Recall against the rank, a panel a `panel`; columns panel, system, k, value. A system called random order is dotted."
     frame = _read(csv, ['panel', 'system', 'k', 'value'])
     panels, systems = list(dict.fromkeys(frame.panel)), list(dict.fromkeys(frame.system))
-    look = {'random order': dict(color=GREY, lw=1.3, ls=':')} | {s: dict(color=c, lw=1.6, marker='o', ms=3.5) for s, c in zip((s for s in systems if s != 'random order'), (INK, BLUE, ORANGE, GREEN, '#CC79A7', '#E69F00', '#56B4E9'))}
-    across = min(3, len(panels)); down = math.ceil(len(panels) / across)
+    look = {'random order': dict(color=GREY, lw=1.3, ls=':')} | {
+        s: dict(color=c, lw=1.6, marker='o', ms=3.5)
+        for s, c in zip(
+            (s for s in systems if s != 'random order'), (INK, BLUE, ORANGE, GREEN, '#CC79A7', '#E69F00', '#56B4E9')
+        )
+    }
+    across = min(3, len(panels))
+    down = math.ceil(len(panels) / across)
     height = 1.05 + 2.15 * down
     figure = _figure(9, height)
-    figure.subplots_adjust(left=.065, right=.985, top=1 - .95 / height, bottom=.5 / height, hspace=.34, wspace=.12)
+    figure.subplots_adjust(
+        left=0.065, right=0.985, top=1 - 0.95 / height, bottom=0.5 / height, hspace=0.34, wspace=0.12
+    )
     grid = figure.subplots(down, across, squeeze=False, sharex=True, sharey=True).ravel()
-    for axes in grid[len(panels):]: axes.set_visible(False)
+    for axes in grid[len(panels) :]:
+        axes.set_visible(False)
     from matplotlib.ticker import NullLocator
+
     for axes, panel in zip(grid, panels):
         part = frame[frame.panel == panel]
         for system in systems:
             own = part[part.system == system].sort_values('k', kind='stable')
             axes.plot(own.k, own.value, **look[system])
-        axes.set_xscale('log'); axes.set_xticks((ks := sorted(frame.k.unique())), [str(x) for x in ks]); axes.xaxis.set_minor_locator(NullLocator()); axes.set_ylim(0, 1)
+        axes.set_xscale('log')
+        axes.set_xticks((ks := sorted(frame.k.unique())), [str(x) for x in ks])
+        axes.xaxis.set_minor_locator(NullLocator())
+        axes.set_ylim(0, 1)
         axes.set_title(_wrap(str(panel), 105 // across), fontsize=10, fontweight='bold', loc='left')
         axes.xaxis.set_tick_params(labelbottom=True)
-    for axes in grid[::across]: axes.set_ylabel('recall')
+    for axes in grid[::across]:
+        axes.set_ylabel('recall')
     from matplotlib.lines import Line2D
-    figure.text(.015, 1 - .22 / height, 'Recall of the first k documents', fontsize=12, fontweight='bold', va='center')
-    figure.legend(handles=[Line2D([], [], label=s, **look[s]) for s in systems], loc='center left', bbox_to_anchor=(.005, 1 - .52 / height), ncols=len(systems), fontsize=9, columnspacing=1.2)
+
+    figure.text(
+        0.015, 1 - 0.22 / height, 'Recall of the first k documents', fontsize=12, fontweight='bold', va='center'
+    )
+    figure.legend(
+        handles=[Line2D([], [], label=s, **look[s]) for s in systems],
+        loc='center left',
+        bbox_to_anchor=(0.005, 1 - 0.52 / height),
+        ncols=len(systems),
+        fontsize=9,
+        columnspacing=1.2,
+    )
     return figure

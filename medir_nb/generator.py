@@ -16,18 +16,74 @@ from collections import Counter, namedtuple
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 import numpy as np
-from .core import MedirError, Server, boundary, check_row, checkpoint_folder, checkpoint_names, checkpoint_record, concurrently, fingerprint, home, json_mapping, lock, nearest, note, parse_json, progress, read_text, redact, registry, share_left, slug, waiting
-from .data import Queries, cjk_share, row_revision, task_folder, _hub_rows, _json_lines, _plain_id, _plain_text, _snapshot
+from medir_nb.core import (
+    MedirError,
+    Server,
+    boundary,
+    check_row,
+    checkpoint_folder,
+    checkpoint_names,
+    checkpoint_record,
+    concurrently,
+    fingerprint,
+    home,
+    json_mapping,
+    lock,
+    nearest,
+    note,
+    parse_json,
+    progress,
+    read_text,
+    redact,
+    registry,
+    share_left,
+    slug,
+    waiting,
+)
+from medir_nb.data import (
+    Queries,
+    cjk_share,
+    row_revision,
+    task_folder,
+    _hub_rows,
+    _json_lines,
+    _plain_id,
+    _plain_text,
+    _snapshot,
+)
 from .worker import end_tokens, write_batch
 from .processor import working_dtype
-from .hub import UNKNOWN, check_weights, git_folder, hub_folder, package_folder, pinned, unreachable, where_reachable
-from .encoder import Encoder, Worker, encode_corpus, environment_python, folder_fingerprint, free_models, gigabytes_of, parse_dtype, weights_here, _converted_gguf, _quiet, _refuse_remote_code
+from medir_nb.hub import (
+    UNKNOWN,
+    check_weights,
+    git_folder,
+    hub_folder,
+    package_folder,
+    pinned,
+    unreachable,
+    where_reachable,
+)
+from medir_nb.encoder import (
+    Encoder,
+    Worker,
+    encode_corpus,
+    environment_python,
+    folder_fingerprint,
+    free_models,
+    gigabytes_of,
+    parse_dtype,
+    weights_here,
+    _converted_gguf,
+    _quiet,
+    _refuse_remote_code,
+)
 from .search import BM25, BM25_CHINESE, BM25_DEFAULTS, BM25_PRESETS
 
 # %% ../nbs/04_generator.ipynb #bf242e5f
 @dataclass(frozen=True)
 class Sampling:
     "How the next token is drawn; temperature 0 takes the likeliest."
+
     temperature: float = 0.0
     top_p: float = 1.0
     top_k: int = 0
@@ -36,525 +92,1033 @@ class Sampling:
     max_tokens: int = 512
     seed: int = 42
 
+
 @dataclass(frozen=True)
 class LLMSpec:
     "A row of `registry/llms.yaml`."
+
     name: str
     hub: str = 'unknown'
     revision: str = 'unknown'
-    backend: str = 'transformers'         # transformers | vllm | openai
-    load: str = ''                        # gguf where a package ships the weights so
-    chat: str = 'template'                # the tokenizer's own, or a wrapper around {prompt}
+    backend: str = 'transformers'  # transformers | vllm | openai
+    load: str = ''  # gguf where a package ships the weights so
+    chat: str = 'template'  # the tokenizer's own, or a wrapper around {prompt}
     chat_options: dict = field(default_factory=dict)
     system: str = ''
-    context: int = 2048                   # tokens of prompt and answer
+    context: int = 2048  # tokens of prompt and answer
     languages: tuple = ()
     sampling: dict = field(default_factory=dict)
     answer: dict = field(default_factory=dict)
     request: dict = field(default_factory=dict)
-    folder: str = ''                      # where a training put the weights; hub is then that of its base
-    cassette: str = ''                    # the model whose cassette it shares
+    folder: str = ''  # where a training put the weights; hub is then that of its base
+    cassette: str = ''  # the model whose cassette it shares
     key_variable: str = ''
     base_url: str = ''
     authors: tuple = ()
     hub_splits: dict = field(default_factory=dict)
     likely_splits: dict = field(default_factory=dict)
     published_as: tuple = ()
-    continues: bool = True                # whether its backend goes on writing a text that was begun
+    continues: bool = True  # whether its backend goes on writing a text that was begun
     package: str = ''
     gguf_file: str = ''
     dtype: str = 'bfloat16'
     remote_code: bool = False
-    environment: str = ''                 # of registry/environments.yaml: a worker process writes there
+    environment: str = ''  # of registry/environments.yaml: a worker process writes there
     label: str = ''
     licence: str = ''
     tried: str = 'never exercised'
     note: str = ''
 
+
 _RECORDED = 'chat chat_options system context languages sampling answer dtype backend label licence'.split()
 
-def _checkpoint_spec(name:str, row:dict|None=None)->LLMSpec:
+
+def _checkpoint_spec(name: str, row: dict | None = None) -> LLMSpec:
     "The spec of a checkpoint that a training wrote. Its revision says from what it was trained, so another machine replays its generations; they lie on the cassette of its base."
     at = (row or {}).get('checkpoint', name)
     record = checkpoint_record(at)
-    if 'kind' not in record: raise MedirError('no readable record of a training', checkpoint_folder(at), 'train it again')
-    if record['kind'] != 'llm': raise MedirError(f'this checkpoint is {"a reranker" if record["kind"] == "reranker" else "an encoder"}', f'llm {name}', 'name a language model')
-    with boundary('no readable record of a training', checkpoint_folder(at)/'medir.json', 'train it again'):
-        own = {**{f: record['spec'][f] for f in _RECORDED}, **{f: row[f] for f in ('label', 'published_as', 'authors') if row and f in row}}
-        return LLMSpec(name, record['base_hub'], record['revision'], folder=str(checkpoint_folder(at)), cassette=record['cassette'], tried='loaded here', **{f: tuple(v) if isinstance(v, list) else v for f, v in own.items()})
+    if 'kind' not in record:
+        raise MedirError('no readable record of a training', checkpoint_folder(at), 'train it again')
+    if record['kind'] != 'llm':
+        raise MedirError(
+            f'this checkpoint is {"a reranker" if record["kind"] == "reranker" else "an encoder"}',
+            f'llm {name}',
+            'name a language model',
+        )
+    with boundary('no readable record of a training', checkpoint_folder(at) / 'medir.json', 'train it again'):
+        own = {
+            **{f: record['spec'][f] for f in _RECORDED},
+            **{f: row[f] for f in ('label', 'published_as', 'authors') if row and f in row},
+        }
+        return LLMSpec(
+            name,
+            record['base_hub'],
+            record['revision'],
+            folder=str(checkpoint_folder(at)),
+            cassette=record['cassette'],
+            tried='loaded here',
+            **{f: tuple(v) if isinstance(v, list) else v for f, v in own.items()},
+        )
 
-def _check_llm_row(name:str, row:dict):
+
+def _check_llm_row(name: str, row: dict):
     "Refuse a row whose fields are of another type, or whose sampling says what none has."
     check_row(LLMSpec, row, f'llm {name}')
     drawn = row.get('sampling') or {}
     known = [f.name for f in fields(Sampling)]
-    if odd := next((k for k in drawn if k not in known), None): raise MedirError(f'its sampling has no {str(odd)!r}', f'llm {name}', nearest(odd, known))
+    if odd := next((k for k in drawn if k not in known), None):
+        raise MedirError(f'its sampling has no {str(odd)!r}', f'llm {name}', nearest(odd, known))
     check_row(Sampling, drawn, f'llm {name}')
-    if not row.get('key_variable', '').isprintable(): raise MedirError('key_variable is no name of a variable', f'llm {name}', 'correct the row')
+    if not row.get('key_variable', '').isprintable():
+        raise MedirError('key_variable is no name of a variable', f'llm {name}', 'correct the row')
 
-def llm_spec(name:str)->LLMSpec:
+
+def llm_spec(name: str) -> LLMSpec:
     "The row or checkpoint `name`, or a folder given by its path."
     rows = registry('llms')
     # a row whose weights a training writes is read before there are any: its generations may lie in a file
-    if checkpoint_record(rows.get(name, {}).get('checkpoint', name if name not in rows else '')): return _checkpoint_spec(name, rows.get(name))
-    if name in rows: _check_llm_row(name, rows[name])
-    if name in rows: return LLMSpec(name=name, **{f.name: tuple(v) if isinstance(v := rows[name][f.name], list) else v for f in fields(LLMSpec) if f.name != 'name' and f.name in rows[name]})
+    if checkpoint_record(rows.get(name, {}).get('checkpoint', name if name not in rows else '')):
+        return _checkpoint_spec(name, rows.get(name))
+    if name in rows:
+        _check_llm_row(name, rows[name])
+    if name in rows:
+        return LLMSpec(
+            name=name,
+            **{
+                f.name: tuple(v) if isinstance(v := rows[name][f.name], list) else v
+                for f in fields(LLMSpec)
+                if f.name != 'name' and f.name in rows[name]
+            },
+        )
     if os.sep in name or name.startswith('.'):
         folder = Path(name)
-        if not (folder/'config.json').is_file(): raise MedirError('no language model here (config.json is missing)', folder, 'give the folder that a trainer saved')
-        config = json_mapping(folder/'config.json')
-        with boundary('its context is no number', folder/'config.json', 'save the model again'): context = int(config.get('max_position_embeddings') or 2048)
-        return LLMSpec(name, str(folder), folder_fingerprint(folder), context=context, label=folder.name, tried='loaded here')
-    raise MedirError(f'unknown language model {name!r}', None, f'{nearest(name, [*rows, *checkpoint_names()])} A folder may be given by its path')
+        if not (folder / 'config.json').is_file():
+            raise MedirError(
+                'no language model here (config.json is missing)', folder, 'give the folder that a trainer saved'
+            )
+        config = json_mapping(folder / 'config.json')
+        with boundary('its context is no number', folder / 'config.json', 'save the model again'):
+            context = int(config.get('max_position_embeddings') or 2048)
+        return LLMSpec(
+            name, str(folder), folder_fingerprint(folder), context=context, label=folder.name, tried='loaded here'
+        )
+    raise MedirError(
+        f'unknown language model {name!r}',
+        None,
+        f'{nearest(name, [*rows, *checkpoint_names()])} A folder may be given by its path',
+    )
 
 # %% ../nbs/04_generator.ipynb #3c2eb61b
 def llms_table():
     "All language models: size of context, languages, sampling, licence, how far each was tried."
     import pandas as pd
-    return pd.DataFrame([{'llm': n, 'hub': r.get('hub') or f'checkpoint {r["checkpoint"]}', 'revision': str(r.get('revision', ''))[:8], 'backend': r.get('backend', ''), 'context': r.get('context'), 'writes': '+'.join(r.get('languages', [])), 'temperature': r.get('sampling', {}).get('temperature'),
-        'answer': ''.join(f'{k} {v}' for k, v in r.get('answer', {}).items()), 'licence': r.get('licence', ''), 'tried': r.get('tried', '')} for n, r in registry('llms').items()])
+
+    return pd.DataFrame(
+        [
+            {
+                'llm': n,
+                'hub': r.get('hub') or f'checkpoint {r["checkpoint"]}',
+                'revision': str(r.get('revision', ''))[:8],
+                'backend': r.get('backend', ''),
+                'context': r.get('context'),
+                'writes': '+'.join(r.get('languages', [])),
+                'temperature': r.get('sampling', {}).get('temperature'),
+                'answer': ''.join(f'{k} {v}' for k, v in r.get('answer', {}).items()),
+                'licence': r.get('licence', ''),
+                'tried': r.get('tried', ''),
+            }
+            for n, r in registry('llms').items()
+        ]
+    )
 
 # %% ../nbs/04_generator.ipynb #9ba925eb
 @dataclass(frozen=True)
 class Request:
     """One generation to be made; `id` and `what` only name it in messages. `turns` are chat messages after the prompt: a last one of the
     assistant is gone on with. `stop` ends the text, `tools` are offered to the model, `cut` is a span of the last message."""
+
     prompt: str
     sampling: Sampling = Sampling()
     system: str = ''
     index: int = 0
-    cut: tuple|None = None
+    cut: tuple | None = None
     id: str = ''
     what: str = ''
     turns: tuple = ()
     stop: tuple = ()
     tools: tuple = ()
 
-    def messages(self)->list[dict]:
-        return ([{'role': 'system', 'content': self.system}] if self.system else []) + [{'role': 'user', 'content': self.prompt}, *self.turns]
+    def messages(self) -> list[dict]:
+        return ([{'role': 'system', 'content': self.system}] if self.system else []) + [
+            {'role': 'user', 'content': self.prompt},
+            *self.turns,
+        ]
+
     @property
-    def text(self)->str:
+    def text(self) -> str:
         "The last message, whose `cut` may be shortened."
         return self.turns[-1]['content'] if self.turns else self.prompt
+
     @property
-    def begun(self)->str:
+    def begun(self) -> str:
         "What the model has written already of the answer that is asked for."
         return self.text if self.turns and self.turns[-1]['role'] == 'assistant' else ''
-    def key(self, spec:LLMSpec)->str:
+
+    def key(self, spec: LLMSpec) -> str:
         "The hash of rendered prompt, model, revision, sampling, seed and index."
         more = [list(self.turns), list(self.stop), list(self.tools)] if self.turns or self.stop or self.tools else []
-        return fingerprint('generation', 1, self.messages() if spec.chat == 'template' else spec.chat.replace('{prompt}', self.prompt), spec.chat, spec.chat_options, list(self.cut or ()), spec.context, spec.hub, spec.revision, asdict(self.sampling), self.index, *more)
-    def shorter(self, characters:int)->'Request':
+        return fingerprint(
+            'generation',
+            1,
+            self.messages() if spec.chat == 'template' else spec.chat.replace('{prompt}', self.prompt),
+            spec.chat,
+            spec.chat_options,
+            list(self.cut or ()),
+            spec.context,
+            spec.hub,
+            spec.revision,
+            asdict(self.sampling),
+            self.index,
+            *more,
+        )
+
+    def shorter(self, characters: int) -> 'Request':
         "This request with `characters` characters left of its `cut`."
         start, stop = self.cut or (0, len(self.text))
-        text, cut = self.text[:start + characters] + self.text[stop:], (start, start + characters)
-        return replace(self, turns=(*self.turns[:-1], {**self.turns[-1], 'content': text}), cut=cut) if self.turns else replace(self, prompt=text, cut=cut)
+        text, cut = self.text[: start + characters] + self.text[stop:], (start, start + characters)
+        return (
+            replace(self, turns=(*self.turns[:-1], {**self.turns[-1], 'content': text}), cut=cut)
+            if self.turns
+            else replace(self, prompt=text, cut=cut)
+        )
 
-Generation = namedtuple('Generation', 'text finish prompt_tokens tokens cut')    # finish: stop | length; cut: characters of the prompt left out
+
+Generation = namedtuple(
+    'Generation', 'text finish prompt_tokens tokens cut'
+)  # finish: stop | length; cut: characters of the prompt left out
 
 # %% ../nbs/04_generator.ipynb #c2d3e1c8
 class Cassette:
     "Generations on disk, by key."
-    def __init__(self, path:str|Path):
-        self.path, self._at, self._line, self._found, self._named, self._lock = Path(path), 0, 0, {}, set(), threading.Lock()
+
+    def __init__(self, path: str | Path):
+        self.path, self._at, self._line, self._found, self._named, self._lock = (
+            Path(path),
+            0,
+            0,
+            {},
+            set(),
+            threading.Lock(),
+        )
+
     def _read(self):
         "Take in what was appended since the last look."
-        try: size = self.path.stat().st_size
-        except FileNotFoundError: return
-        if size < self._at: self._at, self._line, self._found = 0, 0, {}
-        if size == self._at: return
-        with open(self.path, 'rb') as f: f.seek(self._at); raw = f.read()
+        try:
+            size = self.path.stat().st_size
+        except FileNotFoundError:
+            return
+        if size < self._at:
+            self._at, self._line, self._found = 0, 0, {}
+        if size == self._at:
+            return
+        with open(self.path, 'rb') as f:
+            f.seek(self._at)
+            raw = f.read()
         whole, end, torn = raw.rpartition(b'\n')
         for line in whole.split(b'\n') if end else ():
             self._line += 1
-            try: row = json.loads(line); self._found.setdefault(row['key'], Generation(str(row['text']), str(row['finish']), *(int(row['usage'].get(k) or 0) for k in ('prompt', 'answer')), int(row.get('cut', 0))))
-            except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError): line.strip() and self._name(self._line, 'this line is torn or foreign')
+            try:
+                row = json.loads(line)
+                self._found.setdefault(
+                    row['key'],
+                    Generation(
+                        str(row['text']),
+                        str(row['finish']),
+                        *(int(row['usage'].get(k) or 0) for k in ('prompt', 'answer')),
+                        int(row.get('cut', 0)),
+                    ),
+                )
+            except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
+                line.strip() and self._name(self._line, 'this line is torn or foreign')
         self._at += len(whole) + len(end)
-        if torn: self._name(self._line + 1, 'the last line is torn (its writer was interrupted)')
-    def _name(self, line:int, why:str):
-        if line not in self._named: self._named.add(line); note(f'{self.path}:{line}: {why}; it is skipped, and its generation is made again')
-    def find(self, keys)->dict:
+        if torn:
+            self._name(self._line + 1, 'the last line is torn (its writer was interrupted)')
+
+    def _name(self, line: int, why: str):
+        if line not in self._named:
+            self._named.add(line)
+            note(f'{self.path}:{line}: {why}; it is skipped, and its generation is made again')
+
+    def find(self, keys) -> dict:
         "The generations among `keys` that are stored."
         with self._lock:
             self._read()
             return {k: self._found[k] for k in keys if k in self._found}
-    def append(self, generations:dict):
+
+    def append(self, generations: dict):
         "Store `{key: Generation}`; keys that another process stored meanwhile keep its text."
         with self._lock, lock(self.path):
             self._read()
-            row = lambda k, g: redact(json.dumps({'key': k, 'text': g.text, 'finish': g.finish, 'usage': {'prompt': g.prompt_tokens, 'answer': g.tokens}, **({'cut': g.cut} if g.cut else {})}, ensure_ascii=False))
-            lines = ''.join(row(k, g) + '\n' for k, g in generations.items() if k not in self._found).encode('utf-8', 'replace')
-            if not lines: return
+            row = lambda k, g: redact(
+                json.dumps(
+                    {
+                        'key': k,
+                        'text': g.text,
+                        'finish': g.finish,
+                        'usage': {'prompt': g.prompt_tokens, 'answer': g.tokens},
+                        **({'cut': g.cut} if g.cut else {}),
+                    },
+                    ensure_ascii=False,
+                )
+            )
+            lines = ''.join(row(k, g) + '\n' for k, g in generations.items() if k not in self._found).encode(
+                'utf-8', 'replace'
+            )
+            if not lines:
+                return
             out = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
             try:
                 size = os.fstat(out).st_size
                 # a torn line gets an end of its own, so that the next one is not glued to it
-                if size and os.pread(out, 1, size - 1) != b'\n': lines = b'\n' + lines
-                while lines: lines = lines[os.write(out, lines):]
+                if size and os.pread(out, 1, size - 1) != b'\n':
+                    lines = b'\n' + lines
+                while lines:
+                    lines = lines[os.write(out, lines) :]
                 os.fsync(out)
-            except OSError as e: raise MedirError(f'the generations could not be stored ({e.strerror})', self.path, 'make room; everything before is kept') from None
-            finally: os.close(out)
+            except OSError as e:
+                raise MedirError(
+                    f'the generations could not be stored ({e.strerror})',
+                    self.path,
+                    'make room; everything before is kept',
+                ) from None
+            finally:
+                os.close(out)
             self._read()
 
+
 @functools.cache
-def _cassette(path:Path)->Cassette: return Cassette(path)
+def _cassette(path: Path) -> Cassette:
+    return Cassette(path)
+
 
 class Cassettes:
     "The cassettes of one model: the home folder's, which grows, and those of `$MEDIR_CASSETTES` and of the package, which are only read."
-    def __init__(self, name:str, home_folder=None):
+
+    def __init__(self, name: str, home_folder=None):
         file = f'{slug(name)}.jsonl'
-        folders = [home(home_folder)/'cassettes', *(Path(p) for p in os.environ.get('MEDIR_CASSETTES', '').split(os.pathsep) if p), Path(str(importlib.resources.files('medir_nb')))/'registry'/'cassettes']
-        self.all = [_cassette(f/file) for f in folders]
+        folders = [
+            home(home_folder) / 'cassettes',
+            *(Path(p) for p in os.environ.get('MEDIR_CASSETTES', '').split(os.pathsep) if p),
+            Path(str(importlib.resources.files('medir_nb'))) / 'registry' / 'cassettes',
+        ]
+        self.all = [_cassette(f / file) for f in folders]
         self.own, self.path = self.all[0], self.all[0].path
-    def find(self, keys)->dict:
+
+    def find(self, keys) -> dict:
         found = {}
-        for c in self.all: found |= c.find([k for k in keys if k not in found])
+        for c in self.all:
+            found |= c.find([k for k in keys if k not in found])
         return found
-    def append(self, generations:dict): self.own.append(generations)
+
+    def append(self, generations: dict):
+        self.own.append(generations)
 
 # %% ../nbs/04_generator.ipynb #a9790a77
-def _fit(encode, request:Request, room:int, where:str)->tuple[list[int], Request, int]:
+def _fit(encode, request: Request, room: int, where: str) -> tuple[list[int], Request, int]:
     "Token ids of `request` in at most `room` tokens, the request as sent, and the characters left out."
     ids = encode(request)
-    if len(ids) <= room: return ids, request, 0
+    if len(ids) <= room:
+        return ids, request, 0
     start, stop = request.cut or (0, len(request.text))
     low, high = 0, stop - start - 1
-    if high < 0 or len(encode(request.shorter(0))) > room: raise MedirError(f'the prompt of {request.id or "a request"} has {len(ids):,} tokens; without its text it still exceeds the {room:,} that the context leaves', where, 'lower max_tokens or shorten the wording')
+    if high < 0 or len(encode(request.shorter(0))) > room:
+        raise MedirError(
+            f'the prompt of {request.id or "a request"} has {len(ids):,} tokens; without its text it still exceeds the {room:,} that the context leaves',
+            where,
+            'lower max_tokens or shorten the wording',
+        )
     while low < high:
         middle = (low + high + 1) // 2
         low, high = (middle, high) if len(encode(request.shorter(middle))) <= room else (low, middle - 1)
     return encode(request.shorter(low)), request.shorter(low), stop - start - low
 
-def _rendered(tokenizer, spec:LLMSpec, request:Request)->list[int]:
+
+def _rendered(tokenizer, spec: LLMSpec, request: Request) -> list[int]:
     "Token ids of a request in the model's chat form."
-    plain = spec.chat.replace('{prompt}', request.prompt) if spec.chat != 'template' else request.prompt if not getattr(tokenizer, 'chat_template', None) else None
-    messages = [_spoken(m) for m in request.messages()[:-1 if request.begun else None]]
+    plain = (
+        spec.chat.replace('{prompt}', request.prompt)
+        if spec.chat != 'template'
+        else request.prompt
+        if not getattr(tokenizer, 'chat_template', None)
+        else None
+    )
+    messages = [_spoken(m) for m in request.messages()[: -1 if request.begun else None]]
     if plain is not None:
-        if len(messages) > (2 if request.system else 1): raise MedirError('its chat form holds a single turn', f'llm {spec.name}', 'let it go on with its own text (place=assistant)')
+        if len(messages) > (2 if request.system else 1):
+            raise MedirError(
+                'its chat form holds a single turn',
+                f'llm {spec.name}',
+                'let it go on with its own text (place=assistant)',
+            )
         return tokenizer(plain + request.begun)['input_ids']
     # what was begun follows the rendered chat: a template would take the thoughts out of it
-    text = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False, **({'tools': list(request.tools)} if request.tools else {}), **spec.chat_options) + request.begun
+    text = (
+        tokenizer.apply_chat_template(
+            messages,
+            add_generation_prompt=True,
+            tokenize=False,
+            **({'tools': list(request.tools)} if request.tools else {}),
+            **spec.chat_options,
+        )
+        + request.begun
+    )
     return tokenizer(text, add_special_tokens=False)['input_ids']
 
-def _spoken(message:dict)->dict:
+
+def _spoken(message: dict) -> dict:
     "A message as chat templates take it: the arguments of a tool call are a mapping there, and text on the wire."
-    calls = [{**c, 'function': {**c['function'], 'arguments': json.loads(c['function']['arguments'])}} for c in message.get('tool_calls', ())]
+    calls = [
+        {**c, 'function': {**c['function'], 'arguments': json.loads(c['function']['arguments'])}}
+        for c in message.get('tool_calls', ())
+    ]
     return {**message, 'tool_calls': calls} if calls else message
 
-def _room(spec:LLMSpec, sampling:Sampling)->int:
+
+def _room(spec: LLMSpec, sampling: Sampling) -> int:
     room = spec.context - sampling.max_tokens
-    if room < 1: raise MedirError(f'max_tokens={sampling.max_tokens} leaves no room for a prompt in {spec.context} tokens', f'llm {spec.name}', 'lower max_tokens')
+    if room < 1:
+        raise MedirError(
+            f'max_tokens={sampling.max_tokens} leaves no room for a prompt in {spec.context} tokens',
+            f'llm {spec.name}',
+            'lower max_tokens',
+        )
     return room
 
-def _weights(spec:LLMSpec, home_folder=None)->Path:
+
+def _weights(spec: LLMSpec, home_folder=None) -> Path:
     "The local folder of a model's weights."
-    if spec.folder: return Path(spec.folder)
-    if spec.load == 'gguf': return _converted_gguf(spec, home_folder)
-    if by := registry('llms').get(spec.name, {}).get('trained_by'): raise MedirError('its weights were never released, and none were trained here', f'llm {spec.name}', f'train it: {by}; or name {spec.name}@authors for published generations')
-    if spec.base_url: raise MedirError('it is a service, whose weights nobody has', f'llm {spec.name}', f'ask it with $MEDIR_LLM_BACKEND=openai, or name {spec.name}@authors for published generations')
-    if spec.hub == UNKNOWN: raise MedirError('its weights were not released', f'llm {spec.name}', f'name {spec.name}@authors for the published generations')
+    if spec.folder:
+        return Path(spec.folder)
+    if spec.load == 'gguf':
+        return _converted_gguf(spec, home_folder)
+    if by := registry('llms').get(spec.name, {}).get('trained_by'):
+        raise MedirError(
+            'its weights were never released, and none were trained here',
+            f'llm {spec.name}',
+            f'train it: {by}; or name {spec.name}@authors for published generations',
+        )
+    if spec.base_url:
+        raise MedirError(
+            'it is a service, whose weights nobody has',
+            f'llm {spec.name}',
+            f'ask it with $MEDIR_LLM_BACKEND=openai, or name {spec.name}@authors for published generations',
+        )
+    if spec.hub == UNKNOWN:
+        raise MedirError(
+            'its weights were not released',
+            f'llm {spec.name}',
+            f'name {spec.name}@authors for the published generations',
+        )
     return hub_folder(spec.hub, spec.revision, f'llm {spec.name}')
 
-def _load_tokenizer(folder:str, spec:LLMSpec):
+
+def _load_tokenizer(folder: str, spec: LLMSpec):
     "The tokenizer in a folder of weights."
     from transformers import AutoTokenizer
+
     _quiet()
     _refuse_code(folder, spec)
-    with boundary('its tokenizer does not load', f'llm {spec.name}', 'remove the cached copy and fetch it again, or serve the model and set $MEDIR_LLM_BACKEND=openai'):
+    with boundary(
+        'its tokenizer does not load',
+        f'llm {spec.name}',
+        'remove the cached copy and fetch it again, or serve the model and set $MEDIR_LLM_BACKEND=openai',
+    ):
         return AutoTokenizer.from_pretrained(folder, trust_remote_code=spec.remote_code)
 
-def _refuse_code(folder:str|Path, spec:LLMSpec):
+
+def _refuse_code(folder: str | Path, spec: LLMSpec):
     "Refuse weights that bring code, as encoders do."
-    _refuse_remote_code(Path(folder), spec, 'llm', 'serve the model and set $MEDIR_LLM_BACKEND=openai and $MEDIR_LLM_URL')
+    _refuse_remote_code(
+        Path(folder), spec, 'llm', 'serve the model and set $MEDIR_LLM_BACKEND=openai and $MEDIR_LLM_URL'
+    )
 
 # %% ../nbs/04_generator.ipynb #fa18cfe5
-def _seed_of(request:Request)->int:
+def _seed_of(request: Request) -> int:
     "The seed with which a request draws, whatever stands beside it in a batch."
     return int(fingerprint(request.sampling.seed, request.index, request.prompt, *request.turns)[:15], 16)
 
+
 class TransformersBackend:
     "A causal language model in this process, on a CPU or GPU."
-    def __init__(self, spec:LLMSpec, home_folder=None, device:str|None=None, batch_tokens:int|None=None, dtype:str|None=None):
+
+    def __init__(
+        self,
+        spec: LLMSpec,
+        home_folder=None,
+        device: str | None = None,
+        batch_tokens: int | None = None,
+        dtype: str | None = None,
+    ):
         import torch
         from transformers import AutoModelForCausalLM
+
         self.check(spec, home_folder)
         _quiet()
         folder, self.spec = str(_weights(spec, home_folder)), spec
         self.tokenizer = _load_tokenizer(folder, spec)
         self.device = device or ('cuda' if torch.cuda.is_available() else 'cpu')
-        with boundary('its weights do not load', f'llm {spec.name}', 'remove the cached copy and fetch it again', let=(torch.OutOfMemoryError,)):
-            model = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, parse_dtype(dtype or working_dtype(spec.dtype, self.device))), trust_remote_code=False)
+        with boundary(
+            'its weights do not load',
+            f'llm {spec.name}',
+            'remove the cached copy and fetch it again',
+            let=(torch.OutOfMemoryError,),
+        ):
+            model = AutoModelForCausalLM.from_pretrained(
+                folder,
+                dtype=getattr(torch, parse_dtype(dtype or working_dtype(spec.dtype, self.device))),
+                trust_remote_code=False,
+            )
             self.model = model.to(self.device).eval()
         self.batch_tokens = batch_tokens or (4096 if self.device == 'cpu' else 65_536)
         self.ends = end_tokens(self.model, self.tokenizer)
         self.pad = self.tokenizer.pad_token_id if self.tokenizer.pad_token_id is not None else min(self.ends, default=0)
+
     @staticmethod
-    def check(spec:LLMSpec, home_folder=None):
+    def check(spec: LLMSpec, home_folder=None):
         "Refuse a model whose code comes with its weights."
         if spec.remote_code:
-            raise MedirError('its code comes with the weights and needs another version of transformers', f'llm {spec.name}',
-                'serve it and set $MEDIR_LLM_BACKEND=openai and $MEDIR_LLM_URL, or use the vllm backend')
-    def stream(self, requests:list[Request], tell=None):
+            raise MedirError(
+                'its code comes with the weights and needs another version of transformers',
+                f'llm {spec.name}',
+                'serve it and set $MEDIR_LLM_BACKEND=openai and $MEDIR_LLM_URL, or use the vllm backend',
+            )
+
+    def stream(self, requests: list[Request], tell=None):
         "Batches of `(position, Generation)`; `tell` hears of each `(position, Generation)` as soon as it is written, before its batch is."
         import torch
+
         where = f'llm {self.spec.name}'
-        fitted = [_fit(lambda r: _rendered(self.tokenizer, self.spec, r), r, _room(self.spec, r.sampling), where) for r in requests]
+        fitted = [
+            _fit(lambda r: _rendered(self.tokenizer, self.spec, r), r, _room(self.spec, r.sampling), where)
+            for r in requests
+        ]
         width = lambda i: len(fitted[i][0]) + requests[i].sampling.max_tokens
         order, at = sorted(range(len(requests)), key=width, reverse=True), 0
         while at < len(order):
-            part = order[at:at + max(1, min(64, self.batch_tokens // width(order[at])))]
-            try: done = self._batch([fitted[i] for i in part], [requests[i] for i in part], tell and (lambda j, g, part=part: tell(part[j], g)))
+            part = order[at : at + max(1, min(64, self.batch_tokens // width(order[at])))]
+            try:
+                done = self._batch(
+                    [fitted[i] for i in part],
+                    [requests[i] for i in part],
+                    tell and (lambda j, g, part=part: tell(part[j], g)),
+                )
             except torch.OutOfMemoryError:
-                if len(part) == 1: raise MedirError('not even one prompt fits into the GPU memory', where, 'use a larger GPU, or the vllm backend over several') from None
-                self.batch_tokens //= 2; torch.cuda.empty_cache(); note(f'batches of {self.spec.name} halved: GPU memory was full'); continue
+                if len(part) == 1:
+                    raise MedirError(
+                        'not even one prompt fits into the GPU memory',
+                        where,
+                        'use a larger GPU, or the vllm backend over several',
+                    ) from None
+                self.batch_tokens //= 2
+                torch.cuda.empty_cache()
+                note(f'batches of {self.spec.name} halved: GPU memory was full')
+                continue
             at += len(part)
             yield list(zip(part, done))
-    def _batch(self, fitted, requests, tell=None)->list[Generation]:
+
+    def _batch(self, fitted, requests, tell=None) -> list[Generation]:
         prompts = [ids for ids, _, _ in fitted]
         made = lambda written, i: Generation(*written[:2], len(fitted[i][0]), written[2], fitted[i][2])
         heard = tell and (lambda i, written: tell(i, made(written, i)))
-        written = write_batch(self.model, self.tokenizer, self.device, prompts, [r.sampling for r in requests], list(map(_seed_of, requests)), [r.stop for r in requests], self.pad, self.ends, heard)
+        written = write_batch(
+            self.model,
+            self.tokenizer,
+            self.device,
+            prompts,
+            [r.sampling for r in requests],
+            list(map(_seed_of, requests)),
+            [r.stop for r in requests],
+            self.pad,
+            self.ends,
+            heard,
+        )
         return [made(w, i) for i, w in enumerate(written)]
 
 # %% ../nbs/04_generator.ipynb #c2944f45
-_LENGTH_STEP = 1024       # tokens by which the length of vLLM's engine grows
+_LENGTH_STEP = 1024  # tokens by which the length of vLLM's engine grows
+
 
 class VLLMBackend:
     "vLLM in this process; `options` go to `vllm.LLM`. Its `max_model_len` follows what is asked, for the cache of a whole context may not fit beside the weights."
-    def __init__(self, spec:LLMSpec, home_folder=None, batch:int=512, dtype:str|None=None, max_model_len:int|None=None, **options):
+
+    def __init__(
+        self,
+        spec: LLMSpec,
+        home_folder=None,
+        batch: int = 512,
+        dtype: str | None = None,
+        max_model_len: int | None = None,
+        **options,
+    ):
         self.check(spec, home_folder)
         import vllm
+
         self.vllm, self.batch, self.fixed_length = vllm, batch, max_model_len
         self.spec = replace(spec, context=min(spec.context, max_model_len or spec.context))
         folder = str(_weights(spec, home_folder))
         _refuse_code(folder, spec)
         self.options = {'model': folder, 'dtype': dtype or spec.dtype, 'trust_remote_code': spec.remote_code, **options}
         self.tokenizer, self.llm, self.length = _load_tokenizer(folder, spec), None, 0
+
     @staticmethod
-    def check(spec:LLMSpec, home_folder=None):
+    def check(spec: LLMSpec, home_folder=None):
         "Refuse where vLLM is not installed."
-        try: import vllm
+        try:
+            import vllm
         except ImportError:
-            raise MedirError('vllm is not installed', f'llm {spec.name}',
-                'pip install vllm (a GPU machine), serve the model and set $MEDIR_LLM_BACKEND=openai and $MEDIR_LLM_URL, or set $MEDIR_LLM_BACKEND=transformers') from None
-    def _start(self, needed:int):
+            raise MedirError(
+                'vllm is not installed',
+                f'llm {spec.name}',
+                'pip install vllm (a GPU machine), serve the model and set $MEDIR_LLM_BACKEND=openai and $MEDIR_LLM_URL, or set $MEDIR_LLM_BACKEND=transformers',
+            ) from None
+
+    def _start(self, needed: int):
         "Start the engine, or start it again where a prompt and its answer need more tokens than it has room for."
-        if self.llm is not None and needed <= self.length: return
+        if self.llm is not None and needed <= self.length:
+            return
         # an engine that has to grow is likely to grow again: a model that searches reads more with every turn
         wanted = max(needed, 2 * self.length)
         rounded = -(-wanted // _LENGTH_STEP) * _LENGTH_STEP
         self.length = self.fixed_length or min(rounded, self.spec.context)
         self.close()
         self.llm = self.vllm.LLM(**self.options, max_model_len=self.length)
+
     def close(self):
         "End the engine; a newer vLLM runs it in a process of its own, which outlives the object unless it is told."
         core = getattr(getattr(self.llm, 'llm_engine', None), 'engine_core', None)
-        if hasattr(core, 'shutdown'): core.shutdown()
+        if hasattr(core, 'shutdown'):
+            core.shutdown()
         self.llm = None
         gc.collect()
-    def stream(self, requests:list[Request]):
+
+    def stream(self, requests: list[Request]):
         "Batches of `(position, Generation)`."
-        fitted = [_fit(lambda r: _rendered(self.tokenizer, self.spec, r), r, _room(self.spec, r.sampling), f'llm {self.spec.name}') for r in requests]
+        fitted = [
+            _fit(
+                lambda r: _rendered(self.tokenizer, self.spec, r),
+                r,
+                _room(self.spec, r.sampling),
+                f'llm {self.spec.name}',
+            )
+            for r in requests
+        ]
         self._start(max(len(ids) + r.sampling.max_tokens for (ids, _, _), r in zip(fitted, requests)))
         for at in range(0, len(requests), self.batch):
             part = range(at, min(at + self.batch, len(requests)))
-            params = [self.vllm.SamplingParams(**{**asdict(s), 'top_k': s.top_k or -1, 'seed': int(fingerprint(s.seed, requests[i].index)[:7], 16) if requests[i].index else s.seed, **({'stop': list(requests[i].stop)} if requests[i].stop else {})}) for i in part for s in (requests[i].sampling,)]
+            params = [
+                self.vllm.SamplingParams(
+                    **{
+                        **asdict(s),
+                        'top_k': s.top_k or -1,
+                        'seed': int(fingerprint(s.seed, requests[i].index)[:7], 16) if requests[i].index else s.seed,
+                        **({'stop': list(requests[i].stop)} if requests[i].stop else {}),
+                    }
+                )
+                for i in part
+                for s in (requests[i].sampling,)
+            ]
             out = self.llm.generate([{'prompt_token_ids': fitted[i][0]} for i in part], params, use_tqdm=False)
-            yield [(i, Generation(o.outputs[0].text, o.outputs[0].finish_reason or 'stop', len(fitted[i][0]), len(o.outputs[0].token_ids), fitted[i][2])) for i, o in zip(part, out)]
+            yield [
+                (
+                    i,
+                    Generation(
+                        o.outputs[0].text,
+                        o.outputs[0].finish_reason or 'stop',
+                        len(fitted[i][0]),
+                        len(o.outputs[0].token_ids),
+                        fitted[i][2],
+                    ),
+                )
+                for i, o in zip(part, out)
+            ]
 
 # %% ../nbs/04_generator.ipynb #82019af4
 class EnvironmentBackend:
     "A language model in an environment of its own (see `worker.Writer`), `batch` requests between two writes."
-    def __init__(self, spec:LLMSpec, home_folder=None, device:str|None=None, dtype:str|None=None, batch:int=256):
+
+    def __init__(
+        self, spec: LLMSpec, home_folder=None, device: str | None = None, dtype: str | None = None, batch: int = 256
+    ):
         self.check(spec, home_folder)
-        if spec.chat == 'template': raise MedirError('an environment of its own takes a chat form of one turn', f'llm {spec.name}', 'write chat: … {prompt} … in its row')
+        if spec.chat == 'template':
+            raise MedirError(
+                'an environment of its own takes a chat form of one turn',
+                f'llm {spec.name}',
+                'write chat: … {prompt} … in its row',
+            )
         self.spec, self.batch = spec, batch
         folder = str(_weights(spec, home_folder))
         _refuse_code(folder, spec)
-        settings = {'load': 'writer', 'folder': folder, 'tokenizer': folder, 'device': device or '', 'dtype': dtype or working_dtype(spec.dtype, device), 'remote_code': spec.remote_code}
+        settings = {
+            'load': 'writer',
+            'folder': folder,
+            'tokenizer': folder,
+            'device': device or '',
+            'dtype': dtype or working_dtype(spec.dtype, device),
+            'remote_code': spec.remote_code,
+        }
         self.worker = Worker(spec.environment, settings, f'llm {spec.name}', home_folder)
+
     @staticmethod
-    def check(spec:LLMSpec, home_folder=None):
+    def check(spec: LLMSpec, home_folder=None):
         "Refuse where the environment is missing."
         environment_python(spec.environment, f'llm {spec.name}', home_folder)
-    def _asked(self, r:Request)->dict:
+
+    def _asked(self, r: Request) -> dict:
         "A request as the worker takes it."
-        if r.turns[:-1] or r.tools or r.turns and not r.begun: raise MedirError('its chat form holds a single turn', f'llm {self.spec.name}', 'let it go on with its own text (place=assistant)')
+        if r.turns[:-1] or r.tools or r.turns and not r.begun:
+            raise MedirError(
+                'its chat form holds a single turn',
+                f'llm {self.spec.name}',
+                'let it go on with its own text (place=assistant)',
+            )
         before, after = self.spec.chat.split('{prompt}')
         start, stop = (0, 0) if r.begun else r.cut or (0, len(r.prompt))
-        return {'id': r.id, 'before': before + r.prompt[:start], 'text': r.prompt[start:stop], 'after': r.prompt[stop:] + after + r.begun,
-            'room': _room(self.spec, r.sampling), 'sampling': asdict(r.sampling), 'seed': _seed_of(r), 'stop': list(r.stop)}
-    def stream(self, requests:list[Request]):
+        return {
+            'id': r.id,
+            'before': before + r.prompt[:start],
+            'text': r.prompt[start:stop],
+            'after': r.prompt[stop:] + after + r.begun,
+            'room': _room(self.spec, r.sampling),
+            'sampling': asdict(r.sampling),
+            'seed': _seed_of(r),
+            'stop': list(r.stop),
+        }
+
+    def stream(self, requests: list[Request]):
         "Batches of `(position, Generation)`."
         for at in range(0, len(requests), self.batch):
-            part = requests[at:at + self.batch]
+            part = requests[at : at + self.batch]
             written = self.worker.ask({'requests': [self._asked(r) for r in part]})['written']
             yield [(at + i, Generation(*row)) for i, row in enumerate(written)]
-    def close(self): self.worker.close()
+
+    def close(self):
+        self.worker.close()
 
 # %% ../nbs/04_generator.ipynb #f26b17aa
 class OpenAIBackend:
     "A server with `/chat/completions`; `budget` is the most tokens (prompts and answers) that may be spent."
-    def __init__(self, spec:LLMSpec, home_folder=None, base_url:str='', key_variable:str='', served_as:str='', concurrency:int=8, budget:int|None=None, extra:dict|None=None, **patience):
+
+    def __init__(
+        self,
+        spec: LLMSpec,
+        home_folder=None,
+        base_url: str = '',
+        key_variable: str = '',
+        served_as: str = '',
+        concurrency: int = 8,
+        budget: int | None = None,
+        extra: dict | None = None,
+        **patience,
+    ):
         where, url = f'llm {spec.name}', base_url or os.environ.get('MEDIR_LLM_URL') or spec.base_url
-        if not url: raise MedirError('no address of a server is known', where, 'set $MEDIR_LLM_URL, like http://localhost:8000/v1')
-        self.spec, self.server = spec, Server(where, url, spec.base_url, key_variable or spec.key_variable, key_variable or 'MEDIR_LLM_KEY', **patience)
-        self.served_as, self.concurrency, self.budget, self.extra = served_as or spec.hub, concurrency, budget, extra or {}
+        if not url:
+            raise MedirError(
+                'no address of a server is known', where, 'set $MEDIR_LLM_URL, like http://localhost:8000/v1'
+            )
+        self.spec, self.server = (
+            spec,
+            Server(
+                where,
+                url,
+                spec.base_url,
+                key_variable or spec.key_variable,
+                key_variable or 'MEDIR_LLM_KEY',
+                **patience,
+            ),
+        )
+        self.served_as, self.concurrency, self.budget, self.extra = (
+            served_as or spec.hub,
+            concurrency,
+            budget,
+            extra or {},
+        )
         self.spent, self.reserved, self._lock = 0, 0, threading.Lock()
-    def _body(self, r:Request)->dict:
+
+    def _body(self, r: Request) -> dict:
         s = r.sampling
-        body = {'model': self.served_as, 'messages': r.messages(), 'temperature': s.temperature, 'top_p': s.top_p, 'max_tokens': s.max_tokens, 'seed': s.seed + r.index,
-            **({'presence_penalty': s.presence_penalty} if s.presence_penalty else {}), **({'top_k': s.top_k} if s.top_k else {}), **({'repetition_penalty': s.repetition_penalty} if s.repetition_penalty != 1 else {}),
-            **({'chat_template_kwargs': self.spec.chat_options} if self.spec.chat_options else {}), **({'stop': list(r.stop)} if r.stop else {}), **({'tools': list(r.tools)} if r.tools else {}),
-            **({'continue_final_message': True, 'add_generation_prompt': False} if r.begun else {}), **self.extra}
+        body = {
+            'model': self.served_as,
+            'messages': r.messages(),
+            'temperature': s.temperature,
+            'top_p': s.top_p,
+            'max_tokens': s.max_tokens,
+            'seed': s.seed + r.index,
+            **({'presence_penalty': s.presence_penalty} if s.presence_penalty else {}),
+            **({'top_k': s.top_k} if s.top_k else {}),
+            **({'repetition_penalty': s.repetition_penalty} if s.repetition_penalty != 1 else {}),
+            **({'chat_template_kwargs': self.spec.chat_options} if self.spec.chat_options else {}),
+            **({'stop': list(r.stop)} if r.stop else {}),
+            **({'tools': list(r.tools)} if r.tools else {}),
+            **({'continue_final_message': True, 'add_generation_prompt': False} if r.begun else {}),
+            **self.extra,
+        }
         rules = self.spec.request
         return {rules.get('rename', {}).get(k, k): v for k, v in body.items() if k not in rules.get('drop', ())}
+
     @contextlib.contextmanager
-    def _reserve(self, r:Request):
+    def _reserve(self, r: Request):
         "Hold the most that `r` can cost until its true cost is known."
-        cost = r.sampling.max_tokens + sum(len((m['content'] or '').encode()) for m in r.messages()[bool(r.system):]) // 3 + 16
+        cost = (
+            r.sampling.max_tokens
+            + sum(len((m['content'] or '').encode()) for m in r.messages()[bool(r.system) :]) // 3
+            + 16
+        )
         with self._lock:
             if self.budget is not None and self.spent + self.reserved + cost > self.budget:
-                raise MedirError(f'the budget of {self.budget:,} tokens is used up ({self.spent:,} spent, {self.reserved:,} under way, {cost:,} asked for {r.id or "the next request"})', f'llm {self.spec.name}', 'raise the budget; what was generated is kept')
+                raise MedirError(
+                    f'the budget of {self.budget:,} tokens is used up ({self.spent:,} spent, {self.reserved:,} under way, {cost:,} asked for {r.id or "the next request"})',
+                    f'llm {self.spec.name}',
+                    'raise the budget; what was generated is kept',
+                )
             self.reserved += cost
-        try: yield
+        try:
+            yield
         finally:
-            with self._lock: self.reserved -= cost
-    def _read(self, body:dict, r:Request)->Generation:
+            with self._lock:
+                self.reserved -= cost
+
+    def _read(self, body: dict, r: Request) -> Generation:
         choice, usage = body['choices'][0], body.get('usage') or {}
         text, finish = choice['message'].get('content') or '', choice.get('finish_reason') or 'stop'
-        if not isinstance(text, str) or not isinstance(finish, str): raise ValueError('no text')
+        if not isinstance(text, str) or not isinstance(finish, str):
+            raise ValueError('no text')
         # a server that takes the thoughts out hands them over in a field of their own
         thoughts = choice['message'].get('reasoning_content') or choice['message'].get('reasoning')
-        if thoughts and self.spec.answer.get('after') == '</think>': text = f'{thoughts}</think>{text}' if text or not r.stop else thoughts
+        if thoughts and self.spec.answer.get('after') == '</think>':
+            text = f'{thoughts}</think>{text}' if text or not r.stop else thoughts
         # a call of a tool is text as well: in the form in which models write it
-        for call in choice['message'].get('tool_calls') or (): text += '<tool_call>' + json.dumps(call['function'], ensure_ascii=False) + '</tool_call>'
-        out = Generation(text, finish, int(usage.get('prompt_tokens') or 0), int(usage.get('completion_tokens') or 0), 0)
-        with self._lock: self.spent += out.prompt_tokens + out.tokens or r.sampling.max_tokens
+        for call in choice['message'].get('tool_calls') or ():
+            text += '<tool_call>' + json.dumps(call['function'], ensure_ascii=False) + '</tool_call>'
+        out = Generation(
+            text, finish, int(usage.get('prompt_tokens') or 0), int(usage.get('completion_tokens') or 0), 0
+        )
+        with self._lock:
+            self.spent += out.prompt_tokens + out.tokens or r.sampling.max_tokens
         return out
-    def _ask(self, client, r:Request)->Generation:
+
+    def _ask(self, client, r: Request) -> Generation:
         original = r
         while True:
-            out, complaint = self.server.ask(client, 'chat/completions', self._body(r), lambda body: self._read(body, r), f' for query {r.id}' if r.id else '', lambda: self._reserve(r))
-            if out: return out._replace(cut=len(original.text) - len(r.text))
+            out, complaint = self.server.ask(
+                client,
+                'chat/completions',
+                self._body(r),
+                lambda body: self._read(body, r),
+                f' for query {r.id}' if r.id else '',
+                lambda: self._reserve(r),
+            )
+            if out:
+                return out._replace(cut=len(original.text) - len(r.text))
             # the server counts tokens, we don't: leave out the share by which it says the prompt is too long
             start, stop = r.cut or (0, len(r.text))
-            if stop - start < 2: raise MedirError(f'the prompt of {r.id or "a request"} does not fit into the server\'s context: {redact(complaint)[:160]}', f'llm {self.spec.name}', 'lower max_tokens or shorten the wording')
+            if stop - start < 2:
+                raise MedirError(
+                    f"the prompt of {r.id or 'a request'} does not fit into the server's context: {redact(complaint)[:160]}",
+                    f'llm {self.spec.name}',
+                    'lower max_tokens or shorten the wording',
+                )
             r = r.shorter(int((stop - start) * share_left(complaint, stop - start, r.sampling.max_tokens)))
-    def stream(self, requests:list[Request]):
+
+    def stream(self, requests: list[Request]):
         "Batches of `(position, Generation)`; the first failure stops what has not started."
         import httpx
+
         size = 4 * self.concurrency
         with httpx.Client(limits=httpx.Limits(max_connections=self.concurrency)) as client:
             for at in range(0, len(requests), size):
-                done, failed = concurrently(lambda r: self._ask(client, r), requests[at:at + size], self.concurrency)
-                if done: yield [(at + i, g) for i, g in done]
-                if failed: raise failed
+                done, failed = concurrently(lambda r: self._ask(client, r), requests[at : at + size], self.concurrency)
+                if done:
+                    yield [(at + i, g) for i, g in done]
+                if failed:
+                    raise failed
 
 # %% ../nbs/04_generator.ipynb #014af61e
-BACKENDS = {'transformers': TransformersBackend, 'vllm': VLLMBackend, 'openai': OpenAIBackend, 'environment': EnvironmentBackend}
+BACKENDS = {
+    'transformers': TransformersBackend,
+    'vllm': VLLMBackend,
+    'openai': OpenAIBackend,
+    'environment': EnvironmentBackend,
+}
 _OPTIONS = {}
-HOLDS_GPU = ('vllm', 'environment')       # backends that take the whole GPU, which the encoder needs next
+HOLDS_GPU = ('vllm', 'environment')  # backends that take the whole GPU, which the encoder needs next
 
-def configure(name:str, **options):
+
+def configure(name: str, **options):
     "Options of the language model `name` in this process: `backend`, and what the backend takes (base_url, budget, concurrency, device, tensor_parallel_size, …)."
     llm_spec(name)
     _OPTIONS[name] = options
     _llm.cache_clear()
 
-_LOADED = weakref.WeakSet()       # language models that hold memory now
 
-def _has_gpu()->bool:
+_LOADED = weakref.WeakSet()  # language models that hold memory now
+
+
+def _has_gpu() -> bool:
     import torch
+
     return torch.cuda.is_available()
+
 
 def free_memory():
     "Take the memory of encoders and language models back; each loads again when it is next needed. A GPU holds one language model at a time, and vLLM takes nearly all that is free when it starts."
-    for model in list(_LOADED): model.close()
+    for model in list(_LOADED):
+        model.close()
     free_models()
 
-_COUNTS, _SPANS = ('concurrency', 'attempts', 'batch', 'batch_tokens', 'max_model_len'), ('timeout', 'pause', 'longest_pause')
+
+_COUNTS, _SPANS = (
+    ('concurrency', 'attempts', 'batch', 'batch_tokens', 'max_model_len'),
+    ('timeout', 'pause', 'longest_pause'),
+)
 _WORDS = ('base_url', 'key_variable', 'served_as', 'device', 'dtype')
 
-def _check_options(options:dict, where:str):
+
+def _check_options(options: dict, where: str):
     "Refuse options of a backend that are of another kind than it takes."
     number = lambda v: isinstance(v, (int, float)) and not isinstance(v, bool)
     for name, value in options.items():
-        if value is None: continue
+        if value is None:
+            continue
         fits, wanted = True, ''
-        if name in _COUNTS: fits, wanted = number(value) and isinstance(value, int) and 0 < value < 10**9, 'a whole number from 1'
-        elif name in _SPANS: fits, wanted = number(value) and 0 <= value < 10**9 and (value or name == 'pause'), 'a number of seconds'
-        elif name == 'budget': fits, wanted = number(value) and value >= 0, 'a number of tokens'
-        elif name in _WORDS: fits, wanted = isinstance(value, str), 'text'
-        elif name == 'extra': fits, wanted = isinstance(value, dict), 'a mapping of what a request says besides'
-        if not fits: raise MedirError(f'the option {name} is {str(value)[:60]!r}', where, f'it takes {wanted}')
-    if options.get('dtype'): parse_dtype(options['dtype'])
+        if name in _COUNTS:
+            fits, wanted = number(value) and isinstance(value, int) and 0 < value < 10**9, 'a whole number from 1'
+        elif name in _SPANS:
+            fits, wanted = number(value) and 0 <= value < 10**9 and (value or name == 'pause'), 'a number of seconds'
+        elif name == 'budget':
+            fits, wanted = number(value) and value >= 0, 'a number of tokens'
+        elif name in _WORDS:
+            fits, wanted = isinstance(value, str), 'text'
+        elif name == 'extra':
+            fits, wanted = isinstance(value, dict), 'a mapping of what a request says besides'
+        if not fits:
+            raise MedirError(f'the option {name} is {str(value)[:60]!r}', where, f'it takes {wanted}')
+    if options.get('dtype'):
+        parse_dtype(options['dtype'])
+
 
 class LLM:
     "A language model by name or spec; weights load, and servers are called, on first need."
+
     def __init__(self, model, home_folder=None, **options):
         self.spec = model if isinstance(model, LLMSpec) else llm_spec(model)
-        given = parse_json(os.environ.get('MEDIR_LLM_OPTIONS') or '{}', '$MEDIR_LLM_OPTIONS', 'write JSON, like {"concurrency": 4}')
-        if not isinstance(given, dict): raise MedirError('not a mapping', '$MEDIR_LLM_OPTIONS', 'write JSON, like {"concurrency": 4}')
+        given = parse_json(
+            os.environ.get('MEDIR_LLM_OPTIONS') or '{}', '$MEDIR_LLM_OPTIONS', 'write JSON, like {"concurrency": 4}'
+        )
+        if not isinstance(given, dict):
+            raise MedirError('not a mapping', '$MEDIR_LLM_OPTIONS', 'write JSON, like {"concurrency": 4}')
         self.options = {**given, **_OPTIONS.get(self.spec.name, {}), **options}
-        self.backend_name = self.options.pop('backend', None) or os.environ.get('MEDIR_LLM_BACKEND') or self.spec.backend
+        self.backend_name = (
+            self.options.pop('backend', None) or os.environ.get('MEDIR_LLM_BACKEND') or self.spec.backend
+        )
         # weights that need an environment load nowhere else; a server has its own
-        if self.spec.environment and self.backend_name in ('transformers', 'vllm'): self.backend_name = 'environment'
-        if not isinstance(self.backend_name, str) or self.backend_name not in BACKENDS: raise MedirError(f'unknown backend {self.backend_name!r}', f'llm {self.spec.name}', nearest(self.backend_name, BACKENDS))
-        self.home_folder, self.cassettes, self._backend = home_folder, Cassettes(self.spec.cassette or self.spec.name, home_folder), None
-    def sampling(self, **overrides)->Sampling:
+        if self.spec.environment and self.backend_name in ('transformers', 'vllm'):
+            self.backend_name = 'environment'
+        if not isinstance(self.backend_name, str) or self.backend_name not in BACKENDS:
+            raise MedirError(
+                f'unknown backend {self.backend_name!r}', f'llm {self.spec.name}', nearest(self.backend_name, BACKENDS)
+            )
+        self.home_folder, self.cassettes, self._backend = (
+            home_folder,
+            Cassettes(self.spec.cassette or self.spec.name, home_folder),
+            None,
+        )
+
+    def sampling(self, **overrides) -> Sampling:
         "The paper's sampling of this model with some fields overridden."
         return replace(Sampling(**self.spec.sampling), **overrides)
+
     @property
     def backend(self):
         if self._backend is None:
-            if self.backend_name in HOLDS_GPU or self.backend_name == 'transformers' and _has_gpu(): free_memory()
+            if self.backend_name in HOLDS_GPU or self.backend_name == 'transformers' and _has_gpu():
+                free_memory()
             _check_options(self.options, f'llm {self.spec.name}')
             try:
-                with waiting(f'loading {self.spec.name}'): self._backend = BACKENDS[self.backend_name](self.spec, self.home_folder, **self.options)
+                with waiting(f'loading {self.spec.name}'):
+                    self._backend = BACKENDS[self.backend_name](self.spec, self.home_folder, **self.options)
             except TypeError as e:
-                if 'unexpected keyword' not in str(e): raise
-                raise MedirError(f'the {self.backend_name} backend: {e}', f'llm {self.spec.name}', 'correct the option') from None
+                if 'unexpected keyword' not in str(e):
+                    raise
+                raise MedirError(
+                    f'the {self.backend_name} backend: {e}', f'llm {self.spec.name}', 'correct the option'
+                ) from None
             _LOADED.add(self)
         return self._backend
+
     def close(self):
         "Give the model's memory back; the next generation loads it again."
         _LOADED.discard(self)
-        if hasattr(self._backend, 'close'): self._backend.close()
+        if hasattr(self._backend, 'close'):
+            self._backend.close()
         self._backend = None
         gc.collect()
-        if (torch := sys.modules.get('torch')) and torch.cuda.is_available(): torch.cuda.empty_cache()
+        if (torch := sys.modules.get('torch')) and torch.cuda.is_available():
+            torch.cuda.empty_cache()
+
     def pin(self):
         "Take the commit that the Hub serves where the row names none (see `hub.pinned`); a server's weights are its own affair."
-        if self.backend_name != 'openai' and not self.spec.folder: self.spec = pinned(self.spec, self.home_folder)
+        if self.backend_name != 'openai' and not self.spec.folder:
+            self.spec = pinned(self.spec, self.home_folder)
         return self.spec
+
     def check(self):
         "Raise what asking this model would raise on this machine, as far as that can be known without weights or a connection."
         kind = BACKENDS[self.backend_name]
-        if self.backend_name == 'openai': return self.backend
+        if self.backend_name == 'openai':
+            return self.backend
         kind.check(self.spec, self.home_folder)
-        if local := next((f for f in (self.spec.folder, self.spec.hub) if f and Path(f).is_dir()), None): _refuse_code(local, self.spec)
-        if self.spec.load == 'gguf': package_folder(self.spec.package, f'llm {self.spec.name}')
-        elif self.spec.hub == UNKNOWN or self.spec.base_url or self.spec.folder: _weights(self.spec, self.home_folder)
-        else: check_weights(self.pin().hub, self.spec.revision, f'llm {self.spec.name}', self.home_folder)
-    def runs(self)->str:
+        if local := next((f for f in (self.spec.folder, self.spec.hub) if f and Path(f).is_dir()), None):
+            _refuse_code(local, self.spec)
+        if self.spec.load == 'gguf':
+            package_folder(self.spec.package, f'llm {self.spec.name}')
+        elif self.spec.hub == UNKNOWN or self.spec.base_url or self.spec.folder:
+            _weights(self.spec, self.home_folder)
+        else:
+            check_weights(self.pin().hub, self.spec.revision, f'llm {self.spec.name}', self.home_folder)
+
+    def runs(self) -> str:
         "Whether this model runs here, now: `yes`, with what comes first, or `no: ` and why. Fetches nothing."
-        if self.backend_name == 'openai' or self.spec.load == 'gguf' or self.spec.hub == UNKNOWN or self.spec.base_url or self.spec.folder:
-            try: self.check()
-            except MedirError as e: return f'no: {e.what}'
+        if (
+            self.backend_name == 'openai'
+            or self.spec.load == 'gguf'
+            or self.spec.hub == UNKNOWN
+            or self.spec.base_url
+            or self.spec.folder
+        ):
+            try:
+                self.check()
+            except MedirError as e:
+                return f'no: {e.what}'
             return f'yes, asks {self.backend.server.url}' if self.backend_name == 'openai' else 'yes'
-        try: BACKENDS[self.backend_name].check(self.spec, self.home_folder)
-        except MedirError as e: return f'no: {e.what}'
+        try:
+            BACKENDS[self.backend_name].check(self.spec, self.home_folder)
+        except MedirError as e:
+            return f'no: {e.what}'
         # a model is called by its size: Qwen2-7B-Instruct
         size = re.search(r'(?<![\w.])([\d.]+[bB])(?![a-zA-Z])', self.spec.hub.replace('-', ' ').replace('_', ' '))
-        return weights_here([(self.spec.hub, self.spec.revision)], gigabytes_of(size[1].upper(), self.spec.dtype) if size else None)
-    def missing(self, requests:list[Request])->list[Request]:
+        return weights_here(
+            [(self.spec.hub, self.spec.revision)], gigabytes_of(size[1].upper(), self.spec.dtype) if size else None
+        )
+
+    def missing(self, requests: list[Request]) -> list[Request]:
         "Those requests whose generation is not stored."
         self.pin()
         keys = [r.key(self.spec) for r in requests]
         found = self.cassettes.find(keys)
         return [r for r, k in zip(requests, keys) if k not in found]
-    def generate(self, requests:list[Request], replay:bool|None=None)->list[Generation]:
+
+    def generate(self, requests: list[Request], replay: bool | None = None) -> list[Generation]:
         "A generation for each request, from the cassette where it is there, else from the model."
         self.pin()
         keys = [r.key(self.spec) for r in requests]
@@ -562,34 +1126,64 @@ class LLM:
         todo = list({k: r for k, r in zip(keys, requests) if k not in found}.items())
         if todo:
             first = todo[0][1]
-            name = f'the generation of query {first.id!r} by {first.what or "a request"}({self.spec.name})' + (f' and {len(todo) - 1:,} more' if len(todo) > 1 else '')
-            if os.environ.get('MEDIR_REPLAY') == '1' if replay is None else replay: raise MedirError(f'the cassette lacks {name}', self.cassettes.path, 'run once with the model (without $MEDIR_REPLAY), or point $MEDIR_CASSETTES to a folder that has it')
-            try: backend = self.backend
-            except MedirError as e: raise MedirError(f'{name} is on no cassette, and the model cannot be asked: {e.what}', e.where, e.fix) from None
+            name = f'the generation of query {first.id!r} by {first.what or "a request"}({self.spec.name})' + (
+                f' and {len(todo) - 1:,} more' if len(todo) > 1 else ''
+            )
+            if os.environ.get('MEDIR_REPLAY') == '1' if replay is None else replay:
+                raise MedirError(
+                    f'the cassette lacks {name}',
+                    self.cassettes.path,
+                    'run once with the model (without $MEDIR_REPLAY), or point $MEDIR_CASSETTES to a folder that has it',
+                )
+            try:
+                backend = self.backend
+            except MedirError as e:
+                raise MedirError(
+                    f'{name} is on no cassette, and the model cannot be asked: {e.what}', e.where, e.fix
+                ) from None
             with progress(total=len(todo), desc=self.spec.name, unit='text') as bar:
                 kept = set()
+
                 def keep(batch):
                     "Store what is new: a killed run loses what was being written, and nothing else."
                     new = {i: g for i, g in batch if i not in kept}
                     self.cassettes.append({todo[i][0]: g for i, g in new.items()})
                     kept.update(new)
                     bar.update(len(new))
-                early = {'tell': lambda i, g: keep([(i, g)])} if self.backend_name == 'transformers' and isinstance(backend, TransformersBackend) else {}
-                for batch in backend.stream([r for _, r in todo], **early): keep(batch)
+
+                early = (
+                    {'tell': lambda i, g: keep([(i, g)])}
+                    if self.backend_name == 'transformers' and isinstance(backend, TransformersBackend)
+                    else {}
+                )
+                for batch in backend.stream([r for _, r in todo], **early):
+                    keep(batch)
             found = self.cassettes.find(keys)
         return [found[k] for k in keys]
 
-@functools.cache
-def _llm(name:str, home_folder:Path)->LLM: return LLM(name, home_folder)
 
-def llm(name:str, home_folder=None)->LLM:
+@functools.cache
+def _llm(name: str, home_folder: Path) -> LLM:
+    return LLM(name, home_folder)
+
+
+def llm(name: str, home_folder=None) -> LLM:
     "The `LLM` called `name`, one a process and home folder."
     return _llm(name, home(home_folder))
 
 # %% ../nbs/04_generator.ipynb #4ae6cc72
-FAULTS = ('empty', 'empty answer', 'repeats the prompt', 'wrong language', 'cut off', 'prompt shortened', 'no answer mark')
+FAULTS = (
+    'empty',
+    'empty answer',
+    'repeats the prompt',
+    'wrong language',
+    'cut off',
+    'prompt shortened',
+    'no answer mark',
+)
 
-def answer_of(text:str, mark:dict)->tuple[str, bool]:
+
+def answer_of(text: str, mark: dict) -> tuple[str, bool]:
     "The answer in a reasoning model's text, and whether its mark was there."
     if tag := mark.get('tag'):
         found = re.search(f'<{tag}>(.*?)</{tag}>', text, re.S)
@@ -597,233 +1191,439 @@ def answer_of(text:str, mark:dict)->tuple[str, bool]:
     if after := mark.get('after'):
         _, found, tail = text.partition(after)
         # `**Final Response:**` leaves its own signs behind, and only these go
-        if after[-1].isalnum(): tail = re.sub('^[:*#]+', '', tail)
+        if after[-1].isalnum():
+            tail = re.sub('^[:*#]+', '', tail)
         return ((tail if found else text).strip(), bool(found))
     return text.strip(), True
 
-def _squeezed(text:str)->str: return ' '.join(text.split())
 
-def judge(generation:Generation, prompt:str, query:str, language:str, mark:dict|None=None)->tuple[str, list[str]]:
+def _squeezed(text: str) -> str:
+    return ' '.join(text.split())
+
+
+def judge(
+    generation: Generation, prompt: str, query: str, language: str, mark: dict | None = None
+) -> tuple[str, list[str]]:
     "The usable answer of a generation, and its faults."
     text, marked = answer_of(generation.text, mark or {})
     found, nothing_follows = [] if marked else ['no answer mark'], bool(mark) and marked and not text
-    if generation.cut: found.append('prompt shortened')
-    if generation.finish == 'length': found.append('cut off')
+    if generation.cut:
+        found.append('prompt shortened')
+    if generation.finish == 'length':
+        found.append('cut off')
     whole, start = _squeezed(prompt), _squeezed(text)
-    if start and (start.startswith(whole[:max(24, len(whole) // 2)]) or whole.startswith(start) and len(start) > 24 or start == _squeezed(query)):
+    if start and (
+        start.startswith(whole[: max(24, len(whole) // 2)])
+        or whole.startswith(start)
+        and len(start) > 24
+        or start == _squeezed(query)
+    ):
         found.append('repeats the prompt')
-        text = start[len(whole):].strip() if start.startswith(whole) else ''
+        text = start[len(whole) :].strip() if start.startswith(whole) else ''
     letters = [c for c in text if c.isalpha()]
-    if len(letters) >= 8 and (cjk_share([text]) < 0.3) == (language == 'zh'): found.append('wrong language')
-    if not text: found.append('empty answer' if nothing_follows else 'empty')
+    if len(letters) >= 8 and (cjk_share([text]) < 0.3) == (language == 'zh'):
+        found.append('wrong language')
+    if not text:
+        found.append('empty answer' if nothing_follows else 'empty')
     return text, found
 
 # %% ../nbs/04_generator.ipynb #efde0a66
 _RULES = {'sparse': ('alone', 'concat'), 'dense': ('mean', 'alone', 'concat')}
-_PLACES = ('assistant', 'user', 'tool')       # where a searching model is shown what was found
+_PLACES = ('assistant', 'user', 'tool')  # where a searching model is shown what was found
 _SAMPLING = tuple(f.name for f in fields(Sampling))
-_DEFAULTS = {'n': 1, 'form': '', 'k': 10, 'fusion': '', 'repeat': 1, 'weight': None, 'hypothetical': '', 'r1_mode': False, 'strict': False, 'prompt': ''}
-_SEARCH = {'by': 'bm25', 'corpus': '', 'rounds': 1, 'characters': 1, 'tokens': 1, 'seconds': 0, 'place': ''}     # of a method that searches while it writes
+_DEFAULTS = {
+    'n': 1,
+    'form': '',
+    'k': 10,
+    'fusion': '',
+    'repeat': 1,
+    'weight': None,
+    'hypothetical': '',
+    'r1_mode': False,
+    'strict': False,
+    'prompt': '',
+}
+_SEARCH = {
+    'by': 'bm25',
+    'corpus': '',
+    'rounds': 1,
+    'characters': 1,
+    'tokens': 1,
+    'seconds': 0,
+    'place': '',
+}  # of a method that searches while it writes
 
-def method_row(name:str, kind:str='expansion')->dict:
+
+def method_row(name: str, kind: str = 'expansion') -> dict:
     "The row of a method."
     rows = {n: r for n, r in registry('methods').items() if r['kind'] == kind}
-    if name not in rows: raise MedirError(f'unknown {kind} method {name!r}', None, nearest(name, rows))
+    if name not in rows:
+        raise MedirError(f'unknown {kind} method {name!r}', None, nearest(name, rows))
     row = rows[name]
     return {**row, **{k: rows[row['asks']][k] for k in ('forms', 'wording')}} if 'asks' in row else row
 
-def expansion_settings(method:str, settings=(), kind:str='')->dict:
+
+def expansion_settings(method: str, settings=(), kind: str = '') -> dict:
     "All settings of an expansion, defaults filled in and values checked; `kind` of its retriever, sparse or dense."
     row, given = method_row(method), dict(settings)
     searches = row['reads'] == 'searches'
     fused_as = method_row(row['r1_mode']) if given.get('r1_mode') is True and 'r1_mode' in row else row
     defaults = {**_DEFAULTS, **(_SEARCH if searches else {}), 'fusion': fused_as.get(kind, '')}
     defaults |= {k: row[k] for k in defaults if k in row and k not in ('fusion', 'r1_mode')}
-    for name in [*([] if row['reads'] == 'passages' or searches else ['k']), *(['repeat'] if kind == 'dense' else []), *(['hypothetical', 'weight'] if kind == 'sparse' else []), *([] if 'r1_mode' in row else ['r1_mode'])]: defaults.pop(name)
+    for name in [
+        *([] if row['reads'] == 'passages' or searches else ['k']),
+        *(['repeat'] if kind == 'dense' else []),
+        *(['hypothetical', 'weight'] if kind == 'sparse' else []),
+        *([] if 'r1_mode' in row else ['r1_mode']),
+    ]:
+        defaults.pop(name)
     for name, value in given.items():
-        if name not in defaults and name not in _SAMPLING: raise MedirError(f'+{method} with a {kind} retriever has no setting {name!r}' if kind else f'+{method} has no setting {name!r}', None, nearest(name, [*defaults, *_SAMPLING]))
+        if name not in defaults and name not in _SAMPLING:
+            raise MedirError(
+                f'+{method} with a {kind} retriever has no setting {name!r}'
+                if kind
+                else f'+{method} has no setting {name!r}',
+                None,
+                nearest(name, [*defaults, *_SAMPLING]),
+            )
         number = isinstance(value, (int, float)) and not isinstance(value, bool) and np.isfinite(value)
         whole = number and value == int(value)
         positive, flag = (whole and value > 0, 'a positive number'), (isinstance(value, bool), 'true or false')
-        fits, wanted = {'n': positive, 'k': positive, 'rounds': positive, 'characters': positive, 'tokens': positive, 'seconds': (number and value >= 0, 'a number from 0 (0: no limit)'), 'repeat': (whole and value >= 0, 'a number from 0'), 'strict': flag, 'r1_mode': flag,
-            'by': (isinstance(value, str), 'a system'), 'corpus': (isinstance(value, str), 'a task'), 'place': (value in _PLACES, ', '.join(_PLACES)), 'weight': (number and 0 <= value <= 1, 'a number from 0 to 1'),
-            'fusion': (value in _RULES.get(kind, (value,)), f'{", ".join(_RULES.get(kind, ()))} with a {kind} retriever'), 'hypothetical': (value in ('plain', 'query', 'document'), 'plain, query or document'),
-            'form': (any(value in w for w in row['wording'].values()), ', '.join(sorted({f for w in row['wording'].values() for f in w}))), 'prompt': (isinstance(value, str), 'a file'),
-            'temperature': (number and value >= 0, 'a number from 0'), 'top_p': (number and 0 < value <= 1, 'a number up to 1'), 'repetition_penalty': (number and value > 0, 'a positive number'), 'presence_penalty': (number, 'a number')}.get(name, (whole and value >= 0, 'a whole number'))
-        if not fits: raise MedirError(f'{name}={value} does not fit +{method}', None, f'it takes {wanted}')
+        fits, wanted = {
+            'n': positive,
+            'k': positive,
+            'rounds': positive,
+            'characters': positive,
+            'tokens': positive,
+            'seconds': (number and value >= 0, 'a number from 0 (0: no limit)'),
+            'repeat': (whole and value >= 0, 'a number from 0'),
+            'strict': flag,
+            'r1_mode': flag,
+            'by': (isinstance(value, str), 'a system'),
+            'corpus': (isinstance(value, str), 'a task'),
+            'place': (value in _PLACES, ', '.join(_PLACES)),
+            'weight': (number and 0 <= value <= 1, 'a number from 0 to 1'),
+            'fusion': (
+                value in _RULES.get(kind, (value,)),
+                f'{", ".join(_RULES.get(kind, ()))} with a {kind} retriever',
+            ),
+            'hypothetical': (value in ('plain', 'query', 'document'), 'plain, query or document'),
+            'form': (
+                any(value in w for w in row['wording'].values()),
+                ', '.join(sorted({f for w in row['wording'].values() for f in w})),
+            ),
+            'prompt': (isinstance(value, str), 'a file'),
+            'temperature': (number and value >= 0, 'a number from 0'),
+            'top_p': (number and 0 < value <= 1, 'a number up to 1'),
+            'repetition_penalty': (number and value > 0, 'a positive number'),
+            'presence_penalty': (number, 'a number'),
+        }.get(name, (whole and value >= 0, 'a whole number'))
+        if not fits:
+            raise MedirError(f'{name}={value} does not fit +{method}', None, f'it takes {wanted}')
     chosen = {**defaults, **given}
-    if chosen.get('weight') is not None and chosen['fusion'] not in ('mean', ''): raise MedirError(f'weight={chosen["weight"]} does not fit +{method} with fusion={chosen["fusion"]}', None, 'it belongs to the mean of vectors')
+    if chosen.get('weight') is not None and chosen['fusion'] not in ('mean', ''):
+        raise MedirError(
+            f'weight={chosen["weight"]} does not fit +{method} with fusion={chosen["fusion"]}',
+            None,
+            'it belongs to the mean of vectors',
+        )
     return chosen
 
-def normal_expansion(expansion:tuple, kind:str)->tuple:
+
+def normal_expansion(expansion: tuple, kind: str) -> tuple:
     "`(method, llm, settings)` checked, in one order, without what is default."
     method, model, settings = expansion
-    if len(dict(settings)) < len(settings): raise MedirError(f'a setting of +{method} stands twice', None, 'keep one')
+    if len(dict(settings)) < len(settings):
+        raise MedirError(f'a setting of +{method} stands twice', None, 'keep one')
     given, defaults = expansion_settings(method, settings, kind), expansion_settings(method, (), kind)
     known = model.partition('@')[0]
-    if given.get('r1_mode') and known in registry('llms') and not llm_spec(known).answer: raise MedirError(f'r1_mode=true is for reasoning models, and {model} is none', None, 'leave it out')
-    if model in registry('llms'): defaults |= {**asdict(Sampling(**llm_spec(model).sampling)), **method_row(method).get('sampling', {})}
+    if given.get('r1_mode') and known in registry('llms') and not llm_spec(known).answer:
+        raise MedirError(f'r1_mode=true is for reasoning models, and {model} is none', None, 'leave it out')
+    if model in registry('llms'):
+        defaults |= {**asdict(Sampling(**llm_spec(model).sampling)), **method_row(method).get('sampling', {})}
     chosen = dict(settings)
     # r1_mode brings its own rule: one that is written out beside it stays
     kept = lambda k: chosen[k] != defaults.get(k) or k == 'fusion' and given.get('r1_mode')
     return method, model, tuple((k, chosen[k]) for k in (*_DEFAULTS, *_SEARCH, *_SAMPLING) if k in chosen and kept(k))
 
 # %% ../nbs/04_generator.ipynb #f9533d77
-def base_name(task)->str:
+def base_name(task) -> str:
     "A task's name without `[limit=…]`."
     return task.name.split('[')[0]
 
-def wording(method:str, task=None, language:str='en', form:str='', file:str='', kind:str='expansion')->str:
+
+def wording(
+    method: str, task=None, language: str = 'en', form: str = '', file: str = '', kind: str = 'expansion'
+) -> str:
     "The prompt of `method` in `language`, in the form that `task` takes; `file` (or FORM.txt in it) has other wording."
     row = method_row(method, kind)
-    names = (base_name(task), registry('tasks').get(base_name(task), {}).get('group') if task.registered or base_name(task) in registry('tasks') else None) if task is not None else ()
+    names = (
+        (
+            base_name(task),
+            registry('tasks').get(base_name(task), {}).get('group')
+            if task.registered or base_name(task) in registry('tasks')
+            else None,
+        )
+        if task is not None
+        else ()
+    )
     wanted = form or next((row['forms'][n] for n in names if n in row['forms']), row['forms'].get('default', ''))
     needed = {'query': ['query'], 'passages': ['query', 'passages'], 'document': ['document']}.get(row['reads'], [])
     if file:
-        path = Path(file)/f'{wanted}.txt' if Path(file).is_dir() else Path(file)
-        if not path.is_file(): raise MedirError('no such file with a prompt', path, f'write one with {{{"} and {".join(needed)}}}')
+        path = Path(file) / f'{wanted}.txt' if Path(file).is_dir() else Path(file)
+        if not path.is_file():
+            raise MedirError('no such file with a prompt', path, f'write one with {{{"} and {".join(needed)}}}')
         text = read_text(path)
         lacking = [n for n in needed if f'{{{n}}}' not in text]
-        if lacking: raise MedirError(f'{{{lacking[0]}}} is missing in the prompt', path, f'+{method} fills in {", ".join(needed)}')
+        if lacking:
+            raise MedirError(
+                f'{{{lacking[0]}}} is missing in the prompt', path, f'+{method} fills in {", ".join(needed)}'
+            )
         return text
     forms = row['wording'].get(language)
-    if not forms: raise MedirError(f'+{method} has no wording in {language!r}' if row['wording'] else f'{method} has no prompt: {row.get("note", "")}', task.name if task else None, 'name generations with @authors or file:PATH' if not row['wording'] else 'give your own with prompt=FILE')
+    if not forms:
+        raise MedirError(
+            f'+{method} has no wording in {language!r}'
+            if row['wording']
+            else f'{method} has no prompt: {row.get("note", "")}',
+            task.name if task else None,
+            'name generations with @authors or file:PATH' if not row['wording'] else 'give your own with prompt=FILE',
+        )
     return forms.get(wanted) or (forms.get('question') if not form else None) or _no_form(method, form, forms)
 
-def _no_form(method, form, forms): raise MedirError(f'+{method} has no form {form!r}', None, nearest(form, forms))
 
-def fill(template:str, cut:str, **values)->tuple[str, tuple]:
+def _no_form(method, form, forms):
+    raise MedirError(f'+{method} has no form {form!r}', None, nearest(form, forms))
+
+
+def fill(template: str, cut: str, **values) -> tuple[str, tuple]:
     "The prompt with `values` filled in, and the span of the value `cut`, the one that may be shortened."
     out, span = '', None
     for i, part in enumerate(re.split(r'\{(%s)\}' % '|'.join(values), template)):
         if i % 2:
-            if part == cut: span = (len(out), len(out) + len(values[part]))
+            if part == cut:
+                span = (len(out), len(out) + len(values[part]))
             part = values[part]
         out += part
     return out, span
 
-def _passages(task, row:dict, k:int, home_folder=None)->list[str]:
+
+def _passages(task, row: dict, k: int, home_folder=None) -> list[str]:
     "For each query its top `k` passages as one text."
     preset = row['passages_by'].get(task.language, 'bm25')
-    settings = {**BM25_DEFAULTS, **BM25_PRESETS.get(preset[5:-1], {}), **(BM25_CHINESE if task.language == 'zh' else {})}
+    settings = {
+        **BM25_DEFAULTS,
+        **BM25_PRESETS.get(preset[5:-1], {}),
+        **(BM25_CHINESE if task.language == 'zh' else {}),
+    }
     run = BM25(task.corpus, **settings, home_folder=home_folder).search(task.queries, k + 1)
     run = run[run.query_id != run.doc_id]
     words, limit = (list, '') if task.language == 'zh' else (str.split, ' '), row['passage_words']
     cut = lambda text: words[1].join(words[0](' '.join(text.split()))[:limit])
     found = {q: list(g.doc_id[:k]) for q, g in run.groupby('query_id', sort=False)}
-    return [''.join(f'\n[{i}]. {cut(task.corpus.text(d))}' for i, d in enumerate(found.get(q, []), 1)) for q in task.queries.ids]
+    return [
+        ''.join(f'\n[{i}]. {cut(task.corpus.text(d))}' for i, d in enumerate(found.get(q, []), 1))
+        for q in task.queries.ids
+    ]
 
 # %% ../nbs/04_generator.ipynb #b7eac643
-_TEXT_FIELDS = ('hy_doc', 'rewrite', 'rewrite_query', 'generation', 'top_rewrite_query', 'rewrite_queries', 'generations')
+_TEXT_FIELDS = (
+    'hy_doc',
+    'rewrite',
+    'rewrite_query',
+    'generation',
+    'top_rewrite_query',
+    'rewrite_queries',
+    'generations',
+)
 
-def read_generations(path:str|Path)->dict[str, list[str]]:
+
+def read_generations(path: str | Path) -> dict[str, list[str]]:
     "Texts by query id from JSON lines: `{_id | id, rewrite | rewrite_query | …}` (AutoMIR) or `{id, hy_doc}` (R2MED)."
     path, out = Path(path), {}
-    if not path.is_file(): raise MedirError('no such file of generations', path, 'give JSON lines with id and rewrite, rewrite_query or hy_doc')
+    if not path.is_file():
+        raise MedirError(
+            'no such file of generations', path, 'give JSON lines with id and rewrite, rewrite_query or hy_doc'
+        )
     return _collected(_json_lines(path))
 
-def _collected(rows)->dict[str, list[str]]:
+
+def _collected(rows) -> dict[str, list[str]]:
     out = {}
     for row, where in rows:
-        key, text = next((f for f in ('_id', 'id', 'query_id') if f in row), None), next((f for f in _TEXT_FIELDS if f in row), None)
-        if not key or not text: raise MedirError(f'no {"id" if not key else "generated text"} in this line (its fields: {", ".join(row)})', where, f'it needs id and one of {", ".join(_TEXT_FIELDS)}')
-        out.setdefault(_plain_id(row[key], where), []).extend(_plain_text(t, where) for t in (row[text] if isinstance(row[text], list) else [row[text]]))
+        key, text = (
+            next((f for f in ('_id', 'id', 'query_id') if f in row), None),
+            next((f for f in _TEXT_FIELDS if f in row), None),
+        )
+        if not key or not text:
+            raise MedirError(
+                f'no {"id" if not key else "generated text"} in this line (its fields: {", ".join(row)})',
+                where,
+                f'it needs id and one of {", ".join(_TEXT_FIELDS)}',
+            )
+        out.setdefault(_plain_id(row[key], where), []).extend(
+            _plain_text(t, where) for t in (row[text] if isinstance(row[text], list) else [row[text]])
+        )
     return out
 
-def _import_key(source, task_name, method, model, query_id, index): return fingerprint('imported', source, task_name, method, model, str(query_id), index)
 
-def import_generations(path:str|Path, task:str, method:str, model:str, source:str='authors', home_folder=None)->int:
+def _import_key(source, task_name, method, model, query_id, index):
+    return fingerprint('imported', source, task_name, method, model, str(query_id), index)
+
+
+def import_generations(
+    path: str | Path, task: str, method: str, model: str, source: str = 'authors', home_folder=None
+) -> int:
     "Put the generations of a file on the cassette of imported ones, named `MODEL@SOURCE`; how many."
     texts = read_generations(path)
-    Cassettes('imported', home_folder).append({_import_key(source, task, method, model, q, i): Generation(t, 'stop', 0, 0, 0) for q, ts in texts.items() for i, t in enumerate(ts)})
+    Cassettes('imported', home_folder).append(
+        {
+            _import_key(source, task, method, model, q, i): Generation(t, 'stop', 0, 0, 0)
+            for q, ts in texts.items()
+            for i, t in enumerate(ts)
+        }
+    )
     return sum(map(len, texts.values()))
 
-def _git_generations(task_name:str, names:list[str], home_folder=None)->dict[str, list[str]]:
+
+def _git_generations(task_name: str, names: list[str], home_folder=None) -> dict[str, list[str]]:
     "The first of the files `names` that the git repository of a task tracks; {} where there is none."
     source = registry('tasks').get(task_name, {}).get('git')
     for name in names if source else ():
-        try: return read_generations(git_folder(f'{source}/{name}', f'task {task_name}', home_folder))
-        except MedirError as e: missing = e
-    if source and not unreachable(): note(missing)
+        try:
+            return read_generations(git_folder(f'{source}/{name}', f'task {task_name}', home_folder))
+        except MedirError as e:
+            missing = e
+    if source and not unreachable():
+        note(missing)
     return {}
 
-def _at_commit(hub:str, revision:str|None)->bool: return bool(re.fullmatch('[0-9a-f]{40}', revision or '')) and not Path(hub).exists()
+
+def _at_commit(hub: str, revision: str | None) -> bool:
+    return bool(re.fullmatch('[0-9a-f]{40}', revision or '')) and not Path(hub).exists()
+
 
 @functools.lru_cache(512)
-def _texts_at(hub:str, config:str, split:str, commit:str)->dict[str, list[str]]: return _collected(_hub_rows(hub, config, split, commit))
+def _texts_at(hub: str, config: str, split: str, commit: str) -> dict[str, list[str]]:
+    return _collected(_hub_rows(hub, config, split, commit))
 
-def _hub_texts(hub:str, config:str, split:str, revision:str|None)->dict[str, list[str]]:
+
+def _hub_texts(hub: str, config: str, split: str, revision: str | None) -> dict[str, list[str]]:
     "The texts of a split; those at a commit are read once a process, whatever retrievers ask for them."
-    return _texts_at(hub, config, split, revision) if _at_commit(hub, revision) else _collected(_hub_rows(hub, config, split, revision))
+    return (
+        _texts_at(hub, config, split, revision)
+        if _at_commit(hub, revision)
+        else _collected(_hub_rows(hub, config, split, revision))
+    )
 
-def _spellings(name:str)->list[str]: return list(dict.fromkeys([name, name.replace('-', '_'), name.replace('-', '')]))
 
-def _listed(hub:str, revision:str|None)->dict[str, list[str]]:
+def _spellings(name: str) -> list[str]:
+    return list(dict.fromkeys([name, name.replace('-', '_'), name.replace('-', '')]))
+
+
+def _listed(hub: str, revision: str | None) -> dict[str, list[str]]:
     "The splits of each configuration of a Hub data set; {} where it cannot be listed."
     import datasets
+
     local = Path(hub).exists()
     away = not local and unreachable()
     found = hub if local else _snapshot(hub, revision) if away else None
-    if away and not found: return {}
+    if away and not found:
+        return {}
     place, pinned_at = found or hub, {} if found else {'revision': revision}
     try:
         with where_reachable():
             configs = datasets.get_dataset_config_names(place, **pinned_at)
             return {c: datasets.get_dataset_split_names(place, c, **pinned_at) for c in configs}
-    except Exception: return {}
+    except Exception:
+        return {}
+
 
 _listed_at = functools.lru_cache(64)(_listed)
 
-def _first_split(hub:str, revision:str|None, method:str, likely:list[str])->tuple[dict|None, str]:
+
+def _first_split(hub: str, revision: str | None, method: str, likely: list[str]) -> tuple[dict | None, str]:
     """The texts under the first of the `likely` splits that a data set has, and what was tried where it has none.
     The data set's own list of configurations says how a name is spelt there."""
-    plain, listed = lambda name: re.sub(r'[\W_]', '', name.lower()), (_listed_at if _at_commit(hub, revision) else _listed)(hub, revision)
+    plain, listed = (
+        lambda name: re.sub(r'[\W_]', '', name.lower()),
+        (_listed_at if _at_commit(hub, revision) else _listed)(hub, revision),
+    )
     places = [(c, s) for c in _spellings(method) for s in likely]
     if listed:
         there = [(c, s) for c, splits in listed.items() if plain(c) == plain(method) for s in splits]
         places = [(c, s) for wanted in likely for c, s in there if plain(s) == plain(wanted)]
     for config, split in places:
-        try: return _hub_texts(hub, config, split, revision), ''
-        except MedirError as e: said = e.what
+        try:
+            return _hub_texts(hub, config, split, revision), ''
+        except MedirError as e:
+            said = e.what
     tried = 'none of its likely names is there: ' + ', '.join(f'{c}/{s}' for c in _spellings(method) for s in likely)
     return None, tried + (f' ({said})' if places else f' (it has {", ".join(listed)})')
 
-def _published(task, method:str, model:str, home_folder=None)->dict[str, list[str]]:
+
+def _published(task, method: str, model: str, home_folder=None) -> dict[str, list[str]]:
     "The authors' generations: files in the task's folder, else the task's data set on the Hub."
     spec = llm_spec(model)
     folders = [Path(task.source)] if task.source and Path(task.source).is_dir() else []
-    if base_name(task) in registry('tasks') and (f := task_folder(base_name(task))): folders.append(f)
+    if base_name(task) in registry('tasks') and (f := task_folder(base_name(task))):
+        folders.append(f)
     names = [p.format(method=method, published=n) for p in spec.authors for n in (*spec.published_as, spec.name)]
-    for path in (f/n for f in folders for n in names):
-        if path.is_file(): return read_generations(path)
-    if texts := _git_generations(base_name(task), names, home_folder): return texts
-    row, places = registry('tasks').get(base_name(task), {}), ' or '.join(dict.fromkeys(names)) or 'no file: its row names none'
+    for path in (f / n for f in folders for n in names):
+        if path.is_file():
+            return read_generations(path)
+    if texts := _git_generations(base_name(task), names, home_folder):
+        return texts
+    row, places = (
+        registry('tasks').get(base_name(task), {}),
+        ' or '.join(dict.fromkeys(names)) or 'no file: its row names none',
+    )
     if split := spec.hub_splits.get(row.get('paper'), {}).get(method):
-        try: return _hub_texts(row['hub'], method, split, row_revision(base_name(task), home_folder))
-        except MedirError as e: places += f', and for {row["hub"]} on the Hub: {e.what}'
+        try:
+            return _hub_texts(row['hub'], method, split, row_revision(base_name(task), home_folder))
+        except MedirError as e:
+            places += f', and for {row["hub"]} on the Hub: {e.what}'
     elif likely := spec.likely_splits.get(row.get('paper'), {}).get(method):
         texts, tried = _first_split(row['hub'], row_revision(base_name(task), home_folder), method, likely)
-        if texts: return texts
+        if texts:
+            return texts
         places += f', and for {row["hub"]} on the Hub: {tried}'
-    raise MedirError(f'the authors\' generations of {method}({model}) for {base_name(task)} are not at hand', folders[0] if folders else None, f'looked for {places}; put the file into the task\'s folder, or import_generations(FILE, {base_name(task)!r}, {method!r}, {model!r})')
+    raise MedirError(
+        f"the authors' generations of {method}({model}) for {base_name(task)} are not at hand",
+        folders[0] if folders else None,
+        f"looked for {places}; put the file into the task's folder, or import_generations(FILE, {base_name(task)!r}, {method!r}, {model!r})",
+    )
 
-def _stored_texts(task, method:str, name:str, n:int, home_folder=None)->list[list[str]]:
+
+def _stored_texts(task, method: str, name: str, n: int, home_folder=None) -> list[list[str]]:
     "Texts per query of `file:PATH` or `MODEL@SOURCE`; a missing entry is named."
     if name.startswith('file:'):
         path = Path(name[5:])
-        if not path.is_file() and task.source and (Path(task.source)/path).is_file(): path = Path(task.source)/path
+        if not path.is_file() and task.source and (Path(task.source) / path).is_file():
+            path = Path(task.source) / path
         texts, where = read_generations(path), path
     else:
         model, _, source = name.partition('@')
         cassette = Cassettes('imported', home_folder)
-        keys = {(q, i): _import_key(source, base_name(task), method, model, q, i) for q in task.queries.ids for i in range(n)}
+        keys = {
+            (q, i): _import_key(source, base_name(task), method, model, q, i)
+            for q in task.queries.ids
+            for i in range(n)
+        }
         found, where = cassette.find(keys.values()), cassette.path
         texts = {}
         for (q, i), k in keys.items():
-            if k in found: texts.setdefault(str(q), []).append(found[k].text)
-        if not texts and source == 'authors': texts, where = _published(task, method, model, home_folder), base_name(task)
+            if k in found:
+                texts.setdefault(str(q), []).append(found[k].text)
+        if not texts and source == 'authors':
+            texts, where = _published(task, method, model, home_folder), base_name(task)
     lacking = [q for q in task.queries.ids if str(q) not in texts]
-    if lacking: raise MedirError(f'the generation of query {str(lacking[0])!r} by {method}({name}){f" and {len(lacking) - 1:,} more" if len(lacking) > 1 else ""} is missing', where, 'add the lines, or import generations of this task with import_generations')
+    if lacking:
+        raise MedirError(
+            f'the generation of query {str(lacking[0])!r} by {method}({name}){f" and {len(lacking) - 1:,} more" if len(lacking) > 1 else ""} is missing',
+            where,
+            'add the lines, or import generations of this task with import_generations',
+        )
     return [texts[str(q)][:n] for q in task.queries.ids]
 
 # %% ../nbs/04_generator.ipynb #cb502dff
@@ -831,29 +1631,43 @@ def _stored_texts(task, method:str, name:str, n:int, home_folder=None)->list[lis
 class Expanded:
     """Usable texts per query (an empty list where there is none, an empty text where nothing follows an answer's mark),
     the rule that joins them, and what was met."""
+
     texts: list
     settings: dict
     row: dict
     faults: dict
     stats: dict
 
-def requests_of(task, method:str, model:LLM, settings:dict, home_folder=None)->list[list[Request]]:
+
+def requests_of(task, method: str, model: LLM, settings: dict, home_folder=None) -> list[list[Request]]:
     "What is asked for each query of `task`."
     row, spec = method_row(method), model.spec
-    if spec.languages and task.language not in spec.languages: raise MedirError(f'{spec.name} writes {", ".join(spec.languages)}, the task is in {task.language!r}', task.name, 'choose another model of `llms_table()`')
+    if spec.languages and task.language not in spec.languages:
+        raise MedirError(
+            f'{spec.name} writes {", ".join(spec.languages)}, the task is in {task.language!r}',
+            task.name,
+            'choose another model of `llms_table()`',
+        )
     sampling = model.sampling(**{**row.get('sampling', {}), **{k: settings[k] for k in _SAMPLING if k in settings}})
     template = wording(method, task, task.language, settings['form'], settings['prompt'])
     if row['reads'] == 'searches':
-        if task.language not in row['instruction']: raise MedirError(f'+{method} has no instruction in {task.language!r}', task.name, 'add one to its row')
+        if task.language not in row['instruction']:
+            raise MedirError(f'+{method} has no instruction in {task.language!r}', task.name, 'add one to its row')
         template = f'{row["instruction"][task.language].replace("{rounds}", str(settings["rounds"]))}\n\n{template}'
     shown = _passages(task, row, settings['k'], home_folder) if row['reads'] == 'passages' else [''] * len(task.queries)
     out = []
     for q, text, passages in zip(task.queries.ids, task.queries.texts(), shown):
-        prompt, cut = fill(template, 'passages' if passages else 'query', query=text, **({'passages': passages} if row['reads'] == 'passages' else {}))
+        prompt, cut = fill(
+            template,
+            'passages' if passages else 'query',
+            query=text,
+            **({'passages': passages} if row['reads'] == 'passages' else {}),
+        )
         out.append([Request(prompt, sampling, spec.system, i, cut, str(q), method) for i in range(settings['n'])])
     return out
 
-def expand(task, expansion:tuple, kind:str='dense', home_folder=None, replay:bool|None=None)->Expanded:
+
+def expand(task, expansion: tuple, kind: str = 'dense', home_folder=None, replay: bool | None = None) -> Expanded:
     "The texts that `(method, llm, settings)` joins to each query of `task`."
     method, name, _ = expansion
     row, settings = method_row(method), expansion_settings(*expansion[::2], kind)
@@ -862,19 +1676,24 @@ def expand(task, expansion:tuple, kind:str='dense', home_folder=None, replay:boo
         mark = llm_spec(name.split('@')[0]).answer if '@' in name and name.split('@')[0] in registry('llms') else {}
         pairs = [[(Generation(t, 'stop', 0, 0, 0), '') for t in ts] for ts in stored]
         stats = {'generated': 0, 'replayed': sum(map(len, stored))}
-    elif row['reads'] == 'searches': raise MedirError(f'+{method} searches while it writes', task.name, 'use systems.expanded_texts, which gives it the search')
+    elif row['reads'] == 'searches':
+        raise MedirError(
+            f'+{method} searches while it writes', task.name, 'use systems.expanded_texts, which gives it the search'
+        )
     else:
         model = llm(name, home_folder)
         asked = requests_of(task, method, model, settings, home_folder)
         flat = [r for rs in asked for r in rs]
         missing = len(model.missing(flat))
         got = iter(model.generate(flat, replay))
-        if missing and model.backend_name in HOLDS_GPU: model.close()
+        if missing and model.backend_name in HOLDS_GPU:
+            model.close()
         pairs, mark = [[(next(got), r.prompt) for r in rs] for rs in asked], model.spec.answer
         stats = {'generated': missing, 'replayed': len(flat) - missing}
     return usable(task, pairs, mark, settings, row, stats)
 
-def usable(task, pairs:list, mark:dict, settings:dict, row:dict, stats:dict)->Expanded:
+
+def usable(task, pairs: list, mark: dict, settings: dict, row: dict, stats: dict) -> Expanded:
     "What can be used of `pairs`, per query a list of `(Generation, its prompt)`."
     counted, texts = Counter(), []
     for query, answers in zip(task.queries.texts(), pairs):
@@ -882,56 +1701,87 @@ def usable(task, pairs:list, mark:dict, settings:dict, row:dict, stats:dict)->Ex
         for generation, prompt in answers:
             # a published file often holds the answer alone: a missing mark is a fault only of what was generated here
             text, found = judge(generation, prompt or '\0', query if prompt else '', task.language, mark)
-            if not prompt: found = [f for f in found if f != 'no answer mark']
-            if settings['strict'] and {'repeats the prompt', 'wrong language'} & set(found): text = ''
+            if not prompt:
+                found = [f for f in found if f != 'no answer mark']
+            if settings['strict'] and {'repeats the prompt', 'wrong language'} & set(found):
+                text = ''
             counted.update(found)
             # what R2MED's code joins where nothing follows the mark: an empty text, not the query alone
-            if text or 'empty answer' in found: texts[-1].append(text)
+            if text or 'empty answer' in found:
+                texts[-1].append(text)
     alone = sum(not t for t in texts)
-    return Expanded(texts, settings, row, {f: counted[f] for f in FAULTS if counted[f]}, {**stats, 'queries_alone': alone})
+    return Expanded(
+        texts, settings, row, {f: counted[f] for f in FAULTS if counted[f]}, {**stats, 'queries_alone': alone}
+    )
 
-def pending_generations(task, expansion:tuple, kind:str, home_folder=None)->int:
+
+def pending_generations(task, expansion: tuple, kind: str, home_folder=None) -> int:
     "How many generations `expansion` still needs on `task`."
     method, name, _ = expansion
     settings = expansion_settings(*expansion[::2], kind)
-    if '@' in name or name.startswith('file:'): _stored_texts(task, method, name, settings['n'], home_folder); return 0
+    if '@' in name or name.startswith('file:'):
+        _stored_texts(task, method, name, settings['n'], home_folder)
+        return 0
     model = llm(name, home_folder)
     return len(model.missing([r for rs in requests_of(task, method, model, settings, home_folder) for r in rs]))
 
 # %% ../nbs/04_generator.ipynb #14824128
-def fuse_sparse(query:str, texts:list[str], rule:str='alone', repeat:int=1, between:str=' ', before:str=' ')->str:
+def fuse_sparse(
+    query: str, texts: list[str], rule: str = 'alone', repeat: int = 1, between: str = ' ', before: str = ' '
+) -> str:
     "What a sparse retriever is asked."
-    if not texts: return query
-    if rule == 'alone': return ' '.join(texts)
+    if not texts:
+        return query
+    if rule == 'alone':
+        return ' '.join(texts)
     return between.join([query] * repeat) + (before if repeat else '') + ' '.join(texts)
 
-def fuse_dense(query:np.ndarray, texts:np.ndarray, rule:str='mean', weight:float|None=None)->np.ndarray:
-    "The query vector from that of the query and those of its texts (m × dim); `weight` of the texts in the mean, by default m / (m + 1): each vector weighs the same."
-    if not len(texts): return query
-    if rule != 'mean': return texts.mean(0)
-    return (query + texts.sum(0)) / (len(texts) + 1) if weight is None else (1 - weight) * query + weight * texts.mean(0)
 
-def as_queries(ids, texts)->Queries:
+def fuse_dense(query: np.ndarray, texts: np.ndarray, rule: str = 'mean', weight: float | None = None) -> np.ndarray:
+    "The query vector from that of the query and those of its texts (m × dim); `weight` of the texts in the mean, by default m / (m + 1): each vector weighs the same."
+    if not len(texts):
+        return query
+    if rule != 'mean':
+        return texts.mean(0)
+    return (
+        (query + texts.sum(0)) / (len(texts) + 1) if weight is None else (1 - weight) * query + weight * texts.mean(0)
+    )
+
+
+def as_queries(ids, texts) -> Queries:
     "Texts as `Queries`."
     import pyarrow as pa
+
     column = lambda values: pa.array(list(values), pa.large_string())
     return Queries(pa.table({'id': column(map(str, ids)), 'title': column([''] * len(texts)), 'body': column(texts)}))
 
-def sparse_queries(task, expanded:Expanded)->Queries:
+
+def sparse_queries(task, expanded: Expanded) -> Queries:
     "The queries of `task` as a sparse retriever is asked them."
     s, row = expanded.settings, expanded.row
-    return as_queries(task.queries.ids, [fuse_sparse(q, t, s['fusion'], s['repeat'], row['sparse_join'], row['sparse_text']) for q, t in zip(task.queries.texts(), expanded.texts)])
+    return as_queries(
+        task.queries.ids,
+        [
+            fuse_sparse(q, t, s['fusion'], s['repeat'], row['sparse_join'], row['sparse_text'])
+            for q, t in zip(task.queries.texts(), expanded.texts)
+        ],
+    )
 
-def hypothetical_reader(encoder, instruction:str='', side:str='')->tuple[Encoder, str, str]:
+
+def hypothetical_reader(encoder, instruction: str = '', side: str = '') -> tuple[Encoder, str, str]:
     "`(encoder, role, instruction)` that read a text which an LLM wrote: `side` is plain, query or document (default: the encoder's own)."
     side = side or encoder.spec.hypothetical
     reader = encoder
     if side == 'plain':
         # the same weights and store; only the template is bare
-        reader = copy.copy(encoder); reader.spec = replace(encoder.spec, query_template='{json}' if '{json}' in encoder.spec.query_template else '{text}')
+        reader = copy.copy(encoder)
+        reader.spec = replace(
+            encoder.spec, query_template='{json}' if '{json}' in encoder.spec.query_template else '{text}'
+        )
     return reader, 'document' if side == 'document' else 'query', instruction if side == 'query' else ''
 
-def dense_queries(encoder, task, expanded:Expanded, instruction:str='')->tuple[np.ndarray, dict]:
+
+def dense_queries(encoder, task, expanded: Expanded, instruction: str = '') -> tuple[np.ndarray, dict]:
     "Query vectors of `task` after expansion, and how many texts were encoded."
     rule = expanded.settings['fusion']
     if rule == 'concat':
@@ -941,9 +1791,18 @@ def dense_queries(encoder, task, expanded:Expanded, instruction:str='')->tuple[n
     queries = encode_corpus(encoder, task.queries, 'query', instruction)
     cut = {'truncated': int(queries.truncated.sum())}
     flat = [(q, t) for q, ts in zip(task.queries.ids, expanded.texts) for t in ts]
-    if not flat: return np.array(queries.chunk()), {**queries.stats, **cut}
+    if not flat:
+        return np.array(queries.chunk()), {**queries.stats, **cut}
     reader, role, instruction = hypothetical_reader(encoder, instruction, expanded.settings.get('hypothetical', ''))
-    texts = encode_corpus(reader, as_queries([f'{q}#{i}' for i, (q, _) in enumerate(flat)], [t for _, t in flat]), role, instruction)
+    texts = encode_corpus(
+        reader, as_queries([f'{q}#{i}' for i, (q, _) in enumerate(flat)], [t for _, t in flat]), role, instruction
+    )
     q, h, at, out = queries.chunk(), texts.chunk(), 0, []
-    for i, ts in enumerate(expanded.texts): out.append(fuse_dense(q[i], h[at:at + len(ts)], rule, expanded.settings.get('weight'))); at += len(ts)
-    return np.array(out, np.float32), {'encoded': queries.stats['encoded'] + texts.stats['encoded'], 'cached': queries.stats['cached'] + texts.stats['cached'], **cut}
+    for i, ts in enumerate(expanded.texts):
+        out.append(fuse_dense(q[i], h[at : at + len(ts)], rule, expanded.settings.get('weight')))
+        at += len(ts)
+    return np.array(out, np.float32), {
+        'encoded': queries.stats['encoded'] + texts.stats['encoded'],
+        'cached': queries.stats['cached'] + texts.stats['cached'],
+        **cut,
+    }

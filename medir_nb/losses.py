@@ -10,16 +10,35 @@ import functools
 from .core import MedirError, nearest
 
 # %% ../nbs/08_losses.ipynb #8e4b5dd9
-def info_nce(queries, documents, temperature:float=0.02, similarity:str='cos', in_batch:bool=True, masked=None, first:int=0):
+def info_nce(
+    queries,
+    documents,
+    temperature: float = 0.02,
+    similarity: str = 'cos',
+    in_batch: bool = True,
+    masked=None,
+    first: int = 0,
+):
     """The mean InfoNCE loss of `queries` (n × dim). `documents` are columns of N × dim, the positives first; row i's own stand at `first + i` of each column.
     `masked` (n × N·columns, true or false) leaves documents out of a row's sum; its own positive always stays."""
     import torch
-    flat, width, rows = torch.cat(list(documents)).float(), len(documents[0]), torch.arange(len(queries), device=queries.device)
+
+    flat, width, rows = (
+        torch.cat(list(documents)).float(),
+        len(documents[0]),
+        torch.arange(len(queries), device=queries.device),
+    )
     queries = queries.float()
-    if similarity == 'cos': queries, flat = (torch.nn.functional.normalize(x, dim=-1) for x in (queries, flat))
+    if similarity == 'cos':
+        queries, flat = (torch.nn.functional.normalize(x, dim=-1) for x in (queries, flat))
     own = first + rows
-    out = torch.zeros(len(queries), len(flat), dtype=torch.bool, device=queries.device) if masked is None else masked.clone()
-    if not in_batch: out |= torch.arange(len(flat), device=queries.device) % width != own[:, None]
+    out = (
+        torch.zeros(len(queries), len(flat), dtype=torch.bool, device=queries.device)
+        if masked is None
+        else masked.clone()
+    )
+    if not in_batch:
+        out |= torch.arange(len(flat), device=queries.device) % width != own[:, None]
     out[rows, own] = False
     return torch.nn.functional.cross_entropy((queries @ flat.T / temperature).masked_fill(out, -torch.inf), own)
 
@@ -27,7 +46,8 @@ def info_nce(queries, documents, temperature:float=0.02, similarity:str='cos', i
 def false_negatives(ids, known):
     "Which documents, by their numbers `ids` (N), are positives of a row's query: `known` (n × m) are the numbers of those. → n × N, true or false."
     out = known.new_zeros((len(known), len(ids))).bool()
-    for column in known.T: out |= column[:, None] == ids
+    for column in known.T:
+        out |= column[:, None] == ids
     return out
 
 # %% ../nbs/08_losses.ipynb #d3eaf87c
@@ -42,42 +62,80 @@ def _loss_class():
         def __init__(self, model, temperature, similarity, in_batch, cross_device, mini_batch, hypothetical):
             super().__init__()
             self.model, self.temperature, self.similarity, self.in_batch = model, temperature, similarity, in_batch
-            self.cross_device, self.mini_batch_size, self.hypothetical, self.uses_gradient_cache = cross_device, mini_batch, hypothetical, mini_batch > 0
+            self.cross_device, self.mini_batch_size, self.hypothetical, self.uses_gradient_cache = (
+                cross_device,
+                mini_batch,
+                hypothetical,
+                mini_batch > 0,
+            )
 
         def forward(self, sentence_features, labels=None):
-            if self.mini_batch_size: return self.forward_cached(sentence_features, labels)
+            if self.mini_batch_size:
+                return self.forward_cached(sentence_features, labels)
             return self.calculate_loss([[v] for v in embed_columns(self.model, sentence_features)], labels)
 
         def calculate_loss(self, reps, labels=None, *, with_backward=False):
             "`reps`: per column the vectors of its parts. `labels`: per row the numbers of its documents, then those of its query's positives."
             queries, *documents = (torch.cat(parts) for parts in reps)
-            if self.hypothetical: queries = (queries + documents.pop(0)) / 2
+            if self.hypothetical:
+                queries = (queries + documents.pop(0)) / 2
             n, first = len(queries), 0
-            ids, known = (None, None) if labels is None else labels.split([len(documents), labels.shape[1] - len(documents)], 1)
+            ids, known = (
+                (None, None) if labels is None else labels.split([len(documents), labels.shape[1] - len(documents)], 1)
+            )
             if self.in_batch and self.cross_device and is_dist_initialized():
                 documents, first = [all_gather_with_grad(d) for d in documents], get_rank() * n
-                if ids is not None: ids = all_gather(ids.contiguous())
+                if ids is not None:
+                    ids = all_gather(ids.contiguous())
 
             def part(queries, documents, i, j):
                 masked = None if ids is None else false_negatives(ids.T.flatten(), known[i:j])
-                return info_nce(queries[i:j], documents, self.temperature, self.similarity, self.in_batch, masked, first + i) * (min(j, n) - i) / n
-            if not with_backward: return part(queries, documents, 0, n)
+                return (
+                    info_nce(
+                        queries[i:j], documents, self.temperature, self.similarity, self.in_batch, masked, first + i
+                    )
+                    * (min(j, n) - i)
+                    / n
+                )
+
+            if not with_backward:
+                return part(queries, documents, 0, n)
             # from the scores back to copies of the vectors, part by part, and from there in one go: vectors of other processes travel once
             copies = [x.detach().requires_grad_() for x in (queries, *documents)]
             total = 0
             for i in range(0, n, self.mini_batch_size):
                 loss = part(copies[0], copies[1:], i, i + self.mini_batch_size)
-                loss.backward(); total += loss.detach()
+                loss.backward()
+                total += loss.detach()
             torch.autograd.backward([queries, *documents], [c.grad for c in copies])
             return total
 
         def get_config_dict(self):
-            return {'temperature': self.temperature, 'similarity': self.similarity, 'in_batch': self.in_batch, 'cross_device': self.cross_device, 'mini_batch': self.mini_batch_size, 'hypothetical': self.hypothetical}
+            return {
+                'temperature': self.temperature,
+                'similarity': self.similarity,
+                'in_batch': self.in_batch,
+                'cross_device': self.cross_device,
+                'mini_batch': self.mini_batch_size,
+                'hypothetical': self.hypothetical,
+            }
+
     return InfoNCE
 
-def InfoNCE(model, temperature:float=0.02, similarity:str='cos', in_batch:bool=True, cross_device:bool=True, mini_batch:int=0, hypothetical:bool=False):
+
+def InfoNCE(
+    model,
+    temperature: float = 0.02,
+    similarity: str = 'cos',
+    in_batch: bool = True,
+    cross_device: bool = True,
+    mini_batch: int = 0,
+    hypothetical: bool = False,
+):
     """The InfoNCE loss (a torch module) of a sentence-transformers `model`: columns are query, its hypothetical document if `hypothetical`, positive, negatives.
     `labels` (int64), where given, mask false negatives. `mini_batch` > 0 caches gradients."""
-    if similarity not in ('cos', 'dot'): raise MedirError(f'unknown similarity {similarity!r}', 'InfoNCE', nearest(similarity, ['cos', 'dot']))
-    if temperature <= 0: raise MedirError(f'temperature is {temperature}', 'InfoNCE', 'write a positive number, such as 0.02')
+    if similarity not in ('cos', 'dot'):
+        raise MedirError(f'unknown similarity {similarity!r}', 'InfoNCE', nearest(similarity, ['cos', 'dot']))
+    if temperature <= 0:
+        raise MedirError(f'temperature is {temperature}', 'InfoNCE', 'write a positive number, such as 0.02')
     return _loss_class()(model, temperature, similarity, in_batch, cross_device, mini_batch, hypothetical)

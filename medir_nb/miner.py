@@ -15,114 +15,235 @@ from pathlib import Path
 import numpy as np, pandas as pd
 from .core import MedirError, atomic_path, boundary, fingerprint, nearest, note, progress, read_yaml, registry
 from .hub import commit_of, git_folder
-from .data import Task, _hub_rows, _json_lines, _plain_id, _plain_text, detect_language, load_task, task_folder, task_from_frames
-from .generator import HOLDS_GPU, Expanded, Request, expand, expansion_settings, fill, judge, llm, method_row, wording
+from medir_nb.data import (
+    Task,
+    _hub_rows,
+    _json_lines,
+    _plain_id,
+    _plain_text,
+    detect_language,
+    load_task,
+    task_folder,
+    task_from_frames,
+)
+from medir_nb.generator import (
+    HOLDS_GPU,
+    Expanded,
+    Request,
+    expand,
+    expansion_settings,
+    fill,
+    judge,
+    llm,
+    method_row,
+    wording,
+)
 from .systems import Fusion, System, parse, search
 
 # %% ../nbs/07_miner.ipynb #f3491064
 @dataclass
 class Mined:
     "Rows of one step, and counts of what was met: `kept`, and each reason for which something was dropped or mended."
+
     step: str
     rows: list
     stats: dict = field(default_factory=dict)
 
-    def __len__(self): return len(self.rows)
-    def __iter__(self): return iter(self.rows)
-    def __repr__(self): return f'Mined({self.step}: {len(self):,} rows' + ''.join(f', {v:,} {k}' for k, v in self.stats.items() if v and k != 'kept') + ')'
-    def frame(self, n:int=5, width:int=120)->pd.DataFrame:
+    def __len__(self):
+        return len(self.rows)
+
+    def __iter__(self):
+        return iter(self.rows)
+
+    def __repr__(self):
+        return (
+            f'Mined({self.step}: {len(self):,} rows'
+            + ''.join(f', {v:,} {k}' for k, v in self.stats.items() if v and k != 'kept')
+            + ')'
+        )
+
+    def frame(self, n: int = 5, width: int = 120) -> pd.DataFrame:
         "The first `n` rows with long texts cut to `width` characters."
         cut = lambda v: v if not isinstance(v, str) or len(v) <= width else v[:width].rstrip() + ' …'
-        return pd.DataFrame([{k: [cut(x) for x in v] if isinstance(v, list) else cut(v) for k, v in r.items()} for r in self.rows[:n]])
-    def write(self, path:str|Path)->Path:
+        return pd.DataFrame(
+            [{k: [cut(x) for x in v] if isinstance(v, list) else cut(v) for k, v in r.items()} for r in self.rows[:n]]
+        )
+
+    def write(self, path: str | Path) -> Path:
         "Write the rows as JSON lines, atomically."
-        with atomic_path(path) as tmp, open(tmp, 'w', encoding='utf-8') as f: f.writelines(json.dumps(r, ensure_ascii=False) + '\n' for r in self.rows)
+        with atomic_path(path) as tmp, open(tmp, 'w', encoding='utf-8') as f:
+            f.writelines(json.dumps(r, ensure_ascii=False) + '\n' for r in self.rows)
         return Path(path)
 
-_ROW = {'text': (str, 'a text'), 'doc': (str, 'a text'), 'query': (str, 'a text'), 'rewrite_query': (str, 'a text'), 'rewrite_queries': (list, 'a list of texts'),
-    'pos': (list, 'a list of texts'), 'neg': (list, 'a list of texts'), 'id': ((str, int, float), 'text or a number')}
 
-def read_rows(path:str|Path, *needed:str)->list[dict]:
+_ROW = {
+    'text': (str, 'a text'),
+    'doc': (str, 'a text'),
+    'query': (str, 'a text'),
+    'rewrite_query': (str, 'a text'),
+    'rewrite_queries': (list, 'a list of texts'),
+    'pos': (list, 'a list of texts'),
+    'neg': (list, 'a list of texts'),
+    'id': ((str, int, float), 'text or a number'),
+}
+
+
+def read_rows(path: str | Path, *needed: str) -> list[dict]:
     "Rows of a JSON-lines file; each must have the fields `needed` (`a|b`: one of the two)."
-    if not Path(path).is_file(): raise MedirError('no such file', path, 'run the step before it')
+    if not Path(path).is_file():
+        raise MedirError('no such file', path, 'run the step before it')
     out = []
     for row, where in _json_lines(Path(path)):
         for f in needed:
-            if not any(k in row for k in f.split('|')): raise MedirError(f'field {f!r} is missing', where, f'a row needs {", ".join(needed)}')
+            if not any(k in row for k in f.split('|')):
+                raise MedirError(f'field {f!r} is missing', where, f'a row needs {", ".join(needed)}')
         for f, (kind, name) in _ROW.items():
-            if f in row and not (isinstance(row[f], kind) and (kind is not list or all(isinstance(v, str) for v in row[f]))):
+            if f in row and not (
+                isinstance(row[f], kind) and (kind is not list or all(isinstance(v, str) for v in row[f]))
+            ):
                 raise MedirError(f'field {f!r} is {str(row[f])[:60]!r}', where, f'write {name}')
         out.append(row)
-    if not out: raise MedirError('the file is empty', path, 'run the step before it')
+    if not out:
+        raise MedirError('the file is empty', path, 'run the step before it')
     return out
 
 # %% ../nbs/07_miner.ipynb #5537fb62
-def load_documents(source:str, limit:int=0, seed:int=42, without:list=(), home_folder=None)->Mined:
+def load_documents(source: str, limit: int = 0, seed: int = 42, without: list = (), home_folder=None) -> Mined:
     "`{id, doc}` rows of a corpus of the registry, a JSON-lines file or folder, or `TASK[:SPLIT]`; a seeded sample of `limit`. Documents relevant to a query of the tasks `without` are left out."
     rows, met, seen = list(_document_rows(source, home_folder)), Counter(), set()
     official = registry('corpora').get(source, {})
-    if official.get('git') and len(rows) != official['documents']: note(f'{source} holds {len(rows):,} documents where the registry has {official["documents"]:,}')
-    answers = {' '.join(t.split()) for name in without for t in _relevant_texts(load_task(name, home_folder=home_folder))}
+    if official.get('git') and len(rows) != official['documents']:
+        note(f'{source} holds {len(rows):,} documents where the registry has {official["documents"]:,}')
+    answers = {
+        ' '.join(t.split()) for name in without for t in _relevant_texts(load_task(name, home_folder=home_folder))
+    }
     kept = []
     for r in rows:
         text = ' '.join(r['doc'].split())
-        why = 'empty' if not text else 'repeated' if text in seen else 'relevant to an evaluation query' if text in answers else ''
+        why = (
+            'empty'
+            if not text
+            else 'repeated'
+            if text in seen
+            else 'relevant to an evaluation query'
+            if text in answers
+            else ''
+        )
         met[why] += 1
-        if not why: seen.add(text); kept.append(r)
-    if not kept: raise MedirError('no document is left', source, 'name another corpus')
+        if not why:
+            seen.add(text)
+            kept.append(r)
+    if not kept:
+        raise MedirError('no document is left', source, 'name another corpus')
     limit = limit or official.get('documents', 0)
     if limit and limit < len(kept):
         met['not sampled'] = len(kept) - limit
         kept = [kept[i] for i in sorted(random.Random(seed).sample(range(len(kept)), limit))]
     return Mined('documents', kept, {'kept': len(kept), **{k: v for k, v in met.items() if k and v}})
 
-def _document_rows(source:str, home_folder=None):
+
+def _document_rows(source: str, home_folder=None):
     row, path = registry('corpora').get(source), Path(source)
     folder = task_folder(source, row) if row else None
-    if row and not folder and row.get('git'): folder = git_folder(row['git'], f'corpus {source}', home_folder)
+    if row and not folder and row.get('git'):
+        folder = git_folder(row['git'], f'corpus {source}', home_folder)
     if row and not folder:
         commit = commit_of(row['hub'], row['revision'], 'dataset', f'corpus {source}', home_folder)
         flat = lambda v: v if isinstance(v, str) else ' '.join(map(flat, v or []))
-        yield from ({'id': str(i), 'doc': flat(r[row['field']])} for i, (r, _) in enumerate(_hub_rows(row['hub'], *row['configs'], commit)))
+        yield from (
+            {'id': str(i), 'doc': flat(r[row['field']])}
+            for i, (r, _) in enumerate(_hub_rows(row['hub'], *row['configs'], commit))
+        )
         return
-    if row: path = folder
-    if path.is_dir(): path = path/'corpus.jsonl'
+    if row:
+        path = folder
+    if path.is_dir():
+        path = path / 'corpus.jsonl'
     if path.suffix in {'.jsonl', '.gz'} or row:
-        if not path.is_file(): raise MedirError('no corpus here', path, 'give JSON lines with id and doc (or text)')
+        if not path.is_file():
+            raise MedirError('no corpus here', path, 'give JSON lines with id and doc (or text)')
         for r, where in _json_lines(path):
-            key, text = next((k for k in ('id', '_id') if k in r), None), next((k for k in ('doc', 'text') if k in r), None)
-            if key is None or text is None: raise MedirError(f'field {"id" if key is None else "doc"!r} is missing', where, 'a document needs id and doc (or text)')
+            key, text = (
+                next((k for k in ('id', '_id') if k in r), None),
+                next((k for k in ('doc', 'text') if k in r), None),
+            )
+            if key is None or text is None:
+                raise MedirError(
+                    f'field {"id" if key is None else "doc"!r} is missing',
+                    where,
+                    'a document needs id and doc (or text)',
+                )
             title, body = _plain_text(r.get('title'), where), _plain_text(r[text], where)
             yield {'id': _plain_id(r[key], where), 'doc': f'{title} {body}'.strip()}
         return
     name, _, split = source.partition(':')
-    if name not in registry('tasks'): raise MedirError(f'unknown corpus {source!r}', None, f'{nearest(name, [*registry("corpora"), *registry("tasks")])} A corpus.jsonl may be given by its path')
+    if name not in registry('tasks'):
+        raise MedirError(
+            f'unknown corpus {source!r}',
+            None,
+            f'{nearest(name, [*registry("corpora"), *registry("tasks")])} A corpus.jsonl may be given by its path',
+        )
     corpus = load_task(name, split or None, home_folder=home_folder).corpus
     yield from ({'id': str(i), 'doc': t} for i, t in zip(corpus.ids, corpus.texts()))
 
-def _relevant_texts(task:Task): return [task.corpus.text(d) for d in task.qrels[task.qrels.relevance > 0].doc_id.unique()]
+
+def _relevant_texts(task: Task):
+    return [task.corpus.text(d) for d in task.qrels[task.qrels.relevance > 0].doc_id.unique()]
 
 # %% ../nbs/07_miner.ipynb #1149d5c1
-def example_blocks(language:str='zh', names:list=(), file:str='')->dict[str, str]:
+def example_blocks(language: str = 'zh', names: list = (), file: str = '') -> dict[str, str]:
     "Worked examples by style, as they stand in a prompt; `file` replaces the registry's."
     if file:
         found = read_yaml(file)
-        fits = lambda b: isinstance(b, dict) and isinstance(b.get('pairs'), list) and all(isinstance(p, dict) and {'text', 'query'} <= set(p) for p in b['pairs'])
+        fits = lambda b: (
+            isinstance(b, dict)
+            and isinstance(b.get('pairs'), list)
+            and all(isinstance(p, dict) and {'text', 'query'} <= set(p) for p in b['pairs'])
+        )
         if not all(isinstance(styles, dict) and all(map(fits, styles.values())) for styles in found.values()):
             raise MedirError('these are no examples', file, 'give YAML: language, style, pairs of text and query')
-    else: found = registry('examples')
-    if language not in found: raise MedirError(f'no examples in {language!r}', file or 'registry/examples.yaml', nearest(language, found))
+    else:
+        found = registry('examples')
+    if language not in found:
+        raise MedirError(f'no examples in {language!r}', file or 'registry/examples.yaml', nearest(language, found))
     blocks = found[language]
     for n in names:
-        if n not in blocks: raise MedirError(f'no examples of the style {n!r}', file or 'registry/examples.yaml', nearest(n, blocks))
+        if n not in blocks:
+            raise MedirError(f'no examples of the style {n!r}', file or 'registry/examples.yaml', nearest(n, blocks))
     labels = ('文字：', '问题：') if language == 'zh' else ('Text: ', 'Question: ')
-    return {n: '\n\n'.join(f'{labels[0]}{p["text"]}\n{labels[1]}{p["query"]}' for p in b['pairs']) for n, b in blocks.items() if not names or n in names}
+    return {
+        n: '\n\n'.join(f'{labels[0]}{p["text"]}\n{labels[1]}{p["query"]}' for p in b['pairs'])
+        for n, b in blocks.items()
+        if not names or n in names
+    }
 
-def _ask(rows:list[dict], model:str, method:str, values, language:str, form:str='', prompt:str='', n:int=1, sampling:dict|None=None, home_folder=None, replay=None, most_repeated:float=1.0)->list[list[tuple]]:
+
+def _ask(
+    rows: list[dict],
+    model: str,
+    method: str,
+    values,
+    language: str,
+    form: str = '',
+    prompt: str = '',
+    n: int = 1,
+    sampling: dict | None = None,
+    home_folder=None,
+    replay=None,
+    most_repeated: float = 1.0,
+) -> list[list[tuple]]:
     "For each row its `n` generations as `(text, faults)`; `values(row)` fills the prompt of `method`. Answers of which more than `most_repeated` repeat one of another row end it."
     model, row = llm(model, home_folder), method_row(method, 'prompt')
-    if model.spec.languages and language not in model.spec.languages: raise MedirError(f'{model.spec.name} writes {", ".join(model.spec.languages)}, the documents are in {language!r}', method, 'choose another model of `llms_table()`')
-    template, drawn = wording(method, None, language, form, prompt, 'prompt'), model.sampling(**row.get('sampling', {}) | (sampling or {}))
+    if model.spec.languages and language not in model.spec.languages:
+        raise MedirError(
+            f'{model.spec.name} writes {", ".join(model.spec.languages)}, the documents are in {language!r}',
+            method,
+            'choose another model of `llms_table()`',
+        )
+    template, drawn = (
+        wording(method, None, language, form, prompt, 'prompt'),
+        model.sampling(**row.get('sampling', {}) | (sampling or {})),
+    )
     asked = []
     for r in rows:
         text, cut = fill(template, 'document', **values(r))
@@ -131,138 +252,276 @@ def _ask(rows:list[dict], model:str, method:str, values, language:str, form:str=
     judged, size = [], _FIRST_LOOK * n
     try:
         while len(judged) < len(asked):
-            part = asked[len(judged):len(judged) + size]
-            judged += [judge(g, q.prompt, '', language, model.spec.answer) for g, q in zip(model.generate(part, replay), part)]
+            part = asked[len(judged) : len(judged) + size]
+            judged += [
+                judge(g, q.prompt, '', language, model.spec.answer) for g, q in zip(model.generate(part, replay), part)
+            ]
             _refuse_repeats(judged, n, most_repeated, model.spec.name, method)
             size *= 4
     finally:
-        if missing and model.backend_name in HOLDS_GPU: model.close()
-    return [judged[i:i + n] for i in range(0, len(judged), n)]
+        if missing and model.backend_name in HOLDS_GPU:
+            model.close()
+    return [judged[i : i + n] for i in range(0, len(judged), n)]
 
-_FIRST_LOOK, _FEWEST = 16, 8        # rows before the first look at repeats, and fewest answers that say something
-_REPEATED = 0.1                     # a tenth of equal queries makes documents false negatives of one another, and a useful model is far below
 
-def _refuse_repeats(judged:list, n:int, most:float, model:str, method:str):
+_FIRST_LOOK, _FEWEST = 16, 8  # rows before the first look at repeats, and fewest answers that say something
+_REPEATED = (
+    0.1  # a tenth of equal queries makes documents false negatives of one another, and a useful model is far below
+)
+
+
+def _refuse_repeats(judged: list, n: int, most: float, model: str, method: str):
     "Stop where more than the share `most` of the answers repeat the answer to another row."
     first, repeats = {}, Counter()
     for i, (text, _) in enumerate(judged):
         text = ' '.join(text.split())
-        if text and first.setdefault(text, i // n) != i // n: repeats[text] += 1
+        if text and first.setdefault(text, i // n) != i // n:
+            repeats[text] += 1
     if len(judged) >= _FEWEST and (total := sum(repeats.values())) > most * len(judged):
         text, times = repeats.most_common(1)[0]
-        raise MedirError(f'{total:,} of the first {len(judged):,} answers of {model} repeat that to another document ({text[:80]!r} stands {times + 1:,} times)', f'mining {method}',
-            'choose a stronger model or another wording; most_repeated=1 goes on in spite of it; what was written is kept')
+        raise MedirError(
+            f'{total:,} of the first {len(judged):,} answers of {model} repeat that to another document ({text[:80]!r} stands {times + 1:,} times)',
+            f'mining {method}',
+            'choose a stronger model or another wording; most_repeated=1 goes on in spite of it; what was written is kept',
+        )
+
 
 _FAULTY = {'repeats the prompt', 'wrong language', 'copied from the document', 'repeated'}
 _STEPS = ('generator', 'retriever', 'search')
 
-def prompt_files(given:dict|None=None)->dict[str, str]:
+
+def prompt_files(given: dict | None = None) -> dict[str, str]:
     """The files with other wording for the steps of the self-learning loop, '' for this project's own:
     `synthesize-query`, `candidates`, and of `hyde` those of `generator`, `retriever` (their training data) and `search`.
     `given` names a file for each of the three prompts; for `hyde` also a mapping by step."""
     given, prompts = dict(given or {}), ('synthesize-query', 'candidates', 'hyde')
     for name in given:
-        if name not in prompts: raise MedirError(f'the loop has no prompt {name!r}', 'prompts', nearest(name, prompts))
+        if name not in prompts:
+            raise MedirError(f'the loop has no prompt {name!r}', 'prompts', nearest(name, prompts))
     hyde = given.get('hyde') or ''
     by_step = hyde if isinstance(hyde, dict) else dict.fromkeys(_STEPS, hyde)
     for step in by_step:
-        if step not in _STEPS: raise MedirError(f'hyde is not asked in a step {step!r}', 'prompts', nearest(step, _STEPS))
+        if step not in _STEPS:
+            raise MedirError(f'hyde is not asked in a step {step!r}', 'prompts', nearest(step, _STEPS))
     out = {name: given.get(name) or '' for name in prompts[:2]} | {step: by_step.get(step) or '' for step in _STEPS}
     for name, file in out.items():
-        if not isinstance(file, str): raise MedirError(f'the wording of {name} is {file!r}', 'prompts', 'name a file')
+        if not isinstance(file, str):
+            raise MedirError(f'the wording of {name} is {file!r}', 'prompts', 'name a file')
         if file and not Path(file).exists():
             raise MedirError('no such file with a prompt', file, f'write one for {name}, or leave it out')
     return out
 
-def synthesize_queries(documents, model:str, language:str='', styles:list=(), examples:str='', form:str='', prompt:str='', seed:int=42, strict:bool=False, sampling:dict|None=None, home_folder=None, replay=None, most_repeated:float=_REPEATED)->Mined:
+
+def synthesize_queries(
+    documents,
+    model: str,
+    language: str = '',
+    styles: list = (),
+    examples: str = '',
+    form: str = '',
+    prompt: str = '',
+    seed: int = 42,
+    strict: bool = False,
+    sampling: dict | None = None,
+    home_folder=None,
+    replay=None,
+    most_repeated: float = _REPEATED,
+) -> Mined:
     "A query for each document: `{id, task, text, doc}`, `task` the style of its examples. Sampling of the method row (temperature 1.0, top-p 0.8) unless given."
     rows = list(documents)
     language = language or detect_language([r['doc'] for r in rows])
     blocks = example_blocks(language, styles, examples)
     style = {r['id']: random.Random(fingerprint(seed, r['id'])).choice(sorted(blocks)) for r in rows}
-    texts = _ask(rows, model, 'synthesize-query', lambda r: {'examples': blocks[style[r['id']]], 'document': r['doc']}, language, form, prompt, 1, sampling, home_folder, replay, most_repeated)
+    texts = _ask(
+        rows,
+        model,
+        'synthesize-query',
+        lambda r: {'examples': blocks[style[r['id']]], 'document': r['doc']},
+        language,
+        form,
+        prompt,
+        1,
+        sampling,
+        home_folder,
+        replay,
+        most_repeated,
+    )
     out, met, seen = [], Counter(), set()
     for r, [(text, faults)] in zip(rows, texts):
         text = text.strip().strip('"')
-        if text and text in r['doc']: faults = [*faults, 'copied from the document']
-        if text in seen: faults = [*faults, 'repeated']
+        if text and text in r['doc']:
+            faults = [*faults, 'copied from the document']
+        if text in seen:
+            faults = [*faults, 'repeated']
         met.update(faults)
-        if text and not (strict and _FAULTY & set(faults)): seen.add(text); out.append({'id': r['id'], 'task': style[r['id']], 'text': text, 'doc': r['doc']})
+        if text and not (strict and _FAULTY & set(faults)):
+            seen.add(text)
+            out.append({'id': r['id'], 'task': style[r['id']], 'text': text, 'doc': r['doc']})
     return _mined('queries', rows, out, met)
 
-def _mined(step, before, rows, met)->Mined:
-    if not rows: raise MedirError(f'no row is left of {len(before):,} ({", ".join(f"{v:,} {k}" for k, v in met.items())})', f'mining {step}', 'choose a stronger model, or look at its answers')
+
+def _mined(step, before, rows, met) -> Mined:
+    if not rows:
+        raise MedirError(
+            f'no row is left of {len(before):,} ({", ".join(f"{v:,} {k}" for k, v in met.items())})',
+            f'mining {step}',
+            'choose a stronger model, or look at its answers',
+        )
     return Mined(step, rows, {'kept': len(rows), **{k: v for k, v in met.items() if v}})
 
 # %% ../nbs/07_miner.ipynb #e6c3102d
-def load_queries(source:str, documents, home_folder=None)->Mined:
+def load_queries(source: str, documents, home_folder=None) -> Mined:
     "Queries that were written before, for those `documents` that have one: `{id, task, text, doc}` rows of a corpus of the registry (its `git` file) or of a JSON-lines file."
     row = registry('corpora').get(source)
-    if row and not row.get('git'): raise MedirError('this corpus holds no queries', f'corpus {source}', 'name automir-training, or a file of id, text and doc')
+    if row and not row.get('git'):
+        raise MedirError(
+            'this corpus holds no queries', f'corpus {source}', 'name automir-training, or a file of id, text and doc'
+        )
     file = task_folder(source, row) if row else Path(source)
-    if row and not file: file = git_folder(row['git'], f'corpus {source}', home_folder)
-    if file.is_dir(): file = file/'query.jsonl'
+    if row and not file:
+        file = git_folder(row['git'], f'corpus {source}', home_folder)
+    if file.is_dir():
+        file = file / 'query.jsonl'
     wanted = {' '.join(r['doc'].split()): r for r in documents}
     met, out = Counter(), []
     for r in read_rows(file, 'id', 'text', 'doc'):
         document = wanted.pop(' '.join(str(r['doc']).split()), None)
-        if document is None: met['of other documents, or a second one'] += 1
-        elif not str(r['text']).strip(): met['empty'] += 1
-        else: out.append({'id': document['id'], 'task': r.get('task', ''), 'text': str(r['text']).strip(), 'doc': document['doc']})
+        if document is None:
+            met['of other documents, or a second one'] += 1
+        elif not str(r['text']).strip():
+            met['empty'] += 1
+        else:
+            out.append(
+                {
+                    'id': document['id'],
+                    'task': r.get('task', ''),
+                    'text': str(r['text']).strip(),
+                    'doc': document['doc'],
+                }
+            )
     met['documents without one'] = len(wanted)
     return _mined('queries', list(documents), out, met)
 
 # %% ../nbs/07_miner.ipynb #19471562
-def candidates(rows, model:str, n:int=5, language:str='', form:str='', prompt:str='', strict:bool=False, sampling:dict|None=None, home_folder=None, replay=None, most_repeated:float=_REPEATED)->Mined:
+def candidates(
+    rows,
+    model: str,
+    n: int = 5,
+    language: str = '',
+    form: str = '',
+    prompt: str = '',
+    strict: bool = False,
+    sampling: dict | None = None,
+    home_folder=None,
+    replay=None,
+    most_repeated: float = _REPEATED,
+) -> Mined:
     "`n` candidate documents for each query and its document: `{id, text, rewrite_queries, doc}` (AutoMIR equation 3)."
     rows = list(rows)
     language = language or detect_language([r['doc'] for r in rows])
-    texts = _ask(rows, model, 'candidates', lambda r: {'query': r['text'], 'document': r['doc']}, language, form, prompt, n, sampling, home_folder, replay, most_repeated)
+    texts = _ask(
+        rows,
+        model,
+        'candidates',
+        lambda r: {'query': r['text'], 'document': r['doc']},
+        language,
+        form,
+        prompt,
+        n,
+        sampling,
+        home_folder,
+        replay,
+        most_repeated,
+    )
     out, met = [], Counter()
     for r, answers in zip(rows, texts):
-        for text, faults in answers: met.update(f'candidates: {f}' for f in faults)
+        for text, faults in answers:
+            met.update(f'candidates: {f}' for f in faults)
         usable = [t for t, faults in answers if t and not (strict and _FAULTY & set(faults))]
-        if not usable: met['without a usable candidate'] += 1; continue
-        if len(usable) < n: met['with fewer candidates than asked'] += 1
+        if not usable:
+            met['without a usable candidate'] += 1
+            continue
+        if len(usable) < n:
+            met['with fewer candidates than asked'] += 1
         out.append({'id': r['id'], 'text': r['text'], 'rewrite_queries': usable, 'doc': r['doc']})
     return _mined('candidates', rows, out, met)
 
 # %% ../nbs/07_miner.ipynb #991fc7f9
-def _texts_task(rows:list[dict], language:str='', queries=None)->Task:
+def _texts_task(rows: list[dict], language: str = '', queries=None) -> Task:
     "The distinct documents of `rows` as a corpus (in order), with their queries."
     texts = list(dict.fromkeys(r['doc'] for r in rows))
     queries = queries if queries is not None else [(r['id'], r['text']) for r in rows]
     at = {t: f'd{i:07d}' for i, t in enumerate(texts)}
     frame = pd.DataFrame({'query_id': [q for q, _ in queries], 'doc_id': [at[texts[0]]] * len(queries), 'relevance': 1})
-    task = task_from_frames(pd.DataFrame({'id': list(at.values()), 'text': texts}), pd.DataFrame(queries, columns=['id', 'text']), frame, name='mined')
+    task = task_from_frames(
+        pd.DataFrame({'id': list(at.values()), 'text': texts}),
+        pd.DataFrame(queries, columns=['id', 'text']),
+        frame,
+        name='mined',
+    )
     return replace(task, language=language or detect_language(texts[:1000]))
 
-def _given(texts:list[list[str]], fusion:str, kind:str)->Expanded:
+
+def _given(texts: list[list[str]], fusion: str, kind: str) -> Expanded:
     "Texts at hand in place of an expansion that asks a language model."
     return Expanded(texts, expansion_settings('hyde', (('fusion', fusion),), kind), method_row('hyde'), {}, {})
 
-def _rank(rows, texts, system, task, depth, fusion, options, what)->pd.DataFrame:
+
+def _rank(rows, texts, system, task, depth, fusion, options, what) -> pd.DataFrame:
     "The run of `(row, texts joined to its query)` by `system`, in parts that keep a progress bar moving."
     system = parse(system)
-    if isinstance(system, Fusion) or getattr(system, 'expansion', None): raise MedirError('a retriever without expansion or fusion is needed', str(system), 'name an encoder or bm25')
+    if isinstance(system, Fusion) or getattr(system, 'expansion', None):
+        raise MedirError('a retriever without expansion or fusion is needed', str(system), 'name an encoder or bm25')
     kind, size, runs = 'sparse' if isinstance(system, System) and system.name == 'bm25' else 'dense', 512, []
     # a sparse retriever cannot average: it reads query and text one after the other
     fusion = {'mean': 'concat'}.get(fusion, fusion) if kind == 'sparse' else fusion
     for i in progress(range(0, len(rows), size), desc=what, unit='512 queries'):
         part = replace(task, queries=task.queries.take(np.arange(i, min(i + size, len(rows)))))
-        runs.append(search(system, part, depth, keep_self=True, expanded=_given(texts[i:i + size], fusion, kind) if texts is not None else None, **options).run)
+        runs.append(
+            search(
+                system,
+                part,
+                depth,
+                keep_self=True,
+                expanded=_given(texts[i : i + size], fusion, kind) if texts is not None else None,
+                **options,
+            ).run
+        )
     return pd.concat(runs, ignore_index=True)
 
-def select(rows, retriever, fusion:str='alone', depth:int=1000, unretrieved:str='keep', language:str='', dtype:str|None=None, device:str|None=None, home_folder=None)->Mined:
+
+def select(
+    rows,
+    retriever,
+    fusion: str = 'alone',
+    depth: int = 1000,
+    unretrieved: str = 'keep',
+    language: str = '',
+    dtype: str | None = None,
+    device: str | None = None,
+    home_folder=None,
+) -> Mined:
     "The candidate with which `retriever` ranks the row's own document best: `{id, text, rerank_id: [[candidate, rank, score]], target_id, top_rewrite_query, doc}` (AutoMIR section 3.3)."
-    if unretrieved not in {'keep', 'drop'}: raise MedirError(f'unretrieved={unretrieved!r} does not fit', 'select', 'write keep or drop')
+    if unretrieved not in {'keep', 'drop'}:
+        raise MedirError(f'unretrieved={unretrieved!r} does not fit', 'select', 'write keep or drop')
     rows = list(rows)
     flat = [(i, j, t) for i, r in enumerate(rows) for j, t in enumerate(r['rewrite_queries'])]
     task = _texts_task(rows, language, [(f'{i}#{j}', rows[i]['text']) for i, j, _ in flat])
-    run = _rank(flat, [[t] for *_, t in flat], retriever, task, depth, fusion, dict(dtype=dtype, device=device, home_folder=home_folder), 'select')
+    run = _rank(
+        flat,
+        [[t] for *_, t in flat],
+        retriever,
+        task,
+        depth,
+        fusion,
+        dict(dtype=dtype, device=device, home_folder=home_folder),
+        'select',
+    )
     own = dict(zip((task.corpus.texts()), task.corpus.ids))
     run['rank'] = run.groupby('query_id', sort=False).cumcount()
-    gold = run[run.doc_id == run.query_id.map({f'{i}#{j}': own[rows[i]['doc'].strip()] for i, j, _ in flat})].set_index('query_id')
+    gold = run[run.doc_id == run.query_id.map({f'{i}#{j}': own[rows[i]['doc'].strip()] for i, j, _ in flat})].set_index(
+        'query_id'
+    )
     found = {q: (int(r), float(s)) for q, r, s in zip(gold.index, gold['rank'], gold.score)}
     out, met = [], Counter()
     for i, r in enumerate(rows):
@@ -270,29 +529,72 @@ def select(rows, retriever, fusion:str='alone', depth:int=1000, unretrieved:str=
         best = min(ranked, key=lambda x: x[1])
         met['found by none of its candidates'] += (lost := best[1] == depth)
         met['ranked first'] += best[1] == 0
-        if lost and unretrieved == 'drop': continue
-        out.append({'id': r['id'], 'text': r['text'], 'rerank_id': [[j, k, round(s, 6)] for j, k, s in ranked], 'target_id': best[0], 'top_rewrite_query': r['rewrite_queries'][best[0]], 'doc': r['doc']})
+        if lost and unretrieved == 'drop':
+            continue
+        out.append(
+            {
+                'id': r['id'],
+                'text': r['text'],
+                'rerank_id': [[j, k, round(s, 6)] for j, k, s in ranked],
+                'target_id': best[0],
+                'top_rewrite_query': r['rewrite_queries'][best[0]],
+                'doc': r['doc'],
+            }
+        )
     return _mined('selection', rows, out, met)
 
 # %% ../nbs/07_miner.ipynb #0cb62dd1
-def hypothesize(rows, model:str, method:str='hyde', settings:dict|None=None, language:str='', home_folder=None, replay=None)->Mined:
+def hypothesize(
+    rows,
+    model: str,
+    method: str = 'hyde',
+    settings: dict | None = None,
+    language: str = '',
+    home_folder=None,
+    replay=None,
+) -> Mined:
     "What `model` writes for each query alone: `{id, text, rewrite_query, doc}`; an empty `rewrite_query` where it wrote nothing usable."
     rows = list(rows)
     task = _texts_task(rows, language, [(str(i), r['text']) for i, r in enumerate(rows)])
     done = expand(task, (method, model, tuple((settings or {}).items())), 'dense', home_folder, replay)
-    out = [{'id': r['id'], 'text': r['text'], 'rewrite_query': ' '.join(t), 'doc': r['doc']} for r, t in zip(rows, done.texts)]
+    out = [
+        {'id': r['id'], 'text': r['text'], 'rewrite_query': ' '.join(t), 'doc': r['doc']}
+        for r, t in zip(rows, done.texts)
+    ]
     without = sum(not r['rewrite_query'] for r in out)
     return _mined('hypothetical documents', rows, out, Counter(done.faults) + Counter({'queries without one': without}))
 
 # %% ../nbs/07_miner.ipynb #53af7362
-def hard_negatives(rows, retriever, n:int=8, window:tuple=(5, 100), query:str='mean', seed:int=42, language:str='', dtype:str|None=None, device:str|None=None, home_folder=None)->Mined:
+def hard_negatives(
+    rows,
+    retriever,
+    n: int = 8,
+    window: tuple = (5, 100),
+    query: str = 'mean',
+    seed: int = 42,
+    language: str = '',
+    dtype: str | None = None,
+    device: str | None = None,
+    home_folder=None,
+) -> Mined:
     "`{query, pos: [doc], rewrite_query, neg: [n docs]}`: negatives drawn from the ranks `window` (from 0, the end not included) of `retriever` (AutoMIR equation 5 and Hn_mine)."
     rows, (first, last) = list(rows), window
-    if not 0 <= first < last: raise MedirError(f'the window {list(window)} holds no rank', 'hard_negatives', 'write (5, 100)')
-    if query not in {'mean', 'alone'}: raise MedirError(f'query={query!r} does not fit', 'hard_negatives', 'write mean or alone')
+    if not 0 <= first < last:
+        raise MedirError(f'the window {list(window)} holds no rank', 'hard_negatives', 'write (5, 100)')
+    if query not in {'mean', 'alone'}:
+        raise MedirError(f'query={query!r} does not fit', 'hard_negatives', 'write mean or alone')
     task = _texts_task(rows, language, [(str(i), r['text']) for i, r in enumerate(rows)])
     texts = [[t] if (t := r.get('rewrite_query')) else [] for r in rows] if query == 'mean' else None
-    run = _rank(rows, texts, retriever, task, last, 'mean', dict(dtype=dtype, device=device, home_folder=home_folder), 'hard negatives')
+    run = _rank(
+        rows,
+        texts,
+        retriever,
+        task,
+        last,
+        'mean',
+        dict(dtype=dtype, device=device, home_folder=home_folder),
+        'hard negatives',
+    )
     ranked, corpus = dict(list(run.groupby('query_id', sort=False).doc_id)), task.corpus.texts()
     at, out, met = {d: i for i, d in enumerate(task.corpus.ids)}, [], Counter()
     for i, r in enumerate(rows):
@@ -303,85 +605,173 @@ def hard_negatives(rows, retriever, n:int=8, window:tuple=(5, 100), query:str='m
         rng = random.Random(fingerprint(seed, str(r['id']), r['text']))
         negatives = rng.sample(pool, min(n, len(pool)))
         if len(negatives) < n:
-            rest = [t for t in rng.sample(corpus, min(len(corpus), 4 * n + len(own))) if t not in own and t not in negatives][:n - len(negatives)]
-            met['filled up at random'] += len(rest); negatives += rest
-        if len(negatives) < n: met['with fewer negatives than asked'] += 1
-        out.append({'query': r['text'], 'pos': [r['doc']], 'rewrite_query': r.get('rewrite_query', ''), 'neg': negatives})
+            rest = [
+                t for t in rng.sample(corpus, min(len(corpus), 4 * n + len(own))) if t not in own and t not in negatives
+            ][: n - len(negatives)]
+            met['filled up at random'] += len(rest)
+            negatives += rest
+        if len(negatives) < n:
+            met['with fewer negatives than asked'] += 1
+        out.append(
+            {'query': r['text'], 'pos': [r['doc']], 'rewrite_query': r.get('rewrite_query', ''), 'neg': negatives}
+        )
     return _mined('hard negatives', rows, out, met)
 
 # %% ../nbs/07_miner.ipynb #0388d9bb
-def labelled_pairs(task:Task|str, retriever, split:str='', n:int=8, window:tuple=(0, 100), seed:int=42, dtype:str|None=None, device:str|None=None, home_folder=None)->Mined:
+def labelled_pairs(
+    task: Task | str,
+    retriever,
+    split: str = '',
+    n: int = 8,
+    window: tuple = (0, 100),
+    seed: int = 42,
+    dtype: str | None = None,
+    device: str | None = None,
+    home_folder=None,
+) -> Mined:
     "`{query, pos: [its documents], neg: [n documents]}` of the labels of a task: negatives drawn from the ranks `window` of `retriever`, none of them relevant."
     task = load_task(task, split or None, home_folder=home_folder)
     first, last = window
-    if not 0 <= first < last: raise MedirError(f'the window {list(window)} holds no rank', 'labelled_pairs', 'write (0, 100)')
+    if not 0 <= first < last:
+        raise MedirError(f'the window {list(window)} holds no rank', 'labelled_pairs', 'write (0, 100)')
     rows = list(zip(task.queries.ids, task.queries.texts()))
-    run = _rank(rows, None, retriever, task, last, 'mean', dict(dtype=dtype, device=device, home_folder=home_folder), 'labelled pairs')
-    relevant = {q: dict(zip(g.doc_id, g.relevance)) for q, g in task.qrels[task.qrels.relevance > 0].groupby('query_id')}
+    run = _rank(
+        rows,
+        None,
+        retriever,
+        task,
+        last,
+        'mean',
+        dict(dtype=dtype, device=device, home_folder=home_folder),
+        'labelled pairs',
+    )
+    relevant = {
+        q: dict(zip(g.doc_id, g.relevance)) for q, g in task.qrels[task.qrels.relevance > 0].groupby('query_id')
+    }
     ranked, out, met = dict(list(run.groupby('query_id', sort=False).doc_id)), [], Counter()
     for q, text in rows:
-        if not (own := relevant.get(q)): met['without a relevant document'] += 1; continue
+        if not (own := relevant.get(q)):
+            met['without a relevant document'] += 1
+            continue
         texts = {task.corpus.text(d) for d in own}
         pool = [t for d in list(ranked.get(q, []))[first:last] if (t := task.corpus.text(d)) not in texts]
         negatives = random.Random(fingerprint(seed, q, text)).sample(pool, min(n, len(pool)))
-        if len(negatives) < n: met['with fewer negatives than asked'] += 1
-        out.append({'query': text, 'pos': [task.corpus.text(d) for d, grade in own.items() if grade == max(own.values())], 'neg': negatives})
+        if len(negatives) < n:
+            met['with fewer negatives than asked'] += 1
+        out.append(
+            {
+                'query': text,
+                'pos': [task.corpus.text(d) for d, grade in own.items() if grade == max(own.values())],
+                'neg': negatives,
+            }
+        )
     return _mined('labelled pairs', rows, out, met)
 
 # %% ../nbs/07_miner.ipynb #c89ffc4e
-def round_trip(rows, retriever, k:int=20, language:str='', dtype:str|None=None, device:str|None=None, home_folder=None)->Mined:
+def round_trip(
+    rows,
+    retriever,
+    k: int = 20,
+    language: str = '',
+    dtype: str | None = None,
+    device: str | None = None,
+    home_folder=None,
+) -> Mined:
     "Those rows whose query finds its own document among the first `k` of all documents of `rows`."
     rows = list(rows)
     task = _texts_task(rows, language, [(str(i), r['text']) for i, r in enumerate(rows)])
-    run = _rank(rows, None, retriever, task, k, 'mean', dict(dtype=dtype, device=device, home_folder=home_folder), 'round trip')
+    run = _rank(
+        rows, None, retriever, task, k, 'mean', dict(dtype=dtype, device=device, home_folder=home_folder), 'round trip'
+    )
     own, found = dict(zip(task.corpus.texts(), task.corpus.ids)), dict(list(run.groupby('query_id', sort=False).doc_id))
     out = [r for i, r in enumerate(rows) if own[r['doc'].strip()] in set(found.get(str(i), []))]
     return _mined('round trip', rows, out, Counter({f'not among the first {k}': len(rows) - len(out)}))
 
 # %% ../nbs/07_miner.ipynb #b49a6355
-def shuffle_pairs(rows, seed:int=42)->Mined:
+def shuffle_pairs(rows, seed: int = 42) -> Mined:
     "Training rows whose positives (and hypothetical documents) are moved on to another row, none staying with its query."
     rows = list(rows)
-    if len(rows) < 2: raise MedirError('one row cannot be shuffled', 'shuffle_pairs', 'give at least two')
-    order = list(range(len(rows))); random.Random(seed).shuffle(order)
+    if len(rows) < 2:
+        raise MedirError('one row cannot be shuffled', 'shuffle_pairs', 'give at least two')
+    order = list(range(len(rows)))
+    random.Random(seed).shuffle(order)
     moved = dict(zip(order, order[1:] + order[:1]))
-    out = [{**r, 'pos': rows[moved[i]]['pos'], 'neg': [t for t in r['neg'] if t not in rows[moved[i]]['pos']], **({'rewrite_query': rows[moved[i]]['rewrite_query']} if 'rewrite_query' in r else {})} for i, r in enumerate(rows)]
+    out = [
+        {
+            **r,
+            'pos': rows[moved[i]]['pos'],
+            'neg': [t for t in r['neg'] if t not in rows[moved[i]]['pos']],
+            **({'rewrite_query': rows[moved[i]]['rewrite_query']} if 'rewrite_query' in r else {}),
+        }
+        for i, r in enumerate(rows)
+    ]
     return Mined('shuffled pairs', out, {'kept': len(out)})
 
 # %% ../nbs/07_miner.ipynb #84f93898
-_NEEDED = {'synthesize_queries': ('id', 'doc'), 'candidates': ('id', 'text', 'doc'), 'select': ('id', 'text', 'rewrite_queries', 'doc'), 'hypothesize': ('id', 'text', 'doc'), 'hard_negatives': ('id', 'text', 'doc'), 'round_trip': ('id', 'text', 'doc'), 'shuffle_pairs': ('query', 'pos', 'neg')}
+_NEEDED = {
+    'synthesize_queries': ('id', 'doc'),
+    'candidates': ('id', 'text', 'doc'),
+    'select': ('id', 'text', 'rewrite_queries', 'doc'),
+    'hypothesize': ('id', 'text', 'doc'),
+    'hard_negatives': ('id', 'text', 'doc'),
+    'round_trip': ('id', 'text', 'doc'),
+    'shuffle_pairs': ('query', 'pos', 'neg'),
+}
 
-_WHOLE = ('load_documents', 'labelled_pairs')        # steps that read no rows of a step before
+_WHOLE = ('load_documents', 'labelled_pairs')  # steps that read no rows of a step before
 
-def steps()->dict:
+
+def steps() -> dict:
     "The steps that `mine` runs, by name."
     return {n: globals()[n] for n in (*_WHOLE, *_NEEDED)}
 
-def steps_help()->str:
+
+def steps_help() -> str:
     "Every step with what it reads, what it does and its parameters, as text."
     import inspect
+
     lines = []
     for name, step in steps().items():
-        source = {'load_documents': 'a corpus', 'labelled_pairs': 'a task'}.get(name) or 'rows with ' + ', '.join(_NEEDED[name])
+        source = {'load_documents': 'a corpus', 'labelled_pairs': 'a task'}.get(name) or 'rows with ' + ', '.join(
+            _NEEDED[name]
+        )
         first = ' '.join(step.__doc__.split()).replace('`', '')
-        taken = [p for n, p in list(inspect.signature(step).parameters.items())[1:] if n not in ('home_folder', 'replay')]
+        taken = [
+            p for n, p in list(inspect.signature(step).parameters.items())[1:] if n not in ('home_folder', 'replay')
+        ]
         shown = [p.name if p.default is p.empty else f'{p.name}={p.default!r}' for p in taken]
-        lines += [f'{name} (reads {source})', f'    {first}', f'    -p {"  -p ".join(shown)}' if shown else '    no parameters', '']
+        lines += [
+            f'{name} (reads {source})',
+            f'    {first}',
+            f'    -p {"  -p ".join(shown)}' if shown else '    no parameters',
+            '',
+        ]
     return '\n'.join(lines)
 
-def mine(step:str, source:str, output:str|Path, home_folder=None, **parameters)->Mined:
+
+def mine(step: str, source: str, output: str | Path, home_folder=None, **parameters) -> Mined:
     "Run `step` on the rows of the file `source` (for `load_documents` a corpus, for `labelled_pairs` a task) and write `output`."
     import inspect
+
     whole, known_steps = _WHOLE, steps()
-    if step not in known_steps: raise MedirError(f'unknown step {step!r}', 'mine', nearest(step, known_steps))
+    if step not in known_steps:
+        raise MedirError(f'unknown step {step!r}', 'mine', nearest(step, known_steps))
     known = inspect.signature(known_steps[step]).parameters
     for p in parameters:
-        if p not in known: raise MedirError(f'{step} has no parameter {p!r}', 'mine', nearest(p, list(known)[1:]))
+        if p not in known:
+            raise MedirError(f'{step} has no parameter {p!r}', 'mine', nearest(p, list(known)[1:]))
     lacking = [p for p, v in known.items() if v.default is v.empty and p not in parameters][1:]
-    if lacking: raise MedirError(f'{step} needs {lacking[0]!r}', 'mine', f'write -p {lacking[0]}=…')
-    if 'home_folder' in known: parameters['home_folder'] = home_folder
+    if lacking:
+        raise MedirError(f'{step} needs {lacking[0]!r}', 'mine', f'write -p {lacking[0]}=…')
+    if 'home_folder' in known:
+        parameters['home_folder'] = home_folder
     given = source if step in whole else read_rows(source, *_NEEDED[step])
-    with boundary(f'{step} cannot work with this', source, 'check the parameters and the rows', (TypeError, ValueError, KeyError, AttributeError, IndexError, OverflowError)):
+    with boundary(
+        f'{step} cannot work with this',
+        source,
+        'check the parameters and the rows',
+        (TypeError, ValueError, KeyError, AttributeError, IndexError, OverflowError),
+    ):
         done = known_steps[step](given, **parameters)
     done.write(output)
     return done

@@ -17,20 +17,23 @@ from .core import fingerprint, home, lock, machine, note, read_json, tell_run, w
 _SHOWN = {'asimd', 'sve', 'avx2', 'avx512f', 'fphp'}
 _BELOW_AVX512 = {'default', 'avx2', 'sse41', 'avx', 'avx2_vnni'}
 
+
 @functools.cache
-def _offered()->frozenset:
+def _offered() -> frozenset:
     "The names of the processor's vector instructions."
     try:
         lines = Path('/proc/cpuinfo').read_text().splitlines()
     except OSError:
         import torch
+
         # torch before 2.13 does not tell: nothing is known, and nothing is changed
         capabilities = getattr(torch.cpu, 'get_capabilities', dict)()
         return frozenset(name for name, has in capabilities.items() if has is True)
     flags = next((line.split(':')[1] for line in lines if line.lower().startswith(('flags', 'features'))), '')
     return frozenset(flags.split())
 
-def instructions()->tuple[str, ...]:
+
+def instructions() -> tuple[str, ...]:
     "The processor's vector instructions that matter here, such as avx512_bf16; empty where nobody can tell."
     shown = sorted(name for name in _offered() if name in _SHOWN or name.endswith(('bf16', '_fp16')))
     switches = (os.environ.get(name, '').lower() for name in ('ATEN_CPU_CAPABILITY', 'ONEDNN_MAX_CPU_ISA'))
@@ -39,15 +42,18 @@ def instructions()->tuple[str, ...]:
     return tuple(shown)
 
 # %% ../nbs/01a_processor.ipynb #db594a72
-_INSTRUCTION = {'bfloat16': ('bf16',), 'float16': ('fp16', 'fphp')}     # how the names of those that compute in it end
+_INSTRUCTION = {'bfloat16': ('bf16',), 'float16': ('fp16', 'fphp')}  # how the names of those that compute in it end
 
-def _on_gpu(device:str|None)->bool:
+
+def _on_gpu(device: str | None) -> bool:
     if device:
         return not device.startswith('cpu')
     import torch
+
     return torch.cuda.is_available()
 
-def working_dtype(dtype:str, device:str|None=None)->str:
+
+def working_dtype(dtype: str, device: str | None = None) -> str:
     "The precision in which weights of `dtype` are computed on `device` (default: the GPU, else the CPU): float32 on a processor without instructions for a lower one."
     if dtype not in _INSTRUCTION or _on_gpu(device):
         return dtype
@@ -55,27 +61,34 @@ def working_dtype(dtype:str, device:str|None=None)->str:
     return dtype if not has or any(name.endswith(_INSTRUCTION[dtype]) for name in has) else 'float32'
 
 # %% ../nbs/01a_processor.ipynb #c787af1a
-KERNELS = ('torch', 'onednn')            # which product the linear layers of a model on a CPU take
+KERNELS = ('torch', 'onednn')  # which product the linear layers of a model on a CPU take
+
 
 @functools.cache
 def _onednn_linear():
     "The class of a linear layer that multiplies by oneDNN."
     import torch
+
     class OneDNNLinear(torch.nn.Linear):
         def forward(self, x):
             if x.dtype != self.weight.dtype or torch.is_grad_enabled() or torch.is_autocast_enabled('cpu'):
                 return super().forward(x)
             return torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, 'none', [], '')
+
     return OneDNNLinear
 
-def has_onednn()->bool:
+
+def has_onednn() -> bool:
     "Whether this torch can multiply by oneDNN."
     import torch
+
     return torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, '_linear_pointwise')
 
-def use_kernel(model, kernel:str):
+
+def use_kernel(model, kernel: str):
     "Have the plain float32 linear layers of a torch `model` multiply by `kernel` (torch | onednn)."
     import torch
+
     wanted, other = (_onednn_linear(), torch.nn.Linear) if kernel == 'onednn' else (torch.nn.Linear, _onednn_linear())
     for layer in model.modules():
         # a lower precision is oneDNN's anyway, and a subclass has reasons of its own
@@ -86,18 +99,22 @@ def use_kernel(model, kernel:str):
 @dataclass(frozen=True)
 class Execution:
     "How a model runs on a CPU; no setting decides a vector."
+
     kernel: str = 'torch'
-    threads: int = 1                     # of one batch; the cores are shared out among batches
-    budget: int = 1024                   # tokens in a batch, padding included
+    threads: int = 1  # of one batch; the cores are shared out among batches
+    budget: int = 1024  # tokens in a batch, padding included
+
     def __str__(self):
         product = 'oneDNN' if self.kernel == 'onednn' else 'torch'
         return f"{product}'s product, {self.threads} thread{'s' if self.threads > 1 else ''} a batch, {self.budget:,} tokens a batch"
 
-def first_execution()->Execution:
+
+def first_execution() -> Execution:
     "What is taken where nothing was tried."
     return Execution('onednn' if has_onednn() else 'torch')
 
-def alternatives(cores:int)->list:
+
+def alternatives(cores: int) -> list:
     "What a trial puts in place of one setting, stage by stage; each takes the best so far."
     return [
         [lambda best: replace(best, kernel='torch')],
@@ -106,20 +123,23 @@ def alternatives(cores:int)->list:
     ]
 
 # %% ../nbs/01a_processor.ipynb #9d5814fe
-_WORTHWHILE = 0.95                       # a candidate must cost less than this share of the best one
+_WORTHWHILE = 0.95  # a candidate must cost less than this share of the best one
+
 
 @dataclass
 class Trial:
     "What a trial found."
+
     choice: object
-    gain: float                          # how many times as fast as the first candidate
+    gain: float  # how many times as fast as the first candidate
     seconds: float
     tried: int
 
-def quickest(first, stages:list, cost, equal, seconds:float)->Trial:
+
+def quickest(first, stages: list, cost, equal, seconds: float) -> Trial:
     "The candidate with the lowest `cost(candidate)` (seconds for a unit of work), of `first` and what `stages` make of the best so far; `equal(candidate)` must hold."
     begin, best, gain, tried = time.perf_counter(), first, 1.0, 1
-    cost(first)                                                 # what only the first call pays
+    cost(first)  # what only the first call pays
     for stage in stages:
         base = best
         for change in stage:
@@ -136,19 +156,22 @@ def quickest(first, stages:list, cost, equal, seconds:float)->Trial:
 
 # %% ../nbs/01a_processor.ipynb #94ebb5d0
 @functools.cache
-def _here()->tuple:
+def _here() -> tuple:
     "Processor, cores and torch."
     found = machine()
     return found['cpu'], found['cores'], importlib.metadata.version('torch')
 
-def machine_key()->str:
+
+def machine_key() -> str:
     "A hash of what makes a trial's answer hold."
     return fingerprint(_here(), instructions(), os.environ.get('OMP_NUM_THREADS', ''))
 
-def _file(home_folder=None)->Path:
-    return home(home_folder)/'processor'/f'{machine_key()[:16]}.json'
 
-def remembered(what:str, kind=Execution, home_folder=None):
+def _file(home_folder=None) -> Path:
+    return home(home_folder) / 'processor' / f'{machine_key()[:16]}.json'
+
+
+def remembered(what: str, kind=Execution, home_folder=None):
     "What an earlier trial of `what` chose on this machine, as a `kind`; None where there was none."
     row = read_json(_file(home_folder), {}).get(what)
     try:
@@ -156,15 +179,26 @@ def remembered(what:str, kind=Execution, home_folder=None):
     except (TypeError, KeyError):
         return None
 
-def remember(what:str, subject:str, trial:Trial, home_folder=None):
+
+def remember(what: str, subject: str, trial: Trial, home_folder=None):
     "Keep what a `trial` of `what` chose, and say it: `subject` is what a reader calls it."
     file = _file(home_folder)
     with lock(file):
         known = read_json(file, {})
-        known[what] = {'subject': subject, 'choice': asdict(trial.choice), 'gain': round(trial.gain, 2), 'on': time.strftime('%Y-%m-%d')}
+        known[what] = {
+            'subject': subject,
+            'choice': asdict(trial.choice),
+            'gain': round(trial.gain, 2),
+            'on': time.strftime('%Y-%m-%d'),
+        }
         write_json(file, known)
-    note(f'{subject} on this processor: {trial.choice} ({trial.gain:.2f} times the first guess; {trial.tried} tried in {trial.seconds:.1f} s, kept in {file})')
+    note(
+        f'{subject} on this processor: {trial.choice} ({trial.gain:.2f} times the first guess; {trial.tried} tried in {trial.seconds:.1f} s, kept in {file})'
+    )
 
-def tell_receipt(subject:str, execution, dtype:str):
+
+def tell_receipt(subject: str, execution, dtype: str):
     "Name in the folder of a run how `subject` is computed."
-    tell_run('execution.json', subject, {'dtype': dtype, 'execution': str(execution), 'instructions': list(instructions())})
+    tell_run(
+        'execution.json', subject, {'dtype': dtype, 'execution': str(execution), 'instructions': list(instructions())}
+    )

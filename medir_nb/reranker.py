@@ -13,25 +13,59 @@ from collections import namedtuple
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 import numpy as np, pandas as pd
-from .core import MedirError, boundary, check_row, checkpoint_record, fingerprint, home, json_mapping, lock, nearest, paced, progress, registry, slug
+from medir_nb.core import (
+    MedirError,
+    boundary,
+    check_row,
+    checkpoint_record,
+    fingerprint,
+    home,
+    json_mapping,
+    lock,
+    nearest,
+    paced,
+    progress,
+    registry,
+    slug,
+)
 from .processor import working_dtype
 from .hub import UNKNOWN, check_weights, hub_folder, hub_name, hub_row, named_commit, pinned
-from .encoder import Encoded, TorchBackend, VectorStore, check_positions, exact_row, folder_fingerprint, gigabytes_of, padded_batch, parse_dtype, positions_of, text_keys, torch_device, weights_here, _load_backend, _quiet, _refuse_remote_code, _repositories, _typed
+from medir_nb.encoder import (
+    Encoded,
+    TorchBackend,
+    VectorStore,
+    check_positions,
+    exact_row,
+    folder_fingerprint,
+    gigabytes_of,
+    padded_batch,
+    parse_dtype,
+    positions_of,
+    text_keys,
+    torch_device,
+    weights_here,
+    _load_backend,
+    _quiet,
+    _refuse_remote_code,
+    _repositories,
+    _typed,
+)
 from .search import RUN_COLUMNS, sort_run
 
 # %% ../nbs/05_reranker.ipynb #8670cd18
 @dataclass(frozen=True)
 class RerankerSpec:
     "What decides a cross-encoder's scores (a row of `registry/rerankers.yaml`)."
+
     name: str
-    hub: str                              # Hub id, or a local folder
+    hub: str  # Hub id, or a local folder
     revision: str
-    max_tokens: int                       # of the pair, special ones included
-    logits: int = 1                       # that the head gives
-    logit: int = 0                        # the one that is the score
+    max_tokens: int  # of the pair, special ones included
+    logits: int = 1  # that the head gives
+    logit: int = 0  # the one that is the score
     query_template: str = '{text}'
-    document_template: str = '{text}'     # {text} = title + ' ' + text
-    adapter: dict|None = None             # {hub, revision} of a LoRA that is merged on loading
+    document_template: str = '{text}'  # {text} = title + ' ' + text
+    adapter: dict | None = None  # {hub, revision} of a LoRA that is merged on loading
     architecture: str = ''
     dtype: str = 'float32'
     remote_code: bool = False
@@ -41,126 +75,244 @@ class RerankerSpec:
     tried: str = 'never exercised'
 
     @property
-    def key(self)->str:
+    def key(self) -> str:
         "A hash of what decides a score, the texts aside."
-        return fingerprint('pair', 1, {f: getattr(self, f) for f in 'hub revision adapter logits logit max_tokens dtype'.split()})
+        return fingerprint(
+            'pair', 1, {f: getattr(self, f) for f in 'hub revision adapter logits logit max_tokens dtype'.split()}
+        )
 
 # %% ../nbs/05_reranker.ipynb #17e3cba8
-_SETTINGS = ('max_tokens', 'logit', 'dtype')      # of a row that an expression may change
+_SETTINGS = ('max_tokens', 'logit', 'dtype')  # of a row that an expression may change
 
-def reranker_spec(name:str, /, device:str|None=None, **overrides)->RerankerSpec:
+
+def reranker_spec(name: str, /, device: str | None = None, **overrides) -> RerankerSpec:
     """The row, checkpoint, folder or model of the Hub (`hf:OWNER/NAME[@REVISION]`) `name`, with `max_tokens`, `logit` or `dtype` overridden.
     A precision for which the processor has no instructions is float32 unless it is asked for."""
-    rows, kept = registry('rerankers'), home()/'checkpoints'/name
+    rows, kept = registry('rerankers'), home() / 'checkpoints' / name
     named = None if name in rows or kept.is_dir() else hub_name(name)
     if named and (row := hub_row(named[0], rows)):
         spec = reranker_spec(row)
-        if named[1] not in ('', spec.revision): spec = replace(spec, name=name, revision=named_commit(*named, f'reranker {name}'))
-    elif named: spec = _hub_reranker(name, *named)
+        if named[1] not in ('', spec.revision):
+            spec = replace(spec, name=name, revision=named_commit(*named, f'reranker {name}'))
+    elif named:
+        spec = _hub_reranker(name, *named)
     elif name in rows:
         row = rows[name]
         unknown = [f for f in ('hub', 'max_tokens') if row.get(f, 'unknown') in ('unknown', None)]
-        if unknown: raise MedirError(f'{", ".join(unknown)} unknown', f'reranker {name}', f'find out and add it to a row of your own in $MEDIR_REGISTRY/rerankers.yaml ({row.get("note", "no source states it")})')
+        if unknown:
+            raise MedirError(
+                f'{", ".join(unknown)} unknown',
+                f'reranker {name}',
+                f'find out and add it to a row of your own in $MEDIR_REGISTRY/rerankers.yaml ({row.get("note", "no source states it")})',
+            )
         check_row(RerankerSpec, row, f'reranker {name}')
-        spec = RerankerSpec(name=name, **{'revision': UNKNOWN} | {f.name: row[f.name] for f in fields(RerankerSpec) if f.name in row and f.name != 'name'})
-    elif kept.is_dir(): spec = folder_reranker(kept, name)
-    elif os.sep in name or name.startswith('.'): spec = folder_reranker(name)
-    else: raise MedirError(f'unknown reranker {name!r}', None, f'{nearest(name, [*rows, *(p.name for p in kept.parent.glob("*"))])} (a folder may be given by its path)')
-    if wrong := [k for k in overrides if k not in _SETTINGS]: raise MedirError(f'no setting {wrong[0]!r}', f'reranker {name}', nearest(wrong[0], ['complete', *_SETTINGS]))
+        spec = RerankerSpec(
+            name=name,
+            **{'revision': UNKNOWN}
+            | {f.name: row[f.name] for f in fields(RerankerSpec) if f.name in row and f.name != 'name'},
+        )
+    elif kept.is_dir():
+        spec = folder_reranker(kept, name)
+    elif os.sep in name or name.startswith('.'):
+        spec = folder_reranker(name)
+    else:
+        raise MedirError(
+            f'unknown reranker {name!r}',
+            None,
+            f'{nearest(name, [*rows, *(p.name for p in kept.parent.glob("*"))])} (a folder may be given by its path)',
+        )
+    if wrong := [k for k in overrides if k not in _SETTINGS]:
+        raise MedirError(f'no setting {wrong[0]!r}', f'reranker {name}', nearest(wrong[0], ['complete', *_SETTINGS]))
     spec = replace(spec, dtype=working_dtype(spec.dtype, device))
-    if 'dtype' in overrides: overrides['dtype'] = parse_dtype(overrides['dtype'])
+    if 'dtype' in overrides:
+        overrides['dtype'] = parse_dtype(overrides['dtype'])
     spec = replace(spec, **{k: _typed(name, k, getattr(spec, k), v) for k, v in overrides.items()})
-    if spec.max_tokens < 8: raise MedirError(f'max_tokens is {spec.max_tokens}', f'reranker {name}', 'leave room for a query and a document')
-    if not 0 <= spec.logit < spec.logits: raise MedirError(f'there is no logit {spec.logit}', f'reranker {name}', f'its head gives {spec.logits}, counted from 0')
+    if spec.max_tokens < 8:
+        raise MedirError(
+            f'max_tokens is {spec.max_tokens}', f'reranker {name}', 'leave room for a query and a document'
+        )
+    if not 0 <= spec.logit < spec.logits:
+        raise MedirError(
+            f'there is no logit {spec.logit}', f'reranker {name}', f'its head gives {spec.logits}, counted from 0'
+        )
     return spec
 
-_RECORDED = 'size licence query_template document_template max_tokens'.split()     # what a training keeps of its base's row
 
-def _hub_reranker(name:str, hub:str, revision:str)->RerankerSpec:
+_RECORDED = (
+    'size licence query_template document_template max_tokens'.split()
+)  # what a training keeps of its base's row
+
+
+def _hub_reranker(name: str, hub: str, revision: str) -> RerankerSpec:
     "The spec of a cross-encoder of the Hub that has no row, by its own files."
     where = f'reranker {name}'
     commit = named_commit(hub, revision, where)
-    return replace(folder_reranker(hub_folder(hub, commit, where, weights=False), name, commit), hub=hub, label=hub.partition('/')[2], tried='never exercised')
+    return replace(
+        folder_reranker(hub_folder(hub, commit, where, weights=False), name, commit),
+        hub=hub,
+        label=hub.partition('/')[2],
+        tried='never exercised',
+    )
 
-def folder_reranker(path:str|Path, name:str='', revision:str='')->RerankerSpec:
+
+def folder_reranker(path: str | Path, name: str = '', revision: str = '') -> RerankerSpec:
     "The spec of a folder with a sequence-classification model (at `revision`, else that of its files), read from its own configuration files."
     folder = Path(path)
-    config, own = json_mapping(folder/'config.json'), json_mapping(folder/'config_sentence_transformers.json')
+    config, own = json_mapping(folder / 'config.json'), json_mapping(folder / 'config_sentence_transformers.json')
     kind = str((config.get('architectures') or [''])[0]) if isinstance(config.get('architectures') or [], list) else ''
-    if not kind.endswith('ForSequenceClassification'): raise MedirError(f'no cross-encoder here ({f"{kind} scores no pairs" if kind else "config.json is missing or names no architecture"})', folder, 'save one with CrossEncoder.save_pretrained, or write a row for it')
-    if own.get('default_prompt_name'): raise MedirError('its pairs stand behind a prompt, which is not read from a folder', folder, 'write a row with its query_template')
-    with boundary('its configuration does not fit', folder/'config.json', 'save the model again'): logits = len(config.get('id2label') or (0, 1))      # transformers writes no labels where there are two
-    if logits > 2: raise MedirError(f'its head gives {logits} logits, and which is the score is not said', folder, 'write a row with logits and logit')
+    if not kind.endswith('ForSequenceClassification'):
+        raise MedirError(
+            f'no cross-encoder here ({f"{kind} scores no pairs" if kind else "config.json is missing or names no architecture"})',
+            folder,
+            'save one with CrossEncoder.save_pretrained, or write a row for it',
+        )
+    if own.get('default_prompt_name'):
+        raise MedirError(
+            'its pairs stand behind a prompt, which is not read from a folder',
+            folder,
+            'write a row with its query_template',
+        )
+    with boundary('its configuration does not fit', folder / 'config.json', 'save the model again'):
+        logits = len(config.get('id2label') or (0, 1))  # transformers writes no labels where there are two
+    if logits > 2:
+        raise MedirError(
+            f'its head gives {logits} logits, and which is the score is not said',
+            folder,
+            'write a row with logits and logit',
+        )
     with boundary('its lengths are no numbers', folder, 'save the model again'):
-        length = min(json_mapping(folder/'tokenizer_config.json').get('model_max_length') or 512, positions_of(config) or 512, 32_768)
-    spec = RerankerSpec(name or str(path), str(folder), revision or folder_fingerprint(folder), int(length), logits, logits - 1, architecture=config.get('model_type', ''), label=folder.name, tried='loaded here')
+        length = min(
+            json_mapping(folder / 'tokenizer_config.json').get('model_max_length') or 512,
+            positions_of(config) or 512,
+            32_768,
+        )
+    spec = RerankerSpec(
+        name or str(path),
+        str(folder),
+        revision or folder_fingerprint(folder),
+        int(length),
+        logits,
+        logits - 1,
+        architecture=config.get('model_type', ''),
+        label=folder.name,
+        tried='loaded here',
+    )
     recorded = checkpoint_record(folder).get('spec', {})
     return replace(spec, **{f: recorded[f] for f in (*_RECORDED, 'label') if f in recorded})
 
-def check_reranker(spec:RerankerSpec, home_folder=None):
+
+def check_reranker(spec: RerankerSpec, home_folder=None):
     "Raise what reading pairs with `spec` would raise on this machine, as far as that can be known without its weights."
     spec = pinned(spec, home_folder)
-    for hub, revision in _repositories(spec): check_weights(hub, revision, f'reranker {spec.name}', home_folder)
+    for hub, revision in _repositories(spec):
+        check_weights(hub, revision, f'reranker {spec.name}', home_folder)
 
-def reranker_runs(name:str)->str:
+
+def reranker_runs(name: str) -> str:
     "Whether a reranker runs here, now: `yes`, with what comes first, or `no: ` and why. Fetches nothing."
-    try: spec = reranker_spec(name)
-    except MedirError as e: return f'no: {e.what}'
+    try:
+        spec = reranker_spec(name)
+    except MedirError as e:
+        return f'no: {e.what}'
     return weights_here(_repositories(spec), gigabytes_of(spec.size, spec.dtype))
 
-def rerankers_table()->pd.DataFrame:
+
+def rerankers_table() -> pd.DataFrame:
     "All rerankers: size, score, length, precision, licence, how far each was tried."
-    return pd.DataFrame([{'reranker': n, 'size': r['size'], 'score': f'logit {r["logit"]} of {r["logits"]}', 'tokens': r['max_tokens'], 'adapter': (r.get('adapter') or {}).get('hub', ''),
-        'dtype': r['dtype'], 'licence': r['licence'], 'tried': r['tried']} for n, r in registry('rerankers').items()])
+    return pd.DataFrame(
+        [
+            {
+                'reranker': n,
+                'size': r['size'],
+                'score': f'logit {r["logit"]} of {r["logits"]}',
+                'tokens': r['max_tokens'],
+                'adapter': (r.get('adapter') or {}).get('hub', ''),
+                'dtype': r['dtype'],
+                'licence': r['licence'],
+                'tried': r['tried'],
+            }
+            for n, r in registry('rerankers').items()
+        ]
+    )
 
 # %% ../nbs/05_reranker.ipynb #f5e860fc
-def load_cross_encoder(spec:RerankerSpec, device:str='cpu')->tuple:
+def load_cross_encoder(spec: RerankerSpec, device: str = 'cpu') -> tuple:
     "The tokenizer and the model (a transformers sequence classifier) of a row; a head without trained weights is refused, but where `logits` is 0: it gets a new one of one logit."
     import torch
     from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
+
     _quiet()
     where = f'reranker {spec.name}'
     folder = hub_folder(spec.hub, spec.revision, where)
     _refuse_remote_code(folder, spec)
-    with boundary('its weights do not load', where, 'remove the cached copy and fetch it again', let=(torch.OutOfMemoryError,)):
-        written = json_mapping(folder/'config.json')
-        config = AutoConfig.from_pretrained(str(folder), trust_remote_code=spec.remote_code) if 'model_type' in written else AutoConfig.for_model(spec.architecture, **written)
+    with boundary(
+        'its weights do not load', where, 'remove the cached copy and fetch it again', let=(torch.OutOfMemoryError,)
+    ):
+        written = json_mapping(folder / 'config.json')
+        config = (
+            AutoConfig.from_pretrained(str(folder), trust_remote_code=spec.remote_code)
+            if 'model_type' in written
+            else AutoConfig.for_model(spec.architecture, **written)
+        )
         config.num_labels = spec.logits or 1
         check_positions(config.to_dict(), spec.max_tokens, where, 'max_tokens')
         tokenizer = AutoTokenizer.from_pretrained(str(folder), config=config, trust_remote_code=spec.remote_code)
-        model, info = AutoModelForSequenceClassification.from_pretrained(str(folder), config=config, dtype=getattr(torch, spec.dtype), trust_remote_code=spec.remote_code, output_loading_info=True)
+        model, info = AutoModelForSequenceClassification.from_pretrained(
+            str(folder),
+            config=config,
+            dtype=getattr(torch, spec.dtype),
+            trust_remote_code=spec.remote_code,
+            output_loading_info=True,
+        )
         model, missing = model.to(device), set(info['missing_keys'])
         if spec.adapter:
             from peft import PeftModel, load_peft_weights
+
             adapter = str(hub_folder(spec.adapter['hub'], spec.adapter['revision'], where))
             carried = load_peft_weights(adapter, device='cpu')
             missing = {m for m in missing if not any(m.rpartition('.')[0] in k for k in carried)}
-            if not missing: model = PeftModel.from_pretrained(model, adapter, torch_device=device).merge_and_unload()
-    if missing and spec.logits: raise MedirError(f'its files hold no weights for {sorted(missing)[0]}, and random ones score at random', where, 'name a checkpoint that was trained to score pairs')
+            if not missing:
+                model = PeftModel.from_pretrained(model, adapter, torch_device=device).merge_and_unload()
+    if missing and spec.logits:
+        raise MedirError(
+            f'its files hold no weights for {sorted(missing)[0]}, and random ones score at random',
+            where,
+            'name a checkpoint that was trained to score pairs',
+        )
     return tokenizer, model.eval()
 
 # %% ../nbs/05_reranker.ipynb #c35c0267
-def written_pairs(spec:RerankerSpec, pairs)->list[tuple[str, str]]:
+def written_pairs(spec: RerankerSpec, pairs) -> list[tuple[str, str]]:
     "`(query, document)` texts as the row writes them."
     write = lambda template, text: text if template == '{text}' else template.format(text=text)
     return [(write(spec.query_template, q), write(spec.document_template, d)) for q, d in pairs]
 
-def pair_tokens(tokenizer, pairs:list[tuple[str, str]], limit:int)->tuple[list, list|None, np.ndarray]:
+
+def pair_tokens(tokenizer, pairs: list[tuple[str, str]], limit: int) -> tuple[list, list | None, np.ndarray]:
     "Token ids of written pairs, their segments (or None), and whether a pair was cut."
     queries, documents = map(list, zip(*pairs))
-    out = tokenizer(queries, documents, truncation='longest_first', max_length=limit, padding=False, return_attention_mask=False)
-    return out['input_ids'], out['token_type_ids'] if 'token_type_ids' in out else None, np.array([bool(e.overflowing) for e in out.encodings])
+    out = tokenizer(
+        queries, documents, truncation='longest_first', max_length=limit, padding=False, return_attention_mask=False
+    )
+    return (
+        out['input_ids'],
+        out['token_type_ids'] if 'token_type_ids' in out else None,
+        np.array([bool(e.overflowing) for e in out.encodings]),
+    )
+
 
 class PairBackend(TorchBackend):
     "Tokenise, batch and run one cross-encoder on `(query, document)` pairs."
-    def __init__(self, spec:RerankerSpec, role:str='pair', device:str|None=None, home_folder=None):
+
+    def __init__(self, spec: RerankerSpec, role: str = 'pair', device: str | None = None, home_folder=None):
         self.spec, self.limit, self.device = spec, spec.max_tokens, torch_device(device, f'reranker {spec.name}')
         self.tokenizer, self.model = load_cross_encoder(spec, self.device)
         self.set_up(home_folder, spec.key, f'reranker {spec.name}')
 
-    def _forward(self, ids:list, segments:list|None)->np.ndarray:
+    def _forward(self, ids: list, segments: list | None) -> np.ndarray:
         "Scores of one batch (n × 1)."
         import torch
+
         features = padded_batch(ids, segments, self.tokenizer.pad_token_id, self.device)
         with torch.inference_mode():
             if hasattr(self.model, 'score'):
@@ -168,56 +320,81 @@ class PairBackend(TorchBackend):
                 last = [max((at for at, t in enumerate(i) if t != own), default=0) for i in ids]
                 hidden = self.model.base_model(**features, use_cache=False).last_hidden_state
                 logits = self.model.score(hidden[torch.arange(len(ids)), last])
-            else: logits = self.model(**features).logits
+            else:
+                logits = self.model(**features).logits
         return logits[:, [self.spec.logit]].float().cpu().numpy()
 
-    def encode(self, pairs:list[tuple[str, str]])->Encoded:
+    def encode(self, pairs: list[tuple[str, str]]) -> Encoded:
         "Scores (n × 1), token counts and truncation of rendered pairs."
         ids, segments, truncated = pair_tokens(self.tokenizer, pairs, self.limit)
         lengths = np.array([len(i) for i in ids], dtype=np.int32)
-        def run(batch): return self._forward([ids[i] for i in batch], segments and [segments[i] for i in batch])
+
+        def run(batch):
+            return self._forward([ids[i] for i in batch], segments and [segments[i] for i in batch])
+
         return Encoded(self.in_best_batches(lengths, run), lengths, truncated)
+
 
 class Reranker:
     "A cross-encoder by name or spec; weights load on first need."
-    def __init__(self, model:str|RerankerSpec, device:str|None=None, home_folder=None):
+
+    def __init__(self, model: str | RerankerSpec, device: str | None = None, home_folder=None):
         self.spec = model if isinstance(model, RerankerSpec) else reranker_spec(model)
         self.device, self.home_folder = device, home_folder
-    def pin(self)->RerankerSpec:
+
+    def pin(self) -> RerankerSpec:
         "Take the commit that the Hub serves where the row names none (see `hub.pinned`)."
         self.spec = pinned(self.spec, self.home_folder)
         return self.spec
-    def backend(self)->PairBackend: return _load_backend(self.pin(), 'pair', self.device, self.home_folder, PairBackend)
-    def pairs(self, task, run:pd.DataFrame)->list[tuple[str, str]]:
+
+    def backend(self) -> PairBackend:
+        return _load_backend(self.pin(), 'pair', self.device, self.home_folder, PairBackend)
+
+    def pairs(self, task, run: pd.DataFrame) -> list[tuple[str, str]]:
         "The rendered texts of a run's queries and documents."
-        return written_pairs(self.spec, ((task.queries.text(q), task.corpus.text(d)) for q, d in zip(run.query_id, run.doc_id)))
+        return written_pairs(
+            self.spec, ((task.queries.text(q), task.corpus.text(d)) for q, d in zip(run.query_id, run.doc_id))
+        )
 
 # %% ../nbs/05_reranker.ipynb #c9a04bf6
-_BLOCK = 256    # pairs; four times that on a GPU
+_BLOCK = 256  # pairs; four times that on a GPU
+
 
 class ScoreStore(VectorStore):
     "The scores of one spec on disk, by pair."
+
     lost = 'its pairs are read'
-    def __init__(self, spec:RerankerSpec, home_folder=None):
-        self.key, self.folder = spec.key, home(home_folder)/'scores'/f'{slug(spec.name, 40)}-{spec.key[:12]}'
+
+    def __init__(self, spec: RerankerSpec, home_folder=None):
+        self.key, self.folder = spec.key, home(home_folder) / 'scores' / f'{slug(spec.name, 40)}-{spec.key[:12]}'
         self.blocks, self.small = [], []
-        for path in sorted(self.folder.glob('block-*.safetensors')): self._open(path)
-    def _open(self, path:Path):
+        for path in sorted(self.folder.glob('block-*.safetensors')):
+            self._open(path)
+
+    def _open(self, path: Path):
         super()._open(path)
         # there may be thousands of small blocks: read them, and keep none open
         self.blocks[-1:] = map(np.array, self.blocks[-1:])
 
-def missing_pairs(reranker:Reranker, task, run:pd.DataFrame, store:ScoreStore|None=None)->tuple[np.ndarray, np.ndarray]:
+
+def missing_pairs(
+    reranker: Reranker, task, run: pd.DataFrame, store: ScoreStore | None = None
+) -> tuple[np.ndarray, np.ndarray]:
     "The hash of each pair of a `run`, and the positions of those without a stored score, each distinct pair once."
     store = store or ScoreStore(reranker.pin(), reranker.home_folder)
-    parts = [text_keys([f'{len(q)}\x1f{q}\x1f{d}' for q, d in reranker.pairs(task, run.iloc[i:i + 10_000])]) for i in range(0, len(run), 10_000)]
+    parts = [
+        text_keys([f'{len(q)}\x1f{q}\x1f{d}' for q, d in reranker.pairs(task, run.iloc[i : i + 10_000])])
+        for i in range(0, len(run), 10_000)
+    ]
     keys = np.concatenate(parts) if parts else np.empty((0, 2), np.uint64)
-    todo = np.zeros(len(keys), bool); todo[np.unique(keys, axis=0, return_index=True)[1]] = True
+    todo = np.zeros(len(keys), bool)
+    todo[np.unique(keys, axis=0, return_index=True)[1]] = True
     return keys, np.flatnonzero(todo & (store.find(keys) < 0))
 
-def pair_scores(reranker:Reranker, task, run:pd.DataFrame)->tuple[np.ndarray, dict]:
+
+def pair_scores(reranker: Reranker, task, run: pd.DataFrame) -> tuple[np.ndarray, dict]:
     "Scores of a run's pairs in order, and how many were read, stored before and cut; missing ones are read and stored block by block."
-    with lock(home(reranker.home_folder)/'scores'/reranker.pin().key[:12]):
+    with lock(home(reranker.home_folder) / 'scores' / reranker.pin().key[:12]):
         store = ScoreStore(reranker.spec, reranker.home_folder)
         keys, todo = missing_pairs(reranker, task, run, store)
         if len(todo):
@@ -226,27 +403,50 @@ def pair_scores(reranker:Reranker, task, run:pd.DataFrame)->tuple[np.ndarray, di
             with progress(total=len(todo), desc=reranker.spec.name, unit='pair') as bar:
                 for start, stop in paced(len(todo), size):
                     part = run.iloc[todo[start:stop]]
-                    store.add(keys[todo[start:stop]], _checked(reranker, part, backend.encode(reranker.pairs(task, part))))
+                    store.add(
+                        keys[todo[start:stop]], _checked(reranker, part, backend.encode(reranker.pairs(task, part)))
+                    )
                     bar.update(len(part))
     rows = store.find(keys)
     found = store.vectors(rows, {})
-    return found.chunk()[:, 0].astype(float) if len(rows) else np.empty(0), {'scored_pairs': len(todo), 'cached_pairs': len(run) - len(todo), 'truncated_pairs': int(found.truncated.sum())}
+    return found.chunk()[:, 0].astype(float) if len(rows) else np.empty(0), {
+        'scored_pairs': len(todo),
+        'cached_pairs': len(run) - len(todo),
+        'truncated_pairs': int(found.truncated.sum()),
+    }
 
-def _checked(reranker:Reranker, part:pd.DataFrame, scored:Encoded)->Encoded:
+
+def _checked(reranker: Reranker, part: pd.DataFrame, scored: Encoded) -> Encoded:
     "Refuse scores that are not numbers."
     bad = np.flatnonzero(~np.isfinite(scored.vectors[:, 0]))
-    if len(bad): raise MedirError(f'the score of query {part.query_id.iloc[bad[0]]!r} and document {part.doc_id.iloc[bad[0]]!r} is not a number (NaN or infinite; {len(bad)} such)', f'reranker {reranker.spec.name}', ('use dtype=fp32; ' if reranker.spec.dtype != 'float32' else 'check the weights; ') + 'the blocks before it are kept')
+    if len(bad):
+        raise MedirError(
+            f'the score of query {part.query_id.iloc[bad[0]]!r} and document {part.doc_id.iloc[bad[0]]!r} is not a number (NaN or infinite; {len(bad)} such)',
+            f'reranker {reranker.spec.name}',
+            ('use dtype=fp32; ' if reranker.spec.dtype != 'float32' else 'check the weights; ')
+            + 'the blocks before it are kept',
+        )
     return scored
 
 # %% ../nbs/05_reranker.ipynb #9d42c687
 Reranked = namedtuple('Reranked', 'run stats')
 
-def rerank(reranker:Reranker|str, task, run:pd.DataFrame, depth:int|None=100, complete:bool=False)->Reranked:
+
+def rerank(
+    reranker: Reranker | str, task, run: pd.DataFrame, depth: int | None = 100, complete: bool = False
+) -> Reranked:
     "`run` (`query_id, doc_id, score`) with its first `depth` documents per query in the order of `reranker`'s scores; the others dropped or, with `complete`, below them."
     reranker = reranker if isinstance(reranker, Reranker) else Reranker(reranker)
-    if depth is not None and depth < 1: raise MedirError(f'depth is {depth}', f'reranker {reranker.spec.name}', 'write a positive number, or None for all')
-    for column, known, of in (('query_id', task.queries._position, 'queries'), ('doc_id', task.corpus._position, 'corpus')):
-        if lost := next((i for i in run[column] if i not in known), None): raise MedirError(f'{column} {lost!r} of the run is not in the {of}', task.name, 'rerank a run of this task')
+    if depth is not None and depth < 1:
+        raise MedirError(
+            f'depth is {depth}', f'reranker {reranker.spec.name}', 'write a positive number, or None for all'
+        )
+    for column, known, of in (
+        ('query_id', task.queries._position, 'queries'),
+        ('doc_id', task.corpus._position, 'corpus'),
+    ):
+        if lost := next((i for i in run[column] if i not in known), None):
+            raise MedirError(f'{column} {lost!r} of the run is not in the {of}', task.name, 'rerank a run of this task')
     run = sort_run(run[RUN_COLUMNS])
     rank = run.groupby('query_id', sort=False).cumcount()
     head = rank < (len(run) if depth is None else depth)
@@ -260,21 +460,32 @@ def rerank(reranker:Reranker|str, task, run:pd.DataFrame, depth:int|None=100, co
     return Reranked(sort_run(top), stats)
 
 # %% ../nbs/05_reranker.ipynb #20eafdb2
-def normal_reranker(reranker:tuple)->tuple:
+def normal_reranker(reranker: tuple) -> tuple:
     "`(name, depth, settings)` checked, in one order, without what is default."
     name, depth, settings = reranker
     name = exact_row(name, registry('rerankers')) or name
     given = {k: True if v is None else v for k, v in settings}
-    if len(given) < len(settings): raise MedirError(f'a setting of {name} stands twice', None, 'keep one')
+    if len(given) < len(settings):
+        raise MedirError(f'a setting of {name} stands twice', None, 'keep one')
     complete = given.pop('complete', False)
-    if not isinstance(complete, bool): raise MedirError(f'setting complete={complete} does not fit', f'reranker {name}', 'write complete=true or leave it out')
+    if not isinstance(complete, bool):
+        raise MedirError(
+            f'setting complete={complete} does not fit', f'reranker {name}', 'write complete=true or leave it out'
+        )
     spec, own = reranker_spec(name), reranker_spec(name, **given)
     # what a lower precision is computed in by default depends on the machine, so one that is written out stays
     stays = {'dtype'} if registry('rerankers').get(name, {}).get('dtype', 'float32') != 'float32' else set()
-    changed = tuple((k, getattr(own, k)) for k in _SETTINGS if k in given and (k in stays or getattr(own, k) != getattr(spec, k)))
+    changed = tuple(
+        (k, getattr(own, k)) for k in _SETTINGS if k in given and (k in stays or getattr(own, k) != getattr(spec, k))
+    )
     return name, depth, ((('complete', True),) if complete else ()) + changed
 
-def reranker_of(reranker:tuple, dtype:str|None=None, device:str|None=None, home_folder=None)->Reranker:
+
+def reranker_of(reranker: tuple, dtype: str | None = None, device: str | None = None, home_folder=None) -> Reranker:
     "The `Reranker` of an expression's `(name, depth, settings)`."
     settings = {k: v for k, v in reranker[2] if k != 'complete'}
-    return Reranker(reranker_spec(reranker[0], device=device, **{**({'dtype': dtype} if dtype else {}), **settings}), device, home_folder)
+    return Reranker(
+        reranker_spec(reranker[0], device=device, **{**({'dtype': dtype} if dtype else {}), **settings}),
+        device,
+        home_folder,
+    )

@@ -19,31 +19,40 @@ from .processor import quickest, remember, remembered, tell_receipt
 # %% ../nbs/03_search.ipynb #4fb15672
 RUN_COLUMNS = ['query_id', 'doc_id', 'score']
 
-def sort_run(run:pd.DataFrame)->pd.DataFrame:
+
+def sort_run(run: pd.DataFrame) -> pd.DataFrame:
     "A run by query (in order of appearance), descending score, and descending document id among equal scores."
     order = pd.factorize(run.query_id)[0]
     # descending ids: rank once, then sort by numbers
     rank = pd.Series(np.unique(run.doc_id.to_numpy(dtype=str), return_inverse=True)[1])
     return run.iloc[np.lexsort((-rank, -run.score.to_numpy(), order))].reset_index(drop=True)
 
-def _frame(query_ids, doc_ids, scores, positions, k:int, positive_only=False)->pd.DataFrame:
+
+def _frame(query_ids, doc_ids, scores, positions, k: int, positive_only=False) -> pd.DataFrame:
     "A sorted run of the first `k` per query from arrays (n_queries, m) of scores and document positions."
     n, m = scores.shape
     valid = (positions >= 0) & (scores > 0 if positive_only else np.isfinite(scores))
     flat = valid.ravel()
-    run = pd.DataFrame({'query_id': np.repeat(np.asarray(query_ids, dtype=object), m)[flat], 'doc_id': np.asarray(doc_ids, dtype=object)[positions.ravel()[flat]], 'score': scores.ravel()[flat].astype(np.float64)})
+    run = pd.DataFrame(
+        {
+            'query_id': np.repeat(np.asarray(query_ids, dtype=object), m)[flat],
+            'doc_id': np.asarray(doc_ids, dtype=object)[positions.ravel()[flat]],
+            'score': scores.ravel()[flat].astype(np.float64),
+        }
+    )
     run = sort_run(run)
     return run[run.groupby('query_id', sort=False).cumcount() < k].reset_index(drop=True)
 
 # %% ../nbs/03_search.ipynb #fc2e09c7
-def _settle(search, n_queries:int, n_docs:int, k:int, floor:float=-np.inf):
+def _settle(search, n_queries: int, n_docs: int, k: int, floor: float = -np.inf):
     "`search(rows, depth)` → scores and positions, deep enough that no tie at rank `k` is cut."
     depth = min(n_docs, k + 16)
     scores, positions = search(np.arange(n_queries), depth)
     while depth < n_docs:
         kth = scores[:, min(k, depth) - 1]
         tied = np.flatnonzero((kth == scores[:, -1]) & (kth > floor))
-        if not len(tied): break
+        if not len(tied):
+            break
         wider = min(n_docs, depth * 4)
         pad = ((0, 0), (0, wider - depth))
         scores, positions = np.pad(scores, pad, constant_values=-np.inf), np.pad(positions, pad, constant_values=-1)
@@ -53,43 +62,56 @@ def _settle(search, n_queries:int, n_docs:int, k:int, floor:float=-np.inf):
     return scores, positions
 
 # %% ../nbs/03_search.ipynb #f1f00443
-def unit(x:np.ndarray)->np.ndarray:
+def unit(x: np.ndarray) -> np.ndarray:
     norm = np.linalg.norm(x, axis=1, keepdims=True)
     return np.divide(x, norm, out=np.zeros_like(x), where=norm > 0)
+
 
 @dataclass(frozen=True)
 class Product:
     "How documents are multiplied with queries on a CPU: `by` faiss, or by numpy with a partial sort, `block` documents at a time. It decides no result."
+
     by: str
     block: int
-    def __str__(self): return f"{self.by}'s product, {self.block:,} documents at a time"
 
-_QUERIES_AT_A_TIME = 512         # of numpy's product, whose scores lie in memory at once
+    def __str__(self):
+        return f"{self.by}'s product, {self.block:,} documents at a time"
 
-def _by_numpy(queries:np.ndarray, block:np.ndarray, k:int)->tuple[np.ndarray, np.ndarray]:
+
+_QUERIES_AT_A_TIME = 512  # of numpy's product, whose scores lie in memory at once
+
+
+def _by_numpy(queries: np.ndarray, block: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
     scores, positions = [], []
     for i in range(0, len(queries), _QUERIES_AT_A_TIME):
-        every = queries[i:i + _QUERIES_AT_A_TIME] @ block.T
+        every = queries[i : i + _QUERIES_AT_A_TIME] @ block.T
         best = np.argpartition(every, -k, axis=1)[:, -k:]
         scores.append(np.take_along_axis(every, best, 1))
         positions.append(best)
     return np.concatenate(scores), np.concatenate(positions)
 
+
 def _faiss():
     try:
         import faiss
     except ImportError:
-        raise MedirError('faiss is not installed', 'dense search', 'pip install "medir_nb[cpu]", or medir_nb[gpu] on a GPU machine') from None
+        raise MedirError(
+            'faiss is not installed', 'dense search', 'pip install "medir_nb[cpu]", or medir_nb[gpu] on a GPU machine'
+        ) from None
     return faiss
 
-def _gpu(device:str|None)->int|None:
+
+def _gpu(device: str | None) -> int | None:
     "The number of the GPU that faiss searches on; None where it has none."
     faiss = _faiss()
     if device == 'cpu' or not hasattr(faiss, 'StandardGpuResources') or not faiss.get_num_gpus():
         return None
     return int(device.split(':')[1]) if device and ':' in device else 0
 
-def _knn(queries:np.ndarray, block:np.ndarray, k:int, device:str|None, by:str='faiss')->tuple[np.ndarray, np.ndarray]:
+
+def _knn(
+    queries: np.ndarray, block: np.ndarray, k: int, device: str | None, by: str = 'faiss'
+) -> tuple[np.ndarray, np.ndarray]:
     "The `k` largest dot products of each query with a block and their positions, on the GPU where faiss has one."
     faiss, gpu = _faiss(), _gpu(device)
     if gpu is not None and k <= 2048:
@@ -99,7 +121,10 @@ def _knn(queries:np.ndarray, block:np.ndarray, k:int, device:str|None, by:str='f
         return _by_numpy(queries, block, k)
     return faiss.knn(queries, block, k, metric=faiss.METRIC_INNER_PRODUCT)
 
-def _best(queries:np.ndarray, documents:Vectors, k:int, product:Product, cosine:bool, device:str|None, starts)->tuple[np.ndarray, np.ndarray]:
+
+def _best(
+    queries: np.ndarray, documents: Vectors, k: int, product: Product, cosine: bool, device: str | None, starts
+) -> tuple[np.ndarray, np.ndarray]:
     "The `k` best scores and positions of each query among the blocks that begin at `starts`, in no order."
     best = np.full((len(queries), 0), -np.inf, np.float32), np.full((len(queries), 0), -1, np.int64)
     for i in starts:
@@ -113,10 +138,14 @@ def _best(queries:np.ndarray, documents:Vectors, k:int, product:Product, cosine:
         best = scores, positions
     return best
 
-_LARGE_SEARCH = 5e10             # multiplications, about a second; below it nothing is tried
-_SMALL_BLOCK = 8_192             # documents
 
-def _product_for(queries:np.ndarray, documents:Vectors, k:int, cosine:bool, device:str|None, home_folder)->Product:
+_LARGE_SEARCH = 5e10  # multiplications, about a second; below it nothing is tried
+_SMALL_BLOCK = 8_192  # documents
+
+
+def _product_for(
+    queries: np.ndarray, documents: Vectors, k: int, cosine: bool, device: str | None, home_folder
+) -> Product:
     "What searched fastest on this machine before, or what a trial on some of these vectors shows."
     dim = queries.shape[1]
     default = Product('faiss', max(10_000, 2**24 // dim))
@@ -127,203 +156,364 @@ def _product_for(queries:np.ndarray, documents:Vectors, k:int, cosine:bool, devi
     what = f'search of {dim} numbers for {asked} queries'
     if found := remembered(what, Product, home_folder):
         return found
-    few_queries, few = queries[:asked], Vectors(documents.blocks, documents.rows[:max(2 * _SMALL_BLOCK, len(documents) // 8)])
+    few_queries, few = (
+        queries[:asked],
+        Vectors(documents.blocks, documents.rows[: max(2 * _SMALL_BLOCK, len(documents) // 8)]),
+    )
+
     def best_scores(product):
-        scores, _ = _best(few_queries, few, min(k, len(few)), product, cosine, device, range(0, len(few), product.block))
+        scores, _ = _best(
+            few_queries, few, min(k, len(few)), product, cosine, device, range(0, len(few), product.block)
+        )
         return np.sort(scores, axis=1)
+
     def cost(product):
         start = time.perf_counter()
         best_scores(product)
         return time.perf_counter() - start
+
     expected = best_scores(default)
-    def equal(product): return np.allclose(best_scores(product), expected, rtol=1e-5, atol=1e-5)
+
+    def equal(product):
+        return np.allclose(best_scores(product), expected, rtol=1e-5, atol=1e-5)
+
     stages = [[lambda best: replace(best, by='numpy')], [lambda best: replace(best, block=_SMALL_BLOCK)]]
     trial = quickest(default, stages, cost, equal, seconds=2.0)
     remember(what, what, trial, home_folder)
     return trial.choice
 
-def dense_search(queries, documents:Vectors, query_ids, doc_ids, k:int=100, similarity:str='cos', device:str|None=None, block:int|None=None, home_folder=None)->pd.DataFrame:
+
+def dense_search(
+    queries,
+    documents: Vectors,
+    query_ids,
+    doc_ids,
+    k: int = 100,
+    similarity: str = 'cos',
+    device: str | None = None,
+    block: int | None = None,
+    home_folder=None,
+) -> pd.DataFrame:
     "Exact top `k` documents per query; `queries` an array or `Vectors` (n, dim), `similarity` dot or cos."
     x = queries.chunk() if isinstance(queries, Vectors) else np.asarray(queries, np.float32)
-    if similarity not in {'dot', 'cos'}: raise MedirError(f'unknown similarity {similarity!r}', None, nearest(similarity, ['dot', 'cos']))
-    if len(documents) == 0 or len(x) == 0: return pd.DataFrame(columns=RUN_COLUMNS)
+    if similarity not in {'dot', 'cos'}:
+        raise MedirError(f'unknown similarity {similarity!r}', None, nearest(similarity, ['dot', 'cos']))
+    if len(documents) == 0 or len(x) == 0:
+        return pd.DataFrame(columns=RUN_COLUMNS)
     cosine, n = similarity == 'cos', len(documents)
     x = np.ascontiguousarray(unit(x) if cosine else x)
-    product = Product('faiss', block) if block else _product_for(x, documents, min(n, k + 16), cosine, device, home_folder)
+    product = (
+        Product('faiss', block) if block else _product_for(x, documents, min(n, k + 16), cosine, device, home_folder)
+    )
     tell_receipt('search', product, 'float32')
+
     def search(rows, depth):
         starts = range(0, n, product.block)
         bar = progress(starts, desc='search', unit='block') if len(starts) > 1 else starts
         scores, positions = _best(x[rows], documents, min(depth, n), product, cosine, device, bar)
         order = np.argsort(-scores, axis=1, kind='stable')
         return np.take_along_axis(scores, order, 1), np.take_along_axis(positions, order, 1)
+
     return _frame(query_ids, doc_ids, *_settle(search, len(x), n, k), k)
 
 # %% ../nbs/03_search.ipynb #e8576025
 BM25_DEFAULTS = {'k1': 1.5, 'b': 0.75, 'analyzer': 'english', 'stopwords': 'en', 'query': 'count'}
-BM25_PRESETS = {'lucene': {'k1': 0.9, 'b': 0.4, 'analyzer': 'lucene'}, 'gensim': {'k1': 0.9, 'b': 0.4, 'analyzer': 'lucene', 'query': 'bm25'}}
-QUERY_WEIGHTS = ('count', 'bm25')       # a query's word counts as often as it stands there, or as it would in a document
-BM25_CHINESE = {'analyzer': 'grams', 'stopwords': 'none'}       # what differs on a Chinese task; chosen by the measurement below
+BM25_PRESETS = {
+    'lucene': {'k1': 0.9, 'b': 0.4, 'analyzer': 'lucene'},
+    'gensim': {'k1': 0.9, 'b': 0.4, 'analyzer': 'lucene', 'query': 'bm25'},
+}
+QUERY_WEIGHTS = ('count', 'bm25')  # a query's word counts as often as it stands there, or as it would in a document
+BM25_CHINESE = {
+    'analyzer': 'grams',
+    'stopwords': 'none',
+}  # what differs on a Chinese task; chosen by the measurement below
 STOPWORDS = ('en', 'en_plus', 'none')
-ANALYZERS = {'english': 'Snowball English stemmer', 'porter': "Porter's stemmer", 'lucene': "Lucene's English analyzer", 'jieba': 'jieba words', 'bigram': 'character bigrams', 'char': 'single characters', 'grams': 'single characters and character bigrams'}
+ANALYZERS = {
+    'english': 'Snowball English stemmer',
+    'porter': "Porter's stemmer",
+    'lucene': "Lucene's English analyzer",
+    'jieba': 'jieba words',
+    'bigram': 'character bigrams',
+    'char': 'single characters',
+    'grams': 'single characters and character bigrams',
+}
 
 _CJK = r'\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff'
 _RUNS = re.compile(rf'[{_CJK}]+|[^\W_{_CJK}]+')
 
-def _grams(text:str, n:int)->list[str]:
+
+def _grams(text: str, n: int) -> list[str]:
     "Character n-grams of ideograph runs (a shorter run is one token); other words whole."
     out = []
     for run in _RUNS.findall(text.lower()):
         cjk = '\u3400' <= run[0] <= '\u9fff' or '\uf900' <= run[0] <= '\ufaff'
-        out += [run[i:i+n] for i in range(max(1, len(run) - n + 1))] if cjk else [run]
+        out += [run[i : i + n] for i in range(max(1, len(run) - n + 1))] if cjk else [run]
     return out
 
-def _both_grams(text:str)->list[str]:
+
+def _both_grams(text: str) -> list[str]:
     "Characters of ideograph runs and their bigrams; other words whole, and once."
-    return _grams(text, 1) + [g for run in _RUNS.findall(text.lower()) if '\u3400' <= run[0] <= '\u9fff' or '\uf900' <= run[0] <= '\ufaff' for g in (run[i:i+2] for i in range(len(run) - 1))]
+    return _grams(text, 1) + [
+        g
+        for run in _RUNS.findall(text.lower())
+        if '\u3400' <= run[0] <= '\u9fff' or '\uf900' <= run[0] <= '\ufaff'
+        for g in (run[i : i + 2] for i in range(len(run) - 1))
+    ]
+
 
 @functools.lru_cache(2**14)
-def _words(part:str)->tuple:
+def _words(part: str) -> tuple:
     "jieba's words of a text without white space, over which it never joins; a generated document comes back under every query weight."
     import jieba
+
     return tuple(w for w in (t.lower() for t in jieba.cut(part)) if any(c.isalnum() for c in w))
+
 
 # Unicode's word boundaries (UAX 29) as far as English needs them: points and apostrophes join letters, points and commas join digits
 _LUCENE = r"(?u)\w(?:\w|(?<=\d)[.,;'’](?=\d)|(?<=[^\W\d_])[.:'’·](?=[^\W\d_]))*"
 _POSSESSIVE = re.compile(r"(?<=\w)['’＇][sS]\b(?![.'’]\w)")
 
-def analyze(texts:list[str], analyzer:str='english', stopwords:str='en')->list[list[str]]:
+
+def analyze(texts: list[str], analyzer: str = 'english', stopwords: str = 'en') -> list[list[str]]:
     "Tokens of each text; Chinese tokens without a letter, digit or ideograph are dropped."
     if analyzer in {'english', 'porter', 'lucene'}:
         import bm25s, Stemmer
+
         own = {'token_pattern': _LUCENE} if analyzer == 'lucene' else {}
-        if own: texts = [_POSSESSIVE.sub('', t) for t in texts]
-        out = bm25s.tokenize(texts, stopwords=None if stopwords == 'none' else stopwords, stemmer=Stemmer.Stemmer('porter' if own else analyzer), return_ids=False, show_progress=False, **own)
+        if own:
+            texts = [_POSSESSIVE.sub('', t) for t in texts]
+        out = bm25s.tokenize(
+            texts,
+            stopwords=None if stopwords == 'none' else stopwords,
+            stemmer=Stemmer.Stemmer('porter' if own else analyzer),
+            return_ids=False,
+            show_progress=False,
+            **own,
+        )
         return [list(t) for t in out]
     if analyzer == 'jieba':
         import jieba
+
         jieba.setLogLevel(60)
         # its word table is kept with our other files, not in a folder that everybody may write to
-        if not jieba.dt.initialized: home().mkdir(parents=True, exist_ok=True); jieba.dt.tmp_dir = str(home())
+        if not jieba.dt.initialized:
+            home().mkdir(parents=True, exist_ok=True)
+            jieba.dt.tmp_dir = str(home())
         return [[w for part in x.split() for w in _words(part)] for x in texts]
-    if analyzer == 'grams': return [_both_grams(t) for t in texts]
-    if analyzer in {'bigram', 'char'}: return [_grams(t, 2 if analyzer == 'bigram' else 1) for t in texts]
+    if analyzer == 'grams':
+        return [_both_grams(t) for t in texts]
+    if analyzer in {'bigram', 'char'}:
+        return [_grams(t, 2 if analyzer == 'bigram' else 1) for t in texts]
     raise MedirError(f'unknown analyzer {analyzer!r}', 'bm25', nearest(analyzer, ANALYZERS))
 
 # %% ../nbs/03_search.ipynb #c54cbf78
 class BM25:
     "A BM25 index (bm25s) of a corpus, kept in the home folder."
-    def __init__(self, corpus:Corpus, k1:float=1.5, b:float=0.75, analyzer:str='english', stopwords:str='en', query:str='count', home_folder=None):
+
+    def __init__(
+        self,
+        corpus: Corpus,
+        k1: float = 1.5,
+        b: float = 0.75,
+        analyzer: str = 'english',
+        stopwords: str = 'en',
+        query: str = 'count',
+        home_folder=None,
+    ):
         import bm25s
-        self.corpus, self.k1, self.b, self.analyzer, self.stopwords, self.query, self.cached = corpus, k1, b, analyzer, stopwords, query, True
-        folder = home(home_folder)/'bm25'/fingerprint(corpus.fingerprint, k1, b, analyzer, stopwords, bm25s.__version__)
+
+        self.corpus, self.k1, self.b, self.analyzer, self.stopwords, self.query, self.cached = (
+            corpus,
+            k1,
+            b,
+            analyzer,
+            stopwords,
+            query,
+            True,
+        )
+        folder = (
+            home(home_folder) / 'bm25' / fingerprint(corpus.fingerprint, k1, b, analyzer, stopwords, bm25s.__version__)
+        )
         with lock(folder):
-            if not (folder/'whole').is_file() or not (folder/'length.json').is_file():
+            if not (folder / 'whole').is_file() or not (folder / 'length.json').is_file():
                 self.cached = False
                 tokens = []
-                for i in progress(range(0, len(corpus), 5000), desc='bm25', unit='5k texts'): tokens += analyze(corpus.texts(i, i + 5000), analyzer, stopwords)
+                for i in progress(range(0, len(corpus), 5000), desc='bm25', unit='5k texts'):
+                    tokens += analyze(corpus.texts(i, i + 5000), analyzer, stopwords)
                 # an index needs one token; a corpus of empty texts has none
-                if not any(tokens): tokens[0] = ['empty']
+                if not any(tokens):
+                    tokens[0] = ['empty']
                 index = bm25s.BM25(k1=float(k1), b=float(b), method='lucene')
                 index.index(tokens, show_progress=False)
-                index.save(str(folder)); write_json(folder/'length.json', {'mean': sum(map(len, tokens)) / len(tokens)}); (folder/'whole').touch()
+                index.save(str(folder))
+                write_json(folder / 'length.json', {'mean': sum(map(len, tokens)) / len(tokens)})
+                (folder / 'whole').touch()
             try:
                 self.index = bm25s.BM25.load(str(folder), mmap=True, load_corpus=False)
                 # plain views of the mapped files: slicing a np.memmap costs more than the sum it feeds
-                self.index.scores = {k: np.asarray(v) if isinstance(v, np.memmap) else v for k, v in self.index.scores.items()}
-                self.mean_length = float(json.loads((folder/'length.json').read_text())['mean'])
+                self.index.scores = {
+                    k: np.asarray(v) if isinstance(v, np.memmap) else v for k, v in self.index.scores.items()
+                }
+                self.mean_length = float(json.loads((folder / 'length.json').read_text())['mean'])
             except Exception as e:
-                (folder/'whole').unlink(missing_ok=True)
-                raise MedirError(f'the stored index is broken ({type(e).__name__})', folder, 'run again: it is rebuilt') from None
+                (folder / 'whole').unlink(missing_ok=True)
+                raise MedirError(
+                    f'the stored index is broken ({type(e).__name__})', folder, 'run again: it is rebuilt'
+                ) from None
 
-    def _tokens(self, texts:list[str])->list[list[str]]:
+    def _tokens(self, texts: list[str]) -> list[list[str]]:
         "The tokens of queries that some document has."
         known = self.index.vocab_dict
         return [[t for t in q if t in known and t] for q in analyze(texts, self.analyzer, self.stopwords)]
 
-    def _weighted(self, tokens:list[list[str]])->np.ndarray:
+    def _weighted(self, tokens: list[list[str]]) -> np.ndarray:
         "Scores (n × documents) of queries whose words weigh what they would in a document of their length."
         from scipy.sparse import csc_matrix
+
         s, n, known = self.index.scores, len(self.corpus), self.index.vocab_dict
         rows, columns, weights = [], [], []
         for i, words in enumerate(tokens):
             ids, tf = np.unique([known[t] for t in words], return_counts=True) if words else ([], np.empty(0))
             df = np.array([s['indptr'][t + 1] - s['indptr'][t] for t in ids])
-            rows += list(ids); columns += [i] * len(ids)
-            weights.append(np.log1p((n - df + 0.5) / (df + 0.5)) * tf / (tf + self.k1 * (1 - self.b + self.b * len(words) / self.mean_length)))
+            rows += list(ids)
+            columns += [i] * len(ids)
+            weights.append(
+                np.log1p((n - df + 0.5) / (df + 0.5))
+                * tf
+                / (tf + self.k1 * (1 - self.b + self.b * len(words) / self.mean_length))
+            )
         matrix = csc_matrix((s['data'], s['indices'], s['indptr']), (n, len(s['indptr']) - 1))
-        return (matrix @ csc_matrix((np.concatenate(weights), (np.array(rows, int), np.array(columns, int))), (matrix.shape[1], len(tokens)))).toarray().T
+        return (
+            (
+                matrix
+                @ csc_matrix(
+                    (np.concatenate(weights), (np.array(rows, int), np.array(columns, int))),
+                    (matrix.shape[1], len(tokens)),
+                )
+            )
+            .toarray()
+            .T
+        )
 
-    def score(self, queries:Queries, candidates:pd.DataFrame)->pd.DataFrame:
+    def score(self, queries: Queries, candidates: pd.DataFrame) -> pd.DataFrame:
         "Scores of given `(query_id, doc_id)` pairs, one query at a time."
         at, parts = self.corpus._position, []
         for query_id, group in candidates.groupby('query_id', sort=False):
             tokens = self._tokens([queries.text(query_id)])[0]
-            scores = np.zeros(len(self.corpus), np.float32) if not tokens else self._weighted([tokens])[0] if self.query == 'bm25' else self.index.get_scores(tokens)
+            scores = (
+                np.zeros(len(self.corpus), np.float32)
+                if not tokens
+                else self._weighted([tokens])[0]
+                if self.query == 'bm25'
+                else self.index.get_scores(tokens)
+            )
             parts.append(group.assign(score=scores[[at[d] for d in group.doc_id]].astype(float)))
         return pd.concat(parts, ignore_index=True)
 
-    def search(self, queries:Queries, k:int=100)->pd.DataFrame:
+    def search(self, queries: Queries, k: int = 100) -> pd.DataFrame:
         "Top `k` documents that share a token with the query."
         tokens, n = self._tokens(queries.texts()), len(self.corpus)
+
         def search(rows, depth):
             scores, found = np.zeros((len(rows), depth), np.float32), np.full((len(rows), depth), -1, np.int64)
-            asked = [i for i, r in enumerate(rows) if tokens[r]]    # bm25s answers no query without a known token
-            if asked: found[asked], scores[asked] = self.index.retrieve([tokens[rows[i]] for i in asked], k=depth, show_progress=False, n_threads=0)
+            asked = [i for i, r in enumerate(rows) if tokens[r]]  # bm25s answers no query without a known token
+            if asked:
+                found[asked], scores[asked] = self.index.retrieve(
+                    [tokens[rows[i]] for i in asked], k=depth, show_progress=False, n_threads=0
+                )
             return scores, found
+
         def weighted(rows, depth):
             scores, found = np.empty((len(rows), depth)), np.empty((len(rows), depth), np.int64)
             for i in range(0, len(rows), 64):
-                every = self._weighted([tokens[r] for r in rows[i:i + 64]])
+                every = self._weighted([tokens[r] for r in rows[i : i + 64]])
                 best = np.argpartition(-every, depth - 1, axis=1)[:, :depth]
                 value = np.take_along_axis(every, best, 1)
                 order = np.argsort(-value, axis=1, kind='stable')
-                found[i:i + 64], scores[i:i + 64] = np.take_along_axis(best, order, 1), np.take_along_axis(value, order, 1)
+                found[i : i + 64], scores[i : i + 64] = (
+                    np.take_along_axis(best, order, 1),
+                    np.take_along_axis(value, order, 1),
+                )
             return scores, found
-        return _frame(queries.ids, self.corpus.ids, *_settle(weighted if self.query == 'bm25' else search, len(tokens), n, k, floor=0.0), k, positive_only=True)
+
+        return _frame(
+            queries.ids,
+            self.corpus.ids,
+            *_settle(weighted if self.query == 'bm25' else search, len(tokens), n, k, floor=0.0),
+            k,
+            positive_only=True,
+        )
 
 # %% ../nbs/03_search.ipynb #4ce08083
-def rrf(runs:list[pd.DataFrame], k:int=100, constant:float=60)->pd.DataFrame:
+def rrf(runs: list[pd.DataFrame], k: int = 100, constant: float = 60) -> pd.DataFrame:
     "Reciprocal-rank fusion of `runs`; the first `k` per query."
     ranked = [sort_run(r) for r in runs]
-    parts = pd.concat([r.assign(score=1 / (constant + 1 + r.groupby('query_id', sort=False).cumcount())) for r in ranked])
+    parts = pd.concat(
+        [r.assign(score=1 / (constant + 1 + r.groupby('query_id', sort=False).cumcount())) for r in ranked]
+    )
     run = sort_run(parts.groupby(['query_id', 'doc_id'], sort=False, as_index=False).score.sum())
     return run[run.groupby('query_id', sort=False).cumcount() < k].reset_index(drop=True)
 
 # %% ../nbs/03_search.ipynb #fc1a9df6
-def write_run(run:pd.DataFrame, path:str|Path, tag:str='medir')->Path:
+def write_run(run: pd.DataFrame, path: str | Path, tag: str = 'medir') -> Path:
     "Write a run as a TREC file (`query Q0 document rank score tag`), atomically; returns its path."
     run = sort_run(run)
     for column in ('query_id', 'doc_id'):
         spaced = run[column].astype(str).str.contains(r'\s')
-        if spaced.any(): raise MedirError(f'{column} {run[column][spaced.idxmax()]!r} holds white space, which a TREC run cannot', path, 'rename the id')
+        if spaced.any():
+            raise MedirError(
+                f'{column} {run[column][spaced.idxmax()]!r} holds white space, which a TREC run cannot',
+                path,
+                'rename the id',
+            )
     rank = run.groupby('query_id', sort=False).cumcount() + 1
     tag = re.sub(r'\s+', '', tag) or 'medir'
     with atomic_path(path) as tmp, open(tmp, 'w', encoding='utf-8') as f:
-        f.writelines(f'{q} Q0 {d} {r} {float(s)!r} {tag}\n' for q, d, r, s in zip(run.query_id, run.doc_id, rank, run.score))
+        f.writelines(
+            f'{q} Q0 {d} {r} {float(s)!r} {tag}\n' for q, d, r, s in zip(run.query_id, run.doc_id, rank, run.score)
+        )
     return Path(path)
 
-def read_run(path:str|Path)->pd.DataFrame:
+
+def read_run(path: str | Path) -> pd.DataFrame:
     "A TREC run file as `query_id, doc_id, score`."
     path = Path(path)
-    if not path.is_file(): raise MedirError('no such run file', path, 'give a TREC run: query Q0 document rank score tag')
+    if not path.is_file():
+        raise MedirError('no such run file', path, 'give a TREC run: query Q0 document rank score tag')
     rows, seen, fix = [], {}, 'write the run again, or remove the line'
-    with open(path, 'rb') as f: raw = f.read()
+    with open(path, 'rb') as f:
+        raw = f.read()
     lines = raw.split(b'\n')
-    if lines and lines[-1] != b'' : lines[-1] += b'\0torn'      # a whole file ends its last line
+    if lines and lines[-1] != b'':
+        lines[-1] += b'\0torn'  # a whole file ends its last line
     for i, line in enumerate(lines, 1):
         where = f'{path}:{i}'
-        if not line.strip(): continue
-        if line.endswith(b'\0torn'): raise MedirError('the last line is torn (no line end)', where, 'the writer was interrupted: ' + fix)
-        try: cells = line.decode('utf-8').split()
-        except UnicodeDecodeError: raise MedirError('not UTF-8', where, fix) from None
-        if len(cells) != 6: raise MedirError(f'{len(cells)} columns instead of 6', where, fix)
-        if '\0' in line.decode('utf-8'): raise MedirError('an id holds a NUL character', where, fix)
-        try: score = float(cells[4])
-        except ValueError: raise MedirError(f'score {cells[4]!r} is no number', where, fix) from None
-        if not math.isfinite(score): raise MedirError(f'score {cells[4]!r} is not finite', where, fix)
-        if (cells[0], cells[2]) in seen: raise MedirError(f'query {cells[0]!r} has document {cells[2]!r} again (first at line {seen[cells[0], cells[2]]})', where, fix)
+        if not line.strip():
+            continue
+        if line.endswith(b'\0torn'):
+            raise MedirError('the last line is torn (no line end)', where, 'the writer was interrupted: ' + fix)
+        try:
+            cells = line.decode('utf-8').split()
+        except UnicodeDecodeError:
+            raise MedirError('not UTF-8', where, fix) from None
+        if len(cells) != 6:
+            raise MedirError(f'{len(cells)} columns instead of 6', where, fix)
+        if '\0' in line.decode('utf-8'):
+            raise MedirError('an id holds a NUL character', where, fix)
+        try:
+            score = float(cells[4])
+        except ValueError:
+            raise MedirError(f'score {cells[4]!r} is no number', where, fix) from None
+        if not math.isfinite(score):
+            raise MedirError(f'score {cells[4]!r} is not finite', where, fix)
+        if (cells[0], cells[2]) in seen:
+            raise MedirError(
+                f'query {cells[0]!r} has document {cells[2]!r} again (first at line {seen[cells[0], cells[2]]})',
+                where,
+                fix,
+            )
         seen[cells[0], cells[2]] = i
         rows.append((cells[0], cells[2], score))
-    if not rows: raise MedirError('the run is empty', path, 'write the run again')
+    if not rows:
+        raise MedirError('the run is empty', path, 'write the run again')
     return sort_run(pd.DataFrame(rows, columns=RUN_COLUMNS))

@@ -16,44 +16,93 @@ from .agent import pending_turns, search_and_write
 from .core import MedirError, NothingToMeasure, checkpoint_names, nearest, note, registry
 from .hub import revision_label
 from .data import Queries, Task, load_task
-from .encoder import Encoder, array_vectors, check_encoder, corpus_keys, encode_corpus, encoder_names, encoder_spec, exact_row, missing_texts, object_name, parse_dtype
-from .generator import Expanded, as_queries, dense_queries, expand, expansion_settings, llm, method_row, normal_expansion, pending_generations, sparse_queries
+from medir_nb.encoder import (
+    Encoder,
+    array_vectors,
+    check_encoder,
+    corpus_keys,
+    encode_corpus,
+    encoder_names,
+    encoder_spec,
+    exact_row,
+    missing_texts,
+    object_name,
+    parse_dtype,
+)
+from medir_nb.generator import (
+    Expanded,
+    as_queries,
+    dense_queries,
+    expand,
+    expansion_settings,
+    llm,
+    method_row,
+    normal_expansion,
+    pending_generations,
+    sparse_queries,
+)
 from .reranker import ScoreStore, check_reranker, missing_pairs, normal_reranker, rerank, reranker_of
-from .search import ANALYZERS, BM25, BM25_CHINESE, BM25_DEFAULTS, BM25_PRESETS, QUERY_WEIGHTS, STOPWORDS, dense_search, rrf, sort_run, unit
+from medir_nb.search import (
+    ANALYZERS,
+    BM25,
+    BM25_CHINESE,
+    BM25_DEFAULTS,
+    BM25_PRESETS,
+    QUERY_WEIGHTS,
+    STOPWORDS,
+    dense_search,
+    rrf,
+    sort_run,
+    unit,
+)
 
 # %% ../nbs/06_systems.ipynb #2517552b
 _TOKEN = re.compile(r'\s*([(),=+>@]|[^\s(),=+>@]+)')
 
-def _value(text:str):
+
+def _value(text: str):
     "A setting's value: number, truth value or text."
     for kind in (int, float):
         # a number of more digits than any setting takes stays text, and is refused as that
         try:
-            if len(text) < 20: return kind(text)
-        except ValueError: pass
+            if len(text) < 20:
+                return kind(text)
+        except ValueError:
+            pass
     return {'true': True, 'false': False}.get(text.lower(), text)
 
-def _printed(settings:tuple)->list[str]: return [str(k) if v is None else f'{k}={str(v).lower() if isinstance(v, bool) else v}' for k, v in settings]
 
-def _printed_reranker(reranker:tuple|None)->str:
-    if not reranker: return ''
+def _printed(settings: tuple) -> list[str]:
+    return [str(k) if v is None else f'{k}={str(v).lower() if isinstance(v, bool) else v}' for k, v in settings]
+
+
+def _printed_reranker(reranker: tuple | None) -> str:
+    if not reranker:
+        return ''
     name, depth, settings = reranker
     return f'>{name}@{depth}' + (f'({",".join(_printed(settings))})' if settings else '')
+
 
 @dataclass(frozen=True)
 class Fusion:
     "Reciprocal-rank fusion of systems, with an optional reranker."
+
     parts: tuple
-    reranker: tuple|None = None
-    def __str__(self): return f'rrf({",".join(map(str, self.parts))}){_printed_reranker(self.reranker)}'
+    reranker: tuple | None = None
+
+    def __str__(self):
+        return f'rrf({",".join(map(str, self.parts))}){_printed_reranker(self.reranker)}'
+
 
 @dataclass(frozen=True)
 class System:
     "A retriever with its non-default settings, an optional expansion `(method, llm, settings)` and reranker `(name, depth, settings)`."
+
     name: str
     settings: tuple = ()
-    expansion: tuple|None = None
-    reranker: tuple|None = None
+    expansion: tuple | None = None
+    reranker: tuple | None = None
+
     def __str__(self):
         out = self.name + (f'({",".join(_printed(self.settings))})' if self.settings else '')
         if self.expansion:
@@ -61,81 +110,129 @@ class System:
             out += f'+{method}({",".join([llm, *_printed(settings)])})'
         return out + _printed_reranker(self.reranker)
 
+
 class _Parser:
-    def __init__(self, text:str, runnable:bool=True):
+    def __init__(self, text: str, runnable: bool = True):
         self.text, self.tokens, self.i, self.runnable = text, _TOKEN.findall(text), 0, runnable
-    def fail(self, why:str): raise MedirError(f'system expression {self.text!r}: {why}', None, 'write NAME(k=v)+METHOD(LLM)>RERANKER@DEPTH(k=v) or rrf(E,E)>RERANKER@DEPTH')
+
+    def fail(self, why: str):
+        raise MedirError(
+            f'system expression {self.text!r}: {why}',
+            None,
+            'write NAME(k=v)+METHOD(LLM)>RERANKER@DEPTH(k=v) or rrf(E,E)>RERANKER@DEPTH',
+        )
+
     @property
-    def now(self): return self.tokens[self.i] if self.i < len(self.tokens) else ''
-    def take(self, expected:str|None=None)->str:
+    def now(self):
+        return self.tokens[self.i] if self.i < len(self.tokens) else ''
+
+    def take(self, expected: str | None = None) -> str:
         token = self.now
         if not token or (expected and token != expected) or (not expected and token in '(),=+>@'):
-            self.fail(f'{"a name" if not expected else repr(expected)} is expected {f"instead of {token!r}" if token else "at the end"}')
+            self.fail(
+                f'{"a name" if not expected else repr(expected)} is expected {f"instead of {token!r}" if token else "at the end"}'
+            )
         self.i += 1
         return token
-    def name(self)->str:
+
+    def name(self) -> str:
         # an @ belongs to a name (qwen2-7b@authors); only that of a reranker is followed by its depth
         out = self.take()
-        while self.now == '@': out += self.take('@') + self.take()
+        while self.now == '@':
+            out += self.take('@') + self.take()
         return out
-    def settings(self)->list:
+
+    def settings(self) -> list:
         "`(a,b=c)` as pairs; a bare word has the value None."
         out = []
         self.take('(')
         while self.now != ')':
             key = self.name()
-            if self.now == '=': self.take('='); out.append((key, _value(self.value())))
-            else: out.append((key, None))
-            if self.now != ')': self.take(',')
+            if self.now == '=':
+                self.take('=')
+                out.append((key, _value(self.value())))
+            else:
+                out.append((key, None))
+            if self.now != ')':
+                self.take(',')
         self.take(')')
         return out
-    def value(self)->str:
+
+    def value(self) -> str:
         "A setting's value, which may be a system with settings of its own: bm25(lucene)."
         out, depth = self.name(), 0
         while self.now == '(' or depth:
-            if not self.now: self.fail("')' is expected at the end")
-            depth += {'(': 1, ')': -1}.get(self.now, 0); out += self.now; self.i += 1
+            if not self.now:
+                self.fail("')' is expected at the end")
+            depth += {'(': 1, ')': -1}.get(self.now, 0)
+            out += self.now
+            self.i += 1
         return out
+
     def system(self):
         if self.now == 'rrf':
-            self.take(); self.take('('); parts = [self.system()]
-            while self.now == ',': self.take(','); parts.append(self.system())
+            self.take()
+            self.take('(')
+            parts = [self.system()]
+            while self.now == ',':
+                self.take(',')
+                parts.append(self.system())
             self.take(')')
-            if len(parts) < 2: self.fail('rrf takes at least two systems')
+            if len(parts) < 2:
+                self.fail('rrf takes at least two systems')
             return Fusion(tuple(parts), self.reranker())
         name, settings, expansion = self.name(), [], None
-        if self.now == '(': settings = self.settings()
+        if self.now == '(':
+            settings = self.settings()
         if self.now == '+':
-            self.take('+'); method = self.take(); inside = self.settings() if self.now == '(' else []
-            if not inside or inside[0][1] is not None: self.fail(f'+{method} needs its LLM in parentheses')
+            self.take('+')
+            method = self.take()
+            inside = self.settings() if self.now == '(' else []
+            if not inside or inside[0][1] is not None:
+                self.fail(f'+{method} needs its LLM in parentheses')
             expansion = (method, inside[0][0], tuple(inside[1:]))
         return _normal(System(name, tuple(settings), expansion, self.reranker()), self.runnable)
-    def reranker(self)->tuple|None:
+
+    def reranker(self) -> tuple | None:
         "`>NAME@DEPTH(a,b=c)`, if it stands here."
-        if self.now != '>': return None
+        if self.now != '>':
+            return None
         # the last @ is that of the depth; one before it names a revision (hf:OWNER/NAME@REVISION@100)
         self.take('>')
         name, _, depth = self.name().rpartition('@')
-        if not name: self.take('@')
-        if not re.fullmatch('[0-9]{1,9}', depth) or not int(depth): self.fail(f'the reranking depth {depth!r} is no positive number')
+        if not name:
+            self.take('@')
+        if not re.fullmatch('[0-9]{1,9}', depth) or not int(depth):
+            self.fail(f'the reranking depth {depth!r} is no positive number')
         return normal_reranker((name, int(depth), tuple(self.settings() if self.now == '(' else ())))
 
-def _normal(s:System, runnable:bool=True)->System:
+
+def _normal(s: System, runnable: bool = True) -> System:
     "Check names and settings; drop settings that are defaults."
-    if s.expansion: s = replace(s, expansion=normal_expansion(_with_normal_search(s.expansion), _kind(s)))
+    if s.expansion:
+        s = replace(s, expansion=normal_expansion(_with_normal_search(s.expansion), _kind(s)))
     given = dict(s.settings)
-    if len(given) < len(s.settings): raise MedirError(f'a setting stands twice in {s}', None, 'keep one')
+    if len(given) < len(s.settings):
+        raise MedirError(f'a setting stands twice in {s}', None, 'keep one')
     if s.name == 'bm25':
         presets = [k for k, v in given.items() if v is None]
-        wrong = [k for k in presets if k not in BM25_PRESETS] + [k for k, v in given.items() if v is not None and k not in BM25_DEFAULTS]
-        if wrong or len(presets) > 1: raise MedirError(f'bm25 has no setting {(wrong or presets)[-1]!r}', None, nearest((wrong or presets)[-1], [*BM25_DEFAULTS, *BM25_PRESETS]))
+        wrong = [k for k in presets if k not in BM25_PRESETS] + [
+            k for k, v in given.items() if v is not None and k not in BM25_DEFAULTS
+        ]
+        if wrong or len(presets) > 1:
+            raise MedirError(
+                f'bm25 has no setting {(wrong or presets)[-1]!r}',
+                None,
+                nearest((wrong or presets)[-1], [*BM25_DEFAULTS, *BM25_PRESETS]),
+            )
         base = {**BM25_DEFAULTS, **BM25_PRESETS.get(presets[0] if presets else '', {})}
         _check_bm25(s, {**base, **{k: v for k, v in given.items() if v is not None}})
         # an analyzer that is written out stays: on a Chinese task it is not the default
         own = tuple((k, given[k]) for k in BM25_DEFAULTS if k in given and (given[k] != base[k] or k == 'analyzer'))
         return replace(s, settings=tuple((p, None) for p in presets) + own)
     s = replace(s, name=exact_row(s.name, registry('models')) or s.name)
-    if not runnable and s.name in registry('models') and not s.settings: return s
+    if not runnable and s.name in registry('models') and not s.settings:
+        return s
     spec = encoder_spec_or_hint(s.name)
     own = encoder_spec(s.name, **{k: True if v is None else v for k, v in given.items()})
     # what a lower precision is computed in by default depends on the machine, so one that is written out stays
@@ -143,73 +240,120 @@ def _normal(s:System, runnable:bool=True)->System:
     settings = tuple((k, getattr(own, k)) for k in sorted(given) if k in stays or getattr(own, k) != getattr(spec, k))
     return replace(s, settings=settings)
 
-def _kind(system:System)->str: return 'sparse' if system.name == 'bm25' else 'dense'
 
-def _with_normal_search(expansion:tuple)->tuple:
+def _kind(system: System) -> str:
+    return 'sparse' if system.name == 'bm25' else 'dense'
+
+
+def _with_normal_search(expansion: tuple) -> tuple:
     "The expansion with the system that it searches by printed in its normal form."
     method, llm, settings = expansion
     by = lambda v: str(parse(v)) if isinstance(v, str) else v
     settings = tuple((k, by(v) if k == 'by' else v) for k, v in settings)
-    if any(getattr(p, 'expansion', None) for k, v in settings if k == 'by' and isinstance(v, str) for p in parts(v)): raise MedirError(f'by={dict(settings)["by"]} is expanded itself', None, 'name a retriever')
+    if any(getattr(p, 'expansion', None) for k, v in settings if k == 'by' and isinstance(v, str) for p in parts(v)):
+        raise MedirError(f'by={dict(settings)["by"]} is expanded itself', None, 'name a retriever')
     return method, llm, settings
 
-def _check_bm25(s:System, settings:dict):
+
+def _check_bm25(s: System, settings: dict):
     "Refuse settings that BM25 does not have a meaning for."
     number = lambda v: isinstance(v, (int, float)) and not isinstance(v, bool) and np.isfinite(v)
-    for name, fits, wanted in (('k1', lambda v: number(v) and v >= 0, 'a number from 0'), ('b', lambda v: number(v) and 0 <= v <= 1, 'a number from 0 to 1'),
-        ('analyzer', lambda v: v in ANALYZERS, ', '.join(ANALYZERS)), ('stopwords', lambda v: v in STOPWORDS, ', '.join(STOPWORDS)), ('query', lambda v: v in QUERY_WEIGHTS, ', '.join(QUERY_WEIGHTS))):
-        if not fits(settings[name]): raise MedirError(f'{name}={settings[name]} does not fit in {s}', None, f'it takes {wanted}')
+    for name, fits, wanted in (
+        ('k1', lambda v: number(v) and v >= 0, 'a number from 0'),
+        ('b', lambda v: number(v) and 0 <= v <= 1, 'a number from 0 to 1'),
+        ('analyzer', lambda v: v in ANALYZERS, ', '.join(ANALYZERS)),
+        ('stopwords', lambda v: v in STOPWORDS, ', '.join(STOPWORDS)),
+        ('query', lambda v: v in QUERY_WEIGHTS, ', '.join(QUERY_WEIGHTS)),
+    ):
+        if not fits(settings[name]):
+            raise MedirError(f'{name}={settings[name]} does not fit in {s}', None, f'it takes {wanted}')
 
-def encoder_spec_or_hint(name:str):
+
+def encoder_spec_or_hint(name: str):
     "The spec of `name`; an unknown one is answered with the nearest system."
-    try: return encoder_spec(name)
+    try:
+        return encoder_spec(name)
     except MedirError as e:
-        if e.what.startswith('unknown model'): raise MedirError(f'unknown system {name!r}', None, nearest(name, ['bm25', 'rrf', *encoder_names(), *checkpoint_names()])) from None
+        if e.what.startswith('unknown model'):
+            raise MedirError(
+                f'unknown system {name!r}', None, nearest(name, ['bm25', 'rrf', *encoder_names(), *checkpoint_names()])
+            ) from None
         raise
 
-_LONGEST = 20_000      # characters of an expression; a path has at most 4,096
 
-def parse(expression, runnable:bool=True)->System|Fusion:
+_LONGEST = 20_000  # characters of an expression; a path has at most 4,096
+
+
+def parse(expression, runnable: bool = True) -> System | Fusion:
     "The system that `expression` names; a `System`, `Fusion` or a reader's own model object passes through. With `runnable=False` also registry rows that cannot run here."
-    if not isinstance(expression, str): return expression
+    if not isinstance(expression, str):
+        return expression
     parser = _Parser(expression, runnable)
-    if not parser.tokens: parser.fail('it is empty')
-    if '\0' in expression: parser.fail('it holds a NUL character')
-    if len(expression) > _LONGEST: raise MedirError(f'a system expression of {len(expression):,} characters', None, f'write at most {_LONGEST:,}')
-    try: system = parser.system()
-    except RecursionError: raise MedirError('a system expression is nested too deeply', None, 'write fewer parentheses') from None
-    except OSError as e: parser.fail(f'a name in it cannot be looked up ({e.strerror})')
-    if parser.now: parser.fail(f'{parser.now!r} is left over')
+    if not parser.tokens:
+        parser.fail('it is empty')
+    if '\0' in expression:
+        parser.fail('it holds a NUL character')
+    if len(expression) > _LONGEST:
+        raise MedirError(f'a system expression of {len(expression):,} characters', None, f'write at most {_LONGEST:,}')
+    try:
+        system = parser.system()
+    except RecursionError:
+        raise MedirError('a system expression is nested too deeply', None, 'write fewer parentheses') from None
+    except OSError as e:
+        parser.fail(f'a name in it cannot be looked up ({e.strerror})')
+    if parser.now:
+        parser.fail(f'{parser.now!r} is left over')
     return system
 
 # %% ../nbs/06_systems.ipynb #a43b6b38
 Answer = namedtuple('Answer', 'run stats')
 
-def _resolve(system:System, task:Task)->dict:
+
+def _resolve(system: System, task: Task) -> dict:
     "BM25 settings on this task: the expression's, with the analyzer of the task's language where none is named."
     given = dict(system.settings)
     preset = next((BM25_PRESETS[k] for k, v in given.items() if v is None), {})
     language = BM25_CHINESE if task.language == 'zh' else {}
     return {**BM25_DEFAULTS, **preset, **language, **{k: v for k, v in given.items() if v is not None}}
 
-def row_label(expression, task:Task)->str:
+
+def row_label(expression, task: Task) -> str:
     "The expression as a table row prints it: for BM25 on a Chinese task with the analyzer it took."
     system = parse(expression)
-    if isinstance(system, Fusion): return f'rrf({",".join(row_label(p, task) for p in system.parts)}){_printed_reranker(system.reranker)}'
-    if not isinstance(system, System): return object_name(system)
-    if system.name != 'bm25' or task.language != 'zh': return str(system)
-    return str(replace(system, settings=(*((k, v) for k, v in system.settings if k != 'analyzer'), ('analyzer', _resolve(system, task)['analyzer']))))
+    if isinstance(system, Fusion):
+        return f'rrf({",".join(row_label(p, task) for p in system.parts)}){_printed_reranker(system.reranker)}'
+    if not isinstance(system, System):
+        return object_name(system)
+    if system.name != 'bm25' or task.language != 'zh':
+        return str(system)
+    return str(
+        replace(
+            system,
+            settings=(
+                *((k, v) for k, v in system.settings if k != 'analyzer'),
+                ('analyzer', _resolve(system, task)['analyzer']),
+            ),
+        )
+    )
 
-def encoder_of(system, dtype:str|None=None, device:str|None=None, home_folder=None)->Encoder:
+
+def encoder_of(system, dtype: str | None = None, device: str | None = None, home_folder=None) -> Encoder:
     "The `Encoder` of a dense system or of a reader's own model object."
-    if not isinstance(system, System): return Encoder(system, device=device, home_folder=home_folder)
-    return Encoder(encoder_spec(system.name, device=device, **{**({'dtype': dtype} if dtype else {}), **dict(system.settings)}), device=device, home_folder=home_folder)
+    if not isinstance(system, System):
+        return Encoder(system, device=device, home_folder=home_folder)
+    return Encoder(
+        encoder_spec(system.name, device=device, **{**({'dtype': dtype} if dtype else {}), **dict(system.settings)}),
+        device=device,
+        home_folder=home_folder,
+    )
 
-def _revision(encoder:Encoder)->str:
+
+def _revision(encoder: Encoder) -> str:
     "The revision of an encoder's weights, as tables print it."
     return revision_label(encoder.spec.hub, encoder.spec.revision, 'model', encoder.home_folder)
 
-def _without_self(run:pd.DataFrame, k:int, qrels:pd.DataFrame)->tuple[pd.DataFrame, int]:
+
+def _without_self(run: pd.DataFrame, k: int, qrels: pd.DataFrame) -> tuple[pd.DataFrame, int]:
     own = run.query_id == run.doc_id
     if own.any():
         # numbered folders have queries and documents of the same id; what is judged relevant is an answer, not the query
@@ -218,137 +362,302 @@ def _without_self(run:pd.DataFrame, k:int, qrels:pd.DataFrame)->tuple[pd.DataFra
     run = run[~own]
     return run[run.groupby('query_id', sort=False).cumcount() < k].reset_index(drop=True), int(own.sum())
 
-def search(expression, task:Task, k:int=100, dtype:str|None=None, device:str|None=None, home_folder=None, keep_self:bool=False, expanded=None)->Answer:
+
+def search(
+    expression,
+    task: Task,
+    k: int = 100,
+    dtype: str | None = None,
+    device: str | None = None,
+    home_folder=None,
+    keep_self: bool = False,
+    expanded=None,
+) -> Answer:
     "The top `k` documents per query of `task` by the system `expression`; `expanded` texts join the queries in place of the expression's own."
     system, start = parse(expression), time.perf_counter()
-    if task.kind == 'pairs': raise MedirError('a sentence-pair task has no corpus to search', task.name, 'use score_pairs')
-    if dtype: parse_dtype(dtype)
+    if task.kind == 'pairs':
+        raise MedirError('a sentence-pair task has no corpus to search', task.name, 'use score_pairs')
+    if dtype:
+        parse_dtype(dtype)
     depth = k + (0 if keep_self else 1)
-    if getattr(system, 'reranker', None): return _reranked(system, task, k, dtype, device, home_folder, keep_self, expanded)
+    if getattr(system, 'reranker', None):
+        return _reranked(system, task, k, dtype, device, home_folder, keep_self, expanded)
     if isinstance(system, Fusion):
-        if task.kind == 'reranking': k = len(task.corpus)
+        if task.kind == 'reranking':
+            k = len(task.corpus)
         answers = [search(p, task, max(k, 100), dtype, device, home_folder, keep_self) for p in system.parts]
-        counts = ('encoded_docs', 'cached_docs', 'encoded_queries', 'truncated_docs', 'truncated_queries', 'self_matches', 'scored_pairs', 'cached_pairs', 'truncated_pairs')
+        counts = (
+            'encoded_docs',
+            'cached_docs',
+            'encoded_queries',
+            'truncated_docs',
+            'truncated_queries',
+            'self_matches',
+            'scored_pairs',
+            'cached_pairs',
+            'truncated_pairs',
+        )
         stats = {f: sum(a.stats.get(f, 0) for a in answers) for f in counts if any(f in a.stats for a in answers)}
         run, kinds = rrf([a.run for a in answers], k), sorted({a.stats['dtype'] for a in answers if a.stats['dtype']})
         revisions = dict.fromkeys(a.stats['revision'] for a in answers if a.stats['revision'])
-        return Answer(run, {**stats, 'revision': '+'.join(revisions), 'dtype': '+'.join(kinds), 'similarity': 'rrf', 'device': next((a.stats['device'] for a in answers if a.stats['device']), ''), 'seconds': time.perf_counter() - start})
+        return Answer(
+            run,
+            {
+                **stats,
+                'revision': '+'.join(revisions),
+                'dtype': '+'.join(kinds),
+                'similarity': 'rrf',
+                'device': next((a.stats['device'] for a in answers if a.stats['device']), ''),
+                'seconds': time.perf_counter() - start,
+            },
+        )
     expansion = system.expansion if isinstance(system, System) else None
-    if expansion: expanded = expanded_texts(task, expansion, _kind(system), home_folder, dtype, device)
+    if expansion:
+        expanded = expanded_texts(task, expansion, _kind(system), home_folder, dtype, device)
     if isinstance(system, System) and system.name == 'bm25':
         index = BM25(task.corpus, **_resolve(system, task), home_folder=home_folder)
         asked = sparse_queries(task, expanded) if expanded else task.queries
         run = index.score(asked, candidates(task)) if task.kind == 'reranking' else index.search(asked, depth)
-        stats = {'encoded_docs': 0, 'cached_docs': 0, 'encoded_queries': 0, 'truncated_docs': 0, 'truncated_queries': 0, 'revision': '', 'dtype': '', 'similarity': 'bm25', 'device': ''}
+        stats = {
+            'encoded_docs': 0,
+            'cached_docs': 0,
+            'encoded_queries': 0,
+            'truncated_docs': 0,
+            'truncated_queries': 0,
+            'revision': '',
+            'dtype': '',
+            'similarity': 'bm25',
+            'device': '',
+        }
     else:
         encoder = encoder_of(system, dtype, device, home_folder)
         docs = encode_corpus(encoder, task.corpus, 'document', encoder.instruction(task, 'document'))
-        if expanded: vectors, asked = dense_queries(encoder, task, expanded, encoder.instruction(task)); queries = array_vectors(vectors)
-        else: queries = encode_corpus(encoder, task.queries, 'query', encoder.instruction(task)); asked = {**queries.stats, 'truncated': int(queries.truncated.sum())}
+        if expanded:
+            vectors, asked = dense_queries(encoder, task, expanded, encoder.instruction(task))
+            queries = array_vectors(vectors)
+        else:
+            queries = encode_corpus(encoder, task.queries, 'query', encoder.instruction(task))
+            asked = {**queries.stats, 'truncated': int(queries.truncated.sum())}
         if queries.dim and docs.dim and queries.dim != docs.dim:
-            raise MedirError(f'its vectors of queries have {queries.dim:,} numbers, and those of documents {docs.dim:,}', f'model {encoder.spec.name}', 'see what model answers; where it was changed, remove its folders below vectors/ of the home folder')
-        stats = {'encoded_docs': docs.stats['encoded'], 'cached_docs': docs.stats['cached'], 'encoded_queries': asked['encoded'], 'truncated_docs': int(docs.truncated.sum()), 'truncated_queries': asked['truncated'],
-            'revision': _revision(encoder), 'dtype': encoder.spec.dtype, 'similarity': encoder.spec.similarity, 'device': device or next((getattr(b, 'device', '') for b in encoder._backends.values()), ''), **({'server': encoder.spec.url} if encoder.spec.url != encoder.spec.base_url else {})}
-        if task.kind == 'reranking': run = _score_candidates(task, queries, docs, encoder.spec.similarity)
-        else: run = dense_search(queries, docs, task.queries.ids, task.corpus.ids, depth, encoder.spec.similarity, device, home_folder=home_folder)
-    if expanded: stats |= {**expanded.stats, 'faults': expanded.faults}
+            raise MedirError(
+                f'its vectors of queries have {queries.dim:,} numbers, and those of documents {docs.dim:,}',
+                f'model {encoder.spec.name}',
+                'see what model answers; where it was changed, remove its folders below vectors/ of the home folder',
+            )
+        stats = {
+            'encoded_docs': docs.stats['encoded'],
+            'cached_docs': docs.stats['cached'],
+            'encoded_queries': asked['encoded'],
+            'truncated_docs': int(docs.truncated.sum()),
+            'truncated_queries': asked['truncated'],
+            'revision': _revision(encoder),
+            'dtype': encoder.spec.dtype,
+            'similarity': encoder.spec.similarity,
+            'device': device or next((getattr(b, 'device', '') for b in encoder._backends.values()), ''),
+            **({'server': encoder.spec.url} if encoder.spec.url != encoder.spec.base_url else {}),
+        }
+        if task.kind == 'reranking':
+            run = _score_candidates(task, queries, docs, encoder.spec.similarity)
+        else:
+            run = dense_search(
+                queries,
+                docs,
+                task.queries.ids,
+                task.corpus.ids,
+                depth,
+                encoder.spec.similarity,
+                device,
+                home_folder=home_folder,
+            )
+    if expanded:
+        stats |= {**expanded.stats, 'faults': expanded.faults}
     if task.kind == 'reranking':
         allowed = candidates(task)
         run = allowed.merge(run, how='left', on=['query_id', 'doc_id']).fillna({'score': -1e30})
         run = sort_run(run)
         k = len(task.corpus)
     stats['self_matches'] = 0
-    if not keep_self: run, stats['self_matches'] = _without_self(run, k, task.qrels)
+    if not keep_self:
+        run, stats['self_matches'] = _without_self(run, k, task.qrels)
     return Answer(run, {**stats, 'seconds': time.perf_counter() - start})
 
 # %% ../nbs/06_systems.ipynb #d094b259
-def _reranked(system, task:Task, k:int, dtype, device, home_folder, keep_self, expanded)->Answer:
+def _reranked(system, task: Task, k: int, dtype, device, home_folder, keep_self, expanded) -> Answer:
     "The first stage's answer with its head in the order of a reranker."
     start, (_, depth, settings) = time.perf_counter(), system.reranker
     complete, model = dict(settings).get('complete', False), reranker_of(system.reranker, dtype, device, home_folder)
-    first = search(replace(system, reranker=None), task, max(depth, k) if complete else depth, dtype, device, home_folder, keep_self, expanded)
+    first = search(
+        replace(system, reranker=None),
+        task,
+        max(depth, k) if complete else depth,
+        dtype,
+        device,
+        home_folder,
+        keep_self,
+        expanded,
+    )
     run, stats = rerank(model, task, first.run, depth, complete)
-    if task.kind != 'reranking': run = run[run.groupby('query_id', sort=False).cumcount() < k].reset_index(drop=True)
+    if task.kind != 'reranking':
+        run = run[run.groupby('query_id', sort=False).cumcount() < k].reset_index(drop=True)
     revisions = first.stats['revision'], revision_label(model.spec.hub, model.spec.revision, 'model', home_folder)
-    return Answer(run, {**first.stats, **stats, 'revision': '>'.join(filter(None, revisions)), 'dtype': '>'.join(filter(None, (first.stats['dtype'], model.spec.dtype))), 'seconds': time.perf_counter() - start})
+    return Answer(
+        run,
+        {
+            **first.stats,
+            **stats,
+            'revision': '>'.join(filter(None, revisions)),
+            'dtype': '>'.join(filter(None, (first.stats['dtype'], model.spec.dtype))),
+            'seconds': time.perf_counter() - start,
+        },
+    )
 
 # %% ../nbs/06_systems.ipynb #e95ae3f1
-def _searches(expansion:tuple)->bool:
+def _searches(expansion: tuple) -> bool:
     "Whether its model searches while it writes (a stored text was written before)."
     method, llm, _ = expansion
     return method_row(method)['reads'] == 'searches' and '@' not in llm and not llm.startswith('file:')
 
-def _finder(task:Task, expansion:tuple, kind:str, home_folder=None, dtype:str|None=None, device:str|None=None):
+
+def _finder(
+    task: Task, expansion: tuple, kind: str, home_folder=None, dtype: str | None = None, device: str | None = None
+):
     "The search that the model of an expansion is given: by its settings `by`, `corpus` and `k`."
     s = expansion_settings(*expansion[::2], kind)
     pool = load_task(s['corpus'], home_folder=home_folder) if s['corpus'] else task
-    def find(asked:list[tuple])->list[list[tuple]]:
+
+    def find(asked: list[tuple]) -> list[list[tuple]]:
         names = [str(i) for i in range(len(asked))]
-        run = search(s['by'], replace(pool, kind='retrieval', queries=as_queries(names, [words for _, words in asked])), s['k'] + 1, dtype, device, home_folder, keep_self=True).run
+        run = search(
+            s['by'],
+            replace(pool, kind='retrieval', queries=as_queries(names, [words for _, words in asked])),
+            s['k'] + 1,
+            dtype,
+            device,
+            home_folder,
+            keep_self=True,
+        ).run
         found = {n: list(g.doc_id) for n, g in run.groupby('query_id', sort=False)}
         # a query that is a document of its own corpus doesn't find itself
-        return [[(d, pool.corpus.text(d)) for d in found.get(n, []) if s['corpus'] or d != q][:s['k']] for n, (q, _) in zip(names, asked)]
+        return [
+            [(d, pool.corpus.text(d)) for d in found.get(n, []) if s['corpus'] or d != q][: s['k']]
+            for n, (q, _) in zip(names, asked)
+        ]
+
     return find
 
-def expanded_texts(task:Task, expansion:tuple, kind:str='dense', home_folder=None, dtype:str|None=None, device:str|None=None)->Expanded:
+
+def expanded_texts(
+    task: Task,
+    expansion: tuple,
+    kind: str = 'dense',
+    home_folder=None,
+    dtype: str | None = None,
+    device: str | None = None,
+) -> Expanded:
     "The texts that `(method, llm, settings)` joins to each query of `task`; a model that searches while it writes gets its search here."
-    if not _searches(expansion): return expand(task, expansion, kind, home_folder)
-    return search_and_write(task, expansion, _finder(task, expansion, kind, home_folder, dtype, device), kind, home_folder)
+    if not _searches(expansion):
+        return expand(task, expansion, kind, home_folder)
+    return search_and_write(
+        task, expansion, _finder(task, expansion, kind, home_folder, dtype, device), kind, home_folder
+    )
 
 # %% ../nbs/06_systems.ipynb #77dae3d7
-def candidates(task:Task)->pd.DataFrame:
+def candidates(task: Task) -> pd.DataFrame:
     "`query_id, doc_id` of a reranking task."
     if task.candidates is None and not (task.qrels.relevance <= 0).any():
-        raise MedirError('its candidate lists are missing, and ranking relevant documents alone is always perfect', task.source or task.name, 'add candidates.tsv (query, document), or judged non-relevant documents')
+        raise MedirError(
+            'its candidate lists are missing, and ranking relevant documents alone is always perfect',
+            task.source or task.name,
+            'add candidates.tsv (query, document), or judged non-relevant documents',
+        )
     found = task.candidates if task.candidates is not None else task.qrels
     return found[['query_id', 'doc_id']].drop_duplicates()
 
-def _score_candidates(task:Task, queries, docs, similarity:str)->pd.DataFrame:
+
+def _score_candidates(task: Task, queries, docs, similarity: str) -> pd.DataFrame:
     "Similarity of every query with each of its candidates."
     pairs = candidates(task)
-    q = queries.chunk(); q = unit(q) if similarity == 'cos' else q
+    q = queries.chunk()
+    q = unit(q) if similarity == 'cos' else q
     at, out = task.corpus._position, []
     for query_id, group in pairs.groupby('query_id', sort=False):
         known = [d for d in group.doc_id if d in at]
         rows = np.array([at[d] for d in known], dtype=int)
         d = docs.take(rows)
         d = unit(d) if similarity == 'cos' else d
-        out.append(pd.DataFrame({'query_id': query_id, 'doc_id': known, 'score': (d @ q[task.queries._position[query_id]]).astype(float)}))
+        out.append(
+            pd.DataFrame(
+                {
+                    'query_id': query_id,
+                    'doc_id': known,
+                    'score': (d @ q[task.queries._position[query_id]]).astype(float),
+                }
+            )
+        )
     return pd.concat(out, ignore_index=True)
 
 # %% ../nbs/06_systems.ipynb #b7844312
-def score_pairs(expression, task:Task, dtype:str|None=None, device:str|None=None, home_folder=None, role:str='')->Answer:
+def score_pairs(
+    expression, task: Task, dtype: str | None = None, device: str | None = None, home_folder=None, role: str = ''
+) -> Answer:
     """Cosine similarity of each pair of a sentence-pair task, as the `run` of the answer (an array);
     `role` (query or document) stands in for the row's `sentence_role`."""
     system, start = parse(expression), time.perf_counter()
-    if dtype: parse_dtype(dtype)
-    if isinstance(system, Fusion) or (isinstance(system, System) and system.name == 'bm25'): raise NothingToMeasure(f'{system} gives no sentence similarity', task.name, 'name an encoder')
-    if isinstance(system, System) and (system.expansion or system.reranker): raise MedirError('sentence pairs are neither expanded nor reranked', str(system), f'name the encoder alone: {system.name}')
+    if dtype:
+        parse_dtype(dtype)
+    if isinstance(system, Fusion) or (isinstance(system, System) and system.name == 'bm25'):
+        raise NothingToMeasure(f'{system} gives no sentence similarity', task.name, 'name an encoder')
+    if isinstance(system, System) and (system.expansion or system.reranker):
+        raise MedirError(
+            'sentence pairs are neither expanded nor reranked', str(system), f'name the encoder alone: {system.name}'
+        )
     encoder = encoder_of(system, dtype, device, home_folder)
     role = role or encoder.spec.sentence_role
     sides = [pair_queries(task, side) for side in ('sentence1', 'sentence2')]
     vectors = [encode_corpus(encoder, s, role, encoder.instruction(task, role)) for s in sides]
     score = (unit(vectors[0].chunk()) * unit(vectors[1].chunk())).sum(1).astype(float)
-    stats = {'encoded_docs': sum(v.stats['encoded'] for v in vectors), 'cached_docs': sum(v.stats['cached'] for v in vectors), 'encoded_queries': 0, 'truncated_docs': sum(int(v.truncated.sum()) for v in vectors), 'truncated_queries': 0,
-        'revision': _revision(encoder), 'dtype': encoder.spec.dtype, 'similarity': 'cos', 'self_matches': 0, 'device': device or next((getattr(b, 'device', '') for b in encoder._backends.values()), '')}
+    stats = {
+        'encoded_docs': sum(v.stats['encoded'] for v in vectors),
+        'cached_docs': sum(v.stats['cached'] for v in vectors),
+        'encoded_queries': 0,
+        'truncated_docs': sum(int(v.truncated.sum()) for v in vectors),
+        'truncated_queries': 0,
+        'revision': _revision(encoder),
+        'dtype': encoder.spec.dtype,
+        'similarity': 'cos',
+        'self_matches': 0,
+        'device': device or next((getattr(b, 'device', '') for b in encoder._backends.values()), ''),
+    }
     return Answer(score, {**stats, 'seconds': time.perf_counter() - start})
 
-def pair_queries(task:Task, side:str)->Queries:
+
+def pair_queries(task: Task, side: str) -> Queries:
     "One side of a pair task as texts."
     import pyarrow as pa
+
     texts = task.pairs[side].tolist()
-    return Queries(pa.table({'id': pa.array([f'{side}:{i}' for i in range(len(texts))], pa.large_string()), 'title': pa.array([''] * len(texts), pa.large_string()), 'body': pa.array(texts, pa.large_string())}))
+    return Queries(
+        pa.table(
+            {
+                'id': pa.array([f'{side}:{i}' for i in range(len(texts))], pa.large_string()),
+                'title': pa.array([''] * len(texts), pa.large_string()),
+                'body': pa.array(texts, pa.large_string()),
+            }
+        )
+    )
 
 # %% ../nbs/06_systems.ipynb #5a0c91d7
 _DENSE_SETTINGS = """load pooling normalize similarity dtype autocast max_query_tokens max_document_tokens query_template document_template
     document_pair_template titles query_brackets document_brackets append_eos prompt_in_pooling bidirectional environment""".split()
 
-def _weights_label(hub:str, revision:str, home_folder=None)->str:
+
+def _weights_label(hub: str, revision: str, home_folder=None) -> str:
     "Which weights: a Hub id or the name of a folder, at a revision."
     at = revision_label(hub, revision, 'model', home_folder)[:28]
     return f'{os.path.basename(hub) if os.path.isdir(hub) else hub}@{at}' if at else hub
 
-def _dense_settings(system, task:Task, dtype:str|None, home_folder=None)->dict:
+
+def _dense_settings(system, task: Task, dtype: str | None, home_folder=None) -> dict:
     "What decides the vectors of an encoder on `task`."
     encoder = encoder_of(system, dtype, None, home_folder)
     spec = encoder.pin()
@@ -357,121 +666,203 @@ def _dense_settings(system, task:Task, dtype:str|None, home_folder=None)->dict:
     own = encoder.object is not None or bool(spec.base_url)
     out |= {f: getattr(spec, f) for f in (('similarity',) if own else _DENSE_SETTINGS)}
     for part in ('document', 'adapter'):
-        if value := getattr(spec, part): out[part] = _weights_label(value['hub'], str(value.get('revision', '')), home_folder)
-    if task.kind == 'pairs': out['sentence_role'] = spec.sentence_role
+        if value := getattr(spec, part):
+            out[part] = _weights_label(value['hub'], str(value.get('revision', '')), home_folder)
+    if task.kind == 'pairs':
+        out['sentence_role'] = spec.sentence_role
     return out | {f'{role} instruction': encoder.instruction(task, role) for role in ('query', 'document')}
 
-def system_settings(expression, task:Task, dtype:str|None=None, home_folder=None)->dict:
+
+def system_settings(expression, task: Task, dtype: str | None = None, home_folder=None) -> dict:
     "Everything that decides what a system makes of `task`, by name."
     system = parse(expression)
     if isinstance(system, Fusion):
         out = {'fusion': f'rrf of {", ".join(row_label(p, task) for p in system.parts)}'}
-        for i, part in enumerate(system.parts, 1): out |= {f'part {i} {k}': v for k, v in system_settings(part, task, dtype, home_folder).items()}
-    elif isinstance(system, System) and system.name == 'bm25': out = _resolve(system, task)
-    else: out = _dense_settings(system, task, dtype, home_folder)
+        for i, part in enumerate(system.parts, 1):
+            out |= {f'part {i} {k}': v for k, v in system_settings(part, task, dtype, home_folder).items()}
+    elif isinstance(system, System) and system.name == 'bm25':
+        out = _resolve(system, task)
+    else:
+        out = _dense_settings(system, task, dtype, home_folder)
     if expansion := getattr(system, 'expansion', None):
         method, model, settings = expansion
-        out |= {'expansion': method, 'expansion model': model} | {f'expansion {k}': v for k, v in expansion_settings(method, settings, _kind(system)).items()}
+        out |= {'expansion': method, 'expansion model': model} | {
+            f'expansion {k}': v for k, v in expansion_settings(method, settings, _kind(system)).items()
+        }
     if reranker := getattr(system, 'reranker', None):
         spec = reranker_of(reranker, dtype, None, home_folder).pin()
-        own = {'weights': _weights_label(spec.hub, spec.revision, home_folder), 'depth': reranker[1], 'complete': dict(reranker[2]).get('complete', False)}
-        out |= {f'reranker {k}': v for k, v in (own | {f: getattr(spec, f) for f in 'max_tokens logit dtype query_template document_template'.split()}).items()}
+        own = {
+            'weights': _weights_label(spec.hub, spec.revision, home_folder),
+            'depth': reranker[1],
+            'complete': dict(reranker[2]).get('complete', False),
+        }
+        out |= {
+            f'reranker {k}': v
+            for k, v in (
+                own | {f: getattr(spec, f) for f in 'max_tokens logit dtype query_template document_template'.split()}
+            ).items()
+        }
     return {k: list(v) if isinstance(v, tuple) else v for k, v in out.items()}
 
 # %% ../nbs/06_systems.ipynb #5a0c91d8
-def with_max_tokens(expression, tokens:int):
+def with_max_tokens(expression, tokens: int):
     "The system with `tokens` as the longest query and document of each encoder in it; what an expression says itself stays. A service cuts on its own, BM25 never."
     system = parse(expression)
-    if isinstance(system, Fusion): return replace(system, parts=tuple(with_max_tokens(p, tokens) for p in system.parts))
-    if not isinstance(system, System): raise MedirError('the lengths of a model object are its own affair', object_name(system), 'set them on the object')
+    if isinstance(system, Fusion):
+        return replace(system, parts=tuple(with_max_tokens(p, tokens) for p in system.parts))
+    if not isinstance(system, System):
+        raise MedirError(
+            'the lengths of a model object are its own affair', object_name(system), 'set them on the object'
+        )
     if system.expansion:
         method, model, settings = system.expansion
         searched = tuple((k, str(with_max_tokens(v, tokens)) if k == 'by' else v) for k, v in settings)
         system = replace(system, expansion=(method, model, searched))
-    if system.name == 'bm25' or encoder_spec(system.name).base_url: return system
+    if system.name == 'bm25' or encoder_spec(system.name).base_url:
+        return system
     given = {'max_query_tokens': tokens, 'max_document_tokens': tokens} | dict(system.settings)
     return _normal(replace(system, settings=tuple(given.items())))
 
 # %% ../nbs/06_systems.ipynb #6331c6d5
-def parts(expression)->list:
+def parts(expression) -> list:
     "The systems that an expression runs: itself, or those of a fusion; a reranked one after its first stage."
     system = parse(expression)
-    if getattr(system, 'reranker', None): return [*parts(replace(system, reranker=None)), system]
+    if getattr(system, 'reranker', None):
+        return [*parts(replace(system, reranker=None)), system]
     return [x for p in system.parts for x in parts(p)] if isinstance(system, Fusion) else [system]
 
-def pending(expression, task:Task, dtype:str|None=None, home_folder=None)->dict:
+
+def pending(expression, task: Task, dtype: str | None = None, home_folder=None) -> dict:
     "Texts of `task` that `expression` would encode (generate, score in pairs), and those that are stored already."
     system = parse(expression)
-    if dtype: parse_dtype(dtype)
-    if getattr(system, 'reranker', None): return _pending_pairs(system, task, dtype, home_folder)
+    if dtype:
+        parse_dtype(dtype)
+    if getattr(system, 'reranker', None):
+        return _pending_pairs(system, task, dtype, home_folder)
     if isinstance(system, Fusion):
         parts = [pending(p, task, dtype, home_folder) for p in system.parts]
         return {k: sum(p.get(k, 0) for p in parts) for k in dict.fromkeys(k for p in parts for k in p)}
     if isinstance(system, System) and system.expansion:
         # texts that are not written yet have to be encoded, too
         kind, plain = _kind(system), pending(replace(system, expansion=None), task, dtype, home_folder)
-        n = pending_turns(task, system.expansion, _finder(task, system.expansion, kind, home_folder, dtype), kind, home_folder) if _searches(system.expansion) else pending_generations(task, system.expansion, kind, home_folder)
+        n = (
+            pending_turns(
+                task, system.expansion, _finder(task, system.expansion, kind, home_folder, dtype), kind, home_folder
+            )
+            if _searches(system.expansion)
+            else pending_generations(task, system.expansion, kind, home_folder)
+        )
         texts = len(task.queries) * expansion_settings(*system.expansion[::2], kind)['n']
-        return {**plain, 'to_encode': plain['to_encode'] + (min(n, texts) if system.name != 'bm25' else 0), 'to_generate': n}
-    if isinstance(system, System) and system.name == 'bm25': return {'to_encode': 0, 'stored': 0, 'words': 0}
+        return {
+            **plain,
+            'to_encode': plain['to_encode'] + (min(n, texts) if system.name != 'bm25' else 0),
+            'to_generate': n,
+        }
+    if isinstance(system, System) and system.name == 'bm25':
+        return {'to_encode': 0, 'stored': 0, 'words': 0}
     encoder = encoder_of(system, dtype, None, home_folder)
-    sides = [(pair_queries(task, s), encoder.spec.sentence_role) for s in ('sentence1', 'sentence2')] if task.kind == 'pairs' else [(task.corpus, 'document'), (task.queries, 'query')]
+    sides = (
+        [(pair_queries(task, s), encoder.spec.sentence_role) for s in ('sentence1', 'sentence2')]
+        if task.kind == 'pairs'
+        else [(task.corpus, 'document'), (task.queries, 'query')]
+    )
     out = {'to_encode': 0, 'stored': 0, 'words': 0}
     for texts, role in sides:
         keys = corpus_keys(encoder, texts, role, encoder.instruction(task, role))
         todo = missing_texts(encoder, keys, role)
-        out['to_encode'] += len(todo); out['stored'] += len(np.unique(keys, axis=0)) - len(todo)
+        out['to_encode'] += len(todo)
+        out['stored'] += len(np.unique(keys, axis=0)) - len(todo)
         cjk = task.language == 'zh'
-        for i in todo: t = ' '.join(texts.rows(int(i), int(i) + 1)[0]); out['words'] += len(t) if cjk else len(t.split())
+        for i in todo:
+            t = ' '.join(texts.rows(int(i), int(i) + 1)[0])
+            out['words'] += len(t) if cjk else len(t.split())
     return out
 
 # %% ../nbs/06_systems.ipynb #2033e244
-def _pending_pairs(system, task:Task, dtype, home_folder)->dict:
+def _pending_pairs(system, task: Task, dtype, home_folder) -> dict:
     "The pending texts of a first stage and the pairs behind it; `at_most` where the first stage has to run before they are known."
-    if task.kind == 'pairs': raise MedirError('sentence pairs are neither expanded nor reranked', str(system), 'name the encoder alone')
-    first, (_, depth, _), model = replace(system, reranker=None), system.reranker, reranker_of(system.reranker, dtype, None, home_folder)
+    if task.kind == 'pairs':
+        raise MedirError('sentence pairs are neither expanded nor reranked', str(system), 'name the encoder alone')
+    first, (_, depth, _), model = (
+        replace(system, reranker=None),
+        system.reranker,
+        reranker_of(system.reranker, dtype, None, home_folder),
+    )
     out = pending(first, task, dtype, home_folder)
-    if not out['to_encode'] and not out.get('to_generate') and not out.get('to_score') and ScoreStore(model.spec, home_folder).blocks:
+    if (
+        not out['to_encode']
+        and not out.get('to_generate')
+        and not out.get('to_score')
+        and ScoreStore(model.spec, home_folder).blocks
+    ):
         run = search(first, task, depth, dtype, None, home_folder).run
         run = run[run.groupby('query_id', sort=False).cumcount() < depth]
         todo = len(missing_pairs(model, task, run)[1])
         return {**out, 'to_score': out.get('to_score', 0) + todo, 'stored_pairs': len(run) - todo, 'at_most': False}
-    most = candidates(task).groupby('query_id').size().clip(upper=depth).sum() if task.kind == 'reranking' else len(task.queries) * min(depth, len(task.corpus))
+    most = (
+        candidates(task).groupby('query_id').size().clip(upper=depth).sum()
+        if task.kind == 'reranking'
+        else len(task.queries) * min(depth, len(task.corpus))
+    )
     return {**out, 'to_score': out.get('to_score', 0) + int(most), 'stored_pairs': 0, 'at_most': True}
 
 # %% ../nbs/06_systems.ipynb #5a0c91e1
-def check_system(expression, task:Task|None=None, dtype:str|None=None, home_folder=None):
+def check_system(expression, task: Task | None = None, dtype: str | None = None, home_folder=None):
     "Raise what running a system (on `task`) would raise for want of weights, keys, packages, environments or texts, before anything is computed. What is stored for `task` already needs no model."
     system = parse(expression)
+
     def needed(check, left):
         "`check()` counts where something is left to do."
-        try: check()
+        try:
+            check()
         except MedirError:
-            if task is None or left(): raise
+            if task is None or left():
+                raise
+
     if isinstance(system, Fusion):
-        for part in system.parts: check_system(part, task, dtype, home_folder)
+        for part in system.parts:
+            check_system(part, task, dtype, home_folder)
     elif isinstance(system, System):
         first = replace(system, reranker=None)
-        if system.expansion: _check_expansion(system, task, needed, dtype, home_folder)
-        if system.name != 'bm25': needed(lambda: check_encoder(encoder_of(system, dtype, None, home_folder).spec, home_folder), lambda: pending(first, task, dtype, home_folder)['to_encode'])
+        if system.expansion:
+            _check_expansion(system, task, needed, dtype, home_folder)
+        if system.name != 'bm25':
+            needed(
+                lambda: check_encoder(encoder_of(system, dtype, None, home_folder).spec, home_folder),
+                lambda: pending(first, task, dtype, home_folder)['to_encode'],
+            )
     if reranker := getattr(system, 'reranker', None):
-        needed(lambda: check_reranker(reranker_of(reranker, dtype, None, home_folder).spec, home_folder), lambda: pending(system, task, dtype, home_folder)['to_score'])
+        needed(
+            lambda: check_reranker(reranker_of(reranker, dtype, None, home_folder).spec, home_folder),
+            lambda: pending(system, task, dtype, home_folder)['to_score'],
+        )
+
 
 def _check_expansion(system, task, needed, dtype, home_folder):
     "Raise what writing the texts of an expansion would raise."
     method, model, settings = system.expansion
     kind = _kind(system)
     if '@' in model or model.startswith('file:'):
-        if task is not None: pending_generations(task, system.expansion, kind, home_folder)
+        if task is not None:
+            pending_generations(task, system.expansion, kind, home_folder)
         return
-    if _searches(system.expansion): check_system(expansion_settings(method, settings, kind)['by'], None, dtype, home_folder)
-    needed(llm(model, home_folder).check, lambda: pending(replace(system, reranker=None), task, dtype, home_folder)['to_generate'])
+    if _searches(system.expansion):
+        check_system(expansion_settings(method, settings, kind)['by'], None, dtype, home_folder)
+    needed(
+        llm(model, home_folder).check,
+        lambda: pending(replace(system, reranker=None), task, dtype, home_folder)['to_generate'],
+    )
 
-def check_systems(expressions, task:Task|None=None, dtype:str|None=None, home_folder=None):
+
+def check_systems(expressions, task: Task | None = None, dtype: str | None = None, home_folder=None):
     "`check_system` of each; all that is wrong is said, and the first of it raised."
     failed = []
     for expression in expressions:
-        try: check_system(expression, task, dtype, home_folder)
-        except MedirError as e: failed.append((expression, e))
-    for expression, error in failed[1:]: note(f'{expression} cannot run either: {error}')
-    if failed: raise failed[0][1]
+        try:
+            check_system(expression, task, dtype, home_folder)
+        except MedirError as e:
+            failed.append((expression, e))
+    for expression, error in failed[1:]:
+        note(f'{expression} cannot run either: {error}')
+    if failed:
+        raise failed[0][1]

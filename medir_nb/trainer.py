@@ -15,173 +15,305 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 import numpy as np, pydantic
-from .core import MedirError, atomic_folder, boundary, cause_of, checkpoint_folder, checkpoint_record, file_fingerprint, fingerprint, lock, nearest, note, parse_options, progress, read_yaml, registry, run_command, seed_everything, versions, write_json
+from medir_nb.core import (
+    MedirError,
+    atomic_folder,
+    boundary,
+    cause_of,
+    checkpoint_folder,
+    checkpoint_record,
+    file_fingerprint,
+    fingerprint,
+    lock,
+    nearest,
+    note,
+    parse_options,
+    progress,
+    read_yaml,
+    registry,
+    run_command,
+    seed_everything,
+    versions,
+    write_json,
+)
 from .data import _json_lines, cjk_share
 from . import encoder as _encoder, generator as _generator, reranker as _reranker
 from .hub import pinned
-from .encoder import Encoder, EncoderSpec, Tokens, _quiet, encoder_spec, load_sentence_transformer, padded, padded_batch
-from .generator import LLMSpec, Request, _fit, _llm, _load_tokenizer, _rendered, _weights, fill, free_memory, hypothetical_reader, llm_spec, method_row, wording
+from medir_nb.encoder import (
+    Encoder,
+    EncoderSpec,
+    Tokens,
+    _quiet,
+    encoder_spec,
+    load_sentence_transformer,
+    padded,
+    padded_batch,
+)
+from medir_nb.generator import (
+    LLMSpec,
+    Request,
+    _fit,
+    _llm,
+    _load_tokenizer,
+    _rendered,
+    _weights,
+    fill,
+    free_memory,
+    hypothetical_reader,
+    llm_spec,
+    method_row,
+    wording,
+)
 from .losses import InfoNCE
 from .reranker import RerankerSpec, load_cross_encoder, pair_tokens, reranker_spec, written_pairs
 
 # %% ../nbs/09_trainer.ipynb #e3152a20
-class _Strict(pydantic.BaseModel): model_config = pydantic.ConfigDict(extra='forbid', strict=True, frozen=True, allow_inf_nan=False)
+class _Strict(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(extra='forbid', strict=True, frozen=True, allow_inf_nan=False)
 
-_MOST = 10**9          # of anything that is counted
+
+_MOST = 10**9  # of anything that is counted
+
 
 class Settings(_Strict):
     "What every training takes."
-    model: str                                                  # registry row, checkpoint or folder
-    data: str                                                   # JSON lines
-    output: str                                                 # a name: HOME/checkpoints/NAME; a path is taken as it is
+
+    model: str  # registry row, checkpoint or folder
+    data: str  # JSON lines
+    output: str  # a name: HOME/checkpoints/NAME; a path is taken as it is
     learning_rate: float = pydantic.Field(1e-5, gt=0)
     epochs: float = pydantic.Field(1, gt=0, le=1e6)
-    max_steps: int = pydantic.Field(-1, ge=-1, le=_MOST)                  # -1: as many as the epochs have
-    batch_size: int = pydantic.Field(4, ge=1, le=_MOST)                   # rows per device
+    max_steps: int = pydantic.Field(-1, ge=-1, le=_MOST)  # -1: as many as the epochs have
+    batch_size: int = pydantic.Field(4, ge=1, le=_MOST)  # rows per device
     accumulation: int = pydantic.Field(1, ge=1, le=_MOST)
     schedule: Literal['linear', 'cosine', 'constant', 'constant_with_warmup'] = 'linear'
     warmup_steps: int = pydantic.Field(0, ge=0, le=_MOST)
-    warmup_ratio: float = pydantic.Field(0, ge=0, lt=1)         # of all steps; counts instead of warmup_steps where it is not 0
+    warmup_ratio: float = pydantic.Field(
+        0, ge=0, lt=1
+    )  # of all steps; counts instead of warmup_steps where it is not 0
     weight_decay: float = pydantic.Field(0, ge=0)
     max_grad_norm: float = pydantic.Field(1, ge=0)
-    precision: Literal['fp32', 'bf16', 'fp16'] = 'fp32'         # bf16 and fp16 are mixed
+    precision: Literal['fp32', 'bf16', 'fp16'] = 'fp32'  # bf16 and fp16 are mixed
     gradient_checkpointing: bool = False
     seed: int = pydantic.Field(42, ge=0, lt=2**32)
-    save_steps: int = pydantic.Field(100, ge=0, le=_MOST)                 # a killed training goes on from there; 0: never
+    save_steps: int = pydantic.Field(100, ge=0, le=_MOST)  # a killed training goes on from there; 0: never
     logging_steps: int = pydantic.Field(1, ge=1, le=_MOST)
     resume: bool = True
-    overwrite: bool = False                                     # a checkpoint of that name that another training left may be replaced
-    deepspeed: str = ''                                         # a DeepSpeed file, handed on to transformers
+    overwrite: bool = False  # a checkpoint of that name that another training left may be replaced
+    deepspeed: str = ''  # a DeepSpeed file, handed on to transformers
+
 
 class ContrastiveSettings(Settings):
     "Training of an encoder on lines of `{query, pos: […], neg: […], rewrite_query}`; `rewrite_query` and `neg` may be missing."
+
     task: Literal['contrastive'] = 'contrastive'
-    negatives: int = pydantic.Field(7, ge=0, le=_MOST)                    # hard negatives a query
+    negatives: int = pydantic.Field(7, ge=0, le=_MOST)  # hard negatives a query
     temperature: float = pydantic.Field(0.02, gt=0)
-    similarity: Literal['', 'cos', 'dot'] = ''                  # '': the row's
+    similarity: Literal['', 'cos', 'dot'] = ''  # '': the row's
     in_batch: bool = True
     cross_device: bool = True
-    mask_positives: bool = True                                 # known positives of a query are none of its negatives
-    hypothetical: bool = True                                   # the query's vector is averaged with that of its rewrite_query
-    gradient_cache: int = pydantic.Field(0, ge=0, le=_MOST)               # texts at a time; 0: the whole batch at once
-    max_query_tokens: int = pydantic.Field(0, ge=0, le=_MOST)             # of the training; 0: the row's, at which the checkpoint serves in any case
+    mask_positives: bool = True  # known positives of a query are none of its negatives
+    hypothetical: bool = True  # the query's vector is averaged with that of its rewrite_query
+    gradient_cache: int = pydantic.Field(0, ge=0, le=_MOST)  # texts at a time; 0: the whole batch at once
+    max_query_tokens: int = pydantic.Field(
+        0, ge=0, le=_MOST
+    )  # of the training; 0: the row's, at which the checkpoint serves in any case
     max_document_tokens: int = pydantic.Field(0, ge=0, le=_MOST)
-    instruction: str|None = None                                # None: the row's default
+    instruction: str | None = None  # None: the row's default
+
 
 class Lora(_Strict):
     r: int = pydantic.Field(8, ge=1, le=_MOST)
     alpha: int = pydantic.Field(16, ge=1, le=_MOST)
     dropout: float = pydantic.Field(0.05, ge=0, lt=1)
-    targets: str|list[str] = 'all-linear'                       # all linear modules but the output head
+    targets: str | list[str] = 'all-linear'  # all linear modules but the output head
+
 
 class SFTSettings(Settings):
     "LoRA fine-tuning of a generator on lines of `{text, top_rewrite_query}`: from the expansion prompt of `text` to `top_rewrite_query`."
+
     task: Literal['sft'] = 'sft'
     method: str = 'hyde'
-    form: str = ''                                              # '': the method's default
-    language: str = ''                                          # '': read from the script of the texts
-    prompt: str = ''                                            # a file with other wording
+    form: str = ''  # '': the method's default
+    language: str = ''  # '': read from the script of the texts
+    prompt: str = ''  # a file with other wording
     lora: Lora = Lora()
     batch_size: int = pydantic.Field(2, ge=1, le=_MOST)
     weight_decay: float = pydantic.Field(0.05, ge=0)
     schedule: Literal['linear', 'cosine', 'constant', 'constant_with_warmup'] = 'cosine'
     warmup_steps: int = pydantic.Field(200, ge=0, le=_MOST)
-    max_tokens: int = pydantic.Field(1024, ge=8, le=_MOST)                # of prompt and target
+    max_tokens: int = pydantic.Field(1024, ge=8, le=_MOST)  # of prompt and target
     held_out: float = pydantic.Field(0.01, ge=0, lt=1)
+
 
 class CrossEncoderSettings(Settings):
     "Training of a cross-encoder on lines of `{query, pos: […], neg: […]}`: a positive against its negatives, read as pairs with the query."
+
     task: Literal['cross-encoder'] = 'cross-encoder'
     learning_rate: float = pydantic.Field(2e-5, gt=0)
-    negatives: int = pydantic.Field(7, ge=1, le=_MOST)                    # a query
-    max_tokens: int = pydantic.Field(0, ge=0, le=_MOST)                   # of a pair; 0: the row's
+    negatives: int = pydantic.Field(7, ge=1, le=_MOST)  # a query
+    max_tokens: int = pydantic.Field(0, ge=0, le=_MOST)  # of a pair; 0: the row's
+
 
 TASKS = {'contrastive': ContrastiveSettings, 'sft': SFTSettings, 'cross-encoder': CrossEncoderSettings}
 
 # %% ../nbs/09_trainer.ipynb #87406188
-def training_config(config=None, task:str='', **settings)->Settings:
+def training_config(config=None, task: str = '', **settings) -> Settings:
     "The checked configuration from a mapping or YAML file, and what `settings` put over it; `task` is taken where it names none."
     where = str(config) if isinstance(config, (str, Path)) else 'training configuration'
-    if isinstance(config, Settings): config = config.model_dump()
-    given = {k: str(v) if isinstance(v, Path) else v for k, v in {**(read_yaml(config) if isinstance(config, (str, Path)) else config or {}), **settings}.items()}
-    if odd := next((k for k in given if not isinstance(k, str)), None): raise MedirError(f'unknown key {odd!r}', where, 'write name: value')
+    if isinstance(config, Settings):
+        config = config.model_dump()
+    given = {
+        k: str(v) if isinstance(v, Path) else v
+        for k, v in {**(read_yaml(config) if isinstance(config, (str, Path)) else config or {}), **settings}.items()
+    }
+    if odd := next((k for k in given if not isinstance(k, str)), None):
+        raise MedirError(f'unknown key {odd!r}', where, 'write name: value')
     named = given.setdefault('task', task)
-    if not isinstance(named, str) or named not in TASKS: raise MedirError(f'{named!r} is no kind of training' if named else 'the configuration names no task', where, nearest(str(named), TASKS))
-    if task and named != task: raise MedirError(f'this is a configuration of {named!r}', where, f'call train, or leave out task')
-    try: return TASKS[named](**given)
+    if not isinstance(named, str) or named not in TASKS:
+        raise MedirError(
+            f'{named!r} is no kind of training' if named else 'the configuration names no task',
+            where,
+            nearest(str(named), TASKS),
+        )
+    if task and named != task:
+        raise MedirError(f'this is a configuration of {named!r}', where, f'call train, or leave out task')
+    try:
+        return TASKS[named](**given)
     except pydantic.ValidationError as e:
-        first = e.errors()[0]; *above, name = first['loc']
+        first = e.errors()[0]
+        *above, name = first['loc']
         model = Lora if above == ['lora'] else TASKS[named]
-        if first['type'] == 'extra_forbidden': raise MedirError(f'unknown key {name!r}', where, nearest(name, model.model_fields)) from None
-        if first['type'] == 'missing': raise MedirError(f'the key {name!r} is missing', where, f'write {name}: …') from None
-        raise MedirError(f'{".".join(map(str, first["loc"]))} is {repr(first["input"])[:60]}', where, first['msg']) from None
+        if first['type'] == 'extra_forbidden':
+            raise MedirError(f'unknown key {name!r}', where, nearest(name, model.model_fields)) from None
+        if first['type'] == 'missing':
+            raise MedirError(f'the key {name!r} is missing', where, f'write {name}: …') from None
+        raise MedirError(
+            f'{".".join(map(str, first["loc"]))} is {repr(first["input"])[:60]}', where, first['msg']
+        ) from None
 
 # %% ../nbs/09_trainer.ipynb #e79d2cd0
 Pair = namedtuple('Pair', 'query pos neg hypothetical')
 
-def _texts(row:dict, name:str, where:str, optional:bool=False)->list[str]:
+
+def _texts(row: dict, name: str, where: str, optional: bool = False) -> list[str]:
     value = row.get(name)
-    if value is None and not optional: raise MedirError(f'field {name!r} is missing (found: {", ".join(row)})', where, f'add {name!r}')
+    if value is None and not optional:
+        raise MedirError(f'field {name!r} is missing (found: {", ".join(row)})', where, f'add {name!r}')
     value = [value] if isinstance(value, str) else value or []
-    if not isinstance(value, list) or not all(isinstance(v, str) for v in value): raise MedirError(f'{name!r} is neither text nor a list of texts', where, f'write "{name}": ["…"]')
+    if not isinstance(value, list) or not all(isinstance(v, str) for v in value):
+        raise MedirError(f'{name!r} is neither text nor a list of texts', where, f'write "{name}": ["…"]')
     return [t for v in value if (t := v.strip())]
 
-def _lines(path:str|Path):
-    if not Path(path).is_file(): raise MedirError('no such file of training data', path, 'give JSON lines')
+
+def _lines(path: str | Path):
+    if not Path(path).is_file():
+        raise MedirError('no such file of training data', path, 'give JSON lines')
     return _json_lines(Path(path))
+
 
 class Pairs:
     "Training pairs of a file; `draw(i, epoch)` is what row i shows in an epoch."
-    def __init__(self, path:str|Path, negatives:int=7, seed:int=42):
+
+    def __init__(self, path: str | Path, negatives: int = 7, seed: int = 42):
         self.negatives, self.seed, self.rows, self.known, dropped, first = negatives, seed, [], {}, 0, None
         for row, where in _lines(path):
-            query, pos, neg, hypothetical = (_texts(row, n, where, optional) for n, optional in (('query', False), ('pos', False), ('neg', True), ('rewrite_query', True)))
-            if len(query) != 1: raise MedirError(f'{len(query)} queries in this line', where, 'write one')
-            if not pos: raise MedirError('this query has no document', where, 'add one to "pos", or remove the line')
+            query, pos, neg, hypothetical = (
+                _texts(row, n, where, optional)
+                for n, optional in (('query', False), ('pos', False), ('neg', True), ('rewrite_query', True))
+            )
+            if len(query) != 1:
+                raise MedirError(f'{len(query)} queries in this line', where, 'write one')
+            if not pos:
+                raise MedirError('this query has no document', where, 'add one to "pos", or remove the line')
             self.rows.append((Pair(query[0], pos, list(dict.fromkeys(neg)), ' '.join(hypothetical)), where))
             self.known.setdefault(query[0], set()).update(pos)
-        if not self.rows: raise MedirError('there is no line to train on', path, 'write {"query": …, "pos": […], "neg": […]}')
+        if not self.rows:
+            raise MedirError('there is no line to train on', path, 'write {"query": …, "pos": […], "neg": […]}')
         for i, (p, where) in enumerate(self.rows):
             kept = [n for n in p.neg if n not in self.known[p.query]]
-            if len(kept) < len(p.neg): first = first or (where, next(n for n in p.neg if n in self.known[p.query])); dropped += len(p.neg) - len(kept)
+            if len(kept) < len(p.neg):
+                first = first or (where, next(n for n in p.neg if n in self.known[p.query]))
+                dropped += len(p.neg) - len(kept)
             self.rows[i] = p._replace(neg=kept)
-        if dropped: note(f'{first[0]}: a negative is also a positive of its query ({first[1][:60]!r}); {dropped:,} such {"is" if dropped == 1 else "are"} dropped')
+        if dropped:
+            note(
+                f'{first[0]}: a negative is also a positive of its query ({first[1][:60]!r}); {dropped:,} such {"is" if dropped == 1 else "are"} dropped'
+            )
         self.pool = list(dict.fromkeys(d for p in self.rows for d in (*p.pos, *p.neg)))
         for p in self.rows:
-            if negatives and not p.neg and len(self.pool) <= len(self.known[p.query]) and self.known[p.query].issuperset(self.pool):
-                raise MedirError(f'no document of the data can be a negative of {p.query[:60]!r}', path, 'add negatives or rows, or set negatives: 0')
-        self.counts = {'rows': len(self.rows), 'dropped_negatives': dropped, 'filled_negatives': sum(max(0, negatives - len(p.neg)) for p in self.rows), 'without_hypothetical': sum(not p.hypothetical for p in self.rows)}
-    def __len__(self): return len(self.rows)
-    def draw(self, i:int, epoch:int=0)->tuple[str, list[str]]:
+            if (
+                negatives
+                and not p.neg
+                and len(self.pool) <= len(self.known[p.query])
+                and self.known[p.query].issuperset(self.pool)
+            ):
+                raise MedirError(
+                    f'no document of the data can be a negative of {p.query[:60]!r}',
+                    path,
+                    'add negatives or rows, or set negatives: 0',
+                )
+        self.counts = {
+            'rows': len(self.rows),
+            'dropped_negatives': dropped,
+            'filled_negatives': sum(max(0, negatives - len(p.neg)) for p in self.rows),
+            'without_hypothetical': sum(not p.hypothetical for p in self.rows),
+        }
+
+    def __len__(self):
+        return len(self.rows)
+
+    def draw(self, i: int, epoch: int = 0) -> tuple[str, list[str]]:
         "A positive and `negatives` negatives."
         p, k, rng = self.rows[i], self.negatives, random.Random(f'{self.seed}/{epoch}/{i}')
         positive, chosen = rng.choice(p.pos), rng.sample(p.neg, min(k, len(p.neg)))
         if len(chosen) < k:
             no = self.known[p.query].union(p.neg)
-            chosen += [d for d in rng.sample(self.pool, min(len(self.pool), k + len(no))) if d not in no][:k - len(chosen)]
+            chosen += [d for d in rng.sample(self.pool, min(len(self.pool), k + len(no))) if d not in no][
+                : k - len(chosen)
+            ]
         # data with too few documents show some of them twice
         return positive, (chosen * k)[:k]
 
 # %% ../nbs/09_trainer.ipynb #225208fd
-def _number(text:str)->int:
+def _number(text: str) -> int:
     import xxhash
+
     return int(np.uint64(xxhash.xxh3_64_intdigest(text.encode('utf-8', 'surrogatepass'))).astype(np.int64))
+
 
 class PairBatches:
     "Rows as one tokenised batch: columns query, hypothetical document (where any row has one), positive, negatives."
-    valid_label_columns = ()          # the trainer asks for it
-    def __init__(self, pairs:Pairs, encoder:Encoder, tokenizer, instruction:str='', hypothetical:bool=True, mask_positives:bool=True):
+
+    valid_label_columns = ()  # the trainer asks for it
+
+    def __init__(
+        self,
+        pairs: Pairs,
+        encoder: Encoder,
+        tokenizer,
+        instruction: str = '',
+        hypothetical: bool = True,
+        mask_positives: bool = True,
+    ):
         self.pairs, self.epoch, self.mask_positives = pairs, 0, mask_positives
         self.hypothetical = hypothetical and any(p.hypothetical for p in pairs.rows)
-        self.sides = {'query': (encoder, 'query', instruction), 'hypothetical': hypothetical_reader(encoder, instruction), 'document': (encoder, 'document', encoder.spec.default_document_instruction)}
+        self.sides = {
+            'query': (encoder, 'query', instruction),
+            'hypothetical': hypothetical_reader(encoder, instruction),
+            'document': (encoder, 'document', encoder.spec.default_document_instruction),
+        }
         self.tokens = {side: Tokens(e.spec, role, tokenizer) for side, (e, role, _) in self.sides.items()}
-    def read(self, side:str, texts:list[str])->tuple[list, np.ndarray]:
+
+    def read(self, side: str, texts: list[str]) -> tuple[list, np.ndarray]:
         "Token ids of `texts`, and which were cut."
         encoder, role, instruction = self.sides[side]
         ids, _, cut = self.tokens[side](encoder.render([('', t) for t in texts], role, instruction))
         return ids, cut
-    def __call__(self, features:list[dict])->dict:
+
+    def __call__(self, features: list[dict]) -> dict:
         import torch
+
         rows = [f['row'] for f in features]
         pairs, drawn = [self.pairs.rows[i] for i in rows], [self.pairs.draw(i, self.epoch) for i in rows]
         texts = [[positive, *negatives] for positive, negatives in drawn]
@@ -189,319 +321,620 @@ class PairBatches:
         if self.hypothetical:
             ids, cut = self.read('hypothetical', [p.hypothetical for p in pairs])
             # the mean of a query with itself is the query
-            columns['hypothetical'] = 'hypothetical', [i if p.hypothetical else q for p, i, q in zip(pairs, ids, columns['query'][1])], cut
-        for j in range(len(texts[0])): columns[f'document{j}'] = 'document', *self.read('document', [t[j] for t in texts])
+            columns['hypothetical'] = (
+                'hypothetical',
+                [i if p.hypothetical else q for p, i, q in zip(pairs, ids, columns['query'][1])],
+                cut,
+            )
+        for j in range(len(texts[0])):
+            columns[f'document{j}'] = 'document', *self.read('document', [t[j] for t in texts])
         batch, counts = {}, Counter(rows=len(rows))
         for name, (side, ids, cut) in columns.items():
             encoder, role, instruction = self.sides[side]
             tokens = self.tokens[side]
-            batch |= {f'{name}_{k}': v for k, v in tokens.features(ids, None, tokens.prompt_tokens(encoder.prompt(role, instruction))).items()}
+            batch |= {
+                f'{name}_{k}': v
+                for k, v in tokens.features(ids, None, tokens.prompt_tokens(encoder.prompt(role, instruction))).items()
+            }
             counts += Counter(texts=len(ids), tokens=sum(map(len, ids)), truncated=int(cut.sum()))
         # without labels the loss takes every other document of the batch for a negative
-        if not self.mask_positives: return {**batch, 'counts': dict(counts)}
+        if not self.mask_positives:
+            return {**batch, 'counts': dict(counts)}
         known = [[_number(d) for d in self.pairs.known[p.query]] for p in pairs]
         width = max(map(len, known))
-        batch['label'] = torch.tensor([[*map(_number, t), *k, *[k[0]] * (width - len(k))] for t, k in zip(texts, known)])
+        batch['label'] = torch.tensor(
+            [[*map(_number, t), *k, *[k[0]] * (width - len(k))] for t, k in zip(texts, known)]
+        )
         return {**batch, 'counts': dict(counts)}
 
 # %% ../nbs/09_trainer.ipynb #cce4f381
-def _end_of_turn(tokenizer, spec:LLMSpec, ends:set)->int:
+def _end_of_turn(tokenizer, spec: LLMSpec, ends: set) -> int:
     "The token that closes an answer in this chat form."
     if spec.chat == 'template' and getattr(tokenizer, 'chat_template', None):
         turns = [{'role': 'user', 'content': 'question'}, {'role': 'assistant', 'content': 'answer'}]
         tail = tokenizer.apply_chat_template(turns, tokenize=False, **spec.chat_options).rpartition('answer')[2]
-        if found := [t for t in tokenizer(tail, add_special_tokens=False)['input_ids'] if t in ends]: return found[0]
-    if tokenizer.eos_token_id is None: raise MedirError('its tokenizer has no end token', f'llm {spec.name}', 'set eos_token in its tokenizer_config.json')
+        if found := [t for t in tokenizer(tail, add_special_tokens=False)['input_ids'] if t in ends]:
+            return found[0]
+    if tokenizer.eos_token_id is None:
+        raise MedirError(
+            'its tokenizer has no end token', f'llm {spec.name}', 'set eos_token in its tokenizer_config.json'
+        )
     return tokenizer.eos_token_id
 
-def sft_examples(config:SFTSettings, spec:LLMSpec, tokenizer, ends:set)->tuple[list[dict], dict]:
+
+def sft_examples(config: SFTSettings, spec: LLMSpec, tokenizer, ends: set) -> tuple[list[dict], dict]:
     "`{input_ids, labels}` of each line, labels −100 on the prompt, and what was met."
     path, counts, out = config.data, Counter(rows=0, without_answer=0, shortened_prompts=0, cut_answers=0), []
-    lines = [(*(' '.join(_texts(row, n, where)) for n in ('text', 'top_rewrite_query')), where) for row, where in _lines(path)]
-    if not lines: raise MedirError('there is no line to train on', path, 'write {"text": …, "top_rewrite_query": …}')
+    lines = [
+        (*(' '.join(_texts(row, n, where)) for n in ('text', 'top_rewrite_query')), where)
+        for row, where in _lines(path)
+    ]
+    if not lines:
+        raise MedirError('there is no line to train on', path, 'write {"text": …, "top_rewrite_query": …}')
     language = config.language or ('zh' if cjk_share([q for q, _, _ in lines]) >= 0.3 else 'en')
-    if spec.languages and language not in spec.languages: raise MedirError(f'{spec.name} writes {", ".join(spec.languages)}, the texts are in {language!r}', path, 'choose another model, or set language')
-    if method_row(config.method)['reads'] != 'query': raise MedirError(f'+{config.method} reads more than the query', 'method', 'choose hyde or query2doc')
-    template, end = wording(config.method, None, language, config.form, config.prompt), _end_of_turn(tokenizer, spec, ends)
+    if spec.languages and language not in spec.languages:
+        raise MedirError(
+            f'{spec.name} writes {", ".join(spec.languages)}, the texts are in {language!r}',
+            path,
+            'choose another model, or set language',
+        )
+    if method_row(config.method)['reads'] != 'query':
+        raise MedirError(f'+{config.method} reads more than the query', 'method', 'choose hyde or query2doc')
+    template, end = (
+        wording(config.method, None, language, config.form, config.prompt),
+        _end_of_turn(tokenizer, spec, ends),
+    )
     for query, answer, where in lines:
-        if not query: raise MedirError('"text" is empty', where, 'mend or remove the line')
-        if not answer: counts['without_answer'] += 1; continue
+        if not query:
+            raise MedirError('"text" is empty', where, 'mend or remove the line')
+        if not answer:
+            counts['without_answer'] += 1
+            continue
         prompt, cut = fill(template, 'query', query=query)
         target = [*tokenizer(answer, add_special_tokens=False)['input_ids'], end]
         room = max(config.max_tokens - len(target), config.max_tokens * 3 // 4)
-        try: ids, _, left_out = _fit(lambda r: _rendered(tokenizer, spec, r), Request(prompt, system=spec.system, cut=cut, id=f'{query[:60]!r}'), room, where)
-        except MedirError as e: raise MedirError(e.what, where, 'raise max_tokens or shorten the wording') from None
-        kept = target[:config.max_tokens - len(ids)]
+        try:
+            ids, _, left_out = _fit(
+                lambda r: _rendered(tokenizer, spec, r),
+                Request(prompt, system=spec.system, cut=cut, id=f'{query[:60]!r}'),
+                room,
+                where,
+            )
+        except MedirError as e:
+            raise MedirError(e.what, where, 'raise max_tokens or shorten the wording') from None
+        kept = target[: config.max_tokens - len(ids)]
         counts += Counter(rows=1, shortened_prompts=int(left_out > 0), cut_answers=int(len(kept) < len(target)))
         out.append({'input_ids': [*ids, *kept], 'labels': [*[-100] * len(ids), *kept]})
-    if not out: raise MedirError('no line has an answer', path, 'fill in "top_rewrite_query"')
-    return out, {'language': language, 'wording': template, **{k: counts[k] for k in ('rows', 'without_answer', 'shortened_prompts', 'cut_answers')}}
+    if not out:
+        raise MedirError('no line has an answer', path, 'fill in "top_rewrite_query"')
+    return out, {
+        'language': language,
+        'wording': template,
+        **{k: counts[k] for k in ('rows', 'without_answer', 'shortened_prompts', 'cut_answers')},
+    }
+
 
 class SFTBatches:
     "Examples as one padded batch."
-    def __init__(self, pad:int): self.pad = pad
-    def __call__(self, examples:list[dict])->dict:
+
+    def __init__(self, pad: int):
+        self.pad = pad
+
+    def __call__(self, examples: list[dict]) -> dict:
         ids = [e['input_ids'] for e in examples]
-        return {**padded_batch(ids, None, self.pad), 'labels': padded([e['labels'] for e in examples], -100),
-            'counts': {'rows': len(ids), 'texts': len(ids), 'tokens': sum(map(len, ids)), 'truncated': 0}}
+        return {
+            **padded_batch(ids, None, self.pad),
+            'labels': padded([e['labels'] for e in examples], -100),
+            'counts': {'rows': len(ids), 'texts': len(ids), 'tokens': sum(map(len, ids)), 'truncated': 0},
+        }
 
 # %% ../nbs/09_trainer.ipynb #ce05045c
-def read_metrics(path:str|Path)->list[dict]:
+def read_metrics(path: str | Path) -> list[dict]:
     "The lines of a metrics file; one that is torn ends them."
     out = []
     if Path(path).is_file():
         for line in Path(path).read_text(encoding='utf-8').splitlines():
-            try: out.append(json.loads(line))
-            except ValueError: break
+            try:
+                out.append(json.loads(line))
+            except ValueError:
+                break
     return out
+
 
 @dataclass
 class Trained:
     "A checkpoint and how it came about."
+
     folder: Path
-    metrics: Path                      # JSON lines
+    metrics: Path  # JSON lines
     steps: int
-    loss: float                        # the last one
+    loss: float  # the last one
     seconds: float
     counts: dict = field(default_factory=dict)
     reused: bool = False
+
     @property
     def history(self):
         "A row per logged step."
         import pandas as pd
-        return pd.DataFrame(read_metrics(self.metrics))
-    def __repr__(self): return f'{self.folder.name}: {self.steps:,} steps, loss {self.loss:.4f}, {self.seconds:.0f} s{" (trained before)" if self.reused else ""}'
 
-def _work_folders(folder:Path)->list[Path]: return sorted((folder.parent/'.training').glob(f'{folder.name}@*'), key=lambda p: p.stat().st_mtime)
+        return pd.DataFrame(read_metrics(self.metrics))
+
+    def __repr__(self):
+        return f'{self.folder.name}: {self.steps:,} steps, loss {self.loss:.4f}, {self.seconds:.0f} s{" (trained before)" if self.reused else ""}'
+
+
+def _work_folders(folder: Path) -> list[Path]:
+    return sorted((folder.parent / '.training').glob(f'{folder.name}@*'), key=lambda p: p.stat().st_mtime)
+
 
 def _as_image(figure):
     "A matplotlib figure as a picture that a notebook shows also where pyplot was never imported."
-    if not hasattr(figure, 'savefig'): return figure
+    if not hasattr(figure, 'savefig'):
+        return figure
     from IPython.display import Image
-    png = io.BytesIO(); figure.savefig(png, format='png')
+
+    png = io.BytesIO()
+    figure.savefig(png, format='png')
     return Image(png.getvalue())
+
 
 class Watch:
     "Draws the metrics of a training in the notebook's cell by `draw(frame)` (default: its last lines), at most every `seconds`; outside a notebook it does nothing."
-    def __init__(self, draw=None, seconds:float=2): self.draw, self.seconds, self.handle, self.last = draw or (lambda frame: frame.tail(8)), seconds, None, 0.0
-    def __call__(self, lines:list[dict], now:bool=False):
+
+    def __init__(self, draw=None, seconds: float = 2):
+        self.draw, self.seconds, self.handle, self.last = draw or (lambda frame: frame.tail(8)), seconds, None, 0.0
+
+    def __call__(self, lines: list[dict], now: bool = False):
         import pandas as pd
-        if 'IPython' not in sys.modules or not lines or not now and time.monotonic() - self.last < self.seconds: return
+
+        if 'IPython' not in sys.modules or not lines or not now and time.monotonic() - self.last < self.seconds:
+            return
         from IPython import get_ipython
         from IPython.display import display
-        if getattr(get_ipython(), 'kernel', None) is None: return
-        shown, self.last = _as_image(self.draw(pd.DataFrame(lines))), time.monotonic()
-        if self.handle is None: self.handle = display(shown, display_id=True)
-        else: self.handle.update(shown)
 
-def watch(training, draw=None, seconds:float=0):
+        if getattr(get_ipython(), 'kernel', None) is None:
+            return
+        shown, self.last = _as_image(self.draw(pd.DataFrame(lines))), time.monotonic()
+        if self.handle is None:
+            self.handle = display(shown, display_id=True)
+        else:
+            self.handle.update(shown)
+
+
+def watch(training, draw=None, seconds: float = 0):
     "Draw the metrics of a `Trained`, or of the checkpoint of that name or path, finished or running; follow them for `seconds`."
     folder = training.folder if isinstance(training, Trained) else checkpoint_folder(training)
     view, end = Watch(draw), time.monotonic() + seconds
     while True:
-        running = [w for w in _work_folders(folder) if (w/'metrics.jsonl').is_file()]
-        if not running and not (folder/'metrics.jsonl').is_file(): raise MedirError('no training has written metrics here', folder, 'start one, or name its output')
-        view(read_metrics((running[-1] if running else folder)/'metrics.jsonl'), now=True)
-        if not running or time.monotonic() >= end: return
+        running = [w for w in _work_folders(folder) if (w / 'metrics.jsonl').is_file()]
+        if not running and not (folder / 'metrics.jsonl').is_file():
+            raise MedirError('no training has written metrics here', folder, 'start one, or name its output')
+        view(read_metrics((running[-1] if running else folder) / 'metrics.jsonl'), now=True)
+        if not running or time.monotonic() >= end:
+            return
         time.sleep(min(2, max(0, end - time.monotonic())))
 
 # %% ../nbs/09_trainer.ipynb #819872ff
 def _careful(base):
     "A trainer class with these habits; `seen` counts rows, texts, tokens and truncated texts."
     import torch
+
     class Careful(base):
         seen, aside = Counter(), None
+
         def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
             counts = inputs.pop('counts')
-            out = super().compute_loss(model, inputs, return_outputs=return_outputs, num_items_in_batch=num_items_in_batch)
+            out = super().compute_loss(
+                model, inputs, return_outputs=return_outputs, num_items_in_batch=num_items_in_batch
+            )
             loss = out[0] if return_outputs else out
-            if not model.training: return out
+            if not model.training:
+                return out
             self.seen += Counter(counts)
-            if not torch.isfinite(loss): raise MedirError(f'the loss is {float(loss)} at step {self.state.global_step + 1}', self.where, f'lower the learning rate{", or train in bf16" if self.args.fp16 else ""}; {self.kept()}')
+            if not torch.isfinite(loss):
+                raise MedirError(
+                    f'the loss is {float(loss)} at step {self.state.global_step + 1}',
+                    self.where,
+                    f'lower the learning rate{", or train in bf16" if self.args.fp16 else ""}; {self.kept()}',
+                )
             return out
-        def kept(self)->str:
+
+        def kept(self) -> str:
             last = _last_checkpoint(Path(self.args.output_dir))
             return f'the checkpoint of step {last[0]} is kept in {last[1]}' if last else 'no step was saved yet'
-        def _get_output_dir(self, trial): return self.aside or super()._get_output_dir(trial)
+
+        def _get_output_dir(self, trial):
+            return self.aside or super()._get_output_dir(trial)
+
         def _save_checkpoint(self, model, trial):
-            if not all(torch.isfinite(p).all() for p in self.model.parameters()): raise MedirError(f'the weights are no numbers after step {self.state.global_step}', self.where, f'lower the learning rate; {self.kept()}')
+            if not all(torch.isfinite(p).all() for p in self.model.parameters()):
+                raise MedirError(
+                    f'the weights are no numbers after step {self.state.global_step}',
+                    self.where,
+                    f'lower the learning rate; {self.kept()}',
+                )
             work, name = Path(self.args.output_dir), f'checkpoint-{self.state.global_step}'
-            self.aside = str(work/'aside')
+            self.aside = str(work / 'aside')
             try:
                 super()._save_checkpoint(model, trial)
-                if self.args.should_save: write_json(work/'aside'/name/'seen.json', {**self.seen, 'seconds': self.recorder.seconds()})
+                if self.args.should_save:
+                    write_json(work / 'aside' / name / 'seen.json', {**self.seen, 'seconds': self.recorder.seconds()})
                 self.accelerator.wait_for_everyone()
-                if self.args.should_save: _move_checkpoint(work, name)
+                if self.args.should_save:
+                    _move_checkpoint(work, name)
                 self.accelerator.wait_for_everyone()
-            except Exception as e:      # each library has an error of its own for a full disk
+            except Exception as e:  # each library has an error of its own for a full disk
                 shutil.rmtree(self.aside, ignore_errors=True)
-                raise MedirError(f'the checkpoint of step {self.state.global_step} could not be written ({str(e).splitlines()[0][:120]})', work, f'make room and run the same line again; {self.kept()}') from e
-            finally: self.aside = None
+                raise MedirError(
+                    f'the checkpoint of step {self.state.global_step} could not be written ({str(e).splitlines()[0][:120]})',
+                    work,
+                    f'make room and run the same line again; {self.kept()}',
+                ) from e
+            finally:
+                self.aside = None
+
         # a card with examples of the data is not written, neither now nor with a checkpoint
-        def add_model_card_callback(self, defaults): pass
-    if hasattr(base, 'get_default_loss'): Careful._save = lambda self, output_dir=None, state_dict=None: self.model.save(output_dir, create_model_card=False)
+        def add_model_card_callback(self, defaults):
+            pass
+
+    if hasattr(base, 'get_default_loss'):
+        Careful._save = lambda self, output_dir=None, state_dict=None: self.model.save(
+            output_dir, create_model_card=False
+        )
     return Careful
 
-def _move_checkpoint(work:Path, name:str):
+
+def _move_checkpoint(work: Path, name: str):
     "Put a checkpoint that was written aside into its place, and let go of the one before."
     before = [p for p in work.glob('checkpoint-*') if p.name != name]
-    shutil.rmtree(work/name, ignore_errors=True); os.rename(work/'aside'/name, work/name)
-    for p in before: shutil.rmtree(p, ignore_errors=True)
+    shutil.rmtree(work / name, ignore_errors=True)
+    os.rename(work / 'aside' / name, work / name)
+    for p in before:
+        shutil.rmtree(p, ignore_errors=True)
 
-def _last_checkpoint(work:Path)->tuple[int, Path]|None:
+
+def _last_checkpoint(work: Path) -> tuple[int, Path] | None:
     return max(((int(p.name.split('-')[1]), p) for p in work.glob('checkpoint-*')), default=None)
 
 # %% ../nbs/09_trainer.ipynb #8b1a9078
-def _recorder(path:Path, name:str, view, main:bool):
+def _recorder(path: Path, name: str, view, main: bool):
     "The callback that writes the metrics, moves the progress bar, and tells the collator which epoch it is."
     from transformers import TrainerCallback
+
     class Recorder(TrainerCallback):
         trainer, bar, lines, before, start, last = None, None, [], 0.0, time.perf_counter(), (0.0, 0)
-        def seconds(self): return round(self.before + time.perf_counter() - self.start, 3)
-        def resume(self, step:int, seen:dict):
+
+        def seconds(self):
+            return round(self.before + time.perf_counter() - self.start, 3)
+
+        def resume(self, step: int, seen: dict):
             "Take up the count at a checkpoint; lines of later steps are written again."
-            self.before, self.trainer.seen = seen.get('seconds', 0.0), Counter({k: v for k, v in seen.items() if k != 'seconds'})
+            self.before, self.trainer.seen = (
+                seen.get('seconds', 0.0),
+                Counter({k: v for k, v in seen.items() if k != 'seconds'}),
+            )
             self.lines = [l for l in read_metrics(path) if l['step'] <= step]
-            if main: path.write_text(''.join(json.dumps(l) + '\n' for l in self.lines), encoding='utf-8')
+            if main:
+                path.write_text(''.join(json.dumps(l) + '\n' for l in self.lines), encoding='utf-8')
+
         def on_train_begin(self, args, state, control, **kwargs):
-            self.start = time.perf_counter(); self.last = (self.seconds(), self.trainer.seen['tokens'])
-            self.bar = progress(total=state.max_steps, initial=state.global_step, desc=name, unit='step') if main else None
-        def on_epoch_begin(self, args, state, control, **kwargs): self.trainer.data_collator.epoch = int(round(state.epoch or 0, 6))
+            self.start = time.perf_counter()
+            self.last = (self.seconds(), self.trainer.seen['tokens'])
+            self.bar = (
+                progress(total=state.max_steps, initial=state.global_step, desc=name, unit='step') if main else None
+            )
+
+        def on_epoch_begin(self, args, state, control, **kwargs):
+            self.trainer.data_collator.epoch = int(round(state.epoch or 0, 6))
+
         def on_step_end(self, args, state, control, **kwargs):
-            if self.bar is not None: self.bar.update()
+            if self.bar is not None:
+                self.bar.update()
+
         def on_log(self, args, state, control, logs=None, **kwargs):
-            if 'loss' not in logs: return
+            if 'loss' not in logs:
+                return
             now, tokens = self.seconds(), self.trainer.seen['tokens']
-            rate = (tokens - self.last[1]) / max(1e-9, now - self.last[0]); self.last = (now, tokens)
-            self.write({'step': state.global_step, 'epoch': round(state.epoch, 4), 'loss': logs['loss'], 'learning_rate': logs['learning_rate'], 'grad_norm': logs.get('grad_norm'), 'seconds': now, 'tokens_per_second': round(rate, 1)})
-        def write(self, line:dict):
+            rate = (tokens - self.last[1]) / max(1e-9, now - self.last[0])
+            self.last = (now, tokens)
+            self.write(
+                {
+                    'step': state.global_step,
+                    'epoch': round(state.epoch, 4),
+                    'loss': logs['loss'],
+                    'learning_rate': logs['learning_rate'],
+                    'grad_norm': logs.get('grad_norm'),
+                    'seconds': now,
+                    'tokens_per_second': round(rate, 1),
+                }
+            )
+
+        def write(self, line: dict):
             self.lines.append(line)
             if main:
-                with open(path, 'a', encoding='utf-8') as f: f.write(json.dumps(line) + '\n')
-                if view: view(self.lines)
+                with open(path, 'a', encoding='utf-8') as f:
+                    f.write(json.dumps(line) + '\n')
+                if view:
+                    view(self.lines)
+
         def close(self):
-            if self.bar is not None: self.bar.close()
-            if main and view: view(self.lines, now=True)
+            if self.bar is not None:
+                self.bar.close()
+            if main and view:
+                view(self.lines, now=True)
+
     return Recorder()
 
-def _arguments(config:Settings, work:Path)->dict:
+
+def _arguments(config: Settings, work: Path) -> dict:
     "What transformers' TrainingArguments are given."
     import torch
+
     cuda = torch.cuda.is_available()
-    if config.precision == 'fp16' and not cuda: raise MedirError('fp16 needs a GPU', 'precision', 'use bf16 or fp32')
+    if config.precision == 'fp16' and not cuda:
+        raise MedirError('fp16 needs a GPU', 'precision', 'use bf16 or fp32')
     if config.deepspeed:
         import importlib.util
-        if not Path(config.deepspeed).is_file(): raise MedirError('no such DeepSpeed file', config.deepspeed, 'give its path')
-        if importlib.util.find_spec('deepspeed') is None: raise MedirError('deepspeed is not installed', config.deepspeed, 'pip install deepspeed, or leave the key out')
-    return dict(output_dir=str(work), per_device_train_batch_size=config.batch_size, per_device_eval_batch_size=config.batch_size, gradient_accumulation_steps=config.accumulation, learning_rate=config.learning_rate,
-        num_train_epochs=config.epochs, max_steps=config.max_steps, lr_scheduler_type=config.schedule, warmup_steps=config.warmup_ratio or config.warmup_steps, weight_decay=config.weight_decay, max_grad_norm=config.max_grad_norm,
-        bf16=config.precision == 'bf16', fp16=config.precision == 'fp16', seed=config.seed, data_seed=config.seed, logging_steps=config.logging_steps, save_strategy='steps' if config.save_steps else 'no', save_steps=config.save_steps or 1,
-        dataloader_drop_last=True, dataloader_pin_memory=cuda, use_cpu=not cuda, report_to='none', disable_tqdm=True, remove_unused_columns=False, logging_nan_inf_filter=False, deepspeed=config.deepspeed or None)
+
+        if not Path(config.deepspeed).is_file():
+            raise MedirError('no such DeepSpeed file', config.deepspeed, 'give its path')
+        if importlib.util.find_spec('deepspeed') is None:
+            raise MedirError(
+                'deepspeed is not installed', config.deepspeed, 'pip install deepspeed, or leave the key out'
+            )
+    return dict(
+        output_dir=str(work),
+        per_device_train_batch_size=config.batch_size,
+        per_device_eval_batch_size=config.batch_size,
+        gradient_accumulation_steps=config.accumulation,
+        learning_rate=config.learning_rate,
+        num_train_epochs=config.epochs,
+        max_steps=config.max_steps,
+        lr_scheduler_type=config.schedule,
+        warmup_steps=config.warmup_ratio or config.warmup_steps,
+        weight_decay=config.weight_decay,
+        max_grad_norm=config.max_grad_norm,
+        bf16=config.precision == 'bf16',
+        fp16=config.precision == 'fp16',
+        seed=config.seed,
+        data_seed=config.seed,
+        logging_steps=config.logging_steps,
+        save_strategy='steps' if config.save_steps else 'no',
+        save_steps=config.save_steps or 1,
+        dataloader_drop_last=True,
+        dataloader_pin_memory=cuda,
+        use_cpu=not cuda,
+        report_to='none',
+        disable_tqdm=True,
+        remove_unused_columns=False,
+        logging_nan_inf_filter=False,
+        deepspeed=config.deepspeed or None,
+    )
 
 # %% ../nbs/09_trainer.ipynb #550a3bda
-_PATHS = {'model', 'data', 'output', 'prompt', 'deepspeed', 'save_steps', 'logging_steps', 'resume', 'overwrite'}     # decide no weight
+_PATHS = {
+    'model',
+    'data',
+    'output',
+    'prompt',
+    'deepspeed',
+    'save_steps',
+    'logging_steps',
+    'resume',
+    'overwrite',
+}  # decide no weight
 
-def _place(config:Settings)->Path:
+
+def _place(config: Settings) -> Path:
     "The folder of the checkpoint, if it may be written there."
     folder = checkpoint_folder(config.output)
-    if '\0' in config.output + config.model + config.data: raise MedirError('a path holds a NUL character', 'training configuration', 'take it out')
-    if checkpoint_folder(config.model) == folder: raise MedirError('a checkpoint cannot be its own base', 'output', 'choose another output')
+    if '\0' in config.output + config.model + config.data:
+        raise MedirError('a path holds a NUL character', 'training configuration', 'take it out')
+    if checkpoint_folder(config.model) == folder:
+        raise MedirError('a checkpoint cannot be its own base', 'output', 'choose another output')
     if os.sep not in config.output and config.output[:1] not in ('.', '~'):
-        if not re.fullmatch(r'\w[\w.-]*', config.output): raise MedirError(f'{config.output!r} is no name for a checkpoint', 'output', 'use letters, digits, - and .')
+        if not re.fullmatch(r'\w[\w.-]*', config.output):
+            raise MedirError(f'{config.output!r} is no name for a checkpoint', 'output', 'use letters, digits, - and .')
         for kind in ('models', 'llms', 'rerankers'):
-            if registry(kind).get(config.output, {'checkpoint': config.output}).get('checkpoint') != config.output: raise MedirError(f'{config.output!r} is a row of {kind}.yaml', 'output', 'choose another name')
-    if folder.is_dir() and any(folder.iterdir()) and not checkpoint_record(folder): raise MedirError('this folder holds something that no training wrote', folder, 'choose another output')
+            if registry(kind).get(config.output, {'checkpoint': config.output}).get('checkpoint') != config.output:
+                raise MedirError(f'{config.output!r} is a row of {kind}.yaml', 'output', 'choose another name')
+    if folder.is_dir() and any(folder.iterdir()) and not checkpoint_record(folder):
+        raise MedirError('this folder holds something that no training wrote', folder, 'choose another output')
     return folder
 
+
 @contextlib.contextmanager
-def _alone(folder:Path):
+def _alone(folder: Path):
     "Hold the name of a checkpoint while it is trained; a second training of that name waits, and says so."
     from filelock import Timeout
+
     try:
-        held = lock(folder.parent/'.training'/folder.name)
-        try: held.acquire(timeout=0)
+        held = lock(folder.parent / '.training' / folder.name)
+        try:
+            held.acquire(timeout=0)
         except Timeout:
             note(f'{folder.name} is being trained by another process: this one waits for it')
             held.acquire()
     except OSError as e:
-        raise MedirError(f'no checkpoint can be written there ({e.strerror or cause_of(e)})', folder, 'choose another output or home folder') from None
-    try: yield
-    finally: held.release()
+        raise MedirError(
+            f'no checkpoint can be written there ({e.strerror or cause_of(e)})',
+            folder,
+            'choose another output or home folder',
+        ) from None
+    try:
+        yield
+    finally:
+        held.release()
 
-def _refuse_other(folder:Path, settings:dict, marks:dict):
+
+def _refuse_other(folder: Path, settings: dict, marks: dict):
     "Refuse to replace the checkpoint of another training without a word; with `overwrite` say what it was."
     record = checkpoint_record(folder)
-    if not record: return
+    if not record:
+        return
     before = record.get('config') if isinstance(record.get('config'), dict) else {}
-    other = [f'{k} {before[k]!r} and not {v!r}' for k, v in settings.items() if k not in _PATHS and k in before and before[k] != v]
-    named, told = {'base': 'another base', 'data': 'other data', 'processes': 'another number of processes'}, record.get('marks')
+    other = [
+        f'{k} {before[k]!r} and not {v!r}'
+        for k, v in settings.items()
+        if k not in _PATHS and k in before and before[k] != v
+    ]
+    named, told = (
+        {'base': 'another base', 'data': 'other data', 'processes': 'another number of processes'},
+        record.get('marks'),
+    )
     other += [text for k, text in named.items() if isinstance(told, dict) and told.get(k) != marks[k]]
     differs = ', '.join(other[:4]) or 'another base or other data'
-    if not settings['overwrite']: raise MedirError(f'the checkpoint here was trained otherwise ({differs})', folder, 'choose another output, or set overwrite: true to replace it')
+    if not settings['overwrite']:
+        raise MedirError(
+            f'the checkpoint here was trained otherwise ({differs})',
+            folder,
+            'choose another output, or set overwrite: true to replace it',
+        )
     note(f'{folder.name}: the checkpoint of another training ({differs}) is replaced once this one is done')
 
-def _world()->int: return int(os.environ.get('WORLD_SIZE', 1))
 
-def _enough(config:Settings, rows:int):
+def _world() -> int:
+    return int(os.environ.get('WORLD_SIZE', 1))
+
+
+def _enough(config: Settings, rows: int):
     "Refuse data of less than one batch; say where the steps end within the warm-up."
     batch = config.batch_size * _world()
-    if rows < batch: raise MedirError(f'{rows} lines are less than one batch of {batch}', config.data, 'lower batch_size')
-    steps = config.max_steps if config.max_steps > 0 else math.ceil(config.epochs * (rows // batch) / config.accumulation)
-    if not config.warmup_ratio and 0 < config.warmup_steps and steps <= config.warmup_steps: note(f'{config.output}: {steps:,} steps end before the warm-up of {config.warmup_steps:,}, so the learning rate is never reached; lower warmup_steps')
+    if rows < batch:
+        raise MedirError(f'{rows} lines are less than one batch of {batch}', config.data, 'lower batch_size')
+    steps = (
+        config.max_steps if config.max_steps > 0 else math.ceil(config.epochs * (rows // batch) / config.accumulation)
+    )
+    if not config.warmup_ratio and 0 < config.warmup_steps and steps <= config.warmup_steps:
+        note(
+            f'{config.output}: {steps:,} steps end before the warm-up of {config.warmup_steps:,}, so the learning rate is never reached; lower warmup_steps'
+        )
 
-def _trained(folder:Path, reused:bool=False)->Trained:
+
+def _trained(folder: Path, reused: bool = False) -> Trained:
     r = checkpoint_record(folder)
-    with boundary('no readable record of a training', folder, 'remove it and train again'): return Trained(folder, folder/'metrics.jsonl', r['steps'], r['loss'], r['seconds'], r['counts'], reused)
+    with boundary('no readable record of a training', folder, 'remove it and train again'):
+        return Trained(folder, folder / 'metrics.jsonl', r['steps'], r['loss'], r['seconds'], r['counts'], reused)
 
-def _run(config:Settings, kind:str, base:dict, content, build, save, view=None, counts:dict|None=None)->Trained:
+
+def _run(
+    config: Settings, kind: str, base: dict, content, build, save, view=None, counts: dict | None = None
+) -> Trained:
     """Train, or hand back what the same training left. `base` says what the weights and the rendering of texts come from, `content` what is read of the data; `build(arguments, callbacks)` → trainer; `save(trainer, folder)` → the record's own fields."""
     import torch
     from transformers.integrations import is_deepspeed_zero3_enabled
+
     folder, world, main = _place(config), _world(), int(os.environ.get('RANK', 0)) == 0
     settings = config.model_dump()
-    key = fingerprint('training', 1, base, {k: v for k, v in settings.items() if k not in _PATHS}, world, content, file_fingerprint(config.deepspeed) if config.deepspeed else '')
-    work = folder.parent/'.training'/f'{folder.name}@{key[:12]}'
+    key = fingerprint(
+        'training',
+        1,
+        base,
+        {k: v for k, v in settings.items() if k not in _PATHS},
+        world,
+        content,
+        file_fingerprint(config.deepspeed) if config.deepspeed else '',
+    )
+    work = folder.parent / '.training' / f'{folder.name}@{key[:12]}'
     marks = {'base': fingerprint(base), 'data': fingerprint(content), 'processes': world}
     with _alone(folder) if main else contextlib.nullcontext():
-        if checkpoint_record(folder).get('revision') == key: return _trained(folder, reused=True)
+        if checkpoint_record(folder).get('revision') == key:
+            return _trained(folder, reused=True)
         if main:
             _refuse_other(folder, settings, marks)
-            if not config.resume: shutil.rmtree(work, ignore_errors=True)
-            shutil.rmtree(work/'aside', ignore_errors=True); work.mkdir(parents=True, exist_ok=True)
-        if torch.cuda.is_available(): free_memory()
-        recorder = _recorder(work/'metrics.jsonl', folder.name, view, main)
+            if not config.resume:
+                shutil.rmtree(work, ignore_errors=True)
+            shutil.rmtree(work / 'aside', ignore_errors=True)
+            work.mkdir(parents=True, exist_ok=True)
+        if torch.cuda.is_available():
+            free_memory()
+        recorder = _recorder(work / 'metrics.jsonl', folder.name, view, main)
         trainer = build(_arguments(config, work), [recorder])
-        if trainer.is_fsdp_enabled or is_deepspeed_zero3_enabled(): raise MedirError('FSDP and ZeRO stage 3 leave no process with whole weights to save', config.deepspeed or 'accelerate', 'use ZeRO stage 1 or 2, or plain data parallelism')
+        if trainer.is_fsdp_enabled or is_deepspeed_zero3_enabled():
+            raise MedirError(
+                'FSDP and ZeRO stage 3 leave no process with whole weights to save',
+                config.deepspeed or 'accelerate',
+                'use ZeRO stage 1 or 2, or plain data parallelism',
+            )
         trainer.accelerator.wait_for_everyone()
         trainer.where, trainer.recorder, recorder.trainer = f'training of {folder.name}', recorder, trainer
         last = _last_checkpoint(work)
         with boundary('the saved step cannot be read', last and last[1], 'remove this folder to begin anew'):
-            recorder.resume(last[0] if last else 0, json.loads((last[1]/'seen.json').read_text()) if last else {})
+            recorder.resume(last[0] if last else 0, json.loads((last[1] / 'seen.json').read_text()) if last else {})
             # a checkpoint of the last step needs its weights alone: transformers would train one step more
-            over = last and last[0] >= json.loads((last[1]/'trainer_state.json').read_text())['max_steps']
-        try: trainer._load_from_checkpoint(str(last[1])) if over else trainer.train(resume_from_checkpoint=str(last[1]) if last else None)
-        except OSError as e: raise MedirError(f'the training could not write ({e.strerror or e})', e.filename or work, f'make room and run the same line again; {trainer.kept()}') from e
-        except torch.OutOfMemoryError: raise MedirError('a batch does not fit into the GPU memory', trainer.where, 'lower batch_size and raise accumulation, set gradient_cache or gradient_checkpointing, or train in bf16') from None
-        finally: recorder.close()
+            over = last and last[0] >= json.loads((last[1] / 'trainer_state.json').read_text())['max_steps']
+        try:
+            trainer._load_from_checkpoint(str(last[1])) if over else trainer.train(
+                resume_from_checkpoint=str(last[1]) if last else None
+            )
+        except OSError as e:
+            raise MedirError(
+                f'the training could not write ({e.strerror or e})',
+                e.filename or work,
+                f'make room and run the same line again; {trainer.kept()}',
+            ) from e
+        except torch.OutOfMemoryError:
+            raise MedirError(
+                'a batch does not fit into the GPU memory',
+                trainer.where,
+                'lower batch_size and raise accumulation, set gradient_cache or gradient_checkpointing, or train in bf16',
+            ) from None
+        finally:
+            recorder.close()
         steps = last[0] if over else trainer.state.global_step
-        if not all(torch.isfinite(p).all() for p in trainer.model.parameters()): raise MedirError(f'the weights are no numbers after step {steps}', trainer.where, f'lower the learning rate; {trainer.kept()}')
+        if not all(torch.isfinite(p).all() for p in trainer.model.parameters()):
+            raise MedirError(
+                f'the weights are no numbers after step {steps}',
+                trainer.where,
+                f'lower the learning rate; {trainer.kept()}',
+            )
         trainer.args.dataloader_drop_last = False
         held_out = trainer.evaluate()['eval_loss'] if trainer.eval_dataset is not None else None
         if main:
-            if held_out is not None: recorder.write({'step': steps, 'held_out_loss': held_out})
+            if held_out is not None:
+                recorder.write({'step': steps, 'held_out_loss': held_out})
             loss = next(l['loss'] for l in reversed(recorder.lines) if 'loss' in l)
             met = {**(counts or {}), **{k: trainer.seen[k] for k in ('texts', 'tokens', 'truncated')}}
             try:
                 with atomic_folder(folder) as tmp:
                     own = save(trainer, tmp)
-                    shutil.copy(work/'metrics.jsonl', tmp/'metrics.jsonl')
-                    write_json(tmp/'medir.json', {'kind': kind, 'task': config.task, 'base': config.model, 'revision': key, **own, 'config': settings, 'marks': marks, 'processes': world, 'counts': met, 'steps': steps, 'loss': loss,
-                        'seconds': recorder.seconds(), 'versions': versions(), 'finished': time.strftime('%Y-%m-%dT%H:%M:%S')})
-            except MedirError: raise
-            except Exception as e: raise MedirError(f'the checkpoint could not be written ({str(e).splitlines()[0][:120]})', folder, 'make room and run the same line again' + (f'; {trainer.kept()}' if last or config.save_steps else '')) from e
-            if met['truncated']: note(f'{folder.name}: {met["truncated"]:,} of {met["texts"]:,} texts were longer than their limit and cut')
+                    shutil.copy(work / 'metrics.jsonl', tmp / 'metrics.jsonl')
+                    write_json(
+                        tmp / 'medir.json',
+                        {
+                            'kind': kind,
+                            'task': config.task,
+                            'base': config.model,
+                            'revision': key,
+                            **own,
+                            'config': settings,
+                            'marks': marks,
+                            'processes': world,
+                            'counts': met,
+                            'steps': steps,
+                            'loss': loss,
+                            'seconds': recorder.seconds(),
+                            'versions': versions(),
+                            'finished': time.strftime('%Y-%m-%dT%H:%M:%S'),
+                        },
+                    )
+            except MedirError:
+                raise
+            except Exception as e:
+                raise MedirError(
+                    f'the checkpoint could not be written ({str(e).splitlines()[0][:120]})',
+                    folder,
+                    'make room and run the same line again'
+                    + (f'; {trainer.kept()}' if last or config.save_steps else ''),
+                ) from e
+            if met['truncated']:
+                note(
+                    f'{folder.name}: {met["truncated"]:,} of {met["texts"]:,} texts were longer than their limit and cut'
+                )
         trainer.accelerator.wait_for_everyone()
-        if main: shutil.rmtree(work, ignore_errors=True)
+        if main:
+            shutil.rmtree(work, ignore_errors=True)
         # model, gradients and optimiser give the GPU to whatever comes next
         trainer.accelerator.free_memory()
         recorder.trainer = None
@@ -510,78 +943,180 @@ def _run(config:Settings, kind:str, base:dict, content, build, save, view=None, 
     free_memory()
     return _trained(folder)
 
-def check_trainable(task:str, model:str):
+
+def check_trainable(task: str, model: str):
     "Raise what training `model` (task contrastive or sft) would raise, as far as its row decides it."
-    if task == 'contrastive': _carried(encoder_spec(model))
-    elif task == 'sft': _tunable(llm_spec(model))
-    else: raise MedirError(f'{task!r} is no kind of training that can be checked', None, nearest(task, ['contrastive', 'sft']))
+    if task == 'contrastive':
+        _carried(encoder_spec(model))
+    elif task == 'sft':
+        _tunable(llm_spec(model))
+    else:
+        raise MedirError(
+            f'{task!r} is no kind of training that can be checked', None, nearest(task, ['contrastive', 'sft'])
+        )
 
 # %% ../nbs/09_trainer.ipynb #82b65995
-def _carried(spec:EncoderSpec):
+def _carried(spec: EncoderSpec):
     "Refuse a model whose way of reading texts a sentence-transformers folder does not carry."
-    ends = lambda template: template.endswith('{text}') and not {'{text', '{title', '{body'} & set(re.findall(r'\{\w+', template[:-6]))
-    why = ('its weights cannot be had' if spec.load in _encoder._OWN_TOKENIZER else 'its documents have a checkpoint of their own' if spec.document else 'its documents are sentence pairs' if spec.document_pair_template
-        else 'its texts stand in brackets' if spec.query_brackets or spec.document_brackets else 'an end token is appended to its texts' if spec.append_eos else '' if ends(spec.query_template) and ends(spec.document_template) else 'its template does not end with the text')
-    if why: raise MedirError(f'it cannot be trained here: {why}', f'model {spec.name}', 'choose a row with one checkpoint and plain prompts, such as minilm or bge-large-zh')
+    ends = lambda template: (
+        template.endswith('{text}') and not {'{text', '{title', '{body'} & set(re.findall(r'\{\w+', template[:-6]))
+    )
+    why = (
+        'its weights cannot be had'
+        if spec.load in _encoder._OWN_TOKENIZER
+        else 'its documents have a checkpoint of their own'
+        if spec.document
+        else 'its documents are sentence pairs'
+        if spec.document_pair_template
+        else 'its texts stand in brackets'
+        if spec.query_brackets or spec.document_brackets
+        else 'an end token is appended to its texts'
+        if spec.append_eos
+        else ''
+        if ends(spec.query_template) and ends(spec.document_template)
+        else 'its template does not end with the text'
+    )
+    if why:
+        raise MedirError(
+            f'it cannot be trained here: {why}',
+            f'model {spec.name}',
+            'choose a row with one checkpoint and plain prompts, such as minilm or bge-large-zh',
+        )
 
-def train_encoder(config=None, watch=None, **settings)->Trained:
+
+def train_encoder(config=None, watch=None, **settings) -> Trained:
     "Contrastive training of an encoder (`ContrastiveSettings`); `watch` is a `Watch`."
     config = training_config(config, 'contrastive', **settings)
     spec = encoder_spec(config.model)
     _carried(spec)
     spec = pinned(spec)
-    if config.instruction is not None and '{instruction}' not in spec.query_template: raise MedirError(f'{spec.name} takes no instruction', 'instruction', 'leave the key out')
+    if config.instruction is not None and '{instruction}' not in spec.query_template:
+        raise MedirError(f'{spec.name} takes no instruction', 'instruction', 'leave the key out')
     # the row's values where the configuration names none; the weights are trained in fp32, mixed precision or not
-    config = config.model_copy(update={'similarity': config.similarity or spec.similarity, 'max_query_tokens': config.max_query_tokens or spec.max_query_tokens, 'max_document_tokens': config.max_document_tokens or spec.max_document_tokens,
-        'instruction': spec.default_instruction if config.instruction is None else config.instruction})
+    config = config.model_copy(
+        update={
+            'similarity': config.similarity or spec.similarity,
+            'max_query_tokens': config.max_query_tokens or spec.max_query_tokens,
+            'max_document_tokens': config.max_document_tokens or spec.max_document_tokens,
+            'instruction': spec.default_instruction if config.instruction is None else config.instruction,
+        }
+    )
     served = {f: getattr(spec, f) for f in ('max_query_tokens', 'max_document_tokens')}
-    spec = replace(spec, dtype='float32', similarity=config.similarity, max_query_tokens=config.max_query_tokens, max_document_tokens=config.max_document_tokens)
+    spec = replace(
+        spec,
+        dtype='float32',
+        similarity=config.similarity,
+        max_query_tokens=config.max_query_tokens,
+        max_document_tokens=config.max_document_tokens,
+    )
     together = config.batch_size * (_world() if config.cross_device else 1) if config.in_batch else 1
-    if not config.negatives and together == 1: raise MedirError('one query with one document has a loss of constant 0', 'batch_size', 'raise batch_size, or give it negatives')
+    if not config.negatives and together == 1:
+        raise MedirError(
+            'one query with one document has a loss of constant 0',
+            'batch_size',
+            'raise batch_size, or give it negatives',
+        )
     pairs = Pairs(config.data, config.negatives, config.seed)
     _enough(config, len(pairs))
     encoder = Encoder(spec)
-    base = {'hub': '' if Path(spec.hub).is_dir() else spec.hub, 'revision': spec.revision, 'adapter': spec.adapter, 'templates': [spec.query_template, spec.document_template, spec.default_document_instruction, spec.hypothetical],
-        'pooling': [spec.pooling, spec.normalize, spec.prompt_in_pooling]}
+    base = {
+        'hub': '' if Path(spec.hub).is_dir() else spec.hub,
+        'revision': spec.revision,
+        'adapter': spec.adapter,
+        'templates': [
+            spec.query_template,
+            spec.document_template,
+            spec.default_document_instruction,
+            spec.hypothetical,
+        ],
+        'pooling': [spec.pooling, spec.normalize, spec.prompt_in_pooling],
+    }
 
     def build(arguments, callbacks):
         import datasets
         from sentence_transformers import SentenceTransformerTrainer, SentenceTransformerTrainingArguments
         from transformers import PrinterCallback
+
         seed_everything(config.seed)
         arguments = SentenceTransformerTrainingArguments(**arguments)
-        arguments._n_gpu = min(1, arguments.n_gpu)      # several GPUs are torchrun's business
+        arguments._n_gpu = min(1, arguments.n_gpu)  # several GPUs are torchrun's business
         model = load_sentence_transformer(spec, 'query', str(arguments.device)).float()
-        if config.gradient_checkpointing: model.gradient_checkpointing_enable({'use_reentrant': False})
-        batches = PairBatches(pairs, encoder, model.tokenizer, config.instruction, config.hypothetical, config.mask_positives)
-        loss = InfoNCE(model, config.temperature, config.similarity, config.in_batch, config.cross_device, config.gradient_cache, batches.hypothetical)
-        trainer = _careful(SentenceTransformerTrainer)(model=model, args=arguments, train_dataset=datasets.Dataset.from_dict({'row': range(len(pairs))}), loss=loss, data_collator=batches, callbacks=callbacks)
+        if config.gradient_checkpointing:
+            model.gradient_checkpointing_enable({'use_reentrant': False})
+        batches = PairBatches(
+            pairs, encoder, model.tokenizer, config.instruction, config.hypothetical, config.mask_positives
+        )
+        loss = InfoNCE(
+            model,
+            config.temperature,
+            config.similarity,
+            config.in_batch,
+            config.cross_device,
+            config.gradient_cache,
+            batches.hypothetical,
+        )
+        trainer = _careful(SentenceTransformerTrainer)(
+            model=model,
+            args=arguments,
+            train_dataset=datasets.Dataset.from_dict({'row': range(len(pairs))}),
+            loss=loss,
+            data_collator=batches,
+            callbacks=callbacks,
+        )
         trainer.remove_callback(PrinterCallback)
         return trainer
 
     def save(trainer, folder):
         model = trainer.model
-        model.prompts = {'query': encoder.prompt('query', config.instruction), 'document': encoder.prompt('document', spec.default_document_instruction)}
-        model.default_prompt_name, model.similarity_fn_name, model.max_seq_length = None, {'cos': 'cosine', 'dot': 'dot'}[config.similarity], max(served.values())
+        model.prompts = {
+            'query': encoder.prompt('query', config.instruction),
+            'document': encoder.prompt('document', spec.default_document_instruction),
+        }
+        model.default_prompt_name, model.similarity_fn_name, model.max_seq_length = (
+            None,
+            {'cos': 'cosine', 'dot': 'dot'}[config.similarity],
+            max(served.values()),
+        )
         model.save(str(folder), create_model_card=False)
         # what bounds a training step is no limit of the model: it reads as far as its base
-        return {'spec': {**{f: getattr(spec, f) for f in _encoder._RECORDED}, **served, 'label': f'{spec.label or spec.name}, trained'}, 'base_hub': base['hub'], 'base_revision': spec.revision, 'instruction': config.instruction}
+        return {
+            'spec': {
+                **{f: getattr(spec, f) for f in _encoder._RECORDED},
+                **served,
+                'label': f'{spec.label or spec.name}, trained',
+            },
+            'base_hub': base['hub'],
+            'base_revision': spec.revision,
+            'instruction': config.instruction,
+        }
+
     return _run(config, 'encoder', base, pairs.rows, build, save, watch, pairs.counts)
 
 # %% ../nbs/09_trainer.ipynb #8aeaedbc
-def _tunable(spec:LLMSpec):
+def _tunable(spec: LLMSpec):
     "Refuse a language model whose weights cannot be trained here."
-    if spec.key_variable: raise MedirError('it cannot be trained here: its weights are its vendor\'s', f'llm {spec.name}', 'choose a model with open weights')
+    if spec.key_variable:
+        raise MedirError(
+            "it cannot be trained here: its weights are its vendor's",
+            f'llm {spec.name}',
+            'choose a model with open weights',
+        )
     if spec.remote_code:
-        raise MedirError('it cannot be trained here: its code comes with the weights and needs another version of transformers', f'llm {spec.name}', 'choose another model')
+        raise MedirError(
+            'it cannot be trained here: its code comes with the weights and needs another version of transformers',
+            f'llm {spec.name}',
+            'choose another model',
+        )
 
-def train_generator(config=None, watch=None, **settings)->Trained:
+
+def train_generator(config=None, watch=None, **settings) -> Trained:
     "LoRA fine-tuning of a generator (`SFTSettings`), merged and saved; `watch` is a `Watch`."
     config = training_config(config, 'sft', **settings)
     spec, dtype = llm_spec(config.model), {'fp32': 'float32', 'bf16': 'bfloat16', 'fp16': 'float16'}[config.precision]
     _tunable(spec)
     spec = spec if spec.folder else pinned(spec)
     from transformers import GenerationConfig
+
     _quiet()
     source = str(_weights(spec))
     tokenizer = _load_tokenizer(source, spec)
@@ -595,117 +1130,261 @@ def train_generator(config=None, watch=None, **settings)->Trained:
     held_out, shown = ([examples[i] for i in part] for part in (order[:n], order[n:]))
     _enough(config, len(shown))
     config = config.model_copy(update={'language': counts['language']})
-    base = {'hub': '' if Path(spec.hub).is_dir() else spec.hub, 'revision': spec.revision, 'gguf': spec.gguf_file, 'wording': counts.pop('wording'), 'chat': [spec.chat, spec.chat_options, spec.system], 'dtype': spec.dtype}
+    base = {
+        'hub': '' if Path(spec.hub).is_dir() else spec.hub,
+        'revision': spec.revision,
+        'gguf': spec.gguf_file,
+        'wording': counts.pop('wording'),
+        'chat': [spec.chat, spec.chat_options, spec.system],
+        'dtype': spec.dtype,
+    }
     batches = SFTBatches(tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id)
 
     def build(arguments, callbacks):
         import torch
         from peft import LoraConfig, get_peft_model
         from transformers import AutoModelForCausalLM, PrinterCallback, Trainer, TrainingArguments
+
         seed_everything(config.seed)
-        arguments = TrainingArguments(**arguments, label_names=['labels'], gradient_checkpointing=config.gradient_checkpointing, gradient_checkpointing_kwargs={'use_reentrant': False} if config.gradient_checkpointing else None)
+        arguments = TrainingArguments(
+            **arguments,
+            label_names=['labels'],
+            gradient_checkpointing=config.gradient_checkpointing,
+            gradient_checkpointing_kwargs={'use_reentrant': False} if config.gradient_checkpointing else None,
+        )
         arguments._n_gpu = min(1, arguments.n_gpu)
-        with boundary('its weights do not load', f'llm {spec.name}', 'remove the cached copy and fetch it again', let=(torch.OutOfMemoryError,)):
+        with boundary(
+            'its weights do not load',
+            f'llm {spec.name}',
+            'remove the cached copy and fetch it again',
+            let=(torch.OutOfMemoryError,),
+        ):
             model = AutoModelForCausalLM.from_pretrained(source, dtype=getattr(torch, dtype), trust_remote_code=False)
         model.config.use_cache = False
         # peft names the modules that it does not find
-        with boundary('the LoRA does not fit it', f'llm {spec.name}', 'correct lora'): model = get_peft_model(model, LoraConfig(r=config.lora.r, lora_alpha=config.lora.alpha, lora_dropout=config.lora.dropout, target_modules=config.lora.targets, task_type='CAUSAL_LM'))
-        trainer = _careful(Trainer)(model=model, args=arguments, train_dataset=shown, eval_dataset=held_out or None, data_collator=batches, callbacks=callbacks)
+        with boundary('the LoRA does not fit it', f'llm {spec.name}', 'correct lora'):
+            model = get_peft_model(
+                model,
+                LoraConfig(
+                    r=config.lora.r,
+                    lora_alpha=config.lora.alpha,
+                    lora_dropout=config.lora.dropout,
+                    target_modules=config.lora.targets,
+                    task_type='CAUSAL_LM',
+                ),
+            )
+        trainer = _careful(Trainer)(
+            model=model,
+            args=arguments,
+            train_dataset=shown,
+            eval_dataset=held_out or None,
+            data_collator=batches,
+            callbacks=callbacks,
+        )
         trainer.remove_callback(PrinterCallback)
         return trainer
 
     def save(trainer, folder):
         import torch
+
         model = trainer.model.merge_and_unload().to(getattr(torch, spec.dtype))
         model.config.use_cache = True
-        model.save_pretrained(str(folder)); tokenizer.save_pretrained(str(folder))
-        return {'spec': {**{f: getattr(spec, f) for f in _generator._RECORDED}, 'label': f'{spec.label or spec.name}, trained'}, 'base_hub': spec.hub, 'base_revision': spec.revision, 'cassette': spec.cassette or spec.name}
+        model.save_pretrained(str(folder))
+        tokenizer.save_pretrained(str(folder))
+        return {
+            'spec': {
+                **{f: getattr(spec, f) for f in _generator._RECORDED},
+                'label': f'{spec.label or spec.name}, trained',
+            },
+            'base_hub': spec.hub,
+            'base_revision': spec.revision,
+            'cassette': spec.cassette or spec.name,
+        }
+
     return _run(config, 'llm', base, examples, build, save, watch, counts)
 
 # %% ../nbs/09_trainer.ipynb #85781439
 class GroupBatches:
     "Rows as one tokenised batch: each query with its positive and then its negatives, n·(1 + negatives) pairs."
-    def __init__(self, pairs:Pairs, spec:RerankerSpec, tokenizer): self.pairs, self.spec, self.tokenizer, self.epoch = pairs, spec, tokenizer, 0
-    def __call__(self, features:list[dict])->dict:
-        import torch
-        drawn = [(self.pairs.rows[f['row']].query, d) for f in features for positive, negatives in [self.pairs.draw(f['row'], self.epoch)] for d in (positive, *negatives)]
-        ids, segments, cut = pair_tokens(self.tokenizer, written_pairs(self.spec, drawn), self.spec.max_tokens)
-        return {**padded_batch(ids, segments, self.tokenizer.pad_token_id), 'labels': torch.zeros(len(features), dtype=torch.long),
-            'counts': dict(rows=len(features), texts=len(ids), tokens=sum(map(len, ids)), truncated=int(cut.sum()))}
 
-def _cross_encoder_base(config:CrossEncoderSettings)->RerankerSpec:
+    def __init__(self, pairs: Pairs, spec: RerankerSpec, tokenizer):
+        self.pairs, self.spec, self.tokenizer, self.epoch = pairs, spec, tokenizer, 0
+
+    def __call__(self, features: list[dict]) -> dict:
+        import torch
+
+        drawn = [
+            (self.pairs.rows[f['row']].query, d)
+            for f in features
+            for positive, negatives in [self.pairs.draw(f['row'], self.epoch)]
+            for d in (positive, *negatives)
+        ]
+        ids, segments, cut = pair_tokens(self.tokenizer, written_pairs(self.spec, drawn), self.spec.max_tokens)
+        return {
+            **padded_batch(ids, segments, self.tokenizer.pad_token_id),
+            'labels': torch.zeros(len(features), dtype=torch.long),
+            'counts': dict(rows=len(features), texts=len(ids), tokens=sum(map(len, ids)), truncated=int(cut.sum())),
+        }
+
+
+def _cross_encoder_base(config: CrossEncoderSettings) -> RerankerSpec:
     "The reranker that a training starts from; `logits` is 0 where its head is new."
-    name, own = config.model, checkpoint_folder(config.model)/'config.json'
-    if name in registry('rerankers') or name not in registry('models') and own.is_file() and 'ForSequenceClassification' in own.read_text(encoding='utf-8', errors='replace'): spec = reranker_spec(name)
+    name, own = config.model, checkpoint_folder(config.model) / 'config.json'
+    if (
+        name in registry('rerankers')
+        or name not in registry('models')
+        and own.is_file()
+        and 'ForSequenceClassification' in own.read_text(encoding='utf-8', errors='replace')
+    ):
+        spec = reranker_spec(name)
     else:
         own = pinned(encoder_spec(name))
-        if own.load not in {'transformers', 'sentence-transformers'} or own.adapter or own.document: raise MedirError('it is not one plain checkpoint', f'model {name}', 'choose an encoder such as minilm or bge-base-en-v1.5, or a reranker')
+        if own.load not in {'transformers', 'sentence-transformers'} or own.adapter or own.document:
+            raise MedirError(
+                'it is not one plain checkpoint',
+                f'model {name}',
+                'choose an encoder such as minilm or bge-base-en-v1.5, or a reranker',
+            )
         folder = _encoder._checkpoint(own, 'query')[0]
-        spec = RerankerSpec(name, str(folder/'0_Transformer' if (folder/'0_Transformer').is_dir() else folder), own.revision, own.max_document_tokens, 0, label=own.label, size=own.size, licence=own.licence, remote_code=own.remote_code)
-    if spec.adapter: raise MedirError('its LoRA stands on a base model of its own', f'reranker {name}', 'choose a reranker with one checkpoint')
-    if spec.logits > 1: raise MedirError(f'its head gives {spec.logits} logits, and the loss compares one', f'reranker {name}', 'choose one with a single logit, or an encoder')
+        spec = RerankerSpec(
+            name,
+            str(folder / '0_Transformer' if (folder / '0_Transformer').is_dir() else folder),
+            own.revision,
+            own.max_document_tokens,
+            0,
+            label=own.label,
+            size=own.size,
+            licence=own.licence,
+            remote_code=own.remote_code,
+        )
+    if spec.adapter:
+        raise MedirError(
+            'its LoRA stands on a base model of its own', f'reranker {name}', 'choose a reranker with one checkpoint'
+        )
+    if spec.logits > 1:
+        raise MedirError(
+            f'its head gives {spec.logits} logits, and the loss compares one',
+            f'reranker {name}',
+            'choose one with a single logit, or an encoder',
+        )
     return replace(spec, dtype='float32', max_tokens=config.max_tokens or spec.max_tokens)
 
-def train_reranker(config=None, watch=None, **settings)->Trained:
+
+def train_reranker(config=None, watch=None, **settings) -> Trained:
     "Training of a cross-encoder (`CrossEncoderSettings`) with the loss of Gao et al. 2021 (arXiv 2101.08751, equation 4); `watch` is a `Watch`."
     config = training_config(config, 'cross-encoder', **settings)
     spec = pinned(_cross_encoder_base(config))
     config = config.model_copy(update={'max_tokens': spec.max_tokens})
     pairs = Pairs(config.data, config.negatives, config.seed)
     _enough(config, len(pairs))
-    base = {'hub': '' if Path(spec.hub).is_dir() else spec.hub, 'revision': spec.revision, 'templates': [spec.query_template, spec.document_template], 'head': spec.logits}
+    base = {
+        'hub': '' if Path(spec.hub).is_dir() else spec.hub,
+        'revision': spec.revision,
+        'templates': [spec.query_template, spec.document_template],
+        'head': spec.logits,
+    }
 
     def build(arguments, callbacks):
         import datasets, torch
         from transformers import PrinterCallback, Trainer, TrainingArguments
+
         seed_everything(config.seed)
-        arguments = TrainingArguments(**arguments, label_names=['labels'], gradient_checkpointing=config.gradient_checkpointing, gradient_checkpointing_kwargs={'use_reentrant': False} if config.gradient_checkpointing else None)
+        arguments = TrainingArguments(
+            **arguments,
+            label_names=['labels'],
+            gradient_checkpointing=config.gradient_checkpointing,
+            gradient_checkpointing_kwargs={'use_reentrant': False} if config.gradient_checkpointing else None,
+        )
         arguments._n_gpu = min(1, arguments.n_gpu)
         tokenizer, model = load_cross_encoder(spec)
-        if tokenizer.pad_token_id is None: raise MedirError('its tokenizer has no padding token', f'model {spec.name}', 'set pad_token in its tokenizer_config.json')
+        if tokenizer.pad_token_id is None:
+            raise MedirError(
+                'its tokenizer has no padding token', f'model {spec.name}', 'set pad_token in its tokenizer_config.json'
+            )
         # a decoder looks for its last token by this id
         model.config.pad_token_id, tokenizer.model_max_length = tokenizer.pad_token_id, spec.max_tokens
+
         def choose(out, labels, num_items_in_batch=None):
-            losses = torch.nn.functional.cross_entropy(out.logits.float().view(len(labels), -1), labels, reduction='sum')
+            losses = torch.nn.functional.cross_entropy(
+                out.logits.float().view(len(labels), -1), labels, reduction='sum'
+            )
             return losses / (len(labels) if num_items_in_batch is None else num_items_in_batch)
-        trainer = _careful(Trainer)(model=model.train(), args=arguments, train_dataset=datasets.Dataset.from_dict({'row': range(len(pairs))}), data_collator=GroupBatches(pairs, spec, tokenizer), processing_class=tokenizer, compute_loss_func=choose, callbacks=callbacks)
+
+        trainer = _careful(Trainer)(
+            model=model.train(),
+            args=arguments,
+            train_dataset=datasets.Dataset.from_dict({'row': range(len(pairs))}),
+            data_collator=GroupBatches(pairs, spec, tokenizer),
+            processing_class=tokenizer,
+            compute_loss_func=choose,
+            callbacks=callbacks,
+        )
         trainer.remove_callback(PrinterCallback)
         return trainer
 
     def save(trainer, folder):
-        trainer.model.save_pretrained(str(folder)); trainer.processing_class.save_pretrained(str(folder))
-        return {'spec': {**{f: getattr(spec, f) for f in _reranker._RECORDED}, 'label': f'{spec.label or spec.name}, trained'}, 'base_hub': base['hub'], 'base_revision': spec.revision}
+        trainer.model.save_pretrained(str(folder))
+        trainer.processing_class.save_pretrained(str(folder))
+        return {
+            'spec': {
+                **{f: getattr(spec, f) for f in _reranker._RECORDED},
+                'label': f'{spec.label or spec.name}, trained',
+            },
+            'base_hub': base['hub'],
+            'base_revision': spec.revision,
+        }
+
     return _run(config, 'reranker', base, pairs.rows, build, save, watch, pairs.counts)
 
 # %% ../nbs/09_trainer.ipynb #aa57ec8e
-def train(config=None, watch=None, **settings)->Trained:
+def train(config=None, watch=None, **settings) -> Trained:
     "Train what `task` says: contrastive, sft or cross-encoder."
     config = training_config(config, **settings)
-    return {'contrastive': train_encoder, 'sft': train_generator, 'cross-encoder': train_reranker}[config.task](config, watch)
+    return {'contrastive': train_encoder, 'sft': train_generator, 'cross-encoder': train_reranker}[config.task](
+        config, watch
+    )
 
-def keys_help()->str:
+
+def keys_help() -> str:
     "Every kind of training with its keys, their types and defaults, as text."
     kind = lambda a: getattr(a, '__name__', '') if not hasattr(a, '__args__') else str(a).replace('typing.', '')
+
     def listed(model, indent):
         for name, f in model.model_fields.items():
             if isinstance(f.default, Lora):
                 yield f'{indent}{name}: a mapping of'
                 yield from listed(Lora, indent + '  ')
-            else: yield f'{indent}{name}: {kind(f.annotation)}' + (', needed' if f.is_required() else f' = {f.default!r}')
-    return '\n'.join(line for task, model in TASKS.items() for line in (f'task: {task}', '  ' + ' '.join(model.__doc__.split()).replace('`', ''), *listed(model, '    '), ''))
+            else:
+                yield f'{indent}{name}: {kind(f.annotation)}' + (', needed' if f.is_required() else f' = {f.default!r}')
+
+    return '\n'.join(
+        line
+        for task, model in TASKS.items()
+        for line in (
+            f'task: {task}',
+            '  ' + ' '.join(model.__doc__.split()).replace('`', ''),
+            *listed(model, '    '),
+            '',
+        )
+    )
+
 
 def main():
     "`python -m medir_nb.trainer CONFIG.yaml [k=v …]`: every error is one line on stderr and exit status 2."
     run_command(_command, 'stopped; the same line goes on at the last step that was saved')
+
 
 def _command():
     "Train what the command line says."
     if len(sys.argv) < 2 or sys.argv[1] in ('-h', '--help'):
         print(f'python -m medir_nb.trainer CONFIG.yaml [key=value …] [--debug]\n\n{keys_help()}')
         sys.exit(len(sys.argv) < 2)
-    if not Path(sys.argv[1]).is_file(): raise MedirError('no such configuration', sys.argv[1], 'give a YAML file')
+    if not Path(sys.argv[1]).is_file():
+        raise MedirError('no such configuration', sys.argv[1], 'give a YAML file')
     done = train(sys.argv[1], **parse_options(sys.argv[2:]))
-    if int(os.environ.get('RANK', 0)) == 0: print(f'{done!r}\n{done.folder}')
+    if int(os.environ.get('RANK', 0)) == 0:
+        print(f'{done!r}\n{done.folder}')
 
 # %% ../nbs/09_trainer.ipynb #bdac0182
-if __name__ == '__main__' and 'get_ipython' not in globals(): main()
+if __name__ == '__main__' and 'get_ipython' not in globals():
+    main()

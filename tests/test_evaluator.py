@@ -1,42 +1,134 @@
 """Measures against trec_eval and by hand, intervals and tests against enumeration, and what the command prints and writes."""
+
 import itertools, json
 import numpy as np, pandas as pd, pytest
 from conftest import QRELS, QUERIES, write_beir, write_lines
 from medir_nb.core import MedirError
 from medir_nb.data import load_task, task_from_frames
-from medir_nb.evaluator import PAIR_MEASURES, compare, compare_all, correlation, evaluate, evaluate_grid, holm, interval, judged_at_10, macro_average, paired_p, parse_measure, per_query, score_run, separation
+from medir_nb.evaluator import (
+    PAIR_MEASURES,
+    compare,
+    compare_all,
+    correlation,
+    evaluate,
+    evaluate_grid,
+    holm,
+    interval,
+    judged_at_10,
+    macro_average,
+    paired_p,
+    parse_measure,
+    per_query,
+    score_run,
+    separation,
+)
 from medir_nb.search import RUN_COLUMNS, read_run, sort_run
 
-FIELDS = ['task', 'split', 'system', 'revision', 'dtype', 'measure', 'value', 'low', 'high', 'n_queries', 'judged_at_10', 'encoded_docs', 'cached_docs', 'seconds', 'cut', 'settings']
+FIELDS = [
+    'task',
+    'split',
+    'system',
+    'revision',
+    'dtype',
+    'measure',
+    'value',
+    'low',
+    'high',
+    'n_queries',
+    'judged_at_10',
+    'encoded_docs',
+    'cached_docs',
+    'seconds',
+    'cut',
+    'settings',
+]
 
-def frames(qrels, run): return pd.DataFrame(qrels, columns=['query_id', 'doc_id', 'relevance']), pd.DataFrame(run, columns=RUN_COLUMNS)
-def scores(qrels, run, measure): return per_query(*frames(qrels, run), [measure]).set_index('query_id').value.to_dict()
+
+def frames(qrels, run):
+    return pd.DataFrame(qrels, columns=['query_id', 'doc_id', 'relevance']), pd.DataFrame(run, columns=RUN_COLUMNS)
+
+
+def scores(qrels, run, measure):
+    return per_query(*frames(qrels, run), [measure]).set_index('query_id').value.to_dict()
+
 
 # --- measures --------------------------------------------------------------------------------------------------------
+
 
 @pytest.mark.parametrize('seed', range(5))
 def test_per_query_values_are_trec_evals(seed):
     import pytrec_eval
+
     rng = np.random.default_rng(seed)
-    qrels = {f'q{i}': {f'd{j}': int(rng.choice([0, 0, 1, 2, 3])) for j in rng.choice(300, 40, replace=False)} for i in range(12)}
-    run = {f'q{i}': {f'd{j}': float(s) for j, s in zip(rng.choice(300, 150, replace=False), rng.permutation(150))} for i in range(12)}
-    names = {'nDCG@10': 'ndcg_cut_10', 'nDCG': 'ndcg', 'R@100': 'recall_100', 'R@5': 'recall_5', 'AP': 'map', 'RR': 'recip_rank', 'P@10': 'P_10', 'AP@20': 'map_cut_20', 'Success@1': 'success_1'}
-    expected = pytrec_eval.RelevanceEvaluator(qrels, {'ndcg', 'ndcg_cut.10', 'recall.5,100', 'map', 'map_cut.20', 'recip_rank', 'P.10', 'success.1'}).evaluate(run)
-    rows = [(q, d, v) for q, ds in qrels.items() for d, v in ds.items()], [(q, d, v) for q, ds in run.items() for d, v in ds.items()]
+    qrels = {
+        f'q{i}': {f'd{j}': int(rng.choice([0, 0, 1, 2, 3])) for j in rng.choice(300, 40, replace=False)}
+        for i in range(12)
+    }
+    run = {
+        f'q{i}': {f'd{j}': float(s) for j, s in zip(rng.choice(300, 150, replace=False), rng.permutation(150))}
+        for i in range(12)
+    }
+    names = {
+        'nDCG@10': 'ndcg_cut_10',
+        'nDCG': 'ndcg',
+        'R@100': 'recall_100',
+        'R@5': 'recall_5',
+        'AP': 'map',
+        'RR': 'recip_rank',
+        'P@10': 'P_10',
+        'AP@20': 'map_cut_20',
+        'Success@1': 'success_1',
+    }
+    expected = pytrec_eval.RelevanceEvaluator(
+        qrels, {'ndcg', 'ndcg_cut.10', 'recall.5,100', 'map', 'map_cut.20', 'recip_rank', 'P.10', 'success.1'}
+    ).evaluate(run)
+    rows = (
+        [(q, d, v) for q, ds in qrels.items() for d, v in ds.items()],
+        [(q, d, v) for q, ds in run.items() for d, v in ds.items()],
+    )
     got = per_query(*frames(*rows), list(names))
     assert len(got) == 12 * len(names)
-    for r in got.itertuples(): assert r.value == pytest.approx(expected[r.query_id][names[r.measure]], abs=1e-9)
+    for r in got.itertuples():
+        assert r.value == pytest.approx(expected[r.query_id][names[r.measure]], abs=1e-9)
+
 
 HAND = [('q', 'a', 2), ('q', 'b', 1), ('q', 'c', 1), ('q', 'd', 0), ('q', 'e', 2)]
-HAND_RUN = [('q', 'x', 9), ('q', 'b', 8), ('q', 'd', 7), ('q', 'a', 6), ('q', 'y', 5), ('q', 'e', 4)]    # relevant at ranks 2 (1), 4 (2), 6 (2)
+HAND_RUN = [
+    ('q', 'x', 9),
+    ('q', 'b', 8),
+    ('q', 'd', 7),
+    ('q', 'a', 6),
+    ('q', 'y', 5),
+    ('q', 'e', 4),
+]  # relevant at ranks 2 (1), 4 (2), 6 (2)
 LOG = np.log2
 
-@pytest.mark.parametrize('measure,value', [
-    ('RR@5', 1/2), ('RR@1', 0), ('RR(rel=2)@5', 1/4), ('RR(rel=2)@3', 0), ('MRR@10', 1/2), ('R(rel=2)@1', 0), ('R(rel=2)@4', 1/2), ('R(rel=2)@6', 1), ('R@4', 2/4), ('recall@4', 2/4), ('P@4', 2/4), ('Success@1', 0),
-    ('MAP', (1/2 + 2/4 + 3/6) / 4), ('AP(rel=2)', (1/4 + 2/6) / 2),
-    ('nDCG@10', (1/LOG(3) + 2/LOG(5) + 2/LOG(7)) / (2/LOG(2) + 2/LOG(3) + 1/LOG(4) + 1/LOG(5))),
-    ('nDCG(gains={1:0,2:1})@10', (1/LOG(5) + 1/LOG(7)) / (1/LOG(2) + 1/LOG(3))), ('nDCG(gains={1:0,2:1})@4', (1/LOG(5)) / (1/LOG(2) + 1/LOG(3)))])
-def test_measures_by_hand(measure, value): assert scores(HAND, HAND_RUN, measure) == pytest.approx({'q': value}, abs=1e-9)
+
+@pytest.mark.parametrize(
+    'measure,value',
+    [
+        ('RR@5', 1 / 2),
+        ('RR@1', 0),
+        ('RR(rel=2)@5', 1 / 4),
+        ('RR(rel=2)@3', 0),
+        ('MRR@10', 1 / 2),
+        ('R(rel=2)@1', 0),
+        ('R(rel=2)@4', 1 / 2),
+        ('R(rel=2)@6', 1),
+        ('R@4', 2 / 4),
+        ('recall@4', 2 / 4),
+        ('P@4', 2 / 4),
+        ('Success@1', 0),
+        ('MAP', (1 / 2 + 2 / 4 + 3 / 6) / 4),
+        ('AP(rel=2)', (1 / 4 + 2 / 6) / 2),
+        ('nDCG@10', (1 / LOG(3) + 2 / LOG(5) + 2 / LOG(7)) / (2 / LOG(2) + 2 / LOG(3) + 1 / LOG(4) + 1 / LOG(5))),
+        ('nDCG(gains={1:0,2:1})@10', (1 / LOG(5) + 1 / LOG(7)) / (1 / LOG(2) + 1 / LOG(3))),
+        ('nDCG(gains={1:0,2:1})@4', (1 / LOG(5)) / (1 / LOG(2) + 1 / LOG(3))),
+    ],
+)
+def test_measures_by_hand(measure, value):
+    assert scores(HAND, HAND_RUN, measure) == pytest.approx({'q': value}, abs=1e-9)
+
 
 def test_a_query_that_the_run_lacks_scores_zero_and_one_without_relevant_is_not_asked():
     qrels = [('q1', 'a', 1), ('q2', 'b', 1), ('q3', 'c', 0), ('q4', 'd', -1)]
@@ -44,15 +136,33 @@ def test_a_query_that_the_run_lacks_scores_zero_and_one_without_relevant_is_not_
     assert scores(qrels, [], 'R@100') == {'q1': 0.0, 'q2': 0.0}
     assert scores(qrels, [('q3', 'c', 1.0)], 'RR') == {'q1': 0.0, 'q2': 0.0}
 
+
 def test_ties_are_broken_by_descending_id_and_not_by_order_in_the_file():
-    for run in itertools.permutations([('q', 'a', 1.0), ('q', 'b', 1.0), ('q', 'c', 1.0)]): assert scores([('q', 'a', 1)], run, 'RR') == {'q': pytest.approx(1/3)}
+    for run in itertools.permutations([('q', 'a', 1.0), ('q', 'b', 1.0), ('q', 'c', 1.0)]):
+        assert scores([('q', 'a', 1)], run, 'RR') == {'q': pytest.approx(1 / 3)}
+
 
 def test_close_scores_are_not_tied():
     "trec_eval holds scores in single precision, where these two are equal."
     assert scores([('q', 'a', 1)], [('q', 'a', 1 + 1e-12), ('q', 'b', 1.0)], 'RR') == {'q': 1.0}
 
-@pytest.mark.parametrize('typed,printed', [('ndcg@10', 'nDCG@10'), ('map', 'AP'), ('mrr@5', 'RR@5'), ('Recall@100', 'R@100'), ('precision@3', 'P@3'), ('hit@1', 'Success@1'), ('spearman', 'Spearman'), ('PEARSON', 'Pearson')])
-def test_other_spellings_of_measures(typed, printed): assert str(parse_measure(typed)) == printed
+
+@pytest.mark.parametrize(
+    'typed,printed',
+    [
+        ('ndcg@10', 'nDCG@10'),
+        ('map', 'AP'),
+        ('mrr@5', 'RR@5'),
+        ('Recall@100', 'R@100'),
+        ('precision@3', 'P@3'),
+        ('hit@1', 'Success@1'),
+        ('spearman', 'Spearman'),
+        ('PEARSON', 'Pearson'),
+    ],
+)
+def test_other_spellings_of_measures(typed, printed):
+    assert str(parse_measure(typed)) == printed
+
 
 def test_judged_at_10():
     run = [('q1', 'a', 3), ('q1', 'x', 2), ('q1', 'b', 1), ('q2', 'c', 1)]
@@ -60,15 +170,20 @@ def test_judged_at_10():
     assert judged_at_10(*frames(positives, run)) is None
     # Judged@k of ir_measures divides by the k documents that a full list would have
     full = [('q1', f'd{i}', 10.0 - i) for i in range(12)]
-    assert judged_at_10(*frames([('q1', 'd0', 1), ('q1', 'd3', 0), ('q1', 'd9', 0), ('q1', 'd10', 0)], full)) == pytest.approx(3/10)
+    assert judged_at_10(
+        *frames([('q1', 'd0', 1), ('q1', 'd3', 0), ('q1', 'd9', 0), ('q1', 'd10', 0)], full)
+    ) == pytest.approx(3 / 10)
     assert 0 < judged_at_10(*frames(mixed, run)) < 1
 
+
 # --- intervals and tests ---------------------------------------------------------------------------------------------
+
 
 def test_intervals_cover():
     rng = np.random.default_rng(0)
     covered = [low <= 0.5 <= high for low, high in (interval(rng.beta(2, 2, 40), seed=i) for i in range(300))]
     assert 0.89 <= np.mean(covered) <= 0.98
+
 
 def test_intervals_respect_groups():
     "Ten paraphrases of one term say no more than one: the interval is that of the terms."
@@ -79,33 +194,41 @@ def test_intervals_respect_groups():
     assert width(interval(copies)) < width(interval(copies, terms)) / 2.5
     assert interval(values) == interval(values) and interval([0.5] * 9) == (0.5, 0.5) and np.isnan(interval([])).all()
 
+
 def test_uneven_groups_weigh_queries_not_groups():
     low, high = interval(np.r_[np.ones(98), 0, 0], np.r_[np.zeros(98, int), 1, 1])
     assert (low, high) == (0.0, 1.0) or low < 0.98 <= high
     rng = np.random.default_rng(2)
-    group = rng.integers(0, 12, 60); values = rng.uniform(size=60)
+    group = rng.integers(0, 12, 60)
+    values = rng.uniform(size=60)
     means = []
-    for _ in range(4000):    # an independent bootstrap: draw groups, pool their queries
+    for _ in range(4000):  # an independent bootstrap: draw groups, pool their queries
         picked = np.concatenate([values[group == g] for g in rng.choice(np.unique(group), len(np.unique(group)))])
         means.append(picked.mean())
     assert interval(values, group, n=4000) == pytest.approx(tuple(np.percentile(means, [2.5, 97.5])), abs=0.012)
 
+
 @pytest.mark.parametrize('seed', range(4))
 def test_p_of_eight_pairs_is_exact(seed):
     rng = np.random.default_rng(seed)
-    a = rng.uniform(size=8); b = a + rng.normal(0.1 * seed, 0.2, 8)
+    a = rng.uniform(size=8)
+    b = a + rng.normal(0.1 * seed, 0.2, 8)
     d = a - b
     every = [np.mean(d * s) for s in itertools.product([1, -1], repeat=8)]
     expected = np.mean([abs(m) >= abs(d.mean()) - 1e-12 for m in every])
     assert paired_p(a, b) == pytest.approx(expected, abs=1e-12) == paired_p(b, a)
 
+
 def test_p_flips_groups_whole():
     rng = np.random.default_rng(7)
     d, group = rng.normal(0.2, 0.5, 24), np.repeat(np.arange(6), 4)
     totals = np.bincount(group, d)
-    expected = np.mean([abs(np.dot(totals, s)) >= abs(totals.sum()) - 1e-12 for s in itertools.product([1, -1], repeat=6)])
+    expected = np.mean(
+        [abs(np.dot(totals, s)) >= abs(totals.sum()) - 1e-12 for s in itertools.product([1, -1], repeat=6)]
+    )
     assert paired_p(d, np.zeros(24), group) == pytest.approx(expected, abs=1e-12)
     assert paired_p([1, 2, 3], [1, 2, 3]) == 1.0
+
 
 def test_p_under_the_null_is_uniform_and_under_an_effect_small():
     rng = np.random.default_rng(3)
@@ -114,9 +237,15 @@ def test_p_under_the_null_is_uniform_and_under_an_effect_small():
     x = rng.uniform(size=60)
     assert paired_p(x, x + 0.1 + rng.normal(0, 0.05, 60)) < 0.001
 
+
 def test_holm_by_hand():
     assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
-    assert holm([0.5, 0.6, 0.02]) == pytest.approx([1.0, 1.0, 0.06]) and holm([0.3]) == pytest.approx([0.3]) and len(holm([])) == 0
+    assert (
+        holm([0.5, 0.6, 0.02]) == pytest.approx([1.0, 1.0, 0.06])
+        and holm([0.3]) == pytest.approx([0.3])
+        and len(holm([])) == 0
+    )
+
 
 @pytest.mark.parametrize('seed', range(3))
 def test_holm_is_monotone_and_never_below_the_raw_p(seed):
@@ -125,37 +254,58 @@ def test_holm_is_monotone_and_never_below_the_raw_p(seed):
     assert (adjusted >= p).all() and (adjusted <= 1).all() and (np.diff(adjusted[np.argsort(p)]) >= 0).all()
     assert adjusted.min() == pytest.approx(min(1, 20 * p.min()))
 
+
 @pytest.mark.parametrize('kind', PAIR_MEASURES)
 def test_correlations_are_scipys(kind):
     from scipy import stats
+
     rng = np.random.default_rng(0)
-    gold = rng.integers(0, 6, 80); predicted = gold + rng.normal(0, 2, 80)
+    gold = rng.integers(0, 6, 80)
+    predicted = gold + rng.normal(0, 2, 80)
     expected = {'Spearman': stats.spearmanr, 'Pearson': stats.pearsonr}[kind](predicted, gold).statistic
     value, (low, high) = correlation(predicted, gold, kind)
     assert value == pytest.approx(expected, abs=1e-12) and low < value < high and high - low < 0.4
     assert np.isnan(correlation(np.ones(5), gold[:5], kind)[0])
+
 
 def test_rows_carry_the_interval_of_their_queries(beir):
     task = load_task(str(beir))
     task.groups = {'q1': 'heart', 'q2': 'other', 'q3': 'other', 'q4': 'other'}
     s = evaluate(task, 'bm25(k1=0.1,b=0)', ['nDCG@10'])
     row, v = s.rows()[0], s.values('nDCG@10')
-    assert (row['low'], row['high']) == interval(v.values, [0 if q == 'q1' else 1 for q in v.index]) and row['low'] < row['value'] < row['high']
+    assert (row['low'], row['high']) == interval(v.values, [0 if q == 'q1' else 1 for q in v.index]) and row[
+        'low'
+    ] < row['value'] < row['high']
+
 
 def test_macro_average_and_comparison_table(beir, tmp_path):
     task = load_task(str(beir))
     a, b = (evaluate(task, s) for s in ('bm25', 'bm25(k1=0.1,b=0)'))
     macro = macro_average([a, a])
-    assert macro['value'] == pytest.approx(a.mean('nDCG@10')) and macro['low'] <= macro['value'] <= macro['high'] and macro['tasks'] == 2
+    assert (
+        macro['value'] == pytest.approx(a.mean('nDCG@10'))
+        and macro['low'] <= macro['value'] <= macro['high']
+        and macro['tasks'] == 2
+    )
     table = compare_all([a, b, a])
     assert len(table) == 3 and table.p_holm.tolist() == pytest.approx(holm(table.p).tolist())
 
+
 def test_separation_by_hand():
-    frame = pd.DataFrame([('s', 'relevant', c) for c in (0.9, 0.8, 0.4)] + [('s', 'non-relevant', c) for c in (0.5, 0.1, 0.0)], columns=['system', 'pair', 'cosine'])
+    frame = pd.DataFrame(
+        [('s', 'relevant', c) for c in (0.9, 0.8, 0.4)] + [('s', 'non-relevant', c) for c in (0.5, 0.1, 0.0)],
+        columns=['system', 'pair', 'cosine'],
+    )
     row = separation(frame, bins=3).iloc[0]
-    assert row.AUC == pytest.approx(8/9) and row['mean gap'] == pytest.approx(0.7 - 0.2) and row.overlap == pytest.approx(1/3)
+    assert (
+        row.AUC == pytest.approx(8 / 9)
+        and row['mean gap'] == pytest.approx(0.7 - 0.2)
+        and row.overlap == pytest.approx(1 / 3)
+    )
+
 
 # --- evaluate and the command ----------------------------------------------------------------------------------------
+
 
 def test_a_folder_needs_no_registration(beir, fake_minilm):
     for system in ('bm25', 'minilm', 'rrf(bm25,minilm)'):
@@ -164,49 +314,101 @@ def test_a_folder_needs_no_registration(beir, fake_minilm):
         assert s.values('nDCG@10').mean() == s.mean('nDCG@10') and set(s.values('nDCG@10').index) == {'q1', 'q2', 'q3'}
     assert evaluate(beir, 'bm25').mean('nDCG@10') == evaluate(load_task(str(beir)), 'bm25').mean('nDCG@10')
 
+
 def test_a_readers_own_object(beir):
     class Model:
-        def encode_queries(self, texts): return np.array([[len(t), 1.0] for t in texts])
-        def encode_corpus(self, texts): return np.array([[1.0, len(t)] for t in texts])
+        def encode_queries(self, texts):
+            return np.array([[len(t), 1.0] for t in texts])
+
+        def encode_corpus(self, texts):
+            return np.array([[1.0, len(t)] for t in texts])
+
     s = evaluate(str(beir), Model(), ['R@100'])
     assert s.system == s.label == 'Model' and s.mean('R@100') == 1.0 and s.rows()[0]['encoded_docs'] == 12
-    assert evaluate(str(beir), Model(), ['R@100']).rows()[0]['cached_docs'] == 0      # without name and revision nothing is stored
+    assert (
+        evaluate(str(beir), Model(), ['R@100']).rows()[0]['cached_docs'] == 0
+    )  # without name and revision nothing is stored
+
 
 def test_depth_follows_the_measure(tmp_path):
     documents = [(f'd{i:03d}', '', 'fever ' + 'cough ' * i) for i in range(300)]
-    task = load_task(str(write_beir(tmp_path/'t', documents, [('q', 'fever')], [('q', f'd{i:03d}', 1) for i in range(300)])))
-    assert evaluate(task, 'bm25', ['R@200']).mean('R@200') == pytest.approx(200/300) and len(evaluate(task, 'bm25', ['nDCG@10']).run) == 100
+    task = load_task(
+        str(write_beir(tmp_path / 't', documents, [('q', 'fever')], [('q', f'd{i:03d}', 1) for i in range(300)]))
+    )
+    assert (
+        evaluate(task, 'bm25', ['R@200']).mean('R@200') == pytest.approx(200 / 300)
+        and len(evaluate(task, 'bm25', ['nDCG@10']).run) == 100
+    )
     assert len(evaluate(task, 'bm25', ['nDCG@10'], k=7).run) == 10
+
 
 def test_rows_have_exactly_these_fields(beir, tmp_path, medir, fake_minilm):
     typed = ['bm25', 'minilm', 'rrf( bm25, bm25(k1=1.5) )', 'bm25(k1=1.5)']
     for cached in (False, True):
-        out = medir('evaluate', beir, *[x for t in typed for x in ('--system', t)], '--measures', 'nDCG@10,RR(rel=2)@5', '--json', tmp_path/'x.json')
+        out = medir(
+            'evaluate',
+            beir,
+            *[x for t in typed for x in ('--system', t)],
+            '--measures',
+            'nDCG@10,RR(rel=2)@5',
+            '--json',
+            tmp_path / 'x.json',
+        )
         assert out.code == 0, out.err
-        rows = json.loads((tmp_path/'x.json').read_text())
+        rows = json.loads((tmp_path / 'x.json').read_text())
         assert all(list(r) == FIELDS for r in rows)
-        assert [(r['system'], r['measure']) for r in rows] == [(t, m) for t in typed for m in ('nDCG@10', 'RR(rel=2)@5')]
+        assert [(r['system'], r['measure']) for r in rows] == [
+            (t, m) for t in typed for m in ('nDCG@10', 'RR(rel=2)@5')
+        ]
         dense = next(r for r in rows if r['system'] == 'minilm')
-        assert (dense['dtype'], dense['encoded_docs'], dense['cached_docs']) == ('float32', *((0, 12) if cached else (12, 0)))
-        assert all(r['task'] == 'tiny' and r['split'] == 'test' and r['n_queries'] == 3 and 0 <= r['low'] <= r['value'] <= r['high'] <= 1 and 0 <= r['judged_at_10'] <= 1 and r['seconds'] >= 0 for r in rows)
+        assert (dense['dtype'], dense['encoded_docs'], dense['cached_docs']) == (
+            'float32',
+            *((0, 12) if cached else (12, 0)),
+        )
+        assert all(
+            r['task'] == 'tiny'
+            and r['split'] == 'test'
+            and r['n_queries'] == 3
+            and 0 <= r['low'] <= r['value'] <= r['high'] <= 1
+            and 0 <= r['judged_at_10'] <= 1
+            and r['seconds'] >= 0
+            for r in rows
+        )
     lines = out.out.partition('\n\nsettings that differ')[0].splitlines()
     assert len(lines) == 2 + 8 and '95 % interval' in lines[0] and '| rrf(bm25,bm25) ' in out.out
 
+
 def test_json_holds_null_where_there_is_nothing(tmp_path, medir, fake_minilm):
-    positives = write_beir(tmp_path/'positives', qrels=[r for r in QRELS if r[2] > 0])
-    out = medir('evaluate', positives, '--system', 'bm25', '--json', tmp_path/'x.json')
-    assert json.loads((tmp_path/'x.json').read_text())[0]['judged_at_10'] is None and 'positives only' in out.out
-    write_lines(tmp_path/'sts'/'pairs.jsonl', [{'sentence1': f'{w} pain', 'sentence2': 'knee pain', 'score': i % 3} for i, w in enumerate('hip knee chest head back tooth'.split())])
-    out = medir('evaluate', tmp_path/'sts', '--system', 'minilm', '--json', tmp_path/'y.json')
-    rows = json.loads((tmp_path/'y.json').read_text())
-    assert out.code == 0 and [r['measure'] for r in rows] == ['Spearman', 'Pearson'] and all(list(r) == FIELDS and r['judged_at_10'] is None and r['n_queries'] == 6 for r in rows)
+    positives = write_beir(tmp_path / 'positives', qrels=[r for r in QRELS if r[2] > 0])
+    out = medir('evaluate', positives, '--system', 'bm25', '--json', tmp_path / 'x.json')
+    assert json.loads((tmp_path / 'x.json').read_text())[0]['judged_at_10'] is None and 'positives only' in out.out
+    write_lines(
+        tmp_path / 'sts' / 'pairs.jsonl',
+        [
+            {'sentence1': f'{w} pain', 'sentence2': 'knee pain', 'score': i % 3}
+            for i, w in enumerate('hip knee chest head back tooth'.split())
+        ],
+    )
+    out = medir('evaluate', tmp_path / 'sts', '--system', 'minilm', '--json', tmp_path / 'y.json')
+    rows = json.loads((tmp_path / 'y.json').read_text())
+    assert (
+        out.code == 0
+        and [r['measure'] for r in rows] == ['Spearman', 'Pearson']
+        and all(list(r) == FIELDS and r['judged_at_10'] is None and r['n_queries'] == 6 for r in rows)
+    )
+
 
 def test_compare_prints_interval_p_wins_and_five_queries(beir, medir, tmp_path):
     words = 'asthma sepsis stroke gout scurvy rickets measles mumps'.split()
     documents = [(w, '', f'{w} is a disease') for w in words] + [('z', '', 'disease')]
-    folder = write_beir(tmp_path/'eight', documents, [(f'q{i}', f'what is {w}') for i, w in enumerate(words)], [(f'q{i}', w, 1) for i, w in enumerate(words)])
-    write_lines(tmp_path/'half.run', [f'q{i} Q0 {w if i < 3 else "z"} 1 1.0 t' for i, w in enumerate(words)])
-    out = medir('compare', folder, 'bm25', tmp_path/'half.run', '--measure', 'RR@5')
+    folder = write_beir(
+        tmp_path / 'eight',
+        documents,
+        [(f'q{i}', f'what is {w}') for i, w in enumerate(words)],
+        [(f'q{i}', w, 1) for i, w in enumerate(words)],
+    )
+    write_lines(tmp_path / 'half.run', [f'q{i} Q0 {w if i < 3 else "z"} 1 1.0 t' for i, w in enumerate(words)])
+    out = medir('compare', folder, 'bm25', tmp_path / 'half.run', '--measure', 'RR@5')
     head, known, cut, title, *queries = out.out.splitlines()
     assert 'half.run: not known (a run file)' in known and cut == 'cut at their limit: bm25 none'
     assert out.code == 0 and 'RR@5 -0.6250 [' in head and '0 wins, 5 losses, 3 ties' in head
@@ -216,35 +418,68 @@ def test_compare_prints_interval_p_wins_and_five_queries(beir, medir, tmp_path):
     low, high = map(float, head.split('[')[1].split(']')[0].split(','))
     assert low < -0.625 < high <= 0
 
+
 def test_compare_with_groups_flips_whole_groups():
     qrels = pd.DataFrame([(f'q{i}', f'd{i}', 1) for i in range(8)], columns=['query_id', 'doc_id', 'relevance'])
-    task = task_from_frames(pd.DataFrame({'id': [f'd{i}' for i in range(9)], 'text': 'x'}), pd.DataFrame({'id': qrels.query_id, 'text': 'y'}), qrels, groups={f'q{i}': f't{i // 4}' for i in range(8)})
+    task = task_from_frames(
+        pd.DataFrame({'id': [f'd{i}' for i in range(9)], 'text': 'x'}),
+        pd.DataFrame({'id': qrels.query_id, 'text': 'y'}),
+        qrels,
+        groups={f'q{i}': f't{i // 4}' for i in range(8)},
+    )
     good = pd.DataFrame([(q, d, 1.0) for q, d in zip(qrels.query_id, qrels.doc_id)], columns=RUN_COLUMNS)
     c = compare(score_run(task, good.assign(doc_id='d8'), ['RR']), score_run(task, good, ['RR']))
     assert (c.difference, c.n_groups, c.n_queries, c.wins, c.p) == (1.0, 2, 8, 8, 0.5)
 
+
 def test_a_run_against_bare_qrels_without_a_task(tmp_path, beir, medir):
-    assert medir('evaluate', beir, '--system', 'bm25', '--save-run', tmp_path/'runs', '--json', tmp_path/'a.json').code == 0
-    file = next((tmp_path/'runs').iterdir())
-    out = medir('evaluate', '--run', file, '--qrels', beir/'qrels'/'test.tsv', '--json', tmp_path/'b.json')
+    assert (
+        medir('evaluate', beir, '--system', 'bm25', '--save-run', tmp_path / 'runs', '--json', tmp_path / 'a.json').code
+        == 0
+    )
+    file = next((tmp_path / 'runs').iterdir())
+    out = medir('evaluate', '--run', file, '--qrels', beir / 'qrels' / 'test.tsv', '--json', tmp_path / 'b.json')
     assert out.code == 0 and '| nDCG@10' in out.out
-    saved, again = (json.loads((tmp_path/f'{n}.json').read_text()) for n in 'ab')
+    saved, again = (json.loads((tmp_path / f'{n}.json').read_text()) for n in 'ab')
     for x, y in zip(saved, again, strict=True):
         assert list(y) == FIELDS and y['system'] == str(file)
         assert all(x[f] == y[f] for f in ('measure', 'value', 'low', 'high', 'n_queries', 'judged_at_10'))
     # the saved run is the run: documents, scores, order
     pd.testing.assert_frame_equal(read_run(file), evaluate(str(beir), 'bm25').run, check_exact=True)
 
+
 def test_other_judgements_for_a_run(tmp_path, beir, medir):
-    write_lines(tmp_path/'other.tsv', ['q1 0 d09 1', 'q2 0 d03 1']); write_lines(tmp_path/'x.run', ['q1 Q0 d09 1 2 t', 'q2 Q0 d01 1 2 t'])
-    out = medir('evaluate', beir, '--run', tmp_path/'x.run', '--qrels', tmp_path/'other.tsv', '--measures', 'RR@5', '--json', tmp_path/'x.json')
-    row, = json.loads((tmp_path/'x.json').read_text())
-    assert out.code == 0 and (row['value'], row['n_queries'], row['task'], row['judged_at_10']) == (0.5, 2, 'tiny', None)
+    write_lines(tmp_path / 'other.tsv', ['q1 0 d09 1', 'q2 0 d03 1'])
+    write_lines(tmp_path / 'x.run', ['q1 Q0 d09 1 2 t', 'q2 Q0 d01 1 2 t'])
+    out = medir(
+        'evaluate',
+        beir,
+        '--run',
+        tmp_path / 'x.run',
+        '--qrels',
+        tmp_path / 'other.tsv',
+        '--measures',
+        'RR@5',
+        '--json',
+        tmp_path / 'x.json',
+    )
+    (row,) = json.loads((tmp_path / 'x.json').read_text())
+    assert out.code == 0 and (row['value'], row['n_queries'], row['task'], row['judged_at_10']) == (
+        0.5,
+        2,
+        'tiny',
+        None,
+    )
+
 
 def test_grid_goes_on_after_a_failure(beir, tmp_path):
-    found, not_run = evaluate_grid([str(beir), str(tmp_path/'missing')], ['bm25', 'no-such-model', 'bm25(lucene)'])
+    found, not_run = evaluate_grid([str(beir), str(tmp_path / 'missing')], ['bm25', 'no-such-model', 'bm25(lucene)'])
     assert [s.label for s in found] == ['bm25', 'bm25(lucene)']
-    assert set(not_run) == {('no-such-model', str(beir)), *((s, str(tmp_path/'missing')) for s in ('bm25', 'no-such-model', 'bm25(lucene)'))} and all(isinstance(e, MedirError) for e in not_run.values())
+    assert set(not_run) == {
+        ('no-such-model', str(beir)),
+        *((s, str(tmp_path / 'missing')) for s in ('bm25', 'no-such-model', 'bm25(lucene)')),
+    } and all(isinstance(e, MedirError) for e in not_run.values())
+
 
 @pytest.mark.slow
 def test_figures_of_nfcorpus(medir_data):
@@ -256,43 +491,102 @@ def test_figures_of_nfcorpus(medir_data):
     run = sort_run(s.run)
     assert run.groupby('query_id').size().max() == 100 and not run.duplicated(['query_id', 'doc_id']).any()
 
+
 def test_gains_of_one_measure_do_not_reach_another():
     "ir_measures 0.4 changes the qrels it is given; in one call, plain nDCG came out with the strict gains."
     strict = 'nDCG(gains={1:0,2:1})@10'
     qrels = pd.DataFrame({'query_id': ['a', 'a', 'b'], 'doc_id': ['x', 'y', 'z'], 'relevance': [2, 1, 2]})
-    run = pd.DataFrame({'query_id': ['a', 'a', 'b'], 'doc_id': ['x', 'y', 'z'], 'score': [2., 3., 1.]})
+    run = pd.DataFrame({'query_id': ['a', 'a', 'b'], 'doc_id': ['x', 'y', 'z'], 'score': [2.0, 3.0, 1.0]})
     alone = {m: per_query(qrels, run, [m]).value.tolist() for m in ('nDCG@10', strict, 'R@1')}
     for order in (['nDCG@10', strict, 'R@1'], [strict, 'R@1', 'nDCG@10'], [strict, strict, 'nDCG@10']):
         together = per_query(qrels, run, order)
-        for m in order: assert together[together.measure == m].value.tolist()[:2] == alone[m]
-    assert np.isclose(alone[strict][0], 1 / np.log2(3)) and alone['nDCG@10'][0] > alone[strict][0] and qrels.relevance.tolist() == [2, 1, 2]
+        for m in order:
+            assert together[together.measure == m].value.tolist()[:2] == alone[m]
+    assert (
+        np.isclose(alone[strict][0], 1 / np.log2(3))
+        and alone['nDCG@10'][0] > alone[strict][0]
+        and qrels.relevance.tolist() == [2, 1, 2]
+    )
+
 
 def test_cases_show_what_changed_and_what_was_written(beir, home):
     from medir_nb.evaluator import case_view
-    write_lines(home.parent/'texts.jsonl', [{'id': q, 'rewrite': t} for q, t in [('q1', 'metoprolol after myocardial infarction'), ('q2', 'appendicitis'), ('q3', 'levothyroxine hormone'), ('q4', 'x')]])
+
+    write_lines(
+        home.parent / 'texts.jsonl',
+        [
+            {'id': q, 'rewrite': t}
+            for q, t in [
+                ('q1', 'metoprolol after myocardial infarction'),
+                ('q2', 'appendicitis'),
+                ('q3', 'levothyroxine hormone'),
+                ('q4', 'x'),
+            ]
+        ],
+    )
     plain, more = (evaluate(str(beir), s, ['nDCG@10']) for s in ('bm25', f'bm25+hyde(file:{home.parent}/texts.jsonl)'))
     found = case_view([plain, more], 2)
-    assert len(found) == 4 and found.written[0] == '' and found.written[1] and found.system.tolist() == [plain.label, more.label] * 2
+    assert (
+        len(found) == 4
+        and found.written[0] == ''
+        and found.written[1]
+        and found.system.tolist() == [plain.label, more.label] * 2
+    )
     lost = found[found['query'] == 'first treatment of type 2 diabetes']
-    assert lost['rank'].tolist()[0] == 1 and lost['rank'].isna().tolist() == [False, True] and lost['relevant document'].iloc[0].startswith('Metformin')
+    assert (
+        lost['rank'].tolist()[0] == 1
+        and lost['rank'].isna().tolist() == [False, True]
+        and lost['relevant document'].iloc[0].startswith('Metformin')
+    )
+
 
 def test_bounds_of_an_order_by_hand(tmp_path):
     from medir_nb.data import task_from_frames
     from medir_nb.evaluator import order_bounds, score_run
+
     documents = [f'd{i:02d}' for i in range(20)]
-    task = task_from_frames(pd.DataFrame([(d, 'text') for d in documents], columns=['id', 'text']), pd.DataFrame([('q', 'text')], columns=['id', 'text']), pd.DataFrame([('q', 'd04', 2), ('q', 'd07', 1), ('q', 'd15', 1)], columns=['query_id', 'doc_id', 'relevance']))
-    run = pd.DataFrame([('q', d, 1.0 - i / 100) for i, d in enumerate(documents)], columns=['query_id', 'doc_id', 'score'])
+    task = task_from_frames(
+        pd.DataFrame([(d, 'text') for d in documents], columns=['id', 'text']),
+        pd.DataFrame([('q', 'text')], columns=['id', 'text']),
+        pd.DataFrame([('q', 'd04', 2), ('q', 'd07', 1), ('q', 'd15', 1)], columns=['query_id', 'doc_id', 'relevance']),
+    )
+    run = pd.DataFrame(
+        [('q', d, 1.0 - i / 100) for i, d in enumerate(documents)], columns=['query_id', 'doc_id', 'score']
+    )
     found = order_bounds(score_run(task, run, ['nDCG@10', 'R@10', 'R@2']), 10, n=400)
     gain = lambda ranks: sum(g / np.log2(r + 1) for r, g in ranks)
     ideal = gain([(1, 2), (2, 1), (3, 1)])
-    assert found.loc['own', 'nDCG@10'] == pytest.approx(gain([(5, 2), (8, 1)]) / ideal) and found.loc['perfect', 'nDCG@10'] == pytest.approx(gain([(1, 2), (2, 1)]) / ideal)      # the third lies below the depth
-    assert found.loc['random', 'nDCG@10'] == pytest.approx(3 * np.mean([1 / np.log2(r + 1) for r in range(1, 11)]) / ideal, abs=0.03)
-    assert found['R@10'].tolist() == pytest.approx([2 / 3] * 3) and found['R@2'].tolist() == pytest.approx([0, 2 / 3, 2 / 3 * 0.2], abs=0.04)
+    assert found.loc['own', 'nDCG@10'] == pytest.approx(gain([(5, 2), (8, 1)]) / ideal) and found.loc[
+        'perfect', 'nDCG@10'
+    ] == pytest.approx(gain([(1, 2), (2, 1)]) / ideal)  # the third lies below the depth
+    assert found.loc['random', 'nDCG@10'] == pytest.approx(
+        3 * np.mean([1 / np.log2(r + 1) for r in range(1, 11)]) / ideal, abs=0.03
+    )
+    assert found['R@10'].tolist() == pytest.approx([2 / 3] * 3) and found['R@2'].tolist() == pytest.approx(
+        [0, 2 / 3, 2 / 3 * 0.2], abs=0.04
+    )
+
 
 def test_recall_is_drawn_system_by_system(tmp_path):
     from medir_nb.figures import recall_figure
-    rows = pd.DataFrame([(p, s, k, v) for p in ('a', 'b') for s, values in (('first stage', (.1, .5, .9)), ('reranked', (.2, .6, .9)), ('random order', (.01, .09, .9))) for k, v in zip((1, 10, 100), values)], columns=['panel', 'system', 'k', 'value'])
-    rows.to_csv(tmp_path/'r.csv', index=False)
-    axes = recall_figure(tmp_path/'r.csv').axes
+
+    rows = pd.DataFrame(
+        [
+            (p, s, k, v)
+            for p in ('a', 'b')
+            for s, values in (
+                ('first stage', (0.1, 0.5, 0.9)),
+                ('reranked', (0.2, 0.6, 0.9)),
+                ('random order', (0.01, 0.09, 0.9)),
+            )
+            for k, v in zip((1, 10, 100), values)
+        ],
+        columns=['panel', 'system', 'k', 'value'],
+    )
+    rows.to_csv(tmp_path / 'r.csv', index=False)
+    axes = recall_figure(tmp_path / 'r.csv').axes
     assert [a.get_title(loc='left') for a in axes] == ['a', 'b'] and all(len(a.lines) == 3 for a in axes)
-    assert axes[0].lines[1].get_ydata().tolist() == [.2, .6, .9] and axes[0].lines[2].get_linestyle() == ':' != axes[0].lines[1].get_linestyle()
+    assert (
+        axes[0].lines[1].get_ydata().tolist() == [0.2, 0.6, 0.9]
+        and axes[0].lines[2].get_linestyle() == ':' != axes[0].lines[1].get_linestyle()
+    )

@@ -2,6 +2,7 @@
 
 `pytest tests/test_hub.py -m "not slow"` is the server's own contract; `-m slow -k "not whole"` adds each row of the registries;
 `-m slow` runs the presets and batches as well. $MEDIR_KEEP names a folder that keeps what they wrote."""
+
 import json
 import os
 import re
@@ -29,6 +30,7 @@ def own_files(folder):
     "A repository with a small file, a large one and a folder."
     import pyarrow as pa
     import pyarrow.parquet as pq
+
     (folder / 'README.md').write_text(CARD)
     (folder / 'config.json').write_text('{"model_type": "bert"}')
     (folder / 'model.safetensors').write_bytes(bytes(range(256)) * 100)
@@ -39,40 +41,73 @@ def own_files(folder):
 @pytest.fixture(scope='module')
 def small(tmp_path_factory):
     "A Hub with one model and one data set of that kind."
-    with Hub([Repository(k, 'owner/name', own_files, [PINNED]) for k in ('models', 'datasets')], tmp_path_factory.mktemp('small')) as h:
+    with Hub(
+        [Repository(k, 'owner/name', own_files, [PINNED]) for k in ('models', 'datasets')],
+        tmp_path_factory.mktemp('small'),
+    ) as h:
         yield h
 
 
 def run(code, environment, timeout=120):
     "The JSON that a Python program prints, in a process of its own."
-    done = subprocess.run([sys.executable, '-c', code], env=environment, capture_output=True, text=True, timeout=timeout)
+    done = subprocess.run(
+        [sys.executable, '-c', code], env=environment, capture_output=True, text=True, timeout=timeout
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     return json.loads(done.stdout.splitlines()[-1])
 
 
 # ---------------------------------------------------------------- the server
 
+
 def test_files_come_with_commit_hash_and_ranges(small):
     ask = httpx.Client(base_url=small.url, trust_env=False)
     head = ask.head(f'/owner/name/resolve/{PINNED}/config.json')
-    assert head.status_code == 200 and head.headers['x-repo-commit'] == PINNED and head.headers['content-length'] == '22' and not head.content
+    assert (
+        head.status_code == 200
+        and head.headers['x-repo-commit'] == PINNED
+        and head.headers['content-length'] == '22'
+        and not head.content
+    )
     assert ask.head('/owner/name/resolve/main/config.json').headers['x-repo-commit'] == PINNED
     assert ask.get(f'/owner/name/resolve/{PINNED}/config.json').json() == {'model_type': 'bert'}
     part = ask.get(f'/owner/name/resolve/{PINNED}/config.json', headers={'Range': 'bytes=2-11'})
     assert part.status_code == 206 and part.text == 'model_type' and part.headers['content-range'] == 'bytes 2-11/22'
     assert ask.get(f'/owner/name/resolve/{PINNED}/config.json', headers={'Range': 'bytes=22-'}).status_code == 416
     large = ask.head(f'/owner/name/resolve/{PINNED}/model.safetensors')
-    assert large.status_code == 302 and large.headers['x-linked-size'] == '25600' and large.headers['x-linked-etag'] in ask.get(large.headers['location']).headers['etag']
+    assert (
+        large.status_code == 302
+        and large.headers['x-linked-size'] == '25600'
+        and large.headers['x-linked-etag'] in ask.get(large.headers['location']).headers['etag']
+    )
     tree = ask.get(f'/api/datasets/owner/name/tree/{PINNED}').json()
-    assert {e['path']: e['type'] for e in tree} == {'README.md': 'file', 'config.json': 'file', 'corpus': 'directory', 'model.safetensors': 'file'}
+    assert {e['path']: e['type'] for e in tree} == {
+        'README.md': 'file',
+        'config.json': 'file',
+        'corpus': 'directory',
+        'model.safetensors': 'file',
+    }
     assert len(ask.get(f'/api/datasets/owner/name/tree/{PINNED}', params={'recursive': 'true'}).json()) == 5
-    assert [e['path'] for e in ask.post(f'/api/datasets/owner/name/paths-info/{PINNED}', data={'paths': ['corpus/corpus.parquet', 'nothing']}).json()] == ['corpus/corpus.parquet']
+    assert [
+        e['path']
+        for e in ask.post(
+            f'/api/datasets/owner/name/paths-info/{PINNED}', data={'paths': ['corpus/corpus.parquet', 'nothing']}
+        ).json()
+    ] == ['corpus/corpus.parquet']
     about = ask.get('/api/models/owner/name').json()
     assert about['sha'] == PINNED and {'rfilename': 'config.json'} in about['siblings']
 
 
-@pytest.mark.parametrize('path, code', [(f'/owner/nothing/resolve/{PINNED}/config.json', 'RepoNotFound'), (f'/owner/name/resolve/{"0" * 40}/config.json', 'RevisionNotFound'),
-    (f'/owner/name/resolve/{PINNED}/nothing.json', 'EntryNotFound'), ('/api/models/owner/nothing', 'RepoNotFound'), (f'/api/models/owner/name/revision/{"0" * 40}', 'RevisionNotFound')])
+@pytest.mark.parametrize(
+    'path, code',
+    [
+        (f'/owner/nothing/resolve/{PINNED}/config.json', 'RepoNotFound'),
+        (f'/owner/name/resolve/{"0" * 40}/config.json', 'RevisionNotFound'),
+        (f'/owner/name/resolve/{PINNED}/nothing.json', 'EntryNotFound'),
+        ('/api/models/owner/nothing', 'RepoNotFound'),
+        (f'/api/models/owner/name/revision/{"0" * 40}', 'RevisionNotFound'),
+    ],
+)
 def test_what_is_not_there_has_the_hubs_error_code(small, path, code):
     answer = httpx.get(small.url + path, trust_env=False)
     assert answer.status_code == 404 and answer.headers['x-error-code'] == code
@@ -80,7 +115,7 @@ def test_what_is_not_there_has_the_hubs_error_code(small, path, code):
 
 def test_huggingface_hub_and_datasets_take_it_for_the_hub(small, tmp_path):
     "A snapshot with a file that breaks off in the middle, a data set, and each refusal by its class."
-    code = f'''
+    code = f"""
 import json, sys
 import datasets, huggingface_hub as h
 datasets.disable_progress_bars()
@@ -94,29 +129,44 @@ for name, call in dict(repository=lambda: h.snapshot_download('owner/nothing', r
     try: call()
     except Exception as e: out[name] = type(e).__name__
 print(json.dumps(out))
-'''
+"""
     small.forget()
     with small.faulty('models', 'owner/name', cut={'model.safetensors', 'config.json'}):
         out = run(code, process_environment(small, tmp_path))
-    assert out['files'] == ['README.md', 'config.json', 'corpus/corpus.parquet', 'model.safetensors'] and out['size'] == 25600 and out['sha'] == PINNED
+    assert (
+        out['files'] == ['README.md', 'config.json', 'corpus/corpus.parquet', 'model.safetensors']
+        and out['size'] == 25600
+        and out['sha'] == PINNED
+    )
     assert out['rows'] == [{'id': 'd1', 'text': 'statins'}, {'id': 'd2', 'text': '高血压'}]
-    assert (out['repository'], out['revision'], out['entry']) == ('RepositoryNotFoundError', 'RevisionNotFoundError', 'RemoteEntryNotFoundError')
+    assert (out['repository'], out['revision'], out['entry']) == (
+        'RepositoryNotFoundError',
+        'RevisionNotFoundError',
+        'RemoteEntryNotFoundError',
+    )
     whole = [a for a in small.fetched('models', 'owner/name') if a.method == 'GET' and a.path == 'model.safetensors']
-    assert len(whole) == 2                                   # cut off, then whole
+    assert len(whole) == 2  # cut off, then whole
     assert {a.revision for a in small.fetched('datasets', 'owner/name')} == {PINNED, '(large)'}
 
 
 @pytest.mark.slow
 def test_faults_reach_huggingface_hub(small, tmp_path):
-    code = '''
+    code = """
 import json, time
 import huggingface_hub as h
 start = time.time()
 try: h.hf_hub_download('owner/name', 'config.json', etag_timeout=1)
 except Exception as e: print(json.dumps([type(e).__name__, time.time() - start]))
 else: print(json.dumps(['', time.time() - start]))
-'''
-    for n, (faults, name, slowest) in enumerate([({'gated': 401}, 'GatedRepoError', 20), ({'gated': 403}, 'GatedRepoError', 20), ({'missing': ('config.json',)}, 'RemoteEntryNotFoundError', 20), ({'delay': 0.5}, '', 20)]):
+"""
+    for n, (faults, name, slowest) in enumerate(
+        [
+            ({'gated': 401}, 'GatedRepoError', 20),
+            ({'gated': 403}, 'GatedRepoError', 20),
+            ({'missing': ('config.json',)}, 'RemoteEntryNotFoundError', 20),
+            ({'delay': 0.5}, '', 20),
+        ]
+    ):
         with small.faulty('models', 'owner/name', **faults):
             found, seconds = run(code, process_environment(small, tmp_path / str(n)))
         assert found == name and seconds < slowest, faults
@@ -124,6 +174,7 @@ else: print(json.dumps(['', time.time() - start]))
 
 
 # ---------------------------------------------------------------- each row of the registries
+
 
 @pytest.fixture(scope='module')
 def hub(tmp_path_factory):
@@ -140,13 +191,22 @@ def services():
 
 class Checked:
     "`ask(kind, names)`: what hub/check.py says of rows, from a process of its own; rows of a kind are asked once."
+
     def __init__(self, hub, base, services):
         self.hub, self.base, self.services, self.known = hub, base, services, {}
         self.registry = small_registry(base / 'registry')
 
     def process(self, kind, names, base=None, hub=None, github=None, timeout=300, **more):
-        environment = process_environment(hub or self.hub, base or self.base, self.services, github, **{'MEDIR_REGISTRY': str(self.registry), **more})
-        done = subprocess.run([sys.executable, str(TESTS / 'hub' / 'check.py'), kind, *names], env=environment, capture_output=True, text=True, timeout=timeout)
+        environment = process_environment(
+            hub or self.hub, base or self.base, self.services, github, **{'MEDIR_REGISTRY': str(self.registry), **more}
+        )
+        done = subprocess.run(
+            [sys.executable, str(TESTS / 'hub' / 'check.py'), kind, *names],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+        )
         assert done.returncode == 0, done.stderr[-2000:]
         return {row['name']: {**row, 'stderr': done.stderr} for row in map(json.loads, done.stdout.splitlines())}
 
@@ -171,10 +231,22 @@ def github(tmp_path_factory):
 ENCODERS = {n: r for n, r in registry('models').items() if r.get('kind') == 'encoder' and not r.get('package')}
 WRITERS = {n: r for n, r in registry('llms').items() if not r.get('package')}
 TASKS = {n: r for n, r in registry('tasks').items() if on_the_hub(r)}
-GENERATIONS = [f'r2med-biology/{method}/{n}' for n, r in WRITERS.items() for field in ('hub_splits', 'likely_splits') for method in r.get(field, {}).get('r2med', {})]
+GENERATIONS = [
+    f'r2med-biology/{method}/{n}'
+    for n, r in WRITERS.items()
+    for field in ('hub_splits', 'likely_splits')
+    for method in r.get(field, {}).get('r2med', {})
+]
 CMIRB = [n for n, r in TASKS.items() if 'git' in r]
-NAMES = {'encoder': list(ENCODERS), 'writer': list(WRITERS), 'served_writer': [n for n, r in WRITERS.items() if r['backend'] == 'openai'], 'reranker': list(registry('rerankers')),
-    'task': list(TASKS), 'corpus': [n for n, r in registry('corpora').items() if 'git' not in r], 'generations': GENERATIONS}
+NAMES = {
+    'encoder': list(ENCODERS),
+    'writer': list(WRITERS),
+    'served_writer': [n for n, r in WRITERS.items() if r['backend'] == 'openai'],
+    'reranker': list(registry('rerankers')),
+    'task': list(TASKS),
+    'corpus': [n for n, r in registry('corpora').items() if 'git' not in r],
+    'generations': GENERATIONS,
+}
 
 
 def refusal(row):
@@ -216,7 +288,11 @@ def test_an_encoder_loads_and_encodes_with_its_instruction(checked, name):
         if not service:
             assert (abs(part['norms'][0] - 1) < 2e-3 and abs(part['norms'][1] - 1) < 2e-3) == row['normalize']
             assert min(part['tokens']) > 3
-    same = row['query_template'] == row['document_template'] == '{text}' and not any(row.get(f) for f in ('document', 'query_brackets', 'document_pair_template')) and row['load'] != 'voyage'
+    same = (
+        row['query_template'] == row['document_template'] == '{text}'
+        and not any(row.get(f) for f in ('document', 'query_brackets', 'document_pair_template'))
+        and row['load'] != 'voyage'
+    )
     assert (found['query']['first'] == found['document']['first']) == same
 
 
@@ -240,7 +316,11 @@ def test_a_served_language_model_is_asked_at_its_address(checked, name):
 @pytest.mark.parametrize('name', NAMES['reranker'])
 def test_a_reranker_scores_pairs(checked, name):
     found = answered(checked('reranker', name), registry('rerankers')[name])
-    assert found['scores'][0] != found['scores'][1] and all(map(lambda s: abs(s) < 1e3, found['scores'])) and min(found['tokens']) > 5
+    assert (
+        found['scores'][0] != found['scores'][1]
+        and all(map(lambda s: abs(s) < 1e3, found['scores']))
+        and min(found['tokens']) > 5
+    )
 
 
 @pytest.mark.slow
@@ -258,9 +338,13 @@ def test_a_task_loads_with_its_counts(checked, name):
     assert (found['queries'], found['language']) == (len(queries), row['language'])
     # nested rows show a document once for each query, and judge it
     copies = len(queries) if 'nested' in row['configs'] else 1
-    assert found['documents'] == len(documents) * copies and found['qrels'] == (len(qrels) if copies == 1 else len(documents) * copies)
+    assert found['documents'] == len(documents) * copies and found['qrels'] == (
+        len(qrels) if copies == 1 else len(documents) * copies
+    )
     # without a recorded commit it is the one that the Hub serves (the git repository of such rows does not answer here)
-    assert found['revision'] == (checked.hub.at('datasets', row['hub']).commits[0] if row['revision'] == 'unknown' else row['revision']) and found['labels'] == (len(queries) if row.get('labels') else 0)
+    assert found['revision'] == (
+        checked.hub.at('datasets', row['hub']).commits[0] if row['revision'] == 'unknown' else row['revision']
+    ) and found['labels'] == (len(queries) if row.get('labels') else 0)
     assert (found['candidates'] or 0) == (len(qrels) if 'top_ranked' in row['configs'] else 0)
 
 
@@ -297,7 +381,7 @@ def test_published_texts_reach_their_model(checked, name):
     task, method, llm = name.split('/')
     found = checked('generations', name)
     assert len(found['texts']) == len(collection(task, TASKS[task])[1]) and found['stats']['generated'] == 0
-    assert all(t.endswith(f'({method}, {llm})') and not t.startswith('hm') for t, in found['texts'])
+    assert all(t.endswith(f'({method}, {llm})') and not t.startswith('hm') for (t,) in found['texts'])
 
 
 @pytest.mark.slow
@@ -309,15 +393,27 @@ def test_nothing_but_the_pinned_commits_is_fetched(hub, checked):
     known = [a for a in hub.fetched() if (a.kind, a.id) in hub.repositories and a.revision != '(large)']
     strays = {(a.kind, a.id) for a in known if a.revision not in hub.at(a.kind, a.id).commits and a.path != '(info)'}
     assert strays == {('models', 'nvidia/NV-Embed-v2')}
-    rows = [r for r in [*ENCODERS.values(), *WRITERS.values(), *registry('rerankers').values()] if served(r) and refusal(r) is None]
+    rows = [
+        r
+        for r in [*ENCODERS.values(), *WRITERS.values(), *registry('rerankers').values()]
+        if served(r) and refusal(r) is None
+    ]
     fetched = {(a.id, a.revision) for a in known if a.method == 'GET' and a.kind == 'models'}
-    assert {(r['hub'], hub.at('models', r['hub']).commit('main') if r['revision'] == 'unknown' else r['revision']) for r in rows} <= fetched
+    assert {
+        (r['hub'], hub.at('models', r['hub']).commit('main') if r['revision'] == 'unknown' else r['revision'])
+        for r in rows
+    } <= fetched
     resolved = {(a.kind, a.id) for a in known if a.path == '(info)' and a.revision == 'main'}
-    unrecorded = {('models', r['hub']) for r in rows if r['revision'] == 'unknown'} | {('datasets', r['hub']) for r in [*TASKS.values(), *registry('corpora').values()] if r.get('revision') == 'unknown' and r.get('hub')}
+    unrecorded = {('models', r['hub']) for r in rows if r['revision'] == 'unknown'} | {
+        ('datasets', r['hub'])
+        for r in [*TASKS.values(), *registry('corpora').values()]
+        if r.get('revision') == 'unknown' and r.get('hub')
+    }
     assert resolved == unrecorded
 
 
 # ---------------------------------------------------------------- through faults
+
 
 def told(found):
     "What a row said, its stderr aside."
@@ -327,8 +423,13 @@ def told(found):
 @pytest.mark.slow
 def test_what_was_fetched_once_is_found_offline(hub, checked, tmp_path):
     "In another home folder, so that nothing but the Hub's cache is left."
-    asked = {'encoder': ['bge-small-en-v1.5', 'contriever', 'dragon', 'repllama', 'gtr-l'], 'reranker': ['monobert', 'rankllama'], 'writer': ['r1-qwen-32b'], 'task': ['nfcorpus', 'cmirb-covid', 'relish', 'biosses'],
-        'generations': ['r2med-biology/hyde/o3-mini']}
+    asked = {
+        'encoder': ['bge-small-en-v1.5', 'contriever', 'dragon', 'repllama', 'gtr-l'],
+        'reranker': ['monobert', 'rankllama'],
+        'writer': ['r1-qwen-32b'],
+        'task': ['nfcorpus', 'cmirb-covid', 'relish', 'biosses'],
+        'generations': ['r2med-biology/hyde/o3-mini'],
+    }
     for kind, names in asked.items():
         before = {n: checked(kind, n) for n in names}
         mark = len(hub.asked)
@@ -337,10 +438,17 @@ def test_what_was_fetched_once_is_found_offline(hub, checked, tmp_path):
 
 
 MODEL, DATA = ('models', 'BAAI/bge-small-en-v1.5'), ('datasets', 'mteb/nfcorpus')
-FAULTS = {    # what is wrong, and what is said of a model and of a data set; None: nothing, and all is as without it
-    'gated': (dict(gated=403), 'BAAI/bge-small-en-v1.5@5c38ec7c is gated: its owner grants access; ask for it at https://huggingface.co/BAAI/bge-small-en-v1.5, then log in',
-        'default/test is gated: its owner grants access; ask for it at https://huggingface.co/datasets/mteb/nfcorpus, then log in'),
-    'missing': (dict(missing=('model.safetensors', 'corpus/corpus.jsonl')), 'BAAI/bge-small-en-v1.5@5c38ec7c lacks a file that the Hub lists there', 'corpus/corpus lacks a file that the Hub lists there'),
+FAULTS = {  # what is wrong, and what is said of a model and of a data set; None: nothing, and all is as without it
+    'gated': (
+        dict(gated=403),
+        'BAAI/bge-small-en-v1.5@5c38ec7c is gated: its owner grants access; ask for it at https://huggingface.co/BAAI/bge-small-en-v1.5, then log in',
+        'default/test is gated: its owner grants access; ask for it at https://huggingface.co/datasets/mteb/nfcorpus, then log in',
+    ),
+    'missing': (
+        dict(missing=('model.safetensors', 'corpus/corpus.jsonl')),
+        'BAAI/bge-small-en-v1.5@5c38ec7c lacks a file that the Hub lists there',
+        'corpus/corpus lacks a file that the Hub lists there',
+    ),
     'slow': (dict(delay=0.2), None, None),
     'cut off': (dict(cut={'model.safetensors', 'tokenizer.json', 'corpus/corpus.jsonl'}), None, None),
 }
@@ -350,7 +458,10 @@ FAULTS = {    # what is wrong, and what is said of a model and of a data set; No
 @pytest.mark.parametrize('fault', FAULTS)
 def test_a_fault_is_one_line_or_no_matter(hub, checked, tmp_path, fault):
     faults, model, data = FAULTS[fault]
-    for (kind, id), asked, name, said in ((MODEL, 'weights', 'bge-small-en-v1.5', model), (DATA, 'task', 'nfcorpus', data)):
+    for (kind, id), asked, name, said in (
+        (MODEL, 'weights', 'bge-small-en-v1.5', model),
+        (DATA, 'task', 'nfcorpus', data),
+    ):
         wanted, start = checked.process(asked, [name])[name], time.monotonic()
         with hub.faulty(kind, id, **{k: set(v) if k == 'cut' else v for k, v in faults.items()}):
             found = checked.process(asked, [name], base=tmp_path / asked)[name]
@@ -367,27 +478,53 @@ def test_a_silent_hub_is_found_out_once(checked, tmp_path):
     with Hub([], tmp_path / 'store') as other:
         other.silent = True
         found = checked.process('weights', names, base=tmp_path, hub=other)
-    assert all(f'nor reachable ({other.url} does not answer)' in f['error'] for f in found.values()) and time.monotonic() - start < 30
+    assert (
+        all(f'nor reachable ({other.url} does not answer)' in f['error'] for f in found.values())
+        and time.monotonic() - start < 30
+    )
     assert len(other.fetched()) <= 1
 
 
-MISDESCRIBED = {    # row: what is served in place of it, and what is said
-    'bge-small-en-v1.5': (dict(pooling='mean'), 'the checkpoint pools by mean, its row says cls; correct the registry row, or write bge-small-en-v1.5(pooling=mean)'),
-    'e5-small-v2': (dict(architecture='mpnet'), 'the checkpoint is of the architecture mpnet, its row says bert; correct the registry row'),
-    'bmretriever-2b': (dict(architecture='llama'), 'the checkpoint is of the architecture llama, its row says gemma; correct the registry row'),
-    'gtr-l': (dict(pooling='cls'), 'the checkpoint pools by cls and normalises, its row says mean and normalises; correct the registry row'),
-    'mpnet': (dict(normalize=False), 'the checkpoint pools by mean, its row says mean and normalises; correct the registry row'),
+MISDESCRIBED = {  # row: what is served in place of it, and what is said
+    'bge-small-en-v1.5': (
+        dict(pooling='mean'),
+        'the checkpoint pools by mean, its row says cls; correct the registry row, or write bge-small-en-v1.5(pooling=mean)',
+    ),
+    'e5-small-v2': (
+        dict(architecture='mpnet'),
+        'the checkpoint is of the architecture mpnet, its row says bert; correct the registry row',
+    ),
+    'bmretriever-2b': (
+        dict(architecture='llama'),
+        'the checkpoint is of the architecture llama, its row says gemma; correct the registry row',
+    ),
+    'gtr-l': (
+        dict(pooling='cls'),
+        'the checkpoint pools by cls and normalises, its row says mean and normalises; correct the registry row',
+    ),
+    'mpnet': (
+        dict(normalize=False),
+        'the checkpoint pools by mean, its row says mean and normalises; correct the registry row',
+    ),
 }
 
 
 @pytest.mark.slow
 def test_a_model_that_its_row_misdescribes_fails(checked, tmp_path):
-    wrong = {n: {**ENCODERS[n], **changes} for n, (changes, _) in MISDESCRIBED.items()} | {'gte-small': {**ENCODERS['gte-small'], 'normalize': False}}
+    wrong = {n: {**ENCODERS[n], **changes} for n, (changes, _) in MISDESCRIBED.items()} | {
+        'gte-small': {**ENCODERS['gte-small'], 'normalize': False}
+    }
     with Hub(model_repositories(wrong, {}, {}), tmp_path / 'store') as other:
         found = checked.process('encoder', list(wrong), base=tmp_path, hub=other)
-    assert {n: found[n]['error'] for n in MISDESCRIBED} == {n: f'model {n}: {said}' for n, (_, said) in MISDESCRIBED.items()}
+    assert {n: found[n]['error'] for n in MISDESCRIBED} == {
+        n: f'model {n}: {said}' for n, (_, said) in MISDESCRIBED.items()
+    }
     # a row may normalise where the checkpoint does not, and it is said
-    assert found['gte-small']['query']['norms'] == [1.0, 1.0] and 'model gte-small: the checkpoint does not normalise its vectors, its row does; the row counts' in found['gte-small']['stderr']
+    assert (
+        found['gte-small']['query']['norms'] == [1.0, 1.0]
+        and 'model gte-small: the checkpoint does not normalise its vectors, its row does; the row counts'
+        in found['gte-small']['stderr']
+    )
 
 
 @pytest.mark.slow
@@ -395,19 +532,28 @@ def test_a_reranker_with_another_head_fails(checked, tmp_path):
     row = registry('rerankers')['bge-reranker-v2-m3']
     with Hub(model_repositories({}, {}, {'x': {**row, 'logits': 3}}), tmp_path / 'store') as other:
         found = checked.process('reranker', ['bge-reranker-v2-m3'], base=tmp_path, hub=other)['bge-reranker-v2-m3']
-    assert found['error'].startswith('reranker bge-reranker-v2-m3: its weights do not load') and '\n' not in found['error']
+    assert (
+        found['error'].startswith('reranker bge-reranker-v2-m3: its weights do not load') and '\n' not in found['error']
+    )
 
 
 @pytest.mark.slow
 def test_counts_that_differ_are_refused(checked, tmp_path):
     "The packaged rows, whose counts are those of the real data."
     found = checked.process('task', ['nfcorpus', 'biosses'], base=tmp_path, MEDIR_REGISTRY='')
-    assert '5 queries where the registry has 323' in found['nfcorpus']['error'] and '6 pairs where the registry has 100' in found['biosses']['error']
+    assert (
+        '5 queries where the registry has 323' in found['nfcorpus']['error']
+        and '6 pairs where the registry has 100' in found['biosses']['error']
+    )
 
 
 # ---------------------------------------------------------------- presets and batches, whole
 
-BATCHES = {'bmretriever': 0, 'r2med': 0, 'automir': 1}      # and how many of its runs cannot work on any machine: ChatGLM3 is not trained
+BATCHES = {
+    'bmretriever': 0,
+    'r2med': 0,
+    'automir': 1,
+}  # and how many of its runs cannot work on any machine: ChatGLM3 is not trained
 
 
 @pytest.fixture(scope='module')
@@ -421,7 +567,10 @@ def base(tmp_path_factory):
 def test_every_paper_preset_stands_in_a_batch():
     named = {(r['notebook'], r['preset']) for name in BATCHES for r in whole.batch(name)['runs']}
     papers = {(f.parent.name, f.stem) for f in (whole.ROOT / 'params').glob('*/*.yaml') if f.stem in ('paper', 'legal')}
-    assert papers <= named and {f.stem for f in (whole.ROOT / 'params' / 'batches').glob('*.yaml')} == {*BATCHES, 'smoke'}
+    assert papers <= named and {f.stem for f in (whole.ROOT / 'params' / 'batches').glob('*.yaml')} == {
+        *BATCHES,
+        'smoke',
+    }
     assert set(whole.OVERRIDES) <= named
 
 
@@ -430,9 +579,24 @@ def test_every_paper_preset_stands_in_a_batch():
 def test_a_batch_runs_whole(hub, services, github, base, name):
     folder, commits = github
     rows = small_registry(base / 'registry', commits, llms=whole.writers())
-    environment = process_environment(hub, base, services, folder, MEDIR_REGISTRY=str(rows), MEDIR_LLM_BACKEND='transformers', MEDIR_DATA=str(whole.write_data(base / 'data')), MEDIR_ROOT=str(whole.ROOT))
+    environment = process_environment(
+        hub,
+        base,
+        services,
+        folder,
+        MEDIR_REGISTRY=str(rows),
+        MEDIR_LLM_BACKEND='transformers',
+        MEDIR_DATA=str(whole.write_data(base / 'data')),
+        MEDIR_ROOT=str(whole.ROOT),
+    )
     before = {r['output'] for r in receipts(base / 'home')}
-    done = subprocess.run([sys.executable, '-m', 'medir_nb.workbook', 'run', str(whole.write_batch(name, base / 'batches'))], env=environment, capture_output=True, text=True, timeout=1500)
+    done = subprocess.run(
+        [sys.executable, '-m', 'medir_nb.workbook', 'run', str(whole.write_batch(name, base / 'batches'))],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=1500,
+    )
     runs = whole.batch(name)['runs']
     made = [r for r in receipts(base / 'home') if r['output'] not in before]
     assert len(made) == len(runs) - BATCHES[name], done.stderr[-3000:]
@@ -443,9 +607,19 @@ def test_a_batch_runs_whole(hub, services, github, base, name):
             output = Path(receipt['output'])
             text = whole.notebook_text(output)
             assert 'Traceback' not in text and not re.search(r'^\w*(Error|Exception)\b', text, re.M), output
-            missing = json.loads((output.parent / 'not_run.json').read_text()) if (output.parent / 'not_run.json').is_file() else []
+            missing = (
+                json.loads((output.parent / 'not_run.json').read_text())
+                if (output.parent / 'not_run.json').is_file()
+                else []
+            )
             expected = whole.expected_absent(name, run)
             assert {(m['system'], m['task']) for m in missing} == set(expected), output
             assert all(re.search(expected[m['system'], m['task']], m['why']) for m in missing), output
-    strays = {(a.kind, a.id) for a in hub.fetched() if (a.kind, a.id) in hub.repositories and a.revision not in (*hub.at(a.kind, a.id).commits, '(large)') and a.path != '(info)'}
+    strays = {
+        (a.kind, a.id)
+        for a in hub.fetched()
+        if (a.kind, a.id) in hub.repositories
+        and a.revision not in (*hub.at(a.kind, a.id).commits, '(large)')
+        and a.path != '(info)'
+    }
     assert strays <= {('models', 'nvidia/NV-Embed-v2')}

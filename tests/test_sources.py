@@ -1,4 +1,5 @@
 """Where data and weights come from: commits that are resolved once, repositories on GitHub, and what a batch does without a checkpoint."""
+
 import json, os, re, subprocess, sys, types, weakref
 from dataclasses import replace
 from pathlib import Path
@@ -15,102 +16,192 @@ from medir_nb.workbook import _makers, obstacles, valid_receipt
 
 COMMIT = 'c' * 40
 
+
 def record(home, repository, kind='model', commit=COMMIT):
     "What the home folder records after the Hub was asked."
-    write_json(hub._record_file(repository, kind, home), {'hub': repository, 'kind': kind, 'commit': commit, 'resolved': '2026-11-21'})
+    write_json(
+        hub._record_file(repository, kind, home),
+        {'hub': repository, 'kind': kind, 'commit': commit, 'resolved': '2026-11-21'},
+    )
+
 
 # ---------------------------------------------------------------- commits
+
 
 def test_a_commit_on_record_is_in_key_contract_and_tables(home, fake_minilm, beir, own_registry, tmp_path):
     row = {**registry('models')['minilm'], 'hub': 'some/where', 'revision': 'unknown'}
     del row['package']
     own_registry(models={'nameless': row})
-    with pytest.raises(MedirError, match='no commit of some/where is on record.*HF_HUB_OFFLINE'): Encoder('nameless').tokens('query')
+    with pytest.raises(MedirError, match='no commit of some/where is on record.*HF_HUB_OFFLINE'):
+        Encoder('nameless').tokens('query')
     assert 'at the commit that the Hub serves' in models_table().set_index('model').runs['nameless']
     record(home, 'some/where')
     encoder = Encoder('nameless')
     assert encoder.spec.revision == 'unknown' and encoder.pin().revision == COMMIT
-    assert encoder.spec.vector_key('query') == replace(encoder_spec('nameless'), revision=COMMIT).vector_key('query') != encoder_spec('nameless').vector_key('query')
+    assert (
+        encoder.spec.vector_key('query')
+        == replace(encoder_spec('nameless'), revision=COMMIT).vector_key('query')
+        != encoder_spec('nameless').vector_key('query')
+    )
     answer = search('nameless', load_task(str(beir)))
     assert answer.stats['revision'] == 'resolved ccccccc on 2026-11-21'
     assert 'resolved ccccccc on 2026-11-21' in models_table().set_index('model').runs['nameless']
 
+
 def test_every_part_of_a_row_is_pinned(home):
-    spec = replace(encoder_spec('dragon'), revision='unknown', document={'hub': 'a/documents', 'revision': 'unknown'}, adapter={'hub': 'a/lora', 'revision': 'b' * 40})
-    record(home, spec.hub); record(home, 'a/documents', commit='d' * 40)
+    spec = replace(
+        encoder_spec('dragon'),
+        revision='unknown',
+        document={'hub': 'a/documents', 'revision': 'unknown'},
+        adapter={'hub': 'a/lora', 'revision': 'b' * 40},
+    )
+    record(home, spec.hub)
+    record(home, 'a/documents', commit='d' * 40)
     found = hub.pinned(spec)
     assert (found.revision, found.document['revision'], found.adapter['revision']) == (COMMIT, 'd' * 40, 'b' * 40)
 
+
 def test_a_run_names_the_commits_that_it_read(home, medir, beir, tmp_path, monkeypatch):
-    monkeypatch.setenv('MEDIR_OUT', str(tmp_path/'out'))
+    monkeypatch.setenv('MEDIR_OUT', str(tmp_path / 'out'))
     record(home, 'some/where')
     assert hub.commit_of('some/where', 'unknown') == COMMIT and hub.commit_of('some/where', 'e' * 40) == 'e' * 40
-    assert json.loads((tmp_path/'out'/'revisions.json').read_text()) == {'model some/where': {'commit': COMMIT, 'resolved': '2026-11-21'}}
+    assert json.loads((tmp_path / 'out' / 'revisions.json').read_text()) == {
+        'model some/where': {'commit': COMMIT, 'resolved': '2026-11-21'}
+    }
+
 
 def test_a_receipt_holds_while_its_commits_do(home):
     from medir_nb.core import file_fingerprint
-    output = home/'runs'/'x.ipynb'
+
+    output = home / 'runs' / 'x.ipynb'
     write_json(output, {})
-    write_json(home/'receipts'/'x.json', {'key': 'k', 'output': str(output), 'output_fingerprint': file_fingerprint(output), 'finished': '2026-11-21', 'revisions': {'dataset some/where': {'commit': COMMIT, 'resolved': '2026-11-21'}}})
+    write_json(
+        home / 'receipts' / 'x.json',
+        {
+            'key': 'k',
+            'output': str(output),
+            'output_fingerprint': file_fingerprint(output),
+            'finished': '2026-11-21',
+            'revisions': {'dataset some/where': {'commit': COMMIT, 'resolved': '2026-11-21'}},
+        },
+    )
     assert valid_receipt('k') is None
     record(home, 'some/where', 'dataset')
     assert valid_receipt('k')
     record(home, 'some/where', 'dataset', 'e' * 40)
     assert valid_receipt('k') is None
 
+
 def test_a_torn_record_is_asked_for_again(home):
     file = hub._record_file('some/where', 'model')
     file.parent.mkdir(parents=True)
     file.write_text('{"commit": "cc')
     assert hub.recorded_commit('some/where') is None
-    with pytest.raises(MedirError, match='no commit of some/where'): hub.resolve('some/where')
+    with pytest.raises(MedirError, match='no commit of some/where'):
+        hub.resolve('some/where')
+
 
 # ---------------------------------------------------------------- git
+
 
 @pytest.fixture
 def github(tmp_path, monkeypatch):
     "`github(OWNER/NAME, {path: lines})` → the commit of a repository that git finds in GitHub's place; the network is on."
+
     def make(name, files):
-        at = tmp_path/'github'/name
-        for path, lines in files.items(): write_lines(at/path, lines)
+        at = tmp_path / 'github' / name
+        for path, lines in files.items():
+            write_lines(at / path, lines)
         own = ['-c', 'user.name=x', '-c', 'user.email=x@example.org']
-        for command in (['init', '-q'], ['config', 'uploadpack.allowAnySHA1InWant', 'true'], ['config', 'uploadpack.allowFilter', 'true'], ['add', '.'], [*own, 'commit', '-q', '-m', 'data']):
+        for command in (
+            ['init', '-q'],
+            ['config', 'uploadpack.allowAnySHA1InWant', 'true'],
+            ['config', 'uploadpack.allowFilter', 'true'],
+            ['add', '.'],
+            [*own, 'commit', '-q', '-m', 'data'],
+        ):
             subprocess.run(['git', *command], cwd=at, check=True, capture_output=True)
-        return subprocess.run(['git', 'rev-parse', 'HEAD'], cwd=at, check=True, capture_output=True, text=True).stdout.strip()
+        return subprocess.run(
+            ['git', 'rev-parse', 'HEAD'], cwd=at, check=True, capture_output=True, text=True
+        ).stdout.strip()
+
     monkeypatch.setenv('GIT_CONFIG_COUNT', '1')
     monkeypatch.setenv('GIT_CONFIG_KEY_0', f'url.file://{tmp_path}/github/.insteadOf')
     monkeypatch.setenv('GIT_CONFIG_VALUE_0', 'https://github.com/')
     monkeypatch.setenv('HF_HUB_OFFLINE', '')
     return make
 
+
 def automir_files(folder='dataset/Tiny'):
     "A task in the layout of AutoMIR's repository, with the authors' texts."
     ids = [i for i, _ in QUERIES[:2]]
     written = lambda kind: [{'id': i, 'text': t, 'rewrite_query': f'{kind} of {t}'} for i, t in QUERIES[:2]]
-    return {f'{folder}/corpus.jsonl': [{'id': i, 'text': f'{t} {b}'} for i, t, b in DOCUMENTS[:5]], f'{folder}/query.jsonl': [{'id': i, 'text': t} for i, t in QUERIES[:2]],
-        f'{folder}/qrels.jsonl': [{'q_id': ids[0], 'p_id': 'd02', 'score': 1}, {'q_id': ids[1], 'p_id': 'd03', 'score': 1}],
-        f'{folder}/qwen/query-rewrite.jsonl': written('text'), f'{folder}/qwen/query-rewrite-sft.jsonl': written('tuned text'),
-        'dataset/Other/corpus.jsonl': [{'id': 'x', 'text': 'not asked for'}], 'train_data/query.jsonl': [{'id': i, 'task': 'MedExam', 'text': 'a query', 'doc': f'document {i}'} for i in range(3)]}
+    return {
+        f'{folder}/corpus.jsonl': [{'id': i, 'text': f'{t} {b}'} for i, t, b in DOCUMENTS[:5]],
+        f'{folder}/query.jsonl': [{'id': i, 'text': t} for i, t in QUERIES[:2]],
+        f'{folder}/qrels.jsonl': [
+            {'q_id': ids[0], 'p_id': 'd02', 'score': 1},
+            {'q_id': ids[1], 'p_id': 'd03', 'score': 1},
+        ],
+        f'{folder}/qwen/query-rewrite.jsonl': written('text'),
+        f'{folder}/qwen/query-rewrite-sft.jsonl': written('tuned text'),
+        'dataset/Other/corpus.jsonl': [{'id': 'x', 'text': 'not asked for'}],
+        'train_data/query.jsonl': [
+            {'id': i, 'task': 'MedExam', 'text': 'a query', 'doc': f'document {i}'} for i in range(3)
+        ],
+    }
+
 
 def tiny_row(commit, **more):
-    return {'title': 'Tiny', 'paper': 'automir', 'kind': 'retrieval', 'hub': 'CMIRB/Tiny', 'revision': 'unknown', 'git': f'own/automir@{commit} dataset/Tiny', 'split': 'test', 'language': 'en', 'measures': ['nDCG@10'],
-        'access': 'open', 'queries': 2, 'documents': 5, 'qrels': 2, 'configs': {'corpus': ['corpus', 'corpus'], 'queries': ['queries', 'queries'], 'qrels': ['default', 'test']}, **more}
+    return {
+        'title': 'Tiny',
+        'paper': 'automir',
+        'kind': 'retrieval',
+        'hub': 'CMIRB/Tiny',
+        'revision': 'unknown',
+        'git': f'own/automir@{commit} dataset/Tiny',
+        'split': 'test',
+        'language': 'en',
+        'measures': ['nDCG@10'],
+        'access': 'open',
+        'queries': 2,
+        'documents': 5,
+        'qrels': 2,
+        'configs': {'corpus': ['corpus', 'corpus'], 'queries': ['queries', 'queries'], 'qrels': ['default', 'test']},
+        **more,
+    }
+
 
 def test_a_task_of_a_repository_is_fetched_once_and_counted(github, own_registry, home, monkeypatch, capfd):
     commit = github('own/automir', automir_files())
     own_registry(tasks={'tiny': tiny_row(commit), 'short': tiny_row(commit, documents=6)})
     task = load_task('tiny')
-    assert (len(task.corpus), len(task.queries), task.revision, task.registered) == (5, 2, f'own/automir@{commit}', True)
+    assert (len(task.corpus), len(task.queries), task.revision, task.registered) == (
+        5,
+        2,
+        f'own/automir@{commit}',
+        True,
+    )
     assert 'fetching dataset/Tiny of github.com/own/automir' in capfd.readouterr().err
-    clone = home/'git'/f'own--automir-{commit[:12]}'
-    assert not (clone/'dataset'/'Other').exists() and not (clone/'train_data').exists()
+    clone = home / 'git' / f'own--automir-{commit[:12]}'
+    assert not (clone / 'dataset' / 'Other').exists() and not (clone / 'train_data').exists()
     # the commit alone was fetched, and its other files were not
-    assert subprocess.run(['git', 'rev-list', '--count', 'HEAD'], cwd=clone, capture_output=True, text=True).stdout.strip() == '1'
-    assert subprocess.run(['git', 'rev-list', '--objects', '--missing=print', 'HEAD'], cwd=clone, capture_output=True, text=True).stdout.count('?') == 2
-    with pytest.raises(MedirError, match='5 documents where the registry has 6'): load_task('short')
+    assert (
+        subprocess.run(['git', 'rev-list', '--count', 'HEAD'], cwd=clone, capture_output=True, text=True).stdout.strip()
+        == '1'
+    )
+    assert (
+        subprocess.run(
+            ['git', 'rev-list', '--objects', '--missing=print', 'HEAD'], cwd=clone, capture_output=True, text=True
+        ).stdout.count('?')
+        == 2
+    )
+    with pytest.raises(MedirError, match='5 documents where the registry has 6'):
+        load_task('short')
     assert 'git own/automir' == tasks_table().set_index('task').data['tiny']
     monkeypatch.setenv('HF_HUB_OFFLINE', '1')
     assert len(load_task('tiny').corpus) == 5 and 'fetching' not in capfd.readouterr().err
+
 
 def test_the_authors_texts_come_from_their_repository(github, own_registry, home, monkeypatch, beir):
     commit = github('own/automir', automir_files())
@@ -121,88 +212,159 @@ def test_the_authors_texts_come_from_their_repository(github, own_registry, home
     task.queries = task.queries.take([0, 1])
     found = generator.expand(task, ('hyde', 'qwen2-7b@authors', ()), 'sparse')
     assert found.texts == [['text of drugs after a heart attack'], ['text of first treatment of type 2 diabetes']]
-    assert generator.expand(task, ('hyde', 'qwen2-7b-slhyde@authors', ()), 'sparse').texts[0][0].startswith('tuned text')
-    assert not (home/'git'/f'own--automir-{commit[:12]}'/'dataset'/'Tiny'/'corpus.jsonl').exists()
+    assert (
+        generator.expand(task, ('hyde', 'qwen2-7b-slhyde@authors', ()), 'sparse').texts[0][0].startswith('tuned text')
+    )
+    assert not (home / 'git' / f'own--automir-{commit[:12]}' / 'dataset' / 'Tiny' / 'corpus.jsonl').exists()
+
 
 def test_a_corpus_of_a_repository(github, own_registry, home, capfd):
     commit = github('own/automir', automir_files())
-    own_registry(corpora={'training': {**registry('corpora')['automir-training'], 'git': f'own/automir@{commit} train_data/query.jsonl'}})
+    own_registry(
+        corpora={
+            'training': {
+                **registry('corpora')['automir-training'],
+                'git': f'own/automir@{commit} train_data/query.jsonl',
+            }
+        }
+    )
     assert [r['doc'] for r in load_documents('training')] == ['document 0', 'document 1', 'document 2']
     assert 'training holds 3 documents where the registry has 10,000' in capfd.readouterr().err
 
+
 def test_a_repository_that_cannot_be_had_says_so(github, own_registry, home, monkeypatch, capfd):
     commit = github('own/automir', automir_files())
-    for source, said in ((f'own/nothing@{commit} dataset/Tiny', 'cannot be fetched'), (f'own/automir@{"0" * 40} dataset/Tiny', 'cannot be fetched'), (f'own/automir@{commit} dataset/Tinny', 'has no dataset/Tinny'),
-            ('own/automir@abc dataset/Tiny', 'all 40 digits'), (f'own/automir@{commit} ../x', 'leads out')):
+    for source, said in (
+        (f'own/nothing@{commit} dataset/Tiny', 'cannot be fetched'),
+        (f'own/automir@{"0" * 40} dataset/Tiny', 'cannot be fetched'),
+        (f'own/automir@{commit} dataset/Tinny', 'has no dataset/Tinny'),
+        ('own/automir@abc dataset/Tiny', 'all 40 digits'),
+        (f'own/automir@{commit} ../x', 'leads out'),
+    ):
         own_registry(tasks={'tiny': tiny_row(commit, git=source, hub='unknown')})
-        with pytest.raises(MedirError) as e: load_task('tiny')
+        with pytest.raises(MedirError) as e:
+            load_task('tiny')
         assert said in str(e.value) and 'task tiny' in str(e.value) and '\n' not in str(e.value)
-        if said == 'cannot be fetched': assert str(e.value).endswith('put its dataset/Tiny at $MEDIR_DATA/tiny')
+        if said == 'cannot be fetched':
+            assert str(e.value).endswith('put its dataset/Tiny at $MEDIR_DATA/tiny')
     monkeypatch.setenv('HF_HUB_OFFLINE', '1')
-    with pytest.raises(MedirError, match='HF_HUB_OFFLINE is set'): hub.git_folder(f'own/automir@{commit} train_data', 'x')
+    with pytest.raises(MedirError, match='HF_HUB_OFFLINE is set'):
+        hub.git_folder(f'own/automir@{commit} train_data', 'x')
+
 
 def test_what_a_killed_fetch_left_is_fetched_again(github, own_registry, home):
     commit = github('own/automir', automir_files())
-    clone = home/'git'/f'own--automir-{commit[:12]}'
-    (clone/'.git').mkdir(parents=True); (clone/'.git'/'shallow.lock').touch()
+    clone = home / 'git' / f'own--automir-{commit[:12]}'
+    (clone / '.git').mkdir(parents=True)
+    (clone / '.git' / 'shallow.lock').touch()
     own_registry(tasks={'tiny': tiny_row(commit)})
     assert len(load_task('tiny').corpus) == 5
     # killed between fetch and check-out: a stale lock, and files that are not whole
-    (clone/'.git'/'medir-dataset-Tiny').unlink(missing_ok=True)
-    for mark in (clone/'.git').glob('medir-*'):
-        if mark.name != 'medir-fetched': mark.unlink()
-    (clone/'.git'/'index.lock').touch(); (clone/'dataset'/'Tiny'/'qrels.jsonl').write_text('{"q_id"')
+    (clone / '.git' / 'medir-dataset-Tiny').unlink(missing_ok=True)
+    for mark in (clone / '.git').glob('medir-*'):
+        if mark.name != 'medir-fetched':
+            mark.unlink()
+    (clone / '.git' / 'index.lock').touch()
+    (clone / 'dataset' / 'Tiny' / 'qrels.jsonl').write_text('{"q_id"')
     assert len(load_task('tiny').qrels) == 2
 
+
 def test_a_pointer_of_git_lfs_is_no_corpus(github, own_registry, home):
-    files = {**automir_files(), 'dataset/Tiny/corpus.jsonl': ['version https://git-lfs.github.com/spec/v1', 'oid sha256:0', 'size 9']}
+    files = {
+        **automir_files(),
+        'dataset/Tiny/corpus.jsonl': ['version https://git-lfs.github.com/spec/v1', 'oid sha256:0', 'size 9'],
+    }
     own_registry(tasks={'tiny': tiny_row(github('own/automir', files), hub='unknown')})
-    with pytest.raises(MedirError, match='corpus.jsonl is a pointer to a large file'): load_task('tiny')
+    with pytest.raises(MedirError, match='corpus.jsonl is a pointer to a large file'):
+        load_task('tiny')
+
 
 def test_every_cmirb_task_names_the_repository_and_its_folder():
     rows = {n: r for n, r in registry('tasks').items() if n.startswith('cmirb-')}
-    assert len(rows) == 10 and all(hub._GIT.fullmatch(r['git'])['path'] == f'dataset/{r["folder"]}' for r in rows.values())
-    assert {hub._GIT.fullmatch(r['git'])['commit'] for r in [*rows.values(), registry('corpora')['automir-training']]} == {'e07fda66decaa49fc5d1def090fb381c15ed1ff8'}
+    assert len(rows) == 10 and all(
+        hub._GIT.fullmatch(r['git'])['path'] == f'dataset/{r["folder"]}' for r in rows.values()
+    )
+    assert {
+        hub._GIT.fullmatch(r['git'])['commit'] for r in [*rows.values(), registry('corpora')['automir-training']]
+    } == {'e07fda66decaa49fc5d1def090fb381c15ed1ff8'}
+
 
 # ---------------------------------------------------------------- batches
 
-LOOP = {'documents': 'hpo-lay:train', 'query_llm': 'smollm2', 'generator': 'smollm2', 'retriever': 'minilm', 'generator_name': 'g', 'retriever_name': 'r'}
+LOOP = {
+    'documents': 'hpo-lay:train',
+    'query_llm': 'smollm2',
+    'generator': 'smollm2',
+    'retriever': 'minilm',
+    'generator_name': 'g',
+    'retriever_name': 'r',
+}
 
-@pytest.mark.parametrize('change, said', [({}, None), ({'generator': 'chatglm3-6b'}, 'chatglm3-6b: it cannot be trained here'), ({'generator': 'gpt-4o'}, "it cannot be trained here: its weights are its vendor's"),
-    ({'retriever': 'bmretriever-410m'}, 'bmretriever-410m: it cannot be trained here'), ({'query_llm': 'qwen2.5-32b'}, 'vllm is not installed'), ({'retriever': 'bge-large-zh-v1.5'}, 'neither in the Hub cache nor reachable')])
+
+@pytest.mark.parametrize(
+    'change, said',
+    [
+        ({}, None),
+        ({'generator': 'chatglm3-6b'}, 'chatglm3-6b: it cannot be trained here'),
+        ({'generator': 'gpt-4o'}, "it cannot be trained here: its weights are its vendor's"),
+        ({'retriever': 'bmretriever-410m'}, 'bmretriever-410m: it cannot be trained here'),
+        ({'query_llm': 'qwen2.5-32b'}, 'vllm is not installed'),
+        ({'retriever': 'bge-large-zh-v1.5'}, 'neither in the Hub cache nor reachable'),
+    ],
+)
 def test_what_stands_in_the_way_of_a_loop(change, said, monkeypatch, home):
-    for name in ('MEDIR_LLM_URL', 'MEDIR_LLM_BACKEND', 'MEDIR_LLM_OPTIONS', 'OPENAI_API_KEY'): monkeypatch.delenv(name, raising=False)
+    for name in ('MEDIR_LLM_URL', 'MEDIR_LLM_BACKEND', 'MEDIR_LLM_OPTIONS', 'OPENAI_API_KEY'):
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.setitem(sys.modules, 'vllm', None)
     found = obstacles({**LOOP, **change})
     assert (found == []) if said is None else any(said in why for why in found)
 
+
 def test_the_batch_of_automir_waits_for_what_it_uses():
     from medir_nb.workbook import batches, read_batch
+
     runs = read_batch(batches()['automir'])['runs']
     makers = _makers(runs)
     assert makers[:6] == [[]] * 6 and makers[6] == [0, 1, 2, 3, 4]
+
 
 def test_the_plan_and_the_batch_say_what_cannot_work_before_anything_runs(medir, monkeypatch, home):
     monkeypatch.setenv('MEDIR_LLM_BACKEND', 'transformers')
     said = medir('plan', 'automir').out
     assert said.count('cannot work here') >= 1 and 'llm chatglm3-6b: it cannot be trained here' in said
 
+
 # ---------------------------------------------------------------- memory
+
 
 class Engine:
     "vLLM's interface; the class remembers the lengths that it was started with, and whether encoders were still held."
+
     started, alive, held = [], 0, None
+
     def __init__(self, max_model_len, **options):
         Engine.started.append(max_model_len)
         Engine.alive += 1
-        if Engine.held is not None: assert Engine.held() is None, 'an encoder is still in memory'
+        if Engine.held is not None:
+            assert Engine.held() is None, 'an encoder is still in memory'
         self.llm_engine = types.SimpleNamespace(engine_core=types.SimpleNamespace(shutdown=self.shutdown))
-    def shutdown(self): Engine.alive -= 1
-    def generate(self, prompts, params, use_tqdm): return [types.SimpleNamespace(outputs=[types.SimpleNamespace(text='written', finish_reason='stop', token_ids=[1])]) for _ in prompts]
+
+    def shutdown(self):
+        Engine.alive -= 1
+
+    def generate(self, prompts, params, use_tqdm):
+        return [
+            types.SimpleNamespace(outputs=[types.SimpleNamespace(text='written', finish_reason='stop', token_ids=[1])])
+            for _ in prompts
+        ]
+
 
 class Words:
     chat_template = None
-    def __call__(self, text, **k): return {'input_ids': list(range(len(text.split())))}
+
+    def __call__(self, text, **k):
+        return {'input_ids': list(range(len(text.split())))}
+
 
 @pytest.fixture
 def vllm(monkeypatch, tmp_path):
@@ -212,26 +374,33 @@ def vllm(monkeypatch, tmp_path):
     Engine.started, Engine.alive, Engine.held = [], 0, None
     return Engine
 
-def ask(words, most=8, n=1): return [Request(' '.join(['word'] * words), Sampling(max_tokens=most), index=i) for i in range(n)]
+
+def ask(words, most=8, n=1):
+    return [Request(' '.join(['word'] * words), Sampling(max_tokens=most), index=i) for i in range(n)]
+
 
 def test_the_engine_is_as_long_as_its_prompts(vllm, home):
     model = LLM('qwen2.5-32b')
-    model.generate(ask(100)); model.generate(ask(900))
+    model.generate(ask(100))
+    model.generate(ask(900))
     assert vllm.started == [1024]
-    model.generate(ask(1500))                       # grows at least twofold
+    model.generate(ask(1500))  # grows at least twofold
     assert vllm.started == [1024, 2048] and vllm.alive == 1
-    model.generate(ask(40_000))                     # longer than the context: the prompt is cut
+    model.generate(ask(40_000))  # longer than the context: the prompt is cut
     assert vllm.started == [1024, 2048, 32_768] and vllm.alive == 1
     model.close()
     assert vllm.alive == 0
+
 
 def test_a_length_that_is_given_stays(vllm, home):
     model = LLM('qwen2.5-32b', max_model_len=512, tensor_parallel_size=2)
     done = model.generate(ask(2000))
     assert vllm.started == [512] and done[0].cut and done[0].prompt_tokens <= 504
 
+
 def test_encoders_and_other_language_models_leave_before_vllm_starts(vllm, home, fake_minilm, beir):
     from medir_nb import encoder
+
     task = load_task(str(beir))
     search('minilm', task)
     Engine.held = weakref.ref(encoder._recent[0][1])
@@ -241,21 +410,40 @@ def test_encoders_and_other_language_models_leave_before_vllm_starts(vllm, home,
     second.generate(ask(11))
     assert vllm.alive == 1 and first._backend is None and not encoder._recent
 
+
 # ---------------------------------------------------------------- a language model in an environment of its own
+
 
 def test_an_environment_writes_what_this_process_writes(home, own_registry, monkeypatch, capfd):
     "The same weights, prompts and seeds give the same texts, whole or cut, greedy or drawn; a request that is told to stop stops."
     row = registry('llms')['smollm2']
     folder = str(generator._weights(generator.llm_spec('smollm2'), shared_home()))
-    plain = {**row, 'hub': folder, 'revision': 'local', 'chat': 'A doctor was asked: {prompt} She answered that', 'dtype': 'float32', 'context': 200}
-    for field in ('package', 'gguf_file', 'load'): plain.pop(field)
-    own_registry(llms={'here': plain, 'there': {**plain, 'environment': 'own'}}, environments={'own': {'python': '3.11', 'requirements': []}})
-    (home/'environments'/'own'/'bin').mkdir(parents=True)
-    python = home/'environments'/'own'/'bin'/'python'
-    python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n'); python.chmod(0o755)
+    plain = {
+        **row,
+        'hub': folder,
+        'revision': 'local',
+        'chat': 'A doctor was asked: {prompt} She answered that',
+        'dtype': 'float32',
+        'context': 200,
+    }
+    for field in ('package', 'gguf_file', 'load'):
+        plain.pop(field)
+    own_registry(
+        llms={'here': plain, 'there': {**plain, 'environment': 'own'}},
+        environments={'own': {'python': '3.11', 'requirements': []}},
+    )
+    (home / 'environments' / 'own' / 'bin').mkdir(parents=True)
+    python = home / 'environments' / 'own' / 'bin' / 'python'
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
     drawn = Sampling(temperature=0.8, top_p=0.9, repetition_penalty=1.1, max_tokens=12)
-    asked = [Request('What is metformin?', Sampling(max_tokens=12)), Request('What is gout?', drawn), Request('What is gout?', drawn, index=1),
-        Request('Repeat: ' + 'aspirin ' * 300 + 'now', Sampling(max_tokens=4), cut=(8, 8 + 8 * 300)), Request('Count to ten.', Sampling(max_tokens=24), stop=('.',))]
+    asked = [
+        Request('What is metformin?', Sampling(max_tokens=12)),
+        Request('What is gout?', drawn),
+        Request('What is gout?', drawn, index=1),
+        Request('Repeat: ' + 'aspirin ' * 300 + 'now', Sampling(max_tokens=4), cut=(8, 8 + 8 * 300)),
+        Request('Count to ten.', Sampling(max_tokens=24), stop=('.',)),
+    ]
     here, there = LLM('here'), LLM('there')
     assert (here.backend_name, there.backend_name) == ('transformers', 'environment')
     expected, found = here.generate(asked), there.generate(asked)
@@ -265,19 +453,26 @@ def test_an_environment_writes_what_this_process_writes(home, own_registry, monk
     there.close()
     assert worker.poll() is not None
 
+
 def shared_home():
     "The home folder of the clone, where the installation put the converted copy of the embedded model."
-    return Path(__file__).resolve().parent.parent/'.medir'
+    return Path(__file__).resolve().parent.parent / '.medir'
+
 
 def test_a_training_gives_its_memory_back(home, tmp_path, monkeypatch):
     from medir_nb import encoder, trainer
+
     loaded, load = [], trainer.load_sentence_transformer
+
     def watched(*arguments):
         model = load(*arguments)
         loaded.append(weakref.ref(model))
         return model
+
     monkeypatch.setattr(trainer, 'load_sentence_transformer', watched)
     Encoder('minilm', device='cpu').encode(['heart'], 'query')
-    data = write_lines(tmp_path/'pairs.jsonl', [{'query': f'query {i}', 'pos': [f'document {i}']} for i in range(4)])
-    trainer.train_encoder(model='minilm', data=str(data), output='small', batch_size=2, negatives=1, max_steps=1, hypothetical=False)
+    data = write_lines(tmp_path / 'pairs.jsonl', [{'query': f'query {i}', 'pos': [f'document {i}']} for i in range(4)])
+    trainer.train_encoder(
+        model='minilm', data=str(data), output='small', batch_size=2, negatives=1, max_steps=1, hypothetical=False
+    )
     assert loaded and loaded[0]() is None and not encoder._recent

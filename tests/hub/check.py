@@ -1,4 +1,5 @@
 """Run by the tests as a process of its own, with HF_ENDPOINT set: loads rows of the registries and says in a JSON line each what came out."""
+
 import json
 import sys
 
@@ -6,20 +7,30 @@ import numpy as np
 
 from medir_nb.core import MedirError
 
-TEXTS = [('Statins', 'Atorvastatin lowers LDL cholesterol.'), ('', '高血压的治疗 and a longer text about metformin in the first treatment of type 2 diabetes')]
+TEXTS = [
+    ('Statins', 'Atorvastatin lowers LDL cholesterol.'),
+    ('', '高血压的治疗 and a longer text about metformin in the first treatment of type 2 diabetes'),
+]
 
 
 def encoder(name):
     "Both roles of a row on two texts, with its instruction."
     from medir_nb.encoder import Encoder
+
     one = Encoder(name)
     found = {'revision': one.spec.revision}
     for role in ('query', 'document'):
         instruction = one.instruction(None, role)
         encoded = one.encode(one.render(TEXTS, role, instruction), role, instruction)
         v = encoded.vectors
-        found[role] = {'dim': v.shape[1], 'finite': bool(np.isfinite(v).all()), 'norms': [round(float(n), 4) for n in np.linalg.norm(v, axis=1)],
-            'apart': float(np.abs(v[0] - v[1]).max()), 'tokens': encoded.tokens.tolist(), 'first': [round(float(x), 5) for x in v[0][:4]]}
+        found[role] = {
+            'dim': v.shape[1],
+            'finite': bool(np.isfinite(v).all()),
+            'norms': [round(float(n), 4) for n in np.linalg.norm(v, axis=1)],
+            'apart': float(np.abs(v[0] - v[1]).max()),
+            'tokens': encoded.tokens.tolist(),
+            'first': [round(float(x), 5) for x in v[0][:4]],
+        }
     return found
 
 
@@ -27,45 +38,77 @@ def weights(name):
     "The files of a row, fetched and not loaded."
     from medir_nb.core import file_fingerprint
     from medir_nb.encoder import _checkpoint, encoder_spec
+
     return {'files': file_fingerprint(_checkpoint(encoder_spec(name), 'query')[0])}
 
 
 def writer(name):
     "A few tokens from a language model."
     from medir_nb.generator import LLM, Request, Sampling
+
     one = LLM(name, backend='transformers')
-    made = one.generate([Request(p, Sampling(**{**one.spec.sampling, 'max_tokens': 4}), one.spec.system) for p in ('What lowers cholesterol?', '什么药降低血压？')])
-    return {'revision': one.spec.revision, 'tokens': [g.tokens for g in made], 'prompts': [g.prompt_tokens for g in made], 'texts': [g.text for g in made]}
+    made = one.generate(
+        [
+            Request(p, Sampling(**{**one.spec.sampling, 'max_tokens': 4}), one.spec.system)
+            for p in ('What lowers cholesterol?', '什么药降低血压？')
+        ]
+    )
+    return {
+        'revision': one.spec.revision,
+        'tokens': [g.tokens for g in made],
+        'prompts': [g.prompt_tokens for g in made],
+        'texts': [g.text for g in made],
+    }
 
 
 def served_writer(name):
     "The same from a server."
     from medir_nb.generator import LLM, Request
+
     one = LLM(name, backend='openai')
-    return {'texts': [g.text for g in one.generate([Request('What lowers cholesterol?', one.sampling(max_tokens=4), one.spec.system)])]}
+    return {
+        'texts': [
+            g.text
+            for g in one.generate([Request('What lowers cholesterol?', one.sampling(max_tokens=4), one.spec.system)])
+        ]
+    }
 
 
 def reranker(name):
     "The scores of two pairs."
     from medir_nb.reranker import Reranker, written_pairs
+
     one = Reranker(name)
-    scored = one.backend().encode(written_pairs(one.spec, [('which drugs lower cholesterol', TEXTS[0][1]), ('高血压', TEXTS[1][1])]))
+    scored = one.backend().encode(
+        written_pairs(one.spec, [('which drugs lower cholesterol', TEXTS[0][1]), ('高血压', TEXTS[1][1])])
+    )
     return {'scores': scored.vectors[:, 0].tolist(), 'tokens': scored.tokens.tolist()}
 
 
 def task(name):
     "The counts of a task."
     from medir_nb.data import load_task
+
     one = load_task(name)
     if one.kind == 'pairs':
         return {'kind': one.kind, 'pairs': len(one.pairs), 'revision': one.revision}
-    return {'kind': one.kind, 'queries': len(one.queries), 'documents': len(one.corpus) + one.report['repeated_document_ids'], 'qrels': len(one.qrels), 'labels': len(one.labels),
-        'candidates': None if one.candidates is None else len(one.candidates), 'revision': one.revision, 'language': one.language, 'fingerprint': one.fingerprint}
+    return {
+        'kind': one.kind,
+        'queries': len(one.queries),
+        'documents': len(one.corpus) + one.report['repeated_document_ids'],
+        'qrels': len(one.qrels),
+        'labels': len(one.labels),
+        'candidates': None if one.candidates is None else len(one.candidates),
+        'revision': one.revision,
+        'language': one.language,
+        'fingerprint': one.fingerprint,
+    }
 
 
 def corpus(name):
     "The documents that a paper learns from."
     from medir_nb.miner import load_documents
+
     return {'documents': len(load_documents(name))}
 
 
@@ -73,6 +116,7 @@ def generations(name):
     "The published texts of `TASK/METHOD/LLM`."
     from medir_nb.data import load_task
     from medir_nb.generator import expand
+
     at, method, llm = name.split('/')
     one = expand(load_task(at), (method, f'{llm}@authors', ()), 'sparse')
     return {'texts': one.texts, 'stats': one.stats}

@@ -1,4 +1,5 @@
 """A small data set in the row's own layout for every task and corpus that the Hub holds."""
+
 import json
 import random
 import shutil
@@ -13,35 +14,66 @@ from medir_nb.core import registry
 
 ENGLISH = {i: (title, text) for i, title, text in DOCUMENTS} | {
     'd13': ('Gout', 'Colchicine and rest shorten an attack of gout; allopurinol lowers uric acid between attacks.'),
-    'd14': ('Pneumonia', 'Amoxicillin treats pneumonia that was caught outside a hospital; confusion is a sign of severity.'),
+    'd14': (
+        'Pneumonia',
+        'Amoxicillin treats pneumonia that was caught outside a hospital; confusion is a sign of severity.',
+    ),
     'd15': ('Stroke', 'Thrombolysis within four and a half hours improves the outcome of an ischaemic stroke.'),
     'd16': ('Eczema', 'Emollients and mild steroid creams calm the itch of eczema in children.'),
     'd17': ('Sepsis', 'Antibiotics within an hour and fluids by weight are the first treatment of sepsis.'),
-    'd18': ('Shingles', 'A vaccine against shingles is offered to older adults; antivirals help within 72 hours of the rash.'),
+    'd18': (
+        'Shingles',
+        'A vaccine against shingles is offered to older adults; antivirals help within 72 hours of the rash.',
+    ),
 }
-ENGLISH_QUESTIONS = [    # text, relevant documents with their grades
-    ('which drugs are given after a heart attack', {'d02': 2, 'd01': 1}), ('first treatment of type 2 diabetes', {'d03': 2, 'd04': 1}), ('why am I tired and gaining weight', {'d11': 1}),
-    ('how is an attack of gout shortened', {'d13': 1}), ('time window for treating a stroke', {'d15': 2}), ('what calms the itch of a child', {'d16': 1}),
-    ('vaccines for people older than 65', {'d06': 2, 'd18': 2}), ('pain in the right lower abdomen', {'d10': 1}), ('when should antibiotics start in sepsis', {'d17': 2, 'd14': 1}),
-    ('tablets that stop a migraine', {'d07': 1})]
-PAIRS = [('The drug lowered blood pressure.', 'Blood pressure fell with the drug.', 3.6), ('Mutations of this gene cause deafness.', 'The vaccine is given in autumn.', 0.2),
-    ('Glucose production in the liver is reduced.', 'The liver makes less glucose.', 3.2), ('Surgery lowered mortality.', 'Mortality was lower after surgery within two days.', 2.6),
-    ('Iron deficiency causes anaemia.', 'The tumour grew in mice.', 0.4), ('Itching improved with emollients.', 'Emollients helped against itching, but not sleep.', 2.2)]
+ENGLISH_QUESTIONS = [  # text, relevant documents with their grades
+    ('which drugs are given after a heart attack', {'d02': 2, 'd01': 1}),
+    ('first treatment of type 2 diabetes', {'d03': 2, 'd04': 1}),
+    ('why am I tired and gaining weight', {'d11': 1}),
+    ('how is an attack of gout shortened', {'d13': 1}),
+    ('time window for treating a stroke', {'d15': 2}),
+    ('what calms the itch of a child', {'d16': 1}),
+    ('vaccines for people older than 65', {'d06': 2, 'd18': 2}),
+    ('pain in the right lower abdomen', {'d10': 1}),
+    ('when should antibiotics start in sepsis', {'d17': 2, 'd14': 1}),
+    ('tablets that stop a migraine', {'d07': 1}),
+]
+PAIRS = [
+    ('The drug lowered blood pressure.', 'Blood pressure fell with the drug.', 3.6),
+    ('Mutations of this gene cause deafness.', 'The vaccine is given in autumn.', 0.2),
+    ('Glucose production in the liver is reduced.', 'The liver makes less glucose.', 3.2),
+    ('Surgery lowered mortality.', 'Mortality was lower after surgery within two days.', 2.6),
+    ('Iron deficiency causes anaemia.', 'The tumour grew in mice.', 0.4),
+    ('Itching improved with emollients.', 'Emollients helped against itching, but not sleep.', 2.2),
+]
 # what tokenizers are trained on: the texts of the data sets and of the prompts
-PHRASES = ['Given a query, retrieve passages that are relevant to the query', 'Represent this sentence for searching relevant passages: ', 'Instruct: Query: query: passage: Represent this passage',
-    'Write a passage that answers the question. Question: Passage: Document:', 'You are a helpful assistant.', '请写一段医学文字回答下面的问题。问题：文字：查询: 结果: 为这个句子生成表示以用于检索相关文章：']
+PHRASES = [
+    'Given a query, retrieve passages that are relevant to the query',
+    'Represent this sentence for searching relevant passages: ',
+    'Instruct: Query: query: passage: Represent this passage',
+    'Write a passage that answers the question. Question: Passage: Document:',
+    'You are a helpful assistant.',
+    '请写一段医学文字回答下面的问题。问题：文字：查询: 结果: 为这个句子生成表示以用于检索相关文章：',
+]
 
 
 def chinese():
     "The passages and questions of the registry's Chinese task."
     rows = registry('zh-lay')
-    return {i: ('', text) for i, text in rows['passages'].items()}, [(q['text'], dict.fromkeys(q['relevant'], 1)) for q in rows['questions']]
+    return {i: ('', text) for i, text in rows['passages'].items()}, [
+        (q['text'], dict.fromkeys(q['relevant'], 1)) for q in rows['questions']
+    ]
 
 
 def _sentences():
     passages, questions = chinese()
     texts = [' '.join(pair) for pair in [*ENGLISH.values(), *passages.values()]]
-    return [*texts, *(q for q, _ in [*ENGLISH_QUESTIONS, *questions]), *(s for a, b, _ in PAIRS for s in (a, b)), *PHRASES]
+    return [
+        *texts,
+        *(q for q, _ in [*ENGLISH_QUESTIONS, *questions]),
+        *(s for a, b, _ in PAIRS for s in (a, b)),
+        *PHRASES,
+    ]
 
 
 SENTENCES = _sentences()
@@ -61,10 +93,13 @@ def collection(name, row):
     if row.get('distinct_documents'):
         documents.append(documents[0])
     if row.get('length_unit') == 'characters' and (row.get('mean_document_length') or 0) > 2000:
-        documents[-1] = (*documents[-1][:2], ' '.join([documents[-1][2], *(t for _, t in ENGLISH.values())] * 5))      # longer than encoders read
+        documents[-1] = (
+            *documents[-1][:2],
+            ' '.join([documents[-1][2], *(t for _, t in ENGLISH.values())] * 5),
+        )  # longer than encoders read
     queries = [(f'q{n}', text) for n, (text, _) in enumerate(asked)]
     qrels = [(f'q{n}', ids[d], grade) for n, (_, relevant) in enumerate(asked) for d, grade in relevant.items()]
-    if 'relevant' in row:       # documents that were judged and are not relevant
+    if 'relevant' in row:  # documents that were judged and are not relevant
         judged = {(q, d) for q, d, _ in qrels}
         qrels += [(q, d, 0) for q, _ in queries for d in rng.sample(list(ids.values()), 3) if (q, d) not in judged]
     return documents, queries, qrels
@@ -75,11 +110,18 @@ def counts(name, row):
     if row['kind'] == 'pairs':
         return {'pairs': len(PAIRS)}
     documents, queries, qrels = collection(name, row)
-    found = {'queries': len(queries), 'documents': len(documents), 'distinct_documents': len({d for d, _, _ in documents}), 'qrels': len(qrels), 'relevant': sum(g > 0 for _, _, g in qrels)}
+    found = {
+        'queries': len(queries),
+        'documents': len(documents),
+        'distinct_documents': len({d for d, _, _ in documents}),
+        'qrels': len(qrels),
+        'relevant': sum(g > 0 for _, _, g in qrels),
+    }
     return {k: v for k, v in found.items() if isinstance(row.get(k), int)}
 
 
 # ---------------------------------------------------------------- files
+
 
 def write_rows(path, rows):
     "Rows as parquet or JSON lines, whichever the name says."
@@ -87,6 +129,7 @@ def write_rows(path, rows):
     if path.suffix == '.parquet':
         import pyarrow as pa
         import pyarrow.parquet as pq
+
         pq.write_table(pa.Table.from_pylist(rows), path)
     else:
         write_lines(path, rows)
@@ -99,8 +142,15 @@ def write_configs(folder, parts, kind, card=True):
         file = f'{config}/{split}-00000-of-00001.parquet' if kind == 'parquet' else f'{config}/{split}.jsonl'
         write_rows(folder / file, rows)
         found.setdefault(config, []).append((split, file))
-    head = ''.join(f'- config_name: {c}\n  data_files:\n' + ''.join(f'  - split: {s}\n    path: {f}\n' for s, f in files) for c, files in found.items())
-    (folder / 'README.md').write_text(f'---\nconfigs:\n{head}---\n\nA small data set in the layout of the real one.\n' if card else 'A small data set.\n')
+    head = ''.join(
+        f'- config_name: {c}\n  data_files:\n' + ''.join(f'  - split: {s}\n    path: {f}\n' for s, f in files)
+        for c, files in found.items()
+    )
+    (folder / 'README.md').write_text(
+        f'---\nconfigs:\n{head}---\n\nA small data set in the layout of the real one.\n'
+        if card
+        else 'A small data set.\n'
+    )
 
 
 def published_texts(paper, queries):
@@ -110,8 +160,22 @@ def published_texts(paper, queries):
         likely = {method: names[0] for method, names in llm.get('likely_splits', {}).get(paper, {}).items()}
         for method, split in {**llm.get('hub_splits', {}).get(paper, {}), **likely}.items():
             mark = llm.get('answer', {})
-            wrap = f'<{mark["tag"]}> {{}} </{mark["tag"]}>' if 'tag' in mark else f'hm {mark["after"]} {{}}' if 'after' in mark else '{}'
-            out[method, split] = [{'id': q, 'text': text, 'hy_doc': wrap.format(f'{ENGLISH[sorted(ENGLISH)[n]][1]} ({method}, {name})'), 'doc_id': []} for n, (q, text) in enumerate(queries)]
+            wrap = (
+                f'<{mark["tag"]}> {{}} </{mark["tag"]}>'
+                if 'tag' in mark
+                else f'hm {mark["after"]} {{}}'
+                if 'after' in mark
+                else '{}'
+            )
+            out[method, split] = [
+                {
+                    'id': q,
+                    'text': text,
+                    'hy_doc': wrap.format(f'{ENGLISH[sorted(ENGLISH)[n]][1]} ({method}, {name})'),
+                    'doc_id': [],
+                }
+                for n, (q, text) in enumerate(queries)
+            ]
     return out
 
 
@@ -124,23 +188,40 @@ def task_files(name, row):
     documents, queries, qrels = collection(name, row)
     if 'nested' in configs:
         text = {d: {'doc_id': d, 'title': title, 'abstract': body} for d, title, body in documents}
-        rows = [{'query': {'doc_id': q, 'title': t, 'abstract': ''}, 'candidates': [text[d] for d in text]} for q, t in queries]
+        rows = [
+            {'query': {'doc_id': q, 'title': t, 'abstract': ''}, 'candidates': [text[d] for d in text]}
+            for q, t in queries
+        ]
         grades = {(q, d): g for q, d, g in qrels}
-        judged = [{'query_id': q, 'cand_id': d, 'score': grades.get((q, d), 0)} for q, _ in queries for d in text]      # every candidate is judged
+        judged = [
+            {'query_id': q, 'cand_id': d, 'score': grades.get((q, d), 0)} for q, _ in queries for d in text
+        ]  # every candidate is judged
         file = Path(configs['qrels'][0].removeprefix('dir:')) / f'{configs["qrels"][1]}_qrel.jsonl'
-        return {hub: lambda folder: write_configs(folder, {configs['nested']: rows}, 'parquet'),
-            row['qrels_hub']['hub']: lambda folder: write_rows(folder / file, judged)}
+        return {
+            hub: lambda folder: write_configs(folder, {configs['nested']: rows}, 'parquet'),
+            row['qrels_hub']['hub']: lambda folder: write_rows(folder / file, judged),
+        }
     if row['paper'] in ('r2med', 'automir') and not hub.startswith('mteb/'):
-        parts = {configs['corpus']: [{'id': d, 'text': f'{t} {b}'.strip()} for d, t, b in documents], configs['queries']: [{'id': q, 'text': t} for q, t in queries],
-            configs['qrels']: [{'q_id': q, 'p_id': d, 'score': g} for q, d, g in qrels]}
+        parts = {
+            configs['corpus']: [{'id': d, 'text': f'{t} {b}'.strip()} for d, t, b in documents],
+            configs['queries']: [{'id': q, 'text': t} for q, t in queries],
+            configs['qrels']: [{'q_id': q, 'p_id': d, 'score': g} for q, d, g in qrels],
+        }
     else:
-        parts = {configs['corpus']: [{'_id': d, 'title': t, 'text': b} for d, t, b in documents], configs['queries']: [{'_id': q, 'text': t} for q, t in queries],
-            configs['qrels']: [{'query-id': q, 'corpus-id': d, 'score': float(g)} for q, d, g in qrels]}
+        parts = {
+            configs['corpus']: [{'_id': d, 'title': t, 'text': b} for d, t, b in documents],
+            configs['queries']: [{'_id': q, 'text': t} for q, t in queries],
+            configs['qrels']: [{'query-id': q, 'corpus-id': d, 'score': float(g)} for q, d, g in qrels],
+        }
     if row.get('labels'):
         systems = ['Circulatory System', 'Nervous System']
-        parts[configs['queries']] = [{**q, row['labels']: systems[n > 7]} for n, q in enumerate(parts[configs['queries']])]
+        parts[configs['queries']] = [
+            {**q, row['labels']: systems[n > 7]} for n, q in enumerate(parts[configs['queries']])
+        ]
     if 'top_ranked' in configs:
-        parts[configs['top_ranked']] = [{'query-id': q, 'corpus-ids': [d for i, d, _ in qrels if i == q]} for q, _ in queries]
+        parts[configs['top_ranked']] = [
+            {'query-id': q, 'corpus-ids': [d for i, d, _ in qrels if i == q]} for q, _ in queries
+        ]
     parts |= published_texts(row['paper'], queries)
     kind = 'parquet' if row['language'] == 'zh' else 'jsonl'
     return {hub: lambda folder: write_configs(folder, parts, kind)}
@@ -148,29 +229,39 @@ def task_files(name, row):
 
 def corpus_rows(row):
     "The documents of a corpus, in the field that its row names; a list where the real one has lists."
-    texts = [b for _, b in chinese()[0].values()] if row['language'] == 'zh' else [f'{t}. {b}' for t, b in ENGLISH.values() if b]
-    return [{'questions': [[f'{n}?']], row['field']: [t] if row['field'] == 'answers' else t} for n, t in enumerate(texts)]
+    texts = (
+        [b for _, b in chinese()[0].values()]
+        if row['language'] == 'zh'
+        else [f'{t}. {b}' for t, b in ENGLISH.values() if b]
+    )
+    return [
+        {'questions': [[f'{n}?']], row['field']: [t] if row['field'] == 'answers' else t} for n, t in enumerate(texts)
+    ]
 
 
 def corpus_files(name, row):
     "`build(folder)` of a corpus."
+
     def build(folder):
         config, split = row['configs']
         if config == 'default':
             write_rows(folder / f'{split}_datasets.jsonl', corpus_rows(row))
-        else:       # a script, which datasets no longer runs
+        else:  # a script, which datasets no longer runs
             (folder / f'{row["hub"].split("/")[1]}.py').write_text('import datasets\n')
             write_rows(folder / 'data' / f'{split}.{config}.jsonl', corpus_rows(row))
+
     return build
 
 
 def _carded(build, hub):
     "The two files that every repository has."
+
     def both(folder):
         build(folder)
         if not (folder / 'README.md').is_file():
             (folder / 'README.md').write_text(f'---\npretty_name: {hub}\n---\n')
         (folder / '.gitattributes').write_text('*.parquet filter=lfs diff=lfs merge=lfs -text\n')
+
     return both
 
 
@@ -183,15 +274,22 @@ def data_repositories(tasks=None, corpora=None):
     out = []
     for name, row in (registry('tasks') if tasks is None else tasks).items():
         if on_the_hub(row):
-            revisions = {row['hub']: row['revision'], **({row['qrels_hub']['hub']: row['qrels_hub']['revision']} if row.get('qrels_hub') else {})}
+            revisions = {
+                row['hub']: row['revision'],
+                **({row['qrels_hub']['hub']: row['qrels_hub']['revision']} if row.get('qrels_hub') else {}),
+            }
             out += [(hub, revisions[hub], build) for hub, build in task_files(name, row).items()]
     for name, row in (registry('corpora') if corpora is None else corpora).items():
         if on_the_hub(row):
             out.append((row['hub'], row['revision'], corpus_files(name, row)))
-    return [Repository('datasets', hub, _carded(build, hub), [] if revision in (None, 'unknown') else [revision]) for hub, revision, build in out]
+    return [
+        Repository('datasets', hub, _carded(build, hub), [] if revision in (None, 'unknown') else [revision])
+        for hub, revision, build in out
+    ]
 
 
 # ---------------------------------------------------------------- a repository on GitHub
+
 
 def _of_repository(row):
     "Repository and path of a row's `git`."
@@ -215,12 +313,17 @@ def git_files(paper='automir'):
         for llm in registry('llms').values():
             for file in llm.get('authors', []):
                 if file.endswith('query-rewrite.jsonl') or file.endswith('query-rewrite-sft.jsonl'):
-                    files[f'{path}/{file}'] = [{'id': q, 'text': t, 'rewrite_query': texts[n]} for n, (q, t) in enumerate(queries)]
+                    files[f'{path}/{file}'] = [
+                        {'id': q, 'text': t, 'rewrite_query': texts[n]} for n, (q, t) in enumerate(queries)
+                    ]
     for row in registry('corpora').values():
         if 'git' in row:
             repository, path = _of_repository(row)
             passages = [b for _, b in chinese()[0].values()]
-            out[repository][path] = [{'id': i, 'task': 'MedExam', 'text': f'{d[:8]}是什么？', row['field']: d} for i, d in enumerate(passages)]
+            out[repository][path] = [
+                {'id': i, 'task': 'MedExam', 'text': f'{d[:8]}是什么？', row['field']: d}
+                for i, d in enumerate(passages)
+            ]
     return out
 
 
@@ -235,22 +338,29 @@ def make_github(folder):
         allow = [['config', f'uploadpack.{what}', 'true'] for what in ('allowAnySHA1InWant', 'allowFilter')]
         for command in (['init', '-q'], *allow, ['add', '.'], [*author, 'commit', '-q', '-m', 'data']):
             subprocess.run(['git', *command], cwd=at, check=True, capture_output=True)
-        commits[repository] = subprocess.run(['git', 'rev-parse', 'HEAD'], cwd=at, check=True, capture_output=True, text=True).stdout.strip()
+        commits[repository] = subprocess.run(
+            ['git', 'rev-parse', 'HEAD'], cwd=at, check=True, capture_output=True, text=True
+        ).stdout.strip()
     return commits
 
 
 # ---------------------------------------------------------------- counts
 
+
 def small_registry(folder, commits=None, **more):
     """Write `folder` for $MEDIR_REGISTRY: the packaged rows of tasks and corpora with nothing but their counts replaced, and the rows of `more`.
     `commits` are those of the repositories on loopback: what a commit is called follows from what is in it."""
+
     def at(row):
         if 'git' not in row or not commits:
             return {}
         repository, path = _of_repository(row)
         return {'git': f'{repository}@{commits[repository]} {path}'}
+
     tasks = {n: {**r, **counts(n, r), **at(r)} for n, r in registry('tasks').items() if on_the_hub(r)}
-    corpora = {n: {**r, 'documents': min(r['documents'], len(corpus_rows(r))), **at(r)} for n, r in registry('corpora').items()}
+    corpora = {
+        n: {**r, 'documents': min(r['documents'], len(corpus_rows(r))), **at(r)} for n, r in registry('corpora').items()
+    }
     shutil.rmtree(folder, ignore_errors=True)
     for name, rows in {'tasks': tasks, 'corpora': corpora, **more}.items():
         write_lines(folder / f'{name}.yaml', [json.dumps(rows, ensure_ascii=False)])

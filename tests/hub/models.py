@@ -1,4 +1,5 @@
 """For every row of models.yaml, llms.yaml and rerankers.yaml a tiny random model of the row's own architecture, as its repository has it."""
+
 import collections
 import json
 import math
@@ -12,49 +13,124 @@ from hub.server import Repository
 from medir_nb.core import registry
 
 HIDDEN = 32
-ENCODER = dict(hidden_size=HIDDEN, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64, initializer_range=0.3)
+ENCODER = dict(
+    hidden_size=HIDDEN, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64, initializer_range=0.3
+)
 DECODER = dict(ENCODER, num_key_value_heads=2, head_dim=8)
-NEO = dict(hidden_size=HIDDEN, num_layers=2, num_heads=4, attention_types=[[['global', 'local'], 1]], window_size=16, initializer_range=0.3)
+NEO = dict(
+    hidden_size=HIDDEN,
+    num_layers=2,
+    num_heads=4,
+    attention_types=[[['global', 'local'], 1]],
+    window_size=16,
+    initializer_range=0.3,
+)
 GPTJ = dict(n_embd=HIDDEN, n_layer=2, n_head=4, rotary_dim=8, initializer_range=0.3)
-T5 = dict(d_model=HIDDEN, d_kv=8, d_ff=64, num_layers=2, num_heads=4, feed_forward_proj='gated-gelu', initializer_factor=1.0)
+T5 = dict(
+    d_model=HIDDEN, d_kv=8, d_ff=64, num_layers=2, num_heads=4, feed_forward_proj='gated-gelu', initializer_factor=1.0
+)
 
 
 @dataclass(frozen=True)
 class Family:
     "A kind of checkpoint: configuration class and sizes, its tokenizer, and the tokens that this puts before and after a text."
+
     config: str
     sizes: dict
-    pieces: str                       # wordpiece | bytes (byte-level BPE) | fallback (BPE that falls back to bytes) | unigram
+    pieces: str  # wordpiece | bytes (byte-level BPE) | fallback (BPE that falls back to bytes) | unigram
     tokenizer_class: str
     names: dict
     before: tuple = ()
     after: tuple = ()
     positions: str = 'max_position_embeddings'
-    spare: int = 0                    # positions that no token can take
-    pair: str = ''                    # how a pair of texts is joined, where not like two texts
-    also: tuple = ()                  # special tokens of the vocabulary that no name is given to
+    spare: int = 0  # positions that no token can take
+    pair: str = ''  # how a pair of texts is joined, where not like two texts
+    also: tuple = ()  # special tokens of the vocabulary that no name is given to
 
 
 BERT = dict(cls_token='[CLS]', sep_token='[SEP]', pad_token='[PAD]', unk_token='[UNK]', mask_token='[MASK]')
 # in the order of the real vocabulary: positions are counted from the padding's id
-ROBERTA = dict(bos_token='<s>', pad_token='<pad>', eos_token='</s>', cls_token='<s>', sep_token='</s>', unk_token='<unk>', mask_token='<mask>')
+ROBERTA = dict(
+    bos_token='<s>',
+    pad_token='<pad>',
+    eos_token='</s>',
+    cls_token='<s>',
+    sep_token='</s>',
+    unk_token='<unk>',
+    mask_token='<mask>',
+)
 LLAMA = dict(unk_token='<unk>', bos_token='<s>', eos_token='</s>')
 END = dict(bos_token='<|endoftext|>', eos_token='<|endoftext|>', unk_token='<|endoftext|>')
 CHATML = dict(eos_token='<|im_end|>', pad_token='<|endoftext|>', additional_special_tokens=['<|im_start|>'])
 FAMILIES = {
-    'bert': Family('BertConfig', ENCODER, 'wordpiece', 'BertTokenizer', BERT, ('[CLS]',), ('[SEP]',), pair='[CLS] $A [SEP] $B:1 [SEP]:1'),
-    'mpnet': Family('MPNetConfig', ENCODER, 'wordpiece', 'MPNetTokenizer', {**ROBERTA, 'unk_token': '[UNK]'}, ('<s>',), ('</s>',), spare=2, pair='<s> $A </s> </s> $B </s>'),
-    'xlm-r': Family('XLMRobertaConfig', ENCODER, 'unigram', 'XLMRobertaTokenizer', ROBERTA, ('<s>',), ('</s>',), spare=2, pair='<s> $A </s> </s> $B </s>'),
+    'bert': Family(
+        'BertConfig',
+        ENCODER,
+        'wordpiece',
+        'BertTokenizer',
+        BERT,
+        ('[CLS]',),
+        ('[SEP]',),
+        pair='[CLS] $A [SEP] $B:1 [SEP]:1',
+    ),
+    'mpnet': Family(
+        'MPNetConfig',
+        ENCODER,
+        'wordpiece',
+        'MPNetTokenizer',
+        {**ROBERTA, 'unk_token': '[UNK]'},
+        ('<s>',),
+        ('</s>',),
+        spare=2,
+        pair='<s> $A </s> </s> $B </s>',
+    ),
+    'xlm-r': Family(
+        'XLMRobertaConfig',
+        ENCODER,
+        'unigram',
+        'XLMRobertaTokenizer',
+        ROBERTA,
+        ('<s>',),
+        ('</s>',),
+        spare=2,
+        pair='<s> $A </s> </s> $B </s>',
+    ),
     'gpt_neox': Family('GPTNeoXConfig', ENCODER, 'bytes', 'GPTNeoXTokenizer', END, also=('<|padding|>',)),
     'gpt_neo': Family('GPTNeoConfig', NEO, 'bytes', 'GPT2Tokenizer', {**END, 'pad_token': '<|endoftext|>'}),
-    'gptj': Family('GPTJConfig', GPTJ, 'bytes', 'GPT2Tokenizer', {**END, 'pad_token': '<|endoftext|>'}, positions='n_positions'),
-    'gemma': Family('GemmaConfig', DECODER, 'fallback', 'GemmaTokenizer', dict(pad_token='<pad>', eos_token='<eos>', bos_token='<bos>', unk_token='<unk>'), ('<bos>',)),
+    'gptj': Family(
+        'GPTJConfig', GPTJ, 'bytes', 'GPT2Tokenizer', {**END, 'pad_token': '<|endoftext|>'}, positions='n_positions'
+    ),
+    'gemma': Family(
+        'GemmaConfig',
+        DECODER,
+        'fallback',
+        'GemmaTokenizer',
+        dict(pad_token='<pad>', eos_token='<eos>', bos_token='<bos>', unk_token='<unk>'),
+        ('<bos>',),
+    ),
     'llama': Family('LlamaConfig', DECODER, 'fallback', 'LlamaTokenizer', LLAMA, ('<s>',)),
-    'mistral': Family('MistralConfig', dict(DECODER, sliding_window=None), 'fallback', 'LlamaTokenizer', LLAMA, ('<s>',)),
-    'llama3': Family('LlamaConfig', DECODER, 'bytes', 'PreTrainedTokenizerFast', dict(bos_token='<|begin_of_text|>', eos_token='<|eot_id|>'), ('<|begin_of_text|>',)),
+    'mistral': Family(
+        'MistralConfig', dict(DECODER, sliding_window=None), 'fallback', 'LlamaTokenizer', LLAMA, ('<s>',)
+    ),
+    'llama3': Family(
+        'LlamaConfig',
+        DECODER,
+        'bytes',
+        'PreTrainedTokenizerFast',
+        dict(bos_token='<|begin_of_text|>', eos_token='<|eot_id|>'),
+        ('<|begin_of_text|>',),
+    ),
     'qwen2': Family('Qwen2Config', DECODER, 'bytes', 'Qwen2Tokenizer', CHATML),
     'qwen3': Family('Qwen3Config', DECODER, 'bytes', 'Qwen2Tokenizer', CHATML),
-    't5': Family('T5Config', T5, 'unigram', 'T5Tokenizer', dict(pad_token='<pad>', eos_token='</s>', unk_token='<unk>'), after=('</s>',), positions=''),
+    't5': Family(
+        'T5Config',
+        T5,
+        'unigram',
+        'T5Tokenizer',
+        dict(pad_token='<pad>', eos_token='</s>', unk_token='<unk>'),
+        after=('</s>',),
+        positions='',
+    ),
 }
 # what the registries call an architecture whose tokenizer and code are another's
 FAMILIES['nvembed'] = FAMILIES['mistral']
@@ -65,10 +141,14 @@ def make_tokenizer(family, sentences=SENTENCES, size=2000):
     "A small tokenizer of the family's kind, trained on a few sentences."
     from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
     from transformers import PreTrainedTokenizerFast
+
     f = FAMILIES[family]
     named = [n for v in f.names.values() for n in (v if isinstance(v, list) else [v])]
     special = list(dict.fromkeys([*named, *f.before, *f.after, *f.also]))
-    letters = sorted({c for s in sentences for c in s if not c.isspace()} | set(string.ascii_letters + string.digits + string.punctuation))
+    letters = sorted(
+        {c for s in sentences for c in s if not c.isspace()}
+        | set(string.ascii_letters + string.digits + string.punctuation)
+    )
     shared = dict(vocab_size=size, show_progress=False)
     trainer = None
     # the trainers of these two kinds give another vocabulary in each process, so it is written down by counting
@@ -83,17 +163,27 @@ def make_tokenizer(family, sentences=SENTENCES, size=2000):
     elif f.pieces == 'bytes':
         t = Tokenizer(models.BPE())
         t.pre_tokenizer, t.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
-        trainer = trainers.BpeTrainer(special_tokens=special, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), **shared)
+        trainer = trainers.BpeTrainer(
+            special_tokens=special, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), **shared
+        )
     elif f.pieces == 'fallback':
         t = Tokenizer(models.BPE(unk_token='<unk>', byte_fallback=True, fuse_unk=True))
         t.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme='first', split=True)
-        t.decoder = decoders.Sequence([decoders.Replace('▁', ' '), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(' ', 1, 0)])
+        t.decoder = decoders.Sequence(
+            [decoders.Replace('▁', ' '), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(' ', 1, 0)]
+        )
         octets = [AddedToken(f'<0x{i:02X}>', special=False, normalized=False) for i in range(256)]
-        trainer = trainers.BpeTrainer(special_tokens=[*special, *octets], initial_alphabet=letters, vocab_size=size + 256, show_progress=False)
+        trainer = trainers.BpeTrainer(
+            special_tokens=[*special, *octets], initial_alphabet=letters, vocab_size=size + 256, show_progress=False
+        )
     else:
         splitter = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace()])
         words = _counted(w for s in sentences for w, _ in splitter.pre_tokenize_str(s))
-        scores = {**dict.fromkeys(special, 0.0), **{c: -12.0 for c in ['▁', *letters]}, **{w: math.log(n / len(words)) - 4 for w, n in words if n > 1 and len(w) > 1}}
+        scores = {
+            **dict.fromkeys(special, 0.0),
+            **{c: -12.0 for c in ['▁', *letters]},
+            **{w: math.log(n / len(words)) - 4 for w, n in words if n > 1 and len(w) > 1},
+        }
         t = Tokenizer(models.Unigram(list(scores.items()), special.index('<unk>')))
         t.add_special_tokens(special)
         t.pre_tokenizer, t.decoder = splitter, decoders.Metaspace()
@@ -104,7 +194,9 @@ def make_tokenizer(family, sentences=SENTENCES, size=2000):
     if f.before or f.after:
         around = ' '.join([*f.before, '$A', *f.after])
         known = [(s, t.token_to_id(s)) for s in dict.fromkeys([*f.before, *f.after])]
-        t.post_processor = processors.TemplateProcessing(single=around, pair=f.pair or f'{around} {around.replace("$A", "$B")}', special_tokens=known)
+        t.post_processor = processors.TemplateProcessing(
+            single=around, pair=f.pair or f'{around} {around.replace("$A", "$B")}', special_tokens=known
+        )
     inputs = ['input_ids', *(['token_type_ids'] if family == 'bert' else []), 'attention_mask']
     return PreTrainedTokenizerFast(tokenizer_object=t, model_input_names=inputs, **f.names)
 
@@ -117,6 +209,7 @@ def _counted(words):
 def _without_added_octets(tokenizer):
     "The trainer knows bytes as added tokens only; in a real file they are plain entries of the vocabulary."
     from tokenizers import Tokenizer
+
     told = json.loads(tokenizer.to_str())
     told['added_tokens'] = [a for a in told['added_tokens'] if not a['content'].startswith('<0x')]
     return Tokenizer.from_str(json.dumps(told))
@@ -143,15 +236,20 @@ def make_model(family, name, limit, kind='AutoModel', tokenizer=None, **settings
     "A random model, the same for the same name."
     import torch
     import transformers
+
     transformers.utils.logging.disable_progress_bar()
     f = FAMILIES[family]
     tokenizer = tokenizer or make_tokenizer(family)
     ends = {k: v for k in ('pad_token_id', 'bos_token_id', 'eos_token_id') if (v := getattr(tokenizer, k)) is not None}
     places = {f.positions: limit + f.spare} if f.positions else {}
-    config = getattr(transformers, f.config)(vocab_size=len(tokenizer), **{'pad_token_id': None, **ends, **f.sizes, **places, **settings})
+    config = getattr(transformers, f.config)(
+        vocab_size=len(tokenizer), **{'pad_token_id': None, **ends, **f.sizes, **places, **settings}
+    )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(zlib.crc32(name.encode()))
-        model = transformers.T5EncoderModel(config) if family == 't5' else getattr(transformers, kind).from_config(config)
+        model = (
+            transformers.T5EncoderModel(config) if family == 't5' else getattr(transformers, kind).from_config(config)
+        )
         # a fresh model's padding row is zero; where padding is the end token, a trained one's is not
         with torch.no_grad():
             model.get_input_embeddings().weight.normal_(std=0.3)
@@ -161,6 +259,7 @@ def make_model(family, name, limit, kind='AutoModel', tokenizer=None, **settings
 def save_model(model, folder, legacy=False, shard=None):
     "The weights and the configuration; `legacy` in torch's own format, `shard` in several files."
     import torch
+
     if legacy:
         model.config.architectures = [type(model).__name__]
         model.config.save_pretrained(folder)
@@ -172,9 +271,22 @@ def save_model(model, folder, legacy=False, shard=None):
 # ---------------------------------------------------------------- encoders
 
 # repositories that hold sentence-transformers' files beside the weights
-MODULES = ('BAAI/bge', 'intfloat/', 'thenlper/', 'sentence-transformers/', 'Muennighoff/SGPT', 'hkunlp/', 'moka-ai/', 'sensenova/', 'Salesforce/SFR', 'GritLM/')
-LEGACY = ('Muennighoff/SGPT', 'GanymedeNil/', 'castorini/', 'OpenMatch/', 'facebook/')      # of before safetensors
-TOKENIZERS = {'intfloat/multilingual-e5-small': 'xlm-r'}      # where another architecture's tokenizer stands before the model
+MODULES = (
+    'BAAI/bge',
+    'intfloat/',
+    'thenlper/',
+    'sentence-transformers/',
+    'Muennighoff/SGPT',
+    'hkunlp/',
+    'moka-ai/',
+    'sensenova/',
+    'Salesforce/SFR',
+    'GritLM/',
+)
+LEGACY = ('Muennighoff/SGPT', 'GanymedeNil/', 'castorini/', 'OpenMatch/', 'facebook/')  # of before safetensors
+TOKENIZERS = {
+    'intfloat/multilingual-e5-small': 'xlm-r'
+}  # where another architecture's tokenizer stands before the model
 OWN_MISTRAL = 'raise RuntimeError("the code of this checkpoint must not run")\n'
 
 
@@ -182,14 +294,42 @@ def write_modules(folder, pooling, normalize, limit, dense=0):
     "sentence-transformers' files as the Hub's older repositories have them."
     import torch
     from safetensors.torch import save_file
+
     kinds = ['Transformer', 'Pooling', *(['Dense'] if dense else []), *(['Normalize'] if normalize else [])]
-    write_json(folder / 'modules.json', [{'idx': i, 'name': str(i), 'path': f'{i}_{k}' if i else '', 'type': f'sentence_transformers.models.{k}'} for i, k in enumerate(kinds)])
-    modes = {'cls': 'cls_token', 'mean': 'mean_tokens', 'max': 'max_tokens', 'mean_sqrt_len': 'mean_sqrt_len_tokens', 'weightedmean': 'weightedmean_tokens', 'lasttoken': 'lasttoken'}
-    write_json(folder / '1_Pooling' / 'config.json', {'word_embedding_dimension': HIDDEN, **{f'pooling_mode_{v}': k == pooling for k, v in modes.items()}})
+    write_json(
+        folder / 'modules.json',
+        [
+            {'idx': i, 'name': str(i), 'path': f'{i}_{k}' if i else '', 'type': f'sentence_transformers.models.{k}'}
+            for i, k in enumerate(kinds)
+        ],
+    )
+    modes = {
+        'cls': 'cls_token',
+        'mean': 'mean_tokens',
+        'max': 'max_tokens',
+        'mean_sqrt_len': 'mean_sqrt_len_tokens',
+        'weightedmean': 'weightedmean_tokens',
+        'lasttoken': 'lasttoken',
+    }
+    write_json(
+        folder / '1_Pooling' / 'config.json',
+        {'word_embedding_dimension': HIDDEN, **{f'pooling_mode_{v}': k == pooling for k, v in modes.items()}},
+    )
     write_json(folder / 'sentence_bert_config.json', {'max_seq_length': limit, 'do_lower_case': False})
-    write_json(folder / 'config_sentence_transformers.json', {'__version__': {'sentence_transformers': '2.2.2', 'transformers': '4.28.1', 'pytorch': '1.13.0'}})
+    write_json(
+        folder / 'config_sentence_transformers.json',
+        {'__version__': {'sentence_transformers': '2.2.2', 'transformers': '4.28.1', 'pytorch': '1.13.0'}},
+    )
     if dense:
-        write_json(folder / '2_Dense' / 'config.json', {'in_features': HIDDEN, 'out_features': dense, 'bias': False, 'activation_function': 'torch.nn.modules.linear.Identity'})
+        write_json(
+            folder / '2_Dense' / 'config.json',
+            {
+                'in_features': HIDDEN,
+                'out_features': dense,
+                'bias': False,
+                'activation_function': 'torch.nn.modules.linear.Identity',
+            },
+        )
         weight = torch.randn(dense, HIDDEN, generator=torch.Generator().manual_seed(1))
         save_file({'linear.weight': weight}, folder / '2_Dense' / 'model.safetensors')
 
@@ -200,6 +340,7 @@ def limit_of(row):
 
 def encoder_files(row, hub, tokenizer=True):
     "`build(folder)` of an encoder's repository `hub`."
+
     def build(folder):
         family, limit = row['architecture'], limit_of(row)
         words = TOKENIZERS.get(hub, family)
@@ -213,24 +354,43 @@ def encoder_files(row, hub, tokenizer=True):
             _with_code(folder, {'AutoModelForCausalLM': 'modeling_own.OwnForCausalLM'}, 'modeling_own.py', OWN_MISTRAL)
         if row['load'] == 'sentence-transformers' or hub.startswith(MODULES):
             write_modules(folder, row['pooling'], row['normalize'], limit, 24 if family == 't5' else 0)
+
     return build
 
 
 def adapter_files(base_hub, architecture, limit, hub, scores=False):
     "`build(folder)` of a LoRA around the model of `base_hub`; with `scores` it carries the head of a reranker."
+
     def build(folder):
         import torch
         import transformers
         from peft import LoraConfig, get_peft_model
+
         targets = 'q_proj k_proj v_proj o_proj down_proj up_proj gate_proj'.split()
-        lora = LoraConfig(r=4, lora_alpha=8, task_type='SEQ_CLS' if scores else 'FEATURE_EXTRACTION', init_lora_weights=False, target_modules=targets, base_model_name_or_path=base_hub)
-        model = make_model(architecture, base_hub, limit, 'AutoModelForSequenceClassification' if scores else 'AutoModel', **({'num_labels': 1} if scores else {}))
+        lora = LoraConfig(
+            r=4,
+            lora_alpha=8,
+            task_type='SEQ_CLS' if scores else 'FEATURE_EXTRACTION',
+            init_lora_weights=False,
+            target_modules=targets,
+            base_model_name_or_path=base_hub,
+        )
+        model = make_model(
+            architecture,
+            base_hub,
+            limit,
+            'AutoModelForSequenceClassification' if scores else 'AutoModel',
+            **({'num_labels': 1} if scores else {}),
+        )
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(zlib.crc32(hub.encode()))
             get_peft_model(model, lora).save_pretrained(folder, safe_serialization=False, save_embedding_layers=False)
         told = json.loads((folder / 'adapter_config.json').read_text())
         # the published files name no modules_to_save: peft puts the head back for the task type
-        write_json(folder / 'adapter_config.json', {**told, 'modules_to_save': None, 'base_model_name_or_path': base_hub})
+        write_json(
+            folder / 'adapter_config.json', {**told, 'modules_to_save': None, 'base_model_name_or_path': base_hub}
+        )
+
     return build
 
 
@@ -274,19 +434,45 @@ class NVEmbedModel(MistralModel):
 def _nv_embed(folder, tokenizer, limit, hub):
     save_model(make_model('mistral', hub, limit, tokenizer=tokenizer), folder)
     classes = {'AutoConfig': 'modeling_nvembed.NVEmbedConfig', 'AutoModel': 'modeling_nvembed.NVEmbedModel'}
-    _with_code(folder, classes, 'modeling_nvembed.py', NV_EMBED, model_type='nvembed', architectures=['NVEmbedModel'], tokenizer_of=hub)
+    _with_code(
+        folder,
+        classes,
+        'modeling_nvembed.py',
+        NV_EMBED,
+        model_type='nvembed',
+        architectures=['NVEmbedModel'],
+        tokenizer_of=hub,
+    )
 
 
 # ---------------------------------------------------------------- language models
 
-TOOLS = "{% if tools %}<|im_start|>system\n# Tools{% for t in tools %}\n{{ t | tojson }}{% endfor %}<|im_end|>\n{% endif %}"
-QWEN = TOOLS + "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-THINKING = QWEN.replace("assistant\n{% endif %}", "assistant\n{% if enable_thinking is defined and not enable_thinking %}<think>\n\n</think>\n\n{% endif %}{% endif %}")
+TOOLS = (
+    '{% if tools %}<|im_start|>system\n# Tools{% for t in tools %}\n{{ t | tojson }}{% endfor %}<|im_end|>\n{% endif %}'
+)
+QWEN = (
+    TOOLS
+    + "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+THINKING = QWEN.replace(
+    'assistant\n{% endif %}',
+    'assistant\n{% if enable_thinking is defined and not enable_thinking %}<think>\n\n</think>\n\n{% endif %}{% endif %}',
+)
 HEADERS = "{{ bos_token }}{% for m in messages %}<|start_header_id|>{{ m['role'] }}<|end_header_id|>\n\n{{ m['content'] }}<|eot_id|>{% endfor %}{% if add_generation_prompt %}<|start_header_id|>assistant<|end_header_id|>\n\n{% endif %}"
 DEEPSEEK = "{% for m in messages %}{% if m['role'] == 'system' %}{{ m['content'] }}{% elif m['role'] == 'user' %}<|User|>{{ m['content'] }}{% else %}<|Assistant|>{{ m['content'] }}{% endif %}{% endfor %}{% if add_generation_prompt %}<|Assistant|><think>\n{% endif %}"
 # a part of a Hub id (the first that fits): architecture and chat template
-WRITERS = [('chatglm3', 'llama', ''), ('Llama-2', 'llama', ''), ('Distill-Qwen', 'qwen2', DEEPSEEK), ('Distill-Llama', 'llama3', DEEPSEEK), ('Llama-3', 'llama3', HEADERS), ('HuatuoGPT-o1', 'llama3', HEADERS),
-    ('Qwen3', 'qwen3', THINKING), ('qwen2', 'qwen2', QWEN), ('Qwen2', 'qwen2', QWEN), ('QwQ', 'qwen2', QWEN)]
+WRITERS = [
+    ('chatglm3', 'llama', ''),
+    ('Llama-2', 'llama', ''),
+    ('Distill-Qwen', 'qwen2', DEEPSEEK),
+    ('Distill-Llama', 'llama3', DEEPSEEK),
+    ('Llama-3', 'llama3', HEADERS),
+    ('HuatuoGPT-o1', 'llama3', HEADERS),
+    ('Qwen3', 'qwen3', THINKING),
+    ('qwen2', 'qwen2', QWEN),
+    ('Qwen2', 'qwen2', QWEN),
+    ('QwQ', 'qwen2', QWEN),
+]
 SHARDED = ('-32B', '-70B', '-72B')
 CHATGLM = '''
 """A tiny model behind the names of ChatGLM3's own code."""
@@ -313,57 +499,111 @@ def writer_of(hub):
 
 def writer_files(row, hub):
     "`build(folder)` of a language model's repository."
+
     def build(folder):
         family, template = writer_of(hub)
         made = save_tokenizer(family, folder, int(row['context']), **({'chat_template': template} if template else {}))
         model = make_model(family, hub, int(row['context']), 'AutoModelForCausalLM', made)
         save_model(model, folder, shard='100KB' if hub.endswith(SHARDED) else None)
-        ends = [made.convert_tokens_to_ids(t) for t in ('<|im_end|>', '<|endoftext|>')] if 'qwen' in family else made.eos_token_id
-        write_json(folder / 'generation_config.json', {'eos_token_id': ends, 'do_sample': True, 'temperature': 0.7, 'top_p': 0.8, 'repetition_penalty': 1.05})
+        ends = (
+            [made.convert_tokens_to_ids(t) for t in ('<|im_end|>', '<|endoftext|>')]
+            if 'qwen' in family
+            else made.eos_token_id
+        )
+        write_json(
+            folder / 'generation_config.json',
+            {'eos_token_id': ends, 'do_sample': True, 'temperature': 0.7, 'top_p': 0.8, 'repetition_penalty': 1.05},
+        )
         if row.get('remote_code'):
-            classes = {'AutoConfig': 'modeling_chatglm.ChatGLMConfig', **dict.fromkeys(('AutoModel', 'AutoModelForCausalLM'), 'modeling_chatglm.ChatGLMForConditionalGeneration')}
-            _with_code(folder, classes, 'modeling_chatglm.py', CHATGLM, model_type='chatglm', architectures=['ChatGLMForConditionalGeneration'])
+            classes = {
+                'AutoConfig': 'modeling_chatglm.ChatGLMConfig',
+                **dict.fromkeys(
+                    ('AutoModel', 'AutoModelForCausalLM'), 'modeling_chatglm.ChatGLMForConditionalGeneration'
+                ),
+            }
+            _with_code(
+                folder,
+                classes,
+                'modeling_chatglm.py',
+                CHATGLM,
+                model_type='chatglm',
+                architectures=['ChatGLMForConditionalGeneration'],
+            )
             told = json.loads((folder / 'tokenizer_config.json').read_text())
-            write_json(folder / 'tokenizer_config.json', {**told, 'tokenizer_class': 'ChatGLMTokenizer', 'auto_map': {'AutoTokenizer': ['modeling_chatglm.ChatGLMTokenizer', None]}})
+            write_json(
+                folder / 'tokenizer_config.json',
+                {
+                    **told,
+                    'tokenizer_class': 'ChatGLMTokenizer',
+                    'auto_map': {'AutoTokenizer': ['modeling_chatglm.ChatGLMTokenizer', None]},
+                },
+            )
+
     return build
 
 
 # ---------------------------------------------------------------- rerankers
 
+
 def reranker_files(row, hub):
     "`build(folder)` of a cross-encoder's repository."
+
     def build(folder):
         import torch
+
         family, limit = row['architecture'], int(row['max_tokens'])
         if row.get('adapter'):
-            return encoder_files({'architecture': family, 'load': 'transformers', 'max_document_tokens': 4096}, hub)(folder)
+            return encoder_files({'architecture': family, 'load': 'transformers', 'max_document_tokens': 4096}, hub)(
+                folder
+            )
         made = make_tokenizer(family)
         model = make_model(family, hub, limit, 'AutoModelForSequenceClassification', made, num_labels=row['logits'])
         if not hub.startswith('castorini/'):
             save_tokenizer(family, folder, limit)
             return save_model(model, folder)
         # a repository of 2020: no model type, no tokenizer.json, weights in torch's own format
-        kept = ('vocab_size', 'hidden_size', 'num_hidden_layers', 'num_attention_heads', 'intermediate_size', 'max_position_embeddings', 'initializer_range')
+        kept = (
+            'vocab_size',
+            'hidden_size',
+            'num_hidden_layers',
+            'num_attention_heads',
+            'intermediate_size',
+            'max_position_embeddings',
+            'initializer_range',
+        )
         write_json(folder / 'config.json', {k: getattr(model.config, k) for k in kept})
-        (folder / 'vocab.txt').write_text(''.join(f'{w}\n' for w, _ in sorted(made.get_vocab().items(), key=lambda x: x[1])), encoding='utf-8')
+        (folder / 'vocab.txt').write_text(
+            ''.join(f'{w}\n' for w, _ in sorted(made.get_vocab().items(), key=lambda x: x[1])), encoding='utf-8'
+        )
         write_json(folder / 'tokenizer_config.json', {'do_lower_case': True, 'max_len': 512, 'init_inputs': []})
         torch.save(model.state_dict(), folder / 'pytorch_model.bin')
+
     return build
 
 
 # ---------------------------------------------------------------- all of them
 
+
 def served(row):
     "Whether a row's weights come from the Hub."
-    return row.get('hub') not in (None, 'unknown') and not row.get('package') and row.get('load') not in ('openai', 'voyage') and row.get('backend') != 'openai'
+    return (
+        row.get('hub') not in (None, 'unknown')
+        and not row.get('package')
+        and row.get('load') not in ('openai', 'voyage')
+        and row.get('backend') != 'openai'
+    )
 
 
 def _card(build, hub):
     "The two files that every repository has."
+
     def both(folder):
-        Path(folder / 'README.md').write_text(f'---\nmodel_name: {hub}\n---\nA tiny random model of the same architecture.\n')
+        Path(folder / 'README.md').write_text(
+            f'---\nmodel_name: {hub}\n---\nA tiny random model of the same architecture.\n'
+        )
         (folder / '.gitattributes').write_text('*.safetensors filter=lfs diff=lfs merge=lfs -text\n')
         build(folder)
+
     return both
 
 
@@ -377,6 +617,7 @@ def model_repositories(models=None, llms=None, rerankers=None):
         found.setdefault(hub, build)
         if revision not in (None, 'unknown'):
             commits.setdefault(hub, []).append(revision)
+
     for row in (registry('models') if models is None else models).values():
         if not served(row) or row.get('kind') != 'encoder':
             continue
@@ -384,12 +625,23 @@ def model_repositories(models=None, llms=None, rerankers=None):
         if other := row.get('document'):
             add(other['hub'], other['revision'], encoder_files(row, other['hub'], other.get('tokenizer') != 'query'))
         if (other := row.get('adapter')) and row['load'] != 'remote':
-            add(other['hub'], other['revision'], adapter_files(row['hub'], row['architecture'], limit_of(row), other['hub']))
+            add(
+                other['hub'],
+                other['revision'],
+                adapter_files(row['hub'], row['architecture'], limit_of(row), other['hub']),
+            )
     for row in (registry('rerankers') if rerankers is None else rerankers).values():
         add(row['hub'], row['revision'], reranker_files(row, row['hub']))
         if other := row.get('adapter'):
-            add(other['hub'], other['revision'], adapter_files(row['hub'], row['architecture'], 4096, other['hub'], scores=True))
+            add(
+                other['hub'],
+                other['revision'],
+                adapter_files(row['hub'], row['architecture'], 4096, other['hub'], scores=True),
+            )
     for row in (registry('llms') if llms is None else llms).values():
         if served(row):
             add(row['hub'], row['revision'], writer_files(row, row['hub']))
-    return [Repository('models', hub, _card(build, hub), dict.fromkeys(commits.get(hub, ()))) for hub, build in found.items()]
+    return [
+        Repository('models', hub, _card(build, hub), dict.fromkeys(commits.get(hub, ())))
+        for hub, build in found.items()
+    ]

@@ -1,4 +1,5 @@
 """A small server that speaks the Hub's endpoints: what huggingface_hub and datasets ask when HF_ENDPOINT names it."""
+
 import collections
 import contextlib
 import hashlib
@@ -13,23 +14,25 @@ from pathlib import Path
 from urllib.parse import parse_qs, unquote, urlsplit
 
 Asked = collections.namedtuple('Asked', 'method kind id revision path status')
-Asked.__doc__ = "One request: `kind` models or datasets, `path` of a file, or the endpoint in brackets."
+Asked.__doc__ = 'One request: `kind` models or datasets, `path` of a file, or the endpoint in brackets.'
 
-LARGE = ('.safetensors', '.bin', '.parquet', '.model', '.gguf')     # what the Hub keeps outside git
+LARGE = ('.safetensors', '.bin', '.parquet', '.model', '.gguf')  # what the Hub keeps outside git
 
 
 @dataclass
 class Faults:
     "What is wrong with a repository."
-    delay: float = 0            # seconds before an answer
-    gated: int = 0              # 401: nobody is logged in; 403: access was not granted
-    missing: tuple = ()         # files that are listed but not there
-    cut: set = field(default_factory=set)      # files whose first answer breaks off in the middle
-    silent: bool = False        # takes the connection and never answers
+
+    delay: float = 0  # seconds before an answer
+    gated: int = 0  # 401: nobody is logged in; 403: access was not granted
+    missing: tuple = ()  # files that are listed but not there
+    cut: set = field(default_factory=set)  # files whose first answer breaks off in the middle
+    silent: bool = False  # takes the connection and never answers
 
 
 class File:
     "A file of a repository with the hashes that the Hub tells."
+
     def __init__(self, path):
         self.path = path
         self.data = path.read_bytes()
@@ -44,6 +47,7 @@ class File:
 
 class Repository:
     "A model or data set: `build(folder)` writes its files on the first request; each of `commits` serves them, `main` is the first."
+
     def __init__(self, kind, id, build, commits=(), card=None):
         self.kind = kind
         self.id = id
@@ -79,6 +83,7 @@ _RESOLVE = re.compile(r'^/(?P<datasets>datasets/)?(?P<id>[^/]+(?:/[^/]+)?)/resol
 
 class Refused(Exception):
     "An answer that is an error; `code` goes into X-Error-Code."
+
     def __init__(self, status, code, message):
         super().__init__(message)
         self.status = status
@@ -87,17 +92,20 @@ class Refused(Exception):
 
 class Hub:
     "The server of `repositories` (a list) on a free port; it builds what is asked for below `store` and logs in `asked`."
+
     def __init__(self, repositories, store):
         self.repositories = {(r.kind, r.id): r for r in repositories}
         self.store = Path(store)
         self.asked = []
-        self.silent = False         # accepts and never answers
+        self.silent = False  # accepts and never answers
         self._log = threading.Lock()
         self._stop = threading.Event()
         self.server = http.server.ThreadingHTTPServer(('127.0.0.1', 0), type('Handler', (Handler,), {'hub': self}))
         self.server.daemon_threads = True
         self.url = f'http://127.0.0.1:{self.server.server_port}'
-        self.elsewhere = f'http://localhost:{self.server.server_port}'     # another host, as the Hub sends to for large files
+        self.elsewhere = (
+            f'http://localhost:{self.server.server_port}'  # another host, as the Hub sends to for large files
+        )
         threading.Thread(target=self.server.serve_forever, kwargs={'poll_interval': 0.05}, daemon=True).start()
 
     def __enter__(self):
@@ -157,8 +165,11 @@ class Handler(http.server.BaseHTTPRequestHandler):
                 self._wait_for_ever()
             self._route(unquote(url.path), parse_qs(url.query), parse_qs(body.decode('utf-8', 'replace')))
         except Refused as e:
-            self._send(e.status, json.dumps({'error': str(e)}).encode(),
-                {'X-Error-Code': e.code, 'X-Error-Message': str(e), 'Content-Type': 'application/json'})
+            self._send(
+                e.status,
+                json.dumps({'error': str(e)}).encode(),
+                {'X-Error-Code': e.code, 'X-Error-Message': str(e), 'Content-Type': 'application/json'},
+            )
         except (BrokenPipeError, ConnectionResetError):
             self.close_connection = True
         finally:
@@ -207,12 +218,32 @@ class Handler(http.server.BaseHTTPRequestHandler):
         "The endpoints that answer in JSON."
         files = repository.files(self.hub.store)
         if what == 'refs':
-            return self._json({'branches': [{'name': 'main', 'ref': 'refs/heads/main', 'targetCommit': repository.commits[0]}], 'tags': [], 'converts': []})
+            return self._json(
+                {
+                    'branches': [{'name': 'main', 'ref': 'refs/heads/main', 'targetCommit': repository.commits[0]}],
+                    'tags': [],
+                    'converts': [],
+                }
+            )
         if what == 'revision':
             siblings = [{'rfilename': p} for p in files]
-            return self._json({'_id': commit[:24], 'id': repository.id, 'modelId': repository.id, 'author': repository.id.split('/')[0], 'sha': commit,
-                'lastModified': '2024-01-01T00:00:00.000Z', 'private': False, 'gated': 'manual' if repository.faults.gated else False, 'disabled': False,
-                'downloads': 0, 'likes': 0, 'tags': [], 'siblings': siblings})
+            return self._json(
+                {
+                    '_id': commit[:24],
+                    'id': repository.id,
+                    'modelId': repository.id,
+                    'author': repository.id.split('/')[0],
+                    'sha': commit,
+                    'lastModified': '2024-01-01T00:00:00.000Z',
+                    'private': False,
+                    'gated': 'manual' if repository.faults.gated else False,
+                    'disabled': False,
+                    'downloads': 0,
+                    'likes': 0,
+                    'tags': [],
+                    'siblings': siblings,
+                }
+            )
         if what == 'paths-info':
             wanted = [p.strip('/') for p in form.get('paths', [])]
             return self._json([e for p in wanted for e in [self._entry(files, p)] if e])
@@ -224,7 +255,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         folders = {p[:i] for p in below for i in range(len(inside) + 1, len(p)) if p[i] == '/'}
         listed = sorted([*folders, *below])
         if not recursive:
-            listed = [p for p in listed if '/' not in p[len(inside):]]
+            listed = [p for p in listed if '/' not in p[len(inside) :]]
         self._json([self._entry(files, p) for p in listed])
 
     def _entry(self, files, path):
@@ -244,13 +275,20 @@ class Handler(http.server.BaseHTTPRequestHandler):
         about = {'X-Repo-Commit': commit, 'Accept-Ranges': 'bytes'}
         if f.large:
             about |= {'X-Linked-Etag': f'"{f.etag}"', 'X-Linked-Size': str(len(f.data))}
-            self._send(302, b'', {**about, 'Location': f'{self.hub.elsewhere}/-/large/{repository.kind}/{f.sha256}/{repository.id}/{path}'})
+            self._send(
+                302,
+                b'',
+                {
+                    **about,
+                    'Location': f'{self.hub.elsewhere}/-/large/{repository.kind}/{f.sha256}/{repository.id}/{path}',
+                },
+            )
         else:
             self._file(repository, f, path, {**about, 'ETag': f'"{f.etag}"'})
 
     def _large(self, kind, sha256, rest):
         found = next(r for (k, i), r in self.hub.repositories.items() if k == kind and rest.startswith(f'{i}/'))
-        path = rest[len(found.id) + 1:]
+        path = rest[len(found.id) + 1 :]
         self.note = (kind, found.id, '(large)', path)
         f = found.files(self.hub.store)[path]
         if f.sha256 != sha256:
@@ -264,11 +302,11 @@ class Handler(http.server.BaseHTTPRequestHandler):
             start, stop = int(asked[1]), min(int(asked[2] or size - 1), size - 1)
             if start >= size:
                 return self._send(416, b'', {'Content-Range': f'bytes */{size}'})
-            data, status = data[start:stop + 1], 206
+            data, status = data[start : stop + 1], 206
             headers = {**headers, 'Content-Range': f'bytes {start}-{stop}/{size}'}
         if self.command == 'GET' and path in repository.faults.cut:
             repository.faults.cut.discard(path)
-            self._send(status, data[:len(data) // 2], {**headers, 'Content-Length': str(len(data))})
+            self._send(status, data[: len(data) // 2], {**headers, 'Content-Length': str(len(data))})
             self.wfile.flush()
             self.connection.shutdown(socket.SHUT_RDWR)
             self.close_connection = True

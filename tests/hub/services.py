@@ -1,4 +1,5 @@
 """Services on loopback for the rows that are services: embeddings and chat, in the manner of conftest's Fake."""
+
 import os
 import sys
 import zlib
@@ -13,15 +14,21 @@ TESTS = Path(__file__).parents[1]
 
 def embed(body):
     "A vector a text: a sum of one a word, so that like texts are near; 16 dimensions."
+
     def vector(text):
         # Voyage is told the role, and embeds a query and a document apart
         words = [*text.lower().split(), body.get('input_type', '')]
         return np.sum([np.random.default_rng(zlib.crc32(w.encode())).normal(size=16) for w in words], axis=0).tolist()
-    return {'data': [{'index': i, 'embedding': vector(t)} for i, t in enumerate(body['input'])], 'usage': {'total_tokens': 1}}
+
+    return {
+        'data': [{'index': i, 'embedding': vector(t)} for i, t in enumerate(body['input'])],
+        'usage': {'total_tokens': 1},
+    }
 
 
 class Services:
     "`embedding` and `chat`, two servers that log what they were asked."
+
     def __init__(self):
         self.embedding, self.chat = Fake(answer=embed), Fake()
 
@@ -48,13 +55,44 @@ def process_environment(hub, base, services=None, github=None, **more):
     """What a process needs to see the Hub on loopback and nothing else: folders of its own below `base`, no other address within reach.
     HF_HUB_OFFLINE of the tests is taken away; `github` is the folder of repositories that git finds in GitHub's place."""
     from medir_nb.core import registry
+
     base = Path(base)
     for name in registry('environments'):
         make_environment(base / 'environments', name)
     nowhere = 'http://127.0.0.1:9'
-    kept = {k: v for k, v in os.environ.items() if k not in ('HF_HUB_OFFLINE', 'HF_TOKEN', 'MEDIR_DATA', 'MEDIR_REGISTRY', 'MEDIR_CASSETTES') and not k.lower().endswith('_proxy')}
-    return {**kept, 'HF_ENDPOINT': hub.url, 'HF_HOME': str(base / 'hf'), 'MEDIR_HOME': str(base / 'home'), 'HOME': str(base), 'MEDIR_ENVIRONMENTS': str(base / 'environments'),
-        'HF_HUB_DISABLE_XET': '1', 'HF_HUB_DISABLE_TELEMETRY': '1', 'HF_HUB_DISABLE_PROGRESS_BARS': '1', 'HTTP_PROXY': nowhere, 'HTTPS_PROXY': nowhere, 'NO_PROXY': '127.0.0.1,localhost',
-        'PYTHONPATH': os.pathsep.join([str(TESTS.parent), str(TESTS)]), 'PYTHONWARNINGS': 'ignore', 'OMP_NUM_THREADS': '1', 'MEDIR_PROGRESS': '0', 'TOKENIZERS_PARALLELISM': 'false',
-        **({'GIT_CONFIG_COUNT': '1', 'GIT_CONFIG_KEY_0': f'url.file://{github}/.insteadOf', 'GIT_CONFIG_VALUE_0': 'https://github.com/'} if github else {}),
-        **(services.environment if services else {}), **more}
+    kept = {
+        k: v
+        for k, v in os.environ.items()
+        if k not in ('HF_HUB_OFFLINE', 'HF_TOKEN', 'MEDIR_DATA', 'MEDIR_REGISTRY', 'MEDIR_CASSETTES')
+        and not k.lower().endswith('_proxy')
+    }
+    return {
+        **kept,
+        'HF_ENDPOINT': hub.url,
+        'HF_HOME': str(base / 'hf'),
+        'MEDIR_HOME': str(base / 'home'),
+        'HOME': str(base),
+        'MEDIR_ENVIRONMENTS': str(base / 'environments'),
+        'HF_HUB_DISABLE_XET': '1',
+        'HF_HUB_DISABLE_TELEMETRY': '1',
+        'HF_HUB_DISABLE_PROGRESS_BARS': '1',
+        'HTTP_PROXY': nowhere,
+        'HTTPS_PROXY': nowhere,
+        'NO_PROXY': '127.0.0.1,localhost',
+        'PYTHONPATH': os.pathsep.join([str(TESTS.parent), str(TESTS)]),
+        'PYTHONWARNINGS': 'ignore',
+        'OMP_NUM_THREADS': '1',
+        'MEDIR_PROGRESS': '0',
+        'TOKENIZERS_PARALLELISM': 'false',
+        **(
+            {
+                'GIT_CONFIG_COUNT': '1',
+                'GIT_CONFIG_KEY_0': f'url.file://{github}/.insteadOf',
+                'GIT_CONFIG_VALUE_0': 'https://github.com/',
+            }
+            if github
+            else {}
+        ),
+        **(services.environment if services else {}),
+        **more,
+    }

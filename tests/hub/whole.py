@@ -1,4 +1,5 @@
 """The batches of params/ as they are, but for the numbers of this table: what runs them whole on a CPU in minutes."""
+
 import json
 import re
 from pathlib import Path
@@ -19,8 +20,15 @@ ROOT = Path(__file__).resolve().parents[2]
 #   precision       fp32: the paper's fp16 needs a GPU
 #   max_tokens      8 instead of 512: a random model never ends a text
 #   seeds           two instead of five
-_LOOP = {'n_documents': 12, 'generator_training': {'max_steps': 2, 'warmup_steps': 0, 'precision': 'fp32'}, 'retriever_training': {'max_steps': 2, 'batch_size': 4}, 'candidate_sampling': {'max_tokens': 8},
-    'hypothesis_sampling': {'max_tokens': 8}, 'expansion': 'max_tokens=8', 'seeds': [42, 43]}
+_LOOP = {
+    'n_documents': 12,
+    'generator_training': {'max_steps': 2, 'warmup_steps': 0, 'precision': 'fp32'},
+    'retriever_training': {'max_steps': 2, 'batch_size': 4},
+    'candidate_sampling': {'max_tokens': 8},
+    'hypothesis_sampling': {'max_tokens': 8},
+    'expansion': 'max_tokens=8',
+    'seeds': [42, 43],
+}
 OVERRIDES = {
     ('automir_slhyde', 'paper'): _LOOP,
     ('automir_slhyde', 'legal'): {**_LOOP, 'query_sampling': {'max_tokens': 8}},
@@ -31,7 +39,11 @@ SAMPLING = {'max_tokens': 8}
 
 def writers():
     "The rows of language models with nothing but that number replaced."
-    return {n: {**r, 'sampling': {**r['sampling'], **SAMPLING}} for n, r in registry('llms').items() if r.get('sampling') and not r.get('package')}
+    return {
+        n: {**r, 'sampling': {**r['sampling'], **SAMPLING}}
+        for n, r in registry('llms').items()
+        if r.get('sampling') and not r.get('package')
+    }
 
 
 def preset(notebook, name):
@@ -47,14 +59,20 @@ def write_batch(name, folder):
     told = batch(name)
     for run in told['runs']:
         own = preset(run['notebook'], run['preset'])
-        changed = {k: {**own.get(k, {}), **v} if isinstance(v, dict) else v for k, v in OVERRIDES.get((run['notebook'], run['preset']), {}).items()}
+        changed = {
+            k: {**own.get(k, {}), **v} if isinstance(v, dict) else v
+            for k, v in OVERRIDES.get((run['notebook'], run['preset']), {}).items()
+        }
         run['parameters'] = {**run.get('parameters', {}), **changed}
     return write_lines(Path(folder) / f'{name}.yaml', [json.dumps(told)])
 
 
 def write_data(folder):
     "$MEDIR_DATA of a reader who read what the row of Pile of Law says: its repository is a script, so there is a corpus.jsonl."
-    write_lines(Path(folder) / 'pile-of-law' / 'corpus.jsonl', [{'id': i, 'doc': f'{title}. {text}'} for i, (title, text) in ENGLISH.items() if text])
+    write_lines(
+        Path(folder) / 'pile-of-law' / 'corpus.jsonl',
+        [{'id': i, 'doc': f'{title}. {text}'} for i, (title, text) in ENGLISH.items() if text],
+    )
     return folder
 
 
