@@ -20,7 +20,7 @@ def encode(task, model, out, log, pause):
     from medir_nb import encoder, search, systems
     from medir_nb.data import load_task
 
-    encoder._BLOCK = 4
+    encoder.store._BLOCK = 4
     plain = encoder.TorchBackend.encode
 
     def counted(self, texts, prompt=''):
@@ -68,14 +68,14 @@ def train(settings, log, pause):
 
         return Logged
 
-    plain = trainer._recorder
+    plain = trainer.loop._recorder
 
     def recorder(*arguments):
         made = plain(*arguments)
         made.__class__ = watched(made.__class__)
         return made
 
-    trainer._recorder = recorder
+    trainer.loop._recorder = recorder
     trainer.train(settings)
 
 

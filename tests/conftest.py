@@ -212,10 +212,10 @@ def fake_minilm(monkeypatch):
                 vectors, np.array([min(len(w), 8) for w in words], np.int32), np.array([len(w) > 8 for w in words])
             )
 
-    encoder._recent.clear()
-    monkeypatch.setattr(encoder, 'TorchBackend', Backend)
+    encoder.model._recent.clear()
+    monkeypatch.setattr(encoder.model, 'TorchBackend', Backend)
     yield calls
-    encoder._recent.clear()
+    encoder.model._recent.clear()
 
 
 class Fake:

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np, pytest
 from conftest import DOCUMENTS, QRELS, QUERIES, write_beir, write_lines
 from test_models import as_sentence_transformer, make_model
-from medir_nb import core, data, encoder, evaluator, generator, miner, systems, trainer, workbook
+from medir_nb import core, data, encoder, evaluator, generator, hub, miner, systems, trainer, workbook
 from medir_nb.core import MedirError, atomic_path, boundary, cause_of, registry, run_command, write_json
 from medir_nb.encoder import Encoder, encode_corpus, encoder_spec
 from medir_nb.generator import LLM, Request, Sampling
@@ -291,7 +291,7 @@ def test_a_deeply_nested_answer_is_a_broken_one(answer, said, fake):
     'vectors', [[[], []], [[1.0], []], [[1.0, 2.0], [1.0]], [1.0, 2.0], [[None], [None]], ['x', 'y']], ids=str
 )
 def test_vectors_that_are_none(vectors, fake, home, monkeypatch):
-    monkeypatch.setattr(core.Server.__init__, '__defaults__', ('', '', '', 300, 2, 0.01, 0.01))
+    monkeypatch.setattr(hub.Server.__init__, '__defaults__', ('', '', '', 300, 2, 0.01, 0.01))
     server = fake(
         answer=lambda body, text=None: {
             'data': [{'index': i, 'embedding': v} for i, v in enumerate(vectors[: len(body['input'])])]
@@ -551,7 +551,7 @@ def test_a_service_that_changes_the_length_of_its_vectors_leaves_the_store_whole
     service.size = 6
     ran = medir('evaluate', home / 'more', '--system', 'voyage-3') if task_of(home, 8, 'more') else None
     refused(ran, 'the vectors have 6 numbers, and those stored before 4', 'remove this folder')
-    encoder._recent.clear()
+    encoder.model._recent.clear()
     assert systems.search('voyage-3', task_of(home, 4)).run.equals(first)
     service.size = 4
     assert systems.search('voyage-3', task_of(home, 8, 'more')).stats['encoded_docs'] == 4
@@ -573,7 +573,7 @@ def test_an_object_that_changes_the_length_of_its_vectors(home, monkeypatch):
         def encode(self, texts):
             return np.ones((len(texts), type(self).size), np.float32)
 
-    monkeypatch.setattr(encoder, '_BLOCK', 2)
+    monkeypatch.setattr(encoder.store, '_BLOCK', 2)
     task = task_of(home, 6)
     model = Growing()
     whole = encode_corpus(Encoder(model), task_of(home, 2, 'two').corpus, 'document')
@@ -800,7 +800,7 @@ def test_a_training_that_fails_in_another_library_is_one_line(folders, pairs, tm
     def broken(*_, **__):
         raise LookupError('inside')
 
-    monkeypatch.setattr(trainer, 'InfoNCE', broken)
+    monkeypatch.setattr(trainer.contrastive, 'InfoNCE', broken)
     refused(train_command(config), r'this was not foreseen \(LookupError: inside\); run again with --debug')
     assert 'Traceback' in train_command(config, '--debug').err
 

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 from conftest import write_beir, write_lines
 from medir_nb import core, data, generator, workbook
-from medir_nb.core import MedirError, Server, atomic_path, parse_options, write_json
+from medir_nb.core import MedirError, atomic_path, parse_options, write_json
+from medir_nb.hub import Server
 
 # ---------------------------------------------------------------- files that are no files
 
@@ -321,15 +322,15 @@ def test_another_server_is_another_run_of_what_asks_it(variable, systems, counts
 
 def test_a_cassette_may_grow_and_must_not_change(home, tmp_path):
     tape = write_lines(home / 'cassettes' / 'smollm2.jsonl', [{'key': 'a'}])
-    receipt = {'cassettes': workbook._tapes({'systems': ['bm25+hyde(smollm2)']})}
-    assert list(receipt['cassettes']) == [str(tape)] and workbook._tapes({'systems': ['bm25']}) == {}
+    receipt = {'cassettes': workbook.records.cassettes_read({'systems': ['bm25+hyde(smollm2)']})}
+    assert list(receipt['cassettes']) == [str(tape)] and workbook.records.cassettes_read({'systems': ['bm25']}) == {}
     with open(tape, 'a') as file:
         file.write('{"key": "b"}\n')
-    assert workbook._same_tapes(receipt)
+    assert workbook.records._same_tapes(receipt)
     tape.write_text(tape.read_text().replace('"a"', '"x"'))
-    assert not workbook._same_tapes(receipt)
+    assert not workbook.records._same_tapes(receipt)
     tape.unlink()
-    assert not workbook._same_tapes(receipt)
+    assert not workbook.records._same_tapes(receipt)
 
 
 def test_what_a_run_makes_is_no_part_of_its_key(home):
@@ -341,7 +342,7 @@ def test_what_a_run_makes_is_no_part_of_its_key(home):
 
 def test_a_path_in_an_expression_does_not_hang_on_the_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    found = workbook._absolute(
+    found = workbook.parameters._absolute(
         {
             'systems': ['bm25+hyde(file:./a.jsonl)', './model', 'minilm>../r@10', 'nv-embed-v2(max_query_tokens=4)'],
             'prompts': {'hyde': './p.txt'},

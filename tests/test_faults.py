@@ -390,9 +390,9 @@ def test_remote_code_is_refused_unless_the_row_allows_it(tmp_path, beir, medir, 
     )
     refused(medir('evaluate', beir, '--system', str(tmp_path / 'remote')), 'would run code')
     assert not (tmp_path / 'remote' / 'it-ran').exists()
-    encoder._refuse_remote_code(tmp_path / 'remote', encoder_spec('trusted'))
+    encoder.loading.refuse_remote_code(tmp_path / 'remote', encoder_spec('trusted'))
     with pytest.raises(MedirError):
-        encoder._refuse_remote_code(tmp_path / 'remote', encoder_spec('stranger'))
+        encoder.loading.refuse_remote_code(tmp_path / 'remote', encoder_spec('stranger'))
 
 
 @pytest.fixture
@@ -460,7 +460,7 @@ def test_own_object_with_infinite_vectors(beir):
 
 
 def test_blocks_before_a_failure_are_kept(beir, medir, fake_minilm, monkeypatch):
-    monkeypatch.setattr(encoder, '_BLOCK', 4)
+    monkeypatch.setattr(encoder.store, '_BLOCK', 4)
     whole = encoder.TorchBackend.encode
 
     def dies(self, texts, prompt=''):

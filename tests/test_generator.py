@@ -41,7 +41,7 @@ def forget(monkeypatch):
         'OPENAI_API_KEY',
     ):
         monkeypatch.delenv(name, raising=False)
-    clear = lambda: (g._OPTIONS.clear(), g._llm.cache_clear(), g._cassette.cache_clear())
+    clear = lambda: (g.models._OPTIONS.clear(), g.models.loaded_llm.cache_clear(), g.cassettes._cassette.cache_clear())
     clear()
     yield
     clear()
@@ -100,7 +100,7 @@ def test_a_turn_that_is_too_long_loses_what_was_shown_last():
         {'role': 'user', 'content': 'before'},
         {'role': 'assistant', 'content': 'I look. [found: one] So'},
     ] and r.shorter(3).cut == (16, 19)
-    ids, sent, cut = g._fit(lambda r: r.text.split(), r, 6, 'x')
+    ids, sent, cut = g.loading.fit_prompt(lambda r: r.text.split(), r, 6, 'x')
     assert (
         sent.prompt == 'the prompt'
         and len(ids) <= 6
@@ -424,8 +424,8 @@ def test_vllm_gets_its_parallel_options_and_each_requests_sampling(monkeypatch, 
             ]
 
     monkeypatch.setitem(sys.modules, 'vllm', types.SimpleNamespace(LLM=Engine, SamplingParams=lambda **k: k))
-    monkeypatch.setattr(g, 'hub_folder', lambda hub, revision, where: tmp_path)
-    monkeypatch.setattr(g, '_load_tokenizer', lambda folder, spec: Tokenizer())
+    monkeypatch.setattr(g.loading, 'hub_folder', lambda hub, revision, where: tmp_path)
+    monkeypatch.setattr(g.local, 'load_llm_tokenizer', lambda folder, spec: Tokenizer())
     model = LLM('qwen3-32b', tensor_parallel_size=4, gpu_memory_utilization=0.5)
     got = model.generate(
         [
@@ -508,13 +508,13 @@ def test_a_model_that_cannot_be_asked_says_why(build, why, monkeypatch):
 
 def test_a_long_prompt_loses_the_end_of_its_cut_by_tokens():
     encode = lambda r: r.prompt.split()
-    ids, sent, cut = g._fit(encode, Request('Ask: a b c d e f Answer:', cut=(5, 16)), 5, 'x')
+    ids, sent, cut = g.loading.fit_prompt(encode, Request('Ask: a b c d e f Answer:', cut=(5, 16)), 5, 'x')
     assert ids == 'Ask: a b c Answer:'.split() or len(ids) == 5 and ids[-1].endswith('Answer:')
     assert cut == len('Ask: a b c d e f Answer:') - len(sent.prompt)
     with pytest.raises(MedirError, match='still exceeds'):
-        g._fit(encode, Request('Ask: a Answer:', cut=(5, 6)), 1, 'x')
+        g.loading.fit_prompt(encode, Request('Ask: a Answer:', cut=(5, 6)), 1, 'x')
     with pytest.raises(MedirError, match='leaves no room'):
-        g._room(llm_spec('smollm2'), Sampling(max_tokens=2048))
+        g.loading.prompt_room(llm_spec('smollm2'), Sampling(max_tokens=2048))
 
 
 def test_sampling_filters_and_is_a_draw_from_the_softmax():
@@ -693,7 +693,7 @@ def test_every_wording_fills_in_and_follows_the_language():
                 needed = {'query': {'query'}, 'passages': {'query', 'passages'}, 'document': {'document'}}[row['reads']]
                 assert needed <= set(__import__('re').findall(r'\{(\w+)\}', text)), (name, form)
                 assert (
-                    g.cjk_share(
+                    g.answers.cjk_share(
                         [
                             text.replace('query', '')
                             .replace('document', '')
@@ -923,12 +923,12 @@ def test_replay_is_bit_identical_without_a_model(beir, fake, monkeypatch, fake_m
         'replayed': 4,
     }  # n=1 is the first of n=2
     configure('smollm2')
-    g._cassette.cache_clear()
+    g.cassettes._cassette.cache_clear()
 
     def never(*_, **__):
         raise AssertionError('a model was loaded')
 
-    monkeypatch.setattr(g, 'BACKENDS', {n: never for n in g.BACKENDS})
+    monkeypatch.setattr(g.models, 'BACKENDS', {n: never for n in g.BACKENDS})
     for s, one in zip(systems, first):
         again = search(s, task)
         assert (
@@ -1054,7 +1054,9 @@ def test_the_authors_generations_of_each_split_reach_their_model(
             }
         }
     )
-    monkeypatch.setattr(g, 'BACKENDS', {n: lambda *_, **__: pytest.fail('a model was loaded') for n in g.BACKENDS})
+    monkeypatch.setattr(
+        g.models, 'BACKENDS', {n: lambda *_, **__: pytest.fail('a model was loaded') for n in g.BACKENDS}
+    )
     task = load_task('r2med-copy')
     assert task.registered and not Path(task.source).is_dir()
     rows = {
@@ -1099,13 +1101,13 @@ def test_texts_at_a_commit_are_read_once_whatever_retrievers_ask(monkeypatch):
 
     monkeypatch.setattr(g, '_hub_rows', rows)
     for _ in range(3):
-        assert g._hub_texts('own/set', 'hyde', 'gpt4', 'a1' * 20) == {'q1': ['a text of gpt4']}
-    assert g._hub_texts('own/set', 'hyde', 'qwen_7b', 'a1' * 20) == {'q1': ['a text of qwen_7b']} and read == [
+        assert g.imported._hub_texts('own/set', 'hyde', 'gpt4', 'a1' * 20) == {'q1': ['a text of gpt4']}
+    assert g.imported._hub_texts('own/set', 'hyde', 'qwen_7b', 'a1' * 20) == {'q1': ['a text of qwen_7b']} and read == [
         ('own/set', 'gpt4'),
         ('own/set', 'qwen_7b'),
     ]
     for _ in range(2):
-        g._hub_texts('own/set', 'hyde', 'gpt4', 'main')  # a branch moves
+        g.imported._hub_texts('own/set', 'hyde', 'gpt4', 'main')  # a branch moves
     assert len(read) == 4
 
 
@@ -1174,7 +1176,7 @@ def test_a_model_on_the_leaderboard_stands_for_the_method_whose_cells_it_repeats
 )
 def test_malformed_files_of_generations_are_named(tmp_path, line, why):
     with pytest.raises(MedirError) as e:
-        g.read_generations(write_lines(tmp_path / 'h.jsonl', ['{"id": "q0", "hy_doc": "x"}', line]))
+        g.imported.read_generations(write_lines(tmp_path / 'h.jsonl', ['{"id": "q0", "hy_doc": "x"}', line]))
     assert 'h.jsonl:2' in str(e.value) and why in str(e.value)
 
 
@@ -1384,10 +1386,20 @@ def test_smollm2_in_process(tmp_path):
     # a request draws its own noise: alone it says the same as in a batch, rounding aside
     other = LLM('smollm2', home_folder=tmp_path / 'other', dtype='float32')
     alone = other.backend._batch(
-        [g._fit(lambda r: g._rendered(other.backend.tokenizer, other.spec, r), requests[1], 2000, '')], requests[1:2]
+        [
+            g.loading.fit_prompt(
+                lambda r: g.loading.rendered_prompt(other.backend.tokenizer, other.spec, r), requests[1], 2000, ''
+            )
+        ],
+        requests[1:2],
     )
     pair = other.backend._batch(
-        [g._fit(lambda r: g._rendered(other.backend.tokenizer, other.spec, r), r, 2000, '') for r in requests[:2]],
+        [
+            g.loading.fit_prompt(
+                lambda r: g.loading.rendered_prompt(other.backend.tokenizer, other.spec, r), r, 2000, ''
+            )
+            for r in requests[:2]
+        ],
         requests[:2],
     )
     assert alone[0].text == pair[1].text

@@ -13,8 +13,8 @@ from medir_nb.data import (
     load_task,
     read_obo,
     task_from_frames,
-    _hpo_file,
 )
+from medir_nb.data.ontology import _hpo_file
 from medir_nb.evaluator import evaluate
 
 RERANKED = [('q1', 'd09'), ('q1', 'd02'), ('q1', 'd05'), ('q2', 'd03'), ('q2', 'd06'), ('q3', 'd11'), ('q3', 'd08')]
@@ -52,7 +52,7 @@ def test_second_load_comes_from_the_home_folder(beir, home, monkeypatch):
     first = load_task(str(beir))
     from medir_nb import data
 
-    monkeypatch.setattr(data, '_json_lines', lambda path: pytest.fail(f'{path} is parsed again'))
+    monkeypatch.setattr(data.folders, 'json_lines', lambda path: pytest.fail(f'{path} is parsed again'))
     again = load_task(str(beir))
     assert again.report == first.report and again.fingerprint == first.fingerprint
     assert {p.parent for p in home.rglob('*.arrow')} == {home / 'corpora'}

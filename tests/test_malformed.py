@@ -5,7 +5,7 @@ import gzip, json, os, random, re, shutil, sys, types, zipfile
 from pathlib import Path
 import numpy as np, pytest
 from conftest import DOCUMENTS, MOVED, QRELS, QUERIES, write_beir, write_lines
-from medir_nb import core, data, encoder, generator, miner, reranker, search, systems, trainer, workbook
+from medir_nb import core, data, encoder, generator, hub, miner, reranker, search, systems, trainer, workbook
 from medir_nb.core import MedirError, atomic_path, registry
 
 LONGEST = 1500  # characters of a line that somebody still reads
@@ -570,7 +570,7 @@ def answering(monkeypatch):
             )
 
         monkeypatch.setattr(httpx.Client, 'stream', stream)
-        monkeypatch.setattr(core.Server.__init__, '__defaults__', ('', '', '', 300, 2, 0.0, 0.0))
+        monkeypatch.setattr(hub.Server.__init__, '__defaults__', ('', '', '', 300, 2, 0.0, 0.0))
 
     return answer
 
@@ -712,7 +712,7 @@ def record(home, rng):
     def read():
         outcome(lambda: encoder.encoder_spec('own'), 'encoder')
         outcome(lambda: generator.llm_spec('own'), 'llm')
-        workbook._checkpoint_mark('own')
+        workbook.records._checkpoint_mark('own')
 
     return read
 
@@ -901,7 +901,7 @@ def case_home(tmp_path, monkeypatch, home):
             os.environ.pop(name, None)
         os.environ['MEDIR_HOME'] = str(made[-1] / 'home')
         core.registry.cache_clear()
-        generator._llm.cache_clear()
+        generator.models.loaded_llm.cache_clear()
         return made[-1]
 
     yield make
@@ -954,7 +954,7 @@ def test_answers_of_servers_are_read_or_refused(kind, share, case_home, answerin
         case_home()
         os.environ['MEDIR_EMBEDDING_URL'] = os.environ['MEDIR_LLM_URL'] = 'http://127.0.0.1:9/v1'
         answering(service(None, rng, EMBEDDED if kind == 'embeddings' else CHAT))
-        encoder._recent.clear()
+        encoder.model._recent.clear()
         if kind == 'embeddings':
             found.append(outcome(embed_two, f'{kind} {i}'))
         else:
@@ -964,7 +964,7 @@ def test_answers_of_servers_are_read_or_refused(kind, share, case_home, answerin
                 )
             )
     assert any(f != 'right' for f in found)
-    encoder._recent.clear()
+    encoder.model._recent.clear()
 
 
 def test_the_table_has_hundreds_of_cases():

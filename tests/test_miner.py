@@ -49,14 +49,14 @@ def speaker(home, monkeypatch):
     monkeypatch.delenv('MEDIR_REPLAY', raising=False)
 
     def use(rule):
-        g._llm.cache_clear()
+        g.models.loaded_llm.cache_clear()
         out = Speaker(rule)
         g.llm('smollm2', home)._backend = out
         return out
 
     yield use
-    g._llm.cache_clear()
-    g._cassette.cache_clear()
+    g.models.loaded_llm.cache_clear()
+    g.cassettes._cassette.cache_clear()
 
 
 rows = lambda: [{'id': i, 'doc': d} for i, d in DOCS.items()]
@@ -222,7 +222,7 @@ def test_a_model_of_another_language_is_refused(home):
 def test_a_document_longer_than_the_context_is_cut_and_counted(home, monkeypatch):
     # a real tokenizer counts; only the forward pass is left out
     monkeypatch.delenv('MEDIR_REPLAY', raising=False)
-    g._llm.cache_clear()
+    g.models.loaded_llm.cache_clear()
     model = g.llm('smollm2', home)
     model._backend = g.TransformersBackend.__new__(g.TransformersBackend)
     from medir_nb.encoder import encoder_spec, load_tokenizer
@@ -234,7 +234,7 @@ def test_a_document_longer_than_the_context_is_cut_and_counted(home, monkeypatch
     ]
     found = synthesize_queries([{'id': 'long', 'doc': 'pain and swelling ' * 4000}], 'smollm2', home_folder=home)
     assert found.stats == {'kept': 1, 'prompt shortened': 1}
-    g._llm.cache_clear()
+    g.models.loaded_llm.cache_clear()
 
 
 def test_candidates_that_cannot_be_used_are_counted(speaker, home):

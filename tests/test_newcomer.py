@@ -22,7 +22,7 @@ def titled(tmp_path):
     folder = write_beir(tmp_path / 'titled')
     titles = {'q1': 'Metformin', 'q2': 'Hip fracture surgery'}
     write_lines(folder / 'queries.jsonl', [{'_id': q, 'title': titles.get(q, ''), 'text': t} for q, t in QUERIES])
-    data._tell_unread_titles.cache_clear()
+    data.task._tell_unread_titles.cache_clear()
     return folder
 
 
@@ -214,7 +214,7 @@ def test_a_limit_says_what_remains_and_warns_of_dropped_queries(tmp_path, medir)
         [(f'q{i}', f'disease{i}') for i in range(30)],
         [(f'q{i // 20}', f'd{i:03d}', 1) for i in range(600)],
     )
-    data._tell_limit.cache_clear()
+    data.task.tell_limit.cache_clear()
     out = medir('evaluate', folder, '--system', 'bm25', '--limit', '60', '--measures', 'R@100')
     assert out.code == 0
     warned = [line for line in out.err.splitlines() if 'remain' in line]
@@ -235,7 +235,7 @@ def test_a_limit_says_what_remains_and_warns_of_dropped_queries(tmp_path, medir)
 
 def test_python_says_it_once(tmp_path, capfd):
     folder = write_beir(tmp_path / 'small')
-    data._tell_limit.cache_clear()
+    data.task.tell_limit.cache_clear()
     for _ in range(2):
         load_task(folder, limit=7)
     assert capfd.readouterr().err.count('7 of 12 documents and 2 of 4 queries remain') == 1
@@ -415,7 +415,7 @@ def test_an_existing_folder_wins_over_a_hub_id(tmp_path, monkeypatch, capfd):
     write_lines(folder / 'modules.json', ['[]'])
     write_lines(folder / 'config.json', ['{"max_position_embeddings": 77}'])
     monkeypatch.chdir(tmp_path)
-    hub_module._tell_folder.cache_clear()
+    hub_module.commits._tell_folder.cache_clear()
     for _ in range(2):
         assert encoder_spec('BAAI/bge-large-en-v1.5').max_query_tokens == 77
     assert encoder_spec('hf:BAAI/bge-large-en-v1.5').hub == 'BAAI/bge-large-en-v1.5'
@@ -475,7 +475,9 @@ def test_a_grid_says_first_what_cannot_run_and_goes_on(beir, fake_minilm, capfd,
     monkeypatch.delenv('VOYAGE_API_KEY', raising=False)
     seen = []
     inner = evaluator.evaluate
-    monkeypatch.setattr(evaluator, 'evaluate', lambda *a, **k: (seen.append(capfd.readouterr().err), inner(*a, **k))[1])
+    monkeypatch.setattr(
+        evaluator.grid, 'evaluate', lambda *a, **k: (seen.append(capfd.readouterr().err), inner(*a, **k))[1]
+    )
     scores, not_run = evaluator.evaluate_grid([str(beir)], ['minilm', 'voyage-3'])
     assert [s.system for s in scores] == ['minilm'] and set(not_run) == {('voyage-3', str(beir))}
     assert 'voyage-3 cannot run: model voyage-3: the key of' in seen[0] and len(seen) == 1
@@ -521,7 +523,7 @@ def test_models_say_what_runs_here_and_why_not(medir, own_registry, monkeypatch,
     )
     assert 'the Hub: HF_HUB_OFFLINE is set' in out.err
     monkeypatch.setenv('VOYAGE_API_KEY', 'a-key-of-a-test')
-    monkeypatch.setattr(encoder, 'unreachable', lambda: '')
+    monkeypatch.setattr(encoder.here, 'unreachable', lambda: '')
     table = encoder.models_table().set_index('model').runs
     assert (
         table['voyage-3'] == 'yes, asks https://api.voyageai.com/v1'
@@ -555,7 +557,7 @@ def test_slices_follow_the_time_they_take(monkeypatch):
     from medir_nb import core
 
     clock = [0.0]
-    monkeypatch.setattr(core.time, 'perf_counter', lambda: clock[0])
+    monkeypatch.setattr(core.console.time, 'perf_counter', lambda: clock[0])
 
     def taken(n, most, a_second):
         out = []
@@ -587,7 +589,7 @@ def test_a_killed_encoding_keeps_what_slow_models_encoded(tmp_path, fake_minilm,
         return inner(self, texts, prompt)
 
     monkeypatch.setattr(encoder.TorchBackend, 'encode', slow)
-    monkeypatch.setattr(encoder, 'paced', lambda n, most: ((i, min(i + 64, n)) for i in range(0, n, 64)))
+    monkeypatch.setattr(encoder.store, 'paced', lambda n, most: ((i, min(i + 64, n)) for i in range(0, n, 64)))
     with pytest.raises(KeyboardInterrupt):
         evaluate(folder, 'minilm')
     assert evaluate(folder, 'minilm').stats['encoded_docs'] == 300 - 128
@@ -610,13 +612,13 @@ def speaks(home, monkeypatch):
             yield [(i, generator.Generation(self.rule(r), 'stop', 9, 9, 0)) for i, r in enumerate(requests)]
 
     def use(rule):
-        generator._llm.cache_clear()
+        generator.models.loaded_llm.cache_clear()
         generator.llm('smollm2', home)._backend = Speaker(rule)
         return asked
 
     yield use
-    generator._llm.cache_clear()
-    generator._cassette.cache_clear()
+    generator.models.loaded_llm.cache_clear()
+    generator.cassettes._cassette.cache_clear()
 
 
 def test_a_miner_whose_answers_repeat_stops_early_and_says_why(speaks, home, tmp_path, medir):
@@ -758,7 +760,7 @@ def test_what_has_no_rate_or_size_stays_unknown(medir, monkeypatch):
         and 'unknown' in rows['total']['hours']
         and rows['data of 10 tasks']['GB to fetch'].startswith('≈0.')
     )
-    from medir_nb.workbook import _encode_rate
+    from medir_nb.workbook.costs import _encode_rate
 
     assert (
         _encode_rate(220e6) == 1390.1
@@ -785,7 +787,8 @@ def test_the_plan_of_a_folder_counts_default_systems(beir, medir, tmp_path):
 
 
 def test_the_plan_of_the_loop_has_the_wording_of_its_search(tmp_path):
-    from medir_nb.workbook import _grids, find_notebook, resolve
+    from medir_nb.workbook.plans import _grids
+    from medir_nb.workbook import find_notebook, resolve
 
     file = write_lines(tmp_path / 'hyde.txt', ['{query}'])
     path = find_notebook('automir_slhyde')
@@ -804,11 +807,11 @@ def test_help_lists_every_step_and_every_key(medir, capfd, monkeypatch):
 
     out = medir('mine', '--help')
     assert out.code == 0
-    for name in ('load_documents', 'labelled_pairs', *miner._NEEDED):
+    for name in ('load_documents', 'labelled_pairs', *miner.steps._NEEDED):
         assert re.search(rf'^ +{name} \(reads ', out.out, re.M), name
     assert (
         '-p n=5' in out.out
-        and f'-p most_repeated={miner._REPEATED}' in out.out
+        and f'-p most_repeated={miner.questions._REPEATED}' in out.out
         and '-p window=(5, 100)' in out.out
         and 'home_folder' not in out.out
     )

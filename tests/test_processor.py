@@ -58,7 +58,7 @@ def test_a_run_says_how_its_vectors_were_computed(monkeypatch, tmp_path):
 
 def tuned_encoder(home, monkeypatch):
     "An encoder for which every trial pays."
-    monkeypatch.setattr(encoder, '_WORTH_A_TRIAL', 0)
+    monkeypatch.setattr(encoder.local, '_WORTH_A_TRIAL', 0)
     return Encoder('minilm', device='cpu', home_folder=home)
 
 
@@ -106,7 +106,7 @@ def test_an_execution_that_changes_vectors_is_not_taken(monkeypatch, tmp_path):
             model[0].model.embeddings.word_embeddings.weight.data.neg_()
 
     monkeypatch.setattr(processor, '_WORTHWHILE', 1e9)  # every candidate is fast enough
-    monkeypatch.setattr(encoder, 'use_kernel', other_vectors)
+    monkeypatch.setattr(encoder.local, 'use_kernel', other_vectors)
     chosen = tuned_encoder(tmp_path, monkeypatch)
     chosen.encode(texts_of_all_lengths(), 'document')
     assert chosen.backend('document').execution.kernel == 'onednn'
@@ -166,7 +166,7 @@ def test_a_plan_counts_what_the_run_will_encode(lesser, monkeypatch, tmp_path):
         planned.append(encoder.spec.dtype)
         return np.empty(0, int)
 
-    monkeypatch.setattr(systems, 'missing_texts', none_missing)
+    monkeypatch.setattr(systems.plan, 'missing_texts', none_missing)
     monkeypatch.setattr(processor, '_on_gpu', lambda device: device is None)  # a GPU beside a lesser processor
     systems.pending('smollm2', load_task('hpo-lay', limit=12), home_folder=tmp_path)
     assert set(planned) == {'bfloat16'} == {encoder_of(parse('smollm2')).spec.dtype}

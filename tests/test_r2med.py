@@ -314,7 +314,7 @@ def tiny_row(bert, own_registry, tmp_path, monkeypatch):
     "`tiny_row(**changes)`: a row whose code runs in the environment `tiny`, looked for in tmp_path/environments."
     monkeypatch.setenv('MEDIR_ENVIRONMENTS', str(tmp_path / 'environments'))
     monkeypatch.setenv('HOME', str(tmp_path))
-    encoder_module._recent.clear()
+    encoder_module.model._recent.clear()
 
     def add(**changes):
         own_registry(
@@ -324,7 +324,7 @@ def tiny_row(bert, own_registry, tmp_path, monkeypatch):
         return Encoder('own')
 
     yield add
-    encoder_module._recent.clear()
+    encoder_module.model._recent.clear()
 
 
 def texts_task(texts):
@@ -398,7 +398,7 @@ def test_what_a_worker_cannot_do_is_refused(tiny_row, change):
 def test_one_worker_over_blocks_killed_and_resumed(tiny_row, tmp_path, monkeypatch):
     "The published code of a checkpoint, in a real process: one load for all blocks, stray prints, errors, a real kill, and no secret."
     venv(tmp_path / 'environments' / 'tiny', parent=True)
-    monkeypatch.setattr(encoder_module, '_BLOCK', 2)
+    monkeypatch.setattr(encoder_module.store, '_BLOCK', 2)
     monkeypatch.setenv('MEDIR_TEST_KEY', 'hush-hush-hush')
     encoder = tiny_row()
     got = encoder.encode(encoder.render([('', 'statins'), ('', 'insulin')], 'query', 'Find it'), 'query', 'Find it')
@@ -431,7 +431,7 @@ def test_one_worker_over_blocks_killed_and_resumed(tiny_row, tmp_path, monkeypat
     ).process.pid != first
     assert encode_corpus(Encoder('own'), task.corpus, 'document').stats['encoded'] == 0
     worker = encoder.backend('document').process
-    encoder_module._recent.clear()
+    encoder_module.model._recent.clear()
     del encoder, e
     gc.collect()
     assert worker.poll() is not None  # nobody left behind
@@ -503,7 +503,7 @@ def test_a_real_second_environment(mistral, bert, own_registry, tmp_path, monkey
         assert there.backend('query').versions['transformers'] == '4.57.6' and here.spec.vector_key(
             'query'
         ) != there.spec.vector_key('query')
-    encoder_module._recent.clear()
+    encoder_module.model._recent.clear()
 
 
 # ---------------------------------------------------------------- a reader's own model, both ways
@@ -659,7 +659,7 @@ def annotations():
     "Rows of phenotype.hpoa, read here on their own."
     lines = [
         l.rstrip('\n').split('\t')
-        for l in data._hpo_file('phenotype.hpoa').read_text(encoding='utf-8').splitlines()
+        for l in data.ontology._hpo_file('phenotype.hpoa').read_text(encoding='utf-8').splitlines()
         if not l.startswith('#')
     ]
     return [dict(zip(lines[0], l)) for l in lines[1:]]
@@ -667,7 +667,7 @@ def annotations():
 
 def test_findings_are_affirmed_phenotypes_and_never_shared(overlap, annotations):
     affirmed = {(r['database_id'], r['hpo_id']) for r in annotations if r['aspect'] == 'P' and not r['qualifier']}
-    asked, pool = data._split_findings(0, 1000, 200)
+    asked, pool = data.ontology._split_findings(0, 1000, 200)
     assert all((q[:-1], t) in affirmed for q, found in asked.items() for t in found) and all(
         (d, t) in affirmed for d, found in pool.items() for t in found
     )
@@ -723,7 +723,7 @@ def test_the_task_is_the_registrys_and_the_same_every_time(overlap):
         and task.labels == overlap.labels
         and set(task.labels) == set(task.queries.ids)
     )
-    data._split_findings.cache_clear()
+    data.ontology._split_findings.cache_clear()
     assert data.hpo_overlap().fingerprint == overlap.fingerprint != data.hpo_overlap(seed=1).fingerprint
     small = load_task('hpo-overlap', limit=120)
     assert len(small.corpus) == 120 and small.labels and not small.registered
@@ -732,14 +732,14 @@ def test_the_task_is_the_registrys_and_the_same_every_time(overlap):
 
 
 def test_the_training_split_holds_other_diseases(overlap):
-    train, names = load_task('hpo-overlap', split='train'), data._annotated()[2]
+    train, names = load_task('hpo-overlap', split='train'), data.ontology._annotated()[2]
     family = lambda task: {data.disease_family(names[d]) for d in task.corpus.ids}
     assert (
         not family(train) & family(overlap)
         and len(train.queries) == train.qrels.query_id.nunique() > 4000
         and train.split == 'train'
     )
-    asked, pool = data._split_findings(0, 1000, 200, 'train')
+    asked, pool = data.ontology._split_findings(0, 1000, 200, 'train')
     assert not any(set(asked[q]) & set(pool[d]) for q, d in zip(train.qrels.query_id, train.qrels.doc_id))
 
 
@@ -749,7 +749,7 @@ def test_the_oracle(overlap):
     oracle, bm25, chance = score_run(overlap, run), evaluate(overlap, 'bm25'), 10 / 1000
     assert oracle.mean('nDCG@10') > bm25.mean('nDCG@10') > 3 * chance and oracle.mean('R@100') > bm25.mean('R@100')
     # by hand, for one pair: shared information content over all
-    terms, (asked, pool) = data._annotated()[0], data._split_findings(0, 1000, 200)
+    terms, (asked, pool) = data.ontology._annotated()[0], data.ontology._split_findings(0, 1000, 200)
 
     def up(found):
         out = set(found)
@@ -908,11 +908,11 @@ def test_bombs(tmp_path, monkeypatch):
     path = hostile(tmp_path / 'bomb.zip', ('Biology/big.jsonl', b'0' * (40 << 20), PLAIN))
     with pytest.raises(MedirError, match=r"'Biology/big\.jsonl' swells to 41,943,040 bytes from 40,\d{3}"):
         load_task(path)
-    monkeypatch.setattr(data, '_ZIP_BYTES', 10_000)
+    monkeypatch.setattr(data.folders, '_ZIP_BYTES', 10_000)
     with pytest.raises(MedirError, match='swells to'):
         load_task(packed(tmp_path / 'large.zip', tmp_path / 'made'))
-    monkeypatch.setattr(data, '_ZIP_FILES', 2)
-    monkeypatch.setattr(data, '_ZIP_BYTES', 1 << 30)
+    monkeypatch.setattr(data.folders, '_ZIP_FILES', 2)
+    monkeypatch.setattr(data.folders, '_ZIP_BYTES', 1 << 30)
     with pytest.raises(MedirError, match='one of more than 2 files'):
         load_task(packed(tmp_path / 'many.zip', tmp_path / 'made'))
 

@@ -6,10 +6,15 @@ import pytest, yaml
 from conftest import seeded
 
 ROOT = Path(__file__).parents[1]
-ORDER = [
-    ast.literal_eval(re.search(r'default_exp (\w+)', p.read_text()).group(1).join("''"))
-    for p in sorted((ROOT / 'nbs').glob('[0-9]*.ipynb'))
-]
+
+
+def module_of(notebook):
+    "The module that a notebook exports, such as `encoder.spec`."
+    return ast.literal_eval(re.search(r'default_exp ([\w.]+)', notebook.read_text()).group(1).join("''"))
+
+
+EXPORTING = sorted(p for p in (ROOT / 'nbs').rglob('[0-9]*.ipynb') if '.ipynb_checkpoints' not in p.parts)
+ORDER = [module_of(notebook) for notebook in EXPORTING]
 NOTEBOOKS = sorted(p for p in (ROOT / 'nbs').rglob('*.ipynb') if '.ipynb_checkpoints' not in p.parts)
 LAZY = {
     'torch',
@@ -46,26 +51,58 @@ lock = lambda: {
 name_of = lambda requirement: re.match(r'[A-Za-z0-9_.-]+', requirement)[0].lower().replace('_', '-')
 
 
+def file_of(module):
+    return ROOT / 'medir_nb' / f'{module.replace(".", "/")}.py'
+
+
+def imported_modules(module):
+    "The modules of this package that `module` imports, as `encoder.spec`; the export writes `from ..core.errors import …`."
+    package = ['medir_nb', *module.split('.')[:-1]]
+    for node in ast.walk(ast.parse(file_of(module).read_text())):
+        if not isinstance(node, ast.ImportFrom):
+            continue
+        above = package[: len(package) + 1 - node.level] if node.level else []
+        whole = '.'.join([*above, *(node.module or '').split('.')]).strip('.')
+        names = (
+            [whole] if whole != 'medir_nb' else [f'medir_nb.{a.name}' for a in node.names if a.name != '__version__']
+        )
+        yield from (name.removeprefix('medir_nb.') for name in names if name.startswith('medir_nb.'))
+
+
 @pytest.mark.parametrize('module', ORDER)
 def test_modules_import_only_from_modules_before_them(module):
-    tree = ast.parse((ROOT / f'medir_nb/{module}.py').read_text())
-    # the export writes `from .core import …`; inside functions the whole name may stand
-    used = {
-        (n.module if n.level else n.module.split('.')[1])
-        for n in ast.walk(tree)
-        if isinstance(n, ast.ImportFrom) and n.module and (n.level or n.module.startswith('medir_nb.'))
-    }
-    assert not used - set(ORDER[: ORDER.index(module)]) and (
-        bool(used) != (module in ('core', 'worker'))
-    )  # the worker runs in other environments, so it imports nothing
+    used = set(imported_modules(module))
+    before = ORDER[: ORDER.index(module)]
+    doors = {m.split('.')[0] for m in before} - {module.split('.')[0]}
+    assert not used - set(before) - doors
+    # the worker runs in other environments, so it imports nothing
+    assert used or module in ('core.errors', 'worker')
+
+
+@pytest.mark.parametrize('module', ORDER)
+def test_a_module_imports_no_private_name_of_another(module):
+    tree = ast.parse(file_of(module).read_text())
+    imports = [
+        n for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) and (n.level or 'medir_nb' in (n.module or ''))
+    ]
+    assert not [a.name for n in imports for a in n.names if a.name.startswith('_') and not a.name.startswith('__')]
+
+
+@pytest.mark.parametrize('door', sorted({m.split('.')[0] for m in ORDER if '.' in m}))
+def test_a_door_offers_what_its_modules_define(door):
+    import importlib
+
+    package = importlib.import_module(f'medir_nb.{door}')
+    assert package.__doc__ and len(set(package.__all__)) == len(package.__all__)
+    for name in package.__all__:
+        assert not name.startswith('_') and hasattr(package, name), name
 
 
 @pytest.mark.parametrize('module', ORDER)
 def test_heavy_imports_are_inside_functions(module):
-    tree = ast.parse((ROOT / f'medir_nb/{module}.py').read_text())
-    top = {a.name.split('.')[0] for n in tree.body if isinstance(n, ast.Import) for a in n.names} | {
-        (n.module or '').split('.')[0] for n in tree.body if isinstance(n, ast.ImportFrom)
-    }
+    tree = ast.parse(file_of(module).read_text())
+    top = {a.name.split('.')[0] for n in tree.body if isinstance(n, ast.Import) for a in n.names}
+    top |= {(n.module or '').split('.')[0] for n in tree.body if isinstance(n, ast.ImportFrom)}
     assert not top & LAZY
 
 

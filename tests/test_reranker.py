@@ -367,12 +367,12 @@ class SharedWords:
 
 @pytest.fixture
 def shared_words(monkeypatch):
-    encoder._recent.clear()
+    encoder.model._recent.clear()
     SharedWords.given.clear()
-    monkeypatch.setattr(reranker, 'PairBackend', SharedWords)
+    monkeypatch.setattr(reranker.model, 'PairBackend', SharedWords)
     monkeypatch.setattr('medir_nb.systems.check_reranker', lambda *a: None)  # it needs no weights
     yield SharedWords.given
-    encoder._recent.clear()
+    encoder.model._recent.clear()
 
 
 def run_of(**lists):
@@ -475,7 +475,7 @@ def test_a_score_belongs_to_its_two_texts(tmp_path, shared_words):
 
 def test_scores_that_are_no_numbers_are_refused_with_their_pair(beir, shared_words, monkeypatch):
     task, run = load_task(str(beir)), run_of(q1=dict(d01=9, d02=8, d03=7, d04=6))
-    monkeypatch.setattr(reranker, '_BLOCK', 2)
+    monkeypatch.setattr(reranker.scores, '_BLOCK', 2)
     plain = SharedWords.encode
 
     def nan(self, pairs):
@@ -492,7 +492,7 @@ def test_scores_that_are_no_numbers_are_refused_with_their_pair(beir, shared_wor
 
 def test_torn_and_foreign_blocks_are_named_and_read_again(beir, shared_words, monkeypatch, capfd, home):
     task = load_task(str(beir))
-    monkeypatch.setattr(reranker, '_BLOCK', 4)
+    monkeypatch.setattr(reranker.scores, '_BLOCK', 4)
     first = search('bm25>monobert@5', task)
     blocks = sorted((home / 'scores').rglob('block-*.safetensors'))
     assert len(blocks) >= 3

@@ -4,8 +4,8 @@ import json, os, sys, time, types
 from dataclasses import replace
 import pytest
 from conftest import DOCUMENTS, QUERIES, write_beir, write_lines
-from medir_nb import agent, generator as g
-from medir_nb.agent import read_turn, transcript_path
+from medir_nb import generator as g
+from medir_nb.generator.agent import read_turn, transcript_path
 from medir_nb.core import MedirError, registry
 from medir_nb.data import load_task
 from medir_nb.generator import Cassettes, configure, method_row
@@ -173,9 +173,11 @@ def test_a_table_is_rebuilt_without_a_model_and_the_transcript_with_it(beir, fak
     monkeypatch.setenv('MEDIR_HOME', str(tmp_path / 'elsewhere'))
     monkeypatch.setenv('MEDIR_REPLAY', '1')
     configure('smollm2')
-    g._cassette.cache_clear()
-    g._llm.cache_clear()
-    monkeypatch.setattr(g, 'BACKENDS', {n: lambda *_, **__: pytest.fail('a model was loaded') for n in g.BACKENDS})
+    g.cassettes._cassette.cache_clear()
+    g.models.loaded_llm.cache_clear()
+    monkeypatch.setattr(
+        g.models, 'BACKENDS', {n: lambda *_, **__: pytest.fail('a model was loaded') for n in g.BACKENDS}
+    )
     again = search('bm25+search-r1(smollm2,k=2)', task)
     assert (
         again.run.score.to_numpy().tobytes() == first.run.score.to_numpy().tobytes()
@@ -301,7 +303,7 @@ def test_the_same_search_is_not_made_again(beir, fake, monkeypatch):
         scripted(fake, ['<search>Heart  attack</search>', '<search>heart attack</search>', SAID]),
     )
     asked = []
-    out = agent.search_and_write(
+    out = g.search_and_write(
         task, ('search-r1', 'smollm2', ()), lambda qs: asked.append(qs) or [[('d02', 'Metoprolol')] for _ in qs]
     )
     assert (
@@ -537,8 +539,8 @@ def test_the_loop_runs_with_a_model_in_this_process(beir, monkeypatch, tmp_path)
             ]
 
     monkeypatch.setitem(sys.modules, 'vllm', types.SimpleNamespace(LLM=Engine, SamplingParams=lambda **k: k))
-    monkeypatch.setattr(g, 'hub_folder', lambda hub, revision, where: tmp_path)
-    monkeypatch.setattr(g, '_load_tokenizer', lambda folder, spec: Tokenizer())
+    monkeypatch.setattr(g.loading, 'hub_folder', lambda hub, revision, where: tmp_path)
+    monkeypatch.setattr(g.local, 'load_llm_tokenizer', lambda folder, spec: Tokenizer())
     task = load_task(str(beir))
     out = expanded_texts(task, ('search-r1', 'searchr1-7b', ()), 'sparse')
     assert (

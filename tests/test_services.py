@@ -3,7 +3,8 @@
 import numpy as np, pytest
 from conftest import write_beir
 from medir_nb import encoder as e
-from medir_nb.core import MedirError, Server, concurrently, share_left
+from medir_nb.core import MedirError, concurrently
+from medir_nb.hub import Server, share_left
 from medir_nb.data import load_task
 from medir_nb.encoder import Encoder, encode_corpus, encoder_spec
 from medir_nb.evaluator import evaluate
@@ -15,10 +16,12 @@ def forget(monkeypatch):
     "No key, address or loaded backend of one test reaches another; pauses are short."
     for name in ('MEDIR_EMBEDDING_URL', 'MEDIR_EMBEDDING_KEY', 'OPENAI_API_KEY', 'VOYAGE_API_KEY'):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(e, 'Server', lambda *a, **k: Server(*a, **{'pause': 0.01, 'timeout': 0.4, 'attempts': 3, **k}))
-    e._recent.clear()
+    monkeypatch.setattr(
+        e.services, 'Server', lambda *a, **k: Server(*a, **{'pause': 0.01, 'timeout': 0.4, 'attempts': 3, **k})
+    )
+    e.model._recent.clear()
     yield
-    e._recent.clear()
+    e.model._recent.clear()
 
 
 def vector(text):
@@ -122,7 +125,7 @@ def test_what_passes_is_tried_again(service, fault):
 
 
 def test_what_arrived_before_a_failure_is_stored_and_only_the_rest_is_asked(service, tmp_path, monkeypatch):
-    monkeypatch.setattr(e, 'concurrently', lambda call, items, workers=1: concurrently(call, items, 1))
+    monkeypatch.setattr(e.services, 'concurrently', lambda call, items, workers=1: concurrently(call, items, 1))
     server, docs = service('ok', 'ok', (401, '{"error": "no"}')), corpus(tmp_path, 200).corpus
     with pytest.raises(MedirError, match='answered 401.*check key and address'):
         encode_corpus(Encoder('text-embedding-ada-002'), docs, 'document')
@@ -161,7 +164,7 @@ def test_keys_stay_in_the_environment_and_with_their_vendor(service, beir, monke
     assert server.headers[-1]['Authorization'] == 'Bearer own-secret-value'
     assert not any(b'secret-value' in p.read_bytes() for p in home.rglob('*') if p.is_file())
     monkeypatch.delenv('MEDIR_EMBEDDING_URL')
-    e._recent.clear()
+    e.model._recent.clear()
     Encoder(encoder_spec('text-embedding-ada-002', base_url=server.url)).encode(['new'], 'query')
     assert server.headers[-1]['Authorization'] == 'Bearer own-secret-value'
     monkeypatch.delenv('OPENAI_API_KEY')
@@ -174,7 +177,7 @@ def test_keys_stay_in_the_environment_and_with_their_vendor(service, beir, monke
 
 
 def test_the_server_is_part_of_the_key_and_of_the_ledgers_reason(service, beir, monkeypatch):
-    from medir_nb.ledger import _system, _system_reason
+    from medir_nb.ledger.verdicts import system_or_none as _system, system_reason as _system_reason
 
     spec = encoder_spec('voyage-3')
     vendors = spec.vector_key('query')

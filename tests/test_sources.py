@@ -12,7 +12,8 @@ from medir_nb.encoder import Encoder, encoder_spec, models_table
 from medir_nb.generator import LLM, Request, Sampling
 from medir_nb.miner import load_documents
 from medir_nb.systems import search
-from medir_nb.workbook import _makers, obstacles, valid_receipt
+from medir_nb.workbook.batch import _makers
+from medir_nb.workbook import obstacles, valid_receipt
 
 COMMIT = 'c' * 40
 
@@ -20,7 +21,7 @@ COMMIT = 'c' * 40
 def record(home, repository, kind='model', commit=COMMIT):
     "What the home folder records after the Hub was asked."
     write_json(
-        hub._record_file(repository, kind, home),
+        hub.commits._record_file(repository, kind, home),
         {'hub': repository, 'kind': kind, 'commit': commit, 'resolved': '2026-11-21'},
     )
 
@@ -93,7 +94,7 @@ def test_a_receipt_holds_while_its_commits_do(home):
 
 
 def test_a_torn_record_is_asked_for_again(home):
-    file = hub._record_file('some/where', 'model')
+    file = hub.commits._record_file('some/where', 'model')
     file.parent.mkdir(parents=True)
     file.write_text('{"commit": "cc')
     assert hub.recorded_commit('some/where') is None
@@ -282,10 +283,10 @@ def test_a_pointer_of_git_lfs_is_no_corpus(github, own_registry, home):
 def test_every_cmirb_task_names_the_repository_and_its_folder():
     rows = {n: r for n, r in registry('tasks').items() if n.startswith('cmirb-')}
     assert len(rows) == 10 and all(
-        hub._GIT.fullmatch(r['git'])['path'] == f'dataset/{r["folder"]}' for r in rows.values()
+        hub.git._GIT.fullmatch(r['git'])['path'] == f'dataset/{r["folder"]}' for r in rows.values()
     )
     assert {
-        hub._GIT.fullmatch(r['git'])['commit'] for r in [*rows.values(), registry('corpora')['automir-training']]
+        hub.git._GIT.fullmatch(r['git'])['commit'] for r in [*rows.values(), registry('corpora')['automir-training']]
     } == {'e07fda66decaa49fc5d1def090fb381c15ed1ff8'}
 
 
@@ -369,8 +370,8 @@ class Words:
 @pytest.fixture
 def vllm(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, 'vllm', types.SimpleNamespace(LLM=Engine, SamplingParams=lambda **k: k))
-    monkeypatch.setattr(generator, 'hub_folder', lambda hub, revision, where: tmp_path)
-    monkeypatch.setattr(generator, '_load_tokenizer', lambda folder, spec: Words())
+    monkeypatch.setattr(generator.loading, 'hub_folder', lambda hub, revision, where: tmp_path)
+    monkeypatch.setattr(generator.local, 'load_llm_tokenizer', lambda folder, spec: Words())
     Engine.started, Engine.alive, Engine.held = [], 0, None
     return Engine
 
@@ -403,12 +404,12 @@ def test_encoders_and_other_language_models_leave_before_vllm_starts(vllm, home,
 
     task = load_task(str(beir))
     search('minilm', task)
-    Engine.held = weakref.ref(encoder._recent[0][1])
+    Engine.held = weakref.ref(encoder.model._recent[0][1])
     assert Engine.held() is not None
     first, second = LLM('qwen2-7b'), LLM('qwen2.5-7b')
     first.generate(ask(10))
     second.generate(ask(11))
-    assert vllm.alive == 1 and first._backend is None and not encoder._recent
+    assert vllm.alive == 1 and first._backend is None and not encoder.model._recent
 
 
 # ---------------------------------------------------------------- a language model in an environment of its own
@@ -417,7 +418,7 @@ def test_encoders_and_other_language_models_leave_before_vllm_starts(vllm, home,
 def test_an_environment_writes_what_this_process_writes(home, own_registry, monkeypatch, capfd):
     "The same weights, prompts and seeds give the same texts, whole or cut, greedy or drawn; a request that is told to stop stops."
     row = registry('llms')['smollm2']
-    folder = str(generator._weights(generator.llm_spec('smollm2'), shared_home()))
+    folder = str(generator.loading.weights_folder(generator.llm_spec('smollm2'), shared_home()))
     plain = {
         **row,
         'hub': folder,
@@ -462,17 +463,17 @@ def shared_home():
 def test_a_training_gives_its_memory_back(home, tmp_path, monkeypatch):
     from medir_nb import encoder, trainer
 
-    loaded, load = [], trainer.load_sentence_transformer
+    loaded, load = [], trainer.contrastive.load_sentence_transformer
 
     def watched(*arguments):
         model = load(*arguments)
         loaded.append(weakref.ref(model))
         return model
 
-    monkeypatch.setattr(trainer, 'load_sentence_transformer', watched)
+    monkeypatch.setattr(trainer.contrastive, 'load_sentence_transformer', watched)
     Encoder('minilm', device='cpu').encode(['heart'], 'query')
     data = write_lines(tmp_path / 'pairs.jsonl', [{'query': f'query {i}', 'pos': [f'document {i}']} for i in range(4)])
     trainer.train_encoder(
         model='minilm', data=str(data), output='small', batch_size=2, negatives=1, max_steps=1, hypothetical=False
     )
-    assert loaded and loaded[0]() is None and not encoder._recent
+    assert loaded and loaded[0]() is None and not encoder.model._recent

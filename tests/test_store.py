@@ -170,7 +170,7 @@ def wait_for(condition, process=None, seconds=90):
 
 
 def test_kill_while_encoding(home, minilm, monkeypatch, tmp_path):
-    monkeypatch.setattr(encoding, '_BLOCK', 8)
+    monkeypatch.setattr(encoding.store, '_BLOCK', 8)
     task = load_task('hpo-lay', limit=200)
     monkeypatch.setenv('MEDIR_HOME', str(tmp_path / 'unkilled'))
     whole = encode_corpus(minilm, task.corpus, 'document')
@@ -283,7 +283,7 @@ def test_a_damaged_block_is_named_set_aside_and_rebuilt(home, beir, capfd, damag
 
 
 def test_only_the_damaged_block_is_encoded_again(home, monkeypatch):
-    monkeypatch.setattr(encoding, '_BLOCK', 3)
+    monkeypatch.setattr(encoding.store, '_BLOCK', 3)
     texts = [f'text {chr(97 + i)}' for i in range(10)]
     vectors(frames(texts))
     block = blocks(home)[1]
@@ -381,7 +381,7 @@ def test_a_killed_writer_frees_its_lock(home):
 
 @pytest.mark.parametrize('size', [1, 3, 7, 100])
 def test_any_chunk_equals_the_array(home, monkeypatch, size):
-    monkeypatch.setattr(encoding, '_BLOCK', size)
+    monkeypatch.setattr(encoding.store, '_BLOCK', size)
     texts = [f'{i % 17} text {"abc"[i % 3]}' for i in range(40)]
     vectors(frames(texts[10:20]))
     got, plain = vectors(frames(texts)), Letters().encode(texts)

@@ -3,7 +3,8 @@
 import pandas as pd, pytest
 from conftest import write_lines
 from medir_nb.core import to_markdown
-from medir_nb.data import _hpo_file, load_task, read_obo
+from medir_nb.data.ontology import _hpo_file
+from medir_nb.data import load_task, read_obo
 from medir_nb.evaluator import evaluate
 from medir_nb.trainer import train_encoder
 

@@ -37,7 +37,8 @@ def encoder(name):
 def weights(name):
     "The files of a row, fetched and not loaded."
     from medir_nb.core import file_fingerprint
-    from medir_nb.encoder import _checkpoint, encoder_spec
+    from medir_nb.encoder.loading import checkpoint_paths as _checkpoint
+    from medir_nb.encoder import encoder_spec
 
     return {'files': file_fingerprint(_checkpoint(encoder_spec(name), 'query')[0])}
 

@@ -1,0 +1,65 @@
+"""What every other room needs: errors a reader can act on, files that are whole or absent, the home folder, the registries."""
+
+from .errors import MedirError, NothingToMeasure, boundary, cause_of, check, nearest
+from .files import (
+    atomic_folder,
+    atomic_path,
+    canonical,
+    file_fingerprint,
+    fingerprint,
+    json_mapping,
+    lock,
+    parse_json,
+    read_json,
+    read_text,
+    write_json,
+)
+from .places import checkpoint_folder, checkpoint_names, checkpoint_record, find_root, home, offline, slug, tell_run
+from .settings import check_row, parse_options, read_yaml, registry
+from .console import is_secret, note, paced, progress, redact, run_command, to_markdown, waiting
+from .hardware import concurrently, machine, output_of, seed_everything, versions
+
+__all__ = [
+    'MedirError',
+    'NothingToMeasure',
+    'boundary',
+    'check',
+    'cause_of',
+    'nearest',
+    'atomic_folder',
+    'atomic_path',
+    'canonical',
+    'file_fingerprint',
+    'fingerprint',
+    'json_mapping',
+    'lock',
+    'parse_json',
+    'read_json',
+    'read_text',
+    'write_json',
+    'checkpoint_folder',
+    'checkpoint_names',
+    'checkpoint_record',
+    'find_root',
+    'home',
+    'offline',
+    'slug',
+    'tell_run',
+    'check_row',
+    'parse_options',
+    'read_yaml',
+    'registry',
+    'is_secret',
+    'note',
+    'paced',
+    'progress',
+    'redact',
+    'run_command',
+    'to_markdown',
+    'waiting',
+    'concurrently',
+    'machine',
+    'output_of',
+    'seed_everything',
+    'versions',
+]

@@ -1,0 +1,34 @@
+"""Tasks: queries, a corpus, relevance judgements, from wherever they are published."""
+
+from .corpus import Corpus, Queries
+from .readers import read_qrels
+from .task import Task, build_task, cjk_share, detect_language, limit_task, pool_tasks, task_from_frames
+from .folders import load_folder
+from .hub import load_mteb
+from .ontology import disease_family, hpo_lay, hpo_overlap, overlap_oracle, read_obo
+from .registered import load_task, row_revision, statistics_table, task_folder, tasks_table
+
+__all__ = [
+    'Corpus',
+    'Queries',
+    'read_qrels',
+    'Task',
+    'build_task',
+    'cjk_share',
+    'detect_language',
+    'limit_task',
+    'pool_tasks',
+    'task_from_frames',
+    'load_folder',
+    'load_mteb',
+    'disease_family',
+    'hpo_lay',
+    'hpo_overlap',
+    'overlap_oracle',
+    'read_obo',
+    'load_task',
+    'row_revision',
+    'statistics_table',
+    'task_folder',
+    'tasks_table',
+]

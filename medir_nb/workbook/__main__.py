@@ -1,0 +1,6 @@
+"""`python -m medir_nb.workbook` is the `medir` command."""
+
+from .cli import main
+
+if __name__ == '__main__':
+    main()

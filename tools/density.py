@@ -1,0 +1,113 @@
+"""How dense the exporting notebooks are, in the five figures by which fastcore and claudette are measured beside them.
+
+    python tools/density.py [NOTEBOOK|FOLDER …] [--rooms]
+
+Lines are those of code cells without blank ones and `#|` directives. A lesson is a code cell that is neither exported nor
+only imports. Words are those of Markdown cells.
+"""
+
+import argparse
+import ast
+import io
+import json
+import re
+import statistics
+import tokenize
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+# measured with the same rules on the notebooks that the two projects publish
+MODELS = {
+    'fastcore': {'median': 6, 'p90': 16, 'longest': 51, 'lessons': 1.64, 'prose': 3.9, 'over 140': 1.8, 'joined': 6},
+    'claudette': {'median': 8.5, 'p90': 23, 'longest': 29, 'lessons': 5.6, 'prose': 8.2, 'over 140': 0.7, 'joined': 0},
+}
+
+
+def lines_of(source: str) -> list[str]:
+    "The lines of a cell that hold code or a comment."
+    return [line for line in source.splitlines() if line.strip() and not line.startswith('#|')]
+
+
+def is_import(source: str) -> bool:
+    "Whether a cell holds nothing but imports."
+    try:
+        body = ast.parse('\n'.join(lines_of(source))).body
+    except SyntaxError:
+        return False
+    return all(isinstance(statement, (ast.Import, ast.ImportFrom)) for statement in body)
+
+
+def joined_statements(source: str) -> int:
+    "How many semicolons join two statements; one that ends a line only silences its value."
+    tokens = tokenize.generate_tokens(io.StringIO('\n'.join(lines_of(source)) + '\n').readline)
+    try:
+        tokens = list(tokens)
+    except (tokenize.TokenError, IndentationError):
+        return 0
+    following = (tokenize.NEWLINE, tokenize.COMMENT, tokenize.ENDMARKER)
+    return sum(a.string == ';' and b.type not in following for a, b in zip(tokens, tokens[1:], strict=False))
+
+
+def density(notebooks: list[Path]) -> dict:
+    "The figures of some notebooks together."
+    exported, lessons, words, all_lines, joined = [], 0, 0, [], 0
+    for notebook in notebooks:
+        for cell in json.loads(notebook.read_text(encoding='utf-8'))['cells']:
+            source = ''.join(cell['source'])
+            if cell['cell_type'] == 'markdown':
+                words += len(re.findall(r"[\w'’-]+", source))
+                continue
+            lines = lines_of(source)
+            if not lines:
+                continue
+            all_lines += lines
+            joined += joined_statements(source)
+            if source.startswith('#| export'):
+                exported.append(len(lines))
+            elif not is_import(source):
+                lessons += 1
+    exported.sort()
+    return {
+        'cells': len(exported),
+        'median': statistics.median(exported),
+        'p90': exported[int(0.9 * len(exported))],
+        'longest': exported[-1],
+        'lessons': round(lessons / len(exported), 2),
+        'prose': round(words / sum(exported), 1),
+        'over 120': round(100 * sum(len(line) > 120 for line in all_lines) / len(all_lines), 1),
+        'over 140': round(100 * sum(len(line) > 140 for line in all_lines) / len(all_lines), 1),
+        'longest line': max(map(len, all_lines)),
+        'joined': joined,
+        'lines': sum(exported),
+    }
+
+
+def exporting(paths: list[str]) -> list[Path]:
+    "The notebooks below `paths` that export a module."
+    files = [file for path in paths for file in ([Path(path)] if path.endswith('.ipynb') else Path(path).rglob('*.ipynb'))]
+    return sorted(file for file in files if 'default_exp' in file.read_text(encoding='utf-8'))
+
+
+def table(rows: dict[str, dict]) -> str:
+    "A Markdown table with a row for each name."
+    columns = list(dict.fromkeys(column for row in rows.values() for column in row))
+    lines = [f'| | {" | ".join(columns)} |', '|---' * (len(columns) + 1) + '|']
+    lines += [f'| {name} | {" | ".join(str(row.get(column, "")) for column in columns)} |' for name, row in rows.items()]
+    return '\n'.join(lines)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument('paths', nargs='*', default=[str(ROOT / 'nbs')])
+    parser.add_argument('--rooms', action='store_true', help='a row for each folder')
+    given = parser.parse_args()
+    notebooks = exporting(given.paths)
+    rows = {'here': density(notebooks), **MODELS}
+    if given.rooms:
+        rooms = dict.fromkeys(n.parent if n.parent.name != 'nbs' else n for n in notebooks)
+        rows |= {room.stem: density([n for n in notebooks if room in (n, n.parent)]) for room in rooms}
+    print(table(rows))
+
+
+if __name__ == '__main__':
+    main()
