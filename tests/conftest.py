@@ -213,7 +213,8 @@ def fake_minilm(monkeypatch):
             )
 
     encoder.model._recent.clear()
-    monkeypatch.setattr(encoder.model, 'TorchBackend', Backend)
+    for place in (encoder, encoder.model):
+        monkeypatch.setattr(place, 'TorchBackend', Backend)
     yield calls
     encoder.model._recent.clear()
 

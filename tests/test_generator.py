@@ -1099,7 +1099,7 @@ def test_texts_at_a_commit_are_read_once_whatever_retrievers_ask(monkeypatch):
         read.append((hub, split))
         return iter([({'id': 'q1', 'hy_doc': f'a text of {split}'}, 'row 0')])
 
-    monkeypatch.setattr(g, '_hub_rows', rows)
+    monkeypatch.setattr(g.imported, 'hub_rows', rows)
     for _ in range(3):
         assert g.imported._hub_texts('own/set', 'hyde', 'gpt4', 'a1' * 20) == {'q1': ['a text of gpt4']}
     assert g.imported._hub_texts('own/set', 'hyde', 'qwen_7b', 'a1' * 20) == {'q1': ['a text of qwen_7b']} and read == [

@@ -1,5 +1,6 @@
 """What each paper's code does, as exact strings: instructions, roles of sentences, titles, answers, precision."""
 
+import ast
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -416,7 +417,7 @@ def test_voyage_is_told_that_a_generated_text_is_a_query(fake, tmp_path, beir, m
 
 
 def test_the_notebooks_say_where_r2meds_bm25_is_from():
-    for name in ('papers/r2med_retrieval', 'papers/r2med_generation', '03_search'):
+    for name in ('papers/r2med_retrieval', 'papers/r2med_generation', '06_search/02_bm25'):
         text = (ROOT / 'nbs' / f'{name}.ipynb').read_text(encoding='utf-8')
         assert 'is an inference' not in text and 'at its newest commit' in text.replace(
             'at the newest commit', 'at its newest commit'
@@ -764,7 +765,7 @@ def test_the_loop_hands_each_wording_to_its_step(tmp_path):
     ]
     steps = ('synthesize_queries', 'candidates', 'select', 'train_generator', 'hypothesize')
     space = {
-        **{n: MagicMock(name=n) for n in (*steps, 'Watch', 'print', 'corpus', 'folder')},
+        **{n: MagicMock(name=n) for n in (*steps, 'load_queries', 'Watch', 'print', 'corpus', 'folder')},
         'pd': pd,
         'prompt_files': prompt_files,
         'training_figure': None,
@@ -777,16 +778,10 @@ def test_the_loop_hands_each_wording_to_its_step(tmp_path):
         space,
     )
     for name in ('synthesize_queries(', 'candidates(', 'train_generator(', 'hypothesize('):
-        exec(
-            '\n'.join(
-                line
-                for c in cells
-                if f'{name}' in c and 'import' not in c
-                for line in c.splitlines()
-                if ' = ' in line and 'DataFrame' not in line
-            ),
-            space,
-        )
+        calling = [c for c in cells if name in c and 'import' not in c]
+        assignments = [s for c in calling for s in ast.walk(ast.parse(c)) if isinstance(s, ast.Assign)]
+        statements = [ast.unparse(s) for s in assignments]
+        exec('\n'.join(s for s in statements if 'DataFrame' not in s), space)
     exec(next(c for c in cells if 'def expanded(' in c).partition('scores, not_run')[0], space)
     asked = lambda name: {c.kwargs.get('prompt') or c.kwargs['settings']['prompt'] for c in space[name].call_args_list}
     assert (

@@ -370,7 +370,7 @@ def shared_words(monkeypatch):
     encoder.model._recent.clear()
     SharedWords.given.clear()
     monkeypatch.setattr(reranker.model, 'PairBackend', SharedWords)
-    monkeypatch.setattr('medir_nb.systems.check_reranker', lambda *a: None)  # it needs no weights
+    monkeypatch.setattr('medir_nb.systems.plan.check_reranker', lambda *a: None)  # it needs no weights
     yield SharedWords.given
     encoder.model._recent.clear()
 
@@ -733,7 +733,7 @@ import sys
 from medir_nb import reranker
 from medir_nb.data import load_task
 from medir_nb.systems import search
-reranker._BLOCK = int(sys.argv[3])
+reranker.scores._BLOCK = int(sys.argv[3])
 answer = search(f"bm25>{sys.argv[1]}@30", load_task(sys.argv[2]))
 print(answer.stats["scored_pairs"], answer.stats["cached_pairs"], sorted({"torch", "transformers", "sentence_transformers", "peft"} & set(sys.modules)))
 """

@@ -156,7 +156,7 @@ ENCODE = """
 import sys
 from medir_nb import encoder
 from medir_nb.data import load_task
-encoder._BLOCK = 8
+encoder.store._BLOCK = 8
 encoder.encode_corpus(encoder.Encoder("minilm"), load_task("hpo-lay", limit=200).corpus, "document")
 """
 
@@ -344,7 +344,7 @@ import numpy as np, pandas as pd
 sys.path.insert(0, sys.argv[1])
 from test_store import Letters, frames
 from medir_nb import encoder
-encoder._BLOCK = 5
+encoder.store._BLOCK = 5
 class Slow(Letters):
     def encode(self, texts): time.sleep(0.03); return super().encode(texts)
 model = Slow()

@@ -6,12 +6,12 @@ import nbformat, pytest, yaml
 from conftest import write_beir, write_lines
 from medir_nb import core, workbook
 from medir_nb.core import MedirError, find_root
+from medir_nb.core import parse_options
 from medir_nb.workbook import (
     batches,
     find_notebook,
     notebooks,
     output_folder,
-    parse_options,
     plan,
     read_batch,
     receipt_key,

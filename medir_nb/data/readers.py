@@ -115,7 +115,9 @@ def find_file(folder: Path, *names: str, required: bool = True) -> Path | None:
                 return p
     if required:
         raise MedirError(
-            f'no {" or ".join(names)} here', folder, 'see "Layouts" in nbs/03_data/03_folders.ipynb for the files that are read'
+            f'no {" or ".join(names)} here',
+            folder,
+            'see "Layouts" in nbs/03_data/03_folders.ipynb for the files that are read',
         )
 
 

@@ -8,7 +8,10 @@ __all__ = ['steps', 'steps_help', 'mine']
 # %% ../../nbs/10_miner/04_steps.ipynb #56400c2d
 from pathlib import Path
 from ..core.errors import MedirError, boundary, nearest
-from .rows import Mined, read_rows
+from .rows import Mined, load_documents, read_rows
+from .questions import candidates, synthesize_queries
+from .selection import hypothesize, select
+from .negatives import hard_negatives, labelled_pairs, round_trip, shuffle_pairs
 
 # %% ../../nbs/10_miner/04_steps.ipynb #0248629a
 _NEEDED = {
@@ -23,11 +26,22 @@ _NEEDED = {
 
 
 _WHOLE = ('load_documents', 'labelled_pairs')  # steps that read no rows of a step before
+_STEPS = (
+    load_documents,
+    labelled_pairs,
+    synthesize_queries,
+    candidates,
+    select,
+    hypothesize,
+    hard_negatives,
+    round_trip,
+    shuffle_pairs,
+)
 
 
 def steps() -> dict:
     "The steps that `mine` runs, by name."
-    return {n: globals()[n] for n in (*_WHOLE, *_NEEDED)}
+    return {step.__name__: step for step in _STEPS}
 
 # %% ../../nbs/10_miner/04_steps.ipynb #a33cae00
 def steps_help() -> str:
