@@ -1,13 +1,12 @@
-"""Make published.parquet: every number that the four papers publish, one tidy row per printed cell.
+"""Make medir_nb/registry/published/PAPER.csv: every number that the four papers publish, one tidy row per printed cell.
 
-    python convert_published.py FOLDER_OF_CSVS
+    python tools/convert_published.py FOLDER_OF_CSVS [TARGET]
 
 FOLDER_OF_CSVS holds one CSV per table or results folder (columns paper, table, system, variant, dataset,
 metric, value, source, some with more). Only facts are taken: numbers, the names they stand beside, and where
 they are printed. Two files that are derived from others are checked against those and left out.
 
-Columns of the result:
-  paper         bmretriever | r2med | automir | mar
+Columns of the result (the paper is the name of the file):
   table         "Table 2", or the part of a repository ("results_json", "gar", "leaderboard", ...)
   system, variant, dataset, metric      as printed there
   task, measure the registry's task name and the ir_measures name; null where there is none
@@ -219,23 +218,25 @@ def check_derived(folder, cells):
         assert len(names) == 8 and abs(own[names].mean() - float(row['avg'])) < 6e-4, row
 
 
-def main(folder):
-    folder, target = Path(folder), Path(__file__).with_name('published.parquet')
+def main(folder, target):
+    folder, target = Path(folder), Path(target)
     frames = {p.name: tidy(p) for p in sorted(folder.glob('*.csv')) if p.name not in DERIVED}
+    for name, frame in frames.items():
+        assert len(frame) == len(read(folder / name)), name
+        print(f'{len(frame):6} {name}')
     cells = pd.concat(frames.values(), ignore_index=True).replace({'': None})
     cells['text'] = cells.text.fillna('')
     cells['value'] = cells.value.astype(float)
     cells['printed_step'] = cells.printed_step.astype(float)
     check_derived(folder, cells)
     cells['depth'] = cells.depth.astype('Int64')
-    for name, frame in frames.items():
-        assert len(frame) == len(read(folder / name)), name
-        print(f'{len(frame):6} {name}')
-    cells.to_parquet(target, index=False, compression='zstd', compression_level=19)
-    print(f'{len(cells):6} rows, {target.stat().st_size:,} bytes in {target.name}')
+    for paper, rows in cells.groupby('paper'):
+        file = target / f'{paper}.csv'
+        rows.drop(columns='paper').to_csv(file, index=False)
+        print(f'{len(rows):6} rows, {file.stat().st_size:,} bytes in {file.name}')
 
 
 if __name__ == '__main__':
-    if len(sys.argv) != 2:
+    if len(sys.argv) not in (2, 3):
         sys.exit(__doc__)
-    main(sys.argv[1])
+    main(sys.argv[1], sys.argv[2] if len(sys.argv) == 3 else Path(__file__).parents[1] / 'medir_nb/registry/published')
