@@ -18,6 +18,7 @@ from .services import ServiceBackend, object_name
 from .environments import Worker, environment_python
 from .model import Encoder, contract, count_tokens, free_models
 from .store import VectorStore, Vectors, array_vectors, corpus_keys, encode_corpus, missing_texts, text_keys
+from .saving import save_encoder, why_not_carried
 from .here import check_encoder, gigabytes_of, memory_here, models_table, weights_here
 
 __all__ = [
@@ -58,4 +59,6 @@ __all__ = [
     'memory_here',
     'models_table',
     'weights_here',
+    'save_encoder',
+    'why_not_carried',
 ]
