@@ -199,10 +199,21 @@ def test_paper_presets_name_rows_that_exist():
 
 TEXT = [
     p
-    for d in ('medir_nb', 'nbs', 'tests', 'params', 'requirements', '.ci')
+    for d in ('medir_nb', 'nbs', 'tests', 'params', 'requirements', 'docs', 'tools', '.ci', '.github')
     for p in (ROOT / d).rglob('*')
-    if p.suffix in {'.py', '.yaml', '.ipynb', '.txt', '.md', ''} and p.is_file()
-] + [ROOT / f for f in ('README.md', 'Makefile', 'environment.yml', 'settings.ini')]
+    if p.suffix in {'.py', '.yaml', '.yml', '.ipynb', '.txt', '.md', '.csv', ''} and p.is_file()
+] + [
+    ROOT / f
+    for f in (
+        'README.md',
+        'CONTRIBUTING.md',
+        'CHANGELOG.md',
+        '.pre-commit-config.yaml',
+        'Makefile',
+        'environment.yml',
+        'settings.ini',
+    )
+]
 
 
 def test_nothing_of_one_machine_is_committed():
@@ -230,6 +241,25 @@ def test_readme_commands_exist():
         assert re.search(rf'^{target}:', make, re.M), target
     for link in re.findall(r'\]\((?!http)([^)]+)\)', readme):
         assert (ROOT / link).exists(), link
+
+
+DOCUMENTS = [
+    *sorted((ROOT / 'docs').rglob('*.md')),
+    *(ROOT / f for f in ('CONTRIBUTING.md', 'CHANGELOG.md', 'medir_nb/registry/published/README.md')),
+]
+
+
+@pytest.mark.parametrize('path', DOCUMENTS, ids=lambda p: str(p.relative_to(ROOT)))
+def test_documents_lead_somewhere(path):
+    "Links between files, `make` targets and the paths that a document names."
+    text = path.read_text()
+    for link in re.findall(r'\]\((?!http)([^)#]+)\)', text):
+        assert (path.parent / link).exists(), link
+    for target in re.findall(r'`make ([\w-]+)`', text):
+        assert target == 'lint' or re.search(rf'^{target}:', (ROOT / 'Makefile').read_text(), re.M), target
+    for name in re.findall(r'`((?:nbs|medir_nb|params|figures|tests|tools|docs|requirements)/[\w./-]+)`', text):
+        # a part in capitals stands for any name
+        assert re.search(r'/[A-Z]{4,}', name) or (ROOT / name).exists(), name
 
 
 def test_import_is_light():
