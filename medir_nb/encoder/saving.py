@@ -6,7 +6,7 @@
 __all__ = ['why_not_carried', 'own_marks', 'surrounded', 'reading_tokens', 'has_two_towers', 'tower', 'kept_dimensions',
            'carrying_model', 'save_encoder']
 
-# %% ../../nbs/05_encoder/08_saving.ipynb #e6aca9d9
+# %% ../../nbs/05_encoder/08_saving.ipynb #dfea228f
 import re
 from pathlib import Path
 from ..core.errors import check
@@ -15,7 +15,7 @@ from .spec import EncoderSpec, OWN_TOKENIZER
 from .loading import load_sentence_transformer
 from .model import Encoder
 
-# %% ../../nbs/05_encoder/08_saving.ipynb #2cbb702b
+# %% ../../nbs/05_encoder/08_saving.ipynb #ffd2c363
 def why_not_carried(spec: EncoderSpec) -> str:
     "Why a sentence-transformers folder cannot say how this model reads a text; empty where it can."
     if spec.load in OWN_TOKENIZER:
@@ -28,7 +28,7 @@ def why_not_carried(spec: EncoderSpec) -> str:
             return f'its {role} template goes on after the text'
     return ''
 
-# %% ../../nbs/05_encoder/08_saving.ipynb #bbb2ed5f
+# %% ../../nbs/05_encoder/08_saving.ipynb #aa9e0090
 def own_marks(tokenizer) -> tuple[list[str], list[str]]:
     "The tokens that a tokenizer itself puts before and behind a text."
     bare = tokenizer('a', add_special_tokens=False)['input_ids']
@@ -54,7 +54,7 @@ def surrounded(
         tokenizer.backend_tokenizer.post_processor = around
     return tokenizer
 
-# %% ../../nbs/05_encoder/08_saving.ipynb #2af47fec
+# %% ../../nbs/05_encoder/08_saving.ipynb #373e6209
 def reading_tokens(spec: EncoderSpec, role: str, tokenizer) -> tuple[list[str], list[str]]:
     "The tokens that the row puts before and behind a text of `role`."
     ids = [tokenizer(text, add_special_tokens=False)['input_ids'][0] for text in getattr(spec, f'{role}_brackets')]
@@ -63,7 +63,7 @@ def reading_tokens(spec: EncoderSpec, role: str, tokenizer) -> tuple[list[str], 
     end = [tokenizer.eos_token] if spec.append_eos and not ends_itself else []
     return brackets[:1], [*brackets[1:], *end]
 
-# %% ../../nbs/05_encoder/08_saving.ipynb #50d999ec
+# %% ../../nbs/05_encoder/08_saving.ipynb #4638a94a
 def has_two_towers(spec: EncoderSpec) -> bool:
     "Whether queries and documents go through different weights or tokenizers."
     return bool(spec.document) or spec.query_brackets != spec.document_brackets
@@ -85,7 +85,7 @@ def tower(
     body.max_seq_length = max(spec.max_query_tokens, spec.max_document_tokens)
     return model
 
-# %% ../../nbs/05_encoder/08_saving.ipynb #a2bde286
+# %% ../../nbs/05_encoder/08_saving.ipynb #9d0d94ad
 def kept_dimensions(
     width: int,  # numbers of a vector before the cut
     kept: int,  # numbers after it
@@ -99,7 +99,7 @@ def kept_dimensions(
     layer.linear.weight.data = torch.eye(kept, width)
     return layer
 
-# %% ../../nbs/05_encoder/08_saving.ipynb #5fa2dca2
+# %% ../../nbs/05_encoder/08_saving.ipynb #295148cb
 def carrying_model(
     encoder: Encoder,
     instruction: str | None = None,  # put before queries; the row's default
@@ -129,7 +129,7 @@ def carrying_model(
     model.similarity_fn_name = {'cos': 'cosine', 'dot': 'dot'}[spec.similarity]
     return model
 
-# %% ../../nbs/05_encoder/08_saving.ipynb #aab69d94
+# %% ../../nbs/05_encoder/08_saving.ipynb #2a07bd6b
 def save_encoder(
     encoder: Encoder,
     folder: str | Path,  # written as a whole or not at all
