@@ -9,7 +9,7 @@ export TOKENIZERS_PARALLELISM := true
 MARK := .venv/installed
 FAST := HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 MEDIR_PROGRESS=0
 
-.PHONY: demo test test-orders slow lab figures clean install
+.PHONY: demo test lint test-orders slow lab figures clean install
 .DELETE_ON_ERROR:
 
 install: $(MARK)
@@ -29,9 +29,13 @@ $(MARK): requirements/lock-py311-cpu.txt settings.ini setup.py
 demo: $(MARK)
 	HF_HUB_OFFLINE=1 OMP_WAIT_POLICY=PASSIVE medir run $(NB) --preset demo
 
-# Notebooks and modules in step, every notebook, every fast test; prints how long each took.
+# One formatter and a short list of rules for notebooks, modules and tests (ruff.toml).
+lint: $(MARK)
+	@ruff format --check . && ruff check .
+
+# The rules, notebooks and modules in step, every notebook, every fast test; prints how long each took.
 # The tests stand in the order of their files, so that two runs can be compared; `make test-orders` shuffles them.
-test: $(MARK)
+test: $(MARK) lint
 	@cat nbs/*.ipynb nbs/*/*.ipynb medir_nb/*.py medir_nb/*/*.py | cksum > .venv/before
 	@rm -rf .venv/before.d && cp -r medir_nb .venv/before.d
 	@nbdev_export && nbdev_clean
