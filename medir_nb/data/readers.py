@@ -83,6 +83,8 @@ ID_COLUMNS, _TEXT, _TITLE = ('_id', 'id'), ('text',), ('title',)
 
 def plain_id(value, where: str) -> str:
     "An id as text."
+    if isinstance(value, str) and value and '\0' not in value:
+        return str(value)  # millions of ids go this way
     check(value is not None and value != '', 'the id is empty', where, 'give the text an id')
     shown = str(value)[:60]
     is_plain = isinstance(value, (str, int, float)) and not isinstance(value, bool)
@@ -194,12 +196,11 @@ def read_qrels(path: str | Path) -> pd.DataFrame:
     path = Path(path)
     check(path.is_file(), 'no such qrels file', path, 'give a TREC or BEIR qrels file')
     judgements = [(plain_id(q, where), plain_id(d, where), grade, where) for q, d, grade, where in _qrels_rows(path)]
-    query_ids, doc_ids, grade_texts, places = map(list, zip(*judgements, strict=True)) if judgements else ([],) * 4
-    grades = [read_grade(grade, where) for grade, where in zip(grade_texts, places, strict=True)]
-    relevance = np.array(grades, dtype=np.int64)
-    frame = pd.DataFrame({'query_id': query_ids, 'doc_id': doc_ids, 'relevance': relevance})
+    check(judgements, 'no judgements', path, 'a qrels file needs at least one line')
+    places = [where for _, _, _, where in judgements]
+    frame = pd.DataFrame([judgement[:2] for judgement in judgements], columns=['query_id', 'doc_id'])
+    frame['relevance'] = np.array([read_grade(grade, where) for _, _, grade, where in judgements], dtype=np.int64)
     _refuse_contradictions(frame, places)
-    check(len(frame), 'no judgements', path, 'a qrels file needs at least one line')
     what, fix = 'no grade is above 0, so nothing is relevant', 'check the columns: query, document, grade'
     check((frame.relevance > 0).any(), what, path, fix)
     is_first = ~frame.duplicated(['query_id', 'doc_id'])
