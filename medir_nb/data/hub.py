@@ -170,14 +170,16 @@ def load_hub(
     return build_task(name, queries, corpus, qrels, allow_unknown_qrels, **fields)
 
 # %% ../../nbs/03_data/04_hub.ipynb #4c6b2fcb
-def _mteb_task(name: str):
-    "A task object of mteb by its name."
+def _mteb_task(name):
+    "A task object of mteb by its name; an object is one already."
+    if not isinstance(name, str):
+        return name
     try:
         import mteb
     except ImportError:
         raise MedirError('mteb is not installed', 'mteb task', 'pip install "medir_nb[mteb]"') from None
     try:
-        return mteb.get_task(name) if isinstance(name, str) else name
+        return mteb.get_task(name)
     except KeyError:
         hint = nearest(name, [known.metadata.name for known in mteb.get_tasks()])
         raise MedirError(f'mteb has no task {name!r}', 'mteb task', hint) from None
