@@ -308,7 +308,7 @@ def _ancestor_matrix(tree: _Tree, ids, findings: dict):
     from scipy.sparse import csr_matrix
 
     column = {term_id: i for i, term_id in enumerate(tree.terms)}
-    above = [[column[term_id] for term_id in tree.ancestors(findings[i])] for i in ids]
+    above = [sorted(column[term_id] for term_id in tree.ancestors(findings[i])) for i in ids]
     lengths = list(map(len, above))
     cells = np.ones(sum(lengths)), np.concatenate(above), np.cumsum([0, *lengths])
     return csr_matrix(cells, (len(ids), len(tree.terms)))

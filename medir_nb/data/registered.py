@@ -112,8 +112,11 @@ def _label(value) -> str:
 
 def _labels(rows, column: str) -> dict:
     "Query id → the value of `column`, where there is one."
-    labels = {str(first_value(row, ID_COLUMNS, where)): _label(row.get(column)) for row, where in rows}
-    return {query_id: label for query_id, label in labels.items() if label}
+    labels = {}
+    for row, where in rows:
+        if label := _label(row.get(column)):
+            labels[str(first_value(row, ID_COLUMNS, where))] = label
+    return labels
 
 # %% ../../nbs/03_data/06_registered.ipynb #74073636
 _EMBEDDED = {'hpo': hpo_lay, 'hpo-overlap': hpo_overlap}
@@ -166,7 +169,7 @@ def _query_rows(name: str, row: dict, folder: Path | None, home_folder=None):
         return json_lines(find_file(folder, 'queries.jsonl', 'query.jsonl'))
     return hub_rows(row['hub'], *row['configs']['queries'], row_revision(name, home_folder))
 
-
+# %% ../../nbs/03_data/06_registered.ipynb #2819e34f
 def load_registered(
     name: str,
     split: str | None = None,  # default: that of the row
@@ -184,9 +187,8 @@ def load_registered(
         'instructions': row.get('instructions', {}),
         'language': row.get('language', 'en'),
     }
-    is_embedded = row.get('load') == 'written' or row.get('load') in _EMBEDDED
     folder, revision = (None, '') if row.get('load') else _row_folder(name, row, home_folder)
-    if is_embedded:
+    if row.get('load') == 'written' or row.get('load') in _EMBEDDED:
         task = replace(_embedded_task(name, row, split), **fields)
     elif folder:
         task = load_folder(folder, split, allow_unknown_qrels, home_folder, **fields, query_titles=titles)
