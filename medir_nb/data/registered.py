@@ -148,11 +148,11 @@ def _check_published(name: str, row: dict):
     raise kind(row.get('note', 'its data were not published'), name, fix)
 
 # %% ../../nbs/03_data/06_registered.ipynb #a3144868
-def _hub_task(name: str, row: dict, split: str, allow_unknown_qrels: bool, home_folder, **fields) -> Task:
+def _hub_task(row: dict, split: str, allow_unknown_qrels: bool, home_folder, **fields) -> Task:
     "A task of a row whose data lie on the Hub."
     return load_hub(
         row['hub'],
-        row_revision(name, home_folder),
+        row_revision(fields['name'], home_folder),
         row.get('configs'),
         split=None if split == row.get('split') else split,
         kind=row.get('kind', 'retrieval'),
@@ -195,7 +195,7 @@ def load_registered(
         task.revision = revision
     else:
         _check_published(name, row)
-        task = _hub_task(name, row, split, allow_unknown_qrels, home_folder, **fields, query_titles=titles)
+        task = _hub_task(row, split, allow_unknown_qrels, home_folder, **fields, query_titles=titles)
     if column := row.get('labels'):
         task.labels = _labels(_query_rows(name, row, folder, home_folder), column)
     task.split, task.registered = split, True
