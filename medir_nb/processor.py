@@ -20,8 +20,6 @@ from .core.hardware import machine
 
 # %% ../nbs/02_processor.ipynb #4de07907
 _SHOWN = {'asimd', 'sve', 'avx2', 'avx512f', 'fphp'}
-
-
 _BELOW_AVX512 = {'default', 'avx2', 'sse41', 'avx', 'avx2_vnni'}
 
 
@@ -36,8 +34,8 @@ def _offered() -> frozenset:
         # torch before 2.13 does not tell: nothing is known, and nothing is changed
         capabilities = getattr(torch.cpu, 'get_capabilities', dict)()
         return frozenset(name for name, has in capabilities.items() if has is True)
-    flags = next((line.split(':')[1] for line in lines if line.lower().startswith(('flags', 'features'))), '')
-    return frozenset(flags.split())
+    flag_lines = [line for line in lines if line.lower().startswith(('flags', 'features'))]
+    return frozenset(flag_lines[0].split(':')[1].split()) if flag_lines else frozenset()
 
 # %% ../nbs/02_processor.ipynb #3f7b7519
 def instructions() -> tuple[str, ...]:
@@ -60,12 +58,16 @@ def _on_gpu(device: str | None) -> bool:
     return torch.cuda.is_available()
 
 
-def working_dtype(dtype: str, device: str | None = None) -> str:
-    "The precision in which weights of `dtype` are computed on `device` (default: the GPU, else the CPU): float32 on a processor without instructions for a lower one."
+def working_dtype(
+    dtype: str,  # that the weights are stored in, or that a row asks for
+    device: str | None = None,  # default: the GPU, else the CPU
+) -> str:
+    "The precision in which weights are computed: float32 on a processor without instructions for a lower one."
     if dtype not in _INSTRUCTION or _on_gpu(device):
         return dtype
-    has = instructions()
-    return dtype if not has or any(name.endswith(_INSTRUCTION[dtype]) for name in has) else 'float32'
+    known = instructions()
+    is_fast = any(name.endswith(_INSTRUCTION[dtype]) for name in known)
+    return dtype if is_fast or not known else 'float32'
 
 # %% ../nbs/02_processor.ipynb #d5e0b375
 KERNELS = ('torch', 'onednn')  # which product the linear layers of a model on a CPU take
@@ -77,10 +79,11 @@ def _onednn_linear():
     import torch
 
     class OneDNNLinear(torch.nn.Linear):
-        def forward(self, x):
-            if x.dtype != self.weight.dtype or torch.is_grad_enabled() or torch.is_autocast_enabled('cpu'):
-                return super().forward(x)
-            return torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, 'none', [], '')
+        def forward(self, inputs):
+            is_training = torch.is_grad_enabled() or torch.is_autocast_enabled('cpu')
+            if inputs.dtype != self.weight.dtype or is_training:
+                return super().forward(inputs)
+            return torch.ops.mkldnn._linear_pointwise(inputs, self.weight, self.bias, 'none', [], '')
 
     return OneDNNLinear
 
@@ -91,12 +94,17 @@ def has_onednn() -> bool:
 
     return torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, '_linear_pointwise')
 
-# %% ../nbs/02_processor.ipynb #216c5001
-def use_kernel(model, kernel: str):
-    "Have the plain float32 linear layers of a torch `model` multiply by `kernel` (torch | onednn)."
+# %% ../nbs/02_processor.ipynb #975873d9
+def use_kernel(
+    model,  # changed in place; its weights stay what they are
+    kernel: str,  # one of `KERNELS`
+):
+    "Have the plain float32 linear layers of a torch `model` multiply by `kernel`."
     import torch
 
-    wanted, other = (_onednn_linear(), torch.nn.Linear) if kernel == 'onednn' else (torch.nn.Linear, _onednn_linear())
+    wanted, other = torch.nn.Linear, _onednn_linear()
+    if kernel == 'onednn':
+        wanted, other = other, wanted
     for layer in model.modules():
         # a lower precision is oneDNN's anyway, and a subclass has reasons of its own
         if type(layer) is other and layer.weight.dtype == torch.float32:
@@ -107,21 +115,24 @@ def use_kernel(model, kernel: str):
 class Execution:
     "How a model runs on a CPU; no setting decides a vector."
 
-    kernel: str = 'torch'
+    kernel: str = 'torch'  # the product of the linear layers
     threads: int = 1  # of one batch; the cores are shared out among batches
     budget: int = 1024  # tokens in a batch, padding included
 
     def __str__(self):
         product = 'oneDNN' if self.kernel == 'onednn' else 'torch'
-        return f"{product}'s product, {self.threads} thread{'s' if self.threads > 1 else ''} a batch, {self.budget:,} tokens a batch"
+        threads = f'{self.threads} threads' if self.threads > 1 else f'{self.threads} thread'
+        return f"{product}'s product, {threads} a batch, {self.budget:,} tokens a batch"
 
-# %% ../nbs/02_processor.ipynb #4ccf55d6
+# %% ../nbs/02_processor.ipynb #f90c9624
 def first_execution() -> Execution:
     "What is taken where nothing was tried."
     return Execution('onednn' if has_onednn() else 'torch')
 
 
-def alternatives(cores: int) -> list:
+def alternatives(
+    cores: int,  # that this process may use
+) -> list:
     "What a trial puts in place of one setting, stage by stage; each takes the best so far."
     return [
         [lambda best: replace(best, kernel='torch')],
@@ -130,21 +141,27 @@ def alternatives(cores: int) -> list:
     ]
 
 # %% ../nbs/02_processor.ipynb #543e0bda
-_WORTHWHILE = 0.95  # a candidate must cost less than this share of the best one
-
-
 @dataclass
 class Trial:
     "What a trial found."
 
-    choice: object
+    choice: object  # the candidate that is kept
     gain: float  # how many times as fast as the first candidate
-    seconds: float
-    tried: int
+    seconds: float  # that the trial took
+    tried: int  # candidates
 
 # %% ../nbs/02_processor.ipynb #eb914ba1
-def quickest(first, stages: list, cost, equal, seconds: float) -> Trial:
-    "The candidate with the lowest `cost(candidate)` (seconds for a unit of work), of `first` and what `stages` make of the best so far; `equal(candidate)` must hold."
+_WORTHWHILE = 0.95  # a candidate must cost less than this share of the best one
+
+
+def quickest(
+    first,  # candidate
+    stages: list,  # lists of functions that make a candidate of the best so far
+    cost,  # candidate → seconds for a unit of work
+    equal,  # candidate → whether it gives the same answer
+    seconds: float,  # after which nothing more is tried
+) -> Trial:
+    "The candidate with the lowest cost of those that give the same answer."
     begin, best, gain, tried = time.perf_counter(), first, 1.0, 1
     cost(first)  # what only the first call pays
     for stage in stages:
@@ -154,58 +171,66 @@ def quickest(first, stages: list, cost, equal, seconds: float) -> Trial:
             if candidate == best or time.perf_counter() - begin > seconds:
                 continue
             # one before and one after, so that a machine that slows down slows both
-            before, candidates_cost, after = cost(best), min(cost(candidate), cost(candidate)), cost(best)
-            bests_cost = min(before, after)
+            before, candidate_cost, after = cost(best), min(cost(candidate), cost(candidate)), cost(best)
+            best_cost = min(before, after)
             tried += 1
-            if candidates_cost < _WORTHWHILE * bests_cost and equal(candidate):
-                best, gain = candidate, gain * bests_cost / candidates_cost
+            if candidate_cost < _WORTHWHILE * best_cost and equal(candidate):
+                best, gain = candidate, gain * best_cost / candidate_cost
     return Trial(best, gain, time.perf_counter() - begin, tried)
 
 # %% ../nbs/02_processor.ipynb #7ea0031b
 @functools.cache
 def _here() -> tuple:
     "Processor, cores and torch."
-    found = machine()
-    return found['cpu'], found['cores'], importlib.metadata.version('torch')
+    this = machine()
+    return this['cpu'], this['cores'], importlib.metadata.version('torch')
 
 
 def machine_key() -> str:
     "A hash of what makes a trial's answer hold."
     return fingerprint(_here(), instructions(), os.environ.get('OMP_NUM_THREADS', ''))
 
-# %% ../nbs/02_processor.ipynb #5639f0c9
+# %% ../nbs/02_processor.ipynb #f610b8cb
 def _file(home_folder=None) -> Path:
     return home(home_folder) / 'processor' / f'{machine_key()[:16]}.json'
 
 
-def remembered(what: str, kind=Execution, home_folder=None):
+def remembered(
+    what: str,  # was tried: the key of a model, or `search`
+    kind=Execution,  # the data class of the choice
+    home_folder=None,
+):
     "What an earlier trial of `what` chose on this machine, as a `kind`; None where there was none."
-    row = read_json(_file(home_folder), {}).get(what)
+    entry = read_json(_file(home_folder), {}).get(what)
     try:
-        return kind(**row['choice'])
+        return kind(**entry['choice'])
     except (TypeError, KeyError):
         return None
 
-# %% ../nbs/02_processor.ipynb #f610b8cb
-def remember(what: str, subject: str, trial: Trial, home_folder=None):
-    "Keep what a `trial` of `what` chose, and say it: `subject` is what a reader calls it."
+# %% ../nbs/02_processor.ipynb #39e5ed6c
+def remember(
+    what: str,  # was tried; the key under which `remembered` finds it
+    subject: str,  # what a reader calls it
+    trial: Trial,
+    home_folder=None,
+):
+    "Keep what a `trial` of `what` chose, and say it."
     file = _file(home_folder)
+    entry = {'subject': subject, 'choice': asdict(trial.choice), 'gain': round(trial.gain, 2)}
     with lock(file):
-        known = read_json(file, {})
-        known[what] = {
-            'subject': subject,
-            'choice': asdict(trial.choice),
-            'gain': round(trial.gain, 2),
-            'on': time.strftime('%Y-%m-%d'),
-        }
-        write_json(file, known)
-    note(
-        f'{subject} on this processor: {trial.choice} ({trial.gain:.2f} times the first guess; {trial.tried} tried in {trial.seconds:.1f} s, kept in {file})'
-    )
+        entries = read_json(file, {})
+        entries[what] = {**entry, 'on': time.strftime('%Y-%m-%d')}
+        write_json(file, entries)
+    gain = f'{trial.gain:.2f} times the first guess'
+    effort = f'{trial.tried} tried in {trial.seconds:.1f} s, kept in {file}'
+    note(f'{subject} on this processor: {trial.choice} ({gain}; {effort})')
 
-# %% ../nbs/02_processor.ipynb #d99e8e15
-def tell_receipt(subject: str, execution, dtype: str):
+# %% ../nbs/02_processor.ipynb #127f3401
+def tell_receipt(
+    subject: str,  # the model
+    execution,  # how it runs
+    dtype: str,  # in which it is computed
+):
     "Name in the folder of a run how `subject` is computed."
-    tell_run(
-        'execution.json', subject, {'dtype': dtype, 'execution': str(execution), 'instructions': list(instructions())}
-    )
+    how = {'dtype': dtype, 'execution': str(execution), 'instructions': list(instructions())}
+    tell_run('execution.json', subject, how)

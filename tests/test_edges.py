@@ -525,3 +525,65 @@ def _read(path):
         return path.read_bytes()
     except OSError:
         return b''
+
+
+# ---------------------------------------------------------------- rows of a registry for a block, or set late
+
+
+def test_rows_stand_over_a_registry_for_a_block():
+    mine = {**core.registry('models')['minilm'], 'pooling': 'cls'}
+    with core.rows('models', {'mine': mine, 'minilm': {**mine, 'label': 'outer'}}) as outer:
+        assert outer['mine'] == mine and core.registry('models')['minilm']['label'] == 'outer'
+        with core.rows('models', {'minilm': {**mine, 'label': 'inner'}}):
+            assert core.registry('models')['minilm']['label'] == 'inner' and 'mine' in core.registry('models')
+        assert core.registry('models')['minilm']['label'] == 'outer' and 'mine' not in core.registry('tasks')
+    assert 'mine' not in core.registry('models') and core.registry('models')['minilm']['pooling'] == 'mean'
+
+
+def test_rows_go_with_a_block_that_fails_and_are_seen_by_threads():
+    seen = []
+    with pytest.raises(ZeroDivisionError), core.rows('models', {'mine': {}}):
+        thread = threading.Thread(target=lambda: seen.append('mine' in core.registry('models')))
+        thread.start()
+        thread.join()
+        raise ZeroDivisionError
+    assert seen == [True] and 'mine' not in core.registry('models')
+
+
+def test_rows_reach_what_reads_a_registry():
+    from medir_nb.encoder import encoder_spec
+
+    with core.rows('models', {'mine': {**core.registry('models')['minilm'], 'query_template': 'query: {text}'}}):
+        assert encoder_spec('mine').query_template == 'query: {text}'
+    with pytest.raises(MedirError, match="unknown|did you mean 'minilm'"):
+        encoder_spec('mine')
+    copy = {**core.registry('tasks')['zh-lay'], 'measures': ['nDCG@3']}
+    with core.rows('tasks', {'zh-lay': copy}):
+        assert data.load_task('zh-lay').measures == ('nDCG@3',)
+
+
+@pytest.mark.parametrize(
+    'new, says', [({'minilm': 'a text'}, "the row 'minilm' is no mapping"), ({7: {}}, '7 is no name of a row')]
+)
+def test_rows_of_another_kind_are_refused(new, says):
+    with pytest.raises(MedirError, match=says), core.rows('models', new):
+        pytest.fail('accepted')
+    assert isinstance(core.registry('models')['minilm'], dict) and 7 not in core.registry('models')
+
+
+def test_an_own_registry_may_be_named_after_the_first_use(tmp_path, monkeypatch):
+    before = core.registry('models')
+    for folder in ('one', 'two'):
+        write_lines(tmp_path / folder / 'models.yaml', [json.dumps({f'mine-{folder}': {'kind': 'encoder'}})])
+    for folder in ('one', 'two'):
+        monkeypatch.setenv('MEDIR_REGISTRY', str(tmp_path / folder))
+        assert set(core.registry('models')) - set(before) == {f'mine-{folder}'}
+    with core.rows('models', {'third': {}}):
+        assert {'mine-two', 'third'} <= set(core.registry('models'))
+    monkeypatch.delenv('MEDIR_REGISTRY')
+    assert core.registry('models') == before
+    # a file that was edited is read again on request
+    monkeypatch.setenv('MEDIR_REGISTRY', str(tmp_path / 'two'))
+    write_lines(tmp_path / 'two' / 'models.yaml', [json.dumps({'edited': {}})])
+    core.registry.cache_clear()
+    assert 'edited' in core.registry('models')

@@ -283,10 +283,10 @@ def test_a_pointer_of_git_lfs_is_no_corpus(github, own_registry, home):
 def test_every_cmirb_task_names_the_repository_and_its_folder():
     rows = {n: r for n, r in registry('tasks').items() if n.startswith('cmirb-')}
     assert len(rows) == 10 and all(
-        hub.git._GIT.fullmatch(r['git'])['path'] == f'dataset/{r["folder"]}' for r in rows.values()
+        hub.git._GIT_SOURCE.fullmatch(r['git'])['path'] == f'dataset/{r["folder"]}' for r in rows.values()
     )
     assert {
-        hub.git._GIT.fullmatch(r['git'])['commit'] for r in [*rows.values(), registry('corpora')['automir-training']]
+        hub.git._GIT_SOURCE.fullmatch(r['git'])['commit'] for r in [*rows.values(), registry('corpora')['automir-training']]
     } == {'e07fda66decaa49fc5d1def090fb381c15ed1ff8'}
 
 

@@ -15,7 +15,7 @@ from .files import (
     write_json,
 )
 from .places import checkpoint_folder, checkpoint_names, checkpoint_record, find_root, home, offline, slug, tell_run
-from .settings import check_row, parse_options, read_yaml, registry
+from .settings import check_row, parse_options, read_yaml, registry, rows
 from .console import is_secret, note, paced, progress, redact, run_command, to_markdown, waiting
 from .hardware import concurrently, machine, output_of, seed_everything, versions
 
@@ -49,6 +49,7 @@ __all__ = [
     'parse_options',
     'read_yaml',
     'registry',
+    'rows',
     'is_secret',
     'note',
     'paced',

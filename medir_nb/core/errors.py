@@ -14,7 +14,12 @@ from pathlib import Path
 class MedirError(Exception):
     "An error for the reader: `what` is wrong, `where` (file and line), and the `fix`; prints as one line."
 
-    def __init__(self, what: str, where: str | Path | None = None, fix: str = ''):
+    def __init__(
+        self,
+        what: str,  # is wrong, in words that need no look at the code
+        where: str | Path | None = None,  # file and line, model, task or parameter
+        fix: str = '',  # what to do about it
+    ):
         self.what, self.where, self.fix = what, where, fix
         super().__init__(what)
 
@@ -24,9 +29,9 @@ class MedirError(Exception):
         text = f'{self.where}: {what}' if self.where else what
         return ' '.join((f'{text}; {self.fix}' if self.fix else text).split())
 
-# %% ../../nbs/00_core/00_errors.ipynb #bd30bf6f
+# %% ../../nbs/00_core/00_errors.ipynb #359126e9
 class NothingToMeasure(MedirError):
-    "A system or task that no machine can measure: never released, or without a meaning. A table shows its row without a number, and nothing has failed."
+    "A system or task that no machine can measure: never released, or without a meaning."
 
 # %% ../../nbs/00_core/00_errors.ipynb #c4ec0002
 def check(
@@ -39,20 +44,26 @@ def check(
     if not holds:
         raise MedirError(what, where, fix)
 
-# %% ../../nbs/00_core/00_errors.ipynb #359126e9
+# %% ../../nbs/00_core/00_errors.ipynb #c7e257ee
 _LONGEST_CAUSE = 160  # characters of a foreign error that one line quotes
 
 
 def cause_of(error: BaseException) -> str:
     "A foreign exception in one line: its type and the first line that it says."
-    lines = [l.strip() for l in str(error).splitlines() if l.strip()]
-    said = ' '.join(lines[0].split())[:_LONGEST_CAUSE] if lines else ''
-    return f'{type(error).__name__}: {said}' if said else type(error).__name__
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    first_line = ' '.join(lines[0].split())[:_LONGEST_CAUSE] if lines else ''
+    return f'{type(error).__name__}: {first_line}' if first_line else type(error).__name__
 
-# %% ../../nbs/00_core/00_errors.ipynb #01143c9a
+# %% ../../nbs/00_core/00_errors.ipynb #552e5bd7
 @contextlib.contextmanager
-def boundary(what: str, where: str | Path | None = None, fix: str = '', kinds: tuple = (Exception,), let: tuple = ()):
-    "Turn an exception of another library in the block into one line: `what` failed, the cause behind it. Own errors and the kinds in `let` pass."
+def boundary(
+    what: str,  # failed, in the reader's words
+    where: str | Path | None = None,  # file, model or task
+    fix: str = '',  # what to do about it
+    kinds: tuple = (Exception,),  # what is turned into a `MedirError`
+    let: tuple = (),  # kinds that pass as they are, as own errors do
+):
+    "Turn an exception of another library in the block into one line: `what` failed, the cause behind it."
     try:
         yield
     except (MedirError, *let):
@@ -60,11 +71,20 @@ def boundary(what: str, where: str | Path | None = None, fix: str = '', kinds: t
     except kinds as e:
         raise MedirError(f'{what} ({cause_of(e)})', where, fix) from e
 
-# %% ../../nbs/00_core/00_errors.ipynb #aa2090ce
-def nearest(name: str, options) -> str:
+# %% ../../nbs/00_core/00_errors.ipynb #3896bb54
+_MOST_NAMES = 12  # that a hint lists
+
+
+def nearest(
+    name: str,  # as it was typed
+    options,  # the names that exist
+) -> str:
     "A hint `did you mean 'x'?` for a mistyped `name`, or the options where none is close."
     options = sorted(map(str, options))
     close = difflib.get_close_matches(str(name), options, n=1, cutoff=0.5)
     if close:
         return f'did you mean {close[0]!r}?'
-    return f'known: {", ".join(options[:12])}{", …" if len(options) > 12 else ""}' if options else 'none is known'
+    if not options:
+        return 'none is known'
+    more = ', …' if len(options) > _MOST_NAMES else ''
+    return f'known: {", ".join(options[:_MOST_NAMES])}{more}'

@@ -18,7 +18,7 @@ import shutil
 import tempfile
 import time
 from pathlib import Path
-from .errors import MedirError
+from .errors import MedirError, check
 
 # %% ../../nbs/00_core/01_files.ipynb #6422d44d
 def canonical(value) -> str:
@@ -31,76 +31,42 @@ def fingerprint(*parts) -> str:
     return hashlib.sha256(canonical(parts).encode()).hexdigest()[:32]
 
 # %% ../../nbs/00_core/01_files.ipynb #b2e4e7ba
-def file_fingerprint(path: str | Path, leave_out: tuple = ()) -> str:
-    "A 32-digit hash of a file's bytes, or of names and bytes of all files below a folder but those called as in `leave_out`."
+def file_fingerprint(
+    path: str | Path,  # a file, or a folder with all below it
+    leave_out: tuple = (),  # names of files that do not count
+) -> str:
+    "A 32-digit hash of a file's bytes, or of names and bytes of all files below a folder."
     import xxhash
 
-    path, h = Path(path), xxhash.xxh3_128()
+    path, digest = Path(path), xxhash.xxh3_128()
     files = [path] if path.is_file() else sorted(f for f in path.rglob('*') if f.is_file() and f.name not in leave_out)
-    for f in files:
-        if f != path:
-            h.update(str(f.relative_to(path)).encode())
-        with open(f, 'rb') as stream:
+    for file in files:
+        if file != path:
+            digest.update(str(file.relative_to(path)).encode())
+        with open(file, 'rb') as stream:
             while chunk := stream.read(1 << 22):
-                h.update(chunk)
-    return h.hexdigest()
+                digest.update(chunk)
+    return digest.hexdigest()
 
 # %% ../../nbs/00_core/01_files.ipynb #5d151fc9
-@contextlib.contextmanager
-def atomic_path(path: str | Path):
-    "A temporary path beside `path`; moved onto it when the block ends well, removed when it does not. A link is followed, and what is no regular file (a device, a pipe) is written through."
-    path = Path(os.path.realpath(path))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if path.exists() and not path.is_file():
-        with tempfile.TemporaryDirectory(prefix='medir-') as folder:
-            yield Path(folder) / 'content'
-            with open(path, 'wb') as out:
-                out.write((Path(folder) / 'content').read_bytes())
-        return
-    for part in _parts_of(path):
-        if not _is_held(part):
-            part.unlink(missing_ok=True)  # of a writer that was killed
-    try:
-        fd, new = tempfile.mkstemp(prefix=_part_prefix(path), suffix='.new', dir=path.parent)
-        tmp = Path(new).with_suffix('.part')
-        # held before it has the name under which another writer looks for what is left over
-        fcntl.flock(fd, fcntl.LOCK_EX)
-        os.chmod(new, 0o644)
-        os.rename(new, tmp)
-        try:
-            yield tmp
-            with open(tmp, 'rb+') as f:
-                os.fsync(f.fileno())
-            os.replace(tmp, path)
-        finally:
-            os.close(fd)
-            with contextlib.suppress(FileNotFoundError):
-                tmp.unlink()
-    except OSError as e:
-        # a full disk names no file
-        if e.filename is None and e.errno in _NO_ROOM:
-            e.filename = str(path)
-        raise
-
-# %% ../../nbs/00_core/01_files.ipynb #394d3bfc
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
-
-
 def _part_prefix(path: Path) -> str:
-    return f'.{path.name}.' if len(path.name) <= 60 else f'.{path.name[:40]}-{fingerprint(path.name)[:8]}.'
+    if len(path.name) <= 60:
+        return f'.{path.name}.'
+    return f'.{path.name[:40]}-{fingerprint(path.name)[:8]}.'
 
 
 def _parts_of(path: Path) -> list[Path]:
-    "What writers of `path` (a file or a folder) have begun beside it; what has not even its name yet counts after a while."
+    "What writers of `path` (a file or a folder) have begun beside it."
     begun = re.compile(re.escape(_part_prefix(path)) + r'[a-z0-9_]{8}\.(part|new)')
 
     def counts(entry):
+        # what has not even its name yet counts after a while
         return entry.name.endswith('.part') or time.time() - entry.stat().st_mtime > 60
 
     with os.scandir(path.parent) as entries:
         return [Path(e.path) for e in entries if begun.fullmatch(e.name) and counts(e)]
 
-
+# %% ../../nbs/00_core/01_files.ipynb #2d9a62ed
 def _is_held(part: Path) -> bool:
     "Whether a living process writes this file."
     with contextlib.suppress(FileNotFoundError), open(part, 'rb') as stream:
@@ -110,22 +76,88 @@ def _is_held(part: Path) -> bool:
             return True
     return False
 
-# %% ../../nbs/00_core/01_files.ipynb #2d9a62ed
-def read_json(path: str | Path, default=None):
-    "What a JSON file holds; `default` where there is none, none that can be read, or another kind of value than `default`."
+
+def _open_part(path: Path) -> tuple[int, Path]:
+    "A new temporary file beside `path`: its descriptor, which holds the lock, and its name."
+    descriptor, unnamed = tempfile.mkstemp(prefix=_part_prefix(path), suffix='.new', dir=path.parent)
+    part = Path(unnamed).with_suffix('.part')
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    os.chmod(unnamed, 0o644)
+    os.rename(unnamed, part)
+    return descriptor, part
+
+# %% ../../nbs/00_core/01_files.ipynb #47376fc1
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
+
+
+@contextlib.contextmanager
+def _written_through(path: Path):
+    "A temporary path whose content goes into a device or a pipe when the block ends well."
+    with tempfile.TemporaryDirectory(prefix='medir-') as folder:
+        content = Path(folder) / 'content'
+        yield content
+        with open(path, 'wb') as stream:
+            stream.write(content.read_bytes())
+
+
+@contextlib.contextmanager
+def _naming_the_file(path: Path):
+    "Give the error of a full or broken disk the name of `path`."
     try:
-        found = json.loads(Path(path).read_text(encoding='utf-8'))
+        yield
+    except OSError as e:
+        if e.filename is None and e.errno in _NO_ROOM:
+            e.filename = str(path)
+        raise
+
+# %% ../../nbs/00_core/01_files.ipynb #64875df4
+@contextlib.contextmanager
+def atomic_path(path: str | Path):
+    "A temporary path beside `path` (a link is followed), moved onto it when the block ends well, else removed."
+    path = Path(os.path.realpath(path))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.exists() and not path.is_file():
+        with _written_through(path) as content:
+            yield content
+        return
+    for part in _parts_of(path):
+        if not _is_held(part):
+            part.unlink(missing_ok=True)  # of a writer that was killed
+    with _naming_the_file(path):
+        descriptor, part = _open_part(path)
+        try:
+            yield part
+            with open(part, 'rb+') as stream:
+                os.fsync(stream.fileno())
+            os.replace(part, path)
+        finally:
+            os.close(descriptor)
+            part.unlink(missing_ok=True)
+
+# %% ../../nbs/00_core/01_files.ipynb #114204e0
+def read_json(
+    path: str | Path,
+    default=None,  # what stands for a file that is missing, torn or of another kind than this value
+):
+    "What a JSON file holds, or `default`."
+    try:
+        value = json.loads(Path(path).read_text(encoding='utf-8'))
     except (OSError, ValueError, RecursionError):
         return default
-    return found if default is None or isinstance(found, type(default)) else default
+    return value if default is None or isinstance(value, type(default)) else default
 
-# %% ../../nbs/00_core/01_files.ipynb #7341dbf0
-def parse_json(text: str | bytes, where: str | Path | None = None, fix: str = 'mend it'):
+# %% ../../nbs/00_core/01_files.ipynb #ac7a6e39
+def parse_json(
+    text: str | bytes,
+    where: str | Path | None = None,  # file and line, for the message
+    fix: str = 'mend it',
+):
     "What a JSON text says; one that is torn, nested too deeply or holds an endless number is one line."
     try:
         return json.loads(text)
     except json.JSONDecodeError as e:
-        what = f'malformed JSON ({e.msg}, {f"line {e.lineno}, " if e.lineno > 1 else ""}column {e.colno})'
+        line = f'line {e.lineno}, ' if e.lineno > 1 else ''
+        what = f'malformed JSON ({e.msg}, {line}column {e.colno})'
     except UnicodeDecodeError:
         what = 'not UTF-8'
     except RecursionError:
@@ -134,9 +166,9 @@ def parse_json(text: str | bytes, where: str | Path | None = None, fix: str = 'm
         what = 'the JSON holds a number of too many digits'
     raise MedirError(what, where, fix)
 
-# %% ../../nbs/00_core/01_files.ipynb #47376fc1
+# %% ../../nbs/00_core/01_files.ipynb #43350f89
 def read_text(path: str | Path, fix: str = '') -> str:
-    "The text of a UTF-8 file."
+    "The text of a UTF-8 file, with or without a byte-order mark."
     path = Path(path)
     try:
         return path.read_text(encoding='utf-8-sig')
@@ -146,26 +178,36 @@ def read_text(path: str | Path, fix: str = '') -> str:
         what = f'it cannot be read ({e.strerror or type(e).__name__})'
     raise MedirError(what, path, fix or 'check the path and its rights')
 
-# %% ../../nbs/00_core/01_files.ipynb #64875df4
-def json_mapping(path: str | Path, fix: str = 'fetch or save the folder again') -> dict:
+# %% ../../nbs/00_core/01_files.ipynb #3731f7ab
+def json_mapping(
+    path: str | Path,
+    fix: str = 'fetch or save the folder again',  # most are files of a model's folder
+) -> dict:
     "The mapping in a JSON file; empty where there is no such file."
     if not Path(path).is_file():
         return {}
-    found = parse_json(read_text(path), path, fix)
-    if not isinstance(found, dict):
-        raise MedirError('not a mapping', path, fix)
-    return found
+    mapping = parse_json(read_text(path), path, fix)
+    check(isinstance(mapping, dict), 'not a mapping', path, fix)
+    return mapping
 
-# %% ../../nbs/00_core/01_files.ipynb #c29f9277
+
 def write_json(path: str | Path, value):
     "Write `value` as readable JSON, atomically."
-    with atomic_path(path) as tmp:
-        tmp.write_text(json.dumps(value, indent=1, ensure_ascii=False, default=str) + '\n', encoding='utf-8')
+    with atomic_path(path) as part:
+        part.write_text(json.dumps(value, indent=1, ensure_ascii=False, default=str) + '\n', encoding='utf-8')
 
-# %% ../../nbs/00_core/01_files.ipynb #f1ffc9a6
+# %% ../../nbs/00_core/01_files.ipynb #38746462
+def _sync_files(folder: Path):
+    "Flush every file of a folder to disk."
+    for file in folder.rglob('*'):
+        if file.is_file():
+            with open(file, 'rb+') as stream:
+                os.fsync(stream.fileno())
+
+
 @contextlib.contextmanager
 def atomic_folder(path: str | Path):
-    "A temporary folder beside `path`; put in its place when the block ends well, removed when it does not. One writer at a time."
+    "A temporary folder beside `path`, put in its place when the block ends well, else removed. One writer at a time."
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     old = path.with_name(f'.{path.name}.old')
@@ -173,25 +215,22 @@ def atomic_folder(path: str | Path):
         os.rename(old, path)
     for part in _parts_of(path):
         shutil.rmtree(part, ignore_errors=True)
-    tmp = Path(tempfile.mkdtemp(prefix=_part_prefix(path), suffix='.part', dir=path.parent))
-    os.chmod(tmp, 0o755)
+    part = Path(tempfile.mkdtemp(prefix=_part_prefix(path), suffix='.part', dir=path.parent))
+    os.chmod(part, 0o755)
     try:
-        yield tmp
-        for f in tmp.rglob('*'):
-            if f.is_file():
-                with open(f, 'rb+') as stream:
-                    os.fsync(stream.fileno())
+        yield part
+        _sync_files(part)
         shutil.rmtree(old, ignore_errors=True)
         if path.exists():
             os.rename(path, old)
-        os.rename(tmp, path)
+        os.rename(part, path)
         shutil.rmtree(old, ignore_errors=True)
     finally:
-        shutil.rmtree(tmp, ignore_errors=True)
+        shutil.rmtree(part, ignore_errors=True)
 
-# %% ../../nbs/00_core/01_files.ipynb #f8cc11b6
+# %% ../../nbs/00_core/01_files.ipynb #c52bb338
 def lock(path: str | Path):
-    "A lock on `path` between processes (released when its process dies)."
+    "A lock on `path` between processes, kept beside it as `PATH.lock`."
     from filelock import FileLock
 
     Path(path).parent.mkdir(parents=True, exist_ok=True)

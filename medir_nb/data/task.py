@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['Task', 'cjk_share', 'detect_language', 'read_candidates', 'build_task', 'task_from_frames', 'pool_tasks',
-           'tell_limit', 'limit_task']
+           'limit_task', 'tell_limit']
 
 # %% ../../nbs/03_data/02_task.ipynb #512db72d
 import functools
@@ -13,13 +13,18 @@ from functools import cached_property
 from pathlib import Path
 import numpy as np
 import pandas as pd
-from ..core.errors import MedirError
+from ..core.errors import MedirError, check
 from ..core.files import fingerprint
 from ..core.console import note
 from .corpus import Corpus, Queries, write_table
 from .readers import read_grade, text_lines, text_records
 
 # %% ../../nbs/03_data/02_task.ipynb #9c458f34
+def _cells(frame: pd.DataFrame | None):
+    "The cells of a frame as text, for a hash."
+    return None if frame is None else frame.astype(str).values.tolist()
+
+
 @dataclass
 class Task:
     "Queries, corpus and judgements of one test collection, with a `report` of what was met on loading."
@@ -35,7 +40,7 @@ class Task:
     language: str = 'en'
     measures: tuple = ('nDCG@10', 'R@100')
     instructions: dict = field(default_factory=dict)
-    groups: dict | None = None
+    groups: dict | None = None  # query id → what is independent; None: each query
     labels: dict = field(default_factory=dict)  # query id → body system, where the source has it
     source: str = ''
     revision: str = ''
@@ -45,23 +50,24 @@ class Task:
     @cached_property
     def fingerprint(self) -> str:
         "A hash of everything that can change a score."
-        frame = lambda f: None if f is None else f.astype(str).values.tolist()
-        texts = [t.fingerprint if t is not None else None for t in (self.queries, self.corpus)]
-        return fingerprint(self.kind, texts, frame(self.qrels), frame(self.pairs), frame(self.candidates))
+        texts = [part.fingerprint if part is not None else None for part in (self.queries, self.corpus)]
+        return fingerprint(self.kind, texts, *map(_cells, (self.qrels, self.pairs, self.candidates)))
 
     def instruction(self, key: str = 'default') -> str:
         "The task's instruction under `key`, else ''."
         return self.instructions.get(key, '')
 
     def __repr__(self):
-        size = (
-            f'{len(self.pairs):,} pairs'
-            if self.kind == 'pairs'
-            else f'{len(self.queries):,} queries, {len(self.corpus):,} documents, {len(self.qrels):,} judgements'
-        )
+        size = f'{len(self.pairs):,} pairs' if self.kind == 'pairs' else self._sizes()
         return f'Task({self.name!r}, {self.kind}, {self.split}, {self.language}: {size})'
 
-# %% ../../nbs/03_data/02_task.ipynb #e9f8f067
+    def _sizes(self) -> str:
+        return f'{len(self.queries):,} queries, {len(self.corpus):,} documents, {len(self.qrels):,} judgements'
+
+# %% ../../nbs/03_data/02_task.ipynb #b380e722
+_LEAST_CJK = 0.3  # share of the letters from which on a text is Chinese
+
+
 def cjk_share(texts) -> float:
     "Share of CJK ideographs among the letters of `texts`."
     joined = ''.join(texts)
@@ -71,169 +77,222 @@ def cjk_share(texts) -> float:
 
 def detect_language(texts) -> str:
     "`zh` where at least 30 % of the letters are CJK ideographs, else `en`."
-    return 'zh' if cjk_share(texts) >= 0.3 else 'en'
+    return 'zh' if cjk_share(texts) >= _LEAST_CJK else 'en'
 
 # %% ../../nbs/03_data/02_task.ipynb #227bd2a7
-def read_candidates(path: str | Path) -> pd.DataFrame:
-    "A candidate list (query, document; tab-separated) as `query_id, doc_id`, with its places in `attrs['where']`."
-    rows = [(line.split('\t'), where) for line, where in text_lines(Path(path))]
-    for cells, where in rows:
-        if len(cells) < 2:
-            raise MedirError('a candidate needs a query and a document', where, 'separate the two ids by a tab')
-    frame = pd.DataFrame([[c.strip() for c in cells[:2]] for cells, _ in rows], columns=['query_id', 'doc_id'])
-    frame.attrs['where'] = [where for _, where in rows]
-    return frame
-
-# %% ../../nbs/03_data/02_task.ipynb #b4bcb383
-def _check_known(
-    qrels: pd.DataFrame, column: str, known, what: str, allow: bool, report: dict, of: str = 'judged'
+def _known_rows(
+    frame: pd.DataFrame,
+    column: str,  # doc_id or query_id
+    known_ids,
+    allow: bool,  # drop and count what is unknown, instead of refusing it
+    report: dict,  # gets the count
+    role: str = 'judged',  # what the ids are, for the message
 ) -> pd.DataFrame:
-    "Judgements whose `column` is not among `known`: refused, or dropped and counted."
-    unknown = ~qrels[column].isin(known)
-    if unknown.any():
-        i = int(np.flatnonzero(unknown)[0])
-        if not allow:
-            where = (qrels.attrs.get('where') or [None] * len(qrels))[i]
-            raise MedirError(
-                f'{what} {qrels[column].iloc[i]!r} is {of} but not in the {"corpus" if what == "document" else "queries"} ({int(unknown.sum()):,} such lines)',
-                where,
-                f'add the {what}, or allow it with --allow-unknown-qrels if this is meant as a subset',
-            )
-        report[f'{"judgements" if of == "judged" else "candidates"}_of_unknown_{what}'] = int(unknown.sum())
-    return qrels[~unknown]
+    "The rows of `frame` whose `column` is among `known_ids`."
+    is_unknown = ~frame[column].isin(known_ids)
+    if not is_unknown.any():
+        return frame
+    what, part = ('document', 'corpus') if column == 'doc_id' else ('query', 'queries')
+    count, first = int(is_unknown.sum()), int(np.flatnonzero(is_unknown)[0])
+    if not allow:
+        places = frame.attrs.get('where') or [None] * len(frame)
+        fault = f'{what} {frame[column].iloc[first]!r} is {role} but not in the {part} ({count:,} such lines)'
+        fix = f'add the {what}, or allow it with --allow-unknown-qrels if this is meant as a subset'
+        raise MedirError(fault, places[first], fix)
+    report[f'{"judgements" if role == "judged" else "candidates"}_of_unknown_{what}'] = count
+    return frame[~is_unknown]
 
 # %% ../../nbs/03_data/02_task.ipynb #e764c524
 @functools.cache
 def _tell_unread_titles(name: str, titled: int, queries: int):
     "Say once a process that the titles of a task's queries are not read."
-    note(
-        f'{name}: {titled:,} of {queries:,} queries have a title, which is not read (BEIR and mteb take the text alone); query_titles=True or --query-titles puts it before the text'
-    )
+    fact = f'{titled:,} of {queries:,} queries have a title, which is not read (BEIR and mteb take the text alone)'
+    note(f'{name}: {fact}; query_titles=True or --query-titles puts it before the text')
 
 
 def _text_alone(queries: Queries) -> tuple[Queries, int]:
     "`queries` without their titles, and how many had one."
     import pyarrow as pa
 
-    titled = sum(bool(t) for t in queries.table['title'].to_pylist())
+    titled = sum(bool(title) for title in queries.table['title'].to_pylist())
     if not titled:
         return queries, 0
     empty = pa.array([''] * len(queries), pa.large_string())
     return Queries(queries.table.set_column(1, 'title', empty)), titled
 
-# %% ../../nbs/03_data/02_task.ipynb #7a49072c
-def build_task(
-    name: str,
-    queries: Queries,
-    corpus: Corpus,
-    qrels: pd.DataFrame,
-    allow_unknown_qrels: bool = False,
-    where: str = '',
-    language: str | None = None,
-    query_titles: bool = False,
-    **fields,
-) -> Task:
-    "A checked retrieval or reranking `Task` from its three parts; the title of a query is read only with `query_titles`."
-    if not len(corpus):
-        raise MedirError('the corpus is empty', where or name, 'put at least one document into it')
-    if not len(queries):
-        raise MedirError('there are no queries', where or name, 'put at least one query into it')
-    report = {
+# %% ../../nbs/03_data/02_task.ipynb #27b22d55
+def read_candidates(
+    path: str | Path,  # query and document, tab-separated; more columns are not read
+) -> pd.DataFrame:
+    "A candidate list as `query_id, doc_id`, with its places in `attrs['where']`."
+    rows = [(line.split('\t'), where) for line, where in text_lines(Path(path))]
+    for cells, where in rows:
+        check(len(cells) >= 2, 'a candidate needs a query and a document', where, 'separate the two ids by a tab')
+    frame = pd.DataFrame([[c.strip() for c in cells[:2]] for cells, _ in rows], columns=['query_id', 'doc_id'])
+    frame.attrs['where'] = [where for _, where in rows]
+    return frame
+
+
+def _usable_candidates(candidates, queries: Queries, corpus: Corpus, judged_ids: set, allow: bool, report: dict):
+    "The candidates of judged queries."
+    usable = _known_rows(candidates, 'doc_id', corpus._position.keys(), allow, report, 'a candidate')
+    if 'where' in usable.attrs:  # a list of the reader's own, in which an unknown query is a mistake
+        usable = _known_rows(usable, 'query_id', queries._position.keys(), allow, report, 'given candidates')
+    return usable[usable.query_id.isin(judged_ids)].reset_index(drop=True)
+
+# %% ../../nbs/03_data/02_task.ipynb #7e1d0c53
+def _intake_report(queries: Queries, corpus: Corpus) -> dict:
+    "What was counted while the texts were read."
+    return {
         'documents': len(corpus),
         'empty_documents': corpus.report.get('empty_documents', 0),
         'repeated_document_ids': corpus.report.get('repeated_ids', 0),
         'queries_in_file': len(queries),
         'repeated_query_ids': queries.report.get('repeated_ids', 0),
     }
-    qrels = _check_known(qrels, 'doc_id', corpus._position.keys(), 'document', allow_unknown_qrels, report)
-    qrels = _check_known(qrels, 'query_id', queries._position.keys(), 'query', allow_unknown_qrels, report).reset_index(
-        drop=True
-    )
-    if not len(qrels):
-        raise MedirError(
-            'no judgement names a known query and document',
-            where or name,
-            'check that qrels, queries and corpus belong together',
-        )
-    asked = set(qrels.query_id)
-    if fields.get('candidates') is not None:
-        listed = fields['candidates']
-        listed = _check_known(
-            listed, 'doc_id', corpus._position.keys(), 'document', allow_unknown_qrels, report, 'a candidate'
-        )
-        if 'where' in listed.attrs:
-            listed = _check_known(
-                listed, 'query_id', queries._position.keys(), 'query', allow_unknown_qrels, report, 'given candidates'
-            )
-        fields['candidates'] = listed[listed.query_id.isin(asked)].reset_index(drop=True)
-        if not len(fields['candidates']):
-            raise MedirError(
-                'no judged query has a candidate', where or name, 'check that candidates and qrels belong together'
-            )
-    queries, titled = queries.take([i for i, q in enumerate(queries.ids) if q in asked]), 0
-    if not query_titles:
-        queries, titled = _text_alone(queries)
-    if titled:
-        _tell_unread_titles(name, titled, len(queries))
-    positive = qrels[qrels.relevance > 0].groupby('query_id').size()
-    report |= {
+
+
+def _judgement_report(queries: Queries, qrels: pd.DataFrame) -> dict:
+    "What the judgements hold; `queries` are those that are judged."
+    relevant = qrels[qrels.relevance > 0].groupby('query_id').size()
+    return {
         'queries': len(queries),
-        'queries_without_relevant': len(queries) - len(positive),
+        'queries_without_relevant': len(queries) - len(relevant),
         'judgements': len(qrels),
-        'relevant_per_query': round(float(positive.mean()), 3) if len(positive) else 0.0,
-        'empty_queries': sum(not t for t in queries.texts()),
+        'relevant_per_query': round(float(relevant.mean()), 3) if len(relevant) else 0.0,
+        'empty_queries': sum(not text for text in queries.texts()),
         'judged_non_relevant': int((qrels.relevance <= 0).sum()),
     }
-    if titled:
-        report['query_titles_unread'] = titled
-    if language is None:
-        language = detect_language([*queries.texts(0, 200), *(t[:2000] for t in corpus.texts(0, 200))])
-    return Task(
-        name, queries=queries, corpus=corpus, qrels=qrels, report=report, language=language, source=str(where), **fields
-    )
 
-# %% ../../nbs/03_data/02_task.ipynb #27b22d55
-def task_from_frames(
-    corpus: pd.DataFrame, queries: pd.DataFrame, qrels: pd.DataFrame, name: str = 'frames', **fields
+# %% ../../nbs/03_data/02_task.ipynb #db1e85f4
+def build_task(
+    name: str,
+    queries: Queries,
+    corpus: Corpus,
+    qrels: pd.DataFrame,  # query_id, doc_id, relevance; `attrs['where']` for messages
+    allow_unknown_qrels: bool = False,  # judgements of unknown ids are dropped and counted
+    where: str = '',  # folder or data set
+    language: str | None = None,  # None: by the script of the texts
+    query_titles: bool = False,  # the title of a query is read before its text
+    **fields,  # of `Task`
 ) -> Task:
-    "A task from data frames: `corpus` and `queries` with `id` (or `_id`), `text` and an optional `title`; `qrels` with `query_id, doc_id, relevance`."
-    rows = lambda f, what: ((r, f'{name} {what} row {i}') for i, r in enumerate(f.to_dict('records')))
-    tables = [
-        write_table(text_records(rows(f, w)), None, c)
-        for f, w, c in ((queries, 'queries', Queries), (corpus, 'corpus', Corpus))
-    ]
+    "A checked retrieval or reranking `Task` from its three parts."
+    place, allow = where or name, allow_unknown_qrels
+    check(len(corpus), 'the corpus is empty', place, 'put at least one document into it')
+    check(len(queries), 'there are no queries', place, 'put at least one query into it')
+    report = _intake_report(queries, corpus)
+    qrels = _known_rows(qrels, 'doc_id', corpus._position.keys(), allow, report)
+    qrels = _known_rows(qrels, 'query_id', queries._position.keys(), allow, report).reset_index(drop=True)
+    what, fix = 'no judgement names a known query and document', 'check that qrels, queries and corpus belong together'
+    check(len(qrels), what, place, fix)
+    judged_ids = set(qrels.query_id)
+    if fields.get('candidates') is not None:
+        candidates = _usable_candidates(fields['candidates'], queries, corpus, judged_ids, allow, report)
+        fix = 'check that candidates and qrels belong together'
+        check(len(candidates), 'no judged query has a candidate', place, fix)
+        fields['candidates'] = candidates
+    queries = queries.take([i for i, query_id in enumerate(queries.ids) if query_id in judged_ids])
+    queries, unread_titles = (queries, 0) if query_titles else _text_alone(queries)
+    report |= _judgement_report(queries, qrels)
+    if unread_titles:
+        _tell_unread_titles(name, unread_titles, len(queries))
+        report['query_titles_unread'] = unread_titles
+    if language is None:
+        language = detect_language([*queries.texts(0, 200), *(text[:2000] for text in corpus.texts(0, 200))])
+    parts = {'queries': queries, 'corpus': corpus, 'qrels': qrels}
+    return Task(name, **parts, report=report, language=language, source=str(where), **fields)
+
+# %% ../../nbs/03_data/02_task.ipynb #872bafc5
+def _frame_rows(frame: pd.DataFrame, place: str):
+    "The rows of a frame as JSON rows with their place."
+    for number, row in enumerate(frame.to_dict('records')):
+        yield row, f'{place} row {number}'
+
+
+def task_from_frames(
+    corpus: pd.DataFrame,  # id (or _id), text, and title where there is one
+    queries: pd.DataFrame,  # likewise
+    qrels: pd.DataFrame,  # query_id, doc_id, relevance
+    name: str = 'frames',
+    **fields,  # of `build_task` and `Task`
+) -> Task:
+    "A task from data frames."
+    query_table = write_table(text_records(_frame_rows(queries, f'{name} queries')), None, Queries)
+    corpus_table = write_table(text_records(_frame_rows(corpus, f'{name} corpus')), None, Corpus)
     qrels = qrels[['query_id', 'doc_id', 'relevance']].astype({'query_id': str, 'doc_id': str})
-    grades = [read_grade(v, f'{name} qrels row {i}') for i, v in enumerate(qrels.relevance)]
-    return build_task(name, *tables, qrels.assign(relevance=grades), **fields)
+    grades = [read_grade(grade, f'{name} qrels row {number}') for number, grade in enumerate(qrels.relevance)]
+    return build_task(name, query_table, corpus_table, qrels.assign(relevance=grades), **fields)
 
 # %% ../../nbs/03_data/02_task.ipynb #e5ae8dd0
+def _named_ids(task: Task):
+    "The document ids of a task as `NAME/ID`."
+    import pyarrow as pa
+
+    return pa.array([f'{task.name}/{doc_id}' for doc_id in task.corpus.ids], pa.large_string())
+
+
 def pool_tasks(tasks: list[Task]) -> list[Task]:
     "Each of `tasks` on the corpus of all, as `NAME[pooled]`; document ids are `NAME/ID`."
     import pyarrow as pa
 
-    names = [t.name for t in tasks]
-    if len(set(names)) < len(names):
-        raise MedirError(
-            f'two tasks are called {next(n for n in names if names.count(n) > 1)!r}',
-            'pool_tasks',
-            'name each of them once',
-        )
-    ids = lambda t: pa.array([f'{t.name}/{d}' for d in t.corpus.ids], pa.large_string())
-    corpus = Corpus(pa.concat_tables([t.corpus.table.set_column(0, 'id', ids(t)) for t in tasks]).combine_chunks())
-    rename = lambda t: t.qrels.assign(doc_id=f'{t.name}/' + t.qrels.doc_id)
-    return [
-        replace(
-            t,
-            name=f'{t.name}[pooled]',
-            corpus=corpus,
-            qrels=rename(t),
-            registered=False,
-            report={**t.report, 'documents': len(corpus)},
-        )
-        for t in tasks
-    ]
+    names = [task.name for task in tasks]
+    for name in names:
+        check(names.count(name) == 1, f'two tasks are called {name!r}', 'pool_tasks', 'name each of them once')
+    tables = [task.corpus.table.set_column(0, 'id', _named_ids(task)) for task in tasks]
+    corpus = Corpus(pa.concat_tables(tables).combine_chunks())
+    pooled = []
+    for task in tasks:
+        qrels = task.qrels.assign(doc_id=f'{task.name}/' + task.qrels.doc_id)
+        report = {**task.report, 'documents': len(corpus)}
+        name = f'{task.name}[pooled]'
+        pooled.append(replace(task, name=name, corpus=corpus, qrels=qrels, registered=False, report=report))
+    return pooled
 
 # %% ../../nbs/03_data/02_task.ipynb #7cc9a0c5
+def _fitting_queries(task: Task, limit: int) -> tuple[list, dict]:
+    "The first queries whose judged documents fit together into `limit`, and these documents (the keys, in order)."
+    judged = task.qrels.groupby('query_id').doc_id.apply(list)
+    query_ids, doc_ids = [], {}
+    for query_id in task.queries.ids:
+        more = dict.fromkeys([*doc_ids, *judged[query_id]])
+        if len(more) > limit:
+            break
+        query_ids.append(query_id)
+        doc_ids = more
+    what = f'the first query alone has {len(judged[task.queries.ids[0]])} judged documents'
+    check(query_ids, what, f'--limit {limit}', 'raise the limit')
+    return query_ids, doc_ids
+
+# %% ../../nbs/03_data/02_task.ipynb #5fa250ad
+_KEPT_FIELDS = ('kind', 'split', 'language', 'measures', 'instructions', 'groups', 'labels', 'revision')
+
+
+def limit_task(
+    task: Task,
+    limit: int,  # documents, or pairs
+) -> Task:
+    "`task` with at most `limit` documents (or pairs), named `NAME[limit=N]`."
+    name = f'{task.name}[limit={limit}]'
+    if task.kind == 'pairs':
+        return replace(task, name=name, pairs=task.pairs.head(limit), registered=False)
+    query_ids, doc_ids = _fitting_queries(task, limit)
+    with_others = {**doc_ids, **dict.fromkeys(task.corpus.ids[:limit])}
+    kept_ids = set(list(with_others)[:limit])
+    small = build_task(
+        name,
+        task.queries.take([task.queries._position[query_id] for query_id in query_ids]),
+        task.corpus.take([i for i, doc_id in enumerate(task.corpus.ids) if doc_id in kept_ids]),
+        task.qrels[task.qrels.query_id.isin(query_ids)],
+        where=task.source,
+        query_titles=True,  # what is not to be read is gone already
+        **{name: getattr(task, name) for name in _KEPT_FIELDS},
+    )
+    if task.candidates is not None:
+        is_kept = task.candidates.query_id.isin(query_ids) & task.candidates.doc_id.isin(kept_ids)
+        small.candidates = task.candidates[is_kept].reset_index(drop=True)
+    return small
+
+# %% ../../nbs/03_data/02_task.ipynb #7ef0444a
 @functools.cache
 def tell_limit(
     name: str, pairs: int, all_pairs: int, documents: int, all_documents: int, queries: int, all_queries: int
@@ -242,45 +301,9 @@ def tell_limit(
     if pairs < all_pairs:
         return note(f'{name}: {pairs:,} of {all_pairs:,} pairs remain')
     if documents == all_documents and queries == all_queries:
-        return
+        return None
     text = f'{name}: {documents:,} of {all_documents:,} documents and {queries:,} of {all_queries:,} queries remain'
     if queries < all_queries:
-        text += f'; the judged documents of {all_queries - queries:,} queries do not fit, and a score on {queries:,} of them is one of an easier task: raise the limit'
-    note(text)
-
-
-def limit_task(task: Task, limit: int) -> Task:
-    "`task` with at most `limit` documents (or pairs), named `NAME[limit=N]`."
-    name = f'{task.name}[limit={limit}]'
-    if task.kind == 'pairs':
-        return replace(task, name=name, pairs=task.pairs.head(limit), registered=False)
-    judged, keep, chosen = task.qrels.groupby('query_id').doc_id.apply(list), dict(), []
-    for q in task.queries.ids:
-        new = dict.fromkeys([*keep, *judged[q]])
-        if len(new) > limit:
-            break
-        keep = new
-        chosen.append(q)
-    if not chosen:
-        raise MedirError(
-            f'the first query alone has {len(judged[task.queries.ids[0]])} judged documents',
-            f'--limit {limit}',
-            'raise the limit',
-        )
-    inside = {**keep, **dict.fromkeys(d for d in task.corpus.ids[:limit] if d not in keep)}
-    inside = set(list(inside)[:limit])
-    corpus = task.corpus.take([i for i, d in enumerate(task.corpus.ids) if d in inside])
-    small = build_task(
-        name,
-        task.queries.take([task.queries._position[q] for q in chosen]),
-        corpus,
-        task.qrels[task.qrels.query_id.isin(chosen)],
-        where=task.source,
-        query_titles=True,
-        **{f: getattr(task, f) for f in 'kind split language measures instructions groups labels revision'.split()},
-    )
-    if task.candidates is not None:
-        small.candidates = task.candidates[
-            task.candidates.query_id.isin(chosen) & task.candidates.doc_id.isin(inside)
-        ].reset_index(drop=True)
-    return small
+        left_out = f'the judged documents of {all_queries - queries:,} queries do not fit'
+        text += f'; {left_out}, and a score on {queries:,} of them is one of an easier task: raise the limit'
+    return note(text)

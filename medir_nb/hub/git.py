@@ -11,7 +11,7 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
-from ..core.errors import MedirError
+from ..core.errors import MedirError, check
 from ..core.files import lock
 from ..core.places import home, slug
 from ..core.console import note
@@ -19,20 +19,50 @@ from .network import unreachable
 from .commits import Unreachable
 
 # %% ../../nbs/01_hub/04_git.ipynb #8f6e3a6c
-_GIT = re.compile(r'(?P<repository>[\w.-]+/[\w.-]+)@(?P<commit>[0-9a-f]{40}) (?P<path>[^\s/][^\s]*)')
+_GIT_SOURCE = re.compile(r'(?P<repository>[\w.-]+/[\w.-]+)@(?P<commit>[0-9a-f]{40}) (?P<path>[^\s/][^\s]*)')
 
 
-_LFS = b'version https://git-lfs'  # what stands in place of a large file where git-lfs is not installed
+def _named_path(source: str, where: str) -> tuple[str, str, str]:
+    "Repository, commit and path of `OWNER/NAME@COMMIT PATH`."
+    named = _GIT_SOURCE.fullmatch(source or '')
+    fix = 'write OWNER/NAME@COMMIT PATH with all 40 digits of the commit'
+    check(named, f'{source!r} names no file of a git repository', where, fix)
+    path = named['path'].rstrip('/')
+    check('..' not in path.split('/'), f'{path!r} leads out of the repository', where, 'name a path inside it')
+    return named['repository'], named['commit'], path
 
-
+# %% ../../nbs/01_hub/04_git.ipynb #accf8bf5
 def _git(folder: Path, *arguments: str) -> str:
-    "The output of one git command in `folder`; a connection that stands still for 20 seconds ends it."
+    "The output of one git command in `folder`; its last line of complaint as an OSError."
     patience = ['-c', 'http.lowSpeedLimit=100', '-c', 'http.lowSpeedTime=20']
     environment = {**os.environ, 'GIT_TERMINAL_PROMPT': '0'}
     done = subprocess.run(['git', *patience, *arguments], cwd=folder, env=environment, capture_output=True, text=True)
     if done.returncode:
-        raise OSError(' '.join((done.stderr.strip().splitlines() or ['git failed'])[-1].split())[:200])
+        complaint = (done.stderr.strip().splitlines() or ['git failed'])[-1]
+        raise OSError(' '.join(complaint.split())[:200])
     return done.stdout
+
+
+def _fetch_commit(clone: Path, repository: str, commit: str):
+    "A clone without files of one commit of a repository."
+    shutil.rmtree(clone, ignore_errors=True)  # what an interrupted fetch left
+    clone.mkdir(parents=True)
+    _git(clone, 'init', '-q')
+    _git(clone, 'remote', 'add', 'origin', f'https://github.com/{repository}')
+    _git(clone, 'sparse-checkout', 'set', '--no-cone', '/.nothing')
+    _git(clone, 'fetch', '-q', '--depth', '1', '--filter=blob:none', 'origin', commit)
+    (clone / '.git' / 'medir-fetched').touch()
+
+
+def _check_out(clone: Path, commit: str, path: str):
+    "Put `path` of the commit into the clone."
+    # of a git that was killed: the lock of the clone is ours
+    (clone / '.git' / 'index.lock').unlink(missing_ok=True)
+    _git(clone, 'sparse-checkout', 'add', f'/{path}')
+    _git(clone, 'checkout', '-q', '-f', commit)
+
+# %% ../../nbs/01_hub/04_git.ipynb #70515cdc
+_POINTER = b'version https://git-lfs'
 
 
 def _github_url(repository: str) -> str:
@@ -41,73 +71,54 @@ def _github_url(repository: str) -> str:
     done = subprocess.run(['git', 'ls-remote', '--get-url', address], capture_output=True, text=True)
     return done.stdout.strip() or address
 
-# %% ../../nbs/01_hub/04_git.ipynb #c0372b40
-def _fetch_commit(folder: Path, repository: str, commit: str):
-    "A clone without files of one commit of a repository."
-    shutil.rmtree(folder, ignore_errors=True)  # what an interrupted fetch left
-    folder.mkdir(parents=True)
-    _git(folder, 'init', '-q')
-    _git(folder, 'remote', 'add', 'origin', f'https://github.com/{repository}')
-    _git(folder, 'sparse-checkout', 'set', '--no-cone', '/.nothing')
-    _git(folder, 'fetch', '-q', '--depth', '1', '--filter=blob:none', 'origin', commit)
-    (folder / '.git' / 'medir-fetched').touch()
+
+def _refuse_pointers(path: Path):
+    "Refuse a file or folder in which a pointer stands for a large file."
+    for file in [path] if path.is_file() else path.rglob('*'):
+        if not file.is_file():
+            continue
+        with open(file, 'rb') as stream:
+            is_pointer = stream.read(len(_POINTER)) == _POINTER
+        fix = 'install git-lfs, remove this clone and run again'
+        check(not is_pointer, f'{file.name} is a pointer to a large file', file, fix)
+
+# %% ../../nbs/01_hub/04_git.ipynb #111aca73
+def _fetch_path(clone: Path, repository: str, commit: str, path: str) -> bool:
+    "Whether the commit has `path`, which then lies in the clone."
+    if shutil.which('git') is None:
+        raise OSError('git is not installed')
+    if cause := unreachable(_github_url(repository)):
+        raise Unreachable(cause)
+    if not (clone / '.git' / 'medir-fetched').is_file():
+        _fetch_commit(clone, repository, commit)
+    if not _git(clone, 'ls-tree', commit, path).strip():
+        return False
+    note(f'fetching {path} of github.com/{repository} at {commit[:7]} …')
+    _check_out(clone, commit, path)
+    return True
 
 
-def _check_out(folder: Path, commit: str, path: str):
-    "Put `path` of the commit into the clone."
-    (folder / '.git' / 'index.lock').unlink(missing_ok=True)  # of a git that was killed: the lock of the clone is ours
-    _git(folder, 'sparse-checkout', 'add', f'/{path}')
-    _git(folder, 'checkout', '-q', '-f', commit)
-
-
-def git_folder(source: str, where: str = '', home_folder=None, place: str = 'below $MEDIR_DATA') -> Path:
-    "The file or folder of `OWNER/NAME@COMMIT PATH` (GitHub), fetched once, shallow and sparse, below the home folder; `place` is where a reader may put it by hand."
-    named = _GIT.fullmatch(source or '')
-    if not named:
-        raise MedirError(
-            f'{source!r} names no file of a git repository',
-            where,
-            'write OWNER/NAME@COMMIT PATH with all 40 digits of the commit',
-        )
-    repository, commit, path = named['repository'], named['commit'], named['path'].rstrip('/')
-    if '..' in path.split('/'):
-        raise MedirError(f'{path!r} leads out of the repository', where, 'name a path inside it')
-    folder = home(home_folder) / 'git' / f'{repository.replace("/", "--")}-{commit[:12]}'
-    whole = folder / '.git' / f'medir-{slug(path)}'
-    with lock(folder):
-        if not whole.is_file():
-            try:
-                if shutil.which('git') is None:
-                    raise OSError('git is not installed')
-                if cause := unreachable(_github_url(repository)):
-                    raise Unreachable(cause)
-                if not (folder / '.git' / 'medir-fetched').is_file():
-                    _fetch_commit(folder, repository, commit)
-                tracked = bool(_git(folder, 'ls-tree', commit, path).strip())
-                if tracked:
-                    note(f'fetching {path} of github.com/{repository} at {commit[:7]} …')
-                    _check_out(folder, commit, path)
-            except OSError as e:
-                raise MedirError(
-                    f'{path} of github.com/{repository}@{commit[:7]} is not here and cannot be fetched ({e})',
-                    where,
-                    f'clone https://github.com/{repository} on a machine with network, and put its {path} {place}',
-                ) from None
-            if not tracked:
-                raise MedirError(
-                    f'github.com/{repository}@{commit[:7]} has no {path}', where, 'correct the path in the registry row'
-                )
-            for file in [folder / path] if (folder / path).is_file() else (folder / path).rglob('*'):
-                if file.is_file() and _starts_with(file, _LFS):
-                    raise MedirError(
-                        f'{file.name} is a pointer to a large file',
-                        file,
-                        'install git-lfs, remove this clone and run again',
-                    )
-            whole.touch()
-    return folder / path
-
-
-def _starts_with(file: Path, head: bytes) -> bool:
-    with open(file, 'rb') as stream:
-        return stream.read(len(head)) == head
+def git_folder(
+    source: str,  # OWNER/NAME@COMMIT PATH
+    where: str = '',  # the task, for messages
+    home_folder=None,
+    place: str = 'below $MEDIR_DATA',  # where a reader may put the files by hand
+) -> Path:
+    "The file or folder of `OWNER/NAME@COMMIT PATH` (GitHub), fetched once, shallow and sparse, below the home folder."
+    repository, commit, path = _named_path(source, where)
+    clone = home(home_folder) / 'git' / f'{repository.replace("/", "--")}-{commit[:12]}'
+    arrived = clone / '.git' / f'medir-{slug(path)}'
+    with lock(clone):
+        if arrived.is_file():
+            return clone / path
+        try:
+            is_tracked = _fetch_path(clone, repository, commit, path)
+        except OSError as e:
+            what = f'{path} of github.com/{repository}@{commit[:7]} is not here and cannot be fetched ({e})'
+            fix = f'clone https://github.com/{repository} on a machine with network, and put its {path} {place}'
+            raise MedirError(what, where, fix) from None
+        what = f'github.com/{repository}@{commit[:7]} has no {path}'
+        check(is_tracked, what, where, 'correct the path in the registry row')
+        _refuse_pointers(clone / path)
+        arrived.touch()
+    return clone / path

@@ -18,13 +18,7 @@ from ..core.console import note
 PATIENCE = 5.0  # seconds for one answer; the slowest network that is of use needs one
 
 
-_OFFLINE_PRESETS = ('smoke', 'demo')
-
-
-_LIBRARIES = {'huggingface_hub.constants': 'HF_HUB_OFFLINE', 'datasets.config': 'HF_HUB_OFFLINE'}
-
-
-def _answers(url: str) -> str:
+def _why_silent(url: str) -> str:
     "Why `url` gave no answer of any kind within the patience; '' where it did."
     import httpx
 
@@ -36,27 +30,34 @@ def _answers(url: str) -> str:
         except Exception as e:
             failures.append(type(e).__name__)  # an address that is none has errors of its own
 
-    # the look-up of a name has no time limit of its own: hence a thread, which nobody waits for
     thread = threading.Thread(target=ask, daemon=True)
     thread.start()
     thread.join(PATIENCE + 1)
-    return failures[0] if failures else 'no answer' if thread.is_alive() else ''
+    if failures:
+        return failures[0]
+    return 'no answer' if thread.is_alive() else ''
 
-# %% ../../nbs/01_hub/01_network.ipynb #f135e71e
+# %% ../../nbs/01_hub/01_network.ipynb #ea459706
+_OFFLINE_PRESETS = ('smoke', 'demo')
+
+
 @functools.cache
 def _silence(url: str) -> str:
     "Why the server at `url` is not asked; '' where it answers. One question a process."
-    cause = _answers(url)
-    if cause:
-        note(
-            f'{url} does not answer ({cause}): what is not on this machine counts as missing; HF_HUB_OFFLINE=1 saves the question'
-        )
-    return f'{url} does not answer' if cause else ''
+    cause = _why_silent(url)
+    if not cause:
+        return ''
+    consequence = 'what is not on this machine counts as missing; HF_HUB_OFFLINE=1 saves the question'
+    note(f'{url} does not answer ({cause}): {consequence}')
+    return f'{url} does not answer'
 
 
-def unreachable(url: str = '') -> str:
-    "Why nothing is fetched from `url` (default: the Hub, `$HF_ENDPOINT`); '' where it answers."
-    if (preset := os.environ.get('MEDIR_PRESET')) in _OFFLINE_PRESETS:
+def unreachable(
+    url: str = '',  # default: the Hub, `$HF_ENDPOINT`
+) -> str:
+    "Why nothing is fetched from `url`; '' where it answers."
+    preset = os.environ.get('MEDIR_PRESET')
+    if preset in _OFFLINE_PRESETS:
         return f'the preset {preset} opens no connection'
     if offline():
         return 'HF_HUB_OFFLINE is set'
@@ -64,15 +65,22 @@ def unreachable(url: str = '') -> str:
         return ''
     return _silence(url or os.environ.get('HF_ENDPOINT') or 'https://huggingface.co')
 
-# %% ../../nbs/01_hub/01_network.ipynb #ea459706
+# %% ../../nbs/01_hub/01_network.ipynb #a139deb2
+_OFFLINE_FLAGS = {'huggingface_hub.constants': 'HF_HUB_OFFLINE', 'datasets.config': 'HF_HUB_OFFLINE'}
+
+
+def _loaded_flags() -> dict:
+    "The flags of those of the Hub's libraries that are loaded, by module."
+    return {name: getattr(sys.modules[name], flag) for name, flag in _OFFLINE_FLAGS.items() if name in sys.modules}
+
+
 @contextlib.contextmanager
 def without_network():
     "Keep this package and the Hub's libraries from the network inside the block."
-    variable, was_offline = os.environ.get('HF_HUB_OFFLINE'), offline()
-    loaded = {name: getattr(sys.modules[name], flag) for name, flag in _LIBRARIES.items() if name in sys.modules}
+    variable, was_offline, flags = os.environ.get('HF_HUB_OFFLINE'), offline(), _loaded_flags()
     os.environ['HF_HUB_OFFLINE'] = '1'
-    for name in loaded:
-        setattr(sys.modules[name], _LIBRARIES[name], True)
+    for name in flags:
+        setattr(sys.modules[name], _OFFLINE_FLAGS[name], True)
     try:
         yield
     finally:
@@ -80,12 +88,10 @@ def without_network():
             os.environ.pop('HF_HUB_OFFLINE', None)
         else:
             os.environ['HF_HUB_OFFLINE'] = variable
-        # these libraries read the variable once: one that was first imported in the block read ours
-        for name, flag in _LIBRARIES.items():
-            if name in sys.modules:
-                setattr(sys.modules[name], flag, loaded.get(name, was_offline))
+        for name in _loaded_flags():
+            setattr(sys.modules[name], _OFFLINE_FLAGS[name], flags.get(name, was_offline))
 
-# %% ../../nbs/01_hub/01_network.ipynb #d716083e
+
 def where_reachable():
     "A block in which the Hub's libraries ask nobody where nothing can be fetched."
     return without_network() if unreachable() else contextlib.nullcontext()

@@ -12,10 +12,42 @@ import os
 import re
 import threading
 import time
-from ..core.errors import MedirError, cause_of
+from ..core.errors import MedirError, cause_of, check
 from ..core.console import redact
 
-# %% ../../nbs/01_hub/00_server.ipynb #96377825
+# %% ../../nbs/01_hub/00_server.ipynb #74479f74
+def _address_fault(url: str) -> str:
+    "Why `url` is no address of a server; '' where it is one."
+    import httpx
+
+    fault = 'it does not begin with http:// or https:// and the name of a host'
+    try:
+        address = httpx.URL(url)
+        if address.scheme not in ('http', 'https') or not address.host:
+            return fault
+        if (address.port or 0) >= 65_536 or set(' \t\n\r') & set(url):
+            return fault
+        labels = address.host.rstrip('.').split('.')
+        return '' if all(0 < len(label) < 64 for label in labels) else fault
+    except (httpx.InvalidURL, ValueError, UnicodeError) as e:
+        return cause_of(e)
+
+
+def _check_address(url: str, where: str):
+    "Refuse what is no address of a server."
+    fault = _address_fault(url)
+    check(not fault, f'{url!r} is no address of a server ({fault})', where, 'write it like http://localhost:8000/v1')
+
+# %% ../../nbs/01_hub/00_server.ipynb #f03cdd69
+def _check_key(variable: str, url: str, is_needed: bool, where: str):
+    "Refuse a key that no header can carry, and a missing one that is needed."
+    key = os.environ.get(variable) or ''
+    what = f'the key in ${variable} holds a character that no request can carry'
+    fix = 'copy the key again: letters, digits and signs of ASCII, no line end'
+    check(key.isascii() and key.isprintable(), what, where, fix)
+    check(key or not is_needed, f'the key of {url} is not set', where, f'set ${variable}')
+
+# %% ../../nbs/01_hub/00_server.ipynb #d20396f8
 class Transient(Exception):
     "A failure that may pass; `after`: the seconds that a server asks for."
 
@@ -23,181 +55,159 @@ class Transient(Exception):
         super().__init__(why)
         self.after = after
 
-# %% ../../nbs/01_hub/00_server.ipynb #74479f74
+
 def _retry_after(headers) -> float:
     "The seconds that a server asks to wait; 0 where it asks for none, or for what is no time."
-    try:
-        asked = float(headers.get('retry-after', 0))
-    except ValueError:
-        asked = None
-    if asked is not None:
-        return asked if 0 <= asked < math.inf else 0.0
     from email.utils import parsedate_to_datetime
 
+    try:
+        seconds = float(headers.get('retry-after', 0))
+        return seconds if 0 <= seconds < math.inf else 0.0
+    except ValueError:
+        pass  # no number: a date, perhaps
     try:
         return max(0.0, parsedate_to_datetime(headers['retry-after']).timestamp() - time.time())
     except (ValueError, TypeError):
         return 0.0
 
+# %% ../../nbs/01_hub/00_server.ipynb #c1f48a91
+_MOST_BYTES = 1 << 30  # of one answer
+_OF_THE_PACKING = ('content-encoding', 'content-length', 'transfer-encoding')
 
-_MOST_BYTES = 1 << 30  # of one answer; 64 vectors of 4,096 numbers take some megabytes
 
+def _whole_reply(client, address: str, body: dict, headers: dict, timeout: float, where: str):
+    "The reply to a POST, if it comes within the time limit."
+    import httpx
 
-def _check_address(url: str, where: str):
-    "Refuse what is no address of a server."
+    end, content = time.monotonic() + timeout, bytearray()
+    with client.stream('POST', address, json=body, headers=headers, timeout=timeout) as reply:
+        for part in reply.iter_bytes():
+            content += part
+            if time.monotonic() > end:
+                raise httpx.ReadTimeout('the body did not end')
+            what = f'the answer has more than {_MOST_BYTES >> 20:,} MB'
+            check(len(content) <= _MOST_BYTES, what, where, 'see what serves at this address')
+    kept = [(name, value) for name, value in reply.headers.items() if name not in _OF_THE_PACKING]
+    return httpx.Response(reply.status_code, headers=kept, content=bytes(content))
+
+# %% ../../nbs/01_hub/00_server.ipynb #37ddea8b
+@contextlib.contextmanager
+def _connection_faults(timeout: float, where: str):
+    "Turn what the HTTP library raises in the block into `Transient`, or into the reader's error."
     import httpx
 
     try:
-        found = httpx.URL(url)
-        whole = (
-            found.scheme in ('http', 'https')
-            and found.host
-            and (found.port or 0) < 65_536
-            and not set(' \t\n\r') & set(url)
-        )
-        why = 'it does not begin with http:// or https:// and the name of a host'
-        if whole and all(0 < len(label) < 64 for label in found.host.rstrip('.').split('.')):
-            return
-    except (httpx.InvalidURL, ValueError, UnicodeError) as e:
-        why = cause_of(e)
-    raise MedirError(f'{url!r} is no address of a server ({why})', where, 'write it like http://localhost:8000/v1')
+        yield
+    except UnicodeEncodeError:
+        what = 'a text holds half a surrogate pair, which no request can carry'
+        raise MedirError(what, where, 'mend the text') from None
+    except httpx.DecodingError as e:
+        raise Transient(f'the answer is not packed as it says ({cause_of(e)})') from None
+    except httpx.TimeoutException:
+        raise Transient(f'no answer within {timeout:g} s') from None
+    except httpx.TransportError as e:
+        raise Transient(f'the connection failed or was cut off ({type(e).__name__})') from None
 
-# %% ../../nbs/01_hub/00_server.ipynb #038a09a3
+# %% ../../nbs/01_hub/00_server.ipynb #2ee60205
+_PASSING = (408, 409, 425, 429)  # and all of 500 and above
+_TOO_LONG = re.compile('context|too long|max(imum| allowed).{0,40}(length|tokens)', re.I)
+
+
+def _is_too_long(reply) -> bool:
+    "Whether a server refuses a text for its length."
+    return reply.status_code == 413 or (reply.status_code == 400 and bool(_TOO_LONG.search(reply.text)))
+
+
+def _answer_in(reply, read, where: str):
+    "What `read` makes of the JSON of a reply and '', or None and the complaint that the text is too long."
+    status = reply.status_code
+    if status in _PASSING or status >= 500:
+        raise Transient(f'the server answered {status}', _retry_after(reply.headers))
+    if _is_too_long(reply):
+        return None, reply.text
+    if status >= 400:
+        fix = 'check key and address' if status in (401, 403, 404) else 'check the request'
+        raise MedirError(f'the server answered {status}: {redact(reply.text)[:200]}', where, fix)
+    try:
+        return read(reply.json()), ''
+    except (ValueError, KeyError, IndexError, TypeError, AttributeError, OverflowError, RecursionError):
+        raise Transient('the answer is broken JSON or lacks what was asked for') from None
+
+# %% ../../nbs/01_hub/00_server.ipynb #9d2125a4
 class Server:
-    "A server that takes JSON at `url`; `vendor` is the address that the key in `key_variable` belongs to, any other server gets that in `own_variable`."
+    "A server that takes JSON at `url`."
 
     def __init__(
         self,
-        where: str,
+        where: str,  # the model, for messages
         url: str,
-        vendor: str = '',
+        vendor: str = '',  # the address that the key in `key_variable` belongs to
         key_variable: str = '',
-        own_variable: str = '',
-        timeout: float = 300,
+        own_variable: str = '',  # holds the key of any other server
+        timeout: float = 300,  # seconds for one answer: a long generation takes minutes
         attempts: int = 6,
-        pause: float = 1.0,
-        longest_pause: float = 60.0,
+        pause: float = 1.0,  # seconds before the second attempt, at most
+        longest_pause: float = 60.0,  # seconds
     ):
-        self.where, self.url, self.timeout, self.attempts, self.pause, self.longest_pause = (
-            where,
-            url.rstrip('/'),
-            timeout,
-            attempts,
-            pause,
-            longest_pause,
-        )
-        at_vendor = self.url == vendor.rstrip('/')
-        self.key_variable, self.retries, self._lock = key_variable if at_vendor else own_variable, 0, threading.Lock()
+        self.where, self.url, self.timeout, self.attempts = where, url.rstrip('/'), timeout, attempts
+        self.pause, self.longest_pause = pause, longest_pause
+        self.retries, self._lock = 0, threading.Lock()
+        is_vendor = self.url == vendor.rstrip('/')
+        self.key_variable = key_variable if is_vendor else own_variable
         _check_address(self.url, where)
-        if (
-            not (os.environ.get(self.key_variable) or '').isascii()
-            or not (os.environ.get(self.key_variable) or ' ').isprintable()
-        ):
-            raise MedirError(
-                f'the key in ${self.key_variable} holds a character that no request can carry',
-                where,
-                'copy the key again: letters, digits and signs of ASCII, no line end',
-            )
-        if at_vendor and not os.environ.get(self.key_variable):
-            raise MedirError(f'the key of {self.url} is not set', where, f'set ${self.key_variable}')
-
-    def _once(self, client, path: str, body: dict, read):
-        "One attempt: what `read` makes of the JSON answer and '', or None and the complaint that the text is too long."
-        import httpx
-
-        key = os.environ.get(self.key_variable)
-        try:
-            reply = self._reply(client, path, body, {'Authorization': f'Bearer {key}'} if key else {})
-        except UnicodeEncodeError:
-            raise MedirError(
-                'a text holds half a surrogate pair, which no request can carry', self.where, 'mend the text'
-            ) from None
-        except httpx.DecodingError as e:
-            raise Transient(f'the answer is not packed as it says ({cause_of(e)})') from None
-        except httpx.TimeoutException:
-            raise Transient(f'no answer within {self.timeout:g} s') from None
-        except httpx.TransportError as e:
-            raise Transient(f'the connection failed or was cut off ({type(e).__name__})') from None
-        if reply.status_code in (408, 409, 425, 429) or reply.status_code >= 500:
-            raise Transient(f'the server answered {reply.status_code}', _retry_after(reply.headers))
-        if (
-            reply.status_code == 413
-            or reply.status_code == 400
-            and re.search('context|too long|max(imum| allowed).{0,40}(length|tokens)', reply.text, re.I)
-        ):
-            return None, reply.text
-        # redacted first: a key that stands on the cut would show its part
-        if reply.status_code >= 400:
-            raise MedirError(
-                f'the server answered {reply.status_code}: {redact(reply.text)[:200]}',
-                self.where,
-                'check key and address' if reply.status_code in (401, 403, 404) else 'check the request',
-            )
-        try:
-            return read(reply.json()), ''
-        except (ValueError, KeyError, IndexError, TypeError, AttributeError, OverflowError, RecursionError):
-            raise Transient('the answer is broken JSON or lacks what was asked for') from None
-
-    def _reply(self, client, path: str, body: dict, headers: dict):
-        "The whole reply, if it comes within the time limit: one that drips a byte a second would never exceed a limit on silence."
-        import httpx
-
-        end, content = time.monotonic() + self.timeout, bytearray()
-        with client.stream('POST', f'{self.url}/{path}', json=body, headers=headers, timeout=self.timeout) as reply:
-            for part in reply.iter_bytes():
-                content += part
-                if time.monotonic() > end:
-                    raise httpx.ReadTimeout('the body did not end')
-                if len(content) > _MOST_BYTES:
-                    raise MedirError(
-                        f'the answer has more than {_MOST_BYTES >> 20:,} MB',
-                        self.where,
-                        'see what serves at this address',
-                    )
-        kept = [
-            (k, v)
-            for k, v in reply.headers.items()
-            if k not in ('content-encoding', 'content-length', 'transfer-encoding')
-        ]
-        return httpx.Response(reply.status_code, headers=kept, content=bytes(content))
+        _check_key(self.key_variable, self.url, is_vendor, where)
 
     def ask(self, client, path: str, body: dict, read, about: str = '', around=contextlib.nullcontext):
-        "As `_once`, tried again as long as that may help; `about` names the request in an error, `around` is entered for each attempt."
+        "`(read(answer), '')`, or `(None, complaint)` of a text that is too long; `around` is entered for each attempt."
         import tenacity
 
-        grow = tenacity.wait_random_exponential(multiplier=self.pause, max=self.longest_pause)
-
-        def wait(state):
-            with self._lock:
-                self.retries += 1
-            asked = getattr(state.outcome.exception(), 'after', 0)
-            return min(asked, self.longest_pause) or grow(state)
-
+        attempts = tenacity.Retrying(
+            stop=tenacity.stop_after_attempt(self.attempts),
+            wait=self._pause_after,
+            retry=tenacity.retry_if_exception_type(Transient),
+            reraise=True,
+        )
         try:
-            for attempt in tenacity.Retrying(
-                stop=tenacity.stop_after_attempt(self.attempts),
-                wait=wait,
-                retry=tenacity.retry_if_exception_type(Transient),
-                reraise=True,
-            ):
+            for attempt in attempts:
                 with attempt, around():
-                    return self._once(client, path, body, read)
+                    return self._ask_once(client, path, body, read)
         except Transient as e:
-            raise MedirError(
-                f'{e} after {self.attempts} attempts{about}',
-                self.where,
-                'see whether the server is up and run again: what it answered is kept',
-            ) from None
+            fix = 'see whether the server is up and run again: what it answered is kept'
+            raise MedirError(f'{e} after {self.attempts} attempts{about}', self.where, fix) from None
 
-# %% ../../nbs/01_hub/00_server.ipynb #f03cdd69
-def share_left(complaint: str, characters: int, answer: int = 0) -> float:
-    "The share of a text of so many `characters` to offer again after a server's `complaint` that it is too long; `answer` tokens are kept free."
+    def _ask_once(self, client, path: str, body: dict, read):
+        key = os.environ.get(self.key_variable)
+        headers = {'Authorization': f'Bearer {key}'} if key else {}
+        with _connection_faults(self.timeout, self.where):
+            reply = _whole_reply(client, f'{self.url}/{path}', body, headers, self.timeout, self.where)
+        return _answer_in(reply, read, self.where)
+
+    def _pause_after(self, state) -> float:
+        "Seconds until the next attempt: what the server asks for, else a random time that grows."
+        import tenacity
+
+        with self._lock:
+            self.retries += 1
+        asked_for = getattr(state.outcome.exception(), 'after', 0)
+        growing = tenacity.wait_random_exponential(multiplier=self.pause, max=self.longest_pause)
+        return min(asked_for, self.longest_pause) or growing(state)
+
+# %% ../../nbs/01_hub/00_server.ipynb #442f0a47
+_LEAST_CUT = 0.8  # the share offered again where the numbers say nothing, and the largest one ever
+
+
+def share_left(
+    complaint: str,  # what the server said
+    characters: int,  # of the text that was too long
+    answer: int = 0,  # tokens kept free for what is to be generated
+) -> float:
+    "The share of a text to offer again after a server's `complaint` that it is too long."
     plain = complaint.replace(',', '')
-    limit, most = (
-        re.search(r'(?:context|maximum)\D{0,60}(\d+)', plain),
-        max(map(int, re.findall(r'\d+', plain)), default=0),
-    )
-    if not limit or int(limit[1]) >= most:
-        return 0.8
-    # vLLM stops counting just above its limit ("at least 513"), so nothing longer than six characters a token is offered again
-    return min(0.8, max(0.05, 0.95 * (int(limit[1]) - answer) / most), 6 * int(limit[1]) / max(1, characters))
+    limit = re.search(r'(?:context|maximum)\D{0,60}(\d+)', plain)
+    largest = max(map(int, re.findall(r'\d+', plain)), default=0)
+    if not limit or int(limit[1]) >= largest:
+        return _LEAST_CUT
+    tokens = int(limit[1])
+    by_count = max(0.05, 0.95 * (tokens - answer) / largest)
+    by_length = 6 * tokens / max(1, characters)
+    return min(_LEAST_CUT, by_count, by_length)
