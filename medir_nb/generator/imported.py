@@ -103,8 +103,9 @@ def _splits_of(hub: str, revision: str | None) -> dict[str, list[str]]:
     import datasets
 
     is_local = Path(hub).exists()
-    snapshot = hub_snapshot(hub, revision) if not is_local and unreachable() else None
-    if not is_local and not snapshot and unreachable():
+    away = not is_local and unreachable()
+    snapshot = hub_snapshot(hub, revision) if away else None
+    if away and not snapshot:
         return {}
     place = snapshot or hub
     options = {} if is_local or snapshot else {'revision': revision}
