@@ -45,16 +45,14 @@ def _begin(task, expansion: tuple, kind: str, home_folder) -> tuple[dict, dict, 
     method, name, given = expansion
     row, settings, model = method_row(method), expansion_settings(method, given, kind), llm(name, home_folder)
     _check_place(settings, row, model, task, method)
-    remarks = row['told'][task.language]
-    dialogues = [
-        [
-            Dialogue(
-                _first_request(r, row, settings), row, settings, remarks, model.spec.context, r.sampling.max_tokens
-            )
-            for r in of_query
-        ]
-        for of_query in requests_of(task, method, model, settings, home_folder)
-    ]
+    asked = requests_of(task, method, model, settings, home_folder)
+    remarks, context = row['told'][task.language], model.spec.context
+
+    def dialogue(request):
+        first = _first_request(request, row, settings)
+        return Dialogue(first, row, settings, remarks, context, request.sampling.max_tokens)
+
+    dialogues = [[dialogue(request) for request in of_query] for of_query in asked]
     return row, settings, model, dialogues
 
 # %% ../../nbs/07_generator/13_agent.ipynb #53700724
