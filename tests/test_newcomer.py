@@ -807,11 +807,11 @@ def test_help_lists_every_step_and_every_key(medir, capfd, monkeypatch):
 
     out = medir('mine', '--help')
     assert out.code == 0
-    for name in ('load_documents', 'labelled_pairs', *miner.steps._NEEDED):
+    for name in miner.steps.steps():
         assert re.search(rf'^ +{name} \(reads ', out.out, re.M), name
     assert (
         '-p n=5' in out.out
-        and f'-p most_repeated={miner.questions._REPEATED}' in out.out
+        and f'-p most_repeated={miner.asking.MOST_REPEATED}' in out.out
         and '-p window=(5, 100)' in out.out
         and 'home_folder' not in out.out
     )

@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 from conftest import DOCUMENTS, QUERIES, write_beir, write_lines
 from medir_nb import generator as g
-from medir_nb.generator.agent import read_turn, transcript_path
+from medir_nb.generator.agent import transcript_path
+from medir_nb.generator.turns import read_turn
 from medir_nb.core import MedirError, registry
 from medir_nb.data import load_task
 from medir_nb.generator import Cassettes, configure, method_row

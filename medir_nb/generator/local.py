@@ -8,7 +8,7 @@ __all__ = ['seed_of', 'TransformersBackend', 'VLLMBackend']
 # %% ../../nbs/07_generator/03_local.ipynb #2da4f666
 import gc
 from dataclasses import asdict, replace
-from ..core.errors import MedirError, boundary
+from ..core.errors import MedirError, boundary, check
 from ..core.files import fingerprint
 from ..core.console import note
 from ..processor import working_dtype
@@ -25,7 +25,31 @@ def seed_of(request: Request) -> int:
     "The seed with which a request draws, whatever stands beside it in a batch."
     return int(fingerprint(request.sampling.seed, request.index, request.prompt, *request.turns)[:15], 16)
 
+# %% ../../nbs/07_generator/03_local.ipynb #c2944f45
+def _fit_all(tokenizer, spec: LLMSpec, requests: list[Request]) -> list[tuple]:
+    "For each request its token ids, the request as sent, and the characters left out."
 
+    def encode(request):
+        return rendered_prompt(tokenizer, spec, request)
+
+    return [fit_prompt(encode, r, prompt_room(spec, r.sampling), f'llm {spec.name}') for r in requests]
+
+# %% ../../nbs/07_generator/03_local.ipynb #3e646649
+def _load_causal(folder: str, spec: LLMSpec, device: str, dtype: str | None):
+    "A causal language model on `device`, ready to write."
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    numbers = getattr(torch, parse_dtype(dtype or working_dtype(spec.dtype, device)))
+    fix, let = 'remove the cached copy and fetch it again', (torch.OutOfMemoryError,)
+    with boundary('its weights do not load', f'llm {spec.name}', fix, let=let):
+        model = AutoModelForCausalLM.from_pretrained(folder, dtype=numbers, trust_remote_code=False)
+        return model.to(device).eval()
+
+
+_MOST_AT_ONCE = 64  # texts of a batch, however short they are
+
+# %% ../../nbs/07_generator/03_local.ipynb #51288c93
 class TransformersBackend:
     "A causal language model in this process, on a CPU or GPU."
 
@@ -33,111 +57,107 @@ class TransformersBackend:
         self,
         spec: LLMSpec,
         home_folder=None,
-        device: str | None = None,
-        batch_tokens: int | None = None,
-        dtype: str | None = None,
+        device: str | None = None,  # None: a GPU where there is one
+        batch_tokens: int | None = None,  # of prompts and answers; None: 4,096 on a CPU, 65,536 on a GPU
+        dtype: str | None = None,  # None: the row's, as far as the processor computes in it
     ):
         import torch
-        from transformers import AutoModelForCausalLM
 
         self.check(spec, home_folder)
         quiet_libraries()
-        folder, self.spec = str(weights_folder(spec, home_folder)), spec
+        self.spec, folder = spec, str(weights_folder(spec, home_folder))
         self.tokenizer = load_llm_tokenizer(folder, spec)
         self.device = device or ('cuda' if torch.cuda.is_available() else 'cpu')
-        with boundary(
-            'its weights do not load',
-            f'llm {spec.name}',
-            'remove the cached copy and fetch it again',
-            let=(torch.OutOfMemoryError,),
-        ):
-            model = AutoModelForCausalLM.from_pretrained(
-                folder,
-                dtype=getattr(torch, parse_dtype(dtype or working_dtype(spec.dtype, self.device))),
-                trust_remote_code=False,
-            )
-            self.model = model.to(self.device).eval()
+        self.model = _load_causal(folder, spec, self.device, dtype)
         self.batch_tokens = batch_tokens or (4096 if self.device == 'cpu' else 65_536)
         self.ends = end_tokens(self.model, self.tokenizer)
-        self.pad = self.tokenizer.pad_token_id if self.tokenizer.pad_token_id is not None else min(self.ends, default=0)
+        self.pad = self.tokenizer.pad_token_id
+        if self.pad is None:
+            self.pad = min(self.ends, default=0)
 
     @staticmethod
     def check(spec: LLMSpec, home_folder=None):
         "Refuse a model whose code comes with its weights."
-        if spec.remote_code:
-            raise MedirError(
-                'its code comes with the weights and needs another version of transformers',
-                f'llm {spec.name}',
-                'serve it and set $MEDIR_LLM_BACKEND=openai and $MEDIR_LLM_URL, or use the vllm backend',
-            )
+        what = 'its code comes with the weights and needs another version of transformers'
+        fix = 'serve it and set $MEDIR_LLM_BACKEND=openai and $MEDIR_LLM_URL, or use the vllm backend'
+        check(not spec.remote_code, what, f'llm {spec.name}', fix)
 
     def stream(self, requests: list[Request], tell=None):
-        "Batches of `(position, Generation)`; `tell` hears of each `(position, Generation)` as soon as it is written, before its batch is."
+        "Batches of `(position, Generation)`; `tell(position, generation)` hears of each as soon as it is written."
+        fitted = _fit_all(self.tokenizer, self.spec, requests)
+        widths = [len(ids) + r.sampling.max_tokens for (ids, _, _), r in zip(fitted, requests, strict=True)]
+        waiting = sorted(range(len(requests)), key=widths.__getitem__, reverse=True)
+        while waiting:
+            size = max(1, min(_MOST_AT_ONCE, self.batch_tokens // widths[waiting[0]]))
+            positions = waiting[:size]
+            written = self._write(positions, fitted, requests, tell)
+            if written is not None:
+                waiting = waiting[size:]
+                yield list(zip(positions, written, strict=True))
+
+    def _write(self, positions: list[int], fitted, requests, tell) -> list[Generation] | None:
+        "The generations at `positions`; None where the memory was full, and batches are halved from now on."
         import torch
 
-        where = f'llm {self.spec.name}'
-        fitted = [
-            fit_prompt(
-                lambda r: rendered_prompt(self.tokenizer, self.spec, r), r, prompt_room(self.spec, r.sampling), where
-            )
-            for r in requests
-        ]
-        width = lambda i: len(fitted[i][0]) + requests[i].sampling.max_tokens
-        order, at = sorted(range(len(requests)), key=width, reverse=True), 0
-        while at < len(order):
-            part = order[at : at + max(1, min(64, self.batch_tokens // width(order[at])))]
-            try:
-                done = self._batch(
-                    [fitted[i] for i in part],
-                    [requests[i] for i in part],
-                    tell and (lambda j, g, part=part: tell(part[j], g)),
-                )
-            except torch.OutOfMemoryError:
-                if len(part) == 1:
-                    raise MedirError(
-                        'not even one prompt fits into the GPU memory',
-                        where,
-                        'use a larger GPU, or the vllm backend over several',
-                    ) from None
-                self.batch_tokens //= 2
-                torch.cuda.empty_cache()
-                note(f'batches of {self.spec.name} halved: GPU memory was full')
-                continue
-            at += len(part)
-            yield list(zip(part, done))
+        hear = tell and (lambda place, generation: tell(positions[place], generation))
+        try:
+            return self._batch([fitted[i] for i in positions], [requests[i] for i in positions], hear)
+        except torch.OutOfMemoryError:
+            fix = 'use a larger GPU, or the vllm backend over several'
+            if len(positions) == 1:
+                where = f'llm {self.spec.name}'
+                raise MedirError('not even one prompt fits into the GPU memory', where, fix) from None
+        self.batch_tokens //= 2
+        torch.cuda.empty_cache()
+        note(f'batches of {self.spec.name} halved: GPU memory was full')
+        return None
 
     def _batch(self, fitted, requests, tell=None) -> list[Generation]:
-        prompts = [ids for ids, _, _ in fitted]
-        made = lambda written, i: Generation(*written[:2], len(fitted[i][0]), written[2], fitted[i][2])
-        heard = tell and (lambda i, written: tell(i, made(written, i)))
+        "The generations of one batch, in its order."
+
+        def generation(place, written):
+            (text, finish, tokens), (ids, _, left_out) = written, fitted[place]
+            return Generation(text, finish, len(ids), tokens, left_out)
+
         written = write_batch(
             self.model,
             self.tokenizer,
             self.device,
-            prompts,
+            [ids for ids, _, _ in fitted],
             [r.sampling for r in requests],
-            list(map(seed_of, requests)),
+            [seed_of(r) for r in requests],
             [r.stop for r in requests],
             self.pad,
             self.ends,
-            heard,
+            tell and (lambda place, written: tell(place, generation(place, written))),
         )
-        return [made(w, i) for i, w in enumerate(written)]
+        return [generation(place, w) for place, w in enumerate(written)]
 
-# %% ../../nbs/07_generator/03_local.ipynb #c2944f45
+# %% ../../nbs/07_generator/03_local.ipynb #04acc4ae
+def _vllm_sampling(request: Request) -> dict:
+    "What `vllm.SamplingParams` takes for a request."
+    sampling = request.sampling
+    seed = int(fingerprint(sampling.seed, request.index)[:7], 16) if request.index else sampling.seed
+    # -1 is vLLM's word for all tokens
+    params = {**asdict(sampling), 'top_k': sampling.top_k or -1, 'seed': seed}
+    if request.stop:
+        params['stop'] = list(request.stop)
+    return params
+
+# %% ../../nbs/07_generator/03_local.ipynb #f9d0aab2
 _LENGTH_STEP = 1024  # tokens by which the length of vLLM's engine grows
 
 
 class VLLMBackend:
-    "vLLM in this process; `options` go to `vllm.LLM`. Its `max_model_len` follows what is asked, for the cache of a whole context may not fit beside the weights."
+    "vLLM in this process; `options` go to `vllm.LLM`. Its length follows what is asked."
 
     def __init__(
         self,
         spec: LLMSpec,
         home_folder=None,
-        batch: int = 512,
+        batch: int = 512,  # requests between two writes
         dtype: str | None = None,
-        max_model_len: int | None = None,
+        max_model_len: int | None = None,  # None: as long as the prompts need
         **options,
     ):
         self.check(spec, home_folder)
@@ -148,19 +168,33 @@ class VLLMBackend:
         folder = str(weights_folder(spec, home_folder))
         refuse_code(folder, spec)
         self.options = {'model': folder, 'dtype': dtype or spec.dtype, 'trust_remote_code': spec.remote_code, **options}
-        self.tokenizer, self.llm, self.length = load_llm_tokenizer(folder, spec), None, 0
+        self.tokenizer = load_llm_tokenizer(folder, spec)
+        self.llm, self.length = None, 0
 
     @staticmethod
     def check(spec: LLMSpec, home_folder=None):
         "Refuse where vLLM is not installed."
         try:
-            import vllm
+            import vllm  # noqa: F401
         except ImportError:
-            raise MedirError(
-                'vllm is not installed',
-                f'llm {spec.name}',
-                'pip install vllm (a GPU machine), serve the model and set $MEDIR_LLM_BACKEND=openai and $MEDIR_LLM_URL, or set $MEDIR_LLM_BACKEND=transformers',
-            ) from None
+            fix = 'pip install vllm (a GPU machine), serve the model and set $MEDIR_LLM_BACKEND=openai and '
+            fix += '$MEDIR_LLM_URL, or set $MEDIR_LLM_BACKEND=transformers'
+            raise MedirError('vllm is not installed', f'llm {spec.name}', fix) from None
+
+    def stream(self, requests: list[Request]):
+        "Batches of `(position, Generation)`."
+        fitted = _fit_all(self.tokenizer, self.spec, requests)
+        self._start(max(len(ids) + r.sampling.max_tokens for (ids, _, _), r in zip(fitted, requests, strict=True)))
+        for start in range(0, len(requests), self.batch):
+            positions = range(start, min(start + self.batch, len(requests)))
+            prompts = [{'prompt_token_ids': fitted[i][0]} for i in positions]
+            params = [self.vllm.SamplingParams(**_vllm_sampling(requests[i])) for i in positions]
+            answers = self.llm.generate(prompts, params, use_tqdm=False)
+            yield [(i, self._generation(answer, *fitted[i])) for i, answer in zip(positions, answers, strict=True)]
+
+    def _generation(self, answer, ids, request, left_out) -> Generation:
+        text = answer.outputs[0]
+        return Generation(text.text, text.finish_reason or 'stop', len(ids), len(text.token_ids), left_out)
 
     def _start(self, needed: int):
         "Start the engine, or start it again where a prompt and its answer need more tokens than it has room for."
@@ -180,44 +214,3 @@ class VLLMBackend:
             core.shutdown()
         self.llm = None
         gc.collect()
-
-    def stream(self, requests: list[Request]):
-        "Batches of `(position, Generation)`."
-        fitted = [
-            fit_prompt(
-                lambda r: rendered_prompt(self.tokenizer, self.spec, r),
-                r,
-                prompt_room(self.spec, r.sampling),
-                f'llm {self.spec.name}',
-            )
-            for r in requests
-        ]
-        self._start(max(len(ids) + r.sampling.max_tokens for (ids, _, _), r in zip(fitted, requests)))
-        for at in range(0, len(requests), self.batch):
-            part = range(at, min(at + self.batch, len(requests)))
-            params = [
-                self.vllm.SamplingParams(
-                    **{
-                        **asdict(s),
-                        'top_k': s.top_k or -1,
-                        'seed': int(fingerprint(s.seed, requests[i].index)[:7], 16) if requests[i].index else s.seed,
-                        **({'stop': list(requests[i].stop)} if requests[i].stop else {}),
-                    }
-                )
-                for i in part
-                for s in (requests[i].sampling,)
-            ]
-            out = self.llm.generate([{'prompt_token_ids': fitted[i][0]} for i in part], params, use_tqdm=False)
-            yield [
-                (
-                    i,
-                    Generation(
-                        o.outputs[0].text,
-                        o.outputs[0].finish_reason or 'stop',
-                        len(fitted[i][0]),
-                        len(o.outputs[0].token_ids),
-                        fitted[i][2],
-                    ),
-                )
-                for i, o in zip(part, out)
-            ]

@@ -9,7 +9,7 @@ __all__ = ['LLM_FIELDS', 'Sampling', 'LLMSpec', 'llm_spec', 'llms_table']
 import os
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from ..core.errors import MedirError, boundary, nearest
+from ..core.errors import MedirError, boundary, check, nearest
 from ..core.files import json_mapping
 from ..core.places import checkpoint_folder, checkpoint_names, checkpoint_record
 from ..core.settings import check_row, registry
@@ -21,148 +21,146 @@ class Sampling:
     "How the next token is drawn; temperature 0 takes the likeliest."
 
     temperature: float = 0.0
-    top_p: float = 1.0
-    top_k: int = 0
-    repetition_penalty: float = 1.0
+    top_p: float = 1.0  # the smallest set of tokens that holds this share is drawn from
+    top_k: int = 0  # 0: all tokens
+    repetition_penalty: float = 1.0  # 1: none
     presence_penalty: float = 0.0
-    max_tokens: int = 512
-    seed: int = 42
+    max_tokens: int = 512  # of the answer
+    seed: int = 42  # of a request; its number among several answers is added to it
 
-# %% ../../nbs/07_generator/00_spec.ipynb #d4a93961
+# %% ../../nbs/07_generator/00_spec.ipynb #05535971
 @dataclass(frozen=True)
 class LLMSpec:
     "A row of `registry/llms.yaml`."
 
     name: str
-    hub: str = 'unknown'
-    revision: str = 'unknown'
+    hub: str = 'unknown'  # id at the Hub, or a folder
+    revision: str = 'unknown'  # a commit; part of every key
     backend: str = 'transformers'  # transformers | vllm | openai
     load: str = ''  # gguf where a package ships the weights so
     chat: str = 'template'  # the tokenizer's own, or a wrapper around {prompt}
-    chat_options: dict = field(default_factory=dict)
-    system: str = ''
+    chat_options: dict = field(default_factory=dict)  # for the chat template
+    system: str = ''  # the paper's system turn
     context: int = 2048  # tokens of prompt and answer
-    languages: tuple = ()
-    sampling: dict = field(default_factory=dict)
-    answer: dict = field(default_factory=dict)
-    request: dict = field(default_factory=dict)
+    languages: tuple = ()  # what it writes; a task in another one is refused
+    sampling: dict = field(default_factory=dict)  # the paper's, where it differs from `Sampling`
+    answer: dict = field(default_factory=dict)  # how a reasoning model marks its answer
+    request: dict = field(default_factory=dict)  # fields that its service calls otherwise, or does not take
     folder: str = ''  # where a training put the weights; hub is then that of its base
     cassette: str = ''  # the model whose cassette it shares
-    key_variable: str = ''
-    base_url: str = ''
-    authors: tuple = ()
-    hub_splits: dict = field(default_factory=dict)
-    likely_splits: dict = field(default_factory=dict)
-    published_as: tuple = ()
+    key_variable: str = ''  # the environment variable with the key of its service
+    base_url: str = ''  # the address of its service
+    authors: tuple = ()  # files of the authors' generations, with {method} and {published}
+    hub_splits: dict = field(default_factory=dict)  # paper → method → split of the authors' generations
+    likely_splits: dict = field(default_factory=dict)  # the same, of splits that were never seen
+    published_as: tuple = ()  # its names in the papers' files
     continues: bool = True  # whether its backend goes on writing a text that was begun
-    package: str = ''
+    package: str = ''  # the package that ships its weights
     gguf_file: str = ''
     dtype: str = 'bfloat16'
     remote_code: bool = False
     environment: str = ''  # of registry/environments.yaml: a worker process writes there
-    label: str = ''
+    label: str = ''  # its name in tables
     licence: str = ''
     tried: str = 'never exercised'
     note: str = ''
 
-# %% ../../nbs/07_generator/00_spec.ipynb #05535971
-LLM_FIELDS = 'chat chat_options system context languages sampling answer dtype backend label licence'.split()
+# %% ../../nbs/07_generator/00_spec.ipynb #68fd1929
+def _spec_from(name: str, values: dict) -> LLMSpec:
+    "A spec of those `values` that are fields of one."
+    known = {f.name for f in fields(LLMSpec)} - {'name'}
+    return LLMSpec(name, **{k: tuple(v) if isinstance(v, list) else v for k, v in values.items() if k in known})
+
+
+def _check_llm_row(name: str, row: dict):
+    "Refuse a row whose fields are of another type, or whose sampling says what none has."
+    where, sampling = f'llm {name}', row.get('sampling') or {}
+    check_row(LLMSpec, row, where)
+    known = [f.name for f in fields(Sampling)]
+    for unknown in [k for k in sampling if k not in known][:1]:
+        raise MedirError(f'its sampling has no {str(unknown)!r}', where, nearest(unknown, known))
+    check_row(Sampling, sampling, where)
+    printable = row.get('key_variable', '').isprintable()
+    check(printable, 'key_variable is no name of a variable', where, 'correct the row')
+
+# %% ../../nbs/07_generator/00_spec.ipynb #ee739c85
+# what a trained model takes over from its base
+LLM_FIELDS = ['chat', 'chat_options', 'system', 'context', 'languages', 'sampling']
+LLM_FIELDS += ['answer', 'dtype', 'backend', 'label', 'licence']
+_OTHER_KINDS = {'reranker': 'a reranker'}  # anything else that a training writes is an encoder
 
 
 def _checkpoint_spec(name: str, row: dict | None = None) -> LLMSpec:
-    "The spec of a checkpoint that a training wrote. Its revision says from what it was trained, so another machine replays its generations; they lie on the cassette of its base."
-    at = (row or {}).get('checkpoint', name)
-    record = checkpoint_record(at)
-    if 'kind' not in record:
-        raise MedirError('no readable record of a training', checkpoint_folder(at), 'train it again')
-    if record['kind'] != 'llm':
-        raise MedirError(
-            f'this checkpoint is {"a reranker" if record["kind"] == "reranker" else "an encoder"}',
-            f'llm {name}',
-            'name a language model',
-        )
-    with boundary('no readable record of a training', checkpoint_folder(at) / 'medir.json', 'train it again'):
-        own = {
-            **{f: record['spec'][f] for f in LLM_FIELDS},
-            **{f: row[f] for f in ('label', 'published_as', 'authors') if row and f in row},
+    "The spec of a checkpoint that a training wrote, under its own name or under that of a registry `row`."
+    row = row or {}
+    checkpoint = row.get('checkpoint', name)
+    record, folder = checkpoint_record(checkpoint), checkpoint_folder(checkpoint)
+    check('kind' in record, 'no readable record of a training', folder, 'train it again')
+    kind = _OTHER_KINDS.get(str(record['kind']), 'an encoder')
+    check(record['kind'] == 'llm', f'this checkpoint is {kind}', f'llm {name}', 'name a language model')
+    with boundary('no readable record of a training', folder / 'medir.json', 'train it again'):
+        inherited = {f: record['spec'][f] for f in LLM_FIELDS}
+        renamed = {f: row[f] for f in ('label', 'published_as', 'authors') if f in row}
+        trained = {
+            'hub': record['base_hub'],
+            'revision': record['revision'],
+            'cassette': record['cassette'],
+            'folder': str(folder),
+            'tried': 'loaded here',
         }
-        return LLMSpec(
-            name,
-            record['base_hub'],
-            record['revision'],
-            folder=str(checkpoint_folder(at)),
-            cassette=record['cassette'],
-            tried='loaded here',
-            **{f: tuple(v) if isinstance(v, list) else v for f, v in own.items()},
-        )
+        return _spec_from(name, {**inherited, **renamed, **trained})
 
-# %% ../../nbs/07_generator/00_spec.ipynb #68fd1929
-def _check_llm_row(name: str, row: dict):
-    "Refuse a row whose fields are of another type, or whose sampling says what none has."
-    check_row(LLMSpec, row, f'llm {name}')
-    drawn = row.get('sampling') or {}
-    known = [f.name for f in fields(Sampling)]
-    if odd := next((k for k in drawn if k not in known), None):
-        raise MedirError(f'its sampling has no {str(odd)!r}', f'llm {name}', nearest(odd, known))
-    check_row(Sampling, drawn, f'llm {name}')
-    if not row.get('key_variable', '').isprintable():
-        raise MedirError('key_variable is no name of a variable', f'llm {name}', 'correct the row')
+# %% ../../nbs/07_generator/00_spec.ipynb #463851c3
+def _folder_spec(name: str) -> LLMSpec:
+    "The spec of a folder that holds a language model."
+    folder = Path(name)
+    config_file = folder / 'config.json'
+    if not config_file.is_file():
+        fix = 'give the folder that a trainer saved'
+        raise MedirError('no language model here (config.json is missing)', folder, fix)
+    config = json_mapping(config_file)
+    with boundary('its context is no number', config_file, 'save the model again'):
+        context = int(config.get('max_position_embeddings') or 2048)
+    revision = folder_fingerprint(folder)
+    return LLMSpec(name, str(folder), revision, context=context, label=folder.name, tried='loaded here')
 
-
-def llm_spec(name: str) -> LLMSpec:
+# %% ../../nbs/07_generator/00_spec.ipynb #9e014a42
+def llm_spec(
+    name: str,  # a row of `registry/llms.yaml`, a checkpoint of the home folder, or a path
+) -> LLMSpec:
     "The row or checkpoint `name`, or a folder given by its path."
     rows = registry('llms')
-    # a row whose weights a training writes is read before there are any: its generations may lie in a file
-    if checkpoint_record(rows.get(name, {}).get('checkpoint', name if name not in rows else '')):
-        return _checkpoint_spec(name, rows.get(name))
+    row = rows.get(name)
+    checkpoint = row.get('checkpoint', '') if name in rows else name
+    if checkpoint_record(checkpoint):
+        return _checkpoint_spec(name, row)
     if name in rows:
-        _check_llm_row(name, rows[name])
-    if name in rows:
-        return LLMSpec(
-            name=name,
-            **{
-                f.name: tuple(v) if isinstance(v := rows[name][f.name], list) else v
-                for f in fields(LLMSpec)
-                if f.name != 'name' and f.name in rows[name]
-            },
-        )
+        _check_llm_row(name, row)
+        return _spec_from(name, row)
     if os.sep in name or name.startswith('.'):
-        folder = Path(name)
-        if not (folder / 'config.json').is_file():
-            raise MedirError(
-                'no language model here (config.json is missing)', folder, 'give the folder that a trainer saved'
-            )
-        config = json_mapping(folder / 'config.json')
-        with boundary('its context is no number', folder / 'config.json', 'save the model again'):
-            context = int(config.get('max_position_embeddings') or 2048)
-        return LLMSpec(
-            name, str(folder), folder_fingerprint(folder), context=context, label=folder.name, tried='loaded here'
-        )
-    raise MedirError(
-        f'unknown language model {name!r}',
-        None,
-        f'{nearest(name, [*rows, *checkpoint_names()])} A folder may be given by its path',
-    )
+        return _folder_spec(name)
+    hint = f'{nearest(name, [*rows, *checkpoint_names()])} A folder may be given by its path'
+    raise MedirError(f'unknown language model {name!r}', None, hint)
 
 # %% ../../nbs/07_generator/00_spec.ipynb #3c2eb61b
+def _table_row(name: str, row: dict) -> dict:
+    "What a reader wants to know of a model before choosing it."
+    return {
+        'llm': name,
+        'hub': row.get('hub') or f'checkpoint {row["checkpoint"]}',
+        'revision': str(row.get('revision', ''))[:8],
+        'backend': row.get('backend', ''),
+        'context': row.get('context'),
+        'writes': '+'.join(row.get('languages', [])),
+        'temperature': row.get('sampling', {}).get('temperature'),
+        'answer': ''.join(f'{k} {v}' for k, v in row.get('answer', {}).items()),
+        'licence': row.get('licence', ''),
+        'tried': row.get('tried', ''),
+    }
+
+
 def llms_table():
     "All language models: size of context, languages, sampling, licence, how far each was tried."
     import pandas as pd
 
-    return pd.DataFrame(
-        [
-            {
-                'llm': n,
-                'hub': r.get('hub') or f'checkpoint {r["checkpoint"]}',
-                'revision': str(r.get('revision', ''))[:8],
-                'backend': r.get('backend', ''),
-                'context': r.get('context'),
-                'writes': '+'.join(r.get('languages', [])),
-                'temperature': r.get('sampling', {}).get('temperature'),
-                'answer': ''.join(f'{k} {v}' for k, v in r.get('answer', {}).items()),
-                'licence': r.get('licence', ''),
-                'tried': r.get('tried', ''),
-            }
-            for n, r in registry('llms').items()
-        ]
-    )
+    return pd.DataFrame([_table_row(name, row) for name, row in registry('llms').items()])
