@@ -155,7 +155,7 @@ def _show_planned(planned: dict, wide: bool):
         show_text(f'\n{again}', wide)
         print()
     if len(planned['rows']):
-        show_table(planned['rows'], wide)
+        show_table(planned['rows'], wide, by='task')
         show_text(_sum_line(planned['rows']), wide)
 
 
@@ -204,7 +204,7 @@ def plan_command(
         frame = plan_grid([name], system or default_systems(name, home), home_folder=home)
         planned.append({'task': name, 'steps': None, 'rows': frame})
         if not rows:
-            show_table(frame, wide)
+            show_table(frame, wide, by='task')
     else:
         for run in _requested_runs(name, preset, parameter):
             planned.append(_planned_run(run, home))

@@ -33,69 +33,119 @@ def _said_once(columns: dict[str, list[str]]) -> dict[str, str]:
     return {name: cells[0] for name, cells in columns.items() if len(cells) > 1 and len(set(cells)) == 1}
 
 # %% ../../nbs/16_workbook/06a_tables.ipynb #0b1f723c
-_SHORT = 12  # characters of a column that is never folded
+_LONG = 30  # characters of a cell that is better read on a line of its own
+_NAME = 40  # characters of a row's name before it is broken, wherever
+_GAP = 2  # spaces between columns
 
 
-def _rich_table(columns: dict[str, list[str]]):
-    "A rich table; it is given text and no markup, because `[limit=200]` would vanish."
+def _widest(texts: list[str]) -> int:
+    from rich.cells import cell_len  # a Chinese character takes two columns
+
+    return max(map(cell_len, texts), default=0)
+
+
+def _whole_width(columns: dict[str, list[str]]) -> int:
+    "Characters of a line of the table with whole cells."
+    return sum(_widest([name, *cells]) + _GAP for name, cells in columns.items()) - _GAP
+
+
+def _folded_width(columns: dict[str, list[str]]) -> int:
+    "Characters of a line of the table with cells that are folded at spaces."
+    first, *others = ([word for text in (name, *cells) for word in text.split()] for name, cells in columns.items())
+    return min(_NAME, _widest(first)) + sum(_GAP + _widest(words) for words in others)
+
+
+def _arranged(columns: dict[str, list[str]], width: int) -> tuple[dict, dict]:
+    "The columns that stay in a table of `width` characters, and those that stand below their rows."
+    stay, others = dict(columns), list(columns)[1:]
+    lengths = {name: _widest(columns[name]) for name in others}
+    for name in sorted(others, key=lengths.get, reverse=True):
+        if lengths[name] > _LONG and _whole_width(stay) > width:
+            del stay[name]
+    for name in reversed(others):
+        if name in stay and _whole_width(stay) > width and _folded_width(stay) > width:
+            del stay[name]
+    return stay, {name: cells for name, cells in columns.items() if name not in stay}
+
+# %% ../../nbs/16_workbook/06a_tables.ipynb #84f7606f
+_MARK = '\ue000'  # begins no text of anybody's
+
+
+def _drawn(columns: dict[str, list[str]], width: int, marked: bool = False) -> list[str]:
+    "The lines of a table: a header, a rule, and the rows, each with a mark behind it where wanted."
     from rich import box
+    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for name, cells in columns.items():
-        short = max(map(len, cells), default=0) <= _SHORT
-        table.add_column(Text(name), no_wrap=short and len(name) <= _SHORT, overflow='fold')
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, _GAP - 1, 0, 0), pad_edge=False, show_edge=False)
+    for name in columns:
+        table.add_column(Text(name), overflow='fold')
     for row in zip(*columns.values(), strict=True):
         table.add_row(*map(Text, row))
-    return table
-
-
-def _rendered(columns: dict[str, list[str]], width: int) -> str:
-    from rich.console import Console
-
-    # a plain Console: rich would take colours and width from the terminal of whoever runs this
+        if marked:
+            table.add_row(_MARK)
     console = Console(file=io.StringIO(), width=width, color_system=None, legacy_windows=False)
-    console.print(_rich_table(columns))
-    return '\n'.join(line.rstrip() for line in console.file.getvalue().splitlines())
+    console.print(table)
+    return [line.rstrip() for line in console.file.getvalue().splitlines()]
 
-# %% ../../nbs/16_workbook/06a_tables.ipynb #caa9d317
+# %% ../../nbs/16_workbook/06a_tables.ipynb #c98584c7
 def fold_text(
     text: str,
     width: int,  # columns
 ) -> str:
-    "A text whose lines end at words; what is folded keeps the indentation of its line."
+    "A text whose lines have at most `width` characters."
     folded = []
     for line in text.splitlines():
-        indent = ' ' * (len(line) - len(line.lstrip()))
-        more = textwrap.wrap(line, width, subsequent_indent=f'{indent}  ', break_on_hyphens=False)
-        folded += more or ['']
+        indent = ' ' * (len(line) - len(line.lstrip()) + 2)
+        folded += textwrap.wrap(line, width, subsequent_indent=indent, break_on_hyphens=False) or ['']
     return '\n'.join(folded)
 
-# %% ../../nbs/16_workbook/06a_tables.ipynb #efa922e3
+# %% ../../nbs/16_workbook/06a_tables.ipynb #d99e7d8f
+def _texts_below(columns: dict[str, list[str]], width: int) -> list[list[str]]:
+    "For each row the lines below it: the cells that left the table, by name."
+    rows = zip(*columns.values(), strict=True)
+    texts = ['; '.join(f'{name}: {cell}' for name, cell in zip(columns, row, strict=True) if cell) for row in rows]
+    return [fold_text(f'    {text}', width).splitlines() if text else [] for text in texts]
+
+
+def _with_texts_below(stay: dict, below: dict, width: int) -> list[str]:
+    "The lines of a table, and below each row the cells of the columns that left it."
+    if not below:
+        return _drawn(stay, width)
+    texts, lines = iter(_texts_below(below, width)), []
+    for line in _drawn(stay, width, marked=True):
+        lines += next(texts) if line.startswith(_MARK) else [line]
+    return lines
+
+
 def fold_table(
     frame,  # any data frame
     width: int,  # columns of the terminal
 ) -> str:
-    "A data frame as a table of at most `width` columns; what every row says stands above it, once."
+    "A data frame as a table of at most `width` columns, in which nothing is left out."
     columns = {str(name): [cell_text(value) for value in frame[name]] for name in frame}
-    wide = _rendered(columns, 10_000)
-    if max(map(len, wide.splitlines()), default=0) <= width:
-        return wide
+    if _whole_width(columns) <= width:
+        return '\n'.join(_drawn(columns, width))
     shared = _said_once(columns)
-    rest = {name: cells for name, cells in columns.items() if name not in shared}
-    said = ', '.join(f'{name} {value}' for name, value in shared.items() if value)
-    head = fold_text(f'in every row: {said}', width) + '\n\n' if said else ''
-    return head + _rendered(rest, width)
+    rest = {name: cells for name, cells in columns.items() if name not in shared} or columns
+    said = '; '.join(f'{name}: {value}' for name, value in shared.items() if value)
+    head = [*fold_text(f'in every row: {said}', width).splitlines(), ''] if said else []
+    return '\n'.join([*head, *_with_texts_below(*_arranged(rest, width), width)])
 
 # %% ../../nbs/16_workbook/06a_tables.ipynb #0be5df89
 def show_table(
     frame,
     wide: bool = False,  # Markdown, whoever reads
+    by: str | None = None,  # a column: at a terminal, a table for each of its values
 ):
     "Print a data frame: folded at a terminal, as Markdown elsewhere."
     width = None if wide else terminal_width()
-    print(to_markdown(frame) if width is None else fold_table(frame, width))
+    if width is None:
+        print(to_markdown(frame))
+        return
+    parts = [part for _, part in frame.groupby(by, sort=False)] if by else [frame]
+    print('\n\n'.join(fold_table(part, width) for part in parts))
 
 
 def show_text(
