@@ -108,7 +108,7 @@ def temporary(tmp_path_factory):
 @pytest.fixture(autouse=True)
 def home(tmp_path, monkeypatch, request):
     "A home folder of the test's own; registries are read afresh."
-    for name in ('MEDIR_REGISTRY', 'MEDIR_TEST_KEY'):
+    for name in ('MEDIR_REGISTRY', 'MEDIR_TEST_KEY', 'COLUMNS'):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv('MEDIR_HOME', str(tmp_path / 'home'))
     core.registry.cache_clear()

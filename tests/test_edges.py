@@ -326,11 +326,11 @@ def test_a_cassette_may_grow_and_must_not_change(home, tmp_path):
     assert list(receipt['cassettes']) == [str(tape)] and workbook.records.cassettes_read({'systems': ['bm25']}) == {}
     with open(tape, 'a') as file:
         file.write('{"key": "b"}\n')
-    assert workbook.records._same_tapes(receipt)
+    assert workbook.records.same_cassettes(receipt)
     tape.write_text(tape.read_text().replace('"a"', '"x"'))
-    assert not workbook.records._same_tapes(receipt)
+    assert not workbook.records.same_cassettes(receipt)
     tape.unlink()
-    assert not workbook.records._same_tapes(receipt)
+    assert not workbook.records.same_cassettes(receipt)
 
 
 def test_what_a_run_makes_is_no_part_of_its_key(home):
@@ -342,7 +342,7 @@ def test_what_a_run_makes_is_no_part_of_its_key(home):
 
 def test_a_path_in_an_expression_does_not_hang_on_the_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    found = workbook.parameters._absolute(
+    found = workbook.parameters.absolute_paths(
         {
             'systems': ['bm25+hyde(file:./a.jsonl)', './model', 'minilm>../r@10', 'nv-embed-v2(max_query_tokens=4)'],
             'prompts': {'hyde': './p.txt'},

@@ -712,7 +712,7 @@ def record(home, rng):
     def read():
         outcome(lambda: encoder.encoder_spec('own'), 'encoder')
         outcome(lambda: generator.llm_spec('own'), 'llm')
-        workbook.records._checkpoint_mark('own')
+        workbook.keys.checkpoint_mark('own')
 
     return read
 

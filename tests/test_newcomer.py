@@ -760,14 +760,14 @@ def test_what_has_no_rate_or_size_stays_unknown(medir, monkeypatch):
         and 'unknown' in rows['total']['hours']
         and rows['data of 10 tasks']['GB to fetch'].startswith('≈0.')
     )
-    from medir_nb.workbook.costs import _encode_rate
+    from medir_nb.workbook.costs import encode_rate
 
     assert (
-        _encode_rate(220e6) == 1390.1
-        and _encode_rate(23e6) == 1390.1
-        and 98.5 < _encode_rate(2.3e9) < 166.2
-        and _encode_rate(70e9) is None
-        and _encode_rate(0) is None
+        encode_rate(220e6) == 1390.1
+        and encode_rate(23e6) == 1390.1
+        and 98.5 < encode_rate(2.3e9) < 166.2
+        and encode_rate(70e9) is None
+        and encode_rate(0) is None
     )
 
 
@@ -787,12 +787,16 @@ def test_the_plan_of_a_folder_counts_default_systems(beir, medir, tmp_path):
 
 
 def test_the_plan_of_the_loop_has_the_wording_of_its_search(tmp_path):
-    from medir_nb.workbook.plans import _grids
+    from medir_nb.workbook.plans import notebook_grids
     from medir_nb.workbook import find_notebook, resolve
 
     file = write_lines(tmp_path / 'hyde.txt', ['{query}'])
     path = find_notebook('automir_slhyde')
-    systems = lambda prompts: [s for _, ss in _grids(path, resolve(path, 'smoke', {'prompts': prompts})) for s in ss]
+
+    def systems(prompts):
+        grids = notebook_grids(path.stem, resolve(path, 'smoke', {'prompts': prompts}))
+        return [system for _, of_grid in grids for system in of_grid]
+
     assert any(s.endswith(f'prompt={file})') for s in systems({'hyde': str(file)})) and not any(
         'prompt=' in s for s in systems({})
     )

@@ -12,7 +12,7 @@ from medir_nb.encoder import Encoder, encoder_spec, models_table
 from medir_nb.generator import LLM, Request, Sampling
 from medir_nb.miner import load_documents
 from medir_nb.systems import search
-from medir_nb.workbook.batch import _makers
+from medir_nb.workbook.batch import makers_of
 from medir_nb.workbook import obstacles, valid_receipt
 
 COMMIT = 'c' * 40
@@ -317,7 +317,7 @@ def test_what_stands_in_the_way_of_a_loop(change, said, monkeypatch, home):
     for name in ('MEDIR_LLM_URL', 'MEDIR_LLM_BACKEND', 'MEDIR_LLM_OPTIONS', 'OPENAI_API_KEY'):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setitem(sys.modules, 'vllm', None)
-    found = obstacles({**LOOP, **change})
+    found = obstacles('automir_slhyde', {**LOOP, **change})
     assert (found == []) if said is None else any(said in why for why in found)
 
 
@@ -325,7 +325,7 @@ def test_the_batch_of_automir_waits_for_what_it_uses():
     from medir_nb.workbook import batches, read_batch
 
     runs = read_batch(batches()['automir'])['runs']
-    makers = _makers(runs)
+    makers = makers_of(runs)
     assert makers[:6] == [[]] * 6 and makers[6] == [0, 1, 2, 3, 4]
 
 

@@ -556,6 +556,55 @@ def test_status_of_an_empty_home(home, medir):
     assert ran.code == 0 and 'no runs yet' in ran.out and str(home) in ran.out
 
 
+# ---------------------------------------------------------------- tables at a terminal
+
+
+@pytest.mark.parametrize('command', ['tasks', 'models', 'plan', 'evaluate', 'compare'])
+def test_what_is_printed_fits_a_terminal(command, medir, beir, monkeypatch):
+    monkeypatch.setenv('HF_HUB_OFFLINE', '1')
+    arguments = {
+        'plan': ['plan', beir],
+        'evaluate': ['evaluate', beir, '--system', 'bm25', '--system', 'bm25(lucene)'],
+        'compare': ['compare', beir, 'bm25(lucene)', 'bm25'],
+    }.get(command, [command])
+    piped = medir(*arguments).out
+    monkeypatch.setenv('COLUMNS', '100')
+    terminal, wide = medir(*arguments), medir(*arguments, '--wide')
+    assert terminal.code == 0 and max(map(len, terminal.out.splitlines())) <= 100, terminal.err
+    seconds = re.compile(r'\d\.\d{4}')
+    assert seconds.sub('', wide.out) == seconds.sub('', piped)
+    assert '|--' not in terminal.out and (command == 'compare' or '|--' in wide.out)
+
+
+def test_rows_are_printed_as_json(medir, beir, monkeypatch):
+    monkeypatch.setenv('HF_HUB_OFFLINE', '1')
+    assert json.loads(medir('tasks', '--json').out)[0]['task'] == 'cmirb-medexam'
+    assert set(json.loads(medir('models', '--json').out)) == {'encoders', 'rerankers', 'llms'}
+    planned = json.loads(medir('plan', beir, '--json').out)
+    assert [row['system'] for row in planned['runs'][0]['rows']] == ['bm25', 'minilm']
+    assert planned['costs'][0]['model'] == 'minilm'
+
+
+def test_a_table_of_one_long_name_is_folded():
+    import pandas as pd
+    from medir_nb.workbook.tables import fold_table
+
+    name, why = 'bm25(k1=0.9,b=0.4)' * 4, 'no: its weights are not in the Hub cache, and HF_HUB_OFFLINE is set'
+    frame = pd.DataFrame({'system': [name, 'minilm'], 'runs': [why, 'yes'], 'n': [float('nan'), 3.0]})
+    lines = fold_table(frame, 40).splitlines()
+    assert max(map(len, lines)) <= 40
+    joined = ''.join(line.strip() for line in lines)
+    assert name[:30] in joined and 'HF_HUB_OFFLINE' in joined and 'nan' not in joined
+    twice = fold_table(pd.DataFrame({'system': [name] * 2, 'runs': [why] * 2}), 40)
+    assert twice and max(map(len, twice.splitlines())) <= 40
+
+
+def test_a_new_paper_is_written_into_the_workbook(root, medir):
+    pytest.importorskip('medir_nb.workbook.skeleton')
+    ran = medir('new-paper', 'mine')
+    assert ran.code == 0 and any('mine' in name for name in notebooks()), ran.err
+
+
 # ---------------------------------------------------------------- the real notebooks
 
 PRESETS = sorted(p for p in (REAL / 'params').glob('*/*.yaml') if p.parent.name != 'batches') if REAL else []
@@ -601,6 +650,19 @@ def test_a_preset_fits_its_notebook(file, monkeypatch):
 def test_a_real_batch_is_whole(file, monkeypatch):
     monkeypatch.setenv('MEDIR_ROOT', str(REAL))
     assert read_batch(file)['runs']
+
+
+@pytest.mark.parametrize('notebook', sorted({p.parent.name for p in PRESETS}))
+def test_a_notebook_declares_its_plan(notebook, monkeypatch):
+    from medir_nb.workbook.declared import notebook_plan
+    from medir_nb.workbook.plans import notebook_grids
+
+    monkeypatch.setenv('MEDIR_ROOT', str(REAL))
+    assert notebook in core.registry('plans')
+    declared, fields = notebook_plan(notebook), schema(real_notebook(notebook))
+    systems = {name for name in fields if name.endswith('systems')}
+    assert systems <= {grid.systems for grid in declared.grids}
+    notebook_grids(notebook, {name: default for name, (_, default) in fields.items()})
 
 
 @pytest.mark.parametrize(

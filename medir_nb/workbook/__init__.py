@@ -1,22 +1,27 @@
 """Parameters, receipts, batches, plans and the command."""
 
 from .find import batches, find_notebook, notebooks
-from .parameters import resolve, schema
-from .records import lacking, receipt_key, receipts, valid_receipt
-from .runs import output_folder, run_notebook
-from .batch import obstacles, read_batch, run_batch
+from .annotations import schema
+from .parameters import resolve
+from .keys import receipt_key
+from .records import lacking, receipts, status, valid_receipt
+from .kernel import output_folder
+from .runs import run_notebook
+from .loops import obstacles
+from .batch import read_batch, run_batch
 from .plans import plan, plan_grid
-from .cli import app, main, status
+from .cli import app, main
 
 __all__ = [
     'batches',
     'find_notebook',
     'notebooks',
-    'resolve',
     'schema',
-    'lacking',
+    'resolve',
     'receipt_key',
+    'lacking',
     'receipts',
+    'status',
     'valid_receipt',
     'output_folder',
     'run_notebook',
@@ -27,5 +32,4 @@ __all__ = [
     'plan_grid',
     'app',
     'main',
-    'status',
 ]
