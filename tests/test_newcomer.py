@@ -462,7 +462,7 @@ def test_what_is_stored_needs_no_weights(beir, medir, own_registry, fake_minilm,
     row = {**registry('models')['bge-large-en'], 'hub': 'owner/gone', 'revision': '0' * 40}
     own_registry(models={'gone': row})
     with monkeypatch.context() as patch:
-        patch.setattr('medir_nb.systems.plan.check_encoder', lambda *a: None)
+        patch.setattr('medir_nb.systems.dense.check_encoder', lambda *a: None)
         first = medir('evaluate', beir, '--system', 'gone', '--measures', 'nDCG@10')
     again = medir('evaluate', beir, '--system', 'gone', '--measures', 'nDCG@10')
     assert first.code == again.code == 0 and len(fake_minilm) > 0

@@ -166,7 +166,7 @@ def test_a_plan_counts_what_the_run_will_encode(lesser, monkeypatch, tmp_path):
         planned.append(encoder.spec.dtype)
         return np.empty(0, int)
 
-    monkeypatch.setattr(systems.plan, 'missing_texts', none_missing)
+    monkeypatch.setattr(systems.dense, 'missing_texts', none_missing)
     monkeypatch.setattr(processor, '_on_gpu', lambda device: device is None)  # a GPU beside a lesser processor
     systems.pending('smollm2', load_task('hpo-lay', limit=12), home_folder=tmp_path)
     assert set(planned) == {'bfloat16'} == {encoder_of(parse('smollm2')).spec.dtype}

@@ -11,7 +11,7 @@ from medir_nb.data import load_task, task_from_frames
 from medir_nb.encoder import Encoded
 from medir_nb.reranker import Reranker, ScoreStore, folder_reranker, pair_tokens, rerank, reranker_spec, rerankers_table
 from medir_nb.search import sort_run
-from medir_nb.systems import candidates, parse, pending, search
+from medir_nb.systems import candidate_pool, parse, pending, search
 
 LONG = ' '.join(f'{t} {b}' for _, t, b in DOCUMENTS) * 3
 PAIRS = [
@@ -370,7 +370,7 @@ def shared_words(monkeypatch):
     encoder.model._recent.clear()
     SharedWords.given.clear()
     monkeypatch.setattr(reranker.model, 'PairBackend', SharedWords)
-    monkeypatch.setattr('medir_nb.systems.plan.check_reranker', lambda *a: None)  # it needs no weights
+    monkeypatch.setattr('medir_nb.systems.rerank.check_reranker', lambda *a: None)  # it needs no weights
     yield SharedWords.given
     encoder.model._recent.clear()
 
@@ -552,13 +552,13 @@ def test_a_reranked_system_is_its_first_stage_reranked(beir, shared_words, fake_
 def test_a_reranking_task_brings_its_candidates(beir, shared_words):
     task = dataclasses.replace(load_task(str(beir)), kind='reranking')  # its judged documents
     got = search('bm25>monobert@100', task)
-    assert got.stats['scored_pairs'] == len(candidates(task)) == len(got.run) and set(
+    assert got.stats['scored_pairs'] == len(candidate_pool(task)) == len(got.run) and set(
         map(tuple, got.run[['query_id', 'doc_id']].values)
-    ) == set(map(tuple, candidates(task).values))
+    ) == set(map(tuple, candidate_pool(task).values))
     assert (search('bm25>monobert@2', task).run.groupby('query_id').size() <= 2).all() and len(
         search('bm25>monobert@2(complete=true)', task).run
     ) == len(got.run)
-    alone = rerank('monobert', task, candidates(task).assign(score=0.0), depth=None)
+    alone = rerank('monobert', task, candidate_pool(task).assign(score=0.0), depth=None)
     assert alone.stats['scored_pairs'] == 0 and sorted(alone.run.values.tolist()) == sorted(got.run.values.tolist())
 
 

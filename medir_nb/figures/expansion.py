@@ -8,187 +8,167 @@ __all__ = ['FAMILY_COLOURS', 'spread_figure', 'weight_figure', 'length_figure']
 # %% ../../nbs/15_figures/06_expansion.ipynb #2dee9992
 import math
 import numpy as np
+import pandas as pd
 from ..evaluator.statistics import interval
-from .style import BLUE, GREEN, GREY, INK, ORANGE, new_figure, read_data, styled_figure, wrapped
+from .style import BLUE, GREEN, GREY, INK, ORANGE, PINK, SKY, WIDTH, YELLOW, distinct, fit_row_labels
+from .style import heading, new_figure, panel_grid, panel_title, read_data, remark
+from .style import set_margins, styled_figure, wrapped
 
 # %% ../../nbs/15_figures/06_expansion.ipynb #ddfb1e72
-FAMILY_COLOURS = (BLUE, ORANGE, GREEN, '#CC79A7', '#56B4E9', '#E69F00')
+FAMILY_COLOURS = (BLUE, ORANGE, GREEN, PINK, SKY, YELLOW)
 
 
+def _draw_spread(axes, part: pd.DataFrame, order: pd.Index, colours: dict):
+    "A dot a task and the mean of each row; `order` holds the rows from the bottom."
+    axes.axvline(0, color=INK, lw=0.9, zorder=1)
+    for family, colour in colours.items():
+        tasks = part[part.family == family]
+        y = [order.get_loc(row) for row in tasks.row]
+        axes.scatter(100 * tasks.difference, y, s=16, color=colour, alpha=0.75, linewidths=0, zorder=3)
+    mean = part.groupby('row').difference.mean()
+    y = [order.get_loc(row) for row in mean.index]
+    axes.scatter(100 * mean, y, marker='|', s=130, color=INK, linewidths=1.8, zorder=4)
+    panel_title(axes, f'{part.panel.iloc[0]}  (mean {100 * mean.mean():+.1f})'.replace('-', '−'))
+
+# %% ../../nbs/15_figures/06_expansion.ipynb #88b6f733
+def _name_families(figure, colours: dict):
+    "The legend of task families, and of the mean, below the panels."
+    from matplotlib.lines import Line2D
+
+    dots = [Line2D([], [], color=c, marker='o', ms=5, ls='', label=family) for family, c in colours.items()]
+    line = Line2D([], [], color=INK, marker='|', ms=9, mew=1.8, ls='', label='mean')
+    figure.legend(
+        handles=[*dots, line],
+        loc='center right',
+        bbox_to_anchor=(0.995, 0.12 / figure.get_figheight()),
+        ncols=len(colours) + 1,
+        fontsize=9,
+        columnspacing=1.1,
+        handletextpad=0.1,
+    )
+
+# %% ../../nbs/15_figures/06_expansion.ipynb #b7504e62
 @styled_figure
 def spread_figure(csv):
-    "Differences per task as dots, their mean as a line, a panel a `panel`; columns panel, row, task, family, difference."
+    """Differences per task as dots, their mean as a line, a panel a `panel`; columns panel, row, task, family,
+    difference."""
     frame = read_data(csv, ['panel', 'row', 'task', 'family', 'difference'])
-    panels, families = list(dict.fromkeys(frame.panel)), list(dict.fromkeys(frame.family))
-    colours = dict(zip(families, FAMILY_COLOURS))
+    panels = distinct(frame.panel)
+    colours = dict(zip(distinct(frame.family), FAMILY_COLOURS, strict=False))
     order = frame.groupby('row').difference.mean().sort_values().index
-    height = 1.1 + 0.235 * len(order)
-    figure = new_figure(9, height)
-    figure.subplots_adjust(left=0.24, right=0.985, top=1 - 0.72 / height, bottom=0.5 / height, wspace=0.07)
-    for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False, sharex=True, sharey=True).ravel(), panels):
-        part = frame[frame.panel == panel]
-        axes.axvline(0, color=INK, lw=0.9, zorder=1)
-        for family in families:
-            own = part[part.family == family]
-            axes.scatter(
-                100 * own.difference,
-                [order.get_loc(r) for r in own.row],
-                s=16,
-                color=colours[family],
-                alpha=0.75,
-                linewidths=0,
-                zorder=3,
-            )
-        mean = part.groupby('row').difference.mean()
-        axes.scatter(
-            100 * mean, [order.get_loc(r) for r in mean.index], marker='|', s=130, color=INK, linewidths=1.8, zorder=4
-        )
-        axes.set_title(
-            f'{panel}  (mean {100 * mean.mean():+.1f})'.replace('-', '−'), fontsize=10, fontweight='bold', loc='left'
-        )
+    figure = new_figure(WIDTH, 1.1 + 0.235 * len(order))
+    set_margins(figure, top=0.72, bottom=0.5, left=0.24, wspace=0.07)
+    grid = panel_grid(figure, len(panels), len(panels), sharex=True, sharey=True)
+    for axes, panel in zip(grid, panels, strict=True):
+        _draw_spread(axes, frame[frame.panel == panel], order, colours)
         axes.set_ylim(-0.7, len(order) - 0.3)
         axes.tick_params(axis='y', length=0)
         axes.spines['left'].set_visible(False)
         axes.locator_params(axis='x', nbins=4)
         axes.set_yticks(range(len(order)), order, fontsize=9)
         axes.grid(axis='y', color='#F2F2F2')
-    widest = max(t.get_window_extent(figure.canvas.get_renderer()).width for t in figure.axes[0].get_yticklabels())
-    figure.subplots_adjust(left=(widest + 22) / (9 * figure.dpi))
-    from matplotlib.lines import Line2D
-
-    figure.text(
-        0.015,
-        1 - 0.2 / height,
-        'Gain over the query alone, task by task (points)',
-        fontsize=12,
-        fontweight='bold',
-        va='center',
-    )
-    figure.legend(
-        handles=[Line2D([], [], color=colours[f], marker='o', ms=5, ls='', label=f) for f in families]
-        + [Line2D([], [], color=INK, marker='|', ms=9, mew=1.8, ls='', label='mean')],
-        loc='center right',
-        bbox_to_anchor=(0.995, 0.12 / height),
-        ncols=len(families) + 1,
-        fontsize=9,
-        columnspacing=1.1,
-        handletextpad=0.1,
-    )
+    fit_row_labels(figure, grid[0])
+    heading(figure, 'Gain over the query alone, task by task (points)', down=0.2)
+    _name_families(figure, colours)
     return figure
 
 # %% ../../nbs/15_figures/06_expansion.ipynb #49cba4a0
+def _draw_weights(axes, part: pd.DataFrame, colour: str, shift: float):
+    "The scores of one system by weight, `shift` to the right; a circle at the paper's weight."
+    part = part.sort_values('weight')
+    if not len(part):
+        return
+    x = part.weight + shift
+    axes.plot(x, part.value, color=colour, lw=1.7, marker='o', ms=4)
+    axes.vlines(x, part.low, part.high, color=colour, lw=1.2, alpha=0.55)
+    is_papers = (part.weight - part.papers).abs() < 1e-9
+    circle = {'facecolors': 'none', 'edgecolors': colour, 'linewidths': 1.4, 'zorder': 4}
+    axes.scatter(x[is_papers], part.value[is_papers], s=80, **circle)
+
+# %% ../../nbs/15_figures/06_expansion.ipynb #a491714a
+def _weight_grid(tasks: int, columns: int, legend_lines: int):
+    "A figure with room for a legend of some lines."
+    figure = new_figure(WIDTH, 0.95 + 0.22 * legend_lines + 2.9 * math.ceil(tasks / columns))
+    set_margins(figure, top=0.8 + 0.22 * legend_lines, bottom=0.5, left=0.075, hspace=0.5, wspace=0.28)
+    return figure, panel_grid(figure, tasks, columns)
+
+
+def _name_systems(figure, colours: dict):
+    from matplotlib.lines import Line2D
+
+    figure.legend(
+        handles=[Line2D([], [], color=c, lw=1.7, marker='o', ms=3.5, label=system) for system, c in colours.items()],
+        loc='upper left',
+        bbox_to_anchor=(0.005, 1 - 0.36 / figure.get_figheight()),
+        ncols=2,
+        fontsize=9,
+        columnspacing=1.4,
+    )
+
+# %% ../../nbs/15_figures/06_expansion.ipynb #f4bec518
 @styled_figure
 def weight_figure(csv):
-    "Score against the weight of the generated texts in the mean of vectors, a panel a task; columns task, system, weight, value, low, high, papers (the paper's weight, if it has one)."
+    """Score against the weight of the generated texts in the mean of vectors, a panel a task; columns task, system,
+    weight, value, low, high, papers (the paper's weight, if it has one)."""
     frame = read_data(csv, ['task', 'system', 'weight', 'value', 'low', 'high', 'papers'])
-    tasks, systems = list(dict.fromkeys(frame.task)), list(dict.fromkeys(frame.system))
-    colours = dict(zip(systems, (BLUE, ORANGE, GREEN, '#CC79A7', '#E69F00', '#56B4E9', GREY)))
+    tasks, systems = distinct(frame.task), distinct(frame.system)
+    colours = dict(zip(systems, (BLUE, ORANGE, GREEN, PINK, YELLOW, SKY, GREY), strict=False))
     columns = min(4, len(tasks))
-    rows = math.ceil(len(tasks) / columns)
-    lines = math.ceil(len(systems) / 2)
-    height = 0.95 + 0.22 * lines + 2.9 * rows
-    figure = new_figure(9, height)
-    figure.subplots_adjust(
-        left=0.075, right=0.985, top=1 - (0.8 + 0.22 * lines) / height, bottom=0.5 / height, hspace=0.5, wspace=0.28
-    )
-    grid = figure.subplots(rows, columns, squeeze=False).ravel()
-    for axes in grid[len(tasks) :]:
-        axes.set_visible(False)
-    for axes, task in zip(grid, tasks):
+    figure, grid = _weight_grid(len(tasks), columns, math.ceil(len(systems) / 2))
+    for axes, task in zip(grid, tasks, strict=False):
+        of_task = frame[frame.task == task]
         for n, system in enumerate(systems):
-            part = frame[(frame.task == task) & (frame.system == system)].sort_values('weight')
-            if not len(part):
-                continue
-            # systems stand a little apart, so that no interval hides another
-            x = part.weight + (n - (len(systems) - 1) / 2) * 0.012
-            axes.plot(x, part.value, color=colours[system], lw=1.7, marker='o', ms=4)
-            axes.vlines(x, part.low, part.high, color=colours[system], lw=1.2, alpha=0.55)
-            usual = (part.weight - part.papers).abs() < 1e-9
-            axes.scatter(
-                x[usual],
-                part.value[usual],
-                s=80,
-                facecolors='none',
-                edgecolors=colours[system],
-                linewidths=1.4,
-                zorder=4,
-            )
-        axes.set_title(wrapped(task, 92 // columns), fontsize=10, fontweight='bold', loc='left')
+            shift = (n - (len(systems) - 1) / 2) * 0.012
+            _draw_weights(axes, of_task[of_task.system == system], colours[system], shift)
+        panel_title(axes, wrapped(task, 92 // columns))
         axes.set_xticks(sorted(frame.weight.unique()))
         axes.set_xlabel('weight of the text')
         axes.tick_params(labelsize=9)
     for axes in grid[::columns]:
         axes.set_ylabel('nDCG@10')
-    from matplotlib.lines import Line2D
-
-    figure.text(
-        0.015, 1 - 0.22 / height, 'Score and weight of the generated text', fontsize=12, fontweight='bold', va='center'
-    )
-    figure.text(
-        0.985,
-        1 - 0.22 / height,
-        "circle: the paper's weight; bars: 95 % intervals",
-        fontsize=9,
-        va='center',
-        ha='right',
-    )
-    figure.legend(
-        handles=[Line2D([], [], color=colours[s], lw=1.7, marker='o', ms=3.5, label=s) for s in systems],
-        loc='upper left',
-        bbox_to_anchor=(0.005, 1 - 0.36 / height),
-        ncols=2,
-        fontsize=9,
-        columnspacing=1.4,
-    )
+    heading(figure, 'Score and weight of the generated text')
+    remark(figure, "circle: the paper's weight; bars: 95 % intervals")
+    _name_systems(figure, colours)
     return figure
 
 # %% ../../nbs/15_figures/06_expansion.ipynb #17998108
+def _draw_lengths(axes, part: pd.DataFrame):
+    "A point a query, and the mean gain of each third of the lengths."
+    part = part.sort_values(['length', 'query_id'], kind='stable')
+    axes.axhline(0, color=INK, lw=0.9, zorder=1)
+    axes.scatter(part.length, part.difference, s=16, color=BLUE, alpha=0.5, linewidths=0, zorder=2)
+    for rows in np.array_split(np.arange(len(part)), min(3, len(part))):
+        third = part.iloc[rows]
+        low, high = interval(third.difference.to_numpy())
+        x = third.length.median()
+        axes.vlines(x, low, high, color=ORANGE, lw=2.2, zorder=3)
+        axes.scatter(x, third.difference.mean(), s=42, color=ORANGE, zorder=4, linewidths=0)
+
+# %% ../../nbs/15_figures/06_expansion.ipynb #0fb40af8
+def _length_grid(titles: list[str], columns: int):
+    "A figure with room for titles of several lines."
+    room = 0.17 * max(title.count('\n') for title in titles)
+    figure = new_figure(WIDTH, 0.9 + (2.35 + room) * math.ceil(len(titles) / columns))
+    set_margins(figure, top=0.72 + room, bottom=0.5, left=0.075, hspace=(0.62 + room) / 1.75, wspace=0.12)
+    return figure, panel_grid(figure, len(titles), columns, sharey=True)
+
+# %% ../../nbs/15_figures/06_expansion.ipynb #861788a3
 @styled_figure
 def length_figure(csv):
-    "Gain against the length of the generated text, a panel a system; columns system, query_id, length, difference (of `evaluator.expansion_lengths`)."
+    """Gain against the length of the generated text, a panel a system; columns system, query_id, length, difference
+    (of `evaluator.expansion_lengths`)."""
     frame = read_data(csv, ['system', 'query_id', 'length', 'difference'])
-    systems = list(dict.fromkeys(frame.system))
+    systems = distinct(frame.system)
     columns = min(4, len(systems))
-    rows = math.ceil(len(systems) / columns)
-    titles = [wrapped(s, 88 // columns) for s in systems]
-    room = 0.17 * max(t.count('\n') for t in titles)
-    height = 0.9 + (2.35 + room) * rows
-    figure = new_figure(9, height)
-    figure.subplots_adjust(
-        left=0.075,
-        right=0.985,
-        top=1 - (0.72 + room) / height,
-        bottom=0.5 / height,
-        hspace=(0.62 + room) / 1.75,
-        wspace=0.12,
-    )
-    grid = figure.subplots(rows, columns, squeeze=False, sharey=True).ravel()
-    for axes in grid[len(systems) :]:
-        axes.set_visible(False)
-    for axes, system, title in zip(grid, systems, titles):
-        part = frame[frame.system == system].sort_values(['length', 'query_id'], kind='stable')
-        axes.axhline(0, color=INK, lw=0.9, zorder=1)
-        axes.scatter(part.length, part.difference, s=16, color=BLUE, alpha=0.5, linewidths=0, zorder=2)
-        for third in np.array_split(np.arange(len(part)), min(3, len(part))):
-            own = part.iloc[third]
-            low, high = interval(own.difference.to_numpy())
-            x = own.length.median()
-            axes.vlines(x, low, high, color=ORANGE, lw=2.2, zorder=3)
-            axes.scatter(x, own.difference.mean(), s=42, color=ORANGE, zorder=4, linewidths=0)
-        axes.set_title(title, fontsize=9, fontweight='bold', loc='left')
+    titles = [wrapped(system, 88 // columns) for system in systems]
+    figure, grid = _length_grid(titles, columns)
+    for axes, system, title in zip(grid, systems, titles, strict=False):
+        _draw_lengths(axes, frame[frame.system == system])
+        panel_title(axes, title, size=9)
         axes.set_xlabel('words')
         axes.locator_params(axis='x', nbins=4, integer=True)
     for axes in grid[::columns]:
         axes.set_ylabel('gain in nDCG@10')
-    figure.text(
-        0.015,
-        1 - 0.2 / height,
-        'Gain and length of the generated text, query by query',
-        fontsize=12,
-        fontweight='bold',
-        va='center',
-    )
-    figure.text(
-        0.985, 1 - 0.2 / height, 'orange: mean gain of each third, 95 % interval', fontsize=9, va='center', ha='right'
-    )
+    heading(figure, 'Gain and length of the generated text, query by query', down=0.2)
+    remark(figure, 'orange: mean gain of each third, 95 % interval', down=0.2)
     return figure

@@ -8,112 +8,99 @@ __all__ = ['scores_figure', 'gain_figure']
 # %% ../../nbs/15_figures/03_scores.ipynb #52865c02
 import math
 import numpy as np
-from .style import BLUE, GREY, INK, ORANGE, new_figure, read_data, styled_figure, wrapped
+import pandas as pd
+from .style import BLUE, GREY, INK, ORANGE, WIDTH, distinct, fit_row_labels, heading, new_figure
+from .style import panel_grid, panel_title, read_data, remark, set_margins, styled_figure, wrapped
 
 # %% ../../nbs/15_figures/03_scores.ipynb #6ec6c80b
+def _draw_intervals(axes, part: pd.DataFrame, systems: list):
+    "A dot and a whisker a system, the first system on top."
+    y = np.array([len(systems) - 1 - systems.index(system) for system in part.system])
+    axes.hlines(y, part.low, part.high, color=BLUE, lw=2)
+    axes.scatter(part.value, y, s=42, color=BLUE, zorder=3)
+    # a system without an interval has its value alone
+    low, high = np.nanmin([part.low.min(), part.value.min()]), np.nanmax([part.high.max(), part.value.max()])
+    room = max(high - low, 0.02)
+    axes.set_xlim(low - 0.06 * room, high + 0.34 * room)
+    axes.set_ylim(-0.6, len(systems) - 0.4)
+    for at, value in zip(y, part.value, strict=True):
+        axes.text(high + 0.07 * room, at, f'{value:.3f}', va='center', fontsize=9)
+
+# %% ../../nbs/15_figures/03_scores.ipynb #5d0a4dec
+def _score_grid(labels: list[str], panels: int, columns: int):
+    "A figure with room for labels of several lines."
+    line = 0.32 + 0.14 * max(label.count('\n') for label in labels)
+    figure = new_figure(WIDTH, 0.75 + math.ceil(panels / columns) * (0.75 + line * len(labels)))
+    set_margins(figure, top=0.75, bottom=0.42, left=0.3, hspace=0.75 / (line * len(labels) + 0.2), wspace=0.14)
+    return figure, panel_grid(figure, panels, columns, sharey=True)
+
+# %% ../../nbs/15_figures/03_scores.ipynb #f072c635
 @styled_figure
 def scores_figure(csv):
-    "Systems with intervals, a panel a measure; columns system, measure, value, low, high (those of `evaluator.scores_table`)."
+    """Systems with intervals, a panel a measure; columns system, measure, value, low, high (of
+    `evaluator.scores_table`)."""
     frame = read_data(csv, ['system', 'measure', 'value', 'low', 'high'])
-    systems, measures = list(dict.fromkeys(frame.system)), list(dict.fromkeys(frame.measure))
-    labels = [wrapped(s, 34) for s in systems]
-    line = 0.32 + 0.14 * max(t.count('\n') for t in labels)
-    columns = min(3, len(measures))
-    rows = math.ceil(len(measures) / columns)
-    height = 0.75 + rows * (0.75 + line * len(systems))
-    figure = new_figure(9, height)
-    figure.subplots_adjust(
-        left=0.3,
-        right=0.985,
-        top=1 - 0.75 / height,
-        bottom=0.42 / height,
-        hspace=0.75 / (line * len(systems) + 0.2),
-        wspace=0.14,
-    )
-    grid = figure.subplots(rows, columns, squeeze=False, sharey=True).ravel()
-    for axes in grid[len(measures) :]:
-        axes.set_visible(False)
-    for axes, measure in zip(grid, measures):
-        part = frame[frame.measure == measure]
-        y = np.array([len(systems) - 1 - systems.index(s) for s in part.system])
-        axes.hlines(y, part.low, part.high, color=BLUE, lw=2)
-        axes.scatter(part.value, y, s=42, color=BLUE, zorder=3)
-        low, high = np.nanmin([part.low.min(), part.value.min()]), np.nanmax([part.high.max(), part.value.max()])
-        room = max(high - low, 0.02)
-        axes.set_xlim(low - 0.06 * room, high + 0.34 * room)
-        axes.set_ylim(-0.6, len(systems) - 0.4)
-        for at, value in zip(y, part.value):
-            axes.text(high + 0.07 * room, at, f'{value:.3f}', va='center', fontsize=9)
-        axes.set_title(wrapped(measure, 60 // columns), fontsize=10, fontweight='bold', loc='left')
+    systems, measures = distinct(frame.system), distinct(frame.measure)
+    labels, columns = [wrapped(system, 34) for system in systems], min(3, len(measures))
+    figure, grid = _score_grid(labels, len(measures), columns)
+    for axes, measure in zip(grid, measures, strict=False):
+        _draw_intervals(axes, frame[frame.measure == measure], systems)
+        panel_title(axes, wrapped(measure, 60 // columns))
         axes.set_yticks(range(len(systems)), labels[::-1])
         axes.tick_params(axis='y', length=0)
         axes.grid(axis='y', visible=False)
         axes.spines['left'].set_visible(False)
         axes.locator_params(axis='x', nbins=3)
-    widest = max(t.get_window_extent(figure.canvas.get_renderer()).width for t in grid[0].get_yticklabels())
-    figure.subplots_adjust(left=(widest + 22) / (9 * figure.dpi))
-    figure.text(
-        0.015,
-        1 - 0.22 / height,
-        'Mean over queries and 95 % bootstrap interval',
-        fontsize=12,
-        fontweight='bold',
-        va='center',
-    )
+    fit_row_labels(figure, grid[0])
+    heading(figure, 'Mean over queries and 95 % bootstrap interval')
     return figure
 
 # %% ../../nbs/15_figures/03_scores.ipynb #9012078b
-@styled_figure
-def gain_figure(csv):
-    "Differences with intervals, a map a `panel`; columns panel, row, column, difference, low, high (the last three from `evaluator.gains`), and perhaps over (what the gain is over)."
+def _draw_gains(axes, part: pd.DataFrame, rows: list, columns: list, top: float):
+    "A map of the differences of one panel, with their numbers; `top` is the largest of all panels."
     from matplotlib.colors import LinearSegmentedColormap
 
-    frame = read_data(csv, ['panel', 'row', 'column', 'difference', 'low', 'high'])
-    panels, rows, columns = (list(dict.fromkeys(frame[c])) for c in ('panel', 'row', 'column'))
-    across = min(2, len(panels))
-    down = math.ceil(len(panels) / across)
-    height = 0.95 + down * (0.62 + 0.3 * len(rows))
-    figure = new_figure(9, height)
-    top = max(0.01, frame.difference.abs().max())
+    cells = part.set_index(['row', 'column'])
+    values = np.array([[cells.difference.get((row, column), np.nan) for column in columns] for row in rows])
     colours = LinearSegmentedColormap.from_list('gain', [ORANGE, 'white', BLUE])
-    figure.subplots_adjust(
-        left=0.3, right=0.985, top=1 - 0.8 / height, bottom=0.42 / height, hspace=0.62 / (0.3 * len(rows)), wspace=0.06
-    )
-    grid = figure.subplots(down, across, squeeze=False, sharey=True).ravel()
-    for axes in grid[len(panels) :]:
-        axes.set_visible(False)
-    for axes, panel in zip(grid, panels):
-        part = frame[frame.panel == panel].set_index(['row', 'column'])
-        values = np.array([[part.difference.get((r, c), np.nan) for c in columns] for r in rows])
-        axes.imshow(values, colours, vmin=-top, vmax=top, aspect='auto')
-        for (r, c), cell in part.iterrows():
-            unsure = cell.low <= 0 <= cell.high
-            axes.text(
-                columns.index(c),
-                rows.index(r),
-                f'{cell.difference:+.3f}'.replace('-', '−'),
-                ha='center',
-                va='center',
-                fontsize=9,
-                color=GREY if unsure else 'white' if abs(cell.difference) > 0.7 * top else INK,
-            )
-        axes.set_title(wrapped(str(panel), 68 // across), fontsize=10, fontweight='bold', loc='left')
+    axes.imshow(values, colours, vmin=-top, vmax=top, aspect='auto')
+    for (row, column), cell in cells.iterrows():
+        colour = INK
+        if cell.low <= 0 <= cell.high:
+            colour = GREY
+        elif abs(cell.difference) > 0.7 * top:
+            colour = 'white'
+        number = f'{cell.difference:+.3f}'.replace('-', '−')
+        at = columns.index(column), rows.index(row)
+        axes.text(*at, number, ha='center', va='center', fontsize=9, color=colour)
+
+# %% ../../nbs/15_figures/03_scores.ipynb #b82e3df5
+def _gain_grid(panels: int, across: int, rows: int):
+    figure = new_figure(WIDTH, 0.95 + math.ceil(panels / across) * (0.62 + 0.3 * rows))
+    set_margins(figure, top=0.8, bottom=0.42, left=0.3, hspace=0.62 / (0.3 * rows), wspace=0.06)
+    return figure, panel_grid(figure, panels, across, sharey=True)
+
+
+@styled_figure
+def gain_figure(csv):
+    """Differences with intervals, a map a `panel`; columns panel, row, column, difference, low, high (the last three
+    from `evaluator.gains`), and perhaps over (what the gain is over)."""
+    frame = read_data(csv, ['panel', 'row', 'column', 'difference', 'low', 'high'])
+    panels, rows, columns = (distinct(frame[name]) for name in ('panel', 'row', 'column'))
+    across = min(2, len(panels))
+    figure, grid = _gain_grid(len(panels), across, len(rows))
+    top = max(0.01, frame.difference.abs().max())
+    for axes, panel in zip(grid, panels, strict=False):
+        _draw_gains(axes, frame[frame.panel == panel], rows, columns, top)
+        panel_title(axes, wrapped(str(panel), 68 // across))
         axes.set_xticks(range(len(columns)), columns)
         axes.set_yticks(range(len(rows)), rows)
         axes.tick_params(length=0)
         axes.grid(visible=False)
         for side in axes.spines.values():
             side.set_visible(False)
-    widest = max(t.get_window_extent(figure.canvas.get_renderer()).width for t in grid[0].get_yticklabels())
-    figure.subplots_adjust(left=(widest + 22) / (9 * figure.dpi))
-    figure.text(
-        0.015,
-        1 - 0.22 / height,
-        f'Gain over {frame.over.iloc[0] if "over" in frame else "the query alone"}',
-        fontsize=12,
-        fontweight='bold',
-        va='center',
-    )
+    fit_row_labels(figure, grid[0])
+    heading(figure, f'Gain over {frame.over.iloc[0] if "over" in frame else "the query alone"}')
     if frame.low.notna().any():
-        figure.text(0.985, 1 - 0.22 / height, 'grey: the 95 % interval holds zero', fontsize=9, va='center', ha='right')
+        remark(figure, 'grey: the 95 % interval holds zero')
     return figure

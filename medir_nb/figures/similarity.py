@@ -8,77 +8,81 @@ __all__ = ['similarity_figure']
 # %% ../../nbs/15_figures/02_similarity.ipynb #89fbd572
 import math
 import numpy as np
+import pandas as pd
 from ..core.errors import MedirError, nearest
 from ..evaluator.similarity import separation
-from .style import BLUE, GREY, new_figure, read_data, styled_figure, wrapped
+from .style import BLUE, GREY, WIDTH, heading, new_figure, panel_title, read_data
+from .style import set_margins, styled_figure, wrapped
 
 # %% ../../nbs/15_figures/02_similarity.ipynb #49f629ca
-@styled_figure
-def similarity_figure(csv):
-    "Cosines of relevant and non-relevant pairs, a panel a system (and a row a `task`, if there is such a column), from `evaluator.similarity_pairs`."
-    frame = read_data(csv, ['system', 'pair', 'cosine'])
-    kinds = {'non-relevant': GREY, 'relevant': BLUE}
-    if wrong := set(frame.pair) - set(kinds):
-        raise MedirError(f'unknown kind of pair {sorted(wrong)[0]!r}', csv, nearest(sorted(wrong)[0], kinds))
-    names = frame.system.unique()
-    tasks = frame.task.unique() if 'task' in frame else [None]
-    columns = min(4 if len(names) == 4 else 3, len(names))
-    deep = math.ceil(len(names) / columns)
-    rows = deep * len(tasks)
-    figure = new_figure(9, 1 + 2.55 * rows)
-    figure.subplots_adjust(
-        left=0.07,
-        right=0.985,
-        top=1 - 0.88 / figure.get_figheight(),
-        bottom=0.72 / figure.get_figheight(),
-        hspace=0.82,
-        wspace=0.12,
-    )
+_KINDS = {'non-relevant': GREY, 'relevant': BLUE}
+
+
+def _draw_cosines(axes, part: pd.DataFrame, bins: np.ndarray, title: str):
+    "The two distributions of one system on one task."
+    for kind, colour in _KINDS.items():
+        cosines = part[part.pair == kind].cosine
+        axes.hist(cosines, bins, density=True, histtype='stepfilled', color=colour, alpha=0.35)
+        axes.hist(cosines, bins, density=True, histtype='step', color=colour, lw=1.4)
+    panel_title(axes, title)
+    axes.set_xlabel(_numbers_below(part), fontsize=9)
+    axes.set_yticks([])
+    axes.spines['left'].set_visible(False)
+    axes.tick_params(labelbottom=True)
+    axes.grid(axis='y', visible=False)
+
+
+def _numbers_below(part: pd.DataFrame) -> str:
+    "What the eye would have to guess."
+    row = separation(part.assign(system=''))[['overlap', 'AUC', 'mean gap', 'pairs']].iloc[0]
+    gap, pairs = round(row['mean gap'], 2) + 0.0, int(row.pairs)
+    return f'overlap {row.overlap:.2f}   AUC {row.AUC:.3f}\nmean gap {gap:.2f}   n = {pairs:,} + {pairs:,}'
+
+# %% ../../nbs/15_figures/02_similarity.ipynb #ce07f8c1
+def _cosine_grid(rows: int, columns: int):
+    "A figure, and its axes row by row, none of them visible yet."
+    figure = new_figure(WIDTH, 1 + 2.55 * rows)
+    set_margins(figure, top=0.88, bottom=0.72, left=0.07, hspace=0.82, wspace=0.12)
     grid = figure.subplots(rows, columns, squeeze=False, sharex=True).ravel()
     for axes in grid:
         axes.set_visible(False)
-    panels = [(t, s, grid[i * deep * columns + j]) for i, t in enumerate(tasks) for j, s in enumerate(names)]
-    span = np.linspace(math.floor(frame.cosine.min() * 20) / 20, math.ceil(frame.cosine.max() * 20) / 20, 31)
-    for task, system, axes in panels:
-        part = frame[(frame.system == system) & (frame.task == task if task is not None else True)]
-        if not len(part):
-            continue
-        axes.set_visible(True)
-        for kind, colour in kinds.items():
-            axes.hist(
-                part[part.pair == kind].cosine, span, density=True, histtype='stepfilled', color=colour, alpha=0.35
-            )
-            axes.hist(part[part.pair == kind].cosine, span, density=True, histtype='step', color=colour, lw=1.4)
-        found = separation(part.assign(system=''))[['overlap', 'AUC', 'mean gap', 'pairs']].iloc[0]
-        axes.set_title(
-            wrapped(system if task is None else f'{system} on {task}', 92 // columns),
-            fontsize=10,
-            fontweight='bold',
-            loc='left',
-        )
-        axes.set_xlabel(
-            f'overlap {found.overlap:.2f}   AUC {found.AUC:.3f}\nmean gap {round(found["mean gap"], 2) + 0.0:.2f}   n = {int(found.pairs):,} + {int(found.pairs):,}',
-            fontsize=9,
-        )
-        axes.set_yticks([])
-        axes.spines['left'].set_visible(False)
-        axes.tick_params(labelbottom=True)
-        axes.grid(axis='y', visible=False)
+    return figure, grid
+
+# %% ../../nbs/15_figures/02_similarity.ipynb #0f5b321e
+def _name_kinds(figure):
+    "The legend, beside the heading."
     from matplotlib.patches import Patch
 
-    figure.text(
-        0.07,
-        1 - 0.22 / figure.get_figheight(),
-        'Cosine of query and document',
-        fontsize=12,
-        fontweight='bold',
-        va='center',
-    )
     figure.legend(
-        handles=[Patch(facecolor=c, alpha=0.6, label=f'{k} pairs') for k, c in list(kinds.items())[::-1]],
+        handles=[Patch(facecolor=_KINDS[kind], alpha=0.6, label=f'{kind} pairs') for kind in reversed(_KINDS)],
         loc='center right',
         bbox_to_anchor=(0.99, 1 - 0.22 / figure.get_figheight()),
         ncols=2,
         fontsize=9,
     )
+
+# %% ../../nbs/15_figures/02_similarity.ipynb #03d96c67
+@styled_figure
+def similarity_figure(csv):
+    "Cosines of relevant and non-relevant pairs, a panel a system (and a row a `task`, if there is such a column)."
+    frame = read_data(csv, ['system', 'pair', 'cosine'])  # of `evaluator.similarity_pairs`
+    if wrong := sorted(set(frame.pair) - set(_KINDS)):
+        raise MedirError(f'unknown kind of pair {wrong[0]!r}', csv, nearest(wrong[0], _KINDS))
+    systems = frame.system.unique()
+    tasks = frame.task.unique() if 'task' in frame else [None]
+    columns = min(4 if len(systems) == 4 else 3, len(systems))
+    deep = math.ceil(len(systems) / columns)
+    figure, grid = _cosine_grid(deep * len(tasks), columns)
+    low, high = math.floor(frame.cosine.min() * 20) / 20, math.ceil(frame.cosine.max() * 20) / 20
+    bins = np.linspace(low, high, 31)
+    for i, task in enumerate(tasks):
+        of_task = frame if task is None else frame[frame.task == task]
+        for j, system in enumerate(systems):
+            part, axes = of_task[of_task.system == system], grid[i * deep * columns + j]
+            if len(part):
+                axes.set_visible(True)
+                title = system if task is None else f'{system} on {task}'
+                _draw_cosines(axes, part, bins, wrapped(title, 92 // columns))
+    heading(figure, 'Cosine of query and document', x=0.07)
+    _name_kinds(figure)
     return figure

@@ -8,46 +8,43 @@ __all__ = ['training_figure', 'recall_figure']
 # %% ../../nbs/15_figures/05_training.ipynb #03617ab0
 import math
 import pandas as pd
-from .style import BLUE, GREEN, GREY, INK, ORANGE, new_figure, read_data, styled_figure, wrapped
+from .style import BLUE, GREEN, GREY, INK, ORANGE, PINK, SKY, WIDTH, YELLOW, distinct, heading
+from .style import new_figure, panel_grid, panel_title, read_data, set_margins, styled_figure, wrapped
 
 # %% ../../nbs/15_figures/05_training.ipynb #bd7ce8ff
+def _draw_losses(axes, part: pd.DataFrame, run: str):
+    "The losses of one run."
+    axes.plot(part.step, part.loss, color=BLUE, lw=1.5, marker='o' if len(part) <= 12 else None, ms=4)
+    if len(part):
+        end = part.iloc[-1]
+        look = {'textcoords': 'offset points', 'ha': 'right', 'fontsize': 9}
+        axes.annotate(f'{end.loss:.3g}', (end.step, end.loss), (0, 6), **look)
+    panel_title(axes, wrapped(run, 26))
+    axes.margins(y=0.18)
+    axes.locator_params(axis='x', nbins=4, integer=True)
+    axes.locator_params(axis='y', nbins=4)
+
+# %% ../../nbs/15_figures/05_training.ipynb #b756cee2
+def _loss_grid(runs: int, columns: int):
+    width = 2.3 * columns + 0.85
+    figure = new_figure(width, 0.35 + 2.3 * math.ceil(runs / columns))
+    set_margins(figure, top=0.38, bottom=0.5, left=0.78 / width, hspace=0.55, wspace=0.32)
+    return figure, panel_grid(figure, runs, columns)
+
+
 @styled_figure
-def training_figure(data):
-    "Loss against steps, a panel a run; `data` is a file or frame with step, loss, and run where there are several."
+def training_figure(
+    data,  # a file or frame with step, loss, and run where there are several
+):
+    "Loss against steps, a panel a run."
     frame = data if isinstance(data, pd.DataFrame) else read_data(data, ['step', 'loss'])
-    frame = (frame if 'run' in frame else frame.assign(run=''))[lambda f: f.loss.notna()]
-    runs = list(dict.fromkeys(frame.run)) or ['']
+    frame = frame if 'run' in frame else frame.assign(run='')
+    frame = frame[frame.loss.notna()]
+    runs = distinct(frame.run) or ['']
     columns = min(4, len(runs))
-    rows = math.ceil(len(runs) / columns)
-    height = 0.35 + 2.3 * rows
-    figure = new_figure(2.3 * columns + 0.85, height)
-    figure.subplots_adjust(
-        left=0.78 / (2.3 * columns + 0.85),
-        right=0.985,
-        top=1 - 0.38 / height,
-        bottom=0.5 / height,
-        hspace=0.55,
-        wspace=0.32,
-    )
-    grid = figure.subplots(rows, columns, squeeze=False).ravel()
-    for axes in grid[len(runs) :]:
-        axes.set_visible(False)
-    for axes, run in zip(grid, runs):
-        part = frame[frame.run == run]
-        axes.plot(part.step, part.loss, color=BLUE, lw=1.5, marker='o' if len(part) <= 12 else None, ms=4)
-        if len(part):
-            axes.annotate(
-                f'{part.loss.iloc[-1]:.3g}',
-                (part.step.iloc[-1], part.loss.iloc[-1]),
-                (0, 6),
-                textcoords='offset points',
-                ha='right',
-                fontsize=9,
-            )
-        axes.set_title(wrapped(run, 26), fontsize=10, fontweight='bold', loc='left')
-        axes.margins(y=0.18)
-        axes.locator_params(axis='x', nbins=4, integer=True)
-        axes.locator_params(axis='y', nbins=4)
+    figure, grid = _loss_grid(len(runs), columns)
+    for axes, run in zip(grid, runs, strict=False):
+        _draw_losses(axes, frame[frame.run == run], run)
     for axes in grid[max(0, len(runs) - columns) : len(runs)]:
         axes.set_xlabel('step')
     for axes in grid[::columns]:
@@ -55,53 +52,63 @@ def training_figure(data):
     return figure
 
 # %% ../../nbs/15_figures/05_training.ipynb #f1903133
-@styled_figure
-def recall_figure(csv):
-    "Recall against the rank, a panel a `panel`; columns panel, system, k, value. A system called random order is dotted."
-    frame = read_data(csv, ['panel', 'system', 'k', 'value'])
-    panels, systems = list(dict.fromkeys(frame.panel)), list(dict.fromkeys(frame.system))
-    look = {'random order': dict(color=GREY, lw=1.3, ls=':')} | {
-        s: dict(color=c, lw=1.6, marker='o', ms=3.5)
-        for s, c in zip(
-            (s for s in systems if s != 'random order'), (INK, BLUE, ORANGE, GREEN, '#CC79A7', '#E69F00', '#56B4E9')
-        )
-    }
-    across = min(3, len(panels))
-    down = math.ceil(len(panels) / across)
-    height = 1.05 + 2.15 * down
-    figure = new_figure(9, height)
-    figure.subplots_adjust(
-        left=0.065, right=0.985, top=1 - 0.95 / height, bottom=0.5 / height, hspace=0.34, wspace=0.12
-    )
-    grid = figure.subplots(down, across, squeeze=False, sharex=True, sharey=True).ravel()
-    for axes in grid[len(panels) :]:
-        axes.set_visible(False)
+_RANDOM = 'random order'
+
+
+def _line_styles(systems: list) -> dict:
+    "How the line of each system looks."
+    styles = {_RANDOM: {'color': GREY, 'lw': 1.3, 'ls': ':'}}
+    models = [system for system in systems if system != _RANDOM]
+    for system, colour in zip(models, (INK, BLUE, ORANGE, GREEN, PINK, YELLOW, SKY), strict=False):
+        styles[system] = {'color': colour, 'lw': 1.6, 'marker': 'o', 'ms': 3.5}
+    return styles
+
+
+def _draw_recall(axes, part: pd.DataFrame, styles: dict, ranks: list[int]):
+    "Recall of each system at `ranks`, on a logarithmic axis."
     from matplotlib.ticker import NullLocator
 
-    for axes, panel in zip(grid, panels):
-        part = frame[frame.panel == panel]
-        for system in systems:
-            own = part[part.system == system].sort_values('k', kind='stable')
-            axes.plot(own.k, own.value, **look[system])
-        axes.set_xscale('log')
-        axes.set_xticks((ks := sorted(frame.k.unique())), [str(x) for x in ks])
-        axes.xaxis.set_minor_locator(NullLocator())
-        axes.set_ylim(0, 1)
-        axes.set_title(wrapped(str(panel), 105 // across), fontsize=10, fontweight='bold', loc='left')
-        axes.xaxis.set_tick_params(labelbottom=True)
-    for axes in grid[::across]:
-        axes.set_ylabel('recall')
+    for system, style in styles.items():
+        curve = part[part.system == system].sort_values('k', kind='stable')
+        axes.plot(curve.k, curve.value, **style)
+    axes.set_xscale('log')
+    axes.set_xticks(ranks, [str(rank) for rank in ranks])
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.set_ylim(0, 1)
+
+# %% ../../nbs/15_figures/05_training.ipynb #0c4e4455
+def _name_systems(figure, styles: dict):
+    "The legend, below the heading."
     from matplotlib.lines import Line2D
 
-    figure.text(
-        0.015, 1 - 0.22 / height, 'Recall of the first k documents', fontsize=12, fontweight='bold', va='center'
-    )
     figure.legend(
-        handles=[Line2D([], [], label=s, **look[s]) for s in systems],
+        handles=[Line2D([], [], label=system, **style) for system, style in styles.items()],
         loc='center left',
-        bbox_to_anchor=(0.005, 1 - 0.52 / height),
-        ncols=len(systems),
+        bbox_to_anchor=(0.005, 1 - 0.52 / figure.get_figheight()),
+        ncols=len(styles),
         fontsize=9,
         columnspacing=1.2,
     )
+
+# %% ../../nbs/15_figures/05_training.ipynb #278421d7
+@styled_figure
+def recall_figure(csv):
+    """Recall against the rank, a panel a `panel`; columns panel, system, k, value. A system called random order is
+    dotted."""
+    frame = read_data(csv, ['panel', 'system', 'k', 'value'])
+    panels, systems = distinct(frame.panel), distinct(frame.system)
+    every_style = _line_styles(systems)
+    styles = {system: every_style[system] for system in systems}
+    across = min(3, len(panels))
+    figure = new_figure(WIDTH, 1.05 + 2.15 * math.ceil(len(panels) / across))
+    set_margins(figure, top=0.95, bottom=0.5, left=0.065, hspace=0.34, wspace=0.12)
+    grid = panel_grid(figure, len(panels), across, sharex=True, sharey=True)
+    for axes, panel in zip(grid, panels, strict=False):
+        _draw_recall(axes, frame[frame.panel == panel], styles, sorted(frame.k.unique()))
+        panel_title(axes, wrapped(str(panel), 105 // across))
+        axes.xaxis.set_tick_params(labelbottom=True)
+    for axes in grid[::across]:
+        axes.set_ylabel('recall')
+    heading(figure, 'Recall of the first k documents')
+    _name_systems(figure, styles)
     return figure
