@@ -7,67 +7,91 @@ __all__ = ['info_nce', 'false_negatives', 'InfoNCE']
 
 # %% ../nbs/11_losses.ipynb #28157e27
 import functools
-from .core.errors import MedirError, nearest
+from .core.errors import check, nearest
 
 # %% ../nbs/11_losses.ipynb #8e4b5dd9
 def info_nce(
-    queries,
-    documents,
+    queries,  # n × dim
+    documents,  # columns of N × dim, the positives first
     temperature: float = 0.02,
-    similarity: str = 'cos',
-    in_batch: bool = True,
-    masked=None,
-    first: int = 0,
+    similarity: str = 'cos',  # cos | dot
+    in_batch: bool = True,  # whether the documents of other rows count
+    masked=None,  # n × (columns · N), true or false: documents that a row leaves out
+    first: int = 0,  # where in a column the document of the first query stands
 ):
-    """The mean InfoNCE loss of `queries` (n × dim). `documents` are columns of N × dim, the positives first; row i's own stand at `first + i` of each column.
-    `masked` (n × N·columns, true or false) leaves documents out of a row's sum; its own positive always stays."""
+    "The mean InfoNCE loss of `queries`; row i's own documents stand at `first + i` of each column."
     import torch
 
-    flat, width, rows = (
-        torch.cat(list(documents)).float(),
-        len(documents[0]),
-        torch.arange(len(queries), device=queries.device),
-    )
+    column_length, all_documents = len(documents[0]), torch.cat(list(documents)).float()
     queries = queries.float()
     if similarity == 'cos':
-        queries, flat = (torch.nn.functional.normalize(x, dim=-1) for x in (queries, flat))
+        queries, all_documents = (torch.nn.functional.normalize(v, dim=-1) for v in (queries, all_documents))
+    rows = torch.arange(len(queries), device=queries.device)
     own = first + rows
-    out = (
-        torch.zeros(len(queries), len(flat), dtype=torch.bool, device=queries.device)
-        if masked is None
-        else masked.clone()
-    )
+    shape = len(queries), len(all_documents)
+    left_out = masked.clone() if masked is not None else torch.zeros(shape, dtype=torch.bool, device=queries.device)
     if not in_batch:
-        out |= torch.arange(len(flat), device=queries.device) % width != own[:, None]
-    out[rows, own] = False
-    return torch.nn.functional.cross_entropy((queries @ flat.T / temperature).masked_fill(out, -torch.inf), own)
+        row_of_document = torch.arange(len(all_documents), device=queries.device) % column_length
+        left_out |= row_of_document != own[:, None]
+    left_out[rows, own] = False  # a query's own positive always stays
+    scores = (queries @ all_documents.T / temperature).masked_fill(left_out, -torch.inf)
+    return torch.nn.functional.cross_entropy(scores, own)
 
 # %% ../nbs/11_losses.ipynb #0f6a2293
-def false_negatives(ids, known):
-    "Which documents, by their numbers `ids` (N), are positives of a row's query: `known` (n × m) are the numbers of those. → n × N, true or false."
-    out = known.new_zeros((len(known), len(ids))).bool()
+def false_negatives(
+    ids,  # N: the numbers of the documents
+    known,  # n × m: for each row the numbers of its query's positives
+):
+    "Which documents are positives of a row's query: n × N, true or false."
+    positive = known.new_zeros((len(known), len(ids))).bool()
     for column in known.T:
-        out |= column[:, None] == ids
-    return out
+        positive |= column[:, None] == ids
+    return positive
 
 # %% ../nbs/11_losses.ipynb #ada8f7f6
+def _split_labels(labels, columns: int):
+    "The numbers of a row's documents, and those of its query's positives; (None, None) without labels."
+    if labels is None:
+        return None, None
+    return labels.split([columns, labels.shape[1] - columns], 1)
+
+
+def _gathered(documents: list, ids, rows: int) -> tuple[list, object, int]:
+    "Documents and numbers of all processes, and where those of this one begin."
+    from sentence_transformers.util import all_gather, all_gather_with_grad, get_rank, is_dist_initialized
+
+    if not is_dist_initialized():
+        return documents, ids, 0
+    all_ids = None if ids is None else all_gather(ids.contiguous())
+    return [all_gather_with_grad(column) for column in documents], all_ids, get_rank() * rows
+
+# %% ../nbs/11_losses.ipynb #b3a9126c
+def _backward_in_parts(part_loss, queries, documents: list, size: int):
+    "The loss over parts of `size` queries, its gradients left on `queries` and `documents`."
+    import torch
+
+    copies = [vectors.detach().requires_grad_() for vectors in (queries, *documents)]
+    total = 0
+    for start in range(0, len(queries), size):
+        loss = part_loss(copies[0], copies[1:], start, start + size)
+        loss.backward()
+        total += loss.detach()
+    torch.autograd.backward([queries, *documents], [copy.grad for copy in copies])
+    return total
+
+# %% ../nbs/11_losses.ipynb #870f8b74
 @functools.cache
 def _loss_class():
     import torch
     from sentence_transformers.base.losses import CachedLossMixin
     from sentence_transformers.base.losses.merged_forward import embed_columns
-    from sentence_transformers.util import all_gather, all_gather_with_grad, get_rank, is_dist_initialized
 
     class InfoNCE(CachedLossMixin, torch.nn.Module):
         def __init__(self, model, temperature, similarity, in_batch, cross_device, mini_batch, hypothetical):
             super().__init__()
-            self.model, self.temperature, self.similarity, self.in_batch = model, temperature, similarity, in_batch
-            self.cross_device, self.mini_batch_size, self.hypothetical, self.uses_gradient_cache = (
-                cross_device,
-                mini_batch,
-                hypothetical,
-                mini_batch > 0,
-            )
+            self.model, self.temperature, self.similarity = model, temperature, similarity
+            self.in_batch, self.cross_device, self.hypothetical = in_batch, cross_device, hypothetical
+            self.mini_batch_size, self.uses_gradient_cache = mini_batch, mini_batch > 0
 
         def forward(self, sentence_features, labels=None):
             if self.mini_batch_size:
@@ -75,67 +99,44 @@ def _loss_class():
             return self.calculate_loss([[v] for v in embed_columns(self.model, sentence_features)], labels)
 
         def calculate_loss(self, reps, labels=None, *, with_backward=False):
-            "`reps`: per column the vectors of its parts. `labels`: per row the numbers of its documents, then those of its query's positives."
+            "The loss of the columns `reps`, each a list of parts; `labels`: numbers of documents and known positives."
             queries, *documents = (torch.cat(parts) for parts in reps)
             if self.hypothetical:
                 queries = (queries + documents.pop(0)) / 2
-            n, first = len(queries), 0
-            ids, known = (
-                (None, None) if labels is None else labels.split([len(documents), labels.shape[1] - len(documents)], 1)
-            )
-            if self.in_batch and self.cross_device and is_dist_initialized():
-                documents, first = [all_gather_with_grad(d) for d in documents], get_rank() * n
-                if ids is not None:
-                    ids = all_gather(ids.contiguous())
+            rows, first = len(queries), 0
+            ids, known = _split_labels(labels, len(documents))
+            if self.in_batch and self.cross_device:
+                documents, ids, first = _gathered(documents, ids, rows)
 
-            def part(queries, documents, i, j):
-                masked = None if ids is None else false_negatives(ids.T.flatten(), known[i:j])
-                return (
-                    info_nce(
-                        queries[i:j], documents, self.temperature, self.similarity, self.in_batch, masked, first + i
-                    )
-                    * (min(j, n) - i)
-                    / n
-                )
+            def part_loss(queries, documents, start, end):
+                masked = None if ids is None else false_negatives(ids.T.flatten(), known[start:end])
+                how = self.temperature, self.similarity, self.in_batch, masked, first + start
+                return info_nce(queries[start:end], documents, *how) * (min(end, rows) - start) / rows
 
             if not with_backward:
-                return part(queries, documents, 0, n)
-            # from the scores back to copies of the vectors, part by part, and from there in one go: vectors of other processes travel once
-            copies = [x.detach().requires_grad_() for x in (queries, *documents)]
-            total = 0
-            for i in range(0, n, self.mini_batch_size):
-                loss = part(copies[0], copies[1:], i, i + self.mini_batch_size)
-                loss.backward()
-                total += loss.detach()
-            torch.autograd.backward([queries, *documents], [c.grad for c in copies])
-            return total
+                return part_loss(queries, documents, 0, rows)
+            return _backward_in_parts(part_loss, queries, documents, self.mini_batch_size)
 
         def get_config_dict(self):
-            return {
-                'temperature': self.temperature,
-                'similarity': self.similarity,
-                'in_batch': self.in_batch,
-                'cross_device': self.cross_device,
-                'mini_batch': self.mini_batch_size,
-                'hypothetical': self.hypothetical,
-            }
+            names = ('temperature', 'similarity', 'in_batch', 'cross_device')
+            settings = {name: getattr(self, name) for name in names}
+            return {**settings, 'mini_batch': self.mini_batch_size, 'hypothetical': self.hypothetical}
 
     return InfoNCE
 
-# %% ../nbs/11_losses.ipynb #1834adfa
+# %% ../nbs/11_losses.ipynb #6c21109b
 def InfoNCE(
-    model,
-    temperature: float = 0.02,
-    similarity: str = 'cos',
-    in_batch: bool = True,
-    cross_device: bool = True,
-    mini_batch: int = 0,
-    hypothetical: bool = False,
+    model,  # a SentenceTransformer
+    temperature: float = 0.02,  # AutoMIR's
+    similarity: str = 'cos',  # cos | dot
+    in_batch: bool = True,  # whether the documents of other rows count
+    cross_device: bool = True,  # and those of other processes
+    mini_batch: int = 0,  # texts embedded at a time, gradients cached; 0: the whole batch at once
+    hypothetical: bool = False,  # the second column is averaged into the query
 ):
-    """The InfoNCE loss (a torch module) of a sentence-transformers `model`: columns are query, its hypothetical document if `hypothetical`, positive, negatives.
-    `labels` (int64), where given, mask false negatives. `mini_batch` > 0 caches gradients."""
-    if similarity not in ('cos', 'dot'):
-        raise MedirError(f'unknown similarity {similarity!r}', 'InfoNCE', nearest(similarity, ['cos', 'dot']))
-    if temperature <= 0:
-        raise MedirError(f'temperature is {temperature}', 'InfoNCE', 'write a positive number, such as 0.02')
+    """The InfoNCE loss (a torch module) of a sentence-transformers `model`: columns are query, its hypothetical text
+    if `hypothetical`, positive, negatives. `labels` (int64), where given, mask false negatives."""
+    known = ['cos', 'dot']
+    check(similarity in known, f'unknown similarity {similarity!r}', 'InfoNCE', nearest(similarity, known))
+    check(temperature > 0, f'temperature is {temperature}', 'InfoNCE', 'write a positive number, such as 0.02')
     return _loss_class()(model, temperature, similarity, in_batch, cross_device, mini_batch, hypothetical)
