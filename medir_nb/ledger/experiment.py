@@ -13,10 +13,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 import pandas as pd
 from ..core.console import to_markdown
+from ..core.errors import MedirError
 from ..core.files import atomic_path
 from ..core.hardware import machine, versions
 from ..data.registered import task_folder
-from ..systems.expressions import System
 from ..evaluator.comparison import compare, compare_all
 from ..evaluator.grid import evaluate_grid
 from ..evaluator.measures import measure_label
@@ -28,26 +28,29 @@ from .table import Ledger, table_apart
 from .verdicts import system_or_none, unlimited_name
 
 # %% ../../nbs/14_ledger/10_experiment.ipynb #ec4cdc1a
+def _spelled(expression: str):
+    "The system that an expression names; None where it names none (an oracle's run)."
+    try:
+        return system_or_none(expression)
+    except MedirError:
+        return None
+
+
 def first_stage(expression: str) -> str:
     "The system without its reranker; '' where it has none."
-    system = system_or_none(expression)
-    is_reranked = isinstance(system, System) and system.reranker
-    return str(replace(system, reranker=None)) if is_reranked else ''
+    reranker = getattr(system := _spelled(expression), 'reranker', None)
+    return str(replace(system, reranker=None)) if reranker else ''
 
 
 def unexpanded(expression: str) -> str:
     "The system without its generated text; '' where it has none."
-    system = system_or_none(expression)
-    is_expanded = isinstance(system, System) and system.expansion
-    return str(replace(system, expansion=None)) if is_expanded else ''
+    expansion = getattr(system := _spelled(expression), 'expansion', None)
+    return str(replace(system, expansion=None)) if expansion else ''
 
 # %% ../../nbs/14_ledger/10_experiment.ipynb #4bef119a
 def _spelling(expression: str) -> str:
     "The normal spelling of an expression; a name that is none stays."
-    try:
-        return str(system_or_none(expression))
-    except Exception:
-        return expression
+    return str(_spelled(expression) or expression)
 
 
 def scores_by_system(scores: list[Scores]) -> dict[tuple, Scores]:
@@ -62,8 +65,6 @@ def baseline_pairs(
     "(baseline, score) for each score whose baseline was measured on the same task."
     found, pairs = scores_by_system(scores), []
     for score in scores:
-        if score.system == 'oracle':
-            continue
         name = baseline(score.system) if callable(baseline) else baseline
         plain = found.get((score.task.name, _spelling(name))) if name else None
         if plain is not None and plain is not score:
@@ -109,19 +110,15 @@ def statistics_frame(scores: list[Scores], columns: dict) -> pd.DataFrame:
     return pd.DataFrame(records)
 
 # %% ../../nbs/14_ledger/10_experiment.ipynb #5da0b10a
-_LABELLED = ['task', 'label', 'queries', 'of', 'system']
-
-
-def _label_rows(score: Scores, measure: str, least: int) -> list[dict]:
-    "Means with intervals over the queries of each label of a task."
+def _label_rows(score: Scores, measure: str, least: int) -> list[tuple]:
+    "Task, label, size, covered queries, system, and mean with interval over the queries of each label."
     labels, values = pd.Series(score.task.labels, dtype=object), score.values(measure)
+    groups = {label: part for label, part in values.groupby(values.index.map(labels)) if len(part) >= least}
+    covered = f'{sum(map(len, groups.values()))}/{len(values)}'
     rows = []
-    for label, part in values.groupby(values.index.map(labels)):
-        if len(part) >= least:
-            low, high = interval(part.to_numpy(), score.groups(part.index))
-            about = (score.task.name, label, len(part), len(values), score.label)
-            mean = with_interval(part.mean(), low, high)
-            rows.append(dict(zip(_LABELLED, about, strict=True)) | {measure: mean})
+    for label, part in groups.items():
+        mean = with_interval(part.mean(), *interval(part.to_numpy()))
+        rows.append((score.task.name, label, len(part), covered, score.label, mean))
     return rows
 
 
@@ -129,12 +126,13 @@ def by_label(
     scores: list[Scores],
     measure: str = 'nDCG@10',
     least: int = 8,  # queries of a group
+    name: str = 'label',  # what the labels are
 ) -> pd.DataFrame:
     "Scores by the label of a query: a row a label, a column a system; without rows where no task has labels."
     rows = [row for score in scores for row in _label_rows(score, measure, least)]
-    wide = pd.DataFrame(rows, columns=[*_LABELLED, measure]).pivot(
-        index=_LABELLED[:-1], columns='system', values=measure
-    )
+    about = ['task', name, 'queries', 'of']
+    long = pd.DataFrame(rows, columns=[*about, 'system', measure])
+    wide = long.pivot(index=about, columns='system', values=measure)
     return ScoreFrame(wide.reset_index().rename_axis(columns=None))
 
 # %% ../../nbs/14_ledger/10_experiment.ipynb #d9a904a9
@@ -164,14 +162,19 @@ class Experiment:
         "Published `cells` beside these scores (see `Ledger`)."
         return Ledger(cells, self.scores, self.not_run, systems, switches)
 
+    def by_task(self) -> dict[str, list[Scores]]:
+        "The scores of each task."
+        names = dict.fromkeys(score.task.name for score in self.scores)
+        return {name: [score for score in self.scores if score.task.name == name] for name in names}
+
     def missing(self) -> pd.DataFrame:
         "`system, task, why` of what did not run."
         rows = [(system, task, str(why)) for (system, task), why in self.not_run.items()]
         return pd.DataFrame(rows, columns=['system', 'task', 'why'])
 
-    def score(self, task: str, system: str) -> Scores | None:
-        "The scores of an expression on a task, in whatever spelling."
-        return scores_by_system(self.scores).get((task, _spelling(system)))
+    def by_system(self) -> dict[tuple, Scores]:
+        "(task, expression in its normal spelling) → its scores."
+        return scores_by_system(self.scores)
 
     def ran(self, where: Callable | None = None, vectors: bool = True, **columns) -> pd.DataFrame:
         "What each system did: a column is a statistic and its default, or a function of a score."
@@ -273,7 +276,7 @@ def experiment(
         configure(name, **options)
     options = {'dtype': dtype or None, 'device': device or None}
     scores, not_run = evaluate_grid(tasks, systems, limit=limit, **options)
-    at_hand = [task for task in paper_tasks if task not in tasks and task_folder(task)]
+    at_hand = [task for task in paper_tasks if local_systems and task not in tasks and task_folder(task)]
     local_scores, local_not_run = evaluate_grid(at_hand, local_systems, limit=local_limit, **options)
     scores = scores + local_scores + (oracle_scores(tasks, limit) if oracle else [])
     about = {'precision': dtype or "each row's own", 'machine': machine(), 'versions': versions()}

@@ -6,6 +6,7 @@ from .records import lacking, receipt_key, receipts, valid_receipt
 from .runs import output_folder, run_notebook
 from .batch import obstacles, read_batch, run_batch
 from .plans import plan, plan_grid
+from .skeleton import new_paper
 from .cli import app, main, status
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     'run_batch',
     'plan',
     'plan_grid',
+    'new_paper',
     'app',
     'main',
     'status',
