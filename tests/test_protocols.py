@@ -782,7 +782,7 @@ def test_the_loop_hands_each_wording_to_its_step(tmp_path):
         assignments = [s for c in calling for s in ast.walk(ast.parse(c)) if isinstance(s, ast.Assign)]
         statements = [ast.unparse(s) for s in assignments]
         exec('\n'.join(s for s in statements if 'DataFrame' not in s), space)
-    exec(next(c for c in cells if 'def expanded(' in c).partition('scores, not_run')[0], space)
+    exec(next(c for c in cells if 'def expanded(' in c).partition('run = experiment')[0], space)
     asked = lambda name: {c.kwargs.get('prompt') or c.kwargs['settings']['prompt'] for c in space[name].call_args_list}
     assert (
         asked('synthesize_queries') == {files['a']}

@@ -599,10 +599,71 @@ def test_a_table_of_one_long_name_is_folded():
     assert twice and max(map(len, twice.splitlines())) <= 40
 
 
-def test_a_new_paper_is_written_into_the_workbook(root, medir):
-    pytest.importorskip('medir_nb.workbook.skeleton')
-    ran = medir('new-paper', 'mine')
-    assert ran.code == 0 and any('mine' in name for name in notebooks()), ran.err
+# ---------------------------------------------------------------- a new paper
+
+
+@pytest.fixture
+def overlaid(root, monkeypatch):
+    "A workbook with a registry of its own."
+    monkeypatch.setenv('MEDIR_REGISTRY', str(root / 'registry'))
+    core.registry.cache_clear()
+    return root
+
+
+def test_a_new_paper_runs_as_it_is_written(overlaid, medir, home):
+    paper = workbook.new_paper('medcpt_2023', title='MedCPT: "a" study')
+    cells = nbformat.read(paper.notebook, as_version=4).cells
+    nbformat.validate(nbformat.read(paper.notebook, as_version=4))
+    assert cells[0].source.startswith('# MedCPT: "a" study') and all(c.get('execution_count') is None for c in cells)
+    assert {p.stem for p in paper.presets} == {'smoke', 'demo', 'mini', 'paper'}
+    assert resolve(paper.notebook, 'smoke') == resolve(paper.notebook)
+    ran = medir('run', 'medcpt_2023', '--preset', 'smoke')
+    assert ran.code == 0, ran.err
+    folder = next((home / 'runs' / 'medcpt_2023').iterdir())
+    tables = (folder / 'medcpt_2023_tables.md').read_text(encoding='utf-8')
+    assert '# Table 1' in tables and 'Replace me' in tables and '0.500' in tables
+    assert {'scores.csv', 'tests.csv', 'medcpt_2023_scores.png'} <= {p.name for p in folder.iterdir()}
+    outputs = [o for c in nbformat.read(folder / 'medcpt_2023.ipynb', as_version=4).cells for o in c.get('outputs', ())]
+    assert outputs and not any(o.output_type == 'error' for o in outputs)
+
+
+def test_a_new_paper_is_a_row_of_the_registry(overlaid):
+    from medir_nb.ledger import Ledger, paper_row, published
+
+    workbook.new_paper('medcpt_2023', overlaid)
+    assert paper_row('medcpt_2023')['notebooks'] == ['medcpt_2023']
+    cells = published('medcpt_2023', 'Table 1')
+    assert cells.text.tolist() == ['0.500'] and cells.printed_step.tolist() == [0.001]
+    assert Ledger(cells).counts() == {'not run': 1} and len(published('bmretriever', 2)) == 250
+    # the second paper stands below the first
+    workbook.new_paper('other_2024', overlaid, 'Another: study')
+    assert [paper_row(n)['title'] for n in ('medcpt_2023', 'other_2024')] == ['medcpt_2023', 'Another: study']
+
+
+@pytest.mark.parametrize(
+    'name, said', [('Med CPT', 'no name of a paper'), ('../x', 'no name of a paper'), ('r2med', "paper 'r2med' exists")]
+)
+def test_a_name_that_cannot_be_a_paper(overlaid, name, said):
+    with pytest.raises(MedirError, match=said):
+        workbook.new_paper(name, overlaid)
+    assert not (overlaid / 'nbs' / 'papers').exists() and not (overlaid / 'registry').exists()
+
+
+def test_a_new_paper_writes_over_nothing(overlaid):
+    preset(overlaid, 'n: 1', notebook='medcpt_2023')
+    with pytest.raises(MedirError, match='this file exists'):
+        workbook.new_paper('medcpt_2023', overlaid)
+    (overlaid / 'registry').mkdir()
+    (overlaid / 'registry' / 'papers.yaml').write_text('{"mine": {"title": "x"}}', encoding='utf-8')
+    core.registry.cache_clear()
+    with pytest.raises(MedirError, match='cannot be added at the end'):
+        workbook.new_paper('other_2024', overlaid)
+    assert not (overlaid / 'nbs' / 'papers').exists()
+
+
+def test_a_workbook_without_a_registry_gets_no_paper(root):
+    with pytest.raises(MedirError, match='no registry that a paper can be added to; export MEDIR_REGISTRY='):
+        workbook.new_paper('medcpt_2023', root)
 
 
 # ---------------------------------------------------------------- the real notebooks

@@ -10,6 +10,7 @@ from .runs import run_notebook
 from .loops import obstacles
 from .batch import read_batch, run_batch
 from .plans import plan, plan_grid
+from .skeleton import new_paper
 from .cli import app, main
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     'run_batch',
     'plan',
     'plan_grid',
+    'new_paper',
     'app',
     'main',
 ]
