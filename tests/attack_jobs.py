@@ -68,14 +68,14 @@ def train(settings, log, pause):
 
         return Logged
 
-    plain = trainer.loop._recorder
+    plain = trainer.loop.metrics_callback
 
     def recorder(*arguments):
         made = plain(*arguments)
         made.__class__ = watched(made.__class__)
         return made
 
-    trainer.loop._recorder = recorder
+    trainer.loop.metrics_callback = recorder
     trainer.train(settings)
 
 

@@ -824,9 +824,9 @@ def test_help_lists_every_step_and_every_key(medir, capfd, monkeypatch):
         trainer.main()
     said = capfd.readouterr().out
     assert not ended.value.code
-    for task, model in trainer.TASKS.items():
+    for task, stage in trainer.STAGES.items():
         part = said[said.index(f'task: {task}') :]
-        for key in model.model_fields:
+        for key in stage.settings.model_fields:
             assert re.search(rf'^ +{key}: ', part, re.M), key
     assert 'learning_rate: float = 1e-05' in said and 'model: str, needed' in said and 'dropout: float = 0.05' in said
 

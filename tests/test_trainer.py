@@ -19,12 +19,12 @@ from medir_nb.trainer import (
     PairBatches,
     Watch,
     sft_examples,
+    show_metrics,
     train,
     train_encoder,
     train_generator,
     train_reranker,
     training_config,
-    watch,
 )
 
 WORDS = 'statins metformin insulin asthma vaccine migraine anaemia fracture appendix thyroid heart liver'.split()
@@ -573,7 +573,7 @@ def test_torchrun_with_two_processes_trains_as_one_with_the_doubled_batch(rows, 
         timeout=300,
     )
     assert out.returncode == 0, out.stderr[-3000:]
-    two = t.loop._trained(home / 'checkpoints' / 'two')
+    two = t.progress.read_trained(home / 'checkpoints' / 'two')
     assert out.stdout.count('two: 5 steps') == 1 and checkpoint_record('two')['processes'] == 2
     np.testing.assert_allclose(two.history.loss, one.history.loss, rtol=1e-4)
     # vectors, not weights: Adam makes steps of full size out of rounding where the true gradient is zero (the bias of attention keys)
@@ -766,24 +766,24 @@ def test_mixed_precision_and_gradient_checkpointing(rows, pairs, answers, settin
 
 def test_settings_reach_transformers(rows, pairs, tmp_path, monkeypatch):
     config = lambda **k: training_config(small(pairs), 'contrastive', **k)
-    assert t.loop._arguments(config(warmup_ratio=0.05, warmup_steps=3), tmp_path)['warmup_steps'] == 0.05
+    assert t.arguments.training_arguments(config(warmup_ratio=0.05, warmup_steps=3), tmp_path)['warmup_steps'] == 0.05
     with pytest.raises(MedirError, match='no such DeepSpeed file'):
-        t.loop._arguments(config(deepspeed='none.json'), tmp_path)
+        t.arguments.training_arguments(config(deepspeed='none.json'), tmp_path)
     file = write_lines(tmp_path / 'ds.json', ['{}'])
     with pytest.raises(MedirError, match='deepspeed is not installed'):
-        t.loop._arguments(config(deepspeed=str(file)), tmp_path)
+        t.arguments.training_arguments(config(deepspeed=str(file)), tmp_path)
     import importlib.util
 
     monkeypatch.setattr(importlib.util, 'find_spec', lambda name: object())
     assert (
-        t.loop._arguments(config(deepspeed=str(file)), tmp_path)['deepspeed'] == str(file)
-        and t.loop._arguments(config(), tmp_path)['report_to'] == 'none'
+        t.arguments.training_arguments(config(deepspeed=str(file)), tmp_path)['deepspeed'] == str(file)
+        and t.arguments.training_arguments(config(), tmp_path)['report_to'] == 'none'
     )
     import torch
 
     if not torch.cuda.is_available():
         with pytest.raises(MedirError, match='fp16 needs a GPU'):
-            t.loop._arguments(config(precision='fp16'), tmp_path)
+            t.arguments.training_arguments(config(precision='fp16'), tmp_path)
 
 
 def test_texts_over_the_limit_are_counted(rows, tmp_path, capsys):
@@ -806,7 +806,7 @@ def test_metrics_are_written_while_it_runs(rows, pairs, home, monkeypatch):
     seen = []
 
     def look(frame):
-        for work in t.progress._work_folders(home / 'checkpoints' / 'own'):
+        for work in t.progress.work_folders(home / 'checkpoints' / 'own'):
             seen.append((len(frame), len((work / 'metrics.jsonl').read_text().splitlines())))
         return f'step {frame.step.iloc[-1]}'
 
@@ -837,11 +837,11 @@ def test_metrics_are_written_while_it_runs(rows, pairs, home, monkeypatch):
         and frame.loss.iloc[-1] == done.loss
         and np.allclose(frame.learning_rate, [1e-3, 1e-3 * 2 / 3, 1e-3 / 3])
     )
-    watch('own', look)
-    watch(done, look)
+    show_metrics('own', look)
+    show_metrics(done, look)
     assert shown[-1] == 'step 3' and repr(done) == f'own: 3 steps, loss {done.loss:.4f}, {done.seconds:.0f} s'
     with pytest.raises(MedirError, match='no training has written'):
-        watch('other', look)
+        show_metrics('other', look)
 
 
 def test_nothing_is_drawn_outside_a_notebook():
@@ -890,17 +890,17 @@ def test_a_killed_training_goes_on_to_the_same_end(rows, pairs, home):
             and not (found and len(t.read_metrics(found[-1])) >= kill_at)
         ):
             time.sleep(0.01)
-            found = [w / 'metrics.jsonl' for w in t.progress._work_folders(home / 'checkpoints' / 'own')]
+            found = [w / 'metrics.jsonl' for w in t.progress.work_folders(home / 'checkpoints' / 'own')]
         child.kill()
         assert child.wait() == -signal.SIGKILL and not (home / 'checkpoints' / 'own').exists()
-        assert t.loop._last_checkpoint(found[-1].parent)[0] >= saved
+        assert t.careful.last_checkpoint(found[-1].parent)[0] >= saved
         with open(found[-1], 'a') as f:
             f.write('{"step": 99, "lo')  # as a line torn by the kill
     done = train_encoder(settings)
     assert done.history.step.tolist() == list(range(1, 13)) and done.loss == whole.loss
     np.testing.assert_array_equal(done.history.loss, whole.history.loss)
     same_weights(done.folder, whole.folder)
-    assert checkpoint_record('own')['counts'] == checkpoint_record('whole')['counts'] and not t.progress._work_folders(
+    assert checkpoint_record('own')['counts'] == checkpoint_record('whole')['counts'] and not t.progress.work_folders(
         home / 'checkpoints' / 'own'
     )
 
@@ -1071,7 +1071,7 @@ def test_a_loss_that_is_no_number_stops_at_once(rows, pairs, home):
         train_encoder({**small(pairs), 'learning_rate': 1e30}, max_steps=9, save_steps=1, overwrite=True)
     assert 'the loss is nan at step 2' in str(e.value) and 'checkpoint of step 1 is kept' in str(e.value)
     assert file_fingerprint(old.folder) == written
-    step, kept = t.loop._last_checkpoint(t.progress._work_folders(home / 'checkpoints' / 'own')[-1])
+    step, kept = t.careful.last_checkpoint(t.progress.work_folders(home / 'checkpoints' / 'own')[-1])
     assert step == 1 and all(v.isfinite().all() for v in weights(kept).values())
 
 
@@ -1085,8 +1085,8 @@ def test_poisoned_weights_are_not_saved(folders, own_registry, pairs, tmp_path, 
     )
     with pytest.raises(MedirError, match='no numbers|is nan at step 1'):
         train_encoder(small(pairs), max_steps=2, save_steps=1)
-    assert not (home / 'checkpoints' / 'own').exists() and not t.loop._last_checkpoint(
-        t.progress._work_folders(home / 'checkpoints' / 'own')[-1]
+    assert not (home / 'checkpoints' / 'own').exists() and not t.careful.last_checkpoint(
+        t.progress.work_folders(home / 'checkpoints' / 'own')[-1]
     )
 
 

@@ -2,10 +2,18 @@
 
 from .measures import PAIR_MEASURES, judged_at_10, measure_label, parse_measure, per_query
 from .statistics import correlation, holm, interval, paired_p
-from .scores import Scores, differences_text, evaluate, oracle_scores, score_run, scores_table
-from .comparison import case_view, compare, compare_all
-from .grid import evaluate_grid, gains, macro_average
-from .similarity import expansion_lengths, order_bounds, query_overlap, separation, similarity_pairs
+from .scores import Scores, oracle_scores, score_run, scores_table
+from .evaluation import evaluate
+from .differences import differences_text, setting_differences
+from .comparison import compare, compare_all
+from .cases import case_view
+from .grid import evaluate_grid
+from .averages import gains, macro_average
+from .similarity import separation, similarity_pairs
+from .overlap import query_overlap
+from .bounds import order_bounds
+from .lengths import expansion_lengths
+from .speed import documents_per_second, latency_ms
 
 __all__ = [
     'PAIR_MEASURES',
@@ -18,20 +26,23 @@ __all__ = [
     'interval',
     'paired_p',
     'Scores',
-    'differences_text',
-    'evaluate',
     'oracle_scores',
     'score_run',
     'scores_table',
-    'case_view',
+    'evaluate',
+    'differences_text',
+    'setting_differences',
     'compare',
     'compare_all',
+    'case_view',
     'evaluate_grid',
     'gains',
     'macro_average',
-    'expansion_lengths',
-    'order_bounds',
-    'query_overlap',
     'separation',
     'similarity_pairs',
+    'query_overlap',
+    'order_bounds',
+    'expansion_lengths',
+    'documents_per_second',
+    'latency_ms',
 ]

@@ -10,30 +10,55 @@ import numpy as np
 import pandas as pd
 
 # %% ../../nbs/13_evaluator/01_statistics.ipynb #a8d05ac2
-def group_index(query_ids, groups: dict | None) -> np.ndarray:
-    "The number of each query's group; every query its own where there are no `groups`."
-    return pd.factorize(pd.Series(list(query_ids)).map(groups) if groups else pd.Series(list(query_ids)))[0]
+def group_index(
+    query_ids,
+    groups: dict | None,  # query id → group; None: every query is its own
+) -> np.ndarray:
+    "The number of each query's group."
+    labels = pd.Series(list(query_ids))
+    return pd.factorize(labels.map(groups) if groups else labels)[0]
 
-
-def resampled_means(values: np.ndarray, group: np.ndarray, n: int = 1000, seed: int = 0) -> np.ndarray:
+# %% ../../nbs/13_evaluator/01_statistics.ipynb #713f59e9
+def resampled_means(
+    values: np.ndarray,
+    group: np.ndarray,  # of each value, from 0
+    n: int = 1000,  # resamples
+    seed: int = 0,
+) -> np.ndarray:
     "Means of `n` bootstrap resamples of groups."
-    g = group.max() + 1
-    total, size = np.bincount(group, values, g), np.bincount(group, minlength=g)
-    draw = np.random.default_rng(seed).integers(0, g, (n, g))
+    n_groups = group.max() + 1
+    total, size = np.bincount(group, values, n_groups), np.bincount(group, minlength=n_groups)
+    draw = np.random.default_rng(seed).integers(0, n_groups, (n, n_groups))
     return total[draw].sum(1) / size[draw].sum(1)
 
 
-def interval(values, group=None, n: int = 1000, seed: int = 0) -> tuple[float, float]:
+def interval(
+    values,
+    group=None,  # of each value; None: all are independent
+    n: int = 1000,
+    seed: int = 0,
+) -> tuple[float, float]:
     "95 % percentile bootstrap interval of a mean."
     values = np.asarray(values, float)
-    group = np.arange(len(values)) if group is None else np.asarray(group)
     if not len(values):
         return float('nan'), float('nan')
-    return tuple(float(v) for v in np.percentile(resampled_means(values, group, n, seed), [2.5, 97.5]))
+    group = np.arange(len(values)) if group is None else np.asarray(group)
+    low, high = np.percentile(resampled_means(values, group, n, seed), [2.5, 97.5])
+    return float(low), float(high)
 
-# %% ../../nbs/13_evaluator/01_statistics.ipynb #713f59e9
-def paired_p(a, b, group=None, n: int = 9999, seed: int = 0) -> float:
-    "Two-sided p of the randomisation test on paired scores; groups are flipped whole."
+# %% ../../nbs/13_evaluator/01_statistics.ipynb #00a5d03a
+def _mean_difference(x, y, axis):
+    return np.mean(x - y, axis=axis)
+
+
+def paired_p(
+    a,  # scores by query
+    b,  # of the same queries
+    group=None,  # of each query; flipped whole
+    n: int = 9999,  # flips, where all of them are too many
+    seed: int = 0,
+) -> float:
+    "Two-sided p of the randomisation test on paired scores."
     from scipy.stats import permutation_test
 
     difference = np.asarray(a, float) - np.asarray(b, float)
@@ -41,38 +66,47 @@ def paired_p(a, b, group=None, n: int = 9999, seed: int = 0) -> float:
     total = np.bincount(group, difference)
     if not np.any(total):
         return 1.0
-    mean = lambda x, y, axis: np.mean(x - y, axis=axis)
-    return float(
-        permutation_test(
-            (total, np.zeros_like(total)),
-            mean,
-            permutation_type='samples',
-            n_resamples=n,
-            vectorized=True,
-            batch=max(1, 2_000_000 // len(total)),
-            rng=np.random.default_rng(seed),
-        ).pvalue
+    result = permutation_test(
+        (total, np.zeros_like(total)),
+        _mean_difference,
+        permutation_type='samples',
+        n_resamples=n,
+        vectorized=True,
+        batch=max(1, 2_000_000 // len(total)),  # flips at a time: 16 MB
+        rng=np.random.default_rng(seed),
     )
+    return float(result.pvalue)
 
-# %% ../../nbs/13_evaluator/01_statistics.ipynb #7b832015
+# %% ../../nbs/13_evaluator/01_statistics.ipynb #c5848720
 def holm(p) -> np.ndarray:
-    "Holm-adjusted p values (Holm 1979)."
+    "Holm-adjusted p values (Holm 1979), in the order given."
     p = np.asarray(p, float)
     order = np.argsort(p)
-    stepped = np.maximum.accumulate((len(p) - np.arange(len(p))) * p[order])
-    out = np.empty_like(p)
-    out[order] = np.minimum(stepped, 1)
-    return out
+    still_to_reject = len(p) - np.arange(len(p))
+    stepped = np.maximum.accumulate(still_to_reject * p[order])
+    adjusted = np.empty_like(p)
+    adjusted[order] = np.minimum(stepped, 1)
+    return adjusted
 
-# %% ../../nbs/13_evaluator/01_statistics.ipynb #a004cd05
-def correlation(predicted, gold, kind: str, n: int = 1000, seed: int = 0) -> tuple[float, tuple[float, float]]:
-    "Spearman's or Pearson's correlation and its bootstrap interval over pairs."
+# %% ../../nbs/13_evaluator/01_statistics.ipynb #181181f3
+def _coefficient(kind: str, x: np.ndarray, y: np.ndarray) -> float:
     from scipy.stats import pearsonr, spearmanr
 
+    return (spearmanr if kind == 'Spearman' else pearsonr)(x, y).statistic
+
+
+def correlation(
+    predicted,
+    gold,
+    kind: str,  # Spearman or Pearson
+    n: int = 1000,  # resamples
+    seed: int = 0,
+) -> tuple[float, tuple[float, float]]:
+    "The correlation, and its bootstrap interval over pairs."
     x, y = np.asarray(predicted, float), np.asarray(gold, float)
-    f = (lambda a, b: spearmanr(a, b).statistic) if kind == 'Spearman' else (lambda a, b: pearsonr(a, b).statistic)
     if len(x) < 3 or np.ptp(x) == 0 or np.ptp(y) == 0:
         return float('nan'), (float('nan'), float('nan'))
     draws = np.random.default_rng(seed).integers(0, len(x), (n, len(x)))
-    some = [f(x[i], y[i]) for i in draws if np.ptp(x[i]) and np.ptp(y[i])]
-    return float(f(x, y)), tuple(float(v) for v in np.percentile(some, [2.5, 97.5]))
+    resampled = [_coefficient(kind, x[i], y[i]) for i in draws if np.ptp(x[i]) and np.ptp(y[i])]
+    low, high = np.percentile(resampled, [2.5, 97.5])
+    return float(_coefficient(kind, x, y)), (float(low), float(high))

@@ -1,27 +1,47 @@
 """Training of encoders, language models and cross-encoders."""
 
-from .settings import TASKS, training_config
-from .pairs import PairBatches, Pairs
-from .progress import Watch, read_metrics, watch
-from .contrastive import train_encoder
-from .sft import sft_examples, train_generator
-from .cross_encoder import GroupBatches, train_reranker
-from .command import check_trainable, main, train
+# each module with a stage registers it
+from .settings import Settings
+from .stages import STAGES, stage, training_config
+from .pairs import Pairs
+from .batches import PairBatches
+from .progress import Trained, Watch, read_metrics, show_metrics
+from .careful import careful_trainer
+from .identity import Recipe
+from .arguments import check_enough, plain_arguments, seeded_arguments
+from .loop import run_training
+from .contrastive import ContrastiveSettings, train_encoder
+from .sft import SFTSettings, sft_examples, train_generator
+from .cross_encoder import CrossEncoderSettings, GroupBatches, train_reranker
+from .command import check_trainable, keys_help, main, train
 
 __all__ = [
-    'TASKS',
+    'Settings',
+    'STAGES',
+    'stage',
     'training_config',
-    'PairBatches',
     'Pairs',
+    'PairBatches',
+    'Trained',
     'Watch',
     'read_metrics',
-    'watch',
+    'show_metrics',
+    'careful_trainer',
+    'Recipe',
+    'check_enough',
+    'plain_arguments',
+    'seeded_arguments',
+    'run_training',
+    'ContrastiveSettings',
     'train_encoder',
+    'SFTSettings',
     'sft_examples',
     'train_generator',
+    'CrossEncoderSettings',
     'GroupBatches',
     'train_reranker',
     'check_trainable',
+    'keys_help',
     'main',
     'train',
 ]
