@@ -12,9 +12,10 @@ from ..core.errors import MedirError, boundary
 from ..core.files import json_mapping
 from ..hub.commits import pinned
 from ..hub.folders import hub_folder
-from ..encoder.spec import check_positions
+from ..encoder.folders import check_positions
 from ..encoder.loading import quiet_libraries, refuse_remote_code
-from ..encoder.tokens import Encoded, padded_batch, torch_device
+from ..encoder.backends import Encoded
+from ..encoder.tokens import padded_batch, torch_device
 from ..encoder.local import TorchBackend
 from ..encoder.model import load_backend
 from .spec import RerankerSpec, reranker_spec

@@ -16,7 +16,7 @@ from ..core.places import home, slug
 from ..core.settings import registry
 from ..core.console import paced, progress
 from ..encoder.spec import exact_row
-from ..encoder.tokens import Encoded
+from ..encoder.backends import Encoded
 from ..encoder.store import VectorStore, text_keys
 from ..search.runs import RUN_COLUMNS, sort_run
 from .spec import RerankerSpec, SETTINGS, reranker_spec

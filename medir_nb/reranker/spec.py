@@ -18,7 +18,8 @@ from ..core.settings import check_row, registry
 from ..hub.commits import UNKNOWN, hub_name, hub_row, named_commit, pinned
 from ..hub.folders import check_weights, hub_folder
 from ..processor import working_dtype
-from ..encoder.spec import check_type, folder_fingerprint, parse_dtype, positions_of
+from ..encoder.row import check_type, parse_dtype
+from ..encoder.folders import folder_fingerprint, positions_of
 from ..encoder.here import gigabytes_of, repositories_of, weights_here
 
 # %% ../../nbs/08_reranker/00_spec.ipynb #8670cd18

@@ -12,7 +12,10 @@ from pathlib import Path
 from ..core.errors import MedirError
 from ..core.hardware import seed_everything
 from ..hub.commits import pinned
-from ..encoder.spec import ENCODER_FIELDS, EncoderSpec, OWN_TOKENIZER, encoder_spec
+from ..encoder.backends import backend_class
+from ..encoder.row import EncoderSpec
+from ..encoder.folders import ENCODER_FIELDS
+from ..encoder.spec import encoder_spec
 from ..encoder.loading import load_sentence_transformer
 from ..encoder.model import Encoder
 from ..losses import InfoNCE
@@ -29,7 +32,7 @@ def check_carried(spec: EncoderSpec):
     )
     why = (
         'its weights cannot be had'
-        if spec.load in OWN_TOKENIZER
+        if not backend_class(spec).trainable
         else 'its documents have a checkpoint of their own'
         if spec.document
         else 'its documents are sentence pairs'
