@@ -61,7 +61,7 @@ def _gpu(device: str | None) -> int | None:
 
 @functools.cache
 def _gpu_resources():
-    "faiss's memory on the GPU, one a process: each takes gigabytes."
+    "faiss's working memory on the GPU, one a process: each reserves its own."
     return _faiss().StandardGpuResources()
 
 # %% ../../nbs/06_search/01_dense.ipynb #dc292e2b
