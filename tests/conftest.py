@@ -197,7 +197,7 @@ def fake_minilm(monkeypatch):
 
     calls = []
 
-    class Backend:
+    class Backend(encoder.TorchBackend):
         device, budget = 'cpu', 0
 
         def __init__(self, spec, role, device=None, home_folder=None):
@@ -213,8 +213,9 @@ def fake_minilm(monkeypatch):
             )
 
     encoder.model._recent.clear()
-    for place in (encoder, encoder.model):
-        monkeypatch.setattr(place, 'TorchBackend', Backend)
+    for load, kind in encoder.BACKENDS.items():
+        if issubclass(kind, encoder.TorchBackend):
+            monkeypatch.setitem(encoder.BACKENDS, load, Backend)
     yield calls
     encoder.model._recent.clear()
 

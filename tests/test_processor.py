@@ -58,7 +58,7 @@ def test_a_run_says_how_its_vectors_were_computed(monkeypatch, tmp_path):
 
 def tuned_encoder(home, monkeypatch):
     "An encoder for which every trial pays."
-    monkeypatch.setattr(encoder.local, '_WORTH_A_TRIAL', 0)
+    monkeypatch.setattr(encoder.tuning, '_WORTH_A_TRIAL', 0)
     return Encoder('minilm', device='cpu', home_folder=home)
 
 
@@ -87,7 +87,7 @@ def test_every_execution_gives_the_same_vectors(tmp_path):
     for kernel in processor.KERNELS:
         for threads, budget in ((1, 64), (2, 4096)):
             backend.use(processor.Execution(kernel, threads, budget))
-            found[kernel, threads] = backend._in_batches(*lengths_and_run(backend, texts))
+            found[kernel, threads] = backend.in_batches(*lengths_and_run(backend, texts))
     reference = found.pop(('torch', 1))
     for vectors in found.values():
         assert np.abs(vectors - reference).max() < 1e-5
@@ -106,7 +106,7 @@ def test_an_execution_that_changes_vectors_is_not_taken(monkeypatch, tmp_path):
             model[0].model.embeddings.word_embeddings.weight.data.neg_()
 
     monkeypatch.setattr(processor, '_WORTHWHILE', 1e9)  # every candidate is fast enough
-    monkeypatch.setattr(encoder.local, 'use_kernel', other_vectors)
+    monkeypatch.setattr(encoder.tuning, 'use_kernel', other_vectors)
     chosen = tuned_encoder(tmp_path, monkeypatch)
     chosen.encode(texts_of_all_lengths(), 'document')
     assert chosen.backend('document').execution.kernel == 'onednn'
@@ -123,7 +123,7 @@ def test_a_trial_whose_memory_is_torn_is_made_again(tmp_path):
 
 @pytest.mark.parametrize('product', [Product('faiss', 100), Product('numpy', 100), Product('numpy', 7)])
 def test_every_product_finds_the_same_documents(product, monkeypatch, tmp_path):
-    import medir_nb.search as search
+    from medir_nb.search import dense as search
 
     rng = np.random.default_rng(0)
     documents, queries = rng.normal(size=(300, 16)).astype(np.float32), rng.normal(size=(9, 16)).astype(np.float32)
@@ -137,7 +137,7 @@ def test_every_product_finds_the_same_documents(product, monkeypatch, tmp_path):
 
 
 def test_a_large_search_is_tried_once(monkeypatch, tmp_path, capfd):
-    import medir_nb.search as search
+    from medir_nb.search import dense as search
 
     monkeypatch.setattr(search, '_LARGE_SEARCH', 0)
     rng = np.random.default_rng(0)

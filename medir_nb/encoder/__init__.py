@@ -1,55 +1,56 @@
 """From texts to vectors: rows, backends, the contract, the store."""
 
-from .spec import (
-    EncoderSpec,
-    check_positions,
-    encoder_names,
-    encoder_spec,
-    exact_row,
-    folder_fingerprint,
-    folder_spec,
-    parse_dtype,
-    positions_of,
-)
+from .backends import BACKENDS, Backend, Encoded, backend_class, only_vectors, register_backend
+from .row import EncoderSpec, parse_dtype
+from .folders import check_positions, folder_fingerprint, folder_spec, positions_of
+from .spec import encoder_names, encoder_spec, exact_row
 from .loading import load_sentence_transformer, load_tokenizer
-from .tokens import Encoded, Tokens, padded, padded_batch, torch_device
-from .local import TorchBackend
+from .tokens import Tokens, padded, padded_batch, torch_device
+from .local import FolderBackend, TorchBackend
 from .services import ServiceBackend, object_name
 from .environments import Worker, environment_python
-from .model import Encoder, contract, count_tokens, free_models
-from .store import VectorStore, Vectors, array_vectors, corpus_keys, encode_corpus, missing_texts, text_keys
-from .saving import save_encoder, why_not_carried
+from .model import Encoder, count_tokens, free_models
+from .contracts import contract
+from .vectors import Vectors, array_vectors
+from .store import VectorStore, corpus_keys, encode_corpus, missing_texts, text_keys
 from .here import check_encoder, gigabytes_of, memory_here, models_table, weights_here
+from .saving import save_encoder, why_not_carried
 
 __all__ = [
+    'BACKENDS',
+    'Backend',
+    'Encoded',
+    'backend_class',
+    'only_vectors',
+    'register_backend',
     'EncoderSpec',
+    'parse_dtype',
     'check_positions',
+    'folder_fingerprint',
+    'folder_spec',
+    'positions_of',
     'encoder_names',
     'encoder_spec',
     'exact_row',
-    'folder_fingerprint',
-    'folder_spec',
-    'parse_dtype',
-    'positions_of',
     'load_sentence_transformer',
     'load_tokenizer',
-    'Encoded',
     'Tokens',
     'padded',
     'padded_batch',
     'torch_device',
+    'FolderBackend',
     'TorchBackend',
     'ServiceBackend',
     'object_name',
     'Worker',
     'environment_python',
     'Encoder',
-    'contract',
     'count_tokens',
     'free_models',
-    'VectorStore',
+    'contract',
     'Vectors',
     'array_vectors',
+    'VectorStore',
     'corpus_keys',
     'encode_corpus',
     'missing_texts',

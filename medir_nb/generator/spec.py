@@ -13,7 +13,7 @@ from ..core.errors import MedirError, boundary, check, nearest
 from ..core.files import json_mapping
 from ..core.places import checkpoint_folder, checkpoint_names, checkpoint_record
 from ..core.settings import check_row, registry
-from ..encoder.spec import folder_fingerprint
+from ..encoder.folders import folder_fingerprint
 
 # %% ../../nbs/07_generator/00_spec.ipynb #8a67196e
 @dataclass(frozen=True)

@@ -10,148 +10,177 @@ from collections import namedtuple
 from pathlib import Path
 import numpy as np
 import pandas as pd
-from ..core.errors import MedirError
+from ..core.errors import MedirError, check
 from ..core.files import lock
 from ..core.places import home, slug
 from ..core.settings import registry
 from ..core.console import paced, progress
+from ..encoder.backends import Encoded
 from ..encoder.spec import exact_row
-from ..encoder.tokens import Encoded
-from ..encoder.store import VectorStore, text_keys
+from ..encoder.store import Blocks, text_keys
 from ..search.runs import RUN_COLUMNS, sort_run
 from .spec import RerankerSpec, SETTINGS, reranker_spec
 from .model import Reranker
 
 # %% ../../nbs/08_reranker/02_scores.ipynb #2bed2fa7
-_BLOCK = 256  # pairs; four times that on a GPU
-
-
-class ScoreStore(VectorStore):
+class ScoreStore(Blocks):
     "The scores of one spec on disk, by pair."
 
     lost = 'its pairs are read'
 
     def __init__(self, spec: RerankerSpec, home_folder=None):
-        self.key, self.folder = spec.key, home(home_folder) / 'scores' / f'{slug(spec.name, 40)}-{spec.key[:12]}'
-        self.blocks, self.small = [], []
-        for path in sorted(self.folder.glob('block-*.safetensors')):
-            self._open(path)
+        super().__init__(home(home_folder) / 'scores' / f'{slug(spec.name, 40)}-{spec.key[:12]}', spec.key)
 
-    def _open(self, path: Path):
-        super()._open(path)
+    def _read(self, path: Path) -> tuple[np.ndarray, dict]:
         # there may be thousands of small blocks: read them, and keep none open
-        self.blocks[-1:] = map(np.array, self.blocks[-1:])
+        scores, small = super()._read(path)
+        return np.array(scores), small
 
 # %% ../../nbs/08_reranker/02_scores.ipynb #46ef8a8b
+_AT_A_TIME = 10_000  # pairs rendered and hashed at once
+
+
+def _pair_keys(reranker: Reranker, task, run: pd.DataFrame) -> np.ndarray:
+    "The hash of each pair of a run; the length of the query keeps two texts from running into each other."
+    parts = [np.empty((0, 2), np.uint64)]
+    for start in range(0, len(run), _AT_A_TIME):
+        pairs = reranker.pairs(task, run.iloc[start : start + _AT_A_TIME])
+        parts.append(text_keys([f'{len(query)}\x1f{query}\x1f{document}' for query, document in pairs]))
+    return np.concatenate(parts)
+
+
 def missing_pairs(
-    reranker: Reranker, task, run: pd.DataFrame, store: ScoreStore | None = None
+    reranker: Reranker,
+    task,
+    run: pd.DataFrame,
+    store: ScoreStore | None = None,  # default: the reranker's own
 ) -> tuple[np.ndarray, np.ndarray]:
     "The hash of each pair of a `run`, and the positions of those without a stored score, each distinct pair once."
     store = store or ScoreStore(reranker.pin(), reranker.home_folder)
-    parts = [
-        text_keys([f'{len(q)}\x1f{q}\x1f{d}' for q, d in reranker.pairs(task, run.iloc[i : i + 10_000])])
-        for i in range(0, len(run), 10_000)
-    ]
-    keys = np.concatenate(parts) if parts else np.empty((0, 2), np.uint64)
-    todo = np.zeros(len(keys), bool)
-    todo[np.unique(keys, axis=0, return_index=True)[1]] = True
-    return keys, np.flatnonzero(todo & (store.find(keys) < 0))
-
-# %% ../../nbs/08_reranker/02_scores.ipynb #7b7c38a9
-def pair_scores(reranker: Reranker, task, run: pd.DataFrame) -> tuple[np.ndarray, dict]:
-    "Scores of a run's pairs in order, and how many were read, stored before and cut; missing ones are read and stored block by block."
-    with lock(home(reranker.home_folder) / 'scores' / reranker.pin().key[:12]):
-        store = ScoreStore(reranker.spec, reranker.home_folder)
-        keys, todo = missing_pairs(reranker, task, run, store)
-        if len(todo):
-            backend = reranker.backend()
-            size = _BLOCK if backend.device == 'cpu' else 4 * _BLOCK
-            with progress(total=len(todo), desc=reranker.spec.name, unit='pair') as bar:
-                for start, stop in paced(len(todo), size):
-                    part = run.iloc[todo[start:stop]]
-                    store.add(
-                        keys[todo[start:stop]], _checked(reranker, part, backend.encode(reranker.pairs(task, part)))
-                    )
-                    bar.update(len(part))
-    rows = store.find(keys)
-    found = store.vectors(rows, {})
-    return found.chunk()[:, 0].astype(float) if len(rows) else np.empty(0), {
-        'scored_pairs': len(todo),
-        'cached_pairs': len(run) - len(todo),
-        'truncated_pairs': int(found.truncated.sum()),
-    }
+    keys = _pair_keys(reranker, task, run)
+    missing = np.zeros(len(keys), bool)
+    missing[np.unique(keys, axis=0, return_index=True)[1]] = True
+    return keys, np.flatnonzero(missing & (store.find(keys) < 0))
 
 # %% ../../nbs/08_reranker/02_scores.ipynb #6a15d719
-def _checked(reranker: Reranker, part: pd.DataFrame, scored: Encoded) -> Encoded:
+def _check_scores(reranker: Reranker, run: pd.DataFrame, scores: Encoded):
     "Refuse scores that are not numbers."
-    bad = np.flatnonzero(~np.isfinite(scored.vectors[:, 0]))
-    if len(bad):
-        raise MedirError(
-            f'the score of query {part.query_id.iloc[bad[0]]!r} and document {part.doc_id.iloc[bad[0]]!r} is not a number (NaN or infinite; {len(bad)} such)',
-            f'reranker {reranker.spec.name}',
-            ('use dtype=fp32; ' if reranker.spec.dtype != 'float32' else 'check the weights; ')
-            + 'the blocks before it are kept',
-        )
-    return scored
+    bad = np.flatnonzero(~np.isfinite(scores.vectors[:, 0]))
+    if not len(bad):
+        return
+    query, doc = run.query_id.iloc[bad[0]], run.doc_id.iloc[bad[0]]
+    what = f'the score of query {query!r} and document {doc!r} is not a number (NaN or infinite; {len(bad)} such)'
+    fix = 'use dtype=fp32' if reranker.spec.dtype != 'float32' else 'check the weights'
+    raise MedirError(what, f'reranker {reranker.spec.name}', f'{fix}; the blocks before it are kept')
+
+
+_BLOCK = 256  # pairs; four times that on a GPU
+
+
+def _score_missing(reranker: Reranker, task, run: pd.DataFrame, keys: np.ndarray, store: ScoreStore):
+    "Read the pairs of a run and store their scores, block by block."
+    backend = reranker.backend()
+    size = _BLOCK if backend.device == 'cpu' else 4 * _BLOCK
+    with progress(total=len(run), desc=reranker.spec.name, unit='pair') as bar:
+        for start, stop in paced(len(run), size):
+            part = run.iloc[start:stop]
+            scores = backend.encode(reranker.pairs(task, part))
+            _check_scores(reranker, part, scores)
+            store.add(keys[start:stop], scores)
+            bar.update(len(part))
+
+# %% ../../nbs/08_reranker/02_scores.ipynb #c2ebea72
+def pair_scores(
+    reranker: Reranker,
+    task,
+    run: pd.DataFrame,  # query_id, doc_id
+) -> tuple[np.ndarray, dict]:
+    "Scores of a run's pairs in order, and how many were read, stored before and cut; missing ones are read."
+    with lock(home(reranker.home_folder) / 'scores' / reranker.pin().key[:12]):
+        store = ScoreStore(reranker.spec, reranker.home_folder)
+        keys, missing = missing_pairs(reranker, task, run, store)
+        if len(missing):
+            _score_missing(reranker, task, run.iloc[missing], keys[missing], store)
+    stored = store.vectors(store.find(keys), {})
+    scores = stored.chunk()[:, 0].astype(float) if len(keys) else np.empty(0)
+    cut = int(stored.truncated.sum())
+    read = {'scored_pairs': len(missing), 'cached_pairs': len(run) - len(missing), 'truncated_pairs': cut}
+    return scores, read
 
 # %% ../../nbs/08_reranker/02_scores.ipynb #9d42c687
+def _check_ids(task, run: pd.DataFrame):
+    "Refuse a run with a query or document that the task does not have."
+    for column, texts, name in (('query_id', task.queries, 'queries'), ('doc_id', task.corpus, 'corpus')):
+        if lost := next((text_id for text_id in run[column] if text_id not in texts._position), None):
+            what = f'{column} {lost!r} of the run is not in the {name}'
+            raise MedirError(what, task.name, 'rerank a run of this task')
+
+
+def _below(top: pd.DataFrame, rest: pd.DataFrame, ranks: pd.Series) -> pd.DataFrame:
+    "`rest` below the lowest score of `top`, a step a rank: two models share no scale."
+    lowest = top.groupby('query_id').score.min()
+    return rest.assign(score=rest.query_id.map(lowest) - 1 - ranks)
+
+
 Reranked = namedtuple('Reranked', 'run stats')
 
 
 def rerank(
-    reranker: Reranker | str, task, run: pd.DataFrame, depth: int | None = 100, complete: bool = False
+    reranker: Reranker | str,
+    task,
+    run: pd.DataFrame,  # query_id, doc_id, score
+    depth: int | None = 100,  # documents per query that are read; None: all
+    complete: bool = False,  # True: the others follow below, in their old order
 ) -> Reranked:
-    "`run` (`query_id, doc_id, score`) with its first `depth` documents per query in the order of `reranker`'s scores; the others dropped or, with `complete`, below them."
+    "`run` with its first `depth` documents per query in the order of `reranker`'s scores."
     reranker = reranker if isinstance(reranker, Reranker) else Reranker(reranker)
-    if depth is not None and depth < 1:
-        raise MedirError(
-            f'depth is {depth}', f'reranker {reranker.spec.name}', 'write a positive number, or None for all'
-        )
-    for column, known, of in (
-        ('query_id', task.queries._position, 'queries'),
-        ('doc_id', task.corpus._position, 'corpus'),
-    ):
-        if lost := next((i for i in run[column] if i not in known), None):
-            raise MedirError(f'{column} {lost!r} of the run is not in the {of}', task.name, 'rerank a run of this task')
+    fix = 'write a positive number, or None for all'
+    check(depth is None or depth >= 1, f'depth is {depth}', f'reranker {reranker.spec.name}', fix)
+    _check_ids(task, run)
     run = sort_run(run[RUN_COLUMNS])
-    rank = run.groupby('query_id', sort=False).cumcount()
-    head = rank < (len(run) if depth is None else depth)
-    top, rest = run[head], run[~head]
+    ranks = run.groupby('query_id', sort=False).cumcount()
+    is_read = ranks < (len(run) if depth is None else depth)
+    top, rest = run[is_read], run[~is_read]
     scores, stats = pair_scores(reranker, task, top)
     top = top.assign(score=scores)
     if complete and len(rest):
-        # two models share no scale: what was not read stands below the lowest score, a step a rank
-        rest = rest.assign(score=rest.query_id.map(top.groupby('query_id').score.min()) - 1 - rank[~head])
-        top = pd.concat([top, rest])
+        top = pd.concat([top, _below(top, rest, ranks[~is_read])])
     return Reranked(sort_run(top), stats)
 
 # %% ../../nbs/08_reranker/02_scores.ipynb #d2b769c7
-def normal_reranker(reranker: tuple) -> tuple:
+def _changed_settings(name: str, overrides: dict) -> tuple:
+    "The overrides of a reranker that are not its default, in one order and typed."
+    default, spec = reranker_spec(name), reranker_spec(name, **overrides)
+    row = registry('rerankers').get(name, {})
+    stays = {'dtype'} if row.get('dtype', 'float32') != 'float32' else set()
+    differs = {setting for setting in SETTINGS if getattr(spec, setting) != getattr(default, setting)}
+    shown = [setting for setting in SETTINGS if setting in overrides and setting in stays | differs]
+    return tuple((setting, getattr(spec, setting)) for setting in shown)
+
+
+def normal_reranker(
+    reranker: tuple,  # (name, depth, settings) as it was parsed; a setting without a value is None
+) -> tuple:
     "`(name, depth, settings)` checked, in one order, without what is default."
     name, depth, settings = reranker
     name = exact_row(name, registry('rerankers')) or name
-    given = {k: True if v is None else v for k, v in settings}
-    if len(given) < len(settings):
-        raise MedirError(f'a setting of {name} stands twice', None, 'keep one')
-    complete = given.pop('complete', False)
-    if not isinstance(complete, bool):
-        raise MedirError(
-            f'setting complete={complete} does not fit', f'reranker {name}', 'write complete=true or leave it out'
-        )
-    spec, own = reranker_spec(name), reranker_spec(name, **given)
-    # what a lower precision is computed in by default depends on the machine, so one that is written out stays
-    stays = {'dtype'} if registry('rerankers').get(name, {}).get('dtype', 'float32') != 'float32' else set()
-    changed = tuple(
-        (k, getattr(own, k)) for k in SETTINGS if k in given and (k in stays or getattr(own, k) != getattr(spec, k))
-    )
-    return name, depth, ((('complete', True),) if complete else ()) + changed
+    overrides = {setting: True if value is None else value for setting, value in settings}
+    check(len(overrides) == len(settings), f'a setting of {name} stands twice', None, 'keep one')
+    complete = overrides.pop('complete', False)
+    fix = 'write complete=true or leave it out'
+    check(isinstance(complete, bool), f'setting complete={complete} does not fit', f'reranker {name}', fix)
+    head = (('complete', True),) if complete else ()
+    return name, depth, head + _changed_settings(name, overrides)
 
-# %% ../../nbs/08_reranker/02_scores.ipynb #f22f5504
-def reranker_of(reranker: tuple, dtype: str | None = None, device: str | None = None, home_folder=None) -> Reranker:
-    "The `Reranker` of an expression's `(name, depth, settings)`."
-    settings = {k: v for k, v in reranker[2] if k != 'complete'}
-    return Reranker(
-        reranker_spec(reranker[0], device=device, **{**({'dtype': dtype} if dtype else {}), **settings}),
-        device,
-        home_folder,
-    )
+# %% ../../nbs/08_reranker/02_scores.ipynb #9599ea7d
+def reranker_of(
+    reranker: tuple,  # (name, depth, settings) of an expression
+    dtype: str | None = None,  # unless the expression says one
+    device: str | None = None,
+    home_folder=None,
+) -> Reranker:
+    "The `Reranker` of an expression."
+    name, _, settings = reranker
+    overrides = {'dtype': dtype} if dtype else {}
+    overrides |= {setting: value for setting, value in settings if setting != 'complete'}
+    return Reranker(reranker_spec(name, device=device, **overrides), device, home_folder)

@@ -13,7 +13,10 @@ from pathlib import Path
 from typing import Literal
 from ..core.errors import check
 from ..hub.commits import pinned
-from ..encoder.spec import ENCODER_FIELDS, EncoderSpec, OWN_TOKENIZER, encoder_spec
+from ..encoder.backends import backend_class
+from ..encoder.row import EncoderSpec
+from ..encoder.folders import ENCODER_FIELDS
+from ..encoder.spec import encoder_spec
 from ..encoder.loading import load_sentence_transformer
 from ..encoder.model import Encoder
 from ..losses import InfoNCE
