@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 from ..core.errors import MedirError
 from ..ledger.cells import published, recomputed_means
-from ..ledger.table import printed_name
+from ..ledger.rows import printed_name
 from .style import BLUE, GREEN, INK, ORANGE, WIDTH, new_figure, read_data, styled_figure
 
 # %% ../../nbs/15_figures/01_sizes.ipynb #be7b7696

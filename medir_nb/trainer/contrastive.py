@@ -59,7 +59,7 @@ def check_carried(spec: EncoderSpec):
     "Refuse a model whose way of reading texts a sentence-transformers folder does not carry."
     plain_prompts = _ends_with_text(spec.query_template) and _ends_with_text(spec.document_template)
     obstacles = {
-        'its weights cannot be had': spec.load in OWN_TOKENIZER,
+        'its weights cannot be had': not backend_class(spec).trainable,
         'its documents have a checkpoint of their own': spec.document,
         'its documents are sentence pairs': spec.document_pair_template,
         'its texts stand in brackets': spec.query_brackets or spec.document_brackets,
