@@ -21,26 +21,27 @@ _NUMBER = re.compile(r'^[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?$')
 
 
 @functools.cache
-def _yaml_loader():
+def _number_loader():
     "The class that loads YAML with 1e-5 as a number and without aliases; yaml is imported on its first use."
     import yaml
 
-    class Loader(yaml.SafeLoader):
+    class SafeNumbers(yaml.SafeLoader):
         def compose_node(self, parent, index):
             if self.check_event(yaml.events.AliasEvent):
                 mark = self.peek_event().start_mark
                 raise yaml.composer.ComposerError(None, None, 'an alias (*name) is not read here', mark)
             return super().compose_node(parent, index)
 
-    Loader.add_implicit_resolver('tag:yaml.org,2002:float', _NUMBER, list('-+.0123456789'))
-    return Loader
+    SafeNumbers.add_implicit_resolver('tag:yaml.org,2002:float', _NUMBER, list('-+.0123456789'))
+    return SafeNumbers
 
 
 def parse_yaml(text: str):
     "YAML in which 1e-5 is a number, as in YAML 1.2 and as JSON writes it."
     import yaml
 
-    return yaml.load(text, Loader=_yaml_loader())
+    SafeNumbers = _number_loader()
+    return yaml.load(text, Loader=SafeNumbers)
 
 # %% ../../nbs/00_core/03_settings.ipynb #b9cf2b48
 def _yaml_fault(error: Exception, file: Path) -> MedirError:

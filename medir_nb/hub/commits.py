@@ -97,7 +97,7 @@ def _gated(what: str, hub: str, where: str, kind: str) -> MedirError:
 
 # %% ../../nbs/01_hub/02_commits.ipynb #d5d8f946
 def hub_error(
-    error: Exception,  # of the Hub's libraries; told by its name, since importing them takes a second
+    error: Exception,  # of the Hub's libraries
     what: str,  # was wanted, for the message
     hub: str,
     revision: str | None,
