@@ -49,9 +49,9 @@ def _load_causal(folder: str, spec: LLMSpec, device: str, dtype: str | None):
 
 _MOST_AT_ONCE = 64  # texts of a batch, however short they are
 
-# %% ../../nbs/07_generator/03_local.ipynb #51288c93
-class TransformersBackend:
-    "A causal language model in this process, on a CPU or GPU."
+# %% ../../nbs/07_generator/03_local.ipynb #9bf5be09
+class _LoadedModel:
+    "A causal language model in memory, which writes one batch at a time."
 
     def __init__(
         self,
@@ -71,9 +71,8 @@ class TransformersBackend:
         self.model = _load_causal(folder, spec, self.device, dtype)
         self.batch_tokens = batch_tokens or (4096 if self.device == 'cpu' else 65_536)
         self.ends = end_tokens(self.model, self.tokenizer)
-        self.pad = self.tokenizer.pad_token_id
-        if self.pad is None:
-            self.pad = min(self.ends, default=0)
+        padding = self.tokenizer.pad_token_id
+        self.pad = min(self.ends, default=0) if padding is None else padding
 
     @staticmethod
     def check(spec: LLMSpec, home_folder=None):
@@ -81,6 +80,24 @@ class TransformersBackend:
         what = 'its code comes with the weights and needs another version of transformers'
         fix = 'serve it and set $MEDIR_LLM_BACKEND=openai and $MEDIR_LLM_URL, or use the vllm backend'
         check(not spec.remote_code, what, f'llm {spec.name}', fix)
+
+    def _batch(self, fitted, requests, tell=None) -> list[Generation]:
+        "The generations of one batch, in its order; `tell(place, generation)` hears of each as soon as it ends."
+
+        def generation(place, written):
+            (text, finish, tokens), (ids, _, left_out) = written, fitted[place]
+            return Generation(text, finish, len(ids), tokens, left_out)
+
+        prompts, samplings = [ids for ids, _, _ in fitted], [r.sampling for r in requests]
+        seeds, stops = [seed_of(r) for r in requests], [r.stop for r in requests]
+        hear = tell and (lambda place, written: tell(place, generation(place, written)))
+        loaded = self.model, self.tokenizer, self.device
+        written = write_batch(*loaded, prompts, samplings, seeds, stops, self.pad, self.ends, hear)
+        return [generation(place, w) for place, w in enumerate(written)]
+
+# %% ../../nbs/07_generator/03_local.ipynb #eabb5b18
+class TransformersBackend(_LoadedModel):
+    "A causal language model in this process, on a CPU or GPU."
 
     def stream(self, requests: list[Request], tell=None):
         "Batches of `(position, Generation)`; `tell(position, generation)` hears of each as soon as it is written."
@@ -103,35 +120,13 @@ class TransformersBackend:
         try:
             return self._batch([fitted[i] for i in positions], [requests[i] for i in positions], hear)
         except torch.OutOfMemoryError:
-            fix = 'use a larger GPU, or the vllm backend over several'
+            where, fix = f'llm {self.spec.name}', 'use a larger GPU, or the vllm backend over several'
             if len(positions) == 1:
-                where = f'llm {self.spec.name}'
                 raise MedirError('not even one prompt fits into the GPU memory', where, fix) from None
         self.batch_tokens //= 2
         torch.cuda.empty_cache()
         note(f'batches of {self.spec.name} halved: GPU memory was full')
         return None
-
-    def _batch(self, fitted, requests, tell=None) -> list[Generation]:
-        "The generations of one batch, in its order."
-
-        def generation(place, written):
-            (text, finish, tokens), (ids, _, left_out) = written, fitted[place]
-            return Generation(text, finish, len(ids), tokens, left_out)
-
-        written = write_batch(
-            self.model,
-            self.tokenizer,
-            self.device,
-            [ids for ids, _, _ in fitted],
-            [r.sampling for r in requests],
-            [seed_of(r) for r in requests],
-            [r.stop for r in requests],
-            self.pad,
-            self.ends,
-            tell and (lambda place, written: tell(place, generation(place, written))),
-        )
-        return [generation(place, w) for place, w in enumerate(written)]
 
 # %% ../../nbs/07_generator/03_local.ipynb #04acc4ae
 def _vllm_sampling(request: Request) -> dict:
@@ -148,6 +143,38 @@ def _vllm_sampling(request: Request) -> dict:
 _LENGTH_STEP = 1024  # tokens by which the length of vLLM's engine grows
 
 
+class _Engine:
+    "vLLM's engine, as long as is asked of it."
+
+    def __init__(
+        self,
+        options: dict,  # of `vllm.LLM`
+        longest: int,  # tokens; the context
+        fixed_length: int | None = None,
+    ):
+        import vllm
+
+        self.vllm, self.options, self.longest, self.fixed_length = vllm, options, longest, fixed_length
+        self.llm, self.length = None, 0
+
+    def start(self, needed: int):
+        "Start the engine, or start it again where a prompt and its answer need more tokens than it has room for."
+        if self.llm is not None and needed <= self.length:
+            return
+        wanted = max(needed, 2 * self.length)
+        rounded = -(-wanted // _LENGTH_STEP) * _LENGTH_STEP
+        self.length = self.fixed_length or min(rounded, self.longest)
+        self.close()
+        self.llm = self.vllm.LLM(**self.options, max_model_len=self.length)
+
+    def close(self):
+        core = getattr(getattr(self.llm, 'llm_engine', None), 'engine_core', None)
+        if hasattr(core, 'shutdown'):
+            core.shutdown()
+        self.llm = None
+        gc.collect()
+
+# %% ../../nbs/07_generator/03_local.ipynb #29d3f81f
 class VLLMBackend:
     "vLLM in this process; `options` go to `vllm.LLM`. Its length follows what is asked."
 
@@ -161,15 +188,12 @@ class VLLMBackend:
         **options,
     ):
         self.check(spec, home_folder)
-        import vllm
-
-        self.vllm, self.batch, self.fixed_length = vllm, batch, max_model_len
-        self.spec = replace(spec, context=min(spec.context, max_model_len or spec.context))
+        self.batch, self.spec = batch, replace(spec, context=min(spec.context, max_model_len or spec.context))
         folder = str(weights_folder(spec, home_folder))
         refuse_code(folder, spec)
-        self.options = {'model': folder, 'dtype': dtype or spec.dtype, 'trust_remote_code': spec.remote_code, **options}
+        options = {'model': folder, 'dtype': dtype or spec.dtype, 'trust_remote_code': spec.remote_code, **options}
         self.tokenizer = load_llm_tokenizer(folder, spec)
-        self.llm, self.length = None, 0
+        self.engine = _Engine(options, self.spec.context, max_model_len)
 
     @staticmethod
     def check(spec: LLMSpec, home_folder=None):
@@ -184,33 +208,21 @@ class VLLMBackend:
     def stream(self, requests: list[Request]):
         "Batches of `(position, Generation)`."
         fitted = _fit_all(self.tokenizer, self.spec, requests)
-        self._start(max(len(ids) + r.sampling.max_tokens for (ids, _, _), r in zip(fitted, requests, strict=True)))
+        lengths = [len(ids) + r.sampling.max_tokens for (ids, _, _), r in zip(fitted, requests, strict=True)]
+        self.engine.start(max(lengths))
         for start in range(0, len(requests), self.batch):
             positions = range(start, min(start + self.batch, len(requests)))
             prompts = [{'prompt_token_ids': fitted[i][0]} for i in positions]
-            params = [self.vllm.SamplingParams(**_vllm_sampling(requests[i])) for i in positions]
-            answers = self.llm.generate(prompts, params, use_tqdm=False)
-            yield [(i, self._generation(answer, *fitted[i])) for i, answer in zip(positions, answers, strict=True)]
-
-    def _generation(self, answer, ids, request, left_out) -> Generation:
-        text = answer.outputs[0]
-        return Generation(text.text, text.finish_reason or 'stop', len(ids), len(text.token_ids), left_out)
-
-    def _start(self, needed: int):
-        "Start the engine, or start it again where a prompt and its answer need more tokens than it has room for."
-        if self.llm is not None and needed <= self.length:
-            return
-        # an engine that has to grow is likely to grow again: a model that searches reads more with every turn
-        wanted = max(needed, 2 * self.length)
-        rounded = -(-wanted // _LENGTH_STEP) * _LENGTH_STEP
-        self.length = self.fixed_length or min(rounded, self.spec.context)
-        self.close()
-        self.llm = self.vllm.LLM(**self.options, max_model_len=self.length)
+            params = [self.engine.vllm.SamplingParams(**_vllm_sampling(requests[i])) for i in positions]
+            answers = self.engine.llm.generate(prompts, params, use_tqdm=False)
+            yield [(i, _vllm_generation(answer, *fitted[i])) for i, answer in zip(positions, answers, strict=True)]
 
     def close(self):
-        "End the engine; a newer vLLM runs it in a process of its own, which outlives the object unless it is told."
-        core = getattr(getattr(self.llm, 'llm_engine', None), 'engine_core', None)
-        if hasattr(core, 'shutdown'):
-            core.shutdown()
-        self.llm = None
-        gc.collect()
+        "End the engine."
+        self.engine.close()
+
+
+def _vllm_generation(answer, ids: list[int], request: Request, left_out: int) -> Generation:
+    "What vLLM wrote for one prompt."
+    text = answer.outputs[0]
+    return Generation(text.text, text.finish_reason or 'stop', len(ids), len(text.token_ids), left_out)

@@ -143,6 +143,43 @@ def _load_backend(model: 'LLM'):
     _LOADED.add(model)
     return backend
 
+# %% ../../nbs/07_generator/06_models.ipynb #31a56cb1
+class _LoadedOnNeed:
+    "A language model's row, its options, and its backend once that is needed."
+
+    def __init__(
+        self,
+        model: str | LLMSpec,
+        home_folder=None,
+        **options,  # `backend`, and what it takes
+    ):
+        self.spec = model if isinstance(model, LLMSpec) else llm_spec(model)
+        self.backend_name, self.options = _options_of(self.spec, options)
+        self.home_folder, self._backend = home_folder, None
+        self.cassettes = Cassettes(self.spec.cassette or self.spec.name, home_folder)
+
+    def pin(self) -> LLMSpec:
+        "The spec at a commit: the Hub's newest where the row names none; a server's weights are its own affair."
+        if self.backend_name != 'openai' and not self.spec.folder:
+            self.spec = pinned(self.spec, self.home_folder)
+        return self.spec
+
+    @property
+    def backend(self):
+        if self._backend is None:
+            self._backend = _load_backend(self)
+        return self._backend
+
+    def close(self):
+        "Give the model's memory back; the next generation loads it again."
+        _LOADED.discard(self)
+        if hasattr(self._backend, 'close'):
+            self._backend.close()
+        self._backend = None
+        gc.collect()
+        if (torch := sys.modules.get('torch')) and torch.cuda.is_available():
+            torch.cuda.empty_cache()
+
 # %% ../../nbs/07_generator/06_models.ipynb #dfffedbd
 def _name_of(model: 'LLM', lacking: dict) -> str:
     "The generations that are `lacking`, in words."
@@ -180,29 +217,12 @@ def _ask_and_store(model: 'LLM', lacking: dict):
             store(batch)
 
 # %% ../../nbs/07_generator/06_models.ipynb #5081494a
-class LLM:
+class LLM(_LoadedOnNeed):
     "A language model by name or spec; weights load, and servers are called, on first need."
-
-    def __init__(
-        self,
-        model: str | LLMSpec,
-        home_folder=None,
-        **options,  # `backend`, and what it takes
-    ):
-        self.spec = model if isinstance(model, LLMSpec) else llm_spec(model)
-        self.backend_name, self.options = _options_of(self.spec, options)
-        self.home_folder, self._backend = home_folder, None
-        self.cassettes = Cassettes(self.spec.cassette or self.spec.name, home_folder)
 
     def sampling(self, **overrides) -> Sampling:
         "The paper's sampling of this model with some fields overridden."
         return replace(Sampling(**self.spec.sampling), **overrides)
-
-    def pin(self) -> LLMSpec:
-        "The spec at a commit: the Hub's newest where the row names none; a server's weights are its own affair."
-        if self.backend_name != 'openai' and not self.spec.folder:
-            self.spec = pinned(self.spec, self.home_folder)
-        return self.spec
 
     def missing(self, requests: list[Request]) -> list[Request]:
         "Those requests whose generation is not stored."
@@ -226,22 +246,6 @@ class LLM:
             _ask_and_store(self, lacking)
             stored = self.cassettes.find(keys)
         return [stored[k] for k in keys]
-
-    @property
-    def backend(self):
-        if self._backend is None:
-            self._backend = _load_backend(self)
-        return self._backend
-
-    def close(self):
-        "Give the model's memory back; the next generation loads it again."
-        _LOADED.discard(self)
-        if hasattr(self._backend, 'close'):
-            self._backend.close()
-        self._backend = None
-        gc.collect()
-        if (torch := sys.modules.get('torch')) and torch.cuda.is_available():
-            torch.cuda.empty_cache()
 
     def check(self):
         "Raise what asking this model would raise here, as far as that can be known without weights or a connection."

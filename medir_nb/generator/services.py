@@ -167,6 +167,16 @@ class TokenBudget:
             self.spent += tokens
 
 # %% ../../nbs/07_generator/05_services.ipynb #0e94e7ee
+def _shortened(request: Request, complaint: str, where: str) -> Request:
+    "The request without the share of its `cut` by which a server's `complaint` says that it is too long."
+    start, stop = request.cut or (0, len(request.text))
+    what = f"the prompt of {request.id or 'a request'} does not fit into the server's context: "
+    what += redact(complaint)[:160]
+    check(stop - start >= 2, what, where, 'lower max_tokens or shorten the wording')
+    share = share_left(complaint, stop - start, request.sampling.max_tokens)
+    return request.shorter(int((stop - start) * share))
+
+# %% ../../nbs/07_generator/05_services.ipynb #5c1f2926
 class OpenAIBackend:
     "A server with `/chat/completions`; `budget` is the most tokens (prompts and answers) that may be spent."
 
@@ -217,7 +227,7 @@ class OpenAIBackend:
             generation, complaint = self._ask_once(client, request, about)
             if generation:
                 return generation._replace(cut=len(original.text) - len(request.text))
-            request = self._shortened(request, complaint)
+            request = _shortened(request, complaint, self.where)
 
     def _ask_once(self, client, request: Request, about: str) -> tuple[Generation | None, str]:
         def read(body):
@@ -227,12 +237,3 @@ class OpenAIBackend:
 
         body = chat_body(self.spec, request, self.served_as, self.extra)
         return self.server.ask(client, 'chat/completions', body, read, about, lambda: self.budget.reserve(request))
-
-    def _shortened(self, request: Request, complaint: str) -> Request:
-        "The request without the share of its `cut` by which the server's `complaint` says that it is too long."
-        start, stop = request.cut or (0, len(request.text))
-        what = f"the prompt of {request.id or 'a request'} does not fit into the server's context: "
-        what += redact(complaint)[:160]
-        check(stop - start >= 2, what, self.where, 'lower max_tokens or shorten the wording')
-        share = share_left(complaint, stop - start, request.sampling.max_tokens)
-        return request.shorter(int((stop - start) * share))
