@@ -90,6 +90,18 @@ def _check_request(task: str | None, systems: list[str], runs: list[Path], qrels
     check(runs or not qrels, '--qrels goes with --run', None, instead)
 
 
+def _check_words(expressions: list[str], measures: list[str], dtype: str | None):
+    "Refuse a system, measure or precision that nobody knows."
+    from medir_nb import encoder, evaluator, systems
+
+    for expression in expressions:
+        systems.parse(expression)
+    for measure in measures:
+        evaluator.parse_measure(measure)
+    if dtype:
+        encoder.parse_dtype(dtype)
+
+# %% ../../nbs/16_workbook/07a_measuring.ipynb #25a079c6
 def _with_qrels(task, qrels: Path, allow_unknown_qrels: bool):
     "A task with other judgements."
     from medir_nb import data
@@ -109,6 +121,19 @@ def _with_qrels(task, qrels: Path, allow_unknown_qrels: bool):
         instructions=task.instructions,
         groups=task.groups,
     )
+
+
+def _read_task(task: str | None, qrels: Path | None, split, allow_unknown_qrels: bool, *, lang, limit, home, titles):
+    "The task of a command line, with one line on stderr about what was read."
+    from medir_nb import data
+
+    if not task:
+        return data.Task(str(qrels), qrels=data.read_qrels(qrels), split=split or '')
+    loaded = data.load_task(task, split, lang, limit, allow_unknown_qrels, home, titles or None)
+    loaded = _with_qrels(loaded, qrels, allow_unknown_qrels) if qrels else loaded
+    if loaded.report:
+        note(_report_line(loaded))
+    return loaded
 
 # %% ../../nbs/16_workbook/07a_measuring.ipynb #e7608819
 class _Done:
@@ -173,24 +198,12 @@ def evaluate_command(
     wide: Wide = False,
 ):
     "Scores of systems (or of run files) on a task, with intervals."
-    from medir_nb import data, encoder, evaluator, search, systems
+    from medir_nb import evaluator, search, systems
 
-    expressions, files = system or [], run or []
-    for expression in expressions:
-        systems.parse(expression)
-    names = split_measures(measures)
-    for name in names or []:
-        evaluator.parse_measure(name)
-    if dtype:
-        encoder.parse_dtype(dtype)
+    expressions, files, names = system or [], run or [], split_measures(measures)
+    _check_words(expressions, names or [], dtype)
     _check_request(task, expressions, files, qrels)
-    if task:
-        loaded = data.load_task(task, split, lang, limit, allow_unknown_qrels, home, query_titles or None)
-        loaded = _with_qrels(loaded, qrels, allow_unknown_qrels) if qrels else loaded
-    else:
-        loaded = data.Task(str(qrels), qrels=data.read_qrels(qrels), split=split or '')
-    if loaded.report:
-        note(_report_line(loaded))
+    loaded = _read_task(task, qrels, split, allow_unknown_qrels, lang=lang, limit=limit, home=home, titles=query_titles)
     systems.check_systems(expressions, loaded, dtype, home)
     settings = {'dtype': dtype, 'device': device, 'home_folder': home, 'keep_self': keep_self, 'max_tokens': max_tokens}
     done = _Done(loaded.name, json_file, save_run)

@@ -85,7 +85,7 @@ def _drawn(columns: dict[str, list[str]], width: int, marked: bool = False) -> l
         table.add_row(*map(Text, row))
         if marked:
             table.add_row(_MARK)
-    console = Console(file=io.StringIO(), width=width, color_system=None, legacy_windows=False)
+    console = Console(file=io.StringIO(), width=width, color_system=None, force_jupyter=False)
     console.print(table)
     return [line.rstrip() for line in console.file.getvalue().splitlines()]
 
