@@ -28,7 +28,7 @@ def _gain(plain: Scores, expanded: Scores, measure: str) -> dict:
         'high': high,
     }
 
-
+# %% ../../nbs/13_evaluator/08_averages.ipynb #e09caf96
 def gains(
     tasks,  # names or folders
     retrievers,  # expressions without an expansion

@@ -17,7 +17,7 @@ def _means(score: Scores, head: pd.DataFrame, order, measures: tuple) -> pd.Seri
     by_query = per_query(score.task.qrels, head.assign(score=order), measures)
     return by_query.groupby('measure').value.mean().reindex(measures)
 
-
+# %% ../../nbs/13_evaluator/11_bounds.ipynb #651271d5
 def order_bounds(
     score: Scores,
     depth: int,  # documents per query

@@ -74,7 +74,24 @@ def _most_changed(a: Scores, x: pd.Series, y: pd.Series, show: int) -> pd.DataFr
         }
     )
 
+# %% ../../nbs/13_evaluator/05_comparison.ipynb #38e21d53
+def _changes(x: pd.Series, y: pd.Series, group: np.ndarray) -> dict:
+    "Difference from `x` to `y` over the same queries, with interval, test, wins and losses."
+    difference = (y - x).to_numpy()
+    low, high = interval(difference, group)
+    return {
+        'difference': float(difference.mean()),
+        'low': low,
+        'high': high,
+        'p': paired_p(y, x, group),
+        'wins': int((difference > 0).sum()),
+        'losses': int((difference < 0).sum()),
+        'ties': int((difference == 0).sum()),
+        'n_queries': len(difference),
+        'n_groups': int(group.max()) + 1,
+    }
 
+# %% ../../nbs/13_evaluator/05_comparison.ipynb #c28a97b9
 def compare(
     a: Scores,
     b: Scores,  # of the same queries
@@ -88,21 +105,11 @@ def compare(
     fix = 'compare them on the same split and limit'
     check(same_queries, 'the two systems answered different queries', a.task.name, fix)
     y = y.loc[x.index]
-    difference, group = (y - x).to_numpy(), a.groups(x.index)
-    low, high = interval(difference, group)
     return Comparison(
         a.label,
         b.label,
         measure,
-        float(difference.mean()),
-        low,
-        high,
-        paired_p(y, x, group),
-        wins=int((difference > 0).sum()),
-        losses=int((difference < 0).sum()),
-        ties=int((difference == 0).sum()),
-        n_queries=len(difference),
-        n_groups=int(group.max()) + 1,
+        **_changes(x, y, a.groups(x.index)),
         changed=_most_changed(a, x, y, show),
         settings=setting_differences([a, b]),
         cut={score.label: score.cut for score in (a, b)},

@@ -18,7 +18,7 @@ def _terms(task: Task, texts, ids) -> dict[str, set]:
     analyzed = analyze([texts.text(i) for i in ids], *analyzer)
     return {i: set(terms) for i, terms in zip(ids, analyzed, strict=True)}
 
-
+# %% ../../nbs/13_evaluator/10_overlap.ipynb #4aece39d
 def shared_terms(task: Task, pairs: pd.DataFrame) -> list[float]:
     "For each `query_id, doc_id` the share of the query's terms that stand in the document."
     of_query = _terms(task, task.queries, task.queries.ids)

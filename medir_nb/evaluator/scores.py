@@ -103,7 +103,7 @@ def distinct_measures(measures) -> tuple:
         first.setdefault(str(parse_measure(measure)), measure)
     return tuple(first.values())
 
-
+# %% ../../nbs/13_evaluator/02_scores.ipynb #e266af4b
 def score_run(
     task: Task,  # retrieval or reranking
     run: pd.DataFrame,  # query_id, doc_id, score

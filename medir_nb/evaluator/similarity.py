@@ -27,7 +27,7 @@ def _unjudged(task: Task, query_ids, rng) -> list[str]:
         drawn.append(doc_id)
     return drawn
 
-
+# %% ../../nbs/13_evaluator/09_similarity.ipynb #7ea5775b
 def drawn_pairs(
     task: Task,
     seed: int,
@@ -65,7 +65,7 @@ def pair_cosines(
         cosines[kind] = (unit(of_document) * of_query).sum(1)
     return cosines
 
-
+# %% ../../nbs/13_evaluator/09_similarity.ipynb #d5ca25e5
 def similarity_pairs(
     task: Task,
     system,  # an encoder's expression, or a model object

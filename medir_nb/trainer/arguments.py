@@ -27,15 +27,6 @@ def _check_machine(config: Settings, cuda: bool):
         check(installed, 'deepspeed is not installed', file, 'pip install deepspeed, or leave the key out')
 
 # %% ../../nbs/12_trainer/08_arguments.ipynb #2ce9e52f
-def training_arguments(config: Settings, work: Path) -> dict:
-    "What transformers' `TrainingArguments` are given; steps are saved in `work`."
-    import torch
-
-    cuda = torch.cuda.is_available()
-    _check_machine(config, cuda)
-    return {**_optimisation(config), **_bookkeeping(config, work), 'dataloader_pin_memory': cuda, 'use_cpu': not cuda}
-
-
 def _optimisation(config: Settings) -> dict:
     return {
         'per_device_train_batch_size': config.batch_size,
@@ -56,7 +47,7 @@ def _optimisation(config: Settings) -> dict:
         'deepspeed': config.deepspeed or None,
     }
 
-# %% ../../nbs/12_trainer/08_arguments.ipynb #30951d56
+# %% ../../nbs/12_trainer/08_arguments.ipynb #c0ca3d9b
 def _bookkeeping(config: Settings, work: Path) -> dict:
     return {
         'output_dir': str(work),
@@ -68,6 +59,15 @@ def _bookkeeping(config: Settings, work: Path) -> dict:
         'remove_unused_columns': False,
         'logging_nan_inf_filter': False,
     }
+
+
+def training_arguments(config: Settings, work: Path) -> dict:
+    "What transformers' `TrainingArguments` are given; steps are saved in `work`."
+    import torch
+
+    cuda = torch.cuda.is_available()
+    _check_machine(config, cuda)
+    return {**_optimisation(config), **_bookkeeping(config, work), 'dataloader_pin_memory': cuda, 'use_cpu': not cuda}
 
 # %% ../../nbs/12_trainer/08_arguments.ipynb #5eec4528
 def seeded_arguments(config: Settings, arguments: dict, kind: type):

@@ -122,6 +122,19 @@ def _base(spec: EncoderSpec) -> dict:
     }
 
 # %% ../../nbs/12_trainer/10_contrastive.ipynb #4026d408
+def _loss(model, config: ContrastiveSettings, hypothetical: bool):
+    "The objective; `hypothetical` says whether batches have such a column."
+    return InfoNCE(
+        model,
+        config.temperature,
+        config.similarity,
+        config.in_batch,
+        config.cross_device,
+        config.gradient_cache,
+        hypothetical,
+    )
+
+# %% ../../nbs/12_trainer/10_contrastive.ipynb #2e2d6af2
 def _build(config: ContrastiveSettings, encoder: Encoder, pairs: Pairs, arguments: dict):
     "sentence-transformers' trainer, with model, loss and batches."
     import datasets
@@ -134,15 +147,7 @@ def _build(config: ContrastiveSettings, encoder: Encoder, pairs: Pairs, argument
     batches = PairBatches(
         pairs, encoder, model.tokenizer, config.instruction, config.hypothetical, config.mask_positives
     )
-    loss = InfoNCE(
-        model,
-        config.temperature,
-        config.similarity,
-        config.in_batch,
-        config.cross_device,
-        config.gradient_cache,
-        batches.hypothetical,
-    )
+    loss = _loss(model, config, batches.hypothetical)
     return careful_trainer(SentenceTransformerTrainer)(
         model=model,
         args=arguments,

@@ -46,7 +46,7 @@ def _is_reranker(name: str) -> bool:
     file = checkpoint_folder(name) / 'config.json'
     return file.is_file() and 'ForSequenceClassification' in file.read_text(encoding='utf-8', errors='replace')
 
-
+# %% ../../nbs/12_trainer/12_cross_encoder.ipynb #2f1d1f18
 def _with_new_head(name: str) -> RerankerSpec:
     "An encoder as the base of a cross-encoder; its `logits` are 0, for the head is new."
     encoder = pinned(encoder_spec(name))

@@ -43,7 +43,7 @@ def hub_name(hub: str) -> str:
     "A Hub id for a key; empty for a folder, whose path decides nothing."
     return '' if Path(hub).is_dir() else hub
 
-
+# %% ../../nbs/12_trainer/07_identity.ipynb #c9ba09db
 def training_key(recipe: Recipe) -> str:
     "32 hexadecimal digits that are the same for the same weights."
     config = recipe.config

@@ -16,7 +16,7 @@ class StrictSettings(pydantic.BaseModel):
 
     model_config = pydantic.ConfigDict(extra='forbid', strict=True, frozen=True, allow_inf_nan=False)
 
-# %% ../../nbs/12_trainer/00_settings.ipynb #efa00301
+
 _MOST = 10**9
 Count = Annotated[int, pydantic.Field(ge=0, le=_MOST)]
 OneOrMore = Annotated[int, pydantic.Field(ge=1, le=_MOST)]

@@ -200,7 +200,7 @@ def _load_base(config: SFTSettings, source: str, where: str):
     with boundary('the LoRA does not fit it', where, 'correct lora'):
         return get_peft_model(model, lora)
 
-
+# %% ../../nbs/12_trainer/11_sft.ipynb #1ff26878
 def _build(config: SFTSettings, source: str, where: str, rows: tuple[list, list], pad: int, arguments: dict):
     "transformers' trainer; `rows` are those that are shown and those that are held out."
     from transformers import Trainer
@@ -249,7 +249,7 @@ def _split(examples: list[dict], config: SFTSettings) -> tuple[list, list]:
     n = int(len(examples) * config.held_out)
     return [examples[i] for i in order[n:]], [examples[i] for i in order[:n]]
 
-# %% ../../nbs/12_trainer/11_sft.ipynb #8335d522
+# %% ../../nbs/12_trainer/11_sft.ipynb #02d6189f
 def _base(spec: LLMSpec, template: str) -> dict:
     return {
         'hub': hub_name(spec.hub),
@@ -260,7 +260,7 @@ def _base(spec: LLMSpec, template: str) -> dict:
         'dtype': spec.dtype,
     }
 
-
+# %% ../../nbs/12_trainer/11_sft.ipynb #1914b328
 @stage(SFTSettings, check=lambda model: check_tunable(llm_spec(model)))
 def train_generator(
     config=None,  # a mapping, a YAML file, or `SFTSettings`
