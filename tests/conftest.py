@@ -216,6 +216,7 @@ def fake_minilm(monkeypatch):
     for load, kind in encoder.BACKENDS.items():
         if issubclass(kind, encoder.TorchBackend):
             monkeypatch.setitem(encoder.BACKENDS, load, Backend)
+    monkeypatch.setattr(encoder, 'TorchBackend', Backend)
     yield calls
     encoder.model._recent.clear()
 

@@ -104,7 +104,7 @@ def _last_places(ids: list[list[int]], pad: int | None) -> list[int]:
     places = ([place for place, token in enumerate(row) if token != pad] for row in ids)
     return [max(of_row, default=0) for of_row in places]
 
-
+# %% ../../nbs/08_reranker/01_model.ipynb #9900d498
 class PairBackend(CPUTuning):
     "Tokenise, batch and run one cross-encoder on `(query, document)` pairs."
 

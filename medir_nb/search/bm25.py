@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['BM25_DEFAULTS', 'BM25_PRESETS', 'BM25_CHINESE', 'QUERY_WEIGHTS', 'STOPWORDS', 'ANALYZERS', 'analyze', 'word_weights',
-           'BM25']
+           'Index', 'BM25']
 
 # %% ../../nbs/06_search/02_bm25.ipynb #ae410859
 import functools
@@ -141,22 +141,6 @@ def _build_index(folder: Path, corpus: Corpus, k1: float, b: float, analyzer: st
     write_json(folder / 'length.json', {'mean': sum(map(len, tokens)) / len(tokens)})
     (folder / 'whole').touch()
 
-
-def _load_index(folder: Path) -> tuple:
-    "The index in a folder and the mean length of its texts."
-    import bm25s
-
-    try:
-        index = bm25s.BM25.load(str(folder), mmap=True, load_corpus=False)
-        # plain views of the mapped files: slicing a np.memmap costs more than the sum it feeds
-        parts = index.scores.items()
-        index.scores = {name: np.asarray(part) if isinstance(part, np.memmap) else part for name, part in parts}
-        return index, float(json.loads((folder / 'length.json').read_text())['mean'])
-    except Exception as e:
-        (folder / 'whole').unlink(missing_ok=True)
-        what = f'the stored index is broken ({type(e).__name__})'
-        raise MedirError(what, folder, 'run again: it is rebuilt') from None
-
 # %% ../../nbs/06_search/02_bm25.ipynb #44a4f522
 def word_weights(
     counts: np.ndarray,  # how often each word stands in the query
@@ -172,6 +156,50 @@ def word_weights(
     return idf * counts / (counts + k1 * (1 - b + b * length / mean_length))
 
 # %% ../../nbs/06_search/02_bm25.ipynb #dfcb8f6e
+class Index:
+    "The stored word weights of a corpus (documents × words), as `_build_index` wrote them."
+
+    def __init__(self, folder: Path):
+        import bm25s
+
+        try:
+            self.bm25s = bm25s.BM25.load(str(folder), mmap=True, load_corpus=False)
+            parts = self.bm25s.scores.items()
+            plain = {name: np.asarray(part) if isinstance(part, np.memmap) else part for name, part in parts}
+            self.bm25s.scores = plain
+            self.mean_length = float(json.loads((folder / 'length.json').read_text())['mean'])
+        except Exception as e:
+            (folder / 'whole').unlink(missing_ok=True)
+            what = f'the stored index is broken ({type(e).__name__})'
+            raise MedirError(what, folder, 'run again: it is rebuilt') from None
+        self.vocabulary = self.bm25s.vocab_dict
+
+    def query_weights(self, tokens: list[str], n_docs: int, k1: float, b: float) -> tuple[np.ndarray, np.ndarray]:
+        "The words of one query, as columns of the index, and what they weigh."
+        words, counts = np.unique([self.vocabulary[token] for token in tokens], return_counts=True)
+        first = self.bm25s.scores['indptr']
+        documents_with = np.array([first[word + 1] - first[word] for word in words])
+        return words, word_weights(counts, documents_with, n_docs, len(tokens), self.mean_length, k1, b)
+
+    def weighted(self, queries: list[list[str]], n_docs: int, k1: float, b: float) -> np.ndarray:
+        "Scores (queries × documents) of queries whose words weigh what they would in a document of their length."
+        from scipy.sparse import csc_matrix
+
+        stored = self.bm25s.scores
+        words, columns, weights = [np.empty(0, int)], [np.empty(0, int)], [np.empty(0)]
+        for number, tokens in enumerate(queries):
+            if tokens:
+                of_query, weight = self.query_weights(tokens, n_docs, k1, b)
+                words.append(of_query)
+                columns.append(np.full(len(of_query), number))
+                weights.append(weight)
+        n_words = len(stored['indptr']) - 1
+        matrix = csc_matrix((stored['data'], stored['indices'], stored['indptr']), (n_docs, n_words))
+        places = np.concatenate(words), np.concatenate(columns)
+        weighted = csc_matrix((np.concatenate(weights), places), (n_words, len(queries)))
+        return (matrix @ weighted).toarray().T
+
+# %% ../../nbs/06_search/02_bm25.ipynb #e078293a
 _QUERIES_AT_A_TIME = 64  # of the weighted product, whose scores lie in memory at once
 
 
@@ -182,7 +210,7 @@ def _best_first(scores: np.ndarray, depth: int) -> tuple[np.ndarray, np.ndarray]
     order = np.argsort(-values, axis=1, kind='stable')
     return np.take_along_axis(values, order, 1), np.take_along_axis(best, order, 1)
 
-
+# %% ../../nbs/06_search/02_bm25.ipynb #81d81c06
 class BM25:
     "A BM25 index (bm25s) of a corpus, kept in the home folder."
 
@@ -206,39 +234,16 @@ class BM25:
             self.cached = (folder / 'whole').is_file() and (folder / 'length.json').is_file()
             if not self.cached:
                 _build_index(folder, corpus, k1, b, analyzer, stopwords)
-            self.index, self.mean_length = _load_index(folder)
+            self.index = Index(folder)
 
     def _tokens(self, texts: list[str]) -> list[list[str]]:
         "The tokens of queries that some document has."
-        vocabulary = self.index.vocab_dict
         tokenized = analyze(texts, self.analyzer, self.stopwords)
-        return [[token for token in tokens if token in vocabulary and token] for tokens in tokenized]
+        return [[token for token in tokens if token in self.index.vocabulary and token] for tokens in tokenized]
 
-    def _query_weights(self, tokens: list[str]) -> tuple[np.ndarray, np.ndarray]:
-        "The words of one query, as columns of the index, and what they weigh."
-        words, counts = np.unique([self.index.vocab_dict[token] for token in tokens], return_counts=True)
-        first = self.index.scores['indptr']
-        documents_with = np.array([first[word + 1] - first[word] for word in words])
-        lengths = len(tokens), self.mean_length
-        return words, word_weights(counts, documents_with, len(self.corpus), *lengths, self.k1, self.b)
-
-    def _weighted(self, queries: list[list[str]]) -> np.ndarray:
-        "Scores (queries × documents) of queries whose words weigh what they would in a document of their length."
-        from scipy.sparse import csc_matrix
-
-        stored = self.index.scores
-        words, columns, weights = [np.empty(0, int)], [np.empty(0, int)], [np.empty(0)]
-        for number, tokens in enumerate(queries):
-            if tokens:
-                of_query, weight = self._query_weights(tokens)
-                words.append(of_query)
-                columns.append(np.full(len(of_query), number))
-                weights.append(weight)
-        n_words = len(stored['indptr']) - 1
-        matrix = csc_matrix((stored['data'], stored['indices'], stored['indptr']), (len(self.corpus), n_words))
-        places = np.concatenate(words), np.concatenate(columns)
-        weighted = csc_matrix((np.concatenate(weights), places), (n_words, len(queries)))
-        return (matrix @ weighted).toarray().T
+    def _scores(self, queries: list[list[str]]) -> np.ndarray:
+        "Scores (queries × documents) of queries that are weighted like documents."
+        return self.index.weighted(queries, len(self.corpus), self.k1, self.b)
 
     def score(self, queries: Queries, candidates: pd.DataFrame) -> pd.DataFrame:
         "Scores of given `(query_id, doc_id)` pairs, one query at a time."
@@ -248,37 +253,33 @@ class BM25:
             if not tokens:
                 scores = np.zeros(len(self.corpus), np.float32)
             elif self.query == 'bm25':
-                scores = self._weighted([tokens])[0]
+                scores = self._scores([tokens])[0]
             else:
-                scores = self.index.get_scores(tokens)
+                scores = self.index.bm25s.get_scores(tokens)
             parts.append(group.assign(score=scores[[position[doc] for doc in group.doc_id]].astype(float)))
         return pd.concat(parts, ignore_index=True)
 
-    def _search_counted(self, tokens: list[list[str]], depth: int) -> tuple[np.ndarray, np.ndarray]:
-        "Scores and positions by bm25s, which answers no query without a known token."
-        scores = np.zeros((len(tokens), depth), np.float32)
-        positions = np.full((len(tokens), depth), -1, np.int64)
-        rows = [row for row, of_query in enumerate(tokens) if of_query]
+    def _best(self, tokens: list[list[str]], depth: int) -> tuple[np.ndarray, np.ndarray]:
+        "Scores and positions of the first `depth` documents of each query."
+        if self.query == 'bm25':
+            scores, positions = np.empty((len(tokens), depth)), np.empty((len(tokens), depth), np.int64)
+            for start in range(0, len(tokens), _QUERIES_AT_A_TIME):
+                part = slice(start, start + _QUERIES_AT_A_TIME)
+                scores[part], positions[part] = _best_first(self._scores(tokens[part]), depth)
+            return scores, positions
+        scores, positions = np.zeros((len(tokens), depth), np.float32), np.full((len(tokens), depth), -1, np.int64)
+        rows = [row for row, of_query in enumerate(tokens) if of_query]  # bm25s answers no query without a token
         if rows:
             how = {'k': depth, 'show_progress': False, 'n_threads': 0}
-            positions[rows], scores[rows] = self.index.retrieve([tokens[row] for row in rows], **how)
-        return scores, positions
-
-    def _search_weighted(self, tokens: list[list[str]], depth: int) -> tuple[np.ndarray, np.ndarray]:
-        "Scores and positions of queries that are weighted like documents."
-        scores, positions = np.empty((len(tokens), depth)), np.empty((len(tokens), depth), np.int64)
-        for start in range(0, len(tokens), _QUERIES_AT_A_TIME):
-            part = slice(start, start + _QUERIES_AT_A_TIME)
-            scores[part], positions[part] = _best_first(self._weighted(tokens[part]), depth)
+            positions[rows], scores[rows] = self.index.bm25s.retrieve([tokens[row] for row in rows], **how)
         return scores, positions
 
     def search(self, queries: Queries, k: int = 100) -> pd.DataFrame:
         "Top `k` documents that share a token with the query."
         tokens = self._tokens(queries.texts())
-        search = self._search_weighted if self.query == 'bm25' else self._search_counted
 
-        def of_rows(rows, depth):
-            return search([tokens[row] for row in rows], depth)
+        def search(rows, depth):
+            return self._best([tokens[row] for row in rows], depth)
 
-        found = settle_ties(of_rows, len(tokens), len(self.corpus), k, floor=0.0)
+        found = settle_ties(search, len(tokens), len(self.corpus), k, floor=0.0)
         return run_frame(queries.ids, self.corpus.ids, *found, k, positive_only=True)
