@@ -590,3 +590,85 @@ def test_recall_is_drawn_system_by_system(tmp_path):
         axes[0].lines[1].get_ydata().tolist() == [0.2, 0.6, 0.9]
         and axes[0].lines[2].get_linestyle() == ':' != axes[0].lines[1].get_linestyle()
     )
+
+
+# ---------------------------------------------------------------- one call
+
+
+def test_an_experiment_is_scores_tests_and_reasons(beir, tmp_path):
+    from medir_nb.ledger import experiment
+
+    systems = ['bm25', 'bm25(lucene)', 'no-such-model', 'bm25(k1=0.9)']
+    run = experiment([str(beir)], systems, baseline='bm25(k1=1.5)', folder=tmp_path)
+    assert [s.system for s in run.scores] == [systems[0], systems[1], systems[3]]
+    assert run.missing().system.tolist() == ['no-such-model'] and 'no-such-model' in run._repr_html_()
+    # the baseline in another spelling; Holm over the two rows
+    assert run.tests.system.tolist() == ['bm25(lucene)', 'bm25(k1=0.9)'] and set(run.tests.baseline) == {'bm25'}
+    assert np.allclose(run.tests.p_holm, holm(run.tests.p))
+    assert {p.name for p in tmp_path.iterdir()} >= {'scores.csv', 'tests.csv', 'not_run.csv'}
+    written = pd.read_csv(tmp_path / 'scores.csv')
+    assert written.value.tolist() == [r['value'] for s in run.scores for r in s.rows()]
+
+
+def test_an_experiment_without_a_baseline_tests_all_pairs(beir):
+    from medir_nb.ledger import Experiment, experiment
+
+    run = experiment([str(beir)], ['bm25', 'bm25(lucene)', 'bm25(k1=0.9)'])
+    alone = compare_all(run.scores)
+    assert run.tests.drop(columns='task').equals(alone)
+    nothing = Experiment([], {})
+    assert not len(nothing.tests) and not len(nothing.apart()) and not len(nothing.figure_rows()) and repr(nothing)
+
+
+def test_a_value_stands_on_one_line_with_its_interval(beir):
+    from medir_nb.core import to_markdown
+    from medir_nb.ledger import experiment, table_apart
+    from medir_nb.ledger.display import keep_together
+
+    frame = table_apart(experiment([str(beir)], ['bm25']).scores)
+    values = frame.iloc[0, 3]
+    assert f'<span style="white-space:nowrap">{values}</span>' in frame.drop(columns='split')._repr_html_()
+    assert 'nowrap' not in to_markdown(frame) and values in to_markdown(frame)
+    for text in ('.551 [.493, .606]', '−0.1 [−0.2, 0.0]', '+2.3 [+1.0, +3.1]'):
+        assert keep_together(f'<td>{text} 6/8</td>') == f'<td><span style="white-space:nowrap">{text}</span> 6/8</td>'
+    assert keep_together('<td>a [b, c] 0.5</td>') == '<td>a [b, c] 0.5</td>'
+
+
+@pytest.mark.parametrize(
+    'table, said',
+    [
+        ({'columns': ['nfcorpus'], 'rows': {'BM25': 0.32}}, 'write its numbers in quotes'),
+        ({'columns': ['nfcorpus', 'scifact'], 'rows': {'BM25': '.32'}}, '1 numbers for 2 columns'),
+        ({'columns': ['nfcorpuss'], 'rows': {'BM25': '.32'}}, "did you mean 'nfcorpus'"),
+        ({'columns': ['nfcorpus'], 'measures': [], 'measure': 'nDCG@', 'rows': {'BM25': '.32'}}, 'nDCG@'),
+    ],
+)
+def test_a_typed_table_that_cannot_be_read(own_registry, table, said):
+    from medir_nb.ledger import published
+
+    own_registry(papers={'mine': {'title': 'Mine', 'tables': {'Table 1': table}}})
+    with pytest.raises(MedirError, match=said):
+        published('mine')
+
+
+def test_a_typed_table_has_its_means_and_its_digits(own_registry):
+    from medir_nb.ledger import Ledger, published, recomputed_means
+
+    table = {
+        'scale': 100,
+        'columns': ['nfcorpus', 'scifact', 'Avg.'],
+        'rows': {'BM25': '32.5 66.50 49.5', 'Ours*': '33.0 – –'},
+    }
+    row = {'means': {'Avg.': ['nfcorpus', 'scifact']}, 'marks': {'*': 'by us'}, 'tables': {'Table 1': table}}
+    own_registry(papers={'mine': row})
+    cells = published('mine', 1)
+    assert cells.text.tolist() == ['32.5', '66.50', '49.5', '33.0'] and cells.printed_step.tolist() == [
+        0.1,
+        0.01,
+        0.1,
+        0.1,
+    ]
+    assert recomputed_means(cells).agrees.tolist() == [True]
+    ledger = Ledger(cells)
+    assert ledger.counts() == {'not run': 4} and '* by us' in ledger.notes()
+    assert [c.header for c in ledger.shown.values()] == ['NFCorpus', 'SciFact', 'Avg.']

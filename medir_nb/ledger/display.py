@@ -32,8 +32,8 @@ class ScoreFrame(pd.DataFrame):
         return ScoreFrame
 
     def _repr_html_(self):
-        markup = super()._repr_html_()
-        return markup and keep_together(markup)
+        markup = super()._repr_html_() or ''
+        return keep_together(markup.replace('class="dataframe"', 'class="dataframe" style="font-size:12px"'))
 
 # %% ../../nbs/14_ledger/07_display.ipynb #75437151
 def with_interval(
@@ -83,7 +83,7 @@ def row_text(row: Row) -> str:
 
 # %% ../../nbs/14_ledger/07_display.ipynb #2f7a014c
 def _html_cell(tag: str, text: str, side: str = 'right', more: str = '') -> str:
-    return f'<{tag} style="text-align:{side}"{more}>{text}</{tag}>'
+    return f'<{tag} style="text-align:{side};padding:.25em .4em"{more}>{text}</{tag}>'
 
 
 def _value_cell(text: str, entry: dict | None) -> str:

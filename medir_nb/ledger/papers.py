@@ -24,7 +24,7 @@ def paper_tasks(paper: str) -> list[str]:
     everything = [name for name, row in registry('tasks').items() if row.get('paper') == paper]
     return list(means_of(paper).get('avg', everything))
 
-# %% ../../nbs/14_ledger/00_papers.ipynb #6a9bd567
+
 # all means at once, as they were when this module was read; `means_of` follows the registry
 MEANS = {(paper, column): tasks for paper in registry('papers') for column, tasks in means_of(paper).items()}
 

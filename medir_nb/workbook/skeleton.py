@@ -86,7 +86,7 @@ class NewPaper:
         files = '\n  '.join(map(str, [self.notebook, *self.presets, self.registry]))
         return _STEPS.format(name=self.name, files=files, registry=self.registry, notebook=self.notebook)
 
-# %% ../../nbs/16_workbook/05a_skeleton.ipynb #6eef7c21
+# %% ../../nbs/16_workbook/05a_skeleton.ipynb #47287913
 def _with_row(file: Path, name: str, row: str) -> str:
     "The text of a registry file with a row at its end."
     old = file.read_text(encoding='utf-8') if file.is_file() else ''
@@ -98,7 +98,7 @@ def _with_row(file: Path, name: str, row: str) -> str:
     check(is_added, 'a row cannot be added at the end of this file', file, 'write it as YAML, a name a line')
     return text
 
-
+# %% ../../nbs/16_workbook/05a_skeleton.ipynb #6eef7c21
 def new_paper(
     name: str,  # of its notebook, presets and registry row
     root: str | Path | None = None,  # the workbook; the one of the current folder
