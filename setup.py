@@ -25,7 +25,7 @@ setup(
         'Intended Audience :: Science/Research',
     ],
     packages=find_packages(include=['medir_nb*']),
-    package_data={'medir_nb': ['registry/*.yaml', 'registry/*.parquet', 'registry/cassettes/*.jsonl']},
+    package_data={'medir_nb': ['registry/*.yaml', 'registry/published/*', 'registry/cassettes/*.jsonl']},
     python_requires=f'>={cfg["min_python"]}',
     install_requires=cfg['requirements'].split(),
     extras_require=extras,

@@ -17,7 +17,7 @@ def _logged(log, words):
 
 def encode(task, model, out, log, pause):
     "Search a folder with an encoder, in blocks of four texts; each text that is encoded is logged."
-    from medir_nb import encoder, search, systems
+    from medir_nb import encoder, retrieval, systems
     from medir_nb.data import load_task
 
     encoder.store._BLOCK = 4
@@ -29,7 +29,7 @@ def encode(task, model, out, log, pause):
         return plain(self, texts, prompt)
 
     encoder.TorchBackend.encode = counted
-    search.write_run(systems.search(model, load_task(task), 20, device='cpu').run, out)
+    retrieval.write_run(systems.search(model, load_task(task), 20, device='cpu').run, out)
 
 
 def write(url, n, out):

@@ -270,7 +270,7 @@ class Fake:
                     return self.send(what[0], what[1] if len(what) > 1 else '{}', what[2] if len(what) > 2 else {})
                 if what == 'hang':
                     time.sleep(1.0)
-                    return
+                    return None
                 good = json.dumps(fake.answer(body, what[5:]) if what.startswith('text:') else fake.answer(body))
                 if what == 'broken':
                     return self.send(200, good[:40])
@@ -281,7 +281,7 @@ class Fake:
                     self.wfile.write(good[:30].encode())
                     self.wfile.flush()
                     self.connection.shutdown(socket.SHUT_RDWR)
-                    return
+                    return None
                 self.send(200, good)
 
             def send(self, code, text, headers={}):

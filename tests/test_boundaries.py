@@ -1,11 +1,11 @@
 """Errors of other libraries at the edge of this one: a line that says where and what to do, and --debug for the rest."""
 
-import contextlib, errno, json, os, pickle, re, resource, shutil, signal, subprocess, sys, threading, time, zipfile
+import contextlib, errno, json, os, pickle, re, resource, shutil, signal, subprocess, sys, threading, zipfile
 from pathlib import Path
 import numpy as np, pytest
-from conftest import DOCUMENTS, QRELS, QUERIES, write_beir, write_lines
+from conftest import DOCUMENTS, write_beir, write_lines
 from test_models import as_sentence_transformer, make_model
-from medir_nb import core, data, encoder, evaluator, generator, hub, miner, systems, trainer, workbook
+from medir_nb import core, data, encoder, generator, hub, systems, trainer
 from medir_nb.core import MedirError, atomic_path, boundary, cause_of, registry, run_command, write_json
 from medir_nb.encoder import Encoder, encode_corpus, encoder_spec
 from medir_nb.generator import LLM, Request, Sampling
@@ -193,7 +193,7 @@ def test_a_registry_of_the_wrong_shape(text, said, tmp_path, medir_process, beir
     ],
 )
 def test_a_field_of_another_type_is_named(field, value, said, own_registry):
-    own_registry(models={'mine': {**{k: v for k, v in registry('models')['e5-small-v2'].items()}, field: value}})
+    own_registry(models={'mine': {**dict(registry('models')['e5-small-v2'].items()), field: value}})
     with pytest.raises(MedirError, match=said) as e:
         systems.parse('mine')
     assert 'model mine' in str(e.value)
@@ -453,7 +453,7 @@ def with_code(folder, where, tmp_path):
     kinds = (
         {'AutoTokenizer': ['own_code.Own', None]}
         if 'tokenizer' in where
-        else {k: 'own_code.Own' for k in ('AutoConfig', 'AutoModel', 'AutoModelForCausalLM')}
+        else dict.fromkeys(('AutoConfig', 'AutoModel', 'AutoModelForCausalLM'), 'own_code.Own')
     )
     write_json(file, {**told, 'auto_map': kinds, **({} if 'tokenizer' in where else {'model_type': 'own-type'})})
     (folder / 'own_code.py').write_text(f'open({str(tmp_path / "ran")!r}, "w").close()\nclass Own: pass\n')
@@ -645,7 +645,7 @@ def test_a_full_disk_while_vectors_are_written_names_the_path(home, monkeypatch)
     ):
         encode_corpus(Encoder(Wide()), task.corpus, 'document')
     assert (
-        not [p for p in home.rglob('*.part')]
+        not list(home.rglob('*.part'))
         and encode_corpus(Encoder(Wide()), task.corpus, 'document').stats['encoded'] == 12
     )
 

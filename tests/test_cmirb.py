@@ -11,7 +11,7 @@ from medir_nb.encoder import Encoder, count_tokens
 from medir_nb.evaluator import Scores, compare, evaluate, evaluate_grid, gains
 from medir_nb.figures import gain_figure, save_figure
 from medir_nb.ledger import MEANS, Ledger, published, recomputed_means
-from medir_nb.systems import parse, search
+from medir_nb.systems import search
 from medir_nb.workbook import plan_grid
 
 ROOT = Path(__file__).parents[1]

@@ -4,7 +4,7 @@ import json, os, re, socket, stat, threading, time
 from pathlib import Path
 import pytest
 from conftest import write_beir, write_lines
-from medir_nb import core, data, generator, workbook
+from medir_nb import core, data, workbook
 from medir_nb.core import MedirError, atomic_path, parse_options, write_json
 from medir_nb.hub import Server
 
@@ -130,7 +130,7 @@ def test_an_id_is_text_or_a_number(bad, tmp_path):
 
 
 def test_a_run_with_a_nul_in_an_id_is_refused(tmp_path):
-    from medir_nb.search import read_run
+    from medir_nb.retrieval import read_run
 
     (tmp_path / 'x.run').write_bytes(b'q1 Q0 d1\0x 1 2.0 t\n')
     with pytest.raises(MedirError, match='x.run:1: an id holds a NUL'):

@@ -2,7 +2,7 @@
 
 import itertools, json
 import numpy as np, pandas as pd, pytest
-from conftest import QRELS, QUERIES, write_beir, write_lines
+from conftest import QRELS, write_beir, write_lines
 from medir_nb.core import MedirError
 from medir_nb.data import load_task, task_from_frames
 from medir_nb.evaluator import (
@@ -22,7 +22,7 @@ from medir_nb.evaluator import (
     score_run,
     separation,
 )
-from medir_nb.search import RUN_COLUMNS, read_run, sort_run
+from medir_nb.retrieval import RUN_COLUMNS, read_run, sort_run
 
 FIELDS = [
     'task',
@@ -298,7 +298,7 @@ def test_separation_by_hand():
     )
     row = separation(frame, bins=3).iloc[0]
     assert (
-        row.AUC == pytest.approx(8 / 9)
+        pytest.approx(8 / 9) == row.AUC
         and row['mean gap'] == pytest.approx(0.7 - 0.2)
         and row.overlap == pytest.approx(1 / 3)
     )

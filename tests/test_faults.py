@@ -10,7 +10,7 @@ from medir_nb.core import MedirError, redact, slug
 from medir_nb.data import load_task, task_from_frames
 from medir_nb.encoder import encoder_spec
 from medir_nb.evaluator import evaluate, parse_measure
-from medir_nb.search import read_run
+from medir_nb.retrieval import read_run
 
 
 def refused(result, *patterns):

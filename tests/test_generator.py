@@ -8,7 +8,7 @@ from conftest import DOCUMENTS, QUERIES, write_beir, write_lines
 from medir_nb import generator as g
 from medir_nb.core import MedirError, registry
 from medir_nb.data import load_task
-from medir_nb.encoder import Encoder, encode_corpus
+from medir_nb.encoder import Encoder
 from medir_nb.generator import (
     LLM,
     Cassette,
@@ -928,7 +928,7 @@ def test_replay_is_bit_identical_without_a_model(beir, fake, monkeypatch, fake_m
     def never(*_, **__):
         raise AssertionError('a model was loaded')
 
-    monkeypatch.setattr(g.models, 'BACKENDS', {n: never for n in g.BACKENDS})
+    monkeypatch.setattr(g.models, 'BACKENDS', dict.fromkeys(g.BACKENDS, never))
     for s, one in zip(systems, first):
         again = search(s, task)
         assert (

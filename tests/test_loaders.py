@@ -11,7 +11,6 @@ from medir_nb.data import (
     load_folder,
     load_mteb,
     load_task,
-    read_obo,
     task_from_frames,
 )
 from medir_nb.data.ontology import _hpo_file

@@ -1,12 +1,11 @@
 """Malformed inputs by the hundred: files, rows, options, answers of servers and weights, whole ones that are changed at a seeded
 place. What may come of each is a right result or one line."""
 
-import gzip, json, os, random, re, shutil, sys, types, zipfile
-from pathlib import Path
+import json, os, random, shutil, sys, types, zipfile
 import numpy as np, pytest
 from conftest import DOCUMENTS, MOVED, QRELS, QUERIES, write_beir, write_lines
-from medir_nb import core, data, encoder, generator, hub, miner, reranker, search, systems, trainer, workbook
-from medir_nb.core import MedirError, atomic_path, registry
+from medir_nb import core, data, encoder, generator, hub, miner, reranker, retrieval, systems, trainer, workbook
+from medir_nb.core import MedirError, registry
 
 LONGEST = 1500  # characters of a line that somebody still reads
 
@@ -257,7 +256,7 @@ def run_file(home, rng):
     )
     from medir_nb import evaluator
 
-    return lambda: evaluator.score_run(data.load_task(str(folder)), search.read_run(home / 'x.run'), None, 'x')
+    return lambda: evaluator.score_run(data.load_task(str(folder)), retrieval.read_run(home / 'x.run'), None, 'x')
 
 
 def packed(home, rng):
@@ -1054,7 +1053,6 @@ LINES = ('task', 'run', 'expression', 'notebook', 'batch', 'registry', 'mining',
 @pytest.mark.parametrize('share', [pytest.param(3, id='some'), pytest.param(20, id='all', marks=pytest.mark.slow)])
 @pytest.mark.parametrize('name', LINES)
 def test_commands_end_in_one_line(name, share, case_home, monkeypatch, capfd):
-    from medir_nb import evaluator
 
     codes = []
     for i in range(share):

@@ -3,11 +3,10 @@
 import json
 import numpy as np, pandas as pd, pytest
 from conftest import write_beir, write_lines
-from medir_nb import generator as g, miner
+from medir_nb import generator as g
 from medir_nb.core import MedirError, registry
 from medir_nb.generator import Generation
 from medir_nb.miner import (
-    Mined,
     candidates,
     example_blocks,
     hard_negatives,

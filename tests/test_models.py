@@ -281,7 +281,7 @@ def rows(folders, own_registry):
     out = {}
     for name, family in ROWS.items():
         out[name] = {
-            **(packaged[name] if name in packaged else OWN),
+            **(packaged.get(name, OWN)),
             'hub': folders.get(name, folders[family]),
             'revision': 'tiny',
         }

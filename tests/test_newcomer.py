@@ -274,7 +274,6 @@ def bare_model(folder):
 
 def pair_model(folder):
     "A tiny cross-encoder of one logit."
-    import torch
     import transformers
     from conftest import seeded
     from test_models import FAMILIES, make_tokenizer
@@ -774,9 +773,7 @@ def test_what_has_no_rate_or_size_stays_unknown(medir, monkeypatch):
 def test_the_plan_of_a_folder_counts_default_systems(beir, medir, tmp_path):
     out = medir('plan', beir)
     assert out.code == 0 and [
-        line.split('|')[2].strip()
-        for line in out.out.splitlines()
-        if line.startswith('| tiny') or line.startswith(f'| {beir}')
+        line.split('|')[2].strip() for line in out.out.splitlines() if line.startswith(('| tiny', f'| {beir}'))
     ] == ['bm25', 'minilm']
     assert rows_of(out.out)['minilm']['texts'] == '16' and rows_of(out.out)['minilm']['GB to fetch'] == '0'
     own = medir('plan', beir, '--system', 'bge-large-en')
@@ -832,7 +829,7 @@ def test_help_lists_every_step_and_every_key(medir, capfd, monkeypatch):
 
 
 def test_write_run_returns_its_path(tmp_path):
-    from medir_nb.search import read_run, write_run
+    from medir_nb.retrieval import read_run, write_run
 
     run = pd.DataFrame([('q', 'd', 1.0)], columns=['query_id', 'doc_id', 'score'])
     assert write_run(run, str(tmp_path / 'x.run')) == tmp_path / 'x.run' and len(read_run(tmp_path / 'x.run')) == 1
@@ -842,7 +839,7 @@ def test_write_run_returns_its_path(tmp_path):
 
 
 def test_grams_are_characters_and_bigrams_with_other_words_once():
-    from medir_nb.search import ANALYZERS, analyze
+    from medir_nb.retrieval import ANALYZERS, analyze
 
     assert analyze(['高血压 ACE抑制剂 5mg'], 'grams') == [
         ['高', '血', '压', 'ace', '抑', '制', '剂', '5mg', '高血', '血压', '抑制', '制剂']

@@ -6,7 +6,7 @@ from medir_nb.core import read_json
 from medir_nb.data import load_task
 from medir_nb.encoder import Encoder, Vectors, contract, encoder_spec
 from medir_nb.evaluator import evaluate
-from medir_nb.search import Product, dense_search
+from medir_nb.retrieval import Product, dense_search
 from medir_nb.systems import encoder_of, parse
 
 NO_BF16 = {'ATEN_CPU_CAPABILITY': 'avx2', 'ONEDNN_MAX_CPU_ISA': 'AVX2'}  # what a lesser processor offers
@@ -123,7 +123,7 @@ def test_a_trial_whose_memory_is_torn_is_made_again(tmp_path):
 
 @pytest.mark.parametrize('product', [Product('faiss', 100), Product('numpy', 100), Product('numpy', 7)])
 def test_every_product_finds_the_same_documents(product, monkeypatch, tmp_path):
-    from medir_nb.search import dense as search
+    from medir_nb.retrieval import dense as search
 
     rng = np.random.default_rng(0)
     documents, queries = rng.normal(size=(300, 16)).astype(np.float32), rng.normal(size=(9, 16)).astype(np.float32)
@@ -137,7 +137,7 @@ def test_every_product_finds_the_same_documents(product, monkeypatch, tmp_path):
 
 
 def test_a_large_search_is_tried_once(monkeypatch, tmp_path, capfd):
-    from medir_nb.search import dense as search
+    from medir_nb.retrieval import dense as search
 
     monkeypatch.setattr(search, '_LARGE_SEARCH', 0)
     rng = np.random.default_rng(0)

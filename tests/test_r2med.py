@@ -1,6 +1,6 @@
 """R2MED: its fifteen retrievers, checkpoints in an environment of their own, a reader's own model, the tasks' layouts, and the audit of its claims."""
 
-import gc, io, json, os, shutil, signal, stat, struct, subprocess, sys, time, zipfile
+import gc, json, shutil, stat, struct, subprocess, sys, zipfile
 from pathlib import Path
 import numpy as np, pandas as pd, pytest
 from conftest import DOCUMENTS, QRELS, QUERIES, write_lines
@@ -543,7 +543,7 @@ class CustomModel:
 def test_an_object_with_r2meds_methods(beir):
     model = CustomModel()
     scores = evaluate(load_task(beir), model)
-    kinds = {k: v for k, v in model.calls}
+    kinds = dict(model.calls)
     assert kinds['queries'][0] == 'drugs after a heart attack' and kinds['corpus'][0] == {
         'title': 'Statins',
         'text': DOCUMENTS[0][2],
@@ -925,7 +925,7 @@ def test_a_size_that_lies(tmp_path, home):
     path.write_bytes(raw.replace(struct.pack('<L', true), struct.pack('<L', 100)))
     with pytest.raises(MedirError, match='broken zip file'):
         load_task(path)
-    assert not [p for p in home.rglob('*.jsonl')]
+    assert not list(home.rglob('*.jsonl'))
 
 
 @pytest.mark.parametrize(
@@ -970,7 +970,7 @@ def test_zips_without_or_with_several_tasks(tmp_path):
 # ---------------------------------------------------------------- published systems and their audit
 
 from medir_nb import ledger
-from medir_nb.ledger import MEANS, Ledger, audit, leave_one_out, printed_expression, published, task_table, with_means
+from medir_nb.ledger import Ledger, audit, leave_one_out, printed_expression, published, task_table, with_means
 
 
 def cells(table):

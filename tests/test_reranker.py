@@ -2,7 +2,7 @@
 
 import dataclasses, importlib.resources, json, os, shutil, signal, subprocess, sys
 import numpy as np, pandas as pd, pytest, yaml
-from conftest import DOCUMENTS, QUERIES, seeded, write_beir
+from conftest import DOCUMENTS, seeded, write_beir
 from test_models import CAUSAL, SIZES, make_tokenizer
 from test_store import wait_for
 from medir_nb import encoder, reranker
@@ -10,7 +10,7 @@ from medir_nb.core import MedirError
 from medir_nb.data import load_task, task_from_frames
 from medir_nb.encoder import Encoded
 from medir_nb.reranker import Reranker, ScoreStore, folder_reranker, pair_tokens, rerank, reranker_spec, rerankers_table
-from medir_nb.search import sort_run
+from medir_nb.retrieval import sort_run
 from medir_nb.systems import candidate_pool, parse, pending, search
 
 LONG = ' '.join(f'{t} {b}' for _, t, b in DOCUMENTS) * 3
@@ -802,7 +802,7 @@ def test_100_candidates_for_100_queries_interrupted_and_resumed(home, tmp_path, 
     from sentence_transformers import CrossEncoder
     from sentence_transformers.cross_encoder import CrossEncoderTrainer, CrossEncoderTrainingArguments
     from sentence_transformers.cross_encoder.losses import BinaryCrossEntropyLoss
-    from medir_nb.data import limit_task, build_task
+    from medir_nb.data import build_task
     from medir_nb.evaluator import compare, evaluate
 
     train, rng = load_task('hpo-lay', split='train'), np.random.default_rng(0)

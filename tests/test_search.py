@@ -6,7 +6,7 @@ from conftest import DOCUMENTS
 from medir_nb.core import MedirError
 from medir_nb.data import Corpus, task_from_frames
 from medir_nb.encoder import Vectors, array_vectors
-from medir_nb.search import BM25, RUN_COLUMNS, analyze, dense_search, read_run, rrf, sort_run, write_run
+from medir_nb.retrieval import BM25, RUN_COLUMNS, analyze, dense_search, read_run, rrf, sort_run, write_run
 from medir_nb.systems import search
 
 

@@ -1,6 +1,6 @@
 """Where data and weights come from: commits that are resolved once, repositories on GitHub, and what a batch does without a checkpoint."""
 
-import json, os, re, subprocess, sys, types, weakref
+import json, subprocess, sys, types, weakref
 from dataclasses import replace
 from pathlib import Path
 import pytest
@@ -199,7 +199,7 @@ def test_a_task_of_a_repository_is_fetched_once_and_counted(github, own_registry
     )
     with pytest.raises(MedirError, match='5 documents where the registry has 6'):
         load_task('short')
-    assert 'git own/automir' == tasks_table().set_index('task').data['tiny']
+    assert tasks_table().set_index('task').data['tiny'] == 'git own/automir'
     monkeypatch.setenv('HF_HUB_OFFLINE', '1')
     assert len(load_task('tiny').corpus) == 5 and 'fetching' not in capfd.readouterr().err
 
@@ -286,7 +286,8 @@ def test_every_cmirb_task_names_the_repository_and_its_folder():
         hub.git._GIT_SOURCE.fullmatch(r['git'])['path'] == f'dataset/{r["folder"]}' for r in rows.values()
     )
     assert {
-        hub.git._GIT_SOURCE.fullmatch(r['git'])['commit'] for r in [*rows.values(), registry('corpora')['automir-training']]
+        hub.git._GIT_SOURCE.fullmatch(r['git'])['commit']
+        for r in [*rows.values(), registry('corpora')['automir-training']]
     } == {'e07fda66decaa49fc5d1def090fb381c15ed1ff8'}
 
 

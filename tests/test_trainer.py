@@ -12,7 +12,7 @@ from medir_nb.encoder import Encoder, encoder_spec, folder_spec, load_sentence_t
 from medir_nb.generator import LLM, Request, Sampling, fill, llm_spec, wording
 from medir_nb.generator.loading import rendered_prompt as _rendered
 from medir_nb.losses import InfoNCE, false_negatives, info_nce
-from medir_nb.reranker import PairBackend, Reranker, folder_reranker, reranker_spec, written_pairs
+from medir_nb.reranker import PairBackend, Reranker, reranker_spec, written_pairs
 from medir_nb.trainer import (
     GroupBatches,
     Pairs,

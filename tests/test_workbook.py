@@ -8,7 +8,6 @@ from medir_nb import core, workbook
 from medir_nb.core import MedirError, find_root
 from medir_nb.core import parse_options
 from medir_nb.workbook import (
-    batches,
     find_notebook,
     notebooks,
     output_folder,
@@ -17,7 +16,6 @@ from medir_nb.workbook import (
     receipt_key,
     receipts,
     resolve,
-    run_batch,
     run_notebook,
     schema,
     valid_receipt,

@@ -40,7 +40,8 @@ TASKS = {
     "Cmedqa": "cmirb-cmedqa", "CmedqaRetrieval": "cmirb-cmedqa",
     "DXYConsult": "cmirb-dxyconsult", "Covid": "cmirb-covid", "IIYiPost": "cmirb-iiyipost",
     "CSLCite": "cmirb-cslcite", "CSLRel": "cmirb-cslrel",
-    "legal_summarization": "legal-summarization", "legalbench_contracts_qa": "legal-contracts-qa", "legalbench_lobbying": "legal-lobbying",
+    "legal_summarization": "legal-summarization",
+    "legalbench_contracts_qa": "legal-contracts-qa", "legalbench_lobbying": "legal-lobbying",
     # R2MED
     "Biology": "r2med-biology", "Bioinformatics": "r2med-bioinformatics",
     "Medical-Sciences": "r2med-medical-sciences", "MedXpertQA-Exam": "r2med-medxpertqa-exam",
@@ -209,7 +210,7 @@ def check_derived(folder, cells):
     wide = read(folder / DERIVED[1])
     keys = ['table', 'method', 'llm', 'retriever', 'reranker', 'depth']
     r2med = cells[(cells.paper == 'r2med') & (cells.measure == 'nDCG@10') & (cells.dataset != 'BEIR_NFCorpus')]
-    found = r2med.fillna({k: '' for k in keys}).pivot_table(index=keys, columns='dataset', values='value') * 100
+    found = r2med.fillna(dict.fromkeys(keys, '')).pivot_table(index=keys, columns='dataset', values='value') * 100
     for row in wide.to_dict('records'):
         own = found.loc[tuple(row[k] for k in keys)]
         for name in set(row) - set(keys) - {'avg'}:

@@ -2,8 +2,8 @@
 
     python tools/density.py [NOTEBOOK|FOLDER …] [--rooms]
 
-Lines are those of code cells without blank ones and `#|` directives. A lesson is a code cell that is neither exported nor
-only imports. Words are those of Markdown cells.
+Lines are those of code cells without blank ones and `#|` directives. A lesson is a code cell that is neither exported
+nor only imports. Words are those of Markdown cells.
 """
 
 import argparse
@@ -84,7 +84,9 @@ def density(notebooks: list[Path]) -> dict:
 
 def exporting(paths: list[str]) -> list[Path]:
     "The notebooks below `paths` that export a module."
-    files = [file for path in paths for file in ([Path(path)] if path.endswith('.ipynb') else Path(path).rglob('*.ipynb'))]
+    files = [
+        file for path in paths for file in ([Path(path)] if path.endswith('.ipynb') else Path(path).rglob('*.ipynb'))
+    ]
     return sorted(file for file in files if 'default_exp' in file.read_text(encoding='utf-8'))
 
 
@@ -92,7 +94,9 @@ def table(rows: dict[str, dict]) -> str:
     "A Markdown table with a row for each name."
     columns = list(dict.fromkeys(column for row in rows.values() for column in row))
     lines = [f'| | {" | ".join(columns)} |', '|---' * (len(columns) + 1) + '|']
-    lines += [f'| {name} | {" | ".join(str(row.get(column, "")) for column in columns)} |' for name, row in rows.items()]
+    lines += [
+        f'| {name} | {" | ".join(str(row.get(column, "")) for column in columns)} |' for name, row in rows.items()
+    ]
     return '\n'.join(lines)
 
 

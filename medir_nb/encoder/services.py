@@ -196,7 +196,10 @@ def _mteb_inputs(parts: list[tuple[str, str]], role: str) -> tuple:
         rows = [{'text': text, 'query': text} for _, text in parts]
     else:
         rows = [{'text': f'{title} {body}'.strip(), 'title': title, 'body': body} for title, body in parts]
-    collate = lambda batch: {column: [row[column] for row in batch] for column in batch[0]}
+
+    def collate(batch):
+        return {column: [row[column] for row in batch] for column in batch[0]}
+
     task = _mteb_task(parts[0][0] if role == 'query' else '')
     about = {'task_metadata': task, 'hf_split': 'test', 'hf_subset': 'default', 'prompt_type': PromptType(role)}
     return DataLoader(rows, batch_size=32, collate_fn=collate), about

@@ -8,7 +8,7 @@ __all__ = ['relevant_documents', 'first_rank', 'written_texts', 'case_view']
 # %% ../../nbs/13_evaluator/06_cases.ipynb #95b88ee5
 import numpy as np
 import pandas as pd
-from ..search.runs import sort_run
+from ..retrieval.runs import sort_run
 from ..systems.expressions import parse
 from ..systems.chain import expanded_texts
 from .scores import Scores

@@ -9,7 +9,7 @@ __all__ = ['PAIR_MEASURES', 'parse_measure', 'measure_label', 'ranks_as_scores',
 import re
 import pandas as pd
 from ..core.errors import MedirError, check, nearest
-from ..search.runs import sort_run
+from ..retrieval.runs import sort_run
 
 # %% ../../nbs/13_evaluator/00_measures.ipynb #fda4c30e
 PAIR_MEASURES = ('Spearman', 'Pearson')

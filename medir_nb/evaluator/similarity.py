@@ -11,7 +11,7 @@ import pandas as pd
 from ..core.errors import check
 from ..data.task import Task
 from ..encoder.store import encode_corpus
-from ..search.dense import unit
+from ..retrieval.dense import unit
 from ..systems.expressions import parse
 from ..systems.chain import encoder_of, row_label
 

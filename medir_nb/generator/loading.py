@@ -36,7 +36,10 @@ def fit_prompt(
     if len(ids) <= room:
         return ids, request, 0
     start, stop = request.cut or (0, len(request.text))
-    fits = lambda characters: len(encode(request.shorter(characters))) <= room
+
+    def fits(characters):
+        return len(encode(request.shorter(characters))) <= room
+
     if stop <= start or not fits(0):
         what = f'the prompt of {request.id or "a request"} has {len(ids):,} tokens; '
         what += f'without its text it still exceeds the {room:,} that the context leaves'

@@ -15,7 +15,7 @@ import pydantic
 from ..core.errors import MedirError, check, nearest
 from ..core.files import read_text
 from ..core.settings import registry
-from ..search.bm25 import BM25, BM25_CHINESE, BM25_DEFAULTS, BM25_PRESETS
+from ..retrieval.bm25 import BM25, BM25_CHINESE, BM25_DEFAULTS, BM25_PRESETS
 from .spec import Sampling, llm_spec
 
 # %% ../../nbs/07_generator/08_methods.ipynb #1483ab94

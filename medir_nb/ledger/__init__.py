@@ -6,7 +6,7 @@ from .rows import printed_expression, printed_name
 from .display import ScoreFrame, with_interval
 from .table import Ledger, setting_switches, table_apart
 from .claims import audit, leave_one_out, published_gains, task_table
-from .experiment import (
+from .experiments import (
     Experiment,
     by_label,
     experiment,

@@ -9,18 +9,45 @@ __all__ = ['typed_cells', 'published', 'unit_value', 'recomputed_means', 'with_m
 import functools
 import importlib.resources
 import math
+import os
+from pathlib import Path
 import pandas as pd
-from ..core.errors import MedirError, check, nearest
+from ..core.errors import MedirError, boundary, check, nearest
 from ..core.settings import registry
 from ..evaluator.measures import parse_measure
 from .papers import averaged_tasks, means_of, paper_row, paper_tasks
 
 # %% ../../nbs/14_ledger/01_cells.ipynb #d4f20b9b
+_NUMBERS = {'value': float, 'printed_step': float, 'scale': 'int64', 'depth': 'Int64'}  # all else is text
+
+
+def _cell_files() -> dict[str, Path]:
+    "The file of each paper: the package's, or a reader's own."
+    packaged = Path(str(importlib.resources.files('medir_nb'))) / 'registry' / 'published'
+    overlay = os.environ.get('MEDIR_REGISTRY')
+    folders = [packaged, *([Path(overlay) / 'published'] if overlay else [])]
+    return {file.stem: file for folder in folders for file in sorted(folder.glob('*.csv'))}
+
+
 @functools.cache
+def _read_cells(
+    file: Path,
+    changed: int,  # when, in nanoseconds: a file that was written again is read again
+) -> pd.DataFrame:
+    "The printed cells of the paper that the file is named after."
+    with boundary('it does not read as published cells', file, 'see registry/published/README.md'):
+        names = pd.read_csv(file, nrows=0).columns
+        kinds = {name: _NUMBERS.get(name, 'str') for name in names}
+        empty = {name: [''] for name in names if name != 'text'}
+        cells = pd.read_csv(file, dtype=kinds, keep_default_na=False, na_values=empty)
+        cells.insert(0, 'paper', file.stem)
+    return cells
+
+
 def _packaged_cells() -> pd.DataFrame:
-    folder = importlib.resources.files('medir_nb') / 'registry'
-    with importlib.resources.as_file(folder / 'published.parquet') as path:
-        return pd.read_parquet(path)
+    "The printed cells of all papers that have a file."
+    parts = [_read_cells(file, file.stat().st_mtime_ns) for file in _cell_files().values()]
+    return pd.concat(parts, ignore_index=True)
 
 # %% ../../nbs/14_ledger/01_cells.ipynb #94285963
 _EMPTY = {'–', '-', '—'}  # what papers print where they have no number

@@ -18,7 +18,7 @@ from ..core.console import paced, progress
 from ..encoder.backends import Encoded
 from ..encoder.spec import exact_row
 from ..encoder.store import Blocks, text_keys
-from ..search.runs import RUN_COLUMNS, sort_run
+from ..retrieval.runs import RUN_COLUMNS, sort_run
 from .spec import RerankerSpec, SETTINGS, reranker_spec
 from .model import Reranker
 

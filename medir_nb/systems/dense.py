@@ -23,7 +23,7 @@ from ..encoder.model import Encoder
 from ..encoder.services import object_name
 from ..encoder.spec import encoder_names, encoder_spec, exact_row
 from ..encoder.store import Vectors, array_vectors, corpus_keys, encode_corpus, missing_texts
-from ..search.dense import dense_search, unit
+from ..retrieval.dense import dense_search, unit
 from ..generator.expansion import as_queries, dense_queries
 from .stages import COMBINATIONS, RETRIEVERS, Counts, Job, Plan, Ranking, check_unless_stored
 from .sparse import Retrieve

@@ -11,7 +11,7 @@ from ..core.errors import MedirError, NothingToMeasure
 from ..data.task import Task
 from ..encoder.spec import parse_dtype
 from ..encoder.store import encode_corpus
-from ..search.dense import unit
+from ..retrieval.dense import unit
 from .syntax import Fusion, System
 from .stages import Answer
 from .dense import encoder_counts, encoder_of, pair_queries

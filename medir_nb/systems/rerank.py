@@ -11,7 +11,7 @@ import pandas as pd
 from ..core.errors import MedirError, check
 from ..hub.commits import revision_label
 from ..data.task import Task
-from ..search.runs import rrf
+from ..retrieval.runs import rrf
 from ..reranker.model import Reranker
 from ..reranker.scores import ScoreStore, missing_pairs, normal_reranker, rerank, reranker_of
 from ..reranker.spec import check_reranker

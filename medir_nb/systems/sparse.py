@@ -12,8 +12,8 @@ import pandas as pd
 from ..core.errors import MedirError, check, nearest
 from ..data.task import Task
 from ..generator.expansion import sparse_queries
-from ..search.bm25 import ANALYZERS, BM25, BM25_CHINESE, BM25_DEFAULTS, BM25_PRESETS, QUERY_WEIGHTS, STOPWORDS
-from ..search.runs import sort_run
+from ..retrieval.bm25 import ANALYZERS, BM25, BM25_CHINESE, BM25_DEFAULTS, BM25_PRESETS, QUERY_WEIGHTS, STOPWORDS
+from ..retrieval.runs import sort_run
 from .stages import RETRIEVERS, Counts, Job, Ranking, Stage
 from .syntax import System
 

@@ -102,7 +102,7 @@ def data_fingerprints(parameters: dict, home_folder=None) -> dict[str, str]:
     return marks | server_marks(words)
 
 # %% ../../nbs/16_workbook/02_keys.ipynb #9c6691e1
-_LIBRARY_FILES = {'.py', '.yaml', '.parquet', '.jsonl'}
+_LIBRARY_FILES = {'.py', '.yaml', '.csv', '.jsonl'}
 
 
 def _library_fingerprint() -> str:

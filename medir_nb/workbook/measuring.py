@@ -144,14 +144,14 @@ class _Done:
         self.scores = []
 
     def add(self, scores):
-        from medir_nb import search
+        from medir_nb import retrieval
 
         self.scores.append(scores)
         if self.json_file:
             write_json(self.json_file, json_safe(self.rows()))
         if self.run_folder and scores.run is not None:
             name = slug(scores.system)
-            search.write_run(scores.run, self.run_folder / f'{slug(self.task_name)}.{name}.run', name)
+            retrieval.write_run(scores.run, self.run_folder / f'{slug(self.task_name)}.{name}.run', name)
 
     def rows(self) -> list[dict]:
         return [{**row, 'cut': s.cut, 'settings': s.settings} for s in self.scores for row in s.rows()]
@@ -198,7 +198,7 @@ def evaluate_command(
     wide: Wide = False,
 ):
     "Scores of systems (or of run files) on a task, with intervals."
-    from medir_nb import evaluator, search, systems
+    from medir_nb import evaluator, retrieval, systems
 
     expressions, files, names = system or [], run or [], split_measures(measures)
     _check_words(expressions, names or [], dtype)
@@ -209,7 +209,7 @@ def evaluate_command(
     done = _Done(loaded.name, json_file, save_run)
     try:
         for file in files:
-            done.add(evaluator.score_run(loaded, search.read_run(file), names, str(file)))
+            done.add(evaluator.score_run(loaded, retrieval.read_run(file), names, str(file)))
         for expression in expressions:
             done.add(evaluator.evaluate(loaded, expression, names, **settings))
     finally:
@@ -235,7 +235,7 @@ def compare_command(
 ):
     """Difference of two systems: interval, paired test, wins and losses, the settings that differ, and the queries
     that changed most."""
-    from medir_nb import data, evaluator, search, systems
+    from medir_nb import data, evaluator, retrieval, systems
 
     expressions = [side for side in (a, b) if not Path(side).is_file()]
     for expression in expressions:
@@ -248,7 +248,7 @@ def compare_command(
 
     def score(side: str):
         if side not in expressions:
-            return evaluator.score_run(loaded, search.read_run(side), [name], side)
+            return evaluator.score_run(loaded, retrieval.read_run(side), [name], side)
         settings = {'dtype': dtype, 'device': device, 'home_folder': home, 'max_tokens': max_tokens}
         return evaluator.evaluate(loaded, side, [name], **settings)
 

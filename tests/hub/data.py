@@ -312,7 +312,7 @@ def git_files(paper='automir'):
         texts = [b for _, _, b in documents]
         for llm in registry('llms').values():
             for file in llm.get('authors', []):
-                if file.endswith('query-rewrite.jsonl') or file.endswith('query-rewrite-sft.jsonl'):
+                if file.endswith(('query-rewrite.jsonl', 'query-rewrite-sft.jsonl')):
                     files[f'{path}/{file}'] = [
                         {'id': q, 'text': t, 'rewrite_query': texts[n]} for n, (q, t) in enumerate(queries)
                     ]

@@ -181,7 +181,7 @@ def make_tokenizer(family, sentences=SENTENCES, size=2000):
         words = _counted(w for s in sentences for w, _ in splitter.pre_tokenize_str(s))
         scores = {
             **dict.fromkeys(special, 0.0),
-            **{c: -12.0 for c in ['▁', *letters]},
+            **dict.fromkeys(['▁', *letters], -12.0),
             **{w: math.log(n / len(words)) - 4 for w, n in words if n > 1 and len(w) > 1},
         }
         t = Tokenizer(models.Unigram(list(scores.items()), special.index('<unk>')))
@@ -363,7 +363,6 @@ def adapter_files(base_hub, architecture, limit, hub, scores=False):
 
     def build(folder):
         import torch
-        import transformers
         from peft import LoraConfig, get_peft_model
 
         targets = 'q_proj k_proj v_proj o_proj down_proj up_proj gate_proj'.split()

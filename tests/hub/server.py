@@ -310,7 +310,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.wfile.flush()
             self.connection.shutdown(socket.SHUT_RDWR)
             self.close_connection = True
-            return
+            return None
         self._send(status, data, headers)
 
     def _json(self, value):

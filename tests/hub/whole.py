@@ -80,7 +80,7 @@ def expected_absent(name, run):
     "`{(system, task)}` that a run cannot measure from the Hub, and a pattern for each reason."
     p = preset(run['notebook'], run['preset'])
     out = {}
-    for system in p['systems'] if 'systems' in p else []:
+    for system in p.get('systems', []):
         row = registry('models').get(system, {})
         plain = re.split(r'[(+>]', system)[0]
         for task in p['tasks']:
