@@ -599,8 +599,9 @@ def test_a_table_of_one_long_name_is_folded():
     assert twice and max(map(len, twice.splitlines())) <= 40
 
 
-def test_a_new_paper_is_written_into_the_workbook(root, medir):
+def test_a_new_paper_is_written_into_the_workbook(root, medir, monkeypatch):
     pytest.importorskip('medir_nb.workbook.skeleton')
+    monkeypatch.setenv('MEDIR_REGISTRY', str(root / 'registry'))
     ran = medir('new-paper', 'mine')
     assert ran.code == 0 and any('mine' in name for name in notebooks()), ran.err
 
