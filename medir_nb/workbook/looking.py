@@ -119,6 +119,4 @@ def new_paper_command(
     from importlib import import_module
 
     root = workbook_root()
-    written = import_module('medir_nb.workbook.skeleton').new_paper(name, root)
-    for path in written if isinstance(written, (list, tuple)) else [written]:
-        print(path)
+    print(import_module('medir_nb.workbook.skeleton').new_paper(name, root))
