@@ -664,8 +664,7 @@ def test_a_workbook_without_a_registry_gets_no_paper(root):
         workbook.new_paper('medcpt_2023', root)
 
 
-def test_a_new_paper_is_written_into_the_workbook(overlaid, medir, monkeypatch):
-    monkeypatch.setenv('MEDIR_REGISTRY', str(root / 'registry'))
+def test_a_new_paper_is_written_into_the_workbook(overlaid, medir):
     ran = medir('new-paper', 'mine')
     assert ran.code == 0 and any('mine' in name for name in notebooks()), ran.err
 
