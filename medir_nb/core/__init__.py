@@ -1,4 +1,4 @@
-"""What every other room needs: errors a reader can act on, files that are whole or absent, the home folder, the registries."""
+"""What every other room needs: errors to act on, files that are whole or absent, the home folder, the registries."""
 
 from .errors import MedirError, NothingToMeasure, boundary, cause_of, check, nearest
 from .files import (
