@@ -49,6 +49,18 @@ QRELS = [
     ('q4', 'd10', 0),
 ]
 
+# a row of the task registry for that layout below $MEDIR_DATA/F; tests add the counts
+TASK_ROW = {
+    'title': 'F',
+    'paper': 'mar',
+    'kind': 'retrieval',
+    'folder': 'F',
+    'language': 'en',
+    'split': 'test',
+    'measures': ['nDCG@10'],
+    'access': 'licence',
+}
+
 # moves every seed, so that what holds by the luck of one tiny model is found out (`make test-orders`)
 MOVED = int(os.environ.get('MEDIR_TEST_SEED', 0))
 

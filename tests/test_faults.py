@@ -4,7 +4,7 @@ import ast, gzip, json, re, shutil
 from pathlib import Path
 import numpy as np, pandas as pd, pytest
 import medir_nb
-from conftest import DOCUMENTS, QRELS, QUERIES, write_beir, write_lines
+from conftest import TASK_ROW, DOCUMENTS, QRELS, QUERIES, write_beir, write_lines
 from medir_nb import core, encoder
 from medir_nb.core import MedirError, redact, slug
 from medir_nb.data import load_task, task_from_frames
@@ -227,17 +227,7 @@ def test_candidates_of_a_query_that_the_split_does_not_ask(tmp_path, medir, fake
 def test_wrong_count_against_the_registry(tmp_path, medir, own_registry, monkeypatch, what):
     write_beir(tmp_path / 'data' / 'F')
     counts = {'queries': 4, 'documents': 12, 'qrels': 9}
-    row = {
-        'title': 'F',
-        'paper': 'mar',
-        'kind': 'retrieval',
-        'folder': 'F',
-        'language': 'en',
-        'split': 'test',
-        'measures': ['nDCG@10'],
-        'access': 'licence',
-    }
-    own_registry(tasks={'right': {**row, **counts}, 'wrong': {**row, **counts, what: 99}})
+    own_registry(tasks={'right': {**TASK_ROW, **counts}, 'wrong': {**TASK_ROW, **counts, what: 99}})
     monkeypatch.setenv('MEDIR_DATA', str(tmp_path / 'data'))
     assert medir('evaluate', 'right', '--system', 'bm25').code == 0
     refused(

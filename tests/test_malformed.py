@@ -3,7 +3,7 @@ place. What may come of each is a right result or one line."""
 
 import json, os, random, shutil, sys, types, zipfile
 import numpy as np, pytest
-from conftest import DOCUMENTS, MOVED, QRELS, QUERIES, write_beir, write_lines
+from conftest import TASK_ROW, DOCUMENTS, MOVED, QRELS, QUERIES, write_beir, write_lines
 from medir_nb import core, data, encoder, generator, hub, miner, reranker, retrieval, systems, trainer, workbook
 from medir_nb.core import MedirError, registry
 
@@ -411,14 +411,7 @@ def task_row(home, rng):
     write_beir(home / 'data' / 'F')
     os.environ['MEDIR_DATA'] = str(home / 'data')
     row = {
-        'title': 'F',
-        'paper': 'mar',
-        'kind': 'retrieval',
-        'folder': 'F',
-        'language': 'en',
-        'split': 'test',
-        'measures': ['nDCG@10'],
-        'access': 'licence',
+        **TASK_ROW,
         'queries': 4,
         'documents': 12,
         'qrels': 9,
@@ -867,36 +860,29 @@ GIVEN = [
 ]
 
 
+SET_BY_CASES = (
+    'MEDIR_ROOT',
+    'MEDIR_DATA',
+    'MEDIR_REGISTRY',
+    'MEDIR_LLM_URL',
+    'MEDIR_EMBEDDING_URL',
+    'MEDIR_LLM_OPTIONS',
+    'MEDIR_LLM_KEY',
+    'MEDIR_EMBEDDING_KEY',
+)
+
+
 @pytest.fixture
 def case_home(tmp_path, monkeypatch, home):
     "`case_home()` → a folder of the next case, with a home folder in it; the environment is put back at the end."
-    for name in (
-        'MEDIR_ROOT',
-        'MEDIR_DATA',
-        'MEDIR_REGISTRY',
-        'MEDIR_LLM_URL',
-        'MEDIR_EMBEDDING_URL',
-        'MEDIR_LLM_OPTIONS',
-        'MEDIR_LLM_KEY',
-        'MEDIR_EMBEDDING_KEY',
-        'MEDIR_LLM_BACKEND',
-    ):
+    for name in (*SET_BY_CASES, 'MEDIR_LLM_BACKEND'):
         monkeypatch.setenv(name, '')
     made = []
 
     def make():
         made.append(tmp_path / f'case{len(made)}')
         made[-1].mkdir()
-        for name in (
-            'MEDIR_ROOT',
-            'MEDIR_DATA',
-            'MEDIR_REGISTRY',
-            'MEDIR_LLM_URL',
-            'MEDIR_EMBEDDING_URL',
-            'MEDIR_LLM_OPTIONS',
-            'MEDIR_LLM_KEY',
-            'MEDIR_EMBEDDING_KEY',
-        ):
+        for name in SET_BY_CASES:
             os.environ.pop(name, None)
         os.environ['MEDIR_HOME'] = str(made[-1] / 'home')
         core.registry.cache_clear()

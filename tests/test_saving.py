@@ -66,10 +66,14 @@ def test_every_architecture_gives_the_same_vectors_elsewhere(rows, tmp_path):  #
     assert len(far) == 2 * len(ROWS) and max(far.values()) < 1e-6, {k: v for k, v in far.items() if v >= 1e-6}
 
 
-def test_kept_dimensions_are_normalised_again(rows, tmp_path):  # noqa: F811
-    encoder = tiny('medcpt')
+@pytest.mark.parametrize('name', ['medcpt', 'bge-large-en'])
+def test_kept_dimensions_are_normalised_again(name, rows, tmp_path):  # noqa: F811
+    "Two towers that do not normalise, and one that does."
+    encoder = tiny(name)
     folder = save_encoder(encoder, tmp_path / 'cut', dimensions=8)
-    jobs = {'cut': {'folder': str(folder), 'queries': TEXTS, 'documents': [['Title', text] for text in TEXTS]}}
+    pairs = bool(encoder.spec.document_pair_template)
+    documents = [['Title', text] if pairs else f'Title {text}' for text in TEXTS]
+    jobs = {'cut': {'folder': str(folder), 'queries': TEXTS, 'documents': documents}}
     opened = open_elsewhere(tmp_path, jobs)['cut']
     whole = own_vectors(encoder, 'query', [('', text) for text in TEXTS])[:, :8]
     if encoder.spec.normalize:
