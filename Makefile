@@ -31,7 +31,7 @@ demo: $(MARK)
 
 # One formatter and a short list of rules for notebooks, modules and tests (ruff.toml).
 lint: $(MARK)
-	@ruff format --check . && ruff check .
+	@ruff format --no-cache --check . && ruff check --no-cache .
 
 # The rules, notebooks and modules in step, every notebook, every fast test; prints how long each took.
 # The tests stand in the order of their files, so that two runs can be compared; `make test-orders` shuffles them.
