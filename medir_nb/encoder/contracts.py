@@ -33,7 +33,7 @@ def text_row(encoder: Encoder, role: str, row: tuple[str, str], instruction: str
         'text': text.replace(SEGMENT, ' ‖ '),
         'token_ids': ids,
         'tokens': len(ids),
-        'limit': getattr(encoder.spec, f'max_{role}_tokens'),
+        'limit': encoder.spec.tower(role).max_tokens,
         'truncated': truncated,
         'last': last,
     }

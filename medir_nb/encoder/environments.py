@@ -143,7 +143,7 @@ class Worker:
 
 # %% ../../nbs/05_encoder/10_environments.ipynb #7e4d8a6d
 _TOLD = ('load', 'dtype', 'remote_code', 'pooling', 'normalize', 'append_eos', 'prompt_in_pooling')
-_BEYOND = ('document_pair_template', 'query_brackets', 'document_brackets', 'adapter')
+_BEYOND = ('document_pair_template', 'query_brackets', 'document_brackets', 'adapter', 'dimensions')
 
 
 @register_backend
@@ -157,7 +157,8 @@ class WorkerBackend(Worker, Backend):
         self.spec, self.role = spec, role
         where = f'model {spec.name}'
         takes = spec.load in ('transformers', 'own') and not any(getattr(spec, field) for field in _BEYOND)
-        what = 'an environment of its own takes load transformers or own, without pairs, brackets and adapters'
+        without = 'pairs, brackets, adapters and kept dimensions'
+        what = f'an environment of its own takes load transformers or own, without {without}'
         check(takes, what, where, 'correct the registry row')
         self.check(spec, home_folder)  # before anything is fetched
         folder, tokenizer = checkpoint_paths(spec, role, home_folder)
@@ -165,7 +166,7 @@ class WorkerBackend(Worker, Backend):
             'folder': str(folder),
             'tokenizer': str(tokenizer),
             'device': device or '',
-            'max_tokens': getattr(spec, f'max_{role}_tokens'),
+            'max_tokens': spec.tower(role).max_tokens,
             **{field: getattr(spec, field) for field in _TOLD},
         }
         super().__init__(spec.environment, settings, where, home_folder)

@@ -179,13 +179,8 @@ class Reading:
 # %% ../../nbs/05_encoder/11_model.ipynb #66df6c0a
 def _shared_role(spec: EncoderSpec, role: str) -> str:
     "The role under which the model of `role` is loaded: `query` for both where they can share it."
-    apart = (
-        spec.document
-        or spec.query_brackets
-        or spec.document_pair_template
-        or backend_class(spec).by_role
-        or spec.max_query_tokens != spec.max_document_tokens
-    )
+    one_tower = spec.tower('query') == spec.tower('document')
+    apart = not one_tower or spec.document_pair_template or backend_class(spec).by_role
     return role if apart else 'query'
 
 # %% ../../nbs/05_encoder/11_model.ipynb #22642794
@@ -235,7 +230,11 @@ class Encoder(Reading):
     def encode(self, texts: list[str], role: str, instruction: str = '') -> Encoded:
         "Vectors of rendered `texts`; nothing is stored."
         if not texts:
-            return Encoded(np.empty((0, self.spec.dim), np.float32), np.empty(0, np.int32), np.empty(0, bool))
+            return Encoded(
+                np.empty((0, self.spec.dimensions or self.spec.dim), np.float32),
+                np.empty(0, np.int32),
+                np.empty(0, bool),
+            )
         return self.backend(role).encode(list(texts), self.prompt(role, instruction))
 
 # %% ../../nbs/05_encoder/11_model.ipynb #92c6d045

@@ -16,7 +16,7 @@ from ..hub.commits import UNKNOWN, hub_name, hub_row, named_commit
 from ..hub.folders import hub_folder
 from ..processor import working_dtype
 from .backends import backend_class
-from .row import EncoderSpec, ROLES, check_type, parse_dtype
+from .row import EncoderSpec, ROLES, TOWER_FIELDS, check_type, parse_dtype
 from .folders import folder_spec
 
 # %% ../../nbs/05_encoder/03_spec.ipynb #7ff03378
@@ -117,7 +117,8 @@ def _hub_spec(name: str, hub: str, revision: str) -> EncoderSpec:
     return replace(spec, name=name, hub=hub, label=hub.partition('/')[2], tried='never exercised')
 
 # %% ../../nbs/05_encoder/03_spec.ipynb #dccd49e9
-_SERVICES_OWN = {'autocast', 'pooling', 'normalize', 'append_eos', 'max_query_tokens', 'max_document_tokens'}
+_SERVICES_OWN = {'autocast', 'pooling', 'normalize', 'append_eos', 'dimensions'}
+_SERVICES_OWN |= {'max_query_tokens', 'max_document_tokens'}
 
 
 def _check_overrides(spec: EncoderSpec, where: str, overrides: dict):
@@ -156,18 +157,27 @@ def _check_texts(spec: EncoderSpec, where: str):
         check(limit >= 1, f'{field} is {limit}', where, 'write a positive number of tokens')
 
 
+def _check_document_tower(spec: EncoderSpec, where: str):
+    "Refuse a `document` that names what no tower has, or vectors that could not be compared."
+    own = spec.document or {}
+    if unknown := sorted(set(own) - set(TOWER_FIELDS)):
+        raise MedirError(f'document has {unknown[0]!r}', where, nearest(unknown[0], TOWER_FIELDS))
+    same = own.get('dimensions', spec.dimensions) == spec.dimensions
+    check(same, 'queries and documents keep different dimensions', where, 'write dimensions once, for both')
+
+
 def _check_rare(spec: EncoderSpec):
     "Refuse values of fields that few rows have."
     where = f'model {spec.name}'
     if spec.sentence_role not in ROLES:
         what = f'sentence_role {spec.sentence_role!r} is no side of a search'
         raise MedirError(what, where, nearest(spec.sentence_role, ROLES))
-    if not spec.autocast:
-        return
-    lower = spec.autocast in ('float16', 'bfloat16')
+    _check_document_tower(spec, where)
+    for setting in ('autocast', 'dimensions'):
+        heard = backend_class(spec).in_torch or not getattr(spec, setting)
+        check(heard, f'{setting} is for models that torch runs in this process', where, 'leave it out')
+    lower = spec.autocast in ('', 'float16', 'bfloat16')
     check(lower, f'autocast {spec.autocast!r} is no lower precision', where, 'write float16 or bfloat16')
-    here = backend_class(spec).in_torch
-    check(here, 'autocast is for models that torch runs in this process', where, 'leave it out')
 
 # %% ../../nbs/05_encoder/03_spec.ipynb #de1aa20c
 def _named_spec(name: str) -> EncoderSpec:

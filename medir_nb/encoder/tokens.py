@@ -40,12 +40,12 @@ class Tokens:
     "Token ids as a row asks for them: truncation, sentence pairs, brackets and the appended end token."
 
     def __init__(self, spec: EncoderSpec, role: str, tokenizer):
-        self.spec, self.tokenizer, self.limit = spec, tokenizer, getattr(spec, f'max_{role}_tokens')
-        brackets = getattr(spec, f'{role}_brackets')
-        self.brackets = [tokenizer(bracket, add_special_tokens=False)['input_ids'][0] for bracket in brackets]
+        tower = spec.tower(role)
+        self.spec, self.tokenizer, self.limit, self.ends = spec, tokenizer, tower.max_tokens, tower.append_eos
+        self.brackets = [tokenizer(bracket, add_special_tokens=False)['input_ids'][0] for bracket in tower.brackets]
         self.pair = role == 'document' and bool(spec.document_pair_template)
         # whether the tokenizer leaves room for the end token to be appended
-        self.added = int(spec.append_eos and tokenizer('')['input_ids'][-1:] != [tokenizer.eos_token_id])
+        self.added = int(self.ends and tokenizer('')['input_ids'][-1:] != [tokenizer.eos_token_id])
 
     def _tokenized(self, texts: list[str]):
         "What the tokenizer makes of texts, or of pairs of them, in the room that is left."
@@ -64,7 +64,7 @@ class Tokens:
         truncated = np.array([bool(encoding.overflowing) for encoding in output.encodings])
         if self.brackets:
             ids = [[self.brackets[0], *row, self.brackets[1]] for row in ids]
-        if self.spec.append_eos:
+        if self.ends:
             ids = [row if row and row[-1] == eos else [*row, eos] for row in ids]
         segments = output['token_type_ids'] if self.pair and 'token_type_ids' in output else None
         return ids, segments, truncated

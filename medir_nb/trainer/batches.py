@@ -21,16 +21,14 @@ class Side:
         self.encoder, self.role, self.instruction = encoder, role, instruction
         self.tokens = Tokens(encoder.spec, role, tokenizer)
 
-    def read(self, texts: list[str]) -> tuple[list, np.ndarray]:
-        "Token ids of `texts`, and which were cut."
-        rendered = self.encoder.render([('', text) for text in texts], self.role, self.instruction)
-        ids, _, cut = self.tokens(rendered)
-        return ids, cut
+    def read(self, texts: list[str]) -> tuple[list, list | None, np.ndarray]:
+        "Token ids of `texts`, their segments (None: the model takes none), and which were cut."
+        return self.tokens(self.encoder.render([('', text) for text in texts], self.role, self.instruction))
 
-    def features(self, ids: list) -> dict:
-        "Token ids as a padded batch for the model."
+    def features(self, ids: list, segments: list | None = None) -> dict:
+        "Token ids as a padded batch for the tower of the role."
         prompt = self.encoder.prompt(self.role, self.instruction)
-        return self.tokens.features(ids, None, self.tokens.prompt_tokens(prompt))
+        return self.tokens.features(ids, segments, self.tokens.prompt_tokens(prompt)) | {'task': self.role}
 
 # %% ../../nbs/12_trainer/03_batches.ipynb #df0c1596
 def document_number(text: str) -> int:
@@ -64,26 +62,34 @@ class PairBatches:
         self,
         pairs: Pairs,
         encoder: Encoder,
-        tokenizer,  # of the model that is trained
+        tokenizers: dict,  # by role, of the model that is trained
         instruction: str = '',  # of the queries
         hypothetical: bool = True,  # False: the released code of AutoMIR
         mask_positives: bool = True,  # False: every other document of the batch is a negative
     ):
         self.pairs, self.epoch, self.mask_positives = pairs, 0, mask_positives
         self.hypothetical = hypothetical and any(pair.hypothetical for pair in pairs.rows)
-        self.query = Side(encoder, 'query', instruction, tokenizer)
-        self.written = Side(*hypothetical_reader(encoder, instruction), tokenizer)
-        self.document = Side(encoder, 'document', encoder.spec.default_document_instruction, tokenizer)
+        self.tokenizers = tokenizers
+        self.query = self.side(encoder, 'query', instruction)
+        self.written = self.side(*hypothetical_reader(encoder, instruction))
+        self.document = self.side(encoder, 'document', encoder.spec.default_document_instruction)
+
+    def side(self, encoder: Encoder, role: str, instruction: str) -> Side:
+        "How texts of `role` are read, by the tokenizer of their tower."
+        return Side(encoder, role, instruction, self.tokenizers[role])
 
     def columns(self, pairs: list[Pair], documents: list[list[str]]):
-        "`(name, side, token ids, which were cut)` of each column."
-        query_ids, cut = self.query.read([pair.query for pair in pairs])
-        yield 'query', self.query, query_ids, cut
+        "`(name, side, token ids, segments, which were cut)` of each column."
+        query_ids, segments, cut = self.query.read([pair.query for pair in pairs])
+        yield 'query', self.query, query_ids, segments, cut
         if self.hypothetical:
-            ids, cut = self.written.read([pair.hypothetical for pair in pairs])
-            rows = zip(pairs, ids, query_ids, strict=True)
-            shown = [own if pair.hypothetical else query for pair, own, query in rows]
-            yield 'hypothetical', self.written, shown, cut
+            ids, segments, cut = self.written.read([pair.hypothetical for pair in pairs])
+            for i, pair in enumerate(pairs):
+                if not pair.hypothetical:
+                    ids[i] = query_ids[i]
+                    if segments is not None:
+                        segments[i] = [0] * len(query_ids[i])
+            yield 'hypothetical', self.written, ids, segments, cut
         for j, texts in enumerate(zip(*documents, strict=True)):
             yield f'document{j}', self.document, *self.document.read(list(texts))
 
@@ -92,8 +98,8 @@ class PairBatches:
         drawn = [self.pairs.draw(feature['row'], self.epoch) for feature in features]
         documents = [[positive, *negatives] for positive, negatives in drawn]
         batch, counts = {}, Counter(rows=len(features))
-        for name, side, ids, cut in self.columns(pairs, documents):
-            batch |= {f'{name}_{feature}': tensor for feature, tensor in side.features(ids).items()}
+        for name, side, ids, segments, cut in self.columns(pairs, documents):
+            batch |= {f'{name}_{feature}': value for feature, value in side.features(ids, segments).items()}
             counts += Counter(texts=len(ids), tokens=sum(map(len, ids)), truncated=int(cut.sum()))
         if self.mask_positives:
             batch['label'] = document_labels(documents, [self.pairs.positives[pair.query] for pair in pairs])

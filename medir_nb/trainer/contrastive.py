@@ -6,19 +6,18 @@
 __all__ = ['ContrastiveSettings', 'check_carried', 'train_encoder']
 
 # %% ../../nbs/12_trainer/10_contrastive.ipynb #8e2f2c8b
-import re
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Literal
 from ..core.errors import check
 from ..hub.commits import pinned
-from ..encoder.backends import backend_class
-from ..encoder.row import EncoderSpec
-from ..encoder.folders import ENCODER_FIELDS
+from ..encoder.row import EncoderSpec, ROLES
+from ..encoder.folders import recorded_fields
 from ..encoder.spec import encoder_spec
-from ..encoder.loading import load_sentence_transformer
+from ..encoder.loading import modules_of_role
 from ..encoder.model import Encoder
+from ..encoder.saving import carried_spec, carrying_model, why_not_carried
 from ..losses import InfoNCE
 from .settings import AboveZero, Count, Settings
 from .stages import stage, training_config
@@ -49,30 +48,11 @@ class ContrastiveSettings(Settings):
     instruction: str | None = None  # None: the row's default
 
 # %% ../../nbs/12_trainer/10_contrastive.ipynb #e9880009
-def _ends_with_text(template: str) -> bool:
-    "Whether a template is a prompt and then the whole text."
-    before = set(re.findall(r'\{\w+', template[: -len('{text}')]))
-    return template.endswith('{text}') and not {'{text', '{title', '{body'} & before
-
-
 def check_carried(spec: EncoderSpec):
     "Refuse a model whose way of reading texts a sentence-transformers folder does not carry."
-    plain_prompts = _ends_with_text(spec.query_template) and _ends_with_text(spec.document_template)
-    obstacles = {
-        'its weights cannot be had': not backend_class(spec).trainable,
-        'its documents have a checkpoint of their own': spec.document,
-        'its documents are sentence pairs': spec.document_pair_template,
-        'its texts stand in brackets': spec.query_brackets or spec.document_brackets,
-        'an end token is appended to its texts': spec.append_eos,
-        'its template does not end with the text': not plain_prompts,
-    }
-    obstacle = next((why for why, holds in obstacles.items() if holds), '')
-    check(
-        not obstacle,
-        f'it cannot be trained here: {obstacle}',
-        f'model {spec.name}',
-        'choose a row with one checkpoint and plain prompts, such as minilm or bge-large-zh',
-    )
+    obstacle = why_not_carried(spec)
+    what, fix = f'it cannot be trained here: {obstacle}', 'choose a row with prompts before the text, such as minilm'
+    check(not obstacle, what, f'model {spec.name}', fix)
 
 # %% ../../nbs/12_trainer/10_contrastive.ipynb #54ef48e5
 def _with_row_values(config: ContrastiveSettings, spec: EncoderSpec) -> ContrastiveSettings:
@@ -111,15 +91,21 @@ def _trained_spec(spec: EncoderSpec, config: ContrastiveSettings) -> EncoderSpec
     )
 
 
+_RARE = ('document', 'document_pair_template', 'append_eos', 'query_brackets', 'document_brackets', 'dimensions')
+
+
 def _base(spec: EncoderSpec) -> dict:
     prompts = [spec.query_template, spec.document_template, spec.default_document_instruction, spec.hypothetical]
-    return {
+    base = {
         'hub': hub_name(spec.hub),
         'revision': spec.revision,
         'adapter': spec.adapter,
         'templates': prompts,
         'pooling': [spec.pooling, spec.normalize, spec.prompt_in_pooling],
     }
+    # what few rows have is in the key only there
+    rare = {name: getattr(spec, name) for name in _RARE if getattr(spec, name)}
+    return base | rare
 
 # %% ../../nbs/12_trainer/10_contrastive.ipynb #4026d408
 def _loss(model, config: ContrastiveSettings, hypothetical: bool):
@@ -135,18 +121,22 @@ def _loss(model, config: ContrastiveSettings, hypothetical: bool):
     )
 
 # %% ../../nbs/12_trainer/10_contrastive.ipynb #2e2d6af2
-def _build(config: ContrastiveSettings, encoder: Encoder, pairs: Pairs, arguments: dict):
+def _build(config: ContrastiveSettings, base: EncoderSpec, pairs: Pairs, arguments: dict):
     "sentence-transformers' trainer, with model, loss and batches."
     import datasets
     from sentence_transformers import SentenceTransformerTrainer, SentenceTransformerTrainingArguments
 
     arguments = seeded_arguments(config, arguments, SentenceTransformerTrainingArguments)
-    model = load_sentence_transformer(encoder.spec, 'query', str(arguments.device)).float()
+    served = replace(base, dtype='float32', similarity=config.similarity)
+    model = carrying_model(Encoder(served), config.instruction).to(arguments.device).float()
+    for role in ROLES:
+        # merging a LoRA leaves the weights below it frozen
+        modules_of_role(model, role)[0].requires_grad_(True)
     if config.gradient_checkpointing:
         model.gradient_checkpointing_enable({'use_reentrant': False})
-    batches = PairBatches(
-        pairs, encoder, model.tokenizer, config.instruction, config.hypothetical, config.mask_positives
-    )
+    encoder = Encoder(carried_spec(_trained_spec(base, config)))
+    tokenizers = {role: modules_of_role(model, role)[0].tokenizer for role in ROLES}
+    batches = PairBatches(pairs, encoder, tokenizers, config.instruction, config.hypothetical, config.mask_positives)
     loss = _loss(model, config, batches.hypothetical)
     return careful_trainer(SentenceTransformerTrainer)(
         model=model,
@@ -157,19 +147,11 @@ def _build(config: ContrastiveSettings, encoder: Encoder, pairs: Pairs, argument
     )
 
 # %% ../../nbs/12_trainer/10_contrastive.ipynb #9dc8afd7
-def _save(config: ContrastiveSettings, encoder: Encoder, base: EncoderSpec, trainer, folder: Path) -> dict:
+def _save(config: ContrastiveSettings, base: EncoderSpec, trainer, folder: Path) -> dict:
     "A sentence-transformers folder; the fields that the record of an encoder has of its own."
-    model, document_instruction = trainer.model, base.default_document_instruction
-    model.prompts = {
-        'query': encoder.prompt('query', config.instruction),
-        'document': encoder.prompt('document', document_instruction),
-    }
-    model.default_prompt_name = None
-    model.similarity_fn_name = {'cos': 'cosine', 'dot': 'dot'}[config.similarity]
-    model.max_seq_length = max(base.max_query_tokens, base.max_document_tokens)
-    model.save(str(folder), create_model_card=False)
+    trainer.model.save(str(folder), create_model_card=False)
     return {
-        'spec': trained_row(base, ENCODER_FIELDS),
+        'spec': trained_row(base, recorded_fields(base)),
         'base_hub': hub_name(base.hub),
         'base_revision': base.revision,
         'instruction': config.instruction,
@@ -191,14 +173,13 @@ def train_encoder(
     _check_contrast(config)
     pairs = Pairs(config.data, config.negatives, config.seed)
     check_enough(config, len(pairs))
-    encoder = Encoder(_trained_spec(base, config))
     recipe = Recipe(
         config,
         kind='encoder',
-        base=_base(encoder.spec),
+        base=_base(_trained_spec(base, config)),
         content=pairs.rows,
-        build=partial(_build, config, encoder, pairs),
-        save=partial(_save, config, encoder, base),
+        build=partial(_build, config, base, pairs),
+        save=partial(_save, config, base),
         counts=pairs.counts,
     )
     return run_training(recipe, watch)
