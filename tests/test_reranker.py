@@ -546,6 +546,9 @@ def test_a_reranked_system_is_its_first_stage_reranked(beir, shared_words, fake_
         and fused.stats['cached_pairs'] > 0
         and fused.stats['dtype'] == 'float32+float32>float32'
     )
+    thrice = search('rrf(bm25>monobert@5,minilm>monobert@5)>monobert@3', task)
+    behind = thrice.stats['scored_pairs'] + thrice.stats['cached_pairs'] - fused.stats['cached_pairs']
+    assert 0 < behind <= 3 * len(task.queries)  # what the lists before it read is not forgotten
     assert search('minilm>monobert@5', task, dtype='bf16').stats['dtype'] == 'bfloat16>bfloat16'
 
 

@@ -174,3 +174,13 @@ def test_two_towers_train_with_a_gradient_cache(name, rows, tmp_path):  # noqa: 
     settings = {'negatives': 1, 'batch_size': 3, 'temperature': 4.0, 'max_steps': 2, 'gradient_cache': 2}
     done = train_encoder(model=name, data=str(data), output=str(tmp_path / 'own'), **settings)
     assert done.steps == 2 and np.isfinite(done.history.loss).all()
+
+
+def test_a_decoder_that_attends_both_ways_does_so_elsewhere(rows, tmp_path):  # noqa: F811
+    "The mask is part of the saved configuration."
+    both, one = tiny('qwen2-own', bidirectional=True, pooling='mean'), tiny('qwen2-own', pooling='mean')
+    texts = [('', text) for text in TEXTS]
+    expected = own_vectors(both, 'query', texts)
+    assert difference(expected, own_vectors(one, 'query', texts)) > 1e-3
+    job = {'folder': str(save_encoder(both, tmp_path / 'both')), 'queries': TEXTS, 'documents': TEXTS}
+    assert difference(open_elsewhere(tmp_path, {'both': job})['both']['query'], expected) < 1e-6

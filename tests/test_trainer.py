@@ -236,6 +236,13 @@ def test_configurations_are_mappings_files_or_arguments(tmp_path):
         train_encoder(file)
 
 
+@pytest.mark.parametrize('task', ['contrastive', 'sft', 'cross-encoder'])
+def test_settings_that_are_checked_twice_are_the_same(task):
+    "A default of 0 for a number with a point was 0.0 the second time, and made another training of it."
+    once = training_config(task=task, model='minilm', data='x', output='y')
+    assert json.dumps(training_config(once).decisive()) == json.dumps(once.decisive())
+
+
 def test_names_of_checkpoints(rows, pairs, tmp_path):
     for name, why in (('minilm', 'row of models.yaml'), ('smollm2', 'row of'), ('a b', 'no name'), ('x+y', 'no name')):
         with pytest.raises(MedirError, match=why):

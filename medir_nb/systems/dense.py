@@ -100,6 +100,7 @@ _VECTOR_FIELDS = (
     *('load', 'pooling', 'normalize', 'similarity', 'dtype', 'autocast', 'max_query_tokens', 'max_document_tokens'),
     *('query_template', 'document_template', 'document_pair_template', 'titles'),
     *('query_brackets', 'document_brackets', 'append_eos', 'prompt_in_pooling', 'bidirectional', 'environment'),
+    'dimensions',
 )
 
 

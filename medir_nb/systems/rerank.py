@@ -121,14 +121,14 @@ def reranked_counts(
     model: Reranker,
     pairs: dict,  # scored_pairs, cached_pairs, truncated_pairs
 ) -> Counts:
-    "The counts of a list after a reranker."
+    "The counts of a list after a reranker; a list that was reranked before keeps what that cost."
     spec = model.spec
     revision = revision_label(spec.hub, spec.revision, 'model', model.home_folder)
     return replace(
         counts,
         revision='>'.join(filter(None, (counts.revision, revision))),
         dtype='>'.join(filter(None, (counts.dtype, spec.dtype))),
-        **pairs,
+        **{name: added((getattr(counts, name), number)) for name, number in pairs.items()},
     )
 
 # %% ../../nbs/09_systems/05_rerank.ipynb #f165cefb

@@ -14,7 +14,10 @@ import pydantic
 class StrictSettings(pydantic.BaseModel):
     "Settings in which an unknown key, another type or an infinite number is an error."
 
-    model_config = pydantic.ConfigDict(extra='forbid', strict=True, frozen=True, allow_inf_nan=False)
+    # defaults too: an int that stands for a float would be another number in a training's key once it was checked
+    model_config = pydantic.ConfigDict(
+        extra='forbid', strict=True, frozen=True, allow_inf_nan=False, validate_default=True
+    )
 
 
 _MOST = 10**9
