@@ -12,6 +12,7 @@ from medir_nb.data import (
     load_mteb,
     load_task,
     task_from_frames,
+    tasks_table,
 )
 from medir_nb.data.ontology import _hpo_file
 from medir_nb.evaluator import evaluate
@@ -583,3 +584,30 @@ def test_a_fetched_data_set_is_found_offline(tmp_path, monkeypatch):
     assert len(load_task(f'hf:own/set@{sha}').corpus) == 2
     with pytest.raises(MedirError, match='hf download other/set'):
         load_task(f'hf:other/set@{sha}')
+
+
+@pytest.mark.parametrize(
+    'row, said',
+    [
+        ({'instruction': {'default': 'Find it'}}, "unknown field 'instruction'; did you mean 'instructions'?"),
+        ({'instructions': 'Find it'}, "instructions is 'Find it'"),
+        ({'instructions': {'defualt': 'Find it'}}, "no model asks for the instruction 'defualt'"),
+        ({'kind': 'retreival'}, "did you mean 'retrieval'?"),
+        ({'kind': 'pairs'}, 'its data are of the kind retrieval, its row says pairs'),
+        ({'queries': 'six'}, "queries is 'six'"),
+        ({'folder': 'nowhere'}, 'there is no folder nowhere below $MEDIR_DATA'),
+    ],
+)
+def test_a_slip_in_a_task_row_is_one_line(row, said, beir, own_registry, monkeypatch):
+    monkeypatch.setenv('MEDIR_DATA', str(beir.parent))
+    own_registry(tasks={'ward-notes': {'folder': beir.name, **row}})
+    with pytest.raises(MedirError) as error:
+        load_task('ward-notes')
+    assert said in str(error.value)
+
+
+def test_a_row_of_a_folder_alone_is_enough(beir, own_registry, monkeypatch):
+    monkeypatch.setenv('MEDIR_DATA', str(beir.parent))
+    own_registry(tasks={'ward-notes': {'folder': beir.name}})
+    shown = tasks_table().set_index('task').loc['ward-notes']
+    assert shown.measures == 'nDCG@10' and len(load_task('ward-notes').corpus) == 12

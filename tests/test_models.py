@@ -1,6 +1,6 @@
 """Every architecture as a tiny random model: what the real registry rows do to texts, against plain transformers written out by hand."""
 
-import collections, importlib.resources, json, math, string
+import collections, importlib.resources, json, math, shutil, string
 from pathlib import Path
 import numpy as np, pytest, yaml
 from conftest import seeded
@@ -931,3 +931,48 @@ def test_smollm2():
         encoder.render([('', 'hypertension')], 'document'), 'document'
     )  # from the converted copy
     close(again.vectors / np.linalg.norm(again.vectors), a.vectors[1:2] / np.linalg.norm(a.vectors[1:2]))
+
+
+# ---------------------------------------------------------------- what a first row gets wrong
+
+
+def test_a_retrained_folder_behind_a_row_never_meets_the_vectors_before(folders, own_registry, beir, home, tmp_path):
+    "A row may name a folder of this machine; its revision is then the hash of its files, whatever the row says."
+    folder = tmp_path / 'mine'
+    shutil.copytree(folders['bert'], folder)
+    own_registry(
+        models={'mine': {**OWN, 'append_eos': False, 'hub': str(folder), 'revision': 'unknown', 'dtype': 'fp32'}}
+    )
+    task = load_task(beir)
+    first = encode_corpus(Encoder('mine'), task.corpus, 'document')
+    assert encode_corpus(Encoder('mine'), task.corpus, 'document').stats['encoded'] == 0
+    make_model('bert', folder, seed=11)
+    second = encode_corpus(Encoder('mine'), task.corpus, 'document')
+    assert second.stats['encoded'] == first.stats['encoded'] > 0
+
+
+@pytest.mark.parametrize(
+    'change, said',
+    [
+        ({'append_eso': True}, "unknown field 'append_eso'; did you mean 'append_eos'?"),
+        ({'kind': 'encodr'}, "its row has kind 'encodr'; write kind: encoder"),
+        ({'kind': None}, 'its row has kind None'),
+        ({'hub': '/nowhere/at/all'}, 'there is no folder /nowhere/at/all'),
+        ({'document': {'hubb': 'x'}}, "document has 'hubb'; did you mean 'hub'?"),
+        ({'document': {'dimensions': 8}}, 'keep different dimensions'),
+        ({'dimensions': 'eight'}, "dimensions is 'eight'"),
+    ],
+)
+def test_a_slip_in_a_row_is_one_line(change, said, folders, own_registry):
+    own_registry(models={'mine': {**OWN, 'hub': folders['bert'], 'revision': 'tiny', **change}})
+    with pytest.raises(MedirError) as error:
+        Encoder('mine', dtype='fp32').encode(['heart'], 'query')
+    assert said in str(error.value)
+
+
+def test_a_limit_beyond_the_positions_of_a_folder_is_refused(folders, tmp_path):
+    "Also of a folder whose own modules are run."
+    folder = as_sentence_transformer(folders['bert'], str(tmp_path / 'own'))
+    assert encoder_spec(folder).max_query_tokens == 600
+    with pytest.raises(MedirError, match='positions for 600 tokens'):
+        Encoder(encoder_spec(folder, max_query_tokens='700')).encode(['heart'], 'query')

@@ -4,6 +4,7 @@ import ast, configparser, json, os, re, shutil, subprocess, sys, tempfile
 from pathlib import Path
 import pytest, yaml
 from conftest import seeded
+from medir_nb.core import registry
 
 ROOT = Path(__file__).parents[1]
 
@@ -441,3 +442,10 @@ def test_an_install_says_how_long_it_took(installing):
 def test_an_install_without_a_readable_language_model_fails_with_its_message(installing):
     done, mark = installing('echo "medir: error: model smollm2: its weights do not load" >&2; exit 2')
     assert done.returncode and 'its weights do not load' in done.stderr and not mark.exists()
+
+
+@pytest.mark.parametrize('name', ['models', 'rerankers', 'llms'])
+def test_packaged_rows_name_no_folder(name):
+    "A folder of one machine belongs into a row of its owner's, below $MEDIR_REGISTRY."
+    named = {row: values.get('hub', '') for row, values in registry(name).items()}
+    assert not {row: hub for row, hub in named.items() if hub.startswith(('/', '.', '~'))}

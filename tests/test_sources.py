@@ -464,14 +464,14 @@ def shared_home():
 def test_a_training_gives_its_memory_back(home, tmp_path, monkeypatch):
     from medir_nb import encoder, trainer
 
-    loaded, load = [], trainer.contrastive.carrying_model
+    loaded, load = [], trainer.encoders.carrying_model
 
     def watched(*arguments):
         model = load(*arguments)
         loaded.append(weakref.ref(model))
         return model
 
-    monkeypatch.setattr(trainer.contrastive, 'carrying_model', watched)
+    monkeypatch.setattr(trainer.encoders, 'carrying_model', watched)
     Encoder('minilm', device='cpu').encode(['heart'], 'query')
     data = write_lines(tmp_path / 'pairs.jsonl', [{'query': f'query {i}', 'pos': [f'document {i}']} for i in range(4)])
     trainer.train_encoder(

@@ -243,6 +243,15 @@ def test_settings_that_are_checked_twice_are_the_same(task):
     assert json.dumps(training_config(once).decisive()) == json.dumps(once.decisive())
 
 
+def test_the_task_of_a_file_can_be_put_over(rows, pairs, tmp_path):
+    "As any other key on the command line; a slip gets the nearest name."
+    file = tmp_path / 'c.yaml'
+    file.write_text(json.dumps({**small(str(pairs), 'over', max_steps=1), 'task': 'sft'}))
+    assert train(file, task='contrastive').steps == 1
+    with pytest.raises(MedirError, match="did you mean 'contrastive'"):
+        train(file, task='contrastiv')
+
+
 def test_names_of_checkpoints(rows, pairs, tmp_path):
     for name, why in (('minilm', 'row of models.yaml'), ('smollm2', 'row of'), ('a b', 'no name'), ('x+y', 'no name')):
         with pytest.raises(MedirError, match=why):
@@ -448,7 +457,8 @@ def batch_of(model, pairs, name='tiny-cls', n=6, negatives=2, hypothetical=True)
     )
     columns = dict.fromkeys(k.split('_')[0] for k in batch if k not in ('label', 'counts'))
     return lambda: [
-        {k[len(c) + 1 :]: v.clone() if hasattr(v, 'clone') else v for k, v in batch.items() if k.startswith(f'{c}_')} for c in columns
+        {k[len(c) + 1 :]: v.clone() if hasattr(v, 'clone') else v for k, v in batch.items() if k.startswith(f'{c}_')}
+        for c in columns
     ], batch['label']
 
 

@@ -13,7 +13,7 @@ import importlib.resources
 import os
 import re
 from pathlib import Path
-from .errors import MedirError, cause_of, check
+from .errors import MedirError, cause_of, check, nearest
 from .files import read_text
 
 # %% ../../nbs/00_core/03_settings.ipynb #05c33ad0
@@ -163,8 +163,12 @@ def check_row(
     kind,  # a data class
     row: dict,
     where: str,  # such as `model minilm`
+    beside: tuple = (),  # fields that a row may have and the data class has not
 ):
-    "Refuse a registry row with a value of another type than its field of the data class `kind` has."
+    "Refuse a registry row with an unknown field, or a value of another type than its field of the data class has."
+    known = {field.name for field in dataclasses.fields(kind)} | set(beside)
+    for name in row:
+        check(name in known, f'unknown field {name!r}', where, nearest(str(name), known))
     accepted_types = {tuple: (list, tuple), float: (int, float)}
     for field in dataclasses.fields(kind):
         if field.name not in row or row[field.name] == 'unknown':

@@ -152,12 +152,14 @@ def _check_files(folder: Path, spec: EncoderSpec, role: str):
     "What a checkpoint's own files say, against what its row says."
     where, config = f'model {spec.name}', read_json(folder / 'config.json', {})
     _check_architecture(config, spec, where)
-    # a gguf file has no configuration of its own, and a module list is followed as it is
-    if spec.gguf_file or backend_class(spec).own_modules:
+    # a converted gguf file has no files of its author's left
+    if spec.gguf_file:
         return
+    body = read_json(folder / transformer_path(folder, role) / 'config.json', {})
     longest = max(spec.max_query_tokens, spec.max_document_tokens)
-    check_positions(config, longest, where, 'max_query_tokens and max_document_tokens')
-    if (folder / 'modules.json').is_file():
+    check_positions(body, longest, where, 'max_query_tokens and max_document_tokens')
+    # a module list that is followed as it is, is compared after loading
+    if (folder / 'modules.json').is_file() and not backend_class(spec).own_modules:
         _check_pooling(folder, spec, role)
 
 # %% ../../nbs/05_encoder/04_loading.ipynb #860e06f6

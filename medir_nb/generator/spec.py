@@ -14,6 +14,7 @@ from ..core.files import json_mapping
 from ..core.places import checkpoint_folder, checkpoint_names, checkpoint_record
 from ..core.settings import check_row, registry
 from ..encoder.folders import folder_fingerprint
+from ..encoder.spec import at_folder
 
 # %% ../../nbs/07_generator/00_spec.ipynb #8a67196e
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ def _spec_from(name: str, values: dict) -> LLMSpec:
 def _check_llm_row(name: str, row: dict):
     "Refuse a row whose fields are of another type, or whose sampling says what none has."
     where, sampling = f'llm {name}', row.get('sampling') or {}
-    check_row(LLMSpec, row, where)
+    check_row(LLMSpec, row, where, beside=('checkpoint', 'trained_by', 'leaderboard', 'sources'))
     known = [f.name for f in fields(Sampling)]
     for unknown in [k for k in sampling if k not in known][:1]:
         raise MedirError(f'its sampling has no {str(unknown)!r}', where, nearest(unknown, known))
@@ -136,7 +137,7 @@ def llm_spec(
         return _checkpoint_spec(name, row)
     if name in rows:
         _check_llm_row(name, row)
-        return _spec_from(name, row)
+        return at_folder(_spec_from(name, row))
     if os.sep in name or name.startswith('.'):
         return _folder_spec(name)
     hint = f'{nearest(name, [*rows, *checkpoint_names()])} A folder may be given by its path'

@@ -10,7 +10,7 @@ import contextlib
 import functools
 import os
 from pathlib import Path
-from ..core.errors import MedirError
+from ..core.errors import MedirError, check
 from ..core.files import read_json
 from .network import PATIENCE, unreachable
 from .commits import UNKNOWN, Unreachable, cached_commit, commit_of, hub_error, recorded_commit
@@ -87,6 +87,8 @@ def hub_folder(
     "The local folder of a Hub model (or the folder `hub` itself): the Hub's cache first, then the Hub."
     if Path(hub).is_dir():
         return Path(hub)
+    is_path = os.path.isabs(hub) or hub.startswith(('.', '~'))
+    check(not is_path, f'there is no folder {hub}', where, 'correct the path in its row')
     from huggingface_hub.utils import disable_progress_bars
 
     revision = commit_of(hub, revision, 'model', where)

@@ -20,7 +20,7 @@ from ..hub.folders import check_weights, hub_folder
 from ..processor import working_dtype
 from ..encoder.row import check_type, parse_dtype
 from ..encoder.folders import folder_fingerprint, positions_of
-from ..encoder.spec import row_fields
+from ..encoder.spec import at_folder, row_fields
 from ..encoder.here import gigabytes_of, repositories_of, weights_here
 
 # %% ../../nbs/08_reranker/00_spec.ipynb #8670cd18
@@ -117,8 +117,8 @@ def _row_reranker(name: str, row: dict) -> RerankerSpec:
     note = row.get('note', 'no source states it')
     fix = f'find out and add it to a row of your own in $MEDIR_REGISTRY/rerankers.yaml ({note})'
     check(not unknown, f'{", ".join(unknown)} unknown', where, fix)
-    check_row(RerankerSpec, row, where)
-    return RerankerSpec(name=name, **row_fields(RerankerSpec, row))
+    check_row(RerankerSpec, row, where, beside=('published_as', 'sources', 'note'))
+    return at_folder(RerankerSpec(name=name, **row_fields(RerankerSpec, row)))
 
 
 def _hub_reranker(name: str, hub: str, revision: str) -> RerankerSpec:

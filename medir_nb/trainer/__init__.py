@@ -10,6 +10,7 @@ from .careful import careful_trainer
 from .identity import Recipe
 from .arguments import check_enough, plain_arguments, seeded_arguments
 from .loop import run_training
+from .encoders import EncoderSettings, encoder_recipe
 from .contrastive import ContrastiveSettings, train_encoder
 from .sft import SFTSettings, sft_examples, train_generator
 from .cross_encoder import CrossEncoderSettings, GroupBatches, train_reranker
@@ -32,6 +33,8 @@ __all__ = [
     'plain_arguments',
     'seeded_arguments',
     'run_training',
+    'EncoderSettings',
+    'encoder_recipe',
     'ContrastiveSettings',
     'train_encoder',
     'SFTSettings',

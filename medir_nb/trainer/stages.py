@@ -67,17 +67,18 @@ def _one_line(error: pydantic.ValidationError, settings_class: type, where: str)
 # %% ../../nbs/12_trainer/01_stages.ipynb #71b48a10
 def training_config(
     config=None,  # a mapping, a YAML file, or settings that were checked before
-    task: str = '',  # taken where `config` names none; another one there is an error
+    expected: str = '',  # the kind that the caller trains: taken where nobody names one; another one is an error
     **settings,  # put over those of `config`
 ) -> Settings:
     "The checked settings of a training."
     where = str(config) if isinstance(config, (str, Path)) else 'training configuration'
     raw = _raw_settings(config, settings, where)
-    named = raw.setdefault('task', task)
+    named = raw.setdefault('task', expected)
     check(named, 'the configuration names no task', where, nearest(str(named), STAGES))
     registered = isinstance(named, str) and named in STAGES
     check(registered, f'{named!r} is no kind of training', where, nearest(str(named), STAGES))
-    check(not task or named == task, f'this is a configuration of {named!r}', where, 'call train, or leave out task')
+    fits = not expected or named == expected
+    check(fits, f'this is a configuration of {named!r}', where, 'call train, or leave out task')
     settings_class = STAGES[named].settings
     try:
         return settings_class(**raw)
