@@ -206,7 +206,7 @@ def test_every_packaged_row_has_the_types_of_its_fields():
         ('rerankers', __import__('medir_nb.reranker').reranker.RerankerSpec),
     ):
         for row in registry(name):
-            core.check_row(kind, registry(name)[row], row)
+            core.check_row(kind, registry(name)[row], row, beside=tuple(registry(name)[row]))
 
 
 # ---------------------------------------------------------------- notebooks

@@ -369,7 +369,7 @@ def test_no_key_reaches_a_cassette_a_message_or_another_server(fake, monkeypatch
     monkeypatch.setenv('MEDIR_LLM_KEY', secret)
     monkeypatch.setenv('OPENAI_API_KEY', 'vendor-' + secret)
     server = fake(f'text:your key is {secret}', (400, json.dumps({'error': f'bad key {secret}'})))
-    model = served(server, concurrency=1)
+    model = served(server, concurrency=1, timeout=20)  # a slow machine asks once
     model.generate(ask('p'))
     with pytest.raises(MedirError) as e:
         model.generate(ask('another'))

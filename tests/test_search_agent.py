@@ -334,8 +334,8 @@ def test_an_endpoint_that_goes_down_costs_nothing_twice(beir, fake, tmp_path):
         ]
         answered = server.asked - 2
         assert (
-            answered in (down_at, down_at + 1) and sum(len(l['turns']) for l in kept) == down_at // 4 * 4
-        )  # of whole rounds: a broken one is heard when it is whole
+            down_at <= answered <= down_at + 3 and sum(len(l['turns']) for l in kept) == down_at // 4 * 4
+        )  # of whole rounds, whose other requests (four queries) may be under way
         out = run()
         assert (
             server.asked == 12 + 2
