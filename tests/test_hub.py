@@ -474,7 +474,7 @@ def test_a_fault_is_one_line_or_no_matter(hub, checked, tmp_path, fault):
 
 @pytest.mark.slow
 def test_a_silent_hub_is_found_out_once(checked, tmp_path):
-    names, start = ['bge-small-en-v1.5', 'contriever', 'e5-small-v2', 'mpnet'], time.monotonic()
+    names, start = ['bge-small-en-v1.5', 'contriever', 'e5-small-v2', 'gte-small'], time.monotonic()
     with Hub([], tmp_path / 'store') as other:
         other.silent = True
         found = checked.process('weights', names, base=tmp_path, hub=other)
@@ -502,7 +502,7 @@ MISDESCRIBED = {  # row: what is served in place of it, and what is said
         dict(pooling='cls'),
         'the checkpoint pools by cls and normalises, its row says mean and normalises; correct the registry row',
     ),
-    'mpnet': (
+    'gtr-xl': (
         dict(normalize=False),
         'the checkpoint pools by mean, its row says mean and normalises; correct the registry row',
     ),

@@ -9,7 +9,7 @@ __all__ = ['Encoded', 'BACKENDS', 'ENVIRONMENT', 'only_vectors', 'Backend', 'reg
 from collections import namedtuple
 import numpy as np
 from ..core.errors import MedirError, check, nearest
-from ..hub.folders import package_folder
+from ..hub.parts import check_package
 
 # %% ../../nbs/05_encoder/00_backends.ipynb #43c2ee7b
 Encoded = namedtuple('Encoded', 'vectors tokens truncated')  # float32 (n, dim), int32 (n,), bool (n,)
@@ -50,7 +50,7 @@ class Backend:
     def check(cls, spec, home_folder=None):
         "Raise what loading `spec` would raise here, as far as that can be known without its weights."
         if package := spec.package or cls.package:
-            package_folder(package, f'model {spec.name}')
+            check_package(package, f'model {spec.name}', home_folder)
 
 # %% ../../nbs/05_encoder/00_backends.ipynb #3d507e20
 BACKENDS: dict[str, type[Backend]] = {}

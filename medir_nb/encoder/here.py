@@ -15,6 +15,7 @@ from ..core.hardware import output_of
 from ..hub.network import unreachable
 from ..hub.commits import UNKNOWN, pinned, recorded_commit
 from ..hub.folders import check_weights, local_folder
+from ..hub.parts import what_first
 from .backends import backend_class
 from .row import EncoderSpec
 from .spec import encoder_spec
@@ -107,7 +108,7 @@ def encoder_runs(name: str) -> str:
     except MedirError as e:
         return f'no: {e.what}'
     if not _fetches(spec):
-        return f'yes, asks {spec.url}' if spec.url else 'yes'
+        return f'yes, asks {spec.url}' if spec.url else f'yes{what_first(spec.package)}'
     verdict = weights_here(repositories_of(spec), gigabytes_of(spec.params, spec.dtype))
     if not spec.environment or not verdict.startswith('yes'):
         return verdict

@@ -14,6 +14,8 @@ from ..core.places import home, slug
 from ..core.settings import registry
 from ..core.console import note
 from ..hub.folders import hub_folder, package_folder
+from ..hub.parts import parts_of, shipped_folder, unpacked
+from ..hub.gguf import convert_gguf
 from .backends import backend_class
 from .row import EncoderSpec, Tower
 from .folders import check_positions, module_list, own_modules, transformer_path
@@ -52,28 +54,15 @@ def refuse_remote_code(
     check(not code, what, f'{kind} {spec.name}', f'read that code, then {fix}')
 
 # %% ../../nbs/05_encoder/04_loading.ipynb #7c63f41f
-def _convert_gguf(spec: EncoderSpec, folder: Path):
-    "Write a GGUF file's weights and tokenizer into `folder` as plain transformers files."
-    import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    source = str(package_folder(spec.package, f'model {spec.name}'))
-    tokenizer = AutoTokenizer.from_pretrained(source, gguf_file=spec.gguf_file)
-    model = AutoModelForCausalLM.from_pretrained(source, gguf_file=spec.gguf_file, dtype=torch.bfloat16)
-    tokenizer.eos_token = tokenizer.convert_ids_to_tokens(model.config.eos_token_id)
-    tokenizer.save_pretrained(folder)
-    # the weights are plain numbers by now; the mark of their origin would forbid saving them
-    model.hf_quantizer = None
-    del model.config.quantization_config
-    model.save_pretrained(folder)
-
-
 def converted_gguf(spec: EncoderSpec, home_folder=None) -> Path:
     "A plain transformers folder of a GGUF file, converted once and kept in the home folder."
+    where = f'model {spec.name}'
+    if parts := parts_of(spec.package):
+        return unpacked(parts, convert_gguf, where, home_folder)
     folder = home(home_folder) / 'models' / slug(f'{spec.name}-{spec.revision}-{spec.gguf_file}')
     with lock(folder):
         if not (folder / 'whole').is_file():
-            _convert_gguf(spec, folder)
+            convert_gguf(package_folder(spec.package, where) / spec.gguf_file, folder)
             (folder / 'whole').touch()
     return folder
 
@@ -98,7 +87,8 @@ def checkpoint_paths(
         folder = converted_gguf(spec, home_folder)
         return folder, folder
     if spec.package:
-        folder = next(file.parent for file in sorted(package_folder(spec.package, where).rglob('modules.json')))
+        shipped = shipped_folder(spec.package, where, home_folder, weights)
+        folder = next(file.parent for file in sorted(shipped.rglob('modules.json')))
         return folder, folder
     tower = spec.tower(role)
     folder = hub_folder(tower.hub, tower.revision, where, weights)

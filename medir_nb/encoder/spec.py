@@ -128,7 +128,9 @@ def _hub_spec(name: str, hub: str, revision: str) -> EncoderSpec:
         spec = encoder_spec(row)
         if revision in ('', spec.revision):
             return spec
-        return replace(spec, name=name, revision=named_commit(hub, revision, where))
+        # another revision is not the one that a package ships
+        at_hub = {'package': '', 'gguf_file': '', 'load': 'transformers' if spec.gguf_file else spec.load}
+        return replace(spec, name=name, revision=named_commit(hub, revision, where), **at_hub)
     try:
         commit = named_commit(hub, revision, where)
         spec = _described(hub, commit)

@@ -19,7 +19,8 @@ from ..core.files import parse_json
 from ..core.places import home
 from ..core.console import progress, waiting
 from ..hub.commits import UNKNOWN, pinned
-from ..hub.folders import check_weights, package_folder
+from ..hub.folders import check_weights
+from ..hub.parts import check_package, what_first
 from ..encoder.spec import parse_dtype
 from ..encoder.model import free_models
 from ..encoder.here import gigabytes_of, weights_here
@@ -266,7 +267,7 @@ def check_llm(model: LLM):
     if local_folders:
         refuse_code(local_folders[0], spec)
     if spec.load == 'gguf':
-        package_folder(spec.package, where)
+        check_package(spec.package, where, model.home_folder)
     elif spec.hub == UNKNOWN or spec.base_url or spec.folder:
         weights_folder(spec, model.home_folder)
     else:
@@ -294,7 +295,8 @@ def llm_runs(model: LLM) -> str:
     except MedirError as e:
         return f'no: {e.what}'
     if without_hub:
-        return f'yes, asks {model.backend.server.url}' if asks_server else 'yes'
+        first = what_first(spec.package, model.home_folder)
+        return f'yes, asks {model.backend.server.url}' if asks_server else f'yes{first}'
     return weights_here([(spec.hub, spec.revision)], _gigabytes(spec))
 
 # %% ../../nbs/07_generator/06_models.ipynb #374d9952

@@ -37,10 +37,13 @@ def _service_cost(name: str, tokens: int | None, side: str) -> dict:
     return {'GB to fetch': 0.0, 'hours': 0.0, 'dollars': price * tokens / 1e6 if known else None}
 
 
-def _to_fetch(repositories, gigabytes: float | None) -> float | None:
+def _to_fetch(repositories, gigabytes: float | None, package: str = '') -> float | None:
     "Gigabytes of weights that are not on this machine; None where their size is unknown."
     from medir_nb.hub.folders import local_folder
+    from medir_nb.hub.parts import gigabytes_to_fetch
 
+    if package:
+        return gigabytes_to_fetch(package)
     here = all(local_folder(hub, revision) for hub, revision in repositories)
     return 0.0 if here else gigabytes
 
@@ -58,7 +61,7 @@ def _encoder_cost(name: str, texts: int, tokens: int | None) -> dict:
         return _service_cost(name, tokens, 'input')
     size, rate = gigabytes_of(spec.params, spec.dtype), encode_rate(spec.params)
     hours = texts / rate / 3600 if rate else None
-    fetch = 0.0 if spec.package else _to_fetch(repositories_of(spec), size)
+    fetch = _to_fetch(repositories_of(spec), size, spec.package)
     return {'GB to fetch': fetch, 'hours': hours if texts else 0.0, 'dollars': 0.0}
 
 # %% ../../nbs/16_workbook/06_costs.ipynb #e90d31c6
@@ -80,10 +83,10 @@ def _writer_cost(name: str, texts: int, tokens: int) -> dict:
     if spec.base_url:
         return _service_cost(name, tokens, 'output')
     size = _size_in_name(spec.hub)
-    # what was trained here, or comes in a package, is not fetched
-    is_here = spec.package or spec.folder or registry('llms').get(name, {}).get('checkpoint')
+    # what was trained here is not fetched
+    is_here = spec.folder or registry('llms').get(name, {}).get('checkpoint')
     weights = gigabytes_of(size, spec.dtype) if size else None
-    fetch = 0.0 if is_here else _to_fetch([(spec.hub, spec.revision)], weights)
+    fetch = 0.0 if is_here else _to_fetch([(spec.hub, spec.revision)], weights, spec.package)
     return {'GB to fetch': fetch, 'hours': None if texts else 0.0, 'dollars': 0.0}
 
 

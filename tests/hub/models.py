@@ -629,6 +629,11 @@ def model_repositories(models=None, llms=None, rerankers=None):
                 other['revision'],
                 adapter_files(row['hub'], row['architecture'], limit_of(row), other['hub']),
             )
+    # a model that comes in packages where they are installed is the Hub's where they are not
+    for row in (registry('models') if models is None else models).values():
+        parts = registry('parts').get(row.get('package'), {})
+        if parts.get('kind') == 'zip':
+            add(parts['hub'], parts['revision'], encoder_files(row, parts['hub']))
     for row in (registry('rerankers') if rerankers is None else rerankers).values():
         add(row['hub'], row['revision'], reranker_files(row, row['hub']))
         if other := row.get('adapter'):
