@@ -80,7 +80,7 @@ def parts_of(
     where = f'parts {package}'
     missing = [field for field in Parts.__annotations__ if field not in ('name', 'weights') and field not in row]
     check(not missing, f'no {"".join(missing[:1])}', where, 'add it to the row of parts.yaml')
-    check_row(Parts, row, where)
+    check_row(Parts, row, where, beside=('sources', 'note'))
     fields = {field: row[field] for field in Parts.__annotations__ if field in row}
     return Parts(**{**fields, 'name': package, 'packages': tuple(row['packages'])})
 
