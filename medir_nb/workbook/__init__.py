@@ -10,6 +10,7 @@ from .runs import run_notebook
 from .loops import obstacles
 from .batch import read_batch, run_batch
 from .plans import plan, plan_grid
+from .coverages import cell_ways, coverage, coverage_line, coverage_reasons, coverage_table, with_coverage
 from .skeleton import new_paper
 from .cli import app, main
 
@@ -31,6 +32,12 @@ __all__ = [
     'run_batch',
     'plan',
     'plan_grid',
+    'cell_ways',
+    'coverage',
+    'coverage_line',
+    'coverage_reasons',
+    'coverage_table',
+    'with_coverage',
     'new_paper',
     'app',
     'main',
