@@ -255,7 +255,7 @@ def write_tables(
     ledgers = [part for part in parts.values() if isinstance(part, Ledger)]
     if ledgers:
         cells = [cell for ledger in ledgers for cell in ledger.compared()]
-        write_json(path.with_name(path.stem.removesuffix('_tables') + '_cells.json'), {'cells': cells}, indent=1)
+        write_json(path.with_name(path.stem.removesuffix('_tables') + '_cells.json'), {'cells': cells})
     return path
 
 # %% ../../nbs/14_ledger/10_experiments.ipynb #d3f6ae63

@@ -123,11 +123,12 @@ def counts_from_registry(
     text: str,
     corpus_counted: bool,  # whether another row counts the documents for this retriever
     limit: int | None = None,
+    runnable: bool = True,  # False: also of registry rows that cannot run here
 ) -> dict:
     "The part of a row that says what a system would do on a task that is not here."
     from medir_nb.systems.expressions import parse
 
-    row, system = registry('tasks')[name], parse(text)
+    row, system = registry('tasks')[name], parse(text, runnable)
     queries = _size_of(row, 'queries')
     if system.reranker:
         pairs = queries * min(system.reranker[1], _size_of(row, 'documents'))

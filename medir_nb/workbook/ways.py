@@ -133,7 +133,7 @@ def _parameters(row: dict) -> float:
 
 def _encoding(task: str, text: str, name: str, joined: bool) -> Work:
     "The work of encoding a task with a retriever, or of what a language model's text adds to it."
-    counts, row = counts_from_registry(task, text, joined), registry('models')[name]
+    counts, row = counts_from_registry(task, text, joined, runnable=False), registry('models')[name]
     texts, most = count_in(counts['texts to encode']), count_in(counts['texts to encode']) * row['max_document_tokens']
     tokens = most if counts['tokens'] == 'unknown' else min(most, count_in(counts['tokens']))
     rate = encode_rate(_parameters(row))
@@ -143,7 +143,10 @@ def _encoding(task: str, text: str, name: str, joined: bool) -> Work:
 
 def _scoring(task: str, text: str, name: str) -> Work:
     "The work of a reranker behind its retriever."
-    row, pairs = registry('rerankers')[name], count_in(counts_from_registry(task, text, True)['pairs to score'])
+    row, pairs = (
+        registry('rerankers')[name],
+        count_in(counts_from_registry(task, text, True, runnable=False)['pairs to score']),
+    )
     return Work(task, text, 0, pairs, _cpu_hours(pairs * row['max_tokens'], _parameters(row)), None)
 
 # %% ../../nbs/16_workbook/06b_ways.ipynb #c7d7bf13
