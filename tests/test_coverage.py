@@ -214,12 +214,12 @@ def test_referees_name_file_and_commit():
 
 
 def test_referees_come_out_equal():
-    "The stored full run: both encoders on NFCorpus, to the last printed digit."
+    "The stored full run: a packaged encoder on NFCorpus, to the last printed digit."
     stored = stored_cells(ROOT / 'figures').query("paper == 'referees'")
     beside = stored.merge(published('referees'), on=list(CELL_KEY))
-    assert len(beside) == len(stored) >= 4 and set(stored.verdict) == {'equal'}
+    assert len(beside) == len(stored) >= 2 and set(stored.verdict) == {'equal'}
     assert (beside.measured - beside.value).abs().max() <= 0.5e-5 + 1e-9
-    known = {('all-MiniLM-L6-v2', 'nDCG@10'): 0.31594, ('all-mpnet-base-v2', 'nDCG@10'): 0.33289}
+    known = {('all-MiniLM-L6-v2', 'nDCG@10'): 0.31594, ('all-MiniLM-L6-v2', 'R@100'): 0.31151}
     found = {(e.system, e.measure): e.value for e in beside.itertuples() if e.dataset == 'NFCorpus'}
     assert known.items() <= found.items()
 
