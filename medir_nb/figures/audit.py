@@ -17,8 +17,9 @@ from .style import new_figure, panel_title, read_data, remark, set_margins, styl
 def rank_ticks(low: float, high: float) -> list[int]:
     "The ranks that an axis from `low` to `high` names."
     few = high - low < 20
-    named = (1, 2, 4, 6, 8, *range(10, 1000, 2 if few else 10))
-    return [rank for rank in named if low <= rank <= high and (few or rank == 1 or rank % 10 == 0)]
+    step = 2 if few else 10 if high - low < 60 else 20
+    named = (1, *range(2, 1000, 2)) if few else (1, *range(step, 1000, step))
+    return [rank for rank in named if low <= rank <= high]
 
 
 def _draw_ranks(axes, part: pd.DataFrame, span: pd.DataFrame, colours: list, rows: int):
@@ -30,7 +31,7 @@ def _draw_ranks(axes, part: pd.DataFrame, span: pd.DataFrame, colours: list, row
     low, high = span['min'].min(), span['max'].max()
     axes.set_xlim(low - 0.03 * (high - low) - 0.4, high + 0.03 * (high - low) + 0.4)
     axes.set_ylim(rows - 0.4, -0.6)
-    axes.set_yticks(y, part.system, fontsize=8 if len(span) <= 20 else 7.5)
+    axes.set_yticks(y, part.system, fontsize=8)
     axes.tick_params(axis='y', length=0)
     axes.grid(axis='y', visible=False)
     axes.spines['left'].set_visible(False)
@@ -136,5 +137,5 @@ def overlap_figure(csv):
     grid[0].set_ylim(0, grid[0].get_ylim()[1])
     grid[0].set_ylabel('nDCG@10')
     heading(figure, 'Score and overlap of query and relevant document')
-    remark(figure, 'dotted: overlap with random documents; bars: 95 % intervals')
+    remark(figure, 'dotted: random documents; bars: 95 % intervals')
     return figure
