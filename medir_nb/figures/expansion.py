@@ -28,7 +28,7 @@ def _draw_spread(axes, part: pd.DataFrame, order: pd.Index, colours: dict):
     mean = part.groupby('row').difference.mean()
     y = [order.get_loc(row) for row in mean.index]
     axes.scatter(mean, y, marker='|', s=130, color=INK, linewidths=1.8, zorder=4)
-    panel_title(axes, f'{part.panel.iloc[0]}\n' + f'mean {mean.mean():+.3f}'.replace('-', '−'))
+    panel_title(axes, f'{wrapped(part.panel.iloc[0], 18)}\n' + f'mean {mean.mean():+.3f}'.replace('-', '−'))
 
 # %% ../../nbs/15_figures/06_expansion.ipynb #88b6f733
 def _name_families(figure, colours: dict):
@@ -56,8 +56,9 @@ def spread_figure(csv):
     panels = distinct(frame.panel)
     colours = dict(zip(distinct(frame.family), FAMILY_COLOURS, strict=False))
     order = frame.groupby('row').difference.mean().sort_values().index
-    figure = new_figure(WIDTH, 1.25 + 0.235 * len(order))
-    set_margins(figure, top=0.87, bottom=0.5, left=0.24, wspace=0.07)
+    lines = max(wrapped(panel, 18).count('\n') for panel in panels)
+    figure = new_figure(WIDTH, 1.25 + 0.17 * lines + 0.235 * len(order))
+    set_margins(figure, top=0.87 + 0.17 * lines, bottom=0.5, left=0.24, wspace=0.07)
     grid = panel_grid(figure, len(panels), len(panels), sharex=True, sharey=True)
     for axes, panel in zip(grid, panels, strict=True):
         _draw_spread(axes, frame[frame.panel == panel], order, colours)

@@ -28,7 +28,7 @@ def _draw_losses(axes, part: pd.DataFrame, run: str):
     axes.margins(y=0.18)
     axes.locator_params(axis='x', nbins=4, integer=True)
     axes.locator_params(axis='y', nbins=4)
-    axes.yaxis.set_major_formatter('{x:.3g}')
+    axes.yaxis.set_major_formatter('{x:.4g}')
 
 # %% ../../nbs/15_figures/05_training.ipynb #b756cee2
 def _loss_grid(runs: int, columns: int):
@@ -112,7 +112,8 @@ def _name_systems(figure, styles: dict):
         bbox_to_anchor=(0.005, 1 - 0.52 / figure.get_figheight()),
         ncols=len(styles),
         fontsize=9,
-        columnspacing=1.2,
+        columnspacing=1,
+        handlelength=1.7,
     )
 
 # %% ../../nbs/15_figures/05_training.ipynb #278421d7
