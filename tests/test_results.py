@@ -1,6 +1,6 @@
 "What the stored results of the notebooks say: their numbers, names and figures, and that they are the same on every machine."
 
-import ast, html, itertools, json, os, re
+import ast, html, itertools, json, re
 from pathlib import Path
 import numpy as np
 import pandas as pd
