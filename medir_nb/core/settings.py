@@ -167,8 +167,9 @@ def check_row(
 ):
     "Refuse a registry row with an unknown field, or a value of another type than its field of the data class has."
     known = {field.name for field in dataclasses.fields(kind)} | set(beside)
-    for name in set(row) - known:  # `nearest` compares letters, so it is asked about a miss alone
-        raise MedirError(f'unknown field {name!r}', where, nearest(str(name), known))
+    for name in row:
+        if name not in known:
+            raise MedirError(f'unknown field {name!r}', where, nearest(str(name), known))
     accepted_types = {tuple: (list, tuple), float: (int, float)}
     for field in dataclasses.fields(kind):
         if field.name not in row or row[field.name] == 'unknown':
