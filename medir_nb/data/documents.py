@@ -6,6 +6,8 @@
 __all__ = ['Document', 'whole_text', 'text_documents', 'column_names', 'row_document', 'json_documents']
 
 # %% ../../nbs/03_data/08_documents.ipynb #4bb5ede6
+import gzip
+import zlib
 from collections import namedtuple
 from pathlib import Path
 from ..core.errors import MedirError
@@ -21,21 +23,20 @@ def whole_text(document: Document) -> str:
     return f'{document.text} {document.body}'.strip()
 
 # %% ../../nbs/03_data/08_documents.ipynb #11bed85c
-def text_documents(path: Path):
-    "The one document of a text file (`.gz` too)."
-    if path.suffix != '.gz':
-        yield Document(path.stem, '', read_text(path), where=str(path))
-        return
-    import gzip
-    import zlib
-
+def _unpacked(path: Path) -> str:
+    "The text of a gzipped file."
     try:
-        text = gzip.decompress(path.read_bytes()).decode('utf-8-sig')
+        return gzip.decompress(path.read_bytes()).decode('utf-8-sig')
     except UnicodeDecodeError as error:
         raise MedirError(f'not UTF-8 (byte {error.start})', path, 'convert it with iconv') from None
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise MedirError(f'broken gzip file ({error})', path, 'fetch it again') from None
-    yield Document(path.name.removesuffix('.gz').removesuffix('.txt'), '', text, where=str(path))
+
+
+def text_documents(path: Path):
+    "The one document of a text file (`.gz` too)."
+    text = _unpacked(path) if path.suffix == '.gz' else read_text(path)
+    yield Document(Path(path.name.removesuffix('.gz')).stem, '', text, where=str(path))
 
 # %% ../../nbs/03_data/08_documents.ipynb #534fab73
 _USUAL = {

@@ -54,7 +54,7 @@ class Duplicates:
     def __init__(
         self,
         near: float = 0.8,  # likeness from which on a document is a near duplicate; 0: only exact ones are looked for
-        window: int = 200_000,  # documents among which near duplicates are looked for; about 4 kB each
+        window: int = 200_000,  # documents among which near duplicates are looked for; about 5 kB each
     ):
         check(0 <= near <= 1, f'near is {near}', 'duplicates', 'write a number from 0 to 1')
         check(window > 0, f'the window is {window}', 'duplicates', 'write a number of documents')
@@ -76,19 +76,27 @@ class Duplicates:
             self._index.remove(oldest)
         return False
 
-    def is_new(self, document: Document) -> bool:
-        "Whether no document before said the same, or nearly."
+    def why_left_out(self, document: Document) -> str:
+        "`exact duplicate`, `near duplicate`, or nothing where no document before said the same."
         import xxhash
 
         text = normal_text(document)
         number = xxhash.xxh3_64_intdigest(text.encode('utf-8', 'surrogatepass'))
-        is_repeated = number in self._hashes
+        if number in self._hashes:
+            return 'exact duplicate'
         self._hashes.add(number)
-        is_near = bool(not is_repeated and text and self.near and self._is_near(number, signature(text)))
-        self.counts['exact duplicates'] += is_repeated
-        self.counts['near duplicates'] += is_near
-        return not (is_repeated or is_near)
+        return 'near duplicate' if self.near and text and self._is_near(number, signature(text)) else ''
 
-    def without(self, documents: Iterable[Document]) -> Iterable[Document]:
+    def without(
+        self,
+        documents: Iterable[Document],
+        counts: Counter | None = None,  # what is left out is also added here
+    ) -> Iterable[Document]:
         "The documents of a stream that are new."
-        return (document for document in documents if self.is_new(document))
+        for document in documents:
+            if not (reason := self.why_left_out(document)):
+                yield document
+                continue
+            self.counts[reason] += 1
+            if counts is not None:
+                counts[reason] += 1

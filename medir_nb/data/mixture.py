@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from ..core.errors import check, nearest
-from ..core.files import fingerprint
+from ..core.files import fingerprint, parse_json
 from .pair_files import PairFile
 from .readers import text_lines
 
@@ -77,7 +77,7 @@ class Mixture:
 
     def __iter__(self) -> Iterable[dict]:
         for row in self._dataset:
-            yield {**json.loads(row['line']), 'stream': row['stream']}
+            yield {**parse_json(row['line'], f'stream {row["stream"]}', 'mend the line'), 'stream': row['stream']}
         self._begin(self.epoch + 1)
 
     def state(self) -> dict:

@@ -122,5 +122,5 @@ def corpus_pairs(
         settings = replace(settings, kind=row.get('pairs', 'auto'))
     documents = raw_documents(source, skip_broken, counts, settings.seed, home_folder)
     if duplicates is not None:
-        documents = duplicates.without(documents)
+        documents = duplicates.without(documents, counts)
     return make_pairs(documents, settings, counts, corpus=name if row else Path(source).name)

@@ -88,6 +88,9 @@ def content_hash(
     return xxhash.xxh3_64_intdigest(text.encode('utf-8', 'surrogatepass'))
 
 
+_SAMPLE = -1  # the part that no passage is drawn from
+
+
 def sampled(
     documents: Iterable[Document],
     share: float,  # of the documents; 0 or 1: all
@@ -97,4 +100,4 @@ def sampled(
     check(0 <= share <= 1, f'share is {share}', 'sample', 'write a number from 0 to 1')
     if share in (0, 1):
         return documents
-    return (document for document in documents if content_hash(document, seed) < share * 2**64)
+    return (document for document in documents if content_hash(document, seed, _SAMPLE) < share * 2**64)
