@@ -115,6 +115,18 @@ def test_articles_within_other_elements_and_a_namespace(tmp_path):
     assert [d.id for d in documents] == ['PMC55'] * 3 and len({d[:4] for d in documents}) == 1
 
 
+def test_chapters_of_ncbi_bookshelf(tmp_path):
+    (tmp_path / 'article-17.nxml').write_text(
+        '<!DOCTYPE book-part-wrapper PUBLIC "-//NLM//DTD BITS Book Interchange DTD v2.0//EN" "BITS-book2.dtd">'
+        '<book-part-wrapper id="NBK17"><book-meta><book-title-group><book-title>StatPearls</book-title>'
+        '</book-title-group></book-meta><book-part book-part-type="chapter"><book-part-meta><title-group>'
+        '<title>Croup</title></title-group></book-part-meta><body><sec><title>Etiology</title><p>A virus.</p></sec>'
+        '<sec><title>Treatment</title><p>Dexamethasone.</p></sec></body></book-part></book-part-wrapper>'
+    )
+    [chapter] = read(tmp_path)
+    assert chapter[:4] == ('NBK17', 'Croup', '', 'Etiology A virus. Treatment Dexamethasone.')
+
+
 def test_the_corpus_alone_is_read_of_a_task(tmp_path):
     write_beir(tmp_path)
     assert [d.id for d in read(tmp_path)] == [i for i, _, _ in DOCUMENTS]
@@ -123,7 +135,7 @@ def test_the_corpus_alone_is_read_of_a_task(tmp_path):
 FAULTS = {
     'a stray sign': (PUBMED.replace('&amp;', '&').encode(), r'p\.xml:8: malformed XML'),
     'cut': (PUBMED[:900].encode(), r'p\.xml:\d+: malformed XML'),
-    'of another kind': (b'<html><p>404</p></html>', r'p\.xml: neither a citation'),
+    'of another kind': (b'<html><p>404</p></html>', r'p\.xml: neither a citation of PubMed'),
     'empty': (b'', r'p\.xml:1: malformed XML \(no element found'),
     'an unknown name': (
         JATS.replace('Thiamine in', '&beta; in').encode(),
@@ -314,6 +326,24 @@ def test_a_window_forgets_near_duplicates_and_no_exact_ones():
     assert [d.id for d in Duplicates(window=5).without(stream)][-1] == 'near'
 
 
+@pytest.mark.parametrize('near', [0.5, 0.8, 0.95])
+def test_the_likeness_that_counts_may_be_chosen(near):
+    "Of 200 words, one that is changed in the middle changes 5 of 196 runs, twenty change about 100."
+    changed = ' '.join('x' if k % 10 == 0 else f'w{k}' for k in range(200))
+    documents = [
+        Document('1', '', words(200)),
+        Document('2', '', words(200).replace('w99', 'x')),
+        Document('3', '', changed),
+    ]
+    assert [d.id for d in Duplicates(near=near).without(documents)] == (['1', '3'] if near < 0.95 else ['1', '2', '3'])
+
+
+@pytest.mark.parametrize('settings', [{'near': 1}, {'near': 0.2}, {'near': -1}, {'window': 0}])
+def test_what_an_index_cannot_hold_is_refused(settings):
+    with pytest.raises(MedirError, match='duplicates'):
+        Duplicates(**settings)
+
+
 def test_one_object_serves_several_corpora(tmp_path):
     for name in ('one', 'two'):
         write_lines(tmp_path / f'{name}.jsonl', [{'title': 'T', 'text': words(30)}, {'title': name, 'text': words(30)}])
@@ -468,6 +498,27 @@ def test_the_trainer_takes_a_file_of_pairs(tmp_path, home):
     recipe = encoder_recipe(config, lambda *_: None)
     assert recipe.counts['rows'] == 12 and recipe.content[0].query == 'Title 0'
     assert recipe.content[0].pos == PairFile(tmp_path / 'pairs.jsonl')[0]['pos']
+
+
+def test_rows_on_disk_make_the_batches_that_rows_in_memory_make(tmp_path, home):
+    import torch
+    from medir_nb.encoder import Encoder
+    from medir_nb.trainer import FiledPairs, PairBatches, Pairs
+
+    documents = [Document(str(n), f'Title {n % 5}', words(20, n)) for n in range(12)]  # titles repeat
+    write_pairs(make_pairs(documents), tmp_path / 'pairs.jsonl')
+    encoder = Encoder('minilm')
+    tokenizers = dict.fromkeys(('query', 'document'), encoder.tokens('query').tokenizer)
+    kinds = (Pairs(tmp_path / 'pairs.jsonl', negatives=0), FiledPairs(tmp_path / 'pairs.jsonl'))
+    one, other = (PairBatches(pairs, encoder, tokenizers)([{'row': n} for n in (3, 8, 0)]) for pairs in kinds)
+    assert one.keys() == other.keys() and one['counts'] == other['counts']
+    tensors = [name for name in one if torch.is_tensor(one[name]) and name != 'label']
+    assert tensors and all(torch.equal(one[name], other[name]) for name in tensors)
+    # the order of a query's positives is that of a set
+    assert torch.equal(one['label'].sort(dim=1).values, other['label'].sort(dim=1).values)
+    assert one['label'].shape == (3, 1 + 3)
+    with pytest.raises(MedirError, match='no hard negatives'):
+        FiledPairs(tmp_path / 'pairs.jsonl', negatives=1)
 
 
 # --- the mixture -----------------------------------------------------------------------------------------------------

@@ -51,16 +51,23 @@ def column_names(columns: dict) -> dict[str, tuple]:
     return {part: (columns[part],) if part in columns else usual for part, usual in _USUAL.items()}
 
 
+def _joined(value, where: str) -> str:
+    "A text, or the texts of a list, without white space around."
+    if isinstance(value, list):
+        return ' '.join(filter(None, (_joined(part, where) for part in value)))
+    return plain_text(value, where).strip()
+
+
 def row_document(
     row: dict,
     where: str,  # file and line
     names: dict[str, tuple],  # of `column_names`
 ) -> Document:
     "The document that a row of a table or a JSON line holds."
-    text = plain_text(first_value(row, names['text'], where), where)
-    title = plain_text(first_value(row, names['title'], where, ''), where)
+    text = _joined(first_value(row, names['text'], where), where)
+    title = _joined(first_value(row, names['title'], where, ''), where)
     doc_id = plain_text(first_value(row, names['id'], where, ''), where)
-    return Document(doc_id or where.rpartition('/')[2], title.strip(), text.strip(), where=where)
+    return Document(doc_id or where.rpartition('/')[2], title, text, where=where)
 
 
 def json_documents(

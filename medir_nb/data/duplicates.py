@@ -54,16 +54,18 @@ class Duplicates:
     def __init__(
         self,
         near: float = 0.8,  # likeness from which on a document is a near duplicate; 0: only exact ones are looked for
-        window: int = 200_000,  # documents among which near duplicates are looked for; about 5 kB each
+        window: int = 200_000,  # documents among which near duplicates are looked for; about 6.5 kB each
     ):
-        check(0 <= near <= 1, f'near is {near}', 'duplicates', 'write a number from 0 to 1')
+        in_range = near == 0 or 0.5 <= near <= 0.95  # what 128 numbers can tell apart
+        check(in_range, f'near is {near}', 'duplicates', 'write a number from 0.5 to 0.95, or 0')
         check(window > 0, f'the window is {window}', 'duplicates', 'write a number of documents')
         self.near, self.window, self.counts = near, window, Counter()
         self._hashes, self._signatures, self._index = set(), OrderedDict(), None
         if near:
             from datasketch import MinHashLSH
 
-            self._index = MinHashLSH(threshold=near, num_perm=_PERMUTATIONS)
+            weights = (0.1, 0.9)  # to miss a duplicate costs more than to compare once in vain
+            self._index = MinHashLSH(near, _PERMUTATIONS, weights)
 
     def _is_near(self, number: int, minhash) -> bool:
         "Whether a document is like one in the window; if not, it is remembered as `number`."

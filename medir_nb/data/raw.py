@@ -43,7 +43,7 @@ def document_files(
     corpora = [source / name for name in ('corpus.jsonl', 'corpus.jsonl.gz') if (source / name).is_file()]
     files = [source] if source.is_file() else corpora[:1] or _files_below(source)
     readable = [path for path in files if _format(path) in _READERS]
-    return readable, [path for path in files if path not in readable]
+    return readable, [path for path in files if _format(path) not in _READERS]
 
 # %% ../../nbs/03_data/10_raw.ipynb #d92dfbc8
 def _reader(path: Path, columns: dict | None):
