@@ -1,4 +1,4 @@
-"""Tasks: queries, a corpus, relevance judgements, from wherever they are published."""
+"""Tasks: queries, a corpus, relevance judgements, from wherever they are published; raw documents and pairs of them."""
 
 from .corpus import Corpus, Queries
 from .readers import read_qrels
@@ -7,6 +7,13 @@ from .folders import load_folder
 from .hub import load_mteb
 from .ontology import disease_family, hpo_lay, hpo_overlap, overlap_oracle, read_obo
 from .registered import load_task, row_revision, statistics_table, task_folder, tasks_table
+from .documents import Document
+from .raw import read_documents, sampled
+from .passages import PairSettings, make_pairs
+from .duplicates import Duplicates
+from .pretraining import corpus_pairs, pretraining_table, raw_documents
+from .pair_files import PairFile, write_pairs
+from .mixture import Mixture
 
 __all__ = [
     'Corpus',
@@ -31,4 +38,16 @@ __all__ = [
     'statistics_table',
     'task_folder',
     'tasks_table',
+    'Document',
+    'read_documents',
+    'sampled',
+    'PairSettings',
+    'make_pairs',
+    'Duplicates',
+    'corpus_pairs',
+    'pretraining_table',
+    'raw_documents',
+    'PairFile',
+    'write_pairs',
+    'Mixture',
 ]

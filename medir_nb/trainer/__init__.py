@@ -4,6 +4,7 @@
 from .settings import Settings
 from .stages import STAGES, stage, training_config
 from .pairs import Pairs
+from .filed import FiledPairs
 from .batches import PairBatches
 from .progress import Trained, Watch, read_metrics, show_metrics
 from .careful import careful_trainer
@@ -22,6 +23,7 @@ __all__ = [
     'stage',
     'training_config',
     'Pairs',
+    'FiledPairs',
     'PairBatches',
     'Trained',
     'Watch',
