@@ -306,6 +306,17 @@ def _finished(name: str, row: dict, gathered: ByQuery, met: Counter) -> list[dic
     return finished
 
 
+def _best_documents(qrels: pd.DataFrame) -> dict[str, list]:
+    "Query id → its documents of the highest grade above 0."
+    highest, documents = {}, {}
+    for query_id, doc_id, grade in zip(qrels.query_id, qrels.doc_id, qrels.relevance, strict=True):
+        if grade > highest.get(query_id, 0):
+            highest[query_id], documents[query_id] = grade, []
+        if grade > 0 and grade == highest[query_id]:
+            documents[query_id].append(doc_id)
+    return documents
+
+
 def _judged(name: str, row: dict, folder: Path | None, split: str, home_folder):
     "`(query id, what the judgements say of it)` of a collection: its documents of the highest grade."
     split = split or row.get('split', 'train')
@@ -314,11 +325,9 @@ def _judged(name: str, row: dict, folder: Path | None, split: str, home_folder):
     else:
         commit = commit_of(row['hub'], row.get('revision'), 'dataset', f'tuning set {name}', home_folder)
         task = load_hub(row['hub'], commit, row['parts'], split, allow_unknown_qrels=True, home_folder=home_folder)
-    relevant = task.qrels[task.qrels.relevance > 0]
-    best = relevant[relevant.relevance == relevant.groupby('query_id').relevance.transform('max')]
-    documents = {query: list(ids) for query, ids in best.groupby('query_id', sort=False).doc_id}
+    best = _best_documents(task.qrels)
     for query_id, query in zip(task.queries.ids, task.queries.texts(), strict=True):
-        texts = [text for doc_id in documents.get(query_id, []) if (text := task.corpus.text(doc_id))]
+        texts = [text for doc_id in best.get(query_id, []) if (text := task.corpus.text(doc_id))]
         yield query_id, Converted(query.strip(), texts, []) if query.strip() and texts else 'empty query or positive'
 
 # %% ../../nbs/10_miner/11_labelled.ipynb #378939a8
