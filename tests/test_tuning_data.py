@@ -10,7 +10,6 @@ from medir_nb import generator as g
 from medir_nb.core import MedirError, registry, rows
 from medir_nb.data import load_task
 from medir_nb.encoder import Encoder, encoder_spec, load_sentence_transformer
-from medir_nb.generator import Generation
 from medir_nb.generator.toy import ToyServer
 from medir_nb.miner import (
     brainstorm_tasks,
@@ -576,9 +575,11 @@ def test_words_and_sequences():
     ]
     assert word_sequences('a b c d', 3) == {('a', 'b', 'c'), ('b', 'c', 'd')}
     assert word_sequences('a b', 3) == {('a', 'b')} and word_sequences(' ?', 3) == set()
-    index = QueryIndex('t', ['a b c d', 'a b', 'A, B', ''], 3)
-    assert index.same('a-b') == [1, 2] and index.same('?') == []
-    assert index.overlaps('x b c d a b') == {0: 0.5, 1: 1.0, 2: 1.0} and index.overlaps('b a') == {}
+    assert words_of("Bell's palsy") == words_of('BELL’S palsy') == ['bells', 'palsy']
+    index = QueryIndex(['a b c d', 'a b', 'A, B', '', 'a'], 3, 2)
+    assert index.compare('a-b') == {1: (True, 1.0), 2: (True, 1.0)} and index.compare('?') == {}
+    assert index.compare('x b c d a b') == {0: (False, 0.5), 1: (False, 1.0), 2: (False, 1.0)}
+    assert index.compare('b a') == {} and index.compare('A') == {4: (True, 1.0)}
 
 
 def test_test_queries_in_training_are_found_shown_and_taken_out(tmp_path, home):

@@ -26,7 +26,8 @@ _WORDS = re.compile(r'[\u3400-\u9fff]|[^\W_]+')
 
 def words_of(text: str) -> list[str]:
     "The words of a text without case and punctuation; each Chinese character is one."
-    return _WORDS.findall(unicodedata.normalize('NFKC', text).casefold())
+    plain = unicodedata.normalize('NFKC', text).casefold()
+    return _WORDS.findall(plain.replace("'", '').replace('’', ''))
 
 # %% ../../nbs/10_miner/14_contamination.ipynb #b9174577
 def word_sequences(
@@ -41,34 +42,33 @@ def word_sequences(
 
 # %% ../../nbs/10_miner/14_contamination.ipynb #6bed3857
 class QueryIndex:
-    "The queries of one test set, to be compared with training queries."
+    "Test queries, to be compared with training queries."
 
     def __init__(
         self,
-        name: str,
         texts: list[str],
         n: int = 5,  # words in a row
+        shortest: int = 3,  # words of a query whose sequences are compared
     ):
-        self.name, self.texts, self.n = name, texts, n
+        self.texts, self._counts = texts, []
         self._by_words, self._by_sequence = defaultdict(list), defaultdict(list)
-        self._sequences = [word_sequences(text, n) for text in texts]
         for i, text in enumerate(texts):
-            self._by_words[tuple(words_of(text))].append(i)
-            for sequence in self._sequences[i]:
+            words = words_of(text)
+            self._by_words[tuple(words)].append(i)
+            sequences = word_sequences(text, n) if len(words) >= shortest else set()
+            self._counts.append(len(sequences))
+            for sequence in sequences:
                 self._by_sequence[sequence].append(i)
-        self._shorter = {len(sequence) for sequence in self._by_sequence if len(sequence) < n}
+        self._lengths = {len(sequence) for sequence in self._by_sequence}
 
-    def same(self, query: str) -> list[int]:
-        "Numbers of the test queries that are this training query."
-        words = tuple(words_of(query))
-        return self._by_words.get(words, []) if words else []
-
-    def overlaps(self, query: str) -> dict[int, float]:
-        "Number of a test query → share of its sequences that stand in this training query."
+    def compare(self, query: str) -> dict[int, tuple[bool, float]]:
+        "Number of a test query → (whether it is this training query, share of its sequences that stand in it)."
         words = words_of(query)
-        held = {tuple(words[i : i + m]) for m in (self.n, *self._shorter) for i in range(len(words) - m + 1)}
+        held = {tuple(words[i : i + m]) for m in self._lengths for i in range(len(words) - m + 1)}
         shared = Counter(i for sequence in held for i in self._by_sequence.get(sequence, ()))
-        return {i: count / len(self._sequences[i]) for i, count in shared.items()}
+        close = {i: (False, count / self._counts[i]) for i, count in shared.items()}
+        same = self._by_words.get(tuple(words), []) if words else []
+        return close | dict.fromkeys(same, (True, 1.0))
 
 # %% ../../nbs/10_miner/14_contamination.ipynb #24dbff3b
 def _queries_of(task: Task) -> list[str]:
@@ -79,18 +79,17 @@ def _queries_of(task: Task) -> list[str]:
 
 def load_test_queries(
     tasks: list | None = None,  # names, folders or `Task` objects; None: every registered task at hand
-    n: int = 5,  # words in a row
     home_folder=None,
-) -> tuple[list[QueryIndex], dict]:
-    "The queries of test sets; and, where all registered ones were meant, why some are not read."
+) -> tuple[dict[str, list], dict]:
+    "Test set → its queries; and, where all registered ones were meant, why some are not read."
     if tasks is not None:
         loaded = [load_task(task, home_folder=home_folder) for task in tasks]
-        return [QueryIndex(task.name, _queries_of(task), n) for task in loaded], {}
-    found, not_read = [], {}
+        return {task.name: _queries_of(task) for task in loaded}, {}
+    found, not_read = {}, {}
     with without_network():
         for name in registry('tasks'):
             try:
-                found.append(QueryIndex(name, _queries_of(load_task(name, home_folder=home_folder)), n))
+                found[name] = _queries_of(load_task(name, home_folder=home_folder))
             except MedirError as e:
                 not_read[name] = e.what
     return found, not_read
@@ -130,13 +129,8 @@ class Contamination:
 _COLUMNS = ('test set', 'test query', 'training query', 'source', 'overlap', 'same')
 
 
-def _closeness(tests: QueryIndex, query: str, threshold: float, shortest: int) -> dict:
-    "Number of a test query → (whether it is this training query, overlap), where it counts."
-    close = dict.fromkeys(tests.same(query), (True, 1.0))
-    for i, overlap in tests.overlaps(query).items():
-        if i not in close and overlap >= threshold and len(words_of(tests.texts[i])) >= shortest:
-            close[i] = (False, overlap)
-    return close
+def _check_limits(n: int, threshold: float):
+    check(0 < threshold <= 1 and n > 0, f'n={n}, threshold={threshold}', 'contamination', 'n from 1, a share up to 1')
 
 
 def contamination(
@@ -148,21 +142,17 @@ def contamination(
     home_folder=None,
 ) -> Contamination:
     "Test queries that stand among training queries, or overlap with one."
-    check(0 < threshold <= 1 and n > 0, f'n={n}, threshold={threshold}', 'contamination', 'n from 1, a share up to 1')
-    test_sets, not_read = load_test_queries(tasks, n, home_folder)
-    best = {}
+    _check_limits(n, threshold)
+    test_sets, not_read = load_test_queries(tasks, home_folder)
+    every = [(name, text) for name, texts in test_sets.items() for text in texts]
+    index, best = QueryIndex([text for _, text in every], n, shortest), {}
     for row in progress(rows, desc='contamination', unit='query'):
-        for tests in test_sets:
-            for i, closeness in _closeness(tests, row['query'], threshold, shortest).items():
-                if closeness > best.get((tests.name, i), ((False, 0.0),))[0]:
-                    best[tests.name, i] = closeness, row['query'], row.get('source', '')
-    texts = {tests.name: tests.texts for tests in test_sets}
-    hits = [
-        (name, texts[name][i], query, source, overlap, same)
-        for (name, i), ((same, overlap), query, source) in sorted(best.items())
-    ]
+        for i, (same, overlap) in index.compare(row['query']).items():
+            if overlap >= threshold and (same, overlap) > best.get(i, ((False, 0.0),))[0]:
+                best[i] = (same, overlap), row['query'], row.get('source', '')
+    hits = [(*every[i], query, source, overlap, same) for i, ((same, overlap), query, source) in sorted(best.items())]
     frame = pd.DataFrame(hits, columns=_COLUMNS).astype({'same': bool, 'overlap': float})
-    return Contamination({tests.name: len(tests.texts) for tests in test_sets}, frame, threshold, n, not_read)
+    return Contamination({name: len(texts) for name, texts in test_sets.items()}, frame, threshold, n, not_read)
 
 # %% ../../nbs/10_miner/14_contamination.ipynb #a53c9085
 @step('query')
@@ -175,11 +165,14 @@ def without_test_queries(
     home_folder=None,
 ) -> Mined:
     "Those rows whose query is no test query, and overlaps with none."
+    _check_limits(n, threshold)
     rows, kept, met = list(rows), [], Counter()
-    test_sets, _ = load_test_queries(tasks, n, home_folder)
+    test_sets, _ = load_test_queries(tasks, home_folder)
+    every = [(name, text) for name, texts in test_sets.items() for text in texts]
+    index = QueryIndex([text for _, text in every], n, shortest)
     for row in rows:
-        close = [tests.name for tests in test_sets if _closeness(tests, row['query'], threshold, shortest)]
-        met.update(f'too close to {name}' for name in close)
+        close = {every[i][0] for i, (_, overlap) in index.compare(row['query']).items() if overlap >= threshold}
+        met.update(f'too close to {name}' for name in sorted(close))
         if not close:
             kept.append(row)
     return mined_rows('rows without test queries', rows, kept, met)
