@@ -276,6 +276,40 @@ def test_own_sets_need_a_row_and_a_file(tmp_path, home, own_registry):
     assert len(load_labelled('own', path=str(tmp_path / 'own'), limit=1)) == 1
 
 
+def test_the_hub_is_read_where_no_folder_is_at_hand(tmp_path, home, own_registry, monkeypatch):
+    monkeypatch.delenv('MEDIR_DATA', raising=False)
+    lines = [{'question': f'what is {i}', 'answer': f'it is {i}'} for i in range(30)]
+    for part in ('one', 'two'):
+        write_lines(tmp_path / 'hub' / part / 'train.jsonl', lines[:20] if part == 'one' else lines[15:])
+    row = {'instruction': 'Find it', 'revision': 'f' * 40}
+    pairs = {'rule': 'question-answer', 'fields': {'query': 'question', 'positive': 'answer'}}
+    configs = [[f'dir:{part}', 'train'] for part in ('one', 'two')]
+    own_registry(
+        tuning={
+            'tiny': {**row, **pairs, 'hub': str(tmp_path / 'hub'), 'configs': configs},
+            'few': {**row, **pairs, 'hub': str(tmp_path / 'hub'), 'configs': configs, 'sampled': True, 'printed': 7},
+        }
+    )
+    whole = load_labelled('tiny', home_folder=home)
+    assert len(whole) == 30 and whole.stats['lines put to an earlier one of their query'] == 5
+    few = load_labelled('few', home_folder=home)
+    assert len(few) == 7 and {r['query'] for r in few} < {r['query'] for r in whole}
+    # a folder of that name wins over the Hub
+    monkeypatch.setenv('MEDIR_DATA', str(tmp_path / 'data'))
+    write_lines(tmp_path / 'data' / 'tiny' / 'pairs.jsonl', lines[:2])
+    assert len(load_labelled('tiny', home_folder=home)) == 2
+
+
+def test_without_a_connection_the_hub_says_what_is_missing(home, monkeypatch):
+    monkeypatch.delenv('MEDIR_DATA', raising=False)
+    with pytest.raises(MedirError, match='no commit of lavita/MedQuAD is on record'):
+        load_labelled('medquad', home_folder=home)
+    with pytest.raises(MedirError, match='hf download mteb/fever'):
+        load_labelled('fever', home_folder=home)
+    with pytest.raises(MedirError, match='did you mean .fever'):
+        load_labelled('feverish', home_folder=home)
+
+
 # ---------------------------------------------------------------- answers of a language model
 
 

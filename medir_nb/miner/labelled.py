@@ -171,7 +171,8 @@ def file_rows(
     path = Path(path)
     kind = path.with_suffix('').suffix if path.suffix == '.gz' else path.suffix
     check(kind in _READERS, f'a file {kind or "without an ending"} is not read', path, nearest(kind, _READERS))
-    with boundary('it cannot be read', path, 'fetch it again, or write it in UTF-8', (OSError, ValueError, csv.Error)):
+    kinds = (OSError, EOFError, ValueError, RecursionError, csv.Error)
+    with boundary('it cannot be read', path, 'fetch it again, or save it as UTF-8', kinds):
         yield from _READERS[kind](path, list(columns))
 
 # %% ../../nbs/10_miner/11_labelled.ipynb #a4f068c7
