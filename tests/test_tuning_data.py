@@ -310,6 +310,16 @@ def test_without_a_connection_the_hub_says_what_is_missing(home, monkeypatch):
         load_labelled('feverish', home_folder=home)
 
 
+def test_a_gated_set_of_the_hub_names_its_page(home, monkeypatch):
+    def refuse(hub, *place):
+        raise OSError(f'Dataset {hub!r} is a gated dataset on the Hub.')
+
+    monkeypatch.delenv('MEDIR_DATA', raising=False)
+    monkeypatch.setattr('medir_nb.data.hub._load_rows', refuse)
+    with pytest.raises(MedirError, match='mteb/fever.*is gated: its owner grants access'):
+        load_labelled('fever', home_folder=home)
+
+
 # ---------------------------------------------------------------- answers of a language model
 
 
