@@ -750,7 +750,13 @@ def test_every_wording_fills_in_and_follows_the_language():
             continue
         for language, forms in row['wording'].items():
             for form, text in forms.items():
-                needed = {'query': {'query'}, 'passages': {'query', 'passages'}, 'document': {'document'}}[row['reads']]
+                needed = {
+                    'query': {'query'},
+                    'passages': {'query', 'passages'},
+                    'document': {'document'},
+                    'task': {'task', *row.get('values', {})},
+                    'nothing': {'n'},
+                }[row['reads']]
                 assert needed <= set(__import__('re').findall(r'\{(\w+)\}', text)), (name, form)
                 assert (
                     g.answers.cjk_share(

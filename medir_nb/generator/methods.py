@@ -212,7 +212,8 @@ def _form_of(row: dict, task) -> str:
     return row['forms'].get(name) or row['forms'].get(registered.get('group')) or default
 
 # %% ../../nbs/07_generator/08_methods.ipynb #d85820bd
-_FILLED_IN = {'query': ['query'], 'passages': ['query', 'passages'], 'document': ['document']}  # by what a method reads
+_FILLED_IN = {'query': ['query'], 'passages': ['query', 'passages']}  # by what a method reads
+_FILLED_IN |= {'document': ['document'], 'task': ['task']}
 
 
 def _wording_in(file: str, form: str, method: str, needed: list[str]) -> str:

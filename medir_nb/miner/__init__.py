@@ -1,15 +1,21 @@
-"""Training data from documents: queries, hypothetical documents, hard negatives."""
+"""Training data: from documents by a language model, from labelled sets, with hard negatives and filters."""
 
 from .rows import Mined, load_documents, read_rows
+from .asking import Usage
 from .questions import candidates, example_blocks, load_queries, prompt_files, synthesize_queries
 from .selection import hypothesize, select
 from .negatives import hard_negatives, labelled_pairs, round_trip, shuffle_pairs
+from .labelled import check_tuning_row, load_labelled, load_sets, tuning_table
+from .synthetic import Written, brainstorm_tasks, write_examples, write_queries
+from .contamination import Contamination, contamination, without_test_queries
+from .tuning import consistent_rows, draw_negatives, mixture_table
 from .steps import mine, steps_help
 
 __all__ = [
     'Mined',
     'load_documents',
     'read_rows',
+    'Usage',
     'candidates',
     'example_blocks',
     'load_queries',
@@ -21,6 +27,20 @@ __all__ = [
     'labelled_pairs',
     'round_trip',
     'shuffle_pairs',
+    'check_tuning_row',
+    'load_labelled',
+    'load_sets',
+    'tuning_table',
+    'Written',
+    'brainstorm_tasks',
+    'write_examples',
+    'write_queries',
+    'Contamination',
+    'contamination',
+    'without_test_queries',
+    'consistent_rows',
+    'draw_negatives',
+    'mixture_table',
     'mine',
     'steps_help',
 ]

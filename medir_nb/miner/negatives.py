@@ -90,9 +90,11 @@ def hard_negatives(
 # %% ../../nbs/10_miner/04_negatives.ipynb #0388d9bb
 def _grades_by_query(task: Task) -> dict[str, dict]:
     "Query id → relevant document id → grade."
-    relevant = task.qrels[task.qrels.relevance > 0]
-    by_query = relevant.groupby('query_id')
-    return {query: dict(zip(rows.doc_id, rows.relevance, strict=True)) for query, rows in by_query}
+    grades = {}
+    for query, document, grade in zip(task.qrels.query_id, task.qrels.doc_id, task.qrels.relevance, strict=True):
+        if grade > 0:
+            grades.setdefault(query, {})[document] = grade
+    return grades
 
 
 @step(source='a task')

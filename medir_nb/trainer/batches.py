@@ -21,9 +21,18 @@ class Side:
         self.encoder, self.role, self.instruction = encoder, role, instruction
         self.tokens = Tokens(encoder.spec, role, tokenizer)
 
-    def read(self, texts: list[str]) -> tuple[list, list | None, np.ndarray]:
+    def read(
+        self,
+        texts: list[str],
+        instructions: list[str] | None = None,  # a text each, '': that of the side; None: that of the side
+    ) -> tuple[list, list | None, np.ndarray]:
         "Token ids of `texts`, their segments (None: the model takes none), and which were cut."
-        return self.tokens(self.encoder.render([('', text) for text in texts], self.role, self.instruction))
+        told = instructions or [''] * len(texts)
+        rendered = [
+            self.encoder.render([('', text)], self.role, own or self.instruction)[0]
+            for text, own in zip(texts, told, strict=True)
+        ]
+        return self.tokens(rendered)
 
     def features(self, ids: list, segments: list | None = None) -> dict:
         "Token ids as a padded batch for the tower of the role."
@@ -71,6 +80,7 @@ class PairBatches:
         self.hypothetical = hypothetical and any(pair.hypothetical for pair in pairs.rows)
         self.tokenizers = tokenizers
         self.query = self.side(encoder, 'query', instruction)
+        self.written_as_query = encoder.spec.hypothetical == 'query'
         self.written = self.side(*hypothetical_reader(encoder, instruction))
         self.document = self.side(encoder, 'document', encoder.spec.default_document_instruction)
 
@@ -78,12 +88,13 @@ class PairBatches:
         "How texts of `role` are read, by the tokenizer of their tower."
         return Side(encoder, role, instruction, self.tokenizers[role])
 
-    def columns(self, pairs: list[Pair], documents: list[list[str]]):
+    def columns(self, pairs: list[Pair], documents: list[list[str]], instructions: list[str] | None = None):
         "`(name, side, token ids, segments, which were cut)` of each column."
-        query_ids, segments, cut = self.query.read([pair.query for pair in pairs])
+        query_ids, segments, cut = self.query.read([pair.query for pair in pairs], instructions)
         yield 'query', self.query, query_ids, segments, cut
         if self.hypothetical:
-            ids, segments, cut = self.written.read([pair.hypothetical for pair in pairs])
+            told = instructions if self.written_as_query else None
+            ids, segments, cut = self.written.read([pair.hypothetical for pair in pairs], told)
             for i, pair in enumerate(pairs):
                 if not pair.hypothetical:
                     ids[i] = query_ids[i]
@@ -95,10 +106,12 @@ class PairBatches:
 
     def __call__(self, features: list[dict]) -> dict:
         pairs = [self.pairs.rows[feature['row']] for feature in features]
+        own = self.pairs.instructions
+        instructions = [own[feature['row']] for feature in features] if own else None
         drawn = [self.pairs.draw(feature['row'], self.epoch) for feature in features]
         documents = [[positive, *negatives] for positive, negatives in drawn]
         batch, counts = {}, Counter(rows=len(features))
-        for name, side, ids, segments, cut in self.columns(pairs, documents):
+        for name, side, ids, segments, cut in self.columns(pairs, documents, instructions):
             batch |= {f'{name}_{feature}': value for feature, value in side.features(ids, segments).items()}
             counts += Counter(texts=len(ids), tokens=sum(map(len, ids)), truncated=int(cut.sum()))
         if self.mask_positives:

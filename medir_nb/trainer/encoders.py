@@ -37,7 +37,7 @@ class EncoderSettings(Settings):
     hypothetical: bool = True  # the query's vector is averaged with that of its rewrite_query
     max_query_tokens: Count = 0  # 0: the row's
     max_document_tokens: Count = 0
-    instruction: str | None = None  # None: the row's default
+    instruction: str | None = None  # None: that of each line, else the row's default
 
 # %% ../../nbs/12_trainer/10_encoders.ipynb #f18d15a3
 def check_carried(spec: EncoderSpec):
@@ -131,6 +131,13 @@ def _save(config: EncoderSettings, base: EncoderSpec, trainer, folder: Path) -> 
     }
 
 # %% ../../nbs/12_trainer/10_encoders.ipynb #326900e1
+def _check_pooled(spec: EncoderSpec, pairs: Pairs):
+    "Refuse instructions of many lengths for a model that leaves as many tokens out of its pooling everywhere."
+    what = f'{spec.name} leaves the prompt out of its pooling, and its length would differ from line to line'
+    fix = 'set instruction to one text for all lines'
+    check(spec.prompt_in_pooling or not pairs.instructions, what, pairs.where, fix)
+
+
 def encoder_recipe(
     config: EncoderSettings,  # or a subclass, whose `task` names the stage
     make_loss: Callable,  # (model, config, hypothetical: bool) → a torch module, called with columns and labels
@@ -139,14 +146,16 @@ def encoder_recipe(
     base = encoder_spec(config.model)
     check_carried(base)
     base = pinned(base)
+    by_line = config.instruction is None and '{instruction}' in base.query_template
     config = _with_row_values(config, base)
-    pairs = Pairs(config.data, config.negatives, config.seed)
+    pairs = Pairs(config.data, config.negatives, config.seed, by_line)
+    _check_pooled(base, pairs)
     check_enough(config, len(pairs))
     return Recipe(
         config,
         kind='encoder',
         base=_base(_trained_spec(base, config)),
-        content=pairs.rows,
+        content=pairs.content(),
         build=partial(_build, config, base, pairs, make_loss),
         save=partial(_save, config, base),
         counts=pairs.counts,

@@ -66,8 +66,12 @@ class FiledPairs:
         self.file, self.negatives, self.seed = PairFile(path), negatives, seed
         self.rows = FiledRows(self.file)
         self.positives = FiledPositives(self.rows)
-        self.counts = {'rows': len(self.rows)}
-        self.content = self.file.fingerprint  # for the key of a training, in place of all rows
+        self.counts, self.where = {'rows': len(self.rows)}, path
+        self.instructions = []  # a training on such a file has one instruction
+
+    def content(self):
+        "What a training reads of the file, for its key."
+        return self.file.fingerprint
 
     def __len__(self):
         return len(self.rows)

@@ -1,0 +1,766 @@
+"""Data of an instruction fine-tuning: labelled sets, written rows, negatives, contamination; and what goes wrong with each."""
+
+import gzip, json, re
+from dataclasses import replace
+from pathlib import Path
+import numpy as np, pytest
+from conftest import write_beir, write_lines
+from test_models import make_model
+from medir_nb import generator as g
+from medir_nb.core import MedirError, registry, rows
+from medir_nb.data import load_task
+from medir_nb.encoder import Encoder, encoder_spec, load_sentence_transformer
+from medir_nb.generator.toy import ToyServer
+from medir_nb.miner import (
+    brainstorm_tasks,
+    check_tuning_row,
+    consistent_rows,
+    contamination,
+    draw_negatives,
+    load_labelled,
+    load_sets,
+    mine,
+    mixture_table,
+    tuning_table,
+    without_test_queries,
+    write_examples,
+    write_queries,
+)
+from medir_nb.miner.contamination import QueryIndex, word_sequences, words_of
+from medir_nb.miner.conversions import RULES, Converted
+from medir_nb.miner.labelled import ByQuery, file_rows
+from medir_nb.miner.written import WrittenExample, WrittenQuery, WrittenTasks, json_in, read_answer
+from medir_nb.trainer import PairBatches, Pairs, train_encoder
+
+ROOT = Path(__file__).parent.parent
+
+
+# ---------------------------------------------------------------- rows of the registry
+
+
+def protocol_table():
+    "Set → instruction, as docs/protocols prints Table 9."
+    text = (ROOT / 'docs' / 'protocols' / 'bmretriever.md').read_text()
+    part = text[text.index('[P Table 9') : text.index('a sampled subset')]
+    lines = [[cell.strip() for cell in line.strip('|').split('|')] for line in part.splitlines() if line[:2] == '| ']
+    table = {cells[0].lower().replace(' ', ''): cells[4] for cells in lines[1:]}
+    return {name: table['mednli'] if text == '(the same)' else text for name, text in table.items()}
+
+
+def test_every_row_is_whole_and_carries_the_instruction_of_table_9():
+    printed, sets = protocol_table(), registry('tuning')
+    assert {name: row['instruction'] for name, row in sets.items()} == printed and len(printed) == 12
+    for name, row in sets.items():
+        check_tuning_row(name, row)
+        assert row['sources'] and row['licence'] and (row.get('hub') or row.get('get'))
+    by_domain = tuning_table(here=False).groupby('domain').printed.sum()
+    assert by_domain.to_dict() == {'biomedical': 127_600, 'general': 832_000}  # the paper's totals
+
+
+@pytest.mark.parametrize(
+    'change, why',
+    [
+        ({'rule': 'question-answers'}, 'did you mean .question-answer'),
+        ({'fields': {'query': 'q'}}, "reads 'positive'"),
+        ({'fields': {'query': 'q', 'positive': 'a', 'positives': 'b'}}, "reads no 'positives'"),
+        ({'instruction': ' '}, 'no instruction'),
+        ({'access': 'closed'}, "access is 'closed'"),
+        ({'colour': 'red'}, "unknown field 'colour'"),
+        ({'printed': 'many'}, 'printed is'),
+        ({'hub': '', 'access': 'open', 'files': []}, 'does not say where it comes from'),
+    ],
+)
+def test_a_row_that_cannot_be_read_says_why(change, why):
+    with pytest.raises(MedirError, match=why):
+        check_tuning_row('mine', {**registry('tuning')['medquad'], **change})
+
+
+# ---------------------------------------------------------------- conversion
+
+SET_LINES = {
+    'stackexchange': ({'title_body': 'Why? Body', 'upvoted_answer': 'Because.'}, 'Why? Body', ['Because.'], []),
+    'medquad': ({'question': 'What?', 'answer': 'That.'}, 'What?', ['That.'], []),
+    'gooaq': ({'question': 'What?', 'answer': 'That.', 'short_answer': None}, 'What?', ['That.'], []),
+    'eli5': ({'title': 'Why?', 'answers': {'text': ['a', 'b', 'c'], 'score': [1, 9, 9]}}, 'Why?', ['b'], []),
+    'healthcaremagic': (
+        {'file_name': 'healthcaremagic_1.txt', 'dialogue_turns': {'speaker': [0, 0, 1, 0], 'utterance': list('pqdx')}},
+        'p q',
+        ['d'],
+        [],
+    ),
+    'msmarco': ('query\tpositive\tnegative', 'query', ['positive'], ['negative']),
+    'nq': (
+        {
+            'question': 'Who?',
+            'positive_ctxs': [{'title': 'T', 'text': 'gold'}, {'title': 'U', 'text': 'other'}],
+            'negative_ctxs': [],
+            'hard_negative_ctxs': [{'title': None, 'text': 'hard'}],
+        },
+        'Who?',
+        ['T gold'],
+        ['hard'],
+    ),
+    'nli': ('sent0,sent1,hard_neg\n"A, b.",A.,Not A.', 'A, b.', ['A.'], ['Not A.']),
+}
+
+
+@pytest.mark.parametrize('name', SET_LINES)
+def test_a_line_of_each_set_becomes_a_row(name, tmp_path, home):
+    line, query, pos, neg = SET_LINES[name]
+    kind = {'msmarco': 'tsv', 'nli': 'csv', 'nq': 'json'}.get(name, 'jsonl')
+    text = line if isinstance(line, str) else json.dumps([line] if kind == 'json' else line)
+    file = write_lines(tmp_path / f'x.{kind}', [text])
+    mined = load_labelled(name, path=str(file))
+    instruction = registry('tuning')[name]['instruction']
+    want = {'id': f'{name}/0', 'query': query, 'pos': pos, 'neg': neg, 'instruction': instruction, 'source': name}
+    assert mined.rows == [want]
+    assert Pairs(mined.write(tmp_path / 'out.jsonl'), 0).rows[0].query == query
+
+
+@pytest.mark.parametrize('name', ['mednli', 'mqp'])
+def test_contradictions_are_hard_negatives_of_their_premise(name, tmp_path, home):
+    names = ('sentence1', 'sentence2', 'gold_label') if name == 'mednli' else ('question_1', 'question_2', 'label')
+    same, different = ('entailment', 'contradiction') if name == 'mednli' else (1, 0)
+    said = [
+        ('p', 'entailed', same),
+        ('p', 'contradicted', different),
+        ('p', 'neither', 'neutral'),
+        ('lonely', 'contradicted', different),
+        ('torn', 'both', same),
+        ('torn', 'both', different),
+        (' ', 'x', same),
+        ('same', 'same', same),
+        ('empty', None, same),
+    ]
+    file = write_lines(tmp_path / 'pairs.jsonl', [dict(zip(names, line, strict=True)) for line in said])
+    mined = load_labelled(name, path=str(file))
+    assert [(r['query'], r['pos'], r['neg']) for r in mined] == [
+        ('p', ['entailed'], ['contradicted']),
+        ('torn', ['both'], []),
+    ]
+    assert mined.stats == {
+        'kept': 2,
+        'labelled neither': 1,
+        'lines put to an earlier one of their query': 2,
+        'negatives that are positives too': 1,
+        'queries without a positive': 1,
+        'empty query': 1,
+        'query and positive are one text': 1,
+        'empty positive': 1,
+    }
+
+
+def test_both_layouts_of_a_dialogue_and_its_lacks():
+    says = RULES['dialogue']
+    assert says(['patient: a: b', 'doctor: c', 'patient: d']) == ('a: b', ['c'], [])
+    assert says([{'speaker': 'Patient', 'utterance': 'a'}, {'speaker': 'Doctor', 'utterance': 'c'}])[:2] == ('a', ['c'])
+    assert (
+        says(['patient: a'])[:2] == ('a', []) and says(['doctor: hello'])[:2] == ('', ['hello']) and says([])[0] == ''
+    )
+
+
+def test_dialogues_of_another_forum_are_left_out(tmp_path, home):
+    said = [
+        {'file_name': f'{forum}.txt', 'utterances': [f'patient: {forum}', 'doctor: y']}
+        for forum in ('icliniq', 'healthcaremagic')
+    ]
+    mined = load_labelled('healthcaremagic', path=str(write_lines(tmp_path / 'x.jsonl', said)))
+    assert [r['query'] for r in mined] == ['healthcaremagic'] and mined.stats['of another source'] == 1
+
+
+def test_a_collection_gives_the_documents_of_the_highest_grade(tmp_path, home):
+    write_beir(tmp_path / 'F', split='train')
+    mined = load_labelled('fever', path=str(tmp_path / 'F'))
+    assert [r['id'] for r in mined] == ['fever/q1', 'fever/q2', 'fever/q3']
+    assert mined.rows[0]['pos'][0].startswith('Beta blockers') and len(mined.rows[0]['pos']) == 1
+    assert mined.stats['empty query or positive'] == 1  # q4, of which nothing is relevant
+    with pytest.raises(MedirError, match="no qrels of split 'dev'"):
+        load_labelled('fever', path=str(tmp_path / 'F'), split='dev')
+
+
+@pytest.mark.parametrize(
+    'file, lines, why',
+    [
+        ('x.jsonl', ['{"question": "a"}'], r"x.jsonl:1: field 'answer' is missing"),
+        ('x.jsonl', ['{"question": "a", "answer": ""}'], 'no row is left of 1 .1 empty positive'),
+        ('x.jsonl', ['{"question": "a", '], 'x.jsonl:1: malformed JSON'),
+        ('x.json', ['{"question": "a"}'], 'no JSON array'),
+        ('x.json', ['[{"question": "a", "answer": "b"}, {"ques'], 'malformed JSON after item 1'),
+        ('x.tsv', ['question\tanswer', 'a\tb\tc'], 'x.tsv:2: 3 columns instead of 2'),
+        ('x.csv', ['question,answer', 'a,b,c'], 'x.csv:2: not 2 columns'),
+        ('x.xml', ['<a/>'], 'a file .xml is not read'),
+    ],
+)
+def test_a_bad_file_is_one_line(tmp_path, home, file, lines, why):
+    with pytest.raises(MedirError, match=why):
+        load_labelled('medquad', path=str(write_lines(tmp_path / file, lines)))
+
+
+def test_a_line_of_another_shape_is_named(tmp_path, home):
+    file = write_lines(tmp_path / 'x.jsonl', [{'title': 'a', 'answers': {'text': ['x'], 'score': []}}])
+    with pytest.raises(MedirError, match='x.jsonl:1: this line is none of the rule best-answer'):
+        load_labelled('eli5', path=str(file))
+
+
+def test_a_file_that_is_not_text_is_one_line(tmp_path, home):
+    (tmp_path / 'x.csv').write_bytes(b'question,answer\n\xff\xfe,b\n')
+    (tmp_path / 'x.json.gz').write_bytes(b'[nothing of gzip')
+    for file in ('x.csv', 'x.json.gz'):
+        with pytest.raises(MedirError, match='cannot be read'):
+            load_labelled('medquad', path=str(tmp_path / file))
+
+
+def test_an_array_is_read_an_object_at_a_time(tmp_path, monkeypatch):
+    monkeypatch.setattr('medir_nb.miner.labelled._A_PART', 7)
+    items = [{'question': 'ä]' * i, 'n': [{}, i]} for i in range(20)]
+    with gzip.open(tmp_path / 'x.json.gz', 'wt', encoding='utf-8') as stream:
+        json.dump(items, stream, indent=2, ensure_ascii=False)
+    assert [item for item, _ in file_rows(tmp_path / 'x.json.gz')] == items
+
+
+@pytest.mark.parametrize('name, says', [('mednli', 'licence.*PhysioNet'), ('msmarco', 'by hand.*triples.train.small')])
+def test_a_gated_set_says_how_to_get_it(name, says, monkeypatch, tmp_path, home):
+    monkeypatch.setenv('MEDIR_DATA', str(tmp_path))
+    with pytest.raises(MedirError, match=rf'tuning set {name}: it needs .*\$MEDIR_DATA/{name}: .*') as e:
+        load_labelled(name)
+    assert re.search(says, str(e.value)) and '\n' not in str(e.value)
+    # with the licence's files in their folder it is read
+    (tmp_path / name).mkdir()
+    with pytest.raises(MedirError, match='none of its files is here'):
+        load_labelled(name)
+    line = {'sentence1': 'a', 'sentence2': 'b', 'gold_label': 'entailment'}
+    for file in ('mli_train_v1.jsonl', 'mli_test_v1.jsonl'):
+        write_lines(tmp_path / name / file, [line | {'sentence1': file}])
+    if name == 'mednli':
+        assert [r['query'] for r in load_labelled(name)] == ['mli_train_v1.jsonl', 'mli_test_v1.jsonl']
+
+
+def test_lists_of_sets(tmp_path, home, monkeypatch, capsys):
+    monkeypatch.delenv('MEDIR_DATA', raising=False)
+    file = str(write_lines(tmp_path / 'm.jsonl', [{'question': 'a', 'answer': 'b'}]))
+    with pytest.raises(MedirError, match="'medquad' stands 2 times"):
+        load_sets(['medquad', 'nq', 'medquad'])
+    with pytest.raises(MedirError, match='did you mean .medquad'):
+        load_sets(['medquat'], leave_out=True)
+    with pytest.raises(MedirError, match='tuning set mednli: it needs a licence'):
+        load_sets(['medquad', 'mednli'], {'medquad': file})
+    mined = load_sets(['medquad', 'mednli'], {'medquad': file}, leave_out=True)
+    assert mined.stats == {'kept': 1, 'medquad: kept': 1, 'mednli: not at hand': 1}
+    assert 'mednli: it needs a licence' in capsys.readouterr().err
+    with pytest.raises(MedirError, match='no such file'):
+        load_labelled('medquad', path=str(tmp_path / 'none.jsonl'))
+
+
+def test_a_sample_hangs_on_seed_and_query_alone():
+    lines = [(f'q{i % 50}', f'a{i}') for i in range(200)]
+
+    def sample(lines, seed=42):
+        gathered = ByQuery(10, seed=seed)
+        for number, (query, answer) in enumerate(lines):
+            gathered.add(str(number), Converted(query, [answer], []))
+        assert sum(r['lines'] for r in gathered.rows.values()) + gathered.counts['lines not sampled'] == len(lines)
+        return {query: sorted(row['pos']) for query, row in gathered.rows.items()}
+
+    some = sample(lines)
+    assert len(some) == 10 and all(len(pos) == 4 for pos in some.values())
+    assert sample(lines[::-1]) == some and sample(lines, 1).keys() != some.keys()
+
+
+def test_own_sets_need_a_row_and_a_file(tmp_path, home, own_registry):
+    row = {'rule': 'triple', 'fields': {'query': 'a', 'positive': 'b', 'negative': 'c'}, 'files': ['own.tsv']}
+    own_registry(tuning={'own': {**row, 'columns': ['a', 'b', 'c'], 'instruction': 'Find it'}})
+    write_lines(tmp_path / 'own' / 'own.tsv', ['1\t2\t3', '1\t4\t5', '6\t7\t8'])
+    mined = load_labelled('own', path=str(tmp_path / 'own'))
+    assert [(r['query'], r['pos'], r['neg']) for r in mined] == [('1', ['2', '4'], ['3', '5']), ('6', ['7'], ['8'])]
+    assert load_labelled('own', path=str(tmp_path / 'own'), negatives=1).rows[0]['neg'] == ['3']
+    assert len(load_labelled('own', path=str(tmp_path / 'own'), limit=1)) == 1
+
+
+def test_the_hub_is_read_where_no_folder_is_at_hand(tmp_path, home, own_registry, monkeypatch):
+    monkeypatch.delenv('MEDIR_DATA', raising=False)
+    lines = [{'question': f'what is {i}', 'answer': f'it is {i}'} for i in range(30)]
+    for part in ('one', 'two'):
+        write_lines(tmp_path / 'hub' / part / 'train.jsonl', lines[:20] if part == 'one' else lines[15:])
+    row = {'instruction': 'Find it', 'revision': 'f' * 40}
+    pairs = {'rule': 'question-answer', 'fields': {'query': 'question', 'positive': 'answer'}}
+    configs = [[f'dir:{part}', 'train'] for part in ('one', 'two')]
+    own_registry(
+        tuning={
+            'tiny': {**row, **pairs, 'hub': str(tmp_path / 'hub'), 'configs': configs},
+            'few': {**row, **pairs, 'hub': str(tmp_path / 'hub'), 'configs': configs, 'sampled': True, 'printed': 7},
+        }
+    )
+    whole = load_labelled('tiny', home_folder=home)
+    assert len(whole) == 30 and whole.stats['lines put to an earlier one of their query'] == 5
+    few = load_labelled('few', home_folder=home)
+    assert len(few) == 7 and {r['query'] for r in few} < {r['query'] for r in whole}
+    # a folder of that name wins over the Hub
+    monkeypatch.setenv('MEDIR_DATA', str(tmp_path / 'data'))
+    write_lines(tmp_path / 'data' / 'tiny' / 'pairs.jsonl', lines[:2])
+    assert len(load_labelled('tiny', home_folder=home)) == 2
+
+
+def test_without_a_connection_the_hub_says_what_is_missing(home, monkeypatch):
+    monkeypatch.delenv('MEDIR_DATA', raising=False)
+    with pytest.raises(MedirError, match='no commit of lavita/MedQuAD is on record'):
+        load_labelled('medquad', home_folder=home)
+    with pytest.raises(MedirError, match='hf download mteb/fever'):
+        load_labelled('fever', home_folder=home)
+    with pytest.raises(MedirError, match='did you mean .fever'):
+        load_labelled('feverish', home_folder=home)
+
+
+def test_a_gated_set_of_the_hub_names_its_page(home, monkeypatch):
+    def refuse(hub, *place):
+        raise OSError(f'Dataset {hub!r} is a gated dataset on the Hub.')
+
+    monkeypatch.delenv('MEDIR_DATA', raising=False)
+    monkeypatch.setattr('medir_nb.data.hub._load_rows', refuse)
+    with pytest.raises(MedirError, match='mteb/fever.*is gated: its owner grants access'):
+        load_labelled('fever', home_folder=home)
+
+
+# ---------------------------------------------------------------- answers of a language model
+
+
+@pytest.mark.parametrize(
+    'text, value, fault, wrapped',
+    [
+        ('{"query": "a"}', {'query': 'a'}, '', False),
+        ('  \n{"query": "a"}\n', {'query': 'a'}, '', False),
+        ('```json\n{"query": "a"}\n```', {'query': 'a'}, '', True),
+        ('Sure! {"query": "a"} Hope it helps.', {'query': 'a'}, '', True),
+        ('{"query": "a {b} c"}', {'query': 'a {b} c'}, '', False),
+        ('{"query": {"a": 1}', None, 'broken JSON', False),  # the whole inside is no answer
+        ('{"query": "a",}', None, 'broken JSON', False),
+        ('{"query": "line\nbreak"}', None, 'broken JSON', False),
+        ("{'query': 'a'}", None, 'broken JSON', False),
+        ('{query} {"query": "a"}', None, 'broken JSON', False),
+        ('{"query": "a"}{"query": "b"}', None, 'several JSON values', False),
+        ('{"query": "a", "query": "b"}', None, 'a field twice', False),
+        ('[{"query": "a"}]', None, 'JSON of another shape', False),
+        ('query: a', None, 'no JSON object', False),
+        ('', None, 'no JSON object', False),
+        ('{"a":' * 100_000, None, 'broken JSON', False),
+    ],
+)
+def test_json_is_unwrapped_and_never_guessed(text, value, fault, wrapped):
+    assert json_in(text, dict) == (value, fault, wrapped)
+
+
+@pytest.mark.parametrize(
+    'schema, text, faults, fault',
+    [
+        (WrittenQuery, '{"query": "a"}', [], ''),
+        (WrittenQuery, '{"query": "a", "why": 1}', [], ''),
+        (WrittenQuery, '{"query": 3}', [], 'a field of another kind'),
+        (WrittenQuery, '{"query": null}', [], 'a field of another kind'),
+        (WrittenQuery, '{"query": " "}', [], 'an empty field'),
+        (WrittenQuery, '{"Query": "a"}', [], 'a field is missing'),
+        (WrittenQuery, '{"query": "a', ['cut off'], 'cut off'),
+        (WrittenQuery, '{"query": "a"}', ['cut off'], ''),
+        (WrittenQuery, '{"query": "a"}', ['wrong language'], 'wrong language'),
+        (WrittenTasks, '["a", "b"]', [], ''),
+        (WrittenTasks, '```\n["a"]\n```', [], ''),
+        (WrittenTasks, '["a", 3]', [], 'a field of another kind'),
+        (WrittenTasks, '{"tasks": ["a"]}', [], 'JSON of another shape'),
+        (
+            WrittenExample,
+            json.dumps(dict.fromkeys(WrittenExample.model_fields, 'a')),
+            [],
+            'both documents are one text',
+        ),
+        (
+            WrittenExample,
+            '{"user_query": "a", "positive_document": "a", "hard_negative_document": "b"}',
+            [],
+            'the query is its document',
+        ),
+    ],
+)
+def test_answers_fit_their_schema_or_say_why_not(schema, text, faults, fault):
+    read = read_answer(text, schema, faults)
+    assert read.fault == fault and (read.value is None) == bool(fault)
+
+
+@pytest.fixture
+def writer(home, monkeypatch):
+    "`writer(write)` makes smollm2 a server on this machine that answers by `write(prompt)`."
+    monkeypatch.delenv('MEDIR_REPLAY', raising=False)
+    servers = []
+
+    def use(write):
+        g.models.loaded_llm.cache_clear()
+        servers.append(ToyServer(lambda messages: write(messages[-1]['content'])))
+        g.configure('smollm2', backend='openai', base_url=servers[-1].url)
+        return servers[-1]
+
+    yield use
+    g.configure('smollm2')
+    g.models.loaded_llm.cache_clear()
+    g.cassettes._cassette.cache_clear()
+    for server in servers:
+        server.close()
+
+
+DOCS = [{'id': f'd{i}', 'doc': f'Finding number {i} is seen in disease {i * i}.'} for i in range(12)]
+number_of = lambda prompt: int(re.search(r'Finding number (\d+)', prompt)[1])
+asked_about = lambda prompt: json.dumps({'query': f'what is seen in case {number_of(prompt)}?'})
+
+
+def test_queries_are_written_counted_and_replayed(writer, home):
+    odd = {
+        0: '{"query": "cut',
+        1: 'I cannot.',
+        2: 'Here: {"query": "which disease has it?"}',
+        3: '{"query": "Finding number 3"}',
+        4: '{"query": "which disease has it?"}',
+    }
+    server = writer(lambda prompt: odd.get(number_of(prompt)) or asked_about(prompt))
+    written = write_queries(DOCS, 'smollm2', home_folder=home)
+    assert written.stats == {
+        'kept': 8,
+        'broken: broken JSON': 1,
+        'broken: no JSON object': 1,
+        'unwrapped': 1,
+        'copied from the passage': 1,
+        'repeated': 1,
+    }
+    assert written.rows[0]['pos'] == [DOCS[2]['doc']] and written.rows[0]['id'] == 'synthetic-queries/d2'
+    assert {r['instruction'] for r in written} == {
+        'Given a question, retrieve Pubmed passages that answer the question.'
+    }
+    usage = written.usage
+    assert (usage.answers, usage.asked, usage.prompt_tokens) == (12, 12, 480) and 'no price on record' in repr(written)
+    again = write_queries(DOCS, 'smollm2', home_folder=home, replay=True)
+    assert again.rows == written.rows and again.usage.asked == 0 and server.asked == 12 and '$0.00' in repr(again)
+    covid = write_queries(DOCS[5:], 'smollm2', 'covid', source='covid', home_folder=home)
+    assert covid.rows[0]['id'] == 'covid/d5' and 'COVID-19 related articles' in covid.rows[0]['instruction']
+
+
+def test_a_stopped_run_goes_on_where_it_was(writer, home):
+    first = writer(asked_about)
+    write_queries(DOCS[:5], 'smollm2', home_folder=home)
+    assert first.asked == 5
+    second = writer(asked_about)
+    written = write_queries(DOCS, 'smollm2', home_folder=home)
+    assert second.asked == 7 == written.usage.asked and written.usage.answers == 12
+
+
+def test_a_price_on_record_is_counted_for_what_was_asked_now(writer, home):
+    writer(asked_about)
+    price = {'price': {'models': {'smollm2': {'input': 100.0, 'output': 1000.0}}}}
+    with rows('costs', price):
+        usage = write_queries(DOCS, 'smollm2', home_folder=home).usage
+        assert usage.dollars == pytest.approx((480 * 100 + usage.answer_tokens * 1000) / 1e6) and usage.dollars > 0
+        assert write_queries(DOCS, 'smollm2', home_folder=home).usage.dollars == 0
+
+
+def test_a_model_that_repeats_itself_is_stopped(writer, home):
+    server = writer(lambda prompt: '{"query": "What is this?"}')
+    many = [{'id': str(i), 'doc': f'Finding number {i}.'} for i in range(100)]
+    with pytest.raises(MedirError, match='15 of the first 16 answers of smollm2 repeat'):
+        write_queries(many, 'smollm2', home_folder=home)
+    assert server.asked == 16
+    assert write_queries(many, 'smollm2', home_folder=home, most_repeated=1).stats == {'kept': 1, 'repeated': 99}
+
+
+def test_a_model_that_writes_no_json_is_one_line(writer, home):
+    writer(lambda prompt: f'No JSON for {number_of(prompt)}')
+    with pytest.raises(MedirError, match='no row is left of 12 .12 broken: no JSON object'):
+        write_queries(DOCS, 'smollm2', home_folder=home)
+
+
+def test_tasks_are_distinct_and_asking_ends_with_ideas(writer, home):
+    answers = iter(
+        [['A search.', '1. a SEARCH'], ['For type 1 diabetes', 'For type 2 diabetes'], 'prose'] + [['A search']] * 50
+    )
+    server = writer(lambda prompt: json.dumps(next(answers)))
+    tasks = brainstorm_tasks('smollm2', calls=30, n=2, most_repeated=0.5, home_folder=home)
+    assert sorted(r['task'] for r in tasks) == ['A search.', 'For type 1 diabetes', 'For type 2 diabetes']
+    assert tasks.stats['repeated tasks'] == 6 and tasks.stats['broken: no JSON list'] == 1
+    assert server.asked == 8 and [n for what, n in tasks.stats.items() if 'not made' in what] == [22]
+    assert len({r['id'] for r in tasks}) == 3
+    assert (
+        len(Path(g.llm('smollm2', home).cassettes.path).read_text().splitlines()) == 8
+    )  # eight draws, not one eight times
+
+
+def test_examples_take_their_values_by_task_and_number(writer, home):
+    prompts = []
+
+    def write(prompt):
+        prompts.append(prompt)
+        values = {'user_query': f'q {len(prompt)} {hash(prompt)}', 'positive_document': 'word ' * 60}
+        return json.dumps({**values, 'hard_negative_document': 'short'})
+
+    writer(write)
+    tasks = [{'id': f't{i}', 'task': f'Find things of kind {i}'} for i in range(9)]
+    written = write_examples(tasks, 'smollm2', n=2, home_folder=home)
+    assert len(written) == 18 and len(prompts) == 18
+    values = registry('methods')['task-example']['values']
+    assert all(row['drawn'][slot] in options for row in written for slot, options in values.items())
+    assert all(any(f'{r["instruction"]}\n' in p and r['drawn']['num_words'] in p for p in prompts) for r in written)
+    assert len({tuple(r['drawn'].values()) for r in written}) > 8
+    assert written.stats['documents shorter than asked'] >= 18
+    some = write_examples(tasks[3:5], 'smollm2', n=1, home_folder=home)
+    assert some.rows == [r for r in written if r['id'].endswith(('t3-0', 't4-0'))]
+    assert Pairs(written.write(home / 'x.jsonl'), 1).rows[0].neg == ['short']
+
+
+def test_the_lists_are_those_of_the_paper_and_the_prompts_are_not():
+    row = registry('methods')['task-example']
+    assert [len(v) for v in row['values'].values()] == [3, 3, 3, 5, 3]
+    assert row['values']['query_type'][0] == 'extremely long-tail' and row['values']['num_words'][1] == '50-100 words'
+    text = ' '.join(
+        registry('methods')[name]['wording']['en']['question'] for name in ('brainstorm-tasks', 'task-example')
+    )
+    assert 'Be creative' not in text and 'You have been assigned' not in text and 'Brainstorm' not in text
+
+
+def test_own_wording_needs_its_slot(writer, home, tmp_path):
+    writer(lambda prompt: json.dumps({'query': prompt[:12]}))
+    own = write_lines(tmp_path / 'own.txt', ['Q for {document}'])
+    written = write_queries(DOCS[:1], 'smollm2', prompt=str(own), home_folder=home)
+    assert written.rows[0]['query'] == 'Q for Findin'
+    bad = str(write_lines(tmp_path / 'bad.txt', ['nothing']))
+    with pytest.raises(MedirError, match='{document} is missing'):
+        write_queries(DOCS[:1], 'smollm2', prompt=bad, home_folder=home)
+    with pytest.raises(MedirError, match='{task} is missing'):
+        write_examples([{'id': 'a', 'task': 'b'}], 'smollm2', prompt=bad, home_folder=home)
+    with pytest.raises(MedirError, match='has no instruction'):
+        write_queries(DOCS[:1], 'smollm2', 'poem', home_folder=home)
+
+
+# ---------------------------------------------------------------- negatives and the round trip
+
+
+class Axes:
+    "An encoder whose vectors are written down."
+
+    name, revision, similarity = 'axes', '1', 'cos'
+    V = {'qa': [1, 0, 0], 'qb': [0, 1, 0], 'a': [1, 0.1, 0], 'a2': [1, 0.2, 0], 'b': [0, 1, 0.1], 'c': [0, 0, 1]}
+
+    def encode(self, texts):
+        return np.array([self.V[t] for t in texts], np.float32)
+
+
+def training_rows():
+    return [
+        {'id': 's/1', 'query': 'qa', 'pos': ['a'], 'neg': [], 'instruction': 'I', 'source': 's'},
+        {'id': 's/2', 'query': 'qb', 'pos': ['b'], 'neg': [], 'instruction': 'I', 'source': 's'},
+        {'id': 's/3', 'query': 'qa', 'pos': ['a2'], 'neg': [], 'instruction': 'I', 'source': 's'},
+        {'id': 'o/1', 'query': 'qc', 'pos': ['c'], 'neg': ['x', 'y', 'z'], 'instruction': 'J', 'source': 'o'},
+    ]
+
+
+def test_a_negative_comes_from_the_own_source_and_answers_nothing(home):
+    drawn = draw_negatives(training_rows(), Axes(), top=4, home_folder=home)
+    by_id = {r['id']: r['neg'] for r in drawn}
+    assert by_id['s/1'] == by_id['s/3'] == ['b']  # a2 answers the same question in another row
+    assert by_id['s/2'][0] in ('a', 'a2') and by_id['o/1'][0] in 'xyz' and len(by_id['o/1']) == 1
+    assert drawn.stats == {'kept': 4, 'that brought their negatives': 1}
+    assert [{**r, 'neg': []} for r in drawn] == [{**r, 'neg': []} for r in training_rows()]
+    seeds = {tuple(draw_negatives(training_rows(), Axes(), seed=s, home_folder=home).rows[1]['neg']) for s in range(9)}
+    assert seeds == {('a',), ('a2',)}
+
+
+def test_too_few_negatives_are_counted(home):
+    rows_ = training_rows()[:1]
+    found = draw_negatives(rows_, Axes(), home_folder=home)
+    assert found.rows[0]['neg'] == [] and found.stats['with fewer negatives than asked'] == 1
+    more = draw_negatives(rows_, Axes(), passages={'s': ['c', 'a']}, home_folder=home)
+    assert more.rows[0]['neg'] == ['c']
+    with pytest.raises(MedirError, match="the id .'s/1'. stands in more than one row"):
+        draw_negatives(rows_ * 2, Axes(), home_folder=home)
+
+
+def test_a_row_is_kept_where_its_passage_is_among_the_first(home):
+    kept = consistent_rows(training_rows()[:3], Axes(), k=1, home_folder=home)
+    assert [r['id'] for r in kept] == ['s/1', 's/2'] and kept.stats == {'kept': 2, 'not among the first 1': 1}
+    assert kept.rows == training_rows()[:2]
+    first, second = training_rows()[:2]
+    astray = [{**first, 'query': 'qb'}, {**second, 'query': 'qa'}]
+    with pytest.raises(MedirError, match='no row is left of 2 .2 not among the first 1'):
+        consistent_rows(astray, Axes(), k=1, home_folder=home)
+
+
+def test_the_steps_run_from_file_to_file(tmp_path, home):
+    source = write_lines(
+        tmp_path / 'm.jsonl', [{'question': f'what about {d["id"]}', 'answer': d['doc']} for d in DOCS]
+    )
+    mine('load_labelled', 'medquad', tmp_path / '1.jsonl', home, path=str(source))
+    mine('draw_negatives', str(tmp_path / '1.jsonl'), tmp_path / '2.jsonl', home, retriever='bm25', n=1)
+    mine('without_test_queries', str(tmp_path / '2.jsonl'), tmp_path / '3.jsonl', home, tasks=['hpo-lay'])
+    lines = [json.loads(line) for line in (tmp_path / '3.jsonl').read_text().splitlines()]
+    assert len(lines) == 12 and set(lines[0]) == {'id', 'query', 'pos', 'neg', 'instruction', 'source'}
+    bare = str(write_lines(tmp_path / 'bare.jsonl', [{'id': '1', 'query': 'a'}]))
+    with pytest.raises(MedirError, match="field 'pos' is missing"):
+        mine('draw_negatives', bare, tmp_path / '4.jsonl', home, retriever='bm25')
+
+
+def test_a_mixture_is_shown_by_source():
+    table = mixture_table(training_rows()).set_index('source')
+    assert table.loc['s', 'rows'] == 3 and table.loc['s', 'share'] == 0.75 and table.loc['o', 'negatives'] == 3
+    assert table.loc['s', 'instruction'] == 'I'
+    mixed = mixture_table([r | {'source': ''} for r in training_rows()])
+    assert mixed.instruction[0] == '2 of them'
+
+
+# ---------------------------------------------------------------- contamination
+
+
+def test_words_and_sequences():
+    assert words_of('Ａ β-blocker, “SAFE”?') == ['a', 'β', 'blocker', 'safe'] and words_of('高血压x') == [
+        '高',
+        '血',
+        '压',
+        'x',
+    ]
+    assert word_sequences('a b c d', 3) == {('a', 'b', 'c'), ('b', 'c', 'd')}
+    assert word_sequences('a b', 3) == {('a', 'b')} and word_sequences(' ?', 3) == set()
+    assert words_of("Bell's palsy") == words_of('BELL’S palsy') == ['bells', 'palsy']
+    index = QueryIndex(['a b c d', 'a b', 'A, B', '', 'a'], 3, 2)
+    assert index.compare('a-b') == {1: (True, 1.0), 2: (True, 1.0)} and index.compare('?') == {}
+    assert index.compare('x b c d a b') == {0: (False, 0.5), 1: (False, 1.0), 2: (False, 1.0)}
+    assert index.compare('b a') == {} and index.compare('A') == {4: (True, 1.0)}
+
+
+def test_test_queries_in_training_are_found_shown_and_taken_out(tmp_path, home):
+    folder = str(write_beir(tmp_path / 'F'))
+    training = [
+        {'query': 'Drugs after a heart attack?', 'source': 'one'},
+        {'query': 'what is the first treatment of type 2 diabetes in adults', 'source': 'two'},
+        {'query': 'treatment of a snake', 'source': 'two'},
+        {'query': 'unrelated', 'source': 'one'},
+    ]
+    report = contamination(training, [folder, 'hpo-lay'], n=3, threshold=0.9, home_folder=home)
+    table = report.table().set_index('test set')
+    assert list(table.loc['F'])[:4] == [4, 1, 1, 0.5] and list(table.loc['hpo-lay'])[:4] == [200, 0, 0, 0.0]
+    shown = report.examples(1)
+    assert list(shown['training query']) == ['Drugs after a heart attack?'] and shown.same[0]
+    assert 'Contamination(2 of 204' in repr(report)
+    loose = contamination(training, [folder], n=2, threshold=0.3, home_folder=home)
+    assert set(loose.hits.overlap) == {1.0, 1 / 3}
+    assert len(contamination(training, [folder], n=2, threshold=0.3, shortest=5, home_folder=home).hits) == 2
+    clean = without_test_queries(training, [folder], n=3, threshold=0.9, home_folder=home)
+    assert [r['query'] for r in clean] == ['treatment of a snake', 'unrelated']
+    assert clean.stats == {'kept': 2, 'too close to F': 2}
+    with pytest.raises(MedirError, match='no row is left'):
+        without_test_queries(training[:1], [folder], home_folder=home)
+    with pytest.raises(MedirError, match='threshold=0'):
+        contamination(training, [folder], threshold=0)
+
+
+def test_tasks_that_are_not_at_hand_are_named(home, monkeypatch):
+    monkeypatch.delenv('MEDIR_DATA', raising=False)
+    report = contamination([{'query': load_task('hpo-lay').queries.texts()[0]}], home_folder=home)
+    assert 'icliniq' in report.not_read and 'hpo-lay' in report.sizes and len(report.hits) >= 1
+    empty = contamination([], ['hpo-lay'], home_folder=home)
+    assert empty.table()['the same'].sum() == 0 and len(empty.examples()) == 0
+
+
+# ---------------------------------------------------------------- what a training reads
+
+TOLD = '{instruction}\nQuery: {text}'
+TINY = dict(
+    kind='encoder',
+    load='transformers',
+    revision='tiny',
+    pooling='mean',
+    normalize=True,
+    similarity='cos',
+    max_query_tokens=40,
+    max_document_tokens=40,
+    query_template=TOLD,
+    document_template='{text}',
+    default_instruction='Given a query, retrieve passages',
+)
+
+
+@pytest.fixture(scope='module')
+def tiny_folder(tmp_path_factory):
+    return make_model('bert', tmp_path_factory.mktemp('tuned') / 'bert')
+
+
+@pytest.fixture
+def tiny(tiny_folder, own_registry):
+    own_registry(
+        models={
+            'tiny-told': dict(TINY, hub=tiny_folder),
+            'tiny-mute': dict(TINY, hub=tiny_folder, query_template='query: {text}', default_instruction=''),
+            'tiny-apart': dict(TINY, hub=tiny_folder, prompt_in_pooling=False),
+        }
+    )
+
+
+def tuning_file(path, instructions):
+    lines = [
+        {'query': f'what is {i}', 'pos': [f'it is {i}'], 'neg': [f'it is not {i}'], 'instruction': told, 'source': 's'}
+        for i, told in enumerate(instructions)
+    ]
+    return str(write_lines(path, lines))
+
+
+def test_each_query_is_trained_under_the_instruction_of_its_line(tiny, tmp_path, home):
+    said = ['Find the fact', 'Find the fact', 'Check the claim', '']
+    file = tuning_file(tmp_path / 'x.jsonl', said)
+    settings = {'data': file, 'negatives': 1, 'batch_size': 4, 'max_steps': 1}
+    by_line = train_encoder(model='tiny-told', output='by-line', **settings)
+    one = train_encoder(model='tiny-told', output='one', instruction='Find the fact', **settings)
+    none = train_encoder(model='tiny-told', output='none', instruction='', **settings)
+    losses = [float(t.history.loss.iloc[0]) for t in (by_line, one, none)]
+    assert len({round(loss, 6) for loss in losses}) == 3
+    # what it saw is what encode gives it
+    model = load_sentence_transformer(replace(encoder_spec('tiny-told'), dtype='float32'), device='cpu')
+    encoder, pairs = Encoder('tiny-told'), Pairs(file, 1, instructions=True)
+    default = encoder.spec.default_instruction
+    batch = PairBatches(pairs, encoder, dict.fromkeys(('query', 'document'), model.tokenizer), default)(
+        [{'row': i} for i in range(4)]
+    )
+    wanted = [
+        encoder.tokens('query')(encoder.render([('', pair.query)], 'query', told or default))[0][0]
+        for pair, told in zip(pairs.rows, said, strict=True)
+    ]
+    masks = batch['query_attention_mask'].sum(1)
+    assert [row[:n].tolist() for row, n in zip(batch['query_input_ids'], masks, strict=True)] == wanted
+
+
+def test_lines_without_instructions_have_the_key_that_they_had(tmp_path):
+    file = tuning_file(tmp_path / 'x.jsonl', ['', ''])
+    told = tuning_file(tmp_path / 'y.jsonl', ['I', 'J'])
+    assert Pairs(file, instructions=True).content() == Pairs(told).content() == Pairs(file).rows
+    found = Pairs(told, instructions=True)
+    assert found.content() == [found.rows, ['I', 'J']] and found.counts['instructions'] == 2
+
+
+def test_instructions_that_a_model_cannot_take(tiny, tmp_path, home):
+    file = tuning_file(tmp_path / 'x.jsonl', ['Find the fact', 'Check the claim'])
+    settings = {'data': file, 'negatives': 1, 'batch_size': 2, 'max_steps': 1}
+    with pytest.raises(MedirError, match='leaves the prompt out of its pooling.*from line to line'):
+        train_encoder(model='tiny-apart', output='apart', **settings)
+    assert train_encoder(model='tiny-mute', output='mute', **settings).steps == 1  # it has no place for them
+    bad = str(write_lines(tmp_path / 'bad.jsonl', [{'query': 'a', 'pos': ['b'], 'instruction': 3}]))
+    with pytest.raises(MedirError, match="bad.jsonl:1: 'instruction' is neither text"):
+        train_encoder(model='tiny-told', output='bad', **{**settings, 'data': bad})
+
+
+# ---------------------------------------------------------------- real sets
+
+
+@pytest.mark.slow
+def test_real_sets_have_the_sizes_that_are_known(medir_data, home):
+    medquad, mqp = load_labelled('medquad', home_folder=home), load_labelled('mqp', home_folder=home)
+    assert len(medquad) == 14_979 and len(mqp) == 1_524 and all(len(r['neg']) == 1 for r in mqp)
+    drawn = draw_negatives(medquad.rows[:300], 'bm25', home_folder=home)
+    assert all(not set(r['neg']) & set(r['pos']) for r in drawn)
+
+
+@pytest.mark.slow
+def test_medquad_shares_no_query_with_nfcorpus_but_all_with_itself(medir_data, home):
+    medquad = load_labelled('medquad', home_folder=home)
+    report = contamination(medquad, [str(medir_data / 'medquad_qa')], home_folder=home)
+    table = report.table()
+    assert table['the same'][0] == table.queries[0]
+    other = contamination(medquad, [str(medir_data / 'nfcorpus')], home_folder=home).table()
+    assert other['the same'][0] < 0.05 * other.queries[0]
