@@ -11,7 +11,7 @@ from dataclasses import asdict, replace
 from ..core.errors import MedirError, boundary, check
 from ..core.files import fingerprint
 from ..core.console import note
-from ..processor import first_execution, use_kernel, working_dtype
+from ..processor import first_execution, use_attention_of_one, use_kernel, working_dtype
 from ..worker import end_tokens, write_batch
 from ..encoder.spec import parse_dtype
 from ..encoder.loading import quiet_libraries
@@ -46,6 +46,7 @@ def _load_causal(folder: str, spec: LLMSpec, device: str, dtype: str | None):
         model = AutoModelForCausalLM.from_pretrained(folder, dtype=numbers, trust_remote_code=False)
     if device == 'cpu':
         use_kernel(model, first_execution().kernel)
+        use_attention_of_one(model)
     return model.to(device).eval()
 
 

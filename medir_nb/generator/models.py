@@ -11,6 +11,7 @@ import gc
 import os
 import re
 import sys
+import time
 import weakref
 from dataclasses import replace
 from pathlib import Path
@@ -196,14 +197,17 @@ def _refuse_in_replay(model: 'LLM', lacking: dict, replay: bool | None):
     check(may_ask, f'the cassette lacks {_name_of(model, lacking)}', model.cassettes.path, fix)
 
 # %% ../../nbs/07_generator/06_models.ipynb #120ab2d1
+_STORED_EVERY = 1.0  # seconds; writing each text through to the disk by itself would slow the others
+
+
 def _ask_and_store(model: 'LLM', lacking: dict):
-    "Ask for the requests `lacking` (by key), and put every answer on the cassette as soon as it is there."
+    "Ask for the requests `lacking` (by key), and put every answer on the cassette within a second."
     try:
         backend = model.backend
     except MedirError as e:
         what = f'{_name_of(model, lacking)} is on no cassette, and the model cannot be asked: {e.what}'
         raise MedirError(what, e.where, e.fix) from None
-    keys, stored = list(lacking), set()
+    keys, stored, heard, told_at = list(lacking), set(), [], time.monotonic()
     tells_early = model.backend_name == 'transformers' and isinstance(backend, TransformersBackend)
     with progress(total=len(keys), desc=model.spec.name, unit='text') as bar:
 
@@ -213,9 +217,19 @@ def _ask_and_store(model: 'LLM', lacking: dict):
             stored.update(new)
             bar.update(len(new))
 
-        early = {'tell': lambda i, generation: store([(i, generation)])} if tells_early else {}
-        for batch in backend.stream(list(lacking.values()), **early):
-            store(batch)
+        def hear(i, generation):
+            nonlocal told_at
+            heard.append((i, generation))
+            if time.monotonic() - told_at >= _STORED_EVERY:
+                store(heard)
+                heard.clear()
+                told_at = time.monotonic()
+
+        try:
+            for batch in backend.stream(list(lacking.values()), **({'tell': hear} if tells_early else {})):
+                store(batch)
+        finally:
+            store(heard)
 
 # %% ../../nbs/07_generator/06_models.ipynb #5081494a
 class LLM(_LoadedOnNeed):
