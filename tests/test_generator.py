@@ -1311,11 +1311,12 @@ def test_figures_of_gains_weights_and_lengths_draw_what_is_in_their_data(tmp_pat
     gains = published_gains()
     data = gains.assign(panel=gains.retriever, row=gains.method + ' ' + gains.llm)
     figure = f.spread_figure(f.save_figure('g', data, f.spread_figure, tmp_path).csv)
-    assert [a.get_title(loc='left').split('  ')[0] for a in figure.axes] == list(dict.fromkeys(data.panel)) and [
+    assert [a.get_title(loc='left').split('\n')[0] for a in figure.axes] == list(dict.fromkeys(data.panel)) and [
         points(a) for a in figure.axes
     ] == [len(p) + p.row.nunique() for _, p in data.groupby('panel', sort=False)]
     assert (
-        '+16.3' in ''.join(a.get_title(loc='left') for a in figure.axes) and len(figure.axes[0].get_yticklabels()) == 20
+        '+0.163' in ''.join(a.get_title(loc='left') for a in figure.axes)
+        and len(figure.axes[0].get_yticklabels()) == 20
     )
     weights = pd.DataFrame(
         [

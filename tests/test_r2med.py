@@ -1114,14 +1114,14 @@ def test_leaving_one_task_out_by_hand():
 def test_audit_by_hand():
     claims = [
         {
-            'claim': 'a is best',
+            'reading': 'a is best',
             'source': 's',
             'value': lambda f: f['mean'].idxmax() == 'a',
             'found': lambda f: f['mean'].idxmax(),
         },
-        {'claim': 'b beats c', 'source': 's', 'value': lambda f: f['mean']['b'] > f['mean']['c']},
-        {'claim': 'the best is 40.0', 'source': 's', 'printed': 40.0, 'value': lambda f: f['mean'].max()},
-        {'claim': 'the best is 40.1', 'source': 's', 'printed': 40.1, 'value': lambda f: f['mean'].max()},
+        {'reading': 'b beats c', 'source': 's', 'value': lambda f: f['mean']['b'] > f['mean']['c']},
+        {'reading': 'the best is 40.0', 'source': 's', 'printed': 40.0, 'value': lambda f: f['mean'].max()},
+        {'reading': 'the best is 40.1', 'source': 's', 'printed': 40.1, 'value': lambda f: f['mean'].max()},
     ]
     got = audit(frame_by_hand(), ['t1', 't2', 't3'], claims)
     assert got.holds.tolist() == ['yes', 'yes', 'yes', 'no'] and got.found.tolist() == ['a', '', '40.00', '40.00']
@@ -1141,7 +1141,7 @@ def test_a_text_rounds_what_a_table_prints():
         ['t1'],
         [
             {
-                'claim': '',
+                'reading': '',
                 'source': '',
                 'printed': printed,
                 'value': lambda f: f['mean'].max() if len(f) and f['mean'].notna().all() else 0.0,

@@ -240,7 +240,9 @@ def test_configurations_are_mappings_files_or_arguments(tmp_path):
 def test_settings_that_are_checked_twice_are_the_same(task):
     "A default of 0 for a number with a point was 0.0 the second time, and made another training of it."
     once = training_config(task=task, model='minilm', data='x', output='y')
-    assert json.dumps(training_config(once).decisive()) == json.dumps(once.decisive())
+    written_out = training_config(task=task, model='minilm', data='x', output='y', warmup_ratio=0.0, max_grad_norm=1.0)
+    keys = {json.dumps(config.decisive()) for config in (once, training_config(once), written_out)}
+    assert len(keys) == 1
 
 
 def test_the_task_of_a_file_can_be_put_over(rows, pairs, tmp_path):

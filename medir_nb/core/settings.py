@@ -168,7 +168,8 @@ def check_row(
     "Refuse a registry row with an unknown field, or a value of another type than its field of the data class has."
     known = {field.name for field in dataclasses.fields(kind)} | set(beside)
     for name in row:
-        check(name in known, f'unknown field {name!r}', where, nearest(str(name), known))
+        if name not in known:
+            raise MedirError(f'unknown field {name!r}', where, nearest(str(name), known))
     accepted_types = {tuple: (list, tuple), float: (int, float)}
     for field in dataclasses.fields(kind):
         if field.name not in row or row[field.name] == 'unknown':

@@ -279,23 +279,31 @@ def _shown_size(row: dict, part: str) -> str:
     return f'≈{about:,}' if isinstance(about, int) else ''
 
 
-def _whereabouts(name: str, row: dict) -> str:
-    "Where the data of a row are, or what they need."
+def _source(row: dict) -> str:
+    "Where anybody gets the data of a row, or what they need."
     if row.get('load'):
         return 'embedded'
-    if task_folder(name):
-        return '$MEDIR_DATA'
     if (access := row.get('access', 'open')) != 'open':
         return {'licence': 'needs a licence', 'unreleased': 'never released'}[access]
     if _is_git_first(row):
         return f'git {row["git"].partition("@")[0]}'
-    if row.get('revision', UNKNOWN) != UNKNOWN:
-        return 'Hub'
-    return f'Hub, {recorded_commit(row["hub"], "dataset") or "at the commit that it serves"}'
+    return 'Hub'
 
 
-def tasks_table() -> pd.DataFrame:
-    "All registry tasks: paper, kind, sizes, and whether the data are at hand."
+def _whereabouts(name: str, row: dict) -> str:
+    "Where this machine takes the data of a row from."
+    if task_folder(name) and not row.get('load'):
+        return '$MEDIR_DATA'
+    source = _source(row)
+    if source == 'Hub' and row.get('revision', UNKNOWN) == UNKNOWN:
+        return f'Hub, {recorded_commit(row["hub"], "dataset") or "at the commit that it serves"}'
+    return source
+
+
+def tasks_table(
+    here: bool = True,  # whether what lies on this machine counts; False: the same table everywhere
+) -> pd.DataFrame:
+    "All registry tasks: paper, kind, sizes, and where the data come from."
     table = [
         {
             'task': name,
@@ -306,7 +314,7 @@ def tasks_table() -> pd.DataFrame:
             'documents': _shown_size(row, 'documents'),
             'measures': ', '.join(row.get('measures', TaskRow.measures)),
             'folder': '' if row.get('load') else row.get('folder', name),
-            'data': _whereabouts(name, row),
+            'data': _whereabouts(name, row) if here else _source(row),
         }
         for name, row in registry('tasks').items()
     ]
@@ -371,13 +379,19 @@ def _measured_sizes(task: Task) -> dict:
     }
 
 # %% ../../nbs/03_data/07_registered.ipynb #5eac9b64
-def statistics_table(tasks: list[str], home_folder=None) -> pd.DataFrame:
+def statistics_table(
+    tasks: list[str],
+    home_folder=None,
+    counted: list[str] | None = None,  # tasks whose data are read; None: all that are at hand
+) -> pd.DataFrame:
     "Sizes and mean lengths of registry tasks: a row from the registry, and below it a row from the data, if here."
     table = []
     for name in tasks:
         row = registry('tasks')[name]
         title = {'task': row['title'], 'family': row.get('group', '')}
         table.append({**title, 'from': 'registry', **_registry_sizes(row)})
+        if counted is not None and name not in counted:
+            continue
         try:
             with without_network():
                 task = load_task(name, home_folder=home_folder)

@@ -65,15 +65,10 @@ def _folder_revision(repository: dict) -> dict:
 def at_folder(spec):
     """A row's spec with the hash of its files as revision where its weights are a folder of this machine:
     a retrained model must not meet the vectors of the one before."""
-    changed = {}
-    own = {'hub': spec.hub, 'revision': spec.revision}
-    if _folder_revision(own) != own:
-        changed['revision'] = _folder_revision(own)['revision']
-    for part in ('document', 'adapter'):
-        repository = getattr(spec, part, None)
-        if isinstance(repository, dict) and _folder_revision(repository) != repository:
-            changed[part] = _folder_revision(repository)
-    return replace(spec, **changed) if changed else spec
+    own = _folder_revision({'hub': spec.hub, 'revision': spec.revision})
+    parts = {name: getattr(spec, name, None) for name in ('document', 'adapter')}
+    at_files = {name: _folder_revision(repository) for name, repository in parts.items() if repository}
+    return replace(spec, revision=own['revision'], **at_files)
 
 
 def _row_spec(name: str, row: dict) -> EncoderSpec:

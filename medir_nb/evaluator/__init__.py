@@ -8,7 +8,7 @@ from .differences import differences_text, setting_differences
 from .comparison import compare, compare_all
 from .cases import case_view
 from .grid import evaluate_grid
-from .averages import gains, macro_average
+from .averages import gain_counts, gains, macro_average
 from .similarity import separation, similarity_pairs
 from .overlap import query_overlap
 from .bounds import order_bounds
@@ -36,6 +36,7 @@ __all__ = [
     'compare_all',
     'case_view',
     'evaluate_grid',
+    'gain_counts',
     'gains',
     'macro_average',
     'separation',

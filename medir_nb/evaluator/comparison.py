@@ -117,7 +117,8 @@ def compare(
     )
 
 # %% ../../nbs/13_evaluator/05_comparison.ipynb #23ca49fb
-_COLUMNS = ('a', 'b', 'measure', 'difference', 'low', 'high', 'p', 'p_holm', 'wins', 'losses')
+_COLUMNS = dict.fromkeys(('a', 'b', 'measure'), str)
+_COLUMNS |= dict.fromkeys(('difference', 'low', 'high', 'p', 'p_holm'), float) | {'wins': int, 'losses': int}
 
 
 def compare_all(
@@ -127,6 +128,6 @@ def compare_all(
     "All pairs of `scores`, with p values corrected over the whole table (Holm)."
     comparisons = [compare(a, b, measure, show=0) for a, b in itertools.combinations(scores, 2)]
     if not comparisons:
-        return pd.DataFrame(columns=_COLUMNS)
+        return pd.DataFrame(columns=list(_COLUMNS)).astype(_COLUMNS)  # numbers stay numbers beside other tables
     table = pd.DataFrame([c.as_dict() for c in comparisons])
     return table.assign(p_holm=holm(table.p))[list(_COLUMNS)]

@@ -13,7 +13,7 @@ from ..core.errors import check
 from ..data.task import Task
 from ..data.ontology import overlap_oracle
 from ..data.registered import load_task
-from .measures import PAIR_MEASURES, judged_at_10, parse_measure, per_query
+from .measures import PAIR_MEASURES, judged_at_10, measure_label, parse_measure, per_query
 from .statistics import correlation, group_index, interval
 
 # %% ../../nbs/13_evaluator/02_scores.ipynb #17ca5e82
@@ -60,7 +60,8 @@ class Scores:
         return self._rows
 
     def __repr__(self):
-        cells = [f'{r["measure"]} {r["value"]:.4f} [{r["low"]:.4f}, {r["high"]:.4f}]' for r in self.rows()]
+        rows = [(measure_label(r['measure']), r['value'], r['low'], r['high']) for r in self.rows()]
+        cells = [f'{measure} {value:.3f} [{low:.3f}, {high:.3f}]' for measure, value, low, high in rows]
         return f'Scores({self.task.name!r}, {self.label!r}: {", ".join(cells)})'
 
 # %% ../../nbs/13_evaluator/02_scores.ipynb #6e0338c5

@@ -11,22 +11,24 @@ import numpy as np
 import pandas as pd
 from ..evaluator.statistics import interval
 from .style import BLUE, GREEN, GREY, INK, ORANGE, PINK, SKY, WIDTH, YELLOW, distinct, heading
-from .style import new_figure, panel_title, read_data, styled_figure
+from .style import new_figure, panel_title, read_data, remark, set_margins, styled_figure
 
 # %% ../../nbs/15_figures/04_audit.ipynb #a72f5cc7
 def rank_ticks(low: float, high: float) -> list[int]:
     "The ranks that an axis from `low` to `high` names."
     few = high - low < 20
-    named = (1, 2, 4, 6, 8, *range(10, 1000, 2 if few else 10))
-    return [rank for rank in named if low <= rank <= high and (few or rank == 1 or rank % 10 == 0)]
+    step = 2 if few else 10 if high - low < 60 else 20
+    named = (1, *range(2, 1000, 2)) if few else (1, *range(step, 1000, step))
+    return [rank for rank in named if low <= rank <= high]
 
 
 def _draw_ranks(axes, part: pd.DataFrame, span: pd.DataFrame, colours: list, rows: int):
-    "A dot and a line a system; `span` holds its best and worst rank, `rows` how many rows a column has room for."
+    """A dot and a line a system; `span` holds the best and worst rank of all systems, so that all columns have one
+    axis, `rows` how many rows a column has room for."""
     y, least, most = np.arange(len(part)), span['min'][part.system], span['max'][part.system]
     axes.hlines(y, least, most, color=colours, lw=2, alpha=0.45)
     axes.scatter(part['rank'], y, s=20, c=colours, zorder=3, linewidths=0)
-    low, high = least.min(), most.max()
+    low, high = span['min'].min(), span['max'].max()
     axes.set_xlim(low - 0.03 * (high - low) - 0.4, high + 0.03 * (high - low) + 0.4)
     axes.set_ylim(rows - 0.4, -0.6)
     axes.set_yticks(y, part.system, fontsize=8)
@@ -107,11 +109,11 @@ def _draw_fifths(axes, part: pd.DataFrame, system: str, colour: str, shift: floa
 
 
 def _finish_overlap(axes, kind: str):
-    "Title, axis and legend of a panel."
+    "Title, axis and, below them, the legend of a panel, where it hides nothing."
     panel_title(axes, kind)
-    axes.set_xlabel('mean of a fifth of the queries')
-    frame = {'frameon': True, 'framealpha': 0.85, 'edgecolor': 'none', 'borderaxespad': 0.2}
-    axes.legend(loc='upper left', fontsize=9, handlelength=1.2, **frame)
+    axes.set_xlabel(f'{kind}, mean of each fifth of the queries')
+    below = -0.5 / (axes.bbox.height / axes.figure.dpi)
+    axes.legend(loc='upper left', bbox_to_anchor=(-0.02, below), fontsize=9, handlelength=1.2, borderaxespad=0)
 
 # %% ../../nbs/15_figures/04_audit.ipynb #44031a18
 @styled_figure
@@ -121,8 +123,9 @@ def overlap_figure(csv):
     frame = read_data(csv, ['kind', 'system', 'query_id', 'overlap', 'score', 'random'])
     kinds, systems = distinct(frame.kind), distinct(frame.system)
     colours = dict(zip(systems, (INK, BLUE, ORANGE, GREEN, PINK, YELLOW, GREY), strict=False))
-    figure = new_figure(WIDTH, 4)
-    figure.subplots_adjust(left=0.075, right=0.975, top=0.83, bottom=0.14, wspace=0.1)
+    legend = 0.2 * len(systems)
+    figure = new_figure(WIDTH, 3.9 + legend)
+    set_margins(figure, top=0.68, bottom=0.68 + legend, left=0.075, right=0.975, wspace=0.1)
     grid = figure.subplots(1, len(kinds), squeeze=False, sharey=True).ravel()
     for axes, kind in zip(grid, kinds, strict=True):
         of_kind = frame[frame.kind == kind]
@@ -131,9 +134,8 @@ def overlap_figure(csv):
             _draw_fifths(axes, of_kind[of_kind.system == system], system, colours[system], shift)
         axes.axvline(of_kind.random.iloc[0], color=GREY, lw=1.2, ls=':')
         _finish_overlap(axes, kind)
-    grid[0].set_ylim(0, 1.12 * grid[0].get_ylim()[1])
+    grid[0].set_ylim(0, grid[0].get_ylim()[1])
     grid[0].set_ylabel('nDCG@10')
-    title, note = 'Score and overlap of query and relevant document', 'dotted: overlap with random documents'
-    figure.text(0.075, 0.945, title, fontsize=12, fontweight='bold', va='center')
-    figure.text(0.975, 0.945, note, fontsize=9, va='center', ha='right')
+    heading(figure, 'Score and overlap of query and relevant document')
+    remark(figure, 'dotted: random documents; bars: 95 % intervals')
     return figure

@@ -10,8 +10,8 @@ import math
 import numpy as np
 import pandas as pd
 from ..evaluator.statistics import interval
-from .style import BLUE, GREEN, GREY, INK, ORANGE, PINK, SKY, WIDTH, YELLOW, distinct, fit_row_labels
-from .style import heading, new_figure, panel_grid, panel_title, read_data, remark
+from .style import BLUE, GREEN, GREY, INK, ORANGE, PINK, SKY, WIDTH, YELLOW, distinct, fit_axis_labels
+from .style import fit_row_labels, heading, new_figure, panel_grid, panel_title, read_data, remark
 from .style import set_margins, styled_figure, wrapped
 
 # %% ../../nbs/15_figures/06_expansion.ipynb #ddfb1e72
@@ -24,11 +24,11 @@ def _draw_spread(axes, part: pd.DataFrame, order: pd.Index, colours: dict):
     for family, colour in colours.items():
         tasks = part[part.family == family]
         y = [order.get_loc(row) for row in tasks.row]
-        axes.scatter(100 * tasks.difference, y, s=16, color=colour, alpha=0.75, linewidths=0, zorder=3)
+        axes.scatter(tasks.difference, y, s=16, color=colour, alpha=0.75, linewidths=0, zorder=3)
     mean = part.groupby('row').difference.mean()
     y = [order.get_loc(row) for row in mean.index]
-    axes.scatter(100 * mean, y, marker='|', s=130, color=INK, linewidths=1.8, zorder=4)
-    panel_title(axes, f'{part.panel.iloc[0]}  (mean {100 * mean.mean():+.1f})'.replace('-', '−'))
+    axes.scatter(mean, y, marker='|', s=130, color=INK, linewidths=1.8, zorder=4)
+    panel_title(axes, f'{wrapped(part.panel.iloc[0], 18)}\n' + f'mean {mean.mean():+.3f}'.replace('-', '−'))
 
 # %% ../../nbs/15_figures/06_expansion.ipynb #88b6f733
 def _name_families(figure, colours: dict):
@@ -56,8 +56,9 @@ def spread_figure(csv):
     panels = distinct(frame.panel)
     colours = dict(zip(distinct(frame.family), FAMILY_COLOURS, strict=False))
     order = frame.groupby('row').difference.mean().sort_values().index
-    figure = new_figure(WIDTH, 1.1 + 0.235 * len(order))
-    set_margins(figure, top=0.72, bottom=0.5, left=0.24, wspace=0.07)
+    lines = max(wrapped(panel, 18).count('\n') for panel in panels)
+    figure = new_figure(WIDTH, 1.25 + 0.17 * lines + 0.235 * len(order))
+    set_margins(figure, top=0.87 + 0.17 * lines, bottom=0.5, left=0.24, wspace=0.07)
     grid = panel_grid(figure, len(panels), len(panels), sharex=True, sharey=True)
     for axes, panel in zip(grid, panels, strict=True):
         _draw_spread(axes, frame[frame.panel == panel], order, colours)
@@ -68,7 +69,7 @@ def spread_figure(csv):
         axes.set_yticks(range(len(order)), order, fontsize=9)
         axes.grid(axis='y', color='#F2F2F2')
     fit_row_labels(figure, grid[0])
-    heading(figure, 'Gain over the query alone, task by task (points)', down=0.2)
+    heading(figure, 'Gain over the query alone, task by task (nDCG@10)', down=0.2)
     _name_families(figure, colours)
     return figure
 
@@ -126,6 +127,7 @@ def weight_figure(csv):
         axes.tick_params(labelsize=9)
     for axes in grid[::columns]:
         axes.set_ylabel('nDCG@10')
+    fit_axis_labels(figure, grid)
     heading(figure, 'Score and weight of the generated text')
     remark(figure, "circle: the paper's weight; bars: 95 % intervals")
     _name_systems(figure, colours)
@@ -171,4 +173,5 @@ def length_figure(csv):
         axes.set_ylabel('gain in nDCG@10')
     heading(figure, 'Gain and length of the generated text, query by query', down=0.2)
     remark(figure, 'orange: mean gain of each third, 95 % interval', down=0.2)
+    fit_axis_labels(figure, grid)
     return figure

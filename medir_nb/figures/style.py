@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['BLUE', 'ORANGE', 'GREEN', 'GREY', 'INK', 'SKY', 'PINK', 'YELLOW', 'WIDTH', 'styled_figure', 'new_figure', 'read_data',
            'distinct', 'Saved', 'save_figure', 'set_margins', 'panel_grid', 'panel_title', 'heading', 'remark',
-           'wrapped', 'fit_row_labels']
+           'wrapped', 'fit_row_labels', 'fit_axis_labels']
 
 # %% ../../nbs/15_figures/00_style.ipynb #ae216cf6
 import functools
@@ -195,3 +195,13 @@ def fit_row_labels(figure, axes):
     renderer = figure.canvas.get_renderer()
     widest = max(label.get_window_extent(renderer).width for label in axes.get_yticklabels())
     figure.subplots_adjust(left=(widest + 22) / (WIDTH * figure.dpi))
+
+
+def fit_axis_labels(figure, grid):
+    "Begin the panels of `grid` where the tick labels and the name of the leftmost axis fit."
+    figure.canvas.draw()  # places the names of the axes
+    renderer, shown = figure.canvas.get_renderer(), [axes for axes in grid if axes.get_visible()]
+    first = min(axes.bbox.x0 for axes in shown)
+    leftmost = [axes for axes in shown if axes.bbox.x0 == first]
+    room = max(first - axes.yaxis.get_tightbbox(renderer).x0 for axes in leftmost)
+    figure.subplots_adjust(left=(room + 12) / (figure.get_figwidth() * figure.dpi))

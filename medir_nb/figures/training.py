@@ -8,13 +8,18 @@ __all__ = ['training_figure', 'recall_figure']
 # %% ../../nbs/15_figures/05_training.ipynb #03617ab0
 import math
 import pandas as pd
-from .style import BLUE, GREEN, GREY, INK, ORANGE, PINK, SKY, WIDTH, YELLOW, distinct, heading
-from .style import new_figure, panel_grid, panel_title, read_data, set_margins, styled_figure, wrapped
+from .style import BLUE, GREEN, GREY, INK, ORANGE, PINK, SKY, WIDTH, YELLOW, distinct, fit_axis_labels
+from .style import heading, new_figure, panel_grid, panel_title, read_data, remark, set_margins
+from .style import styled_figure, wrapped
 
 # %% ../../nbs/15_figures/05_training.ipynb #bd7ce8ff
+_FEW = 10  # losses of single batches below which a line would show a trend that nobody measured
+
+
 def _draw_losses(axes, part: pd.DataFrame, run: str):
-    "The losses of one run."
-    axes.plot(part.step, part.loss, color=BLUE, lw=1.5, marker='o' if len(part) <= 12 else None, ms=4)
+    "The losses of one run: a line, or dots while they are few."
+    look = {'marker': 'o', 'ms': 4.5, 'ls': ''} if len(part) < _FEW else {'lw': 1.5}
+    axes.plot(part.step, part.loss, color=BLUE, **look)
     if len(part):
         end = part.iloc[-1]
         look = {'textcoords': 'offset points', 'ha': 'right', 'fontsize': 9}
@@ -23,12 +28,13 @@ def _draw_losses(axes, part: pd.DataFrame, run: str):
     axes.margins(y=0.18)
     axes.locator_params(axis='x', nbins=4, integer=True)
     axes.locator_params(axis='y', nbins=4)
+    axes.yaxis.set_major_formatter('{x:.4g}')
 
 # %% ../../nbs/15_figures/05_training.ipynb #b756cee2
 def _loss_grid(runs: int, columns: int):
     width = 2.3 * columns + 0.85
-    figure = new_figure(width, 0.35 + 2.3 * math.ceil(runs / columns))
-    set_margins(figure, top=0.38, bottom=0.5, left=0.78 / width, hspace=0.55, wspace=0.32)
+    figure = new_figure(width, 0.6 + 2.3 * math.ceil(runs / columns))
+    set_margins(figure, top=0.63, bottom=0.5, left=0.78 / width, hspace=0.55, wspace=0.5)
     return figure, panel_grid(figure, runs, columns)
 
 
@@ -49,6 +55,9 @@ def training_figure(
         axes.set_xlabel('step')
     for axes in grid[::columns]:
         axes.set_ylabel('loss')
+    if 0 < frame.groupby('run').size().min() < _FEW:
+        remark(figure, 'a dot is one batch: no trend', down=0.16)
+    fit_axis_labels(figure, grid)
     return figure
 
 # %% ../../nbs/15_figures/05_training.ipynb #f1903133
@@ -61,7 +70,21 @@ def _line_styles(systems: list) -> dict:
     models = [system for system in systems if system != _RANDOM]
     for system, colour in zip(models, (INK, BLUE, ORANGE, GREEN, PINK, YELLOW, SKY), strict=False):
         styles[system] = {'color': colour, 'lw': 1.6, 'marker': 'o', 'ms': 3.5}
-    return styles
+    return {system: {**style, 'clip_on': False} for system, style in styles.items()}
+
+
+_DASHED = {'ls': (0, (2.5, 2)), 'marker': '', 'zorder': 1}
+
+
+def _with_gaps(curve: pd.DataFrame, ranks: list[int]) -> tuple[pd.DataFrame, list[pd.DataFrame]]:
+    "A curve that breaks off where it passes over one of `ranks`, and the pieces that are missing in it."
+    pieces, gaps, start = [], [], 0
+    for i, (k, following) in enumerate(zip(curve.k, curve.k.iloc[1:], strict=False)):
+        if any(k < rank < following for rank in ranks):
+            pieces += [curve.iloc[start : i + 1], pd.DataFrame({'k': [k], 'value': [float('nan')]})]
+            gaps.append(curve.iloc[i : i + 2])
+            start = i + 1
+    return (pd.concat([*pieces, curve.iloc[start:]]) if gaps else curve), gaps
 
 
 def _draw_recall(axes, part: pd.DataFrame, styles: dict, ranks: list[int]):
@@ -69,8 +92,10 @@ def _draw_recall(axes, part: pd.DataFrame, styles: dict, ranks: list[int]):
     from matplotlib.ticker import NullLocator
 
     for system, style in styles.items():
-        curve = part[part.system == system].sort_values('k', kind='stable')
+        curve, gaps = _with_gaps(part[part.system == system].sort_values('k', kind='stable'), ranks)
         axes.plot(curve.k, curve.value, **style)
+        for gap in gaps:
+            axes.plot(gap.k, gap.value, **style | _DASHED)
     axes.set_xscale('log')
     axes.set_xticks(ranks, [str(rank) for rank in ranks])
     axes.xaxis.set_minor_locator(NullLocator())
@@ -87,14 +112,15 @@ def _name_systems(figure, styles: dict):
         bbox_to_anchor=(0.005, 1 - 0.52 / figure.get_figheight()),
         ncols=len(styles),
         fontsize=9,
-        columnspacing=1.2,
+        columnspacing=1,
+        handlelength=1.7,
     )
 
 # %% ../../nbs/15_figures/05_training.ipynb #278421d7
 @styled_figure
 def recall_figure(csv):
     """Recall against the rank, a panel a `panel`; columns panel, system, k, value. A system called random order is
-    dotted."""
+    dotted; a line is dashed where it passes over a rank that others have."""
     frame = read_data(csv, ['panel', 'system', 'k', 'value'])
     panels, systems = distinct(frame.panel), distinct(frame.system)
     every_style = _line_styles(systems)
@@ -109,6 +135,9 @@ def recall_figure(csv):
         axes.xaxis.set_tick_params(labelbottom=True)
     for axes in grid[::across]:
         axes.set_ylabel('recall')
+    fit_axis_labels(figure, grid)
     heading(figure, 'Recall of the first k documents')
+    if any(line.get_linestyle() == '--' for axes in grid for line in axes.lines):
+        remark(figure, 'dashed: no value in between')
     _name_systems(figure, styles)
     return figure

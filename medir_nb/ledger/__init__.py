@@ -1,11 +1,11 @@
 """Published numbers beside measured ones."""
 
-from .papers import MEANS, means_of, paper_row, paper_tasks
+from .papers import MEANS, long_name, means_of, paper_row, paper_tasks, paper_tasks_table
 from .cells import published, recomputed_means, unit_value, with_means
 from .rows import printed_expression, printed_name
-from .display import ScoreFrame, with_interval
+from .display import ScoreFrame, p_text, signed, tests_table, with_interval
 from .table import Ledger, setting_switches, table_apart
-from .claims import audit, leave_one_out, published_gains, task_table
+from .claims import audit, leave_one_out, published_gains, task_table, task_tests
 from .experiments import (
     Experiment,
     by_label,
@@ -18,9 +18,11 @@ from .experiments import (
 
 __all__ = [
     'MEANS',
+    'long_name',
     'means_of',
     'paper_row',
     'paper_tasks',
+    'paper_tasks_table',
     'published',
     'recomputed_means',
     'unit_value',
@@ -28,6 +30,9 @@ __all__ = [
     'printed_expression',
     'printed_name',
     'ScoreFrame',
+    'p_text',
+    'signed',
+    'tests_table',
     'with_interval',
     'Ledger',
     'setting_switches',
@@ -36,6 +41,7 @@ __all__ = [
     'leave_one_out',
     'published_gains',
     'task_table',
+    'task_tests',
     'Experiment',
     'by_label',
     'experiment',

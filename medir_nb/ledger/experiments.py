@@ -23,7 +23,7 @@ from ..evaluator.measures import measure_label
 from ..evaluator.scores import Scores, oracle_scores, scores_table
 from ..evaluator.statistics import holm, interval
 from ..generator.models import configure
-from .display import ScoreFrame, with_interval
+from .display import ScoreFrame, tests_table, with_interval
 from .table import Ledger, table_apart
 from .verdicts import system_or_none, unlimited_name
 
@@ -72,7 +72,6 @@ def baseline_pairs(
     return pairs
 
 # %% ../../nbs/14_ledger/10_experiments.ipynb #7dc14acc
-_TESTS = ['a', 'b', 'measure', 'difference', 'low', 'high', 'p', 'p_holm', 'wins', 'losses']
 _AGAINST = ['task', 'system', 'baseline', 'measure', 'plain', 'score', 'difference', 'low', 'high', 'p', 'wins']
 _AGAINST += ['losses', 'n', 'p_holm']
 
@@ -82,7 +81,7 @@ def all_pairs(scores: list[Scores], measure: str | None = None) -> pd.DataFrame:
     retrieval = [score for score in scores if score.task.kind != 'pairs']
     tasks = dict.fromkeys(score.task.name for score in retrieval)
     by_task = [compare_all([s for s in retrieval if s.task.name == task], measure).assign(task=task) for task in tasks]
-    return pd.concat([pd.DataFrame(columns=[] if by_task else _TESTS), *by_task], ignore_index=True)
+    return pd.concat(by_task or [compare_all([])], ignore_index=True)
 
 
 def against_baseline(pairs: list[tuple[Scores, Scores]], measure: str | None = None) -> pd.DataFrame:
@@ -204,7 +203,7 @@ def experiment_html(run: Experiment) -> str:
     "An experiment as HTML: its scores, its tests, what did not run."
     scores = table_apart(run.scores).drop(columns='vectors')
     what = 'all pairs of a task' if run.baseline is None else 'against the baseline'
-    tests = _folded_frame(f'{len(run.tests)} tests ({what}, Holm)', run.tests.round(4))
+    tests = _folded_frame(f'{len(run.tests)} tests ({what}, Holm)', tests_table(run.tests))
     missing = _folded_frame(f'{len(run.not_run)} did not run', run.missing())
     return scores._repr_html_() + tests + missing
 

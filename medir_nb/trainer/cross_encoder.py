@@ -15,6 +15,7 @@ from ..core.places import checkpoint_folder
 from ..core.settings import registry
 from ..hub.commits import pinned
 from ..encoder.spec import encoder_spec
+from ..encoder.folders import transformer_path
 from ..encoder.loading import checkpoint_paths
 from ..encoder.tokens import padded_batch
 from ..reranker.spec import RERANKER_FIELDS, RerankerSpec, reranker_spec
@@ -57,11 +58,9 @@ def _with_new_head(name: str) -> RerankerSpec:
         'choose an encoder such as minilm or bge-base-en-v1.5, or a reranker',
     )
     folder = checkpoint_paths(encoder, 'query')[0]
-    if (folder / '0_Transformer').is_dir():
-        folder = folder / '0_Transformer'
     return RerankerSpec(
         name,
-        str(folder),
+        str(folder / transformer_path(folder)),
         encoder.revision,
         max_tokens=encoder.max_document_tokens,
         logits=0,

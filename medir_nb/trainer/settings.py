@@ -14,10 +14,7 @@ import pydantic
 class StrictSettings(pydantic.BaseModel):
     "Settings in which an unknown key, another type or an infinite number is an error."
 
-    # defaults too: an int that stands for a float would be another number in a training's key once it was checked
-    model_config = pydantic.ConfigDict(
-        extra='forbid', strict=True, frozen=True, allow_inf_nan=False, validate_default=True
-    )
+    model_config = pydantic.ConfigDict(extra='forbid', strict=True, frozen=True, allow_inf_nan=False)
 
 
 _MOST = 10**9
@@ -61,6 +58,15 @@ _DECIDES_NO_WEIGHT = {
 }
 
 
+def _as_default(value, default):
+    "`value` as its default is written, where the two are equal; a mapping entry by entry."
+    if isinstance(default, pydantic.BaseModel):
+        default = default.model_dump()
+    if isinstance(value, dict) and isinstance(default, dict):
+        return {name: _as_default(entry, default.get(name)) for name, entry in value.items()}
+    return default if value == default else value
+
+
 class Settings(Optimisation):
     "What every training takes."
 
@@ -71,5 +77,8 @@ class Settings(Optimisation):
     deepspeed: str = ''  # a DeepSpeed file, handed on to transformers
 
     def decisive(self) -> dict:
-        "The settings that decide the weights."
-        return {name: value for name, value in self.model_dump().items() if name not in _DECIDES_NO_WEIGHT}
+        """The settings that decide the weights. A value that equals its default is written as the default is:
+        0 and 0.0 are one setting, and would be two keys."""
+        values = {name: value for name, value in self.model_dump().items() if name not in _DECIDES_NO_WEIGHT}
+        defaults = {name: field.default for name, field in type(self).model_fields.items()}
+        return {name: _as_default(value, defaults[name]) for name, value in values.items()}
