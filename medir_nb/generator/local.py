@@ -11,7 +11,7 @@ from dataclasses import asdict, replace
 from ..core.errors import MedirError, boundary, check
 from ..core.files import fingerprint
 from ..core.console import note
-from ..processor import working_dtype
+from ..processor import first_execution, use_kernel, working_dtype
 from ..worker import end_tokens, write_batch
 from ..encoder.spec import parse_dtype
 from ..encoder.loading import quiet_libraries
@@ -44,10 +44,12 @@ def _load_causal(folder: str, spec: LLMSpec, device: str, dtype: str | None):
     fix, let = 'remove the cached copy and fetch it again', (torch.OutOfMemoryError,)
     with boundary('its weights do not load', f'llm {spec.name}', fix, let=let):
         model = AutoModelForCausalLM.from_pretrained(folder, dtype=numbers, trust_remote_code=False)
-        return model.to(device).eval()
+    if device == 'cpu':
+        use_kernel(model, first_execution().kernel)
+    return model.to(device).eval()
 
 
-_MOST_AT_ONCE = 64  # texts of a batch, however short they are
+_MOST_AT_ONCE = 128  # texts of a batch, however short they are
 
 # %% ../../nbs/07_generator/03_local.ipynb #9bf5be09
 class _LoadedModel:
