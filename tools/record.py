@@ -3,8 +3,8 @@
     python tools/record.py [FIRST LAST]     the lines of params/recordings.yaml, or some of them (counted from 1)
     python tools/record.py --collect        copy the home folder's cassette into medir_nb/registry/cassettes
 
-Texts are stored as they are written, so a stopped run goes on where it was. Each line ends with its rate, which is also
-appended to HOME/recordings.jsonl: tokens of answers a second, prompts not counted.
+Texts are stored as they are written, so a stopped run goes on where it was. What each line took is printed and appended
+to HOME/recordings.jsonl.
 """
 
 import json
@@ -19,6 +19,7 @@ from medir_nb.data import load_task
 from medir_nb.generator import Cassettes
 from medir_nb.systems import parse
 from medir_nb.systems.chain import expanded_texts
+from medir_nb.workbook import run_notebook
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -29,10 +30,13 @@ def jobs() -> list[dict]:
 
 
 def record(job: dict) -> dict:
-    "Write what is missing of one line; how much that was, and how fast."
+    "Write what is missing of one line; how much that was, and how long it took."
+    start = time.perf_counter()
+    if 'notebook' in job:
+        run_notebook(job['notebook'], preset=job['preset'])
+        return {**job, 'seconds': round(time.perf_counter() - start, 1)}
     task = load_task(os.path.expandvars(job['task']))
     expansion = parse(f'bm25+{job["expansion"]}').expansion
-    start = time.perf_counter()
     stats = expanded_texts(task, expansion, 'sparse').stats
     return {**job, 'queries': len(task.queries), 'seconds': round(time.perf_counter() - start, 1), **stats}
 
@@ -48,7 +52,8 @@ def collect(model: str):
 def main(arguments: list[str]):
     chosen = jobs()
     if arguments == ['--collect']:
-        for model in dict.fromkeys(parse(f'bm25+{job["expansion"]}').expansion.model for job in chosen):
+        expansions = [parse(f'bm25+{job["expansion"]}').expansion for job in chosen if 'expansion' in job]
+        for model in dict.fromkeys(expansion.model for expansion in expansions):
             collect(model)
         return
     first, last = map(int, arguments) if arguments else (1, len(chosen))
