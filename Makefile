@@ -9,7 +9,7 @@ export TOKENIZERS_PARALLELISM := true
 MARK := .venv/installed
 FAST := HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 MEDIR_PROGRESS=0
 
-.PHONY: demo test lint test-orders slow lab figures clean install
+.PHONY: demo test lint test-orders slow lab figures coverage clean install
 .DELETE_ON_ERROR:
 
 install: $(MARK)
@@ -67,6 +67,10 @@ lab: $(MARK)
 # figures/ and the README's table come from the demo.
 figures: $(MARK)
 	HF_HUB_OFFLINE=1 OMP_WAIT_POLICY=PASSIVE medir run $(NB) --preset demo --copy figures
+
+# The README's table and sentence on what was measured, and the line at the top of each paper notebook.
+coverage: $(MARK)
+	HF_HUB_OFFLINE=1 python tools/write_coverage.py
 
 clean:
 	rm -rf .venv *.egg-info

@@ -165,18 +165,13 @@ def _penalise(row, seen, written, sampling):
 _RANKED = 1024  # tokens that are sorted first; of 150,000, those that top_p keeps are nearly always among them
 
 
-def _keep_top(row, top_p):
-    "Leave the most likely tokens of a row that together hold `top_p` of the probability, in place."
-    import torch
-
+def _likely(row, top_p):
+    "The most likely tokens of a row that together hold `top_p` of the probability."
     share = row.softmax(0)
     ranked, order = share.topk(min(_RANKED, len(row)))
     if ranked.sum() < top_p:
         ranked, order = share.sort(descending=True)
-    kept = order[ranked.cumsum(0) - ranked < top_p]
-    logits = row[kept]
-    row.fill_(-torch.inf)
-    row[kept] = logits
+    return order[ranked.cumsum(0) - ranked < top_p]
 
 
 def _draw(row, sampling, generator):
@@ -186,10 +181,11 @@ def _draw(row, sampling, generator):
     row /= sampling.temperature
     if sampling.top_k:
         row[row < row.topk(min(sampling.top_k, len(row))).values[-1]] = -torch.inf
-    if sampling.top_p < 1:
-        _keep_top(row, sampling.top_p)
-    noise = torch.rand(len(row), generator=generator, device=row.device).clamp_(1e-20, 1 - 1e-7)
-    row -= (-noise.log()).log()
+    kept = _likely(row, sampling.top_p) if sampling.top_p < 1 else torch.arange(len(row), device=row.device)
+    noise = torch.rand(len(row), generator=generator, device=row.device)[kept].clamp_(1e-20, 1 - 1e-7)
+    drawn = row[kept] - (-noise.log()).log()
+    row.fill_(-torch.inf)
+    row[kept] = drawn
 
 # %% ../nbs/04_worker.ipynb #248cd6f6
 def drawn_logits(

@@ -14,7 +14,7 @@ from pathlib import Path
 import pandas as pd
 from ..core.console import to_markdown
 from ..core.errors import MedirError
-from ..core.files import atomic_path
+from ..core.files import atomic_path, write_json
 from ..core.hardware import machine, versions
 from ..data.registered import task_folder
 from ..evaluator.comparison import compare, compare_all
@@ -244,13 +244,17 @@ def write_tables(
     path: str | Path,  # of the Markdown file
     parts: dict,  # heading → a ledger, a frame (4 decimals), or Markdown
 ) -> Path:
-    "Write tables under headings into one Markdown file."
+    "Write tables under headings into one Markdown file; what ledgers compared, also into a `_cells.json`."
     texts = []
     for heading, part in parts.items():
         frame = to_markdown(part) if isinstance(part, pd.DataFrame) else part
         texts.append(f'# {heading}\n\n{part.to_markdown() if isinstance(part, Ledger) else frame}')
     path = Path(path)
     path.write_text('\n\n'.join(texts), encoding='utf-8')
+    ledgers = [part for part in parts.values() if isinstance(part, Ledger)]
+    if ledgers:
+        cells = [cell for ledger in ledgers for cell in ledger.compared()]
+        write_json(path.with_name(path.stem.removesuffix('_tables') + '_cells.json'), {'cells': cells})
     return path
 
 # %% ../../nbs/14_ledger/10_experiments.ipynb #d3f6ae63

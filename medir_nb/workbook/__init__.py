@@ -1,6 +1,6 @@
 """Parameters, receipts, batches, plans and the command."""
 
-from .find import batches, find_notebook, notebooks
+from .find import batches, find_notebook, notebooks, workbook_root
 from .annotations import schema
 from .parameters import resolve
 from .keys import receipt_key
@@ -10,6 +10,8 @@ from .runs import run_notebook
 from .loops import obstacles
 from .batch import read_batch, run_batch
 from .plans import plan, plan_grid
+from .coverages import cell_ways, coverage, coverage_line, coverage_reasons, coverage_table, stored_cells
+from .coverages import with_coverage
 from .skeleton import new_paper
 from .cli import app, main
 
@@ -17,6 +19,7 @@ __all__ = [
     'batches',
     'find_notebook',
     'notebooks',
+    'workbook_root',
     'schema',
     'resolve',
     'receipt_key',
@@ -31,6 +34,13 @@ __all__ = [
     'run_batch',
     'plan',
     'plan_grid',
+    'cell_ways',
+    'coverage',
+    'coverage_line',
+    'coverage_reasons',
+    'coverage_table',
+    'stored_cells',
+    'with_coverage',
     'new_paper',
     'app',
     'main',

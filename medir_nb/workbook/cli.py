@@ -17,7 +17,7 @@ from ..core.errors import MedirError
 from ..core.console import run_command as run_in_one_line
 from .measuring import compare_command, evaluate_command
 from .rerunning import plan_command, run_command, status_command
-from .looking import MineCommand, contract_command, mine_command, models_command
+from .looking import MineCommand, contract_command, coverage_command, mine_command, models_command
 from .looking import new_paper_command, tasks_command
 
 # %% ../../nbs/16_workbook/08_cli.ipynb #802cef74
@@ -35,6 +35,7 @@ app.command('plan')(plan_command)
 app.command('status')(status_command)
 app.command('tasks')(tasks_command)
 app.command('models')(models_command)
+app.command('coverage')(coverage_command)
 app.command('contract')(contract_command)
 app.command('mine', cls=MineCommand)(mine_command)
 app.command('new-paper')(new_paper_command)
