@@ -16,7 +16,7 @@ from .files import (
 )
 from .places import checkpoint_folder, checkpoint_names, checkpoint_record, find_root, home, offline, slug, tell_run
 from .settings import check_row, parse_options, read_yaml, registry, rows
-from .console import is_secret, note, paced, progress, redact, run_command, to_markdown, waiting
+from .console import Prose, is_secret, note, paced, progress, redact, run_command, to_markdown, waiting
 from .hardware import concurrently, machine, output_of, seed_everything, versions
 
 __all__ = [

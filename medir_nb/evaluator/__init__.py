@@ -8,7 +8,7 @@ from .differences import differences_text, setting_differences
 from .comparison import compare, compare_all
 from .cases import case_view
 from .grid import evaluate_grid
-from .averages import gain_counts, gains, macro_average
+from .averages import gain_counts, gains, macro_average, over_seeds, seed_spread
 from .similarity import separation, similarity_pairs
 from .overlap import query_overlap
 from .bounds import order_bounds
@@ -39,6 +39,8 @@ __all__ = [
     'gain_counts',
     'gains',
     'macro_average',
+    'over_seeds',
+    'seed_spread',
     'separation',
     'similarity_pairs',
     'query_overlap',

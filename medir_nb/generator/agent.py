@@ -121,12 +121,13 @@ SEARCH_FAULTS = ('malformed turn', 'empty search', 'repeated search', 'search wi
 
 def _write_all(dialogues: list[Dialogue], model: LLM, find, seconds: float, replay: bool | None) -> Counter:
     "Take all dialogues to their end; counts of what was generated, replayed and searched."
-    counts, start = Counter(generated=0, replayed=0, searches=0), time.monotonic()
+    counts, start = Counter(generated=0, replayed=0, tokens=0, searches=0), time.monotonic()
 
     def ask(requests):
         missing = len(model.missing(requests))
         generations = model.generate(requests, replay)
-        counts.update(generated=missing, replayed=len(requests) - missing)
+        tokens = sum(generation.tokens for generation in generations)
+        counts.update(generated=missing, replayed=len(requests) - missing, tokens=tokens)
         return generations
 
     while waiting := [dialogue for dialogue in dialogues if not dialogue.ended]:

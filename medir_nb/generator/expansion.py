@@ -73,7 +73,7 @@ class Expanded:
     settings: dict  # of `expansion_settings`
     row: dict  # of the method
     faults: dict  # fault → how often
-    stats: dict  # generated, replayed, queries_alone, …
+    stats: dict  # generated, replayed, tokens (of the answers), queries_alone, …
 
 # %% ../../nbs/07_generator/10_expansion.ipynb #8c4c2b34
 def _usable_answer(generation: Generation, prompt: str, query: str, language: str, mark: dict, strict: bool):
@@ -128,11 +128,13 @@ def _generated_answers(task, method: str, name: str, settings: dict, home_folder
     asked = requests_of(task, method, model, settings, home_folder)
     requests = [request for of_query in asked for request in of_query]
     missing = len(model.missing(requests))
-    answers = iter(model.generate(requests, replay))
+    generations = model.generate(requests, replay)
     if missing and model.backend_name in HOLDS_GPU:
         model.close()
+    answers = iter(generations)
     pairs = [[(next(answers), request.prompt) for request in of_query] for of_query in asked]
-    return pairs, model.spec.answer, {'generated': missing, 'replayed': len(requests) - missing}
+    counts = {'generated': missing, 'replayed': len(requests) - missing}
+    return pairs, model.spec.answer, {**counts, 'tokens': sum(generation.tokens for generation in generations)}
 
 # %% ../../nbs/07_generator/10_expansion.ipynb #77c1c445
 def expand(

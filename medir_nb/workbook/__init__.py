@@ -2,7 +2,7 @@
 
 from .find import batches, find_notebook, notebooks, workbook_root
 from .annotations import schema
-from .parameters import resolve
+from .parameters import preset_line, resolve
 from .keys import receipt_key
 from .records import lacking, receipts, status, valid_receipt
 from .kernel import output_folder
@@ -21,6 +21,7 @@ __all__ = [
     'notebooks',
     'workbook_root',
     'schema',
+    'preset_line',
     'resolve',
     'receipt_key',
     'lacking',

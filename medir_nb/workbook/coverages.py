@@ -4,14 +4,14 @@
 
 # %% auto #0
 __all__ = ['printed_system', 'cell_ways', 'results_folder', 'stored_cells', 'hours_of', 'coverage', 'coverage_reasons',
-           'coverage_table', 'coverage_source', 'CoverageLine', 'coverage_line', 'coverage_sentence', 'with_coverage']
+           'coverage_table', 'coverage_source', 'coverage_line', 'coverage_sentence', 'with_coverage']
 
 # %% ../../nbs/16_workbook/06c_coverages.ipynb #fd4eb447
 import json
 import re
 from collections import Counter
 from pathlib import Path
-from ..core.console import to_markdown
+from ..core.console import Prose, to_markdown
 from ..core.errors import boundary, check
 from ..core.places import find_root
 from ..core.settings import registry
@@ -260,16 +260,6 @@ def coverage_source() -> str:
     )
 
 # %% ../../nbs/16_workbook/06c_coverages.ipynb #42be43dc
-class CoverageLine(str):
-    "A sentence that a notebook shows as Markdown."
-
-    def _repr_markdown_(self) -> str:
-        return str(self)
-
-    def __repr__(self) -> str:
-        return str(self).replace('**', '')
-
-
 _NEEDS = {
     'cpu': 'the Hub and a CPU for',
     'gpu': 'the Hub and one 80 GB GPU for',
@@ -310,7 +300,7 @@ def coverage_line(
     paper: str,
     *tables: str,  # as printed; all of them without one
     folder: str | Path | None = None,  # of stored results: the workbook's `figures`
-) -> CoverageLine:
+) -> Prose:
     "How much of a paper was measured here and what the rest would take: a line for the top of its notebook."
     from medir_nb.ledger.papers import paper_row
 
@@ -319,7 +309,7 @@ def coverage_line(
     title = ', '.join(filter(None, (paper_row(paper).get('title', paper).split(':')[0], named)))
     other = f', {row["no score"]:,} of them sizes, settings or times' if row['no score'] else ''
     published_text = f'**{title}:** {row["published"]:,} cells are published{other}; {_measured_text(row)}.'
-    return CoverageLine(published_text + _needs_text(row) + _never_text(row, coverage_reasons(paper, tables)))
+    return Prose(published_text + _needs_text(row) + _never_text(row, coverage_reasons(paper, tables)))
 
 # %% ../../nbs/16_workbook/06c_coverages.ipynb #2776aecd
 def coverage_sentence(counts) -> str:

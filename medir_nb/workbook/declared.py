@@ -86,6 +86,7 @@ class TrainStep(_Step):
     row: list[Count]  # texts of a row; a name is a setting, else a parameter
     text: list[Part]  # what each text is made of, for its length
     again: Again | None = None
+    seeds: str = ''  # the parameter with the seeds of a training
 
 
 Step = Annotated[ReadStep | WriteStep | EncodeStep | TrainStep, pydantic.Field(discriminator='work')]

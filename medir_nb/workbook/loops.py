@@ -107,6 +107,8 @@ def _trained(step, size: LoopSize, parameters: dict) -> Work:
     texts *= sum(_number(count, known) for count in step.row)
     if step.again and parameters[step.again.where]:
         texts *= step.again.times
+    if step.seeds:
+        texts *= len(parameter_value(parameters, step.seeds))
     return Work(encoded=texts, tokens=texts * sum(size.lengths[part] for part in step.text))
 
 # %% ../../nbs/16_workbook/03c_loops.ipynb #1faa3bfa
