@@ -298,11 +298,29 @@ def _padded(rows, width, pad, device):
     return grid, mask
 
 
-def _write_rows(steps, run, grid, mask):
+def _read_once(model, grid, mask):
+    "The cache of all tokens but the last, each distinct prompt read once; None where none stands twice."
+    import torch
+
+    _, place = torch.unique(grid, dim=0, return_inverse=True)
+    first = [place.tolist().index(i) for i in range(int(place.max()) + 1)]
+    if len(first) == len(grid):
+        return None
+    seen, shown = grid[first][:, :-1], mask[first][:, :-1]
+    positions = (shown.cumsum(1) - 1).clamp(min=0)
+    # the body alone: logits of every token of every prompt would not fit
+    read = model.base_model(input_ids=seen, attention_mask=shown, position_ids=positions, use_cache=True)
+    if not hasattr(read.past_key_values, 'batch_select_indices'):
+        return None
+    read.past_key_values.batch_select_indices(place)
+    return read.past_key_values
+
+
+def _write_rows(steps, run, grid, mask, cache=None):
     "Texts by place; `run(ids, mask, cache, steps)` writes a number of steps."
     import torch
 
-    cache, at_once, texts = None, _STEPS, {}
+    at_once, texts = _STEPS, {}
     while True:
         left = max(row.sampling.max_tokens for row in steps.rows) - (grid.shape[1] - steps.width)
         written = run(grid, mask, cache, min(at_once, left))
@@ -355,7 +373,8 @@ def write_batch(
         return model.generate(grid, attention_mask=mask, **options)
 
     with torch.inference_mode():
-        texts = _write_rows(steps, run, *_padded(rows, steps.width, pad, device))
+        grid, mask = _padded(rows, steps.width, pad, device)
+        texts = _write_rows(steps, run, grid, mask, _read_once(model, grid, mask))
     return [texts[place] for place in range(len(prompts))]
 
 
