@@ -3,6 +3,7 @@
 import json, os, signal, subprocess, sys, time
 from dataclasses import asdict, replace
 from pathlib import Path
+from types import SimpleNamespace
 import numpy as np, pandas as pd, pytest
 from conftest import DOCUMENTS, QUERIES, write_beir, write_lines
 from medir_nb import generator as g
@@ -545,6 +546,65 @@ def test_sampling_filters_and_is_a_draw_from_the_softmax():
     assert g.drawn_logits(
         logits, torch.tensor([[1, 0]]), [1], 1, [Sampling(presence_penalty=1.0)], [None]
     ).tolist() == [[1.0, 1.0, 0.0, -1.0]]
+
+
+def test_top_p_keeps_what_a_whole_sort_keeps():
+    from medir_nb import worker
+
+    torch = pytest.importorskip('torch')
+    generator = torch.Generator().manual_seed(0)
+    vocabulary = 5 * worker._RANKED
+    peaked, flat = torch.randn(vocabulary, generator=generator) * 4, torch.randn(vocabulary, generator=generator) / 9
+    for row, top_p in ((peaked, 0.8), (peaked, 0.01), (flat, 0.9), (flat[:7], 0.5)):
+        ranked, order = row.softmax(0).sort(descending=True)
+        by_hand = order[ranked.cumsum(0) - ranked < top_p]
+        assert worker._likely(row, top_p).tolist() == by_hand.tolist()
+    assert len(worker._likely(flat, 0.9)) > worker._RANKED  # a flat row needs the whole sort
+
+
+class _CacheThatKeepsItsRows:
+    "The cache of an older architecture, which no row can leave."
+
+    def __init__(self, cache):
+        self.cache = cache
+
+
+@pytest.mark.parametrize('steps', [1, 3, 7])
+@pytest.mark.parametrize('gives_up_rows', [True, False])
+def test_texts_do_not_hang_on_when_others_leave_the_batch(steps, gives_up_rows, monkeypatch):
+    from medir_nb import worker
+
+    torch = pytest.importorskip('torch')
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        sizes = {'hidden_size': 16, 'intermediate_size': 32, 'num_attention_heads': 2, 'num_key_value_heads': 1}
+        config = LlamaConfig(vocab_size=128, num_hidden_layers=2, max_position_embeddings=128, **sizes)
+        model = LlamaForCausalLM(config).eval()
+    if not gives_up_rows:
+        generate = model.generate
+
+        def generate_and_keep(*given, **options):
+            written = generate(*given, **options)
+            written.past_key_values = _CacheThatKeepsItsRows(written.past_key_values)
+            return written
+
+        monkeypatch.setattr(model, 'generate', generate_and_keep)
+    letters = SimpleNamespace(decode=lambda row, **_: ''.join(map(chr, row)), eos_token_id=0)
+    prompts = [[65 + i] * (1 + i % 4) for i in range(9)]
+    samplings = [Sampling(temperature=0.9, top_p=0.95, max_tokens=2 + 3 * i) for i in range(9)]
+    stops = [('e',) if i % 3 == 0 else () for i in range(9)]
+    told = {}
+    written = {}
+    for at_once in (1000, steps):
+        monkeypatch.setattr(worker, '_STEPS', at_once)
+        options = [model, letters, 'cpu', prompts, samplings, range(9), stops, 0, {7, 19}]
+        written[at_once] = worker.write_batch(*options, tell=told.setdefault(at_once, {}).__setitem__)
+    assert written[steps] == written[1000] and len({text for text, _, _ in written[steps]}) == 9
+    for place, text in told[steps].items():
+        assert written[steps][place] == text
+    assert all(tokens <= sampling.max_tokens for (_, _, tokens), sampling in zip(written[steps], samplings))
 
 
 # --- answers and faults ----------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from .experiments import (
     experiment,
     first_stage,
     gain_rows,
+    gain_verdict,
     unexpanded,
     write_tables,
 )
@@ -47,6 +48,7 @@ __all__ = [
     'experiment',
     'first_stage',
     'gain_rows',
+    'gain_verdict',
     'unexpanded',
     'write_tables',
 ]

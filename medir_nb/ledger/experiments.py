@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['first_stage', 'unexpanded', 'scores_by_system', 'baseline_pairs', 'all_pairs', 'against_baseline', 'statistics_frame',
-           'by_label', 'Experiment', 'experiment_html', 'gain_rows', 'write_experiment', 'write_tables', 'experiment']
+           'by_label', 'Experiment', 'experiment_html', 'gain_rows', 'gain_verdict', 'write_experiment', 'write_tables',
+           'experiment']
 
 # %% ../../nbs/14_ledger/10_experiments.ipynb #af42413a
 import functools
@@ -219,8 +220,19 @@ def gain_rows(
     "The tests of an experiment as the rows of a figure of gains."
     tests = run.tests
     named = tests.assign(panel=tests.task, row=tests.system.map(row), column=tests.baseline.map(column))
-    gains = named[_GAINS]
-    return gains.assign(**{'p (Holm)': named.p_holm}) if len(gains) else gains
+    return named[_GAINS].assign(**{'p (Holm)': named.p_holm})
+
+# %% ../../nbs/14_ledger/10_experiments.ipynb #919e7499
+def gain_verdict(
+    difference: float,
+    p: float,  # corrected over its table
+    words: tuple[str, str, str] = ('helps', 'harms', 'open'),
+) -> str:
+    "What a corrected test says of a difference: that it is above zero, below, or neither (p from .05)."
+    above, below, neither = words
+    if not p < 0.05:
+        return neither
+    return above if difference > 0 else below
 
 # %% ../../nbs/14_ledger/10_experiments.ipynb #666513a7
 _WRITTEN = ['task', 'split', 'system', 'measure', 'value', 'low', 'high', 'n_queries', 'revision', 'dtype']

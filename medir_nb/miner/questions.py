@@ -36,6 +36,7 @@ def _examples_in(file: str) -> dict:
 def _in_prompt(block: dict, language: str) -> str:
     "The pairs of a style as they stand in a prompt."
     text, query = ('文字：', '问题：') if language == 'zh' else ('Text: ', 'Question: ')
+    query = f'{block["label"]}: ' if 'label' in block else query
     return '\n\n'.join(f'{text}{pair["text"]}\n{query}{pair["query"]}' for pair in block['pairs'])
 
 
