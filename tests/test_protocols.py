@@ -1,6 +1,6 @@
 """What each paper's code does, as exact strings: instructions, roles of sentences, titles, answers, precision."""
 
-import ast
+import itertools, ast
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -770,8 +770,11 @@ def test_the_loop_hands_each_wording_to_its_step(tmp_path):
         'prompt_files': prompt_files,
         'training_figure': None,
         'options': {},
+        'product': itertools.product,
     }
     exec(next(c for c in cells if c.startswith('documents: str')), space)
+    named = next(c for c in cells if 'def checkpoint(' in c)
+    exec(next(ast.unparse(f) for f in ast.parse(named).body if getattr(f, 'name', '') == 'checkpoint'), space)
     space['prompts'] = wanted
     exec(
         'common' + next(c for c in cells if 'prompt_files(prompts)' in c and 'import' not in c).partition('common')[2],
