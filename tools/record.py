@@ -41,20 +41,19 @@ def record(job: dict) -> dict:
     return {**job, 'queries': len(task.queries), 'seconds': round(time.perf_counter() - start, 1), **stats}
 
 
-def collect(model: str):
-    "Copy what was written into the package."
-    source = Cassettes(model).path
-    target = ROOT / 'medir_nb' / 'registry' / 'cassettes' / source.name
-    shutil.copy(source, target)
-    print(f'{source} → {target}: {len(target.read_text().splitlines()):,} generations')
+def collect_all(jobs: list[dict]):
+    "Copy what was written into the package; models that write into one file are one."
+    expansions = [parse(f'bm25+{job["expansion"]}').expansion for job in jobs if 'expansion' in job]
+    for source in sorted({Cassettes(model).path for _, model, _ in expansions}):
+        target = ROOT / 'medir_nb' / 'registry' / 'cassettes' / source.name
+        shutil.copy(source, target)
+        print(f'{source} → {target}: {len(target.read_text().splitlines()):,} generations')
 
 
 def main(arguments: list[str]):
     chosen = jobs()
     if arguments == ['--collect']:
-        expansions = [parse(f'bm25+{job["expansion"]}').expansion for job in chosen if 'expansion' in job]
-        for model in dict.fromkeys(expansion.model for expansion in expansions):
-            collect(model)
+        collect_all(chosen)
         return
     first, last = map(int, arguments) if arguments else (1, len(chosen))
     for job in chosen[first - 1 : last]:

@@ -129,8 +129,11 @@ class Contamination:
 _COLUMNS = ('test set', 'test query', 'training query', 'source', 'overlap', 'same')
 
 
-def _check_limits(n: int, threshold: float):
+def _index_of(test_sets: dict[str, list], n: int, threshold: float, shortest: int) -> tuple[list, QueryIndex]:
+    "(test set, query) by number, and the index of these queries."
     check(0 < threshold <= 1 and n > 0, f'n={n}, threshold={threshold}', 'contamination', 'n from 1, a share up to 1')
+    every = [(name, text) for name, texts in test_sets.items() for text in texts]
+    return every, QueryIndex([text for _, text in every], n, shortest)
 
 
 def contamination(
@@ -142,10 +145,9 @@ def contamination(
     home_folder=None,
 ) -> Contamination:
     "Test queries that stand among training queries, or overlap with one."
-    _check_limits(n, threshold)
     test_sets, not_read = load_test_queries(tasks, home_folder)
-    every = [(name, text) for name, texts in test_sets.items() for text in texts]
-    index, best = QueryIndex([text for _, text in every], n, shortest), {}
+    every, index = _index_of(test_sets, n, threshold, shortest)
+    best = {}
     for row in progress(rows, desc='contamination', unit='query'):
         for i, (same, overlap) in index.compare(row['query']).items():
             if overlap >= threshold and (same, overlap) > best.get(i, ((False, 0.0),))[0]:
@@ -165,11 +167,9 @@ def without_test_queries(
     home_folder=None,
 ) -> Mined:
     "Those rows whose query is no test query, and overlaps with none."
-    _check_limits(n, threshold)
     rows, kept, met = list(rows), [], Counter()
     test_sets, _ = load_test_queries(tasks, home_folder)
-    every = [(name, text) for name, texts in test_sets.items() for text in texts]
-    index = QueryIndex([text for _, text in every], n, shortest)
+    every, index = _index_of(test_sets, n, threshold, shortest)
     for row in rows:
         close = {every[i][0] for i, (_, overlap) in index.compare(row['query']).items() if overlap >= threshold}
         met.update(f'too close to {name}' for name in sorted(close))
