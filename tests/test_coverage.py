@@ -214,14 +214,22 @@ def test_referees_name_file_and_commit():
 
 
 def test_referees_come_out_equal():
-    "The stored full run: a packaged encoder on NFCorpus, to the last printed digit."
+    "The stored full run: both packaged encoders on NFCorpus, to the last printed digit or what ties leave open."
     stored = stored_cells(ROOT / 'figures').query("paper == 'referees'")
     beside = stored.merge(published('referees'), on=list(CELL_KEY))
-    assert len(beside) == len(stored) >= 2 and set(stored.verdict) == {'equal'}
-    assert (beside.measured - beside.value).abs().max() <= 0.5e-5 + 1e-9
-    known = {('all-MiniLM-L6-v2', 'nDCG@10'): 0.31594, ('all-MiniLM-L6-v2', 'R@100'): 0.31151}
-    found = {(e.system, e.measure): e.value for e in beside.itertuples() if e.dataset == 'NFCorpus'}
+    assert len(beside) == len(stored) >= 4
+    found = {(e.system, e.measure): (e.value, e.verdict) for e in beside.itertuples() if e.dataset == 'NFCorpus'}
+    known = {
+        ('all-MiniLM-L6-v2', 'nDCG@10'): (0.31594, 'equal'),
+        ('all-MiniLM-L6-v2', 'R@100'): (0.31151, 'equal'),
+        # documents of one text that are judged differently move it between .33256 and .33403
+        ('all-mpnet-base-v2', 'nDCG@10'): (0.33289, 'close'),
+        ('all-mpnet-base-v2', 'R@100'): (0.33853, 'equal'),
+    }
     assert known.items() <= found.items()
+    equal = beside[beside.verdict == 'equal']
+    assert (equal.measured - equal.value).abs().max() <= 0.5e-5 + 1e-9
+    assert (beside.measured - beside.value).abs().max() <= 2e-5
 
 
 # ---------------------------------------------------------------- the command

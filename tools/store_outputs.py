@@ -1,6 +1,6 @@
-"""Puts what the `demo` preset of each paper's notebook shows into the notebook itself, where its readers look first.
+"""Puts what the `demo` preset of a notebook shows into the notebook itself, where its readers look first.
 
-    python tools/store_outputs.py [NOTEBOOK …]     those of nbs/papers; all of them without one
+    python tools/store_outputs.py [NOTEBOOK …]     without a name: the referees and all of nbs/papers
 
 A demo that ran already with the same code and data is not run again. `make figures` calls this.
 """
@@ -9,9 +9,9 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from medir_nb.workbook import run_notebook
+from medir_nb.workbook import find_notebook, run_notebook
 
-PAPERS = Path(__file__).parents[1] / 'nbs' / 'papers'
+NOTEBOOKS = Path(__file__).parents[1] / 'nbs'
 
 
 def outputs_of(executed: Path) -> dict[str, list]:
@@ -30,12 +30,12 @@ def store(path: Path, executed: Path):
 
 
 def main(names: list[str]):
-    for path in sorted(PAPERS.glob('*.ipynb')):
-        if not names or path.stem in names:
-            receipt = run_notebook(path.stem, 'demo')
-            store(path, Path(receipt['output']))
-            print(f'{path.name}: outputs of {Path(receipt["output"]).parent.name}')
-    subprocess.run(['nbdev_clean', '--fname', str(PAPERS)], check=True)
+    papers = sorted(path.stem for path in (NOTEBOOKS / 'papers').glob('*.ipynb'))
+    for name in names or ['referees', *papers]:
+        path, receipt = find_notebook(name), run_notebook(name, 'demo')
+        store(path, Path(receipt['output']))
+        print(f'{path.name}: outputs of {Path(receipt["output"]).parent.name}')
+        subprocess.run(['nbdev_clean', '--fname', str(path)], check=True)
 
 
 if __name__ == '__main__':

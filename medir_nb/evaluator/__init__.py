@@ -11,7 +11,7 @@ from .grid import evaluate_grid
 from .averages import gain_counts, gains, macro_average, over_seeds, seed_spread
 from .similarity import separation, similarity_pairs
 from .overlap import query_overlap
-from .bounds import order_bounds
+from .bounds import order_bounds, tie_bounds
 from .lengths import expansion_lengths
 from .speed import documents_per_second, latency_ms
 
@@ -45,6 +45,7 @@ __all__ = [
     'similarity_pairs',
     'query_overlap',
     'order_bounds',
+    'tie_bounds',
     'expansion_lengths',
     'documents_per_second',
     'latency_ms',
