@@ -19,7 +19,7 @@ from ..core.errors import MedirError, check, nearest
 from ..core.files import parse_json
 from ..core.places import home
 from ..core.console import progress, waiting
-from ..hub.commits import UNKNOWN, pinned
+from ..hub.commits import pinned
 from ..hub.folders import check_weights
 from ..hub.parts import check_package, what_first
 from ..encoder.spec import parse_dtype
@@ -27,7 +27,7 @@ from ..encoder.model import free_models
 from ..encoder.here import gigabytes_of, weights_here
 from .spec import LLMSpec, Sampling, llm_spec
 from .cassettes import Cassettes, Generation, Request
-from .loading import refuse_code, weights_folder
+from .loading import from_hub, refuse_code, weights_folder
 from .local import TransformersBackend, VLLMBackend
 from .services import EnvironmentBackend, OpenAIBackend
 
@@ -282,11 +282,11 @@ def check_llm(model: LLM):
         refuse_code(local_folders[0], spec)
     if spec.load == 'gguf':
         check_package(spec.package, where, model.home_folder)
-    elif spec.hub == UNKNOWN or spec.base_url or spec.folder:
-        weights_folder(spec, model.home_folder)
-    else:
+    elif from_hub(spec):
         pinned_spec = model.pin()
         check_weights(pinned_spec.hub, pinned_spec.revision, where, model.home_folder)
+    else:
+        weights_folder(spec, model.home_folder)
     return None
 
 # %% ../../nbs/07_generator/06_models.ipynb #d8039e5e
@@ -300,7 +300,7 @@ def _gigabytes(spec: LLMSpec):
 def llm_runs(model: LLM) -> str:
     "Whether `model` runs here, now: `yes`, with what comes first, or `no: ` and why. Fetches nothing."
     spec, asks_server = model.spec, model.backend_name == 'openai'
-    without_hub = asks_server or spec.load == 'gguf' or spec.hub == UNKNOWN or spec.base_url or spec.folder
+    without_hub = asks_server or not from_hub(spec)
     try:
         if without_hub:
             model.check()
