@@ -1,6 +1,6 @@
 """Fixtures every test may use: a private home folder, a tiny task in BEIR's layout, and the command in-process or as its own process."""
 
-import contextlib, http.server, json, os, socket, subprocess, sys, tempfile, threading, time, zlib
+import contextlib, http.server, json, os, signal, socket, subprocess, sys, tempfile, threading, time, zlib
 from collections import namedtuple
 from pathlib import Path
 import pytest
@@ -129,6 +129,52 @@ def home(tmp_path, monkeypatch, request):
         core.seed_everything(zlib.crc32(f'{MOVED} {request.node.nodeid}'.encode()))
     yield tmp_path / 'home'
     core.registry.cache_clear()
+
+
+@pytest.fixture
+def vllm_server(tmp_path, monkeypatch):
+    """`with vllm_server(NAME, dtype) as options:` serves a language model of the registry by vLLM; the options of an `LLM` that asks
+    it. Skips where the environment `vllm` is in neither of its places."""
+    from medir_nb.encoder.environments import environment_python
+    from medir_nb.generator import llm_spec
+    from medir_nb.generator.loading import weights_folder
+
+    try:
+        python = environment_python('vllm', home_folder=os.environ.get('MEDIR_TEST_HOME'))
+    except core.MedirError as missing:
+        pytest.skip(f'{missing.what}; {missing.fix}')
+
+    @contextlib.contextmanager
+    def serve(name, dtype):
+        with socket.create_server(('127.0.0.1', 0)) as free:
+            port = free.getsockname()[1]
+        command = [python, '-m', 'vllm.entrypoints.openai.api_server', '--model', weights_folder(llm_spec(name))]
+        command += ['--served-model-name', name, '--dtype', dtype, '--max-model-len', 2048, '--enforce-eager']
+        command += ['--host', '127.0.0.1', '--port', port]
+        clean = {k: v for k, v in os.environ.items() if k != 'PYTHONPATH'} | {'VLLM_CPU_KVCACHE_SPACE': '1'}
+        log = tmp_path / 'vllm.txt'
+        with log.open('w') as out:
+            server = subprocess.Popen(
+                list(map(str, command)), env=clean, stdout=out, stderr=out, start_new_session=True
+            )
+            try:
+                wait_until_it_listens(server, port, log)
+                yield {'backend': 'openai', 'base_url': f'http://127.0.0.1:{port}/v1', 'served_as': name}
+            finally:
+                os.killpg(server.pid, signal.SIGTERM)
+                server.wait(60)
+
+    return serve
+
+
+def wait_until_it_listens(server, port, log, seconds=400):
+    "Return as soon as a server takes connections; fail with its last words where it ends or never does."
+    end = time.monotonic() + seconds
+    while time.monotonic() < end and server.poll() is None:
+        with contextlib.suppress(OSError), socket.create_connection(('127.0.0.1', port), 1):
+            return
+        time.sleep(0.5)
+    pytest.fail(f'vLLM does not listen: {log.read_text()[-2000:]}')
 
 
 @pytest.fixture

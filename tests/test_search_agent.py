@@ -694,26 +694,15 @@ def goes_on_and_stops(model):
 
 
 @pytest.mark.slow
-def test_a_real_server_goes_on_with_a_text_and_stops_in_it(beir):
-    "As in test_generator.py: a server of vLLM at MEDIR_TEST_SERVER that calls SmolLM2 MEDIR_TEST_MODEL."
-    if not os.environ.get('MEDIR_TEST_SERVER'):
-        pytest.skip('MEDIR_TEST_SERVER names no server')
-    configure(
-        'smollm2',
-        backend='openai',
-        base_url=os.environ['MEDIR_TEST_SERVER'],
-        served_as=os.environ.get('MEDIR_TEST_MODEL', ''),
-    )
-    goes_on_and_stops(g.llm('smollm2'))
+def test_a_real_server_goes_on_with_a_text_and_stops_in_it(beir, vllm_server):
     task = load_task(str(beir))
-    for place in ('assistant', 'user'):
-        out = texts(task, characters=120, place=place)
-        assert (
-            sum(out.stats['ended'].values()) == 4
-            and 4 <= out.stats['generated'] <= 12
-            and any(out.texts)
-            and all(len(l['turns']) <= 3 for l in lines(task, characters=120, place=place))
-        )
+    with vllm_server('smollm2', 'bfloat16') as options:
+        configure('smollm2', **options)
+        goes_on_and_stops(g.llm('smollm2'))
+        for place in ('assistant', 'user'):
+            out = texts(task, characters=120, place=place)
+            assert sum(out.stats['ended'].values()) == 4 and 4 <= out.stats['generated'] <= 12 and any(out.texts)
+            assert all(len(l['turns']) <= 3 for l in lines(task, characters=120, place=place))
 
 
 @pytest.mark.slow
