@@ -1,6 +1,6 @@
 """A model that searches while it writes: markups, limits, faults, transcripts, replay."""
 
-import json, os, sys, time, types
+import json, sys, time, types
 from dataclasses import replace
 import pytest
 from conftest import DOCUMENTS, QUERIES, write_beir, write_lines
