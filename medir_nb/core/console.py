@@ -152,7 +152,7 @@ def run_command(
 
 # %% ../../nbs/00_core/04_console.ipynb #c0b5eb4a
 def _markdown_cell(value, digits: int) -> str:
-    if value is None or value != value:
+    if value is None or str(value) == '<NA>' or value != value:  # pandas' own has no truth
         return ''
     if isinstance(value, float):
         return f'{value:.{digits}f}'

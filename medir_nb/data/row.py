@@ -6,6 +6,7 @@
 __all__ = ['KINDS', 'TaskRow', 'check_task_row']
 
 # %% ../../nbs/03_data/06_row.ipynb #482f4ca6
+import re
 from dataclasses import dataclass, field
 from ..core.errors import MedirError, check, nearest
 from ..core.settings import check_row, registry
@@ -48,6 +49,7 @@ class TaskRow:
     printed_query_length: float = 0
     printed_document_length: float = 0
     query_titles: bool = False  # a query is a titled text and read whole
+    relevant_from: int = 1  # the least grade that AP, R, P, RR and Success count; nDCG takes grades as they are
     labels: str = ''  # column of the queries that names a body system
     group: str = ''  # column group of the paper's tables
     family: str = ''  # prompt family
@@ -63,6 +65,22 @@ def _instruction_keys() -> set[str]:
     return named
 
 
+_KNOWS_NO_GRADES = re.compile(r'(AP|MAP|R|P|RR|MRR|Success)\b')
+
+
+def _check_threshold(row: dict, where: str):
+    "Refuse a least relevant grade that the measures of a row do not count from."
+    if 'relevant_from' not in row:
+        return
+    least = row['relevant_from']
+    check(least >= 1, f'relevant_from is {least}', where, 'write the least grade that counts as relevant')
+    for measure in filter(_KNOWS_NO_GRADES.match, row.get('measures', TaskRow.measures)):
+        stated = re.search(r'rel=(\d+)', measure)
+        counted = int(stated[1]) if stated else 1
+        what = f'{measure} counts from grade {counted}, and relevant_from says {least}'
+        check(counted == least, what, where, f'write it with rel={least}, as in AP(rel={least}) or R(rel={least})@5')
+
+
 def check_task_row(name: str, row: dict):
     "Refuse a row with an unknown field, a value of another type, or an instruction that no model would read."
     where = f'task {name}'
@@ -70,6 +88,7 @@ def check_task_row(name: str, row: dict):
     kind = row.get('kind', TaskRow.kind)
     if kind not in KINDS:
         raise MedirError(f'kind {kind!r} is no kind of task', where, nearest(kind, KINDS))
+    _check_threshold(row, where)
     instructions = row.get('instructions') or {}
     keys = _instruction_keys()
     for key, text in instructions.items():

@@ -39,6 +39,7 @@ class Task:
     split: str = 'test'
     language: str = 'en'
     measures: tuple = ('nDCG@10', 'R@100')
+    relevant_from: int = 1  # the least grade that counts as relevant where a measure knows no grades
     instructions: dict = field(default_factory=dict)
     groups: dict | None = None  # query id → what is independent; None: each query
     labels: dict = field(default_factory=dict)  # query id → body system, where the source has it

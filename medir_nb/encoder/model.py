@@ -155,13 +155,13 @@ class Reading:
     spec: EncoderSpec
 
     def instruction(self, task, role: str = 'query') -> str:
-        "The task's text under the first of the model's keys, else the model's default; '' where no template has room."
+        "The task's text under the first of the model's keys, else its default; '' without room, and with instruct off."
         spec = self.spec
         template, keys, default = spec.query_template, spec.instruction_keys, spec.default_instruction
         if role == 'document':
             template, keys = spec.document_template, spec.document_instruction_keys
             default = spec.default_document_instruction
-        if '{instruction}' not in template:
+        if '{instruction}' not in template or not spec.instruct:
             return ''
         texts = (task.instruction(key) for key in keys) if task is not None else ()
         return next(filter(None, texts), default)

@@ -101,6 +101,7 @@ class EncoderSpec:
     environment: str = ''  # of registry/environments.yaml: a worker process encodes there
     instruction_keys: tuple = ('default',)  # of a task's instructions; the first that it has
     default_instruction: str = ''
+    instruct: bool = True  # False: no instruction is written into the templates, which stay
     sentence_role: str = 'query'  # what a sentence of a similarity task is rendered as: query | document
     document_instruction_keys: tuple = ()
     default_document_instruction: str = ''

@@ -194,6 +194,8 @@ def _check_rare(spec: EncoderSpec):
         what = f'sentence_role {spec.sentence_role!r} is no side of a search'
         raise MedirError(what, where, nearest(spec.sentence_role, ROLES))
     _check_document_tower(spec, where)
+    takes_one = '{instruction}' in spec.query_template + spec.document_template
+    check(spec.instruct or takes_one, 'instruct=false, yet its templates take no instruction', where, 'leave it out')
     for setting in ('autocast', 'dimensions'):
         heard = backend_class(spec).in_torch or not getattr(spec, setting)
         check(heard, f'{setting} is for models that torch runs in this process', where, 'leave it out')

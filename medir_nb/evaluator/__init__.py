@@ -6,14 +6,14 @@ from .scores import Scores, oracle_scores, score_run, scores_table
 from .evaluation import evaluate
 from .differences import differences_text, setting_differences
 from .comparison import compare, compare_all
-from .cases import case_view
+from .cases import case_view, instruction_effect, side_by_side, with_and_without, without_instruction
 from .grid import evaluate_grid
 from .averages import gain_counts, gains, macro_average, over_seeds, seed_spread
 from .similarity import separation, similarity_pairs
 from .overlap import query_overlap
 from .bounds import order_bounds, tie_bounds
 from .lengths import expansion_lengths
-from .speed import documents_per_second, latency_ms
+from .speed import Speed, documents_per_second, latency_ms, measure_speeds, speed_table, system_speed
 
 __all__ = [
     'PAIR_MEASURES',
@@ -35,6 +35,10 @@ __all__ = [
     'compare',
     'compare_all',
     'case_view',
+    'instruction_effect',
+    'side_by_side',
+    'with_and_without',
+    'without_instruction',
     'evaluate_grid',
     'gain_counts',
     'gains',
@@ -47,6 +51,10 @@ __all__ = [
     'order_bounds',
     'tie_bounds',
     'expansion_lengths',
+    'Speed',
     'documents_per_second',
     'latency_ms',
+    'measure_speeds',
+    'speed_table',
+    'system_speed',
 ]

@@ -37,7 +37,7 @@ def drawn_pairs(
     no_lists = 'a sentence-pair task has no relevant and non-relevant documents'
     check(task.kind != 'pairs', no_lists, task.name, 'choose a retrieval task')
     rng = np.random.default_rng(seed)
-    relevant = task.qrels[task.qrels.relevance > 0][['query_id', 'doc_id']]
+    relevant = task.qrels[task.qrels.relevance >= task.relevant_from][['query_id', 'doc_id']]
     if len(relevant) > most:
         relevant = relevant.iloc[np.sort(rng.choice(len(relevant), most, replace=False))]
     most_judged = task.qrels.groupby('query_id').size().max()

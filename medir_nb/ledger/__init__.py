@@ -16,6 +16,8 @@ from .experiments import (
     unexpanded,
     write_tables,
 )
+from .speeds import beside_speeds, printed_speeds, speed_caveat
+from .printed import case_instructions, example_sizes, printed_cases, printed_examples
 
 __all__ = [
     'MEANS',
@@ -51,4 +53,11 @@ __all__ = [
     'gain_verdict',
     'unexpanded',
     'write_tables',
+    'beside_speeds',
+    'printed_speeds',
+    'speed_caveat',
+    'case_instructions',
+    'example_sizes',
+    'printed_cases',
+    'printed_examples',
 ]

@@ -1,0 +1,335 @@
+"Tables of BMRetriever that hold no scores (6, 7 and 11), instructions left out, and the threshold of RELISH."
+
+import json
+import numpy as np, pandas as pd, pytest
+from conftest import write_beir, write_lines
+from medir_nb.core import MedirError, registry, to_markdown
+from medir_nb.core.settings import rows
+from medir_nb.data import load_task, task_from_frames, task_reading
+from medir_nb.data.row import check_task_row
+from medir_nb.encoder import Encoder, encoder_spec
+from medir_nb.evaluator import (
+    Speed,
+    evaluate,
+    evaluate_grid,
+    instruction_effect,
+    measure_speeds,
+    order_bounds,
+    score_run,
+    side_by_side,
+    speed_table,
+    system_speed,
+    with_and_without,
+    without_instruction,
+)
+from medir_nb.evaluator.cases import chosen_queries, first_passage
+from medir_nb.ledger import (
+    beside_speeds,
+    case_instructions,
+    example_sizes,
+    printed_cases,
+    printed_examples,
+    printed_speeds,
+    published,
+    speed_caveat,
+)
+from medir_nb.systems import parse
+
+
+class Counting:
+    "An encoder of a reader's own that counts what it is asked for."
+
+    similarity = 'dot'
+
+    def __init__(self):
+        self.batches = []
+
+    def encode(self, texts, **_):
+        self.batches.append(len(texts))
+        return np.array([[len(t), t.count('e'), 1.0] for t in texts], np.float32)
+
+
+# ---------------------------------------------------------------- instructions left out
+
+
+def test_an_instruction_is_left_out_and_the_template_stays(beir):
+    task = load_task(str(beir))
+    task.instructions = {'default': 'Find it'}
+    on, off = Encoder('bmretriever-410m'), Encoder(encoder_spec('bmretriever-410m', instruct=False))
+    text = lambda encoder: encoder.render([('', 'X')], 'query', encoder.instruction(task))
+    assert text(on) == ['Find it\nQuery: X'] and text(off) == ['\nQuery: X']
+    task.instructions = {}
+    assert off.instruction(task) == ''  # nor the model's default
+    assert on.spec.vector_key('query') == off.spec.vector_key('query')  # texts differ, weights do not
+
+
+@pytest.mark.parametrize('name', ['minilm', 'bge-large-zh-v1.5'])
+def test_a_model_without_room_for_an_instruction_refuses_to_leave_it_out(name):
+    with pytest.raises(MedirError, match='take no instruction; leave it out'):
+        encoder_spec(name, instruct=False)
+
+
+def test_systems_with_and_without_their_instruction():
+    assert without_instruction('smollm2') == 'smollm2(instruct=false)'
+    assert without_instruction('bmretriever-410m(autocast=fp16)') == 'bmretriever-410m(autocast=float16,instruct=false)'
+    for alone in ('bm25', 'minilm', 'rrf(bm25,smollm2)', 'smollm2+hyde(smollm2)', 'smollm2(instruct=false)'):
+        assert without_instruction(alone) == ''
+    assert str(parse('smollm2(instruct=true)')) == 'smollm2'
+    both = with_and_without(['bm25', 'smollm2', 'no-such-model', 'bm25'])
+    assert both == ['bm25', 'smollm2', 'smollm2(instruct=false)', 'no-such-model']
+
+
+# ---------------------------------------------------------------- side by side
+
+
+@pytest.fixture
+def graded():
+    docs = pd.DataFrame({'id': list('abcd'), 'text': ['one', 'two', 'three', 'four']})
+    queries = pd.DataFrame({'id': ['q1', 'q2', 'q3'], 'text': ['first', 'second', 'third']})
+    judged = [('q1', 'a', 2), ('q1', 'b', 1), ('q1', 'c', 0), ('q2', 'b', 2), ('q3', 'd', 1)]
+    qrels = pd.DataFrame(judged, columns=['query_id', 'doc_id', 'relevance'])
+    return task_from_frames(docs, queries, qrels, name='graded')
+
+
+def ranked(task, **firsts):
+    "A run with the named document first, the others behind it in the order of their ids."
+    found = []
+    for query_id, first in firsts.items():
+        order = [first, *(d for d in 'abcd' if d != first)]
+        found += [(query_id, doc_id, 9.0 - rank) for rank, doc_id in enumerate(order)]
+    return pd.DataFrame(found, columns=['query_id', 'doc_id', 'score'])
+
+
+def scored(task, system, **firsts):
+    return score_run(task, ranked(task, **firsts), ['RR'], system=system)
+
+
+def test_what_stands_first_is_told_by_its_grade(graded):
+    score = scored(graded, 'bm25', q1='b', q2='a', q3='c')
+    assert first_passage(score, 'q1') == ('b', 'relevant (1)') and first_passage(score, 'q2') == ('a', 'not judged')
+    assert first_passage(scored(graded, 'bm25', q1='c'), 'q1') == ('c', 'not relevant (0)')
+    assert first_passage(scored(graded, 'bm25', q1='c'), 'q2') == ('', 'nothing found')
+    graded.relevant_from = 2
+    assert first_passage(score, 'q1') == ('b', 'not relevant (1)')
+
+
+def test_the_rule_prefers_queries_in_which_the_instruction_decides(graded, capsys):
+    plain = scored(graded, 'bm25', q1='d', q2='b', q3='d')
+    on = scored(graded, 'smollm2', q1='a', q2='b', q3='d')
+    off = scored(graded, 'smollm2(instruct=false)', q1='a', q2='b', q3='a')
+    scores = [plain, on, off]
+    assert chosen_queries(scores, n=2) == ['q3', 'q1']  # q2: all are right
+    assert chosen_queries(scores, ['second'], n=2) == ['q2', 'q3'] and chosen_queries(scores, ['q1'], n=1) == ['q1']
+    assert chosen_queries(scores, ['not there', 'q1'], n=1) == ['q1']
+    assert "graded has no query 'not there'" in capsys.readouterr().err
+    shown = side_by_side(scores, n=1, characters=2)
+    assert shown['query'].tolist() == ['third'] * 3 and shown['rank'].tolist() == [1, 1, 4]
+    assert shown.instruction.tolist() == ['takes none', 'takes none', 'off']  # these runs tell no settings
+    assert shown['first passage'].tolist() == ['fo …', 'fo …', 'on …']
+    (effect,) = instruction_effect(scores).to_dict('records')
+    assert list(effect.values()) == ['smollm2', 3, 1, 2, 1, 0, 0]
+    assert side_by_side([]).empty and instruction_effect([]).empty
+
+
+def test_a_view_without_a_rank_is_written_as_a_table(graded):
+    shown = side_by_side([scored(graded, 'bm25', q1='c', q2='b', q3='d')], ['q1'], n=1)
+    nothing = side_by_side([scored(graded, 'bm25', q2='b', q3='d')], ['q1'], n=1)
+    assert '| 2    |' in to_markdown(shown) and nothing['rank'].isna().all() and '<NA>' not in to_markdown(nothing)
+
+
+def test_the_instruction_of_a_real_run_is_shown(own_registry, beir):
+    scores, not_run = evaluate_grid([str(beir)], with_and_without(['bm25', 'minilm']))
+    assert not not_run and set(side_by_side(scores, ['q1'], n=1).instruction) == {'takes none'}
+
+
+# ---------------------------------------------------------------- speed
+
+
+def test_the_speed_of_an_own_model_counts_its_documents_once(beir):
+    model = Counting()
+    speed = system_speed(model, str(beir), documents=5, queries=2, searched=30, repeats=3)
+    assert model.batches[:4] == [5, 5, 5, 5]  # once untimed, three times timed
+    assert set(model.batches[4:]) == {1}
+    assert (speed.documents, speed.searched, speed.dimension) == (5, 30, 3) and np.isnan(speed.tokens)
+    assert speed.documents_per_second > 0 and 0 < speed.query_ms <= speed.query_p95_ms
+
+
+def test_a_speed_says_what_it_hangs_on(beir):
+    speeds, not_run = measure_speeds(['bm25', 'minilm'], str(beir), documents=4, queries=2, searched=20)
+    sparse, dense = speeds
+    assert not not_run and dense.precision == 'float32' and dense.longest == 256 and dense.batch.endswith(' tokens')
+    encoded = Encoder('minilm').encode(load_task(str(beir)).corpus.texts(0, 4), 'document')
+    assert dense.tokens == pytest.approx(encoded.tokens.mean()) and dense.dimension == 384
+    assert sparse.searched == sparse.documents == 12 and sparse.search_ms == sparse.query_ms
+    table = speed_table(speeds)
+    assert table['tokens a document'].tolist()[0] == '' and table['among documents'].tolist() == ['12', '20']
+    assert list(speed_table([]).columns) == list(table.columns)
+
+
+def test_nothing_of_a_speed_is_stored(beir, home):
+    system_speed('minilm', str(beir), documents=4, queries=2, searched=20)
+    system_speed('bm25', str(beir), documents=4, queries=2, searched=20)
+    assert not list(home.rglob('vectors/*')) and not list(home.rglob('bm25/*'))
+
+
+@pytest.mark.parametrize('system', ['rrf(bm25,minilm)', 'bm25+hyde(smollm2)'])
+def test_the_speed_of_several_stages_is_refused(beir, system):
+    with pytest.raises(MedirError, match='parts have speeds of their own; name an encoder or bm25'):
+        system_speed(system, str(beir))
+
+
+def test_what_has_no_speed_leaves_the_others_alone(beir):
+    speeds, not_run = measure_speeds(['no-such', 'bm25', 'medcpt-9b'], str(beir), documents=2, queries=1, searched=5)
+    assert [s.system for s in speeds] == ['bm25'] and [system for system, _ in not_run] == ['no-such', 'medcpt-9b']
+    nothing, why = measure_speeds(['bm25'], 'no-such-task')
+    assert nothing == [] and 'unknown task' in str(*why.values())
+    assert measure_speeds([], 'no-such-task') == ([], {})
+    for option in ('documents', 'queries', 'searched', 'repeats'):
+        with pytest.raises(MedirError, match='write positive numbers'):
+            system_speed('bm25', str(beir), **{option: 0})
+
+
+def test_every_printed_speed_has_its_row_and_its_figures():
+    printed, cells = printed_speeds(), published('bmretriever', 'Table 11')
+    assert len(printed) * 2 == len(cells) and printed.row.isin(registry('models')).all()
+    assert sorted([*printed['documents/s'], *printed['latency, ms']]) == sorted(cells.value)
+    by_row = printed.set_index('row')
+    assert by_row.loc['bmretriever-7b', 'µs a number'] == pytest.approx(1000 * 58.6 / 4096)
+    # a document goes through one of MedCPT's towers
+    assert by_row.loc['medcpt', 'parameters, 10⁹'] == pytest.approx(0.109, abs=1e-3)
+    assert (by_row['documents/s × 10⁹ parameters'] == by_row['documents/s'] * by_row['parameters, 10⁹']).all()
+
+
+def speed(expression, rate):
+    return Speed(expression, expression, rate, 9.0, 9.9, 1.0, 100, 384, 8, 20.0, 256, '1,024 tokens', 'float32', 'cpu')
+
+
+def test_measured_speeds_stand_beside_and_are_not_compared():
+    measured = [speed('bmretriever-1b(autocast=float16)', 20.0), speed('bmretriever-1b', 10.0), speed('minilm', 70.0)]
+    table = beside_speeds(printed_speeds(), measured)
+    assert len(table) == 8 + 2  # two settings of one printed row, and one that is not printed
+    both = table[table['here: documents/s'].notna()]
+    assert both['here: documents/s'].tolist() == [20.0, 10.0, 70.0] and both['documents/s'].tolist()[:2] == [194.0] * 2
+    assert not [c for c in table if 'difference' in c or 'verdict' in c]
+    assert len(beside_speeds(printed_speeds(), [])) == 8
+    said = speed_caveat({'cpu': 'A', 'cores': 3, 'gpu': 'B'})
+    assert 'A, 3 cores, B' in said and said.endswith('no difference is taken and no verdict given.')
+
+
+# ---------------------------------------------------------------- cases and examples as printed
+
+
+def test_printed_cases_name_tasks_and_their_own_instructions():
+    cases = printed_cases()
+    right = cases[cases['called relevant']]
+    assert len(cases) == 8 and right.system.tolist() == ['BMRetriever'] * 2 and set(right.instruction) == {'on'}
+    assert not case_instructions().same.any()
+    with pytest.raises(MedirError, match='no cases and examples of'):
+        printed_cases('automir')
+
+
+def test_sizes_of_examples_are_counted_by_hand():
+    row = {
+        'instruction': 't',
+        'query': 'swollen leg pain',
+        'pos': ['Legs that swell hurt', 'x'],
+        'neg': ['pain relief'],
+    }
+    (sizes,) = example_sizes([row]).to_dict('records')
+    # stems: swollen, leg, pain; leg stands in the positive, pain in the negative
+    assert list(sizes.values()) == ['t', 3, 4, 2, 3, 1, 1]
+    alone = example_sizes([{**row, 'neg': []}])
+    assert alone.loc[0, ['negative words', 'in the negative']].isna().all() and alone['terms'].tolist() == [3]
+    assert list(example_sizes([]).columns) == list(printed_examples().columns)
+
+
+def test_printed_examples_fit_the_lists_that_they_were_drawn_from():
+    table = printed_examples()
+    assert (table['in the positive'] <= table.terms).all() and (
+        table['in the negative'] <= table['in the positive']
+    ).all()
+    assert table['query words'].tolist() == [6, 30]
+
+
+# ---------------------------------------------------------------- RELISH
+
+
+@pytest.fixture
+def relish(tmp_path, monkeypatch):
+    "RELISH as a folder below $MEDIR_DATA: articles as queries, candidates with grades from 0 to 2."
+    folder = tmp_path / 'data' / 'relish'
+    docs = [
+        ('d1', 'Scurvy', 'gums bleed'),
+        ('d2', 'Rickets', 'soft bones'),
+        ('d3', 'Gout', 'crystals'),
+        ('d4', 'Flu', ''),
+    ]
+    qrels = [('q1', 'd1', 1), ('q1', 'd2', 2), ('q1', 'd3', 0), ('q2', 'd3', 2), ('q2', 'd4', 0)]
+    write_beir(folder, docs, [('q1', ''), ('q2', '')], qrels, split='evaluation')
+    titled = [('q1', 'Soft bones', 'of children'), ('q2', 'Crystals', 'in a toe')]
+    write_lines(folder / 'queries.jsonl', [{'_id': i, 'title': t, 'text': b} for i, t, b in titled])
+    monkeypatch.setenv('MEDIR_DATA', str(folder.parent))
+    return load_task('relish')
+
+
+def test_relish_is_read_as_its_row_says(relish):
+    reading, row = task_reading('relish'), registry('tasks')['relish']
+    assert (
+        relish.queries.texts() == ['Soft bones of children', 'Crystals in a toe']
+        and reading['query'] == 'title and text'
+    )
+    assert relish.relevant_from == reading['relevant from grade'] == row['relevant_from'] == 1
+    assert 'unknown for the paper' in reading['threshold from'] and relish.kind == 'reranking'
+    assert load_task('relish', query_titles=False).queries.texts() == ['of children', 'in a toe']
+    assert task_reading('nfcorpus')['threshold from'] == 'not stated: 1 by default'
+
+
+def test_map_of_relish_hangs_on_the_threshold(relish):
+    run = pd.DataFrame({'query_id': 'q1', 'doc_id': ['d1', 'd2', 'd3'], 'score': [3.0, 2.0, 1.0]})
+    score = score_run(relish, run, ['AP', 'AP(rel=2)'])
+    by_grade = {m: score.values(m)['q1'] for m in ('AP', 'AP(rel=2)')}
+    assert by_grade == {'AP': 1.0, 'AP(rel=2)': 0.5}  # d1 is of grade 1 and stands before d2
+    bounds = order_bounds(evaluate(relish, 'bm25'), 9, ('AP', 'AP(rel=2)', 'nDCG'), n=4)
+    assert (bounds.loc['perfect'] == 1).all() and (bounds.loc['random'] <= 1).all()
+
+
+@pytest.mark.parametrize(
+    'change, said',
+    [
+        ({'relevant_from': 2}, r'AP counts from grade 1, and relevant_from says 2; write it with rel=2'),
+        ({'relevant_from': 0}, r'relevant_from is 0'),
+        ({'measures': ['nDCG', 'R(rel=2)@5']}, r'R\(rel=2\)@5 counts from grade 2, and relevant_from says 1'),
+        ({'relevant_from': 'two'}, r"relevant_from is 'two'"),
+    ],
+)
+def test_a_threshold_that_the_measures_do_not_follow_is_refused(change, said):
+    with pytest.raises(MedirError, match=said):
+        check_task_row('relish', {**registry('tasks')['relish'], **change})
+
+
+def test_the_stricter_reading_is_a_row_of_a_readers_own(relish):
+    strict = {**registry('tasks')['relish'], 'measures': ['nDCG', 'AP(rel=2)'], 'relevant_from': 2}
+    with rows('tasks', {'relish': strict}):
+        task = load_task('relish')
+    score = evaluate(task, 'bm25')
+    assert task.relevant_from == 2 and [str(m) for m in score.measures] == ['nDCG', 'AP(rel=2)']
+    assert set(side_by_side([score], ['q1', 'q2']).judged) <= {
+        'relevant (2)',
+        'not relevant (1)',
+        'not relevant (0)',
+    }
+
+
+def test_every_preset_of_the_notebook_has_the_parameters_of_these_tables():
+    from medir_nb.workbook import find_notebook, resolve
+
+    path = find_notebook('bmretriever_evaluation')
+    for preset in ('smoke', 'demo', 'mini', 'paper'):
+        chosen = resolve(path, preset)
+        for name in chosen['speed_systems'] + chosen['case_systems']:
+            assert str(parse(name)) == name, (preset, name)
+        assert {chosen['speed_task'], chosen['case_task']} <= set(registry('tasks')), preset
+    paper = resolve(path, 'paper')
+    assert set(paper['speed_systems']) == set(printed_speeds().row)
+    (claim,) = {case for case in printed_cases()['query'] if not case.startswith('in short')}
+    assert paper['case_queries'] == [claim] and json.dumps(claim)
