@@ -133,7 +133,7 @@ def _named_queries(task, wanted) -> list[str]:
     of_text = {text.strip(): query_id for query_id, text in zip(task.queries.ids, task.queries.texts(), strict=True)}
     found = []
     for name in wanted:
-        query_id = name if name in task.queries._position else of_text.get(name.strip())
+        query_id = name if name in task.queries else of_text.get(name.strip())
         if query_id is None:
             note(f'{task.name} has no query {name[:80]!r}')
         else:
