@@ -137,9 +137,8 @@ def test_the_end_token_stands_behind_every_text_also_a_cut_one(small, beir, tmp_
 
     retriever = train_retriever(small, stages=['pretraining'])
     shown = contract(Encoder('mine'), load_task(str(beir)))
-    assert all(row.ids[-1] == Encoder('mine').backend('query').tokenizer.eos_token_id for row in shown.rows) if hasattr(
-        shown.rows[0], 'ids'
-    ) else True
+    eos = Encoder('mine').tokens('query').tokenizer.eos_token_id
+    assert [row['token_ids'][-1] for row in shown.rows] == [eos, eos]
     texts = ['', 'statins', 'metformin and insulin ' * 40]
     spec = encoder_spec('mine')
     elsewhere = shutil.copytree(retriever.trained['pretraining'].folder, tmp_path / 'elsewhere')
@@ -337,7 +336,7 @@ def test_groups_and_portions_of_stage_two(small, written, tmp_path):
     assert len(whole) == 12 and {i.split('/')[0] for i in ids(groups=['biomedical'])} == {'medquad'}
     assert {i.split('/')[0] for i in ids(groups=['general', 'biomedical'])} == {'medquad', 'nli'}
     half = ids(portion=0.5)
-    assert ids(portion=0.2) <= half < whole
+    assert ids(portion=0.4) <= half < whole
     assert [group_of(s) for s in ('medquad', 'nli', 'synthetic-tasks', 'hpo-lay:train-kin', 'mine')] == [
         'biomedical',
         'general',
@@ -404,7 +403,7 @@ def test_weights_and_limits_of_the_mixture(tmp_path, abstracts, monkeypatch):
         tmp_path / 'other.jsonl', [{'title': f'T{n}', 'text': f'an abstract that has {n} and nine words'} for n in range(60)]
     )
     sources = [str(abstracts), str(other)]
-    data = PairData(sources=sources, weights={sources[0]: 3}, most=12, near=0)
+    data = PairData(sources=sources, weights={sources[0]: 20}, most=12, near=0)
     table = write_pair_data(data, tmp_path / 'd').table.set_index('source')['in the mixture']
     assert table.sum() == 12 and table[sources[0]] > table[sources[1]]
     short = write_pair_data(PairData(sources=sources, longest=8, near=0), tmp_path / 'e')
