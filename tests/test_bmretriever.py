@@ -241,6 +241,7 @@ def test_without_lora_all_weights_are_trained(small):
         ({'portion': 0.1}, "unknown key 'portion'"),
         ({'pretraining_data': {'sorces': []}}, 'did you mean .sources'),
         ({'pretraining_data': {'sources': []}}, 'no source of pairs'),
+        ({'pretraining_data': {'sources': ['hpo-terms'], 'passages': {'windw': 3}}}, 'did you mean .window'),
         ({'pretraining_data': {'sources': ['hpo-terms', 'hpo-terms']}}, "'hpo-terms' stands 2 times"),
         ({'pretraining_data': {'sources': ['no-such-corpus']}}, 'unknown corpus'),
         ({'stages': ['tuning'], 'tuning_data': {'sets': ['hpo-lay:train', 'hpo-lay:train']}}, 'stands 2 times'),
@@ -401,6 +402,14 @@ def test_pairs_are_made_once(tmp_path, abstracts, monkeypatch):
     monkeypatch.undo()
     write_lines(abstracts, [{'title': 'A', 'text': 'one two three four five six seven eight'}])
     assert write_pair_data(data, folder).rows == 1
+
+
+def test_a_duplicate_of_another_source_is_left_out_also_when_one_of_them_changes(tmp_path, abstracts):
+    other = write_lines(tmp_path / 'other.jsonl', [{'title': 'T', 'text': 'of its own and of eight words it is'}])
+    data, folder = PairData(sources=[str(abstracts), str(other)], near=0), tmp_path / 'data'
+    assert write_pair_data(data, folder).rows == 13
+    write_lines(other, [*abstracts.read_text().splitlines()[:5], '{"title": "U", "text": "another one that has its eight words"}'])
+    assert write_pair_data(data, folder).table['in the mixture'].tolist() == [12, 1]
 
 
 def test_weights_and_limits_of_the_mixture(tmp_path, abstracts, monkeypatch):
