@@ -408,7 +408,7 @@ def test_a_duplicate_of_another_source_is_left_out_also_when_one_of_them_changes
     other = write_lines(tmp_path / 'other.jsonl', [{'title': 'T', 'text': 'of its own and of eight words it is'}])
     data, folder = PairData(sources=[str(abstracts), str(other)], near=0), tmp_path / 'data'
     assert write_pair_data(data, folder).rows == 13
-    write_lines(other, [*abstracts.read_text().splitlines()[:5], '{"title": "U", "text": "another one that has its eight words"}'])
+    write_lines(other, [*abstracts.read_text().splitlines()[:5], '{"title": "U", "text": "another one that has eight words of its own"}'])
     assert write_pair_data(data, folder).table['in the mixture'].tolist() == [12, 1]
 
 
