@@ -3,11 +3,11 @@
 import json, re, shutil
 from pathlib import Path
 import numpy as np, pytest
-from conftest import write_beir, write_lines
+from conftest import write_lines
 from test_models import close, make_model
 from test_trainer import CHATML, same_weights
 from medir_nb.core import MedirError, checkpoint_record, registry
-from medir_nb.data import PairFile, hpo_terms, load_task
+from medir_nb.data import hpo_terms, load_task
 from medir_nb.encoder import Encoder, contract, encoder_spec
 from medir_nb.encoder.tokens import Tokens
 from medir_nb.miner import load_labelled
@@ -73,7 +73,10 @@ def rows(folders, own_registry, tmp_path, monkeypatch):
 @pytest.fixture
 def abstracts(tmp_path):
     lines = [
-        {'title': f'On {word} in type {n}', 'text': f'A note of many words says that {word} is given once a day to {n} adults.'}
+        {
+            'title': f'On {word} in type {n}',
+            'text': f'A note of many words says that {word} is given once a day to {n} adults.',
+        }
         for n, word in enumerate(WORDS)
     ]
     return write_lines(tmp_path / 'abstracts.jsonl', lines)
@@ -129,7 +132,9 @@ def test_both_stages_end_in_a_folder_that_opens_elsewhere(small, tmp_path):
     assert plain.prompts['document'] == 'Represent this passage\npassage: '
     encoder, texts = Encoder('mine'), ['statins', 'metformin and insulin ' * 30]
     for role, call in (('query', plain.encode_query), ('document', plain.encode_document)):
-        given = encoder.encode(encoder.render([('', text) for text in texts], role, encoder.spec.default_instruction), role)
+        given = encoder.encode(
+            encoder.render([('', text) for text in texts], role, encoder.spec.default_instruction), role
+        )
         close(np.asarray(call(texts)), given.vectors)
 
 
@@ -188,7 +193,9 @@ def test_what_is_saved_is_merged_and_its_matrices_lie_beside_it(small):
 
     retriever = train_retriever(small, stages=['pretraining'])
     folder = retriever.trained['pretraining'].folder
-    merged, base = (load_file(Path(f) / 'model.safetensors') for f in (folder, registry('models')['tiny-decoder']['hub']))
+    merged, base = (
+        load_file(Path(f) / 'model.safetensors') for f in (folder, registry('models')['tiny-decoder']['hub'])
+    )
     matrices = load_file(folder / 'adapter' / 'query.safetensors')
     assert set(merged) == set(base) and not any('lora' in name for name in merged)
     name = next(name for name in base if name.endswith('layers.0.self_attn.q_proj.weight'))
@@ -323,7 +330,10 @@ SWITCHES = [
 
 
 def merged(settings, change):
-    return {k: {**settings[k], **v} if isinstance(v, dict) and k in settings and k != 'lora' else v for k, v in change.items()}
+    return {
+        k: {**settings[k], **v} if isinstance(v, dict) and k in settings and k != 'lora' else v
+        for k, v in change.items()
+    }
 
 
 @pytest.mark.parametrize('change', SWITCHES, ids=lambda change: json.dumps(change)[:40])
@@ -336,7 +346,9 @@ def test_a_switch_changes_the_key(small, change):
 
 def test_groups_and_portions_of_stage_two(small, written, tmp_path):
     def ids(**settings):
-        return {row['id'] for row in write_tuning_data(TuningData(files=[str(written)], **settings), tmp_path / 'd').mined}
+        return {
+            row['id'] for row in write_tuning_data(TuningData(files=[str(written)], **settings), tmp_path / 'd').mined
+        }
 
     whole = ids()
     assert len(whole) == 12 and {i.split('/')[0] for i in ids(groups=['biomedical'])} == {'medquad'}
@@ -368,7 +380,11 @@ def test_a_receipt_knows_corpora_and_sets(tmp_path, monkeypatch):
     monkeypatch.setenv('MEDIR_DATA', str(tmp_path))
     parameters = {'sources': ['litcovid', 'ward'], 'sets': ['gooaq']}
     assert not data_fingerprints(parameters)
-    for folder, said in (('litcovid', 'corpus for pairs litcovid'), ('gooaq', 'labelled set gooaq'), ('ward', 'folder ward')):
+    for folder, said in (
+        ('litcovid', 'corpus for pairs litcovid'),
+        ('gooaq', 'labelled set gooaq'),
+        ('ward', 'folder ward'),
+    ):
         write_lines(tmp_path / folder / 'x.jsonl', [{'title': 'a'}])
         first = data_fingerprints(parameters)[said]
         write_lines(tmp_path / folder / 'x.jsonl', [{'title': 'a, and more'}])
@@ -408,13 +424,20 @@ def test_a_duplicate_of_another_source_is_left_out_also_when_one_of_them_changes
     other = write_lines(tmp_path / 'other.jsonl', [{'title': 'T', 'text': 'of its own and of eight words it is'}])
     data, folder = PairData(sources=[str(abstracts), str(other)], near=0), tmp_path / 'data'
     assert write_pair_data(data, folder).rows == 13
-    write_lines(other, [*abstracts.read_text().splitlines()[:5], '{"title": "U", "text": "another one that has eight words of its own"}'])
+    write_lines(
+        other,
+        [
+            *abstracts.read_text().splitlines()[:5],
+            '{"title": "U", "text": "another one that has eight words of its own"}',
+        ],
+    )
     assert write_pair_data(data, folder).table['in the mixture'].tolist() == [12, 1]
 
 
 def test_weights_and_limits_of_the_mixture(tmp_path, abstracts, monkeypatch):
     other = write_lines(
-        tmp_path / 'other.jsonl', [{'title': f'T{n}', 'text': f'an abstract that has {n} and nine words'} for n in range(60)]
+        tmp_path / 'other.jsonl',
+        [{'title': f'T{n}', 'text': f'an abstract that has {n} and nine words'} for n in range(60)],
     )
     sources = [str(abstracts), str(other)]
     data = PairData(sources=sources, weights={sources[0]: 20}, most=12, near=0)
@@ -455,13 +478,22 @@ def test_a_task_is_a_labelled_set_under_its_instruction():
 
 def test_rates_and_batches_are_those_of_the_protocol():
     text = (ROOT / 'docs' / 'protocols' / 'bmretriever.md').read_text()
-    lines = {cells[0].strip(): [c.strip() for c in cells[1:5]] for cells in (l.strip('|').split('|') for l in text.splitlines() if l.startswith('| ')) if len(cells) == 5}
+    lines = {
+        cells[0].strip(): [c.strip() for c in cells[1:5]]
+        for cells in (l.strip('|').split('|') for l in text.splitlines() if l.startswith('| '))
+        if len(cells) == 5
+    }
     sizes = ('410M', '1B', '2B', '7B')
-    rates = {stage: next(v for k, v in lines.items() if re.search(f'rate.*{name}$|lr.*{name}$', k, re.I)) for stage, name in (('pretraining', 'Stage I'), ('tuning', 'Stage II'))}
+    rates = {
+        stage: next(v for k, v in lines.items() if re.search(f'rate.*{name}$|lr.*{name}$', k, re.I))
+        for stage, name in (('pretraining', 'Stage I'), ('tuning', 'Stage II'))
+    }
     for size, batch, one, two in zip(sizes, lines['global batch'], rates['pretraining'], rates['tuning'], strict=True):
         printed = printed_training(size)
         assert printed['pretraining']['batch_size'] == printed['tuning']['batch_size'] == int(batch)
-        assert printed['pretraining']['learning_rate'] == float(one) and printed['tuning']['learning_rate'] == float(two)
+        assert printed['pretraining']['learning_rate'] == float(one) and printed['tuning']['learning_rate'] == float(
+            two
+        )
         assert (printed['pretraining']['epochs'], printed['tuning']['epochs']) == (2, 1)
     settings = retriever_settings(backbone='smollm2', name='x')
     assert (settings.lora.r, settings.lora.alpha, settings.reading.similarity) == (16, 32, 'dot')

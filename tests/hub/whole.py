@@ -99,7 +99,7 @@ def write_stages(folder):
     write_lines(place / 'corpus.jsonl', [{'_id': i, 'title': '', 'text': text} for i, _, text in texts])
     write_lines(place / 'queries.jsonl', [{'_id': f'q{i}', 'text': f'What is {title}?'} for i, title, _ in texts])
     qrels = ['query-id\tcorpus-id\tscore', *(f'q{i}\t{i}\t1' for i, _, _ in texts)]
-    write_lines(place / 'qrels' / 'test.tsv', [line for line in qrels])
+    write_lines(place / 'qrels' / 'test.tsv', qrels)
 
 
 def expected_absent(name, run):
