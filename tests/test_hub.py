@@ -551,6 +551,7 @@ def test_counts_that_differ_are_refused(checked, tmp_path):
 
 BATCHES = {
     'bmretriever': 0,
+    'bmretriever_sizes': 0,
     'r2med': 0,
     'automir': 1,
 }  # and how many of its runs cannot work on any machine: ChatGLM3 is not trained

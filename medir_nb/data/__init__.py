@@ -5,7 +5,7 @@ from .readers import read_qrels
 from .task import Task, build_task, cjk_share, detect_language, limit_task, pool_tasks, task_from_frames
 from .folders import load_folder
 from .hub import load_mteb
-from .ontology import disease_family, hpo_lay, hpo_overlap, overlap_oracle, read_obo
+from .ontology import disease_family, hpo_lay, hpo_overlap, hpo_terms, overlap_oracle, read_obo
 from .registered import load_task, row_revision, statistics_table, task_folder, task_reading, tasks_table
 from .documents import Document
 from .raw import read_documents, sampled
@@ -31,6 +31,7 @@ __all__ = [
     'disease_family',
     'hpo_lay',
     'hpo_overlap',
+    'hpo_terms',
     'overlap_oracle',
     'read_obo',
     'load_task',

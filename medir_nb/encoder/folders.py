@@ -163,9 +163,16 @@ ENCODER_FIELDS = (
 _PAIR_FIELDS = ('document_template', 'document_pair_template')
 
 
-def recorded_fields(spec: EncoderSpec) -> dict:
+# a prompt in a folder is one text; a model that was trained under many takes that of a task
+_ASKED_FIELDS = ('query_template', 'default_instruction', 'instruction_keys')
+
+
+def recorded_fields(
+    spec: EncoderSpec,
+    asked: bool = False,  # whether it was trained under an instruction a line, and goes on taking them
+) -> dict:
     "What a record beside the weights keeps of a row, as the folder itself has no place for it."
-    names = ENCODER_FIELDS + (_PAIR_FIELDS if spec.document_pair_template else ())
+    names = ENCODER_FIELDS + (_PAIR_FIELDS if spec.document_pair_template else ()) + (_ASKED_FIELDS if asked else ())
     return {name: getattr(spec, name) for name in names}
 
 
@@ -217,4 +224,6 @@ def folder_spec(
         tried='loaded here',
     )
     recorded = json_mapping(folder / 'medir.json').get('spec', {})
-    return replace(spec, **{field: recorded[field] for field in (*ENCODER_FIELDS, *_PAIR_FIELDS) if field in recorded})
+    known = {field: recorded[field] for field in (*ENCODER_FIELDS, *_PAIR_FIELDS, *_ASKED_FIELDS) if field in recorded}
+    known = {field: tuple(value) if isinstance(value, list) else value for field, value in known.items()}
+    return replace(spec, **known)

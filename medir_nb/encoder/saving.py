@@ -99,6 +99,9 @@ def tower_model(
         # decoders bring none; what stands there is masked
         tokenizer.pad_token = tokenizer.eos_token or tokenizer.unk_token
     body = model[0]
+    # sentence-transformers would put every text into a turn of a chat
+    tokenizer.chat_template = None
+    body.modality_config = {kind: way for kind, way in body.modality_config.items() if kind != 'message'}
     body.query_length, body.document_length = spec.max_query_tokens, spec.max_document_tokens
     body.max_seq_length = max(spec.max_query_tokens, spec.max_document_tokens)
     return model

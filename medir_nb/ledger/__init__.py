@@ -8,6 +8,7 @@ from .table import Ledger, setting_switches, table_apart
 from .claims import audit, leave_one_out, published_gains, task_table, task_tests
 from .experiments import (
     Experiment,
+    against_baseline,
     by_label,
     experiment,
     first_stage,
@@ -46,6 +47,7 @@ __all__ = [
     'task_table',
     'task_tests',
     'Experiment',
+    'against_baseline',
     'by_label',
     'experiment',
     'first_stage',

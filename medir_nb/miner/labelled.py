@@ -13,6 +13,7 @@ import heapq
 import inspect
 import json
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 import pandas as pd
@@ -22,9 +23,10 @@ from ..core.settings import check_row, registry
 from ..core.console import note, progress
 from ..hub.commits import commit_of
 from ..data.readers import find_file, first_value, json_lines, plain_text, text_lines
+from ..data.task import Task
 from ..data.folders import load_folder
 from ..data.hub import hub_rows, load_hub
-from ..data.registered import task_folder
+from ..data.registered import load_task, task_folder
 from .rows import Mined, mined_rows, step
 from .conversions import RULES, Converted, check_rule, rule_fields
 
@@ -326,6 +328,11 @@ def _judged(name: str, row: dict, folder: Path | None, split: str, home_folder):
     else:
         commit = commit_of(row['hub'], row.get('revision'), 'dataset', f'tuning set {name}', home_folder)
         task = load_hub(row['hub'], commit, row['parts'], split, allow_unknown_qrels=True, home_folder=home_folder)
+    yield from _judged_queries(task)
+
+
+def _judged_queries(task: Task):
+    "`(query id, its documents of the highest grade)` of a task."
     best = _best_documents(task.qrels)
     for query_id, query in zip(task.queries.ids, task.queries.texts(), strict=True):
         texts = [text for doc_id in best.get(query_id, []) if (text := task.corpus.text(doc_id))]
@@ -342,9 +349,28 @@ def _said_by_line(name: str, row: dict, place: Path | None, split: str, home_fol
         yield str(number), convert(line, row, where)
 
 
+def _of_task(source: str) -> tuple[str, str]:
+    "Task and split of `TASK:SPLIT`; two empty texts for another name."
+    name, _, split = source.partition(':')
+    return (name, split) if split and name in registry('tasks') else ('', '')
+
+
+def _set_lines(source: str, path: str, split: str, home_folder) -> tuple[dict, Iterable]:
+    "The row of a set, and what its lines say; a registered task is such a set by the judgements of a split."
+    name, own_split = _of_task(source)
+    if name:
+        task = load_task(name, own_split, home_folder=home_folder)
+        return {'instruction': task.instruction('default')}, _judged_queries(task)
+    known = registry('tuning')
+    check(source in known, f'unknown labelled set {source!r}', 'tuning', nearest(source, known))
+    check_tuning_row(source, known[source])
+    place = _place(source, known[source], path)
+    return known[source], _said_by_line(source, known[source], place, split, home_folder)
+
+
 @step(source='a labelled set')
 def load_labelled(
-    source: str,  # a row of registry/tuning.yaml
+    source: str,  # a row of registry/tuning.yaml, or TASK:SPLIT of a registered task
     path: str = '',  # a file or folder that stands in its place
     split: str = '',  # of the judgements of a collection; '': the row's
     limit: int = 0,  # queries; 0: as many as the paper drew, or all
@@ -354,14 +380,10 @@ def load_labelled(
 ) -> Mined:
     """`{id, query, pos, neg, instruction, source}` of a labelled set: one row a query; what a line does not say is
     counted by reason."""
-    known = registry('tuning')
-    check(source in known, f'unknown labelled set {source!r}', 'tuning', nearest(source, known))
-    row = known[source]
-    check_tuning_row(source, row)
+    row, said_by_line = _set_lines(source, path, split, home_folder)
     most = limit or (row.get('printed', 0) if row.get('sampled') else 0)
     gathered, met, lines = ByQuery(most, negatives, seed), Counter(), 0
-    place = _place(source, row, path)
-    for line_id, said in progress(_said_by_line(source, row, place, split, home_folder), desc=source, unit='line'):
+    for line_id, said in progress(said_by_line, desc=source, unit='line'):
         lines += 1
         if isinstance(said, str):
             met[said] += 1

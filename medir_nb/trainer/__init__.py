@@ -8,6 +8,7 @@ from .filed import FiledPairs
 from .batches import PairBatches
 from .progress import Trained, Watch, read_metrics, show_metrics
 from .careful import careful_trainer
+from .adapters import Lora
 from .identity import Recipe
 from .arguments import check_enough, plain_arguments, seeded_arguments
 from .loop import run_training
@@ -15,6 +16,8 @@ from .encoders import EncoderSettings, encoder_recipe
 from .contrastive import ContrastiveSettings, train_encoder
 from .sft import SFTSettings, sft_examples, train_generator
 from .cross_encoder import CrossEncoderSettings, GroupBatches, train_reranker
+from .stage_data import PairData, TuningData, write_pair_data, write_tuning_data
+from .retriever import Retriever, RetrieverSettings, printed_training, retriever_settings, train_retriever
 from .command import check_trainable, keys_help, main, train
 
 __all__ = [
@@ -30,6 +33,7 @@ __all__ = [
     'read_metrics',
     'show_metrics',
     'careful_trainer',
+    'Lora',
     'Recipe',
     'check_enough',
     'plain_arguments',
@@ -45,6 +49,15 @@ __all__ = [
     'CrossEncoderSettings',
     'GroupBatches',
     'train_reranker',
+    'PairData',
+    'TuningData',
+    'write_pair_data',
+    'write_tuning_data',
+    'Retriever',
+    'RetrieverSettings',
+    'printed_training',
+    'retriever_settings',
+    'train_retriever',
     'check_trainable',
     'keys_help',
     'main',

@@ -77,7 +77,7 @@ class PairBatches:
         mask_positives: bool = True,  # False: every other document of the batch is a negative
     ):
         self.pairs, self.epoch, self.mask_positives = pairs, 0, mask_positives
-        self.hypothetical = hypothetical and any(pair.hypothetical for pair in pairs.rows)
+        self.hypothetical = hypothetical and pairs.has_hypothetical
         self.tokenizers = tokenizers
         self.query = self.side(encoder, 'query', instruction)
         self.written_as_query = encoder.spec.hypothetical == 'query'

@@ -103,6 +103,11 @@ class Pairs:
         if self.instructions:
             self.counts['instructions'] = len(set(self.instructions))
 
+    @property
+    def has_hypothetical(self) -> bool:
+        "Whether some row has a hypothetical document."
+        return any(pair.hypothetical for pair in self.rows)
+
     def content(self):
         "What a training reads of the file, for its key."
         return [self.rows, self.instructions] if self.instructions else self.rows

@@ -78,13 +78,23 @@ def _is_there(word: str) -> bool:
         return False
 
 
+# registry → what its rows are called in a key
+_READ_BY_NAME = {'corpora': 'corpus', 'pretraining': 'corpus for pairs', 'tuning': 'labelled set'}
+
+
 def _local_data(words: set[str]) -> dict[str, str]:
-    "Fingerprints of the tasks below `$MEDIR_DATA`, and of the corpora among `words` that lie there."
+    "Fingerprints of the tasks below `$MEDIR_DATA`, and of the corpora and labelled sets among `words` that lie there."
     from medir_nb.data.registered import task_folder
 
-    corpora = registry('corpora')
     folders = {name: task_folder(name) for name in registry('tasks')}
-    folders |= {f'corpus {name}': task_folder(name, corpora[name]) for name in words & set(corpora)}
+    for kind, said in _READ_BY_NAME.items():
+        known = registry(kind)
+        folders |= {f'{said} {name}': task_folder(name, known[name]) for name in words & set(known)}
+    folders |= {
+        f'folder {word}': task_folder(word, {'folder': word})
+        for word in words - set(folders)
+        if re.fullmatch(r'\w[\w.-]*', word)
+    }
     return {name: file_fingerprint(folder) for name, folder in folders.items() if folder}
 
 

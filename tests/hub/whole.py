@@ -29,7 +29,12 @@ _LOOP = {
     'expansion': 'max_tokens=8',
     'seeds': [42, 43],
 }
+# two steps of each stage, in batches of two, in fp32
+_STEPS = {'max_steps': 2, 'batch_size': 2, 'gradient_cache': 1, 'warmup_steps': 0, 'precision': 'fp32'}
+_STAGES = {'pretraining': _STEPS, 'tuning': _STEPS}
 OVERRIDES = {
+    ('bmretriever_training', 'paper'): _STAGES,
+    ('bmretriever_ablations', 'paper'): _STAGES,
     ('automir_slhyde', 'paper'): _LOOP,
     ('automir_slhyde', 'legal'): {**_LOOP, 'query_sampling': {'max_tokens': 8}},
 }
@@ -73,7 +78,28 @@ def write_data(folder):
         Path(folder) / 'pile-of-law' / 'corpus.jsonl',
         [{'id': i, 'doc': f'{title}. {text}'} for i, (title, text) in ENGLISH.items() if text],
     )
+    write_stages(Path(folder))
     return folder
+
+
+def write_stages(folder):
+    "Corpora and labelled sets of BMRetriever's two stages; those that are not here are left out by its presets."
+    texts = [(i, title or 'A note', text) for i, (title, text) in ENGLISH.items() if text]
+    articles = [{'id': i, 'title': title, 'content': f'{text} {title}. {text}'} for i, title, text in texts]
+    for name in ('pubmed', 'textbooks'):
+        write_lines(folder / registry('pretraining')[name]['folder'] / 'part.jsonl', articles)
+    labels = ('entailment', 'contradiction')
+    sentences = [
+        {'sentence1': f'{title}?', 'sentence2': text if label == 'entailment' else 'nothing', 'gold_label': label}
+        for _, title, text in texts
+        for label in labels
+    ]
+    write_lines(folder / 'mednli' / 'mli_train_v1.jsonl', sentences)
+    place = folder / registry('tuning')['medquad']['folder']
+    write_lines(place / 'corpus.jsonl', [{'_id': i, 'title': '', 'text': text} for i, _, text in texts])
+    write_lines(place / 'queries.jsonl', [{'_id': f'q{i}', 'text': f'What is {title}?'} for i, title, _ in texts])
+    qrels = ['query-id\tcorpus-id\tscore', *(f'q{i}\t{i}\t1' for i, _, _ in texts)]
+    write_lines(place / 'qrels' / 'test.tsv', qrels)
 
 
 def expected_absent(name, run):

@@ -1,0 +1,504 @@
+"""A decoder becomes a retriever in two stages, with tiny random decoders: the end token, the order of the stages, kills, adapters, switches and keys."""
+
+import json, re, shutil
+from pathlib import Path
+import numpy as np, pytest
+from conftest import write_lines
+from test_models import close, make_model
+from test_trainer import CHATML, same_weights
+from medir_nb.core import MedirError, checkpoint_record, registry
+from medir_nb.data import hpo_terms, load_task
+from medir_nb.encoder import Encoder, contract, encoder_spec
+from medir_nb.encoder.tokens import Tokens
+from medir_nb.miner import load_labelled
+from medir_nb.trainer import (
+    FiledPairs,
+    Pairs,
+    TuningData,
+    Watch,
+    printed_training,
+    retriever_settings,
+    train_encoder,
+    train_retriever,
+    write_pair_data,
+    write_tuning_data,
+    PairData,
+)
+from medir_nb.trainer.encoders import EncoderSettings, training_pairs
+from medir_nb.trainer.retriever import Reading, changed_fields
+from medir_nb.trainer.stage_data import group_of, in_portion
+from medir_nb.workbook.keys import data_fingerprints
+
+ROOT = Path(__file__).parents[1]
+WORDS = 'statins metformin insulin asthma vaccine migraine anaemia fracture appendix thyroid heart liver'.split()
+DECODER = dict(
+    kind='encoder',
+    load='transformers',
+    revision='tiny',
+    pooling='lasttoken',
+    append_eos=True,
+    normalize=False,
+    similarity='cos',
+    max_query_tokens=24,
+    max_document_tokens=32,
+    query_template='{instruction}\nQuery: {text}',
+    document_template='{text}',
+    default_instruction='Given a query, retrieve passages',
+)
+
+
+def chatting(model, tokenizer):
+    "Backbones are often chat models, whose tokenizers bring a form of their own."
+    tokenizer.chat_template = CHATML
+
+
+@pytest.fixture(scope='module')
+def folders(tmp_path_factory):
+    base = tmp_path_factory.mktemp('decoders')
+    return {
+        'tiny-decoder': make_model('llama', base / 'llama', change=chatting),
+        'other-decoder': make_model('mistral', base / 'mistral', seed=1),
+        'tiny-encoder': make_model('bert', base / 'bert'),
+    }
+
+
+@pytest.fixture
+def rows(folders, own_registry, tmp_path, monkeypatch):
+    monkeypatch.delenv('MEDIR_DATA', raising=False)
+    rows = {name: dict(DECODER, hub=folders[name]) for name in ('tiny-decoder', 'other-decoder')}
+    rows['tiny-encoder'] = dict(DECODER, hub=folders['tiny-encoder'], pooling='mean', append_eos=False)
+    own_registry(models=rows)
+
+
+@pytest.fixture
+def abstracts(tmp_path):
+    lines = [
+        {
+            'title': f'On {word} in type {n}',
+            'text': f'A note of many words says that {word} is given once a day to {n} adults.',
+        }
+        for n, word in enumerate(WORDS)
+    ]
+    return write_lines(tmp_path / 'abstracts.jsonl', lines)
+
+
+@pytest.fixture
+def written(tmp_path):
+    lines = [
+        {
+            'id': f'{source}/{word}',
+            'query': f'what is {word}',
+            'pos': [f'{word} is a drug of type {n}'],
+            'neg': [f'the risk of {word} attacks'],
+            'instruction': f'Find what {source} says',
+            'source': source,
+        }
+        for source, words in (('synthetic-queries', WORDS[:6]), ('medquad', WORDS[6:10]), ('nli', WORDS[10:]))
+        for n, word in enumerate(words)
+    ]
+    return write_lines(tmp_path / 'written.jsonl', lines)
+
+
+@pytest.fixture
+def small(rows, abstracts, written, tmp_path):
+    "Settings of a training in seconds."
+    steps = {'batch_size': 2, 'learning_rate': 1e-2, 'save_steps': 2}
+    return {
+        'backbone': 'tiny-decoder',
+        'name': 'mine',
+        'pretraining_data': {'sources': [str(abstracts)], 'near': 0},
+        'tuning_data': {'files': [str(written)]},
+        'lora': {'r': 4, 'alpha': 8, 'dropout': 0.1},
+        'pretraining': {**steps, 'max_steps': 4},
+        'tuning': {**steps, 'max_steps': 4, 'gradient_cache': 1},
+        'data_folder': str(tmp_path / 'data'),
+    }
+
+
+# ---------------------------------------------------------------- both stages
+
+
+def test_both_stages_end_in_a_folder_that_opens_elsewhere(small, tmp_path):
+    "Prompts, similarity and end token are in the folder; the vectors are those of the project."
+    from sentence_transformers import SentenceTransformer
+
+    retriever = train_retriever(small)
+    assert retriever.checkpoints == {'pretraining': 'mine-pretrained', 'tuning': 'mine'}
+    assert retriever.table().steps.tolist() == [4, 4] and set(retriever.history().run) == {'pretraining', 'tuning'}
+    elsewhere = shutil.copytree(retriever.trained['tuning'].folder, tmp_path / 'elsewhere')
+    plain = SentenceTransformer(str(elsewhere), device='cpu')
+    assert plain.similarity_fn_name == 'dot'
+    assert plain.prompts['query'] == 'Given a query, retrieve passages\nQuery: '
+    assert plain.prompts['document'] == 'Represent this passage\npassage: '
+    encoder, texts = Encoder('mine'), ['statins', 'metformin and insulin ' * 30]
+    for role, call in (('query', plain.encode_query), ('document', plain.encode_document)):
+        given = encoder.encode(
+            encoder.render([('', text) for text in texts], role, encoder.spec.default_instruction), role
+        )
+        close(np.asarray(call(texts)), given.vectors)
+
+
+def ends(tokenizer, ids):
+    return [row[-1] == tokenizer.eos_token_id for row in ids]
+
+
+def test_the_end_token_stands_behind_every_text_also_a_cut_one(small, beir, tmp_path):
+    from transformers import AutoTokenizer
+
+    retriever = train_retriever(small, stages=['pretraining'])
+    shown = contract(Encoder('mine'), load_task(str(beir)))
+    eos = Encoder('mine').tokens('query').tokenizer.eos_token_id
+    assert [row['token_ids'][-1] for row in shown.rows] == [eos, eos]
+    texts = ['', 'statins', 'metformin and insulin ' * 40]
+    spec = encoder_spec('mine')
+    elsewhere = shutil.copytree(retriever.trained['pretraining'].folder, tmp_path / 'elsewhere')
+    tokenizer = AutoTokenizer.from_pretrained(elsewhere)
+    for role, limit in (('query', 24), ('document', 32)):
+        ids, _, cut = Tokens(spec, role, tokenizer)(texts)
+        assert all(ends(tokenizer, ids)) and len(ids[2]) == limit and cut.tolist() == [False, False, True]
+    plain = tokenizer(texts, truncation=True, max_length=10)['input_ids']
+    assert all(ends(tokenizer, plain)) and len(plain[2]) == 10
+
+
+def test_without_end_token_and_instruction(small):
+    retriever = train_retriever(small, stages=['tuning'], reading={'instruction': False, 'end_token': False})
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(retriever.trained['tuning'].folder)
+    assert tokenizer('statins')['input_ids'][-1] != tokenizer.eos_token_id
+    spec = encoder_spec('mine')
+    assert (spec.query_template, spec.document_template) == ('{text}', '{text}')
+
+
+def test_a_retriever_goes_on_taking_the_instruction_of_a_task(small):
+    "It was trained under one a line; the folder alone knows the default."
+    train_retriever(small)
+    spec, task = encoder_spec('mine'), load_task('hpo-lay', limit=40)
+    assert '{instruction}' in spec.query_template
+    encoder = Encoder('mine')
+    assert encoder.instruction(task) == task.instruction('default') != spec.default_instruction
+    assert encoder.render([('', 'x')], 'query', encoder.instruction(task))[0].startswith(task.instruction('default'))
+
+
+def test_stage_two_alone_differs_from_both_stages(small):
+    both, alone = train_retriever(small), train_retriever(small, name='alone', stages=['tuning'])
+    assert alone.checkpoints == {'tuning': 'alone'} and both.trained['tuning'].loss != alone.trained['tuning'].loss
+
+
+# ---------------------------------------------------------------- adapters
+
+
+def test_what_is_saved_is_merged_and_its_matrices_lie_beside_it(small):
+    from safetensors.numpy import load_file
+
+    retriever = train_retriever(small, stages=['pretraining'])
+    folder = retriever.trained['pretraining'].folder
+    merged, base = (
+        load_file(Path(f) / 'model.safetensors') for f in (folder, registry('models')['tiny-decoder']['hub'])
+    )
+    matrices = load_file(folder / 'adapter' / 'query.safetensors')
+    assert set(merged) == set(base) and not any('lora' in name for name in merged)
+    name = next(name for name in base if name.endswith('layers.0.self_attn.q_proj.weight'))
+    a, b = (matrices[f'base_model.model.{name.removesuffix(".weight")}.lora_{x}.weight'] for x in 'AB')
+    np.testing.assert_allclose(merged[name], base[name] + 8 / 4 * b @ a, atol=1e-5)
+    assert np.abs(b).max() > 0
+    same = [n for n in base if 'embed' in n or 'norm' in n]
+    assert same and all((merged[n] == base[n]).all() for n in same)  # what has no adapter stays
+
+
+def test_merged_or_trained_on(small):
+    "Unmerged, stage II begins where stage I ended, and stands on the backbone."
+    merged = train_retriever(small)
+    on = train_retriever(small, name='on', pretrained_name='mine-pretrained', merge=False)
+    assert on.trained['pretraining'].reused and merged.trained['tuning'].loss != on.trained['tuning'].loss
+    assert checkpoint_record('on')['base'] == 'tiny-decoder' and checkpoint_record('mine')['base'] == 'mine-pretrained'
+    none = dict(small['tuning'], learning_rate=1e-30, max_steps=1)
+    still = train_retriever(small, name='still', pretrained_name='mine-pretrained', merge=False, tuning=none)
+    same_weights(still.trained['tuning'].folder, on.trained['pretraining'].folder, atol=1e-6)
+
+
+def test_an_adapter_of_another_shape_or_base_is_refused(small):
+    train_retriever(small, stages=['pretraining'])
+    with pytest.raises(MedirError, match='has the shape'):
+        train_retriever(small, name='b', stages=['tuning'], start='mine', merge=False, lora={'r': 2, 'alpha': 8})
+    settings = dict(model='other-decoder', data=str(Path(small['data_folder']) / 'pretraining.jsonl'), output='c')
+    with pytest.raises(MedirError, match='trained on tiny-decoder, not on other-decoder'):
+        train_encoder(settings, lora=small['lora'], adapter='mine', negatives=0, batch_size=2)
+
+
+def test_without_lora_all_weights_are_trained(small):
+    retriever = train_retriever(small, stages=['pretraining'], lora=None)
+    folder = retriever.trained['pretraining'].folder
+    assert not (folder / 'adapter').exists() and checkpoint_record('mine')['config']['lora'] is None
+
+
+# ---------------------------------------------------------------- order and faults
+
+
+@pytest.mark.parametrize(
+    'change, said',
+    [
+        ({'stages': []}, 'no stage'),
+        ({'stages': ['tuning', 'pretraining']}, 'tuning stands before pretraining'),
+        ({'stages': ['tuning', 'tuning']}, 'a stage stands twice'),
+        ({'stages': ['pretuning']}, "'pretuning'"),
+        ({'start': 'x'}, 'starts from x'),
+        ({'lora': None, 'merge': False}, 'no adapter'),
+        ({'size': '3B'}, "no size '3B'"),
+        ({'portion': 0.1}, "unknown key 'portion'"),
+        ({'pretraining_data': {'sorces': []}}, 'did you mean .sources'),
+        ({'pretraining_data': {'sources': []}}, 'no source of pairs'),
+        ({'pretraining_data': {'sources': ['hpo-terms'], 'passages': {'windw': 3}}}, 'did you mean .window'),
+        ({'pretraining_data': {'sources': ['hpo-terms', 'hpo-terms']}}, "'hpo-terms' stands 2 times"),
+        ({'pretraining_data': {'sources': ['no-such-corpus']}}, 'unknown corpus'),
+        ({'stages': ['tuning'], 'tuning_data': {'sets': ['hpo-lay:train', 'hpo-lay:train']}}, 'stands 2 times'),
+        ({'stages': ['tuning'], 'tuning_data': {'sets': ['mednli']}}, 'needs a licence'),
+        ({'stages': ['tuning'], 'tuning_data': {'portion': 0}}, 'portion'),
+        ({'stages': ['tuning'], 'tuning_data': {}}, 'no set and no file'),
+        ({'stages': ['tuning'], 'start': 'never'}, 'no such checkpoint'),
+        ({'backbone': 'tiny-decodr'}, 'did you mean .tiny-decoder'),
+        ({'pretraining': {'max_step': 3}}, "unknown key 'max_step'"),
+    ],
+)
+def test_a_fault_is_one_line(small, change, said):
+    with pytest.raises(MedirError, match=said) as error:
+        train_retriever({**small, **change})
+    assert '\n' not in str(error.value)
+
+
+def test_a_list_of_sources_or_files_with_one_id_twice_is_refused(small, written):
+    with pytest.raises(MedirError, match='stands in more than one row'):
+        train_retriever(small, stages=['tuning'], tuning_data={'files': [str(written), str(written)]})
+
+
+def test_a_stage_one_of_another_backbone_is_refused(small):
+    train_retriever(small, stages=['pretraining'], name='first')
+    for change in ({'stages': ['tuning'], 'start': 'first'}, {'pretrained_name': 'first'}):
+        with pytest.raises(MedirError, match='it is a stage I of tiny-decoder, not of other-decoder') as error:
+            train_retriever({**small, **change}, backbone='other-decoder')
+        assert '\n' not in str(error.value)
+    before = checkpoint_record('first')['revision']
+    overwriting = dict(small['pretraining'], overwrite=True)
+    with pytest.raises(MedirError, match='not of other-decoder'):
+        train_retriever(small, backbone='other-decoder', pretrained_name='first', pretraining=overwriting)
+    assert checkpoint_record('first')['revision'] == before
+
+
+@pytest.mark.parametrize('at', [('pretraining', 3), ('tuning', 1), ('tuning', 3)])
+def test_a_stopped_stage_goes_on_to_the_same_end(small, at):
+    class Stop(Watch):
+        met = 0  # last steps that were seen: that of stage I comes first
+
+        def __call__(self, lines, now=False):
+            stage = ('pretraining', 'tuning')[Stop.met]
+            if (stage, lines[-1]['step']) == at and not now:
+                raise KeyboardInterrupt
+            if now and lines[-1]['step'] == 4:
+                Stop.met += 1
+
+    whole = train_retriever(small, name='whole')
+    with pytest.raises(KeyboardInterrupt):
+        train_retriever(small, watch=Stop(None))
+    done = train_retriever(small)
+    for stage, trained in done.trained.items():
+        assert trained.steps == 4 and trained.loss == whole.trained[stage].loss
+        np.testing.assert_array_equal(trained.history.loss, whole.trained[stage].history.loss)
+        same_weights(trained.folder, whole.trained[stage].folder)
+    assert done.trained['pretraining'].reused == (at[0] == 'tuning')
+
+
+def test_a_finished_retriever_is_not_trained_again(small):
+    train_retriever(small)
+    again = train_retriever(small)
+    assert all(trained.reused for trained in again.trained.values())
+    assert again.table()['trained before'].tolist() == ['yes', 'yes']
+
+
+# ---------------------------------------------------------------- switches and keys
+
+SWITCHES = [
+    {'reading': {'instruction': False}},
+    {'reading': {'end_token': False}},
+    {'reading': {'similarity': 'cos'}},
+    {'pretraining_data': {'kind': 'crop', 'passages': {'fewest_words': 3}}},
+    {'pretraining_data': {'portion': 0.7}},
+    {'lora': None},
+    {'lora': {'r': 2, 'alpha': 8, 'dropout': 0.1}},
+    {'seed': 7},
+    {'backbone': 'other-decoder'},
+]
+
+
+def merged(settings, change):
+    return {
+        k: {**settings[k], **v} if isinstance(v, dict) and k in settings and k != 'lora' else v
+        for k, v in change.items()
+    }
+
+
+@pytest.mark.parametrize('change', SWITCHES, ids=lambda change: json.dumps(change)[:40])
+def test_a_switch_changes_the_key(small, change):
+    one = {**small, 'stages': ['pretraining'], 'pretraining': {'max_steps': 1, 'batch_size': 2}}
+    train_retriever(one, name='a')
+    train_retriever({**one, **merged(one, change)}, name='b')
+    assert checkpoint_record('a')['revision'] != checkpoint_record('b')['revision']
+
+
+def test_groups_and_portions_of_stage_two(small, written, tmp_path):
+    def ids(**settings):
+        return {
+            row['id'] for row in write_tuning_data(TuningData(files=[str(written)], **settings), tmp_path / 'd').mined
+        }
+
+    whole = ids()
+    assert len(whole) == 12 and {i.split('/')[0] for i in ids(groups=['biomedical'])} == {'medquad'}
+    assert {i.split('/')[0] for i in ids(groups=['general', 'biomedical'])} == {'medquad', 'nli'}
+    half = ids(portion=0.5)
+    assert ids(portion=0.4) <= half < whole
+    assert [group_of(s) for s in ('medquad', 'nli', 'synthetic-tasks', 'hpo-lay:train-kin', 'mine')] == [
+        'biomedical',
+        'general',
+        'synthetic',
+        'biomedical',
+        '',
+    ]
+
+
+def test_the_share_of_a_portion():
+    some = [{'query': f'q{n}', 'pos': ['x']} for n in range(2000)]
+    assert 140 < sum(in_portion(row, 0.1, 1) for row in some) < 260
+    assert all(in_portion(row, 1, 1) for row in some)
+
+
+def test_settings_that_nobody_named_leave_old_keys_as_they_are():
+    config = EncoderSettings(model='m', data='d', output='o')
+    assert not {'lora', 'adapter', 'reading'} & set(config.decisive())
+    assert {'lora', 'reading'} <= set(config.model_copy(update={'lora': {'r': 1}, 'reading': {'x': 1}}).decisive())
+
+
+def test_a_receipt_knows_corpora_and_sets(tmp_path, monkeypatch):
+    monkeypatch.setenv('MEDIR_DATA', str(tmp_path))
+    parameters = {'sources': ['litcovid', 'ward'], 'sets': ['gooaq']}
+    assert not data_fingerprints(parameters)
+    for folder, said in (
+        ('litcovid', 'corpus for pairs litcovid'),
+        ('gooaq', 'labelled set gooaq'),
+        ('ward', 'folder ward'),
+    ):
+        write_lines(tmp_path / folder / 'x.jsonl', [{'title': 'a'}])
+        first = data_fingerprints(parameters)[said]
+        write_lines(tmp_path / folder / 'x.jsonl', [{'title': 'a, and more'}])
+        assert data_fingerprints(parameters)[said] != first
+
+
+# ---------------------------------------------------------------- data
+
+
+def test_pairs_without_negatives_stay_on_disk(tmp_path):
+    lines = [{'query': w, 'pos': [f'{w} is given'], 'instruction': f'Find {w[0]}'} for w in WORDS]
+    file = write_lines(tmp_path / 'pairs.jsonl', lines)
+    config = EncoderSettings(model='m', data=str(file), output='o', negatives=0)
+    filed, held = training_pairs(config, True), Pairs(file, 0, 42, True)
+    assert isinstance(filed, FiledPairs) and list(filed.instructions) == held.instructions
+    assert filed.counts['rows'] == 12 and filed.has_hypothetical is held.has_hypothetical is False
+    assert [filed.draw(i, 3) for i in range(12)] == [held.draw(i, 3) for i in range(12)]
+    assert not training_pairs(config, False).instructions and filed.content() != training_pairs(config, False).content()
+    assert isinstance(training_pairs(config.model_copy(update={'negatives': 1}), False), Pairs)
+    with pytest.raises(MedirError, match='no such file'):
+        training_pairs(config.model_copy(update={'data': 'nowhere.jsonl'}), False)
+
+
+def test_pairs_are_made_once(tmp_path, abstracts, monkeypatch):
+    from medir_nb.trainer import stage_data
+
+    data, folder = PairData(sources=[str(abstracts)], near=0), tmp_path / 'data'
+    first = write_pair_data(data, folder)
+    monkeypatch.setattr(stage_data, 'source_pairs', None)  # it is not asked again
+    assert write_pair_data(data, folder).rows == first.rows == 12
+    monkeypatch.undo()
+    write_lines(abstracts, [{'title': 'A', 'text': 'one two three four five six seven eight'}])
+    assert write_pair_data(data, folder).rows == 1
+
+
+def test_a_duplicate_of_another_source_is_left_out_also_when_one_of_them_changes(tmp_path, abstracts):
+    other = write_lines(tmp_path / 'other.jsonl', [{'title': 'T', 'text': 'of its own and of eight words it is'}])
+    data, folder = PairData(sources=[str(abstracts), str(other)], near=0), tmp_path / 'data'
+    assert write_pair_data(data, folder).rows == 13
+    write_lines(
+        other,
+        [
+            *abstracts.read_text().splitlines()[:5],
+            '{"title": "U", "text": "another one that has eight words of its own"}',
+        ],
+    )
+    assert write_pair_data(data, folder).table['in the mixture'].tolist() == [12, 1]
+
+
+def test_weights_and_limits_of_the_mixture(tmp_path, abstracts, monkeypatch):
+    other = write_lines(
+        tmp_path / 'other.jsonl',
+        [{'title': f'T{n}', 'text': f'an abstract that has {n} and nine words'} for n in range(60)],
+    )
+    sources = [str(abstracts), str(other)]
+    data = PairData(sources=sources, weights={sources[0]: 20}, most=12, near=0)
+    table = write_pair_data(data, tmp_path / 'd').table.set_index('source')['in the mixture']
+    assert table.sum() == 12 and table[sources[0]] > table[sources[1]]
+    assert write_pair_data(PairData(sources=[str(other)], longest=8, near=0), tmp_path / 'e').rows == 60
+    with pytest.raises(MedirError, match='no pair was made'):
+        write_pair_data(PairData(sources=[str(other)], longest=7, near=0), tmp_path / 'e')
+
+
+def test_what_is_not_at_hand_may_be_left_out(tmp_path, abstracts, capsys):
+    data = PairData(sources=[str(abstracts), 's2orc', 'nowhere'], leave_out=True, near=0)
+    made = write_pair_data(data, tmp_path / 'd')
+    assert made.table.source.tolist() == [str(abstracts)]
+    said = capsys.readouterr()
+    assert 's2orc' in said.err + said.out and 'nowhere' in said.err + said.out
+
+
+def test_terms_of_the_test_are_not_read_before_it():
+    test = {query_id.split('#')[0] for query_id in load_task('hpo-lay-full').queries.ids}
+    texts = {split: {term.id for term in hpo_terms(split)} for split in ('train', 'train-kin', 'all')}
+    assert test <= texts['all'] and not test & texts['train'] and texts['train-kin'] < texts['train'] < texts['all']
+    with pytest.raises(MedirError, match='did you mean .train'):
+        hpo_terms('trian')
+
+
+def test_a_task_is_a_labelled_set_under_its_instruction():
+    rows = load_labelled('hpo-lay:train-kin', limit=5)
+    task = load_task('hpo-lay', 'train-kin')
+    assert len(rows) == 5 and {row['instruction'] for row in rows} == {task.instruction('default')}
+    assert all(row['pos'][0] in set(task.corpus.texts()) for row in rows)
+    with pytest.raises(MedirError, match='no split'):
+        load_labelled('hpo-lay:trian')
+
+
+# ---------------------------------------------------------------- the protocol
+
+
+def test_rates_and_batches_are_those_of_the_protocol():
+    text = (ROOT / 'docs' / 'protocols' / 'bmretriever.md').read_text()
+    lines = {
+        cells[0].strip(): [c.strip() for c in cells[1:5]]
+        for cells in (l.strip('|').split('|') for l in text.splitlines() if l.startswith('| '))
+        if len(cells) == 5
+    }
+    sizes = ('410M', '1B', '2B', '7B')
+    rates = {
+        stage: next(v for k, v in lines.items() if re.search(f'rate.*{name}$|lr.*{name}$', k, re.I))
+        for stage, name in (('pretraining', 'Stage I'), ('tuning', 'Stage II'))
+    }
+    for size, batch, one, two in zip(sizes, lines['global batch'], rates['pretraining'], rates['tuning'], strict=True):
+        printed = printed_training(size)
+        assert printed['pretraining']['batch_size'] == printed['tuning']['batch_size'] == int(batch)
+        assert printed['pretraining']['learning_rate'] == float(one) and printed['tuning']['learning_rate'] == float(
+            two
+        )
+        assert (printed['pretraining']['epochs'], printed['tuning']['epochs']) == (2, 1)
+    settings = retriever_settings(backbone='smollm2', name='x')
+    assert (settings.lora.r, settings.lora.alpha, settings.reading.similarity) == (16, 32, 'dot')
+
+
+def test_passages_are_rendered_as_the_published_checkpoints_read_them():
+    published = registry('models')['bmretriever-410m']
+    assert changed_fields(Reading()) == {name: published[name] for name in ('query_template', 'document_template')}
