@@ -297,7 +297,7 @@ def _padded(rows, width, pad, device):
     mask = torch.tensor([[0] * (width - len(ids)) + [1] * len(ids) for ids in prompts], device=device)
     return grid, mask
 
-
+# %% ../nbs/04_worker.ipynb #1c40f6ef
 def _read_once(model, grid, mask):
     "The cache of all tokens but the last, each distinct prompt read once; None where none stands twice."
     import torch
@@ -315,7 +315,7 @@ def _read_once(model, grid, mask):
     read.past_key_values.batch_select_indices(place)
     return read.past_key_values
 
-
+# %% ../nbs/04_worker.ipynb #cf53bd4d
 def _write_rows(steps, run, grid, mask, cache=None):
     "Texts by place; `run(ids, mask, cache, steps)` writes a number of steps."
     import torch
@@ -338,7 +338,7 @@ def _write_rows(steps, run, grid, mask, cache=None):
             cache, at_once = None, left
     return texts
 
-
+# %% ../nbs/04_worker.ipynb #683553b0
 def write_batch(
     model,
     tokenizer,
@@ -377,7 +377,7 @@ def write_batch(
         texts = _write_rows(steps, run, grid, mask, _read_once(model, grid, mask))
     return [texts[place] for place in range(len(prompts))]
 
-
+# %% ../nbs/04_worker.ipynb #3ae5d412
 def end_tokens(model, tokenizer):
     "The ids at which a text ends."
     named = model.generation_config.eos_token_id

@@ -175,7 +175,7 @@ def recorded_fields(
     names = ENCODER_FIELDS + (_PAIR_FIELDS if spec.document_pair_template else ()) + (_ASKED_FIELDS if asked else ())
     return {name: getattr(spec, name) for name in names}
 
-
+# %% ../../nbs/05_encoder/02_folders.ipynb #9b035ea4
 _SIMILARITIES = {'dot': 'dot', 'cosine': 'cos', None: 'cos'}
 
 
@@ -194,7 +194,7 @@ def _document_tower(folder: Path, revision: str) -> dict | None:
     own = {'pooling': pooling, 'normalize': normalizes, 'branch': 'document'}
     return {'hub': str(folder), 'revision': revision, **own}
 
-
+# %% ../../nbs/05_encoder/02_folders.ipynb #947d53f8
 def folder_spec(
     path: str | Path,
     revision: str = '',  # default: the hash of its files

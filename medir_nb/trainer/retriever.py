@@ -163,7 +163,7 @@ class Retriever:
         parts = [trained.history.assign(run=stage) for stage, trained in self.trained.items()]
         return pd.concat(parts, ignore_index=True)
 
-
+# %% ../../nbs/12_trainer/16_retriever.ipynb #92057187
 def _common(config: RetrieverSettings, stage: str, output: str) -> dict:
     "The settings of a stage's training that both stages share."
     printed = printed_training(config.size)[stage] if config.size else {'temperature': 1.0}
@@ -200,7 +200,7 @@ def _tune(config: RetrieverSettings, folder: Path, start: str, watch) -> tuple[T
     settings = {'negatives': config.tuning_data.negatives, **_common(config, 'tuning', config.name)}
     return train_encoder(data=str(data.path), watch=watch, **stands_on, **settings), data
 
-
+# %% ../../nbs/12_trainer/16_retriever.ipynb #2a90c1fb
 def train_retriever(
     config=None,  # a mapping, or `RetrieverSettings`
     watch=None,  # a `Watch`
