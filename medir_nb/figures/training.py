@@ -22,19 +22,20 @@ def _draw_losses(axes, part: pd.DataFrame, run: str):
     axes.plot(part.step, part.loss, color=BLUE, **look)
     if len(part):
         end = part.iloc[-1]
-        look = {'textcoords': 'offset points', 'ha': 'right', 'fontsize': 9}
-        axes.annotate(f'{end.loss:.3g}', (end.step, end.loss), (0, 6), **look)
-    panel_title(axes, wrapped(run, 26))
-    axes.margins(y=0.18)
+        look = {'textcoords': 'offset points', 'va': 'center', 'fontsize': 9}
+        axes.annotate(f'{end.loss:.3g}', (end.step, end.loss), (6, 0), **look)
+    panel_title(axes, wrapped(run, 22))
+    axes.margins(y=0.1)
     axes.locator_params(axis='x', nbins=4, integer=True)
     axes.locator_params(axis='y', nbins=4)
     axes.yaxis.set_major_formatter('{x:.4g}')
 
 # %% ../../nbs/15_figures/05_training.ipynb #b756cee2
-def _loss_grid(runs: int, columns: int):
-    width = 2.3 * columns + 0.85
-    figure = new_figure(width, 0.6 + 2.3 * math.ceil(runs / columns))
-    set_margins(figure, top=0.63, bottom=0.5, left=0.78 / width, hspace=0.55, wspace=0.5)
+def _loss_grid(runs: int, columns: int, above: float):
+    "Panels of losses, with `above` inches over them."
+    width = 2.3 * columns + 1.2
+    figure = new_figure(width, above + 2.3 * math.ceil(runs / columns))
+    set_margins(figure, top=above, bottom=0.5, left=0.78 / width, right=1 - 0.45 / width, hspace=0.55, wspace=0.5)
     return figure, panel_grid(figure, runs, columns)
 
 
@@ -48,14 +49,16 @@ def training_figure(
     frame = frame[frame.loss.notna()]
     runs = distinct(frame.run) or ['']
     columns = min(4, len(runs))
-    figure, grid = _loss_grid(len(runs), columns)
+    few = 0 < frame.groupby('run').size().min() < _FEW
+    lines_of_title = max(wrapped(run, 22).count('\n') for run in runs) + 1
+    figure, grid = _loss_grid(len(runs), columns, above=(0.3 if few else 0.1) + 0.22 * lines_of_title)
     for axes, run in zip(grid, runs, strict=False):
         _draw_losses(axes, frame[frame.run == run], run)
     for axes in grid[max(0, len(runs) - columns) : len(runs)]:
         axes.set_xlabel('step')
     for axes in grid[::columns]:
         axes.set_ylabel('loss')
-    if 0 < frame.groupby('run').size().min() < _FEW:
+    if few:
         remark(figure, 'a dot is one batch: no trend', down=0.16)
     fit_axis_labels(figure, grid)
     return figure
