@@ -5,11 +5,12 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest, yaml
-from medir_nb.core import to_markdown
-from medir_nb.data import statistics_table, task_from_frames, tasks_table
+from medir_nb.core import read_yaml, to_markdown
+from medir_nb.data import load_task, statistics_table, task_from_frames, tasks_table
 from medir_nb.evaluator import compare_all, gain_counts, score_run
 from medir_nb.ledger import audit, long_name, p_text, paper_tasks, paper_tasks_table, published, task_table, task_tests
 from medir_nb.ledger import tests_table as shown_tests  # pytest would take the name for a test
+from medir_nb.systems import pending
 
 ROOT = Path(__file__).parents[1]
 PAPERS = sorted((ROOT / 'nbs/papers').glob('*.ipynb'))
@@ -343,3 +344,30 @@ def test_a_row_of_efficiency_says_what_stands_beside_it():
     assert of_memory and all('no peer' in row['the other is'] for row in of_memory)
     stored = '\n'.join(texts(cell_with('efficiency.ipynb', "kept = find_root() / 'figures'")))
     assert to_markdown(pd.DataFrame(kept['rows']), 3).strip() in stored  # the page shows the file
+
+
+# ---------------------------------------------------------------- demos replay
+
+
+def texts_of_demos():
+    "(task, expression with generated text) of the embedded tasks in the demos of the papers' notebooks."
+    for path in sorted((ROOT / 'params').glob('*/demo.yaml')):
+        demo = read_yaml(path)
+        for task in sorted(set(demo.get('tasks', [])) & {'hpo-lay', 'hpo-overlap', 'zh-lay'}):
+            for system in [s for s in demo.get('systems', []) if '+' in s]:
+                yield pytest.param(task, system, id=f'{path.parent.name}-{task}-{system}')
+
+
+@pytest.mark.parametrize('task, system', texts_of_demos())
+def test_a_demo_replays_every_text(task, system, home):
+    "Whoever runs a demo has neither the model nor hours."
+    assert pending(system, load_task(task))['to_generate'] == 0
+
+
+def test_the_self_learning_demo_replays_both_generators(home):
+    demo = read_yaml(ROOT / 'params/automir_slhyde/demo.yaml')
+    task = load_task('hpo-lay')
+    for generator in (demo['generator'], demo['given_generator']):
+        system = f'minilm+hyde({generator},{demo["expansion"]})'
+        assert pending(system, task)['to_generate'] == 0
+    assert pending(f'minilm+hyde({demo["generator"]},max_tokens=95)', task)['to_generate'] == len(task.queries)
