@@ -472,6 +472,12 @@ def test_other_judgements_for_a_run(tmp_path, beir, medir):
     )
 
 
+def test_a_grid_takes_task_objects(beir):
+    task = load_task(str(beir))
+    found, not_run = evaluate_grid([task], ['bm25', 'no-such-model'])
+    assert [score.task.name for score in found] == [task.name] and list(not_run) == [('no-such-model', task.name)]
+
+
 def test_grid_goes_on_after_a_failure(beir, tmp_path):
     found, not_run = evaluate_grid([str(beir), str(tmp_path / 'missing')], ['bm25', 'no-such-model', 'bm25(lucene)'])
     assert [s.label for s in found] == ['bm25', 'bm25(lucene)']

@@ -11,20 +11,22 @@ from pathlib import Path
 from ..core.errors import MedirError, NothingToMeasure
 from ..core.files import read_json, write_json
 from ..core.console import note, progress
+from ..data.task import Task
 from ..data.registered import load_task
 from ..systems.plan import check_system
 from .scores import Scores
 from .evaluation import evaluate
 
 # %% ../../nbs/13_evaluator/07_grid.ipynb #4b534811
-def _loaded_tasks(names, systems, not_run: dict, **options) -> dict:
-    "The tasks that can be loaded, by name."
+def _loaded_tasks(tasks, systems, not_run: dict, **options) -> dict:
+    "The tasks that can be loaded, by the name that they are asked for by."
     loaded = {}
-    for name in names:
+    for task in tasks:
+        name = task.name if isinstance(task, Task) else str(task)
         try:
-            loaded[name] = load_task(name, **options)
+            loaded[name] = load_task(task, **options)
         except MedirError as error:
-            not_run |= {(str(system), str(name)): error for system in systems}
+            not_run |= {(str(system), name): error for system in systems}
     return loaded
 
 
@@ -36,7 +38,7 @@ def _check_systems(systems, tasks: dict, not_run: dict, dtype=None, home_folder=
             try:
                 check_system(system, task, dtype, home_folder)
             except MedirError as error:
-                not_run[str(system), str(name)] = error
+                not_run[str(system), name] = error
                 failures.append(error)
         if failures:
             note(f'{system} cannot run: {failures[0]}')
@@ -47,11 +49,11 @@ def _scored(system, name: str, task, not_run: dict, **options) -> Scores | None:
     try:
         return evaluate(task, system, **options)
     except MedirError as error:
-        not_run[str(system), str(name)] = error
+        not_run[str(system), name] = error
     except Exception as error:
         what = f'{type(error).__name__}: {" ".join(str(error).split())[:200]}'
-        not_run[str(system), str(name)] = MedirError(what, f'{system} on {name}')
-        note(not_run[str(system), str(name)])
+        not_run[str(system), name] = MedirError(what, f'{system} on {name}')
+        note(not_run[str(system), name])
     return None
 
 # %% ../../nbs/13_evaluator/07_grid.ipynb #5d18b759
@@ -71,7 +73,7 @@ def tell_not_run(not_run: dict):
 
 # %% ../../nbs/13_evaluator/07_grid.ipynb #6cb10684
 def evaluate_grid(
-    tasks,  # names or folders
+    tasks,  # names, folders or `Task` objects
     systems,  # expressions or model objects
     limit: int | None = None,  # documents a task; None or 0: all
     query_titles: bool | None = None,  # as for `load_task`
@@ -85,7 +87,7 @@ def evaluate_grid(
     _check_systems(systems, loaded, not_run, options.get('dtype'), home_folder)
     for system in progress(systems, desc='systems', unit='system'):
         for name, task in loaded.items():
-            if (str(system), str(name)) not in not_run:
+            if (str(system), name) not in not_run:
                 scores[name, str(system)] = _scored(system, name, task, not_run, **options)
     tell_not_run(not_run)
     in_order = [scores.get((name, str(system))) for name in loaded for system in systems]
