@@ -252,8 +252,9 @@ def pool_tasks(tasks: list[Task]) -> list[Task]:
 # %% ../../nbs/03_data/02_task.ipynb #7cc9a0c5
 def _fitting_queries(task: Task, limit: int) -> tuple[list, dict]:
     "The first queries whose judged documents fit together into `limit`, and these documents (the keys, in order)."
-    judged = task.qrels.groupby('query_id').doc_id.apply(list)
-    query_ids, doc_ids = [], {}
+    judged, query_ids, doc_ids = {}, [], {}
+    for query_id, doc_id in zip(task.qrels.query_id, task.qrels.doc_id, strict=True):
+        judged.setdefault(query_id, []).append(doc_id)
     for query_id in task.queries.ids:
         more = dict.fromkeys([*doc_ids, *judged[query_id]])
         if len(more) > limit:
