@@ -18,6 +18,8 @@ from medir_nb.data import (
     raw_documents,
     read_documents,
     sampled,
+    split_by_group,
+    without_duplicates,
     write_pairs,
 )
 from medir_nb.data.passages import two_passages, word_places
@@ -351,6 +353,60 @@ def test_one_object_serves_several_corpora(tmp_path):
     assert len(list(corpus_pairs(tmp_path / 'one.jsonl', duplicates=duplicates, counts=counts))) == 2
     assert len(list(corpus_pairs(tmp_path / 'two.jsonl', duplicates=duplicates, counts=counts))) == 1
     assert counts['documents'] == 4 and counts['exact duplicate'] == 1 and counts['documents with pairs'] == 3
+
+
+# --- splits ----------------------------------------------------------------------------------------------------------
+
+
+def pages(n, answers=2, shared=()):
+    "A collection of questions about `n` pages, and the page of each; the first questions of `shared` pages have one answer."
+    import pandas as pd
+    from medir_nb.data import task_from_frames
+
+    ids = [f'{page}-{k}' for page in range(n) for k in range(answers)]
+    qrels = [(i, i, 1) for i in ids] + [(f'{page}-0', f'{shared[0]}-0', 1) for page in shared[1:]]
+    frames = (
+        pd.DataFrame({'id': [*ids, 'idle'], 'text': [words(30, stem=f'{i}x') for i in [*ids, 'idle']]}),
+        pd.DataFrame({'id': ids, 'text': [f'question {i}' for i in ids]}),
+        pd.DataFrame(qrels, columns=['query_id', 'doc_id', 'relevance']),
+    )
+    return task_from_frames(*frames, name='pages'), {i: i.split('-')[0] for i in ids}
+
+
+def test_a_split_shares_neither_a_page_nor_an_answer():
+    task, page_of = pages(60, shared=range(40))
+    rest, held_out = split_by_group(task, page_of, share=0.3)
+    assert not set(rest.groups.values()) & set(held_out.groups.values()) and 5 < len(set(held_out.groups.values())) < 35
+    assert set(rest.corpus.ids) & set(held_out.corpus.ids) == {'idle'}
+    assert rest.report['answers_of_both_parts'] == 1 and '0-0' not in [*rest.corpus.ids, *held_out.corpus.ids]
+    for part in (rest, held_out):
+        assert part.report['queries_without_relevant'] == 0 and not part.registered
+        assert set(part.groups) == set(part.queries.ids)
+    again = split_by_group(task, page_of, share=0.3)[1]
+    assert list(again.queries.ids) == list(held_out.queries.ids)
+    assert list(split_by_group(task, page_of, share=0.3, seed=1)[1].queries.ids) != list(held_out.queries.ids)
+
+
+@pytest.mark.parametrize('share, said', [(0, 'share'), (1, 'share'), (1e-9, 'no query is held out')])
+def test_a_split_that_leaves_a_side_empty_is_refused(share, said):
+    task, page_of = pages(3)
+    with pytest.raises(MedirError, match=said):
+        split_by_group(task, page_of, share=share)
+    with pytest.raises(MedirError, match='belong together'):
+        split_by_group(task, share=0.5)
+
+
+def test_a_question_whose_answer_is_a_repetition_goes_with_it():
+    import pandas as pd
+    from medir_nb.data import task_from_frames
+
+    texts = {'a': words(60), 'b': words(60).replace('w30', 'x'), 'c': words(60, stem='v')}
+    qrels = pd.DataFrame({'query_id': ['q', 'r', 's'], 'doc_id': list(texts), 'relevance': 1})
+    questions = pd.DataFrame({'id': ['q', 'r', 's'], 'text': ['one', 'two', 'three']})
+    task = task_from_frames(pd.DataFrame({'id': list(texts), 'text': list(texts.values())}), questions, qrels)
+    kept = without_duplicates(task)
+    assert (list(kept.corpus.ids), list(kept.queries.ids)) == (['a', 'c'], ['q', 's'])
+    assert kept.report['near duplicate'] == 1 and len(without_duplicates(task, Duplicates(near=0)).corpus) == 3
 
 
 # --- the ten corpora -------------------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 from .corpus import Corpus, Queries
 from .readers import read_qrels
-from .task import Task, build_task, cjk_share, detect_language, limit_task, pool_tasks, task_from_frames
+from .task import Task, build_task, cjk_share, detect_language, limit_task, part_of_task, pool_tasks, task_from_frames
 from .folders import load_folder
 from .hub import load_mteb
 from .ontology import disease_family, hpo_lay, hpo_overlap, hpo_terms, overlap_oracle, read_obo
@@ -14,6 +14,7 @@ from .duplicates import Duplicates
 from .pretraining import corpus_pairs, pretraining_table, raw_documents
 from .pair_files import PairFile, write_pairs
 from .mixture import Mixture
+from .splits import split_by_group, without_duplicates
 
 __all__ = [
     'Corpus',
@@ -24,6 +25,7 @@ __all__ = [
     'cjk_share',
     'detect_language',
     'limit_task',
+    'part_of_task',
     'pool_tasks',
     'task_from_frames',
     'load_folder',
@@ -52,4 +54,6 @@ __all__ = [
     'PairFile',
     'write_pairs',
     'Mixture',
+    'split_by_group',
+    'without_duplicates',
 ]

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['Task', 'cjk_share', 'detect_language', 'read_candidates', 'build_task', 'task_from_frames', 'pool_tasks',
-           'limit_task', 'tell_limit']
+           'part_of_task', 'limit_task', 'tell_limit']
 
 # %% ../../nbs/03_data/02_task.ipynb #512db72d
 import functools
@@ -252,8 +252,9 @@ def pool_tasks(tasks: list[Task]) -> list[Task]:
 # %% ../../nbs/03_data/02_task.ipynb #7cc9a0c5
 def _fitting_queries(task: Task, limit: int) -> tuple[list, dict]:
     "The first queries whose judged documents fit together into `limit`, and these documents (the keys, in order)."
-    judged = task.qrels.groupby('query_id').doc_id.apply(list)
-    query_ids, doc_ids = [], {}
+    judged, query_ids, doc_ids = {}, [], {}
+    for query_id, doc_id in zip(task.qrels.query_id, task.qrels.doc_id, strict=True):
+        judged.setdefault(query_id, []).append(doc_id)
     for query_id in task.queries.ids:
         more = dict.fromkeys([*doc_ids, *judged[query_id]])
         if len(more) > limit:
@@ -268,6 +269,29 @@ def _fitting_queries(task: Task, limit: int) -> tuple[list, dict]:
 _KEPT_FIELDS = ('kind', 'split', 'language', 'measures', 'instructions', 'groups', 'labels', 'revision')
 
 
+def part_of_task(
+    task: Task,
+    name: str,  # of the part
+    query_ids,
+    doc_ids,
+) -> Task:
+    "Some queries and documents of `task`, in its order, with the judgements between them."
+    of_query, of_document = set(query_ids), set(doc_ids)
+    small = build_task(
+        name,
+        task.queries.take([i for i, query_id in enumerate(task.queries.ids) if query_id in of_query]),
+        task.corpus.take([i for i, doc_id in enumerate(task.corpus.ids) if doc_id in of_document]),
+        task.qrels[task.qrels.query_id.isin(of_query) & task.qrels.doc_id.isin(of_document)],
+        where=task.source,
+        query_titles=True,  # what is not to be read is gone already
+        **{name: getattr(task, name) for name in _KEPT_FIELDS},
+    )
+    if task.candidates is not None:
+        is_kept = task.candidates.query_id.isin(of_query) & task.candidates.doc_id.isin(of_document)
+        small.candidates = task.candidates[is_kept].reset_index(drop=True)
+    return small
+
+# %% ../../nbs/03_data/02_task.ipynb #6071558d
 def limit_task(
     task: Task,
     limit: int,  # documents, or pairs
@@ -278,20 +302,7 @@ def limit_task(
         return replace(task, name=name, pairs=task.pairs.head(limit), registered=False)
     query_ids, doc_ids = _fitting_queries(task, limit)
     with_others = {**doc_ids, **dict.fromkeys(task.corpus.ids[:limit])}
-    kept_ids = set(list(with_others)[:limit])
-    small = build_task(
-        name,
-        task.queries.take([task.queries._position[query_id] for query_id in query_ids]),
-        task.corpus.take([i for i, doc_id in enumerate(task.corpus.ids) if doc_id in kept_ids]),
-        task.qrels[task.qrels.query_id.isin(query_ids)],
-        where=task.source,
-        query_titles=True,  # what is not to be read is gone already
-        **{name: getattr(task, name) for name in _KEPT_FIELDS},
-    )
-    if task.candidates is not None:
-        is_kept = task.candidates.query_id.isin(query_ids) & task.candidates.doc_id.isin(kept_ids)
-        small.candidates = task.candidates[is_kept].reset_index(drop=True)
-    return small
+    return part_of_task(task, name, query_ids, list(with_others)[:limit])
 
 # %% ../../nbs/03_data/02_task.ipynb #7ef0444a
 @functools.cache
