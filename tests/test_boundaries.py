@@ -786,7 +786,7 @@ def test_an_output_where_nothing_can_be_written(folders, pairs, tmp_path, train_
         (['learning_rate=.nan'], 'learning_rate'),
         (['max_steps=' + '9' * 400], 'max_steps'),
         (['data=/'], 'no such file'),
-        (['lora={r: 3}'], "unknown key 'lora'"),
+        (['lora={rank: 3}'], "unknown key 'rank'"),
     ],
 )
 def test_odd_settings_of_a_training(changes, said, folders, pairs, tmp_path, train_command):

@@ -477,7 +477,9 @@ def test_tasks_are_distinct_and_asking_ends_with_ideas(writer, home):
     )
     server = writer(lambda prompt: json.dumps(next(answers)))
     tasks = brainstorm_tasks('smollm2', calls=30, n=2, most_repeated=0.5, home_folder=home)
-    assert sorted(r['task'] for r in tasks) == ['A search.', 'For type 1 diabetes', 'For type 2 diabetes']
+    # which of three spellings is met first hangs on the order in which the requests end
+    kept = sorted(r['task'].lower().strip('1. ') for r in tasks)
+    assert kept == ['a search', 'for type 1 diabetes', 'for type 2 diabetes']
     assert tasks.stats['repeated tasks'] == 6 and tasks.stats['broken: no JSON list'] == 1
     assert server.asked == 8 and [n for what, n in tasks.stats.items() if 'not made' in what] == [22]
     assert len({r['id'] for r in tasks}) == 3

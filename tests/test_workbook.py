@@ -499,13 +499,13 @@ def test_a_plan_of_a_batch(root, medir, no_network):
         (
             'demo',
             {
-                '2 queries': (40, 0),
-                '3 candidates': (120, 0),
-                '3 selection': (0, 160),
-                '4 train generator': (0, 40),
-                '5 hypothetical documents': (40, 0),
-                '5 hard negatives': (0, 80),
-                '5 train retriever, three times': (0, 30 * 6 * 5 * 3),
+                '2 queries': (400, 0),
+                '3 candidates': (1200, 0),
+                '3 selection': (0, 1600),
+                '4 train generator': (0, 0),  # one that is recorded
+                '5 hypothetical documents': (400, 0),
+                '5 hard negatives': (0, 800),
+                '5 train retriever, 9 times': (0, 400 * 6 * 9),
             },
         ),
         (
@@ -517,7 +517,7 @@ def test_a_plan_of_a_batch(root, medir, no_network):
                 '4 train generator': (0, 10_000),
                 '5 hypothetical documents': (10_000, 0),
                 '5 hard negatives': (0, 20_000),
-                '5 train retriever, three times': (0, 300_000),
+                '5 train retriever, 3 times': (0, 300_000),
             },
         ),
     ],
@@ -535,7 +535,7 @@ def test_a_plan_of_the_self_learning_loop(preset, wanted, monkeypatch, medir):
     }
     assert {k: tuple(int(x) for x in v[3:5]) for k, v in rows.items() if k[0] != '1'} == wanted
     sign = '≈' if preset == 'demo' else '≤'
-    assert all(v[5].startswith(sign) for k, v in rows.items() if k[0] != '1') and rows['1 documents'][2] == (
+    assert all(v[5].startswith(sign) for v in rows.values() if v[5]) and rows['1 documents'][2] == (
         'at hand' if preset == 'demo' else 'missing'
     )
 
@@ -725,7 +725,8 @@ def test_a_notebook_declares_its_plan(notebook, monkeypatch):
     assert notebook in core.registry('plans')
     declared, fields = notebook_plan(notebook), schema(real_notebook(notebook))
     systems = {name for name in fields if name.endswith('systems')}
-    assert systems <= {grid.systems for grid in declared.grids}
+    of_few_documents = {'speed_systems'}  # what a speed encodes is not kept
+    assert systems - of_few_documents <= {grid.systems for grid in declared.grids}
     notebook_grids(notebook, {name: default for name, (_, default) in fields.items()})
 
 

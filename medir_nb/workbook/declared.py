@@ -74,7 +74,6 @@ class Again(_Strict):
 
     where: str
     times: int
-    said: str
 
 
 class TrainStep(_Step):

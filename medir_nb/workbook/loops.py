@@ -100,26 +100,28 @@ def _training_rows(settings: dict, batch_size: int, documents: int) -> float:
     return settings['max_steps'] * (settings['batch_size'] or batch_size) * settings['accumulation']
 
 
+def _trainings(step, parameters: dict) -> int:
+    "How many models a training step leaves: one for each control and seed."
+    kinds = step.again.times if step.again and parameters[step.again.where] else 1
+    return kinds * (len(parameter_value(parameters, step.seeds)) if step.seeds else 1)
+
+
 def _trained(step, size: LoopSize, parameters: dict) -> Work:
     settings = parameters[step.settings]
     known = {**parameters, **step.defaults, **settings}
     texts = _training_rows(settings, step.defaults['batch_size'], size.documents)
-    texts *= sum(_number(count, known) for count in step.row)
-    if step.again and parameters[step.again.where]:
-        texts *= step.again.times
-    if step.seeds:
-        texts *= len(parameter_value(parameters, step.seeds))
+    texts *= sum(_number(count, known) for count in step.row) * _trainings(step, parameters)
     return Work(encoded=texts, tokens=texts * sum(size.lengths[part] for part in step.text))
 
 # %% ../../nbs/16_workbook/03c_loops.ipynb #1faa3bfa
 def _step_row(step, size: LoopSize, parameters: dict) -> dict:
     "A row of a loop's plan."
-    again = getattr(step, 'again', None)
+    times = _trainings(step, parameters) if step.work == 'train' else 1
     replaced = step.instead and parameters.get(step.instead)
     count = {'write': _written, 'encode': _encoded, 'train': _trained}.get(step.work)
     work = count(step, size, parameters) if count and not replaced else Work()
     return {
-        'step': f'{step.step}, {again.said}' if again and parameters[again.where] else step.step,
+        'step': f'{step.step}, {times} times' if times > 1 else step.step,
         'model': replaced or parameters[step.model],
         'documents': size.documents,
         'data': size.data,
