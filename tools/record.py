@@ -41,9 +41,9 @@ def record(job: dict) -> dict:
     return {**job, 'queries': len(task.queries), 'seconds': round(time.perf_counter() - start, 1), **stats}
 
 
-def collect_all(jobs: list[dict]):
+def collect_all(recorded: list[dict]):
     "Copy what was written into the package; models that write into one file are one."
-    expansions = [parse(f'bm25+{job["expansion"]}').expansion for job in jobs if 'expansion' in job]
+    expansions = [parse(f'bm25+{job["expansion"]}').expansion for job in recorded if 'expansion' in job]
     for source in sorted({Cassettes(model).path for _, model, _ in expansions}):
         target = ROOT / 'medir_nb' / 'registry' / 'cassettes' / source.name
         shutil.copy(source, target)

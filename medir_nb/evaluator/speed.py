@@ -141,9 +141,13 @@ def _sparse_speed(tree, task: Task, documents, queries, searched, repeats, *_) -
     corpus = task.corpus.take(range(min(len(task.corpus), max(documents, searched))))
     settings = bm25_settings(tree, task)
     with tempfile.TemporaryDirectory() as scratch:
-        fresh = lambda: tempfile.mkdtemp(dir=scratch)  # noqa: E731
-        rate = documents_per_second(lambda _: BM25(corpus, **settings, home_folder=fresh()), corpus.texts(), repeats)
-        index = BM25(corpus, **settings, home_folder=fresh())
+
+        def indexed(_=None) -> BM25:
+            "The corpus, indexed anew."
+            return BM25(corpus, **settings, home_folder=tempfile.mkdtemp(dir=scratch))
+
+        rate = documents_per_second(indexed, corpus.texts(), repeats)
+        index = indexed()
         singly = [task.queries.take([i]) for i in range(min(queries, len(task.queries)))]
         waited = latency_ms(lambda query: index.search(query, _LIST), singly)
     clocked = {'query_ms': waited['median_ms'], 'query_p95_ms': waited['p95_ms'], 'search_ms': waited['median_ms']}

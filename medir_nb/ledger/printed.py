@@ -45,6 +45,7 @@ def case_instructions(paper: str = 'bmretriever') -> pd.DataFrame:
     )
 
 # %% ../../nbs/14_ledger/12_printed.ipynb #b5c8cf61
+_COUNTED = ('query_words', 'positive_words', 'negative_words', 'terms', 'in_positive', 'in_negative')
 _EXAMPLE = ['task', 'query words', 'positive words', 'negative words', 'terms', 'in the positive', 'in the negative']
 
 
@@ -70,6 +71,3 @@ def printed_examples(paper: str = 'bmretriever') -> pd.DataFrame:
     "The same of the examples that a paper prints, counted from its text."
     rows = [[about['task'], *(about[name] for name in _COUNTED)] for about in _part(paper, 'examples').values()]
     return pd.DataFrame(rows, columns=_EXAMPLE).astype(dict.fromkeys(_EXAMPLE[1:], 'Int64'))
-
-
-_COUNTED = ('query_words', 'positive_words', 'negative_words', 'terms', 'in_positive', 'in_negative')

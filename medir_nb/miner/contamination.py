@@ -129,9 +129,12 @@ class Contamination:
 _COLUMNS = ('test set', 'test query', 'training query', 'source', 'overlap', 'same')
 
 
-def _index_of(test_sets: dict[str, list], n: int, threshold: float, shortest: int) -> tuple[list, QueryIndex]:
-    "(test set, query) by number, and the index of these queries."
+def _check_limits(n: int, threshold: float):
     check(0 < threshold <= 1 and n > 0, f'n={n}, threshold={threshold}', 'contamination', 'n from 1, a share up to 1')
+
+
+def _index_of(test_sets: dict[str, list], n: int, shortest: int) -> tuple[list, QueryIndex]:
+    "(test set, query) by number, and the index of these queries."
     every = [(name, text) for name, texts in test_sets.items() for text in texts]
     return every, QueryIndex([text for _, text in every], n, shortest)
 
@@ -145,8 +148,9 @@ def contamination(
     home_folder=None,
 ) -> Contamination:
     "Test queries that stand among training queries, or overlap with one."
+    _check_limits(n, threshold)
     test_sets, not_read = load_test_queries(tasks, home_folder)
-    every, index = _index_of(test_sets, n, threshold, shortest)
+    every, index = _index_of(test_sets, n, shortest)
     best = {}
     for row in progress(rows, desc='contamination', unit='query'):
         for i, (same, overlap) in index.compare(row['query']).items():
@@ -167,9 +171,10 @@ def without_test_queries(
     home_folder=None,
 ) -> Mined:
     "Those rows whose query is no test query, and overlaps with none."
+    _check_limits(n, threshold)
     rows, kept, met = list(rows), [], Counter()
     test_sets, _ = load_test_queries(tasks, home_folder)
-    every, index = _index_of(test_sets, n, threshold, shortest)
+    every, index = _index_of(test_sets, n, shortest)
     for row in rows:
         close = {every[i][0] for i, (_, overlap) in index.compare(row['query']).items() if overlap >= threshold}
         met.update(f'too close to {name}' for name in sorted(close))
