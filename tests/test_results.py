@@ -346,6 +346,12 @@ def test_a_row_of_efficiency_says_what_stands_beside_it():
     assert to_markdown(pd.DataFrame(kept['rows']), 3).strip() in stored  # the page shows the file
 
 
+@pytest.mark.parametrize('path', PAPERS, ids=lambda path: path.stem)
+def test_stored_outputs_name_no_folder_of_one_machine(path):
+    stored = '\n'.join(text for cell in cells(path) for text in texts(cell))
+    assert not re.findall(r'(?<![\w.:/])/(?:tmp|root|home|work|Users)/', stored)
+
+
 # ---------------------------------------------------------------- demos replay
 
 

@@ -16,7 +16,9 @@ NOTEBOOKS = Path(__file__).parents[1] / 'nbs'
 
 def outputs_of(executed: Path) -> dict[str, list]:
     "The outputs of an executed notebook, by the source of their cell."
-    cells = json.loads(executed.read_text(encoding='utf-8'))['cells']
+    # a reader's folders are others
+    text = executed.read_text(encoding='utf-8').replace(str(executed.parent), executed.parent.name)
+    cells = json.loads(text)['cells']
     return {''.join(cell['source']): cell['outputs'] for cell in cells if cell['cell_type'] == 'code'}
 
 
