@@ -485,9 +485,11 @@ def test_cached_gradients_are_those_of_the_whole_batch(rows, pairs, part):
 
 def test_cached_gradients_replay_their_dropout(rows, pairs):
     model = model_of('tiny-cls').train()
-    features, labels = batch_of(
-        model, pairs, negatives=0, hypothetical=False
-    )  # two columns: the whole batch draws in the same order
+    made, labels = batch_of(model, pairs, negatives=0, hypothetical=False)
+
+    def features():  # two columns of texts of one length: the whole batch draws in the same order
+        return [{**column, 'attention_mask': column['attention_mask'].fill_(1)} for column in made()]
+
     with seeded(5):
         a, whole = gradient(model, InfoNCE(model), features(), labels)
     with seeded(5):

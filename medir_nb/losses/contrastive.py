@@ -79,6 +79,16 @@ def _backward_in_parts(part_loss, queries, documents: list, size: int):
     torch.autograd.backward([queries, *documents], [copy.grad for copy in copies])
     return total
 
+# %% ../../nbs/11_losses/00_contrastive.ipynb #f525d467
+def _longest_first(column: dict) -> tuple[dict, object]:
+    "A column of tokens with its longest texts first, and where each row's vector then stands."
+    import torch
+
+    order = column['attention_mask'].sum(1).argsort(descending=True, stable=True)
+    by_row = {name for name, value in column.items() if torch.is_tensor(value) and value.ndim}
+    ordered = {name: value[order] if name in by_row else value for name, value in column.items()}
+    return ordered, order.argsort()
+
 # %% ../../nbs/11_losses/00_contrastive.ipynb #870f8b74
 @functools.cache
 def _loss_class():
@@ -92,15 +102,20 @@ def _loss_class():
             self.model, self.temperature, self.similarity = model, temperature, similarity
             self.in_batch, self.cross_device, self.hypothetical = in_batch, cross_device, hypothetical
             self.mini_batch_size, self.uses_gradient_cache = mini_batch, mini_batch > 0
+            self.places = None  # by column, where the vector of each row stands; None: in its row
 
         def forward(self, sentence_features, labels=None):
             if self.mini_batch_size:
-                return self.forward_cached(sentence_features, labels)
+                columns, self.places = zip(*map(_longest_first, sentence_features), strict=True)
+                return self.forward_cached(columns, labels)
             return self.calculate_loss([[v] for v in embed_columns(self.model, sentence_features)], labels)
 
         def calculate_loss(self, reps, labels=None, *, with_backward=False):
             "The loss of the columns `reps`, each a list of parts; `labels`: numbers of documents and known positives."
-            queries, *documents = (torch.cat(parts) for parts in reps)
+            vectors = [torch.cat(parts) for parts in reps]
+            if self.places:
+                vectors = [column[place] for column, place in zip(vectors, self.places, strict=True)]
+            queries, *documents = vectors
             if self.hypothetical:
                 queries = (queries + documents.pop(0)) / 2
             rows, first = len(queries), 0
