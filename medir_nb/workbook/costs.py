@@ -166,7 +166,8 @@ def _grid_pieces(row: dict) -> list[Piece]:
 def _loop_pieces(row: dict) -> list[Piece]:
     "The work in a row of `plan_loop`."
     texts = row['texts to generate'] or row['texts to encode or train on']
-    return [Piece(row['model'], row['work'], texts, count_in(row['tokens']))] if texts else []
+    tokens = None if row['tokens'] == 'unknown' else count_in(row['tokens'])
+    return [Piece(row['model'], row['work'], count_in(texts), tokens)] if texts else []
 
 # %% ../../nbs/16_workbook/06_costs.ipynb #b1b73f8c
 def _summed_pieces(pieces: list[Piece]) -> list[tuple[Piece, int]]:

@@ -18,6 +18,7 @@ from .find import batches, find_notebook
 from .records import lacking, status
 from .runs import run_notebook
 from .loops import obstacles, plan_loop
+from .trainings import plan_trainings
 from .batch import read_batch, run_batch, run_parameters
 from .plans import default_systems, is_task, plan, plan_grid
 from .costs import costs_source, costs_table, plan_costs
@@ -124,19 +125,25 @@ def _sum_line(
     return '; '.join(filter(None, parts))
 
 # %% ../../nbs/16_workbook/07b_rerunning.ipynb #14ea7a43
+def _planned_steps(declared, parameters: dict, home: Path | None):
+    "What a notebook's loop or its trainings would do, a row each; None where it trains nothing."
+    if declared.loop:
+        return plan_loop(declared.loop, parameters, home)
+    return plan_trainings(declared.trainings, parameters) if declared.trainings else None
+
+
 def _planned_run(run: dict, home: Path | None) -> dict:
     "What a run of a notebook would do: its receipt if it has one, obstacles, steps of a loop, rows."
     from medir_nb.workbook.declared import notebook_plan
 
     receipt, frame = plan(run['notebook'], run.get('preset'), run.get('parameters'), home)
     notebook, parameters = find_notebook(run['notebook']).stem, run_parameters(run)
-    loop = notebook_plan(notebook).loop
     return {
         'notebook': run['notebook'],
         'preset': run.get('preset'),
         'finished': receipt['finished'] if receipt else None,
         'obstacles': obstacles(notebook, parameters, home),
-        'steps': plan_loop(loop, parameters, home) if loop else None,
+        'steps': _planned_steps(notebook_plan(notebook), parameters, home),
         'rows': frame,
     }
 
@@ -151,7 +158,7 @@ def _show_planned(planned: dict, wide: bool):
     if planned['steps'] is not None:
         print('\nTraining:\n')
         show_table(planned['steps'].drop(columns='work'), wide)
-        again = 'Evaluation (the tuned pair needs as much again; further fusions reuse its texts):'
+        again = 'Evaluation (what is trained needs as much again as its base; further fusions reuse its texts):'
         show_text(f'\n{again}', wide)
         print()
     if len(planned['rows']):
