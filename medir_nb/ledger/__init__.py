@@ -17,6 +17,7 @@ from .experiments import (
     unexpanded,
     write_tables,
 )
+from .seeds import scores_by_name, seeds_table, seeds_together
 from .speeds import beside_speeds, printed_speeds, speed_caveat
 from .printed import case_instructions, example_sizes, printed_cases, printed_examples
 
@@ -55,6 +56,9 @@ __all__ = [
     'gain_verdict',
     'unexpanded',
     'write_tables',
+    'scores_by_name',
+    'seeds_table',
+    'seeds_together',
     'beside_speeds',
     'printed_speeds',
     'speed_caveat',
