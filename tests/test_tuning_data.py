@@ -28,7 +28,8 @@ from medir_nb.miner import (
 )
 from medir_nb.miner.contamination import QueryIndex, word_sequences, words_of
 from medir_nb.miner.conversions import RULES, Converted
-from medir_nb.miner.labelled import ByQuery, file_rows
+from medir_nb.miner.labelled import ByQuery
+from medir_nb.miner.sets import file_rows
 from medir_nb.miner.written import WrittenExample, WrittenQuery, WrittenTasks, json_in, read_answer
 from medir_nb.trainer import PairBatches, Pairs, train_encoder
 
@@ -211,7 +212,7 @@ def test_a_file_that_is_not_text_is_one_line(tmp_path, home):
 
 
 def test_an_array_is_read_an_object_at_a_time(tmp_path, monkeypatch):
-    monkeypatch.setattr('medir_nb.miner.labelled._A_PART', 7)
+    monkeypatch.setattr('medir_nb.miner.sets._A_PART', 7)
     items = [{'question': 'ä]' * i, 'n': [{}, i]} for i in range(20)]
     with gzip.open(tmp_path / 'x.json.gz', 'wt', encoding='utf-8') as stream:
         json.dump(items, stream, indent=2, ensure_ascii=False)

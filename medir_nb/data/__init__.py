@@ -6,7 +6,8 @@ from .task import Task, build_task, cjk_share, detect_language, limit_task, part
 from .folders import load_folder
 from .hub import load_mteb
 from .ontology import disease_family, hpo_lay, hpo_overlap, hpo_terms, overlap_oracle, read_obo
-from .registered import load_task, row_revision, statistics_table, task_folder, task_reading, tasks_table
+from .registered import load_task, row_revision, task_folder, task_reading
+from .tables import statistics_table, tasks_table
 from .documents import Document
 from .raw import read_documents, sampled
 from .passages import PairSettings, make_pairs

@@ -9,7 +9,7 @@ __all__ = ['MEANS', 'paper_row', 'means_of', 'paper_tasks', 'paper_tasks_table',
 import re
 import pandas as pd
 from ..core.settings import registry
-from ..data.registered import tasks_table
+from ..data.tables import tasks_table
 from ..data.row import TaskRow
 from ..evaluator.measures import measure_label
 

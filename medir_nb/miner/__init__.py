@@ -5,7 +5,8 @@ from .asking import Usage
 from .questions import candidates, example_blocks, load_queries, prompt_files, synthesize_queries
 from .selection import hypothesize, select
 from .negatives import hard_negatives, labelled_pairs, round_trip, shuffle_pairs
-from .labelled import check_tuning_row, load_labelled, load_sets, tuning_table
+from .sets import check_tuning_row, tuning_table
+from .labelled import load_labelled, load_sets
 from .synthetic import Written, brainstorm_tasks, write_examples, write_queries
 from .contamination import Contamination, contamination, without_test_queries
 from .tuning import consistent_rows, draw_negatives, mixture_table

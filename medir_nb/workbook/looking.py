@@ -38,7 +38,7 @@ def _show_catalogue(
 
 def tasks_command(wide: Wide = False, rows: JsonRows = False):
     "The registry's tasks, and whether their data are at hand."
-    from medir_nb.data.registered import tasks_table
+    from medir_nb.data.tables import tasks_table
 
     _show_catalogue({'tasks': tasks_table()}, wide, rows)
 
