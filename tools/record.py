@@ -46,6 +46,9 @@ def collect_all(recorded: list[dict]):
     expansions = [parse(f'bm25+{job["expansion"]}').expansion for job in recorded if 'expansion' in job]
     for source in sorted({Cassettes(model).path for _, model, _ in expansions}):
         target = ROOT / 'medir_nb' / 'registry' / 'cassettes' / source.name
+        if not source.is_file():
+            print(f'{source.name}: nothing was written in this home folder')
+            continue
         shutil.copy(source, target)
         print(f'{source} → {target}: {len(target.read_text().splitlines()):,} generations')
 
