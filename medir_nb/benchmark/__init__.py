@@ -12,6 +12,7 @@ from .ranking import check_independent, models_of, ranks_without, scores_under
 from .gold import gold_labels, gold_quality, kendall, score_shift, tau_by_pairs
 from .reannotation import reannotation, relabelled
 from .folders import reranking_task, write_task
+from .building import Benchmark, benchmark_row, build_benchmark, pending_calls
 
 __all__ = [
     'MERGES',
@@ -67,4 +68,8 @@ __all__ = [
     'relabelled',
     'reranking_task',
     'write_task',
+    'Benchmark',
+    'benchmark_row',
+    'build_benchmark',
+    'pending_calls',
 ]

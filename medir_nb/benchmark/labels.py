@@ -88,12 +88,13 @@ def benchmark_task(
     check(discarded in LEAVES, f'discarded={discarded!r}', 'benchmark_task', nearest(discarded, LEAVES))
     kept, leaving = _kept_queries(task, labels, keep_empty), _leaving(labels, discarded)
     stays = labels[labels.query_id.isin(kept) & ~labels.doc_id.isin(leaving)]
+    out = stays[stays.label == 'discarded'][PAIR].reset_index(drop=True)
     made = build_task(
         name or f'{task.name}[judged]',
         task.queries.take([i for i, query_id in enumerate(task.queries.ids) if query_id in set(kept)]),
         task.corpus.take([i for i, doc_id in enumerate(task.corpus.ids) if doc_id not in leaving]),
         _qrels_of(stays),
-        discarded=stays[stays.label == 'discarded'][PAIR].reset_index(drop=True),
+        discarded=out if len(out) else None,
         measures=tuple(measures),
         query_titles=True,  # what is not to be read is gone already
         **{field: getattr(task, field) for field in _KEPT_FIELDS},
