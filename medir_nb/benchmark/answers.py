@@ -45,7 +45,7 @@ def shuffled_batches(
 
 # %% ../../nbs/13a_benchmark/03_answers.ipynb #d376bf41
 METHOD = 'judge-passages'  # of registry/methods.yaml
-LONGEST = 1500  # characters of a passage
+LONGEST = 1500  # characters of a passage; the paper's limit is unknown
 
 
 def _passages(task: Task, batch: Batch, longest: int) -> str:

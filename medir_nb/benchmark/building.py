@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 import pandas as pd
 from ..core.errors import check
+from ..core.files import atomic_path
 from ..data.task import Task
 from ..generator.models import llm
 from .agreement import fleiss
@@ -62,7 +63,8 @@ class Benchmark:
             ranked = reranking_task(self.task, self.labels, **rerank)
             paths.append(write_task(ranked, folder / 'reranking', made | rerank))
         for name, frame in (('votes', self.votes), ('labels', self.labels)):
-            frame.to_csv(folder / f'{name}.csv', index=False, lineterminator='\n')
+            with atomic_path(folder / f'{name}.csv') as part:
+                frame.to_csv(part, index=False, lineterminator='\n')
         return paths
 
 # %% ../../nbs/13a_benchmark/09a_building.ipynb #a178ef55

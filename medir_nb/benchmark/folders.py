@@ -71,8 +71,7 @@ configs:
 - config_name: queries
   data_files: [{{split: queries, path: queries.jsonl}}]
 - config_name: default
-  sep: "\\t"
-  data_files: [{{split: test, path: qrels/test.tsv}}]
+  data_files: [{{split: test, path: qrels/test.jsonl}}]
 {more}---
 # {name}
 
@@ -88,11 +87,16 @@ _MADE += 'ranking before it is scored (`medir evaluate` does so; a tool that rea
 _MADE += 'irrelevant). How the benchmark was made stands in `benchmark.json`.'
 
 
-def _write_texts(texts: Corpus, path: Path):
-    "Ids, titles and texts, a JSON object a line."
+def _write_json(path: Path, rows):
+    "A JSON object a line."
     with open(path, 'w', encoding='utf-8') as file:
-        for text_id, (title, body) in zip(texts.ids, texts.rows(), strict=True):
-            file.write(json.dumps({'_id': text_id, 'title': title, 'text': body}, ensure_ascii=False) + '\n')
+        file.writelines(json.dumps(row, ensure_ascii=False) + '\n' for row in rows)
+
+
+def _write_texts(texts: Corpus, path: Path):
+    "Ids, titles and texts."
+    rows = zip(texts.ids, texts.rows(), strict=True)
+    _write_json(path, ({'_id': text_id, 'title': title, 'text': body} for text_id, (title, body) in rows))
 
 
 def _write_rows(path: Path, rows, header: tuple = ()):
@@ -103,12 +107,18 @@ def _write_rows(path: Path, rows, header: tuple = ()):
         writer.writerows([header, *rows] if header else rows)
 
 
+def _write_qrels(task: Task, folder: Path):
+    "Judgements in BEIR's layout and in mteb's."
+    header, judged = ('query-id', 'corpus-id', 'score'), task.qrels[[*PAIR, 'relevance']].to_numpy().tolist()
+    _write_rows(folder / 'qrels' / 'test.tsv', judged, header)
+    _write_json(folder / 'qrels' / 'test.jsonl', [dict(zip(header, row, strict=True)) for row in judged])
+
+
 def _write_candidates(task: Task, folder: Path):
     "A reranking task's lists, in this library's layout and in mteb's."
     _write_rows(folder / 'candidates.tsv', task.candidates[PAIR].to_numpy().tolist())
-    with open(folder / 'top_ranked.jsonl', 'w', encoding='utf-8') as file:
-        for query_id, doc_ids in task.candidates.groupby('query_id', sort=False).doc_id:
-            file.write(json.dumps({'query-id': query_id, 'corpus-ids': list(doc_ids)}, ensure_ascii=False) + '\n')
+    by_query = task.candidates.groupby('query_id', sort=False).doc_id
+    _write_json(folder / 'top_ranked.jsonl', [{'query-id': q, 'corpus-ids': list(docs)} for q, docs in by_query])
 
 # %% ../../nbs/13a_benchmark/09_folders.ipynb #c520fe48
 def write_task(
@@ -124,8 +134,7 @@ def write_task(
     with lock(folder), atomic_folder(folder) as part:
         _write_texts(task.corpus, part / 'corpus.jsonl')
         _write_texts(task.queries, part / 'queries.jsonl')
-        judged = task.qrels[[*PAIR, 'relevance']].to_numpy().tolist()
-        _write_rows(part / 'qrels' / 'test.tsv', judged, ('query-id', 'corpus-id', 'score'))
+        _write_qrels(task, part)
         if task.candidates is not None:
             _write_candidates(task, part)
         if task.discarded is not None and len(task.discarded):

@@ -61,6 +61,14 @@ def _steps(queries: int, points: int) -> list[int]:
     return sorted({int(round(n)) for n in np.geomspace(min(5, queries), queries, points)})
 
 
+def _middle(taus: list) -> tuple[float, float, float]:
+    "Mean and middle 95 % of those that are defined."
+    defined = [tau for tau in taus if not np.isnan(tau)]
+    if not defined:
+        return float('nan'), float('nan'), float('nan')
+    return float(np.mean(defined)), *map(float, np.percentile(defined, [2.5, 97.5]))
+
+
 def tau_by_pairs(
     task: Task,  # with judgements
     labels: pd.DataFrame,  # of the consensus
@@ -82,7 +90,7 @@ def tau_by_pairs(
         pairs = int(np.mean([sizes[part].sum() for part in chosen]))
         for name, scores in by.items():
             taus = [kendall(target, scores.reindex(part).mean()) for part in chosen]
-            rows.append((n, pairs, name, np.nanmean(taus), *np.nanpercentile(taus, [2.5, 97.5])))
+            rows.append((n, pairs, name, *_middle(taus)))
     return pd.DataFrame(rows, columns=['queries', 'pairs', 'labels', 'tau', 'low', 'high'])
 
 # %% ../../nbs/13a_benchmark/08_gold.ipynb #02499570

@@ -38,13 +38,14 @@ class ModelJudge(Judge):
     longest: int = LONGEST  # characters of a passage
     sampling: dict = field(default_factory=dict)  # over the method's own
     replay: bool | None = None  # True: nobody is asked; None: as $MEDIR_REPLAY says
+    called: str = ''  # its name, where one model judges under several prompts; '': the model's
     home_folder: object = None
     usage: Usage = field(default_factory=Usage, repr=False)
     mended: Counter = field(default_factory=Counter, repr=False)  # what was repaired, by kind
 
     @property
     def name(self) -> str:
-        return self.model
+        return self.called or self.model
 
     @property
     def models(self) -> tuple:

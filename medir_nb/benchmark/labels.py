@@ -86,12 +86,12 @@ def benchmark_task(
 ) -> Task:
     "The task whose judgements are the labels."
     check(discarded in LEAVES, f'discarded={discarded!r}', 'benchmark_task', nearest(discarded, LEAVES))
-    kept, leaving = _kept_queries(task, labels, keep_empty), _leaving(labels, discarded)
+    kept, leaving = set(_kept_queries(task, labels, keep_empty)), _leaving(labels, discarded)
     stays = labels[labels.query_id.isin(kept) & ~labels.doc_id.isin(leaving)]
     out = stays[stays.label == 'discarded'][PAIR].reset_index(drop=True)
     made = build_task(
         name or f'{task.name}[judged]',
-        task.queries.take([i for i, query_id in enumerate(task.queries.ids) if query_id in set(kept)]),
+        task.queries.take([i for i, query_id in enumerate(task.queries.ids) if query_id in kept]),
         task.corpus.take([i for i, doc_id in enumerate(task.corpus.ids) if doc_id not in leaving]),
         _qrels_of(stays),
         discarded=out if len(out) else None,

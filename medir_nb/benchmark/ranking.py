@@ -14,6 +14,7 @@ from ..encoder.spec import encoder_spec
 from ..generator.spec import llm_spec
 from ..reranker.spec import reranker_spec
 from ..systems.expressions import parse, parts
+from ..systems.syntax import System
 from .pools import PAIR, Pool
 from .votes import Judge
 
@@ -31,8 +32,8 @@ def models_of(expression) -> set[str]:
     "The models that a system stands on."
     found = set()
     for system in parts(expression):
-        if not hasattr(system, 'name'):
-            continue  # a fusion, whose parts stand beside it
+        if not isinstance(system, System):
+            continue  # a fusion, whose parts stand beside it, or a reader's own object
         found.add(system.name if system.name == 'bm25' else _weights(encoder_spec, system.name))
         if system.expansion:
             found.add(_weights(llm_spec, system.expansion.model.partition('@')[0]))
