@@ -554,6 +554,20 @@ def test_settings_of_judges_are_checked(settings, said):
         judges_from([settings])
 
 
+def test_one_model_judges_twice_under_two_names(beir, fake, served):
+    server = fake(answer=answering(lambda n, p: 'S' if p.startswith('Below') else 'D'))
+    served(server)
+    task, pairs = load_task(str(beir)), beir_pairs(load_task(str(beir)))[:12]
+    two = [
+        {'kind': 'model', 'model': 'smollm2', 'batch': 12},
+        {'kind': 'model', 'model': 'smollm2', 'batch': 6, 'called': 'short'},
+    ]
+    votes = collect_votes(judges_from(two), task, pairs)
+    assert votes.judge.value_counts().to_dict() == {'smollm2': 12, 'short': 12} and server.asked == 3
+    with pytest.raises(MedirError, match="two judges are called 'smollm2'"):
+        collect_votes([ModelJudge('smollm2'), ModelJudge('smollm2')], task, pairs)
+
+
 def test_two_judges_of_one_name_and_a_judge_that_miscounts_are_refused(beir):
     task = load_task(str(beir))
     with pytest.raises(MedirError, match='two judges are called'):
@@ -617,6 +631,9 @@ def test_a_review_goes_out_blank_and_comes_back(tmp_path):
     overruled = overrule(labels, reviewed)
     assert overruled.label.tolist() == ['negative', 'positive', 'negative', 'negative']
     assert overruled.by.tolist() == ['person', 'person', 'judges', 'judges']
+    made = benchmark_task(task, overruled)
+    assert set(made.qrels[made.qrels.relevance == 1].doc_id) == {'b'} and made.discarded is None
+    assert reranking_task(task, overruled).qrels.relevance.tolist() == [1, 0, 0, 0]
 
 
 @pytest.mark.parametrize(

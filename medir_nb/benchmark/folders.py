@@ -26,6 +26,19 @@ def _drawn(doc_ids, n: int, seed: int, query_id: str, label: str) -> list:
     return list(shuffled.iloc[order[: n or len(order)]])
 
 
+def _sampled_qrels(labels: pd.DataFrame, positives: int, negatives: int, seed: int) -> pd.DataFrame:
+    "Sampled judgements of the queries that have a positive and a negative."
+    most, rows = {'positive': positives, 'negative': negatives}, []
+    for query_id, part in labels.groupby('query_id', sort=False):
+        by_label = {label: part[part.label == label].doc_id for label in most}
+        if not all(map(len, by_label.values())):
+            continue
+        for label, doc_ids in by_label.items():
+            drawn = _drawn(doc_ids, most[label], seed, query_id, label)
+            rows += [(query_id, doc_id, int(label == 'positive')) for doc_id in drawn]
+    return pd.DataFrame(rows, columns=[*PAIR, 'relevance'])
+
+
 def reranking_task(
     task: Task,  # that the labels are of
     labels: pd.DataFrame,
@@ -35,16 +48,8 @@ def reranking_task(
     name: str = '',  # '': NAME[reranking]
 ) -> Task:
     "A reranking task: sampled positives and negatives of each query, and the documents that occur in them."
-    rows = []
-    for query_id, part in labels.groupby('query_id', sort=False):
-        by_label = {label: part[part.label == label].doc_id for label in ('positive', 'negative')}
-        if not all(map(len, by_label.values())):
-            continue
-        drawn = [(d, 1) for d in _drawn(by_label['positive'], positives, seed, query_id, 'positive')]
-        drawn += [(d, 0) for d in _drawn(by_label['negative'], negatives, seed, query_id, 'negative')]
-        rows += [(query_id, doc_id, grade) for doc_id, grade in drawn]
-    check(rows, 'no query has a positive and a negative', task.name, 'judge more pairs, or lower the cut')
-    qrels = pd.DataFrame(rows, columns=[*PAIR, 'relevance'])
+    qrels = _sampled_qrels(labels, positives, negatives, seed)
+    check(len(qrels), 'no query has a positive and a negative', task.name, 'judge more pairs, or lower the cut')
     kept, listed = set(qrels.query_id), set(qrels.doc_id)
     made = build_task(
         name or f'{task.name}[reranking]',
