@@ -628,6 +628,8 @@ def test_a_review_goes_out_blank_and_comes_back(tmp_path):
     assert shown['judges say'].notna().all()
     write_lines(path, ['query_id;doc_id;label', 'q1;a;negative', 'q1;b;positive', 'q1;c;'])
     reviewed = read_review(path, labels)
+    with pytest.raises(MedirError, match='r.csv: somebody has filled in labels here'):
+        write_review(path, task, labels)
     overruled = overrule(labels, reviewed)
     assert overruled.label.tolist() == ['negative', 'positive', 'negative', 'negative']
     assert overruled.by.tolist() == ['person', 'person', 'judges', 'judges']

@@ -29,6 +29,20 @@ def _sample(labels: pd.DataFrame, n: int, seed: int) -> pd.DataFrame:
     return shuffled.assign(turn=turn).sort_values('turn', kind='stable').head(n).drop(columns='turn')
 
 
+def _rows_of(path: Path) -> csv.DictReader:
+    "The lines of a CSV file, with commas or, as spreadsheets of some countries write it, semicolons."
+    lines = read_text(path).splitlines()
+    semicolons = lines and lines[0].count(';') > lines[0].count(',')
+    return csv.DictReader(lines, delimiter=';' if semicolons else ',')
+
+
+def _refuse_filled(path: Path):
+    "Refuse to write over somebody's labels."
+    if path.is_file():
+        is_filled = any((row.get('label') or '').strip() for row in _rows_of(path))
+        check(not is_filled, 'somebody has filled in labels here', path, 'name another file, or move this one away')
+
+
 def write_review(
     path: str | Path,  # of a CSV file
     task: Task,
@@ -39,6 +53,7 @@ def write_review(
 ) -> Path:
     "Write pairs into a CSV file whose column `label` is for a person to fill in."
     path = Path(path)
+    _refuse_filled(path)
     with atomic_path(path) as part, open(part, 'w', encoding='utf-8-sig', newline='') as file:
         writer = csv.writer(file)
         writer.writerow(COLUMNS)
@@ -69,9 +84,7 @@ def read_review(
     "`query_id, doc_id, label` of the lines that a person filled in."
     path = Path(path)
     check(path.is_file(), 'no such file', path, 'write it with write_review, and fill in its column label')
-    lines = read_text(path).splitlines()
-    semicolons = lines and lines[0].count(';') > lines[0].count(',')  # as spreadsheets of some countries write it
-    reader = csv.DictReader(lines, delimiter=';' if semicolons else ',')
+    reader = _rows_of(path)
     for name in (*PAIR, 'label'):
         check(
             name in (reader.fieldnames or ()), f'no column {name!r}', f'{path}:1', f'it needs {", ".join(PAIR)}, label'
