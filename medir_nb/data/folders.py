@@ -88,6 +88,8 @@ def load_folder(
     check(len(queries), 'there are no queries', query_file, 'put at least one query into it')
     if candidates := find_file(folder, 'candidates.tsv', required=False):
         fields |= {'candidates': read_candidates(candidates), 'kind': 'reranking'}
+    if discarded := find_file(folder, 'discarded.tsv', required=False):
+        fields['discarded'] = read_candidates(discarded)
     name = fields.pop('name')
     return build_task(name, queries, corpus, qrels, allow_unknown_qrels, where=str(folder), split=split, **fields)
 

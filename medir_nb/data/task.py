@@ -36,6 +36,7 @@ class Task:
     qrels: pd.DataFrame | None = None  # query_id, doc_id, relevance
     pairs: pd.DataFrame | None = None  # sentence1, sentence2, score
     candidates: pd.DataFrame | None = None  # query_id, doc_id; reranking only
+    discarded: pd.DataFrame | None = None  # query_id, doc_id: pairs that leave a ranking before it is scored
     split: str = 'test'
     language: str = 'en'
     measures: tuple = ('nDCG@10', 'R@100')
@@ -52,7 +53,8 @@ class Task:
     def fingerprint(self) -> str:
         "A hash of everything that can change a score."
         texts = [part.fingerprint if part is not None else None for part in (self.queries, self.corpus)]
-        return fingerprint(self.kind, texts, *map(_cells, (self.qrels, self.pairs, self.candidates)))
+        discarded = [] if self.discarded is None else [_cells(self.discarded)]
+        return fingerprint(self.kind, texts, *map(_cells, (self.qrels, self.pairs, self.candidates)), *discarded)
 
     def instruction(self, key: str = 'default') -> str:
         "The task's instruction under `key`, else ''."
@@ -100,7 +102,8 @@ def _known_rows(
         fault = f'{what} {frame[column].iloc[first]!r} is {role} but not in the {part} ({count:,} such lines)'
         fix = f'add the {what}, or allow it with --allow-unknown-qrels if this is meant as a subset'
         raise MedirError(fault, places[first], fix)
-    report[f'{"judgements" if role == "judged" else "candidates"}_of_unknown_{what}'] = count
+    counted = {'judged': 'judgements', 'discarded': 'discarded_pairs'}.get(role, 'candidates')
+    report[f'{counted}_of_unknown_{what}'] = count
     return frame[~is_unknown]
 
 # %% ../../nbs/03_data/02_task.ipynb #e764c524
@@ -134,12 +137,24 @@ def read_candidates(
     return frame
 
 
-def _usable_candidates(candidates, queries: Queries, corpus: Corpus, judged_ids: set, allow: bool, report: dict):
-    "The candidates of judged queries."
-    usable = _known_rows(candidates, 'doc_id', corpus._position.keys(), allow, report, 'a candidate')
+_LISTED = {'candidates': ('a candidate', 'given candidates'), 'discarded': ('discarded', 'discarded')}
+
+
+def _usable_pairs(kind: str, listed, queries: Queries, corpus: Corpus, judged_ids: set, allow: bool, report: dict):
+    "The listed pairs of judged queries: candidates, or pairs that were discarded."
+    of_document, of_query = _LISTED[kind]
+    usable = _known_rows(listed, 'doc_id', corpus._position.keys(), allow, report, of_document)
     if 'where' in usable.attrs:  # a list of the reader's own, in which an unknown query is a mistake
-        usable = _known_rows(usable, 'query_id', queries._position.keys(), allow, report, 'given candidates')
+        usable = _known_rows(usable, 'query_id', queries._position.keys(), allow, report, of_query)
     return usable[usable.query_id.isin(judged_ids)].reset_index(drop=True)
+
+# %% ../../nbs/03_data/02_task.ipynb #7006a6ec
+def _refuse_judged(discarded: pd.DataFrame, qrels: pd.DataFrame, place: str):
+    "Refuse a pair that is judged and discarded."
+    both = discarded.merge(qrels, on=['query_id', 'doc_id'])
+    if len(both):
+        what = f'query {both.query_id[0]!r} and document {both.doc_id[0]!r} are judged and discarded'
+        raise MedirError(what, place, 'remove the pair from one of the two')
 
 # %% ../../nbs/03_data/02_task.ipynb #7e1d0c53
 def _intake_report(queries: Queries, corpus: Corpus) -> dict:
@@ -187,11 +202,14 @@ def build_task(
     what, fix = 'no judgement names a known query and document', 'check that qrels, queries and corpus belong together'
     check(len(qrels), what, place, fix)
     judged_ids = set(qrels.query_id)
+    for kind in [kind for kind in _LISTED if fields.get(kind) is not None]:
+        fields[kind] = _usable_pairs(kind, fields[kind], queries, corpus, judged_ids, allow, report)
     if fields.get('candidates') is not None:
-        candidates = _usable_candidates(fields['candidates'], queries, corpus, judged_ids, allow, report)
         fix = 'check that candidates and qrels belong together'
-        check(len(candidates), 'no judged query has a candidate', place, fix)
-        fields['candidates'] = candidates
+        check(len(fields['candidates']), 'no judged query has a candidate', place, fix)
+    if fields.get('discarded') is not None:
+        _refuse_judged(fields['discarded'], qrels, place)
+        report['discarded_pairs'] = len(fields['discarded'])
     queries = queries.take([i for i, query_id in enumerate(queries.ids) if query_id in judged_ids])
     queries, unread_titles = (queries, 0) if query_titles else _text_alone(queries)
     report |= _judgement_report(queries, qrels)
@@ -244,9 +262,13 @@ def pool_tasks(tasks: list[Task]) -> list[Task]:
     pooled = []
     for task in tasks:
         qrels = task.qrels.assign(doc_id=f'{task.name}/' + task.qrels.doc_id)
+        discarded = task.discarded
+        if discarded is not None:
+            discarded = discarded.assign(doc_id=f'{task.name}/' + discarded.doc_id)
         report = {**task.report, 'documents': len(corpus)}
         name = f'{task.name}[pooled]'
-        pooled.append(replace(task, name=name, corpus=corpus, qrels=qrels, registered=False, report=report))
+        changed = {'corpus': corpus, 'qrels': qrels, 'discarded': discarded, 'report': report}
+        pooled.append(replace(task, name=name, **changed, registered=False))
     return pooled
 
 # %% ../../nbs/03_data/02_task.ipynb #7cc9a0c5
@@ -286,9 +308,10 @@ def part_of_task(
         query_titles=True,  # what is not to be read is gone already
         **{name: getattr(task, name) for name in _KEPT_FIELDS},
     )
-    if task.candidates is not None:
-        is_kept = task.candidates.query_id.isin(of_query) & task.candidates.doc_id.isin(of_document)
-        small.candidates = task.candidates[is_kept].reset_index(drop=True)
+    for kind in _LISTED:
+        if (listed := getattr(task, kind)) is not None:
+            is_kept = listed.query_id.isin(of_query) & listed.doc_id.isin(of_document)
+            setattr(small, kind, listed[is_kept].reset_index(drop=True))
     return small
 
 # %% ../../nbs/03_data/02_task.ipynb #6071558d

@@ -15,7 +15,7 @@ from ..systems.chain import row_label, search
 from ..systems.pairs import score_pairs
 from ..systems.plan import system_settings, with_max_tokens
 from .measures import PAIR_MEASURES, parse_measure
-from .scores import Scores, distinct_measures, score_run
+from .scores import Scores, distinct_measures, most_discarded, score_run
 
 # %% ../../nbs/13_evaluator/03_evaluation.ipynb #b2c920f8
 _TREC_DEPTH = 1000
@@ -65,6 +65,7 @@ def evaluate(
     typed = system if isinstance(system, str) else object_name(system)
     if task.kind == 'pairs':
         return _evaluate_pairs(task, system, typed, measures, dtype, device, home_folder, pair_role)
-    answer = search(system, task, search_depth(measures, k), dtype, device, home_folder, keep_self)
+    depth = search_depth(measures, k) + most_discarded(task)
+    answer = search(system, task, depth, dtype, device, home_folder, keep_self)
     stats = {**answer.stats, 'settings': system_settings(system, task, dtype, home_folder)}
     return score_run(task, answer.run, measures, typed, row_label(system, task), stats)

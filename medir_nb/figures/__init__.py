@@ -7,6 +7,7 @@ from .scores import gain_figure, scores_figure
 from .audit import overlap_figure, ranks_figure
 from .training import recall_figure, training_figure
 from .expansion import length_figure, spread_figure, weight_figure
+from .judges import tau_figure
 
 __all__ = [
     'save_figure',
@@ -22,4 +23,5 @@ __all__ = [
     'length_figure',
     'spread_figure',
     'weight_figure',
+    'tau_figure',
 ]
