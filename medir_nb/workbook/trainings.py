@@ -9,7 +9,6 @@ __all__ = ['data_rows', 'missing_sources', 'training_settings', 'plan_trainings'
 from math import prod
 from pathlib import Path
 from ..core.settings import registry
-from ..data.registered import task_folder
 
 # %% ../../nbs/16_workbook/03d_trainings.ipynb #523fff61
 def _corpora_rows(sources: list[str]) -> list:
@@ -55,6 +54,8 @@ _REGISTRY = {'pairs': 'pretraining', 'sets': 'tuning'}
 
 def _is_here(kind: str, source: str) -> bool:
     "Whether this machine has the documents of a source, in a package, below `$MEDIR_DATA`, or in a folder."
+    from medir_nb.data.registered import task_folder
+
     name = source.partition(':')[0]
     row = registry(_REGISTRY[kind]).get(name) or registry('tasks').get(name) or {}
     shipped = row.get('package') or row.get('load')
