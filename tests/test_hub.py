@@ -555,6 +555,7 @@ BATCHES = {
     'r2med': 0,
     'automir': 1,
 }  # and how many of its runs cannot work on any machine: ChatGLM3 is not trained
+WAITING = {'medteb'}  # not run here yet: the three retrievers of MedTEB's pools have no rows
 
 
 @pytest.fixture(scope='module')
@@ -566,12 +567,11 @@ def base(tmp_path_factory):
 
 
 def test_every_paper_preset_stands_in_a_batch():
-    named = {(r['notebook'], r['preset']) for name in BATCHES for r in whole.batch(name)['runs']}
+    batches = {*BATCHES, *WAITING}
+    named = {(r['notebook'], r['preset']) for name in batches for r in whole.batch(name)['runs']}
     papers = {(f.parent.name, f.stem) for f in (whole.ROOT / 'params').glob('*/*.yaml') if f.stem in ('paper', 'legal')}
-    assert papers <= named and {f.stem for f in (whole.ROOT / 'params' / 'batches').glob('*.yaml')} == {
-        *BATCHES,
-        'smoke',
-    }
+    assert papers <= named
+    assert {f.stem for f in (whole.ROOT / 'params' / 'batches').glob('*.yaml')} == {*batches, 'smoke'}
     assert set(whole.OVERRIDES) <= named
 
 
