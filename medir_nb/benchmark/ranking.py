@@ -15,6 +15,7 @@ from ..generator.spec import llm_spec
 from ..reranker.spec import reranker_spec
 from ..systems.expressions import parse, parts
 from ..systems.syntax import System
+from .labels import qrels_of
 from .pools import PAIR, Pool
 from .votes import Judge
 
@@ -65,8 +66,7 @@ def scores_under(
     measure: str = 'nDCG@10',
 ) -> pd.DataFrame:
     "A row a query with a positive, a column a system."
-    decided = labels[labels.label != 'discarded']
-    qrels = decided[PAIR].assign(relevance=(decided.label == 'positive').astype(int))
+    qrels = qrels_of(labels)
     discarded = pd.MultiIndex.from_frame(labels[labels.label == 'discarded'][PAIR])
     columns = {}
     for system, run in runs.items():

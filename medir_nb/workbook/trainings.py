@@ -17,7 +17,7 @@ def _corpora_rows(sources: list[str]) -> list:
     rows = [corpora.get(source.partition(':')[0], {}) for source in sources]
     lines = {row['line'] for row in rows if row.get('line')}
     printed = {row['line']: row['pairs_about'] for row in corpora.values() if row.get('pairs_about')}
-    return [printed[line] for line in lines] + [None for row in rows if not row.get('line')]
+    return [printed.get(line) for line in lines] + [None for row in rows if not row.get('line')]
 
 
 def _set_rows(source: str) -> int | None:
