@@ -2,7 +2,8 @@
 
     python tools/store_outputs.py [NOTEBOOK …]     without a name: the referees and all of nbs/papers
 
-A demo that ran already with the same code and data is not run again. `make figures` calls this.
+Two trainings are too short in their demo to say anything: their pages show the preset `showcase`. A run that is there
+already with the same code and data is not repeated. `make figures` calls this.
 """
 
 import json
@@ -12,6 +13,7 @@ from pathlib import Path
 from medir_nb.workbook import find_notebook, run_notebook
 
 NOTEBOOKS = Path(__file__).parents[1] / 'nbs'
+PRESETS = {'bmretriever_training': 'showcase', 'bmretriever_ablations': 'showcase'}  # all others: demo
 
 
 def outputs_of(executed: Path) -> dict[str, list]:
@@ -34,7 +36,7 @@ def store(path: Path, executed: Path):
 def main(names: list[str]):
     papers = sorted(path.stem for path in (NOTEBOOKS / 'papers').glob('*.ipynb'))
     for name in names or ['referees', *papers]:
-        path, receipt = find_notebook(name), run_notebook(name, 'demo')
+        path, receipt = find_notebook(name), run_notebook(name, PRESETS.get(name, 'demo'))
         store(path, Path(receipt['output']))
         print(f'{path.name}: outputs of {Path(receipt["output"]).parent.name}')
         subprocess.run(['nbdev_clean', '--fname', str(path)], check=True)
