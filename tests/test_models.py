@@ -125,6 +125,8 @@ ROWS = {
     'piccolo-large-zh': 'bert',
     'm3e-large': 'bert',
     'me5-large': 'xlm-r',
+    'conan-embedding-v1': 'bert',
+    'qwen3-embedding-0.6b': 'qwen3',
     'qwen2-own': 'qwen2',
     'qwen3-own': 'qwen3',
 }
@@ -229,7 +231,7 @@ def make_model(family, folder, seed=0, change=None):
     return str(folder)
 
 
-def as_sentence_transformer(folder, out, pooling='mean', dense=False, include_prompt=None):
+def as_sentence_transformer(folder, out, pooling='mean', dense=False, include_prompt=None, normalize=True):
     "A sentence-transformers folder around a transformers one, as the Hub has them: the pooling file says nothing of prompts unless asked."
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.models import Dense, Normalize, Pooling, Transformer
@@ -237,7 +239,8 @@ def as_sentence_transformer(folder, out, pooling='mean', dense=False, include_pr
 
     with seeded(1):
         head = [Dense(32, 24, bias=False, activation_function=torch.nn.Identity())] if dense else []
-    SentenceTransformer(modules=[Transformer(folder), Pooling(32, pooling), *head, Normalize()], device='cpu').save(out)
+    modules = [Transformer(folder), Pooling(32, pooling), *head, *([Normalize()] if normalize else [])]
+    SentenceTransformer(modules=modules, device='cpu').save(out)
     config = Path(out) / '1_Pooling' / 'config.json'
     saved = json.loads(config.read_text())
     saved.pop('include_prompt', None)
@@ -247,7 +250,7 @@ def as_sentence_transformer(folder, out, pooling='mean', dense=False, include_pr
 
 @pytest.fixture(scope='module')
 def folders(tmp_path_factory):
-    "One tiny checkpoint an architecture (two for BERT), a LoRA for LLaMA, two sentence-transformers folders around T5."
+    "One tiny checkpoint an architecture (two for BERT), a LoRA for LLaMA, sentence-transformers folders around T5 and BERT."
     from peft import LoraConfig, get_peft_model
     from transformers import AutoModel
 
@@ -269,6 +272,7 @@ def folders(tmp_path_factory):
     out['lora'] = str(base / 'lora')
     out['gtr-l'] = as_sentence_transformer(out['t5'], str(base / 'gtr'), dense=True)
     out['instructor-l'] = as_sentence_transformer(out['t5'], str(base / 'instructor'), dense=True)
+    out['conan-embedding-v1'] = as_sentence_transformer(out['bert'], str(base / 'conan'), dense=True, normalize=False)
     return out
 
 
@@ -387,6 +391,8 @@ RENDERED = [  # row, query on R2MED's Biology, query on a task without instructi
     ('piccolo-large-zh', '查询: X', '查询: X', '结果: T B'),
     ('m3e-large', 'X', 'X', 'T B'),
     ('me5-large', 'query: X', 'query: X', 'passage: T B'),
+    ('conan-embedding-v1', 'X', 'X', 'T B'),
+    ('qwen3-embedding-0.6b', f'Instruct: {BIOLOGY}\nQuery:X', f'Instruct: {WEB}\nQuery:X', 'T B'),
     (
         'instructor-l',
         'Represent the Biology post for retrieving relevant paragraphs: X',
@@ -468,6 +474,8 @@ EXPECTED = {
     'piccolo-large-zh': (False, 'mean', True, 512, 512),
     'm3e-large': (False, 'mean', False, 512, 512),
     'me5-large': (False, 'mean', True, 512, 512),
+    'conan-embedding-v1': (False, 'mean', False, 512, 512),
+    'qwen3-embedding-0.6b': (False, 'lasttoken', True, 8192, 8192),  # its tokenizer ends a text
 }
 
 
@@ -475,7 +483,7 @@ EXPECTED = {
 def test_vectors_equal_plain_transformers(rows, folders, name):
     family, (eos, pooling, normalize, *limits) = ROWS[name], EXPECTED[name]
     encoder, dense = tiny(name), None
-    if family == 't5':
+    if name in ('gtr-l', 'instructor-l', 'conan-embedding-v1'):
         from safetensors.torch import load_file
 
         dense = next(iter(load_file(f'{folders[name]}/2_Dense/model.safetensors').values()))

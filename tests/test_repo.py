@@ -318,7 +318,11 @@ def drawn(tree):
     return found
 
 
-@pytest.mark.parametrize('path', sorted((ROOT / 'tests').rglob('*.py')), ids=lambda p: p.stem)
+# new_impl: layers of an architecture, whose weights are drawn where a model is built of them
+TESTS = [path for path in sorted((ROOT / 'tests').rglob('*.py')) if path.parent.name != 'new_impl']
+
+
+@pytest.mark.parametrize('path', TESTS, ids=lambda p: p.stem)
 def test_a_test_draws_from_a_seed_of_its_own(path):
     assert not drawn(ast.parse(path.read_text()))
 

@@ -236,7 +236,7 @@ def test_configurations_are_mappings_files_or_arguments(tmp_path):
         train_encoder(file)
 
 
-@pytest.mark.parametrize('task', ['contrastive', 'sft', 'cross-encoder'])
+@pytest.mark.parametrize('task', ['contrastive', 'retromae', 'sft', 'cross-encoder'])
 def test_settings_that_are_checked_twice_are_the_same(task):
     "A default of 0 for a number with a point was 0.0 the second time, and made another training of it."
     once = training_config(task=task, model='minilm', data='x', output='y')

@@ -549,6 +549,39 @@ def test_queries_that_exist_are_not_planned(monkeypatch, medir):
     assert [c.strip() for c in step.split('|')[2:7]] == ['automir-training', '10000', 'missing', '0', '0']
 
 
+def test_the_plan_of_a_benchmark_counts_what_judges_read_and_write(monkeypatch, medir):
+    monkeypatch.setenv('MEDIR_ROOT', str(REAL))
+    monkeypatch.delenv('MEDIR_DATA', raising=False)
+    ran = medir('plan', 'medteb_construction', '--preset', 'paper', '--json')
+    assert ran.code == 0, ran.err
+    told = json.loads(ran.out)
+    # 1,000 queries, 500 documents of three retrievers each, ten a call, by three judges
+    assert [judge['calls'] for judge in told['runs'][0]['judging']] == ['≤150,000'] * 3
+    (judge,) = [row for row in told['costs'] if (row['model'], row['work']) == ('gpt-4o', 'judge')]
+    price = core.registry('costs')['price']['models']['gpt-4o']
+    written = 150_000 * (32 + 12 * 10)
+    by_hand = (judge['tokens'] - written) * price['input'] + written * price['output']
+    assert judge['texts'] == 150_000 and abs(judge['dollars'] - by_hand / 1e6) < 0.01
+    assert judge['tokens'] > 1_500_000 * 0.7 * 122  # the passages, without the words around them
+
+
+def test_the_stages_of_a_pair_are_planned_once_however_many_rows_share_them(monkeypatch):
+    from medir_nb.workbook.declared import notebook_plan
+    from medir_nb.workbook.trainings import plan_trainings
+
+    monkeypatch.setenv('MEDIR_ROOT', str(REAL))
+    parameters = resolve(real_notebook('mar_ablations'), 'paper')
+    planned = plan_trainings(notebook_plan('mar_ablations').trainings, parameters)
+    # 14 rows: one is cut off before Stage II and shares Stage I with the whole, two rows of Table 6 share theirs
+    assert planned.step.tolist() == [
+        'query tower',
+        'document tower',
+        'Stage I, 8 times',
+        'Stage I on labelled rows, 2 times',
+        'Stage II, 8 times',
+    ]
+
+
 def test_status_of_an_empty_home(home, medir):
     ran = medir('status')
     assert ran.code == 0 and 'no runs yet' in ran.out and str(home) in ran.out

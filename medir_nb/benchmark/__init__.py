@@ -13,6 +13,18 @@ from .gold import gold_labels, gold_quality, kendall, score_shift, tau_by_pairs
 from .reannotation import reannotation, relabelled
 from .folders import reranking_task, write_task
 from .building import Benchmark, benchmark_row, build_benchmark, pending_calls
+from .synonyms import (
+    Entry,
+    Synonyms,
+    hpo_entries,
+    read_entries,
+    synonym_pairs,
+    synonym_rows,
+    synonym_sentences,
+    synonym_task,
+    write_synonyms,
+)
+from .cmirb import Built, ModelRoles, Roles, build_cmirb
 
 __all__ = [
     'MERGES',
@@ -72,4 +84,17 @@ __all__ = [
     'benchmark_row',
     'build_benchmark',
     'pending_calls',
+    'Entry',
+    'Synonyms',
+    'hpo_entries',
+    'read_entries',
+    'synonym_pairs',
+    'synonym_rows',
+    'synonym_sentences',
+    'synonym_task',
+    'write_synonyms',
+    'Built',
+    'ModelRoles',
+    'Roles',
+    'build_cmirb',
 ]

@@ -16,6 +16,7 @@ from .pretraining import corpus_pairs, pretraining_table, raw_documents
 from .pair_files import PairFile, write_pairs
 from .mixture import Mixture
 from .splits import split_by_group, without_duplicates
+from .washing import Rule, Washing, check_rule, washed_documents, washed_rows
 
 __all__ = [
     'Corpus',
@@ -57,4 +58,9 @@ __all__ = [
     'Mixture',
     'split_by_group',
     'without_duplicates',
+    'Rule',
+    'Washing',
+    'check_rule',
+    'washed_documents',
+    'washed_rows',
 ]

@@ -65,6 +65,12 @@ def _hpo_file(name: str) -> Path:
     check(spec is not None, what, 'hpo-lay', fix)
     return Path(spec.submodule_search_locations[0]) / 'data' / name
 
+
+@functools.lru_cache(maxsize=1)
+def _read_once(path: Path) -> tuple[dict[str, HpoTerm], str]:
+    "The packaged ontology, read once a process: its terms are looked up and never changed."
+    return read_obo(path)
+
 # %% ../../nbs/03_data/05_ontology.ipynb #3efae73a
 def _reached(first_ids, step) -> set:
     "`first_ids` and all that `step` leads to from them."
@@ -159,7 +165,7 @@ def hpo_lay(
 ) -> Task:
     "Layperson wording → clinical definition. See the text above."
     check(split in _LAY_SPLITS, f'no split {split!r}', 'hpo-lay', nearest(split, _LAY_SPLITS))
-    terms, version = read_obo(_hpo_file('hp.obo'))
+    terms, version = _read_once(_hpo_file('hp.obo'))
     tree, rng = _Tree(terms), np.random.default_rng(seed)
     document_ids = _terms_of_split(tree, split, rng)
     wordings = [(term_id, wording) for term_id in document_ids for wording in terms[term_id].lay]
@@ -190,7 +196,7 @@ def hpo_terms(
     "The terms with a definition that may be read before `hpo-lay` is asked."
     splits = ('train', 'train-kin', 'all')
     check(split in splits, f'no split {split!r}', 'hpo-terms', nearest(split, splits))
-    tree = _Tree(read_obo(_hpo_file('hp.obo'))[0])
+    tree = _Tree(_read_once(_hpo_file('hp.obo'))[0])
     test_ids = set(_terms_of_split(tree, 'test', np.random.default_rng(seed))) if split != 'all' else set()
     kin = set().union(*map(tree.kin, test_ids)) if split == 'train-kin' else set()
     return [term for term in tree.terms.values() if term.definition and term.id not in test_ids | kin]
@@ -217,7 +223,7 @@ def disease_family(
 @functools.cache
 def _annotated() -> tuple[dict, dict, dict, str]:
     "Terms of the ontology, affirmed phenotypic findings and name by disease id, and the ontology's version."
-    terms, version = read_obo(_hpo_file('hp.obo'))
+    terms, version = _read_once(_hpo_file('hp.obo'))
     findings, names = collections.defaultdict(set), {}
     text = _hpo_file('phenotype.hpoa').read_text(encoding='utf-8')
     header, *rows = [line.split('\t') for line in text.splitlines() if not line.startswith('#')]

@@ -40,8 +40,11 @@ class PretrainingRow:
     package: str = ''  # that ships the documents
     language: str = 'en'
     licence: str = ''
-    access: str = 'open'  # open | licence
+    access: str = 'open'  # open | licence | unreleased
     get: str = ''  # how to get the data by hand, in one line
+
+
+_ACCESS = ('open', 'licence', 'unreleased')
 
 
 def check_pretraining_row(name: str, row: dict):
@@ -50,7 +53,7 @@ def check_pretraining_row(name: str, row: dict):
     check_row(PretrainingRow, row, where, beside=('sources', 'note'))
     kind, access = row.get('pairs', 'auto'), row.get('access', 'open')
     check(kind in KINDS_OF_PAIRS, f'no kind {kind!r} of pairs', where, nearest(kind, KINDS_OF_PAIRS))
-    check(access in ('open', 'licence'), f'no access {access!r}', where, 'write open or licence')
+    check(access in _ACCESS, f'no access {access!r}', where, f'write {", ".join(_ACCESS)}')
     check(0 <= row.get('share', 0) <= 1, f'share is {row.get("share")}', where, 'write a number from 0 to 1')
     check(len(row.get('configs', [])) in (0, 2), 'configs are not two', where, 'write [configuration, split]')
     for part in row.get('columns', {}):
@@ -59,12 +62,15 @@ def check_pretraining_row(name: str, row: dict):
     check(is_reachable or row.get('get'), 'nothing says where the data are', where, 'add hub and configs, or get')
 
 # %% ../../nbs/03_data/13_pretraining.ipynb #48fe10ed
-def pretraining_table() -> pd.DataFrame:
+def pretraining_table(
+    paper: str = 'bmretriever',  # whose rows are shown, with those of no paper; '': all
+) -> pd.DataFrame:
     "The corpora of the registry: printed size, how pairs are made, where they come from, whether they can be fetched."
     shown = ('title', 'pairs_about', 'pairs', 'hub', 'access', 'licence')
     rows_shown = [
         {'corpus': name, **{field_name: row.get(field_name) for field_name in shown}}
         for name, row in registry('pretraining').items()
+        if not paper or row.get('paper', paper) == paper
     ]
     return pd.DataFrame(rows_shown).astype({'pairs_about': 'Int64'})
 

@@ -15,6 +15,7 @@ from .vectors import Vectors, array_vectors
 from .store import VectorStore, corpus_keys, encode_corpus, missing_texts, text_keys
 from .here import check_encoder, gigabytes_of, memory_here, models_table, weights_here
 from .saving import save_encoder, why_not_carried
+from .towers import joined_towers, keep_layers, pair_spec, save_query_side
 
 __all__ = [
     'BACKENDS',
@@ -62,4 +63,8 @@ __all__ = [
     'weights_here',
     'save_encoder',
     'why_not_carried',
+    'joined_towers',
+    'keep_layers',
+    'pair_spec',
+    'save_query_side',
 ]

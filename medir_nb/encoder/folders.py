@@ -173,7 +173,8 @@ def recorded_fields(
 ) -> dict:
     "What a record beside the weights keeps of a row, as the folder itself has no place for it."
     names = ENCODER_FIELDS + (_PAIR_FIELDS if spec.document_pair_template else ()) + (_ASKED_FIELDS if asked else ())
-    return {name: getattr(spec, name) for name in names}
+    code = {'remote_code': True} if spec.remote_code else {}
+    return {name: getattr(spec, name) for name in names} | code
 
 # %% ../../nbs/05_encoder/02_folders.ipynb #9b035ea4
 _SIMILARITIES = {'dot': 'dot', 'cosine': 'cos', None: 'cos'}

@@ -213,6 +213,7 @@ def shortened(
     modules: list,  # of a sentence-transformers model
     dimensions: int,  # the first numbers of a vector that are kept
     where: str,  # the model, for messages
+    normalize_before: bool = False,  # True: the cut comes last
 ) -> list:
     "The modules, of whose vectors the first numbers are kept; unit vectors are so again."
     from sentence_transformers.base.modules import Normalize
@@ -221,6 +222,8 @@ def shortened(
     width = [size for size in sizes if size][-1]
     check(dimensions <= width, f'{dimensions} of {width} numbers cannot be kept', where, f'write at most {width}')
     before = [module for module in modules if not isinstance(module, Normalize)]
+    if normalize_before:
+        return [*before, Normalize(), _kept(width, dimensions)]
     behind = [Normalize()] if len(before) < len(modules) else []
     return [*before, _kept(width, dimensions), *behind]
 
@@ -260,7 +263,7 @@ def load_sentence_transformer(
     modules = modules_of_role(model, role)
     _check_modules(modules, tower, where)
     if tower.dimensions:
-        modules = shortened(modules, tower.dimensions, where)
+        modules = shortened(modules, tower.dimensions, where, tower.normalize_before_cut)
     _after_transformer(modules, spec)
     if modules != list(model):
         model = SentenceTransformer(modules=modules, device=device)

@@ -29,6 +29,7 @@ class Tower:
     append_eos: bool
     dtype: str
     dimensions: int  # the first numbers of a vector that are kept; 0: all
+    normalize_before_cut: bool
     max_tokens: int  # special ones included
     brackets: tuple  # single tokens before and after a text
 
@@ -68,6 +69,7 @@ def _vector_key(spec, role: str) -> str:
     requirements = registry('environments').get(spec.environment, {}).get('requirements')
     rare = {
         'dimensions': spec.dimensions,
+        'normalize_before_cut': spec.normalize_before_cut,
         'bidirectional': spec.bidirectional,
         'autocast': spec.autocast,
         'environment': spec.environment and [spec.environment, requirements],
@@ -117,6 +119,7 @@ class EncoderSpec:
     hypothetical: str = 'plain'  # how a text that an LLM wrote is rendered beside a query: plain | query | document
     label: str = ''
     dimensions: int = 0  # the first numbers of a vector that are kept; 0: all
+    normalize_before_cut: bool = False  # True: vectors are normalised, then cut and left so (MAR's released code)
     dim: int = 0
     params: int = 0
     size: str = ''

@@ -4,10 +4,11 @@
 
 # %% auto #0
 __all__ = ['why_not_carried', 'own_marks', 'surrounded', 'reading_tokens', 'has_two_towers', 'carried_spec', 'tower_model',
-           'carrying_model', 'save_encoder']
+           'carrying_model', 'save_modules', 'save_encoder']
 
 # %% ../../nbs/05_encoder/16_saving.ipynb #dfea228f
 import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from ..core.errors import check
@@ -132,6 +133,16 @@ def carrying_model(
     return model
 
 # %% ../../nbs/05_encoder/16_saving.ipynb #2a07bd6b
+def save_modules(
+    model,  # a sentence-transformers model
+    folder: str | Path,
+):
+    "Save a model; the code that a tower brings stands at the root as well, where transformers looks for it."
+    model.save(str(folder), create_model_card=False)
+    for file in Path(folder).glob('*/*.py'):
+        shutil.copyfile(file, Path(folder) / file.name)
+
+
 def save_encoder(
     encoder: Encoder,
     folder: str | Path,  # written as a whole or not at all
@@ -140,6 +151,6 @@ def save_encoder(
     "Write `encoder` as a sentence-transformers folder that carries all of it; its path."
     model = carrying_model(encoder, instruction)
     with atomic_folder(folder) as writing:
-        model.save(str(writing), create_model_card=False)
+        save_modules(model, writing)
         write_json(writing / 'medir.json', {'kind': 'encoder', 'spec': recorded_fields(encoder.spec)})
     return Path(folder)

@@ -99,6 +99,8 @@ def _checkpoint_spec(name: str, row: dict | None = None) -> EncoderSpec:
         raise MedirError(what, f'model {name}', f'train it: {row["trained_by"]}')
     _check_kind(record, name, checkpoint)
     named = {field: row[field] for field in ('label', 'size', 'params') if field in row}
+    # a record below the home folder was written by a training of a row that allowed it
+    named['remote_code'] = os.sep not in checkpoint and record.get('spec', {}).get('remote_code') is True
     return replace(folder_spec(checkpoint_folder(checkpoint)), name=name, **named)
 
 # %% ../../nbs/05_encoder/03_spec.ipynb #357d713b
@@ -199,6 +201,12 @@ def _check_rare(spec: EncoderSpec):
     for setting in ('autocast', 'dimensions'):
         heard = backend_class(spec).in_torch or not getattr(spec, setting)
         check(heard, f'{setting} is for models that torch runs in this process', where, 'leave it out')
+    cut_last = spec.normalize_before_cut and not (spec.dimensions and spec.similarity == 'dot')
+    what, fix = (
+        'normalize_before_cut, yet nothing is cut, or cosines normalise again',
+        'set dimensions and similarity=dot',
+    )
+    check(not cut_last, what, where, fix)
     lower = spec.autocast in ('', 'float16', 'bfloat16')
     check(lower, f'autocast {spec.autocast!r} is no lower precision', where, 'write float16 or bfloat16')
 

@@ -14,6 +14,7 @@ from .overlap import query_overlap
 from .bounds import order_bounds, tie_bounds
 from .lengths import expansion_lengths
 from .speed import Speed, documents_per_second, latency_ms, measure_speeds, speed_table, system_speed
+from .throughput import Throughput, measure_throughput, throughput_table
 
 __all__ = [
     'PAIR_MEASURES',
@@ -57,4 +58,7 @@ __all__ = [
     'measure_speeds',
     'speed_table',
     'system_speed',
+    'Throughput',
+    'measure_throughput',
+    'throughput_table',
 ]

@@ -8,6 +8,7 @@ from .audit import overlap_figure, ranks_figure
 from .training import recall_figure, training_figure
 from .expansion import length_figure, spread_figure, weight_figure
 from .judges import tau_figure
+from .towers import panel_figure, throughput_figure
 
 __all__ = [
     'save_figure',
@@ -24,4 +25,6 @@ __all__ = [
     'spread_figure',
     'weight_figure',
     'tau_figure',
+    'panel_figure',
+    'throughput_figure',
 ]

@@ -5,6 +5,7 @@ from .cells import published, recomputed_means, unit_value, with_means
 from .rows import printed_expression, printed_name
 from .display import ScoreFrame, p_text, signed, tests_table, with_interval
 from .table import Ledger, setting_switches, table_apart
+from .groups import group_correlation, group_means
 from .claims import audit, leave_one_out, published_gains, task_table, task_tests
 from .experiments import (
     Experiment,
@@ -42,6 +43,8 @@ __all__ = [
     'Ledger',
     'setting_switches',
     'table_apart',
+    'group_correlation',
+    'group_means',
     'audit',
     'leave_one_out',
     'published_gains',

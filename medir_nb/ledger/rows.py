@@ -38,7 +38,8 @@ def _printed_retriever(cell) -> str:
     "The expression of a cell's first stage: the paper's own, else the registry row."
     printed = none_if_missing(cell.retriever) or cell.system
     in_paper = {name: e for e, names in registry('systems').get(cell.paper, {}).items() for name in names}
-    return in_paper.get(printed) or _registry_names('models').get(printed, '')
+    own = in_paper.get(f'{cell.table} {printed}') or in_paper.get(printed)
+    return own or _registry_names('models').get(printed, '')
 
 
 def _on_leaderboard(llm: str) -> tuple[str, str | None]:

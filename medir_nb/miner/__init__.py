@@ -10,6 +10,19 @@ from .labelled import load_labelled, load_sets
 from .synthetic import Written, brainstorm_tasks, write_examples, write_queries
 from .contamination import Contamination, contamination, without_test_queries
 from .tuning import consistent_rows, draw_negatives, mixture_table
+from .diversity import TABLE_10, Diversified, Limits, diverse_vectors, diversify
+from .curation import (
+    SCALES,
+    Candidate,
+    Lists,
+    Scale,
+    alignment_rows,
+    curate,
+    found_documents,
+    judged_lists,
+    votes_of,
+    wash,
+)
 from .steps import mine, steps_help
 
 __all__ = [
@@ -42,6 +55,21 @@ __all__ = [
     'consistent_rows',
     'draw_negatives',
     'mixture_table',
+    'TABLE_10',
+    'Diversified',
+    'Limits',
+    'diverse_vectors',
+    'diversify',
+    'SCALES',
+    'Candidate',
+    'Lists',
+    'Scale',
+    'alignment_rows',
+    'curate',
+    'found_documents',
+    'judged_lists',
+    'votes_of',
+    'wash',
     'mine',
     'steps_help',
 ]

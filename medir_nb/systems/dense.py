@@ -121,6 +121,8 @@ def encoder_settings(encoder: Encoder, task: Task) -> dict:
     settings = {'weights': weights_label(spec.hub, spec.revision, home_folder)}
     renders_itself = encoder.object is not None or bool(spec.base_url)
     settings |= {name: getattr(spec, name) for name in (('similarity',) if renders_itself else _VECTOR_FIELDS)}
+    if spec.normalize_before_cut:
+        settings['normalize_before_cut'] = True
     for part in ('document', 'adapter'):
         if weights := getattr(spec, part):
             settings[part] = weights_label(weights['hub'], str(weights.get('revision', '')), home_folder)

@@ -18,6 +18,11 @@ from .sft import SFTSettings, sft_examples, train_generator
 from .cross_encoder import CrossEncoderSettings, GroupBatches, train_reranker
 from .stage_data import PairData, TuningData, write_pair_data, write_tuning_data
 from .retriever import Retriever, RetrieverSettings, printed_training, retriever_settings, train_retriever
+from .retromae import FiledTexts, RetroMAESettings, TextBatches, train_retromae
+from .tower import Tower, TowerSettings, pretraining_ablation, printed_stages, tower_settings, train_tower
+from .panel import Panel, PanelSettings
+from .alignment import AlignmentSettings, JointSettings, align_towers, train_towers
+from .pair import ABLATIONS, APPROACHES, STAGE_DATA, AlignmentData, PairSettings, TowerPair, changed_pair, train_pair
 from .command import check_trainable, keys_help, main, train
 
 __all__ = [
@@ -58,6 +63,30 @@ __all__ = [
     'printed_training',
     'retriever_settings',
     'train_retriever',
+    'FiledTexts',
+    'RetroMAESettings',
+    'TextBatches',
+    'train_retromae',
+    'Tower',
+    'TowerSettings',
+    'pretraining_ablation',
+    'printed_stages',
+    'tower_settings',
+    'train_tower',
+    'Panel',
+    'PanelSettings',
+    'AlignmentSettings',
+    'JointSettings',
+    'align_towers',
+    'train_towers',
+    'ABLATIONS',
+    'APPROACHES',
+    'STAGE_DATA',
+    'AlignmentData',
+    'PairSettings',
+    'TowerPair',
+    'changed_pair',
+    'train_pair',
     'check_trainable',
     'keys_help',
     'main',

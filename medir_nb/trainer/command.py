@@ -22,7 +22,7 @@ def train(
     watch=None,  # a `Watch`
     **settings,  # put over those of `config`
 ) -> Trained:
-    "Train what `task` says: contrastive, sft, cross-encoder, or a stage of your own."
+    "Train what `task` says: contrastive, retromae, sft, cross-encoder, or a stage of your own."
     config = training_config(config, **settings)
     return STAGES[config.task].train(config, watch)
 

@@ -10,7 +10,7 @@ from typing import Literal
 from ..core.errors import check
 from ..encoder.spec import encoder_spec
 from ..losses import InfoNCE
-from .settings import AboveZero, Count
+from .settings import AboveZero, Count, OneOrMore
 from .stages import stage, training_config
 from .progress import Trained
 from .identity import world_size
@@ -27,6 +27,16 @@ class ContrastiveSettings(EncoderSettings):
     in_batch: bool = True  # documents of other queries are negatives
     cross_device: bool = True  # also those of other processes
     gradient_cache: Count = 0  # texts at a time; 0: the whole batch at once
+    matryoshka: list[OneOrMore] = []  # of how many first numbers a loss is taken; none: of all numbers alone
+    normalise: Literal['after', 'before'] = 'after'  # the cut; before: the released code of MAR
+    learn_temperature: bool = False  # from `temperature` on
+    least_temperature: AboveZero = 0.01  # which a trained one does not fall below
+
+    def decisive(self) -> dict:
+        "The settings that decide the weights; those of a switch that is off decide nothing."
+        idle = () if self.matryoshka else ('matryoshka', 'normalise')
+        idle += () if self.learn_temperature else ('learn_temperature', 'least_temperature')
+        return {name: value for name, value in super().decisive().items() if name not in idle}
 
 # %% ../../nbs/12_trainer/11_contrastive.ipynb #e9880009
 def _check_contrast(config: ContrastiveSettings):
@@ -51,6 +61,10 @@ def _loss(model, config: ContrastiveSettings, hypothetical: bool):
         config.cross_device,
         config.gradient_cache,
         hypothetical,
+        config.matryoshka,
+        config.normalise,
+        config.learn_temperature,
+        config.least_temperature,
     )
 
 # %% ../../nbs/12_trainer/11_contrastive.ipynb #524ebee3

@@ -19,13 +19,15 @@ from ..encoder.folders import recorded_fields
 from ..encoder.spec import encoder_spec
 from ..encoder.loading import modules_of_role
 from ..encoder.model import Encoder
-from ..encoder.saving import carried_spec, carrying_model, has_two_towers, why_not_carried
+from ..encoder.saving import carried_spec, carrying_model, has_two_towers, save_modules, why_not_carried
+from ..encoder.towers import is_cut
 from .settings import Count, Settings
 from .pairs import Pairs, training_lines
 from .filed import FiledPairs
 from .batches import PairBatches
 from .careful import careful_trainer
 from .adapters import AdapterSteps, Lora, load_adapters, merge_adapters, save_adapters, with_adapter
+from .learned import habits_of, learned_values
 from .identity import Recipe, hub_name, trained_row
 from .arguments import check_enough, seeded_arguments
 
@@ -85,7 +87,7 @@ def _trained_spec(spec: EncoderSpec, config: EncoderSettings) -> EncoderSpec:
 
 
 _RARE = ('document', 'document_pair_template', 'append_eos', 'query_brackets', 'document_brackets')
-_RARE += ('dimensions', 'bidirectional')
+_RARE += ('dimensions', 'normalize_before_cut', 'bidirectional')
 
 
 def _base(spec: EncoderSpec) -> dict:
@@ -118,8 +120,12 @@ def _trained_model(config: EncoderSettings, base: EncoderSpec, device) -> tuple:
     served = replace(base, dtype='float32', similarity=config.similarity)
     model = carrying_model(Encoder(served), config.instruction).to(device).float()
     for role in ROLES:
+        body, *behind = modules_of_role(model, role)
         # merging a LoRA leaves the weights below it frozen
-        modules_of_role(model, role)[0].requires_grad_(True)
+        body.requires_grad_(True)
+        for module in filter(is_cut, behind):
+            # a layer of a saved folder comes back with weights to train, and this one only keeps the first numbers
+            module.requires_grad_(False)
     adapters = _adapted(model, config, base) if config.lora else {}
     if config.gradient_checkpointing:
         model.gradient_checkpointing_enable({'use_reentrant': False})
@@ -136,14 +142,15 @@ def _build(config: EncoderSettings, base: EncoderSpec, pairs: Pairs, make_loss: 
     encoder = Encoder(carried_spec(_trained_spec(base, config)))
     tokenizers = {role: modules_of_role(model, role)[0].tokenizer for role in ROLES}
     batches = PairBatches(pairs, encoder, tokenizers, config.instruction, config.hypothetical, config.mask_positives)
+    loss = make_loss(model, config, batches.hypothetical)
     kind = careful_trainer(SentenceTransformerTrainer)
     if adapters:
         kind = type('Adapted', (AdapterSteps, kind), {'adapters': adapters})
-    return kind(
+    return type('Telling', (*habits_of(loss), kind), {})(
         model=model,
         args=arguments,
         train_dataset=datasets.Dataset.from_dict({'row': range(len(pairs))}),
-        loss=make_loss(model, config, batches.hypothetical),
+        loss=loss,
         data_collator=batches,
     )
 
@@ -153,12 +160,13 @@ def _save(config: EncoderSettings, base: EncoderSpec, asked: bool, trainer, fold
     if config.lora:
         save_adapters(trainer.adapters, folder / 'adapter')
         merge_adapters(trainer.adapters)
-    trainer.model.save(str(folder), create_model_card=False)
+    save_modules(trainer.model, folder)
     return {
         'spec': trained_row(base, recorded_fields(base, asked)),
         'base_hub': hub_name(base.hub),
         'base_revision': base.revision,
         'instruction': config.instruction,
+        **learned_values(trainer.loss),
     }
 
 # %% ../../nbs/12_trainer/10_encoders.ipynb #326900e1

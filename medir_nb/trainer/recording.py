@@ -56,6 +56,9 @@ class MetricsLog:
             self.view(self.lines, **how)
 
 # %% ../../nbs/12_trainer/05_recording.ipynb #69cc1ad0
+_EVERY = ('epoch', 'loss', 'learning_rate', 'grad_norm')  # what the trainer reports of every step
+
+
 def log_step(log: MetricsLog, step: int, epoch: float, logs: dict):
     "Write the line of a step: `logs` is what transformers' trainer reports."
     now, tokens = log.seconds(), log.seen['tokens']
@@ -70,6 +73,7 @@ def log_step(log: MetricsLog, step: int, epoch: float, logs: dict):
             'grad_norm': logs.get('grad_norm'),
             'seconds': now,
             'tokens_per_second': round((tokens - tokens_before) / max(1e-9, now - seconds_before), 1),
+            **{name: value for name, value in logs.items() if name not in _EVERY},
         }
     )
 

@@ -90,6 +90,15 @@ def _writer_cost(name: str, texts: int, tokens: int) -> dict:
     return {'GB to fetch': fetch, 'hours': None if texts else 0.0, 'dollars': 0.0}
 
 
+def _judge_cost(name: str, calls: int, written: int, read: int) -> dict:
+    "Gigabytes, hours and dollars of a language model that judges: what it reads costs more than what it writes."
+    cost = _writer_cost(name, calls, written)
+    if not cost['dollars']:
+        return cost
+    reading = _service_cost(name, read, 'input')['dollars']
+    return cost | {'dollars': None if reading is None else cost['dollars'] + reading}
+
+
 def _reranker_cost(name: str, pairs: int) -> dict:
     "Gigabytes, hours and dollars of scoring pairs."
     from medir_nb.encoder.here import gigabytes_of
@@ -105,12 +114,13 @@ def _reranker_cost(name: str, pairs: int) -> dict:
 # %% ../../nbs/16_workbook/06_costs.ipynb #b986cdf1
 @dataclass
 class Piece:
-    "Work of one model, of one kind: write, encode, train or score pairs."
+    "Work of one model, of one kind: write, judge, encode, train or score pairs."
 
     model: str
     work: str
     texts: int
-    tokens: int | None  # None: unknown
+    tokens: int | None  # None: unknown; of a language model those that it writes
+    read: int = 0  # tokens that a judge reads
 
 
 def count_in(cell) -> int:
@@ -169,6 +179,14 @@ def _loop_pieces(row: dict) -> list[Piece]:
     tokens = None if row['tokens'] == 'unknown' else count_in(row['tokens'])
     return [Piece(row['model'], row['work'], count_in(texts), tokens)] if texts else []
 
+
+def _judging_pieces(row: dict) -> list[Piece]:
+    "The work in a row of `plan_judging`."
+    calls, texts, read = (count_in(row[name]) for name in ('calls', 'texts to encode', 'tokens to read'))
+    if calls:
+        return [Piece(row['model'], 'judge', calls, count_in(row['tokens to write']), read)]
+    return [Piece(row['model'], 'encode', texts, read or None)] if texts else []
+
 # %% ../../nbs/16_workbook/06_costs.ipynb #b1b73f8c
 def _summed_pieces(pieces: list[Piece]) -> list[tuple[Piece, int]]:
     "One piece for each model and kind of work, in the order in which they came, and the tokens that are known of it."
@@ -178,6 +196,7 @@ def _summed_pieces(pieces: list[Piece]) -> list[tuple[Piece, int]]:
         total = sums.setdefault(key, Piece(*key, 0, 0))
         unknown = total.tokens is None or piece.tokens is None
         total.texts += piece.texts
+        total.read += piece.read
         total.tokens = None if unknown else total.tokens + piece.tokens
         known[key] = known.get(key, 0) + (piece.tokens or 0)
     return [(sums[key], known[key]) for key in sums]
@@ -187,6 +206,8 @@ def _cost_of(piece: Piece, known_tokens: int) -> dict:
     "Gigabytes, hours and dollars of a piece of work."
     if piece.work == 'write':
         return _writer_cost(piece.model, piece.texts, known_tokens)
+    if piece.work == 'judge':
+        return _judge_cost(piece.model, piece.texts, known_tokens, piece.read)
     if piece.work == 'score pairs':
         return _reranker_cost(piece.model, piece.texts)
     if piece.work == 'train':
@@ -202,7 +223,8 @@ def _model_rows(pieces: list[Piece]) -> list[dict]:
         if piece.model in fetched:
             cost['GB to fetch'] = 0.0
         fetched.add(piece.model)
-        rows.append({'model': piece.model, 'work': piece.work, 'texts': piece.texts, 'tokens': piece.tokens, **cost})
+        tokens = None if piece.tokens is None else piece.tokens + piece.read
+        rows.append({'model': piece.model, 'work': piece.work, 'texts': piece.texts, 'tokens': tokens, **cost})
     return rows
 
 # %% ../../nbs/16_workbook/06_costs.ipynb #5b79905a
@@ -232,6 +254,7 @@ def _data_row(task: str) -> dict:
 def plan_costs(
     frames: list,  # of `plan`
     loops: list = (),  # of `plan_loop`
+    judged: list = (),  # of `plan_judging`
     home_folder=None,
 ):
     "A row a model: texts and tokens of all plans, GB to fetch, hours on one 80 GB GPU, dollars; None is unknown."
@@ -241,6 +264,7 @@ def plan_costs(
     loop_rows = [row for loop in loops for row in loop.to_dict('records')]
     pieces = [piece for row in grid_rows for piece in _grid_pieces(row)]
     pieces += [piece for row in loop_rows for piece in _loop_pieces(row)]
+    pieces += [piece for frame in judged for row in frame.to_dict('records') for piece in _judging_pieces(row)]
     missing = dict.fromkeys(row['task'] for row in grid_rows if row['data'] == 'missing')
     columns = ['model', 'work', 'texts', 'tokens', 'GB to fetch', 'hours', 'dollars']
     return pd.DataFrame([*_model_rows(pieces), *map(_data_row, missing)], columns=columns, dtype=object)
@@ -299,5 +323,5 @@ def costs_source() -> str:
         f'Hours of encoding on one GPU: {encode["source"]}; '
         'writing, training and scoring pairs have no published rate. '
         f'Dollars: {price["source"]} ({price["date"]}); '
-        'of what is written, the longest answers count and prompts do not.'
+        'of what is written, the longest answers count and prompts do not; of judges both do.'
     )

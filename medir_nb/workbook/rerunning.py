@@ -21,6 +21,7 @@ from .loops import obstacles, plan_loop
 from .trainings import plan_trainings
 from .batch import read_batch, run_batch, run_parameters
 from .plans import default_systems, is_task, plan, plan_grid
+from .judging import plan_judging
 from .costs import costs_source, costs_table, plan_costs
 from .options import Home, JsonRows, Preset, Wide, json_safe
 from .tables import show_table, show_text
@@ -138,12 +139,14 @@ def _planned_run(run: dict, home: Path | None) -> dict:
 
     receipt, frame = plan(run['notebook'], run.get('preset'), run.get('parameters'), home)
     notebook, parameters = find_notebook(run['notebook']).stem, run_parameters(run)
+    declared = notebook_plan(notebook)
     return {
         'notebook': run['notebook'],
         'preset': run.get('preset'),
         'finished': receipt['finished'] if receipt else None,
         'obstacles': obstacles(notebook, parameters, home),
-        'steps': _planned_steps(notebook_plan(notebook), parameters, home),
+        'steps': _planned_steps(declared, parameters, home),
+        'judging': plan_judging(declared.judging, parameters, home) if declared.judging else None,
         'rows': frame,
     }
 
@@ -161,6 +164,10 @@ def _show_planned(planned: dict, wide: bool):
         again = 'Evaluation (what is trained needs as much again as its base; further fusions reuse its texts):'
         show_text(f'\n{again}', wide)
         print()
+    if planned['judging'] is not None:
+        print('\nJudging (a first round of questions):\n')
+        show_table(planned['judging'].drop(columns='model'), wide)
+        print('\nRetrieval and evaluation:\n')
     if len(planned['rows']):
         show_table(planned['rows'], wide, by='task')
         show_text(_sum_line(planned['rows']), wide)
@@ -180,7 +187,8 @@ def _plan_as_json(planned: list[dict], costs) -> str:
     def rows(frame) -> list[dict]:
         return [] if frame is None else json_safe(frame.to_dict('records'))
 
-    runs = [{**run, 'steps': rows(run['steps']), 'rows': rows(run['rows'])} for run in planned]
+    frames = ('steps', 'judging', 'rows')
+    runs = [{**run, **{name: rows(run[name]) for name in frames}} for run in planned]
     return json.dumps({'runs': runs, 'costs': rows(costs)}, ensure_ascii=False, default=int)
 
 
@@ -209,7 +217,7 @@ def plan_command(
     planned = []
     if system or is_task(name):
         frame = plan_grid([name], system or default_systems(name, home), home_folder=home)
-        planned.append({'task': name, 'steps': None, 'rows': frame})
+        planned.append({'task': name, 'steps': None, 'judging': None, 'rows': frame})
         if not rows:
             show_table(frame, wide, by='task')
     else:
@@ -217,8 +225,8 @@ def plan_command(
             planned.append(_planned_run(run, home))
             if not rows:
                 _show_planned(planned[-1], wide)
-    loops = [run['steps'] for run in planned if run['steps'] is not None]
-    costs = plan_costs([run['rows'] for run in planned], loops, home)
+    loops, judged = ([run[name] for run in planned if run[name] is not None] for name in ('steps', 'judging'))
+    costs = plan_costs([run['rows'] for run in planned], loops, judged, home)
     if rows:
         print(_plan_as_json(planned, costs))
     else:

@@ -21,11 +21,25 @@ def _corpora_rows(sources: list[str]) -> list:
 
 
 def _set_rows(source: str) -> int | None:
-    "Queries of a labelled set as its row has them, or of a registered task; None where nobody counted."
+    "Queries of a labelled set as its row has them; None where nobody counted."
     row = registry('tuning').get(source, {})
     return row.get('printed') or row.get('lines')
 
+
+def _texts(source: str) -> int | None:
+    "Queries or documents of a corpus or of a labelled set; None where nobody counted."
+    is_corpus = source.partition(':')[0] in registry('pretraining')
+    return _corpora_rows([source])[0] if is_corpus else _set_rows(source)
+
 # %% ../../nbs/16_workbook/03d_trainings.ipynb #67c369e2
+_SOURCES = {'pairs': ['sources'], 'sets': ['sets'], 'texts': ['queries', 'documents']}  # fields with sources
+
+
+def _sources(kind: str, data: dict) -> list[str]:
+    "The sources of a training, by name."
+    return [source for field in _SOURCES[kind] for source in data.get(field, [])]
+
+
 def _limited(rows: int | None, limit: int) -> int | None:
     "Rows of which at most `limit` are taken; 0: all."
     return limit if limit and (rows is None or limit < rows) else rows
@@ -37,19 +51,21 @@ def _summed(rows: list) -> int | None:
 
 
 def data_rows(
-    kind: str,  # pairs: corpora of stage I | sets: labelled sets of stage II
-    data: dict,  # fields of the trainer's `PairData` or `TuningData`
+    kind: str,  # pairs: corpora of stage I | sets: labelled sets of stage II | texts: of an alignment
+    data: dict,  # fields of the trainer's `PairData`, `TuningData` or `AlignmentData`
 ) -> int | None:
     "How many rows a training may read once; None where a source has no known number."
-    if kind == 'pairs':
-        rows = _limited(_summed(_corpora_rows(data.get('sources', []))), data.get('most', 0))
+    if kind == 'sets':
+        limited = [_limited(_set_rows(name), data.get('limit', 0)) for name in data.get('sets', [])]
+        rows = _summed([*limited, *(None for _ in data.get('files', []))])
     else:
-        limit = data.get('limit', 0)
-        rows = _summed([_limited(_set_rows(name), limit) for name in data.get('sets', [])])
+        sources = _sources(kind, data)
+        found = _corpora_rows(sources) if kind == 'pairs' else [_texts(source) for source in sources]
+        rows = _limited(_summed(found), data.get('most', 0))
     return None if rows is None else int(rows * data.get('portion', 1))
 
 # %% ../../nbs/16_workbook/03d_trainings.ipynb #785b4e54
-_REGISTRY = {'pairs': 'pretraining', 'sets': 'tuning'}
+_REGISTRIES = {'pairs': ['pretraining'], 'sets': ['tuning'], 'texts': ['pretraining', 'tuning']}
 
 
 def _is_here(kind: str, source: str) -> bool:
@@ -57,7 +73,8 @@ def _is_here(kind: str, source: str) -> bool:
     from medir_nb.data.registered import task_folder
 
     name = source.partition(':')[0]
-    row = registry(_REGISTRY[kind]).get(name) or registry('tasks').get(name) or {}
+    books = [*_REGISTRIES[kind], 'tasks']
+    row = next((registry(book)[name] for book in books if registry(book).get(name)), {})
     shipped = row.get('package') or row.get('load')
     return bool(shipped or task_folder(name, row or {'folder': name}) or Path(source).exists())
 
@@ -67,26 +84,41 @@ def missing_sources(
     data: dict,
 ) -> list[str]:
     "The sources of a training that are not on this machine."
-    sources = data.get('sources' if kind == 'pairs' else 'sets', [])
-    return [source for source in sources if not _is_here(kind, source)]
+    return [source for source in dict.fromkeys(_sources(kind, data)) if not _is_here(kind, source)]
 
 # %% ../../nbs/16_workbook/03d_trainings.ipynb #ef3a379c
+def _towers(training, parameters: dict) -> list[str]:
+    "The rows that are trained or read, those of queries first."
+    return list(dict.fromkeys(parameters[name] for name in training.towers if parameters[name]))
+
+
+def _printed(training, parameters: dict) -> dict:
+    "What the paper prints for a stage, where the parameters ask for that."
+    from medir_nb.trainer.pair import LABELLED, PRINTED_PAIR
+    from medir_nb.trainer.retriever import printed_training
+
+    asked = parameters.get(training.printed)
+    stage = 'align' if training.stage == LABELLED else training.stage
+    if not asked:
+        return {}
+    return PRINTED_PAIR[stage] if stage in PRINTED_PAIR else printed_training(asked)[stage]
+
+
 def training_settings(
     training,  # of `notebook_plan`
     parameters: dict,  # resolved
 ) -> dict:
     "The settings that decide how much a training reads."
     from medir_nb.encoder.spec import encoder_spec
-    from medir_nb.trainer.retriever import printed_training
     from medir_nb.trainer.settings import Settings
 
-    base = encoder_spec(parameters[training.model])
+    rows = [encoder_spec(name) for name in _towers(training, parameters)]
     names = ('epochs', 'max_steps', 'batch_size', 'accumulation')
     settings = {name: Settings.model_fields[name].default for name in names}
-    settings |= {'max_query_tokens': base.max_query_tokens, 'max_document_tokens': base.max_document_tokens}
-    size = parameters.get(training.size)
-    printed = printed_training(size)[training.stage] if size else {}
-    return settings | printed | parameters[training.settings]
+    settings |= {'max_query_tokens': rows[0].max_query_tokens, 'max_document_tokens': rows[-1].max_document_tokens}
+    for own in (_printed(training, parameters), *(parameters[name] for name in training.settings)):
+        settings |= own
+    return settings
 
 
 def _rows_read(settings: dict, rows: int | None) -> int | None:
@@ -96,11 +128,32 @@ def _rows_read(settings: dict, rows: int | None) -> int | None:
     return None if rows is None else int(rows * settings['epochs'])
 
 # %% ../../nbs/16_workbook/03d_trainings.ipynb #5e60ef76
+def _table_rows(training, parameters: dict) -> int:
+    "How many rows of MAR's tables train this stage for themselves."
+    from medir_nb.trainer.pair import ABLATIONS, APPROACHES, STAGE_DATA, trainings_of_rows
+
+    known = ABLATIONS | STAGE_DATA | APPROACHES | parameters.get(training.own_rows, {})
+    chosen = {name: known[name] for name in parameters[training.rows] if name in known}
+    return len(trainings_of_rows(chosen)[training.stage])
+
+
 def _how_often(training, parameters: dict) -> int:
     "How many models a training leaves; 0 where a parameter leaves it out."
     if training.when and not parameters.get(training.when):
         return 0
-    return prod(len(parameters[name]) for name in training.each)
+    if training.stages and training.stage not in parameters[training.stages]:
+        return 0
+    rows = _table_rows(training, parameters) if training.rows else 1
+    return rows * prod(len(parameters[name]) for name in training.each)
+
+
+def _row_size(training, settings: dict, data: dict) -> tuple[int, int]:
+    "Texts of a row, and their tokens at most."
+    query, document = settings['max_query_tokens'], settings['max_document_tokens']
+    texts = 2 + (data.get('negatives', 1) if training.kind == 'sets' else 0)
+    if training.mirrored:
+        return 2 * texts, texts * (query + document)
+    return texts, query + (texts - 1) * document
 
 
 def _training_row(training, parameters: dict) -> dict:
@@ -109,16 +162,15 @@ def _training_row(training, parameters: dict) -> dict:
     settings = training_settings(training, parameters)
     rows = data_rows(training.kind, data)
     read, missing = _rows_read(settings, rows), missing_sources(training.kind, data)
-    negatives = data.get('negatives', 1) if training.kind == 'sets' else 0
-    row_tokens = settings['max_query_tokens'] + (1 + negatives) * settings['max_document_tokens']
+    texts, tokens = _row_size(training, settings, data)
     return {
         'step': f'{training.step}, {times} times' if times > 1 else training.step,
-        'model': parameters[training.model],
+        'model': ' + '.join(_towers(training, parameters)),
         'documents': 'unknown' if rows is None else rows,
         'data': 'missing' if missing else 'at hand',
         'texts to generate': 0,
-        'texts to encode or train on': 'unknown' if read is None else times * read * (2 + negatives),
-        'tokens': 'unknown' if read is None else f'≤{times * read * row_tokens:,}',
+        'texts to encode or train on': 'unknown' if read is None else times * read * texts,
+        'tokens': 'unknown' if read is None else f'≤{times * read * tokens:,}',
         'note': f'not here: {", ".join(missing)}' if missing else '',
         'work': 'train',
     }

@@ -347,6 +347,9 @@ def make_github(folder):
 # ---------------------------------------------------------------- counts
 
 
+MEDTEB, MEDTEB_QUERIES = ('medteb-retrieval', 'medteb-rerank'), 12  # a reader's own, the last with candidates
+
+
 def small_registry(folder, commits=None, **more):
     """Write `folder` for $MEDIR_REGISTRY: the packaged rows of tasks and corpora with nothing but their counts replaced, and the rows of `more`.
     `commits` are those of the repositories on loopback: what a commit is called follows from what is in it."""
@@ -358,6 +361,7 @@ def small_registry(folder, commits=None, **more):
         return {'git': f'{repository}@{commits[repository]} {path}'}
 
     tasks = {n: {**r, **counts(n, r), **at(r)} for n, r in registry('tasks').items() if on_the_hub(r)}
+    tasks |= {n: registry('tasks')[n] for n in MEDTEB}
     corpora = {
         n: {**r, 'documents': min(r['documents'], len(corpus_rows(r))), **at(r)} for n, r in registry('corpora').items()
     }

@@ -12,7 +12,7 @@ from hub.data import SENTENCES
 from hub.server import Repository
 from medir_nb.core import registry
 
-HIDDEN = 32
+HIDDEN, HEAD = 32, 24
 ENCODER = dict(
     hidden_size=HIDDEN, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64, initializer_range=0.3
 )
@@ -135,6 +135,7 @@ FAMILIES = {
 # what the registries call an architecture whose tokenizer and code are another's
 FAMILIES['nvembed'] = FAMILIES['mistral']
 FAMILIES['xlm-roberta'] = FAMILIES['xlm-r']
+FAMILIES['new'] = FAMILIES['xlm-r']  # gte-multilingual: its vocabulary; for its model see `save_gte`
 
 
 def make_tokenizer(family, sentences=SENTENCES, size=2000):
@@ -282,7 +283,11 @@ MODULES = (
     'sensenova/',
     'Salesforce/SFR',
     'GritLM/',
+    'Alibaba-NLP/gte-multilingual-base',
+    'Alibaba-NLP/gte-Qwen2',
+    'Qwen/Qwen3-Embedding',
 )
+HEADS = ('sentence-transformers/gtr', 'hkunlp/', 'infgrad/', 'TencentBAC/')  # a Dense layer behind the pooling
 LEGACY = ('Muennighoff/SGPT', 'GanymedeNil/', 'castorini/', 'OpenMatch/', 'facebook/')  # of before safetensors
 TOKENIZERS = {
     'intfloat/multilingual-e5-small': 'xlm-r'
@@ -347,13 +352,16 @@ def encoder_files(row, hub, tokenizer=True):
         made = save_tokenizer(words, folder, limit) if tokenizer else make_tokenizer(words)
         if family == 'nvembed':
             return _nv_embed(folder, made, limit, hub)
-        causal = hub.startswith(('meta-llama/', 'GritLM/'))
-        model = make_model(family, hub, limit, 'AutoModelForCausalLM' if causal else 'AutoModel', made)
-        save_model(model, folder, hub.startswith(LEGACY))
+        if family == 'new':
+            save_gte(folder, made, limit, hub, f'{GTE_CODE}--')
+        else:
+            causal = hub.startswith(('meta-llama/', 'GritLM/'))
+            model = make_model(family, hub, limit, 'AutoModelForCausalLM' if causal else 'AutoModel', made)
+            save_model(model, folder, hub.startswith(LEGACY))
         if row.get('bidirectional'):
             _with_code(folder, {'AutoModelForCausalLM': 'modeling_own.OwnForCausalLM'}, 'modeling_own.py', OWN_MISTRAL)
         if row['load'] == 'sentence-transformers' or hub.startswith(MODULES):
-            write_modules(folder, row['pooling'], row['normalize'], limit, 24 if family == 't5' else 0)
+            write_modules(folder, row['pooling'], row['normalize'], limit, HEAD if hub.startswith(HEADS) else 0)
 
     return build
 
@@ -398,6 +406,42 @@ def _with_code(folder, auto_map, file, code, **more):
     told = json.loads((folder / 'config.json').read_text())
     write_json(folder / 'config.json', {**told, 'auto_map': auto_map, **more})
     (folder / file).write_text(code)
+
+
+# GTE-multilingual: BERT with rotary positions, by code that lies in a repository of its own
+GTE_CODE = 'Alibaba-NLP/new-impl'
+GTE_FILES = [Path(__file__).with_name('new_impl') / f'{name}.py' for name in ('configuration', 'modeling')]
+
+
+def save_gte(folder, tokenizer, limit, name, where=''):
+    "A tiny masked language model of that architecture, the same for the same name; `where`: the repository of its code."
+    import torch
+
+    from hub.new_impl.configuration import NewConfig
+    from hub.new_impl.modeling import NewForMaskedLM
+
+    sizes = {**ENCODER, 'vocab_size': len(tokenizer), 'pad_token_id': tokenizer.pad_token_id}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(zlib.crc32(name.encode()))
+        model = NewForMaskedLM(NewConfig(**sizes, max_position_embeddings=limit))
+        with torch.no_grad():
+            model.get_input_embeddings().weight.normal_(std=0.3)
+    model.save_pretrained(folder)
+    classes = {
+        'AutoConfig': f'{where}configuration.NewConfig',
+        'AutoModel': f'{where}modeling.NewModel',
+        'AutoModelForMaskedLM': f'{where}modeling.NewForMaskedLM',
+    }
+    told = json.loads((folder / 'config.json').read_text())
+    write_json(folder / 'config.json', {**told, 'auto_map': classes})
+    if not where:
+        gte_code(folder)
+
+
+def gte_code(folder):
+    "The files of its code."
+    for file in GTE_FILES:
+        (folder / file.name).write_text(file.read_text(encoding='utf-8'), encoding='utf-8')
 
 
 NV_EMBED = '''
@@ -629,6 +673,8 @@ def model_repositories(models=None, llms=None, rerankers=None):
                 other['revision'],
                 adapter_files(row['hub'], row['architecture'], limit_of(row), other['hub']),
             )
+    if any(row.get('architecture') == 'new' for row in (registry('models') if models is None else models).values()):
+        add(GTE_CODE, 'unknown', gte_code)
     # a model that comes in packages where they are installed is the Hub's where they are not
     for row in (registry('models') if models is None else models).values():
         parts = registry('parts').get(row.get('package'), {})

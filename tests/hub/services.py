@@ -1,6 +1,8 @@
 """Services on loopback for the rows that are services: embeddings and chat, in the manner of conftest's Fake."""
 
+import json
 import os
+import re
 import sys
 import zlib
 from pathlib import Path
@@ -26,11 +28,32 @@ def embed(body):
     }
 
 
+def chat(body):
+    "Grades where passages are to be judged, a third of them relevant and a judge of its own mind now and then; else an echo."
+    prompt = body['messages'][-1]['content']
+    passages = re.findall(r'^Passage-(\d+): (.*)$', prompt, re.M)
+    if not passages:
+        return answer(f'echo: {prompt}')
+
+    def grade(text):
+        likes = zlib.crc32(text.encode()) % 3 == 0
+        differs = zlib.crc32(f'{body["model"]} {text}'.encode()) % 7 == 0
+        return 'S' if likes != differs else 'D'
+
+    return answer(json.dumps({f'Passage-{number}': grade(text) for number, text in passages}))
+
+
+def answer(text):
+    "What a server of chats sends."
+    usage = {'prompt_tokens': 10, 'completion_tokens': 5}
+    return {'choices': [{'message': {'content': text}, 'finish_reason': 'stop'}], 'usage': usage}
+
+
 class Services:
     "`embedding` and `chat`, two servers that log what they were asked."
 
     def __init__(self):
-        self.embedding, self.chat = Fake(answer=embed), Fake()
+        self.embedding, self.chat = Fake(answer=embed), Fake(answer=chat)
 
     def close(self):
         for fake in (self.embedding, self.chat):

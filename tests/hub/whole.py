@@ -7,7 +7,7 @@ from pathlib import Path
 import yaml
 
 from conftest import write_lines
-from hub.data import ENGLISH
+from hub.data import ENGLISH, MEDTEB, MEDTEB_QUERIES, chinese
 from medir_nb.core import registry
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -32,12 +32,20 @@ _LOOP = {
 # two steps of each stage, in batches of two, in fp32
 _STEPS = {'max_steps': 2, 'batch_size': 2, 'gradient_cache': 1, 'warmup_steps': 0, 'precision': 'fp32'}
 _STAGES = {'pretraining': _STEPS, 'tuning': _STEPS}
+_TOWERS = {'common': _STEPS, 'speed_queries': 4, 'speed_rounds': 1, 'lora': {'r': 2, 'alpha': 4}}
 OVERRIDES = {
+    ('medteb_construction', 'mini'): {'limit': 40, 'pool_size': 4, 'draws': 5},
+    ('medteb_construction', 'paper'): {'draws': 5},
+    ('medteb_evaluation', 'paper'): {'tuning': _STEPS, 'speed_queries': 4, 'speed_rounds': 1},
+    ('mar_training', 'paper'): _TOWERS,
+    ('mar_ablations', 'paper'): {**_TOWERS, 'pruned_layers': 1},
     ('bmretriever_training', 'paper'): _STAGES,
     ('bmretriever_ablations', 'paper'): _STAGES,
     ('automir_slhyde', 'paper'): _LOOP,
     ('automir_slhyde', 'legal'): {**_LOOP, 'query_sampling': {'max_tokens': 8}},
 }
+# batches whose language models are asked as their rows say: judges are services
+AS_THE_ROW_SAYS = {'medteb'}
 # the same number for what a system's expression takes from the model's row
 SAMPLING = {'max_tokens': 8}
 
@@ -100,22 +108,45 @@ def write_stages(folder):
     write_lines(place / 'queries.jsonl', [{'_id': f'q{i}', 'text': f'What is {title}?'} for i, title, _ in texts])
     qrels = ['query-id\tcorpus-id\tscore', *(f'q{i}\t{i}\t1' for i, _, _ in texts)]
     write_lines(place / 'qrels' / 'test.tsv', qrels)
+    write_medteb(folder)
+
+
+def write_medteb(folder):
+    "A reader's own MedTEB: the embedded Chinese passages, of whose questions the last ones are the test."
+    passages, questions = chinese()
+    corpus = [{'_id': i, 'title': '', 'text': text} for i, (_, text) in passages.items()]
+    asked = [{'_id': f'q{n}', 'text': text} for n, (text, _) in enumerate(questions)]
+    judged = [(f'q{n}', i) for n, (_, relevant) in enumerate(questions) for i in relevant]
+    tested = {row['_id'] for row in asked[-MEDTEB_QUERIES:]}
+    parts = {'train': [pair for pair in judged if pair[0] not in tested], 'test': [p for p in judged if p[0] in tested]}
+    for name in MEDTEB:
+        place = folder / registry('tasks')[name]['folder']
+        write_lines(place / 'corpus.jsonl', corpus)
+        write_lines(place / 'queries.jsonl', asked)
+        for split, pairs in parts.items():
+            lines = ['query-id\tcorpus-id\tscore', *(f'{q}\t{i}\t1' for q, i in pairs)]
+            write_lines(place / 'qrels' / f'{split}.tsv', lines)
+    listed = [f'{q}\t{i}' for q in sorted(tested) for i in list(passages)[:5]] + [f'{q}\t{i}' for q, i in parts['test']]
+    write_lines(place / 'candidates.tsv', dict.fromkeys(listed))
 
 
 def expected_absent(name, run):
     "`{(system, task)}` that a run cannot measure from the Hub, and a pattern for each reason."
     p = preset(run['notebook'], run['preset'])
     out = {}
-    for system in p.get('systems', []):
+    tuned = [f'{system}-medteb' for system in p.get('tuned', [])]
+    for system in dict.fromkeys([*p.get('systems', []), *p.get('tuned', []), *tuned, *p.get('own_systems', [])]):
         row = registry('models').get(system, {})
         plain = re.split(r'[(+>]', system)[0]
         for task in p['tasks']:
-            if registry('tasks')[task].get('access') != 'open':
+            if registry('tasks')[task].get('access') != 'open' and task not in MEDTEB:
                 out[system, task] = 'released|DrugBank needs its own licence'
             elif row.get('kind') == 'published-only':
                 out[system, task] = 'figures only'
             elif row.get('load') == 'remote':
                 out[system, task] = 'its published code runs nowhere here'
+            elif system == 'gte-qwen2-1.5b-instruct-medteb' or system in p.get('own_systems', []):
+                out[system, task] = 'none were trained here'
             elif registry('tasks')[task]['kind'] == 'pairs' and plain in ('bm25', 'rrf'):
                 out[system, task] = 'encoder|vector|pairs'
             elif 'chatglm3-6b-slhyde' in system or plain == 'bge-large-zh-slhyde-chatglm3':

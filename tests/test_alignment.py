@@ -1,0 +1,516 @@
+"""Two towers of unequal size, tiny and random: losses by hand, frozen to the bit, kills, the query side alone, what cannot meet, and a collapse."""
+
+from pathlib import Path
+import numpy as np, pytest
+from conftest import write_lines
+import test_models
+from hub.models import save_gte, save_tokenizer
+from test_models import CAUSAL, FAMILIES, make_model
+from medir_nb.core import MedirError, checkpoint_record
+from medir_nb.encoder import Encoder, encoder_spec, joined_towers, keep_layers, save_query_side
+from medir_nb.encoder.loading import modules_of_role
+from medir_nb.encoder.saving import has_two_towers
+from medir_nb.encoder.towers import KEPT_LAYERS, layer_numbers, pair_similarity
+from medir_nb.losses import DISTANCES, Alignment, info_nce, shortened_vectors
+from medir_nb.evaluator import measure_throughput, throughput_table
+from medir_nb.trainer import ABLATIONS, APPROACHES, STAGE_DATA, AlignmentData, Watch, align_towers, changed_pair
+from medir_nb.trainer import train_encoder, train_pair, train_towers
+from medir_nb.trainer.pair import pair_settings, write_alignment_data
+
+WORDS = 'statins metformin insulin asthma vaccine migraine anaemia fracture appendix thyroid heart liver'.split()
+TEXTS = [f'what is {word}' for word in WORDS]
+SMALL = {
+    'kind': 'encoder',
+    'load': 'transformers',
+    'revision': 'tiny',
+    'pooling': 'mean',
+    'normalize': True,
+    'similarity': 'cos',
+    'max_query_tokens': 20,
+    'max_document_tokens': 24,
+    'query_template': 'query: {text}',
+    'document_template': '{text}',
+}
+LARGE = {
+    **SMALL,
+    'pooling': 'lasttoken',
+    'append_eos': True,
+    'normalize': False,
+    'query_template': '{instruction}\nQuery: {text}',
+    'document_template': 'passage: {text}',
+    'default_instruction': 'Find passages',
+}
+
+
+@pytest.fixture(scope='module')
+def folders(tmp_path_factory):
+    base = tmp_path_factory.mktemp('towers')
+    with pytest.MonkeyPatch.context() as patch:
+        wide = {**CAUSAL, 'hidden_size': 64, 'num_hidden_layers': 4}
+        patch.setitem(FAMILIES, 'wide', ('Qwen3Config', wide, *FAMILIES['qwen2'][2:]))
+        patch.setattr(test_models, 'FAMILIES', FAMILIES)
+        large = make_model('wide', base / 'large')
+    return {'small': make_model('bert', base / 'small', seed=1), 'large': large}
+
+
+@pytest.fixture
+def rows(folders, own_registry, monkeypatch):
+    monkeypatch.delenv('MEDIR_DATA', raising=False)
+    own_registry(models={'small': dict(SMALL, hub=folders['small']), 'large': dict(LARGE, hub=folders['large'])})
+
+
+@pytest.fixture
+def same(tmp_path):
+    "An alignment set: each text is its own positive."
+    return write_lines(tmp_path / 'same.jsonl', [{'query': text, 'pos': [text]} for text in TEXTS])
+
+
+@pytest.fixture
+def labelled(tmp_path):
+    lines = [{'query': f'what is {w}', 'pos': [f'{w} is a drug'], 'neg': [f'no {w} at all']} for w in WORDS]
+    return write_lines(tmp_path / 'labelled.jsonl', lines)
+
+
+@pytest.fixture
+def first(rows, same):
+    "Settings of a Stage I in seconds."
+    steps = {'batch_size': 4, 'learning_rate': 1e-2, 'save_steps': 2, 'max_steps': 6, 'panel': {'every': 2}}
+    return {'query': 'small', 'document': 'large', 'data': str(same), 'output': 'aligned', **steps}
+
+
+@pytest.fixture
+def second(labelled):
+    steps = {'batch_size': 4, 'learning_rate': 1e-2, 'save_steps': 2, 'max_steps': 4}
+    return {'model': 'aligned', 'data': str(labelled), 'output': 'joint', 'negatives': 1, **steps}
+
+
+def opened(folder):
+    from sentence_transformers import SentenceTransformer
+
+    return SentenceTransformer(str(folder), device='cpu')
+
+
+def tower_weights(model, role):
+    import torch
+
+    return torch.cat([w.detach().flatten() for m in modules_of_role(model, role) for w in m.parameters()])
+
+
+def row_model(query='small', document='large', **how):
+    return joined_towers(encoder_spec(query), encoder_spec(document), **how)
+
+
+# ---------------------------------------------------------------- losses
+
+
+def plane(*degrees):
+    import torch
+
+    return torch.stack([torch.tensor([d, 90.0 - d]).deg2rad().cos() for d in degrees])
+
+
+@pytest.mark.parametrize('weights', [(1, 1), (0, 1), (1, 0), (0.5, 2)])
+def test_the_loss_is_the_weighted_sum_of_both_equations(weights):
+    import torch
+
+    queries, documents = plane(0, 40, 80), plane(5, 65, 45)
+    loss = Alignment(None, *weights, temperature=0.1)
+    squares = ((queries - documents) ** 2).sum(1).mean()
+    by_hand = weights[0] * info_nce(queries, [documents], 0.1) + weights[1] * squares
+    assert torch.isclose(loss.calculate_loss([[queries], [documents]]), by_hand)
+    assert len(loss.parts) == sum(map(bool, weights))
+
+
+def test_a_duplicate_of_the_batch_is_no_negative():
+    import torch
+
+    texts, labels = plane(0, 0, 50), torch.tensor([[1, 1], [1, 1], [2, 2]])
+    loss = Alignment(None, distance_weight=0, temperature=0.02)
+    assert loss.calculate_loss([[texts], [texts]], labels) < 1e-3 < 0.4 < loss.calculate_loss([[texts], [texts]])
+
+
+@pytest.mark.parametrize('cut', ['truncate-normalise', 'normalise-truncate'])
+def test_towers_cut_as_the_equation_does(rows, cut):
+    import torch
+
+    whole = row_model('large', 'large').encode_document(TEXTS, convert_to_tensor=True)
+    vectors = row_model('large', 'large', dimensions=16, cut=cut).encode_document(TEXTS, convert_to_tensor=True)
+    torch.testing.assert_close(vectors, shortened_vectors(whole, 16, cut), rtol=1e-4, atol=1e-5)
+
+
+def test_the_order_of_the_released_code_is_kept_on_disk(rows, first, second):
+    done = align_towers(first, cut='normalise-truncate')
+    vectors = Encoder('aligned').encode(TEXTS, 'document').vectors
+    assert encoder_spec('aligned').similarity == 'dot' and np.linalg.norm(vectors, axis=1).max() < 0.99
+    joint = train_towers(second)
+    assert pair_similarity(opened(joint.folder)) == 'dot' and done.loss > 0
+
+
+@pytest.mark.parametrize('distance', DISTANCES)
+def test_every_distance_falls(rows, first, distance):
+    alone = {'distance': distance, 'contrastive_weight': 0, 'max_steps': 12, 'save_steps': 0}
+    done = align_towers(first, **alone)
+    assert done.history.loss.iloc[-3:].mean() < done.history.loss.iloc[:3].mean()
+    assert has_two_towers(encoder_spec('aligned')) == (
+        distance != 'scores'
+    )  # a student of scores answers no other tower
+
+
+def test_scores_need_both_towers_on_all_texts():
+    with pytest.raises(MedirError, match='two towers that read all texts'):
+        Alignment(None, distance='scores')
+
+
+@pytest.mark.parametrize('mirrored', [False, True])
+@pytest.mark.parametrize('mini_batch', [1, 4, 5])
+def test_parts_by_length_have_the_loss_and_the_gradients_of_the_whole(rows, mirrored, mini_batch, monkeypatch):
+    import torch
+
+    pair, texts = row_model().eval(), [' '.join(TEXTS[: 1 + n % 4]) for n in range(len(TEXTS))]
+    roles = ['query', 'document'] * (1 + mirrored)
+    roles[2:] = roles[:1:-1]  # mirrored: by the other tower
+    labels = torch.tensor([[n, n % 4] for n in range(len(texts))])
+    widths, forward, found = [], type(pair).forward, []
+
+    def noted(model, features, *args, **how):
+        widths.append(int(features['attention_mask'].sum(1).max()))
+        return forward(model, features, *args, **how)
+
+    monkeypatch.setattr(type(pair), 'forward', noted)
+    for size in (0, mini_batch):
+        pair.zero_grad()
+        columns = [pair.preprocess(texts, task=role) | {'task': role} for role in roles]
+        loss = Alignment(pair, mini_batch=size, mirrored=mirrored)(columns, labels)
+        widths.clear()
+        loss.backward()
+        found.append(
+            (loss.detach(), *(weights.grad.clone() for weights in pair.parameters() if weights.grad is not None))
+        )
+    torch.testing.assert_close(found[0], found[1], rtol=1e-4, atol=1e-5)
+    parts = len(widths) // len(roles)
+    assert all(
+        widths[n : n + parts] == sorted(widths[n : n + parts], reverse=True) for n in range(0, len(widths), parts)
+    )
+
+
+# ---------------------------------------------------------------- Stage I
+
+
+def test_a_frozen_tower_is_the_same_to_the_bit(rows, first):
+    import torch
+
+    before = row_model()
+    done = align_towers(first, weight_decay=0.1)
+    after = opened(done.folder)
+    assert torch.equal(tower_weights(before, 'document'), tower_weights(after, 'document'))
+    assert not torch.equal(tower_weights(before, 'query'), tower_weights(after, 'query'))
+    panel = done.history.dropna(subset='alignment')
+    assert panel.drift_document.abs().max() < 1e-5 < panel.drift_query.iloc[-1]
+    assert panel.alignment.iloc[-1] > panel.alignment.iloc[0]
+
+
+def test_labelled_rows_are_read_by_both_towers(rows, first, labelled):
+    done = align_towers(first, data=str(labelled), negatives=1)
+    assert done.counts['texts'] == 6 * 4 * 6  # query, positive, negative, each twice
+
+
+@pytest.mark.parametrize('at', [1, 3, 5])
+def test_a_stopped_stage_goes_on_to_the_same_end(rows, first, at):
+    import torch
+
+    class Stop(Watch):
+        def __call__(self, lines, now=False):
+            if lines[-1]['step'] == at and not now:
+                raise KeyboardInterrupt
+
+    whole = align_towers(first, output='whole')
+    with pytest.raises(KeyboardInterrupt):
+        align_towers(first, watch=Stop(None))
+    assert not checkpoint_record('aligned')
+    done = align_towers(first)
+    a, b = opened(whole.folder), opened(done.folder)
+    assert all(torch.equal(tower_weights(a, role), tower_weights(b, role)) for role in ('query', 'document'))
+    names = ['step', 'loss', 'drift_query', 'alignment']
+    assert done.history[names].equals(whole.history[names])
+
+
+def test_a_finished_stage_is_not_repeated_and_the_panel_decides_nothing(rows, first):
+    align_towers(first)
+    assert align_towers(first, panel={'every': 1, 'texts': 4}).reused
+    with pytest.raises(MedirError, match='trained otherwise .*distance_weight'):
+        align_towers(first, distance_weight=0.5)
+
+
+@pytest.mark.parametrize('gradient_cache', [1, 3])
+def test_the_cache_of_gradients_changes_nothing(rows, first, gradient_cache):
+    whole = align_towers(first, output='whole', max_steps=2)
+    parts = align_towers(first, gradient_cache=gradient_cache, max_steps=2)
+    # a tiny BERT has dropout, and parts draw other masks: the first loss is of the same order
+    assert abs(whole.history.loss[0] - parts.history.loss[0]) < 0.5 * whole.history.loss[0]
+
+
+# ---------------------------------------------------------------- Stage II
+
+
+@pytest.mark.parametrize('lora', [None, {'r': 2}])
+def test_both_towers_are_trained_with_one_rate(rows, first, second, lora):
+    import torch
+
+    align_towers(first)
+    before = opened(checkpoint_record('aligned') and Encoder('aligned').spec.hub)
+    done = train_towers(second, lora=lora)
+    after = opened(done.folder)
+    for role in ('query', 'document'):
+        assert tower_weights(before, role).shape == tower_weights(after, role).shape
+        assert not torch.equal(tower_weights(before, role), tower_weights(after, role))
+    assert done.history.drift_document.iloc[-1] > 0 and (done.folder / 'adapter').is_dir() == bool(lora)
+    assert train_towers(second, lora=lora).reused
+
+
+def test_the_query_tower_may_have_a_rate_of_its_own(rows, first, second):
+    align_towers(first)
+    still = train_towers(second, query_learning_rate=1e-12)
+    assert still.history.drift_query.iloc[-1] < 1e-4 < still.history.drift_document.iloc[-1]
+
+
+def test_a_layer_that_cuts_stays_as_it_is(rows, first, second):
+    align_towers(first)
+    done = train_towers(second)
+    cut = modules_of_role(opened(done.folder), 'document')[2]
+    assert np.array_equal(cut.linear.weight.detach().numpy(), np.eye(32, 64))
+
+
+def test_a_projected_query_meets_whole_documents(rows, first):
+    done = align_towers(first, project=True)
+    model = opened(done.folder)
+    assert model.encode_query(TEXTS).shape == model.encode_document(TEXTS).shape == (12, 64)
+    layer = modules_of_role(model, 'query')[2].linear.weight.detach().numpy()
+    assert not np.array_equal(layer, np.eye(64, 32))  # it was trained
+
+
+# ---------------------------------------------------------------- serving
+
+
+def test_the_query_side_serves_alone(rows, first, tmp_path):
+    done = align_towers(first)
+    alone, pair = opened(save_query_side('aligned', tmp_path / 'side')), opened(done.folder)
+    assert np.array_equal(alone.encode_query(TEXTS), pair.encode_query(TEXTS))
+    own = Encoder('aligned')
+    vectors = own.encode(own.render([('', text) for text in TEXTS], 'query'), 'query').vectors
+    np.testing.assert_allclose(vectors, alone.encode_query(TEXTS), atol=1e-5)
+    weights = [sum(f.stat().st_size for f in Path(p).rglob('*.safetensors')) for p in (tmp_path / 'side', done.folder)]
+    assert weights[0] < 0.5 * weights[1]
+
+
+@pytest.fixture
+def own_code(rows, folders, own_registry, tmp_path):
+    "A query tower with rotary positions whose code comes with its weights, as GTE-multilingual's does."
+    folder = tmp_path / 'rotary'
+    folder.mkdir()
+    save_gte(folder, save_tokenizer('new', folder, 128), 128, 'rotary')
+    row = {**SMALL, 'pooling': 'cls', 'architecture': 'new', 'hub': str(folder), 'remote_code': True}
+    models = {'small': dict(SMALL, hub=folders['small']), 'large': dict(LARGE, hub=folders['large'])}
+    own_registry(models={**models, 'rotary': row, 'unread': {**row, 'remote_code': False}})
+
+
+def test_a_tower_with_code_of_its_own_is_trained_on_and_serves(own_code, first, second, labelled, tmp_path):
+    from sentence_transformers import SentenceTransformer
+
+    steps = {'batch_size': 4, 'max_steps': 1, 'gradient_checkpointing': True}
+    train_encoder(model='rotary', data=str(labelled), output='prepared', negatives=1, **steps)
+    align_towers(first, query='prepared', gradient_checkpointing=True)
+    train_towers(second, gradient_checkpointing=True)
+    side = save_query_side('joint', tmp_path / 'home' / 'checkpoints' / 'side')
+    alone = SentenceTransformer(str(side), device='cpu', trust_remote_code=True).encode_query(TEXTS)
+    own = Encoder('joint')
+    vectors = own.encode(own.render([('', text) for text in TEXTS], 'query'), 'query').vectors
+    np.testing.assert_allclose(vectors, alone, atol=1e-5)
+
+
+def test_code_runs_where_a_row_allows_it_and_nowhere_else(own_code, first):
+    with pytest.raises(MedirError, match='would run code that comes with the weights'):
+        align_towers(first, query='unread')
+    done = align_towers(first, query='rotary', max_steps=1)
+    assert encoder_spec('aligned').remote_code and not encoder_spec(str(done.folder)).remote_code
+    with pytest.raises(MedirError, match='contains custom code which must be executed'):
+        Encoder(str(done.folder)).encode(['text'], 'query')
+
+
+def test_the_query_side_replaces_nothing_else(rows, first, same, tmp_path):
+    done = align_towers(first, max_steps=1)
+    for place in (same.parent, done.folder):
+        with pytest.raises(MedirError, match='something else lies there; name another folder'):
+            save_query_side('aligned', place)
+    assert same.is_file() and encoder_spec('aligned').document
+    assert save_query_side('aligned', tmp_path / 'side') == save_query_side('aligned', tmp_path / 'side')
+
+
+def test_a_pair_reads_as_its_towers_did(rows, first):
+    done = align_towers(first)
+    model = opened(done.folder)
+    assert model.prompts == {'query': 'query: ', 'document': 'passage: '}
+    spec = encoder_spec('aligned')
+    assert (spec.dim, spec.max_query_tokens, spec.max_document_tokens) == (32, 20, 24)
+    documents = Encoder('aligned').render([('', text) for text in TEXTS], 'document')
+    vectors = Encoder('aligned').encode(documents, 'document').vectors
+    np.testing.assert_allclose(vectors, model.encode_document(TEXTS), atol=1e-5)
+
+
+def test_a_query_tower_with_instructions_keeps_them(rows, first):
+    align_towers(first, query='large', document='large')
+    spec = encoder_spec('aligned')
+    assert spec.query_template == '{instruction}\nQuery: {text}' and spec.default_instruction == 'Find passages'
+
+
+def test_a_model_with_one_tower_has_no_side(rows, first, labelled, tmp_path):
+    small = {'batch_size': 4, 'max_steps': 1, 'negatives': 1}
+    train_encoder(model='small', data=str(labelled), output='single', **small)
+    with pytest.raises(MedirError, match='no towers of its own'):
+        save_query_side('single', tmp_path / 'side')
+
+
+# ---------------------------------------------------------------- layers
+
+
+@pytest.mark.parametrize('which', KEPT_LAYERS)
+def test_a_pruned_tower_is_its_first_layers(rows, first, which, folders):
+    done = align_towers(first, query='large', query_layers=2, kept=which)
+    body = modules_of_role(opened(done.folder), 'query')[0].model
+    assert body.config.num_hidden_layers == len(body.layers) == len(body.config.layer_types) == 2
+    assert layer_numbers(4, 2, which) == ([0, 1] if which == 'first' else [0, 3])
+
+
+def test_layers_that_a_model_lacks_are_refused(rows):
+    body = joined_towers(encoder_spec('small'), encoder_spec('small'))[0].sub_modules['query'][0].model
+    with pytest.raises(MedirError, match='9 of 2 layers cannot be kept; write 1 to 2'):
+        keep_layers(body, 9)
+
+
+# ---------------------------------------------------------------- bad input
+
+
+@pytest.mark.parametrize(
+    'change, message',
+    [
+        ({'query': 'large', 'document': 'small'}, 'queries have 64 numbers, documents 32'),
+        ({'dimensions': 48}, 'set dimensions to at most 32'),
+        ({'project': True, 'dimensions': 16}, 'leave dimensions out'),
+        ({'query': ''}, 'one of the two towers is not named'),
+        ({'model': 'small'}, 'a pair is one model, or query and document'),
+        ({'query': 'smal'}, "unknown model 'smal'"),
+        ({'lora': {'r': 2}}, 'a frozen document tower has no adapter'),
+        ({'contrastive_weight': 0, 'distance_weight': 0}, 'no part of the loss has a weight'),
+        ({'batch_size': 1}, 'loss of constant 0'),
+        ({'distance': 'cosine'}, 'distance is'),
+        ({'output': 'small'}, 'cannot be its own base'),
+        ({'panel': {'evry': 2}}, "unknown key 'evry'"),
+    ],
+)
+def test_what_cannot_be_trained_is_refused_in_one_line(rows, first, change, message):
+    with pytest.raises(MedirError, match=message) as error:
+        align_towers({**first, **change})
+    assert '\n' not in str(error.value) and not checkpoint_record('aligned')
+
+
+def test_towers_of_other_lengths_meet_where_both_are_cut(rows, first):
+    done = align_towers(first, query='large', document='small', dimensions=24)
+    assert opened(done.folder).encode_query(TEXTS).shape == (12, 24)
+
+
+# ---------------------------------------------------------------- the whole pair
+
+
+@pytest.fixture
+def whole(rows, same, tmp_path):
+    "Settings of a whole pair in seconds."
+    texts = [{'id': w, 'query': f'what is {w}', 'pos': [f'{w} is a drug'], 'neg': [f'no {w} at all']} for w in WORDS]
+    written = write_lines(
+        tmp_path / 'written.jsonl', [{**row, 'instruction': 'Find', 'source': 'own'} for row in texts]
+    )
+    return {
+        'name': 'pair',
+        'query': 'small',
+        'document': 'large',
+        'tuning_data': {'files': [str(written)]},
+        'alignment_data': {'queries': [str(same)]},
+        'lora': {'r': 2, 'alpha': 4},
+        'common': {'max_steps': 1, 'batch_size': 4, 'save_steps': 0},
+    }
+
+
+@pytest.mark.parametrize('row', ['Full Model', 'w/o query init', 'both stages, fine-tuning data', 'HotelMatch'])
+def test_a_row_is_trained_by_its_settings(whole, row):
+    change = (ABLATIONS | STAGE_DATA | APPROACHES)[row]
+    pair = train_pair(changed_pair(whole, change))
+    assert list(pair.checkpoints) == change.get('stages', ['query-init', 'document-init', 'align', 'joint'])
+    assert opened(pair.trained['joint'].folder).encode_query(TEXTS).shape == (12, 64 if row == 'HotelMatch' else 32)
+    assert pair.table().steps.tolist() == [1] * len(pair.trained)
+
+
+@pytest.mark.parametrize('row', ['KALE', 'Wang & Lyu', 'ScalingNote', 'Distilled scores'])
+def test_an_approach_is_trained_by_its_settings(whole, row):
+    pair = train_pair(changed_pair(whole, APPROACHES[row]))
+    vectors = opened(pair.trained['align'].folder).encode_query(TEXTS)
+    assert vectors.shape == (12, 64 if row in ('KALE', 'Wang & Lyu') else 32)
+    assert pair.trained['align'].folder.name == 'pair'
+
+
+def test_every_row_of_the_tables_is_a_checked_setting():
+    for change in (ABLATIONS | STAGE_DATA | APPROACHES).values():
+        pair_settings(changed_pair({'name': 'x', 'query': 'minilm', 'document': 'minilm'}, change))
+
+
+def test_rows_share_what_they_have_in_common(whole):
+    names = {'query_name': 'q', 'document_name': 'd', 'aligned_name': 'a'}
+    train_pair(whole, **names)
+    again = train_pair(whole, name='other', **names)
+    assert again.table()['trained before'].tolist() == ['yes', 'yes', 'yes', '']
+
+
+def test_alignment_texts_stand_once_in_a_seeded_order(tmp_path, same):
+    data = AlignmentData(queries=[str(same)], most=5, seed=3)
+    first, second = (write_alignment_data(data, tmp_path / name) for name in 'ab')
+    assert first.rows == 5 and first.path.read_bytes() == second.path.read_bytes()
+    with pytest.raises(MedirError, match='no source; name queries'):
+        write_alignment_data(AlignmentData(), tmp_path)
+
+
+@pytest.mark.parametrize(
+    'wrong, message',
+    [
+        ({'stages': ['joint', 'align']}, 'write them as query-init'),
+        ({'stages': ['query-init']}, 'its towers never meet'),
+        ({'query': ''}, 'no init of their own'),
+        ({'algin': {}}, "unknown key 'algin'; did you mean 'align'"),
+    ],
+)
+def test_a_pair_that_cannot_be_is_refused_in_one_line(wrong, message):
+    with pytest.raises(MedirError, match=message) as error:
+        pair_settings(**{'name': 'x', 'query': 'a', 'document': 'b', **wrong})
+    assert '\n' not in str(error.value)
+
+
+# ---------------------------------------------------------------- throughput
+
+
+def test_towers_take_turns(rows, beir):
+    found, failed = measure_throughput(['small', 'large', 'bm25'], str(beir), queries=2, rounds=2, batch=1)
+    assert [one.expression for one in found] == ['small', 'large'] and 'no query tower' in str(*failed.values())
+    for one in found:
+        assert one.least <= one.queries_per_second <= one.most and 0 < one.embeddings < one.weights
+    table = throughput_table(found)
+    assert table.ratio.iloc[0] == 1 and table.dimension.tolist() == [32, 64]
+
+
+# ---------------------------------------------------------------- a collapse
+
+
+def test_a_collapse_is_told_once_and_stops_where_it_shall(rows, first, capfd):
+    limits = {'every': 1, 'rank': 12.0, 'cosine': 0.999}
+    falling = {'learning_rate': 0.5, 'contrastive_weight': 0, 'max_grad_norm': 0}
+    done = align_towers(first, panel=limits, **falling)
+    said = capfd.readouterr().err
+    assert said.count('the query tower has collapsed') == 1 and 'document tower' not in said
+    with pytest.raises(MedirError, match='has collapsed by step .*set panel') as error:
+        align_towers(first, panel=dict(limits, on_collapse='stop'), **falling, output='stopped')
+    assert '\n' not in str(error.value) and not checkpoint_record('stopped') and done.steps == 6

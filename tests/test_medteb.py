@@ -1,0 +1,63 @@
+"MedTEB's tables: which registry row each printed system is, before its tuning and after."
+
+from pathlib import Path
+import pytest, yaml
+from medir_nb.core import registry
+from medir_nb.ledger import means_of, paper_tasks, printed_expression, published
+
+ROOT = Path(__file__).parents[1]
+PRESETS = {
+    name: yaml.safe_load((ROOT / f'params/medteb_evaluation/{name}.yaml').read_text(encoding='utf-8'))
+    for name in ('mini', 'paper')
+}
+
+
+def expressions(table):
+    "Printed system → its expression, rows that are no system left out."
+    cells = published('mar', table)
+    cells = cells[cells.measure.notna() & ~cells.system.str.startswith(('Average', '('))]
+    return {cell.system: printed_expression(cell) for cell in cells.itertuples()}
+
+
+@pytest.mark.parametrize('table, count', [('Table 9', 14), ('Table 3', 13), ('Table 4', 5)])
+def test_every_printed_system_has_a_row(table, count):
+    found = expressions(table)
+    assert len(found) == count == len(set(found.values())) and set(found.values()) <= set(registry('models'))
+
+
+def test_a_name_of_table_3_is_the_tuned_model_and_nobody_elses():
+    before, after = expressions('Table 9'), expressions('Table 3')
+    both = set(before) & set(after)
+    assert len(both) == 11 and all(after[name] == f'{before[name]}-medteb' for name in both)
+    models = registry('models')
+    for name in both:
+        plain, tuned = models[before[name]], models[after[name]]
+        assert tuned['checkpoint'] == after[name] and 'checkpoint' not in plain
+        assert [tuned[field] for field in ('params', 'pooling')] == [plain[field] for field in ('params', 'pooling')]
+
+
+def test_sizes_are_the_printed_ones():
+    cells = published('mar', 'Table 9').drop_duplicates('system')
+    printed = {cell.system: cell.variant.removeprefix('params ').partition(';')[0] for cell in cells.itertuples()}
+    rows = registry('models')
+    assert all(rows[row]['size'] == printed[name] for name, row in expressions('Table 9').items())
+
+
+def test_the_paper_preset_names_all_of_them():
+    paper = PRESETS['paper']
+    assert set(paper['systems']) == set(expressions('Table 9').values())
+    assert {f'{name}-medteb' for name in paper['tuned']} | {'mar-4b', 'mar-8b'} == set(expressions('Table 3').values())
+    assert set(expressions('Table 4').values()) == set(paper['own_systems'])
+    assert sorted(paper['tasks']) == sorted(paper_tasks('mar')) and set(PRESETS['mini']['tasks']) <= set(paper['tasks'])
+
+
+def test_printed_means_of_groups_are_known():
+    means = means_of('mar')
+    assert sorted(means['Avg CMed'] + means['Avg. New']) == sorted(means['Avg(5 tasks)'])
+
+
+def test_rows_that_run_code_of_a_checkpoint_say_so():
+    rows = registry('models')
+    own = {name for name in expressions('Table 9').values() if rows[name]['remote_code']}
+    assert own == {'gte-multilingual-base', 'gte-qwen2-1.5b-instruct', 'gte-qwen2-7b-instruct'}
+    assert {rows[name].get('environment', '') for name in own} == {'', 'gte-qwen2'}

