@@ -8,6 +8,8 @@ export PYTHONWARNINGS := ignore
 export TOKENIZERS_PARALLELISM := true
 MARK := .venv/installed
 FAST := HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 MEDIR_PROGRESS=0
+# What a passed test wrote goes at once: the homes of all tests together are gigabytes.
+PYTEST := python -m pytest -q -o tmp_path_retention_policy=failed -o tmp_path_retention_count=1
 
 .PHONY: demo test lint test-orders slow lab figures coverage clean install
 .DELETE_ON_ERROR:
@@ -41,12 +43,12 @@ test: $(MARK) lint
 	@nbdev_export && nbdev_clean
 	@cat nbs/*.ipynb nbs/*/*.ipynb medir_nb/*.py medir_nb/*/*.py | cksum | cmp -s - .venv/before || { echo "notebooks and modules were out of step: commit what nbdev_export and nbdev_clean changed (modules as they were: .venv/before.d)"; exit 1; }
 	@start=$$(date +%s); $(FAST) nbdev_test --n_workers 2 --timing && middle=$$(date +%s) && \
-	$(FAST) python -m pytest -q -p no:randomly -n 2 --dist loadfile -m "not slow" tests && end=$$(date +%s) && \
+	$(FAST) $(PYTEST) -p no:randomly -n 2 --dist loadfile -m "not slow" tests && end=$$(date +%s) && \
 	echo "install $$(cat $(MARK)) s, nbdev_test $$((middle - start)) s, pytest $$((end - middle)) s"
 
 # The figures that take minutes: NFCorpus with a real encoder, mteb side by side, live models.
 slow: $(MARK)
-	HF_HUB_OFFLINE=1 OMP_WAIT_POLICY=PASSIVE python -m pytest -q -p no:randomly -m slow tests
+	HF_HUB_OFFLINE=1 OMP_WAIT_POLICY=PASSIVE $(PYTEST) -p no:randomly -m slow tests
 
 # The fast tests in three shuffled orders, on one worker, two and four. A seed shuffles, gives the tiny models other weights,
 # and sets the random state that each test finds; other seeds: make test-orders SEEDS="4 5 6".
@@ -55,7 +57,7 @@ test-orders: $(MARK)
 	@set -- $(SEEDS); failed=0; ran=; \
 	for how in "-n 1 --dist load" "-n 2 --dist loadfile" "-n 4 --dist load"; do \
 		start=$$(date +%s); verdict=passed; \
-		MEDIR_TEST_SEED=$$1 $(FAST) python -m pytest -q $$how --randomly-seed=$$1 --randomly-dont-reset-seed \
+		MEDIR_TEST_SEED=$$1 $(FAST) $(PYTEST) $$how --randomly-seed=$$1 --randomly-dont-reset-seed \
 			-m "not slow" tests || { verdict=FAILED; failed=1; }; \
 		ran="$$ran\nseed $$1, $$how: $$verdict in $$(($$(date +%s) - start)) s"; shift; \
 	done; printf "$$ran\n"; exit $$failed
