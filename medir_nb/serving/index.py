@@ -156,6 +156,8 @@ class Index:
 
     def texts(self, positions) -> list[tuple[str, str]]:
         "Title and text of documents by position."
+        if not len(positions):
+            return []
         part = self.table.take(np.asarray(positions, np.int64))
         return list(zip(part['title'].to_pylist(), part['body'].to_pylist(), strict=True))
 
