@@ -158,8 +158,8 @@ class Index:
         "Title and text of documents by position."
         if not len(positions):
             return []
-        part = self.table.take(np.asarray(positions, np.int64))
-        return list(zip(part['title'].to_pylist(), part['body'].to_pylist(), strict=True))
+        titles, bodies = self.table['title'], self.table['body']
+        return [(titles[int(position)].as_py(), bodies[int(position)].as_py()) for position in positions]
 
     def corpus(self) -> Corpus:
         "The documents that are there."

@@ -19,6 +19,8 @@ def missing_package(name: str) -> MedirError:
 class Database:
     "Vectors under numbers, in a folder of their own."
 
+    shared = False  # whether several processes may open the folder
+
     def __init__(self, folder: Path, dim: int):
         self.folder, self.dim = folder, dim
 
@@ -33,6 +35,9 @@ class Database:
     def search(self, questions: np.ndarray, k: int) -> list[tuple[np.ndarray, np.ndarray]]:
         "Numbers and dot products of the `k` nearest vectors of each question, the best first."
         raise NotImplementedError
+
+    def refresh(self):
+        "See what another process has written."
 
     def close(self):
         "Let go of the folder."
@@ -84,6 +89,8 @@ class Qdrant(Database):
 class Lance(Database):
     "LanceDB's client on a folder."
 
+    shared = True
+
     def __init__(self, folder: Path, dim: int):
         super().__init__(folder, dim)
         try:
@@ -110,6 +117,9 @@ class Lance(Database):
             numbers = ','.join(map(str, rows[start : start + _AT_A_TIME].tolist()))
             self.table.delete(f'row IN ({numbers})')
 
+    def refresh(self):
+        self.table.checkout_latest()
+
     def search(self, questions: np.ndarray, k: int) -> list[tuple[np.ndarray, np.ndarray]]:
         found = []
         for question in questions:
@@ -131,6 +141,7 @@ def database_at(folder: Path, store: str, dim: int) -> Database:
     if place not in _open:
         Path(folder).parent.mkdir(parents=True, exist_ok=True)
         _open[place] = DATABASES[store](Path(folder), dim)
+    _open[place].refresh()
     return _open[place]
 
 
