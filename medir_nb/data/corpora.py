@@ -57,8 +57,19 @@ def _folder_task(folder: Path, lang: str | None, home_folder) -> Task:
     return _to_search(folder.resolve().name, corpus, lang or _language_of(corpus, queries), str(folder))
 
 # %% ../../nbs/03_data/07b_corpora.ipynb #7192f0b7
+def _is_file_of_documents(source) -> bool:
+    return Path(source).is_file() and Path(source).name.removesuffix('.gz').endswith('.jsonl')
+
+
+def _file_task(path: Path, lang: str | None, home_folder) -> Task:
+    "The documents of a file of JSON lines."
+    corpus = cached_table(path, Corpus, home_folder)
+    check(len(corpus), 'there is no document', path, 'put at least one into it')
+    return _to_search(path.name.partition('.')[0], corpus, lang or _language_of(corpus), str(path))
+
+# %% ../../nbs/03_data/07b_corpora.ipynb #653198a8
 def corpus_task(
-    source,  # a `Task`, a registry name, a folder with corpus.jsonl, a `Corpus`, a data frame or texts
+    source,  # a `Task`, a registry name, a folder with corpus.jsonl, such a file, a `Corpus`, a data frame or texts
     lang: str | None = None,  # default: that of the row, or read from the script of the texts
     home_folder=None,
 ) -> Task:
@@ -66,6 +77,8 @@ def corpus_task(
     if isinstance(source, Task):
         return replace(source, language=lang) if lang else source
     if isinstance(source, (str, Path)):
+        if _is_file_of_documents(source):
+            return _file_task(Path(source), lang, home_folder)
         is_folder = Path(source).is_dir()
         if not is_folder or (str(source) in registry('tasks') and not list(Path(source).glob('corpus.jsonl*'))):
             return load_task(source, lang=lang, home_folder=home_folder)

@@ -7,6 +7,9 @@ from .parts import PARTS, Part, keep_model, served_system
 from .journal import Journal, read_journal
 from .index import Index, Update, build_index, change_index, clean_leftovers, is_index, read_manifest, take_in_journal
 from .answers import Ranked, Searcher, hits, snippet
+from .service import Batcher, Busy, Service
+from .http import serve, web_app
+from .export import export_system
 
 __all__ = [
     'Postings',
@@ -35,4 +38,10 @@ __all__ = [
     'Searcher',
     'hits',
     'snippet',
+    'Batcher',
+    'Busy',
+    'Service',
+    'serve',
+    'web_app',
+    'export_system',
 ]
