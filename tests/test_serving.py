@@ -122,3 +122,157 @@ def test_languages_and_titles(home, tmp_path):
     searcher = Searcher(tmp_path / 'index', home)
     assert searcher.index.manifest['language'] == 'zh' and list(searcher.search(['贫血的原因'], 1).doc_id) == ['a']
     assert serving.hits(searcher, searcher.ranked(['贫血'], 1)[0])[0]['title'] == '贫血'
+
+
+# --- stores ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize('store', ['qdrant', 'lancedb'])
+def test_a_database_gives_what_plain_files_give(store, home, tmp_path, fake_minilm):
+    rng = random.Random(2)
+    documents = {f'd{i:03d}': ' '.join(rng.choices(WORDS, k=6)) + f' {i}' for i in range(60)}
+    for place, kind in (('flat', 'flat'), ('database', store)):
+        build_index(frame(documents), 'minilm', tmp_path / place, store=kind, home_folder=home)
+    for number in range(3):
+        documents = changed(documents, rng, number)
+        for place in ('flat', 'database'):
+            change_index(tmp_path / place, everything=frame(documents), home_folder=home)
+    flat, other = (Searcher(tmp_path / place, home).search(QUESTIONS, 10) for place in ('flat', 'database'))
+    close(other, flat, 1e-5)
+    manifest = Index(tmp_path / 'database').manifest
+    part = Index(tmp_path / 'database', home).parts()[0]
+    rows = part.keeper.database.search(np.ones((1, manifest['parts'][0]['dimensions']), np.float32), 1000)[0][0]
+    assert manifest['store'] == store and sorted(rows) == sorted(Index(tmp_path / 'database').rows[Index(tmp_path / 'database').alive])
+    serving.close_databases(tmp_path)
+
+
+def test_a_missing_database_is_one_line(home, tmp_path, monkeypatch, fake_minilm):
+    for name, package in (('qdrant', 'qdrant_client'), ('lancedb', 'lancedb')):
+        monkeypatch.setitem(sys.modules, package, None)
+        with pytest.raises(MedirError, match=r'is not installed; pip install "medir_nb\[vectordb\]"'):
+            build_index(['a text'], 'minilm', tmp_path / name, store=name, home_folder=home)
+
+
+# --- kills -----------------------------------------------------------------------------------------------------------
+
+STEPS = ('os.replace', 'os.rename', 'os.fsync')  # a process is killed before or after one of these
+
+
+def killed_at(step, work):
+    "Run `work` in a process that is killed at its step number `step`; whether it came to an end before."
+    child = os.fork()
+    if child:
+        return os.waitpid(child, 0)[1] == 0
+    taken = 0
+
+    def counting(call):
+        def counted(*given, **named):
+            nonlocal taken
+            taken += 1
+            if taken == step:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return call(*given, **named)
+
+        return counted
+
+    for name in ('replace', 'rename', 'fsync'):
+        setattr(os, name, counting(getattr(os, name)))
+    try:
+        work()
+        os._exit(0)
+    except BaseException as error:
+        os.write(2, f'{error!r}\n'.encode())
+    finally:
+        os._exit(1)
+
+
+def test_a_kill_at_any_step_of_an_update_leaves_the_old_index_or_the_new(home, tmp_path):
+    rng, folder = random.Random(3), tmp_path / 'index'
+    documents = some_documents(30, rng)
+    build_index(frame(documents), 'bm25', folder, home_folder=home)
+    outcomes = set()
+    for step in range(1, 60):
+        after = changed(documents, rng, step)
+        ended = killed_at(step, lambda: change_index(folder, everything=frame(after), home_folder=home))
+        index = Index(folder)
+        there = {index.ids[place]: text for place, (_, text) in zip(np.flatnonzero(index.alive), index.texts(np.flatnonzero(index.alive)))}
+        assert there in (documents, after), step
+        outcomes.add((ended, there == after))
+        documents = there
+        if step % 7 == 0 or ended:
+            same_runs(folder, documents, 'bm25', home)
+            serving.clean_leftovers(folder)
+            assert len(list((folder / 'segments').iterdir())) == len(Index(folder).segments)
+        if ended:
+            break
+    assert (False, False) in outcomes and (True, True) in outcomes
+
+
+def test_a_second_update_waits_for_the_first(home, tmp_path):
+    documents = some_documents(30, random.Random(5))
+    build_index(frame(documents), 'bm25', tmp_path / 'index', home_folder=home)
+    children = []
+    for place in range(4):
+        child = os.fork()
+        if not child:
+            change_index(tmp_path / 'index', put=frame({f'new{place}': f'text {place}', 'd000': f'from {place}'}), home_folder=home)
+            os._exit(0)
+        children.append(child)
+    assert all(os.waitpid(child, 0)[1] == 0 for child in children)
+    index = Index(tmp_path / 'index')
+    assert index.manifest['generation'] == 5 and {f'new{place}' for place in range(4)} <= set(index.place) and len(index) == 34
+    last = index.texts([index.place['d000']])[0][1]
+    same_runs(tmp_path / 'index', {**documents, 'd000': last, **{f'new{place}': f'text {place}' for place in range(4)}}, 'bm25', home)
+
+
+def test_what_is_no_index_is_one_line(home, tmp_path, fake_minilm):
+    build_index(['a text'], 'minilm', tmp_path / 'index', home_folder=home)
+    with pytest.raises(MedirError, match='an index is there already'):
+        build_index(['a text'], 'bm25', tmp_path / 'index', home_folder=home)
+    (tmp_path / 'mine').mkdir()
+    (tmp_path / 'mine' / 'thesis.tex').write_text('x')
+    with pytest.raises(MedirError, match="holds 'thesis.tex' and no index"):
+        build_index(['a text'], 'bm25', tmp_path / 'mine', home_folder=home)
+    for expression in ('bm25+hyde(smollm2)', 'rrf(bm25,bm25+hyde(smollm2))'):
+        with pytest.raises(MedirError, match='asks a language model for every question'):
+            build_index(['a text'], expression, tmp_path / 'x', home_folder=home)
+    manifest = json.loads((tmp_path / 'index' / 'manifest.json').read_text())
+    manifest['parts'][0]['contract'] = 'another'
+    (tmp_path / 'index' / 'manifest.json').write_text(json.dumps(manifest))
+    with pytest.raises(MedirError, match='reads texts otherwise than when this index was made'):
+        Searcher(tmp_path / 'index', home).search(['a text'])
+    (tmp_path / 'index' / 'manifest.json').write_text('{"format": 1, ')
+    with pytest.raises(MedirError, match='no manifest that this version reads'):
+        Index(tmp_path / 'index')
+
+
+# --- journal ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_journal_holds_what_it_promised_and_nothing_torn(tmp_path):
+    journal = serving.Journal(tmp_path / 'journal')
+    entries = [{'put': [{'_id': f'd{place}', 'text': 'ein Täxt\u2028 mit\x85 Zeilen'}]} for place in range(5)]
+    assert [journal.append(entry) for entry in entries] == [1, 2, 3, 4, 5]
+    journal.close()
+    whole = (tmp_path / 'journal').read_bytes()
+    ends = [place + 1 for place, byte in enumerate(whole) if byte == 10]
+    for size in range(len(whole) + 1):
+        (tmp_path / 'journal').write_bytes(whole[:size])
+        kept, _ = serving.read_journal(tmp_path / 'journal')
+        assert len(kept) == sum(end <= size for end in ends)
+    damaged = whole[:40] + b'X' + whole[41:]
+    (tmp_path / 'journal').write_bytes(damaged)
+    assert serving.Journal(tmp_path / 'journal', 7).append(entries[0]) == 8
+
+
+def test_promises_are_taken_in_before_anything_else(home, tmp_path):
+    documents = some_documents(20, random.Random(6))
+    build_index(frame(documents), 'bm25', tmp_path / 'index', home_folder=home)
+    journal = serving.Journal(tmp_path / 'index' / 'journal')
+    journal.append({'put': [{'_id': 'a', 'title': 'A', 'text': 'one'}, {'_id': 'b', 'title': '', 'text': 'two'}]})
+    journal.append({'delete': ['d000', 'b']})
+    update = change_index(tmp_path / 'index', put=frame({'c': 'three'}), delete=['a'], home_folder=home)
+    index = Index(tmp_path / 'index')
+    assert {'a', 'b', 'd000'}.isdisjoint(index.place) and 'c' in index.place and index.manifest['journal'] == 2
+    assert change_index(tmp_path / 'index', put=frame({'d': 'four'}), home_folder=home).added == 1
+    assert 'd000' not in Index(tmp_path / 'index').place
