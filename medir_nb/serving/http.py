@@ -182,9 +182,6 @@ class Guard:
         "The bytes of a request, or status and body of the error."
         limit = self.limits.get(scope['path'], self.most_bytes)
         too_large = 413, error_body(f'the body has more than {limit:,} bytes', 'body', 'send less at a time')
-        declared = _header(scope, b'content-length')
-        if declared.isdigit() and int(declared) > limit:
-            return too_large
         try:
             body = await asyncio.wait_for(_read(receive, limit), self.seconds)
         except asyncio.TimeoutError:
@@ -194,15 +191,21 @@ class Guard:
         return too_large if len(body) > limit else body
 
 
+_THROWN_AWAY = 64 << 20  # bytes beyond which not even the end of a body is waited for
+
+
 async def _read(receive, limit: int) -> bytes | None:
-    "The bytes of a request, not far beyond a limit; None where the client went away."
-    body = bytearray()
+    "The bytes of a request; of one beyond the limit no more than that; None where the client went away."
+    body, size = bytearray(), 0
     while True:
         message = await receive()
         if message['type'] == 'http.disconnect':
             return None
-        body += message.get('body', b'')
-        if len(body) > limit or not message.get('more_body'):
+        size += len(message.get('body', b''))
+        # a client that is still sending would not hear the answer, so what comes is taken and thrown away
+        if len(body) <= limit:
+            body += message.get('body', b'')
+        if not message.get('more_body') or size > limit + _THROWN_AWAY:
             return bytes(body)
 
 
@@ -390,18 +393,17 @@ def _http_class():
 
     class Protocol(H11Protocol):
         def send_400_response(self, msg: str) -> None:
-            body = json.dumps(
-                error_body('no request that HTTP allows, or a line longer than 64 KiB', 'request', _KNOWN)
-            )
-            headers = [(b'content-type', b'application/json'), (b'connection', b'close')]
+            what = 'no request that HTTP allows, or a line longer than 64 KiB'
+            body = json.dumps(error_body(what, 'request', _KNOWN))
+            headers = [(b'content-type', b'application/json'), (b'content-length', str(len(body)).encode())]
+            headers.append((b'connection', b'close'))
+            start = h11.Response(status_code=400, headers=headers, reason=b'Bad Request')
             with contextlib.suppress(h11.LocalProtocolError):
-                for event in (
-                    h11.Response(status_code=400, headers=headers, reason=b'Bad Request'),
-                    h11.Data(data=body.encode()),
-                    h11.EndOfMessage(),
-                ):
-                    self.transport.write(self.conn.send(event))
-            self.transport.close()
+                events = start, h11.Data(data=body.encode()), h11.EndOfMessage()
+                self.transport.write(b''.join(self.conn.send(event) for event in events))
+            # closed at once, a client that is still sending would get a reset in place of the answer
+            self.data_received = lambda data: None
+            self.loop.call_later(1.0, self.transport.close)
 
     return Protocol
 
