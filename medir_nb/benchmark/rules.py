@@ -56,7 +56,7 @@ def pair_scores(
     "The score of each pair by a system; what it does not rank is lowest."
     candidates = pairs[PAIR].drop_duplicates()
     listed = replace(task, kind='reranking', candidates=candidates, discarded=None)
-    run = search(system, listed, 1, dtype, device, home_folder, keep_self=True).run
+    run = search(system, listed, k=1, dtype=dtype, device=device, home_folder=home_folder, keep_self=True).run
     return pairs[PAIR].merge(run, how='left', on=PAIR).score.fillna(-np.inf).to_numpy()
 
 

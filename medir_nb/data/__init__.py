@@ -7,6 +7,7 @@ from .folders import load_folder
 from .hub import load_mteb
 from .ontology import disease_family, hpo_lay, hpo_overlap, hpo_terms, overlap_oracle, read_obo
 from .registered import load_task, row_revision, task_folder, task_reading
+from .corpora import asked, corpus_in_memory, corpus_task
 from .tables import statistics_table, tasks_table
 from .documents import Document
 from .raw import read_documents, sampled
@@ -40,6 +41,9 @@ __all__ = [
     'read_obo',
     'load_task',
     'row_revision',
+    'asked',
+    'corpus_in_memory',
+    'corpus_task',
     'statistics_table',
     'task_folder',
     'task_reading',

@@ -10,7 +10,7 @@ from .local import FolderBackend, TorchBackend
 from .services import ServiceBackend, object_name
 from .environments import Worker, environment_python
 from .model import Encoder, count_tokens, free_models
-from .contracts import contract
+from .contracts import contract, contract_key
 from .vectors import Vectors, array_vectors
 from .store import VectorStore, corpus_keys, encode_corpus, missing_texts, text_keys
 from .here import check_encoder, gigabytes_of, memory_here, models_table, weights_here
@@ -49,6 +49,7 @@ __all__ = [
     'count_tokens',
     'free_models',
     'contract',
+    'contract_key',
     'Vectors',
     'array_vectors',
     'VectorStore',

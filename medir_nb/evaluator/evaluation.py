@@ -66,6 +66,7 @@ def evaluate(
     if task.kind == 'pairs':
         return _evaluate_pairs(task, system, typed, measures, dtype, device, home_folder, pair_role)
     depth = search_depth(measures, k) + most_discarded(task)
-    answer = search(system, task, depth, dtype, device, home_folder, keep_self)
+    how = {'dtype': dtype, 'device': device, 'home_folder': home_folder, 'keep_self': keep_self}
+    answer = search(system, task, k=depth, **how)
     stats = {**answer.stats, 'settings': system_settings(system, task, dtype, home_folder)}
     return score_run(task, answer.run, measures, typed, row_label(system, task), stats)

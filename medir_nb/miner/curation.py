@@ -60,7 +60,7 @@ def found_documents(
     queries, documents = list(queries), list(documents)
     check(queries and documents, 'there are no queries or no documents', 'curation', 'give rows of both')
     task = _searched_task(queries, documents, language)
-    run = search(system, task, top, dtype, device, home_folder, keep_self=True).run
+    run = search(system, task, k=top, dtype=dtype, device=device, home_folder=home_folder, keep_self=True).run
     text_of = {str(row['id']): row['text'] for row in queries}
     check(len(text_of) == len(queries), 'two queries have one id', 'curation', 'give each an id of its own')
     found = {query_id: [] for query_id in text_of}

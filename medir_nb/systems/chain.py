@@ -9,6 +9,7 @@ __all__ = ['chain_of', 'row_label', 'search', 'expanded_texts']
 import time
 from dataclasses import replace
 from ..core.errors import check
+from ..data.corpora import asked, corpus_task
 from ..data.task import Task
 from ..encoder.spec import parse_dtype
 from ..generator.expansion import Expanded
@@ -43,16 +44,25 @@ def row_label(expression, task: Task) -> str:
 # %% ../../nbs/09_systems/07_chain.ipynb #d094b259
 def search(
     expression,  # or a reader's own model object
-    task: Task,
+    task,  # a `Task`; where questions are asked also what `corpus_task` takes: texts, a data frame, a folder, a name
+    questions: list[str] | str | int | None = None,  # asked in place of the task's queries; a number is `k`
     k: int = 100,  # documents a query
+    *,
     dtype: str | None = None,  # of the models; what the expression says itself stays
     device: str | None = None,
     home_folder=None,
     keep_self: bool = False,  # keep documents with the id of their query
     expanded: Expanded | None = None,  # texts that join the queries of a retriever without an expansion
 ) -> Answer:
-    "The top `k` documents per query of `task` by the system `expression`."
+    "The top `k` documents by the system `expression`, for each query of `task` or each question."
     chain, start = chain_of(expression), time.perf_counter()
+    if isinstance(questions, int):
+        questions, k = None, questions
+    if questions is not None:
+        texts = [questions] if isinstance(questions, str) else list(questions)
+        task, keep_self = asked(corpus_task(task, home_folder=home_folder), texts), True
+    fix = 'ask questions of it: search(system, documents, [question])'
+    check(isinstance(task, Task), f'{type(task).__name__} is no task with queries', where='search', fix=fix)
     check(task.kind != 'pairs', 'a sentence-pair task has no corpus to search', where=task.name, fix='use score_pairs')
     if dtype:
         parse_dtype(dtype)

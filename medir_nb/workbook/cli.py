@@ -19,6 +19,7 @@ from .measuring import compare_command, evaluate_command
 from .rerunning import plan_command, run_command, status_command
 from .looking import MineCommand, contract_command, coverage_command, mine_command, models_command
 from .looking import new_paper_command, tasks_command
+from .served import export_command, index_command, search_command, serve_command
 
 # %% ../../nbs/16_workbook/08_cli.ipynb #802cef74
 app = typer.Typer(
@@ -39,6 +40,10 @@ app.command('coverage')(coverage_command)
 app.command('contract')(contract_command)
 app.command('mine', cls=MineCommand)(mine_command)
 app.command('new-paper')(new_paper_command)
+app.command('index')(index_command)
+app.command('serve')(serve_command)
+app.command('search')(search_command)
+app.command('export')(export_command)
 
 
 @app.callback(invoke_without_command=True)

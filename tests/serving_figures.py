@@ -1,0 +1,239 @@
+"""Figures of an index and its service, each printed as a line of JSON; measure them on a machine that does nothing else.
+
+    python tests/serving_figures.py build  --documents 100000 --folder DIR [--system minilm] [--random-vectors]
+    python tests/serving_figures.py update --folder DIR [--share 0.01]
+    python tests/serving_figures.py load   --folder DIR [--rate 20] [--seconds 600] [--bad 0.05]
+    python tests/serving_figures.py kills  --folder DIR [--kills 100]
+
+`build` makes passages of about 60 words from sentences of the embedded task, encodes and indexes them. `update` changes, adds and
+deletes a share of them and compares the runs with those of a fresh index. `load` asks at a fixed rate, whatever the answers take,
+with a share of bad requests among them. `kills` sends documents to a service, kills it, and looks for what was promised."""
+
+import argparse, json, os, random, signal, subprocess, sys, threading, time
+from pathlib import Path
+import numpy as np
+import pandas as pd
+
+
+def sentences():
+    "Sentences of the definitions that travel with the package."
+    from medir_nb.data import load_task
+
+    texts = load_task('hpo-lay-full').corpus.texts()
+    return [sentence.strip() + '.' for text in texts for sentence in text.split('. ') if len(sentence) > 20]
+
+
+def passage(parts, rng, words=60):
+    "Sentences up to about so many words."
+    chosen, count = [], 0
+    while count < words:
+        chosen.append(rng.choice(parts))
+        count += len(chosen[-1].split())
+    return ' '.join(chosen)
+
+
+def documents_of(n, seed=0):
+    rng, parts = random.Random(seed), sentences()
+    return {f'p{place:07d}': passage(parts, rng) for place in range(n)}
+
+
+def frame(documents):
+    return pd.DataFrame({'id': list(documents), 'text': list(documents.values())})
+
+
+def questions_of(n, seed=1):
+    "Layperson wordings of the embedded task, in a seeded order."
+    from medir_nb.data import load_task
+
+    texts = load_task('hpo-lay-full').queries.texts()
+    return random.Random(seed).choices(texts, k=n)
+
+
+def use_random_vectors():
+    "Documents get random vectors: searching takes as long, and building takes seconds."
+    from medir_nb.encoder import array_vectors
+    from medir_nb.serving import parts
+
+    def random_vectors(encoder, corpus, role, instruction=''):
+        rows = np.random.default_rng(0).normal(size=(len(corpus), encoder.spec.dim or 384)).astype(np.float32)
+        counted = {'encoded': 0, 'cached': len(corpus), 'seconds': 0.0}
+        return array_vectors(rows, np.zeros(len(corpus), int), np.zeros(len(corpus), bool), counted)
+
+    parts.encode_corpus = random_vectors
+
+
+def size_of(folder):
+    return sum(path.stat().st_size for path in Path(folder).rglob('*') if path.is_file())
+
+
+def build(given):
+    from medir_nb.serving import build_index
+
+    if given.random_vectors:
+        use_random_vectors()
+    documents = documents_of(given.documents)
+    start = time.perf_counter()
+    built = build_index(frame(documents), given.system, given.folder, given.store)
+    figures = {
+        'documents': len(documents),
+        'system': given.system,
+        'store': given.store,
+        'random_vectors': given.random_vectors,
+        'seconds': time.perf_counter() - start,
+        'encoded': built.encoded,
+        'bytes': size_of(given.folder),
+    }
+    Path(f'{given.folder}.build.json').write_text(json.dumps(figures))
+    return figures
+
+
+def update(given):
+    from medir_nb.serving import Index, Searcher, build_index, change_index
+
+    index = Index(given.folder)
+    documents = {index.ids[place]: text for place, (_, text) in zip(index.place.values(), index.texts(index.place.values()))}
+    rng, parts = random.Random(index.manifest['generation']), sentences()
+    changes = max(3, int(given.share * len(documents)))
+    chosen = rng.sample(sorted(documents), changes)
+    gone, edited = chosen[: changes // 3], chosen[changes // 3 :]
+    after = {doc_id: text for doc_id, text in documents.items() if doc_id not in set(gone)}
+    after |= {doc_id: passage(parts, rng) for doc_id in edited}
+    after |= {f'n{index.manifest["generation"]}-{place}': passage(parts, rng) for place in range(len(gone))}
+    all_documents = frame(after)
+    start = time.perf_counter()
+    done = change_index(given.folder, everything=all_documents)
+    seconds = time.perf_counter() - start
+    fresh = f'{given.folder}.fresh-{done.generation}'
+    build_index(all_documents, index.manifest['system'], fresh)
+    asked = questions_of(200)
+    runs = [Searcher(folder).search(asked, 100) for folder in (given.folder, fresh)]
+    built = json.loads(Path(f'{given.folder}.build.json').read_text())
+    return {
+        'changed': changes,
+        'encoded': done.encoded,
+        'seconds': seconds,
+        'share_of_build': seconds / built['seconds'],
+        'identical': bool(runs[0].equals(runs[1])),
+        'rows_compared': len(runs[0]),
+        'segments': len(Index(given.folder).segments),
+    }
+
+
+class Server:
+    "`medir serve` as a process of its own."
+
+    def __init__(self, folder, *more):
+        command = [sys.executable, '-m', 'medir_nb.workbook', 'serve', str(folder), '--port', '0', *more]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
+        self.url = self.process.stdout.readline().split()[0]
+
+    def memory(self):
+        "Resident memory in MB."
+        status = Path(f'/proc/{self.process.pid}/status').read_text()
+        return next(int(line.split()[1]) for line in status.splitlines() if line.startswith('VmRSS')) / 1024
+
+    def stop(self, number=signal.SIGTERM):
+        os.killpg(self.process.pid, number)
+        return self.process.wait(60)
+
+
+BAD = ('{"query": ', '{"query": ""}', '{"query": "x", "k": 0}', '{"query": "x", "top": 3}', '{"query": "' + 'x' * 2_000_000 + '"}')
+
+
+def load(given):
+    import httpx
+    from concurrent.futures import ThreadPoolExecutor
+
+    server, guard, rng = Server(given.folder), threading.Lock(), random.Random(3)
+    waited, bad, faults, memory = [], [], [], []
+    asked = questions_of(2000)
+    client = httpx.Client(base_url=server.url, timeout=30, limits=httpx.Limits(max_connections=64))
+
+    def ask(question, due):
+        try:
+            answer = client.post('/search', json={'query': question, 'k': 10})
+            with guard:
+                waited.append(time.perf_counter() - due)
+                if answer.status_code != 200:
+                    faults.append(answer.status_code)
+        except httpx.HTTPError as error:
+            faults.append(repr(error))
+
+    def misbehave(body):
+        try:
+            answer = client.post('/search', content=body, headers={'content-type': 'application/json'})
+            bad.append(400 <= answer.status_code < 500 and 'error' in answer.json())
+        except httpx.HTTPError as error:
+            faults.append(repr(error))
+
+    for question in asked[:20]:
+        client.post('/search', json={'query': question})
+    start, number = time.perf_counter(), 0
+    with ThreadPoolExecutor(64) as pool:
+        while (due := start + number / given.rate) < start + given.seconds:
+            time.sleep(max(0.0, due - time.perf_counter()))
+            pool.submit(ask, asked[number % len(asked)], due)
+            if rng.random() < given.bad:
+                pool.submit(misbehave, rng.choice(BAD))
+            number += 1
+            if number % max(1, int(10 * given.rate)) == 0:
+                memory.append(server.memory())
+    memory.append(server.memory())
+    status = server.stop()
+    quantiles = np.percentile(np.array(waited) * 1000, [50, 95, 99, 100]).round(2).tolist()
+    return {
+        'requests': number,
+        'rate': given.rate,
+        'seconds': given.seconds,
+        'ms': dict(zip(('p50', 'p95', 'p99', 'max'), quantiles)),
+        'faults': len(faults),
+        'first_fault': str(faults[:1]),
+        'bad_requests': len(bad),
+        'bad_answered_well': sum(bad),
+        'memory_mb': {'first': memory[0], 'last': memory[-1], 'most': max(memory)},
+        'exit_status': status,
+    }
+
+
+def kills(given):
+    import httpx
+    from medir_nb.serving import Index
+
+    rng, promised, number, searches = random.Random(5), {}, 0, 0
+    for _ in range(given.kills):
+        server = Server(given.folder, '--updates')
+        client, until = httpx.Client(base_url=server.url, timeout=30), time.time() + rng.uniform(0, 3)
+        while time.time() < until:
+            number += 1
+            doc_id = f'kill{number % 97}'
+            body = {'documents': [{'_id': doc_id, 'text': f'promise number {number} of an injured tendon'}]}
+            if client.post('/documents', json=body).status_code == 200:
+                promised[doc_id] = body['documents'][0]['text']
+            searches += client.get('/search', params={'query': 'tendon', 'k': 3}).status_code == 200
+        client.close()
+        server.stop(signal.SIGKILL)
+    server, client = Server(given.folder, '--updates'), None
+    client = httpx.Client(base_url=server.url, timeout=30)
+    while client.get('/health').json()['pending_updates']:
+        time.sleep(0.2)
+    server.stop()
+    index = Index(given.folder)
+    lost = [d for d, text in promised.items() if d not in index.place or index.texts([index.place[d]])[0][1] != text]
+    return {'kills': given.kills, 'promises': number, 'searches': searches, 'lost': len(lost)}
+
+
+if __name__ == '__main__':
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument('what', choices=['build', 'update', 'load', 'kills'])
+    parser.add_argument('--folder', required=True)
+    parser.add_argument('--documents', type=int, default=100_000)
+    parser.add_argument('--system', default='minilm')
+    parser.add_argument('--store', default='flat')
+    parser.add_argument('--random-vectors', action='store_true')
+    parser.add_argument('--share', type=float, default=0.01)
+    parser.add_argument('--rate', type=float, default=20.0)
+    parser.add_argument('--seconds', type=float, default=600.0)
+    parser.add_argument('--bad', type=float, default=0.05)
+    parser.add_argument('--kills', type=int, default=100)
+    given = parser.parse_args()
+    print(json.dumps({'what': given.what, **globals()[given.what](given)}))
