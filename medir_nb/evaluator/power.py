@@ -6,19 +6,19 @@
 __all__ = ['USUAL_SPREAD', 'ALPHA', 'POWER', 'FEWEST', 'difference_spread', 'paired_power', 'queries_needed',
            'smallest_difference', 'simulated_power', 'Power']
 
-# %% ../../nbs/13_evaluator/01a_power.ipynb #2228e4a7
+# %% ../../nbs/13_evaluator/01a_power.ipynb #22390220
 import functools
 from dataclasses import dataclass
 import numpy as np
 from ..core.errors import check
 from .statistics import paired_p
 
-# %% ../../nbs/13_evaluator/01a_power.ipynb #831c13e6
+# %% ../../nbs/13_evaluator/01a_power.ipynb #ba053222
 def difference_spread(
     difference,  # by query
     group=None,  # number of each query's group, from 0; None: all are independent
 ) -> float:
-    "Standard deviation of a difference by query; of grouped ones that whose square over the groups is the mean's variance."
+    "Standard deviation of a difference by query, or that of one independent group."
     difference = np.asarray(difference, float)
     group = np.arange(len(difference)) if group is None else np.asarray(group)
     total, size = np.bincount(group, difference), np.bincount(group)
@@ -27,12 +27,12 @@ def difference_spread(
     around_mean = total - difference.mean() * size
     return float(np.sqrt((around_mean**2).sum() / (len(total) - 1)) * len(total) / len(difference))
 
-# %% ../../nbs/13_evaluator/01a_power.ipynb #7758ee2f
+# %% ../../nbs/13_evaluator/01a_power.ipynb #27d95cbb
 USUAL_SPREAD = 0.25  # of differences in nDCG@10 between unlike retrievers; measured above
 ALPHA, POWER = 0.05, 0.8  # two-sided; the share of repetitions in which a difference of that size would be shown
 FEWEST = 6  # pairs; of five, no randomisation test has a p below .05
 
-# %% ../../nbs/13_evaluator/01a_power.ipynb #fc3684eb
+# %% ../../nbs/13_evaluator/01a_power.ipynb #8580a651
 def paired_power(
     difference: float,  # the true one
     spread: float,  # standard deviation of differences by query
@@ -51,7 +51,7 @@ def paired_power(
     power = nct.sf(limit, n - 1, shift) + nct.cdf(-limit, n - 1, shift)
     return float(power) if np.isfinite(power) else 1.0
 
-# %% ../../nbs/13_evaluator/01a_power.ipynb #3aac8d97
+# %% ../../nbs/13_evaluator/01a_power.ipynb #fc6ac816
 @functools.lru_cache(4096)
 def queries_needed(
     difference: float,
@@ -71,7 +71,7 @@ def queries_needed(
         low, high = (low, middle) if is_enough else (middle, high)
     return high
 
-# %% ../../nbs/13_evaluator/01a_power.ipynb #4824f219
+# %% ../../nbs/13_evaluator/01a_power.ipynb #89e2b3b2
 def smallest_difference(
     spread: float,
     n: int,  # independent queries
@@ -88,7 +88,7 @@ def smallest_difference(
     # between nothing and ten standard errors of the smallest sample
     return float(brentq(lambda d: paired_power(d, spread, n, alpha) - power, 1e-9 * spread, 10 * spread))
 
-# %% ../../nbs/13_evaluator/01a_power.ipynb #59a3c1d6
+# %% ../../nbs/13_evaluator/01a_power.ipynb #b501c3eb
 def simulated_power(
     observed,  # differences by query
     difference: float,  # the true one
@@ -104,7 +104,7 @@ def simulated_power(
     samples = (rng.choice(moved, n) for _ in range(draws))
     return float(np.mean([paired_p(sample, np.zeros(n), n=flips) <= alpha for sample in samples]))
 
-# %% ../../nbs/13_evaluator/01a_power.ipynb #ca26cbe2
+# %% ../../nbs/13_evaluator/01a_power.ipynb #33aa16fe
 @dataclass(frozen=True)
 class Power:
     "What so many queries can show."
