@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['LONGEST', 'GRADES', 'COLUMNS', 'MOST_PAIRS', 'RESERVED', 'excerpt', 'plain_cell', 'write_guideline', 'sheet_records',
-           'check_annotator', 'next_queries', 'csv_rows', 'write_csv', 'unfinished', 'write_sheet', 'read_sheet']
+           'check_annotator', 'next_queries', 'csv_rows', 'write_csv', 'unfinished', 'read_sheet', 'write_sheet']
 
-# %% ../../nbs/15a_walk/21_sheets.ipynb #680d767c
+# %% ../../nbs/15a_walk/21_sheets.ipynb #2779d267
 import csv
 import random
 import re
@@ -22,7 +22,7 @@ from .asked import read_queries, walk_corpus
 from .folder import Walk
 from .pooling import DEPTH, SYSTEMS, make_pool
 
-# %% ../../nbs/15a_walk/21_sheets.ipynb #3fe76a8a
+# %% ../../nbs/15a_walk/21_sheets.ipynb #ba727d7d
 LONGEST = 1200  # characters of a document on a sheet
 _SENTENCE = re.compile(r'(?<=[.!?])\s+|(?<=[。！？])|\n+')
 
@@ -56,13 +56,13 @@ def excerpt(
     shown = ' '.join(sentences[start:stop])[:longest].rstrip()
     return ('… ' if start else '') + shown + (' …' if stop < len(sentences) or len(shown) == longest else '')
 
-# %% ../../nbs/15a_walk/21_sheets.ipynb #998b0ef8
+# %% ../../nbs/15a_walk/21_sheets.ipynb #61a2daf1
 def plain_cell(text: str) -> str:
     "A text on one line that no spreadsheet takes for a formula."
     text = ' '.join(text.split())
     return f"'{text}" if text[:1] in ('=', '+', '-', '@') else text
 
-# %% ../../nbs/15a_walk/21_sheets.ipynb #2dc1b25a
+# %% ../../nbs/15a_walk/21_sheets.ipynb #b8422b97
 GRADES = ('0', '1', '2')
 _GUIDELINE = """# How to grade
 
@@ -93,7 +93,7 @@ def write_guideline(walk: Walk) -> Path:
             part.write_text(_GUIDELINE, encoding='utf-8')
     return path
 
-# %% ../../nbs/15a_walk/21_sheets.ipynb #2181fda6
+# %% ../../nbs/15a_walk/21_sheets.ipynb #c660b469
 COLUMNS = ('pair', 'query', 'document', 'grade', 'comment')
 MOST_PAIRS = 80  # a sitting: about an hour
 _NAME = re.compile(r'[\w][\w.-]{0,39}')
@@ -139,10 +139,10 @@ def next_queries(
             taken += rows
     return taken
 
-# %% ../../nbs/15a_walk/21_sheets.ipynb #1adbc4c1
+# %% ../../nbs/15a_walk/21_sheets.ipynb #0f9405eb
 def csv_rows(path: Path) -> list[tuple[dict, str]]:
     "`(row, where)` of a CSV file, with commas or, as spreadsheets of some countries write it, semicolons or tabs."
-    lines = read_text(path, f'save {path.name} as CSV (UTF-8)').splitlines()
+    lines = read_text(path).splitlines()
     delimiter = max(',;\t', key=lines[0].count) if lines else ','
     reader = csv.DictReader(lines, delimiter=delimiter)
     try:
@@ -158,7 +158,7 @@ def write_csv(path: Path, columns, rows):
         writer.writeheader()
         writer.writerows(rows)
 
-# %% ../../nbs/15a_walk/21_sheets.ipynb #9c2f6fc3
+# %% ../../nbs/15a_walk/21_sheets.ipynb #e297933d
 def _sheet_rows(walk: Walk, pairs: list[dict], annotator: str, seed: int, longest: int, corpus: Corpus) -> list[dict]:
     "The lines of a sheet: queries in a drawn order, the documents of each in another."
     draw = random.Random(fingerprint('sheet', seed, annotator, [row['pair'] for row in pairs]))
@@ -177,12 +177,13 @@ def _sheet_rows(walk: Walk, pairs: list[dict], annotator: str, seed: int, longes
 
 
 def unfinished(path: Path) -> int:
-    "Lines of a sheet without a grade."
-    return sum(not row.get('grade', '').strip() for row, _ in csv_rows(path))
+    "Lines of a sheet without a grade and without a word why."
+    return sum(not (row.get('grade', '') + row.get('comment', '')).strip() for row, _ in csv_rows(path))
 
 
 def _is_filled(path: Path) -> bool:
-    return any((row.get('grade', '') + row.get('comment', '')).strip() for row, _ in csv_rows(path))
+    "Whether a line has a grade or a comment."
+    return unfinished(path) < len(csv_rows(path))
 
 
 def _write_new(walk: Walk, path: Path, lines: list[dict]):
@@ -191,7 +192,39 @@ def _write_new(walk: Walk, path: Path, lines: list[dict]):
     check(not filled, 'somebody has filled in this sheet', path, 'move it away, or read it with --read first')
     write_csv(path, COLUMNS, lines)
 
-# %% ../../nbs/15a_walk/21_sheets.ipynb #09bac40e
+# %% ../../nbs/15a_walk/21_sheets.ipynb #a9d71adf
+def _read_grade(cell: str, where: str) -> str:
+    "A grade; spreadsheets write 2 as 2.0 or 2,0."
+    grade = re.sub(r'^([0-9]+)[.,]0+$', r'\1', cell.strip())
+    fix = f'write {", ".join(GRADES)}, or leave it empty'
+    check(grade in ('', *GRADES), f'the grade {cell.strip()[:40]!r}', where, fix)
+    return grade
+
+
+def read_sheet(
+    path: Path,
+    pairs: list[str],  # that were handed out on it
+) -> pd.DataFrame:
+    "`pair, grade, comment` of the lines of a sheet that have one of the two."
+    path, seen, found, known = Path(path), {}, [], set(pairs)
+    check(path.is_file(), 'no such sheet', path, 'medir label WALK --annotator NAME writes it again')
+    rows = csv_rows(path)
+    for name in ('pair', 'grade'):
+        has_column = not rows or name in rows[0][0]
+        check(has_column, f'no column {name!r}', f'{path}:1', f'a sheet has the columns {", ".join(COLUMNS)}')
+    for row, where in rows:
+        pair = row['pair'].strip()
+        if not any(value.strip() for value in row.values()):
+            continue
+        unknown, twice = f'the pair {pair[:40]!r} was not handed out', f'the pair {pair[:40]!r} stands twice'
+        check(pair in known, unknown, where, 'put its code back, or remove the line')
+        check(pair not in seen, f'{twice} (first at {seen.get(pair)})', where, 'keep one of the two')
+        seen[pair] = where.rpartition(':')[2]
+        found.append((pair, _read_grade(row['grade'], where), row.get('comment', '').strip()))
+    frame = pd.DataFrame(found, columns=['pair', 'grade', 'comment'])
+    return frame[(frame.grade != '') | (frame.comment != '')].reset_index(drop=True)
+
+# %% ../../nbs/15a_walk/21_sheets.ipynb #e9908cc4
 def write_sheet(
     walk: Walk,
     annotator: str,
@@ -220,6 +253,7 @@ def write_sheet(
             if not path.exists():  # a call before was stopped here, or somebody removed it
                 pairs = [by_pair[pair] for pair in record['pairs']]
                 _write_new(walk, path, _sheet_rows(walk, pairs, annotator, seed, longest, corpus))
+            read_sheet(path, record['pairs'])  # a fault is said before more is handed out
             if lacking := unfinished(path):
                 note(f'{path.name} has {lacking} pairs without a grade; the next sheet comes after it')
                 return path
@@ -232,41 +266,3 @@ def write_sheet(
         write_json(walk.path('labels/sheets.json'), [*records, record])
         _write_new(walk, walk.path(f'labels/{file}'), lines)
     return walk.path(f'labels/{file}')
-
-# %% ../../nbs/15a_walk/21_sheets.ipynb #a7ea95f3
-def _read_grade(cell: str, where: str) -> str:
-    "A grade; spreadsheets write 2 as 2.0 or 2,0."
-    grade = re.sub(r'^([0-9]+)[.,]0+$', r'\1', cell.strip())
-    fix = f'write {", ".join(GRADES)}, or leave it empty'
-    check(grade in ('', *GRADES), f'the grade {cell.strip()[:40]!r}', where, fix)
-    return grade
-
-
-def read_sheet(
-    path: Path,
-    pairs: list[str],  # that were handed out on it
-) -> pd.DataFrame:
-    "`pair, grade, comment` of the lines of a sheet that have one of the two."
-    path, seen, found, known = Path(path), {}, [], set(pairs)
-    check(path.is_file(), 'no such sheet', path, 'medir label WALK --annotator NAME writes it again')
-    rows = csv_rows(path)
-    for name in ('pair', 'grade'):
-        has_column = not rows or name in rows[0][0]
-        check(has_column, f'no column {name!r}', f'{path}:1', f'a sheet has the columns {", ".join(COLUMNS)}')
-    for row, where in rows:
-        pair = row['pair'].strip()
-        if not any(value.strip() for value in row.values()):
-            continue
-        check(
-            pair in known, f'the pair {pair[:40]!r} was not handed out', where, 'put its code back, or remove the line'
-        )
-        check(
-            pair not in seen,
-            f'the pair {pair!r} stands twice (first at {seen.get(pair)})',
-            where,
-            'keep one of the two',
-        )
-        seen[pair] = where.rpartition(':')[2]
-        found.append((pair, _read_grade(row['grade'], where), row.get('comment', '').strip()))
-    frame = pd.DataFrame(found, columns=['pair', 'grade', 'comment'])
-    return frame[(frame.grade != '') | (frame.comment != '')].reset_index(drop=True)
