@@ -26,7 +26,8 @@ from medir_nb.walk import (
     walk_power,
     write_sheet,
 )
-from medir_nb.walk.sheets import COLUMNS, csv_rows, next_queries, write_csv
+from medir_nb.walk.asked import csv_rows, write_csv
+from medir_nb.walk.sheets import COLUMNS, next_queries
 
 TWO = ['bm25', 'bm25(lucene)']
 QUERIES = [

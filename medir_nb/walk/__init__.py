@@ -2,6 +2,10 @@
 
 from .folder import Walk, WalkSettings
 from .asked import queries_task, read_queries, walk_corpus
+from .samples import sample_documents
+from .usable import STYLES, query_fault
+from .logs import log_queries
+from .queries import QueryReport, add_log, read_report, write_queries
 from .pooling import labelling_order, make_pool, read_pool, sample_weights
 from .sheets import excerpt, read_sheet, sheet_records, write_sheet
 from .votes import decisions, gather_votes, kappa_of, kappa_table, read_votes
@@ -14,6 +18,14 @@ __all__ = [
     'queries_task',
     'read_queries',
     'walk_corpus',
+    'sample_documents',
+    'STYLES',
+    'query_fault',
+    'log_queries',
+    'QueryReport',
+    'add_log',
+    'read_report',
+    'write_queries',
     'labelling_order',
     'make_pool',
     'read_pool',

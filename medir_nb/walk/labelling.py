@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['write_conflicts', 'walk_power', 'Labels', 'read_labels', 'judge_of', 'judge_pairs', 'judge_table']
 
-# %% ../../nbs/15a_walk/23_labelling.ipynb #8eb70a2d
+# %% ../../nbs/15a_walk/23_labelling.ipynb #21b0dc12
 from dataclasses import asdict, dataclass, field
 from itertools import combinations
 import pandas as pd
@@ -18,14 +18,14 @@ from ..core.files import atomic_path, fingerprint, json_mapping, lock, write_jso
 from ..core.settings import registry
 from ..evaluator.evaluation import evaluate
 from ..evaluator.power import USUAL_SPREAD, Power, difference_spread
-from .asked import queries_task, read_queries, walk_corpus, write_lines
+from .asked import csv_rows, queries_task, read_queries, walk_corpus, write_csv, write_lines
 from .folder import Walk
 from .pooling import SYSTEMS, read_pool, sample_weights
-from .sheets import csv_rows, excerpt, plain_cell, read_sheet, sheet_records, write_csv
+from .sheets import excerpt, plain_cell, read_sheet, sheet_records
 from .votes import ADJUDICATED, ADJUDICATION, adjudicated, agreement_of, decisions, gather_votes
 from .votes import kappa_table, read_adjudication, read_votes, save_votes
 
-# %% ../../nbs/15a_walk/23_labelling.ipynb #d8c7fea5
+# %% ../../nbs/15a_walk/23_labelling.ipynb #1dcc6258
 def _conflict_rows(walk: Walk, decided: pd.DataFrame, settled: pd.DataFrame | None, home_folder) -> list[dict]:
     "The lines of the adjudication sheet: conflicts, and what was settled before."
     before = {} if settled is None else settled.set_index('pair').to_dict('index')
@@ -50,7 +50,7 @@ def write_conflicts(walk: Walk, decided: pd.DataFrame, settled: pd.DataFrame | N
         write_csv(walk.path('labels/adjudication.csv'), ADJUDICATION, rows)
     return sum(row['grade'] == '' for row in rows)
 
-# %% ../../nbs/15a_walk/23_labelling.ipynb #81024d68
+# %% ../../nbs/15a_walk/23_labelling.ipynb #7446dc36
 def _seen_pairs(walk: Walk, votes: pd.DataFrame) -> set:
     "Pairs that somebody graded, or of which somebody said why not."
     pairs = {row['pair']: (row['query_id'], row['doc_id']) for row in read_pool(walk)}
@@ -69,7 +69,7 @@ def _unfinished_queries(walk: Walk, votes: pd.DataFrame) -> set:
     lacking = {(row['query_id'], row['doc_id']) for row in read_pool(walk)} - seen
     return {query_id for query_id, _ in lacking if query_id in begun}
 
-# %% ../../nbs/15a_walk/23_labelling.ipynb #645192cf
+# %% ../../nbs/15a_walk/23_labelling.ipynb #a0f50926
 def _write_judgements(walk: Walk, decided: pd.DataFrame):
     "Write `qrels/test.tsv`, unless somebody else wrote the one that is there."
     path = walk.path('qrels/test.tsv')
@@ -84,7 +84,7 @@ def _write_judgements(walk: Walk, decided: pd.DataFrame):
         with atomic_path(path) as part:
             part.write_text(text, encoding='utf-8')
 
-# %% ../../nbs/15a_walk/23_labelling.ipynb #894ad4f3
+# %% ../../nbs/15a_walk/23_labelling.ipynb #94d5ec3f
 _FEWEST_FOR_SPREAD = 10  # queries; below, a measured spread is worth less than a guess
 _MEASURE = 'nDCG@10'
 
@@ -119,7 +119,7 @@ def _answered(walk: Walk) -> int:
     decided = decisions(read_votes(walk))
     return decided[decided.grade > 0].query_id.nunique() if len(decided) else 0
 
-# %% ../../nbs/15a_walk/23_labelling.ipynb #8cfb1e51
+# %% ../../nbs/15a_walk/23_labelling.ipynb #4ea13822
 @dataclass
 class Labels:
     "What people said until now, and what became of it."
@@ -159,7 +159,7 @@ def _agreement_words(row: dict) -> str:
     of = f'{row["pairs"]:,} pairs of {row["queries"]:,} queries'
     return f'{row["annotator"]} and {row["other"]} agree on {row["agree"]:.0%} of {of}: {kappa}, {weighted}'
 
-# %% ../../nbs/15a_walk/23_labelling.ipynb #0c8cb484
+# %% ../../nbs/15a_walk/23_labelling.ipynb #e3df4675
 def _counts(votes: pd.DataFrame, decided: pd.DataFrame, unfinished: set) -> dict:
     "The fields of `Labels` that are counted."
     finished = decided[~decided.query_id.isin(unfinished)]
@@ -213,7 +213,7 @@ def read_labels(
         write_json(walk.path('labels/labels.json'), asdict(found) | {'agreement': [_plain(row) for row in rows]})
     return found
 
-# %% ../../nbs/15a_walk/23_labelling.ipynb #75ae655b
+# %% ../../nbs/15a_walk/23_labelling.ipynb #f8506795
 def judge_of(name: str, home_folder=None) -> Judge:
     "A judge by name: a language model of the registry, or `words`."
     if name == 'words':
@@ -245,7 +245,7 @@ def judge_pairs(
         write_csv(path, columns, [*kept, *said.to_dict('records')])
     return judge_table(walk)
 
-# %% ../../nbs/15a_walk/23_labelling.ipynb #e9784643
+# %% ../../nbs/15a_walk/23_labelling.ipynb #59b740d5
 def judge_table(walk: Walk) -> pd.DataFrame:
     "Each judge against people: pairs that both read, share of equal verdicts (relevant or not), κ with its interval."
     path = walk.folder / 'labels' / 'judges.csv'

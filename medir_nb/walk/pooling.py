@@ -6,7 +6,7 @@
 __all__ = ['SYSTEMS', 'DEPTH', 'MOST_QUERIES', 'labelling_order', 'sample_weights', 'pair_code', 'make_pool', 'pool_settings',
            'read_pool']
 
-# %% ../../nbs/15a_walk/20_pooling.ipynb #611ba7d1
+# %% ../../nbs/15a_walk/20_pooling.ipynb #5c60cf46
 import random
 import pandas as pd
 from ..benchmark.pools import PAIR, pool_documents
@@ -18,7 +18,7 @@ from ..systems.expressions import parse
 from .asked import queries_task, read_queries, walk_corpus, write_lines
 from .folder import Walk
 
-# %% ../../nbs/15a_walk/20_pooling.ipynb #bc27d789
+# %% ../../nbs/15a_walk/20_pooling.ipynb #02cf6f1b
 def _stratum(row: dict) -> tuple:
     "What a query is a sample of: its origin and style."
     return row['origin'], row.get('style') or ''
@@ -36,7 +36,7 @@ def labelling_order(
         place[row['_id']] = turn[_stratum(row)] = turn.get(_stratum(row), -1) + 1
     return sorted(shuffled, key=lambda row: (row['origin'] != 'log', place[row['_id']]))
 
-# %% ../../nbs/15a_walk/20_pooling.ipynb #0b82dad6
+# %% ../../nbs/15a_walk/20_pooling.ipynb #91917641
 def sample_weights(
     rows: list[dict],  # all of them
     taken,  # ids of those that were labelled
@@ -48,7 +48,7 @@ def sample_weights(
         n[_stratum(row)] = n.get(_stratum(row), 0) + (row['_id'] in taken)
     return {row['_id']: of[_stratum(row)] / n[_stratum(row)] for row in rows if row['_id'] in taken}
 
-# %% ../../nbs/15a_walk/20_pooling.ipynb #5ad71326
+# %% ../../nbs/15a_walk/20_pooling.ipynb #3769b2e5
 SYSTEMS = ('bm25', 'minilm', 'rrf(bm25,minilm)')
 DEPTH = 5  # documents of each system; three unlike systems bring some eight a query
 
@@ -69,7 +69,7 @@ def _pooled_rows(walk: Walk, rows: list[dict], systems, depth: int, home_folder)
         {'pair': pair_code(*pair), 'query_id': pair[0], 'doc_id': pair[1], 'brought': by_pair[pair]} for pair in pairs
     ]
 
-# %% ../../nbs/15a_walk/20_pooling.ipynb #8bfb9c4d
+# %% ../../nbs/15a_walk/20_pooling.ipynb #102ed071
 MOST_QUERIES = 200  # that are pooled: some twenty sittings
 
 
@@ -109,7 +109,7 @@ def make_pool(
             write_lines(walk.path('labels/pool.jsonl'), pooled)
     return pooled
 
-# %% ../../nbs/15a_walk/20_pooling.ipynb #1cea1668
+# %% ../../nbs/15a_walk/20_pooling.ipynb #5c6618f5
 def pool_settings(
     walk: Walk,
     systems=None,  # expressions; None: those of the pool, else the default ones
@@ -119,7 +119,7 @@ def pool_settings(
     known = json_mapping(walk.folder / 'labels' / 'pool.json')
     return systems or known.get('systems') or list(SYSTEMS), depth or known.get('depth') or DEPTH
 
-# %% ../../nbs/15a_walk/20_pooling.ipynb #75ebe782
+# %% ../../nbs/15a_walk/20_pooling.ipynb #5accec2f
 def read_pool(walk: Walk) -> list[dict]:
     "The pairs of `labels/pool.jsonl`; none where it is not there yet."
     path = walk.folder / 'labels' / 'pool.jsonl'

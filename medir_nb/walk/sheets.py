@@ -4,25 +4,24 @@
 
 # %% auto #0
 __all__ = ['LONGEST', 'GRADES', 'COLUMNS', 'MOST_PAIRS', 'RESERVED', 'excerpt', 'plain_cell', 'write_guideline', 'sheet_records',
-           'check_annotator', 'next_queries', 'csv_rows', 'write_csv', 'unfinished', 'read_sheet', 'write_sheet']
+           'check_annotator', 'next_queries', 'unfinished', 'read_sheet', 'write_sheet']
 
-# %% ../../nbs/15a_walk/21_sheets.ipynb #2779d267
-import csv
+# %% ../../nbs/15a_walk/21_sheets.ipynb #c1ddaaab
 import random
 import re
 from pathlib import Path
 import pandas as pd
 from ..core.console import note
-from ..core.errors import MedirError, check
-from ..core.files import atomic_path, fingerprint, lock, read_json, read_text, write_json
+from ..core.errors import check
+from ..core.files import atomic_path, fingerprint, lock, read_json, write_json
 from ..data.corpus import Corpus
 from ..data.task import detect_language
 from ..retrieval.bm25 import analyze
-from .asked import read_queries, walk_corpus
+from .asked import csv_rows, read_queries, walk_corpus, write_csv
 from .folder import Walk
 from .pooling import DEPTH, SYSTEMS, make_pool
 
-# %% ../../nbs/15a_walk/21_sheets.ipynb #ba727d7d
+# %% ../../nbs/15a_walk/21_sheets.ipynb #a55087da
 LONGEST = 1200  # characters of a document on a sheet
 _SENTENCE = re.compile(r'(?<=[.!?])\s+|(?<=[。！？])|\n+')
 
@@ -56,13 +55,13 @@ def excerpt(
     shown = ' '.join(sentences[start:stop])[:longest].rstrip()
     return ('… ' if start else '') + shown + (' …' if stop < len(sentences) or len(shown) == longest else '')
 
-# %% ../../nbs/15a_walk/21_sheets.ipynb #61a2daf1
+# %% ../../nbs/15a_walk/21_sheets.ipynb #3c22ed09
 def plain_cell(text: str) -> str:
     "A text on one line that no spreadsheet takes for a formula."
     text = ' '.join(text.split())
     return f"'{text}" if text[:1] in ('=', '+', '-', '@') else text
 
-# %% ../../nbs/15a_walk/21_sheets.ipynb #b8422b97
+# %% ../../nbs/15a_walk/21_sheets.ipynb #9811cb40
 GRADES = ('0', '1', '2')
 _GUIDELINE = """# How to grade
 
@@ -93,7 +92,7 @@ def write_guideline(walk: Walk) -> Path:
             part.write_text(_GUIDELINE, encoding='utf-8')
     return path
 
-# %% ../../nbs/15a_walk/21_sheets.ipynb #c660b469
+# %% ../../nbs/15a_walk/21_sheets.ipynb #2d74695e
 COLUMNS = ('pair', 'query', 'document', 'grade', 'comment')
 MOST_PAIRS = 80  # a sitting: about an hour
 _NAME = re.compile(r'[\w][\w.-]{0,39}')
@@ -139,26 +138,7 @@ def next_queries(
             taken += rows
     return taken
 
-# %% ../../nbs/15a_walk/21_sheets.ipynb #0f9405eb
-def csv_rows(path: Path) -> list[tuple[dict, str]]:
-    "`(row, where)` of a CSV file, with commas or, as spreadsheets of some countries write it, semicolons or tabs."
-    lines = read_text(path).splitlines()
-    delimiter = max(',;\t', key=lines[0].count) if lines else ','
-    reader = csv.DictReader(lines, delimiter=delimiter)
-    try:
-        return [({str(k): v or '' for k, v in row.items() if k}, f'{path}:{reader.line_num}') for row in reader]
-    except csv.Error as e:
-        raise MedirError(f'no CSV ({e})', f'{path}:{reader.line_num}', 'mend the line') from None
-
-
-def write_csv(path: Path, columns, rows):
-    "Write rows as a CSV file that spreadsheets take for UTF-8, whole or not at all."
-    with atomic_path(path) as part, open(part, 'w', encoding='utf-8-sig', newline='') as file:
-        writer = csv.DictWriter(file, columns)
-        writer.writeheader()
-        writer.writerows(rows)
-
-# %% ../../nbs/15a_walk/21_sheets.ipynb #e297933d
+# %% ../../nbs/15a_walk/21_sheets.ipynb #30ff8f8a
 def _sheet_rows(walk: Walk, pairs: list[dict], annotator: str, seed: int, longest: int, corpus: Corpus) -> list[dict]:
     "The lines of a sheet: queries in a drawn order, the documents of each in another."
     draw = random.Random(fingerprint('sheet', seed, annotator, [row['pair'] for row in pairs]))
@@ -192,7 +172,7 @@ def _write_new(walk: Walk, path: Path, lines: list[dict]):
     check(not filled, 'somebody has filled in this sheet', path, 'move it away, or read it with --read first')
     write_csv(path, COLUMNS, lines)
 
-# %% ../../nbs/15a_walk/21_sheets.ipynb #a9d71adf
+# %% ../../nbs/15a_walk/21_sheets.ipynb #425df0ca
 def _read_grade(cell: str, where: str) -> str:
     "A grade; spreadsheets write 2 as 2.0 or 2,0."
     grade = re.sub(r'^([0-9]+)[.,]0+$', r'\1', cell.strip())
@@ -224,7 +204,7 @@ def read_sheet(
     frame = pd.DataFrame(found, columns=['pair', 'grade', 'comment'])
     return frame[(frame.grade != '') | (frame.comment != '')].reset_index(drop=True)
 
-# %% ../../nbs/15a_walk/21_sheets.ipynb #e9908cc4
+# %% ../../nbs/15a_walk/21_sheets.ipynb #9ac0619a
 def write_sheet(
     walk: Walk,
     annotator: str,

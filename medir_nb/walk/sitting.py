@@ -5,14 +5,15 @@
 # %% auto #0
 __all__ = ['Sitting', 'pair_text', 'grade_by_keyboard', 'label_widget']
 
-# %% ../../nbs/15a_walk/24_sitting.ipynb #ca1afbcb
+# %% ../../nbs/15a_walk/24_sitting.ipynb #43108f1b
 import textwrap
 from pathlib import Path
 from ..core.errors import MedirError, check
+from .asked import csv_rows, write_csv
 from .folder import Walk
-from .sheets import COLUMNS, GRADES, csv_rows, write_csv, write_sheet
+from .sheets import COLUMNS, GRADES, write_sheet
 
-# %% ../../nbs/15a_walk/24_sitting.ipynb #00f433e2
+# %% ../../nbs/15a_walk/24_sitting.ipynb #c75b87cf
 class Sitting:
     "A person goes through a sheet; each grade is on the disk before the next pair is shown."
 
@@ -66,7 +67,7 @@ class Sitting:
     def __repr__(self):
         return f'Sitting({self.path.name}: {self.done} of {len(self.rows)} pairs)'
 
-# %% ../../nbs/15a_walk/24_sitting.ipynb #15c90a79
+# %% ../../nbs/15a_walk/24_sitting.ipynb #6e57c0fd
 _KEYS = '0, 1, 2 grade; u takes the last one back; ? with a word why there is no grade; q stops (all is saved)'
 
 
@@ -106,7 +107,7 @@ def grade_by_keyboard(
     show(repr(sitting))
     return sitting
 
-# %% ../../nbs/15a_walk/24_sitting.ipynb #4f014b27
+# %% ../../nbs/15a_walk/24_sitting.ipynb #b983b813
 def _buttons(sitting: Sitting):
     "The widget of a sitting."
     import html

@@ -6,7 +6,7 @@
 __all__ = ['VOTES', 'ADJUDICATED', 'ADJUDICATION', 'read_votes', 'gather_votes', 'kappa_of', 'agreement_of', 'kappa_table',
            'decisions', 'read_adjudication', 'adjudicated', 'save_votes']
 
-# %% ../../nbs/15a_walk/22_votes.ipynb #b93d4a09
+# %% ../../nbs/15a_walk/22_votes.ipynb #cfa16099
 from collections import Counter
 from itertools import combinations
 import numpy as np
@@ -15,11 +15,12 @@ from ..benchmark.pools import PAIR
 from ..core.console import note
 from ..core.errors import check
 from ..core.files import lock
+from .asked import csv_rows, write_csv
 from .folder import Walk
 from .pooling import read_pool
-from .sheets import GRADES, csv_rows, read_sheet, sheet_records, write_csv
+from .sheets import GRADES, read_sheet, sheet_records
 
-# %% ../../nbs/15a_walk/22_votes.ipynb #01e96a92
+# %% ../../nbs/15a_walk/22_votes.ipynb #094947d2
 VOTES = (*PAIR, 'annotator', 'grade')
 ADJUDICATED = 'adjudicated'  # whose vote decides over all others
 
@@ -39,7 +40,7 @@ def read_votes(walk: Walk) -> pd.DataFrame:
         rows.append(vote)
     return pd.DataFrame(rows, columns=list(VOTES)).astype({'grade': int} if rows else {})
 
-# %% ../../nbs/15a_walk/22_votes.ipynb #1e06b179
+# %% ../../nbs/15a_walk/22_votes.ipynb #644a25e8
 def _sheet_votes(walk: Walk, record: dict, pairs: dict) -> list[tuple]:
     "The votes of a sheet that was handed out."
     path = walk.folder / 'labels' / record['file']
@@ -73,7 +74,7 @@ def gather_votes(walk: Walk) -> pd.DataFrame:
             write_csv(walk.path('labels/votes.csv'), VOTES, rows)
     return read_votes(walk)
 
-# %% ../../nbs/15a_walk/22_votes.ipynb #08d7b4e1
+# %% ../../nbs/15a_walk/22_votes.ipynb #36dd75be
 def kappa_of(
     counts: np.ndarray,  # (..., grades, grades): pairs by the grades of both
     weighted: bool = False,  # by the distance of the grades
@@ -94,7 +95,7 @@ def _counts_by_query(both: pd.DataFrame) -> np.ndarray:
     np.add.at(counts, (query, both[0].to_numpy(int), both[1].to_numpy(int)), 1)
     return counts
 
-# %% ../../nbs/15a_walk/22_votes.ipynb #95198708
+# %% ../../nbs/15a_walk/22_votes.ipynb #470d7648
 def agreement_of(first: str, second: str, both: pd.DataFrame, n: int, seed: int) -> dict:
     "Agreement of two people with bootstrap intervals over queries."
     row = {'annotator': first, 'other': second, 'queries': 0, 'pairs': len(both), 'agree': float('nan')}
@@ -130,7 +131,7 @@ def kappa_table(
         rows.append(agreement_of(first, second, both, n, seed))
     return pd.DataFrame(rows, columns=columns)
 
-# %% ../../nbs/15a_walk/22_votes.ipynb #91e595c6
+# %% ../../nbs/15a_walk/22_votes.ipynb #b2320080
 def _decision(grades: dict) -> tuple:
     "`(grade, how)` of one pair; the grade is missing where there is a conflict."
     if ADJUDICATED in grades:
@@ -152,7 +153,7 @@ def decisions(votes: pd.DataFrame) -> pd.DataFrame:
         rows.append((*pair, *_decision(grades), said))
     return pd.DataFrame(rows, columns=[*PAIR, 'grade', 'how', 'said']).astype({'grade': 'Int64'})
 
-# %% ../../nbs/15a_walk/22_votes.ipynb #4a2a07a5
+# %% ../../nbs/15a_walk/22_votes.ipynb #d838e9c0
 ADJUDICATION = ('pair', 'query', 'document', 'said', 'grade', 'comment')
 
 

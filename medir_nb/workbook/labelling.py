@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['WalkFolder', 'label_command']
 
-# %% ../../nbs/16_workbook/07f_labelling.ipynb #f984d08e
+# %% ../../nbs/16_workbook/07f_labelling.ipynb #35502446
 from pathlib import Path
 from typing import Annotated
 import typer
@@ -14,7 +14,7 @@ from ..core.errors import check
 from .options import Home, Wide
 from .tables import show_table
 
-# %% ../../nbs/16_workbook/07f_labelling.ipynb #7a2a0fb9
+# %% ../../nbs/16_workbook/07f_labelling.ipynb #de30764d
 WalkFolder = Annotated[Path, typer.Argument(metavar='WALK', help='The folder that `medir look` made.')]
 
 
@@ -32,12 +32,12 @@ def _hand_out(walk, annotator: str, by_keyboard: bool, how: dict):
     print(f'what these mean: {path.parent}/guideline.md')
     print(f'then: medir label {walk.folder} --read')
 
-# %% ../../nbs/16_workbook/07f_labelling.ipynb #9753a9cf
+# %% ../../nbs/16_workbook/07f_labelling.ipynb #12bf1af5
 def _show_conflicts(walk, wide: bool, home: Path | None):
     "A table of the pairs on which people differ, with their texts."
     import pandas as pd
 
-    from medir_nb.walk.sheets import csv_rows
+    from medir_nb.walk.asked import csv_rows
 
     path = walk.folder / 'labels' / 'adjudication.csv'
     rows = [row for row, _ in csv_rows(path)] if path.is_file() else []
@@ -66,7 +66,7 @@ def _show_labels(walk, wide: bool, home: Path | None):
         show_table(judges, wide)
     _show_conflicts(walk, wide, home)
 
-# %% ../../nbs/16_workbook/07f_labelling.ipynb #aa556a3e
+# %% ../../nbs/16_workbook/07f_labelling.ipynb #2b3301a7
 def label_command(
     walk: WalkFolder,
     annotator: Annotated[str | None, typer.Option(help='Hand out the next sheet of this person.')] = None,
