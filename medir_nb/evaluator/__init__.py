@@ -2,6 +2,7 @@
 
 from .measures import PAIR_MEASURES, judged_at_10, measure_label, parse_measure, per_query
 from .statistics import correlation, holm, interval, paired_p
+from .power import Power, difference_spread, paired_power, queries_needed, simulated_power, smallest_difference
 from .scores import Scores, oracle_scores, score_run, scores_table
 from .evaluation import evaluate
 from .differences import differences_text, setting_differences
@@ -26,6 +27,12 @@ __all__ = [
     'holm',
     'interval',
     'paired_p',
+    'Power',
+    'difference_spread',
+    'paired_power',
+    'queries_needed',
+    'simulated_power',
+    'smallest_difference',
     'Scores',
     'oracle_scores',
     'score_run',

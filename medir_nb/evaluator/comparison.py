@@ -13,6 +13,7 @@ import pandas as pd
 from ..core.errors import check
 from .measures import parse_measure
 from .statistics import holm, interval, paired_p
+from .power import ALPHA, Power, difference_spread
 from .scores import Scores
 from .differences import differences_text, setting_differences
 
@@ -37,6 +38,7 @@ class Comparison:
     settings: dict = field(default_factory=dict)  # those in which the two differ: {name: {system: value}}
     cut: dict = field(default_factory=dict)  # {system: {documents, queries}} cut at its limits
     about: str = ''  # the same as text
+    spread: float | None = None  # standard deviation of the differences by query; None: unknown
 
     def __repr__(self):
         lines = [
@@ -51,11 +53,21 @@ class Comparison:
         return plain | {'changed': self.changed.to_dict('records')}
 
 # %% ../../nbs/13_evaluator/05_comparison.ipynb #005b159f
+def _conclusion(c: Comparison) -> str:
+    "What the test says, in words; where it shows nothing, what would."
+    if c.p <= ALPHA:
+        return 'a difference is shown'
+    if c.spread is None:
+        return 'no difference shown'
+    counted = 'queries' if c.n_groups == c.n_queries else 'independent groups'
+    return f'no difference shown; {Power(c.n_groups, c.spread, of=counted).words()}'
+
+
 def _headline(c: Comparison) -> str:
-    "Difference, interval, test, wins and losses in one line."
+    "Difference, interval, test, wins and losses in one line, ending in words."
     what = f'{c.b} − {c.a}: {c.measure} {c.difference:+.4f} [{c.low:+.4f}, {c.high:+.4f}]'
     test = f'p = {c.p:.4f} (randomisation test over {c.n_groups} independent groups of {c.n_queries} queries)'
-    return f'{what}, {test}, {c.wins} wins, {c.losses} losses, {c.ties} ties'
+    return f'{what}, {test}, {c.wins} wins, {c.losses} losses, {c.ties} ties; {_conclusion(c)}'
 
 # %% ../../nbs/13_evaluator/05_comparison.ipynb #8fb6f575
 def _most_changed(a: Scores, x: pd.Series, y: pd.Series, show: int) -> pd.DataFrame:
@@ -79,6 +91,7 @@ def _changes(x: pd.Series, y: pd.Series, group: np.ndarray) -> dict:
     "Difference from `x` to `y` over the same queries, with interval, test, wins and losses."
     difference = (y - x).to_numpy()
     low, high = interval(difference, group)
+    spread = difference_spread(difference, group)
     return {
         'difference': float(difference.mean()),
         'low': low,
@@ -89,6 +102,7 @@ def _changes(x: pd.Series, y: pd.Series, group: np.ndarray) -> dict:
         'ties': int((difference == 0).sum()),
         'n_queries': len(difference),
         'n_groups': int(group.max()) + 1,
+        'spread': None if np.isnan(spread) else spread,
     }
 
 # %% ../../nbs/13_evaluator/05_comparison.ipynb #c28a97b9

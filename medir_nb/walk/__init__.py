@@ -1,5 +1,50 @@
 """From a reader's own documents to a verdict: what each step of the walk reads, and what it leaves."""
 
 from .folder import Walk, WalkSettings
+from .asked import queries_task, read_queries, walk_corpus
+from .samples import sample_documents
+from .usable import STYLES, query_fault
+from .logs import log_queries
+from .queries import QueryReport, add_log, read_report, write_queries
+from .pooling import labelling_order, make_pool, read_pool, sample_weights
+from .sheets import excerpt, read_sheet, sheet_records, write_sheet
+from .votes import decisions, gather_votes, kappa_of, kappa_table, read_votes
+from .labelling import Labels, judge_pairs, judge_table, read_labels, walk_power
+from .sitting import Sitting, grade_by_keyboard, label_widget
 
-__all__ = ['Walk', 'WalkSettings']
+__all__ = [
+    'Walk',
+    'WalkSettings',
+    'queries_task',
+    'read_queries',
+    'walk_corpus',
+    'sample_documents',
+    'STYLES',
+    'query_fault',
+    'log_queries',
+    'QueryReport',
+    'add_log',
+    'read_report',
+    'write_queries',
+    'labelling_order',
+    'make_pool',
+    'read_pool',
+    'sample_weights',
+    'excerpt',
+    'read_sheet',
+    'sheet_records',
+    'write_sheet',
+    'decisions',
+    'gather_votes',
+    'kappa_of',
+    'kappa_table',
+    'read_votes',
+    'Labels',
+    'judge_pairs',
+    'judge_table',
+    'read_labels',
+    'walk_power',
+    'Sitting',
+    'grade_by_keyboard',
+    'label_widget',
+]

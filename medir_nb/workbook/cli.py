@@ -20,6 +20,8 @@ from .rerunning import plan_command, run_command, status_command
 from .looking import MineCommand, contract_command, coverage_command, mine_command, models_command
 from .looking import new_paper_command, tasks_command
 from .served import export_command, index_command, search_command, serve_command
+from .asking import queries_command
+from .labelling import label_command
 
 # %% ../../nbs/16_workbook/08_cli.ipynb #802cef74
 app = typer.Typer(
@@ -39,6 +41,8 @@ app.command('models')(models_command)
 app.command('coverage')(coverage_command)
 app.command('contract')(contract_command)
 app.command('mine', cls=MineCommand)(mine_command)
+app.command('queries')(queries_command)
+app.command('label')(label_command)
 app.command('new-paper')(new_paper_command)
 app.command('index')(index_command)
 app.command('serve')(serve_command)
