@@ -156,4 +156,5 @@ def first_choice(
     worth: float = 0.005,  # of the measure, that a dearer system must bring
 ) -> str:
     "The cheapest of the systems whose estimate is less than `worth` behind the best."
-    return cheapest(estimate.index[estimate > estimate.max() - worth], query_ms)
+    best_first = estimate.sort_values(ascending=False, kind='stable')
+    return cheapest(best_first.index[best_first >= estimate.max() - worth], query_ms)
