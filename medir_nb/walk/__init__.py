@@ -5,6 +5,7 @@ from .candidates import Candidates, candidates
 from .costs import Costs, costs_columns, costs_of_each, measure_costs
 from .evidence import Combined, combined, first_choice, rank_agreement
 from .verdict import Verdict, give_verdict, read_verdict
+from .report import render_report, write_report
 
 __all__ = [
     'Walk',
@@ -22,4 +23,6 @@ __all__ = [
     'Verdict',
     'give_verdict',
     'read_verdict',
+    'render_report',
+    'write_report',
 ]
