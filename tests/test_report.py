@@ -17,7 +17,7 @@ ATTACKS = [
     '</td></table><script src=//evil.example/x.js></script>',
     '"><img src=x onerror=alert(1)>',
     '<a href="javascript:alert(1)">look</a>',
-    "{{ 7*7 }} {% raw %}",
+    '{{ 7*7 }} {% raw %}',
     '=HYPERLINK("http://evil.example","click")',
     '</title><script>alert(2)</script>',
     '<style>body{background:url(http://evil.example)}</style>',

@@ -5,6 +5,7 @@ from .candidates import Candidates, candidates
 from .costs import Costs, costs_columns, costs_of_each, measure_costs
 from .evidence import Combined, combined, first_choice, rank_agreement
 from .verdict import Verdict, give_verdict, read_verdict
+from .adapting import Adapted, adapt
 from .report import render_report, write_report
 
 __all__ = [
@@ -23,6 +24,8 @@ __all__ = [
     'Verdict',
     'give_verdict',
     'read_verdict',
+    'Adapted',
+    'adapt',
     'render_report',
     'write_report',
 ]
