@@ -409,12 +409,15 @@ def test_compare_prints_interval_p_wins_and_five_queries(beir, medir, tmp_path):
     )
     write_lines(tmp_path / 'half.run', [f'q{i} Q0 {w if i < 3 else "z"} 1 1.0 t' for i, w in enumerate(words)])
     out = medir('compare', folder, 'bm25', tmp_path / 'half.run', '--measure', 'RR@5')
-    head, known, cut, title, *queries = out.out.splitlines()
+    head, known, cut, title, *shown = out.out.splitlines()
+    queries, firsts = shown[::3], shown[1:]
     assert 'half.run: not known (a run file)' in known and cut == 'cut at their limit: bm25 none'
     assert out.code == 0 and 'RR@5 -0.6250 [' in head and '0 wins, 5 losses, 3 ties' in head
     # 5 equal losses of 8: the sums of 2^8 flips that are as far out, counted by hand: 2 · 2^3
     assert f'p = {2 * 2**3 / 2**8:.4f}' in head
     assert len(queries) == 5 and all(f'{w}' in q and '1.000 → 0.000' in q for w, q in zip(words[3:], queries))
+    # a case is read by its texts: what each side put first
+    assert firsts[0].strip() == 'bm25: gout is a disease' and firsts[1].strip().endswith('half.run: disease')
     low, high = map(float, head.split('[')[1].split(']')[0].split(','))
     assert low < -0.625 < high <= 0
 

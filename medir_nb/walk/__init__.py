@@ -11,6 +11,12 @@ from .sheets import excerpt, read_sheet, sheet_records, write_sheet
 from .votes import decisions, gather_votes, kappa_of, kappa_table, read_votes
 from .labelling import Labels, judge_pairs, judge_table, read_labels, walk_power
 from .sitting import Sitting, grade_by_keyboard, label_widget
+from .candidates import Candidates, candidates
+from .costs import Costs, costs_columns, costs_of_each, measure_costs
+from .evidence import Combined, combined, first_choice, rank_agreement
+from .verdict import Verdict, give_verdict, read_verdict
+from .adapting import Adapted, adapt
+from .report import render_report, write_report
 
 __all__ = [
     'Walk',
@@ -47,4 +53,21 @@ __all__ = [
     'Sitting',
     'grade_by_keyboard',
     'label_widget',
+    'Candidates',
+    'candidates',
+    'Costs',
+    'costs_columns',
+    'costs_of_each',
+    'measure_costs',
+    'Combined',
+    'combined',
+    'first_choice',
+    'rank_agreement',
+    'Verdict',
+    'give_verdict',
+    'read_verdict',
+    'Adapted',
+    'adapt',
+    'render_report',
+    'write_report',
 ]

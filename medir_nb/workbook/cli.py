@@ -15,6 +15,7 @@ import typer
 from .. import __version__
 from ..core.errors import MedirError
 from ..core.console import run_command as run_in_one_line
+from .deciding import adapt_command, report_command, verdict_command
 from .measuring import compare_command, evaluate_command
 from .rerunning import plan_command, run_command, status_command
 from .looking import MineCommand, contract_command, coverage_command, mine_command, models_command
@@ -43,6 +44,9 @@ app.command('contract')(contract_command)
 app.command('mine', cls=MineCommand)(mine_command)
 app.command('queries')(queries_command)
 app.command('label')(label_command)
+app.command('verdict')(verdict_command)
+app.command('adapt')(adapt_command)
+app.command('report')(report_command)
 app.command('new-paper')(new_paper_command)
 app.command('index')(index_command)
 app.command('serve')(serve_command)

