@@ -155,6 +155,7 @@ def test_the_query_in_an_answer(answer, query):
         ('Which words would somebody', 'lay', ['repeats the prompt'], 'repeats the prompt'),
         ('为什么我的脸色这么苍白呢', 'lay', ['wrong language'], 'in another language'),
         ('I cannot answer that', 'lay', [], 'a comment of the model'),
+        ('The clinician wants to know about iron', 'clinical', [], 'a comment of the model'),
         ('what does this passage say on iron', 'lay', [], 'points to the text'),
         ('本文讲了什么内容呢', 'lay', [], 'points to the text'),
         ('Iron and BLOOD!', 'lay', [], 'repeats the title'),

@@ -5,11 +5,11 @@
 # %% auto #0
 __all__ = ['STYLES', 'first_line', 'normal_query', 'query_fault']
 
-# %% ../../nbs/15a_walk/09_usable.ipynb #ce5fa61f
+# %% ../../nbs/15a_walk/09_usable.ipynb #ee9e4d00
 import re
 from ..data.passages import word_places
 
-# %% ../../nbs/15a_walk/09_usable.ipynb #e141e861
+# %% ../../nbs/15a_walk/09_usable.ipynb #ef64cd39
 STYLES = {
     'keyword': 10,
     'lay': 50,
@@ -26,7 +26,9 @@ _POINTS = re.compile(
     re.I,
 )
 _COMMENTS = re.compile(
-    r"^(?:sure|certainly|of course|here (?:is|are)|i'?m sorry|sorry|i can(?:no|')t|as an ai|抱歉|好的)\b", re.I
+    r"^(?:sure|certainly|of course|here (?:is|are)|i'?m sorry|sorry|i can(?:no|')t|as an ai|抱歉|好的)\b"
+    r'|^(?:the|this) (?:clinician|doctor|sentence|question|query|statement|user|person)\b|would you like to know',
+    re.I,
 )
 
 
@@ -41,7 +43,7 @@ def normal_query(text: str) -> str:
     "A text without case, punctuation and differences of space."
     return ' '.join(re.findall(r'\w+', text.casefold()))
 
-# %% ../../nbs/15a_walk/09_usable.ipynb #380906da
+# %% ../../nbs/15a_walk/09_usable.ipynb #7324fdb0
 def query_fault(
     text: str,  # of `first_line`
     style: str,

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['writer_here', 'queries_command']
 
-# %% ../../nbs/16_workbook/07e_asking.ipynb #b044b743
+# %% ../../nbs/16_workbook/07e_asking.ipynb #9c70c9a6
 from pathlib import Path
 from typing import Annotated
 import typer
@@ -14,7 +14,7 @@ from ..core.settings import registry
 from .options import Home
 from .tables import show_text
 
-# %% ../../nbs/16_workbook/07e_asking.ipynb #57ff0893
+# %% ../../nbs/16_workbook/07e_asking.ipynb #d4459e92
 _EMBEDDED = ('qwen2.5-coder-1.5b', 'smollm2')
 
 
@@ -32,7 +32,7 @@ def writer_here(home: Path | None = None) -> str:
             return name
     return _EMBEDDED[-1]
 
-# %% ../../nbs/16_workbook/07e_asking.ipynb #ab82615c
+# %% ../../nbs/16_workbook/07e_asking.ipynb #c3be0f73
 def queries_command(
     walk: Annotated[Path, typer.Argument(metavar='WALK', help='The folder that `medir look` made.')],
     llm: Annotated[
