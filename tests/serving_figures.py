@@ -1,7 +1,7 @@
 """Figures of an index and its service, each printed as a line of JSON; measure them on a machine that does nothing else.
 
     python tests/serving_figures.py build  --documents 100000 --folder DIR [--system minilm] [--random-vectors]
-    python tests/serving_figures.py update --folder DIR [--share 0.01]
+    python tests/serving_figures.py update --folder DIR [--share 0.01] [--random-vectors]
     python tests/serving_figures.py load   --folder DIR [--rate 20] [--seconds 600] [--bad 0.05]
     python tests/serving_figures.py kills  --folder DIR [--kills 100]
 
@@ -50,14 +50,16 @@ def questions_of(n, seed=1):
 
 
 def use_random_vectors():
-    "Documents get random vectors: searching takes as long, and building takes seconds."
+    "Documents get vectors drawn from a hash of their text: searching takes as long, and building takes seconds."
+    import xxhash
     from medir_nb.encoder import array_vectors
     from medir_nb.serving import parts
 
     def random_vectors(encoder, corpus, role, instruction=''):
-        rows = np.random.default_rng(0).normal(size=(len(corpus), encoder.spec.dim or 384)).astype(np.float32)
+        seeds = [xxhash.xxh3_64_intdigest(text.encode()) for text in corpus.texts()]
+        rows = [np.random.default_rng(seed).standard_normal(encoder.spec.dim or 384, np.float32) for seed in seeds]
         counted = {'encoded': 0, 'cached': len(corpus), 'seconds': 0.0}
-        return array_vectors(rows, np.zeros(len(corpus), int), np.zeros(len(corpus), bool), counted)
+        return array_vectors(np.array(rows), np.zeros(len(corpus), int), np.zeros(len(corpus), bool), counted)
 
     parts.encode_corpus = random_vectors
 
@@ -90,6 +92,8 @@ def build(given):
 def update(given):
     from medir_nb.serving import Index, Searcher, build_index, change_index
 
+    if given.random_vectors:
+        use_random_vectors()
     index = Index(given.folder)
     documents = {index.ids[place]: text for place, (_, text) in zip(index.place.values(), index.texts(index.place.values()))}
     rng, parts = random.Random(index.manifest['generation']), sentences()

@@ -39,7 +39,7 @@ def changed(documents, rng, number):
 
 def same_runs(folder, documents, system, home, **options):
     "The run of an index beside that of a fresh one, to the bit, and beside `systems.search`."
-    fresh = home / f'fresh-{random.random()}'
+    fresh = home / f'fresh-{len(list(home.glob("fresh-*")))}'
     build_index(frame(documents), system, fresh, home_folder=home, **options)
     runs = [Searcher(place, home).search(QUESTIONS, 20) for place in (folder, fresh)]
     pd.testing.assert_frame_equal(*runs, check_exact=True)
@@ -680,6 +680,39 @@ def test_an_export_opens_elsewhere(beir, home, tmp_path, fake_minilm):
     assert table['id'].to_pylist() == list(corpus.ids)
     assert np.array_equal(np.array(table['vector'].to_pylist(), np.float32), np.load(tmp_path / 'v' / 'minilm.npy'))
     assert np.array_equal(np.load(tmp_path / 'v' / 'minilm.npy'), vectors.chunk())
+
+
+# --- rerankers -------------------------------------------------------------------------------------------------------
+
+
+def test_a_reranked_index_answers_what_a_search_answers(home, tmp_path, fake_minilm, monkeypatch):
+    from medir_nb.encoder import Encoded
+    from medir_nb.reranker import model as reranker_model
+
+    class Backend:
+        "The share of a query's words that a document has, and its length."
+
+        device = 'cpu'
+
+        def __init__(self, *given):
+            pass
+
+        def encode(self, pairs):
+            scores = [len(set(q.split()) & set(d.split())) + len(d) / 1000 for q, d in pairs]
+            return Encoded(
+                np.array(scores, np.float32)[:, None], np.ones(len(pairs), np.int32), np.zeros(len(pairs), bool)
+            )
+
+    monkeypatch.setattr(reranker_model, 'PairBackend', Backend)
+    monkeypatch.setattr(reranker_model, 'pinned', lambda spec, home_folder: spec)
+    documents = frame(some_documents(150, random.Random(11)))
+    for number, system in enumerate(
+        ('bm25>monobert@5', 'rrf(bm25,minilm)>monobert@20(complete=true)', 'rrf(bm25,minilm>monobert@7)')
+    ):
+        build_index(documents, system, tmp_path / f'index{number}', home_folder=home)
+        for k in (3, 50):
+            theirs = systems.search(system, documents, QUESTIONS, k=k, home_folder=home).run
+            close(Searcher(tmp_path / f'index{number}', home).search(QUESTIONS, k), theirs, 1e-5)
 
 
 # --- the real model --------------------------------------------------------------------------------------------------

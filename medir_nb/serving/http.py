@@ -378,7 +378,10 @@ def taken_port(host: str, port: int) -> socket.socket:
     check(0 <= port <= 65_535, f'there is no port {port}', '--port', fix)
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        return socket.create_server(address[:2], family=family, backlog=256)
+        listening = socket.create_server(address[:2], family=family, backlog=256)
+        # an answer is two packets, and without this the second waits 40 ms for the client to confirm the first
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return listening
     except socket.gaierror:
         raise MedirError(f'{host!r} is no address of this machine', '--host', 'leave it out for loopback') from None
     except OSError as error:
@@ -445,13 +448,14 @@ def serve(
     device: str | None = None,
     seconds: float = _SECONDS,  # that a question may take
     room: int = 64,  # questions that may wait
+    threads: int = 1,  # of one question
     ready=None,  # called with the server and its address as soon as it listens
 ):
     "Serve an index until a signal ends it."
     with boundary('uvicorn is not installed', 'medir serve', 'pip install "medir_nb[serve]"', (ImportError,)):
         import uvicorn  # noqa: F401 - missed here rather than later
     with taken_port(host, port) as listening:
-        service = Service(folder, updates, home_folder, device, room)
+        service = Service(folder, updates, home_folder, device, room, threads)
         name = f'[{host}]' if ':' in host else host
         address, health = f'http://{name}:{listening.getsockname()[1]}', service.health()
         if not is_loopback(host):

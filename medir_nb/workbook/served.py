@@ -7,6 +7,7 @@ __all__ = ['index_command', 'search_command', 'serve_command', 'export_command']
 
 # %% ../../nbs/16_workbook/07g_serving.ipynb #48c47d27
 import json
+import os
 from pathlib import Path
 from typing import Annotated, Literal
 import typer
@@ -139,6 +140,9 @@ def search_command(
             print('nothing was found')
 
 # %% ../../nbs/16_workbook/07g_serving.ipynb #0afb94cf
+_THREADS = ('OMP_NUM_THREADS', 'OPENBLAS_NUM_THREADS', 'MKL_NUM_THREADS')
+
+
 def serve_command(
     folder: Annotated[Path, typer.Argument(metavar='INDEX', help='A folder that `medir index` made.')],
     host: Annotated[
@@ -150,14 +154,17 @@ def serve_command(
     ] = False,
     seconds: Annotated[float, typer.Option(min=0.1, help='How long a question may take.')] = 10.0,
     queue: Annotated[int, typer.Option(min=1, help='Questions that may wait; more are told to come back.')] = 64,
+    threads: Annotated[int, typer.Option(min=1, help='Of one question; a large model wants more.')] = 1,
     device: Device = None,
     home: Home = None,
 ):
     "Answer questions over HTTP from an index, until Ctrl-C or SIGTERM."
+    for name in _THREADS:
+        os.environ.setdefault(name, str(threads))
     with waiting('serve'):
         from medir_nb.serving.http import serve
 
-    serve(folder, host, port, updates, home, device, seconds, queue)
+    serve(folder, host, port, updates, home, device, seconds, queue, threads)
     note('stopped; what was promised is kept')
 
 # %% ../../nbs/16_workbook/07g_serving.ipynb #347627c5
