@@ -64,7 +64,7 @@ def paired_p(
     difference = np.asarray(a, float) - np.asarray(b, float)
     group = np.arange(len(difference)) if group is None else np.asarray(group)
     total = np.bincount(group, difference)
-    if not np.any(total):
+    if len(total) < 2 or not np.any(total):  # one group has two flips that are equally far out
         return 1.0
     result = permutation_test(
         (total, np.zeros_like(total)),
