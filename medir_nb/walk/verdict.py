@@ -361,6 +361,7 @@ def verdict_figure(csv):
         at = {'xytext': (7, 0), 'textcoords': 'offset points', 'va': 'center', 'fontsize': 8, 'color': INK}
         axes.annotate(wrapped(row.system, 26), (row.query_ms, row.value), **at)
     axes.set_xscale('log')
+    axes.xaxis.set_major_formatter('{x:g}')
     axes.margins(x=0.25)
     axes.set_xlabel('milliseconds a query (median)')
     axes.set_ylabel(frame.measure.iloc[0] if 'measure' in frame else 'score')
