@@ -65,7 +65,7 @@ def test_people_decide_where_the_machine_contradicts_them():
 
 def test_the_share_of_people_grows_with_their_labels():
     shares = [combined(*matrices(5, n_people=n)).people for n in (4, 40, 400)]
-    assert shares == sorted(shares) and 0 < shares[0] and shares[-1] < 1
+    assert shares == sorted(shares) and shares[0] > 0 and shares[-1] < 1
 
 
 @pytest.mark.parametrize('n', [1, 2])
@@ -99,6 +99,7 @@ def test_agreement_is_one_of_a_ranking_with_itself_and_needs_three_systems():
 def test_needed_queries_shrink_with_the_difference_and_one_query_says_nothing():
     differences = pd.Series(np.random.default_rng(0).normal(0, 0.2, 100))
     assert queries_needed(differences, 0.01) > 8 * queries_needed(differences, 0.03) > 0
+    assert queries_needed(differences, pairs=10) > queries_needed(differences)
     assert queries_needed(pd.Series([0.3])) == 0
 
 
@@ -148,7 +149,7 @@ def test_a_verdict_leaves_its_files_and_reads_back(walk):
 def test_no_difference_is_a_full_answer(walk):
     verdict = give_verdict(walk, PAIR, clock=False)
     assert verdict.sentence.startswith('No difference that these 36 labelled queries can show: the evidence leans to')
-    assert 'more labelled queries would show a difference of 0.03' in verdict.sentence
+    assert 'more labelled queries would show a difference of 0.03 to' in verdict.sentence
     assert verdict.content['open'] and not verdict.content['worse']
 
 
@@ -188,6 +189,12 @@ def test_labels_alone_are_enough(tmp_path):
     walk = write_toy_walk(tmp_path / 'w', labelled=8, synthetic=False)
     verdict = give_verdict(walk, PAIR, clock=False)
     assert verdict.content['judged'] == {'people': 8} and verdict.content['evidence']['people'] == 1
+
+
+def test_one_labelled_query_is_no_fault(tmp_path):
+    verdict = give_verdict(write_toy_walk(tmp_path / 'w', labelled=1), PAIR, clock=False)
+    assert verdict.tests().p.tolist() == [1.0] and verdict.content['judged']['people'] == 1
+    assert verdict.sentence.startswith('No difference that these 1 labelled query')
 
 
 def test_a_walk_without_queries_names_the_command(tmp_path, medir):
@@ -289,5 +296,5 @@ def test_a_killed_verdict_goes_on_behind_the_last_system(walk):
 
 
 def test_a_decision_is_plain_data():
-    decision = Decision('a', 'a', '', [], ['b'], 0, 'people', '')
+    decision = Decision('a', 'a', '', [], ['b'], '', 0.0, 0, 'people', '')
     assert json.dumps(decision.__dict__)

@@ -79,11 +79,13 @@ _SNIPPET = 120  # characters of a document
 
 
 def first_text(score: Scores, query_id: str) -> str:
-    "The beginning of the document that a system puts first; '' where it found none, or its texts are not at hand."
+    "The beginning of the document that a system puts first; '' where its texts are not at hand."
     if score.run is None or score.task.corpus is None:
         return ''
     listed = sort_run(score.run[score.run.query_id == query_id])
-    if not len(listed) or listed.doc_id.iloc[0] not in score.task.corpus:
+    if not len(listed):
+        return 'nothing found'
+    if listed.doc_id.iloc[0] not in score.task.corpus:
         return ''
     text = ' '.join(score.task.corpus.text(listed.doc_id.iloc[0]).split())
     return text if len(text) <= _SNIPPET else text[:_SNIPPET].rstrip() + ' …'

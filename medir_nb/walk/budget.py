@@ -96,7 +96,7 @@ def plan_budget(
     steps = steps_of(len(chosen))
     needed = (spent + 2 * pace.overhead + 2 * _LEAST * pace.seconds_a_step) / 60 / _USED
     what = f'{minutes:g} minutes are too few for {_LEAST} steps of a model and its control'
-    check(steps >= min(_LEAST, most), what, 'medir adapt', f'give it --minutes {math.ceil(needed + 1)}')
+    check(steps >= min(_LEAST, most), what, 'medir adapt', f'give it --minutes {math.ceil(1.2 * needed)}')
     return Budget(minutes, steps, tuple(chosen), pace.seconds_a_step, round(spent, 1), steps == most)
 
 # %% ../../nbs/15a_walk/41_budget.ipynb #0f2b110e

@@ -136,7 +136,8 @@ def _more_queries(
 ) -> int:
     "How many more labelled queries would show a difference of `least` between two systems."
     matrix = measured.matrix  # joins: evaluator.power has tables of this
-    return max(0, queries_needed(matrix[pair[0]] - matrix[pair[1]], least) - len(matrix))
+    pairs = matrix.shape[1] * (matrix.shape[1] - 1) // 2
+    return max(0, queries_needed(matrix[pair[0]] - matrix[pair[1]], least, pairs) - len(matrix))
 
 
 @dataclass(frozen=True)
@@ -148,7 +149,9 @@ class Decision:
     cheapest: str  # of those that are not shown to be worse; '' where no time is known
     open: list[str]  # others that are not shown to be worse than the choice
     worse: list[str]  # others that are shown to be worse than the choice
-    more: int  # labelled queries that would show a difference of `least` between the choice and the cheapest
+    rival: str  # the cheapest of the open ones, else the next best; '' where nothing is open
+    gap: float  # between choice and rival, as estimated, or the least that is asked for
+    more: int  # labelled queries that would show a difference of `gap` between the two
     judged_by: str  # people or synthetic
     condensed: str  # the choice where unjudged documents leave the lists; '' where they can't
 
@@ -169,13 +172,16 @@ def decide_from(
     worse = [system for system, by in beaten.items() if choice in by]
     standing = [s for s in both.estimate.index if s not in worse]
     least_cost = cheapest([s for s in standing if not beaten.get(s)] or [choice], waits) if waits else ''
-    rival = least_cost if least_cost not in ('', choice) else next((s for s in standing if s != choice), choice)
-    more = _more_queries(judge, (choice, rival), least) if rival != choice else 0
+    others = [system for system in both.estimate.sort_values(ascending=False).index if system in standing]
+    others.remove(choice)
+    rival = least_cost if least_cost in others else next(iter(others), '')
+    gap = max(least, float(both.estimate[choice] - both.estimate[rival])) if rival else 0.0
+    more = _more_queries(judge, (choice, rival), gap) if rival else 0
     holes = condensed_matrix(judge.scores, judge.measure)
     without_holes = first_choice(combined(holes, matrices.get('synthetic')).estimate, waits, worth)
     condensed = without_holes if judged_by == 'people' and holes is not None else ''
-    lead, others = str(both.estimate.idxmax()), [s for s in standing if s != choice]
-    return Decision(choice, lead, least_cost, others, worse, more, judged_by, condensed), both
+    lead = str(both.estimate.idxmax())
+    return Decision(choice, lead, least_cost, others, worse, rival, gap, more, judged_by, condensed), both
 
 # %% ../../nbs/15a_walk/33_verdict.ipynb #48c9f594
 def _listed(names: list[str]) -> str:
@@ -193,22 +199,23 @@ def _wait_text(found: Costs | None) -> str:
 
 def _ground(decision: Decision, measured: Measured) -> str:
     "What was judged, in words."
-    queries = f'{len(measured.matrix):,}'
+    many = len(measured.matrix)
+    unit = 'query' if many == 1 else 'queries'
     if decision.judged_by == 'people':
-        return f'{queries} labelled queries'
-    return f'{queries} synthetic queries, which no person judged,'
+        return f'{many:,} labelled {unit}'
+    return f'{many:,} synthetic {unit}, which no person judged,'
 
 
-def _more_text(decision: Decision, least: float) -> str:
+def _more_text(decision: Decision) -> str:
     unit = 'more labelled queries' if decision.judged_by == 'people' else 'labelled queries'
-    return f'about {decision.more:,} {unit} would show a difference of {least:g}' if decision.more else ''
+    what = f'a difference of {decision.gap:.2g} to {decision.rival}'
+    return f'about {decision.more:,} {unit} would show {what}' if decision.more else ''
 
 
 def sentence_of(
     decision: Decision,
     measured: Measured,  # on the labels that decide
     costs: dict[str, Costs | None],
-    least: float = 0.03,
 ) -> str:
     "The recommendation in one sentence."
     ground, measure, rows = _ground(decision, measured), measured.measure, measured.rows
@@ -217,7 +224,7 @@ def sentence_of(
     cheap = decision.cheapest
     is_other = cheap not in ('', decision.choice)
     cheap_text = f'{cheap} is the cheapest of them ({_wait_text(costs.get(cheap))})' if is_other else ''
-    ends = [text for text in (cheap_text, _more_text(decision, least)) if text]
+    ends = [text for text in (cheap_text, _more_text(decision)) if text]
     if not decision.open:
         return f'Take {own}: on {ground} it is shown to be above {_listed(decision.worse)}.'
     if not decision.worse:
@@ -354,6 +361,7 @@ def verdict_figure(csv):
         at = {'xytext': (7, 0), 'textcoords': 'offset points', 'va': 'center', 'fontsize': 8, 'color': INK}
         axes.annotate(wrapped(row.system, 26), (row.query_ms, row.value), **at)
     axes.set_xscale('log')
+    axes.xaxis.set_major_formatter('{x:g}')
     axes.margins(x=0.25)
     axes.set_xlabel('milliseconds a query (median)')
     axes.set_ylabel(frame.measure.iloc[0] if 'measure' in frame else 'score')
@@ -474,7 +482,7 @@ def _content(walk: Walk, measured: dict, costs: dict, worth: float, least: float
     other = next(system for system in others if system in systems and system != decision.choice)
     return {
         'walk': walk.settings.name,
-        'sentence': sentence_of(decision, judge, costs, least),
+        'sentence': sentence_of(decision, judge, costs),
         'reasons': reasons_of(decision, both, agreement, worth),
         **asdict(decision),
         'measure': judge.measure,
@@ -499,7 +507,7 @@ def give_verdict(
     llm: str = '',  # a language model that expands queries
     reranker: str = '',  # NAME or NAME@DEPTH
     worth: float = 0.005,  # of the first measure, that a dearer system must bring
-    least: float = 0.03,  # a difference that is asked for, in how many more labels
+    least: float = 0.03,  # the smallest difference that more labels are counted for
     clock: bool = True,  # measure costs
     home_folder=None,
 ) -> Verdict:

@@ -27,7 +27,9 @@ def verdict_command(
     llm: Annotated[str, typer.Option(help='A language model that expands queries (HyDE).')] = '',
     reranker: Annotated[str, typer.Option(help='A reranker, NAME or NAME@DEPTH.')] = '',
     worth: Annotated[float, typer.Option(min=0, help='nDCG@10 that a slower system must bring.')] = 0.005,
-    least: Annotated[float, typer.Option(min=0.001, help='The difference that more labels should show.')] = 0.03,
+    least: Annotated[
+        float, typer.Option(min=0.001, help='The smallest difference that more labels are counted for.')
+    ] = 0.03,
     costs: Annotated[bool, typer.Option(help='Measure time, memory and disk of each system.')] = True,
     home: Home = None,
     wide: Wide = False,
