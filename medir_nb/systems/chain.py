@@ -14,6 +14,7 @@ from ..encoder.spec import parse_dtype
 from ..generator.expansion import Expanded
 from .syntax import Fusion, System
 from .stages import COMBINATIONS, Answer, Job, Stage
+from .passages import found_documents
 from .expand import Expand
 from .dense import DenseRetrieve, encoder_of
 from .expressions import parse, reranker_class, retriever_class
@@ -51,13 +52,15 @@ def search(
     keep_self: bool = False,  # keep documents with the id of their query
     expanded: Expanded | None = None,  # texts that join the queries of a retriever without an expansion
 ) -> Answer:
-    "The top `k` documents per query of `task` by the system `expression`."
+    "The top `k` documents per query of `task` by the system `expression`, by their passages where these are searched."
     chain, start = chain_of(expression), time.perf_counter()
     check(task.kind != 'pairs', 'a sentence-pair task has no corpus to search', where=task.name, fix='use score_pairs')
     if dtype:
         parse_dtype(dtype)
-    run, counts = chain.run(Job(task, dtype, device, home_folder, keep_self, expanded), k)
-    return Answer(run, counts.stats(time.perf_counter() - start))
+    job = Job(task.searched(home_folder), dtype, device, home_folder, keep_self, expanded)
+    run, counts = found_documents(chain, job, k)
+    stats = counts.stats(time.perf_counter() - start)
+    return Answer(run, stats | ({'passages': len(job.task.corpus)} if job.task.is_cut else {}))
 
 # %% ../../nbs/09_systems/07_chain.ipynb #e4c17bd5
 def expanded_texts(
@@ -69,4 +72,4 @@ def expanded_texts(
     device: str | None = None,
 ) -> Expanded:
     "The texts that an expansion joins to each query; a model that searches while it writes gets its search here."
-    return Expand(expansion, kind, chain_of).run(Job(task, dtype, device, home_folder))
+    return Expand(expansion, kind, chain_of).run(Job(task.searched(home_folder), dtype, device, home_folder))
