@@ -14,7 +14,9 @@ from typing import Annotated
 import typer
 from .. import __version__
 from ..core.errors import MedirError
+from ..core.console import note
 from ..core.console import run_command as run_in_one_line
+from ..core.private import is_private, nothing_leaves, private_line
 from .measuring import compare_command, evaluate_command
 from .rerunning import plan_command, run_command, status_command
 from .looking import MineCommand, contract_command, coverage_command, mine_command, models_command
@@ -46,6 +48,14 @@ def _main(
     version: Annotated[bool, typer.Option('--version', help='Print the version.')] = False,
     debug: Annotated[
         bool, typer.Option('--debug', help='Show the traceback of an error, too (anywhere on the line).')
+    ] = False,
+    private: Annotated[
+        bool,
+        typer.Option(
+            '--private',
+            help='Refuse every connection that leaves this machine, here and in every Python that is started, and say '
+            'what was refused (anywhere on the line; MEDIR_PRIVATE=1 does the same).',
+        ),
     ] = False,
 ):
     if version:
@@ -83,8 +93,31 @@ def _follow_parent():
 
     threading.Thread(target=watch, daemon=True).start()
 
+# %% ../../nbs/16_workbook/08_cli.ipynb #7ddbec46
+def _home_on_line(arguments: list[str]) -> str | None:
+    "The home folder that a line names, before it is parsed."
+    for place, argument in enumerate(arguments):
+        if argument == '--home' and place + 1 < len(arguments):
+            return arguments[place + 1]
+        if argument.startswith('--home='):
+            return argument.removeprefix('--home=')
+    return None
+
+
+def _private_command():
+    "The command line, under guard where it asks for that."
+    asked = '--private' in sys.argv[1:]
+    sys.argv[1:] = [argument for argument in sys.argv[1:] if argument != '--private']
+    if not asked and not is_private():
+        return _command()
+    with nothing_leaves(_home_on_line(sys.argv)) as record:
+        try:
+            _command()
+        finally:
+            note(f'--private: {private_line(record)}')
+
 # %% ../../nbs/16_workbook/08_cli.ipynb #7eccf19d
 def main():
     "The `medir` command: every error is one line on stderr and exit status 2."
     _follow_parent()
-    run_in_one_line(_command, 'stopped; what was finished is kept, the same line goes on')
+    run_in_one_line(_private_command, 'stopped; what was finished is kept, the same line goes on')
