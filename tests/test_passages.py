@@ -34,7 +34,11 @@ def long_task(n=40, language='en', seed=0, **fields):
     lengths = [60, *rng.integers(1, 14, n - 1)]
     between = '' if language == 'zh' else ' '
     rows = [
-        (f'd{i}', f'Case {i}', between.join(sentence(findings[0] if i == 0 else rng.choice(findings)) for _ in range(m)))
+        (
+            f'd{i}',
+            f'Case {i}',
+            between.join(sentence(findings[0] if i == 0 else rng.choice(findings)) for _ in range(m)),
+        )
         for i, m in enumerate(lengths)
     ]
     documents = pd.DataFrame(rows, columns=['id', 'title', 'text'])

@@ -14,17 +14,17 @@ import os
 import sys
 from collections import Counter
 from pathlib import Path
-from . import guard
 from .errors import check
 from .files import atomic_path
 from .places import home
+from .guard import FILE, GUARD, RECORD, SWITCH, install, is_active, release
 
 # %% ../../nbs/00_core/06_private.ipynb #8790ab23
 UNSEEN = (
     'not seen: programs that are not Python, sockets that compiled code opens, and what a program that listens on this '
     'machine passes on'
 )
-_SITE = '''"""Puts a Python that medir starts under --private under guard, then runs the sitecustomize that stands behind it."""
+_SITE = '''"""Puts a Python that medir starts under guard, then runs the sitecustomize behind this one."""
 import importlib.util, os, sys
 
 try:
@@ -59,7 +59,7 @@ def _private_environment(folder: Path, record: Path) -> dict:
     "The variables of a process under guard and of its children."
     site = str(folder / 'guard')
     behind = [part for part in os.environ.get('PYTHONPATH', '').split(os.pathsep) if part and part != site]
-    own = {guard.SWITCH: '1', guard.RECORD: str(record), guard.GUARD: os.path.abspath(guard.__file__)}
+    own = {SWITCH: '1', RECORD: str(record), GUARD: FILE}
     return {**_OFFLINE, **own, 'PYTHONPATH': os.pathsep.join([site, *behind])}
 
 
@@ -79,12 +79,12 @@ def _tell_loaded_libraries():
 
 def is_private() -> bool:
     "Whether this process is under guard, or asked to be."
-    return os.environ.get(guard.SWITCH, '0') not in ('', '0')
+    return os.environ.get(SWITCH, '0') not in ('', '0')
 
 
 def guarded_script(script: str | Path) -> list[str]:
     "The arguments by which a Python without an environment runs `script`: under guard where this process is."
-    return [os.path.abspath(guard.__file__), str(script)] if is_private() else [str(script)]
+    return [FILE, str(script)] if is_private() else [str(script)]
 
 # %% ../../nbs/00_core/06_private.ipynb #41483239
 def _new_record(folder: Path) -> Path:
@@ -95,8 +95,8 @@ def _new_record(folder: Path) -> Path:
 def go_private(home_folder=None) -> Path:
     "Refuse every connection that leaves this machine, here and in every Python that is started; the record's path."
     folder = home(home_folder) / 'private'
-    is_child = is_private() and os.environ.get(guard.RECORD)
-    record = Path(os.environ[guard.RECORD]) if is_child else _new_record(folder)
+    is_child = is_private() and os.environ.get(RECORD)
+    record = Path(os.environ[RECORD]) if is_child else _new_record(folder)
     site = folder / 'guard' / 'sitecustomize.py'
     record.parent.mkdir(parents=True, exist_ok=True)
     if not site.is_file() or site.read_text() != _SITE:
@@ -107,15 +107,15 @@ def go_private(home_folder=None) -> Path:
         os.environ.pop(name, None)
         os.environ.pop(name.upper(), None)
     _tell_loaded_libraries()
-    if not guard.is_active():
-        guard.install(str(record))
+    if not is_active():
+        install(str(record))
     return record
 
 
 @contextlib.contextmanager
 def nothing_leaves(home_folder=None):
     "A block that nothing leaves; yields the path of the record."
-    before, was_active = dict(os.environ), guard.is_active()
+    before, was_active = dict(os.environ), is_active()
     flags = {name: getattr(sys.modules.get(name), flag, None) for name, flag in _LOADED_FLAGS.items()}
     try:
         yield go_private(home_folder)
@@ -124,7 +124,7 @@ def nothing_leaves(home_folder=None):
             del os.environ[name]
         os.environ.update(before)
         if not was_active:
-            guard.release()
+            release()
         for name, value in flags.items():
             if value is not None:
                 setattr(sys.modules[name], _LOADED_FLAGS[name], value)
@@ -143,7 +143,7 @@ def private_report(
     record: str | Path | None = None,  # default: that of this process
 ) -> dict:
     "What a record says: `private`, `processes`, `refused` and `programs` (name → how often), `unseen`."
-    record = record or (os.environ.get(guard.RECORD) if is_private() else None)
+    record = record or (os.environ.get(RECORD) if is_private() else None)
     if record is None:
         return {'private': False, 'processes': 0, 'refused': {}, 'programs': {}, 'unseen': UNSEEN}
     check(Path(record).is_file(), 'no such record', record, 'give one of the private/ folder below the home folder')
@@ -198,7 +198,7 @@ def refusal_in(error: BaseException | None) -> str:
 # %% ../../nbs/00_core/06_private.ipynb #120e673e
 def follow_environment():
     "Go private where `MEDIR_PRIVATE` says so."
-    if is_private() and not guard.is_active():
+    if is_private() and not is_active():
         go_private()
 
 
