@@ -6,21 +6,21 @@
 __all__ = ['Parts', 'look', 'Look', 'lengths_data', 'lengths_figure']
 
 # %% ../../nbs/15a_walk/01_look.ipynb #2b73d689
-from collections import Counter
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 import numpy as np
 import pandas as pd
 from .. import __version__
 from ..core.errors import check
 from ..core.files import file_fingerprint, fingerprint, read_json, write_json
+from ..core.places import slug
 from ..core.console import to_markdown
 from ..core.settings import registry
 from ..data import Corpus, Windows, parse_windows
 from ..data.readers import cached_table
 from ..figures.style import BLUE, INK, ORANGE, WIDTH, heading, new_figure, read_data, remark, save_figure
 from ..figures.style import set_margins, styled_figure
-from .candidates import CANDIDATES, Pace, Reach, advised_windows, candidates_here, candidates_table
+from .candidates import Pace, Reach, advised_windows, candidates_here, candidates_table
 from .candidates import pace, passages_of, quantiles, reach, sampled_rows
 from .folder import Walk
 from .reading import Reading, source_state, write_corpus
@@ -43,7 +43,7 @@ class Parts:
         holds=lambda: True,  # whether what it wrote elsewhere is still there
     ):
         "The stored value of a part, or that which `make()` gives."
-        file, mark = self.folder / f'{name}.json', fingerprint(key)
+        file, mark = self.folder / f'{slug(name)}.json', fingerprint(key)
         stored = read_json(file, {})
         if stored.get('key') == mark and holds():
             return stored['value']
@@ -73,6 +73,13 @@ def _main_language(reading: Reading) -> str:
     return 'zh' if reading.languages.get('zh', 0) * 2 > reading.kept else 'en'
 
 
+def _measured(name: str, rows: list, key: list, parts: Parts, home_folder) -> tuple[Reach, Pace]:
+    "What an encoder reads of the documents, and how fast."
+    reads = Reach(**parts.get(f'tokens-{name}', key, lambda: asdict(reach(name, rows, home_folder))))
+    timed = parts.get(f'speed-{name}', key, lambda: asdict(pace(name, rows, reads.mean_tokens, home_folder)))
+    return reads, Pace(**timed)
+
+
 def look(
     source: str | Path,  # a folder or file of documents, a folder with a corpus.jsonl, or a task of the registry
     to: str | Path | None = None,  # the folder of the walk; default: NAME-walk here
@@ -92,14 +99,11 @@ def look(
     language = lang or _main_language(reading)
     corpus = cached_table(corpus_file, Corpus, home_folder)
     rows, of_corpus = sampled_rows(corpus, 1_000, _SEED), file_fingerprint(corpus_file)
-    reaches, paces = [], []
-    for name in candidates_here(candidates, language):
-        key = [of_corpus, name, __version__]
-        reaches.append(Reach(**parts.get(f'tokens-{name}', key, lambda: asdict(reach(name, rows, home_folder)))))
-        measured = parts.get(
-            f'speed-{name}', key, lambda: asdict(pace(name, rows, reaches[-1].mean_tokens, home_folder))
-        )
-        paces.append(Pace(**measured))
+    measured = [
+        _measured(name, rows, [of_corpus, name, __version__], parts, home_folder)
+        for name in candidates_here(candidates, language)
+    ]
+    reaches, paces = [part for part, _ in measured], [part for _, part in measured]
     advised = advised_windows(reaches)
     windows = _chosen_windows(passages, advised)
     cut = passages_of(rows, windows or advised, language) if windows or advised else None
@@ -149,13 +153,14 @@ class Look:
         "`what, documents, which`: what went into the corpus, and what did not."
         r = self.reading
         lost = [f'{row["file"]}: {row["why"]}' for row in r.unreadable]
+        fate = 'kept' if r.as_given else 'left out'
         kinds = [f'{len(names):,} {suffix}' for suffix, names in r.not_read.items()]
         rows = [
             ('in the corpus', r.kept, ''),
             ('files that could not be read', len(r.unreadable), _names(lost)),
             ('files of other kinds, not read', sum(map(len, r.not_read.values())), _names(kinds)),
-            ('empty, left out', len(r.empty), _names(r.empty)),
-            ('exact duplicates, left out', len(r.exact_duplicates), _names(r.exact_duplicates)),
+            (f'empty, {fate}', len(r.empty), _names(r.empty)),
+            (f'exact duplicates, {fate}', len(r.exact_duplicates), _names(r.exact_duplicates)),
             ('near duplicates, kept', len(r.near_duplicates), _names(r.near_duplicates)),
             ('ids that stood twice, renamed', r.renamed, ''),
             ('with what may be personal data', r.with_personal_data, ''),

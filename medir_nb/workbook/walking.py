@@ -32,7 +32,7 @@ def look_command(
         str,
         typer.Argument(
             metavar='DOCUMENTS',
-            help='A folder or file of text, JSON lines or XML, a folder with a corpus.jsonl, or a task of `medir tasks`.',
+            help='A folder or file of text, JSON lines or XML, a folder with a corpus.jsonl, or a task.',
         ),
     ],
     to: Annotated[Path | None, typer.Option('--to', help='The folder of the walk (default: ./NAME-walk).')] = None,
