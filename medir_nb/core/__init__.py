@@ -17,6 +17,7 @@ from .files import (
 from .places import checkpoint_folder, checkpoint_names, checkpoint_record, find_root, home, offline, slug, tell_run
 from .settings import check_row, parse_options, read_yaml, registry, rows
 from .console import Prose, is_secret, note, paced, progress, redact, run_command, to_markdown, waiting
+from .private import go_private, guarded_script, is_private, nothing_leaves, private_line, private_report, refusal_in
 from .hardware import concurrently, machine, output_of, seed_everything, versions
 
 __all__ = [
@@ -58,6 +59,13 @@ __all__ = [
     'run_command',
     'to_markdown',
     'waiting',
+    'go_private',
+    'guarded_script',
+    'is_private',
+    'nothing_leaves',
+    'private_line',
+    'private_report',
+    'refusal_in',
     'concurrently',
     'machine',
     'output_of',

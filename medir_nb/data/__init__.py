@@ -2,6 +2,7 @@
 
 from .corpus import Corpus, Queries
 from .readers import read_qrels
+from .windows import Windows, parse_windows
 from .task import Task, build_task, cjk_share, detect_language, limit_task, part_of_task, pool_tasks, task_from_frames
 from .folders import load_folder
 from .hub import load_mteb
@@ -23,6 +24,8 @@ __all__ = [
     'Corpus',
     'Queries',
     'read_qrels',
+    'Windows',
+    'parse_windows',
     'Task',
     'build_task',
     'cjk_share',

@@ -20,6 +20,7 @@ from ..hub.commits import UNKNOWN, commit_of
 from ..hub.git import git_folder
 from .readers import ID_COLUMNS, find_file, first_value, json_lines
 from .row import TaskRow, check_task_row
+from .windows import parse_windows
 from .task import Task, limit_task, task_from_frames, tell_limit
 from .folders import load_folder, unpack
 from .hub import hub_rows, load_hub, load_mteb
@@ -201,7 +202,7 @@ def load_registered(
         task = _hub_task(row, split, allow_unknown_qrels, home_folder, **fields, query_titles=titles)
     if column := row.get('labels'):
         task.labels = _labels(_query_rows(name, row, folder, home_folder), column)
-    task.split, task.registered = split, True
+    task.split, task.registered = split, task.passages is None
     kind = row.get('kind', task.kind)
     one_of_pairs = 'pairs' in (kind, task.kind) and kind != task.kind
     check(not one_of_pairs, f'its data are of the kind {task.kind}, its row says {kind}', f'task {name}', 'correct it')
@@ -278,9 +279,13 @@ def load_task(
     allow_unknown_qrels: bool = False,  # judgements of unknown ids are dropped and counted
     home_folder=None,
     query_titles: bool | None = None,  # read a query's title before its text; default: as the row says, else not
+    passages=None,  # how documents are cut, as `parse_windows` takes it; `none`: not; default: as a folder says
 ) -> Task:
     "The task called `name`."
+    windows = parse_windows(passages)
     task = _find_task(name, split, allow_unknown_qrels, home_folder, query_titles)
     if lang:
         task = replace(task, language=lang)
+    if passages is not None:
+        task = replace(task, passages=windows, registered=task.registered and windows is None)
     return _limited(task, limit) if limit else task

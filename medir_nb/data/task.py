@@ -18,6 +18,7 @@ from ..core.files import fingerprint
 from ..core.console import note
 from .corpus import Corpus, Queries, write_table
 from .readers import read_grade, text_lines, text_records
+from .windows import Passages, Windows, passage_rows, passage_table
 
 # %% ../../nbs/03_data/02_task.ipynb #9c458f34
 def _cells(frame: pd.DataFrame | None):
@@ -44,6 +45,7 @@ class Task:
     instructions: dict = field(default_factory=dict)
     groups: dict | None = None  # query id → what is independent; None: each query
     labels: dict = field(default_factory=dict)  # query id → body system, where the source has it
+    passages: Windows | None = None  # how documents are cut before they are searched; None: they are searched whole
     source: str = ''
     revision: str = ''
     report: dict = field(default_factory=dict)
@@ -54,15 +56,30 @@ class Task:
         "A hash of everything that can change a score."
         texts = [part.fingerprint if part is not None else None for part in (self.queries, self.corpus)]
         discarded = [] if self.discarded is None else [_cells(self.discarded)]
-        return fingerprint(self.kind, texts, *map(_cells, (self.qrels, self.pairs, self.candidates)), *discarded)
+        listed = *map(_cells, (self.qrels, self.pairs, self.candidates)), *discarded
+        return fingerprint(self.kind, texts, *listed, *([str(self.passages)] if self.passages else []))
 
     def instruction(self, key: str = 'default') -> str:
         "The task's instruction under `key`, else ''."
         return self.instructions.get(key, '')
 
+    @property
+    def is_cut(self) -> bool:
+        "Whether the corpus holds passages already."
+        return isinstance(self.corpus, Passages)
+
+    def searched(self, home_folder=None) -> 'Task':
+        "The task on whose corpus systems search: the passages of the documents, or the task itself."
+        if self.passages is None or self.kind == 'pairs' or self.is_cut:
+            return self
+        table = passage_table(self.corpus, self.passages, self.language, home_folder)
+        listed = {name: passage_rows(getattr(self, name), table) for name in ('qrels', 'candidates', 'discarded')}
+        return replace(self, corpus=table, **listed)
+
     def __repr__(self):
         size = f'{len(self.pairs):,} pairs' if self.kind == 'pairs' else self._sizes()
-        return f'Task({self.name!r}, {self.kind}, {self.split}, {self.language}: {size})'
+        cut = f'; passages {self.passages}' if self.passages else ''
+        return f'Task({self.name!r}, {self.kind}, {self.split}, {self.language}: {size}{cut})'
 
     def _sizes(self) -> str:
         return f'{len(self.queries):,} queries, {len(self.corpus):,} documents, {len(self.qrels):,} judgements'
@@ -288,7 +305,7 @@ def _fitting_queries(task: Task, limit: int) -> tuple[list, dict]:
     return query_ids, doc_ids
 
 # %% ../../nbs/03_data/02_task.ipynb #5fa250ad
-_KEPT_FIELDS = ('kind', 'split', 'language', 'measures', 'instructions', 'groups', 'labels', 'revision')
+_KEPT_FIELDS = ('kind', 'split', 'language', 'measures', 'instructions', 'groups', 'labels', 'revision', 'passages')
 
 
 def part_of_task(

@@ -100,7 +100,9 @@ class Washing:
         self,
         rules: list | None = None,  # names; None: all of the registry
         languages: tuple = ('en', 'zh'),  # rules that are written for none of these are left out
+        show=lambda match, replacement: shape(match[0]),  # what the table shows of a text that was found
     ):
+        self.show = show
         known = registry('washing')
         for name in rules or known:
             check(name in known, f'unknown rule {name!r}', 'washing', nearest(name, known))
@@ -117,8 +119,9 @@ class Washing:
             return match[0]
         self.hits[name] += 1
         shapes = self.shapes.setdefault(name, [])
-        if rule.kind == 'anonymise' and len(shapes) < _MOST_SHAPES and shape(match[0]) not in shapes:
-            shapes.append(shape(match[0]))
+        if rule.kind == 'anonymise' and len(shapes) < _MOST_SHAPES:
+            shown = self.show(match, rule.replacement)
+            shapes += [shown] if shown not in shapes else []
         return match.expand(rule.replacement)
 
     def text(self, text: str) -> str:

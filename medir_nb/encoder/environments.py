@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 from ..core.errors import MedirError, check, nearest
 from ..core.places import home
+from ..core.private import guarded_script
 from ..core.settings import registry
 from ..core.console import is_secret, progress, redact
 from .backends import ENVIRONMENT, Backend, Encoded, register_backend
@@ -94,7 +95,7 @@ class Worker:
     def start(self):
         "Start the process and have it load the model."
         script = importlib.resources.files('medir_nb') / 'worker.py'
-        self._conversation = Conversation([str(self.python), '-I', '-u', str(script)])
+        self._conversation = Conversation([str(self.python), '-I', '-u', *guarded_script(script)])
         self.scratch, self.process = self._conversation.scratch, self._conversation.child
         fix = 'make it anew: ' + _install(self.environment, self.python.parent.parent)
         told = self.ask({'settings': self.settings}, fix)

@@ -65,7 +65,10 @@ def _cut_text(score: Scores) -> str:
     task, cut = score.task, score.cut
     if task.kind == 'pairs':
         return f'{cut["documents"]:,} of {2 * len(task.pairs):,} sentences'
-    documents = f'{cut["documents"]:,} of {len(task.corpus):,} documents'
+    if passages := score.stats.get('passages'):
+        documents = f'{cut["documents"]:,} of {passages:,} passages'
+    else:
+        documents = f'{cut["documents"]:,} of {len(task.corpus):,} documents'
     return f'{documents} and {cut["queries"]:,} of {len(task.queries):,} queries'
 
 

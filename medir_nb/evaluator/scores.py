@@ -80,10 +80,12 @@ def score_row(scores: Scores, measure: str) -> dict:
     "One measure of a system on a task."
     value, low, high, n = _cell(scores, measure)
     task, stats = scores.task, scores.stats
+    cut = {'passages': str(task.passages)} if 'passages' in stats else {}
     return {
         'task': task.name,
         'split': task.split,
         'system': scores.system,
+        **cut,
         'revision': stats.get('revision', ''),
         'dtype': stats.get('dtype', ''),
         'measure': measure,

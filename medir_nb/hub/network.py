@@ -12,6 +12,7 @@ import os
 import sys
 import threading
 from ..core.places import offline
+from ..core.private import is_private
 from ..core.console import note
 
 # %% ../../nbs/01_hub/01_network.ipynb #236dbe50
@@ -59,6 +60,8 @@ def unreachable(
     preset = os.environ.get('MEDIR_PRESET')
     if preset in _OFFLINE_PRESETS:
         return f'the preset {preset} opens no connection'
+    if is_private():
+        return '--private lets nothing leave this machine'
     if offline():
         return 'HF_HUB_OFFLINE is set'
     if url.startswith(('file:', '/')):

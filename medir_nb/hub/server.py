@@ -14,6 +14,7 @@ import threading
 import time
 from ..core.errors import MedirError, cause_of, check
 from ..core.console import redact
+from ..core.private import refusal_in
 
 # %% ../../nbs/01_hub/00_server.ipynb #74479f74
 def _address_fault(url: str) -> str:
@@ -106,6 +107,8 @@ def _connection_faults(timeout: float, where: str):
     except httpx.TimeoutException:
         raise Transient(f'no answer within {timeout:g} s') from None
     except httpx.TransportError as e:
+        refusal = refusal_in(e)
+        check(not refusal, refusal, where, 'serve the model on this machine, or leave --private out')
         raise Transient(f'the connection failed or was cut off ({type(e).__name__})') from None
 
 # %% ../../nbs/01_hub/00_server.ipynb #2ee60205

@@ -15,6 +15,7 @@ from ..encoder.spec import parse_dtype
 from ..generator.expansion import Expanded
 from .syntax import Fusion, System
 from .stages import COMBINATIONS, Answer, Job, Stage
+from .passages import found_documents
 from .expand import Expand
 from .dense import DenseRetrieve, encoder_of
 from .expressions import parse, reranker_class, retriever_class
@@ -54,7 +55,8 @@ def search(
     keep_self: bool = False,  # keep documents with the id of their query
     expanded: Expanded | None = None,  # texts that join the queries of a retriever without an expansion
 ) -> Answer:
-    "The top `k` documents by the system `expression`, for each query of `task` or each question."
+    """The top `k` documents by the system `expression`, for each query of `task` or each question; by their passages where
+    these are searched."""
     chain, start = chain_of(expression), time.perf_counter()
     if isinstance(questions, int):
         questions, k = None, questions
@@ -66,8 +68,10 @@ def search(
     check(task.kind != 'pairs', 'a sentence-pair task has no corpus to search', where=task.name, fix='use score_pairs')
     if dtype:
         parse_dtype(dtype)
-    run, counts = chain.run(Job(task, dtype, device, home_folder, keep_self, expanded), k)
-    return Answer(run, counts.stats(time.perf_counter() - start))
+    job = Job(task.searched(home_folder), dtype, device, home_folder, keep_self, expanded)
+    run, counts = found_documents(chain, job, k)
+    stats = counts.stats(time.perf_counter() - start)
+    return Answer(run, stats | ({'passages': len(job.task.corpus)} if job.task.is_cut else {}))
 
 # %% ../../nbs/09_systems/07_chain.ipynb #e4c17bd5
 def expanded_texts(
@@ -79,4 +83,4 @@ def expanded_texts(
     device: str | None = None,
 ) -> Expanded:
     "The texts that an expansion joins to each query; a model that searches while it writes gets its search here."
-    return Expand(expansion, kind, chain_of).run(Job(task, dtype, device, home_folder))
+    return Expand(expansion, kind, chain_of).run(Job(task.searched(home_folder), dtype, device, home_folder))

@@ -8,6 +8,7 @@ __all__ = ['searches_while_writing', 'search_for_agent', 'Expand']
 # %% ../../nbs/09_systems/02_expand.ipynb #9ef49d13
 from dataclasses import replace
 from ..data.registered import load_task
+from ..data.windows import documents_of
 from ..generator.agent import pending_turns, search_and_write
 from ..generator.expansion import Expanded, as_queries, expand, pending_generations
 from ..generator.methods import expansion_settings, method_row
@@ -40,7 +41,9 @@ def search_for_agent(
         hits = {number: list(group.doc_id) for number, group in run.groupby('query_id', sort=False)}
         shown = []
         for number, (query_id, _) in zip(numbers, searches, strict=True):
-            others = [d for d in hits.get(number, []) if settings['corpus'] or d != query_id]
+            document = documents_of if pool.is_cut else list
+            listed = hits.get(number, [])
+            others = [d for d, of in zip(listed, document(listed), strict=True) if settings['corpus'] or of != query_id]
             shown.append([(d, pool.corpus.text(d)) for d in others[:depth]])
         return shown
 

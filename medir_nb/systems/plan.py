@@ -26,6 +26,8 @@ def system_settings(
 ) -> dict:
     "Everything that decides what a system makes of `task`, by name."
     settings = chain_of(expression).settings(Job(task, dtype, home_folder=home_folder))
+    if task.passages and task.kind != 'pairs':
+        settings |= {'passages': str(task.passages)}
     return {name: list(value) if isinstance(value, tuple) else value for name, value in settings.items()}
 
 # %% ../../nbs/09_systems/09_plan.ipynb #5a0c91d8
@@ -62,7 +64,7 @@ def pending(
     "Texts of `task` that `expression` would encode (generate, score in pairs), and those that are stored already."
     if dtype:
         parse_dtype(dtype)
-    return chain_of(expression).plan(Job(task, dtype, home_folder=home_folder)).counts()
+    return chain_of(expression).plan(Job(task.searched(home_folder), dtype, home_folder=home_folder)).counts()
 
 # %% ../../nbs/09_systems/09_plan.ipynb #f9d5e9ea
 def check_system(
@@ -72,7 +74,8 @@ def check_system(
     home_folder=None,
 ):
     "Raise what running a system (on `task`) would raise for want of something, before anything is computed."
-    chain_of(expression).check(Job(task, dtype, home_folder=home_folder))
+    job = Job(task and task.searched(home_folder), dtype, home_folder=home_folder)
+    chain_of(expression).check(job)
 
 # %% ../../nbs/09_systems/09_plan.ipynb #bdfc0a9f
 def check_systems(expressions, task: Task | None = None, dtype: str | None = None, home_folder=None):

@@ -117,6 +117,8 @@ class Plan:
 class Stage:
     "A link of a chain: `expression` is its node of the syntax tree, `before` the stages that it asks."
 
+    absent = None  # the score of a text that its list does not hold; None: unknown, at most the lowest in the list
+
     def __init__(self, expression, *before: 'Stage'):
         self.expression, self.before = expression, before
 

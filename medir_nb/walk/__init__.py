@@ -71,3 +71,7 @@ __all__ = [
     'render_report',
     'write_report',
 ]
+from .personal import PersonalData
+from .look import Look, look
+
+__all__ = ['Walk', 'WalkSettings', 'PersonalData', 'Look', 'look']

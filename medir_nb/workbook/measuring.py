@@ -13,7 +13,8 @@ from ..core.errors import MedirError, check
 from ..core.files import write_json
 from ..core.places import slug
 from ..core.console import note
-from .options import Device, Dtype, Home, Lang, Limit, MaxTokens, QueryTitles, Split, Wide
+from .options import Device, Dtype, Home, Lang, Limit, MaxTokens, PassagesOption
+from .options import QueryTitles, Split, Wide
 from .options import json_safe, split_measures
 from .tables import show_table, show_text
 
@@ -72,6 +73,8 @@ def shown_scores(
     if not frame.revision.str.contains('resolved').any():
         silent.append('revision')
     _add_reading_columns(frame, scores)
+    if 'passages' in frame:
+        frame['passages'] = frame.passages.fillna('whole documents')
     if frame.task.nunique() == 1 and all(score.task.kind == 'pairs' for score in scores):
         silent.append('judged@10')
     if not frame['truncated queries'].any():
@@ -120,16 +123,17 @@ def _with_qrels(task, qrels: Path, allow_unknown_qrels: bool):
         split=task.split,
         instructions=task.instructions,
         groups=task.groups,
+        passages=task.passages,
     )
 
 
-def _read_task(task: str | None, qrels: Path | None, split, allow_unknown_qrels: bool, *, lang, limit, home, titles):
+def _read_task(task: str | None, qrels: Path | None, split, allow_unknown_qrels: bool, **how):
     "The task of a command line, with one line on stderr about what was read."
     from medir_nb import data
 
     if not task:
         return data.Task(str(qrels), qrels=data.read_qrels(qrels), split=split or '')
-    loaded = data.load_task(task, split, lang, limit, allow_unknown_qrels, home, titles or None)
+    loaded = data.load_task(task, split, allow_unknown_qrels=allow_unknown_qrels, **how)
     loaded = _with_qrels(loaded, qrels, allow_unknown_qrels) if qrels else loaded
     if loaded.report:
         note(_report_line(loaded))
@@ -222,6 +226,7 @@ def evaluate_command(
     ] = False,
     keep_self: Annotated[bool, typer.Option(help='Keep a document that has the id of the query.')] = False,
     query_titles: QueryTitles = False,
+    passages: PassagesOption = None,
     max_tokens: MaxTokens = None,
     costs: Annotated[
         bool, typer.Option('--costs', help='Also milliseconds a query, documents a second, and the price of a service.')
@@ -234,7 +239,8 @@ def evaluate_command(
     expressions, files, names = system or [], run or [], split_measures(measures)
     _check_words(expressions, names or [], dtype)
     _check_request(task, expressions, files, qrels)
-    loaded = _read_task(task, qrels, split, allow_unknown_qrels, lang=lang, limit=limit, home=home, titles=query_titles)
+    how = {'lang': lang, 'limit': limit, 'home_folder': home, 'query_titles': query_titles or None}
+    loaded = _read_task(task, qrels, split, allow_unknown_qrels, **how, passages=passages)
     systems.check_systems(expressions, loaded, dtype, home)
     settings = {'dtype': dtype, 'device': device, 'home_folder': home, 'keep_self': keep_self, 'max_tokens': max_tokens}
     done = _Done(loaded.name, json_file, save_run)
@@ -263,6 +269,7 @@ def compare_command(
     home: Home = None,
     allow_unknown_qrels: Annotated[bool, typer.Option(help='Drop judgements of unknown documents or queries.')] = False,
     query_titles: QueryTitles = False,
+    passages: PassagesOption = None,
     max_tokens: MaxTokens = None,
     json_file: Annotated[Path | None, typer.Option('--json', help='Write the comparison to this file.')] = None,
     wide: Wide = False,
@@ -274,7 +281,9 @@ def compare_command(
     expressions = [side for side in (a, b) if not Path(side).is_file()]
     for expression in expressions:
         systems.parse(expression)
-    loaded = data.load_task(task, split, lang, limit, allow_unknown_qrels, home, query_titles or None)
+    loaded = data.load_task(task, split, lang, limit, allow_unknown_qrels, home, query_titles or None, passages)
+    if loaded.passages:
+        note(f'{loaded!r}')
     no_queries = 'sentence pairs have no per-query scores to compare'
     check(loaded.kind != 'pairs', no_queries, task, 'use medir evaluate')
     name = measure or loaded.measures[0]

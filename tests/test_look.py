@@ -1,0 +1,237 @@
+"""The first step of a walk: everything that lies in a folder is in the corpus or named, and nothing personal leaves."""
+
+import gzip, json, os, signal, subprocess, sys, time
+import numpy as np, pytest
+from conftest import DOCUMENTS, write_beir, write_lines
+from medir_nb.core import MedirError
+from medir_nb.data import Windows, parse_windows
+from medir_nb.walk import Look, PersonalData, Walk, look
+from medir_nb.walk.reach import Reach, advised_windows, candidates_here
+from medir_nb.walk.reading import Ids, write_corpus
+
+SECRETS = ['jane.doe@clinic.example.org', '00451278', '(202) 555-0143', 'Jonathan', '4111 1111 1111 1111', '1970-01-01']
+LETTER = (
+    'Patient name: Jonathan Doe, MRN: 00451278, DOB: 1970-01-01. Mail jane.doe@clinic.example.org or call '
+    '(202) 555-0143. Card 4111 1111 1111 1111.'
+)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    "Documents as they lie in real folders."
+    root = tmp_path / 'our notes'
+    (root / 'old').mkdir(parents=True)
+    for name, title, text in DOCUMENTS[:8]:
+        (root / f'{name}.txt').write_text(f'{title}. {text}')
+    (root / 'old' / 'd01.txt').write_text(f'{DOCUMENTS[0][1]}.  {DOCUMENTS[0][2]}')  # again, with another space
+    (root / 'letter one.md').write_text(LETTER)
+    (root / 'empty.txt').write_text(' \n')
+    (root / 'latin.txt').write_bytes('Pr\xe9cis'.encode('latin1'))
+    (root / 'torn.txt.gz').write_bytes(gzip.compress(b'a' * 1000)[:-12])
+    write_lines(
+        root / 'cases.jsonl', ['{"_id": "c1", "text": "Iron deficiency in young women"}', '{"_id": "c2", "text": torn']
+    )
+    write_lines(root / 'more.jsonl', ['{"_id": "c1", "text": "Another text under the same id"}'])
+    (root / 'scan.pdf').write_bytes(b'%PDF')
+    (root / 'form.docx').write_bytes(b'PK')
+    return root
+
+
+@pytest.fixture
+def counted(monkeypatch):
+    "Encoders are not loaded: 1.5 tokens a word, a thousand tokens a second."
+    from medir_nb.data.windows import count_words
+    from medir_nb.walk import look as door  # noqa: F401 - the module behind the function of that name
+
+    module, calls = sys.modules['medir_nb.walk.look'], []
+
+    def reach(name, rows, home_folder=None):
+        calls.append(name)
+        tokens = np.array([1.5 * count_words(' '.join(row)) for row in rows])
+        cut = np.minimum(tokens, 256)
+        quantiles = [int(q) for q in np.quantile(tokens, [0.5, 0.9, 0.99, 1])]
+        return Reach(
+            name,
+            256,
+            quantiles,
+            float((tokens > 256).mean()),
+            float(1 - cut.sum() / tokens.sum()),
+            float(cut.mean()),
+            1.5,
+            len(rows),
+        )
+
+    def pace(name, rows, mean_tokens, home_folder=None):
+        from medir_nb.walk.reach import Pace
+
+        calls.append(f'speed of {name}')
+        return Pace(name, 1000.0, 16, 'a machine')
+
+    monkeypatch.setattr(module, 'reach', reach)
+    monkeypatch.setattr(module, 'pace', pace)
+    return calls
+
+
+def test_everything_is_in_the_corpus_or_named(folder, tmp_path, counted):
+    found = look(folder, tmp_path / 'walk')
+    r, rows = (
+        found.reading,
+        [json.loads(line) for line in (tmp_path / 'walk' / 'corpus.jsonl').read_text().splitlines()],
+    )
+    assert {row['_id'] for row in rows} == {f'd0{n}.txt' for n in range(1, 9)} | {
+        'letter_one.md',
+        'c1',
+        'more.jsonl/c1',
+    }
+    assert [row['file'] for row in r.unreadable] == ['cases.jsonl', 'latin.txt', 'torn.txt.gz']
+    assert r.unreadable[0]['documents'] == 1 and 'line 2' in r.unreadable[0]['why']
+    assert r.not_read == {'.docx': ['form.docx'], '.pdf': ['scan.pdf']}
+    assert (r.empty, r.exact_duplicates, r.renamed) == (['empty.txt'], ['old/d01.txt'], 1)
+    assert r.kept == len(rows) == len(r.words) == 11 and r.documents == r.kept + 2
+    page = found._repr_markdown_()
+    assert all(name in page for name in ('latin.txt', 'torn.txt.gz', '1 .pdf', '1 .docx', 'old/d01.txt', 'empty.txt'))
+
+
+def test_nothing_personal_leaves(folder, tmp_path, counted, medir):
+    done = medir('look', folder, '--to', tmp_path / 'walk')
+    found = look(folder, tmp_path / 'walk')
+    found.figure()
+    written = [f.read_text() for f in (tmp_path / 'walk').rglob('*.json')] + [
+        f.read_text() for f in (tmp_path / 'walk').rglob('*.csv')
+    ]
+    for secret in SECRETS:
+        assert not any(secret in text for text in [done.out, done.err, found._repr_markdown_(), repr(found), *written])
+    finds = found.tables()['may be personal data'].set_index('finds')
+    assert 'j•••@•••.org' in finds.masked['addresses of mail'].replace('.•••', '•••') and len(finds) >= 5
+    assert found.reading.with_personal_data == 1
+
+
+def test_masks_hide_short_and_long_values():
+    personal = PersonalData()
+    for text in ('mail a@b.org', 'mail someone.else@very.long.example.com', 'see https://example.org/patients/12345'):
+        personal.read(text, 'en')
+    personal.read('姓名：张三，微信：abcde12345，住址：某市某区某路1号', 'zh')
+    shown = personal.table().to_json(force_ascii=False)
+    assert not any(v in shown for v in ('a@b', 'someone', 'very', 'patients', '12345', '张三', 'abcde', '某市'))
+
+
+def test_a_second_look_is_quick_and_a_change_is_seen(folder, tmp_path, counted):
+    first = look(folder, tmp_path / 'walk')
+    made, calls = (tmp_path / 'walk' / 'corpus.jsonl').stat().st_mtime_ns, len(counted)
+    again = look(folder, tmp_path / 'walk')
+    assert again.as_dict() == first.as_dict() and len(counted) == calls
+    assert (tmp_path / 'walk' / 'corpus.jsonl').stat().st_mtime_ns == made
+    (folder / 'new.txt').write_text('A new leaflet about gout.')
+    assert look(folder, tmp_path / 'walk').reading.kept == first.reading.kept + 1 and len(counted) > calls
+    (tmp_path / 'walk' / 'corpus.jsonl').unlink()
+    assert look(folder, tmp_path / 'walk').reading.kept == first.reading.kept + 1
+
+
+def test_a_look_that_was_stopped_goes_on(folder, tmp_path, counted, monkeypatch):
+    module = sys.modules['medir_nb.walk.look']
+    whole = module.pace
+    monkeypatch.setattr(module, 'pace', lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        look(folder, tmp_path / 'walk')
+    monkeypatch.setattr(module, 'pace', whole)
+    monkeypatch.setattr(module, 'write_corpus', None)  # what was read stays
+    assert look(folder, tmp_path / 'walk').reading.kept == 11
+    assert [call for call in counted if not call.startswith('speed')] == [
+        'minilm',
+        'mpnet',
+    ]  # tokens of the first were kept
+
+
+def test_a_killed_look_leaves_no_half_corpus(tmp_path):
+    root = tmp_path / 'many'
+    root.mkdir()
+    text = ' '.join(f'word{i}' for i in range(300))
+    write_lines(root / 'all.jsonl', [{'_id': str(i), 'text': f'{i} {text} {i}'} for i in range(4000)])
+    command = [sys.executable, '-m', 'medir_nb.workbook', 'look', str(root), '--to', str(tmp_path / 'walk')]
+    child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    end = time.monotonic() + 60
+    while not list(tmp_path.glob('walk/.corpus*')) and time.monotonic() < end and child.poll() is None:
+        time.sleep(0.02)
+    os.kill(child.pid, signal.SIGKILL)
+    child.wait()
+    assert not (tmp_path / 'walk' / 'corpus.jsonl').exists()
+    assert write_corpus(root, tmp_path / 'walk' / 'corpus.jsonl').kept == 4000
+    assert [f.name for f in (tmp_path / 'walk').iterdir() if f.name.startswith('.corpus')] == []
+
+
+def test_a_corpus_that_others_judged_stays_whole(tmp_path, counted):
+    beir = write_beir(tmp_path / 'tiny', [*DOCUMENTS, ('d13', *DOCUMENTS[0][1:])])
+    found = look(beir, tmp_path / 'walk')
+    assert found.reading.kept == 13 and found.reading.exact_duplicates == ['d13'] and found.reading.empty == ['d12']
+    assert 'exact duplicates, kept' in found._repr_markdown_()
+    for name in ('queries.jsonl', 'qrels/test.tsv'):
+        Walk.open(tmp_path / 'walk').path(name).write_text((beir / name).read_text())
+    assert len(Walk.open(tmp_path / 'walk').task().corpus) == 13
+
+
+def test_a_task_of_the_registry_and_a_file(tmp_path, counted):
+    chinese = look('zh-lay', tmp_path / 'zh', candidates=['minilm'])
+    assert chinese.walk.settings.language == 'zh' and chinese.reading.kept == 44 and 'cjk' in chinese.reading.scripts
+    one = tmp_path / 'notes.jsonl'
+    write_lines(one, ['{"text": "Gout", "title": "A joint"}', '{"text": "Iron"}'])
+    assert look(one, tmp_path / 'one').walk.settings.name == 'notes'
+    ids = [json.loads(line)['_id'] for line in (tmp_path / 'one' / 'corpus.jsonl').read_text().splitlines()]
+    assert ids == ['notes.jsonl:1', 'notes.jsonl:2']
+
+
+def test_passages_are_proposed_and_taken(tmp_path, counted):
+    root = tmp_path / 'long'
+    root.mkdir()
+    for n in range(5):
+        (root / f'{n}.txt').write_text(' '.join(f'Sentence {i} of document {n}.' for i in range(200)))
+    found = look(root, tmp_path / 'walk')
+    assert str(found.advised) == 'tokens=130,overlap=16' and found.windows is None
+    assert 'look again with --passages tokens=130,overlap=16' in '\n'.join(found.lines())
+    taken = look(root, tmp_path / 'walk', passages='auto')
+    assert (
+        taken.windows == found.advised
+        and parse_windows(Walk.open(tmp_path / 'walk').settings.passages) == found.advised
+    )
+    own = look(root, tmp_path / 'walk', passages='sentences=4,overlap=1')
+    assert own.windows == Windows('sentences', 4, 1) and 'searched in passages: sentences=4' in '\n'.join(own.lines())
+    assert advised_windows([]) is None
+    saved = own.figure()
+    assert saved.png.read_bytes()[:4] == b'\x89PNG' and 'minilm: 256 tokens' in saved.csv.read_text()
+
+
+def test_mistakes_are_one_line(folder, tmp_path, counted, medir):
+    for arguments, why in (
+        ([tmp_path / 'nowhere'], 'no such file or folder'),
+        ([folder, '--to', folder / 'walk'], 'inside the documents'),
+        ([folder, '--passages', 'tokens=many', '--to', tmp_path / 'w'], "size is 'many'"),
+        ([folder / 'scan.pdf', '--to', tmp_path / 'w'], 'no document could be read'),
+    ):
+        done = medir('look', *arguments)
+        assert done.code == 2 and why in done.err and done.err.count('\n') == 1 and 'Traceback' not in done.err
+    assert not (tmp_path / 'w' / 'look.json').exists()
+
+
+def test_an_encoder_that_does_not_run_is_named(capfd):
+    assert candidates_here(['minilm', 'bge-large-zh'], 'en') == ['minilm']
+    assert 'bge-large-zh is left out' in capfd.readouterr().err
+    with pytest.raises(MedirError):
+        parse_windows('words=5')
+
+
+def test_ids_are_given_once():
+    ids = Ids()
+    given = [ids.new(wanted, 'f') for wanted in ('a', 'a', 'a', 'f/a', 'b')]
+    assert len(set(given)) == 5 and given[0] == 'a' and given[-1] == 'b'
+
+
+def test_real_abstracts_with_a_real_encoder(medir_data, tmp_path):
+    "A part of NFCorpus, by the embedded encoder."
+    if not (medir_data / 'nfcorpus').is_dir():
+        pytest.skip('no nfcorpus below MEDIR_DATA')
+    [corpus] = (medir_data / 'nfcorpus').glob('corpus.jsonl*')
+    opened = gzip.open(corpus, 'rt') if corpus.suffix == '.gz' else open(corpus)
+    with opened as stream:
+        part = write_lines(tmp_path / 'part.jsonl', [line.rstrip('\n') for line, _ in zip(stream, range(60))])
+    found = look(part, tmp_path / 'walk', candidates=['minilm'])
+    assert isinstance(found, Look) and found.reaches[0].truncated > 0.5 and found.paces[0].tokens_per_second > 1
+    assert found.advised and found.in_passages[0] > 1
