@@ -22,6 +22,10 @@ from .rerunning import plan_command, run_command, status_command
 from .looking import MineCommand, contract_command, coverage_command, mine_command, models_command
 from .looking import new_paper_command, tasks_command
 from .walking import look_command
+from .asking import queries_command
+from .deciding import adapt_command, report_command, verdict_command
+from .labelling import label_command
+from .served import export_command, index_command, search_command, serve_command
 
 # %% ../../nbs/16_workbook/08_cli.ipynb #802cef74
 app = typer.Typer(
