@@ -55,8 +55,9 @@ def search(
     keep_self: bool = False,  # keep documents with the id of their query
     expanded: Expanded | None = None,  # texts that join the queries of a retriever without an expansion
 ) -> Answer:
-    """The top `k` documents by the system `expression`, for each query of `task` or each question; by their passages where
-    these are searched."""
+    """The top `k` documents by the system `expression`, for each query of `task` or each question.
+
+    Where the task cuts its documents, they are found by their passages."""
     chain, start = chain_of(expression), time.perf_counter()
     if isinstance(questions, int):
         questions, k = None, questions
