@@ -64,8 +64,8 @@ def paired_p(
     difference = np.asarray(a, float) - np.asarray(b, float)
     group = np.arange(len(difference)) if group is None else np.asarray(group)
     total = np.bincount(group, difference)
-    if len(total) < 2 or not np.any(total):  # one group has two flips that are equally far out
-        return 1.0
+    if len(total) < 2 or not np.any(total):
+        return 1.0  # of one observation both signs are as far out
     result = permutation_test(
         (total, np.zeros_like(total)),
         _mean_difference,

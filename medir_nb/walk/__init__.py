@@ -1,7 +1,7 @@
 """From a reader's own documents to a verdict: what each step of the walk reads, and what it leaves."""
 
 from .folder import Walk, WalkSettings
-from .candidates import Candidates, candidates
+from .rivals import Candidates, candidates
 from .costs import Costs, costs_columns, costs_of_each, measure_costs
 from .evidence import Combined, combined, first_choice, rank_agreement
 from .verdict import Verdict, give_verdict, read_verdict
