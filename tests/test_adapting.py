@@ -15,7 +15,7 @@ from medir_nb.walk import adapt
 from medir_nb.walk.adapting import Adapted, adapt_sentence, checkpoint_name, is_better, keep_adaptation, prepare_labels
 from medir_nb.walk.adapting import prepare_queries
 from medir_nb.walk.budget import Budget, Pace, kept_budget, plan_budget
-from medir_nb.walk.candidates import adapted_systems
+from medir_nb.walk.rivals import adapted_systems
 from medir_nb.walk.examples import answers_of, label_examples, query_examples, repeated_share, without_answers
 from medir_nb.walk.toy import write_judgements, write_rows, write_toy_walk
 

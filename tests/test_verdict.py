@@ -14,7 +14,7 @@ import pytest
 from medir_nb.core import MedirError, write_json
 from medir_nb.walk import Walk, combined, costs_columns, first_choice, give_verdict, measure_costs, rank_agreement
 from medir_nb.walk import read_verdict
-from medir_nb.walk.candidates import candidates, kind_of
+from medir_nb.walk.rivals import candidates, kind_of
 from medir_nb.walk.costs import Costs, costs_of_each
 from medir_nb.walk.evidence import beaten_by, queries_needed
 from medir_nb.walk.toy import write_judgements, write_toy_walk

@@ -23,7 +23,7 @@ from medir_nb.data import load_task, task_from_frames
 from medir_nb.evaluator import evaluate
 from medir_nb.retrieval.bm25 import analyze
 from medir_nb.retrieval.runs import first_ranks, sort_run
-from medir_nb.walk.candidates import encoders_here
+from medir_nb.walk.rivals import encoders_here
 from medir_nb.walk.evidence import combined, score_matrix
 from medir_nb.evaluator.measures import per_query
 

@@ -28,7 +28,7 @@ from ..miner import Mined, candidates, hard_negatives, hypothesize, labelled_pai
 from ..systems import encoder_of, parse
 from ..trainer import Trained, check_trainable, train_encoder, train_generator
 from .budget import Budget, kept_budget, measure_pace, plan_budget
-from .candidates import adaptations
+from .rivals import adaptations
 from .examples import Examples, check_repeats, check_round_trip, label_examples, query_examples
 from .folder import Walk
 

@@ -22,7 +22,7 @@ from ..data import Task, part_of_task
 from ..evaluator import Scores, compare, compare_all, evaluate_grid, parse_measure
 from ..figures.style import BLUE, GREY, INK, ORANGE, WIDTH, heading, new_figure, read_data, remark
 from ..figures.style import save_figure, set_margins, styled_figure, wrapped
-from .candidates import Candidates, adaptations, candidates, kind_of
+from .rivals import Candidates, adaptations, candidates, kind_of
 from .costs import Costs, costs_of_each, three_digits
 from .evidence import Combined, beaten_by, cheapest, combined, condensed_matrix, first_choice
 from .evidence import queries_needed, rank_agreement, score_matrix
