@@ -132,16 +132,17 @@ class Index:
 
         return pa.concat_tables(segment.table for segment in self.segments) if self.segments else None
 
-    def _column(self, name: str, dtype) -> np.ndarray:
-        return np.array(self.table[name].to_pylist() if self.segments else [], dtype)
+    def column(self, name: str) -> np.ndarray:
+        "One value a document."
+        return self.table[name].to_numpy() if self.segments else np.empty(0, object if name == 'id' else np.int64)
 
     @cached_property
     def ids(self) -> np.ndarray:
-        return self._column('id', object)
+        return self.column('id')
 
     @cached_property
     def rows(self) -> np.ndarray:
-        return self._column('row', np.int64)
+        return self.column('row')
 
     @cached_property
     def place(self) -> dict:
@@ -388,7 +389,7 @@ def _as_corpus(documents: dict) -> Corpus:
 
 def _changed(index: Index, documents: Corpus) -> np.ndarray:
     "Which of some documents the index lacks in this version."
-    hashes, of_index = text_hashes(documents), index._column('hash', np.uint64)
+    hashes, of_index = text_hashes(documents), index.column('hash')
     places = [index.place.get(doc_id) for doc_id in documents.ids]
     return np.array([place is None or of_index[place] != own for place, own in zip(places, hashes)], bool)
 
