@@ -95,7 +95,9 @@ def update(given):
     if given.random_vectors:
         use_random_vectors()
     index = Index(given.folder)
-    documents = {index.ids[place]: text for place, (_, text) in zip(index.place.values(), index.texts(index.place.values()))}
+    documents = {
+        index.ids[place]: text for place, (_, text) in zip(index.place.values(), index.texts(index.place.values()))
+    }
     rng, parts = random.Random(index.manifest['generation']), sentences()
     changes = max(3, int(given.share * len(documents)))
     chosen = rng.sample(sorted(documents), changes)
@@ -141,7 +143,13 @@ class Server:
         return self.process.wait(60)
 
 
-BAD = ('{"query": ', '{"query": ""}', '{"query": "x", "k": 0}', '{"query": "x", "top": 3}', '{"query": "' + 'x' * 2_000_000 + '"}')
+BAD = (
+    '{"query": ',
+    '{"query": ""}',
+    '{"query": "x", "k": 0}',
+    '{"query": "x", "top": 3}',
+    '{"query": "' + 'x' * 2_000_000 + '"}',
+)
 
 
 def load(given):
