@@ -432,6 +432,13 @@ def _forget_rows(parts: list[Part], rows: list[int]):
             part.keeper.database.remove(np.array(rows, np.int64))
 
 # %% ../../nbs/13b_serving/05_index.ipynb #078235ee
+def _tell_unknown(doc_ids: list[str], folder: Path):
+    "Say that some documents cannot be deleted, since they are not there."
+    if doc_ids:
+        what = f'{doc_ids[0]!r} is' if len(doc_ids) == 1 else f'{doc_ids[0]!r} and {len(doc_ids) - 1:,} more are'
+        note(f'{folder}: {what} not in the index, and nothing of it is deleted')
+
+
 def change_index(
     folder: str | Path,
     put=None,  # what `corpus_task` takes: documents to add, or to put in the place of those with their ids
@@ -452,8 +459,9 @@ def change_index(
         entries, _ = read_journal(folder / 'journal', index.manifest['journal'])
         last = max((entry['number'] for entry in entries), default=index.manifest['journal'])
         promised, to_delete = _puts_and_deletes(entries)
+        delete = set(delete)
+        _tell_unknown(sorted(delete - index.place.keys() - promised.keys()), folder)
         if documents is None:
-            delete = set(delete)
             promised = {doc_id: text for doc_id, text in promised.items() if doc_id not in delete}
             return _write_generation(index, _as_corpus(promised), to_delete | delete, last)
         own = dict(zip(documents.ids, documents.rows()))
@@ -461,7 +469,7 @@ def change_index(
             return _write_generation(index, documents, index.place.keys() - own.keys(), last)
         after = {**promised, **own}
         after = {doc_id: text for doc_id, text in after.items() if doc_id not in delete or doc_id in own}
-        return _write_generation(index, _as_corpus(after), (to_delete | set(delete)) - own.keys(), last)
+        return _write_generation(index, _as_corpus(after), (to_delete | delete) - own.keys(), last)
 
 
 def take_in_journal(folder: str | Path, home_folder=None, device: str | None = None) -> Update:
