@@ -621,6 +621,7 @@ def test_the_commands_go_together(beir, home, tmp_path, medir, fake_minilm):
     found = json.loads(medir('search', index, 'snake bite', 'insulin', '-k', '2', '--json').out)
     assert [answer['hits'][0]['id'] for answer in found] == ['new', 'd04'] and len(found[0]['hits']) == 2
     assert 'Antivenom treats' in medir('search', index, 'snake bite', '-k', '1').out
+    assert "'nobody' is not in the index" in medir('index', index, '--delete', 'nobody').err
     assert 'generation 3; 1 added, 0 changed, 1 deleted' in medir('index', index, '--update', beir).out
     for source in (beir, beir / 'corpus.jsonl'):
         answer = json.loads(

@@ -132,16 +132,17 @@ class Index:
 
         return pa.concat_tables(segment.table for segment in self.segments) if self.segments else None
 
-    def _column(self, name: str, dtype) -> np.ndarray:
-        return np.array(self.table[name].to_pylist() if self.segments else [], dtype)
+    def column(self, name: str) -> np.ndarray:
+        "One value a document."
+        return self.table[name].to_numpy() if self.segments else np.empty(0, object if name == 'id' else np.int64)
 
     @cached_property
     def ids(self) -> np.ndarray:
-        return self._column('id', object)
+        return self.column('id')
 
     @cached_property
     def rows(self) -> np.ndarray:
-        return self._column('row', np.int64)
+        return self.column('row')
 
     @cached_property
     def place(self) -> dict:
@@ -388,7 +389,7 @@ def _as_corpus(documents: dict) -> Corpus:
 
 def _changed(index: Index, documents: Corpus) -> np.ndarray:
     "Which of some documents the index lacks in this version."
-    hashes, of_index = text_hashes(documents), index._column('hash', np.uint64)
+    hashes, of_index = text_hashes(documents), index.column('hash')
     places = [index.place.get(doc_id) for doc_id in documents.ids]
     return np.array([place is None or of_index[place] != own for place, own in zip(places, hashes)], bool)
 
@@ -431,6 +432,13 @@ def _forget_rows(parts: list[Part], rows: list[int]):
             part.keeper.database.remove(np.array(rows, np.int64))
 
 # %% ../../nbs/13b_serving/05_index.ipynb #078235ee
+def _tell_unknown(doc_ids: list[str], folder: Path):
+    "Say that some documents cannot be deleted, since they are not there."
+    if doc_ids:
+        what = f'{doc_ids[0]!r} is' if len(doc_ids) == 1 else f'{doc_ids[0]!r} and {len(doc_ids) - 1:,} more are'
+        note(f'{folder}: {what} not in the index, and nothing of it is deleted')
+
+
 def change_index(
     folder: str | Path,
     put=None,  # what `corpus_task` takes: documents to add, or to put in the place of those with their ids
@@ -451,8 +459,9 @@ def change_index(
         entries, _ = read_journal(folder / 'journal', index.manifest['journal'])
         last = max((entry['number'] for entry in entries), default=index.manifest['journal'])
         promised, to_delete = _puts_and_deletes(entries)
+        delete = set(delete)
+        _tell_unknown(sorted(delete - index.place.keys() - promised.keys()), folder)
         if documents is None:
-            delete = set(delete)
             promised = {doc_id: text for doc_id, text in promised.items() if doc_id not in delete}
             return _write_generation(index, _as_corpus(promised), to_delete | delete, last)
         own = dict(zip(documents.ids, documents.rows()))
@@ -460,7 +469,7 @@ def change_index(
             return _write_generation(index, documents, index.place.keys() - own.keys(), last)
         after = {**promised, **own}
         after = {doc_id: text for doc_id, text in after.items() if doc_id not in delete or doc_id in own}
-        return _write_generation(index, _as_corpus(after), (to_delete | set(delete)) - own.keys(), last)
+        return _write_generation(index, _as_corpus(after), (to_delete | delete) - own.keys(), last)
 
 
 def take_in_journal(folder: str | Path, home_folder=None, device: str | None = None) -> Update:

@@ -193,6 +193,8 @@ class Updates:
                 self._take_in()
                 self.fault, wait = '', 1.0
             except Exception as error:
+                if self._stopped:
+                    return  # the signal that ends the service ends its update, too
                 self.fault = str(error)
                 note(f'the update failed and is tried again: {error}')
                 self._due.set()

@@ -125,7 +125,7 @@ def search_command(
         import pandas as pd
         from medir_nb.serving.answers import snippet
 
-        answers = _answers(source, questions, system, k, lang, dtype, device, home)
+    answers = _answers(source, questions, system, k, lang, dtype, device, home)
     if rows:
         found = [{'query': question, 'hits': hits} for question, hits in zip(questions, answers, strict=True)]
         print(json.dumps(found, ensure_ascii=False))
