@@ -1,6 +1,6 @@
 """Fixtures every test may use: a private home folder, a tiny task in BEIR's layout, and the command in-process or as its own process."""
 
-import contextlib, http.server, json, os, signal, socket, subprocess, sys, tempfile, threading, time, zlib
+import contextlib, http.server, json, multiprocessing.util, os, signal, socket, subprocess, sys, tempfile, threading, time, zlib
 from collections import namedtuple
 from pathlib import Path
 import pytest
@@ -109,6 +109,8 @@ def write_beir(folder, documents=DOCUMENTS, queries=QUERIES, qrels=QRELS, split=
 def temporary(tmp_path_factory):
     """What libraries leave in the folder for temporary files goes with those of pytest: a killed kernel's connection file, an
     empty cache of torch's. The path is short, for sockets."""
+    # its own folder goes at exit, when that of pytest may be gone already
+    multiprocessing.util.get_temp_dir()
     folder = tmp_path_factory.getbasetemp() / 't'
     folder.mkdir(exist_ok=True)
     with pytest.MonkeyPatch.context() as patch:

@@ -11,7 +11,6 @@ from .sheets import excerpt, read_sheet, sheet_records, write_sheet
 from .votes import decisions, gather_votes, kappa_of, kappa_table, read_votes
 from .labelling import Labels, judge_pairs, judge_table, read_labels, walk_power
 from .sitting import Sitting, grade_by_keyboard, label_widget
-from .candidates import Candidates, candidates
 from .rivals import Candidates, candidates
 from .costs import Costs, costs_columns, costs_of_each, measure_costs
 from .evidence import Combined, combined, first_choice, rank_agreement
