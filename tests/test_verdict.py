@@ -16,7 +16,7 @@ from medir_nb.walk import Walk, combined, costs_columns, first_choice, give_verd
 from medir_nb.walk import read_verdict
 from medir_nb.walk.rivals import candidates, kind_of
 from medir_nb.walk.costs import Costs, costs_of_each
-from medir_nb.walk.evidence import beaten_by, queries_needed
+from medir_nb.walk.evidence import beaten_by
 from medir_nb.walk.toy import write_judgements, write_toy_walk
 from medir_nb.walk.verdict import Decision, decide_from, measure_quality, sentence_of, walk_tasks
 
@@ -94,13 +94,6 @@ def test_agreement_is_one_of_a_ranking_with_itself_and_needs_three_systems():
     assert rank_agreement(people, machine).tau.iloc[-1] == 1
     assert rank_agreement(people[['a', 'b']], machine).empty
     assert (rank_agreement(people, machine, judged=2).labels.diff().dropna() > 0).all()
-
-
-def test_needed_queries_shrink_with_the_difference_and_one_query_says_nothing():
-    differences = pd.Series(np.random.default_rng(0).normal(0, 0.2, 100))
-    assert queries_needed(differences, 0.01) > 8 * queries_needed(differences, 0.03) > 0
-    assert queries_needed(differences, pairs=10) > queries_needed(differences)
-    assert queries_needed(pd.Series([0.3])) == 0
 
 
 def test_beaten_names_the_better_side_whatever_the_order():

@@ -1,6 +1,8 @@
 """From a reader's own documents to a verdict: what each step of the walk reads, and what it leaves."""
 
 from .folder import Walk, WalkSettings
+from .personal import PersonalData
+from .look import Look, look
 from .asked import queries_task, read_queries, walk_corpus
 from .samples import sample_documents
 from .usable import STYLES, query_fault
@@ -21,6 +23,9 @@ from .report import render_report, write_report
 __all__ = [
     'Walk',
     'WalkSettings',
+    'PersonalData',
+    'Look',
+    'look',
     'queries_task',
     'read_queries',
     'walk_corpus',
@@ -71,7 +76,3 @@ __all__ = [
     'render_report',
     'write_report',
 ]
-from .personal import PersonalData
-from .look import Look, look
-
-__all__ = ['Walk', 'WalkSettings', 'PersonalData', 'Look', 'look']

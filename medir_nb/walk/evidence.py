@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['LEAST_DISAGREEMENT', 'score_matrix', 'Combined', 'combined', 'rank_agreement', 'condensed_scores', 'condensed_matrix',
-           'queries_needed', 'beaten_by', 'cheapest', 'first_choice']
+           'beaten_by', 'cheapest', 'first_choice']
 
 # %% ../../nbs/15a_walk/32_evidence.ipynb #e7ddaf4d
 from dataclasses import dataclass
@@ -113,24 +113,6 @@ def condensed_matrix(scores: list[Scores], measure: str) -> pd.DataFrame | None:
     "`score_matrix` of condensed lists; None where there are no judged documents that are not relevant."
     condensed = [condensed_scores(score, measure) for score in scores]
     return None if None in condensed else score_matrix(condensed, measure)
-
-# %% ../../nbs/15a_walk/32_evidence.ipynb #43790867
-_POWER = 0.8  # a difference is found four times in five
-
-
-def queries_needed(
-    differences: pd.Series,  # of two systems, by query
-    least: float = 0.03,  # the difference that is to be found
-    pairs: int = 1,  # that are tested together
-) -> int:
-    "Labelled queries with which a corrected test would show a difference of `least`."
-    from scipy.stats import norm
-
-    spread = float(np.std(differences, ddof=1)) if len(differences) > 1 else float('nan')
-    if np.isnan(spread):
-        return 0
-    z = norm.ppf(1 - 0.025 / pairs) + norm.ppf(_POWER)
-    return int(np.ceil((z * spread / least) ** 2))
 
 # %% ../../nbs/15a_walk/32_evidence.ipynb #c45fb117
 def beaten_by(

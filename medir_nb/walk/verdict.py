@@ -9,6 +9,7 @@ __all__ = ['KINDS', 'MEASURES', 'trained_queries', 'walk_tasks', 'Measured', 'me
 
 # %% ../../nbs/15a_walk/33_verdict.ipynb #879e6cc4
 import html
+import math
 import time
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -20,12 +21,13 @@ from ..core.files import atomic_path, read_json, write_json
 from ..core.hardware import machine, versions
 from ..data import Task, part_of_task
 from ..evaluator import Scores, compare, compare_all, evaluate_grid, parse_measure
+from ..evaluator.power import ALPHA, difference_spread, queries_needed
 from ..figures.style import BLUE, GREY, INK, ORANGE, WIDTH, heading, new_figure, read_data, remark
 from ..figures.style import save_figure, set_margins, styled_figure, wrapped
 from .rivals import Candidates, adaptations, candidates, kind_of
 from .costs import Costs, costs_of_each, three_digits
 from .evidence import Combined, beaten_by, cheapest, combined, condensed_matrix, first_choice
-from .evidence import queries_needed, rank_agreement, score_matrix
+from .evidence import rank_agreement, score_matrix
 from .folder import Walk
 
 # %% ../../nbs/15a_walk/33_verdict.ipynb #d0056966
@@ -135,9 +137,12 @@ def _more_queries(
     least: float,  # difference that is to be found
 ) -> int:
     "How many more labelled queries would show a difference of `least` between two systems."
-    matrix = measured.matrix  # joins: evaluator.power has tables of this
+    matrix = measured.matrix
     pairs = matrix.shape[1] * (matrix.shape[1] - 1) // 2
-    return max(0, queries_needed(matrix[pair[0]] - matrix[pair[1]], least, pairs) - len(matrix))
+    spread = difference_spread(matrix[pair[0]] - matrix[pair[1]])
+    if math.isnan(spread):  # of one query nothing follows
+        return 0
+    return max(0, queries_needed(least, spread, alpha=ALPHA / pairs) - len(matrix))
 
 
 @dataclass(frozen=True)
