@@ -132,14 +132,16 @@ def _settle(future: concurrent.futures.Future, call):
         future.set_result(result)
 
 # %% ../../nbs/13b_serving/07_service.ipynb #f33edaf8
-_TAKE_IN = 'import sys; from medir_nb.serving import take_in_journal; take_in_journal(sys.argv[1], sys.argv[2] or None)'
+_TAKE_IN = (
+    'import sys; from medir_nb.serving import take_in_journal; take_in_journal(*(a or None for a in sys.argv[1:]))'
+)
 
 
 class TakingIn:
-    "A process that takes the journal into a new generation; signals that end the service do not reach it by themselves."
+    "A process that takes the journal into a new generation; a signal to the service does not reach it by itself."
 
-    def __init__(self, folder: Path, home_folder):
-        command = [sys.executable, '-c', _TAKE_IN, str(folder), str(home_folder or '')]
+    def __init__(self, folder: Path, home_folder, device: str | None):
+        command = [sys.executable, '-c', _TAKE_IN, str(folder), str(home_folder or ''), device or '']
         environment = {**os.environ, 'MEDIR_PROGRESS': '0', 'MEDIR_HOME': str(home(home_folder))}
         how = {'stdout': subprocess.DEVNULL, 'stderr': subprocess.PIPE, 'text': True, 'start_new_session': True}
         self.folder, self.process = folder, subprocess.Popen(command, env=environment, **how)
@@ -219,7 +221,7 @@ class Updates:
             if store in DATABASES and not DATABASES[store].shared:
                 service.batcher.run(lambda: take_in_journal(folder, service.home_folder, service.device)).result()
             else:
-                self._at_work = TakingIn(folder, service.home_folder)
+                self._at_work = TakingIn(folder, service.home_folder, service.device)
                 self._at_work.wait()
         self.journal.drop(read_manifest(folder)['journal'])
         service.take_over()
