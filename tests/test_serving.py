@@ -286,6 +286,16 @@ def test_what_is_no_index_is_one_line(home, tmp_path, fake_minilm):
 # --- journal ---------------------------------------------------------------------------------------------------------
 
 
+def test_documents_that_are_cut_are_searched_by_passages_and_not_indexed(beir, home, tmp_path):
+    long = ' '.join(['pain'] * 30 + ['iron anaemia'] + ['pain'] * 30)
+    write_lines(beir / 'corpus.jsonl', [{'_id': 'long', 'text': long}, {'_id': 'other', 'text': 'pain drug'}])
+    (beir / 'walk.yaml').write_text('name: tiny\ndocuments: x\npassages: {unit: tokens, size: 8, overlap: 2}\n')
+    answer = systems.search('bm25', beir, ['iron anaemia'], k=1, home_folder=home)
+    assert answer.run.doc_id.tolist() == ['long'] and answer.stats['passages'] > 2
+    with pytest.raises(MedirError, match=r'tiny: its documents are searched by passages .*; write passages: \{\}'):
+        build_index(beir, 'bm25', tmp_path / 'index', home_folder=home)
+
+
 def test_a_journal_holds_what_it_promised_and_nothing_torn(tmp_path):
     journal = serving.Journal(tmp_path / 'journal')
     entries = [{'put': [{'_id': f'd{place}', 'text': 'ein Täxt\u2028 mit\x85 Zeilen'}]} for place in range(5)]

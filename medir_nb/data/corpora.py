@@ -12,6 +12,7 @@ import pandas as pd
 from ..core.errors import check
 from ..core.settings import registry
 from .corpus import Corpus, Queries, write_table
+from .folders import folder_windows
 from .readers import cached_table, find_file, text_records
 from .registered import load_task
 from .task import Task, detect_language
@@ -43,18 +44,21 @@ def _language_of(corpus: Corpus, queries: Queries | None = None) -> str:
 def _to_search(name: str, corpus: Corpus, language: str, source: str = '') -> Task:
     "A task without queries and judgements."
     queries = write_table([], None, Queries)
-    judged = pd.DataFrame({'query_id': [], 'doc_id': [], 'relevance': []}).astype({'relevance': int})
+    judged = pd.DataFrame({'query_id': [], 'doc_id': [], 'relevance': []}).astype(
+        {'query_id': str, 'doc_id': str, 'relevance': int}
+    )
     return Task(name, queries=queries, corpus=corpus, qrels=judged, language=language, source=source)
 
 
 def _folder_task(folder: Path, lang: str | None, home_folder) -> Task:
-    "The documents of a folder, whatever else is in it."
+    "The documents of a folder, whatever else is in it, cut as the folder says."
     file = find_file(folder, 'corpus.jsonl')
     corpus = cached_table(file, Corpus, home_folder)
     check(len(corpus), 'the corpus is empty', file, 'put at least one document into it')
     asked = find_file(folder, 'queries.jsonl', 'query.jsonl', required=False)
     queries = cached_table(asked, Queries, home_folder) if asked and not lang else None
-    return _to_search(folder.resolve().name, corpus, lang or _language_of(corpus, queries), str(folder))
+    task = _to_search(folder.resolve().name, corpus, lang or _language_of(corpus, queries), str(folder))
+    return replace(task, passages=folder_windows(folder))
 
 # %% ../../nbs/03_data/07b_corpora.ipynb #7192f0b7
 def _is_file_of_documents(source) -> bool:

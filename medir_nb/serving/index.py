@@ -296,6 +296,9 @@ def _searched_documents(
     home_folder=None,
 ) -> tuple[Corpus, dict | None]:
     "The documents of a task as they are searched, and how they were cut into passages (None: whole)."
+    what = f'its documents are searched by passages ({task.passages}), which an index does not keep'
+    fix = 'write passages: {} into walk.yaml to index whole documents'
+    check(task.passages is None, what, task.source or task.name, fix)
     return task.corpus, None
 
 
