@@ -19,6 +19,7 @@ from .measuring import compare_command, evaluate_command
 from .rerunning import plan_command, run_command, status_command
 from .looking import MineCommand, contract_command, coverage_command, mine_command, models_command
 from .looking import new_paper_command, tasks_command
+from .publishing import leaderboard_command
 
 # %% ../../nbs/16_workbook/08_cli.ipynb #802cef74
 app = typer.Typer(
@@ -36,6 +37,7 @@ app.command('status')(status_command)
 app.command('tasks')(tasks_command)
 app.command('models')(models_command)
 app.command('coverage')(coverage_command)
+app.command('leaderboard')(leaderboard_command)
 app.command('contract')(contract_command)
 app.command('mine', cls=MineCommand)(mine_command)
 app.command('new-paper')(new_paper_command)
