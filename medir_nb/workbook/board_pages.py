@@ -48,10 +48,15 @@ def _web_file(name: str) -> str:
     return (Path(str(folder)) / name).read_text(encoding='utf-8').strip()
 
 
+def _own_count(data: dict) -> int:
+    "How many scores are a reader's own."
+    return sum(data['systems'][score['row']]['paper'] == 'own' for score in data['own'])
+
+
 def _lead(data: dict) -> str:
     "What the page holds, in one sentence."
-    printed, measured, own = len(data['cells']['row']), len({m['cell'] for m in data['measured']}), len(data['own'])
-    papers = len([name for name in data['papers'] if name not in ('own', 'referees')])
+    printed, measured, own = len(data['cells']['row']), len({m['cell'] for m in data['measured']}), _own_count(data)
+    papers = len([name for name in data['papers'] if name not in ('own', 'demo', 'referees')])
     whose = {0: '', 1: ' of one paper'}.get(papers, f' of {papers} papers and their referees')
     said = f'{printed:,} printed scores{whose}, {measured:,} of them measured here'
     return (

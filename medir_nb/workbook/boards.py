@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['WEIGHTS', 'system_parts', 'printed_billions', 'about_system', 'printed_scores', 'compared_cells_of',
-           'read_own_scores', 'own_scores', 'rank_spread', 'board', 'board_rows']
+           'read_own_scores', 'own_scores', 'demo_scores', 'rank_spread', 'board', 'board_rows']
 
 # %% ../../nbs/16_workbook/06d_boards.ipynb #2f26854d
 import json
@@ -186,13 +186,41 @@ def own_scores(
     for receipt in reversed(receipts(home_folder) if home_folder else []):
         for file in _files_of(receipt, 'scores.csv'):
             rows += read_own_scores(file, _receipt_note(receipt))
-    seen, found = set(), []
+    return [{**row, 'paper': 'own'} for row in _each_once(rows)]
+
+
+def _each_once(rows: list[dict]) -> list[dict]:
+    "Scores without those that an earlier one repeats, and without empty ones."
+    first = {}
     for row in rows:
         key = tuple(row[name] for name in ('task', 'split', 'system', 'measure', 'revision', 'dtype'))
-        if key not in seen and row['value'] is not None:
-            seen.add(key)
-            found.append(row)
-    return found
+        if row['value'] is not None:
+            first.setdefault(key, row)
+    return list(first.values())
+
+# %% ../../nbs/16_workbook/06d_boards.ipynb #aeec7106
+def _is_expression(system: str) -> bool:
+    "Whether a row of a table names a system that anybody can run."
+    from medir_nb.systems.expressions import parse
+
+    try:
+        parse(system)
+    except MedirError:
+        return False
+    return True
+
+
+def demo_scores(
+    folder: str | Path | None,  # of stored results: the workbook's `figures`
+) -> list[dict]:
+    "The scores that the workbook's demos left beside their figures, of systems that an expression names."
+    rows = []
+    for file in sorted(Path(folder).glob('*_scores.csv')) if folder else ():
+        rows += [
+            {**row, 'source': f'{Path(folder).name}/{file.name}', 'paper': 'demo'} for row in read_own_scores(file)
+        ]
+    named = {system: _is_expression(system) for system in {row['system'] for row in rows}}
+    return [row for row in _each_once(rows) if named[row['system']]]
 
 # %% ../../nbs/16_workbook/06d_boards.ipynb #c74b3c18
 def rank_spread(
@@ -351,7 +379,17 @@ def _printed_columns(cells) -> dict:
 
 def _own_columns(own: list[dict]) -> dict:
     "The columns of a reader's own scores."
-    return {('', row['task'], row['measure']): (row['task'],) for row in own}
+    return {('', row['task'], _measure_of(row)): (row['task'],) for row in own}
+
+
+def _measure_of(row: dict) -> str:
+    "The measure of a score as columns name it; a label stays, such as `R@1 strict`."
+    from medir_nb.evaluator.measures import parse_measure
+
+    try:
+        return str(parse_measure(row['measure']))
+    except MedirError:
+        return row['measure']
 
 
 def _own_row(row: dict) -> dict:
@@ -363,10 +401,11 @@ def _own_row(row: dict) -> dict:
     except MedirError:
         expression = ''  # a label, such as that of a training's curve
     text = ', '.join(filter(None, (row['dtype'], row['split'] if row['split'] != 'test' else '')))
-    named = {'printed': row['system'], 'expression': expression, 'title': '', 'table': 'own receipts'}
+    table = 'own receipts' if row['paper'] == 'own' else 'demo'
+    named = {'printed': row['system'], 'expression': expression, 'title': '', 'table': table}
     kind = 'reranked' if '>' in expression else 'expanded' if '+' in expression else 'alone'
     label = f'{row["system"]}' + (f' · {text}' if text else '')
-    return {'paper': 'own', 'label': label, 'kind': kind, **named, **about_system(expression)}
+    return {'paper': row['paper'], 'label': label, 'kind': kind, **named, **about_system(expression)}
 
 # %% ../../nbs/16_workbook/06d_boards.ipynb #faf31956
 def _points(value) -> float | None:
@@ -417,14 +456,14 @@ def _packed_own(own: list[dict], rows: dict, columns: dict, receipt_numbers: _Nu
         number = None if row['receipt'] is None else receipt_numbers[json.dumps(row['receipt'])]
         ends = {name: _points(row[name]) for name in ('value', 'low', 'high')}
         about = {name: row[name] for name in ('revision', 'dtype', 'n_queries', 'split', 'source')}
-        place = {'row': rows[_own_key(row)], 'column': columns['', row['task'], row['measure']]}
+        place = {'row': rows[_own_key(row)], 'column': columns['', row['task'], _measure_of(row)]}
         packed.append(place | ends | about | {'receipt': number})
     return packed
 
 
 def _own_key(row: dict) -> tuple:
     "What tells a reader's own rows apart."
-    return ('own', row['system'], row['dtype'], row['split'])
+    return (row['paper'], row['system'], row['dtype'], row['split'])
 
 # %% ../../nbs/16_workbook/06d_boards.ipynb #5e38c502
 def _papers_about(names) -> dict:
@@ -434,7 +473,9 @@ def _papers_about(names) -> dict:
     fields = ('title', 'citation', 'notebooks', 'board')
     about = {name: {field: paper_row(name).get(field) or '' for field in fields} for name in names}
     about |= {name: {**row, 'tasks': paper_tasks(name)} for name, row in about.items()}
-    return about | {'own': dict.fromkeys(fields, '') | {'title': 'your own receipts', 'tasks': []}}
+    beside = {'demo': 'measured here on embedded tasks', 'own': 'your own receipts'}
+    empty = dict.fromkeys(fields, '') | {'tasks': []}
+    return about | {name: empty | {'title': title} for name, title in beside.items()}
 
 
 def _rows_about(cells, keys: list[tuple]) -> dict[tuple, dict]:
@@ -455,7 +496,8 @@ def board(
     "The data of the leaderboard as one JSON value: systems, columns, tasks, models, cells, measurements, receipts."
     cells = printed_scores(paper)
     keys = _row_keys(cells)
-    own = own_scores(home_folder, files)
+    folder = folder or results_folder()
+    own = own_scores(home_folder, files) + ([] if paper else demo_scores(folder))
     abouts = _rows_about(cells, keys)
     own_rows = {_own_key(row): row for row in own}
     rows = {key: i for i, key in enumerate([*abouts, *own_rows])}
@@ -468,7 +510,7 @@ def board(
     columns_of = [columns[_column_of(cell)] for cell in cells.itertuples()]
     packed = _packed_cells(cells, [rows[key] for key in keys], columns_of, texts, {w: i for i, w in enumerate(ways)})
     places, scales = _places(cells)
-    measured = compared_cells_of(folder or results_folder(), home_folder)
+    measured = compared_cells_of(folder, home_folder)
     measured = [m for m in measured if not paper or m['key'][0] == paper]
     compared = _packed_compared(measured, places, scales, noted)
     parts = dict.fromkeys(tuple(part) for system in systems for part in system['parts'])

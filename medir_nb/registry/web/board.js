@@ -91,7 +91,7 @@ if (typeof document === 'object') (() => {
   // ---- what a reader chose; the defaults are left out of the link
   const KINDS = {alone: 'a retriever alone', expanded: 'with generated text', reranked: 'with a reranker'}
   const SIZES = ['0.15', '0.5', '1', '4', '8', '35']
-  const known = Object.keys(papers).filter(name => name !== 'own')
+  const known = Object.keys(papers).filter(name => name !== 'own' && name !== 'demo')
   const DEFAULTS = {
     paper: known.includes('r2med') ? 'r2med' : known.length === 1 ? known[0] : '', table: '', measure: 'main', kind: '', weights: '', size: '', licence: '',
     way: '', language: '', value: 'printed', find: '', measured: false, means: false, tasks: '', sort: '-mean', page: 0, cell: '',
@@ -137,7 +137,7 @@ if (typeof document === 'object') (() => {
   function fillFields() {
     const present = [...new Set(systems.map(system => system.paper))]
     const order = [...Object.keys(papers)].filter(name => present.includes(name))
-    fill('paper', [['', 'all papers'], ...order.map(name => [name, name === 'own' ? 'your own receipts' : shortTitle(name)])])
+    fill('paper', [['', 'all papers'], ...order.map(name => [name, shortTitle(name)])])
     const inPaper = systems.map((system, i) => i).filter(i => !state.paper || systems[i].paper === state.paper)
     const tables = new Map()
     if (state.paper) for (const i of inPaper) tables.set(systems[i].table, systems[i].title)
@@ -318,7 +318,7 @@ if (typeof document === 'object') (() => {
     }))
     const lines = rows.map(row => {
       const system = systems[row]
-      const where = [state.paper ? '' : system.paper === 'own' ? 'own' : shortTitle(system.paper), state.table ? '' : system.title || system.table]
+      const where = [state.paper ? '' : shortTitle(system.paper), state.table ? '' : system.title || system.table]
       const about = [sizeText(system.size), data.weights[system.weights] === 'open weights' ? (system.size === 0 ? '' : system.licences.join(' + ')) : data.weights[system.weights]]
       return make('tr', null,
         make('th', {scope: 'row', class: 'name'}, system.label,
@@ -353,7 +353,7 @@ if (typeof document === 'object') (() => {
     const ranked = ranks.size < left.length ? `, ${ranks.size} of them with a score on every task` : ''
     const total = left.reduce((sum, row) => sum + shown.filter(column => byRow[row].has(column)).length, 0)
     $('said').textContent = `${left.length} systems on ${averaged.length} tasks, ${total.toLocaleString('en')} cells${ranked}.`
-    $('caption').textContent = `${state.paper ? (state.paper === 'own' ? 'Your own receipts' : papers[state.paper].title || state.paper) : 'All papers'}: scores × 100`
+    $('caption').textContent = `${state.paper ? (papers[state.paper].title || state.paper) : 'All papers'}: scores × 100`
     $('page-said').textContent = `page ${state.page + 1} of ${pages}`
     $('before').disabled = state.page === 0
     $('after').disabled = state.page >= pages - 1
