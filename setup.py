@@ -25,7 +25,9 @@ setup(
         'Intended Audience :: Science/Research',
     ],
     packages=find_packages(include=['medir_nb*']),
-    package_data={'medir_nb': ['registry/*.yaml', 'registry/published/*', 'registry/cassettes/*.jsonl']},
+    package_data={
+        'medir_nb': ['registry/*.yaml', 'registry/published/*', 'registry/cassettes/*.jsonl', 'registry/web/*']
+    },
     python_requires=f'>={cfg["min_python"]}',
     install_requires=cfg['requirements'].split(),
     extras_require=extras,

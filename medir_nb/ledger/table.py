@@ -225,6 +225,19 @@ def _printed_beside(row: Row, key: tuple):
     return printed.cells.get(key) if printed else None
 
 
+def _rounded(value) -> float | None:
+    return None if none_if_missing(value) is None else round(float(value), 6)
+
+
+def _provenance(entry: dict) -> dict:
+    "How sure a measured cell is, and what it was measured with: what is known of it."
+    ends = {name: _rounded(entry[name]) for name in ('low', 'high')}
+    spread = [_rounded(value) for value in entry['spread']] if entry['spread'] else None
+    about = {name: none_if_missing(entry[name]) for name in ('revision', 'dtype', 'n_queries')}
+    known = ends | {'spread': spread} | about
+    return {name: value for name, value in known.items() if value not in (None, '')}
+
+
 def compared_cells(ledger) -> list[dict]:
     "A mapping for each measurement that stands beside a printed cell: the cell, the value on its scale, the verdict."
     cells = []
@@ -234,8 +247,8 @@ def compared_cells(ledger) -> list[dict]:
             if printed is None or entry['measured'] is None:
                 continue
             place = {name: none_if_missing(getattr(printed, name)) or '' for name in CELL_KEY}
-            said = {'measured': round(float(entry['measured']), 6), 'verdict': entry['verdict'], 'as': row.label}
-            cells.append(place | said)
+            said = {'verdict': entry['verdict'], 'as': row.label}
+            cells.append(place | {'measured': _rounded(entry['measured'])} | said | _provenance(entry))
     return cells
 
 # %% ../../nbs/14_ledger/08_table.ipynb #0d4857fe

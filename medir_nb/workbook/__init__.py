@@ -12,6 +12,8 @@ from .batch import read_batch, run_batch
 from .plans import plan, plan_grid
 from .coverages import cell_ways, coverage, coverage_line, coverage_reasons, coverage_table, stored_cells
 from .coverages import with_coverage
+from .boards import board, board_rows, rank_spread
+from .board_pages import board_page, write_board
 from .skeleton import new_paper
 from .cli import app, main
 
@@ -42,6 +44,11 @@ __all__ = [
     'coverage_table',
     'stored_cells',
     'with_coverage',
+    'board',
+    'board_rows',
+    'rank_spread',
+    'board_page',
+    'write_board',
     'new_paper',
     'app',
     'main',

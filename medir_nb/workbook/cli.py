@@ -26,6 +26,7 @@ from .asking import queries_command
 from .deciding import adapt_command, report_command, verdict_command
 from .labelling import label_command
 from .served import export_command, index_command, search_command, serve_command
+from .publishing import leaderboard_command
 
 # %% ../../nbs/16_workbook/08_cli.ipynb #802cef74
 app = typer.Typer(
@@ -43,6 +44,7 @@ app.command('status')(status_command)
 app.command('tasks')(tasks_command)
 app.command('models')(models_command)
 app.command('coverage')(coverage_command)
+app.command('leaderboard')(leaderboard_command)
 app.command('contract')(contract_command)
 app.command('mine', cls=MineCommand)(mine_command)
 app.command('look')(look_command)
