@@ -14,6 +14,7 @@ from .style import styled_figure, wrapped
 
 # %% ../../nbs/15_figures/05_training.ipynb #bd7ce8ff
 _FEW = 10  # losses of single batches below which a line would show a trend that nobody measured
+_STEEP = 20  # times its least loss that a run begins with, from which on its axis is logarithmic
 
 
 def _draw_losses(axes, part: pd.DataFrame, run: str):
@@ -27,7 +28,11 @@ def _draw_losses(axes, part: pd.DataFrame, run: str):
     panel_title(axes, wrapped(run, 22))
     axes.margins(y=0.1)
     axes.locator_params(axis='x', nbins=4, integer=True)
-    axes.locator_params(axis='y', nbins=4)
+    if part.loss.max() > _STEEP * part.loss.min() > 0:
+        axes.set_yscale('log')
+        axes.minorticks_off()
+    else:
+        axes.locator_params(axis='y', nbins=4)
     axes.yaxis.set_major_formatter('{x:.4g}')
 
 # %% ../../nbs/15_figures/05_training.ipynb #b756cee2
