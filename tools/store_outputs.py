@@ -16,12 +16,18 @@ NOTEBOOKS = Path(__file__).parents[1] / 'nbs'
 PRESETS = {'bmretriever_training': 'showcase', 'bmretriever_ablations': 'showcase'}  # all others: demo
 
 
+def is_bar(output: dict) -> bool:
+    "Whether an output is a bar that was drawn over and over again."
+    return output['output_type'] == 'stream' and ''.join(output['text']).startswith('\r')
+
+
 def outputs_of(executed: Path) -> dict[str, list]:
     "The outputs of an executed notebook, by the source of their cell."
     # a reader's folders are others
     text = executed.read_text(encoding='utf-8').replace(str(executed.parent), executed.parent.name)
     cells = json.loads(text)['cells']
-    return {''.join(cell['source']): cell['outputs'] for cell in cells if cell['cell_type'] == 'code'}
+    code = [cell for cell in cells if cell['cell_type'] == 'code']
+    return {''.join(cell['source']): [each for each in cell['outputs'] if not is_bar(each)] for cell in code}
 
 
 def store(path: Path, executed: Path):
