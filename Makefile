@@ -36,13 +36,15 @@ lint: $(MARK)
 	@ruff format --no-cache --check . && ruff check --no-cache .
 
 # The rules, notebooks and modules in step, every notebook, every fast test; prints how long each took.
+# What notebooks leave in temporary folders (a home that a lesson named is that of the lessons after it, too) goes with them.
 # The tests stand in the order of their files, so that two runs can be compared; `make test-orders` shuffles them.
 test: $(MARK) lint
 	@cat nbs/*.ipynb nbs/*/*.ipynb medir_nb/*.py medir_nb/*/*.py | cksum > .venv/before
 	@rm -rf .venv/before.d && cp -r medir_nb .venv/before.d
 	@nbdev_export && nbdev_clean
 	@cat nbs/*.ipynb nbs/*/*.ipynb medir_nb/*.py medir_nb/*/*.py | cksum | cmp -s - .venv/before || { echo "notebooks and modules were out of step: commit what nbdev_export and nbdev_clean changed (modules as they were: .venv/before.d)"; exit 1; }
-	@start=$$(date +%s); $(FAST) nbdev_test --n_workers 2 --timing && middle=$$(date +%s) && \
+	@start=$$(date +%s); scratch=$$(mktemp -d); trap 'rm -rf "$$scratch"' EXIT; \
+	TMPDIR=$$scratch $(FAST) nbdev_test --n_workers 2 --timing && middle=$$(date +%s) && \
 	$(FAST) $(PYTEST) -p no:randomly -n 2 --dist loadfile -m "not slow" tests && end=$$(date +%s) && \
 	echo "install $$(cat $(MARK)) s, nbdev_test $$((middle - start)) s, pytest $$((end - middle)) s"
 
