@@ -80,7 +80,7 @@ def test_links_to_files_of_the_repository_become_links_to_their_pages(tmp_path):
     text = '[a](../docs/adding.md#x), [p](../nbs/papers), [gone](../tools/density.py), [out](https://x.org)\n```\n[a](../docs/adding.md)\n```\n'
     mended = site.linked('learn/x.md', text, 'nbs/x.ipynb')
     assert mended.startswith(
-        '[a](../adding.md#x), [p](../papers/index.md), gone (`../tools/density.py`), [out](https://x.org)'
+        '[a](../adding.md#x), [p](../papers/index.md), gone (`tools/density.py`), [out](https://x.org)'
     )
     assert mended.endswith('```\n[a](../docs/adding.md)\n```\n')
 

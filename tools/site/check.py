@@ -117,8 +117,9 @@ def look(driver, width, dark, height=1000):
 
 def visit(driver, address, wait=0.4):
     "Open a page; a palette that the page before remembered is forgotten."
-    if driver.current_url.startswith('http'):
-        driver.execute_script('localStorage.clear()')
+    driver.get('about:blank')
+    origin = '{0.scheme}://{0.netloc}'.format(urlparse(address))
+    driver.execute_cdp_cmd('Storage.clearDataForOrigin', {'origin': origin, 'storageTypes': 'local_storage'})
     driver.get(address)
     time.sleep(wait)
 
