@@ -11,7 +11,7 @@ FAST := HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 MEDIR_PROGRESS=0
 # What a passed test wrote goes at once: the homes of all tests together are gigabytes.
 PYTEST := python -m pytest -q -o tmp_path_retention_policy=failed -o tmp_path_retention_count=1
 
-.PHONY: demo test lint test-orders slow lab figures coverage clean install
+.PHONY: demo test lint test-orders slow lab figures coverage clean install docs docs-serve docs-check
 .DELETE_ON_ERROR:
 
 install: $(MARK)
@@ -79,5 +79,33 @@ figures: $(MARK)
 coverage: $(MARK)
 	HF_HUB_OFFLINE=1 python tools/write_coverage.py
 
+# The site, without a connection: pages laid out from notebooks, docstrings, registries and docs/, then built into site/.
+# Its tools live in an environment of their own; nothing of the library is installed there.
+DOCS := .venv-docs/installed
+$(DOCS): requirements/docs.txt
+	test -x .venv-docs/bin/python || $(PYTHON) -m venv .venv-docs
+	.venv-docs/bin/pip install -q --disable-pip-version-check --no-deps -r requirements/docs.txt
+	touch $(DOCS)
+
+docs: $(MARK) $(DOCS)
+	HF_HUB_OFFLINE=1 python tools/site/stage.py _proc/site
+	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --strict -q
+	@echo "site/index.html: $$(find site -type f ! -name '*.png' ! -name '*.svg' -printf '%s\n' | awk '{s += $$1} END {printf "%.1f", s / 1e6}') MB without pictures"
+
+# Shows what `make docs` built; PORT=8000.
+PORT ?= 8000
+docs-serve: docs
+	python -m http.server --bind 127.0.0.1 --directory site $(PORT)
+
+# The site in a real browser: Debian's chromium and chromium-driver, axe-core of npm. Screenshots lie in _proc/shots.
+AXE := .venv-docs/axe/axe.min.js
+$(AXE): $(DOCS)
+	mkdir -p .venv-docs/axe
+	cd .venv-docs/axe && npm pack --silent axe-core@4.14.1 && tar xzf axe-core-4.14.1.tgz && cp package/axe.min.js . && rm -rf package *.tgz
+
+docs-check: docs $(AXE)
+	HF_HUB_OFFLINE=1 python -m medir_nb.workbook leaderboard referees --html _proc/hostile.html --scores tools/site/hostile.json --home _proc/home
+	.venv-docs/bin/python tools/site/check.py site _proc/hostile.html $(AXE) _proc/shots
+
 clean:
-	rm -rf .venv *.egg-info
+	rm -rf .venv .venv-docs site _proc *.egg-info

@@ -137,6 +137,13 @@ def test_rows_for_a_script_say_the_same(referees):
     assert (measured['published'], measured['measured'], measured['low']) == (31.594, 31.594, 28)
 
 
+def test_a_contract_shows_what_the_expression_sets(everything):
+    (system,) = [s for s in everything['systems'] if (s['table'], s['label']) == ('base', 'NV-Embed-v2')]
+    assert system['settings']['models/nv-embed-v2'] == {'max_document_tokens': 4096, 'max_query_tokens': 4096}
+    for system in everything['systems']:
+        assert set(system['settings']) <= {'/'.join(part) for part in system['parts']} | {'models/bm25'}
+
+
 # ---------------------------------------------------------------- ranks
 
 

@@ -350,7 +350,7 @@ if (typeof document === 'object') (() => {
     drawHead(averaged)
     drawBody(rows, left)
     if (withTasks) drawTasks()
-    const ranked = ranks.size < left.length ? `, ${ranks.size} of them with a score on every task` : ''
+    const ranked = ranks.size < left.length ? `; ${ranks.size || 'no'} ${ranks.size === 1 ? 'system has' : 'systems have'} a score on every task` : ''
     const total = left.reduce((sum, row) => sum + shown.filter(column => byRow[row].has(column)).length, 0)
     $('said').textContent = `${left.length} systems on ${averaged.length} tasks, ${total.toLocaleString('en')} cells${ranked}.`
     $('caption').textContent = `${state.paper ? (papers[state.paper].title || state.paper) : 'All papers'}: scores × 100`
@@ -401,7 +401,7 @@ if (typeof document === 'object') (() => {
   }
   function contractParts(system, task) {
     return system.parts.flatMap(([kind, name]) => {
-      const model = models[`${kind}/${name}`] || {}
+      const model = {...models[`${kind}/${name}`], ...system.settings[`${kind}/${name}`]}
       const limits = [model.max_query_tokens && `queries ${model.max_query_tokens}`, model.max_document_tokens && `documents ${model.max_document_tokens}`, model.max_tokens && `pairs ${model.max_tokens}`].filter(Boolean)
       return [make('h3', null, `${{models: 'Retriever', llms: 'Language model', rerankers: 'Reranker'}[kind]}: ${model.label || name}`), list([
         ['Row', name], ['Weights', model.hub], ['Revision', model.revision], ['Precision', [model.dtype, model.autocast && `computed in ${model.autocast}`].filter(Boolean).join(', ')],
@@ -463,18 +463,21 @@ if (typeof document === 'object') (() => {
     draw()
   }
   form.addEventListener('submit', event => event.preventDefault())
-  form.addEventListener('input', event => {
+  // a box and a list say when they have changed, a field of text at each letter
+  function chosen(event) {
     const {name, type, checked, value, dataset} = event.target
+    if ((type === 'search') !== (event.type === 'input')) return
     if (dataset.task !== undefined) {
-      const chosen = chosenTasks()
-      if (checked) chosen.add(dataset.task)
-      else chosen.delete(dataset.task)
-      state.tasks = tasksOf(taskNames().filter(name => chosen.has(name)))
+      const kept = chosenTasks()
+      if (checked) kept.add(dataset.task)
+      else kept.delete(dataset.task)
+      state.tasks = tasksOf(taskNames().filter(task => kept.has(task)))
       state.page = 0
       draw(false)
       sayTasks()
     } else if (name in state) { state[name] = type === 'checkbox' ? checked : value; changed(name) }
-  })
+  }
+  for (const kind of ['input', 'change']) form.addEventListener(kind, chosen)
   $('all-tasks').addEventListener('click', () => { state.tasks = 'all'; draw() })
   $('no-tasks').addEventListener('click', () => { state.tasks = 'none'; draw() })
   $('reset').addEventListener('click', () => { state = {...DEFAULTS, table: ownDefault('table', DEFAULTS.paper)}; fillFields(); draw() })

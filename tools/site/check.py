@@ -1,0 +1,301 @@
+"""The built site in a real browser: `make docs-check`.
+
+python tools/site/check.py SITE HOSTILE AXE SHOTS: the built site, a leaderboard with hostile names, axe.min.js, and a
+folder for screenshots. Needs chromium and its driver ($CHROMIUM, $CHROMEDRIVER; else those of Debian) and selenium.
+"""
+
+import functools
+import html.parser
+import http.server
+import json
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+from urllib.parse import unquote, urldefrag, urlparse
+from selenium import webdriver
+from selenium.webdriver.chrome.service import Service
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.support.ui import Select
+
+WIDTHS = (390, 1024, 1600)
+SHOWN = [
+    'index.html',
+    'learn/index.html',
+    'learn/encoder.html',
+    'learn/settings.html',
+    'papers/index.html',
+    'papers/r2med_retrieval.html',
+    'leaderboard/index.html',
+    'leaderboard/board.html',
+    'api/data.html',
+]
+failures = []
+
+
+def expect(is_so, what):
+    print(('ok   ' if is_so else 'FAIL ') + what, flush=True)
+    if not is_so:
+        failures.append(what)
+
+
+# ---------------------------------------------------------------- links
+
+
+class Links(html.parser.HTMLParser):
+    def __init__(self, file):
+        super().__init__()
+        self.links, self.ids = [], set()
+        self.feed(file.read_text(encoding='utf-8'))
+
+    def handle_starttag(self, tag, attributes):
+        for name, value in attributes:
+            if name in ('id', 'name') and value:
+                self.ids.add(value)
+            elif name in ('href', 'src') and value:
+                self.links.append(value)
+
+
+def check_links(site):
+    "Every address of every page is a file of the site, and every anchor an element of it."
+    pages = {file.resolve(): Links(file) for file in site.rglob('*.html')}
+    broken, outside = [], set()
+    for file, page in pages.items():
+        for link in page.links:
+            parts = urlparse(link)
+            if parts.scheme in ('data', 'mailto', 'javascript'):
+                continue
+            if parts.scheme or link.startswith('//'):
+                outside.add(link)
+                continue
+            path, anchor = urldefrag(link)
+            if file.name == '404.html':
+                continue
+            target = (file.parent / unquote(path)).resolve() if path else file
+            target = target / 'index.html' if target.is_dir() else target
+            is_state = target.name == 'board.html'  # behind its # stand filters
+            if not target.is_file() or (
+                anchor and not is_state and target in pages and unquote(anchor) not in pages[target].ids
+            ):
+                broken.append(f'{file.name}: {link}')
+    expect(not broken, f'links of {len(pages)} pages resolve {broken[:8]}')
+    print('     addresses outside, none of them loaded:', sorted(outside)[:8])
+
+
+# ---------------------------------------------------------------- the browser
+
+
+def browser(width=1024, dark=False, height=1000):
+    options = webdriver.ChromeOptions()
+    options.binary_location = os.environ.get('CHROMIUM', '/usr/bin/chromium')
+    for argument in (
+        '--headless=new',
+        '--no-sandbox',
+        '--disable-gpu',
+        '--disable-dev-shm-usage',
+        f'--window-size={max(width, 500)},{height}',
+    ):
+        options.add_argument(argument)
+    options.set_capability('goog:loggingPrefs', {'browser': 'ALL', 'performance': 'ALL'})
+    driver = webdriver.Chrome(options=options, service=Service(os.environ.get('CHROMEDRIVER', '/usr/bin/chromedriver')))
+    look(driver, width, dark, height)
+    return driver
+
+
+def look(driver, width, dark, height=1000):
+    driver.execute_cdp_cmd(
+        'Emulation.setDeviceMetricsOverride',
+        {'width': width, 'height': height, 'deviceScaleFactor': 1, 'mobile': width < 600},
+    )
+    driver.execute_cdp_cmd(
+        'Emulation.setEmulatedMedia',
+        {'features': [{'name': 'prefers-color-scheme', 'value': 'dark' if dark else 'light'}]},
+    )
+
+
+def visit(driver, address, wait=0.4):
+    "Open a page; a palette that the page before remembered is forgotten."
+    driver.get('about:blank')
+    origin = '{0.scheme}://{0.netloc}'.format(urlparse(address))
+    driver.execute_cdp_cmd('Storage.clearDataForOrigin', {'origin': origin, 'storageTypes': 'local_storage'})
+    driver.get(address)
+    time.sleep(wait)
+
+
+def complaints(driver):
+    "Errors of the console, and requests to other hosts, since the last call."
+    errors = [entry['message'] for entry in driver.get_log('browser') if entry['level'] in ('SEVERE', 'ERROR')]
+    outside = []
+    for entry in driver.get_log('performance'):
+        message = json.loads(entry['message'])['message']
+        if message['method'] == 'Network.requestWillBeSent':
+            url = urlparse(message['params']['request']['url'])
+            if url.scheme in ('http', 'https', 'ws', 'wss') and url.hostname not in ('127.0.0.1', 'localhost'):
+                outside.append(message['params']['request']['url'])
+    return errors, outside
+
+
+def check_pages(driver, base, site):
+    errors, outside = {}, {}
+    for file in sorted(site.rglob('*.html')):
+        name = str(file.relative_to(site))
+        driver.get(base + name)
+        time.sleep(0.15)
+        errors[name], outside[name] = complaints(driver)
+    errors, outside = ({k: v for k, v in found.items() if v} for found in (errors, outside))
+    expect(not errors, f'no page complains in the console {dict(list(errors.items())[:3])}')
+    expect(not outside, f'no page asks another host {dict(list(outside.items())[:3])}')
+
+
+AXE = """
+const done = arguments[0], first = v => [v.nodes[0].html.slice(0, 160), v.nodes[0].failureSummary]
+axe.run(document, {resultTypes: ['violations']}).then(r => done(r.violations.map(v => [v.impact, v.id, ...first(v)])))
+"""
+FOURTH = """
+return [...document.querySelectorAll('tbody tr td:nth-child(4) .open')].map(e => parseFloat(e.textContent))
+"""
+
+
+def check_axe(driver, base, axe):
+    for name in SHOWN:
+        for dark in (False, True):
+            look(driver, 1024, dark)
+            visit(driver, base + name, 0.8)
+            # the page's own policy forbids scripts of others, so that axe comes by the debugger
+            driver.execute_cdp_cmd('Runtime.evaluate', {'expression': axe})
+            found = driver.execute_async_script(AXE)
+            serious = [v for v in found if v[0] in ('serious', 'critical')]
+            expect(not serious, f'axe finds nothing serious on {name}, {"dark" if dark else "light"} {serious[:3]}')
+
+
+def check_shots(driver, base, shots):
+    shots.mkdir(parents=True, exist_ok=True)
+    for width in WIDTHS:
+        for dark in (False, True):
+            look(driver, width, dark)
+            for name in SHOWN:
+                visit(driver, base + name)
+                driver.save_screenshot(
+                    str(shots / f'{name.replace("/", "_")[:-5]}_{width}_{"dark" if dark else "light"}.png')
+                )
+                if name == 'index.html' or 'board' in name:
+                    wide = driver.execute_script('return document.documentElement.scrollWidth')
+                    expect(wide <= width, f'{name} fits {width} pixels ({wide})')
+
+
+# ---------------------------------------------------------------- the leaderboard
+
+
+def names(driver):
+    return [e.text.split('\n')[0] for e in driver.find_elements(By.CSS_SELECTOR, 'tbody th')]
+
+
+def choose(driver, field, value):
+    Select(driver.find_element(By.NAME, field)).select_by_value(value)
+
+
+def check_board(driver, address):
+    driver.get('about:blank')
+    look(driver, 1600, False)
+    driver.get(address)
+    time.sleep(0.5)
+    before = names(driver)
+    choose(driver, 'weights', 'open')
+    after = names(driver)
+    expect(
+        len(after) < len(before) and 'Voyage-3' in before and 'Voyage-3' not in after, 'a filter leaves open weights'
+    )
+    driver.find_element(By.CSS_SELECTOR, '[data-sort="r2med-biology:nDCG@10"]').click()
+    values = [
+        float(e.text.split('\n')[0]) for e in driver.find_elements(By.CSS_SELECTOR, 'tbody tr td:nth-child(4) .open')
+    ]
+    expect(values == sorted(values, reverse=True) and len(values) == len(after), 'a column sorts')
+    driver.find_element(By.CSS_SELECTOR, 'td .open').send_keys(Keys.ARROW_RIGHT)
+    driver.switch_to.active_element.send_keys(Keys.ENTER)
+    opened = driver.find_element(By.ID, 'cell').text
+    expect(
+        all(word in opened for word in ('As printed', 'Source', 'Revision', 'Precision', 'medir evaluate', 'Contract')),
+        'a cell opens with the keyboard and says where it comes from',
+    )
+    link = driver.current_url
+    driver.get('about:blank')
+    driver.get(link)
+    time.sleep(0.5)
+    expect(driver.find_element(By.ID, 'cell').text == opened, 'its link opens the same cell')
+    driver.find_element(By.ID, 'close').click()
+    expect(driver.execute_script(FOURTH) == values, 'the link keeps filters and sorting')
+    driver.refresh()
+    time.sleep(0.4)
+    expect(sorted(names(driver)) == sorted(after), 'a reload keeps them, too')
+    driver.get(address.split('#')[0] + '#paper=r2med&table=leaderboard')
+    time.sleep(0.4)
+    pdf = driver.execute_cdp_cmd('Page.printToPDF', {})['data']
+    expect(len(pdf) > 20_000, 'it prints')
+    driver.get('about:blank')
+    slowest = 0
+    driver.get(address.split('#')[0] + '#paper=')
+    for field, value in (
+        ('weights', 'open'),
+        ('size', '8'),
+        ('language', 'zh'),
+        ('kind', 'alone'),
+        ('way', 'cpu'),
+        ('language', ''),
+        ('size', ''),
+        ('weights', ''),
+        ('way', ''),
+        ('kind', ''),
+    ):
+        choose(driver, field, value)
+        slowest = max(slowest, float(driver.execute_script('return document.documentElement.dataset.took')))
+    expect(slowest < 100, f'a filter over all cells of all papers takes under 100 ms ({slowest} ms)')
+    errors, outside = complaints(driver)
+    expect(not errors and not outside, f'none of it complains or asks another host {errors[:2]} {outside[:2]}')
+
+
+def check_hostile(driver, file):
+    driver.get('about:blank')
+    driver.get(file.resolve().as_uri() + '#paper=')
+    time.sleep(0.4)
+    shown = driver.execute_script("return document.querySelector('tbody').textContent")
+    for button in driver.find_elements(By.CSS_SELECTOR, 'td .open')[:12]:
+        driver.execute_script('arguments[0].click()', button)
+        driver.execute_script("document.getElementById('cell').close()")
+    ran = driver.execute_script('return window.ran') or driver.title == 'ran'
+    expect(
+        '<img src=x onerror=' in shown
+        and not ran
+        and not driver.find_elements(By.CSS_SELECTOR, 'main img, dialog img'),
+        'a name with markup is shown as text and never runs',
+    )
+
+
+def serve(site):
+    class Quiet(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, *_):
+            pass
+
+    server = http.server.ThreadingHTTPServer(('127.0.0.1', 0), functools.partial(Quiet, directory=str(site)))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    return f'http://127.0.0.1:{server.server_port}/'
+
+
+def main(site, hostile, axe, shots):
+    check_links(site)
+    base, driver = serve(site), browser()
+    try:
+        check_pages(driver, base, site)
+        check_board(driver, (site / 'leaderboard/board.html').resolve().as_uri())
+        check_hostile(driver, hostile)
+        check_axe(driver, base, axe.read_text(encoding='utf-8'))
+        check_shots(driver, base, shots)
+    finally:
+        driver.quit()
+    print(f'{len(failures)} failures; screenshots: {shots}')
+    sys.exit(bool(failures))
+
+
+if __name__ == '__main__':
+    main(*map(Path, sys.argv[1:5]))

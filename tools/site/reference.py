@@ -1,0 +1,180 @@
+"""Pages that are made from the code and the registries: the API, and every setting on one page."""
+
+import ast
+import importlib
+import re
+from pathlib import Path
+from notebooks import fenced, public_definitions
+
+ROOMS = (
+    'core hub processor data worker encoder retrieval generator reranker systems miner losses trainer evaluator'.split()
+)
+ROOMS += 'benchmark serving ledger figures walk workbook'.split()
+
+# every variable of the environment that the code reads; a test compares the names with the code
+VARIABLES = {
+    'MEDIR_HOME': 'where stores, checkpoints, runs and receipts live; `--home` comes first, `./.medir` last',
+    'MEDIR_DATA': 'folder with data sets that are at hand; looked at before git and the Hub',
+    'MEDIR_REGISTRY': 'folder with YAML files whose rows are added to the registries and come first',
+    'MEDIR_ROOT': 'the workbook, where the current folder is none',
+    'MEDIR_ENVIRONMENTS': 'folder of the Python environments that workers run in',
+    'MEDIR_CASSETTES': 'folder of recorded generations',
+    'MEDIR_REPLAY': 'only recorded generations are used, no language model is asked',
+    'MEDIR_LLM_BACKEND': "transformers, vllm or openai: what writes, in place of the row's own",
+    'MEDIR_LLM_URL': "server that speaks OpenAI's language, for every language model",
+    'MEDIR_LLM_OPTIONS': 'options of the backend as JSON',
+    'MEDIR_LLM_KEY': 'key of that server; stored nowhere',
+    'MEDIR_EMBEDDING_KEY': 'key of the server below; stored nowhere',
+    'MEDIR_EMBEDDING_URL': "server that speaks OpenAI's language, for embedding services",
+    'MEDIR_PROGRESS': '0: no bars and no clocks',
+    'MEDIR_DEBUG': 'show the traceback of an error, too',
+    'MEDIR_PRESET': 'set by a run: the preset that its notebook was given',
+    'MEDIR_OUT': 'set by a run: the folder that its notebook writes into',
+    'MEDIR_PARENT': 'set by a batch: the process that a run ends with',
+    'OPENAI_API_KEY': 'key of that service; stored nowhere',
+    'VOYAGE_API_KEY': 'key of that service; stored nowhere',
+    'HF_HUB_OFFLINE': '1: no connection to the Hub is opened',
+    'CUDA_VISIBLE_DEVICES': 'which GPUs are seen',
+}
+EXITS = [
+    (0, 'all that was asked for is done'),
+    (
+        1,
+        'a run or a batch finished, and rows are missing that could have been measured; the table and stderr name them',
+    ),
+    (2, 'a mistake in the command, in a file or in the data; one line on stderr says what, where and what to do'),
+    (130, 'stopped by Ctrl-C; what was finished is kept, the same line goes on'),
+]
+
+
+def rooms_here(root: Path) -> list[str]:
+    "The rooms in the order of the road, those that exist."
+    return [r for r in ROOMS if (root / 'medir_nb' / r).is_dir() or (root / 'medir_nb' / f'{r}.py').is_file()]
+
+
+def room_doc(root: Path, room: str) -> str:
+    door = root / 'medir_nb' / room / '__init__.py'
+    file = door if door.is_file() else root / 'medir_nb' / f'{room}.py'
+    return ast.get_docstring(ast.parse(file.read_text(encoding='utf-8'))) or ''
+
+
+def names_at_door(root: Path, room: str) -> list[str]:
+    door = root / 'medir_nb' / room / '__init__.py'
+    if not door.is_file():
+        return []
+    tree = ast.parse(door.read_text(encoding='utf-8'))
+    found = [n.value for n in tree.body if isinstance(n, ast.Assign) and n.targets[0].id == '__all__']
+    return [e.value for e in found[0].elts] if found else []
+
+
+def api_page(root: Path, room: str) -> str:
+    "The reference of a room: signatures with the comments of their parameters, and docstrings."
+    door, folder = names_at_door(root, room), root / 'medir_nb' / room
+    files = sorted(folder.glob('[a-z]*.py')) if folder.is_dir() else [folder.with_suffix('.py')]
+    parts, order = (
+        [f'# {room}', room_doc(root, room)],
+        re.findall(r'^from \.(\w+)', (folder / '__init__.py').read_text(), re.M) if folder.is_dir() else [],
+    )
+    if door:
+        parts.append(f'`from medir_nb.{room} import …`: {", ".join(f"`{name}`" for name in door)}')
+    for file in sorted(files, key=lambda f: (order.index(f.stem) if f.stem in order else len(order), f.stem)):
+        source = file.read_text(encoding='utf-8')
+        found = public_definitions(source)
+        if not found:
+            continue
+        said = ast.get_docstring(ast.parse(source)) or ''
+        parts.append(f'## {room}.{file.stem}\n\n{said}' if folder.is_dir() else said)
+        for name, signature, text in found:
+            star = '' if name in door or not door else ' {: .inner }'
+            parts.append(f'### {name}{star}\n\n{fenced(signature, "python")}' + (f'\n\n{text}' if text else ''))
+    return '\n\n'.join(parts) + '\n'
+
+
+def table(head: list[str], rows: list) -> str:
+    def cell(value):
+        return str(value).replace('|', '\\|').replace('\n', ' ')
+
+    lines = ['| ' + ' | '.join(head) + ' |', '|' + '---|' * len(head)]
+    return '\n'.join(lines + ['| ' + ' | '.join(map(cell, row)) + ' |' for row in rows])
+
+
+def commented_fields(module: str, kind: str) -> list[tuple]:
+    "The fields of a data class with default and comment, read off its source."
+    file = Path(importlib.import_module(module).__file__)
+    source = file.read_text(encoding='utf-8')
+    lines = source.splitlines()
+    node = next(n for n in ast.parse(source).body if isinstance(n, ast.ClassDef) and n.name == kind)
+    rows = []
+    for field in node.body:
+        if isinstance(field, ast.AnnAssign):
+            said = lines[field.end_lineno - 1].partition('  # ')[2]
+            default = f'`{ast.unparse(field.value)}`' if field.value else 'the row must say it'
+            rows.append((f'`{field.target.id}`', default, said))
+    return rows
+
+
+PRESETS = {
+    'smoke': 'offline, one thread, seconds; generations replayed; what the tests run',
+    'demo': 'offline, embedded models, minutes on a CPU; what the stored outputs show',
+    'showcase': 'a demo that trains longer, whose outputs are stored',
+    'mini': 'small public tasks and models; needs the Hub once',
+    'paper': "the paper's own models, data and settings, on a GPU",
+}
+
+
+def bm25_settings() -> dict[str, str]:
+    "What the page says of BM25."
+    from medir_nb.retrieval import ANALYZERS, BM25_CHINESE, BM25_DEFAULTS, BM25_PRESETS, QUERY_WEIGHTS, STOPWORDS
+
+    def mapping(values):
+        return ','.join(f'{k}={v}' for k, v in values.items())
+
+    return {
+        'defaults': mapping(BM25_DEFAULTS),
+        'chinese': mapping(BM25_CHINESE),
+        'words': ', '.join(f'`bm25({name})` is `{mapping(values)}`' for name, values in BM25_PRESETS.items()),
+        'stopwords': ', '.join(STOPWORDS),
+        'weights': ', '.join(QUERY_WEIGHTS),
+        'analyzers': table(['analyzer', 'is'], [(f'`{k}`', v) for k, v in ANALYZERS.items()]),
+    }
+
+
+def measures_table() -> str:
+    "The measures that tasks name, the most used first."
+    from medir_nb.core.settings import registry
+    from medir_nb.evaluator.measures import measure_label
+
+    tasks = {}
+    for name, row in registry('tasks').items():
+        for measure in row.get('measures', ['nDCG@10', 'R@100']):
+            tasks.setdefault(str(measure), []).append(name)
+    rows = [(f'`{m}`', measure_label(m), len(tasks[m])) for m in sorted(tasks, key=lambda m: -len(tasks[m]))]
+    return table(['measure', 'printed as', 'tasks that name it'], rows)
+
+
+def methods_table() -> str:
+    "The methods of expansion with their rules."
+    from medir_nb.core.settings import registry
+
+    rows = {name: row for name, row in registry('methods').items() if row.get('kind') == 'expansion'}
+    fields = ('reads', 'n', 'sparse', 'dense')
+    cells = [(f'`{name}`', *(row.get(field, '') for field in fields)) for name, row in rows.items()]
+    return table(['method', 'reads', 'texts', 'sparse', 'dense'], cells)
+
+
+def settings_page(root: Path) -> str:
+    "The grammar of systems with every setting, measures, presets, variables of the environment, exit codes."
+    head, about = ['setting', 'default', 'meaning'], ('`name`', '`label`', '`tried`', '`licence`')
+    encoder = [row for row in commented_fields('medir_nb.encoder.row', 'EncoderSpec') if row[0] not in about]
+    presets = {file.stem for file in root.glob('params/*/*.yaml') if file.parent.name != 'batches'}
+    text = (Path(__file__).parent / 'pages/settings.md').read_text(encoding='utf-8')
+    return text.format(
+        **bm25_settings(),
+        encoder=table(head, encoder),
+        reranker=table(head, commented_fields('medir_nb.reranker.spec', 'RerankerSpec')),
+        methods=methods_table(),
+        measures=measures_table(),
+        presets=table(['preset', 'is'], [(f'`{name}`', said) for name, said in PRESETS.items() if name in presets]),
+        variables=table(['variable', 'is'], [(f'`{name}`', said) for name, said in VARIABLES.items()]),
+        exits=table(['code', 'means'], EXITS),
+    )

@@ -1,0 +1,352 @@
+"""Lay out the site: every page as Markdown, the leaderboard, downloads, and the order of the pages.
+
+python tools/site/stage.py FOLDER, then `mkdocs build`; `make docs` does both.
+"""
+
+import gzip
+import html
+import json
+import os
+import re
+import shutil
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+from notebooks import page_of
+from reference import api_page, room_doc, rooms_here, settings_page, table
+
+ROOT = Path(__file__).resolve().parents[2]
+HERE = Path(__file__).parent
+PAPERS = {'bmretriever': 'BMRetriever', 'r2med': 'R2MED', 'automir': 'AutoMIR', 'mar': 'MedTEB and MAR'}
+CARRY = 'carrying-on adding design decisions environment contributing published changelog'.split()
+
+
+def title_of(text: str, otherwise: str) -> str:
+    "The first heading of a page."
+    found = re.search(r'^# (.+)$', text, re.M)
+    return found[1].strip('`* ') if found else otherwise
+
+
+def template(name: str, **values) -> str:
+    "A page of `pages/` with its values."
+    return (HERE / 'pages' / f'{name}.md').read_text(encoding='utf-8').format(**values)
+
+
+def read(address: str) -> str:
+    return (ROOT / address).read_text(encoding='utf-8')
+
+
+class Site:
+    "Pages by address, and which file of the repository became which page."
+
+    def __init__(self, folder: Path):
+        self.folder, self.pages, self.place = folder, {}, {}
+
+    def add(self, address: str, text: str, *sources: str):
+        self.pages[address] = text
+        self.place |= dict.fromkeys(sources, address)
+
+    def _mended(self, address: str, source: str, found) -> str:
+        "A link to a file of the repository as one to its page; to a file that is no page, as its name."
+        mark, said, target = found.groups()
+        if re.match(r'[a-z]+:|#', target):
+            return found[0]
+        path, _, anchor = target.partition('#')
+        file = os.path.normpath(os.path.join(os.path.dirname(source), path))
+        if page := self.place.get(file) or self.place.get(f'{file}/README.md'):
+            relative = os.path.relpath(page, os.path.dirname(address) or '.')
+            return f'{mark}[{said}]({relative}{"#" + anchor if anchor else ""})'
+        here = self.folder / os.path.dirname(address) / path
+        if here.is_file() or os.path.relpath(here, self.folder) in self.pages:
+            return found[0]
+        return said if said.startswith('`') or mark else f'{said} (`{file}`)'
+
+    def linked(self, address: str, text: str, source: str) -> str:
+        "A page whose links lead to pages; fenced code stays as it is."
+        parts = re.split(r'(^(`{3,}).*?^\2$)', text, flags=re.M | re.S)
+        link = re.compile(r'(!?)\[([^\]\n]*)\]\(([^)\s]+)\)')
+        prose = [link.sub(lambda found: self._mended(address, source, found), part) for part in parts[::3]]
+        code = [*parts[1::3], '']
+        return ''.join(before + fence for before, fence in zip(prose, code))
+
+    def write(self):
+        sources = {page: source for source, page in reversed(self.place.items())}
+        for address, text in self.pages.items():
+            file = self.folder / address
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(self.linked(address, text, sources.get(address, address)), encoding='utf-8')
+
+
+# ---------------------------------------------------------------- what the front page takes from the leaderboard
+
+
+def open_values(data: dict) -> dict[int, dict]:
+    "nDCG@10 by task of each retriever alone with open weights in R2MED's result files, by the number of its row."
+    cells, values = data['cells'], {}
+    rows = {i for i, s in enumerate(data['systems']) if (s['table'], s['weights']) == ('base', 'open')}
+    for row, column, value in zip(cells['row'], cells['column'], cells['value']):
+        head = data['columns'][column]
+        if row in rows and head['measure'] == 'nDCG@10' and 'task' in head:
+            values.setdefault(row, {})[data['tasks'][head['task']]['name']] = value
+    return values
+
+
+def best_retrievers(data: dict, count: int = 5) -> list[dict]:
+    "Retrievers without a service on R2MED's eight tasks, the best first, with rank and hours."
+    import pandas as pd
+    from medir_nb.ledger.papers import paper_tasks
+    from medir_nb.workbook.boards import rank_spread
+    from medir_nb.workbook.coverages import cell_ways, hours_of
+
+    values, tasks = open_values(data), paper_tasks('r2med')
+    ways = cell_ways('r2med', ['base'])
+    ways = ways[(ways.measure == 'nDCG@10') & ways.task.isin(tasks)]
+    found = []
+    for row, rank in rank_spread(pd.DataFrame(values).T, tasks).head(count).iterrows():
+        system = data['systems'][row]
+        hours = hours_of(ways[ways.expression == system['expression']])
+        found.append({**system, **rank.to_dict(), 'hours': hours, 'values': values[row]})
+    return found
+
+
+def size_text(size: float | None) -> str:
+    if not size:
+        return 'not known' if size is None else 'no weights'
+    return f'{1000 * size:.0f} M' if size < 1 else f'{size:.1f} B'
+
+
+def cost_text(hours: dict) -> str:
+    "Where a system runs, and for how long, on the eight tasks."
+    cpu, gpu = hours['cpu hours'], hours['gpu hours']
+    said = [f'≈{gpu:.1f} h on one 80 GB GPU'] if gpu else []
+    said += [f'≈{cpu:.0f} h on two CPU cores' if cpu >= 1 else 'minutes on a CPU'] if cpu or not gpu else []
+    return ' and '.join(said)
+
+
+def rank_text(system: dict) -> str:
+    rank, best, worst = (int(system[name]) for name in ('rank', 'best', 'worst'))
+    return f'{rank}' if best == worst else f'{rank} ({best}–{worst})'
+
+
+def measured_text(data: dict, labels: list[str]) -> str:
+    "Whether cells of some systems of R2MED's result files were measured here."
+    rows = {data['cells']['row'][found['cell']] for found in data['measured']}
+    found = [data['systems'][row] for row in rows]
+    count = sum(s['table'] == 'base' and s['label'] in labels for s in found)
+    return (
+        f'Of {count} of them, cells were measured here.' if count else 'None of their cells was measured here so far.'
+    )
+
+
+def retriever_section(data: dict) -> str:
+    "The front page's table: the question, the answer, how sure, what it costs, and how to check one cell."
+    best = best_retrievers(data)
+    first = best[0]
+    rows = []
+    for s in best:
+        about = size_text(s['size']), html.escape(', '.join(s['licences'])), cost_text(s['hours'])
+        rows.append((html.escape(s['label']), f'{s["mean"]:.2f}', rank_text(s), *about))
+    head = ['retriever', 'mean', 'rank (one task left out)', 'size', 'licence', 'to measure all eight']
+    return template(
+        'retriever',
+        first=html.escape(first['label']),
+        mean=f'{first["mean"]:.2f}',
+        best=int(first['best']),
+        worst=int(first['worst']),
+        contenders=sum(s['best'] == 1 for s in best),
+        measured=measured_text(data, [s['label'] for s in best]),
+        table=table(head, rows),
+        count=f'{len(data["cells"]["row"]):,}',
+        biology=f'{first["values"]["r2med-biology"]:.2f}',
+        command=f"medir evaluate r2med-biology --system '{first['expression']}' --measures nDCG@10",
+    )
+
+
+# ---------------------------------------------------------------- pages
+
+
+def front_page(data: dict) -> str:
+    "What this is, the quick start, one table, one figure, what has been measured; then the executed notebook."
+    from medir_nb.workbook.coverages import coverage, coverage_sentence
+
+    text = page_of(ROOT / 'nbs/index.ipynb', Path('.'))
+    head, _, rest = text.partition('\n## Six lines')
+    head = head.partition('Every number')[0].strip()
+    said = 'Outputs were stored when their cells ran; printed scores are read off the package when the site is built.'
+    six, _, rest = f'## Six lines{rest}'.partition('\n## What a model really reads')
+    measured = template('measured', sentence=coverage_sentence(coverage(folder=ROOT / 'figures')))
+    parts = [f'---\nhide: [navigation]\n---\n\n{head}', said, six, retriever_section(data), measured]
+    return '\n\n'.join([*parts, f'## What a model really reads{rest}'])
+
+
+def downloads(paper: str, names: list[str]) -> str:
+    "Links to what a paper's notebooks left: its printed cells, data of figures, figures."
+    files = [name for name in names if name.startswith({'mar': ('mar', 'medteb')}.get(paper, paper))]
+    rows = []
+    for name in files:
+        if name.endswith(('.csv', '.csv.gz')) and '.published.' not in name:
+            figure = name.partition('.')[0] + '.svg'
+            rows.append((f'[{name}](../figures/{name})', f'[{figure}](../figures/{figure})' if figure in names else ''))
+    published = f'[Every printed cell of the paper](../figures/{paper}.published.csv.gz) (CSV, gzip)'
+    return f'{published}\n\n' + (table(['data', 'figure'], rows) if rows else '')
+
+
+def first_prose(address: str) -> str:
+    cells = json.loads(read(address))['cells']
+    return ''.join(next(cell['source'] for cell in cells if cell['cell_type'] == 'markdown'))
+
+
+def papers_index(names: list[str]) -> str:
+    "A section a paper: its notebooks, its downloads; then what was measured."
+    from medir_nb.core.console import to_markdown
+    from medir_nb.core.settings import registry
+    from medir_nb.workbook.coverages import coverage, coverage_source, coverage_table
+
+    said = (
+        'Stored outputs are those of the demo, offline and on embedded models; printed numbers stand beside measured.'
+    )
+    parts = ['# Papers', f'Each notebook reruns experiments of a paper, with its claims audited. {said}']
+    for paper, label in PAPERS.items():
+        row = registry('papers')[paper]
+        links = f'[Protocol](../protocols/{paper}.md), [leaderboard](../leaderboard/board.html#paper={paper})'
+        parts.append(f'## {label}\n\n*{row["title"]}*, {row["citation"]}. {links}.')
+        titles = {name: title_of(first_prose(f'nbs/papers/{name}.ipynb'), name) for name in row['notebooks']}
+        parts += ['\n'.join(f'- [{title}]({name}.md)' for name, title in titles.items()), downloads(paper, names)]
+    counts = to_markdown(coverage_table(coverage(folder=ROOT / 'figures')))
+    return '\n\n'.join([*parts, '## What has been measured, and what the rest would take', counts, coverage_source()])
+
+
+def room_page(room: str, files: list[Path], pictures: Path) -> str:
+    "A room as a chapter: its notebooks one after the other."
+    api = f'../api/{room}.md'
+    said = f'with its signature in the [API of {room}]({api}) and its source in `medir_nb/{room}`'
+    parts = [f'# {room}', room_doc(ROOT, room), f'*What a notebook exports stands here by name, {said}.*']
+    return '\n\n'.join([*parts, *(page_of(file, pictures, deeper=1, api=api) for file in files)])
+
+
+def library() -> list[tuple[str, list[Path]]]:
+    "Rooms in the order of the road with their notebooks."
+    found = {}
+    for file in sorted((ROOT / 'nbs').rglob('[0-9]*.ipynb')):
+        if module := re.search(r'default_exp ([\w.]+)', file.read_text(encoding='utf-8')):
+            found.setdefault(module[1].split('.')[0], []).append(file)
+    return [(room, found[room]) for room in rooms_here(ROOT) if room in found]
+
+
+def rooms_index(title: str, said: str, rooms) -> str:
+    rows = [(f'[{room}]({room}.md)', room_doc(ROOT, room).splitlines()[0], len(files)) for room, files in rooms]
+    return f'# {title}\n\n{said}\n\n{table(["room", "what it is for", "notebooks"], rows)}\n'
+
+
+def add_library(site: Site, rooms):
+    "A chapter and a page of the API for each room, and what is made from the registries."
+    said = (
+        'The library is made of notebooks that explain what they export. Data flow one way: a room uses rooms above it.'
+    )
+    site.add('learn/index.md', rooms_index('Learn', said, rooms))
+    said = 'From the docstrings, with the comments that stand beside each parameter.'
+    site.add('api/index.md', rooms_index('API', said, rooms))
+    site.add('learn/settings.md', settings_page(ROOT))
+    for room, files in rooms:
+        sources = [str(file.relative_to(ROOT)) for file in files]
+        site.add(f'learn/{room}.md', room_page(room, files, site.folder / f'learn/{room}-figures'), *sources)
+        site.add(f'api/{room}.md', api_page(ROOT, room))
+
+
+def add_notebooks(site: Site):
+    "The notebooks of papers and recipes with their stored outputs."
+    parts = {'papers': [*(ROOT / 'nbs/papers').glob('*.ipynb'), ROOT / 'nbs/referees.ipynb']}
+    parts['recipes'] = [*(ROOT / 'nbs/recipes').glob('*.ipynb'), ROOT / 'nbs/efficiency.ipynb']
+    for part, files in parts.items():
+        for file in sorted(files):
+            address = str(file.relative_to(ROOT))
+            note = f'*Stored outputs of `{address}`; the tests run its cells with the `smoke` preset.*'
+            page = page_of(file, site.folder / part / f'{file.stem}-figures')
+            site.add(f'{part}/{file.stem}.md', f'{note}\n\n{page}', address)
+
+
+def add_documents(site: Site):
+    "docs/ and what stands at the top of the repository."
+    for file in sorted((ROOT / 'docs').glob('*.md')):
+        is_front = file.name == 'README.md'
+        address = f'docs/{file.name}'
+        site.add('carrying-on.md' if is_front else file.name, read(address), address, *(['docs'] if is_front else []))
+    protocols = {file.name: read(f'docs/protocols/{file.name}') for file in (ROOT / 'docs/protocols').glob('*.md')}
+    for name, text in sorted(protocols.items()):
+        site.add(f'protocols/{name}', text, f'docs/protocols/{name}')
+    listed = '\n'.join(f'- [{title_of(text, name)}]({name})' for name, text in sorted(protocols.items()))
+    said = 'What each paper did, exactly, with its gaps marked.'
+    site.add('protocols/index.md', f'# Protocols\n\n{said}\n\n{listed}\n', 'docs/protocols')
+    for name, address in (('contributing', 'CONTRIBUTING.md'), ('changelog', 'CHANGELOG.md')):
+        site.add(f'{name}.md', read(address), address)
+    address = 'medir_nb/registry/published/README.md'
+    site.add('published.md', read(address), address)
+
+
+def copy_files(folder: Path) -> list[str]:
+    "Figures with their data, and the printed cells; what is large travels packed."
+    figures = folder / 'figures'
+    figures.mkdir(parents=True)
+    for file in sorted((ROOT / 'figures').iterdir()):
+        if file.suffix == '.csv' and file.stat().st_size > 20_000:
+            (figures / f'{file.name}.gz').write_bytes(gzip.compress(file.read_bytes(), 9, mtime=0))
+        elif file.suffix in ('.csv', '.svg'):
+            shutil.copyfile(file, figures / file.name)
+    for file in sorted((ROOT / 'medir_nb/registry/published').glob('*.csv')):
+        (figures / f'{file.stem}.published.csv.gz').write_bytes(gzip.compress(file.read_bytes(), 9, mtime=0))
+    shutil.copytree(HERE / 'web', folder / 'assets')
+    return sorted(file.name for file in figures.iterdir())
+
+
+def navigation(site: Site, rooms) -> list:
+    "The order of the pages, as mkdocs reads it."
+
+    def titled(addresses):
+        return [{title_of(site.pages[address], address): address} for address in addresses]
+
+    def below(part):
+        return sorted(a for a in site.pages if a.startswith(f'{part}/') and a != f'{part}/index.md')
+
+    carry = [f'{name}.md' for name in CARRY if f'{name}.md' in site.pages]
+    carry += [a for a in sorted(site.pages) if '/' not in a and a not in (*carry, 'index.md')]
+    chapters = [{room: f'learn/{room}.md'} for room, _ in rooms]
+    learn = [
+        {'Systems and settings': 'learn/settings.md'},
+        {'Recipes': titled(below('recipes'))},
+        {'The rooms': chapters},
+    ]
+    return [
+        {'Home': 'index.md'},
+        {'Learn': ['learn/index.md', *learn]},
+        {'Papers': ['papers/index.md', *titled(below('papers'))]},
+        {'Leaderboard': 'leaderboard/index.md'},
+        {'API': ['api/index.md', *({room: f'api/{room}.md'} for room, _ in rooms)]},
+        {'Carrying on': [*titled(carry), {'Protocols': ['protocols/index.md', *titled(below('protocols'))]}]},
+    ]
+
+
+def stage(folder: Path):
+    "Write everything that `mkdocs build` reads."
+    from medir_nb.workbook.board_pages import write_board
+    from medir_nb.workbook.boards import board
+
+    if folder.is_dir():
+        shutil.rmtree(folder)
+    site, data, rooms = Site(folder), board(folder=ROOT / 'figures'), library()
+    names = copy_files(folder)
+    (folder / 'leaderboard').mkdir()
+    write_board(folder / 'leaderboard/board.html', data, home_link='../index.html')
+    site.add('index.md', front_page(data), 'nbs/index.ipynb', 'README.md')
+    add_library(site, rooms)
+    add_notebooks(site)
+    site.add('papers/index.md', papers_index(names), 'nbs/papers', 'medir_nb/registry/papers.yaml')
+    count, rows = f'{len(data["cells"]["row"]):,}', f'{len(data["systems"]):,}'
+    site.add('leaderboard/index.md', template('leaderboard', count=count, rows=rows))
+    add_documents(site)
+    site.write()
+    (folder / 'nav.json').write_text(json.dumps(navigation(site, rooms), ensure_ascii=False, indent=1))
+
+
+if __name__ == '__main__':
+    stage(Path(sys.argv[1]))
