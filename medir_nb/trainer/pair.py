@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 import pandas as pd
-import pydantic
 from ..core.errors import check
 from ..core.files import fingerprint
 from ..core.places import home, slug
@@ -23,7 +22,7 @@ from ..miner.rows import Mined, load_documents, read_rows
 from ..miner.labelled import load_sets
 from ..miner.contamination import without_test_queries
 from .settings import Count, StrictSettings
-from .stages import settings_fault
+from .stages import checked_settings
 from .progress import Trained
 from .adapters import Lora
 from .contrastive import train_encoder
@@ -133,11 +132,7 @@ def pair_settings(
     **settings,  # put over those of `config`
 ) -> PairSettings:
     "The checked settings of the training of a pair."
-    raw = config.model_dump() if isinstance(config, PairSettings) else dict(config or {})
-    try:
-        checked = PairSettings(**{**raw, **settings})
-    except pydantic.ValidationError as error:
-        raise settings_fault(error, PairSettings, 'training of a pair') from None
+    checked = checked_settings(PairSettings, config, 'training of a pair', **settings)
     where, stages = f'training of {checked.name}', checked.stages
     in_order = stages == [stage for stage in STAGES_OF_PAIR if stage in stages]
     check(in_order, 'its stages stand twice or in another order', where, f'write them as {", ".join(STAGES_OF_PAIR)}')

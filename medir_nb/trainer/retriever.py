@@ -11,13 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 import pandas as pd
-import pydantic
 from ..core.errors import MedirError, check, nearest
 from ..core.places import checkpoint_record, home, slug
 from ..hub.commits import pinned
 from ..encoder.spec import encoder_spec
 from .settings import StrictSettings
-from .stages import settings_fault
+from .stages import checked_settings
 from .progress import Trained
 from .adapters import Lora
 from .identity import hub_name
@@ -95,11 +94,7 @@ def retriever_settings(
     **settings,  # put over those of `config`
 ) -> RetrieverSettings:
     "The checked settings of a retriever's training."
-    raw = config.model_dump() if isinstance(config, RetrieverSettings) else dict(config or {})
-    try:
-        checked = RetrieverSettings(**{**raw, **settings})
-    except pydantic.ValidationError as error:
-        raise settings_fault(error, RetrieverSettings, 'training of a retriever') from None
+    checked = checked_settings(RetrieverSettings, config, 'training of a retriever', **settings)
     where = f'training of {checked.name}'
     check(checked.stages, 'it has no stage', where, 'name pretraining, tuning, or both')
     check(len(set(checked.stages)) == len(checked.stages), 'a stage stands twice', where, 'name each once')

@@ -10,10 +10,9 @@ __all__ = ['TOWER_STAGES', 'PRETRAINING_ROWS', 'printed_stages', 'TowerSettings'
 from dataclasses import dataclass
 from typing import Literal
 import pandas as pd
-import pydantic
 from ..core.errors import check, nearest
 from .settings import OneOrMore, StrictSettings
-from .stages import settings_fault
+from .stages import checked_settings
 from .progress import Trained
 from .contrastive import train_encoder
 from .retromae import train_retromae
@@ -70,11 +69,7 @@ def tower_settings(
     **settings,  # put over those of `config`
 ) -> TowerSettings:
     "The checked settings of a tower's training."
-    raw = config.model_dump() if isinstance(config, TowerSettings) else dict(config or {})
-    try:
-        checked = TowerSettings(**{**raw, **settings})
-    except pydantic.ValidationError as error:
-        raise settings_fault(error, TowerSettings, 'training of a tower') from None
+    checked = checked_settings(TowerSettings, config, 'training of a tower', **settings)
     where = f'training of {checked.name}'
     in_order = checked.stages == [stage for stage in TOWER_STAGES if stage in checked.stages]
     check(checked.stages and in_order, 'its stages are none, or out of order', where, f'keep to {TOWER_STAGES}')

@@ -8,14 +8,13 @@ __all__ = ['WalkSettings', 'Walk']
 # %% ../../nbs/15a_walk/00_folder.ipynb #e5812414
 from dataclasses import dataclass
 from pathlib import Path
-import pydantic
 import yaml
 from ..core.errors import check
 from ..core.files import atomic_path
 from ..core.settings import read_yaml
 from ..data import Task, load_task
 from ..trainer.settings import StrictSettings
-from ..trainer.stages import settings_fault
+from ..trainer.stages import checked_settings
 
 # %% ../../nbs/15a_walk/00_folder.ipynb #34d2f7ed
 class WalkSettings(StrictSettings):
@@ -40,14 +39,6 @@ _MADE_BY = {
     'index': 'medir index',
 }
 
-
-def _checked_settings(content: dict, where: str | Path) -> WalkSettings:
-    "Settings without a misspelt name or a value of another type."
-    try:
-        return WalkSettings(**content)
-    except pydantic.ValidationError as error:
-        raise settings_fault(error, WalkSettings, str(where)) from None
-
 # %% ../../nbs/15a_walk/00_folder.ipynb #11095b0e
 @dataclass(frozen=True)
 class Walk:
@@ -59,7 +50,7 @@ class Walk:
     @classmethod
     def begin(cls, folder: str | Path, **settings) -> 'Walk':
         "Write `walk.yaml` into a new or known folder; the settings of `WalkSettings`."
-        walk = cls(Path(folder), _checked_settings(settings, 'a walk'))
+        walk = cls(Path(folder), checked_settings(WalkSettings, settings, 'a walk'))
         with atomic_path(walk.path(_FILE)) as part:
             part.write_text(yaml.safe_dump(walk.settings.model_dump(), sort_keys=False, allow_unicode=True))
         return walk
@@ -70,7 +61,7 @@ class Walk:
         folder = Path(folder)
         fix = f'begin with {_MADE_BY[_FILE]} --to {folder}'
         check((folder / _FILE).is_file(), 'this folder holds no walk', folder, fix)
-        return cls(folder, _checked_settings(read_yaml(folder / _FILE), folder / _FILE))
+        return cls(folder, checked_settings(WalkSettings, read_yaml(folder / _FILE), str(folder / _FILE)))
 
     def path(self, name: str) -> Path:
         "Where a file of the walk lies; its folder is made."
