@@ -1,6 +1,6 @@
 """A decoder becomes a retriever in two stages, with tiny random decoders: the end token, the order of the stages, kills, adapters, switches and keys."""
 
-import json, re, shutil
+import json, re, shutil, signal, subprocess, sys
 from pathlib import Path
 import numpy as np, pytest
 from conftest import write_lines
@@ -8,7 +8,7 @@ from test_models import close, make_model
 from test_trainer import CHATML, same_weights
 from medir_nb.core import MedirError, checkpoint_record, registry
 from medir_nb.data import hpo_terms, load_task
-from medir_nb.encoder import Encoder, contract, encoder_spec
+from medir_nb.encoder import Encoder, contract, encoder_spec, save_encoder
 from medir_nb.encoder.tokens import Tokens
 from medir_nb.miner import load_labelled
 from medir_nb.trainer import (
@@ -67,6 +67,8 @@ def rows(folders, own_registry, tmp_path, monkeypatch):
     monkeypatch.delenv('MEDIR_DATA', raising=False)
     rows = {name: dict(DECODER, hub=folders[name]) for name in ('tiny-decoder', 'other-decoder')}
     rows['tiny-encoder'] = dict(DECODER, hub=folders['tiny-encoder'], pooling='mean', append_eos=False)
+    other = {'hub': folders['other-decoder'], 'revision': 'tiny'}
+    rows['two-decoders'] = dict(rows['tiny-decoder'], document=other)
     own_registry(models=rows)
 
 
@@ -217,6 +219,78 @@ def test_merged_or_trained_on(small):
     same_weights(still.trained['tuning'].folder, on.trained['pretraining'].folder, atol=1e-6)
 
 
+BACKBONES = ['tiny-decoder', 'two-decoders']  # one tower, and one a role
+
+
+def plain_vectors(folder):
+    "Role → vectors of sentence-transformers alone."
+    from sentence_transformers import SentenceTransformer
+
+    model, texts = SentenceTransformer(str(folder), device='cpu'), ['statins', 'metformin and insulin ' * 30]
+    return {'query': model.encode_query(texts), 'document': model.encode_document(texts)}
+
+
+def same_vectors(a, b, atol=1e-5):
+    for role in a:
+        np.testing.assert_allclose(a[role], b[role], rtol=0, atol=atol, err_msg=role)
+
+
+@pytest.mark.parametrize('backbone', BACKBONES)
+def test_merged_or_not_stage_two_begins_with_the_same_vectors(small, backbone, tmp_path):
+    "A step that moves nothing shows what stage II begins with: the vectors of stage I, and one first loss."
+    lora = {**small['lora'], 'dropout': 0.0}
+    still = dict(small['tuning'], learning_rate=1e-30, max_steps=1)
+    one = {**small, 'backbone': backbone, 'lora': lora, 'pretrained_name': 'first', 'tuning': still}
+    merged, unmerged = train_retriever(one), train_retriever(one, name='unmerged', merge=False)
+    first = plain_vectors(merged.trained['pretraining'].folder)
+    moved = np.abs(
+        first['document'] - plain_vectors(save_encoder(Encoder(backbone), tmp_path / 'as-it-was'))['document']
+    )
+    assert moved.max() > 1e-3  # stage I did something
+    for retriever in (merged, unmerged):
+        same_vectors(plain_vectors(retriever.trained['tuning'].folder), first)
+    assert unmerged.trained['tuning'].loss == pytest.approx(merged.trained['tuning'].loss, rel=1e-5)
+    roles = ['document', 'query'] if backbone == 'two-decoders' else ['query']
+    for retriever in (merged, unmerged):
+        adapters = (retriever.trained['tuning'].folder / 'adapter').glob('*.safetensors')
+        assert sorted(file.stem for file in adapters) == roles
+
+
+@pytest.mark.parametrize('backbone', BACKBONES)
+@pytest.mark.parametrize('merge', [True, False])
+def test_both_ways_train_both_towers_and_open_elsewhere(small, backbone, merge):
+    retriever = train_retriever(small, backbone=backbone, merge=merge)
+    first, second = (plain_vectors(trained.folder) for trained in retriever.trained.values())
+    assert all(np.abs(first[role] - second[role]).max() > 1e-4 for role in first)  # stage II moved each tower
+    encoder, texts = Encoder('mine'), ['statins', 'metformin and insulin ' * 30]
+    for role, vectors in second.items():
+        rendered = encoder.render([('', text) for text in texts], role, encoder.spec.default_instruction)
+        close(vectors, encoder.encode(rendered, role).vectors)
+
+
+_KILLED_BETWEEN = """
+import json, os, signal, sys
+from medir_nb.trainer import retriever
+retriever._tune = lambda *given: os.kill(os.getpid(), signal.SIGKILL)
+retriever.train_retriever(json.loads(sys.argv[1]))
+"""
+
+
+@pytest.mark.parametrize('backbone', BACKBONES)
+@pytest.mark.parametrize('merge', [True, False])
+def test_killed_between_the_stages_it_ends_where_it_would_have(small, backbone, merge):
+    settings = {**small, 'backbone': backbone, 'merge': merge}
+    child = subprocess.run([sys.executable, '-c', _KILLED_BETWEEN, json.dumps(settings)], capture_output=True)
+    assert child.returncode == -signal.SIGKILL, child.stderr[-2000:]
+    assert checkpoint_record('mine-pretrained') and not checkpoint_record('mine')
+    whole, done = train_retriever(settings, name='whole'), train_retriever(settings)
+    assert done.trained['pretraining'].reused and not whole.trained['pretraining'].reused
+    for stage in ('pretraining', 'tuning'):
+        a, b = done.trained[stage], whole.trained[stage]
+        np.testing.assert_array_equal(a.history.loss, b.history.loss)
+        same_vectors(plain_vectors(a.folder), plain_vectors(b.folder), atol=0)
+
+
 def test_an_adapter_of_another_shape_or_base_is_refused(small):
     train_retriever(small, stages=['pretraining'])
     with pytest.raises(MedirError, match='has the shape'):
@@ -284,8 +358,9 @@ def test_a_stage_one_of_another_backbone_is_refused(small):
     assert checkpoint_record('first')['revision'] == before
 
 
+@pytest.mark.parametrize('merge', [True, False])
 @pytest.mark.parametrize('at', [('pretraining', 3), ('tuning', 1), ('tuning', 3)])
-def test_a_stopped_stage_goes_on_to_the_same_end(small, at):
+def test_a_stopped_stage_goes_on_to_the_same_end(small, at, merge):
     class Stop(Watch):
         met = 0  # last steps that were seen: that of stage I comes first
 
@@ -296,6 +371,7 @@ def test_a_stopped_stage_goes_on_to_the_same_end(small, at):
             if now and lines[-1]['step'] == 4:
                 Stop.met += 1
 
+    small = {**small, 'merge': merge}
     whole = train_retriever(small, name='whole')
     with pytest.raises(KeyboardInterrupt):
         train_retriever(small, watch=Stop(None))
