@@ -189,7 +189,7 @@ def training_pairs(
         return FiledPairs(path, 0, config.seed, instructions)
     return Pairs(path, config.negatives, config.seed, instructions)
 
-
+# %% ../../nbs/12_trainer/10_encoders.ipynb #326900ff
 def _continued(config: EncoderSettings, base: EncoderSpec) -> dict:
     "The adapter that is trained on, for the key: of the same base, and of the shape of this training's."
     if not config.adapter:
@@ -204,7 +204,7 @@ def _continued(config: EncoderSettings, base: EncoderSpec) -> dict:
     check(has_lora, f'its adapter has the shape {shape}', where, 'set lora to that')
     return {'adapter of': record['revision']}
 
-
+# %% ../../nbs/12_trainer/10_encoders.ipynb #326901ff
 def encoder_recipe(
     config: EncoderSettings,  # or a subclass, whose `task` names the stage
     make_loss: Callable,  # (model, config, hypothetical: bool) → a torch module, called with columns and labels

@@ -17,7 +17,7 @@ from ..hub.commits import pinned
 from ..encoder.spec import encoder_spec
 from .settings import StrictSettings
 from .stages import checked_settings
-from .progress import Trained
+from .progress import Trained, stages_history, stages_table
 from .adapters import Lora
 from .identity import hub_name
 from .contrastive import train_encoder
@@ -138,25 +138,13 @@ class Retriever:
 
     def table(self) -> pd.DataFrame:
         "A row a stage: data, steps, loss, time."
-        rows = [
-            {
-                'stage': stage,
-                'checkpoint': trained.folder.name,
-                'rows': self.data[stage].rows,
-                'steps': trained.steps,
-                'texts': trained.counts.get('texts', 0),
-                'last loss': round(trained.loss, 4),
-                'seconds': round(trained.seconds, 1),
-                'trained before': 'yes' if trained.reused else '',
-            }
-            for stage, trained in self.trained.items()
-        ]
-        return pd.DataFrame(rows)
+        table = stages_table(self.trained)
+        table.insert(2, 'rows', [self.data[stage].rows for stage in self.trained])
+        return table
 
     def history(self) -> pd.DataFrame:
         "The metrics of all stages, a row a logged step."
-        parts = [trained.history.assign(run=stage) for stage, trained in self.trained.items()]
-        return pd.concat(parts, ignore_index=True)
+        return stages_history(self.trained)
 
 # %% ../../nbs/12_trainer/16_retriever.ipynb #92057187
 def _common(config: RetrieverSettings, stage: str, output: str) -> dict:
