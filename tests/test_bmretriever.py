@@ -162,6 +162,28 @@ def test_the_end_token_stands_behind_every_text_also_a_cut_one(small, beir, tmp_
     assert all(ends(tokenizer, plain)) and len(plain[2]) == 10
 
 
+@pytest.mark.parametrize('backbone', ['tiny-decoder', 'other-decoder'])
+def test_the_vector_of_the_end_token_hangs_on_neither_side_nor_batch(small, backbone):
+    "Padding left or right, texts alone or beside longer ones: the same to 1e-5, here and in plain sentence-transformers."
+    from sentence_transformers import SentenceTransformer
+
+    folder = train_retriever(small, stages=['pretraining'], backbone=backbone).trained['pretraining'].folder
+    texts = ['statins', 'metformin and insulin in type 2', *(f'{word} once a day' for word in WORDS), 'insulin ' * 60]
+    vectors = {}
+    for side in ('left', 'right'):
+        model = SentenceTransformer(str(folder), device='cpu')
+        model.tokenizer.padding_side = side
+        for size in (1, 3, len(texts)):
+            vectors[side, size] = model.encode_query(texts, batch_size=size)
+    own = Encoder('mine')
+    rendered = own.render([('', text) for text in texts], 'query', own.spec.default_instruction)
+    vectors['own', len(texts)] = own.encode(rendered, 'query').vectors
+    vectors['own', 1] = np.concatenate([own.encode([text], 'query').vectors for text in rendered])
+    longest = np.abs(vectors['left', 1]).max()
+    for how, found in vectors.items():
+        assert np.abs(found - vectors['left', 1]).max() < 1e-5 * max(1.0, longest), how
+
+
 def test_without_end_token_and_instruction(small):
     retriever = train_retriever(small, stages=['tuning'], reading={'instruction': False, 'end_token': False})
     from transformers import AutoTokenizer
@@ -571,6 +593,9 @@ def test_rates_and_batches_are_those_of_the_protocol():
             two
         )
         assert (printed['pretraining']['epochs'], printed['tuning']['epochs']) == (2, 1)
+        for stage in printed.values():
+            assert (stage['temperature'], stage['warmup_steps'], stage['precision']) == (1.0, 100, 'bf16')
+            assert stage['max_query_tokens'] == stage['max_document_tokens'] == 512
     settings = retriever_settings(backbone='smollm2', name='x')
     assert (settings.lora.r, settings.lora.alpha, settings.reading.similarity) == (16, 32, 'dot')
 
