@@ -265,13 +265,12 @@ def test_merged_or_not_stage_two_begins_with_the_same_vectors(small, backbone, t
     one = {**small, 'backbone': backbone, 'lora': lora, 'pretrained_name': 'first', 'tuning': still}
     merged, unmerged = train_retriever(one), train_retriever(one, name='unmerged', merge=False)
     first = plain_vectors(merged.trained['pretraining'].folder)
-    moved = np.abs(
-        first['document'] - plain_vectors(save_encoder(Encoder(backbone), tmp_path / 'as-it-was'))['document']
-    )
-    assert moved.max() > 1e-3  # stage I did something
+    untrained = Encoder(encoder_spec(backbone, **changed_fields(Reading())))
+    before = plain_vectors(save_encoder(untrained, tmp_path / 'before'))
+    assert all(np.abs(first[role] - before[role]).max() > 1e-3 for role in first)  # stage I did something
     for retriever in (merged, unmerged):
         same_vectors(plain_vectors(retriever.trained['tuning'].folder), first)
-    assert unmerged.trained['tuning'].loss == pytest.approx(merged.trained['tuning'].loss, rel=1e-5)
+    assert unmerged.trained['tuning'].loss == pytest.approx(merged.trained['tuning'].loss, rel=1e-4)
     roles = ['document', 'query'] if backbone == 'two-decoders' else ['query']
     for retriever in (merged, unmerged):
         adapters = (retriever.trained['tuning'].folder / 'adapter').glob('*.safetensors')
