@@ -372,6 +372,12 @@ def test_a_stage_one_of_another_backbone_is_refused(small):
         with pytest.raises(MedirError, match='it is a stage I of tiny-decoder, not of other-decoder') as error:
             train_retriever({**small, **change}, backbone='other-decoder')
         assert '\n' not in str(error.value)
+    # one of its two towers is that backbone
+    for name, backbone, of in (('first', 'two-decoders', 'tiny-decoder'), ('both', 'tiny-decoder', 'two-decoders')):
+        train_retriever(small, stages=['pretraining'], name=name, backbone=of)
+        for merge in (True, False):
+            with pytest.raises(MedirError, match=f'it is a stage I of {of}, not of {backbone}'):
+                train_retriever(small, stages=['tuning'], start=name, backbone=backbone, merge=merge)
     before = checkpoint_record('first')['revision']
     overwriting = dict(small['pretraining'], overwrite=True)
     with pytest.raises(MedirError, match='not of other-decoder'):

@@ -19,7 +19,7 @@ from .settings import StrictSettings
 from .stages import checked_settings
 from .progress import Trained, stages_history, stages_table
 from .adapters import Lora
-from .identity import hub_name
+from .identity import is_trained_from
 from .contrastive import train_encoder
 from .stage_data import PairData, StageData, TuningData, write_pair_data, write_tuning_data
 
@@ -116,10 +116,8 @@ def check_backbone(
     record, where = checkpoint_record(checkpoint, home_folder), f'checkpoint {checkpoint}'
     check(record, 'there is no such checkpoint', where, 'train stage I first')
     spec = pinned(encoder_spec(backbone, **fields))
-    made_from = record.get('base_hub'), record.get('base_revision')
     what = f'it is a stage I of {record.get("base")}, not of {backbone}'
-    same = made_from == (hub_name(spec.hub), spec.revision)
-    check(same, what, where, 'choose another name, or name its own backbone')
+    check(is_trained_from(record, spec), what, where, 'choose another name, or name its own backbone')
 
 # %% ../../nbs/12_trainer/16_retriever.ipynb #d03fa118
 @dataclass
