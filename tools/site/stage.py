@@ -14,7 +14,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 from notebooks import page_of
-from reference import api_page, room_doc, rooms_here, settings_page, table
+from reference import api_page, names_at_door, room_doc, rooms_here, settings_page, table
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).parent
@@ -222,7 +222,8 @@ def room_page(room: str, files: list[Path], pictures: Path) -> str:
     api = f'../api/{room}.md'
     said = f'with its signature in the [API of {room}]({api}) and its source in `medir_nb/{room}`'
     parts = [f'# {room}', room_doc(ROOT, room), f'*What a notebook exports stands here by name, {said}.*']
-    return '\n\n'.join([*parts, *(page_of(file, pictures, deeper=1, api=api) for file in files)])
+    door = set(names_at_door(ROOT, room))
+    return '\n\n'.join([*parts, *(page_of(file, pictures, deeper=1, api=api, door=door) for file in files)])
 
 
 def library() -> list[tuple[str, list[Path]]]:
