@@ -7,7 +7,9 @@ from medir_nb.core.errors import MedirError
 from medir_nb.core.files import write_json
 from medir_nb.ledger.cells import published
 from medir_nb.workbook.board_pages import board_page, content_policy, packed_json, unpacked_json, write_board
-from medir_nb.workbook.boards import board, board_rows, own_scores, rank_spread, system_parts
+from medir_nb.workbook.board_scores import own_scores
+from medir_nb.workbook.board_systems import system_parts
+from medir_nb.workbook.boards import board, board_rows, rank_spread
 from medir_nb.workbook.coverages import cell_ways
 
 ROOT = Path(__file__).parent.parent
@@ -280,8 +282,8 @@ def test_a_value_that_json_does_not_have_is_refused_and_no_half_page_is_left(ref
 @pytest.mark.skipif(not NODE, reason='no node on this machine; make docs-check asks a browser')
 def test_the_script_unpacks_what_was_packed():
     value = {'name': EVIL, 'more': ['é', '\u2028', None, 1.5]}
-    said = f'''const b = require({str(WEB / 'board.js')!r});
-        b.unpacked({packed_json(value)!r}).then(value => console.log(JSON.stringify(value)))'''
+    said = f"""const b = require({str(WEB / 'board.js')!r});
+        b.unpacked({packed_json(value)!r}).then(value => console.log(JSON.stringify(value)))"""
     assert json.loads(subprocess.run([NODE, '-e', said], capture_output=True, text=True, check=True).stdout) == value
 
 

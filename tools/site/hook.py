@@ -1,10 +1,10 @@
-"""What mkdocs does beside: the order of the pages from the staged folder, and pages and search without needless bytes."""
+"""What mkdocs does beside: the order of the pages, and pages and a search without needless bytes."""
 
 import json
 import re
 from pathlib import Path
 
-# What no page asks for: maps of scripts, word lists of languages that the site is not in, lists for robots and other sites.
+# what no page asks for: maps of scripts, word lists of other languages, lists for robots and other sites
 UNASKED = ('assets/**/*.map', 'assets/javascripts/lunr/**/*', 'nav.json', 'objects.inv', 'sitemap.xml*')
 SHOWN = 160  # characters of a section that search reads and shows
 
@@ -39,7 +39,7 @@ def without_blanks(text):
 
 
 def shortened(entry):
-    "An entry of the search: a heading and the beginning of its prose, without code, outputs, tables and lists of names."
+    "An entry of the search: a heading and the beginning of its prose, without code, tables and names."
     text = re.sub(r'<(pre|table|blockquote)\b.*?</\1>|<[^>]+>', ' ', entry['text'], flags=re.S)
     text = ' '.join(text.split())
     if len(text) > SHOWN:
