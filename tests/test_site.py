@@ -259,4 +259,4 @@ def test_the_pages_that_make_most_of_the_site_stay_small(tmp_path, data):
     rooms = stage.library()
     chapters = sum(len(stage.room_page(room, files, tmp_path / room).encode()) for room, files in rooms)
     references = sum(len(reference.api_page(ROOT, room).encode()) for room, _ in rooms)
-    assert chapters < 1_900_000 and references < 450_000
+    assert chapters < 1_700_000 and references < 300_000

@@ -1,7 +1,7 @@
 """The built site in a real browser: `make docs-check`.
 
-python tools/site/check.py SITE HOSTILE AXE SHOTS VERSIONS: the built site, a leaderboard with hostile names, axe.min.js,
-a folder for screenshots, and a folder in which the site stands twice, as versions 0.1 and 0.2. Needs selenium, chromium
+python tools/site/check.py SITE HOSTILE AXE SHOTS VERSIONS: the built site, a leaderboard with hostile names,
+axe.min.js, a folder for screenshots, and a folder in which the site stands twice, as versions 0.1 and 0.2. Needs selenium, chromium
 and its driver ($CHROMIUM, $CHROMEDRIVER; else those of Debian).
 """
 
@@ -20,6 +20,7 @@ from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import Select
+from stage import LIMIT
 
 WIDTHS = (390, 1024, 1600)
 SHOWN = [
@@ -33,7 +34,6 @@ SHOWN = [
     'leaderboard/board.html',
     'api/data.html',
 ]
-LIMIT = 5_000_000  # bytes of the site without its pictures; stage.py has the same
 failures = []
 
 

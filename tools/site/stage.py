@@ -118,7 +118,8 @@ def ranked_retrievers(data: dict) -> list[dict]:
     for row, rank in rank_spread(pd.DataFrame(values).T, tasks).iterrows():
         system = data['systems'][row]
         hours = hours_of(ways[ways.expression == system['expression']])
-        found.append({**system, **rank.to_dict(), 'hours': hours, 'values': values[row]})
+        own = {task: values[row][task] for task in tasks}
+        found.append({**system, **rank.to_dict(), 'hours': hours, 'values': own})
     return found
 
 
