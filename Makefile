@@ -117,7 +117,9 @@ docs-check: docs $(AXE)
 	rm -rf _proc/versions && git init -q _proc/versions && git -C _proc/versions config user.name site && git -C _proc/versions config user.email site@localhost
 	cd _proc/versions && for version in 0.1 0.2; do NO_MKDOCS_2_WARNING=1 $(MIKE) deploy -q -F ../../mkdocs.yml --update-aliases $$version latest; done
 	git -C _proc/versions checkout -q gh-pages
-	.venv-docs/bin/python tools/site/check.py site _proc/hostile.html $(AXE) _proc/shots _proc/versions
+	rm -rf _proc/hostile && python tools/site/hostile.py _proc/hostile
+	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build -q -f _proc/hostile/mkdocs.yml
+	.venv-docs/bin/python tools/site/check.py site _proc/hostile.html $(AXE) _proc/shots _proc/versions _proc/hostile/site
 
 clean:
 	rm -rf .venv .venv-docs site _proc *.egg-info

@@ -1,8 +1,8 @@
 """The built site in a real browser: `make docs-check`.
 
-python tools/site/check.py SITE HOSTILE AXE SHOTS VERSIONS: the built site, a leaderboard with hostile names,
-axe.min.js, a folder for screenshots, and a folder in which the site stands twice, as versions 0.1 and 0.2. Needs selenium, chromium
-and its driver ($CHROMIUM, $CHROMEDRIVER; else those of Debian).
+python tools/site/check.py SITE HOSTILE AXE SHOTS VERSIONS HOSTILE_SITE: the built site, a leaderboard of evil names,
+axe.min.js, a folder for screenshots, a folder in which the site stands twice, as versions 0.1 and 0.2, and a page of a
+hostile notebook. Needs selenium, chromium and its driver ($CHROMIUM, $CHROMEDRIVER; else those of Debian).
 """
 
 import functools
@@ -274,6 +274,24 @@ def check_hostile(driver, file):
     )
 
 
+def check_hostile_notebook(driver, base):
+    "Hostile texts in tables, outputs and titles of a notebook's page are texts."
+    complaints(driver)
+    visit(driver, base + 'index.html', 0.6)
+    driver.execute_script(
+        "document.querySelectorAll('article *').forEach(e => e.dispatchEvent(new Event('mouseover')))"
+    )
+    shown = driver.execute_script("return document.querySelector('article').textContent")
+    made = "return document.querySelectorAll('article :is(img, script, svg, iframe, [onclick], [onmouseover])').length"
+    links = [e.get_attribute('href') for e in driver.find_elements(By.CSS_SELECTOR, 'article a[href]')]
+    ran = driver.execute_script('return window.ran')
+    expect(not ran and not driver.execute_script(made), 'markup in a notebook makes no element and never runs')
+    expect(shown.count('<img src=x onerror') >= 4 and '=HYPERLINK' in shown, 'and is shown as it stands')
+    expect(not [link for link in links if link.startswith('javascript')], f'nor does it make a link that runs {links}')
+    errors, outside = complaints(driver)
+    expect(not errors and not outside, f'nor asks it anybody {errors[:2]} {outside[:2]}')
+
+
 def check_versions(driver, base):
     "Each page names its version and leads to the others."
     complaints(driver)
@@ -307,7 +325,7 @@ def check_size(site):
     expect(size < LIMIT, f'the site without pictures is below {LIMIT / 1e6:.0f} MB ({size / 1e6:.2f} MB)')
 
 
-def main(site, hostile, axe, shots, versions):
+def main(site, hostile, axe, shots, versions, hostile_site):
     check_links(site)
     check_size(site)
     base, driver = serve(site), browser()
@@ -315,6 +333,7 @@ def main(site, hostile, axe, shots, versions):
         check_pages(driver, base, site)
         check_board(driver, (site / 'leaderboard/board.html').resolve().as_uri())
         check_hostile(driver, hostile)
+        check_hostile_notebook(driver, serve(hostile_site))
         check_versions(driver, serve(versions))
         check_axe(driver, base, axe.read_text(encoding='utf-8'))
         check_shots(driver, base, shots)
@@ -325,4 +344,4 @@ def main(site, hostile, axe, shots, versions):
 
 
 if __name__ == '__main__':
-    main(*map(Path, sys.argv[1:6]))
+    main(*map(Path, sys.argv[1:7]))

@@ -58,6 +58,13 @@ def fenced(text: str, language: str = '') -> str:
     return f'{fence}{language}\n{text.rstrip()}\n{fence}'
 
 
+def rendered(text: str) -> str:
+    "Markdown of an output as HTML, in which markup is text; what is left of it passes `clean_html`."
+    from markdown_it import MarkdownIt
+
+    return MarkdownIt('commonmark', {'html': False}).enable('table').render(text)
+
+
 # ---------------------------------------------------------------- what is exported
 
 
@@ -115,7 +122,7 @@ def output_parts(output: dict, pictures: Path, stem: str) -> list[str]:
     if 'text/html' in data:
         return [f'<div class="output" markdown="0">{clean_html(joined(data["text/html"]))}</div>']
     if 'text/markdown' in data:
-        return [joined(data['text/markdown'])]
+        return [f'<div class="output said" markdown="0">{clean_html(rendered(joined(data["text/markdown"])))}</div>']
     text = joined(data.get('text/plain'))
     return [fenced(text, 'text')] if text.strip() else []
 

@@ -102,6 +102,11 @@ def api_page(root: Path, room: str) -> str:
     return '\n\n'.join(part for part in parts if part) + '\n'
 
 
+def plain(text: str) -> str:
+    "Text that Markdown, its attributes and HTML take for letters alone."
+    return re.sub(r'[^\w\s.,:;()@%–-]|_', lambda found: f'&#{ord(found[0])};', str(text))
+
+
 def table(head: list[str], rows: list) -> str:
     def cell(value):
         return str(value).replace('|', '\\|').replace('\n', ' ')

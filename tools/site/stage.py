@@ -4,7 +4,6 @@ python tools/site/stage.py FOLDER, then `mkdocs build`; `make docs` does both.
 """
 
 import gzip
-import html
 import json
 import os
 import re
@@ -14,7 +13,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 from notebooks import page_of
-from reference import api_page, names_at_door, room_doc, rooms_here, settings_page, table
+from reference import api_page, names_at_door, plain, room_doc, rooms_here, settings_page, table
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).parent
@@ -174,14 +173,14 @@ def retriever_section(data: dict, task: str = 'r2med-biology') -> str:
     first, second, small = shown[0], shown[1], shown[-1]
     rows = []
     for s in shown:
-        about = size_text(s['size']), html.escape(', '.join(s['licences'])), cost_text(s['hours'])
-        rows.append((html.escape(s['label']), f'{s["mean"]:.2f}', rank_text(s), *about))
+        about = size_text(s['size']), plain(', '.join(s['licences'])), cost_text(s['hours'])
+        rows.append((plain(s['label']), f'{s["mean"]:.2f}', rank_text(s), *about))
     head = ['retriever', 'mean', 'rank (one task left out)', 'size', 'licence', 'to measure all of them']
     return template(
         'retriever',
-        first=html.escape(first['label']),
-        second=html.escape(second['label']),
-        small=html.escape(small['label']),
+        first=plain(first['label']),
+        second=plain(second['label']),
+        small=plain(small['label']),
         mean=f'{first["mean"]:.2f}',
         lead=f'{first["mean"] - second["mean"]:.2f}',
         tasks=len(first['values']),
