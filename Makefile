@@ -99,11 +99,11 @@ docs-serve: docs
 
 # What `make docs` laid out as one version beside the others, on the branch gh-pages of this clone (mike); nothing is pushed.
 # A tag's: make docs-version VERSION=0.1.0 ALIAS=latest; the main branch's: make docs-version VERSION=dev.
-MIKE := $(CURDIR)/.venv-docs/bin/mike
+MIKE := PATH=$(CURDIR)/.venv-docs/bin:$(PATH) SITE_DIR=_proc/version NO_MKDOCS_2_WARNING=1 $(CURDIR)/.venv-docs/bin/mike
 docs-version: $(DOCS)
 	@test -n "$(VERSION)" || { echo "which version? make docs-version VERSION=0.1.0 ALIAS=latest"; exit 1; }
 	@test -f _proc/site/nav.json || { echo "no pages are laid out: make docs first"; exit 1; }
-	NO_MKDOCS_2_WARNING=1 $(MIKE) deploy --update-aliases $(VERSION) $(ALIAS)
+	$(MIKE) deploy --update-aliases $(VERSION) $(ALIAS)
 	@if test -n "$(ALIAS)" || ! git cat-file -e gh-pages:index.html 2> /dev/null; then $(MIKE) set-default $(or $(ALIAS),$(VERSION)); fi
 
 # The site in a real browser: Debian's chromium and chromium-driver, axe-core of npm. Screenshots lie in _proc/shots.
@@ -115,7 +115,7 @@ $(AXE): $(DOCS)
 docs-check: docs $(AXE)
 	HF_HUB_OFFLINE=1 python -m medir_nb.workbook leaderboard referees --html _proc/hostile.html --scores tools/site/hostile.json --home _proc/home
 	rm -rf _proc/versions && git init -q _proc/versions && git -C _proc/versions config user.name site && git -C _proc/versions config user.email site@localhost
-	cd _proc/versions && for version in 0.1 0.2; do NO_MKDOCS_2_WARNING=1 $(MIKE) deploy -q -F ../../mkdocs.yml --update-aliases $$version latest; done
+	set -e; cd _proc/versions; for version in 0.1 0.2; do $(MIKE) deploy -F ../../mkdocs.yml --update-aliases $$version latest; done
 	git -C _proc/versions checkout -q gh-pages
 	rm -rf _proc/hostile && python tools/site/hostile.py _proc/hostile
 	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build -q -f _proc/hostile/mkdocs.yml
