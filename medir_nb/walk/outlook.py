@@ -7,6 +7,7 @@ __all__ = ['SPREAD', 'GAIN', 'GAIN_SPREAD', 'STEP', 'Outlook', 'outlook', 'expec
 
 # %% ../../nbs/15a_walk/31a_outlook.ipynb #0a31f0d3
 import contextlib
+import functools
 from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
@@ -48,6 +49,7 @@ def _tree_outlook(tree) -> Outlook:
     return Outlook(mean.gain + GAIN, mean.sources | {str(tree): GAIN_SPREAD}, mean.words)
 
 
+@functools.lru_cache(1024)
 def outlook(system: str) -> Outlook:
     "What is expected of an expression; a name that is none, such as that of a model object, is an encoder's."
     with contextlib.suppress(MedirError):
