@@ -9,7 +9,7 @@ from pathlib import Path
 
 # what no page asks for: maps of scripts, word lists of other languages, lists for robots and other sites
 UNASKED = ('assets/**/*.map', 'assets/javascripts/lunr/**/*', 'nav.json', 'sitemap.xml.gz', 'sitemap.xml')
-SHOWN = 160  # characters of a section that search reads and shows
+SHOWN = 120  # characters of a section that search reads and shows
 
 
 def on_config(config):
@@ -41,6 +41,7 @@ def on_post_page(output, page, config):
     "Blanks between elements carry nothing outside of code; around the article, they carry nothing at all."
     before, mark, rest = output.partition('<article')
     article, end, after = rest.partition('</article>')
+    article = article.replace('<pre class="highlight"><code', '<pre><code')
     return ''.join((framed(before), mark, outside_code(article, without_blanks), end, framed(after)))
 
 
@@ -55,7 +56,9 @@ def framed(text):
 
 
 def without_blanks(text):
-    "HTML closes cells and rows by itself where the next one begins."
+    "HTML closes cells, rows, paragraphs and items by itself where the next one begins."
+    text = re.sub(r'</li>\s*(?=<li\b|</[ou]l>)', '', text)
+    text = re.sub(r'</p>\s*(?=<(?:p|h[1-6]|ul|ol|pre|table|div|blockquote)\b|</(?:div|blockquote)>)', '', text)
     return re.sub(r'</t[dhr]>\s*(?=<t[dhr]\b|</tr>|</t(?:body|head|able)>)', '', re.sub(r'\s*\n\s*', '\n', text))
 
 
