@@ -71,7 +71,9 @@ def test_a_notebook_becomes_prose_lessons_and_names_of_what_it_exports(tmp_path)
     page = notebooks.page_of(
         tmp_path / 'n.ipynb', tmp_path / 'pictures', deeper=1, api='../api/encoding.md#data', door={'load'}
     )
-    assert page.startswith('## data.x') and '[`load`](../api/encoding.md#data-load): Read a task.' in page
+    assert page.startswith('## data.x') and '> [`load`](../api/encoding.md#data-load)\n' in page
+    inner = notebooks.page_of(tmp_path / 'n.ipynb', tmp_path / 'pictures')
+    assert '> `load`: Read a task.\n' in inner
     assert "```python\nload('hpo-lay')\n```" in page and "'hpo-lay'" in page
     assert '_private' not in page and 'import os' not in page and 'default_exp' not in page
     assert (tmp_path / 'pictures' / 'n-4-1.png').read_bytes() == b'hello'
@@ -260,6 +262,13 @@ def test_the_search_reads_headings_and_prose_alone():
     text = '<p>Prose <code>x</code>.</p><pre>secret = 1</pre><table><tr><td>cell</table><blockquote>`name`</blockquote>'
     assert hook().shortened({'title': 'T', 'text': text}) == {'title': 'T', 'text': 'Prose x .'}
     assert len(hook().shortened({'text': 'word ' * 200})['text']) <= hook().SHOWN + 2
+
+
+def test_a_style_loses_what_no_page_has():
+    style = '@media print{.md-typeset .admonition{a:b}}.x,.admonition{c:d}[dir=rtl] .y,.tabbed-set{e:f}.z{g:h}'
+    assert hook().pruned(style) == '@media print{}.x,.admonition{c:d}.z{g:h}'
+    colours = '[data-md-color-primary=red]{a:b}[data-md-color-primary=indigo]{c:d}'
+    assert hook().pruned(colours) == '[data-md-color-primary=indigo]{c:d}'
 
 
 def test_code_keeps_its_blanks_and_the_frame_loses_them():

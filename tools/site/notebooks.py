@@ -149,13 +149,14 @@ def without_asserts(source: str) -> str:
 
 
 def exported_part(source: str, api: str, door: set[str]) -> str:
-    "What an export gives to others, by name and docstring; names at the door lead to their signature."
-    lines = []
-    for name, _, said in public_definitions(source):
-        anchor = f'[`{name}`]({api}-{name})' if name in door else f'`{name}`'
-        first = said.partition('\n\n')[0].replace('\n', ' ')
-        lines.append(f'> {anchor}: {first}' if first else f'> {anchor}')
-    return '  \n'.join(lines)
+    "What an export gives to others: names at the door lead to their reference, others stand with their docstring."
+    found = public_definitions(source)
+    lines = [', '.join(f'[`{name}`]({api}-{name})' for name, _, _ in found if name in door)]
+    for name, _, said in found:
+        if name not in door:
+            first = said.partition('\n\n')[0].replace('\n', ' ')
+            lines.append(f'`{name}`: {first}' if first else f'`{name}`')
+    return '  \n'.join(f'> {line}' for line in lines if line)
 
 
 def code_parts(source: str, is_lesson: bool, api: str, door: set[str]) -> list[str]:
