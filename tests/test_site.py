@@ -68,17 +68,36 @@ def test_a_notebook_becomes_prose_lessons_and_names_of_what_it_exports(tmp_path)
     }
     cells['cells'] += notebook(('code', "load('hpo-lay')", lesson))['cells']
     (tmp_path / 'n.ipynb').write_text(json.dumps(cells))
-    page = notebooks.page_of(tmp_path / 'n.ipynb', tmp_path / 'pictures', deeper=1, api='../api/data.md', door={'load'})
-    assert page.startswith('## data.x') and '[`load`](../api/data.md#load): Read a task.' in page
+    page = notebooks.page_of(
+        tmp_path / 'n.ipynb', tmp_path / 'pictures', deeper=1, api='../api/encoding.md#data', door={'load'}
+    )
+    assert page.startswith('## data.x') and '> [`load`](../api/encoding.md#data-load)\n' in page
+    inner = notebooks.page_of(tmp_path / 'n.ipynb', tmp_path / 'pictures')
+    assert '> `load`: Read a task.\n' in inner
     assert "```python\nload('hpo-lay')\n```" in page and "'hpo-lay'" in page
     assert '_private' not in page and 'import os' not in page and 'default_exp' not in page
     assert (tmp_path / 'pictures' / 'n-4-1.png').read_bytes() == b'hello'
 
 
 def test_the_reference_keeps_comments_of_parameters():
-    page = reference.api_page(ROOT, 'workbook')
-    assert '_kind_of' not in page and '### measure_of' not in page
-    assert 'home_folder=None,  # whose receipts are read, too; None reads none' in page and '### rank_spread' in page
+    page = reference.api_page(ROOT, 'use')
+    assert '_kind_of' not in page and '#### measure_of' not in page
+    assert (
+        'home_folder=None,  # whose receipts are read, too; None reads none' in page
+        and '#### rank_spread {: #workbook-rank_spread }' in page
+    )
+
+
+def test_every_room_has_one_place_in_the_api_and_every_name_one_anchor():
+    assert sorted(' '.join(reference.GROUPS.values()).split()) == sorted(reference.ROOMS)
+    for group in reference.GROUPS:
+        anchors = re.findall(r'\{: #(\S+) \}$', reference.api_page(ROOT, group), re.M)
+        assert anchors and len(set(anchors)) == len(anchors), [a for a in anchors if anchors.count(a) > 1]
+
+
+def test_a_lesson_stands_without_what_it_asserts():
+    said = notebooks.without_asserts('x = f(1)\nassert (\n    x == 2\n)\nif x:\n    assert x\nx')
+    assert said == 'x = f(1)\nif x:\n    assert x\nx'
 
 
 def test_every_variable_that_the_code_reads_has_its_line():
@@ -245,6 +264,13 @@ def test_the_search_reads_headings_and_prose_alone():
     assert len(hook().shortened({'text': 'word ' * 200})['text']) <= hook().SHOWN + 2
 
 
+def test_a_style_loses_what_no_page_has():
+    style = '@media print{.md-typeset .admonition{a:b}}.x,.admonition{c:d}[dir=rtl] .y,.tabbed-set{e:f}.z{g:h}'
+    assert hook().pruned(style) == '@media print{}.x,.admonition{c:d}.z{g:h}'
+    colours = '[data-md-color-primary=red]{a:b}[data-md-color-primary=indigo]{c:d}'
+    assert hook().pruned(colours) == '[data-md-color-primary=indigo]{c:d}'
+
+
 def test_code_keeps_its_blanks_and_the_frame_loses_them():
     page = '<nav>\n<a>\nHome\n</a>\n</nav>\n<article>\n<p>a\n<b>c</b></p>\n<pre>x\n\n  y\n</pre>\n</article>\n<footer>\n z\n</footer>'
     made = hook().on_post_page(page, None, None)
@@ -285,5 +311,5 @@ def test_the_pages_that_make_most_of_the_site_stay_small(tmp_path, data):
     "Without building: the Markdown of the chapters and of the API, which most of the site is."
     rooms = stage.library()
     chapters = sum(len(stage.room_page(room, files, tmp_path / room).encode()) for room, files in rooms)
-    references = sum(len(reference.api_page(ROOT, room).encode()) for room, _ in rooms)
-    assert chapters < 1_700_000 and references < 300_000
+    references = sum(len(reference.api_page(ROOT, group).encode()) for group in reference.GROUPS)
+    assert chapters < 1_600_000 and references < 320_000

@@ -129,8 +129,9 @@ def rank_agreement(
     for n in _sizes(whole, points):
         sides = _drawn_means(people, n, draws, draw), _drawn_means(machine, len(machine), draws, draw)
         taus = np.array([kendall(pd.Series(a), pd.Series(b)) for a, b in zip(*sides, strict=True)])
-        low, high = np.nanpercentile(taus, [2.5, 97.5]) if not np.isnan(taus).all() else (np.nan, np.nan)
-        middle = kendall(people.mean(), machine.mean()) if n == whole else np.nanmean(taus)
+        known = taus[~np.isnan(taus)] if not np.isnan(taus).all() else np.array([np.nan])
+        low, high = np.percentile(known, [2.5, 97.5])
+        middle = kendall(people.mean(), machine.mean()) if n == whole else known.mean()
         rows.append((n, round(n * judged), float(middle), float(low), float(high)))
     return pd.DataFrame(rows, columns=columns)
 

@@ -32,7 +32,7 @@ SHOWN = [
     'papers/r2med_retrieval.html',
     'leaderboard/index.html',
     'leaderboard/board.html',
-    'api/data.html',
+    'api/encoding.html',
 ]
 failures = []
 

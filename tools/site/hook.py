@@ -9,7 +9,18 @@ from pathlib import Path
 
 # what no page asks for: maps of scripts, word lists of other languages, lists for robots and other sites
 UNASKED = ('assets/**/*.map', 'assets/javascripts/lunr/**/*', 'nav.json', 'sitemap.xml.gz', 'sitemap.xml')
-SHOWN = 160  # characters of a section that search reads and shows
+# what of the theme's style no page of ours has; a rule goes where each of its selectors is of that kind
+UNUSED = re.compile(
+    r'tabbed-|admonition|\[dir=rtl\]|md-tag|\.keys|mermaid|critic|md-post|twemoji|task-list|footnote|md-consent|md-feedback'
+    r'|md-annotation|arithmatex|md-social|md-source|md-banner|md-author|data-md-color-(?:primary|accent)=(?!indigo)'
+)
+# words of the markup that stand thousands of times; site.css and site.js know the short ones
+SHORT = {
+    '<pre class="highlight"><code': '<pre><code',
+    '<code class="language-python">': '<code class=py>',
+    '<code class="language-text">': '<code class=out>',
+}
+SHOWN = 80  # characters of a section that search reads and shows
 
 
 def on_config(config):
@@ -41,6 +52,8 @@ def on_post_page(output, page, config):
     "Blanks between elements carry nothing outside of code; around the article, they carry nothing at all."
     before, mark, rest = output.partition('<article')
     article, end, after = rest.partition('</article>')
+    for long, short in SHORT.items():
+        article = article.replace(long, short)
     return ''.join((framed(before), mark, outside_code(article, without_blanks), end, framed(after)))
 
 
@@ -55,7 +68,9 @@ def framed(text):
 
 
 def without_blanks(text):
-    "HTML closes cells and rows by itself where the next one begins."
+    "HTML closes cells, rows, paragraphs and items by itself where the next one begins."
+    text = re.sub(r'</li>\s*(?=<li\b|</[ou]l>)', '', text)
+    text = re.sub(r'</p>\s*(?=<(?:p|h[1-6]|ul|ol|pre|table|div|blockquote)\b|</(?:div|blockquote)>)', '', text)
     return re.sub(r'</t[dhr]>\s*(?=<t[dhr]\b|</tr>|</t(?:body|head|able)>)', '', re.sub(r'\s*\n\s*', '\n', text))
 
 
@@ -68,6 +83,15 @@ def shortened(entry):
     return {**entry, 'text': text}
 
 
+def pruned(style):
+    "A style sheet without rules of what no page has."
+
+    def kept(rule):
+        return '' if all(map(UNUSED.search, rule[1].split(','))) else rule[0]
+
+    return re.sub(r'([^{}]+)\{[^{}]*\}', kept, style)
+
+
 def on_post_build(config):
     "A search of headings and prose; no file that no page asks for."
     site = Path(config['site_dir'])
@@ -75,6 +99,8 @@ def on_post_build(config):
     found = json.loads(index.read_text(encoding='utf-8'))
     found['docs'] = [shortened(entry) for entry in found['docs']]
     index.write_text(json.dumps(found, ensure_ascii=False, separators=(',', ':')), encoding='utf-8')
+    for file in site.glob('assets/stylesheets/*.css'):
+        file.write_text(pruned(file.read_text(encoding='utf-8')), encoding='utf-8')
     is_version = (
         'MIKE_DOCS_VERSION' in os.environ
     )  # whoever changes versions looks for the same page in the other's list

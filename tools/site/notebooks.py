@@ -138,14 +138,25 @@ def is_quiet(source: str) -> bool:
     return bool(body) and all(isinstance(node, (ast.Import, ast.ImportFrom)) for node in body)
 
 
+def without_asserts(source: str) -> str:
+    "A lesson without the lines in which it tests itself; they run with the notebook."
+    try:
+        body = ast.parse(source).body
+    except SyntaxError:
+        return source
+    left = {n for node in body if isinstance(node, ast.Assert) for n in range(node.lineno, node.end_lineno + 1)}
+    return '\n'.join(line for n, line in enumerate(source.splitlines(), 1) if n not in left)
+
+
 def exported_part(source: str, api: str, door: set[str]) -> str:
-    "What an export gives to others, by name and docstring; names at the door lead to their signature."
-    lines = []
-    for name, _, said in public_definitions(source):
-        anchor = f'[`{name}`]({api}#{name.lower()})' if name in door else f'`{name}`'
-        first = said.partition('\n\n')[0].replace('\n', ' ')
-        lines.append(f'> {anchor}: {first}' if first else f'> {anchor}')
-    return '  \n'.join(lines)
+    "What an export gives to others: names at the door lead to their reference, others stand with their docstring."
+    found = public_definitions(source)
+    lines = [', '.join(f'[`{name}`]({api}-{name})' for name, _, _ in found if name in door)]
+    for name, _, said in found:
+        if name not in door:
+            first = said.partition('\n\n')[0].replace('\n', ' ')
+            lines.append(f'`{name}`: {first}' if first else f'`{name}`')
+    return '  \n'.join(f'> {line}' for line in lines if line)
 
 
 def code_parts(source: str, is_lesson: bool, api: str, door: set[str]) -> list[str]:
@@ -155,8 +166,8 @@ def code_parts(source: str, is_lesson: bool, api: str, door: set[str]) -> list[s
         return []
     if not is_lesson:
         return [exported_part(source, api, door)]
-    text = re.sub(r'^#\|.*\n?', '', source, flags=re.M).strip()
-    return [fenced(text, 'python')] if text and not is_quiet(source) else []
+    text = '' if is_quiet(source) else without_asserts(re.sub(r'^#\|.*\n?', '', source, flags=re.M)).strip()
+    return [fenced(text, 'python')] if text else []
 
 
 def shifted(text: str, by: int) -> str:

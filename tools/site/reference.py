@@ -11,6 +11,16 @@ ROOMS = (
 )
 ROOMS += 'benchmark serving ledger figures walk workbook'.split()
 
+# pages of the API: a page a room would be more frame than content
+GROUPS = {
+    'foundations': 'core hub processor worker',
+    'encoding': 'data encoder retrieval',
+    'language': 'generator reranker systems',
+    'training': 'miner losses trainer',
+    'evaluation': 'evaluator benchmark ledger figures',
+    'use': 'serving walk workbook',
+}
+
 # every variable of the environment that the code reads; a test compares the names with the code
 VARIABLES = {
     'MEDIR_HOME': 'where stores, checkpoints, runs and receipts live; `--home` comes first, `./.medir` last',
@@ -75,31 +85,44 @@ def names_at_door(root: Path, room: str) -> list[str]:
     return [e.value for e in found[0].elts] if found else []
 
 
-def module_part(file: Path, title: str, door: list[str]) -> str:
+def module_part(file: Path, room: str, door: list[str]) -> str:
     "What a module gives to its room's door, with the comments of its parameters."
     source = file.read_text(encoding='utf-8')
     shown = [entry for entry in public_definitions(source) if entry[0] in door]
     if not shown:
         return ''
-    parts = [title, ast.get_docstring(ast.parse(source)) or '']
+    parts = [f'### {room}.{file.stem}', ast.get_docstring(ast.parse(source)) or ''] if file.stem != room else []
     for name, signature, said in shown:
-        parts += [f'### {name}', fenced(signature, 'python'), said]
+        parts += [f'#### {name} {{: #{anchor_of(room, name)} }}', fenced(signature, 'python'), said]
     return '\n\n'.join(part for part in parts if part)
 
 
-def api_page(root: Path, room: str) -> str:
+def anchor_of(room: str, name: str) -> str:
+    return f'{room}-{name}'
+
+
+def room_part(root: Path, room: str) -> str:
     "The reference of a room: what stands at its door, module by module in the order of the door."
     door, folder = names_at_door(root, room), root / 'medir_nb' / room
-    if not folder.is_dir():
-        return '\n\n'.join([f'# {room}', module_part(folder.with_suffix('.py'), '', door)]) + '\n'
-    order = re.findall(r'^from \.(\w+)', (folder / '__init__.py').read_text(encoding='utf-8'), re.M)
-    place = {name: i for i, name in enumerate(order)}
-    files = sorted(folder.glob('[a-z]*.py'), key=lambda file: (place.get(file.stem, len(order)), file.stem))
+    files, order = [folder.with_suffix('.py')], []
+    if folder.is_dir():
+        order = re.findall(r'^from \.(\w+)', (folder / '__init__.py').read_text(encoding='utf-8'), re.M)
+        files = sorted(folder.glob('[a-z]*.py'), key=lambda f: (f.stem not in order, [*order, f.stem].index(f.stem)))
     defined = {name for file in files for name, _, _ in public_definitions(file.read_text(encoding='utf-8'))}
     values = ', '.join(f'`{name}`' for name in door if name not in defined)
-    parts = [f'# {room}', room_doc(root, room), DOOR.format(room=room), values and f'Values: {values}.']
-    parts += [module_part(file, f'## {room}.{file.stem}', door) for file in files]
-    return '\n\n'.join(part for part in parts if part) + '\n'
+    parts = [f'## {room}', room_doc(root, room), DOOR.format(room=room), values and f'Values: {values}.']
+    return '\n\n'.join(part for part in [*parts, *(module_part(file, room, door) for file in files)] if part)
+
+
+def api_place(room: str) -> str:
+    "The page on which a room's reference stands."
+    return next(name for name, rooms in GROUPS.items() if room in rooms.split())
+
+
+def api_page(root: Path, group: str) -> str:
+    "The reference of some rooms that work together."
+    rooms = [room for room in GROUPS[group].split() if room in rooms_here(root)]
+    return '\n\n'.join([f'# {group.capitalize()}', *(room_part(root, room) for room in rooms)]) + '\n'
 
 
 def plain(text: str) -> str:

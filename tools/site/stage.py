@@ -13,7 +13,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 from notebooks import page_of
-from reference import api_page, names_at_door, plain, room_doc, rooms_here, settings_page, table
+from reference import GROUPS, api_page, api_place, names_at_door, plain, room_doc, rooms_here, settings_page, table
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).parent
@@ -260,11 +260,15 @@ def papers_index(names: list[str]) -> str:
 
 def room_page(room: str, files: list[Path], pictures: Path) -> str:
     "A room as a chapter: its notebooks one after the other."
-    api = f'../api/{room}.md'
-    said = f'with its signature in the [API of {room}]({api}) and its source in `medir_nb/{room}`'
-    parts = [f'# {room}', room_doc(ROOT, room), f'*What a notebook exports stands here by name, {said}.*']
+    page = f'../api/{api_place(room)}.md#{room}'
+    said = f'with its signature in the [API of {room}]({page}) and its source in `medir_nb/{room}`'
+    parts = [
+        f'# {room}',
+        room_doc(ROOT, room),
+        f'*What a notebook exports stands here by name, {said}; what lessons assert, in the notebook.*',
+    ]
     door = set(names_at_door(ROOT, room))
-    return '\n\n'.join([*parts, *(page_of(file, pictures, deeper=1, api=api, door=door) for file in files)])
+    return '\n\n'.join([*parts, *(page_of(file, pictures, deeper=1, api=page, door=door) for file in files)])
 
 
 def library() -> list[tuple[str, list[Path]]]:
@@ -288,7 +292,10 @@ def add_library(site: Site, rooms):
     )
     site.add('learn/index.md', rooms_index('Learn', said, rooms))
     said = 'From the docstrings, with the comments that stand beside each parameter.'
-    site.add('api/index.md', rooms_index('API', said, rooms))
+    rows = [(f'[{room}]({api_place(room)}.md#{room})', room_doc(ROOT, room).splitlines()[0]) for room, _ in rooms]
+    site.add('api/index.md', f'# API\n\n{said}\n\n{table(["room", "what it is for"], rows)}\n')
+    for group in GROUPS:
+        site.add(f'api/{group}.md', api_page(ROOT, group))
     site.add('learn/settings.md', settings_page(ROOT))
     look = page_of(ROOT / 'nbs/index.ipynb', site.folder / 'learn/first-look-figures')
     look = re.sub(r'^# .+$', '# A first look', look, count=1, flags=re.M)
@@ -296,7 +303,6 @@ def add_library(site: Site, rooms):
     for room, files in rooms:
         sources = [str(file.relative_to(ROOT)) for file in files]
         site.add(f'learn/{room}.md', room_page(room, files, site.folder / f'learn/{room}-figures'), *sources)
-        site.add(f'api/{room}.md', api_page(ROOT, room))
 
 
 def add_notebooks(site: Site):
@@ -334,7 +340,7 @@ def copy_files(folder: Path) -> list[str]:
     figures = folder / 'figures'
     figures.mkdir(parents=True)
     for file in sorted((ROOT / 'figures').iterdir()):
-        if file.suffix == '.csv' and file.stat().st_size > 20_000:
+        if file.suffix == '.csv' and file.stat().st_size > 4_000:
             (figures / f'{file.name}.gz').write_bytes(gzip.compress(file.read_bytes(), 9, mtime=0))
         elif file.suffix in ('.csv', '.svg'):
             shutil.copyfile(file, figures / file.name)
@@ -367,7 +373,7 @@ def navigation(site: Site, rooms) -> list:
         {'Learn': ['learn/index.md', *learn]},
         {'Papers': ['papers/index.md', *titled(below('papers'))]},
         {'Leaderboard': 'leaderboard/index.md'},
-        {'API': ['api/index.md', *({room: f'api/{room}.md'} for room, _ in rooms)]},
+        {'API': ['api/index.md', *({group.capitalize(): f'api/{group}.md'} for group in GROUPS)]},
         {'Carrying on': [*titled(carry), {'Protocols': ['protocols/index.md', *titled(below('protocols'))]}]},
     ]
 
