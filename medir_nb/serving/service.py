@@ -21,9 +21,10 @@ from ..core.errors import MedirError, check
 from ..core.files import lock
 from ..core.places import home
 from .answers import Searcher, hits
-from .index import clean_leftovers, read_manifest, take_in_journal
+from .index import clean_leftovers, read_manifest
 from .journal import Journal
 from .stores import DATABASES
+from .updates import take_in_journal
 
 # %% ../../nbs/13b_serving/07_service.ipynb #98d1e117
 class Busy(MedirError):

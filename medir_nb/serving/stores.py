@@ -16,6 +16,9 @@ def missing_package(name: str) -> MedirError:
     return MedirError(f'{name} is not installed', '--store', 'pip install "medir_nb[vectordb]"')
 
 
+_AT_A_TIME = 1000  # vectors handed over at once
+
+
 class Database:
     "Vectors under numbers, in a folder of their own."
 
@@ -36,6 +39,17 @@ class Database:
         "Numbers and dot products of the `k` nearest vectors of each question, the best first."
         raise NotImplementedError
 
+    def vectors(self, rows: np.ndarray) -> np.ndarray:
+        "The vectors under some numbers, in their order."
+        found = {}
+        for start in range(0, len(rows), _AT_A_TIME):
+            found |= self.fetch(rows[start : start + _AT_A_TIME].tolist())
+        return np.array([found[row] for row in rows.tolist()], np.float32).reshape(len(rows), self.dim)
+
+    def fetch(self, rows: list[int]) -> dict:
+        "Number → vector of a few."
+        raise NotImplementedError
+
     def refresh(self):
         "See what another process has written."
 
@@ -43,9 +57,6 @@ class Database:
         "Let go of the folder."
 
 # %% ../../nbs/13b_serving/02_stores.ipynb #c6bf3980
-_AT_A_TIME = 1000  # vectors handed over at once
-
-
 class Qdrant(Database):
     "Qdrant's client on a folder."
 
@@ -81,6 +92,10 @@ class Qdrant(Database):
             (np.array([point.id for point in points], np.int64), np.array([point.score for point in points]))
             for points in answers
         ]
+
+    def fetch(self, rows: list[int]) -> dict:
+        points = self.client.retrieve('documents', rows, with_payload=False, with_vectors=True)
+        return {point.id: point.vector for point in points}
 
     def close(self):
         self.client.close()
@@ -127,6 +142,12 @@ class Lance(Database):
             answer = asked.select(['row', '_distance']).to_arrow()
             found.append((np.array(answer['row']), 1 - np.array(answer['_distance'], dtype=float)))
         return found
+
+    def fetch(self, rows: list[int]) -> dict:
+        numbers = ','.join(map(str, rows))
+        asked = self.table.search().where(f'row IN ({numbers})').limit(len(rows))
+        answer = asked.select(['row', 'vector']).to_arrow()
+        return dict(zip(answer['row'].to_pylist(), answer['vector'].to_pylist(), strict=True))
 
 # %% ../../nbs/13b_serving/02_stores.ipynb #334320d3
 DATABASES = {'qdrant': Qdrant, 'lancedb': Lance}
