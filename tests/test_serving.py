@@ -645,7 +645,7 @@ def test_mistakes_of_the_commands_are_one_line(beir, home, tmp_path, medir):
             ('index', beir, '--system', 'bm25'): 'no folder is named',
             ('index', beir, '--delete', 'd01'): 'holds no index',
             ('index', index): 'nothing to do',
-            ('index', index, '--system', 'minilm', '--delete', 'd01'): 'has its system already',
+            ('index', index, '--system', 'minilm', '--delete', 'd01'): 'has its system and its passages already',
             ('index', tmp_path / 'none', '--system', 'bm25', '--to', index): 'no such folder',
             ('search', beir, 'x'): 'no system is named',
             ('search', index, ' '): 'a question is empty',

@@ -8,6 +8,8 @@ from medir_nb.core import MedirError
 from medir_nb.data import Windows, load_task, parse_windows, task_from_frames
 from medir_nb.serving import Index, Searcher, build_index, change_index
 from medir_nb.serving.folding import Folded, is_settled
+from medir_nb.walk import give_verdict, walk_steps
+from medir_nb.walk.toy import write_toy_walk
 from test_serving import QUESTIONS, WORDS, close, killed_at
 from test_reranker import shared_words  # noqa: F401 - a fixture
 
@@ -255,3 +257,46 @@ def test_the_commands_show_the_passage(beir, home, tmp_path, medir):
     assert 'iron anaemia' in medir('search', tmp_path / 'index', 'iron anaemia', '--wide').out
     whole = medir('index', beir, '--system', 'bm25', '--to', tmp_path / 'whole', '--passages', 'none')
     assert whole.code == 0 and Index(tmp_path / 'whole').windows is None
+
+
+def test_a_walk_is_indexed_by_what_its_verdict_recommends(home, tmp_path, medir):
+    walk = write_toy_walk(tmp_path / 'conditions')
+    said = medir('index', walk.folder)
+    assert said.code == 2 and said.err.count('\n') == 1
+    assert 'there is no verdict yet' in said.err and f'medir verdict {walk.folder}' in said.err
+    choice = give_verdict(walk, ['bm25', 'bm25(b=0)'], clock=False).choice
+    done = medir('index', walk.folder)
+    assert done.code == 0 and f'{choice}, as its verdict recommends' in done.err
+    assert Index(walk.folder / 'index').manifest['system'] == choice
+    assert walk_steps(walk)[-1]['step'] == 'index'
+    asked = medir('search', walk.folder, 'fever', '-k', '1', '--json')
+    assert asked.code == 0 and json.loads(asked.out)[0]['hits']
+    exported = medir('export', walk.folder, '--to', tmp_path / 'out')
+    assert exported.code == 0 and json.loads((tmp_path / 'out' / 'manifest.json').read_text())['system'] == choice
+
+
+# --- export ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize('store', ['flat', 'qdrant', 'lancedb'])
+def test_an_export_takes_the_vectors_of_an_index(store, home, tmp_path, fake_minilm, monkeypatch):
+    if store != 'flat':
+        pytest.importorskip({'qdrant': 'qdrant_client', 'lancedb': 'lancedb'}[store])
+    monkeypatch.setattr('medir_nb.serving.export.save_encoder', lambda *given: None)  # the model is a hash of words
+    documents = long_documents(30, random.Random(6))
+    build_index(task_of(documents, 'sentences=1'), 'rrf(bm25,minilm)', tmp_path / 'index', store, home_folder=home)
+    documents = changed(documents, random.Random(7), 0)
+    change_index(tmp_path / 'index', everything=frame(documents), home_folder=home)
+    fake_minilm.clear()
+    manifest = serving.export_system(tmp_path / 'index', tmp_path / 'out', home_folder=home)
+    assert fake_minilm == [] and manifest['passages'] == 'sentences=1' and manifest['documents'] == len(documents)
+    ids = json.loads((tmp_path / 'out' / 'ids.json').read_text())
+    vectors = dict(zip(ids, np.load(tmp_path / 'out' / 'vectors' / 'minilm.npy'), strict=True))
+    fresh = task_of(documents, 'sentences=1')
+    theirs = serving.export_system(fresh, tmp_path / 'fresh', 'rrf(bm25,minilm)', home_folder=home)
+    of_fresh = json.loads((tmp_path / 'fresh' / 'ids.json').read_text())
+    assert sorted(of_fresh) == sorted(ids) and theirs['texts'] == manifest['texts'] == len(ids) > len(documents)
+    for name, vector in zip(of_fresh, np.load(tmp_path / 'fresh' / 'vectors' / 'minilm.npy'), strict=True):
+        np.testing.assert_allclose(vectors[name], vector / np.linalg.norm(vector), atol=1e-6)
+    assert [part.get('from_index') for part in manifest['parts']] == [None, True]
+    serving.close_databases(tmp_path)

@@ -19,7 +19,7 @@ from ..core.console import note
 from ..core.errors import MedirError, check, nearest
 from ..core.files import fingerprint, write_json
 from ..core.hardware import machine, versions
-from ..core.places import slug
+from ..core.places import follows_home, slug
 from ..data import load_task
 from ..encoder.here import encoder_runs
 from ..evaluator import Scores, compare, evaluate, over_seeds, seed_spread
@@ -31,6 +31,7 @@ from .budget import Budget, kept_budget, measure_pace, plan_budget
 from .rivals import adaptations
 from .examples import Examples, check_repeats, check_round_trip, label_examples, query_examples
 from .folder import Walk
+from .steps import note_step
 
 # %% ../../nbs/15a_walk/42_adapting.ipynb #0d11d025
 NEGATIVES = 2  # a query
@@ -331,6 +332,7 @@ def _check_request(method: str, model: str, minutes: float):
     check(runs.startswith('yes'), f'{model} does not run here ({runs})', 'medir adapt', 'choose one of medir models')
 
 
+@follows_home
 def adapt(
     walk: Walk | str | Path,
     method: str = 'queries',  # queries | labels | sl-hyde
@@ -341,10 +343,12 @@ def adapt(
     most_repeats: float = 0.2,  # share of queries that may repeat another
     forget_limit: int = 0,  # documents of the public tasks; 0: all
     watch=None,
+    home_folder=None,
 ) -> Adapted:
-    "Train a model on a walk within some minutes, and say whether it is better. Models lie below $MEDIR_HOME."
+    "Train a model on a walk within some minutes, and say whether it is better. Models lie below the home folder."
     walk = walk if isinstance(walk, Walk) else Walk.open(walk)
     _check_request(method, model, minutes)
+    note_step(walk, 'adapt')
     start, limits = time.perf_counter(), {'least_round_trip': least_round_trip, 'most_repeats': most_repeats}
     prepared = METHODS[method](walk, model, limits, llm=llm, minutes=minutes)
     spent = time.perf_counter() - start

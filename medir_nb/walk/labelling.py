@@ -18,9 +18,10 @@ from ..core.files import atomic_path, fingerprint, json_mapping, lock, write_jso
 from ..core.settings import registry
 from ..evaluator.evaluation import evaluate
 from ..evaluator.power import USUAL_SPREAD, Power, difference_spread
-from .asked import csv_rows, queries_task, read_queries, walk_corpus, write_csv, write_lines
+from .asked import csv_rows, queries_task, read_queries, walk_corpus, write_csv
 from .folder import Walk
-from .pooling import SYSTEMS, read_pool, sample_weights
+from .steps import note_step
+from .pooling import SYSTEMS, read_pool
 from .sheets import excerpt, plain_cell, read_sheet, sheet_records
 from .votes import ADJUDICATED, ADJUDICATION, adjudicated, agreement_of, decisions, gather_votes
 from .votes import kappa_table, read_adjudication, read_votes, save_votes
@@ -188,7 +189,8 @@ def read_labels(
     with_power: bool = True,  # measure what the labels show; asks the pool's systems
     home_folder=None,
 ) -> Labels:
-    "Gather all sheets, decide, write `qrels/test.tsv`, the sheet of conflicts and the weights of queries."
+    "Gather all sheets, decide, write `qrels/test.tsv`, and the sheet of conflicts."
+    note_step(walk, 'label')
     with lock(walk.path('labels/labels.json')):
         votes, pool = gather_votes(walk), read_pool(walk)
         pairs = {row['pair']: (row['query_id'], row['doc_id']) for row in pool}
@@ -202,10 +204,6 @@ def read_labels(
         open_conflicts = write_conflicts(walk, decided, settled, home_folder)
         finished = decided[~decided.query_id.isin(unfinished)]
         _write_judgements(walk, finished.dropna(subset='grade'))
-        weights = sample_weights(read_queries(walk), finished.query_id)
-        write_lines(
-            walk.path('labels/weights.jsonl'), [{'query_id': q, 'sample_weight': w} for q, w in weights.items()]
-        )
         rows = kappa_table(votes).to_dict('records')
         found = Labels(**_counts(votes, decided, unfinished), open_conflicts=open_conflicts, agreement=rows)
         if with_power and found.queries:
@@ -229,6 +227,7 @@ def judge_pairs(
     home_folder=None,
 ) -> pd.DataFrame:
     "Let judges read the pairs that people graded; `labels/judges.csv` keeps what they say, `judge_table` compares."
+    note_step(walk, 'label')
     decided = decisions(gather_votes(walk))
     fix = 'medir label WALK --annotator NAME hands out a sheet'
     check(len(decided), 'people have graded nothing yet', walk.folder, fix)

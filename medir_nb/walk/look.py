@@ -23,6 +23,7 @@ from ..figures.style import set_margins, styled_figure
 from .reach import Pace, Reach, advised_windows, candidates_here, candidates_table
 from .reach import pace, passages_of, quantiles, reach, sampled_rows
 from .folder import Walk
+from .steps import note_step
 from .reading import Reading, source_state, write_corpus
 
 # %% ../../nbs/15a_walk/01_look.ipynb #7d7e19ba
@@ -110,6 +111,7 @@ def look(
     name = Path(source).resolve().name.removesuffix('.jsonl')
     settings = {'name': name, 'documents': str(source), 'language': language, 'seed': _SEED}
     walk = Walk.begin(folder, **settings, passages=windows.mapping() if windows else {})
+    note_step(walk, 'look')
     found = Look(walk, reading, reaches, paces, windows, advised, cut)
     write_json(walk.path('look.json'), found.as_dict())
     return found

@@ -24,6 +24,7 @@ from ..systems.chain import search
 from ..systems.expressions import parse, parts
 from .asked import queries_task, read_queries, source_qrels, walk_corpus, write_lines
 from .folder import Walk
+from .steps import note_step
 from .logs import log_queries
 from .samples import LONGEST, drawn_stretch, sample_documents
 from .usable import STYLES, first_line, normal_query, query_fault
@@ -242,6 +243,7 @@ def write_queries(
     for style in styles:
         check(style in STYLES, f'unknown style {style!r}', 'queries', nearest(style, STYLES))
     check(sample > 0 and per_style > 0, f'{sample} documents, {per_style} queries', 'queries', 'write at least 1 each')
+    note_step(walk, 'queries')
     seed, corpus = walk.settings.seed if seed is None else seed, walk_corpus(walk, home_folder)
     call = {'model': model, 'styles': sorted(set(styles)) or list(STYLES), 'sample': sample, 'per_style': per_style}
     call |= {'retriever': str(parse(retriever)), 'first': first, 'least': least, 'seed': seed}
@@ -270,6 +272,7 @@ def add_log(
     home_folder=None,
 ) -> QueryReport:
     "Add the questions of a log to the walk, with personal data masked as far as rules find them."
+    note_step(walk, 'queries')
     with lock(walk.path('queries.jsonl')):
         known, report = read_queries(walk), read_report(walk)
         language = walk.settings.language or detect_language(walk_corpus(walk, home_folder).texts(0, 200))

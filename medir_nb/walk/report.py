@@ -18,6 +18,7 @@ from ..systems.dense import encoder_of
 from ..systems.expressions import parts, retriever_kind
 from ..systems.syntax import System
 from .folder import Walk
+from .steps import walk_line, note_step
 from .verdict import KINDS, Verdict
 
 # %% ../../nbs/15a_walk/50_report.ipynb #73396bf7
@@ -279,7 +280,8 @@ def render_report(walk: Walk, private: str = '', home_folder=None) -> str:
     own_words = {'style': Markup(_STYLE), 'sections': sections, 'sentence': sentence}
     template = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined).from_string(_PAGE)
     subtitle = f'A walk from documents to a verdict, written on {time.strftime("%Y-%m-%d")}.'
-    privacy = private or 'Texts above are from the documents and queries themselves: look before you send this on.'
+    own_texts = 'Texts above are from the documents and queries themselves: look before you send this on.'
+    privacy = ' '.join(filter(None, [private, own_texts]))
     return template.render(
         title=f'{walk.settings.name}: which retriever', subtitle=subtitle, privacy=privacy, **own_words
     )
@@ -288,13 +290,14 @@ def render_report(walk: Walk, private: str = '', home_folder=None) -> str:
 def write_report(
     walk: Walk | str | Path,
     to: str | Path = '',  # '': report.html of the walk
-    private: str = '',  # a line on what left the machine (joins: core.private.private_line)
+    private: str | None = None,  # a line on what left the machine; None: what the records of the walk say
     home_folder=None,
 ) -> Path:
     "Write one HTML file without outside references."
     walk = walk if isinstance(walk, Walk) else Walk.open(walk)
+    note_step(walk, 'report')
     path = Path(to) if to else walk.path('report.html')
-    page = render_report(walk, private, home_folder)
+    page = render_report(walk, walk_line(walk, home_folder) if private is None else private, home_folder)
     with atomic_path(path) as part:
         part.write_text(page, encoding='utf-8')
     return path

@@ -19,16 +19,18 @@ from ..core.console import note, to_markdown
 from ..core.errors import MedirError, check
 from ..core.files import atomic_path, read_json, write_json
 from ..core.hardware import machine, versions
+from ..core.places import follows_home
 from ..data import Task, part_of_task
 from ..evaluator import Scores, compare, compare_all, evaluate_grid, parse_measure
 from ..evaluator.power import ALPHA, difference_spread, queries_needed
 from ..figures.style import BLUE, GREY, INK, ORANGE, WIDTH, heading, new_figure, read_data, remark
 from ..figures.style import save_figure, set_margins, styled_figure, wrapped
-from .rivals import Candidates, adaptations, candidates, kind_of
+from .rivals import Candidates, adaptations, candidates, kind_of, recorded_writers
 from .costs import Costs, costs_of_each, three_digits
 from .evidence import Combined, beaten_by, cheapest, combined, condensed_matrix, first_choice
 from .evidence import rank_agreement, score_matrix
 from .folder import Walk
+from .steps import note_step
 
 # %% ../../nbs/15a_walk/33_verdict.ipynb #d0056966
 KINDS = {'people': 'test', 'synthetic': 'synthetic'}
@@ -504,12 +506,14 @@ def _content(walk: Walk, measured: dict, costs: dict, worth: float, least: float
     }
 
 
+@follows_home
 def give_verdict(
     walk: Walk | str | Path,
     systems: list[str] = (),  # none: what runs here
     quick: bool = False,  # three systems, at most 200 synthetic queries
     measures=MEASURES,  # the first decides
     llm: str = '',  # a language model that expands queries
+    recorded: bool = False,  # expand by texts that are recorded, of any language model
     reranker: str = '',  # NAME or NAME@DEPTH
     worth: float = 0.005,  # of the first measure, that a dearer system must bring
     least: float = 0.03,  # the smallest difference that more labels are counted for
@@ -518,9 +522,11 @@ def give_verdict(
 ) -> Verdict:
     "Compare systems on a walk, and write which to take."
     walk = walk if isinstance(walk, Walk) else Walk.open(walk)
+    note_step(walk, 'verdict')
     tasks = walk_tasks(walk, 200 if quick else 0, home_folder)
     language = next(iter(tasks.values())).language
-    chosen = candidates(walk, language, systems, quick, llm, reranker)
+    writers = [*filter(None, [llm]), *(recorded_writers(tasks.values()) if recorded else [])]
+    chosen = candidates(walk, language, systems, quick, writers, reranker)
     trained_on = trained_queries(walk, chosen.systems)
     tasks = {kind: left for kind, task in tasks.items() if (left := _without_queries(task, trained_on))}
     check(tasks, 'the adapted systems were trained on every judged query', walk.folder, 'label more, or leave them out')

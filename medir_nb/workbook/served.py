@@ -67,6 +67,13 @@ def _changed_index(source: str, update, add, delete, is_built_anew: bool, lang, 
     return _told(change_index(source, **change, home_folder=home, device=device), source)
 
 # %% ../../nbs/16_workbook/07g_serving.ipynb #49dfa196
+def _note_index(folder: str):
+    "Write down in a walk that it is indexed."
+    from medir_nb.walk import Walk, note_step
+
+    note_step(Walk.open(folder), 'index')
+
+
 def index_command(
     source: Annotated[
         str, typer.Argument(metavar='SOURCE', help='A folder with corpus.jsonl, a walk, a task; or an index.')
@@ -104,8 +111,10 @@ def index_command(
         return
     fix = f'build one: medir index {source} --system EXPR --to DIR'
     check(not (update or add or delete), 'this folder holds no index', source, fix)
-    system = _system_of(source, system)
-    check(to or (Path(source) / 'walk.yaml').is_file(), 'no folder is named', '--to', 'name the folder of the index')
+    system, is_walk = _system_of(source, system), (Path(source) / 'walk.yaml').is_file()
+    check(to or is_walk, 'no folder is named', '--to', 'name the folder of the index')
+    if is_walk:
+        _note_index(source)
     to, options = to or Path(source) / 'index', {'dtype': dtype, 'device': device, 'home_folder': home}
     task = _documents(source, lang, home)
     print(_told(serving.build_index(task, system, to, store, with_model, passages=passages, **options), to))
