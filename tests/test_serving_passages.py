@@ -299,4 +299,6 @@ def test_an_export_takes_the_vectors_of_an_index(store, home, tmp_path, fake_min
     for name, vector in zip(of_fresh, np.load(tmp_path / 'fresh' / 'vectors' / 'minilm.npy'), strict=True):
         np.testing.assert_allclose(vectors[name], vector / np.linalg.norm(vector), atol=1e-6)
     assert [part.get('from_index') for part in manifest['parts']] == [None, True]
+    rows = [json.loads(line) for line in (tmp_path / 'out' / 'passages.jsonl').read_text().splitlines()]
+    assert [row['_id'] for row in rows] == ids and all(row['text'] in documents[row['document']] for row in rows)
     serving.close_databases(tmp_path)

@@ -123,9 +123,8 @@ def _export_dense(source: Exported, retriever: System, name: str, folder: Path, 
     made = _kept(source, retriever) if source.index else _encoded(source, retriever, **options, home_folder=home_folder)
     encoder, about, vectors = made
     write_vectors(vectors, source.searched.ids, folder / 'vectors' / name)
-    write_json(folder / 'ids.json', list(source.searched.ids))
     about.pop('store')
-    about |= {'files': [f'vectors/{name}.npy', f'vectors/{name}.parquet', 'ids.json']}
+    about |= {'files': [f'vectors/{name}.npy', f'vectors/{name}.parquet']}
     about |= {'dimensions': vectors.dim, 'from_index': source.index is not None, 'model': f'models/{name}'}
     if reason := why_not_carried(encoder.spec):
         note(f'{retriever}: its weights are not exported: {reason}')
@@ -134,15 +133,34 @@ def _export_dense(source: Exported, retriever: System, name: str, folder: Path, 
     return about
 
 # %% ../../nbs/13b_serving/09_export.ipynb #4becf755
+def _write_lines(rows, path: Path):
+    "Write mappings as JSON lines."
+    with open(path, 'w', encoding='utf-8') as file:
+        file.writelines(json.dumps(row, ensure_ascii=False) + '\n' for row in rows)
+
+
+def _rows_of(corpus: Corpus):
+    "A mapping a text."
+    for text_id, (title, text) in zip(corpus.ids, corpus.rows(), strict=True):
+        yield {'_id': text_id, 'title': title, 'text': text}
+
+
+def _export_texts(source: Exported, folder: Path):
+    "The ids in the order of vectors and words, and the passages where documents are cut."
+    write_json(folder / 'ids.json', list(source.searched.ids))
+    if source.task.passages:
+        parents = source.searched.documents
+        rows = zip(_rows_of(source.searched), parents, strict=True)
+        _write_lines(({**row, 'document': parent} for row, parent in rows), folder / 'passages.jsonl')
+
+
 def _export_task(task: Task, folder: Path):
     "The documents, with queries and judgements where there are any."
     if len(task.qrels) and task.kind == 'retrieval':
         write_task(task, folder, {'judges': [f'those who made {task.name}']})
         return
     folder.mkdir(parents=True)
-    with open(folder / 'corpus.jsonl', 'w', encoding='utf-8') as file:
-        for doc_id, (title, text) in zip(task.corpus.ids, task.corpus.rows(), strict=True):
-            file.write(json.dumps({'_id': doc_id, 'title': title, 'text': text}, ensure_ascii=False) + '\n')
+    _write_lines(_rows_of(task.corpus), folder / 'corpus.jsonl')
 
 # %% ../../nbs/13b_serving/09_export.ipynb #fae7d1a9
 def _manifest(source: Exported, tree, parts: list[dict]) -> dict:
@@ -181,6 +199,7 @@ def export_system(
             place = exported, retriever, slug(str(retriever), 40), writing, home_folder
             is_sparse = retriever_kind(retriever) == 'sparse'
             parts.append(_export_sparse(*place) if is_sparse else _export_dense(*place, dtype=dtype, device=device))
+        _export_texts(exported, writing)
         _export_task(exported.task, writing / 'task')
         write_json(writing / 'manifest.json', _manifest(exported, tree, parts))
         return read_json(writing / 'manifest.json', {})

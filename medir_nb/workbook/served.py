@@ -236,4 +236,4 @@ def export_command(
     files = [file for part in manifest['parts'] for file in [*part['files'], part.get('model')] if file]
     cut = f', {manifest["texts"]:,} passages' if manifest['passages'] else ''
     many = f'{manifest["documents"]:,} documents{cut}'
-    print(f'{to}: {manifest["system"]}, {many}; {", ".join(dict.fromkeys(files))}, task/')
+    print(f'{to}: {manifest["system"]}, {many}; {", ".join(dict.fromkeys(files))}, ids.json, task/')
