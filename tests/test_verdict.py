@@ -23,7 +23,8 @@ from medir_nb.walk.rivals import candidates, kind_of, recorded_writers
 from medir_nb.walk.costs import Costs, costs_of_each
 from medir_nb.walk.evidence import beaten_by
 from medir_nb.walk.toy import write_judgements, write_toy_walk
-from medir_nb.walk.verdict import Decision, decide_from, measure_quality, sentence_of, walk_tasks
+from medir_nb.walk.quality import measure_quality, walk_tasks
+from medir_nb.walk.verdict import Decision, decide_from, sentence_of
 
 PAIR = ['bm25', 'bm25(b=0)']
 

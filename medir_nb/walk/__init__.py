@@ -17,7 +17,8 @@ from .sitting import Sitting, grade_by_keyboard, label_widget
 from .rivals import Candidates, candidates, recorded_writers
 from .costs import Costs, costs_columns, costs_of_each, measure_costs
 from .evidence import Combined, combined, first_choice, rank_agreement
-from .verdict import Verdict, give_verdict, read_verdict
+from .pages import Verdict, read_verdict
+from .verdict import give_verdict
 from .adapting import Adapted, adapt
 from .report import render_report, write_report
 

@@ -19,7 +19,8 @@ from ..systems.expressions import parts, retriever_kind
 from ..systems.syntax import System
 from .folder import Walk
 from .steps import walk_line, note_step
-from .verdict import KINDS, Verdict
+from .pages import Verdict
+from .quality import KINDS
 
 # %% ../../nbs/15a_walk/50_report.ipynb #73396bf7
 def section(heading: str, sentences=(), table=None, figure: str = '', caption: str = '', listing: str = '') -> dict:

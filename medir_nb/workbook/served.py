@@ -46,7 +46,7 @@ def _system_of(source: str, system: str | None, example: str = 'minilm or rrf(bm
     folder, fix = Path(source), f'name one, such as {example}'
     check((folder / 'walk.yaml').is_file(), 'no system is named', '--system', fix)
     from medir_nb.walk import Walk
-    from medir_nb.walk.verdict import read_verdict
+    from medir_nb.walk.pages import read_verdict
 
     what, fix = 'no system is named, and there is no verdict yet', f'medir verdict {source}, or name one with --system'
     check((folder / 'verdict.json').is_file(), what, source, fix)
