@@ -71,7 +71,7 @@ def snippet(
     text = ' '.join(f'{title}: {body}'.split()) if title and body else ' '.join(f'{title}{body}'.split())
     return text if len(text) <= length else f'{text[: length - 2].rstrip()} …'
 
-
+# %% ../../nbs/13b_serving/06_answers.ipynb #b44d0756
 def hits(searcher: Searcher, ranked: Ranked) -> list[dict]:
     "A list as rows: rank, id, score, title, text, and passage where one was found."
     index = searcher.index

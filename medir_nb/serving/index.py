@@ -67,7 +67,7 @@ def open_segments(folder: Path, manifest: dict) -> list[Segment]:
         opened.append(Segment.open(folder / 'segments' / entry['name'], gone))
     return opened
 
-
+# %% ../../nbs/13b_serving/05_index.ipynb #3e742c98
 def opened_again(folder: Path, open_files):
     "What `open_files()` gives; it is called again where an update took files away meanwhile."
     for attempt in range(10):
@@ -234,7 +234,7 @@ def writing(folder: Path):
     finally:
         held.release()
 
-
+# %% ../../nbs/13b_serving/05_index.ipynb #d29fa6b8
 def remove_unnamed(folder: Path):
     "Remove what no manifest names."
     manifest = read_json(folder / 'manifest.json', {})
@@ -245,7 +245,7 @@ def remove_unnamed(folder: Path):
             if path.name not in named:
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
 
-
+# %% ../../nbs/13b_serving/05_index.ipynb #6cdc107a
 def clean_leftovers(folder: str | Path):
     "Remove what a killed update left, unless one is at work."
     from filelock import Timeout

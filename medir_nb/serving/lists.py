@@ -29,7 +29,7 @@ class Ranked:
         "What stands at some places of the list."
         return Ranked(self.positions[places], self.scores[places])
 
-
+# %% ../../nbs/13b_serving/05c_lists.ipynb #9353ed0a
 def in_order(
     ids: np.ndarray,  # of all texts
     positions: np.ndarray,

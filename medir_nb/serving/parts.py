@@ -44,7 +44,7 @@ def served_system(
     _check_fusions(system, where)
     return system
 
-
+# %% ../../nbs/13b_serving/03_parts.ipynb #6582c4a7
 def _check_fusions(system, where: str):
     "Refuse a combination of lists that the service does not know."
     if isinstance(system, Fusion):
@@ -214,7 +214,7 @@ class VectorRows:
 def _nothing(questions) -> list[tuple[np.ndarray, np.ndarray]]:
     return [(np.empty(0, np.int64), np.empty(0)) for _ in questions]
 
-
+# %% ../../nbs/13b_serving/03_parts.ipynb #e37cffa9
 class DatabaseVectors(Vectors):
     "Vectors of a database; a row that the index does not count is not there."
 

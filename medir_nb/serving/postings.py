@@ -70,7 +70,7 @@ def _sorted_postings(
     arrays = documents[order].astype(np.int32), counts[order].astype(np.float32)
     return Postings(words, starts, *arrays, lengths.astype(np.int32))
 
-
+# %% ../../nbs/13b_serving/00_postings.ipynb #25b1cc5e
 def _counted(tokens: list[list[str]], place: dict, first: int) -> np.ndarray:
     "Rows `word, document, count` of some texts; new words get the next numbers in `place`."
     numbers = [place.setdefault(token, len(place)) for of_text in tokens for token in of_text]
@@ -79,7 +79,7 @@ def _counted(tokens: list[list[str]], place: dict, first: int) -> np.ndarray:
     distinct, counts = np.unique(pairs, axis=0, return_counts=True)
     return np.concatenate([distinct, counts[:, None]], 1)
 
-
+# %% ../../nbs/13b_serving/00_postings.ipynb #73621a2e
 _TEXTS_AT_A_TIME = 5000
 
 

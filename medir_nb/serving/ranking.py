@@ -49,7 +49,7 @@ def is_complete(reranking: Reranking) -> bool:
     "Whether the list goes on behind what a reranker read."
     return dict(reranking.settings).get('complete', False)
 
-
+# %% ../../nbs/13b_serving/05d_ranking.ipynb #efa26791
 class Readers:
     "The rerankers of an index, each loaded once."
 

@@ -76,7 +76,7 @@ def write_arrow(table, path: Path):
     with pa.OSFile(str(path), 'wb') as sink, pa.ipc.new_file(sink, table.schema) as writer:
         writer.write_table(table, max_chunksize=10_000)
 
-
+# %% ../../nbs/13b_serving/04a_segments.ipynb #0643002a
 def write_texts(documents: Corpus, passages: Passages | None, rows: np.ndarray, folder: Path):
     "Write new documents, and their passages where they are cut; `rows` are of what is searched."
     table = with_column(documents.table.select(_TEXT), 'hash', text_hashes(documents))
@@ -94,7 +94,7 @@ def _mapped(path: Path):
 
     return pa.ipc.open_file(pa.memory_map(str(path))).read_all()
 
-
+# %% ../../nbs/13b_serving/04a_segments.ipynb #80f16393
 @dataclass(frozen=True)
 class Segment:
     "A stretch of documents, and which of them are there."
@@ -129,7 +129,7 @@ def _kept(table, alive: np.ndarray):
 
     return table.filter(pa.array(alive))
 
-
+# %% ../../nbs/13b_serving/04a_segments.ipynb #1d1c5dc1
 def _joined_passages(segments: list[Segment]):
     "The passages that are there, with the new positions of their documents."
     import pyarrow as pa
@@ -142,7 +142,7 @@ def _joined_passages(segments: list[Segment]):
         first += int(segment.alive.sum())
     return pa.concat_tables(parts)
 
-
+# %% ../../nbs/13b_serving/04a_segments.ipynb #7b3400bc
 def join_texts(segments: list[Segment], folder: Path) -> int:
     "Write what is there of several segments as one; how many documents."
     import pyarrow as pa

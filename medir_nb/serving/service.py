@@ -39,7 +39,7 @@ class Asked:
     k: int
     answer: concurrent.futures.Future
 
-
+# %% ../../nbs/13b_serving/07_service.ipynb #b9fbf641
 class Batcher:
     "A thread that answers the questions of a queue, several at a time."
 
@@ -117,7 +117,7 @@ class Batcher:
         for asked, ranked in zip(batch, lists, strict=True):
             _settle(asked.answer, lambda ranked=ranked: _answered(searcher, ranked))
 
-
+# %% ../../nbs/13b_serving/07_service.ipynb #ac11ff9b
 def _answered(searcher: Searcher, ranked) -> dict:
     "What a client gets."
     return {'generation': searcher.index.manifest['generation'], 'hits': hits(searcher, ranked)}
@@ -157,7 +157,7 @@ class TakingIn:
         "Stop it; what was promised stays in the journal."
         self.process.terminate()
 
-
+# %% ../../nbs/13b_serving/07_service.ipynb #0b031d75
 class Updates:
     "The journal of a service, and the thread that makes generations of it."
 
@@ -241,7 +241,7 @@ def _signature(folder: Path) -> tuple:
     stat = os.stat(folder / 'manifest.json')
     return stat.st_ino, stat.st_mtime_ns, stat.st_size
 
-
+# %% ../../nbs/13b_serving/07_service.ipynb #2debdace
 class Service:
     "An index that is asked by many, and kept up meanwhile."
 

@@ -15,7 +15,7 @@ def missing_package(name: str) -> MedirError:
     "What a reader without the client of a database is told."
     return MedirError(f'{name} is not installed', '--store', 'pip install "medir_nb[vectordb]"')
 
-
+# %% ../../nbs/13b_serving/02_stores.ipynb #335583fb
 _AT_A_TIME = 1000  # vectors handed over at once
 
 
@@ -165,7 +165,7 @@ def database_at(folder: Path, store: str, dim: int) -> Database:
     _open[place].refresh()
     return _open[place]
 
-
+# %% ../../nbs/13b_serving/02_stores.ipynb #0d11df55
 def close_databases(below: str | Path):
     "Let go of the databases below a folder."
     inside = str(Path(below).absolute())

@@ -58,7 +58,7 @@ def _write_positions(positions: np.ndarray, path: Path):
         file.flush()
         os.fsync(file.fileno())
 
-
+# %% ../../nbs/13b_serving/05a_updates.ipynb #836c5618
 def _list_gone(folder: Path, manifest: dict, index: Index, gone: np.ndarray):
     "Write for each segment which of its documents are gone now."
     first = 0
@@ -97,7 +97,7 @@ def _joined_segment(folder: Path, parts: list[Part], segments: list[Segment], na
             part.join(places, alive, part_folder)
     return number
 
-
+# %% ../../nbs/13b_serving/05a_updates.ipynb #c5fcc28e
 def _join_segments(folder: Path, manifest: dict, parts: list[Part]):
     "Make one segment of those that are small, where that pays."
     segments = open_segments(folder, manifest)
@@ -121,7 +121,7 @@ def _refuse_other_folder(folder: Path):
     others = [path.name for path in folder.iterdir() if path.name not in known] if folder.is_dir() else []
     check(not others, f'the folder holds {others[0] if others else ""!r} and no index', folder, 'name a new folder')
 
-
+# %% ../../nbs/13b_serving/05a_updates.ipynb #f9fe3e6c
 def _new_manifest(system, task: Task, store: str) -> dict:
     "The manifest of an index without documents."
     return {
@@ -206,7 +206,7 @@ def _puts_and_deletes(entries: list[dict]) -> tuple[dict, set]:
             delete.add(doc_id)
     return put, delete
 
-
+# %% ../../nbs/13b_serving/05a_updates.ipynb #5374fbcb
 def _as_corpus(documents: dict) -> Corpus:
     "Documents `id → (title, text)` as a corpus."
     import pyarrow as pa
@@ -245,7 +245,7 @@ def _put_and_take_out(index: Index, manifest: dict, parts: list[Part], new: Corp
     manifest['removed_rows'] = searched.rows[np.isin(searched.parents, gone)].tolist()
     return counted
 
-
+# %% ../../nbs/13b_serving/05a_updates.ipynb #f1d614ae
 def _write_generation(index: Index, put: Corpus, delete: set, journal: int) -> Update:
     "Put documents into an index and take others out; the lock is held."
     start, folder, manifest = time.perf_counter(), index.folder, json.loads(json.dumps(index.manifest))
@@ -289,7 +289,7 @@ def _merged(promised: dict, to_delete: set, own: dict, delete: set) -> tuple[dic
     after = {doc_id: text for doc_id, text in promised.items() if doc_id not in delete}
     return {**after, **own}, (to_delete | delete) - own.keys()
 
-
+# %% ../../nbs/13b_serving/05a_updates.ipynb #b915df1f
 def change_index(
     folder: str | Path,
     put=None,  # what `corpus_task` takes: documents to add, or to put in the place of those with their ids
@@ -316,7 +316,7 @@ def change_index(
         after, gone = _merged(promised, to_delete, own, delete)
         return _write_generation(index, _as_corpus(after), gone, last)
 
-
+# %% ../../nbs/13b_serving/05a_updates.ipynb #9a77e681
 def take_in_journal(folder: str | Path, home_folder=None, device: str | None = None) -> Update:
     "Make a generation of what a service promised."
     return change_index(folder, home_folder=home_folder, device=device)

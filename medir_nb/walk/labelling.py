@@ -43,7 +43,7 @@ def _conflict_rows(walk: Walk, decided: pd.DataFrame, settled: pd.DataFrame | No
         rows.append({'pair': code, **shown, 'said': said, 'grade': '', 'comment': '', **before.get(code, {})})
     return rows
 
-
+# %% ../../nbs/15a_walk/23_labelling.ipynb #48623181
 def write_conflicts(walk: Walk, decided: pd.DataFrame, settled: pd.DataFrame | None, home_folder=None) -> int:
     "Write the conflicts on `labels/adjudication.csv`, where there are any; how many are open."
     rows = _conflict_rows(walk, decided, settled, home_folder)
@@ -95,7 +95,7 @@ def _widest_spread(task, systems, home_folder) -> float:
     scores = [evaluate(task, system, [_MEASURE], home_folder=home_folder).values(_MEASURE) for system in systems]
     return max((difference_spread(b.loc[a.index] - a) for a, b in combinations(scores, 2)), default=float('nan'))
 
-
+# %% ../../nbs/15a_walk/23_labelling.ipynb #8b3f1349
 def walk_power(
     walk: Walk,
     n: int | None = None,  # queries that will be labelled; None: those that are
@@ -114,7 +114,7 @@ def walk_power(
             return Power((answered if labels == 'test' else 0) if n is None else n, spread, source)
     return Power(_answered(walk) if n is None else n, USUAL_SPREAD, 'other collections')
 
-
+# %% ../../nbs/15a_walk/23_labelling.ipynb #1c676581
 def _answered(walk: Walk) -> int:
     "Queries for which people found something."
     decided = decisions(read_votes(walk))
@@ -150,7 +150,7 @@ class Labels:
         lines += [_agreement_words(row) for row in self.agreement]
         return '\n'.join([*lines, *filter(None, [self.power])])
 
-
+# %% ../../nbs/15a_walk/23_labelling.ipynb #8f3ccb24
 def _agreement_words(row: dict) -> str:
     "The agreement of two people in a line."
     if not row['pairs']:
@@ -178,12 +178,12 @@ def _counts(votes: pd.DataFrame, decided: pd.DataFrame, unfinished: set) -> dict
         'unfinished': len(unfinished),
     }
 
-
+# %% ../../nbs/15a_walk/23_labelling.ipynb #92533039
 def _plain(row: dict) -> dict:
     "A row for a JSON file, which knows no nan."
     return {name: None if value != value else value for name, value in row.items()}
 
-
+# %% ../../nbs/15a_walk/23_labelling.ipynb #3b981c50
 def read_labels(
     walk: Walk,
     with_power: bool = True,  # measure what the labels show; asks the pool's systems
@@ -220,7 +220,7 @@ def judge_of(name: str, home_folder=None) -> Judge:
     check(name in known, f'unknown judge {name!r}', 'label', nearest(name, known))
     return ModelJudge(name, home_folder=home_folder)
 
-
+# %% ../../nbs/15a_walk/23_labelling.ipynb #e1108d82
 def judge_pairs(
     walk: Walk,
     judges: list,  # names, or judges

@@ -68,7 +68,7 @@ def _walk_folder(source: str | Path, to: str | Path | None) -> Path:
 def _chosen_windows(said, advised: Windows | None) -> Windows | None:
     return advised if said == _ALL_READ else parse_windows(said)
 
-
+# %% ../../nbs/15a_walk/01_look.ipynb #92c14d94
 def _main_language(reading: Reading) -> str:
     "zh where most documents are Chinese, else en."
     return 'zh' if reading.languages.get('zh', 0) * 2 > reading.kept else 'en'
@@ -80,7 +80,7 @@ def _measured(name: str, rows: list, key: list, parts: Parts, home_folder) -> tu
     timed = parts.get(f'speed-{name}', key, lambda: asdict(pace(name, rows, reads.mean_tokens, home_folder)))
     return reads, Pace(**timed)
 
-
+# %% ../../nbs/15a_walk/01_look.ipynb #9aeb2f13
 def look(
     source: str | Path,  # a folder or file of documents, a folder with a corpus.jsonl, or a task of the registry
     to: str | Path | None = None,  # the folder of the walk; default: NAME-walk here
@@ -124,7 +124,7 @@ def _names(names: list) -> str:
     more = f' and {len(names) - _MOST_NAMES:,} more' if len(names) > _MOST_NAMES else ''
     return ', '.join(names[:_MOST_NAMES]) + more
 
-
+# %% ../../nbs/15a_walk/01_look.ipynb #8704be0c
 @dataclass
 class Look:
     "What was found in a collection; it shows itself as a page."
@@ -228,7 +228,7 @@ def lengths_data(found: Look) -> pd.DataFrame:
             rows.append(('limit', at, at, 0, f'{part.model}: {part.limit:,} tokens'))
     return pd.DataFrame(rows, columns=['kind', 'low', 'high', 'documents', 'name'])
 
-
+# %% ../../nbs/15a_walk/01_look.ipynb #abcdc37f
 @styled_figure
 def lengths_figure(csv):
     "Documents by length, and where encoders stop to read."

@@ -45,7 +45,7 @@ def pair_code(query_id: str, doc_id: str) -> str:
     "The name of a pair on a sheet."
     return 'p' + fingerprint('pair', query_id, doc_id)[:9]
 
-
+# %% ../../nbs/15a_walk/20_pooling.ipynb #f2792731
 def _pooled_rows(walk: Walk, rows: list[dict], systems, depth: int, home_folder) -> list[dict]:
     "A row for each pair of the pool, the queries in the order of `rows`."
     task = queries_task(walk, rows, walk_corpus(walk, home_folder))
@@ -70,7 +70,7 @@ def _refuse_other_pool(walk: Walk, settings: dict):
         fix = 'leave the option out, or move the folder labels/ away to begin again'
         check(same or not (walk.folder / 'labels' / 'sheets.json').exists(), what, walk.folder / 'labels', fix)
 
-
+# %% ../../nbs/15a_walk/20_pooling.ipynb #060161ce
 def make_pool(
     walk: Walk,
     systems=SYSTEMS,  # expressions

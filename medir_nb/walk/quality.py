@@ -102,7 +102,7 @@ def _by_expression(systems: list[str], scores: list[Scores]):
     wanted = set(systems)
     return [(score.system, score) for score in scores if score.system in wanted]
 
-
+# %% ../../nbs/15a_walk/32a_quality.ipynb #f90f0502
 def measure_quality(tasks: dict[str, Task], systems: list[str], measures, home_folder=None) -> tuple[dict, dict]:
     "Kind → `Measured`, and system → why it did not run on some kind."
     found, not_run = {}, {}

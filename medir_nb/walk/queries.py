@@ -55,7 +55,7 @@ def _answers(documents: list[dict], styles: list, per_style: int, most_repeated:
 def _query_id(style: str, *what) -> str:
     return f'{style}-{fingerprint("query", style, *what)[:10]}'
 
-
+# %% ../../nbs/15a_walk/10_queries.ipynb #f9268a10
 def _usable(answers, model: str, seen: set, counts: dict) -> list[dict]:
     "Rows of queries without a fault; faults are counted by style."
     rows = []
@@ -103,7 +103,7 @@ def with_overlap(walk: Walk, rows: list[dict], corpus: Corpus) -> list[dict]:
     share = dict(zip(qrels.query_id, shared_terms(task, qrels), strict=True))
     return [{**row, 'overlap': round(share[row['_id']], 4)} for row in rows]
 
-
+# %% ../../nbs/15a_walk/10_queries.ipynb #5dd09684
 def style_table(
     walk: Walk,
     systems,  # expressions
@@ -144,7 +144,7 @@ class QueryReport:
             lines += ['', to_markdown(pd.DataFrame(self.styles), 2), '', _leakage_words(self.styles)]
         return '\n'.join(lines)
 
-
+# %% ../../nbs/15a_walk/10_queries.ipynb #7c892ead
 def _call_words(call: dict) -> str:
     "A call in a line."
     if 'log' in call:
@@ -159,7 +159,7 @@ def _call_words(call: dict) -> str:
     trip += f', first {call["first"]} by {call["retriever"]})'
     return f'{call["model"]}: {asked:,} asked for; dropped: {dropped}; {trip}; {call["added"]:,} added'
 
-
+# %% ../../nbs/15a_walk/10_queries.ipynb #f12f81a0
 def _leakage_words(styles: list[dict]) -> str:
     "What the overlap means for whoever reads the table."
     n = sum(row['queries'] for row in styles)
@@ -178,7 +178,7 @@ def _documents(corpus: Corpus, sample: int, seed: int) -> list[dict]:
         found.append({'id': str(corpus.ids[i]), 'doc': read, 'title': title, 'whole': whole})
     return found
 
-
+# %% ../../nbs/15a_walk/10_queries.ipynb #2a96f4ad
 def _save(walk: Walk, rows: list[dict], calls: list[dict], systems: list[str], home_folder) -> 'QueryReport':
     "Write queries, the judgements that follow from them, and the report."
     write_lines(walk.path('queries.jsonl'), rows)
@@ -192,7 +192,7 @@ def _save(walk: Walk, rows: list[dict], calls: list[dict], systems: list[str], h
     write_json(walk.path('queries.json'), asdict(report))
     return report
 
-
+# %% ../../nbs/15a_walk/10_queries.ipynb #d45c094e
 def read_report(walk: Walk) -> QueryReport:
     "What `queries.json` says; empty where it is not there yet."
     return QueryReport(**json_mapping(walk.folder / 'queries.json', 'remove it; medir queries writes it again'))
@@ -207,7 +207,7 @@ def _refuse_weak(found: int, usable: int, least: float, call: dict):
     fix += 'every answer is kept on its cassette'
     check(usable and share >= least, what, 'queries', fix)
 
-
+# %% ../../nbs/15a_walk/10_queries.ipynb #ff4c6451
 def _written_rows(walk, corpus, call, known, most_repeated, replay, home_folder) -> list[dict]:
     "The queries of a call that are usable and find their document; the call gets its counts."
     documents = _documents(corpus, call['sample'], call['seed'])

@@ -71,7 +71,7 @@ def look_section(walk: Walk) -> dict:
         return section('Documents', _missing(walk, 'A look at the documents', f'look {walk.settings.documents}'))
     return section('Documents', [f'From {walk.settings.documents}.'], flat_counts(content))
 
-
+# %% ../../nbs/15a_walk/50_report.ipynb #fb11f524
 def _query_rows(walk: Walk) -> list[dict]:
     path = walk.folder / 'queries.jsonl'
     lines = read_text(path).splitlines() if path.is_file() else []
@@ -82,7 +82,7 @@ def _query_rows(walk: Walk) -> list[dict]:
 def _count(rows: list, wanted) -> int:
     return sum(1 for row in rows if wanted(row))
 
-
+# %% ../../nbs/15a_walk/50_report.ipynb #aa8eccf8
 def queries_section(walk: Walk) -> dict:
     "How many queries there are, of which origin and style, and how much of their words their text has."
     rows = _query_rows(walk)
@@ -118,7 +118,7 @@ def _image(path: Path) -> str:
     "A PNG as a data URI; '' where there is none."
     return f'data:image/png;base64,{base64.b64encode(path.read_bytes()).decode()}' if path.is_file() else ''
 
-
+# %% ../../nbs/15a_walk/50_report.ipynb #7162d255
 def verdict_sections(walk: Walk) -> list[dict]:
     "The recommendation, tests, rank agreement, and the queries that changed most."
     content = read_json(walk.folder / 'verdict.json', {})
@@ -139,7 +139,7 @@ def verdict_sections(walk: Walk) -> list[dict]:
     missing = [{'system': system, 'why': why} for system, why in (content['left_out'] | content['not_run']).items()]
     return [*found, section('Not compared', [], missing)] if missing else found
 
-
+# %% ../../nbs/15a_walk/50_report.ipynb #1d25865b
 def changed_section(walk: Walk) -> list[dict]:
     "The queries that changed most, with texts."
     content = read_json(walk.folder / 'verdict.json', {})
@@ -189,7 +189,7 @@ def contract_sections(walk: Walk, home_folder=None) -> list[dict]:
         return [section(f'Contract of {choice}', [f'It cannot be shown here: {error}'])]
     return [section(f'Contract of {name}', about, listing=text) for name, text in texts.items()]
 
-
+# %% ../../nbs/15a_walk/50_report.ipynb #f633ca08
 _FILES = ('walk.yaml', 'corpus.jsonl', 'queries.jsonl', 'qrels/synthetic.tsv', 'qrels/test.tsv')
 _FILES += ('verdict.json', 'adapt.json')
 
@@ -270,7 +270,7 @@ def report_sections(walk: Walk, home_folder=None) -> list[dict]:
     after = [*changed_section(walk), *adapt_sections(walk), *contract_sections(walk, home_folder)]
     return [*verdict_sections(walk), *before, *after, receipt_section(walk)]
 
-
+# %% ../../nbs/15a_walk/50_report.ipynb #142c6467
 def render_report(walk: Walk, private: str = '', home_folder=None) -> str:
     "The page as text."
     import jinja2
@@ -287,7 +287,7 @@ def render_report(walk: Walk, private: str = '', home_folder=None) -> str:
         title=f'{walk.settings.name}: which retriever', subtitle=subtitle, privacy=privacy, **own_words
     )
 
-
+# %% ../../nbs/15a_walk/50_report.ipynb #919061d2
 def write_report(
     walk: Walk | str | Path,
     to: str | Path = '',  # '': report.html of the walk

@@ -68,7 +68,7 @@ def _is_recorded(writer: str, tasks: list[Task]) -> bool:
     except MedirError:  # a row that cannot be asked here
         return False
 
-
+# %% ../../nbs/15a_walk/30_rivals.ipynb #2833472c
 def recorded_writers(tasks) -> list[str]:
     "Language models of the registry whose texts for all queries are recorded, and a note where there are none."
     tasks = list(tasks)
@@ -94,7 +94,7 @@ def _with_texts(encoders: list[str], writers: list[str]) -> list[str]:
     "Systems expanded by each language model."
     return [f'{name}+hyde({writer})' for writer in dict.fromkeys(writers) for name in (*encoders[:1], 'bm25')]
 
-
+# %% ../../nbs/15a_walk/30_rivals.ipynb #9080b409
 def _reread(system: str, reranker: str) -> list[str]:
     "A reranked system, where a reranker is named."
     if not reranker:

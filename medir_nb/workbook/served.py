@@ -73,7 +73,7 @@ def _note_index(folder: str):
 
     note_step(Walk.open(folder), 'index')
 
-
+# %% ../../nbs/16_workbook/07g_serving.ipynb #159c09ed
 def index_command(
     source: Annotated[
         str, typer.Argument(metavar='SOURCE', help='A folder with corpus.jsonl, a walk, a task; or an index.')
@@ -143,7 +143,7 @@ def _answers(
         found.append({'rank': len(found) + 1, 'id': doc_id, 'score': score, 'title': title, 'text': text})
     return list(rows.values())
 
-
+# %% ../../nbs/16_workbook/07g_serving.ipynb #332ec945
 def search_command(
     source: Annotated[
         str, typer.Argument(metavar='FOLDER', help='An index, a walk, a folder with corpus.jsonl, or a task.')
