@@ -10,7 +10,8 @@ from medir_nb.serving import Index, Searcher, build_index, change_index
 from medir_nb.serving.folding import Folded, is_settled
 from medir_nb.walk import give_verdict, walk_steps
 from medir_nb.walk.toy import write_toy_walk
-from test_serving import QUESTIONS, WORDS, close, killed_at
+from test_serving import QUESTIONS, WORDS, close, killed_at, wait_for
+from test_serving import running  # noqa: F401 - a fixture
 from test_reranker import shared_words  # noqa: F401 - a fixture
 
 SETTINGS = [
@@ -240,6 +241,23 @@ def test_documents_that_are_cut_otherwise_are_refused(home, tmp_path):
     build_index(frame({'a': 'one'}), 'bm25', tmp_path / 'whole', home_folder=home)
     with pytest.raises(MedirError, match='and the index by whole documents'):
         change_index(tmp_path / 'whole', everything=task, home_folder=home)
+
+
+# --- the service -----------------------------------------------------------------------------------------------------
+
+
+def test_the_service_shows_the_passage_and_takes_documents(home, tmp_path, running):  # noqa: F811
+    documents = long_documents(10, random.Random(8))
+    build_index(task_of(documents, 'sentences=1'), 'bm25', tmp_path / 'index', home_folder=home)
+    client = running(tmp_path / 'index', updates=True)
+    text = 'Snakes are rare here. Antivenom treats a snake bite. Call early.'
+    assert client.post('/documents', json={'documents': [{'_id': 'new', 'text': text}]}).status_code == 200
+    wait_for(lambda: not client.get('/health').json()['pending_updates'])
+    wait_for(lambda: client.get('/search', params={'query': 'antivenom'}).json()['hits'])
+    hit = client.get('/search', params={'query': 'antivenom'}).json()['hits'][0]
+    assert (hit['id'], hit['text'], hit['passage']) == ('new', text, 'Antivenom treats a snake bite.')
+    assert client.delete('/documents/new').status_code == 200
+    wait_for(lambda: not client.get('/search', params={'query': 'antivenom'}).json()['hits'])
 
 
 # --- commands --------------------------------------------------------------------------------------------------------
