@@ -5,7 +5,7 @@ import numpy as np, pandas as pd, pytest
 from conftest import write_lines
 from medir_nb import serving, systems
 from medir_nb.core import MedirError
-from medir_nb.data import Windows, load_task, parse_windows, task_from_frames
+from medir_nb.data import Windows, parse_windows, task_from_frames
 from medir_nb.serving import Index, Searcher, build_index, change_index
 from medir_nb.serving.folding import Folded, is_settled
 from medir_nb.walk import give_verdict, walk_steps
@@ -267,7 +267,6 @@ def test_the_commands_show_the_passage(beir, home, tmp_path, medir):
     long = ' '.join(['pain'] * 30 + ['iron anaemia'] + ['pain'] * 30)
     write_lines(beir / 'corpus.jsonl', [{'_id': 'long', 'text': long}, {'_id': 'other', 'text': 'pain drug'}])
     (beir / 'walk.yaml').write_text('name: tiny\ndocuments: x\npassages: {unit: tokens, size: 8, overlap: 2}\n')
-    assert load_task(str(beir)).passages == Windows('tokens', 8, 2)
     built = medir('index', beir, '--system', 'bm25', '--to', tmp_path / 'index')
     assert built.code == 0 and 'passages tokens=8,overlap=2' in built.out
     hit = json.loads(medir('search', tmp_path / 'index', 'iron anaemia', '--json').out)[0]['hits'][0]
