@@ -11,7 +11,7 @@ FAST := HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 MEDIR_PROGRESS=0
 # What a passed test wrote goes at once: the homes of all tests together are gigabytes.
 PYTEST := python -m pytest -q -o tmp_path_retention_policy=failed -o tmp_path_retention_count=1
 
-.PHONY: demo test lint test-orders slow lab figures coverage clean install docs docs-serve docs-check
+.PHONY: demo test lint test-orders slow lab figures coverage clean install docs docs-serve docs-version docs-check
 .DELETE_ON_ERROR:
 
 install: $(MARK)
@@ -97,6 +97,15 @@ PORT ?= 8000
 docs-serve: docs
 	python -m http.server --bind 127.0.0.1 --directory site $(PORT)
 
+# What `make docs` laid out as one version beside the others, on the branch gh-pages of this clone (mike); nothing is pushed.
+# A tag's: make docs-version VERSION=0.1.0 ALIAS=latest; the main branch's: make docs-version VERSION=dev.
+MIKE := PATH=$(CURDIR)/.venv-docs/bin:$(PATH) SITE_DIR=_proc/version NO_MKDOCS_2_WARNING=1 $(CURDIR)/.venv-docs/bin/mike
+docs-version: $(DOCS)
+	@test -n "$(VERSION)" || { echo "which version? make docs-version VERSION=0.1.0 ALIAS=latest"; exit 1; }
+	@test -f _proc/site/nav.json || { echo "no pages are laid out: make docs first"; exit 1; }
+	$(MIKE) deploy --update-aliases $(VERSION) $(ALIAS)
+	@if test -n "$(ALIAS)" || ! git cat-file -e gh-pages:index.html 2> /dev/null; then $(MIKE) set-default $(or $(ALIAS),$(VERSION)); fi
+
 # The site in a real browser: Debian's chromium and chromium-driver, axe-core of npm. Screenshots lie in _proc/shots.
 AXE := .venv-docs/axe/axe.min.js
 $(AXE): $(DOCS)
@@ -105,7 +114,12 @@ $(AXE): $(DOCS)
 
 docs-check: docs $(AXE)
 	HF_HUB_OFFLINE=1 python -m medir_nb.workbook leaderboard referees --html _proc/hostile.html --scores tools/site/hostile.json --home _proc/home
-	.venv-docs/bin/python tools/site/check.py site _proc/hostile.html $(AXE) _proc/shots
+	rm -rf _proc/versions && git init -q _proc/versions && git -C _proc/versions config user.name site && git -C _proc/versions config user.email site@localhost
+	set -e; cd _proc/versions; for version in 0.1 0.2; do $(MIKE) deploy -F ../../mkdocs.yml --update-aliases $$version latest; done
+	git -C _proc/versions checkout -q gh-pages
+	rm -rf _proc/hostile && python tools/site/hostile.py _proc/hostile
+	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build -q -f _proc/hostile/mkdocs.yml
+	.venv-docs/bin/python tools/site/check.py site _proc/hostile.html $(AXE) _proc/shots _proc/versions _proc/hostile/site
 
 clean:
 	rm -rf .venv .venv-docs site _proc *.egg-info

@@ -94,6 +94,12 @@ def write_lines(path, lines):
     return path
 
 
+def in_full(size):
+    "A size as papers print it, such as 4.6K or 18K*, as a number."
+    digits, unit = size.rstrip('*')[:-1], size.rstrip('*')[-1].upper()
+    return round(float(digits) * {'K': 1e3, 'M': 1e6}[unit])
+
+
 def write_beir(folder, documents=DOCUMENTS, queries=QUERIES, qrels=QRELS, split='test', header=True):
     "Write a task in BEIR's layout."
     write_lines(folder / 'corpus.jsonl', [{'_id': i, 'title': t, 'text': b} for i, t, b in documents])

@@ -1,6 +1,6 @@
 """A decoder becomes a retriever in two stages, with tiny random decoders: the end token, the order of the stages, kills, adapters, switches and keys."""
 
-import json, re, shutil
+import json, re, shutil, signal, subprocess, sys
 from pathlib import Path
 import numpy as np, pytest
 from conftest import write_lines
@@ -8,7 +8,7 @@ from test_models import close, make_model
 from test_trainer import CHATML, same_weights
 from medir_nb.core import MedirError, checkpoint_record, registry
 from medir_nb.data import hpo_terms, load_task
-from medir_nb.encoder import Encoder, contract, encoder_spec
+from medir_nb.encoder import Encoder, contract, encoder_spec, save_encoder
 from medir_nb.encoder.tokens import Tokens
 from medir_nb.miner import load_labelled
 from medir_nb.trainer import (
@@ -67,6 +67,8 @@ def rows(folders, own_registry, tmp_path, monkeypatch):
     monkeypatch.delenv('MEDIR_DATA', raising=False)
     rows = {name: dict(DECODER, hub=folders[name]) for name in ('tiny-decoder', 'other-decoder')}
     rows['tiny-encoder'] = dict(DECODER, hub=folders['tiny-encoder'], pooling='mean', append_eos=False)
+    other = {'hub': folders['other-decoder'], 'revision': 'tiny'}
+    rows['two-decoders'] = dict(rows['tiny-decoder'], document=other)
     own_registry(models=rows)
 
 
@@ -160,6 +162,28 @@ def test_the_end_token_stands_behind_every_text_also_a_cut_one(small, beir, tmp_
     assert all(ends(tokenizer, plain)) and len(plain[2]) == 10
 
 
+@pytest.mark.parametrize('backbone', ['tiny-decoder', 'other-decoder'])
+def test_the_vector_of_the_end_token_hangs_on_neither_side_nor_batch(small, backbone):
+    "Padding left or right, texts alone or beside longer ones: the same to 1e-5, here and in plain sentence-transformers."
+    from sentence_transformers import SentenceTransformer
+
+    folder = train_retriever(small, stages=['pretraining'], backbone=backbone).trained['pretraining'].folder
+    texts = ['statins', 'metformin and insulin in type 2', *(f'{word} once a day' for word in WORDS), 'insulin ' * 60]
+    vectors = {}
+    for side in ('left', 'right'):
+        model = SentenceTransformer(str(folder), device='cpu')
+        model.tokenizer.padding_side = side
+        for size in (1, 3, len(texts)):
+            vectors[side, size] = model.encode_query(texts, batch_size=size)
+    own = Encoder('mine')
+    rendered = own.render([('', text) for text in texts], 'query', own.spec.default_instruction)
+    vectors['own', len(texts)] = own.encode(rendered, 'query').vectors
+    vectors['own', 1] = np.concatenate([own.encode([text], 'query').vectors for text in rendered])
+    longest = np.abs(vectors['left', 1]).max()
+    for how, found in vectors.items():
+        assert np.abs(found - vectors['left', 1]).max() < 1e-5 * max(1.0, longest), how
+
+
 def test_without_end_token_and_instruction(small):
     retriever = train_retriever(small, stages=['tuning'], reading={'instruction': False, 'end_token': False})
     from transformers import AutoTokenizer
@@ -215,6 +239,77 @@ def test_merged_or_trained_on(small):
     none = dict(small['tuning'], learning_rate=1e-30, max_steps=1)
     still = train_retriever(small, name='still', pretrained_name='mine-pretrained', merge=False, tuning=none)
     same_weights(still.trained['tuning'].folder, on.trained['pretraining'].folder, atol=1e-6)
+
+
+BACKBONES = ['tiny-decoder', 'two-decoders']  # one tower, and one a role
+
+
+def plain_vectors(folder):
+    "Role → vectors of sentence-transformers alone."
+    from sentence_transformers import SentenceTransformer
+
+    model, texts = SentenceTransformer(str(folder), device='cpu'), ['statins', 'metformin and insulin ' * 30]
+    return {'query': model.encode_query(texts), 'document': model.encode_document(texts)}
+
+
+def same_vectors(a, b, atol=1e-5):
+    for role in a:
+        np.testing.assert_allclose(a[role], b[role], rtol=0, atol=atol, err_msg=role)
+
+
+@pytest.mark.parametrize('backbone', BACKBONES)
+def test_merged_or_not_stage_two_begins_with_the_same_vectors(small, backbone, tmp_path):
+    "A step that moves nothing shows what stage II begins with: the vectors of stage I, and one first loss."
+    lora = {**small['lora'], 'dropout': 0.0}
+    still = dict(small['tuning'], learning_rate=1e-30, max_steps=1)
+    one = {**small, 'backbone': backbone, 'lora': lora, 'pretrained_name': 'first', 'tuning': still}
+    merged, unmerged = train_retriever(one), train_retriever(one, name='unmerged', merge=False)
+    first = plain_vectors(merged.trained['pretraining'].folder)
+    untrained = Encoder(encoder_spec(backbone, **changed_fields(Reading())))
+    before = plain_vectors(save_encoder(untrained, tmp_path / 'before'))
+    assert all(np.abs(first[role] - before[role]).max() > 1e-3 for role in first)  # stage I did something
+    for retriever in (merged, unmerged):
+        same_vectors(plain_vectors(retriever.trained['tuning'].folder), first)
+    assert unmerged.trained['tuning'].loss == pytest.approx(merged.trained['tuning'].loss, rel=1e-4)
+    roles = ['document', 'query'] if backbone == 'two-decoders' else ['query']
+    for retriever in (merged, unmerged):
+        adapters = (retriever.trained['tuning'].folder / 'adapter').glob('*.safetensors')
+        assert sorted(file.stem for file in adapters) == roles
+
+
+@pytest.mark.parametrize('backbone', BACKBONES)
+@pytest.mark.parametrize('merge', [True, False])
+def test_both_ways_train_both_towers_and_open_elsewhere(small, backbone, merge):
+    retriever = train_retriever(small, backbone=backbone, merge=merge)
+    first, second = (plain_vectors(trained.folder) for trained in retriever.trained.values())
+    assert all(np.abs(first[role] - second[role]).max() > 1e-4 for role in first)  # stage II moved each tower
+    encoder, texts = Encoder('mine'), ['statins', 'metformin and insulin ' * 30]
+    for role, vectors in second.items():
+        rendered = encoder.render([('', text) for text in texts], role, encoder.spec.default_instruction)
+        close(vectors, encoder.encode(rendered, role).vectors)
+
+
+_KILLED_BETWEEN = """
+import json, os, signal, sys
+from medir_nb.trainer import retriever
+retriever._tune = lambda *given: os.kill(os.getpid(), signal.SIGKILL)
+retriever.train_retriever(json.loads(sys.argv[1]))
+"""
+
+
+@pytest.mark.parametrize('backbone', BACKBONES)
+@pytest.mark.parametrize('merge', [True, False])
+def test_killed_between_the_stages_it_ends_where_it_would_have(small, backbone, merge):
+    settings = {**small, 'backbone': backbone, 'merge': merge}
+    child = subprocess.run([sys.executable, '-c', _KILLED_BETWEEN, json.dumps(settings)], capture_output=True)
+    assert child.returncode == -signal.SIGKILL, child.stderr[-2000:]
+    assert checkpoint_record('mine-pretrained') and not checkpoint_record('mine')
+    whole, done = train_retriever(settings, name='whole'), train_retriever(settings)
+    assert done.trained['pretraining'].reused and not whole.trained['pretraining'].reused
+    for stage in ('pretraining', 'tuning'):
+        a, b = done.trained[stage], whole.trained[stage]
+        np.testing.assert_array_equal(a.history.loss, b.history.loss)
+        same_vectors(plain_vectors(a.folder), plain_vectors(b.folder), atol=0)
 
 
 def test_an_adapter_of_another_shape_or_base_is_refused(small):
@@ -277,6 +372,12 @@ def test_a_stage_one_of_another_backbone_is_refused(small):
         with pytest.raises(MedirError, match='it is a stage I of tiny-decoder, not of other-decoder') as error:
             train_retriever({**small, **change}, backbone='other-decoder')
         assert '\n' not in str(error.value)
+    # one of its two towers is that backbone
+    for name, backbone, of in (('first', 'two-decoders', 'tiny-decoder'), ('both', 'tiny-decoder', 'two-decoders')):
+        train_retriever(small, stages=['pretraining'], name=name, backbone=of)
+        for merge in (True, False):
+            with pytest.raises(MedirError, match=f'it is a stage I of {of}, not of {backbone}'):
+                train_retriever(small, stages=['tuning'], start=name, backbone=backbone, merge=merge)
     before = checkpoint_record('first')['revision']
     overwriting = dict(small['pretraining'], overwrite=True)
     with pytest.raises(MedirError, match='not of other-decoder'):
@@ -284,8 +385,9 @@ def test_a_stage_one_of_another_backbone_is_refused(small):
     assert checkpoint_record('first')['revision'] == before
 
 
+@pytest.mark.parametrize('merge', [True, False])
 @pytest.mark.parametrize('at', [('pretraining', 3), ('tuning', 1), ('tuning', 3)])
-def test_a_stopped_stage_goes_on_to_the_same_end(small, at):
+def test_a_stopped_stage_goes_on_to_the_same_end(small, at, merge):
     class Stop(Watch):
         met = 0  # last steps that were seen: that of stage I comes first
 
@@ -296,6 +398,7 @@ def test_a_stopped_stage_goes_on_to_the_same_end(small, at):
             if now and lines[-1]['step'] == 4:
                 Stop.met += 1
 
+    small = {**small, 'merge': merge}
     whole = train_retriever(small, name='whole')
     with pytest.raises(KeyboardInterrupt):
         train_retriever(small, watch=Stop(None))
@@ -495,6 +598,9 @@ def test_rates_and_batches_are_those_of_the_protocol():
             two
         )
         assert (printed['pretraining']['epochs'], printed['tuning']['epochs']) == (2, 1)
+        for stage in printed.values():
+            assert (stage['temperature'], stage['warmup_steps'], stage['precision']) == (1.0, 100, 'bf16')
+            assert stage['max_query_tokens'] == stage['max_document_tokens'] == 512
     settings = retriever_settings(backbone='smollm2', name='x')
     assert (settings.lora.r, settings.lora.alpha, settings.reading.similarity) == (16, 32, 'dot')
 

@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from hub import whole
-from hub.data import collection, data_repositories, make_github, on_the_hub, small_registry
+from hub.data import collection, data_repositories, make_github, on_the_hub, small_registry, write_rows
 from hub.models import GTE_CODE, HEAD, HEADS, HIDDEN, model_repositories, served
 from hub.server import Hub, Repository
 from hub.services import TESTS, Services, process_environment
@@ -55,6 +55,98 @@ def run(code, environment, timeout=120):
     )
     assert done.returncode == 0, done.stderr[-2000:]
     return json.loads(done.stdout.splitlines()[-1])
+
+
+# ---------------------------------------------------------------- training data
+
+
+COPY = 'c0' * 20
+
+
+def of_part(config, split, rows):
+    "A file as the Hub's Parquet copy lays it out, or one that a card names."
+    return f'{config.removeprefix("dir:")}/{split}/0000.parquet', rows
+
+
+def corpus_lines(row):
+    "Three documents in the columns of a corpus."
+    columns = row['columns']
+    body = 'is a text of more words than a passage takes, said once and then said again in other words, at some length '
+    texts = {'id': 'd{}', 'title': 'On part {}', 'text': f'Part {{}} {body * 3}'}
+    return [{columns[name]: text.format(n) for name, text in texts.items() if name in columns} for n in range(3)]
+
+
+def set_parts(row):
+    "(configuration, split) → two lines of a labelled set in its fields."
+    if row['rule'] == 'judged':
+        lines = {
+            'corpus': [{'_id': f'd{n}', 'title': '', 'text': f'passage {n}'} for n in range(2)],
+            'queries': [{'_id': f'q{n}', 'text': f'claim {n}'} for n in range(2)],
+            'qrels': [{'query-id': f'q{n}', 'corpus-id': f'd{n}', 'score': 1.0} for n in range(2)],
+        }
+        return {tuple(row['parts'][part]): rows for part, rows in lines.items()}
+    first = {name: of if isinstance(of, str) else of[0] for name, of in row['fields'].items()}
+    made = [{of: 1 if name == 'label' else f'{name} {n}' for name, of in first.items()} for n in range(2)]
+    return {tuple(config): made for config in row['configs']}
+
+
+def built(parts):
+    "What builds a repository of these parts: Parquet, and a card where the configurations have names."
+
+    def build(folder):
+        files = {config: of_part(*config, rows) for config, rows in parts.items()}
+        for path, rows in files.values():
+            write_rows(folder / path, rows)
+        cards = ''.join(
+            f'- config_name: {config}\n  data_files:\n  - split: {split}\n    path: {path}\n'
+            for (config, split), (path, _) in files.items()
+            if not config.startswith('dir:')
+        )
+        (folder / 'README.md').write_text(f'---\nconfigs:\n{cards}---\n' if cards else 'A script.\n')
+
+    return build
+
+
+TRAINED_ON = {
+    kind: {n: r for n, r in registry(kind).items() if r.get('hub') and r.get('access', 'open') == 'open'}
+    for kind in ('pretraining', 'tuning')
+}
+_READ_ALL = """
+import itertools, json
+from medir_nb.core import registry
+from medir_nb.data import corpus_pairs
+from medir_nb.miner import load_labelled
+open_rows = lambda kind: [n for n, r in registry(kind).items() if r.get('hub') and r.get('access', 'open') == 'open']
+out = {name: list(corpus_pairs(name)) for name in open_rows('pretraining')}
+out |= {name: load_labelled(name).rows for name in open_rows('tuning')}
+print(json.dumps(out))
+"""
+
+
+@pytest.mark.slow
+def test_every_open_corpus_and_set_is_read_in_the_layout_of_its_row(tmp_path):
+    "At its commit, or at the one that the Hub names: that of its Parquet copy where the row asks for that."
+    parts = {row['hub']: {tuple(row['configs']): corpus_lines(row)} for row in TRAINED_ON['pretraining'].values()} | {
+        row['hub']: set_parts(row) for row in TRAINED_ON['tuning'].values()
+    }
+    commits = {row['hub']: row.get('revision', 'unknown') for rows in TRAINED_ON.values() for row in rows.values()}
+    repositories = [
+        Repository('datasets', hub, built(of), [commit if len(commit) == 40 else PINNED, COPY])
+        for (hub, of), commit in zip(parts.items(), (commits[hub] for hub in parts), strict=True)
+    ]
+    with Hub(repositories, tmp_path / 'hub') as served_hub:
+        environment = process_environment(served_hub, tmp_path)
+        environment.pop('MEDIR_DATA', None)
+        found = run(_READ_ALL, environment, timeout=300)
+        asked = {a.revision for a in served_hub.fetched('datasets', TRAINED_ON['tuning']['stackexchange']['hub'])}
+    assert set(found) == {*TRAINED_ON['pretraining'], *TRAINED_ON['tuning']} and len(found) == 14
+    drawn = ('pubmed', 'msmarco-passages')  # of which a seeded share is kept
+    for name, rows in found.items():
+        row = (TRAINED_ON['pretraining'] | TRAINED_ON['tuning'])[name]
+        assert rows or name in drawn, name
+        kinds = {'title', 'crop'} if name in drawn else {row['pairs']} if 'pairs' in row else {None}
+        assert {of.get('made_by') for of in rows} <= kinds and all(of['query'] and of['pos'] for of in rows), name
+    assert COPY in asked and PINNED not in asked
 
 
 # ---------------------------------------------------------------- the server

@@ -4,7 +4,7 @@ import functools, gzip, itertools, json, multiprocessing, os, pickle, random, su
 from collections import Counter
 from pathlib import Path
 import pytest
-from conftest import DOCUMENTS, write_beir, write_lines
+from conftest import DOCUMENTS, in_full, write_beir, write_lines
 from medir_nb.core import MedirError, registry, rows
 from medir_nb.data import (
     Document,
@@ -23,7 +23,8 @@ from medir_nb.data import (
     write_pairs,
 )
 from medir_nb.data.passages import two_passages, word_places
-from medir_nb.data.pretraining import check_pretraining_row
+from medir_nb.data.pretraining import LAYOUTS, check_pretraining_row
+from medir_nb.ledger import published
 
 PUBMED = """<?xml version="1.0" encoding="UTF-8"?>
 <!DOCTYPE PubmedArticleSet PUBLIC "-//NLM//DTD PubMedArticle, 1st January 2026//EN" "pubmed_260101.dtd">
@@ -422,6 +423,10 @@ def test_the_rows_of_table_8_and_of_mar():
     assert len({row['line'] for row in ours.values()}) == 8 and len(pretraining_table('')) == len(table)
     assert len(pretraining_table()) == 11 and list(pretraining_table('mar').access) == ['unreleased', 'open']
     assert {name for name, row in ours.items() if row['access'] == 'licence'} == {'statpearls', 's2orc'}
+    assert {row['layout'] for row in ours.values()} <= set(LAYOUTS)  # each says how far its layout is known
+    printed = published('bmretriever', 'Table 8')
+    sizes = {cell.dataset: in_full(cell.text) for cell in printed.itertuples()}
+    assert sizes == {row['line']: row['pairs_about'] for row in ours.values() if 'pairs_about' in row}
 
 
 @pytest.mark.parametrize(
@@ -432,6 +437,7 @@ def test_the_rows_of_table_8_and_of_mar():
         ({'pairs': 'titled'}, 'no kind'),
         ({'access': 'gated'}, 'no access'),
         ({'share': 3}, 'share is'),
+        ({'layout': 'seen'}, 'no layout'),
         ({'configs': ['default']}, 'configs'),
         ({'columns': {'abstract': 'x'}}, 'no column'),
         ({'hub': '', 'get': ''}, 'where the data are'),

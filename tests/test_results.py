@@ -346,6 +346,27 @@ def test_a_row_of_efficiency_says_what_stands_beside_it():
     assert to_markdown(pd.DataFrame(kept['rows']), 3).strip() in stored  # the page shows the file
 
 
+# ---------------------------------------------------------------- what a training brought
+
+
+LEAST_GAIN = 0.30  # nDCG@10 from the untrained decoder to both stages
+
+
+@pytest.mark.parametrize('split', ['', ', train-kin'])
+def test_a_decoder_became_a_retriever_on_both_splits(split):
+    "On held-out wordings, three seeds, beside systems that need no training; intervals do not touch."
+    stored = pd.read_csv(ROOT / 'figures/bmretriever_training_scores.csv')
+    scores = stored[stored.measure == 'nDCG@10'].set_index('system')
+    before, after = scores.loc['untrained'], scores.loc[f'both stages{split}']
+    assert {'bm25', 'minilm', 'mpnet'} <= set(scores.index) and before.n_queries == after.n_queries == 200
+    assert after.value - before.value >= LEAST_GAIN and after.low > before.high
+    showcase = read_yaml(ROOT / 'params/bmretriever_training/showcase.yaml')
+    assert len(showcase['training_seeds']) == 3 and showcase['splits'] == ['train', 'train-kin']
+    table = (ROOT / 'figures/bmretriever_training_tables.md').read_text(encoding='utf-8')
+    [row] = [line.split('|') for line in table.splitlines() if line.startswith(f'| hpo-lay | both stages{split} ')]
+    assert f'{after.value:.3f}' in row[3] and row[10].strip() == '3'
+
+
 @pytest.mark.parametrize('path', PAPERS, ids=lambda path: path.stem)
 def test_stored_outputs_name_no_folder_of_one_machine(path):
     stored = '\n'.join(text for cell in cells(path) for text in texts(cell))

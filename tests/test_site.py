@@ -1,8 +1,8 @@
 """The site's pages as they are laid out; the built site is checked in a browser by `make docs-check`."""
 
-import json, re, sys
+import json, re, subprocess, sys
 from pathlib import Path
-import pytest
+import pandas as pd, pytest
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / 'tools' / 'site'))
@@ -19,6 +19,33 @@ def test_an_output_keeps_its_table_and_nothing_that_runs():
     clean = notebooks.clean_html(said)
     assert clean == '<table><tr><th scope="row">a<td>b 1 &lt; 2</table>'
     assert notebooks.clean_html('&lt;script&gt;alert(1)&lt;/script&gt;') == '&lt;script&gt;alert(1)&lt;/script&gt;'
+
+
+def test_no_kind_of_output_lets_a_text_run():
+    import hostile
+    from html.parser import HTMLParser
+
+    class Found(HTMLParser):
+        tags, attributes = set(), set()
+
+        def handle_starttag(self, tag, attributes):
+            self.tags.add(tag)
+            self.attributes |= {name for name, _ in attributes}
+
+    for output in hostile.hostile_notebook()['cells'][1]['outputs']:
+        (part,) = notebooks.output_parts(output, Path('nowhere'), 'x')
+        if part.startswith('<'):
+            Found().feed(part)
+            assert 'javascript:' not in re.sub(r'>[^<]*<', '><', part)
+        else:
+            lines = part.splitlines()
+            assert set(lines[-1]) == {'`'} and lines[0] == f'{lines[-1]}text'
+            assert not any(line.startswith(lines[-1]) for line in lines[1:-1])
+    assert not Found.tags & {'img', 'script', 'svg', 'a', 'iframe'} and Found.attributes <= {'class', 'markdown'}
+    # in a cell of a page's table nothing is left that Markdown or HTML would read
+    assert reference.plain('<b>[x](y){: onclick=1}`_*|') == ''.join(
+        f'&#{ord(c)};' if c in '<>[]{}=`_*|' else c for c in '<b>[x](y){: onclick=1}`_*|'
+    )
 
 
 def test_a_fence_is_longer_than_those_inside():
@@ -41,7 +68,7 @@ def test_a_notebook_becomes_prose_lessons_and_names_of_what_it_exports(tmp_path)
     }
     cells['cells'] += notebook(('code', "load('hpo-lay')", lesson))['cells']
     (tmp_path / 'n.ipynb').write_text(json.dumps(cells))
-    page = notebooks.page_of(tmp_path / 'n.ipynb', tmp_path / 'pictures', deeper=1, api='../api/data.md')
+    page = notebooks.page_of(tmp_path / 'n.ipynb', tmp_path / 'pictures', deeper=1, api='../api/data.md', door={'load'})
     assert page.startswith('## data.x') and '[`load`](../api/data.md#load): Read a task.' in page
     assert "```python\nload('hpo-lay')\n```" in page and "'hpo-lay'" in page
     assert '_private' not in page and 'import os' not in page and 'default_exp' not in page
@@ -50,6 +77,7 @@ def test_a_notebook_becomes_prose_lessons_and_names_of_what_it_exports(tmp_path)
 
 def test_the_reference_keeps_comments_of_parameters():
     page = reference.api_page(ROOT, 'workbook')
+    assert '_kind_of' not in page and '### measure_of' not in page
     assert 'home_folder=None,  # whose receipts are read, too; None reads none' in page and '### rank_spread' in page
 
 
@@ -92,33 +120,170 @@ def data():
     return board(folder=ROOT / 'figures')
 
 
-def test_numbers_of_the_front_page_are_those_of_their_sources(data):
+@pytest.fixture(scope='module')
+def front(data):
+    return stage.front_page(data)
+
+
+def table_lines(page):
+    return [re.split(r' *\| *', line.strip('| ')) for line in page.splitlines() if re.match(r'\| [^|]+ \| \d', line)]
+
+
+def test_the_table_of_the_front_page_says_what_the_published_cells_say(front, data):
     from medir_nb.ledger import published
     from medir_nb.ledger.papers import paper_tasks
+    from medir_nb.workbook.coverages import cell_ways, hours_of
+
+    tasks = paper_tasks('r2med')
+    cells = published('r2med', 'base', measure='nDCG@10', task=tasks)
+    frame = (100 * cells.pivot(index='system', columns='task', values='value')).drop(index=['openai', 'voyage'])
+    means = frame.mean(axis=1).sort_values(ascending=False)
+    without = pd.DataFrame({task: frame.drop(columns=task).mean(axis=1).rank(ascending=False) for task in tasks})
+    lines = table_lines(front)
+    assert len(lines) == 7 and [line[1] for line in lines[:5]] == [f'{mean:.2f}' for mean in means.head(5)]
+    ways = cell_ways('r2med', ['base']).query("measure == 'nDCG@10'")
+    for label, mean, rank, _, licence, cost in lines:
+        (name,) = [name for name, value in means.items() if f'{value:.2f}' == mean]
+        place, best, worst = 1 + list(means.index).index(name), without.loc[name].min(), without.loc[name].max()
+        assert rank == (f'{place}' if best == worst else f'{place} ({best:.0f}–{worst:.0f})'), label
+        hours = hours_of(ways[(ways.system == name) & ways.task.isin(tasks)])
+        assert cost == stage.cost_text(hours) and licence
+    # the sentences above and below it
+    first, second = means.index[:2]
+    assert f'{means[first]:.2f} nDCG@10' in front and f'is {means[first] - means[second]:.2f} points' in front
+    assert f'over {len(tasks)} tasks' in front
+    assert f'between {without.loc[first].min():.0f} and {without.loc[first].max():.0f};' in front
+    printed = frame['r2med-biology']
+    assert f'is printed as {printed[first]:.2f};' in front and f'as {printed["bm25"]:.2f}. ' in front
+    assert f'{len(data["cells"]["row"]):,} printed scores' in front
+
+
+def test_the_front_page_says_what_was_measured_and_how_to_begin(front):
     from medir_nb.workbook.coverages import coverage, coverage_sentence
 
-    page, tasks = stage.front_page(data), paper_tasks('r2med')
-    cells = published('r2med', 'base', measure='nDCG@10', task=tasks)
-    means = (100 * cells.groupby('system').value.mean()).round(2)
-    lines = [line.split(' | ') for line in page.splitlines() if re.match(r'\| [^|]+ \| \d', line)]
-    assert len(lines) == 5
-    for line in lines:
-        assert float(line[1]) in set(means)
-    services = {'openai', 'voyage'}
-    assert float(lines[0][1]) == means[~means.index.isin(services)].max()
-    assert coverage_sentence(coverage(folder=ROOT / 'figures')) in page
-    assert f'{len(data["cells"]["row"]):,} printed scores' in page
-    assert page.index('## Six lines') < page.index('medir evaluate r2med-biology')
+    assert coverage_sentence(coverage(folder=ROOT / 'figures')) in front
+    order = ['make install', '## Six lines', '## Which retriever', 'medir evaluate r2med', '## What has been measured']
+    assert [front.index(part) for part in order] == sorted(front.index(part) for part in order)
+    assert front.count('![') == 1 and 'figures/bmretriever_scores.svg' in front
+    head = front.split('# medir_nb')[1].split('## Quick start')[0]
+    assert len(re.findall(r'\w[.](?=\s)', head)) == 3, 'three sentences'
+
+
+def test_what_the_six_lines_print_is_the_stored_output(front):
+    cells = json.loads((ROOT / 'nbs/index.ipynb').read_text())['cells']
+    first = next(cell for cell in cells if cell['cell_type'] == 'code')
+    assert ''.join(first['outputs'][0]['data']['text/plain']).strip() in front
+
+
+def test_no_number_of_the_templates_is_typed_by_hand():
+    "What a template says in digits is a name, a version or the level of an interval."
+    for name in ('retriever', 'measured', 'start'):
+        text = re.sub(r'\{\w+\}|<!--.*?-->', '', (stage.HERE / f'pages/{name}.md').read_text())
+        for known in ('R2MED', 'nDCG@10', '× 100', '95 %', 'Python 3.11'):
+            text = text.replace(known, '')
+        assert not re.findall(r'\d+', text), name
+
+
+def test_commands_of_the_front_page_are_understood(front):
+    import shlex
+    from medir_nb.systems import parse
+
+    lines = [shlex.split(line) for line in front.splitlines() if line.startswith('medir evaluate')]
+    assert len(lines) == 2
+    for words in lines:
+        assert str(parse(words[words.index('--system') + 1])) == words[words.index('--system') + 1]
 
 
 def test_the_readme_says_what_the_stored_scores_say():
-    import csv
-
-    rows = {
-        (row['system'], row['measure']): row for row in csv.DictReader((ROOT / 'figures/bmretriever_scores.csv').open())
-    }
+    rows = pd.read_csv(ROOT / 'figures/bmretriever_scores.csv').set_index(['system', 'measure'])
     readme = (ROOT / 'README.md').read_text()
-    for system in ('bm25', 'minilm', 'rrf(bm25,minilm)'):
-        row = rows[system, 'nDCG@10']
-        shown = f'{float(row["value"]):.3f} [{float(row["low"]):.3f}, {float(row["high"]):.3f}]'
-        assert f'| {system} |' in readme and shown in readme
+    table = re.search(r'^\| system \| R@1 strict.*?(?=\n\n)', readme, re.M | re.S)[0].splitlines()
+    head, *lines = [re.split(r' *\| *', line.strip('| ')) for line in table if '---' not in line]
+    assert [line[0] for line in lines] == ['bm25', 'minilm', 'smollm2', 'rrf(bm25,minilm)']
+    for line in lines:
+        for measure, shown in zip(head[1:5], line[1:5]):
+            row = rows.loc[(line[0], measure)]
+            assert shown == f'{row["value"]:.3f} [{row["low"]:.3f}, {row["high"]:.3f}]', (line[0], measure)
+
+
+def test_the_readme_counts_what_the_demo_holds():
+    from medir_nb.data import load_task
+
+    readme, task = (ROOT / 'README.md').read_text(), load_task('hpo-lay')
+    terms = {query.partition('#')[0] for query in task.queries.ids}
+    said = f'{len(task.corpus):,} definitions, {len(task.queries)} wordings of {len(terms)} terms'
+    assert said in readme
+
+
+def test_the_readme_says_what_the_loop_came_to():
+    scores = pd.read_csv(ROOT / 'figures/automir_slhyde_scores.csv')
+    scores = scores[(scores.task == 'hpo-lay') & (scores.measure == 'nDCG@10')].set_index('system').value
+    shown = {name: f'{value:.3f}'[1:] for name, value in scores.items()}
+    tests = (ROOT / 'figures/automir_slhyde_tables.md').read_text()
+    p = re.search(r'^\| hpo-lay  \| untuned +\| SL-HyDE is better +\| 0(\.\d+)', tests, re.M)[1]
+    said = f'(nDCG@10 {shown["SL-HyDE"]} against {shown["untuned"]}, p {float(p):.3f}'.replace('p 0', 'p ')
+    readme = (ROOT / 'README.md').read_text()
+    assert said in readme and f'({shown["HyDE"]})' in readme
+    assert f'shuffled pairs ({shown["control: shuffled pairs"]})' in readme
+
+
+# ---------------------------------------------------------------- the built site
+
+
+def hook():
+    import importlib.util
+
+    spec = importlib.util.spec_from_file_location('hook', ROOT / 'tools/site/hook.py')
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_search_reads_headings_and_prose_alone():
+    text = '<p>Prose <code>x</code>.</p><pre>secret = 1</pre><table><tr><td>cell</table><blockquote>`name`</blockquote>'
+    assert hook().shortened({'title': 'T', 'text': text}) == {'title': 'T', 'text': 'Prose x .'}
+    assert len(hook().shortened({'text': 'word ' * 200})['text']) <= hook().SHOWN + 2
+
+
+def test_code_keeps_its_blanks_and_the_frame_loses_them():
+    page = '<nav>\n<a>\nHome\n</a>\n</nav>\n<article>\n<p>a\n<b>c</b></p>\n<pre>x\n\n  y\n</pre>\n</article>\n<footer>\n z\n</footer>'
+    made = hook().on_post_page(page, None, None)
+    assert (
+        made
+        == '<nav><a>Home</a></nav><article>\n<p>a\n<b>c</b></p>\n<pre>x\n\n  y\n</pre>\n</article><footer>z</footer>'
+    )
+
+
+def test_pages_name_version_and_commit(tmp_path):
+    (tmp_path / 'settings.ini').write_text('[DEFAULT]\nversion = 1.2.3\n')
+    assert hook().version_text(tmp_path).startswith('medir_nb 1.2.3')
+    git = ['git', '-C', str(tmp_path), '-c', 'user.name=x', '-c', 'user.email=x@x']
+    for words in (['init', '-q'], ['add', '.'], ['commit', '-qm', 'x'], ['tag', 'v1.2.3']):
+        subprocess.run([*git, *words], check=True, capture_output=True)
+    assert (
+        hook().version_text(tmp_path, 'latest') == 'medir_nb 1.2.3 · version latest of these pages · built from v1.2.3'
+    )
+
+
+def test_a_reader_sees_why_a_block_is_not_run(tmp_path):
+    site = stage.Site(tmp_path)
+    text = 'a\n\n<!-- not run: it takes a GPU -->\n```sh\n<!-- not run: x -->\n```\n'
+    shown = site.linked('x.md', text, 'x.md')
+    assert shown == 'a\n\n*Not run by the tests: it takes a GPU.*\n\n```sh\n<!-- not run: x -->\n```\n'
+
+
+SITE = ROOT / 'site'
+
+
+@pytest.mark.skipif(not (SITE / 'index.html').is_file(), reason='no site is built; make docs-check measures it, too')
+def test_the_site_stays_small():
+    files = [file for file in SITE.rglob('*') if file.is_file() and file.suffix not in ('.png', '.svg')]
+    assert sum(file.stat().st_size for file in files) < stage.LIMIT
+
+
+def test_the_pages_that_make_most_of_the_site_stay_small(tmp_path, data):
+    "Without building: the Markdown of the chapters and of the API, which most of the site is."
+    rooms = stage.library()
+    chapters = sum(len(stage.room_page(room, files, tmp_path / room).encode()) for room, files in rooms)
+    references = sum(len(reference.api_page(ROOT, room).encode()) for room, _ in rooms)
+    assert chapters < 1_700_000 and references < 300_000

@@ -4,13 +4,15 @@ import gzip, json, re
 from dataclasses import replace
 from pathlib import Path
 import numpy as np, pytest
-from conftest import write_beir, write_lines
+from conftest import in_full, write_beir, write_lines
 from test_models import make_model
 from medir_nb import generator as g
 from medir_nb.core import MedirError, registry, rows
 from medir_nb.data import load_task
+from medir_nb.data.pretraining import LAYOUTS
 from medir_nb.encoder import Encoder, encoder_spec, load_sentence_transformer
 from medir_nb.generator.toy import ToyServer
+from medir_nb.ledger import published
 from medir_nb.miner import (
     brainstorm_tasks,
     check_tuning_row,
@@ -56,6 +58,14 @@ def test_every_row_is_whole_and_carries_the_instruction_of_table_9():
         assert row['sources'] and row['licence'] and (row.get('hub') or row.get('get'))
     by_domain = tuning_table(here=False).groupby('domain').printed.sum()
     assert by_domain.to_dict() == {'biomedical': 127_600, 'general': 832_000}  # the paper's totals
+    cells = published('bmretriever', 'Table 9')
+    by_title = {row['title']: row for row in sets.values()}
+    assert set(cells.dataset) == set(by_title)
+    for cell in cells.itertuples():
+        row = by_title[cell.dataset]
+        assert (row['printed'], row['domain']) == (in_full(cell.text), cell.variant.lower()), cell.dataset
+        assert bool(row.get('sampled')) == cell.text.endswith('*'), cell.dataset
+        assert row['layout'] in LAYOUTS
 
 
 @pytest.mark.parametrize(
@@ -66,6 +76,7 @@ def test_every_row_is_whole_and_carries_the_instruction_of_table_9():
         ({'fields': {'query': 'q', 'positive': 'a', 'positives': 'b'}}, "reads no 'positives'"),
         ({'instruction': ' '}, 'no instruction'),
         ({'access': 'closed'}, "access is 'closed'"),
+        ({'layout': 'seen'}, "no layout 'seen'"),
         ({'colour': 'red'}, "unknown field 'colour'"),
         ({'printed': 'many'}, 'printed is'),
         ({'hub': '', 'access': 'open', 'files': []}, 'does not say where it comes from'),

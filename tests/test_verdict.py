@@ -21,7 +21,9 @@ from medir_nb.walk import Walk, combined, costs_columns, first_choice, give_verd
 from medir_nb.walk import read_verdict
 from medir_nb.walk.rivals import candidates, kind_of, recorded_writers
 from medir_nb.walk.costs import Costs, costs_of_each
+from medir_nb.walk.asked import write_lines
 from medir_nb.walk.evidence import beaten_by
+from medir_nb.walk.outlook import expectation, outlook
 from medir_nb.walk.toy import write_judgements, write_toy_walk
 from medir_nb.walk.quality import measure_quality, walk_tasks
 from medir_nb.walk.verdict import Decision, decide_from, sentence_of
@@ -79,7 +81,68 @@ def test_one_or_two_labelled_queries_are_no_fault(n):
     people, machine = matrices(1, n_people=n)
     both = combined(people, machine)
     assert both.estimate.notna().all() and 0 < both.people < 1
-    assert combined(people, None).people == 1 and combined(None, machine).people == 0
+    assert combined(people, None).synthetic == 0 < combined(people, None).people < 1
+    assert combined(None, machine).people == 0 < combined(None, machine).synthetic < 1
+
+
+FUSED = ['bm25', 'minilm', 'mpnet', 'rrf(bm25,minilm)', 'rrf(bm25,mpnet)']
+
+
+def fused_scores(seed, n, means, spread=0.15):
+    draw = np.random.default_rng(seed)
+    hard, chance = draw.normal(0, 0.2, (n, 1)), draw.normal(0, spread, (n, len(means)))
+    return pd.DataFrame(np.array(means) + hard + chance, columns=FUSED)
+
+
+def test_a_fusion_is_expected_a_little_above_the_mean_of_its_parts():
+    gains, covariance, words = expectation(FUSED)
+    assert gains[3] == gains[4] > gains[0] == 0 and words.tolist() == [1, 0, 0, 0.5, 0.5]
+    apart = covariance[3, 3] + (covariance[0, 0] + covariance[1, 1]) / 4 - covariance[3, 0] - covariance[3, 1]
+    assert np.sqrt(apart) < 0.03 < np.sqrt(covariance[0, 0])
+    inner, outer = outlook('rrf(bm25,minilm)'), outlook('rrf(bm25,minilm)>bge-reranker-v2-m3@20')
+    assert outer.gain == inner.gain and outer.sources.items() > inner.sources.items()
+    assert outlook('an object of mine').words == 0 and outlook('bm25(b=0)').words == 1
+
+
+def test_what_is_known_beforehand_helps_where_labels_are_few():
+    means = [0.50, 0.56, 0.55, 0.565, 0.56]
+    draws = [fused_scores(seed, 10, means) for seed in range(60)]
+    regret = [
+        [max(means) - means[list(FUSED).index(e.idxmax())] for e in (d.mean(), combined(d, None).estimate)]
+        for d in draws
+    ]
+    alone, expected = np.mean(regret, axis=0)
+    assert expected < 0.7 * alone
+
+
+def test_synthetic_queries_that_favour_words_choose_no_system_that_matches_words():
+    people = fused_scores(1, 30, [0.40, 0.60, 0.55, 0.50, 0.48])
+    machine = fused_scores(2, 300, [0.95, 0.60, 0.55, 0.78, 0.76])
+    assert machine.mean().idxmax() == 'bm25' and combined(people, machine).estimate.idxmax() == 'minilm'
+    assert combined(None, machine).estimate.idxmax() != 'bm25'
+
+
+def test_synthetic_queries_still_say_which_encoder_is_better():
+    people, machine = (
+        fused_scores(3, 4, [0.5, 0.55, 0.55, 0.55, 0.55]),
+        fused_scores(4, 300, [0.9, 0.6, 0.4, 0.77, 0.67]),
+    )
+    gap = [combined(people, kind).estimate[['minilm', 'mpnet']].diff().iloc[-1] for kind in (None, machine)]
+    assert gap[1] < gap[0] - 0.02
+
+
+def test_ties_bring_the_estimates_closer_and_never_turn_them_round():
+    people = fused_scores(5, 20, [0.4, 0.6, 0.55, 0.5, 0.5])
+    spreads = [np.ptp(combined(people, None, ties).estimate) for ties in (0, 20, 200)]
+    assert spreads == sorted(spreads, reverse=True)
+    assert combined(people, None, 20).estimate.idxmax() == combined(people, None).estimate.idxmax() == 'minilm'
+
+
+def test_large_evidence_overrules_what_was_expected():
+    # a fusion far below both of its parts, against all that is published
+    people = fused_scores(6, 2000, [0.6, 0.6, 0.5, 0.4, 0.3])
+    estimate = combined(people, None).estimate
+    assert np.abs(estimate - people.mean()).max() < 0.02
 
 
 def test_nothing_judged_is_one_line():
@@ -170,6 +233,18 @@ def test_a_verdict_leaves_its_files_and_reads_back(walk):
     assert len(changed) <= 5 and changed.text.str.len().gt(5).all() and changed.first_b.str.len().gt(5).all()
 
 
+def test_queries_on_which_all_systems_agree_count_as_ties(walk):
+    judged = sorted(set(walk_tasks(walk)['people'].qrels.query_id))
+    same, other = dict.fromkeys(PAIR, 1), {PAIR[0]: 1}
+    rows = [{'pair': f'p{q}', 'query_id': q, 'doc_id': 'gout', 'brought': other} for q in judged]
+    rows += [{'pair': f'q{i}', 'query_id': f's{i}', 'doc_id': 'gout', 'brought': same} for i in range(5)]
+    assert give_verdict(walk, PAIR, clock=False).content['evidence']['ties'] == 0
+    write_lines(walk.path('labels/pool.jsonl'), rows)
+    content = give_verdict(walk, PAIR, clock=False).content
+    assert content['evidence']['ties'] == 5 and content['judged']['people'] == 36
+    assert any(reason.startswith('5 more queries') for reason in content['reasons'])
+
+
 def test_no_difference_is_a_full_answer(walk):
     verdict = give_verdict(walk, PAIR, clock=False)
     assert verdict.sentence.startswith('No difference that these 36 labelled queries can show: the evidence leans to')
@@ -212,7 +287,8 @@ def test_without_labels_synthetic_queries_decide_and_it_says_so(tmp_path):
 def test_labels_alone_are_enough(tmp_path):
     walk = write_toy_walk(tmp_path / 'w', labelled=8, synthetic=False)
     verdict = give_verdict(walk, PAIR, clock=False)
-    assert verdict.content['judged'] == {'people': 8} and verdict.content['evidence']['people'] == 1
+    evidence = verdict.content['evidence']
+    assert verdict.content['judged'] == {'people': 8} and evidence['synthetic'] == 0 < evidence['people'] < 1
 
 
 def test_one_labelled_query_is_no_fault(tmp_path):

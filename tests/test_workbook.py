@@ -565,6 +565,32 @@ def test_the_plan_of_a_benchmark_counts_what_judges_read_and_write(monkeypatch, 
     assert judge['tokens'] > 1_500_000 * 0.7 * 122  # the passages, without the words around them
 
 
+def test_the_plan_of_a_benchmark_counts_its_chinese_pools_where_they_are(monkeypatch, medir, tmp_path):
+    "Each of `gold_tasks` by its own judges; one that $MEDIR_DATA lacks is named, and costs nothing."
+    monkeypatch.setenv('MEDIR_ROOT', str(REAL))
+    monkeypatch.setenv('MEDIR_DATA', str(tmp_path))
+    documents = [(f'd{i}', '', f'第{i}篇') for i in range(9)]
+    queries = [(f'q{i}', f'问题{i}') for i in range(3)]
+    folder = tmp_path / 'cmirb_gold' / 'DuBaikeRetrieval'
+    write_beir(folder, documents, queries, [(f'q{i}', f'd{i}', 1) for i in range(3)])
+    arguments = ('plan', 'medteb_construction', '--preset', 'demo', '-p', "gold_tasks=['DuBaike', 'MedExam']")
+    ran = medir(*arguments, '--json')
+    assert ran.code == 0, ran.err
+    told = json.loads(ran.out)
+    rows = [row for row in told['runs'][0]['judging'] if row['task'] != 'hpo-lay']
+    # three queries, nine documents a query at most, eight a call
+    assert [(row['task'], row['data'], row['calls']) for row in rows] == [
+        ('DuBaike', 'at hand', 0),
+        ('DuBaike', 'at hand', '≤6'),
+        ('MedExam', 'missing', 0),
+        ('MedExam', 'missing', 0),
+    ]
+    assert rows[-1]['note'] == 'left out: $MEDIR_DATA/cmirb_gold/MedExamRetrieval is not there'
+    (judge,) = [row for row in told['costs'] if row['work'] == 'judge']
+    assert judge['texts'] == 6 + 183  # those of hpo-lay: 61 queries, fifteen documents a query, six a call
+    assert 'MedExam' in medir(*arguments).out
+
+
 def test_the_stages_of_a_pair_are_planned_once_however_many_rows_share_them(monkeypatch):
     from medir_nb.workbook.declared import notebook_plan
     from medir_nb.workbook.trainings import plan_trainings

@@ -10,21 +10,27 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from medir_nb.core import home
 from medir_nb.workbook import find_notebook, run_notebook
 
 NOTEBOOKS = Path(__file__).parents[1] / 'nbs'
 PRESETS = {'bmretriever_training': 'showcase', 'bmretriever_ablations': 'showcase'}  # all others: demo
+CURSOR_UP = '\x1b[A'
 
 
 def is_bar(output: dict) -> bool:
-    "Whether an output is a bar that was drawn over and over again."
-    return output['output_type'] == 'stream' and ''.join(output['text']).startswith('\r')
+    "Whether an output is a bar that was drawn over and over again, or only moves a terminal's cursor to one."
+    if output['output_type'] != 'stream':
+        return False
+    text = ''.join(output['text'])
+    return text.startswith('\r') or not text.replace(CURSOR_UP, '').strip()
 
 
 def outputs_of(executed: Path) -> dict[str, list]:
     "The outputs of an executed notebook, by the source of their cell."
     # a reader's folders are others
     text = executed.read_text(encoding='utf-8').replace(str(executed.parent), executed.parent.name)
+    text = text.replace(str(home()), '$MEDIR_HOME')
     cells = json.loads(text)['cells']
     code = [cell for cell in cells if cell['cell_type'] == 'code']
     return {''.join(cell['source']): [each for each in cell['outputs'] if not is_bar(each)] for cell in code}

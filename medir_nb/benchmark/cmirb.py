@@ -231,7 +231,7 @@ class _Score(pydantic.BaseModel):
 def _numbered(documents: list[str]) -> str:
     return '\n\n'.join(f'[{number}] {" ".join(text.split())}' for number, text in enumerate(documents))
 
-
+# %% ../../nbs/13a_benchmark/11_cmirb.ipynb #20d1b0ff
 @dataclass
 class ModelRoles:
     "Asks a language model at each step of the recipe; `roles()` are its functions."

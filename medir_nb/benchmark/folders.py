@@ -111,7 +111,7 @@ def _write_rows(path: Path, rows, header: tuple = ()):
         writer = csv.writer(file, delimiter='\t', lineterminator='\n', quoting=csv.QUOTE_NONE, quotechar=None)
         writer.writerows([header, *rows] if header else rows)
 
-
+# %% ../../nbs/13a_benchmark/09_folders.ipynb #240d30ff
 def _write_qrels(task: Task, folder: Path):
     "Judgements in BEIR's layout and in mteb's."
     header, judged = ('query-id', 'corpus-id', 'score'), task.qrels[[*PAIR, 'relevance']].to_numpy().tolist()

@@ -55,7 +55,7 @@ def kendall(first: pd.Series, second: pd.Series) -> float:
 
     return float(kendalltau(first, second.reindex(first.index)).statistic)
 
-
+# %% ../../nbs/13a_benchmark/08_gold.ipynb #0bcba0ff
 def _steps(queries: int, points: int) -> list[int]:
     "Numbers of queries, from a few to all, each about as many times the one before."
     return sorted({int(round(n)) for n in np.geomspace(min(5, queries), queries, points)})

@@ -199,7 +199,7 @@ class Synonyms(Mined):
         more = ', …' if len(self.unusable) > 5 else ''
         return super().__repr__() + (f'\nnot used: {named}{more}' if named else '')
 
-
+# %% ../../nbs/13a_benchmark/10_synonyms.ipynb #6f5730ff
 def _written(entries: list[Entry], model: str, language: str, seed: int, how: dict, usage: Usage, met: Counter):
     "The sentences of each entry, by a model or by rule."
     if model:

@@ -170,16 +170,18 @@ def _tell_receipt(hub: str, kind: str, commit: Commit):
 
 def commit_of(
     hub: str,  # OWNER/NAME, or a folder, which has no commit
-    revision: str | None,  # what a row says
+    revision: str | None,  # what a row says: a commit, a reference such as refs/convert/parquet, or nothing
     kind: str = 'model',
     where: str = '',
     home_folder=None,
 ) -> str:
     "The commit to read `hub` at: the `revision` that a row names, else the resolved one."
-    if revision not in (None, UNKNOWN) or Path(hub).is_dir():
-        return revision or UNKNOWN
-    resolved = resolve(hub, kind, where, home_folder)
-    _tell_receipt(hub, kind, resolved)
+    named = '' if revision in (None, UNKNOWN) else revision
+    reference = named if named.startswith('refs/') else ''  # the Hub's Parquet copy of a data set, say
+    if named != reference or Path(hub).is_dir():
+        return named or UNKNOWN
+    resolved = resolve(hub, kind, where, home_folder, reference)
+    _tell_receipt(f'{hub}@{reference}' if reference else hub, kind, resolved)
     return resolved.id
 
 

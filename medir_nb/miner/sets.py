@@ -17,6 +17,7 @@ from ..core.settings import check_row, registry
 from ..hub.commits import commit_of
 from ..data.readers import find_file, json_lines, text_lines
 from ..data.hub import hub_rows
+from ..data.pretraining import LAYOUTS
 from ..data.registered import task_folder
 from .conversions import check_rule, rule_fields
 
@@ -44,6 +45,7 @@ class TuningRow:
     folder: str = ''  # below $MEDIR_DATA; default: the row's name
     files: tuple = ()  # names of the published files
     columns: tuple = ()  # of a file without a header
+    layout: str = 'unverified'  # published | read | unverified: who says that files and fields are so
     split: str = 'train'  # of the judgements
     printed: int = 0  # rows in the paper
     sampled: bool = False  # so many are drawn
@@ -62,6 +64,8 @@ def check_tuning_row(name: str, row: dict):
     check_rule(row.get('rule', ''), where)
     access = row.get('access', 'open')
     check(access in _ACCESS, f'access is {access!r}', where, nearest(access, _ACCESS))
+    layout = row.get('layout', 'unverified')
+    check(layout in LAYOUTS, f'no layout {layout!r}', where, nearest(layout, LAYOUTS))
     has_source = row.get('hub') if access == 'open' else row.get('get')
     check(has_source or row.get('files'), 'it does not say where it comes from', where, 'write hub, files or get')
     if row['rule'] != 'judged':
@@ -93,6 +97,7 @@ def tuning_table(
             'sampled': 'yes' if row.get('sampled') else '',
             'licence': row.get('licence', ''),
             'data': _whereabouts(name, row, here),
+            'layout': row.get('layout', 'unverified'),
             'instruction': row.get('instruction', ''),
         }
         for name, row in registry('tuning').items()

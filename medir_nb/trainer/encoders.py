@@ -28,7 +28,7 @@ from .batches import PairBatches
 from .careful import careful_trainer
 from .adapters import AdapterSteps, Lora, load_adapters, merge_adapters, save_adapters, with_adapter
 from .learned import habits_of, learned_values
-from .identity import Recipe, hub_name, trained_row
+from .identity import Recipe, base_of, hub_name, is_trained_from, trained_row
 from .arguments import check_enough, seeded_arguments
 
 # %% ../../nbs/12_trainer/10_encoders.ipynb #43e121f8
@@ -163,8 +163,7 @@ def _save(config: EncoderSettings, base: EncoderSpec, asked: bool, trainer, fold
     save_modules(trainer.model, folder)
     return {
         'spec': trained_row(base, recorded_fields(base, asked)),
-        'base_hub': hub_name(base.hub),
-        'base_revision': base.revision,
+        **base_of(base),
         'instruction': config.instruction,
         **learned_values(trainer.loss),
     }
@@ -189,22 +188,21 @@ def training_pairs(
         return FiledPairs(path, 0, config.seed, instructions)
     return Pairs(path, config.negatives, config.seed, instructions)
 
-
+# %% ../../nbs/12_trainer/10_encoders.ipynb #326900ff
 def _continued(config: EncoderSettings, base: EncoderSpec) -> dict:
     "The adapter that is trained on, for the key: of the same base, and of the shape of this training's."
     if not config.adapter:
         return {}
     record, where = checkpoint_record(config.adapter), f'checkpoint {config.adapter}'
     check(record, 'there is no such checkpoint', where, 'train it first')
-    same = (record.get('base_hub'), record.get('base_revision')) == (hub_name(base.hub), base.revision)
     what = f'its adapter was trained on {record.get("base")}, not on {config.model}'
-    check(same, what, where, 'name its own backbone, or another checkpoint')
+    check(is_trained_from(record, base), what, where, 'name its own backbone, or another checkpoint')
     shape = (record.get('config') or {}).get('lora')
     has_lora = config.lora is not None and shape == config.lora.model_dump()
     check(has_lora, f'its adapter has the shape {shape}', where, 'set lora to that')
     return {'adapter of': record['revision']}
 
-
+# %% ../../nbs/12_trainer/10_encoders.ipynb #326901ff
 def encoder_recipe(
     config: EncoderSettings,  # or a subclass, whose `task` names the stage
     make_loss: Callable,  # (model, config, hypothetical: bool) → a torch module, called with columns and labels

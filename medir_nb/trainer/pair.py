@@ -23,7 +23,7 @@ from ..miner.labelled import load_sets
 from ..miner.contamination import without_test_queries
 from .settings import Count, StrictSettings
 from .stages import checked_settings
-from .progress import Trained
+from .progress import Trained, stages_history, stages_table
 from .adapters import Lora
 from .contrastive import train_encoder
 from .stage_data import StageData, TuningData, write_tuning_data
@@ -221,24 +221,11 @@ class TowerPair:
 
     def table(self) -> pd.DataFrame:
         "A row a stage: steps, texts, loss, time."
-        rows = [
-            {
-                'stage': stage,
-                'checkpoint': trained.folder.name,
-                'steps': trained.steps,
-                'texts': trained.counts.get('texts', 0),
-                'last loss': round(trained.loss, 4),
-                'seconds': round(trained.seconds, 1),
-                'trained before': 'yes' if trained.reused else '',
-            }
-            for stage, trained in self.trained.items()
-        ]
-        return pd.DataFrame(rows)
+        return stages_table(self.trained)
 
     def history(self) -> pd.DataFrame:
         "The metrics of all stages, a row a logged step."
-        parts = [trained.history.assign(run=stage) for stage, trained in self.trained.items()]
-        return pd.concat(parts, ignore_index=True)
+        return stages_history(self.trained)
 
 # %% ../../nbs/12_trainer/22_pair.ipynb #fa7b82b9
 def _stage_settings(config: PairSettings, stage: str) -> dict:
@@ -283,6 +270,18 @@ def _joined(config: PairSettings, start: dict, data: dict, watch) -> Trained:
     settings = own | _stage_settings(config, 'joint')
     return train_towers(**start, data=str(data['tuning'].path), output=config.name, watch=watch, **settings)
 
+# %% ../../nbs/12_trainer/22_pair.ipynb #60cc60ff
+def _initialised(pair: TowerPair, watch) -> dict:
+    "Role → what its tower starts from, after the inits that the settings name."
+    config = pair.settings
+    towers = {'query': config.query, 'document': config.document}
+    for role in towers:
+        stage, output = f'{role}-init', getattr(config, f'{role}_name') or f'{config.name}-{role}'
+        if stage in config.stages:
+            pair.trained[stage] = _prepared(config, stage, towers[role], output, pair.data, watch)
+            towers[role] = output
+    return towers | {'query': towers['query'] or towers['document']}
+
 
 def train_pair(
     config=None,  # a mapping, or `PairSettings`
@@ -294,15 +293,8 @@ def train_pair(
     config = pair_settings(config, **settings)
     folder = Path(config.data_folder or home() / 'training-data' / slug(config.name))
     pair = TowerPair(config, data=_stage_data(config, folder, {} if written is None else written))
-    towers = {'query': config.query, 'document': config.document}
-    for role in towers:
-        stage, output = f'{role}-init', getattr(config, f'{role}_name') or f'{config.name}-{role}'
-        if stage in config.stages:
-            pair.trained[stage] = _prepared(config, stage, towers[role], output, pair.data, watch)
-            towers[role] = output
-    towers['query'] = towers['query'] or towers['document']
     names = ('query_layers', 'kept', 'dimensions', 'project', 'cut')
-    start = towers | {name: getattr(config, name) for name in names}
+    start = _initialised(pair, watch) | {name: getattr(config, name) for name in names}
     if 'align' in config.stages:
         output = config.aligned_name or (f'{config.name}-aligned' if 'joint' in config.stages else config.name)
         pair.trained['align'] = _aligned(config, start, output, pair.data, watch)

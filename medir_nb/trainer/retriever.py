@@ -17,9 +17,9 @@ from ..hub.commits import pinned
 from ..encoder.spec import encoder_spec
 from .settings import StrictSettings
 from .stages import checked_settings
-from .progress import Trained
+from .progress import Trained, stages_history, stages_table
 from .adapters import Lora
-from .identity import hub_name
+from .identity import is_trained_from
 from .contrastive import train_encoder
 from .stage_data import PairData, StageData, TuningData, write_pair_data, write_tuning_data
 
@@ -116,10 +116,8 @@ def check_backbone(
     record, where = checkpoint_record(checkpoint, home_folder), f'checkpoint {checkpoint}'
     check(record, 'there is no such checkpoint', where, 'train stage I first')
     spec = pinned(encoder_spec(backbone, **fields))
-    made_from = record.get('base_hub'), record.get('base_revision')
     what = f'it is a stage I of {record.get("base")}, not of {backbone}'
-    same = made_from == (hub_name(spec.hub), spec.revision)
-    check(same, what, where, 'choose another name, or name its own backbone')
+    check(is_trained_from(record, spec), what, where, 'choose another name, or name its own backbone')
 
 # %% ../../nbs/12_trainer/16_retriever.ipynb #d03fa118
 @dataclass
@@ -138,25 +136,13 @@ class Retriever:
 
     def table(self) -> pd.DataFrame:
         "A row a stage: data, steps, loss, time."
-        rows = [
-            {
-                'stage': stage,
-                'checkpoint': trained.folder.name,
-                'rows': self.data[stage].rows,
-                'steps': trained.steps,
-                'texts': trained.counts.get('texts', 0),
-                'last loss': round(trained.loss, 4),
-                'seconds': round(trained.seconds, 1),
-                'trained before': 'yes' if trained.reused else '',
-            }
-            for stage, trained in self.trained.items()
-        ]
-        return pd.DataFrame(rows)
+        table = stages_table(self.trained)
+        table.insert(2, 'rows', [self.data[stage].rows for stage in self.trained])
+        return table
 
     def history(self) -> pd.DataFrame:
         "The metrics of all stages, a row a logged step."
-        parts = [trained.history.assign(run=stage) for stage, trained in self.trained.items()]
-        return pd.concat(parts, ignore_index=True)
+        return stages_history(self.trained)
 
 # %% ../../nbs/12_trainer/16_retriever.ipynb #92057187
 def _common(config: RetrieverSettings, stage: str, output: str) -> dict:

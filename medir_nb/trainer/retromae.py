@@ -33,7 +33,7 @@ from .pairs import row_texts
 from .progress import Trained
 from .careful import careful_trainer
 from .learned import TellsLoss
-from .identity import Recipe, hub_name, trained_row
+from .identity import Recipe, base_of, hub_name, trained_row
 from .arguments import check_enough, seeded_arguments
 from .loop import run_training
 from .encoders import check_carried
@@ -212,8 +212,7 @@ def _save(base: EncoderSpec, trainer, folder: Path) -> dict:
     model.float().save(str(folder), create_model_card=False)
     return {
         'spec': trained_row(base, recorded_fields(base, '{instruction}' in base.query_template)),
-        'base_hub': hub_name(base.hub),
-        'base_revision': base.revision,
+        **base_of(base),
         'instruction': base.default_instruction,
     }
 

@@ -121,19 +121,6 @@ def _write_source(source: str, data: PairData, path: Path, duplicates: Duplicate
     write_pairs(source_pairs(source, data, duplicates, counts, home_folder), path, counts)
 
 # %% ../../nbs/12_trainer/15_stage_data.ipynb #f5421e2e
-def _source_row(source: str, report: dict) -> dict:
-    "A row of the table of stage I."
-    counts = report['counts']
-    return {
-        'source': source,
-        'documents': counts.get('documents', 0),
-        'pairs': report['pairs'],
-        'by title': counts.get('pairs by title', 0),
-        'by crop': counts.get('pairs by crop', 0),
-        'duplicates': counts.get('exact duplicate', 0) + counts.get('near duplicate', 0),
-    }
-
-
 def _write_sources(data: PairData, places: dict[str, Path], home_folder) -> list[str]:
     "Write the file of each source; those that were at hand. One index of duplicates serves all."
     written, duplicates = [], Duplicates(near=data.near)
@@ -159,6 +146,19 @@ def _written_sources(data: PairData, folder: Path, home_folder) -> dict[str, tup
         sources = _write_sources(data, places, home_folder)
         write_json(made, {'key': key, 'sources': sources})
     return {source: (places[source], read_json(report_path(places[source]), {})) for source in sources}
+
+# %% ../../nbs/12_trainer/15_stage_data.ipynb #f54210ff
+def _source_row(source: str, report: dict) -> dict:
+    "A row of the table of stage I."
+    counts = report['counts']
+    return {
+        'source': source,
+        'documents': counts.get('documents', 0),
+        'pairs': report['pairs'],
+        'by title': counts.get('pairs by title', 0),
+        'by crop': counts.get('pairs by crop', 0),
+        'duplicates': counts.get('exact duplicate', 0) + counts.get('near duplicate', 0),
+    }
 
 
 def write_pair_data(

@@ -13,7 +13,7 @@ import pandas as pd
 from ..core.errors import check, nearest
 from .settings import OneOrMore, StrictSettings
 from .stages import checked_settings
-from .progress import Trained
+from .progress import Trained, stages_table
 from .contrastive import train_encoder
 from .retromae import train_retromae
 
@@ -95,21 +95,11 @@ class Tower:
 
     def table(self) -> pd.DataFrame:
         "A row a stage: steps, texts, loss, time."
-        rows = [
-            {
-                'tower': self.settings.name,
-                'stage': stage,
-                'steps': trained.steps,
-                'texts': trained.counts.get('texts', 0),
-                'last loss': round(trained.loss, 4),
-                'seconds': round(trained.seconds, 1),
-                'trained before': 'yes' if trained.reused else '',
-            }
-            for stage, trained in self.trained.items()
-        ]
-        return pd.DataFrame(rows)
+        table = stages_table(self.trained).drop(columns='checkpoint')
+        table.insert(0, 'tower', self.settings.name)
+        return table
 
-
+# %% ../../nbs/12_trainer/20a_tower.ipynb #07f6e0ff
 def stage_settings(
     config: TowerSettings,
     stage: str,
@@ -122,7 +112,7 @@ def stage_settings(
     own = {'data': config.data[stage], 'output': output, 'seed': config.seed, 'reading': config.reading}
     return {**given, **own, **config.settings.get(stage, {})}
 
-
+# %% ../../nbs/12_trainer/20a_tower.ipynb #07f6e1ff
 def train_tower(
     config=None,  # a mapping, or `TowerSettings`
     watch=None,  # a `Watch`

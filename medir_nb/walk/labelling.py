@@ -21,7 +21,7 @@ from ..evaluator.power import USUAL_SPREAD, Power, difference_spread
 from .asked import csv_rows, queries_task, read_queries, walk_corpus, write_csv
 from .folder import Walk
 from .steps import note_step
-from .pooling import SYSTEMS, read_pool
+from .pooling import read_pool
 from .sheets import excerpt, plain_cell, read_sheet, sheet_records
 from .votes import ADJUDICATED, ADJUDICATION, adjudicated, agreement_of, decisions, gather_votes
 from .votes import kappa_table, read_adjudication, read_votes, save_votes
@@ -88,6 +88,7 @@ def _write_judgements(walk: Walk, decided: pd.DataFrame):
 # %% ../../nbs/15a_walk/23_labelling.ipynb #94d5ec3f
 _FEWEST_FOR_SPREAD = 10  # queries; below, a measured spread is worth less than a guess
 _MEASURE = 'nDCG@10'
+_QUICK = ('bm25', 'minilm', 'rrf(bm25,minilm)')  # where no pool says which systems are compared
 
 
 def _widest_spread(task, systems, home_folder) -> float:
@@ -103,7 +104,7 @@ def walk_power(
     home_folder=None,
 ) -> Power:
     "What the labels of a walk show, or what `n` labelled queries would."
-    systems = list(systems) or json_mapping(walk.folder / 'labels' / 'pool.json').get('systems') or list(SYSTEMS)
+    systems = list(systems) or json_mapping(walk.folder / 'labels' / 'pool.json').get('systems') or list(_QUICK)
     for labels, source in (('test', 'labels'), ('synthetic', 'synthetic queries')):
         if not (walk.folder / 'qrels' / f'{labels}.tsv').is_file():
             continue

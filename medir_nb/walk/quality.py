@@ -65,6 +65,7 @@ class Measured:
     task: Task
     scores: list[Scores]
     measure: str
+    ties: int = 0  # further queries that tell no systems apart; only the choice counts them
 
     @property
     def matrix(self) -> pd.DataFrame:

@@ -19,7 +19,7 @@ from ..data.task import detect_language
 from ..retrieval.bm25 import analyze
 from .asked import csv_rows, read_queries, walk_corpus, write_csv
 from .folder import Walk
-from .pooling import DEPTH, SYSTEMS, make_pool
+from .pooling import DEPTH, make_pool, pool_systems
 
 # %% ../../nbs/15a_walk/21_sheets.ipynb #a55087da
 LONGEST = 1200  # characters of a document on a sheet
@@ -208,7 +208,7 @@ def read_sheet(
 def write_sheet(
     walk: Walk,
     annotator: str,
-    systems=SYSTEMS,  # that make the pool
+    systems=(),  # that make the pool; none: those that a verdict compares here
     depth: int = DEPTH,  # documents of each
     most: int = MOST_PAIRS,  # pairs of a sitting
     overlap: float = 1.0,  # share of queries that several people grade
@@ -219,6 +219,7 @@ def write_sheet(
     "The next sheet of a person, or the one that is not finished yet."
     check_annotator(annotator)
     check(0 <= overlap <= 1, f'the overlap is {overlap}', 'label', 'write a share from 0 to 1')
+    systems = list(systems) or pool_systems(walk, home_folder)
     fix = 'raise the pairs of a sitting, or lower the depth'
     check(most >= depth * len(systems), f'{most} pairs have no room for one whole query', 'label', fix)
     seed = walk.settings.seed if seed is None else seed

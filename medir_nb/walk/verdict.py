@@ -8,7 +8,7 @@ __all__ = ['Decision', 'decide_from', 'sentence_of', 'reasons_of', 'changed_quer
 # %% ../../nbs/15a_walk/33_verdict.ipynb #879e6cc4
 import math
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 import numpy as np
 import pandas as pd
@@ -23,6 +23,7 @@ from .evidence import Combined, beaten_by, cheapest, combined, condensed_matrix,
 from .evidence import rank_agreement
 from .folder import Walk
 from .pages import Verdict, write_verdict
+from .pooling import read_pool, stands_for
 from .quality import KINDS, MEASURES, Measured, measure_quality, trained_queries, walk_tasks
 from .quality import without_queries
 from .rivals import Candidates, candidates, kind_of, recorded_writers
@@ -67,7 +68,8 @@ def decide_from(
 ) -> tuple[Decision, Combined]:
     "The decision, and the estimate that it stands on."
     matrices = {kind: found.matrix for kind, found in measured.items()}
-    both = combined(matrices.get('people'), matrices.get('synthetic'))
+    ties = measured['people'].ties if 'people' in measured else 0
+    both = combined(matrices.get('people'), matrices.get('synthetic'), ties)
     waits = {system: found.query_ms for system, found in costs.items() if found}
     choice, judged_by = first_choice(both.estimate, waits, worth), 'people' if 'people' in measured else 'synthetic'
     judge = measured[judged_by]
@@ -81,7 +83,7 @@ def decide_from(
     gap = max(least, float(both.estimate[choice] - both.estimate[rival])) if rival else 0.0
     more = _more_queries(judge, (choice, rival), gap) if rival else 0
     holes = condensed_matrix(judge.scores, judge.measure)
-    without_holes = first_choice(combined(holes, matrices.get('synthetic')).estimate, waits, worth)
+    without_holes = first_choice(combined(holes, matrices.get('synthetic'), ties).estimate, waits, worth)
     condensed = without_holes if judged_by == 'people' and holes is not None else ''
     lead = str(both.estimate.idxmax())
     return Decision(choice, lead, least_cost, others, worse, rival, gap, more, judged_by, condensed), both
@@ -149,10 +151,19 @@ def _agreement_reason(agreement: pd.DataFrame) -> str:
 
 
 def _weight_reason(both: Combined) -> str:
-    if np.isnan(both.disagreement):
-        return ''
-    parts = f'labels of people count for {both.people:.0%} of the estimate, synthetic queries for the rest'
-    return f'In the choice {parts}; the two differ by {both.disagreement:.3f} beyond chance.'
+    kinds = {'labels of people': both.people, 'synthetic queries': both.synthetic}
+    parts = [f'{kind} count for {share:.0%} of the estimate' for kind, share in kinds.items() if share]
+    said = f'In the choice {" and ".join(parts)}, what such systems do elsewhere for the rest'
+    return f'{said}.' if np.isnan(both.disagreement) else f'{said}; the two differ by {both.disagreement:.3f}.'
+
+
+def _tie_reason(ties: int) -> str:
+    what = 'which all systems answer alike, or for which nobody found anything'
+    return (
+        f'{ties:,} more queries, {what}, count as ties in the choice; the scores are those of the others.'
+        if ties
+        else ''
+    )
 
 
 def _hole_reason(decision: Decision) -> str:
@@ -162,9 +173,15 @@ def _hole_reason(decision: Decision) -> str:
     return f'{what}: label what the systems found and nobody judged before relying on it.'
 
 
-def reasons_of(decision: Decision, both: Combined, agreement: pd.DataFrame, worth: float) -> list[str]:
+def reasons_of(
+    decision: Decision,
+    both: Combined,
+    agreement: pd.DataFrame,  # of `rank_agreement`
+    worth: float,
+    ties: int = 0,  # of people's queries
+) -> list[str]:
     "What the sentence stands on."
-    reasons = [_weight_reason(both), _agreement_reason(agreement), _hole_reason(decision)]
+    reasons = [_weight_reason(both), _tie_reason(ties), _agreement_reason(agreement), _hole_reason(decision)]
     if decision.lead != decision.choice:
         gain = both.estimate[decision.lead] - both.estimate[decision.choice]
         reasons.append(
@@ -221,6 +238,14 @@ def _provenance(walk: Walk, measured: dict[str, Measured]) -> dict:
     }
 
 # %% ../../nbs/15a_walk/33_verdict.ipynb #023f83e4
+_EVIDENCE = ('people', 'synthetic', 'disagreement', 'error')
+
+
+def _tie_count(walk: Walk, measured: Measured) -> int:
+    "Queries that the judged ones stand for beside those that have a score."
+    return max(0, stands_for(read_pool(walk), measured.task.qrels.query_id) - len(measured.matrix))
+
+
 def _content(walk: Walk, measured: dict, costs: dict, worth: float, least: float) -> dict:
     "What a verdict says of measured systems."
     decision, both = decide_from(measured, costs, worth, least)
@@ -235,13 +260,13 @@ def _content(walk: Walk, measured: dict, costs: dict, worth: float, least: float
     return {
         'walk': walk.settings.name,
         'sentence': sentence_of(decision, judge, costs),
-        'reasons': reasons_of(decision, both, agreement, worth),
+        'reasons': reasons_of(decision, both, agreement, worth, judge.ties),
         **asdict(decision),
         'measure': judge.measure,
         'worth': worth,
         'least': least,
         'judged': {kind: len(found.matrix) for kind, found in measured.items()},
-        'evidence': {'people': both.people, 'disagreement': both.disagreement, 'error': both.error},
+        'evidence': {'ties': judge.ties, **{name: getattr(both, name) for name in _EVIDENCE}},
         'systems': _system_entries(systems, measured, both, costs),
         'tests': {kind: found.tests.to_dict('records') for kind, found in measured.items()},
         'agreement': agreement.to_dict('records'),
@@ -277,6 +302,8 @@ def give_verdict(
     check(tasks, 'the adapted systems were trained on every judged query', walk.folder, 'label more, or leave them out')
     left_out = _left_out_texts(chosen)
     measured, not_run = measure_quality(tasks, chosen.systems, measures, home_folder)
+    if 'people' in measured:
+        measured['people'] = replace(measured['people'], ties=_tie_count(walk, measured['people']))
     ran = [score.system for score in next(iter(measured.values())).scores]
     split = KINDS[next(iter(tasks))]
     options = {'split': split, 'lang': language}

@@ -116,7 +116,9 @@ class Judging(_Strict):
     "Judges that grade what several retrievers bring for the queries of a task."
 
     tasks: str  # the parameter with tasks, of which the first is judged
-    limit: str  # documents of it; 0: all
+    below: str = ''  # a folder of $MEDIR_DATA: all of them are judged, and those that it lacks are left out
+    rows: str = ''  # what their rows in tasks.yaml begin with
+    limit: str  # documents of a task; 0: all
     retrievers: str
     size: str  # documents a query
     rule: str  # how the lists become one pool
@@ -167,7 +169,7 @@ class NotebookPlan(_Strict):
     grids: list[Grid] = []
     loop: Loop | None = None
     trainings: list[Training] = []
-    judging: Judging | None = None
+    judging: list[Judging] = []
 
 # %% ../../nbs/16_workbook/03b_declared.ipynb #4da06865
 def notebook_plan(

@@ -77,9 +77,10 @@ def label_command(
         list[str] | None, typer.Option(help='A language model, or `words`, that grades beside people; repeat for more.')
     ] = None,
     system: Annotated[
-        list[str] | None, typer.Option('--system', help='A system that makes the pool; repeat (default: three).')
+        list[str] | None,
+        typer.Option('--system', help='A system that makes the pool; repeat (default: what a verdict compares).'),
     ] = None,
-    depth: Annotated[int | None, typer.Option(min=1, help='Documents of each system in the pool (default: 5).')] = None,
+    depth: Annotated[int | None, typer.Option(min=1, help='Documents of each system in the pool (default: 1).')] = None,
     pairs: Annotated[int, typer.Option(min=1, help='Pairs of a sitting.')] = 80,
     overlap: Annotated[float, typer.Option(min=0, max=1, help='Share of queries that several people grade.')] = 1.0,
     seed: Annotated[int | None, typer.Option(help="Of the order (default: the walk's).")] = None,

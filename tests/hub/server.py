@@ -45,6 +45,9 @@ class File:
         return self.sha256 if self.large else self.blob
 
 
+PARQUET = 'refs/convert/parquet'  # where the Hub keeps its own copy of a data set
+
+
 class Repository:
     "A model or data set: `build(folder)` writes its files on the first request; each of `commits` serves them, `main` is the first."
 
@@ -58,8 +61,9 @@ class Repository:
         self._lock = threading.Lock()
 
     def commit(self, revision):
-        "The commit that `revision` names, or None."
-        return self.commits[0] if revision == 'main' else revision if revision in self.commits else None
+        "The commit that `revision` names, or None; the Hub's Parquet copy is the last of them."
+        named = {'main': self.commits[0], PARQUET: self.commits[-1]}
+        return named.get(revision, revision if revision in self.commits else None)
 
     def files(self, store):
         "Its files by path; built once below the folder `store`."
@@ -184,7 +188,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
             return self._resolve(repository, commit, found['path'])
         if found := _API_AT.match(path):
             what = found['what']
-            revision, _, rest = (found['rest'] or 'main').partition('/')
+            rest = found['rest'] or 'main'
+            is_reference = rest == PARQUET or rest.startswith(f'{PARQUET}/')
+            revision = PARQUET if is_reference else rest.partition('/')[0]
+            rest = rest[len(revision) + 1 :]
             repository, commit = self._repository(found[1], found['id'], revision, f'({what})')
             return self._listed(repository, commit, what, rest, query, form)
         if found := _API.match(path):

@@ -1,7 +1,8 @@
 """The built site in a real browser: `make docs-check`.
 
-python tools/site/check.py SITE HOSTILE AXE SHOTS: the built site, a leaderboard with hostile names, axe.min.js, and a
-folder for screenshots. Needs chromium and its driver ($CHROMIUM, $CHROMEDRIVER; else those of Debian) and selenium.
+python tools/site/check.py SITE HOSTILE AXE SHOTS VERSIONS HOSTILE_SITE: the built site, a leaderboard of evil names,
+axe.min.js, a folder for screenshots, a folder in which the site stands twice, as versions 0.1 and 0.2, and a page of a
+hostile notebook. Needs selenium, chromium and its driver ($CHROMIUM, $CHROMEDRIVER; else those of Debian).
 """
 
 import functools
@@ -19,6 +20,7 @@ from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import Select
+from stage import LIMIT
 
 WIDTHS = (390, 1024, 1600)
 SHOWN = [
@@ -272,6 +274,41 @@ def check_hostile(driver, file):
     )
 
 
+def check_hostile_notebook(driver, base):
+    "Hostile texts in tables, outputs and titles of a notebook's page are texts."
+    complaints(driver)
+    visit(driver, base + 'index.html', 0.6)
+    driver.execute_script(
+        "document.querySelectorAll('article *').forEach(e => e.dispatchEvent(new Event('mouseover')))"
+    )
+    shown = driver.execute_script("return document.querySelector('article').textContent")
+    made = "return document.querySelectorAll('article :is(img, script, svg, iframe, [onclick], [onmouseover])').length"
+    links = [e.get_attribute('href') for e in driver.find_elements(By.CSS_SELECTOR, 'article a[href]')]
+    ran = driver.execute_script('return window.ran')
+    expect(not ran and not driver.execute_script(made), 'markup in a notebook makes no element and never runs')
+    expect(shown.count('<img src=x onerror') >= 4 and '=HYPERLINK' in shown, 'and is shown as it stands')
+    expect(not [link for link in links if link.startswith('javascript')], f'nor does it make a link that runs {links}')
+    errors, outside = complaints(driver)
+    expect(not errors and not outside, f'nor asks it anybody {errors[:2]} {outside[:2]}')
+
+
+def check_versions(driver, base):
+    "Each page names its version and leads to the others."
+    complaints(driver)
+    visit(driver, base + 'latest/learn/settings.html', 1)
+    shown = driver.find_element(By.CSS_SELECTOR, '.md-version__current').get_attribute('textContent')
+    links = [e.get_attribute('href') for e in driver.find_elements(By.CSS_SELECTOR, '.md-version__link')]
+    foot = driver.find_element(By.CSS_SELECTOR, '.md-copyright').text
+    expect('0.2' in shown and 'version 0.2' in foot, f'a page names its version ({shown!r}, {foot!r})')
+    expect([link.rstrip('/').split('/')[-1] for link in links] == ['0.2', '0.1'], f'and leads to the others {links}')
+    driver.get(links[1])
+    time.sleep(0.5)
+    foot = driver.find_element(By.CSS_SELECTOR, '.md-copyright').text
+    expect('version 0.1' in foot and '/0.1/' in driver.current_url, f'whose pages are of that version ({foot!r})')
+    errors, outside = complaints(driver)
+    expect(not errors and not outside, f'without a complaint or another host {errors[:2]} {outside[:2]}')
+
+
 def serve(site):
     class Quiet(http.server.SimpleHTTPRequestHandler):
         def log_message(self, *_):
@@ -282,13 +319,22 @@ def serve(site):
     return f'http://127.0.0.1:{server.server_port}/'
 
 
-def main(site, hostile, axe, shots):
+def check_size(site):
+    files = [file for file in site.rglob('*') if file.is_file() and file.suffix not in ('.png', '.svg')]
+    size = sum(file.stat().st_size for file in files)
+    expect(size < LIMIT, f'the site without pictures is below {LIMIT / 1e6:.0f} MB ({size / 1e6:.2f} MB)')
+
+
+def main(site, hostile, axe, shots, versions, hostile_site):
     check_links(site)
+    check_size(site)
     base, driver = serve(site), browser()
     try:
         check_pages(driver, base, site)
         check_board(driver, (site / 'leaderboard/board.html').resolve().as_uri())
         check_hostile(driver, hostile)
+        check_hostile_notebook(driver, serve(hostile_site))
+        check_versions(driver, serve(versions))
         check_axe(driver, base, axe.read_text(encoding='utf-8'))
         check_shots(driver, base, shots)
     finally:
@@ -298,4 +344,4 @@ def main(site, hostile, axe, shots):
 
 
 if __name__ == '__main__':
-    main(*map(Path, sys.argv[1:5]))
+    main(*map(Path, sys.argv[1:7]))

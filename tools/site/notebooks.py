@@ -58,6 +58,13 @@ def fenced(text: str, language: str = '') -> str:
     return f'{fence}{language}\n{text.rstrip()}\n{fence}'
 
 
+def rendered(text: str) -> str:
+    "Markdown of an output as HTML, in which markup is text; what is left of it passes `clean_html`."
+    from markdown_it import MarkdownIt
+
+    return MarkdownIt('commonmark', {'html': False}).enable('table').render(text)
+
+
 # ---------------------------------------------------------------- what is exported
 
 
@@ -115,22 +122,41 @@ def output_parts(output: dict, pictures: Path, stem: str) -> list[str]:
     if 'text/html' in data:
         return [f'<div class="output" markdown="0">{clean_html(joined(data["text/html"]))}</div>']
     if 'text/markdown' in data:
-        return [joined(data['text/markdown'])]
+        return [f'<div class="output said" markdown="0">{clean_html(rendered(joined(data["text/markdown"])))}</div>']
     text = joined(data.get('text/plain'))
     return [fenced(text, 'text')] if text.strip() else []
 
 
-def code_parts(source: str, is_lesson: bool, api: str) -> list[str]:
-    "A code cell: a lesson as it stands, an export as what it gives to others, by name and docstring."
+def is_quiet(source: str) -> bool:
+    "A lesson's cell that a page does without: hidden ones, and those that only import."
+    if re.search(r'^#\|\s*hide\b', source, re.M):
+        return True
+    try:
+        body = ast.parse(re.sub(r'^[%!].*$', '', source, flags=re.M)).body
+    except SyntaxError:
+        return False
+    return bool(body) and all(isinstance(node, (ast.Import, ast.ImportFrom)) for node in body)
+
+
+def exported_part(source: str, api: str, door: set[str]) -> str:
+    "What an export gives to others, by name and docstring; names at the door lead to their signature."
+    lines = []
+    for name, _, said in public_definitions(source):
+        anchor = f'[`{name}`]({api}#{name.lower()})' if name in door else f'`{name}`'
+        first = said.partition('\n\n')[0].replace('\n', ' ')
+        lines.append(f'> {anchor}: {first}' if first else f'> {anchor}')
+    return '  \n'.join(lines)
+
+
+def code_parts(source: str, is_lesson: bool, api: str, door: set[str]) -> list[str]:
+    "A code cell: a lesson as it stands, an export as what it gives to others."
     source = source.strip()
     if re.match(r'#\|\s*default_exp', source) or not source:
         return []
-    if is_lesson:
-        return [fenced(re.sub(r'^#\|.*\n?', '', source, flags=re.M).strip(), 'python')] if source else []
-    found = [(name, said.partition('\n\n')[0].replace('\n', ' ')) for name, _, said in public_definitions(source)]
-    anchors = [f'[`{name}`]({api}#{name.lower()})' if api else f'`{name}`' for name, _ in found]
-    lines = [f'> {anchor}: {said}' if said else f'> {anchor}' for anchor, (_, said) in zip(anchors, found)]
-    return ['\n>\n'.join(lines)] if lines else []
+    if not is_lesson:
+        return [exported_part(source, api, door)]
+    text = re.sub(r'^#\|.*\n?', '', source, flags=re.M).strip()
+    return [fenced(text, 'python')] if text and not is_quiet(source) else []
 
 
 def shifted(text: str, by: int) -> str:
@@ -138,7 +164,7 @@ def shifted(text: str, by: int) -> str:
     return re.sub(r'^(#{1,5}) ', lambda m: '#' * min(6, len(m[1]) + by) + ' ', text, flags=re.M)
 
 
-def page_of(file: Path, pictures: Path, deeper: int = 0, api: str = '') -> str:
+def page_of(file: Path, pictures: Path, deeper: int = 0, api: str = '', door: set[str] = frozenset()) -> str:
     "A notebook as Markdown."
     parts = []
     for number, cell in enumerate(json.loads(file.read_text(encoding='utf-8'))['cells']):
@@ -146,11 +172,7 @@ def page_of(file: Path, pictures: Path, deeper: int = 0, api: str = '') -> str:
         if cell['cell_type'] == 'markdown':
             parts.append(shifted(source, deeper))
         elif cell['cell_type'] == 'code':
-            is_lesson = not re.match(r'#\|\s*export', source.strip())
-            lines = [line for line in source.splitlines() if line.strip()]
-            if is_lesson and lines and all(line.startswith(('from ', 'import ')) for line in lines):
-                continue  # what a lesson imports stands in the notebook
-            parts += code_parts(source, is_lesson, api)
+            parts += code_parts(source, not re.match(r'#\|\s*export', source.strip()), api, door)
             for i, output in enumerate(cell.get('outputs') or ()):
                 parts += output_parts(output, pictures, f'{file.stem}-{number}-{i}')
     return '\n\n'.join(part for part in parts if part.strip()) + '\n'

@@ -39,6 +39,10 @@ VARIABLES = {
     'HF_HUB_OFFLINE': '1: no connection to the Hub is opened',
     'CUDA_VISIBLE_DEVICES': 'which GPUs are seen',
 }
+DOOR = (
+    'What `from medir_nb.{room} import …` gives. What modules use of each other beside it stands in '
+    '[the chapter](../learn/{room}.md) by name.'
+)
 EXITS = [
     (0, 'all that was asked for is done'),
     (
@@ -62,35 +66,45 @@ def room_doc(root: Path, room: str) -> str:
 
 
 def names_at_door(root: Path, room: str) -> list[str]:
+    "What a package names in its `__all__`; of a room that is one module, all that is public."
     door = root / 'medir_nb' / room / '__init__.py'
     if not door.is_file():
-        return []
+        return [name for name, _, _ in public_definitions((root / f'medir_nb/{room}.py').read_text(encoding='utf-8'))]
     tree = ast.parse(door.read_text(encoding='utf-8'))
     found = [n.value for n in tree.body if isinstance(n, ast.Assign) and n.targets[0].id == '__all__']
     return [e.value for e in found[0].elts] if found else []
 
 
+def module_part(file: Path, title: str, door: list[str]) -> str:
+    "What a module gives to its room's door, with the comments of its parameters."
+    source = file.read_text(encoding='utf-8')
+    shown = [entry for entry in public_definitions(source) if entry[0] in door]
+    if not shown:
+        return ''
+    parts = [title, ast.get_docstring(ast.parse(source)) or '']
+    for name, signature, said in shown:
+        parts += [f'### {name}', fenced(signature, 'python'), said]
+    return '\n\n'.join(part for part in parts if part)
+
+
 def api_page(root: Path, room: str) -> str:
-    "The reference of a room: signatures with the comments of their parameters, and docstrings."
+    "The reference of a room: what stands at its door, module by module in the order of the door."
     door, folder = names_at_door(root, room), root / 'medir_nb' / room
-    files = sorted(folder.glob('[a-z]*.py')) if folder.is_dir() else [folder.with_suffix('.py')]
-    parts, order = (
-        [f'# {room}', room_doc(root, room)],
-        re.findall(r'^from \.(\w+)', (folder / '__init__.py').read_text(), re.M) if folder.is_dir() else [],
-    )
-    if door:
-        parts.append(f'`from medir_nb.{room} import …`: {", ".join(f"`{name}`" for name in door)}')
-    for file in sorted(files, key=lambda f: (order.index(f.stem) if f.stem in order else len(order), f.stem)):
-        source = file.read_text(encoding='utf-8')
-        found = public_definitions(source)
-        if not found:
-            continue
-        said = ast.get_docstring(ast.parse(source)) or ''
-        parts.append(f'## {room}.{file.stem}\n\n{said}' if folder.is_dir() else said)
-        for name, signature, text in found:
-            star = '' if name in door or not door else ' {: .inner }'
-            parts.append(f'### {name}{star}\n\n{fenced(signature, "python")}' + (f'\n\n{text}' if text else ''))
-    return '\n\n'.join(parts) + '\n'
+    if not folder.is_dir():
+        return '\n\n'.join([f'# {room}', module_part(folder.with_suffix('.py'), '', door)]) + '\n'
+    order = re.findall(r'^from \.(\w+)', (folder / '__init__.py').read_text(encoding='utf-8'), re.M)
+    place = {name: i for i, name in enumerate(order)}
+    files = sorted(folder.glob('[a-z]*.py'), key=lambda file: (place.get(file.stem, len(order)), file.stem))
+    defined = {name for file in files for name, _, _ in public_definitions(file.read_text(encoding='utf-8'))}
+    values = ', '.join(f'`{name}`' for name in door if name not in defined)
+    parts = [f'# {room}', room_doc(root, room), DOOR.format(room=room), values and f'Values: {values}.']
+    parts += [module_part(file, f'## {room}.{file.stem}', door) for file in files]
+    return '\n\n'.join(part for part in parts if part) + '\n'
+
+
+def plain(text: str) -> str:
+    "Text that Markdown, its attributes and HTML take for letters alone."
+    return re.sub(r'[^\w\s.,:;()@%–-]|_', lambda found: f'&#{ord(found[0])};', str(text))
 
 
 def table(head: list[str], rows: list) -> str:

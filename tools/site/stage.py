@@ -4,7 +4,6 @@ python tools/site/stage.py FOLDER, then `mkdocs build`; `make docs` does both.
 """
 
 import gzip
-import html
 import json
 import os
 import re
@@ -14,11 +13,12 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 from notebooks import page_of
-from reference import api_page, room_doc, rooms_here, settings_page, table
+from reference import api_page, names_at_door, plain, room_doc, rooms_here, settings_page, table
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).parent
 PAPERS = {'bmretriever': 'BMRetriever', 'r2med': 'R2MED', 'automir': 'AutoMIR', 'mar': 'MedTEB and MAR'}
+LIMIT = 5_000_000  # bytes of the built site without its pictures
 CARRY = 'carrying-on adding design decisions environment contributing published changelog'.split()
 
 
@@ -35,6 +35,16 @@ def template(name: str, **values) -> str:
 
 def read(address: str) -> str:
     return (ROOT / address).read_text(encoding='utf-8')
+
+
+# what stands above a block of code that the tests leave out, or leave to `make slow`
+MARK = re.compile(r'^<!-- (not run|slow): (.+?) -->$', re.M)
+MARKS = {'not run': 'Not run by the tests', 'slow': 'Run by `make slow`'}
+
+
+def marked(found) -> str:
+    "The mark of a block as a line that a reader sees."
+    return f'*{MARKS[found[1]]}: {found[2]}.*\n'
 
 
 class Site:
@@ -67,6 +77,7 @@ class Site:
         parts = re.split(r'(^(`{3,}).*?^\2$)', text, flags=re.M | re.S)
         link = re.compile(r'(!?)\[([^\]\n]*)\]\(([^)\s]+)\)')
         prose = [link.sub(lambda found: self._mended(address, source, found), part) for part in parts[::3]]
+        prose = [MARK.sub(marked, part) for part in prose]
         code = [*parts[1::3], '']
         return ''.join(before + fence for before, fence in zip(prose, code))
 
@@ -92,8 +103,8 @@ def open_values(data: dict) -> dict[int, dict]:
     return values
 
 
-def best_retrievers(data: dict, count: int = 5) -> list[dict]:
-    "Retrievers without a service on R2MED's eight tasks, the best first, with rank and hours."
+def ranked_retrievers(data: dict) -> list[dict]:
+    "Retrievers without a service on R2MED's tasks, the best first, with rank and hours."
     import pandas as pd
     from medir_nb.ledger.papers import paper_tasks
     from medir_nb.workbook.boards import rank_spread
@@ -103,11 +114,20 @@ def best_retrievers(data: dict, count: int = 5) -> list[dict]:
     ways = cell_ways('r2med', ['base'])
     ways = ways[(ways.measure == 'nDCG@10') & ways.task.isin(tasks)]
     found = []
-    for row, rank in rank_spread(pd.DataFrame(values).T, tasks).head(count).iterrows():
+    for row, rank in rank_spread(pd.DataFrame(values).T, tasks).iterrows():
         system = data['systems'][row]
         hours = hours_of(ways[ways.expression == system['expression']])
-        found.append({**system, **rank.to_dict(), 'hours': hours, 'values': values[row]})
+        own = {task: values[row][task] for task in tasks}
+        found.append({**system, **rank.to_dict(), 'hours': hours, 'values': own})
     return found
+
+
+def shown_retrievers(ranked: list[dict]) -> list[dict]:
+    "The five best, the best one of less than half a billion parameters, and BM25."
+    rest = ranked[5:]
+    small = [system for system in rest if system['parts'] and (system['size'] or 1) < 0.5]
+    words = [system for system in rest if not system['parts']]
+    return [*ranked[:5], *small[:1], *words[:1]]
 
 
 def size_text(size: float | None) -> str:
@@ -116,11 +136,15 @@ def size_text(size: float | None) -> str:
     return f'{1000 * size:.0f} M' if size < 1 else f'{size:.1f} B'
 
 
+def time_text(hours: float) -> str:
+    return f'≈{hours:.1f} h' if hours < 10 else f'≈{hours:.0f} h'
+
+
 def cost_text(hours: dict) -> str:
-    "Where a system runs, and for how long, on the eight tasks."
+    "Where a system runs, and for how long."
     cpu, gpu = hours['cpu hours'], hours['gpu hours']
-    said = [f'≈{gpu:.1f} h on one 80 GB GPU'] if gpu else []
-    said += [f'≈{cpu:.0f} h on two CPU cores' if cpu >= 1 else 'minutes on a CPU'] if cpu or not gpu else []
+    said = [f'{time_text(gpu) if gpu >= 1 else f"≈{60 * gpu:.0f} min"} on one 80 GB GPU'] if gpu else []
+    said += [f'{time_text(cpu)} on two CPU cores' if cpu >= 1 else 'minutes on a CPU'] if cpu or not gpu else []
     return ' and '.join(said)
 
 
@@ -139,27 +163,38 @@ def measured_text(data: dict, labels: list[str]) -> str:
     )
 
 
-def retriever_section(data: dict) -> str:
+def command_of(system: dict, task: str) -> str:
+    return f"medir evaluate {task} --system '{system['expression']}' --measures nDCG@10"
+
+
+def retriever_section(data: dict, task: str = 'r2med-biology') -> str:
     "The front page's table: the question, the answer, how sure, what it costs, and how to check one cell."
-    best = best_retrievers(data)
-    first = best[0]
+    shown = shown_retrievers(ranked_retrievers(data))
+    first, second, small = shown[0], shown[1], shown[-1]
     rows = []
-    for s in best:
-        about = size_text(s['size']), html.escape(', '.join(s['licences'])), cost_text(s['hours'])
-        rows.append((html.escape(s['label']), f'{s["mean"]:.2f}', rank_text(s), *about))
-    head = ['retriever', 'mean', 'rank (one task left out)', 'size', 'licence', 'to measure all eight']
+    for s in shown:
+        about = size_text(s['size']), plain(', '.join(s['licences'])), cost_text(s['hours'])
+        rows.append((plain(s['label']), f'{s["mean"]:.2f}', rank_text(s), *about))
+    head = ['retriever', 'mean', 'rank (one task left out)', 'size', 'licence', 'to measure all of them']
     return template(
         'retriever',
-        first=html.escape(first['label']),
+        first=plain(first['label']),
+        second=plain(second['label']),
+        small=plain(small['label']),
         mean=f'{first["mean"]:.2f}',
+        lead=f'{first["mean"] - second["mean"]:.2f}',
+        tasks=len(first['values']),
         best=int(first['best']),
         worst=int(first['worst']),
-        contenders=sum(s['best'] == 1 for s in best),
-        measured=measured_text(data, [s['label'] for s in best]),
+        contenders=sum(s['best'] == 1 for s in shown),
+        measured=measured_text(data, [s['label'] for s in shown]),
         table=table(head, rows),
         count=f'{len(data["cells"]["row"]):,}',
-        biology=f'{first["values"]["r2med-biology"]:.2f}',
-        command=f"medir evaluate r2med-biology --system '{first['expression']}' --measures nDCG@10",
+        task=next(t['title'] for t in data['tasks'] if t['name'] == task),
+        cell=f'{first["values"][task]:.2f}',
+        small_cell=f'{small["values"][task]:.2f}',
+        command=command_of(first, task),
+        small_command=command_of(small, task),
     )
 
 
@@ -167,17 +202,23 @@ def retriever_section(data: dict) -> str:
 
 
 def front_page(data: dict) -> str:
-    "What this is, the quick start, one table, one figure, what has been measured; then the executed notebook."
+    "What this is, six lines and where to go, from the executed notebook; one table, one figure, the coverage."
     from medir_nb.workbook.coverages import coverage, coverage_sentence
 
-    text = page_of(ROOT / 'nbs/index.ipynb', Path('.'))
-    head, _, rest = text.partition('\n## Six lines')
-    head = head.partition('Every number')[0].strip()
-    said = 'Outputs were stored when their cells ran; printed scores are read off the package when the site is built.'
-    six, _, rest = f'## Six lines{rest}'.partition('\n## What a model really reads')
+    parts = dict(sections(page_of(ROOT / 'nbs/index.ipynb', Path('.'))))
+    six = parts['Six lines'].partition('\n\nA system is one line')[0]
     measured = template('measured', sentence=coverage_sentence(coverage(folder=ROOT / 'figures')))
-    parts = [f'---\nhide: [navigation]\n---\n\n{head}', said, six, retriever_section(data), measured]
-    return '\n\n'.join([*parts, f'## What a model really reads{rest}'])
+    go = f'## Where to go from here{parts["Where to go from here"]}'
+    look = 'The rest of the notebook that this page is made from: [a first look](learn/first-look.md).'
+    head = f'---\nhide: [navigation]\n---\n\n{parts[""].strip()}'
+    start = f'{template("start").strip()}\n\n### Six lines{six}'
+    return '\n\n'.join([head, start, retriever_section(data), measured, go, look])
+
+
+def sections(text: str) -> list[tuple[str, str]]:
+    "A page by its second headings; what stands before them under ''."
+    parts = re.split(r'^## (.+)$', text, flags=re.M)
+    return [('', parts[0]), *((title, body.rstrip()) for title, body in zip(parts[1::2], parts[2::2]))]
 
 
 def downloads(paper: str, names: list[str]) -> str:
@@ -222,7 +263,8 @@ def room_page(room: str, files: list[Path], pictures: Path) -> str:
     api = f'../api/{room}.md'
     said = f'with its signature in the [API of {room}]({api}) and its source in `medir_nb/{room}`'
     parts = [f'# {room}', room_doc(ROOT, room), f'*What a notebook exports stands here by name, {said}.*']
-    return '\n\n'.join([*parts, *(page_of(file, pictures, deeper=1, api=api) for file in files)])
+    door = set(names_at_door(ROOT, room))
+    return '\n\n'.join([*parts, *(page_of(file, pictures, deeper=1, api=api, door=door) for file in files)])
 
 
 def library() -> list[tuple[str, list[Path]]]:
@@ -248,6 +290,9 @@ def add_library(site: Site, rooms):
     said = 'From the docstrings, with the comments that stand beside each parameter.'
     site.add('api/index.md', rooms_index('API', said, rooms))
     site.add('learn/settings.md', settings_page(ROOT))
+    look = page_of(ROOT / 'nbs/index.ipynb', site.folder / 'learn/first-look-figures')
+    look = re.sub(r'^# .+$', '# A first look', look, count=1, flags=re.M)
+    site.add('learn/first-look.md', look, 'nbs/first-look')  # the links of nbs/, not its page
     for room, files in rooms:
         sources = [str(file.relative_to(ROOT)) for file in files]
         site.add(f'learn/{room}.md', room_page(room, files, site.folder / f'learn/{room}-figures'), *sources)
@@ -312,6 +357,7 @@ def navigation(site: Site, rooms) -> list:
     carry += [a for a in sorted(site.pages) if '/' not in a and a not in (*carry, 'index.md')]
     chapters = [{room: f'learn/{room}.md'} for room, _ in rooms]
     learn = [
+        {'A first look': 'learn/first-look.md'},
         {'Systems and settings': 'learn/settings.md'},
         {'Recipes': titled(below('recipes'))},
         {'The rooms': chapters},

@@ -1,0 +1,178 @@
+"""Every block of code on a page of the site: run here, or marked as not run, with the reason, in the line above it.
+
+`<!-- slow: WHY -->` above a block leaves it to `make slow`; `<!-- not run: WHY -->` leaves it out, and its `medir` lines are
+held against the options of the command all the same. A block that is no code is marked `text`, a data file by its language.
+"""
+
+import contextlib, json, re, runpy, shlex, shutil, sys
+from collections import namedtuple
+from pathlib import Path
+import pytest, yaml
+from conftest import in_process, write_beir, write_lines
+from markdown_it import MarkdownIt
+
+ROOT = Path(__file__).parent.parent
+PAGES = ['README.md', 'CONTRIBUTING.md', 'CHANGELOG.md', 'medir_nb/registry/published/README.md']
+PAGES += [str(p.relative_to(ROOT)) for f in ('docs', 'tools/site/pages') for p in sorted((ROOT / f).rglob('*.md'))]
+NOTEBOOKS = sorted((ROOT / 'nbs').rglob('*.ipynb'))
+
+Block = namedtuple('Block', 'place language text how why')
+
+
+def blocks_of(text, place):
+    "The blocks of code of a page, fenced or indented, each with the mark that stands right above it."
+    found, mark = [], None
+    for token in MarkdownIt('commonmark').parse(text):
+        if token.type == 'html_block':
+            mark = re.fullmatch(r'<!-- (not run|slow): (.+?) -->', token.content.strip(), re.S)
+        elif token.type in ('fence', 'code_block'):
+            how, why = mark.groups() if mark else ('run', '')
+            found.append(Block(f'{place}:{token.map[0] + 1}', token.info.strip(), token.content, how, why))
+        if token.type != 'html_block':
+            mark = None
+    return found
+
+
+def page_text(page):
+    text = (ROOT / page).read_text(encoding='utf-8')
+    # templates of the site: braces stand twice
+    return text.replace('{{', '{').replace('}}', '}') if page.startswith('tools/') else text
+
+
+def notebook_blocks(file):
+    cells = json.loads(file.read_text(encoding='utf-8'))['cells']
+    prose = [''.join(cell['source']) for cell in cells if cell['cell_type'] == 'markdown']
+    return [block for text in prose for block in blocks_of(text, file.stem)]
+
+
+BLOCKS = [block for page in PAGES for block in blocks_of(page_text(page), page)]
+BLOCKS += [block for file in NOTEBOOKS for block in notebook_blocks(file)]
+CODE = [block for block in BLOCKS if block.language in ('sh', 'python')]
+
+
+def lines_of(block):
+    "The commands of a block as words, without comments; a line goes on behind a backslash."
+    text = block.text.replace('\\\n', ' ')
+    return [words for line in text.splitlines() if (words := shlex.split(line, comments=True))]
+
+
+def test_marks_and_blocks_are_found():
+    text = 'a\n\n<!-- not run: it takes a GPU -->\n```sh\nls\n```\n\n```python\n1\n```\n\n    indented\n\n- in a list\n\n  ```sh\n  x\n  ```\n'
+    found = [(block.language, block.how, block.why, block.text) for block in blocks_of(text, 'x')]
+    first = ('sh', 'not run', 'it takes a GPU', 'ls\n')
+    assert found == [first, ('python', 'run', '', '1\n'), ('', 'run', '', 'indented\n'), ('sh', 'run', '', 'x\n')]
+    # a mark holds for the block right below it
+    assert blocks_of('<!-- slow: x -->\n\nProse.\n\n```sh\nls\n```\n', 'x')[0].how == 'run'
+
+
+@pytest.mark.parametrize('block', BLOCKS, ids=lambda block: block.place)
+def test_a_block_says_what_it_is_and_why_it_is_not_run(block):
+    assert block.language in ('sh', 'python', 'text', 'yaml', 'json'), 'name the language behind the fence'
+    assert block.how == 'run' or len(block.why.split()) >= 3, 'say why in words'
+    if block.language in ('yaml', 'json'):
+        assert yaml.safe_load(block.text)
+
+
+def test_every_cell_of_a_notebook_that_is_no_test_says_why():
+    for file in NOTEBOOKS:
+        for cell in json.loads(file.read_text(encoding='utf-8'))['cells']:
+            lines = ''.join(cell['source']).splitlines()
+            if any(re.match(r'#\|\s*eval:\s*false', line) for line in lines):
+                assert any(re.match(r'# \w', line) for line in lines), f'{file.stem}: {lines[:2]}'
+
+
+@pytest.mark.parametrize('block', CODE, ids=lambda block: block.place)
+def test_lines_of_the_command_are_understood(block):
+    "Subcommand, options and types of every `medir` line, run or not."
+    from typer.main import get_command
+    from medir_nb.workbook import app
+
+    for words in lines_of(block) if block.language == 'sh' else ():
+        if words[0] != 'medir':
+            continue
+        group = get_command(app)
+        context = group.make_context('medir', words[1:], resilient_parsing=True)
+        name, command, rest = group.resolve_command(context, [*context._protected_args, *context.args])
+        command.make_context(name, rest, parent=context)
+
+
+# ---------------------------------------------------------------- what is run
+
+
+@pytest.fixture
+def desk(tmp_path, monkeypatch):
+    "A folder with what the pages speak of: a task at path/to/folder, an encoder and two settings of trainings."
+    folder = tmp_path / 'desk'
+    write_beir(folder / 'path/to/folder')
+    train = {'task': 'contrastive', 'model': 'minilm', 'data': 'emb_train_data.jsonl', 'batch_size': 4, 'negatives': 3}
+    write_lines(folder / 'train.yaml', [json.dumps({**train, 'learning_rate': 2.0e-5})])
+    cross = {'task': 'cross-encoder', 'model': 'minilm', 'batch_size': 4, 'negatives': 3, 'max_tokens': 96}
+    write_lines(folder / 'cross.yaml', [json.dumps(cross)])
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def run_python(words, monkeypatch):
+    "`python -c CODE`, `python -m MODULE WORD…`, in this process."
+    monkeypatch.setattr(sys, 'argv', words[2:] if words[1] == '-m' else ['-c', *words[3:]])
+    with contextlib.suppress(SystemExit) as ended:
+        if words[1] == '-m':
+            runpy.run_module(words[2], run_name='__main__', alter_sys=False)
+        else:
+            exec(compile(words[2], '<-c>', 'exec'), {})
+    return ended
+
+
+def run_block(block, monkeypatch, capfd):
+    from medir_nb import workbook
+
+    if block.language == 'python':
+        return exec(compile(block.text, block.place, 'exec'), {})
+    medir = in_process(lambda: workbook.main(), 'medir', monkeypatch, capfd)
+    for words in lines_of(block):
+        if words[:2] == ['.', '.venv/bin/activate']:
+            continue
+        if words[0] == 'medir':
+            ran = medir(*words[1:])
+            assert ran.code == 0, f'{shlex.join(words)}: {ran.err}'
+        elif words[0] == 'python':
+            run_python(words, monkeypatch)
+        else:
+            pytest.fail(f'nothing here runs {shlex.join(words)}: mark the block as not run, with its reason')
+    return None
+
+
+def marked(how):
+    return [pytest.param(block, id=block.place) for block in CODE if block.how == how]
+
+
+@pytest.mark.parametrize('block', marked('run'))
+def test_a_block_runs_as_it_stands(block, desk, fake_minilm, monkeypatch, capfd):
+    "Encoders are hashes of words here; the notebooks run the same lines with real ones."
+    monkeypatch.setenv('MEDIR_ROOT', str(ROOT))
+    if 'new_paper' in block.text:  # it writes into the workbook and its registry
+        for name in ('nbs', 'params', 'registry'):
+            (desk / name).mkdir()
+        shutil.copy(ROOT / 'settings.ini', desk)
+        monkeypatch.setenv('MEDIR_ROOT', str(desk))
+        monkeypatch.setenv('MEDIR_REGISTRY', str(desk / 'registry'))
+    if 'my-minilm' in block.text:
+        from medir_nb.encoder import Encoder, save_encoder
+
+        save_encoder(Encoder('minilm'), 'my-minilm')
+    run_block(block, monkeypatch, capfd)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('block', marked('slow'))
+def test_a_block_of_minutes_runs_as_it_stands(block, desk, monkeypatch, capfd):
+    monkeypatch.setenv('MEDIR_ROOT', str(ROOT))
+    run_block(block, monkeypatch, capfd)
+
+
+def test_the_six_lines_of_the_readme_are_those_that_the_notebook_runs():
+    readme = next(block for block in BLOCKS if block.language == 'python' and block.place.startswith('README'))
+    cells = json.loads((ROOT / 'nbs/index.ipynb').read_text(encoding='utf-8'))['cells']
+    first = next(''.join(cell['source']) for cell in cells if cell['cell_type'] == 'code')
+    lines = [re.sub(r'\s+#.*', '', line) for line in readme.text.splitlines()]
+    assert lines[:5] == first.splitlines()[:5]
