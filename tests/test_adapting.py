@@ -10,9 +10,17 @@ import time
 import pytest
 
 from medir_nb.core import MedirError, checkpoint_record
-from medir_nb.core.places import checkpoint_folder
+from medir_nb.core.places import checkpoint_folder, home
 from medir_nb.walk import adapt
-from medir_nb.walk.adapting import Adapted, adapt_sentence, checkpoint_name, is_better, keep_adaptation, prepare_labels
+from medir_nb.walk.adapting import (
+    METHODS,
+    Adapted,
+    adapt_sentence,
+    checkpoint_name,
+    is_better,
+    keep_adaptation,
+    prepare_labels,
+)
 from medir_nb.walk.adapting import prepare_queries
 from medir_nb.walk.budget import Budget, Pace, kept_budget, plan_budget
 from medir_nb.walk.rivals import adapted_systems
@@ -143,6 +151,18 @@ def test_what_cannot_be_trained_is_refused_first(walk, wrong):
     with pytest.raises(MedirError):
         adapt(walk, **wrong)
     assert not (walk.folder / 'adapt').exists()
+
+
+def test_a_home_folder_is_that_of_everything_inside(walk, tmp_path, monkeypatch):
+    def told(*_, **__):
+        raise MedirError(f'trains at {home()}')
+
+    monkeypatch.setitem(METHODS, 'queries', told)
+    with pytest.raises(MedirError, match='trains at .*elsewhere$'):
+        adapt(walk, home_folder=tmp_path / 'elsewhere')
+    with pytest.raises(MedirError) as error:
+        adapt(walk)
+    assert 'elsewhere' not in str(error.value)
 
 
 def with_few_queries(walk, n=10):

@@ -23,7 +23,6 @@ from medir_nb.walk import (
     read_pool,
     read_sheet,
     read_votes,
-    sample_weights,
     sheet_records,
     walk_power,
     write_sheet,
@@ -180,8 +179,6 @@ def test_questions_of_the_log_come_first_and_styles_in_turn():
     assert labelling_order(rows[::-1], 1) == order  # the order of the file says nothing
     styles = [row['style'] for row in order[3:11]]
     assert styles.count('a') == styles.count('b') == 4
-    weights = sample_weights(rows, [row['_id'] for row in order[:11]])
-    assert sum(weights.values()) == pytest.approx(23) and weights['l0'] == 1
 
 
 def test_formulas_are_text(walk):
@@ -221,8 +218,6 @@ def test_from_sheets_to_judgements_that_a_task_reads(walk, medir):
     assert json.loads((walk.folder / 'labels/labels.json').read_text(), parse_constant=pytest.fail)['votes'] == 2 * len(
         task.qrels
     )
-    weights = [json.loads(line) for line in (walk.folder / 'labels/weights.jsonl').read_text().splitlines()]
-    assert {row['query_id'] for row in weights} == {i for i, *_ in QUERIES}
     out = medir('evaluate', walk.folder, '--system', 'bm25', '--measures', 'nDCG@10')
     assert out.code == 0 and 'judged' in out.out
 

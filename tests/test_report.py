@@ -5,9 +5,10 @@ from html.parser import HTMLParser
 
 import pytest
 
-from medir_nb.core import MedirError, write_json
+from medir_nb.core import MedirError, nothing_leaves, write_json
 from medir_nb.walk import give_verdict
 from medir_nb.walk.folder import Walk
+from medir_nb.walk.steps import note_step, walk_line, walk_steps
 from medir_nb.walk.report import flat_counts, render_report, section, write_report
 from medir_nb.walk.toy import write_toy_walk
 
@@ -142,6 +143,30 @@ def test_the_figure_is_a_data_uri(walk, medir):
 
 def test_a_line_on_privacy_has_its_place(judged):
     assert 'nothing left this machine' in Page(render_report(judged, private='nothing left this machine')).text
+
+
+def test_the_line_says_which_steps_were_private(walk, home, tmp_path):
+    with nothing_leaves():
+        for step in ('look', 'queries', 'label'):
+            note_step(walk, step)
+        give_verdict(walk, PAIR, clock=False)
+        text = Page(write_report(walk).read_text()).text
+    said = 'All steps of this walk (look, queries, label, verdict, report) ran under --private.'
+    assert said in text and 'no connection elsewhere was tried' in text and 'look before you send this on' in text
+    note_step(walk, 'queries')
+    line = walk_line(walk)
+    assert line.startswith('Not all steps of this walk ran under --private: queries ran without --private, and what')
+    assert walk_line(walk, tmp_path / 'elsewhere') == ''  # the records are not there
+    assert 'Not all steps' in Page(write_report(walk).read_text()).text
+
+
+def test_a_step_without_a_line_is_not_known_to_be_private(walk, home):
+    with nothing_leaves():
+        note_step(walk, 'verdict')
+    assert 'how look, queries, label ran is not recorded' in walk_line(walk)
+    (walk.folder / 'steps.jsonl').unlink()
+    assert walk_line(walk) == '' and walk_steps(walk) == []
+    assert '--private' not in Page(render_report(walk, walk_line(walk))).text
 
 
 def test_a_folder_without_a_walk_is_one_line(tmp_path, medir):

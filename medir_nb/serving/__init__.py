@@ -5,8 +5,12 @@ from .products import nearest_rows
 from .stores import DATABASES, STORES, Database, close_databases
 from .parts import PARTS, Part, keep_model, served_system
 from .journal import Journal, read_journal
-from .index import Index, Update, build_index, change_index, clean_leftovers, is_index, read_manifest, take_in_journal
-from .answers import Ranked, Searcher, hits, snippet
+from .segments import Segment
+from .index import Index, Searched, clean_leftovers, is_index, read_manifest
+from .updates import Update, build_index, change_index, take_in_journal
+from .lists import Ranked
+from .ranking import PassageRanker, Questions, Ranker
+from .answers import Searcher, hits, snippet
 from .service import Batcher, Busy, Service
 from .http import serve, web_app
 from .export import export_system
@@ -26,15 +30,20 @@ __all__ = [
     'served_system',
     'Journal',
     'read_journal',
+    'Segment',
     'Index',
-    'Update',
-    'build_index',
-    'change_index',
+    'Searched',
     'clean_leftovers',
     'is_index',
     'read_manifest',
+    'Update',
+    'build_index',
+    'change_index',
     'take_in_journal',
     'Ranked',
+    'PassageRanker',
+    'Questions',
+    'Ranker',
     'Searcher',
     'hits',
     'snippet',

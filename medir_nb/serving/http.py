@@ -33,7 +33,7 @@ def _whole_text(text: str) -> str:
         raise ValueError('the text holds half a character (a lone surrogate)') from None
     return text
 
-
+# %% ../../nbs/13b_serving/08_http.ipynb #204f683c
 class Question(pydantic.BaseModel):
     "What is asked of `/search`."
 
@@ -49,7 +49,7 @@ class Question(pydantic.BaseModel):
             raise ValueError('the query is empty')
         return _whole_text(query)
 
-
+# %% ../../nbs/13b_serving/08_http.ipynb #e50b0a64
 class QuestionInAddress(Question):
     "The same behind a question mark, where a number is written as text."
 
@@ -77,7 +77,7 @@ class NewDocument(pydantic.BaseModel):
     def _is_text(cls, text: str) -> str:
         return _whole_text(text)
 
-
+# %% ../../nbs/13b_serving/08_http.ipynb #b2420ef8
 class NewDocuments(pydantic.BaseModel):
     "What is sent to `/documents`."
 
@@ -90,7 +90,7 @@ def error_body(what: str, where: str = '', fix: str = '') -> dict:
     "The body of every answer that is an error."
     return {'error': what, 'where': where, 'fix': fix}
 
-
+# %% ../../nbs/13b_serving/08_http.ipynb #448b67b8
 _KNOWN = 'GET or POST /search, GET /health, GET /docs; with --updates POST /documents, DELETE /documents/ID'
 
 
@@ -122,7 +122,7 @@ def _header(scope: dict, name: bytes) -> str:
     found = next((value for key, value in scope['headers'] if key == name), b'')
     return found.decode('latin-1')
 
-
+# %% ../../nbs/13b_serving/08_http.ipynb #f99716de
 def _host_name(header: str) -> str:
     "The name in a Host header, without the port."
     if header.startswith('['):
@@ -190,7 +190,7 @@ class Guard:
             return 400, error_body('the body was cut', 'body', 'send it again')
         return too_large if len(body) > limit else body
 
-
+# %% ../../nbs/13b_serving/08_http.ipynb #a51e471f
 _THROWN_AWAY = 64 << 20  # bytes beyond which not even the end of a body is waited for
 
 
@@ -208,7 +208,7 @@ async def _read(receive, limit: int) -> bytes | None:
         if not message.get('more_body') or size > limit + _THROWN_AWAY:
             return bytes(body)
 
-
+# %% ../../nbs/13b_serving/08_http.ipynb #674ca847
 def _replay(body: bytes, receive):
     "A `receive` that gives a body that was read already."
     sent = False
@@ -222,7 +222,7 @@ def _replay(body: bytes, receive):
 
     return again
 
-
+# %% ../../nbs/13b_serving/08_http.ipynb #4a3cdfad
 async def _send_error(send, status: int, body: dict):
     content = json.dumps(body, ensure_ascii=False).encode('utf-8', 'replace')
     headers = [(b'content-type', b'application/json'), (b'content-length', str(len(content)).encode())]
@@ -272,7 +272,7 @@ async def _answer(service: Service, question: Question, seconds: float):
         return JSONResponse(error_body(what, 'queue', 'ask again in a moment'), 503, {'retry-after': '2'})
     return {'query': question.query, 'k': question.k, **found}
 
-
+# %% ../../nbs/13b_serving/08_http.ipynb #578fde7a
 def _add_search(app, service: Service, seconds: float):
     "`/search` and `/health`."
     from typing import Annotated
@@ -290,7 +290,7 @@ def _add_search(app, service: Service, seconds: float):
     async def health():
         return service.health()
 
-
+# %% ../../nbs/13b_serving/08_http.ipynb #9cf8884b
 def _add_documents(app, service: Service):
     "`/documents`, where updates are taken."
     from fastapi.concurrency import run_in_threadpool
@@ -319,7 +319,7 @@ def _without_updates(app):
     async def refuse():
         return JSONResponse(body, 403)
 
-
+# %% ../../nbs/13b_serving/08_http.ipynb #5b4c97ce
 def _add_errors(app):
     "Every error as JSON."
     from fastapi.exceptions import RequestValidationError
@@ -410,7 +410,7 @@ def _http_class():
 
     return Protocol
 
-
+# %% ../../nbs/13b_serving/08_http.ipynb #df5162ea
 def _server_of(app, seconds: float):
     "A uvicorn server that ends in order on a signal, with status 0."
     import signal

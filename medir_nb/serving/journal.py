@@ -20,7 +20,7 @@ def _line(entry: dict) -> bytes:
     body = json.dumps(entry, ensure_ascii=False).encode('utf-8')
     return b'%08x ' % zlib.crc32(body) + body + b'\n'
 
-
+# %% ../../nbs/13b_serving/04_journal.ipynb #41de863e
 def read_journal(
     path: str | Path,
     after: int = 0,  # the number of an entry; that one and those before it are left out
@@ -46,7 +46,7 @@ def sync_folder(folder: Path):
     finally:
         os.close(descriptor)
 
-
+# %% ../../nbs/13b_serving/04_journal.ipynb #2c75a4a0
 class Journal:
     "Entries that are on disk when `append` returns."
 

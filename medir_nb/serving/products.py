@@ -54,7 +54,7 @@ def rows_at(
         rows[here] = blocks[number][positions[here] - offsets[number]]
     return rows
 
-
+# %% ../../nbs/13b_serving/01_products.ipynb #6d5b95b0
 def exact_scores(question: np.ndarray, rows: np.ndarray) -> np.ndarray:
     "The product of one question with each row, whatever stands beside it; rounded to single precision."
     products = rows.astype(np.float64) * question.astype(np.float64)
@@ -76,12 +76,12 @@ def _question_alone(question, blocks, alive, k: int, bound: float, depth: int) -
             return positions, scores
         depth *= 4
 
-
+# %% ../../nbs/13b_serving/01_products.ipynb #6bfc24ca
 def _is_settled(products: np.ndarray, scores: np.ndarray, k: int, bound: float) -> bool:
     "Whether no document beyond the candidates can reach the score at rank `k`."
     return bool(len(scores) >= k and np.partition(scores, len(scores) - k)[len(scores) - k] > products.min() + bound)
 
-
+# %% ../../nbs/13b_serving/01_products.ipynb #28fd0e66
 def nearest_rows(
     questions: np.ndarray,  # (n, dim), float32
     blocks: list[np.ndarray],

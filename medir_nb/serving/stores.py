@@ -15,6 +15,9 @@ def missing_package(name: str) -> MedirError:
     "What a reader without the client of a database is told."
     return MedirError(f'{name} is not installed', '--store', 'pip install "medir_nb[vectordb]"')
 
+# %% ../../nbs/13b_serving/02_stores.ipynb #335583fb
+_AT_A_TIME = 1000  # vectors handed over at once
+
 
 class Database:
     "Vectors under numbers, in a folder of their own."
@@ -36,6 +39,17 @@ class Database:
         "Numbers and dot products of the `k` nearest vectors of each question, the best first."
         raise NotImplementedError
 
+    def vectors(self, rows: np.ndarray) -> np.ndarray:
+        "The vectors under some numbers, in their order."
+        found = {}
+        for start in range(0, len(rows), _AT_A_TIME):
+            found |= self.fetch(rows[start : start + _AT_A_TIME].tolist())
+        return np.array([found[row] for row in rows.tolist()], np.float32).reshape(len(rows), self.dim)
+
+    def fetch(self, rows: list[int]) -> dict:
+        "Number → vector of a few."
+        raise NotImplementedError
+
     def refresh(self):
         "See what another process has written."
 
@@ -43,9 +57,6 @@ class Database:
         "Let go of the folder."
 
 # %% ../../nbs/13b_serving/02_stores.ipynb #c6bf3980
-_AT_A_TIME = 1000  # vectors handed over at once
-
-
 class Qdrant(Database):
     "Qdrant's client on a folder."
 
@@ -74,13 +85,17 @@ class Qdrant(Database):
             self.client.delete('documents', self.models.PointIdsList(points=rows.tolist()))
 
     def search(self, questions: np.ndarray, k: int) -> list[tuple[np.ndarray, np.ndarray]]:
-        exact = self.models.SearchParams(exact=True)
-        asked = [self.models.QueryRequest(query=row.tolist(), limit=k, params=exact) for row in questions]
+        # a client on a folder compares all vectors; asked for exact search it would only warn
+        asked = [self.models.QueryRequest(query=row.tolist(), limit=k) for row in questions]
         answers = [answer.points for answer in self.client.query_batch_points('documents', asked)]
         return [
             (np.array([point.id for point in points], np.int64), np.array([point.score for point in points]))
             for points in answers
         ]
+
+    def fetch(self, rows: list[int]) -> dict:
+        points = self.client.retrieve('documents', rows, with_payload=False, with_vectors=True)
+        return {point.id: point.vector for point in points}
 
     def close(self):
         self.client.close()
@@ -128,6 +143,12 @@ class Lance(Database):
             found.append((np.array(answer['row']), 1 - np.array(answer['_distance'], dtype=float)))
         return found
 
+    def fetch(self, rows: list[int]) -> dict:
+        numbers = ','.join(map(str, rows))
+        asked = self.table.search().where(f'row IN ({numbers})').limit(len(rows))
+        answer = asked.select(['row', 'vector']).to_arrow()
+        return dict(zip(answer['row'].to_pylist(), answer['vector'].to_pylist(), strict=True))
+
 # %% ../../nbs/13b_serving/02_stores.ipynb #334320d3
 DATABASES = {'qdrant': Qdrant, 'lancedb': Lance}
 STORES = ('flat', *DATABASES)  # flat: plain files, compared with every question
@@ -144,7 +165,7 @@ def database_at(folder: Path, store: str, dim: int) -> Database:
     _open[place].refresh()
     return _open[place]
 
-
+# %% ../../nbs/13b_serving/02_stores.ipynb #0d11df55
 def close_databases(below: str | Path):
     "Let go of the databases below a folder."
     inside = str(Path(below).absolute())

@@ -19,7 +19,7 @@ from ..core.console import note
 from ..core.errors import MedirError, check, nearest
 from ..core.files import fingerprint, write_json
 from ..core.hardware import machine, versions
-from ..core.places import slug
+from ..core.places import follows_home, slug
 from ..data import load_task
 from ..encoder.here import encoder_runs
 from ..evaluator import Scores, compare, evaluate, over_seeds, seed_spread
@@ -31,6 +31,7 @@ from .budget import Budget, kept_budget, measure_pace, plan_budget
 from .rivals import adaptations
 from .examples import Examples, check_repeats, check_round_trip, label_examples, query_examples
 from .folder import Walk
+from .steps import note_step
 
 # %% ../../nbs/15a_walk/42_adapting.ipynb #0d11d025
 NEGATIVES = 2  # a query
@@ -50,7 +51,7 @@ def _window(documents: int) -> tuple[int, int]:
     "Ranks that negatives are drawn from."
     return min(5, documents // 10), max(min(100, documents // 2), 2)
 
-
+# %% ../../nbs/15a_walk/42_adapting.ipynb #9a93be30
 def prepare_queries(walk: Walk, model: str, limits: dict, **_) -> Prepared:
     "Synthetic queries that find their own text, with hard negatives (BMRetriever's stage II)."
     examples, where = query_examples(walk), walk.path('queries.jsonl')
@@ -61,7 +62,7 @@ def prepare_queries(walk: Walk, model: str, limits: dict, **_) -> Prepared:
     pairs = hard_negatives(found.rows, model, NEGATIVES, window, 'alone', language=language)
     return Prepared(pairs, examples, {'repeated queries': repeats, 'round trip': share})
 
-
+# %% ../../nbs/15a_walk/42_adapting.ipynb #bff225a5
 def prepare_labels(walk: Walk, model: str, limits: dict, **_) -> Prepared:
     "People's labels of one part of the queries, with hard negatives."
     examples = label_examples(walk)
@@ -84,7 +85,7 @@ def _rows_in_time(rows: list[dict], llm: str, minutes: float, language: str) -> 
     note(f'{llm} writes for {min(many, len(rows)):,} of {len(rows):,} queries ({each:.1f} s each)')
     return rows[: max(many, 2 * _TIMED_ROWS)]
 
-
+# %% ../../nbs/15a_walk/42_adapting.ipynb #2317303b
 def _tuned_writer(walk: Walk, chosen: Mined, llm: str, minutes: float) -> str:
     "The generator after its steps."
     data = chosen.write(walk.path('adapt/generator.jsonl'))
@@ -98,7 +99,7 @@ def _tuned_writer(walk: Walk, chosen: Mined, llm: str, minutes: float) -> str:
     steps = max(1, min(len(chosen), int((minutes * 60 * _TUNING - 2 * pace.overhead) / pace.seconds_a_step)))
     return train(output=slug(f'{walk.settings.name}-{llm}', 40), max_steps=steps).folder.name
 
-
+# %% ../../nbs/15a_walk/42_adapting.ipynb #7c785e04
 def prepare_slhyde(walk: Walk, model: str, limits: dict, llm: str, minutes: float) -> Prepared:
     "The self-learning loop of AutoMIR: candidates, selection, a tuned generator, and what it writes."
     check(llm, 'sl-hyde needs a language model', 'medir adapt', 'name one with --llm, such as smollm2')
@@ -112,7 +113,7 @@ def prepare_slhyde(walk: Walk, model: str, limits: dict, llm: str, minutes: floa
     trained_on = [row['id'] for row in rows]
     return Prepared(pairs, replace(examples, trained_on=trained_on), base.facts | written.stats, writer)
 
-
+# %% ../../nbs/15a_walk/42_adapting.ipynb #198387f3
 METHODS: dict[str, Callable] = {'queries': prepare_queries, 'labels': prepare_labels, 'sl-hyde': prepare_slhyde}
 
 # %% ../../nbs/15a_walk/42_adapting.ipynb #a5439e4a
@@ -130,7 +131,7 @@ def checkpoint_name(walk: Walk, method: str, model: str, control: bool, seed: in
     kind = '-shuffled' if control else ''
     return f'{slug(f"{walk.settings.name}-{method}-{model}", 40)}{kind}-s{seed}'
 
-
+# %% ../../nbs/15a_walk/42_adapting.ipynb #93141694
 def _kept_data(walk: Walk, method: str, prepared: Prepared) -> dict[bool, Path]:
     "The training files: of the model, and of its control."
     shuffled = shuffle_pairs(prepared.pairs.rows, walk.settings.seed)
@@ -186,7 +187,7 @@ def _asked(name: str, writer: str) -> str:
     "A model as a system."
     return f'{name}+hyde({writer},max_tokens={_SAMPLING["max_tokens"]})' if writer else name
 
-
+# %% ../../nbs/15a_walk/42_adapting.ipynb #965045c2
 def systems_of(model: str, trained: dict, writer: str = '', llm: str = '') -> dict[str, list[str]]:
     "Name → its systems, one a seed."
     named = {_BASE: [model]}
@@ -201,7 +202,7 @@ def scores_by_name(task, named: dict[str, list[str]], measures=MEASURES) -> dict
     "Name → the scores of its seeds."
     return {name: [evaluate(task, system, list(measures)) for system in systems] for name, systems in named.items()}
 
-
+# %% ../../nbs/15a_walk/42_adapting.ipynb #f05b2a09
 def _lengths(system: str) -> str:
     spec = encoder_of(replace(parse(system), expansion=None)).spec
     return f'{spec.max_query_tokens} / {spec.max_document_tokens}'
@@ -244,7 +245,7 @@ def _forgotten_text(forgetting: list[dict]) -> str:
     lost = [row for row in forgetting if row['difference'] < 0 and row['p_holm'] < 0.05]
     return '; it forgot on ' + ', '.join(f'{row["task"]} ({row["difference"]:+.3f})' for row in lost) if lost else ''
 
-
+# %% ../../nbs/15a_walk/42_adapting.ipynb #139aecd8
 def adapt_sentence(entry: dict) -> str:
     "The answer in one sentence."
     kind = 'labelled' if entry['measured_on'] == 'people' else 'synthetic'
@@ -272,7 +273,7 @@ def public_tasks(language: str, limit: int = 0) -> list:
             note(f'what is forgotten is not measured on {name}: {error}')
     return tasks
 
-
+# %% ../../nbs/15a_walk/42_adapting.ipynb #63aa497a
 def forgetting_of(tasks: list, base: str, tuned: str) -> list[dict]:
     "A row a public task: before, after, the difference with its interval and test."
     rows, scored = [], []
@@ -314,7 +315,7 @@ class Adapted:
     def _repr_html_(self) -> str:
         return f'<p><b>{html.escape(self.sentence)}</b></p>{self.table.round(3).to_html(index=False)}'
 
-
+# %% ../../nbs/15a_walk/42_adapting.ipynb #8495eac4
 def keep_adaptation(walk: Walk, entry: dict) -> Adapted:
     "Write an entry of `adapt.json`."
     same = {'method': entry['method'], 'base': entry['base']}
@@ -330,7 +331,8 @@ def _check_request(method: str, model: str, minutes: float):
     runs = encoder_runs(model)
     check(runs.startswith('yes'), f'{model} does not run here ({runs})', 'medir adapt', 'choose one of medir models')
 
-
+# %% ../../nbs/15a_walk/42_adapting.ipynb #51a8cf10
+@follows_home
 def adapt(
     walk: Walk | str | Path,
     method: str = 'queries',  # queries | labels | sl-hyde
@@ -341,10 +343,12 @@ def adapt(
     most_repeats: float = 0.2,  # share of queries that may repeat another
     forget_limit: int = 0,  # documents of the public tasks; 0: all
     watch=None,
+    home_folder=None,
 ) -> Adapted:
-    "Train a model on a walk within some minutes, and say whether it is better. Models lie below $MEDIR_HOME."
+    "Train a model on a walk within some minutes, and say whether it is better. Models lie below the home folder."
     walk = walk if isinstance(walk, Walk) else Walk.open(walk)
     _check_request(method, model, minutes)
+    note_step(walk, 'adapt')
     start, limits = time.perf_counter(), {'least_round_trip': least_round_trip, 'most_repeats': most_repeats}
     prepared = METHODS[method](walk, model, limits, llm=llm, minutes=minutes)
     spent = time.perf_counter() - start
@@ -361,7 +365,7 @@ def _minutes_used(trained: dict, budget: Budget) -> float:
     seconds = budget.spent + sum(one.seconds for both in trained.values() for one in both.values())
     return round(seconds / 60, 2)
 
-
+# %% ../../nbs/15a_walk/42_adapting.ipynb #baca8fa8
 def _entry(prepared: Prepared, trained: dict, budget: Budget, named: dict) -> dict:
     "What `adapt.json` keeps, but for what was forgotten."
     examples = prepared.examples

@@ -15,7 +15,7 @@ from ..core.files import fingerprint
 from ..data import Task, part_of_task
 from ..miner import Mined, round_trip
 from .folder import Walk
-from .verdict import walk_tasks
+from .quality import walk_tasks
 
 # %% ../../nbs/15a_walk/40_examples.ipynb #73b192ec
 def is_held_out(query_id: str, share: float, seed: int) -> bool:

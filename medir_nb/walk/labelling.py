@@ -18,9 +18,10 @@ from ..core.files import atomic_path, fingerprint, json_mapping, lock, write_jso
 from ..core.settings import registry
 from ..evaluator.evaluation import evaluate
 from ..evaluator.power import USUAL_SPREAD, Power, difference_spread
-from .asked import csv_rows, queries_task, read_queries, walk_corpus, write_csv, write_lines
+from .asked import csv_rows, queries_task, read_queries, walk_corpus, write_csv
 from .folder import Walk
-from .pooling import read_pool, sample_weights
+from .steps import note_step
+from .pooling import read_pool
 from .sheets import excerpt, plain_cell, read_sheet, sheet_records
 from .votes import ADJUDICATED, ADJUDICATION, adjudicated, agreement_of, decisions, gather_votes
 from .votes import kappa_table, read_adjudication, read_votes, save_votes
@@ -42,7 +43,7 @@ def _conflict_rows(walk: Walk, decided: pd.DataFrame, settled: pd.DataFrame | No
         rows.append({'pair': code, **shown, 'said': said, 'grade': '', 'comment': '', **before.get(code, {})})
     return rows
 
-
+# %% ../../nbs/15a_walk/23_labelling.ipynb #48623181
 def write_conflicts(walk: Walk, decided: pd.DataFrame, settled: pd.DataFrame | None, home_folder=None) -> int:
     "Write the conflicts on `labels/adjudication.csv`, where there are any; how many are open."
     rows = _conflict_rows(walk, decided, settled, home_folder)
@@ -95,7 +96,7 @@ def _widest_spread(task, systems, home_folder) -> float:
     scores = [evaluate(task, system, [_MEASURE], home_folder=home_folder).values(_MEASURE) for system in systems]
     return max((difference_spread(b.loc[a.index] - a) for a, b in combinations(scores, 2)), default=float('nan'))
 
-
+# %% ../../nbs/15a_walk/23_labelling.ipynb #8b3f1349
 def walk_power(
     walk: Walk,
     n: int | None = None,  # queries that will be labelled; None: those that are
@@ -114,7 +115,7 @@ def walk_power(
             return Power((answered if labels == 'test' else 0) if n is None else n, spread, source)
     return Power(_answered(walk) if n is None else n, USUAL_SPREAD, 'other collections')
 
-
+# %% ../../nbs/15a_walk/23_labelling.ipynb #1c676581
 def _answered(walk: Walk) -> int:
     "Queries for which people found something."
     decided = decisions(read_votes(walk))
@@ -150,7 +151,7 @@ class Labels:
         lines += [_agreement_words(row) for row in self.agreement]
         return '\n'.join([*lines, *filter(None, [self.power])])
 
-
+# %% ../../nbs/15a_walk/23_labelling.ipynb #8f3ccb24
 def _agreement_words(row: dict) -> str:
     "The agreement of two people in a line."
     if not row['pairs']:
@@ -178,18 +179,19 @@ def _counts(votes: pd.DataFrame, decided: pd.DataFrame, unfinished: set) -> dict
         'unfinished': len(unfinished),
     }
 
-
+# %% ../../nbs/15a_walk/23_labelling.ipynb #92533039
 def _plain(row: dict) -> dict:
     "A row for a JSON file, which knows no nan."
     return {name: None if value != value else value for name, value in row.items()}
 
-
+# %% ../../nbs/15a_walk/23_labelling.ipynb #3b981c50
 def read_labels(
     walk: Walk,
     with_power: bool = True,  # measure what the labels show; asks the pool's systems
     home_folder=None,
 ) -> Labels:
-    "Gather all sheets, decide, write `qrels/test.tsv`, the sheet of conflicts and the weights of queries."
+    "Gather all sheets, decide, write `qrels/test.tsv`, and the sheet of conflicts."
+    note_step(walk, 'label')
     with lock(walk.path('labels/labels.json')):
         votes, pool = gather_votes(walk), read_pool(walk)
         pairs = {row['pair']: (row['query_id'], row['doc_id']) for row in pool}
@@ -203,10 +205,6 @@ def read_labels(
         open_conflicts = write_conflicts(walk, decided, settled, home_folder)
         finished = decided[~decided.query_id.isin(unfinished)]
         _write_judgements(walk, finished.dropna(subset='grade'))
-        weights = sample_weights(read_queries(walk), finished.query_id)
-        write_lines(
-            walk.path('labels/weights.jsonl'), [{'query_id': q, 'sample_weight': w} for q, w in weights.items()]
-        )
         rows = kappa_table(votes).to_dict('records')
         found = Labels(**_counts(votes, decided, unfinished), open_conflicts=open_conflicts, agreement=rows)
         if with_power and found.queries:
@@ -223,13 +221,14 @@ def judge_of(name: str, home_folder=None) -> Judge:
     check(name in known, f'unknown judge {name!r}', 'label', nearest(name, known))
     return ModelJudge(name, home_folder=home_folder)
 
-
+# %% ../../nbs/15a_walk/23_labelling.ipynb #e1108d82
 def judge_pairs(
     walk: Walk,
     judges: list,  # names, or judges
     home_folder=None,
 ) -> pd.DataFrame:
     "Let judges read the pairs that people graded; `labels/judges.csv` keeps what they say, `judge_table` compares."
+    note_step(walk, 'label')
     decided = decisions(gather_votes(walk))
     fix = 'medir label WALK --annotator NAME hands out a sheet'
     check(len(decided), 'people have graded nothing yet', walk.folder, fix)

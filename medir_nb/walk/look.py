@@ -23,6 +23,7 @@ from ..figures.style import set_margins, styled_figure
 from .reach import Pace, Reach, advised_windows, candidates_here, candidates_table
 from .reach import pace, passages_of, quantiles, reach, sampled_rows
 from .folder import Walk
+from .steps import note_step
 from .reading import Reading, source_state, write_corpus
 
 # %% ../../nbs/15a_walk/01_look.ipynb #7d7e19ba
@@ -67,7 +68,7 @@ def _walk_folder(source: str | Path, to: str | Path | None) -> Path:
 def _chosen_windows(said, advised: Windows | None) -> Windows | None:
     return advised if said == _ALL_READ else parse_windows(said)
 
-
+# %% ../../nbs/15a_walk/01_look.ipynb #92c14d94
 def _main_language(reading: Reading) -> str:
     "zh where most documents are Chinese, else en."
     return 'zh' if reading.languages.get('zh', 0) * 2 > reading.kept else 'en'
@@ -79,7 +80,7 @@ def _measured(name: str, rows: list, key: list, parts: Parts, home_folder) -> tu
     timed = parts.get(f'speed-{name}', key, lambda: asdict(pace(name, rows, reads.mean_tokens, home_folder)))
     return reads, Pace(**timed)
 
-
+# %% ../../nbs/15a_walk/01_look.ipynb #9aeb2f13
 def look(
     source: str | Path,  # a folder or file of documents, a folder with a corpus.jsonl, or a task of the registry
     to: str | Path | None = None,  # the folder of the walk; default: NAME-walk here
@@ -110,6 +111,7 @@ def look(
     name = Path(source).resolve().name.removesuffix('.jsonl')
     settings = {'name': name, 'documents': str(source), 'language': language, 'seed': _SEED}
     walk = Walk.begin(folder, **settings, passages=windows.mapping() if windows else {})
+    note_step(walk, 'look')
     found = Look(walk, reading, reaches, paces, windows, advised, cut)
     write_json(walk.path('look.json'), found.as_dict())
     return found
@@ -122,7 +124,7 @@ def _names(names: list) -> str:
     more = f' and {len(names) - _MOST_NAMES:,} more' if len(names) > _MOST_NAMES else ''
     return ', '.join(names[:_MOST_NAMES]) + more
 
-
+# %% ../../nbs/15a_walk/01_look.ipynb #8704be0c
 @dataclass
 class Look:
     "What was found in a collection; it shows itself as a page."
@@ -226,7 +228,7 @@ def lengths_data(found: Look) -> pd.DataFrame:
             rows.append(('limit', at, at, 0, f'{part.model}: {part.limit:,} tokens'))
     return pd.DataFrame(rows, columns=['kind', 'low', 'high', 'documents', 'name'])
 
-
+# %% ../../nbs/15a_walk/01_look.ipynb #abcdc37f
 @styled_figure
 def lengths_figure(csv):
     "Documents by length, and where encoders stop to read."

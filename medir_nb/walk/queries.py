@@ -24,6 +24,7 @@ from ..systems.chain import search
 from ..systems.expressions import parse, parts
 from .asked import queries_task, read_queries, source_qrels, walk_corpus, write_lines
 from .folder import Walk
+from .steps import note_step
 from .logs import log_queries
 from .samples import LONGEST, drawn_stretch, sample_documents
 from .usable import STYLES, first_line, normal_query, query_fault
@@ -54,7 +55,7 @@ def _answers(documents: list[dict], styles: list, per_style: int, most_repeated:
 def _query_id(style: str, *what) -> str:
     return f'{style}-{fingerprint("query", style, *what)[:10]}'
 
-
+# %% ../../nbs/15a_walk/10_queries.ipynb #f9268a10
 def _usable(answers, model: str, seen: set, counts: dict) -> list[dict]:
     "Rows of queries without a fault; faults are counted by style."
     rows = []
@@ -102,7 +103,7 @@ def with_overlap(walk: Walk, rows: list[dict], corpus: Corpus) -> list[dict]:
     share = dict(zip(qrels.query_id, shared_terms(task, qrels), strict=True))
     return [{**row, 'overlap': round(share[row['_id']], 4)} for row in rows]
 
-
+# %% ../../nbs/15a_walk/10_queries.ipynb #5dd09684
 def style_table(
     walk: Walk,
     systems,  # expressions
@@ -143,7 +144,7 @@ class QueryReport:
             lines += ['', to_markdown(pd.DataFrame(self.styles), 2), '', _leakage_words(self.styles)]
         return '\n'.join(lines)
 
-
+# %% ../../nbs/15a_walk/10_queries.ipynb #7c892ead
 def _call_words(call: dict) -> str:
     "A call in a line."
     if 'log' in call:
@@ -158,7 +159,7 @@ def _call_words(call: dict) -> str:
     trip += f', first {call["first"]} by {call["retriever"]})'
     return f'{call["model"]}: {asked:,} asked for; dropped: {dropped}; {trip}; {call["added"]:,} added'
 
-
+# %% ../../nbs/15a_walk/10_queries.ipynb #f12f81a0
 def _leakage_words(styles: list[dict]) -> str:
     "What the overlap means for whoever reads the table."
     n = sum(row['queries'] for row in styles)
@@ -177,7 +178,7 @@ def _documents(corpus: Corpus, sample: int, seed: int) -> list[dict]:
         found.append({'id': str(corpus.ids[i]), 'doc': read, 'title': title, 'whole': whole})
     return found
 
-
+# %% ../../nbs/15a_walk/10_queries.ipynb #2a96f4ad
 def _save(walk: Walk, rows: list[dict], calls: list[dict], systems: list[str], home_folder) -> 'QueryReport':
     "Write queries, the judgements that follow from them, and the report."
     write_lines(walk.path('queries.jsonl'), rows)
@@ -191,7 +192,7 @@ def _save(walk: Walk, rows: list[dict], calls: list[dict], systems: list[str], h
     write_json(walk.path('queries.json'), asdict(report))
     return report
 
-
+# %% ../../nbs/15a_walk/10_queries.ipynb #d45c094e
 def read_report(walk: Walk) -> QueryReport:
     "What `queries.json` says; empty where it is not there yet."
     return QueryReport(**json_mapping(walk.folder / 'queries.json', 'remove it; medir queries writes it again'))
@@ -206,7 +207,7 @@ def _refuse_weak(found: int, usable: int, least: float, call: dict):
     fix += 'every answer is kept on its cassette'
     check(usable and share >= least, what, 'queries', fix)
 
-
+# %% ../../nbs/15a_walk/10_queries.ipynb #ff4c6451
 def _written_rows(walk, corpus, call, known, most_repeated, replay, home_folder) -> list[dict]:
     "The queries of a call that are usable and find their document; the call gets its counts."
     documents = _documents(corpus, call['sample'], call['seed'])
@@ -242,6 +243,7 @@ def write_queries(
     for style in styles:
         check(style in STYLES, f'unknown style {style!r}', 'queries', nearest(style, STYLES))
     check(sample > 0 and per_style > 0, f'{sample} documents, {per_style} queries', 'queries', 'write at least 1 each')
+    note_step(walk, 'queries')
     seed, corpus = walk.settings.seed if seed is None else seed, walk_corpus(walk, home_folder)
     call = {'model': model, 'styles': sorted(set(styles)) or list(STYLES), 'sample': sample, 'per_style': per_style}
     call |= {'retriever': str(parse(retriever)), 'first': first, 'least': least, 'seed': seed}
@@ -270,6 +272,7 @@ def add_log(
     home_folder=None,
 ) -> QueryReport:
     "Add the questions of a log to the walk, with personal data masked as far as rules find them."
+    note_step(walk, 'queries')
     with lock(walk.path('queries.jsonl')):
         known, report = read_queries(walk), read_report(walk)
         language = walk.settings.language or detect_language(walk_corpus(walk, home_folder).texts(0, 200))

@@ -18,7 +18,9 @@ from ..systems.dense import encoder_of
 from ..systems.expressions import parts, retriever_kind
 from ..systems.syntax import System
 from .folder import Walk
-from .verdict import KINDS, Verdict
+from .steps import walk_line, note_step
+from .pages import Verdict
+from .quality import KINDS
 
 # %% ../../nbs/15a_walk/50_report.ipynb #73396bf7
 def section(heading: str, sentences=(), table=None, figure: str = '', caption: str = '', listing: str = '') -> dict:
@@ -69,7 +71,7 @@ def look_section(walk: Walk) -> dict:
         return section('Documents', _missing(walk, 'A look at the documents', f'look {walk.settings.documents}'))
     return section('Documents', [f'From {walk.settings.documents}.'], flat_counts(content))
 
-
+# %% ../../nbs/15a_walk/50_report.ipynb #fb11f524
 def _query_rows(walk: Walk) -> list[dict]:
     path = walk.folder / 'queries.jsonl'
     lines = read_text(path).splitlines() if path.is_file() else []
@@ -80,7 +82,7 @@ def _query_rows(walk: Walk) -> list[dict]:
 def _count(rows: list, wanted) -> int:
     return sum(1 for row in rows if wanted(row))
 
-
+# %% ../../nbs/15a_walk/50_report.ipynb #aa8eccf8
 def queries_section(walk: Walk) -> dict:
     "How many queries there are, of which origin and style, and how much of their words their text has."
     rows = _query_rows(walk)
@@ -116,7 +118,7 @@ def _image(path: Path) -> str:
     "A PNG as a data URI; '' where there is none."
     return f'data:image/png;base64,{base64.b64encode(path.read_bytes()).decode()}' if path.is_file() else ''
 
-
+# %% ../../nbs/15a_walk/50_report.ipynb #7162d255
 def verdict_sections(walk: Walk) -> list[dict]:
     "The recommendation, tests, rank agreement, and the queries that changed most."
     content = read_json(walk.folder / 'verdict.json', {})
@@ -137,7 +139,7 @@ def verdict_sections(walk: Walk) -> list[dict]:
     missing = [{'system': system, 'why': why} for system, why in (content['left_out'] | content['not_run']).items()]
     return [*found, section('Not compared', [], missing)] if missing else found
 
-
+# %% ../../nbs/15a_walk/50_report.ipynb #1d25865b
 def changed_section(walk: Walk) -> list[dict]:
     "The queries that changed most, with texts."
     content = read_json(walk.folder / 'verdict.json', {})
@@ -187,7 +189,7 @@ def contract_sections(walk: Walk, home_folder=None) -> list[dict]:
         return [section(f'Contract of {choice}', [f'It cannot be shown here: {error}'])]
     return [section(f'Contract of {name}', about, listing=text) for name, text in texts.items()]
 
-
+# %% ../../nbs/15a_walk/50_report.ipynb #f633ca08
 _FILES = ('walk.yaml', 'corpus.jsonl', 'queries.jsonl', 'qrels/synthetic.tsv', 'qrels/test.tsv')
 _FILES += ('verdict.json', 'adapt.json')
 
@@ -268,7 +270,7 @@ def report_sections(walk: Walk, home_folder=None) -> list[dict]:
     after = [*changed_section(walk), *adapt_sections(walk), *contract_sections(walk, home_folder)]
     return [*verdict_sections(walk), *before, *after, receipt_section(walk)]
 
-
+# %% ../../nbs/15a_walk/50_report.ipynb #142c6467
 def render_report(walk: Walk, private: str = '', home_folder=None) -> str:
     "The page as text."
     import jinja2
@@ -279,22 +281,24 @@ def render_report(walk: Walk, private: str = '', home_folder=None) -> str:
     own_words = {'style': Markup(_STYLE), 'sections': sections, 'sentence': sentence}
     template = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined).from_string(_PAGE)
     subtitle = f'A walk from documents to a verdict, written on {time.strftime("%Y-%m-%d")}.'
-    privacy = private or 'Texts above are from the documents and queries themselves: look before you send this on.'
+    own_texts = 'Texts above are from the documents and queries themselves: look before you send this on.'
+    privacy = ' '.join(filter(None, [private, own_texts]))
     return template.render(
         title=f'{walk.settings.name}: which retriever', subtitle=subtitle, privacy=privacy, **own_words
     )
 
-
+# %% ../../nbs/15a_walk/50_report.ipynb #919061d2
 def write_report(
     walk: Walk | str | Path,
     to: str | Path = '',  # '': report.html of the walk
-    private: str = '',  # a line on what left the machine (joins: core.private.private_line)
+    private: str | None = None,  # a line on what left the machine; None: what the records of the walk say
     home_folder=None,
 ) -> Path:
     "Write one HTML file without outside references."
     walk = walk if isinstance(walk, Walk) else Walk.open(walk)
+    note_step(walk, 'report')
     path = Path(to) if to else walk.path('report.html')
-    page = render_report(walk, private, home_folder)
+    page = render_report(walk, walk_line(walk, home_folder) if private is None else private, home_folder)
     with atomic_path(path) as part:
         part.write_text(page, encoding='utf-8')
     return path

@@ -25,6 +25,9 @@ def verdict_command(
     ] = None,
     quick: Annotated[bool, typer.Option('--quick', help='Three systems and at most 200 synthetic queries.')] = False,
     llm: Annotated[str, typer.Option(help='A language model that expands queries (HyDE).')] = '',
+    recorded: Annotated[
+        bool, typer.Option('--recorded', help='Expand queries by HyDE texts that are recorded, whoever wrote them.')
+    ] = False,
     reranker: Annotated[str, typer.Option(help='A reranker, NAME or NAME@DEPTH.')] = '',
     worth: Annotated[float, typer.Option(min=0, help='nDCG@10 that a slower system must bring.')] = 0.005,
     least: Annotated[
@@ -39,7 +42,15 @@ def verdict_command(
     from medir_nb.walk.verdict import give_verdict
 
     opened = Walk.open(walk)
-    how = {'quick': quick, 'llm': llm, 'reranker': reranker, 'worth': worth, 'least': least, 'clock': costs}
+    how = {
+        'quick': quick,
+        'llm': llm,
+        'recorded': recorded,
+        'reranker': reranker,
+        'worth': worth,
+        'least': least,
+        'clock': costs,
+    }
     verdict = give_verdict(opened, system or [], home_folder=home, **how)
     show_table(verdict.table, wide)
     show_text('\n'.join(['', verdict.sentence, *(f'- {reason}' for reason in verdict.content['reasons'])]), wide)
@@ -64,7 +75,7 @@ def adapt_command(
     from medir_nb.walk.adapting import adapt
 
     limits = {'least_round_trip': least_round_trip, 'most_repeats': most_repeats, 'forget_limit': forget_limit}
-    adapted = adapt(walk, method, minutes, model, llm, **limits)
+    adapted = adapt(walk, method, minutes, model, llm, **limits, home_folder=home)
     show_table(adapted.table, wide)
     if len(adapted.forgetting):
         print()

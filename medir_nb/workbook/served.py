@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 import typer
 from ..core.console import note, waiting
 from ..core.errors import check
-from .options import Device, Dtype, Home, JsonRows, Lang, Wide
+from .options import Device, Dtype, Home, JsonRows, Lang, PassagesOption, Wide
 from .tables import show_table
 
 # %% ../../nbs/16_workbook/07g_serving.ipynb #417c7422
@@ -29,16 +29,59 @@ def _documents(source: str, lang: str | None, home):
 # %% ../../nbs/16_workbook/07g_serving.ipynb #c1b51125
 def _told(update, folder) -> str:
     "What an update did, in a line."
+    from medir_nb.serving import read_manifest
+    from medir_nb.serving.segments import windows_of
+
+    windows = windows_of(read_manifest(folder)['passages'])
+    cut = f'; passages {windows}' if windows else ''
     counts = f'{update.added:,} added, {update.changed:,} changed, {update.deleted:,} deleted'
     texts = f'{update.encoded:,} texts encoded, {update.cached:,} stored before'
-    return f'{folder}: generation {update.generation}; {counts}; {texts}; {update.seconds:.1f} s'
+    return f'{folder}: generation {update.generation}{cut}; {counts}; {texts}; {update.seconds:.1f} s'
 
+# %% ../../nbs/16_workbook/07g_serving.ipynb #aa44fbed
+def _system_of(source: str, system: str | None, example: str = 'minilm or rrf(bm25,minilm)') -> str:
+    "The system that a reader names, else the one that the verdict of a walk recommends."
+    if system:
+        return system
+    folder, fix = Path(source), f'name one, such as {example}'
+    check((folder / 'walk.yaml').is_file(), 'no system is named', '--system', fix)
+    from medir_nb.walk import Walk
+    from medir_nb.walk.pages import read_verdict
 
+    what, fix = 'no system is named, and there is no verdict yet', f'medir verdict {source}, or name one with --system'
+    check((folder / 'verdict.json').is_file(), what, source, fix)
+    choice = read_verdict(Walk.open(folder)).choice
+    note(f'{source}: {choice}, as its verdict recommends')
+    return choice
+
+# %% ../../nbs/16_workbook/07g_serving.ipynb #3bbec300
+def _changed_index(source: str, update, add, delete, is_built_anew: bool, lang, device, home) -> str:
+    "Keep an index up; what was done."
+    from medir_nb.serving import change_index
+
+    check(update or add or delete, 'nothing to do', source, 'give --update DOCUMENTS, --add FILE or --delete ID')
+    fix = 'leave --system, --to and --passages out'
+    check(not is_built_anew, 'an index has its system and its passages already', source, fix)
+    check(not (update and (add or delete)), '--update gives all documents', source, 'leave --add and --delete out')
+    change = {'everything': _documents(update, lang, home)} if update else {'put': add, 'delete': delete or ()}
+    return _told(change_index(source, **change, home_folder=home, device=device), source)
+
+# %% ../../nbs/16_workbook/07g_serving.ipynb #49dfa196
+def _note_index(folder: str):
+    "Write down in a walk that it is indexed."
+    from medir_nb.walk import Walk, note_step
+
+    note_step(Walk.open(folder), 'index')
+
+# %% ../../nbs/16_workbook/07g_serving.ipynb #159c09ed
 def index_command(
     source: Annotated[
         str, typer.Argument(metavar='SOURCE', help='A folder with corpus.jsonl, a walk, a task; or an index.')
     ],
-    system: Annotated[str | None, typer.Option(help='What to keep, such as minilm or rrf(bm25,minilm).')] = None,
+    system: Annotated[
+        str | None,
+        typer.Option(help='What to keep, such as minilm or rrf(bm25,minilm) (of a walk: what its verdict recommends).'),
+    ] = None,
     to: Annotated[Path | None, typer.Option(help='The folder of the index (of a walk: its index/).')] = None,
     store: Annotated[
         Literal['flat', 'qdrant', 'lancedb'], typer.Option(help='Where vectors lie: plain files, or a database.')
@@ -52,6 +95,7 @@ def index_command(
     delete: Annotated[
         list[str] | None, typer.Option(metavar='ID', help='A document to delete; repeat for more.')
     ] = None,
+    passages: PassagesOption = None,
     lang: Lang = None,
     dtype: Dtype = None,
     device: Device = None,
@@ -62,22 +106,18 @@ def index_command(
         from medir_nb import serving
 
     if serving.is_index(source):
-        check(update or add or delete, 'nothing to do', source, 'give --update DOCUMENTS, --add FILE or --delete ID')
-        check(not (system or to), 'an index has its system already', source, 'leave --system and --to out')
-        check(not (update and (add or delete)), '--update gives all documents', source, 'leave --add and --delete out')
-        change = {'everything': _documents(update, lang, home)} if update else {'put': add, 'delete': delete or ()}
-        print(_told(serving.change_index(source, **change, home_folder=home, device=device), source))
+        is_built_anew = bool(system or to or passages)
+        print(_changed_index(source, update, add, delete, is_built_anew, lang, device, home))
         return
-    is_change = update or add or delete
-    check(
-        not is_change, 'this folder holds no index', source, f'build one: medir index {source} --system EXPR --to DIR'
-    )
-    check(system, 'no system is named', '--system', 'name one, such as minilm or rrf(bm25,minilm)')
-    is_walk = (Path(source) / 'walk.yaml').is_file()
+    fix = f'build one: medir index {source} --system EXPR --to DIR'
+    check(not (update or add or delete), 'this folder holds no index', source, fix)
+    system, is_walk = _system_of(source, system), (Path(source) / 'walk.yaml').is_file()
     check(to or is_walk, 'no folder is named', '--to', 'name the folder of the index')
+    if is_walk:
+        _note_index(source)
     to, options = to or Path(source) / 'index', {'dtype': dtype, 'device': device, 'home_folder': home}
-    built = serving.build_index(_documents(source, lang, home), system, to, store, with_model, **options)
-    print(_told(built, to))
+    task = _documents(source, lang, home)
+    print(_told(serving.build_index(task, system, to, store, with_model, passages=passages, **options), to))
 
 # %% ../../nbs/16_workbook/07g_serving.ipynb #877bc76e
 def _answers(
@@ -92,7 +132,7 @@ def _answers(
         same = system is None or str(systems.parse(system)) == own
         check(same, f'the index holds {own}', source, 'leave --system out, or search the documents themselves')
         return [serving.hits(searcher, ranked) for ranked in searcher.ranked(questions, k)]
-    check(system, 'no system is named', '--system', 'name one, such as bm25 or minilm')
+    system = _system_of(source, system, 'bm25 or minilm')
     task, how = _documents(source, lang, home), {'dtype': dtype, 'device': device, 'home_folder': home}
     run = systems.search(system, task, questions, k, **how).run
     rows = {f'q{number}': [] for number in range(1, len(questions) + 1)}
@@ -103,13 +143,16 @@ def _answers(
         found.append({'rank': len(found) + 1, 'id': doc_id, 'score': score, 'title': title, 'text': text})
     return list(rows.values())
 
-
+# %% ../../nbs/16_workbook/07g_serving.ipynb #332ec945
 def search_command(
     source: Annotated[
         str, typer.Argument(metavar='FOLDER', help='An index, a walk, a folder with corpus.jsonl, or a task.')
     ],
     questions: Annotated[list[str], typer.Argument(metavar='QUESTION', help='One or more, each in quotes.')],
-    system: Annotated[str | None, typer.Option(help='Such as bm25 or minilm (of an index: its own).')] = None,
+    system: Annotated[
+        str | None,
+        typer.Option(help='Such as bm25 or minilm (of an index: its own; of a walk: what its verdict recommends).'),
+    ] = None,
     k: Annotated[int, typer.Option('-k', min=1, help='Documents a question.')] = 10,
     lang: Lang = None,
     dtype: Dtype = None,
@@ -131,7 +174,7 @@ def search_command(
         print(json.dumps(found, ensure_ascii=False))
         return
     for place, (question, hits) in enumerate(zip(questions, answers, strict=True)):
-        shown = [{**hit, 'text': snippet(hit['title'], hit['text'])} for hit in hits]
+        shown = [{**hit, 'text': snippet(hit['title'], hit.get('passage', hit['text']))} for hit in hits]
         if len(questions) > 1:
             print(f'{"" if place == 0 else chr(10)}{question}')
         if shown:
@@ -174,20 +217,23 @@ def export_command(
     ],
     to: Annotated[Path, typer.Option(help='A new folder.')],
     system: Annotated[
-        str | None, typer.Option(help='Such as minilm or rrf(bm25,minilm) (of an index: its own).')
+        str | None, typer.Option(help='Such as minilm (of an index: its own; of a walk: what its verdict recommends).')
     ] = None,
     lang: Lang = None,
     dtype: Dtype = None,
     device: Device = None,
     home: Home = None,
 ):
-    "Write vectors (npy, Parquet), bm25s' index, the model and the task for other tools."
+    "Write vectors (npy, Parquet), bm25s' index, the model and the task for other tools; an index gives its vectors."
     with waiting('export'):
         from medir_nb.serving.export import export_system
         from medir_nb.walk import Walk
 
     if (Path(source) / 'walk.yaml').is_file():
         lang = lang or Walk.open(source).settings.language or None
+        system = _system_of(source, system)
     manifest = export_system(source, to, system, lang, dtype, device, home)
     files = [file for part in manifest['parts'] for file in [*part['files'], part.get('model')] if file]
-    print(f'{to}: {manifest["system"]}, {manifest["documents"]:,} documents; {", ".join(dict.fromkeys(files))}, task/')
+    cut = f', {manifest["texts"]:,} passages' if manifest['passages'] else ''
+    many = f'{manifest["documents"]:,} documents{cut}'
+    print(f'{to}: {manifest["system"]}, {many}; {", ".join(dict.fromkeys(files))}, ids.json, task/')
