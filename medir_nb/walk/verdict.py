@@ -152,9 +152,9 @@ def _agreement_reason(agreement: pd.DataFrame) -> str:
 
 def _weight_reason(both: Combined) -> str:
     kinds = {'labels of people': both.people, 'synthetic queries': both.synthetic}
-    parts = [f'{kind} count for {share:.0%} of the estimate' for kind, share in kinds.items() if share]
-    said = f'In the choice {" and ".join(parts)}, what such systems do elsewhere for the rest'
-    return f'{said}.' if np.isnan(both.disagreement) else f'{said}; the two differ by {both.disagreement:.3f}.'
+    parts = ', '.join(f'by {share:.0%} on {kind}' for kind, share in kinds.items() if share)
+    apart = '' if np.isnan(both.disagreement) else f'; people and synthetic queries differ by {both.disagreement:.3f}'
+    return f'The choice rests {parts}, and for the rest on what such systems do elsewhere{apart}.'
 
 
 def _tie_reason(ties: int) -> str:
