@@ -136,6 +136,8 @@ def compare(
     show: int = 5,  # queries that changed most
 ) -> Comparison:
     "Difference of `b` and `a` with interval, test, wins and losses, and the queries that changed most."
+    of_pairs = 'pairs' in (a.task.kind, b.task.kind)
+    check(not of_pairs, 'sentence pairs have one correlation, and no score a query', a.task.name, 'read its intervals')
     measure = str(parse_measure(measure or a.measures[0]))
     x, y = a.values(measure), b.values(measure)
     same_queries = set(x.index) == set(y.index)
@@ -162,8 +164,9 @@ def compare_all(
     scores: list[Scores],  # of one task
     measure: str | None = None,  # the first of the first
 ) -> pd.DataFrame:
-    "All pairs of `scores`, with p values corrected over the whole table (Holm)."
-    comparisons = [compare(a, b, measure, show=0) for a, b in itertools.combinations(scores, 2)]
+    "All pairs of `scores`, with p values corrected over the whole table (Holm); none on sentence pairs."
+    of_queries = [score for score in scores if score.task.kind != 'pairs']
+    comparisons = [compare(a, b, measure, show=0) for a, b in itertools.combinations(of_queries, 2)]
     if not comparisons:
         return pd.DataFrame(columns=list(_COLUMNS)).astype(_COLUMNS)  # numbers stay numbers beside other tables
     table = pd.DataFrame([c.as_dict() for c in comparisons])

@@ -79,16 +79,16 @@ _AGAINST += ['losses', 'n', 'p_holm']
 
 def all_pairs(scores: list[Scores], measure: str | None = None) -> pd.DataFrame:
     "Every two systems of a task, corrected within the task."
-    retrieval = [score for score in scores if score.task.kind != 'pairs']
-    tasks = dict.fromkeys(score.task.name for score in retrieval)
-    by_task = [compare_all([s for s in retrieval if s.task.name == task], measure).assign(task=task) for task in tasks]
+    tasks = dict.fromkeys(score.task.name for score in scores if score.task.kind != 'pairs')
+    by_task = [compare_all([s for s in scores if s.task.name == task], measure).assign(task=task) for task in tasks]
     return pd.concat(by_task or [compare_all([])], ignore_index=True)
 
 
 def against_baseline(pairs: list[tuple[Scores, Scores]], measure: str | None = None) -> pd.DataFrame:
-    "Each system beside its baseline, corrected over the whole table."
+    "Each system beside its baseline, corrected over the whole table; sentence pairs have no test."
     rows = []
-    for plain, score in pairs:
+    of_queries = [pair for pair in pairs if pair[1].task.kind != 'pairs']
+    for plain, score in of_queries:
         c = compare(plain, score, measure, show=0)
         names = {'task': score.task.name, 'system': score.system, 'baseline': plain.system, 'measure': c.measure}
         means = {'plain': plain.mean(c.measure), 'score': score.mean(c.measure), 'difference': c.difference}
