@@ -22,6 +22,7 @@ from medir_nb.evaluator import (
     score_run,
     separation,
 )
+from medir_nb.ledger import against_baseline
 from medir_nb.retrieval import RUN_COLUMNS, read_run, sort_run
 
 FIELDS = [
@@ -378,17 +379,28 @@ def test_rows_have_exactly_these_fields(beir, tmp_path, medir, fake_minilm):
     assert len(lines) == 2 + 8 and '95 % interval' in lines[0] and '| rrf(bm25,bm25) ' in out.out
 
 
+def write_sentence_pairs(folder):
+    "A task of six sentence pairs."
+    words = 'hip knee chest head back tooth'.split()
+    rows = [{'sentence1': f'{w} pain', 'sentence2': 'knee pain', 'score': i % 3} for i, w in enumerate(words)]
+    write_lines(folder / 'pairs.jsonl', rows)
+    return folder
+
+
+def test_sentence_pairs_have_no_test_over_queries(tmp_path, fake_minilm):
+    task = load_task(write_sentence_pairs(tmp_path / 'sts'))
+    one, other = evaluate(task, 'minilm'), evaluate(task, 'minilm(max_document_tokens=2)')
+    with pytest.raises(MedirError, match='no score a query'):
+        compare(one, other)
+    assert not len(compare_all([one, other]))
+    assert not len(against_baseline([(one, other)]))
+
+
 def test_json_holds_null_where_there_is_nothing(tmp_path, medir, fake_minilm):
     positives = write_beir(tmp_path / 'positives', qrels=[r for r in QRELS if r[2] > 0])
     out = medir('evaluate', positives, '--system', 'bm25', '--json', tmp_path / 'x.json')
     assert json.loads((tmp_path / 'x.json').read_text())[0]['judged_at_10'] is None and 'positives only' in out.out
-    write_lines(
-        tmp_path / 'sts' / 'pairs.jsonl',
-        [
-            {'sentence1': f'{w} pain', 'sentence2': 'knee pain', 'score': i % 3}
-            for i, w in enumerate('hip knee chest head back tooth'.split())
-        ],
-    )
+    write_sentence_pairs(tmp_path / 'sts')
     out = medir('evaluate', tmp_path / 'sts', '--system', 'minilm', '--json', tmp_path / 'y.json')
     rows = json.loads((tmp_path / 'y.json').read_text())
     assert (
