@@ -49,6 +49,20 @@ QRELS = [
     ('q4', 'd10', 0),
 ]
 
+# a row of the model registry, which lacks the folder of its weights (`hub`)
+TINY_ROW = {
+    'kind': 'encoder',
+    'load': 'transformers',
+    'revision': 'tiny',
+    'pooling': 'cls',
+    'normalize': True,
+    'similarity': 'cos',
+    'max_query_tokens': 20,
+    'max_document_tokens': 32,
+    'query_template': '{text}',
+    'document_template': '{text}',
+}
+
 # a row of the task registry for that layout below $MEDIR_DATA/F; tests add the counts
 TASK_ROW = {
     'title': 'F',

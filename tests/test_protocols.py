@@ -17,7 +17,7 @@ from medir_nb.losses import info_nce
 from medir_nb.miner import candidates, hypothesize, prompt_files, synthesize_queries
 from medir_nb.systems import parse, pending, score_pairs, search
 from medir_nb.trainer import train_encoder, training_config
-from conftest import DOCUMENTS, QUERIES, write_lines
+from conftest import DOCUMENTS, QUERIES, TINY_ROW, write_lines
 from test_models import make_model
 
 ROOT = Path(__file__).parent.parent
@@ -548,19 +548,7 @@ def without_dropout(model, tokenizer):
 
 @pytest.mark.parametrize('cache', [0, 2])
 def test_known_positives_of_the_batch_count_as_negatives_on_request(tmp_path, own_registry, home, cache):
-    row = dict(
-        kind='encoder',
-        load='transformers',
-        revision='tiny',
-        pooling='cls',
-        normalize=True,
-        similarity='cos',
-        max_query_tokens=20,
-        max_document_tokens=32,
-        query_template='{text}',
-        document_template='{text}',
-    )
-    own_registry(models={'tiny': {**row, 'hub': make_model('bert', tmp_path / 'm', change=without_dropout)}})
+    own_registry(models={'tiny': {**TINY_ROW, 'hub': make_model('bert', tmp_path / 'm', change=without_dropout)}})
     lines = [
         {'query': 'diabetes', 'pos': ['Metformin is the first drug.'], 'neg': ['a heart attack']},
         {'query': 'diabetes', 'pos': ['It reduces glucose production.'], 'neg': ['the risk']},

@@ -2,7 +2,7 @@
 
 import json, shutil, signal, subprocess, sys, time
 import numpy as np, pytest
-from conftest import seeded, write_lines
+from conftest import TINY_ROW, seeded, write_lines
 from test_models import SENTENCES, SIZES, close, make_model, make_tokenizer
 from test_trainer import free_port, same_weights
 from medir_nb import trainer as t
@@ -24,18 +24,7 @@ from medir_nb.trainer import (
 from medir_nb.trainer.retromae import load_masked, word_numbers
 
 WORDS = np.array([-1, 0, 0, 1, 2, 3, 3, 3, 4, 5, -1])
-ROW = dict(
-    kind='encoder',
-    load='transformers',
-    revision='tiny',
-    pooling='cls',
-    normalize=True,
-    similarity='cos',
-    max_query_tokens=20,
-    max_document_tokens=32,
-    query_template='{text}',
-    document_template='{text}',
-)
+ROW = TINY_ROW
 TEXTS = [{'title': f'On {word}', 'text': f'{SENTENCES[i % 2]} Type {i}.'} for i, word in enumerate('abcdefghijkl')]
 
 

@@ -2,7 +2,7 @@
 
 import json
 import pandas as pd, pytest
-from conftest import seeded, write_lines
+from conftest import TINY_ROW, seeded, write_lines
 from test_training_lift import mined
 from medir_nb.core import to_markdown
 from medir_nb.data import load_task
@@ -13,18 +13,7 @@ from medir_nb.trainer import pretraining_ablation
 
 SEEDS = (0, 1, 2)
 ROWS = ('fine-tuning alone', 'masked language model', 'RetroMAE')
-ROW = dict(
-    kind='encoder',
-    load='transformers',
-    revision='tiny',
-    pooling='cls',
-    normalize=True,
-    similarity='cos',
-    max_query_tokens=64,
-    max_document_tokens=64,
-    query_template='{text}',
-    document_template='{text}',
-)
+ROW = TINY_ROW | {'max_query_tokens': 64, 'max_document_tokens': 64}
 VOCABULARY = 4000  # the head is most of the work
 RETROMAE = {'max_steps': 800, 'batch_size': 32, 'learning_rate': 1e-3, 'warmup_ratio': 0.05, 'max_tokens': 48}
 TUNING = {'max_steps': 150, 'batch_size': 32, 'learning_rate': 5e-4, 'warmup_ratio': 0.1, 'negatives': 0}
