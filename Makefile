@@ -104,7 +104,7 @@ docs-version: $(DOCS)
 	@test -n "$(VERSION)" || { echo "which version? make docs-version VERSION=0.1.0 ALIAS=latest"; exit 1; }
 	@test -f _proc/site/nav.json || { echo "no pages are laid out: make docs first"; exit 1; }
 	$(MIKE) deploy --update-aliases $(VERSION) $(ALIAS)
-	@if test -n "$(ALIAS)" || ! git cat-file -e gh-pages:index.html 2> /dev/null; then $(MIKE) set-default $(or $(ALIAS),$(VERSION)); fi
+	@if test -n "$(ALIAS)" || test -z "$$(git ls-tree --name-only gh-pages index.html)"; then $(MIKE) set-default $(or $(ALIAS),$(VERSION)); fi
 
 # The site in a real browser: Debian's chromium and chromium-driver, axe-core of npm. Screenshots lie in _proc/shots.
 AXE := .venv-docs/axe/axe.min.js

@@ -78,9 +78,9 @@ def refused(call, *said):
 
 
 def files(walk):
-    return {
-        path.name: path.read_bytes() for path in walk.folder.rglob('*') if path.suffix in ('.jsonl', '.json', '.tsv')
-    }
+    "What a walk holds, but for the record of when each step began."
+    paths = [path for path in walk.folder.rglob('*') if path.suffix in ('.jsonl', '.json', '.tsv')]
+    return {path.name: path.read_bytes() for path in paths if path.name != 'steps.jsonl'}
 
 
 # ---------------------------------------------------------------- prompts
