@@ -321,6 +321,7 @@ def test_a_tower_with_code_of_its_own_is_trained_on_and_serves(own_code, first, 
     align_towers(first, query='prepared', gradient_checkpointing=True)
     train_towers(second, gradient_checkpointing=True)
     side = save_query_side('joint', tmp_path / 'home' / 'checkpoints' / 'side')
+    # the code is what `own_code` put beside its weights
     alone = SentenceTransformer(str(side), device='cpu', trust_remote_code=True).encode_query(TEXTS)
     own = Encoder('joint')
     vectors = own.encode(own.render([('', text) for text in TEXTS], 'query'), 'query').vectors

@@ -21,7 +21,7 @@ from medir_nb.walk import Walk, combined, costs_columns, first_choice, give_verd
 from medir_nb.walk import read_verdict
 from medir_nb.walk.rivals import candidates, kind_of, recorded_writers
 from medir_nb.walk.costs import Costs, costs_of_each
-from medir_nb.walk.asked import write_lines
+from medir_nb.core.files import write_lines
 from medir_nb.walk.evidence import beaten_by
 from medir_nb.walk.outlook import expectation, outlook
 from medir_nb.walk.toy import write_judgements, write_toy_walk

@@ -7,12 +7,11 @@ __all__ = ['reranking_task', 'write_task']
 
 # %% ../../nbs/13a_benchmark/09_folders.ipynb #21bcfc2f
 import csv
-import json
 from pathlib import Path
 import numpy as np
 import pandas as pd
 from ..core.errors import check
-from ..core.files import atomic_folder, lock, write_json
+from ..core.files import atomic_folder, lock, write_json, write_lines
 from ..data.corpus import Corpus
 from ..data.task import Task, build_task
 from .pools import PAIR
@@ -92,16 +91,10 @@ _MADE += 'ranking before it is scored (`medir evaluate` does so; a tool that rea
 _MADE += 'irrelevant). How the benchmark was made stands in `benchmark.json`.'
 
 
-def _write_json(path: Path, rows):
-    "A JSON object a line."
-    with open(path, 'w', encoding='utf-8') as file:
-        file.writelines(json.dumps(row, ensure_ascii=False) + '\n' for row in rows)
-
-
 def _write_texts(texts: Corpus, path: Path):
     "Ids, titles and texts."
     rows = zip(texts.ids, texts.rows(), strict=True)
-    _write_json(path, ({'_id': text_id, 'title': title, 'text': body} for text_id, (title, body) in rows))
+    write_lines(path, ({'_id': text_id, 'title': title, 'text': body} for text_id, (title, body) in rows))
 
 
 def _write_rows(path: Path, rows, header: tuple = ()):
@@ -116,14 +109,14 @@ def _write_qrels(task: Task, folder: Path):
     "Judgements in BEIR's layout and in mteb's."
     header, judged = ('query-id', 'corpus-id', 'score'), task.qrels[[*PAIR, 'relevance']].to_numpy().tolist()
     _write_rows(folder / 'qrels' / 'test.tsv', judged, header)
-    _write_json(folder / 'qrels' / 'test.jsonl', [dict(zip(header, row, strict=True)) for row in judged])
+    write_lines(folder / 'qrels' / 'test.jsonl', [dict(zip(header, row, strict=True)) for row in judged])
 
 
 def _write_candidates(task: Task, folder: Path):
     "A reranking task's lists, in this library's layout and in mteb's."
     _write_rows(folder / 'candidates.tsv', task.candidates[PAIR].to_numpy().tolist())
     by_query = task.candidates.groupby('query_id', sort=False).doc_id
-    _write_json(folder / 'top_ranked.jsonl', [{'query-id': q, 'corpus-ids': list(docs)} for q, docs in by_query])
+    write_lines(folder / 'top_ranked.jsonl', [{'query-id': q, 'corpus-ids': list(docs)} for q, docs in by_query])
 
 # %% ../../nbs/13a_benchmark/09_folders.ipynb #c520fe48
 def write_task(

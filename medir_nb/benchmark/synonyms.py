@@ -16,7 +16,7 @@ from pathlib import Path
 import pandas as pd
 import pydantic
 from ..core.errors import boundary, check
-from ..core.files import atomic_folder, fingerprint, write_json
+from ..core.files import atomic_folder, fingerprint, write_json, write_lines
 from ..data.task import Task
 from ..data.folders import pairs_task
 from ..data.ontology import hpo_terms
@@ -277,8 +277,7 @@ def write_synonyms(
     check(pairs, 'there are no pairs', folder, 'make some by synonym_pairs')
     kinds = dict(Counter(pair['kind'] for pair in pairs))
     with atomic_folder(folder) as part:
-        lines = (json.dumps(pair, ensure_ascii=False) + '\n' for pair in pairs)
-        (part / 'pairs.jsonl').write_text(''.join(lines), encoding='utf-8')
+        write_lines(part / 'pairs.jsonl', pairs)
         write_json(part / 'report.json', {'pairs': len(pairs), 'kinds': kinds, **(report or {})})
     return Path(folder)
 

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['canonical', 'fingerprint', 'file_fingerprint', 'atomic_path', 'read_json', 'parse_json', 'read_text', 'json_mapping',
-           'write_json', 'atomic_folder', 'lock']
+           'write_json', 'write_lines', 'atomic_folder', 'lock']
 
 # %% ../../nbs/00_core/01_files.ipynb #e0a0d8f8
 import contextlib
@@ -195,6 +195,12 @@ def write_json(path: str | Path, value):
     "Write `value` as readable JSON, atomically."
     with atomic_path(path) as part:
         part.write_text(json.dumps(value, indent=1, ensure_ascii=False, default=str) + '\n', encoding='utf-8')
+
+
+def write_lines(path: str | Path, rows):
+    "Write a JSON object a line, atomically."
+    with atomic_path(path) as part, open(part, 'w', encoding='utf-8') as file:
+        file.writelines(json.dumps(row, ensure_ascii=False) + '\n' for row in rows)
 
 # %% ../../nbs/00_core/01_files.ipynb #38746462
 def _sync_files(folder: Path):

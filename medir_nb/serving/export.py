@@ -13,7 +13,7 @@ import numpy as np
 from ..benchmark.folders import write_task
 from ..core.console import note
 from ..core.errors import check
-from ..core.files import atomic_folder, read_json, write_json
+from ..core.files import atomic_folder, read_json, write_json, write_lines
 from ..core.places import slug
 from ..data import corpus_task, load_task
 from ..data.corpus import Corpus
@@ -133,12 +133,6 @@ def _export_dense(source: Exported, retriever: System, name: str, folder: Path, 
     return about
 
 # %% ../../nbs/13b_serving/09_export.ipynb #4becf755
-def _write_lines(rows, path: Path):
-    "Write mappings as JSON lines."
-    with open(path, 'w', encoding='utf-8') as file:
-        file.writelines(json.dumps(row, ensure_ascii=False) + '\n' for row in rows)
-
-
 def _rows_of(corpus: Corpus):
     "A mapping a text."
     for text_id, (title, text) in zip(corpus.ids, corpus.rows(), strict=True):
@@ -151,7 +145,7 @@ def _export_texts(source: Exported, folder: Path):
     if source.task.passages:
         parents = source.searched.documents
         rows = zip(_rows_of(source.searched), parents, strict=True)
-        _write_lines(({**row, 'document': parent} for row, parent in rows), folder / 'passages.jsonl')
+        write_lines(folder / 'passages.jsonl', ({**row, 'document': parent} for row, parent in rows))
 
 
 def _export_task(task: Task, folder: Path):
@@ -160,7 +154,7 @@ def _export_task(task: Task, folder: Path):
         write_task(task, folder, {'judges': [f'those who made {task.name}']})
         return
     folder.mkdir(parents=True)
-    _write_lines(_rows_of(task.corpus), folder / 'corpus.jsonl')
+    write_lines(folder / 'corpus.jsonl', _rows_of(task.corpus))
 
 # %% ../../nbs/13b_serving/09_export.ipynb #fae7d1a9
 def _manifest(source: Exported, tree, parts: list[dict]) -> dict:

@@ -6,7 +6,7 @@
 __all__ = ['Update', 'build_index', 'change_index', 'take_in_journal']
 
 # %% ../../nbs/13b_serving/05a_updates.ipynb #7c40b137
-import json
+import copy
 import os
 import time
 from collections import namedtuple
@@ -248,7 +248,7 @@ def _put_and_take_out(index: Index, manifest: dict, parts: list[Part], new: Corp
 # %% ../../nbs/13b_serving/05a_updates.ipynb #f1d614ae
 def _write_generation(index: Index, put: Corpus, delete: set, journal: int) -> Update:
     "Put documents into an index and take others out; the lock is held."
-    start, folder, manifest = time.perf_counter(), index.folder, json.loads(json.dumps(index.manifest))
+    start, folder, manifest = time.perf_counter(), index.folder, copy.deepcopy(index.manifest)
     new = put.take(np.flatnonzero(_changed(index, put))) if len(put) else put
     known = {doc_id for doc_id in new.ids if doc_id in index.place}
     gone_ids = known | {doc_id for doc_id in delete if doc_id in index.place}

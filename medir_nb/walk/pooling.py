@@ -12,11 +12,11 @@ import pandas as pd
 from ..benchmark.pools import PAIR, pool_documents
 from ..core.console import note
 from ..core.errors import check
-from ..core.files import fingerprint, json_mapping, lock, write_json
+from ..core.files import fingerprint, json_mapping, lock, write_json, write_lines
 from ..data.readers import json_lines
 from ..data.task import detect_language
 from ..systems.expressions import parse
-from .asked import queries_task, read_queries, walk_corpus, write_lines
+from .asked import queries_task, read_queries, walk_corpus
 from .folder import Walk
 from .rivals import candidates
 from .steps import note_step

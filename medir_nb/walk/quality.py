@@ -97,12 +97,6 @@ def quality_rows(scores: list[Scores]) -> dict[str, dict]:
         rows[score.system] |= {'cut_documents': score.cut['documents'], 'revision': first['revision']}
     return rows
 
-# %% ../../nbs/15a_walk/32a_quality.ipynb #89b12426
-def _by_expression(systems: list[str], scores: list[Scores]):
-    "Each score with the expression that it was asked for by."
-    wanted = set(systems)
-    return [(score.system, score) for score in scores if score.system in wanted]
-
 # %% ../../nbs/15a_walk/32a_quality.ipynb #f90f0502
 def measure_quality(tasks: dict[str, Task], systems: list[str], measures, home_folder=None) -> tuple[dict, dict]:
     "Kind → `Measured`, and system → why it did not run on some kind."
@@ -111,7 +105,7 @@ def measure_quality(tasks: dict[str, Task], systems: list[str], measures, home_f
     for kind, task in tasks.items():
         scores, failed = evaluate_grid([task], systems, measures=measures, home_folder=home_folder)
         not_run |= {system: str(error) for (system, _), error in failed.items()}
-        found[kind] = [replace(score, system=system) for system, score in _by_expression(systems, scores)]
+        found[kind] = [score for score in scores if score.system in systems]
     whole = [system for system in systems if system not in not_run]
     least = f'{len(whole)} of {len(systems)} systems ran ({"; ".join(not_run.values())})'
     check(len(whole) >= 2, least, 'verdict', 'name two that run here; medir models shows them')

@@ -13,7 +13,7 @@ from pathlib import Path
 import pandas as pd
 from ..core.console import note, progress, to_markdown
 from ..core.errors import check, nearest
-from ..core.files import atomic_path, fingerprint, json_mapping, lock, write_json
+from ..core.files import atomic_path, fingerprint, json_mapping, lock, write_json, write_lines
 from ..data.corpus import Corpus
 from ..data.passages import word_places
 from ..data.task import detect_language
@@ -22,7 +22,7 @@ from ..evaluator.overlap import shared_terms
 from ..miner.asking import Asking, Usage, ask_about, refuse_repeats
 from ..systems.chain import search
 from ..systems.expressions import parse, parts
-from .asked import queries_task, read_queries, source_qrels, walk_corpus, write_lines
+from .asked import queries_task, read_queries, source_qrels, walk_corpus
 from .folder import Walk
 from .steps import note_step
 from .logs import log_queries

@@ -40,7 +40,10 @@ def _records(steps: list[dict], home_folder) -> tuple[list[Path], list[str]]:
     folder, records, others = home(home_folder) / 'private', {}, {}
     for line in steps:
         record = folder / str(line.get('record') or '')
-        (records if record.is_file() else others)[record if record.is_file() else line['step']] = True
+        if record.is_file():
+            records[record] = True
+        else:
+            others[line['step']] = True
     return list(records), list(others)
 
 

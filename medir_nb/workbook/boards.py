@@ -24,7 +24,6 @@ from medir_nb.workbook.board_heads import (
     task_about,
 )
 from medir_nb.workbook.board_scores import (
-    CELL_KEY,
     compared_cells_of,
     demo_scores,
     own_scores,
@@ -119,6 +118,8 @@ def _packed_cells(cells, heads: _Heads, texts: _Numbered) -> dict:
 # %% ../../nbs/16_workbook/06g_boards.ipynb #4c555d23
 def _places(cells) -> tuple[dict, dict]:
     "The number of each printed cell by its key, and the scale in which it is printed."
+    from medir_nb.ledger.table import CELL_KEY
+
     keys = list(zip(*(cells[name].fillna('').astype(str) for name in CELL_KEY), strict=True))
     return _numbers(keys), dict(zip(keys, map(int, cells.scale), strict=True))
 
