@@ -249,6 +249,29 @@ def test_the_cache_of_gradients_changes_nothing(rows, first, gradient_cache):
     assert abs(whole.history.loss[0] - parts.history.loss[0]) < 0.5 * whole.history.loss[0]
 
 
+@pytest.mark.parametrize('labels', [False, True])
+@pytest.mark.parametrize('further', [{}, {'dimensions': 16, 'cut': 'normalise-truncate'}, {'gradient_cache': 3}])
+def test_kept_vectors_are_those_that_the_frozen_tower_writes(rows, first, labelled, labels, further, capsys):
+    import torch
+
+    of_labels = {'data': str(labelled), 'negatives': 1} if labels else {}
+    settings = {**first, 'query': 'large', 'query_layers': 2, **further, **of_labels}  # no dropout
+    read = align_towers(settings, output='read')
+    kept = align_towers(settings, output='kept', keep_vectors=True)
+    torch.testing.assert_close(*(torch.tensor(one.history.loss) for one in (read, kept)), rtol=1e-3, atol=1e-4)
+    a, b = opened(read.folder), opened(kept.folder)
+    torch.testing.assert_close(*(tower_weights(one, 'query') for one in (a, b)), rtol=1e-2, atol=1e-3)
+    assert torch.equal(tower_weights(a, 'document'), tower_weights(b, 'document'))
+    capsys.readouterr()
+    align_towers(settings, output='again', keep_vectors=True, seed=7)
+    assert 'document' not in capsys.readouterr().err  # no vector is encoded twice
+
+
+def test_a_tower_that_is_trained_keeps_no_vectors(rows, first):
+    with pytest.raises(MedirError, match='keep_vectors: .*no vectors to keep'):
+        align_towers(first, frozen=False, keep_vectors=True)
+
+
 # ---------------------------------------------------------------- Stage II
 
 

@@ -10,7 +10,7 @@ __all__ = ['DISTANCES', 'shortened_vectors', 'of_one_length', 'squared_distance'
 import functools
 import itertools
 from ..core.errors import check, nearest
-from .contrastive import InfoNCE, in_row_order, longest_first
+from .contrastive import InfoNCE, KEPT, in_row_order, longest_first
 
 # %% ../../nbs/11_losses/10_alignment.ipynb #224633e2
 def shortened_vectors(
@@ -121,8 +121,9 @@ def _embedded(model, features: list) -> list:
     from sentence_transformers.base.losses.merged_forward import embed_columns
 
     vectors = []
-    for _, columns in itertools.groupby(features, lambda column: column.get('task')):
-        vectors += embed_columns(model, columns, separate_first=False)
+    for (_, kept), group in itertools.groupby(features, lambda column: (column.get('task'), KEPT in column)):
+        columns = list(group)
+        vectors += [c[KEPT] for c in columns] if kept else embed_columns(model, columns, separate_first=False)
     return vectors
 
 # %% ../../nbs/11_losses/10_alignment.ipynb #2b24ecb6
@@ -148,6 +149,11 @@ def _loss_class():
                 return self.calculate_loss([[column] for column in columns], labels)
             columns, self.places = zip(*map(longest_first, sentence_features), strict=True)
             return self.forward_cached(columns, labels)
+
+        def embed_minibatch(self, sentence_feature, begin, end, *args, **how):
+            if KEPT in sentence_feature:
+                return sentence_feature[KEPT][begin:end], None
+            return super().embed_minibatch(sentence_feature, begin, end, *args, **how)
 
         def calculate_loss(self, reps, labels=None, *, with_backward=False):
             "The loss of the columns `reps`, each a list of parts; `labels` mask false negatives."

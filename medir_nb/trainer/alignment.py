@@ -26,7 +26,8 @@ from ..losses import Alignment
 from .settings import AboveZero, Count, NotNegative, Settings
 from .stages import stage, training_config
 from .progress import Trained
-from .batches import PairBatches
+from .batches import PairBatches, Side
+from .kept import KeptSide
 from .careful import careful_trainer
 from .adapters import Lora, merge_adapters, save_adapters, with_adapter
 from .identity import Recipe, hub_name, trained_row, world_size
@@ -61,6 +62,7 @@ class AlignmentSettings(Settings):
     cross_device: bool = True  # also those of other processes
     mask_positives: bool = True  # known positives of a query are none of its negatives
     gradient_cache: Count = 0  # texts at a time; 0: the whole batch at once
+    keep_vectors: bool = False  # of the frozen tower, in place of its weights at every step: worth it from two epochs
     query_learning_rate: NotNegative = 0  # another rate for the query tower; 0: one for both, as the paper has it
     max_query_tokens: Count = 0  # 0: the row's
     max_document_tokens: Count = 0
@@ -221,6 +223,13 @@ def _loss(config: AlignmentSettings, model, mirrored: bool):
     )
 
 
+def _kept_side(rows: TowerRows, pairs, mirrored: bool, document: Side, arguments) -> KeptSide:
+    "The document side by vectors that are encoded here, of every text that it will read."
+    encoder = Encoder(rows.document, device=str(arguments.device))
+    texts = [text for row in pairs.rows for text in (*row.pos, *row.neg, *([row.query] if mirrored else []))]
+    return KeptSide(encoder, document.instruction, document.tokens.tokenizer, texts)
+
+
 def _panel(config: AlignmentSettings, pairs, batches: TowerBatches, model, device) -> Panel:
     "The panel of a training, on its first rows."
     rows = [pairs.rows[i] for i in range(min(len(pairs), config.panel.texts))]
@@ -250,6 +259,8 @@ def _build(config: AlignmentSettings, rows: TowerRows, pairs, arguments: dict):
     batches = TowerBatches(pairs, Encoder(spec), tokenizers, told, False, config.mask_positives)
     batches.mirrored = mirrored
     held = {'adapters': adapters, 'spec': spec, 'panel': _panel(config, pairs, batches, model, arguments.device)}
+    if config.keep_vectors:
+        batches.document = _kept_side(rows, pairs, mirrored, batches.document, arguments)
     kind = type('TowerTrainer', (PanelHabit, TrainableSteps, careful_trainer(SentenceTransformerTrainer)), held)
     return kind(
         model=model,
@@ -289,6 +300,9 @@ def _check_contrast(config: AlignmentSettings):
     check(weighs, 'no part of the loss has a weight', 'contrastive_weight', 'raise it, or distance_weight')
     fits = not (config.frozen and config.lora)
     check(fits, 'a frozen document tower has no adapter to train', 'lora', 'leave it out, or set frozen: false')
+    stays = config.frozen or not config.keep_vectors
+    what = 'a tower that is trained has no vectors to keep'
+    check(stays, what, 'keep_vectors', 'leave it out, or set frozen: true')
 
 
 def tower_recipe(config: AlignmentSettings) -> Recipe:
