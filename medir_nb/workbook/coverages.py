@@ -65,7 +65,7 @@ def _cell_way(expression: str, way: Way | None, cell) -> Way:
         return way or Way('unknown', 'which tasks it averages is not known')
     return hardest([*map(data_way, tasks), way] if way else [way_of(expression, task) for task in tasks])
 
-
+# %% ../../nbs/16_workbook/06c_coverages.ipynb #2d5bd540
 def cell_ways(
     paper: str | None = None,  # all of them without one
     tables: list[str] = (),  # as printed; all of them without one
@@ -167,7 +167,7 @@ def _coverage_row(cells, stored) -> dict:
     by_way = {name: ways[name] for name in registry('coverage')['ways']}
     return {'published': len(cells), **_measured_counts(cells, stored), **by_way, **hours_of(cells)}
 
-
+# %% ../../nbs/16_workbook/06c_coverages.ipynb #e2d4e069
 def _check_stored(stored, folder: Path):
     "Stored results speak of cells that are published."
     from medir_nb.ledger.cells import published
@@ -223,7 +223,7 @@ def _way_text(row, name: str) -> str:
     pairs = f', {row["gpu pairs"]:,} pairs' if name == 'gpu' and row['gpu pairs'] else ''
     return f'{row[name]:,} ({_hours_text(row[name + " hours"])}{pairs})'
 
-
+# %% ../../nbs/16_workbook/06c_coverages.ipynb #ec2d45d1
 _HEADERS = {
     'cpu': 'CPU',
     'gpu': 'one 80 GB GPU',
@@ -287,7 +287,7 @@ def _needs_text(row) -> str:
         texts.append(f'for {row["unknown"]:,} that is not known')
     return f' To measure them takes {", ".join(texts)}.' if texts else ''
 
-
+# %% ../../nbs/16_workbook/06c_coverages.ipynb #78ced08e
 def _never_text(row, reasons) -> str:
     "What can never be measured, with the reasons."
     never = reasons[reasons.way == 'never']

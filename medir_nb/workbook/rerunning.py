@@ -150,7 +150,7 @@ def _planned_run(run: dict, home: Path | None) -> dict:
         'rows': frame,
     }
 
-
+# %% ../../nbs/16_workbook/07b_rerunning.ipynb #7ac44395
 def _show_planned(planned: dict, wide: bool):
     "Print what a run would do."
     finished = planned['finished']
@@ -199,7 +199,7 @@ def _requested_runs(name: str, preset: str | None, parameter: list[str] | None) 
         return read_batch(file)['runs']
     return [{'notebook': name, 'preset': preset, 'parameters': parse_options(parameter or [])}]
 
-
+# %% ../../nbs/16_workbook/07b_rerunning.ipynb #93f10e2b
 def plan_command(
     name: Annotated[str, typer.Argument(metavar='NOTEBOOK|BATCH|TASK_OR_FOLDER')],
     preset: Preset = None,
