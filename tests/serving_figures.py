@@ -133,10 +133,10 @@ class Server:
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
         self.url = self.process.stdout.readline().split()[0]
 
-    def memory(self):
-        "Resident memory in MB."
+    def memory(self, kind='RssAnon'):
+        "Memory in MB: its own (RssAnon), or pages of files that the system may take back (RssFile)."
         status = Path(f'/proc/{self.process.pid}/status').read_text()
-        return next(int(line.split()[1]) for line in status.splitlines() if line.startswith('VmRSS')) / 1024
+        return next(int(line.split()[1]) for line in status.splitlines() if line.startswith(kind)) / 1024
 
     def stop(self, number=signal.SIGTERM):
         os.killpg(self.process.pid, number)
@@ -191,6 +191,7 @@ def load(given):
             if number % max(1, int(10 * given.rate)) == 0:
                 memory.append(server.memory())
     memory.append(server.memory())
+    files = server.memory('RssFile')
     status = server.stop()
     quantiles = np.percentile(np.array(waited) * 1000, [50, 95, 99, 100]).round(2).tolist()
     return {
@@ -202,7 +203,8 @@ def load(given):
         'first_fault': str(faults[:1]),
         'bad_requests': len(bad),
         'bad_answered_well': sum(bad),
-        'memory_mb': {'first': memory[0], 'last': memory[-1], 'most': max(memory)},
+        'own_memory_mb': [round(own) for own in memory[::6]],  # every minute
+        'file_pages_mb': round(files),
         'exit_status': status,
     }
 
