@@ -102,6 +102,12 @@ def test_it_holds_the_verdict_its_tests_and_the_texts(judged):
     assert 'file corpus.jsonl' in page.text and 'python' in page.text
 
 
+def test_people_are_counted_without_whoever_settled(walk):
+    rows = ['q1,gout,anna,2', '"a, b",gout,anna,1', 'q1,gout,ben,0', 'q1,gout,adjudicated,2']
+    walk.path('labels/votes.csv').write_text('\n'.join(['query_id,doc_id,annotator,grade', *rows]) + '\n')
+    assert 'are judged, by 2 people.' in Page(render_report(walk)).text
+
+
 @pytest.mark.parametrize('attack', ATTACKS)
 def test_a_strangers_text_is_shown_and_never_runs(tmp_path, attack):
     walk = write_toy_walk(tmp_path / 'w')

@@ -7,6 +7,7 @@ from medir_nb import serving, systems
 from medir_nb.core import MedirError
 from medir_nb.data import corpus_in_memory, load_task
 from medir_nb.serving import Index, Searcher, build_index, change_index
+from medir_nb.walk.toy import write_toy_walk
 
 QUESTIONS = [text for _, text in QUERIES] + [
     'diabetes',
@@ -659,6 +660,15 @@ def test_mistakes_of_the_commands_are_one_line(beir, home, tmp_path, medir):
         }.items():
             ran = medir(*arguments)
             assert ran.code == 2 and words in ran.err and ran.err.count('\n') == 1, (arguments, ran)
+
+
+def test_a_walk_that_is_served_says_where_its_index_is(tmp_path, home, medir):
+    walk = write_toy_walk(tmp_path / 'conditions').folder
+    ran = medir('serve', walk)
+    assert ran.code == 2 and f'holds no index; medir index {walk} builds one in {walk / "index"}' in ran.err
+    assert medir('index', walk, '--system', 'bm25').code == 0
+    ran = medir('serve', walk)
+    assert ran.code == 2 and f'holds no index; it is in {walk / "index"}' in ran.err
 
 
 def test_an_export_opens_elsewhere(beir, home, tmp_path, fake_minilm):

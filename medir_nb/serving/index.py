@@ -43,11 +43,19 @@ def is_index(folder: str | Path) -> bool:
     return (Path(folder) / 'manifest.json').is_file()
 
 # %% ../../nbs/13b_serving/05_index.ipynb #973d663c
+def _where_it_is(folder: Path) -> str:
+    "What a reader does who named a folder without an index."
+    if is_index(folder / 'index'):
+        return f'it is in {folder / "index"}'
+    if (folder / 'walk.yaml').is_file():
+        return f'medir index {folder} builds one in {folder / "index"}'
+    return f'build one: medir index SOURCE --system EXPR --to {folder}'
+
+
 def read_manifest(folder: str | Path) -> dict:
     "The present generation of an index."
     manifest, path = read_json(Path(folder) / 'manifest.json', {}), Path(folder) / 'manifest.json'
-    fix = f'build one: medir index SOURCE --system EXPR --to {folder}'
-    check(path.is_file(), 'this folder holds no index', folder, fix)
+    check(path.is_file(), 'this folder holds no index', folder, _where_it_is(Path(folder)))
     check(manifest.get('format') == FORMAT, 'no manifest that this version reads', path, 'build the index again')
     return manifest
 

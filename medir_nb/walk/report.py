@@ -21,6 +21,7 @@ from .folder import Walk
 from .steps import walk_line, note_step
 from .pages import Verdict
 from .quality import KINDS
+from .votes import ADJUDICATED, read_votes
 
 # %% ../../nbs/15a_walk/50_report.ipynb #73396bf7
 def section(heading: str, sentences=(), table=None, figure: str = '', caption: str = '', listing: str = '') -> dict:
@@ -108,10 +109,9 @@ def labels_section(walk: Walk) -> dict:
     grades = [cells[2].strip() for cells in lines if len(cells) > 2]
     table = [{'grade': grade, 'pairs': grades.count(grade)} for grade in sorted(set(grades), reverse=True)]
     queries = len({cells[0] for cells in lines})
-    votes = walk.folder / 'labels/votes.csv'
-    voters = len({line.split(',')[2] for line in read_text(votes).splitlines()[1:]}) if votes.is_file() else 0
-    sentences = [f'{len(lines):,} pairs of {queries:,} queries are judged.']
-    return section('Labels', [*sentences, f'{voters} annotators voted.' if voters else ''], table)
+    people = set(read_votes(walk).annotator) - {ADJUDICATED}
+    by = f', by {len(people)} {"person" if len(people) == 1 else "people"}' if people else ''
+    return section('Labels', [f'{len(lines):,} pairs of {queries:,} queries are judged{by}.'], table)
 
 # %% ../../nbs/15a_walk/50_report.ipynb #a4ac0fa1
 def _image(path: Path) -> str:

@@ -54,7 +54,7 @@ def verdict_command(
     verdict = give_verdict(opened, system or [], home_folder=home, **how)
     show_table(verdict.table, wide)
     show_text('\n'.join(['', verdict.sentence, *(f'- {reason}' for reason in verdict.content['reasons'])]), wide)
-    note(f'written: {walk}/verdict.json, verdict.md')
+    note(f'written: {walk}/verdict.json, verdict.md; next: medir report {walk}, medir index {walk}')
 
 # %% ../../nbs/16_workbook/07h_deciding.ipynb #57b39229
 def adapt_command(
