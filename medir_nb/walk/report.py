@@ -65,12 +65,82 @@ def _missing(walk: Walk, what: str, command: str) -> list[str]:
     return [f'{what} is not there yet: medir {command} makes it.']
 
 
+_MOST_NAMES = 5
+
+
+def _listed(names: list) -> str:
+    "How many there are, and the first few; '' for none."
+    more = ', …' if len(names) > _MOST_NAMES else ''
+    return f'{len(names):,}: {", ".join(map(str, names[:_MOST_NAMES]))}{more}' if names else ''
+
+
+def _unreadable_text(rows: list[dict]) -> str:
+    return _listed([f'{row["file"]} ({row["why"]})' for row in rows])
+
+
+def _shares_text(shares: dict) -> str:
+    return ', '.join(f'{share:.0%} {name}' for name, share in shares.items() if share >= 0.01)
+
+
+def _words_text(words: list) -> str:
+    half, ninety, ninety_nine, most = words
+    return f'half have {half:,} or fewer, 90 % {ninety:,}, 99 % {ninety_nine:,}; the longest {most:,}'
+
+
+def _personal_text(rows: list[dict]) -> str:
+    return '; '.join(f'{row["finds"]}: {row["times"]:,} in {row["documents"]:,} documents' for row in rows)
+
+
+def _encoders_text(rows: list[dict]) -> str:
+    return '; '.join(
+        f'{row["model"]} reads {row["limit"]:,} tokens: {row["truncated"]:.0%} of the documents are longer, '
+        f'{row["unread"]:.0%} of all tokens stand behind that'
+        for row in rows
+    )
+
+
+def _speeds_text(rows: list[dict]) -> str:
+    return '; '.join(f'{row["model"]}: {row["tokens_per_second"]:,.0f} tokens a second' for row in rows)
+
+
+_LOOKED_AT = {  # key of look.json → its name in the report, and how it is shown
+    'kept': ('documents in the corpus', _cell),
+    'files': ('files read', _cell),
+    'documents': ('documents met', _cell),
+    'unreadable': ('files not read, or not to the end', _unreadable_text),
+    'not_read': ('files of other kinds, not read', lambda kinds: _listed(list(kinds))),
+    'empty': ('empty documents', _listed),
+    'exact_duplicates': ('exact duplicates', _listed),
+    'near_duplicates': ('near duplicates, kept', _listed),
+    'renamed': ('ids that stood twice, renamed', lambda n: _cell(n) if n else ''),
+    'words': ('words of a document', _words_text),
+    'language': ('read as', _cell),
+    'languages': ('documents by language', lambda found: ', '.join(f'{n:,} {name}' for name, n in found.items())),
+    'scripts': ('letters', _shares_text),
+    'with_personal_data': ('documents with what may be personal data', _cell),
+    'personal_data': ('what was found of it', _personal_text),
+    'encoders': ('what encoders read of whole documents', _encoders_text),
+    'speeds': ('how fast they read here', _speeds_text),
+    'passages': ('searched in passages', _cell),
+    'passages_advised': ('passages advised', _cell),
+    'passages_a_document': ('passages a document', _cell),
+    'as_given': ('', lambda _: ''),  # it says why nothing is left out
+}
+
+
+def look_rows(content: dict) -> list[dict]:
+    "`what, value` of a look.json, in words; what has no name here as it stands."
+    rows = [{'what': name, 'value': show(content[key])} for key, (name, show) in _LOOKED_AT.items() if key in content]
+    others = {key: value for key, value in content.items() if key not in _LOOKED_AT}
+    return [row for row in rows if row['value']] + flat_counts(others)
+
+
 def look_section(walk: Walk) -> dict:
     "What was found in the documents."
     content = read_json(walk.path('look.json'), {})
     if not content:
         return section('Documents', _missing(walk, 'A look at the documents', f'look {walk.settings.documents}'))
-    return section('Documents', [f'From {walk.settings.documents}.'], flat_counts(content))
+    return section('Documents', [f'From {walk.settings.documents}.'], look_rows(content))
 
 # %% ../../nbs/15a_walk/50_report.ipynb #fb11f524
 def _query_rows(walk: Walk) -> list[dict]:

@@ -9,7 +9,7 @@ __all__ = ['WalkFolder', 'verdict_command', 'adapt_command', 'report_command']
 from pathlib import Path
 from typing import Annotated
 import typer
-from ..core.console import note
+from ..core.console import note, waiting
 from .options import Home, Wide
 from .tables import show_table, show_text
 
@@ -89,6 +89,8 @@ def report_command(
     home: Home = None,
 ):
     "One HTML file on the whole walk, without outside references."
-    from medir_nb.walk.report import write_report
+    with waiting('report'):
+        from medir_nb.walk.report import write_report
 
-    print(write_report(walk, to or '', home_folder=home))
+        path = write_report(walk, to or '', home_folder=home)
+    print(path)
