@@ -1,15 +1,16 @@
 """Errors of other libraries at the edge of this one: a line that says where and what to do, and --debug for the rest."""
 
-import contextlib, errno, json, os, pickle, re, resource, shutil, signal, subprocess, sys, threading, zipfile
+import contextlib, errno, json, os, pickle, re, resource, shutil, signal, subprocess, sys, threading, time, zipfile
 from pathlib import Path
 import numpy as np, pytest
 from conftest import DOCUMENTS, write_beir, write_lines
 from test_models import as_sentence_transformer, make_model
 from medir_nb import core, data, encoder, generator, hub, systems, trainer
-from medir_nb.core import MedirError, atomic_path, boundary, cause_of, registry, run_command, write_json
+from medir_nb.core import MedirError, atomic_path, boundary, cause_of, lock, registry, run_command, write_json
 from medir_nb.encoder import Encoder, encode_corpus, encoder_spec
 from medir_nb.generator import LLM, Request, Sampling
 from medir_nb.trainer import train_encoder, train_generator
+from medir_nb.walk import Walk
 
 DEEP = '[' * 200_000 + ']' * 200_000
 
@@ -94,6 +95,22 @@ def test_each_kind_of_end(raised, status, said, capsys, monkeypatch):
         run_command(call, 'halt')
     err = capsys.readouterr().err
     assert e.value.code == status and said in err and err.count('\n') == 1 and err.startswith('medir: ')
+
+
+def test_ctrl_c_is_answered_with_a_line(tmp_path):
+    "A command that waits for a file, as it does for another call at work, is interrupted."
+    walk = Walk.begin(tmp_path / 'W', name='W', documents='notes')
+    write_lines(walk.path('corpus.jsonl'), [{'_id': 'd', 'title': '', 'text': 'Rest eases gout.'}])
+    (tmp_path / 'log.txt').write_text('what eases gout\n')
+    line = [sys.executable, '-m', 'medir_nb.workbook', 'queries', str(walk.folder), '--log', str(tmp_path / 'log.txt')]
+    with lock(walk.path('queries.jsonl')):
+        ran = subprocess.Popen(line, stderr=subprocess.PIPE, text=True)
+        while not (walk.folder / 'steps.jsonl').is_file():
+            time.sleep(0.05)
+        time.sleep(0.5)
+        ran.send_signal(signal.SIGINT)
+        said = ran.communicate(timeout=60)[1]
+    assert said == 'medir: stopped; what was finished is kept, the same line goes on\n' and ran.returncode == 130
 
 
 @pytest.mark.parametrize(

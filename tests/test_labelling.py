@@ -5,6 +5,7 @@ import numpy as np, pandas as pd, pytest
 from conftest import DOCUMENTS, write_lines
 from medir_nb.core import MedirError
 from medir_nb.evaluator import evaluate
+from medir_nb.systems import search
 from medir_nb.walk import (
     Sitting,
     Walk,
@@ -104,6 +105,33 @@ def test_a_pool_is_made_by_what_a_verdict_compares(walk, monkeypatch):
     assert pool_settings(walk) == (wanted, 1) and {name for row in pool for name in row['brought']} == set(wanted)
     assert all(rank == 1 for row in pool for rank in row['brought'].values())
     assert [row['query_id'] for row in differing_first(pool)] == [row['query_id'] for row in pool]
+
+
+def test_a_pool_and_a_verdict_search_the_same_passages(walk):
+    "The answer stands in a long document: its passage is found first, the whole of it is not."
+    filler = [f'Nothing of note number {n} was written down on that day.' for n in range(40)]
+    long = ' '.join([*filler, 'Colchicine eases an attack of gout within hours.', *filler])
+    short = 'Rest eases gout, which is an attack of uric acid crystals on a joint of the foot in old age.'
+    documents = [{'_id': 'long', 'title': '', 'text': long}, {'_id': 'short', 'title': '', 'text': short}]
+    write_lines(walk.path('corpus.jsonl'), documents)
+    write_lines(walk.path('queries.jsonl'), [{'_id': 'q', 'text': 'what eases an attack of gout', 'origin': 'log'}])
+    walk.path('qrels/test.tsv').write_text('query-id\tcorpus-id\tscore\nq\tlong\t2\n')
+    home, first = walk.folder.parent / 'home', {}
+    for said in ({}, {'sentences': 1}):
+        cut = Walk.begin(walk.folder, **walk.settings.model_dump() | {'passages': said})
+        pool = make_pool(cut, ['bm25(lucene)'], home_folder=home)
+        run = search('bm25(lucene)', cut.task(home_folder=home), k=1, home_folder=home).run
+        assert [row['doc_id'] for row in pool] == list(run.doc_id[:1])
+        first[str(said)] = pool[0]['doc_id']
+    assert list(first.values()) == ['short', 'long']
+    # what people label already is not pooled in another way
+    write_sheet(cut, 'anna', systems=['bm25(lucene)'], home_folder=home)
+    whole = Walk.begin(walk.folder, **walk.settings.model_dump() | {'passages': {}})
+    refused(
+        lambda: make_pool(whole, ['bm25(lucene)'], home_folder=home),
+        'passages sentences=1, not none',
+        'look again with --passages sentences=1, or',
+    )
 
 
 def test_a_sheet_is_blind_shuffled_whole_and_opens_in_a_spreadsheet(walk):
@@ -322,6 +350,14 @@ def test_a_copy_under_another_name_is_named(walk, capfd):
     path.rename(path.with_name('01-anna (1).csv'))
     assert read_labels(walk, with_power=False).votes == 0
     assert '01-anna (1).csv' in capfd.readouterr().err
+
+
+def test_a_sheet_that_was_read_and_is_gone_is_named_and_loses_no_grade(walk, capfd):
+    path = fill(write_sheet(walk, 'anna', **how(walk)), by_words)
+    before = read_labels(walk, with_power=False)
+    path.unlink()
+    assert read_labels(walk, with_power=False) == before and before.votes > 0
+    assert '01-anna.csv is not in labels/: put it back' in capfd.readouterr().err
 
 
 def test_votes_from_elsewhere_stay_and_are_checked(walk):
@@ -580,6 +616,7 @@ def test_the_command_from_a_sheet_to_a_table(walk, medir):
     out = medir('label', walk.folder, '--read', '--judge', 'words', '--wide')
     assert out.code == 0 and 'anna and ben agree on' in out.out and 'judges beside people' in out.out
     assert 'conflicts; write the grade you settle on' in out.out and 'drug after a heart attack' in out.out
+    assert f'next: medir verdict {walk.folder}' in out.out
 
 
 def test_the_command_says_what_is_missing(walk, medir, tmp_path):
@@ -589,6 +626,9 @@ def test_the_command_says_what_is_missing(walk, medir, tmp_path):
     assert out.code == 2 and 'give --annotator NAME' in out.err
     out = medir('label', walk.folder)
     assert out.code == 0 and '0 grades (nobody yet)' in out.out
+    assert f'next: medir label {walk.folder} --annotator NAME hands out a sheet' in out.out
+    medir('label', walk.folder, '--annotator', 'anna', '--system', TWO[0])
+    assert f'next: fill in the sheets in {walk.folder}/labels' in medir('label', walk.folder, '--read').out
 
 
 def test_kills_lose_no_grade(walk, tmp_path):

@@ -88,6 +88,9 @@ def test_everything_is_in_the_corpus_or_named(folder, tmp_path, counted):
     assert r.not_read == {'.docx': ['form.docx'], '.pdf': ['scan.pdf']}
     assert (r.empty, r.exact_duplicates, r.renamed) == (['empty.txt'], ['old/d01.txt'], 1)
     assert r.kept == len(rows) == len(r.words) == 11 and r.documents == r.kept + 2
+    said = [line for line in found.lines() if 'look again' in line and 'not read' in line]
+    assert len(said) == 1 and said[0].startswith('3 files are not read') and 'cases.jsonl: ' in said[0]
+    assert 'iconv' in r.unreadable[1]['fix']
     page = found._repr_markdown_()
     assert all(name in page for name in ('latin.txt', 'torn.txt.gz', '1 .pdf', '1 .docx', 'old/d01.txt', 'empty.txt'))
 

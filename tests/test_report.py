@@ -6,10 +6,10 @@ from html.parser import HTMLParser
 import pytest
 
 from medir_nb.core import MedirError, nothing_leaves, write_json
-from medir_nb.walk import give_verdict
+from medir_nb.walk import give_verdict, look
 from medir_nb.walk.folder import Walk
 from medir_nb.walk.steps import note_step, walk_line, walk_steps
-from medir_nb.walk.report import flat_counts, render_report, section, write_report
+from medir_nb.walk.report import flat_counts, look_rows, render_report, section, write_report
 from medir_nb.walk.toy import write_toy_walk
 
 PAIR = ['bm25', 'bm25(b=0)']
@@ -100,6 +100,27 @@ def test_it_holds_the_verdict_its_tests_and_the_texts(judged):
     assert page.text.count(content['sentence']) == 2 and 'Paired tests, people' in page.text
     assert content['changed'][0]['text'] in page.text and 'Queries that changed most' in page.text
     assert 'file corpus.jsonl' in page.text and 'python' in page.text
+
+
+def test_a_look_is_told_in_words(tmp_path):
+    folder = tmp_path / 'notes'
+    folder.mkdir()
+    for number in range(4):
+        (folder / f'{number}.txt').write_text(f'Note {number}. ' + 'The wound is cleaned and dressed with gauze. ' * 9)
+    (folder / 'copy.txt').write_text((folder / '0.txt').read_text())
+    (folder / 'latin.txt').write_bytes('Rücksprache'.encode('latin-1'))
+    look(folder, tmp_path / 'walk', passages={'sentences': 1}, candidates=['minilm'])
+    rows = {row['what']: row['value'] for row in look_rows(json.loads((tmp_path / 'walk/look.json').read_text()))}
+    assert rows['documents in the corpus'] == '4' and rows['exact duplicates'].startswith('1: ')
+    assert rows['files not read, or not to the end'] == '1: latin.txt (not UTF-8 (byte 1))'
+    assert rows['words of a document'].startswith('half have ') and 'minilm reads 256 tokens' in str(rows)
+    assert not {'as given', 'encoders', 'empty documents'} & set(rows)
+
+
+def test_people_are_counted_without_whoever_settled(walk):
+    rows = ['q1,gout,anna,2', '"a, b",gout,anna,1', 'q1,gout,ben,0', 'q1,gout,adjudicated,2']
+    walk.path('labels/votes.csv').write_text('\n'.join(['query_id,doc_id,annotator,grade', *rows]) + '\n')
+    assert 'are judged, by 2 people.' in Page(render_report(walk)).text
 
 
 @pytest.mark.parametrize('attack', ATTACKS)

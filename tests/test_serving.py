@@ -7,6 +7,7 @@ from medir_nb import serving, systems
 from medir_nb.core import MedirError
 from medir_nb.data import corpus_in_memory, load_task
 from medir_nb.serving import Index, Searcher, build_index, change_index
+from medir_nb.walk.toy import write_toy_walk
 
 QUESTIONS = [text for _, text in QUERIES] + [
     'diabetes',
@@ -278,7 +279,7 @@ def test_what_is_no_index_is_one_line(home, tmp_path, fake_minilm):
     with pytest.raises(MedirError, match='reads texts otherwise than when this index was made'):
         Searcher(tmp_path / 'index', home).search(['a text'])
     (tmp_path / 'index' / 'manifest.json').write_text('{"format": 1, ')
-    with pytest.raises(MedirError, match='no manifest that this version reads'):
+    with pytest.raises(MedirError, match='format .* of an index, and this version reads 1; remove the folder'):
         Index(tmp_path / 'index')
 
 
@@ -379,6 +380,9 @@ def test_the_service_answers_what_a_search_answered(home, tmp_path, running, fak
     assert (health['documents'], health['generation'], health['system']) == (80, 1, 'rrf(bm25,minilm)')
     page = client.get('/docs')
     assert page.status_code == 200 and 'POST /search' in page.text and '://' not in page.text
+    # errors say "see /docs for the fields", and "for what is allowed"
+    assert '<code>query</code>' in page.text and 'string, 1 to 10,000 characters; A question' in page.text
+    assert '<code>k</code>' in page.text and 'integer, 1 to 1,000, default 10' in page.text
     assert set(client.get('/openapi.json').json()['paths']) == {'/search', '/health'}
 
 
@@ -659,6 +663,26 @@ def test_mistakes_of_the_commands_are_one_line(beir, home, tmp_path, medir):
         }.items():
             ran = medir(*arguments)
             assert ran.code == 2 and words in ran.err and ran.err.count('\n') == 1, (arguments, ran)
+
+
+def test_a_file_that_is_missing_is_named_with_what_to_do(beir, home, tmp_path, medir):
+    index = tmp_path / 'index'
+    build_index(str(beir), 'bm25', index, home_folder=home)
+    segment = index / 'segments/000001'
+    for path in (segment / 'p0/words.json', segment / 'documents.arrow'):
+        path.unlink()
+        ran = medir('search', index, 'diabetes')
+        assert ran.code == 2 and ran.err.count('\n') == 1
+        assert f'{index}: {path.name} is missing; remove the folder, and build it again: medir index' in ran.err
+
+
+def test_a_walk_that_is_served_says_where_its_index_is(tmp_path, home, medir):
+    walk = write_toy_walk(tmp_path / 'conditions').folder
+    ran = medir('serve', walk)
+    assert ran.code == 2 and f'holds no index; medir index {walk} builds one in {walk / "index"}' in ran.err
+    assert medir('index', walk, '--system', 'bm25').code == 0
+    ran = medir('serve', walk)
+    assert ran.code == 2 and f'holds no index; it is in {walk / "index"}' in ran.err
 
 
 def test_an_export_opens_elsewhere(beir, home, tmp_path, fake_minilm):

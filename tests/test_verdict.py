@@ -135,6 +135,9 @@ def test_ties_bring_the_estimates_closer_and_never_turn_them_round():
     people = fused_scores(5, 20, [0.4, 0.6, 0.55, 0.5, 0.5])
     spreads = [np.ptp(combined(people, None, ties).estimate) for ties in (0, 20, 200)]
     assert spreads == sorted(spreads, reverse=True)
+    # their level is that of the judged queries, which stands beside them in the table
+    levels = [combined(people, None, ties).estimate.mean() for ties in (0, 20, 200)]
+    assert np.allclose(levels, people.to_numpy().mean())
     assert combined(people, None, 20).estimate.idxmax() == combined(people, None).estimate.idxmax() == 'minilm'
 
 
@@ -250,6 +253,17 @@ def test_no_difference_is_a_full_answer(walk):
     assert verdict.sentence.startswith('No difference that these 36 labelled queries can show: the evidence leans to')
     assert 'more labelled queries would show a difference of 0.03 to' in verdict.sentence
     assert verdict.content['open'] and not verdict.content['worse']
+
+
+def test_labels_without_a_single_no_and_without_synthetic_queries_are_enough(walk):
+    walk.path('qrels/synthetic.tsv').unlink()
+    task = walk_tasks(walk)['people']
+    three = task.qrels[task.qrels.relevance > 0].drop_duplicates('query_id')[:3]
+    write_judgements(walk.path('qrels/test.tsv'), [(row.query_id, row.doc_id, 2) for row in three.itertuples()])
+    content = give_verdict(walk, PAIR, clock=False).content
+    assert content['judged'] == {'people': 3} and content['condensed'] == ''
+    # what three queries say of the spread of differences is no reason to promise that a few more would do
+    assert content['more'] > 400
 
 
 def test_a_shown_difference_is_said(walk):

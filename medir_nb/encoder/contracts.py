@@ -127,13 +127,14 @@ def contract(
     encoder: Encoder,
     task,  # a `Task`; of a similarity task a sentence is shown, in the role that the row gives it
 ) -> Contract:
-    "The contract of `encoder` on the first query and document of `task`, or on its first sentence."
+    "The contract of `encoder` on the first query and document (or passage) of `task`, or on its first sentence."
     spec = encoder.pin()
     instructions = {role: encoder.instruction(task, role) for role in ROLES}
     if task.kind == 'pairs':
         first = {spec.sentence_role: ('', task.pairs.sentence1[0])}
     else:
-        first = {'query': task.queries.rows(0, 1)[0], 'document': task.corpus.rows(0, 1)[0]}
+        searched = task.searched(encoder.home_folder)
+        first = {'query': searched.queries.rows(0, 1)[0], 'document': searched.corpus.rows(0, 1)[0]}
     return Contract(
         model=spec.name,
         revision=revision_label(spec.hub, spec.revision, 'model', encoder.home_folder),

@@ -233,13 +233,41 @@ async def _send_error(send, status: int, body: dict):
 
 # %% ../../nbs/13b_serving/08_http.ipynb #af6eb597
 _PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>medir serve</title>
+<link rel="icon" href="data:,">
 <style>body{{font:16px/1.5 sans-serif;max-width:50rem;margin:2rem auto;padding:0 1rem}}
 td,th{{text-align:left;padding:.3rem .8rem .3rem 0;vertical-align:top}}pre{{white-space:pre-wrap}}</style>
 <h1>{system}</h1><p>{documents:,} documents, generation {generation}.</p>
 <form action="search"><input name="query" size="50" aria-label="query" placeholder="a question">
 <input name="k" type="number" value="10" min="1" max="{most}" aria-label="k"> <button>Search</button></form>
 <table><tr><th>request</th><th>what it does</th></tr>{rows}</table>
+<table><tr><th>field</th><th>of</th><th>what it may be</th></tr>{fields}</table>
 <p>The whole description: <a href="openapi.json">openapi.json</a></p></html>"""
+
+
+_FIELD = '<tr><td><code>{}</code></td><td>{}</td><td>{}</td></tr>'
+_UNITS = {'Length': ' characters', 'Items': ' entries', 'imum': ''}  # by the end of a limit's name
+
+
+def _limits(about: dict) -> str:
+    "A field's type, limits and default in words."
+    said = [str(about.get('type', ''))]
+    for least, most in (('minLength', 'maxLength'), ('minItems', 'maxItems'), ('minimum', 'maximum')):
+        unit = next(unit for end, unit in _UNITS.items() if most.endswith(end))
+        if most in about:
+            said.append(f'{int(about.get(least, 0)):,} to {int(about[most]):,}{unit}')
+    said += [f'default {about["default"]!r}'] if 'default' in about else []
+    return '; '.join(filter(None, [', '.join(said), about.get('description', '')]))
+
+
+def _field_rows(description: dict) -> list[tuple[str, str, str]]:
+    "`(field, what it belongs to, what it may be)` of all that is sent."
+    schemas = description.get('components', {}).get('schemas', {})
+    sent = {name: schema for name, schema in schemas.items() if schema.get('additionalProperties') is False}
+    return [
+        (field, schema.get('description', name), _limits(about))
+        for name, schema in sent.items()
+        for field, about in schema['properties'].items()
+    ]
 
 
 def docs_page(description: dict, health: dict) -> str:
@@ -250,8 +278,9 @@ def docs_page(description: dict, health: dict) -> str:
         for path, methods in description['paths'].items()
         for method, about in methods.items()
     ]
+    fields = ''.join(_FIELD.format(*map(html.escape, row)) for row in _field_rows(description))
     shown = {name: html.escape(value) if isinstance(value, str) else value for name, value in health.items()}
-    return _PAGE.format(**shown, rows=''.join(rows), most=MOST_DOCUMENTS)
+    return _PAGE.format(**shown, rows=''.join(rows), fields=fields, most=MOST_DOCUMENTS)
 
 # %% ../../nbs/13b_serving/08_http.ipynb #1f4a5f7d
 _SECONDS = 10.0  # that a question may take

@@ -10,6 +10,7 @@ __all__ = ['FORMAT', 'package_versions', 'is_index', 'read_manifest', 'switch_ma
 import contextlib
 import importlib.metadata
 import json
+import re
 import shutil
 import time
 from functools import cached_property
@@ -43,12 +44,24 @@ def is_index(folder: str | Path) -> bool:
     return (Path(folder) / 'manifest.json').is_file()
 
 # %% ../../nbs/13b_serving/05_index.ipynb #973d663c
+def _where_it_is(folder: Path) -> str:
+    "What a reader does who named a folder without an index."
+    if is_index(folder / 'index'):
+        return f'it is in {folder / "index"}'
+    if (folder / 'walk.yaml').is_file():
+        return f'medir index {folder} builds one in {folder / "index"}'
+    return f'build one: medir index SOURCE --system EXPR --to {folder}'
+
+
+_ANEW = 'remove the folder, and build it again: medir index SOURCE --system EXPR --to FOLDER'
+
+
 def read_manifest(folder: str | Path) -> dict:
     "The present generation of an index."
     manifest, path = read_json(Path(folder) / 'manifest.json', {}), Path(folder) / 'manifest.json'
-    fix = f'build one: medir index SOURCE --system EXPR --to {folder}'
-    check(path.is_file(), 'this folder holds no index', folder, fix)
-    check(manifest.get('format') == FORMAT, 'no manifest that this version reads', path, 'build the index again')
+    check(path.is_file(), 'this folder holds no index', folder, _where_it_is(Path(folder)))
+    made_by = manifest.get('format', 'none')
+    check(made_by == FORMAT, f'format {made_by} of an index, and this version reads {FORMAT}', path, _ANEW)
     return manifest
 
 
@@ -68,14 +81,19 @@ def open_segments(folder: Path, manifest: dict) -> list[Segment]:
     return opened
 
 # %% ../../nbs/13b_serving/05_index.ipynb #3e742c98
+def _missing_file(error: FileNotFoundError) -> str:
+    "The name of the file that is not there; pyarrow says it in its message alone."
+    quoted = re.search("'([^']+)'", str(error))
+    return Path(error.filename or (quoted[1] if quoted else 'a file')).name
+
+
 def opened_again(folder: Path, open_files):
     "What `open_files()` gives; it is called again where an update took files away meanwhile."
     for attempt in range(10):
         try:
             return open_files()
         except FileNotFoundError as error:
-            name = Path(error.filename or 'a file').name
-            check(attempt < 9, f'{name} is missing', folder, 'build the index again')
+            check(attempt < 9, f'{_missing_file(error)} is missing', folder, _ANEW)
             time.sleep(0.05)
     return None
 

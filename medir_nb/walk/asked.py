@@ -14,6 +14,7 @@ from ..core.files import atomic_path, read_text
 from ..data.corpus import Corpus, Queries, write_table
 from ..data.readers import cached_table, json_lines, plain_id, plain_text
 from ..data.task import Task, build_task
+from ..data.windows import parse_windows
 from .folder import Walk
 
 # %% ../../nbs/15a_walk/05_asked.ipynb #a0cf61ca
@@ -75,12 +76,12 @@ def queries_task(
     qrels: pd.DataFrame
     | None = None,  # query_id, doc_id, relevance; None: nothing is judged, and nothing may be scored
 ) -> Task:
-    "Some queries of a walk as a task."
+    "Some queries of a walk as a task, whose documents are cut as those of the verdict are."
     records = ((row['_id'], '', row['text'], f'query {row["_id"]}') for row in rows)
     if qrels is None:
         qrels = pd.DataFrame({'query_id': [row['_id'] for row in rows], 'doc_id': corpus.ids[0], 'relevance': 1})
-    language = walk.settings.language or None
-    return build_task(walk.settings.name, write_table(records, None, Queries), corpus, qrels, language=language)
+    how = {'language': walk.settings.language or None, 'passages': parse_windows(walk.settings.passages)}
+    return build_task(walk.settings.name, write_table(records, None, Queries), corpus, qrels, **how)
 
 
 def source_qrels(rows: list[dict]) -> pd.DataFrame:

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 import pandas as pd
-from ..core.console import note, redact, waiting
+from ..core.console import note, progress, redact, waiting
 from ..core.errors import MedirError, cause_of, check
 from ..core.files import fingerprint, read_json, write_json
 from ..core.hardware import machine, versions
@@ -329,7 +329,7 @@ def costs_columns(
 def costs_of_each(systems: list[str], task, options: dict | None = None, **how) -> dict[str, Costs | None]:
     "System → its costs; None, and a note, where they could not be measured."
     found = {}
-    for system in systems:
+    for system in progress(systems, desc='costs', unit='system'):
         try:
             found[system] = measure_costs(system, task, options, **how)
         except MedirError as error:

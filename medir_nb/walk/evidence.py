@@ -91,13 +91,14 @@ def combined(
     judged = {kind: matrix for kind, matrix in judged.items() if matrix is not None and len(matrix)}
     check(judged, 'no query is judged', 'combined', 'make queries, or label some')
     systems = list(next(iter(judged.values())).columns)
+    level = next(iter(judged.values())).to_numpy().mean()
     judged = {kind: with_ties(matrix[systems], ties if kind == 'people' else 0) for kind, matrix in judged.items()}
     gains, covariance, words = expectation(systems)
     apart, shared = _disagreement(judged, words), UNKNOWN**2 * np.ones((len(systems), len(systems)))
     other = {'people': 0, 'synthetic': shared + UNKNOWN**2 * np.outer(words, words) + apart**2 * np.eye(len(systems))}
     known = {kind: (matrix.mean().to_numpy(), _chance(matrix) + other[kind]) for kind, matrix in judged.items()}
     mean, error, shares = _together(known | {'expected': (gains, covariance + shared)})
-    estimate = pd.Series(mean - mean.mean() + next(iter(judged.values())).to_numpy().mean(), systems)
+    estimate = pd.Series(mean - mean.mean() + level, systems)
     apart = apart if len(judged) == 2 else float('nan')
     return Combined(estimate, shares.get('people', 0.0), shares.get('synthetic', 0.0), apart, error)
 

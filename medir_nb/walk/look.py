@@ -189,6 +189,10 @@ class Look:
             '(a Chinese character counts as a word)',
             f'letters: {scripts}; read as {self.walk.settings.language}',
         ]
+        if r.unreadable:
+            first, unit = r.unreadable[0], 'file is' if len(r.unreadable) == 1 else 'files are'
+            what = f'{len(r.unreadable):,} {unit} not read, or not to the end: mend what is said below and look again'
+            said.append(f'{what} ({first["file"]}: {first.get("fix") or first["why"]})')
         if self.windows:
             said.append(f'searched in passages: {self.windows}, {self.in_passages[0]:.1f} a document')
         elif self.advised:

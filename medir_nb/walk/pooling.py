@@ -15,6 +15,7 @@ from ..core.errors import check
 from ..core.files import fingerprint, json_mapping, lock, write_json, write_lines
 from ..data.readers import json_lines
 from ..data.task import detect_language
+from ..data.windows import parse_windows
 from ..systems.expressions import parse
 from .asked import queries_task, read_queries, walk_corpus
 from .folder import Walk
@@ -95,15 +96,23 @@ def stands_for(
 
 # %% ../../nbs/15a_walk/20_pooling.ipynb #102ed071
 MOST_QUERIES = 500  # that are pooled: some ten sittings
+_WHOLE = 'none'  # how a pool says that documents were not cut
+
+
+def _known_settings(walk: Walk) -> dict:
+    "How the pool was made; {} where there is none."
+    known = json_mapping(walk.folder / 'labels' / 'pool.json')
+    return {'passages': _WHOLE, **known} if known else {}
 
 
 def _refuse_other_pool(walk: Walk, settings: dict):
     "Refuse to pool in another way what somebody labels already."
-    known = json_mapping(walk.folder / 'labels' / 'pool.json')
+    known = _known_settings(walk)
     for name, value in settings.items():
         same = not known or known.get(name) == value
         what = f'the pool was made with {name} {known.get(name)}, not {value}'
-        fix = 'leave the option out, or move the folder labels/ away to begin again'
+        back = f'look again with --passages {known.get(name)}' if name == 'passages' else 'leave the option out'
+        fix = f'{back}, or move the folder labels/ away to begin again'
         check(same or not (walk.folder / 'labels' / 'sheets.json').exists(), what, walk.folder / 'labels', fix)
 
 
@@ -121,14 +130,16 @@ def make_pool(
     check(rows, 'there are no queries yet', walk.folder, 'medir queries makes them')
     seed = walk.settings.seed if seed is None else seed
     settings = {'systems': [str(parse(system)) for system in systems], 'depth': depth, 'seed': seed}
+    settings['passages'] = str(parse_windows(walk.settings.passages) or _WHOLE)
     with lock(walk.path('labels/pool.jsonl')):
         _refuse_other_pool(walk, settings)
-        is_same = json_mapping(walk.folder / 'labels' / 'pool.json') == settings
+        is_same = _known_settings(walk) == settings
         pooled = read_pool(walk) if is_same else []
         done = {row['query_id'] for row in pooled}
         lacking = [row for row in labelling_order(rows, seed)[:queries] if row['_id'] not in done]
         if lacking:
-            note(f'{len(lacking):,} queries are pooled by {", ".join(settings["systems"])}')
+            what = 'query is' if len(lacking) == 1 else 'queries are'
+            note(f'{len(lacking):,} {what} pooled by {", ".join(settings["systems"])}')
             pooled = differing_first(pooled + _pooled_rows(walk, lacking, settings['systems'], depth, home_folder))
             write_json(walk.path('labels/pool.json'), settings)
             write_lines(walk.path('labels/pool.jsonl'), pooled)

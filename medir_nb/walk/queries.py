@@ -281,8 +281,9 @@ def add_log(
             note(f'the log holds no question that is not there already ({counts.get("lines", 0):,} lines)')
             return report
         if masked := counts.get('with personal data masked'):
-            what = 'questions held what may point to a person; it is masked. Names without a label are not found'
-            note(f'{masked:,} {what}')
+            unit = 'question' if masked == 1 else 'questions'
+            what = 'held what may point to a person; it is masked. Names without a label are not found'
+            note(f'{masked:,} {unit} {what}')
         call = {'log': Path(path).name, 'counts': counts}
         systems = [name for name in (report.styles or [{}])[0] if name not in ('style', 'queries', 'words', 'overlap')]
         return _save(walk, [*known, *rows], [*report.calls, call], systems, home_folder)

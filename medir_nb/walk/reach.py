@@ -108,11 +108,10 @@ class Pace:
 
 def pace(name: str, rows: list[tuple[str, str]], mean_tokens: float, home_folder=None) -> Pace:
     "Tokens per second of an encoder, timed on some of `rows`."
-    encoder = Encoder(name, home_folder=home_folder)
-    texts = encoder.render(rows, 'document', encoder.instruction(None, 'document'))
-    encoder.encode(texts[:_WARM_UP], 'document')
-    elapsed, timed = 0.0, 0
+    encoder, elapsed, timed = Encoder(name, home_folder=home_folder), 0.0, 0
     with waiting(f'{name}: speed'):
+        texts = encoder.render(rows, 'document', encoder.instruction(None, 'document'))
+        encoder.encode(texts[:_WARM_UP], 'document')
         while timed < len(texts) and elapsed < _TIMED:
             began = time.perf_counter()
             part = texts[timed : timed + _AT_ONCE]

@@ -81,7 +81,7 @@ class Reading:
     files: int = 0
     documents: int = 0  # that were met
     kept: int = 0  # that went into the corpus
-    unreadable: list = field(default_factory=list)  # {file, why, documents: read before the fault}
+    unreadable: list = field(default_factory=list)  # {file, why, fix, documents: read before the fault}
     not_read: dict = field(default_factory=dict)  # suffix → names of files
     empty: list = field(default_factory=list)  # ids; left out, unless `as_given`
     exact_duplicates: list = field(default_factory=list)  # ids; likewise
@@ -117,7 +117,8 @@ def _named_documents(source: str | Path, reading: Reading):
             why = fault.what if isinstance(fault, MedirError) else cause_of(fault)
             place = str(getattr(fault, 'where', '') or '').rpartition('/')[2]
             line = f' (line {place.rpartition(":")[2]})' if re.search(r':\d+$', place) else ''
-            row = {'file': name, 'why': f'{why}{line}', 'documents': reading.documents - before}
+            fix = getattr(fault, 'fix', '') or 'check the file and its rights'
+            row = {'file': name, 'why': f'{why}{line}', 'fix': fix, 'documents': reading.documents - before}
             reading.unreadable.append(row)
 
 # %% ../../nbs/15a_walk/00b_reading.ipynb #f790fd43

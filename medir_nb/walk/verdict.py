@@ -17,11 +17,12 @@ from ..core.errors import MedirError, check
 from ..core.hardware import machine, versions
 from ..core.places import follows_home
 from ..evaluator import compare
-from ..evaluator.power import ALPHA, difference_spread, queries_needed
+from ..evaluator.power import ALPHA, USUAL_SPREAD, difference_spread, queries_needed
 from .costs import Costs, costs_of_each, three_digits
 from .evidence import Combined, beaten_by, cheapest, combined, condensed_matrix, first_choice
 from .evidence import rank_agreement
 from .folder import Walk
+from .labelling import FEWEST_FOR_SPREAD
 from .pages import Verdict, write_verdict
 from .pooling import read_pool, stands_for
 from .quality import KINDS, MEASURES, Measured, measure_quality, trained_queries, walk_tasks
@@ -41,6 +42,8 @@ def _more_queries(
     spread = difference_spread(matrix[pair[0]] - matrix[pair[1]])
     if math.isnan(spread):  # of one query nothing follows
         return 0
+    if len(matrix) < FEWEST_FOR_SPREAD:
+        spread = USUAL_SPREAD
     return max(0, queries_needed(least, spread, alpha=ALPHA / pairs) - len(matrix))
 
 
@@ -82,9 +85,9 @@ def decide_from(
     rival = least_cost if least_cost in others else next(iter(others), '')
     gap = max(least, float(both.estimate[choice] - both.estimate[rival])) if rival else 0.0
     more = _more_queries(judge, (choice, rival), gap) if rival else 0
-    holes = condensed_matrix(judge.scores, judge.measure)
-    without_holes = first_choice(combined(holes, matrices.get('synthetic'), ties).estimate, waits, worth)
-    condensed = without_holes if judged_by == 'people' and holes is not None else ''
+    holes = condensed_matrix(judge.scores, judge.measure) if judged_by == 'people' else None
+    without_holes = None if holes is None else combined(holes, matrices.get('synthetic'), ties).estimate
+    condensed = '' if holes is None else first_choice(without_holes, waits, worth)
     lead = str(both.estimate.idxmax())
     return Decision(choice, lead, least_cost, others, worse, rival, gap, more, judged_by, condensed), both
 

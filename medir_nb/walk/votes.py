@@ -52,11 +52,14 @@ def _sheet_votes(walk: Walk, record: dict, pairs: dict) -> list[tuple]:
 
 
 def _name_strays(walk: Walk, records: list[dict]):
-    "Say which files look like sheets and are none."
+    "Say which files look like sheets and are none, and which sheets are gone."
     known = {record['file'] for record in records} | {'votes.csv', 'adjudication.csv', 'judges.csv'}
     strays = sorted(p.name for p in (walk.folder / 'labels').glob('*.csv') if p.name not in known)
     if strays:
         note(f'{", ".join(strays)} in labels/ was not handed out under this name and is not read')
+    for record in records:
+        if not (walk.folder / 'labels' / record['file']).is_file():
+            note(f'{record["file"]} is not in labels/: put it back; what was read of it before is kept')
 
 
 def gather_votes(walk: Walk) -> pd.DataFrame:
@@ -65,7 +68,8 @@ def gather_votes(walk: Walk) -> pd.DataFrame:
     pairs = {row['pair']: (row['query_id'], row['doc_id']) for row in read_pool(walk)}
     _name_strays(walk, records)
     said = [vote for record in records for vote in _sheet_votes(walk, record, pairs)]
-    of_sheets = {(*pairs[pair], record['annotator']) for record in records for pair in record['pairs']}
+    there = [record for record in records if (walk.folder / 'labels' / record['file']).is_file()]
+    of_sheets = {(*pairs[pair], record['annotator']) for record in there for pair in record['pairs']}
     with lock(walk.path('labels/votes.csv')):
         votes = read_votes(walk)
         kept = [vote for vote in votes.itertuples(index=False, name=None) if vote[:3] not in of_sheets]

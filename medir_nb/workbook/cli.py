@@ -80,6 +80,9 @@ def _main(
         raise typer.Exit()
 
 # %% ../../nbs/16_workbook/08_cli.ipynb #337bdd8e
+_INTERRUPTED = 130  # typer makes this status of Ctrl-C
+
+
 def _command():
     "The command line; a mistake in it is one line as well."
     try:
@@ -94,6 +97,8 @@ def _command():
             sys.exit(2)
         command = getattr(getattr(e, 'ctx', None), 'command_path', None) or 'medir'
         raise MedirError(e.format_message().rstrip('.'), None, f'see {command} --help') from None
+    if status == _INTERRUPTED:
+        raise KeyboardInterrupt
     sys.exit(status if isinstance(status, int) else 0)
 
 # %% ../../nbs/16_workbook/08_cli.ipynb #473a9d00

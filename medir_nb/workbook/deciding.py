@@ -9,7 +9,7 @@ __all__ = ['WalkFolder', 'verdict_command', 'adapt_command', 'report_command']
 from pathlib import Path
 from typing import Annotated
 import typer
-from ..core.console import note
+from ..core.console import note, waiting
 from .options import Home, Wide
 from .tables import show_table, show_text
 
@@ -54,7 +54,7 @@ def verdict_command(
     verdict = give_verdict(opened, system or [], home_folder=home, **how)
     show_table(verdict.table, wide)
     show_text('\n'.join(['', verdict.sentence, *(f'- {reason}' for reason in verdict.content['reasons'])]), wide)
-    note(f'written: {walk}/verdict.json, verdict.md')
+    note(f'written: {walk}/verdict.json, verdict.md; next: medir report {walk}, medir index {walk}')
 
 # %% ../../nbs/16_workbook/07h_deciding.ipynb #57b39229
 def adapt_command(
@@ -89,6 +89,8 @@ def report_command(
     home: Home = None,
 ):
     "One HTML file on the whole walk, without outside references."
-    from medir_nb.walk.report import write_report
+    with waiting('report'):
+        from medir_nb.walk.report import write_report
 
-    print(write_report(walk, to or '', home_folder=home))
+        path = write_report(walk, to or '', home_folder=home)
+    print(path)

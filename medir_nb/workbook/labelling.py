@@ -48,9 +48,30 @@ def _show_conflicts(walk, wide: bool, home: Path | None):
         show_table(pd.DataFrame(shown), wide)
 
 
+def _show_judges(walk, wide: bool):
+    "A table of the judges beside people, where there are some."
+    from medir_nb.walk.labelling import judge_table
+
+    judges = judge_table(walk)
+    if len(judges):
+        print('\njudges beside people (relevant or not), never part of the labels:')
+        show_table(judges, wide)
+
+
+def _next_line(walk, labels) -> str:
+    "What a reader does after the labels were read."
+    from medir_nb.walk.sheets import sheet_records
+
+    if labels.queries:
+        return f'medir verdict {walk.folder}; more labels: medir label {walk.folder} --annotator NAME'
+    if sheet_records(walk):
+        return f'fill in the sheets in {walk.folder}/labels, then medir label {walk.folder} --read'
+    return f'medir label {walk.folder} --annotator NAME hands out a sheet'
+
+
 def _show_labels(walk, wide: bool, home: Path | None):
     "Read what there is, and say what became of it."
-    from medir_nb.walk.labelling import judge_table, read_labels
+    from medir_nb.walk.labelling import read_labels
     from medir_nb.walk.sheets import sheet_records, unfinished
 
     with waiting('reading labels'):
@@ -60,11 +81,9 @@ def _show_labels(walk, wide: bool, home: Path | None):
         if path.is_file() and (lacking := unfinished(path)):
             note(f'{path.name}: {lacking} of {len(record["pairs"])} pairs have no grade yet')
     print(labels)
-    judges = judge_table(walk)
-    if len(judges):
-        print('\njudges beside people (relevant or not), never part of the labels:')
-        show_table(judges, wide)
+    _show_judges(walk, wide)
     _show_conflicts(walk, wide, home)
+    print(f'\nnext: {_next_line(walk, labels)}')
 
 # %% ../../nbs/16_workbook/07f_labelling.ipynb #2b3301a7
 def label_command(

@@ -232,7 +232,8 @@ def export_command(
     if (Path(source) / 'walk.yaml').is_file():
         lang = lang or Walk.open(source).settings.language or None
         system = _system_of(source, system)
-    manifest = export_system(source, to, system, lang, dtype, device, home)
+    with waiting('export'):
+        manifest = export_system(source, to, system, lang, dtype, device, home)
     files = [file for part in manifest['parts'] for file in [*part['files'], part.get('model')] if file]
     cut = f', {manifest["texts"]:,} passages' if manifest['passages'] else ''
     many = f'{manifest["documents"]:,} documents{cut}'
