@@ -38,6 +38,7 @@ from medir_nb.benchmark import (
     scores_under,
     shuffled_batches,
     tau_by_pairs,
+    vote_table,
     write_review,
     write_task,
 )
@@ -78,6 +79,21 @@ def test_a_table_of_votes_by_hand():
     labels = consensus(votes_of({'a': 'SSA', 'b': 'SAB', 'c': 'BCD', 'd': 'AA-', 'e': 'D--'}))
     assert labels.label.tolist() == ['positive', 'discarded', 'negative', 'discarded', 'discarded']
     assert labels.yes.tolist() == [3, 2, 0, 2, 0] and labels['read'].tolist() == [3, 3, 3, 2, 1]
+
+
+@pytest.mark.parametrize('unread, label', [('discard', 'discarded'), ('ignore', 'positive')])
+def test_a_judge_that_stopped_half_way_has_not_agreed_to_the_rest(unread, label):
+    votes = votes_of({'a': 'SSS', 'b': 'SSS', 'c': 'DDD'})
+    stopped = check_votes(votes[(votes.judge != 'j3') | (votes.doc_id == 'a')])
+    labels = consensus(stopped, unread=unread).set_index('doc_id')
+    assert labels.label.a == 'positive' and labels.label.b == label and labels.judges.tolist() == [3, 3, 3]
+    assert labels['read'].tolist() == agreement_reads(stopped) == [3, 2, 2]
+    assert (labels.label.c == 'negative') == (unread == 'ignore')
+
+
+def agreement_reads(votes):
+    "How many judges read each pair, as the tables of agreement count them."
+    return vote_table(votes).notna().sum(axis=1).tolist()
 
 
 @pytest.mark.parametrize(
@@ -314,6 +330,8 @@ def test_wrapped_answers_are_read(text, expected):
         ('{"Passage-1": "A", "Passage-2": "B"}', (), ['other passages'] * 2),
         ('{"Passage-0": "A", "Passage 0": "B"}', (), ['other passages'] * 2),
         ('{"Passage-0": "A", "Passage-0": "B"}', (), ['a field twice'] * 2),
+        ('{"Passage-0": "B", "-1": "A"}', (), ['other passages'] * 2),
+        ('{"Passage-0": "B", "\u0661": "A"}', (), ['other passages'] * 2),
         ('{"grades": {"Passage-0": "A", "Passage-1": "A"}}', (), ['other passages'] * 2),
         ('{"Passage-0": "A", "Passage-1": "E"}', (), ['', 'outside the scale']),
         ('{"Passage-0": "A", "Passage-1": ["A"]}', (), ['', 'outside the scale']),
