@@ -24,7 +24,7 @@ def consensus(
     cut: str = CUT,  # the last grade that counts as relevant
     unread: str = 'discard',  # a pair that some judge did not grade: discard it, or ignore that judge
 ) -> pd.DataFrame:
-    "`query_id, doc_id, yes, read, judges, label`: how many judges say relevant, how many read the pair, of how many in all."
+    "`query_id, doc_id, yes, read, judges, label`: how many judges say relevant, how many read the pair, of how many."
     check(unread in UNREAD, f'unread={unread!r}', 'consensus', nearest(unread, UNREAD))
     marked = votes.assign(yes=is_relevant(votes.grade, cut), read=votes.grade != '')
     labels = marked.groupby(PAIR, sort=False)[['yes', 'read']].sum().reset_index()

@@ -27,11 +27,11 @@ def mean_cosine_of_pairs(first, second) -> float:
 
 
 def effective_negatives(queries, documents, temperature: float) -> float:
-    "How many negatives of a query weigh in its softmax: the exponential of the entropy, the mean over queries; 0 of one."
+    "How many negatives of a query weigh in its softmax: the exponential of the entropy, the mean over queries."
     import torch
 
     if len(queries) < 2:
-        return 0.0
+        return 0.0  # one text has none
     scores = _unit(queries) @ _unit(documents).T / temperature
     own = torch.eye(len(scores), dtype=torch.bool, device=scores.device)
     shares = scores.masked_fill(own, -torch.inf).softmax(-1)
