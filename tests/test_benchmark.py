@@ -42,6 +42,7 @@ from medir_nb.benchmark import (
     write_review,
     write_task,
 )
+from medir_nb.benchmark.building import Benchmark
 from medir_nb.core import MedirError
 from medir_nb.data import load_folder, load_task, part_of_task, pool_tasks, task_from_frames
 from medir_nb.evaluator import evaluate, score_run
@@ -654,6 +655,22 @@ def test_a_review_goes_out_blank_and_comes_back(tmp_path):
     made = benchmark_task(task, overruled)
     assert set(made.qrels[made.qrels.relevance == 1].doc_id) == {'b'} and made.discarded is None
     assert reranking_task(task, overruled).qrels.relevance.tolist() == [1, 0, 0, 0]
+
+
+def test_a_persons_word_stands_under_every_cut_and_in_the_record(tmp_path):
+    votes = votes_of({'a': 'SS', 'b': 'SB', 'c': 'DD'})
+    reviewed = pd.DataFrame([('q1', 'a', 'negative'), ('q1', 'b', 'positive')], columns=[*PAIR, 'label'])
+    made = {'judges': ['j1', 'j2'], 'cut': 'A', 'unread': 'discard'}
+    built = Benchmark(toy(), None, votes, overrule(consensus(votes), reviewed), made)
+    for cut in SCALE[:-1]:
+        labels = built.relabel(cut=cut).labels
+        assert labels.label.tolist() == ['negative', 'positive', 'negative']
+        assert labels.by.tolist() == ['person', 'person', 'judges']
+    [folder] = built.write(tmp_path)
+    assert json.loads((folder / 'benchmark.json').read_text())['by a person'] == 2
+    assert 'A person gave 2 of the labels.' in (folder / 'README.md').read_text()
+    [plain] = Benchmark(toy(), None, votes, consensus(votes), made).write(tmp_path / 'plain')
+    assert 'by a person' not in json.loads((plain / 'benchmark.json').read_text())
 
 
 @pytest.mark.parametrize(
