@@ -467,7 +467,7 @@ def test_a_task_is_washed_in_its_place_and_stays_itself_where_nothing_is_found()
     labels = pd.DataFrame({'query_id': ['q1'], 'doc_id': ['d2'], 'relevance': [1]})
     task, washing = task_from_frames(corpus, asked, labels, name='notes'), Washing()
     clean = washed_task(task, washing)
-    assert clean.corpus.texts() == ['call <PHONE>', ''] and clean.queries.texts() == ['Is gout serious?']
+    assert clean.corpus.texts() == ['call <PHONE>', ''] and clean.queries.texts() == ['Is gout serious ?']
     assert list(clean.corpus.ids) == list(task.corpus.ids) and clean.qrels.equals(task.qrels)
     assert washing.counts['empty after washing'] == 1 and clean.corpus.fingerprint != task.corpus.fingerprint
     assert washed_task(clean, washing) is clean and task.corpus.texts()[0] == 'call (202) 555-0143'
