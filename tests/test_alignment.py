@@ -15,7 +15,9 @@ from medir_nb.losses import DISTANCES, Alignment, info_nce, shortened_vectors
 from medir_nb.evaluator import measure_throughput, throughput_table
 from medir_nb.trainer import ABLATIONS, APPROACHES, STAGE_DATA, AlignmentData, Watch, align_towers, changed_pair
 from medir_nb.trainer import train_encoder, train_pair, train_towers
-from medir_nb.trainer.pair import pair_settings, write_alignment_data
+from medir_nb.trainer import printed_stages
+from medir_nb.trainer.pair import PRINTED_PAIR, pair_settings, write_alignment_data
+from medir_nb.ledger import published
 
 WORDS = 'statins metformin insulin asthma vaccine migraine anaemia fracture appendix thyroid heart liver'.split()
 TEXTS = [f'what is {word}' for word in WORDS]
@@ -484,6 +486,33 @@ def test_every_row_of_the_tables_is_a_checked_setting():
         pair_settings(changed_pair({'name': 'x', 'query': 'minilm', 'document': 'minilm'}, change))
 
 
+def test_a_printed_pair_has_what_the_tables_print():
+    cells = published('mar', ['Table 19', 'Table 20'])
+    rows = {'query-init': 'Fine-tuning', 'document-init': 'Fine-tuning'}
+    rows |= {'align': 'Asymmetric Stage I', 'joint': 'Asymmetric Stage II'}
+    fields = {'learning_rate': 'Peak learning rate', 'batch_size': 'Global batch size', 'warmup_ratio': 'Warmup ratio'}
+    for stage, system in rows.items():
+        printed = cells[cells.system == system].set_index('metric').text
+        assert {name: float(printed[metric]) for name, metric in fields.items()} == {
+            name: PRINTED_PAIR[stage][name] for name in fields
+        }
+    document = printed_stages('document')['supervised']
+    assert PRINTED_PAIR['document-init']['matryoshka'] == document['matryoshka'] == [64, 128, 256, 512, 768]
+    assert not any('matryoshka' in PRINTED_PAIR[stage] for stage in ('query-init', 'align', 'joint'))
+
+
+@pytest.mark.parametrize('cut, order', [('truncate-normalise', 'after'), ('normalise-truncate', 'before')])
+def test_the_document_tower_is_prepared_to_be_cut_as_the_pair_cuts(whole, cut, order):
+    own = {'max_steps': 1, 'batch_size': 4, 'precision': 'fp32', 'gradient_checkpointing': False}
+    few = {**whole, 'stages': ['document-init', 'align'], 'common': {**whole['common'], **own}, 'printed': True}
+    with pytest.raises(MedirError, match='write numbers from 1 to 64') as error:
+        train_pair(few, cut=cut)
+    assert '\n' not in str(error.value)
+    train_pair(few, cut=cut, document_init={'matryoshka': [16, 64]})
+    config = checkpoint_record('pair-document')['config']
+    assert config['matryoshka'] == [16, 64] and config['normalise'] == order
+
+
 def test_rows_share_what_they_have_in_common(whole):
     names = {'query_name': 'q', 'document_name': 'd', 'aligned_name': 'a'}
     train_pair(whole, **names)
@@ -538,3 +567,16 @@ def test_a_collapse_is_told_once_and_stops_where_it_shall(rows, first, capfd):
     with pytest.raises(MedirError, match='has collapsed by step .*set panel') as error:
         align_towers(first, panel=dict(limits, on_collapse='stop'), **falling, output='stopped')
     assert '\n' not in str(error.value) and not checkpoint_record('stopped') and done.steps == 6
+
+
+@pytest.mark.parametrize('rate', [1e30, 1e38])
+def test_weights_that_blow_up_are_one_line_with_the_panel_on(rows, first, rate):
+    falling = {'learning_rate': rate, 'contrastive_weight': 0, 'max_grad_norm': 0, 'save_steps': 0}
+    with pytest.raises(MedirError, match='no numbers|is nan') as error:
+        align_towers(first, panel={'every': 1}, **falling)
+    assert '\n' not in str(error.value) and 'lower the learning rate' in str(error.value)
+
+
+def test_a_probe_of_one_text_has_no_negatives(rows, first):
+    done = align_towers(first, panel={'every': 2, 'texts': 1})
+    assert set(done.history.effective_negatives.dropna()) == {0.0}

@@ -38,9 +38,11 @@ from medir_nb.benchmark import (
     scores_under,
     shuffled_batches,
     tau_by_pairs,
+    vote_table,
     write_review,
     write_task,
 )
+from medir_nb.benchmark.building import Benchmark
 from medir_nb.core import MedirError
 from medir_nb.data import load_folder, load_task, part_of_task, pool_tasks, task_from_frames
 from medir_nb.evaluator import evaluate, score_run
@@ -78,6 +80,21 @@ def test_a_table_of_votes_by_hand():
     labels = consensus(votes_of({'a': 'SSA', 'b': 'SAB', 'c': 'BCD', 'd': 'AA-', 'e': 'D--'}))
     assert labels.label.tolist() == ['positive', 'discarded', 'negative', 'discarded', 'discarded']
     assert labels.yes.tolist() == [3, 2, 0, 2, 0] and labels['read'].tolist() == [3, 3, 3, 2, 1]
+
+
+@pytest.mark.parametrize('unread, label', [('discard', 'discarded'), ('ignore', 'positive')])
+def test_a_judge_that_stopped_half_way_has_not_agreed_to_the_rest(unread, label):
+    votes = votes_of({'a': 'SSS', 'b': 'SSS', 'c': 'DDD'})
+    stopped = check_votes(votes[(votes.judge != 'j3') | (votes.doc_id == 'a')])
+    labels = consensus(stopped, unread=unread).set_index('doc_id')
+    assert labels.label.a == 'positive' and labels.label.b == label and labels.judges.tolist() == [3, 3, 3]
+    assert labels['read'].tolist() == agreement_reads(stopped) == [3, 2, 2]
+    assert (labels.label.c == 'negative') == (unread == 'ignore')
+
+
+def agreement_reads(votes):
+    "How many judges read each pair, as the tables of agreement count them."
+    return vote_table(votes).notna().sum(axis=1).tolist()
 
 
 @pytest.mark.parametrize(
@@ -314,6 +331,8 @@ def test_wrapped_answers_are_read(text, expected):
         ('{"Passage-1": "A", "Passage-2": "B"}', (), ['other passages'] * 2),
         ('{"Passage-0": "A", "Passage 0": "B"}', (), ['other passages'] * 2),
         ('{"Passage-0": "A", "Passage-0": "B"}', (), ['a field twice'] * 2),
+        ('{"Passage-0": "B", "-1": "A"}', (), ['other passages'] * 2),
+        ('{"Passage-0": "B", "\u0661": "A"}', (), ['other passages'] * 2),
         ('{"grades": {"Passage-0": "A", "Passage-1": "A"}}', (), ['other passages'] * 2),
         ('{"Passage-0": "A", "Passage-1": "E"}', (), ['', 'outside the scale']),
         ('{"Passage-0": "A", "Passage-1": ["A"]}', (), ['', 'outside the scale']),
@@ -636,6 +655,22 @@ def test_a_review_goes_out_blank_and_comes_back(tmp_path):
     made = benchmark_task(task, overruled)
     assert set(made.qrels[made.qrels.relevance == 1].doc_id) == {'b'} and made.discarded is None
     assert reranking_task(task, overruled).qrels.relevance.tolist() == [1, 0, 0, 0]
+
+
+def test_a_persons_word_stands_under_every_cut_and_in_the_record(tmp_path):
+    votes = votes_of({'a': 'SS', 'b': 'SB', 'c': 'DD'})
+    reviewed = pd.DataFrame([('q1', 'a', 'negative'), ('q1', 'b', 'positive')], columns=[*PAIR, 'label'])
+    made = {'judges': ['j1', 'j2'], 'cut': 'A', 'unread': 'discard'}
+    built = Benchmark(toy(), None, votes, overrule(consensus(votes), reviewed), made)
+    for cut in SCALE[:-1]:
+        labels = built.relabel(cut=cut).labels
+        assert labels.label.tolist() == ['negative', 'positive', 'negative']
+        assert labels.by.tolist() == ['person', 'person', 'judges']
+    [folder] = built.write(tmp_path)
+    assert json.loads((folder / 'benchmark.json').read_text())['by a person'] == 2
+    assert 'A person gave 2 of the labels.' in (folder / 'README.md').read_text()
+    [plain] = Benchmark(toy(), None, votes, consensus(votes), made).write(tmp_path / 'plain')
+    assert 'by a person' not in json.loads((plain / 'benchmark.json').read_text())
 
 
 @pytest.mark.parametrize(

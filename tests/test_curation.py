@@ -4,7 +4,7 @@ import json, os, signal, subprocess, sys, textwrap, time
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
-import numpy as np, pytest
+import numpy as np, pandas as pd, pytest
 from conftest import write_lines
 from medir_nb.core import MedirError, registry, rows as more_rows
 from medir_nb.encoder.vectors import array_vectors
@@ -45,7 +45,17 @@ from medir_nb.benchmark.synonyms import INTENTS, KINDS, fault_of_sentences, sent
 from medir_nb.evaluator import evaluate
 from medir_nb.generator import configure
 from medir_nb.generator.toy import ToyServer
-from medir_nb.data import Document, PairFile, Washing, check_rule, load_task, washed_documents, washed_rows, write_pairs
+from medir_nb.data import (
+    Document,
+    PairFile,
+    Washing,
+    check_rule,
+    load_task,
+    task_from_frames,
+    washed_documents,
+    washed_rows,
+)
+from medir_nb.data import washed_task, write_pairs
 from medir_nb.data.washing import shape
 from medir_nb.trainer import Pairs
 
@@ -449,6 +459,18 @@ def test_documents_and_rows_pass_through_and_empty_ones_are_counted(tmp_path):
     washed.write(tmp_path / 'raw.jsonl')
     mine('wash', str(tmp_path / 'raw.jsonl'), tmp_path / 'washed.jsonl')
     assert read_rows(tmp_path / 'washed.jsonl') == washed.rows
+
+
+def test_a_task_is_washed_in_its_place_and_stays_itself_where_nothing_is_found():
+    corpus = pd.DataFrame({'id': ['d1', 'd2'], 'text': ['call (202) 555-0143', '<br/>']})
+    asked = pd.DataFrame({'id': ['q1'], 'text': ['Is  gout <b>serious</b>?']})
+    labels = pd.DataFrame({'query_id': ['q1'], 'doc_id': ['d2'], 'relevance': [1]})
+    task, washing = task_from_frames(corpus, asked, labels, name='notes'), Washing()
+    clean = washed_task(task, washing)
+    assert clean.corpus.texts() == ['call <PHONE>', ''] and clean.queries.texts() == ['Is gout serious ?']
+    assert list(clean.corpus.ids) == list(task.corpus.ids) and clean.qrels.equals(task.qrels)
+    assert washing.counts['empty after washing'] == 1 and clean.corpus.fingerprint != task.corpus.fingerprint
+    assert washed_task(clean, washing) is clean and task.corpus.texts()[0] == 'call (202) 555-0143'
 
 
 @pytest.mark.parametrize(

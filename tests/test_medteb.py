@@ -51,6 +51,23 @@ def test_the_paper_preset_names_all_of_them():
     assert sorted(paper['tasks']) == sorted(paper_tasks('mar')) and set(PRESETS['mini']['tasks']) <= set(paper['tasks'])
 
 
+def test_figure_1_draws_what_is_clocked_and_scored_the_pairs_among_it():
+    paper = PRESETS['paper']
+    assert set(paper['speed_systems']) <= {*paper['systems'], *paper['own_systems']}
+    assert paper['asymmetric'] == ['mar-4b', 'mar-8b'] and set(paper['asymmetric']) <= set(paper['speed_systems'])
+
+
+@pytest.mark.parametrize('preset', ['smoke', 'demo', 'mini', 'paper'])
+def test_whom_a_pool_favours_can_be_told_of_each_of_its_retrievers(preset):
+    told = yaml.safe_load((ROOT / f'params/medteb_construction/{preset}.yaml').read_text(encoding='utf-8'))
+    assert set(told['retrievers']) <= set(told['systems']) and told['audit_retriever'] in told['retrievers']
+
+
+def test_the_row_of_a_pair_is_as_long_as_its_queries():
+    rows = registry('models')
+    assert {rows[name]['dim'] for name in ('mar-4b', 'mar-8b')} == {rows['medical-embedder-base']['dim']} == {768}
+
+
 def test_printed_means_of_groups_are_known():
     means = means_of('mar')
     assert sorted(means['Avg CMed'] + means['Avg. New']) == sorted(means['Avg(5 tasks)'])

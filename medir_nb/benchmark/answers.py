@@ -74,7 +74,7 @@ class Read(NamedTuple):
     mended: Counter
 
 
-_KEY = re.compile(r'(?:passage)?[\s_-]*(\d{1,6})', re.I)
+_KEY = re.compile(r'(?:passage[\s_-]*)?(\d{1,6})', re.I | re.ASCII)  # -1 is no passage
 _NO_ANSWER = {'no JSON object': 'no JSON: a refusal, or prose'}
 
 

@@ -17,6 +17,7 @@ from .agreement import fleiss
 from .folders import reranking_task, write_task
 from .judges import ModelJudge
 from .labels import benchmark_task, consensus, label_counts
+from .person import overrule
 from .pools import PAIR, Pool, pool_documents
 from .ranking import check_independent
 from .votes import CUT, Judge, collect_votes
@@ -49,7 +50,10 @@ class Benchmark:
     def relabel(self, **changed) -> 'Benchmark':
         "The same votes under another `cut`, or with `unread` pairs taken otherwise."
         known = {name: self.made[name] for name in ('cut', 'unread')} | changed
-        return Benchmark(self.task, self.pool, self.votes, consensus(self.votes, **known), self.made | known)
+        labels = consensus(self.votes, **known)
+        if 'by' in self.labels:  # of `overrule`: a person's word stands under every cut
+            labels = overrule(labels, self.labels[self.labels.by == 'person'])
+        return Benchmark(self.task, self.pool, self.votes, labels, self.made | known)
 
     def as_task(self, **options) -> Task:
         "The retrieval task (see `benchmark_task`)."
@@ -58,6 +62,8 @@ class Benchmark:
     def write(self, folder: str | Path, rerank: dict | None = None, **options) -> list[Path]:
         "Write `retrieval` and, with settings of `reranking_task`, `reranking`, with votes and labels in each record."
         folder, made = Path(folder), self.made | {'labels': label_counts(self.labels)}
+        if 'by' in self.labels:
+            made['by a person'] = int((self.labels.by == 'person').sum())
         paths = [write_task(self.as_task(**options), folder / 'retrieval', made | options)]
         if rerank is not None:
             ranked = reranking_task(self.task, self.labels, **rerank)

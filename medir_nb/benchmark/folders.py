@@ -138,6 +138,8 @@ def write_task(
         if task.discarded is not None and len(task.discarded):
             _write_rows(part / 'discarded.tsv', task.discarded[PAIR].to_numpy().tolist())
         text = _MADE.format(judges=', '.join((made or {}).get('judges', ['unnamed judges'])))
+        by_person = (made or {}).get('by a person', 0)
+        text += f' A person gave {by_person:,} of the labels.' if by_person else ''
         more = _TOP_RANKED if task.candidates is not None else ''
         card = _CARD.format(language=task.language, name=folder.name, text=text, more=more)
         (part / 'README.md').write_text(card, encoding='utf-8')

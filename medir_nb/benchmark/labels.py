@@ -27,8 +27,8 @@ def consensus(
     "`query_id, doc_id, yes, read, judges, label`: how many judges say relevant, how many read the pair, of how many."
     check(unread in UNREAD, f'unread={unread!r}', 'consensus', nearest(unread, UNREAD))
     marked = votes.assign(yes=is_relevant(votes.grade, cut), read=votes.grade != '')
-    counted = marked.groupby(PAIR, sort=False).agg(yes=('yes', 'sum'), read=('read', 'sum'), judges=('judge', 'size'))
-    labels = counted.reset_index()
+    labels = marked.groupby(PAIR, sort=False)[['yes', 'read']].sum().reset_index()
+    labels['judges'] = votes.judge.nunique()  # a judge that stopped half-way has no row for the pairs that were left
     is_whole = labels['read'] == labels.judges if unread == 'discard' else labels['read'] > 0
     all_agree = is_whole & (labels.yes == labels['read'])
     none_agrees = is_whole & (labels.yes == 0)

