@@ -27,6 +27,7 @@ SHOWN = [
     'index.html',
     'learn/index.html',
     'learn/encoder.html',
+    'learn/losses.html',
     'learn/settings.html',
     'papers/index.html',
     'papers/r2med_retrieval.html',
@@ -292,6 +293,21 @@ def check_hostile_notebook(driver, base):
     expect(not errors and not outside, f'nor asks it anybody {errors[:2]} {outside[:2]}')
 
 
+FORMULAS = """
+const boxes = [...document.querySelectorAll('article math')].map(e => e.getBoundingClientRect())
+const prose = [...document.querySelectorAll('article p')].map(e => e.textContent).join('\\n')
+const drawn = boxes.filter(box => box.width > 0 && box.height > 0)
+return [boxes.length, drawn.length, prose.match(/\\$\\S[^$]*\\$|\\\\frac/g) || []]
+"""
+
+
+def check_formulas(driver, base):
+    "Formulas of the notebooks are drawn, and none is left as it was typed."
+    visit(driver, base + 'learn/losses.html')
+    made, drawn, left = driver.execute_script(FORMULAS)
+    expect(made and drawn == made and not left, f'{drawn} of {made} formulas are drawn, none is left raw {left[:3]}')
+
+
 def check_versions(driver, base):
     "Each page names its version and leads to the others."
     complaints(driver)
@@ -331,6 +347,7 @@ def main(site, hostile, axe, shots, versions, hostile_site):
     base, driver = serve(site), browser()
     try:
         check_pages(driver, base, site)
+        check_formulas(driver, base)
         check_board(driver, (site / 'leaderboard/board.html').resolve().as_uri())
         check_hostile(driver, hostile)
         check_hostile_notebook(driver, serve(hostile_site))
