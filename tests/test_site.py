@@ -188,6 +188,26 @@ def test_the_front_page_says_what_was_measured_and_how_to_begin(front):
     assert len(re.findall(r'\w[.](?=\s)', head)) == 3, 'three sentences'
 
 
+def test_the_front_page_leads_to_the_cell_that_it_names(front, data):
+    from urllib.parse import parse_qs
+
+    (link,) = re.findall(r'board\.html#(\S*cell=[^)]*)\)', front)
+    paper, table, label, column = parse_qs(link)['cell'][0].split('~')
+    found = [s for s in data['systems'] if (s['paper'], s['table'], s['label']) == (paper, table, label)]
+    task, measure = column.split(':')
+    assert len(found) == 1 and found[0]['weights'] == 'open' and front.count(f'**{label}** leads') == 1
+    heads = [c for c in data['columns'] if c['measure'] == measure and 'task' in c]
+    assert task in {data['tasks'][head['task']]['name'] for head in heads} and f'medir evaluate {task} ' in front
+
+
+def test_a_build_that_knows_the_address_of_the_repository_says_it(monkeypatch):
+    monkeypatch.delenv('GITHUB_REPOSITORY', raising=False)
+    assert stage.clone_text() == ''
+    monkeypatch.setenv('GITHUB_SERVER_URL', 'https://git.example.org')
+    monkeypatch.setenv('GITHUB_REPOSITORY', 'somebody/medir_nb')
+    assert stage.clone_text() == ' (`git clone https://git.example.org/somebody/medir_nb`)'
+
+
 def test_what_the_six_lines_print_is_the_stored_output(front):
     cells = json.loads((ROOT / 'nbs/index.ipynb').read_text())['cells']
     first = next(cell for cell in cells if cell['cell_type'] == 'code')

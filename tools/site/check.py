@@ -258,6 +258,19 @@ def check_board(driver, address):
     expect(not errors and not outside, f'none of it complains or asks another host {errors[:2]} {outside[:2]}')
 
 
+def check_front(driver, base):
+    "From the front page, one click leads to the cell of its example, with its source and the command that measures it."
+    visit(driver, base + 'index.html')
+    (link,) = driver.find_elements(By.CSS_SELECTOR, 'article a[href*="cell="]')
+    said = link.find_element(By.XPATH, '..').text
+    link.click()
+    time.sleep(0.8)
+    opened = driver.find_element(By.ID, 'cell').text
+    value = driver.find_element(By.CSS_SELECTOR, '#cell .big').text
+    expect(f'is printed as {value};' in said, f'the front page leads to the cell that it names ({value})')
+    expect(all(word in opened for word in ('Source', 'medir evaluate', 'Contract')), 'which says where it comes from')
+
+
 def check_hostile(driver, file):
     driver.get('about:blank')
     driver.get(file.resolve().as_uri() + '#paper=')
@@ -348,6 +361,7 @@ def main(site, hostile, axe, shots, versions, hostile_site):
     try:
         check_pages(driver, base, site)
         check_formulas(driver, base)
+        check_front(driver, base)
         check_board(driver, (site / 'leaderboard/board.html').resolve().as_uri())
         check_hostile(driver, hostile)
         check_hostile_notebook(driver, serve(hostile_site))
