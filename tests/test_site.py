@@ -188,6 +188,26 @@ def test_the_front_page_says_what_was_measured_and_how_to_begin(front):
     assert len(re.findall(r'\w[.](?=\s)', head)) == 3, 'three sentences'
 
 
+def test_the_front_page_leads_to_the_cell_that_it_names(front, data):
+    from urllib.parse import parse_qs
+
+    (link,) = re.findall(r'board\.html#(\S*cell=[^)]*)\)', front)
+    paper, table, label, column = parse_qs(link)['cell'][0].split('~')
+    found = [s for s in data['systems'] if (s['paper'], s['table'], s['label']) == (paper, table, label)]
+    task, measure = column.split(':')
+    assert len(found) == 1 and found[0]['weights'] == 'open' and front.count(f'**{label}** leads') == 1
+    heads = [c for c in data['columns'] if c['measure'] == measure and 'task' in c]
+    assert task in {data['tasks'][head['task']]['name'] for head in heads} and f'medir evaluate {task} ' in front
+
+
+def test_a_build_that_knows_the_address_of_the_repository_says_it(monkeypatch):
+    monkeypatch.delenv('GITHUB_REPOSITORY', raising=False)
+    assert stage.clone_text() == ''
+    monkeypatch.setenv('GITHUB_SERVER_URL', 'https://git.example.org')
+    monkeypatch.setenv('GITHUB_REPOSITORY', 'somebody/medir_nb')
+    assert stage.clone_text() == ' (`git clone https://git.example.org/somebody/medir_nb`)'
+
+
 def test_what_the_six_lines_print_is_the_stored_output(front):
     cells = json.loads((ROOT / 'nbs/index.ipynb').read_text())['cells']
     first = next(cell for cell in cells if cell['cell_type'] == 'code')
@@ -271,6 +291,12 @@ def test_a_style_loses_what_no_page_has():
     assert hook().pruned(colours) == '[data-md-color-primary=indigo]{c:d}'
 
 
+def test_a_style_keeps_rules_of_classes_that_pages_have():
+    style = '.a .b{c:d}.a .gone,.a{e:f}.gone:hover{g:h}.a:not(.gone){i:j}a[href$=".pdf"]{k:l}@media print{.gone{m:n}.b{o:p}}'
+    kept = '.a .b{c:d}.a .gone,.a{e:f}.a:not(.gone){i:j}a[href$=".pdf"]{k:l}@media print{.b{o:p}}'
+    assert hook().pruned(style, {'a', 'b'}) == kept
+
+
 def test_code_keeps_its_blanks_and_the_frame_loses_them():
     page = '<nav>\n<a>\nHome\n</a>\n</nav>\n<article>\n<p>a\n<b>c</b></p>\n<pre>x\n\n  y\n</pre>\n</article>\n<footer>\n z\n</footer>'
     made = hook().on_post_page(page, None, None)
@@ -278,6 +304,85 @@ def test_code_keeps_its_blanks_and_the_frame_loses_them():
         made
         == '<nav><a>Home</a></nav><article>\n<p>a\n<b>c</b></p>\n<pre>x\n\n  y\n</pre>\n</article><footer>z</footer>'
     )
+
+
+def test_tags_lose_what_html_lets_go_and_text_keeps_it():
+    page = '<td class="a b" title="x/"><a href="y.html" title="z" id="i">say class="q"</a><img src="p.png"/>'
+    assert hook().tightened(page) == page.replace('"y.html"', 'y.html').replace('"z"', 'z').replace('"i"', 'i')
+    tables = '<table><thead><tr><th>a</th></tr></thead><tbody><tr><td>b</td></tr></tbody></table>'
+    assert hook().tightened(tables) == '<table><thead><tr><th>a<tbody><tr><td>b</table>'
+
+
+def test_what_every_page_repeats_stands_in_one_file():
+    def page(base, search):
+        scope = f'<script>__md_scope=new URL("{base}",location)</script>'
+        config = json.dumps({'base': base, 'search': search, 'tags': None})
+        palette = '<script>var palette=1<2</script>'
+        return f'{scope}{palette}<script id="__config" type="application/json">{config}</script>'
+
+    frame = {}
+    called = '<script>__md_palette()</script><script>__md_config()</script>'
+    assert hook().with_one_frame(page('.', 's/w.js'), hook().base_of('index.html'), frame) == (
+        f'<script src="assets/frame.js"></script>{called}'
+    )
+    below = hook().with_one_frame(page('../..', '../../s/w.js'), hook().base_of('a/b/c.html'), frame)
+    assert below == f'<script src="../../assets/frame.js"></script>{called}'
+    another = page('..', '../other.js')
+    assert hook().with_one_frame(another, '..', frame) == another, 'a page that repeats something else keeps it'
+    made = hook().frame_script(frame)
+    assert '__md_scope=new URL(base,location)' in made and '{var palette=1<2}' in made and '"s/w.js"' in made
+
+
+FORMULA_PAGE = r"""
+For one query with score $s^+$ the loss is
+
+$$-\log \frac{\exp(s^+/\tau)}{\sum_j \exp(s_j/\tau)},$$
+
+A formula is text, too: $\text{<img src=x onerror="alert(1)">}$ and $a < b$.
+
+It costs $5 to $10, or $5-$7; `$MEDIR_HOME` and `$MEDIR_DATA` are variables.
+
+```sh
+echo $HOME $PATH $x^2$
+```
+"""
+TO_HTML = """
+import sys
+sys.path.insert(0, 'tools/site')
+import hook, markdown, yaml
+from mkdocs.utils.yaml import get_yaml_loader
+
+settings = yaml.load(open('mkdocs.yml'), get_yaml_loader())['markdown_extensions']
+names = [name if isinstance(name, str) else next(iter(name)) for name in settings]
+options = {name: given for entry in settings if isinstance(entry, dict) for name, given in entry.items()}
+page = markdown.markdown(sys.stdin.read(), extensions=names, extension_configs=options)
+print(hook.with_formulas(page, 'x.md'))
+"""
+SITE_PYTHON = ROOT / '.venv-docs/bin/python'
+
+
+@pytest.mark.skipif(
+    not SITE_PYTHON.is_file(), reason='no tools of the site here; make docs-check looks at formulas, too'
+)
+def test_formulas_are_drawn_and_dollars_of_other_kinds_stay():
+    def made(text):
+        return subprocess.run([SITE_PYTHON, '-c', TO_HTML], input=text, cwd=ROOT, capture_output=True, text=True)
+
+    page = made(FORMULA_PAGE).stdout
+    assert '<math><msup><mi>s</mi><mo>+</mo></msup></math>' in page
+    assert page.count('<math display="block">') == 1 and page.count('<mfrac>') == 1 and page.count('<math') == 4
+    assert 'arithmatex' not in page and r'\frac' not in page
+    assert '<img' not in page and '<mtext>&lt;img' in page
+    assert 'It costs $5 to $10, or $5-$7;' in page
+    assert '<code>$MEDIR_HOME</code> and <code>$MEDIR_DATA</code>' in page and 'echo $HOME $PATH $x^2$' in page
+    wrong = made(r'A formula that nobody can read: $\nosuch{x}$.')
+    said = "x.md: the formula '\\\\nosuch{x}' cannot be drawn"
+    assert wrong.returncode and said in wrong.stderr.splitlines()[-1]
+
+
+def test_what_arithmatex_takes_for_a_formula_before_a_figure_is_an_amount():
+    page = r'<p><span class="arithmatex">\(5-\)</span>7 and <span class="arithmatex">\(5&lt;\)</span>7</p>'
+    assert hook().with_formulas(page) == '<p>$5-$7 and $5&lt;$7</p>'
 
 
 def test_pages_name_version_and_commit(tmp_path):

@@ -27,6 +27,7 @@ SHOWN = [
     'index.html',
     'learn/index.html',
     'learn/encoder.html',
+    'learn/losses.html',
     'learn/settings.html',
     'papers/index.html',
     'papers/r2med_retrieval.html',
@@ -257,6 +258,19 @@ def check_board(driver, address):
     expect(not errors and not outside, f'none of it complains or asks another host {errors[:2]} {outside[:2]}')
 
 
+def check_front(driver, base):
+    "From the front page, one click leads to the cell of its example, with its source and the command that measures it."
+    visit(driver, base + 'index.html')
+    (link,) = driver.find_elements(By.CSS_SELECTOR, 'article a[href*="cell="]')
+    said = link.find_element(By.XPATH, '..').text
+    link.click()
+    time.sleep(0.8)
+    opened = driver.find_element(By.ID, 'cell').text
+    value = driver.find_element(By.CSS_SELECTOR, '#cell .big').text
+    expect(f'is printed as {value};' in said, f'the front page leads to the cell that it names ({value})')
+    expect(all(word in opened for word in ('Source', 'medir evaluate', 'Contract')), 'which says where it comes from')
+
+
 def check_hostile(driver, file):
     driver.get('about:blank')
     driver.get(file.resolve().as_uri() + '#paper=')
@@ -290,6 +304,21 @@ def check_hostile_notebook(driver, base):
     expect(not [link for link in links if link.startswith('javascript')], f'nor does it make a link that runs {links}')
     errors, outside = complaints(driver)
     expect(not errors and not outside, f'nor asks it anybody {errors[:2]} {outside[:2]}')
+
+
+FORMULAS = """
+const boxes = [...document.querySelectorAll('article math')].map(e => e.getBoundingClientRect())
+const prose = [...document.querySelectorAll('article p')].map(e => e.textContent).join('\\n')
+const drawn = boxes.filter(box => box.width > 0 && box.height > 0)
+return [boxes.length, drawn.length, prose.match(/\\$\\S[^$]*\\$|\\\\frac/g) || []]
+"""
+
+
+def check_formulas(driver, base):
+    "Formulas of the notebooks are drawn, and none is left as it was typed."
+    visit(driver, base + 'learn/losses.html')
+    made, drawn, left = driver.execute_script(FORMULAS)
+    expect(made and drawn == made and not left, f'{drawn} of {made} formulas are drawn, none is left raw {left[:3]}')
 
 
 def check_versions(driver, base):
@@ -331,6 +360,8 @@ def main(site, hostile, axe, shots, versions, hostile_site):
     base, driver = serve(site), browser()
     try:
         check_pages(driver, base, site)
+        check_formulas(driver, base)
+        check_front(driver, base)
         check_board(driver, (site / 'leaderboard/board.html').resolve().as_uri())
         check_hostile(driver, hostile)
         check_hostile_notebook(driver, serve(hostile_site))

@@ -10,6 +10,7 @@ import re
 import shutil
 import sys
 from pathlib import Path
+from urllib.parse import urlencode
 
 sys.path.insert(0, str(Path(__file__).parent))
 from notebooks import page_of
@@ -163,6 +164,18 @@ def measured_text(data: dict, labels: list[str]) -> str:
     )
 
 
+def cell_link(system: dict, task: str) -> str:
+    "What stands behind the # of the leaderboard's address where one cell of a printed row is open."
+    cell = '~'.join(('r2med', system['table'], system['label'], f'{task}:nDCG@10'))
+    return urlencode({'weights': 'open', 'cell': cell})
+
+
+def clone_text() -> str:
+    "Where the repository can be cloned, if the machine that builds the site says so, as GitHub's do."
+    server, name = os.environ.get('GITHUB_SERVER_URL'), os.environ.get('GITHUB_REPOSITORY')
+    return f' (`git clone {server}/{name}`)' if server and name else ''
+
+
 def command_of(system: dict, task: str) -> str:
     return f"medir evaluate {task} --system '{system['expression']}' --measures nDCG@10"
 
@@ -193,6 +206,7 @@ def retriever_section(data: dict, task: str = 'r2med-biology') -> str:
         task=next(t['title'] for t in data['tasks'] if t['name'] == task),
         cell=f'{first["values"][task]:.2f}',
         small_cell=f'{small["values"][task]:.2f}',
+        cell_link=cell_link(first, task),
         command=command_of(first, task),
         small_command=command_of(small, task),
     )
@@ -211,7 +225,7 @@ def front_page(data: dict) -> str:
     go = f'## Where to go from here{parts["Where to go from here"]}'
     look = 'The rest of the notebook that this page is made from: [a first look](learn/first-look.md).'
     head = f'---\nhide: [navigation]\n---\n\n{parts[""].strip()}'
-    start = f'{template("start").strip()}\n\n### Six lines{six}'
+    start = f'{template("start", clone=clone_text()).strip()}\n\n### Six lines{six}'
     return '\n\n'.join([head, start, retriever_section(data), measured, go, look])
 
 
