@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['section', 'flat_counts', 'look_rows', 'look_section', 'queries_section', 'labels_section', 'verdict_sections',
-           'changed_section', 'adapt_sections', 'contract_sections', 'receipt_section', 'report_sections', 'render_report',
-           'write_report']
+           'changed_section', 'adapt_sections', 'contract_sections', 'receipt_section', 'report_sections',
+           'render_report', 'write_report']
 
 # %% ../../nbs/15a_walk/50_report.ipynb #2b3d1e9d
 import base64
