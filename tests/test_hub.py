@@ -709,7 +709,7 @@ def test_a_batch_runs_whole(hub, services, github, base, name):
                 if (output.parent / 'not_run.json').is_file()
                 else []
             )
-            expected = whole.expected_absent(name, run)
+            expected = whole.expected_absent(run, base / 'home')
             assert {(m['system'], m['task']) for m in missing} == set(expected), output
             assert all(re.search(expected[m['system'], m['task']], m['why']) for m in missing), output
     strays = {

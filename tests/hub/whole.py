@@ -134,8 +134,8 @@ def write_medteb(folder):
     write_lines(place / 'candidates.tsv', dict.fromkeys(listed))
 
 
-def expected_absent(name, run):
-    "`{(system, task)}` that a run cannot measure from the Hub, and a pattern for each reason."
+def expected_absent(run, home):
+    "`{(system, task)}` that a run cannot measure from the Hub and what was trained in `home`, and a pattern for each reason."
     p = preset(run['notebook'], run['preset'])
     out = {}
     # what needs an environment of its own is not tuned, and the notebook says so where it tunes
@@ -150,7 +150,7 @@ def expected_absent(name, run):
                 out[system, task] = 'figures only'
             elif row.get('load') == 'remote':
                 out[system, task] = 'its published code runs nowhere here'
-            elif system in p.get('own_systems', []):
+            elif system in p.get('own_systems', []) and not (home / 'checkpoints' / row['checkpoint']).is_dir():
                 out[system, task] = 'none were trained here'
             elif registry('tasks')[task]['kind'] == 'pairs' and plain in ('bm25', 'rrf'):
                 out[system, task] = 'encoder|vector|pairs'
