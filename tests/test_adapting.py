@@ -10,6 +10,7 @@ import time
 import pytest
 
 from medir_nb.core import MedirError, checkpoint_record
+from medir_nb.core.files import write_lines
 from medir_nb.core.places import checkpoint_folder, home
 from medir_nb.walk import adapt
 from medir_nb.walk.adapting import (
@@ -25,7 +26,7 @@ from medir_nb.walk.adapting import prepare_queries
 from medir_nb.walk.budget import Budget, Pace, kept_budget, plan_budget
 from medir_nb.walk.rivals import adapted_systems
 from medir_nb.walk.examples import answers_of, label_examples, query_examples, repeated_share, without_answers
-from medir_nb.walk.toy import write_judgements, write_rows, write_toy_walk
+from medir_nb.walk.toy import write_judgements, write_toy_walk
 
 LIMITS = {'least_round_trip': 0.3, 'most_repeats': 0.2}
 
@@ -41,7 +42,7 @@ def with_texts(walk, text_of):
     for number, row in enumerate(rows):
         if row['origin'] == 'synthetic':
             row['text'] = text_of(number)
-    write_rows(walk.path('queries.jsonl'), rows)
+    write_lines(walk.path('queries.jsonl'), rows)
     return walk
 
 

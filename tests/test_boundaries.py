@@ -1,6 +1,7 @@
 """Errors of other libraries at the edge of this one: a line that says where and what to do, and --debug for the rest."""
 
 import contextlib, errno, json, os, pickle, re, resource, shutil, signal, subprocess, sys, threading, time, zipfile
+from functools import partial
 from pathlib import Path
 import numpy as np, pytest
 from conftest import DOCUMENTS, write_beir, write_lines
@@ -104,7 +105,9 @@ def test_ctrl_c_is_answered_with_a_line(tmp_path):
     (tmp_path / 'log.txt').write_text('what eases gout\n')
     line = [sys.executable, '-m', 'medir_nb.workbook', 'queries', str(walk.folder), '--log', str(tmp_path / 'log.txt')]
     with lock(walk.path('queries.jsonl')):
-        ran = subprocess.Popen(line, stderr=subprocess.PIPE, text=True)
+        # whatever starts the tests in the background may have told its children to ignore Ctrl-C
+        heard = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+        ran = subprocess.Popen(line, stderr=subprocess.PIPE, text=True, preexec_fn=heard)
         while not (walk.folder / 'steps.jsonl').is_file():
             time.sleep(0.05)
         time.sleep(0.5)
