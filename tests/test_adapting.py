@@ -189,10 +189,10 @@ def test_a_training_end_to_end(walk, medir):
     assert entry['sentence'] in ' '.join(ran.out.split()) or entry['sentence'][:60] in ran.out
     assert ('is better on' in entry['sentence']) == entry['better']
     # again: nothing is trained, and the outcome is the same
-    before = {p.name: p.stat().st_mtime for p in checkpoint_folder('x').parent.glob('*/medir.json')}
+    before = {p.name: p.stat().st_mtime for p in checkpoint_folder('x').parent.glob('[!.]*/medir.json')}
     again = medir('adapt', walk.folder, '--minutes', '0.8', '--forget-limit', '30')
     assert again.code == 0 and 'the plan of before' in again.err
-    assert {p.name: p.stat().st_mtime for p in checkpoint_folder('x').parent.glob('*/medir.json')} == before
+    assert {p.name: p.stat().st_mtime for p in checkpoint_folder('x').parent.glob('[!.]*/medir.json')} == before
     assert json.loads(walk.path('adapt.json').read_text())['adaptations'][0]['table'] == entry['table']
 
 
@@ -231,11 +231,12 @@ def test_a_killed_training_goes_on_with_the_same_plan(walk, medir):
     ]
     process = subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
     plan, end = walk.folder / 'adapt/queries-minilm.json', time.monotonic() + 120
-    while not list(checkpoint_folder('x').parent.glob('*/medir.json')) and time.monotonic() < end:
+    while not list(checkpoint_folder('x').parent.glob('[!.]*/medir.json')) and time.monotonic() < end:
         time.sleep(0.05)
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
-    kept, done = plan.read_text(), {p: p.stat().st_mtime for p in checkpoint_folder('x').parent.glob('*/medir.json')}
+    kept = plan.read_text()
+    done = {p: p.stat().st_mtime for p in checkpoint_folder('x').parent.glob('[!.]*/medir.json')}
     assert done and not (walk.folder / 'adapt.json').exists()
     assert medir('adapt', walk.folder, '--minutes', '2', '--forget-limit', '60').code == 0
     assert plan.read_text() == kept and all(path.stat().st_mtime == when for path, when in done.items())
