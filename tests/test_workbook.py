@@ -578,16 +578,16 @@ def test_the_plan_of_a_benchmark_counts_its_chinese_pools_where_they_are(monkeyp
     assert ran.code == 0, ran.err
     told = json.loads(ran.out)
     rows = [row for row in told['runs'][0]['judging'] if row['task'] != 'hpo-lay']
-    # three queries, nine documents a query at most, eight a call
+    # three queries, eight documents a query at most, in one call
     assert [(row['task'], row['data'], row['calls']) for row in rows] == [
         ('DuBaike', 'at hand', 0),
-        ('DuBaike', 'at hand', '≤6'),
+        ('DuBaike', 'at hand', '≤3'),
         ('MedExam', 'missing', 0),
         ('MedExam', 'missing', 0),
     ]
     assert rows[-1]['note'] == 'left out: $MEDIR_DATA/cmirb_gold/MedExamRetrieval is not there'
     (judge,) = [row for row in told['costs'] if row['work'] == 'judge']
-    assert judge['texts'] == 6 + 183  # those of hpo-lay: 61 queries, fifteen documents a query, six a call
+    assert judge['texts'] == 3 + 61  # those of hpo-lay: 61 queries, twelve documents a query, in one call
     assert 'MedExam' in medir(*arguments).out
 
 

@@ -23,6 +23,7 @@ from .curation import (
     votes_of,
     wash,
 )
+from .thinned import DIVERSIFICATION_ROWS, diversification_ablation, equal_volumes
 from .steps import mine, steps_help
 
 __all__ = [
@@ -70,6 +71,9 @@ __all__ = [
     'judged_lists',
     'votes_of',
     'wash',
+    'DIVERSIFICATION_ROWS',
+    'diversification_ablation',
+    'equal_volumes',
     'mine',
     'steps_help',
 ]

@@ -96,11 +96,14 @@ def _printed(training, parameters: dict) -> dict:
     "What the paper prints for a stage, where the parameters ask for that."
     from medir_nb.trainer.pair import LABELLED, PRINTED_PAIR
     from medir_nb.trainer.retriever import printed_training
+    from medir_nb.trainer.tower import TOWER_STAGES, printed_stages
 
     asked = parameters.get(training.printed)
     stage = 'align' if training.stage == LABELLED else training.stage
     if not asked:
         return {}
+    if stage in TOWER_STAGES:
+        return printed_stages(asked, symmetric=True)[stage]
     return PRINTED_PAIR[stage] if stage in PRINTED_PAIR else printed_training(asked)[stage]
 
 
