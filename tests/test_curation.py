@@ -16,8 +16,12 @@ from medir_nb.miner import (
     Scale,
     alignment_rows,
     curate,
+    DIVERSIFICATION_ROWS,
+    Mined,
     diverse_vectors,
+    diversification_ablation,
     diversify,
+    equal_volumes,
     found_documents,
     judged_lists,
     mine,
@@ -337,6 +341,48 @@ def test_candidates_are_asked_once_in_order_and_the_query_itself_is_no_candidate
 def test_lists_that_cannot_be_drawn_are_refused(lists):
     with pytest.raises(MedirError, match='lists: '):
         Lists(**lists)
+
+
+# ---------------------------------------------------------------- Table 11
+
+
+def test_equal_volumes_are_drawn_by_a_seed_and_counted():
+    mined = {name: Mined('rows', [*range(size)], {'kept': size}) for name, size in {'a': 4, 'b': 40, 'c': 40}.items()}
+    drawn, again, other = (equal_volumes(mined, seed) for seed in (1, 1, 2))
+    assert {len(rows) for rows in drawn.values()} == {4} and drawn['b'].stats == {'kept': 4, 'drawn away': 36}
+    assert drawn['b'].rows == again['b'].rows == sorted(drawn['b'].rows) != other['b'].rows
+    assert drawn['b'].rows != drawn['c'].rows and mined['b'].stats == {'kept': 40}
+
+
+def test_each_row_of_table_11_thins_its_sides_and_has_as_many_rows(fake_minilm, home):
+    words = ('tea', 'ice', 'oak', 'fog', 'sun', 'jam')
+    queries = [{'id': f'{word}{i}', 'text': f'what is {word}'} for word in words for i in range(3)]
+    documents = [{'id': f'd{word}{i}', 'doc': f'{word} is known{"!" * i}'} for word in words for i in range(2)]
+    seen = Counter()
+
+    def judge(asked):
+        seen.update((pair.query_id, pair.doc_id) for pair in asked)
+        return [pair.query.split()[-1] in pair.document for pair in asked]
+
+    limits = {side: {'t': 0.99, 'n': 0, 'seeds': 0} for side in ('query', 'document')}
+    made = diversification_ablation(
+        queries, documents, 'bm25', judge, 'minilm', limits=limits, top=4, scale='binary', options={'home_folder': home}
+    )
+    assert list(made) == list(DIVERSIFICATION_ROWS) and len({len(rows) for rows in made.values()}) == 1
+    thin = [row['query'] for row in made['queries']]
+    assert len(set(thin)) == len(thin) == len(made['neither']) and made['neither'].stats['drawn away'] > 0
+    positives = [row['pos'][0] for row in made['queries and documents']]
+    assert len(set(positives)) == len(positives) and seen
+
+
+@pytest.mark.parametrize(
+    ('change', 'message'),
+    [({'rows': ['queri']}, "no row 'queri'.*queries"), ({'limits': {'doc': {}}}, "no side 'doc'.*document")],
+)
+def test_table_11_refuses_what_it_does_not_have(fake_minilm, home, change, message):
+    rows = [{'id': '1', 'text': 'tea', 'doc': 'tea'}]
+    with pytest.raises(MedirError, match=message):
+        diversification_ablation(rows, rows, 'bm25', topic_judge, 'minilm', options={'home_folder': home}, **change)
 
 
 def test_alignment_sets_are_streams_that_the_trainer_reads(tmp_path):

@@ -608,6 +608,23 @@ def test_the_stages_of_a_pair_are_planned_once_however_many_rows_share_them(monk
     ]
 
 
+def test_the_stages_of_a_tower_are_planned_with_the_printed_settings(monkeypatch):
+    from medir_nb.workbook.declared import notebook_plan
+    from medir_nb.workbook.trainings import plan_trainings
+
+    monkeypatch.setenv('MEDIR_ROOT', str(REAL))
+    parameters = resolve(real_notebook('mar_pretraining'), 'paper')
+    planned = plan_trainings(notebook_plan('mar_pretraining').trainings, parameters).set_index('step')
+    # sixty million pairs three times, 512 tokens a text
+    assert planned.loc['RetroMAE', 'tokens'] == f'≤{60_000_000 * 3 * 2 * 512:,}'
+    assert planned.index.tolist() == [
+        'RetroMAE',
+        'pairs without labels',
+        'fine-tuning (Table 12), 3 times',
+        'fine-tuning (Table 11), 2 times',
+    ]
+
+
 def test_status_of_an_empty_home(home, medir):
     ran = medir('status')
     assert ran.code == 0 and 'no runs yet' in ran.out and str(home) in ran.out

@@ -91,7 +91,10 @@ class TrainStep(_Step):
 Step = Annotated[ReadStep | WriteStep | EncodeStep | TrainStep, pydantic.Field(discriminator='work')]
 
 # %% ../../nbs/16_workbook/03b_declared.ipynb #bbb5af99
-Stage = Literal['pretraining', 'tuning', 'query-init', 'document-init', 'align', 'align-labelled', 'joint']
+_OfRetriever = Literal['pretraining', 'tuning']
+_OfPair = Literal['query-init', 'document-init', 'align', 'align-labelled', 'joint']
+_OfTower = Literal['retromae', 'unsupervised', 'supervised']
+Stage = Literal[_OfRetriever, _OfPair, _OfTower]
 
 
 class Training(_Strict):

@@ -30,7 +30,9 @@ _LOOP = {
     'seeds': [42, 43],
 }
 # two steps of each stage, in batches of two, in fp32
-_STEPS = {'max_steps': 2, 'batch_size': 2, 'gradient_cache': 1, 'warmup_steps': 0, 'precision': 'fp32'}
+_SHORT = {'max_steps': 2, 'batch_size': 2, 'warmup_steps': 0, 'precision': 'fp32'}
+_STEPS = {**_SHORT, 'gradient_cache': 1}
+_UNCACHED = {stage: {'gradient_cache': 1} for stage in ('unsupervised', 'supervised')}
 _STAGES = {'pretraining': _STEPS, 'tuning': _STEPS}
 # vectors of 32 numbers are not cut to 768
 _TOWERS = {'common': _STEPS, 'speed_queries': 4, 'speed_rounds': 1, 'lora': {'r': 2, 'alpha': 4}}
@@ -43,13 +45,14 @@ OVERRIDES = {
     ('medteb_evaluation', 'paper'): {'tuning': _STEPS, 'speed_queries': 4, 'speed_rounds': 1},
     ('mar_training', 'paper'): _TOWERS,
     ('mar_ablations', 'paper'): {**_TOWERS, 'pruned_layers': 1},
+    ('mar_pretraining', 'paper'): {'common': _SHORT, 'retromae': {'accumulation': 1}, **_UNCACHED},
     ('bmretriever_training', 'paper'): _STAGES,
     ('bmretriever_ablations', 'paper'): _STAGES,
     ('automir_slhyde', 'paper'): _LOOP,
     ('automir_slhyde', 'legal'): {**_LOOP, 'query_sampling': {'max_tokens': 8}},
 }
 # batches whose language models are asked as their rows say: judges are services
-AS_THE_ROW_SAYS = {'medteb'}
+AS_THE_ROW_SAYS = {'medteb', 'mar'}
 # the same number for what a system's expression takes from the model's row
 SAMPLING = {'max_tokens': 8}
 
@@ -132,6 +135,8 @@ def write_medteb(folder):
             write_lines(place / 'qrels' / f'{split}.tsv', lines)
     listed = [f'{q}\t{i}' for q in sorted(tested) for i in list(passages)[:5]] + [f'{q}\t{i}' for q, i in parts['test']]
     write_lines(place / 'candidates.tsv', dict.fromkeys(listed))
+    titled = [{'id': i, 'title': text[:12], 'text': f'{text} {i}'} for i, (_, text) in passages.items()]
+    write_lines(folder / registry('pretraining')['mar-medical-qa']['folder'] / 'part.jsonl', titled)
 
 
 def expected_absent(run, home):
