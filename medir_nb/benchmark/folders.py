@@ -24,7 +24,7 @@ def _drawn(doc_ids, n: int, seed: int, query_id: str, label: str) -> list:
     order = np.random.default_rng(of_query).permutation(len(shuffled))
     return list(shuffled.iloc[order[: n or len(order)]])
 
-
+# %% ../../nbs/13a_benchmark/09_folders.ipynb #5919fee9
 def _sampled_qrels(labels: pd.DataFrame, positives: int, negatives: int, seed: int) -> pd.DataFrame:
     "Sampled judgements of the queries that have a positive and a negative."
     most, rows = {'positive': positives, 'negative': negatives}, []
@@ -37,7 +37,7 @@ def _sampled_qrels(labels: pd.DataFrame, positives: int, negatives: int, seed: i
             rows += [(query_id, doc_id, int(label == 'positive')) for doc_id in drawn]
     return pd.DataFrame(rows, columns=[*PAIR, 'relevance'])
 
-
+# %% ../../nbs/13a_benchmark/09_folders.ipynb #9cff7cce
 def reranking_task(
     task: Task,  # that the labels are of
     labels: pd.DataFrame,
@@ -90,7 +90,7 @@ _MADE = (
 _MADE += 'ranking before it is scored (`medir evaluate` does so; a tool that reads judgements alone counts it as '
 _MADE += 'irrelevant). How the benchmark was made stands in `benchmark.json`.'
 
-
+# %% ../../nbs/13a_benchmark/09_folders.ipynb #5a54ffed
 def _write_texts(texts: Corpus, path: Path):
     "Ids, titles and texts."
     rows = zip(texts.ids, texts.rows(), strict=True)
@@ -119,6 +119,15 @@ def _write_candidates(task: Task, folder: Path):
     write_lines(folder / 'top_ranked.jsonl', [{'query-id': q, 'corpus-ids': list(docs)} for q, docs in by_query])
 
 # %% ../../nbs/13a_benchmark/09_folders.ipynb #c520fe48
+def _card(task: Task, name: str, made: dict) -> str:
+    "The page that names the files for `datasets`, and says who judged."
+    text = _MADE.format(judges=', '.join(made.get('judges', ['unnamed judges'])))
+    by_person = made.get('by a person', 0)
+    text += f' A person gave {by_person:,} of the labels.' if by_person else ''
+    more = _TOP_RANKED if task.candidates is not None else ''
+    return _CARD.format(language=task.language, name=name, text=text, more=more)
+
+# %% ../../nbs/13a_benchmark/09_folders.ipynb #f9bbedc1
 def write_task(
     task: Task,  # of `benchmark_task` or `reranking_task`
     folder: str | Path,
@@ -137,11 +146,7 @@ def write_task(
             _write_candidates(task, part)
         if task.discarded is not None and len(task.discarded):
             _write_rows(part / 'discarded.tsv', task.discarded[PAIR].to_numpy().tolist())
-        text = _MADE.format(judges=', '.join((made or {}).get('judges', ['unnamed judges'])))
-        by_person = (made or {}).get('by a person', 0)
-        text += f' A person gave {by_person:,} of the labels.' if by_person else ''
-        more = _TOP_RANKED if task.candidates is not None else ''
-        card = _CARD.format(language=task.language, name=folder.name, text=text, more=more)
+        card = _card(task, folder.name, made or {})
         (part / 'README.md').write_text(card, encoding='utf-8')
         write_json(part / 'benchmark.json', {'report': task.report, 'measures': list(task.measures), **(made or {})})
     return folder

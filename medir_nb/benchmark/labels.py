@@ -52,7 +52,7 @@ def qrels_of(labels: pd.DataFrame) -> pd.DataFrame:
     decided = labels[labels.label != 'discarded']
     return decided[PAIR].assign(relevance=(decided.label == 'positive').astype(int)).reset_index(drop=True)
 
-
+# %% ../../nbs/13a_benchmark/05_labels.ipynb #1b336b6e
 def _leaving(labels: pd.DataFrame, discarded: str) -> set:
     "The documents that leave the corpus."
     if discarded == 'ranking':
@@ -72,7 +72,7 @@ def _kept_queries(task: Task, labels: pd.DataFrame, keep_empty: bool) -> list:
         note(f'{task.name}: {empty:,} of {len(task.queries):,} queries have no positive and {what}')
     return [query_id for query_id in task.queries.ids if query_id in wanted]
 
-
+# %% ../../nbs/13a_benchmark/05_labels.ipynb #4c413561
 _KEPT_FIELDS = ('language', 'instructions', 'groups', 'labels')
 
 

@@ -60,7 +60,7 @@ def _listener(sock, address) -> str:
     is_loopback = address[0] in _NAMES_OF_HERE[2:] or getattr(_address(address[0]), 'is_loopback', False)
     return '' if is_loopback else f'listening at {address[0] or "*"}:{address[1]}'
 
-
+# %% ../../nbs/00_core/05a_guard.ipynb #b3d02293
 def _name(host, *_) -> str:
     "The name that would be looked up; '' for an address, which needs no look-up."
     return '' if is_here(host) or _address(host) is not None else f'look-up of {host}'
@@ -102,7 +102,7 @@ def _write(**line):
         os.write(descriptor, f'{text}\n'.encode('utf-8', 'replace'))
         os.close(descriptor)
 
-
+# %% ../../nbs/00_core/05a_guard.ipynb #fba29868
 class Refused(ConnectionRefusedError):
     "A connection that leaves this machine, under `--private`."
 
@@ -127,7 +127,7 @@ def _is_under_guard(program: str, arguments: list, environment) -> bool:
     has_switch = any(key in (SWITCH, SWITCH.encode()) for key in environment)
     return by_script or (has_switch and not any(_IGNORES_ENVIRONMENT.fullmatch(flag) for flag in flags))
 
-
+# %% ../../nbs/00_core/05a_guard.ipynb #ae5a1e93
 def _tell_program(program, arguments, environment):
     "Write down a program that the guard cannot enter."
     arguments = [os.fsdecode(a) for a in (arguments if isinstance(arguments, (list, tuple)) else [arguments])]
@@ -154,7 +154,7 @@ def _hook(event: str, arguments: tuple):
         with contextlib.suppress(TypeError, ValueError, AttributeError):
             _tell_program(*_STARTS[event](*arguments))
 
-
+# %% ../../nbs/00_core/05a_guard.ipynb #7105af6b
 def _before(name: str, place: int):
     "Look at the address that a method of sockets is given, before it looks up a name."
     plain = getattr(socket.socket, name)
@@ -174,7 +174,7 @@ def _tell_process():
     if _state().active:
         _write(process=os.path.basename(sys.executable or 'python'))
 
-
+# %% ../../nbs/00_core/05a_guard.ipynb #0a75ff3a
 def install(
     record: str = '',  # file to which lines are added; '': nothing is written
 ):

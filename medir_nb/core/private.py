@@ -62,7 +62,7 @@ def _private_environment(folder: Path, record: Path) -> dict:
     own = {SWITCH: '1', RECORD: str(record), GUARD: FILE}
     return {**_OFFLINE, **own, 'PYTHONPATH': os.pathsep.join([site, *behind])}
 
-
+# %% ../../nbs/00_core/06_private.ipynb #3ea4ff25
 _LOADED_FLAGS = {
     'huggingface_hub.constants': 'HF_HUB_OFFLINE',
     'datasets.config': 'HF_HUB_OFFLINE',
@@ -76,7 +76,7 @@ def _tell_loaded_libraries():
         if hasattr(sys.modules.get(name), flag):
             setattr(sys.modules[name], flag, True)
 
-
+# %% ../../nbs/00_core/06_private.ipynb #8b3bf977
 def is_private() -> bool:
     "Whether this process is under guard, or asked to be."
     return os.environ.get(SWITCH, '0') not in ('', '0')
@@ -97,16 +97,20 @@ def record_name() -> str:
     return Path(os.environ.get(RECORD, '')).name if is_private() else ''
 
 
+def _put_site(site: Path):
+    "Write the `sitecustomize` of children where it is not there, or is that of another version."
+    if not site.is_file() or site.read_text() != _SITE:
+        with atomic_path(site) as part:
+            part.write_text(_SITE)
+
+# %% ../../nbs/00_core/06_private.ipynb #b99a7352
 def go_private(home_folder=None) -> Path:
     "Refuse every connection that leaves this machine, here and in every Python that is started; the record's path."
     folder = home(home_folder) / 'private'
     is_child = is_private() and os.environ.get(RECORD)
     record = Path(os.environ[RECORD]) if is_child else _new_record(folder)
-    site = folder / 'guard' / 'sitecustomize.py'
     record.parent.mkdir(parents=True, exist_ok=True)
-    if not site.is_file() or site.read_text() != _SITE:
-        with atomic_path(site) as part:
-            part.write_text(_SITE)
+    _put_site(folder / 'guard' / 'sitecustomize.py')
     os.environ.update(_private_environment(folder, record))
     for name in _PROXIES:
         os.environ.pop(name, None)
@@ -116,7 +120,7 @@ def go_private(home_folder=None) -> Path:
         install(str(record))
     return record
 
-
+# %% ../../nbs/00_core/06_private.ipynb #1d40d461
 @contextlib.contextmanager
 def nothing_leaves(home_folder=None):
     "A block that nothing leaves; yields the path of the record."
@@ -143,7 +147,7 @@ def _lines(record: Path) -> list[dict]:
             lines.append(json.loads(text))
     return lines
 
-
+# %% ../../nbs/00_core/06_private.ipynb #a19a8e2b
 def private_report(
     *records: str | Path,  # none: that of this process
 ) -> dict:
@@ -163,7 +167,7 @@ def private_report(
         'unseen': UNSEEN,
     }
 
-
+# %% ../../nbs/00_core/06_private.ipynb #30f520de
 _MOST_PLACES = 5  # that a sentence names
 
 
@@ -173,7 +177,7 @@ def _named(counts: dict) -> str:
     named = ', '.join(f'{name} ({times:,} times)' if times > 1 else name for name, times in most)
     return f'{named} and {len(counts) - len(most):,} more' if len(counts) > len(most) else named
 
-
+# %% ../../nbs/00_core/06_private.ipynb #9fd2cc2f
 def private_line(*records: str | Path) -> str:
     "What records say, for a report."
     told = private_report(*records)

@@ -41,6 +41,16 @@ def _measured_means(ledger) -> dict:
     return {row.label: row for row in means.itertuples()}
 
 
+def _unprinted_rows(measured: dict) -> list[dict]:
+    "Rows of systems that the paper has not printed, and that ran here on all of a task."
+    rows = []
+    for name, here in measured.items():
+        if here.size and here.verdict.endswith(_UNPRINTED):
+            row = {'system': name, 'size': here.size, 'params': parse_size(here.size), 'measured': here.measured}
+            rows.append({**row, 'differs': False, 'family': '', 'concurrent': False})
+    return rows
+
+# %% ../../nbs/15_figures/01_sizes.ipynb #3c7d0d96
 def size_data(
     ledger=None,  # a `Ledger` of BMRetriever's Table 2; its means become the column `measured`
 ) -> pd.DataFrame:
@@ -65,10 +75,7 @@ def size_data(
                 'measured': here.measured if here else None,
             }
         )
-    for name, here in measured.items():
-        if here.size and here.verdict.endswith(_UNPRINTED):
-            row = {'system': name, 'size': here.size, 'params': parse_size(here.size), 'measured': here.measured}
-            rows.append({**row, 'differs': False, 'family': '', 'concurrent': False})
+    rows += _unprinted_rows(measured)
     return pd.DataFrame(rows).astype({'measured': float})
 
 # %% ../../nbs/15_figures/01_sizes.ipynb #e1d9f03c
@@ -156,7 +163,7 @@ def _place_alone(axes, label: Label, boxes: list):
             note.remove()
     return _words_box(_write(axes, label, (7, 0), 'left', leader=False), renderer)
 
-
+# %% ../../nbs/15_figures/01_sizes.ipynb #95ba0ee4
 def _place_column(axes, labels: list[Label], points: list) -> list:
     "Write the labels of touching marks below one another at their right; their boxes."
     from matplotlib.transforms import Bbox
@@ -206,7 +213,7 @@ def _draw_systems(axes, frame: pd.DataFrame, is_ours: pd.Series):
         look = {'s': 60, 'c': GREEN, 'marker': '^', 'zorder': 5, 'linewidths': 0}
         axes.scatter(here.params, here.measured, label='measured here', **look)
 
-
+# %% ../../nbs/15_figures/01_sizes.ipynb #d0ff6cbc
 def _scale_axes(axes, frame: pd.DataFrame):
     "A logarithmic axis of parameters, with room for the labels."
     least = frame.params.min() * 0.78
@@ -228,7 +235,7 @@ def _points_of_line(family: pd.DataFrame) -> list[tuple]:
     sizes = np.geomspace(family.params.min(), family.params.max(), 120)
     return [(size, np.interp(math.log(size), np.log(family.params), family.printed)) for size in sizes]
 
-
+# %% ../../nbs/15_figures/01_sizes.ipynb #c248afa9
 @styled_figure
 def size_figure(csv):
     "Parameters (log) against the mean of five tasks, from the data of `size_data`."

@@ -32,7 +32,7 @@ def _draw_numbers(axes, frame: pd.DataFrame, columns: dict):
     axes.locator_params(axis='x', nbins=4, integer=True)
     axes.locator_params(axis='y', nbins=4)
 
-
+# %% ../../nbs/15_figures/07_towers.ipynb #5aee3ec0
 @styled_figure
 def panel_figure(
     data,  # a file or frame of metrics: step, loss, and what `trainer.panel` measures
@@ -68,7 +68,7 @@ def _draw_throughputs(axes, frame: pd.DataFrame):
     axes.set_xscale('log')
     axes.margins(x=0.18, y=0.14)
 
-
+# %% ../../nbs/15_figures/07_towers.ipynb #57d8e130
 def _tick_rates(axes):
     "A few rates as plain numbers."
     least, most = axes.get_xlim()
@@ -77,7 +77,7 @@ def _tick_rates(axes):
     axes.set_xticks(ticks, [f'{tick:g}' for tick in ticks])
     axes.minorticks_off()
 
-
+# %% ../../nbs/15_figures/07_towers.ipynb #88f6f12b
 def _along_whiskers(frame: pd.DataFrame) -> list[tuple]:
     "Points that no label may cover."
     points = []
@@ -86,7 +86,7 @@ def _along_whiskers(frame: pd.DataFrame) -> list[tuple]:
         points += [(row.queries_per_second, value) for value in np.linspace(row.low, row.high, 12)]
     return points
 
-
+# %% ../../nbs/15_figures/07_towers.ipynb #8b8ac385
 @styled_figure
 def throughput_figure(csv):
     """Queries per second (log) against a score, a dot a system; columns system, kind (symmetric, asymmetric, student),

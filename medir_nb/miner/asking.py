@@ -72,12 +72,17 @@ class Asking:
     usage: Usage | None = None  # tokens are added up here
 
 
-def _requests(rows: list[dict], values, asking: Asking, model: LLM) -> list[Request]:
-    "What is asked about each row, its `n` answers side by side."
-    row, spec = method_row(asking.method, 'prompt'), model.spec
+def _check_language(spec, asking: Asking):
+    "Refuse a model whose row does not name the language of the documents."
     what = f'{spec.name} writes {", ".join(spec.languages)}, the documents are in {asking.language!r}'
     writes_it = not spec.languages or asking.language in spec.languages
     check(writes_it, what, asking.method, 'choose another model of `llms_table()`')
+
+# %% ../../nbs/10_miner/01_asking.ipynb #5ae7a92c
+def _requests(rows: list[dict], values, asking: Asking, model: LLM) -> list[Request]:
+    "What is asked about each row, its `n` answers side by side."
+    row, spec = method_row(asking.method, 'prompt'), model.spec
+    _check_language(spec, asking)
     template = wording(asking.method, None, asking.language, asking.form, asking.prompt, 'prompt')
     sampling = model.sampling(**row.get('sampling', {}) | (asking.sampling or {}))
     requests = []
@@ -102,7 +107,7 @@ def _repeats(judged: list, n: int) -> Counter:
             repeats[text] += 1
     return repeats
 
-
+# %% ../../nbs/10_miner/01_asking.ipynb #88d9bfa5
 def refuse_repeats(
     judged: list,  # (text, faults) of the answers so far
     n: int,  # answers a row
@@ -133,7 +138,7 @@ def _tell(usage: Usage | None, answers: list, model: LLM, missing: set):
         usage.add(generation, key in missing and key not in counted)
         counted.add(key)
 
-
+# %% ../../nbs/10_miner/01_asking.ipynb #18a21a80
 def ask_about(
     rows: list[dict],
     values,  # from a row to the values of the prompt, `document` among them

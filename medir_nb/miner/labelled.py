@@ -44,7 +44,7 @@ def _values(line: dict, row: dict, where: str) -> dict:
         values[name] = plain_text(value, where) if parameter.annotation is str else value
     return values
 
-
+# %% ../../nbs/10_miner/11_labelled.ipynb #6207cd08
 def _is_of_another_source(line: dict, row: dict) -> bool:
     return any(name in line and text not in str(line[name]) for name, text in row.get('only', {}).items())
 
@@ -123,7 +123,7 @@ def _finished(name: str, row: dict, gathered: ByQuery, met: Counter) -> list[dic
         finished.append({'id': row_id, **texts, 'instruction': row['instruction'], 'source': name})
     return finished
 
-
+# %% ../../nbs/10_miner/11_labelled.ipynb #0cfca4e6
 def _best_documents(qrels: pd.DataFrame) -> dict[str, list]:
     "Query id → its documents of the highest grade above 0."
     highest, documents = {}, {}
@@ -135,6 +135,14 @@ def _best_documents(qrels: pd.DataFrame) -> dict[str, list]:
     return documents
 
 
+def _judged_queries(task: Task):
+    "`(query id, its documents of the highest grade)` of a task."
+    best = _best_documents(task.qrels)
+    for query_id, query in zip(task.queries.ids, task.queries.texts(), strict=True):
+        texts = [text for doc_id in best.get(query_id, []) if (text := task.corpus.text(doc_id))]
+        yield query_id, Converted(query.strip(), texts, []) if query.strip() and texts else 'empty query or positive'
+
+# %% ../../nbs/10_miner/11_labelled.ipynb #378939a8
 def _judged(name: str, row: dict, folder: Path | None, split: str, home_folder):
     "`(query id, what the judgements say of it)` of a collection: its documents of the highest grade."
     split = split or row.get('split', 'train')
@@ -146,14 +154,6 @@ def _judged(name: str, row: dict, folder: Path | None, split: str, home_folder):
     yield from _judged_queries(task)
 
 
-def _judged_queries(task: Task):
-    "`(query id, its documents of the highest grade)` of a task."
-    best = _best_documents(task.qrels)
-    for query_id, query in zip(task.queries.ids, task.queries.texts(), strict=True):
-        texts = [text for doc_id in best.get(query_id, []) if (text := task.corpus.text(doc_id))]
-        yield query_id, Converted(query.strip(), texts, []) if query.strip() and texts else 'empty query or positive'
-
-# %% ../../nbs/10_miner/11_labelled.ipynb #378939a8
 def _said_by_line(name: str, row: dict, place: Path | None, split: str, home_folder):
     "`(id, what it says, or why it says nothing)` of every line or judged query."
     is_collection = place is not None and place.is_dir() and find_file(place, 'corpus.jsonl', required=False)
@@ -163,7 +163,7 @@ def _said_by_line(name: str, row: dict, place: Path | None, split: str, home_fol
     for number, (line, where) in enumerate(set_lines(name, row, place, home_folder)):
         yield str(number), convert(line, row, where)
 
-
+# %% ../../nbs/10_miner/11_labelled.ipynb #8dc5c468
 def _of_task(source: str) -> tuple[str, str]:
     "Task and split of `TASK:SPLIT`; two empty texts for another name."
     name, _, split = source.partition(':')
@@ -182,7 +182,7 @@ def _set_lines(source: str, path: str, split: str, home_folder) -> tuple[dict, I
     place = set_place(source, known[source], path)
     return known[source], _said_by_line(source, known[source], place, split, home_folder)
 
-
+# %% ../../nbs/10_miner/11_labelled.ipynb #172c2068
 @step(source='a labelled set')
 def load_labelled(
     source: str,  # a row of registry/tuning.yaml, or TASK:SPLIT of a registered task

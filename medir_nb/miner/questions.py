@@ -32,14 +32,14 @@ def _examples_in(file: str) -> dict:
     check(whole, 'these are no examples', file, 'give YAML: language, style, pairs of text and query')
     return by_language
 
-
+# %% ../../nbs/10_miner/02_questions.ipynb #0cb32e40
 def _in_prompt(block: dict, language: str) -> str:
     "The pairs of a style as they stand in a prompt."
     text, query = ('文字：', '问题：') if language == 'zh' else ('Text: ', 'Question: ')
     query = f'{block["label"]}: ' if 'label' in block else query
     return '\n\n'.join(f'{text}{pair["text"]}\n{query}{pair["query"]}' for pair in block['pairs'])
 
-
+# %% ../../nbs/10_miner/02_questions.ipynb #cd097b7e
 def example_blocks(
     language: str = 'zh',
     names: list = (),  # styles; none: all
@@ -63,7 +63,7 @@ def _faults_of_query(text: str, faults: list, document: str, seen: set) -> list[
     copied = ['copied from the document'] if text and text in document else []
     return [*faults, *copied, *(['repeated'] if text in seen else [])]
 
-
+# %% ../../nbs/10_miner/02_questions.ipynb #6ea012cd
 @step('id', 'doc')
 def synthesize_queries(
     documents,
@@ -109,7 +109,7 @@ def _query_file(source: str, home_folder) -> Path:
         file = git_folder(row['git'], f'corpus {source}', home_folder)
     return file / 'query.jsonl' if file.is_dir() else file
 
-
+# %% ../../nbs/10_miner/02_questions.ipynb #713cb9bb
 def load_queries(
     source: str,  # a corpus of the registry (its `git` file), or a JSON-lines file
     documents,
@@ -174,7 +174,7 @@ def _hyde_files(given) -> dict:
         check(place in _HYDE_STEPS, f'hyde is not asked in a step {place!r}', 'prompts', nearest(place, _HYDE_STEPS))
     return {place: by_step.get(place) or '' for place in _HYDE_STEPS}
 
-
+# %% ../../nbs/10_miner/02_questions.ipynb #27417166
 def prompt_files(
     given: dict | None = None,  # a file for each of the three prompts; for `hyde` also a mapping by step
 ) -> dict[str, str]:

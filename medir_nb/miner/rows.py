@@ -33,7 +33,7 @@ def _shortened(value, width: int):
         return value
     return value[:width].rstrip() + ' …'
 
-
+# %% ../../nbs/10_miner/00_rows.ipynb #5d3f19fe
 @dataclass
 class Mined:
     "Rows of one step, and counts of what was met: `kept`, and each reason for which something was dropped or mended."
@@ -128,7 +128,7 @@ def _check_fields(row: dict, needed: tuple, where: str):
         if name in row and not _is_of_kind(row[name], kind):
             raise MedirError(f'field {name!r} is {str(row[name])[:60]!r}', where, f'write {in_words}')
 
-
+# %% ../../nbs/10_miner/00_rows.ipynb #f499fe6f
 def read_rows(
     path: str | Path,
     *needed: str,  # fields; `a|b`: one of the two
@@ -166,7 +166,7 @@ def _rows_in_file(path: Path):
         title, body = plain_text(row.get('title'), where), plain_text(row[text_field], where)
         yield {'id': plain_id(row[id_field], where), 'doc': f'{title} {body}'.strip()}
 
-
+# %% ../../nbs/10_miner/00_rows.ipynb #5247c5fb
 def _rows_of_task(source: str, home_folder):
     "The documents of a task, `TASK` or `TASK:SPLIT`."
     name, _, split = source.partition(':')
@@ -212,7 +212,14 @@ def _why_left_out(text: str, seen: set, answers: set) -> str:
         return 'repeated'
     return 'relevant to an evaluation query' if text in answers else ''
 
+# %% ../../nbs/10_miner/00_rows.ipynb #ff347679
+def _sample(rows: list[dict], limit: int, seed: int) -> list[dict]:
+    "`limit` of the rows in their order; all where there are no more, or where it is 0."
+    if not 0 < limit < len(rows):
+        return rows
+    return [rows[i] for i in sorted(random.Random(seed).sample(range(len(rows)), limit))]
 
+# %% ../../nbs/10_miner/00_rows.ipynb #cdedcaf0
 @step(source='a corpus')
 def load_documents(
     source: str,  # a corpus of the registry, a JSON-lines file or folder, or `TASK[:SPLIT]`
@@ -236,8 +243,6 @@ def load_documents(
             seen.add(text)
             kept.append(row)
     check(kept, 'no document is left', source, 'name another corpus')
-    limit = limit or published.get('documents', 0)
-    if limit and limit < len(kept):
-        met['not sampled'] = len(kept) - limit
-        kept = [kept[i] for i in sorted(random.Random(seed).sample(range(len(kept)), limit))]
-    return mined_rows('documents', rows, kept, met)
+    sample = _sample(kept, limit or published.get('documents', 0), seed)
+    met['not sampled'] = len(kept) - len(sample)
+    return mined_rows('documents', rows, sample, met)

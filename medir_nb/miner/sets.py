@@ -55,7 +55,17 @@ class TuningRow:
     access: str = 'open'  # open | file | licence
     get: str = ''  # how, where the Hub does not serve it
 
+# %% ../../nbs/10_miner/10a_sets.ipynb #601cd2b1
+def _check_rule_fields(row: dict, where: str):
+    "Refuse a row that names no field for a value of its rule, or one for a value that the rule does not read."
+    rule, wanted, given = row['rule'], rule_fields(row['rule']), row.get('fields', {})
+    missing = next((name for name in wanted if name not in given), None)
+    fix = f'name its field below fields: {", ".join(wanted)}'
+    check(missing is None, f'the rule {rule} reads {missing!r}', where, fix)
+    unread = next((name for name in given if name not in wanted), '')
+    check(not unread, f'the rule {rule} reads no {unread!r}', where, nearest(unread, wanted))
 
+# %% ../../nbs/10_miner/10a_sets.ipynb #cb189a95
 def check_tuning_row(name: str, row: dict):
     "Refuse a row with an unknown field, a value of another type, or a rule that it does not feed."
     where = f'tuning set {name}'
@@ -69,12 +79,7 @@ def check_tuning_row(name: str, row: dict):
     has_source = row.get('hub') if access == 'open' else row.get('get')
     check(has_source or row.get('files'), 'it does not say where it comes from', where, 'write hub, files or get')
     if row['rule'] != 'judged':
-        wanted, given = rule_fields(row['rule']), row.get('fields', {})
-        for missing in [name for name in wanted if name not in given][:1]:
-            what, fix = f'the rule {row["rule"]} reads {missing!r}', f'name its field below fields: {", ".join(wanted)}'
-            raise MedirError(what, where, fix)
-        for unread in [name for name in given if name not in wanted][:1]:
-            raise MedirError(f'the rule {row["rule"]} reads no {unread!r}', where, nearest(unread, wanted))
+        _check_rule_fields(row, where)
 
 # %% ../../nbs/10_miner/10a_sets.ipynb #d70e73ab
 def _whereabouts(name: str, row: dict, here: bool) -> str:
@@ -144,7 +149,7 @@ def _tsv_rows(path: Path, columns: list):
         check(len(cells) == len(columns), what, where, 'separate the columns by tabs')
         yield dict(zip(columns, cells, strict=True)), where
 
-
+# %% ../../nbs/10_miner/10a_sets.ipynb #4cccf2f1
 def _csv_rows(path: Path, columns: list):
     "Rows of a table with quotes."
     with _opened(path) as stream:
@@ -155,7 +160,7 @@ def _csv_rows(path: Path, columns: list):
             check(whole, f'not {len(reader.fieldnames)} columns', where, 'put texts with commas into quotes')
             yield row, where
 
-
+# %% ../../nbs/10_miner/10a_sets.ipynb #992d8ca9
 _READERS = {'.json': lambda path, _: json_items(path), '.jsonl': lambda path, _: json_lines(path)}
 _READERS |= {'.tsv': _tsv_rows, '.csv': _csv_rows}
 
@@ -182,7 +187,7 @@ def _published_files(folder: Path, row: dict) -> list[Path]:
     check(found, 'none of its files is here', folder, fix)
     return found
 
-
+# %% ../../nbs/10_miner/10a_sets.ipynb #891ab24f
 def set_place(name: str, row: dict, path: str) -> Path | None:
     "The file or folder of a set on this machine; None where the Hub has it."
     if path:
@@ -196,7 +201,7 @@ def set_place(name: str, row: dict, path: str) -> Path | None:
         raise MedirError(f'it needs {needs}', f'tuning set {name}', f'to fill {below}: {row.get("get", "")}')
     return None
 
-
+# %% ../../nbs/10_miner/10a_sets.ipynb #932fd0ed
 def set_lines(name: str, row: dict, place: Path | None, home_folder):
     "The published lines of a set with their place."
     if place is None:

@@ -49,13 +49,20 @@ def _task_of_source(source: str, rows: list[dict], lacking: list[dict], passages
         name=source,
     )
 
-
+# %% ../../nbs/10_miner/15_tuning.ipynb #b2f68de1
 def _drawn(row: dict, n: int, seed: int) -> dict:
     "A row with `n` of the negatives that it brought."
     draw = random.Random(fingerprint(seed, row['id'], row['query']))
     return {**row, 'neg': draw.sample(row['neg'], min(n, len(row['neg'])))}
 
 
+def _check_ids(rows: list[dict]):
+    "Refuse rows of which two have one id: their draws would be one."
+    repeated = [row_id for row_id, times in Counter(row['id'] for row in rows).items() if times > 1]
+    what = f'the id {repeated[:1]} stands in more than one row'
+    check(not repeated, what, 'rows', 'load each set once, and give written rows a source of their own')
+
+# %% ../../nbs/10_miner/15_tuning.ipynb #96e5cf1a
 @step('id', 'query', 'pos', 'neg')
 def draw_negatives(
     rows,
@@ -83,13 +90,6 @@ def draw_negatives(
         mined |= {row['id']: pair['neg'] for row, pair in zip(lacking, found, strict=True)}
     drawn = [{**row, 'neg': mined[row['id']]} if row['id'] in mined else _drawn(row, n, seed) for row in rows]
     return mined_rows('hard negatives', rows, drawn, met)
-
-
-def _check_ids(rows: list[dict]):
-    "Refuse rows of which two have one id: their draws would be one."
-    repeated = [row_id for row_id, times in Counter(row['id'] for row in rows).items() if times > 1]
-    what = f'the id {repeated[:1]} stands in more than one row'
-    check(not repeated, what, 'rows', 'load each set once, and give written rows a source of their own')
 
 # %% ../../nbs/10_miner/15_tuning.ipynb #7775a001
 def _mean_words(texts) -> float:

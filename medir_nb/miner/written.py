@@ -29,7 +29,7 @@ def _without_repeats(pairs: list) -> dict:
         raise _TwiceError
     return dict(pairs)
 
-
+# %% ../../nbs/10_miner/12_written.ipynb #9cd97d07
 _BRACKETS = {dict: '{', list: '['}
 
 
@@ -96,7 +96,7 @@ def _misfit(error: pydantic.ValidationError) -> str:
         return str(first['ctx']['error'])
     return _FAULTS.get(first['type'], 'a field of another kind')
 
-
+# %% ../../nbs/10_miner/12_written.ipynb #79a93a8c
 def read_answer(
     text: str,
     schema: type[pydantic.BaseModel],

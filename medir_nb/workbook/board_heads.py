@@ -58,7 +58,7 @@ def _kind_of(cell) -> str:
         return 'alone' if is_base and '+' not in cell.expression else 'expanded'
     return 'alone' if is_base and not re.search(r'\+|hyde', cell.system, re.I) else 'expanded'
 
-
+# %% ../../nbs/16_workbook/06f_board_heads.ipynb #23ffec26
 def _printed_label(cell) -> str:
     "The name of a printed row for readers."
     from medir_nb.ledger.papers import long_name
@@ -71,7 +71,7 @@ def _printed_label(cell) -> str:
     is_silent = variant in (None, '-', 'base') or variant in name or variant.lower() == name.lower()
     return name if is_silent else f'{name} · {variant.strip("; ")}'
 
-
+# %% ../../nbs/16_workbook/06f_board_heads.ipynb #6747084b
 def row_about(cell, unreleased: bool) -> dict:
     "What the page says of a printed row."
     from medir_nb.ledger.papers import paper_row
@@ -117,7 +117,7 @@ def column_of(cell) -> tuple:
     task = none_if_missing(cell.task)
     return ('', task, cell.measure) if task else (cell.paper, cell.dataset.removeprefix('group:'), cell.measure)
 
-
+# %% ../../nbs/16_workbook/06f_board_heads.ipynb #c3df24b0
 def column_about(key: tuple, tasks: dict, averaged: tuple) -> dict:
     "What the page says of a column."
     from medir_nb.evaluator.measures import measure_label
@@ -130,7 +130,7 @@ def column_about(key: tuple, tasks: dict, averaged: tuple) -> dict:
     about = {'measure': measure, 'label': label, 'tasks': [tasks[task] for task in averaged]}
     return about | ({'mean': name, 'paper': paper} if paper else {'task': tasks[name]})
 
-
+# %% ../../nbs/16_workbook/06f_board_heads.ipynb #359fd650
 def printed_columns(cells) -> dict:
     "The columns of printed cells in the order of the registry's tasks, means last; each with the tasks behind it."
     order = {name: i for i, name in enumerate(registry('tasks'))}
@@ -153,7 +153,7 @@ def measure_of(row: dict) -> str:
     except MedirError:
         return row['measure']
 
-
+# %% ../../nbs/16_workbook/06f_board_heads.ipynb #c9ee4d55
 def own_row(row: dict) -> dict:
     "What the page says of a system that a reader measured."
     from medir_nb.systems.expressions import parse

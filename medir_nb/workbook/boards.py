@@ -94,7 +94,7 @@ def _points(value) -> float | None:
     "A value from 0 to 1 as the page shows it."
     return None if plain_value(value) is None else round(100 * float(value), 6)
 
-
+# %% ../../nbs/16_workbook/06g_boards.ipynb #da43ee69
 def _packed_cells(cells, heads: _Heads, texts: _Numbered) -> dict:
     "The printed cells as lists of the same length."
     from medir_nb.ledger.rows import none_if_missing
@@ -123,7 +123,7 @@ def _places(cells) -> tuple[dict, dict]:
     keys = list(zip(*(cells[name].fillna('').astype(str) for name in CELL_KEY), strict=True))
     return _numbers(keys), dict(zip(keys, map(int, cells.scale), strict=True))
 
-
+# %% ../../nbs/16_workbook/06g_boards.ipynb #f6e4fba5
 def _noted(receipt: dict | None, noted: _Numbered) -> int | None:
     "The number of a receipt; several measurements share one."
     return None if receipt is None else noted[json.dumps(receipt)]
@@ -144,7 +144,7 @@ def _packed_compared(measured: list[dict], places: dict, scales: dict, noted: _N
         packed.append(place | points | {'spread': spread, 'receipt': _noted(found['receipt'], noted)} | about)
     return packed
 
-
+# %% ../../nbs/16_workbook/06g_boards.ipynb #1dbe0979
 def _packed_own(own: list[dict], heads: _Heads, noted: _Numbered) -> list[dict]:
     "A reader's own scores, by the numbers of their row and column."
     packed = []
@@ -180,6 +180,14 @@ def board(
         'receipts': [json.loads(text) for text in noted],
     }
 
+# %% ../../nbs/16_workbook/06g_boards.ipynb #8889545b
+def _place(data: dict, row: int, column: int) -> dict:
+    "Whose score a cell is, and on what."
+    system, head = data['systems'][row], data['columns'][column]
+    task = data['tasks'][head['task']]['name'] if 'task' in head else head['mean']
+    named = {name: system[name] for name in ('paper', 'table', 'label', 'expression')}
+    return named | {'task': task, 'measure': head['measure']}
+
 # %% ../../nbs/16_workbook/06g_boards.ipynb #078bed5a
 def board_rows(
     data: dict,  # of `board`
@@ -198,11 +206,3 @@ def board_rows(
         value = {'measured': own['value'], 'low': own['low'], 'high': own['high'], 'source': own['source']}
         found.append(_place(data, own['row'], own['column']) | {'published': None} | value)
     return found
-
-
-def _place(data: dict, row: int, column: int) -> dict:
-    "Whose score a cell is, and on what."
-    system, head = data['systems'][row], data['columns'][column]
-    task = data['tasks'][head['task']]['name'] if 'task' in head else head['mean']
-    named = {name: system[name] for name in ('paper', 'table', 'label', 'expression')}
-    return named | {'task': task, 'measure': head['measure']}
