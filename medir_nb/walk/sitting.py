@@ -151,6 +151,6 @@ def label_widget(
     try:
         import ipywidgets  # noqa: F401
     except ImportError:
-        fix = 'pip install ipywidgets, or call grade_by_keyboard(Sitting.open(walk, NAME)), or fill in the CSV'
+        fix = 'pip install "medir_nb[label]", or call grade_by_keyboard(Sitting.open(walk, NAME)), or fill in the CSV'
         raise MedirError('ipywidgets is not installed', 'label_widget', fix) from None
     return _buttons(Sitting.open(walk, annotator, **how))

@@ -42,6 +42,10 @@ def look_command(
         list[str] | None,
         typer.Option('--candidate', help='An encoder to measure; repeat for more (default: those that come along).'),
     ] = None,
+    minutes: Annotated[
+        float | None,
+        typer.Option(min=0, help='That encoding may take for the systems that nobody names (default: 15; 0: any).'),
+    ] = None,
     home: Home = None,
     wide: Wide = False,
 ):
@@ -50,4 +54,4 @@ def look_command(
     with waiting('look'):
         from medir_nb.walk.look import look
 
-    show_look(look(documents, to, passages, lang, candidate, home), wide)
+    show_look(look(documents, to, passages, lang, candidate, minutes, home), wide)
