@@ -203,7 +203,7 @@ def test_what_nobody_named_is_chosen_by_the_minutes_of_the_walk(walk, monkeypatc
     assert 'mpnet' in candidates(longer, 'en').systems and candidates(longer, 'en').left_out == {}
     shorter = Walk.begin(walk.folder, **walk.settings.model_dump() | {'minutes': 1, 'passages': {'sentences': 2}})
     assert candidates(shorter, 'en').systems == found.systems
-    assert candidates(shorter, 'en').left_out['mpnet'].endswith('--minutes 31 --passages sentences=2,overlap=0')
+    assert candidates(shorter, 'en').left_out['mpnet'].endswith('--minutes 31 --passages sentences=2')
 
 
 def record_hyde(task, writer):
