@@ -265,7 +265,7 @@ def test_queries_on_which_all_systems_agree_count_as_ties(walk):
     write_lines(walk.path('labels/pool.jsonl'), rows)
     content = give_verdict(walk, PAIR, clock=False).content
     assert content['evidence']['ties'] == 5 and content['judged']['people'] == 36
-    assert any(reason.startswith('5 more queries') for reason in content['reasons'])
+    assert any(reason.startswith('Ties in the choice: 5 more queries') for reason in content['reasons'])
 
 
 def test_no_difference_is_a_full_answer(walk):
@@ -385,6 +385,27 @@ def test_costs_are_measured_in_a_process_of_their_own_and_kept(walk, tmp_path):
     # other documents: measured again
     walk.path('corpus.jsonl').write_text(walk.path('corpus.jsonl').read_text().replace('Migraine', 'Hemicrania'))
     assert measure_costs('bm25', walk.folder, options, **how).query_ms != 1234.5
+
+
+def test_times_of_a_busy_machine_are_said_and_measured_again(walk, monkeypatch):
+    module, wanting, asked = sys.modules['medir_nb.walk.costs'], [99.0], []
+
+    def run(job):
+        asked.append(job['system'])
+        return {name: value for name, value in vars(cost(job['system'], 5.0)).items() if name != 'wanting'}
+
+    monkeypatch.setattr(module, '_run_child', run)
+    monkeypatch.setattr(sys.modules['medir_nb.walk.verdict'], 'waiting_processes', lambda: wanting[0])
+
+    def busy_reasons():
+        return [reason for reason in give_verdict(walk, PAIR).content['reasons'] if 'busy' in reason]
+
+    assert '99.0 processes wanted a core' in busy_reasons()[0] and len(asked) == 2
+    assert busy_reasons() and len(asked) == 2  # still busy: what there is stays
+    wanting[0] = 0.0
+    assert busy_reasons() == [] and len(asked) == 4
+    wanting[0] = 99.0
+    assert busy_reasons() == [] and len(asked) == 4  # of a quiet machine
 
 
 def test_a_system_without_costs_keeps_its_quality(walk, capfd):

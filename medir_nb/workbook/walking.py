@@ -24,7 +24,8 @@ def show_look(
         print(f'\n{name}')
         show_table(table, wide)
     folder = found.walk.folder
-    show_text(f'\n{folder}: walk.yaml, corpus.jsonl, look.json; next: medir queries {folder}', wide)
+    then = f'next: medir queries {folder}, or with --log FILE for questions of your own'
+    show_text(f'\n{folder}: walk.yaml, corpus.jsonl, look.json; {then}', wide)
 
 
 def look_command(
