@@ -1,6 +1,6 @@
 """Pairs are pooled, handed out blind, graded, read and decided; what spreadsheets and people make of a sheet; kills and refusals."""
 
-import csv, importlib.util, json, os, signal, subprocess, sys, time
+import csv, html, json, os, signal, subprocess, sys, time
 import numpy as np, pandas as pd, pytest
 from conftest import DOCUMENTS, write_lines
 from medir_nb.core import MedirError
@@ -560,13 +560,60 @@ def test_by_keyboard(walk):
     assert grade_by_keyboard(Sitting(sitting.path), gone, shown.append).done == 2
 
 
-def test_the_widget_says_how_to_get_what_it_needs(walk):
-    if importlib.util.find_spec('ipywidgets'):
-        box = label_widget(walk, 'anna', **how(walk))
-        box.children[1].children[2].click()
-        assert Sitting(walk.folder / 'labels/01-anna.csv').done == 1
-    else:
-        refused(lambda: label_widget(walk, 'anna', **how(walk)), 'pip install ipywidgets')
+def test_the_widget_says_how_to_get_what_it_needs(walk, monkeypatch):
+    monkeypatch.setitem(sys.modules, 'ipywidgets', None)
+    refused(lambda: label_widget(walk, 'anna', **how(walk)), 'pip install "medir_nb[label]"')
+
+
+def test_the_buttons_of_the_real_widget_fill_a_sheet(walk):
+    pytest.importorskip('ipywidgets', reason='ipywidgets is not installed (the extra label)')
+    shown, buttons, comment = label_widget(walk, 'anna', **how(walk)).children
+    click = {button.description: button.click for button in buttons.children}
+    path = walk.folder / 'labels/01-anna.csv'
+    first = Sitting(path).current
+    assert html.escape(first['query']) in shown.value and '0 of ' in shown.value
+    click['no grade']()
+    assert 'comment' in shown.value and Sitting(path).done == 0
+    comment.value = 'two languages'
+    click['no grade']()
+    click['1 helps']()
+    click['undo']()
+    click['2 answers']()
+    rows = [row for row, _ in csv_rows(path)]
+    assert [(row['grade'], row['comment']) for row in rows[:3]] == [('', 'two languages'), ('2', ''), ('', '')]
+    while Sitting(path).current:
+        click['0 does not help']()
+    assert 'medir label' in shown.value and '--read' in shown.value
+    assert read_labels(walk, with_power=False).votes == len(rows) - 1
+
+
+_IN_A_NOTEBOOK = """
+import os
+from medir_nb.core.console import progress
+from medir_nb.walk import Walk
+from medir_nb.walk.sitting import label_widget
+with progress(total=2, desc='slow') as bar:
+    bar.delay = 0
+    bar.update(1)
+    bar.refresh()
+label_widget(Walk.open({folder!r}), 'anna', systems={systems!r}, home_folder={home!r})
+"""
+
+
+def test_in_a_notebook_the_widget_is_shown_and_bars_are_text(walk, home, monkeypatch):
+    pytest.importorskip('ipywidgets', reason='ipywidgets is not installed (the extra label)')
+    import nbformat
+    from nbclient import NotebookClient
+
+    monkeypatch.setenv('MEDIR_PROGRESS', '1')
+    monkeypatch.setenv('PYTHONPATH', os.pathsep.join(filter(None, sys.path)))
+    code = _IN_A_NOTEBOOK.format(folder=str(walk.folder), systems=TWO, home=str(home))
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(code)])
+    outputs = NotebookClient(notebook, timeout=300, kernel_name='python3').execute().cells[0].outputs
+    widgets = [one for one in outputs if 'application/vnd.jupyter.widget-view+json' in one.get('data', {})]
+    written = ''.join(one.text for one in outputs if one.output_type == 'stream')
+    assert len(widgets) == 1 == len([one for one in outputs if one.output_type != 'stream'])
+    assert 'slow:  50%' in written and 'Warning' not in written
 
 
 def test_the_widgets_buttons_grade_and_undo(walk, monkeypatch):
@@ -591,7 +638,7 @@ def test_the_widgets_buttons_grade_and_undo(walk, monkeypatch):
     click = {button.description: button.click for button in buttons.children}
     path = walk.folder / 'labels/01-anna.csv'
     click['2 answers']()
-    click['no grade']()  # without a word why: nothing happens
+    click['no grade']()  # without a word why: it asks for one
     assert Sitting(path).done == 1 and '1 of ' in shown.value
     comment.value = 'two languages'
     click['no grade']()

@@ -1,12 +1,14 @@
 """The first step of a walk: everything that lies in a folder is in the corpus or named, and nothing personal leaves."""
 
-import gzip, json, os, signal, subprocess, sys, time
+import gzip, json, math, os, signal, subprocess, sys, time
+from dataclasses import replace
 import numpy as np, pytest
 from conftest import DOCUMENTS, write_beir, write_lines
 from medir_nb.core import MedirError
+from medir_nb.core.hardware import is_busy, waiting_processes
 from medir_nb.data import Windows, parse_windows
 from medir_nb.walk import Look, PersonalData, Walk, look
-from medir_nb.walk.reach import Reach, advised_windows, candidates_here
+from medir_nb.walk.reach import Reach, advised_windows, candidates_here, within_minutes
 from medir_nb.walk.reading import Ids, write_corpus
 
 SECRETS = ['jane.doe@clinic.example.org', '00451278', '(202) 555-0143', 'Jonathan', '4111 1111 1111 1111', '1970-01-01']
@@ -235,3 +237,70 @@ def test_real_abstracts_with_a_real_encoder(medir_data, tmp_path):
     found = look(part, tmp_path / 'walk', candidates=['minilm'])
     assert isinstance(found, Look) and found.reaches[0].truncated > 0.5 and found.paces[0].tokens_per_second > 1
     assert found.advised and found.in_passages[0] > 1
+
+
+# ---------------------------------------------------------------- time
+
+
+def said_of_time(found):
+    return [line for line in found.lines() if 'busy' in line or 'not compared' in line]
+
+
+def test_a_busy_machine_is_said_and_timed_again_when_it_is_quiet(folder, tmp_path, counted, monkeypatch):
+    module, wanting = sys.modules['medir_nb.walk.look'], [99.0]
+    whole = module.pace
+    monkeypatch.setattr(module, 'waiting_processes', lambda: wanting[0])
+    monkeypatch.setattr(module, 'pace', lambda *a: replace(whole(*a), wanting=wanting[0]))
+    busy = look(folder, tmp_path / 'walk', candidates=['minilm'])
+    assert said_of_time(busy) == [
+        'this machine was busy (99.0 processes wanted a core), so the times are too long: look again when it is quiet'
+    ]
+    calls = len(counted)
+    assert said_of_time(look(folder, tmp_path / 'walk', candidates=['minilm'])) and len(counted) == calls
+    wanting[0] = 0.0
+    quiet = look(folder, tmp_path / 'walk', candidates=['minilm'])
+    assert counted[calls:] == ['speed of minilm'] and said_of_time(quiet) == []
+    wanting[0] = 99.0  # what was timed in quiet stays
+    assert said_of_time(look(folder, tmp_path / 'walk', candidates=['minilm'])) == [] and len(counted) == calls + 1
+
+
+def test_an_encoder_beyond_the_minutes_of_the_walk_is_left_out_and_said(folder, tmp_path, counted, monkeypatch):
+    module, whole = sys.modules['medir_nb.walk.look'], sys.modules['medir_nb.walk.look'].pace
+    monkeypatch.setattr(module, 'waiting_processes', lambda: 0.0)
+    speeds = {'minilm': 4.0, 'mpnet': 0.2}
+    monkeypatch.setattr(module, 'pace', lambda *a: replace(whole(*a), tokens_per_second=speeds[a[0]]))
+    both = list(speeds)
+    found = look(folder, tmp_path / 'walk', candidates=both)
+    minutes = json.loads((tmp_path / 'walk/look.json').read_text())['minutes']
+    assert minutes['minilm'] < 15 < minutes['mpnet'] == pytest.approx(20 * minutes['minilm'], rel=0.02)
+    [line] = said_of_time(found)
+    assert line.startswith('mpnet is not compared unless it is named: some ') and 'beyond the 15 minutes' in line
+    needed = math.ceil(sum(found.minutes.values()))
+    assert line.endswith(f'look again with --minutes {needed}')
+    assert said_of_time(look(folder, tmp_path / 'walk', candidates=both, minutes=needed)) == []
+    assert Walk.open(tmp_path / 'walk').settings.minutes == needed
+    assert said_of_time(look(folder, tmp_path / 'walk', candidates=both, minutes=0)) == []
+    cut = look(folder, tmp_path / 'walk', candidates=both, passages='tokens=40,overlap=5', minutes=0.1)
+    assert said_of_time(cut)[0].endswith('--passages tokens=40,overlap=5') and cut.minutes['mpnet'] > minutes['mpnet']
+
+
+@pytest.mark.parametrize(
+    'most, expected, taken',
+    [
+        (15, {'a': 5, 'b': 10, 'c': 0.1}, ['a', 'b']),
+        (15, {'a': 5, 'b': 10.1, 'c': 1}, ['a', 'c']),
+        (15, {'a': 900, 'b': 1}, ['a', 'c']),  # the first always, what was not timed always
+        (0, {'a': 900, 'b': 900, 'c': 900}, ['a', 'b', 'c']),
+        (15, {}, ['a', 'b', 'c']),
+    ],
+)
+def test_which_encoders_fit_into_some_minutes(most, expected, taken):
+    found, others = within_minutes(['a', 'b', 'c'], expected, most)
+    assert found == taken and [*others] == [name for name in 'abc' if name not in taken]
+    assert all(others[name] == expected[name] for name in others)
+
+
+def test_the_system_may_not_say_how_busy_it_is(monkeypatch):
+    monkeypatch.delattr(os, 'getloadavg')
+    assert waiting_processes() == 0.0 and not is_busy(waiting_processes())
+    assert is_busy(4.0, cores=4) and not is_busy(3.9, cores=4)

@@ -379,7 +379,11 @@ def test_the_command(walk, writer, medir, tmp_path):
     write_lines(tmp_path / 'log.txt', ['is metformin dangerous'])
     line = ['queries', walk.folder, '--llm', 'smollm2', '--styles', 'lay,keyword', '--retriever', 'bm25']
     out = medir(*line, '--log', tmp_path / 'log.txt')
-    assert out.code == 0 and '22 written queries, 1 of a log' in out.out and 'next: medir label' in out.out
+    assert (
+        out.code == 0
+        and '22 queries written by a language model, 1 question of a log' in out.out
+        and 'next: medir label' in out.out
+    )
     assert re.search(r'\| lay +\| 11 ', out.out) and 'up to 120 queries' in out.err
     assert medir(*line).code == 0 and read_report(walk).written == 22
     out = medir('queries', tmp_path)

@@ -6,6 +6,8 @@ from html.parser import HTMLParser
 import pytest
 
 from medir_nb.core import MedirError, nothing_leaves, write_json
+from medir_nb.core.files import file_fingerprint
+from medir_nb.encoder import encoder_spec
 from medir_nb.walk import give_verdict, look
 from medir_nb.walk.folder import Walk
 from medir_nb.walk.steps import note_step, walk_line, walk_steps
@@ -33,7 +35,7 @@ class Page(HTMLParser):
 
     def __init__(self, page):
         super().__init__(convert_charrefs=True)
-        self.elements, self.texts, self.open = [], [], []
+        self.elements, self.texts, self.open, self.listings = [], [], [], []
         self.feed(page)
         self.close()
 
@@ -46,6 +48,8 @@ class Page(HTMLParser):
         assert self.open.pop() == tag, tag
 
     def handle_data(self, data):
+        if self.open[-1:] == ['pre']:
+            self.listings.append(data)
         if self.open[-1:] != ['style']:
             self.texts.append(data)
 
@@ -120,7 +124,7 @@ def test_a_look_is_told_in_words(tmp_path):
 def test_people_are_counted_without_whoever_settled(walk):
     rows = ['q1,gout,anna,2', '"a, b",gout,anna,1', 'q1,gout,ben,0', 'q1,gout,adjudicated,2']
     walk.path('labels/votes.csv').write_text('\n'.join(['query_id,doc_id,annotator,grade', *rows]) + '\n')
-    assert 'are judged, by 2 people.' in Page(render_report(walk)).text
+    assert ', by 2 people.' in Page(render_report(walk)).text
 
 
 @pytest.mark.parametrize('attack', ATTACKS)
@@ -160,6 +164,39 @@ def test_the_figure_is_a_data_uri(walk, medir):
     page = Page((walk.folder / 'out.html').read_text())
     harmless(page)
     assert page.named('img')[0]['src'].startswith('data:image/png;base64,')
+
+
+def chosen(walk, system):
+    "The walk with another choice in its verdict."
+    content = json.loads(walk.path('verdict.json').read_text())
+    write_json(walk.path('verdict.json'), content | {'choice': system})
+    return walk
+
+
+def test_the_page_holds_the_contract_of_what_was_chosen_and_a_receipt(judged, fake_minilm):
+    page = Page(render_report(chosen(judged, 'rrf(bm25,minilm)')))
+    harmless(page)
+    [minilm] = [one for one in page.listings if one.startswith('model')]
+    task = judged.task('test')
+    [query], [(title, body)] = task.queries.rows(0, 1), task.corpus.rows(0, 1)
+    for name in ('revision', 'pooling', 'similarity'):
+        assert str(getattr(encoder_spec('minilm'), name)) in minilm, name
+    assert query[1] in minilm and f'{title} {body}'[:80] in minilm and 'of at most 256' in minilm
+    [sparse] = [one for one in page.listings if one.startswith('k1')]
+    assert 'k1        1.5' in sparse and 'b         0.75' in sparse
+    assert 'Contract of minilm' in page.text and 'Contract of bm25' in page.text
+    receipt = page.text.partition(' Receipt ')[2]
+    for name in ('corpus.jsonl', 'queries.jsonl', 'qrels/test.tsv', 'verdict.json'):
+        assert f'file {name} {file_fingerprint(judged.path(name))}' in receipt
+    content = json.loads(judged.path('verdict.json').read_text())
+    assert content['provenance']['versions']['bm25s'] in receipt and content['provenance']['machine']['cpu'] in receipt
+    assert '://' not in page.text
+
+
+def test_a_contract_that_cannot_be_shown_says_why(judged):
+    page = Page(render_report(chosen(judged, 'rrf(bm25,./gone)')))
+    harmless(page)
+    assert 'Contract of rrf(bm25,./gone) It cannot be shown here: ' in page.text
 
 
 def test_a_line_on_privacy_has_its_place(judged):

@@ -380,6 +380,7 @@ def test_the_service_answers_what_a_search_answered(home, tmp_path, running, fak
     assert (health['documents'], health['generation'], health['system']) == (80, 1, 'rrf(bm25,minilm)')
     page = client.get('/docs')
     assert page.status_code == 200 and 'POST /search' in page.text and '://' not in page.text
+    assert client.get('/').text == page.text  # whoever types the address alone
     # errors say "see /docs for the fields", and "for what is allowed"
     assert '<code>query</code>' in page.text and 'string, 1 to 10,000 characters; A question' in page.text
     assert '<code>k</code>' in page.text and 'integer, 1 to 1,000, default 10' in page.text

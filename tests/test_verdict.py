@@ -19,6 +19,7 @@ from medir_nb.generator.methods import expansion_settings
 from medir_nb.generator.models import llm
 from medir_nb.walk import Walk, combined, costs_columns, first_choice, give_verdict, measure_costs, rank_agreement
 from medir_nb.walk import read_verdict
+from medir_nb.walk.pooling import pool_systems
 from medir_nb.walk.rivals import candidates, kind_of, recorded_writers
 from medir_nb.walk.costs import Costs, costs_of_each
 from medir_nb.core.files import write_lines
@@ -186,6 +187,25 @@ def test_candidates_are_what_runs_here(walk):
     assert kind_of('rrf(bm25,minilm)') == 'hybrid' and kind_of('minilm+hyde(smollm2)') == 'expanded'
 
 
+def test_what_nobody_named_is_chosen_by_the_minutes_of_the_walk(walk, monkeypatch, capfd):
+    module = sys.modules['medir_nb.walk.rivals']
+    monkeypatch.setattr(module, 'encoders_here', lambda language: (['minilm', 'mpnet'], {}))
+    assert 'mpnet' in candidates(walk, 'en').systems  # nothing was estimated
+    write_json(walk.path('look.json'), {'minutes': {'minilm': 1.2, 'mpnet': 28.9}})
+    found = candidates(walk, 'en')
+    assert found.systems == ['bm25', 'minilm', 'rrf(bm25,minilm)'] == pool_systems(walk)
+    assert found.left_out['mpnet'].startswith('some 29 min for these documents here, beyond the 15 minutes')
+    assert (
+        found.left_out['mpnet'].endswith(f'--to {walk.folder} --minutes 31') and '--system' in found.left_out['mpnet']
+    )
+    assert candidates(walk, 'en', ['bm25', 'mpnet']).systems == ['bm25', 'mpnet']
+    longer = Walk.begin(walk.folder, **walk.settings.model_dump() | {'minutes': 31, 'passages': {'sentences': 2}})
+    assert 'mpnet' in candidates(longer, 'en').systems and candidates(longer, 'en').left_out == {}
+    shorter = Walk.begin(walk.folder, **walk.settings.model_dump() | {'minutes': 1, 'passages': {'sentences': 2}})
+    assert candidates(shorter, 'en').systems == found.systems
+    assert candidates(shorter, 'en').left_out['mpnet'].endswith('--minutes 31 --passages sentences=2')
+
+
 def record_hyde(task, writer):
     "Put a text for each query of a task on the cassette of a language model."
     model = llm(writer)
@@ -245,7 +265,7 @@ def test_queries_on_which_all_systems_agree_count_as_ties(walk):
     write_lines(walk.path('labels/pool.jsonl'), rows)
     content = give_verdict(walk, PAIR, clock=False).content
     assert content['evidence']['ties'] == 5 and content['judged']['people'] == 36
-    assert any(reason.startswith('5 more queries') for reason in content['reasons'])
+    assert any(reason.startswith('Ties in the choice: 5 more queries') for reason in content['reasons'])
 
 
 def test_no_difference_is_a_full_answer(walk):
@@ -365,6 +385,27 @@ def test_costs_are_measured_in_a_process_of_their_own_and_kept(walk, tmp_path):
     # other documents: measured again
     walk.path('corpus.jsonl').write_text(walk.path('corpus.jsonl').read_text().replace('Migraine', 'Hemicrania'))
     assert measure_costs('bm25', walk.folder, options, **how).query_ms != 1234.5
+
+
+def test_times_of_a_busy_machine_are_said_and_measured_again(walk, monkeypatch):
+    module, wanting, asked = sys.modules['medir_nb.walk.costs'], [99.0], []
+
+    def run(job):
+        asked.append(job['system'])
+        return {name: value for name, value in vars(cost(job['system'], 5.0)).items() if name != 'wanting'}
+
+    monkeypatch.setattr(module, '_run_child', run)
+    monkeypatch.setattr(sys.modules['medir_nb.walk.verdict'], 'waiting_processes', lambda: wanting[0])
+
+    def busy_reasons():
+        return [reason for reason in give_verdict(walk, PAIR).content['reasons'] if 'busy' in reason]
+
+    assert '99.0 processes wanted a core' in busy_reasons()[0] and len(asked) == 2
+    assert busy_reasons() and len(asked) == 2  # still busy: what there is stays
+    wanting[0] = 0.0
+    assert busy_reasons() == [] and len(asked) == 4
+    wanting[0] = 99.0
+    assert busy_reasons() == [] and len(asked) == 4  # of a quiet machine
 
 
 def test_a_system_without_costs_keeps_its_quality(walk, capfd):

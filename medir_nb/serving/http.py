@@ -15,7 +15,7 @@ import socket
 import threading
 from pathlib import Path
 import pydantic
-from ..core.console import note
+from ..core.console import counted, note
 from ..core.errors import MedirError, boundary, cause_of, check
 from .service import Busy, Service
 
@@ -394,6 +394,7 @@ def web_app(
     _add_search(app, service, seconds)
     _add_documents(app, service) if service.updates else _without_updates(app)
 
+    @app.get('/', include_in_schema=False)
     @app.get('/docs', include_in_schema=False)
     async def docs():
         return HTMLResponse(docs_page(app.openapi(), service.health()))
@@ -492,7 +493,8 @@ def serve(
             note(
                 f'{host} is not loopback: whoever reaches this machine may {may}, unencrypted and unasked who they are'
             )
-        counts = f'{health["system"]}, {health["documents"]:,} documents, generation {health["generation"]}'
+        documents = counted(health['documents'], 'document')
+        counts = f'{health["system"]}, {documents}, generation {health["generation"]}'
         print(f'{address}  {counts}; what it understands: {address}/docs; Ctrl-C ends it', flush=True)
         server = _server_of(web_app(service, is_loopback(host), seconds), seconds)
         if ready:

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 import pandas as pd
-from ..core.console import note
+from ..core.console import counted, note
 from ..core.errors import MedirError, check, nearest
 from ..core.files import fingerprint, write_json
 from ..core.hardware import machine, versions
@@ -82,7 +82,8 @@ def _rows_in_time(rows: list[dict], llm: str, minutes: float, language: str) -> 
     candidates(some, llm, 2, language, sampling=_SAMPLING)
     each = (time.perf_counter() - start) / len(some)
     many = int(minutes * 60 * _WRITING / max(1.5 * each, 1e-3))
-    note(f'{llm} writes for {min(many, len(rows)):,} of {len(rows):,} queries ({each:.1f} s each)')
+    of_all = f'{min(many, len(rows)):,} of {counted(len(rows), "query", "queries")}'
+    note(f'{llm} writes for {of_all} ({each:.1f} s each)')
     return rows[: max(many, 2 * _TIMED_ROWS)]
 
 # %% ../../nbs/15a_walk/42_adapting.ipynb #2317303b
@@ -249,7 +250,7 @@ def _forgotten_text(forgetting: list[dict]) -> str:
 def adapt_sentence(entry: dict) -> str:
     "The answer in one sentence."
     kind = 'labelled' if entry['measured_on'] == 'people' else 'synthetic'
-    ground = f'{entry["tests"][0]["queries"]:,} held-out {kind} queries'
+    ground = counted(entry['tests'][0]['queries'], f'held-out {kind} query', f'held-out {kind} queries')
     seeds = f'{len(entry["seeds"])} seeds' if len(entry['seeds']) > 1 else 'one seed'
     how = f'{entry["steps"]:,} steps, {seeds}'
     facts = ' and '.join(map(_test_text, entry['tests'])).replace('control: shuffled pairs model', 'shuffled control')

@@ -25,6 +25,7 @@ class WalkSettings(StrictSettings):
     language: str = ''  # en or zh; '': read from the script of the texts
     passages: dict = {}  # how long documents are cut; {}: they are searched whole
     seed: int = 0
+    minutes: float = 15  # that encoding may take for the systems that nobody named; 0: any
 
 # %% ../../nbs/15a_walk/00_folder.ipynb #8837a225
 _FILE = 'walk.yaml'

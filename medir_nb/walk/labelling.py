@@ -14,6 +14,7 @@ from ..benchmark.judges import ModelJudge
 from ..benchmark.pools import PAIR
 from ..benchmark.rules import LexicalJudge
 from ..benchmark.votes import Judge, collect_votes, is_relevant
+from ..core.console import counted
 from ..core.errors import check, nearest
 from ..core.files import atomic_path, fingerprint, json_mapping, lock, write_json
 from ..core.settings import registry
@@ -142,13 +143,14 @@ class Labels:
 
     def __repr__(self):
         people = ', '.join(f'{name} {n:,}' for name, n in self.people.items()) or 'nobody yet'
-        lines = [f'{self.votes:,} grades ({people}); {self.pairs:,} pairs of {self.queries:,} queries are judged']
+        judged = f'{counted(self.pairs, "pair")} of {counted(self.queries, "query", "queries")}'
+        lines = [f'{counted(self.votes, "grade")} ({people}); judged: {judged}']
         left_out = {
-            'queries begun and not finished': self.unfinished,
-            'finished queries for which nothing was relevant': self.nothing_relevant,
-            'pairs in conflict (labels/adjudication.csv)': self.open_conflicts,
+            'begun and not finished': (self.unfinished, 'query', 'queries'),
+            'finished, and nothing was relevant': (self.nothing_relevant, 'query', 'queries'),
+            'in conflict (labels/adjudication.csv)': (self.open_conflicts, 'pair', 'pairs'),
         }
-        lines += [f'left out: {n:,} {what}' for what, n in left_out.items() if n]
+        lines += [f'left out: {counted(*count)} {what}' for what, count in left_out.items() if count[0]]
         lines += [_agreement_words(row) for row in self.agreement]
         return '\n'.join([*lines, *filter(None, [self.power])])
 
@@ -159,7 +161,7 @@ def _agreement_words(row: dict) -> str:
         return f'{row["annotator"]} and {row["other"]} graded no pair together'
     kappa = f'κ {row["kappa"]:.2f} [{row["low"]:.2f}, {row["high"]:.2f}]'
     weighted = f'weighted {row["weighted"]:.2f} [{row["weighted_low"]:.2f}, {row["weighted_high"]:.2f}]'
-    of = f'{row["pairs"]:,} pairs of {row["queries"]:,} queries'
+    of = f'{counted(row["pairs"], "pair")} of {counted(row["queries"], "query", "queries")}'
     return f'{row["annotator"]} and {row["other"]} agree on {row["agree"]:.0%} of {of}: {kappa}, {weighted}'
 
 # %% ../../nbs/15a_walk/23_labelling.ipynb #e3df4675

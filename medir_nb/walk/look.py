@@ -6,6 +6,7 @@
 __all__ = ['Parts', 'look', 'Look', 'lengths_data', 'lengths_figure']
 
 # %% ../../nbs/15a_walk/01_look.ipynb #2b73d689
+import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
 import numpy as np
@@ -14,14 +15,16 @@ from .. import __version__
 from ..core.errors import check
 from ..core.files import file_fingerprint, fingerprint, read_json, write_json
 from ..core.places import slug
-from ..core.console import to_markdown
+from ..core.console import counted, to_markdown
+from ..core.hardware import is_busy, waiting_processes
 from ..core.settings import registry
 from ..data import Corpus, Windows, parse_windows
 from ..data.readers import cached_table
 from ..figures.style import BLUE, INK, ORANGE, WIDTH, heading, new_figure, read_data, remark, save_figure
 from ..figures.style import set_margins, styled_figure
 from .reach import Pace, Reach, advised_windows, candidates_here, candidates_table
-from .reach import pace, passages_of, quantiles, reach, sampled_rows
+from .reach import encoding_seconds, pace, passages_of, quantiles, reach, sampled_rows
+from .reach import too_long_words, within_minutes
 from .folder import Walk
 from .steps import note_step
 from .reading import Reading, source_state, write_corpus
@@ -41,12 +44,12 @@ class Parts:
         name: str,  # of the part
         key: list,  # what it hangs on
         make,  # computes a value for JSON
-        holds=lambda: True,  # whether what it wrote elsewhere is still there
+        holds=lambda value: True,  # whether a stored value still counts
     ):
         "The stored value of a part, or that which `make()` gives."
         file, mark = self.folder / f'{slug(name)}.json', fingerprint(key)
         stored = read_json(file, {})
-        if stored.get('key') == mark and holds():
+        if stored.get('key') == mark and holds(stored['value']):
             return stored['value']
         value = make()
         write_json(file, {'key': mark, 'value': value})
@@ -77,7 +80,13 @@ def _main_language(reading: Reading) -> str:
 def _measured(name: str, rows: list, key: list, parts: Parts, home_folder) -> tuple[Reach, Pace]:
     "What an encoder reads of the documents, and how fast."
     reads = Reach(**parts.get(f'tokens-{name}', key, lambda: asdict(reach(name, rows, home_folder))))
-    timed = parts.get(f'speed-{name}', key, lambda: asdict(pace(name, rows, reads.mean_tokens, home_folder)))
+    is_quiet_now = not is_busy(waiting_processes())
+    timed = parts.get(
+        f'speed-{name}',
+        key,
+        lambda: asdict(pace(name, rows, reads.mean_tokens, home_folder)),
+        lambda value: not (is_quiet_now and Pace(**value).was_busy),  # what was timed beside other work is timed again
+    )
     return reads, Pace(**timed)
 
 # %% ../../nbs/15a_walk/01_look.ipynb #9aeb2f13
@@ -87,6 +96,7 @@ def look(
     passages=None,  # as `parse_windows` takes it, or `auto`
     lang: str | None = None,  # en or zh; default: the script of each document
     candidates: list[str] | None = None,  # encoders; default: those that come in packages
+    minutes: float | None = None,  # that encoding may take for the systems that nobody names; 0: any
     home_folder=None,
 ) -> 'Look':
     "What a collection of documents is, and the folder of a walk through it."
@@ -95,7 +105,9 @@ def look(
     folder = _walk_folder(source, to)
     corpus_file, parts = folder / 'corpus.jsonl', Parts(folder)
     state = [source_state(source), lang, registry('washing'), __version__]
-    made = parts.get('reading', state, lambda: asdict(write_corpus(source, corpus_file, lang)), corpus_file.is_file)
+    made = parts.get(
+        'reading', state, lambda: asdict(write_corpus(source, corpus_file, lang)), lambda _: corpus_file.is_file()
+    )
     reading = Reading(**made)
     language = lang or _main_language(reading)
     corpus = cached_table(corpus_file, Corpus, home_folder)
@@ -110,6 +122,7 @@ def look(
     cut = passages_of(rows, windows or advised, language) if windows or advised else None
     name = Path(source).resolve().name.removesuffix('.jsonl')
     settings = {'name': name, 'documents': str(source), 'language': language, 'seed': _SEED}
+    settings |= {} if minutes is None else {'minutes': minutes}
     walk = Walk.begin(folder, **settings, passages=windows.mapping() if windows else {})
     note_step(walk, 'look')
     found = Look(walk, reading, reaches, paces, windows, advised, cut)
@@ -137,6 +150,15 @@ class Look:
     advised: Windows | None  # that are proposed
     in_passages: tuple | None  # passages, and their words, a document
 
+    @property
+    def minutes(self) -> dict[str, float]:
+        "Encoder → what it takes for all documents, as the walk searches them."
+        cut, speeds = self.in_passages if self.windows else None, {part.model: part for part in self.paces}
+        return {
+            part.model: encoding_seconds(part, speeds[part.model].tokens_per_second, self.reading.kept, cut) / 60
+            for part in self.reaches
+        }
+
     def as_dict(self) -> dict:
         "What look.json holds: counts, names of files, masks; never a text."
         counted = asdict(self.reading)
@@ -146,6 +168,7 @@ class Look:
             'language': self.walk.settings.language,
             'encoders': [asdict(part) for part in self.reaches],
             'speeds': [asdict(part) for part in self.paces],
+            'minutes': {name: round(minutes, 2) for name, minutes in self.minutes.items()},
             'passages': str(self.windows) if self.windows else 'none',
             'passages_advised': str(self.advised) if self.advised else 'none',
             'passages_a_document': self.in_passages and round(self.in_passages[0], 2),
@@ -185,7 +208,7 @@ class Look:
         half, ninety, _, most = quantiles(r.words)
         scripts = ', '.join(f'{share:.0%} {name}' for name, share in r.scripts.items() if share >= 0.01)
         said = [
-            f'{r.kept:,} documents; half have {half:,} words or fewer, 90 % {ninety:,}, the longest {most:,} '
+            f'{counted(r.kept, "document")}; half have {half:,} words or fewer, 90 % {ninety:,}, the longest {most:,} '
             '(a Chinese character counts as a word)',
             f'letters: {scripts}; read as {self.walk.settings.language}',
         ]
@@ -200,9 +223,25 @@ class Look:
             said.append(f'passages are advisable: look again with --passages {self.advised} ({per_document})')
         else:
             said.append('passages are not needed: hardly a document is longer than the encoders read')
-        if self.paces:
-            timed = f'{self.paces[0].timed_documents:,} documents on {self.paces[0].machine}'
-            said.append(f'times are estimates from {timed}; tokens are those of {self.reaches[0].sampled:,} documents')
+        return said + self._time_lines()
+
+    def _time_lines(self) -> list[str]:
+        "What the estimates of time hang on, and what follows from them."
+        if not self.paces:
+            return []
+        slowest = max(self.paces, key=lambda part: part.wanting)
+        timed = f'{counted(self.paces[0].timed_documents, "document")} on {self.paces[0].machine}'
+        sampled = counted(self.reaches[0].sampled, 'document')
+        said = [f'times are estimates from {timed}; tokens are those of {sampled}']
+        if slowest.was_busy:
+            what = f'this machine was busy ({slowest.wanting:.1f} processes wanted a core), so the times are too long'
+            said.append(f'{what}: look again when it is quiet')
+        most = self.walk.settings.minutes
+        _, too_long = within_minutes(list(self.minutes), self.minutes, most)
+        for name, minutes in too_long.items():
+            cut = f' --passages {self.windows}' if self.windows else ''
+            fix = f'look again with --minutes {math.ceil(sum(self.minutes.values()))}{cut}'
+            said.append(f'{name} is not compared unless it is named: {too_long_words(minutes, most)}; {fix}')
         return said
 
     def _repr_markdown_(self) -> str:

@@ -8,7 +8,7 @@ __all__ = ['KINDS', 'MEASURES', 'walk_tasks', 'trained_queries', 'without_querie
 # %% ../../nbs/15a_walk/32a_quality.ipynb #4e4b53b6
 from dataclasses import dataclass, replace
 import pandas as pd
-from ..core.console import note
+from ..core.console import counted, note
 from ..core.errors import check
 from ..data import Task, part_of_task
 from ..evaluator import Scores, compare_all, evaluate_grid, parse_measure
@@ -51,7 +51,8 @@ def without_queries(task: Task, trained_on: set) -> Task | None:
     left = [query_id for query_id in task.queries.ids if query_id not in trained_on]
     if len(left) == len(task.queries):
         return task
-    note(f'{task.name}: {len(task.queries) - len(left):,} queries were trained on and are left out')
+    trained = counted(len(task.queries) - len(left), 'query', 'queries')
+    note(f'{task.name}: {trained} that an adapted model was trained on: left out for all systems')
     return part_of_task(task, task.name, left, task.corpus.ids) if left else None
 
 # %% ../../nbs/15a_walk/32a_quality.ipynb #ddc70366

@@ -11,7 +11,7 @@ from collections import Counter
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 import pandas as pd
-from ..core.console import note, progress, to_markdown
+from ..core.console import counted, note, progress, to_markdown
 from ..core.errors import check, nearest
 from ..core.files import atomic_path, fingerprint, json_mapping, lock, write_json, write_lines
 from ..data.corpus import Corpus
@@ -138,7 +138,8 @@ class QueryReport:
         return sum(row['queries'] for row in self.styles)
 
     def __repr__(self):
-        lines = [f'{self.written:,} written queries, {self.logged:,} of a log']
+        written = f'{counted(self.written, "query", "queries")} written by a language model'
+        lines = [f'{written}, {counted(self.logged, "question")} of a log']
         lines += [_call_words(call) for call in self.calls]
         if self.styles:
             lines += ['', to_markdown(pd.DataFrame(self.styles), 2), '', _leakage_words(self.styles)]
@@ -278,12 +279,12 @@ def add_log(
         language = walk.settings.language or detect_language(walk_corpus(walk, home_folder).texts(0, 200))
         rows, counts = log_queries(path, known, language)
         if not rows:
-            note(f'the log holds no question that is not there already ({counts.get("lines", 0):,} lines)')
+            lines = counted(counts.get('lines', 0), 'line')
+            note(f'the log holds no question that is not there already ({lines})')
             return report
         if masked := counts.get('with personal data masked'):
-            unit = 'question' if masked == 1 else 'questions'
             what = 'held what may point to a person; it is masked. Names without a label are not found'
-            note(f'{masked:,} {unit} {what}')
+            note(f'{counted(masked, "question")} {what}')
         call = {'log': Path(path).name, 'counts': counts}
         systems = [name for name in (report.styles or [{}])[0] if name not in ('style', 'queries', 'words', 'overlap')]
         return _save(walk, [*known, *rows], [*report.calls, call], systems, home_folder)

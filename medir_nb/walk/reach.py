@@ -4,15 +4,15 @@
 
 # %% auto #0
 __all__ = ['CANDIDATES', 'candidates_here', 'quantiles', 'sampled_rows', 'Reach', 'reach', 'Pace', 'pace', 'advised_windows',
-           'passages_of', 'shown_time', 'candidates_table']
+           'passages_of', 'shown_time', 'encoding_seconds', 'candidates_table', 'within_minutes', 'too_long_words']
 
 # %% ../../nbs/15a_walk/00c_reach.ipynb #acb434a2
 import time
 from dataclasses import dataclass
 import numpy as np
 import pandas as pd
-from ..core.console import note, waiting
-from ..core.hardware import machine
+from ..core.console import counted, note, waiting
+from ..core.hardware import is_busy, machine, waiting_processes
 from ..data import Corpus, Windows
 from ..data.windows import count_words, passage_texts
 from ..encoder import Encoder, count_tokens
@@ -93,7 +93,7 @@ def reach(
 # %% ../../nbs/15a_walk/00c_reach.ipynb #f7016d05
 _WARM_UP = 4  # documents
 _TIMED = 2.0  # seconds
-_AT_ONCE = 16  # documents
+_AT_ONCE = 8  # documents
 
 
 @dataclass
@@ -104,10 +104,16 @@ class Pace:
     tokens_per_second: float
     timed_documents: int
     machine: str
+    wanting: float = 0.0  # processes that wanted a core before the timing began
+
+    @property
+    def was_busy(self) -> bool:
+        return is_busy(self.wanting)
 
 
 def pace(name: str, rows: list[tuple[str, str]], mean_tokens: float, home_folder=None) -> Pace:
     "Tokens per second of an encoder, timed on some of `rows`."
+    wanting = waiting_processes()
     encoder, elapsed, timed = Encoder(name, home_folder=home_folder), 0.0, 0
     with waiting(f'{name}: speed'):
         texts = encoder.render(rows, 'document', encoder.instruction(None, 'document'))
@@ -119,9 +125,8 @@ def pace(name: str, rows: list[tuple[str, str]], mean_tokens: float, home_folder
             elapsed += time.perf_counter() - began
             timed += len(part)
     here = machine()
-    return Pace(
-        name, timed * mean_tokens / max(elapsed, 1e-9), timed, here['gpu'] or f'{here["cpu"]}, {here["cores"]} cores'
-    )
+    where = here['gpu'] or f'{here["cpu"]}, {counted(here["cores"], "core")}'
+    return Pace(name, timed * mean_tokens / max(elapsed, 1e-9), timed, where, wanting)
 
 # %% ../../nbs/15a_walk/00c_reach.ipynb #133fccaa
 _ADVISABLE = 0.1  # share of truncated documents
@@ -154,6 +159,19 @@ def shown_time(seconds: float) -> str:
     return f'{seconds / 3600:.1f} h'
 
 
+def encoding_seconds(
+    reach: Reach,
+    tokens_per_second: float,
+    documents: int,
+    in_passages: tuple[float, float] | None = None,  # of `passages_of`; None: they are encoded whole
+) -> float:
+    "What an encoder takes for all documents."
+    tokens = reach.mean_tokens
+    if in_passages:
+        tokens = in_passages[1] * reach.tokens_per_word + _SPECIAL * in_passages[0]
+    return documents * tokens / tokens_per_second
+
+
 def candidates_table(
     reaches: list[Reach],
     paces: list[Pace],
@@ -167,9 +185,32 @@ def candidates_table(
         row |= dict(zip(('median', '90 %', '99 %', 'most'), reach.tokens, strict=True))
         row |= {'cut': f'{reach.truncated:.1%}', 'not read': f'{reach.unread:.1%}'}
         row['documents/s'] = f'{speed / reach.mean_tokens:.1f}' if speed else ''
-        row['all, whole'] = shown_time(documents * reach.mean_tokens / speed) if speed else ''
+        row['all, whole'] = shown_time(encoding_seconds(reach, speed, documents)) if speed else ''
         if in_passages:
-            tokens = in_passages[1] * reach.tokens_per_word + _SPECIAL * in_passages[0]
-            row['all, in passages'] = shown_time(documents * tokens / speed) if speed else ''
+            row['all, in passages'] = (
+                shown_time(encoding_seconds(reach, speed, documents, in_passages)) if speed else ''
+            )
         rows.append(row)
     return pd.DataFrame(rows)
+
+# %% ../../nbs/15a_walk/00c_reach.ipynb #9808569b
+def within_minutes(
+    names: list[str],  # encoders, the quickest first
+    expected: dict[str, float],  # name → minutes for all documents; one that was not timed is not left out
+    most: float,  # minutes that all together may take; 0: any
+) -> tuple[list[str], dict[str, float]]:
+    "The encoders that fit, the first one in any case, and the minutes of the others."
+    taken, too_long, sum_of_minutes = names[:1], {}, sum(expected.get(name, 0.0) for name in names[:1])
+    for name in names[1:]:
+        minutes = expected.get(name, 0.0)
+        if most and minutes and sum_of_minutes + minutes > most:
+            too_long[name] = minutes
+            continue
+        taken.append(name)
+        sum_of_minutes += minutes
+    return taken, too_long
+
+
+def too_long_words(minutes: float, most: float) -> str:
+    "Why an encoder is left out."
+    return f'some {shown_time(60 * minutes)} for these documents here, beyond the {most:g} minutes for encoding'

@@ -10,13 +10,18 @@ __all__ = ['section', 'flat_counts', 'look_rows', 'look_section', 'queries_secti
 # %% ../../nbs/15a_walk/50_report.ipynb #2b3d1e9d
 import base64
 import time
+from dataclasses import replace
 from pathlib import Path
+from ..core.console import counted
 from ..core.errors import MedirError
 from ..core.files import atomic_path, file_fingerprint, parse_json, read_json, read_text
 from ..core.hardware import versions
+from ..data import Task
 from ..encoder.contracts import contract
+from ..retrieval.bm25 import analyze
 from ..systems.dense import encoder_of
 from ..systems.expressions import parts, retriever_kind
+from ..systems.sparse import bm25_settings
 from ..systems.syntax import System
 from .folder import Walk
 from .steps import walk_line, note_step
@@ -89,7 +94,7 @@ def _words_text(words: list) -> str:
 
 
 def _personal_text(rows: list[dict]) -> str:
-    return '; '.join(f'{row["finds"]}: {row["times"]:,} in {row["documents"]:,} documents' for row in rows)
+    return '; '.join(f'{row["finds"]}: {row["times"]:,} in {counted(row["documents"], "document")}' for row in rows)
 
 
 def _encoders_text(rows: list[dict]) -> str:
@@ -102,6 +107,10 @@ def _encoders_text(rows: list[dict]) -> str:
 
 def _speeds_text(rows: list[dict]) -> str:
     return '; '.join(f'{row["model"]}: {row["tokens_per_second"]:,.0f} tokens a second' for row in rows)
+
+
+def _minutes_text(minutes: dict) -> str:
+    return ', '.join(f'{name}: about {max(1, round(n)):,}' for name, n in minutes.items())
 
 
 _LOOKED_AT = {  # key of look.json → its name in the report, and how it is shown
@@ -122,6 +131,7 @@ _LOOKED_AT = {  # key of look.json → its name in the report, and how it is sho
     'personal_data': ('what was found of it', _personal_text),
     'encoders': ('what encoders read of whole documents', _encoders_text),
     'speeds': ('how fast they read here', _speeds_text),
+    'minutes': ('minutes for all documents', _minutes_text),
     'passages': ('searched in passages', _cell),
     'passages_advised': ('passages advised', _cell),
     'passages_a_document': ('passages a document', _cell),
@@ -181,8 +191,9 @@ def labels_section(walk: Walk) -> dict:
     table = [{'grade': grade, 'pairs': grades.count(grade)} for grade in sorted(set(grades), reverse=True)]
     queries = len({cells[0] for cells in lines})
     people = set(read_votes(walk).annotator) - {ADJUDICATED}
-    by = f', by {len(people)} {"person" if len(people) == 1 else "people"}' if people else ''
-    return section('Labels', [f'{len(lines):,} pairs of {queries:,} queries are judged{by}.'], table)
+    by = f', by {counted(len(people), "person", "people")}' if people else ''
+    judged = f'{counted(len(lines), "pair")} of {counted(queries, "query", "queries")}'
+    return section('Labels', [f'Judged: {judged}{by}.'], table)
 
 # %% ../../nbs/15a_walk/50_report.ipynb #a4ac0fa1
 def _image(path: Path) -> str:
@@ -201,7 +212,8 @@ def verdict_sections(walk: Walk) -> list[dict]:
     found.append(section('Verdict', [verdict.sentence, *content['reasons']], table, figure, 'Quality against waiting'))
     for kind in KINDS:
         tests = content['tests'].get(kind) or []
-        judged = f'{content["judged"].get(kind, 0):,} queries; p values corrected by Holm over the table.'
+        judged = counted(content['judged'].get(kind, 0), 'query', 'queries')
+        judged = f'{judged}; p values corrected by Holm over the table.'
         if tests:
             found.append(section(f'Paired tests, {kind}', [judged], tests))
     if content['agreement']:
@@ -245,20 +257,47 @@ def adapt_sections(walk: Walk) -> list[dict]:
     return sections
 
 # %% ../../nbs/15a_walk/50_report.ipynb #df5c3f75
+_FIRST_WORDS = 40
+
+
+def _sparse_contract(system: System, task: Task, home_folder) -> str:
+    "The settings of BM25, and the words that it reads."
+    settings, searched = bm25_settings(system, task), task.searched(home_folder)
+    lines = [f'{name:9s} {value}' for name, value in settings.items()]
+    for role, texts in {'query': searched.queries.texts(0, 1), 'document': searched.corpus.texts(0, 1)}.items():
+        [words] = analyze(texts, settings['analyzer'], settings['stopwords'])
+        more = f' … ({len(words):,} in all)' if len(words) > _FIRST_WORDS else ''
+        lines.append(f'{role:9s} {" ".join(words[:_FIRST_WORDS])}{more}')
+    return '\n'.join(lines)
+
+
+def _contract_section(system: System, task: Task, home_folder) -> dict:
+    "What one retriever reads."
+    heading, is_sparse = f'Contract of {system}', retriever_kind(system) == 'sparse'
+    try:
+        if is_sparse:
+            text = _sparse_contract(system, task, home_folder)
+        else:
+            text = str(contract(encoder_of(system, home_folder=home_folder), task))
+    except MedirError as error:
+        return section(heading, [f'It cannot be shown here: {error}'])
+    about = 'Its settings, and the words that it reads' if is_sparse else 'What the model reads'
+    return section(heading, [f'{about} of one query and one document.'], listing=text)
+
+
 def contract_sections(walk: Walk, home_folder=None) -> list[dict]:
-    "The contract of each encoder of the choice, on one query and one document."
+    "The contract of each retriever of the choice, on one query and one document."
     choice = read_json(walk.folder / 'verdict.json', {}).get('choice', '')
     split = next((split for split in KINDS.values() if (walk.folder / f'qrels/{split}.tsv').is_file()), '')
     if not choice or not split:
         return []
-    about = ['What the model reads of one query and one document.']
     try:
-        dense = [part for part in parts(choice) if isinstance(part, System) and retriever_kind(part) == 'dense']
-        task = walk.task(split, home_folder) if dense else None
-        texts = {part.name: str(contract(encoder_of(part, home_folder=home_folder), task)) for part in dense}
+        systems = [part for part in parts(choice) if isinstance(part, System)]
+        task = walk.task(split, home_folder)
     except MedirError as error:
         return [section(f'Contract of {choice}', [f'It cannot be shown here: {error}'])]
-    return [section(f'Contract of {name}', about, listing=text) for name, text in texts.items()]
+    retrievers = dict.fromkeys(replace(part, expansion=None, reranker=None) for part in systems)
+    return [_contract_section(part, task, home_folder) for part in retrievers]
 
 # %% ../../nbs/15a_walk/50_report.ipynb #f633ca08
 _FILES = ('walk.yaml', 'corpus.jsonl', 'queries.jsonl', 'qrels/synthetic.tsv', 'qrels/test.tsv')

@@ -11,7 +11,7 @@ import random
 import re
 from pathlib import Path
 import pandas as pd
-from ..core.console import note
+from ..core.console import counted, note
 from ..core.errors import check
 from ..core.files import atomic_path, fingerprint, lock, read_json, write_json
 from ..data.corpus import Corpus
@@ -236,7 +236,7 @@ def write_sheet(
                 _write_new(walk, path, _sheet_rows(walk, pairs, annotator, seed, longest, corpus))
             read_sheet(path, record['pairs'])  # a fault is said before more is handed out
             if lacking := unfinished(path):
-                note(f'{path.name} has {lacking} pairs without a grade; the next sheet comes after it')
+                note(f'{path.name} has {counted(lacking, "pair")} without a grade; the next sheet comes after it')
                 return path
         pairs = next_queries(pooled, records, annotator, most, overlap, seed)
         check(pairs, f'nothing is left to label for {annotator}', walk.folder, 'medir queries makes more queries')

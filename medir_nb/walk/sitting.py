@@ -116,17 +116,21 @@ def _buttons(sitting: Sitting):
 
     shown, comment = ipywidgets.HTML(), ipywidgets.Text(placeholder='comment, or why there is no grade')
 
-    def refresh():
-        row = sitting.current
-        pair = '' if row is None else f'<h4>{html.escape(row["query"])}</h4><p>{html.escape(row["document"])}</p>'
-        shown.value = f'<p>{sitting.done} of {len(sitting.rows)}</p>{pair or "<p>This sheet is done.</p>"}'
+    def refresh(hint=''):
+        row, at = sitting.current, f'{sitting.done} of {len(sitting.rows)} {hint}'
+        done = f'This sheet is done. Then: medir label {sitting.path.parent.parent} --read'
+        pair = html.escape(done)
+        if row is not None:
+            pair = f'<b>{html.escape(row["query"])}</b></p><p>{html.escape(row["document"])}'
+        shown.value = f'<p>{at}</p><p>{pair}</p>'
         comment.value = ''
 
     def press(grade):
         def pressed(_):
-            if sitting.current is not None and (grade or comment.value.strip()):
+            lacks_a_word = sitting.current is not None and not grade and not comment.value.strip()
+            if sitting.current is not None and not lacks_a_word:
                 sitting.grade(grade, comment.value.strip())
-            refresh()
+            refresh('· say in the comment why there is no grade' if lacks_a_word else '')
 
         return pressed
 
@@ -151,6 +155,6 @@ def label_widget(
     try:
         import ipywidgets  # noqa: F401
     except ImportError:
-        fix = 'pip install ipywidgets, or call grade_by_keyboard(Sitting.open(walk, NAME)), or fill in the CSV'
+        fix = 'pip install "medir_nb[label]", or call grade_by_keyboard(Sitting.open(walk, NAME)), or fill in the CSV'
         raise MedirError('ipywidgets is not installed', 'label_widget', fix) from None
     return _buttons(Sitting.open(walk, annotator, **how))

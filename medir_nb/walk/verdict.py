@@ -12,9 +12,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 import numpy as np
 import pandas as pd
-from ..core.console import note
+from ..core.console import counted, note
 from ..core.errors import MedirError, check
-from ..core.hardware import machine, versions
+from ..core.hardware import machine, versions, waiting_processes
 from ..core.places import follows_home
 from ..evaluator import compare
 from ..evaluator.power import ALPHA, USUAL_SPREAD, difference_spread, queries_needed
@@ -162,11 +162,17 @@ def _weight_reason(both: Combined) -> str:
 
 def _tie_reason(ties: int) -> str:
     what = 'which all systems answer alike, or for which nobody found anything'
-    return (
-        f'{ties:,} more queries, {what}, count as ties in the choice; the scores are those of the others.'
-        if ties
-        else ''
+    many = counted(ties, 'more query', 'more queries')
+    return f'Ties in the choice: {many}, {what}; the scores are those of the others.' if ties else ''
+
+
+def _busy_reason(costs: dict) -> str:
+    "That times are too long, where other work ran beside."
+    wanting = max((found.wanting for found in costs.values() if found and found.was_busy), default=0.0)
+    what = (
+        f'This machine was busy ({wanting:.1f} processes wanted a core), so times and documents a second are too slow'
     )
+    return f'{what}: run the verdict again when it is quiet.' if wanting else ''
 
 
 def _hole_reason(decision: Decision) -> str:
@@ -263,7 +269,7 @@ def _content(walk: Walk, measured: dict, costs: dict, worth: float, least: float
     return {
         'walk': walk.settings.name,
         'sentence': sentence_of(decision, judge, costs),
-        'reasons': reasons_of(decision, both, agreement, worth, judge.ties),
+        'reasons': [*reasons_of(decision, both, agreement, worth, judge.ties), *filter(None, [_busy_reason(costs)])],
         **asdict(decision),
         'measure': judge.measure,
         'worth': worth,
@@ -294,7 +300,7 @@ def give_verdict(
     home_folder=None,
 ) -> Verdict:
     "Compare systems on a walk, and write which to take."
-    walk = walk if isinstance(walk, Walk) else Walk.open(walk)
+    walk, wanting = walk if isinstance(walk, Walk) else Walk.open(walk), waiting_processes()
     note_step(walk, 'verdict')
     tasks = walk_tasks(walk, 200 if quick else 0, home_folder)
     language = next(iter(tasks.values())).language
@@ -310,7 +316,8 @@ def give_verdict(
     ran = [score.system for score in next(iter(measured.values())).scores]
     split = KINDS[next(iter(tasks))]
     options = {'split': split, 'lang': language}
-    how = {'queries': 20 if quick else 50, 'store': walk.path('costs/x').parent, 'home_folder': home_folder}
+    how = {'queries': 20 if quick else 50, 'store': walk.path('costs/x').parent, 'wanting': wanting}
+    how |= {'home_folder': home_folder}
     costs = costs_of_each(ran, walk.folder, options, **how) if clock else dict.fromkeys(ran)
     content = _content(walk, measured, costs, worth, least)
     return write_verdict(walk, content | {'left_out': left_out, 'not_run': not_run, 'quick': quick})

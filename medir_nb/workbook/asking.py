@@ -9,7 +9,7 @@ __all__ = ['writer_here', 'queries_command']
 from pathlib import Path
 from typing import Annotated
 import typer
-from ..core.console import note
+from ..core.console import counted, note
 from ..core.settings import registry
 from .options import Home
 from .tables import show_text
@@ -69,7 +69,8 @@ def queries_command(
         writer = llm or writer_here(home)
         names = [name.strip() for name in (styles or '').split(',') if name.strip()]
         n = sample * per_style * (len(set(names)) or 4)
-        note(f'{writer} is asked for up to {n:,} queries; what is on its cassette is not asked again')
+        up_to = counted(n, 'query', 'queries')
+        note(f'{writer} is asked for up to {up_to}; what is on its cassette is not asked again')
         how = {'retriever': retriever, 'first': first, 'least': least, 'most_repeated': most_repeated}
         write_queries(opened, writer, names, sample, per_style, seed=seed, home_folder=home, **how)
     show_text(f'{read_report(opened)!r}\n\nnext: medir label {walk} --annotator NAME', True)

@@ -9,7 +9,7 @@ __all__ = ['WalkFolder', 'label_command']
 from pathlib import Path
 from typing import Annotated
 import typer
-from ..core.console import note, waiting
+from ..core.console import counted, note, waiting
 from ..core.errors import check
 from .options import Home, Wide
 from .tables import show_table
@@ -28,7 +28,7 @@ def _hand_out(walk, annotator: str, by_keyboard: bool, how: dict):
     if by_keyboard:
         grade_by_keyboard(Sitting.open(walk, annotator, **how))
         return
-    print(f'{path}\n{unfinished(path)} pairs to grade with 0, 1 or 2')
+    print(f'{path}\n{counted(unfinished(path), "pair")} to grade with 0, 1 or 2')
     print(f'what these mean: {path.parent}/guideline.md')
     print(f'then: medir label {walk.folder} --read')
 
@@ -79,7 +79,7 @@ def _show_labels(walk, wide: bool, home: Path | None):
     for record in sheet_records(walk):
         path = walk.folder / 'labels' / record['file']
         if path.is_file() and (lacking := unfinished(path)):
-            note(f'{path.name}: {lacking} of {len(record["pairs"])} pairs have no grade yet')
+            note(f'{path.name}: without a grade yet: {lacking} of {counted(len(record["pairs"]), "pair")}')
     print(labels)
     _show_judges(walk, wide)
     _show_conflicts(walk, wide, home)

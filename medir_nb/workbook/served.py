@@ -11,7 +11,7 @@ import os
 from pathlib import Path
 from typing import Annotated, Literal
 import typer
-from ..core.console import note, waiting
+from ..core.console import counted, note, waiting
 from ..core.errors import check
 from .options import Device, Dtype, Home, JsonRows, Lang, PassagesOption, Wide
 from .tables import show_table
@@ -35,7 +35,7 @@ def _told(update, folder) -> str:
     windows = windows_of(read_manifest(folder)['passages'])
     cut = f'; passages {windows}' if windows else ''
     counts = f'{update.added:,} added, {update.changed:,} changed, {update.deleted:,} deleted'
-    texts = f'{update.encoded:,} texts encoded, {update.cached:,} stored before'
+    texts = f'{counted(update.encoded, "text")} encoded, {update.cached:,} stored before'
     return f'{folder}: generation {update.generation}{cut}; {counts}; {texts}; {update.seconds:.1f} s'
 
 # %% ../../nbs/16_workbook/07g_serving.ipynb #aa44fbed
@@ -236,5 +236,5 @@ def export_command(
         manifest = export_system(source, to, system, lang, dtype, device, home)
     files = [file for part in manifest['parts'] for file in [*part['files'], part.get('model')] if file]
     cut = f', {manifest["texts"]:,} passages' if manifest['passages'] else ''
-    many = f'{manifest["documents"]:,} documents{cut}'
+    many = f'{counted(manifest["documents"], "document")}{cut}'
     print(f'{to}: {manifest["system"]}, {many}; {", ".join(dict.fromkeys(files))}, ids.json, task/')

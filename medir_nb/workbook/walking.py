@@ -24,7 +24,8 @@ def show_look(
         print(f'\n{name}')
         show_table(table, wide)
     folder = found.walk.folder
-    show_text(f'\n{folder}: walk.yaml, corpus.jsonl, look.json; next: medir queries {folder}', wide)
+    then = f'next: medir queries {folder}, or with --log FILE for questions of your own'
+    show_text(f'\n{folder}: walk.yaml, corpus.jsonl, look.json; {then}', wide)
 
 
 def look_command(
@@ -42,6 +43,10 @@ def look_command(
         list[str] | None,
         typer.Option('--candidate', help='An encoder to measure; repeat for more (default: those that come along).'),
     ] = None,
+    minutes: Annotated[
+        float | None,
+        typer.Option(min=0, help='That encoding may take for the systems that nobody names (default: 15; 0: any).'),
+    ] = None,
     home: Home = None,
     wide: Wide = False,
 ):
@@ -50,4 +55,4 @@ def look_command(
     with waiting('look'):
         from medir_nb.walk.look import look
 
-    show_look(look(documents, to, passages, lang, candidate, home), wide)
+    show_look(look(documents, to, passages, lang, candidate, minutes, home), wide)
