@@ -32,8 +32,7 @@ def test_no_kind_of_output_lets_a_text_run():
             self.tags.add(tag)
             self.attributes |= {name for name, _ in attributes}
 
-    for output in hostile.hostile_notebook()['cells'][1]['outputs']:
-        (part,) = notebooks.output_parts(output, Path('nowhere'), 'x')
+    for part in notebooks.outputs_parts(hostile.hostile_notebook()['cells'][1]['outputs'], Path('nowhere'), 'x'):
         if part.startswith('<'):
             Found().feed(part)
             assert 'javascript:' not in re.sub(r'>[^<]*<', '><', part)
@@ -46,6 +45,20 @@ def test_no_kind_of_output_lets_a_text_run():
     assert reference.plain('<b>[x](y){: onclick=1}`_*|') == ''.join(
         f'&#{ord(c)};' if c in '<>[]{}=`_*|' else c for c in '<b>[x](y){: onclick=1}`_*|'
     )
+
+
+def stream(name, *texts):
+    return [{'output_type': 'stream', 'name': name, 'text': text} for text in texts]
+
+
+def test_printed_lines_stand_together_and_notes_behind_them():
+    printed = stream('stdout', 'a\n', 'b\n') + stream('stderr', 'note\n') + stream('stdout', 'c\n')
+    assert notebooks.outputs_parts(printed, Path('nowhere'), 'x') == ['```text\na\nb\nc\n```', '```text\nnote\n```']
+    loading = stream('stderr', '\rloading: 00:01', '\r        ', '\r', '[IPKernelApp] WARNING | ports\n')
+    assert notebooks.outputs_parts(loading, Path('nowhere'), 'x') == []
+    (folded,) = notebooks.outputs_parts(stream('stderr', 'a\n', 'b <i>\n', 'a\n', 'c\n'), Path('nowhere'), 'x')
+    assert '<summary>3 notes of this cell</summary>' in folded and '\n' not in folded
+    assert 'a (2 times)&#10;b &lt;i&gt;&#10;c' in folded
 
 
 def test_a_fence_is_longer_than_those_inside():

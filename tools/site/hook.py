@@ -185,7 +185,7 @@ def without_blanks(text):
 
 def shortened(entry):
     "An entry of the search: a heading and the beginning of its prose, without code, tables and names."
-    text = re.sub(r'<(pre|table|blockquote)\b.*?</\1>|<[^>]+>', ' ', entry['text'], flags=re.S)
+    text = re.sub(r'<(pre|table|blockquote|summary)\b.*?</\1>|<[^>]+>', ' ', entry['text'], flags=re.S)
     text = ' '.join(text.split())
     if len(text) > SHOWN:
         text = text[:SHOWN].rpartition(' ')[0] + ' …'
