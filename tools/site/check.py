@@ -1,9 +1,9 @@
 """The built site in a real browser: `make docs-check`.
 
 python tools/site/check.py SITE HOSTILE AXE SHOTS VERSIONS HOSTILE_SITE [CHECK …]: the built site, a leaderboard of evil
-names, axe.min.js, a folder for screenshots, a folder in which the site stands twice, as versions 0.1 and 0.2, and a page
-of a hostile notebook; names of checks (`board front`) leave all others out. Needs selenium, chromium and its driver
-($CHROMIUM, $CHROMEDRIVER; else those of Debian).
+names, axe.min.js, a folder for screenshots, a folder in which the site stands twice, as versions 0.1 and 0.2, and a
+page of a hostile notebook; names of checks (`board front`) leave all others out. Needs selenium, chromium and its
+driver ($CHROMIUM, $CHROMEDRIVER; else those of Debian).
 """
 
 import functools
@@ -239,16 +239,29 @@ FILTERS = [
 ]
 
 
+def processor_time(driver):
+    "Milliseconds of processor time that script, style and layout of the page have taken."
+    metrics = driver.execute_cdp_cmd('Performance.getMetrics', {})['metrics']
+    wanted = ('ScriptDuration', 'RecalcStyleDuration', 'LayoutDuration')
+    return 1000 * sum(metric['value'] for metric in metrics if metric['name'] in wanted)
+
+
 def check_speed(driver, address):
-    "Every filter over the cells of all papers, the best of several rounds: what the page takes, not what else runs."
+    "Every filter over the cells of all papers by processor time, which other work on the machine does not stretch."
     open_board(driver, address.split('#')[0] + '#paper=')
-    took = []
+    driver.execute_cdp_cmd('Performance.enable', {'timeDomain': 'threadTicks'})
+    took, by_clock = [], []
     for field, value in FILTERS * ROUNDS:
+        before = processor_time(driver)
         choose(driver, field, value)
-        took.append(float(driver.execute_script('return document.documentElement.dataset.took')))
-    best = [min(took[number :: len(FILTERS)]) for number in range(len(FILTERS))]
-    said = f'{max(best):.0f} ms, the best of {ROUNDS}; the worst of all {max(took):.0f} ms'
-    expect(max(best) < 100, f'a filter over all cells of all papers takes under 100 ms ({said})')
+        by_clock.append(float(driver.execute_script('return document.documentElement.dataset.took')))
+        took.append(processor_time(driver) - before)
+    driver.execute_cdp_cmd('Performance.disable', {})
+    best, clock = (
+        max(min(times[number :: len(FILTERS)]) for number in range(len(FILTERS))) for times in (took, by_clock)
+    )
+    said = f'{best:.0f} ms of the processor, best of {ROUNDS}; {max(took):.0f} at worst; {clock:.0f} ms by the clock'
+    expect(best < 100, f'a filter over all cells of all papers takes under 100 ms ({said})')
 
 
 def check_board(driver, address):

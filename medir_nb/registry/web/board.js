@@ -283,9 +283,10 @@ if (typeof document === 'object') (async () => {
     const button = make('button', {type: 'button', 'data-sort': id}, text, isSorted ? make('span', {class: 'sorted', 'aria-hidden': 'true'}, down ? ' ▼' : ' ▲') : null, small ? make('small', null, small) : null)
     return make('th', {scope: 'col', 'aria-sort': isSorted ? (down ? 'descending' : 'ascending') : null, ...extra}, button)
   }
+  const empty = make('td', {class: 'none'}, make('span', {class: 'hidden'}, 'no score'))  // thousands of them: a copy is quick
   function cellOf(row, column, best) {
     const cell = byRow[row].get(column)
-    if (!cell) return make('td', {class: 'none'}, make('span', {'aria-hidden': 'true'}, '·'), make('span', {class: 'hidden'}, 'no score'))
+    if (!cell) return empty.cloneNode(true)
     const [measured] = cell.measured, value = valueOf(row, column)
     const isPrinted = cell.printed !== null
     const button = make('button', {type: 'button', class: 'open', tabindex: '-1', 'data-row': row, 'data-column': column})
