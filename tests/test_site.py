@@ -249,11 +249,12 @@ def test_commands_of_the_front_page_are_understood(front):
 
 
 def test_the_front_page_says_what_its_offline_command_prints(front):
-    from medir_nb.evaluator import evaluate
+    from medir_nb.evaluator import evaluate, scores_table
 
     said, command = re.search(r'this one is (.+?):\n\n```sh\n(.+?)\n```', front, re.S).groups()
     assert command == 'medir evaluate hpo-lay --system bm25 --measures nDCG@10'
-    assert f'nDCG@10 {said}' in repr(evaluate('hpo-lay', 'bm25'))
+    row = scores_table([evaluate('hpo-lay', 'bm25', measures=['nDCG@10'])]).iloc[0]
+    assert said == f'{row["value"]:.4f} [{row["low"]:.4f}, {row["high"]:.4f}]'
 
 
 def test_tables_of_a_notebook_are_downloads_in_which_nothing_runs():
@@ -266,6 +267,19 @@ def test_tables_of_a_notebook_are_downloads_in_which_nothing_runs():
     assert packed == stage.packed_tables(text)
     with zipfile.ZipFile(io.BytesIO(packed)) as archive:
         assert archive.namelist() == ['01-a.csv', '02-a-2.csv']
+
+
+def test_notebooks_of_a_paper_stand_in_the_order_of_its_row(tmp_path):
+    from medir_nb.core.settings import registry
+
+    site = stage.Site(tmp_path)
+    names = [name for paper in stage.PAPERS for name in registry('papers')[paper]['notebooks']]
+    for name in ('index', 'referees', *sorted(names)):
+        site.add(f'papers/{name}.md', f'# {name}')
+    for name in ('carrying-on', 'protocols/index', 'recipes/x'):
+        site.add(f'{name}.md', f'# {name}')
+    (shown,) = [part['Papers'] for part in stage.navigation(site, []) if 'Papers' in part]
+    assert [next(iter(page)) for page in shown[1:]] == [*names, 'referees']
 
 
 def test_every_notebook_of_a_paper_offers_its_tables(tmp_path):

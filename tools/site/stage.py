@@ -194,7 +194,7 @@ def demo_cell(system: str = 'bm25', task: str = 'hpo-lay', measure: str = 'nDCG@
     import pandas as pd
 
     scores = pd.read_csv(ROOT / 'figures/bmretriever_scores.csv').set_index(['task', 'system', 'measure'])
-    return {name: f'{scores.loc[(task, system, measure), name]:.3f}' for name in ('value', 'low', 'high')}
+    return {name: f'{scores.loc[(task, system, measure), name]:.4f}' for name in ('value', 'low', 'high')}
 
 
 def retriever_section(data: dict, task: str = 'r2med-biology') -> str:
@@ -303,13 +303,14 @@ def downloads(paper: str, names: list[str]) -> str:
     rows = []
     for name in files:
         if name.endswith(('.csv', '.csv.gz')) and '.published.' not in name:
-            figure = name.partition('.')[0] + '.svg'
-            rows.append((f'[{name}](../figures/{name})', f'[{figure}](../figures/{figure})' if figure in names else ''))
+            figure = name.partition('.')[0]
+            drawn = f'[SVG](../figures/{figure}.svg)' if f'{figure}.svg' in names else ''
+            rows.append((figure, f'[{name[len(figure) + 1 :]}](../figures/{name})', drawn))
     published = f'[Every printed cell of the paper](../figures/{paper}.published.csv.gz) (CSV, gzip)'
     packed = [f'[{name}](../figures/{name})' for name in files if name.endswith('.zip')]
     if packed:
         published += f'; every table of its notebooks (a CSV file each, zip): {", ".join(packed)}'
-    return f'{published}\n\n' + (table(['data', 'figure'], rows) if rows else '')
+    return f'{published}\n\n' + (table(['figure', 'its data', 'drawn'], rows) if rows else '')
 
 
 def first_prose(address: str) -> str:
@@ -433,12 +434,16 @@ def copy_files(folder: Path) -> list[str]:
 
 def navigation(site: Site, rooms) -> list:
     "The order of the pages, as mkdocs reads it."
+    from medir_nb.core.settings import registry
 
     def titled(addresses):
         return [{title_of(site.pages[address], address): address} for address in addresses]
 
     def below(part):
         return sorted(a for a in site.pages if a.startswith(f'{part}/') and a != f'{part}/index.md')
+
+    papers = [f'papers/{name}.md' for paper in PAPERS for name in registry('papers')[paper]['notebooks']]
+    papers += [address for address in below('papers') if address not in papers]
 
     carry = [f'{name}.md' for name in CARRY if f'{name}.md' in site.pages]
     carry += [a for a in sorted(site.pages) if '/' not in a and a not in (*carry, 'index.md')]
@@ -452,7 +457,7 @@ def navigation(site: Site, rooms) -> list:
     return [
         {'Home': 'index.md'},
         {'Learn': ['learn/index.md', *learn]},
-        {'Papers': ['papers/index.md', *titled(below('papers'))]},
+        {'Papers': ['papers/index.md', *titled(papers)]},
         {'Leaderboard': 'leaderboard/index.md'},
         {'API': ['api/index.md', *({group.capitalize(): f'api/{group}.md'} for group in GROUPS)]},
         {'Carrying on': [*titled(carry), {'Protocols': ['protocols/index.md', *titled(below('protocols'))]}]},

@@ -364,7 +364,7 @@ if (typeof document === 'object') (async () => {
     const ranked = ranks.size < left.length ? `; ${ranks.size || 'no'} ${ranks.size === 1 ? 'system has' : 'systems have'} a score on every task` : ''
     const total = left.reduce((sum, row) => sum + shown.filter(column => byRow[row].has(column)).length, 0)
     $('said').textContent = `${left.length} systems on ${averaged.length} tasks, ${total.toLocaleString('en')} cells${ranked}.`
-    $('caption').textContent = `${state.paper ? (papers[state.paper].title || state.paper) : 'All papers'}: scores × 100`
+    $('caption').replaceChildren(make('span', null, `${state.paper ? (papers[state.paper].title || state.paper) : 'All papers'}: scores × 100`))
     $('page-said').textContent = `page ${state.page + 1} of ${pages}`
     $('before').disabled = state.page === 0
     $('after').disabled = state.page >= pages - 1
