@@ -1,6 +1,6 @@
 """The site's pages as they are laid out; the built site is checked in a browser by `make docs-check`."""
 
-import json, re, subprocess, sys
+import io, json, re, subprocess, sys, zipfile
 from pathlib import Path
 import pandas as pd, pytest
 
@@ -32,8 +32,7 @@ def test_no_kind_of_output_lets_a_text_run():
             self.tags.add(tag)
             self.attributes |= {name for name, _ in attributes}
 
-    for output in hostile.hostile_notebook()['cells'][1]['outputs']:
-        (part,) = notebooks.output_parts(output, Path('nowhere'), 'x')
+    for part in notebooks.outputs_parts(hostile.hostile_notebook()['cells'][1]['outputs'], Path('nowhere'), 'x'):
         if part.startswith('<'):
             Found().feed(part)
             assert 'javascript:' not in re.sub(r'>[^<]*<', '><', part)
@@ -46,6 +45,20 @@ def test_no_kind_of_output_lets_a_text_run():
     assert reference.plain('<b>[x](y){: onclick=1}`_*|') == ''.join(
         f'&#{ord(c)};' if c in '<>[]{}=`_*|' else c for c in '<b>[x](y){: onclick=1}`_*|'
     )
+
+
+def stream(name, *texts):
+    return [{'output_type': 'stream', 'name': name, 'text': text} for text in texts]
+
+
+def test_printed_lines_stand_together_and_notes_behind_them():
+    printed = stream('stdout', 'a\n', 'b\n') + stream('stderr', 'note\n') + stream('stdout', 'c\n')
+    assert notebooks.outputs_parts(printed, Path('nowhere'), 'x') == ['```text\na\nb\nc\n```', '```text\nnote\n```']
+    loading = stream('stderr', '\rloading: 00:01', '\r        ', '\r', '[IPKernelApp] WARNING | ports\n')
+    assert notebooks.outputs_parts(loading, Path('nowhere'), 'x') == []
+    (folded,) = notebooks.outputs_parts(stream('stderr', 'a\n', 'b <i>\n', 'a\n', 'c\n'), Path('nowhere'), 'x')
+    assert '<summary>3 notes of this cell</summary>' in folded and '\n' not in folded
+    assert 'a (2 times)&#10;b &lt;i&gt;&#10;c' in folded
 
 
 def test_a_fence_is_longer_than_those_inside():
@@ -171,6 +184,8 @@ def test_the_table_of_the_front_page_says_what_the_published_cells_say(front, da
     first, second = means.index[:2]
     assert f'{means[first]:.2f} nDCG@10' in front and f'is {means[first] - means[second]:.2f} points' in front
     assert f'over {len(tasks)} tasks' in front
+    barred = [line[0] for line in lines if '-nc' in line[4]]
+    assert f'Not for commercial use: {", ".join(barred)}.' in front and barred
     assert f'between {without.loc[first].min():.0f} and {without.loc[first].max():.0f};' in front
     printed = frame['r2med-biology']
     assert f'is printed as {printed[first]:.2f};' in front and f'as {printed["bm25"]:.2f}. ' in front
@@ -228,9 +243,53 @@ def test_commands_of_the_front_page_are_understood(front):
     from medir_nb.systems import parse
 
     lines = [shlex.split(line) for line in front.splitlines() if line.startswith('medir evaluate')]
-    assert len(lines) == 2
+    assert len(lines) == 3
     for words in lines:
         assert str(parse(words[words.index('--system') + 1])) == words[words.index('--system') + 1]
+
+
+def test_the_front_page_says_what_its_offline_command_prints(front):
+    from medir_nb.evaluator import evaluate, scores_table
+
+    said, command = re.search(r'this one is (.+?):\n\n```sh\n(.+?)\n```', front, re.S).groups()
+    assert command == 'medir evaluate hpo-lay --system bm25 --measures nDCG@10'
+    row = scores_table([evaluate('hpo-lay', 'bm25', measures=['nDCG@10'])]).iloc[0]
+    assert said == f'{row["value"]:.4f} [{row["low"]:.4f}, {row["high"]:.4f}]'
+
+
+def test_tables_of_a_notebook_are_downloads_in_which_nothing_runs():
+    text = '# A\n\n| x | y |\n|---|---|\n| a \\| b | -0.5 |\n| =1+1 | +0.1 [-0.1, +0.3] |\n\nsaid\n\n| z |\n|---|\n| -1+cmd |'
+    tables = stage.tables_of(text)
+    assert list(tables) == ['A', 'A (2)'] and tables['A'][1] == ['a | b', '-0.5']
+    assert stage.csv_text(tables['A']) == 'x,y\na | b,-0.5\n\'=1+1,"+0.1 [-0.1, +0.3]"\n'
+    assert stage.csv_text(tables['A (2)']) == "z\n'-1+cmd\n"
+    packed = stage.packed_tables(text)
+    assert packed == stage.packed_tables(text)
+    with zipfile.ZipFile(io.BytesIO(packed)) as archive:
+        assert archive.namelist() == ['01-a.csv', '02-a-2.csv']
+
+
+def test_notebooks_of_a_paper_stand_in_the_order_of_its_row(tmp_path):
+    from medir_nb.core.settings import registry
+
+    site = stage.Site(tmp_path)
+    names = [name for paper in stage.PAPERS for name in registry('papers')[paper]['notebooks']]
+    for name in ('index', 'referees', *sorted(names)):
+        site.add(f'papers/{name}.md', f'# {name}')
+    for name in ('carrying-on', 'protocols/index', 'recipes/x'):
+        site.add(f'{name}.md', f'# {name}')
+    (shown,) = [part['Papers'] for part in stage.navigation(site, []) if 'Papers' in part]
+    assert [next(iter(page)) for page in shown[1:]] == [*names, 'referees']
+
+
+def test_every_notebook_of_a_paper_offers_its_tables(tmp_path):
+    names = stage.copy_files(tmp_path / 'site')
+    for paper in stage.PAPERS:
+        shown = stage.downloads(paper, names)
+        own = [name for name in names if name.endswith('.zip') and f'/{name})' in shown]
+        assert own, paper
+    stored = {file.stem for file in (ROOT / 'figures').glob('*_tables.md')}
+    assert stored == {Path(name).stem for name in names if name.endswith('.zip')}
 
 
 def test_the_readme_says_what_the_stored_scores_say():
@@ -318,10 +377,12 @@ def test_what_every_page_repeats_stands_in_one_file():
         scope = f'<script>__md_scope=new URL("{base}",location)</script>'
         config = json.dumps({'base': base, 'search': search, 'tags': None})
         palette = '<script>var palette=1<2</script>'
-        return f'{scope}{palette}<script id="__config" type="application/json">{config}</script>'
+        field = '<header><nav><div class="md-search" role="dialog">\n <nav>x</nav>\n</div>\n</nav>\n</header>'
+        return f'{scope}{palette}{field}<script id="__config" type="application/json">{config}</script>'
 
     frame = {}
-    called = '<script>__md_palette()</script><script>__md_config()</script>'
+    field = '<header><nav><script>__md_search()</script>\n</nav>\n</header>'
+    called = f'<script>__md_palette()</script>{field}<script>__md_config()</script>'
     assert hook().with_one_frame(page('.', 's/w.js'), hook().base_of('index.html'), frame) == (
         f'<script src="assets/frame.js"></script>{called}'
     )
@@ -331,6 +392,7 @@ def test_what_every_page_repeats_stands_in_one_file():
     assert hook().with_one_frame(another, '..', frame) == another, 'a page that repeats something else keeps it'
     made = hook().frame_script(frame)
     assert '__md_scope=new URL(base,location)' in made and '{var palette=1<2}' in made and '"s/w.js"' in made
+    assert '<div class=md-search role=dialog><nav>x</nav></div>' in made
 
 
 FORMULA_PAGE = r"""

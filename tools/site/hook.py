@@ -24,15 +24,20 @@ SHORT = {
 }
 # what stands in every frame and does nothing there: dots for a link's text cut short, a state of tabs that no page has
 IDLE = (
-    (re.compile(r'(<a [^<>]*class="md-nav__link[^<>]*>)<span class="md-ellipsis">([^<>]*)</span></a>'), r'\1\2</a>'),
+    (
+        re.compile(r'(<a [^<>]*class="md-nav__link[^<>]*>)\s*<span class="md-ellipsis">([^<>]*)</span>\s*</a>'),
+        r'\1\2</a>',
+    ),
     (re.compile(r'<script>var target=document.getElementById\(location.hash[^<]*</script>'), ''),
     (re.compile(r' xmlns="http://www.w3.org/2000/svg"'), ''),
 )
-# what every page repeats: how it remembers a reader's choices, his colours, the settings of the theme's script
+# what every page repeats: how it remembers a reader's choices, his colours, the settings of the theme's script, the
+# field of the search, which does nothing without a script
 REPEATED = (
     ('scope', re.compile(r'<script>(__md_scope=.*?)</script>')),
     ('palette', re.compile(r'<script>(var palette=.*?)</script>')),
     ('config', re.compile(r'<script id="__config" type="application/json">(.*?)</script>')),
+    ('search', re.compile(r'(<div class="md-search" .*?</div>)(?=\s*</nav>\s*</header>)', re.S)),
 )
 FRAME = """{
 const base = document.currentScript.getAttribute('src').replace(/\\/?assets\\/frame\\.js$/, '') || '.'
@@ -44,6 +49,7 @@ __md_config = () => {
   Object.assign(said, {id: '__config', type: 'application/json', textContent: JSON.stringify({...config, base})})
   document.body.append(said)
 }
+__md_search = () => document.currentScript.insertAdjacentHTML('beforebegin', SEARCH)
 }
 """
 # a formula as arithmatex leaves it, and a figure right behind it
@@ -129,6 +135,8 @@ def without_base(name, text, base):
         config = json.loads(text)
         search = config['search'].removeprefix(f'{base}/')
         return json.dumps({**config, 'base': '', 'search': search}, separators=(',', ':'))
+    if name == 'search':
+        return json.dumps(framed(text))
     return text
 
 
@@ -143,14 +151,14 @@ def with_one_frame(output, base, frame):
         return output
     file = 'assets/frame.js' if base == '.' else f'{base}/assets/frame.js'
     output = output.replace(found['scope'][0], f'<script src="{file}"></script>')
-    for name in ('palette', 'config'):
+    for name in ('palette', 'config', 'search'):
         output = output.replace(found[name][0], f'<script>__md_{name}()</script>')
     return output
 
 
 def frame_script(frame):
     "The file of what every page repeats."
-    return re.sub('SCOPE|PALETTE|CONFIG', lambda found: frame[found[0].lower()], FRAME)
+    return re.sub('SCOPE|PALETTE|CONFIG|SEARCH', lambda found: frame[found[0].lower()], FRAME)
 
 
 def outside_code(text, change):
@@ -185,7 +193,7 @@ def without_blanks(text):
 
 def shortened(entry):
     "An entry of the search: a heading and the beginning of its prose, without code, tables and names."
-    text = re.sub(r'<(pre|table|blockquote)\b.*?</\1>|<[^>]+>', ' ', entry['text'], flags=re.S)
+    text = re.sub(r'<(pre|table|blockquote|summary)\b.*?</\1>|<[^>]+>', ' ', entry['text'], flags=re.S)
     text = ' '.join(text.split())
     if len(text) > SHOWN:
         text = text[:SHOWN].rpartition(' ')[0] + ' …'
@@ -225,11 +233,11 @@ def on_post_build(config):
     found = json.loads(index.read_text(encoding='utf-8'))
     found['docs'] = [shortened(entry) for entry in found['docs']]
     index.write_text(json.dumps(found, ensure_ascii=False, separators=(',', ':')), encoding='utf-8')
+    if frame := config['extra'].get('frame'):
+        (site / 'assets/frame.js').write_text(frame_script(frame), encoding='utf-8')
     classes = classes_of(site)
     for file in site.glob('assets/stylesheets/*.css'):
         file.write_text(pruned(file.read_text(encoding='utf-8'), classes), encoding='utf-8')
-    if frame := config['extra'].get('frame'):
-        (site / 'assets/frame.js').write_text(frame_script(frame), encoding='utf-8')
     # whoever changes versions looks for the same page in the other's list
     is_version = 'MIKE_DOCS_VERSION' in os.environ
     for pattern in UNASKED[: -1 if is_version else None]:

@@ -37,6 +37,7 @@ def hostile_notebook() -> dict:
         {'output_type': 'display_data', 'data': {'text/markdown': '\n'.join(lines)}},
         {'output_type': 'display_data', 'data': {'text/markdown': '\n\n'.join(EVIL)}},
     ]
+    outputs += [{'output_type': 'stream', 'name': 'stderr', 'text': '\n'.join([text, ''])} for text in EVIL]
     code = {'cell_type': 'code', 'source': f'show({EVIL!r})', 'outputs': outputs}
     formula = r'A formula is text, too: $\text{<img src=x onerror="window.ran=1">}$, and $5 to $10 are none.'
     return {'cells': [{'cell_type': 'markdown', 'source': f'# Hostile\n\n{formula}'}, code]}

@@ -108,6 +108,46 @@ def public_definitions(source: str) -> list[tuple[str, str, str]]:
 # ---------------------------------------------------------------- a page
 
 
+NOTES = 2  # of a cell that stand on the page as they are; more are folded
+NOISE = re.compile(r'\[IPKernelApp\] WARNING')  # of Jupyter itself
+
+
+def note_lines(text: str) -> list[str]:
+    "What a cell said beside its results: a line that was drawn again as it ended, one that came again once."
+    lines = [line.rpartition('\r')[2].rstrip() for line in text.rstrip('\r\n').split('\n')]
+    counts = {}
+    for line in lines:
+        if line and not NOISE.match(line):
+            counts[line] = counts.get(line, 0) + 1
+    return [line if count == 1 else f'{line} ({count} times)' for line, count in counts.items()]
+
+
+def notes_part(lines: list[str]) -> list[str]:
+    "Notes of a cell: a few as they are, many behind one line."
+    if len(lines) <= NOTES:
+        return [fenced('\n'.join(lines), 'text')] if lines else []
+    summary = f'<summary>{len(lines)} notes of this cell</summary>'
+    said = html.escape('\n'.join(lines), quote=False).replace('\n', '&#10;')  # one line, which Markdown leaves as it is
+    return [f'<details class="notes" markdown="0">{summary}<pre><code class="out">{said}</code></pre></details>']
+
+
+def outputs_parts(outputs: list[dict], pictures: Path, stem: str) -> list[str]:
+    "The outputs of a cell: printed lines that follow each other as one block, what it noted beside them at the end."
+    parts, noted, before = [], '', None
+    for number, output in enumerate(outputs):
+        is_stream = output['output_type'] == 'stream'
+        if is_stream and output.get('name') == 'stderr':
+            noted += joined(output['text'])
+            continue
+        if is_stream and before is not None:
+            before['text'] = joined(before['text']) + joined(output['text'])
+            continue
+        before = dict(output) if is_stream else None
+        parts.append((before or output, f'{stem}-{number}'))
+    shown = [part for output, name in parts for part in output_parts(output, pictures, name)]
+    return shown + notes_part(note_lines(noted))
+
+
 def output_parts(output: dict, pictures: Path, stem: str) -> list[str]:
     "One output; a picture goes into a file of its own."
     if output['output_type'] == 'stream':
@@ -184,6 +224,5 @@ def page_of(file: Path, pictures: Path, deeper: int = 0, api: str = '', door: se
             parts.append(shifted(source, deeper))
         elif cell['cell_type'] == 'code':
             parts += code_parts(source, not re.match(r'#\|\s*export', source.strip()), api, door)
-            for i, output in enumerate(cell.get('outputs') or ()):
-                parts += output_parts(output, pictures, f'{file.stem}-{number}-{i}')
+            parts += outputs_parts(cell.get('outputs') or [], pictures, f'{file.stem}-{number}')
     return '\n\n'.join(part for part in parts if part.strip()) + '\n'

@@ -3,12 +3,15 @@
 python tools/site/stage.py FOLDER, then `mkdocs build`; `make docs` does both.
 """
 
+import csv
 import gzip
+import io
 import json
 import os
 import re
 import shutil
 import sys
+import zipfile
 from pathlib import Path
 from urllib.parse import urlencode
 
@@ -180,6 +183,20 @@ def command_of(system: dict, task: str) -> str:
     return f"medir evaluate {task} --system '{system['expression']}' --measures nDCG@10"
 
 
+def noncommercial_text(systems: list[dict]) -> str:
+    "Whose licence leaves out commercial use, by its name."
+    labels = [plain(s['label']) for s in systems if any('-nc' in licence.lower() for licence in s['licences'])]
+    return f' Not for commercial use: {", ".join(labels)}.' if labels else ''
+
+
+def demo_cell(system: str = 'bm25', task: str = 'hpo-lay', measure: str = 'nDCG@10') -> dict[str, str]:
+    "A score of the demo with its interval."
+    import pandas as pd
+
+    scores = pd.read_csv(ROOT / 'figures/bmretriever_scores.csv').set_index(['task', 'system', 'measure'])
+    return {name: f'{scores.loc[(task, system, measure), name]:.4f}' for name in ('value', 'low', 'high')}
+
+
 def retriever_section(data: dict, task: str = 'r2med-biology') -> str:
     "The front page's table: the question, the answer, how sure, what it costs, and how to check one cell."
     shown = shown_retrievers(ranked_retrievers(data))
@@ -188,7 +205,14 @@ def retriever_section(data: dict, task: str = 'r2med-biology') -> str:
     for s in shown:
         about = size_text(s['size']), plain(', '.join(s['licences'])), cost_text(s['hours'])
         rows.append((plain(s['label']), f'{s["mean"]:.2f}', rank_text(s), *about))
-    head = ['retriever', 'mean', 'rank (one task left out)', 'size', 'licence', 'to measure all of them']
+    head = [
+        'retriever',
+        'mean',
+        'rank (one task left out)',
+        'size',
+        'licence',
+        f'to encode all {len(first["values"])} tasks',
+    ]
     return template(
         'retriever',
         first=plain(first['label']),
@@ -201,6 +225,7 @@ def retriever_section(data: dict, task: str = 'r2med-biology') -> str:
         worst=int(first['worst']),
         contenders=sum(s['best'] == 1 for s in shown),
         measured=measured_text(data, [s['label'] for s in shown]),
+        noncommercial=noncommercial_text(shown),
         table=table(head, rows),
         count=f'{len(data["cells"]["row"]):,}',
         task=next(t['title'] for t in data['tasks'] if t['name'] == task),
@@ -221,7 +246,7 @@ def front_page(data: dict) -> str:
 
     parts = dict(sections(page_of(ROOT / 'nbs/index.ipynb', Path('.'))))
     six = parts['Six lines'].partition('\n\nA system is one line')[0]
-    measured = template('measured', sentence=coverage_sentence(coverage(folder=ROOT / 'figures')))
+    measured = template('measured', sentence=coverage_sentence(coverage(folder=ROOT / 'figures')), **demo_cell())
     go = f'## Where to go from here{parts["Where to go from here"]}'
     look = 'The rest of the notebook that this page is made from: [a first look](learn/first-look.md).'
     head = f'---\nhide: [navigation]\n---\n\n{parts[""].strip()}'
@@ -235,16 +260,57 @@ def sections(text: str) -> list[tuple[str, str]]:
     return [('', parts[0]), *((title, body.rstrip()) for title, body in zip(parts[1::2], parts[2::2]))]
 
 
+def tables_of(text: str) -> dict[str, list[list[str]]]:
+    "The tables of a Markdown file by the heading above them."
+    tables, heading, before = {}, 'table', ''
+    for line in text.splitlines():
+        if line.startswith('#'):
+            heading = line.lstrip('# ').strip()
+        elif line.startswith('|') and not re.fullmatch(r'[|:\- ]+', line):
+            cells = [cell.strip().replace('\\|', '|') for cell in re.split(r'(?<!\\)\|', line)[1:-1]]
+            if not before.startswith('|'):
+                count = sum(name == heading or name.startswith(f'{heading} (') for name in tables)
+                current = tables.setdefault(f'{heading} ({count + 1})' if count else heading, [])
+            current.append(cells)
+        before = line
+    return tables
+
+
+NUMBER = re.compile(r'[+-]?[\d.,]+( ?%|( \[[^\]]*\]))?')
+
+
+def csv_text(rows: list[list[str]]) -> str:
+    "A table as CSV, in which no spreadsheet takes a text for a formula."
+    said = io.StringIO()
+    safe = [[f"'{c}" if re.match(r'[=+\-@\t\r]', c) and not NUMBER.fullmatch(c) else c for c in row] for row in rows]
+    csv.writer(said, lineterminator='\n').writerows(safe)
+    return said.getvalue()
+
+
+def packed_tables(text: str) -> bytes:
+    "The tables of a notebook as a zip file of CSV files, the same bytes each time."
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, 'w', zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
+        for number, (name, rows) in enumerate(tables_of(text).items(), 1):
+            file = f'{number:02}-{re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")}.csv'
+            archive.writestr(zipfile.ZipInfo(file), csv_text(rows), zipfile.ZIP_DEFLATED, 9)
+    return packed.getvalue()
+
+
 def downloads(paper: str, names: list[str]) -> str:
-    "Links to what a paper's notebooks left: its printed cells, data of figures, figures."
+    "Links to what a paper's notebooks left: its printed cells, their tables, data of figures, figures."
     files = [name for name in names if name.startswith({'mar': ('mar', 'medteb')}.get(paper, paper))]
     rows = []
     for name in files:
         if name.endswith(('.csv', '.csv.gz')) and '.published.' not in name:
-            figure = name.partition('.')[0] + '.svg'
-            rows.append((f'[{name}](../figures/{name})', f'[{figure}](../figures/{figure})' if figure in names else ''))
+            figure = name.partition('.')[0]
+            drawn = f'[SVG](../figures/{figure}.svg)' if f'{figure}.svg' in names else ''
+            rows.append((figure, f'[{name[len(figure) + 1 :]}](../figures/{name})', drawn))
     published = f'[Every printed cell of the paper](../figures/{paper}.published.csv.gz) (CSV, gzip)'
-    return f'{published}\n\n' + (table(['data', 'figure'], rows) if rows else '')
+    packed = [f'[{name}](../figures/{name})' for name in files if name.endswith('.zip')]
+    if packed:
+        published += f'; every table of its notebooks (a CSV file each, zip): {", ".join(packed)}'
+    return f'{published}\n\n' + (table(['figure', 'its data', 'drawn'], rows) if rows else '')
 
 
 def first_prose(address: str) -> str:
@@ -358,6 +424,8 @@ def copy_files(folder: Path) -> list[str]:
             (figures / f'{file.name}.gz').write_bytes(gzip.compress(file.read_bytes(), 9, mtime=0))
         elif file.suffix in ('.csv', '.svg'):
             shutil.copyfile(file, figures / file.name)
+        elif file.name.endswith('_tables.md'):
+            (figures / f'{file.stem}.zip').write_bytes(packed_tables(file.read_text(encoding='utf-8')))
     for file in sorted((ROOT / 'medir_nb/registry/published').glob('*.csv')):
         (figures / f'{file.stem}.published.csv.gz').write_bytes(gzip.compress(file.read_bytes(), 9, mtime=0))
     shutil.copytree(HERE / 'web', folder / 'assets')
@@ -366,12 +434,16 @@ def copy_files(folder: Path) -> list[str]:
 
 def navigation(site: Site, rooms) -> list:
     "The order of the pages, as mkdocs reads it."
+    from medir_nb.core.settings import registry
 
     def titled(addresses):
         return [{title_of(site.pages[address], address): address} for address in addresses]
 
     def below(part):
         return sorted(a for a in site.pages if a.startswith(f'{part}/') and a != f'{part}/index.md')
+
+    papers = [f'papers/{name}.md' for paper in PAPERS for name in registry('papers')[paper]['notebooks']]
+    papers += [address for address in below('papers') if address not in papers]
 
     carry = [f'{name}.md' for name in CARRY if f'{name}.md' in site.pages]
     carry += [a for a in sorted(site.pages) if '/' not in a and a not in (*carry, 'index.md')]
@@ -385,7 +457,7 @@ def navigation(site: Site, rooms) -> list:
     return [
         {'Home': 'index.md'},
         {'Learn': ['learn/index.md', *learn]},
-        {'Papers': ['papers/index.md', *titled(below('papers'))]},
+        {'Papers': ['papers/index.md', *titled(papers)]},
         {'Leaderboard': 'leaderboard/index.md'},
         {'API': ['api/index.md', *({group.capitalize(): f'api/{group}.md'} for group in GROUPS)]},
         {'Carrying on': [*titled(carry), {'Protocols': ['protocols/index.md', *titled(below('protocols'))]}]},

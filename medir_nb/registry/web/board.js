@@ -283,9 +283,10 @@ if (typeof document === 'object') (async () => {
     const button = make('button', {type: 'button', 'data-sort': id}, text, isSorted ? make('span', {class: 'sorted', 'aria-hidden': 'true'}, down ? ' ▼' : ' ▲') : null, small ? make('small', null, small) : null)
     return make('th', {scope: 'col', 'aria-sort': isSorted ? (down ? 'descending' : 'ascending') : null, ...extra}, button)
   }
+  const empty = make('td', {class: 'none'}, make('span', {class: 'hidden'}, 'no score'))  // thousands of them: a copy is quick
   function cellOf(row, column, best) {
     const cell = byRow[row].get(column)
-    if (!cell) return make('td', {class: 'none'}, make('span', {'aria-hidden': 'true'}, '·'), make('span', {class: 'hidden'}, 'no score'))
+    if (!cell) return empty.cloneNode(true)
     const [measured] = cell.measured, value = valueOf(row, column)
     const isPrinted = cell.printed !== null
     const button = make('button', {type: 'button', class: 'open', tabindex: '-1', 'data-row': row, 'data-column': column})
@@ -363,7 +364,7 @@ if (typeof document === 'object') (async () => {
     const ranked = ranks.size < left.length ? `; ${ranks.size || 'no'} ${ranks.size === 1 ? 'system has' : 'systems have'} a score on every task` : ''
     const total = left.reduce((sum, row) => sum + shown.filter(column => byRow[row].has(column)).length, 0)
     $('said').textContent = `${left.length} systems on ${averaged.length} tasks, ${total.toLocaleString('en')} cells${ranked}.`
-    $('caption').textContent = `${state.paper ? (papers[state.paper].title || state.paper) : 'All papers'}: scores × 100`
+    $('caption').replaceChildren(make('span', null, `${state.paper ? (papers[state.paper].title || state.paper) : 'All papers'}: scores × 100`))
     $('page-said').textContent = `page ${state.page + 1} of ${pages}`
     $('before').disabled = state.page === 0
     $('after').disabled = state.page >= pages - 1
