@@ -39,6 +39,6 @@ def tau_figure(csv):
     axes.set_xlabel('judged pairs')
     axes.set_ylabel("Kendall's τ")
     axes.legend(loc='lower right', fontsize=9)
-    heading(figure, 'The ranking beside that under all that is known')
+    heading(figure, 'Ranked as under what is known?')
     remark(figure, 'band: 95 % of random parts of the queries')
     return figure
