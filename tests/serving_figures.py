@@ -216,7 +216,7 @@ def kills(given):
     rng, promised, number, searches = random.Random(5), {}, 0, 0
     for _ in range(given.kills):
         server = Server(given.folder, '--updates')
-        client, until = httpx.Client(base_url=server.url, timeout=30), time.time() + rng.uniform(0, 3)
+        client, until = httpx.Client(base_url=server.url, timeout=300), time.time() + rng.uniform(0, 3)
         while time.time() < until:
             number += 1
             doc_id = f'kill{number % 97}'
@@ -227,7 +227,7 @@ def kills(given):
         client.close()
         server.stop(signal.SIGKILL)
     server, client = Server(given.folder, '--updates'), None
-    client = httpx.Client(base_url=server.url, timeout=30)
+    client = httpx.Client(base_url=server.url, timeout=300)
     while client.get('/health').json()['pending_updates']:
         time.sleep(0.2)
     server.stop()
