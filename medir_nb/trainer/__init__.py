@@ -22,7 +22,8 @@ from .retromae import FiledTexts, RetroMAESettings, TextBatches, train_retromae
 from .tower import Tower, TowerSettings, pretraining_ablation, printed_stages, tower_settings, train_tower
 from .panel import Panel, PanelSettings
 from .alignment import AlignmentSettings, JointSettings, align_towers, train_towers
-from .pair import ABLATIONS, APPROACHES, STAGE_DATA, AlignmentData, PairSettings, TowerPair, changed_pair, train_pair
+from .pair import ABLATIONS, APPROACHES, STAGE_DATA, AlignmentData, PairSettings, TowerPair, alignment_key
+from .pair import changed_pair, train_pair
 from .command import check_trainable, keys_help, main, train
 
 __all__ = [
@@ -85,6 +86,7 @@ __all__ = [
     'AlignmentData',
     'PairSettings',
     'TowerPair',
+    'alignment_key',
     'changed_pair',
     'train_pair',
     'check_trainable',

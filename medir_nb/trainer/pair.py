@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['STAGES_OF_PAIR', 'PRINTED_PAIR', 'ABLATIONS', 'STAGE_DATA', 'APPROACHES', 'LABELLED', 'AlignmentData',
-           'write_alignment_data', 'PairSettings', 'pair_settings', 'changed_pair', 'trainings_of_rows', 'TowerPair',
-           'train_pair']
+           'write_alignment_data', 'PairSettings', 'pair_settings', 'changed_pair', 'alignment_key',
+           'trainings_of_rows', 'TowerPair', 'train_pair']
 
 # %% ../../nbs/12_trainer/22_pair.ipynb #1b9ed252
 import random
@@ -186,8 +186,10 @@ def changed_pair(
 LABELLED = 'align-labelled'  # Stage I on the rows of the fine-tuning
 
 
-def _aligned_as(change: dict) -> str:
-    "What decides the training of Stage I of a row."
+def alignment_key(
+    change: dict,  # of a row, such as ABLATIONS['w/o MSE']
+) -> str:
+    "What decides Stage I of a row; rows with the same share its training."
     inits = [stage for stage in change.get('stages', _INITS) if stage in _INITS]
     others = {name: value for name, value in change.items() if name not in ('stages', 'joint')}
     return fingerprint(others, inits)
@@ -199,7 +201,7 @@ def trainings_of_rows(
     "Stage → the rows that train it; of rows that share a training the first."
     first = {stage: {} for stage in (*STAGES_OF_PAIR, LABELLED)}
     for name, change in rows.items():
-        shared_as = {'align': _aligned_as(change), 'joint': name}
+        shared_as = {'align': alignment_key(change), 'joint': name}
         for stage in change.get('stages', STAGES_OF_PAIR):
             labelled = stage == 'align' and change.get('align_on') == 'tuning'
             first[LABELLED if labelled else stage].setdefault(shared_as.get(stage, ''), name)
