@@ -85,7 +85,7 @@ def judging_sampling(judge: ModelJudge) -> dict:
     limit = {'max_tokens': _TOKENS_AROUND + _TOKENS_A_GRADE * judge.batch}
     return limit | method_row(METHOD, 'prompt').get('sampling', {}) | judge.sampling
 
-
+# %% ../../nbs/13a_benchmark/04_judges.ipynb #806fffaf
 def judging_requests(judge: ModelJudge, task: Task, batches: list[Batch]) -> list[Request]:
     "What a judge asks about each batch."
     model = llm(judge.model, judge.home_folder)
@@ -100,7 +100,7 @@ def judging_requests(judge: ModelJudge, task: Task, batches: list[Batch]) -> lis
         for batch in batches
     ]
 
-
+# %% ../../nbs/13a_benchmark/04_judges.ipynb #1e0f42c4
 def counted_answers(model: LLM, requests: list[Request], usage: Usage, replay: bool | None) -> list[Generation]:
     "The answers, from the cassette where they are there; their tokens are added to `usage`."
     missing = {request.key(model.spec) for request in model.missing(requests)}

@@ -28,7 +28,7 @@ def _sample(labels: pd.DataFrame, n: int, seed: int) -> pd.DataFrame:
     turn = shuffled.groupby('label').cumcount()
     return shuffled.assign(turn=turn).sort_values('turn', kind='stable').head(n).drop(columns='turn')
 
-
+# %% ../../nbs/13a_benchmark/07_person.ipynb #76c9eee0
 def _rows_of(path: Path) -> csv.DictReader:
     "The lines of a CSV file, with commas or, as spreadsheets of some countries write it, semicolons."
     lines = read_text(path).splitlines()
@@ -42,7 +42,7 @@ def _refuse_filled(path: Path):
         is_filled = any((row.get('label') or '').strip() for row in _rows_of(path))
         check(not is_filled, 'somebody has filled in labels here', path, 'name another file, or move this one away')
 
-
+# %% ../../nbs/13a_benchmark/07_person.ipynb #1aad0d0a
 def write_review(
     path: str | Path,  # of a CSV file
     task: Task,
@@ -76,7 +76,7 @@ def _checked_row(row: dict, where: str, known: set, seen: dict) -> tuple:
     check(not label or label in LABELS, f'the label {label[:40]!r}', where, _FIX)
     return *pair, label
 
-
+# %% ../../nbs/13a_benchmark/07_person.ipynb #4a08603e
 def read_review(
     path: str | Path,
     labels: pd.DataFrame,  # of the pairs that may stand in it
@@ -86,10 +86,10 @@ def read_review(
     check(path.is_file(), 'no such file', path, 'write it with write_review, and fill in its column label')
     reader = _rows_of(path)
     for name in (*PAIR, 'label'):
-        check(
-            name in (reader.fieldnames or ()), f'no column {name!r}', f'{path}:1', f'it needs {", ".join(PAIR)}, label'
-        )
-    known, seen, rows = set(zip(labels.query_id, labels.doc_id, strict=True)), {}, []
+        fix = f'it needs {", ".join(PAIR)}, label'
+        check(name in (reader.fieldnames or ()), f'no column {name!r}', f'{path}:1', fix)
+    known = set(zip(labels.query_id, labels.doc_id, strict=True))
+    seen, rows = {}, []
     try:
         for row in reader:
             rows.append(_checked_row(row, f'{path}:{reader.line_num}', known, seen))

@@ -82,7 +82,7 @@ def _reached(first_ids, step) -> set:
             waiting += step(term_id)
     return reached
 
-
+# %% ../../nbs/03_data/05_ontology.ipynb #6016988a
 class _Tree:
     "The terms of an ontology with the ways up and down."
 
@@ -288,13 +288,13 @@ def _organ_system(tree: _Tree, systems: list, findings) -> str:
 
     return tree.terms[max(systems, key=rank)].name
 
-
+# %% ../../nbs/03_data/05_ontology.ipynb #80db05e5
 def _listed(terms: dict, findings_by_id: dict) -> pd.DataFrame:
     "Texts: the names of the findings, one after the other."
     rows = [(i, '; '.join(terms[finding].name for finding in findings)) for i, findings in findings_by_id.items()]
     return pd.DataFrame(rows, columns=['id', 'text'])
 
-
+# %% ../../nbs/03_data/05_ontology.ipynb #255761ff
 def hpo_overlap(
     split: str = 'test',  # test or train
     seed: int = 0,

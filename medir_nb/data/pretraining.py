@@ -44,7 +44,7 @@ class PretrainingRow:
     access: str = 'open'  # open | licence | unreleased
     get: str = ''  # how to get the data by hand, in one line
 
-
+# %% ../../nbs/03_data/13_pretraining.ipynb #81fa727f
 _ACCESS = ('open', 'licence', 'unreleased')
 LAYOUTS = ('published', 'read', 'unverified')
 
@@ -97,7 +97,7 @@ def _shipped_documents(package: str, split: str, counts: Counter):
         counts['documents'] += 1
         yield Document(term.id, term.name, term.definition, where=f'{package} {term.id}')
 
-
+# %% ../../nbs/03_data/13_pretraining.ipynb #0975d4f2
 def _row_documents(name: str, split: str, skip_broken: bool, counts: Counter, home_folder=None):
     "The documents of a registry row, from a package, a folder or the Hub."
     row = registry('pretraining')[name]
@@ -114,7 +114,7 @@ def _row_documents(name: str, split: str, skip_broken: bool, counts: Counter, ho
     place = f'$MEDIR_DATA/{row.get("folder", name)}'
     raise MedirError(f'its data cannot be fetched, and there is no {place}', f'corpus {name}', row.get('get', ''))
 
-
+# %% ../../nbs/03_data/13_pretraining.ipynb #463c9f72
 def raw_documents(
     source: str | Path,  # a row of pretraining.yaml (ROW:SPLIT of a package), or a file or folder of raw documents
     skip_broken: bool = False,  # leave out the rest of a file that cannot be read

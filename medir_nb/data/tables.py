@@ -23,7 +23,7 @@ def _shown_size(row: dict, part: str) -> str:
         return f'{count:,}'
     return f'≈{about:,}' if isinstance(about, int) else ''
 
-
+# %% ../../nbs/03_data/07a_tables.ipynb #b5394add
 def _source(row: dict) -> str:
     "Where anybody gets the data of a row, or what they need."
     if row.get('load'):
@@ -34,7 +34,7 @@ def _source(row: dict) -> str:
         return f'git {row["git"].partition("@")[0]}'
     return 'Hub'
 
-
+# %% ../../nbs/03_data/07a_tables.ipynb #3ce338e1
 def _whereabouts(name: str, row: dict) -> str:
     "Where this machine takes the data of a row from."
     if task_folder(name) and not row.get('load'):
@@ -73,6 +73,16 @@ def _number(value):
     return value if isinstance(value, (int, float)) else None
 
 
+def _characters_a_unit(lengths: dict, printed: dict) -> dict:
+    "How many characters stand in the unit of a printed length, for each side of which both are known."
+    ratios = {}
+    for side in _SIDES:
+        characters, printed_length = lengths.get(f'{side} characters'), printed[f'printed {side} length']
+        if characters and printed_length:
+            ratios[f'characters a unit, {side}'] = characters / printed_length
+    return ratios
+
+# %% ../../nbs/03_data/07a_tables.ipynb #c29755df
 def _registry_sizes(row: dict) -> dict:
     "Sizes and mean lengths as a row states them, and how many characters the printed unit of length holds."
     queries, judged = _number(row.get('queries')), _number(row.get('relevant', row.get('qrels')))
@@ -81,11 +91,6 @@ def _registry_sizes(row: dict) -> dict:
     if unit not in (None, 'unknown'):
         lengths = {f'{side} {unit}': _number(row.get(f'mean_{side}_length')) for side in _SIDES}
     printed = {f'printed {side} length': _number(row.get(f'printed_{side}_length')) for side in _SIDES}
-    ratios = {}
-    for side in _SIDES:
-        characters, printed_length = lengths.get(f'{side} characters'), printed[f'printed {side} length']
-        if characters and printed_length:
-            ratios[f'characters a unit, {side}'] = characters / printed_length
     has_distinct = 'distinct_documents' in row
     return {
         'queries': queries,
@@ -94,7 +99,7 @@ def _registry_sizes(row: dict) -> dict:
         'relevant per query': judged / queries if judged and queries else None,
         **lengths,
         **printed,
-        **ratios,
+        **_characters_a_unit(lengths, printed),
     }
 
 # %% ../../nbs/03_data/07a_tables.ipynb #0c5bc09e
@@ -107,7 +112,7 @@ def _mean_length(texts, size) -> float:
 def _words(text: str) -> int:
     return len(text.split())
 
-
+# %% ../../nbs/03_data/07a_tables.ipynb #d20700bb
 def _measured_sizes(task: Task) -> dict:
     "The same of the data."
     repeated = task.report['repeated_document_ids']

@@ -75,7 +75,7 @@ def _typed(text: str) -> dict:
         settings[name] = int(value) if re.fullmatch('[0-9]{1,9}', value) else value
     return settings
 
-
+# %% ../../nbs/03_data/01a_windows.ipynb #9e7e4f42
 def parse_windows(
     said,  # text, a mapping, a `Windows`, or nothing
 ) -> Windows | None:
@@ -116,7 +116,7 @@ def _is_longer(text: str, n: int) -> bool:
     "Whether a text has more than `n` words; no more of it is read."
     return next(islice(_UNIT.finditer(text), n, None), None) is not None
 
-
+# %% ../../nbs/03_data/01a_windows.ipynb #c778ca46
 def sentence_places(text: str, language: str = 'en') -> list[tuple[int, int]]:
     "Begin and end of each sentence, a very long one in parts."
     from sentencex import segment
@@ -146,7 +146,7 @@ def spans(
     count = -(-new // (size - overlap))
     return [(i * new // count, (i + 1) * new // count + overlap) for i in range(count)]
 
-
+# %% ../../nbs/03_data/01a_windows.ipynb #ebe389c6
 def passage_texts(text: str, windows: Windows, language: str = 'en') -> list[str]:
     "A text in passages; one that fits into the window stays as it is."
     if windows.unit == 'tokens':
@@ -199,7 +199,7 @@ def passage_records(corpus: Corpus, windows: Windows, language: str):
             for number, text in enumerate(passage_texts(body, windows, language), 1):
                 yield f'{doc_id}{_MARK}{number}', title, text, f'document {doc_id}'
 
-
+# %% ../../nbs/03_data/01a_windows.ipynb #45ba7eba
 def passage_table(corpus: Corpus, windows: Windows, language: str = 'en', home_folder=None) -> Passages:
     "The passages of a corpus, kept below the home folder."
     key = [corpus.fingerprint, windows.shape()]

@@ -49,7 +49,7 @@ def _layer_list(body, layers: int, where: str) -> tuple:
     check(len(found) == 1, f'its {layers} layers stand in no list that could be cut', where, 'name another model')
     return found[0]
 
-
+# %% ../../nbs/05_encoder/17_towers.ipynb #8f7d7e12
 def _renumbered(layer, number: int):
     "A layer that knows its new place, by which decoders look up what they keep of a text."
     for module in layer.modules():
@@ -99,7 +99,7 @@ def _linear(before: int, after: int):
     layer.linear.weight.data = torch.eye(after, before)
     return layer
 
-
+# %% ../../nbs/05_encoder/17_towers.ipynb #b33e2e26
 def is_cut(module) -> bool:
     "Whether a module keeps the first numbers of a vector and weighs none."
     import torch
@@ -183,14 +183,14 @@ def _check_carried(spec: EncoderSpec):
     fix = 'choose a row whose templates are prompts before the text'
     check(not why, f'it cannot be a tower: {why}', f'model {spec.name}', fix)
 
-
+# %% ../../nbs/05_encoder/17_towers.ipynb #fd6e9d58
 def _query_modules(spec: EncoderSpec, layers: int, which: str, home_folder) -> list:
     model = tower_model(replace(spec, dtype='float32'), 'query', home_folder)
     if layers:
         keep_layers(model[0].model, layers, which, f'model {spec.name}')
     return list(model)
 
-
+# %% ../../nbs/05_encoder/17_towers.ipynb #6f4a4ef9
 def joined_towers(
     query: EncoderSpec,
     document: EncoderSpec,

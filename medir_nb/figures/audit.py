@@ -21,7 +21,7 @@ def rank_ticks(low: float, high: float) -> list[int]:
     named = (1, *range(2, 1000, 2)) if few else (1, *range(step, 1000, step))
     return [rank for rank in named if low <= rank <= high]
 
-
+# %% ../../nbs/15_figures/04_audit.ipynb #dcc4c10e
 def _draw_ranks(axes, part: pd.DataFrame, span: pd.DataFrame, colours: list, rows: int):
     """A dot and a line a system; `span` holds the best and worst rank of all systems, so that all columns have one
     axis, `rows` how many rows a column has room for."""
@@ -55,7 +55,7 @@ def _set_columns(figure, grid, bottom: float, height: float):
         axes.set_position((left + width, bottom, room, height))
         left += width + room + _GAP
 
-
+# %% ../../nbs/15_figures/04_audit.ipynb #02bdd2e9
 def _name_kinds(figure, colours: dict):
     "The legend of kinds of system, below the heading."
     from matplotlib.lines import Line2D
@@ -107,7 +107,7 @@ def _draw_fifths(axes, part: pd.DataFrame, system: str, colour: str, shift: floa
     axes.plot(x, y, color=colour, lw=1.6, marker='o', ms=4.5, label=f'{system}, Spearman {rho:.2f}')
     axes.vlines(x, whiskers[:, 0], whiskers[:, 1], color=colour, lw=1.2, alpha=0.6)
 
-
+# %% ../../nbs/15_figures/04_audit.ipynb #5298f65f
 def _finish_overlap(axes, kind: str):
     "Title, axis and, below them, the legend of a panel, where it hides nothing."
     panel_title(axes, kind)

@@ -80,7 +80,7 @@ def _line_styles(systems: list) -> dict:
         styles[system] = {'color': colour, 'lw': 1.6, 'marker': 'o', 'ms': 3.5}
     return {system: {**style, 'clip_on': False} for system, style in styles.items()}
 
-
+# %% ../../nbs/15_figures/05_training.ipynb #5d0f0c2b
 _DASHED = {'ls': (0, (2.5, 2)), 'marker': '', 'zorder': 1}
 
 
@@ -94,7 +94,7 @@ def _with_gaps(curve: pd.DataFrame, ranks: list[int]) -> tuple[pd.DataFrame, lis
             start = i + 1
     return (pd.concat([*pieces, curve.iloc[start:]]) if gaps else curve), gaps
 
-
+# %% ../../nbs/15_figures/05_training.ipynb #c66d37bd
 def _draw_recall(axes, part: pd.DataFrame, styles: dict, ranks: list[int]):
     "Recall of each system at `ranks`, on a logarithmic axis."
     from matplotlib.ticker import NullLocator

@@ -91,7 +91,7 @@ def _is_span(value) -> bool:
 def _is_budget(value) -> bool:
     return _is_number(value) and value >= 0
 
-
+# %% ../../nbs/07_generator/06_models.ipynb #15f266f6
 _COUNT, _TEXT = (_is_count, 'a whole number from 1'), (lambda value: isinstance(value, str), 'text')
 _OPTION_KINDS = {
     **dict.fromkeys(('concurrency', 'attempts', 'batch', 'batch_tokens', 'max_model_len'), _COUNT),
@@ -122,7 +122,7 @@ def free_memory():
         model.close()
     free_models()
 
-
+# %% ../../nbs/07_generator/06_models.ipynb #338e2d86
 def _has_gpu() -> bool:
     import torch
 

@@ -39,7 +39,7 @@ def _resampled(first: np.ndarray, second: np.ndarray, samples: int, seed: int) -
             drawn.append(_rho(first[chosen], second[chosen]))
     return tuple(float(bound) for bound in np.percentile(drawn, [2.5, 97.5]))
 
-
+# %% ../../nbs/14_ledger/13_groups.ipynb #e47339ce
 def group_correlation(
     means: pd.DataFrame,  # of `group_means`, with two columns
     samples: int = 1000,  # of the bootstrap

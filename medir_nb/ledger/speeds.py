@@ -60,7 +60,7 @@ def _family_row(system: str) -> str:
     "The registry row that an expression begins with."
     return system.partition('(')[0]
 
-
+# %% ../../nbs/14_ledger/11_speeds.ipynb #af6b5087
 def beside_speeds(
     printed: pd.DataFrame,  # of `printed_speeds`
     speeds: list,  # of `evaluator.measure_speeds`
@@ -77,12 +77,11 @@ def beside_speeds(
     for speed in speeds:
         if speed.expression not in met:
             measured = {label: getattr(speed, name) for name, label in _HERE.items()}
-            rows.append(
-                {'system': speed.system, 'size': registry('models').get(speed.system, {}).get('size', '')} | measured
-            )
+            size = registry('models').get(speed.system, {}).get('size', '')
+            rows.append({'system': speed.system, 'size': size} | measured)
     return pd.DataFrame(rows, columns=[*shown, *_HERE.values()])
 
-
+# %% ../../nbs/14_ledger/11_speeds.ipynb #3adeb51c
 def speed_caveat(
     here: dict,  # of `core.machine`
     paper: str = 'bmretriever',

@@ -40,7 +40,7 @@ def _fault_of_query(query: str, document: str, seen: set) -> str:
         return 'copied from the passage'
     return 'repeated' if query in seen else ''
 
-
+# %% ../../nbs/10_miner/13_synthetic.ipynb #521139a3
 @step('id', 'doc')
 def write_queries(
     documents,
@@ -82,7 +82,7 @@ def _normal(task: str) -> str:
     "A task without case, punctuation and the number before it."
     return ' '.join(re.findall(r'\w+', re.sub(r'^\W*\d+[.):]', '', task.casefold())))
 
-
+# %% ../../nbs/10_miner/13_synthetic.ipynb #47fbb438
 @step(source='a language model')
 def brainstorm_tasks(
     model: str,

@@ -115,13 +115,13 @@ def _check_ids(task, run: pd.DataFrame):
             what = f'{column} {lost!r} of the run is not in the {name}'
             raise MedirError(what, task.name, 'rerank a run of this task')
 
-
+# %% ../../nbs/08_reranker/02_scores.ipynb #fdc0d394
 def below(top: pd.DataFrame, rest: pd.DataFrame, ranks: pd.Series) -> pd.DataFrame:
     "`rest` below the lowest score of `top`, a step a rank: two models share no scale."
     lowest = top.groupby('query_id').score.min()
     return rest.assign(score=rest.query_id.map(lowest) - 1 - ranks)
 
-
+# %% ../../nbs/08_reranker/02_scores.ipynb #3a3e7c85
 Reranked = namedtuple('Reranked', 'run stats')
 
 

@@ -120,7 +120,7 @@ def _row_reranker(name: str, row: dict) -> RerankerSpec:
     check_row(RerankerSpec, row, where, beside=('published_as', 'sources', 'note'))
     return at_folder(RerankerSpec(name=name, **row_fields(RerankerSpec, row)))
 
-
+# %% ../../nbs/08_reranker/00_spec.ipynb #633d3993
 def _hub_reranker(name: str, hub: str, revision: str) -> RerankerSpec:
     "The spec of a cross-encoder of the Hub: its row where it has one, else what its own files say."
     where = f'reranker {name}'

@@ -120,7 +120,7 @@ def _check_bm25(system: System, settings: dict):
         wanted = BM25Settings.model_fields[name].description
         raise MedirError(f'{name}={settings[name]} does not fit in {system}', None, f'it takes {wanted}') from None
 
-
+# %% ../../nbs/09_systems/03_sparse.ipynb #eaa6ee63
 def _split_settings(system: System) -> tuple[list, dict]:
     "The presets and the other settings of BM25, all of which it has."
     presets = [name for name, value in system.settings if value is None]

@@ -64,11 +64,11 @@ def _lead(data: dict) -> str:
     papers = len([name for name in data['papers'] if name not in ('own', 'demo', 'referees')])
     whose = {0: '', 1: ' of one paper'}.get(papers, f' of {papers} papers and their referees')
     said = f'{printed:,} printed scores{whose}, {measured:,} of them measured here'
-    return (
-        f'{said}, and {own:,} of your own.' if own else f'{said}; each says where it comes from and how to measure it.'
-    )
+    if own:
+        return f'{said}, and {own:,} of your own.'
+    return f'{said}; each says where it comes from and how to measure it.'
 
-
+# %% ../../nbs/16_workbook/06h_board_pages.ipynb #538bf7e2
 def _left_out(paper: str | None) -> str:
     "What of the published cells the page does not show."
     from medir_nb.ledger.cells import published
@@ -81,12 +81,11 @@ def _left_out(paper: str | None) -> str:
 def _filled(template: str, parts: dict[str, str]) -> str:
     "A template with `{{name}}` replaced once, whatever the parts hold."
     named = set(re.findall(r'{{(\w+)}}', template))
-    check(
-        named == set(parts), f'its fields {sorted(named ^ set(parts))} differ', 'board.html', 'install the package anew'
-    )
+    what = f'its fields {sorted(named ^ set(parts))} differ'
+    check(named == set(parts), what, 'board.html', 'install the package anew')
     return re.sub(r'{{(\w+)}}', lambda found: parts[found[1]], template)
 
-
+# %% ../../nbs/16_workbook/06h_board_pages.ipynb #535eea49
 def board_page(
     data: dict,  # of `board`
     paper: str | None = None,  # that the data are of

@@ -83,7 +83,7 @@ def _billions(row: dict | None) -> float | None:
     gigabytes = gigabytes_of(row.get('params') or row.get('size'), 'bfloat16')
     return gigabytes / 2 if gigabytes else printed_billions(row.get('label', ''))
 
-
+# %% ../../nbs/16_workbook/06d_board_systems.ipynb #7669af45
 def about_system(
     expression: str,
     unreleased: bool = False,  # whether all that is known of it is that nobody released it

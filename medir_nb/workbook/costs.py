@@ -70,7 +70,7 @@ def _size_in_name(hub: str) -> str | None:
     size = re.search(r'(?<![\w.])([\d.]+[bB])(?![a-zA-Z])', hub.replace('-', ' ').replace('_', ' '))
     return size[1].upper() if size else None
 
-
+# %% ../../nbs/16_workbook/06_costs.ipynb #c083ac28
 def _writer_cost(name: str, texts: int, tokens: int) -> dict:
     "Gigabytes, hours and dollars of a language model; `tokens` are the most that it may write."
     from medir_nb.encoder.here import gigabytes_of
@@ -89,7 +89,7 @@ def _writer_cost(name: str, texts: int, tokens: int) -> dict:
     fetch = 0.0 if is_here else _to_fetch([(spec.hub, spec.revision)], weights, spec.package)
     return {'GB to fetch': fetch, 'hours': None if texts else 0.0, 'dollars': 0.0}
 
-
+# %% ../../nbs/16_workbook/06_costs.ipynb #89b67114
 def _judge_cost(name: str, calls: int, written: int, read: int) -> dict:
     "Gigabytes, hours and dollars of a language model that judges: what it reads costs more than what it writes."
     cost = _writer_cost(name, calls, written)
@@ -98,7 +98,7 @@ def _judge_cost(name: str, calls: int, written: int, read: int) -> dict:
     reading = _service_cost(name, read, 'input')['dollars']
     return cost | {'dollars': None if reading is None else cost['dollars'] + reading}
 
-
+# %% ../../nbs/16_workbook/06_costs.ipynb #67e145a6
 def _reranker_cost(name: str, pairs: int) -> dict:
     "Gigabytes, hours and dollars of scoring pairs."
     from medir_nb.encoder.here import gigabytes_of
@@ -128,7 +128,7 @@ def count_in(cell) -> int:
     digits = re.sub(r'[^0-9]', '', str(cell))
     return int(digits) if digits else 0
 
-
+# %% ../../nbs/16_workbook/06_costs.ipynb #02a688ed
 def _longest_text(method: str, llm: str, settings) -> int | None:
     "The most tokens that a language model may write for one query; None where it is unknown."
     from medir_nb.generator.methods import method_row
@@ -154,7 +154,7 @@ def _writing_pieces(expansion: tuple, row: dict) -> list[Piece]:
     texts, longest = count_in(row['to generate']), _longest_text(method, llm, settings)
     return [Piece(llm, 'write', texts, None if longest is None else texts * longest)]
 
-
+# %% ../../nbs/16_workbook/06_costs.ipynb #8188296e
 def _grid_pieces(row: dict) -> list[Piece]:
     "The work in a row of `plan_grid`."
     from medir_nb.systems.expressions import Fusion, parse
@@ -172,7 +172,7 @@ def _grid_pieces(row: dict) -> list[Piece]:
     encoding = [_encoding_piece(system.name, row)] if system.name != 'bm25' else []
     return encoding + (_writing_pieces(system.expansion, row) if system.expansion else [])
 
-
+# %% ../../nbs/16_workbook/06_costs.ipynb #b2462114
 def _loop_pieces(row: dict) -> list[Piece]:
     "The work in a row of `plan_loop`."
     texts = row['texts to generate'] or row['texts to encode or train on']
@@ -201,7 +201,7 @@ def _summed_pieces(pieces: list[Piece]) -> list[tuple[Piece, int]]:
         known[key] = known.get(key, 0) + (piece.tokens or 0)
     return [(sums[key], known[key]) for key in sums]
 
-
+# %% ../../nbs/16_workbook/06_costs.ipynb #30e4233d
 def _cost_of(piece: Piece, known_tokens: int) -> dict:
     "Gigabytes, hours and dollars of a piece of work."
     if piece.work == 'write':
@@ -214,7 +214,7 @@ def _cost_of(piece: Piece, known_tokens: int) -> dict:
         return {'GB to fetch': None, 'hours': None, 'dollars': 0.0}
     return _encoder_cost(piece.model, piece.texts, piece.tokens)
 
-
+# %% ../../nbs/16_workbook/06_costs.ipynb #7774042b
 def _model_rows(pieces: list[Piece]) -> list[dict]:
     "Rows of costs; the weights of a model that does two kinds of work are fetched once."
     rows, fetched = [], set()

@@ -114,7 +114,7 @@ class Training(_Strict):
     when: str = ''  # it runs only where this parameter is true
     each: list[str] = []  # parameters with lists: a training for each member
 
-
+# %% ../../nbs/16_workbook/03b_declared.ipynb #f41aaefc
 class Judging(_Strict):
     "Judges that grade what several retrievers bring for the queries of a task."
 
@@ -147,7 +147,7 @@ class Length(_Strict):
     sampling: str  # the parameter with its sampling
     at_most: int | None = None  # tokens, whatever the sampling allows
 
-
+# %% ../../nbs/16_workbook/03b_declared.ipynb #950b531f
 class Need(_Strict):
     "What must work on this machine before the first step."
 
@@ -156,7 +156,7 @@ class Need(_Strict):
     ask: Literal['llm', 'encoder', ''] = ''  # it must answer here
     unless: str = ''  # a parameter that, where it is not empty, makes it needless
 
-
+# %% ../../nbs/16_workbook/03b_declared.ipynb #0a10f5b3
 class Loop(_Strict):
     "A self-learning loop."
 

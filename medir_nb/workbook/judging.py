@@ -60,7 +60,7 @@ def _pairs_of_query(rule: str, size: int, retrievers: int, documents: int) -> in
     brought = size * retrievers if rule == 'each' else size
     return min(brought, documents)
 
-
+# %% ../../nbs/16_workbook/05a_judging.ipynb #afbb4c43
 def pool_size(
     judged: JudgedTask,
     judging,  # of `notebook_plan`
@@ -137,7 +137,7 @@ def _judge_row(task: str, judge, size: PoolSize) -> dict:
         'note': size.missing,
     }
 
-
+# %% ../../nbs/16_workbook/05a_judging.ipynb #b24a64ac
 @without_network()
 def plan_judging(
     judgings: list,  # of `notebook_plan`

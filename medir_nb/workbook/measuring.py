@@ -48,7 +48,7 @@ def _pairs_text(stats: dict) -> str:
     scored, stored, truncated = (stats[f'{what}_pairs'] for what in ('scored', 'cached', 'truncated'))
     return f'{scored:,} scored, {stored:,} stored, {truncated:,} truncated'
 
-
+# %% ../../nbs/16_workbook/07a_measuring.ipynb #fc81674f
 def _add_reading_columns(frame, scores: list):
     "Columns on what the systems could read: what was judged, and what was cut."
     by_label = {score.label: score for score in scores}

@@ -124,7 +124,7 @@ def _finished_row(receipt: dict, home_folder=None) -> dict:
         'output': receipt['output'],
     }
 
-
+# %% ../../nbs/16_workbook/02a_records.ipynb #31d1512a
 def _unfinished_row(executing: Path) -> dict:
     "A row of a notebook that is running, or was stopped or failed."
     return {

@@ -106,7 +106,7 @@ def _printed(training, parameters: dict) -> dict:
         return printed_stages(asked, symmetric=True)[stage]
     return PRINTED_PAIR[stage] if stage in PRINTED_PAIR else printed_training(asked)[stage]
 
-
+# %% ../../nbs/16_workbook/03d_trainings.ipynb #172c1534
 def training_settings(
     training,  # of `notebook_plan`
     parameters: dict,  # resolved
@@ -149,7 +149,7 @@ def _how_often(training, parameters: dict) -> int:
     rows = _table_rows(training, parameters) if training.rows else 1
     return rows * prod(len(parameters[name]) for name in training.each)
 
-
+# %% ../../nbs/16_workbook/03d_trainings.ipynb #a70981d2
 def _row_size(training, settings: dict, data: dict) -> tuple[int, int]:
     "Texts of a row, and their tokens at most."
     query, document = settings['max_query_tokens'], settings['max_document_tokens']
@@ -158,7 +158,7 @@ def _row_size(training, settings: dict, data: dict) -> tuple[int, int]:
         return 2 * texts, texts * (query + document)
     return texts, query + (texts - 1) * document
 
-
+# %% ../../nbs/16_workbook/03d_trainings.ipynb #40c96b48
 def _training_row(training, parameters: dict) -> dict:
     "A row of the plan of a notebook's trainings."
     times, data = _how_often(training, parameters), parameters[training.data]

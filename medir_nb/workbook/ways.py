@@ -53,7 +53,7 @@ def _obstacle(row: dict) -> Way | None:
     unknown = [name for name in _FIELDS if row.get(name) == 'unknown']
     return Way('unknown', f'its {unknown[0].replace("_", " ")} is unknown') if unknown else None
 
-
+# %% ../../nbs/16_workbook/06b_ways.ipynb #bb725ab4
 def _size_way(size, dtype: str) -> Way:
     "Where weights of that size find room."
     from medir_nb.encoder.here import gigabytes_of
@@ -65,7 +65,7 @@ def _size_way(size, dtype: str) -> Way:
         return Way('larger', f'{gigabytes:.0f} GB of weights')
     return Way('cpu' if gigabytes <= limits['cpu']['gigabytes'] else 'gpu')
 
-
+# %% ../../nbs/16_workbook/06b_ways.ipynb #38ecccd7
 def model_way(
     name: str,
     rows: str = 'models',  # or rerankers
@@ -130,11 +130,12 @@ def _parameters(row: dict) -> float:
 
     return (gigabytes_of(row.get('params') or row.get('size'), 'bfloat16') or 0) * 1e9 / 2
 
-
+# %% ../../nbs/16_workbook/06b_ways.ipynb #044e1966
 def _encoding(task: str, text: str, name: str, joined: bool) -> Work:
     "The work of encoding a task with a retriever, or of what a language model's text adds to it."
     counts, row = counts_from_registry(task, text, joined, runnable=False), registry('models')[name]
-    texts, most = count_in(counts['texts to encode']), count_in(counts['texts to encode']) * row['max_document_tokens']
+    texts = count_in(counts['texts to encode'])
+    most = texts * row['max_document_tokens']
     tokens = most if counts['tokens'] == 'unknown' else min(most, count_in(counts['tokens']))
     rate = encode_rate(_parameters(row))
     hours = texts / rate / 3600 if rate else None
@@ -143,10 +144,8 @@ def _encoding(task: str, text: str, name: str, joined: bool) -> Work:
 
 def _scoring(task: str, text: str, name: str) -> Work:
     "The work of a reranker behind its retriever."
-    row, pairs = (
-        registry('rerankers')[name],
-        count_in(counts_from_registry(task, text, True, runnable=False)['pairs to score']),
-    )
+    row = registry('rerankers')[name]
+    pairs = count_in(counts_from_registry(task, text, True, runnable=False)['pairs to score'])
     return Work(task, text, 0, pairs, _cpu_hours(pairs * row['max_tokens'], _parameters(row)), None)
 
 # %% ../../nbs/16_workbook/06b_ways.ipynb #c7d7bf13
