@@ -18,7 +18,7 @@ from medir_nb.walk import (
     walk_corpus,
 )
 from medir_nb.walk import write_queries
-from medir_nb.walk.queries import round_trip, style_table
+from medir_nb.walk.queries import QueryReport, round_trip, style_table
 from medir_nb.walk.samples import drawn_stretch
 from medir_nb.walk.usable import STYLES, first_line
 
@@ -189,6 +189,9 @@ def test_queries_judgements_and_report(walk, writer):
     by_style = {row['style']: row for row in report.styles}
     assert by_style['keyword']['overlap'] == 0.5 and by_style['keyword']['bm25'] > 0.9
     assert 'stand in their document' in repr(report) and 'favours BM25' in repr(report)
+    assert (
+        repr(report).startswith('44 queries written by a language model\n') and repr(QueryReport()) == 'no queries yet'
+    )
     json.loads((walk.folder / 'queries.json').read_text(), parse_constant=pytest.fail)
 
 

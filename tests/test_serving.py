@@ -681,6 +681,16 @@ def test_a_walk_that_is_served_says_where_its_index_is(tmp_path, home, medir):
     walk = write_toy_walk(tmp_path / 'conditions').folder
     ran = medir('serve', walk)
     assert ran.code == 2 and f'holds no index; medir index {walk} builds one in {walk / "index"}' in ran.err
+    for command in (
+        ['search', walk / 'index', 'gout'],
+        ['export', walk / 'index', '--to', tmp_path / 'e'],
+        ['serve', walk / 'index'],
+    ):
+        ran = medir(*command)
+        assert ran.code == 2 and f'no such folder yet; medir index {walk} makes its index/' in ran.err.replace(
+            '\n', ' '
+        )
+    assert 'no such folder' in medir('search', tmp_path / 'nowhere', 'gout').err
     assert medir('index', walk, '--system', 'bm25').code == 0
     ran = medir('serve', walk)
     assert ran.code == 2 and f'holds no index; it is in {walk / "index"}' in ran.err

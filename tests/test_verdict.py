@@ -25,6 +25,7 @@ from medir_nb.walk.costs import Costs, costs_of_each
 from medir_nb.core.files import write_lines
 from medir_nb.walk.evidence import beaten_by
 from medir_nb.walk.outlook import expectation, outlook
+from medir_nb.walk.pages import verdict_table
 from medir_nb.walk.toy import write_judgements, write_toy_walk
 from medir_nb.walk.quality import measure_quality, walk_tasks
 from medir_nb.walk.verdict import Decision, decide_from, sentence_of
@@ -411,6 +412,12 @@ def test_times_of_a_busy_machine_are_said_and_measured_again(walk, monkeypatch):
 def test_a_system_without_costs_keeps_its_quality(walk, capfd):
     found = costs_of_each(['bm25'], walk.folder, {'split': 'nowhere'}, queries=2)
     assert found == {'bm25': None} and 'no costs of bm25' in capfd.readouterr().err
+
+
+def test_an_estimate_is_shown_as_a_score(walk):
+    content = give_verdict(walk, PAIR, clock=False).content
+    content['systems'][0]['estimate'], content['systems'][1]['estimate'] = 1.006, 0.75
+    assert list(verdict_table(content).estimate) == ['1.000', '0.750']
 
 
 def test_columns_show_a_price_only_where_one_is_known():

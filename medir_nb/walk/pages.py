@@ -26,7 +26,7 @@ def _with_ends(row: dict | None) -> str:
 
 def _system_cells(one: dict, kinds: list[str], measure: str) -> dict:
     "A system as a row of the table."
-    cells = {'system': one['system'], 'kind': one['kind'], 'estimate': f'{one["estimate"]:.3f}'}
+    cells = {'system': one['system'], 'kind': one['kind'], 'estimate': f'{min(1.0, max(0.0, one["estimate"])):.3f}'}
     cells |= {f'{measure}, {kind}': _with_ends(one['quality'].get(kind)) for kind in kinds}
     judged = [one['quality'][kind].get('judged_at_10') for kind in kinds if kind in one['quality']]
     cells['judged@10'] = three_digits(judged[0]) if judged else ''

@@ -138,8 +138,9 @@ class QueryReport:
         return sum(row['queries'] for row in self.styles)
 
     def __repr__(self):
-        written = f'{counted(self.written, "query", "queries")} written by a language model'
-        lines = [f'{written}, {counted(self.logged, "question")} of a log']
+        written = f'{counted(self.written, "query", "queries")} written by a language model' if self.written else ''
+        logged = f'{counted(self.logged, "question")} of a log' if self.logged else ''
+        lines = [', '.join(filter(None, [written, logged])) or 'no queries yet']
         lines += [_call_words(call) for call in self.calls]
         if self.styles:
             lines += ['', to_markdown(pd.DataFrame(self.styles), 2), '', _leakage_words(self.styles)]

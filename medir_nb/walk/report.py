@@ -15,7 +15,7 @@ from pathlib import Path
 from ..core.console import counted
 from ..core.errors import MedirError
 from ..core.files import atomic_path, file_fingerprint, parse_json, read_json, read_text
-from ..core.hardware import versions
+from ..core.hardware import is_busy, versions
 from ..data import Task
 from ..encoder.contracts import contract
 from ..retrieval.bm25 import analyze
@@ -106,7 +106,10 @@ def _encoders_text(rows: list[dict]) -> str:
 
 
 def _speeds_text(rows: list[dict]) -> str:
-    return '; '.join(f'{row["model"]}: {row["tokens_per_second"]:,.0f} tokens a second' for row in rows)
+    speeds = [(row['model'], row['tokens_per_second'], is_busy(row.get('wanting', 0.0))) for row in rows]
+    return '; '.join(
+        f'{name}: {rate:,.0f} tokens a second{" beside other work" if busy else ""}' for name, rate, busy in speeds
+    )
 
 
 def _minutes_text(minutes: dict) -> str:

@@ -39,6 +39,13 @@ def _told(update, folder) -> str:
     return f'{folder}: generation {update.generation}{cut}; {counts}; {texts}; {update.seconds:.1f} s'
 
 # %% ../../nbs/16_workbook/07g_serving.ipynb #aa44fbed
+def _check_there(source: str):
+    "Refuse the folder of an index that a walk does not have yet."
+    folder = Path(source)
+    is_missing = not folder.exists() and (folder.parent / 'walk.yaml').is_file()
+    check(not is_missing, 'this walk has no such folder yet', source, f'medir index {folder.parent} makes its index/')
+
+
 def _system_of(source: str, system: str | None, example: str = 'minilm or rrf(bm25,minilm)') -> str:
     "The system that a reader names, else the one that the verdict of a walk recommends."
     if system:
@@ -132,8 +139,9 @@ def _answers(
         same = system is None or str(systems.parse(system)) == own
         check(same, f'the index holds {own}', source, 'leave --system out, or search the documents themselves')
         return [serving.hits(searcher, ranked) for ranked in searcher.ranked(questions, k)]
-    system = _system_of(source, system, 'bm25 or minilm')
+    _check_there(source)
     task, how = _documents(source, lang, home), {'dtype': dtype, 'device': device, 'home_folder': home}
+    system = _system_of(source, system, 'bm25 or minilm')
     run = systems.search(system, task, questions, k, **how).run
     rows = {f'q{number}': [] for number in range(1, len(questions) + 1)}
     for query_id, doc_id, score in zip(run.query_id, run.doc_id, run.score):
@@ -202,6 +210,7 @@ def serve_command(
     home: Home = None,
 ):
     "Answer questions over HTTP from an index, until Ctrl-C or SIGTERM."
+    _check_there(str(folder))
     for name in _THREADS:
         os.environ.setdefault(name, str(threads))
     with waiting('serve'):
@@ -229,6 +238,7 @@ def export_command(
         from medir_nb.serving.export import export_system
         from medir_nb.walk import Walk
 
+    _check_there(source)
     if (Path(source) / 'walk.yaml').is_file():
         lang = lang or Walk.open(source).settings.language or None
         system = _system_of(source, system)
