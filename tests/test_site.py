@@ -447,6 +447,18 @@ def test_what_arithmatex_takes_for_a_formula_before_a_figure_is_an_amount():
     assert hook().with_formulas(page) == '<p>$5-$7 and $5&lt;$7</p>'
 
 
+def test_the_extra_names_what_the_pins_call_direct():
+    import configparser
+
+    settings = configparser.ConfigParser()
+    settings.read(ROOT / 'settings.ini')
+    extra = {re.split('[<>=]', word)[0] for word in settings['DEFAULT']['docs_requirements'].split()}
+    pins = (ROOT / 'requirements/docs.txt').read_text()
+    said = re.search(r'direct are (.+?)\n', pins)[1]
+    assert extra == set(re.findall(r'[a-z]+(?:-[a-z]+)*', said)) - {'and'}
+    assert all(f'\n{name}==' in pins for name in extra)
+
+
 def test_pages_name_version_and_commit(tmp_path):
     (tmp_path / 'settings.ini').write_text('[DEFAULT]\nversion = 1.2.3\n')
     assert hook().version_text(tmp_path).startswith('medir_nb 1.2.3')

@@ -227,7 +227,8 @@ if (typeof document === 'object') (async () => {
 
   // ---- the table model: TanStack's, without its markup; what is sorted, filtered and cut into pages is its business
   const {createTable, getCoreRowModel, getFilteredRowModel, getSortedRowModel, getPaginationRowModel} = TableCore
-  const PAGE = 50
+  // rows of a page: fewer where a row is long, so that a filter stays quick
+  const pageSize = () => Math.max(20, Math.min(50, Math.floor(1200 / Math.max(1, shown.length))))
   let printing = false
   const base = {
     data: [], columns: [], onStateChange: () => {}, renderFallbackValue: null, autoResetPageIndex: false,
@@ -260,13 +261,13 @@ if (typeof document === 'object') (async () => {
     table.setOptions(() => ({
       ...base, data: rowsNow(), columns: modelColumns(),
       state: {...initial, columnFilters: [{id: 'name', value: 'as chosen'}], sorting,
-        pagination: {pageIndex: state.page, pageSize: printing ? 1e6 : PAGE}},
+        pagination: {pageIndex: state.page, pageSize: printing ? 1e6 : pageSize()}},
     }))
     const left = table.getFilteredRowModel().rows.map(modelRow => modelRow.original.row)
     const averaged = shown.filter(column => !isMean(column))
     const spread = rankSpread(left.map(row => averaged.map(column => valueOf(row, column))))
     ranks = new Map(left.map((row, i) => [row, spread[i]]).filter(([, found]) => found))
-    const pages = Math.max(1, Math.ceil(left.length / PAGE))
+    const pages = Math.max(1, Math.ceil(left.length / pageSize()))
     if (state.page >= pages) { state.page = pages - 1; return compute() }
     return {left, averaged, pages, rows: table.getPaginationRowModel().rows.map(modelRow => modelRow.original.row)}
   }
@@ -283,7 +284,7 @@ if (typeof document === 'object') (async () => {
     const button = make('button', {type: 'button', 'data-sort': id}, text, isSorted ? make('span', {class: 'sorted', 'aria-hidden': 'true'}, down ? ' ▼' : ' ▲') : null, small ? make('small', null, small) : null)
     return make('th', {scope: 'col', 'aria-sort': isSorted ? (down ? 'descending' : 'ascending') : null, ...extra}, button)
   }
-  const empty = make('td', {class: 'none'}, make('span', {class: 'hidden'}, 'no score'))  // thousands of them: a copy is quick
+  const empty = make('td', {class: 'none'})  // thousands of them: the style says what they mean
   function cellOf(row, column, best) {
     const cell = byRow[row].get(column)
     if (!cell) return empty.cloneNode(true)
