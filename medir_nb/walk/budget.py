@@ -40,7 +40,7 @@ def measure_pace(
     folder = Path(tempfile.mkdtemp(prefix='medir-pace-'))
     start = time.perf_counter()
     try:
-        trained: Trained = train(output=str(folder / 'timed'), max_steps=steps)
+        trained: Trained = train(output=str(folder / 'timing'), max_steps=steps)
         seconds = trained.history.seconds.to_numpy()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
