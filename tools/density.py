@@ -86,7 +86,7 @@ def exporting(paths: list[str]) -> list[Path]:
     files = [
         file for path in paths for file in ([Path(path)] if path.endswith('.ipynb') else Path(path).rglob('*.ipynb'))
     ]
-    return sorted(file for file in files if 'default_exp' in file.read_text(encoding='utf-8'))
+    return sorted(file for file in files if '#| default_exp' in file.read_text(encoding='utf-8'))
 
 
 def table(rows: dict[str, dict]) -> str:

@@ -59,7 +59,7 @@ def _line_starts(path: Path) -> tuple[np.ndarray, str]:
     starts = np.concatenate(starts)
     return (starts if starts[-1] == at else np.append(starts, at)), digest.hexdigest()
 
-
+# %% ../../nbs/03_data/14_pair_files.ipynb #71b08719
 class PairFile:
     "The rows of a file of pairs by number: `len(file)`, `file[i]`, iteration; none of them is held in memory."
 

@@ -64,7 +64,7 @@ def _instruction_keys() -> set[str]:
         named.update(row.get('instruction_keys') or (), row.get('document_instruction_keys') or ())
     return named
 
-
+# %% ../../nbs/03_data/06_row.ipynb #6da92991
 _KNOWS_NO_GRADES = re.compile(r'(AP|MAP|R|P|RR|MRR|Success)\b')
 
 
@@ -80,7 +80,7 @@ def _check_threshold(row: dict, where: str):
         what = f'{measure} counts from grade {counted}, and relevant_from says {least}'
         check(counted == least, what, where, f'write it with rel={least}, as in AP(rel={least}) or R(rel={least})@5')
 
-
+# %% ../../nbs/03_data/06_row.ipynb #5cc7e735
 def check_task_row(name: str, row: dict):
     "Refuse a row with an unknown field, a value of another type, or an instruction that no model would read."
     where = f'task {name}'

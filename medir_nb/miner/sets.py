@@ -62,8 +62,8 @@ def _check_rule_fields(row: dict, where: str):
     missing = next((name for name in wanted if name not in given), None)
     fix = f'name its field below fields: {", ".join(wanted)}'
     check(missing is None, f'the rule {rule} reads {missing!r}', where, fix)
-    unread = next((name for name in given if name not in wanted), '')
-    check(not unread, f'the rule {rule} reads no {unread!r}', where, nearest(unread, wanted))
+    unread = next((name for name in given if name not in wanted), None)
+    check(unread is None, f'the rule {rule} reads no {unread!r}', where, nearest(str(unread), wanted))
 
 # %% ../../nbs/10_miner/10a_sets.ipynb #cb189a95
 def check_tuning_row(name: str, row: dict):
