@@ -137,6 +137,74 @@ def _names(names: list) -> str:
     more = f' and {len(names) - _MOST_NAMES:,} more' if len(names) > _MOST_NAMES else ''
     return ', '.join(names[:_MOST_NAMES]) + more
 
+# %% ../../nbs/15a_walk/01_look.ipynb #10c0a001
+def _counts_table(reading: Reading) -> pd.DataFrame:
+    "`what, number, which`: what of a folder went into the corpus, and what did not."
+    lost = [f'{row["file"]}: {row["why"]}' for row in reading.unreadable]
+    fate = 'kept' if reading.as_given else 'left out'
+    kinds = [f'{len(names):,} {suffix}' for suffix, names in reading.not_read.items()]
+    rows = [
+        ('in the corpus', reading.kept, ''),
+        ('files that could not be read', len(reading.unreadable), _names(lost)),
+        ('files of other kinds, not read', sum(map(len, reading.not_read.values())), _names(kinds)),
+        (f'empty, {fate}', len(reading.empty), _names(reading.empty)),
+        (f'exact duplicates, {fate}', len(reading.exact_duplicates), _names(reading.exact_duplicates)),
+        ('near duplicates, kept', len(reading.near_duplicates), _names(reading.near_duplicates)),
+        ('ids that stood twice, renamed', reading.renamed, ''),
+        ('with what may be personal data', reading.with_personal_data, ''),
+    ]
+    return pd.DataFrame([row for row in rows if row[1]], columns=['what', 'number', 'which'])
+
+# %% ../../nbs/15a_walk/01_look.ipynb #10c0a003
+def _reading_lines(reading: Reading, language: str) -> list[str]:
+    "How much there is to read, in which script, and what could not be read."
+    half, ninety, _, most = quantiles(reading.words)
+    scripts = ', '.join(f'{share:.0%} {name}' for name, share in reading.scripts.items() if share >= 0.01)
+    said = [
+        f'{counted(reading.kept, "document")}; half have {half:,} words or fewer, 90 % {ninety:,}, '
+        f'the longest {most:,} (a Chinese character counts as a word)',
+        f'letters: {scripts}; read as {language}',
+    ]
+    if reading.unreadable:
+        first, unit = reading.unreadable[0], 'file is' if len(reading.unreadable) == 1 else 'files are'
+        what = f'{len(reading.unreadable):,} {unit} not read, or not to the end: mend what is said below and look again'
+        said.append(f'{what} ({first["file"]}: {first.get("fix") or first["why"]})')
+    return said
+
+
+def _passages_line(found: 'Look') -> str:
+    "Whether the walk searches passages, or should."
+    if found.windows:
+        return f'searched in passages: {found.windows}, {found.in_passages[0]:.1f} a document'
+    if found.advised:
+        per_document = f'{found.in_passages[0]:.1f} a document'
+        return f'passages are advisable: look again with --passages {found.advised} ({per_document})'
+    return 'passages are not needed: hardly a document is longer than the encoders read'
+
+# %% ../../nbs/15a_walk/01_look.ipynb #10c0a004
+def _time_lines(found: 'Look') -> list[str]:
+    "What the estimates of time hang on, and what follows from them."
+    if not found.paces:
+        return []
+    slowest = max(found.paces, key=lambda part: part.wanting)
+    timed = f'{counted(found.paces[0].timed_documents, "document")} on {found.paces[0].machine}'
+    sampled = counted(found.reaches[0].sampled, 'document')
+    said = [f'times are estimates from {timed}; tokens are those of {sampled}']
+    if slowest.was_busy:
+        what = f'this machine was busy ({slowest.wanting:.1f} processes wanted a core), so the times are too long'
+        said.append(f'{what}: look again when it is quiet')
+    return said + _left_out_lines(found)
+
+
+def _left_out_lines(found: 'Look') -> list[str]:
+    "Encoders that nobody gets without naming them, each with the way to have it."
+    most = found.walk.settings.minutes
+    _, too_long = within_minutes(list(found.minutes), found.minutes, most)
+    cut = f' --passages {found.windows}' if found.windows else ''
+    fix = f'look again with --minutes {math.ceil(sum(found.minutes.values()))}{cut}'
+    left_out = [(name, too_long_words(minutes, most)) for name, minutes in too_long.items()]
+    return [f'{name} is not compared unless it is named: {why}; {fix}' for name, why in left_out]
+
 # %% ../../nbs/15a_walk/01_look.ipynb #8704be0c
 @dataclass
 class Look:
@@ -175,22 +243,8 @@ class Look:
         }
 
     def counts(self) -> pd.DataFrame:
-        "`what, documents, which`: what went into the corpus, and what did not."
-        r = self.reading
-        lost = [f'{row["file"]}: {row["why"]}' for row in r.unreadable]
-        fate = 'kept' if r.as_given else 'left out'
-        kinds = [f'{len(names):,} {suffix}' for suffix, names in r.not_read.items()]
-        rows = [
-            ('in the corpus', r.kept, ''),
-            ('files that could not be read', len(r.unreadable), _names(lost)),
-            ('files of other kinds, not read', sum(map(len, r.not_read.values())), _names(kinds)),
-            (f'empty, {fate}', len(r.empty), _names(r.empty)),
-            (f'exact duplicates, {fate}', len(r.exact_duplicates), _names(r.exact_duplicates)),
-            ('near duplicates, kept', len(r.near_duplicates), _names(r.near_duplicates)),
-            ('ids that stood twice, renamed', r.renamed, ''),
-            ('with what may be personal data', r.with_personal_data, ''),
-        ]
-        return pd.DataFrame([row for row in rows if row[1]], columns=['what', 'number', 'which'])
+        "`what, number, which`: what went into the corpus, and what did not."
+        return _counts_table(self.reading)
 
     def tables(self) -> dict[str, pd.DataFrame]:
         "Frames by heading."
@@ -204,45 +258,7 @@ class Look:
 
     def lines(self) -> list[str]:
         "What the tables mean, in sentences."
-        r = self.reading
-        half, ninety, _, most = quantiles(r.words)
-        scripts = ', '.join(f'{share:.0%} {name}' for name, share in r.scripts.items() if share >= 0.01)
-        said = [
-            f'{counted(r.kept, "document")}; half have {half:,} words or fewer, 90 % {ninety:,}, the longest {most:,} '
-            '(a Chinese character counts as a word)',
-            f'letters: {scripts}; read as {self.walk.settings.language}',
-        ]
-        if r.unreadable:
-            first, unit = r.unreadable[0], 'file is' if len(r.unreadable) == 1 else 'files are'
-            what = f'{len(r.unreadable):,} {unit} not read, or not to the end: mend what is said below and look again'
-            said.append(f'{what} ({first["file"]}: {first.get("fix") or first["why"]})')
-        if self.windows:
-            said.append(f'searched in passages: {self.windows}, {self.in_passages[0]:.1f} a document')
-        elif self.advised:
-            per_document = f'{self.in_passages[0]:.1f} a document'
-            said.append(f'passages are advisable: look again with --passages {self.advised} ({per_document})')
-        else:
-            said.append('passages are not needed: hardly a document is longer than the encoders read')
-        return said + self._time_lines()
-
-    def _time_lines(self) -> list[str]:
-        "What the estimates of time hang on, and what follows from them."
-        if not self.paces:
-            return []
-        slowest = max(self.paces, key=lambda part: part.wanting)
-        timed = f'{counted(self.paces[0].timed_documents, "document")} on {self.paces[0].machine}'
-        sampled = counted(self.reaches[0].sampled, 'document')
-        said = [f'times are estimates from {timed}; tokens are those of {sampled}']
-        if slowest.was_busy:
-            what = f'this machine was busy ({slowest.wanting:.1f} processes wanted a core), so the times are too long'
-            said.append(f'{what}: look again when it is quiet')
-        most = self.walk.settings.minutes
-        _, too_long = within_minutes(list(self.minutes), self.minutes, most)
-        for name, minutes in too_long.items():
-            cut = f' --passages {self.windows}' if self.windows else ''
-            fix = f'look again with --minutes {math.ceil(sum(self.minutes.values()))}{cut}'
-            said.append(f'{name} is not compared unless it is named: {too_long_words(minutes, most)}; {fix}')
-        return said
+        return [*_reading_lines(self.reading, self.walk.settings.language), _passages_line(self), *_time_lines(self)]
 
     def _repr_markdown_(self) -> str:
         tables = [f'**{name}**\n\n{to_markdown(table)}' for name, table in self.tables().items()]
