@@ -7,7 +7,7 @@ from .task import Task, build_task, cjk_share, detect_language, limit_task, part
 from .folders import load_folder
 from .hub import load_mteb
 from .ontology import disease_family, hpo_lay, hpo_overlap, hpo_terms, overlap_oracle, read_obo
-from .registered import load_task, row_revision, task_folder, task_reading
+from .registered import load_task, row_revision, task_folder, task_reading, tasks_here
 from .corpora import asked, corpus_in_memory, corpus_task
 from .tables import statistics_table, tasks_table
 from .documents import Document
@@ -50,6 +50,7 @@ __all__ = [
     'statistics_table',
     'task_folder',
     'task_reading',
+    'tasks_here',
     'tasks_table',
     'Document',
     'read_documents',

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['written_task', 'check_counts', 'task_folder', 'row_revision', 'is_git_first', 'load_registered', 'task_reading',
-           'load_task']
+           'load_task', 'tasks_here']
 
 # %% ../../nbs/03_data/07_registered.ipynb #3ffc7009
 import os
@@ -289,3 +289,19 @@ def load_task(
     if passages is not None:
         task = replace(task, passages=windows, registered=task.registered and windows is None)
     return _limited(task, limit) if limit else task
+
+# %% ../../nbs/03_data/07_registered.ipynb #7a5c0002
+def tasks_here(
+    names: list,  # as `load_task` takes them
+    home_folder=None,
+) -> list:
+    "Those of `names` that can be loaded on this machine; a line for each that cannot."
+    found = []
+    for name in names:
+        try:
+            load_task(name, home_folder=home_folder)
+        except MedirError as error:
+            note(f'{name}: {error.what}')
+            continue
+        found.append(name)
+    return found
