@@ -140,12 +140,14 @@ def test_a_strangers_text_is_shown_and_never_runs(tmp_path, attack):
     give_verdict(walk, PAIR, clock=False)
     write_json(walk.path('look.json'), {attack: {attack: [attack]}})
     one = {'system': attack, 'method': attack, 'sentence': attack, 'better': False, 'trained_on': []}
-    tables = {'table': [{attack: attack}], 'forgetting': [{'task': attack}]}
+    lost = {'task': attack, 'measure': 'nDCG@10', 'difference': -0.1, 'low': -0.2, 'high': -0.05, 'p_holm': 0.0001}
+    tables = {'table': [{attack: attack}], 'forgetting': [lost]}
     write_json(walk.path('adapt.json'), {'adaptations': [one | tables]})
     content = json.loads(walk.path('verdict.json').read_text())
     content['systems'][0]['system'] = attack
     write_json(walk.path('verdict.json'), content | {'left_out': {attack: attack}, 'choice': attack})
     page = Page(render_report(walk, private=attack))
+    assert '−0.100 [−0.200, −0.050]' in page.text and '<0.001' in page.text
     harmless(page)
     assert page.text.count(' '.join(attack.split())) >= 8
 

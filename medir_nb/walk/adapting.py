@@ -24,6 +24,7 @@ from ..data import load_task
 from ..encoder.here import encoder_runs
 from ..evaluator import Scores, compare, evaluate, over_seeds, seed_spread
 from ..evaluator.statistics import holm
+from ..ledger.display import p_text
 from ..miner import Mined, candidates, hard_negatives, hypothesize, labelled_pairs, select, shuffle_pairs
 from ..systems import encoder_of, parse
 from ..trainer import Trained, check_trainable, train_encoder, train_generator
@@ -239,7 +240,7 @@ def is_better(tests: list[dict], level: float = 0.05) -> bool:
 # %% ../../nbs/15a_walk/42_adapting.ipynb #5127df03
 def _test_text(test: dict) -> str:
     ends = f'[{test["low"]:+.3f}, {test["high"]:+.3f}]'
-    return f'{test["difference"]:+.3f} {ends} against the {test["against"]} model (p {test["p_holm"]:.3f})'
+    return f'{test["difference"]:+.3f} {ends} against the {test["against"]} model (p {p_text(test["p_holm"])})'
 
 
 def _forgotten_text(forgetting: list[dict]) -> str:

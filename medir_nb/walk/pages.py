@@ -15,6 +15,7 @@ from ..core.errors import check
 from ..core.files import atomic_path, read_json, write_json
 from ..figures.style import BLUE, GREY, INK, ORANGE, WIDTH, heading, new_figure, read_data, remark
 from ..figures.style import save_figure, set_margins, styled_figure, wrapped
+from ..ledger.display import tests_table
 from .costs import three_digits
 from .folder import Walk
 from .quality import KINDS
@@ -44,6 +45,9 @@ def verdict_table(content: dict) -> pd.DataFrame:
     return frame[[column for column in frame if frame[column].astype(bool).any()]]
 
 # %% ../../nbs/15a_walk/32b_pages.ipynb #862e1f83
+_NUMBERS = ('difference', 'low', 'high', 'p', 'p_holm')  # of a test; null in the file where there is none
+
+
 @dataclass(frozen=True)
 class Verdict:
     "What `verdict.json` says, for a reader."
@@ -65,7 +69,8 @@ class Verdict:
 
     def tests(self, kind: str = 'people') -> pd.DataFrame:
         "All pairs on one kind of judgement, with p values corrected over the table."
-        return pd.DataFrame(self.content['tests'].get(kind, []))
+        tests = pd.DataFrame(self.content['tests'].get(kind, []))
+        return tests.astype({name: float for name in _NUMBERS if name in tests})
 
     @property
     def agreement(self) -> pd.DataFrame:
@@ -144,7 +149,7 @@ def verdict_markdown(content: dict) -> str:
     parts.append(to_markdown(verdict.table))
     for kind in content['tests']:
         if len(verdict.tests(kind)):
-            parts += [f'## Paired tests, {kind} (Holm over the table)', to_markdown(verdict.tests(kind))]
+            parts += [f'## Paired tests, {kind} (Holm over the table)', to_markdown(tests_table(verdict.tests(kind)))]
     if len(verdict.agreement):
         parts += ['## Rank agreement of synthetic queries with people', to_markdown(verdict.agreement, 2)]
     missing = [f'- {system}: {why}' for system, why in (content['left_out'] | content['not_run']).items()]

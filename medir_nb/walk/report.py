@@ -12,12 +12,14 @@ import base64
 import time
 from dataclasses import replace
 from pathlib import Path
+import pandas as pd
 from ..core.console import counted
 from ..core.errors import MedirError
 from ..core.files import atomic_path, file_fingerprint, parse_json, read_json, read_text
 from ..core.hardware import is_busy, versions
 from ..data import Task
 from ..encoder.contracts import contract
+from ..ledger.display import tests_table
 from ..retrieval.bm25 import analyze
 from ..systems.dense import encoder_of
 from ..systems.expressions import parts, retriever_kind
@@ -214,11 +216,11 @@ def verdict_sections(walk: Walk) -> list[dict]:
     table = verdict.table.to_dict('records')
     found.append(section('Verdict', [verdict.sentence, *content['reasons']], table, figure, 'Quality against waiting'))
     for kind in KINDS:
-        tests = content['tests'].get(kind) or []
+        tests = verdict.tests(kind)
         judged = counted(content['judged'].get(kind, 0), 'query', 'queries')
         judged = f'{judged}; p values corrected by Holm over the table.'
-        if tests:
-            found.append(section(f'Paired tests, {kind}', [judged], tests))
+        if len(tests):
+            found.append(section(f'Paired tests, {kind}', [judged], tests_table(tests).to_dict('records')))
     if content['agreement']:
         what = 'Kendall τ between the ranking by synthetic queries and by people, by number of labels.'
         found.append(section('Rank agreement', [what], content['agreement']))
@@ -256,7 +258,8 @@ def adapt_sections(walk: Walk) -> list[dict]:
         name = f'Adapting by {one["method"]}'
         sections.append(section(name, [one.get('sentence', '')], one.get('table') or []))
         if one.get('forgetting'):
-            sections.append(section(f'{name}: what it forgot', [], one['forgetting']))
+            forgotten = tests_table(pd.DataFrame(one['forgetting'])).to_dict('records')
+            sections.append(section(f'{name}: what it forgot', [], forgotten))
     return sections
 
 # %% ../../nbs/15a_walk/50_report.ipynb #df5c3f75
