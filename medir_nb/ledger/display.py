@@ -83,17 +83,24 @@ def _signed(difference: float, digits: int) -> str:
     return text if re.search('[1-9]', text) else text[1:]
 
 
+def _measured_text(entry: dict, digits: int) -> str:
+    "A measured value with its interval over queries; without one where no query has a score of its own."
+    if entry['low'] is None:
+        return f'{entry["measured"]:.{digits}f}'
+    return with_interval(entry['measured'], entry['low'], entry['high'], digits)
+
+
 def cell_text(
     entry: dict,  # a row of the ledger's frame
     step: float,  # one unit of the last printed digit
     dagger: str = '†',  # behind a printed number that is doubtful
 ) -> str:
-    "A cell: `published`, `published | measured difference verdict`, or `measured`."
+    "A cell: `published`, `published | measured [low, high] difference verdict`, or `measured [low, high]`."
     digits = _digits(step)
     published = entry['published'] + (dagger if entry['doubt'] else '')
     if entry['measured'] is None:
         return published
-    measured = f'{entry["measured"]:.{digits + (digits < 4)}f}'
+    measured = _measured_text(entry, digits + (digits < 4))
     if entry['difference'] is None:
         return measured
     spread = ''
