@@ -86,6 +86,37 @@ def _along_whiskers(frame: pd.DataFrame) -> list[tuple]:
         points += [(row.queries_per_second, value) for value in np.linspace(row.low, row.high, 12)]
     return points
 
+# %% ../../nbs/15_figures/07_towers.ipynb #618fee65
+_MOST_BESIDE = 8  # systems whose names find a place beside their dots
+_NAME_HEIGHT = 0.062  # of the height of the axes
+
+
+def _margin_heights(wanted: list[float], gap: float = _NAME_HEIGHT) -> list[float]:
+    "Heights from 1 downwards, as near to the wanted ones (falling) as they get without touching."
+    heights = []
+    for height in wanted:
+        heights.append(min(height, heights[-1] - gap) if heights else min(height, 1.0))
+    below = max(0.0, -heights[-1])
+    return [min(height + below, 1.0 - gap * place) for place, height in enumerate(heights)]
+
+
+def _names_in_margin(axes, frame: pd.DataFrame):
+    "The names right of the axes, the best score on top, each with a line to its dot."
+    ordered = frame.sort_values('value', ascending=False)
+    dots = axes.transData.transform(ordered[['queries_per_second', 'value']].to_numpy())
+    wanted = axes.transAxes.inverted().transform(dots)[:, 1].tolist()
+    for row, height in zip(ordered.itertuples(), _margin_heights(wanted), strict=True):
+        axes.annotate(
+            f'{row.value:.3f}  {row.system}',
+            (row.queries_per_second, row.value),
+            xytext=(1.03, height),
+            textcoords='axes fraction',
+            va='center',
+            fontsize=8.5,
+            color=INK,
+            arrowprops={'arrowstyle': '-', 'color': GREY, 'lw': 0.6, 'alpha': 0.8, 'relpos': (0, 0.5)},
+        )
+
 # %% ../../nbs/15_figures/07_towers.ipynb #8b8ac385
 @styled_figure
 def throughput_figure(csv):
@@ -94,7 +125,8 @@ def throughput_figure(csv):
     needed = ['system', 'kind', 'queries_per_second', 'least', 'most', 'value', 'low', 'high', 'measure']
     frame = read_data(csv, needed)
     figure = new_figure(WIDTH, 4.8)
-    axes = figure.add_axes((0.085, 0.115, 0.8, 0.72))
+    is_crowded = len(frame) > _MOST_BESIDE
+    axes = figure.add_axes((0.085, 0.115, 0.6 if is_crowded else 0.8, 0.72))
     _draw_throughputs(axes, frame)
     _tick_rates(axes)
     axes.set_xlabel('queries per second, query tower alone')
@@ -102,6 +134,9 @@ def throughput_figure(csv):
     heading(figure, 'What a query costs, and what it finds')
     axes.legend(loc='lower left', bbox_to_anchor=(-0.015, 1.0), ncols=4, fontsize=9)
     figure.canvas.draw()
+    if is_crowded:
+        _names_in_margin(axes, frame)
+        return figure
     marks = zip(frame.queries_per_second, frame.value, frame.system, strict=True)
     place_labels(axes, [Label(x, y, wrapped(name, 30)) for x, y, name in marks], _along_whiskers(frame))
     return figure
