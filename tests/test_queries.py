@@ -203,6 +203,20 @@ def test_the_same_call_again_does_nothing(walk, writer):
     assert files(walk) == before and server.asked == asked == 11
 
 
+def test_what_does_not_fit_into_the_minutes_is_written_by_the_next_call(walk, writer):
+    server = writer()
+    settings = how(styles=['keyword', 'lay'], sample=8)
+    part = write_queries(walk, minutes=1e-9, **settings)
+    assert server.asked == 8 and {row['document'] for row in read_queries(walk)} < set(NOUN)
+    assert '8 asked for' in repr(part) and '4 documents were left when the minutes were used' in repr(part)
+    first = read_queries(walk)
+    whole = write_queries(walk, minutes=60, **settings)
+    assert server.asked == 16 and 'were left' not in repr(whole).splitlines()[-1]
+    assert read_queries(walk)[: len(first)] == first and len({row['_id'] for row in read_queries(walk)}) == 16
+    write_queries(walk, minutes=60, **settings)
+    assert server.asked == 16
+
+
 def test_another_style_a_larger_sample_and_a_log_add(walk, writer, tmp_path):
     server = writer()
     write_queries(walk, **how(styles=['lay'], sample=4))

@@ -7,7 +7,9 @@ __all__ = ['MOST_REPEATED', 'RETRIEVER', 'FIRST', 'LEAST', 'round_trip', 'with_o
            'read_report', 'write_queries', 'add_log']
 
 # %% ../../nbs/15a_walk/10_queries.ipynb #3ba3745e
+import time
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 import pandas as pd
@@ -29,18 +31,32 @@ from .logs import log_queries
 from .samples import LONGEST, drawn_stretch, sample_documents
 from .usable import STYLES, first_line, normal_query, query_fault
 
+# %% ../../nbs/15a_walk/10_queries.ipynb #dd76f09a
+_GROUP, _FIRST_GROUP = 16, 4  # documents at a time; the first, while it is not known how long one takes
+
+
+def _groups(
+    documents: list[dict],
+    minutes: float,  # 0: as many as it takes
+) -> Iterator[list[dict]]:
+    "The documents in groups, as long as the minutes last."
+    began, done, size = time.perf_counter(), 0, _FIRST_GROUP if minutes else _GROUP
+    while done < len(documents) and size:
+        yield documents[done : done + size]
+        done += size
+        used = time.perf_counter() - began
+        size = _GROUP if not minutes else min(_GROUP, int(max(0, 60 * minutes - used) / (used / done)))
+
 # %% ../../nbs/15a_walk/10_queries.ipynb #fcadce80
-_GROUP = 16  # documents between two looks at the bar
 MOST_REPEATED = 0.5  # share of answers in a style that may repeat one to another document
 
 
-def _answers(documents: list[dict], styles: list, per_style: int, most_repeated: float, **asked):
+def _answers(documents: list[dict], styles: list, per_style: int, most_repeated: float, minutes: float, **asked):
     "`(document, style, number, text, faults)` of each answer, group by group."
     judged = {style: [] for style in styles}
     method = 'walk-query'
     with progress(total=len(documents) * len(styles) * per_style, desc='queries', unit='query') as bar:
-        for start in range(0, len(documents), _GROUP):
-            group = documents[start : start + _GROUP]
+        for group in _groups(documents, minutes):
             for style in styles:
                 how = Asking(method=method, form=style, n=per_style, **asked)
                 answers = ask_about(group, lambda row: {'document': row['doc']}, how)
@@ -159,7 +175,11 @@ def _call_words(call: dict) -> str:
     dropped = ', '.join(f'{n:,} {what}' for what, n in met.most_common()) or 'none'
     trip = f'{call["found"]:,} of {usable:,} found their document ({call["found"] / max(1, usable):.0%}'
     trip += f', first {call["first"]} by {call["retriever"]})'
-    return f'{call["model"]}: {asked:,} asked for; dropped: {dropped}; {trip}; {call["added"]:,} added'
+    said = f'{call["model"]}: {asked:,} asked for; dropped: {dropped}; {trip}; {call["added"]:,} added'
+    if not call.get('left'):
+        return said
+    left = counted(call['left'], 'document')
+    return f'{said}; {left} were left when the minutes were used: the same line goes on'
 
 # %% ../../nbs/15a_walk/10_queries.ipynb #f12f81a0
 def _leakage_words(styles: list[dict]) -> str:
@@ -210,19 +230,27 @@ def _refuse_weak(found: int, usable: int, least: float, call: dict):
     check(usable and share >= least, what, 'queries', fix)
 
 # %% ../../nbs/15a_walk/10_queries.ipynb #ff4c6451
-def _written_rows(walk, corpus, call, known, most_repeated, replay, home_folder) -> list[dict]:
+def _written_rows(walk, corpus, call, known, most_repeated, minutes, replay, home_folder) -> list[dict]:
     "The queries of a call that are usable and find their document; the call gets its counts."
     documents = _documents(corpus, call['sample'], call['seed'])
     language = walk.settings.language or detect_language([row['doc'] for row in documents])
     asked = {'model': call['model'], 'language': language, 'home_folder': home_folder, 'replay': replay}
     usage, seen, faults = Usage(), {normal_query(row['text']) for row in known}, {}
-    answers = _answers(documents, call['styles'], call['per_style'], most_repeated, usage=usage, **asked)
+    answers = _answers(documents, call['styles'], call['per_style'], most_repeated, minutes, usage=usage, **asked)
     usable = _usable(answers, call['model'], seen, faults)
+    each = len(call['styles']) * call['per_style']
+    done = sum(counts.total() for counts in faults.values()) // each
     found = round_trip(walk, usable, corpus, call['retriever'], call['first'], home_folder)
     _refuse_weak(len(found), len(usable), call['least'], call)
     rows = with_overlap(walk, found, corpus)
     by_style = Counter(row['style'] for row in found)
-    call |= {'documents': len(documents), 'found': len(found), 'found_by_style': dict(by_style), 'added': len(rows)}
+    call |= {
+        'documents': done,
+        'left': len(documents) - done,
+        'found': len(found),
+        'found_by_style': dict(by_style),
+        'added': len(rows),
+    }
     call |= {'faults': {style: dict(counts) for style, counts in faults.items()}, 'usage': repr(usage)}
     return rows
 
@@ -238,6 +266,7 @@ def write_queries(
     least: float = LEAST,  # share of usable queries that find it; below, the call is refused
     most_repeated: float = MOST_REPEATED,  # share of a style's answers that may repeat each other
     seed: int | None = None,  # of the sample; None: the walk's
+    minutes: float = 0,  # that writing may take; the documents that are left are for the next call; 0: any
     replay: bool | None = None,  # True: nobody is asked
     home_folder=None,
 ) -> QueryReport:
@@ -259,10 +288,10 @@ def write_queries(
         others = [
             row for row in known if (row.get('model'), row.get('style')) not in {(model, s) for s in call['styles']}
         ]
-        rows = _written_rows(walk, corpus, call, others, most_repeated, replay, home_folder)
+        rows = _written_rows(walk, corpus, call, others, most_repeated, minutes, replay, home_folder)
         ids = {row['_id'] for row in known}
         new = [row for row in rows if row['_id'] not in ids]
-        call |= {'key': key, 'added': len(new)}
+        call |= {'key': '' if call['left'] else key, 'added': len(new)}  # without a key it is no call that was made
         systems = [str(part) for part in parts(retriever)]
         systems = ['bm25', *(system for system in systems if system != 'bm25')]
         return _save(walk, [*known, *new], [*report.calls, call], systems, home_folder)

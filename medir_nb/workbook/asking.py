@@ -54,6 +54,9 @@ def queries_command(
     most_repeated: Annotated[
         float, typer.Option(min=0, max=1, help='Share of answers that may repeat one to another document.')
     ] = 0.5,
+    minutes: Annotated[
+        float, typer.Option(min=0, help='That writing may take; the same line goes on with what is left (0: any).')
+    ] = 8,
     seed: Annotated[int | None, typer.Option(help="Of the sample (default: the walk's).")] = None,
     home: Home = None,
 ):
@@ -70,7 +73,14 @@ def queries_command(
         names = [name.strip() for name in (styles or '').split(',') if name.strip()]
         n = sample * per_style * (len(set(names)) or 4)
         up_to = counted(n, 'query', 'queries')
-        note(f'{writer} is asked for up to {up_to}; what is on its cassette is not asked again')
-        how = {'retriever': retriever, 'first': first, 'least': least, 'most_repeated': most_repeated}
+        within = f' within {minutes:g} minutes' if minutes else ''
+        note(f'{writer} is asked for up to {up_to}{within}; what is on its cassette is not asked again')
+        how = {
+            'retriever': retriever,
+            'first': first,
+            'least': least,
+            'most_repeated': most_repeated,
+            'minutes': minutes,
+        }
         write_queries(opened, writer, names, sample, per_style, seed=seed, home_folder=home, **how)
     show_text(f'{read_report(opened)!r}\n\nnext: medir label {walk} --annotator NAME', True)
