@@ -79,6 +79,15 @@ def test_examples_that_share_an_answer_stay_only_where_too_few_would_be_left(tmp
     assert 'the collection is small' in capfd.readouterr().err
 
 
+def test_queries_that_people_judged_are_no_training_data_and_all_of_them_are_named(tmp_path):
+    walk = write_toy_walk(tmp_path / 'w', labelled=0)
+    rows = [json.loads(line) for line in walk.path('queries.jsonl').read_text().splitlines()]
+    judged = [f'{row["_id"]}\t{row["document"]}\t1\n' for row in rows]
+    walk.path('qrels/test.tsv').write_text('query-id\tcorpus-id\tscore\n' + ''.join(judged))
+    with pytest.raises(MedirError, match=f'people judged all {len(rows)} synthetic queries.*--sample'):
+        query_examples(walk)
+
+
 def test_a_walk_without_what_a_method_needs_names_the_command(tmp_path):
     with pytest.raises(MedirError, match='medir label'):
         prepare_labels(write_toy_walk(tmp_path / 'a', labelled=0), 'bm25', LIMITS)

@@ -108,6 +108,8 @@ def query_examples(walk: Walk, share: float = 0.2) -> Examples:
     else:
         held_out, kind = part_of_task(synthetic, synthetic.name, held, synthetic.corpus.ids), 'synthetic'
     train = [q for q in train if q not in held_out.queries]
+    what = f'people judged all {len(synthetic.queries):,} synthetic queries, and a judged one is not trained on'
+    check(train, what, walk.folder, 'write more: medir queries with a larger --sample or more --minutes')
     answers = answers_of(held_out, held_out.queries.ids)
     rows, stayed = without_answers(_synthetic_rows(synthetic, train), answers)
     _shared_note(walk.settings.name, stayed)
