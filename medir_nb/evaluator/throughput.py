@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 from ..core.errors import MedirError, check
 from ..core.console import note
+from ..processor import first_execution
 from ..data.registered import load_task
 from ..systems.syntax import Fusion
 from ..systems.dense import encoder_of
@@ -54,6 +55,12 @@ class Throughput:
         return f'Throughput({self.system!r}: {self.queries_per_second:.3g} queries/s)'
 
 # %% ../../nbs/13_evaluator/14_throughput.ipynb #21d23e9f
+def _use_the_same_product(backend):
+    "Compute a tower on a processor as each of them is computed before anything was tried."
+    if getattr(backend, 'device', '') == 'cpu' and hasattr(backend, 'use'):
+        backend.use(first_execution())
+
+
 class _Tower:
     "A loaded query tower with the queries as it reads them."
 
@@ -62,6 +69,7 @@ class _Tower:
         alone = not isinstance(tree, Fusion) and retriever_kind(tree) == 'dense'
         check(alone, f'{tree} has no query tower', 'throughput', 'name an encoder')
         self.encoder = encoder_of(tree, dtype, device, home_folder)
+        _use_the_same_product(self.encoder.backend('query'))
         self.system, self.label, self.batch = system, row_label(system, task), batch
         self.told = self.encoder.instruction(task, 'query')
         self.texts = self.encoder.render(rows, 'query', self.told)

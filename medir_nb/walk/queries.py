@@ -32,7 +32,8 @@ from .samples import LONGEST, drawn_stretch, sample_documents
 from .usable import STYLES, first_line, normal_query, query_fault
 
 # %% ../../nbs/15a_walk/10_queries.ipynb #dd76f09a
-_GROUP, _FIRST_GROUP = 16, 4  # documents at a time; the first, while it is not known how long one takes
+_GROUP = 16  # documents at a time
+_FIRST_GROUP, _TIMED_GROUP = 4, 8  # where minutes are counted: the first, and at most
 
 
 def _groups(
@@ -41,11 +42,15 @@ def _groups(
 ) -> Iterator[list[dict]]:
     "The documents in groups, as long as the minutes last."
     began, done, size = time.perf_counter(), 0, _FIRST_GROUP if minutes else _GROUP
+    slowest = 1e-9  # seconds a document; what was asked before takes none, and tells nothing
     while done < len(documents) and size:
+        started = time.perf_counter()
         yield documents[done : done + size]
         done += size
-        used = time.perf_counter() - began
-        size = _GROUP if not minutes else min(_GROUP, int(max(0, 60 * minutes - used) / (used / done)))
+        now = time.perf_counter()
+        slowest = max(slowest, (now - started) / size)
+        if minutes:
+            size = min(_TIMED_GROUP, int(max(0, 60 * minutes - (now - began)) / slowest))
 
 # %% ../../nbs/15a_walk/10_queries.ipynb #fcadce80
 MOST_REPEATED = 0.5  # share of answers in a style that may repeat one to another document
