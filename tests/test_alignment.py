@@ -12,7 +12,8 @@ from medir_nb.encoder.loading import modules_of_role
 from medir_nb.encoder.saving import has_two_towers
 from medir_nb.encoder.towers import KEPT_LAYERS, layer_numbers, pair_similarity
 from medir_nb.losses import DISTANCES, Alignment, info_nce, shortened_vectors
-from medir_nb.evaluator import measure_throughput, throughput_table
+from medir_nb.evaluator import measure_throughput, throughput, throughput_table
+from medir_nb.processor import Execution, first_execution
 from medir_nb.trainer import ABLATIONS, APPROACHES, STAGE_DATA, AlignmentData, Watch, align_towers, changed_pair
 from medir_nb.trainer import train_encoder, train_pair, train_towers
 from medir_nb.trainer import printed_stages
@@ -553,6 +554,23 @@ def test_towers_take_turns(rows, beir):
         assert one.least <= one.queries_per_second <= one.most and 0 < one.embeddings < one.weights
     table = throughput_table(found)
     assert table.ratio.iloc[0] == 1 and table.dimension.tolist() == [32, 64]
+
+
+def test_towers_are_clocked_by_one_product_and_left_as_they_were(rows, beir, monkeypatch):
+    chosen = {'small': Execution('torch', budget=77), 'large': Execution('torch', budget=99)}
+    backends = {name: Encoder(name).backend('query') for name in chosen}
+    for name, backend in backends.items():
+        backend.use(chosen[name])
+    used, clock = [], throughput._Tower.clock
+
+    def clock_and_tell(tower):
+        used.append(tower.encoder.backend('query').execution)
+        clock(tower)
+
+    monkeypatch.setattr(throughput._Tower, 'clock', clock_and_tell)
+    measure_throughput(list(chosen), str(beir), queries=2, rounds=2, batch=1)
+    assert used == [first_execution()] * 4
+    assert {name: backend.execution for name, backend in backends.items()} == chosen
 
 
 # ---------------------------------------------------------------- a collapse

@@ -6,6 +6,7 @@
 __all__ = ['tower_weights', 'Throughput', 'measure_throughput', 'throughput_table']
 
 # %% ../../nbs/13_evaluator/14_throughput.ipynb #c2f3df62
+import contextlib
 import os
 import time
 from dataclasses import asdict, dataclass
@@ -55,12 +56,6 @@ class Throughput:
         return f'Throughput({self.system!r}: {self.queries_per_second:.3g} queries/s)'
 
 # %% ../../nbs/13_evaluator/14_throughput.ipynb #21d23e9f
-def _use_the_same_product(backend):
-    "Compute a tower on a processor as each of them is computed before anything was tried."
-    if getattr(backend, 'device', '') == 'cpu' and hasattr(backend, 'use'):
-        backend.use(first_execution())
-
-
 class _Tower:
     "A loaded query tower with the queries as it reads them."
 
@@ -69,7 +64,6 @@ class _Tower:
         alone = not isinstance(tree, Fusion) and retriever_kind(tree) == 'dense'
         check(alone, f'{tree} has no query tower', 'throughput', 'name an encoder')
         self.encoder = encoder_of(tree, dtype, device, home_folder)
-        _use_the_same_product(self.encoder.backend('query'))
         self.system, self.label, self.batch = system, row_label(system, task), batch
         self.told = self.encoder.instruction(task, 'query')
         self.texts = self.encoder.render(rows, 'query', self.told)
@@ -112,6 +106,22 @@ class _Tower:
         )
 
 # %% ../../nbs/13_evaluator/14_throughput.ipynb #fe08bf70
+@contextlib.contextmanager
+def _one_product(backends: list):
+    "A block in which towers on a processor are computed as before anything was tried, and behind it as they were."
+    tuned = [
+        backend for backend in backends if getattr(backend, 'device', '') == 'cpu' and hasattr(backend, 'execution')
+    ]
+    before = [backend.execution for backend in tuned]
+    for backend in tuned:
+        backend.use(first_execution())
+    try:
+        yield
+    finally:
+        for backend, execution in zip(tuned, before, strict=True):
+            backend.use(execution)
+
+
 def measure_throughput(
     systems,  # expressions of encoders, or model objects
     task,  # whose queries are encoded
@@ -135,9 +145,12 @@ def measure_throughput(
         except MedirError as error:
             not_run[str(system), str(task)] = error
             note(f'the throughput of {system}: {error}')
-    for _ in range(rounds):
+    with _one_product([tower.encoder.backend('query') for tower in towers]):
         for tower in towers:
-            tower.clock()
+            tower.encode()  # a product that is new to a tower arranges its weights first
+        for _ in range(rounds):
+            for tower in towers:
+                tower.clock()
     return [tower.throughput() for tower in towers], not_run
 
 # %% ../../nbs/13_evaluator/14_throughput.ipynb #2d45583d
