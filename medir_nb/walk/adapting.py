@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['NEGATIVES', 'METHODS', 'MEASURES', 'PUBLIC', 'Prepared', 'prepare_queries', 'prepare_labels', 'prepare_slhyde',
-           'training_settings', 'checkpoint_name', 'train_in_budget', 'systems_of', 'scores_by_name',
-           'side_by_side_table', 'paired_tests', 'is_better', 'adapt_sentence', 'public_tasks', 'forgetting_of',
-           'Adapted', 'keep_adaptation', 'adapt']
+           'training_settings', 'checkpoint_name', 'measuring_seconds', 'train_in_budget', 'systems_of',
+           'scores_by_name', 'side_by_side_table', 'paired_tests', 'is_better', 'adapt_sentence', 'public_tasks',
+           'forgetting_of', 'Adapted', 'keep_adaptation', 'adapt']
 
 # %% ../../nbs/15a_walk/42_adapting.ipynb #a4fa456c
 import html
@@ -32,6 +32,7 @@ from .budget import Budget, kept_budget, measure_pace, plan_budget
 from .rivals import adaptations
 from .examples import Examples, check_repeats, check_round_trip, label_examples, query_examples
 from .folder import Walk
+from .reach import encoding_seconds, pace, reach, sampled_rows
 from .steps import note_step
 
 # %% ../../nbs/15a_walk/42_adapting.ipynb #0d11d025
@@ -142,6 +143,22 @@ def _kept_data(walk: Walk, method: str, prepared: Prepared) -> dict[bool, Path]:
         True: shuffled.write(walk.path(f'adapt/{method}-shuffled.jsonl')),
     }
 
+# %% ../../nbs/15a_walk/42_adapting.ipynb #8aa67093
+_SAMPLED = 200  # documents of a task
+
+
+def _task_seconds(model: str, task) -> float:
+    "What a tower like `model` takes for the documents of `task`."
+    rows = sampled_rows(task.corpus, _SAMPLED, 0)
+    read = reach(model, rows)
+    return encoding_seconds(read, pace(model, rows, read.mean_tokens).tokens_per_second, len(task.corpus))
+
+
+def measuring_seconds(model: str, held_out, public: list, seeds: int) -> float:
+    "What encoding takes after the training, if no vectors of `model` itself are stored yet."
+    towers = 1 + 2 * seeds
+    return towers * _task_seconds(model, held_out) + 2 * sum(_task_seconds(model, task) for task in public)
+
 # %% ../../nbs/15a_walk/42_adapting.ipynb #e4106203
 def train_in_budget(
     walk: Walk,
@@ -150,6 +167,7 @@ def train_in_budget(
     prepared: Prepared,
     minutes: float,
     spent: float,  # seconds until now
+    public: list,  # tasks on which the towers are measured beside the held-out one
     watch=None,
 ) -> tuple[dict[int, dict[bool, Trained]], Budget]:
     "Seed → whether it is the control → its training; as many whole seeds as the minutes allow."
@@ -158,8 +176,9 @@ def train_in_budget(
     started = time.perf_counter()
 
     def planned() -> Budget:
-        pace = measure_pace(lambda **more: train_encoder(data=str(data[False]), **settings | more))
-        return plan_budget(minutes, pace, rows, settings['batch_size'], spent + time.perf_counter() - started)
+        one_step = measure_pace(lambda **more: train_encoder(data=str(data[False]), **settings | more))
+        plan = plan_budget(minutes, one_step, rows, settings['batch_size'], spent + time.perf_counter() - started)
+        return replace(plan, measuring=measuring_seconds(model, prepared.examples.held_out, public, len(plan.seeds)))
 
     key = fingerprint('adapt', 1, prepared.pairs.rows, settings, minutes)
     budget = kept_budget(walk.path(f'adapt/{method}-{slug(model)}.json'), key, planned)
@@ -354,10 +373,10 @@ def adapt(
     start, limits = time.perf_counter(), {'least_round_trip': least_round_trip, 'most_repeats': most_repeats}
     prepared = METHODS[method](walk, model, limits, llm=llm, minutes=minutes)
     spent = time.perf_counter() - start
-    trained, budget = train_in_budget(walk, method, model, prepared, minutes, spent, watch)
+    tasks = public_tasks(prepared.examples.held_out.language, forget_limit)
+    trained, budget = train_in_budget(walk, method, model, prepared, minutes, spent, tasks, watch)
     named = systems_of(model, trained, prepared.writer, llm)
     entry = _entry(prepared, trained, budget, named) | {'method': method, 'base': model}
-    tasks = public_tasks(prepared.examples.held_out.language, forget_limit)
     plain = next(iter(trained.values()))[False].folder.name
     entry['forgetting'] = forgetting_of(tasks, model, plain)
     return keep_adaptation(walk, entry | {'sentence': adapt_sentence(entry)})

@@ -18,6 +18,7 @@ from ..core.console import note
 from ..core.errors import check
 from ..core.files import read_json, write_json
 from ..trainer import Trained
+from .reach import shown_time
 
 # %% ../../nbs/15a_walk/41_budget.ipynb #f55163fb
 @dataclass(frozen=True)
@@ -65,6 +66,7 @@ class Budget:
     seconds_a_step: float
     spent: float  # seconds before the first training: mining, timing
     full: bool  # all epochs that there are steps for: more minutes would bring nothing
+    measuring: float = 0.0  # seconds of encoding that the towers take afterwards; 0: not estimated
 
     @property
     def said(self) -> str:
@@ -73,7 +75,8 @@ class Budget:
         planned = 2 * len(self.seeds) * self.steps * self.seconds_a_step / 60 + self.spent / 60
         enough = '; more steps would be more than three rounds through the data' if self.full else ''
         trainings = f'{self.steps:,} steps for {seeds} and as many controls'
-        return f'{trainings}: about {planned:.1f} of {self.minutes:g} minutes{enough}'
+        on_top = f'; measuring them encodes for up to {shown_time(self.measuring)} more' if self.measuring else ''
+        return f'{trainings}: about {planned:.1f} of {self.minutes:g} minutes{enough}{on_top}'
 
 # %% ../../nbs/15a_walk/41_budget.ipynb #4f89b2b0
 def plan_budget(
