@@ -286,7 +286,8 @@ def write_queries(
     key = fingerprint('queries', call, corpus.fingerprint)
     with lock(walk.path('queries.jsonl')):
         known, report = read_queries(walk), read_report(walk)
-        if known and any(done.get('key') == key for done in report.calls):
+        earlier = [done for done in report.calls if done.get('key') == key]
+        if known and any(not done.get('left') for done in earlier):
             note('these queries were made before; nothing is asked')
             return report
         # what a smaller sample brought is not repeated by a larger one: it is the same
@@ -296,10 +297,12 @@ def write_queries(
         rows = _written_rows(walk, corpus, call, others, most_repeated, minutes, replay, home_folder)
         ids = {row['_id'] for row in known}
         new = [row for row in rows if row['_id'] not in ids]
-        call |= {'key': '' if call['left'] else key, 'added': len(new)}  # without a key it is no call that was made
+        # one that the minutes cut short counts in the call that goes on with it
+        call |= {'key': key, 'added': len(new) + sum(done['added'] for done in earlier)}
+        calls = [*(done for done in report.calls if done not in earlier), call]
         systems = [str(part) for part in parts(retriever)]
         systems = ['bm25', *(system for system in systems if system != 'bm25')]
-        return _save(walk, [*known, *new], [*report.calls, call], systems, home_folder)
+        return _save(walk, [*known, *new], calls, systems, home_folder)
 
 # %% ../../nbs/15a_walk/10_queries.ipynb #e1847896
 def add_log(
