@@ -25,7 +25,6 @@ from medir_nb.benchmark import (
     gold_quality,
     judges_from,
     judging_costs,
-    models_of,
     overrule,
     pending_calls,
     person_agreement,
@@ -47,6 +46,7 @@ from medir_nb.core import MedirError
 from medir_nb.data import load_folder, load_task, part_of_task, pool_tasks, task_from_frames
 from medir_nb.evaluator import evaluate, score_run
 from medir_nb.generator import configure
+from medir_nb.systems import models_of
 
 PAIR = ['query_id', 'doc_id']
 
@@ -229,6 +229,17 @@ def test_a_written_benchmark_is_the_same_task_and_evaluates_alike(beir, tmp_path
     assert record['judges'] == ['words'] and record['report']['discarded_pairs'] == len(
         load_task(str(tmp_path / 'whole')).discarded
     )
+
+
+def test_a_written_benchmark_scores_no_system_that_judged_it(beir, tmp_path, medir):
+    task, labels = labelled(beir)
+    folder = write_task(benchmark_task(task, labels), tmp_path / 'made', {'judge models': sorted(models_of('minilm'))})
+    for system in ('minilm', 'rrf(bm25,minilm)'):
+        with pytest.raises(MedirError, match='stands on .*MiniLM.*, which judged it.*leave it out'):
+            evaluate(load_task(str(folder)), system)
+    ran = medir('evaluate', folder, '--system', 'minilm')
+    assert ran.code == 2 and 'which judged it' in ran.err.strip().splitlines()[-1] and 'Traceback' not in ran.err
+    assert evaluate(load_task(str(folder)), 'bm25').mean('nDCG@10') > 0
 
 
 def test_mteb_reads_a_written_benchmark(beir, tmp_path):

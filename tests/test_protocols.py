@@ -184,6 +184,20 @@ def test_the_contract_of_a_sentence(own_registry):
     assert [(r['role'], r['text']) for r in contract(Encoder('tells'), biosses()).rows] == [
         ('document', 'Aspirin helps.')
     ]
+    both = contract(Encoder(encoder_spec('asks', sentence_role='sides')), biosses()).rows
+    assert [(r['role'], r['text']) for r in both] == [
+        ('query', 'Find: Aspirin helps.'),
+        ('document', 'Aspirin does help.'),
+    ]
+
+
+def test_the_first_sentence_may_be_a_query_and_the_second_a_document(fake_minilm, home):
+    task, system = biosses(), 'bge-large-en(sentence_role=sides)'
+    assert pending(system, task)['to_encode'] == 6
+    score_pairs(system, task)
+    read = {t for _, ts in fake_minilm for t in ts}
+    asked = 'Represent this sentence for searching relevant passages: '
+    assert read >= {asked + text for text in task.pairs.sentence1} | set(task.pairs.sentence2)
 
 
 def test_a_checkpoint_keeps_the_role_of_its_base(tmp_path):

@@ -8,7 +8,7 @@ from .judges import JUDGES, ModelJudge, judges_from, judging_costs
 from .labels import LABELS, benchmark_task, consensus, label_counts
 from .agreement import agreement_table, cohen_table, fleiss, fleiss_kappa, vote_table
 from .person import overrule, person_agreement, read_review, write_review
-from .ranking import check_independent, models_of, ranks_without, scores_under
+from .ranking import check_independent, ranks_without, scores_under
 from .gold import gold_labels, gold_quality, kendall, score_shift, tau_by_pairs
 from .reannotation import reannotation, relabelled
 from .folders import reranking_task, write_task
@@ -68,7 +68,6 @@ __all__ = [
     'read_review',
     'write_review',
     'check_independent',
-    'models_of',
     'ranks_without',
     'scores_under',
     'gold_labels',

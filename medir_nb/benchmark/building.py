@@ -19,7 +19,7 @@ from .judges import ModelJudge
 from .labels import benchmark_task, consensus, label_counts
 from .person import overrule
 from .pools import PAIR, Pool, pool_documents
-from .ranking import check_independent
+from .ranking import check_independent, judge_models
 from .votes import CUT, Judge, collect_votes
 
 # %% ../../nbs/13a_benchmark/09a_building.ipynb #589ded2a
@@ -93,7 +93,9 @@ def build_benchmark(
     check(len(pool), 'no retriever found anything', task.name, 'take other retrievers')
     votes = collect_votes(judges, task, pool.pairs)
     made = {'source': task.name, 'retrievers': pool.retrievers, 'size': size, 'rule': rule}
-    made |= {'judges': [judge.name for judge in judges], 'cut': cut, 'unread': unread}
+    stands_on = set().union(*map(judge_models, judges))
+    made |= {'judges': [judge.name for judge in judges], 'judge models': sorted(stands_on)}
+    made |= {'cut': cut, 'unread': unread}
     return Benchmark(task, pool, votes, consensus(votes, cut, unread), made)
 
 # %% ../../nbs/13a_benchmark/09a_building.ipynb #c446335e

@@ -10,14 +10,19 @@ __all__ = ['Match', 'OUTCOMES', 'Roles', 'asked', 'medical_rows', 'shortlists', 
 from collections import Counter, namedtuple
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated
 import pandas as pd
 import pydantic
 from ..core.errors import check, nearest
+from ..core.files import atomic_path
 from ..data.task import Task, task_from_frames
 from ..miner.asking import Asking, Usage, ask_about
 from ..miner.curation import Candidate, Scale, found_documents, scale_of
+from ..generator.spec import llm_spec
 from ..miner.written import read_answers
+from ..systems.plan import weights_of
+from .folders import write_task
 
 # %% ../../nbs/13a_benchmark/11_cmirb.ipynb #e0bd7247
 @dataclass(frozen=True)
@@ -153,6 +158,16 @@ class Built:
     task: Task
     trail: pd.DataFrame  # query_id, doc_id, evidence, answer, outcome
     counts: Counter
+    made: dict = field(default_factory=dict)  # how: retriever, top, best, keep, scale
+
+    def write(self, folder: str | Path, models=()) -> Path:
+        "Write `retrieval` and `trail.csv`; systems on the weights of `models` aren't scored on the task."
+        folder, weights = Path(folder), sorted({weights_of(llm_spec, name) for name in models})
+        made = self.made | {'recipe': 'cmirb', 'judge models': weights, 'counts': dict(self.counts)}
+        path = write_task(self.task, folder / 'retrieval', made)
+        with atomic_path(folder / 'trail.csv') as part:
+            self.trail.to_csv(part, index=False, lineterminator='\n')
+        return path
 
     def __repr__(self):
         counted = ''.join(f', {n:,} {what}' for what, n in self.counts.items() if n)
@@ -205,7 +220,8 @@ def build_cmirb(
     task = _task(name, queries, documents, positives, language)
     counts['queries without a relevant document'] += len(queries) - len(task.queries)
     rows = [(*(getattr(m.candidate, i) for i in ids), m.evidence, m.answer, m.outcome) for m in trail]
-    return Built(task, pd.DataFrame(rows, columns=[*ids, 'evidence', 'answer', 'outcome']), counts)
+    made = {'retriever': str(retriever), 'top': top, 'best': best, 'keep': keep, 'scale': str(scale)}
+    return Built(task, pd.DataFrame(rows, columns=[*ids, 'evidence', 'answer', 'outcome']), counts, made)
 
 # %% ../../nbs/13a_benchmark/11_cmirb.ipynb #20d1b68c
 class _Medical(pydantic.BaseModel):

@@ -89,6 +89,11 @@ _MADE = (
 )
 _MADE += 'ranking before it is scored (`medir evaluate` does so; a tool that reads judgements alone counts it as '
 _MADE += 'irrelevant). How the benchmark was made stands in `benchmark.json`.'
+_ANSWERED = 'A document is relevant where a question was answered from it, and the answer was right (Algorithm 1 of '
+_ANSWERED += (
+    'AutoMIR): nobody graded the pairs. What became of every candidate stands in `trail.csv` beside this folder, '
+)
+_ANSWERED += 'how the benchmark was made in `benchmark.json`.'
 
 # %% ../../nbs/13a_benchmark/09_folders.ipynb #5a54ffed
 def _write_texts(texts: Corpus, path: Path):
@@ -121,7 +126,8 @@ def _write_candidates(task: Task, folder: Path):
 # %% ../../nbs/13a_benchmark/09_folders.ipynb #c520fe48
 def _card(task: Task, name: str, made: dict) -> str:
     "The page that names the files for `datasets`, and says who judged."
-    text = _MADE.format(judges=', '.join(made.get('judges', ['unnamed judges'])))
+    is_answered = made.get('recipe') == 'cmirb'
+    text = _ANSWERED if is_answered else _MADE.format(judges=', '.join(made.get('judges', ['unnamed judges'])))
     by_person = made.get('by a person', 0)
     text += f' A person gave {by_person:,} of the labels.' if by_person else ''
     more = _TOP_RANKED if task.candidates is not None else ''

@@ -19,7 +19,7 @@ import zlib
 from pathlib import Path
 import pandas as pd
 from ..core.errors import MedirError, cause_of, check, nearest
-from ..core.files import file_fingerprint, lock
+from ..core.files import file_fingerprint, json_mapping, lock
 from ..core.places import home
 from ..core.settings import read_yaml
 from .corpus import Corpus, Queries
@@ -103,6 +103,8 @@ def load_folder(
         fields['discarded'] = read_candidates(discarded)
     if 'passages' not in fields:
         fields['passages'] = folder_windows(folder)
+    made = json_mapping(folder / 'benchmark.json', 'build the benchmark again')
+    fields['judge_models'] = tuple(made.get('judge models', ()))
     name = fields.pop('name')
     return build_task(name, queries, corpus, qrels, allow_unknown_qrels, where=str(folder), split=split, **fields)
 

@@ -11,7 +11,7 @@ from ..core.files import fingerprint
 from ..core.settings import registry
 from ..hub.commits import revision_label
 from ..processor import working_dtype
-from .row import EncoderSpec, ROLES
+from .row import EncoderSpec, ROLES, roles_of_sentences
 from .tokens import SEGMENT
 from .model import Encoder
 
@@ -131,7 +131,8 @@ def contract(
     spec = encoder.pin()
     instructions = {role: encoder.instruction(task, role) for role in ROLES}
     if task.kind == 'pairs':
-        first = {spec.sentence_role: ('', task.pairs.sentence1[0])}
+        roles = roles_of_sentences(spec.sentence_role)
+        first = {role: ('', task.pairs[f'sentence{n}'][0]) for n, role in enumerate(dict.fromkeys(roles), 1)}
     else:
         searched = task.searched(encoder.home_folder)
         first = {'query': searched.queries.rows(0, 1)[0], 'document': searched.corpus.rows(0, 1)[0]}

@@ -16,7 +16,7 @@ from ..hub.commits import UNKNOWN, hub_name, hub_row, named_commit
 from ..hub.folders import hub_folder
 from ..processor import working_dtype
 from .backends import backend_class
-from .row import EncoderSpec, ROLES, TOWER_FIELDS, check_type, parse_dtype
+from .row import EncoderSpec, SENTENCE_ROLES, TOWER_FIELDS, check_type, parse_dtype
 from .folders import folder_fingerprint, folder_spec
 
 # %% ../../nbs/05_encoder/03_spec.ipynb #7ff03378
@@ -192,9 +192,9 @@ def _check_document_tower(spec: EncoderSpec, where: str):
 def _check_rare(spec: EncoderSpec):
     "Refuse values of fields that few rows have."
     where = f'model {spec.name}'
-    if spec.sentence_role not in ROLES:
+    if spec.sentence_role not in SENTENCE_ROLES:
         what = f'sentence_role {spec.sentence_role!r} is no side of a search'
-        raise MedirError(what, where, nearest(spec.sentence_role, ROLES))
+        raise MedirError(what, where, nearest(spec.sentence_role, SENTENCE_ROLES))
     _check_document_tower(spec, where)
     takes_one = '{instruction}' in spec.query_template + spec.document_template
     check(spec.instruct or takes_one, 'instruct=false, yet its templates take no instruction', where, 'leave it out')

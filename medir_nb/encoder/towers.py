@@ -171,6 +171,7 @@ def pair_spec(
         default_document_instruction=document.default_document_instruction,
         normalize=True,
         similarity=similarity,
+        sentence_role='sides',
         dimensions=0,
         dim=length or query.dim,
         dtype='float32',

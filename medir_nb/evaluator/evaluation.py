@@ -13,7 +13,7 @@ from ..data.registered import load_task
 from ..encoder.services import object_name
 from ..systems.chain import row_label, search
 from ..systems.pairs import score_pairs
-from ..systems.plan import system_settings, with_max_tokens
+from ..systems.plan import check_not_judged_by, system_settings, with_max_tokens
 from .measures import PAIR_MEASURES, parse_measure
 from .scores import Scores, distinct_measures, most_discarded, score_run
 
@@ -53,12 +53,13 @@ def evaluate(
     device: str | None = None,  # None: a GPU where there is one
     home_folder=None,
     keep_self: bool = False,  # keep a document that has the query's own id
-    pair_role: str = '',  # query or document: how sentence pairs are read; '': as the row says
+    pair_role: str = '',  # query, document or sides: how sentence pairs are read; '': as the row says
     max_tokens: int | None = None,  # of queries and of documents; None: the row's
     **task_options,  # of `load_task`: split, limit, query_titles, …
 ) -> Scores:
     "Scores of `system` on `task`."
     task = load_task(task, home_folder=home_folder, **task_options)
+    check_not_judged_by(task, system)
     measures = distinct_measures(measures or task.measures)
     if max_tokens:
         system = str(with_max_tokens(system, max_tokens))

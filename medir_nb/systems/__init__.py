@@ -9,7 +9,7 @@ from .rerank import Fuse, Reorder, Rerank
 from .expressions import parse, parts, retriever_kind
 from .chain import chain_of, expanded_texts, row_label, search
 from .pairs import score_pairs
-from .plan import check_system, check_systems, pending, system_settings, with_max_tokens
+from .plan import check_system, check_systems, models_of, pending, system_settings, with_max_tokens
 
 __all__ = [
     'Expansion',
@@ -46,6 +46,7 @@ __all__ = [
     'score_pairs',
     'check_system',
     'check_systems',
+    'models_of',
     'pending',
     'system_settings',
     'with_max_tokens',

@@ -21,6 +21,7 @@ from ..data.task import Task
 from ..encoder.here import check_encoder
 from ..encoder.model import Encoder
 from ..encoder.services import object_name
+from ..encoder.row import roles_of_sentences
 from ..encoder.spec import encoder_names, encoder_spec, exact_row
 from ..encoder.store import Vectors, array_vectors, corpus_keys, encode_corpus, missing_texts
 from ..retrieval.dense import dense_search, unit
@@ -143,7 +144,8 @@ def pair_queries(
 def _texts_of(task: Task, encoder: Encoder) -> list[tuple]:
     "The texts of a task, each with the role that they are encoded in."
     if task.kind == 'pairs':
-        return [(pair_queries(task, side), encoder.spec.sentence_role) for side in ('sentence1', 'sentence2')]
+        roles = roles_of_sentences(encoder.spec.sentence_role)
+        return [(pair_queries(task, f'sentence{n}'), role) for n, role in enumerate(roles, 1)]
     return [(task.corpus, 'document'), (task.queries, 'query')]
 
 # %% ../../nbs/09_systems/04_dense.ipynb #3e9b7deb

@@ -9,6 +9,7 @@ __all__ = ['check_pair_system', 'score_pairs']
 import time
 from ..core.errors import MedirError, NothingToMeasure
 from ..data.task import Task
+from ..encoder.row import roles_of_sentences
 from ..encoder.spec import parse_dtype
 from ..encoder.store import encode_corpus
 from ..retrieval.dense import unit
@@ -33,7 +34,7 @@ def score_pairs(
     dtype: str | None = None,  # precision, where the expression names none
     device: str | None = None,
     home_folder=None,
-    role: str = '',  # query or document, in place of the row's `sentence_role`
+    role: str = '',  # query, document or sides, in place of the row's `sentence_role`
 ) -> Answer:
     "Cosine similarity of each pair of a sentence-pair task, as the `run` of the answer (an array)."
     system, start = parse(expression), time.perf_counter()
@@ -41,9 +42,11 @@ def score_pairs(
         parse_dtype(dtype)
     check_pair_system(system, task)
     encoder = encoder_of(system, dtype, device, home_folder)
-    role = role or encoder.spec.sentence_role
-    sides = [pair_queries(task, side) for side in ('sentence1', 'sentence2')]
-    vectors = [encode_corpus(encoder, side, role, encoder.instruction(task, role)) for side in sides]
+    roles = roles_of_sentences(role or encoder.spec.sentence_role)
+    vectors = [
+        encode_corpus(encoder, pair_queries(task, side), role, encoder.instruction(task, role))
+        for side, role in zip(('sentence1', 'sentence2'), roles, strict=True)
+    ]
     scores = (unit(vectors[0].chunk()) * unit(vectors[1].chunk())).sum(1).astype(float)
     counts = encoder_counts(
         encoder,

@@ -22,7 +22,7 @@ from .retromae import FiledTexts, RetroMAESettings, TextBatches, train_retromae
 from .tower import Tower, TowerSettings, pretraining_ablation, printed_stages, tower_settings, train_tower
 from .panel import Panel, PanelSettings
 from .alignment import AlignmentSettings, JointSettings, align_towers, train_towers
-from .pair import ABLATIONS, APPROACHES, STAGE_DATA, AlignmentData, PairSettings, TowerPair, alignment_key
+from .pair import ABLATIONS, APPROACHES, PRINTED_AS, STAGE_DATA, AlignmentData, PairSettings, TowerPair, alignment_key
 from .pair import changed_pair, train_pair
 from .command import check_trainable, keys_help, main, train
 
@@ -82,6 +82,7 @@ __all__ = [
     'train_towers',
     'ABLATIONS',
     'APPROACHES',
+    'PRINTED_AS',
     'STAGE_DATA',
     'AlignmentData',
     'PairSettings',
