@@ -864,3 +864,24 @@ def test_the_printed_table_holds_the_same_identity():
     cells = published('mar', 'Table 13').pivot(index='dataset', columns='metric', values='value')
     found = cells.orig_pos_per_query - cells.false_positive_per_query + cells.false_negative_per_query
     assert np.allclose(found, cells.llm_labeled_pos_per_query)
+
+
+@pytest.mark.slow
+def test_a_persons_csv_overrules_the_judges_of_the_notebook(medir, home, tmp_path):
+    "The blank sheet of one run, filled in, is the `review` of the next, which prints κ against the person."
+    blank = medir('run', 'medteb_construction', '--preset', 'smoke', '--copy', tmp_path / 'blank')
+    assert blank.code == 0, blank.err
+    sheet = pd.read_csv(tmp_path / 'blank' / 'review.csv', dtype=str)
+    sheet['label'] = np.where(np.arange(len(sheet)) % 2, 'positive', 'negative')
+    sheet.to_csv(tmp_path / 'filled.csv', index=False)
+    review = f'review={tmp_path / "filled.csv"}'
+    filled = medir('run', 'medteb_construction', '--preset', 'smoke', '-p', review)
+    assert filled.code == 0, filled.err
+    runs = [path.parent for path in (home / 'runs' / 'medteb_construction').glob('*/benchmark')]
+    by_person = {}
+    for run in runs:
+        made = json.loads((run / 'benchmark' / 'retrieval' / 'benchmark.json').read_text())
+        by_person[made.get('by a person', 0)] = (run / 'medteb_construction.ipynb').read_text(encoding='utf-8')
+    assert sorted(by_person) == [0, len(sheet)]
+    assert 'for somebody who knows the field' in by_person[0]
+    assert '<th>kappa</th>' in by_person[len(sheet)] and '<td>consensus</td>' in by_person[len(sheet)]
