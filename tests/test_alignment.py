@@ -1,7 +1,8 @@
 """Two towers of unequal size, tiny and random: losses by hand, frozen to the bit, kills, the query side alone, what cannot meet, and a collapse."""
 
 from pathlib import Path
-import numpy as np, pytest
+import numpy as np, pandas as pd, pytest
+import yaml
 from conftest import write_lines
 import test_models
 from hub.models import save_gte, save_tokenizer
@@ -17,7 +18,7 @@ from medir_nb.processor import Execution, first_execution
 from medir_nb.trainer import ABLATIONS, APPROACHES, STAGE_DATA, AlignmentData, Watch, align_towers, changed_pair
 from medir_nb.trainer import train_encoder, train_pair, train_towers
 from medir_nb.trainer import printed_stages
-from medir_nb.trainer.pair import PRINTED_PAIR, pair_settings, write_alignment_data
+from medir_nb.trainer.pair import PRINTED_AS, PRINTED_PAIR, pair_settings, write_alignment_data
 from medir_nb.ledger import published
 
 WORDS = 'statins metformin insulin asthma vaccine migraine anaemia fracture appendix thyroid heart liver'.split()
@@ -378,6 +379,8 @@ def test_a_pair_reads_as_its_towers_did(rows, first):
     assert model.prompts == {'query': 'query: ', 'document': 'passage: '}
     spec = encoder_spec('aligned')
     assert (spec.dim, spec.max_query_tokens, spec.max_document_tokens) == (32, 20, 24)
+    # of a pair of sentences the first is a query, the second a document
+    assert spec.sentence_role == 'sides'
     documents = Encoder('aligned').render([('', text) for text in TEXTS], 'document')
     vectors = Encoder('aligned').encode(documents, 'document').vectors
     np.testing.assert_allclose(vectors, model.encode_document(TEXTS), atol=1e-5)
@@ -598,3 +601,13 @@ def test_weights_that_blow_up_are_one_line_with_the_panel_on(rows, first, rate):
 def test_a_probe_of_one_text_has_no_negatives(rows, first):
     done = align_towers(first, panel={'every': 2, 'texts': 1})
     assert set(done.history.effective_negatives.dropna()) == {0.0}
+
+
+def test_each_printed_row_of_the_ablations_is_a_row_of_the_paper_preset():
+    root = Path(__file__).parents[1]
+    preset = yaml.safe_load((root / 'params' / 'mar_ablations' / 'paper.yaml').read_text(encoding='utf-8'))
+    cells = pd.concat([published('mar', name) for name in ('Table 5', 'Table 6', 'Table 7')])
+    printed = cells[['system', 'variant']].drop_duplicates()
+    assert len(printed) == 16
+    rows = [PRINTED_AS.get(row.variant) or PRINTED_AS[row.system] for row in printed.itertuples()]
+    assert all(set(own) & set(preset['ablations']) for own in rows)

@@ -385,7 +385,7 @@ def texts_of_demos():
                 yield pytest.param(task, system, id=f'{path.parent.name}-{task}-{system}')
 
 
-@pytest.mark.parametrize('task, system', texts_of_demos())
+@pytest.mark.parametrize('task, system', list(texts_of_demos()))
 def test_a_demo_replays_every_text(task, system, home):
     "Whoever runs a demo has neither the model nor hours."
     assert pending(system, load_task(task))['to_generate'] == 0
