@@ -520,7 +520,7 @@ if (typeof document === 'object') (async () => {
     if (way) parts.push(make('p', null, `${way[1]}${why ? `: ${why}` : ''}`))
     const takes = i === null ? '' : hoursText(way[0], data.hours[cells.hours[i]])
     if (takes) parts.push(list([['Takes', `${takes}${names.length > 1 ? ` for all ${names.length} tasks` : ''}`],
-      ['Rates', takes.includes('≈') || takes.includes('less') ? `GPU: ${data.rates.gpu}; CPU: ${data.rates.cpu}` : '']]))
+      ['Rates', [takes.includes('GPU') && `GPU: ${data.rates.gpu}`, takes.includes('two CPU cores') && `CPU: ${data.rates.cpu}`].filter(Boolean).join('; ')]]))
     const commands = isPossible ? commandsFor(system.expression, names, about.measure) : []
     if (commands.length) {
       parts.push(...environmentParts(system), commandBlock(commands.join('\n')))
