@@ -146,6 +146,61 @@ def test_a_contract_shows_what_the_expression_sets(everything):
         assert set(system['settings']) <= {'/'.join(part) for part in system['parts']} | {'models/bm25'}
 
 
+def test_a_system_names_its_encoders_with_what_they_set(everything):
+    from medir_nb.systems import parse
+
+    for system in everything['systems']:
+        for encoder in system['encoders']:
+            assert str(parse(encoder, runnable=False)) == encoder and not set('+>') & set(encoder)
+        retrievers = [name for kind, name in system['parts'] if kind == 'models']
+        assert [encoder.partition('(')[0] for encoder in system['encoders']] == retrievers
+    (nv,) = [s for s in everything['systems'] if (s['table'], s['label']) == ('base', 'NV-Embed-v2')]
+    assert nv['encoders'] == [nv['expression']] != ['nv-embed-v2']
+
+
+def test_a_row_with_an_environment_of_its_own_says_how_it_is_made(everything):
+    from medir_nb.core.settings import registry
+    from medir_nb.encoder import environment_lines
+
+    models = registry('models')
+    for system in everything['systems']:
+        wanted = [models[name].get('environment') for kind, name in system['parts'] if kind == 'models']
+        assert system['environments'] == [name for name in wanted if name], system['label']
+    made = everything['environments']
+    assert set(made) == {name for system in everything['systems'] for name in system['environments']} > set()
+    for name, about in made.items():
+        assert about['lines'] == environment_lines(name, Path('.medir/environments') / name)
+
+
+def test_what_was_measured_has_an_expression_whatever_was_printed(everything):
+    "BM25 beside a printed BM25 whose settings nobody knows; an encoder under the name of a paper."
+    for found in everything['measured']:
+        assert everything['compared'][found['as']]['expression']
+    by_name = {name: about['expression'] for name, about in everything['compared'].items()}
+    assert by_name == {'bm25': 'bm25', 'all-MiniLM-L6-v2': 'minilm', 'all-mpnet-base-v2': 'mpnet'}
+    assert everything['compared']['bm25']['words']['bm25']['en']['k1'] == 1.5
+    for about in everything['compared'].values():
+        for kind, name in about['parts']:
+            assert (
+                everything['models'][f'{kind}/{name}']['revision'] and everything['models'][f'{kind}/{name}']['dtype']
+            )
+
+
+def test_hours_of_a_cell_are_those_of_its_work(everything):
+    from medir_nb.workbook.ways import hours_on
+
+    cells, checked = everything['cells'], 0
+    for i in range(0, len(cells['row']), 500):
+        hours, way = everything['hours'][cells['hours'][i]], everything['ways'][cells['way'][i]][0]
+        system, head = everything['systems'][cells['row'][i]], everything['columns'][cells['column'][i]]
+        assert (hours is None) == (way not in ('cpu', 'gpu') or not system['expression'])
+        if hours:
+            whole = hours_on(system['expression'], [everything['tasks'][task]['name'] for task in head['tasks']])
+            assert hours == [pytest.approx(value, rel=0.01) for value in whole.values()]
+            checked += 1
+    assert checked > 10 and everything['rates']['gpu'].startswith('BMRetriever Table 11')
+
+
 # ---------------------------------------------------------------- ranks
 
 
@@ -216,6 +271,25 @@ def test_commands_and_tables_of_the_page_are_safe_to_paste():
 
     assert shlex.split(quoted) == ["a'; rm -rf /"]
     assert next(csv.reader(io.StringIO(','.join(fields)))) == ["'=1+1", "'@x", 'a"b', 'plain', '-1', '']
+
+
+@pytest.mark.skipif(not NODE, reason='no node on this machine; make docs-check asks a browser')
+def test_the_page_says_how_long_a_cell_takes():
+    said = f"""const b = require({str(WEB / 'board.js')!r}); console.log(JSON.stringify([
+        b.hoursText('cpu', [12.3, 0.05, 0]), b.hoursText('gpu', [99, 1.92, 0]), b.hoursText('cpu', [0, 0, 0]),
+        b.hoursText('gpu', [99, 0.3, 1030]), b.hoursText('service', null), b.hoursText('gpu', [900, null, 0]),
+        b.hardestWay([0, 2, 1]), b.hardestWay([])]))"""
+    ran = subprocess.run([NODE, '-e', said], capture_output=True, text=True, check=True).stdout
+    assert json.loads(ran) == [
+        '≈3 min on one 80 GB GPU, or ≈12 h on two CPU cores',
+        '≈1.9 h on one 80 GB GPU',
+        'minutes on a CPU',
+        '≈18 min on one 80 GB GPU, and 1,030 pairs to score, for which no GPU has a published rate',
+        '',
+        '',
+        2,
+        0,
+    ]
 
 
 # ---------------------------------------------------------------- the page

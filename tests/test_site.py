@@ -163,8 +163,8 @@ def table_lines(page):
 
 def test_the_table_of_the_front_page_says_what_the_published_cells_say(front, data):
     from medir_nb.ledger import published
+    from medir_nb.core.settings import registry
     from medir_nb.ledger.papers import paper_tasks
-    from medir_nb.workbook.coverages import cell_ways, hours_of
 
     tasks = paper_tasks('r2med')
     cells = published('r2med', 'base', measure='nDCG@10', task=tasks)
@@ -173,13 +173,20 @@ def test_the_table_of_the_front_page_says_what_the_published_cells_say(front, da
     without = pd.DataFrame({task: frame.drop(columns=task).mean(axis=1).rank(ascending=False) for task in tasks})
     lines = table_lines(front)
     assert len(lines) == 7 and [line[1] for line in lines[:5]] == [f'{mean:.2f}' for mean in means.head(5)]
-    ways = cell_ways('r2med', ['base']).query("measure == 'nDCG@10'")
-    for label, mean, rank, _, licence, cost in lines:
+    models, systems = registry('models'), data['systems']
+    for label, mean, rank, size, licence, _ in lines:
         (name,) = [name for name, value in means.items() if f'{value:.2f}' == mean]
         place, best, worst = 1 + list(means.index).index(name), without.loc[name].min(), without.loc[name].max()
         assert rank == (f'{place}' if best == worst else f'{place} ({best:.0f}–{worst:.0f})'), label
-        hours = hours_of(ways[(ways.system == name) & ways.task.isin(tasks)])
-        assert cost == stage.cost_text(hours) and licence
+        (expression,) = {s['expression'] for s in systems if (s['table'], s['label']) == ('base', label)}
+        row = models.get(expression.partition('(')[0])
+        if row is None:
+            assert (size, licence) == ('no weights', 'no weights') and expression.startswith('bm25')
+            continue
+        unit = {'M': 1e6, 'B': 1e9}[size[-1]]
+        shown = float(size[:-2])
+        assert abs(shown - row['params'] / unit) <= (0.5 if unit == 1e6 else 0.051), label
+        assert licence == row['licence'] != '', label
     # the sentences above and below it
     first, second = means.index[:2]
     assert f'{means[first]:.2f} nDCG@10' in front and f'is {means[first] - means[second]:.2f} points' in front
@@ -188,8 +195,61 @@ def test_the_table_of_the_front_page_says_what_the_published_cells_say(front, da
     assert f'Not for commercial use: {", ".join(barred)}.' in front and barred
     assert f'between {without.loc[first].min():.0f} and {without.loc[first].max():.0f};' in front
     printed = frame['r2med-biology']
-    assert f'is printed as {printed[first]:.2f};' in front and f'as {printed["bm25"]:.2f}. ' in front
+    for name in (first, 'bm25'):
+        assert f'is printed as {printed[name]:.2f};' in front
     assert f'{len(data["cells"]["row"]):,} printed scores' in front
+
+
+def planned_hours(system, tasks, home, monkeypatch):
+    "What `medir plan` says of a system, on a machine that has no data."
+    from medir_nb.workbook.costs import plan_costs
+    from medir_nb.workbook.plans import plan_grid
+
+    monkeypatch.delenv('MEDIR_DATA', raising=False)
+    costs = plan_costs([plan_grid(tasks, [system], home_folder=home)], home_folder=home)
+    (encoding,) = costs[costs.work == 'encode'].to_dict('records')
+    return encoding['hours'], encoding['GB to fetch']
+
+
+def test_hours_of_the_front_page_are_those_of_medir_plan(front, tmp_path, monkeypatch):
+    from medir_nb.ledger.papers import paper_tasks
+    from medir_nb.workbook.ways import works_of
+
+    tasks = paper_tasks('r2med')
+    costs = {line[0]: line[5] for line in table_lines(front)}
+    hours, _ = planned_hours('gritlm-7b', tasks, tmp_path, monkeypatch)
+    assert costs['GritLM-7B'] == f'≈{hours:.1f} h on one 80 GB GPU'
+    # all tasks on the one or all on the other, never some here and some there
+    hours, _ = planned_hours('bmretriever-410m', tasks, tmp_path, monkeypatch)
+    on_cpu = sum(work.cpu_hours for task in tasks for work in works_of('bmretriever-410m', task))
+    said = f'≈{60 * hours:.0f} min on one 80 GB GPU, or ≈{on_cpu:.0f} h on two CPU cores'
+    assert costs['BMRetriever-410M'] == said and costs['BM25'] == 'minutes on a CPU'
+    # and of the one cell
+    hours, gigabytes = planned_hours('gritlm-7b', ['r2med-biology'], tmp_path, monkeypatch)
+    assert f'takes ≈{60 * hours:.0f} min on one 80 GB GPU and {gigabytes:.1f} GB of weights' in front
+    source = 'BMRetriever Table 11, which names neither the GPU nor the lengths of the documents'
+    assert source in front.split('| BM25 |')[1].split('[All')[0]
+
+
+def test_the_front_page_begins_with_what_anybody_can_run(front, data):
+    from medir_nb.core.settings import registry
+    from medir_nb.encoder import environment_lines
+
+    shown = front.split('### Check one cell')[1].split('## What has been measured')[0]
+    commands = [line for line in shown.splitlines() if line.startswith('medir evaluate')]
+    names = [re.search(r"--system '?([\w.-]+)", line)[1] for line in commands]
+    models = registry('models')
+    assert names[0] == 'bm25' and models[names[1]].get('environment') is None
+    # the best open model stands behind them where it needs more, with the lines that make it, and whether it was run
+    ranked = stage.ranked_retrievers(data)
+    first = ranked[0]['expression'].partition('(')[0]
+    plain = [s for s in ranked if s['parts'] and not s['environments']]
+    assert plain[0]['expression'] == names[1]
+    if environment := models[first].get('environment'):
+        lines = '\n'.join(environment_lines(environment, Path('.medir/environments') / environment))
+        assert names[2:] == [first] and f'{lines}\n{commands[2]}' in shown
+        assert models[first]['tried'] == 'never exercised' and 'it was never run here' in shown
+    assert 'here its architecture alone was run' in shown and models[names[1]]['tried'] == 'architecture exercised'
 
 
 def test_the_front_page_says_what_was_measured_and_how_to_begin(front):
@@ -206,13 +266,23 @@ def test_the_front_page_says_what_was_measured_and_how_to_begin(front):
 def test_the_front_page_leads_to_the_cell_that_it_names(front, data):
     from urllib.parse import parse_qs
 
-    (link,) = re.findall(r'board\.html#(\S*cell=[^)]*)\)', front)
-    paper, table, label, column = parse_qs(link)['cell'][0].split('~')
-    found = [s for s in data['systems'] if (s['paper'], s['table'], s['label']) == (paper, table, label)]
-    task, measure = column.split(':')
-    assert len(found) == 1 and found[0]['weights'] == 'open' and front.count(f'**{label}** leads') == 1
-    heads = [c for c in data['columns'] if c['measure'] == measure and 'task' in c]
-    assert task in {data['tasks'][head['task']]['name'] for head in heads} and f'medir evaluate {task} ' in front
+    links = re.findall(r'is printed as ([\d.]+); \[[^]]*\]\(leaderboard/board\.html#(\S*cell=[^)]*)\)', front)
+    assert len(links) == front.count('cell=') >= 2
+    cells = data['cells']
+    for value, link in links:
+        paper, table, label, column = parse_qs(link)['cell'][0].split('~')
+        task, measure = column.split(':')
+        (row,) = [
+            i for i, s in enumerate(data['systems']) if (s['paper'], s['table'], s['label']) == (paper, table, label)
+        ]
+        (head,) = [
+            i
+            for i, c in enumerate(data['columns'])
+            if c['measure'] == measure and 'task' in c and data['tasks'][c['task']]['name'] == task
+        ]
+        (found,) = [v for r, c, v in zip(cells['row'], cells['column'], cells['value']) if (r, c) == (row, head)]
+        assert value == f'{found:.2f}' and data['systems'][row]['weights'] == 'open'
+        assert f'medir evaluate {task} ' in front
 
 
 def test_a_build_that_knows_the_address_of_the_repository_says_it(monkeypatch):
@@ -231,7 +301,7 @@ def test_what_the_six_lines_print_is_the_stored_output(front):
 
 def test_no_number_of_the_templates_is_typed_by_hand():
     "What a template says in digits is a name, a version or the level of an interval."
-    for name in ('retriever', 'measured', 'start'):
+    for name in ('retriever', 'environment', 'measured', 'start'):
         text = re.sub(r'\{\w+\}|<!--.*?-->', '', (stage.HERE / f'pages/{name}.md').read_text())
         for known in ('R2MED', 'bm25', 'nDCG@10', '× 100', '95 %', 'Python 3.11'):
             text = text.replace(known, '')
@@ -243,7 +313,7 @@ def test_commands_of_the_front_page_are_understood(front):
     from medir_nb.systems import parse
 
     lines = [shlex.split(line) for line in front.splitlines() if line.startswith('medir evaluate')]
-    assert len(lines) == 3
+    assert len(lines) == 4
     for words in lines:
         assert str(parse(words[words.index('--system') + 1])) == words[words.index('--system') + 1]
 
@@ -290,39 +360,6 @@ def test_every_notebook_of_a_paper_offers_its_tables(tmp_path):
         assert own, paper
     stored = {file.stem for file in (ROOT / 'figures').glob('*_tables.md')}
     assert stored == {Path(name).stem for name in names if name.endswith('.zip')}
-
-
-def test_the_readme_says_what_the_stored_scores_say():
-    rows = pd.read_csv(ROOT / 'figures/bmretriever_scores.csv').set_index(['system', 'measure'])
-    readme = (ROOT / 'README.md').read_text()
-    table = re.search(r'^\| system \| R@1 strict.*?(?=\n\n)', readme, re.M | re.S)[0].splitlines()
-    head, *lines = [re.split(r' *\| *', line.strip('| ')) for line in table if '---' not in line]
-    assert [line[0] for line in lines] == ['bm25', 'minilm', 'smollm2', 'rrf(bm25,minilm)']
-    for line in lines:
-        for measure, shown in zip(head[1:5], line[1:5]):
-            row = rows.loc[(line[0], measure)]
-            assert shown == f'{row["value"]:.3f} [{row["low"]:.3f}, {row["high"]:.3f}]', (line[0], measure)
-
-
-def test_the_readme_counts_what_the_demo_holds():
-    from medir_nb.data import load_task
-
-    readme, task = (ROOT / 'README.md').read_text(), load_task('hpo-lay')
-    terms = {query.partition('#')[0] for query in task.queries.ids}
-    said = f'{len(task.corpus):,} definitions, {len(task.queries)} wordings of {len(terms)} terms'
-    assert said in readme
-
-
-def test_the_readme_says_what_the_loop_came_to():
-    scores = pd.read_csv(ROOT / 'figures/automir_slhyde_scores.csv')
-    scores = scores[(scores.task == 'hpo-lay') & (scores.measure == 'nDCG@10')].set_index('system').value
-    shown = {name: f'{value:.3f}'[1:] for name, value in scores.items()}
-    tests = (ROOT / 'figures/automir_slhyde_tables.md').read_text()
-    p = re.search(r'^\| hpo-lay  \| untuned +\| SL-HyDE is better +\| 0(\.\d+)', tests, re.M)[1]
-    said = f'(nDCG@10 {shown["SL-HyDE"]} against {shown["untuned"]}, p {float(p):.3f}'.replace('p 0', 'p ')
-    readme = (ROOT / 'README.md').read_text()
-    assert said in readme and f'({shown["HyDE"]})' in readme
-    assert f'shuffled pairs ({shown["control: shuffled pairs"]})' in readme
 
 
 # ---------------------------------------------------------------- the built site

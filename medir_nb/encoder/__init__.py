@@ -8,7 +8,7 @@ from .loading import load_sentence_transformer, load_tokenizer
 from .tokens import Tokens, padded, padded_batch, torch_device
 from .local import FolderBackend, TorchBackend
 from .services import ServiceBackend, object_name
-from .environments import Worker, environment_python
+from .environments import Worker, environment_lines, environment_python
 from .model import Encoder, count_tokens, free_models
 from .contracts import contract, contract_key
 from .vectors import Vectors, array_vectors
@@ -44,6 +44,7 @@ __all__ = [
     'ServiceBackend',
     'object_name',
     'Worker',
+    'environment_lines',
     'environment_python',
     'Encoder',
     'count_tokens',

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['papers_about', 'task_about', 'row_about', 'row_keys', 'rows_about', 'column_of', 'column_about', 'printed_columns',
-           'own_columns', 'measure_of', 'own_row', 'own_key']
+           'own_columns', 'measure_of', 'own_row', 'own_key', 'measured_about']
 
 # %% ../../nbs/16_workbook/06f_board_heads.ipynb #88e99e05
 import re
@@ -173,3 +173,19 @@ def own_row(row: dict) -> dict:
 def own_key(row: dict) -> tuple:
     "What tells a reader's own rows apart."
     return (row['paper'], row['system'], row['dtype'], row['split'])
+
+# %% ../../nbs/16_workbook/06f_board_heads.ipynb #40199a80
+def measured_about(
+    name: str,  # of a measured system
+) -> dict:
+    "What the page says of a system by the name under which it was measured; a label has no expression."
+    from medir_nb.systems.expressions import parse
+
+    published_as = {
+        printed: row for row, about in registry('models').items() for printed in about.get('published_as') or ()
+    }
+    try:
+        expression = str(parse(name, runnable=False))
+    except MedirError:
+        expression = published_as.get(name, '')
+    return {'expression': expression, **about_system(expression)}

@@ -14,6 +14,7 @@ from medir_nb.workbook.board_heads import (
     column_about,
     column_of,
     measure_of,
+    measured_about,
     own_columns,
     own_key,
     own_row,
@@ -30,8 +31,9 @@ from medir_nb.workbook.board_scores import (
     plain_value,
     printed_scores,
 )
-from .board_systems import WEIGHTS, model_about
+from .board_systems import WEIGHTS, environment_about, model_about
 from .coverages import results_folder
+from .ways import hours_on
 
 # %% ../../nbs/16_workbook/06g_boards.ipynb #c74b3c18
 def rank_spread(
@@ -79,14 +81,19 @@ class _Heads:
         self.columns = _numbers(self.averaged)
         self.tasks = _numbers(dict.fromkeys(name for tasks in self.averaged.values() for name in tasks))
 
-    def about(self) -> dict:
-        "What the page says of them."
-        parts = dict.fromkeys(tuple(part) for system in self.systems for part in system['parts'])
+    def about(self, compared: list[str]) -> dict:
+        "What the page says of them, and of the systems that were measured beside printed cells."
+        measured = {name: measured_about(name) for name in compared}
+        systems = [*self.systems, *measured.values()]
+        parts = dict.fromkeys(tuple(part) for system in systems for part in system['parts'])
+        environments = dict.fromkeys(name for system in systems for name in system['environments'])
         return {
             'tasks': [task_about(name) for name in self.tasks],
             'columns': [column_about(key, self.tasks, tasks) for key, tasks in self.averaged.items()],
             'systems': self.systems,
+            'compared': measured,
             'models': {f'{kind}/{name}': model_about(kind, name) for kind, name in parts},
+            'environments': {name: environment_about(name) for name in environments},
         }
 
 # %% ../../nbs/16_workbook/06g_boards.ipynb #263e1844
@@ -94,8 +101,26 @@ def _points(value) -> float | None:
     "A value from 0 to 1 as the page shows it."
     return None if plain_value(value) is None else round(100 * float(value), 6)
 
+# %% ../../nbs/16_workbook/06g_boards.ipynb #11aaba80
+_RUNS = ('cpu', 'gpu')
+
+
+def _rounded(hours: dict) -> tuple:
+    "Hours to three digits, of which the page shows fewer, and pairs as they are."
+    cpu, gpu, pairs = hours.values()
+    return float(f'{cpu:.3g}'), None if gpu is None else float(f'{gpu:.3g}'), pairs
+
+
+def _cell_hours(cells) -> list[tuple | None]:
+    "Hours on two cores and on one GPU (None: no rate) and pairs to score, of each cell that runs on either."
+    asked = [
+        (cell.expression, cell.tasks) if cell.way in _RUNS and cell.expression else None for cell in cells.itertuples()
+    ]
+    found = {key: _rounded(hours_on(*key)) for key in dict.fromkeys(asked) if key}
+    return [found.get(key) for key in asked]
+
 # %% ../../nbs/16_workbook/06g_boards.ipynb #da43ee69
-def _packed_cells(cells, heads: _Heads, texts: _Numbered) -> dict:
+def _packed_cells(cells, heads: _Heads, texts: _Numbered, hours: _Numbered) -> dict:
     "The printed cells as lists of the same length."
     from medir_nb.ledger.rows import none_if_missing
 
@@ -113,6 +138,7 @@ def _packed_cells(cells, heads: _Heads, texts: _Numbered) -> dict:
         'why': number(cells.why),
         'source': number(cells.source),
         'doubt': number(cells.doubt),
+        'hours': [hours[of_cell] for of_cell in _cell_hours(cells)],
     }
 
 # %% ../../nbs/16_workbook/06g_boards.ipynb #4c555d23
@@ -167,16 +193,19 @@ def board(
     cells, folder = printed_scores(paper), folder or results_folder()
     own = own_scores(home_folder, files) + ([] if paper else demo_scores(folder))
     measured = [m for m in compared_cells_of(folder, home_folder) if not paper or m['key'][0] == paper]
-    heads, texts, noted = _Heads(cells, own), _Numbered({'': 0}), _Numbered()
+    heads, texts, noted, hours = _Heads(cells, own), _Numbered({'': 0}), _Numbered(), _Numbered({None: 0})
+    compared = list(dict.fromkeys(found['as'] for found in measured if found['as']))
     return {
         'papers': papers_about(dict.fromkeys(cells.paper)),
-        **heads.about(),
+        **heads.about(compared),
         'ways': [[name, text] for name, text in registry('coverage')['ways'].items()],
         'weights': WEIGHTS,
-        'cells': _packed_cells(cells, heads, texts),
+        'cells': _packed_cells(cells, heads, texts, hours),
         'measured': _packed_compared(measured, *_places(cells), noted),
         'own': _packed_own(own, heads, noted),
         'texts': list(texts),
+        'hours': [found and list(found) for found in hours],
+        'rates': {'cpu': registry('coverage')['cpu']['source'], 'gpu': registry('costs')['encode']['source']},
         'receipts': [json.loads(text) for text in noted],
     }
 

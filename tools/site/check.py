@@ -134,6 +134,10 @@ def until(driver, script):
 
 
 DRAWN = "return document.documentElement.dataset.took !== undefined && document.querySelector('tbody tr') !== null"
+OPEN_CELL = """
+const cell = document.getElementById('cell')
+return cell && cell.open && cell.innerText
+"""
 OPEN = "return document.getElementById('cell').open && document.getElementById('cell').innerText"
 
 
@@ -182,8 +186,8 @@ AXE = """
 const done = arguments[0], first = v => [v.nodes[0].html.slice(0, 160), v.nodes[0].failureSummary]
 axe.run(document, {resultTypes: ['violations']}).then(r => done(r.violations.map(v => [v.impact, v.id, ...first(v)])))
 """
-FOURTH = """
-return [...document.querySelectorAll('tbody tr td:nth-child(4) .open')].map(e => parseFloat(e.textContent))
+FIRST_TASK = """
+return [...document.querySelectorAll('tbody tr td:nth-child(5) .open')].map(e => parseFloat(e.textContent))
 """
 
 
@@ -267,8 +271,93 @@ def check_speed(driver, address):
     expect(best < 100, f'a filter over all cells of all papers takes under 100 ms ({said})')
 
 
+SORTED = "return document.querySelector(`[data-sort='${arguments[0]}']`).closest('th').getAttribute('aria-sort')"
+# a retriever that two cores finish within a day on one task of R2MED and not on another
+BOTH_WAYS, EASY, HARD = 'BMRetriever-410M', 'r2med-biology', 'r2med-pmc-clinical'
+FOCUSED = "const {id, dataset} = document.activeElement; return [id, dataset.row || '', dataset.column || '']"
+SAID = "return document.getElementById('said').textContent"
+
+
+def opened_cell(driver, page, where):
+    "What stands in the dialog of a cell, by its link."
+    open_board(driver, f'{page}#{where}')
+    return until(driver, OPEN)
+
+
+def texts_of(driver, selector):
+    return [e.text.split('\n')[0] for e in driver.find_elements(By.CSS_SELECTOR, f'tbody {selector}')]
+
+
+def billions(text):
+    return float(text[:-2]) * {'M': 0.001, 'B': 1}[text[-1]]
+
+
+def check_sorting(driver, page):
+    "Rank and size sort, the best and the smallest first, and say so to a screen reader."
+    open_board(driver, page)
+    for name in ('rank', 'size'):
+        before = driver.execute_script(SORTED, name)
+        driver.find_element(By.CSS_SELECTOR, f'[data-sort="{name}"]').click()
+        said = before is None and driver.execute_script(SORTED, name) == 'ascending'
+        expect(said and f'sort={name}' in driver.current_url, f'{name} sorts, and its header says it')
+        shown = [text for text in texts_of(driver, f'td.{name}') if text[:1].isdigit()]
+        found = [(int if name == 'rank' else billions)(text) for text in shown]
+        expect(len(found) > 5 and found == sorted(found), f'the best or smallest {name} comes first {shown[:4]}')
+
+
+def check_runnable(driver, page):
+    "What can be run is asked of the shown tasks alone."
+    for tasks, is_there in (('', False), (EASY, True), (f'{EASY},{HARD}', False)):
+        open_board(driver, f'{page}#weights=open&way=cpu&tasks={tasks}')
+        expect(
+            (BOTH_WAYS in names(driver)) == is_there,
+            f'{BOTH_WAYS} on a CPU, tasks {tasks or "as they come"}: {is_there}',
+        )
+
+
+def check_cells(driver, page):
+    "A cell says by what it is measured again, in which environment, by which contract, and for how long."
+    opened = opened_cell(driver, page, 'cell=r2med~base~NV-Embed-v2~r2med-biology:nDCG@10')
+    lines = ('python3.10 -m venv .medir/environments/nv-embed', 'bin/pip install torch', 'on one 80 GB GPU')
+    expect(
+        all(line in opened for line in lines), 'a row with an environment of its own says how it is made, and the hours'
+    )
+    contract = "medir contract 'nv-embed-v2(max_document_tokens=4096,max_query_tokens=4096)' r2med-biology"
+    expect(contract in opened, 'its contract is that of its expression')
+    opened = opened_cell(driver, page, 'paper=bmretriever&cell=bmretriever~Table 2~BM25~nfcorpus:nDCG@10')
+    said = ('32.10', 'medir evaluate nfcorpus --system bm25', 'k1 1.5', 'none is kept with this file', 'Contract')
+    missing = [word for word in said if word not in opened]
+    expect(not missing, f'a measured cell has command and contract, whatever the printed row is {missing}')
+    where = 'paper=referees&cell=referees~mteb~all-MiniLM-L6-v2 · mteb 0.0.2~nfcorpus:nDCG@10'
+    opened = opened_cell(driver, page, where)
+    said = ('package 0.1.0 (of the registry row', 'float32 (of the registry row', 'medir contract minilm nfcorpus')
+    missing = [word for word in said if word not in opened]
+    expect(not missing, f'revision and precision of a measured cell are those of the row, and marked so {missing}')
+
+
+def check_ways_back(driver, page):
+    "A cell that a link opened gives the focus to its place; a link to nothing says so."
+    for more, place in (('', 'cell'), ('&find=bm25', 'board')):
+        open_board(driver, f'{page}#cell=r2med~base~NV-Embed-v2~r2med-biology:nDCG@10{more}')
+        until(driver, OPEN)
+        driver.find_element(By.ID, 'close').click()
+        rest(driver, 100)
+        found, row, column = driver.execute_script(FOCUSED)
+        expect((row and column) if place == 'cell' else found == 'board', f'focus comes back to the {place} {found}')
+    open_board(driver, f'{page}#paper=nobody&cell=nonsense')
+    said = driver.execute_script(SAID)
+    expect('paper “nobody”' in said and 'cell “nonsense”' in said, f'a link to nothing says so ({said[:90]})')
+    choose(driver, 'weights', 'open')
+    expect('nobody' not in driver.execute_script(SAID), 'until something else is chosen')
+    open_board(driver, page)
+    expect('not here' not in driver.execute_script(SAID), 'and a link that holds says nothing')
+
+
 def check_board(driver, address):
     look(driver, 1600, False)
+    page = address.split('#')[0]
+    for check in (check_sorting, check_runnable, check_cells, check_ways_back):
+        check(driver, page)
     open_board(driver, address)
     before = names(driver)
     choose(driver, 'weights', 'open')
@@ -278,7 +367,7 @@ def check_board(driver, address):
     )
     driver.find_element(By.CSS_SELECTOR, '[data-sort="r2med-biology:nDCG@10"]').click()
     values = [
-        float(e.text.split('\n')[0]) for e in driver.find_elements(By.CSS_SELECTOR, 'tbody tr td:nth-child(4) .open')
+        float(e.text.split('\n')[0]) for e in driver.find_elements(By.CSS_SELECTOR, 'tbody tr td:nth-child(5) .open')
     ]
     expect(values == sorted(values, reverse=True) and len(values) == len(after), 'a column sorts')
     driver.find_element(By.CSS_SELECTOR, 'td .open').send_keys(Keys.ARROW_RIGHT)
@@ -291,7 +380,7 @@ def check_board(driver, address):
     open_board(driver, driver.current_url)
     expect(until(driver, OPEN) == opened, 'its link opens the same cell')
     driver.find_element(By.ID, 'close').click()
-    expect(driver.execute_script(FOURTH) == values, 'the link keeps filters and sorting')
+    expect(driver.execute_script(FIRST_TASK) == values, 'the link keeps filters and sorting')
     driver.refresh()
     until(driver, DRAWN)
     expect(sorted(names(driver)) == sorted(after), 'a reload keeps them, too')
@@ -304,16 +393,25 @@ def check_board(driver, address):
 
 
 def check_front(driver, base):
-    "From the front page, one click leads to the cell of its example, with its source and the command that measures it."
+    "From the front page, one click leads to each cell that it names, with its source and the command that measures it."
     visit(driver, base + 'index.html')
-    (link,) = driver.find_elements(By.CSS_SELECTOR, 'article a[href*="cell="]')
-    said = link.find_element(By.XPATH, '..').text
-    link.click()
-    until(driver, "return document.getElementById('cell') !== null")
-    opened = until(driver, OPEN)
-    value = driver.find_element(By.CSS_SELECTOR, '#cell .big').text
-    expect(f'is printed as {value};' in said, f'the front page leads to the cell that it names ({value})')
-    expect(all(word in opened for word in ('Source', 'medir evaluate', 'Contract')), 'which says where it comes from')
+    shown = (
+        'return [...document.querySelectorAll(\'article a[href*="cell="]\')].map(a => [a.href, a.parentNode.innerText])'
+    )
+    links = driver.execute_script(shown)
+    code = driver.execute_script(
+        "return [...document.querySelectorAll('article pre')].map(e => e.innerText).join('\\n')"
+    )
+    expect(len(links) >= 2, f'the front page leads to cells ({len(links)})')
+    for link, said in links:
+        driver.get('about:blank')
+        driver.get(link)
+        opened = until(driver, OPEN_CELL)
+        value = driver.find_element(By.CSS_SELECTOR, '#cell .big').text
+        expect(f'is printed as {value};' in said, f'the front page leads to the cell that it names ({value})')
+        expect(all(word in opened for word in ('Source', 'Contract', 'Takes')), 'which says where it comes from')
+        (line,) = [line for line in opened.splitlines() if line.startswith('medir evaluate')]
+        expect(line in code, f'and its command is that of the front page ({line})')
 
 
 def check_hostile(driver, file):

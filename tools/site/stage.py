@@ -9,6 +9,7 @@ import io
 import json
 import os
 import re
+import shlex
 import shutil
 import sys
 import zipfile
@@ -108,21 +109,16 @@ def open_values(data: dict) -> dict[int, dict]:
 
 
 def ranked_retrievers(data: dict) -> list[dict]:
-    "Retrievers without a service on R2MED's tasks, the best first, with rank and hours."
+    "Retrievers without a service on R2MED's tasks, the best first, with rank and values."
     import pandas as pd
     from medir_nb.ledger.papers import paper_tasks
     from medir_nb.workbook.boards import rank_spread
-    from medir_nb.workbook.coverages import cell_ways, hours_of
 
     values, tasks = open_values(data), paper_tasks('r2med')
-    ways = cell_ways('r2med', ['base'])
-    ways = ways[(ways.measure == 'nDCG@10') & ways.task.isin(tasks)]
     found = []
     for row, rank in rank_spread(pd.DataFrame(values).T, tasks).iterrows():
-        system = data['systems'][row]
-        hours = hours_of(ways[ways.expression == system['expression']])
         own = {task: values[row][task] for task in tasks}
-        found.append({**system, **rank.to_dict(), 'hours': hours, 'values': own})
+        found.append({**data['systems'][row], **rank.to_dict(), 'values': own})
     return found
 
 
@@ -141,15 +137,28 @@ def size_text(size: float | None) -> str:
 
 
 def time_text(hours: float) -> str:
+    if hours < 1:
+        return f'≈{60 * hours:.0f} min'
     return f'≈{hours:.1f} h' if hours < 10 else f'≈{hours:.0f} h'
 
 
-def cost_text(hours: dict) -> str:
-    "Where a system runs, and for how long."
-    cpu, gpu = hours['cpu hours'], hours['gpu hours']
-    said = [f'{time_text(gpu) if gpu >= 1 else f"≈{60 * gpu:.0f} min"} on one 80 GB GPU'] if gpu else []
-    said += [f'{time_text(cpu)} on two CPU cores' if cpu >= 1 else 'minutes on a CPU'] if cpu or not gpu else []
-    return ' and '.join(said)
+def cost_text(expression: str, tasks: list[str]) -> str:
+    "How long a system takes for all of some tasks: on one GPU, and where two cores do one within a day, on these."
+    from medir_nb.workbook.ways import hours_on, way_of
+
+    hours, ways = hours_on(expression, tasks), {way_of(expression, task).name for task in tasks}
+    if not hours['cpu hours']:
+        return 'minutes on a CPU'
+    on_gpu = f'{time_text(hours["gpu hours"])} on one 80 GB GPU'
+    return on_gpu + (f', or {time_text(hours["cpu hours"])} on two CPU cores' if 'cpu' in ways else '')
+
+
+def rates_text() -> str:
+    "Where the hours come from."
+    from medir_nb.core.settings import registry
+
+    cpu, gpu = registry('coverage')['cpu']['source'], registry('costs')['encode']['source']
+    return f'Hours of a GPU are texts at the rates of {gpu}; hours of two cores are operations ({cpu}).'
 
 
 def rank_text(system: dict) -> str:
@@ -180,7 +189,50 @@ def clone_text() -> str:
 
 
 def command_of(system: dict, task: str) -> str:
-    return f"medir evaluate {task} --system '{system['expression']}' --measures nDCG@10"
+    return f'medir evaluate {task} --system {shlex.quote(system["expression"])} --measures nDCG@10'
+
+
+TRIED = {
+    'never exercised': 'it was never run here',
+    'architecture exercised': 'here its architecture alone was run, with tiny random weights',
+    'loaded here': 'its weights were loaded here',
+}
+
+
+def tried_text(system: dict) -> str:
+    "How far the registry row of a retriever was tried here."
+    from medir_nb.core.settings import registry
+
+    ((_, name),) = system['parts']
+    return TRIED[registry('models')[name]['tried']]
+
+
+def weights_text(system: dict) -> str:
+    "The gigabytes of a retriever's weights."
+    from medir_nb.core.settings import registry
+    from medir_nb.encoder import gigabytes_of
+
+    ((_, name),) = system['parts']
+    row = registry('models')[name]
+    return f'{gigabytes_of(row["params"], row["dtype"]):.1f} GB'
+
+
+def environment_section(system: dict, task: str, title: str) -> str:
+    "What the best retriever takes beside the library, where its code needs an environment of its own."
+    from medir_nb.workbook.board_systems import environment_about
+
+    made = [environment_about(name) for name in system['environments']]
+    return template(
+        'environment',
+        label=plain(system['label']),
+        task=title,
+        cell=f'{system["values"][task]:.2f}',
+        link=cell_link(system, task),
+        tried=tried_text(system),
+        lines='\n'.join(line for about in made for line in about['lines']),
+        notes=' '.join(about['note'] for about in made),
+        command=command_of(system, task),
+    )
 
 
 def noncommercial_text(systems: list[dict]) -> str:
@@ -199,11 +251,16 @@ def demo_cell(system: str = 'bm25', task: str = 'hpo-lay', measure: str = 'nDCG@
 
 def retriever_section(data: dict, task: str = 'r2med-biology') -> str:
     "The front page's table: the question, the answer, how sure, what it costs, and how to check one cell."
-    shown = shown_retrievers(ranked_retrievers(data))
+    ranked = ranked_retrievers(data)
+    shown = shown_retrievers(ranked)
     first, second, small = shown[0], shown[1], shown[-1]
+    # the best one that needs nothing beside the library
+    gpu = next(system for system in ranked if system['parts'] and not system['environments'])
+    title = next(t['title'] for t in data['tasks'] if t['name'] == task)
     rows = []
     for s in shown:
-        about = size_text(s['size']), plain(', '.join(s['licences'])), cost_text(s['hours'])
+        cost = cost_text(s['expression'], list(first['values']))
+        about = size_text(s['size']), plain(', '.join(s['licences'])), cost
         rows.append((plain(s['label']), f'{s["mean"]:.2f}', rank_text(s), *about))
     head = [
         'retriever',
@@ -218,6 +275,7 @@ def retriever_section(data: dict, task: str = 'r2med-biology') -> str:
         first=plain(first['label']),
         second=plain(second['label']),
         small=plain(small['label']),
+        gpu=plain(gpu['label']),
         mean=f'{first["mean"]:.2f}',
         lead=f'{first["mean"] - second["mean"]:.2f}',
         tasks=len(first['values']),
@@ -226,14 +284,20 @@ def retriever_section(data: dict, task: str = 'r2med-biology') -> str:
         contenders=sum(s['best'] == 1 for s in shown),
         measured=measured_text(data, [s['label'] for s in shown]),
         noncommercial=noncommercial_text(shown),
+        rates=rates_text(),
         table=table(head, rows),
         count=f'{len(data["cells"]["row"]):,}',
-        task=next(t['title'] for t in data['tasks'] if t['name'] == task),
-        cell=f'{first["values"][task]:.2f}',
+        task=title,
         small_cell=f'{small["values"][task]:.2f}',
-        cell_link=cell_link(first, task),
-        command=command_of(first, task),
+        small_link=cell_link(small, task),
         small_command=command_of(small, task),
+        gpu_cell=f'{gpu["values"][task]:.2f}',
+        gpu_link=cell_link(gpu, task),
+        gpu_cost=cost_text(gpu['expression'], [task]),
+        gpu_weights=weights_text(gpu),
+        gpu_tried=tried_text(gpu),
+        gpu_command=command_of(gpu, task),
+        environment=environment_section(first, task, title) if first['environments'] else '',
     )
 
 

@@ -43,6 +43,25 @@ function commandsFor(expression, tasks, measure) {
   return expression ? tasks.map(task => `medir evaluate ${quoted(task)} --system ${quoted(expression)}${only}`) : []
 }
 
+// What a cell takes, from hours on two CPU cores, hours on one GPU (null: no published rate) and pairs to score; '' where nobody knows.
+// What no CPU finishes within a day is said for a GPU alone.
+function hoursText(way, hours) {
+  if (!hours || !['cpu', 'gpu'].includes(way)) return ''
+  const [cpu, gpu, pairs] = hours
+  const time = value => value < 1 ? (value * 60 < 1 ? 'less than a minute' : `≈${Math.round(value * 60)} min`) : value < 10 ? `≈${value.toFixed(1)} h` : `≈${Math.round(value)} h`
+  if (!cpu && !gpu && !pairs) return 'minutes on a CPU'
+  const said = []
+  if (gpu) said.push(`${time(gpu)} on one 80 GB GPU`)
+  if (way === 'cpu') said.push(`${time(cpu)} on two CPU cores`)
+  const scored = pairs && way === 'gpu' ? `${pairs.toLocaleString('en')} pairs to score, for which no GPU has a published rate` : ''
+  return [said.join(', or '), scored].filter(Boolean).join(', and ')
+}
+
+// The hardest way of some cells by the numbers of their ways; 0, the easiest, where there are none.
+function hardestWay(found) {
+  return found.reduce((most, way) => Math.max(most, way), 0)
+}
+
 // A field of a CSV file that no spreadsheet takes for a formula.
 function csvField(value) {
   if (value === null || value === undefined) return ''
@@ -57,7 +76,7 @@ async function unpacked(text) {
   return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream('gzip'))).json()
 }
 
-if (typeof module === 'object') module.exports = {rankSpread, quoted, commandsFor, csvField, unpacked}
+if (typeof module === 'object') module.exports = {rankSpread, quoted, commandsFor, hoursText, hardestWay, csvField, unpacked}
 
 // ---------------------------------------------------------------- the page
 
@@ -91,11 +110,8 @@ if (typeof document === 'object') (async () => {
   const isMain = column => isMean(column) ? ['mean', 'nDCG@10'].includes(columns[column].measure)
     : columns[column].measure === taskOf(column).main || !taskOf(column).main
   const wayNames = ways.map(([name]) => name)
-  // the hardest way of the scores of a system, over its own tasks
-  const rowWay = byRow.map(own => {
-    const found = [...own.values()].filter(cell => cell.printed !== null).map(cell => cells.way[cell.printed])
-    return found.length ? Math.max(...found) : 0
-  })
+  // the hardest way of the printed scores of a system in some columns: what it takes to run what is asked about
+  const wayIn = (row, among) => hardestWay(among.map(column => byRow[row].get(column)?.printed ?? null).filter(printed => printed !== null).map(printed => cells.way[printed]))
   const measuredRow = byRow.map(own => [...own.values()].some(cell => cell.measured.length))
 
   // ---- what a reader chose; the defaults are left out of the link
@@ -109,9 +125,11 @@ if (typeof document === 'object') (async () => {
   // a paper opens with the table that its row names
   const ownDefault = (name, paper) => name === 'table' ? papers[paper]?.board || '' : DEFAULTS[name]
   let state = {...DEFAULTS, table: ownDefault('table', DEFAULTS.paper)}
-  let opener = null
+  let openedAt = null  // row and column of the cell that stands open, or stood open last
+  let lost = []  // what a link names and this page does not have
 
   function readLink() {
+    lost = []
     const asked = new URLSearchParams(location.hash.slice(1))
     const paper = asked.get('paper') ?? DEFAULTS.paper
     state = {...DEFAULTS, table: ownDefault('table', paper)}
@@ -140,7 +158,10 @@ if (typeof document === 'object') (async () => {
   function fill(name, options) {
     const select = form.elements[name]
     select.replaceChildren(...options.map(([value, text]) => make('option', {value}, text)))
-    if (!options.some(([value]) => value === state[name])) state[name] = options[0][0]
+    if (!options.some(([value]) => value === state[name])) {
+      if (state[name] !== ownDefault(name, state.paper)) lost.push(`${name} “${state[name]}”`)
+      state[name] = options[0][0]
+    }
     select.value = state[name]
   }
   const shortTitle = name => (papers[name].title || name).split(':')[0]
@@ -190,12 +211,12 @@ if (typeof document === 'object') (async () => {
     if (state.weights && system.weights !== state.weights) return false
     if (state.size === 'unknown' ? system.size !== null : state.size && !(system.size !== null && system.size <= Number(state.size))) return false
     if (state.licence && !system.licences.includes(state.licence)) return false
-    if (state.way && rowWay[row] > wayNames.indexOf(state.way)) return false
     if (state.measured && !measuredRow[row]) return false
     const words = state.find.toLowerCase().split(/\s+/).filter(Boolean)
     const text = `${system.label} ${system.printed} ${system.expression}`.toLowerCase()
     return words.every(word => text.includes(word))
   }
+  const fitsWay = row => !state.way || wayIn(row, shown) <= wayNames.indexOf(state.way)
   const taskNames = () => [...new Set(candidates.filter(column => !isMean(column)).map(column => taskOf(column).name))]
   // the tasks that are shown: those that were ticked, else those of the paper's benchmark, else all
   function chosenTasks() {
@@ -212,10 +233,14 @@ if (typeof document === 'object') (async () => {
   function chooseColumns() {
     const rows = systems.map((_, i) => i).filter(fitsRowAlone)
     const used = new Set()
-    for (const row of rows) for (const column of byRow[row].keys()) used.add(column)
+    // a column that no system can be run on in the chosen way is none to choose
+    for (const row of rows) for (const column of byRow[row].keys()) if (!state.way || wayIn(row, [column]) <= wayNames.indexOf(state.way)) used.add(column)
     candidates = [...used].filter(fitsColumn).sort((a, b) => isMean(a) - isMean(b) || a - b)
     const chosen = chosenTasks()
     shown = candidates.filter(column => isMean(column) || chosen.has(taskOf(column).name))
+    if (!state.way) return
+    const left = rows.filter(fitsWay)
+    shown = shown.filter(column => left.some(row => byRow[row].has(column)))
   }
   function valueOf(row, column) {
     const cell = byRow[row].get(column)
@@ -242,18 +267,19 @@ if (typeof document === 'object') (async () => {
   const columnKey = column => isMean(column) ? `~${columns[column].paper}:${columns[column].mean}:${columns[column].measure}`
     : `${taskOf(column).name}:${columns[column].measure}`
   function modelColumns() {
-    const fits = (modelRow) => fitsRowAlone(modelRow.original.row) && shown.some(column => valueOf(modelRow.original.row, column) !== null)
+    const fits = (modelRow) => fitsRowAlone(modelRow.original.row) && fitsWay(modelRow.original.row) && shown.some(column => valueOf(modelRow.original.row, column) !== null)
     return [
       {id: 'name', accessorFn: ({row}) => systems[row].label, filterFn: fits, sortingFn: (a, b) => collate.compare(systems[a.original.row].label, systems[b.original.row].label)},
       {id: 'size', accessorFn: ({row}) => systems[row].size ?? undefined, sortUndefined: 'last', enableColumnFilter: false},
       // ranks are over the rows that the filters leave, so they are looked up when rows are sorted
+      {id: 'rank', accessorFn: ({row}) => ranks.get(row)?.rank, sortUndefined: 'last', enableColumnFilter: false},
       {id: 'mean', accessorFn: ({row}) => ranks.get(row)?.mean, sortUndefined: 'last', enableColumnFilter: false},
       ...shown.map(column => ({id: columnKey(column), accessorFn: ({row}) => valueOf(row, column) ?? undefined, sortUndefined: 'last', sortingFn: 'basic', enableColumnFilter: false})),
     ]
   }
   function compute() {
     chooseColumns()
-    const ids = ['name', 'size', 'mean', ...shown.map(columnKey)]
+    const ids = ['name', 'size', 'rank', 'mean', ...shown.map(columnKey)]
     let id = state.sort.replace(/^-/, '')
     if (!ids.includes(id)) { state.sort = DEFAULTS.sort; id = 'mean' }
     const sorting = [{id, desc: state.sort.startsWith('-')}]
@@ -277,7 +303,9 @@ if (typeof document === 'object') (async () => {
   const VERDICTS = {equal: ['=', 'good'], close: ['≈', 'good'], explained: ['✓', 'good'], sampling: ['~', 'warn'],
     unexplained: ['!', 'bad'], 'not comparable': ['≠', 'warn'], 'not run': ['', '']}
   const kindOf = verdict => (verdict || '').split(':')[0]
-  const sizeText = size => size === null ? 'size not known' : size === 0 ? 'no weights' : size < 1 ? `${Math.round(1000 * size)} M` : `${Number(size.toFixed(1))} B`
+  const sizeText = size => size < 1 ? `${Math.round(1000 * size)} M` : `${Number(size.toFixed(1))} B`
+  const sizeCell = size => size ? make('td', {class: 'size'}, sizeText(size))
+    : make('td', {class: 'size'}, make('span', {'aria-hidden': 'true'}, size === null ? '?' : '–'), make('span', {class: 'hidden'}, size === null ? 'not known' : 'no weights'))
   function headCell(id, text, small, extra) {
     const name = state.sort.replace(/^-/, ''), isSorted = name === id
     const down = state.sort.startsWith('-')
@@ -312,8 +340,9 @@ if (typeof document === 'object') (async () => {
   function drawHead(averaged) {
     const several = !state.paper
     const line = make('tr', null,
-      headCell('name', 'System', 'size · weights', {class: 'name'}),
-      make('th', {scope: 'col'}, make('button', {type: 'button', 'data-sort': 'mean'}, 'Rank', make('small', null, 'one task left out'))),
+      headCell('name', 'System', 'weights', {class: 'name'}),
+      headCell('size', 'Size', 'parameters'),
+      headCell('rank', 'Rank', 'one task left out'),
       headCell('mean', 'Mean', `${averaged.length} ${averaged.length === 1 ? 'task' : 'tasks'}`),
       ...shown.map(column => {
         const about = columns[column]
@@ -331,15 +360,16 @@ if (typeof document === 'object') (async () => {
     const lines = rows.map(row => {
       const system = systems[row]
       const where = [state.paper ? '' : shortTitle(system.paper), state.table ? '' : system.title || system.table]
-      const about = [sizeText(system.size), data.weights[system.weights] === 'open weights' ? (system.size === 0 ? '' : system.licences.join(' + ')) : data.weights[system.weights]]
+      const about = [data.weights[system.weights] === 'open weights' ? system.licences.join(' + ') : data.weights[system.weights]]
       return make('tr', null,
         make('th', {scope: 'row', class: 'name'}, system.label,
           make('small', null, about.filter(Boolean).join(' · ')), where.some(Boolean) ? make('small', null, where.filter(Boolean).join(', ')) : null),
+        sizeCell(system.size),
         rankCell(row),
         make('td', {class: 'mean'}, ranks.has(row) ? points(ranks.get(row).mean) : '–'),
         ...shown.map(column => cellOf(row, column, best.get(column))))
     })
-    if (!lines.length) lines.push(make('tr', null, make('td', {colspan: shown.length + 3, class: 'nothing'}, 'No system fits these filters.')))
+    if (!lines.length) lines.push(make('tr', null, make('td', {colspan: shown.length + 4, class: 'nothing'}, 'No system fits these filters.')))
     document.querySelector('tbody').replaceChildren(...lines)
     const first = document.querySelector('td .open')
     if (first) first.tabIndex = 0
@@ -364,7 +394,9 @@ if (typeof document === 'object') (async () => {
     if (withTasks) drawTasks()
     const ranked = ranks.size < left.length ? `; ${ranks.size || 'no'} ${ranks.size === 1 ? 'system has' : 'systems have'} a score on every task` : ''
     const total = left.reduce((sum, row) => sum + shown.filter(column => byRow[row].has(column)).length, 0)
-    $('said').textContent = `${left.length} systems on ${averaged.length} tasks, ${total.toLocaleString('en')} cells${ranked}.`
+    const missing = lost.length ? `The link names what is not here: ${lost.join(', ')}. ` : ''
+    $('said').textContent = `${missing}${left.length} systems on ${averaged.length} tasks, ${total.toLocaleString('en')} cells${ranked}.`
+    lost = []
     $('caption').replaceChildren(make('span', null, `${state.paper ? (papers[state.paper].title || state.paper) : 'All papers'}: scores × 100`))
     $('page-said').textContent = `page ${state.page + 1} of ${pages}`
     $('before').disabled = state.page === 0
@@ -376,8 +408,18 @@ if (typeof document === 'object') (async () => {
 
   // ---- one cell
   const cellKey = (row, column) => [systems[row].paper, systems[row].table, systems[row].label, columnKey(column)].join('~')
-  function openKey(key) {
-    for (const [row, own] of byRow.entries()) for (const column of own.keys()) if (cellKey(row, column) === key) return openCell(row, column)
+  function placeOf(key) {
+    for (const [row, own] of byRow.entries()) for (const column of own.keys()) if (cellKey(row, column) === key) return [row, column]
+    return null
+  }
+  // draw what a link asks for, and open the cell that it names
+  function follow() {
+    readLink()
+    fillFields()
+    const place = state.cell ? placeOf(state.cell) : null
+    if (state.cell && !place) { lost.push(`cell “${state.cell}”`); state.cell = '' }
+    draw()
+    if (place) openCell(...place)
   }
   function list(pairs) {
     const element = make('dl')
@@ -396,15 +438,30 @@ if (typeof document === 'object') (async () => {
     if (navigator.clipboard) navigator.clipboard.writeText(text).then(() => say(true), byHand)
     else byHand()
   }
-  function measuredPart(found) {
+  // a field of the rows behind a system, where a measurement kept none of its own
+  function ofRows(about, field) {
+    const said = about.parts.map(([kind, name]) => [name, {...models[`${kind}/${name}`], ...about.settings[`${kind}/${name}`]}[field]]).filter(([, value]) => value)
+    if (!said.length) return ''
+    return `${said.map(([name, value]) => said.length > 1 ? `${name}: ${value}` : value).join('; ')} (of the registry row; the file keeps none)`
+  }
+  function measuredPart(found, about) {
     const receipt = found.receipt === null ? null : data.receipts[found.receipt]
     const between = found.low !== null ? ` (95 % interval ${points(found.low)} to ${points(found.high)})` : found.spread ? ` (seeds ${points(found.spread[0])} to ${points(found.spread[1])})` : ''
     return list([
-      ['Value', `${points(found.value)}${between}`, 'big'], ['Verdict', found.verdict], ['System', found.as], ['Revision', found.revision],
-      ['Precision', found.dtype], ['Queries', found.n_queries], ['Interval', found.low === null && !found.spread ? 'not kept in this file' : ''],
-      ['File', found.source],
-      ['Receipt', receipt ? `${receipt.notebook} (${receipt.preset || 'own parameters'}), finished ${receipt.finished}, key ${receipt.key}` : 'none with this file: it stands in the repository'],
+      ['Value', `${points(found.value)}${between}`, 'big'], ['Verdict', found.verdict], ['System', found.as], ['Expression', about.expression],
+      ['Revision', found.revision || ofRows(about, 'revision')], ['Precision', found.dtype || ofRows(about, 'dtype')],
+      ['Queries', found.n_queries], ['Interval', found.low === null && !found.spread ? 'not kept in this file' : ''], ['File', found.source],
+      ['Receipt', receipt ? `${receipt.notebook} (${receipt.preset || 'own parameters'}), finished ${receipt.finished}, key ${receipt.key}`
+        : 'none is kept with this file. A run of your own leaves one in receipts/ of your home folder (.medir, or $MEDIR_HOME), and medir leaderboard --html shows it here'],
     ])
+  }
+  // the lines that make what a system runs in beside the library's own environment
+  function environmentParts(about) {
+    return about.environments.flatMap(name => {
+      const {lines, note} = data.environments[name]
+      return [make('p', null, `Its code needs other versions: it runs in an environment of its own, ${name}, made once in the home folder (here .medir; or below $MEDIR_ENVIRONMENTS):`),
+        commandBlock(lines.join('\n')), note ? make('p', null, note) : null]
+    }).filter(Boolean)
   }
   function instructionOf(model, task) {
     if (!(model.query_template || '').includes('{instruction}')) return ''
@@ -419,9 +476,20 @@ if (typeof document === 'object') (async () => {
         ['Row', name], ['Weights', model.hub], ['Revision', model.revision], ['Precision', [model.dtype, model.autocast && `computed in ${model.autocast}`].filter(Boolean).join(', ')],
         ['Pooling', model.pooling && `${model.pooling}${model.normalize ? ', normalised' : ''}; compared by ${model.similarity}`], ['Limits in tokens', limits.join(', ')],
         ['Query', model.query_template], ['Instruction', task ? instructionOf(model, task) : ''], ['Document', model.document_template],
-        ['Licence', model.licence], ['Tried', model.tried], ['Note', model.note],
+        ['Licence', model.licence], ['Tried', model.tried], ['Environment', model.environment], ['Note', model.note],
       ])]
     })
+  }
+  // what a system is given: settings of its parts, and the command that shows strings and tokens
+  function contractOf(about, task, isPossible) {
+    if (!about.expression) return []
+    const words = Object.entries(about.words).flatMap(([name, settings]) => {
+      const of = settings[task && task.language === 'zh' ? 'zh' : 'en']
+      return [make('h3', null, `Retriever: ${name}`), list([['Settings', Object.entries(of).map(([field, value]) => `${field} ${value}`).join(', ')]])]
+    })
+    const lines = task && isPossible ? about.encoders.map(encoder => `medir contract ${quoted(encoder)} ${quoted(task.name)}`) : []
+    return [make('h3', null, 'Contract'), list([['Expression', about.expression]]), ...words, ...contractParts(about, task),
+      ...(lines.length ? [make('p', null, 'Strings, tokens and hash of one query and one document:'), commandBlock(lines.join('\n'))] : [])]
   }
   function openCell(row, column) {
     const system = systems[row], about = columns[column], cell = byRow[row].get(column), task = isMean(column) ? null : taskOf(column)
@@ -433,27 +501,38 @@ if (typeof document === 'object') (async () => {
         ['Value', points(cells.value[i]), 'big'], ['As printed', cells.text[i]], ['Source', texts[cells.source[i]]], ['Doubt', texts[cells.doubt[i]]],
         ['Paper', [paper.title, paper.citation].filter(Boolean).join(' · ')], ['Table', system.title ? `${system.table}: ${system.title}` : system.table], ['Row', system.printed]]))
     }
-    for (const found of cell.measured) parts.push(make('h3', null, i === null ? 'Measured, printed nowhere' : 'Measured'), measuredPart(found))
+    const way = i === null ? null : ways[cells.way[i]], why = i === null ? '' : texts[cells.why[i]]
+    const isPossible = !way || ['cpu', 'gpu', 'larger', 'service'].includes(way[0])
+    const names = about.tasks.map(n => tasks[n].name)
+    // a system of one's own is its row; beside a printed cell it may be another one than is printed
+    const measuredAs = found => i === null ? system : data.compared[found.as] || {...system, expression: '', parts: [], encoders: [], words: {}, environments: []}
+    for (const found of cell.measured) {
+      const own = measuredAs(found), lines = commandsFor(own.expression, names, about.measure)
+      parts.push(make('h3', null, i === null ? 'Measured, printed nowhere' : 'Measured'), measuredPart(found, own))
+      const isBelow = isPossible && own.expression === system.expression  // under `Measure it`
+      if (lines.length && !isBelow) parts.push(make('p', null, 'Measured again by:'), ...environmentParts(own), commandBlock(lines.join('\n')))
+    }
     if (!cell.measured.length) parts.push(make('h3', null, 'Measured'), make('p', null, 'Not measured here so far.'))
     parts.push(make('h3', null, 'The question'), list([
       ['Task', task ? `${task.title} (${task.name})` : `mean of ${about.tasks.map(n => tasks[n].title).join(', ') || 'tasks that the paper does not name'}`], ['Measure', about.label],
       ['Queries, documents', task && task.queries ? `${task.queries.toLocaleString('en')}, ${(task.documents || 0).toLocaleString('en')}` : ''], ['Data', task && task.hub ? `${task.hub} at ${task.revision}` : '']]))
-    const way = i === null ? null : ways[cells.way[i]], why = i === null ? '' : texts[cells.why[i]]
-    const isPossible = !way || ['cpu', 'gpu', 'larger', 'service'].includes(way[0])
     parts.push(make('h3', null, 'Measure it'))
     if (way) parts.push(make('p', null, `${way[1]}${why ? `: ${why}` : ''}`))
-    const commands = isPossible ? commandsFor(system.expression, about.tasks.map(n => tasks[n].name), about.measure) : []
+    const takes = i === null ? '' : hoursText(way[0], data.hours[cells.hours[i]])
+    if (takes) parts.push(list([['Takes', `${takes}${names.length > 1 ? ` for all ${names.length} tasks` : ''}`],
+      ['Rates', [takes.includes('GPU') && `GPU: ${data.rates.gpu}`, takes.includes('two CPU cores') && `CPU: ${data.rates.cpu}`].filter(Boolean).join('; ')]]))
+    const commands = isPossible ? commandsFor(system.expression, names, about.measure) : []
     if (commands.length) {
-      parts.push(commandBlock(commands.join('\n')))
+      parts.push(...environmentParts(system), commandBlock(commands.join('\n')))
       const notebooks = paper.notebooks || []
       if (notebooks.length) parts.push(make('p', null, `The whole table: ${notebooks.map(name => `medir run ${name} --preset paper`).join('; ')}`))
     } else if (isPossible) parts.push(make('p', null, 'No expression of this package names the system.'))
-    const contract = contractParts(system, task)
-    if (contract.length) parts.push(make('h3', null, 'Contract'), list([['Expression', system.expression]]), ...contract)
-    else if (system.expression) parts.push(make('h3', null, 'Contract'), list([['Expression', system.expression]]))
-    const encoder = system.parts.find(([kind]) => kind === 'models')
-    if (encoder && task && isPossible) parts.push(make('p', null, 'Strings, tokens and hash of one query and one document:'), commandBlock(`medir contract ${quoted(encoder[1])} ${quoted(task.name)}`))
+    const ran = cell.measured.map(measuredAs)
+    parts.push(...contractOf(system, task, isPossible || ran.some(own => own.expression === system.expression)))
+    const others = new Map(ran.filter(own => own.expression !== system.expression).map(own => [own.expression, own]))
+    for (const own of others.values()) parts.push(...contractOf(own, task, true))
     body.replaceChildren(...parts)
+    openedAt = [row, column]
     state.cell = cellKey(row, column)
     writeLink()
     if (!$('cell').open) $('cell').showModal()
@@ -462,7 +541,9 @@ if (typeof document === 'object') (async () => {
   $('cell').addEventListener('close', () => {
     state.cell = ''
     writeLink()
-    if (opener && opener.isConnected) opener.focus()
+    const button = openedAt && document.querySelector(`.open[data-row="${openedAt[0]}"][data-column="${openedAt[1]}"]`)
+    if (button) rove(button)
+    else $('board').focus()  // a link opens cells that no row on this page has
   })
   $('close').addEventListener('click', () => $('cell').close())
   $('cell').addEventListener('click', event => { if (event.target === $('cell')) $('cell').close() })
@@ -514,7 +595,7 @@ if (typeof document === 'object') (async () => {
   document.querySelector('thead').addEventListener('click', event => {
     const id = event.target.closest('[data-sort]')?.dataset.sort
     if (!id) return
-    const first = ['name', 'size'].includes(id) ? id : `-${id}`
+    const first = ['name', 'size', 'rank'].includes(id) ? id : `-${id}`  // the best, the smallest, the first of the alphabet
     state.sort = state.sort === first ? (first.startsWith('-') ? id : `-${id}`) : first
     state.page = 0
     draw(false)
@@ -523,8 +604,14 @@ if (typeof document === 'object') (async () => {
   const tbody = document.querySelector('tbody')
   tbody.addEventListener('click', event => {
     const button = event.target.closest('.open')
-    if (button) { opener = button; openCell(Number(button.dataset.row), Number(button.dataset.column)) }
+    if (button) openCell(Number(button.dataset.row), Number(button.dataset.column))
   })
+  // one cell of the table takes part in the order of Tab: the one that has or had the focus
+  function rove(button) {
+    for (const other of tbody.querySelectorAll('.open[tabindex="0"]')) other.tabIndex = -1
+    button.tabIndex = 0
+    button.focus()
+  }
   const buttonsOf = line => [...line.cells].map(cell => cell.querySelector('.open')).filter(Boolean)
   function neighbour(from, key) {
     const line = from.closest('tr'), beside = buttonsOf(line), at = from.closest('td').cellIndex
@@ -543,19 +630,12 @@ if (typeof document === 'object') (async () => {
     if (!from || !/^(Arrow|Home$|End$)/.test(event.key)) return
     event.preventDefault()
     const target = neighbour(from, event.key)
-    if (!target) return
-    from.tabIndex = -1
-    target.tabIndex = 0
-    target.focus()
+    if (target) rove(target)
   })
-  window.addEventListener('hashchange', () => { readLink(); fillFields(); draw(); if (state.cell) openKey(state.cell) })
+  window.addEventListener('hashchange', follow)
   window.addEventListener('beforeprint', () => { printing = true; draw(false) })
   window.addEventListener('afterprint', () => { printing = false; draw(false) })
 
-  readLink()
-  fillFields()
   if (window.matchMedia('(max-width: 640px)').matches) $('filters').open = false
-  const asked = state.cell
-  draw()
-  if (asked) openKey(asked)
+  follow()
 })()
