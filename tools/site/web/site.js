@@ -24,7 +24,7 @@
   blocks.forEach(block => seen.observe(block))
   // what can be scrolled can be reached by keyboard; the theme draws first
   function reachable() {
-    for (const box of document.querySelectorAll('pre > code, .output, .md-typeset__scrollwrap, .md-typeset__table')) {
+    for (const box of document.querySelectorAll('pre > code, .output, .md-typeset__scrollwrap, .md-typeset__table, math[display]')) {
       if (box.scrollWidth > box.clientWidth || box.scrollHeight > box.clientHeight + 1) box.tabIndex = 0
     }
   }
