@@ -238,7 +238,7 @@ SOUGHT = {
 HITS = """
 const said = document.querySelector('.md-search-result__meta').textContent
 if (!/match|No /.test(said)) return null
-return [...document.querySelectorAll('.md-search-result__link')].map(e => e.getAttribute('href'))
+return {hits: [...document.querySelectorAll('.md-search-result__link')].map(e => e.getAttribute('href'))}
 """
 
 
@@ -250,7 +250,7 @@ def check_search(driver, base):
         rest(driver, 400)
         driver.find_element(By.CSS_SELECTOR, '.md-search__input').send_keys(word)
         rest(driver, 600)
-        hits = until(driver, HITS)
+        hits = until(driver, HITS)['hits']
         expect(any(place in hit for hit in hits), f'the search for {word} finds {place} ({len(hits)} places)')
 
 

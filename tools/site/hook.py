@@ -16,10 +16,11 @@ UNUSED = re.compile(
     r'tabbed-|admonition|\[dir=rtl\]|md-tag|\.keys|mermaid|critic|md-post|twemoji|task-list|footnote|md-consent|md-feedback'
     r'|md-annotation|arithmatex|md-social|md-source|md-banner|md-author|data-md-color-(?:primary|accent)=(?!indigo)'
 )
-# words of the markup that stand thousands of times; site.css and site.js know the short ones
+# words of the markup that stand thousands of times; site.css and site.js know the short ones. A block without a class
+# is Python, which most blocks are
 SHORT = {
     '<pre class="highlight"><code': '<pre><code',
-    '<code class="language-python">': '<code class=py>',
+    '<code class="language-python">': '<code>',
     '<code class="language-text">': '<code class=out>',
 }
 # what stands in every frame and does nothing there: dots for a link's text cut short, a state of tabs that no page has

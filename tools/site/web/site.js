@@ -17,7 +17,7 @@
     parts.append(text.slice(last))
     code.replaceChildren(parts)
   }
-  const blocks = [...document.querySelectorAll('code.py')]
+  const blocks = [...document.querySelectorAll('pre > code:not([class])')]
   const seen = new IntersectionObserver(entries => {
     for (const entry of entries) if (entry.isIntersecting) { seen.unobserve(entry.target); colour(entry.target) }
   }, {rootMargin: '600px'})
