@@ -114,12 +114,14 @@ $(AXE): $(DOCS)
 
 docs-check: docs $(AXE)
 	HF_HUB_OFFLINE=1 python -m medir_nb.workbook leaderboard referees --html _proc/hostile.html --scores tools/site/hostile.json --home _proc/home
+	python tools/site/large.py _proc/large.json
+	HF_HUB_OFFLINE=1 python -m medir_nb.workbook leaderboard --html _proc/large.html --scores _proc/large.json --home _proc/home
 	rm -rf _proc/versions && git init -q _proc/versions && git -C _proc/versions config user.name site && git -C _proc/versions config user.email site@localhost && git -C _proc/versions commit -q --allow-empty -m site
 	set -e; cd _proc/versions; for version in 0.1 0.2; do $(MIKE) deploy -F ../../mkdocs.yml --update-aliases $$version latest; done
 	git -C _proc/versions checkout -q gh-pages
 	rm -rf _proc/hostile && python tools/site/hostile.py _proc/hostile
 	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build -q -f _proc/hostile/mkdocs.yml
-	.venv-docs/bin/python tools/site/check.py site _proc/hostile.html $(AXE) _proc/shots _proc/versions _proc/hostile/site
+	.venv-docs/bin/python tools/site/check.py site _proc/hostile.html $(AXE) _proc/shots _proc/versions _proc/hostile/site _proc/large.html
 
 clean:
 	rm -rf .venv .venv-docs site _proc *.egg-info

@@ -149,6 +149,26 @@ def test_the_abstract_is_credited_with_its_own_words_alone():
     assert len(by_source) == 16 and all(bool(words) == (source == 'abstract') for words, source in by_source)
 
 
+@pytest.mark.parametrize('name', ['automir_cmirb', 'bmretriever_evaluation'])
+def test_a_stored_audit_is_what_the_published_cells_give(name):
+    notebook = json.loads((ROOT / f'nbs/papers/{name}.ipynb').read_text(encoding='utf-8'))['cells']
+    heads = [i for i, c in enumerate(notebook) if c['cell_type'] == 'markdown' and source(c).startswith('## ')]
+    (first,) = [i for i in heads if source(notebook[i]).startswith('## The claim audit')]
+    section = notebook[first + 1 : next(i for i in heads if i > first)]
+    imports = next(source(c) for c in notebook if 'from medir_nb.ledger import' in source(c))
+    shown, known = [], {'ten': paper_tasks('automir'), 'display': lambda frame: shown.append(frame)}
+    exec('\n'.join([imports, *map(source, section)]), known)
+    (frame,) = shown
+    (stored,) = [o['data'] for c in section for o in c['outputs']]
+    rows = re.findall(r'<tr>(.*?)</tr>', ''.join(stored['text/html']), re.S)
+    fields = [[html.unescape(f) for f in re.findall(r'<td>(.*?)</td>', row)] for row in rows]
+    assert fields == frame.to_numpy().tolist() and len(frame) > 10 and {'yes', 'no'} == set(frame.holds)
+    said = frame[frame.printed != '']
+    assert len(said) and (said.source != 'this project').all()
+    tables = (ROOT / f'figures/{name.removesuffix("_evaluation")}_tables.md').read_text(encoding='utf-8')
+    assert to_markdown(frame) in tables, 'the table to download is another one'
+
+
 def test_modest_is_decided_by_the_mean_and_not_by_the_best_of_many():
     cell = cell_with('papers/r2med_retrieval.ipynb', 'def is_modest(')
     space = {'modest': 0.05}

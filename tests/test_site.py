@@ -130,7 +130,7 @@ def test_every_setting_of_an_encoder_stands_on_its_page():
     page = reference.settings_page(ROOT)
     for field in fields(EncoderSpec):
         assert f'`{field.name}`' in page or field.name in ('name', 'label', 'tried', 'licence')
-    assert '`bm25(gensim)`' in page and '| 130 |' in page
+    assert '`bm25(gensim)`' in page and '| `130` |' in page
 
 
 def test_links_to_files_of_the_repository_become_links_to_their_pages(tmp_path):
@@ -352,8 +352,73 @@ def test_notebooks_of_a_paper_stand_in_the_order_of_its_row(tmp_path):
     assert [next(iter(page)) for page in shown[1:]] == [*names, 'referees']
 
 
-def test_every_notebook_of_a_paper_offers_its_tables(tmp_path):
-    names = stage.copy_files(tmp_path / 'site')
+@pytest.fixture(scope='module')
+def names(tmp_path_factory):
+    "The files that the site offers to download."
+    return stage.copy_files(tmp_path_factory.mktemp('downloads') / 'site')
+
+
+@pytest.fixture(scope='module')
+def papers_page(names):
+    return stage.papers_index(names)
+
+
+PAPER_NOTEBOOKS = [*sorted((ROOT / 'nbs/papers').glob('*.ipynb')), ROOT / 'nbs/referees.ipynb']
+
+
+def test_every_download_is_offered_with_the_papers_and_below_its_notebook(names, papers_page):
+    for name in names:
+        assert f'](../figures/{name})' in papers_page, name
+    assert '## Referees' in papers_page and '](referees.md)' in papers_page
+    own = [name for notebook in PAPER_NOTEBOOKS for name in stage.own_files(notebook, names)]
+    assert sorted(own) == sorted(name for name in names if '.published.' not in name)
+
+
+def test_the_foot_of_a_paper_notebook_offers_its_files(tmp_path, names):
+    site = stage.Site(tmp_path)
+    stage.add_notebooks(site, names)
+    for notebook in PAPER_NOTEBOOKS:
+        last = site.pages[f'papers/{notebook.stem}.md'].rstrip().splitlines()[-1]
+        assert last.startswith('**Downloads of this notebook:** '), notebook.stem
+        assert re.findall(r'\]\(../figures/(.+?)\)', last) == stage.own_files(notebook, names)
+    assert 'Downloads of this notebook' not in site.pages['recipes/own_corpus.md']
+
+
+@pytest.mark.parametrize('notebook', PAPER_NOTEBOOKS, ids=lambda notebook: notebook.stem)
+def test_every_picture_of_a_paper_stands_once_and_is_a_download(notebook, tmp_path, names):
+    notebooks.page_of(notebook, tmp_path / 'pictures')
+    pictures = [file.read_bytes() for file in sorted(tmp_path.glob('pictures/*.png'))]
+    assert len(set(pictures)) == len(pictures), 'a picture stands there twice'
+    own = [Path(name).stem for name in stage.own_files(notebook, names) if name.endswith('.svg')]
+    offered = {(ROOT / f'figures/{name}.png').read_bytes() for name in own}
+    count, why = stage.UNKEPT.get(notebook.stem, (0, 'a reason'))
+    assert sum(picture not in offered for picture in pictures) == count and why
+
+
+def test_every_paper_names_where_its_claims_and_numbers_are_checked(papers_page):
+    from medir_nb.core.settings import registry
+
+    assert 'with its claims audited' not in papers_page
+    parts = dict(stage.sections(papers_page))
+    for paper, label in stage.PAPERS.items():
+        links = re.findall(r'\]\((\w+)\.md#([\w-]+)\)', parts[label])
+        assert {'the-claim-audit', 'what-differs-and-why'} <= {anchor for _, anchor in links}, paper
+        assert {name for name, _ in links} <= set(registry('papers')[paper]['notebooks'])
+        for name, anchor in links:
+            found = [re.sub('[^a-z0-9]+', '-', h.lower()) for h in stage.headings(f'nbs/papers/{name}.ipynb')]
+            assert found.count(anchor) == 1, (name, anchor)
+    for label in ('BMRetriever', 'AutoMIR', 'MedTEB and MAR'):
+        assert '*Printed numbers, recomputed and checked:* [' in parts[label]
+
+
+def test_the_page_to_learn_from_leads_to_what_stands_beside_the_rooms():
+    page = stage.learn_index(stage.library())
+    found = set(re.findall(r'\]\((.+?)\)', page.split('## The rooms')[0]))
+    recipes = {f'../recipes/{file.stem}.md' for file in stage.recipe_files()}
+    assert found == {'first-look.md', 'settings.md', *recipes} and len(recipes) > 2
+
+
+def test_every_notebook_of_a_paper_offers_its_tables(names):
     for paper in stage.PAPERS:
         shown = stage.downloads(paper, names)
         own = [name for name in names if name.endswith('.zip') and f'/{name})' in shown]
@@ -372,6 +437,23 @@ def hook():
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def test_the_search_knows_the_names_that_a_table_explains():
+    rows = '<tr><td><code>pooling</code></td><td><code>mean</code></td></tr><tr><td>x</td></tr><tr><td><code>dim</code>'
+    page = f'<h1 id="p">P</h1><p>x</p><h2 id="s">S</h2><table><tr><th>setting</th></tr>{rows}</td></tr></table><h2 id="e">E</h2>'
+    found = hook().names_of(page, 'learn/settings.html')
+    assert found == {'learn/settings.html#s': ['pooling', 'dim']}
+    entry = {'title': 'S', 'text': '<p>The <code>dim</code> of</p>'}
+    assert hook().shortened(entry, ['pooling', 'dim']) == {'title': 'S', 'text': 'The dim of pooling'}
+
+
+def test_every_setting_of_the_page_is_a_name_of_the_search():
+    "Their tables have the names in the first column, as code."
+    page = reference.settings_page(ROOT)
+    first = set(re.findall(r'^\| `([^`]+)` ', page, re.M))
+    wanted = {'max_document_tokens', 'showcase', 'MEDIR_PRIVATE', 'nDCG@10', '130'}
+    assert wanted <= first and set(reference.VARIABLES) <= first
 
 
 def test_the_search_reads_headings_and_prose_alone():
@@ -494,6 +576,29 @@ def test_the_extra_names_what_the_pins_call_direct():
     said = re.search(r'direct are (.+?)\n', pins)[1]
     assert extra == set(re.findall(r'[a-z]+(?:-[a-z]+)*', said)) - {'and'}
     assert all(f'\n{name}==' in pins for name in extra)
+
+
+def test_only_the_job_that_deploys_stands_behind_the_environment():
+    "A tag is refused by it until a rule allows tags; its pages are on gh-pages by then."
+    import yaml
+
+    text = (ROOT / '.github/workflows/docs.yml').read_text()
+    jobs = yaml.safe_load(text)['jobs']
+    behind = [name for name, job in jobs.items() if 'environment' in job]
+    assert behind == ['deploy'] and jobs['deploy']['needs'] == 'versions' and jobs['versions']['needs'] == 'build'
+    runs = {name: '\n'.join(step.get('run', '') for step in job['steps']) for name, job in jobs.items()}
+    assert 'make docs-version' in runs['versions'] and 'git push origin gh-pages' in runs['versions']
+    assert 'git push' not in runs['deploy'] and jobs['deploy']['permissions']['contents'] == 'read'
+    for words in (text, (ROOT / 'CONTRIBUTING.md').read_text()):
+        assert 'Environments → github-pages' in words and 'tag rule' in words and 'v*' in words
+
+
+def test_filters_are_clocked_over_as_many_cells_as_they_must_bear():
+    import large
+
+    rows = large.scores()
+    assert len(rows) == large.CELLS == 10_000
+    assert len({(row['task'], row['system']) for row in rows}) == len(rows)
 
 
 def test_pages_name_version_and_commit(tmp_path):

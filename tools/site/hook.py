@@ -16,10 +16,11 @@ UNUSED = re.compile(
     r'tabbed-|admonition|\[dir=rtl\]|md-tag|\.keys|mermaid|critic|md-post|twemoji|task-list|footnote|md-consent|md-feedback'
     r'|md-annotation|arithmatex|md-social|md-source|md-banner|md-author|data-md-color-(?:primary|accent)=(?!indigo)'
 )
-# words of the markup that stand thousands of times; site.css and site.js know the short ones
+# words of the markup that stand thousands of times; site.css and site.js know the short ones. A block without a class
+# is Python, which most blocks are
 SHORT = {
     '<pre class="highlight"><code': '<pre><code',
-    '<code class="language-python">': '<code class=py>',
+    '<code class="language-python">': '<code>',
     '<code class="language-text">': '<code class=out>',
 }
 # what stands in every frame and does nothing there: dots for a link's text cut short, a state of tabs that no page has
@@ -83,7 +84,8 @@ def version_text(root, name=''):
 
 
 def on_page_content(html, page, config, files):
-    "Formulas, before search and frame read the page."
+    "Formulas, before search and frame read the page; the names of its tables, which search would lose."
+    config['extra'].setdefault('names', {}).update(names_of(html, page.url))
     return with_formulas(html, page.file.src_uri)
 
 
@@ -191,13 +193,26 @@ def without_blanks(text):
     return re.sub(r'</thead>\s*(?=<tbody>)|</tbody>\s*(?=</table>)', '', text)
 
 
-def shortened(entry):
-    "An entry of the search: a heading and the beginning of its prose, without code, tables and names."
+def names_of(page, url):
+    "The code words in the first column of tables (settings, measures, variables) by the address of their section."
+    found = {}
+    first, *sections = re.split(r'<h[1-6] id="([^"]+)"', page)
+    for anchor, section in zip(['', *sections[::2]], [first, *sections[1::2]]):
+        cells = re.findall(r'<tr[^>]*>\s*<td[^>]*>(.*?)</td>', section, re.S)
+        names = [name for cell in cells for name in re.findall(r'<code[^>]*>(.*?)</code>', cell, re.S)]
+        if names:
+            found[f'{url}#{anchor}' if anchor else url] = list(dict.fromkeys(names))
+    return found
+
+
+def shortened(entry, names=()):
+    "An entry of the search: a heading, the beginning of its prose, and the names that its tables explain."
     text = re.sub(r'<(pre|table|blockquote|summary)\b.*?</\1>|<[^>]+>', ' ', entry['text'], flags=re.S)
     text = ' '.join(text.split())
     if len(text) > SHOWN:
         text = text[:SHOWN].rpartition(' ')[0] + ' …'
-    return {**entry, 'text': text}
+    said = text.split()
+    return {**entry, 'text': ' '.join([text, *(name for name in names if name not in said)]).strip()}
 
 
 def classes_of(site):
@@ -227,11 +242,12 @@ def pruned(style, classes=None):
 
 
 def on_post_build(config):
-    "A search of headings and prose; no file that no page asks for."
+    "A search of headings, prose and names; no file that no page asks for."
     site = Path(config['site_dir'])
     index = site / 'search/search_index.json'
     found = json.loads(index.read_text(encoding='utf-8'))
-    found['docs'] = [shortened(entry) for entry in found['docs']]
+    names = config['extra'].get('names', {})
+    found['docs'] = [shortened(entry, names.get(entry['location'], ())) for entry in found['docs']]
     index.write_text(json.dumps(found, ensure_ascii=False, separators=(',', ':')), encoding='utf-8')
     if frame := config['extra'].get('frame'):
         (site / 'assets/frame.js').write_text(frame_script(frame), encoding='utf-8')

@@ -216,5 +216,5 @@ def settings_page(root: Path) -> str:
         measures=measures_table(),
         presets=table(['preset', 'is'], [(f'`{name}`', said) for name, said in PRESETS.items() if name in presets]),
         variables=table(['variable', 'is'], [(f'`{name}`', said) for name, said in VARIABLES.items()]),
-        exits=table(['code', 'means'], EXITS),
+        exits=table(['code', 'means'], [(f'`{code}`', said) for code, said in EXITS]),
     )

@@ -17,12 +17,27 @@ from pathlib import Path
 from urllib.parse import urlencode
 
 sys.path.insert(0, str(Path(__file__).parent))
-from notebooks import page_of
+from notebooks import joined, page_of
 from reference import GROUPS, api_page, api_place, names_at_door, plain, room_doc, rooms_here, settings_page, table
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).parent
 PAPERS = {'bmretriever': 'BMRetriever', 'r2med': 'R2MED', 'automir': 'AutoMIR', 'mar': 'MedTEB and MAR'}
+# headings below which a notebook checks its paper, and how the index of the papers calls them
+CHECKS = {
+    'The claim audit': 'Claims, audited',
+    'What the printed tables say by themselves': 'Printed numbers, recomputed and checked',
+    'The published numbers among themselves': 'Printed numbers, recomputed and checked',
+    'What differs, and why': 'What differs, and why',
+}
+# pictures of a page that are no file of figures/: how many, and why, as the page's foot says it
+UNKEPT = {
+    'mar_training': (
+        2,
+        'The two panels below *Training* were drawn while it trained and are kept in the page alone; '
+        "the first one's numbers are the last rows of `mar_training_panel`.",
+    )
+}
 LIMIT = 5_000_000  # bytes of the built site without its pictures
 CARRY = 'carrying-on adding design decisions environment contributing published changelog'.split()
 
@@ -361,6 +376,21 @@ def packed_tables(text: str) -> bytes:
     return packed.getvalue()
 
 
+def own_files(notebook: Path, names: list[str]) -> list[str]:
+    "What a notebook leaves to download: figures with their data, and tables, which its code names."
+    cells = json.loads(notebook.read_text(encoding='utf-8'))['cells']
+    code = '\n'.join(joined(cell['source']) for cell in cells if cell['cell_type'] == 'code')
+    said = set(re.findall(r"'(\w+)(?:\.md)?'", code))
+    return [name for name in names if '.published.' not in name and name.partition('.')[0] in said]
+
+
+def foot(notebook: Path, names: list[str]) -> str:
+    "The line at the foot of a page that offers the files of its notebook."
+    links = ', '.join(f'[{name}](../figures/{name})' for name in own_files(notebook, names))
+    _, why = UNKEPT.get(notebook.stem, (0, ''))
+    return f'\n**Downloads of this notebook:** {links}. {why}'.rstrip() + '\n' if links else ''
+
+
 def downloads(paper: str, names: list[str]) -> str:
     "Links to what a paper's notebooks left: its printed cells, their tables, data of figures, figures."
     files = [name for name in names if name.startswith({'mar': ('mar', 'medteb')}.get(paper, paper))]
@@ -370,11 +400,12 @@ def downloads(paper: str, names: list[str]) -> str:
             figure = name.partition('.')[0]
             drawn = f'[SVG](../figures/{figure}.svg)' if f'{figure}.svg' in names else ''
             rows.append((figure, f'[{name[len(figure) + 1 :]}](../figures/{name})', drawn))
-    published = f'[Every printed cell of the paper](../figures/{paper}.published.csv.gz) (CSV, gzip)'
+    whose = 'of the paper' if paper in PAPERS else 'that is compared'
+    published = f'[Every printed cell {whose}](../figures/{paper}.published.csv.gz) (CSV, gzip)'
     packed = [f'[{name}](../figures/{name})' for name in files if name.endswith('.zip')]
     if packed:
         published += f'; every table of its notebooks (a CSV file each, zip): {", ".join(packed)}'
-    return f'{published}\n\n' + (table(['figure', 'its data', 'drawn'], rows) if rows else '')
+    return f'{published}.\n\n' + (table(['figure', 'its data', 'drawn'], rows) if rows else '')
 
 
 def first_prose(address: str) -> str:
@@ -382,22 +413,46 @@ def first_prose(address: str) -> str:
     return ''.join(next(cell['source'] for cell in cells if cell['cell_type'] == 'markdown'))
 
 
+def headings(address: str) -> list[str]:
+    "The second headings of a notebook."
+    cells = json.loads(read(address))['cells']
+    prose = '\n'.join(joined(cell['source']) for cell in cells if cell['cell_type'] == 'markdown')
+    return re.findall(r'^## (.+)$', prose, re.M)
+
+
+def check_links(titles: dict[str, str]) -> str:
+    "Where the notebooks of a paper check what it says: a line a kind of check."
+    found = {}
+    for name, title in titles.items():
+        for heading in headings(f'nbs/papers/{name}.ipynb'):
+            if kind := CHECKS.get(heading):
+                anchor = re.sub(r'[^a-z0-9]+', '-', heading.lower())
+                found.setdefault(kind, []).append(f'[{title}]({name}.md#{anchor})')
+    kinds = [kind for kind in dict.fromkeys(CHECKS.values()) if kind in found]
+    return '\n'.join(f'- *{kind}:* {", ".join(found[kind])}' for kind in kinds)
+
+
 def papers_index(names: list[str]) -> str:
-    "A section a paper: its notebooks, its downloads; then what was measured."
+    "A section a paper: its notebooks, its checks, its downloads; then the referees and what was measured."
     from medir_nb.core.console import to_markdown
     from medir_nb.core.settings import registry
     from medir_nb.workbook.coverages import coverage, coverage_source, coverage_table
 
     said = (
-        'Stored outputs are those of the demo, offline and on embedded models; printed numbers stand beside measured.'
+        'Stored outputs are those of the demo, offline and on embedded models; printed numbers stand beside measured. '
+        'Below the notebooks of a paper stand the places where its claims and its printed numbers are checked.'
     )
-    parts = ['# Papers', f'Each notebook reruns experiments of a paper, with its claims audited. {said}']
+    parts = ['# Papers', f'Each notebook reruns experiments of a paper. {said}']
     for paper, label in PAPERS.items():
         row = registry('papers')[paper]
         links = f'[Protocol](../protocols/{paper}.md), [leaderboard](../leaderboard/board.html#paper={paper})'
         parts.append(f'## {label}\n\n*{row["title"]}*, {row["citation"]}. {links}.')
         titles = {name: title_of(first_prose(f'nbs/papers/{name}.ipynb'), name) for name in row['notebooks']}
-        parts += ['\n'.join(f'- [{title}]({name}.md)' for name, title in titles.items()), downloads(paper, names)]
+        parts.append('\n'.join(f'- [{title}]({name}.md)' for name, title in titles.items()))
+        parts += [f'Where it is checked:\n\n{check_links(titles)}', downloads(paper, names)]
+    referees = 'What others published of two encoders that come in packages, beside what is measured here: '
+    referees += '[Referees](referees.md).'
+    parts += ['## Referees', referees, downloads('referees', names)]
     counts = to_markdown(coverage_table(coverage(folder=ROOT / 'figures')))
     return '\n\n'.join([*parts, '## What has been measured, and what the rest would take', counts, coverage_source()])
 
@@ -424,17 +479,31 @@ def library() -> list[tuple[str, list[Path]]]:
     return [(room, found[room]) for room in rooms_here(ROOT) if room in found]
 
 
-def rooms_index(title: str, said: str, rooms) -> str:
+ROOMS_SAID = (
+    'The library is made of notebooks that explain what they export. Data flow one way: a room uses rooms above it.'
+)
+BESIDE = """- [A first look](first-look.md): the notebook to begin with.
+- [Systems and settings](settings.md): every setting, measure, preset, variable of the environment and exit code.
+- Recipes, each from start to end: {recipes}.
+"""
+
+
+def recipe_files() -> list[Path]:
+    return [*sorted((ROOT / 'nbs/recipes').glob('*.ipynb')), ROOT / 'nbs/efficiency.ipynb']
+
+
+def learn_index(rooms) -> str:
+    "What to read first, and the rooms in the order of the road."
+    titles = {file.stem: title_of(first_prose(str(file.relative_to(ROOT))), file.stem) for file in recipe_files()}
+    recipes = ', '.join(f'[{title}](../recipes/{name}.md)' for name, title in titles.items())
     rows = [(f'[{room}]({room}.md)', room_doc(ROOT, room).splitlines()[0], len(files)) for room, files in rooms]
-    return f'# {title}\n\n{said}\n\n{table(["room", "what it is for", "notebooks"], rows)}\n'
+    rooms_table = table(['room', 'what it is for', 'notebooks'], rows)
+    return f'# Learn\n\n{BESIDE.format(recipes=recipes)}\n## The rooms\n\n{ROOMS_SAID}\n\n{rooms_table}\n'
 
 
 def add_library(site: Site, rooms):
     "A chapter and a page of the API for each room, and what is made from the registries."
-    said = (
-        'The library is made of notebooks that explain what they export. Data flow one way: a room uses rooms above it.'
-    )
-    site.add('learn/index.md', rooms_index('Learn', said, rooms))
+    site.add('learn/index.md', learn_index(rooms))
     said = 'From the docstrings, with the comments that stand beside each parameter.'
     rows = [(f'[{room}]({api_place(room)}.md#{room})', room_doc(ROOT, room).splitlines()[0]) for room, _ in rooms]
     site.add('api/index.md', f'# API\n\n{said}\n\n{table(["room", "what it is for"], rows)}\n')
@@ -449,16 +518,17 @@ def add_library(site: Site, rooms):
         site.add(f'learn/{room}.md', room_page(room, files, site.folder / f'learn/{room}-figures'), *sources)
 
 
-def add_notebooks(site: Site):
-    "The notebooks of papers and recipes with their stored outputs."
+def add_notebooks(site: Site, names: list[str]):
+    "The notebooks of papers and recipes with their stored outputs; those of papers with what can be downloaded."
     parts = {'papers': [*(ROOT / 'nbs/papers').glob('*.ipynb'), ROOT / 'nbs/referees.ipynb']}
-    parts['recipes'] = [*(ROOT / 'nbs/recipes').glob('*.ipynb'), ROOT / 'nbs/efficiency.ipynb']
+    parts['recipes'] = recipe_files()
     for part, files in parts.items():
         for file in sorted(files):
             address = str(file.relative_to(ROOT))
             note = f'*Stored outputs of `{address}`; the tests run its cells with the `smoke` preset.*'
             page = page_of(file, site.folder / part / f'{file.stem}-figures')
-            site.add(f'{part}/{file.stem}.md', f'{note}\n\n{page}', address)
+            below = foot(file, names) if part == 'papers' else ''
+            site.add(f'{part}/{file.stem}.md', f'{note}\n\n{page}{below}', address)
 
 
 def add_documents(site: Site):
@@ -541,7 +611,7 @@ def stage(folder: Path):
     write_board(folder / 'leaderboard/board.html', data, home_link='../index.html')
     site.add('index.md', front_page(data), 'nbs/index.ipynb', 'README.md')
     add_library(site, rooms)
-    add_notebooks(site)
+    add_notebooks(site, names)
     site.add('papers/index.md', papers_index(names), 'nbs/papers', 'medir_nb/registry/papers.yaml')
     count, rows = f'{len(data["cells"]["row"]):,}', f'{len(data["systems"]):,}'
     site.add('leaderboard/index.md', template('leaderboard', count=count, rows=rows))

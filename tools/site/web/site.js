@@ -17,14 +17,14 @@
     parts.append(text.slice(last))
     code.replaceChildren(parts)
   }
-  const blocks = [...document.querySelectorAll('code.py')]
+  const blocks = [...document.querySelectorAll('pre > code:not([class])')]
   const seen = new IntersectionObserver(entries => {
     for (const entry of entries) if (entry.isIntersecting) { seen.unobserve(entry.target); colour(entry.target) }
   }, {rootMargin: '600px'})
   blocks.forEach(block => seen.observe(block))
   // what can be scrolled can be reached by keyboard; the theme draws first
   function reachable() {
-    for (const box of document.querySelectorAll('pre > code, .output, .md-typeset__scrollwrap, .md-typeset__table')) {
+    for (const box of document.querySelectorAll('pre > code, .output, .md-typeset__scrollwrap, .md-typeset__table, math[display]')) {
       if (box.scrollWidth > box.clientWidth || box.scrollHeight > box.clientHeight + 1) box.tabIndex = 0
     }
   }
