@@ -7,6 +7,7 @@ from medir_nb.core import MedirError
 from medir_nb.evaluator import evaluate
 from medir_nb.systems import search
 from medir_nb.walk import (
+    Labels,
     Sitting,
     Walk,
     candidates,
@@ -28,7 +29,10 @@ from medir_nb.walk import (
     walk_power,
     write_sheet,
 )
+from medir_nb.evaluator.power import USUAL_SPREAD
 from medir_nb.walk.asked import csv_rows, write_csv
+from medir_nb.walk.folder import NothingRelevant
+from medir_nb.walk.labelling import judge_table, sheets_power
 from medir_nb.walk.pooling import differing_first, pool_settings, stands_for
 from medir_nb.walk.sheets import COLUMNS, next_queries
 
@@ -401,7 +405,8 @@ def test_other_refusals(walk):
     refused(lambda: write_sheet(walk, 'anna', **how(walk, most=5)), 'no room for one whole query')
     refused(lambda: write_sheet(walk, 'anna', **how(walk, overlap=2)), 'the overlap is 2')
     write_sheet(walk, 'anna', **how(walk))
-    refused(lambda: write_sheet(walk, 'ben', **how(walk, depth=4)), 'depth 3, not 4', 'move the folder labels/ away')
+    refused(lambda: write_sheet(walk, 'ben', **how(walk, depth=2)), 'depth 3, not 2', 'move the folder labels/ away')
+    refused(lambda: write_sheet(walk, 'ben', **how(walk, seed=7)), 'seed 0, not 7', 'move the folder labels/ away')
     (walk.folder / 'queries.jsonl').unlink()
     refused(lambda: write_sheet(walk, 'ben', **how(walk)), 'there are no queries yet', 'medir queries')
 
@@ -507,14 +512,255 @@ def test_power_before_and_after(walk):
     rows = [{'_id': f's{w}', 'text': w, 'origin': 'synthetic', 'document': w} for w in words]
     write_lines(walk.path('queries.jsonl'), rows)
     write_lines(walk.path('qrels/synthetic.tsv'), ['query-id\tcorpus-id\tscore', *(f's{w}\t{w}\t1' for w in words)])
+    # all systems do alike on every query: nothing follows for how much differences spread
     before = walk_power(walk, 16, TWO, home)
-    assert before.source == 'synthetic queries' and before.spread == 0
+    assert before.source == 'other collections, since synthetic queries tell no two systems apart'
+    assert before.spread == USUAL_SPREAD and repr(before).startswith(
+        '16 labelled queries would show a difference of 0.1'
+    )
     fill(write_sheet(walk, 'anna', **how(walk)), by_words)
     fill_all = lambda row: '2' if row['query'] in row['document'] else '0'
     path = walk.folder / 'labels/01-anna.csv'
     write_csv(path, COLUMNS, [{**row, 'grade': fill_all(row)} for row, _ in csv_rows(path)])
     labels = read_labels(walk, home_folder=home)
-    assert 'from labels' in labels.power and labels.queries == len(words)
+    assert 'labels and synthetic queries tell no two systems apart' in labels.power and labels.queries == len(words)
+    assert labels.power.startswith(f'{len(words)} queries show a difference of 0.2')
+    # two documents of a query change places between the systems
+    rows = [{'_id': w, 'title': '', 'text': f'{w} is a disease'} for w in words]
+    rows += [{'_id': f'{w}2', 'title': '', 'text': f'{w} {w} and much else that is said at length'} for w in words[:5]]
+    write_lines(walk.path('corpus.jsonl'), rows)
+    assert walk_power(walk, None, ['bm25', 'bm25(b=0,k1=3)'], home).source == 'labels'
+
+
+def test_before_the_first_label_power_speaks_of_queries_to_come(walk, medir):
+    out = medir('label', walk.folder, '--annotator', 'anna', '--system', TWO[0], '--system', TWO[1], '--depth', 3)
+    assert 'until now: 5 labelled queries are too few to show any difference' in out.out
+    assert sheets_power(walk, how(walk)['home_folder']).n == len(QUERIES)
+    power = read_labels(walk, home_folder=how(walk)['home_folder']).power
+    assert power.startswith('10 labelled queries would show a difference of 0.249; about 540 more labelled queries')
+
+
+# ---------------------------------------------------------------- what changes while people label
+
+
+def without_documents(walk, *gone):
+    "The corpus of a later look, in which some documents are no more."
+    path = walk.path('corpus.jsonl')
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    write_lines(path, [row for row in rows if row['_id'] not in gone])
+
+
+def test_a_document_that_is_gone_takes_its_grade_along_and_nothing_else(walk, medir, capfd):
+    home = how(walk)['home_folder']
+    fill(write_sheet(walk, 'anna', **how(walk)), lambda row: '1')
+    fill(write_sheet(walk, 'ben', **how(walk)), lambda row: '0' if 'pain' in row['query'] else '1')
+    before = read_labels(walk, home_folder=home)
+    [(query, lost), *_] = [(row['query_id'], row['doc_id']) for row in read_pool(walk) if row['query_id'] == 'q1']
+    others = sum(row['doc_id'] == lost for row in read_pool(walk))
+    without_documents(walk, lost)
+    after = read_labels(walk, with_power=False)
+    assert after.votes == before.votes and after.unfinished == 0 and after.gone == others
+    assert after.pairs == before.pairs - others and 'no longer there' in repr(after)
+    capfd.readouterr()
+    assert len(walk.task('test', home).qrels) == before.pairs - others
+    assert 'qrels/test.tsv: 1 judged document is no longer there: its ' in capfd.readouterr().err
+    walk.task('test', home)
+    assert 'no longer there' not in capfd.readouterr().err  # once is enough
+    out = medir('label', walk.folder, '--read', '--judge', 'words')
+    assert out.code == 0 and 'judges beside people' in out.out
+    out = medir('verdict', walk.folder, '--system', TWO[0], '--system', TWO[1], '--no-costs')
+    assert out.code == 0 and f'{after.queries} labelled quer' in ' '.join(out.out.split())
+
+
+def test_a_document_that_is_gone_is_not_handed_out(walk):
+    [first, *_] = read_pool(walk) or make_pool(walk, TWO, 3, home_folder=how(walk)['home_folder'])
+    without_documents(walk, first['doc_id'])
+    assert first['pair'] not in {row['pair'] for row, _ in csv_rows(write_sheet(walk, 'anna', **how(walk)))}
+
+
+def test_a_query_that_is_gone_is_no_fault(walk):
+    fill(write_sheet(walk, 'anna', **how(walk)), lambda row: '1')
+    queries = read_labels(walk, with_power=False).queries
+    rows = [json.loads(line) for line in walk.path('queries.jsonl').read_text().splitlines()]
+    write_lines(walk.path('queries.jsonl'), [row for row in rows if row['_id'] != 'q1'])
+    after = read_labels(walk, with_power=False)
+    assert after.queries == queries - 1 and after.gone > 0 and after.unfinished == 0
+    assert walk.task('test', how(walk)['home_folder']).qrels.query_id.nunique() == queries - 1
+
+
+def test_grades_that_are_all_taken_back_decide_nothing(walk, capfd):
+    path = fill(write_sheet(walk, 'anna', **how(walk)), lambda row: '1')
+    judgements = walk.folder / 'qrels/test.tsv'
+    assert read_labels(walk, with_power=False).queries == len(QUERIES) and judgements.is_file()
+    rows = [row for row, _ in csv_rows(path)]
+    write_csv(path, COLUMNS, [{**row, 'grade': ''} for row in rows])
+    after = read_labels(walk, with_power=False)
+    assert after.votes == 0 and not judgements.exists() and 'is removed' in capfd.readouterr().err
+    assert json.loads((walk.folder / 'labels/labels.json').read_text())['votes'] == 0
+    fill(path, lambda row: '1')
+    assert read_labels(walk, with_power=False).queries == len(QUERIES) and judgements.is_file()
+    # one grade is left, of a query with more: nothing is finished, and the judgements of before go, too
+    asked = [row['query'] for row in rows]
+    kept = next(i for i, row in enumerate(rows) if asked.count(row['query']) > 1)
+    write_csv(path, COLUMNS, [row | {'grade': '2' if i == kept else ''} for i, row in enumerate(rows)])
+    unfinished = read_labels(walk, with_power=False)
+    assert unfinished.votes == 1 and not judgements.exists()
+
+
+def test_judgements_of_somebody_else_stay_where_nobody_labelled(walk):
+    write_lines(walk.path('qrels/test.tsv'), ['query-id\tcorpus-id\tscore', 'q1\td02\t1'])
+    write_sheet(walk, 'anna', **how(walk))
+    assert read_labels(walk, with_power=False).votes == 0 and (walk.folder / 'qrels/test.tsv').is_file()
+
+
+@pytest.mark.parametrize('torn', [b'', b'\xef\xbb\xbf', b'\r\n', b'pair,query,document,grade,comment\r\n'])
+def test_a_sheet_that_a_save_left_empty_wipes_no_vote(walk, torn):
+    path = fill(write_sheet(walk, 'anna', **how(walk)), lambda row: '1')
+    read_labels(walk, with_power=False)
+    votes, judgements = read_votes(walk), (walk.folder / 'qrels/test.tsv').read_bytes()
+    path.write_bytes(torn)
+    refused(lambda: read_labels(walk, with_power=False), path.name, 'the sheet is empty', 'save it again')
+    assert read_votes(walk).equals(votes) and (walk.folder / 'qrels/test.tsv').read_bytes() == judgements
+    # handed out again, it has what was read of it
+    path.unlink()
+    refused(lambda: write_sheet(walk, 'anna', **how(walk)), 'nothing is left to label')
+    assert read_labels(walk, with_power=False).votes == len(votes)
+
+
+@pytest.mark.parametrize('torn', ['', '[{"file": "01-', '{}', '[{"file": "01-anna.csv"}]'])
+def test_a_torn_list_of_sheets_is_said(walk, torn):
+    fill(write_sheet(walk, 'anna', **how(walk)), lambda row: '1')
+    (walk.folder / 'labels/sheets.json').write_text(torn)
+    for call in (lambda: read_labels(walk, with_power=False), lambda: write_sheet(walk, 'ben', **how(walk))):
+        refused(call, 'sheets.json', 'list of sheets', 'bring a copy of the file back')
+
+
+def test_nothing_relevant_is_no_dead_end(walk, medir):
+    "All grades are 0: every command says what to do, and a deeper pool leads on."
+    systems, labels = ['--system', TWO[0], '--system', TWO[1]], [walk.folder / 'labels/01-anna.csv']
+    assert medir('label', walk.folder, '--annotator', 'anna', *systems).code == 0
+    n = len(csv_rows(fill(labels[0], lambda row: '0')))
+    out = medir('label', walk.folder, '--read')
+    assert f'next: nothing relevant among {n} pairs: label more queries (medir label ' in out.out
+    assert '--depth 3)' in out.out and 'fill in the sheets' not in out.out
+    out = medir('verdict', walk.folder, *systems)
+    assert out.code == 2 and f'nothing relevant among {n} judged pairs' in out.err and 'columns' not in out.err
+    with pytest.raises(NothingRelevant, match='pool deeper'):
+        walk.task('test')
+    out = medir('label', walk.folder, '--annotator', 'anna')
+    assert out.code == 2 and 'nothing is left to label for anna' in out.err and '--depth N' in out.err
+    out = medir('label', walk.folder, '--annotator', 'anna', '--depth', 3)
+    assert out.code == 0 and '02-anna.csv' in out.out and 'what was labelled stays' in out.err
+    fill(walk.folder / 'labels/02-anna.csv', lambda row: '1')
+    out = medir('label', walk.folder, '--read')
+    # a query that the deeper pool brings nothing to stays without
+    assert f'judged: {len(read_pool(walk)) - 1} pairs of 4 queries' in out.out
+    assert medir('verdict', walk.folder, *systems, '--no-costs').code == 0
+
+
+def test_synthetic_queries_decide_where_people_found_nothing(walk, medir):
+    source = {'q3': 'd11', 'q4': 'd05', 'q5': 'd10'}
+    lines = [f'{query}\t{document}\t1' for query, document in source.items()]
+    write_lines(walk.path('qrels/synthetic.tsv'), ['query-id\tcorpus-id\tscore', *lines])
+    fill(write_sheet(walk, 'anna', **how(walk, depth=1)), lambda row: '0')
+    read_labels(walk, with_power=False)
+    out = medir('verdict', walk.folder, '--system', TWO[0], '--system', TWO[1], '--no-costs')
+    assert out.code == 0 and 'nothing relevant among' in out.err and 'No label of people counts here' in out.out
+
+
+# ---------------------------------------------------------------- a pool that grows
+
+
+def test_a_system_joins_the_pool_after_labelling_began(walk, fake_minilm):
+    sheet = fill(write_sheet(walk, 'anna', **how(walk, depth=1)), by_words)
+    before, filled, first = read_labels(walk, with_power=False), sheet.read_bytes(), read_pool(walk)
+    second = write_sheet(walk, 'anna', **how(walk, systems=['minilm'], depth=1))
+    pool = read_pool(walk)
+    assert pool_settings(walk)[0] == [*TWO, 'minilm'] and sheet.read_bytes() == filled
+    assert {row['pair'] for row in first} < {row['pair'] for row in pool}
+    assert all('minilm' in ranks for ranks in (row['brought'] for row in pool if row.get('joined')))
+    # the new pairs alone are handed out, and nothing on the sheet says who brought them
+    joined = {row['pair'] for row in pool} - {row['pair'] for row in first}
+    assert {row['pair'] for row, _ in csv_rows(second)} == joined and 'minilm' not in second.read_text()
+    # until somebody begins with them, what was said counts
+    waiting = read_labels(walk, with_power=False)
+    assert (waiting.queries, waiting.votes) == (before.queries, before.votes) and waiting.joined == len(joined)
+    fill(second, lambda row: '2')
+    after = read_labels(walk, with_power=False)
+    assert after.votes == before.votes + len(joined) and after.joined == after.unfinished == 0
+    # another person gets all of it on one sheet, in an order that is drawn
+    whole = [row['pair'] for row, _ in csv_rows(write_sheet(walk, 'ben', **how(walk, depth=1)))]
+    assert set(whole) == {row['pair'] for row in pool} and set(whole[-len(joined) :]) != joined
+
+
+def test_a_joined_query_waits_once_it_is_begun(walk):
+    fill(write_sheet(walk, 'anna', **how(walk, depth=1)), lambda row: '1')
+    path = write_sheet(walk, 'anna', **how(walk, depth=3))
+    rows = [row for row, _ in csv_rows(path)]
+    write_csv(path, COLUMNS, [rows[0] | {'grade': '1'}, *rows[1:]])
+    labels = read_labels(walk, with_power=False)
+    assert labels.unfinished == 1 and labels.queries == len(QUERIES) - 1
+
+
+def test_joined_pairs_stand_among_new_queries(walk):
+    fill(write_sheet(walk, 'anna', **how(walk, depth=1)), lambda row: '1')
+    more = [
+        {'_id': f'n{i}', 'text': text, 'origin': 'log'}
+        for i, text in enumerate(['heart attack pain', 'first drug for asthma'])
+    ]
+    rows = [json.loads(line) for line in walk.path('queries.jsonl').read_text().splitlines()]
+    write_lines(walk.path('queries.jsonl'), rows + more)
+    on_sheet = [row['pair'] for row, _ in csv_rows(write_sheet(walk, 'anna', **how(walk, depth=3)))]
+    by_pair = {row['pair']: row for row in read_pool(walk)}
+    has_joined = [bool(by_pair[pair].get('joined')) for pair in on_sheet]
+    assert any(has_joined) and not all(has_joined)
+    assert has_joined not in (sorted(has_joined), sorted(has_joined, reverse=True))
+
+
+def test_a_pool_whose_growth_was_cut_short_grows_again(walk, monkeypatch):
+    write_sheet(walk, 'anna', **how(walk, depth=1))
+    module, before = sys.modules['medir_nb.walk.pooling'], (walk.folder / 'labels/pool.json').read_bytes()
+    real = module.write_json
+
+    def killed(path, value):
+        raise KeyboardInterrupt if path.name == 'pool.json' else real(path, value)
+
+    monkeypatch.setattr(module, 'write_json', killed)
+    with pytest.raises(KeyboardInterrupt):
+        make_pool(walk, TWO, 3, home_folder=how(walk)['home_folder'])
+    monkeypatch.undo()
+    assert (walk.folder / 'labels/pool.json').read_bytes() == before
+    grown = make_pool(walk, TWO, 3, home_folder=how(walk)['home_folder'])
+    assert grown == read_pool(walk) and len({row['pair'] for row in grown}) == len(grown)
+    assert pool_settings(walk)[1] == 3
+
+
+# ---------------------------------------------------------------- where there is no κ
+
+
+def test_one_grade_for_all_is_said_instead_of_a_number(walk, medir):
+    for name in ('anna', 'ben'):
+        fill(write_sheet(walk, name, **how(walk)), lambda row: '1')
+    same = read_labels(walk, with_power=False)
+    assert 'κ is undefined: both always gave the same grade' in repr(same) and 'nan' not in repr(same)
+    judge_pairs(walk, ['words'], how(walk)['home_folder'])
+    table = judge_table(walk)
+    assert table.one_grade[0] == 'people' and table[['kappa', 'low', 'high']].isna().all(axis=None)
+    out = medir('label', walk.folder, '--read', '--wide')
+    assert 'words≥0.5: κ says nothing: people gave one grade to every pair' in out.out and '| one_grade' not in out.out
+    path = walk.folder / 'labels/01-ben.csv'
+    rows = [row for row, _ in csv_rows(path)]
+    write_csv(path, COLUMNS, [{**row, 'grade': str(i % 3)} for i, row in enumerate(rows)])
+    assert 'κ says nothing: anna gave one grade to every pair' in repr(read_labels(walk, with_power=False))
+
+
+def test_a_single_query_has_a_kappa_without_an_interval():
+    rows = [
+        ('q', f'd{i}', name, grade) for name, grades in (('a', '0120'), ('b', '0121')) for i, grade in enumerate(grades)
+    ]
+    votes = pd.DataFrame(rows, columns=['query_id', 'doc_id', 'annotator', 'grade']).astype({'grade': int})
+    said = repr(Labels(agreement=kappa_table(votes).to_dict('records')))
+    assert 'κ 0.6' in said and 'nan' not in said
 
 
 # ---------------------------------------------------------------- sittings

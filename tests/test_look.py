@@ -304,3 +304,18 @@ def test_the_system_may_not_say_how_busy_it_is(monkeypatch):
     monkeypatch.delattr(os, 'getloadavg')
     assert waiting_processes() == 0.0 and not is_busy(waiting_processes())
     assert is_busy(4.0, cores=4) and not is_busy(3.9, cores=4)
+
+
+def test_labels_that_lost_their_document_are_said(folder, tmp_path, counted, medir):
+    look(folder, tmp_path / 'walk')
+    qrels = tmp_path / 'walk/qrels/test.tsv'
+    write_lines(qrels, ['query-id\tcorpus-id\tscore', 'q1\td01.txt\t1', 'q2\td01.txt\t0', 'q2\td02.txt\t2'])
+    assert look(folder, tmp_path / 'walk').lost == ''
+    for name in ('d01.txt', 'old/d01.txt'):
+        (folder / name).unlink()
+    lost = '1 judged document is no longer there: its 2 grades are left out'
+    assert lost in look(folder, tmp_path / 'walk').lines()
+    assert lost in medir('look', folder, '--to', tmp_path / 'walk').out
+    # judgements by which nothing is relevant are no fault of a look
+    write_lines(qrels, ['query-id\tcorpus-id\tscore', 'q2\td02.txt\t0'])
+    assert look(folder, tmp_path / 'walk').lost == ''

@@ -108,7 +108,17 @@ def test_compare_ends_in_words():
     assert words[1].endswith('no difference shown') and words[0].startswith('about ')
     said = int(words[0].split()[1].replace(',', ''))
     assert needed <= said < 1.1 * needed and 'more queries would show one of 0.03' in words[0]
-    assert first(same).endswith('no difference shown; these 60 queries would show one of 0.03')
+    unknown = 'none of these 60 queries tells the two apart, so what they would show is unknown'
+    assert first(same).endswith(f'no difference shown; {unknown}')
+
+
+def test_a_spread_of_zero_promises_nothing_and_queries_to_come_are_called_so():
+    assert 'unknown' in repr(Power(10, 0.0)) and '0.000' not in repr(Power(10, 0.0))
+    ahead = Power(10, 0.25, 'other collections', 'labelled queries', ahead=True)
+    assert repr(ahead).startswith(
+        '10 labelled queries would show a difference of 0.249; about 540 more labelled queries'
+    )
+    assert Power(900, 0.25, ahead=True).words() == '900 queries would show one of 0.03'
 
 
 def test_a_comparison_of_one_group_has_no_spread_and_goes_into_json():

@@ -10,6 +10,7 @@ from medir_nb.core.files import file_fingerprint
 from medir_nb.encoder import encoder_spec
 from medir_nb.walk import give_verdict, look
 from medir_nb.walk.folder import Walk
+from medir_nb.walk.pages import stands_on
 from medir_nb.walk.steps import note_step, walk_line, walk_steps
 from medir_nb.walk.report import flat_counts, look_rows, render_report, section, write_report
 from medir_nb.walk.toy import write_toy_walk
@@ -240,6 +241,57 @@ def test_a_torn_file_is_named(walk):
     walk.path('queries.jsonl').write_text('{"_id": ')
     with pytest.raises(MedirError, match='malformed JSON'):
         render_report(walk)
+
+
+def test_an_earlier_verdict_is_said_beside_its_sentence_and_in_the_receipt(judged, medir):
+    assert 'of earlier' not in Page(render_report(judged)).text
+    then = file_fingerprint(judged.path('corpus.jsonl'))
+    path = judged.path('corpus.jsonl')
+    path.write_text(path.read_text() + json.dumps({'_id': 'new', 'title': '', 'text': 'a new leaflet'}) + '\n')
+    ran = medir('report', judged.folder)
+    said = 'he verdict is of earlier documents: run medir verdict'
+    page = Page(judged.path('report.html').read_text())
+    harmless(page)
+    assert ran.code == 0 and f't{said} {judged.folder} again' in ran.err
+    # a page that is sent on holds no place of this machine
+    assert page.text.count(f'T{said} {judged.folder.name} again.') == 2 and str(judged.folder) not in page.text
+    assert f'corpus.jsonl at the verdict {then}' in page.text
+    assert f'file corpus.jsonl {file_fingerprint(path)}' in page.text
+
+
+def test_an_earlier_adaptation_is_said(walk):
+    one = {'system': 'x', 'method': 'queries', 'sentence': 'It is better.', 'better': True, 'trained_on': []}
+    one |= {'measured_on': 'synthetic', 'stands_on': stands_on(walk), 'table': []}
+    write_json(walk.path('adapt.json'), {'adaptations': [one, one | {'method': 'labels', 'stands_on': None}]})
+    walk.path('qrels/test.tsv').unlink()
+    assert 'of earlier' not in Page(render_report(walk)).text  # it was measured on synthetic queries
+    path = walk.path('corpus.jsonl')
+    path.write_text(path.read_text() + json.dumps({'_id': 'new', 'title': '', 'text': 'a new leaflet'}) + '\n')
+    text = Page(render_report(walk)).text
+    assert text.count(f'This is of earlier documents: run medir adapt {walk.folder.name} again.') == 1
+
+
+def test_labels_are_counted_as_the_verdict_counts_them(walk):
+    lines = walk.path('qrels/test.tsv').read_text().splitlines()
+    # one query for which nothing was relevant, and one whose document is gone
+    first = lines[1].split('\t')[0]
+    lines = [line.replace('\t1', '\t0') if line.startswith(first) else line for line in lines]
+    gone = lines[-1].split('\t')[0].removeprefix('p-')
+    walk.path('qrels/test.tsv').write_text('\n'.join(lines) + '\n')
+    rows = [json.loads(line) for line in walk.path('corpus.jsonl').read_text().splitlines()]
+    walk.path('corpus.jsonl').write_text(''.join(json.dumps(row) + '\n' for row in rows if row['_id'] != gone))
+    verdict = give_verdict(walk, PAIR, clock=False)
+    text = Page(render_report(walk)).text
+    many = verdict.content['judged']['people']
+    assert many == 34 and f'{many} labelled queries' in verdict.sentence
+    assert f' pairs of {many} queries.' in text and 'Left out: 2 queries for which nothing was relevant.' in text
+
+
+def test_a_torn_verdict_is_named_as_the_index_names_it(judged, medir):
+    judged.path('verdict.json').write_text('{"sentence": "Take')
+    for command in ('report', 'index'):
+        ran = medir(command, judged.folder)
+        assert ran.code == 2 and 'verdict.json: this is no verdict; run medir verdict again' in ran.err
 
 
 def test_counts_are_flattened_and_long_lists_counted():

@@ -12,7 +12,8 @@ import pandas as pd
 import pytest
 
 from medir_nb.core import MedirError, write_json
-from medir_nb.evaluator import evaluate
+from medir_nb.evaluator import evaluate, queries_needed
+from medir_nb.evaluator.power import USUAL_SPREAD
 from medir_nb.generator.cassettes import Generation
 from medir_nb.generator.expansion import requests_of
 from medir_nb.generator.methods import expansion_settings
@@ -25,7 +26,7 @@ from medir_nb.walk.costs import Costs, costs_of_each
 from medir_nb.core.files import write_lines
 from medir_nb.walk.evidence import beaten_by
 from medir_nb.walk.outlook import expectation, outlook
-from medir_nb.walk.pages import verdict_table
+from medir_nb.walk.pages import stale_words, stands_on, verdict_table
 from medir_nb.walk.toy import write_judgements, write_toy_walk
 from medir_nb.walk.quality import measure_quality, walk_tasks
 from medir_nb.walk.verdict import Decision, decide_from, sentence_of
@@ -348,6 +349,10 @@ def test_a_system_that_cannot_run_leaves_the_others(walk):
 def test_two_systems_are_needed(walk):
     with pytest.raises(MedirError, match='compared with nothing'):
         give_verdict(walk, ['bm25'])
+    for named, other in (('bm25', 'minilm'), ('minilm', 'bm25')):
+        with pytest.raises(MedirError) as e:
+            candidates(walk, 'en', [named])
+        assert str(e.value).endswith(f'name another one, such as {other}')
     with pytest.raises(MedirError, match='1 of 2 systems ran'):
         give_verdict(walk, ['bm25', 'bge-m3'], clock=False)
 
@@ -368,6 +373,44 @@ def test_judged_at_10_and_condensed_lists_tell_a_choice_that_holes_decide(walk):
     write_judgements(walk.path('qrels/test.tsv'), [('p-gout', 'gout', 1), ('p-asthma', 'asthma', 1)])
     content = give_verdict(walk, PAIR, clock=False).content
     assert content['condensed'] == '' and content['systems'][0]['quality']['people']['judged_at_10'] is None
+
+
+def test_a_verdict_of_earlier_documents_or_labels_is_said(walk, medir):
+    give_verdict(walk, PAIR, clock=False)
+    said = f'the verdict is of earlier documents: run medir verdict {walk.folder} again'
+    before = medir('search', walk.folder, 'painful toe')
+    assert before.code == 0 and 'of earlier ' not in before.err
+    path = walk.path('corpus.jsonl')
+    path.write_text(path.read_text() + json.dumps({'_id': 'new', 'title': '', 'text': 'a new leaflet'}) + '\n')
+    for command in (['search', walk.folder, 'painful toe'], ['index', walk.folder]):
+        ran = medir(*command)
+        assert ran.code == 0 and ran.err.count(said) == 1, ran.err
+    labels = walk.path('qrels/test.tsv')
+    labels.write_text(''.join(labels.read_text().splitlines(keepends=True)[:-1]))
+    assert 'of earlier documents and labels: run' in medir('search', walk.folder, 'painful toe').err
+    give_verdict(walk, PAIR, clock=False)
+    assert 'of earlier ' not in medir('search', walk.folder, 'painful toe').err
+    # with passages it is another search
+    cut = Walk.begin(walk.folder, **walk.settings.model_dump() | {'passages': {'sentences': 2}})
+    assert 'of earlier passages' in stale_words(cut, read_verdict(cut).content['stands_on'])
+
+
+def test_a_verdict_without_fingerprints_is_read(walk, capfd):
+    give_verdict(walk, PAIR, clock=False)
+    content = json.loads(walk.path('verdict.json').read_text())
+    assert content.pop('stands_on') == stands_on(walk)
+    write_json(walk.path('verdict.json'), content)
+    walk.path('qrels/test.tsv').unlink()
+    assert read_verdict(walk).choice == content['choice'] and 'earlier' not in capfd.readouterr().err
+
+
+def test_systems_that_tell_nothing_apart_promise_nothing(walk):
+    verdict = give_verdict(walk, ['bm25', 'bm25(b=0.7501)'], clock=False)
+    tests = verdict.tests()
+    assert tests.difference.abs().max() == 0
+    # the usual spread, for theirs is 0; two digits count
+    assert 'about 520 more labelled queries would show' in verdict.sentence
+    assert verdict.content['more'] == queries_needed(0.03, USUAL_SPREAD) - 36
 
 
 # ---------------------------------------------------------------- costs

@@ -1,7 +1,7 @@
 """Tasks: queries, a corpus, relevance judgements, from wherever they are published; raw documents and pairs of them."""
 
 from .corpus import Corpus, Queries
-from .readers import read_qrels
+from .readers import read_judgements, read_qrels
 from .windows import Windows, parse_windows
 from .task import Task, build_task, cjk_share, detect_language, limit_task, part_of_task, pool_tasks, task_from_frames
 from .folders import load_folder
@@ -23,6 +23,7 @@ from .washing import Rule, Washing, check_rule, washed_documents, washed_rows, w
 __all__ = [
     'Corpus',
     'Queries',
+    'read_judgements',
     'read_qrels',
     'Windows',
     'parse_windows',

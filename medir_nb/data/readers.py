@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['ID_COLUMNS', 'text_lines', 'json_lines', 'first_value', 'plain_id', 'plain_text', 'text_records', 'find_file',
-           'cached_table', 'read_grade', 'read_qrels']
+           'cached_table', 'read_grade', 'read_judgements', 'read_qrels']
 
 # %% ../../nbs/03_data/01_readers.ipynb #aff0f4ce
 import gzip
@@ -191,8 +191,8 @@ def _refuse_contradictions(frame: pd.DataFrame, places: list):
     raise MedirError(what, places[last], 'keep one of the two')
 
 
-def read_qrels(path: str | Path) -> pd.DataFrame:
-    "A qrels file as `query_id, doc_id, relevance`, with its places in `attrs['where']`."
+def read_judgements(path: str | Path) -> pd.DataFrame:
+    "Like `read_qrels`, and nothing need be relevant."
     path = Path(path)
     check(path.is_file(), 'no such qrels file', path, 'give a TREC or BEIR qrels file')
     judgements = [(plain_id(q, where), plain_id(d, where), grade, where) for q, d, grade, where in _qrels_rows(path)]
@@ -201,8 +201,14 @@ def read_qrels(path: str | Path) -> pd.DataFrame:
     frame = pd.DataFrame([judgement[:2] for judgement in judgements], columns=['query_id', 'doc_id'])
     frame['relevance'] = np.array([read_grade(grade, where) for _, _, grade, where in judgements], dtype=np.int64)
     _refuse_contradictions(frame, places)
-    what, fix = 'no grade is above 0, so nothing is relevant', 'check the columns: query, document, grade'
-    check((frame.relevance > 0).any(), what, path, fix)
     is_first = ~frame.duplicated(['query_id', 'doc_id'])
     frame.attrs['where'] = [place for place, keep in zip(places, is_first, strict=True) if keep]
     return frame[is_first].reset_index(drop=True)
+
+
+def read_qrels(path: str | Path) -> pd.DataFrame:
+    "A qrels file as `query_id, doc_id, relevance`, with its places in `attrs['where']`."
+    judgements = read_judgements(path)
+    what, fix = 'no grade is above 0, so nothing is relevant', 'check the columns: query, document, grade'
+    check((judgements.relevance > 0).any(), what, Path(path), fix)
+    return judgements

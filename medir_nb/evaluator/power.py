@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['USUAL_SPREAD', 'ALPHA', 'POWER', 'FEWEST', 'difference_spread', 'paired_power', 'queries_needed',
-           'smallest_difference', 'simulated_power', 'Power']
+           'smallest_difference', 'simulated_power', 'Power', 'rounded']
 
 # %% ../../nbs/13_evaluator/01a_power.ipynb #22390220
 import functools
@@ -113,6 +113,7 @@ class Power:
     spread: float  # of differences between two systems
     source: str = 'labels'  # what the spread was measured on: labels | synthetic queries | other collections
     of: str = 'queries'  # what is counted
+    ahead: bool = False  # they are still to be labelled
 
     @property
     def smallest(self) -> float:
@@ -125,19 +126,24 @@ class Power:
 
     def words(self, difference: float = 0.03) -> str:
         "What it would take to show a difference, in half a sentence."
+        if self.spread <= 0:
+            return f'none of these {self.n:,} {self.of} tells the two apart, so what they would show is unknown'
         more = self.more(difference)
         if not more:
-            return f'these {self.n:,} {self.of} would show one of {difference:g}'
-        return f'about {_rounded(more):,} more {self.of} would show one of {difference:g}'
+            return f'{"" if self.ahead else "these "}{self.n:,} {self.of} would show one of {difference:g}'
+        return f'about {rounded(more):,} more {self.of} would show one of {difference:g}'
 
     def __repr__(self):
-        seen = f'{self.n:,} {self.of} show a difference of {self.smallest:.3f}' if self.n >= FEWEST else ''
+        if self.spread <= 0:
+            return self.words()
+        show = 'would show' if self.ahead else 'show'
+        seen = f'{self.n:,} {self.of} {show} a difference of {self.smallest:.3f}' if self.n >= FEWEST else ''
         few = f'{self.n:,} {self.of} are too few to show any difference'
         how = f'paired, α {ALPHA}, power {POWER}; differences spread by {self.spread:.2f}, from {self.source}'
         return f'{seen or few}; {self.words()} ({how})'
 
 
-def _rounded(n: int) -> int:
+def rounded(n: int) -> int:
     "A number with two digits that count: more would be pretence."
     digits = max(0, len(str(n)) - 2)
     return -(-n // 10**digits) * 10**digits

@@ -32,6 +32,7 @@ from .budget import Budget, kept_budget, measure_pace, plan_budget
 from .rivals import adaptations
 from .examples import Examples, check_repeats, check_round_trip, label_examples, query_examples
 from .folder import Walk
+from .pages import stands_on
 from .reach import encoding_seconds, pace, reach, sampled_rows
 from .steps import note_step
 
@@ -370,13 +371,14 @@ def adapt(
     walk = walk if isinstance(walk, Walk) else Walk.open(walk)
     _check_request(method, model, minutes)
     note_step(walk, 'adapt')
+    read = stands_on(walk)
     start, limits = time.perf_counter(), {'least_round_trip': least_round_trip, 'most_repeats': most_repeats}
     prepared = METHODS[method](walk, model, limits, llm=llm, minutes=minutes)
     spent = time.perf_counter() - start
     tasks = public_tasks(prepared.examples.held_out.language, forget_limit)
     trained, budget = train_in_budget(walk, method, model, prepared, minutes, spent, tasks, watch)
     named = systems_of(model, trained, prepared.writer, llm)
-    entry = _entry(prepared, trained, budget, named) | {'method': method, 'base': model}
+    entry = _entry(prepared, trained, budget, named) | {'method': method, 'base': model, 'stands_on': read}
     plain = next(iter(trained.values()))[False].folder.name
     entry['forgetting'] = forgetting_of(tasks, model, plain)
     return keep_adaptation(walk, entry | {'sentence': adapt_sentence(entry)})

@@ -12,20 +12,20 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from .. import __version__
-from ..core.errors import check
+from ..core.errors import MedirError, check
 from ..core.files import file_fingerprint, fingerprint, read_json, write_json
 from ..core.places import slug
 from ..core.console import counted, to_markdown
 from ..core.hardware import is_busy, waiting_processes
 from ..core.settings import registry
 from ..data import Corpus, Windows, parse_windows
-from ..data.readers import cached_table
+from ..data.readers import cached_table, read_judgements
 from ..figures.style import BLUE, INK, ORANGE, WIDTH, heading, new_figure, read_data, remark, save_figure
 from ..figures.style import set_margins, styled_figure
 from .reach import Pace, Reach, advised_windows, candidates_here, candidates_table
 from .reach import encoding_seconds, pace, passages_of, quantiles, reach, sampled_rows
 from .reach import too_long_words, within_minutes
-from .folder import Walk
+from .folder import Walk, lost_words
 from .steps import note_step
 from .reading import Reading, source_state, write_corpus
 
@@ -89,6 +89,15 @@ def _measured(name: str, rows: list, key: list, parts: Parts, home_folder) -> tu
     )
     return reads, Pace(**timed)
 
+# %% ../../nbs/15a_walk/01_look.ipynb #89a185d7
+def _lost_labels(walk: Walk, corpus: Corpus) -> str:
+    "Which labels of an earlier look have lost their document, in a sentence."
+    path = walk.folder / 'qrels' / 'test.tsv'
+    try:
+        return lost_words(read_judgements(path), corpus.ids) if path.is_file() else ''
+    except MedirError as fault:  # of labels that a look does not need
+        return str(fault)
+
 # %% ../../nbs/15a_walk/01_look.ipynb #9aeb2f13
 def look(
     source: str | Path,  # a folder or file of documents, a folder with a corpus.jsonl, or a task of the registry
@@ -125,7 +134,8 @@ def look(
     settings |= {} if minutes is None else {'minutes': minutes}
     walk = Walk.begin(folder, **settings, passages=windows.mapping() if windows else {})
     note_step(walk, 'look')
-    found = Look(walk, reading, reaches, paces, windows, advised, cut)
+    lost = _lost_labels(walk, corpus)
+    found = Look(walk, reading, reaches, paces, windows, advised, cut, lost)
     write_json(walk.path('look.json'), found.as_dict())
     return found
 
@@ -217,6 +227,7 @@ class Look:
     windows: Windows | None  # that the walk searches by
     advised: Windows | None  # that are proposed
     in_passages: tuple | None  # passages, and their words, a document
+    lost: str = ''  # which labels of before have lost their document
 
     @property
     def minutes(self) -> dict[str, float]:
@@ -258,7 +269,8 @@ class Look:
 
     def lines(self) -> list[str]:
         "What the tables mean, in sentences."
-        return [*_reading_lines(self.reading, self.walk.settings.language), _passages_line(self), *_time_lines(self)]
+        reading = _reading_lines(self.reading, self.walk.settings.language)
+        return [*reading, *filter(None, [self.lost]), _passages_line(self), *_time_lines(self)]
 
     def _repr_markdown_(self) -> str:
         tables = [f'**{name}**\n\n{to_markdown(table)}' for name, table in self.tables().items()]

@@ -9,12 +9,20 @@ __all__ = ['KINDS', 'MEASURES', 'walk_tasks', 'trained_queries', 'without_querie
 from dataclasses import dataclass, replace
 import pandas as pd
 from ..core.console import counted, note
-from ..core.errors import check
+from ..core.errors import MedirError, check
 from ..data import Task, part_of_task
 from ..evaluator import Scores, compare_all, evaluate_grid, parse_measure
 from .evidence import score_matrix
-from .folder import Walk
+from .folder import NothingRelevant, Walk
 from .rivals import adaptations
+
+# %% ../../nbs/15a_walk/32a_quality.ipynb #150bcc81
+def _tell_or_raise(nothing: list[MedirError], tasks: dict):
+    "Judgements by which nothing is relevant are named where others decide, and an error where they are all."
+    if nothing and not tasks:
+        raise nothing[0]
+    for fault in nothing:
+        note(f'{fault}; without them')
 
 # %% ../../nbs/15a_walk/32a_quality.ipynb #67ff89a1
 KINDS = {'people': 'test', 'synthetic': 'synthetic'}
@@ -27,11 +35,17 @@ def walk_tasks(
 ) -> dict[str, Task]:
     "`people` and `synthetic`, as far as the walk has them."
     walk.need('queries.jsonl')
-    tasks = {}
+    tasks, nothing = {}, []
     for kind, split in KINDS.items():
-        if walk.path(f'qrels/{split}.tsv').is_file():
+        if not walk.path(f'qrels/{split}.tsv').is_file():
+            continue
+        try:
             task = walk.task(split, home_folder)
-            tasks[kind] = replace(task, name=f'{walk.settings.name} ({kind})')
+        except NothingRelevant as fault:
+            nothing.append(fault)
+            continue
+        tasks[kind] = replace(task, name=f'{walk.settings.name} ({kind})')
+    _tell_or_raise(nothing, tasks)
     fix = 'medir queries makes synthetic ones, medir label asks people'
     check(tasks, 'no query is judged yet', walk.folder, fix)
     if most_synthetic and 'synthetic' in tasks and len(tasks['synthetic'].queries) > most_synthetic:

@@ -27,8 +27,8 @@ from ..systems.sparse import bm25_settings
 from ..systems.syntax import System
 from .folder import Walk
 from .steps import walk_line, note_step
-from .pages import Verdict
-from .quality import KINDS
+from .pages import Verdict, read_verdict, stale_words, stands_on, verdict_content
+from .quality import KINDS, walk_tasks
 from .votes import ADJUDICATED, read_votes
 
 # %% ../../nbs/15a_walk/50_report.ipynb #73396bf7
@@ -186,19 +186,23 @@ def queries_section(walk: Walk) -> dict:
     return section('Queries', [], table)
 
 # %% ../../nbs/15a_walk/50_report.ipynb #7a833b01
-def labels_section(walk: Walk) -> dict:
-    "How many pairs people judged."
-    path = walk.folder / 'qrels/test.tsv'
-    if not path.is_file():
+def labels_section(walk: Walk, home_folder=None) -> dict:
+    "How many pairs people judged, of the queries that a verdict counts."
+    if not (walk.folder / 'qrels/test.tsv').is_file():
         return section('Labels', _missing(walk, 'A set of labels by people', f'label {walk.folder.name}'))
-    lines = [line.split('\t') for line in read_text(path).splitlines()[1:] if line.strip()]
-    grades = [cells[2].strip() for cells in lines if len(cells) > 2]
-    table = [{'grade': grade, 'pairs': grades.count(grade)} for grade in sorted(set(grades), reverse=True)]
-    queries = len({cells[0] for cells in lines})
+    try:
+        qrels = walk.task('test', home_folder).qrels
+    except MedirError as fault:
+        return section('Labels', [_sentence(fault.what)])
+    counts = qrels[qrels.query_id.isin(qrels[qrels.relevance > 0].query_id)]
+    grades = counts.relevance.value_counts().sort_index(ascending=False)
+    table = [{'grade': str(grade), 'pairs': int(pairs)} for grade, pairs in grades.items()]
     people = set(read_votes(walk).annotator) - {ADJUDICATED}
     by = f', by {counted(len(people), "person", "people")}' if people else ''
-    judged = f'{counted(len(lines), "pair")} of {counted(queries, "query", "queries")}'
-    return section('Labels', [f'Judged: {judged}{by}.'], table)
+    queries, others = counts.query_id.nunique(), qrels.query_id.nunique() - counts.query_id.nunique()
+    judged = f'{counted(len(counts), "pair")} of {counted(queries, "query", "queries")}'
+    found_nothing = f'Left out: {counted(others, "query", "queries")} for which nothing was relevant.' if others else ''
+    return section('Labels', [f'Judged: {judged}{by}.', found_nothing], table)
 
 # %% ../../nbs/15a_walk/50_report.ipynb #a4ac0fa1
 def _image(path: Path) -> str:
@@ -206,15 +210,26 @@ def _image(path: Path) -> str:
     return f'data:image/png;base64,{base64.b64encode(path.read_bytes()).decode()}' if path.is_file() else ''
 
 # %% ../../nbs/15a_walk/50_report.ipynb #7162d255
+def _sentence(text: str) -> str:
+    "A line as a sentence of the page."
+    return f'{text[0].upper()}{text[1:]}.' if text else ''
+
+
+def _sentence_on_age(walk: Walk) -> str:
+    "That the verdict is of earlier documents or labels; '' where it is not."
+    return _sentence(stale_words(walk, verdict_content(walk).get('stands_on'), folder=walk.folder.name))
+
+
 def verdict_sections(walk: Walk) -> list[dict]:
     "The recommendation, tests, rank agreement, and the queries that changed most."
-    content = read_json(walk.folder / 'verdict.json', {})
-    if not content.get('sentence'):
+    content = verdict_content(walk)
+    if not content:
         return [section('Verdict', _missing(walk, 'A verdict', f'verdict {walk.folder.name}'))]
     verdict, found = Verdict(content), []
     figure = _image(walk.folder / 'figures/verdict.png')
     table = verdict.table.to_dict('records')
-    found.append(section('Verdict', [verdict.sentence, *content['reasons']], table, figure, 'Quality against waiting'))
+    sentences = [verdict.sentence, _sentence_on_age(walk), *content['reasons']]
+    found.append(section('Verdict', sentences, table, figure, 'Quality against waiting'))
     for kind in KINDS:
         tests = verdict.tests(kind)
         judged = counted(content['judged'].get(kind, 0), 'query', 'queries')
@@ -230,7 +245,7 @@ def verdict_sections(walk: Walk) -> list[dict]:
 # %% ../../nbs/15a_walk/50_report.ipynb #1d25865b
 def changed_section(walk: Walk) -> list[dict]:
     "The queries that changed most, with texts."
-    content = read_json(walk.folder / 'verdict.json', {})
+    content = verdict_content(walk)
     rows = content.get('changed') or []
     if not rows:
         return []
@@ -248,6 +263,9 @@ def changed_section(walk: Walk) -> list[dict]:
     return [section('Queries that changed most', [f'From {other} to {choice}.'], table)]
 
 # %% ../../nbs/15a_walk/50_report.ipynb #614ee57a
+_ADAPTED_ON = {'people': ('qrels/test.tsv',), 'synthetic': ('qrels/synthetic.tsv',)}  # what its numbers hang on
+
+
 def adapt_sections(walk: Walk) -> list[dict]:
     "What each adaptation brought, and what it forgot."
     found = read_json(walk.folder / 'adapt.json', {}).get('adaptations', [])
@@ -255,8 +273,10 @@ def adapt_sections(walk: Walk) -> list[dict]:
         return [section('Adapting', _missing(walk, 'An adapted model', f'adapt {walk.folder.name}'))]
     sections = []
     for one in found:
-        name = f'Adapting by {one["method"]}'
-        sections.append(section(name, [one.get('sentence', '')], one.get('table') or []))
+        name, judged_by = f'Adapting by {one["method"]}', _ADAPTED_ON.get(one.get('measured_on'), ())
+        how = {'what': 'this', 'command': 'medir adapt', 'names': ('corpus.jsonl', 'passages', *judged_by)}
+        stale = _sentence(stale_words(walk, one.get('stands_on'), **how, folder=walk.folder.name))
+        sections.append(section(name, [one.get('sentence', ''), stale], one.get('table') or []))
         if one.get('forgetting'):
             forgotten = tests_table(pd.DataFrame(one['forgetting'])).to_dict('records')
             sections.append(section(f'{name}: what it forgot', [], forgotten))
@@ -293,13 +313,12 @@ def _contract_section(system: System, task: Task, home_folder) -> dict:
 
 def contract_sections(walk: Walk, home_folder=None) -> list[dict]:
     "The contract of each retriever of the choice, on one query and one document."
-    choice = read_json(walk.folder / 'verdict.json', {}).get('choice', '')
-    split = next((split for split in KINDS.values() if (walk.folder / f'qrels/{split}.tsv').is_file()), '')
-    if not choice or not split:
+    choice = verdict_content(walk).get('choice', '')
+    if not choice or not any((walk.folder / f'qrels/{split}.tsv').is_file() for split in KINDS.values()):
         return []
     try:
         systems = [part for part in parts(choice) if isinstance(part, System)]
-        task = walk.task(split, home_folder)
+        task = next(iter(walk_tasks(walk, home_folder=home_folder).values()))
     except MedirError as error:
         return [section(f'Contract of {choice}', [f'It cannot be shown here: {error}'])]
     retrievers = dict.fromkeys(replace(part, expansion=None, reranker=None) for part in systems)
@@ -311,11 +330,14 @@ _FILES += ('verdict.json', 'adapt.json')
 
 
 def receipt_section(walk: Walk) -> dict:
-    "What the numbers hang on."
-    content = read_json(walk.folder / 'verdict.json', {})
+    "What the numbers hang on; where a file has changed since the verdict, as it was then, too."
+    content = verdict_content(walk)
     provenance = content.get('provenance', {})
     files = [name for name in _FILES if (walk.folder / name).is_file()]
     rows = [{'what': f'file {name}', 'value': file_fingerprint(walk.folder / name)} for name in files]
+    now = stands_on(walk)
+    then = {name: value for name, value in content.get('stands_on', {}).items() if value != now.get(name)}
+    rows += [{'what': f'{name} at the verdict', 'value': value or 'was not there'} for name, value in then.items()]
     revisions = {
         one['system']: next(iter(one['quality'].values())).get('revision', '') for one in content.get('systems', [])
     }
@@ -356,6 +378,7 @@ _PAGE = """<!doctype html>
 <h1>{{ title }}</h1>
 <p class="quiet">{{ subtitle }}</p>
 {% if sentence %}<p class="verdict">{{ sentence }}</p>{% endif %}
+{% if age %}<p class="verdict">{{ age }}</p>{% endif %}
 {% for part in sections %}
 <section>
 <h2>{{ part.heading }}</h2>
@@ -382,7 +405,7 @@ _PAGE = """<!doctype html>
 # %% ../../nbs/15a_walk/50_report.ipynb #7036afb2
 def report_sections(walk: Walk, home_folder=None) -> list[dict]:
     "All parts of the page, in order."
-    before = [look_section(walk), queries_section(walk), labels_section(walk)]
+    before = [look_section(walk), queries_section(walk), labels_section(walk, home_folder)]
     after = [*changed_section(walk), *adapt_sections(walk), *contract_sections(walk, home_folder)]
     return [*verdict_sections(walk), *before, *after, receipt_section(walk)]
 
@@ -393,8 +416,8 @@ def render_report(walk: Walk, private: str = '', home_folder=None) -> str:
     from markupsafe import Markup
 
     sections = report_sections(walk, home_folder)
-    sentence = read_json(walk.folder / 'verdict.json', {}).get('sentence', '')
-    own_words = {'style': Markup(_STYLE), 'sections': sections, 'sentence': sentence}
+    sentence, age = verdict_content(walk).get('sentence', ''), _sentence_on_age(walk)
+    own_words = {'style': Markup(_STYLE), 'sections': sections, 'sentence': sentence, 'age': age}
     template = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined).from_string(_PAGE)
     subtitle = f'A walk from documents to a verdict, written on {time.strftime("%Y-%m-%d")}.'
     own_texts = 'Texts above are from the documents and queries themselves: look before you send this on.'
@@ -413,6 +436,8 @@ def write_report(
     "Write one HTML file without outside references."
     walk = walk if isinstance(walk, Walk) else Walk.open(walk)
     note_step(walk, 'report')
+    if (walk.folder / 'verdict.json').exists():
+        read_verdict(walk)  # a torn one, or one of earlier documents, is said
     path = Path(to) if to else walk.path('report.html')
     page = render_report(walk, walk_line(walk, home_folder) if private is None else private, home_folder)
     with atomic_path(path) as part:

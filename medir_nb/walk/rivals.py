@@ -130,7 +130,10 @@ def candidates(
     "What a verdict compares."
     if named:
         wanted = list(dict.fromkeys(str(parse(system)) for system in named))
-        check(len(wanted) >= 2, f'{wanted[0]} is compared with nothing', 'systems', 'name a second one, such as bm25')
+        known = ['bm25', *encoders_here(language)[0], 'bm25(lucene)']
+        other = next(system for system in known if system != wanted[0])
+        alone = f'{wanted[0]} is compared with nothing'
+        check(len(wanted) >= 2, alone, 'systems', f'name another one, such as {other}')
         return Candidates(wanted, {})
     encoders, left_out = encoders_here(language)
     encoders, too_long = timely_encoders(walk, encoders)

@@ -17,13 +17,13 @@ from ..core.errors import MedirError, check
 from ..core.hardware import machine, versions, waiting_processes
 from ..core.places import follows_home
 from ..evaluator import compare
-from ..evaluator.power import ALPHA, USUAL_SPREAD, difference_spread, queries_needed
+from ..evaluator.power import ALPHA, USUAL_SPREAD, difference_spread, queries_needed, rounded
 from .costs import Costs, costs_of_each, three_digits
 from .evidence import Combined, beaten_by, cheapest, combined, condensed_matrix, first_choice
 from .evidence import rank_agreement
 from .folder import Walk
 from .labelling import FEWEST_FOR_SPREAD
-from .pages import Verdict, write_verdict
+from .pages import Verdict, stands_on, write_verdict
 from .pooling import read_pool, stands_for
 from .quality import KINDS, MEASURES, Measured, measure_quality, trained_queries, walk_tasks
 from .quality import without_queries
@@ -42,7 +42,7 @@ def _more_queries(
     spread = difference_spread(matrix[pair[0]] - matrix[pair[1]])
     if math.isnan(spread):  # of one query nothing follows
         return 0
-    if len(matrix) < FEWEST_FOR_SPREAD:
+    if len(matrix) < FEWEST_FOR_SPREAD or spread <= 0:  # too few, or all alike: they say nothing of the spread
         spread = USUAL_SPREAD
     return max(0, queries_needed(least, spread, alpha=ALPHA / pairs) - len(matrix))
 
@@ -117,7 +117,7 @@ def _ground(decision: Decision, measured: Measured) -> str:
 def _more_text(decision: Decision) -> str:
     unit = 'more labelled queries' if decision.judged_by == 'people' else 'labelled queries'
     what = f'a difference of {decision.gap:.2g} to {decision.rival}'
-    return f'about {decision.more:,} {unit} would show {what}' if decision.more else ''
+    return f'about {rounded(decision.more):,} {unit} would show {what}' if decision.more else ''
 
 
 def sentence_of(
@@ -188,6 +188,7 @@ def reasons_of(
     agreement: pd.DataFrame,  # of `rank_agreement`
     worth: float,
     ties: int = 0,  # of people's queries
+    judged_in_vain: bool = False,  # people labelled, and nothing of it decides
 ) -> list[str]:
     "What the sentence stands on."
     reasons = [_weight_reason(both), _tie_reason(ties), _agreement_reason(agreement), _hole_reason(decision)]
@@ -197,9 +198,8 @@ def reasons_of(
             f'{decision.lead} has the best estimate, by {gain:.4f}, which is less than {worth:g} and costs more.'
         )
     if decision.judged_by == 'synthetic':
-        reasons.append(
-            'Nobody has labelled anything: synthetic queries repeat the words of their text and favour BM25.'
-        )
+        start = 'No label of people counts here' if judged_in_vain else 'Nobody has labelled anything'
+        reasons.append(f'{start}: synthetic queries repeat the words of their text and favour BM25.')
     return [reason for reason in reasons if reason]
 
 # %% ../../nbs/15a_walk/33_verdict.ipynb #1496557e
@@ -263,13 +263,15 @@ def _content(walk: Walk, measured: dict, costs: dict, worth: float, least: float
     if len(measured) == 2:
         matrices = (measured['people'].matrix, measured['synthetic'].matrix)
         agreement = rank_agreement(*matrices, judge.labels_a_query, seed=walk.settings.seed)
+    in_vain = (walk.folder / 'qrels/test.tsv').is_file()
+    reasons = reasons_of(decision, both, agreement, worth, judge.ties, in_vain)
     systems = [score.system for score in judge.scores]
     others = [decision.cheapest, 'bm25', *systems]
     other = next(system for system in others if system in systems and system != decision.choice)
     return {
         'walk': walk.settings.name,
         'sentence': sentence_of(decision, judge, costs),
-        'reasons': [*reasons_of(decision, both, agreement, worth, judge.ties), *filter(None, [_busy_reason(costs)])],
+        'reasons': [*reasons, *filter(None, [_busy_reason(costs)])],
         **asdict(decision),
         'measure': judge.measure,
         'worth': worth,
@@ -302,6 +304,7 @@ def give_verdict(
     "Compare systems on a walk, and write which to take."
     walk, wanting = walk if isinstance(walk, Walk) else Walk.open(walk), waiting_processes()
     note_step(walk, 'verdict')
+    read = stands_on(walk)
     tasks = walk_tasks(walk, 200 if quick else 0, home_folder)
     language = next(iter(tasks.values())).language
     writers = [*filter(None, [llm]), *(recorded_writers(tasks.values()) if recorded else [])]
@@ -320,4 +323,5 @@ def give_verdict(
     how |= {'home_folder': home_folder}
     costs = costs_of_each(ran, walk.folder, options, **how) if clock else dict.fromkeys(ran)
     content = _content(walk, measured, costs, worth, least)
-    return write_verdict(walk, content | {'left_out': left_out, 'not_run': not_run, 'quick': quick})
+    about = {'left_out': left_out, 'not_run': not_run, 'quick': quick, 'stands_on': read}
+    return write_verdict(walk, content | about)

@@ -20,15 +20,19 @@ WalkFolder = Annotated[Path, typer.Argument(metavar='WALK', help='The folder tha
 
 def _hand_out(walk, annotator: str, by_keyboard: bool, how: dict):
     "Write the next sheet of a person, or let it be graded here."
+    from medir_nb.walk.labelling import sheets_power
     from medir_nb.walk.sheets import unfinished, write_sheet
     from medir_nb.walk.sitting import Sitting, grade_by_keyboard
 
     with waiting(f'pairs for {annotator}'):
         path = write_sheet(walk, annotator, **how)
+        power = sheets_power(walk, how['home_folder'])
     if by_keyboard:
+        print(f'with the sheets until now: {power}')
         grade_by_keyboard(Sitting.open(walk, annotator, **how))
         return
     print(f'{path}\n{counted(unfinished(path), "pair")} to grade with 0, 1 or 2')
+    print(f'with the sheets until now: {power}')
     print(f'what these mean: {path.parent}/guideline.md')
     print(f'then: medir label {walk.folder} --read')
 
@@ -51,22 +55,31 @@ def _show_conflicts(walk, wide: bool, home: Path | None):
 def _show_judges(walk, wide: bool):
     "A table of the judges beside people, where there are some."
     from medir_nb.walk.labelling import judge_table
+    from medir_nb.walk.votes import no_kappa_words
 
     judges = judge_table(walk)
     if len(judges):
         print('\njudges beside people (relevant or not), never part of the labels:')
-        show_table(judges, wide)
+        show_table(judges.drop(columns='one_grade'), wide)
+        for row in judges.to_dict('records'):
+            if row['one_grade']:
+                print(f'{row["judge"]}: {no_kappa_words(row)}')
 
 
 def _next_line(walk, labels) -> str:
     "What a reader does after the labels were read."
-    from medir_nb.walk.sheets import sheet_records
+    from medir_nb.walk.pooling import pool_settings, sheet_records
 
+    more = f'medir label {walk.folder} --annotator NAME'
     if labels.queries:
-        return f'medir verdict {walk.folder}; more labels: medir label {walk.folder} --annotator NAME'
+        return f'medir verdict {walk.folder}; more labels: {more}'
+    if labels.nothing_relevant:
+        deeper = f'{more} --depth {pool_settings(walk)[1] + 2}'
+        nothing = f'nothing relevant among {counted(sum(labels.grades.values()), "pair")}'
+        return f'{nothing}: label more queries ({more}), or pool deeper ({deeper})'
     if sheet_records(walk):
         return f'fill in the sheets in {walk.folder}/labels, then medir label {walk.folder} --read'
-    return f'medir label {walk.folder} --annotator NAME hands out a sheet'
+    return f'{more} hands out a sheet'
 
 
 def _show_labels(walk, wide: bool, home: Path | None):
@@ -97,9 +110,14 @@ def label_command(
     ] = None,
     system: Annotated[
         list[str] | None,
-        typer.Option('--system', help='A system that makes the pool; repeat (default: what a verdict compares).'),
+        typer.Option(
+            '--system',
+            help='A system that makes the pool, or joins it later; repeat (default: what a verdict compares).',
+        ),
     ] = None,
-    depth: Annotated[int | None, typer.Option(min=1, help='Documents of each system in the pool (default: 1).')] = None,
+    depth: Annotated[
+        int | None, typer.Option(min=1, help='Documents of each system in the pool (default: 1); more later deepen it.')
+    ] = None,
     pairs: Annotated[int, typer.Option(min=1, help='Pairs of a sitting.')] = 80,
     overlap: Annotated[float, typer.Option(min=0, max=1, help='Share of queries that several people grade.')] = 1.0,
     seed: Annotated[int | None, typer.Option(help="Of the order (default: the walk's).")] = None,
