@@ -63,7 +63,7 @@ def sampled_rows(corpus: Corpus, n: int, seed: int) -> list[tuple[str, str]]:
     chosen = np.sort(np.random.default_rng(seed).permutation(len(corpus))[:n])
     return [corpus.rows(int(i), int(i) + 1)[0] for i in chosen]
 
-
+# %% ../../nbs/15a_walk/00c_reach.ipynb #f89fbbc7
 @dataclass
 class Reach:
     "What an encoder reads of documents; the tokens are of a sample."
@@ -77,7 +77,7 @@ class Reach:
     tokens_per_word: float
     sampled: int  # documents
 
-
+# %% ../../nbs/15a_walk/00c_reach.ipynb #71da2b7c
 def _tokens_of(encoder: Encoder, texts: list[str]) -> np.ndarray:
     "Tokens of each text, with a bar."
     counts = []

@@ -132,7 +132,7 @@ def _scripts(text: str) -> Counter:
     letters = (c for c in text[:_SCRIPT_OF] if c.isalpha())
     return Counter(unicodedata.name(c, 'UNKNOWN').split()[0].split('-')[0].lower() for c in letters)
 
-
+# %% ../../nbs/15a_walk/00b_reading.ipynb #2deadcaf
 def _reason_to_leave(document: Document, doc_id: str, duplicates: Duplicates, reading: Reading) -> bool:
     "Whether a document stays out of the corpus; it is named in `reading`."
     if not f'{document.title}{whole_text(document)}'.strip():
@@ -159,7 +159,7 @@ def _kept_documents(source: str | Path, reading: Reading, duplicates: Duplicates
     what, fix = 'no document could be read', 'give .txt, .md, .jsonl, .xml or .nxml files, also with .gz'
     check(reading.kept, what, source, fix)
 
-
+# %% ../../nbs/15a_walk/00b_reading.ipynb #9f75846d
 def _record(document: Document, doc_id: str) -> str:
     "A line of corpus.jsonl; half a surrogate pair becomes a sign that says so."
     row = {'_id': doc_id, 'title': document.title, 'text': whole_text(document)}
