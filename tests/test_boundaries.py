@@ -116,6 +116,46 @@ def test_ctrl_c_is_answered_with_a_line(tmp_path):
     assert said == 'medir: stopped; what was finished is kept, the same line goes on\n' and ran.returncode == 130
 
 
+@pytest.mark.parametrize('module', ['typer', 'medir_nb.core.console', 'medir_nb.workbook.served'])
+def test_ctrl_c_while_the_command_is_imported_is_a_line(module, tmp_path):
+    "Ctrl-C comes while some module is looked for, in a command that begins as the installed one does."
+    code = (
+        'import os, signal, sys\n'
+        'class Stop:\n'
+        '    def find_spec(self, name, path=None, target=None):\n'
+        f'        if name == {module!r}:\n'
+        '            os.kill(os.getpid(), signal.SIGINT)\n'
+        'sys.meta_path.insert(0, Stop())\n'
+        'from medir_nb.workbook import main\n'
+        'sys.argv = ["medir", "tasks"]\n'
+        'sys.exit(main())'
+    )
+    heard = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    ran = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, timeout=60, preexec_fn=heard)
+    assert ran.stderr == 'medir: stopped; what was finished is kept, the same line goes on\n' and ran.returncode == 130
+
+
+@pytest.mark.parametrize(
+    'content, said',
+    [
+        ('q,grade\nx,1\n'.encode('utf-16'), 'convert it: iconv -f utf-16 -t utf-8 labels.csv'),
+        (b'PK\x03\x04\x14\x00\x06\x00\x08\x00\xb1\xe2', 'save it as CSV \\(UTF-8\\)'),
+        (b'\xd0\xcf\x11\xe0\xa1\xb1', 'save it as CSV \\(UTF-8\\)'),
+        (b'%PDF-1.7\n%\xe2\xe3', 'save its text as .txt'),
+        ('a;naïve\n'.encode('latin1'), 'convert it: iconv -f latin1 -t utf-8 labels.csv'),
+    ],
+    ids=['utf-16', 'xlsx', 'xls', 'pdf', 'latin1'],
+)
+def test_a_file_that_is_not_utf8_is_told_by_its_first_bytes(content, said, tmp_path):
+    from medir_nb.data.readers import text_lines
+
+    path = tmp_path / 'labels.csv'
+    path.write_bytes(content)
+    for read in (core.read_text, lambda path: list(text_lines(path))):
+        with pytest.raises(MedirError, match=said):
+            read(path)
+
+
 @pytest.mark.parametrize(
     'arguments, said',
     [

@@ -27,6 +27,7 @@ from medir_nb.generator import (
     llm_spec,
 )
 from medir_nb.systems import parse, pending, search
+from medir_nb.walk import Walk
 
 
 @pytest.fixture(autouse=True)
@@ -1524,3 +1525,12 @@ def test_a_whole_table_replays_from_the_committed_cassette_without_a_model(tmp_p
         and 'hyde(smollm2,fusion=concat,repeat=3)' in first.stdout
         and len(first.stdout) > 10_000
     )
+
+
+def test_an_address_is_no_model_and_how_a_server_is_named_is_said(medir, tmp_path):
+    walk = Walk.begin(tmp_path / 'w', name='w', documents='notes')
+    write_lines(walk.path('corpus.jsonl'), [{'_id': 'd', 'title': '', 'text': 'Rest eases gout.'}])
+    ran = medir('queries', walk.folder, '--llm', 'http://localhost:1/v1')
+    said = ran.err.splitlines()[-1]
+    assert ran.code == 2 and 'http://localhost:1/v1: a language model is not named by its address' in said
+    assert """MEDIR_LLM_BACKEND=openai MEDIR_LLM_OPTIONS='{"base_url": "http://localhost:1/v1"}'""" in said

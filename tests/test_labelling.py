@@ -401,6 +401,11 @@ def test_names_that_cannot_be_files_are_refused(walk, name):
     refused(lambda: write_sheet(walk, name, **how(walk)), 'cannot name a person')
 
 
+def test_the_sign_that_a_name_may_not_have_is_named(walk):
+    refused(lambda: write_sheet(walk, 'Ann Lee', **how(walk)), "'Ann Lee' cannot name a person: it holds a space")
+    refused(lambda: write_sheet(walk, 'ann/lee', **how(walk)), "it holds '/'")
+
+
 def test_other_refusals(walk):
     refused(lambda: write_sheet(walk, 'anna', **how(walk, most=5)), 'no room for one whole query')
     refused(lambda: write_sheet(walk, 'anna', **how(walk, overlap=2)), 'the overlap is 2')

@@ -220,6 +220,57 @@ def test_an_encoder_that_does_not_run_is_named(capfd):
         parse_windows('words=5')
 
 
+def test_a_mistyped_encoder_is_refused_before_anything_is_read(folder, tmp_path, counted, medir):
+    done = medir('look', folder, '--to', tmp_path / 'w', '--candidate', 'minilmm')
+    assert done.code == 2 and "unknown model 'minilmm'; did you mean 'minilm'?" in done.err
+    assert done.err.count('\n') == 1 and not (tmp_path / 'w').exists()
+
+
+def test_zero_bytes_are_no_text_and_utf16_is_named(folder, tmp_path, counted):
+    for name, content in {
+        'zeros.md': bytes(100),
+        'zeros.txt.gz': gzip.compress(bytes(100)),
+        'marked.txt': 'Asthma'.encode('utf-16'),
+        'unmarked.txt': 'Asthma'.encode('utf-16le'),
+        'packed.txt.gz': gzip.compress('Asthma'.encode('utf-16')),
+    }.items():
+        (folder / name).write_bytes(content)
+    fixes = {row['file']: row['fix'] for row in look(folder, tmp_path / 'w').reading.unreadable}
+    assert fixes['zeros.md'] == fixes['zeros.txt.gz'] == 'leave it out, or save it as plain text'
+    assert fixes['marked.txt'] == 'convert it: iconv -f utf-16 -t utf-8 marked.txt'
+    assert 'iconv -f utf-16le' in fixes['unmarked.txt'] and 'iconv -f utf-16 ' in fixes['packed.txt.gz']
+    assert 'iconv -f latin1' in fixes['latin.txt']
+
+
+def test_thousands_are_read_with_a_comma(tmp_path, counted, medir):
+    write_lines(tmp_path / 'notes.jsonl', [{'_id': str(n), 'text': f'finding {n}'} for n in range(2000)])
+    done = medir('look', tmp_path / 'notes.jsonl', '--to', tmp_path / 'w', '--candidate', 'minilm')
+    assert done.code == 0 and '| in the corpus | 2,000 ' in done.out and '2000' not in done.out
+
+
+def test_counting_tokens_shows_what_remains(monkeypatch):
+    class Bar:
+        moved, total = [], 0
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            pass
+
+        def update(self, n):
+            Bar.moved.append(n)
+
+    def progress(items=None, **how):
+        Bar.total = how['total']
+        return Bar()
+
+    module = sys.modules['medir_nb.walk.reach']
+    monkeypatch.setattr(module, 'progress', progress)
+    short = module.reach('minilm', [('', f'finding {n}') for n in range(120)])
+    assert Bar.total == sum(Bar.moved) == short.sampled == 120 and len(Bar.moved) > 1
+
+
 def test_ids_are_given_once():
     ids = Ids()
     given = [ids.new(wanted, 'f') for wanted in ('a', 'a', 'a', 'f/a', 'b')]

@@ -1,6 +1,6 @@
 "The report of a walk: one file, nothing outside, nothing that runs, and what is missing is named."
 
-import json
+import json, sys
 from html.parser import HTMLParser
 
 import pytest
@@ -120,6 +120,18 @@ def test_a_look_is_told_in_words(tmp_path):
     assert rows['files not read, or not to the end'] == '1: latin.txt (not UTF-8 (byte 1))'
     assert rows['words of a document'].startswith('half have ') and 'minilm reads 256 tokens' in str(rows)
     assert not {'as given', 'encoders', 'empty documents'} & set(rows)
+
+
+def test_a_bar_counts_the_parts_of_the_page(judged, monkeypatch):
+    module, bars = sys.modules['medir_nb.walk.report'], []
+
+    def progress(items, **how):
+        bars.append((how['desc'], len(items)))
+        return items
+
+    monkeypatch.setattr(module, 'progress', progress)
+    write_report(judged)
+    assert bars == [('report', 6)]
 
 
 def test_people_are_counted_without_whoever_settled(walk):

@@ -2,7 +2,7 @@
 
 import json, os, random, signal, subprocess, sys, time
 import numpy as np, pandas as pd, pytest
-from conftest import QUERIES, write_lines
+from conftest import DOCUMENTS, QUERIES, write_lines
 from medir_nb import serving, systems
 from medir_nb.core import MedirError
 from medir_nb.data import corpus_in_memory, load_task
@@ -694,6 +694,115 @@ def test_a_walk_that_is_served_says_where_its_index_is(tmp_path, home, medir):
     assert medir('index', walk, '--system', 'bm25').code == 0
     ran = medir('serve', walk)
     assert ran.code == 2 and f'holds no index; it is in {walk / "index"}' in ran.err
+
+
+# --- a folder of text files ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def leaflets(tmp_path):
+    "Text files in two folders, one file of JSON lines, one that cannot be read, one that says what another says."
+    folder = tmp_path / 'our leaflets'
+    (folder / 'lungs').mkdir(parents=True)
+    for name, (_, title, text) in zip(('statins', 'lungs/a b', 'metformin', 'insulin', 'lungs/asthma'), DOCUMENTS):
+        (folder / f'{name}.txt').write_text(f'{title}. {text}\n')
+    (folder / 'again.txt').write_text((folder / 'statins.txt').read_text())
+    (folder / 'latin.txt').write_bytes('Pr\xe9cis'.encode('latin1'))
+    write_lines(folder / 'cases.jsonl', [{'_id': 'c 1', 'text': 'Iron deficiency in young women. '}])
+    return folder
+
+
+@pytest.fixture
+def walk_of_leaflets(leaflets, tmp_path):
+    "The walk that `medir look` makes of them, without its encoders."
+    from medir_nb.walk import Walk
+    from medir_nb.walk.reading import write_corpus
+
+    passages = {'unit': 'tokens', 'size': 8, 'overlap': 2}
+    walk = Walk.begin(tmp_path / 'w', name='our leaflets', documents=str(leaflets), passages=passages)
+    write_corpus(leaflets, walk.path('corpus.jsonl'))
+    return walk.folder
+
+
+def all_ids(index):
+    return sorted(Index(index).corpus().ids)
+
+
+def test_an_index_of_a_walk_is_kept_up_from_its_folder(leaflets, walk_of_leaflets, medir):
+    index = walk_of_leaflets / 'index'
+    assert medir('index', walk_of_leaflets, '--system', 'bm25').code == 0
+    of_the_walk = all_ids(index)
+    assert 'lungs/a_b.txt' in of_the_walk and 'c_1' in of_the_walk and 'latin.txt' not in of_the_walk
+    same = medir('index', index, '--update', leaflets)
+    assert same.code == 0 and '0 added, 0 changed, 0 deleted' in same.out and all_ids(index) == of_the_walk
+    assert 'latin.txt is not read, or not to the end: not UTF-8' in same.err and same.err.count('\n') == 1
+    (leaflets / 'lungs' / 'asthma.txt').write_text('Salbutamol relieves an attack.')
+    (leaflets / 'lungs' / 'new.md').write_text('Tiotropium opens the airways.')
+    for file, said in {'asthma.txt': '0 added, 1 changed', 'new.md': '1 added, 0 changed'}.items():
+        ran = medir('index', index, '--add', leaflets / 'lungs' / file)
+        assert ran.code == 0 and said in ran.out, ran
+    assert all_ids(index) == sorted([*of_the_walk, 'lungs/new.md'])
+    (leaflets / 'insulin.txt').unlink()
+    everything = medir('index', index, '--update', leaflets)
+    assert everything.code == 0 and '0 added, 0 changed, 1 deleted' in everything.out
+    assert 'insulin.txt' not in all_ids(index) and Index(index).windows is not None
+
+
+def test_a_folder_of_text_files_is_indexed_searched_and_exported(leaflets, tmp_path, medir, monkeypatch):
+    assert medir('index', leaflets, '--system', 'bm25', '--to', tmp_path / 'i').code == 0
+    found = medir('search', leaflets, 'asthma attacks', '--system', 'bm25', '-k', '1', '--json')
+    assert found.code == 0 and json.loads(found.out)[0]['hits'][0]['id'] == 'lungs/asthma.txt'
+    (leaflets / 'lungs' / 'asthma.txt').write_text('Salbutamol relieves an attack.')
+    monkeypatch.chdir(leaflets / 'lungs')  # from wherever, a file is called as the index calls it
+    ran = medir('index', tmp_path / 'i', '--add', 'asthma.txt')
+    assert ran.code == 0 and '0 added, 1 changed' in ran.out
+    single = medir('search', 'asthma.txt', 'attack', '--system', 'bm25', '--json')
+    assert json.loads(single.out)[0]['hits'][0]['id'] == 'asthma.txt'
+    exported = medir('export', leaflets, '--system', 'bm25', '--to', tmp_path / 'e')
+    assert exported.code == 0 and json.loads((tmp_path / 'e' / 'ids.json').read_text()) == all_ids(tmp_path / 'i')
+
+
+def test_a_mistyped_file_is_not_taken_for_a_task(leaflets, beir, tmp_path, medir):
+    medir('index', leaflets, '--system', 'bm25', '--to', tmp_path / 'i')
+    for arguments, said in {
+        ('index', tmp_path / 'i', '--add', 'typo.jsonl'): 'typo.jsonl: no such file; give --add a folder',
+        ('index', tmp_path / 'i', '--update', 'typo/docs'): 'typo/docs: no such folder; give --update a folder',
+        ('search', 'typo.md', 'x', '--system', 'bm25'): 'typo.md: no such file',
+        ('search', 'nfcorpos', 'x', '--system', 'bm25'): "unknown task 'nfcorpos'; did you mean 'nfcorpus'?",
+    }.items():
+        ran = medir(*arguments)
+        assert ran.code == 2 and said in ran.err and ran.err.count('\n') == 1, ran
+    (beir / 'corpus.jsonl').unlink()  # the folder of a task, whose queries are no documents
+    ran = medir('search', beir, 'x', '--system', 'bm25')
+    assert ran.code == 2 and 'no corpus.jsonl here' in ran.err and 'nbs/' not in ran.err
+
+
+def test_a_database_is_closed_before_the_interpreter_goes(beir, tmp_path, medir_process):
+    "Qdrant's client imports something when it is closed, which an interpreter that shuts down refuses."
+    code = (
+        'import sys, numpy as np\nfrom pathlib import Path\nfrom medir_nb.serving.stores import database_at\n'
+        'database = database_at(Path(sys.argv[1]), "qdrant", 4)\ndatabase.add(np.arange(3), np.eye(3, 4))\n'
+        'print(len(database.vectors(np.arange(3))))'
+    )
+    for _ in range(2):  # a folder that was let go of may be opened again
+        ran = subprocess.run([sys.executable, '-c', code, str(tmp_path / 'v')], capture_output=True, text=True)
+        assert ran.returncode == 0 and ran.stdout == '3\n'
+        assert 'Traceback' not in ran.stderr and 'Exception ignored' not in ran.stderr, ran.stderr
+
+
+def test_closing_below_a_folder_leaves_its_neighbours(tmp_path):
+    from medir_nb.serving import stores
+
+    near, far = (stores.database_at(tmp_path / name, 'lancedb', 4) for name in ('docs', 'docs2'))
+    serving.close_databases(tmp_path / 'docs')
+    assert near not in stores._open.values() and far in stores._open.values()
+    serving.close_databases(tmp_path)
+
+
+def test_nothing_of_the_making_is_given_away(beir, home, tmp_path, medir, fake_minilm):
+    assert medir('export', beir, '--system', 'bm25', '--to', tmp_path / 'out').code == 0
+    assert (tmp_path / 'out' / 'task' / 'qrels' / 'test.tsv').is_file()
+    assert not list((tmp_path / 'out').rglob('*.lock'))
 
 
 def test_an_export_opens_elsewhere(beir, home, tmp_path, fake_minilm):

@@ -10,8 +10,8 @@ import gzip
 import zlib
 from collections import namedtuple
 from pathlib import Path
-from ..core.errors import MedirError
-from ..core.files import read_text
+from ..core.errors import MedirError, check
+from ..core.files import HEAD, encoding_of, not_utf8, read_text
 from .readers import first_value, json_lines, plain_text
 
 # %% ../../nbs/03_data/08_documents.ipynb #2cfb6dc6
@@ -28,14 +28,23 @@ def _unpacked(path: Path) -> str:
     try:
         return gzip.decompress(path.read_bytes()).decode('utf-8-sig')
     except UnicodeDecodeError as error:
-        raise MedirError(f'not UTF-8 (byte {error.start})', path, 'convert it with iconv') from None
+        raise not_utf8(path, error.object[:HEAD], f'byte {error.start}') from None
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise MedirError(f'broken gzip file ({error})', path, 'fetch it again') from None
+
+
+def _check_no_zeros(text: str, path: Path):
+    "Refuse zero bytes, which UTF-8 allows and no text has."
+    encoding = encoding_of(text[:HEAD].encode())
+    convert = f'convert it: iconv -f {encoding} -t utf-8 {path.name}'
+    fix = 'leave it out, or save it as plain text' if encoding == 'latin1' else convert
+    check('\0' not in text, 'zero bytes stand in it, as in no text', path, fix)
 
 
 def text_documents(path: Path):
     "The one document of a text file (`.gz` too)."
     text = _unpacked(path) if path.suffix == '.gz' else read_text(path)
+    _check_no_zeros(text, path)
     yield Document(Path(path.name.removesuffix('.gz')).stem, '', text, where=str(path))
 
 # %% ../../nbs/03_data/08_documents.ipynb #534fab73

@@ -15,24 +15,29 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from ..core.errors import MedirError, check
-from ..core.files import file_fingerprint, parse_json
+from ..core.files import HEAD, file_fingerprint, not_utf8, parse_json
 from ..core.places import home
 from .corpus import open_table, write_table
 
 # %% ../../nbs/03_data/01_readers.ipynb #1d18360e
+def _opened(path: Path):
+    "A file, unpacked where its name says that it is packed."
+    return gzip.open(path, 'rb') if path.suffix == '.gz' else open(path, 'rb')
+
+
 def _decoded(raw: bytes, number: int, path: Path) -> str:
     "The text of a line; only the first may begin with a byte-order mark."
     try:
         return raw.decode('utf-8-sig' if number == 1 else 'utf-8')
     except UnicodeDecodeError as e:
-        what, fix = f'not UTF-8 (byte {e.start} of the line)', f'convert it: iconv -f latin1 -t utf-8 {path.name}'
-        raise MedirError(what, f'{path}:{number}', fix) from None
+        with _opened(path) as stream:
+            head = stream.read(HEAD)
+        raise not_utf8(path, head, f'byte {e.start} of the line', f'{path}:{number}') from None
 
 
 def text_lines(path: Path):
     "Non-empty lines of a text file (`.gz` too) with their place `path:line`."
-    opener = gzip.open if path.suffix == '.gz' else open
-    with opener(path, 'rb') as stream:
+    with _opened(path) as stream:
         try:
             for number, raw in enumerate(stream, 1):
                 line = _decoded(raw, number, path)
@@ -127,7 +132,7 @@ def find_file(
         for path in (folder / name, folder / f'{name}.gz'):
             if path.is_file():
                 return path
-    fix = 'see "Layouts" in nbs/03_data/03_folders.ipynb for the files that are read'
+    fix = 'a task is a folder with corpus.jsonl, queries.jsonl and qrels/test.tsv'
     check(not required, f'no {" or ".join(names)} here', folder, fix)
     return None
 

@@ -145,8 +145,8 @@ def _check_published(name: str, row: dict):
         return
     kind = NothingToMeasure if row.get('access') == 'unreleased' else MedirError
     missing = f'there is no folder {row.get("folder", name)} below $MEDIR_DATA, and its row names no other source'
-    layouts = 'one of the layouts of nbs/03_data/03_folders.ipynb'
-    fix = f'put a folder in {layouts} at $MEDIR_DATA/{row.get("folder", name)}'
+    layout = 'corpus.jsonl, queries.jsonl and qrels/test.tsv'
+    fix = f'put a folder with {layout} at $MEDIR_DATA/{row.get("folder", name)}'
     raise kind(row.get('note', missing), name, fix)
 
 # %% ../../nbs/03_data/07_registered.ipynb #a3144868

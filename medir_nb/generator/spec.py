@@ -6,6 +6,7 @@
 __all__ = ['LLM_FIELDS', 'Sampling', 'LLMSpec', 'llm_spec', 'llms_table']
 
 # %% ../../nbs/07_generator/00_spec.ipynb #6f966252
+import json
 import os
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -125,6 +126,17 @@ def _folder_spec(name: str) -> LLMSpec:
     revision = folder_fingerprint(folder)
     return LLMSpec(name, str(folder), revision, context=context, label=folder.name, tried='loaded here')
 
+# %% ../../nbs/07_generator/00_spec.ipynb #0b4b3175
+def _is_address(name: str) -> bool:
+    return name.startswith(('http://', 'https://'))
+
+
+def _asked_there(address: str) -> str:
+    "How a model is asked at an address."
+    options = json.dumps({'base_url': address})
+    served = f"MEDIR_LLM_BACKEND=openai MEDIR_LLM_OPTIONS='{options}'"
+    return f'name a model of `medir models`, and write {served} before the command'
+
 # %% ../../nbs/07_generator/00_spec.ipynb #9e014a42
 def llm_spec(
     name: str,  # a row of `registry/llms.yaml`, a checkpoint of the home folder, or a path
@@ -138,6 +150,7 @@ def llm_spec(
     if name in rows:
         _check_llm_row(name, row)
         return at_folder(_spec_from(name, row))
+    check(not _is_address(name), 'a language model is not named by its address', name, _asked_there(name))
     if os.sep in name or name.startswith('.'):
         return _folder_spec(name)
     hint = f'{nearest(name, [*rows, *checkpoint_names()])} A folder may be given by its path'

@@ -152,6 +152,7 @@ def _export_task(task: Task, folder: Path):
     "The documents, with queries and judgements where there are any."
     if len(task.qrels) and task.kind == 'retrieval':
         write_task(task, folder, {'judges': [f'those who made {task.name}']})
+        folder.with_name(f'{folder.name}.lock').unlink(missing_ok=True)  # nobody else writes into a new folder
         return
     folder.mkdir(parents=True)
     write_lines(folder / 'corpus.jsonl', _rows_of(task.corpus))

@@ -39,26 +39,37 @@ class Asked:
     k: int
     answer: concurrent.futures.Future
 
-# %% ../../nbs/13b_serving/07_service.ipynb #b9fbf641
-class Batcher:
-    "A thread that answers the questions of a queue, several at a time."
 
-    def __init__(
-        self,
-        searcher: Searcher,  # may be replaced at any time
-        room: int = 64,  # questions that may wait
-        most: int = 16,  # questions answered together
-    ):
-        self.searcher, self.room, self.most = searcher, room, most
+@dataclass(frozen=True)
+class _Job:
+    "Work that waits."
+
+    call: object  # takes nothing
+    done: concurrent.futures.Future
+
+# %% ../../nbs/13b_serving/07_service.ipynb #0e68fc34
+def _next_batch(waiting: collections.deque, most: int) -> list[Asked]:
+    "Take the first question and those that want as many documents; a client that went away is not answered."
+    first = waiting.popleft()
+    batch, others = [first], []
+    while waiting and len(batch) < most:
+        asked = waiting.popleft()
+        (batch if asked.k == first.k else others).append(asked)
+    waiting.extendleft(reversed(others))
+    return [asked for asked in batch if asked.answer.set_running_or_notify_cancel()]
+
+# %% ../../nbs/13b_serving/07_service.ipynb #aa1d631e
+class _Queue:
+    "Questions and jobs of many threads, for one that takes them."
+
+    def __init__(self, room: int, most: int):
+        self.room, self.most = room, most
         self._waiting, self._jobs, self._ready = collections.deque(), collections.deque(), threading.Condition()
-        self._stopped = False
-        self._thread = threading.Thread(target=self._work, name='medir-answers', daemon=True)
-        self._thread.start()
+        self._closed = False
 
     def ask(self, question: str, k: int) -> concurrent.futures.Future:
-        "The answer to come: `{'generation', 'hits'}`; `Busy` where the queue is full."
         with self._ready:
-            check(not self._stopped, 'the service is stopping', fix='ask again when it is back')
+            check(not self._closed, 'the service is stopping', fix='ask again when it is back')
             if len(self._waiting) >= self.room:
                 raise Busy(f'{self.room} questions are waiting', None, 'ask again in a moment')
             asked = Asked(question, k, concurrent.futures.Future())
@@ -66,56 +77,27 @@ class Batcher:
             self._ready.notify()
         return asked.answer
 
-    def run(self, job) -> concurrent.futures.Future:
-        "Run `job()` in the thread, between two batches."
-        done = concurrent.futures.Future()
+    def run(self, call) -> concurrent.futures.Future:
+        job = _Job(call, concurrent.futures.Future())
         with self._ready:
-            self._jobs.append((job, done))
+            self._jobs.append(job)
             self._ready.notify()
-        return done
+        return job.done
 
-    def stop(self):
-        "Answer what waits, and end."
+    def close(self):
         with self._ready:
-            self._stopped = True
+            self._closed = True
             self._ready.notify()
-        self._thread.join(30)
 
-    def _next(self) -> list[Asked]:
-        "The questions of the next batch; the lock is held."
-        first = self._waiting.popleft()
-        batch, others = [first], []
-        while self._waiting and len(batch) < self.most:
-            asked = self._waiting.popleft()
-            (batch if asked.k == first.k else others).append(asked)
-        self._waiting.extendleft(reversed(others))
-        # a client that went away is not answered
-        return [asked for asked in batch if asked.answer.set_running_or_notify_cancel()]
-
-    def _work(self):
-        while True:
-            with self._ready:
-                while not (self._waiting or self._jobs or self._stopped):
-                    self._ready.wait()
-                if self._stopped and not self._waiting:
-                    return
-                job = self._jobs.popleft() if self._jobs else None
-                batch = self._next() if job is None else []
-            if job is not None:
-                _settle(job[1], job[0])
-            elif batch:
-                self._answer(batch)
-
-    def _answer(self, batch: list[Asked]):
-        searcher = self.searcher
-        try:
-            lists = searcher.ranked([asked.question for asked in batch], batch[0].k)
-        except BaseException:
-            for asked in batch:
-                _settle(asked.answer, lambda one=asked: _answered(searcher, searcher.ranked([one.question], one.k)[0]))
-            return
-        for asked, ranked in zip(batch, lists, strict=True):
-            _settle(asked.answer, lambda ranked=ranked: _answered(searcher, ranked))
+    def take(self) -> tuple[_Job | None, list[Asked]] | None:
+        "A job or a batch, as soon as there is one; None when it is closed and nobody waits."
+        with self._ready:
+            self._ready.wait_for(lambda: self._waiting or self._jobs or self._closed)
+            if self._closed and not self._waiting:
+                return None
+            if self._jobs:
+                return self._jobs.popleft(), []
+            return None, _next_batch(self._waiting, self.most)
 
 # %% ../../nbs/13b_serving/07_service.ipynb #ac11ff9b
 def _answered(searcher: Searcher, ranked) -> dict:
@@ -131,6 +113,53 @@ def _settle(future: concurrent.futures.Future, call):
         future.set_exception(error)
     else:
         future.set_result(result)
+
+# %% ../../nbs/13b_serving/07_service.ipynb #5f13e73e
+def _answer_together(searcher: Searcher, batch: list[Asked]):
+    "Answer questions in one go; where that fails, one by one."
+    try:
+        lists = searcher.ranked([asked.question for asked in batch], batch[0].k)
+    except BaseException:
+        for asked in batch:
+            _settle(asked.answer, lambda one=asked: _answered(searcher, searcher.ranked([one.question], one.k)[0]))
+        return
+    for asked, ranked in zip(batch, lists, strict=True):
+        _settle(asked.answer, lambda ranked=ranked: _answered(searcher, ranked))
+
+# %% ../../nbs/13b_serving/07_service.ipynb #b9fbf641
+class Batcher:
+    "A thread that answers the questions of a queue, several at a time."
+
+    def __init__(
+        self,
+        searcher: Searcher,  # may be replaced at any time
+        room: int = 64,  # questions that may wait
+        most: int = 16,  # questions answered together
+    ):
+        self.searcher, self._queue = searcher, _Queue(room, most)
+        self._thread = threading.Thread(target=self._work, name='medir-answers', daemon=True)
+        self._thread.start()
+
+    def ask(self, question: str, k: int) -> concurrent.futures.Future:
+        "The answer to come: `{'generation', 'hits'}`; `Busy` where the queue is full."
+        return self._queue.ask(question, k)
+
+    def run(self, job) -> concurrent.futures.Future:
+        "Run `job()` in the thread, between two batches."
+        return self._queue.run(job)
+
+    def stop(self):
+        "Answer what waits, and end."
+        self._queue.close()
+        self._thread.join(30)
+
+    def _work(self):
+        while (taken := self._queue.take()) is not None:
+            job, batch = taken
+            if job is not None:
+                _settle(job.done, job.call)
+            elif batch:
+                _answer_together(self.searcher, batch)
 
 # %% ../../nbs/13b_serving/07_service.ipynb #f33edaf8
 _TAKE_IN = (
@@ -157,57 +186,45 @@ class TakingIn:
         "Stop it; what was promised stays in the journal."
         self.process.terminate()
 
-# %% ../../nbs/13b_serving/07_service.ipynb #0b031d75
-class Updates:
-    "The journal of a service, and the thread that makes generations of it."
+# %% ../../nbs/13b_serving/07_service.ipynb #161c2d32
+def _is_held_alone(store: str) -> bool:
+    "Whether only one process may open where the vectors lie."
+    return store in DATABASES and not DATABASES[store].shared
 
-    def __init__(self, service: 'Service'):
-        from filelock import Timeout
+# %% ../../nbs/13b_serving/07_service.ipynb #a8612e1e
+class _Repeated:
+    "A thread that works when it is told to, and again later where that failed."
 
-        self.service, folder = service, service.folder
-        self._held = lock(folder / 'serving')
-        try:
-            self._held.acquire(timeout=0)
-        except Timeout:
-            what, fix = 'another service takes updates for this index', 'stop it, or leave --updates out here'
-            raise MedirError(what, folder, fix) from None
-        self.journal = Journal(folder / 'journal', read_manifest(folder)['journal'])
-        self.fault, self._due, self._stopped, self._at_work = '', threading.Event(), False, None
-        self._due.set()
-        self._thread = threading.Thread(target=self._work, name='medir-updates', daemon=True)
+    def __init__(self, work, name: str):
+        self.work, self.fault = work, ''
+        self._due, self._ended = threading.Event(), False
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
-    def promise(self, entry: dict) -> int:
-        "Write an entry down; its number. What it says is found soon after."
-        number = self.journal.append(entry)
+    def tell(self):
+        "There is something to do."
         self._due.set()
-        return number
 
-    def pending(self) -> int:
-        "Entries that no generation holds yet."
-        return self.journal.last - self.service.searcher.index.manifest['journal']
-
-    def stop(self):
-        self._stopped = True
+    def end(self):
+        "Begin nothing more."
+        self._ended = True
         self._due.set()
-        if self._at_work:
-            self._at_work.end()
+
+    def join(self):
         self._thread.join(30)
-        self.journal.close()
-        self._held.release()
 
-    def _work(self):
+    def _run(self):
         wait = 1.0
         while True:
             self._due.wait()
             self._due.clear()
-            if self._stopped:
+            if self._ended:
                 return
             try:
-                self._take_in()
+                self.work()
                 self.fault, wait = '', 1.0
             except Exception as error:
-                if self._stopped:
+                if self._ended:
                     return
                 self.fault = str(error)
                 note(f'the update failed and is tried again: {error}')
@@ -215,17 +232,68 @@ class Updates:
                 time.sleep(wait)
                 wait = min(60.0, 2 * wait)
 
+# %% ../../nbs/13b_serving/07_service.ipynb #7b5f6532
+def _only_writer(folder: Path):
+    "The lock of the one service that takes updates for an index; another one is refused."
+    from filelock import Timeout
+
+    held = lock(folder / 'serving')
+    try:
+        held.acquire(timeout=0)
+    except Timeout:
+        what, fix = 'another service takes updates for this index', 'stop it, or leave --updates out here'
+        raise MedirError(what, folder, fix) from None
+    return held
+
+# %% ../../nbs/13b_serving/07_service.ipynb #0b031d75
+class Updates:
+    "The journal of a service, and the thread that makes generations of it."
+
+    def __init__(self, service: 'Service'):
+        self.service, folder = service, service.folder
+        self._held = _only_writer(folder)
+        self.journal = Journal(folder / 'journal', read_manifest(folder)['journal'])
+        self._at_work = None
+        self._worker = _Repeated(self._take_in, 'medir-updates')
+        self._worker.tell()
+
+    @property
+    def fault(self) -> str:
+        "Why the last update failed; '' where it did not."
+        return self._worker.fault
+
+    def promise(self, entry: dict) -> int:
+        "Write an entry down; its number. What it says is found soon after."
+        number = self.journal.append(entry)
+        self._worker.tell()
+        return number
+
+    def pending(self) -> int:
+        "Entries that no generation holds yet."
+        return self.journal.last - self.service.searcher.index.manifest['journal']
+
+    def stop(self):
+        self._worker.end()
+        if self._at_work:
+            self._at_work.end()
+        self._worker.join()
+        self.journal.close()
+        self._held.release()
+
     def _take_in(self):
-        service, folder = self.service, self.service.folder
+        folder = self.service.folder
         if self.journal.entries(read_manifest(folder)['journal']):
-            store = read_manifest(folder)['store']
-            if store in DATABASES and not DATABASES[store].shared:
-                service.batcher.run(lambda: take_in_journal(folder, service.home_folder, service.device)).result()
-            else:
-                self._at_work = TakingIn(folder, service.home_folder, service.device)
-                self._at_work.wait()
+            self._make_generation()
         self.journal.drop(read_manifest(folder)['journal'])
-        service.take_over()
+        self.service.take_over()
+
+    def _make_generation(self):
+        service, folder = self.service, self.service.folder
+        if _is_held_alone(read_manifest(folder)['store']):
+            service.batcher.run(lambda: take_in_journal(folder, service.home_folder, service.device)).result()
+        else:
+            self._at_work = TakingIn(folder, service.home_folder, service.device)
+            self._at_work.wait()
 
 # %% ../../nbs/13b_serving/07_service.ipynb #b748b01d
 def use_threads(threads: int):
@@ -234,12 +302,31 @@ def use_threads(threads: int):
         torch.set_num_threads(threads)
 
 # %% ../../nbs/13b_serving/07_service.ipynb #2eafc138
+def _signature(folder: Path) -> tuple:
+    "What tells a generation from the next one, without reading it."
+    stat = os.stat(folder / 'manifest.json')
+    return stat.st_ino, stat.st_mtime_ns, stat.st_size
+
+# %% ../../nbs/13b_serving/07_service.ipynb #0884769e
 _LOOK_EVERY = 0.5  # seconds
 
 
-def _signature(folder: Path) -> tuple:
-    stat = os.stat(folder / 'manifest.json')
-    return stat.st_ino, stat.st_mtime_ns, stat.st_size
+def _watch(take_over, stopped: threading.Event):
+    "Take new generations over until the service stops; one that cannot be opened leaves the old one."
+    while not stopped.wait(_LOOK_EVERY):
+        try:
+            take_over()
+        except Exception as error:
+            note(f'the new generation cannot be opened, the old one answers: {error}')
+
+# %% ../../nbs/13b_serving/07_service.ipynb #3395212c
+def _health(manifest: dict, updates: Updates | None) -> dict:
+    "What a service says of its index and of its updates."
+    told = {name: manifest[name] for name in ('generation', 'documents', 'system', 'store')}
+    told |= {'status': 'ok', 'updates': updates is not None}
+    if updates:
+        told |= {'pending_updates': updates.pending(), 'update_fault': updates.fault}
+    return told
 
 # %% ../../nbs/13b_serving/07_service.ipynb #2debdace
 class Service:
@@ -264,7 +351,8 @@ class Service:
         self.batcher.run(lambda: use_threads(threads))
         self.updates = Updates(self) if updates else None
         self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._look, name='medir-generations', daemon=True)
+        watch = {'target': _watch, 'args': (self.take_over, self._stopped), 'name': 'medir-generations'}
+        self._thread = threading.Thread(**watch, daemon=True)
         self._thread.start()
 
     @property
@@ -280,21 +368,9 @@ class Service:
                 self.batcher.searcher = Searcher(self.folder, self.home_folder, self.device, models)
                 self._seen = seen
 
-    def _look(self):
-        while not self._stopped.wait(_LOOK_EVERY):
-            try:
-                self.take_over()
-            except Exception as error:
-                note(f'the new generation cannot be opened, the old one answers: {error}')
-
     def health(self) -> dict:
         "What `/health` says."
-        manifest = self.searcher.index.manifest
-        told = {name: manifest[name] for name in ('generation', 'documents', 'system', 'store')}
-        told |= {'status': 'ok', 'updates': self.updates is not None}
-        if self.updates:
-            told |= {'pending_updates': self.updates.pending(), 'update_fault': self.updates.fault}
-        return told
+        return _health(self.searcher.index.manifest, self.updates)
 
     def stop(self):
         "Answer what waits, and end; what was promised stays in the journal."

@@ -6,6 +6,9 @@
 __all__ = ['DATABASES', 'STORES', 'missing_package', 'Database', 'Qdrant', 'Lance', 'database_at', 'close_databases']
 
 # %% ../../nbs/13b_serving/02_stores.ipynb #3e6a4353
+import atexit
+import contextlib
+import functools
 from pathlib import Path
 import numpy as np
 from ..core.errors import MedirError, boundary, check, nearest
@@ -155,11 +158,18 @@ STORES = ('flat', *DATABASES)  # flat: plain files, compared with every question
 _open = {}  # folder → database: a client holds its folder, so a process has one
 
 
+@functools.cache
+def _close_at_exit():
+    "Let go of all databases while the interpreter still stands: Qdrant's client cannot close itself any later."
+    atexit.register(_close_all)
+
+
 def database_at(folder: Path, store: str, dim: int) -> Database:
     "The database of a folder, opened once a process."
     check(store in DATABASES, f'unknown store {store!r}', '--store', nearest(store, STORES))
     place = str(Path(folder).absolute())
     if place not in _open:
+        _close_at_exit()
         Path(folder).parent.mkdir(parents=True, exist_ok=True)
         _open[place] = DATABASES[store](Path(folder), dim)
     _open[place].refresh()
@@ -168,6 +178,13 @@ def database_at(folder: Path, store: str, dim: int) -> Database:
 # %% ../../nbs/13b_serving/02_stores.ipynb #0d11df55
 def close_databases(below: str | Path):
     "Let go of the databases below a folder."
-    inside = str(Path(below).absolute())
-    for place in [place for place in _open if place.startswith(inside)]:
+    inside = Path(below).absolute()
+    for place in [place for place in _open if Path(place).is_relative_to(inside)]:
         _open.pop(place).close()
+
+
+def _close_all():
+    "Let go of every database; one that will not be closed hinders no other."
+    while _open:
+        with contextlib.suppress(Exception):
+            _open.popitem()[1].close()

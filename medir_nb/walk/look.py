@@ -22,7 +22,7 @@ from ..data import Corpus, Windows, parse_windows
 from ..data.readers import cached_table, read_judgements
 from ..figures.style import BLUE, INK, ORANGE, WIDTH, heading, new_figure, read_data, remark, save_figure
 from ..figures.style import set_margins, styled_figure
-from .reach import Pace, Reach, advised_windows, candidates_here, candidates_table
+from .reach import Pace, Reach, advised_windows, candidates_here, candidates_table, check_candidates
 from .reach import encoding_seconds, pace, passages_of, quantiles, reach, sampled_rows
 from .reach import too_long_words, within_minutes
 from .folder import Walk, lost_words
@@ -111,6 +111,7 @@ def look(
     "What a collection of documents is, and the folder of a walk through it."
     if passages != _ALL_READ:
         parse_windows(passages)
+    check_candidates(candidates)
     folder = _walk_folder(source, to)
     corpus_file, parts = folder / 'corpus.jsonl', Parts(folder)
     state = [source_state(source), lang, registry('washing'), __version__]
@@ -215,6 +216,12 @@ def _left_out_lines(found: 'Look') -> list[str]:
     left_out = [(name, too_long_words(minutes, most)) for name, minutes in too_long.items()]
     return [f'{name} is not compared unless it is named: {why}; {fix}' for name, why in left_out]
 
+# %% ../../nbs/15a_walk/01_look.ipynb #987b726a
+def _with_separators(table: pd.DataFrame) -> pd.DataFrame:
+    "A table whose whole numbers are text with a comma for thousands."
+    whole = table.select_dtypes('integer').columns
+    return table.assign(**{name: table[name].map('{:,}'.format) for name in whole})
+
 # %% ../../nbs/15a_walk/01_look.ipynb #8704be0c
 @dataclass
 class Look:
@@ -258,14 +265,14 @@ class Look:
         return _counts_table(self.reading)
 
     def tables(self) -> dict[str, pd.DataFrame]:
-        "Frames by heading."
+        "Frames by heading, with their numbers as they are read: 2,000."
         personal = pd.DataFrame(self.reading.personal_data)
         found = {
             'documents': self.counts(),
             'encoders': candidates_table(self.reaches, self.paces, self.reading.kept, self.in_passages),
             'may be personal data': personal,
         }
-        return {name: table for name, table in found.items() if len(table)}
+        return {name: _with_separators(table) for name, table in found.items() if len(table)}
 
     def lines(self) -> list[str]:
         "What the tables mean, in sentences."

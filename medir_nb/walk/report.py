@@ -13,7 +13,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 import pandas as pd
-from ..core.console import counted
+from ..core.console import counted, progress
 from ..core.errors import MedirError
 from ..core.files import atomic_path, file_fingerprint, parse_json, read_json, read_text
 from ..core.hardware import is_busy, versions
@@ -405,9 +405,15 @@ _PAGE = """<!doctype html>
 # %% ../../nbs/15a_walk/50_report.ipynb #7036afb2
 def report_sections(walk: Walk, home_folder=None) -> list[dict]:
     "All parts of the page, in order."
-    before = [look_section(walk), queries_section(walk), labels_section(walk, home_folder)]
-    after = [*changed_section(walk), *adapt_sections(walk), *contract_sections(walk, home_folder)]
-    return [*verdict_sections(walk), *before, *after, receipt_section(walk)]
+    makers = [
+        lambda: verdict_sections(walk),
+        lambda: [look_section(walk), queries_section(walk), labels_section(walk, home_folder)],
+        lambda: changed_section(walk),
+        lambda: adapt_sections(walk),
+        lambda: contract_sections(walk, home_folder),
+        lambda: [receipt_section(walk)],
+    ]
+    return [section for make in progress(makers, desc='report', unit='part') for section in make()]
 
 # %% ../../nbs/15a_walk/50_report.ipynb #142c6467
 def render_report(walk: Walk, private: str = '', home_folder=None) -> str:

@@ -102,7 +102,10 @@ RESERVED = ('adjudicated', 'adjudication')
 def check_annotator(name: str) -> str:
     "A name that may stand in that of a file."
     fix = 'write letters, digits, - and _, such as anna'
-    check(_NAME.fullmatch(name) and name.lower() not in RESERVED, f'{name!r} cannot name a person', 'annotator', fix)
+    odd = next((sign for sign in name if not re.fullmatch(r'[\w.-]', sign)), '')
+    why = f': it holds {"a space" if odd == " " else repr(odd)}' if odd else ''
+    is_name = _NAME.fullmatch(name) and name.lower() not in RESERVED
+    check(is_name, f'{name!r} cannot name a person{why}', 'annotator', fix)
     return name
 
 

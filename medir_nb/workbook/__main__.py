@@ -1,6 +1,6 @@
 """`python -m medir_nb.workbook` is the `medir` command."""
 
-from .cli import main
+from . import main
 
 if __name__ == '__main__':
     main()

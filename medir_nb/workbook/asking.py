@@ -61,11 +61,14 @@ def queries_command(
     home: Home = None,
 ):
     "Questions for the documents of a walk: written by a language model, or from a log; checked and measured."
+    from medir_nb.generator import llm_spec
     from medir_nb.walk import Walk
     from medir_nb.walk.queries import add_log, read_report, write_queries
 
     opened = Walk.open(walk)
     opened.need('corpus.jsonl')
+    if llm:
+        llm_spec(llm)  # a name that no model has is said before anything is done
     if log:
         add_log(opened, log, home)
     if llm or not log:

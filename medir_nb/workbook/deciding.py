@@ -92,5 +92,4 @@ def report_command(
     with waiting('report'):
         from medir_nb.walk.report import write_report
 
-        path = write_report(walk, to or '', home_folder=home)
-    print(path)
+    print(write_report(walk, to or '', home_folder=home))

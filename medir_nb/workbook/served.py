@@ -8,13 +8,54 @@ __all__ = ['index_command', 'search_command', 'serve_command', 'export_command']
 # %% ../../nbs/16_workbook/07g_serving.ipynb #48c47d27
 import json
 import os
+import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
 import typer
 from ..core.console import counted, note, waiting
 from ..core.errors import check
+from ..core.settings import registry
 from .options import Device, Dtype, Home, JsonRows, Lang, PassagesOption, Wide
 from .tables import show_table
+
+# %% ../../nbs/16_workbook/07g_serving.ipynb #95b5ee45
+_OF_A_TASK = ('corpus.jsonl', 'corpus.jsonl.gz', 'queries.jsonl', 'query.jsonl', 'pairs.jsonl', 'qrels', 'walk.yaml')
+
+
+def _is_raw(source: str) -> bool:
+    "Whether a source is a folder or file of documents that no task is made of."
+    from medir_nb.serving import is_index
+
+    path = Path(source)
+    if path.is_dir():
+        return not is_index(path) and not any((path / name).exists() for name in _OF_A_TASK)
+    return path.is_file() and not path.name.removesuffix('.gz').endswith(('.jsonl', '.zip'))
+
+# %% ../../nbs/16_workbook/07g_serving.ipynb #91b08d0e
+def _check_source(
+    source: str,
+    option: str = '',  # that names it, with a space before it
+):
+    "Refuse the name of a file that is not there; any other name may be that of a task."
+    path, fix = Path(source), f'give{option} a folder, a file, or a task of `medir tasks`'
+    may_be_task = source in registry('tasks') or ':' in source or not (path.suffix or os.sep in source)
+    kind = 'file' if path.suffix else 'folder'
+    check(path.exists() or may_be_task, f'no such {kind}', source, fix)
+
+# %% ../../nbs/16_workbook/07g_serving.ipynb #9abc4759
+def _read_documents(source: str, lang: str | None, home, below: Path | None = None):
+    "Documents that are read as `medir look` does; what cannot be read is said."
+    from medir_nb.data import corpus_task
+    from medir_nb.walk.reading import write_documents
+
+    with tempfile.TemporaryDirectory(prefix='medir-') as folder:
+        corpus_file = Path(folder) / 'corpus.jsonl'
+        met = write_documents(Path(source).resolve(), corpus_file, below)
+        task = corpus_task(corpus_file, lang, home)
+    for lost in met.unreadable:
+        note(f'{lost["file"]} is not read, or not to the end: {lost["why"]}; {lost["fix"]}')
+    return replace(task, name=Path(source).resolve().name, source=str(source))
 
 # %% ../../nbs/16_workbook/07g_serving.ipynb #417c7422
 def _documents(source: str, lang: str | None, home):
@@ -22,9 +63,10 @@ def _documents(source: str, lang: str | None, home):
     from medir_nb.data import corpus_task
     from medir_nb.walk import Walk
 
+    _check_source(source)
     if (Path(source) / 'walk.yaml').is_file():
         lang = lang or Walk.open(source).settings.language or None
-    return corpus_task(source, lang, home)
+    return _read_documents(source, lang, home) if _is_raw(source) else corpus_task(source, lang, home)
 
 # %% ../../nbs/16_workbook/07g_serving.ipynb #c1b51125
 def _told(update, folder) -> str:
@@ -61,6 +103,39 @@ def _system_of(source: str, system: str | None, example: str = 'minilm or rrf(bm
     note(f'{source}: {choice}, as its verdict recommends')
     return choice
 
+# %% ../../nbs/16_workbook/07g_serving.ipynb #34592adf
+def _looked_at(index: str) -> Path | None:
+    "The folder or file that the walk of an index was made of."
+    from medir_nb.walk import Walk
+
+    walk_folder = Path(index).resolve().parent
+    if not (walk_folder / 'walk.yaml').is_file():
+        return None
+    named = Path(Walk.open(walk_folder).settings.documents)
+    return next((path.resolve() for path in (named, walk_folder.parent / named) if path.exists()), None)
+
+# %% ../../nbs/16_workbook/07g_serving.ipynb #e53b3603
+def _named_below(file: Path, known) -> Path | None:
+    "The folder below which a file has an id that is known; None where there is none."
+    file = file.resolve()
+    return next((above for above in reversed(file.parents) if str(file.relative_to(above)) in known), None)
+
+# %% ../../nbs/16_workbook/07g_serving.ipynb #b50aea61
+def _given_documents(source: str, option: str, index: str, lang: str | None, home):
+    "The documents that an index is given, under the ids that it has for them."
+    from medir_nb.serving import Index
+
+    _check_source(source, option)
+    path, root = Path(source), _looked_at(index)
+    is_looked_at = root is not None and path.exists() and path.resolve().is_relative_to(root)
+    if not (is_looked_at or _is_raw(source)):
+        return _documents(source, lang, home)
+    if is_looked_at:
+        below = root if root.is_dir() else None
+    else:
+        below = _named_below(path, Index(index, home).place) if path.is_file() else None
+    return _read_documents(source, lang, home, below)
+
 # %% ../../nbs/16_workbook/07g_serving.ipynb #3bbec300
 def _changed_index(source: str, update, add, delete, is_built_anew: bool, lang, device, home) -> str:
     "Keep an index up; what was done."
@@ -70,7 +145,11 @@ def _changed_index(source: str, update, add, delete, is_built_anew: bool, lang, 
     fix = 'leave --system, --to and --passages out'
     check(not is_built_anew, 'an index has its system and its passages already', source, fix)
     check(not (update and (add or delete)), '--update gives all documents', source, 'leave --add and --delete out')
-    change = {'everything': _documents(update, lang, home)} if update else {'put': add, 'delete': delete or ()}
+    change = {'delete': delete or ()}
+    if update:
+        change['everything'] = _given_documents(update, ' --update', source, lang, home)
+    if add:
+        change['put'] = _given_documents(str(add), ' --add', source, lang, home)
     return _told(change_index(source, **change, home_folder=home, device=device), source)
 
 # %% ../../nbs/16_workbook/07g_serving.ipynb #49dfa196
@@ -83,7 +162,7 @@ def _note_index(folder: str):
 # %% ../../nbs/16_workbook/07g_serving.ipynb #159c09ed
 def index_command(
     source: Annotated[
-        str, typer.Argument(metavar='SOURCE', help='A folder with corpus.jsonl, a walk, a task; or an index.')
+        str, typer.Argument(metavar='SOURCE', help='A folder or file of documents, a walk, a task; or an index.')
     ],
     system: Annotated[
         str | None,
@@ -98,7 +177,7 @@ def index_command(
         str | None,
         typer.Option(metavar='DOCUMENTS', help='All documents of the index from now on: a folder, file or task.'),
     ] = None,
-    add: Annotated[Path | None, typer.Option(help='A file of JSON lines with documents to add or to replace.')] = None,
+    add: Annotated[Path | None, typer.Option(help='A file (or folder) with documents to add or to replace.')] = None,
     delete: Annotated[
         list[str] | None, typer.Option(metavar='ID', help='A document to delete; repeat for more.')
     ] = None,
@@ -154,7 +233,7 @@ def _answers(
 # %% ../../nbs/16_workbook/07g_serving.ipynb #332ec945
 def search_command(
     source: Annotated[
-        str, typer.Argument(metavar='FOLDER', help='An index, a walk, a folder with corpus.jsonl, or a task.')
+        str, typer.Argument(metavar='FOLDER', help='An index, a walk, a folder or file of documents, or a task.')
     ],
     questions: Annotated[list[str], typer.Argument(metavar='QUESTION', help='One or more, each in quotes.')],
     system: Annotated[
@@ -222,7 +301,7 @@ def serve_command(
 # %% ../../nbs/16_workbook/07g_serving.ipynb #347627c5
 def export_command(
     source: Annotated[
-        str, typer.Argument(metavar='FOLDER', help='An index, a walk, a folder with corpus.jsonl, or a task.')
+        str, typer.Argument(metavar='FOLDER', help='An index, a walk, a folder or file of documents, or a task.')
     ],
     to: Annotated[Path, typer.Option(help='A new folder.')],
     system: Annotated[
@@ -242,8 +321,9 @@ def export_command(
     if (Path(source) / 'walk.yaml').is_file():
         lang = lang or Walk.open(source).settings.language or None
         system = _system_of(source, system)
+    given = _documents(source, lang, home) if _is_raw(source) else source
     with waiting('export'):
-        manifest = export_system(source, to, system, lang, dtype, device, home)
+        manifest = export_system(given, to, system, lang, dtype, device, home)
     files = [file for part in manifest['parts'] for file in [*part['files'], part.get('model')] if file]
     cut = f', {manifest["texts"]:,} passages' if manifest['passages'] else ''
     many = f'{counted(manifest["documents"], "document")}{cut}'
