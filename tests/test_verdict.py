@@ -452,6 +452,18 @@ def test_times_of_a_busy_machine_are_said_and_measured_again(walk, monkeypatch):
     assert busy_reasons() == [] and len(asked) == 4  # of a quiet machine
 
 
+def test_costs_are_measured_where_a_judged_document_is_gone(walk, monkeypatch, capfd):
+    def run(job):
+        return {name: value for name, value in vars(cost(job['system'], 5.0)).items() if name != 'wanting'}
+
+    monkeypatch.setattr(sys.modules['medir_nb.walk.costs'], '_run_child', run)
+    rows = [json.loads(line) for line in walk.path('corpus.jsonl').read_text().splitlines()]
+    write_lines(walk.path('corpus.jsonl'), [row for row in rows if row['_id'] != 'gout'])
+    content = give_verdict(walk, PAIR).content
+    assert all(one['costs'] for one in content['systems']) and 'no costs' not in capfd.readouterr().err
+    assert content['judged'] == {'people': 35, 'synthetic': 35}
+
+
 def test_a_system_without_costs_keeps_its_quality(walk, capfd):
     found = costs_of_each(['bm25'], walk.folder, {'split': 'nowhere'}, queries=2)
     assert found == {'bm25': None} and 'no costs of bm25' in capfd.readouterr().err
