@@ -29,7 +29,8 @@ def _is_raw(source: str) -> bool:
 
     path = Path(source)
     if path.is_dir():
-        return not is_index(path) and not any((path / name).exists() for name in _OF_A_TASK)
+        is_task = source in registry('tasks') or any((path / name).exists() for name in _OF_A_TASK)
+        return not is_task and not is_index(path)
     return path.is_file() and not path.name.removesuffix('.gz').endswith(('.jsonl', '.zip'))
 
 # %% ../../nbs/16_workbook/07g_serving.ipynb #91b08d0e
