@@ -152,7 +152,8 @@ def test_a_killed_look_leaves_no_half_corpus(tmp_path):
     command = [sys.executable, '-m', 'medir_nb.workbook', 'look', str(root), '--to', str(tmp_path / 'walk')]
     child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     end = time.monotonic() + 60
-    while not list(tmp_path.glob('walk/.corpus*')) and time.monotonic() < end and child.poll() is None:
+    # before it is a part it is an empty file, which a kill leaves
+    while not list(tmp_path.glob('walk/.corpus*.part')) and time.monotonic() < end and child.poll() is None:
         time.sleep(0.02)
     os.kill(child.pid, signal.SIGKILL)
     child.wait()
