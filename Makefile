@@ -106,13 +106,18 @@ docs-version: $(DOCS)
 	$(MIKE) deploy --update-aliases $(VERSION) $(ALIAS)
 	@if test -n "$(ALIAS)" || test -z "$$(git ls-tree --name-only gh-pages index.html)"; then $(MIKE) set-default $(or $(ALIAS),$(VERSION)); fi
 
-# The site in a real browser: Debian's chromium and chromium-driver, axe-core of npm. Screenshots lie in _proc/shots.
+# The site in a real browser: Debian's chromium and chromium-driver, axe-core and a screen reader of npm. Screenshots lie
+# in _proc/shots.
 AXE := .venv-docs/axe/axe.min.js
+READER := .venv-docs/reader/reader.js
 $(AXE): $(DOCS)
 	mkdir -p .venv-docs/axe
 	cd .venv-docs/axe && npm pack --silent axe-core@4.14.1 && tar xzf axe-core-4.14.1.tgz && cp package/axe.min.js . && rm -rf package *.tgz
+$(READER): $(DOCS)
+	mkdir -p .venv-docs/reader
+	cd .venv-docs/reader && npm pack --silent @guidepup/virtual-screen-reader@0.33.0 && tar xzf guidepup-virtual-screen-reader-0.33.0.tgz && cp package/lib/esm/index.browser.js reader.js && rm -rf package *.tgz
 
-docs-check: docs $(AXE)
+docs-check: docs $(AXE) $(READER)
 	HF_HUB_OFFLINE=1 python -m medir_nb.workbook leaderboard referees --html _proc/hostile.html --scores tools/site/hostile.json --home _proc/home
 	python tools/site/large.py _proc/large.json
 	HF_HUB_OFFLINE=1 python -m medir_nb.workbook leaderboard --html _proc/large.html --scores _proc/large.json --home _proc/home
@@ -121,7 +126,7 @@ docs-check: docs $(AXE)
 	git -C _proc/versions checkout -q gh-pages
 	rm -rf _proc/hostile && python tools/site/hostile.py _proc/hostile
 	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build -q -f _proc/hostile/mkdocs.yml
-	.venv-docs/bin/python tools/site/check.py site _proc/hostile.html $(AXE) _proc/shots _proc/versions _proc/hostile/site _proc/large.html
+	.venv-docs/bin/python tools/site/check.py site _proc/hostile.html $(AXE) $(READER) _proc/shots _proc/versions _proc/hostile/site _proc/large.html
 
 clean:
 	rm -rf .venv .venv-docs site _proc *.egg-info

@@ -271,6 +271,16 @@ def test_an_earlier_verdict_is_said_beside_its_sentence_and_in_the_receipt(judge
     assert f'file corpus.jsonl {file_fingerprint(path)}' in page.text
 
 
+def test_the_index_of_a_walk_says_that_the_verdict_is_old(judged, medir):
+    assert medir('index', judged.folder, '--system', 'bm25').code == 0
+    asked = ('search', judged.path('index'), 'asthma')
+    assert 'of earlier' not in medir(*asked).err
+    path = judged.path('corpus.jsonl')
+    path.write_text(path.read_text() + json.dumps({'_id': 'new', 'title': '', 'text': 'a new leaflet'}) + '\n')
+    ran = medir(*asked)
+    assert ran.code == 0 and f'the verdict is of earlier documents: run medir verdict {judged.folder} again' in ran.err
+
+
 def test_an_earlier_adaptation_is_said(walk):
     one = {'system': 'x', 'method': 'queries', 'sentence': 'It is better.', 'better': True, 'trained_on': []}
     one |= {'measured_on': 'synthetic', 'stands_on': stands_on(walk), 'table': []}
@@ -304,6 +314,13 @@ def test_a_torn_verdict_is_named_as_the_index_names_it(judged, medir):
     for command in ('report', 'index'):
         ran = medir(command, judged.folder)
         assert ran.code == 2 and 'verdict.json: this is no verdict; run medir verdict again' in ran.err
+
+
+def test_a_torn_record_of_adaptations_is_named_before_anything_is_trained(judged, medir):
+    judged.path('adapt.json').write_text('{"adaptations": [')
+    for command in (('report',), ('verdict',), ('adapt', '--minutes', '1')):
+        ran = medir(command[0], judged.folder, *command[1:])
+        assert ran.code == 2 and 'adapt.json: this is no record of adaptations; delete it' in ran.err
 
 
 def test_counts_are_flattened_and_long_lists_counted():

@@ -608,6 +608,20 @@ def test_the_stages_of_a_pair_are_planned_once_however_many_rows_share_them(monk
     ]
 
 
+def test_rows_with_seeds_of_their_own_are_planned_with_them(monkeypatch):
+    from medir_nb.workbook.declared import notebook_plan
+    from medir_nb.workbook.trainings import plan_trainings
+
+    monkeypatch.setenv('MEDIR_ROOT', str(REAL))
+    own = {'ablations': ['Full Model', 'w/o MSE', 'w/o joint fine-tuning'], 'training_seeds': [1]}
+    own |= {'seeds_of': {'Full Model': [1, 2, 3]}}
+    parameters = resolve(real_notebook('mar_ablations'), 'smoke') | own
+    planned = plan_trainings(notebook_plan('mar_ablations').trainings, parameters)
+    # the first towers once a seed; Stage I of two rows with seed 1 (a third shares it), and of the whole with 2 and 3
+    counts = [int(step.rpartition(', ')[2].split()[0]) for step in planned.step]
+    assert counts == [3, 3, 4, 4]
+
+
 def test_the_stages_of_a_tower_are_planned_with_the_printed_settings(monkeypatch):
     from medir_nb.workbook.declared import notebook_plan
     from medir_nb.workbook.trainings import plan_trainings

@@ -370,6 +370,7 @@ def adapt(
     "Train a model on a walk within some minutes, and say whether it is better. Models lie below the home folder."
     walk = walk if isinstance(walk, Walk) else Walk.open(walk)
     _check_request(method, model, minutes)
+    adaptations(walk)  # a torn record is an error before hours are spent
     note_step(walk, 'adapt')
     read = stands_on(walk)
     start, limits = time.perf_counter(), {'least_round_trip': least_round_trip, 'most_repeats': most_repeats}

@@ -29,6 +29,7 @@ from .folder import Walk
 from .steps import walk_line, note_step
 from .pages import Verdict, read_verdict, stale_words, stands_on, verdict_content
 from .quality import KINDS, walk_tasks
+from .rivals import adaptations
 from .votes import ADJUDICATED, read_votes
 
 # %% ../../nbs/15a_walk/50_report.ipynb #73396bf7
@@ -268,7 +269,7 @@ _ADAPTED_ON = {'people': ('qrels/test.tsv',), 'synthetic': ('qrels/synthetic.tsv
 
 def adapt_sections(walk: Walk) -> list[dict]:
     "What each adaptation brought, and what it forgot."
-    found = read_json(walk.folder / 'adapt.json', {}).get('adaptations', [])
+    found = adaptations(walk)
     if not found:
         return [section('Adapting', _missing(walk, 'An adapted model', f'adapt {walk.folder.name}'))]
     sections = []

@@ -63,8 +63,12 @@ def timely_encoders(
 
 # %% ../../nbs/15a_walk/19_rivals.ipynb #506f4841
 def adaptations(walk: Walk) -> list[dict]:
-    "What `medir adapt` recorded of each model; none where it did not run."
-    return read_json(walk.path('adapt.json'), {}).get('adaptations', [])
+    "What `medir adapt` recorded of each model; none where it did not run, and an error where the file is torn."
+    path = walk.folder / 'adapt.json'
+    found = read_json(path, {}).get('adaptations')
+    fix = 'delete it and run medir adapt again; what it trained stays'
+    check(not path.exists() or isinstance(found, list), 'this is no record of adaptations', path, fix)
+    return found or []
 
 
 def adapted_systems(walk: Walk) -> tuple[list[str], dict[str, str]]:

@@ -111,6 +111,8 @@ class Training(_Strict):
     stages: str = ''  # the parameter with the stages that run; '': all do
     rows: str = ''  # the parameter with rows of MAR's tables: a training for each that shares none
     own_rows: str = ''  # the parameter with further such rows
+    seeds: str = ''  # the parameter with the seeds of those rows
+    seeds_of: str = ''  # the parameter with seeds of a row's own, by its name
     when: str = ''  # it runs only where this parameter is true
     each: list[str] = []  # parameters with lists: a training for each member
 

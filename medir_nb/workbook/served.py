@@ -104,6 +104,19 @@ def _system_of(source: str, system: str | None, example: str = 'minilm or rrf(bm
     note(f'{source}: {choice}, as its verdict recommends')
     return choice
 
+
+def _note_old_verdict(index: str):
+    "Say of the index of a walk that the verdict, which may have chosen its system, is of earlier documents or labels."
+    from medir_nb.core.files import read_json
+    from medir_nb.walk import Walk
+    from medir_nb.walk.pages import stale_words
+
+    folder = Path(index).parent
+    if (folder / 'walk.yaml').is_file():
+        content = read_json(folder / 'verdict.json', {})
+        if stale := stale_words(Walk.open(folder), content.get('stands_on'), folder=str(folder)):
+            note(stale)
+
 # %% ../../nbs/16_workbook/07g_serving.ipynb #34592adf
 def _looked_at(index: str) -> Path | None:
     "The folder or file that the walk of an index was made of."
@@ -218,6 +231,7 @@ def _answers(
         own = searcher.index.manifest['system']
         same = system is None or str(systems.parse(system)) == own
         check(same, f'the index holds {own}', source, 'leave --system out, or search the documents themselves')
+        _note_old_verdict(source)
         return [serving.hits(searcher, ranked) for ranked in searcher.ranked(questions, k)]
     _check_there(source)
     task, how = _documents(source, lang, home), {'dtype': dtype, 'device': device, 'home_folder': home}
@@ -296,6 +310,7 @@ def serve_command(
     with waiting('serve'):
         from medir_nb.serving.http import serve
 
+    _note_old_verdict(str(folder))
     serve(folder, host, port, updates, home, device, seconds, queue, threads)
     note('stopped; what was promised is kept')
 

@@ -131,13 +131,25 @@ def _rows_read(settings: dict, rows: int | None) -> int | None:
     return None if rows is None else int(rows * settings['epochs'])
 
 # %% ../../nbs/16_workbook/03d_trainings.ipynb #5e60ef76
-def _table_rows(training, parameters: dict) -> int:
-    "How many rows of MAR's tables train this stage for themselves."
-    from medir_nb.trainer.pair import ABLATIONS, APPROACHES, STAGE_DATA, trainings_of_rows
+def _rows_by_seed(training, parameters: dict) -> list[dict]:
+    "For each seed the rows of MAR's tables that are trained with it, and what each of them changes."
+    from medir_nb.trainer.pair import ABLATIONS, APPROACHES, STAGE_DATA
 
     known = ABLATIONS | STAGE_DATA | APPROACHES | parameters.get(training.own_rows, {})
-    chosen = {name: known[name] for name in parameters[training.rows] if name in known}
-    return len(trainings_of_rows(chosen)[training.stage])
+    chosen = [name for name in parameters[training.rows] if name in known]
+    seeds, seeds_of = parameters[training.seeds], parameters.get(training.seeds_of, {})
+    by_seed = {}
+    for name in chosen:
+        for seed in seeds_of.get(name, seeds):
+            by_seed.setdefault(seed, {})[name] = known[name]
+    return list(by_seed.values())
+
+
+def _table_trainings(training, parameters: dict) -> int:
+    "How many models of this stage the rows of MAR's tables need; rows with one seed share what they can."
+    from medir_nb.trainer.pair import trainings_of_rows
+
+    return sum(len(trainings_of_rows(rows)[training.stage]) for rows in _rows_by_seed(training, parameters))
 
 
 def _how_often(training, parameters: dict) -> int:
@@ -146,8 +158,8 @@ def _how_often(training, parameters: dict) -> int:
         return 0
     if training.stages and training.stage not in parameters[training.stages]:
         return 0
-    rows = _table_rows(training, parameters) if training.rows else 1
-    return rows * prod(len(parameters[name]) for name in training.each)
+    times = _table_trainings(training, parameters) if training.rows else 1
+    return times * prod(len(parameters[name]) for name in training.each)
 
 # %% ../../nbs/16_workbook/03d_trainings.ipynb #a70981d2
 def _row_size(training, settings: dict, data: dict) -> tuple[int, int]:

@@ -1,9 +1,10 @@
 """The built site in a real browser: `make docs-check`.
 
-python tools/site/check.py SITE HOSTILE AXE SHOTS VERSIONS HOSTILE_SITE LARGE [CHECK …]: the built site, a leaderboard
-of evil names, axe.min.js, a folder for screenshots, a folder in which the site stands twice, as versions 0.1 and 0.2, a
-page of a hostile notebook, and a leaderboard of many cells; names of checks (`board front`) leave all others out. Needs
-selenium, chromium and its driver ($CHROMIUM, $CHROMEDRIVER; else those of Debian).
+python tools/site/check.py SITE HOSTILE AXE READER SHOTS VERSIONS HOSTILE_SITE LARGE [CHECK …]: the built site, a
+leaderboard of evil names, axe.min.js, a screen reader as a script, a folder for screenshots, a folder in which the site
+stands twice, as versions 0.1 and 0.2, a page of a hostile notebook, and a leaderboard of many cells; names of checks
+(`board front`) leave all others out. Needs selenium, chromium and its driver ($CHROMIUM, $CHROMEDRIVER; else those of
+Debian).
 """
 
 import functools
@@ -442,6 +443,64 @@ def check_board(driver, address):
     expect(not errors and not outside, f'none of it complains or asks another host {errors[:2]} {outside[:2]}')
 
 
+READ_ALOUD = """
+const [selector, most, done] = arguments
+const reader = window.screenReader, said = []
+await reader.start({ container: document.querySelector(selector) })
+while (said.length < most) {
+  said.push(await reader.lastSpokenPhrase())
+  await reader.next()
+}
+await reader.stop()
+done(said)
+"""
+READ_CHANGES = """
+const [field, value, done] = arguments
+const reader = window.screenReader, box = document.querySelector(`[name="${field}"]`)
+await reader.start({ container: document.body })
+box.value = value
+for (const kind of ['input', 'change']) box.dispatchEvent(new Event(kind, { bubbles: true }))
+setTimeout(async () => {
+  const said = await reader.spokenPhraseLog()
+  await reader.stop()
+  done(said)
+}, 1500)
+"""
+
+
+def aloud(driver, script, *arguments):
+    "What a screen reader says, phrase by phrase; an error of the script is said, too."
+    body = f'(async function () {{ {script} }}).apply(null, arguments).catch(e => arguments[2]([String(e)]))'
+    return driver.execute_async_script(body, *arguments)
+
+
+def check_aloud(driver, page, reader):
+    "A screen reader (guidepup's virtual one) says what the leaderboard shows: table, sorting, cells, dialog, changes."
+    look(driver, 1600, False)
+    open_board(driver, f'{page}#paper=r2med&table=base')
+    # a module of one export, as a plain script
+    module, _, exported = reader.partition('//# sourceMappingURL')[0].rpartition('export{')
+    own = dict(pair.split(' as ')[::-1] for pair in exported.partition('}')[0].split(','))['virtual']
+    driver.execute_cdp_cmd('Runtime.evaluate', {'expression': f'(() => {{{module};window.screenReader = {own}}})()'})
+    table = aloud(driver, READ_ALOUD, '#board', 400)
+    title = 'R2MED: A Benchmark for Reasoning-Driven Medical Retrieval: scores × 100'
+    expect(table[0] == f'region, {title}' and f'table, {title}' in table, f'a table is named aloud {table[:2]}')
+    expect('columnheader, Mean 8 tasks, sorted in descending order' in table, 'and how it is sorted')
+    best = table.index('rowheader, NV-Embed-v2 cc-by-nc-4.0')
+    expect('button, 27.15 the best here' in table[best:], 'and in a row the system, its licence, its scores')
+    driver.find_element(By.CSS_SELECTOR, 'td .open').click()
+    until(driver, OPEN)
+    cell = aloud(driver, READ_ALOUD, '#cell', 120)
+    expect(cell[0] == 'dialog, NV-Embed-v2 on Biology', f'a cell is a dialog with a name {cell[:1]}')
+    said = ('27.15', 'heading, Measured, level 3', 'heading, Measure it, level 3', 'heading, Contract, level 3')
+    missing = [phrase for phrase in said if phrase not in cell]
+    expect(not missing, f'with the score and where it comes from {missing}')
+    driver.find_element(By.ID, 'close').click()
+    changes = aloud(driver, READ_CHANGES, 'weights', 'open')
+    polite = [phrase for phrase in changes if phrase.startswith('polite: ')]
+    expect(polite and re.search(r'\d+ systems on 8 tasks', polite[-1]), f'a filter is told when it is done {polite}')
+
+
 def check_front(driver, base):
     "From the front page, one click leads to each cell that it names, with its source and the command that measures it."
     visit(driver, base + 'index.html')
@@ -545,14 +604,16 @@ def check_size(site):
     expect(size < LIMIT, f'the site without pictures is below {LIMIT / 1e6:.0f} MB ({size / 1e6:.2f} MB)')
 
 
-def main(site, hostile, axe, shots, versions, hostile_site, large, *only):
+def main(site, hostile, axe, reader, shots, versions, hostile_site, large, *only):
     base, driver = serve(site), browser()
+    board = (site / 'leaderboard/board.html').resolve().as_uri()
     checks = {
         'links': lambda: check_links(site),
         'size': lambda: check_size(site),
         'formulas': lambda: check_formulas(driver, base),
         'front': lambda: check_front(driver, base),
-        'board': lambda: check_board(driver, (site / 'leaderboard/board.html').resolve().as_uri()),
+        'board': lambda: check_board(driver, board),
+        'aloud': lambda: check_aloud(driver, board, reader.read_text(encoding='utf-8')),
         'speed': lambda: check_speed(driver, large),
         'search': lambda: check_search(driver, base),
         'widths': lambda: check_widths(driver, base, site),
@@ -574,4 +635,4 @@ def main(site, hostile, axe, shots, versions, hostile_site, large, *only):
 
 
 if __name__ == '__main__':
-    main(*map(Path, sys.argv[1:8]), *sys.argv[8:])
+    main(*map(Path, sys.argv[1:9]), *sys.argv[9:])
