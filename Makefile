@@ -11,7 +11,7 @@ FAST := HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 MEDIR_PROGRESS=0
 # What a passed test wrote goes at once: the homes of all tests together are gigabytes.
 PYTEST := python -m pytest -q -o tmp_path_retention_policy=failed -o tmp_path_retention_count=1
 
-.PHONY: demo test lint test-orders slow lab figures coverage clean install docs docs-serve docs-version docs-check
+.PHONY: demo test medium lint test-orders slow lab figures coverage clean install docs docs-serve docs-version docs-check
 .DELETE_ON_ERROR:
 
 install: $(MARK)
@@ -35,7 +35,8 @@ demo: $(MARK)
 lint: $(MARK)
 	@ruff format --no-cache --check . && ruff check --no-cache .
 
-# The rules, notebooks and modules in step, every notebook, every fast test; prints how long each took.
+# The rules, notebooks and modules in step, every lesson, every fast test; prints how long each took. The papers' notebooks and
+# the efficiency notebook, two thirds of the time of all, run in `make medium`, which reads what they wrote, too.
 # What notebooks leave in temporary folders (a home that a lesson named is that of the lessons after it, too) goes with them.
 # The tests stand in the order of their files, so that two runs can be compared; `make test-orders` shuffles them.
 test: $(MARK) lint
@@ -44,16 +45,21 @@ test: $(MARK) lint
 	@nbdev_export && nbdev_clean
 	@cat nbs/*.ipynb nbs/*/*.ipynb medir_nb/*.py medir_nb/*/*.py | cksum | cmp -s - .venv/before || { echo "notebooks and modules were out of step: commit what nbdev_export and nbdev_clean changed (modules as they were: .venv/before.d)"; exit 1; }
 	@start=$$(date +%s); scratch=$$(mktemp -d); trap 'rm -rf "$$scratch"' EXIT; \
-	TMPDIR=$$scratch $(FAST) nbdev_test --n_workers 2 --timing && middle=$$(date +%s) && \
-	$(FAST) $(PYTEST) -p no:randomly -n 2 --dist loadfile -m "not slow" tests && end=$$(date +%s) && \
+	TMPDIR=$$scratch $(FAST) nbdev_test --skip_file_re '^[_.]|^efficiency' --skip_folder_re '^[_.]|^papers' --n_workers 2 --timing && middle=$$(date +%s) && \
+	$(FAST) $(PYTEST) -p no:randomly -n 2 --dist loadfile -m "not slow and not medium" tests && end=$$(date +%s) && \
 	echo "install $$(cat $(MARK)) s, nbdev_test $$((middle - start)) s, pytest $$((end - middle)) s"
+
+# The papers' notebooks with their defaults, and the tests that take seconds each: trainings killed and resumed, plans of whole
+# batches, every architecture saved and read. The file that takes longest comes first, so that no worker waits for the other.
+medium: $(MARK)
+	$(FAST) $(PYTEST) -p no:randomly -n 2 --dist loadfile -m "medium and not slow" tests/test_smoke.py tests
 
 # The figures that take minutes: NFCorpus with a real encoder, mteb side by side, live models.
 slow: $(MARK)
 	HF_HUB_OFFLINE=1 OMP_WAIT_POLICY=PASSIVE $(PYTEST) -p no:randomly -m slow tests
 
-# The fast tests in three shuffled orders, on one worker, two and four. A seed shuffles, gives the tiny models other weights,
-# and sets the random state that each test finds; other seeds: make test-orders SEEDS="4 5 6".
+# The tests of `make test` and `make medium` in three shuffled orders, on one worker, two and four. A seed shuffles, gives the
+# tiny models other weights, and sets the random state that each test finds; other seeds: make test-orders SEEDS="4 5 6".
 SEEDS ?= 1 2 3
 test-orders: $(MARK)
 	@set -- $(SEEDS); failed=0; ran=; \

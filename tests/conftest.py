@@ -139,6 +139,19 @@ def temporary(tmp_path_factory):
         yield folder
 
 
+@contextlib.contextmanager
+def configured_models_forgotten():
+    "What `configure` says of language models inside holds for nothing that runs afterwards."
+    from medir_nb.generator import models
+
+    before = dict(models._OPTIONS)
+    yield
+    if models._OPTIONS != before:
+        models._OPTIONS.clear()
+        models._OPTIONS.update(before)
+        models.loaded_llm.cache_clear()
+
+
 @pytest.fixture(autouse=True)
 def home(tmp_path, monkeypatch, request):
     "A home folder of the test's own; registries are read afresh."
@@ -149,7 +162,8 @@ def home(tmp_path, monkeypatch, request):
     # nothing may build on the random state that it finds
     if MOVED:
         core.seed_everything(zlib.crc32(f'{MOVED} {request.node.nodeid}'.encode()))
-    yield tmp_path / 'home'
+    with configured_models_forgotten():
+        yield tmp_path / 'home'
     core.registry.cache_clear()
 
 
@@ -396,4 +410,5 @@ def fake():
 
 
 def pytest_configure(config):
-    config.addinivalue_line('markers', 'slow: takes more than a few seconds')
+    config.addinivalue_line('markers', 'medium: takes more than two seconds (make medium, and CI)')
+    config.addinivalue_line('markers', 'slow: takes minutes (make slow)')

@@ -182,6 +182,7 @@ def with_few_queries(walk, n=10):
     return walk
 
 
+@pytest.mark.medium
 def test_a_training_end_to_end(walk, medir):
     with_few_queries(walk)
     ran = medir('adapt', walk.folder, '--minutes', '0.8', '--forget-limit', '30')

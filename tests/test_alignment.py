@@ -133,6 +133,7 @@ def test_a_duplicate_of_the_batch_is_no_negative():
     assert loss.calculate_loss([[texts], [texts]], labels) < 1e-3 < 0.4 < loss.calculate_loss([[texts], [texts]])
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize('cut', ['truncate-normalise', 'normalise-truncate'])
 def test_towers_cut_as_the_equation_does(rows, cut):
     import torch
@@ -142,6 +143,7 @@ def test_towers_cut_as_the_equation_does(rows, cut):
     torch.testing.assert_close(vectors, shortened_vectors(whole, 16, cut), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.medium
 def test_the_order_of_the_released_code_is_kept_on_disk(rows, first, second):
     done = align_towers(first, cut='normalise-truncate')
     vectors = Encoder('aligned').encode(TEXTS, 'document').vectors
@@ -150,6 +152,7 @@ def test_the_order_of_the_released_code_is_kept_on_disk(rows, first, second):
     assert pair_similarity(opened(joint.folder)) == 'dot' and done.loss > 0
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize('distance', DISTANCES)
 def test_every_distance_falls(rows, first, distance):
     alone = {'distance': distance, 'contrastive_weight': 0, 'max_steps': 12, 'save_steps': 0}
@@ -200,6 +203,7 @@ def test_parts_by_length_have_the_loss_and_the_gradients_of_the_whole(rows, mirr
 # ---------------------------------------------------------------- Stage I
 
 
+@pytest.mark.medium
 def test_a_frozen_tower_is_the_same_to_the_bit(rows, first):
     import torch
 
@@ -213,11 +217,13 @@ def test_a_frozen_tower_is_the_same_to_the_bit(rows, first):
     assert panel.alignment.iloc[-1] > panel.alignment.iloc[0]
 
 
+@pytest.mark.medium
 def test_labelled_rows_are_read_by_both_towers(rows, first, labelled):
     done = align_towers(first, data=str(labelled), negatives=1)
     assert done.counts['texts'] == 6 * 4 * 6  # query, positive, negative, each twice
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize('at', [1, 3, 5])
 def test_a_stopped_stage_goes_on_to_the_same_end(rows, first, at):
     import torch
@@ -238,6 +244,7 @@ def test_a_stopped_stage_goes_on_to_the_same_end(rows, first, at):
     assert done.history[names].equals(whole.history[names])
 
 
+@pytest.mark.medium
 def test_a_finished_stage_is_not_repeated_and_the_panel_decides_nothing(rows, first):
     align_towers(first)
     assert align_towers(first, panel={'every': 1, 'texts': 4}).reused
@@ -245,6 +252,7 @@ def test_a_finished_stage_is_not_repeated_and_the_panel_decides_nothing(rows, fi
         align_towers(first, distance_weight=0.5)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize('gradient_cache', [1, 3])
 def test_the_cache_of_gradients_changes_nothing(rows, first, gradient_cache):
     whole = align_towers(first, output='whole', max_steps=2)
@@ -253,6 +261,7 @@ def test_the_cache_of_gradients_changes_nothing(rows, first, gradient_cache):
     assert abs(whole.history.loss[0] - parts.history.loss[0]) < 0.5 * whole.history.loss[0]
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize('labels', [False, True])
 @pytest.mark.parametrize('further', [{}, {'dimensions': 16, 'cut': 'normalise-truncate'}, {'gradient_cache': 3}])
 def test_kept_vectors_are_those_that_the_frozen_tower_writes(rows, first, labelled, labels, further, capsys):
@@ -279,6 +288,7 @@ def test_a_tower_that_is_trained_keeps_no_vectors(rows, first):
 # ---------------------------------------------------------------- Stage II
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize('lora', [None, {'r': 2}])
 def test_both_towers_are_trained_with_one_rate(rows, first, second, lora):
     import torch
@@ -294,12 +304,14 @@ def test_both_towers_are_trained_with_one_rate(rows, first, second, lora):
     assert train_towers(second, lora=lora).reused
 
 
+@pytest.mark.medium
 def test_the_query_tower_may_have_a_rate_of_its_own(rows, first, second):
     align_towers(first)
     still = train_towers(second, query_learning_rate=1e-12)
     assert still.history.drift_query.iloc[-1] < 1e-4 < still.history.drift_document.iloc[-1]
 
 
+@pytest.mark.medium
 def test_a_layer_that_cuts_stays_as_it_is(rows, first, second):
     align_towers(first)
     done = train_towers(second)
@@ -307,6 +319,7 @@ def test_a_layer_that_cuts_stays_as_it_is(rows, first, second):
     assert np.array_equal(cut.linear.weight.detach().numpy(), np.eye(32, 64))
 
 
+@pytest.mark.medium
 def test_a_projected_query_meets_whole_documents(rows, first):
     done = align_towers(first, project=True)
     model = opened(done.folder)
@@ -318,6 +331,7 @@ def test_a_projected_query_meets_whole_documents(rows, first):
 # ---------------------------------------------------------------- serving
 
 
+@pytest.mark.medium
 def test_the_query_side_serves_alone(rows, first, tmp_path):
     done = align_towers(first)
     alone, pair = opened(save_query_side('aligned', tmp_path / 'side')), opened(done.folder)
@@ -340,6 +354,7 @@ def own_code(rows, folders, own_registry, tmp_path):
     own_registry(models={**models, 'rotary': row, 'unread': {**row, 'remote_code': False}})
 
 
+@pytest.mark.medium
 def test_a_tower_with_code_of_its_own_is_trained_on_and_serves(own_code, first, second, labelled, tmp_path):
     from sentence_transformers import SentenceTransformer
 
@@ -355,6 +370,7 @@ def test_a_tower_with_code_of_its_own_is_trained_on_and_serves(own_code, first, 
     np.testing.assert_allclose(vectors, alone, atol=1e-5)
 
 
+@pytest.mark.medium
 def test_code_runs_where_a_row_allows_it_and_nowhere_else(own_code, first):
     with pytest.raises(MedirError, match='would run code that comes with the weights'):
         align_towers(first, query='unread')
@@ -364,6 +380,7 @@ def test_code_runs_where_a_row_allows_it_and_nowhere_else(own_code, first):
         Encoder(str(done.folder)).encode(['text'], 'query')
 
 
+@pytest.mark.medium
 def test_the_query_side_replaces_nothing_else(rows, first, same, tmp_path):
     done = align_towers(first, max_steps=1)
     for place in (same.parent, done.folder):
@@ -373,6 +390,7 @@ def test_the_query_side_replaces_nothing_else(rows, first, same, tmp_path):
     assert save_query_side('aligned', tmp_path / 'side') == save_query_side('aligned', tmp_path / 'side')
 
 
+@pytest.mark.medium
 def test_a_pair_reads_as_its_towers_did(rows, first):
     done = align_towers(first)
     model = opened(done.folder)
@@ -386,12 +404,14 @@ def test_a_pair_reads_as_its_towers_did(rows, first):
     np.testing.assert_allclose(vectors, model.encode_document(TEXTS), atol=1e-5)
 
 
+@pytest.mark.medium
 def test_a_query_tower_with_instructions_keeps_them(rows, first):
     align_towers(first, query='large', document='large')
     spec = encoder_spec('aligned')
     assert spec.query_template == '{instruction}\nQuery: {text}' and spec.default_instruction == 'Find passages'
 
 
+@pytest.mark.medium
 def test_a_model_with_one_tower_has_no_side(rows, first, labelled, tmp_path):
     small = {'batch_size': 4, 'max_steps': 1, 'negatives': 1}
     train_encoder(model='small', data=str(labelled), output='single', **small)
@@ -402,6 +422,7 @@ def test_a_model_with_one_tower_has_no_side(rows, first, labelled, tmp_path):
 # ---------------------------------------------------------------- layers
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize('which', KEPT_LAYERS)
 def test_a_pruned_tower_is_its_first_layers(rows, first, which, folders):
     done = align_towers(first, query='large', query_layers=2, kept=which)
@@ -442,6 +463,7 @@ def test_what_cannot_be_trained_is_refused_in_one_line(rows, first, change, mess
     assert '\n' not in str(error.value) and not checkpoint_record('aligned')
 
 
+@pytest.mark.medium
 def test_towers_of_other_lengths_meet_where_both_are_cut(rows, first):
     done = align_towers(first, query='large', document='small', dimensions=24)
     assert opened(done.folder).encode_query(TEXTS).shape == (12, 24)
@@ -468,6 +490,7 @@ def whole(rows, same, tmp_path):
     }
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize('row', ['Full Model', 'w/o query init', 'both stages, fine-tuning data', 'HotelMatch'])
 def test_a_row_is_trained_by_its_settings(whole, row):
     change = (ABLATIONS | STAGE_DATA | APPROACHES)[row]
@@ -477,6 +500,7 @@ def test_a_row_is_trained_by_its_settings(whole, row):
     assert pair.table().steps.tolist() == [1] * len(pair.trained)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize('row', ['KALE', 'Wang & Lyu', 'ScalingNote', 'Distilled scores'])
 def test_an_approach_is_trained_by_its_settings(whole, row):
     pair = train_pair(changed_pair(whole, APPROACHES[row]))
@@ -505,6 +529,7 @@ def test_a_printed_pair_has_what_the_tables_print():
     assert not any('matryoshka' in PRINTED_PAIR[stage] for stage in ('query-init', 'align', 'joint'))
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize('cut, order', [('truncate-normalise', 'after'), ('normalise-truncate', 'before')])
 def test_the_document_tower_is_prepared_to_be_cut_as_the_pair_cuts(whole, cut, order):
     own = {'max_steps': 1, 'batch_size': 4, 'precision': 'fp32', 'gradient_checkpointing': False}
@@ -517,6 +542,7 @@ def test_the_document_tower_is_prepared_to_be_cut_as_the_pair_cuts(whole, cut, o
     assert config['matryoshka'] == [16, 64] and config['normalise'] == order
 
 
+@pytest.mark.medium
 def test_rows_share_what_they_have_in_common(whole):
     names = {'query_name': 'q', 'document_name': 'd', 'aligned_name': 'a'}
     train_pair(whole, **names)
@@ -579,6 +605,7 @@ def test_towers_are_clocked_by_one_product_and_left_as_they_were(rows, beir, mon
 # ---------------------------------------------------------------- a collapse
 
 
+@pytest.mark.medium
 def test_a_collapse_is_told_once_and_stops_where_it_shall(rows, first, capfd):
     limits = {'every': 1, 'rank': 12.0, 'cosine': 0.999}
     falling = {'learning_rate': 0.5, 'contrastive_weight': 0, 'max_grad_norm': 0}
@@ -598,6 +625,7 @@ def test_weights_that_blow_up_are_one_line_with_the_panel_on(rows, first, rate):
     assert '\n' not in str(error.value) and 'lower the learning rate' in str(error.value)
 
 
+@pytest.mark.medium
 def test_a_probe_of_one_text_has_no_negatives(rows, first):
     done = align_towers(first, panel={'every': 2, 'texts': 1})
     assert set(done.history.effective_negatives.dropna()) == {0.0}

@@ -1,6 +1,7 @@
 "A benchmark made with judges: labels by hand, answers that are broken, a judging that is killed, folders that other tools read."
 
 import itertools, json, os, random, re, signal, subprocess, sys, time
+from dataclasses import replace
 import numpy as np, pandas as pd, pytest
 from conftest import write_lines
 from medir_nb.benchmark import (
@@ -24,6 +25,7 @@ from medir_nb.benchmark import (
     fleiss,
     gold_quality,
     judges_from,
+    judging_prompt,
     judging_costs,
     overrule,
     pending_calls,
@@ -242,6 +244,7 @@ def test_a_written_benchmark_scores_no_system_that_judged_it(beir, tmp_path, med
     assert evaluate(load_task(str(folder)), 'bm25').mean('nDCG@10') > 0
 
 
+@pytest.mark.medium
 def test_mteb_reads_a_written_benchmark(beir, tmp_path):
     pytest.importorskip('mteb')
     from mteb.abstasks.retrieval_dataset_loaders import RetrievalDatasetLoader
@@ -470,6 +473,26 @@ def test_another_prompt_another_seed_and_another_length_are_other_requests(beir,
         collect_votes([ModelJudge('smollm2', prompt=str(own))], task, pairs)
 
 
+def test_two_classes_may_be_asked_for_in_place_of_five_grades(beir, fake, served):
+    server = fake(answer=answering(lambda n, asked: 'S' if 'Metformin' in asked else 'D'))
+    served(server)
+    task = load_task(str(beir))
+    judges = judges_from([{'kind': 'model', 'model': 'smollm2', 'form': 'binary', 'batch': 1}])
+    votes = collect_votes(judges, task, beir_pairs(task)[:12])
+    assert list(votes.grade == 'S') == ['Metformin' in task.corpus.text(doc_id) for doc_id in votes.doc_id]
+    with pytest.raises(MedirError, match="judge-passages has no form 'binery'.*binary"):
+        collect_votes([ModelJudge('smollm2', form='binery')], task, beir_pairs(task))
+
+
+@pytest.mark.parametrize('language', ['en', 'zh'])
+@pytest.mark.parametrize('form, grades', [('question', 'SABCD'), ('binary', 'SD')])
+def test_a_wording_names_its_grades(beir, language, form, grades):
+    task = replace(load_task(str(beir)), language=language)
+    (batch,) = shuffled_batches(beir_pairs(task)[:3], 3)
+    asked = judging_prompt(task, batch, form=form).split('\n')
+    assert [line[0] for line in asked if line[1:2] in (':', '：') and line[0] in SCALE] == list(grades)
+
+
 def test_replay_asks_nobody_and_names_what_is_missing(beir, fake, served):
     server = fake()
     served(server)
@@ -501,6 +524,7 @@ collect_votes([ModelJudge('smollm2', batch=5)], task, pairs).to_csv(out, index=F
 IN_FLIGHT = 8  # requests between two writes: four times the concurrency of two
 
 
+@pytest.mark.medium
 def test_two_thousand_pairs_killed_and_resumed_ask_each_once(tmp_path, fake, home):
     "Killed three times with SIGKILL; what had been answered and stored is not asked again, and the votes are those of a quiet run."
     folder = tmp_path / 'pool'
@@ -825,6 +849,9 @@ def test_consensus_is_more_precise_and_finds_less():
     )
     by_hand = (noisy[0] & gold).sum() / noisy[0].sum()
     assert quality.precision['j0'] == pytest.approx(by_hand) and quality['given up']['consensus'] > 0
+    for share in ('precision', 'recall'):
+        low, high = quality[f'{share} low'], quality[f'{share} high']
+        assert (low <= quality[share]).all() and (quality[share] <= high).all() and low['j0'] < high['j0']
 
 
 def test_labels_and_truth_score_a_run_as_the_evaluator_does():

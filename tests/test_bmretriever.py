@@ -120,6 +120,7 @@ def small(rows, abstracts, written, tmp_path):
 # ---------------------------------------------------------------- both stages
 
 
+@pytest.mark.medium
 def test_both_stages_end_in_a_folder_that_opens_elsewhere(small, tmp_path):
     "Prompts, similarity and end token are in the folder; the vectors are those of the project."
     from sentence_transformers import SentenceTransformer
@@ -144,6 +145,7 @@ def ends(tokenizer, ids):
     return [row[-1] == tokenizer.eos_token_id for row in ids]
 
 
+@pytest.mark.medium
 def test_the_end_token_stands_behind_every_text_also_a_cut_one(small, beir, tmp_path):
     from transformers import AutoTokenizer
 
@@ -162,6 +164,7 @@ def test_the_end_token_stands_behind_every_text_also_a_cut_one(small, beir, tmp_
     assert all(ends(tokenizer, plain)) and len(plain[2]) == 10
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize('backbone', ['tiny-decoder', 'other-decoder'])
 def test_the_vector_of_the_end_token_hangs_on_neither_side_nor_batch(small, backbone):
     "Padding left or right, texts alone or beside longer ones: the same to 1e-5, here and in plain sentence-transformers."
@@ -184,6 +187,7 @@ def test_the_vector_of_the_end_token_hangs_on_neither_side_nor_batch(small, back
         assert np.abs(found - vectors['left', 1]).max() < 1e-5 * max(1.0, longest), how
 
 
+@pytest.mark.medium
 def test_without_end_token_and_instruction(small):
     retriever = train_retriever(small, stages=['tuning'], reading={'instruction': False, 'end_token': False})
     from transformers import AutoTokenizer
@@ -194,6 +198,7 @@ def test_without_end_token_and_instruction(small):
     assert (spec.query_template, spec.document_template) == ('{text}', '{text}')
 
 
+@pytest.mark.medium
 def test_a_retriever_goes_on_taking_the_instruction_of_a_task(small):
     "It was trained under one a line; the folder alone knows the default."
     train_retriever(small)
@@ -204,6 +209,7 @@ def test_a_retriever_goes_on_taking_the_instruction_of_a_task(small):
     assert encoder.render([('', 'x')], 'query', encoder.instruction(task))[0].startswith(task.instruction('default'))
 
 
+@pytest.mark.medium
 def test_stage_two_alone_differs_from_both_stages(small):
     both, alone = train_retriever(small), train_retriever(small, name='alone', stages=['tuning'])
     assert alone.checkpoints == {'tuning': 'alone'} and both.trained['tuning'].loss != alone.trained['tuning'].loss
@@ -212,6 +218,7 @@ def test_stage_two_alone_differs_from_both_stages(small):
 # ---------------------------------------------------------------- adapters
 
 
+@pytest.mark.medium
 def test_what_is_saved_is_merged_and_its_matrices_lie_beside_it(small):
     from safetensors.numpy import load_file
 
@@ -230,6 +237,7 @@ def test_what_is_saved_is_merged_and_its_matrices_lie_beside_it(small):
     assert same and all((merged[n] == base[n]).all() for n in same)  # what has no adapter stays
 
 
+@pytest.mark.medium
 def test_merged_or_trained_on(small):
     "Unmerged, stage II begins where stage I ended, and stands on the backbone."
     merged = train_retriever(small)
@@ -257,6 +265,7 @@ def same_vectors(a, b, atol=1e-5):
         np.testing.assert_allclose(a[role], b[role], rtol=0, atol=atol, err_msg=role)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize('backbone', BACKBONES)
 def test_merged_or_not_stage_two_begins_with_the_same_vectors(small, backbone, tmp_path):
     "A step that moves nothing shows what stage II begins with: the vectors of stage I, and one first loss."
@@ -277,6 +286,7 @@ def test_merged_or_not_stage_two_begins_with_the_same_vectors(small, backbone, t
         assert sorted(file.stem for file in adapters) == roles
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize('backbone', BACKBONES)
 @pytest.mark.parametrize('merge', [True, False])
 def test_both_ways_train_both_towers_and_open_elsewhere(small, backbone, merge):
@@ -297,6 +307,7 @@ retriever.train_retriever(json.loads(sys.argv[1]))
 """
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize('backbone', BACKBONES)
 @pytest.mark.parametrize('merge', [True, False])
 def test_killed_between_the_stages_it_ends_where_it_would_have(small, backbone, merge):
@@ -321,6 +332,7 @@ def test_an_adapter_of_another_shape_or_base_is_refused(small):
         train_encoder(settings, lora=small['lora'], adapter='mine', negatives=0, batch_size=2)
 
 
+@pytest.mark.medium
 def test_without_lora_all_weights_are_trained(small):
     retriever = train_retriever(small, stages=['pretraining'], lora=None)
     folder = retriever.trained['pretraining'].folder
@@ -366,6 +378,7 @@ def test_a_list_of_sources_or_files_with_one_id_twice_is_refused(small, written)
         train_retriever(small, stages=['tuning'], tuning_data={'files': [str(written), str(written)]})
 
 
+@pytest.mark.medium
 def test_a_stage_one_of_another_backbone_is_refused(small):
     train_retriever(small, stages=['pretraining'], name='first')
     for change in ({'stages': ['tuning'], 'start': 'first'}, {'pretrained_name': 'first'}):
@@ -385,6 +398,7 @@ def test_a_stage_one_of_another_backbone_is_refused(small):
     assert checkpoint_record('first')['revision'] == before
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize('merge', [True, False])
 @pytest.mark.parametrize('at', [('pretraining', 3), ('tuning', 1), ('tuning', 3)])
 def test_a_stopped_stage_goes_on_to_the_same_end(small, at, merge):
@@ -410,6 +424,7 @@ def test_a_stopped_stage_goes_on_to_the_same_end(small, at, merge):
     assert done.trained['pretraining'].reused == (at[0] == 'tuning')
 
 
+@pytest.mark.medium
 def test_a_finished_retriever_is_not_trained_again(small):
     train_retriever(small)
     again = train_retriever(small)
@@ -439,6 +454,7 @@ def merged(settings, change):
     }
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize('change', SWITCHES, ids=lambda change: json.dumps(change)[:40])
 def test_a_switch_changes_the_key(small, change):
     one = {**small, 'stages': ['pretraining'], 'pretraining': {'max_steps': 1, 'batch_size': 2}}
@@ -559,6 +575,7 @@ def test_what_is_not_at_hand_may_be_left_out(tmp_path, abstracts, capsys):
     assert 's2orc' in said.err + said.out and 'nowhere' in said.err + said.out
 
 
+@pytest.mark.medium
 def test_terms_of_the_test_are_not_read_before_it():
     test = {query_id.split('#')[0] for query_id in load_task('hpo-lay-full').queries.ids}
     texts = {split: {term.id for term in hpo_terms(split)} for split in ('train', 'train-kin', 'all')}

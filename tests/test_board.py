@@ -42,6 +42,7 @@ def referees(tmp_path):
 # ---------------------------------------------------------------- data
 
 
+@pytest.mark.medium
 def test_every_printed_score_is_on_the_board_once_with_its_source(everything):
     cells = published()
     scored = cells[cells.measure.notna() & cells.value.notna()]
@@ -62,6 +63,7 @@ def test_names_of_rows_are_their_own_so_that_links_find_them(everything):
     assert len(set(columns)) == len(columns)
 
 
+@pytest.mark.medium
 def test_ways_are_those_of_the_coverage(everything):
     ways = cell_ways()
     ways = ways[ways.measure.notna()].way.value_counts()

@@ -98,6 +98,7 @@ def test_each_kind_of_end(raised, status, said, capsys, monkeypatch):
     assert e.value.code == status and said in err and err.count('\n') == 1 and err.startswith('medir: ')
 
 
+@pytest.mark.medium
 def test_ctrl_c_is_answered_with_a_line(tmp_path):
     "A command that waits for a file, as it does for another call at work, is interrupted."
     walk = Walk.begin(tmp_path / 'W', name='W', documents='notes')
@@ -223,6 +224,7 @@ def test_odd_yaml_names_its_file(text, said, tmp_path, train_command):
     refused(train_command(tmp_path / 'c.yaml'), r'c\.yaml', said)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     'text, said',
     [
@@ -457,6 +459,7 @@ class Evil:
         return open, (self.path, 'w')
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize('kind', ['encoder', 'llm'])
 @pytest.mark.parametrize('weights', ['pickle', 'garbage', 'torn', 'none'])
 def test_weights_that_do_not_load_are_one_line(kind, weights, folders, tmp_path, medir):
@@ -770,6 +773,7 @@ def settings(folders, pairs, **more):
     }
 
 
+@pytest.mark.medium
 def test_another_training_of_the_same_name_is_refused(folders, pairs, home, capfd):
     first = train_encoder(settings(folders, pairs))
     assert (
@@ -797,6 +801,7 @@ def test_another_training_of_the_same_name_is_refused(folders, pairs, home, capf
     assert train_encoder(settings(folders, pairs, temperature=0.05)).reused  # overwrite is no setting of the weights
 
 
+@pytest.mark.medium
 def test_two_trainings_of_one_name_at_once_wait_for_each_other(folders, pairs, home, capfd):
     begun, done, go = threading.Event(), [], threading.Event()
 

@@ -255,6 +255,7 @@ def test_zh_lay_is_what_it_says():
     assert max(shared) <= 1 and np.mean(shared) < 0.2  # next to no words in common
 
 
+@pytest.mark.medium
 def test_zh_lay_by_words_by_characters_and_by_meaning():
     task = load_task('zh-lay')
     words, characters, meaning = (

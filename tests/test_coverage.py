@@ -29,6 +29,7 @@ def counts():
     return coverage()
 
 
+@pytest.mark.medium
 def test_every_published_cell_has_exactly_one_way(cells, counts):
     assert len(cells) == len(published()) == counts.published.sum()
     assert set(cells.way) <= set(WAYS) and not cells.duplicated(list(CELL_KEY)).any()
@@ -42,6 +43,7 @@ def test_what_is_no_score_is_in_no_other_way(cells):
     assert not (cells[cells.measure.notna()].way == 'no score').any()
 
 
+@pytest.mark.medium
 def test_every_reason_is_counted_once(counts):
     reasons = coverage_reasons()
     for row in counts.to_dict('records'):
@@ -173,6 +175,7 @@ def test_no_connection_is_opened_and_no_model_is_loaded(monkeypatch):
     assert subprocess.run([sys.executable, '-c', code], cwd=ROOT).returncode == 0
 
 
+@pytest.mark.medium
 def test_the_readme_says_what_is_computed():
     text = (ROOT / 'README.md').read_text()
     assert text == with_coverage(text), 'run make coverage'
@@ -180,11 +183,13 @@ def test_the_readme_says_what_is_computed():
     assert second.startswith('<!-- measured -->Measured here so far: ')
 
 
+@pytest.mark.medium
 def test_a_readme_without_its_marks_is_refused():
     with pytest.raises(MedirError, match='measured'):
         with_coverage('no marks')
 
 
+@pytest.mark.medium
 def test_the_stored_line_of_every_paper_notebook_is_what_is_computed():
     from write_coverage import NOTEBOOKS, stored_lines
 

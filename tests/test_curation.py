@@ -35,6 +35,7 @@ from medir_nb.benchmark import (
     Entry,
     ModelRoles,
     Roles,
+    answered_quality,
     build_cmirb,
     hpo_entries,
     read_entries,
@@ -86,6 +87,7 @@ def one_by_one(vectors, limits, order, seeds=0, others=()):
     return kept
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize('limits', [*TABLE_10.values(), Limits(3, 0.6, 0), Limits(5, 0.7, 4), Limits(2, 0.85, 1)])
 @pytest.mark.parametrize('block', [1, 37, 4096])
 def test_blocks_keep_what_the_definition_keeps(tmp_path, limits, block):
@@ -167,6 +169,7 @@ KILLED = """
 """
 
 
+@pytest.mark.medium
 def test_a_killed_filter_goes_on_and_keeps_the_same(tmp_path):
     command = [sys.executable, '-c', textwrap.dedent(KILLED), str(Path(__file__).parent), str(tmp_path / 'killed')]
     job, marks = subprocess.Popen(command), []
@@ -722,6 +725,19 @@ def test_the_recipe_keeps_the_first_document_whose_answer_is_verified(home):
     every = built(home, keep='all')
     assert len(every.trail) == 112 and every.task.qrels.equals(made.task.qrels)
     assert Counter(every.trail.outcome) == {'no evidence': 84, 'not verified': 20, 'verified': 4, 'no answer': 4}
+
+
+def test_pairs_are_counted_beside_what_is_known(home):
+    made = built(home)
+    known = [('q0', 'd0-2'), ('q1', 'd1-2'), ('q2', 'd2-2'), ('q2', 'd2-3'), ('q3', 'd3-5')]  # q3: another one
+    texts = [{'_id': row['id'], 'title': '', 'text': row['doc']} for row in FOUND]
+    qrels = pd.DataFrame([(*pair, 1) for pair in known], columns=['query_id', 'doc_id', 'relevance'])
+    gold = task_from_frames(pd.DataFrame(texts), pd.DataFrame(ASKED), qrels, name='gold', language='en')
+    found = answered_quality(gold, made, 8).set_index('share')
+    assert list(found.hits) == [3, 3] and list(found.of) == [4, 8] and list(found.value) == [0.75, 0.375]
+    middle = (3 + 1.96**2 / 2) / (4 + 1.96**2)  # of Wilson's interval of 3 in 4
+    assert (found.low + found.high).iloc[0] / 2 == pytest.approx(middle, abs=1e-4)
+    assert (found.low < found.value).all() and (found.value < found.high).all()
 
 
 def test_a_query_with_no_known_answer_is_compared_with_the_document(home):

@@ -146,6 +146,7 @@ def marked(how):
     return [pytest.param(block, id=block.place) for block in CODE if block.how == how]
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize('block', marked('run'))
 def test_a_block_runs_as_it_stands(block, desk, fake_minilm, monkeypatch, capfd):
     "Encoders are hashes of words here; the notebooks run the same lines with real ones."

@@ -400,6 +400,7 @@ def compare_notebook(tmp_path, monkeypatch):
     return root, folder
 
 
+@pytest.mark.medium
 def test_a_system_that_fails_is_on_stderr_and_in_the_exit_status(compare_notebook, medir, home):
     root, folder = compare_notebook
     ran = medir('run', 'grid', '-p', f'folder={folder}', '-p', 'systems=[bm25,minilmm]')
@@ -413,6 +414,7 @@ def test_a_system_that_fails_is_on_stderr_and_in_the_exit_status(compare_noteboo
     assert again.code == 1 and again.out.startswith('executed') and len(workbook.receipts()) == 1
 
 
+@pytest.mark.medium
 def test_what_was_never_released_is_no_failure(compare_notebook, medir, home):
     root, folder = compare_notebook
     for word in ('executed', 'unchanged since'):
@@ -420,6 +422,7 @@ def test_what_was_never_released_is_no_failure(compare_notebook, medir, home):
         assert ran.code == 0 and ran.out.startswith(word) and 'not run' not in ran.err
 
 
+@pytest.mark.medium
 def test_a_batch_says_which_of_its_runs_lack_rows(compare_notebook, medir, home):
     root, folder = compare_notebook
     write_lines(
@@ -460,6 +463,7 @@ def test_a_folder_wins_over_a_registry_row_of_its_name(tmp_path, monkeypatch, ca
         data.load_task('scifact')
 
 
+@pytest.mark.medium
 def test_a_checkpoint_serves_at_the_lengths_of_its_base(home, tmp_path):
     from medir_nb.encoder import encoder_spec
     from medir_nb.trainer import train_encoder
@@ -484,6 +488,7 @@ def test_a_checkpoint_serves_at_the_lengths_of_its_base(home, tmp_path):
     )
 
 
+@pytest.mark.medium
 def test_a_killed_batch_leaves_no_run_behind(compare_notebook, home):
     import signal, subprocess, sys
 

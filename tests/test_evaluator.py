@@ -396,6 +396,7 @@ def test_sentence_pairs_have_no_test_over_queries(tmp_path, fake_minilm):
     assert not len(against_baseline([(one, other)]))
 
 
+@pytest.mark.medium
 def test_json_holds_null_where_there_is_nothing(tmp_path, medir, fake_minilm):
     positives = write_beir(tmp_path / 'positives', qrels=[r for r in QRELS if r[2] > 0])
     out = medir('evaluate', positives, '--system', 'bm25', '--json', tmp_path / 'x.json')
@@ -561,6 +562,7 @@ def test_cases_show_what_changed_and_what_was_written(beir, home):
     )
 
 
+@pytest.mark.medium
 def test_bounds_of_an_order_by_hand(tmp_path):
     from medir_nb.data import task_from_frames
     from medir_nb.evaluator import order_bounds, score_run

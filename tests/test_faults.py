@@ -681,6 +681,7 @@ def calls(tree):
             yield ast.unparse(node.func), {k.arg: ast.unparse(k.value) for k in node.keywords}
 
 
+@pytest.mark.medium
 def test_no_module_can_unpickle():
     "By its syntax tree: no pickle or relative of it, no array file that may hold objects, no torch.load but of weights."
     files = sorted(Path(medir_nb.__file__).parent.rglob('*.py'))
@@ -723,6 +724,7 @@ def test_no_pickle_is_loaded_from_a_cache(beir, medir, fake_minilm, monkeypatch,
 # --- the command as its own process ----------------------------------------------------------------------------------
 
 
+@pytest.mark.medium
 def test_one_line_and_status_two_from_a_process(tmp_path, medir_process, beir):
     refused(medir_process('evaluate', beir, '--system', 'minilmm'), "did you mean 'minilm'")
     good = medir_process('evaluate', beir, '--system', 'bm25')

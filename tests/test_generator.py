@@ -5,7 +5,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
 import numpy as np, pandas as pd, pytest
-from conftest import DOCUMENTS, QUERIES, write_beir, write_lines
+from conftest import DOCUMENTS, QUERIES, configured_models_forgotten, write_beir, write_lines
 from medir_nb import generator as g
 from medir_nb.core import MedirError, registry
 from medir_nb.data import load_task
@@ -180,6 +180,7 @@ def _writer(path, name, n):
     return subprocess.Popen([sys.executable, '-c', _WRITER, str(path), name, str(n)], stdout=subprocess.PIPE, text=True)
 
 
+@pytest.mark.medium
 def test_two_processes_write_one_cassette(tmp_path):
     jobs = [_writer(tmp_path / 't.jsonl', n, 60) for n in 'ab']
     for j in jobs:
@@ -395,6 +396,7 @@ def test_a_vendor_without_its_key_is_not_called():
 # --- other backends --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.medium
 def test_vllm_gets_its_parallel_options_and_each_requests_sampling(monkeypatch, tmp_path):
     import types
 
@@ -801,6 +803,13 @@ def test_a_tasks_group_chooses_the_form(beir):
     with pytest.raises(MedirError, match='no wording'):
         g.wording('hyde', task, 'de')
     assert g.wording('search-o1', task, 'en') == en['question']
+
+
+def test_what_a_test_configures_ends_with_it():
+    with configured_models_forgotten():
+        configure('smollm2', backend='openai', base_url='http://127.0.0.1:9/v1')
+        assert g.LLM('smollm2').backend_name == 'openai'
+    assert g.LLM('smollm2').backend_name == 'transformers'
 
 
 def test_own_wording_comes_from_a_file(beir, tmp_path, fake):
@@ -1322,6 +1331,7 @@ def preset(name):
     return workbook.resolve(workbook.find_notebook('r2med_generation'), name)
 
 
+@pytest.mark.medium
 def test_the_smoke_preset_replays_and_the_paper_preset_names_every_printed_expansion():
     from medir_nb.ledger import MEANS, printed_expression, published
 
@@ -1349,6 +1359,7 @@ def test_the_smoke_preset_replays_and_the_paper_preset_names_every_printed_expan
     )
 
 
+@pytest.mark.medium
 def test_the_paper_preset_is_planned_offline():
     from medir_nb.workbook import plan
 
@@ -1362,6 +1373,7 @@ def test_the_paper_preset_is_planned_offline():
     assert plan('r2med_generation', 'mini')[1]['to generate'].sum() > 0
 
 
+@pytest.mark.medium
 def test_figures_of_gains_weights_and_lengths_draw_what_is_in_their_data(tmp_path):
     from medir_nb import figures as f
     from medir_nb.ledger import published_gains
@@ -1510,6 +1522,7 @@ print(table_apart(scores).drop(columns='vectors').to_csv(), *(s.frame.value.to_n
 """
 
 
+@pytest.mark.medium
 def test_a_whole_table_replays_from_the_committed_cassette_without_a_model(tmp_path):
     # two processes, two fresh homes, no library that could run or reach a language model
     replay = lambda n: subprocess.run(

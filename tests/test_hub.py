@@ -205,6 +205,7 @@ def test_what_is_not_there_has_the_hubs_error_code(small, path, code):
     assert answer.status_code == 404 and answer.headers['x-error-code'] == code
 
 
+@pytest.mark.medium
 def test_huggingface_hub_and_datasets_take_it_for_the_hub(small, tmp_path):
     "A snapshot with a file that breaks off in the middle, a data set, and each refusal by its class."
     code = f"""

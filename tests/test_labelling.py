@@ -851,6 +851,7 @@ label_widget(Walk.open({folder!r}), 'anna', systems={systems!r}, home_folder={ho
 """
 
 
+@pytest.mark.medium
 def test_in_a_notebook_the_widget_is_shown_and_bars_are_text(walk, home, monkeypatch):
     pytest.importorskip('ipywidgets', reason='ipywidgets is not installed (the extra label)')
     import nbformat
@@ -929,6 +930,7 @@ def test_the_command_says_what_is_missing(walk, medir, tmp_path):
     assert f'next: fill in the sheets in {walk.folder}/labels' in medir('label', walk.folder, '--read').out
 
 
+@pytest.mark.medium
 def test_kills_lose_no_grade(walk, tmp_path):
     "A process that grades is killed at random moments; the sheet is always whole, and every grade that was said is in it."
     path = write_sheet(walk, 'anna', **how(walk))

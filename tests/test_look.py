@@ -144,6 +144,7 @@ def test_a_look_that_was_stopped_goes_on(folder, tmp_path, counted, monkeypatch)
     assert [call for call in counted if not call.startswith('speed')] == both  # tokens of the first were kept
 
 
+@pytest.mark.medium
 def test_a_killed_look_leaves_no_half_corpus(tmp_path):
     root = tmp_path / 'many'
     root.mkdir()
@@ -278,6 +279,7 @@ def test_ids_are_given_once():
     assert len(set(given)) == 5 and given[0] == 'a' and given[-1] == 'b'
 
 
+@pytest.mark.medium
 def test_real_abstracts_with_a_real_encoder(medir_data, tmp_path):
     "A part of NFCorpus, by the embedded encoder."
     if not (medir_data / 'nfcorpus').is_dir():

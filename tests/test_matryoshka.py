@@ -163,6 +163,7 @@ def _half(rank, model, features, labels, port, folder):
     dist.destroy_process_group()
 
 
+@pytest.mark.medium
 def test_two_processes_give_the_gradients_of_the_doubled_batch(rows, pairs, tmp_path):
     import torch
 
@@ -194,6 +195,7 @@ def test_what_is_wrong_is_said(rows, pairs):
 # ---------------------------------------------------------------- the training
 
 
+@pytest.mark.medium
 def test_a_temperature_is_trained_logged_and_kept_in_the_record(rows, pairs):
     done = train_encoder(small(pairs, epochs=3, **NESTED))
     told = done.history.temperature
@@ -203,6 +205,7 @@ def test_a_temperature_is_trained_logged_and_kept_in_the_record(rows, pairs):
     assert 'temperature' not in fixed.history and 'learned' not in checkpoint_record('fixed')
 
 
+@pytest.mark.medium
 def test_a_temperature_does_not_fall_below_its_floor(rows, pairs):
     done = train_encoder(small(pairs, max_steps=12, learning_rate=0.3, schedule='constant', **NESTED))
     assert done.history.temperature.min() >= 0.01 - 1e-9
@@ -236,6 +239,7 @@ class Stop(Watch):
 LORA = {'lora': {'r': 4, 'alpha': 8, 'dropout': 0.1}}
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     'more', [{}, {'gradient_cache': 2}, {'gradient_cache': 2, **LORA}], ids=['plain', 'cached', 'lora']
 )
@@ -252,6 +256,7 @@ def test_a_stopped_training_goes_on_to_the_same_end(rows, pairs, more):
     assert checkpoint_record('own')['learned'] == checkpoint_record('whole')['learned']
 
 
+@pytest.mark.medium
 def test_accumulated_batches_move_the_temperature_alike_cached_or_not(rows, pairs):
     settings = small(pairs, model='tiny-instruct', batch_size=3, accumulation=2, max_steps=2, **NESTED)
     plain = train_encoder({**settings, 'output': 'plain'}).history
@@ -275,6 +280,7 @@ def encoded(name, role='document', **changes):
     return encoder.encode(encoder.render([('', text) for text in SENTENCES], role), role).vectors
 
 
+@pytest.mark.medium
 def test_a_row_cuts_what_it_encodes_in_either_order(rows, pairs):
     train_encoder(small(pairs, max_steps=2, **NESTED))
     whole = encoded('own')
@@ -289,6 +295,7 @@ def test_a_row_cuts_what_it_encodes_in_either_order(rows, pairs):
             encoder_spec('own', **wrong)
 
 
+@pytest.mark.medium
 def test_the_setting_stands_in_an_expression(rows, pairs, beir, medir):
     train_encoder(small(pairs, max_steps=2, **NESTED))
     for system in ('own(dimensions=8)', 'own(dimensions=8,normalize_before_cut=true,similarity=dot)'):
@@ -296,6 +303,7 @@ def test_the_setting_stands_in_an_expression(rows, pairs, beir, medir):
         assert not ran.code, ran.err
 
 
+@pytest.mark.medium
 def test_cut_vectors_are_trained_and_saved_in_either_order(rows, pairs):
     "A row whose vectors are cut is trained as it reads."
     last = {'dimensions': 8, 'normalize_before_cut': True, 'similarity': 'dot'}
@@ -305,6 +313,7 @@ def test_cut_vectors_are_trained_and_saved_in_either_order(rows, pairs):
     assert vectors.shape[1] == 8 and (np.linalg.norm(vectors, axis=1) < 0.999).all()
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize('how', [{}, {'lora': {'r': 2}}])
 def test_a_layer_that_only_cuts_is_never_trained(rows, pairs, how):
     "Nor where a saved folder is trained on, whose layers come back with weights to train."

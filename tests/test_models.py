@@ -402,6 +402,7 @@ RENDERED = [  # row, query on R2MED's Biology, query on a task without instructi
 ]
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize('name, biology, plain, document', RENDERED, ids=lambda v: v if v in ROWS else '')
 def test_strings_of_the_protocols(rows, name, biology, plain, document):
     encoder, task = Encoder(name), Task('Biology', instructions=registry('tasks')['r2med-biology']['instructions'])
@@ -479,6 +480,7 @@ EXPECTED = {
 }
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize('name', ROWS)
 def test_vectors_equal_plain_transformers(rows, folders, name):
     family, (eos, pooling, normalize, *limits) = ROWS[name], EXPECTED[name]
@@ -521,6 +523,7 @@ def test_vectors_equal_plain_transformers(rows, folders, name):
         assert normalize or not np.allclose(np.linalg.norm(got.vectors, axis=1), 1, atol=1e-2)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize('name', ROWS)
 def test_vectors_do_not_depend_on_the_batch(rows, name):
     encoder = tiny(name)
@@ -531,6 +534,7 @@ def test_vectors_do_not_depend_on_the_batch(rows, name):
     close(encoder.encode(rendered[::-1], 'document').vectors[::-1], together)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize('name', [n for n, (eos, *_) in EXPECTED.items() if eos])
 @pytest.mark.parametrize('limit', [8, 512])
 def test_eos_stands_once_and_survives_truncation(rows, name, limit):

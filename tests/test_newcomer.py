@@ -533,6 +533,7 @@ def test_models_say_what_runs_here_and_why_not(medir, own_registry, monkeypatch,
 # ---------------------------------------------------------------- nothing is lost, and something moves
 
 
+@pytest.mark.medium
 def test_a_bar_shows_before_its_first_step_ends():
     import subprocess
     import sys
@@ -729,6 +730,7 @@ def rows_of(text):
     }
 
 
+@pytest.mark.medium
 def test_a_plan_of_paper_names_hours_gigabytes_and_dollars_once_per_model(medir):
     out = medir('plan', 'r2med_retrieval', '--preset', 'paper')
     assert out.code == 0, out.err
@@ -750,6 +752,7 @@ def test_a_plan_of_paper_names_hours_gigabytes_and_dollars_once_per_model(medir)
     assert 'BMRetriever Table 11' in out.out and '2026-11' in out.out
 
 
+@pytest.mark.medium
 def test_what_has_no_rate_or_size_stays_unknown(medir, monkeypatch):
     monkeypatch.delenv('MEDIR_DATA', raising=False)
     loop = medir('plan', 'automir_slhyde', '--preset', 'paper')

@@ -601,6 +601,7 @@ def epochs(mixture, n=2):
     return [[row['query'] for row in mixture] for _ in range(n)]
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize('once', [True, False])
 @pytest.mark.parametrize('weights', [None, {'a': 1, 'b': 2, 'c': 1.5}])
 def test_a_mixture_goes_on_exactly_from_any_pair_of_either_epoch(streams, once, weights):
@@ -650,6 +651,7 @@ def test_a_function_is_a_stream(tmp_path, streams):
     assert before + [row['query'] for row in resumed] == whole and len(whole) == 37
 
 
+@pytest.mark.medium
 def test_another_process_goes_on(streams, tmp_path):
     mixture = Mixture(streams)
     rows_shown = list(itertools.islice(iter(mixture), 20))

@@ -127,6 +127,7 @@ def all_cores():
     torch.set_num_threads(before)
 
 
+@pytest.mark.medium
 def test_mteb_on_a_pool_of_hpo(shared_home, tmp_path):
     ours = check_parity(load_task('hpo-lay', limit=300), shared_home, tmp_path / 'predictions')
     assert 0.5 < ours.mean('nDCG@10') < 1

@@ -289,6 +289,7 @@ def test_a_kill_in_the_middle_leaves_nothing_that_looks_whole(slow_process, mine
     assert left(home) == [place.name] and (place / 'copy').read_bytes() == CONTENT
 
 
+@pytest.mark.medium
 def test_a_second_process_waits_for_the_first_and_says_so(slow_process, home):
     first = slow_process(0.7)
     assert first.stdout.readline() == 'block\n'

@@ -195,6 +195,7 @@ def brute_force(system, task, k):
     return frame[frame.groupby('query_id', sort=False).cumcount() < k].reset_index(drop=True)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize('system', ['bm25', 'minilm'])
 @pytest.mark.parametrize('said', SETTINGS)
 def test_documents_come_out_as_from_all_passages(system, said, fake_minilm):
@@ -318,6 +319,7 @@ def test_whole_documents_and_passages_are_compared(beir, fake_minilm):
     assert compare(whole, cut).n_queries == 3
 
 
+@pytest.mark.medium
 def test_real_abstracts_are_cut_and_found(medir_data, home):
     folder = medir_data / 'nfcorpus'
     if not folder.is_dir():

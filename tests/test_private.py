@@ -240,6 +240,7 @@ def test_a_loop_that_tries_for_ever_fills_no_disk(private):
 # ---------------------------------------------------------------- the command
 
 
+@pytest.mark.medium
 def test_the_command_is_private_wherever_the_word_stands(medir_process, beir, home):
     for line in (
         ['--private', 'evaluate', beir, '--system', 'bm25'],

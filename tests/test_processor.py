@@ -39,6 +39,7 @@ def test_a_precision_that_is_written_out_stays_in_the_expression(lesser):
     assert str(parse('bm25>rankllama@10(dtype=fp16)')) == 'bm25>rankllama@10(dtype=float16)'
 
 
+@pytest.mark.medium
 def test_table_and_contract_name_the_precision(lesser, tmp_path):
     task = load_task('hpo-lay', limit=12)
     assert {row['dtype'] for row in evaluate(task, 'smollm2', home_folder=tmp_path).rows()} == {'float32'}
@@ -68,6 +69,7 @@ def texts_of_all_lengths(n=200):
     return [' '.join(rng.choice(words, rng.integers(1, 12))) for _ in range(n)]
 
 
+@pytest.mark.medium
 def test_a_trial_is_made_once_said_and_remembered(monkeypatch, tmp_path, capfd):
     texts = texts_of_all_lengths()
     first = tuned_encoder(tmp_path / 'home', monkeypatch)

@@ -560,6 +560,7 @@ def without_dropout(model, tokenizer):
     model.config.hidden_dropout_prob = model.config.attention_probs_dropout_prob = 0.0
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize('cache', [0, 2])
 def test_known_positives_of_the_batch_count_as_negatives_on_request(tmp_path, own_registry, home, cache):
     own_registry(models={'tiny': {**TINY_ROW, 'hub': make_model('bert', tmp_path / 'm', change=without_dropout)}})

@@ -411,6 +411,7 @@ def test_the_command(walk, writer, medir, tmp_path):
     assert out.code == 2 and "did you mean 'lay'?" in out.err.splitlines()[-1]
 
 
+@pytest.mark.medium
 def test_a_kill_keeps_answers_and_the_same_line_goes_on(walk, tmp_path):
     slow = lambda messages: (time.sleep(0.05), good(messages))[1]
     server = ToyServer(slow)

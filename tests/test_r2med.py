@@ -612,6 +612,7 @@ def mteb_model(seen):
     return Hashing()
 
 
+@pytest.mark.medium
 def test_an_mteb_model_plugs_in_unchanged(beir):
     pytest.importorskip('mteb')
     from dataclasses import replace
@@ -665,6 +666,7 @@ def annotations():
     return [dict(zip(lines[0], l)) for l in lines[1:]]
 
 
+@pytest.mark.medium
 def test_findings_are_affirmed_phenotypes_and_never_shared(overlap, annotations):
     affirmed = {(r['database_id'], r['hpo_id']) for r in annotations if r['aspect'] == 'P' and not r['qualifier']}
     asked, pool = data.ontology._split_findings(0, 1000, 200)
@@ -977,6 +979,7 @@ def cells(table):
     return published('r2med', table, measure='nDCG@10', task=R2MED)
 
 
+@pytest.mark.medium
 def test_78_systems_with_their_cells_and_what_each_would_need():
     tables = {t: Ledger(with_means(cells(t))) for t in ('base', 'gar', 'reranker')}
     assert {t: len(l.table()) for t, l in tables.items()} == {'base': 15, 'gar': 57, 'reranker': 6}
@@ -1253,6 +1256,7 @@ def test_figures_read_their_files(tmp_path):
 # ---------------------------------------------------------------- the notebook's presets
 
 
+@pytest.mark.medium
 def test_the_paper_preset_plans_offline(medir):
     import yaml
 

@@ -367,6 +367,7 @@ def write_checkpoints(folder, state):
             module.folders.__wrapped__(Factory())
 
 
+@pytest.mark.medium
 def test_tiny_checkpoints_are_the_same_in_every_process(tmp_path):
     "Whatever was drawn before them, and however a process orders its sets."
     code = """

@@ -140,6 +140,7 @@ def test_people_are_counted_without_whoever_settled(walk):
     assert ', by 2 people.' in Page(render_report(walk)).text
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize('attack', ATTACKS)
 def test_a_strangers_text_is_shown_and_never_runs(tmp_path, attack):
     walk = write_toy_walk(tmp_path / 'w')
@@ -173,6 +174,7 @@ def test_missing_steps_are_named_with_their_command(tmp_path):
         assert command in page.text
 
 
+@pytest.mark.medium
 def test_the_figure_is_a_data_uri(walk, medir):
     assert medir('verdict', walk.folder, '--system', PAIR[0], '--system', PAIR[1]).code == 0
     assert medir('report', walk.folder, '--to', walk.folder / 'out.html').code == 0
@@ -188,6 +190,7 @@ def chosen(walk, system):
     return walk
 
 
+@pytest.mark.medium
 def test_the_page_holds_the_contract_of_what_was_chosen_and_a_receipt(judged, fake_minilm):
     page = Page(render_report(chosen(judged, 'rrf(bm25,minilm)')))
     harmless(page)
@@ -208,6 +211,7 @@ def test_the_page_holds_the_contract_of_what_was_chosen_and_a_receipt(judged, fa
     assert '://' not in page.text
 
 
+@pytest.mark.medium
 def test_a_contract_that_cannot_be_shown_says_why(judged):
     page = Page(render_report(chosen(judged, 'rrf(bm25,./gone)')))
     harmless(page)

@@ -760,6 +760,7 @@ def many(tmp_path):
     )
 
 
+@pytest.mark.medium
 def test_kill_9_in_the_middle_resumes_and_reads_each_pair_once(folders, many, home, tmp_path, monkeypatch):
     run = lambda block, **kwargs: subprocess.run(
         [sys.executable, '-c', SCORE, folders['xlm-r'], str(many), str(block)],

@@ -261,6 +261,7 @@ LOSSES = {
 }
 
 
+@pytest.mark.medium
 def test_two_losses_are_no_curve_and_their_labels_fit(tmp_path):
     from medir_nb.figures import training_figure
 
@@ -405,6 +406,7 @@ def texts_of_demos():
                 yield pytest.param(task, system, id=f'{path.parent.name}-{task}-{system}')
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize('task, system', list(texts_of_demos()))
 def test_a_demo_replays_every_text(task, system, home):
     "Whoever runs a demo has neither the model nor hours."

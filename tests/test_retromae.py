@@ -344,6 +344,7 @@ def test_batches_hang_on_seed_epoch_and_line_alone(rows, texts):
 # ---------------------------------------------------------------- the stage
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize('name', KINDS)
 def test_the_loss_falls_and_the_checkpoint_is_an_encoder(rows, texts, home, name):
     from sentence_transformers import SentenceTransformer
@@ -366,6 +367,7 @@ def test_the_loss_falls_and_the_checkpoint_is_an_encoder(rows, texts, home, name
     assert train_retromae(small(texts, model=f'tiny-{name}', learning_rate=5e-3, epochs=6, warmup_ratio=0.1)).reused
 
 
+@pytest.mark.medium
 def test_a_checkpoint_is_the_base_of_the_next_stage(rows, texts, tmp_path):
     "RetroMAE, then pairs; and RetroMAE on what pairs have tuned."
     train_retromae(small(texts, 'retro', max_steps=2))
@@ -376,6 +378,7 @@ def test_a_checkpoint_is_the_base_of_the_next_stage(rows, texts, tmp_path):
     assert train_retromae(small(texts, 'again', model='tuned', max_steps=1)).steps == 1
 
 
+@pytest.mark.medium
 def test_a_killed_training_goes_on_to_the_same_end(rows, texts, home):
     settings = small(texts, epochs=3, save_steps=2, model='tiny-modernbert')
     whole = train_retromae({**settings, 'output': 'whole'})
@@ -397,6 +400,7 @@ def test_a_killed_training_goes_on_to_the_same_end(rows, texts, home):
     assert checkpoint_record('own')['counts'] == checkpoint_record('whole')['counts']
 
 
+@pytest.mark.medium
 def test_killed_between_the_last_step_and_the_checkpoint(rows, texts, monkeypatch):
     "All steps are done, and the weights are read from the last of them."
     settings = small(texts, max_steps=4, save_steps=2)
@@ -408,6 +412,7 @@ def test_killed_between_the_last_step_and_the_checkpoint(rows, texts, monkeypatc
     same_weights(train_retromae(settings).folder, whole.folder)
 
 
+@pytest.mark.medium
 def test_every_switch_is_another_training(rows, texts):
     first = train_retromae(small(texts, 'a', max_steps=2))
     changes = (
@@ -430,6 +435,7 @@ def test_without_the_decoder_it_is_a_masked_language_model(rows, texts):
     np.testing.assert_allclose(done.history.loss, done.history.encoder_loss, rtol=1e-5)
 
 
+@pytest.mark.medium
 def test_precision_accumulation_and_checkpointing_run(rows, texts):
     done = train_retromae(
         small(
@@ -453,6 +459,7 @@ def test_torchrun_with_two_processes(rows, texts, tmp_path, name):
     assert Encoder('own').encode(['statins'], 'query').vectors.shape == (1, 32)
 
 
+@pytest.mark.medium
 def test_a_base_without_a_head_is_said(rows, texts, capsys):
     train_retromae(small(texts, model='tiny-headless', max_steps=1))
     assert 'hold no head that names masked tokens' in capsys.readouterr().err
@@ -509,6 +516,7 @@ def tower(rows, texts, tmp_path):
     }
 
 
+@pytest.mark.medium
 def test_each_stage_stands_on_the_one_before(tower):
     trained = train_tower(tower)
     assert [*trained.trained] == ['retromae', 'unsupervised', 'supervised'] and trained.checkpoint == 'tower'
@@ -519,6 +527,7 @@ def test_each_stage_stands_on_the_one_before(tower):
     assert all(stage.reused for stage in train_tower(tower).trained.values())
 
 
+@pytest.mark.medium
 def test_the_reading_holds_in_every_stage(tower):
     "What an instruction a line needs is not lost on the way."
     template = {'query_template': '{instruction}: {text}', 'default_instruction': 'Find it'}
@@ -527,6 +536,7 @@ def test_the_reading_holds_in_every_stage(tower):
     assert encoder_spec('tower-retromae').query_template == '{instruction}: {text}'
 
 
+@pytest.mark.medium
 def test_rows_of_the_ablation_share_their_stages(tower):
     towers = pretraining_ablation(tower)
     reused = {row: [stage.reused for stage in one.trained.values()] for row, one in towers.items()}
@@ -544,6 +554,7 @@ def test_rows_of_the_ablation_share_their_stages(tower):
         pretraining_ablation(tower, ['RetroMAX'])
 
 
+@pytest.mark.medium
 def test_a_document_tower_is_a_decoder_with_a_lora_and_short_vectors(tower):
     settings = {**tower['settings']['supervised'], 'precision': 'fp32', 'gradient_checkpointing': False, 'max_steps': 1}
     settings |= {'matryoshka': [8, 32], 'max_query_tokens': 16, 'max_document_tokens': 16}

@@ -47,6 +47,7 @@ def difference(vectors, expected):
     return np.abs(vectors - expected).max() / max(1, np.linalg.norm(expected, axis=1).max())
 
 
+@pytest.mark.medium
 def test_every_architecture_gives_the_same_vectors_elsewhere(rows, tmp_path):  # noqa: F811
     "One tower and two, end tokens, brackets, pairs, a LoRA, prompts in and out of the pooling, lengths a role."
     jobs, expected = {}, {}
@@ -77,6 +78,7 @@ def test_every_architecture_gives_the_same_vectors_elsewhere(rows, tmp_path):  #
             assert difference(vectors, expected[name][role]) < 1e-6, (name, role)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize('name', ['medcpt', 'bge-large-en'])
 def test_kept_dimensions_are_normalised_again(name, rows, tmp_path):  # noqa: F811
     "Two towers that do not normalise, and one that does."
@@ -129,6 +131,7 @@ def without_dropout(folder, out):
     return str(out)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize('name', sorted(TRAINED))
 def test_a_row_is_trained_as_it_is_read(name, rows, own_registry, tmp_path):  # noqa: F811
     "The first loss is that of the encoder's own vectors; what is saved reads the same way elsewhere."
@@ -170,6 +173,7 @@ def test_a_row_is_trained_as_it_is_read(name, rows, own_registry, tmp_path):  # 
     assert train_encoder(model=name, data=str(data), output=str(tmp_path / 'own'), **settings).reused
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize('name', ['dragon', 'medcpt'])
 def test_two_towers_train_with_a_gradient_cache(name, rows, tmp_path):  # noqa: F811
     "The cache slices each column for the tower that it goes through."
@@ -179,6 +183,7 @@ def test_two_towers_train_with_a_gradient_cache(name, rows, tmp_path):  # noqa: 
     assert done.steps == 2 and np.isfinite(done.history.loss).all()
 
 
+@pytest.mark.medium
 def test_a_decoder_that_attends_both_ways_does_so_elsewhere(rows, tmp_path):  # noqa: F811
     "The mask is part of the saved configuration."
     both, one = tiny('qwen2-own', bidirectional=True, pooling='mean'), tiny('qwen2-own', pooling='mean')

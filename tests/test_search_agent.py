@@ -504,6 +504,7 @@ def test_tools_are_called_through_the_chat_api_or_in_the_text(beir, fake):
         assert out.texts == [['Metoprolol slows the heart rate']] * 4 and out.stats['searches'] == 4
 
 
+@pytest.mark.medium
 def test_the_loop_runs_with_a_model_in_this_process(beir, monkeypatch, tmp_path):
     "vLLM's interface, answered by a rule: what was begun is part of the prompt, and the text ends before the stop."
     seen = []

@@ -207,6 +207,7 @@ def killed_at(step, work):
         os._exit(1)
 
 
+@pytest.mark.medium
 def test_a_kill_at_any_step_of_an_update_leaves_the_old_index_or_the_new(home, tmp_path):
     rng, folder = random.Random(3), tmp_path / 'index'
     documents = some_documents(30, rng)
@@ -387,6 +388,7 @@ def test_the_service_answers_what_a_search_answered(home, tmp_path, running, fak
     assert set(client.get('/openapi.json').json()['paths']) == {'/search', '/health'}
 
 
+@pytest.mark.medium
 def test_a_bad_request_gets_an_error_and_hurts_nobody(beir, home, tmp_path, running):
     import socket
 
@@ -519,6 +521,7 @@ def test_a_new_generation_is_taken_over_without_a_pause(beir, home, tmp_path, ru
     assert client.get('/health').json()['generation'] == 2
 
 
+@pytest.mark.medium
 def test_documents_are_taken_and_deleted(beir, home, tmp_path, running):
     build_index(str(beir), 'bm25', tmp_path / 'index', home_folder=home)
     client = running(tmp_path / 'index', updates=True)
@@ -599,6 +602,7 @@ def kill_and_see(folder, kills, rng):
     assert found == promised and number > kills
 
 
+@pytest.mark.medium
 def test_acknowledged_updates_survive_kills(beir, home, tmp_path):
     build_index(str(beir), 'bm25', tmp_path / 'index', home_folder=home)
     kill_and_see(tmp_path / 'index', 2, random.Random(9))
@@ -777,6 +781,7 @@ def test_a_mistyped_file_is_not_taken_for_a_task(leaflets, beir, tmp_path, medir
     assert ran.code == 2 and 'no corpus.jsonl here' in ran.err and 'nbs/' not in ran.err
 
 
+@pytest.mark.medium
 def test_a_database_is_closed_before_the_interpreter_goes(beir, tmp_path, medir_process):
     "Qdrant's client imports something when it is closed, which an interpreter that shuts down refuses."
     code = (

@@ -59,6 +59,7 @@ def changed(documents, rng, number):
 # --- the runs of an evaluation ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize('said', SETTINGS)
 @pytest.mark.parametrize('system', SYSTEMS)
 def test_an_index_gives_the_documents_of_an_evaluation(system, said, home, tmp_path, fake_minilm):
@@ -71,6 +72,7 @@ def test_an_index_gives_the_documents_of_an_evaluation(system, said, home, tmp_p
         close(searcher.search(QUESTIONS, k), theirs)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     'system',
     [
@@ -99,6 +101,7 @@ def test_chinese_documents_are_cut_too(home, tmp_path):
     assert (found['id'], found['passage']) == ('a', '偏头痛发作时尽早服药。') and len(searcher.index.searched.ids) == 10
 
 
+@pytest.mark.medium
 def test_scores_of_random_lists_are_those_of_a_run():
     from medir_nb.retrieval.folding import document_scores, settled_queries
 
@@ -125,6 +128,7 @@ def test_scores_of_random_lists_are_those_of_a_run():
 # --- updates ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize('said', ['tokens=7,overlap=2', 'sentences=1,score=mean'])
 @pytest.mark.parametrize('system', ['bm25', 'minilm', 'rrf(bm25,minilm)'])
 def test_an_updated_index_equals_a_fresh_one(system, said, home, tmp_path, fake_minilm):
@@ -166,6 +170,7 @@ def test_only_the_passages_that_changed_are_encoded(home, tmp_path, fake_minilm)
     assert len(searched.corpus()) == 87 and (~searched.alive).sum() == 6
 
 
+@pytest.mark.medium
 def test_a_kill_at_any_step_leaves_the_old_passages_or_the_new(home, tmp_path):
     rng, folder = random.Random(3), tmp_path / 'index'
     documents = long_documents(20, rng, 4)
@@ -191,6 +196,7 @@ def test_a_kill_at_any_step_leaves_the_old_passages_or_the_new(home, tmp_path):
     pd.testing.assert_frame_equal(*runs, check_exact=True)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize('store', ['qdrant', 'lancedb'])
 def test_a_database_gives_what_plain_files_give(store, home, tmp_path, fake_minilm):
     pytest.importorskip({'qdrant': 'qdrant_client', 'lancedb': 'lancedb'}[store])
@@ -246,6 +252,7 @@ def test_documents_that_are_cut_otherwise_are_refused(home, tmp_path):
 # --- the service -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.medium
 def test_the_service_shows_the_passage_and_takes_documents(home, tmp_path, running):  # noqa: F811
     documents = long_documents(10, random.Random(8))
     build_index(task_of(documents, 'sentences=1'), 'bm25', tmp_path / 'index', home_folder=home)

@@ -161,6 +161,7 @@ def table_lines(page):
     return [re.split(r' *\| *', line.strip('| ')) for line in page.splitlines() if re.match(r'\| [^|]+ \| \d', line)]
 
 
+@pytest.mark.medium
 def test_the_table_of_the_front_page_says_what_the_published_cells_say(front, data):
     from medir_nb.ledger import published
     from medir_nb.core.settings import registry
@@ -252,6 +253,7 @@ def test_the_front_page_begins_with_what_anybody_can_run(front, data):
     assert 'here its architecture alone was run' in shown and models[names[1]]['tried'] == 'architecture exercised'
 
 
+@pytest.mark.medium
 def test_the_front_page_says_what_was_measured_and_how_to_begin(front):
     from medir_nb.workbook.coverages import coverage, coverage_sentence
 
@@ -366,6 +368,7 @@ def papers_page(names):
 PAPER_NOTEBOOKS = [*sorted((ROOT / 'nbs/papers').glob('*.ipynb')), ROOT / 'nbs/referees.ipynb']
 
 
+@pytest.mark.medium
 def test_every_download_is_offered_with_the_papers_and_below_its_notebook(names, papers_page):
     for name in names:
         assert f'](../figures/{name})' in papers_page, name
@@ -628,6 +631,7 @@ def test_the_site_stays_small():
     assert sum(file.stat().st_size for file in files) < stage.LIMIT
 
 
+@pytest.mark.medium
 def test_the_pages_that_make_most_of_the_site_stay_small(tmp_path, data):
     "Without building: the Markdown of the chapters and of the API, which most of the site is."
     rooms = stage.library()

@@ -1,5 +1,6 @@
-"What the papers' notebooks write under `smoke`, their defaults: `nbdev_test` runs them before, and shows nothing of it."
+"The papers' notebooks and that of efficiency under `smoke`, their defaults: what they write."
 
+import json
 from pathlib import Path
 import pandas as pd
 import pytest
@@ -8,43 +9,36 @@ from medir_nb.workbook import find_notebook, resolve, run_notebook
 
 ROOT = Path(__file__).parents[1]
 PAPERS = sorted(path.stem for path in (ROOT / 'nbs' / 'papers').glob('*.ipynb'))
+pytestmark = pytest.mark.medium
 written_here = {}
 
 
-def tables(folder):
-    return sorted(folder.glob('*_tables.md'))
-
-
-def is_of_this_code(folder, name):
-    "Whether the tables of a notebook were written after everything that they hang on."
-    code = [ROOT / 'nbs' / 'papers' / f'{name}.ipynb', *(ROOT / 'medir_nb').rglob('*.py')]
-    code += (ROOT / 'medir_nb' / 'registry').rglob('*.*')
-    newest = max(path.stat().st_mtime for path in code if '__pycache__' not in path.parts)
-    return bool(tables(folder)) and tables(folder)[0].stat().st_mtime > newest
-
-
 def written(name, tmp_path_factory):
-    "The folder of a notebook's smoke run: that of `nbdev_test` where it is of this code, else one that runs now."
-    folder = ROOT / '.medir' / 'out' / name
-    if not is_of_this_code(folder, name):
-        if name not in written_here:
-            home = tmp_path_factory.mktemp(name)
-            written_here[name] = Path(run_notebook(name, home_folder=home)['output']).parent
-        folder = written_here[name]
-    return folder
+    "The folder of a notebook's smoke run."
+    if name not in written_here:
+        home = tmp_path_factory.mktemp(name)
+        written_here[name] = Path(run_notebook(name, home_folder=home)['output']).parent
+    return written_here[name]
 
 
 @pytest.mark.parametrize('name', PAPERS)
 def test_a_smoke_run_writes_whole_tables(name, tmp_path_factory, monkeypatch):
     monkeypatch.delenv('MEDIR_DATA', raising=False)
     folder = written(name, tmp_path_factory)
-    (report,) = tables(folder)
+    (report,) = folder.glob('*_tables.md')
     parts = report.read_text(encoding='utf-8').split('\n# ')
     assert len(parts) >= 3 and all('|' in part for part in parts), [part[:60] for part in parts if '|' not in part]
     scores = pd.read_csv(folder / 'scores.csv')
     assert not (folder / 'not_run.csv').exists()
     assert (scores.low <= scores.value).all() and (scores.value <= scores.high).all()
     assert scores.value.between(-1, 1).all() and (scores.n_queries > 0).all()
+
+
+def test_efficiency_runs_with_its_defaults_and_fills_every_row(tmp_path):
+    output = Path(run_notebook('efficiency', home_folder=tmp_path)['output'])
+    rows = pd.DataFrame(json.loads((output.parent / 'efficiency.json').read_text(encoding='utf-8'))['rows'])
+    assert len(rows) >= 15 and rows.result.notna().all()
+    assert (rows['this project'] > 0).all() and (rows.other > 0).all()
 
 
 @pytest.mark.parametrize('name', PAPERS)

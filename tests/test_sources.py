@@ -330,6 +330,7 @@ def test_the_batch_of_automir_waits_for_what_it_uses():
     assert makers[:6] == [[]] * 6 and makers[6] == [0, 1, 2, 3, 4]
 
 
+@pytest.mark.medium
 def test_the_plan_and_the_batch_say_what_cannot_work_before_anything_runs(medir, monkeypatch, home):
     monkeypatch.setenv('MEDIR_LLM_BACKEND', 'transformers')
     said = medir('plan', 'automir').out
@@ -381,6 +382,7 @@ def ask(words, most=8, n=1):
     return [Request(' '.join(['word'] * words), Sampling(max_tokens=most), index=i) for i in range(n)]
 
 
+@pytest.mark.medium
 def test_the_engine_is_as_long_as_its_prompts(vllm, home):
     model = LLM('qwen2.5-32b')
     model.generate(ask(100))
@@ -400,6 +402,7 @@ def test_a_length_that_is_given_stays(vllm, home):
     assert vllm.started == [512] and done[0].cut and done[0].prompt_tokens <= 504
 
 
+@pytest.mark.medium
 def test_encoders_and_other_language_models_leave_before_vllm_starts(vllm, home, fake_minilm, beir):
     from medir_nb import encoder
 
@@ -416,6 +419,7 @@ def test_encoders_and_other_language_models_leave_before_vllm_starts(vllm, home,
 # ---------------------------------------------------------------- a language model in an environment of its own
 
 
+@pytest.mark.medium
 def test_an_environment_writes_what_this_process_writes(home, own_registry, monkeypatch, capfd):
     "The same weights, prompts and seeds give the same texts, whole or cut, greedy or drawn; a request that is told to stop stops."
     row = registry('llms')['smollm2']
@@ -461,6 +465,7 @@ def shared_home():
     return Path(__file__).resolve().parent.parent / '.medir'
 
 
+@pytest.mark.medium
 def test_a_training_gives_its_memory_back(home, tmp_path, monkeypatch):
     from medir_nb import encoder, trainer
 

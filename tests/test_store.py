@@ -169,6 +169,7 @@ def wait_for(condition, process=None, seconds=90):
         time.sleep(0.01)
 
 
+@pytest.mark.medium
 def test_kill_while_encoding(home, minilm, monkeypatch, tmp_path):
     monkeypatch.setattr(encoding.store, '_BLOCK', 8)
     task = load_task('hpo-lay', limit=200)
@@ -354,6 +355,7 @@ print(len(model.asked))
 """
 
 
+@pytest.mark.medium
 def test_two_processes_write_one_copy(home):
     both = [
         subprocess.Popen([sys.executable, '-c', TWO, str(Path(__file__).parent)], stdout=subprocess.PIPE, text=True)

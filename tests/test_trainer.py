@@ -245,6 +245,7 @@ def test_settings_that_are_checked_twice_are_the_same(task):
     assert len(keys) == 1
 
 
+@pytest.mark.medium
 def test_the_task_of_a_file_can_be_put_over(rows, pairs, tmp_path):
     "As any other key on the command line; a slip gets the nearest name."
     file = tmp_path / 'c.yaml'
@@ -314,6 +315,7 @@ def test_no_data(rows, tmp_path):
         train_encoder(small(write_lines(tmp_path / 'one.jsonl', [{'query': 'q', 'pos': ['d']}]), batch_size=1))
 
 
+@pytest.mark.medium
 def test_a_batch_of_one_without_negatives_would_learn_nothing(rows, pairs):
     for settings in ({'batch_size': 1}, {'in_batch': False}):
         with pytest.raises(MedirError, match='constant 0'):
@@ -556,6 +558,7 @@ def _half(rank, model, features, labels, port, folder):
     dist.destroy_process_group()
 
 
+@pytest.mark.medium
 def test_two_processes_give_loss_and_gradients_of_the_doubled_batch(rows, pairs, tmp_path):
     import torch
 
@@ -654,6 +657,7 @@ def test_the_trained_model_sees_what_encode_gives_it(rows, tmp_path, name):
     }
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize('name', ROWS)
 def test_the_checkpoint_opens_in_plain_sentence_transformers(rows, pairs, name, capfd):
     done = train_encoder({**small(pairs), 'model': name}, max_steps=3)
@@ -687,6 +691,7 @@ def test_the_checkpoint_opens_in_plain_sentence_transformers(rows, pairs, name, 
     ]  # the libraries say nothing
 
 
+@pytest.mark.medium
 def test_a_checkpoint_goes_by_its_name(rows, pairs, beir, medir, home, tmp_path):
     done = train_encoder(small(pairs), max_steps=2)
     ran = medir('evaluate', beir, '--system', 'own', '--home', home)
@@ -709,6 +714,7 @@ def test_a_checkpoint_goes_by_its_name(rows, pairs, beir, medir, home, tmp_path)
     )
 
 
+@pytest.mark.medium
 def test_an_encoder_is_its_weights(rows, pairs):
     done = train_encoder(small(pairs), max_steps=1)
     revision = encoder_spec('own').revision
@@ -724,6 +730,7 @@ def test_an_encoder_is_its_weights(rows, pairs):
     assert encoder_spec('own').revision != revision
 
 
+@pytest.mark.medium
 def test_a_row_may_stand_for_weights_that_a_training_makes(folders, own_registry, pairs, answers, medir, beir):
     own_registry(
         models={
@@ -769,6 +776,7 @@ def test_a_row_may_stand_for_weights_that_a_training_makes(folders, own_registry
         encoder_spec('qwen-sl-1')
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     'settings',
     [
@@ -811,6 +819,7 @@ def test_settings_reach_transformers(rows, pairs, tmp_path, monkeypatch):
             t.arguments.training_arguments(config(precision='fp16'), tmp_path)
 
 
+@pytest.mark.medium
 def test_texts_over_the_limit_are_counted(rows, tmp_path, capsys):
     lines = [{'query': w, 'pos': [f'{LONG} {w}'], 'neg': ['short']} for w in WORDS[:4]]
     done = train_encoder(small(write_lines(tmp_path / 'x.jsonl', lines)), max_steps=1)
@@ -827,6 +836,7 @@ def test_texts_over_the_limit_are_counted(rows, tmp_path, capsys):
 # ---------------------------------------------------------------- metrics
 
 
+@pytest.mark.medium
 def test_metrics_are_written_while_it_runs(rows, pairs, home, monkeypatch):
     seen = []
 
@@ -876,6 +886,7 @@ def test_nothing_is_drawn_outside_a_notebook():
 # ---------------------------------------------------------------- again, further, and what goes wrong
 
 
+@pytest.mark.medium
 def test_a_finished_training_is_not_repeated(rows, pairs, tmp_path, monkeypatch):
     first = train_encoder(small(pairs), max_steps=2)
     written = file_fingerprint(first.folder)
@@ -898,6 +909,7 @@ def test_a_finished_training_is_not_repeated(rows, pairs, tmp_path, monkeypatch)
     assert not train_encoder(small(pairs), max_steps=2, overwrite=True).reused
 
 
+@pytest.mark.medium
 def test_a_killed_training_goes_on_to_the_same_end(rows, pairs, home):
     settings = dict(small(pairs), batch_size=2, epochs=2, save_steps=3)
     whole = train_encoder({**settings, 'output': 'whole'})
@@ -930,6 +942,7 @@ def test_a_killed_training_goes_on_to_the_same_end(rows, pairs, home):
     )
 
 
+@pytest.mark.medium
 def test_a_stopped_generator_training_goes_on(rows, answers):
     settings = small_sft(answers, epochs=2, save_steps=4)
     whole = train_generator({**settings, 'output': 'whole'})
@@ -965,6 +978,7 @@ def small_ce(data, output='own-ce', **settings):
     }
 
 
+@pytest.mark.medium
 def test_a_group_is_a_query_with_its_positive_first(rows, pairs):
     done = train_reranker(small_ce(pairs))
     backend = PairBackend(reranker_spec('own-ce'), device='cpu')
@@ -985,6 +999,7 @@ def test_a_group_is_a_query_with_its_positive_first(rows, pairs):
     assert done.counts['texts'] == 3 * 4 * 3 and done.counts['rows'] == 12
 
 
+@pytest.mark.medium
 def test_its_loss_is_a_softmax_over_a_group_whatever_the_accumulation(rows, pairs):
     import torch
 
@@ -1007,6 +1022,7 @@ def test_its_loss_is_a_softmax_over_a_group_whatever_the_accumulation(rows, pair
     assert sum(((a[k] - b[k]).abs() > 1e-5).sum() for k in a) < 0.02 * sum(a[k].numel() for k in a)
 
 
+@pytest.mark.medium
 def test_a_cross_encoder_learns_and_opens_everywhere(rows, pairs, beir, medir, home):
     from sentence_transformers import CrossEncoder
 
@@ -1058,6 +1074,7 @@ def test_what_cannot_become_a_cross_encoder_says_why(rows, pairs, change, why):
         train_reranker({**small_ce(pairs), **change})
 
 
+@pytest.mark.medium
 def test_a_stopped_cross_encoder_goes_on(rows, pairs):
     settings = small_ce(pairs, max_steps=6, save_steps=2)
     whole = train_reranker({**settings, 'output': 'whole'})
@@ -1074,6 +1091,7 @@ def test_a_stopped_cross_encoder_goes_on(rows, pairs):
     same_weights(done.folder, whole.folder)
 
 
+@pytest.mark.medium
 def test_killed_between_the_last_step_and_the_checkpoint(rows, pairs, answers, monkeypatch):
     for run, settings in (
         (train_encoder, small(pairs, max_steps=2, save_steps=1)),
@@ -1089,6 +1107,7 @@ def test_killed_between_the_last_step_and_the_checkpoint(rows, pairs, answers, m
         same_weights(done.folder, whole.folder)
 
 
+@pytest.mark.medium
 def test_a_loss_that_is_no_number_stops_at_once(rows, pairs, home):
     old = train_encoder(small(pairs), max_steps=1)
     written = file_fingerprint(old.folder)
@@ -1136,6 +1155,7 @@ def full_disk(tmp_path):
         subprocess.run(['umount', folder])
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize('when', ['under way', 'at the end'])
 def test_an_old_checkpoint_survives_a_full_disk(rows, pairs, full_disk, when):
     disk = full_disk(4)
@@ -1259,6 +1279,7 @@ def test_long_prompts_and_answers(rows, tmp_path):
         sft_examples(training_config(small_sft(path), 'sft', method='lamer'), spec, tokenizer, set())
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize('name', ['tiny-chat', 'tiny-llama'])
 def test_a_merged_generator_opens_in_plain_transformers(rows, answers, name, capfd):
     import torch
@@ -1308,6 +1329,7 @@ def test_a_merged_generator_opens_in_plain_transformers(rows, answers, name, cap
     assert not out.out and not [l for l in out.err.splitlines() if not l.startswith('medir: ')]
 
 
+@pytest.mark.medium
 def test_generations_of_a_tuned_model_replay_on_another_machine(rows, answers, tmp_path, monkeypatch):
     train_generator(small_sft(answers), max_steps=2)
     request = Request('what is a statin', Sampling(max_tokens=4))
@@ -1324,6 +1346,7 @@ def test_generations_of_a_tuned_model_replay_on_another_machine(rows, answers, t
         LLM('own-llm').generate([request], replay=True)
 
 
+@pytest.mark.medium
 def test_a_warm_up_that_never_ends_is_said(rows, answers, capsys):
     train_generator(small_sft(answers, warmup_steps=200), max_steps=2)
     assert '2 steps end before the warm-up of 200' in capsys.readouterr().err
@@ -1348,6 +1371,7 @@ def test_smollm2_from_gguf_is_saved_without_its_quantisation(answers):
 # ---------------------------------------------------------------- the command
 
 
+@pytest.mark.medium
 def test_the_command(rows, pairs, tmp_path, monkeypatch, capsys):
     def call(*arguments):
         monkeypatch.setattr(sys, 'argv', ['trainer', *map(str, arguments)])

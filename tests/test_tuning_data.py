@@ -468,6 +468,7 @@ def test_a_price_on_record_is_counted_for_what_was_asked_now(writer, home):
         assert write_queries(DOCS, 'smollm2', home_folder=home).usage.dollars == 0
 
 
+@pytest.mark.medium
 def test_a_model_that_repeats_itself_is_stopped(writer, home):
     server = writer(lambda prompt: '{"query": "What is this?"}')
     many = [{'id': str(i), 'doc': f'Finding number {i}.'} for i in range(100)]
@@ -666,6 +667,7 @@ def test_test_queries_in_training_are_found_shown_and_taken_out(tmp_path, home):
         contamination(training, [folder], threshold=0)
 
 
+@pytest.mark.medium
 def test_tasks_that_are_not_at_hand_are_named(home, monkeypatch):
     monkeypatch.delenv('MEDIR_DATA', raising=False)
     report = contamination([{'query': load_task('hpo-lay').queries.texts()[0]}], home_folder=home)
@@ -716,6 +718,7 @@ def tuning_file(path, instructions):
     return str(write_lines(path, lines))
 
 
+@pytest.mark.medium
 def test_each_query_is_trained_under_the_instruction_of_its_line(tiny, tmp_path, home):
     said = ['Find the fact', 'Find the fact', 'Check the claim', '']
     file = tuning_file(tmp_path / 'x.jsonl', said)
@@ -748,6 +751,7 @@ def test_lines_without_instructions_have_the_key_that_they_had(tmp_path):
     assert found.content() == [found.rows, ['I', 'J']] and found.counts['instructions'] == 2
 
 
+@pytest.mark.medium
 def test_instructions_that_a_model_cannot_take(tiny, tmp_path, home):
     file = tuning_file(tmp_path / 'x.jsonl', ['Find the fact', 'Check the claim'])
     settings = {'data': file, 'negatives': 1, 'batch_size': 2, 'max_steps': 1}

@@ -416,6 +416,7 @@ def test_systems_that_tell_nothing_apart_promise_nothing(walk):
 # ---------------------------------------------------------------- costs
 
 
+@pytest.mark.medium
 def test_costs_are_measured_in_a_process_of_their_own_and_kept(walk, tmp_path):
     options, how = {'lang': 'en'}, {'queries': 5, 'store': tmp_path / 'costs'}
     first = measure_costs('bm25', walk.folder, options, **how)
@@ -431,6 +432,7 @@ def test_costs_are_measured_in_a_process_of_their_own_and_kept(walk, tmp_path):
     assert measure_costs('bm25', walk.folder, options, **how).query_ms != 1234.5
 
 
+@pytest.mark.medium
 def test_times_of_a_busy_machine_are_said_and_measured_again(walk, monkeypatch):
     module, wanting, asked = sys.modules['medir_nb.walk.costs'], [99.0], []
 
@@ -480,6 +482,7 @@ def test_columns_show_a_price_only_where_one_is_known():
     assert costs_columns({'voyage-3': cost('voyage-3', 1.0, price=0.06)})['$/1M tokens'].tolist() == ['0.06']
 
 
+@pytest.mark.medium
 def test_evaluate_prints_costs_beside_scores(beir, medir):
     out = medir('evaluate', beir, '--system', 'bm25', '--costs', '--measures', 'nDCG@10')
     assert out.code == 0 and all(name in out.out for name in ('a query, ms', '95 % below, ms', 'documents/s'))
@@ -488,6 +491,7 @@ def test_evaluate_prints_costs_beside_scores(beir, medir):
     assert refused.code == 2 and 'stands in its expression' in refused.err
 
 
+@pytest.mark.medium
 def test_the_command_prints_table_sentence_and_figure(walk, medir):
     out = medir('verdict', walk.folder, '--system', 'bm25', '--system', 'bm25(b=0)')
     assert out.code == 0 and 'No difference that these' in out.out and 'p95 ms' in out.out
@@ -496,6 +500,7 @@ def test_the_command_prints_table_sentence_and_figure(walk, medir):
     assert all(one['costs']['query_ms'] > 0 for one in content['systems'])
 
 
+@pytest.mark.medium
 def test_a_killed_verdict_goes_on_behind_the_last_system(walk):
     command = [sys.executable, '-m', 'medir_nb.workbook', 'verdict', str(walk.folder)]
     command += [part for system in ('bm25', 'bm25(b=0)', 'bm25(lucene)') for part in ('--system', system)]

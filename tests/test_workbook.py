@@ -187,6 +187,7 @@ def test_notebooks_lists_only_parameterised_ones(root):
 # ---------------------------------------------------------------- receipts
 
 
+@pytest.mark.medium
 def test_run_receipt_reuse_force_and_edited_output(root, home, medir):
     first = medir('run', 'toy', '--preset', 'smoke')
     assert first.code == 0 and first.out.startswith('executed ') and counted(root) == ['2'], first.err
@@ -360,6 +361,7 @@ def test_a_wrong_batch_is_refused_before_anything_runs(root, medir, text, said):
     assert ran.code == 2 and said in ran.err and ran.err.count('\n') == 1 and not counted(root)
 
 
+@pytest.mark.medium
 def test_two_workers_after_and_a_failure(root, home, medir):
     write_notebook(root, 'bad', '1 / 0')
     write_notebook(
@@ -392,6 +394,7 @@ def test_two_workers_after_and_a_failure(root, home, medir):
     }
 
 
+@pytest.mark.medium
 def test_a_batch_hands_on_small_numbers(root, home, medir):
     write_batch(root, 'runs:\n- {notebook: toy, parameters: {lr: 1.0e-6}}')
     ran = medir('run', 'all')
@@ -399,6 +402,7 @@ def test_a_batch_hands_on_small_numbers(root, home, medir):
     assert receipts()[0]['parts']['parameters']['lr'] == 1e-6
 
 
+@pytest.mark.medium
 def test_kill_between_the_runs_of_a_batch(root, home, medir):
     write_notebook(root, code='time.sleep(1.5 if n == 2 else 0)')
     write_batch(root, 'runs:\n' + '\n'.join(f'- {{notebook: toy, parameters: {{n: {n}}}}}' for n in (1, 2, 3)))
@@ -493,6 +497,7 @@ def test_a_plan_of_a_batch(root, medir, no_network):
     assert medir('plan', root / 'params' / 'batches' / 'all.yaml').out.count('would run') == 2
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     'preset, wanted',
     [
@@ -540,6 +545,7 @@ def test_a_plan_of_the_self_learning_loop(preset, wanted, monkeypatch, medir):
     )
 
 
+@pytest.mark.medium
 def test_queries_that_exist_are_not_planned(monkeypatch, medir):
     monkeypatch.setenv('MEDIR_ROOT', str(REAL))
     monkeypatch.delenv('MEDIR_DATA', raising=False)
@@ -549,6 +555,7 @@ def test_queries_that_exist_are_not_planned(monkeypatch, medir):
     assert [c.strip() for c in step.split('|')[2:7]] == ['automir-training', '10000', 'missing', '0', '0']
 
 
+@pytest.mark.medium
 def test_the_plan_of_a_benchmark_counts_what_judges_read_and_write(monkeypatch, medir):
     monkeypatch.setenv('MEDIR_ROOT', str(REAL))
     monkeypatch.delenv('MEDIR_DATA', raising=False)
@@ -565,6 +572,7 @@ def test_the_plan_of_a_benchmark_counts_what_judges_read_and_write(monkeypatch, 
     assert judge['tokens'] > 1_500_000 * 0.7 * 122  # the passages, without the words around them
 
 
+@pytest.mark.medium
 def test_the_plan_of_a_benchmark_counts_its_chinese_pools_where_they_are(monkeypatch, medir, tmp_path):
     "Each of `gold_tasks` by its own judges; one that $MEDIR_DATA lacks is named, and costs nothing."
     monkeypatch.setenv('MEDIR_ROOT', str(REAL))
@@ -647,6 +655,7 @@ def test_status_of_an_empty_home(home, medir):
 # ---------------------------------------------------------------- tables at a terminal
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize('command', ['tasks', 'models', 'plan', 'evaluate', 'compare'])
 def test_what_is_printed_fits_a_terminal(command, medir, beir, monkeypatch):
     monkeypatch.setenv('HF_HUB_OFFLINE', '1')
@@ -698,6 +707,7 @@ def overlaid(root, monkeypatch):
     return root
 
 
+@pytest.mark.medium
 def test_a_new_paper_runs_as_it_is_written(overlaid, medir, home):
     paper = workbook.new_paper('medcpt_2023', title='MedCPT: "a" study')
     cells = nbformat.read(paper.notebook, as_version=4).cells

@@ -55,7 +55,7 @@ __md_search = () => document.currentScript.insertAdjacentHTML('beforebegin', SEA
 """
 # a formula as arithmatex leaves it, and a figure right behind it
 FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>(?=(\d?))', re.S)
-SHOWN = 80  # characters of a section that search reads and shows
+SHOWN = 60  # characters of a section that search reads and shows
 
 
 def on_config(config):
