@@ -24,7 +24,7 @@ from .synonyms import (
     synonym_task,
     write_synonyms,
 )
-from .cmirb import Built, ModelRoles, Roles, build_cmirb
+from .cmirb import Built, ModelRoles, Roles, answered_quality, build_cmirb
 
 __all__ = [
     'MERGES',
@@ -95,5 +95,6 @@ __all__ = [
     'Built',
     'ModelRoles',
     'Roles',
+    'answered_quality',
     'build_cmirb',
 ]

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['Match', 'OUTCOMES', 'Roles', 'asked', 'medical_rows', 'shortlists', 'verified_matches', 'matched', 'relevant_pairs',
-           'Built', 'build_cmirb', 'ModelRoles']
+           'Built', 'build_cmirb', 'answered_quality', 'ModelRoles']
 
 # %% ../../nbs/13a_benchmark/11_cmirb.ipynb #31c71907
 from collections import Counter, namedtuple
@@ -17,6 +17,7 @@ import pydantic
 from ..core.errors import check, nearest
 from ..core.files import atomic_path
 from ..data.task import Task, task_from_frames
+from .pools import PAIR, known_relevant
 from ..miner.asking import Asking, Usage, ask_about
 from ..miner.curation import Candidate, Scale, found_documents, scale_of
 from ..generator.spec import llm_spec
@@ -222,6 +223,25 @@ def build_cmirb(
     rows = [(*(getattr(m.candidate, i) for i in ids), m.evidence, m.answer, m.outcome) for m in trail]
     made = {'retriever': str(retriever), 'top': top, 'best': best, 'keep': keep, 'scale': str(scale)}
     return Built(task, pd.DataFrame(rows, columns=[*ids, 'evidence', 'answer', 'outcome']), counts, made)
+
+# %% ../../nbs/13a_benchmark/11_cmirb.ipynb #accde2c3
+def answered_quality(
+    task: Task,  # with judgements of the same queries and documents
+    built: Built,
+    n_asked: int,  # queries
+) -> pd.DataFrame:
+    "Share of the pairs that are right, and of the queries that got a right one, with Wilson's 95 % intervals."
+    from scipy.stats import binomtest
+
+    pairs = built.task.qrels[PAIR]
+    right = known_relevant(task, pairs)
+    counts = {'pairs that are right': (right.sum(), len(pairs))}
+    counts['queries that got a right one'] = (pairs.query_id[right].nunique(), n_asked)
+    rows = []
+    for share, (hits, of) in counts.items():
+        around = binomtest(int(hits), of).proportion_ci(method='wilson')
+        rows.append((share, int(hits), of, hits / of, around.low, around.high))
+    return pd.DataFrame(rows, columns=['share', 'hits', 'of', 'value', 'low', 'high'])
 
 # %% ../../nbs/13a_benchmark/11_cmirb.ipynb #20d1b68c
 class _Medical(pydantic.BaseModel):

@@ -10,22 +10,27 @@ import numpy as np
 import pandas as pd
 from ..core.errors import check
 from ..data.task import Task
+from ..evaluator.statistics import interval
 from .agreement import cohen, vote_table
 from .pools import PAIR, known_relevant
 from .ranking import scores_under
 from .votes import CUT
 
 # %% ../../nbs/13a_benchmark/08_gold.ipynb #c6027768
+def _share(of: str, hits: pd.Series) -> dict:
+    "The share of hits among pairs, and its 95 % interval, which resamples their queries."
+    low, high = interval(hits, pd.factorize(hits.index.get_level_values('query_id'))[0])
+    return {of: hits.mean(), f'{of} low': low, f'{of} high': high}
+
+
 def _quality(name: str, said: pd.Series, gold: pd.Series) -> dict:
     "Precision, recall and κ of one column of True, False and missing beside what is known."
     read = said.notna()
-    yes = said[read].astype(bool)
-    hits = int((yes & gold[read]).sum())
-    precision = hits / yes.sum() if yes.sum() else float('nan')
-    recall = hits / gold.sum() if gold.sum() else float('nan')
+    yes = said.where(read, False).astype(bool)
     kappa, _ = cohen(said, gold.astype(object))
-    row = {'judge': name, 'pairs': int(read.sum()), 'positive': int(yes.sum()), 'precision': precision}
-    return row | {'recall': recall, 'kappa': kappa, 'given up': 1 - read.mean()}
+    row = {'judge': name, 'pairs': int(read.sum()), 'positive': int(yes.sum())}
+    row |= _share('precision', gold[yes]) | _share('recall', yes[gold])
+    return row | {'kappa': kappa, 'given up': 1 - read.mean()}
 
 
 def gold_quality(
@@ -34,7 +39,7 @@ def gold_quality(
     labels: pd.DataFrame,  # of their consensus
     cut: str = CUT,
 ) -> pd.DataFrame:
-    "`judge, pairs, positive, precision, recall, kappa, given up`: each judge, then the consensus."
+    "Each judge, then the consensus: `precision` and `recall` with 95 % intervals over queries, `kappa`, `given up`."
     table = vote_table(votes, cut)
     known = pd.Series(known_relevant(task, table.index.to_frame(index=False)), index=table.index)
     check(known.any(), 'no pair of the pool is known to be relevant', task.name, 'judge a larger pool')
