@@ -144,11 +144,12 @@ def configured_models_forgotten():
     "What `configure` says of language models inside holds for nothing that runs afterwards."
     from medir_nb.generator import models
 
-    before = dict(models._OPTIONS)
+    options = models._OPTIONS
+    before = dict(options)
     yield
-    if models._OPTIONS != before:
-        models._OPTIONS.clear()
-        models._OPTIONS.update(before)
+    if options != before:
+        options.clear()
+        options.update(before)
         models.loaded_llm.cache_clear()
 
 
