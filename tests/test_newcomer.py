@@ -730,6 +730,28 @@ def rows_of(text):
     }
 
 
+@pytest.mark.parametrize('offered', [{'avx2', 'avx512f', 'avx512_bf16', 'avx512_fp16'}, {'avx2', 'avx512f'}])
+def test_what_is_fetched_is_the_same_on_every_processor(offered, monkeypatch):
+    "One without bfloat16 reads a checkpoint into twice the memory; the Hub sends no byte more."
+    from medir_nb import processor
+    from medir_nb.encoder import encoder_spec
+    from medir_nb.encoder.here import encoder_runs
+    from medir_nb.reranker.spec import reranker_runs
+    from medir_nb.workbook.costs import _encoder_cost, _reranker_cost
+
+    monkeypatch.setattr(processor, '_offered', lambda: frozenset(offered))
+    monkeypatch.setattr('medir_nb.encoder.here.memory_here', lambda: (64.0, 'memory'))
+    half = {'avx512_bf16', 'avx512_fp16'} <= offered
+    assert encoder_spec('gritlm-7b', device='cpu').dtype == ('bfloat16' if half else 'float32')
+    assert round(_encoder_cost('gritlm-7b', 0, None)['GB to fetch'], 1) == 14.2
+    assert _reranker_cost('rankllama', 0)['GB to fetch'] == 14.0
+    assert '≈14.2 GB of weights are not in the Hub cache' in encoder_runs('gritlm-7b')
+    assert '≈14.0 GB of weights are not in the Hub cache' in reranker_runs('rankllama')
+    # room is another question: the same weights do not fit here once they are read in single precision
+    monkeypatch.setattr('medir_nb.encoder.here.memory_here', lambda: (20.0, 'memory'))
+    assert ('do not fit into 20 GB' in encoder_runs('gritlm-7b')) == (not half)
+
+
 @pytest.mark.medium
 def test_a_plan_of_paper_names_hours_gigabytes_and_dollars_once_per_model(medir):
     out = medir('plan', 'r2med_retrieval', '--preset', 'paper')

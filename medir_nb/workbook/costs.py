@@ -50,7 +50,7 @@ def _to_fetch(repositories, gigabytes: float | None, package: str = '') -> float
 # %% ../../nbs/16_workbook/06_costs.ipynb #df26f1e0
 def _encoder_cost(name: str, texts: int, tokens: int | None) -> dict:
     "Gigabytes, hours and dollars of encoding."
-    from medir_nb.encoder.here import gigabytes_of, repositories_of
+    from medir_nb.encoder.here import repositories_of, stored_gigabytes
     from medir_nb.encoder.spec import encoder_spec
 
     try:
@@ -59,9 +59,9 @@ def _encoder_cost(name: str, texts: int, tokens: int | None) -> dict:
         return _UNKNOWN
     if spec.url:
         return _service_cost(name, tokens, 'input')
-    size, rate = gigabytes_of(spec.params, spec.dtype), encode_rate(spec.params)
+    rate = encode_rate(spec.params)
     hours = texts / rate / 3600 if rate else None
-    fetch = _to_fetch(repositories_of(spec), size, spec.package)
+    fetch = _to_fetch(repositories_of(spec), stored_gigabytes(name), spec.package)
     return {'GB to fetch': fetch, 'hours': hours if texts else 0.0, 'dollars': 0.0}
 
 # %% ../../nbs/16_workbook/06_costs.ipynb #e90d31c6
@@ -101,12 +101,11 @@ def _judge_cost(name: str, calls: int, written: int, read: int) -> dict:
 # %% ../../nbs/16_workbook/06_costs.ipynb #67e145a6
 def _reranker_cost(name: str, pairs: int) -> dict:
     "Gigabytes, hours and dollars of scoring pairs."
-    from medir_nb.encoder.here import gigabytes_of
-    from medir_nb.reranker.spec import reranker_spec
+    from medir_nb.reranker.spec import reranker_spec, stored_gigabytes
 
     try:
         spec = reranker_spec(name)
-        fetch = _to_fetch([(spec.hub, spec.revision)], gigabytes_of(spec.size, spec.dtype))
+        fetch = _to_fetch([(spec.hub, spec.revision)], stored_gigabytes(name))
     except MedirError:
         return _UNKNOWN
     return {'GB to fetch': fetch, 'hours': None if pairs else 0.0, 'dollars': 0.0}
