@@ -121,7 +121,8 @@ def test_cached_gradients_are_those_of_the_whole_batch(rows, pairs, part, normal
     a, whole, warm = gradients(model, InfoNCE(model, **how), features(), labels)
     b, cached, cached_warm = gradients(model, InfoNCE(model, mini_batch=part, **how), features(), labels)
     assert abs(a - b) < 1e-5 * a and (whole - cached).norm() < 1e-5 * whole.norm()
-    assert abs(warm - cached_warm) < 1e-5 * abs(warm) and warm != 0
+    # a sum in float32 of terms that all but cancel
+    assert abs(warm - cached_warm) < 1e-6 + 1e-5 * abs(warm) and warm != 0
 
 
 def test_the_gradient_of_the_temperature_by_hand():
