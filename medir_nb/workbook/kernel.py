@@ -119,4 +119,6 @@ def execute_notebook(
             cwd=str(working.parent),
             progress_bar=os.environ.get('MEDIR_PROGRESS', '1') != '0',
             kernel_name='python3',
+            # a kernel warns of its own loopback connection, in words that sound like a leak
+            extra_arguments=['--IPKernelApp.log_level=ERROR'],
         )
