@@ -184,6 +184,18 @@ def test_notebooks_lists_only_parameterised_ones(root):
         notebooks()
 
 
+@pytest.mark.medium
+@pytest.mark.parametrize('progress', ['1', '0'])
+def test_what_a_cell_says_is_heard_while_it_runs_and_without_keys(progress, root, medir, monkeypatch):
+    monkeypatch.setenv('MEDIR_PROGRESS', progress)
+    monkeypatch.setenv('VOYAGE_API_KEY', 'pa-0123456789')
+    code = 'import os, sys; sys.stderr.write(f\'encoding with {os.environ["VOYAGE_API_KEY"]}\')'
+    write_notebook(root, code=code)
+    ran = medir('run', 'toy', '--preset', 'smoke')
+    assert ran.code == 0 and 'pa-0123456789' not in ran.err
+    assert ('encoding with <VOYAGE_API_KEY>' in ran.err) == (progress == '1')
+
+
 # ---------------------------------------------------------------- receipts
 
 

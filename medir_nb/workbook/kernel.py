@@ -8,6 +8,7 @@ __all__ = ['output_folder', 'environment', 'execute_notebook']
 # %% ../../nbs/16_workbook/03_kernel.ipynb #b4bf535c
 import contextlib
 import os
+import sys
 from pathlib import Path
 from ..core.errors import MedirError, cause_of
 from ..core.files import atomic_path
@@ -97,6 +98,16 @@ def _in_one_line(path: Path, working: Path):
     except Exception as e:
         raise MedirError(f'{path.stem} cannot be executed ({cause_of(e)})', path, f'mend the notebook {_AGAIN}') from e
 
+# %% ../../nbs/16_workbook/03_kernel.ipynb #b7e4f29a
+class _Terminal:
+    "Where papermill writes what a kernel says on stderr."
+
+    def write(self, text: str):
+        sys.stderr.write(redact(text))
+
+    def flush(self):
+        sys.stderr.flush()
+
 # %% ../../nbs/16_workbook/03_kernel.ipynb #571b8aa4
 def execute_notebook(
     path: Path,  # the notebook, which stays as it is
@@ -110,6 +121,7 @@ def execute_notebook(
     import papermill
 
     logging.getLogger('papermill').setLevel(logging.ERROR)
+    shows_progress = os.environ.get('MEDIR_PROGRESS', '1') != '0'
     _register_redaction()
     with environment(_kernel_variables(working, base, preset)), _in_one_line(path, working):
         papermill.execute_notebook(
@@ -117,7 +129,8 @@ def execute_notebook(
             f'{_PREFIX}{working}',
             parameters=parameters,
             cwd=str(working.parent),
-            progress_bar=os.environ.get('MEDIR_PROGRESS', '1') != '0',
+            progress_bar=shows_progress,
+            stderr_file=_Terminal() if shows_progress else None,
             kernel_name='python3',
             # a kernel warns of its own loopback connection, in words that sound like a leak
             extra_arguments=['--IPKernelApp.log_level=ERROR'],
