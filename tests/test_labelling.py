@@ -673,6 +673,16 @@ def test_synthetic_queries_decide_where_people_found_nothing(walk, medir):
     assert out.code == 0 and 'nothing relevant among' in out.err and 'No label of people counts here' in out.out
 
 
+def test_a_query_in_conflict_is_not_said_to_have_nothing_relevant(walk, medir):
+    "Anna found what ben did not: nobody knows yet whether anything is relevant."
+    fill(write_sheet(walk, 'anna', **how(walk, depth=1)), lambda row: '2')
+    fill(write_sheet(walk, 'ben', **how(walk, depth=1)), lambda row: '0')
+    labels = read_labels(walk, with_power=False)
+    assert labels.open_conflicts == len(read_pool(walk)) and labels.nothing_relevant == labels.queries == 0
+    out = medir('label', walk.folder, '--read')
+    assert 'next: settle the conflicts in' in out.out and 'nothing was relevant' not in out.out
+
+
 # ---------------------------------------------------------------- a pool that grows
 
 
