@@ -83,6 +83,8 @@ def adapt_command(
         print()
         show_table(adapted.forgetting, wide)
     show_text(f'\n{adapted.sentence}', wide)
+    then = f'medir verdict {walk} compares it' if adapted.better else f'medir report {walk}'
+    note(f'written: {walk}/adapt.json; next: {then}')
 
 # %% ../../nbs/16_workbook/07h_deciding.ipynb #a9299a11
 def report_command(
