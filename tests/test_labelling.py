@@ -814,11 +814,14 @@ def test_by_keyboard(walk):
     sitting = grade_by_keyboard(Sitting.open(walk, 'anna', **how(walk)), lambda _: next(answers), shown.append)
     assert sitting.done == 2 and [row['grade'] for row in sitting.rows[:2]] == ['2', '']
     assert sitting.rows[1]['comment'] == 'cut off'
+    assert shown[-1] == f'2 of {len(sitting.rows)} pairs done, all of it is saved; the same line goes on'
 
     def gone(_):
         raise EOFError
 
     assert grade_by_keyboard(Sitting(sitting.path), gone, shown.append).done == 2
+    grade_by_keyboard(Sitting(sitting.path), lambda _: '0', shown.append)
+    assert shown[-1] == f'This sheet is done. Then: medir label {walk.folder} --read'
 
 
 def test_the_widget_says_how_to_get_what_it_needs(walk, monkeypatch):
