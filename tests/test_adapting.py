@@ -187,7 +187,7 @@ def test_a_training_end_to_end(walk, medir):
     with_few_queries(walk)
     ran = medir('adapt', walk.folder, '--minutes', '0.8', '--forget-limit', '30')
     assert ran.code == 0, ran.err
-    assert 'measuring them encodes for up to' in ran.err
+    assert 'measuring them encodes for up to' in ran.err and 'adapt.json; next: medir ' in ran.err
     entry = json.loads(walk.path('adapt.json').read_text())['adaptations'][0]
     assert entry['minutes_used'] <= 0.8 and entry['steps'] >= 1 and entry['measured_on'] == 'people'
     assert [row['model'] for row in entry['table']] == ['untuned', 'tuned', 'control: shuffled pairs']

@@ -143,9 +143,10 @@ def test_ctrl_c_while_the_command_is_imported_is_a_line(module, tmp_path):
         (b'PK\x03\x04\x14\x00\x06\x00\x08\x00\xb1\xe2', 'save it as CSV \\(UTF-8\\)'),
         (b'\xd0\xcf\x11\xe0\xa1\xb1', 'save it as CSV \\(UTF-8\\)'),
         (b'%PDF-1.7\n%\xe2\xe3', 'save its text as .txt'),
+        (b'\0\1\2\xff', 'zero bytes stand in it, as in no text; leave it out'),
         ('a;naïve\n'.encode('latin1'), 'convert it: iconv -f latin1 -t utf-8 labels.csv'),
     ],
-    ids=['utf-16', 'xlsx', 'xls', 'pdf', 'latin1'],
+    ids=['utf-16', 'xlsx', 'xls', 'pdf', 'zeros', 'latin1'],
 )
 def test_a_file_that_is_not_utf8_is_told_by_its_first_bytes(content, said, tmp_path):
     from medir_nb.data.readers import text_lines

@@ -673,6 +673,16 @@ def test_synthetic_queries_decide_where_people_found_nothing(walk, medir):
     assert out.code == 0 and 'nothing relevant among' in out.err and 'No label of people counts here' in out.out
 
 
+def test_a_query_in_conflict_is_not_said_to_have_nothing_relevant(walk, medir):
+    "Anna found what ben did not: nobody knows yet whether anything is relevant."
+    fill(write_sheet(walk, 'anna', **how(walk, depth=1)), lambda row: '2')
+    fill(write_sheet(walk, 'ben', **how(walk, depth=1)), lambda row: '0')
+    labels = read_labels(walk, with_power=False)
+    assert labels.open_conflicts == len(read_pool(walk)) and labels.nothing_relevant == labels.queries == 0
+    out = medir('label', walk.folder, '--read')
+    assert 'next: settle the conflicts in' in out.out and 'nothing was relevant' not in out.out
+
+
 # ---------------------------------------------------------------- a pool that grows
 
 
@@ -804,11 +814,14 @@ def test_by_keyboard(walk):
     sitting = grade_by_keyboard(Sitting.open(walk, 'anna', **how(walk)), lambda _: next(answers), shown.append)
     assert sitting.done == 2 and [row['grade'] for row in sitting.rows[:2]] == ['2', '']
     assert sitting.rows[1]['comment'] == 'cut off'
+    assert shown[-1] == f'2 of {len(sitting.rows)} pairs done, all of it is saved; the same line goes on'
 
     def gone(_):
         raise EOFError
 
     assert grade_by_keyboard(Sitting(sitting.path), gone, shown.append).done == 2
+    grade_by_keyboard(Sitting(sitting.path), lambda _: '0', shown.append)
+    assert shown[-1] == f'This sheet is done. Then: medir label {walk.folder} --read'
 
 
 def test_the_widget_says_how_to_get_what_it_needs(walk, monkeypatch):

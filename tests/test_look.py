@@ -204,11 +204,20 @@ def test_passages_are_proposed_and_taken(tmp_path, counted):
 
 
 def test_mistakes_are_one_line(folder, tmp_path, counted, medir):
+    torn, empty = tmp_path / 'torn', tmp_path / 'empty'
+    for place, content in ((torn, b'\0\1\2\xff'), (empty, b' \n')):
+        place.mkdir()
+        (place / 'a.txt').write_bytes(content)
     for arguments, why in (
         ([tmp_path / 'nowhere'], 'no such file or folder'),
         ([folder, '--to', folder / 'walk'], 'inside the documents'),
         ([folder, '--passages', 'tokens=many', '--to', tmp_path / 'w'], "size is 'many'"),
-        ([folder / 'scan.pdf', '--to', tmp_path / 'w'], 'no document could be read'),
+        ([folder / 'scan.pdf', '--to', tmp_path / 'w'], 'no document could be read; give .txt'),
+        (
+            [torn, '--to', tmp_path / 'w'],
+            'no document could be read: a.txt: zero bytes stand in it, as in no text; leave',
+        ),
+        ([empty, '--to', tmp_path / 'w'], 'nothing stands in 1 document; give documents that have a text'),
     ):
         done = medir('look', *arguments)
         assert done.code == 2 and why in done.err and done.err.count('\n') == 1 and 'Traceback' not in done.err

@@ -553,6 +553,31 @@ def test_a_bar_shows_before_its_first_step_ends():
         ), done.stderr
 
 
+def test_a_bar_counts_what_was_quick(monkeypatch):
+    "Two steps were stored before; while the third works for minutes, two of three are done."
+    from medir_nb.core import progress
+
+    monkeypatch.setenv('MEDIR_PROGRESS', '1')
+    bar = progress(['stored', 'stored before', 'long'])
+    for item in bar:
+        done = bar.n
+    assert item == 'long' and done == 2 and bar.n == 3
+
+
+@pytest.mark.parametrize(
+    ('module', 'command'),
+    [('asking', 'queries'), ('labelling', 'label'), ('deciding', 'verdict'), ('deciding', 'adapt')],
+)
+def test_a_clock_runs_while_a_command_is_loaded(module, command, medir, monkeypatch, tmp_path):
+    import contextlib
+
+    clocks = []
+    shown = lambda what: clocks.append(what) or contextlib.nullcontext()
+    monkeypatch.setattr(f'medir_nb.workbook.{module}.waiting', shown)
+    out = medir(command, tmp_path)
+    assert out.code == 2 and 'holds no walk' in out.err and clocks == [command]
+
+
 def test_slices_follow_the_time_they_take(monkeypatch):
     from medir_nb import core
 

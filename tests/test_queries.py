@@ -348,6 +348,12 @@ def test_logs_of_every_kind(tmp_path):
     assert len({json.dumps(rows) for rows, _ in found}) == 1
 
 
+def test_a_question_on_two_lines_of_a_table_stays_two_words(tmp_path):
+    (tmp_path / 'a.csv').write_text('day,question\n1,"why am I\npale"\n2,is insulin safe\n')
+    rows, counts = log_queries(tmp_path / 'a.csv', [])
+    assert [row['text'] for row in rows] == ['why am I pale', 'is insulin safe'] and counts['lines'] == 2
+
+
 def test_personal_data_of_a_log_are_masked_and_counted(walk, tmp_path, capfd):
     secret = 'jo.doe@example.org'
     write_lines(tmp_path / 'log.txt', [f'send the result to {secret}', 'is insulin safe', 'is insulin safe'])
@@ -368,6 +374,8 @@ def test_personal_data_of_a_log_are_masked_and_counted(walk, tmp_path, capfd):
     [
         ('none.txt', None, 'no such file'),
         ('a.csv', 'day,user\n1,2\n', 'no column of questions among day, user'),
+        ('a.csv', 'question\nam I pale, or ill?\n', 'more cells than the first line names'),
+        ('a.csv', 'question\n"am I pale\nis insulin safe\n', 'no CSV (unexpected end of data)'),
         ('a.jsonl', '{"query": 7}\n', "the question '7' is no text"),
         ('a.jsonl', '{"query": \n', 'malformed JSON'),
         ('a.txt', b'na\xefve', 'not UTF-8'),

@@ -313,6 +313,18 @@ def test_labels_are_counted_as_the_verdict_counts_them(walk):
     assert f' pairs of {many} queries.' in text and 'Left out: 2 queries for which nothing was relevant.' in text
 
 
+def test_a_query_in_conflict_is_not_said_to_have_nothing_relevant(walk):
+    lines = walk.path('qrels/test.tsv').read_text().splitlines()
+    first = lines[1].split('\t')[0]
+    lines = [line.replace('\t1', '\t0') if line.startswith(f'{first}\t') else line for line in lines]
+    walk.path('qrels/test.tsv').write_text('\n'.join(lines) + '\n')
+    assert 'Left out: 1 query for which nothing was relevant.' in Page(render_report(walk)).text
+    rows = [f'{first},other,anna,2', f'{first},other,ben,0']
+    walk.path('labels/votes.csv').write_text('\n'.join(['query_id,doc_id,annotator,grade', *rows]) + '\n')
+    text = Page(render_report(walk)).text
+    assert 'Left out: 1 pair on which people differ.' in text and 'nothing was relevant' not in text
+
+
 def test_a_torn_verdict_is_named_as_the_index_names_it(judged, medir):
     judged.path('verdict.json').write_text('{"sentence": "Take')
     for command in ('report', 'index'):

@@ -620,7 +620,7 @@ def test_acknowledged_updates_survive_a_hundred_kills(beir, home, tmp_path):
 def test_the_commands_go_together(beir, home, tmp_path, medir, fake_minilm):
     index = tmp_path / 'index'
     built = medir('index', beir, '--system', 'rrf(bm25,minilm)', '--to', index)
-    assert built.code == 0 and 'generation 1; 12 added' in built.out
+    assert built.code == 0 and 'generation 1; 12 added' in built.out and f'next: medir serve {index}' in built.err
     (tmp_path / 'new.jsonl').write_text('{"_id": "new", "text": "Antivenom treats a snake bite."}\n')
     assert (
         'generation 2; 1 added, 0 changed, 1 deleted'

@@ -87,15 +87,30 @@ def _start_clocks(process: int):
     threading.Thread(target=_keep_clocks_moving, daemon=True).start()
 
 # %% ../../nbs/00_core/04_console.ipynb #7a3cfb83
+@functools.cache
+def _bar_class():
+    "tqdm's bar, whose count is right at any moment: tqdm's own leaves out what was done too quickly to draw."
+    from tqdm import tqdm
+
+    class Bar(tqdm):
+        def __iter__(self):
+            try:
+                for item in self.iterable:
+                    yield item
+                    self.update()
+            finally:
+                self.close()
+
+    return Bar
+
+
 def progress(
     items=None,  # what is gone through; None for a bar that is moved by hand
     **kwargs,  # those of tqdm: desc, total, unit
 ):
     "A progress bar for work that takes longer than two seconds; `MEDIR_PROGRESS=0` silences it."
-    from tqdm import tqdm
-
     is_silent = os.environ.get('MEDIR_PROGRESS', '1') == '0'
-    bar = tqdm(items, disable=is_silent, delay=_SHOWN_AFTER, leave=False, **kwargs)
+    bar = _bar_class()(items, disable=is_silent, delay=_SHOWN_AFTER, leave=False, **kwargs)
     if not is_silent:
         _bars.add(bar)
         _start_clocks(os.getpid())

@@ -201,7 +201,12 @@ def not_utf8(
     for mark, (what, fix) in _NO_TEXT.items():
         if head.startswith(mark):
             return MedirError(what, where or path, fix)
-    fix = f'convert it: iconv -f {encoding_of(head)} -t utf-8 {path.name}'
+    encoding = encoding_of(head)
+    if encoding == 'latin1' and 0 in head:
+        return MedirError(
+            'zero bytes stand in it, as in no text', where or path, 'leave it out, or save it as plain text'
+        )
+    fix = f'convert it: iconv -f {encoding} -t utf-8 {path.name}'
     return MedirError(f'not UTF-8 ({place})', where or path, fix)
 
 # %% ../../nbs/00_core/01_files.ipynb #43350f89

@@ -7,6 +7,7 @@ __all__ = ['ORIGINS', 'read_queries', 'csv_rows', 'write_csv', 'walk_corpus', 'q
 
 # %% ../../nbs/15a_walk/05_asked.ipynb #15b03123
 import csv
+import io
 from pathlib import Path
 import pandas as pd
 from ..core.errors import MedirError, check, nearest
@@ -43,15 +44,27 @@ def read_queries(walk: Walk) -> list[dict]:
     return [row for row, _ in rows]
 
 # %% ../../nbs/15a_walk/05_asked.ipynb #49f14988
+def _named_cells(row: dict, where: str) -> dict:
+    "The cells of a line by their column; one that no column names would be lost."
+    surplus = [cell for cell in row.get(None) or () if cell.strip()]
+    fix = 'put quotation marks around a text that holds the separator'
+    check(not surplus, 'the line has more cells than the first line names', where, fix)
+    return {name: cell or '' for name, cell in row.items() if name}
+
+
 def csv_rows(path: Path) -> list[tuple[dict, str]]:
     "`(row, where)` of a CSV file, with commas or, as spreadsheets of some countries write it, semicolons or tabs."
-    lines = read_text(path).splitlines()
-    delimiter = max(',;\t', key=lines[0].count) if lines else ','
-    reader = csv.DictReader(lines, delimiter=delimiter)
+    text = read_text(path)
+    first_line = text.partition('\n')[0]
+    # a cell may hold line breaks, so the reader gets the text as it is; strict: a quotation mark without its end
+    # would take all that follows into its cell
+    how = {'delimiter': max(',;\t', key=first_line.count), 'strict': True}
+    reader = csv.DictReader(io.StringIO(text, newline=''), **how)
     try:
-        return [({str(k): v or '' for k, v in row.items() if k}, f'{path}:{reader.line_num}') for row in reader]
+        rows = [(row, f'{path}:{reader.line_num}') for row in reader]
     except csv.Error as e:
         raise MedirError(f'no CSV ({e})', f'{path}:{reader.line_num}', 'mend the line') from None
+    return [(_named_cells(row, where), where) for row, where in rows]
 
 
 def write_csv(path: Path, columns, rows):

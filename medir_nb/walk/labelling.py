@@ -209,7 +209,7 @@ def _counts(votes: pd.DataFrame, decided: pd.DataFrame, unfinished: set) -> dict
     "The fields of `Labels` that are counted."
     finished = decided[~decided.query_id.isin(unfinished)]
     graded = finished.dropna(subset='grade')
-    found = set(graded[graded.grade > 0].query_id)
+    found, disputed = set(graded[graded.grade > 0].query_id), set(finished[finished.grade.isna()].query_id)
     people = votes[votes.annotator != ADJUDICATED]
     return {
         'votes': len(people),
@@ -218,7 +218,7 @@ def _counts(votes: pd.DataFrame, decided: pd.DataFrame, unfinished: set) -> dict
         'grades': {str(grade): int(n) for grade, n in graded.grade.value_counts().sort_index().items()},
         'how': {how: int(n) for how, n in finished.how.value_counts().items()},
         'queries': len(found),
-        'nothing_relevant': len(set(finished.query_id) - found),
+        'nothing_relevant': len(set(finished.query_id) - found - disputed),
         'unfinished': len(unfinished),
     }
 

@@ -12,10 +12,10 @@ import re
 from collections import Counter
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from ..core.errors import MedirError, cause_of, check
+from ..core.errors import MedirError, cause_of
 from ..core.files import atomic_path
 from ..core.settings import registry
-from ..core.console import progress
+from ..core.console import counted, progress
 from ..data import Document, Duplicates, detect_language, load_task, read_documents
 from ..data.documents import whole_text
 from ..data.raw import document_files
@@ -146,6 +146,16 @@ def _reason_to_leave(document: Document, doc_id: str, duplicates: Duplicates, re
     return reason == 'exact duplicate' and not reading.as_given
 
 
+def _nothing_words(reading: Reading) -> tuple[str, str]:
+    "Why no document came of a source, and what to do."
+    if reading.unreadable:
+        first = reading.unreadable[0]
+        return f'no document could be read: {first["file"]}: {first["why"]}', first['fix']
+    if reading.empty:
+        return f'nothing stands in {counted(len(reading.empty), "document")}', 'give documents that have a text'
+    return 'no document could be read', 'give .txt, .md, .jsonl, .xml or .nxml files, also with .gz'
+
+
 def _kept_documents(source: str | Path, reading: Reading, duplicates: Duplicates, below: Path | None = None):
     "`(document, id)` of what goes into a corpus; whatever does not is in `reading`."
     ids = Ids()
@@ -156,8 +166,9 @@ def _kept_documents(source: str | Path, reading: Reading, duplicates: Duplicates
             yield document, doc_id
     reading.documents = max(reading.documents, len(ids.given))
     reading.renamed = ids.renamed
-    what, fix = 'no document could be read', 'give .txt, .md, .jsonl, .xml or .nxml files, also with .gz'
-    check(reading.kept, what, source, fix)
+    if not reading.kept:
+        what, fix = _nothing_words(reading)
+        raise MedirError(what, source, fix)
 
 # %% ../../nbs/15a_walk/00b_reading.ipynb #9f75846d
 def _record(document: Document, doc_id: str) -> str:

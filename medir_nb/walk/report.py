@@ -30,7 +30,7 @@ from .steps import walk_line, note_step
 from .pages import Verdict, read_verdict, stale_words, stands_on, verdict_content
 from .quality import KINDS, walk_tasks
 from .rivals import adaptations
-from .votes import ADJUDICATED, read_votes
+from .votes import ADJUDICATED, decisions, read_votes
 
 # %% ../../nbs/15a_walk/50_report.ipynb #73396bf7
 def section(heading: str, sentences=(), table=None, figure: str = '', caption: str = '', listing: str = '') -> dict:
@@ -198,12 +198,18 @@ def labels_section(walk: Walk, home_folder=None) -> dict:
     counts = qrels[qrels.query_id.isin(qrels[qrels.relevance > 0].query_id)]
     grades = counts.relevance.value_counts().sort_index(ascending=False)
     table = [{'grade': str(grade), 'pairs': int(pairs)} for grade, pairs in grades.items()]
-    people = set(read_votes(walk).annotator) - {ADJUDICATED}
+    votes = read_votes(walk)
+    people = set(votes.annotator) - {ADJUDICATED}
     by = f', by {counted(len(people), "person", "people")}' if people else ''
-    queries, others = counts.query_id.nunique(), qrels.query_id.nunique() - counts.query_id.nunique()
-    judged = f'{counted(len(counts), "pair")} of {counted(queries, "query", "queries")}'
-    found_nothing = f'Left out: {counted(others, "query", "queries")} for which nothing was relevant.' if others else ''
-    return section('Labels', [f'Judged: {judged}{by}.', found_nothing], table)
+    judged = f'{counted(len(counts), "pair")} of {counted(counts.query_id.nunique(), "query", "queries")}'
+    disputed = decisions(votes).query('how == "conflict"')
+    others = set(qrels.query_id) - set(counts.query_id) - set(disputed.query_id)
+    left_out = {
+        'for which nothing was relevant': (len(others), 'query', 'queries'),
+        'on which people differ': (len(disputed), 'pair'),
+    }
+    said = [f'Left out: {counted(*many)} {what}.' for what, many in left_out.items() if many[0]]
+    return section('Labels', [f'Judged: {judged}{by}.', *said], table)
 
 # %% ../../nbs/15a_walk/50_report.ipynb #a4ac0fa1
 def _image(path: Path) -> str:

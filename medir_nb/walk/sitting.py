@@ -8,6 +8,7 @@ __all__ = ['Sitting', 'pair_text', 'grade_by_keyboard', 'label_widget']
 # %% ../../nbs/15a_walk/24_sitting.ipynb #43108f1b
 import textwrap
 from pathlib import Path
+from ..core.console import counted
 from ..core.errors import MedirError, check
 from .asked import csv_rows, write_csv
 from .folder import Walk
@@ -81,6 +82,13 @@ def pair_text(
     return '\n'.join([*lines, *textwrap.wrap(row['document'], width)])
 
 
+def _end_words(sitting: Sitting) -> str:
+    "What comes after a sitting."
+    if sitting.current is None:
+        return f'This sheet is done. Then: medir label {sitting.path.parent.parent} --read'
+    return f'{sitting.done} of {counted(len(sitting.rows), "pair")} done, all of it is saved; the same line goes on'
+
+
 def grade_by_keyboard(
     sitting: Sitting,
     ask=input,  # from a prompt to a line
@@ -93,6 +101,7 @@ def grade_by_keyboard(
         try:
             answer = ask('grade: ').strip()
         except (EOFError, KeyboardInterrupt):
+            show('')  # the prompt has no end of line
             break
         if answer == 'q':
             break
@@ -104,7 +113,7 @@ def grade_by_keyboard(
             sitting.grade('', answer[1:].strip())
         else:
             show(_KEYS)
-    show(repr(sitting))
+    show(_end_words(sitting))
     return sitting
 
 # %% ../../nbs/15a_walk/24_sitting.ipynb #b983b813
@@ -118,8 +127,7 @@ def _buttons(sitting: Sitting):
 
     def refresh(hint=''):
         row, at = sitting.current, f'{sitting.done} of {len(sitting.rows)} {hint}'
-        done = f'This sheet is done. Then: medir label {sitting.path.parent.parent} --read'
-        pair = html.escape(done)
+        pair = html.escape(_end_words(sitting))
         if row is not None:
             pair = f'<b>{html.escape(row["query"])}</b></p><p>{html.escape(row["document"])}'
         shown.value = f'<p>{at}</p><p>{pair}</p>'

@@ -9,7 +9,7 @@ __all__ = ['writer_here', 'queries_command']
 from pathlib import Path
 from typing import Annotated
 import typer
-from ..core.console import counted, note
+from ..core.console import counted, note, waiting
 from ..core.settings import registry
 from .options import Home
 from .tables import show_text
@@ -61,9 +61,10 @@ def queries_command(
     home: Home = None,
 ):
     "Questions for the documents of a walk: written by a language model, or from a log; checked and measured."
-    from medir_nb.generator import llm_spec
-    from medir_nb.walk import Walk
-    from medir_nb.walk.queries import add_log, read_report, write_queries
+    with waiting('queries'):
+        from medir_nb.generator import llm_spec
+        from medir_nb.walk import Walk
+        from medir_nb.walk.queries import add_log, read_report, write_queries
 
     opened = Walk.open(walk)
     opened.need('corpus.jsonl')

@@ -38,8 +38,9 @@ def verdict_command(
     wide: Wide = False,
 ):
     "Which retriever to take: quality on labels and on synthetic queries, costs, tests, and one sentence."
-    from medir_nb.walk import Walk
-    from medir_nb.walk.verdict import give_verdict
+    with waiting('verdict'):
+        from medir_nb.walk import Walk
+        from medir_nb.walk.verdict import give_verdict
 
     opened = Walk.open(walk)
     how = {
@@ -72,7 +73,8 @@ def adapt_command(
     wide: Wide = False,
 ):
     "Train an encoder on a walk within some minutes, and say whether it is better than before."
-    from medir_nb.walk.adapting import adapt
+    with waiting('adapt'):
+        from medir_nb.walk.adapting import adapt
 
     limits = {'least_round_trip': least_round_trip, 'most_repeats': most_repeats, 'forget_limit': forget_limit}
     adapted = adapt(walk, method, minutes, model, llm, **limits, home_folder=home)
@@ -81,6 +83,8 @@ def adapt_command(
         print()
         show_table(adapted.forgetting, wide)
     show_text(f'\n{adapted.sentence}', wide)
+    then = f'medir verdict {walk} compares it' if adapted.better else f'medir report {walk}'
+    note(f'written: {walk}/adapt.json; next: {then}')
 
 # %% ../../nbs/16_workbook/07h_deciding.ipynb #a9299a11
 def report_command(

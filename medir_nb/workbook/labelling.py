@@ -73,6 +73,8 @@ def _next_line(walk, labels) -> str:
     more = f'medir label {walk.folder} --annotator NAME'
     if labels.queries:
         return f'medir verdict {walk.folder}; more labels: {more}'
+    if labels.open_conflicts:
+        return f'settle the conflicts in {walk.folder}/labels/adjudication.csv, then medir label {walk.folder} --read'
     if labels.nothing_relevant:
         deeper = f'{more} --depth {pool_settings(walk)[1] + 2}'
         nothing = f'nothing relevant among {counted(sum(labels.grades.values()), "pair")}'
@@ -125,9 +127,10 @@ def label_command(
     home: Home = None,
 ):
     "Label pooled pairs with people: hand out blinded sheets, read them, say how far people agree and what it shows."
-    from medir_nb.walk import Walk
-    from medir_nb.walk.labelling import judge_pairs
-    from medir_nb.walk.pooling import pool_settings
+    with waiting('label'):
+        from medir_nb.walk import Walk
+        from medir_nb.walk.labelling import judge_pairs
+        from medir_nb.walk.pooling import pool_settings
 
     opened = Walk.open(walk)
     check(annotator or not ask, '--ask needs a person', None, 'give --annotator NAME')

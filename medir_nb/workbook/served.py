@@ -218,6 +218,7 @@ def index_command(
     to, options = to or Path(source) / 'index', {'dtype': dtype, 'device': device, 'home_folder': home}
     task = _documents(source, lang, home)
     print(_told(serving.build_index(task, system, to, store, with_model, passages=passages, **options), to))
+    note(f'next: medir serve {to}, or medir search {to} QUESTION')
 
 # %% ../../nbs/16_workbook/07g_serving.ipynb #877bc76e
 def _answers(
