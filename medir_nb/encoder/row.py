@@ -109,11 +109,11 @@ class EncoderSpec:
     bidirectional: bool = False  # a decoder that attends both ways
     environment: str = ''  # of registry/environments.yaml: a worker process encodes there
     instruction_keys: tuple = ('default',)  # of a task's instructions; the first that it has
-    default_instruction: str = ''  # where the task has none of these
+    default_instruction: str = ''  # in place of a task's, where it has none of those keys
     instruct: bool = True  # False: no instruction is written into the templates, which stay
     sentence_role: str = 'query'  # what a sentence of a similarity task is rendered as: query | document | sides
     document_instruction_keys: tuple = ()  # of the instructions that stand before documents
-    default_document_instruction: str = ''  # where the task has none of those
+    default_document_instruction: str = ''  # the same before documents
     document: dict | None = None  # fields of `Tower` in which documents differ, such as {hub, revision}
     adapter: dict | None = None  # {hub, revision} of a LoRA that is merged on loading
     package: str = ''  # the package that ships the weights

@@ -600,6 +600,25 @@ def check_tables(driver, base, site):
     expect(name == 'r2med_retrieval-1.csv' and saved == shown, f'and holds what is shown ({name}: {saved[:1]})')
 
 
+SCHEME = "return document.body.getAttribute('data-md-color-scheme')"
+
+
+def check_colours(driver, base):
+    "Colours are those of the reader's system until he chooses others, which the next page keeps."
+    for dark, given, chosen in ((False, 'default', 'slate'), (True, 'slate', 'default')):
+        look(driver, 1024, dark)
+        visit(driver, base + 'index.html', 600)
+        before = driver.execute_script(SCHEME)
+        driver.find_element(By.CSS_SELECTOR, 'label[for^=__palette]:not([hidden])').click()
+        rest(driver, 400)
+        after = driver.execute_script(SCHEME)
+        driver.get(base + 'learn/index.html')
+        rest(driver, 600)
+        kept = driver.execute_script(SCHEME)
+        expect((before, after, kept) == (given, chosen, chosen), f'colours change and stay {before, after, kept}')
+    look(driver, 1024, False)
+
+
 def check_versions(driver, base):
     "Each page names its version and leads to the others."
     complaints(driver)
@@ -641,6 +660,7 @@ def main(site, hostile, axe, reader, shots, versions, hostile_site, large, *only
         'size': lambda: check_size(site),
         'formulas': lambda: check_formulas(driver, base),
         'tables': lambda: check_tables(driver, base, site),
+        'colours': lambda: check_colours(driver, base),
         'front': lambda: check_front(driver, base),
         'board': lambda: check_board(driver, board),
         'aloud': lambda: check_aloud(driver, board, reader.read_text(encoding='utf-8')),
