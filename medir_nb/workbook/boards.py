@@ -179,8 +179,8 @@ def _packed_own(own: list[dict], heads: _Heads, noted: _Numbered) -> list[dict]:
         about = {name: row[name] for name in ('revision', 'dtype', 'n_queries', 'split', 'source')}
         column = heads.columns['', row['task'], measure_of(row)]
         place = {'row': heads.rows[own_key(row)], 'column': column}
-        found = place | ends | about | {'receipt': _noted(row['receipt'], noted)}
-        packed.setdefault((place['row'], column), found)
+        if tuple(place.values()) not in packed:
+            packed[tuple(place.values())] = place | ends | about | {'receipt': _noted(row['receipt'], noted)}
     return list(packed.values())
 
 # %% ../../nbs/16_workbook/06g_boards.ipynb #3ecb1c12
