@@ -120,6 +120,51 @@ def test_a_readers_run_stands_before_the_stored_one_with_its_receipt(tmp_path):
     assert not board('referees', None, folder)['own']
 
 
+def scores_file(folder, *rows):
+    first = {'split': 'test', 'system': 'bm25', 'measure': 'nDCG@10', 'value': 0.5}
+    write_json(folder, [{**first, **row} for row in rows])
+    return folder
+
+
+def test_a_part_of_a_task_is_named_by_its_task_and_a_label_by_its_measure(tmp_path):
+    file = scores_file(
+        tmp_path / 'mine.json',
+        {'task': 'hpo-lay[limit=120]'},
+        {'task': 'hpo-lay[limit=120]', 'measure': 'R@1 strict'},
+        {'task': 'hpo-lay', 'measure': 'nDCG@10 strict'},
+        {'task': 'my-clinic', 'measure': 'R@1 strict'},
+    )
+    data = board('referees', folder=tmp_path, files=[file])
+    heads = [data['columns'][own['column']] for own in data['own']]
+    tasks = [data['tasks'][head['task']] for head in heads]
+    measures = ['nDCG@10', 'R(rel=2)@1', 'nDCG(gains={1:0,2:1})@10', 'R@1 strict']
+    assert [head['measure'] for head in heads] == measures
+    assert tasks[0]['title'].endswith(' [limit=120]') and tasks[0]['language'] == 'en'
+    assert (tasks[0]['main'], tasks[0]['queries'], tasks[2]['queries']) == ('nDCG@10', None, 200)
+
+
+def test_of_several_scores_in_one_place_the_newest_stands_there(tmp_path):
+    task = {'task': 'hpo-lay'}
+    newer = scores_file(tmp_path / 'newer.json', {**task, 'revision': 'b', 'measure': 'R@1 strict', 'value': 0.25})
+    older = scores_file(tmp_path / 'older.json', {**task, 'revision': 'a', 'measure': 'R(rel=2)@1', 'value': 0.75})
+    (own,) = board('referees', folder=tmp_path, files=[newer, older])['own']
+    assert (own['value'], own['revision']) == (25, 'b')
+
+
+@pytest.mark.skipif(not NODE, reason='no node on this machine; make docs-check asks a browser')
+def test_a_command_takes_a_part_of_a_task_by_its_limit(medir):
+    said = f"""const b = require({str(WEB / 'board.js')!r}); console.log(JSON.stringify([
+        b.commandsFor('bm25', ['hpo-lay[limit=120]'], 'R(rel=2)@1'), b.commandsFor('bm25', ['x[held-out]', 'y'], 'AP'),
+        b.commandsFor('bm25', ['x[held-out][limit=5]'], ''), b.commandsFor('bm25', ['my-clinic'], 'R@1 strict')]))"""
+    ran = subprocess.run([NODE, '-e', said], capture_output=True, text=True, check=True).stdout
+    ((line,), *others) = json.loads(ran)
+    assert others == [['medir evaluate y --system bm25 --measures AP'], [], ['medir evaluate my-clinic --system bm25']]
+    assert line == "medir evaluate hpo-lay --system bm25 --measures 'R(rel=2)@1' --limit 120"
+    import shlex
+
+    assert medir(*shlex.split(line)[1:]).code == 0
+
+
 def test_what_does_not_read_is_named(tmp_path):
     (tmp_path / 'a.json').write_text('[{"task": "t"}]')
     with pytest.raises(MedirError, match='no system, measure, value'):

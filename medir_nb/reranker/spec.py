@@ -41,7 +41,7 @@ class RerankerSpec:
     document_template: str = '{text}'  # {text} = title + ' ' + text
     adapter: dict | None = None  # {hub, revision} of a LoRA that is merged on loading
     architecture: str = ''
-    dtype: str = 'float32'
+    dtype: str = 'float32'  # of the weights: float32 | bfloat16 | float16
     remote_code: bool = False
     label: str = ''
     size: str = ''

@@ -29,18 +29,19 @@ def task_about(name: str) -> dict:
     "What the page says of a task; of a folder of one's own only its name."
     from medir_nb.evaluator.measures import parse_measure
 
-    row = registry('tasks').get(name)
+    whole, _, limit = name.partition('[limit=')
+    row = registry('tasks').get(whole)
     if row is None:
         return {'name': name, 'title': name, 'paper': '', 'language': '', 'main': '', 'instructions': {}}
     return {
         'name': name,
-        'title': row.get('title', name),
+        'title': row.get('title', whole) + (f' [limit={limit}' if limit else ''),
         'paper': row.get('paper', ''),
         'language': row.get('language', ''),
         'kind': row.get('kind', ''),
         'main': str(parse_measure(row.get('measures', ['nDCG@10'])[0])),
-        'queries': row.get('queries'),
-        'documents': row.get('documents'),
+        'queries': None if limit else row.get('queries'),
+        'documents': None if limit else row.get('documents'),
         'hub': row.get('hub', ''),
         'revision': row.get('revision') or '',
         'instructions': row.get('instructions') or {},
@@ -145,11 +146,14 @@ def own_columns(own: list[dict]) -> dict:
 
 
 def measure_of(row: dict) -> str:
-    "The measure of a score as columns name it; a label stays, such as `R@1 strict`."
-    from medir_nb.evaluator.measures import parse_measure
+    "The measure of a score as columns name it; a label, such as `R@1 strict`, by the measures of its task."
+    from medir_nb.evaluator.measures import measure_label, parse_measure
 
+    whole = row.get('task', '').partition('[')[0]
+    of_task = registry('tasks').get(whole, {}).get('measures', ())
+    named = {measure_label(measure): measure for measure in of_task}
     try:
-        return str(parse_measure(row['measure']))
+        return str(parse_measure(named.get(row['measure'], row['measure'])))
     except MedirError:
         return row['measure']
 

@@ -172,15 +172,16 @@ def _packed_compared(measured: list[dict], places: dict, scales: dict, noted: _N
 
 # %% ../../nbs/16_workbook/06g_boards.ipynb #1dbe0979
 def _packed_own(own: list[dict], heads: _Heads, noted: _Numbered) -> list[dict]:
-    "A reader's own scores, by the numbers of their row and column."
-    packed = []
+    "A reader's own scores, by the numbers of their row and column; of several in one place the newest."
+    packed = {}
     for row in own:
         ends = {name: _points(row[name]) for name in ('value', 'low', 'high')}
         about = {name: row[name] for name in ('revision', 'dtype', 'n_queries', 'split', 'source')}
         column = heads.columns['', row['task'], measure_of(row)]
         place = {'row': heads.rows[own_key(row)], 'column': column}
-        packed.append(place | ends | about | {'receipt': _noted(row['receipt'], noted)})
-    return packed
+        if tuple(place.values()) not in packed:
+            packed[tuple(place.values())] = place | ends | about | {'receipt': _noted(row['receipt'], noted)}
+    return list(packed.values())
 
 # %% ../../nbs/16_workbook/06g_boards.ipynb #3ecb1c12
 def board(

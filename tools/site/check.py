@@ -7,9 +7,11 @@ stands twice, as versions 0.1 and 0.2, a page of a hostile notebook, and a leade
 Debian).
 """
 
+import csv
 import functools
 import html.parser
 import http.server
+import io
 import json
 import os
 import re
@@ -238,6 +240,7 @@ def check_widths(driver, base, site):
 SOUGHT = {
     'max_document_tokens': 'learn/settings.html#settings-of-an-encoder',
     'showcase': 'learn/settings.html#presets',
+    'repetition_penalty': 'learn/settings.html#settings-of-an-expansion',
     'MEDIR_PRIVATE': 'learn/settings.html#variables-of-the-environment',
 }
 HITS = """
@@ -571,6 +574,51 @@ def check_formulas(driver, base):
     expect(made and drawn == made and not left, f'{drawn} of {made} formulas are drawn, none is left raw {left[:3]}')
 
 
+TABLES = "return [document.querySelectorAll('.output table').length, document.querySelectorAll('button.csv').length]"
+SAVED = """
+const [number, done] = arguments, make = URL.createObjectURL
+HTMLAnchorElement.prototype.click = function () { window.named = this.download }
+URL.createObjectURL = blob => { blob.text().then(text => done([window.named, text])); return make(blob) }
+document.querySelectorAll('button.csv')[number].click()
+"""
+SHOWN_TABLE = """
+const {rows} = document.querySelectorAll('.output table')[arguments[0]]
+return [...rows].map(row => [...row.cells].map(cell => cell.innerText.trim()))
+"""
+
+
+def check_tables(driver, base, site):
+    "Each table of a paper's notebook is a CSV file by a button below it."
+    for file in sorted((site / 'papers').glob('*.html')):
+        driver.get(f'{base}papers/{file.name}')
+        tables, buttons = driver.execute_script(TABLES)
+        expect(tables == buttons, f'each table of papers/{file.name} can be saved ({tables}, {buttons})')
+    visit(driver, base + 'papers/r2med_retrieval.html')
+    shown = driver.execute_script(SHOWN_TABLE, 0)
+    name, text = driver.execute_async_script(SAVED, 0)
+    saved = list(csv.reader(io.StringIO(text)))
+    expect(name == 'r2med_retrieval-1.csv' and saved == shown, f'and holds what is shown ({name}: {saved[:1]})')
+
+
+SCHEME = "return document.body.getAttribute('data-md-color-scheme')"
+
+
+def check_colours(driver, base):
+    "Colours are those of the reader's system until he chooses others, which the next page keeps."
+    for dark, given, chosen in ((False, 'default', 'slate'), (True, 'slate', 'default')):
+        look(driver, 1024, dark)
+        visit(driver, base + 'index.html', 600)
+        before = driver.execute_script(SCHEME)
+        driver.find_element(By.CSS_SELECTOR, 'label[for^=__palette]:not([hidden])').click()
+        rest(driver, 400)
+        after = driver.execute_script(SCHEME)
+        driver.get(base + 'learn/index.html')
+        rest(driver, 600)
+        kept = driver.execute_script(SCHEME)
+        expect((before, after, kept) == (given, chosen, chosen), f'colours change and stay {before, after, kept}')
+    look(driver, 1024, False)
+
+
 def check_versions(driver, base):
     "Each page names its version and leads to the others."
     complaints(driver)
@@ -611,6 +659,8 @@ def main(site, hostile, axe, reader, shots, versions, hostile_site, large, *only
         'links': lambda: check_links(site),
         'size': lambda: check_size(site),
         'formulas': lambda: check_formulas(driver, base),
+        'tables': lambda: check_tables(driver, base, site),
+        'colours': lambda: check_colours(driver, base),
         'front': lambda: check_front(driver, base),
         'board': lambda: check_board(driver, board),
         'aloud': lambda: check_aloud(driver, board, reader.read_text(encoding='utf-8')),

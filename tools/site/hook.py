@@ -32,12 +32,13 @@ IDLE = (
     (re.compile(r'<script>var target=document.getElementById\(location.hash[^<]*</script>'), ''),
     (re.compile(r' xmlns="http://www.w3.org/2000/svg"'), ''),
 )
-# what every page repeats: how it remembers a reader's choices, his colours, the settings of the theme's script, the
-# field of the search, which does nothing without a script
+# what every page repeats: how it remembers a reader's choices, his colours, the settings of the theme's script; the
+# choice of colours and the field of the search, which do nothing without a script
 REPEATED = (
     ('scope', re.compile(r'<script>(__md_scope=.*?)</script>')),
     ('palette', re.compile(r'<script>(var palette=.*?)</script>')),
     ('config', re.compile(r'<script id="__config" type="application/json">(.*?)</script>')),
+    ('colours', re.compile(r'(<form class="md-header__option" data-md-component="palette">.*?</form>)', re.S)),
     ('search', re.compile(r'(<div class="md-search" .*?</div>)(?=\s*</nav>\s*</header>)', re.S)),
 )
 FRAME = """{
@@ -50,6 +51,7 @@ __md_config = () => {
   Object.assign(said, {id: '__config', type: 'application/json', textContent: JSON.stringify({...config, base})})
   document.body.append(said)
 }
+__md_colours = () => document.currentScript.insertAdjacentHTML('beforebegin', COLOURS)
 __md_search = () => document.currentScript.insertAdjacentHTML('beforebegin', SEARCH)
 }
 """
@@ -137,7 +139,7 @@ def without_base(name, text, base):
         config = json.loads(text)
         search = config['search'].removeprefix(f'{base}/')
         return json.dumps({**config, 'base': '', 'search': search}, separators=(',', ':'))
-    if name == 'search':
+    if name in ('colours', 'search'):
         return json.dumps(framed(text))
     return text
 
@@ -153,14 +155,14 @@ def with_one_frame(output, base, frame):
         return output
     file = 'assets/frame.js' if base == '.' else f'{base}/assets/frame.js'
     output = output.replace(found['scope'][0], f'<script src="{file}"></script>')
-    for name in ('palette', 'config', 'search'):
+    for name in ('palette', 'config', 'colours', 'search'):
         output = output.replace(found[name][0], f'<script>__md_{name}()</script>')
     return output
 
 
 def frame_script(frame):
     "The file of what every page repeats."
-    return re.sub('SCOPE|PALETTE|CONFIG|SEARCH', lambda found: frame[found[0].lower()], FRAME)
+    return re.sub('SCOPE|PALETTE|CONFIG|COLOURS|SEARCH', lambda found: frame[found[0].lower()], FRAME)
 
 
 def outside_code(text, change):

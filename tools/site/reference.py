@@ -3,6 +3,7 @@
 import ast
 import importlib
 import re
+from collections import namedtuple
 from pathlib import Path
 from notebooks import fenced, public_definitions
 
@@ -46,8 +47,18 @@ VARIABLES = {
     'MEDIR_PARENT': 'set by a batch: the process that a run ends with',
     'OPENAI_API_KEY': 'key of that service; stored nowhere',
     'VOYAGE_API_KEY': 'key of that service; stored nowhere',
+    'DEEPSEEK_API_KEY': 'key of that service; stored nowhere',
+    'ARK_API_KEY': 'key of that service (Doubao); stored nowhere',
     'HF_HUB_OFFLINE': '1: no connection to the Hub is opened',
+    'HF_ENDPOINT': 'another address of the Hub',
+    'HF_TOKEN': 'key of the Hub, for weights and data behind an agreement; its library reads it',
+    'OMP_NUM_THREADS': 'threads of a process; where several runs of a batch work at once, 1 unless it is set',
     'CUDA_VISIBLE_DEVICES': 'which GPUs are seen',
+    'ATEN_CPU_CAPABILITY': 'holds torch to an older processor, as in `avx2`',
+    'ONEDNN_MAX_CPU_ISA': 'holds its matrix products to one, too',
+    'RANK': 'set by `torchrun`: the number of a process of a training',
+    'WORLD_SIZE': 'set by `torchrun`: how many there are',
+    'COLUMNS': 'width of tables in characters, also where they go into a file',
 }
 DOOR = (
     'What `from medir_nb.{room} import …` gives. What modules use of each other beside it stands in '
@@ -138,19 +149,92 @@ def table(head: list[str], rows: list) -> str:
     return '\n'.join(lines + ['| ' + ' | '.join(map(cell, row)) + ' |' for row in rows])
 
 
-def commented_fields(module: str, kind: str) -> list[tuple]:
-    "The fields of a data class with default and comment, read off its source."
+SETTING = ['setting', 'default', 'meaning']
+Field = namedtuple('Field', 'name kind default said')
+
+
+def commented_fields(module: str, name: str) -> list[Field]:
+    "The fields of a class with kind, default and comment, read off its source."
     file = Path(importlib.import_module(module).__file__)
     source = file.read_text(encoding='utf-8')
     lines = source.splitlines()
-    node = next(n for n in ast.parse(source).body if isinstance(n, ast.ClassDef) and n.name == kind)
-    rows = []
+    node = next(n for n in ast.parse(source).body if isinstance(n, ast.ClassDef) and n.name == name)
+    found = []
     for field in node.body:
         if isinstance(field, ast.AnnAssign):
             said = lines[field.end_lineno - 1].partition('  # ')[2]
             default = f'`{ast.unparse(field.value)}`' if field.value else 'the row must say it'
-            rows.append((f'`{field.target.id}`', default, said))
-    return rows
+            found.append(Field(field.target.id, ast.unparse(field.annotation), default, said))
+    return found
+
+
+ABOUT = ('name', 'label', 'tried', 'licence', 'size', 'architecture', 'params')  # what a row says and no run reads
+IN_A_LINE = ('str', 'int', 'bool')  # kinds of a value that an expression can say
+
+
+def without_braces(text: str) -> str:
+    "A comment in which Markdown finds no attributes: {body} at the end of a cell would be taken for some."
+    return text.replace('{', '&#123;').replace('}', '&#125;')
+
+
+def settings_and_others(fields: list[Field], is_setting) -> tuple[list[tuple], str]:
+    "The rows of a table of settings, and in words what else stands in a row of the registry."
+    fields = [field for field in fields if field.name not in ABOUT]
+    rows = [(f'`{f.name}`', f.default, without_braces(f.said)) for f in fields if is_setting(f)]
+    return rows, ', '.join(f'`{f.name}`' for f in fields if not is_setting(f))
+
+
+def encoder_tables() -> dict[str, str]:
+    "What an expression may say of an encoder, and what its row alone says."
+    fields = commented_fields('medir_nb.encoder.row', 'EncoderSpec')
+    rows, others = settings_and_others(fields, lambda field: field.kind in IN_A_LINE)
+    return {'encoder': table(SETTING, rows), 'encoder_row': others}
+
+
+def reranker_tables() -> dict[str, str]:
+    "What an expression may say of a reranker, and what its row alone says."
+    from medir_nb.reranker.spec import SETTINGS
+
+    fields = commented_fields('medir_nb.reranker.spec', 'RerankerSpec')
+    rows, others = settings_and_others(fields, lambda field: field.name in SETTINGS)
+    complete = '`complete`', '`False`', 'True: the documents below the depth follow, in their old order'
+    return {'reranker': table(SETTING, [*rows, complete]), 'reranker_row': others}
+
+
+def expansion_methods() -> dict[str, dict]:
+    from medir_nb.core.settings import registry
+
+    return {name: row for name, row in registry('methods').items() if row['kind'] == 'expansion'}
+
+
+def where_it_holds(setting: str) -> str:
+    "The methods and the retriever for which a setting of an expansion means something; empty where for all."
+    from medir_nb.generator.methods import SAMPLING_FIELDS, expansion_settings
+
+    if setting in SAMPLING_FIELDS:
+        return ''
+    methods, kinds = expansion_methods(), ('sparse', 'dense')
+    holds = {(m, kind) for m in methods for kind in kinds if setting in expansion_settings(m, (), kind)}
+    retrievers = [kind for kind in kinds if any(kind == of for _, of in holds)]
+    names = [name for name in methods if any(name == of for of, _ in holds)]
+    said = [f'`{name}`' for name in names] if len(names) < len(methods) else []
+    return ', '.join([*said, *(f'a {kind} retriever' for kind in retrievers if len(retrievers) == 1)])
+
+
+def expansion_table() -> str:
+    "Everything that an expression may say of an expansion."
+    from medir_nb.generator.methods import SAMPLING_FIELDS, ExpansionSettings
+
+    of_methods = {'form', 'fusion'}.union(*expansion_methods().values()) - {'r1_mode'}
+    rows = []
+    for field in commented_fields('medir_nb.generator.methods', 'ExpansionSettings'):
+        if field.name == 'model_config':
+            continue
+        about = ExpansionSettings.model_fields[field.name]
+        whose = "the model's" if field.name in SAMPLING_FIELDS else "the method's" if field.name in of_methods else ''
+        takes = about.description or 'a name'
+        rows.append((f'`{field.name}`', takes, whose or f'`{about.default!r}`', field.said, where_it_holds(field.name)))
+    return table(['setting', 'takes', 'default', 'meaning', 'only for'], rows)
 
 
 PRESETS = {
@@ -159,6 +243,7 @@ PRESETS = {
     'showcase': 'a demo that trains longer, whose outputs are stored',
     'mini': 'small public tasks and models; needs the Hub once',
     'paper': "the paper's own models, data and settings, on a GPU",
+    'legal': "a paper's own models on another domain, by parameters alone",
 }
 
 
@@ -194,27 +279,24 @@ def measures_table() -> str:
 
 def methods_table() -> str:
     "The methods of expansion with their rules."
-    from medir_nb.core.settings import registry
-
-    rows = {name: row for name, row in registry('methods').items() if row.get('kind') == 'expansion'}
     fields = ('reads', 'n', 'sparse', 'dense')
-    cells = [(f'`{name}`', *(row.get(field, '') for field in fields)) for name, row in rows.items()]
+    cells = [(f'`{name}`', *(row.get(field, '') for field in fields)) for name, row in expansion_methods().items()]
     return table(['method', 'reads', 'texts', 'sparse', 'dense'], cells)
 
 
 def settings_page(root: Path) -> str:
     "The grammar of systems with every setting, measures, presets, variables of the environment, exit codes."
-    head, about = ['setting', 'default', 'meaning'], ('`name`', '`label`', '`tried`', '`licence`')
-    encoder = [row for row in commented_fields('medir_nb.encoder.row', 'EncoderSpec') if row[0] not in about]
-    presets = {file.stem for file in root.glob('params/*/*.yaml') if file.parent.name != 'batches'}
+    batches = ', '.join(f'`{file.stem}`' for file in sorted(root.glob('params/batches/*.yaml')))
     text = (Path(__file__).parent / 'pages/settings.md').read_text(encoding='utf-8')
     return text.format(
         **bm25_settings(),
-        encoder=table(head, encoder),
-        reranker=table(head, commented_fields('medir_nb.reranker.spec', 'RerankerSpec')),
+        **encoder_tables(),
+        **reranker_tables(),
         methods=methods_table(),
+        expansion=expansion_table(),
         measures=measures_table(),
-        presets=table(['preset', 'is'], [(f'`{name}`', said) for name, said in PRESETS.items() if name in presets]),
+        presets=table(['preset', 'is'], [(f'`{name}`', said) for name, said in PRESETS.items()]),
+        batches=batches,
         variables=table(['variable', 'is'], [(f'`{name}`', said) for name, said in VARIABLES.items()]),
         exits=table(['code', 'means'], [(f'`{code}`', said) for code, said in EXITS]),
     )

@@ -404,7 +404,7 @@ def downloads(paper: str, names: list[str]) -> str:
     published = f'[Every printed cell {whose}](../figures/{paper}.published.csv.gz) (CSV, gzip)'
     packed = [f'[{name}](../figures/{name})' for name in files if name.endswith('.zip')]
     if packed:
-        published += f'; every table of its notebooks (a CSV file each, zip): {", ".join(packed)}'
+        published += f'; its tables of results (a CSV file each, zip): {", ".join(packed)}'
     return f'{published}.\n\n' + (table(['figure', 'its data', 'drawn'], rows) if rows else '')
 
 
@@ -440,7 +440,8 @@ def papers_index(names: list[str]) -> str:
 
     said = (
         'Stored outputs are those of the demo, offline and on embedded models; printed numbers stand beside measured. '
-        'Below the notebooks of a paper stand the places where its claims and its printed numbers are checked.'
+        'Below the notebooks of a paper stand the places where its claims and its printed numbers are checked. '
+        'Below each table of a notebook stands a button that saves it as CSV.'
     )
     parts = ['# Papers', f'Each notebook reruns experiments of a paper. {said}']
     for paper, label in PAPERS.items():

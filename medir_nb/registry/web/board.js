@@ -37,10 +37,18 @@ function quoted(word) {
   return /^[\w@%+=:,.\/-]+$/.test(word) ? word : `'${word.replaceAll("'", `'"'"'`)}'`
 }
 
-// The lines that measure a system on tasks; none where it has no expression.
+// The task of a name and the documents that a run took of it: NAME[limit=N]. null: a part that no option of a command makes.
+function taskOfName(name) {
+  const [, whole, limit] = /^(.+)\[limit=(\d+)\]$/.exec(name) || [null, name, '']
+  return /\[[^\]]*\]$/.test(whole) ? null : {whole, limit}
+}
+
+// The lines that measure a system on tasks; none where it has no expression. A label of a measure, such as `R@1 strict`, is no
+// name of one: the line prints all measures of the task then.
 function commandsFor(expression, tasks, measure) {
-  const only = measure && measure !== 'mean' ? ` --measures ${quoted(measure)}` : ''
-  return expression ? tasks.map(task => `medir evaluate ${quoted(task)} --system ${quoted(expression)}${only}`) : []
+  const only = measure && measure !== 'mean' && !/\s/.test(measure) ? ` --measures ${quoted(measure)}` : ''
+  const named = expression ? tasks.map(taskOfName).filter(Boolean) : []
+  return named.map(({whole, limit}) => `medir evaluate ${quoted(whole)} --system ${quoted(expression)}${only}${limit && ` --limit ${limit}`}`)
 }
 
 // What a cell takes, from hours on two CPU cores, hours on one GPU (null: no published rate) and pairs to score; '' where nobody knows.
@@ -487,7 +495,8 @@ if (typeof document === 'object') (async () => {
       const of = settings[task && task.language === 'zh' ? 'zh' : 'en']
       return [make('h3', null, `Retriever: ${name}`), list([['Settings', Object.entries(of).map(([field, value]) => `${field} ${value}`).join(', ')]])]
     })
-    const lines = task && isPossible ? about.encoders.map(encoder => `medir contract ${quoted(encoder)} ${quoted(task.name)}`) : []
+    const named = task && taskOfName(task.name)
+    const lines = named && isPossible ? about.encoders.map(encoder => `medir contract ${quoted(encoder)} ${quoted(named.whole)}`) : []
     return [make('h3', null, 'Contract'), list([['Expression', about.expression]]), ...words, ...contractParts(about, task),
       ...(lines.length ? [make('p', null, 'Strings, tokens and hash of one query and one document:'), commandBlock(lines.join('\n'))] : [])]
   }
@@ -526,7 +535,7 @@ if (typeof document === 'object') (async () => {
       parts.push(...environmentParts(system), commandBlock(commands.join('\n')))
       const notebooks = paper.notebooks || []
       if (notebooks.length) parts.push(make('p', null, `The whole table: ${notebooks.map(name => `medir run ${name} --preset paper`).join('; ')}`))
-    } else if (isPossible) parts.push(make('p', null, 'No expression of this package names the system.'))
+    } else if (isPossible) parts.push(make('p', null, system.expression ? 'No command makes this part of the task.' : 'No expression of this package names the system.'))
     const ran = cell.measured.map(measuredAs)
     parts.push(...contractOf(system, task, isPossible || ran.some(own => own.expression === system.expression)))
     const others = new Map(ran.filter(own => own.expression !== system.expression).map(own => [own.expression, own]))
