@@ -500,6 +500,24 @@ def test_a_row_is_trained_by_its_settings(whole, row):
     assert pair.table().steps.tolist() == [1] * len(pair.trained)
 
 
+@pytest.mark.parametrize(
+    'change, message',
+    [
+        ({'query': 'large', 'document': 'small'}, 'queries have 64 numbers, documents 32'),
+        ({'dimensions': 48}, 'set dimensions to at most 32'),
+        ({'project': True, 'dimensions': 16}, 'leave dimensions out'),
+    ],
+)
+def test_towers_that_cannot_meet_are_refused_before_one_is_trained(whole, folders, own_registry, change, message):
+    own_registry(
+        models={'small': dict(SMALL, hub=folders['small'], dim=32), 'large': dict(LARGE, hub=folders['large'], dim=64)}
+    )
+    with pytest.raises(MedirError, match=message) as error:
+        train_pair({**whole, **change})
+    assert '\n' not in str(error.value)
+    assert not checkpoint_record('pair-query') and not checkpoint_record('pair-document')
+
+
 @pytest.mark.medium
 @pytest.mark.parametrize('row', ['KALE', 'Wang & Lyu', 'ScalingNote', 'Distilled scores'])
 def test_an_approach_is_trained_by_its_settings(whole, row):

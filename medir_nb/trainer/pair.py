@@ -18,6 +18,8 @@ from ..core.files import fingerprint
 from ..core.places import home, slug
 from ..core.settings import registry
 from ..data.pretraining import corpus_pairs
+from ..encoder.spec import encoder_spec
+from ..encoder.towers import common_length
 from ..miner.rows import Mined, load_documents, read_rows
 from ..miner.labelled import load_sets
 from ..miner.contamination import without_test_queries
@@ -296,6 +298,14 @@ def _joined(config: PairSettings, start: dict, data: dict, watch) -> Trained:
     return train_towers(**start, data=str(data['tuning'].path), output=config.name, watch=watch, **settings)
 
 # %% ../../nbs/12_trainer/22_pair.ipynb #60cc60ff
+def _check_lengths(config: PairSettings):
+    "Refuse towers whose vectors cannot meet before one of them is trained, where their rows say how long they are."
+    rows = [encoder_spec(name) for name in (config.query or config.document, config.document)]
+    lengths = [row.dimensions or row.dim for row in rows]
+    if all(lengths):
+        common_length(*lengths, config.dimensions, config.project)
+
+
 def _initialised(pair: TowerPair, watch) -> dict:
     "Role → what its tower starts from, after the inits that the settings name."
     config = pair.settings
@@ -316,6 +326,7 @@ def train_pair(
 ) -> TowerPair:
     "Train a pair of towers from two encoders, by the stages that the settings name."
     config = pair_settings(config, **settings)
+    _check_lengths(config)
     folder = Path(config.data_folder or home() / 'training-data' / slug(config.name))
     pair = TowerPair(config, data=_stage_data(config, folder, {} if written is None else written))
     names = ('query_layers', 'kept', 'dimensions', 'project', 'cut')
