@@ -74,7 +74,7 @@ def quiet_libraries():
     transformers.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
 
-
+# %% ../../nbs/05_encoder/04_loading.ipynb #cc3e1022
 def checkpoint_paths(
     spec: EncoderSpec,
     role: str,  # query | document: documents may have a checkpoint of their own
@@ -175,7 +175,7 @@ def _built_modules(spec: EncoderSpec, tower: Tower, folder: Path, tokenizer: Pat
     pooling = Pooling(body.get_embedding_dimension(), tower.pooling, include_prompt=spec.prompt_in_pooling)
     return [body, pooling, Normalize()] if tower.normalize else [body, pooling]
 
-# %% ../../nbs/05_encoder/04_loading.ipynb #6d31eebc
+# %% ../../nbs/05_encoder/04_loading.ipynb #0db53d98
 def _check_modules(modules: list, tower: Tower, where: str):
     "The loaded modules must do what the row says."
     modules = {type(module).__name__: module for module in modules}
@@ -187,7 +187,7 @@ def _check_modules(modules: list, tower: Tower, where: str):
     what = f'the checkpoint pools by {checkpoint}, its row says {row}'
     check(checkpoint == row, what, where, 'correct the registry row')
 
-
+# %% ../../nbs/05_encoder/04_loading.ipynb #6d31eebc
 def _after_transformer(modules: list, spec: EncoderSpec):
     "Set what stands behind the transformer to float32, and the pooling of prompts to what the row says."
     from sentence_transformers.sentence_transformer.modules import Pooling

@@ -166,7 +166,7 @@ def object_kind(model) -> str:
     takes_dicts = callable(getattr(model, 'encode_corpus', None))
     return 'beir' if takes_dicts and not callable(getattr(model, 'encode_document', None)) else 'plain'
 
-# %% ../../nbs/05_encoder/09_services.ipynb #e4094ce0
+# %% ../../nbs/05_encoder/09_services.ipynb #fedd18df
 _COLLECTION = {'path': 'local', 'revision': 'local'}
 
 
@@ -186,7 +186,7 @@ def _mteb_task(instruction: str):
         prompt={'query': instruction} if instruction else None,
     )
 
-
+# %% ../../nbs/05_encoder/09_services.ipynb #e4094ce0
 def _mteb_inputs(parts: list[tuple[str, str]], role: str) -> tuple:
     "The loader and the keywords that an mteb model's `encode` takes."
     from mteb.types import PromptType

@@ -55,7 +55,7 @@ def row_fields(kind: type, row: dict) -> dict:
     values = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
     return {'revision': UNKNOWN} | values
 
-
+# %% ../../nbs/05_encoder/03_spec.ipynb #7dc96b53
 def _folder_revision(repository: dict) -> dict:
     "A repository that is a folder of this machine, at the hash of its files."
     is_folder = os.path.isdir(repository.get('hub') or '')
@@ -117,7 +117,7 @@ def _described(hub: str, commit: str) -> EncoderSpec | None:
     folder = hub_folder(hub, commit, f'model hf:{hub}', weights=False)
     return folder_spec(folder, commit) if (folder / 'modules.json').is_file() else None
 
-
+# %% ../../nbs/05_encoder/03_spec.ipynb #c9c0a9d8
 def _hub_spec(name: str, hub: str, revision: str) -> EncoderSpec:
     "The spec of a model of the Hub: its row where it has one, else what its own files say."
     where = f'model {name}'
@@ -179,7 +179,7 @@ def _check_texts(spec: EncoderSpec, where: str):
         limit = getattr(spec, field)
         check(limit >= 1, f'{field} is {limit}', where, 'write a positive number of tokens')
 
-
+# %% ../../nbs/05_encoder/03_spec.ipynb #5f250b2b
 def _check_document_tower(spec: EncoderSpec, where: str):
     "Refuse a `document` that names what no tower has, or vectors that could not be compared."
     own = spec.document or {}
@@ -188,7 +188,7 @@ def _check_document_tower(spec: EncoderSpec, where: str):
     same = own.get('dimensions', spec.dimensions) == spec.dimensions
     check(same, 'queries and documents keep different dimensions', where, 'write dimensions once, for both')
 
-
+# %% ../../nbs/05_encoder/03_spec.ipynb #f61663e8
 def _check_rare(spec: EncoderSpec):
     "Refuse values of fields that few rows have."
     where = f'model {spec.name}'

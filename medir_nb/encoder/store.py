@@ -169,7 +169,7 @@ def _block_size(backend) -> int:
     "Texts between two writes."
     return backend.block or (_BLOCK if str(backend.device) == 'cpu' else 4 * _BLOCK)
 
-
+# %% ../../nbs/05_encoder/14_store.ipynb #c5953f25
 def _encode_missing(encoder: Encoder, texts, role: str, instruction: str, keys: np.ndarray, store: VectorStore):
     "Encode what has no vector in `store`, block by block; the number of texts."
     missing = missing_texts(encoder, keys, role)

@@ -50,7 +50,7 @@ class Comparison:
         plain = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ('changed', 'about')}
         return plain | {'changed': self.changed.to_dict('records')}
 
-# %% ../../nbs/13_evaluator/05_comparison.ipynb #005b159f
+# %% ../../nbs/13_evaluator/05_comparison.ipynb #bd06b234
 def _conclusion(c: Comparison) -> str:
     "What the test says, in words; where it shows nothing, what would."
     if c.p <= ALPHA:
@@ -60,7 +60,7 @@ def _conclusion(c: Comparison) -> str:
     counted = 'queries' if c.n_groups == c.n_queries else 'independent groups'
     return f'no difference shown; {Power(c.n_groups, c.spread, of=counted).words()}'
 
-
+# %% ../../nbs/13_evaluator/05_comparison.ipynb #9840790c
 def _headline(c: Comparison) -> str:
     "Difference, interval, test, wins and losses in one line, ending in words."
     what = f'{c.b} − {c.a}: {c.measure} {c.difference:+.4f} [{c.low:+.4f}, {c.high:+.4f}]'

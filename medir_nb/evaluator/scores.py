@@ -65,7 +65,7 @@ class Scores:
         cells = [f'{measure} {value:.3f} [{low:.3f}, {high:.3f}]' for measure, value, low, high in rows]
         return f'Scores({self.task.name!r}, {self.label!r}: {", ".join(cells)})'
 
-# %% ../../nbs/13_evaluator/02_scores.ipynb #6e0338c5
+# %% ../../nbs/13_evaluator/02_scores.ipynb #1e9038ce
 def _cell(scores: Scores, measure: str) -> tuple[float, float, float, int]:
     "Mean, interval and number of queries (or of sentence pairs)."
     if measure in PAIR_MEASURES:
@@ -75,7 +75,7 @@ def _cell(scores: Scores, measure: str) -> tuple[float, float, float, int]:
     low, high = interval(by_query.values, scores.groups(by_query.index))
     return float(by_query.mean()), low, high, len(by_query)
 
-
+# %% ../../nbs/13_evaluator/02_scores.ipynb #6e0338c5
 def score_row(scores: Scores, measure: str) -> dict:
     "One measure of a system on a task."
     value, low, high, n = _cell(scores, measure)

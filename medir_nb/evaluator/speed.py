@@ -98,7 +98,7 @@ def _searcher(vectors: Vectors, similarity: str, device: str | None, home_folder
 def _random_vectors(n: int, dimension: int, seed: int) -> Vectors:
     return array_vectors(np.random.default_rng(seed).normal(size=(n, dimension)).astype(np.float32))
 
-# %% ../../nbs/13_evaluator/13_speed.ipynb #ea0c6e14
+# %% ../../nbs/13_evaluator/13_speed.ipynb #3242d99f
 def _dense_conditions(encoder, encoded) -> dict:
     "What the speed of an encoder hangs on."
     backend, spec = encoder.backend('document'), encoder.spec
@@ -114,7 +114,7 @@ def _dense_conditions(encoder, encoded) -> dict:
         'device': str(backend.device),
     }
 
-
+# %% ../../nbs/13_evaluator/13_speed.ipynb #ea0c6e14
 def _dense_speed(tree, task: Task, documents, queries, searched, repeats, dtype, device, home_folder, seed) -> dict:
     "The figures of an encoder."
     encoder = encoder_of(tree, dtype, device, home_folder)

@@ -105,7 +105,7 @@ class _Tower:
             threads=int(os.environ.get('OMP_NUM_THREADS', 0)) or len(os.sched_getaffinity(0)),
         )
 
-# %% ../../nbs/13_evaluator/14_throughput.ipynb #fe08bf70
+# %% ../../nbs/13_evaluator/14_throughput.ipynb #80007327
 @contextlib.contextmanager
 def _one_product(backends: list):
     "A block in which towers on a processor are computed as before anything was tried, and behind it as they were."
@@ -121,7 +121,7 @@ def _one_product(backends: list):
         for backend, execution in zip(tuned, before, strict=True):
             backend.use(execution)
 
-
+# %% ../../nbs/13_evaluator/14_throughput.ipynb #cd54f974
 def measure_throughput(
     systems,  # expressions of encoders, or model objects
     task,  # whose queries are encoded

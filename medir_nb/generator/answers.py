@@ -27,17 +27,6 @@ def answer_of(
         return (answer if is_there else text).strip(), bool(is_there)
     return text.strip(), True
 
-# %% ../../nbs/07_generator/07_answers.ipynb #daea78cd
-FAULTS = (
-    'empty',
-    'empty answer',
-    'repeats the prompt',
-    'wrong language',
-    'cut off',
-    'prompt shortened',
-    'no answer mark',
-)
-
 # %% ../../nbs/07_generator/07_answers.ipynb #64e12c90
 def _squeezed(text: str) -> str:
     return ' '.join(text.split())
@@ -58,6 +47,17 @@ def _in_wrong_script(text: str, language: str) -> bool:
     return len(letters) >= 8 and is_chinese != (language == 'zh')
 
 # %% ../../nbs/07_generator/07_answers.ipynb #b199bbe5
+FAULTS = (
+    'empty',
+    'empty answer',
+    'repeats the prompt',
+    'wrong language',
+    'cut off',
+    'prompt shortened',
+    'no answer mark',
+)
+
+
 def judge(
     generation: Generation,
     prompt: str,  # as it was asked

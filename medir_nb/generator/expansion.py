@@ -87,7 +87,7 @@ def _usable_answer(generation: Generation, prompt: str, query: str, language: st
         text = ''
     return (text if text or 'empty answer' in faults else None), faults
 
-
+# %% ../../nbs/07_generator/10_expansion.ipynb #787a077d
 def usable(
     task,
     pairs: list,  # per query a list of (Generation, its prompt)

@@ -257,7 +257,7 @@ def _texts_in_file(task, path: Path) -> tuple[dict, Path]:
         path = Path(task.source) / path
     return read_generations(path), path
 
-
+# %% ../../nbs/07_generator/09_imported.ipynb #1d995e5b
 def _texts_of_source(task, method: str, name: str, n: int, home_folder) -> tuple[dict, str | Path]:
     "Texts by query under `MODEL@SOURCE`, and where they lay."
     model, _, source = name.partition('@')

@@ -59,14 +59,14 @@ def _for_template(message: dict) -> dict:
         calls.append({**call, 'function': {**call['function'], 'arguments': arguments}})
     return {**message, 'tool_calls': calls} if calls else message
 
-
+# %% ../../nbs/07_generator/02_loading.ipynb #18fe3083
 def _plain_prompt(tokenizer, spec: LLMSpec, request: Request) -> str | None:
     "The prompt of a model without a chat template; None where it has one."
     if spec.chat != 'template':
         return spec.chat.replace('{prompt}', request.prompt)
     return None if getattr(tokenizer, 'chat_template', None) else request.prompt
 
-
+# %% ../../nbs/07_generator/02_loading.ipynb #70e6ed24
 def rendered_prompt(tokenizer, spec: LLMSpec, request: Request) -> list[int]:
     "Token ids of a request in the model's chat form."
     plain = _plain_prompt(tokenizer, spec, request)

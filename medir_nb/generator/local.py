@@ -49,9 +49,6 @@ def _load_causal(folder: str, spec: LLMSpec, device: str, dtype: str | None):
         use_attention_of_one(model)
     return model.to(device).eval()
 
-
-_MOST_AT_ONCE = 128  # texts of a batch, however short they are
-
 # %% ../../nbs/07_generator/03_local.ipynb #9bf5be09
 class _LoadedModel:
     "A causal language model in memory, which writes one batch at a time."
@@ -99,6 +96,9 @@ class _LoadedModel:
         return [generation(place, w) for place, w in enumerate(written)]
 
 # %% ../../nbs/07_generator/03_local.ipynb #eabb5b18
+_MOST_AT_ONCE = 128  # texts of a batch, however short they are
+
+
 class TransformersBackend(_LoadedModel):
     "A causal language model in this process, on a CPU or GPU."
 

@@ -67,13 +67,13 @@ class LLMSpec:
     tried: str = 'never exercised'
     note: str = ''
 
-# %% ../../nbs/07_generator/00_spec.ipynb #68fd1929
+# %% ../../nbs/07_generator/00_spec.ipynb #6cff203d
 def _spec_from(name: str, values: dict) -> LLMSpec:
     "A spec of those `values` that are fields of one."
     known = {f.name for f in fields(LLMSpec)} - {'name'}
     return LLMSpec(name, **{k: tuple(v) if isinstance(v, list) else v for k, v in values.items() if k in known})
 
-
+# %% ../../nbs/07_generator/00_spec.ipynb #68fd1929
 def _check_llm_row(name: str, row: dict):
     "Refuse a row whose fields are of another type, or whose sampling says what none has."
     where, sampling = f'llm {name}', row.get('sampling') or {}

@@ -89,7 +89,7 @@ def _not_here(what: str, hub: str, revision: str | None, where: str, kind: str, 
     fix = f'on a machine with network run `hf download {hub}{options}` and {put}'
     return MedirError(f'{what} is neither in the Hub cache nor reachable ({cause})', where, fix)
 
-
+# %% ../../nbs/01_hub/02_commits.ipynb #31021b9c
 def _gated(what: str, hub: str, where: str, kind: str) -> MedirError:
     page = f'https://huggingface.co/{"datasets/" if kind == "dataset" else ""}{hub}'
     fix = f'ask for it at {page}, then log in with `hf auth login` or set HF_TOKEN'

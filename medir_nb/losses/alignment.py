@@ -115,7 +115,7 @@ def _distance(name: str, own: list, other: list, temperature: float):
     further = {'temperature': temperature} if name == 'kl' else {}
     return _DISTANCES[name](torch.cat(own), torch.cat(other), **further)
 
-
+# %% ../../nbs/11_losses/10_alignment.ipynb #14141356
 def _embedded(model, features: list) -> list:
     "The vectors of each column; neighbours that go through one tower are embedded together."
     from sentence_transformers.base.losses.merged_forward import embed_columns

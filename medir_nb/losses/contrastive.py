@@ -168,23 +168,53 @@ def _temperature_class():
 
 # %% ../../nbs/11_losses/00_contrastive.ipynb #3d682927
 @functools.cache
-def _loss_class():
+def _contrast_class():
     import torch
-    from sentence_transformers.base.losses import CachedLossMixin
-    from sentence_transformers.base.losses.merged_forward import embed_columns
 
-    class InfoNCE(CachedLossMixin, torch.nn.Module):
-        def __init__(self, model, temperature, similarity, in_batch, cross_device, mini_batch, hypothetical):
+    class Contrast(torch.nn.Module):
+        "The settings of an InfoNCE loss, and the loss of some queries under them."
+
+        def __init__(self, model, temperature, similarity, in_batch, cross_device, hypothetical):
             super().__init__()
             self.model, self.temperature, self.similarity = model, temperature, similarity
             self.in_batch, self.cross_device, self.hypothetical = in_batch, cross_device, hypothetical
-            self.mini_batch_size, self.uses_gradient_cache = mini_batch, mini_batch > 0
-            self.matryoshka, self.normalise, self.learns, self.heard = [], 'after', False, None
-            self.places = None  # by column, where the vector of each row stands; None: in its row
+            self.matryoshka, self.normalise, self.learns = [], 'after', False
 
         def learn(self, least):
             "Train the temperature from now on."
             self.temperature, self.learns = _temperature_class()(self.temperature, least), True
+
+        def contrast(self, queries, documents, log, masked, first):
+            "The loss of some queries; `log` is that of a temperature that is trained."
+            temperature = log.exp() if self.learns else self.temperature
+            sizes = self.matryoshka or [queries.shape[1]]
+
+            def loss(queries, documents, similarity):
+                return info_nce(queries, documents, temperature, similarity, self.in_batch, masked, first)
+
+            return matryoshka_loss(loss, queries, documents, sizes, self.similarity, self.normalise)
+
+        def told(self):
+            "What the log of a training says of the loss."
+            return {'temperature': float(self.temperature)} if self.learns else {}
+
+        def get_config_dict(self):
+            names = ('similarity', 'in_batch', 'cross_device', 'hypothetical', 'matryoshka', 'normalise')
+            return {'temperature': float(self.temperature), **{name: getattr(self, name) for name in names}}
+
+    return Contrast
+
+# %% ../../nbs/11_losses/00_contrastive.ipynb #b9b8ec45
+@functools.cache
+def _loss_class():
+    from sentence_transformers.base.losses import CachedLossMixin
+    from sentence_transformers.base.losses.merged_forward import embed_columns
+
+    class InfoNCE(CachedLossMixin, _contrast_class()):
+        def __init__(self, model, temperature, similarity, in_batch, cross_device, mini_batch, hypothetical):
+            super().__init__(model, temperature, similarity, in_batch, cross_device, hypothetical)
+            self.mini_batch_size, self.uses_gradient_cache, self.heard = mini_batch, mini_batch > 0, None
+            self.places = None  # by column, where the vector of each row stands; None: in its row
 
         def forward(self, sentence_features, labels=None):
             if self.learns:
@@ -197,16 +227,6 @@ def _loss_class():
                 gradient, temperature = self.heard.grad, self.temperature
                 loss.register_hook(lambda outer: temperature.teach(gradient * outer))
             return loss
-
-        def contrast(self, queries, documents, log, masked, first):
-            "The loss of some queries; `log` is that of a temperature that is trained."
-            temperature = log.exp() if self.learns else self.temperature
-            sizes = self.matryoshka or [queries.shape[1]]
-
-            def loss(queries, documents, similarity):
-                return info_nce(queries, documents, temperature, similarity, self.in_batch, masked, first)
-
-            return matryoshka_loss(loss, queries, documents, sizes, self.similarity, self.normalise)
 
         def calculate_loss(self, reps, labels=None, *, with_backward=False):
             "The loss of the columns `reps`, each a list of parts; `labels`: numbers of documents and known positives."
@@ -230,18 +250,12 @@ def _loss_class():
                 return part_loss(queries, documents, 0, rows)
             return _backward_in_parts(part_loss, queries, documents, self.mini_batch_size)
 
-        def told(self):
-            "What the log of a training says of the loss."
-            return {'temperature': float(self.temperature)} if self.learns else {}
-
         def get_config_dict(self):
-            names = ('similarity', 'in_batch', 'cross_device', 'hypothetical', 'matryoshka', 'normalise')
-            settings = {name: getattr(self, name) for name in names}
-            return {'temperature': float(self.temperature), **settings, 'mini_batch': self.mini_batch_size}
+            return {**super().get_config_dict(), 'mini_batch': self.mini_batch_size}
 
     return InfoNCE
 
-# %% ../../nbs/11_losses/00_contrastive.ipynb #8ac59d51
+# %% ../../nbs/11_losses/00_contrastive.ipynb #080b4998
 def _check_sizes(
     model,
     sizes: list,
@@ -256,7 +270,7 @@ def _check_sizes(
     what = f'{max(sizes)} of {width} numbers cannot be kept'
     check(min(sizes) > 0 and max(sizes) <= width, what, 'matryoshka', f'write numbers from 1 to {width}')
 
-
+# %% ../../nbs/11_losses/00_contrastive.ipynb #ac82ca11
 def InfoNCE(
     model,  # a SentenceTransformer
     temperature: float = 0.02,  # AutoMIR's

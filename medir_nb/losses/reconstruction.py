@@ -131,11 +131,45 @@ def _decoder_class():
     return Decoder
 
 # %% ../../nbs/11_losses/20_reconstruction.ipynb #87313a2e
+def _naming_loss(
+    lm,  # a masked language model, whose head names tokens
+    states,  # hidden: texts x positions x width
+    labels,  # texts x positions; -100: nothing is named there
+    part: int = 4096,  # positions that are scored at a time
+):
+    "The mean loss of naming the tokens that have a label."
+    import torch
+    from torch.utils.checkpoint import checkpoint
+
+    head, wanted = mlm_head(lm), labels >= 0
+
+    def part_loss(states, labels):
+        return torch.nn.functional.cross_entropy(head(states).float(), labels, reduction='sum')
+
+    parts = zip(states[wanted].split(part), labels[wanted].split(part), strict=True)
+    total = sum(checkpoint(part_loss, *each, use_reentrant=False) for each in parts)
+    return total / wanted.sum().clamp(min=1)
+
+# %% ../../nbs/11_losses/20_reconstruction.ipynb #e9083166
+def _embedded_places(
+    body,  # of the masked language model
+    decoder,  # its `positions` is a table of its own, or None
+    ids,  # texts x positions
+) -> tuple:
+    "Embedded tokens at their places, and the places."
+    length, own = ids.shape[1], decoder.positions
+    if own is not None:
+        places = own.weight[None, :length]
+        return decoder.embedding_norm(body.get_input_embeddings()(ids) + places), places
+    table = position_table(body)
+    first = 0 if table.padding_idx is None else table.padding_idx + 1
+    return body.embeddings(input_ids=ids), table.weight[None, first : first + length]
+
+# %% ../../nbs/11_losses/20_reconstruction.ipynb #4f3fef53
 @functools.cache
 def _model_class():
     import torch
     from sentence_transformers.sentence_transformer.modules import Pooling
-    from torch.utils.checkpoint import checkpoint
 
     class RetroMAE(torch.nn.Module):
         def __init__(self, lm, pooling, own_positions, trained, decoder_weight, part):
@@ -154,36 +188,18 @@ def _model_class():
             return states, self.pooling(features)['sentence_embedding']
 
         def clean(self, ids):
-            "Embedded tokens at their places, and the places."
-            length, own, body = ids.shape[1], self.decoder.positions, self.lm.base_model
-            if own is not None:
-                places = own.weight[None, :length]
-                return self.decoder.embedding_norm(body.get_input_embeddings()(ids) + places), places
-            table = position_table(body)
-            first = 0 if table.padding_idx is None else table.padding_idx + 1
-            return body.embeddings(input_ids=ids), table.weight[None, first : first + length]
+            return _embedded_places(self.lm.base_model, self.decoder, ids)
 
         def decode(self, vectors, ids, attention_mask, visible):
             "The decoder's hidden states."
             embedded, places = self.clean(ids)
             return self.decoder(vectors, embedded, places, visible & attention_mask.bool()[:, None])
 
-        def named(self, states, labels):
-            "The mean loss of naming the tokens whose label is not -100."
-            head, wanted = mlm_head(self.lm), labels >= 0
-
-            def part_loss(states, labels):
-                return torch.nn.functional.cross_entropy(head(states).float(), labels, reduction='sum')
-
-            parts = zip(states[wanted].split(self.part), labels[wanted].split(self.part), strict=True)
-            total = sum(checkpoint(part_loss, *part, use_reentrant=False) for part in parts)
-            return total / wanted.sum().clamp(min=1)
-
         def forward(self, input_ids, attention_mask, labels, clean_ids, clean_labels, visible):
             states, vectors = self.vectors(input_ids, attention_mask)
-            encoder_loss = self.named(states, labels)
+            encoder_loss = _naming_loss(self.lm, states, labels, self.part)
             decoded = self.decode(vectors, clean_ids, attention_mask, visible)
-            decoder_loss = self.named(decoded, clean_labels)
+            decoder_loss = _naming_loss(self.lm, decoded, clean_labels, self.part)
             if self.training:
                 self.losses.append((encoder_loss.detach(), decoder_loss.detach()))
             return {'loss': encoder_loss + self.decoder_weight * decoder_loss}

@@ -20,7 +20,7 @@ class Converted(NamedTuple):
     pos: list
     neg: list
 
-
+# %% ../../nbs/10_miner/10_conversions.ipynb #cdf434ef
 RULES: dict[
     str, Callable
 ] = {}  # name → function from the values of a line to `Converted`, or None where it says nothing

@@ -173,7 +173,7 @@ class Diversified:
         how = ', '.join(f'{name} {value}' for name, value in self.settings.items() if name != 'vectors')
         return f'Diversified({len(self.kept):,} of {len(self.order):,} kept; {how})'
 
-
+# %% ../../nbs/10_miner/16_diversity.ipynb #f3e4cb45
 def _as_vectors(vectors) -> Vectors:
     return vectors if isinstance(vectors, Vectors) else array_vectors(vectors)
 
@@ -252,7 +252,7 @@ def text_vectors(
     corpus = write_table(((str(i), '', text, '') for i, text in enumerate(texts)), None, Corpus)
     return encode_corpus(encoder_of(parse(encoder), dtype, device, home_folder), corpus, role)
 
-
+# %% ../../nbs/10_miner/16_diversity.ipynb #44bdbc0f
 @step('id', 'text|doc')
 def diversify(
     rows,

@@ -202,7 +202,7 @@ def _read_spec(config: AlignmentSettings, rows: TowerRows, model) -> EncoderSpec
     length = vector_length(modules_of_role(model, 'document'))
     return pair_spec(rows.query, rows.document, config.output, length, pair_similarity(model))
 
-
+# %% ../../nbs/12_trainer/21_alignment.ipynb #22e2e03a
 def _loss(config: AlignmentSettings, model, mirrored: bool):
     "The objective of a stage."
     frozen = modules_of_role(model, 'document') if config.frozen else ()
@@ -222,14 +222,14 @@ def _loss(config: AlignmentSettings, model, mirrored: bool):
         frozen,
     )
 
-
+# %% ../../nbs/12_trainer/21_alignment.ipynb #c6b57ad6
 def _kept_side(rows: TowerRows, pairs, mirrored: bool, document: Side, arguments) -> KeptSide:
     "The document side by vectors that are encoded here, of every text that it will read."
     encoder = Encoder(rows.document, device=str(arguments.device))
     texts = [text for row in pairs.rows for text in (*row.pos, *row.neg, *([row.query] if mirrored else []))]
     return KeptSide(encoder, document.instruction, document.tokens.tokenizer, texts)
 
-
+# %% ../../nbs/12_trainer/21_alignment.ipynb #550934ac
 def _panel(config: AlignmentSettings, pairs, batches: TowerBatches, model, device) -> Panel:
     "The panel of a training, on its first rows."
     rows = [pairs.rows[i] for i in range(min(len(pairs), config.panel.texts))]
@@ -289,7 +289,7 @@ def _save(config: AlignmentSettings, rows: TowerRows, trainer, folder: Path) -> 
     asked = '{instruction}' in spec.query_template
     return {'spec': trained_row(spec, recorded_fields(spec, asked)), 'towers': towers, 'instruction': told}
 
-# %% ../../nbs/12_trainer/21_alignment.ipynb #b1ed9567
+# %% ../../nbs/12_trainer/21_alignment.ipynb #081f0c38
 def _check_contrast(config: AlignmentSettings):
     "Refuse settings in which a query sees one document alone, or in which nothing is trained."
     together = config.batch_size * (world_size() if config.cross_device else 1) if config.in_batch else 1
@@ -304,7 +304,7 @@ def _check_contrast(config: AlignmentSettings):
     what = 'a tower that is trained has no vectors to keep'
     check(stays, what, 'keep_vectors', 'leave it out, or set frozen: true')
 
-
+# %% ../../nbs/12_trainer/21_alignment.ipynb #f587302e
 def tower_recipe(config: AlignmentSettings) -> Recipe:
     "Towers, batches and checkpoint of a stage, for `run_training`; the data are read and checked here."
     _check_contrast(config)

@@ -114,7 +114,7 @@ def _adapted(model, config: EncoderSettings, base: EncoderSpec) -> dict:
         load_adapters(adapters, checkpoint_folder(config.adapter) / 'adapter')
     return adapters
 
-
+# %% ../../nbs/12_trainer/10_encoders.ipynb #51231a6b
 def _trained_model(config: EncoderSettings, base: EncoderSpec, device) -> tuple:
     "The model that the folder will hold, with weights that can be trained, and its adapters by role."
     served = replace(base, dtype='float32', similarity=config.similarity)
@@ -131,7 +131,7 @@ def _trained_model(config: EncoderSettings, base: EncoderSpec, device) -> tuple:
         model.gradient_checkpointing_enable({'use_reentrant': False})
     return model, adapters
 
-
+# %% ../../nbs/12_trainer/10_encoders.ipynb #443dbc3d
 def _build(config: EncoderSettings, base: EncoderSpec, pairs: Pairs, make_loss: Callable, arguments: dict):
     "sentence-transformers' trainer, with model, loss and batches."
     import datasets

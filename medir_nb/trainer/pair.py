@@ -41,7 +41,7 @@ class AlignmentData(StrictSettings):
     without: list[str] = []  # tasks whose queries are no training queries
     seed: int = 42
 
-
+# %% ../../nbs/12_trainer/22_pair.ipynb #7af81e71
 def _texts(source: str, side: str, home_folder=None) -> list[str]:
     "The queries or the documents of a source."
     if source.partition(':')[0] in registry('pretraining'):
@@ -56,6 +56,15 @@ def _texts(source: str, side: str, home_folder=None) -> list[str]:
     return [row['query'] for row in rows]
 
 # %% ../../nbs/12_trainer/22_pair.ipynb #3ed786a8
+def _without_tests(rows: list[dict], tasks: list[str], home_folder) -> tuple[list, dict]:
+    "The rows without queries of the tests, and how many these were by test."
+    of_side = {side: [row for row in rows if row['side'] == side] for side in ('queries', 'documents')}
+    if not of_side['queries']:
+        return rows, {}
+    mined = without_test_queries(of_side['queries'], tasks, home_folder=home_folder)
+    return [*mined.rows, *of_side['documents']], {f'test queries: {what}': n for what, n in mined.stats.items()}
+
+# %% ../../nbs/12_trainer/22_pair.ipynb #d42cff31
 def write_alignment_data(
     data: AlignmentData,
     folder: str | Path,  # where the file is written
@@ -76,15 +85,6 @@ def write_alignment_data(
     kept = Mined('an alignment set', rows[: data.most or None], stats)
     Path(folder).mkdir(parents=True, exist_ok=True)
     return StageData(kept.write(Path(folder) / 'alignment.jsonl'), len(kept), pd.DataFrame(table), stats, kept)
-
-
-def _without_tests(rows: list[dict], tasks: list[str], home_folder) -> tuple[list, dict]:
-    "The rows without queries of the tests, and how many these were by test."
-    of_side = {side: [row for row in rows if row['side'] == side] for side in ('queries', 'documents')}
-    if not of_side['queries']:
-        return rows, {}
-    mined = without_test_queries(of_side['queries'], tasks, home_folder=home_folder)
-    return [*mined.rows, *of_side['documents']], {f'test queries: {what}': n for what, n in mined.stats.items()}
 
 # %% ../../nbs/12_trainer/22_pair.ipynb #46c4fe11
 STAGES_OF_PAIR = ('query-init', 'document-init', 'align', 'joint')
@@ -156,12 +156,16 @@ ABLATIONS = {
     'w/o MSE': {'align': {'distance_weight': 0}},
     'w/o Contrastive': {'align': _ALONE},
 }  # Table 5
+
+# %% ../../nbs/12_trainer/22_pair.ipynb #cc37d151
 STAGE_DATA = {
     'only Stage I, fine-tuning data': {'stages': [*_INITS, 'align'], 'align_on': 'tuning'},
     'only Stage I, alignment data': {'stages': [*_INITS, 'align']},
     'both stages, fine-tuning data': {'align_on': 'tuning'},
     'both stages, alignment data': {},
 }  # Table 6
+
+# %% ../../nbs/12_trainer/22_pair.ipynb #8cb106a6
 _LAYERS = {'query': '', 'query_layers': 3, 'stages': ['document-init', 'align']}
 APPROACHES = {
     'KALE': _LAYERS | {'align': _ALONE | {'distance': 'kl'}},
@@ -171,6 +175,8 @@ APPROACHES = {
     'HotelMatch': {'stages': [*_INITS, 'joint'], 'project': True},
     'MAR': {},
 }  # Table 7, and what its text names
+
+# %% ../../nbs/12_trainer/22_pair.ipynb #0a286753
 PRINTED_AS = {
     'Full: Full Model': ['Full Model'],
     'Independent Initialization: w/o query init': ['w/o query init'],
@@ -190,7 +196,7 @@ PRINTED_AS = {
     'MAR-0.3B-4B': ['MAR', 'Full Model'],
 }  # a row's variant (Tables 5, 6) or system (Table 7) → the rows above that are this one
 
-
+# %% ../../nbs/12_trainer/22_pair.ipynb #2942b4a0
 def changed_pair(
     settings: dict,  # of `train_pair`
     change: dict,  # of a row, such as APPROACHES['KALE']
@@ -249,13 +255,13 @@ class TowerPair:
         "The metrics of all stages, a row a logged step."
         return stages_history(self.trained)
 
-# %% ../../nbs/12_trainer/22_pair.ipynb #fa7b82b9
+# %% ../../nbs/12_trainer/22_pair.ipynb #59368da9
 def _stage_settings(config: PairSettings, stage: str) -> dict:
     "What a stage is trained with: the printed settings, those of all stages, and its own."
     printed = PRINTED_PAIR[stage] if config.printed else {}
     return {'seed': config.seed, **printed, **config.common, **getattr(config, stage.replace('-', '_'))}
 
-
+# %% ../../nbs/12_trainer/22_pair.ipynb #9e6b7b86
 def _stage_data(config: PairSettings, folder: Path, written: dict) -> dict[str, StageData]:
     "The files that the stages read; those that are not `written` yet are."
     aligns = 'align' in config.stages
@@ -268,7 +274,7 @@ def _stage_data(config: PairSettings, folder: Path, written: dict) -> dict[str, 
         written['alignment'] = write_alignment_data(config.alignment_data, folder)
     return {name: written[name] for name in read if read[name]}
 
-
+# %% ../../nbs/12_trainer/22_pair.ipynb #d4828bf1
 _MATRYOSHKA_ORDER = {'truncate-normalise': 'after', 'normalise-truncate': 'before'}
 
 

@@ -77,6 +77,25 @@ def without_false_negatives(lines: list[tuple[Pair, str]], positives: dict[str, 
         note(f'{where}: {what}; {len(dropped):,} such {"is" if len(dropped) == 1 else "are"} dropped')
     return kept, len(dropped)
 
+# %% ../../nbs/12_trainer/02_pairs.ipynb #72205635
+def _check_negatives(pairs: 'Pairs', path: str | Path):
+    "Refuse data in which some query has no negative, and every document is a positive of it."
+    for pair in pairs.rows:
+        if not pairs.negatives or pair.neg:
+            continue
+        positives = pairs.positives[pair.query]
+        if len(pairs.documents) <= len(positives) and positives.issuperset(pairs.documents):
+            what = f'no document of the data can be a negative of {pair.query[:60]!r}'
+            raise MedirError(what, path, 'add negatives or rows, or set negatives: 0')
+
+
+def _gaps(pairs: 'Pairs') -> dict:
+    "How many negatives a draw has to fill up, and how many rows have no hypothetical document."
+    return {
+        'filled_negatives': sum(max(0, pairs.negatives - len(pair.neg)) for pair in pairs.rows),
+        'without_hypothetical': sum(not pair.hypothetical for pair in pairs.rows),
+    }
+
 # %% ../../nbs/12_trainer/02_pairs.ipynb #833b110e
 class Pairs:
     "Training pairs of a file; `draw(i, epoch)` is what row i shows in an epoch."
@@ -126,22 +145,3 @@ class Pairs:
             others = rng.sample(self.documents, min(len(self.documents), wanted + len(taken)))
             drawn += [text for text in others if text not in taken][: wanted - len(drawn)]
         return positive, (drawn * wanted)[:wanted]
-
-# %% ../../nbs/12_trainer/02_pairs.ipynb #72205635
-def _check_negatives(pairs: Pairs, path: str | Path):
-    "Refuse data in which some query has no negative, and every document is a positive of it."
-    for pair in pairs.rows:
-        if not pairs.negatives or pair.neg:
-            continue
-        positives = pairs.positives[pair.query]
-        if len(pairs.documents) <= len(positives) and positives.issuperset(pairs.documents):
-            what = f'no document of the data can be a negative of {pair.query[:60]!r}'
-            raise MedirError(what, path, 'add negatives or rows, or set negatives: 0')
-
-
-def _gaps(pairs: Pairs) -> dict:
-    "How many negatives a draw has to fill up, and how many rows have no hypothetical document."
-    return {
-        'filled_negatives': sum(max(0, pairs.negatives - len(pair.neg)) for pair in pairs.rows),
-        'without_hypothetical': sum(not pair.hypothetical for pair in pairs.rows),
-    }

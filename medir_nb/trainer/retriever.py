@@ -152,7 +152,7 @@ def _common(config: RetrieverSettings, stage: str, output: str) -> dict:
     own = {'output': output, 'similarity': config.reading.similarity, 'lora': lora, 'seed': config.seed}
     return {'hypothetical': False, **printed, **own, **getattr(config, stage)}
 
-
+# %% ../../nbs/12_trainer/16_retriever.ipynb #abb80064
 def _pretrain(config: RetrieverSettings, folder: Path, watch) -> tuple[Trained, StageData]:
     "Stage I."
     alone = config.stages == ['pretraining']
@@ -165,7 +165,7 @@ def _pretrain(config: RetrieverSettings, folder: Path, watch) -> tuple[Trained, 
     trained = train_encoder(model=config.backbone, data=str(data.path), reading=fields, watch=watch, **settings)
     return trained, data
 
-
+# %% ../../nbs/12_trainer/16_retriever.ipynb #48b1711e
 def _tune(config: RetrieverSettings, folder: Path, start: str, watch) -> tuple[Trained, StageData]:
     "Stage II, from a checkpoint of stage I, from its adapter, or from the backbone."
     fields = changed_fields(config.reading)

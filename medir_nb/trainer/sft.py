@@ -101,7 +101,7 @@ def _questions_and_answers(path: str) -> list[tuple[str, str, str]]:
     check(lines, 'there is no line to train on', path, 'write {"text": …, "top_rewrite_query": …}')
     return lines
 
-
+# %% ../../nbs/12_trainer/12_sft.ipynb #11e29737
 def _language(config: SFTSettings, spec: LLMSpec, queries: list[str]) -> str:
     "The language of the texts, if the model writes it."
     language = config.language or ('zh' if cjk_share(queries) >= 0.3 else 'en')

@@ -79,7 +79,7 @@ class StageData:
     def __repr__(self):
         return f'StageData({self.path.name}: {self.rows:,} rows of {len(self.table)} sources)'
 
-
+# %% ../../nbs/12_trainer/15_stage_data.ipynb #6e6632e5
 def _made_of(source: str, data: PairData) -> str:
     "A hash of what the pairs of a source are made of."
     row = registry('pretraining').get(source.partition(':')[0], {})
@@ -89,7 +89,7 @@ def _made_of(source: str, data: PairData) -> str:
     settings = data.model_dump(exclude={'sources', 'weights', 'most', 'leave_out'})
     return fingerprint(source, row, content, settings)
 
-# %% ../../nbs/12_trainer/15_stage_data.ipynb #a60c666b
+# %% ../../nbs/12_trainer/15_stage_data.ipynb #fb022032
 def pair_settings(data: PairData) -> PairSettings:
     "How the pairs of a corpus are made."
     further = {field.name for field in fields(PairSettings)} - {'kind', 'seed'}
@@ -97,7 +97,7 @@ def pair_settings(data: PairData) -> PairSettings:
         check(name in further, f'unknown key {name!r}', 'passages', nearest(name, further))
     return PairSettings(kind=data.kind, seed=data.seed, **data.passages)
 
-
+# %% ../../nbs/12_trainer/15_stage_data.ipynb #1d588fc9
 def source_pairs(
     source: str,
     data: PairData,

@@ -38,7 +38,7 @@ def _check_shapes(i: int, run: dict, path: Path):
         empty = value is None and name != 'notebook'
         check(empty or isinstance(value, kind), f'`{name}` of run {i} is {str(value)[:60]!r}', path, f'write {shape}')
 
-
+# %% ../../nbs/16_workbook/04_batch.ipynb #f7287cd0
 def _check_after(i: int, run: dict, path: Path):
     "Refuse a run that waits for something else than runs before it."
     after = run.get('after', [])
@@ -46,7 +46,7 @@ def _check_after(i: int, run: dict, path: Path):
     check(numbers, f'`after` of run {i} is {after!r}', path, 'write a list of run numbers, such as [0]')
     check(all(earlier < i for earlier in after), f'run {i} stands before one it waits for', path, 'order the runs')
 
-
+# %% ../../nbs/16_workbook/04_batch.ipynb #f4636251
 def _check_run(i: int, run: dict, path: Path):
     "Refuse run `i` of a batch if it cannot be started as it is written."
     check(isinstance(run, dict), f'run {i} is no mapping', path, 'write {notebook: NAME, preset: smoke}')

@@ -34,7 +34,7 @@ def _compared(file: Path) -> list[dict]:
         keys = [tuple(cell[name] or '' for name in CELL_KEY) for cell in cells]
         return [{'key': key, **{name: cell.get(name) for name in _MEASURED}} for key, cell in zip(keys, cells)]
 
-
+# %% ../../nbs/16_workbook/06e_board_scores.ipynb #ac253412
 def _receipt_note(receipt: dict) -> dict:
     "What a reader sees of a receipt: no path of this machine."
     return {name: receipt.get(name) or '' for name in ('notebook', 'preset', 'key', 'finished')}
@@ -71,7 +71,7 @@ def plain_value(value):
         return None
     return value.item() if hasattr(value, 'item') else value
 
-
+# %% ../../nbs/16_workbook/06e_board_scores.ipynb #4c778471
 def read_own_scores(
     file: str | Path,  # JSON of `medir evaluate --json`, or a CSV with the same columns
     receipt: dict | None = None,

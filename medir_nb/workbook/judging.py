@@ -25,7 +25,7 @@ class JudgedTask:
     row: dict  # of tasks.yaml
     left_out: str = ''  # why a notebook passes it over
 
-
+# %% ../../nbs/16_workbook/05a_judging.ipynb #2d2d7d60
 def judged_tasks(
     judging,  # of `notebook_plan`
     parameters: dict,  # resolved

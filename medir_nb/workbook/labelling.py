@@ -51,7 +51,7 @@ def _show_conflicts(walk, wide: bool, home: Path | None):
         shown = [{name: row[name][:160] for name in ('said', 'query', 'document')} for row in conflicts]
         show_table(pd.DataFrame(shown), wide)
 
-
+# %% ../../nbs/16_workbook/07f_labelling.ipynb #b66acb99
 def _show_judges(walk, wide: bool):
     "A table of the judges beside people, where there are some."
     from medir_nb.walk.labelling import judge_table
@@ -65,7 +65,7 @@ def _show_judges(walk, wide: bool):
             if row['one_grade']:
                 print(f'{row["judge"]}: {no_kappa_words(row)}')
 
-
+# %% ../../nbs/16_workbook/07f_labelling.ipynb #fcd2593f
 def _next_line(walk, labels) -> str:
     "What a reader does after the labels were read."
     from medir_nb.walk.pooling import pool_settings, sheet_records
@@ -83,7 +83,7 @@ def _next_line(walk, labels) -> str:
         return f'fill in the sheets in {walk.folder}/labels, then medir label {walk.folder} --read'
     return f'{more} hands out a sheet'
 
-
+# %% ../../nbs/16_workbook/07f_labelling.ipynb #042e73d5
 def _show_labels(walk, wide: bool, home: Path | None):
     "Read what there is, and say what became of it."
     from medir_nb.walk.labelling import read_labels

@@ -86,7 +86,7 @@ def _same_commits(receipt: dict, home_folder=None) -> bool:
             return False
     return True
 
-
+# %% ../../nbs/16_workbook/02a_records.ipynb #2e71c01c
 def _same_files(receipt: dict) -> bool:
     "Whether the executed notebook and the files that it wrote are unchanged."
     output = Path(receipt['output'])

@@ -81,14 +81,14 @@ def _told(update, folder) -> str:
     texts = f'{counted(update.encoded, "text")} encoded, {update.cached:,} stored before'
     return f'{folder}: generation {update.generation}{cut}; {counts}; {texts}; {update.seconds:.1f} s'
 
-# %% ../../nbs/16_workbook/07g_serving.ipynb #aa44fbed
+# %% ../../nbs/16_workbook/07g_serving.ipynb #ded4599d
 def _check_there(source: str):
     "Refuse the folder of an index that a walk does not have yet."
     folder = Path(source)
     is_missing = not folder.exists() and (folder.parent / 'walk.yaml').is_file()
     check(not is_missing, 'this walk has no such folder yet', source, f'medir index {folder.parent} makes its index/')
 
-
+# %% ../../nbs/16_workbook/07g_serving.ipynb #fe2298ee
 def _system_of(source: str, system: str | None, example: str = 'minilm or rrf(bm25,minilm)') -> str:
     "The system that a reader names, else the one that the verdict of a walk recommends."
     if system:
@@ -104,7 +104,7 @@ def _system_of(source: str, system: str | None, example: str = 'minilm or rrf(bm
     note(f'{source}: {choice}, as its verdict recommends')
     return choice
 
-
+# %% ../../nbs/16_workbook/07g_serving.ipynb #32003d84
 def _note_old_verdict(index: str):
     "Say of the index of a walk that the verdict, which may have chosen its system, is of earlier documents or labels."
     from medir_nb.core.files import read_json
@@ -221,30 +221,50 @@ def index_command(
     note(f'next: medir serve {to}, or medir search {to} QUESTION')
 
 # %% ../../nbs/16_workbook/07g_serving.ipynb #877bc76e
-def _answers(
-    source: str, questions: list[str], system: str | None, k: int, lang, dtype, device, home
-) -> list[list[dict]]:
-    "For each question its documents: rank, id, score, title, text."
+def _ask_index(folder: str, questions: list[str], system: str | None, k: int, device, home) -> list[list[dict]]:
+    "What an index answers, by the one system that it keeps."
     from medir_nb import serving, systems
 
-    if serving.is_index(source):
-        searcher = serving.Searcher(source, home, device)
-        own = searcher.index.manifest['system']
-        same = system is None or str(systems.parse(system)) == own
-        check(same, f'the index holds {own}', source, 'leave --system out, or search the documents themselves')
-        _note_old_verdict(source)
-        return [serving.hits(searcher, ranked) for ranked in searcher.ranked(questions, k)]
-    _check_there(source)
-    task, how = _documents(source, lang, home), {'dtype': dtype, 'device': device, 'home_folder': home}
-    system = _system_of(source, system, 'bm25 or minilm')
-    run = systems.search(system, task, questions, k, **how).run
+    searcher = serving.Searcher(folder, home, device)
+    own = searcher.index.manifest['system']
+    same = system is None or str(systems.parse(system)) == own
+    check(same, f'the index holds {own}', folder, 'leave --system out, or search the documents themselves')
+    _note_old_verdict(folder)
+    return [serving.hits(searcher, ranked) for ranked in searcher.ranked(questions, k)]
+
+# %% ../../nbs/16_workbook/07g_serving.ipynb #a5ec09aa
+def _ask_documents(
+    task,
+    questions: list[str],
+    system: str,
+    k: int,
+    **options,  # dtype, device and home folder
+) -> list[list[dict]]:
+    "For each question the documents of `task` that a system finds; none where it finds none."
+    from medir_nb import systems
+
+    run = systems.search(system, task, questions, k, **options).run
     rows = {f'q{number}': [] for number in range(1, len(questions) + 1)}
     for query_id, doc_id, score in zip(run.query_id, run.doc_id, run.score):
         place = task.corpus._position[doc_id]
         title, text = task.corpus.rows(place, place + 1)[0]
-        found = rows[query_id]
-        found.append({'rank': len(found) + 1, 'id': doc_id, 'score': score, 'title': title, 'text': text})
+        listed = rows[query_id]
+        listed.append({'rank': len(listed) + 1, 'id': doc_id, 'score': score, 'title': title, 'text': text})
     return list(rows.values())
+
+# %% ../../nbs/16_workbook/07g_serving.ipynb #f5c960e8
+def _answers(
+    source: str, questions: list[str], system: str | None, k: int, lang, dtype, device, home
+) -> list[list[dict]]:
+    "For each question its documents: rank, id, score, title, text."
+    from medir_nb.serving import is_index
+
+    if is_index(source):
+        return _ask_index(source, questions, system, k, device, home)
+    _check_there(source)
+    task = _documents(source, lang, home)
+    system = _system_of(source, system, 'bm25 or minilm')
+    return _ask_documents(task, questions, system, k, dtype=dtype, device=device, home_folder=home)
 
 # %% ../../nbs/16_workbook/07g_serving.ipynb #332ec945
 def search_command(

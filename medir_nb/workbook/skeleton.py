@@ -41,7 +41,7 @@ def _check_new(name: str, files: list[Path]):
     for file in files:
         check(not file.exists(), 'this file exists', file, 'choose another name')
 
-
+# %% ../../nbs/16_workbook/05a_skeleton.ipynb #035ef3d4
 def _filled(text: str, name: str, title: str) -> str:
     "A text of the skeleton with the paper's name and title."
     return text.replace('PAPER', name).replace('TITLE', title)
