@@ -219,6 +219,30 @@ def test_what_does_not_fit_into_the_minutes_is_written_by_the_next_call(walk, wr
     assert server.asked == 16
 
 
+def test_minutes_end_within_a_group_whose_pace_nobody_knew(walk, writer, monkeypatch):
+    "What was asked before takes no time, so the next group is large; it ends behind the style in which time runs out."
+    from types import SimpleNamespace
+    from medir_nb.walk import queries
+
+    server, clock, ask = writer(), [0.0], queries.ask_about
+
+    def slow(*asked):
+        before, answers = server.asked, ask(*asked)
+        clock[0] += 40 * (server.asked > before)
+        return answers
+
+    monkeypatch.setattr(queries, 'ask_about', slow)
+    monkeypatch.setattr(queries, 'time', SimpleNamespace(perf_counter=lambda: clock[0]))
+    settings = how(styles=['keyword', 'lay'], sample=11)
+    write_queries(walk, minutes=1e-9, **settings)
+    assert server.asked == 8
+    part = write_queries(walk, minutes=0.5, **settings)
+    assert server.asked == 15 and 'were left when the minutes were used' in repr(part)
+    whole = write_queries(walk, **settings)
+    assert server.asked == 22 and 'were left' not in repr(whole)
+    assert len({row['_id'] for row in read_queries(walk)}) == len(read_queries(walk)) == whole.written
+
+
 def test_another_style_a_larger_sample_and_a_log_add(walk, writer, tmp_path):
     server = writer()
     write_queries(walk, **how(styles=['lay'], sample=4))

@@ -58,11 +58,13 @@ MOST_REPEATED = 0.5  # share of answers in a style that may repeat one to anothe
 
 def _answers(documents: list[dict], styles: list, per_style: int, most_repeated: float, minutes: float, **asked):
     "`(document, style, number, text, faults)` of each answer, group by group."
-    judged = {style: [] for style in styles}
-    method = 'walk-query'
+    judged, method, began = {style: [] for style in styles}, 'walk-query', time.perf_counter()
     with progress(total=len(documents) * len(styles) * per_style, desc='queries', unit='query') as bar:
-        for group in _groups(documents, minutes):
+        for number_of_group, group in enumerate(_groups(documents, minutes)):
             for style in styles:
+                # how long a group takes is a guess where those before were on the cassette
+                if minutes and number_of_group and time.perf_counter() - began > 60 * minutes:
+                    return
                 how = Asking(method=method, form=style, n=per_style, **asked)
                 answers = ask_about(group, lambda row: {'document': row['doc']}, how)
                 bar.update(len(group) * per_style)
