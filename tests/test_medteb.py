@@ -1,9 +1,16 @@
 "MedTEB's tables: which registry row each printed system is, before its tuning and after."
 
+import dataclasses, inspect, re
 from pathlib import Path
 import pytest, yaml
+from medir_nb.benchmark import ModelJudge
 from medir_nb.core import registry
 from medir_nb.ledger import means_of, paper_tasks, printed_expression, published
+from medir_nb.miner import Lists, diversify
+from medir_nb.trainer import pair
+from medir_nb.trainer.alignment import JointSettings
+from medir_nb.trainer.contrastive import ContrastiveSettings
+from medir_nb.trainer.retromae import RetroMAESettings
 
 ROOT = Path(__file__).parents[1]
 PRESETS = {
@@ -78,3 +85,20 @@ def test_rows_that_run_code_of_a_checkpoint_say_so():
     own = {name for name in expressions('Table 9').values() if rows[name]['remote_code']}
     assert own == {'gte-multilingual-base', 'gte-qwen2-1.5b-instruct', 'gte-qwen2-7b-instruct'}
     assert {rows[name].get('environment', '') for name in own} == {'', 'gte-qwen2'}
+
+
+def test_what_the_paper_leaves_open_is_a_setting_that_exists():
+    text = (ROOT / 'docs/protocols/mar.md').read_text(encoding='utf-8')
+    table = text.partition('What is open about training')[2].split('\n\n')[1].splitlines()[2:]
+    named = {name for line in table for name in re.findall(r'`(\w+)[^`]*`', line.split('|')[2])}
+    notebooks = ('mar_ablations', 'mar_pretraining')
+    presets = [yaml.safe_load((ROOT / f'params/{n}/paper.yaml').read_text(encoding='utf-8')) for n in notebooks]
+    notebook = (ROOT / 'nbs/papers/mar_ablations.ipynb').read_text(encoding='utf-8')
+    settings = (RetroMAESettings, JointSettings, ContrastiveSettings, pair.PairSettings)
+    known = {name for kind in settings for name in kind.model_fields} | {
+        each.name for each in dataclasses.fields(Lists)
+    }
+    known |= {*inspect.signature(diversify).parameters, *inspect.signature(ModelJudge).parameters, *vars(pair)}
+    known |= {*re.findall(r'"(\w+): ', notebook), *(key for preset in presets for key in preset)}
+    known |= {'diversify', 'Lists', *notebooks}
+    assert len(table) == 14 and len(named) > 25 and named <= known, named - known
