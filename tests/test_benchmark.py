@@ -23,10 +23,12 @@ from medir_nb.benchmark import (
     consensus,
     fault_counts,
     fleiss,
+    gold_labels,
     gold_quality,
     judges_from,
     judging_prompt,
     judging_costs,
+    kendall,
     overrule,
     pending_calls,
     person_agreement,
@@ -871,6 +873,22 @@ def test_few_systems_and_unknown_pairs_are_refused():
         tau_by_pairs(task, consensus(votes), dict(list(runs.items())[:2]))
     with pytest.raises(MedirError, match='no pair of the pool is known to be relevant'):
         gold_quality(task, votes[~gold], consensus(votes[~gold]))
+
+
+@pytest.mark.parametrize('grade', ['', 'D'])
+def test_a_judge_that_finds_nothing_ranks_nothing(grade):
+    "One that refuses every pair, beside others whose consensus counts without it, and one that says no to all."
+    task, pairs = known()
+    runs, gold = runs_of(task, pairs)
+    frames = [pairs.assign(judge='a', grade=np.where(gold, 'S', 'D')), pairs.assign(judge='b', grade=grade)]
+    votes = check_votes(pd.concat(frames))
+    alone = consensus(votes[votes.judge == 'b'], unread='ignore')
+    means = scores_under(alone, runs).mean()
+    assert means.isna().all() and means.dtype == float
+    assert np.isnan(kendall(scores_under(gold_labels(task), runs).mean(), means))
+    assert tau_by_pairs(task, alone, runs, draws=5).query("labels == 'consensus'").tau.isna().all()
+    quality = gold_quality(task, votes, consensus(votes, unread='ignore')).set_index('judge')
+    assert quality.recall['b'] == 0 and quality['given up']['b'] == (grade == '')
 
 
 # ---------------------------------------------------------------- Table 13

@@ -651,6 +651,13 @@ def test_a_dictionary_of_the_readers_is_read_and_faults_name_the_file(tmp_path):
             read_entries(path)
 
 
+def test_a_dictionary_of_which_nothing_can_be_used_is_one_line():
+    blank, untrue = Entry('a', 'gout', 'podagra'), Entry(**{**vars(GOUT), 'query': 'Why do toes hurt?'})
+    message = r'^synonyms: no entry of 2 can be used \(1 no query, 1 the query lacks its term\); mend the dictionary$'
+    with pytest.raises(MedirError, match=message):
+        synonym_sentences([blank, untrue])
+
+
 def test_a_query_of_the_readers_keeps_its_wording_and_is_counted():
     found = synonym_sentences([GOUT])
     assert found.rows[0]['positive'] == 'Is podagra painful?' and found.stats['by rule, what is asked not known'] == 1

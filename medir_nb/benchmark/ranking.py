@@ -48,7 +48,7 @@ def scores_under(
     for system, run in runs.items():
         left = run[~pd.MultiIndex.from_frame(run[PAIR]).isin(discarded)]
         columns[system] = per_query(qrels, left, [measure]).set_index('query_id').value
-    return pd.DataFrame(columns)
+    return pd.DataFrame(columns, dtype=float)  # also where no query has a positive
 
 
 def ranks(scores: pd.Series) -> pd.Series:

@@ -212,6 +212,15 @@ def _written(entries: list[Entry], model: str, language: str, seed: int, how: di
     return [sentences_by_rule(entry, language, seed) for entry in entries]
 
 
+def _usable(entries: list[Entry]) -> list[Entry]:
+    "The entries that can be used; where there are some and none can, that is said."
+    faults = Counter(entry.fault for entry in entries if entry.fault)
+    why = ', '.join(f'{n:,} {fault}' for fault, n in faults.items())
+    none = faults.total() and faults.total() == len(entries)
+    check(not none, f'no entry of {len(entries):,} can be used ({why})', 'synonyms', 'mend the dictionary')
+    return [entry for entry in entries if not entry.fault]
+
+
 def synonym_sentences(
     entries: list[Entry],
     model: str = '',  # a language model of the registry; '': by rule
@@ -222,7 +231,7 @@ def synonym_sentences(
 ) -> Synonyms:
     "A query and its three sentences for each usable entry."
     check(language in INTENTS, f'no language {language!r}', 'synonyms', f'write one of {", ".join(INTENTS)}')
-    usable, usage, met = [entry for entry in entries if not entry.fault], Usage(), Counter()
+    usable, usage, met = _usable(entries), Usage(), Counter()
     unusable, rows = [(entry.id, entry.fault) for entry in entries if entry.fault], []
     for entry, sentences in zip(usable, _written(usable, model, language, seed, how, usage, met), strict=True):
         fault = fault_of_sentences(sentences, entry, tolerance) if sentences else 'broken answer'
