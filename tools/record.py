@@ -1,7 +1,7 @@
 """Have a language model write what the notebooks replay, and put it where it travels with the package.
 
     python tools/record.py [FIRST LAST]     the lines of params/recordings.yaml, or some of them (counted from 1)
-    python tools/record.py --collect        copy the home folder's cassette into medir_nb/registry/cassettes
+    python tools/record.py --collect        add what the home folder's cassettes hold to medir_nb/registry/cassettes
 
 Texts are stored as they are written, so a stopped run goes on where it was. What each line took is printed and appended
 to HOME/recordings.jsonl.
@@ -9,7 +9,6 @@ to HOME/recordings.jsonl.
 
 import json
 import os
-import shutil
 import sys
 import time
 from pathlib import Path
@@ -41,16 +40,25 @@ def record(job: dict) -> dict:
     return {**job, 'queries': len(task.queries), 'seconds': round(time.perf_counter() - start, 1), **stats}
 
 
+def added(source: Path, target: Path) -> int:
+    "Add to the cassette `target` the generations of `source` that it lacks; how many these were."
+    written = target.read_text(encoding='utf-8').splitlines() if target.is_file() else []
+    known = {json.loads(line)['key'] for line in written}
+    fresh = [line for line in source.read_text(encoding='utf-8').splitlines() if json.loads(line)['key'] not in known]
+    with open(target, 'a', encoding='utf-8') as cassette:
+        cassette.writelines(f'{line}\n' for line in fresh)
+    return len(fresh)
+
+
 def collect_all(recorded: list[dict]):
-    "Copy what was written into the package; models that write into one file are one."
+    "Add what was written to the package; models that write into one file are one."
     expansions = [parse(f'bm25+{job["expansion"]}').expansion for job in recorded if 'expansion' in job]
     for source in sorted({Cassettes(model).path for _, model, _ in expansions}):
         target = ROOT / 'medir_nb' / 'registry' / 'cassettes' / source.name
         if not source.is_file():
             print(f'{source.name}: nothing was written in this home folder')
             continue
-        shutil.copy(source, target)
-        print(f'{source} → {target}: {len(target.read_text().splitlines()):,} generations')
+        print(f'{source} → {target}: {added(source, target):,} generations more')
 
 
 def main(arguments: list[str]):
