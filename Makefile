@@ -96,7 +96,7 @@ $(DOCS): requirements/docs.txt
 docs: $(MARK) $(DOCS)
 	HF_HUB_OFFLINE=1 python tools/site/stage.py _proc/site
 	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --strict -q
-	@echo "site/index.html: $$(find site -type f ! -name '*.png' ! -name '*.svg' -printf '%s\n' | awk '{s += $$1} END {printf "%.1f", s / 1e6}') MB without pictures"
+	@echo "site/index.html: $$(find site -type f ! -name '*.png' ! -name '*.svg' -printf '%s\n' | awk '{s += $$1} END {printf "%.2f", s / 1e6}') MB without pictures"
 
 # Shows what `make docs` built; PORT=8000.
 PORT ?= 8000
