@@ -385,7 +385,7 @@ def check_cells(driver, page):
     expect(not missing, f'a measured cell has command and contract, whatever the printed row is {missing}')
     where = 'paper=referees&cell=referees~mteb~all-MiniLM-L6-v2 · mteb 0.0.2~nfcorpus:nDCG@10'
     opened = opened_cell(driver, page, where)
-    said = ('package 0.1.0', 'float32', '0.27945', 'medir contract minilm nfcorpus')
+    said = ('package 0.1.0', 'float32', '27.95', 'medir contract minilm nfcorpus')
     missing = [word for word in said if word not in opened]
     marked = 'package 0.1.0 (of the registry row' in opened
     expect(not missing and not marked, f'revision, precision and interval of a cell are those of its run {missing}')
