@@ -41,10 +41,12 @@ from medir_nb.benchmark import (
     scores_under,
     shuffled_batches,
     tau_by_pairs,
+    tau_interval,
     vote_table,
     write_review,
     write_task,
 )
+from medir_nb.benchmark.agreement import cohen, cohen_interval
 from medir_nb.benchmark.building import Benchmark
 from medir_nb.core import MedirError
 from medir_nb.data import load_folder, load_task, part_of_task, pool_tasks, task_from_frames
@@ -665,6 +667,24 @@ def test_kappa_is_missing_where_it_means_nothing():
     assert fleiss(unread)['pairs'] == 0 and cohen_table(unread).pairs[0] == 0
 
 
+def test_the_interval_of_two_judges_is_that_of_resampled_queries():
+    "Beside scikit-learn on queries that are drawn one by one."
+    draw = np.random.default_rng(5)
+    truth = draw.random(300) < 0.4
+    index = pd.MultiIndex.from_tuples([(f'q{i // 10}', f'd{i}') for i in range(300)], names=['query_id', 'doc_id'])
+    first = pd.Series(truth, index, dtype=object)
+    second = pd.Series(np.where(draw.random(300) < 0.2, ~truth, truth), index, dtype=object)
+    second.iloc[:3] = None
+    kappas = []
+    for _ in range(400):
+        rows = (10 * draw.integers(0, 30, 30)[:, None] + np.arange(10)).ravel()
+        kappas.append(cohen(first.iloc[rows], second.iloc[rows])[0])
+    assert cohen_interval(first, second) == pytest.approx(np.percentile(kappas, [2.5, 97.5]), abs=0.03)
+    assert cohen_interval(first, first) == (1, 1)
+    assert np.isnan(cohen_interval(first.iloc[:3], second.iloc[:3])).all()
+    assert np.isnan(cohen_interval(first * 0, first * 0)).all()
+
+
 def test_grades_themselves_can_be_compared():
     votes = votes_of({'a': 'SA', 'b': 'BC', 'c': 'DD'})
     assert cohen_table(votes, CUT).kappa[0] == 1 and cohen_table(votes, '').kappa[0] < 1
@@ -834,6 +854,9 @@ def test_perfect_judges_are_perfect_and_rank_as_the_truth_does():
         (beside.consensus == beside.gold).all() and beside.gold.iloc[-1] == pytest.approx(1) and beside.gold.iloc[0] < 1
     )
     assert tau.pairs.max() == len(pairs)
+    assert tau_interval(scores_under(labels, runs), scores_under(gold_labels(task), runs), n=50) == pytest.approx(
+        (1, 1)
+    )
 
 
 def test_consensus_is_more_precise_and_finds_less():
@@ -887,6 +910,7 @@ def test_a_judge_that_finds_nothing_ranks_nothing(grade):
     assert means.isna().all() and means.dtype == float
     assert np.isnan(kendall(scores_under(gold_labels(task), runs).mean(), means))
     assert tau_by_pairs(task, alone, runs, draws=5).query("labels == 'consensus'").tau.isna().all()
+    assert np.isnan(tau_interval(scores_under(gold_labels(task), runs), scores_under(alone, runs), n=5)).all()
     quality = gold_quality(task, votes, consensus(votes, unread='ignore')).set_index('judge')
     assert quality.recall['b'] == 0 and quality['given up']['b'] == (grade == '')
 

@@ -9,7 +9,7 @@ from .labels import LABELS, benchmark_task, consensus, label_counts
 from .agreement import agreement_table, cohen_table, fleiss, fleiss_kappa, vote_table
 from .person import overrule, person_agreement, read_review, write_review
 from .ranking import check_independent, ranks_without, scores_under
-from .gold import gold_labels, gold_quality, kendall, score_shift, tau_by_pairs
+from .gold import gold_labels, gold_quality, kendall, score_shift, tau_by_pairs, tau_interval
 from .reannotation import reannotation, relabelled
 from .folders import reranking_task, write_task
 from .building import Benchmark, benchmark_row, build_benchmark, pending_calls
@@ -75,6 +75,7 @@ __all__ = [
     'kendall',
     'score_shift',
     'tau_by_pairs',
+    'tau_interval',
     'reannotation',
     'relabelled',
     'reranking_task',

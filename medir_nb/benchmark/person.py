@@ -13,7 +13,7 @@ import pandas as pd
 from ..core.errors import MedirError, check
 from ..core.files import atomic_path, read_text
 from ..data.task import Task
-from .agreement import cohen, vote_table
+from .agreement import cohen, cohen_interval, vote_table
 from .labels import LABELS
 from .pools import PAIR
 from .votes import CUT
@@ -117,7 +117,7 @@ def person_agreement(
     reviewed: pd.DataFrame,
     cut: str = CUT,
 ) -> pd.DataFrame:
-    "`judge, kappa, agree, pairs`: each judge, then the consensus, against a person."
+    "`judge, kappa, low, high, agree, pairs`: each judge, then the consensus, against a person; 95 % intervals."
     decided = reviewed[reviewed.label != 'discarded'].set_index(PAIR).label == 'positive'
     consensus_says = labels[labels.label != 'discarded'].set_index(PAIR).label == 'positive'
     columns = {**dict(vote_table(votes, cut).items()), 'consensus': consensus_says.astype(object)}
@@ -126,5 +126,6 @@ def person_agreement(
         said = column.reindex(decided.index)
         kappa, pairs = cohen(said, decided.astype(object))
         agree = (said[said.notna()] == decided[said.notna()]).mean() if pairs else float('nan')
-        rows.append((name, kappa, float(agree), pairs))
-    return pd.DataFrame(rows, columns=['judge', 'kappa', 'agree', 'pairs'])
+        bounds = cohen_interval(said, decided.astype(object))
+        rows.append((name, kappa, *bounds, float(agree), pairs))
+    return pd.DataFrame(rows, columns=['judge', 'kappa', 'low', 'high', 'agree', 'pairs'])

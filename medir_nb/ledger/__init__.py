@@ -3,7 +3,7 @@
 from .papers import MEANS, long_name, means_of, paper_row, paper_tasks, paper_tasks_table
 from .cells import published, recomputed_means, unit_value, with_means
 from .rows import printed_expression, printed_name
-from .display import ScoreFrame, p_text, signed, tests_table, with_interval
+from .display import ScoreFrame, folded_intervals, p_text, signed, tests_table, with_interval
 from .table import Ledger, setting_switches, table_apart
 from .groups import group_correlation, group_means
 from .claims import audit, leave_one_out, published_gains, task_table, task_tests
@@ -39,6 +39,7 @@ __all__ = [
     'p_text',
     'signed',
     'tests_table',
+    'folded_intervals',
     'with_interval',
     'Ledger',
     'setting_switches',
