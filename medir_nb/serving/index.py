@@ -64,7 +64,7 @@ def read_manifest(folder: str | Path) -> dict:
     check(made_by == FORMAT, f'format {made_by} of an index, and this version reads {FORMAT}', path, _ANEW)
     return manifest
 
-# %% ../../nbs/13b_serving/05_index.ipynb #0339eaf2
+# %% ../../nbs/13b_serving/05_index.ipynb #22abbf23
 def switch_manifest(folder: Path, manifest: dict):
     "Make a manifest the present generation, in one step that survives a loss of power."
     sync_folder(folder / 'segments')
@@ -116,7 +116,7 @@ def _corpus_of(table, alive: np.ndarray, kind: type[Corpus]) -> Corpus:
     kept = table.select(['id', 'title', 'body']).take(np.flatnonzero(alive))
     return kind(kept.combine_chunks())
 
-# %% ../../nbs/13b_serving/05_index.ipynb #4d2455e4
+# %% ../../nbs/13b_serving/05_index.ipynb #26ab25cf
 def _part_of(about: dict, folder: Path, home_folder, device: str | None, encoders: dict | None) -> Part:
     "A retriever as a manifest says it; its model is taken from `encoders` where it is there, and put there."
     about = dict(about)

@@ -267,7 +267,7 @@ def dense_about(encoder: Encoder, system: System, task: Task, store: str = 'flat
         'model': '',  # the folder of the weights, where they are kept with the index
     }
 
-# %% ../../nbs/13b_serving/03_parts.ipynb #b3ee761a
+# %% ../../nbs/13b_serving/03_parts.ipynb #b8d5223c
 def _checked_encoder(about: dict, folder: Path, home_folder=None, device: str | None = None) -> Encoder:
     "The model of a part, checked against the contract that its vectors were made by."
     if about['model']:

@@ -115,7 +115,7 @@ def joined_postings(
     lengths = [part.lengths[stays] for part, stays in zip(parts, alive, strict=True)]
     return _sorted_postings(list(place), *np.concatenate(entries).T, np.concatenate([*lengths, np.empty(0, int)]))
 
-# %% ../../nbs/13b_serving/00_postings.ipynb #78510870
+# %% ../../nbs/13b_serving/00_postings.ipynb #b5445a4a
 def _length_norms(lengths: np.ndarray, mean_length: float, k1: float, b: float) -> np.ndarray:
     "What stands beside the count of a word, for each document: `k1` where its length is the mean."
     # a corpus of empty texts has no length; no document of it has a word either

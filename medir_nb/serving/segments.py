@@ -28,7 +28,7 @@ def windows_of(settings: dict | None) -> Windows | None:
     "The windows that a manifest says."
     return Windows(**{name: value for name, value in settings.items() if name != 'segmenter'}) if settings else None
 
-# %% ../../nbs/13b_serving/04a_segments.ipynb #4ac27ee7
+# %% ../../nbs/13b_serving/04a_segments.ipynb #22715a82
 def check_segmenter(settings: dict | None, where: Path):
     "Refuse to cut new documents by other rules than those that are there."
     own = passage_settings(windows_of(settings))
