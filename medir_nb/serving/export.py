@@ -38,7 +38,7 @@ class Exported:
     system: str
     index: Index | None = None  # whose vectors are taken
 
-# %% ../../nbs/13b_serving/09_export.ipynb #13b82538
+
 def _of_index(folder, system: str | None, device: str | None, home_folder) -> Exported:
     "What an index holds."
     index = Index(folder, home_folder, device)
@@ -132,13 +132,13 @@ def _export_dense(source: Exported, retriever: System, name: str, folder: Path, 
     save_encoder(encoder, folder / 'models' / name, about['instructions']['query'])
     return about
 
-# %% ../../nbs/13b_serving/09_export.ipynb #4becf755
+# %% ../../nbs/13b_serving/09_export.ipynb #df17badf
 def _rows_of(corpus: Corpus):
     "A mapping a text."
     for text_id, (title, text) in zip(corpus.ids, corpus.rows(), strict=True):
         yield {'_id': text_id, 'title': title, 'text': text}
 
-# %% ../../nbs/13b_serving/09_export.ipynb #df17badf
+
 def _export_texts(source: Exported, folder: Path):
     "The ids in the order of vectors and words, and the passages where documents are cut."
     write_json(folder / 'ids.json', list(source.searched.ids))

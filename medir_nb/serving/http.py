@@ -49,7 +49,7 @@ class Question(pydantic.BaseModel):
             raise ValueError('the query is empty')
         return _whole_text(query)
 
-# %% ../../nbs/13b_serving/08_http.ipynb #e50b0a64
+
 class QuestionInAddress(Question):
     "The same behind a question mark, where a number is written as text."
 
@@ -77,7 +77,7 @@ class NewDocument(pydantic.BaseModel):
     def _is_text(cls, text: str) -> str:
         return _whole_text(text)
 
-# %% ../../nbs/13b_serving/08_http.ipynb #b2420ef8
+
 class NewDocuments(pydantic.BaseModel):
     "What is sent to `/documents`."
 
@@ -85,12 +85,12 @@ class NewDocuments(pydantic.BaseModel):
 
     documents: list[NewDocument] = pydantic.Field(min_length=1, max_length=10_000)
 
-# %% ../../nbs/13b_serving/08_http.ipynb #6346bdbf
+# %% ../../nbs/13b_serving/08_http.ipynb #448b67b8
 def error_body(what: str, where: str = '', fix: str = '') -> dict:
     "The body of every answer that is an error."
     return {'error': what, 'where': where, 'fix': fix}
 
-# %% ../../nbs/13b_serving/08_http.ipynb #448b67b8
+
 _KNOWN = 'GET or POST /search, GET /health, GET /docs; with --updates POST /documents, DELETE /documents/ID'
 
 
@@ -122,12 +122,75 @@ def _header(scope: dict, name: bytes) -> str:
     found = next((value for key, value in scope['headers'] if key == name), b'')
     return found.decode('latin-1')
 
-# %% ../../nbs/13b_serving/08_http.ipynb #f99716de
+
 def _host_name(header: str) -> str:
     "The name in a Host header, without the port."
     if header.startswith('['):
         return header[1:].partition(']')[0]
     return header.partition(':')[0]
+
+# %% ../../nbs/13b_serving/08_http.ipynb #a9a3292d
+def _wrong_host(scope) -> tuple[int, dict] | None:
+    "Status and body for a host that is not of loopback."
+    name = _host_name(_header(scope, b'host'))
+    if is_loopback(name):
+        return None
+    fix = 'ask for 127.0.0.1 or localhost, or start it with --host'
+    return 421, error_body(f'this service is not called {name[:100]!r}', 'header host', fix)
+
+# %% ../../nbs/13b_serving/08_http.ipynb #a51e471f
+_THROWN_AWAY = 64 << 20  # bytes beyond which not even the end of a body is waited for
+
+
+async def _read(receive, limit: int) -> bytes | None:
+    "The bytes of a request; of one beyond the limit no more than that; None where the client went away."
+    body, size = bytearray(), 0
+    while True:
+        message = await receive()
+        if message['type'] == 'http.disconnect':
+            return None
+        size += len(message.get('body', b''))
+        # a client that is still sending would not hear the answer, so what comes is taken and thrown away
+        if len(body) <= limit:
+            body += message.get('body', b'')
+        if not message.get('more_body') or size > limit + _THROWN_AWAY:
+            return bytes(body)
+
+# %% ../../nbs/13b_serving/08_http.ipynb #7339e259
+async def _body_within(receive, limit: int, seconds: float) -> bytes | tuple[int, dict]:
+    "The bytes of a request, or status and body of the error."
+    try:
+        body = await asyncio.wait_for(_read(receive, limit), seconds)
+    except asyncio.TimeoutError:
+        return 408, error_body(f'the body took more than {seconds:g} seconds', 'body', 'send it again')
+    if body is None:
+        return 400, error_body('the body was cut', 'body', 'send it again')
+    if len(body) > limit:
+        return 413, error_body(f'the body has more than {limit:,} bytes', 'body', 'send less at a time')
+    return body
+
+# %% ../../nbs/13b_serving/08_http.ipynb #4a3cdfad
+def _replay(body: bytes, receive):
+    "A `receive` that gives a body that was read already."
+    sent = False
+
+    async def again():
+        nonlocal sent
+        if sent:
+            return await receive()
+        sent = True
+        return {'type': 'http.request', 'body': body, 'more_body': False}
+
+    return again
+
+
+async def _send_error(send, status: int, body: dict):
+    content = json.dumps(body, ensure_ascii=False).encode('utf-8', 'replace')
+    headers = [(b'content-type', b'application/json'), (b'content-length', str(len(content)).encode())]
+    if status in (408, 413):
+        headers.append((b'connection', b'close'))  # the rest of the body is not read
+    await send({'type': 'http.response.start', 'status': status, 'headers': headers})
+    await send({'type': 'http.response.body', 'body': content})
 
 # %% ../../nbs/13b_serving/08_http.ipynb #e0a89879
 class Guard:
@@ -157,8 +220,9 @@ class Guard:
             await send(message)
 
         try:
-            refused = self._refused(scope)
-            body = b'' if refused else await self._body(scope, receive)
+            refused = _wrong_host(scope) if self.only_loopback else None
+            limit = self.limits.get(scope['path'], self.most_bytes)
+            body = b'' if refused else await _body_within(receive, limit, self.seconds)
             if refused or not isinstance(body, bytes):
                 await _send_error(send, *(refused or body))
                 return
@@ -170,81 +234,7 @@ class Guard:
             if not begun:
                 await _send_error(send, 500, error_body('this was not foreseen', scope['path'], 'see the log'))
 
-    def _refused(self, scope) -> tuple | None:
-        "Status and body for a host that is not ours."
-        name = _host_name(_header(scope, b'host'))
-        if not self.only_loopback or is_loopback(name):
-            return None
-        fix = 'ask for 127.0.0.1 or localhost, or start it with --host'
-        return 421, error_body(f'this service is not called {name[:100]!r}', 'header host', fix)
-
-    async def _body(self, scope, receive):
-        "The bytes of a request, or status and body of the error."
-        limit = self.limits.get(scope['path'], self.most_bytes)
-        too_large = 413, error_body(f'the body has more than {limit:,} bytes', 'body', 'send less at a time')
-        try:
-            body = await asyncio.wait_for(_read(receive, limit), self.seconds)
-        except asyncio.TimeoutError:
-            return 408, error_body(f'the body took more than {self.seconds:g} seconds', 'body', 'send it again')
-        if body is None:
-            return 400, error_body('the body was cut', 'body', 'send it again')
-        return too_large if len(body) > limit else body
-
-# %% ../../nbs/13b_serving/08_http.ipynb #a51e471f
-_THROWN_AWAY = 64 << 20  # bytes beyond which not even the end of a body is waited for
-
-
-async def _read(receive, limit: int) -> bytes | None:
-    "The bytes of a request; of one beyond the limit no more than that; None where the client went away."
-    body, size = bytearray(), 0
-    while True:
-        message = await receive()
-        if message['type'] == 'http.disconnect':
-            return None
-        size += len(message.get('body', b''))
-        # a client that is still sending would not hear the answer, so what comes is taken and thrown away
-        if len(body) <= limit:
-            body += message.get('body', b'')
-        if not message.get('more_body') or size > limit + _THROWN_AWAY:
-            return bytes(body)
-
-# %% ../../nbs/13b_serving/08_http.ipynb #674ca847
-def _replay(body: bytes, receive):
-    "A `receive` that gives a body that was read already."
-    sent = False
-
-    async def again():
-        nonlocal sent
-        if sent:
-            return await receive()
-        sent = True
-        return {'type': 'http.request', 'body': body, 'more_body': False}
-
-    return again
-
-# %% ../../nbs/13b_serving/08_http.ipynb #4a3cdfad
-async def _send_error(send, status: int, body: dict):
-    content = json.dumps(body, ensure_ascii=False).encode('utf-8', 'replace')
-    headers = [(b'content-type', b'application/json'), (b'content-length', str(len(content)).encode())]
-    if status in (408, 413):
-        headers.append((b'connection', b'close'))  # the rest of the body is not read
-    await send({'type': 'http.response.start', 'status': status, 'headers': headers})
-    await send({'type': 'http.response.body', 'body': content})
-
-# %% ../../nbs/13b_serving/08_http.ipynb #af6eb597
-_PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>medir serve</title>
-<link rel="icon" href="data:,">
-<style>body{{font:16px/1.5 sans-serif;max-width:50rem;margin:2rem auto;padding:0 1rem}}
-td,th{{text-align:left;padding:.3rem .8rem .3rem 0;vertical-align:top}}pre{{white-space:pre-wrap}}</style>
-<h1>{system}</h1><p>{documents:,} documents, generation {generation}.</p>
-<form action="search"><input name="query" size="50" aria-label="query" placeholder="a question">
-<input name="k" type="number" value="10" min="1" max="{most}" aria-label="k"> <button>Search</button></form>
-<table><tr><th>request</th><th>what it does</th></tr>{rows}</table>
-<table><tr><th>field</th><th>of</th><th>what it may be</th></tr>{fields}</table>
-<p>The whole description: <a href="openapi.json">openapi.json</a></p></html>"""
-
-
-_FIELD = '<tr><td><code>{}</code></td><td>{}</td><td>{}</td></tr>'
+# %% ../../nbs/13b_serving/08_http.ipynb #14ac2154
 _UNITS = {'Length': ' characters', 'Items': ' entries', 'imum': ''}  # by the end of a limit's name
 
 
@@ -268,6 +258,21 @@ def _field_rows(description: dict) -> list[tuple[str, str, str]]:
         for name, schema in sent.items()
         for field, about in schema['properties'].items()
     ]
+
+# %% ../../nbs/13b_serving/08_http.ipynb #af6eb597
+_PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>medir serve</title>
+<link rel="icon" href="data:,">
+<style>body{{font:16px/1.5 sans-serif;max-width:50rem;margin:2rem auto;padding:0 1rem}}
+td,th{{text-align:left;padding:.3rem .8rem .3rem 0;vertical-align:top}}pre{{white-space:pre-wrap}}</style>
+<h1>{system}</h1><p>{documents:,} documents, generation {generation}.</p>
+<form action="search"><input name="query" size="50" aria-label="query" placeholder="a question">
+<input name="k" type="number" value="10" min="1" max="{most}" aria-label="k"> <button>Search</button></form>
+<table><tr><th>request</th><th>what it does</th></tr>{rows}</table>
+<table><tr><th>field</th><th>of</th><th>what it may be</th></tr>{fields}</table>
+<p>The whole description: <a href="openapi.json">openapi.json</a></p></html>"""
+
+
+_FIELD = '<tr><td><code>{}</code></td><td>{}</td><td>{}</td></tr>'
 
 
 def docs_page(description: dict, health: dict) -> str:
@@ -300,6 +305,28 @@ async def _answer(service: Service, question: Question, seconds: float):
         what = f'no answer within {seconds:g} seconds'
         return JSONResponse(error_body(what, 'queue', 'ask again in a moment'), 503, {'retry-after': '2'})
     return {'query': question.query, 'k': question.k, **found}
+
+# %% ../../nbs/13b_serving/08_http.ipynb #5b4c97ce
+def _add_errors(app):
+    "Every error as JSON."
+    from fastapi.exceptions import RequestValidationError
+    from fastapi.responses import JSONResponse
+    from starlette.exceptions import HTTPException
+
+    @app.exception_handler(RequestValidationError)
+    async def bad_request(request, error):
+        status, body = fault_of_request(error.errors())
+        return JSONResponse(body, status)
+
+    @app.exception_handler(HTTPException)
+    async def wrong_path(request, error):
+        words = {404: 'there is nothing here', 405: 'not with this method'}
+        body = error_body(words.get(error.status_code, str(error.detail)), request.url.path, _KNOWN)
+        return JSONResponse(body, error.status_code, getattr(error, 'headers', None))
+
+    @app.exception_handler(MedirError)
+    async def known(request, error):
+        return JSONResponse(error_body(error.what, str(error.where or ''), error.fix), 500)
 
 # %% ../../nbs/13b_serving/08_http.ipynb #578fde7a
 def _add_search(app, service: Service, seconds: float):
@@ -336,7 +363,7 @@ def _add_documents(app, service: Service):
     async def delete(doc_id: str):
         return await promise({'delete': [_whole_text(doc_id)]})
 
-# %% ../../nbs/13b_serving/08_http.ipynb #3aab0ca2
+
 def _without_updates(app):
     "Say how updates are allowed, where they are not."
     from fastapi.responses import JSONResponse
@@ -347,28 +374,6 @@ def _without_updates(app):
     @app.api_route('/documents/{doc_id:path}', methods=['DELETE'], include_in_schema=False)
     async def refuse():
         return JSONResponse(body, 403)
-
-# %% ../../nbs/13b_serving/08_http.ipynb #5b4c97ce
-def _add_errors(app):
-    "Every error as JSON."
-    from fastapi.exceptions import RequestValidationError
-    from fastapi.responses import JSONResponse
-    from starlette.exceptions import HTTPException
-
-    @app.exception_handler(RequestValidationError)
-    async def bad_request(request, error):
-        status, body = fault_of_request(error.errors())
-        return JSONResponse(body, status)
-
-    @app.exception_handler(HTTPException)
-    async def wrong_path(request, error):
-        words = {404: 'there is nothing here', 405: 'not with this method'}
-        body = error_body(words.get(error.status_code, str(error.detail)), request.url.path, _KNOWN)
-        return JSONResponse(body, error.status_code, getattr(error, 'headers', None))
-
-    @app.exception_handler(MedirError)
-    async def known(request, error):
-        return JSONResponse(error_body(error.what, str(error.where or ''), error.fix), 500)
 
 # %% ../../nbs/13b_serving/08_http.ipynb #103e0887
 def web_app(
@@ -468,6 +473,16 @@ def _server_of(app, seconds: float):
     }
     return Server(uvicorn.Config(app, ws='none', timeout_graceful_shutdown=int(seconds) + 1, **how))
 
+# %% ../../nbs/13b_serving/08_http.ipynb #3d5e2747
+def _announce(address: str, host: str, health: dict, updates: bool):
+    "Say where a service listens, and who may ask it where that is not this machine alone."
+    if not is_loopback(host):
+        may = 'search and change it' if updates else 'search it'
+        note(f'{host} is not loopback: whoever reaches this machine may {may}, unencrypted and unasked who they are')
+    documents = counted(health['documents'], 'document')
+    counts = f'{health["system"]}, {documents}, generation {health["generation"]}'
+    print(f'{address}  {counts}; what it understands: {address}/docs; Ctrl-C ends it', flush=True)
+
 # %% ../../nbs/13b_serving/08_http.ipynb #a5be3113
 def serve(
     folder: str | Path,  # of an index
@@ -487,15 +502,8 @@ def serve(
     with taken_port(host, port) as listening:
         service = Service(folder, updates, home_folder, device, room, threads)
         name = f'[{host}]' if ':' in host else host
-        address, health = f'http://{name}:{listening.getsockname()[1]}', service.health()
-        if not is_loopback(host):
-            may = 'search and change it' if updates else 'search it'
-            note(
-                f'{host} is not loopback: whoever reaches this machine may {may}, unencrypted and unasked who they are'
-            )
-        documents = counted(health['documents'], 'document')
-        counts = f'{health["system"]}, {documents}, generation {health["generation"]}'
-        print(f'{address}  {counts}; what it understands: {address}/docs; Ctrl-C ends it', flush=True)
+        address = f'http://{name}:{listening.getsockname()[1]}'
+        _announce(address, host, service.health(), updates)
         server = _server_of(web_app(service, is_loopback(host), seconds), seconds)
         if ready:
             ready(server, address)

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['FORMAT', 'package_versions', 'is_index', 'read_manifest', 'switch_manifest', 'open_segments', 'opened_again', 'Index',
-           'Searched', 'writing', 'remove_unnamed', 'clean_leftovers']
+           'Searched', 'remove_unnamed', 'writing', 'clean_leftovers']
 
 # %% ../../nbs/13b_serving/05_index.ipynb #223b9ae2
 import contextlib
@@ -64,7 +64,7 @@ def read_manifest(folder: str | Path) -> dict:
     check(made_by == FORMAT, f'format {made_by} of an index, and this version reads {FORMAT}', path, _ANEW)
     return manifest
 
-
+# %% ../../nbs/13b_serving/05_index.ipynb #22abbf23
 def switch_manifest(folder: Path, manifest: dict):
     "Make a manifest the present generation, in one step that survives a loss of power."
     sync_folder(folder / 'segments')
@@ -115,6 +115,16 @@ def _corpus_of(table, alive: np.ndarray, kind: type[Corpus]) -> Corpus:
     "The texts of a table that are there."
     kept = table.select(['id', 'title', 'body']).take(np.flatnonzero(alive))
     return kind(kept.combine_chunks())
+
+# %% ../../nbs/13b_serving/05_index.ipynb #26ab25cf
+def _part_of(about: dict, folder: Path, home_folder, device: str | None, encoders: dict | None) -> Part:
+    "A retriever as a manifest says it; its model is taken from `encoders` where it is there, and put there."
+    about = dict(about)
+    part = PARTS[about['kind']](about.pop('name'), about, folder, home_folder, device)
+    if encoders is not None and about['kind'] == 'dense':
+        key = json.dumps([about['system'], about['contract'], about['model']])
+        part.encoder = encoders[key] if key in encoders else encoders.setdefault(key, part.encoder)
+    return part
 
 # %% ../../nbs/13b_serving/05_index.ipynb #2096ecd3
 class Index:
@@ -173,15 +183,8 @@ class Index:
 
     def parts(self, encoders: dict | None = None) -> list[Part]:
         "The retrievers; `encoders` (system → model) are taken where they are there, and put there."
-        made = []
-        for about in self.manifest['parts']:
-            about = dict(about)
-            part = PARTS[about['kind']](about.pop('name'), about, self.folder, self.home_folder, self.device)
-            if encoders is not None and about['kind'] == 'dense':
-                key = json.dumps([about['system'], about['contract'], about['model']])
-                part.encoder = encoders[key] if key in encoders else encoders.setdefault(key, part.encoder)
-            made.append(part)
-        return made
+        how = self.folder, self.home_folder, self.device, encoders
+        return [_part_of(about, *how) for about in self.manifest['parts']]
 
 # %% ../../nbs/13b_serving/05_index.ipynb #1b0edfb4
 class Searched:
@@ -233,6 +236,17 @@ class Searched:
         "The texts that are there."
         return _corpus_of(self.table, self.alive, Passages if self.is_cut else Corpus)
 
+# %% ../../nbs/13b_serving/05_index.ipynb #d29fa6b8
+def remove_unnamed(folder: Path):
+    "Remove what no manifest names."
+    manifest = read_json(folder / 'manifest.json', {})
+    named = {entry[what] for entry in manifest.get('segments', []) for what in ('name', 'gone')}
+    for inside in ('segments', 'gone'):
+        (folder / inside).mkdir(exist_ok=True)
+        for path in (folder / inside).iterdir():
+            if path.name not in named:
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+
 # %% ../../nbs/13b_serving/05_index.ipynb #61d9663a
 @contextlib.contextmanager
 def writing(folder: Path):
@@ -252,18 +266,7 @@ def writing(folder: Path):
     finally:
         held.release()
 
-# %% ../../nbs/13b_serving/05_index.ipynb #d29fa6b8
-def remove_unnamed(folder: Path):
-    "Remove what no manifest names."
-    manifest = read_json(folder / 'manifest.json', {})
-    named = {entry[what] for entry in manifest.get('segments', []) for what in ('name', 'gone')}
-    for inside in ('segments', 'gone'):
-        (folder / inside).mkdir(exist_ok=True)
-        for path in (folder / inside).iterdir():
-            if path.name not in named:
-                shutil.rmtree(path) if path.is_dir() else path.unlink()
 
-# %% ../../nbs/13b_serving/05_index.ipynb #6cdc107a
 def clean_leftovers(folder: str | Path):
     "Remove what a killed update left, unless one is at work."
     from filelock import Timeout

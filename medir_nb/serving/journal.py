@@ -38,6 +38,18 @@ def read_journal(
     return [entry for entry in entries if entry['number'] > after], size
 
 # %% ../../nbs/13b_serving/04_journal.ipynb #01987245
+def _write_whole(file, line: bytes):
+    "Put a line at the end of a file and have the disk know it; where that fails, the file is as it was."
+    size = os.fstat(file.fileno()).st_size
+    try:
+        file.write(line)
+        file.flush()
+        os.fsync(file.fileno())
+    except OSError:
+        file.truncate(size)
+        raise
+
+
 def sync_folder(folder: Path):
     "Have the disk know the names in a folder."
     descriptor = os.open(folder, os.O_RDONLY)
@@ -65,15 +77,8 @@ class Journal:
     def append(self, entry: dict) -> int:
         "Write an entry; its number."
         with self._guard:
-            size = os.fstat(self._file.fileno()).st_size
             with boundary('it could not be written down', self.path, 'make room; nothing was promised', (OSError,)):
-                try:
-                    self._file.write(_line({'number': self.last + 1, **entry}))
-                    self._file.flush()
-                    os.fsync(self._file.fileno())
-                except OSError:
-                    self._file.truncate(size)
-                    raise
+                _write_whole(self._file, _line({'number': self.last + 1, **entry}))
             self.last += 1
             return self.last
 

@@ -54,7 +54,7 @@ def fused(ids: np.ndarray, lists: list[Ranked], k: int) -> Ranked:
     positions = np.array(list(shares), np.int64)
     return in_order(ids, positions, np.array([math.fsum(share) for share in shares.values()]), k)
 
-# %% ../../nbs/13b_serving/05c_lists.ipynb #39e34fe9
+# %% ../../nbs/13b_serving/05c_lists.ipynb #42ca1081
 def followed(top: Ranked, rest: Ranked, first: int) -> Ranked:
     "A list with others below its lowest score, a step a rank from `first` on: two models share no scale."
     if not len(top) or not len(rest):
@@ -62,7 +62,7 @@ def followed(top: Ranked, rest: Ranked, first: int) -> Ranked:
     below = top.scores.min() - 1 - np.arange(first, first + len(rest), dtype=float)
     return Ranked(np.concatenate([top.positions, rest.positions]), np.concatenate([top.scores, below]))
 
-
+# %% ../../nbs/13b_serving/05c_lists.ipynb #39e34fe9
 def reordered(ids: np.ndarray, ranked: Ranked, scores: np.ndarray, complete: bool) -> Ranked:
     "A list whose first `len(scores)` texts have new scores."
     depth = len(scores)

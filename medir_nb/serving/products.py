@@ -60,10 +60,12 @@ def exact_scores(question: np.ndarray, rows: np.ndarray) -> np.ndarray:
     products = rows.astype(np.float64) * question.astype(np.float64)
     return products.sum(1).astype(np.float32).astype(np.float64)
 
+# %% ../../nbs/13b_serving/01_products.ipynb #6bfc24ca
+def _is_settled(products: np.ndarray, scores: np.ndarray, k: int, bound: float) -> bool:
+    "Whether no document beyond the candidates can reach the score at rank `k`."
+    return bool(len(scores) >= k and np.partition(scores, len(scores) - k)[len(scores) - k] > products.min() + bound)
+
 # %% ../../nbs/13b_serving/01_products.ipynb #770099e7
-_ROUNDING = 2.0**-24  # of single precision
-
-
 def _question_alone(question, blocks, alive, k: int, bound: float, depth: int) -> tuple[np.ndarray, np.ndarray]:
     "Positions and scores of one question, with as many candidates as it takes."
     n = len(alive)
@@ -76,12 +78,10 @@ def _question_alone(question, blocks, alive, k: int, bound: float, depth: int) -
             return positions, scores
         depth *= 4
 
-# %% ../../nbs/13b_serving/01_products.ipynb #6bfc24ca
-def _is_settled(products: np.ndarray, scores: np.ndarray, k: int, bound: float) -> bool:
-    "Whether no document beyond the candidates can reach the score at rank `k`."
-    return bool(len(scores) >= k and np.partition(scores, len(scores) - k)[len(scores) - k] > products.min() + bound)
-
 # %% ../../nbs/13b_serving/01_products.ipynb #28fd0e66
+_ROUNDING = 2.0**-24  # of single precision
+
+
 def nearest_rows(
     questions: np.ndarray,  # (n, dim), float32
     blocks: list[np.ndarray],

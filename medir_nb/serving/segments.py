@@ -28,7 +28,7 @@ def windows_of(settings: dict | None) -> Windows | None:
     "The windows that a manifest says."
     return Windows(**{name: value for name, value in settings.items() if name != 'segmenter'}) if settings else None
 
-# %% ../../nbs/13b_serving/04a_segments.ipynb #00e422d5
+# %% ../../nbs/13b_serving/04a_segments.ipynb #22715a82
 def check_segmenter(settings: dict | None, where: Path):
     "Refuse to cut new documents by other rules than those that are there."
     own = passage_settings(windows_of(settings))
@@ -37,7 +37,7 @@ def check_segmenter(settings: dict | None, where: Path):
     )
     check(own == settings, what, where, 'install that version, or build the index again')
 
-
+# %% ../../nbs/13b_serving/04a_segments.ipynb #00e422d5
 def cut_documents(documents: Corpus, windows: Windows | None, language: str) -> Passages | None:
     "The passages of some documents, in memory; None where documents are searched whole."
     return write_table(passage_records(documents, windows, language), None, Passages) if windows else None
@@ -64,11 +64,7 @@ def with_column(table, name: str, values: np.ndarray):
         return table.append_column(name, pa.array(values))
     return table.set_column(table.column_names.index(name), name, pa.array(values))
 
-# %% ../../nbs/13b_serving/04a_segments.ipynb #296beb75
-_DOCUMENTS, _PASSAGES = 'documents.arrow', 'passages.arrow'
-_TEXT = ['id', 'title', 'body']
-
-
+# %% ../../nbs/13b_serving/04a_segments.ipynb #f1a1fc33
 def write_arrow(table, path: Path):
     "Write a table that can be mapped."
     import pyarrow as pa
@@ -76,7 +72,18 @@ def write_arrow(table, path: Path):
     with pa.OSFile(str(path), 'wb') as sink, pa.ipc.new_file(sink, table.schema) as writer:
         writer.write_table(table, max_chunksize=10_000)
 
+
+def _mapped(path: Path):
+    "An Arrow table that stays on disk."
+    import pyarrow as pa
+
+    return pa.ipc.open_file(pa.memory_map(str(path))).read_all()
+
 # %% ../../nbs/13b_serving/04a_segments.ipynb #0643002a
+_DOCUMENTS, _PASSAGES = 'documents.arrow', 'passages.arrow'
+_TEXT = ['id', 'title', 'body']
+
+
 def write_texts(documents: Corpus, passages: Passages | None, rows: np.ndarray, folder: Path):
     "Write new documents, and their passages where they are cut; `rows` are of what is searched."
     table = with_column(documents.table.select(_TEXT), 'hash', text_hashes(documents))
@@ -86,13 +93,6 @@ def write_texts(documents: Corpus, passages: Passages | None, rows: np.ndarray, 
     write_arrow(table, folder / _DOCUMENTS)
     cut = with_column(passages.table.select(_TEXT), 'document', parents_of(documents, passages))
     write_arrow(with_column(cut, 'row', rows), folder / _PASSAGES)
-
-# %% ../../nbs/13b_serving/04a_segments.ipynb #f1a1fc33
-def _mapped(path: Path):
-    "An Arrow table that stays on disk."
-    import pyarrow as pa
-
-    return pa.ipc.open_file(pa.memory_map(str(path))).read_all()
 
 # %% ../../nbs/13b_serving/04a_segments.ipynb #80f16393
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ def _kept(table, alive: np.ndarray):
 
     return table.filter(pa.array(alive))
 
-# %% ../../nbs/13b_serving/04a_segments.ipynb #1d1c5dc1
+
 def _joined_passages(segments: list[Segment]):
     "The passages that are there, with the new positions of their documents."
     import pyarrow as pa

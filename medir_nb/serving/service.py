@@ -100,11 +100,6 @@ class _Queue:
             return None, _next_batch(self._waiting, self.most)
 
 # %% ../../nbs/13b_serving/07_service.ipynb #ac11ff9b
-def _answered(searcher: Searcher, ranked) -> dict:
-    "What a client gets."
-    return {'generation': searcher.index.manifest['generation'], 'hits': hits(searcher, ranked)}
-
-
 def _settle(future: concurrent.futures.Future, call):
     "Give a future what `call()` gives, or its error."
     try:
@@ -115,6 +110,11 @@ def _settle(future: concurrent.futures.Future, call):
         future.set_result(result)
 
 # %% ../../nbs/13b_serving/07_service.ipynb #5f13e73e
+def _answered(searcher: Searcher, ranked) -> dict:
+    "What a client gets."
+    return {'generation': searcher.index.manifest['generation'], 'hits': hits(searcher, ranked)}
+
+
 def _answer_together(searcher: Searcher, batch: list[Asked]):
     "Answer questions in one go; where that fails, one by one."
     try:
@@ -161,6 +161,11 @@ class Batcher:
             elif batch:
                 _answer_together(self.searcher, batch)
 
+# %% ../../nbs/13b_serving/07_service.ipynb #161c2d32
+def _is_held_alone(store: str) -> bool:
+    "Whether only one process may open where the vectors lie."
+    return store in DATABASES and not DATABASES[store].shared
+
 # %% ../../nbs/13b_serving/07_service.ipynb #f33edaf8
 _TAKE_IN = (
     'import sys; from medir_nb.serving import take_in_journal; take_in_journal(*(a or None for a in sys.argv[1:]))'
@@ -185,11 +190,6 @@ class TakingIn:
     def end(self):
         "Stop it; what was promised stays in the journal."
         self.process.terminate()
-
-# %% ../../nbs/13b_serving/07_service.ipynb #161c2d32
-def _is_held_alone(store: str) -> bool:
-    "Whether only one process may open where the vectors lie."
-    return store in DATABASES and not DATABASES[store].shared
 
 # %% ../../nbs/13b_serving/07_service.ipynb #a8612e1e
 class _Repeated:
@@ -301,13 +301,13 @@ def use_threads(threads: int):
     if torch := sys.modules.get('torch'):
         torch.set_num_threads(threads)
 
-# %% ../../nbs/13b_serving/07_service.ipynb #2eafc138
+# %% ../../nbs/13b_serving/07_service.ipynb #0884769e
 def _signature(folder: Path) -> tuple:
     "What tells a generation from the next one, without reading it."
     stat = os.stat(folder / 'manifest.json')
     return stat.st_ino, stat.st_mtime_ns, stat.st_size
 
-# %% ../../nbs/13b_serving/07_service.ipynb #0884769e
+
 _LOOK_EVERY = 0.5  # seconds
 
 

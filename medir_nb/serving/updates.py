@@ -50,7 +50,7 @@ def _new_segment(
     manifest['segments'].append({'name': name, 'documents': len(documents), 'gone': None})
     return counted
 
-# %% ../../nbs/13b_serving/05a_updates.ipynb #05229168
+# %% ../../nbs/13b_serving/05a_updates.ipynb #836c5618
 def _write_positions(positions: np.ndarray, path: Path):
     "Write positions so that they are on disk."
     with open(path, 'wb') as file:
@@ -58,7 +58,7 @@ def _write_positions(positions: np.ndarray, path: Path):
         file.flush()
         os.fsync(file.fileno())
 
-# %% ../../nbs/13b_serving/05a_updates.ipynb #836c5618
+
 def _list_gone(folder: Path, manifest: dict, index: Index, gone: np.ndarray):
     "Write for each segment which of its documents are gone now."
     first = 0
@@ -87,7 +87,7 @@ def _to_join(alive: list[np.ndarray]) -> list[int]:
     small = [number for number in everything if number != largest]
     return everything if sum(sizes[number] for number in small) > _SHARE * sum(sizes) else small
 
-# %% ../../nbs/13b_serving/05a_updates.ipynb #4a59b82b
+# %% ../../nbs/13b_serving/05a_updates.ipynb #c5fcc28e
 def _joined_segment(folder: Path, parts: list[Part], segments: list[Segment], name: str) -> int:
     "Write what is there of some segments as one; how many documents."
     places, alive = [segment.folder for segment in segments], [segment.searched_alive for segment in segments]
@@ -97,7 +97,7 @@ def _joined_segment(folder: Path, parts: list[Part], segments: list[Segment], na
             part.join(places, alive, part_folder)
     return number
 
-# %% ../../nbs/13b_serving/05a_updates.ipynb #c5fcc28e
+
 def _join_segments(folder: Path, manifest: dict, parts: list[Part]):
     "Make one segment of those that are small, where that pays."
     segments = open_segments(folder, manifest)
@@ -121,6 +121,14 @@ def _refuse_other_folder(folder: Path):
     others = [path.name for path in folder.iterdir() if path.name not in known] if folder.is_dir() else []
     check(not others, f'the folder holds {others[0] if others else ""!r} and no index', folder, 'name a new folder')
 
+# %% ../../nbs/13b_serving/05a_updates.ipynb #ac5b01c5
+def _task_to_index(source, lang: str | None, passages, home_folder) -> tuple[Task, Passages | None]:
+    "The documents of a source, and their passages where they are cut."
+    task = corpus_task(source, lang, home_folder)
+    if passages is not None:
+        task = replace(task, passages=parse_windows(passages))
+    return task, task.searched(home_folder).corpus if task.passages else None
+
 # %% ../../nbs/13b_serving/05a_updates.ipynb #f9fe3e6c
 def _new_manifest(system, task: Task, store: str) -> dict:
     "The manifest of an index without documents."
@@ -141,14 +149,6 @@ def _new_manifest(system, task: Task, store: str) -> dict:
         'journal': 0,
         'versions': package_versions(),
     }
-
-# %% ../../nbs/13b_serving/05a_updates.ipynb #ac5b01c5
-def _task_to_index(source, lang: str | None, passages, home_folder) -> tuple[Task, Passages | None]:
-    "The documents of a source, and their passages where they are cut."
-    task = corpus_task(source, lang, home_folder)
-    if passages is not None:
-        task = replace(task, passages=parse_windows(passages))
-    return task, task.searched(home_folder).corpus if task.passages else None
 
 
 def _described_parts(tree, task: Task, folder: Path, store: str, dtype: str | None, device, home_folder) -> list[Part]:
@@ -222,13 +222,6 @@ def _changed(index: Index, documents: Corpus) -> np.ndarray:
     places = [index.place.get(doc_id) for doc_id in documents.ids]
     return np.array([place is None or of_index[place] != own for place, own in zip(places, hashes)], bool)
 
-
-def _forget_rows(parts: list[Part], rows: list[int]):
-    "Take rows that are gone out of databases."
-    for part in parts:
-        if rows and part.about.get('store', 'flat') != 'flat':
-            part.keeper.database.remove(np.array(rows, np.int64))
-
 # %% ../../nbs/13b_serving/05a_updates.ipynb #73aa8c4f
 def _put_and_take_out(index: Index, manifest: dict, parts: list[Part], new: Corpus, gone_ids: set) -> dict:
     "Change the segments of a manifest; how many texts were `encoded` and `cached`."
@@ -246,6 +239,13 @@ def _put_and_take_out(index: Index, manifest: dict, parts: list[Part], new: Corp
     return counted
 
 # %% ../../nbs/13b_serving/05a_updates.ipynb #f1d614ae
+def _forget_rows(parts: list[Part], rows: list[int]):
+    "Take rows that are gone out of databases."
+    for part in parts:
+        if rows and part.about.get('store', 'flat') != 'flat':
+            part.keeper.database.remove(np.array(rows, np.int64))
+
+
 def _write_generation(index: Index, put: Corpus, delete: set, journal: int) -> Update:
     "Put documents into an index and take others out; the lock is held."
     start, folder, manifest = time.perf_counter(), index.folder, copy.deepcopy(index.manifest)
