@@ -86,7 +86,7 @@ class Corpus:
                 digest.update(_digest_of((doc_id, title, body)))
         return digest.hexdigest()
 
-
+# %% ../../nbs/03_data/00_corpus.ipynb #d10e5e7b
 class Queries(Corpus):
     "Queries by position; the same table, whose titles are mostly empty."
 

@@ -54,7 +54,7 @@ def hub_snapshot(hub: str, revision: str | None) -> str | None:
     except Exception:
         return None
 
-
+# %% ../../nbs/03_data/04_hub.ipynb #64147c1a
 def _load_rows(hub: str, config: str, split: str, revision: str | None, is_local: bool):
     "One configuration and split, by `datasets`."
     import datasets

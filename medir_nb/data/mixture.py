@@ -42,7 +42,7 @@ def _check_weights(weights: dict, names: list[str]) -> list[float]:
         check(is_number, f'the weight of {name!r} is {weight!r}', 'weights of the mixture', 'write a number above 0')
     return [weights[name] / sum(weights.values()) for name in names]
 
-
+# %% ../../nbs/03_data/15_mixture.ipynb #75c18e31
 class Mixture:
     "Rows of several streams in one order. Each iteration is an epoch; `state()` and `resume(state)` go on exactly."
 

@@ -25,7 +25,7 @@ def _cells(frame: pd.DataFrame | None):
     "The cells of a frame as text, for a hash."
     return None if frame is None else frame.astype(str).values.tolist()
 
-
+# %% ../../nbs/03_data/02_task.ipynb #7744fe5d
 @dataclass
 class Task:
     "Queries, corpus and judgements of one test collection, with a `report` of what was met on loading."

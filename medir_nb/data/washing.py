@@ -95,7 +95,7 @@ def _checker(module: str):
     "The function of python-stdnum that verifies check digits."
     return importlib.import_module(f'stdnum.{module}').is_valid
 
-
+# %% ../../nbs/03_data/17_washing.ipynb #ec781421
 class Washing:
     "Washes texts by rules; `hits` and `texts` count by rule what was replaced and in how many texts."
 

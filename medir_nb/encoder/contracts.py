@@ -122,7 +122,7 @@ def contract_key(spec: EncoderSpec, instructions: dict) -> str:
         *untitled,
     )
 
-
+# %% ../../nbs/05_encoder/12_contracts.ipynb #19825a7b
 def contract(
     encoder: Encoder,
     task,  # a `Task`; of a similarity task a sentence is shown, in the role that the row gives it

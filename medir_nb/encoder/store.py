@@ -39,7 +39,7 @@ def _next_block(folder: Path) -> Path:
     number = 1 + max((int(name[1]) for name in named), default=-1)
     return folder / f'block-{number:06d}.safetensors'
 
-
+# %% ../../nbs/05_encoder/14_store.ipynb #73cebacf
 class BlockFiles:
     "The files of one contract in a folder, opened; a torn or foreign one is said and set aside."
 
@@ -83,7 +83,7 @@ def _block_arrays(keys: np.ndarray, encoded: Encoded) -> dict[str, np.ndarray]:
         'truncated': encoded.truncated.astype(np.uint8),
     }
 
-
+# %% ../../nbs/05_encoder/14_store.ipynb #73ae7c43
 class Blocks(BlockFiles):
     "Blocks that are searched by text and added to."
 

@@ -81,7 +81,7 @@ def _rows_of(block: np.ndarray, rows: np.ndarray) -> np.ndarray:
         return block[rows[0] : rows[0] + len(rows)]
     return block[rows]
 
-
+# %% ../../nbs/05_encoder/13_vectors.ipynb #7ce002d4
 class Vectors:
     "Vectors of a corpus in its order, gathered from memory-mapped blocks; `chunk(i, j)` is a float32 array."
 

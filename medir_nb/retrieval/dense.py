@@ -146,7 +146,7 @@ def _try_products(search: Search, first: Product, k: int):
     stages = [[lambda best: replace(best, by='numpy')], [lambda best: replace(best, block=_SMALL_BLOCK)]]
     return quickest(first, stages, cost, agrees, seconds=_SECONDS)
 
-
+# %% ../../nbs/06_retrieval/01_dense.ipynb #cc1e3023
 def _product_for(search: Search, k: int, home_folder) -> Product:
     "What searched fastest on this machine before, or what a trial on some of these vectors shows."
     n, dim, documents = len(search.queries), search.queries.shape[1], search.documents

@@ -132,7 +132,7 @@ def _run_row(line: bytes, where: str) -> tuple[str, str, float]:
     check(math.isfinite(score), f'score {written!r} is not finite', where, _MEND)
     return query, doc, score
 
-
+# %% ../../nbs/06_retrieval/00_runs.ipynb #6f2c9647
 def read_run(path: str | Path) -> pd.DataFrame:
     "A TREC run file as `query_id, doc_id, score`."
     path = Path(path)
