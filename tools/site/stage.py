@@ -401,7 +401,9 @@ def downloads(paper: str, names: list[str]) -> str:
             drawn = f'[SVG](../figures/{figure}.svg)' if f'{figure}.svg' in names else ''
             rows.append((figure, f'[{name[len(figure) + 1 :]}](../figures/{name})', drawn))
     whose = 'of the paper' if paper in PAPERS else 'that is compared'
-    published = f'[Every printed cell {whose}](../figures/{paper}.published.csv.gz) (CSV, gzip)'
+    published = (
+        f'[Every printed cell {whose}](../figures/{paper}.published.csv.gz) (CSV, gzip; `text` where it is not `value`)'
+    )
     packed = [f'[{name}](../figures/{name})' for name in files if name.endswith('.zip')]
     if packed:
         published += f'; its tables of results (a CSV file each, zip): {", ".join(packed)}'
@@ -550,6 +552,19 @@ def add_documents(site: Site):
     site.add('published.md', read(address), address)
 
 
+def lean_cells(text: str) -> str:
+    "A CSV of printed cells that doesn't say a value twice: `text` stays where it differs from `value`."
+    rows = list(csv.DictReader(io.StringIO(text)))
+    for row in rows:
+        if row['text'] == row['value']:
+            row['text'] = ''
+    lean = io.StringIO()
+    writer = csv.DictWriter(lean, list(rows[0]), lineterminator='\n')
+    writer.writeheader()
+    writer.writerows(rows)
+    return lean.getvalue()
+
+
 def copy_files(folder: Path) -> list[str]:
     "Figures with their data, and the printed cells; what is large travels packed."
     figures = folder / 'figures'
@@ -562,7 +577,8 @@ def copy_files(folder: Path) -> list[str]:
         elif file.name.endswith('_tables.md'):
             (figures / f'{file.stem}.zip').write_bytes(packed_tables(file.read_text(encoding='utf-8')))
     for file in sorted((ROOT / 'medir_nb/registry/published').glob('*.csv')):
-        (figures / f'{file.stem}.published.csv.gz').write_bytes(gzip.compress(file.read_bytes(), 9, mtime=0))
+        lean = lean_cells(file.read_text(encoding='utf-8')).encode()
+        (figures / f'{file.stem}.published.csv.gz').write_bytes(gzip.compress(lean, 9, mtime=0))
     shutil.copytree(HERE / 'web', folder / 'assets')
     return sorted(file.name for file in figures.iterdir())
 
