@@ -112,6 +112,7 @@ def update(given):
     fresh = f'{given.folder}.fresh-{done.generation}'
     build_index(all_documents, index.manifest['system'], fresh)
     asked = questions_of(200)
+    Searcher(fresh).search(asked, 1)  # an encoder chooses its execution on its first texts, and rounds by it
     runs = [Searcher(folder).search(asked, 100) for folder in (given.folder, fresh)]
     built = json.loads(Path(f'{given.folder}.build.json').read_text())
     return {
