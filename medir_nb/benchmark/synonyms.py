@@ -220,7 +220,7 @@ def _usable(entries: list[Entry]) -> list[Entry]:
     check(not none, f'no entry of {len(entries):,} can be used ({why})', 'synonyms', 'mend the dictionary')
     return [entry for entry in entries if not entry.fault]
 
-
+# %% ../../nbs/13a_benchmark/10_synonyms.ipynb #d599ad53
 def synonym_sentences(
     entries: list[Entry],
     model: str = '',  # a language model of the registry; '': by rule

@@ -140,7 +140,7 @@ def _named_queries(task, wanted) -> list[str]:
             found.append(query_id)
     return found
 
-
+# %% ../../nbs/13_evaluator/06_cases.ipynb #91cac865
 def chosen_queries(
     scores: list[Scores],  # of one task
     wanted: list[str] = (),  # ids or texts of queries

@@ -142,7 +142,7 @@ class Power:
         how = f'paired, α {ALPHA}, power {POWER}; differences spread by {self.spread:.2f}, from {self.source}'
         return f'{seen or few}; {self.words()} ({how})'
 
-
+# %% ../../nbs/13_evaluator/01a_power.ipynb #c7565c99
 def rounded(n: int) -> int:
     "A number with two digits that count: more would be pretence."
     digits = max(0, len(str(n)) - 2)

@@ -208,7 +208,7 @@ def _in_repository(wanted: _Published) -> tuple[dict | None, str]:
         note(missing)
     return None, ''
 
-
+# %% ../../nbs/07_generator/09_imported.ipynb #14229c82
 def _in_named_split(wanted: _Published) -> tuple[dict | None, str]:
     "The split of the task's data set that the model's row names."
     split = wanted.split_in(wanted.spec.hub_splits)

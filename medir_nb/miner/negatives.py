@@ -96,7 +96,7 @@ def _grades_by_query(task: Task) -> dict[str, dict]:
             grades.setdefault(query, {})[document] = grade
     return grades
 
-
+# %% ../../nbs/10_miner/04_negatives.ipynb #bf95d0b4
 @step(source='a task')
 def labelled_pairs(
     task: Task | str,

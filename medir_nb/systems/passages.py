@@ -41,7 +41,7 @@ def _open_queries(run: pd.DataFrame, task, k: int, depth: int) -> set:
         return set()
     return goes_on - settled_queries(run[run.query_id.isin(goes_on)], task.passages, k, task.corpus.sizes)
 
-
+# %% ../../nbs/09_systems/01a_passages.ipynb #7105012c
 def found_passages(stage: Stage, job: Job, k: int) -> Ranking:
     "The passages that count, of the first `k` documents of each query of a task whose documents are cut."
     task = job.task

@@ -74,7 +74,7 @@ class AlignmentSettings(Settings):
         beside = ('query', 'document', 'panel')
         return {name: value for name, value in super().decisive().items() if name not in beside}
 
-
+# %% ../../nbs/12_trainer/21_alignment.ipynb #5ec90ef5
 class JointSettings(AlignmentSettings):
     "Stage II of two towers: both are trained on lines of `{query, pos: […], neg: […]}`, with one learning rate."
 

@@ -24,7 +24,7 @@ def own_weights(
     named = {name: value for name, value in loss.named_parameters() if not name.startswith('model.')}
     return {name: value for name, value in named.items() if value.requires_grad}
 
-
+# %% ../../nbs/12_trainer/06b_learned.ipynb #2ae8b5e6
 def _clearing(loss):
     "The callback that clears the gradients of a loss's own parameters after each step."
     from transformers import TrainerCallback

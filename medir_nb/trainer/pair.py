@@ -323,7 +323,7 @@ def _initialised(pair: TowerPair, watch) -> dict:
             towers[role] = output
     return towers | {'query': towers['query'] or towers['document']}
 
-
+# %% ../../nbs/12_trainer/22_pair.ipynb #44789ca7
 def train_pair(
     config=None,  # a mapping, or `PairSettings`
     watch=None,  # a `Watch`

@@ -88,7 +88,7 @@ class RetrieverSettings(StrictSettings):
     device: str = ''
     seed: int = 42
 
-
+# %% ../../nbs/12_trainer/16_retriever.ipynb #c8e8f341
 def retriever_settings(
     config=None,  # a mapping, or settings that were checked before
     **settings,  # put over those of `config`
