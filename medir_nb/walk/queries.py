@@ -61,21 +61,25 @@ MOST_REPEATED = 0.5  # share of answers in a style that may repeat one to anothe
 def _answers(documents: list[dict], styles: list, per_style: int, most_repeated: float, minutes: float, **asked):
     "`(document, style, number, text, faults)` of each answer, group by group."
     judged, method, took, began = {style: [] for style in styles}, 'walk-query', [], time.perf_counter()
+    pace = 1e-9  # seconds a document in one style, of the last asked
     many, within = len(documents) * len(styles) * per_style, f' within {minutes:g} min' if minutes else ''
     with progress(total=many, desc=f'queries{within}', unit='query') as bar:
         for number_of_group, group in enumerate(_groups(documents, minutes, took)):
             for style in styles:
+                # how long a group takes is a guess where those before were on the cassette: here it is cut
                 started = time.perf_counter()
-                # how long a group takes is a guess where those before were on the cassette
-                if minutes and number_of_group and started - began > 60 * minutes:
+                fit = int(max(0, 60 * minutes - (started - began)) / pace)
+                part = group[:fit] if minutes and number_of_group else group
+                if not part:
                     return
                 how = Asking(method=method, form=style, n=per_style, **asked)
-                answers = ask_about(group, lambda row: {'document': row['doc']}, how)
+                answers = ask_about(part, lambda row: {'document': row['doc']}, how)
                 took.append(time.perf_counter() - started)
-                bar.update(len(group) * per_style)
+                pace = max(1e-9, took[-1] / len(part))
+                bar.update(len(part) * per_style)
                 judged[style] += [answer for of_document in answers for answer in of_document]
                 refuse_repeats(judged[style], per_style, most_repeated, asked['model'], f'{method} ({style})')
-                for document, of_document in zip(group, answers, strict=True):
+                for document, of_document in zip(part, answers, strict=True):
                     for number, (text, faults) in enumerate(of_document):
                         yield document, style, number, text, faults
 
