@@ -882,3 +882,16 @@ def test_bars_in_a_notebook_are_one_text_that_is_empty_in_the_end(monkeypatch, c
     console._redraw([left])
     assert len(texts) == drawn
     left.close()
+
+
+def test_a_cell_that_ends_in_an_error_of_ours_shows_one_line(monkeypatch):
+    from IPython.core.interactiveshell import InteractiveShell
+
+    shell, shown = InteractiveShell(), []
+    monkeypatch.setattr(shell, '_showtraceback', lambda kind, error, lines: shown.append(lines))
+    cell = 'from medir_nb.core import MedirError\nraise MedirError("no query is judged yet", "walk", "label some")'
+    shell.run_cell(cell)
+    assert shown == [['error: walk: no query is judged yet; label some']]
+    monkeypatch.setenv('MEDIR_DEBUG', '1')
+    shell.run_cell(cell)
+    assert 'Traceback' in shown[1][0]
