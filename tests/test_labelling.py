@@ -30,7 +30,7 @@ from medir_nb.walk import (
     write_sheet,
 )
 from medir_nb.evaluator.power import USUAL_SPREAD
-from medir_nb.walk.asked import csv_rows, write_csv
+from medir_nb.walk.asked import csv_rows, read_queries, write_csv
 from medir_nb.walk.folder import NothingRelevant
 from medir_nb.walk.labelling import judge_table, sheets_power
 from medir_nb.walk.pooling import differing_first, pool_settings, stands_for
@@ -263,18 +263,49 @@ def test_conflicts_are_shown_settled_and_taken_back(walk):
     rows = [row for row, _ in csv_rows(sheet)]
     assert first.open_conflicts == len(rows) == first.how['conflict'] > 3
     assert all('anna' in row['said'] and 'ben' in row['said'] and row['document'] for row in rows)
-    judged = lambda: len((walk.folder / 'qrels/test.tsv').read_text().splitlines()) - 1
-    before = judged()
-    assert before == len(read_pool(walk)) - len(rows)
-    write_csv(sheet, list(rows[0]), [{**row, 'grade': '2', 'comment': 'agreed by talk'} for row in rows[:2]] + rows[2:])
+    judgements = walk.folder / 'qrels/test.tsv'
+    judged = lambda: {line.split('\t')[0] for line in judgements.read_text().splitlines()[1:]}
+    text_of = {row['text']: row['_id'] for row in read_queries(walk)}
+    disputed = {text_of[row['query']] for row in rows}
+    before = judged() if judgements.is_file() else set()
+    # an unsettled pair would count as not relevant: its query waits
+    assert not before & disputed and first.disputed == len(disputed) > len(before)
+    one = rows[0]['query']
+    settle = lambda row: {**row, 'grade': '2', 'comment': 'agreed by talk'} if row['query'] == one else row
+    settled = sum(row['query'] == one for row in rows)
+    write_csv(sheet, list(rows[0]), [settle(row) for row in rows])
     second = read_labels(walk, with_power=False)
-    assert second.how['adjudicated'] == 2 and judged() == before + 2 and second.votes == first.votes
+    assert second.how['adjudicated'] == settled and second.votes == first.votes
+    assert judged() == before | {text_of[one]} and second.disputed == first.disputed - 1
     again = [row for row, _ in csv_rows(sheet)]
     kept = [row for row in again if row['grade']]
-    assert len(again) == len(rows) and [row['comment'] for row in kept] == ['agreed by talk'] * 2
+    assert len(again) == len(rows) and [row['comment'] for row in kept] == ['agreed by talk'] * settled
     # a grade that is erased takes the decision back
     write_csv(sheet, list(rows[0]), [{**row, 'grade': ''} for row in again])
-    assert read_labels(walk, with_power=False).open_conflicts == len(rows) and judged() == before
+    assert read_labels(walk, with_power=False).open_conflicts == len(rows)
+    assert (judged() if judgements.is_file() else set()) == before
+
+
+def test_a_query_in_conflict_has_no_score_and_the_verdict_says_so(walk, medir):
+    "Anna and ben differ on one pair: it is neither relevant nor not, and unjudged it would be the latter."
+    for name in ('anna', 'ben'):
+        sheet = fill(write_sheet(walk, name, **how(walk, depth=1)), lambda row: '2')
+    rows = [row for row, _ in csv_rows(sheet)]
+    write_csv(sheet, COLUMNS, [{**rows[0], 'grade': '0'}, *rows[1:]])
+    labels = read_labels(walk, with_power=False)
+    [waits] = {row['_id'] for row in read_queries(walk) if row['text'] == rows[0]['query']}
+    assert labels.disputed == labels.open_conflicts == 1 and labels.queries == len(QUERIES) - 1
+    assert waits not in (walk.folder / 'qrels/test.tsv').read_text()
+    read = medir('label', walk.folder, '--read').out
+    assert 'left out: 1 query on which people differ, until it is settled (labels/adjudication.csv)' in read
+    assert f'without these queries: medir verdict {walk.folder}' in read
+    out = medir('verdict', walk.folder, '--system', TWO[0], '--system', TWO[1], '--no-costs').out
+    assert f'{len(QUERIES) - 1} labelled queries' in out
+    assert 'Left out: 1 labelled query on which people differ; labels/adjudication.csv settles them.' in out
+    settled = [{**row, 'grade': '2'} for row, _ in csv_rows(walk.folder / 'labels/adjudication.csv')]
+    write_csv(walk.folder / 'labels/adjudication.csv', list(settled[0]), settled)
+    assert read_labels(walk, with_power=False).queries == len(QUERIES)
+    assert 'Left out' not in medir('verdict', walk.folder, '--system', TWO[0], '--system', TWO[1], '--no-costs').out
 
 
 def test_a_query_counts_when_all_of_it_was_seen(walk):
@@ -534,15 +565,21 @@ def test_power_before_and_after(walk):
     rows = [{'_id': w, 'title': '', 'text': f'{w} is a disease'} for w in words]
     rows += [{'_id': f'{w}2', 'title': '', 'text': f'{w} {w} and much else that is said at length'} for w in words[:5]]
     write_lines(walk.path('corpus.jsonl'), rows)
-    assert walk_power(walk, None, ['bm25', 'bm25(b=0,k1=3)'], home).source == 'labels'
+    assert walk_power(walk, None, ['bm25', 'bm25(b=0,k1=3)'], home).source.endswith('that differ most on labels')
 
 
 def test_before_the_first_label_power_speaks_of_queries_to_come(walk, medir):
     out = medir('label', walk.folder, '--annotator', 'anna', '--system', TWO[0], '--system', TWO[1], '--depth', 3)
     assert 'until now: 5 labelled queries are too few to show any difference' in out.out
     assert sheets_power(walk, how(walk)['home_folder']).n == len(QUERIES)
+    # whoever reads sheets without a grade is told the same
     power = read_labels(walk, home_folder=how(walk)['home_folder']).power
-    assert power.startswith('10 labelled queries would show a difference of 0.249; about 540 more labelled queries')
+    assert power in out.out and power.startswith('with the sheets until now: 5 labelled queries are too few')
+
+
+def test_before_the_first_sheet_nothing_is_said_of_power(walk):
+    make_pool(walk, TWO, 3, home_folder=how(walk)['home_folder'])
+    assert read_labels(walk, home_folder=how(walk)['home_folder']).power == ''
 
 
 # ---------------------------------------------------------------- what changes while people label
@@ -928,7 +965,7 @@ def test_the_command_from_a_sheet_to_a_table(walk, medir):
     out = medir('label', walk.folder, '--read', '--judge', 'words', '--wide')
     assert out.code == 0 and 'anna and ben agree on' in out.out and 'judges beside people' in out.out
     assert 'conflicts; write the grade you settle on' in out.out and 'drug after a heart attack' in out.out
-    assert f'next: medir verdict {walk.folder}' in out.out
+    assert f'without these queries: medir verdict {walk.folder}' in out.out
 
 
 def test_the_command_says_what_is_missing(walk, medir, tmp_path):

@@ -382,3 +382,11 @@ def test_labels_that_lost_their_document_are_said(folder, tmp_path, counted, med
     # judgements by which nothing is relevant are no fault of a look
     write_lines(qrels, ['query-id\tcorpus-id\tscore', 'q2\td02.txt\t0'])
     assert look(folder, tmp_path / 'walk').lost == ''
+
+
+def test_a_slow_encoder_has_a_rate_that_is_not_nothing():
+    from medir_nb.walk.reach import Pace, candidates_table
+
+    reach = Reach('slow', 512, [90, 110, 120, 130], 0.0, 0.0, 100.0, 1.3, 50)
+    rates = {speed: candidates_table([reach], [Pace('slow', speed, 8, 'here')], 50) for speed in (3.41, 1134)}
+    assert [table['documents/s'][0] for table in rates.values()] == ['0.034', '11.3']

@@ -382,6 +382,25 @@ def test_the_hypothetical_document_takes_part_in_the_search(home):
     assert hard_negatives(row, Axes(), 1, (1, 2), query='alone', home_folder=home).rows[0]['neg'] == ['doc c']
 
 
+def test_the_bar_of_a_search_counts_queries(monkeypatch):
+    "It was named for pairs and counted parts of 512 queries."
+    from medir_nb.miner import selection
+
+    bars, real = [], selection.progress
+    monkeypatch.setenv('MEDIR_PROGRESS', '1')
+
+    def seen(*items, **kwargs):
+        bars.append((kwargs, real(*items, **kwargs)))
+        return bars[-1][1]
+
+    monkeypatch.setattr(selection, 'progress', seen)
+    monkeypatch.setattr(selection, '_QUERIES_A_PART', 2)
+    rows = [{'id': str(i), 'text': text, 'doc': text} for i, text in enumerate(DOCS.values())]
+    selection.rank_texts(rows, None, 'bm25', selection.texts_task(rows, 'en'), 2, 'mean', {}, 'labelled pairs')
+    [(kwargs, bar)] = bars
+    assert kwargs == {'total': len(rows), 'desc': 'labelled pairs: search', 'unit': 'query'} and bar.n == len(rows)
+
+
 def test_labels_give_positives_and_no_labelled_negative(tmp_path, home, medir):
     write_beir(
         tmp_path / 'task',

@@ -207,8 +207,8 @@ def test_what_does_not_fit_into_the_minutes_is_written_by_the_next_call(walk, wr
     server = writer()
     settings = how(styles=['keyword', 'lay'], sample=8)
     part = write_queries(walk, minutes=1e-9, **settings)
-    assert server.asked == 8 and {row['document'] for row in read_queries(walk)} < set(NOUN)
-    assert '8 asked for' in repr(part) and '4 documents were left when the minutes were used' in repr(part)
+    assert server.asked == 2 and {row['document'] for row in read_queries(walk)} < set(NOUN)  # one document, whole
+    assert '2 asked for' in repr(part) and '7 documents were left when the minutes were used' in repr(part)
     first = read_queries(walk)
     whole = write_queries(walk, minutes=60, **settings)
     # one call in two sittings: its line counts both, and asks for nothing more
@@ -235,12 +235,35 @@ def test_minutes_end_within_a_group_whose_pace_nobody_knew(walk, writer, monkeyp
     monkeypatch.setattr(queries, 'time', SimpleNamespace(perf_counter=lambda: clock[0]))
     settings = how(styles=['keyword', 'lay'], sample=11)
     write_queries(walk, minutes=1e-9, **settings)
-    assert server.asked == 8
+    assert server.asked == 2
     part = write_queries(walk, minutes=0.5, **settings)
-    assert server.asked == 15 and 'were left when the minutes were used' in repr(part)
+    assert server.asked == 10 and 'were left when the minutes were used' in repr(part)
     whole = write_queries(walk, **settings)
     assert server.asked == 22 and 'were left' not in repr(whole)
     assert len({row['_id'] for row in read_queries(walk)}) == len(read_queries(walk)) == whole.written
+
+
+def test_a_model_that_takes_long_to_load_has_its_own_pace(walk, writer, monkeypatch):
+    "Loading comes before the first answer, and says nothing of how many documents fit into what is left."
+    from types import SimpleNamespace
+    from medir_nb.walk import queries
+
+    server, clock, ask = writer(), [0.0], queries.ask_about
+
+    def slow(*asked):
+        before, answers = server.asked, ask(*asked)
+        clock[0] += 150 * (before == 0 < server.asked) + 10 * (server.asked - before)
+        return answers
+
+    monkeypatch.setattr(queries, 'ask_about', slow)
+    monkeypatch.setattr(queries, 'time', SimpleNamespace(perf_counter=lambda: clock[0]))
+    write_queries(walk, minutes=4, **how(styles=['keyword', 'lay'], sample=11))
+    # 170 s for the first document, 70 s are left: three more at 20 s
+    assert server.asked == 8 and clock[0] == 230
+    # four documents are there; the group behind them has no known pace, and is cut where its second style begins
+    server.asked, clock[0] = 0, 0.0
+    part = write_queries(walk, minutes=4.5, **how(styles=['keyword', 'lay'], sample=11))
+    assert server.asked > 5 and clock[0] <= 270 and 'were left' in repr(part)
 
 
 def test_another_style_a_larger_sample_and_a_log_add(walk, writer, tmp_path):

@@ -12,7 +12,7 @@ from medir_nb.walk import give_verdict, look
 from medir_nb.walk.folder import Walk
 from medir_nb.walk.pages import stands_on
 from medir_nb.walk.steps import note_step, walk_line, walk_steps
-from medir_nb.walk.report import flat_counts, look_rows, render_report, section, write_report
+from medir_nb.walk.report import flat_counts, look_rows, render_report, report_sections, section, write_report
 from medir_nb.walk.toy import write_toy_walk
 
 PAIR = ['bm25', 'bm25(b=0)']
@@ -102,7 +102,7 @@ def test_the_page_is_whole_accessible_and_refers_to_nothing(judged):
 def test_it_holds_the_verdict_its_tests_and_the_texts(judged):
     page = Page(render_report(judged))
     content = json.loads(judged.path('verdict.json').read_text())
-    assert page.text.count(content['sentence']) == 2 and 'Paired tests, people' in page.text
+    assert page.text.count(content['sentence']) == 1 and 'Paired tests, people' in page.text
     assert content['changed'][0]['text'] in page.text and 'Queries that changed most' in page.text
     assert 'file corpus.jsonl' in page.text and 'python' in page.text
 
@@ -270,7 +270,7 @@ def test_an_earlier_verdict_is_said_beside_its_sentence_and_in_the_receipt(judge
     harmless(page)
     assert ran.code == 0 and f't{said} {judged.folder} again' in ran.err
     # a page that is sent on holds no place of this machine
-    assert page.text.count(f'T{said} {judged.folder.name} again.') == 2 and str(judged.folder) not in page.text
+    assert page.text.count(f'T{said} {judged.folder.name} again.') == 1 and str(judged.folder) not in page.text
     assert f'corpus.jsonl at the verdict {then}' in page.text
     assert f'file corpus.jsonl {file_fingerprint(path)}' in page.text
 
@@ -322,7 +322,7 @@ def test_a_query_in_conflict_is_not_said_to_have_nothing_relevant(walk):
     rows = [f'{first},other,anna,2', f'{first},other,ben,0']
     walk.path('labels/votes.csv').write_text('\n'.join(['query_id,doc_id,annotator,grade', *rows]) + '\n')
     text = Page(render_report(walk)).text
-    assert 'Left out: 1 pair on which people differ.' in text and 'nothing was relevant' not in text
+    assert 'Left out: 1 query on which people differ.' in text and 'nothing was relevant' not in text
 
 
 def test_a_torn_verdict_is_named_as_the_index_names_it(judged, medir):
@@ -344,3 +344,31 @@ def test_counts_are_flattened_and_long_lists_counted():
     values = [(row['what'], row['value']) for row in rows]
     assert values == [('a: b c', 1), ('list', '9 entries'), ('short', 'x, y')]
     assert section('s', [], [{'a': None, 'b': 1.0, 'c': float('nan')}])['rows'] == [['', '1.000', '']]
+
+
+def test_a_cell_is_not_cut_within_a_word_and_nothing_is_said_twice(judged):
+    "On a telephone columns of `nDCG@1 0` and `encod er` stood side by side."
+    text = render_report(judged)
+    page = Page(text)
+    short = [value for part in report_sections(judged) for row in part['rows'] for value in row[1:] if value]
+    assert any(len(value) > 24 for value in short) and any(len(value) <= 24 for value in short)
+    assert len([1 for name, attrs in page.elements if name == 'td' and attrs.get('class') == 'long']) == sum(
+        len(value) > 24 for value in short
+    )
+    assert 'td { overflow-wrap' not in text and '.long { overflow-wrap: anywhere' in text
+    headings = [
+        part['heading'] for part in report_sections(judged) if part['rows'] and part['caption'] == part['heading']
+    ]
+    assert len([1 for attrs in page.named('caption') if attrs.get('class') == 'same']) == len(headings) > 2
+
+
+def test_a_log_has_no_column_of_styles(walk):
+    queries = walk.path('queries.jsonl')
+    rows = [json.loads(line) for line in queries.read_text().splitlines()]
+    written = [row | {'style': 'lay', 'overlap': 0.5} for row in rows]
+    queries.write_text(''.join(json.dumps(row) + '\n' for row in written))
+    assert 'share of words from their document' in Page(render_report(walk)).text
+    asked = [{'_id': row['_id'], 'text': row['text'], 'origin': 'log'} for row in rows]
+    queries.write_text(''.join(json.dumps(row) + '\n' for row in asked))
+    [part] = [part for part in report_sections(walk) if part['heading'] == 'Queries']
+    assert part['columns'] == ['origin', 'queries', 'example']

@@ -520,3 +520,17 @@ def test_a_killed_verdict_goes_on_behind_the_last_system(walk):
 def test_a_decision_is_plain_data():
     decision = Decision('a', 'a', '', [], ['b'], '', 0.0, 0, 'people', '')
     assert json.dumps(decision.__dict__)
+
+
+def test_milliseconds_of_the_figure_are_plain_numbers(tmp_path):
+    "Between 6 and 60 ms the axis said 6 × 10⁰ and 2 × 10¹."
+    from medir_nb.walk.pages import verdict_figure
+
+    rows = [('bm25', 'bm25', 0.7, 0.6, 0.8, 7.2, False), ('minilm', 'encoder', 0.8, 0.7, 0.9, 42.0, True)]
+    columns = ['system', 'kind', 'value', 'low', 'high', 'query_ms', 'choice']
+    pd.DataFrame(rows, columns=columns).to_csv(tmp_path / 'v.csv', index=False)
+    figure = verdict_figure(tmp_path / 'v.csv')
+    figure.canvas.draw()
+    [axes] = figure.axes
+    labels = [label.get_text() for which in ('major', 'minor') for label in axes.get_xticklabels(which=which)]
+    assert '10' in labels and '20' in labels and not any('$' in label for label in labels)

@@ -847,3 +847,51 @@ def test_a_notebook_declares_its_plan(notebook, monkeypatch):
 )
 def test_a_notebook_with_presets_has_smoke(notebook):
     assert (REAL / 'params' / notebook / 'smoke.yaml').is_file()
+
+
+def test_bars_in_a_notebook_are_one_text_that_is_empty_in_the_end(monkeypatch, capfd):
+    "In JupyterLab a cursor does not go up a line: loading a model left hundreds of lines of bars."
+    from types import SimpleNamespace
+    import IPython.display
+    from medir_nb.core import console
+
+    texts, cell, places = [], [1], []
+
+    def display(bundle, raw, display_id):
+        texts.append(bundle['text/plain'])
+        places.append(SimpleNamespace(update=lambda bundle, raw: texts.append(bundle['text/plain'])))
+        return places[-1]
+
+    monkeypatch.setenv('MEDIR_PROGRESS', '1')
+    monkeypatch.setattr(console, '_is_on_a_page', lambda: True)
+    monkeypatch.setattr(console, '_running_cell', lambda: cell[0])
+    monkeypatch.setattr(console, '_page', console._Page())
+    monkeypatch.setattr(IPython.display, 'display', display)
+    with console.progress(total=3, desc='systems') as outer, console.progress(total=512, desc='minilm') as inner:
+        inner.update(64)
+        console._redraw([outer, inner])
+        both = texts[-1].splitlines()
+    assert [line.partition(':')[0] for line in both] == ['systems', 'minilm'] and '64/512' in both[1]
+    assert texts[-1] == '' and len(places) == 1 and capfd.readouterr().err == ''
+    # a bar that a failed cell left open is not drawn in the next one
+    left = console.progress(total=9, desc='left')
+    console._redraw([left])
+    assert texts[-1].startswith('left')
+    cell[0] += 1
+    drawn = len(texts)
+    console._redraw([left])
+    assert len(texts) == drawn
+    left.close()
+
+
+def test_a_cell_that_ends_in_an_error_of_ours_shows_one_line(monkeypatch):
+    from IPython.core.interactiveshell import InteractiveShell
+
+    shell, shown = InteractiveShell(), []
+    monkeypatch.setattr(shell, '_showtraceback', lambda kind, error, lines: shown.append(lines))
+    cell = 'from medir_nb.core import MedirError\nraise MedirError("no query is judged yet", "walk", "label some")'
+    shell.run_cell(cell)
+    assert shown == [['error: walk: no query is judged yet; label some']]
+    monkeypatch.setenv('MEDIR_DEBUG', '1')
+    shell.run_cell(cell)
+    assert 'Traceback' in shown[1][0]

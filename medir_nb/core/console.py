@@ -8,6 +8,7 @@ __all__ = ['is_secret', 'redact', 'note', 'counted', 'progress', 'waiting', 'pac
 # %% ../../nbs/00_core/04_console.ipynb #412006d3
 import contextlib
 import functools
+import io
 import json
 import os
 import re
@@ -61,6 +62,11 @@ _SHOWN_AFTER = 2.0  # seconds; what is faster needs no bar
 _bars = weakref.WeakSet()
 
 
+def _is_on_a_page() -> bool:
+    "Whether stderr is a cell that somebody looks at; under `medir run` it ends in a terminal."
+    return type(sys.stderr).__module__ == 'ipykernel.iostream' and 'MEDIR_OUT' not in os.environ
+
+
 def _redraw(bars: list):
     for bar in bars:
         bar.delay = 0  # so that closing it wipes what is shown here
@@ -70,7 +76,7 @@ def _redraw(bars: list):
 
 def _keep_clocks_moving():
     "Redraw the bars that are older than two seconds, now and then, for as long as the process lives."
-    between_redraws = 0.5 if sys.stderr.isatty() else 10.0
+    between_redraws = 0.5 if sys.stderr.isatty() or _is_on_a_page() else 10.0
     last_redraw = 0.0
     while True:
         time.sleep(0.5)
@@ -85,6 +91,36 @@ def _keep_clocks_moving():
 def _start_clocks(process: int):
     "One thread a process: a fork has none of its parent's."
     threading.Thread(target=_keep_clocks_moving, daemon=True).start()
+
+# %% ../../nbs/00_core/04_console.ipynb #6bd58f84
+def _running_cell() -> int:
+    "The number of the cell that runs."
+    from IPython import get_ipython
+
+    return get_ipython().execution_count
+
+
+class _Page:
+    "The open bars of a cell, one below the other."
+
+    def __init__(self):
+        self.lines, self.place, self.cell = {}, None, None
+
+    def show(self, name: int, line: str):
+        "Draw a bar; an empty line takes it away."
+        from IPython.display import display
+
+        if self.cell != (cell := _running_cell()):
+            self.lines, self.place, self.cell = {}, None, cell
+        self.lines[name] = line
+        text = {'text/plain': '\n'.join(filter(None, self.lines.values()))}
+        if self.place is not None:
+            self.place.update(text, raw=True)
+        elif line:
+            self.place = display(text, raw=True, display_id=True)
+
+
+_page = _Page()
 
 # %% ../../nbs/00_core/04_console.ipynb #7a3cfb83
 @functools.cache
@@ -104,13 +140,31 @@ def _bar_class():
     return Bar
 
 
+@functools.cache
+def _page_bar_class():
+    "A bar that draws itself on the page of a notebook."
+
+    class PageBar(_bar_class()):
+        def __init__(self, *args, **kwargs):
+            self.cell = _running_cell()
+            super().__init__(*args, file=io.StringIO(), **kwargs)
+
+        def display(self, msg=None, pos=None):
+            # a cell that failed keeps its bars alive, which are not those of the next one
+            if self.cell == _running_cell():
+                _page.show(id(self), str(self) if msg is None else msg)
+
+    return PageBar
+
+
 def progress(
     items=None,  # what is gone through; None for a bar that is moved by hand
     **kwargs,  # those of tqdm: desc, total, unit
 ):
     "A progress bar for work that takes longer than two seconds; `MEDIR_PROGRESS=0` silences it."
     is_silent = os.environ.get('MEDIR_PROGRESS', '1') == '0'
-    bar = _bar_class()(items, disable=is_silent, delay=_SHOWN_AFTER, leave=False, **kwargs)
+    kind = _page_bar_class() if _is_on_a_page() else _bar_class()
+    bar = kind(items, disable=is_silent, delay=_SHOWN_AFTER, leave=False, **kwargs)
     if not is_silent:
         _bars.add(bar)
         _start_clocks(os.getpid())

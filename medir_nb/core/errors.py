@@ -8,6 +8,8 @@ __all__ = ['MedirError', 'NothingToMeasure', 'check', 'cause_of', 'boundary', 'n
 # %% ../../nbs/00_core/00_errors.ipynb #95a588ee
 import contextlib
 import difflib
+import os
+import traceback
 from pathlib import Path
 
 # %% ../../nbs/00_core/00_errors.ipynb #2d8e107a
@@ -28,6 +30,11 @@ class MedirError(Exception):
         what = self.what if len(self.what) <= 1000 else f'{self.what[:600]} … {self.what[-200:]}'
         text = f'{self.where}: {what}' if self.where else what
         return ' '.join((f'{text}; {self.fix}' if self.fix else text).split())
+
+    def _render_traceback_(self) -> list[str]:
+        "What IPython shows of it."
+        wants_traceback = os.environ.get('MEDIR_DEBUG', '') not in ('', '0')
+        return traceback.format_exception(self) if wants_traceback else [f'error: {self}']
 
 # %% ../../nbs/00_core/00_errors.ipynb #359126e9
 class NothingToMeasure(MedirError):

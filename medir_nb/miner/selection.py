@@ -66,11 +66,13 @@ def rank_texts(
     if kind == 'sparse' and fusion == 'mean':
         fusion = 'concat'
     runs = []
-    for start in progress(range(0, len(rows), _QUERIES_A_PART), desc=what, unit='512 queries'):
-        end = min(start + _QUERIES_A_PART, len(rows))
-        part = replace(task, queries=task.queries.take(np.arange(start, end)))
-        expanded = _texts_at_hand(texts[start:end], fusion, kind) if texts is not None else None
-        runs.append(search(system, part, depth, keep_self=True, expanded=expanded, **options).run)
+    with progress(total=len(rows), desc=f'{what}: search', unit='query') as bar:
+        for start in range(0, len(rows), _QUERIES_A_PART):
+            end = min(start + _QUERIES_A_PART, len(rows))
+            part = replace(task, queries=task.queries.take(np.arange(start, end)))
+            expanded = _texts_at_hand(texts[start:end], fusion, kind) if texts is not None else None
+            runs.append(search(system, part, depth, keep_self=True, expanded=expanded, **options).run)
+            bar.update(end - start)
     return pd.concat(runs, ignore_index=True)
 
 # %% ../../nbs/10_miner/03_selection.ipynb #5a9c869b

@@ -107,6 +107,9 @@ def fault_of_request(errors: list[dict]) -> tuple[int, dict]:
         return 400, error_body('the body is no JSON object', 'body', fix)
     if kind == 'extra_forbidden':
         return 422, error_body(f'unknown field {where.rpartition(".")[2]!r}', where, 'see /docs for the fields')
+    if kind == 'missing':
+        place, name = first['loc'][0], where.rpartition('.')[2]
+        message = f'the {"parameter" if place == "query" else "field"} {name!r} is missing'
     return 422, error_body(message, where, 'see /docs for what is allowed')
 
 # %% ../../nbs/13b_serving/08_http.ipynb #2116d6d6

@@ -239,11 +239,9 @@ class Look:
     @property
     def minutes(self) -> dict[str, float]:
         "Encoder → what it takes for all documents, as the walk searches them."
-        cut, speeds = self.in_passages if self.windows else None, {part.model: part for part in self.paces}
-        return {
-            part.model: encoding_seconds(part, speeds[part.model].tokens_per_second, self.reading.kept, cut) / 60
-            for part in self.reaches
-        }
+        cut, pace_of = self.in_passages if self.windows else None, {p.model: p.tokens_per_second for p in self.paces}
+        seconds = {r.model: encoding_seconds(r, pace_of[r.model], self.reading.kept, cut) for r in self.reaches}
+        return {model: round(found / 60, 2) for model, found in seconds.items()}  # as look.json holds them
 
     def as_dict(self) -> dict:
         "What look.json holds: counts, names of files, masks; never a text."
@@ -254,7 +252,7 @@ class Look:
             'language': self.walk.settings.language,
             'encoders': [asdict(part) for part in self.reaches],
             'speeds': [asdict(part) for part in self.paces],
-            'minutes': {name: round(minutes, 2) for name, minutes in self.minutes.items()},
+            'minutes': self.minutes,
             'passages': str(self.windows) if self.windows else 'none',
             'passages_advised': str(self.advised) if self.advised else 'none',
             'passages_a_document': self.in_passages and round(self.in_passages[0], 2),

@@ -93,6 +93,8 @@ class Verdict:
 @styled_figure
 def verdict_figure(csv):
     "Quality with its interval against the time of a query; columns system, kind, value, low, high, query_ms, choice."
+    from matplotlib.ticker import LogFormatter
+
     frame = read_data(csv, ['system', 'kind', 'value', 'low', 'high', 'query_ms', 'choice'])
     figure = new_figure(WIDTH * 0.8, 4.2)
     set_margins(figure, top=0.6, bottom=0.55, left=0.1)
@@ -105,6 +107,7 @@ def verdict_figure(csv):
         axes.annotate(wrapped(row.system, 26), (row.query_ms, row.value), **at)
     axes.set_xscale('log')
     axes.xaxis.set_major_formatter('{x:g}')
+    axes.xaxis.set_minor_formatter(LogFormatter())  # 6, where matplotlib writes 6 × 10⁰
     axes.margins(x=0.25)
     axes.set_xlabel('milliseconds a query (median)')
     axes.set_ylabel(frame.measure.iloc[0] if 'measure' in frame else 'score')

@@ -33,24 +33,26 @@ from .usable import STYLES, first_line, normal_query, query_fault
 
 # %% ../../nbs/15a_walk/10_queries.ipynb #dd76f09a
 _GROUP = 16  # documents at a time
-_FIRST_GROUP, _TIMED_GROUP = 4, 8  # where minutes are counted: the first, and at most
+_FIRST_GROUP, _TIMED_GROUP = 1, 8  # where minutes are counted: the first, and at most
 
 
 def _groups(
     documents: list[dict],
     minutes: float,  # 0: as many as it takes
+    took: list[float],  # seconds of each style of the last group; whoever asks writes them
 ) -> Iterator[list[dict]]:
     "The documents in groups, as long as the minutes last."
     began, done, size = time.perf_counter(), 0, _FIRST_GROUP if minutes else _GROUP
     slowest = 1e-9  # seconds a document; what was asked before takes none, and tells nothing
     while done < len(documents) and size:
-        started = time.perf_counter()
+        took.clear()
         yield documents[done : done + size]
         done += size
-        now = time.perf_counter()
-        slowest = max(slowest, (now - started) / size)
+        # of the quickest style: before the first answer a model is loaded, once
+        slowest = max(slowest, min(took) * len(took) / size)
         if minutes:
-            size = min(_TIMED_GROUP, int(max(0, 60 * minutes - (now - began)) / slowest))
+            left = 60 * minutes - (time.perf_counter() - began)
+            size = min(_TIMED_GROUP, int(max(0, left) / slowest))
 
 # %% ../../nbs/15a_walk/10_queries.ipynb #fcadce80
 MOST_REPEATED = 0.5  # share of answers in a style that may repeat one to another document
@@ -58,19 +60,26 @@ MOST_REPEATED = 0.5  # share of answers in a style that may repeat one to anothe
 
 def _answers(documents: list[dict], styles: list, per_style: int, most_repeated: float, minutes: float, **asked):
     "`(document, style, number, text, faults)` of each answer, group by group."
-    judged, method, began = {style: [] for style in styles}, 'walk-query', time.perf_counter()
-    with progress(total=len(documents) * len(styles) * per_style, desc='queries', unit='query') as bar:
-        for number_of_group, group in enumerate(_groups(documents, minutes)):
+    judged, method, took, began = {style: [] for style in styles}, 'walk-query', [], time.perf_counter()
+    pace = 1e-9  # seconds a document in one style, of the last asked
+    many, within = len(documents) * len(styles) * per_style, f' within {minutes:g} min' if minutes else ''
+    with progress(total=many, desc=f'queries{within}', unit='query') as bar:
+        for number_of_group, group in enumerate(_groups(documents, minutes, took)):
             for style in styles:
-                # how long a group takes is a guess where those before were on the cassette
-                if minutes and number_of_group and time.perf_counter() - began > 60 * minutes:
+                # how long a group takes is a guess where those before were on the cassette: here it is cut
+                started = time.perf_counter()
+                fit = int(max(0, 60 * minutes - (started - began)) / pace)
+                part = group[:fit] if minutes and number_of_group else group
+                if not part:
                     return
                 how = Asking(method=method, form=style, n=per_style, **asked)
-                answers = ask_about(group, lambda row: {'document': row['doc']}, how)
-                bar.update(len(group) * per_style)
+                answers = ask_about(part, lambda row: {'document': row['doc']}, how)
+                took.append(time.perf_counter() - started)
+                pace = max(1e-9, took[-1] / len(part))
+                bar.update(len(part) * per_style)
                 judged[style] += [answer for of_document in answers for answer in of_document]
                 refuse_repeats(judged[style], per_style, most_repeated, asked['model'], f'{method} ({style})')
-                for document, of_document in zip(group, answers, strict=True):
+                for document, of_document in zip(part, answers, strict=True):
                     for number, (text, faults) in enumerate(of_document):
                         yield document, style, number, text, faults
 

@@ -180,6 +180,11 @@ def shown_time(seconds: float) -> str:
     return f'{seconds / 3600:.1f} h'
 
 
+def _shown_rate(rate: float) -> str:
+    "A number per second with two digits that count, also of a slow one."
+    return f'{rate:,.1f}' if rate >= 1 else f'{rate:.2g}'
+
+
 def encoding_seconds(
     reach: Reach,
     tokens_per_second: float,
@@ -205,7 +210,7 @@ def candidates_table(
         speed, row = speeds.get(reach.model), {'encoder': reach.model, 'limit': reach.limit}
         row |= dict(zip(('median', '90 %', '99 %', 'most'), reach.tokens, strict=True))
         row |= {'cut': f'{reach.truncated:.1%}', 'not read': f'{reach.unread:.1%}'}
-        row['documents/s'] = f'{speed / reach.mean_tokens:,.1f}' if speed else ''
+        row['documents/s'] = _shown_rate(speed / reach.mean_tokens) if speed else ''
         row['all, whole'] = shown_time(encoding_seconds(reach, speed, documents)) if speed else ''
         if in_passages:
             row['all, in passages'] = (

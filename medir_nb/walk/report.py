@@ -171,6 +171,9 @@ def _count(rows: list, wanted) -> int:
     return sum(1 for row in rows if wanted(row))
 
 # %% ../../nbs/15a_walk/50_report.ipynb #aa8eccf8
+_COPIED = 'share of words from their document'
+
+
 def queries_section(walk: Walk) -> dict:
     "How many queries there are, of which origin and style, and how much of their words their text has."
     rows = _query_rows(walk)
@@ -182,9 +185,11 @@ def queries_section(walk: Walk) -> dict:
         own = [row for row in rows if (str(row.get('origin', '')), str(row.get('style') or '')) == (origin, style)]
         shares = [row['overlap'] for row in own if isinstance(row.get('overlap'), (int, float))]
         overlap = sum(shares) / len(shares) if shares else None
-        entry = {'origin': origin or 'given', 'style': style, 'queries': len(own), "words of their text's": overlap}
+        entry = {'origin': origin or 'given', 'style': style, 'queries': len(own), _COPIED: overlap}
         table.append(entry | {'example': own[0].get('text', '')})
-    return section('Queries', [], table)
+    # a log has neither a style nor a document that its questions were written for
+    empty = [name for name in ('style', _COPIED) if all(row[name] in (None, '') for row in table)]
+    return section('Queries', [], [{name: row[name] for name in row if name not in empty} for row in table])
 
 # %% ../../nbs/15a_walk/50_report.ipynb #7a833b01
 def labels_section(walk: Walk, home_folder=None) -> dict:
@@ -206,7 +211,7 @@ def labels_section(walk: Walk, home_folder=None) -> dict:
     others = set(qrels.query_id) - set(counts.query_id) - set(disputed.query_id)
     left_out = {
         'for which nothing was relevant': (len(others), 'query', 'queries'),
-        'on which people differ': (len(disputed), 'pair'),
+        'on which people differ': (disputed.query_id.nunique(), 'query', 'queries'),
     }
     said = [f'Left out: {counted(*many)} {what}.' for what, many in left_out.items() if many[0]]
     return section('Labels', [f'Judged: {judged}{by}.', *said], table)
@@ -235,12 +240,12 @@ def verdict_sections(walk: Walk) -> list[dict]:
     verdict, found = Verdict(content), []
     figure = _image(walk.folder / 'figures/verdict.png')
     table = verdict.table.to_dict('records')
-    sentences = [verdict.sentence, _sentence_on_age(walk), *content['reasons']]
-    found.append(section('Verdict', sentences, table, figure, 'Quality against waiting'))
+    # the sentence, and whether it is old, stand above all parts
+    found.append(section('Verdict', content['reasons'], table, figure, 'Quality against waiting'))
+    how = 'A difference is b minus a, and b wins or loses; p values are corrected by Holm over the table.'
     for kind in KINDS:
         tests = verdict.tests(kind)
-        judged = counted(content['judged'].get(kind, 0), 'query', 'queries')
-        judged = f'{judged}; p values corrected by Holm over the table.'
+        judged = f'{counted(content["judged"].get(kind, 0), "query", "queries")}. {how}'
         if len(tests):
             found.append(section(f'Paired tests, {kind}', [judged], tests_table(tests).to_dict('records')))
     if content['agreement']:
@@ -366,11 +371,14 @@ h1 { font-size: 1.7rem; margin: 1rem 0 .2rem } h2 { font-size: 1.2rem; margin: 2
 table { border-collapse: collapse; font-size: .85rem } caption { text-align: left; color: var(--quiet) }
 th, td { text-align: left; vertical-align: top; padding: .3rem .7rem .3rem 0; border-bottom: 1px solid var(--line) }
 pre { font-size: .8rem; white-space: pre-wrap; overflow-wrap: anywhere; background: var(--band); padding: .8rem }
-td { overflow-wrap: anywhere; min-width: 3rem } img { max-width: 100%; height: auto; background: #fff }
+.long { overflow-wrap: anywhere; min-width: 11rem }
+.same { position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%) }
+img { max-width: 100%; height: auto; background: #fff }
 @media print { body { max-width: none; color: #000; background: #fff } section { break-inside: avoid-page } }
 """
 
 # %% ../../nbs/15a_walk/50_report.ipynb #be4f51da
+_LONGEST_WORD = 24  # characters of a cell that is not cut within a word; a longer one gets room, and its table scrolls
 _PAGE = """<!doctype html>
 <html lang="en">
 <head>
@@ -394,11 +402,12 @@ _PAGE = """<!doctype html>
 {% if part.listing %}<pre>{{ part.listing }}</pre>{% endif %}
 {% if part.figure %}<p><img src="{{ part.figure }}" alt="{{ part.caption }}"></p>{% endif %}
 {% if part.rows %}<div class="wide"><table>
-<caption>{{ part.caption }}</caption>
+<caption{% if part.caption == part.heading %} class="same"{% endif %}>{{ part.caption }}</caption>
 <thead><tr>{% for name in part.columns %}<th scope="col">{{ name }}</th>{% endfor %}</tr></thead>
 <tbody>{% for row in part.rows %}
 <tr>{% for cell in row %}
-{% if loop.first %}<th scope="row">{{ cell }}</th>{% else %}<td>{{ cell }}</td>{% endif %}
+{% if loop.first %}<th scope="row">{{ cell }}</th>
+{% else %}<td{% if cell|length > longest_word %} class="long"{% endif %}>{{ cell }}</td>{% endif %}
 {% endfor %}</tr>{% endfor %}
 </tbody></table></div>{% endif %}
 </section>
@@ -431,6 +440,7 @@ def render_report(walk: Walk, private: str = '', home_folder=None) -> str:
     sections = report_sections(walk, home_folder)
     sentence, age = verdict_content(walk).get('sentence', ''), _sentence_on_age(walk)
     own_words = {'style': Markup(_STYLE), 'sections': sections, 'sentence': sentence, 'age': age}
+    own_words |= {'longest_word': _LONGEST_WORD}
     template = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined).from_string(_PAGE)
     subtitle = f'A walk from documents to a verdict, written on {time.strftime("%Y-%m-%d")}.'
     own_texts = 'Texts above are from the documents and queries themselves: look before you send this on.'

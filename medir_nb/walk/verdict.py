@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 from ..core.console import counted, note
 from ..core.errors import MedirError, check
+from ..core.files import json_mapping
 from ..core.hardware import machine, versions, waiting_processes
 from ..core.places import follows_home
 from ..evaluator import compare
@@ -166,6 +167,12 @@ def _tie_reason(ties: int) -> str:
     return f'Ties in the choice: {many}, {what}; the scores are those of the others.' if ties else ''
 
 
+def _dispute_reason(disputed: int) -> str:
+    "That queries are left out whose judgements are not settled."
+    start = f'{counted(disputed, "labelled query", "labelled queries")} on which people differ'
+    return f'Left out: {start}; labels/adjudication.csv settles them.' if disputed else ''
+
+
 def _busy_reason(costs: dict) -> str:
     "That times are too long, where other work ran beside."
     wanting = max((found.wanting for found in costs.values() if found and found.was_busy), default=0.0)
@@ -189,9 +196,11 @@ def reasons_of(
     worth: float,
     ties: int = 0,  # of people's queries
     judged_in_vain: bool = False,  # people labelled, and nothing of it decides
+    disputed: int = 0,  # queries on which people differ
 ) -> list[str]:
     "What the sentence stands on."
-    reasons = [_weight_reason(both), _tie_reason(ties), _agreement_reason(agreement), _hole_reason(decision)]
+    of_people = [_tie_reason(ties), _dispute_reason(disputed)]
+    reasons = [_weight_reason(both), *of_people, _agreement_reason(agreement), _hole_reason(decision)]
     if decision.lead != decision.choice:
         gain = both.estimate[decision.lead] - both.estimate[decision.choice]
         reasons.append(
@@ -263,8 +272,9 @@ def _content(walk: Walk, measured: dict, costs: dict, worth: float, least: float
     if len(measured) == 2:
         matrices = (measured['people'].matrix, measured['synthetic'].matrix)
         agreement = rank_agreement(*matrices, judge.labels_a_query, seed=walk.settings.seed)
-    in_vain = (walk.folder / 'qrels/test.tsv').is_file()
-    reasons = reasons_of(decision, both, agreement, worth, judge.ties, in_vain)
+    disputed = json_mapping(walk.folder / 'labels' / 'labels.json').get('disputed', 0)
+    in_vain = (walk.folder / 'qrels/test.tsv').is_file() or bool(disputed)
+    reasons = reasons_of(decision, both, agreement, worth, judge.ties, in_vain, disputed)
     systems = [score.system for score in judge.scores]
     others = [decision.cheapest, 'bm25', *systems]
     other = next(system for system in others if system in systems and system != decision.choice)

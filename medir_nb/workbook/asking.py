@@ -77,7 +77,7 @@ def queries_command(
         names = [name.strip() for name in (styles or '').split(',') if name.strip()]
         n = sample * per_style * (len(set(names)) or 4)
         up_to = counted(n, 'query', 'queries')
-        within = f' within {minutes:g} minutes' if minutes else ''
+        within = f' within {minutes:g} minutes (those of a first document in any case)' if minutes else ''
         note(f'{writer} is asked for up to {up_to}{within}; what is on its cassette is not asked again')
         how = {
             'retriever': retriever,

@@ -20,19 +20,19 @@ WalkFolder = Annotated[Path, typer.Argument(metavar='WALK', help='The folder tha
 
 def _hand_out(walk, annotator: str, by_keyboard: bool, how: dict):
     "Write the next sheet of a person, or let it be graded here."
-    from medir_nb.walk.labelling import sheets_power
+    from medir_nb.walk.labelling import sheets_words
     from medir_nb.walk.sheets import unfinished, write_sheet
     from medir_nb.walk.sitting import Sitting, grade_by_keyboard
 
     with waiting(f'pairs for {annotator}'):
         path = write_sheet(walk, annotator, **how)
-        power = sheets_power(walk, how['home_folder'])
+        power = sheets_words(walk, how['home_folder'])
     if by_keyboard:
-        print(f'with the sheets until now: {power}')
+        print(power)
         grade_by_keyboard(Sitting.open(walk, annotator, **how))
         return
     print(f'{path}\n{counted(unfinished(path), "pair")} to grade with 0, 1 or 2')
-    print(f'with the sheets until now: {power}')
+    print(power)
     print(f'what these mean: {path.parent}/guideline.md')
     print(f'then: medir label {walk.folder} --read')
 
@@ -71,10 +71,11 @@ def _next_line(walk, labels) -> str:
     from medir_nb.walk.pooling import pool_settings, sheet_records
 
     more = f'medir label {walk.folder} --annotator NAME'
+    if labels.open_conflicts:
+        settle = f'settle the conflicts in {walk.folder}/labels/adjudication.csv, then medir label {walk.folder} --read'
+        return f'{settle}{f"; without these queries: medir verdict {walk.folder}" if labels.queries else ""}'
     if labels.queries:
         return f'medir verdict {walk.folder}; more labels: {more}'
-    if labels.open_conflicts:
-        return f'settle the conflicts in {walk.folder}/labels/adjudication.csv, then medir label {walk.folder} --read'
     if labels.nothing_relevant:
         deeper = f'{more} --depth {pool_settings(walk)[1] + 2}'
         nothing = f'nothing relevant among {counted(sum(labels.grades.values()), "pair")}'
