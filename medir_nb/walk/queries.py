@@ -21,6 +21,7 @@ from ..data.passages import word_places
 from ..data.task import detect_language
 from ..evaluator.evaluation import evaluate
 from ..evaluator.overlap import shared_terms
+from ..generator.models import llm
 from ..miner.asking import Asking, Usage, ask_about, refuse_repeats
 from ..systems.chain import search
 from ..systems.expressions import parse, parts
@@ -254,6 +255,7 @@ def _written_rows(walk, corpus, call, known, most_repeated, minutes, replay, hom
     usage, seen, faults = Usage(), {normal_query(row['text']) for row in known}, {}
     answers = _answers(documents, call['styles'], call['per_style'], most_repeated, minutes, usage=usage, **asked)
     usable = _usable(answers, call['model'], seen, faults)
+    llm(call['model'], home_folder).close()  # in a notebook its memory is wanted for what follows
     each = len(call['styles']) * call['per_style']
     done = sum(counts.total() for counts in faults.values()) // each
     found = round_trip(walk, usable, corpus, call['retriever'], call['first'], home_folder)
