@@ -380,7 +380,7 @@ h1 { font-size: 1.7rem; margin: 1rem 0 .2rem } h2 { font-size: 1.2rem; margin: 2
 table { border-collapse: collapse; font-size: .85rem } caption { text-align: left; color: var(--quiet) }
 th, td { text-align: left; vertical-align: top; padding: .3rem .7rem .3rem 0; border-bottom: 1px solid var(--line) }
 pre { font-size: .8rem; white-space: pre-wrap; overflow-wrap: anywhere; background: var(--band); padding: .8rem }
-.long { overflow-wrap: anywhere; min-width: 11rem }
+.long { overflow-wrap: anywhere; min-width: 11rem } th.long { min-width: 8rem }
 .same { position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%) }
 img { max-width: 100%; height: auto; background: #fff }
 @media print { body { max-width: none; color: #000; background: #fff } section { break-inside: avoid-page } }
