@@ -12,7 +12,15 @@ from medir_nb.walk import give_verdict, look
 from medir_nb.walk.folder import Walk
 from medir_nb.walk.pages import stands_on
 from medir_nb.walk.steps import note_step, walk_line, walk_steps
-from medir_nb.walk.report import flat_counts, look_rows, render_report, report_sections, section, write_report
+from medir_nb.walk.report import (
+    flat_counts,
+    look_rows,
+    render_report,
+    report_sections,
+    section,
+    verdict_sections,
+    write_report,
+)
 from medir_nb.walk.toy import write_toy_walk
 
 PAIR = ['bm25', 'bm25(b=0)']
@@ -350,11 +358,10 @@ def test_a_cell_is_not_cut_within_a_word_and_nothing_is_said_twice(judged):
     "On a telephone columns of `nDCG@1 0` and `encod er` stood side by side."
     text = render_report(judged)
     page = Page(text)
-    short = [value for part in report_sections(judged) for row in part['rows'] for value in row[1:] if value]
-    assert any(len(value) > 24 for value in short) and any(len(value) <= 24 for value in short)
-    assert len([1 for name, attrs in page.elements if name == 'td' and attrs.get('class') == 'long']) == sum(
-        len(value) > 24 for value in short
-    )
+    cells = [value for part in report_sections(judged) for row in part['rows'] for value in row]
+    assert any(len(value) > 24 for value in cells) and any(len(value) <= 24 for value in cells)
+    roomy = [name for name, attrs in page.elements if attrs.get('class') == 'long']
+    assert len(roomy) == sum(len(value) > 24 for value in cells)
     assert 'td { overflow-wrap' not in text and '.long { overflow-wrap: anywhere' in text
     headings = [
         part['heading'] for part in report_sections(judged) if part['rows'] and part['caption'] == part['heading']
@@ -372,3 +379,29 @@ def test_a_log_has_no_column_of_styles(walk):
     queries.write_text(''.join(json.dumps(row) + '\n' for row in asked))
     [part] = [part for part in report_sections(walk) if part['heading'] == 'Queries']
     assert part['columns'] == ['origin', 'queries', 'example']
+
+
+def test_a_page_names_no_folder_of_this_machine(tmp_path, medir):
+    "Whoever gives a whole path to the look sends a page that holds its last name alone."
+    folder = tmp_path / 'notes'
+    folder.mkdir()
+    for name in ('gout', 'asthma', 'sepsis'):
+        (folder / f'{name}.txt').write_text(f'{name} is a disease that is treated early and well')
+    look(str(folder), tmp_path / 'walk', candidates=['minilm'])
+    walk = Walk.open(tmp_path / 'walk')
+    assert walk.settings.documents == str(folder)
+    page = Page(render_report(walk)).text
+    assert 'From notes.' in page and str(tmp_path) not in page
+    left_out = {'mpnet': f'name it, or medir look {folder} --to {walk.folder} --minutes 20'}
+    content = {
+        'walk': 'walk',
+        'sentence': 's',
+        'reasons': [],
+        'judged': {},
+        'tests': {},
+        'agreement': [],
+        'systems': [],
+    }
+    write_json(walk.path('verdict.json'), content | {'left_out': left_out, 'not_run': {}})
+    [part] = [part for part in verdict_sections(walk) if part['heading'] == 'Not compared']
+    assert part['rows'] == [['mpnet', 'name it, or medir look notes --to walk --minutes 20']]

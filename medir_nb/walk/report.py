@@ -156,8 +156,9 @@ def look_section(walk: Walk) -> dict:
     "What was found in the documents."
     content = read_json(walk.path('look.json'), {})
     if not content:
-        return section('Documents', _missing(walk, 'A look at the documents', f'look {walk.settings.documents}'))
-    return section('Documents', [f'From {walk.settings.documents}.'], look_rows(content))
+        named = Path(walk.settings.documents).name
+        return section('Documents', _missing(walk, 'A look at the documents', f'look {named}'))
+    return section('Documents', [f'From {Path(walk.settings.documents).name}.'], look_rows(content))
 
 # %% ../../nbs/15a_walk/50_report.ipynb #fb11f524
 def _query_rows(walk: Walk) -> list[dict]:
@@ -232,6 +233,13 @@ def _sentence_on_age(walk: Walk) -> str:
     return _sentence(stale_words(walk, verdict_content(walk).get('stands_on'), folder=walk.folder.name))
 
 
+def _without_places(walk: Walk, text: str) -> str:
+    "A line with the names of the walk and its documents in place of where they lie here."
+    for place in (str(walk.folder), walk.settings.documents):
+        text = text.replace(place, Path(place).name) if place else text
+    return text
+
+
 def verdict_sections(walk: Walk) -> list[dict]:
     "The recommendation, tests, rank agreement, and the queries that changed most."
     content = verdict_content(walk)
@@ -251,7 +259,8 @@ def verdict_sections(walk: Walk) -> list[dict]:
     if content['agreement']:
         what = 'Kendall τ between the ranking by synthetic queries and by people, by number of labels.'
         found.append(section('Rank agreement', [what], content['agreement']))
-    missing = [{'system': system, 'why': why} for system, why in (content['left_out'] | content['not_run']).items()]
+    missing = content['left_out'] | content['not_run']
+    missing = [{'system': system, 'why': _without_places(walk, why)} for system, why in missing.items()]
     return [*found, section('Not compared', [], missing)] if missing else found
 
 # %% ../../nbs/15a_walk/50_report.ipynb #1d25865b
@@ -371,7 +380,7 @@ h1 { font-size: 1.7rem; margin: 1rem 0 .2rem } h2 { font-size: 1.2rem; margin: 2
 table { border-collapse: collapse; font-size: .85rem } caption { text-align: left; color: var(--quiet) }
 th, td { text-align: left; vertical-align: top; padding: .3rem .7rem .3rem 0; border-bottom: 1px solid var(--line) }
 pre { font-size: .8rem; white-space: pre-wrap; overflow-wrap: anywhere; background: var(--band); padding: .8rem }
-.long { overflow-wrap: anywhere; min-width: 11rem }
+.long { overflow-wrap: anywhere; min-width: 11rem } th.long { min-width: 8rem }
 .same { position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%) }
 img { max-width: 100%; height: auto; background: #fff }
 @media print { body { max-width: none; color: #000; background: #fff } section { break-inside: avoid-page } }
@@ -406,8 +415,8 @@ _PAGE = """<!doctype html>
 <thead><tr>{% for name in part.columns %}<th scope="col">{{ name }}</th>{% endfor %}</tr></thead>
 <tbody>{% for row in part.rows %}
 <tr>{% for cell in row %}
-{% if loop.first %}<th scope="row">{{ cell }}</th>
-{% else %}<td{% if cell|length > longest_word %} class="long"{% endif %}>{{ cell }}</td>{% endif %}
+{% set long = ' class="long"'|safe if cell|length > longest_word else '' %}
+{% if loop.first %}<th scope="row"{{ long }}>{{ cell }}</th>{% else %}<td{{ long }}>{{ cell }}</td>{% endif %}
 {% endfor %}</tr>{% endfor %}
 </tbody></table></div>{% endif %}
 </section>
