@@ -340,9 +340,11 @@ def test_a_walk_without_queries_names_the_command(tmp_path, medir):
     assert medir('verdict', tmp_path).code == 2
 
 
-def test_a_system_that_cannot_run_leaves_the_others(walk):
+def test_a_system_that_cannot_run_leaves_the_others(walk, capfd):
     verdict = give_verdict(walk, [*PAIR, 'bge-m3'], clock=False)
     assert len(verdict.content['systems']) == 2 and 'bge-m3' in verdict.content['not_run']
+    # not tried again on the other judgements
+    assert {'people', 'synthetic'} == set(verdict.content['judged']) and capfd.readouterr().err.count('cannot run') == 1
     assert 'bge-m3' in walk.path('verdict.md').read_text()
 
 

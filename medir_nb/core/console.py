@@ -147,7 +147,7 @@ def _page_bar_class():
     class PageBar(_bar_class()):
         def __init__(self, *args, **kwargs):
             self.cell = _running_cell()
-            super().__init__(*args, file=io.StringIO(), **kwargs)
+            super().__init__(*args, file=io.StringIO(), ascii=False, **kwargs)
 
         def display(self, msg=None, pos=None):
             # a cell that failed keeps its bars alive, which are not those of the next one

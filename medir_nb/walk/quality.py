@@ -118,7 +118,8 @@ def measure_quality(tasks: dict[str, Task], systems: list[str], measures, home_f
     found, not_run = {}, {}
     name = str(parse_measure(measures[0]))
     for kind, task in tasks.items():
-        scores, failed = evaluate_grid([task], systems, measures=measures, home_folder=home_folder)
+        runs = [system for system in systems if system not in not_run]
+        scores, failed = evaluate_grid([task], runs, measures=measures, home_folder=home_folder)
         not_run |= {system: str(error) for (system, _), error in failed.items()}
         found[kind] = [score for score in scores if score.system in systems]
     whole = [system for system in systems if system not in not_run]
