@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from ..core.errors import check
 from ..core.files import atomic_path, lock, read_json
-from ..core.console import note
+from ..core.console import counted, note
 
 # %% ../../nbs/03_data/00_corpus.ipynb #b93c69d7
 _COLUMNS = ('id', 'title', 'body')
@@ -41,7 +41,7 @@ class Corpus:
         return self.table.num_rows
 
     def __repr__(self):
-        return f'{type(self).__name__}({len(self):,} texts)'
+        return f'{type(self).__name__}({counted(len(self), "text")})'
 
     @cached_property
     def ids(self) -> np.ndarray:

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 from ..core.errors import MedirError, check
 from ..core.files import fingerprint
-from ..core.console import note
+from ..core.console import counted, note
 from .corpus import Corpus, Queries, write_table
 from .readers import read_grade, text_lines, text_records
 from .windows import Passages, Windows, passage_rows, passage_table
@@ -78,12 +78,13 @@ class Task:
         return replace(self, corpus=table, **listed)
 
     def __repr__(self):
-        size = f'{len(self.pairs):,} pairs' if self.kind == 'pairs' else self._sizes()
+        size = counted(len(self.pairs), 'pair') if self.kind == 'pairs' else self._sizes()
         cut = f'; passages {self.passages}' if self.passages else ''
         return f'Task({self.name!r}, {self.kind}, {self.split}, {self.language}: {size}{cut})'
 
     def _sizes(self) -> str:
-        return f'{len(self.queries):,} queries, {len(self.corpus):,} documents, {len(self.qrels):,} judgements'
+        queries = counted(len(self.queries), 'query', 'queries')
+        return f'{queries}, {counted(len(self.corpus), "document")}, {counted(len(self.qrels), "judgement")}'
 
 # %% ../../nbs/03_data/02_task.ipynb #b380e722
 _LEAST_CJK = 0.3  # share of the letters from which on a text is Chinese
