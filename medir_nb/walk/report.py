@@ -90,7 +90,7 @@ def _unreadable_text(rows: list[dict]) -> str:
 def _shares_text(shares: dict) -> str:
     return ', '.join(f'{share:.0%} {name}' for name, share in shares.items() if share >= 0.01)
 
-
+# %% ../../nbs/15a_walk/50_report.ipynb #61780a97
 def _words_text(words: list) -> str:
     half, ninety, ninety_nine, most = words
     return f'half have {half:,} or fewer, 90 % {ninety:,}, 99 % {ninety_nine:,}; the longest {most:,}'
@@ -118,7 +118,7 @@ def _speeds_text(rows: list[dict]) -> str:
 def _minutes_text(minutes: dict) -> str:
     return ', '.join(f'{name}: about {max(1, round(n)):,}' for name, n in minutes.items())
 
-
+# %% ../../nbs/15a_walk/50_report.ipynb #fc062988
 _LOOKED_AT = {  # key of look.json → its name in the report, and how it is shown
     'kept': ('documents in the corpus', _cell),
     'files': ('files read', _cell),

@@ -47,7 +47,7 @@ def _more_queries(
         spread = USUAL_SPREAD
     return max(0, queries_needed(least, spread, alpha=ALPHA / pairs) - len(matrix))
 
-
+# %% ../../nbs/15a_walk/33_verdict.ipynb #e5bd12e0
 @dataclass(frozen=True)
 class Decision:
     "What follows from scores and costs."
@@ -63,7 +63,7 @@ class Decision:
     judged_by: str  # people or synthetic
     condensed: str  # the choice where unjudged documents leave the lists; '' where they can't
 
-
+# %% ../../nbs/15a_walk/33_verdict.ipynb #18bdfa71
 def decide_from(
     measured: dict[str, Measured],
     costs: dict[str, Costs | None],
@@ -160,7 +160,7 @@ def _weight_reason(both: Combined) -> str:
     apart = '' if np.isnan(both.disagreement) else f'; people and synthetic queries differ by {both.disagreement:.3f}'
     return f'The choice rests {parts}, and for the rest on what such systems do elsewhere{apart}.'
 
-
+# %% ../../nbs/15a_walk/33_verdict.ipynb #47d5b0ef
 def _tie_reason(ties: int) -> str:
     what = 'which all systems answer alike, or for which nobody found anything'
     many = counted(ties, 'more query', 'more queries')
@@ -181,7 +181,7 @@ def _busy_reason(costs: dict) -> str:
     )
     return f'{what}: run the verdict again when it is quiet.' if wanting else ''
 
-
+# %% ../../nbs/15a_walk/33_verdict.ipynb #91dd0e43
 def _hole_reason(decision: Decision) -> str:
     if not decision.condensed or decision.condensed == decision.choice:
         return ''
@@ -296,7 +296,7 @@ def _content(walk: Walk, measured: dict, costs: dict, worth: float, least: float
         'provenance': _provenance(walk, measured),
     }
 
-
+# %% ../../nbs/15a_walk/33_verdict.ipynb #23166999
 @follows_home
 def give_verdict(
     walk: Walk | str | Path,
