@@ -902,7 +902,7 @@ label_widget(Walk.open({folder!r}), 'anna', systems={systems!r}, home_folder={ho
 
 
 @pytest.mark.medium
-def test_in_a_notebook_the_widget_is_shown_and_bars_are_text(walk, home, monkeypatch):
+def test_in_a_notebook_the_widget_is_shown_and_bars_are_a_text_that_ends_empty(walk, home, monkeypatch):
     pytest.importorskip('ipywidgets', reason='ipywidgets is not installed (the extra label)')
     import nbformat
     from nbclient import NotebookClient
@@ -914,8 +914,9 @@ def test_in_a_notebook_the_widget_is_shown_and_bars_are_text(walk, home, monkeyp
     outputs = NotebookClient(notebook, timeout=300, kernel_name='python3').execute().cells[0].outputs
     widgets = [one for one in outputs if 'application/vnd.jupyter.widget-view+json' in one.get('data', {})]
     written = ''.join(one.text for one in outputs if one.output_type == 'stream')
-    assert len(widgets) == 1 == len([one for one in outputs if one.output_type != 'stream'])
-    assert 'slow:  50%' in written and 'Warning' not in written
+    bars = [one.data for one in outputs if one.output_type == 'display_data' and one not in widgets]
+    assert len(widgets) == 1 and bars == [{'text/plain': ''}]
+    assert 'slow' not in written and 'Warning' not in written
 
 
 def test_the_widgets_buttons_grade_and_undo(walk, monkeypatch):
