@@ -4,7 +4,7 @@ import json, os, random, re, signal, subprocess, sys, time
 import numpy as np, pytest
 from conftest import DOCUMENTS, write_lines
 from medir_nb.core import MedirError, registry
-from medir_nb.generator import configure
+from medir_nb.generator import configure, llm
 from medir_nb.generator.methods import wording
 from medir_nb.generator.toy import ToyServer
 from medir_nb.walk import (
@@ -178,6 +178,7 @@ def test_faults_by_hand(text, style, faults, reason):
 def test_queries_judgements_and_report(walk, writer):
     server = writer()
     report = write_queries(walk, **how())
+    assert llm('smollm2')._backend is None  # what comes next has its memory
     rows = read_queries(walk)
     assert report.written == len(rows) == 44 == server.asked and {row['style'] for row in rows} == set(STYLES)
     assert all(row['origin'] == 'synthetic' and row['model'] == 'smollm2' and 0 <= row['overlap'] <= 1 for row in rows)
