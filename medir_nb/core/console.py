@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 import weakref
-from .errors import MedirError, cause_of
+from .errors import MedirError, cause_of, wants_traceback
 
 # %% ../../nbs/00_core/04_console.ipynb #8aef9319
 _SECRET = re.compile(r'(API_?KEY|_KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)$', re.I)
@@ -213,7 +213,7 @@ def run_command(
     stopped: str = 'stopped; the same line goes on',  # what Ctrl-C is answered with
 ):
     "Run a command; an error is one line and status 2 or 130, with `--debug` or MEDIR_DEBUG=1 a traceback as well."
-    wants_traceback = '--debug' in sys.argv[1:] or os.environ.get('MEDIR_DEBUG', '') not in ('', '0')
+    shows_traceback = '--debug' in sys.argv[1:] or wants_traceback()
     sys.argv[1:] = [a for a in sys.argv[1:] if a != '--debug']
     try:
         return call()
@@ -223,7 +223,7 @@ def run_command(
         line, status = stopped, 130
     except BaseException as e:
         line, status = _error_line(e), 2
-        if wants_traceback:
+        if shows_traceback:
             _print_traceback()
     print('medir: ' + ' '.join(redact(line).split()), file=sys.stderr)
     sys.exit(status)

@@ -239,8 +239,10 @@ class Look:
     @property
     def minutes(self) -> dict[str, float]:
         "Encoder → what it takes for all documents, as the walk searches them."
-        cut, pace_of = self.in_passages if self.windows else None, {p.model: p.tokens_per_second for p in self.paces}
-        seconds = {r.model: encoding_seconds(r, pace_of[r.model], self.reading.kept, cut) for r in self.reaches}
+        cut = self.in_passages if self.windows else None
+        pace_of = {pace.model: pace.tokens_per_second for pace in self.paces}
+        kept = self.reading.kept
+        seconds = {reach.model: encoding_seconds(reach, pace_of[reach.model], kept, cut) for reach in self.reaches}
         return {model: round(found / 60, 2) for model, found in seconds.items()}  # as look.json holds them
 
     def as_dict(self) -> dict:
