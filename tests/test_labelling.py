@@ -33,7 +33,7 @@ from medir_nb.evaluator.power import USUAL_SPREAD
 from medir_nb.walk.asked import csv_rows, read_queries, write_csv
 from medir_nb.walk.folder import NothingRelevant
 from medir_nb.walk.labelling import judge_table, sheets_power
-from medir_nb.walk.pooling import differing_first, pool_settings, stands_for
+from medir_nb.walk.pooling import agreeing_queries, differing_first, pool_settings
 from medir_nb.walk.sheets import COLUMNS, next_queries
 
 TWO = ['bm25', 'bm25(lucene)']
@@ -88,17 +88,14 @@ def pooled_row(query_id, doc_id, **brought):
     return {'pair': f'p{query_id}{doc_id}', 'query_id': query_id, 'doc_id': doc_id, 'brought': brought}
 
 
-def test_queries_on_which_all_systems_agree_are_asked_last_and_stand_for_themselves():
+def test_queries_on_which_all_systems_agree_are_asked_last():
     pool = [pooled_row(q, 'd', a=1, b=1) for q in ('q0', 'q3')]
     pool += [pooled_row('q1', 'd', a=1), pooled_row('q1', 'e', b=1)]
     # the same documents in another order: no agreement
     pool += [pooled_row('q2', 'd', a=1, b=2), pooled_row('q2', 'e', a=2, b=1)]
     asked = list(dict.fromkeys(row['query_id'] for row in differing_first(pool)))
     assert asked == ['q1', 'q2', 'q0', 'q3'] and sorted(differing_first(pool), key=str) == sorted(pool, key=str)
-    assert stands_for(pool, ['q1']) == 2 and stands_for(pool, ['q1', 'q2']) == 4 == stands_for(pool, asked)
-    # judgements of somebody else's, and a pool of which nothing is known
-    assert stands_for(pool, ['x', 'y']) == 2 and stands_for([], ['x']) == 1
-    assert stands_for([{'pair': 'p', 'query_id': 'q', 'doc_id': 'd'}], ['q']) == 1
+    assert agreeing_queries(pool) == {'q0', 'q3'}
 
 
 def test_a_pool_is_made_by_what_a_verdict_compares(walk, monkeypatch):

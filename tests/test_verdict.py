@@ -11,24 +11,23 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from medir_nb.core import MedirError, write_json
-from medir_nb.evaluator import evaluate, queries_needed
+from medir_nb.core import MedirError, registry, rows, write_json
+from medir_nb.evaluator import evaluate, mean_interval, queries_needed
 from medir_nb.evaluator.power import USUAL_SPREAD
 from medir_nb.generator.cassettes import Generation
 from medir_nb.generator.expansion import requests_of
 from medir_nb.generator.methods import expansion_settings
 from medir_nb.generator.models import llm
-from medir_nb.walk import Walk, combined, costs_columns, first_choice, give_verdict, measure_costs, rank_agreement
+from medir_nb.walk import Walk, costs_columns, first_choice, give_verdict, measure_costs, rank_agreement
 from medir_nb.walk import read_verdict
 from medir_nb.walk.pooling import pool_systems
 from medir_nb.walk.rivals import candidates, kind_of, recorded_writers
 from medir_nb.walk.costs import Costs, costs_of_each
 from medir_nb.core.files import write_lines
-from medir_nb.walk.evidence import beaten_by
-from medir_nb.walk.outlook import expectation, outlook
+from medir_nb.walk.choice import CLOSE, beaten_by, guesses_text
 from medir_nb.walk.pages import stale_words, stands_on, verdict_table
 from medir_nb.walk.toy import write_judgements, write_toy_walk
-from medir_nb.walk.quality import measure_quality, walk_tasks
+from medir_nb.walk.quality import behind_best, measure_quality, walk_tasks
 from medir_nb.walk.verdict import Decision, decide_from, sentence_of
 
 PAIR = ['bm25', 'bm25(b=0)']
@@ -58,110 +57,36 @@ def matrices(seed, n_people=15, n_machine=300, bias=0.0, means=(0.5, 0.55, 0.6))
     return drawn(n_people, 0), drawn(n_machine, np.array([bias, 0, -bias]))
 
 
-def test_both_kinds_of_judgement_choose_better_than_people_alone():
-    def regret(estimate):
-        return 0.6 - {'a': 0.5, 'b': 0.55, 'c': 0.6}[estimate.idxmax()]
-
-    draws = [matrices(seed, bias=0.02) for seed in range(60)]
-    alone = np.mean([regret(people.mean()) for people, _ in draws])
-    both = np.mean([regret(combined(*pair).estimate) for pair in draws])
-    assert both < alone
-
-
-def test_people_decide_where_the_machine_contradicts_them():
-    people, machine = matrices(3, n_people=60, bias=0.3)
-    both = combined(people, machine)
-    assert machine.mean().idxmax() == 'a' and both.estimate.idxmax() == 'c' and both.people > 0.9
+def test_an_interval_of_few_differences_covers_as_often_as_it_says():
+    "The bootstrap of a dozen queries covers 91 % here."
+    covered = []
+    for seed in range(400):
+        people, _ = matrices(seed, n_people=12)
+        low, high = mean_interval(people.c - people.a)
+        covered.append(low <= 0.1 <= high)
+    assert 0.93 <= np.mean(covered) <= 0.97
 
 
-def test_the_share_of_people_grows_with_their_labels():
-    shares = [combined(*matrices(5, n_people=n)).people for n in (4, 40, 400)]
-    assert shares == sorted(shares) and shares[0] > 0 and shares[-1] < 1
+@pytest.mark.parametrize('values', [[], [0.3], [0.2, 0.2, 0.2]])
+def test_values_that_say_nothing_of_their_spread_have_no_interval(values):
+    assert np.isnan(mean_interval(values)).all()
 
 
-@pytest.mark.parametrize('n', [1, 2])
-def test_one_or_two_labelled_queries_are_no_fault(n):
-    people, machine = matrices(1, n_people=n)
-    both = combined(people, machine)
-    assert both.estimate.notna().all() and 0 < both.people < 1
-    assert combined(people, None).synthetic == 0 < combined(people, None).people < 1
-    assert combined(None, machine).people == 0 < combined(None, machine).synthetic < 1
-
-
-FUSED = ['bm25', 'minilm', 'mpnet', 'rrf(bm25,minilm)', 'rrf(bm25,mpnet)']
-
-
-def fused_scores(seed, n, means, spread=0.15):
-    draw = np.random.default_rng(seed)
-    hard, chance = draw.normal(0, 0.2, (n, 1)), draw.normal(0, spread, (n, len(means)))
-    return pd.DataFrame(np.array(means) + hard + chance, columns=FUSED)
-
-
-def test_a_fusion_is_expected_a_little_above_the_mean_of_its_parts():
-    gains, covariance, words = expectation(FUSED)
-    assert gains[3] == gains[4] > gains[0] == 0 and words.tolist() == [1, 0, 0, 0.5, 0.5]
-    apart = covariance[3, 3] + (covariance[0, 0] + covariance[1, 1]) / 4 - covariance[3, 0] - covariance[3, 1]
-    assert np.sqrt(apart) < 0.03 < np.sqrt(covariance[0, 0])
-    inner, outer = outlook('rrf(bm25,minilm)'), outlook('rrf(bm25,minilm)>bge-reranker-v2-m3@20')
-    assert outer.gain == inner.gain and outer.sources.items() > inner.sources.items()
-    assert outlook('an object of mine').words == 0 and outlook('bm25(b=0)').words == 1
-
-
-def test_what_is_known_beforehand_helps_where_labels_are_few():
-    means = [0.50, 0.56, 0.55, 0.565, 0.56]
-    draws = [fused_scores(seed, 10, means) for seed in range(60)]
-    regret = [
-        [max(means) - means[list(FUSED).index(e.idxmax())] for e in (d.mean(), combined(d, None).estimate)]
-        for d in draws
-    ]
-    alone, expected = np.mean(regret, axis=0)
-    assert expected < 0.7 * alone
-
-
-def test_synthetic_queries_that_favour_words_choose_no_system_that_matches_words():
-    people = fused_scores(1, 30, [0.40, 0.60, 0.55, 0.50, 0.48])
-    machine = fused_scores(2, 300, [0.95, 0.60, 0.55, 0.78, 0.76])
-    assert machine.mean().idxmax() == 'bm25' and combined(people, machine).estimate.idxmax() == 'minilm'
-    assert combined(None, machine).estimate.idxmax() != 'bm25'
-
-
-def test_synthetic_queries_still_say_which_encoder_is_better():
-    people, machine = (
-        fused_scores(3, 4, [0.5, 0.55, 0.55, 0.55, 0.55]),
-        fused_scores(4, 300, [0.9, 0.6, 0.4, 0.77, 0.67]),
-    )
-    gap = [combined(people, kind).estimate[['minilm', 'mpnet']].diff().iloc[-1] for kind in (None, machine)]
-    assert gap[1] < gap[0] - 0.02
-
-
-def test_ties_bring_the_estimates_closer_and_never_turn_them_round():
-    people = fused_scores(5, 20, [0.4, 0.6, 0.55, 0.5, 0.5])
-    spreads = [np.ptp(combined(people, None, ties).estimate) for ties in (0, 20, 200)]
-    assert spreads == sorted(spreads, reverse=True)
-    # their level is that of the judged queries, which stands beside them in the table
-    levels = [combined(people, None, ties).estimate.mean() for ties in (0, 20, 200)]
-    assert np.allclose(levels, people.to_numpy().mean())
-    assert combined(people, None, 20).estimate.idxmax() == combined(people, None).estimate.idxmax() == 'minilm'
-
-
-def test_large_evidence_overrules_what_was_expected():
-    # a fusion far below both of its parts, against all that is published
-    people = fused_scores(6, 2000, [0.6, 0.6, 0.5, 0.4, 0.3])
-    estimate = combined(people, None).estimate
-    assert np.abs(estimate - people.mean()).max() < 0.02
-
-
-def test_nothing_judged_is_one_line():
-    with pytest.raises(MedirError, match='no query is judged'):
-        combined(None, pd.DataFrame())
+def test_a_guess_by_synthetic_queries_says_how_often_such_guesses_were_right():
+    assert all(row['behind'] >= 0 and row['queries'] >= 30 for row in registry('guesses').values())
+    known = registry('guesses')
+    with rows('guesses', {name: row | {'behind': 0.0} for name, row in known.items()}):
+        assert guesses_text().endswith(f'of the best in {len(known)}.')
+    with rows('guesses', {'elsewhere': {'behind': CLOSE + 0.1}}):
+        assert 'elsewhere 0.110' in guesses_text()
 
 
 def test_the_cheapest_within_the_margin_is_chosen_and_unknown_times_never_are():
-    estimate = pd.Series({'slow': 0.600, 'quick': 0.597, 'poor': 0.4})
-    assert first_choice(estimate, {'slow': 20.0, 'quick': 2.0, 'poor': 0.1}) == 'quick'
-    assert first_choice(estimate, {'slow': 20.0, 'quick': 2.0}, worth=0.001) == 'slow'
-    assert first_choice(estimate, {'slow': 20.0, 'quick': float('nan')}) == 'slow'
-    assert first_choice(estimate, {}) == 'slow'
+    means = pd.Series({'slow': 0.600, 'quick': 0.597, 'poor': 0.4})
+    assert first_choice(means, {'slow': 20.0, 'quick': 2.0, 'poor': 0.1}) == 'quick'
+    assert first_choice(means, {'slow': 20.0, 'quick': 2.0}, worth=0.001) == 'slow'
+    assert first_choice(means, {'slow': 20.0, 'quick': float('nan')}) == 'slow'
+    assert first_choice(means, {}) == 'slow'
 
 
 def test_agreement_is_one_of_a_ranking_with_itself_and_needs_three_systems():
@@ -258,21 +183,34 @@ def test_a_verdict_leaves_its_files_and_reads_back(walk):
     assert len(changed) <= 5 and changed.text.str.len().gt(5).all() and changed.first_b.str.len().gt(5).all()
 
 
-def test_queries_on_which_all_systems_agree_count_as_ties(walk):
-    judged = sorted(set(walk_tasks(walk)['people'].qrels.query_id))
-    same, other = dict.fromkeys(PAIR, 1), {PAIR[0]: 1}
-    rows = [{'pair': f'p{q}', 'query_id': q, 'doc_id': 'gout', 'brought': other} for q in judged]
-    rows += [{'pair': f'q{i}', 'query_id': f's{i}', 'doc_id': 'gout', 'brought': same} for i in range(5)]
-    assert give_verdict(walk, PAIR, clock=False).content['evidence']['ties'] == 0
-    write_lines(walk.path('labels/pool.jsonl'), rows)
+def test_people_decide_where_synthetic_queries_contradict_them(walk):
+    "However many synthetic queries there are, and however sure they are."
     content = give_verdict(walk, PAIR, clock=False).content
-    assert content['evidence']['ties'] == 5 and content['judged']['people'] == 36
-    assert any(reason.startswith('Ties in the choice: 5 more queries') for reason in content['reasons'])
+    means = {one['system']: one['quality']['people']['value'] for one in content['systems']}
+    assert content['judged_by'] == 'people' and content['lead'] == max(means, key=means.get)
+    [best, other] = content['systems']
+    test = content['tests']['people'][0]
+    sign = -1 if test['a'] == other['system'] else 1
+    assert best['behind'] == {} and other['behind']['difference'] == pytest.approx(sign * test['difference'])
+    assert other['behind']['low'] < other['behind']['difference'] < other['behind']['high']
+    assert f'{other["behind"]["difference"]:+.3f} [' in verdict_table(content)['to the best'].iloc[1]
+
+
+def test_each_system_has_its_difference_to_the_best(walk):
+    measured, _ = measure_quality(walk_tasks(walk), [*PAIR, 'bm25(k1=0,b=0)'], ['nDCG@10'])
+    people, behind = measured['people'], behind_best(measured['people'])
+    means = people.matrix.mean()
+    assert set(behind) == set(means.index) and [name for name, of in behind.items() if not of] == [means.idxmax()]
+    for system, of in behind.items():
+        if of:
+            assert of['difference'] == pytest.approx(means[system] - means.max())
+            ends = mean_interval(people.matrix[system] - people.matrix[means.idxmax()])
+            assert (of['low'], of['high']) == pytest.approx(ends)
 
 
 def test_no_difference_is_a_full_answer(walk):
     verdict = give_verdict(walk, PAIR, clock=False)
-    assert verdict.sentence.startswith('No difference that these 36 labelled queries can show: the evidence leans to')
+    assert verdict.sentence.startswith('No difference that these 36 labelled queries can show; the best mean is that of')
     assert 'more labelled queries would show a difference of 0.03 to' in verdict.sentence
     assert verdict.content['open'] and not verdict.content['worse']
 
@@ -296,7 +234,7 @@ def test_a_shown_difference_is_said(walk):
     worse = lists[1]
     worse.frame = worse.frame.assign(value=0.0)
     worse._rows = None
-    decision, _ = decide_from(measured, {'bm25': cost('bm25', 5.0), 'bm25(b=0)': cost('bm25(b=0)', 1.0)})
+    decision = decide_from(measured, {'bm25': cost('bm25', 5.0), 'bm25(b=0)': cost('bm25(b=0)', 1.0)})
     assert decision.worse == ['bm25(b=0)'] and decision.cheapest == decision.choice == 'bm25' and not decision.open
     said = sentence_of(decision, measured['people'], {'bm25': cost('bm25', 5.0)})
     assert said.startswith('Take bm25 (nDCG@10') and 'shown to be above bm25(b=0)' in said and '5 ms a query' in said
@@ -304,10 +242,10 @@ def test_a_shown_difference_is_said(walk):
 
 def test_the_cheapest_of_what_cannot_be_told_apart_is_named(walk):
     measured, _ = measure_quality(walk_tasks(walk), PAIR, ['nDCG@10'])
-    ahead = decide_from(measured, {})[0].choice
+    ahead = decide_from(measured, {}).choice
     other = next(system for system in PAIR if system != ahead)
     costs = {ahead: cost(ahead, 30.0), other: cost(other, 1.0)}
-    decision, _ = decide_from(measured, costs, worth=0)
+    decision = decide_from(measured, costs, worth=0)
     said = sentence_of(decision, measured['people'], costs)
     assert decision.choice == ahead and decision.cheapest == other
     assert f'{other} is the cheapest of them (1 ms a query)' in said
@@ -317,14 +255,13 @@ def test_without_labels_synthetic_queries_decide_and_it_says_so(tmp_path):
     walk = write_toy_walk(tmp_path / 'w', labelled=0)
     verdict = give_verdict(walk, PAIR, clock=False)
     assert 'synthetic queries, which no person judged' in verdict.sentence
-    assert any('Nobody has labelled' in reason for reason in verdict.content['reasons'])
+    assert verdict.content['reasons'][0] == f'Nobody has labelled anything, so this ranking is a guess. {guesses_text()}'
 
 
 def test_labels_alone_are_enough(tmp_path):
     walk = write_toy_walk(tmp_path / 'w', labelled=8, synthetic=False)
     verdict = give_verdict(walk, PAIR, clock=False)
-    evidence = verdict.content['evidence']
-    assert verdict.content['judged'] == {'people': 8} and evidence['synthetic'] == 0 < evidence['people'] < 1
+    assert verdict.content['judged'] == {'people': 8} and verdict.content['agreement'] == []
 
 
 def test_one_labelled_query_is_no_fault(tmp_path):
@@ -471,12 +408,6 @@ def test_costs_are_measured_where_a_judged_document_is_gone(walk, monkeypatch, c
 def test_a_system_without_costs_keeps_its_quality(walk, capfd):
     found = costs_of_each(['bm25'], walk.folder, {'split': 'nowhere'}, queries=2)
     assert found == {'bm25': None} and 'no costs of bm25' in capfd.readouterr().err
-
-
-def test_an_estimate_is_shown_as_a_score(walk):
-    content = give_verdict(walk, PAIR, clock=False).content
-    content['systems'][0]['estimate'], content['systems'][1]['estimate'] = 1.006, 0.75
-    assert list(verdict_table(content).estimate) == ['1.000', '0.750']
 
 
 def test_columns_show_a_price_only_where_one_is_known():

@@ -1,7 +1,7 @@
 """Measures, intervals, tests, comparisons."""
 
 from .measures import PAIR_MEASURES, judged_at_10, measure_label, parse_measure, per_query
-from .statistics import correlation, holm, interval, paired_p
+from .statistics import correlation, holm, interval, mean_interval, paired_p
 from .power import Power, difference_spread, paired_power, queries_needed, simulated_power, smallest_difference
 from .scores import Scores, oracle_scores, score_run, scores_table
 from .evaluation import evaluate
@@ -26,6 +26,7 @@ __all__ = [
     'correlation',
     'holm',
     'interval',
+    'mean_interval',
     'paired_p',
     'Power',
     'difference_spread',

@@ -16,7 +16,7 @@ from .labelling import Labels, judge_pairs, judge_table, read_labels, walk_power
 from .sitting import Sitting, grade_by_keyboard, label_widget
 from .rivals import Candidates, candidates, recorded_writers
 from .costs import Costs, costs_columns, costs_of_each, measure_costs
-from .evidence import Combined, combined, first_choice, rank_agreement
+from .choice import first_choice, rank_agreement
 from .pages import Verdict, read_verdict
 from .verdict import give_verdict
 from .adapting import Adapted, adapt
@@ -69,8 +69,6 @@ __all__ = [
     'costs_columns',
     'costs_of_each',
     'measure_costs',
-    'Combined',
-    'combined',
     'first_choice',
     'rank_agreement',
     'Verdict',

@@ -26,10 +26,19 @@ def _with_ends(row: dict | None) -> str:
     return f'{row["value"]:.3f} [{row["low"]:.3f}, {row["high"]:.3f}]' if row else ''
 
 
+def _behind_text(behind: dict) -> str:
+    "The difference to the best system, with its interval where its spread is known."
+    if not behind:
+        return ''
+    ends = '' if behind['low'] is None else f' [{behind["low"]:+.3f}, {behind["high"]:+.3f}]'
+    return f'{behind["difference"]:+.3f}{ends}'
+
+
 def _system_cells(one: dict, kinds: list[str], measure: str) -> dict:
     "A system as a row of the table."
-    cells = {'system': one['system'], 'kind': one['kind'], 'estimate': f'{min(1.0, max(0.0, one["estimate"])):.3f}'}
+    cells = {'system': one['system'], 'kind': one['kind']}
     cells |= {f'{measure}, {kind}': _with_ends(one['quality'].get(kind)) for kind in kinds}
+    cells['to the best'] = _behind_text(one['behind'])
     judged = [one['quality'][kind].get('judged_at_10') for kind in kinds if kind in one['quality']]
     cells['judged@10'] = three_digits(judged[0]) if judged else ''
     costs = one['costs'] or {}
@@ -65,7 +74,7 @@ class Verdict:
 
     @property
     def table(self) -> pd.DataFrame:
-        "A row a system, the best estimate first."
+        "A row a system, the best mean first."
         return verdict_table(self.content)
 
     def tests(self, kind: str = 'people') -> pd.DataFrame:

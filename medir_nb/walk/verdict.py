@@ -8,7 +8,7 @@ __all__ = ['Decision', 'decide_from', 'sentence_of', 'reasons_of', 'changed_quer
 # %% ../../nbs/15a_walk/33_verdict.ipynb #879e6cc4
 import math
 import time
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 import numpy as np
 import pandas as pd
@@ -20,13 +20,11 @@ from ..core.places import follows_home
 from ..evaluator import compare
 from ..evaluator.power import ALPHA, USUAL_SPREAD, difference_spread, queries_needed, rounded
 from .costs import Costs, costs_of_each, three_digits
-from .evidence import Combined, beaten_by, cheapest, combined, condensed_matrix, first_choice
-from .evidence import rank_agreement
+from .choice import beaten_by, cheapest, condensed_matrix, first_choice, guesses_text, rank_agreement
 from .folder import Walk
 from .labelling import FEWEST_FOR_SPREAD
 from .pages import Verdict, stands_on, write_verdict
-from .pooling import read_pool, stands_for
-from .quality import KINDS, MEASURES, Measured, measure_quality, trained_queries, walk_tasks
+from .quality import KINDS, MEASURES, Measured, behind_best, measure_quality, trained_queries, walk_tasks
 from .quality import without_queries
 from .rivals import Candidates, candidates, kind_of, recorded_writers
 from .steps import note_step
@@ -53,12 +51,12 @@ class Decision:
     "What follows from scores and costs."
 
     choice: str
-    lead: str  # the best estimate, whatever it costs
+    lead: str  # the best mean, whatever it costs
     cheapest: str  # of those that are not shown to be worse; '' where no time is known
     open: list[str]  # others that are not shown to be worse than the choice
     worse: list[str]  # others that are shown to be worse than the choice
     rival: str  # the cheapest of the open ones, else the next best; '' where nothing is open
-    gap: float  # between choice and rival, as estimated, or the least that is asked for
+    gap: float  # the least difference that is asked for, where something is open
     more: int  # labelled queries that would show a difference of `gap` between the two
     judged_by: str  # people or synthetic
     condensed: str  # the choice where unjudged documents leave the lists; '' where they can't
@@ -69,28 +67,24 @@ def decide_from(
     costs: dict[str, Costs | None],
     worth: float = 0.005,
     least: float = 0.03,
-) -> tuple[Decision, Combined]:
-    "The decision, and the estimate that it stands on."
-    matrices = {kind: found.matrix for kind, found in measured.items()}
-    ties = measured['people'].ties if 'people' in measured else 0
-    both = combined(matrices.get('people'), matrices.get('synthetic'), ties)
-    waits = {system: found.query_ms for system, found in costs.items() if found}
-    choice, judged_by = first_choice(both.estimate, waits, worth), 'people' if 'people' in measured else 'synthetic'
+) -> Decision:
+    "What follows from labels of people; where there are none, from synthetic queries."
+    judged_by = 'people' if 'people' in measured else 'synthetic'
     judge = measured[judged_by]
-    beaten = beaten_by(judge.tests)
+    means = judge.matrix.mean().sort_values(ascending=False, kind='stable')
+    waits = {system: found.query_ms for system, found in costs.items() if found}
+    choice, beaten = first_choice(means, waits, worth), beaten_by(judge.tests)
     worse = [system for system, by in beaten.items() if choice in by]
-    standing = [s for s in both.estimate.index if s not in worse]
-    least_cost = cheapest([s for s in standing if not beaten.get(s)] or [choice], waits) if waits else ''
-    others = [system for system in both.estimate.sort_values(ascending=False).index if system in standing]
-    others.remove(choice)
-    rival = least_cost if least_cost in others else next(iter(others), '')
-    gap = max(least, float(both.estimate[choice] - both.estimate[rival])) if rival else 0.0
+    still_open = [system for system in means.index if system not in worse and system != choice]
+    unbeaten = [system for system in means.index if not beaten.get(system)] or [choice]
+    least_cost = cheapest(unbeaten, waits) if waits else ''
+    rival = least_cost if least_cost in still_open else next(iter(still_open), '')
+    # a difference seen on few labels is mostly chance, so more labels are counted for the one that is asked for
+    gap = least if rival else 0.0
     more = _more_queries(judge, (choice, rival), gap) if rival else 0
     holes = condensed_matrix(judge.scores, judge.measure) if judged_by == 'people' else None
-    without_holes = None if holes is None else combined(holes, matrices.get('synthetic'), ties).estimate
-    condensed = '' if holes is None else first_choice(without_holes, waits, worth)
-    lead = str(both.estimate.idxmax())
-    return Decision(choice, lead, least_cost, others, worse, rival, gap, more, judged_by, condensed), both
+    condensed = '' if holes is None else first_choice(holes.mean(), waits, worth)
+    return Decision(choice, means.index[0], least_cost, still_open, worse, rival, gap, more, judged_by, condensed)
 
 # %% ../../nbs/15a_walk/33_verdict.ipynb #48c9f594
 def _listed(names: list[str]) -> str:
@@ -139,7 +133,7 @@ def sentence_of(
     if not decision.worse:
         also = ', which is the cheapest, too' if cheap == decision.choice else ''
         start = f'No difference that {"these" if decision.judged_by == "people" else "the"} {ground} can show'
-        return f'{"; ".join([f"{start}: the evidence leans to {own}{also}", *ends])}.'
+        return f'{"; ".join([start, f"the best mean is that of {own}{also}", *ends])}.'
     shown = f'on {ground} it is shown to be above {_listed(decision.worse)}, and not above {_listed(decision.open)}'
     return f'{"; ".join([f"Take {own}: {shown}", *ends])}.'
 
@@ -153,20 +147,7 @@ def _agreement_reason(agreement: pd.DataFrame) -> str:
     between = f'between -1 and 1; 95 % [{last.low:.2f}, {last.high:.2f}]'
     return f'Synthetic queries and people rank the systems with a Kendall τ of {last.tau:.2f} ({between}).'
 
-
-def _weight_reason(both: Combined) -> str:
-    kinds = {'labels of people': both.people, 'synthetic queries': both.synthetic}
-    parts = ', '.join(f'by {share:.0%} on {kind}' for kind, share in kinds.items() if share)
-    apart = '' if np.isnan(both.disagreement) else f'; people and synthetic queries differ by {both.disagreement:.3f}'
-    return f'The choice rests {parts}, and for the rest on what such systems do elsewhere{apart}.'
-
 # %% ../../nbs/15a_walk/33_verdict.ipynb #47d5b0ef
-def _tie_reason(ties: int) -> str:
-    what = 'which all systems answer alike, or for which nobody found anything'
-    many = counted(ties, 'more query', 'more queries')
-    return f'Ties in the choice: {many}, {what}; the scores are those of the others.' if ties else ''
-
-
 def _dispute_reason(disputed: int) -> str:
     "That queries are left out whose judgements are not settled."
     start = f'{counted(disputed, "labelled query", "labelled queries")} on which people differ'
@@ -189,26 +170,30 @@ def _hole_reason(decision: Decision) -> str:
     return f'{what}: label what the systems found and nobody judged before relying on it.'
 
 
+def _cost_reason(decision: Decision, means: pd.Series, worth: float) -> str:
+    "That a dearer system has a better mean."
+    gain = means[decision.lead] - means[decision.choice]
+    what = f'{decision.lead} has the best mean, by {gain:.4f}, which is less than {worth:g} and costs more.'
+    return what if decision.lead != decision.choice else ''
+
+
+def _guess_reason(decision: Decision, judged_in_vain: bool) -> str:
+    "That nothing but synthetic queries was there to choose by, and what such a choice is worth."
+    start = 'No label of people counts here' if judged_in_vain else 'Nobody has labelled anything'
+    return f'{start}, so this ranking is a guess. {guesses_text()}' if decision.judged_by == 'synthetic' else ''
+
+
 def reasons_of(
     decision: Decision,
-    both: Combined,
+    means: pd.Series,  # by system, on the labels that decide
     agreement: pd.DataFrame,  # of `rank_agreement`
     worth: float,
-    ties: int = 0,  # of people's queries
     judged_in_vain: bool = False,  # people labelled, and nothing of it decides
     disputed: int = 0,  # queries on which people differ
 ) -> list[str]:
     "What the sentence stands on."
-    of_people = [_tie_reason(ties), _dispute_reason(disputed)]
-    reasons = [_weight_reason(both), *of_people, _agreement_reason(agreement), _hole_reason(decision)]
-    if decision.lead != decision.choice:
-        gain = both.estimate[decision.lead] - both.estimate[decision.choice]
-        reasons.append(
-            f'{decision.lead} has the best estimate, by {gain:.4f}, which is less than {worth:g} and costs more.'
-        )
-    if decision.judged_by == 'synthetic':
-        start = 'No label of people counts here' if judged_in_vain else 'Nobody has labelled anything'
-        reasons.append(f'{start}: synthetic queries repeat the words of their text and favour BM25.')
+    reasons = [_guess_reason(decision, judged_in_vain), _dispute_reason(disputed), _agreement_reason(agreement)]
+    reasons += [_hole_reason(decision), _cost_reason(decision, means, worth)]
     return [reason for reason in reasons if reason]
 
 # %% ../../nbs/15a_walk/33_verdict.ipynb #1496557e
@@ -227,18 +212,18 @@ def _left_out_texts(chosen: Candidates) -> dict[str, str]:
     return dict(chosen.left_out)
 
 
-def _system_entries(systems: list[str], measured: dict[str, Measured], both: Combined, costs: dict) -> list[dict]:
-    "Each system with all that is known of it, the best estimate first."
-    rows = {kind: found.rows for kind, found in measured.items()}
+def _system_entries(measured: dict[str, Measured], judge: Measured, costs: dict) -> list[dict]:
+    "Each system with all that is known of it, the best mean on the labels that decide first."
+    rows, behind = {kind: found.rows for kind, found in measured.items()}, behind_best(judge)
     return [
         {
             'system': system,
             'kind': kind_of(system),
-            'estimate': float(both.estimate[system]),
+            'behind': behind[system],
             'quality': {kind: of_kind[system] for kind, of_kind in rows.items()},
             'costs': asdict(costs[system]) if costs.get(system) else None,
         }
-        for system in sorted(systems, key=lambda system: -both.estimate[system])
+        for system in judge.matrix.mean().sort_values(ascending=False, kind='stable').index
     ]
 
 
@@ -256,17 +241,9 @@ def _provenance(walk: Walk, measured: dict[str, Measured]) -> dict:
     }
 
 # %% ../../nbs/15a_walk/33_verdict.ipynb #023f83e4
-_EVIDENCE = ('people', 'synthetic', 'disagreement', 'error')
-
-
-def _tie_count(walk: Walk, measured: Measured) -> int:
-    "Queries that the judged ones stand for beside those that have a score."
-    return max(0, stands_for(read_pool(walk), measured.task.qrels.query_id) - len(measured.matrix))
-
-
 def _content(walk: Walk, measured: dict, costs: dict, worth: float, least: float) -> dict:
     "What a verdict says of measured systems."
-    decision, both = decide_from(measured, costs, worth, least)
+    decision = decide_from(measured, costs, worth, least)
     judge = measured[decision.judged_by]
     agreement = pd.DataFrame()
     if len(measured) == 2:
@@ -274,7 +251,7 @@ def _content(walk: Walk, measured: dict, costs: dict, worth: float, least: float
         agreement = rank_agreement(*matrices, judge.labels_a_query, seed=walk.settings.seed)
     disputed = json_mapping(walk.folder / 'labels' / 'labels.json').get('disputed', 0)
     in_vain = (walk.folder / 'qrels/test.tsv').is_file() or bool(disputed)
-    reasons = reasons_of(decision, both, agreement, worth, judge.ties, in_vain, disputed)
+    reasons = reasons_of(decision, judge.matrix.mean(), agreement, worth, in_vain, disputed)
     systems = [score.system for score in judge.scores]
     others = [decision.cheapest, 'bm25', *systems]
     other = next(system for system in others if system in systems and system != decision.choice)
@@ -287,8 +264,7 @@ def _content(walk: Walk, measured: dict, costs: dict, worth: float, least: float
         'worth': worth,
         'least': least,
         'judged': {kind: len(found.matrix) for kind, found in measured.items()},
-        'evidence': {'ties': judge.ties, **{name: getattr(both, name) for name in _EVIDENCE}},
-        'systems': _system_entries(systems, measured, both, costs),
+        'systems': _system_entries(measured, judge, costs),
         'tests': {kind: found.tests.to_dict('records') for kind, found in measured.items()},
         'agreement': agreement.to_dict('records'),
         'changed': changed_queries(judge, decision.choice, other),
@@ -324,8 +300,6 @@ def give_verdict(
     check(tasks, 'the adapted systems were trained on every judged query', walk.folder, 'label more, or leave them out')
     left_out = _left_out_texts(chosen)
     measured, not_run = measure_quality(tasks, chosen.systems, measures, home_folder)
-    if 'people' in measured:
-        measured['people'] = replace(measured['people'], ties=_tie_count(walk, measured['people']))
     ran = [score.system for score in next(iter(measured.values())).scores]
     split = KINDS[next(iter(tasks))]
     options = {'split': split, 'lang': language, 'allow_unknown_qrels': True}
