@@ -121,12 +121,13 @@ class Judging(_Strict):
     "Judges that grade what several retrievers bring for the queries of a task."
 
     tasks: str  # the parameter with tasks, of which the first is judged
+    every: bool = False  # each of them is
     below: str = ''  # a folder of $MEDIR_DATA: all of them are judged, and those that it lacks are left out
     rows: str = ''  # what their rows in tasks.yaml begin with
     limit: str  # documents of a task; 0: all
-    retrievers: str
+    retrievers: str  # the parameter with one or a list
     size: str  # documents a query
-    rule: str  # how the lists become one pool
+    rule: str = ''  # how the lists become one pool; '': there is one list
     judges: str
 
 # %% ../../nbs/16_workbook/03b_declared.ipynb #8bb028eb

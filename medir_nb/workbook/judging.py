@@ -30,10 +30,11 @@ def judged_tasks(
     judging,  # of `notebook_plan`
     parameters: dict,  # resolved
 ) -> list[JudgedTask]:
-    "The first of the tasks, or every one that lies in a folder of $MEDIR_DATA."
+    "The first of the tasks, each of them, or each that lies in a folder of $MEDIR_DATA."
     names, rows = parameters[judging.tasks], registry('tasks')
     if not judging.below:
-        return [JudgedTask(name, name, rows.get(name, {})) for name in names[:1]]
+        asked = names if judging.every else names[:1]
+        return [JudgedTask(name, name, rows.get(name, {})) for name in asked]
     found, folder = [], Path(os.environ.get('MEDIR_DATA') or 'no data') / judging.below
     for name in names:
         row = rows[f'{judging.rows}{name.lower()}']
@@ -60,6 +61,13 @@ def _pairs_of_query(rule: str, size: int, retrievers: int, documents: int) -> in
     brought = size * retrievers if rule == 'each' else size
     return min(brought, documents)
 
+
+def _how_pooled(judging, parameters: dict) -> tuple[str, int, int]:
+    "Rule, documents a query, and how many retrievers bring them."
+    named = parameters[judging.retrievers]
+    rule = parameters[judging.rule] if judging.rule else 'each'
+    return rule, parameters[judging.size], 1 if isinstance(named, str) else len(named)
+
 # %% ../../nbs/16_workbook/05a_judging.ipynb #afbb4c43
 def pool_size(
     judged: JudgedTask,
@@ -81,11 +89,11 @@ def pool_size(
             raise
         queries, documents, language = size_of(row, 'queries'), size_of(row, 'documents'), row['language']
         documents, missing = min(documents, limit or documents), e.fix or e.what
-    how = parameters[judging.rule], parameters[judging.size], len(parameters[judging.retrievers])
     length, per = row.get('mean_document_length'), tokens_per_unit(row)
     known = per and isinstance(length, (int, float))
     passage = length * per if known else None
-    return PoolSize(queries, documents, _pairs_of_query(*how, documents), language, passage, missing)
+    pairs = _pairs_of_query(*_how_pooled(judging, parameters), documents)
+    return PoolSize(queries, documents, pairs, language, passage, missing)
 
 # %% ../../nbs/16_workbook/05a_judging.ipynb #608e5f1f
 def _asked(judge, size: PoolSize) -> dict:
