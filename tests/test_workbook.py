@@ -574,13 +574,16 @@ def test_the_plan_of_a_benchmark_counts_what_judges_read_and_write(monkeypatch, 
     ran = medir('plan', 'medteb_construction', '--preset', 'paper', '--json')
     assert ran.code == 0, ran.err
     told = json.loads(ran.out)
-    # 1,000 queries, 500 documents of three retrievers each, ten a call, by three judges
-    assert [judge['calls'] for judge in told['runs'][0]['judging']] == ['≤150,000'] * 3
+    # 1,000 queries, 500 documents of three retrievers each, ten a call, by three judges; and the fifty of Table 13
+    judging = [(judge['task'], judge['judge'], judge['calls']) for judge in told['runs'][0]['judging']]
+    pool = [('cmirb-medical', name, '≤150,000') for name in ('deepseek-v3', 'doubao-1.5-pro', 'gpt-4o')]
+    assert judging == pool + [('cmirb-medical', 'gpt-4o', '≤5,000'), ('cmirb-cmedqa', 'gpt-4o', '≤19,995')]
     (judge,) = [row for row in told['costs'] if (row['model'], row['work']) == ('gpt-4o', 'judge')]
     price = core.registry('costs')['price']['models']['gpt-4o']
-    written = 150_000 * (32 + 12 * 10)
+    calls = 150_000 + 5_000 + 19_995
+    written = calls * (32 + 12 * 10)
     by_hand = (judge['tokens'] - written) * price['input'] + written * price['output']
-    assert judge['texts'] == 150_000 and abs(judge['dollars'] - by_hand / 1e6) < 0.01
+    assert judge['texts'] == calls and abs(judge['dollars'] - by_hand / 1e6) < 0.01
     assert judge['tokens'] > 1_500_000 * 0.7 * 122  # the passages, without the words around them
 
 
