@@ -587,6 +587,21 @@ def test_the_plan_of_a_benchmark_counts_what_judges_read_and_write(monkeypatch, 
     assert judge['tokens'] > 1_500_000 * 0.7 * 122  # the passages, without the words around them
 
 
+def test_the_plan_of_a_recipe_by_answering_names_the_service_and_its_calls(monkeypatch):
+    from medir_nb.workbook.declared import notebook_plan
+    from medir_nb.workbook.judging import plan_judging
+
+    monkeypatch.setenv('MEDIR_ROOT', str(REAL))
+    monkeypatch.delenv('MEDIR_DATA', raising=False)
+    notebook, answering = real_notebook('cmirb_construction'), notebook_plan('cmirb_construction').judging
+    planned = plan_judging(answering, resolve(notebook, 'paper')).set_index('task')
+    # eleven calls a query: the ranking, three of each of the best three, the last look
+    calls = {'cmirb-medexam': f'≤{697 * 11:,}', 'cmirb-dubaike': f'≤{318 * 11:,}'}
+    assert planned.calls.to_dict() == calls and set(planned.model) == {'gpt-4o-mini'}
+    few = plan_judging(answering, resolve(notebook, 'paper') | {'queries': 10, 'medical': True}).set_index('task')
+    assert few.calls['cmirb-dubaike'] == f'≤{10 * 11 + 10 + 56_441:,}' and few.pairs['cmirb-dubaike'] == '≤200'
+
+
 @pytest.mark.medium
 def test_the_plan_of_a_benchmark_counts_its_chinese_pools_where_they_are(monkeypatch, medir, tmp_path):
     "Each of `gold_tasks` by its own judges; one that $MEDIR_DATA lacks is named, and costs nothing."

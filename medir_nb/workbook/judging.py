@@ -8,11 +8,12 @@ __all__ = ['JudgedTask', 'judged_tasks', 'PoolSize', 'pool_size', 'plan_judging'
 # %% ../../nbs/16_workbook/05a_judging.ipynb #f20a91cd
 import math
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from ..core.errors import MedirError
 from ..core.settings import registry
 from ..hub.network import without_network
+from .declared import Answering
 from .plans import size_of, tokens_per_unit
 
 # %% ../../nbs/16_workbook/05a_judging.ipynb #5a1d0c51
@@ -120,30 +121,53 @@ def _encoded(judge, size: PoolSize) -> dict:
     texts = size.queries + min(size.documents, size.queries * size.pairs)
     return {'texts to encode': texts} | ({} if size.passage is None else {'tokens to read': int(texts * size.passage)})
 
+# %% ../../nbs/16_workbook/05a_judging.ipynb #608e5f20
+def _answered(answering, size: PoolSize, parameters: dict) -> dict:
+    "Calls of a language model that plays every role of CMIRB's recipe, and the tokens of both sides at most."
+    from medir_nb.benchmark.answers import LONGEST
+    from medir_nb.generator.methods import method_row
+
+    steps = method_row('cmirb-steps', 'prompt')
+    best = min(parameters[answering.best], size.pairs)
+    looked_at = size.queries + size.documents if parameters[answering.medical] else 0
+    a_character = tokens_per_unit({'length_unit': 'characters', 'language': size.language})
+    passage = LONGEST * a_character if size.passage is None else size.passage
+    calls = size.queries * (1 + 3 * best + 1) + looked_at
+    passages = size.queries * (size.pairs + 3 * best + 1) + looked_at
+    prompt = a_character * max(map(len, steps['wording'][size.language].values()))
+    return {
+        'calls': calls,
+        'tokens to read': int(calls * prompt + passages * passage),
+        'tokens to write': calls * steps['sampling']['max_tokens'],
+    }
+
 # %% ../../nbs/16_workbook/05a_judging.ipynb #5fa6c174
 _NOTHING = {'calls': 0, 'texts to encode': 0, 'tokens to read': 0, 'tokens to write': 0}
 
 
+def _row(task: str, who: str, model: str, size: PoolSize, counts: dict) -> dict:
+    "A row of the plan."
+    return {
+        'task': task,
+        'judge': who,
+        'model': model,
+        'data': 'missing' if size.missing else 'at hand',
+        'pairs': f'≤{size.queries * size.pairs:,}',
+        **{name: f'≤{count:,}' if count else 0 for name, count in (_NOTHING | counts).items()},
+        'note': size.missing,
+    }
+
+
 def _judge_row(task: str, judge, size: PoolSize) -> dict:
-    "A row of the plan of judges."
+    "A row of the plan for a judge."
     from medir_nb.benchmark.judges import ModelJudge
     from medir_nb.benchmark.rules import RetrieverJudge
 
-    counts = dict(_NOTHING)
     if isinstance(judge, ModelJudge):
-        counts |= _asked(judge, size)
+        return _row(task, judge.name, judge.model, size, _asked(judge, size))
     if isinstance(judge, RetrieverJudge):
-        counts |= _encoded(judge, size)
-    named = {ModelJudge: 'model', RetrieverJudge: 'system'}.get(type(judge))
-    return {
-        'task': task,
-        'judge': judge.name,
-        'model': getattr(judge, named) if named else '',
-        'data': 'missing' if size.missing else 'at hand',
-        'pairs': f'≤{size.queries * size.pairs:,}',
-        **{name: f'≤{count:,}' if count else 0 for name, count in counts.items()},
-        'note': size.missing,
-    }
+        return _row(task, judge.name, judge.system, size, _encoded(judge, size))
+    return _row(task, judge.name, '', size, {})
 
 # %% ../../nbs/16_workbook/05a_judging.ipynb #b24a64ac
 @without_network()
@@ -152,7 +176,7 @@ def plan_judging(
     parameters: dict,  # resolved
     home_folder=None,
 ):
-    "What the judges of a notebook would be asked, a row a task and judge; ≤ as long as nothing was retrieved."
+    "What the judges of a notebook would be asked, or a model that answers; ≤ as long as nothing was retrieved."
 
     import pandas as pd
 
@@ -160,8 +184,13 @@ def plan_judging(
 
     rows = []
     for judging in judgings:
-        judges = judges_from(parameters[judging.judges], home_folder)
         for judged in judged_tasks(judging, parameters):
             size = pool_size(judged, judging, parameters, home_folder)
+            if isinstance(judging, Answering):
+                asked = min(parameters[judging.queries] or size.queries, size.queries)
+                model, size = parameters[judging.model], replace(size, queries=asked)
+                rows.append(_row(judged.name, model, model, size, _answered(judging, size, parameters)))
+                continue
+            judges = judges_from(parameters[judging.judges], home_folder)
             rows += [_judge_row(judged.name, judge, size) for judge in judges]
     return pd.DataFrame(rows)
