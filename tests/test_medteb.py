@@ -7,7 +7,7 @@ import pytest, yaml
 from medir_nb.benchmark import LexicalJudge, ModelJudge, judges_from, reannotation
 from medir_nb.core import MedirError, registry
 from medir_nb.data import load_task
-from medir_nb.evaluator import interval, measure_throughput, throughput_table
+from medir_nb.evaluator import interval, measure_throughput, tell_not_run, throughput_table
 from medir_nb.ledger import means_of, paper_tasks, printed_expression, published, with_interval
 from medir_nb.miner import Lists, diversify
 from medir_nb.trainer import pair
@@ -137,15 +137,24 @@ def test_table_13_is_judged_again_on_both_benchmarks_before_any_pool():
     assert again < pool
 
 
-def test_table_13_needs_no_pool_and_goes_on_without_a_benchmark_that_is_not_here(capsys, home):
+def test_table_13_needs_no_pool_and_goes_on_without_a_benchmark_that_is_not_here(capsys, home, monkeypatch, tmp_path):
+    monkeypatch.setenv('MEDIR_OUT', str(tmp_path))
     cell = cell_with('medteb_construction', ' reannotation(')
     known = {'audit_tasks': ['hpo-lay', 'medteb-retrieval', 'zh-lay'], 'audit_retriever': 'bm25', 'audit_k': 5}
     known |= {'audit_judges': [{'kind': 'lexical', 'threshold': 0.5}], 'panel_of': judges_from, 'limit': 60}
     known |= {'cut': 'A', 'unread': 'discard', 'options': {}, 'MedirError': MedirError, 'load_task': load_task}
-    known |= {'reannotation': reannotation, 'with_interval': with_interval, 'interval': interval, 'pd': pd}
+    known |= {
+        'tell_not_run': tell_not_run,
+        'reannotation': reannotation,
+        'with_interval': with_interval,
+        'interval': interval,
+        'pd': pd,
+    }
     exec(cell, known)
     assert known['table13'].task.tolist() == ['hpo-lay[limit=60]', 'zh-lay[limit=60]']
     assert capsys.readouterr().out.startswith('medteb-retrieval: not judged again: ')
+    (told,) = json.loads((tmp_path / 'not_run.json').read_text(encoding='utf-8'))
+    assert told['task'] == 'medteb-retrieval'
 
 
 def test_a_pair_that_no_judge_read_is_left_out_of_a_reannotation(home):
@@ -172,6 +181,15 @@ def test_each_recipe_has_a_notebook_and_each_leads_to_the_other():
     # the two tasks that Algorithm 1 made, and the release's model
     assert paper['tasks'] == ['cmirb-medexam', 'cmirb-dubaike'] and paper['model'] == 'gpt-4o-mini'
     assert registry('llms')['gpt-4o-mini']['hub'] == 'gpt-4o-mini-2024-07-18'
+
+
+def test_what_differs_of_the_construction_is_its_demos():
+    demo = yaml.safe_load((ROOT / 'params/medteb_construction/demo.yaml').read_text(encoding='utf-8'))
+    prose = prose_of('medteb_construction')
+    assert {judge.get('batch') for judge in demo['judges'] + demo['gold_judges']} == {None, 12}
+    assert 'Passages a call are not printed: twelve in the demo' in prose and ModelJudge('smollm2').batch == 10
+    # section 3.1 says of the benchmark that it is anonymised, Figure 3 of the training data that they are washed
+    assert 'were anonymised (section 3.1), those of its training data washed as well (Figure 3)' in prose
 
 
 def test_what_the_page_on_cmirb_says_is_what_it_stores():

@@ -42,7 +42,7 @@ _JUDGES = [{'kind': 'lexical', 'threshold': 0.2}, {'kind': 'retriever', 'system'
 OVERRIDES = {
     ('medteb_construction', 'mini'): {'limit': 40, 'pool_size': 4, 'draws': 5, 'judges': _JUDGES},
     ('medteb_construction', 'paper'): {'draws': 5},
-    ('cmirb_construction', 'mini'): {'limit': 40, 'queries': 4},
+    ('cmirb_construction', 'mini'): {'limit': 40, 'queries': 8, 'model': 'gpt-4o'},
     ('medteb_evaluation', 'paper'): {'tuning': _STEPS, 'speed_queries': 4, 'speed_rounds': 1},
     ('mar_training', 'paper'): _TOWERS,
     ('mar_ablations', 'paper'): {**_TOWERS, 'pruned_layers': 1},
