@@ -108,10 +108,12 @@ def hub_error(
     name = type(error).__name__
     if name == 'GatedRepoError' or 'is a gated dataset' in str(error):
         return _gated(what, hub, where, kind)
-    if name == 'RepositoryNotFoundError':
+    # datasets has one name for a repository that is not there and for a revision that is not
+    lacks_revision = name == 'DatasetNotFoundError' and 'Revision' in str(error)
+    if name in ('RepositoryNotFoundError', 'DatasetNotFoundError') and not lacks_revision:
         fix = 'correct the name, or log in with `hf auth login`'
         return MedirError(f'the Hub has no {kind} {hub}, or it is private', where, fix)
-    if name == 'RevisionNotFoundError':
+    if name == 'RevisionNotFoundError' or lacks_revision:
         return MedirError(f'{hub} has no revision {revision}', where, 'correct the registry row')
     if name in ('RemoteEntryNotFoundError', 'FileNotFoundError'):
         fix = 'try again later, or name another commit in a row of your own'
