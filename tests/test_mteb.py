@@ -1,5 +1,6 @@
 """Tasks and suites of mteb by name, from a Hub on loopback that serves their data sets in the layouts, ids and revisions that mteb names."""
 
+import contextlib
 import inspect
 import json
 import os
@@ -13,11 +14,11 @@ mteb = pytest.importorskip('mteb', reason='the extra medir_nb[mteb] is not insta
 
 from hub.data import ENGLISH, ENGLISH_QUESTIONS, PAIRS
 from hub.mteb_tasks import SUITES, TOLD, commit_of, mteb_repositories
-from hub.server import Hub
+from hub.server import Faults, Hub
 from hub.services import TESTS, process_environment
 from medir_nb.core import MedirError, NothingToMeasure
 from medir_nb.data import expand_tasks, load_mteb, load_task, suite_tasks
-from medir_nb.data.mteb import _KINDS
+from medir_nb.data.mteb_tasks import _KINDS
 
 pytestmark = pytest.mark.filterwarnings('ignore')
 OLDER = [task.metadata.name for task in mteb.get_benchmark('R2MED').tasks] + [
@@ -127,15 +128,16 @@ def test_the_measure_that_mteb_ranks_by_comes_first(found):
 
 
 @pytest.mark.medium
-@pytest.mark.parametrize('name', SEVERAL)
-def test_a_task_of_several_parts_is_refused_and_the_named_one_opens(hub, base, found, name):
-    said = found[f'mteb:{name}']['error']
-    task = mteb.get_task(name.split('/')[0])
-    parts = task.eval_splits if '/' in name else task.hf_subsets
-    assert '\n' not in said and f'it has {len(parts)} ' in said and ', '.join(parts) in said
-    example = re.search(r'as in (\S+)$', said)[1]
-    opened = checked(hub, base, [example])[example]
-    assert opened['called'] == example and opened['queries']
+def test_a_task_of_several_parts_is_refused_and_the_named_one_opens(hub, base, found):
+    examples = []
+    for name in SEVERAL:
+        said, task = found[f'mteb:{name}']['error'], mteb.get_task(name.split('/')[0])
+        parts = task.eval_splits if '/' in name else task.hf_subsets
+        assert '\n' not in said and f'it has {len(parts)} ' in said and ', '.join(parts) in said
+        examples.append(re.search(r'as in (\S+)$', said)[1])
+    opened = checked(hub, base, examples)
+    assert examples[:2] == ['mteb:PublicHealthQA/english', 'mteb:CUREv1/en/all']
+    assert all(opened[example]['called'] == example and opened[example]['queries'] for example in examples)
 
 
 @pytest.mark.medium
@@ -206,7 +208,7 @@ def test_every_task_of_the_older_layout_opens(monkeypatch):
         loaded = type(task)
         monkeypatch.setattr(loaded, 'load_data', lambda self, **_: fill(self))
         subset, split = task.hf_subsets[-1], task.eval_splits[-1]
-        monkeypatch.setattr('medir_nb.data.mteb._read_at', lambda data, *_: {**data, 'revision': '1' * 40})
+        monkeypatch.setattr('medir_nb.data.mteb_tasks._read_at', lambda data, *_: {**data, 'revision': '1' * 40})
         one = load_mteb('/'.join([task.metadata.name, subset, split]))
         opened.append(task.metadata.name)
         parts.add((len(task.hf_subsets) > 1, len(task.eval_splits) > 1))
@@ -233,6 +235,15 @@ def test_a_suite_is_not_one_task():
     for name in ('MTEB(Medical, v1)', 'mteb:R2MED', 'mteb:CQADupstackRetrieval'):
         with pytest.raises(MedirError, match='it is [0-9]+ tasks: mteb:.*; name one of them, as in mteb:'):
             load_task(name)
+
+
+def test_a_part_is_named_once():
+    with pytest.raises(MedirError, match='mteb:CUREv1/en/all: the split is named twice, all, genetics; leave one'):
+        load_task('mteb:CUREv1/en/all', split='genetics')
+    with pytest.raises(MedirError, match='mteb:NFCorpus/default/test/1: 1 is too much'):
+        load_task('mteb:NFCorpus/default/test/1')
+    with pytest.raises(MedirError, match="mteb:NFCorpus/train: it has no split 'train', but test; name one of them"):
+        load_task('mteb:NFCorpus/train')
 
 
 def test_a_folder_wins_over_a_suite_of_its_name(tmp_path, monkeypatch):
@@ -306,45 +317,56 @@ def test_commands_list_a_suite_and_plan_it_without_data(hub, tmp_path):
 
 
 @pytest.mark.medium
-@pytest.mark.parametrize('name', ['R2MEDBiologyRetrieval', 'PublicHealthQA/english', 'IFIRCds'])
-def test_the_printed_download_is_enough_without_a_network(hub, tmp_path, found, name):
+def test_the_printed_download_is_enough_without_a_network(hub, tmp_path, found):
     "A commit, a branch, and the first digits of a commit."
-    address = f'mteb:{name}'
-    said = checked(hub, tmp_path, [address], HF_HUB_OFFLINE='1')[address]['error']
-    command = re.search(r'`(hf download [^`]+)`', said)[1].split()
-    assert '\n' not in said and 'HF_HUB_OFFLINE is set' in said
+    addresses = ['mteb:R2MEDBiologyRetrieval', 'mteb:PublicHealthQA/english', 'mteb:IFIRCds']
     environment = process_environment(hub, tmp_path)
-    tool = os.path.join(os.path.dirname(sys.executable), command[0])
-    subprocess.run([tool, *command[1:]], env=environment, check=True, capture_output=True, timeout=120)
-    mark = len(hub.asked)
-    opened = checked(hub, tmp_path, [address], HF_HUB_OFFLINE='1')[address]
-    assert opened['queries'] == found[address]['queries'] and len(hub.asked) == mark, opened
+    for row in checked(hub, tmp_path, addresses, HF_HUB_OFFLINE='1').values():
+        tool, *arguments = re.search(r'`(hf download [^`]+)`', row['error'])[1].split()
+        assert '\n' not in row['error'] and 'HF_HUB_OFFLINE is set' in row['error']
+        command = [os.path.join(os.path.dirname(sys.executable), tool), *arguments]
+        subprocess.run(command, env=environment, check=True, capture_output=True, timeout=120)
+    mark, opened = len(hub.asked), checked(hub, tmp_path, addresses, HF_HUB_OFFLINE='1')
+    for address in addresses:
+        assert opened[address].get('queries') == found[address]['queries'], opened[address]
+    assert len(hub.asked) == mark
+
+
+FAULTS = {  # data set: its task, what is wrong, what is said
+    'R2MED/Biology': (
+        'R2MEDBiologyRetrieval',
+        {'gated': 403},
+        'its data set is gated: its owner grants access; ask for',
+    ),
+    'R2MED/PMC-Clinical': (
+        'R2MEDPMCClinicalRetrieval',
+        {'missing': ('qrels/qrels-00000-of-00001.parquet',)},
+        'its data set lacks a file that the Hub lists there',
+    ),
+    'mteb/nfcorpus': (
+        'NFCorpus',
+        {},
+        'is a script at ec0fa4fe99da2ff19ca1214b7966684033a58814, which datasets no longer',
+    ),
+    'mteb/scifact': (
+        'SciFact',
+        None,
+        'the Hub has no dataset mteb/scifact, or it is private; correct the name, or log in',
+    ),
+}
 
 
 @pytest.mark.medium
-@pytest.mark.parametrize(
-    'id, name, faults, said',
-    [
-        (
-            'mteb-private/EnglishHealthcare1Retrieval',
-            'EnglishHealthcare1Retrieval',
-            {'gated': 403},
-            'is gated: its owner',
-        ),
-        ('R2MED/IIYi-Clinical', 'R2MEDIIYiClinicalRetrieval', {'missing': ('qrels/qrels-00000-of-00001.parquet',)}, ''),
-    ],
-)
-def test_a_fault_of_the_hub_is_one_line(hub, tmp_path, id, name, faults, said):
-    with hub.faulty('datasets', id, **faults):
-        error = checked(hub, tmp_path, [f'mteb:{name}'])[f'mteb:{name}']['error']
-    assert error.startswith(f'mteb:{name}: ') and said in error and '\n' not in error
-
-
-@pytest.mark.medium
-def test_a_repository_that_is_private_or_not_there_is_said(tmp_path):
-    with Hub([], tmp_path / 'store') as empty:
-        error = checked(empty, tmp_path, ['mteb:SciFact'])['mteb:SciFact']['error']
-    assert 'the Hub has no dataset mteb/scifact, or it is private; correct the name, or log in' in error
+def test_a_fault_of_a_data_set_is_one_line(tmp_path):
+    served = {repository.id: repository for repository in mteb_repositories()}
+    served['mteb/nfcorpus'].build = lambda folder: (folder / 'nfcorpus.py').write_text('import datasets\n')
+    for id, (_, faults, _) in FAULTS.items():
+        served[id].faults = Faults(**(faults or {}))
+    with Hub([served[id] for id, (_, faults, _) in FAULTS.items() if faults is not None], tmp_path / 'store') as faulty:
+        said = checked(faulty, tmp_path, [f'mteb:{name}' for name, _, _ in FAULTS.values()])
+    for name, _, wanted in FAULTS.values():
+        error = said[f'mteb:{name}'].get('error', '')
+        assert error.startswith(f'mteb:{name}: ') and wanted in error and '\n' not in error, said[f'mteb:{name}']
 
 
 def test_a_loader_that_fails_on_its_data_is_said(monkeypatch):
@@ -352,8 +374,9 @@ def test_a_loader_that_fails_on_its_data_is_said(monkeypatch):
         raise KeyError('q_id')
 
     monkeypatch.setattr(type(mteb.get_task('R2MEDBiologyRetrieval')), 'load_data', stumble)
-    monkeypatch.setattr('medir_nb.data.mteb.unreachable', lambda: '')
-    monkeypatch.setattr('medir_nb.data.mteb.where_reachable', __import__('contextlib').nullcontext)
+    monkeypatch.setattr('medir_nb.data.mteb_tasks.unreachable', lambda: '')
+    monkeypatch.setattr('medir_nb.data.mteb_tasks.where_reachable', contextlib.nullcontext)
+    monkeypatch.setattr('medir_nb.data.mteb_tasks._read_at', lambda data, *_: data)
     with pytest.raises(MedirError, match="mteb's loader fails on R2MED/Biology@8b9fec2d.*KeyError: 'q_id'"):
         load_mteb('R2MEDBiologyRetrieval')
 
@@ -371,7 +394,7 @@ def test_judgements_of_documents_that_are_not_there_can_be_allowed(monkeypatch):
     fill_more = lambda self, **_: (fill(self), self.relevant_docs['test'][7].update(gone=1))
     task_class = type(mteb.get_task('R2MEDBiologyRetrieval'))
     monkeypatch.setattr(task_class, 'load_data', fill_more)
-    monkeypatch.setattr('medir_nb.data.mteb._read_at', lambda data, *_: data)
+    monkeypatch.setattr('medir_nb.data.mteb_tasks._read_at', lambda data, *_: data)
     with pytest.raises(MedirError, match="'gone' is judged but not in the corpus"):
         load_task('mteb:R2MEDBiologyRetrieval')
     task = load_task('mteb:R2MEDBiologyRetrieval', allow_unknown_qrels=True)

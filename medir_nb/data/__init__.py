@@ -5,7 +5,7 @@ from .readers import read_judgements, read_qrels
 from .windows import Windows, parse_windows
 from .task import Task, build_task, cjk_share, detect_language, limit_task, part_of_task, pool_tasks, task_from_frames
 from .folders import load_folder
-from .mteb import load_mteb, refuse_suite, suite_tasks
+from .mteb_tasks import load_mteb, refuse_suite, suite_tasks
 from .ontology import disease_family, hpo_lay, hpo_overlap, hpo_terms, overlap_oracle, read_obo
 from .registered import expand_tasks, load_task, row_revision, suite_name, task_folder, task_reading, tasks_here
 from .corpora import asked, corpus_in_memory, corpus_task

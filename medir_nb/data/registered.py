@@ -26,7 +26,7 @@ from .windows import parse_windows
 from .task import Task, limit_task, task_from_frames, tell_limit
 from .folders import load_folder, unpack
 from .hub import hub_rows, load_hub
-from .mteb import load_mteb, refuse_suite, suite_tasks
+from .mteb_tasks import load_mteb, refuse_suite, suite_tasks
 from .ontology import hpo_lay, hpo_overlap
 
 # %% ../../nbs/03_data/07_registered.ipynb #53348bec

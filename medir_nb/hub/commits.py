@@ -192,12 +192,13 @@ def named_commit(
     revision: str = '',  # as a reader writes it: a commit, a branch, a tag, or nothing
     where: str = '',
     home_folder=None,
+    kind: str = 'model',
 ) -> str:
-    "The commit of a model that a reader names: 40 digits as they are, else what the Hub serves for the branch or tag."
+    "The commit that somebody names: 40 digits as they are, else what the Hub serves for the branch, tag or digits."
     if is_commit(revision):
         return revision
-    resolved = resolve(hub, 'model', where, home_folder, revision)
-    _tell_receipt(f'{hub}@{revision}' if revision else hub, 'model', resolved)
+    resolved = resolve(hub, kind, where, home_folder, revision)
+    _tell_receipt(f'{hub}@{revision}' if revision else hub, kind, resolved)
     return resolved.id
 
 # %% ../../nbs/01_hub/02_commits.ipynb #bc7cea58
