@@ -283,8 +283,9 @@ def test_a_grid_and_a_plan_take_a_suite(hub, base):
 import json
 from medir_nb.evaluator import evaluate_grid
 from medir_nb.workbook import plan_grid
-scores, not_run = evaluate_grid(['R2MED', 'MTEB(Medical, v1)'], ['bm25'], measures=['nDCG@10'])
-planned = plan_grid(['MTEB(Medical, v1)'], ['minilm'])
+suites = ['R2MED', 'MINERSBitextMining']
+scores, not_run = evaluate_grid(suites, ['bm25'], measures=['nDCG@10'])
+planned = plan_grid(suites, ['minilm'])
 print(json.dumps({
     'scored': [score.task.name for score in scores],
     'not run': {name: [str(error), type(error).__name__] for (_, name), error in not_run.items()},
@@ -294,23 +295,25 @@ print(json.dumps({
     environment = process_environment(hub, base)
     done = subprocess.run([sys.executable, '-c', code], env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-2000:]
-    said = json.loads(done.stdout.splitlines()[-1])
-    assert len(said['scored']) == 8 + 49 and said['scored'][:8] == [f'mteb:{name}' for name in OLDER[:8]]
-    assert said['not run']['mteb:MedrxivClusteringP2P.v2'][1] == 'NothingToMeasure' and len(said['not run']) == 2
-    counted = {name: texts for name, data, texts, _ in said['planned'] if data == 'at hand'}
-    assert len(counted) == 49 and counted['mteb:NFCorpus'] == len(ENGLISH) + len(ENGLISH_QUESTIONS)
-    assert len(said['planned']) == 51 and 'it is of the type Clustering' in said['planned'][-1][3]
+    said, of_r2med = json.loads(done.stdout.splitlines()[-1]), [f'mteb:{name}' for name in OLDER[:8]]
+    assert said['scored'] == of_r2med and said['not run']
+    assert {tuple(why) for why in said['not run'].values()} == {
+        (f'{name}: it is of the type BitextMining', 'NothingToMeasure') for name in said['not run']
+    }
+    texts = len(ENGLISH) + len(ENGLISH_QUESTIONS)
+    assert said['planned'][:8] == [[name, 'at hand', texts, ''] for name in of_r2med]
+    assert [row[0] for row in said['planned'][8:]] == list(said['not run'])
+    assert all('it is of the type BitextMining' in row[3] for row in said['planned'][8:])
 
 
 @pytest.mark.medium
 def test_commands_list_a_suite_and_plan_it_without_data(hub, tmp_path):
-    listed = medir(hub, tmp_path, 'tasks', 'MTEB(Medical, v1)', '--rows')
+    listed = medir(hub, tmp_path, 'tasks', 'MTEB(Medical, v1)', '--json')
     rows = {row['task']: row for row in json.loads(listed.stdout)}
     assert len(rows) == 51 and rows['mteb:NFCorpus']['registry'] == 'nfcorpus'
     assert rows['mteb:MedrxivClusteringS2S.v2']['not read'] == 'it is of the type Clustering'
-    planned = medir(hub, tmp_path, 'plan', 'R2MED', '--system', 'bm25', '--rows')
+    planned = medir(hub, tmp_path, 'plan', 'R2MED', '--system', 'bm25', '--json')
     assert planned.returncode == 0 and planned.stdout.count('hf download R2MED/') == 8, planned.stderr[-800:]
-    assert not hub.fetched('datasets', 'R2MED/none')
 
 
 # ---------------------------------------------------------------- what goes wrong

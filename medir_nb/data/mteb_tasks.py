@@ -153,7 +153,7 @@ def _load_fault(error: Exception, data: dict, where: str) -> MedirError:
     if 'scripts are no longer supported' in said:
         fix = 'take a folder of its data, or another task'
         return MedirError(f'{hub} is a script at {revision}, which datasets no longer runs', where, fix)
-    if type(error).__module__.startswith(_HUB_MODULES) or isinstance(error, ConnectionError):
+    if type(error).__module__.startswith(_HUB_MODULES) or isinstance(error, (ConnectionError, FileNotFoundError)):
         return hub_error(error, 'its data set', hub, revision, where, 'dataset')
     what = f"mteb's loader fails on {hub}@{revision} ({type(error).__name__}: {said[:160]})"
     return MedirError(what, where, 'try another version of mteb, or evaluate a folder of its data')
