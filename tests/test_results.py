@@ -394,6 +394,12 @@ def test_stored_outputs_name_no_folder_of_one_machine(path):
     assert not re.findall(r'(?<![\w.:/])/(?:tmp|root|home|work|Users)/', stored)
 
 
+def test_stored_outputs_hold_no_trial_of_a_processor():
+    said = re.compile(r'^medir: .* on this processor: ', re.MULTILINE)
+    pages = [path for path in (ROOT / 'nbs').rglob('*.ipynb') if ' on this processor: ' in path.read_text('utf-8')]
+    assert not [path.name for path in pages if said.search('\n'.join(t for cell in cells(path) for t in texts(cell)))]
+
+
 # ---------------------------------------------------------------- demos replay
 
 

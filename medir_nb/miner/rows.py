@@ -22,7 +22,7 @@ from ..hub.git import git_folder
 from ..data.readers import json_lines, plain_id, plain_text
 from ..data.task import Task
 from ..data.hub import hub_rows
-from ..data.registered import load_task, task_folder
+from ..data.registered import expand_tasks, load_task, task_folder
 
 # %% ../../nbs/10_miner/00_rows.ipynb #5ce4869f
 def _shortened(value, width: int):
@@ -234,7 +234,8 @@ def load_documents(
     published = registry('corpora').get(source, {})
     if published.get('git') and len(rows) != published['documents']:
         note(f'{source} holds {len(rows):,} documents where the registry has {published["documents"]:,}')
-    answers = set().union(*(_relevant_texts(load_task(name, home_folder=home_folder)) for name in without))
+    judged = [load_task(name, home_folder=home_folder) for name in expand_tasks(without)[0]]
+    answers = set().union(*map(_relevant_texts, judged))
     for row in rows:
         text = _normal(row['doc'])
         if why := _why_left_out(text, seen, answers):
