@@ -261,6 +261,15 @@ def test_masks_of_old_checkpoints(tmp_path, own_registry, row, family, attention
     assert encode(row).shape == (1, 32)
 
 
+def test_a_head_that_the_library_renames(tmp_path, own_registry):
+    "GPT-NeoX's is embed_out in files and lm_head in transformers 5, so its class does not know it by name."
+    row = registry('models')['pythia-410m'] | {'hub': make_llm('gpt_neox', tmp_path / 'own', False), 'revision': 'tiny'}
+    own_registry(models={'pythia-410m': row, 'bare': {**row, 'unread_tensors': []}})
+    assert encode('pythia-410m').shape == (1, 32)
+    with pytest.raises(MedirError, match=r'unexpected \(embed_out.weight\)'):
+        encode('bare')
+
+
 # ---------------------------------------------------------------- language models
 
 
