@@ -17,6 +17,7 @@ from ..hub.commits import pinned
 from ..encoder.row import EncoderSpec, ROLES
 from ..encoder.folders import recorded_fields
 from ..encoder.spec import encoder_spec
+from ..encoder.weights import refuse_other_names
 from ..encoder.loading import modules_of_role
 from ..encoder.model import Encoder
 from ..encoder.saving import save_modules
@@ -193,8 +194,9 @@ class TrainableSteps:
         from safetensors.torch import load_file
 
         weights = load_file(Path(checkpoint_path) / 'trained.safetensors')
-        unknown = self.model.load_state_dict(weights, strict=False).unexpected_keys
-        check(not unknown, f'a saved step has weights that no tower has ({unknown[:1]})', checkpoint_path, 'remove it')
+        names = [name for name, weight in self.model.named_parameters() if weight.requires_grad]
+        refuse_other_names(names, weights, checkpoint_path, 'remove it')
+        self.model.load_state_dict(weights, strict=False)
 
 # %% ../../nbs/12_trainer/21_alignment.ipynb #6af25e14
 def _read_spec(config: AlignmentSettings, rows: TowerRows, model) -> EncoderSpec:
