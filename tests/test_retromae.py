@@ -563,9 +563,11 @@ def test_pairs_without_labels_are_read_without_an_instruction(tower, texts, tmp_
     template = {'query_template': '{instruction}: {text}', 'default_instruction': 'Find it'}
     train_tower(tower, reading=template, data=data)
     titles = {row['title'] for row in TEXTS}
-    plain, asked = read['query'][:2], read['query'][2:]
-    assert {text for batch in plain for text in batch} <= titles
-    assert {text for batch in asked for text in batch} <= {f'Find a passage: {title}' for title in titles}
+    batches = [set(batch) for batch in read['query']]
+    asked = [batch <= {f'Find a passage: {title}' for title in titles} for batch in batches]
+    plain = [batch <= titles for batch in batches]
+    # first the pairs, then the labelled rows
+    assert plain == [not one for one in asked] == sorted(plain, reverse=True) and 0 < sum(plain) < len(plain)
     assert encoder_spec('tower-retromae-unsupervised').query_template == '{text}'
     assert encoder_spec('tower').query_template == '{instruction}: {text}'
 

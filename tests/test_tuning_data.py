@@ -194,12 +194,13 @@ def test_a_collection_gives_the_documents_of_the_highest_grade(tmp_path, home):
 
 def test_documents_that_judges_refused_are_the_negatives(tmp_path, home):
     write_beir(tmp_path / 'F', split='train')
-    qrels = ['query-id\tcorpus-id\tscore', 'q1\td1\t2', 'q1\td2\t0', 'q1\td3\t0', 'q1\td4\t1', 'q2\td2\t1']
+    graded = {('q1', 'd02'): 2, ('q1', 'd03'): 0, ('q1', 'd04'): 0, ('q1', 'd01'): 1, ('q2', 'd03'): 1}
+    qrels = ['query-id\tcorpus-id\tscore', *(f'{q}\t{d}\t{grade}' for (q, d), grade in graded.items())]
     write_lines(tmp_path / 'F' / 'qrels' / 'train.tsv', qrels)
     corpus = {row['_id']: row for row in map(json.loads, (tmp_path / 'F' / 'corpus.jsonl').read_text().splitlines())}
     first, second = load_labelled('fever', path=str(tmp_path / 'F')).rows
     assert len(first['pos']) == 1 and len(first['neg']) == 2 and not second['neg']
-    assert all(any(corpus[doc]['text'] in text for text in first['neg']) for doc in ('d2', 'd3'))
+    assert all(any(corpus[doc]['text'] in text for text in first['neg']) for doc in ('d03', 'd04'))
     # nobody has to mine for a query that brings its negatives
     drawn = draw_negatives([first], 'no such retriever', n=2)
     assert sorted(drawn.rows[0]['neg']) == sorted(first['neg'])
