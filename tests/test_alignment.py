@@ -626,7 +626,7 @@ def test_each_stage_of_a_printed_pair_has_the_precision_of_its_towers(monkeypatc
 )
 def test_a_document_tower_is_trained_at_the_lengths_that_are_scored(query, document, longest):
     stages = ['document-init', 'align']
-    lengths = document_lengths(pair_settings(name='x', query=query, document=document, stages=stages))
+    lengths = document_lengths({'name': 'x', 'query': query, 'document': document, 'stages': stages})
     assert longest <= set(lengths) and lengths == sorted(set(lengths))
     assert max(lengths) == encoder_spec(document).dim == max(matryoshka_lengths(document))
 

@@ -282,8 +282,11 @@ class TowerPair:
         return stages_history(self.trained)
 
 # %% ../../nbs/12_trainer/22_pair.ipynb #e49c8acf
-def document_lengths(config: PairSettings) -> list[int]:
+def document_lengths(
+    config,  # a mapping, or `PairSettings`
+) -> list[int]:
     "The lengths at which a document tower is trained for its pair (MAR equation 4)."
+    config = pair_settings(config)
     spec = encoder_spec(config.query or config.document)
     return matryoshka_lengths(config.document, config.dimensions or spec.dimensions or spec.dim)
 
