@@ -19,10 +19,12 @@ from medir_nb.miner import (
     consistent_rows,
     contamination,
     draw_negatives,
+    leave_rows,
     load_labelled,
     load_sets,
     mine,
     mixture_table,
+    rows_file,
     tuning_table,
     without_test_queries,
     write_examples,
@@ -33,7 +35,7 @@ from medir_nb.miner.conversions import RULES, Converted
 from medir_nb.miner.labelled import ByQuery
 from medir_nb.miner.sets import file_rows
 from medir_nb.miner.written import WrittenExample, WrittenQuery, WrittenTasks, json_in, read_answer
-from medir_nb.trainer import PairBatches, Pairs, train_encoder
+from medir_nb.trainer import PairBatches, Pairs, TuningData, train_encoder, write_tuning_data
 
 ROOT = Path(__file__).parent.parent
 
@@ -188,6 +190,31 @@ def test_a_collection_gives_the_documents_of_the_highest_grade(tmp_path, home):
     assert mined.stats['empty query or positive'] == 1  # q4, of which nothing is relevant
     with pytest.raises(MedirError, match="no qrels of split 'dev'"):
         load_labelled('fever', path=str(tmp_path / 'F'), split='dev')
+
+
+def test_documents_that_judges_refused_are_the_negatives(tmp_path, home):
+    write_beir(tmp_path / 'F', split='train')
+    graded = {('q1', 'd02'): 2, ('q1', 'd03'): 0, ('q1', 'd04'): 0, ('q1', 'd01'): 1, ('q2', 'd03'): 1}
+    qrels = ['query-id\tcorpus-id\tscore', *(f'{q}\t{d}\t{grade}' for (q, d), grade in graded.items())]
+    write_lines(tmp_path / 'F' / 'qrels' / 'train.tsv', qrels)
+    corpus = {row['_id']: row for row in map(json.loads, (tmp_path / 'F' / 'corpus.jsonl').read_text().splitlines())}
+    first, second = load_labelled('fever', path=str(tmp_path / 'F')).rows
+    assert len(first['pos']) == 1 and len(first['neg']) == 2 and not second['neg']
+    assert all(any(corpus[doc]['text'] in text for text in first['neg']) for doc in ('d03', 'd04'))
+    # nobody has to mine for a query that brings its negatives
+    drawn = draw_negatives([first], 'no such retriever', n=2)
+    assert sorted(drawn.rows[0]['neg']) == sorted(first['neg'])
+
+
+def test_rows_that_another_notebook_leaves_are_read_by_their_name(tmp_path, home):
+    row = {'id': 'own/1', 'query': 'a', 'pos': ['b'], 'neg': ['c'], 'instruction': 'Find', 'source': 'own'}
+    with pytest.raises(MedirError, match='write them: medir run mar_pretraining --preset paper') as error:
+        write_tuning_data(TuningData(files=['mar-triples']), tmp_path)
+    assert '\n' not in str(error.value)
+    left = leave_rows(write_lines(tmp_path / 'rows.jsonl', [row]), 'mar-triples')
+    made = write_tuning_data(TuningData(files=['mar-triples']), tmp_path / 'data')
+    assert made.mined.rows == [row] and tmp_path / 'home' in left.parents
+    assert rows_file(tmp_path / 'rows.jsonl') == tmp_path / 'rows.jsonl'
 
 
 @pytest.mark.parametrize(

@@ -636,9 +636,9 @@ def test_the_stages_of_a_pair_are_planned_once_however_many_rows_share_them(monk
     monkeypatch.setenv('MEDIR_ROOT', str(REAL))
     parameters = resolve(real_notebook('mar_ablations'), 'paper')
     planned = plan_trainings(notebook_plan('mar_ablations').trainings, parameters)
-    # 14 rows: one is cut off before Stage II and shares Stage I with the whole, two rows of Table 6 share theirs
+    # 14 rows: one is cut off before Stage II and shares Stage I with the whole, two rows of Table 6 share theirs. The query tower is
+    # that of another run
     assert planned.step.tolist() == [
-        'query tower',
         'document tower',
         'Stage I, 8 times',
         'Stage I on labelled rows, 2 times',
@@ -674,7 +674,13 @@ def test_the_stages_of_a_tower_are_planned_with_the_printed_settings(monkeypatch
         'pairs without labels',
         'fine-tuning (Table 12), 3 times',
         'fine-tuning (Table 11), 2 times',
+        'fine-tuning of the tower for pairs',
     ]
+    # two epochs of a tower that is reported, one of that with which pairs begin
+    monkeypatch.setattr('medir_nb.workbook.trainings.data_rows', lambda kind, data: 1000)
+    planned = plan_trainings(notebook_plan('mar_pretraining').trainings, parameters).set_index('step')
+    read = planned['texts to encode or train on'].tolist()
+    assert [texts // read[-1] for texts in read[2:]] == [6, 4, 1]
 
 
 def test_status_of_an_empty_home(home, medir):

@@ -20,6 +20,8 @@ from .curation import (
     curate,
     found_documents,
     judged_lists,
+    leave_rows,
+    rows_file,
     votes_of,
     wash,
 )
@@ -69,6 +71,8 @@ __all__ = [
     'curate',
     'found_documents',
     'judged_lists',
+    'leave_rows',
+    'rows_file',
     'votes_of',
     'wash',
     'DIVERSIFICATION_ROWS',

@@ -9,6 +9,7 @@ __all__ = ['convert', 'ByQuery', 'load_labelled', 'load_sets']
 import heapq
 import inspect
 import json
+import random
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
@@ -135,12 +136,23 @@ def _best_documents(qrels: pd.DataFrame) -> dict[str, list]:
     return documents
 
 
+def _refused_documents(qrels: pd.DataFrame) -> dict[str, list]:
+    "Query id → the documents that were judged and got no grade above 0, in an order that the query's id decides."
+    zeros = qrels[qrels.relevance <= 0].groupby('query_id', sort=False).doc_id.agg(list).to_dict()
+    for query_id, documents in zeros.items():
+        random.Random(query_id).shuffle(documents)
+    return zeros
+
+
 def _judged_queries(task: Task):
-    "`(query id, its documents of the highest grade)` of a task."
-    best = _best_documents(task.qrels)
+    "`(query id, its documents of the highest grade, and as negatives those of grade 0)` of a task."
+    best, refused = _best_documents(task.qrels), _refused_documents(task.qrels)
     for query_id, query in zip(task.queries.ids, task.queries.texts(), strict=True):
-        texts = [text for doc_id in best.get(query_id, []) if (text := task.corpus.text(doc_id))]
-        yield query_id, Converted(query.strip(), texts, []) if query.strip() and texts else 'empty query or positive'
+        pos, neg = (
+            [text for doc_id in of_query.get(query_id, []) if (text := task.corpus.text(doc_id))]
+            for of_query in (best, refused)
+        )
+        yield query_id, Converted(query.strip(), pos, neg) if query.strip() and pos else 'empty query or positive'
 
 # %% ../../nbs/10_miner/11_labelled.ipynb #378939a8
 def _judged(name: str, row: dict, folder: Path | None, split: str, home_folder):

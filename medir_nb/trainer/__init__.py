@@ -18,12 +18,13 @@ from .sft import SFTSettings, sft_examples, train_generator
 from .cross_encoder import CrossEncoderSettings, GroupBatches, train_reranker
 from .stage_data import PairData, TuningData, write_pair_data, write_tuning_data
 from .retriever import Retriever, RetrieverSettings, printed_training, retriever_settings, train_retriever
+from .printed import PRINTED, matryoshka_lengths, printed_precision, printed_settings
 from .retromae import FiledTexts, RetroMAESettings, TextBatches, train_retromae
 from .tower import Tower, TowerSettings, pretraining_ablation, printed_stages, tower_settings, train_tower
 from .panel import Panel, PanelSettings
 from .alignment import AlignmentSettings, JointSettings, align_towers, train_towers
 from .pair import ABLATIONS, APPROACHES, PRINTED_AS, STAGE_DATA, AlignmentData, PairSettings, TowerPair, alignment_key
-from .pair import changed_pair, train_pair
+from .pair import changed_pair, document_lengths, train_pair, train_symmetric
 from .command import check_trainable, keys_help, main, train
 
 __all__ = [
@@ -64,6 +65,10 @@ __all__ = [
     'printed_training',
     'retriever_settings',
     'train_retriever',
+    'PRINTED',
+    'matryoshka_lengths',
+    'printed_precision',
+    'printed_settings',
     'FiledTexts',
     'RetroMAESettings',
     'TextBatches',
@@ -89,7 +94,9 @@ __all__ = [
     'TowerPair',
     'alignment_key',
     'changed_pair',
+    'document_lengths',
     'train_pair',
+    'train_symmetric',
     'check_trainable',
     'keys_help',
     'main',

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['AlignmentSettings', 'JointSettings', 'TowerRows', 'tower_rows', 'TowerBatches', 'is_mirrored', 'TrainableSteps',
-           'tower_recipe', 'align_towers', 'train_towers']
+           'plain_spec', 'tower_recipe', 'align_towers', 'train_towers']
 
 # %% ../../nbs/12_trainer/21_alignment.ipynb #a8d2e139
 from dataclasses import asdict, dataclass, replace
@@ -224,6 +224,17 @@ def _loss(config: AlignmentSettings, model, mirrored: bool):
         frozen,
     )
 
+# %% ../../nbs/12_trainer/21_alignment.ipynb #5fb6d78c
+def plain_spec(config: AlignmentSettings, spec: EncoderSpec) -> EncoderSpec:
+    "The row by which texts are read in training: without the frame of an instruction where there shall be none."
+    framed = config.instruction == '' and '{instruction}' in spec.query_template
+    return replace(spec, query_template='{text}') if framed else spec
+
+
+def _plain_key(config: AlignmentSettings, query: EncoderSpec) -> dict:
+    "What the key says of queries that are read without their frame; nothing where there is none."
+    return {} if plain_spec(config, query) is query else {'queries': 'plain'}
+
 # %% ../../nbs/12_trainer/21_alignment.ipynb #c6b57ad6
 def _kept_side(rows: TowerRows, pairs, mirrored: bool, document: Side, arguments) -> KeptSide:
     "The document side by vectors that are encoded here, of every text that it will read."
@@ -258,7 +269,7 @@ def _build(config: AlignmentSettings, rows: TowerRows, pairs, arguments: dict):
     spec, mirrored = _read_spec(config, rows, model), is_mirrored(config, pairs)
     tokenizers = {role: modules_of_role(model, role)[0].tokenizer for role in ROLES}
     told = spec.default_instruction if config.instruction is None else config.instruction
-    batches = TowerBatches(pairs, Encoder(spec), tokenizers, told, False, config.mask_positives)
+    batches = TowerBatches(pairs, Encoder(plain_spec(config, spec)), tokenizers, told, False, config.mask_positives)
     batches.mirrored = mirrored
     held = {'adapters': adapters, 'spec': spec, 'panel': _panel(config, pairs, batches, model, arguments.device)}
     if config.keep_vectors:
@@ -280,7 +291,7 @@ def _save(config: AlignmentSettings, rows: TowerRows, trainer, folder: Path) -> 
         save_adapters(trainer.adapters, folder / 'adapter')
         merge_adapters(trainer.adapters)
     told = spec.default_instruction if config.instruction is None else config.instruction
-    model.prompts = pair_prompts(spec, told)
+    model.prompts = pair_prompts(plain_spec(config, spec), told)
     if config.distance == 'scores' and config.distance_weight:
         model = query_side(model)
     save_modules(model, folder)
@@ -318,7 +329,7 @@ def tower_recipe(config: AlignmentSettings) -> Recipe:
     return Recipe(
         config,
         kind='encoder',
-        base=rows.key(),
+        base=rows.key() | _plain_key(config, rows.query),
         content=pairs.content(),
         build=partial(_build, config, rows, pairs),
         save=partial(_save, config, rows),

@@ -29,6 +29,7 @@ from ..data.mixture import Mixture
 from ..miner.rows import Mined, read_rows
 from ..miner.labelled import load_sets
 from ..miner.contamination import without_test_queries
+from ..miner.curation import rows_file
 from ..miner.tuning import draw_negatives, mixture_table
 from .settings import Count, OneOrMore, StrictSettings
 
@@ -196,7 +197,9 @@ class TuningData(StrictSettings):
 
     sets: list[str] = []  # rows of tuning.yaml, or TASK:SPLIT
     paths: dict[str, str] = {}  # set → a file or folder in its place
-    files: list[str] = []  # JSON lines of rows that were written before, with id, query, pos, neg, instruction, source
+    files: list[
+        str
+    ] = []  # JSON lines of rows that were written before (id, query, pos, neg, instruction, source), or rows.yaml
     groups: list[Literal['biomedical', 'general', 'synthetic']] = [*GROUPS]  # which stay
     portion: Portion = 1  # of the rows (Table 5)
     limit: Count = 0  # queries a set; 0: as many as the paper drew
@@ -228,7 +231,7 @@ def _gathered(data: TuningData, home_folder) -> Mined:
     if asked:
         mined = load_sets(asked, data.paths, data.limit, **how)
         rows, stats = mined.rows, mined.stats
-    written = [row for file in data.files for row in read_rows(file, 'id', 'query', 'pos', 'neg')]
+    written = [row for file in data.files for row in read_rows(rows_file(file), 'id', 'query', 'pos', 'neg')]
     rows = rows + [row for row in written if group_of(row.get('source', '')) in (*data.groups, '')]
     check(rows, 'no set and no file is left', 'stage II', 'name sets or files, or more groups')
     return Mined('rows of stage II', rows, stats)

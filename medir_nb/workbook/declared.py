@@ -114,6 +114,8 @@ class Training(_Strict):
     seeds: str = ''  # the parameter with the seeds of those rows
     seeds_of: str = ''  # the parameter with seeds of a row's own, by its name
     when: str = ''  # it runs only where this parameter is true
+    unless: str = ''  # a parameter that, where it is not empty, makes it needless
+    symmetric: bool = False  # the tower is reported by itself, and fine-tuned for as many epochs as MAR prints then
     each: list[str] = []  # parameters with lists: a training for each member
 
 # %% ../../nbs/16_workbook/03b_declared.ipynb #f41aaefc
