@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Literal
 import pandas as pd
 from ..core.errors import check, nearest
-from .settings import OneOrMore, StrictSettings
-from .stages import checked_settings
+from .settings import Count, StrictSettings
+from .stages import checked_settings, pipeline
 from .progress import Trained, stages_table
 from .contrastive import train_encoder
 from .retromae import train_retromae
@@ -31,20 +31,17 @@ _DOCUMENT = {
 
 def printed_stages(
     tower: str,  # query | document
-    devices: int = 1,  # which share a batch
     symmetric: bool = False,  # the tower is reported by itself
 ) -> dict[str, dict]:
     "Stage → the settings that MAR prints."
     known = ('query', 'document')
     check(tower in known, f'MAR has no tower {tower!r}', 'tower', nearest(tower, known))
-    fits = 32 % devices == 0
-    check(fits, f'a batch of 384 is not cut for {devices} devices', 'devices', 'write 1, 2, 4, 8, 16 or 32')
-    supervised = {**_PAIRS, 'batch_size': 640 // devices, 'epochs': 2 if symmetric else 1, 'negatives': 7}
+    supervised = {**_PAIRS, 'batch_size': 640, 'epochs': 2 if symmetric else 1, 'negatives': 7}
     if tower == 'document':
         return {'supervised': supervised | _DOCUMENT}
     retromae = {**_COMMON, 'learning_rate': 2e-4, 'warmup_ratio': 0.0, 'epochs': 3, 'max_tokens': 512}
-    retromae |= {'batch_size': 12, 'accumulation': 32 // devices}
-    unsupervised = {**_PAIRS, 'batch_size': 19_200 // devices, 'epochs': 3, 'negatives': 0, 'learn_temperature': True}
+    retromae |= {'batch_size': 48, 'accumulation': 8}  # 384 a step
+    unsupervised = {**_PAIRS, 'batch_size': 19_200, 'epochs': 3, 'negatives': 0, 'learn_temperature': True}
     return {'retromae': retromae, 'unsupervised': unsupervised, 'supervised': supervised}
 
 # %% ../../nbs/12_trainer/20a_tower.ipynb #0eb9b3b3
@@ -57,7 +54,7 @@ class TowerSettings(StrictSettings):
     stages: list[Literal['retromae', 'unsupervised', 'supervised']] = [*TOWER_STAGES]
     settings: dict[str, dict] = {}  # stage → settings of its training
     printed: Literal['', 'query', 'document'] = ''  # the tower of the paper whose values are taken
-    devices: OneOrMore = 1
+    devices: Count = 0  # that share a batch; 0: all GPUs of this machine
     symmetric: bool = False
     family: str = ''  # what the names of the stages before the last begin with; '': the name
     reading: dict = {}  # fields of the backbone's row in another value
@@ -105,14 +102,16 @@ def stage_settings(
     stage: str,
 ) -> dict:
     "The settings of a stage's training, without its model."
-    given = printed_stages(config.printed, config.devices, config.symmetric).get(stage, {}) if config.printed else {}
+    given = printed_stages(config.printed, config.symmetric).get(stage, {}) if config.printed else {}
     so_far = config.stages[: config.stages.index(stage) + 1]
     before = '-'.join([config.family or config.name, *so_far])
     output = config.name if so_far == config.stages else before
     own = {'data': config.data[stage], 'output': output, 'seed': config.seed, 'reading': config.reading}
+    own['processes'] = config.devices
     return {**given, **own, **config.settings.get(stage, {})}
 
 # %% ../../nbs/12_trainer/20a_tower.ipynb #07f6e1ff
+@pipeline('tower', TowerSettings)
 def train_tower(
     config=None,  # a mapping, or `TowerSettings`
     watch=None,  # a `Watch`
