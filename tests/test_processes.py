@@ -12,7 +12,7 @@ from medir_nb.core import MedirError, checkpoint_record
 from medir_nb.trainer import stage, tower_settings, train, train_encoder, train_tower, training_config
 from medir_nb.trainer.arguments import training_arguments
 from medir_nb.trainer.identity import Recipe, training_key
-from medir_nb.trainer.launch import log_folder, processes_to_start
+from medir_nb.trainer.launch import log_folder, processes_to_start, tell_idle
 from medir_nb.trainer.processes import devices_here, processes_of
 from medir_nb.trainer.settings import Settings
 from medir_nb.trainer.stages import PIPELINES, STAGES
@@ -161,6 +161,7 @@ def test_a_machine_trains_on_all_its_gpus(monkeypatch, capsys):
         monkeypatch.setattr('medir_nb.trainer.processes.gpus_here', lambda gpus=gpus: gpus)
         config = training_config({**NAMED, 'batch_size': batch}, 'contrastive')
         assert processes_to_start(config) == processes_of(config) == processes
+        tell_idle(config, processes)
         told = capsys.readouterr().err
         assert (f'{processes} of {gpus} devices train' in told) == (processes < gpus)
     with pytest.raises(MedirError, match='8 processes want a GPU each, and 3 can be seen'):
@@ -202,7 +203,8 @@ def test_a_stage_of_this_process_is_trained_here_and_says_so(monkeypatch, capsys
     monkeypatch.setitem(STAGES, 'own', t.stages.STAGES['own'])
     monkeypatch.setenv('MEDIR_PROCESSES', '2')
     assert processes_to_start(OwnSettings(**NAMED)) == 1
-    assert "one device trains, for the stage 'own' is known to this process alone" in capsys.readouterr().err
+    tell_idle(OwnSettings(**NAMED), 1)
+    assert "1 of 2 devices train, for the stage 'own' is known to this process alone" in capsys.readouterr().err
     with pytest.raises(MedirError, match='known to this process alone; leave the key out'):
         processes_to_start(OwnSettings(**NAMED, processes=2))
 
@@ -260,13 +262,10 @@ def wait_for(holds, seconds: float = 240):
         time.sleep(0.05)
 
 
-@pytest.mark.medium
-@pytest.mark.parametrize('stop', [signal.SIGKILL, signal.SIGINT])
-def test_a_parent_that_ends_leaves_no_process_and_its_training_goes_on(rows, data, home, stop):
-    settings = small(data['pairs'], learning_rate=1e-4, max_steps=200, save_steps=10)
+def stopped(settings: dict, trained: Path, stop) -> Path:
+    "Where the steps of a training lie whose parent was stopped under way."
     call = 'import json, sys; from medir_nb.trainer import train_encoder; train_encoder(json.loads(sys.argv[1]))'
     parent = subprocess.Popen([sys.executable, '-c', call, json.dumps(settings)], stderr=subprocess.DEVNULL)
-    trained = home / 'checkpoints'
 
     def steps() -> int:
         files = [work / 'metrics.jsonl' for work in t.progress.work_folders(trained / 'own')]
@@ -277,11 +276,24 @@ def test_a_parent_that_ends_leaves_no_process_and_its_training_goes_on(rows, dat
     parent.send_signal(stop)
     parent.wait()
     wait_for(lambda: not running(trained), 40)
-    assert not (trained / 'own').exists()
-    work = t.progress.work_folders(trained / 'own')[-1]
+    return t.progress.work_folders(trained / 'own')[-1]
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize('stop', [signal.SIGKILL, signal.SIGINT])
+def test_a_parent_that_ends_leaves_no_process(rows, data, home, stop):
+    trained = home / 'checkpoints'
+    work = stopped(small(data['pairs'], max_steps=2000, save_steps=10), trained, stop)
+    assert t.careful.last_checkpoint(work)[0] >= 10 and not (trained / 'own').exists()
+
+
+@pytest.mark.slow
+def test_a_killed_training_of_two_processes_goes_on_to_the_same_end(rows, data, home):
+    settings = small(data['pairs'], learning_rate=1e-4, max_steps=200, save_steps=10)
+    work = stopped(settings, home / 'checkpoints', signal.SIGKILL)
     saved = t.careful.last_checkpoint(work)[0]
     done = train_encoder(settings)
-    assert saved >= 10 and done.steps == 200 and done.history.step.tolist() == list(range(1, 201))
     whole = train_encoder({**settings, 'output': 'whole', 'processes': 1})
+    assert 10 <= saved < done.steps == 200 and done.history.step.tolist() == list(range(1, 201))
     np.testing.assert_allclose(done.history.loss, whole.history.loss, rtol=1e-3)
     assert done.counts == whole.counts

@@ -73,9 +73,14 @@ def training_arguments(config: Settings, work: Path) -> dict:
 # %% ../../nbs/12_trainer/08_arguments.ipynb #5eec4528
 def seeded_arguments(config: Settings, arguments: dict, kind: type):
     "Arguments of the class `kind`, for one device a process; everything is seeded."
+    import torch
+
     seed_everything(config.seed)
     made = kind(**arguments)
     made._n_gpu = min(1, made.n_gpu)
+    if made.device.type == 'cpu':
+        # a world calls it cpu:0, and torch reads no saved step onto a place of that name
+        made._setup_devices = torch.device('cpu')
     return made
 
 

@@ -37,7 +37,7 @@ def move_checkpoint(work: Path, name: str):
     for folder in before:
         shutil.rmtree(folder, ignore_errors=True)
 
-# %% ../../nbs/12_trainer/06_careful.ipynb #a2ceec4f
+# %% ../../nbs/12_trainer/06_careful.ipynb #8dbe438f
 _COUNTED = ('rows', 'texts', 'tokens', 'truncated')
 
 
@@ -49,7 +49,7 @@ def fed_to_all(counts: dict, loss) -> tuple[Counter, float]:
     *numbers, total = sum_over_processes(torch.tensor(own, dtype=torch.float64, device=loss.device)).tolist()
     return Counter(dict(zip(_COUNTED, map(int, numbers), strict=True))), total
 
-
+# %% ../../nbs/12_trainer/06_careful.ipynb #a2ceec4f
 class FiniteLoss:
     "Counts what was fed, and stops at a loss that is no number, in all processes at once."
 

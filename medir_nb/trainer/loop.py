@@ -27,7 +27,7 @@ from .careful import check_weights, first_line, kept_step, last_checkpoint
 from .identity import Recipe, check_replaceable, checkpoint_place, held
 from .identity import training_key, training_marks
 from .arguments import training_arguments
-from .launch import BEGINS, is_launched, processes_to_start, train_in_processes
+from .launch import BEGINS, is_launched, processes_to_start, tell_idle, train_in_processes
 
 # %% ../../nbs/12_trainer/09_loop.ipynb #fa7c613f
 @dataclass
@@ -202,7 +202,7 @@ def finish(job: Job, trainer, steps: int):
         shutil.rmtree(job.work, ignore_errors=True)
     trainer.accelerator.free_memory()
 
-# %% ../../nbs/12_trainer/09_loop.ipynb #17f78baf
+# %% ../../nbs/12_trainer/09_loop.ipynb #5053d637
 def train_here(job: Job):
     "Build, go on, fit and finish, in this process, which may be one of a world."
     trainer = build_trainer(job)
@@ -223,7 +223,7 @@ def train_elsewhere(
     if watch:
         watch(read_metrics(job.folder / 'metrics.jsonl'), now=True)
 
-
+# %% ../../nbs/12_trainer/09_loop.ipynb #17f78baf
 def _with_processes(recipe: Recipe, processes: int) -> Recipe:
     "The recipe, trained by this process alone where no others are started."
     if is_in_world() or processes > 1:
@@ -247,6 +247,7 @@ def run_training(
             return read_trained(job.folder, reused=True)
         if job.writes:
             make_workplace(job)
+        tell_idle(recipe.config, processes)
         if processes > 1:
             train_elsewhere(job, processes, watch)
         else:

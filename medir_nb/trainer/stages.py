@@ -42,7 +42,7 @@ def stage(
 
     return register
 
-
+# %% ../../nbs/12_trainer/01_stages.ipynb #78aad01f
 PIPELINES: dict[str, Stage] = {}
 
 
