@@ -139,8 +139,8 @@ class Followed:
     "The bar, the notes and the curve of a training that other processes do."
 
     def __init__(self, work: Path, name: str, watch=None):
-        self.work, self.name, self.watch = work, name, watch
-        self.lines, self.notes, self.bar, self.size = [], 0, None, 0
+        self.work, self.watch, self.notes, self.size = work, watch, 0, 0
+        self.bar = progress(desc=name, unit='step')
 
     def look(self):
         "Show what came since the last look."
@@ -151,24 +151,22 @@ class Followed:
                 note(line.removeprefix('medir: '))
         self.notes = max(self.notes, len(notes))
         metrics = self.work / 'metrics.jsonl'
-        if metrics.is_file() and metrics.stat().st_size != self.size:
-            self.size = metrics.stat().st_size
-            self.show(read_metrics(metrics))
+        with contextlib.suppress(FileNotFoundError):  # before the first step, and once the checkpoint stands
+            if metrics.stat().st_size != self.size:
+                self.size = metrics.stat().st_size
+                self.show(read_metrics(metrics))
 
-    def show(self, lines: list[dict], **how):
+    def show(self, lines: list[dict]):
         "Move the bar to the last step, and hand the metrics to the watch."
-        if self.bar is None:
-            total = read_json(self.work / 'steps.json', {}).get('steps')
-            self.bar = progress(total=total, desc=self.name, unit='step')
-        self.lines = lines or self.lines
-        if self.lines:
-            self.bar.update(self.lines[-1]['step'] - self.bar.n)
-        if self.watch and self.lines:
-            self.watch(self.lines, **how)
+        if not lines:
+            return
+        self.bar.total = read_json(self.work / 'steps.json', {}).get('steps', self.bar.total)
+        self.bar.update(lines[-1]['step'] - self.bar.n)
+        if self.watch:
+            self.watch(lines)
 
     def close(self):
-        if self.bar is not None:
-            self.bar.close()
+        self.bar.close()
 
 # %% ../../nbs/12_trainer/08a_launch.ipynb #517d45de
 def _failure(folder: Path, processes: int) -> MedirError:

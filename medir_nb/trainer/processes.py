@@ -55,7 +55,8 @@ def check_shared(config: Settings):
 def check_devices(processes: int):
     "Refuse more processes than there are GPUs, where there are any."
     gpus = gpus_here() if processes > 1 else 1
-    check(processes <= gpus or not gpus, f'{processes} processes want a GPU each, and {gpus} can be seen', 'processes')
+    what, fix = f'{processes} processes want a GPU each, and {gpus} can be seen', f'ask for {gpus}, or for none'
+    check(processes <= gpus or not gpus, what, 'processes', fix)
 
 # %% ../../nbs/12_trainer/00a_processes.ipynb #2d24e2eb
 def processes_of(config: Settings) -> int:
