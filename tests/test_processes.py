@@ -244,6 +244,20 @@ def test_a_fault_of_one_process_is_one_line(rows, data, home):
     assert len(list(logs.glob('said/*/attempt_0/*/stderr.log'))) == 2
 
 
+@pytest.mark.medium
+def test_a_tower_is_a_task_of_the_command(rows, data, tmp_path, monkeypatch, capsys):
+    steps = {'max_steps': 1, 'batch_size': 4}
+    tower = {'task': 'tower', 'backbone': 'tiny-masked', 'name': 'tower', 'stages': ['retromae', 'supervised']}
+    tower |= {'data': {'retromae': data['texts'], 'supervised': data['pairs']}}
+    tower |= {'settings': dict.fromkeys(tower['stages'], steps)}
+    file = write_lines(tmp_path / 'tower.yaml', [json.dumps(tower)])
+    monkeypatch.setattr(sys, 'argv', ['trainer', str(file)])
+    t.main()
+    told = capsys.readouterr().out.splitlines()
+    assert [line.partition(':')[0] for line in told[::2]] == ['tower-retromae', 'tower']
+    assert checkpoint_record('tower')['base'] == 'tower-retromae'
+
+
 def running(folder: Path) -> list[str]:
     "The command lines that name a file below `folder`."
     lines = []
