@@ -617,10 +617,8 @@ def test_a_document_tower_is_a_decoder_with_a_lora_and_short_vectors(tower):
 
 
 def test_what_the_paper_prints_of_both_towers():
-    for devices in (1, 8, 32):
-        stages = printed_stages('query', devices)
-        batches = [s['batch_size'] * s.get('accumulation', 1) * devices for s in stages.values()]
-        assert batches == [384, 19_200, 640]
+    stages = printed_stages('query')
+    assert [s['batch_size'] * s.get('accumulation', 1) for s in stages.values()] == [384, 19_200, 640]
     assert [s['learning_rate'] for s in stages.values()] == [2e-4, 1e-4, 1e-4]
     assert [printed_stages('query', symmetric=both)['supervised']['epochs'] for both in (False, True)] == [1, 2]
     document = printed_stages('document')
@@ -628,9 +626,8 @@ def test_what_the_paper_prints_of_both_towers():
     for stage, settings in {**printed_stages('query'), **document}.items():
         task = 'retromae' if stage == 'retromae' else 'contrastive'
         training_config({'model': 'minilm', 'data': 'x', 'output': 'y', **settings}, task)
-    for wrong in ({'tower': 'both'}, {'tower': 'query', 'devices': 5}):
-        with pytest.raises(MedirError):
-            printed_stages(**wrong)
+    with pytest.raises(MedirError):
+        printed_stages('both')
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 # each module with a stage registers it
 from .settings import Settings
-from .stages import STAGES, stage, training_config
+from .stages import PIPELINES, STAGES, pipeline, stage, training_config
 from .pairs import Pairs
 from .filed import FiledPairs
 from .batches import PairBatches
@@ -29,7 +29,9 @@ from .command import check_trainable, keys_help, main, train
 
 __all__ = [
     'Settings',
+    'PIPELINES',
     'STAGES',
+    'pipeline',
     'stage',
     'training_config',
     'Pairs',

@@ -25,13 +25,14 @@ from ..encoder.towers import is_cut, joined_towers, pair_prompts, pair_similarit
 from ..encoder.towers import query_side, vector_length
 from ..losses import Alignment
 from .settings import AboveZero, Count, NotNegative, Settings
+from .processes import processes_of
 from .stages import stage, training_config
 from .progress import Trained
 from .batches import PairBatches, Side
 from .kept import KeptSide
 from .careful import careful_trainer
 from .adapters import Lora, merge_adapters, save_adapters, with_adapter
-from .identity import Recipe, hub_name, trained_row, world_size
+from .identity import Recipe, hub_name, trained_row
 from .arguments import check_enough, seeded_arguments
 from .loop import run_training
 from .encoders import check_carried, training_pairs
@@ -305,7 +306,7 @@ def _save(config: AlignmentSettings, rows: TowerRows, trainer, folder: Path) -> 
 # %% ../../nbs/12_trainer/21_alignment.ipynb #081f0c38
 def _check_contrast(config: AlignmentSettings):
     "Refuse settings in which a query sees one document alone, or in which nothing is trained."
-    together = config.batch_size * (world_size() if config.cross_device else 1) if config.in_batch else 1
+    together = config.batch_size // (1 if config.cross_device else processes_of(config)) if config.in_batch else 1
     sees_more = config.negatives or together > 1 or not config.contrastive_weight
     what = 'one query with one document has a loss of constant 0'
     check(sees_more, what, 'batch_size', 'raise batch_size, or give it negatives')
@@ -325,7 +326,7 @@ def tower_recipe(config: AlignmentSettings) -> Recipe:
     by_line = config.instruction is None and '{instruction}' in rows.query.query_template
     pairs = training_pairs(config, by_line)
     check_enough(config, len(pairs))
-    config = config.model_copy(update={'model': rows.name})
+    asked, config = config, config.model_copy(update={'model': rows.name})
     return Recipe(
         config,
         kind='encoder',
@@ -334,6 +335,7 @@ def tower_recipe(config: AlignmentSettings) -> Recipe:
         build=partial(_build, config, rows, pairs),
         save=partial(_save, config, rows),
         counts=pairs.counts,
+        asked=asked,
     )
 
 # %% ../../nbs/12_trainer/21_alignment.ipynb #eff13b52

@@ -26,7 +26,7 @@ from ..miner.rows import Mined, load_documents, read_rows
 from ..miner.labelled import load_sets
 from ..miner.contamination import without_test_queries
 from .settings import Count, StrictSettings
-from .stages import checked_settings
+from .stages import checked_settings, pipeline
 from .progress import Trained, stages_history, stages_table
 from .adapters import Lora
 from .contrastive import train_encoder
@@ -373,6 +373,7 @@ def _initialised(pair: TowerPair, watch) -> dict:
     return towers | {'query': towers['query'] or towers['document']}
 
 # %% ../../nbs/12_trainer/22_pair.ipynb #44789ca7
+@pipeline('pair', PairSettings)
 def train_pair(
     config=None,  # a mapping, or `PairSettings`
     watch=None,  # a `Watch`

@@ -46,7 +46,7 @@ class RetroMAESettings(Settings):
     task: Literal['retromae'] = 'retromae'
     learning_rate: AboveZero = 2e-4
     epochs: AboveZero = 3
-    batch_size: OneOrMore = 12  # rows per device
+    batch_size: OneOrMore = 12  # rows, over all devices
     encoder_mask: Share = 0.3  # of the words that the encoder does not see
     decoder_mask: Share = 0.5  # of the words that a position of the decoder does not see
     decoder_masks: OneOrMore = 256  # different ones in a text

@@ -12,8 +12,8 @@ from typing import Literal
 import pandas as pd
 from ..core.errors import check, nearest
 from ..encoder.spec import encoder_spec
-from .settings import OneOrMore, StrictSettings
-from .stages import checked_settings
+from .settings import Count, StrictSettings
+from .stages import checked_settings, pipeline
 from .progress import Trained, stages_table
 from .contrastive import train_encoder
 from .printed import RELEASED_LORA, RELEASED_NEGATIVES, matryoshka_lengths, printed_settings
@@ -23,7 +23,7 @@ from .retromae import train_retromae
 TOWER_STAGES = ('retromae', 'unsupervised', 'supervised')
 _CUT = {'hypothetical': False, 'gradient_cache': 32}
 _BACKBONES = {'query': 'gte-multilingual-mlm-base', 'document': 'qwen3-4b'}
-_ROWS_AT_A_TIME = 12  # of RetroMAE, which accumulates: it has no cache of gradients
+_ROWS_AT_A_TIME = 48  # of RetroMAE, which accumulates: it has no cache of gradients
 
 
 def _document_settings(backbone: str) -> dict:
@@ -33,24 +33,18 @@ def _document_settings(backbone: str) -> dict:
 
 def printed_stages(
     tower: str,  # query | document
-    devices: int = 1,  # which share a batch
     symmetric: bool = False,  # the tower is reported by itself
     backbone: str = '',  # whose size decides the precision; '': the paper's
 ) -> dict[str, dict]:
     "Stage → the settings that MAR prints."
     check(tower in _BACKBONES, f'MAR has no tower {tower!r}', 'tower', nearest(tower, _BACKBONES))
-    fits = 32 % devices == 0
-    check(fits, f'a batch of 384 is not cut for {devices} devices', 'devices', 'write 1, 2, 4, 8, 16 or 32')
     backbone = backbone or _BACKBONES[tower]
     supervised = printed_settings(f'{tower}-init', [backbone], symmetric) | _CUT | {'negatives': RELEASED_NEGATIVES}
-    supervised['batch_size'] //= devices
     if tower == 'document':
         return {'supervised': supervised | _document_settings(backbone)}
     retromae = printed_settings('retromae', [backbone])
-    batches = retromae['batch_size'] // _ROWS_AT_A_TIME
-    retromae |= {'batch_size': _ROWS_AT_A_TIME, 'accumulation': batches // devices}
+    retromae |= {'batch_size': _ROWS_AT_A_TIME, 'accumulation': retromae['batch_size'] // _ROWS_AT_A_TIME}
     unsupervised = printed_settings('unsupervised', [backbone]) | _CUT | {'negatives': 0, 'learn_temperature': True}
-    unsupervised['batch_size'] //= devices
     return {'retromae': retromae, 'unsupervised': unsupervised, 'supervised': supervised}
 
 # %% ../../nbs/12_trainer/20a_tower.ipynb #0eb9b3b3
@@ -63,7 +57,7 @@ class TowerSettings(StrictSettings):
     stages: list[Literal['retromae', 'unsupervised', 'supervised']] = [*TOWER_STAGES]
     settings: dict[str, dict] = {}  # stage → settings of its training
     printed: Literal['', 'query', 'document'] = ''  # the tower of the paper whose values are taken
-    devices: OneOrMore = 1
+    devices: Count = 0  # that share a batch; 0: all GPUs of this machine
     symmetric: bool = False
     family: str = ''  # what the names of the stages before the last begin with; '': the name
     reading: dict = {}  # fields of the backbone's row in another value
@@ -127,7 +121,7 @@ def _printed(config: TowerSettings, stage: str) -> dict:
     "What the paper prints for a stage, where that is asked for."
     if not config.printed:
         return {}
-    return printed_stages(config.printed, config.devices, config.symmetric, config.backbone).get(stage, {})
+    return printed_stages(config.printed, config.symmetric, config.backbone).get(stage, {})
 
 
 def stage_settings(
@@ -140,9 +134,11 @@ def stage_settings(
     output = config.name if so_far == config.stages else before
     reading = stage_reading(config, stage)
     own = {'data': config.data[stage], 'output': output, 'seed': config.seed, 'reading': reading}
+    own['processes'] = config.devices
     return {**_printed(config, stage), **own, **config.settings.get(stage, {})}
 
 # %% ../../nbs/12_trainer/20a_tower.ipynb #07f6e1ff
+@pipeline('tower', TowerSettings)
 def train_tower(
     config=None,  # a mapping, or `TowerSettings`
     watch=None,  # a `Watch`

@@ -45,6 +45,8 @@ VARIABLES = {
     'MEDIR_PRESET': 'set by a run: the preset that its notebook was given',
     'MEDIR_OUT': 'set by a run: the folder that its notebook writes into',
     'MEDIR_PARENT': 'set by a batch: the process that a run ends with',
+    'MEDIR_PROCESSES': 'processes that share a training, in place of one a GPU; 1: none but its own',
+    'MEDIR_LAUNCHER': 'set by a training that starts others: the process that they end with',
     'OPENAI_API_KEY': 'key of that service; stored nowhere',
     'VOYAGE_API_KEY': 'key of that service; stored nowhere',
     'DEEPSEEK_API_KEY': 'key of that service; stored nowhere',
