@@ -188,18 +188,15 @@ def printed_sizes(
 
 
 def _as_printed(paths: dict[str, Path], data: PairData) -> dict[str, Path]:
-    "Source → the file of what is kept of it."
-    printed, by_line = printed_sizes(), {}
-    for source in paths:
-        by_line.setdefault(_line_of(source), []).append(source)
-    for line, sources in by_line.items():
-        sizes = [len(PairFile(paths[source])) for source in sources]
-        most = round(printed.get(line, sum(sizes)) * data.portion)
-        if sum(sizes) > most:
-            kept = _kept_pairs([paths[source] for source in sources], most, data.seed)
-            cut = dict(zip(sources, kept, strict=True))
-            paths = paths | {source: _write_kept(paths[source], of) for source, of in cut.items()}
-    return paths
+    "Source → the file of what is kept of it; the files hold a portion of the pairs already."
+    cut = {}
+    for line, printed in printed_sizes().items():
+        of_line = {source: path for source, path in paths.items() if _line_of(source) == line}
+        most = round(printed * data.portion)
+        if sum(len(PairFile(path)) for path in of_line.values()) > most:
+            kept = _kept_pairs(list(of_line.values()), most, data.seed)
+            cut |= {source: _write_kept(path, of) for (source, path), of in zip(of_line.items(), kept, strict=True)}
+    return paths | cut
 
 # %% ../../nbs/12_trainer/15_stage_data.ipynb #f54210ff
 def _source_row(source: str, report: dict) -> dict:
