@@ -11,7 +11,9 @@ from medir_nb.core import rows as own_rows
 from medir_nb.data import hpo_terms, load_task
 from medir_nb.encoder import Encoder, contract, encoder_spec, save_encoder
 from medir_nb.encoder.tokens import Tokens
+from medir_nb.evaluator import evaluate
 from medir_nb.ledger import published
+from medir_nb.ledger.verdicts import system_reason
 from medir_nb.miner import load_labelled
 from medir_nb.trainer import (
     FiledPairs,
@@ -30,6 +32,7 @@ from medir_nb.trainer import (
 from medir_nb.trainer import stage_data
 from medir_nb.trainer.encoders import EncoderSettings, training_pairs
 from medir_nb.trainer.retriever import Reading, changed_fields
+from medir_nb.systems import parse
 from medir_nb.trainer.stage_data import group_of, in_portion
 from medir_nb.workbook.keys import data_fingerprints
 
@@ -642,6 +645,37 @@ def test_a_task_is_a_labelled_set_under_its_instruction():
 
 
 # ---------------------------------------------------------------- the protocol
+
+
+def test_figures_4b_and_5_are_in_the_batch_at_every_size():
+    runs = yaml.safe_load((ROOT / 'params' / 'batches' / 'bmretriever_sizes.yaml').read_text())['runs']
+    preset = yaml.safe_load((ROOT / 'params' / 'bmretriever_ablations' / 'paper.yaml').read_text())
+    of_size = {}
+    for run in runs:
+        if run['notebook'] == 'bmretriever_ablations':
+            own = preset | run.get('parameters', {})
+            of_size.setdefault(own['size'], set()).update(own['ablations'])
+    figures = {'full', 'stage I only', 'without pre-training', 'without instruction', 'cosine'}
+    assert set(of_size) == {'410M', '1B', '2B', '7B'} and all(figures <= rows for rows in of_size.values())
+    seven = [run['parameters']['pretraining_data'] for run in runs if run.get('parameters', {}).get('size') == '7B']
+    assert [data['most'] for data in seven] == [1_000_000] * 2  # B.1
+
+
+def test_the_baselines_of_table_4_have_rows_of_weights_that_saw_no_labels():
+    models, cells = registry('models'), published('bmretriever', 'Table 4')
+    printed = {name: row for row in models.values() for name in row.get('published_as') or ()}
+    tuned = {row.get('hub') for name, row in models.items() if name in ('contriever', 'coco-dr', 'e5-large-v2')}
+    for system in set(cells.system) - {'BMRETRIEVER'}:
+        row = printed[system]
+        assert row['hub'] not in tuned and row['sources']['hub'] and row['note'], system
+    assert 'unsup' in printed['LLM2Vec* (2024)']['adapter']['hub']
+
+
+@pytest.mark.medium
+def test_what_was_trained_here_stands_beside_a_printed_row_by_that_name(small, beir):
+    train_retriever(small, stages=['pretraining'])
+    score = evaluate(load_task(str(beir)), 'mine', ['nDCG@10'])
+    assert system_reason(score, parse('mine')) == 'a checkpoint that was trained here'
 
 
 def test_rates_and_batches_are_those_of_the_protocol():
