@@ -52,6 +52,7 @@ class TuningRow:
     sampled: bool = False  # so many are drawn
     by_line: bool = False  # each line is a row of its own: the data were made for training
     lines: int = 0  # of the published data
+    documents: int = 0  # of a collection
     language: str = 'en'
     licence: str = ''
     access: str = 'open'  # open | file | licence
