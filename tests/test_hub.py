@@ -731,7 +731,7 @@ def test_a_batch_runs_whole(hub, services, github, base, name):
         env=environment,
         capture_output=True,
         text=True,
-        timeout=1500,
+        timeout=300 * max(5, len(whole.batch(name)['runs'])),
     )
     runs = whole.batch(name)['runs']
     made = [r for r in receipts(base / 'home') if r['output'] not in before]

@@ -668,7 +668,7 @@ def test_the_corpora_that_hard_negatives_are_searched_in_are_planned(monkeypatch
     remade, released = (resolve(real_notebook('bmretriever_training'), preset) for preset in ('remade', 'paper'))
     first = plan_trainings(trainings, remade).iloc[0]
     assert (first.model, first.work) == ('e5-base-v2', 'encode') and first.documents > 5_416_568 + 5_233_329 + 3_012_496
-    assert 'fever' in first.note and 'nli' not in first.note  # whose lines bring a negative
+    assert 'fever' in first.note and 'msmarco' not in first.note  # whose lines bring a negative
     assert plan_trainings(trainings, released).work.eq('train').all()
     among_rows = remade | {'tuning_data': remade['tuning_data'] | {'searched': 'rows'}}
     assert plan_trainings(trainings, among_rows).work.eq('train').all()
