@@ -31,7 +31,7 @@ class TuningRow:
 
     title: str = ''
     paper: str = ''
-    domain: str = ''  # biomedical | general, the paper's groups
+    domain: str = ''  # biomedical | general, the paper's groups; mixed
     task: str = ''  # the paper's word for the kind of task
     instruction: str = ''  # before every query; of a set whose lines have their own, before those that lack it
     also: tuple = ()  # other wordings of the instruction that the authors use
