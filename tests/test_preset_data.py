@@ -15,6 +15,7 @@ from medir_nb import core
 from medir_nb.core import MedirError, registry
 from medir_nb.data import load_task
 from medir_nb.data.pretraining import corpus_pairs
+from medir_nb.ledger import experiment, published
 from medir_nb.miner import load_documents, load_labelled
 from medir_nb.trainer.pair import AlignmentData, write_alignment_data
 from medir_nb.workbook.declared import notebook_plan
@@ -210,3 +211,24 @@ def test_written_queries_leave_out_what_a_preset_with_pairs_of_sentences_tests(a
     found = load_documents('meadow-cord19', preset['n_queries'], without=preset['tasks'])
     assert [row['doc'] for row in found] == ['A title Colchicine and rest.']
     assert found.stats['relevant to an evaluation query'] == 1
+
+
+@pytest.mark.medium
+def test_a_table_of_means_over_several_measures_is_measured(at_hand):
+    "BMRetriever's Table 5 prints the mean of four nDCG@10 and a Spearman correlation, and none of the five."
+    preset = yaml.safe_load((ROOT / 'params' / 'bmretriever_ablations' / 'paper.yaml').read_text())
+    run = experiment(preset['tasks'], ['minilm'])
+    row, untrained = (('BMRETRIEVER-410M', f'{stage}; data=100%') for stage in ('Fine-tuning', 'Pre-training'))
+    ledgers = {
+        t: run.ledger(published('bmretriever', t), systems=systems)
+        for t, systems in (
+            ('Table 5', {row: 'minilm', untrained: ()}),
+            ('Table 2', {('BMRETRIEVER-410M', '410M'): 'minilm'}),
+        )
+    }
+    found = {
+        t: {c.dataset: c.measured for c in of.frame.query('measured.notna()').itertuples()} for t, of in ledgers.items()
+    }
+    assert found['Table 5'] == {'Avg. All (5 tasks)': pytest.approx(found['Table 2']['Avg. All'])}
+    # a row for which nothing stands is not taken for the released weights of its name
+    assert not next(r for r in ledgers['Table 5'].rows if (r.system, r.variant) == untrained).systems
