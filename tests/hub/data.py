@@ -267,8 +267,8 @@ def released_files(row):
     def build(folder):
         texts = [(title or 'A note', text) for title, text in ENGLISH.values() if text]
         lines = [
-            {'instruction': asked, 'query': f'{title}, {n}?', 'positive': text, 'negative': texts[n - 1][1]}
-            for asked in RELEASED
+            {'instruction': asked, 'query': f'{title}, {kind}.{n}?', 'positive': text, 'negative': texts[n - 1][1]}
+            for kind, asked in enumerate(RELEASED)
             for n, (title, text) in enumerate(texts)
         ]
         write_lines(folder / row['files'][0], lines)
