@@ -683,6 +683,21 @@ def test_the_stages_of_a_tower_are_planned_with_the_printed_settings(monkeypatch
     assert [texts // read[-1] for texts in read[2:]] == [6, 4, 1]
 
 
+def test_the_corpora_that_hard_negatives_are_searched_in_are_planned(monkeypatch):
+    from medir_nb.workbook.declared import notebook_plan
+    from medir_nb.workbook.trainings import plan_trainings
+
+    monkeypatch.setenv('MEDIR_ROOT', str(REAL))
+    trainings = notebook_plan('bmretriever_training').trainings
+    remade, released = (resolve(real_notebook('bmretriever_training'), preset) for preset in ('remade', 'paper'))
+    first = plan_trainings(trainings, remade).iloc[0]
+    assert (first.model, first.work) == ('e5-base-v2', 'encode') and first.documents > 5_416_568 + 5_233_329 + 3_012_496
+    assert 'fever' in first.note and 'msmarco' not in first.note  # whose lines bring a negative
+    assert plan_trainings(trainings, released).work.eq('train').all()
+    among_rows = remade | {'tuning_data': remade['tuning_data'] | {'searched': 'rows'}}
+    assert plan_trainings(trainings, among_rows).work.eq('train').all()
+
+
 def test_status_of_an_empty_home(home, medir):
     ran = medir('status')
     assert ran.code == 0 and 'no runs yet' in ran.out and str(home) in ran.out

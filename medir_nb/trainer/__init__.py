@@ -16,7 +16,7 @@ from .encoders import EncoderSettings, encoder_recipe
 from .contrastive import ContrastiveSettings, train_encoder
 from .sft import SFTSettings, sft_examples, train_generator
 from .cross_encoder import CrossEncoderSettings, GroupBatches, train_reranker
-from .stage_data import PairData, TuningData, write_pair_data, write_tuning_data
+from .stage_data import PairData, TuningData, beside_table_8, write_pair_data, write_tuning_data
 from .retriever import Retriever, RetrieverSettings, printed_training, retriever_settings, train_retriever
 from .printed import PRINTED, matryoshka_lengths, printed_precision, printed_settings
 from .retromae import FiledTexts, RetroMAESettings, TextBatches, train_retromae
@@ -60,6 +60,7 @@ __all__ = [
     'train_reranker',
     'PairData',
     'TuningData',
+    'beside_table_8',
     'write_pair_data',
     'write_tuning_data',
     'Retriever',

@@ -191,7 +191,40 @@ def _training_row(training, parameters: dict) -> dict:
         'work': 'train',
     }
 
+# %% ../../nbs/16_workbook/03d_trainings.ipynb #4841531b
+def _searched_documents(source: str) -> int:
+    "Documents that hard negatives of a set are searched in, where they are counted; 0 for a set that brings its own."
+    from medir_nb.miner.conversions import RULES, rule_fields
 
+    row = registry('tuning').get(source, {})
+    read_by_rule = rule_fields(row['rule']) if row.get('rule') in RULES else []
+    brings_its_own = any(name.startswith('negative') for name in read_by_rule)
+    return 0 if brings_its_own else row.get('documents') or row.get('lines') or 0
+
+
+def _mining_row(training, parameters: dict) -> dict:
+    "A row for the search of hard negatives in the corpora of the sets; nothing where no such corpus is counted."
+    data = parameters[training.data]
+    if data.get('searched', 'corpus') != 'corpus' or data.get('miner', 'minilm').startswith('bm25'):
+        return {}
+    searched = {source: n for source in data.get('sets', []) if (n := _searched_documents(source))}
+    return (
+        {}
+        if not searched
+        else {
+            'step': f'hard negatives of {training.step}',
+            'model': data.get('miner', 'minilm'),
+            'documents': sum(searched.values()),
+            'data': 'missing' if missing_sources('sets', {'sets': list(searched)}) else 'at hand',
+            'texts to generate': 0,
+            'texts to encode or train on': sum(searched.values()),
+            'tokens': 'unknown',
+            'note': f'in the entire corpora of {", ".join(searched)}',
+            'work': 'encode',
+        }
+    )
+
+# %% ../../nbs/16_workbook/03d_trainings.ipynb #bd00555f
 def plan_trainings(
     trainings: list,  # of `notebook_plan`
     parameters: dict,  # resolved
@@ -199,4 +232,7 @@ def plan_trainings(
     "What the trainings of a notebook would read, a row each, in the columns of `plan_loop`."
     import pandas as pd
 
-    return pd.DataFrame([_training_row(each, parameters) for each in trainings if _how_often(each, parameters)])
+    asked = [each for each in trainings if _how_often(each, parameters)]
+    mined = [each for each in asked if each.kind == 'sets'][:1]  # what is encoded once is stored
+    rows = [_training_row(each, parameters) for each in asked]
+    return pd.DataFrame([*(row for each in mined if (row := _mining_row(each, parameters))), *rows])

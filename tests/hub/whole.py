@@ -48,6 +48,7 @@ OVERRIDES = {
     ('mar_ablations', 'paper'): {**_TOWERS, 'pruned_layers': 1},
     ('mar_pretraining', 'paper'): {'common': _SHORT, 'retromae': {'accumulation': 1}, **_UNCACHED},
     ('bmretriever_training', 'paper'): _STAGES,
+    ('bmretriever_training', 'remade'): _STAGES,
     ('bmretriever_ablations', 'paper'): _STAGES,
     ('automir_slhyde', 'paper'): _LOOP,
     ('automir_slhyde', 'legal'): {**_LOOP, 'query_sampling': {'max_tokens': 8}},

@@ -245,6 +245,7 @@ PRESETS = {
     'showcase': 'a demo that trains longer, whose outputs are stored',
     'mini': 'small public tasks and models; needs the Hub once',
     'paper': "the paper's own models, data and settings, on a GPU",
+    'remade': 'as paper, with data that the authors released made anew',
     'legal': "a paper's own models on another domain, by parameters alone",
 }
 
