@@ -574,6 +574,7 @@ def test_weights_and_limits_of_the_mixture(tmp_path, abstracts, monkeypatch):
         write_pair_data(PairData(sources=[str(other)], longest=7, near=0), tmp_path / 'e')
 
 
+@pytest.mark.medium
 def test_a_line_of_table_8_gives_what_it_prints(tmp_path, monkeypatch):
     monkeypatch.setenv('MEDIR_DATA', str(tmp_path))
     known, sizes = registry('pretraining'), {'arxiv': 300, 'medrxiv': 60, 'textbooks': 20}

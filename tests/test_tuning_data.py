@@ -770,6 +770,7 @@ def drawn_by_seed(searched, data, seeds=range(40), **more):
     return {row['query']: {r[i]['neg'][0] for r in drawn if r[i]['neg']} for i, row in enumerate(rows_)}
 
 
+@pytest.mark.medium
 def test_negatives_come_from_the_entire_corpus_of_a_collection(tmp_path, home):
     data = graded_task(tmp_path / 'fever')
     assert drawn_by_seed('rows', data) == {
@@ -787,6 +788,7 @@ def test_negatives_come_from_the_entire_corpus_of_a_collection(tmp_path, home):
     assert len(few) == 2 and all(found[query] == texts for query, texts in few.items())
 
 
+@pytest.mark.medium
 def test_a_task_with_a_split_is_searched_whole(home):
     rows_ = load_labelled('hpo-lay:train', limit=3, home_folder=home).rows
     whole = searched_corpus('hpo-lay:train', home_folder=home)
