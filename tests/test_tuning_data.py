@@ -745,7 +745,7 @@ def graded_task(folder, n=60):
     documents += [{'_id': 'twin', 'title': '', 'text': 'text 0'}, {'_id': 'empty', 'title': '', 'text': ' '}]
     write_lines(folder / 'corpus.jsonl', documents)
     write_lines(folder / 'queries.jsonl', [{'_id': f'q{i}', 'text': f'query {i}'} for i in range(3)])
-    judged = [('q0', 'd0', 2), ('q0', 'd3', 1), ('q1', 'd1', 1), ('q2', 'd2', 1), ('q2', 'd4', 0)]
+    judged = [('q0', 'd0', 2), ('q0', 'd3', 1), ('q1', 'd1', 1), ('q2', 'd2', 1)]
     write_lines(
         folder / 'qrels' / 'train.tsv', ['query-id\tcorpus-id\tscore', *('\t'.join(map(str, j)) for j in judged)]
     )
