@@ -16,7 +16,7 @@ from medir_nb.core import MedirError, registry
 from medir_nb.data import load_task
 from medir_nb.data.pretraining import corpus_pairs
 from medir_nb.ledger import experiment, published
-from medir_nb.miner import load_documents, load_labelled
+from medir_nb.miner import load_documents, load_labelled, rows_file
 from medir_nb.trainer.pair import AlignmentData, write_alignment_data
 from medir_nb.workbook.declared import notebook_plan
 from medir_nb.workbook.trainings import missing_sources
@@ -27,12 +27,14 @@ PRESETS = sorted(file for file in ROOT.glob('params/*/*.yaml') if file.parent.na
 # parameter → how its names are opened; PARAMETER.FIELD is a field of a mapping. A list, a mapping's keys or its values, or one name
 ROLES = {
     **dict.fromkeys(
-        ('tasks', 'check_tasks', 'similarity_tasks', 'transfer_tasks', 'tuned_tasks', 'weight_tasks'), 'task'
+        ('tasks', 'audit_tasks', 'check_tasks', 'similarity_tasks', 'transfer_tasks', 'tuned_tasks', 'weight_tasks'),
+        'task',
     ),
     **dict.fromkeys(('task', 'case_task', 'speed_task', 'pairs.task', 'groups.*'), 'task'),
     **dict.fromkeys(('gold_tasks', 'own_tasks', 'pools'), 'gold'),
     **dict.fromkeys(('pretraining_data.sources',), 'pairs'),
-    **dict.fromkeys(('tuning_data.sets', 'curated_data.sets'), 'set'),
+    **dict.fromkeys(('tuning_data.sets', 'curated_data.sets', 'training_splits.sets'), 'set'),
+    'tuning_data.files': 'rows',
     **dict.fromkeys(('alignment_data.queries', 'alignment_data.documents'), 'text'),
     **dict.fromkeys(('documents', 'query_documents', 'given_queries'), 'documents'),
 }
@@ -64,7 +66,7 @@ OWN = (
     'medquad_qa',
 )  # folders of raw texts that a reader of the showcase has below $MEDIR_DATA
 # what is said of data that are known, and not on this machine
-ELSEWHERE = r'no commit of \S+ is on record|hf download|needs a licence|fetched by hand|cannot be fetched|not in the Hub cache|git'
+ELSEWHERE = r'no commit of \S+ is on record|hf download|needs a licence|fetched by hand|cannot be fetched|not in the Hub cache|git|write them: medir run'
 
 
 def write_task(folder, name, row):
@@ -141,6 +143,7 @@ OPEN = {
     'pairs': lambda name, tasks: list(islice(corpus_pairs(name), 1)),
     'set': lambda name, tasks: load_labelled(name, limit=2),
     'text': open_texts,
+    'rows': lambda name, tasks: rows_file(name),
     'documents': lambda name, tasks: load_documents(name, 2, without=tasks),
 }
 
@@ -177,7 +180,9 @@ def test_every_data_name_of_every_preset_resolves(file, at_hand):
     elsewhere = resolve(preset)
     # what a plan says is missing is what the registries know to be elsewhere
     for training in notebook_plan(file.parent.name).trainings:
-        missing = {name.format(split='train') for name in missing_sources(training.kind, preset.get(training.data, {}))}
+        sources = missing_sources(training.kind, preset.get(training.data, {}))
+        # rows that another notebook leaves are named with the run that does
+        missing = {name.partition(' (medir run')[0].format(split='train') for name in sources}
         assert missing <= {name for _, _, name in named(preset)}
         assert {name for name in missing if '{' not in name} <= set(elsewhere) | {
             n for n in missing if n.endswith(':train')
