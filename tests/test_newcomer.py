@@ -146,7 +146,7 @@ def test_scores_carry_settings_and_cuts(beir, fake_minilm):
     assert other.settings == {'k1': {'bm25': 1.5, 'bm25(k1=1)': 1}}
     mixed = repr(compare(scores[0], scores[2]))
     assert (
-        'only bm25: k1 1.5, b 0.75, analyzer english' in mixed
+        'only bm25: k1 1.5, b 0.75, analyzer words' in mixed
         and 'only minilm: weights sentence-transformers/all-MiniLM-L6-v2' in mixed
     )
 
