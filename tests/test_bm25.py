@@ -30,8 +30,8 @@ from medir_nb.retrieval import (
     write_run,
 )
 from medir_nb.retrieval.bm25 import numbered_tokens
-from medir_nb.retrieval.lucene import byte_lengths, falling_scores
-from medir_nb.serving import Searcher, build_index
+from medir_nb.retrieval.lucene import Field, byte_lengths, falling_scores
+from medir_nb.serving import Searcher, build_index, export_system
 from medir_nb.systems import parse, search
 from medir_nb.systems.sparse import bm25_settings
 from medir_nb.workbook.coverages import cell_ways, stored_cells
@@ -111,7 +111,7 @@ def test_lengths_go_through_a_byte():
 
 def one_field(texts, query, k1, b):
     "Lucene's scores of a field, a number at a time."
-    f, documents = np.float32, lucene_tokens(texts, analyzers._stop_list('en'))
+    f, documents = np.float32, analyze(texts, 'lucene')
     filled = [tokens for tokens in documents if tokens]
     mean, scores = f(sum(map(len, documents)) / len(filled)), []
     for tokens in documents:
@@ -209,7 +209,7 @@ def test_bmretrievers_bm25_is_measured_and_equal():
     ways = cell_ways('bmretriever', ['Table 2'])
     ways = ways[ways.system.str.startswith('BM25')]
     assert set(ways.expression) == {'bm25(multifield)'} and set(ways.way) == {'cpu'}
-    stored = stored_cells(ROOT / 'figures').query('paper == "bmretriever" and `as` == "BM25"')
+    stored = stored_cells(ROOT / 'figures').query('paper == "bmretriever" and `as` == "bm25(multifield)"')
     values = dict(zip(stored.dataset, stored.measured.round(5), strict=True))
     assert values == {'NFCorpus': 0.32545, 'SciFact': 0.66470} and set(stored.verdict) == {'equal'}
 
@@ -331,6 +331,16 @@ def test_a_served_index_of_other_tokens_is_refused(home, tmp_path):
     file.write_text(json.dumps(manifest))
     with pytest.raises(MedirError, match='bm25 cuts texts otherwise than when this index was made'):
         Searcher(tmp_path / 'index', home).search(['fever'], 1)
+
+
+def test_the_fields_of_a_twin_are_exported(beir, home, tmp_path):
+    export_system(str(beir), tmp_path / 'out', 'bm25(multifield)', home_folder=home)
+    manifest = json.loads((tmp_path / 'out' / 'manifest.json').read_text())
+    folder = tmp_path / 'out' / manifest['parts'][0]['files'][0]
+    text, task = Field.load(folder / 'text'), load_task(str(beir), home_folder=home)
+    assert sorted(path.name for path in folder.iterdir()) == ['text', 'title'] and text.n_docs == len(task.corpus)
+    [words] = analyze([task.corpus.rows(0, 1)[0][1]], 'lucene')
+    assert len(words) and all((text.scores([word]) > 0)[0] for word in words)
 
 
 # --- Anserini itself -------------------------------------------------------------------------------------------------
