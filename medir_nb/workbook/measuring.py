@@ -229,8 +229,9 @@ def _score_each(task: str | None, named: list, score):
 
 # %% ../../nbs/16_workbook/07a_measuring.ipynb #b434ddf8
 SYSTEM_HELP = (
-    'A system expression; repeat for more. BM25 takes analyzer=english, porter, lucene, jieba, bigram, char or grams '
-    '(characters and bigrams: the default of Chinese tasks).'
+    'A system expression; repeat for more. BM25 takes bm25s (the published baseline), lucene (Anserini), multifield or '
+    'gensim, and analyzer=words, lucene, english, porter, jieba, bigram, char or grams (characters and bigrams: the '
+    'default of Chinese tasks).'
 )
 TASK_HELP = 'A task of `medir tasks`, a folder, mteb:NAME[/SUBSET/SPLIT], a suite of mteb, or hf:OWNER/NAME@REVISION.'
 

@@ -252,7 +252,8 @@ PRESETS = {
 
 def bm25_settings() -> dict[str, str]:
     "What the page says of BM25."
-    from medir_nb.retrieval import ANALYZERS, BM25_CHINESE, BM25_DEFAULTS, BM25_PRESETS, QUERY_WEIGHTS, STOPWORDS
+    from medir_nb.retrieval import ANALYZERS, BM25_CHINESE, BM25_DEFAULTS, BM25_PRESETS
+    from medir_nb.retrieval import FIELDS, QUERY_WEIGHTS, SCORERS, STOPWORDS
 
     def mapping(values):
         return ','.join(f'{k}={v}' for k, v in values.items())
@@ -263,6 +264,8 @@ def bm25_settings() -> dict[str, str]:
         'words': ', '.join(f'`bm25({name})` is `{mapping(values)}`' for name, values in BM25_PRESETS.items()),
         'stopwords': ', '.join(STOPWORDS),
         'weights': ', '.join(QUERY_WEIGHTS),
+        'scorers': ', '.join(SCORERS),
+        'fields': ', '.join(FIELDS),
         'analyzers': table(['analyzer', 'is'], [(f'`{k}`', v) for k, v in ANALYZERS.items()]),
     }
 
