@@ -98,7 +98,7 @@ def _export_sparse(source: Exported, retriever: System, name: str, folder: Path,
     "Write bm25s' index; what the manifest says."
     settings = bm25_settings(retriever, source.task)
     index = BM25(source.searched, **settings, home_folder=home_folder)
-    index.index.bm25s.save(str(folder / 'bm25' / name))
+    index.index.save(folder / 'bm25' / name)
     return {'kind': 'sparse', 'system': str(retriever), 'settings': settings, 'files': [f'bm25/{name}/']}
 
 # %% ../../nbs/13b_serving/09_export.ipynb #61e60b79

@@ -9,6 +9,7 @@ __all__ = ['Ranked', 'in_order', 'fused', 'followed', 'reordered']
 import math
 from dataclasses import dataclass
 import numpy as np
+from ..retrieval.lucene import falling_scores
 
 # %% ../../nbs/13b_serving/05c_lists.ipynb #8e54ed1c
 @dataclass(frozen=True)
@@ -35,11 +36,13 @@ def in_order(
     positions: np.ndarray,
     scores: np.ndarray,
     k: int,
+    ascending: bool = False,  # True: Lucene's order
 ) -> Ranked:
-    "The best `k` of some texts; equal scores by descending id."
-    by_id = sorted(range(len(positions)), key=lambda i: ids[positions[i]], reverse=True)
+    "The best `k` of some texts; equal scores by descending id, or by ascending id and told apart."
+    by_id = sorted(range(len(positions)), key=lambda i: ids[positions[i]], reverse=not ascending)
     order = np.array(by_id, np.int64)[np.argsort(-scores[by_id], kind='stable')] if by_id else np.empty(0, np.int64)
-    return Ranked(positions[order][:k], scores[order][:k])
+    best = order[:k]
+    return Ranked(positions[best], falling_scores(scores[best]) if ascending else scores[best])
 
 # %% ../../nbs/13b_serving/05c_lists.ipynb #b80d27a8
 _CONSTANT = 60  # of `retrieval.rrf`

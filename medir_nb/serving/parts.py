@@ -21,11 +21,13 @@ from ..encoder.row import ROLES
 from ..encoder.saving import save_encoder
 from ..encoder.store import encode_corpus
 from ..retrieval.dense import unit
+from ..retrieval.analyzers import token_probe
+from ..retrieval.bm25 import field_names
 from ..systems.dense import encoder_of, encoder_revision
 from ..systems.expressions import parse, parts, retriever_kind
 from ..systems.sparse import bm25_settings
 from ..systems.syntax import Fusion, System
-from .postings import Postings, Words, count_words, joined_postings
+from .postings import LuceneField, LuceneWords, Postings, Words, count_words, joined_postings
 from .products import nearest_rows, rows_at
 from .stores import database_at
 
@@ -68,6 +70,7 @@ class Part:
     "One retriever of an index."
 
     kind = ''
+    ascending_ties = False  # whether equal scores stand by ascending id
 
     def __init__(
         self,
@@ -105,19 +108,45 @@ class SparsePart(Part):
 
     @classmethod
     def describe(cls, system: System, task: Task, **options) -> dict:
-        return {'kind': cls.kind, 'system': str(system), 'settings': bm25_settings(system, task)}
+        settings = bm25_settings(system, task)
+        probe = token_probe(settings['analyzer'], settings['stopwords'])
+        return {'kind': cls.kind, 'system': str(system), 'settings': settings, 'tokens': probe}
+
+    @property
+    def ascending_ties(self) -> bool:
+        return self.about['settings'].get('scorer') == 'lucene'
+
+    def _settings(self) -> dict:
+        "The settings, where the analyzer still makes the tokens that the index holds."
+        settings = self.about['settings']
+        is_same = token_probe(settings['analyzer'], settings['stopwords']) == self.about.get('tokens')
+        fix = 'build the index again'
+        check(is_same, f'{self.about["system"]} cuts texts otherwise than when this index was made', self.folder, fix)
+        return settings
+
+    def _fields(self) -> tuple:
+        return field_names(self.about['settings'].get('fields', 'joined'))
 
     def write(self, documents: Corpus, rows: np.ndarray, segment: Path) -> dict:
-        settings = self.about['settings']
-        count_words(documents, settings['analyzer'], settings['stopwords']).save(segment / self.name)
+        settings = self._settings()
+        for field in self._fields():
+            counted = count_words(documents, settings['analyzer'], settings['stopwords'], field)
+            counted.save(segment / self.name / field)
         return {}
 
     def join(self, segments: list[Path], alive: list[np.ndarray], segment: Path):
-        kept = [Postings.load(old / self.name) for old in segments]
-        joined_postings(kept, alive).save(segment / self.name)
+        for field in self._fields():
+            kept = [Postings.load(old / self.name / field) for old in segments]
+            joined_postings(kept, alive).save(segment / self.name / field)
 
-    def open(self, segments: list[Path], alive: np.ndarray, rows: np.ndarray) -> Words:
-        return Words([Postings.load(segment / self.name) for segment in segments], alive, **self.about['settings'])
+    def open(self, segments: list[Path], alive: np.ndarray, rows: np.ndarray) -> Words | LuceneWords:
+        settings = dict(self._settings())
+        scorer, _ = settings.pop('scorer', 'bm25s'), settings.pop('fields', 'joined')
+        parts = [[Postings.load(segment / self.name / field) for segment in segments] for field in self._fields()]
+        if scorer != 'lucene':
+            return Words(parts[0], alive, **settings)
+        fields = [LuceneField(of_field, alive, settings['k1'], settings['b']) for of_field in parts]
+        return LuceneWords(fields, settings['analyzer'], settings['stopwords'])
 
 # %% ../../nbs/13b_serving/03_parts.ipynb #d94558ce
 _AT_A_TIME = 16_384  # vectors in memory at once

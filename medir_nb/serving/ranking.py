@@ -99,7 +99,7 @@ class Ranker:
             lists = [self.texts(part, asked, max(k, 100)) for part in system.parts]
             return [fused(ids, list(of_question), k) for of_question in zip(*lists, strict=True)]
         part, searched = self.parts[str(System(system.name, system.settings))]
-        return [in_order(ids, *found, k) for found in searched.search(asked.asked_of(part), k)]
+        return [in_order(ids, *found, k, part.ascending_ties) for found in searched.search(asked.asked_of(part), k)]
 
     def reranked(self, system, asked: Questions, k: int) -> list[Ranked]:
         "The head of each list as a reranker orders it."
