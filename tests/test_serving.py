@@ -198,8 +198,8 @@ def test_a_database_is_closed_before_the_interpreter_goes(tmp_path):
     code = (
         'import sys, numpy as np\nfrom pathlib import Path\nfrom medir_nb.serving import DATABASES\n'
         'from medir_nb.encoder import array_vectors\nkind, place = DATABASES["qdrant"], Path(sys.argv[1])\n'
-        'if not place.is_dir(): kind.write(place, array_vectors(np.eye(3, 4)))\n'
-        'held = kind(place)\nprint(held.search(np.eye(3, 4), 1)[1].ravel().tolist())'
+        'held = kind(place) if place.is_dir() else kind(place, array_vectors(np.eye(3, 4)))\n'
+        'print(held.search(np.eye(3, 4), 1)[1].ravel().tolist())'
     )
     for _ in range(2):  # a folder that was let go of may be opened again
         ran = subprocess.run([sys.executable, '-c', code, str(tmp_path / 'v')], capture_output=True, text=True)

@@ -129,7 +129,7 @@ def _about_encoder(encoder: Encoder, retriever: Retrieve, task: Task) -> dict:
         'dtype': spec.dtype,
     }
 
-
+# %% ../../nbs/13b_serving/03_export.ipynb #7a4ae8ce
 def _export_vectors(source: Exported, retriever: DenseRetrieve, name: str, folder: Path) -> dict:
     "Write vectors and model; what the manifest says."
     searched = retriever.prepared(source.job)

@@ -222,7 +222,7 @@ def _opened(path: Path, kind: type[Corpus]) -> Corpus:
     check(table is not None, f'{path.name} is missing', path.parent, _ANEW)
     return table
 
-
+# %% ../../nbs/13b_serving/00_index.ipynb #b1ee4061
 class Generation:
     "Documents in a folder, and what the chain of a system makes of them."
 
@@ -314,6 +314,21 @@ def opened_job(generation: Generation) -> Job:
         job.kept[retriever.retriever, generation.task.corpus.fingerprint] = KeptDocuments(encoder, *vectors)
     return job
 
+# %% ../../nbs/13b_serving/00_index.ipynb #9bacd574
+def _row_of(corpus: Corpus, doc_id: str) -> tuple[str, str]:
+    "Title and text of a document."
+    position = corpus._position[doc_id]
+    return corpus.rows(position, position + 1)[0]
+
+
+def _best_passages(passages: pd.DataFrame, texts: Passages) -> dict:
+    "The text of the first passage of each document that a question found."
+    first = passages.drop_duplicates(['query_id', 'document'])
+    return {
+        (query, document): _row_of(texts, of)[1]
+        for query, document, of in zip(first.query_id, first.document, first.doc_id)
+    }
+
 # %% ../../nbs/13b_serving/00_index.ipynb #e5437868
 class Index(Generation):
     "The present generation of an index, ready to be asked."
@@ -355,21 +370,6 @@ class Index(Generation):
             if passages is not None:
                 rows[-1]['passage'] = best[query_id, doc_id]
         return list(hits.values())
-
-
-def _row_of(corpus: Corpus, doc_id: str) -> tuple[str, str]:
-    "Title and text of a document."
-    position = corpus._position[doc_id]
-    return corpus.rows(position, position + 1)[0]
-
-
-def _best_passages(passages: pd.DataFrame, texts: Passages) -> dict:
-    "The text of the first passage of each document that a question found."
-    first = passages.drop_duplicates(['query_id', 'document'])
-    return {
-        (query, document): _row_of(texts, of)[1]
-        for query, document, of in zip(first.query_id, first.document, first.doc_id)
-    }
 
 # %% ../../nbs/13b_serving/00_index.ipynb #3de56c31
 def snippet(

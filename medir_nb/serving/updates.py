@@ -69,7 +69,7 @@ def _whole_size(file) -> int:
     file.seek(0)
     return file.read().rfind(b'\n') + 1
 
-
+# %% ../../nbs/13b_serving/01_updates.ipynb #87ca0456
 def _append(path: Path, line: bytes):
     "Put a line at the end of a file and have the disk know it; where that fails, the file is as it was."
     with open(path, 'ab+') as file:
@@ -200,7 +200,7 @@ def writing(folder: Path):
     finally:
         held.release()
 
-
+# %% ../../nbs/13b_serving/01_updates.ipynb #42bae932
 def _switch(folder: Path, manifest: dict):
     "Make a generation the present one, so that a loss of power leaves it or the one before."
     for path in (folder / manifest['place']).rglob('*'):
@@ -273,7 +273,7 @@ def _about(system, task: Task, store: str, dtype: str | None) -> dict:
         'versions': versions(),
     }
 
-
+# %% ../../nbs/13b_serving/01_updates.ipynb #81eb397e
 def build_index(
     source,  # what `corpus_task` takes: a folder, a registry name, a task, texts
     system: str,  # an expression
@@ -332,7 +332,7 @@ def _wanted_rows(index: Index, entries: list[dict], put, delete: set, everything
     )
     return lambda: _rows_after(index.corpus, to_put, to_delete)
 
-
+# %% ../../nbs/13b_serving/01_updates.ipynb #faa1a681
 def change_index(
     folder: str | Path,
     put=None,  # what `corpus_task` takes: documents to add, or to put in the place of those with their ids
