@@ -106,6 +106,9 @@ class Batcher:
         return True
 
 # %% ../../nbs/13b_serving/02_service.ipynb #3e09bcf5
+_LOOK_EVERY = 0.3  # seconds
+
+
 def warm_index(folder: Path, **options) -> Index:
     "The present generation with all models loaded, so that the first question waits for none."
     index = Index(folder, **options)
@@ -113,9 +116,6 @@ def warm_index(folder: Path, **options) -> Index:
     return index
 
 # %% ../../nbs/13b_serving/02_service.ipynb #70c1a24e
-_LOOK_EVERY = 0.3  # seconds
-
-
 class Service:
     "An index that is asked by many, and kept up meanwhile."
 
