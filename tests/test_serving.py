@@ -7,6 +7,7 @@ from conftest import DOCUMENTS, QUERIES, write_lines
 from medir_nb import serving, systems
 from medir_nb.core import MedirError
 from medir_nb.data import load_task, parse_windows, task_from_frames
+from medir_nb.generator.toy import ToyServer
 from medir_nb.serving import Index, build_index, change_index
 from medir_nb.walk import give_verdict, walk_steps
 from medir_nb.walk.toy import write_toy_walk
@@ -88,6 +89,20 @@ def test_an_index_gives_the_run_of_an_evaluation(system, said, home, tmp_path, f
         pd.testing.assert_frame_equal(index.search(QUESTIONS, k), searched(system, task, k, home), check_exact=True)
     hits = index.answers(QUESTIONS[:1], 2)[0]
     assert [hit['rank'] for hit in hits] == [1, 2] and all(('passage' in hit) == (said is not None) for hit in hits)
+
+
+def test_a_language_model_may_join_the_question(home, tmp_path, monkeypatch, fake_minilm):
+    server = ToyServer(lambda messages: 'triptans stop a migraine')
+    monkeypatch.setenv('MEDIR_LLM_BACKEND', 'openai')
+    monkeypatch.setenv('MEDIR_LLM_URL', server.url)
+    texts = ['Iron is lacking in anaemia.', 'Triptans stop a migraine attack.', 'Hips break.']
+    for number, system in enumerate(('bm25+hyde(smollm2)', 'rrf(bm25,minilm+hyde(smollm2))')):
+        build_index(texts, system, tmp_path / f'index{number}', home_folder=home)
+        found = Index(tmp_path / f'index{number}', home).search(['what helps my head?'], 3)
+        theirs = systems.search(system, texts, ['what helps my head?'], 3, home_folder=home).run
+        pd.testing.assert_frame_equal(found, theirs)
+        assert found.doc_id[0] == '1' and server.asked
+    server.close()
 
 
 @pytest.mark.parametrize('said', PASSAGES)
