@@ -8,6 +8,7 @@ import pytest
 os.environ['OMP_NUM_THREADS'] = '1'  # torch and faiss read it when they are imported
 os.environ['HF_HUB_OFFLINE'] = '1'  # huggingface_hub does so too
 os.environ['MEDIR_PROGRESS'] = '0'
+os.environ['MEDIR_PROCESSES'] = '1'  # a machine with several GPUs trains as one with none
 
 from medir_nb import core
 

@@ -1,6 +1,7 @@
 """Two towers of unequal size, tiny and random: losses by hand, frozen to the bit, kills, the query side alone, what cannot meet, and a collapse."""
 
 from pathlib import Path
+from types import SimpleNamespace
 import numpy as np, pandas as pd, pytest
 import yaml
 from conftest import write_lines
@@ -16,9 +17,18 @@ from medir_nb.losses import DISTANCES, Alignment, info_nce, shortened_vectors
 from medir_nb.evaluator import measure_throughput, throughput, throughput_table
 from medir_nb.processor import Execution, first_execution
 from medir_nb.trainer import ABLATIONS, APPROACHES, STAGE_DATA, AlignmentData, Watch, align_towers, changed_pair
-from medir_nb.trainer import train_encoder, train_pair, train_towers
-from medir_nb.trainer import printed_stages
+from medir_nb.trainer import (
+    document_lengths,
+    matryoshka_lengths,
+    train_encoder,
+    train_pair,
+    train_symmetric,
+    train_towers,
+)
+from medir_nb.trainer import printed_precision, printed_settings, printed_stages
+from medir_nb.trainer.batches import Side
 from medir_nb.trainer.pair import PRINTED_AS, PRINTED_PAIR, pair_settings, write_alignment_data
+from medir_nb.trainer.printed import TABLE_19, TABLE_20
 from medir_nb.ledger import published
 
 WORDS = 'statins metformin insulin asthma vaccine migraine anaemia fracture appendix thyroid heart liver'.split()
@@ -405,9 +415,17 @@ def test_a_pair_reads_as_its_towers_did(rows, first):
 
 
 @pytest.mark.medium
-def test_a_query_tower_with_instructions_keeps_them(rows, first):
+def test_a_query_tower_with_instructions_keeps_them(rows, first, monkeypatch):
+    read = []
+    own = Side.read
+    monkeypatch.setattr(
+        Side, 'read', lambda side, texts, told=None: read.append((side, texts)) or own(side, texts, told)
+    )
     align_towers(first, query='large', document='large')
     spec = encoder_spec('aligned')
+    # both towers read the same text, without the frame of an instruction that is not there
+    queries = [side.encoder.render([('', 'x')], 'query', side.instruction) for side, _ in read if side.role == 'query']
+    assert queries and set(map(tuple, queries)) == {('x',)}
     assert spec.query_template == '{instruction}\nQuery: {text}' and spec.default_instruction == 'Find passages'
 
 
@@ -542,9 +560,91 @@ def test_a_printed_pair_has_what_the_tables_print():
         assert {name: float(printed[metric]) for name, metric in fields.items()} == {
             name: PRINTED_PAIR[stage][name] for name in fields
         }
-    document = printed_stages('document')['supervised']
-    assert PRINTED_PAIR['document-init']['matryoshka'] == document['matryoshka'] == [64, 128, 256, 512, 768]
+    assert PRINTED_PAIR['document-init']['matryoshka'] == [64, 128, 256, 512, 768]
     assert not any('matryoshka' in PRINTED_PAIR[stage] for stage in ('query-init', 'align', 'joint'))
+
+
+def test_tables_19_and_20_stand_in_the_code_as_they_are_printed():
+    cells = published('mar', ['Table 19', 'Table 20'])
+    columns = {'retromae': 'RetroMAE', 'unsupervised': 'Unsupervised', 'fine-tuning': 'Fine-tuning'}
+    columns |= {'align': 'Asymmetric Stage I', 'joint': 'Asymmetric Stage II'}
+    fields = {'learning_rate': 'Peak learning rate', 'batch_size': 'Global batch size', 'warmup_ratio': 'Warmup ratio'}
+    fields |= {'epochs': 'Epochs'}
+    table = TABLE_19 | TABLE_20
+    assert set(table) == set(columns)
+    for name, system in columns.items():
+        printed = cells[cells.system == system].set_index('metric').text
+        read = {field: float(printed[metric].replace(',', '')) for field, metric in fields.items()}
+        assert read == {field: table[name][field] for field in fields}, name
+
+
+def test_towers_and_pairs_read_one_table():
+    "What a stage is trained with must not hang on the module that asks."
+    for tower, backbone in (('query', 'gte-multilingual-mlm-base'), ('document', 'qwen3-4b')):
+        alone = printed_stages(tower)['supervised']
+        of_pair = printed_settings(f'{tower}-init', [backbone])
+        shared = set(of_pair) - {'matryoshka'}
+        assert {name: alone[name] for name in shared} == {name: of_pair[name] for name in shared}
+        assert of_pair['weight_decay'] == 0.05
+
+
+@pytest.mark.parametrize(
+    'models, precision',
+    [
+        (['gte-multilingual-mlm-base'], 'fp16'),
+        (['gte-multilingual-mlm-base', 'qwen3-4b'], 'fp16'),
+        (['qwen3-8b'], 'bf16'),
+        (['gte-multilingual-mlm-base', 'qwen3-8b'], 'bf16'),
+    ],
+)
+def test_the_precision_hangs_on_the_larger_tower(models, precision):
+    assert printed_precision(*models) == precision
+
+
+@pytest.mark.parametrize('document, precision', [('qwen3-4b', 'fp16'), ('qwen3-8b', 'bf16')])
+def test_each_stage_of_a_printed_pair_has_the_precision_of_its_towers(monkeypatch, tmp_path, document, precision):
+    from medir_nb.trainer import pair
+
+    asked = []
+    done = SimpleNamespace(folder=Path('x'))
+    for name in ('train_encoder', 'align_towers', 'train_towers'):
+        monkeypatch.setattr(pair, name, lambda **how: asked.append(how) or done)
+    lines = {name: SimpleNamespace(path=tmp_path / f'{name}.jsonl') for name in ('tuning', 'alignment')}
+    config = {'name': 'own', 'query': 'gte-multilingual-mlm-base', 'document': document, 'printed': True}
+    train_pair(config, written=lines)
+    assert [how['precision'] for how in asked] == ['fp16', precision, precision, precision]
+    own = encoder_spec(document).dim
+    assert asked[1]['matryoshka'] == [64, 128, 256, 512, 768, own]
+    asked.clear()
+    train_symmetric(config, 'own-both', written=lines)
+    assert (asked[0]['epochs'], asked[0]['output'], asked[0]['matryoshka'][-1]) == (2, 'own-both', own)
+
+
+@pytest.mark.parametrize(
+    'query, document, longest',
+    [('bge-small-en-v1.5', 'bge-large-en-v1.5', {384, 1024}), ('', 'qwen3-4b', {2560}), ('minilm', 'minilm', {384})],
+)
+def test_a_document_tower_is_trained_at_the_lengths_that_are_scored(query, document, longest):
+    stages = ['document-init', 'align']
+    lengths = document_lengths({'name': 'x', 'query': query, 'document': document, 'stages': stages})
+    assert longest <= set(lengths) and lengths == sorted(set(lengths))
+    assert max(lengths) == encoder_spec(document).dim == max(matryoshka_lengths(document))
+
+
+@pytest.mark.parametrize('row, begins', [('Full Model', 'prepared'), ('w/o query init', 'small'), ('KALE', 'large')])
+def test_a_query_tower_that_was_prepared_elsewhere_is_not_prepared_again(monkeypatch, tmp_path, rows, row, begins):
+    from medir_nb.trainer import pair
+
+    started, done = [], SimpleNamespace(folder=Path('x'))
+    monkeypatch.setattr(pair, '_check_lengths', lambda config: None)
+    monkeypatch.setattr(pair, 'train_encoder', lambda **how: started.append(how['model']) or done)
+    monkeypatch.setattr(pair, 'align_towers', lambda **how: started.append(how['query']) or done)
+    monkeypatch.setattr(pair, 'train_towers', lambda **how: done)
+    lines = {name: SimpleNamespace(path=tmp_path / f'{name}.jsonl') for name in ('tuning', 'alignment')}
+    plain = {'name': 'own', 'query': 'prepared', 'query_backbone': 'small', 'document': 'large'}
+    change = (ABLATIONS | APPROACHES)[row]
+    train_pair(changed_pair(plain, change), written=lines)
+    assert started == ['large', begins if begins != 'large' else 'own-document']
 
 
 @pytest.mark.medium
@@ -566,6 +666,19 @@ def test_rows_share_what_they_have_in_common(whole):
     train_pair(whole, **names)
     again = train_pair(whole, name='other', **names)
     assert again.table()['trained before'].tolist() == ['yes', 'yes', 'yes', '']
+
+
+def test_a_place_for_texts_that_nobody_released_names_what_is_read_instead(tmp_path, monkeypatch, same, capsys):
+    data = {'queries': ['mar-queries'], 'documents': ['mar-documents'], 'instead': {'queries': [str(same)]}}
+    monkeypatch.setenv('MEDIR_DATA', str(tmp_path))
+    write_lines(tmp_path / 'mar-documents' / 'part.jsonl', [{'id': str(i), 'text': f'a text {i}'} for i in range(3)])
+    mixed = write_alignment_data(AlignmentData(**data), tmp_path / 'mixed')
+    assert mixed.table.source.tolist() == [str(same), 'mar-documents'] and mixed.table.texts.tolist()[1] == 3
+    assert 'mar-queries: not here' in capsys.readouterr().err
+    assert {row['query'] for row in mixed.mined if row['side'] == 'documents'} == {f'a text {i}' for i in range(3)}
+    write_lines(tmp_path / 'mar-queries' / 'part.jsonl', [{'id': '1', 'text': 'a question'}])
+    brought = write_alignment_data(AlignmentData(**data), tmp_path / 'brought')
+    assert brought.table.source.tolist() == ['mar-queries', 'mar-documents'] and brought.rows == 4
 
 
 def test_alignment_texts_stand_once_in_a_seeded_order(tmp_path, same):

@@ -2,20 +2,25 @@
 
 import json, re, shutil, signal, subprocess, sys
 from pathlib import Path
-import numpy as np, pytest
-from conftest import write_lines
+import numpy as np, pandas as pd, pytest, yaml
+from conftest import in_full, write_lines
 from test_models import close, make_model
 from test_trainer import CHATML, same_weights
 from medir_nb.core import MedirError, checkpoint_record, registry
+from medir_nb.core import rows as own_rows
 from medir_nb.data import hpo_terms, load_task
 from medir_nb.encoder import Encoder, contract, encoder_spec, save_encoder
 from medir_nb.encoder.tokens import Tokens
+from medir_nb.evaluator import evaluate
+from medir_nb.ledger import published
+from medir_nb.ledger.verdicts import system_reason
 from medir_nb.miner import load_labelled
 from medir_nb.trainer import (
     FiledPairs,
     Pairs,
     TuningData,
     Watch,
+    beside_table_8,
     printed_training,
     retriever_settings,
     train_encoder,
@@ -24,8 +29,10 @@ from medir_nb.trainer import (
     write_tuning_data,
     PairData,
 )
+from medir_nb.trainer import stage_data
 from medir_nb.trainer.encoders import EncoderSettings, training_pairs
 from medir_nb.trainer.retriever import Reading, changed_fields
+from medir_nb.systems import parse
 from medir_nb.trainer.stage_data import group_of, in_portion
 from medir_nb.workbook.keys import data_fingerprints
 
@@ -567,6 +574,51 @@ def test_weights_and_limits_of_the_mixture(tmp_path, abstracts, monkeypatch):
         write_pair_data(PairData(sources=[str(other)], longest=7, near=0), tmp_path / 'e')
 
 
+@pytest.mark.medium
+def test_a_line_of_table_8_gives_what_it_prints(tmp_path, monkeypatch):
+    monkeypatch.setenv('MEDIR_DATA', str(tmp_path))
+    known, sizes = registry('pretraining'), {'arxiv': 300, 'medrxiv': 60, 'textbooks': 20}
+    own = {name: {**known[name], 'pairs': 'title'} for name in sizes}
+    own['arxiv']['pairs_about'], own['textbooks']['pairs_about'] = 120, 50
+    for name, size in sizes.items():
+        text = known[name]['columns']['text']
+        documents = [{'title': f'{name} {n}', text: f'what {name} says in its text {n}, in words'} for n in range(size)]
+        write_lines(tmp_path / known[name]['folder'] / 'x.jsonl', documents)
+    write_lines(
+        tmp_path / 'mine.jsonl',
+        [{'title': f'mine {n}', 'text': f'eight words of a note {n} are here'} for n in range(30)],
+    )
+
+    def made(**settings):
+        data = PairData(sources=[*sizes, str(tmp_path / 'mine.jsonl')], near=0, **settings)
+        table = write_pair_data(data, tmp_path / 'd').table
+        return table, {row['query'] for row in map(json.loads, (tmp_path / 'd' / 'pretraining.jsonl').open())}
+
+    with own_rows('pretraining', own):
+        assert made()[0]['in the mixture'].tolist() == [300, 60, 20, 30]
+        (table, whole), (_, tenth) = made(as_printed=True), made(as_printed=True, portion=0.1)
+        shown = beside_table_8(table).set_index('line')
+    arxiv, medrxiv, *others = table['in the mixture']
+    # two archives share 120, the larger one gives more; a line that is short gives all, and so does a source of no line
+    assert arxiv + medrxiv == 120 and arxiv > 2 * medrxiv > 0 and others == [20, 30]
+    papers = {title for title in tenth if 'rxiv' in title}
+    assert len(papers) == 12 and tenth < whole  # a tenth of the printed number, within the whole
+    assert shown.loc['arXiv, MedRxiv, BioRxiv', ['printed', 'in the mixture', 'short by']].tolist() == [120, 120, 0]
+    assert shown.loc['Textbooks', ['sources', 'short by']].tolist() == ['textbooks', 30]
+    assert shown.loc['PubMed', ['sources', 'in the mixture']].tolist() == ['none here', 0]
+    assert beside_table_8(table[3:]).empty
+
+
+def test_the_printed_sizes_are_those_of_table_8():
+    cells = published('bmretriever', 'Table 8')
+    assert stage_data.printed_sizes('bmretriever') == {cell.dataset: in_full(cell.text) for cell in cells.itertuples()}
+    for notebook in ('bmretriever_training', 'bmretriever_ablations'):
+        data = yaml.safe_load((ROOT / 'params' / notebook / 'paper.yaml').read_text())['pretraining_data']
+        assert data['as_printed'] and set(map(stage_data._line_of, data['sources'])) == set(cells.dataset)
+    lines = beside_table_8(pd.DataFrame({'source': ['arxiv'], 'documents': [9], 'pairs': [8], 'in the mixture': [7]}))
+    assert lines.line.tolist() == cells.dataset.tolist() and lines['in the mixture'].sum() == 7
+
+
 def test_what_is_not_at_hand_may_be_left_out(tmp_path, abstracts, capsys):
     data = PairData(sources=[str(abstracts), 's2orc', 'nowhere'], leave_out=True, near=0)
     made = write_pair_data(data, tmp_path / 'd')
@@ -594,6 +646,37 @@ def test_a_task_is_a_labelled_set_under_its_instruction():
 
 
 # ---------------------------------------------------------------- the protocol
+
+
+def test_figures_4b_and_5_are_in_the_batch_at_every_size():
+    runs = yaml.safe_load((ROOT / 'params' / 'batches' / 'bmretriever_sizes.yaml').read_text())['runs']
+    preset = yaml.safe_load((ROOT / 'params' / 'bmretriever_ablations' / 'paper.yaml').read_text())
+    of_size = {}
+    for run in runs:
+        if run['notebook'] == 'bmretriever_ablations':
+            own = preset | run.get('parameters', {})
+            of_size.setdefault(own['size'], set()).update(own['ablations'])
+    figures = {'full', 'stage I only', 'without pre-training', 'without instruction', 'cosine'}
+    assert set(of_size) == {'410M', '1B', '2B', '7B'} and all(figures <= rows for rows in of_size.values())
+    seven = [run['parameters']['pretraining_data'] for run in runs if run.get('parameters', {}).get('size') == '7B']
+    assert [data['most'] for data in seven] == [1_000_000] * 2  # B.1
+
+
+def test_the_baselines_of_table_4_have_rows_of_weights_that_saw_no_labels():
+    models, cells = registry('models'), published('bmretriever', 'Table 4')
+    printed = {name: row for row in models.values() for name in row.get('published_as') or ()}
+    tuned = {row.get('hub') for name, row in models.items() if name in ('contriever', 'coco-dr', 'e5-large-v2')}
+    for system in set(cells.system) - {'BMRETRIEVER'}:
+        row = printed[system]
+        assert row['hub'] not in tuned and row['sources']['hub'] and row['note'], system
+    assert 'unsup' in printed['LLM2Vec* (2024)']['adapter']['hub']
+
+
+@pytest.mark.medium
+def test_what_was_trained_here_stands_beside_a_printed_row_by_that_name(small, beir):
+    train_retriever(small, stages=['pretraining'])
+    score = evaluate(load_task(str(beir)), 'mine', ['nDCG@10'])
+    assert system_reason(score, parse('mine')) == 'a checkpoint that was trained here'
 
 
 def test_rates_and_batches_are_those_of_the_protocol():

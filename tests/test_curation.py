@@ -308,6 +308,13 @@ def test_the_cut_of_a_scale_decides_exactly(scale, votes, positives, negatives):
     assert counts['pairs without a usable vote'] == 6 - positives - negatives
 
 
+def test_a_query_may_bring_its_instruction(home):
+    queries = [{'id': 'q1', 'text': 'statins', 'instruction': 'Find it'}, {'id': 'q2', 'text': 'insulin'}]
+    documents = [{'id': f'd{i}', 'doc': f'{word} and more'} for i, word in enumerate(('statins', 'insulin', 'gout'))]
+    mined = curate(queries, documents, 'bm25', lambda asked: ['S'] * len(asked), instruction='Answer')
+    assert {row['query']: row['instruction'] for row in mined} == {'statins': 'Find it', 'insulin': 'Answer'}
+
+
 def test_a_judge_that_grades_pairs_of_a_task_is_a_function_too(home):
     class Grader:
         def grade(self, task, pairs):

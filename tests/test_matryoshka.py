@@ -333,8 +333,7 @@ def test_a_layer_that_only_cuts_is_never_trained(rows, pairs, how):
 def test_torchrun_with_two_processes_trains_the_same_temperature(rows, pairs, tmp_path, cache):
     settings = small(str(pairs), model='tiny-instruct', task='contrastive', max_steps=4, gradient_cache=cache, **NESTED)
     one = train_encoder({**settings, 'output': 'one'})
-    halved = {**settings, 'output': 'two', 'batch_size': 2, 'save_steps': 2}
-    config = write_lines(tmp_path / 'config.yaml', [json.dumps(halved)])
+    config = write_lines(tmp_path / 'config.yaml', [json.dumps({**settings, 'output': 'two', 'save_steps': 2})])
     torchrun = [sys.executable, '-m', 'torch.distributed.run', '--nproc-per-node', '2', '--master-port', free_port()]
     command = [*map(str, torchrun), '-m', 'medir_nb.trainer', str(config)]
     out = subprocess.run(command, capture_output=True, text=True, timeout=300)

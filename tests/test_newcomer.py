@@ -62,7 +62,7 @@ def test_the_command_takes_query_titles(titled, medir):
     plain, read = (medir('evaluate', titled, '--system', 'bm25', *more) for more in ((), ('--query-titles',)))
     assert plain.code == read.code == 0 and 'which is not read' in plain.err and 'which is not read' not in read.err
     assert plain.out.split('bm25')[1][:40] != read.out.split('bm25')[1][:40]
-    both = medir('compare', titled, 'bm25', 'bm25(k1=9)', '--query-titles')
+    both = medir('compare', titled, 'bm25(bm25s)', 'bm25(bm25s,k1=9)', '--query-titles')
     assert both.code == 0 and 'Hip fracture surgery first treatment' in both.out
 
 
@@ -146,7 +146,7 @@ def test_scores_carry_settings_and_cuts(beir, fake_minilm):
     assert other.settings == {'k1': {'bm25': 1.5, 'bm25(k1=1)': 1}}
     mixed = repr(compare(scores[0], scores[2]))
     assert (
-        'only bm25: k1 1.5, b 0.75, analyzer english' in mixed
+        'only bm25: k1 1.5, b 0.75, analyzer words' in mixed
         and 'only minilm: weights sentence-transformers/all-MiniLM-L6-v2' in mixed
     )
 

@@ -134,7 +134,7 @@ def test_mteb_on_a_pool_of_hpo(shared_home, tmp_path):
 
 
 def test_bm25_on_nfcorpus(medir_data):
-    scores = evaluate('nfcorpus', 'bm25')
+    scores = evaluate('nfcorpus', 'bm25(bm25s)')
     row = scores.rows()[0]
     assert (row['measure'], row['n_queries'], len(scores.task.corpus)) == ('nDCG@10', 323, 3633) and 0.319 <= row[
         'value'

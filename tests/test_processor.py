@@ -1,5 +1,8 @@
 """Precision and execution follow the processor; results do not."""
 
+import sys
+from pathlib import Path
+
 import numpy as np, pytest
 from medir_nb import encoder, processor
 from medir_nb.core import read_json
@@ -8,6 +11,9 @@ from medir_nb.encoder import Encoder, Vectors, contract, encoder_spec
 from medir_nb.evaluator import evaluate
 from medir_nb.retrieval import Product, dense_search
 from medir_nb.systems import encoder_of, parse
+
+sys.path.insert(0, str(Path(__file__).parents[1] / 'tools'))
+from store_outputs import page_outputs
 
 NO_BF16 = {'ATEN_CPU_CAPABILITY': 'avx2', 'ONEDNN_MAX_CPU_ISA': 'AVX2'}  # what a lesser processor offers
 
@@ -80,6 +86,18 @@ def test_a_trial_is_made_once_said_and_remembered(monkeypatch, tmp_path, capfd):
     assert again.backend('document').execution == first.backend('document').execution
     assert np.allclose(again.encode(texts, 'document').vectors, vectors, atol=1e-6)
     assert 'on this processor' not in capfd.readouterr().err
+
+
+def test_what_a_trial_says_is_not_stored_in_a_page(capsys, tmp_path):
+    processor.remember('model', 'a model', processor.Trial(processor.Execution(), 1.2, 20.0, 4), tmp_path)
+    said = capsys.readouterr().err
+    stream = lambda *lines: {'output_type': 'stream', 'name': 'stderr', 'text': list(lines)}
+    table = {'output_type': 'display_data', 'data': {'text/plain': [said]}}
+    assert said.startswith('medir: a model on this processor: ')
+    assert page_outputs([stream(said), stream('medir: first\n', said, 'last\n', said), table]) == [
+        stream('medir: first\n', 'last\n'),
+        table,
+    ]
 
 
 def test_every_execution_gives_the_same_vectors(tmp_path):

@@ -379,7 +379,7 @@ def test_a_decoder_became_a_retriever_on_both_splits(split):
     stored = pd.read_csv(ROOT / 'figures/bmretriever_training_scores.csv')
     scores = stored[stored.measure == 'nDCG@10'].set_index('system')
     before, after = scores.loc['untrained'], scores.loc[f'both stages{split}']
-    assert {'bm25', 'minilm', 'mpnet'} <= set(scores.index) and before.n_queries == after.n_queries == 200
+    assert {'bm25(bm25s)', 'minilm', 'mpnet'} <= set(scores.index) and before.n_queries == after.n_queries == 200
     assert after.value - before.value >= LEAST_GAIN and after.low > before.high
     showcase = read_yaml(ROOT / 'params/bmretriever_training/showcase.yaml')
     assert len(showcase['training_seeds']) == 3 and showcase['splits'] == ['train', 'train-kin']
@@ -388,10 +388,38 @@ def test_a_decoder_became_a_retriever_on_both_splits(split):
     assert f'{after.value:.3f}' in row[3] and row[10].strip() == '3'
 
 
+def test_pages_of_bmretriever_say_how_many_seeds_stand_behind_a_number():
+    table = (ROOT / 'figures/bmretriever_training_tables.md').read_text(encoding='utf-8').splitlines()
+    scored = [line.split('|') for line in table if line.startswith('| hpo-lay | ') and line.count('|') > 12]
+    seeds = {row[2].strip(): row[10].strip() for row in scored}
+    assert (seeds['both stages'], seeds['stage II alone']) == ('3', '1')
+    pages = {path.stem: path for path in PAPERS if path.stem in ('bmretriever_training', 'bmretriever_ablations')}
+    said = {
+        name: '\n'.join(source(cell) for cell in json.loads(path.read_text(encoding='utf-8'))['cells'])
+        for name, path in pages.items()
+    }
+    assert 'three seeds of both stages and one of stage II alone' in said['bmretriever_ablations']
+    # the figure of the losses has one seed of each split; what is said of the others stands in the table of trainings
+    assert 'The losses of the first seed of each split' in said['bmretriever_training']
+    stage_one = [line.split('|') for line in table if line.startswith('| pretraining ')]
+    losses = {row[2].strip(): float(row[6]) for row in stage_one}
+    first = losses.pop('smollm2-bmr-showcase-train-kin-pretrained')
+    numbers = (
+        f'at {first:.2f}, where the other five end between {min(losses.values()):.2f} and {max(losses.values()):.2f}'
+    )
+    assert len(losses) == 5 and numbers in said['bmretriever_training']
+
+
 @pytest.mark.parametrize('path', PAPERS, ids=lambda path: path.stem)
 def test_stored_outputs_name_no_folder_of_one_machine(path):
     stored = '\n'.join(text for cell in cells(path) for text in texts(cell))
     assert not re.findall(r'(?<![\w.:/])/(?:tmp|root|home|work|Users)/', stored)
+
+
+def test_stored_outputs_hold_no_trial_of_a_processor():
+    said = re.compile(r'^medir: .* on this processor: ', re.MULTILINE)
+    pages = [path for path in (ROOT / 'nbs').rglob('*.ipynb') if ' on this processor: ' in path.read_text('utf-8')]
+    assert not [path.name for path in pages if said.search('\n'.join(t for cell in cells(path) for t in texts(cell)))]
 
 
 # ---------------------------------------------------------------- demos replay

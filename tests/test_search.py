@@ -260,8 +260,8 @@ def test_bm25_on_both_sides_is_gensims(seed, k1, b, tmp_path):
         ('The AND with', ''),
     ],
 )
-def test_lucenes_tokens(text, tokens):
-    assert analyze([text], 'lucene') == [tokens.split()]
+def test_lucenes_tokens_and_those_that_come_near(text, tokens):
+    assert analyze([text], 'lucene') == analyze([text], 'lucene_like') == [tokens.split()]
 
 
 def test_bm25_cuts_ties_by_descending_id(tmp_path):
@@ -287,6 +287,7 @@ def test_bm25_index_is_kept_per_setting(tmp_path):
 
 def test_english_tokens():
     assert analyze(['The infections of THE lungs'])[0] == ['infect', 'lung']
+    assert analyze(['type 2, IL-6'], 'english')[0] == ['type', 'il']
     assert analyze(['The lungs'], stopwords='none')[0] == ['the', 'lung']
     assert analyze(['generously'], 'porter') != analyze(['generously'], 'english')
 

@@ -53,3 +53,18 @@ def test_a_smoke_run_has_every_system_and_its_scores_are_the_librarys(name, tmp_
         (found,) = scores[(scores.system == score.label) & (scores.measure == str(score.measures[0]))].value
         assert found == pytest.approx(score.mean(score.measures[0]), abs=1e-9)
     assert scores.system.nunique() >= len(systems)
+
+
+def test_figure_1_of_medteb_draws_a_tower_under_the_name_that_the_tuning_leaves(tmp_path_factory, monkeypatch):
+    monkeypatch.delenv('MEDIR_DATA', raising=False)
+    drawn = pd.read_csv(written('medteb_evaluation', tmp_path_factory) / 'medteb_figure1.csv')
+    assert set(drawn.system) == {'minilm', 'minilm-medteb'} and set(drawn.measure) == {'nDCG@10'}
+
+
+def test_the_roles_of_cmirb_are_replayed_and_nobody_is_asked(tmp_path_factory, monkeypatch):
+    monkeypatch.delenv('MEDIR_DATA', raising=False)
+    folder = written('cmirb_construction', tmp_path_factory)
+    (made,) = folder.glob('benchmark/*/retrieval/benchmark.json')
+    assert json.loads(made.read_text(encoding='utf-8'))['recipe'] == 'cmirb'
+    assert "# CMIRB's recipe" in (folder / 'cmirb_construction_tables.md').read_text(encoding='utf-8')
+    assert not list(folder.parents[2].glob('cassettes/*'))  # where an answer that was asked for would lie

@@ -12,7 +12,7 @@ from medir_nb.encoder import Encoder, encoder_spec, models_table
 from medir_nb.generator import LLM, Request, Sampling
 from medir_nb.miner import load_documents
 from medir_nb.systems import search
-from medir_nb.workbook.batch import makers_of
+from medir_nb.workbook.batch import makers_of, run_parameters
 from medir_nb.workbook import obstacles, valid_receipt
 
 COMMIT = 'c' * 40
@@ -328,6 +328,81 @@ def test_the_batch_of_automir_waits_for_what_it_uses():
     runs = read_batch(batches()['automir'])['runs']
     makers = makers_of(runs)
     assert makers[:6] == [[]] * 6 and makers[6] == [0, 1, 2, 3, 4]
+
+
+def mar_runs():
+    from medir_nb.workbook import batches, read_batch
+
+    runs = [run for name in ('mar', 'medteb') for run in read_batch(batches()[name])['runs']]
+    return [(run, run_parameters(run)) for run in runs if run['preset'] == 'paper']
+
+
+def test_the_batch_of_mar_begins_with_what_the_other_runs_stand_on():
+    from medir_nb.workbook import batches, read_batch
+
+    runs = read_batch(batches()['mar'])['runs']
+    assert [run['notebook'] for run in runs] == ['mar_pretraining', 'mar_training', 'mar_training', 'mar_ablations']
+    makers = makers_of(runs)
+    assert makers[0] == [] and all(0 in of_run for of_run in makers[1:])
+
+
+def test_all_models_of_mar_are_tuned_on_one_file_of_rows():
+    "Section 5.1; the notebook that makes the rows leaves them under the name that the others read."
+    named = {}
+    for run, told in mar_runs():
+        if run['notebook'] == 'mar_pretraining':
+            named['made'] = told['rows_name']
+        elif 'tuning_data' in told:
+            assert not told['tuning_data'].get('sets')
+            named.setdefault(run['notebook'], told['tuning_data']['files'])
+    rows = registry('rows')
+    assert named.pop('made') == 'mar-triples' and 'mar_pretraining' in rows['mar-triples']['written_by']
+    assert named == dict.fromkeys(('mar_training', 'mar_ablations', 'medteb_evaluation'), ['mar-triples'])
+
+
+def test_pairs_begin_at_the_tower_that_the_pretraining_leaves():
+    models, told = registry('models'), {}
+    for run, parameters in mar_runs():
+        told.setdefault(run['notebook'], []).append(parameters)
+    (first,) = told['mar_pretraining']
+    for pair in (*told['mar_training'], *told['mar_ablations']):
+        assert pair['query'] == first['initial_name'] and pair['query_backbone'] == first['backbone']
+    assert {pair['symmetric_query'] for pair in told['mar_training']} == {first['whole_name']}
+    left = {first['whole_name'], first['initial_name'], *(pair['symmetric_name'] for pair in told['mar_training'])}
+    left |= {pair['pair_name'] for pair in told['mar_training']}
+    own = {models[name]['checkpoint'] for name in told['medteb_evaluation'][0]['own_systems']}
+    assert own <= left and models['medical-embedder-base']['checkpoint'] == first['whole_name']
+
+
+@pytest.mark.parametrize('name', ['mar_training', 'mar_ablations'])
+def test_a_pair_without_its_query_tower_says_which_run_makes_it(name, home):
+    from medir_nb.trainer import train_pair
+
+    _, told = next((run, told) for run, told in mar_runs() if run['notebook'] == name)
+    names = ('query', 'query_backbone', 'document', 'tuning_data', 'alignment_data', 'printed', 'lora')
+    with pytest.raises(MedirError, match='medir run mar_pretraining --preset paper') as error:
+        train_pair({'name': told['pair_name'], **{each: told[each] for each in names}})
+    assert '\n' not in str(error.value)
+
+
+def test_the_plan_of_a_pair_names_what_it_reads(monkeypatch, tmp_path, home):
+    "Without the tower and the rows of another run, and without the texts of Stage I."
+    from medir_nb.workbook.declared import notebook_plan
+    from medir_nb.workbook.trainings import plan_trainings
+
+    monkeypatch.setenv('MEDIR_DATA', str(tmp_path))
+    told = {run['notebook']: parameters for run, parameters in mar_runs()}
+    plan = plan_trainings(notebook_plan('mar_training').trainings, told['mar_training']).set_index('step')
+    assert 'query tower' not in plan.index and plan.loc['document tower', 'documents'] == 500_000
+    assert 'mar-triples (medir run mar_pretraining --preset paper)' in plan.loc['Stage II', 'note']
+    assert plan.loc['Stage I', 'note'] == 'not here: medteb-retrieval:train'
+    once, twice = (
+        plan.loc[f'document tower{where}', 'texts to encode or train on'] for where in ('', ' on both sides')
+    )
+    assert twice == 2 * once
+    write_lines(tmp_path / 'mar-queries' / 'part.jsonl', [{'id': '1', 'text': 'a question'}])
+    plan = plan_trainings(notebook_plan('mar_training').trainings, told['mar_training']).set_index('step')
+    assert plan.loc['Stage I', 'note'] == 'not here: medteb-retrieval:train'  # of the documents
 
 
 @pytest.mark.medium

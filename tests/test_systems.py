@@ -161,16 +161,27 @@ def test_settings_reach_the_index(beir):
         'bm25',
         'bm25(lucene)',
         'bm25(gensim)',
-        'bm25(k1=0.9,b=0.4,analyzer=lucene)',
-        'bm25(lucene,query=bm25)',
+        'bm25(bm25s)',
+        'bm25(k1=0.9,b=0.4,analyzer=lucene,scorer=lucene)',
+        'bm25(k1=0.9,b=0.4,analyzer=lucene_like,query=bm25)',
+        'bm25(k1=1.5,analyzer=english)',
         'bm25(analyzer=char)',
     ):
         run[s] = search(s, task, 100).run
-    pd.testing.assert_frame_equal(run['bm25(lucene)'], run['bm25(k1=0.9,b=0.4,analyzer=lucene)'])
-    pd.testing.assert_frame_equal(run['bm25(gensim)'], run['bm25(lucene,query=bm25)'])
+    pd.testing.assert_frame_equal(run['bm25(lucene)'], run['bm25(k1=0.9,b=0.4,analyzer=lucene,scorer=lucene)'])
+    pd.testing.assert_frame_equal(run['bm25(gensim)'], run['bm25(k1=0.9,b=0.4,analyzer=lucene_like,query=bm25)'])
+    pd.testing.assert_frame_equal(run['bm25(bm25s)'], run['bm25(k1=1.5,analyzer=english)'])
     assert not run['bm25(gensim)'].equals(run['bm25(lucene)'])
     assert not run['bm25'].equals(run['bm25(lucene)']) and len(run['bm25(analyzer=char)']) != len(run['bm25'])
-    assert BM25_DEFAULTS == {'k1': 1.5, 'b': 0.75, 'analyzer': 'english', 'stopwords': 'en', 'query': 'count'}
+    assert BM25_DEFAULTS == {
+        'k1': 1.5,
+        'b': 0.75,
+        'analyzer': 'words',
+        'stopwords': 'en',
+        'query': 'count',
+        'scorer': 'bm25s',
+        'fields': 'joined',
+    }
 
 
 def self_task():

@@ -574,14 +574,12 @@ def test_two_processes_give_loss_and_gradients_of_the_doubled_batch(rows, pairs,
 
 @pytest.mark.slow
 @pytest.mark.parametrize('cache', [0, 3])
-def test_torchrun_with_two_processes_trains_as_one_with_the_doubled_batch(rows, pairs, tmp_path, home, cache):
+def test_torchrun_with_two_processes_trains_as_one(rows, pairs, tmp_path, home, cache):
     settings = dict(
         small(pairs, 'one', batch_size=4, max_steps=5, gradient_cache=cache), model='tiny-instruct', task='contrastive'
     )
     one = train(settings)
-    config = write_lines(
-        tmp_path / 'c.yaml', [json.dumps({**settings, 'data': str(pairs), 'output': 'two', 'batch_size': 2})]
-    )
+    config = write_lines(tmp_path / 'c.yaml', [json.dumps({**settings, 'data': str(pairs), 'output': 'two'})])
     out = subprocess.run(
         [
             sys.executable,
@@ -603,7 +601,7 @@ def test_torchrun_with_two_processes_trains_as_one_with_the_doubled_batch(rows, 
     assert out.returncode == 0, out.stderr[-3000:]
     two = t.progress.read_trained(home / 'checkpoints' / 'two')
     assert out.stdout.count('two: 5 steps') == 1 and checkpoint_record('two')['processes'] == 2
-    np.testing.assert_allclose(two.history.loss, one.history.loss, rtol=1e-4)
+    np.testing.assert_allclose(two.history.loss, one.history.loss, rtol=1e-5)
     # vectors, not weights: Adam makes steps of full size out of rounding where the true gradient is zero (the bias of attention keys)
     a, b = (Encoder(n).encode(SENTENCES, 'document').vectors for n in ('one', 'two'))
     assert np.abs(a - b).max() < 1e-4 < np.abs(a - Encoder('tiny-instruct').encode(SENTENCES, 'document').vectors).max()

@@ -574,14 +574,32 @@ def test_the_plan_of_a_benchmark_counts_what_judges_read_and_write(monkeypatch, 
     ran = medir('plan', 'medteb_construction', '--preset', 'paper', '--json')
     assert ran.code == 0, ran.err
     told = json.loads(ran.out)
-    # 1,000 queries, 500 documents of three retrievers each, ten a call, by three judges
-    assert [judge['calls'] for judge in told['runs'][0]['judging']] == ['≤150,000'] * 3
+    # 1,000 queries, 500 documents of three retrievers each, ten a call, by three judges; and the fifty of Table 13
+    judging = [(judge['task'], judge['judge'], judge['calls']) for judge in told['runs'][0]['judging']]
+    pool = [('cmirb-medical', name, '≤150,000') for name in ('deepseek-v3', 'doubao-1.5-pro', 'gpt-4o')]
+    assert judging == pool + [('cmirb-medical', 'gpt-4o', '≤5,000'), ('cmirb-cmedqa', 'gpt-4o', '≤19,995')]
     (judge,) = [row for row in told['costs'] if (row['model'], row['work']) == ('gpt-4o', 'judge')]
     price = core.registry('costs')['price']['models']['gpt-4o']
-    written = 150_000 * (32 + 12 * 10)
+    calls = 150_000 + 5_000 + 19_995
+    written = calls * (32 + 12 * 10)
     by_hand = (judge['tokens'] - written) * price['input'] + written * price['output']
-    assert judge['texts'] == 150_000 and abs(judge['dollars'] - by_hand / 1e6) < 0.01
+    assert judge['texts'] == calls and abs(judge['dollars'] - by_hand / 1e6) < 0.01
     assert judge['tokens'] > 1_500_000 * 0.7 * 122  # the passages, without the words around them
+
+
+def test_the_plan_of_a_recipe_by_answering_names_the_service_and_its_calls(monkeypatch):
+    from medir_nb.workbook.declared import notebook_plan
+    from medir_nb.workbook.judging import plan_judging
+
+    monkeypatch.setenv('MEDIR_ROOT', str(REAL))
+    monkeypatch.delenv('MEDIR_DATA', raising=False)
+    notebook, answering = real_notebook('cmirb_construction'), notebook_plan('cmirb_construction').judging
+    planned = plan_judging(answering, resolve(notebook, 'paper')).set_index('task')
+    # eleven calls a query: the ranking, three of each of the best three, the last look
+    calls = {'cmirb-medexam': f'≤{697 * 11:,}', 'cmirb-dubaike': f'≤{318 * 11:,}'}
+    assert planned.calls.to_dict() == calls and set(planned.model) == {'gpt-4o-mini'}
+    few = plan_judging(answering, resolve(notebook, 'paper') | {'queries': 10, 'medical': True}).set_index('task')
+    assert few.calls['cmirb-dubaike'] == f'≤{10 * 11 + 10 + 56_441:,}' and few.pairs['cmirb-dubaike'] == '≤200'
 
 
 @pytest.mark.medium
@@ -618,9 +636,9 @@ def test_the_stages_of_a_pair_are_planned_once_however_many_rows_share_them(monk
     monkeypatch.setenv('MEDIR_ROOT', str(REAL))
     parameters = resolve(real_notebook('mar_ablations'), 'paper')
     planned = plan_trainings(notebook_plan('mar_ablations').trainings, parameters)
-    # 14 rows: one is cut off before Stage II and shares Stage I with the whole, two rows of Table 6 share theirs
+    # 14 rows: one is cut off before Stage II and shares Stage I with the whole, two rows of Table 6 share theirs. The query tower is
+    # that of another run
     assert planned.step.tolist() == [
-        'query tower',
         'document tower',
         'Stage I, 8 times',
         'Stage I on labelled rows, 2 times',
@@ -656,7 +674,28 @@ def test_the_stages_of_a_tower_are_planned_with_the_printed_settings(monkeypatch
         'pairs without labels',
         'fine-tuning (Table 12), 3 times',
         'fine-tuning (Table 11), 2 times',
+        'fine-tuning of the tower for pairs',
     ]
+    # two epochs of a tower that is reported, one of that with which pairs begin
+    monkeypatch.setattr('medir_nb.workbook.trainings.data_rows', lambda kind, data: 1000)
+    planned = plan_trainings(notebook_plan('mar_pretraining').trainings, parameters).set_index('step')
+    read = planned['texts to encode or train on'].tolist()
+    assert [texts // read[-1] for texts in read[2:]] == [6, 4, 1]
+
+
+def test_the_corpora_that_hard_negatives_are_searched_in_are_planned(monkeypatch):
+    from medir_nb.workbook.declared import notebook_plan
+    from medir_nb.workbook.trainings import plan_trainings
+
+    monkeypatch.setenv('MEDIR_ROOT', str(REAL))
+    trainings = notebook_plan('bmretriever_training').trainings
+    remade, released = (resolve(real_notebook('bmretriever_training'), preset) for preset in ('remade', 'paper'))
+    first = plan_trainings(trainings, remade).iloc[0]
+    assert (first.model, first.work) == ('e5-base-v2', 'encode') and first.documents > 5_416_568 + 5_233_329 + 3_012_496
+    assert 'fever' in first.note and 'msmarco' not in first.note  # whose lines bring a negative
+    assert plan_trainings(trainings, released).work.eq('train').all()
+    among_rows = remade | {'tuning_data': remade['tuning_data'] | {'searched': 'rows'}}
+    assert plan_trainings(trainings, among_rows).work.eq('train').all()
 
 
 def test_status_of_an_empty_home(home, medir):

@@ -7,6 +7,7 @@ already with the same code and data is not repeated. `make figures` calls this.
 """
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,7 @@ from medir_nb.workbook import find_notebook, run_notebook
 NOTEBOOKS = Path(__file__).parents[1] / 'nbs'
 PRESETS = {'bmretriever_training': 'showcase', 'bmretriever_ablations': 'showcase'}  # all others: demo
 CURSOR_UP = '\x1b[A'
+TRIAL = re.compile(r'^medir: .* on this processor: .*\n?', re.MULTILINE)  # what `processor.remember` says
 
 
 def is_bar(output: dict) -> bool:
@@ -26,6 +28,19 @@ def is_bar(output: dict) -> bool:
     return text.startswith('\r') or not text.replace(CURSOR_UP, '').strip()
 
 
+def without_trials(output: dict) -> dict | None:
+    "An output without the lines of trials of this processor, which tell of a machine; None where nothing else is left."
+    if output['output_type'] != 'stream':
+        return output
+    text = TRIAL.sub('', ''.join(output['text']))
+    return {**output, 'text': text.splitlines(keepends=True)} if text else None
+
+
+def page_outputs(outputs: list[dict]) -> list[dict]:
+    "What a page shows of a cell's outputs."
+    return [kept for output in outputs if not is_bar(output) and (kept := without_trials(output))]
+
+
 def outputs_of(executed: Path) -> dict[str, list]:
     "The outputs of an executed notebook, by the source of their cell."
     # a reader's folders are others
@@ -33,7 +48,7 @@ def outputs_of(executed: Path) -> dict[str, list]:
     text = text.replace(str(home()), '$MEDIR_HOME')
     cells = json.loads(text)['cells']
     code = [cell for cell in cells if cell['cell_type'] == 'code']
-    return {''.join(cell['source']): [each for each in cell['outputs'] if not is_bar(each)] for cell in code}
+    return {''.join(cell['source']): page_outputs(cell['outputs']) for cell in code}
 
 
 def store(path: Path, executed: Path):

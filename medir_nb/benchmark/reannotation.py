@@ -40,11 +40,13 @@ def reannotation(
     judges: list[Judge],  # the paper has one
     k: int = 50,  # documents a query (the paper's)
     cut: str = CUT,
+    unread: str = 'discard',  # a pair that some judge did not grade: discard it, or ignore that judge
     **options,  # of `pool_documents`
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     "The means over queries as one row, and the counts of each query."
     pool: Pool = pool_documents(task, [retriever], size=k, **options)
-    counted = relabelled(task, consensus(collect_votes(judges, task, pool.pairs), cut))
+    votes = collect_votes(judges, task, pool.pairs)
+    counted = relabelled(task, consensus(votes, cut, unread))
     about = {'task': task.name, 'retriever': retriever, 'judges': ', '.join(judge.name for judge in judges)}
     means = {name: counted[name].mean() for name in (*COUNTS, 'left out')}
     return pd.DataFrame([about | {'queries': len(counted)} | means]), counted

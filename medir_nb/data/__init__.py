@@ -5,11 +5,11 @@ from .readers import read_judgements, read_qrels
 from .windows import Windows, parse_windows
 from .task import Task, build_task, cjk_share, detect_language, limit_task, part_of_task, pool_tasks, task_from_frames
 from .folders import load_folder
-from .hub import load_mteb
+from .mteb_tasks import load_mteb, refuse_suite, suite_tasks
 from .ontology import disease_family, hpo_lay, hpo_overlap, hpo_terms, overlap_oracle, read_obo
-from .registered import load_task, row_revision, task_folder, task_reading, tasks_here
+from .registered import expand_tasks, load_task, row_revision, suite_name, task_folder, task_reading, tasks_here
 from .corpora import asked, corpus_in_memory, corpus_task
-from .tables import statistics_table, tasks_table
+from .tables import statistics_table, suite_table, tasks_table
 from .documents import Document
 from .raw import read_documents, sampled
 from .passages import PairSettings, make_pairs
@@ -37,18 +37,23 @@ __all__ = [
     'task_from_frames',
     'load_folder',
     'load_mteb',
+    'refuse_suite',
+    'suite_tasks',
     'disease_family',
     'hpo_lay',
     'hpo_overlap',
     'hpo_terms',
     'overlap_oracle',
     'read_obo',
+    'expand_tasks',
+    'suite_name',
     'load_task',
     'row_revision',
     'asked',
     'corpus_in_memory',
     'corpus_task',
     'statistics_table',
+    'suite_table',
     'task_folder',
     'task_reading',
     'tasks_here',

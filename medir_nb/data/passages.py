@@ -17,14 +17,16 @@ from .documents import Document, whole_text
 from .raw import content_hash
 
 # %% ../../nbs/03_data/11_passages.ipynb #70027dec
-KINDS_OF_PAIRS = ('auto', 'title', 'crop')
+KINDS_OF_PAIRS = ('auto', 'title', 'crop', 'itself')
 
 
 @dataclass(frozen=True)
 class PairSettings:
     "How pairs are made of documents."
 
-    kind: str = 'auto'  # auto (a title where there is one, else crops) | title | crop (also where there is a title)
+    kind: str = (
+        'auto'  # auto (a title where there is one, else crops) | title | crop (also where there is one) | itself
+    )
     shortest: float = 0.1  # share of a document's words that a cropped passage has at least; Contriever's
     longest: float = 0.5  # and at most: above one half, two passages could not be disjoint
     fewest_words: int = 8  # of a passage; a Chinese or Japanese character counts as a word
@@ -96,6 +98,9 @@ def _crops(document: Document, settings: PairSettings):
 # %% ../../nbs/03_data/11_passages.ipynb #70a0b44e
 def _pairs_of(document: Document, settings: PairSettings, counts: Counter) -> tuple[str, list]:
     "How the pairs of a document were made, and the `(query, passage)` pairs."
+    if settings.kind == 'itself':
+        text = f'{document.title} {whole_text(document)}'.strip()
+        return 'itself', [(text, text)] if text else []
     if settings.kind != 'crop':
         has_abstract = has_words(document.text, settings.fewest_words)
         if document.title and has_abstract:

@@ -30,7 +30,7 @@ class PretrainingRow:
     paper: str = ''
     line: str = ''  # of the paper's table; corpora may share one
     pairs_about: int = 0  # as printed, rounded; that of a shared line stands in its first row
-    pairs: str = 'auto'  # how pairs are made: title | crop | auto
+    pairs: str = 'auto'  # how pairs are made: title | crop | auto | itself
     hub: str = ''  # data set on the Hub, at `revision`
     revision: str = ''
     configs: list = field(default_factory=list)  # [configuration, split] on the Hub

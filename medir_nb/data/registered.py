@@ -4,10 +4,12 @@
 
 # %% auto #0
 __all__ = ['written_task', 'check_counts', 'task_folder', 'row_revision', 'is_git_first', 'load_registered', 'task_reading',
-           'load_task', 'tasks_here']
+           'suite_name', 'load_task', 'expand_tasks', 'tasks_here']
 
 # %% ../../nbs/03_data/07_registered.ipynb #3ffc7009
+import importlib.util
 import os
+import re
 from dataclasses import replace
 from pathlib import Path
 import pandas as pd
@@ -23,7 +25,8 @@ from .row import TaskRow, check_task_row
 from .windows import parse_windows
 from .task import Task, limit_task, task_from_frames, tell_limit
 from .folders import load_folder, unpack
-from .hub import hub_rows, load_hub, load_mteb
+from .hub import hub_rows, load_hub
+from .mteb_tasks import load_mteb, refuse_suite, suite_tasks
 from .ontology import hpo_lay, hpo_overlap
 
 # %% ../../nbs/03_data/07_registered.ipynb #53348bec
@@ -225,6 +228,22 @@ def task_reading(
         'measures': tuple(row.get('measures', Task.measures)),
     }
 
+# %% ../../nbs/03_data/07_registered.ipynb #44f4f0cb
+_SUITE = re.compile(r'[A-Z][\w.,&() -]{1,60}')
+
+
+def suite_name(
+    name,  # as a reader types it
+) -> str:
+    "The name under which mteb may have a suite; '' where `name` means something else."
+    if isinstance(name, Task) or importlib.util.find_spec('mteb') is None:
+        return ''
+    text = str(name)
+    if text.startswith('mteb:'):
+        return '' if '/' in text else text[5:]
+    is_other = not _SUITE.fullmatch(text) or text.endswith('.zip') or text in registry('tasks') or Path(text).exists()
+    return '' if is_other else text
+
 # %% ../../nbs/03_data/07_registered.ipynb #6c1b4efb
 def _is_own_folder(name: str) -> bool:
     "Whether a reader's folder stands in the current one under the name of a registry task."
@@ -246,11 +265,12 @@ def _find_task(name, split: str | None, allow_unknown_qrels: bool, home_folder, 
     if isinstance(name, Task):
         return name
     text, titles = str(name), bool(query_titles)
+    published = {'home_folder': home_folder, 'query_titles': titles, 'allow_unknown_qrels': allow_unknown_qrels}
     if text.startswith('mteb:'):
-        return load_mteb(text[5:], split, query_titles=titles)
+        return load_mteb(text[5:], split, **published)
     if text.startswith('hf:'):
         hub, _, revision = text[3:].partition('@')
-        return load_hub(hub, revision or None, split=split, home_folder=home_folder, query_titles=titles)
+        return load_hub(hub, revision or None, split=split, **published)
     if text in registry('tasks') and not _is_own_folder(text):
         return _task_by_row(text, split, allow_unknown_qrels, home_folder, query_titles)
     as_folder = (split or 'test', allow_unknown_qrels, home_folder)
@@ -259,6 +279,8 @@ def _find_task(name, split: str | None, allow_unknown_qrels: bool, home_folder, 
     check('\0' not in text, f'the name {text[:60]!r} holds a NUL character', None, 'take it out')
     if os.sep in text or Path(name).is_dir():
         return load_folder(name, *as_folder, query_titles=titles)
+    if suite := suite_name(text):
+        refuse_suite(suite)
     hint = f'{nearest(name, registry("tasks"))} A folder may be given by its path'
     raise MedirError(f'unknown task {text!r}', None, hint)
 
@@ -272,7 +294,7 @@ def _limited(task: Task, limit: int) -> Task:
 
 
 def load_task(
-    name,  # a registry name, a folder, a zip file, `mteb:NAME`, `hf:OWNER/NAME[@REVISION]`, or a `Task`
+    name,  # a registry name, a folder, a zip file, `mteb:NAME[/SUBSET/SPLIT]`, `hf:OWNER/NAME[@REVISION]`, or a `Task`
     split: str | None = None,  # default: that of the row, else test
     lang: str | None = None,  # in place of what the row or the script of the texts says
     limit: int | None = None,  # documents, for a quick look
@@ -290,14 +312,29 @@ def load_task(
         task = replace(task, passages=windows, registered=task.registered and windows is None)
     return _limited(task, limit) if limit else task
 
+# %% ../../nbs/03_data/07_registered.ipynb #cdacdf1b
+def expand_tasks(
+    names,  # as `load_task` takes them, and suites of mteb
+) -> tuple[list, dict]:
+    "`names` with the tasks of a suite in the place of its name; and name → error for what of it is not read here."
+    expanded, unread = [], {}
+    for name in names:
+        suite = suite_tasks(text) if (text := suite_name(name)) else None
+        addresses, why_not = suite or ([name], {})
+        expanded += [address for address in addresses if address not in expanded]
+        unread |= {address: NothingToMeasure(why, address) for address, why in why_not.items()}
+    return expanded, unread
+
 # %% ../../nbs/03_data/07_registered.ipynb #7a5c0002
 def tasks_here(
-    names: list,  # as `load_task` takes them
+    names: list,  # as `expand_tasks` takes them
     home_folder=None,
 ) -> list:
     "Those of `names` that can be loaded on this machine; a line for each that cannot."
-    found = []
-    for name in names:
+    found, (named, unread) = [], expand_tasks(names)
+    for error in unread.values():
+        note(str(error))
+    for name in named:
         try:
             load_task(name, home_folder=home_folder)
         except MedirError as error:

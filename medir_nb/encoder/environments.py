@@ -23,6 +23,7 @@ from ..core.settings import registry
 from ..core.console import is_secret, progress, redact
 from .backends import ENVIRONMENT, Backend, Encoded, register_backend
 from .row import EncoderSpec
+from .weights import POOLER, refuse_faults
 from .loading import checkpoint_paths
 
 # %% ../../nbs/05_encoder/10_environments.ipynb #e3d2e95c
@@ -95,8 +96,15 @@ class Worker:
 
     process = None  # the child; None before the first start and after an end
 
-    def __init__(self, environment: str, settings: dict, where: str, home_folder=None):
-        self.environment, self.settings, self.where = environment, settings, where
+    def __init__(
+        self,
+        environment: str,
+        settings: dict,
+        where: str,
+        home_folder=None,
+        unread: tuple = (),  # patterns of tensors that nothing reads
+    ):
+        self.environment, self.settings, self.where, self.unread = environment, settings, where, unread
         self.python = environment_python(environment, where, home_folder)
         self.start()
 
@@ -108,6 +116,7 @@ class Worker:
         fix = 'make it anew: ' + _install(self.environment, self.python.parent.parent)
         told = self.ask({'settings': self.settings}, fix)
         self.device, self.versions = told['device'], told['versions']
+        refuse_faults(told['tensors'], f'{self.where} in the environment {self.environment}', self.unread)
 
     def _answer(self, fix: str, bar) -> dict:
         "The next answer, with the reports of progress before it shown by `bar`."
@@ -178,7 +187,9 @@ class WorkerBackend(Worker, Backend):
             'max_tokens': spec.tower(role).max_tokens,
             **{field: getattr(spec, field) for field in _TOLD},
         }
-        super().__init__(spec.environment, settings, where, home_folder)
+        # what a checkpoint's own method reads is its own affair
+        unread = spec.unread_tensors if spec.load == 'own' else (POOLER, *spec.unread_tensors)
+        super().__init__(spec.environment, settings, where, home_folder, unread)
 
     @classmethod
     def check(cls, spec, home_folder=None):

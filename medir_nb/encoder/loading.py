@@ -19,6 +19,7 @@ from ..hub.gguf import convert_gguf
 from .backends import backend_class
 from .row import EncoderSpec, Tower
 from .folders import check_positions, module_list, own_modules, transformer_path
+from .weights import POOLER, whole_weights, with_merged_lora
 
 # %% ../../nbs/05_encoder/04_loading.ipynb #da5790a6
 _CONFIGS = ('config.json', 'tokenizer_config.json', 'processor_config.json', 'preprocessor_config.json')
@@ -58,11 +59,13 @@ def converted_gguf(spec: EncoderSpec, home_folder=None) -> Path:
     "A plain transformers folder of a GGUF file, converted once and kept in the home folder."
     where = f'model {spec.name}'
     if parts := parts_of(spec.package):
-        return unpacked(parts, convert_gguf, where, home_folder)
+        with whole_weights(where, spec.unread_tensors):
+            return unpacked(parts, convert_gguf, where, home_folder)
     folder = home(home_folder) / 'models' / slug(f'{spec.name}-{spec.revision}-{spec.gguf_file}')
     with lock(folder):
         if not (folder / 'whole').is_file():
-            convert_gguf(package_folder(spec.package, where) / spec.gguf_file, folder)
+            with whole_weights(where, spec.unread_tensors):
+                convert_gguf(package_folder(spec.package, where) / spec.gguf_file, folder)
             (folder / 'whole').touch()
     return folder
 
@@ -166,10 +169,9 @@ def _built_modules(spec: EncoderSpec, tower: Tower, folder: Path, tokenizer: Pat
         tokenizer_name_or_path=None if tokenizer == folder else str(tokenizer),
     )
     if tower.adapter:
-        from peft import PeftModel
-
-        adapter = hub_folder(tower.adapter['hub'], tower.adapter['revision'], f'model {spec.name}')
-        body.model = PeftModel.from_pretrained(body.model, str(adapter)).merge_and_unload()
+        where, adapter = f'model {spec.name}', tower.adapter['hub']
+        folder_of_adapter = hub_folder(adapter, tower.adapter['revision'], where)
+        body.model = with_merged_lora(body.model, folder_of_adapter, f'{where}, its adapter {adapter}')
     if spec.bidirectional:
         body.model.config.is_causal = False
     pooling = Pooling(body.get_embedding_dimension(), tower.pooling, include_prompt=spec.prompt_in_pooling)
@@ -254,7 +256,8 @@ def load_sentence_transformer(
     tower, code = spec.tower(role), {'trust_remote_code': spec.remote_code}
     weights = {'dtype': getattr(torch, tower.dtype)}
     fix = 'remove the cached copy and fetch it again'
-    with boundary('its weights do not load', where, fix, let=(torch.OutOfMemoryError,)):
+    whole = whole_weights(where, (POOLER, *spec.unread_tensors))
+    with boundary('its weights do not load', where, fix, let=(torch.OutOfMemoryError,)), whole:
         if backend_class(spec).own_modules:
             model = SentenceTransformer(str(folder), device=device, model_kwargs=weights, **code)
         else:

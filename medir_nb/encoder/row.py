@@ -123,6 +123,7 @@ class EncoderSpec:
     dtype: str = 'float32'  # of the weights: float32 | bfloat16 | float16
     autocast: str = ''  # float16 | bfloat16: a lower precision for the transformer, its weights stay
     remote_code: bool = False  # the repository's own code is run
+    unread_tensors: tuple = ()  # patterns of tensors that no vector needs: files may lack them, or hold them besides
     hypothetical: str = 'plain'  # how a text that an LLM wrote is rendered beside a query: plain | query | document
     label: str = ''
     dimensions: int = 0  # the first numbers of a vector that are kept; 0: all

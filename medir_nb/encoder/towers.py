@@ -15,6 +15,7 @@ from ..core.places import checkpoint_folder
 from .row import EncoderSpec
 from .folders import has_router, recorded_fields
 from .spec import encoder_spec
+from .weights import POOLER, whole_weights
 from .loading import load_sentence_transformer, modules_of_role
 from .model import Encoder
 from .saving import carried_spec, tower_model, why_not_carried
@@ -265,7 +266,9 @@ def save_query_side(
     check(not (other or own), 'something else lies there', folder, 'name another folder')
     # a name may stand for weights whose code is allowed, a path does not
     spec = encoder_spec(str(place if home_folder else pair))
-    alone = query_side(SentenceTransformer(str(place), device='cpu', trust_remote_code=spec.remote_code))
+    with whole_weights(f'model {pair}', (POOLER, *spec.unread_tensors)):
+        model = SentenceTransformer(str(place), device='cpu', trust_remote_code=spec.remote_code)
+    alone = query_side(model)
     with atomic_folder(folder) as writing:
         alone.save(str(writing), create_model_card=False)
         write_json(writing / 'medir.json', {'kind': 'encoder', 'spec': recorded_fields(spec)})

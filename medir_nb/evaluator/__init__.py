@@ -8,7 +8,7 @@ from .evaluation import evaluate
 from .differences import differences_text, setting_differences
 from .comparison import compare, compare_all
 from .cases import case_view, instruction_effect, side_by_side, with_and_without, without_instruction
-from .grid import evaluate_grid
+from .grid import evaluate_grid, tell_not_run
 from .averages import gain_counts, gains, macro_average, over_seeds, seed_spread
 from .similarity import separation, similarity_pairs
 from .overlap import query_overlap
@@ -48,6 +48,7 @@ __all__ = [
     'with_and_without',
     'without_instruction',
     'evaluate_grid',
+    'tell_not_run',
     'gain_counts',
     'gains',
     'macro_average',

@@ -12,7 +12,7 @@ from ..core.errors import MedirError, NothingToMeasure
 from ..core.files import read_json, write_json
 from ..core.console import note, progress
 from ..data.task import Task
-from ..data.registered import load_task
+from ..data.registered import expand_tasks, load_task
 from ..systems.plan import check_system
 from .scores import Scores
 from .evaluation import evaluate
@@ -73,7 +73,7 @@ def tell_not_run(not_run: dict):
 
 # %% ../../nbs/13_evaluator/07_grid.ipynb #6cb10684
 def evaluate_grid(
-    tasks,  # names, folders or `Task` objects
+    tasks,  # names, folders, suites of mteb or `Task` objects
     systems,  # expressions or model objects
     limit: int | None = None,  # documents a task; None or 0: all
     query_titles: bool | None = None,  # as for `load_task`
@@ -81,6 +81,8 @@ def evaluate_grid(
 ) -> tuple[list[Scores], dict]:
     "Scores of `systems` on `tasks`, and `(system, task) → MedirError` for what could not run."
     not_run, scores, home_folder = {}, {}, options.get('home_folder')
+    tasks, unread = expand_tasks(tasks)
+    not_run |= {(str(system), name): error for system in systems for name, error in unread.items()}
     loaded = _loaded_tasks(
         tasks, systems, not_run, limit=limit or None, home_folder=home_folder, query_titles=query_titles
     )

@@ -8,7 +8,7 @@ __all__ = ['shared_terms', 'query_overlap']
 # %% ../../nbs/13_evaluator/10_overlap.ipynb #312eb58d
 import pandas as pd
 from ..data.task import Task
-from ..retrieval.bm25 import analyze
+from ..retrieval.analyzers import analyze
 from .similarity import drawn_pairs, pair_cosines
 
 # %% ../../nbs/13_evaluator/10_overlap.ipynb #178a7331

@@ -14,6 +14,7 @@ from ..core.console import note
 from ..processor import first_execution, use_attention_of_one, use_kernel, working_dtype
 from ..worker import end_tokens, write_batch
 from ..encoder.spec import parse_dtype
+from ..encoder.weights import whole_weights
 from ..encoder.loading import quiet_libraries
 from .spec import LLMSpec
 from .cassettes import Generation, Request
@@ -42,7 +43,8 @@ def _load_causal(folder: str, spec: LLMSpec, device: str, dtype: str | None):
 
     numbers = getattr(torch, parse_dtype(dtype or working_dtype(spec.dtype, device)))
     fix, let = 'remove the cached copy and fetch it again', (torch.OutOfMemoryError,)
-    with boundary('its weights do not load', f'llm {spec.name}', fix, let=let):
+    whole = whole_weights(f'llm {spec.name}', spec.unread_tensors)
+    with boundary('its weights do not load', f'llm {spec.name}', fix, let=let), whole:
         model = AutoModelForCausalLM.from_pretrained(folder, dtype=numbers, trust_remote_code=False)
     if device == 'cpu':
         use_kernel(model, first_execution().kernel)

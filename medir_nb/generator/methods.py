@@ -15,7 +15,7 @@ import pydantic
 from ..core.errors import MedirError, check, nearest
 from ..core.files import read_text
 from ..core.settings import registry
-from ..retrieval.bm25 import BM25, BM25_CHINESE, BM25_DEFAULTS, BM25_PRESETS
+from ..retrieval.bm25 import BM25, preset_settings
 from .spec import Sampling, llm_spec
 
 # %% ../../nbs/07_generator/08_methods.ipynb #1483ab94
@@ -71,7 +71,7 @@ class ExpansionSettings(pydantic.BaseModel):
     r1_mode: _Flag = False  # fused as HyDE is, which R2MED's code does for reasoning models
     strict: _Flag = False  # a repeated prompt or a wrong language is no answer
     prompt: _kind(str, 'a file') = ''  # other wording
-    by: _kind(str, 'a system') = 'bm25'  # that searches while the model writes
+    by: _kind(str, 'a system') = 'bm25(bm25s)'  # that searches while the model writes
     corpus: _kind(str, 'a task') = ''  # whose documents it searches; '': the task's own
     rounds: _Count = 1  # searches before it has to answer
     characters: _Count = 1  # of a passage
@@ -283,9 +283,7 @@ def passages_for(
 ) -> list[str]:
     "For each query its top `k` passages as one text."
     preset = row['passages_by'].get(task.language, 'bm25')
-    settings = {**BM25_DEFAULTS, **BM25_PRESETS.get(preset[5:-1], {})}  # bm25(gensim): gensim
-    if task.language == 'zh':
-        settings |= BM25_CHINESE
+    settings = preset_settings(preset[5:-1], task.language)  # bm25(gensim): gensim
     run = BM25(task.corpus, **settings, home_folder=home_folder).search(task.queries, k + 1)
     run = run[run.query_id != run.doc_id]
     ranked = {query: list(hits.doc_id[:k]) for query, hits in run.groupby('query_id', sort=False)}

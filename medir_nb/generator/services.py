@@ -67,7 +67,8 @@ class EnvironmentBackend:
             'dtype': dtype or working_dtype(spec.dtype, device),
             'remote_code': spec.remote_code,
         }
-        self.worker = Worker(spec.environment, settings, f'llm {spec.name}', home_folder)
+        where, unread = f'llm {spec.name}', spec.unread_tensors
+        self.worker = Worker(spec.environment, settings, where, home_folder, unread)
 
     @staticmethod
     def check(spec: LLMSpec, home_folder=None):

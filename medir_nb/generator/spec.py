@@ -61,6 +61,7 @@ class LLMSpec:
     gguf_file: str = ''
     dtype: str = 'bfloat16'
     remote_code: bool = False
+    unread_tensors: tuple = ()  # patterns of tensors that no text needs: files may lack them, or hold them besides
     environment: str = ''  # of registry/environments.yaml: a worker process writes there
     label: str = ''  # its name in tables
     licence: str = ''

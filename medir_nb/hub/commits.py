@@ -108,10 +108,12 @@ def hub_error(
     name = type(error).__name__
     if name == 'GatedRepoError' or 'is a gated dataset' in str(error):
         return _gated(what, hub, where, kind)
-    if name == 'RepositoryNotFoundError':
+    # datasets has one name for a repository that is not there and for a revision that is not
+    lacks_revision = name == 'DatasetNotFoundError' and 'Revision' in str(error)
+    if name in ('RepositoryNotFoundError', 'DatasetNotFoundError') and not lacks_revision:
         fix = 'correct the name, or log in with `hf auth login`'
         return MedirError(f'the Hub has no {kind} {hub}, or it is private', where, fix)
-    if name == 'RevisionNotFoundError':
+    if name == 'RevisionNotFoundError' or lacks_revision:
         return MedirError(f'{hub} has no revision {revision}', where, 'correct the registry row')
     if name in ('RemoteEntryNotFoundError', 'FileNotFoundError'):
         fix = 'try again later, or name another commit in a row of your own'
@@ -190,12 +192,13 @@ def named_commit(
     revision: str = '',  # as a reader writes it: a commit, a branch, a tag, or nothing
     where: str = '',
     home_folder=None,
+    kind: str = 'model',
 ) -> str:
-    "The commit of a model that a reader names: 40 digits as they are, else what the Hub serves for the branch or tag."
+    "The commit that somebody names: 40 digits as they are, else what the Hub serves for the branch, tag or digits."
     if is_commit(revision):
         return revision
-    resolved = resolve(hub, 'model', where, home_folder, revision)
-    _tell_receipt(f'{hub}@{revision}' if revision else hub, 'model', resolved)
+    resolved = resolve(hub, kind, where, home_folder, revision)
+    _tell_receipt(f'{hub}@{revision}' if revision else hub, kind, resolved)
     return resolved.id
 
 # %% ../../nbs/01_hub/02_commits.ipynb #bc7cea58

@@ -9,7 +9,7 @@ __all__ = ['printed_cases', 'case_instructions', 'example_sizes', 'printed_examp
 import pandas as pd
 from ..core.errors import MedirError, nearest
 from ..core.settings import registry
-from ..retrieval.bm25 import analyze
+from ..retrieval.analyzers import analyze
 
 # %% ../../nbs/14_ledger/12_printed.ipynb #558bfbab
 def _part(paper: str, part: str) -> dict:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import pandas as pd
 from ..core.errors import MedirError, nearest
 from ..core.settings import registry
+from ..data.task import Task
 from ..systems.expressions import System
 from .papers import averaged_tasks
 from .verdicts import system_or_none
@@ -90,15 +91,21 @@ def _column(cell, header: str) -> Column:
     return Column(header, task, cell.measure, int(cell.scale), step or 0.001, () if task else averaged_tasks(cell))
 
 # %% ../../nbs/14_ledger/04_rows.ipynb #a107918e
+def _own_measure(task: str) -> str:
+    "The measure that a registry task is scored by."
+    return registry('tasks').get(task, {}).get('measures', Task.measures)[0]
+
+
 def _hidden_columns(columns: dict[tuple, Column]) -> dict[tuple, Column]:
     "Columns for the tasks that means average and the table does not print."
     shown = {(column.task, column.measure) for column in columns.values()}
-    hidden = {}
+    tasks_shown, hidden = {task for task, _ in shown}, {}
     for column in columns.values():
         for task in column.parts:
-            key = task, column.measure
-            if column.measure != 'mean' and key not in shown:
-                hidden[key] = Column(task, task, column.measure, column.scale, column.step, hidden=True)
+            is_mixed = column.measure == 'mean'  # over tasks of several measures, each by its own
+            measure = _own_measure(task) if is_mixed else column.measure
+            if (task not in tasks_shown) if is_mixed else (task, measure) not in shown:
+                hidden[task, measure] = Column(task, task, measure, column.scale, column.step, hidden=True)
     return hidden
 
 
@@ -176,7 +183,7 @@ def _check_systems(systems: dict, cells: pd.DataFrame):
 
 def printed_rows(
     cells: pd.DataFrame,
-    systems: dict,  # {printed system or (system, variant): expression, or a list of them}, before the registry's
+    systems: dict,  # {printed system or (system, variant): expression, or a list; an empty one: none is known}
 ) -> list[Row]:
     "A row a printed system."
     _check_systems(systems, cells)
@@ -185,8 +192,9 @@ def printed_rows(
     groups = scored.groupby(['paper', 'table', 'system', 'variant'], sort=False, dropna=False)
     for (paper, table, system, variant), row_cells in groups:
         first = next(row_cells.itertuples())
-        named = systems.get((system, variant), systems.get(system)) or printed_expression(first) or ()
-        expressions = [named] if isinstance(named, str) else named
+        given = systems.get((system, variant), systems.get(system))
+        named = printed_expression(first) if given is None else given
+        expressions = [named] if named and isinstance(named, str) else named or ()
         row = Row(
             group=none_if_missing(first.group) or '',
             system=system,

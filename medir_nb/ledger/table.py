@@ -238,6 +238,12 @@ def _provenance(entry: dict) -> dict:
     return {name: value for name, value in known.items() if value not in (None, '')}
 
 
+def _measured_as(row: Row) -> str:
+    "The label of a row, or the expression of a printed one with settings of its own, which a label does not tell."
+    expression = str(row.systems[0]) if row.systems else ''
+    return expression if '(' in expression and not row.apart else row.label
+
+
 def compared_cells(ledger) -> list[dict]:
     "A mapping for each measurement that stands beside a printed cell: the cell, the value on its scale, the verdict."
     cells = []
@@ -247,7 +253,7 @@ def compared_cells(ledger) -> list[dict]:
             if printed is None or entry['measured'] is None:
                 continue
             place = {name: none_if_missing(getattr(printed, name)) or '' for name in CELL_KEY}
-            said = {'verdict': entry['verdict'], 'as': row.label}
+            said = {'verdict': entry['verdict'], 'as': _measured_as(row)}
             cells.append(place | {'measured': _rounded(entry['measured'])} | said | _provenance(entry))
     return cells
 

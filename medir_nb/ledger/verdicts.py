@@ -9,6 +9,7 @@ __all__ = ['verdict', 'unlimited_name', 'task_reason', 'system_or_none', 'unpubl
 # %% ../../nbs/14_ledger/02_verdicts.ipynb #1946eade
 import re
 from ..core.errors import MedirError
+from ..core.places import checkpoint_record
 from ..core.settings import registry
 from ..data.registered import check_counts
 from ..generator.methods import method_row
@@ -159,6 +160,8 @@ def system_reason(
         return unknown
     if trained := trained_here(expected):
         return trained
+    if checkpoint_record(expected.name):
+        return 'a checkpoint that was trained here'
     scored = system_or_none(score.system)
     if (scored.settings, scored.reranker) != (expected.settings, expected.reranker):
         return 'other settings than the row'

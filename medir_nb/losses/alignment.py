@@ -10,7 +10,7 @@ __all__ = ['DISTANCES', 'shortened_vectors', 'of_one_length', 'squared_distance'
 import functools
 import itertools
 from ..core.errors import check, nearest
-from .contrastive import InfoNCE, KEPT, in_row_order, longest_first
+from .contrastive import InfoNCE, KEPT, gathered, in_row_order, longest_first, mean_over_processes
 
 # %% ../../nbs/11_losses/10_alignment.ipynb #224633e2
 def shortened_vectors(
@@ -174,8 +174,10 @@ def _loss_class():
             if of_contrast:
                 parts['contrastive'] = of_contrast * self.contrastive.calculate_loss([[c] for c in shown], labels)
             if of_distance:
+                if self.distance == 'scores' and self.contrastive.cross_device:
+                    own, other = ([side[0], *gathered(side[1:])[0]] for side in (own, other))
                 parts[self.distance] = of_distance * _distance(self.distance, own, other, self.temperature)
-            self.parts = {name: float(part.detach()) for name, part in parts.items()}
+            self.parts = {name: float(mean_over_processes(part.detach())) for name, part in parts.items()}
             return parts
 
         def get_config_dict(self):

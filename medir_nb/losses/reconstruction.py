@@ -9,6 +9,7 @@ __all__ = ['POSITIONS', 'word_masks', 'with_noise', 'decoder_views', 'sinusoids'
 import functools
 import numpy as np
 from ..core.errors import check, nearest
+from .contrastive import mean_over_processes, sum_over_processes
 
 # %% ../../nbs/11_losses/20_reconstruction.ipynb #97a12dbb
 def word_masks(
@@ -137,8 +138,9 @@ def _naming_loss(
     labels,  # texts x positions; -100: nothing is named there
     part: int = 4096,  # positions that are scored at a time
 ):
-    "The mean loss of naming the tokens that have a label."
+    "The mean loss of naming the tokens that have a label, of this process as of all: their mean is that of all tokens."
     import torch
+    from sentence_transformers.util import get_world_size
     from torch.utils.checkpoint import checkpoint
 
     head, wanted = mlm_head(lm), labels >= 0
@@ -148,7 +150,7 @@ def _naming_loss(
 
     parts = zip(states[wanted].split(part), labels[wanted].split(part), strict=True)
     total = sum(checkpoint(part_loss, *each, use_reentrant=False) for each in parts)
-    return total / wanted.sum().clamp(min=1)
+    return total * get_world_size() / sum_over_processes(wanted.sum()).clamp(min=1)
 
 # %% ../../nbs/11_losses/20_reconstruction.ipynb #e9083166
 def _embedded_places(
@@ -206,8 +208,8 @@ def _model_class():
 
         def told(self):
             "The means of both losses since they were last told."
-            seen = torch.tensor(self.losses).mean(0).tolist()
-            self.losses = []
+            own = torch.stack([torch.stack(pair) for pair in self.losses]).mean(0)
+            seen, self.losses = mean_over_processes(own).tolist(), []
             return dict(zip(('encoder_loss', 'decoder_loss'), seen, strict=True))
 
     return RetroMAE

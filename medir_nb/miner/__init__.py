@@ -6,8 +6,8 @@ from .questions import candidates, example_blocks, load_queries, prompt_files, s
 from .selection import hypothesize, select
 from .negatives import hard_negatives, labelled_pairs, round_trip, shuffle_pairs
 from .sets import check_tuning_row, tuning_table
-from .labelled import load_labelled, load_sets
-from .synthetic import Written, brainstorm_tasks, write_examples, write_queries
+from .labelled import load_labelled, load_sets, searched_corpus
+from .synthetic import Written, brainstorm_tasks, write_corpus_queries, write_examples, write_queries
 from .contamination import Contamination, contamination, without_test_queries
 from .tuning import consistent_rows, draw_negatives, mixture_table
 from .diversity import TABLE_10, Diversified, Limits, diverse_vectors, diversify
@@ -20,6 +20,8 @@ from .curation import (
     curate,
     found_documents,
     judged_lists,
+    leave_rows,
+    rows_file,
     votes_of,
     wash,
 )
@@ -45,9 +47,11 @@ __all__ = [
     'check_tuning_row',
     'load_labelled',
     'load_sets',
+    'searched_corpus',
     'tuning_table',
     'Written',
     'brainstorm_tasks',
+    'write_corpus_queries',
     'write_examples',
     'write_queries',
     'Contamination',
@@ -69,6 +73,8 @@ __all__ = [
     'curate',
     'found_documents',
     'judged_lists',
+    'leave_rows',
+    'rows_file',
     'votes_of',
     'wash',
     'DIVERSIFICATION_ROWS',

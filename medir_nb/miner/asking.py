@@ -38,6 +38,11 @@ class Usage:
             for name, n in zip(('asked', 'asked_prompt_tokens', 'asked_answer_tokens'), tokens, strict=True):
                 setattr(self, name, getattr(self, name) + n)
 
+    def __add__(self, other: 'Usage') -> 'Usage':
+        numbers = [name for name, kind in self.__annotations__.items() if kind is int]
+        summed = {name: getattr(self, name) + getattr(other, name) for name in numbers}
+        return Usage(self.model or other.model, **summed, is_served=self.is_served or other.is_served)
+
     @property
     def dollars(self) -> float | None:
         "What was paid now; None where no price is on record."

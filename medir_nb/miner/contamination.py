@@ -17,7 +17,7 @@ from ..core.settings import registry
 from ..core.console import progress
 from ..hub.network import without_network
 from ..data.task import Task
-from ..data.registered import load_task
+from ..data.registered import expand_tasks, load_task
 from .rows import Mined, mined_rows, step
 
 # %% ../../nbs/10_miner/14_contamination.ipynb #549e5a85
@@ -78,12 +78,12 @@ def _queries_of(task: Task) -> list[str]:
 
 
 def load_test_queries(
-    tasks: list | None = None,  # names, folders or `Task` objects; None: every registered task at hand
+    tasks: list | None = None,  # as `expand_tasks` takes them; None: every registered task at hand
     home_folder=None,
 ) -> tuple[dict[str, list], dict]:
     "Test set → its queries; and, where all registered ones were meant, why some are not read."
     if tasks is not None:
-        loaded = [load_task(task, home_folder=home_folder) for task in tasks]
+        loaded = [load_task(task, home_folder=home_folder) for task in expand_tasks(tasks)[0]]
         return {task.name: _queries_of(task) for task in loaded}, {}
     found, not_read = {}, {}
     with without_network():

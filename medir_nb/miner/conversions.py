@@ -4,10 +4,11 @@
 
 # %% auto #0
 __all__ = ['RULES', 'Converted', 'rule', 'rule_fields', 'check_rule', 'question_answer', 'best_answer', 'labelled_pair', 'triple',
-           'passages', 'dialogue']
+           'passages', 'dialogue', 'Instructed', 'instructed']
 
 # %% ../../nbs/10_miner/10_conversions.ipynb #4b5caa43
 import inspect
+import re
 from collections.abc import Callable
 from typing import NamedTuple
 from ..core.errors import check, nearest
@@ -111,3 +112,36 @@ def dialogue(turns: list | dict) -> Converted:
     answered_at = next((i for i, (of_patient, _) in enumerate(spoken) if not of_patient), len(spoken))
     query = ' '.join(text for _, text in spoken[:answered_at])
     return Converted(query, [text for _, text in spoken[answered_at : answered_at + 1]], [])
+
+# %% ../../nbs/10_miner/10_conversions.ipynb #70a07c65
+class Instructed(NamedTuple):
+    "What one line of many tasks says, and the instruction of its query."
+
+    query: str
+    pos: list
+    neg: list
+    instruction: str
+
+
+_ASKED = re.compile(r'\A(.+?)(?:\.?\n|\. )Query: (.+)\Z', re.DOTALL)
+_SHOWN = re.compile(r'\ARepresent this passage(?:\.?\n|\. )[Pp]assage: ')
+
+
+def _texts_of(passage) -> list[str]:
+    "The texts of a passage without their template: of a text, of `{title, text}`, or of a list of either."
+    if isinstance(passage, list):
+        return [text for each in passage for text in _texts_of(each)]
+    return [_SHOWN.sub('', _titled(passage) if isinstance(passage, dict) else passage or '')]
+
+# %% ../../nbs/10_miner/10_conversions.ipynb #d55cba51
+@rule('instructed')
+def instructed(
+    query: str,
+    positives: list | dict | str,
+    negatives: list | dict | str,
+    instruction: str = '',  # '': it stands before the query
+) -> Instructed:
+    "A row as it was trained on, under its own instruction."
+    if not instruction and (both := _ASKED.match(query)):
+        instruction, query = both.groups()
+    return Instructed(query, _texts_of(positives), _texts_of(negatives), instruction)

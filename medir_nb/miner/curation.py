@@ -4,16 +4,19 @@
 
 # %% auto #0
 __all__ = ['Candidate', 'SCALES', 'wash', 'found_documents', 'Scale', 'scale_of', 'judged_lists', 'votes_of', 'Lists', 'curate',
-           'alignment_rows']
+           'alignment_rows', 'rows_place', 'leave_rows', 'rows_file']
 
 # %% ../../nbs/10_miner/17_curation.ipynb #b5ba14c6
 import random
 from collections import Counter, namedtuple
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from pathlib import Path
 import pandas as pd
 from ..core.errors import check, nearest
-from ..core.files import fingerprint
+from ..core.files import atomic_path, fingerprint
+from ..core.places import home
+from ..core.settings import registry
 from ..core.console import progress
 from ..data.task import Task, task_from_frames
 from ..data.washing import Washing, washed_rows
@@ -182,13 +185,13 @@ def _row(query: dict, number: int, positives: list, negatives: list, source: str
         'query': query['text'],
         'pos': [candidate.document for candidate in positives],
         'neg': [candidate.document for candidate in negatives],
-        'instruction': instruction,
+        'instruction': query.get('instruction') or instruction,
         'source': source,
     }
 
 
 def curate(
-    queries,  # rows of `{id, text}`
+    queries,  # rows of `{id, text}`, which may have an instruction of their own
     documents,  # rows of `{id, doc}`
     system,  # what finds the candidates; unknown in the paper
     judge: Callable,  # a list of `Candidate` → as many votes
@@ -196,7 +199,7 @@ def curate(
     scale: Scale | str = 'grades',  # grades | binary, or a `Scale`
     lists: Lists | None = None,  # default: one row a query, of 1 positive and 15 negatives
     source: str = 'curated',
-    instruction: str = '',  # before the queries in training
+    instruction: str = '',  # before the queries in training that have none of their own
     **options,  # language, dtype, device, home_folder
 ) -> Mined:
     "`{id, query, pos, neg, instruction, source}` of what a judge says of a system's best (MAR section 4.1)."
@@ -230,3 +233,33 @@ def alignment_rows(
         seen.add(number)
         counts[source] += 1
         yield {'id': f'{source}/{row["id"]}', 'query': text, 'pos': [text], 'neg': [], 'source': source}
+
+# %% ../../nbs/10_miner/17_curation.ipynb #0db6333c
+def rows_place(
+    name: str,  # of a row of rows.yaml, or of the reader's
+) -> Path:
+    "Where the rows that a notebook leaves under `name` lie below the home folder."
+    return home() / 'training-data' / f'{name}.jsonl'
+
+
+def leave_rows(
+    path: str | Path,  # JSON lines
+    name: str,
+) -> Path:
+    "Leave a file of rows for other trainings, whole or not at all; its place."
+    place = rows_place(name)
+    with atomic_path(place) as part:
+        part.write_bytes(Path(path).read_bytes())
+    return place
+
+
+def rows_file(
+    name: str | Path,  # a file by its path, or what a notebook left by its name
+) -> Path:
+    "The file of rows of that name."
+    row, place = registry('rows').get(str(name)), rows_place(str(name))
+    if row is None:
+        return place if place.is_file() and not Path(name).exists() else Path(name)
+    what = 'its rows were never released, and none were written here'
+    check(place.is_file(), what, f'rows {name}', f'write them: {row["written_by"]}')
+    return place

@@ -124,7 +124,7 @@ def labelled_pairs(
             continue
         relevant = {task.corpus.text(doc_id) for doc_id in grades}
         in_window = [task.corpus.text(doc_id) for doc_id in ranked.get(query, [])[first:last]]
-        pool = [passage for passage in in_window if passage not in relevant]
+        pool = [passage for passage in in_window if passage and passage not in relevant]
         negatives = _draw_of(seed, query, text).sample(pool, min(n, len(pool)))
         if len(negatives) < n:
             met['with fewer negatives than asked'] += 1

@@ -22,7 +22,8 @@ from ..hub.git import git_folder
 from ..data.readers import json_lines, plain_id, plain_text
 from ..data.task import Task
 from ..data.hub import hub_rows
-from ..data.registered import load_task, task_folder
+from ..data.pretraining import raw_documents
+from ..data.registered import expand_tasks, load_task, task_folder
 
 # %% ../../nbs/10_miner/00_rows.ipynb #5ce4869f
 def _shortened(value, width: int):
@@ -170,12 +171,20 @@ def _rows_in_file(path: Path):
 def _rows_of_task(source: str, home_folder):
     "The documents of a task, `TASK` or `TASK:SPLIT`."
     name, _, split = source.partition(':')
-    known = [*registry('corpora'), *registry('tasks')]
+    known = [*registry('corpora'), *registry('pretraining'), *registry('tasks')]
     fix = f'{nearest(name, known)} A corpus.jsonl may be given by its path'
     check(name in registry('tasks'), f'unknown corpus {source!r}', None, fix)
     corpus = load_task(name, split or None, home_folder=home_folder).corpus
     for doc_id, text in zip(corpus.ids, corpus.texts(), strict=True):
         yield {'id': str(doc_id), 'doc': text}
+
+# %% ../../nbs/10_miner/00_rows.ipynb #5245880d
+def _rows_of_pretraining(source: str, home_folder):
+    "The documents of a corpus of `pretraining.yaml`."
+    is_titled = registry('pretraining')[source.partition(':')[0]].get('pairs') == 'title'
+    for number, document in enumerate(raw_documents(source, home_folder=home_folder)):
+        title = document.title if is_titled and document.text else ''
+        yield {'id': document.id or str(number), 'doc': f'{title} {document.text}'.strip()}
 
 # %% ../../nbs/10_miner/00_rows.ipynb #e32642d6
 def _document_rows(source: str, home_folder=None):
@@ -188,6 +197,8 @@ def _document_rows(source: str, home_folder=None):
         if not folder:
             return _rows_at_hub(source, row, home_folder)
         path = folder
+    elif source.partition(':')[0] in registry('pretraining'):
+        return _rows_of_pretraining(source, home_folder)
     if path.is_dir():
         path = path / 'corpus.jsonl'
     if row or path.suffix in {'.jsonl', '.gz'}:
@@ -200,49 +211,64 @@ def _normal(text: str) -> str:
 
 
 def _relevant_texts(task: Task) -> set[str]:
-    "The documents that answer a query of a task, white space aside."
+    "The documents that answer a query of a task, or the sentences that it compares; white space aside."
+    if task.kind == 'pairs':
+        return {_normal(text) for text in (*task.pairs.sentence1, *task.pairs.sentence2)}
     relevant = task.qrels[task.qrels.relevance > 0].doc_id.unique()
     return {_normal(task.corpus.text(doc_id)) for doc_id in relevant}
 
 
-def _why_left_out(text: str, seen: set, answers: set) -> str:
+def _why_left_out(text: str, is_repeated: bool, answers: set) -> str:
     if not text:
         return 'empty'
-    if text in seen:
+    if is_repeated:
         return 'repeated'
     return 'relevant to an evaluation query' if text in answers else ''
 
 # %% ../../nbs/10_miner/00_rows.ipynb #ff347679
-def _sample(rows: list[dict], limit: int, seed: int) -> list[dict]:
-    "`limit` of the rows in their order; all where there are no more, or where it is 0."
-    if not 0 < limit < len(rows):
-        return rows
-    return [rows[i] for i in sorted(random.Random(seed).sample(range(len(rows)), limit))]
+def _sampled_numbers(n: int, limit: int, seed: int) -> set[int] | range:
+    "`limit` numbers below `n`; all where there are no more, or where it is 0."
+    return set(random.Random(seed).sample(range(n), limit)) if 0 < limit < n else range(n)
+
+
+def _usable_rows(source: str, answers: set, met: Counter, home_folder):
+    "The documents that are left in, in their order; what is read, and why others are not, is counted."
+    import xxhash
+
+    seen = set()
+    for row in _document_rows(source, home_folder):
+        met['read'] += 1
+        text = _normal(row['doc'])
+        mark = xxhash.xxh3_128_digest(text.encode('utf-8', 'surrogatepass'))
+        if why := _why_left_out(text, mark in seen, answers):
+            met[why] += 1
+        else:
+            seen.add(mark)
+            yield row
 
 # %% ../../nbs/10_miner/00_rows.ipynb #cdedcaf0
 @step(source='a corpus')
 def load_documents(
-    source: str,  # a corpus of the registry, a JSON-lines file or folder, or `TASK[:SPLIT]`
+    source: str,  # a row of corpora.yaml or pretraining.yaml, a JSON-lines file or folder, or `TASK[:SPLIT]`
     limit: int = 0,  # documents; 0: all, or as many as the registry's row says
     seed: int = 42,  # of the sample
     without: list = (),  # tasks whose relevant documents are left out
     home_folder=None,
 ) -> Mined:
-    """`{id, doc}` rows of a corpus of the registry, a JSON-lines file or folder, or `TASK[:SPLIT]`; a seeded sample of
-    `limit`. Documents relevant to a query of the tasks `without` are left out."""
-    rows, met, seen, kept = list(_document_rows(source, home_folder)), Counter(), set(), []
-    published = registry('corpora').get(source, {})
-    if published.get('git') and len(rows) != published['documents']:
-        note(f'{source} holds {len(rows):,} documents where the registry has {published["documents"]:,}')
-    answers = set().union(*(_relevant_texts(load_task(name, home_folder=home_folder)) for name in without))
-    for row in rows:
-        text = _normal(row['doc'])
-        if why := _why_left_out(text, seen, answers):
-            met[why] += 1
-        else:
-            seen.add(text)
-            kept.append(row)
-    check(kept, 'no document is left', source, 'name another corpus')
-    sample = _sample(kept, limit or published.get('documents', 0), seed)
-    met['not sampled'] = len(kept) - len(sample)
-    return mined_rows('documents', rows, sample, met)
+    """`{id, doc}` rows of a corpus of the registries, a JSON-lines file or folder, or `TASK[:SPLIT]`; a seeded sample
+    of `limit`. Documents relevant to a query of the tasks `without` are left out."""
+    published, met = registry('corpora').get(source, {}), Counter()
+    judged = [load_task(name, home_folder=home_folder) for name in expand_tasks(without)[0]]
+    answers = set().union(*map(_relevant_texts, judged))
+    limit, kept = limit or published.get('documents', 0), None
+    if limit:
+        kept = sum(1 for _ in _usable_rows(source, answers, Counter(), home_folder))
+    chosen = None if kept is None else _sampled_numbers(kept, limit, seed)
+    usable = enumerate(_usable_rows(source, answers, met, home_folder))
+    rows = [row for number, row in usable if chosen is None or number in chosen]
+    read = met.pop('read', 0)
+    if published.get('git') and read != published['documents']:
+        note(f'{source} holds {read:,} documents where the registry has {published["documents"]:,}')
+    check(rows, 'no document is left', source, 'name another corpus')
+    met['not sampled'] = (kept or len(rows)) - len(rows)
+    return mined_rows('documents', range(read), rows, met)

@@ -11,9 +11,11 @@ from collections import Counter
 import pandas as pd
 from ..core.errors import check
 from ..core.files import fingerprint
-from ..data.task import Task, task_from_frames
+from ..data.corpus import Corpus, Queries, write_table
+from ..data.task import Task, build_task, task_from_frames
 from .rows import Mined, mined_rows, step
 from .negatives import labelled_pairs, round_trip
+from .labelled import Searched, searched_corpus
 
 # %% ../../nbs/10_miner/15_tuning.ipynb #65b8ed33
 @step('id', 'query', 'pos')
@@ -33,14 +35,19 @@ def consistent_rows(
     return Mined('consistent rows', [row['row'] for row in found], found.stats)
 
 # %% ../../nbs/10_miner/15_tuning.ipynb #823704cc
+def _answers_of(rows: list[dict]) -> dict[str, set]:
+    "Query → the texts that answer it in any row."
+    answers = {}
+    for row in rows:
+        answers.setdefault(row['query'], set()).update(text.strip() for text in row['pos'])
+    return answers
+
+
 def _task_of_source(source: str, rows: list[dict], lacking: list[dict], passages: list[str]) -> Task:
     "The queries that lack a negative, over all passages of their source."
     every = [text for row in rows for text in (*row['pos'], *row['neg'])]
     texts = [text for text in dict.fromkeys(text.strip() for text in (*every, *passages)) if text]
-    ids = {text: f'd{i:07d}' for i, text in enumerate(texts)}
-    answers = {}
-    for row in rows:
-        answers.setdefault(row['query'], set()).update(text.strip() for text in row['pos'])
+    ids, answers = {text: f'd{i:07d}' for i, text in enumerate(texts)}, _answers_of(rows)
     judged = [(row['id'], ids[text], 1) for row in lacking for text in sorted(answers[row['query']]) if text]
     return task_from_frames(
         pd.DataFrame({'id': ids.values(), 'text': ids.keys()}),
@@ -48,6 +55,35 @@ def _task_of_source(source: str, rows: list[dict], lacking: list[dict], passages
         pd.DataFrame(judged, columns=['query_id', 'doc_id', 'relevance']),
         name=source,
     )
+
+# %% ../../nbs/10_miner/15_tuning.ipynb #d8904b50
+_BLOCK = 10_000  # documents that are in memory at a time
+
+
+def _ids_of_texts(corpus: Corpus, texts: set[str]) -> dict[str, list]:
+    "Text → the ids of the documents that are it, for those of `texts`."
+    ids = {}
+    for start in range(0, len(corpus), _BLOCK):
+        part = corpus.texts(start, start + _BLOCK)
+        for doc_id, text in zip(corpus.ids[start : start + _BLOCK], part, strict=True):
+            if text in texts:
+                ids.setdefault(text, []).append(doc_id)
+    return ids
+
+
+def _task_of_corpus(source: str, rows: list[dict], lacking: list[dict], searched: Searched) -> Task:
+    "The queries that lack a negative, over the entire corpus of their source."
+    answers = _answers_of(rows)
+    ids = _ids_of_texts(searched.corpus, set().union(*(answers[row['query']] for row in lacking)))
+    judged = []
+    for row in lacking:
+        own = {doc_id for text in answers[row['query']] for doc_id in ids.get(text, ())}
+        what, fix = f'the positives of {row["id"]} are not in its corpus', "read the set anew, or write searched='rows'"
+        check(own, what, source, fix)
+        judged += [(row['id'], doc_id, 1) for doc_id in sorted(own | searched.answers.get(row['query'], set()))]
+    qrels = pd.DataFrame(judged, columns=['query_id', 'doc_id', 'relevance'])
+    queries = write_table(((row['id'], '', row['query'], source) for row in lacking), None, Queries)
+    return build_task(source, queries, searched.corpus, qrels, allow_unknown_qrels=True)
 
 # %% ../../nbs/10_miner/15_tuning.ipynb #b2f68de1
 def _drawn(row: dict, n: int, seed: int) -> dict:
@@ -63,13 +99,22 @@ def _check_ids(rows: list[dict]):
     check(not repeated, what, 'rows', 'load each set once, and give written rows a source of their own')
 
 # %% ../../nbs/10_miner/15_tuning.ipynb #96e5cf1a
+def _lacking_task(source: str, rows: list[dict], lacking: list[dict], passages: list, searched: Searched | None):
+    "What is searched for the rows of a source that lack a negative."
+    if searched is None:
+        return _task_of_source(source, rows, lacking, passages)
+    return _task_of_corpus(source, rows, lacking, searched)
+
+
 @step('id', 'query', 'pos', 'neg')
 def draw_negatives(
     rows,
     retriever,  # an expression, or an encoder of the reader's
     n: int = 1,  # negatives a row
     top: int = 100,  # ranks that they are drawn from
-    passages: dict | None = None,  # source → further passages that are searched
+    passages: dict | None = None,  # source → further passages that are searched beside those of its rows
+    searched: str = 'rows',  # corpus: the entire corpus of a labelled set; rows: the passages of the rows
+    paths: dict | None = None,  # set → the file or folder in its place
     seed: int = 42,
     dtype: str | None = None,
     device: str | None = None,
@@ -77,6 +122,9 @@ def draw_negatives(
 ) -> Mined:
     "The rows with `n` hard negatives each: drawn from the first `top` of their source, or of those that they brought."
     rows, mined, met = list(rows), {}, Counter()
+    check(
+        searched in ('rows', 'corpus'), f'searched={searched!r} does not fit', 'hard negatives', 'write rows or corpus'
+    )
     _check_ids(rows)
     for source in dict.fromkeys(row.get('source', '') for row in rows):
         of_source = [row for row in rows if row.get('source', '') == source]
@@ -84,7 +132,9 @@ def draw_negatives(
         met['that brought their negatives'] += len(of_source) - len(lacking)
         if not lacking:
             continue
-        task = _task_of_source(source, of_source, lacking, (passages or {}).get(source, []))
+        place = (paths or {}).get(source, '')
+        whole = searched_corpus(source, place, home_folder=home_folder) if searched == 'corpus' else None
+        task = _lacking_task(source, of_source, lacking, (passages or {}).get(source, []), whole)
         found = labelled_pairs(task, retriever, '', n, (0, top), seed, dtype, device, home_folder)
         met['with fewer negatives than asked'] += found.stats.get('with fewer negatives than asked', 0)
         mined |= {row['id']: pair['neg'] for row, pair in zip(lacking, found, strict=True)}

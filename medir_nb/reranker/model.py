@@ -8,12 +8,13 @@ __all__ = ['written_pairs', 'pair_tokens', 'load_cross_encoder', 'PairBackend', 
 # %% ../../nbs/08_reranker/01_model.ipynb #28975730
 import numpy as np
 import pandas as pd
-from ..core.errors import boundary, check
+from ..core.errors import boundary
 from ..core.files import json_mapping
 from ..hub.commits import pinned
 from ..hub.folders import hub_folder
 from ..encoder.backends import Encoded
 from ..encoder.folders import check_positions
+from ..encoder.weights import POOLER, refuse_faults, whole_weights, with_merged_lora
 from ..encoder.loading import quiet_libraries, refuse_remote_code
 from ..encoder.tokens import padded_batch, torch_device
 from ..encoder.tuning import CPUTuning
@@ -60,17 +61,19 @@ def _configuration(spec: RerankerSpec, folder, where: str):
     check_positions(config.to_dict(), spec.max_tokens, where, 'max_tokens')
     return config
 
+# %% ../../nbs/08_reranker/01_model.ipynb #06ad9832
+_FIX = 'name a whole checkpoint that was trained to score pairs'
 
-def _merged(model, missing: set, spec: RerankerSpec, device: str, where: str) -> tuple:
-    "The model with its adapter, where that carries the weights that are `missing`; and those that still are."
-    from peft import PeftModel, load_peft_weights
 
-    adapter = str(hub_folder(spec.adapter['hub'], spec.adapter['revision'], where))
-    carried = load_peft_weights(adapter, device='cpu')
-    missing = {name for name in missing if not any(name.rpartition('.')[0] in key for key in carried)}
-    if not missing:
-        model = PeftModel.from_pretrained(model, adapter, torch_device=device).merge_and_unload()
-    return model, missing
+def _merged(model, new: set, spec: RerankerSpec, device: str, where: str):
+    "The model with its adapter merged, which must carry the weights of its `new` head."
+    from peft import load_peft_weights
+
+    adapter = hub_folder(spec.adapter['hub'], spec.adapter['revision'], where)
+    carried = load_peft_weights(str(adapter), device='cpu')
+    missing = {name for name in new if not any(name.rpartition('.')[0] in key for key in carried)}
+    refuse_faults({'missing': missing}, where, fix=_FIX)
+    return with_merged_lora(model, adapter, f'{where}, its adapter {spec.adapter["hub"]}', device)
 
 # %% ../../nbs/08_reranker/01_model.ipynb #80f42475
 def load_cross_encoder(
@@ -86,16 +89,16 @@ def load_cross_encoder(
     folder = hub_folder(spec.hub, spec.revision, where)
     refuse_remote_code(folder, spec)
     fix = 'remove the cached copy and fetch it again'
-    with boundary('its weights do not load', where, fix, let=(torch.OutOfMemoryError,)):
+    brings_head = bool(spec.adapter) or not spec.logits
+    unread = (POOLER, *spec.unread_tensors) if brings_head else spec.unread_tensors
+    whole = whole_weights(where, unread, brings_head, fix=_FIX)
+    with boundary('its weights do not load', where, fix, let=(torch.OutOfMemoryError,)), whole as new:
         config = _configuration(spec, folder, where)
         tokenizer = AutoTokenizer.from_pretrained(str(folder), config=config, **code)
-        how = {'dtype': getattr(torch, spec.dtype), 'output_loading_info': True, **code}
-        model, report = AutoModelForSequenceClassification.from_pretrained(str(folder), config=config, **how)
-        model, missing = model.to(device), set(report['missing_keys'])
+        how = {'dtype': getattr(torch, spec.dtype), **code}
+        model = AutoModelForSequenceClassification.from_pretrained(str(folder), config=config, **how).to(device)
         if spec.adapter:
-            model, missing = _merged(model, missing, spec, device, where)
-    what = f'its files hold no weights for {min(missing, default="")}, and random ones score at random'
-    check(not missing or not spec.logits, what, where, 'name a checkpoint that was trained to score pairs')
+            model = _merged(model, new, spec, device, where)
     return tokenizer, model.eval()
 
 # %% ../../nbs/08_reranker/01_model.ipynb #4262b674

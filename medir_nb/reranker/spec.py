@@ -43,6 +43,7 @@ class RerankerSpec:
     architecture: str = ''
     dtype: str = 'float32'  # of the weights: float32 | bfloat16 | float16
     remote_code: bool = False
+    unread_tensors: tuple = ()  # patterns of tensors that no score needs: files may lack them, or hold them besides
     label: str = ''
     size: str = ''
     licence: str = ''

@@ -16,7 +16,8 @@ from ..core.errors import MedirError, check, nearest
 from ..data.task import Task
 from ..data.windows import documents_of
 from ..generator.expansion import sparse_queries
-from ..retrieval.bm25 import ANALYZERS, BM25, BM25_CHINESE, BM25_DEFAULTS, BM25_PRESETS, QUERY_WEIGHTS, STOPWORDS
+from ..retrieval.analyzers import ANALYZERS, STOPWORDS
+from ..retrieval.bm25 import BM25, BM25_DEFAULTS, BM25_PRESETS, FIELDS, QUERY_WEIGHTS, SCORERS, preset_settings
 from ..retrieval.runs import sort_run
 from .stages import RETRIEVERS, Counts, Job, Ranking, Stage
 from .syntax import System
@@ -122,6 +123,8 @@ class BM25Settings(pydantic.BaseModel):
     analyzer: _choice(ANALYZERS)
     stopwords: _choice(STOPWORDS)
     query: _choice(QUERY_WEIGHTS)
+    scorer: _choice(SCORERS)
+    fields: _choice(FIELDS)
 
 
 def _check_bm25(system: System, settings: dict):
@@ -132,6 +135,10 @@ def _check_bm25(system: System, settings: dict):
         name = error.errors()[0]['loc'][0]
         wanted = BM25Settings.model_fields[name].description
         raise MedirError(f'{name}={settings[name]} does not fit in {system}', None, f'it takes {wanted}') from None
+    is_lucene = settings['scorer'] == 'lucene'
+    fix = 'query=count goes with scorer=lucene, fields=joined with scorer=bm25s; bm25(multifield) has fields apart'
+    fits = settings['query'] == 'count' if is_lucene else settings['fields'] == 'joined'
+    check(fits, f'the settings of {system} do not go together', None, fix)
 
 # %% ../../nbs/09_systems/03_sparse.ipynb #eaa6ee63
 def _split_settings(system: System) -> tuple[list, dict]:
@@ -163,9 +170,7 @@ def normal_bm25(system: System) -> System:
 def bm25_settings(system: System, task: Task) -> dict:
     "BM25's settings on a task: the expression's, then the language's, then the preset's."
     presets, chosen = _split_settings(system)
-    preset = BM25_PRESETS[presets[0]] if presets else {}
-    of_language = BM25_CHINESE if task.language == 'zh' else {}
-    return BM25_DEFAULTS | preset | of_language | chosen
+    return preset_settings(*presets or [''], task.language) | chosen
 
 # %% ../../nbs/09_systems/03_sparse.ipynb #0e165a56
 class SparseRetrieve(Retrieve):

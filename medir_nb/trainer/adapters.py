@@ -8,6 +8,7 @@ __all__ = ['Lora', 'with_adapter', 'save_adapters', 'load_adapters', 'merge_adap
 # %% ../../nbs/12_trainer/06a_adapters.ipynb #63c64ac8
 from pathlib import Path
 from ..core.errors import boundary, check
+from ..encoder.weights import refuse_other_names
 from .settings import OneOrMore, Share, StrictSettings
 
 # %% ../../nbs/12_trainer/06a_adapters.ipynb #f54d801e
@@ -53,14 +54,16 @@ def load_adapters(
     folder: Path,
 ):
     "Put saved matrices into adapters of the same shape."
-    from peft import set_peft_model_state_dict
+    from peft import get_peft_model_state_dict, set_peft_model_state_dict
     from safetensors.torch import load_file
 
     for role, adapter in adapters.items():
         file = Path(folder) / f'{role}.safetensors'
         check(file.is_file(), 'no adapter is kept here', file.parent, 'name a checkpoint that was trained with lora')
         with boundary('the adapter does not fit this model', file, 'give lora the shape that it was trained with'):
-            set_peft_model_state_dict(adapter, load_file(file))
+            matrices = load_file(file)
+            refuse_other_names(get_peft_model_state_dict(adapter), matrices, file, 'train it again')
+            set_peft_model_state_dict(adapter, matrices)
 
 # %% ../../nbs/12_trainer/06a_adapters.ipynb #1325e38b
 def merge_adapters(

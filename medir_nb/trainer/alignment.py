@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['AlignmentSettings', 'JointSettings', 'TowerRows', 'tower_rows', 'TowerBatches', 'is_mirrored', 'TrainableSteps',
-           'tower_recipe', 'align_towers', 'train_towers']
+           'plain_spec', 'tower_recipe', 'align_towers', 'train_towers']
 
 # %% ../../nbs/12_trainer/21_alignment.ipynb #a8d2e139
 from dataclasses import asdict, dataclass, replace
@@ -17,6 +17,7 @@ from ..hub.commits import pinned
 from ..encoder.row import EncoderSpec, ROLES
 from ..encoder.folders import recorded_fields
 from ..encoder.spec import encoder_spec
+from ..encoder.weights import refuse_other_names
 from ..encoder.loading import modules_of_role
 from ..encoder.model import Encoder
 from ..encoder.saving import save_modules
@@ -24,13 +25,14 @@ from ..encoder.towers import is_cut, joined_towers, pair_prompts, pair_similarit
 from ..encoder.towers import query_side, vector_length
 from ..losses import Alignment
 from .settings import AboveZero, Count, NotNegative, Settings
+from .processes import processes_of
 from .stages import stage, training_config
 from .progress import Trained
 from .batches import PairBatches, Side
 from .kept import KeptSide
 from .careful import careful_trainer
 from .adapters import Lora, merge_adapters, save_adapters, with_adapter
-from .identity import Recipe, hub_name, trained_row, world_size
+from .identity import Recipe, hub_name, trained_row
 from .arguments import check_enough, seeded_arguments
 from .loop import run_training
 from .encoders import check_carried, training_pairs
@@ -193,8 +195,9 @@ class TrainableSteps:
         from safetensors.torch import load_file
 
         weights = load_file(Path(checkpoint_path) / 'trained.safetensors')
-        unknown = self.model.load_state_dict(weights, strict=False).unexpected_keys
-        check(not unknown, f'a saved step has weights that no tower has ({unknown[:1]})', checkpoint_path, 'remove it')
+        names = [name for name, weight in self.model.named_parameters() if weight.requires_grad]
+        refuse_other_names(names, weights, checkpoint_path, 'remove it')
+        self.model.load_state_dict(weights, strict=False)
 
 # %% ../../nbs/12_trainer/21_alignment.ipynb #6af25e14
 def _read_spec(config: AlignmentSettings, rows: TowerRows, model) -> EncoderSpec:
@@ -221,6 +224,17 @@ def _loss(config: AlignmentSettings, model, mirrored: bool):
         mirrored,
         frozen,
     )
+
+# %% ../../nbs/12_trainer/21_alignment.ipynb #5fb6d78c
+def plain_spec(config: AlignmentSettings, spec: EncoderSpec) -> EncoderSpec:
+    "The row by which texts are read in training: without the frame of an instruction where there shall be none."
+    framed = config.instruction == '' and '{instruction}' in spec.query_template
+    return replace(spec, query_template='{text}') if framed else spec
+
+
+def _plain_key(config: AlignmentSettings, query: EncoderSpec) -> dict:
+    "What the key says of queries that are read without their frame; nothing where there is none."
+    return {} if plain_spec(config, query) is query else {'queries': 'plain'}
 
 # %% ../../nbs/12_trainer/21_alignment.ipynb #c6b57ad6
 def _kept_side(rows: TowerRows, pairs, mirrored: bool, document: Side, arguments) -> KeptSide:
@@ -256,7 +270,7 @@ def _build(config: AlignmentSettings, rows: TowerRows, pairs, arguments: dict):
     spec, mirrored = _read_spec(config, rows, model), is_mirrored(config, pairs)
     tokenizers = {role: modules_of_role(model, role)[0].tokenizer for role in ROLES}
     told = spec.default_instruction if config.instruction is None else config.instruction
-    batches = TowerBatches(pairs, Encoder(spec), tokenizers, told, False, config.mask_positives)
+    batches = TowerBatches(pairs, Encoder(plain_spec(config, spec)), tokenizers, told, False, config.mask_positives)
     batches.mirrored = mirrored
     held = {'adapters': adapters, 'spec': spec, 'panel': _panel(config, pairs, batches, model, arguments.device)}
     if config.keep_vectors:
@@ -278,7 +292,7 @@ def _save(config: AlignmentSettings, rows: TowerRows, trainer, folder: Path) -> 
         save_adapters(trainer.adapters, folder / 'adapter')
         merge_adapters(trainer.adapters)
     told = spec.default_instruction if config.instruction is None else config.instruction
-    model.prompts = pair_prompts(spec, told)
+    model.prompts = pair_prompts(plain_spec(config, spec), told)
     if config.distance == 'scores' and config.distance_weight:
         model = query_side(model)
     save_modules(model, folder)
@@ -292,7 +306,7 @@ def _save(config: AlignmentSettings, rows: TowerRows, trainer, folder: Path) -> 
 # %% ../../nbs/12_trainer/21_alignment.ipynb #081f0c38
 def _check_contrast(config: AlignmentSettings):
     "Refuse settings in which a query sees one document alone, or in which nothing is trained."
-    together = config.batch_size * (world_size() if config.cross_device else 1) if config.in_batch else 1
+    together = config.batch_size // (1 if config.cross_device else processes_of(config)) if config.in_batch else 1
     sees_more = config.negatives or together > 1 or not config.contrastive_weight
     what = 'one query with one document has a loss of constant 0'
     check(sees_more, what, 'batch_size', 'raise batch_size, or give it negatives')
@@ -312,15 +326,16 @@ def tower_recipe(config: AlignmentSettings) -> Recipe:
     by_line = config.instruction is None and '{instruction}' in rows.query.query_template
     pairs = training_pairs(config, by_line)
     check_enough(config, len(pairs))
-    config = config.model_copy(update={'model': rows.name})
+    asked, config = config, config.model_copy(update={'model': rows.name})
     return Recipe(
         config,
         kind='encoder',
-        base=rows.key(),
+        base=rows.key() | _plain_key(config, rows.query),
         content=pairs.content(),
         build=partial(_build, config, rows, pairs),
         save=partial(_save, config, rows),
         counts=pairs.counts,
+        asked=asked,
     )
 
 # %% ../../nbs/12_trainer/21_alignment.ipynb #eff13b52

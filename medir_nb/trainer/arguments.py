@@ -12,7 +12,7 @@ from ..core.errors import check
 from ..core.console import note
 from ..core.hardware import seed_everything
 from .settings import Settings
-from .identity import world_size
+from .processes import world_size
 
 # %% ../../nbs/12_trainer/08_arguments.ipynb #1460f917
 def _check_machine(config: Settings, cuda: bool):
@@ -28,9 +28,10 @@ def _check_machine(config: Settings, cuda: bool):
 
 # %% ../../nbs/12_trainer/08_arguments.ipynb #2ce9e52f
 def _optimisation(config: Settings) -> dict:
+    own_rows = config.batch_size // world_size()
     return {
-        'per_device_train_batch_size': config.batch_size,
-        'per_device_eval_batch_size': config.batch_size,
+        'per_device_train_batch_size': own_rows,
+        'per_device_eval_batch_size': own_rows,
         'gradient_accumulation_steps': config.accumulation,
         'learning_rate': config.learning_rate,
         'num_train_epochs': config.epochs,
@@ -72,9 +73,14 @@ def training_arguments(config: Settings, work: Path) -> dict:
 # %% ../../nbs/12_trainer/08_arguments.ipynb #5eec4528
 def seeded_arguments(config: Settings, arguments: dict, kind: type):
     "Arguments of the class `kind`, for one device a process; everything is seeded."
+    import torch
+
     seed_everything(config.seed)
     made = kind(**arguments)
     made._n_gpu = min(1, made.n_gpu)
+    if made.device.type == 'cpu':
+        # a world calls it cpu:0, and torch reads no saved step onto a place of that name
+        made._setup_devices = torch.device('cpu')
     return made
 
 
@@ -93,7 +99,7 @@ def plain_arguments(config: Settings, arguments: dict):
 # %% ../../nbs/12_trainer/08_arguments.ipynb #b677a880
 def check_enough(config: Settings, rows: int):
     "Refuse data of less than one batch; say where the steps end within the warm-up."
-    batch = config.batch_size * world_size()
+    batch = config.batch_size
     check(rows >= batch, f'{rows} lines are less than one batch of {batch}', config.data, 'lower batch_size')
     batches = config.epochs * (rows // batch)
     steps = config.max_steps if config.max_steps > 0 else math.ceil(batches / config.accumulation)

@@ -6,23 +6,39 @@
 __all__ = ['train', 'check_trainable', 'keys_help', 'main']
 
 # %% ../../nbs/12_trainer/14_command.ipynb #ac2bfccd
-import os
 import sys
 from pathlib import Path
 import pydantic
 from ..core.errors import check, nearest
 from ..core.settings import parse_options
 from ..core.console import run_command
-from .stages import STAGES, training_config
+from .stages import PIPELINES, STAGES, raw_settings, training_config
+from .processes import is_first, world_size
 from .progress import Trained
+from .launch import follow_launcher
 
 # %% ../../nbs/12_trainer/14_command.ipynb #cd098abe
+def _pipeline_settings(config, settings: dict) -> tuple[str, dict]:
+    "The pipeline that a configuration names, and its settings; '' for a stage."
+    where = str(config) if isinstance(config, (str, Path)) else 'training configuration'
+    raw = raw_settings(config, settings, where)
+    task = raw.pop('task', '')
+    if not isinstance(task, str) or task not in PIPELINES:
+        return '', raw
+    fix = 'leave torchrun out: each stage starts its processes'
+    check(world_size() == 1, f'{task} has several stages, and data to prepare between them', where, fix)
+    return task, raw
+
+
 def train(
     config=None,  # a mapping, a YAML file, or settings that were checked before
     watch=None,  # a `Watch`
     **settings,  # put over those of `config`
-) -> Trained:
-    "Train what `task` says: contrastive, retromae, sft, cross-encoder, or a stage of your own."
+):
+    "Train what `task` says: contrastive, retromae, sft, cross-encoder, a pipeline of stages, or a stage of your own."
+    task, raw = _pipeline_settings(config, settings)
+    if task:
+        return PIPELINES[task].train(raw, watch)
     config = training_config(config, **settings)
     return STAGES[config.task].train(config, watch)
 
@@ -57,7 +73,7 @@ def _key_lines(settings: type, indent: str):
 def keys_help() -> str:
     "Every kind of training with its keys, their types and defaults, as text."
     lines = []
-    for name, stage in STAGES.items():
+    for name, stage in {**STAGES, **PIPELINES}.items():
         about = ' '.join(stage.settings.__doc__.split()).replace('`', '')
         lines += [f'task: {name}', f'  {about}', *_key_lines(stage.settings, '    '), '']
     return '\n'.join(lines)
@@ -72,10 +88,12 @@ def _command():
     config, *options = arguments
     check(Path(config).is_file(), 'no such configuration', config, 'give a YAML file')
     done = train(config, **parse_options(options))
-    if int(os.environ.get('RANK', 0)) == 0:
-        print(f'{done!r}\n{done.folder}')
+    for trained in [done] if isinstance(done, Trained) else done.trained.values():
+        if is_first():
+            print(f'{trained!r}\n{trained.folder}')
 
 
 def main():
     "`python -m medir_nb.trainer CONFIG.yaml [k=v …]`"
+    follow_launcher()
     run_command(_command, 'stopped; the same line goes on at the last step that was saved')

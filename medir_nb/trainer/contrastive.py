@@ -13,7 +13,7 @@ from ..losses import InfoNCE
 from .settings import AboveZero, Count, OneOrMore
 from .stages import stage, training_config
 from .progress import Trained
-from .identity import world_size
+from .processes import processes_of
 from .loop import run_training
 from .encoders import EncoderSettings, check_carried, encoder_recipe
 
@@ -41,8 +41,8 @@ class ContrastiveSettings(EncoderSettings):
 # %% ../../nbs/12_trainer/11_contrastive.ipynb #e9880009
 def _check_contrast(config: ContrastiveSettings):
     "Refuse settings in which a query sees one document alone."
-    processes = world_size() if config.cross_device else 1
-    together = config.batch_size * processes if config.in_batch else 1
+    apart = 1 if config.cross_device else processes_of(config)
+    together = config.batch_size // apart if config.in_batch else 1
     check(
         config.negatives or together > 1,
         'one query with one document has a loss of constant 0',

@@ -212,7 +212,7 @@ def encoder_recipe(
     check_carried(base)
     base = pinned(base)
     by_line = config.instruction is None and '{instruction}' in base.query_template
-    config = _with_row_values(config, base)
+    asked, config = config, _with_row_values(config, base)
     continued = _continued(config, base)
     pairs = training_pairs(config, by_line)
     _check_pooled(base, pairs)
@@ -225,4 +225,5 @@ def encoder_recipe(
         build=partial(_build, config, base, pairs, make_loss),
         save=partial(_save, config, base, bool(pairs.instructions)),
         counts=pairs.counts,
+        asked=asked,
     )

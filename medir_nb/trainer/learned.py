@@ -7,6 +7,7 @@ __all__ = ['TellsLoss', 'own_weights', 'LossSteps', 'habits_of', 'learned_values
 
 # %% ../../nbs/12_trainer/06b_learned.ipynb #944f3736
 from pathlib import Path
+from ..encoder.weights import refuse_other_names
 
 # %% ../../nbs/12_trainer/06b_learned.ipynb #7a8e8be3
 class TellsLoss:
@@ -56,6 +57,7 @@ class LossSteps:
 
         super()._load_from_checkpoint(checkpoint_path, *args, **kwargs)
         saved = load_file(Path(checkpoint_path) / 'loss.safetensors')
+        refuse_other_names(own_weights(self.loss), saved, checkpoint_path, 'remove it')
         self.loss.load_state_dict(saved, strict=False)
 
     def get_decay_parameter_names(self, model):

@@ -4,15 +4,15 @@
 
 # %% auto #0
 __all__ = ['Job', 'prepare', 'make_workplace', 'build_trainer', 'SavedStep', 'resume', 'fit', 'log_held_out', 'training_record',
-           'write_checkpoint', 'finish', 'run_training']
+           'write_checkpoint', 'finish', 'train_here', 'train_elsewhere', 'run_training']
 
 # %% ../../nbs/12_trainer/09_loop.ipynb #65096af0
 import contextlib
 import json
-import os
 import shutil
+import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from ..core.errors import MedirError, boundary, check
 from ..core.files import atomic_folder, write_json
@@ -20,12 +20,14 @@ from ..core.places import checkpoint_record
 from ..core.console import note
 from ..core.hardware import versions
 from ..generator.models import free_memory, loaded_llm
-from .progress import Trained, read_trained, work_folder
+from .processes import is_first, is_in_world, processes_of
+from .progress import Trained, read_metrics, read_trained, work_folder
 from .recording import MetricsLog, metrics_callback
 from .careful import check_weights, first_line, kept_step, last_checkpoint
 from .identity import Recipe, check_replaceable, checkpoint_place, held
-from .identity import training_key, training_marks, world_size
+from .identity import training_key, training_marks
 from .arguments import training_arguments
+from .launch import BEGINS, is_launched, processes_to_start, tell_idle, train_in_processes
 
 # %% ../../nbs/12_trainer/09_loop.ipynb #fa7c613f
 @dataclass
@@ -44,7 +46,7 @@ class Job:
 def prepare(recipe: Recipe, watch=None) -> Job:
     "The job of a recipe; nothing is written yet."
     folder, key = checkpoint_place(recipe.config), training_key(recipe)
-    work, writes = work_folder(folder, key), int(os.environ.get('RANK', 0)) == 0
+    work, writes = work_folder(folder, key), is_first()
     log = MetricsLog(work / 'metrics.jsonl', writes, watch)
     return Job(recipe, folder, work, key, training_marks(recipe), log, writes)
 
@@ -161,7 +163,7 @@ def training_record(job: Job, steps: int, own: dict) -> dict:
         **own,
         'config': config.model_dump(),
         'marks': job.marks,
-        'processes': world_size(),
+        'processes': processes_of(config),
         'counts': {**job.recipe.counts, **fed},
         'steps': steps,
         'loss': next(line['loss'] for line in reversed(log.lines) if 'loss' in line),
@@ -200,23 +202,56 @@ def finish(job: Job, trainer, steps: int):
         shutil.rmtree(job.work, ignore_errors=True)
     trainer.accelerator.free_memory()
 
+# %% ../../nbs/12_trainer/09_loop.ipynb #5053d637
+def train_here(job: Job):
+    "Build, go on, fit and finish, in this process, which may be one of a world."
+    trainer = build_trainer(job)
+    saved = resume(job)
+    steps = fit(job, trainer, saved)
+    finish(job, trainer, steps)
+
+
+def train_elsewhere(
+    job: Job,
+    processes: int,
+    watch=None,
+):
+    "Train in processes of their own; the GPUs are theirs until then."
+    loaded_llm.cache_clear()
+    free_memory()
+    train_in_processes(job.recipe.asked or job.recipe.config, processes, job.work, watch)
+    if watch:
+        watch(read_metrics(job.folder / 'metrics.jsonl'), now=True)
+
 # %% ../../nbs/12_trainer/09_loop.ipynb #17f78baf
+def _with_processes(recipe: Recipe, processes: int) -> Recipe:
+    "The recipe, trained by this process alone where no others are started."
+    if is_in_world() or processes > 1:
+        return recipe
+    return replace(recipe, config=recipe.config.model_copy(update={'processes': 1}))
+
+
 def run_training(
     recipe: Recipe,
     watch=None,  # a `Watch`, or whatever takes `(lines, now)`
 ) -> Trained:
     "Train, or hand back what the same training left."
-    job = prepare(recipe, watch)
+    processes = processes_to_start(recipe.config)
+    job = prepare(_with_processes(recipe, processes), watch)
+    if is_launched():  # the process that started this one has done what follows
+        print(BEGINS, file=sys.stderr, flush=True)
+        train_here(job)
+        return read_trained(job.folder)
     with held(job.folder) if job.writes else contextlib.nullcontext():
         if checkpoint_record(job.folder).get('revision') == job.key:
             return read_trained(job.folder, reused=True)
         if job.writes:
             make_workplace(job)
-        trainer = build_trainer(job)
-        saved = resume(job)
-        steps = fit(job, trainer, saved)
-        finish(job, trainer, steps)
-        del trainer
+        tell_idle(recipe.config, processes)
+        if processes > 1:
+            train_elsewhere(job, processes, watch)
+        else:
+            train_here(job)
     loaded_llm.cache_clear()
     free_memory()
     return read_trained(job.folder)

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['STAGES_OF_PAIR', 'PRINTED_PAIR', 'ABLATIONS', 'STAGE_DATA', 'APPROACHES', 'PRINTED_AS', 'LABELLED', 'AlignmentData',
-           'write_alignment_data', 'PairSettings', 'pair_settings', 'changed_pair', 'alignment_key',
-           'trainings_of_rows', 'TowerPair', 'train_pair']
+           'is_at_hand', 'alignment_sources', 'write_alignment_data', 'PairSettings', 'pair_settings', 'changed_pair',
+           'alignment_key', 'trainings_of_rows', 'TowerPair', 'document_lengths', 'train_pair', 'train_symmetric']
 
 # %% ../../nbs/12_trainer/22_pair.ipynb #1b9ed252
 import random
@@ -16,7 +16,9 @@ import pandas as pd
 from ..core.errors import check
 from ..core.files import fingerprint
 from ..core.places import home, slug
+from ..core.console import note
 from ..core.settings import registry
+from ..data.registered import task_folder
 from ..data.pretraining import corpus_pairs
 from ..encoder.spec import encoder_spec
 from ..encoder.towers import common_length
@@ -24,10 +26,11 @@ from ..miner.rows import Mined, load_documents, read_rows
 from ..miner.labelled import load_sets
 from ..miner.contamination import without_test_queries
 from .settings import Count, StrictSettings
-from .stages import checked_settings
+from .stages import checked_settings, pipeline
 from .progress import Trained, stages_history, stages_table
 from .adapters import Lora
 from .contrastive import train_encoder
+from .printed import PRINTED, matryoshka_lengths, printed_settings
 from .stage_data import StageData, TuningData, write_tuning_data
 from .alignment import align_towers, train_towers
 
@@ -37,9 +40,31 @@ class AlignmentData(StrictSettings):
 
     queries: list[str] = []  # rows of tuning.yaml, TASK:SPLIT, rows of pretraining.yaml, or JSON lines with query
     documents: list[str] = []  # corpora, TASK:SPLIT, rows of either, or JSON lines with id and doc
+    instead: dict[Literal['queries', 'documents'], list[str]] = {}  # of a side whose sources nobody released or brought
     most: Count = 0  # texts in all; 0: all there are
     without: list[str] = []  # tasks whose queries are no training queries
     seed: int = 42
+
+# %% ../../nbs/12_trainer/22_pair.ipynb #1f53ab47
+def is_at_hand(
+    source: str,  # of an alignment set, or of the pairs and rows of other trainings
+) -> bool:
+    "Whether this machine has the documents of a source, in a package, below `$MEDIR_DATA`, or in a folder."
+    name = source.partition(':')[0]
+    books = ('pretraining', 'tuning', 'tasks')
+    row = next((registry(book)[name] for book in books if registry(book).get(name)), {})
+    shipped = row.get('package') or row.get('load')
+    return bool(shipped or task_folder(name, row or {'folder': name}) or Path(source).exists())
+
+
+def alignment_sources(
+    data: AlignmentData,
+    side: str,  # queries | documents
+) -> list[str]:
+    "The sources of a side, or what stands in for them where none was released and none was brought."
+    named, unreleased = getattr(data, side), registry('pretraining')
+    is_empty = [unreleased.get(name, {}).get('access') == 'unreleased' and not is_at_hand(name) for name in named]
+    return data.instead.get(side, named) if named and all(is_empty) else named
 
 # %% ../../nbs/12_trainer/22_pair.ipynb #7af81e71
 def _texts(source: str, side: str, home_folder=None) -> list[str]:
@@ -74,7 +99,10 @@ def write_alignment_data(
     check(data.queries or data.documents, 'it has no source', 'alignment set', 'name queries, documents, or both')
     rows, table = {}, []
     for side in ('queries', 'documents'):
-        for source in getattr(data, side):
+        sources = alignment_sources(data, side)
+        if sources != getattr(data, side):
+            note(f'{", ".join(getattr(data, side))}: not here; of the {side} {", ".join(sources)} is read instead')
+        for source in sources:
             texts = [text for text in _texts(source, side, home_folder) if text not in rows]
             rows |= {text: {'query': text, 'pos': [text], 'side': side} for text in texts}
             table.append({'side': side, 'source': source, 'texts': len(dict.fromkeys(texts))})
@@ -88,14 +116,7 @@ def write_alignment_data(
 
 # %% ../../nbs/12_trainer/22_pair.ipynb #46c4fe11
 STAGES_OF_PAIR = ('query-init', 'document-init', 'align', 'joint')
-_SHARED = {'learning_rate': 1e-4, 'warmup_ratio': 0.05, 'weight_decay': 0.05, 'epochs': 1, 'precision': 'bf16'}
-_SHARED |= {'max_query_tokens': 512, 'max_document_tokens': 512, 'gradient_checkpointing': True}
-PRINTED_PAIR = {
-    'query-init': _SHARED | {'batch_size': 640, 'temperature': 0.02},
-    'document-init': _SHARED | {'batch_size': 640, 'temperature': 0.02, 'matryoshka': [64, 128, 256, 512, 768]},
-    'align': _SHARED | {'batch_size': 2560, 'temperature': 0.1},
-    'joint': _SHARED | {'batch_size': 640, 'temperature': 0.02},
-}  # stage → what Tables 19 and 20 print, and the released code adds
+PRINTED_PAIR = {stage: PRINTED[stage] for stage in STAGES_OF_PAIR}
 
 # %% ../../nbs/12_trainer/22_pair.ipynb #4eb1782d
 class PairSettings(StrictSettings):
@@ -104,6 +125,7 @@ class PairSettings(StrictSettings):
     name: str  # of the checkpoint that the last stage leaves
     query: str = ''  # row, checkpoint or folder of the query tower; '': layers of the document tower (KALE)
     document: str  # of the document tower
+    query_backbone: str = ''  # what `query` was made from elsewhere: its init is done, and a row without it begins here
     stages: list[Literal['query-init', 'document-init', 'align', 'joint']] = [*STAGES_OF_PAIR]
     query_layers: Count = 0  # that are kept of the query tower; 0: all
     kept: Literal['first', 'spread'] = 'first'
@@ -142,6 +164,10 @@ def pair_settings(
     check(meets, 'its towers never meet', where, 'name align, joint, or both')
     own = checked.query or 'query-init' not in stages
     check(own, 'layers of the document tower have no init of their own', where, 'name query, or leave query-init out')
+    idle = checked.query_backbone and checked.query_init
+    check(
+        not idle, 'an init that was done elsewhere takes no settings', where, 'leave query_init or query_backbone out'
+    )
     return checked
 
 # %% ../../nbs/12_trainer/22_pair.ipynb #42fc0acf
@@ -255,11 +281,30 @@ class TowerPair:
         "The metrics of all stages, a row a logged step."
         return stages_history(self.trained)
 
+# %% ../../nbs/12_trainer/22_pair.ipynb #e49c8acf
+def document_lengths(
+    config,  # a mapping, or `PairSettings`
+) -> list[int]:
+    "The lengths at which a document tower is trained for its pair (MAR equation 4)."
+    config = pair_settings(config)
+    spec = encoder_spec(config.query or config.document)
+    return matryoshka_lengths(config.document, config.dimensions or spec.dimensions or spec.dim)
+
 # %% ../../nbs/12_trainer/22_pair.ipynb #59368da9
-def _stage_settings(config: PairSettings, stage: str) -> dict:
+def _printed(config: PairSettings, stage: str, symmetric: bool) -> dict:
+    "What the paper prints for a stage, where that is asked for."
+    if not config.printed:
+        return {}
+    query = config.query or config.document
+    trained = {'query-init': [query], 'document-init': [config.document]}
+    printed = printed_settings(stage, trained.get(stage, [query, config.document]), symmetric)
+    return printed | ({'matryoshka': document_lengths(config)} if stage == 'document-init' else {})
+
+
+def _stage_settings(config: PairSettings, stage: str, symmetric: bool = False) -> dict:
     "What a stage is trained with: the printed settings, those of all stages, and its own."
-    printed = PRINTED_PAIR[stage] if config.printed else {}
-    return {'seed': config.seed, **printed, **config.common, **getattr(config, stage.replace('-', '_'))}
+    printed, own = _printed(config, stage, symmetric), getattr(config, stage.replace('-', '_'))
+    return {'seed': config.seed, **printed, **config.common, **own}
 
 # %% ../../nbs/12_trainer/22_pair.ipynb #9e6b7b86
 def _stage_data(config: PairSettings, folder: Path, written: dict) -> dict[str, StageData]:
@@ -278,13 +323,15 @@ def _stage_data(config: PairSettings, folder: Path, written: dict) -> dict[str, 
 _MATRYOSHKA_ORDER = {'truncate-normalise': 'after', 'normalise-truncate': 'before'}
 
 
-def _prepared(config: PairSettings, stage: str, model: str, output: str, data: dict, watch) -> Trained:
-    "A tower that is trained for retrieval by itself."
+def _prepared(
+    config: PairSettings, stage: str, model: str, output: str, data: dict, watch, symmetric: bool = False
+) -> Trained:
+    "A tower that is trained for retrieval by itself; a symmetric one is reported so."
     own = {'hypothetical': False, 'negatives': config.tuning_data.negatives}
     if stage == 'document-init':
         own['lora'] = config.lora.model_dump() if config.lora else None
         own['normalise'] = _MATRYOSHKA_ORDER[config.cut]
-    settings = own | _stage_settings(config, stage)
+    settings = own | _stage_settings(config, stage, symmetric)
     return train_encoder(model=model, data=str(data['tuning'].path), output=output, watch=watch, **settings)
 
 # %% ../../nbs/12_trainer/22_pair.ipynb #60cc6240
@@ -318,12 +365,15 @@ def _initialised(pair: TowerPair, watch) -> dict:
     towers = {'query': config.query, 'document': config.document}
     for role in towers:
         stage, output = f'{role}-init', getattr(config, f'{role}_name') or f'{config.name}-{role}'
-        if stage in config.stages:
+        if role == 'query' and config.query and config.query_backbone:
+            towers[role] = config.query if stage in config.stages else config.query_backbone
+        elif stage in config.stages:
             pair.trained[stage] = _prepared(config, stage, towers[role], output, pair.data, watch)
             towers[role] = output
     return towers | {'query': towers['query'] or towers['document']}
 
 # %% ../../nbs/12_trainer/22_pair.ipynb #44789ca7
+@pipeline('pair', PairSettings)
 def train_pair(
     config=None,  # a mapping, or `PairSettings`
     watch=None,  # a `Watch`
@@ -344,3 +394,16 @@ def train_pair(
     if 'joint' in config.stages:
         pair.trained['joint'] = _joined(config, start, pair.data, watch)
     return pair
+
+# %% ../../nbs/12_trainer/22_pair.ipynb #4fbf970f
+def train_symmetric(
+    config,  # a mapping, or `PairSettings`: of a pair whose document tower it is
+    name: str,  # of the checkpoint
+    watch=None,  # a `Watch`
+    written: dict | None = None,  # data of pairs with the same data settings; what is missing is added
+) -> Trained:
+    "Train the document tower of a pair by itself, for both sides."
+    config = pair_settings(config)
+    folder = Path(config.data_folder or home() / 'training-data' / slug(config.name))
+    data = _stage_data(pair_settings(config, stages=['joint']), folder, {} if written is None else written)
+    return _prepared(config, 'document-init', config.document, name, data, watch, symmetric=True)

@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from pathlib import Path
 from ..core.console import progress
+from ..core.files import write_json
 from .progress import read_metrics
 
 # %% ../../nbs/12_trainer/05_recording.ipynb #c701bb8a
@@ -92,6 +93,7 @@ def metrics_callback(
         def on_train_begin(self, args, state, control, **kwargs):
             log.start()
             if log.writes:
+                write_json(log.path.with_name('steps.json'), {'steps': state.max_steps})
                 self.bar = progress(total=state.max_steps, initial=state.global_step, desc=name, unit='step')
 
         def on_epoch_begin(self, args, state, control, **kwargs):

@@ -16,7 +16,7 @@ from ..core.places import checkpoint_record, home, slug
 from ..hub.commits import pinned
 from ..encoder.spec import encoder_spec
 from .settings import StrictSettings
-from .stages import checked_settings
+from .stages import checked_settings, pipeline
 from .progress import Trained, stages_history, stages_table
 from .adapters import Lora
 from .identity import is_trained_from
@@ -182,6 +182,7 @@ def _tune(config: RetrieverSettings, folder: Path, start: str, watch) -> tuple[T
     return train_encoder(data=str(data.path), watch=watch, **stands_on, **settings), data
 
 # %% ../../nbs/12_trainer/16_retriever.ipynb #2a90c1fb
+@pipeline('retriever', RetrieverSettings)
 def train_retriever(
     config=None,  # a mapping, or `RetrieverSettings`
     watch=None,  # a `Watch`

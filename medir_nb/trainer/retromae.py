@@ -22,6 +22,7 @@ from ..data.task import cjk_share
 from ..encoder.row import EncoderSpec
 from ..encoder.folders import recorded_fields, transformer_path
 from ..encoder.spec import encoder_spec
+from ..encoder.weights import POOLER, refuse_other_names, whole_weights
 from ..encoder.loading import checkpoint_paths, load_tokenizer, quiet_libraries
 from ..encoder.model import Encoder
 from ..encoder.saving import carrying_model, has_two_towers
@@ -45,7 +46,7 @@ class RetroMAESettings(Settings):
     task: Literal['retromae'] = 'retromae'
     learning_rate: AboveZero = 2e-4
     epochs: AboveZero = 3
-    batch_size: OneOrMore = 12  # rows per device
+    batch_size: OneOrMore = 12  # rows, over all devices
     encoder_mask: Share = 0.3  # of the words that the encoder does not see
     decoder_mask: Share = 0.5  # of the words that a position of the decoder does not see
     decoder_masks: OneOrMore = 256  # different ones in a text
@@ -157,9 +158,11 @@ def load_masked(spec: EncoderSpec):
     quiet_libraries()
     folder, where = checkpoint_paths(spec, 'query')[0], f'model {spec.name}'
     place, code = str(folder / transformer_path(folder)), {'trust_remote_code': spec.remote_code}
+    whole = whole_weights(where, (POOLER, *spec.unread_tensors), new_head=True)
     with boundary('it does not load as a masked language model', where, 'choose an encoder, such as minilm'):
-        lm, told = AutoModelForMaskedLM.from_pretrained(place, dtype=torch.float32, output_loading_info=True, **code)
-    if told['missing_keys']:
+        with whole as new:
+            lm = AutoModelForMaskedLM.from_pretrained(place, dtype=torch.float32, **code)
+    if new:
         note(f'{where}: its files hold no head that names masked tokens, so a new one is trained')
     return lm
 
@@ -179,7 +182,10 @@ class SharedSteps:
     def _load_from_checkpoint(self, checkpoint_path, *args, **kwargs):
         from safetensors.torch import load_file
 
-        self.model.load_state_dict(load_file(Path(checkpoint_path) / 'model.safetensors'), strict=False)
+        weights = load_file(Path(checkpoint_path) / 'model.safetensors')
+        names = [name for name, _ in self.model.named_parameters()]
+        refuse_other_names(names, weights, checkpoint_path, 'remove it')
+        self.model.load_state_dict(weights, strict=False)
 
 
 def _build(config: RetroMAESettings, base: EncoderSpec, texts: FiledTexts, arguments: dict):

@@ -39,7 +39,7 @@ class Optimisation(InputsAndOutput):
     learning_rate: AboveZero = 1e-5
     epochs: float = pydantic.Field(1, gt=0, le=1e6)
     max_steps: int = pydantic.Field(-1, ge=-1, le=_MOST)  # -1: as many as the epochs have
-    batch_size: OneOrMore = 4  # rows per device
+    batch_size: OneOrMore = 4  # rows that are compared, over all devices
     accumulation: OneOrMore = 1  # batches a step
     schedule: Literal['linear', 'cosine', 'constant', 'constant_with_warmup'] = 'linear'
     warmup_steps: Count = 0
@@ -53,7 +53,7 @@ class Optimisation(InputsAndOutput):
 # %% ../../nbs/12_trainer/00_settings.ipynb #87406188
 _DECIDES_NO_WEIGHT = {
     *InputsAndOutput.model_fields,
-    *('save_steps', 'logging_steps', 'resume', 'overwrite'),
+    *('save_steps', 'logging_steps', 'resume', 'overwrite', 'processes'),
     *('prompt', 'deepspeed'),  # paths; what the files hold is in the key
 }
 
@@ -74,6 +74,7 @@ class Settings(Optimisation):
     logging_steps: OneOrMore = 1
     resume: bool = True
     overwrite: bool = False  # a checkpoint of that name that another training left may be replaced
+    processes: Count = 0  # that share a batch, a GPU each; 0: as many as this machine has GPUs
     deepspeed: str = ''  # a DeepSpeed file, handed on to transformers
 
     def decisive(self) -> dict:

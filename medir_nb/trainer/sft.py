@@ -16,6 +16,7 @@ import pydantic
 from ..core.errors import MedirError, boundary, check
 from ..hub.commits import pinned
 from ..data.task import cjk_share
+from ..encoder.weights import whole_weights
 from ..encoder.loading import quiet_libraries
 from ..encoder.tokens import padded, padded_batch
 from ..generator.spec import LLMSpec, LLM_FIELDS, llm_spec
@@ -173,27 +174,28 @@ def check_tunable(spec: LLMSpec):
     )
 
 # %% ../../nbs/12_trainer/12_sft.ipynb #ad380e68
-def _load_base(config: SFTSettings, source: str, where: str):
+def _load_base(config: SFTSettings, source: str, spec: LLMSpec):
     "The language model at `source` in the precision of the training, with a new LoRA."
     import torch
     from transformers import AutoModelForCausalLM
 
     dtype = {'fp32': torch.float32, 'bf16': torch.bfloat16, 'fp16': torch.float16}[config.precision]
-    refetch, too_large = 'remove the cached copy and fetch it again', (torch.OutOfMemoryError,)
-    with boundary('its weights do not load', where, refetch, let=too_large):
+    where, refetch = f'llm {spec.name}', 'remove the cached copy and fetch it again'
+    whole = whole_weights(where, spec.unread_tensors)
+    with boundary('its weights do not load', where, refetch, let=(torch.OutOfMemoryError,)), whole:
         model = AutoModelForCausalLM.from_pretrained(source, dtype=dtype, trust_remote_code=False)
     model.config.use_cache = False
     return with_adapter(model, config.lora, where, 'CAUSAL_LM')
 
 # %% ../../nbs/12_trainer/12_sft.ipynb #1ff26878
-def _build(config: SFTSettings, source: str, where: str, rows: tuple[list, list], pad: int, arguments: dict):
+def _build(config: SFTSettings, source: str, spec: LLMSpec, rows: tuple[list, list], pad: int, arguments: dict):
     "transformers' trainer; `rows` are those that are shown and those that are held out."
     from transformers import Trainer
 
     arguments = plain_arguments(config, arguments)
     shown, held_out = rows
     return careful_trainer(Trainer)(
-        model=_load_base(config, source, where),
+        model=_load_base(config, source, spec),
         args=arguments,
         train_dataset=shown,
         eval_dataset=held_out or None,
@@ -270,7 +272,7 @@ def train_generator(
         kind='llm',
         base=_base(spec, counts.pop('wording')),
         content=examples,
-        build=partial(_build, config, source, f'llm {spec.name}', rows, pad),
+        build=partial(_build, config, source, spec, rows, pad),
         save=partial(_save, spec, tokenizer),
         counts=counts,
     )

@@ -20,7 +20,7 @@ from ..core.hardware import is_busy, versions
 from ..data import Task
 from ..encoder.contracts import contract
 from ..ledger.display import tests_table
-from ..retrieval.bm25 import analyze
+from ..retrieval.analyzers import analyze
 from ..systems.dense import encoder_of
 from ..systems.expressions import parts, retriever_kind
 from ..systems.sparse import bm25_settings

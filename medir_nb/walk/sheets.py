@@ -16,7 +16,7 @@ from ..core.errors import check
 from ..core.files import atomic_path, fingerprint, lock, write_json
 from ..data.corpus import Corpus
 from ..data.task import detect_language
-from ..retrieval.bm25 import analyze
+from ..retrieval.analyzers import analyze
 from .asked import csv_rows, read_queries, walk_corpus, write_csv
 from .folder import Walk
 from .pooling import DEPTH, ids_here, make_pool, pool_systems, sheet_records

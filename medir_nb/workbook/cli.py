@@ -8,8 +8,6 @@ __all__ = ['app', 'main']
 # %% ../../nbs/16_workbook/08_cli.ipynb #eed805d2
 import os
 import sys
-import threading
-import time
 from typing import Annotated
 import typer
 from .. import __version__
@@ -17,6 +15,7 @@ from ..core.errors import MedirError
 from ..core.console import note
 from ..core.console import run_command as run_in_one_line
 from ..core.private import is_private, nothing_leaves, private_line
+from ..core.hardware import end_with
 from .measuring import compare_command, evaluate_command
 from .rerunning import plan_command, run_command, status_command
 from .looking import MineCommand, contract_command, coverage_command, mine_command, models_command
@@ -105,15 +104,8 @@ def _command():
 def _follow_parent():
     "End with the batch that started this run, also where that was killed and could tell nobody."
     parent = int(os.environ.pop('MEDIR_PARENT', 0))
-    if not parent:
-        return
-
-    def watch():
-        while os.getppid() == parent:
-            time.sleep(0.5)
-        os._exit(130)
-
-    threading.Thread(target=watch, daemon=True).start()
+    if parent:
+        end_with(parent, lambda: os._exit(130))
 
 # %% ../../nbs/16_workbook/08_cli.ipynb #7ddbec46
 def _home_on_line(arguments: list[str]) -> str | None:

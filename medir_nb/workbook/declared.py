@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['Count', 'Part', 'Step', 'Stage', 'Expansion', 'Grid', 'ReadStep', 'WriteStep', 'EncodeStep', 'Again', 'TrainStep',
-           'Training', 'Judging', 'LoopCorpus', 'Length', 'Need', 'Loop', 'NotebookPlan', 'notebook_plan']
+           'Training', 'Judging', 'Answering', 'LoopCorpus', 'Length', 'Need', 'Loop', 'NotebookPlan', 'notebook_plan']
 
 # %% ../../nbs/16_workbook/03b_declared.ipynb #86cc49f6
 from typing import Annotated, Literal
@@ -114,20 +114,35 @@ class Training(_Strict):
     seeds: str = ''  # the parameter with the seeds of those rows
     seeds_of: str = ''  # the parameter with seeds of a row's own, by its name
     when: str = ''  # it runs only where this parameter is true
+    unless: str = ''  # a parameter that, where it is not empty, makes it needless
+    symmetric: bool = False  # the tower is reported by itself, and fine-tuned for as many epochs as MAR prints then
     each: list[str] = []  # parameters with lists: a training for each member
 
 # %% ../../nbs/16_workbook/03b_declared.ipynb #f41aaefc
-class Judging(_Strict):
-    "Judges that grade what several retrievers bring for the queries of a task."
-
-    tasks: str  # the parameter with tasks, of which the first is judged
-    below: str = ''  # a folder of $MEDIR_DATA: all of them are judged, and those that it lacks are left out
+class _OfPool(_Strict):
+    tasks: str  # the parameter with tasks, of which the first is taken
+    every: bool = False  # each of them is
+    below: str = ''  # a folder of $MEDIR_DATA: all of them are taken, and those that it lacks are left out
     rows: str = ''  # what their rows in tasks.yaml begin with
     limit: str  # documents of a task; 0: all
-    retrievers: str
+    retrievers: str  # the parameter with one or a list
     size: str  # documents a query
-    rule: str  # how the lists become one pool
+    rule: str = ''  # how the lists become one pool; '': there is one list
+
+
+class Judging(_OfPool):
+    "Judges that grade what retrievers bring for the queries of a task."
+
     judges: str
+
+
+class Answering(_OfPool):
+    "A language model that answers from what a retriever brings, as CMIRB's recipe has it."
+
+    model: str
+    queries: str  # of a task that are asked; 0: all
+    best: str  # documents a query that are read for evidence
+    medical: str  # whether every text is looked at first
 
 # %% ../../nbs/16_workbook/03b_declared.ipynb #8bb028eb
 class LoopCorpus(_Strict):
@@ -174,7 +189,7 @@ class NotebookPlan(_Strict):
     grids: list[Grid] = []
     loop: Loop | None = None
     trainings: list[Training] = []
-    judging: list[Judging] = []
+    judging: list[Judging | Answering] = []
 
 # %% ../../nbs/16_workbook/03b_declared.ipynb #4da06865
 def notebook_plan(

@@ -8,11 +8,12 @@ __all__ = ['JudgedTask', 'judged_tasks', 'PoolSize', 'pool_size', 'plan_judging'
 # %% ../../nbs/16_workbook/05a_judging.ipynb #f20a91cd
 import math
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from ..core.errors import MedirError
 from ..core.settings import registry
 from ..hub.network import without_network
+from .declared import Answering
 from .plans import size_of, tokens_per_unit
 
 # %% ../../nbs/16_workbook/05a_judging.ipynb #5a1d0c51
@@ -30,10 +31,11 @@ def judged_tasks(
     judging,  # of `notebook_plan`
     parameters: dict,  # resolved
 ) -> list[JudgedTask]:
-    "The first of the tasks, or every one that lies in a folder of $MEDIR_DATA."
+    "The first of the tasks, each of them, or each that lies in a folder of $MEDIR_DATA."
     names, rows = parameters[judging.tasks], registry('tasks')
     if not judging.below:
-        return [JudgedTask(name, name, rows.get(name, {})) for name in names[:1]]
+        asked = names if judging.every else names[:1]
+        return [JudgedTask(name, name, rows.get(name, {})) for name in asked]
     found, folder = [], Path(os.environ.get('MEDIR_DATA') or 'no data') / judging.below
     for name in names:
         row = rows[f'{judging.rows}{name.lower()}']
@@ -60,6 +62,13 @@ def _pairs_of_query(rule: str, size: int, retrievers: int, documents: int) -> in
     brought = size * retrievers if rule == 'each' else size
     return min(brought, documents)
 
+
+def _how_pooled(judging, parameters: dict) -> tuple[str, int, int]:
+    "Rule, documents a query, and how many retrievers bring them."
+    named = parameters[judging.retrievers]
+    rule = parameters[judging.rule] if judging.rule else 'each'
+    return rule, parameters[judging.size], 1 if isinstance(named, str) else len(named)
+
 # %% ../../nbs/16_workbook/05a_judging.ipynb #afbb4c43
 def pool_size(
     judged: JudgedTask,
@@ -81,11 +90,11 @@ def pool_size(
             raise
         queries, documents, language = size_of(row, 'queries'), size_of(row, 'documents'), row['language']
         documents, missing = min(documents, limit or documents), e.fix or e.what
-    how = parameters[judging.rule], parameters[judging.size], len(parameters[judging.retrievers])
     length, per = row.get('mean_document_length'), tokens_per_unit(row)
     known = per and isinstance(length, (int, float))
     passage = length * per if known else None
-    return PoolSize(queries, documents, _pairs_of_query(*how, documents), language, passage, missing)
+    pairs = _pairs_of_query(*_how_pooled(judging, parameters), documents)
+    return PoolSize(queries, documents, pairs, language, passage, missing)
 
 # %% ../../nbs/16_workbook/05a_judging.ipynb #608e5f1f
 def _asked(judge, size: PoolSize) -> dict:
@@ -112,30 +121,53 @@ def _encoded(judge, size: PoolSize) -> dict:
     texts = size.queries + min(size.documents, size.queries * size.pairs)
     return {'texts to encode': texts} | ({} if size.passage is None else {'tokens to read': int(texts * size.passage)})
 
+# %% ../../nbs/16_workbook/05a_judging.ipynb #608e5f20
+def _answered(answering, size: PoolSize, parameters: dict) -> dict:
+    "Calls of a language model that plays every role of CMIRB's recipe, and the tokens of both sides at most."
+    from medir_nb.benchmark.answers import LONGEST
+    from medir_nb.generator.methods import method_row
+
+    steps = method_row('cmirb-steps', 'prompt')
+    best = min(parameters[answering.best], size.pairs)
+    looked_at = size.queries + size.documents if parameters[answering.medical] else 0
+    a_character = tokens_per_unit({'length_unit': 'characters', 'language': size.language})
+    passage = LONGEST * a_character if size.passage is None else size.passage
+    calls = size.queries * (1 + 3 * best + 1) + looked_at
+    passages = size.queries * (size.pairs + 3 * best + 1) + looked_at
+    prompt = a_character * max(map(len, steps['wording'][size.language].values()))
+    return {
+        'calls': calls,
+        'tokens to read': int(calls * prompt + passages * passage),
+        'tokens to write': calls * steps['sampling']['max_tokens'],
+    }
+
 # %% ../../nbs/16_workbook/05a_judging.ipynb #5fa6c174
 _NOTHING = {'calls': 0, 'texts to encode': 0, 'tokens to read': 0, 'tokens to write': 0}
 
 
+def _row(task: str, who: str, model: str, size: PoolSize, counts: dict) -> dict:
+    "A row of the plan."
+    return {
+        'task': task,
+        'judge': who,
+        'model': model,
+        'data': 'missing' if size.missing else 'at hand',
+        'pairs': f'≤{size.queries * size.pairs:,}',
+        **{name: f'≤{count:,}' if count else 0 for name, count in (_NOTHING | counts).items()},
+        'note': size.missing,
+    }
+
+
 def _judge_row(task: str, judge, size: PoolSize) -> dict:
-    "A row of the plan of judges."
+    "A row of the plan for a judge."
     from medir_nb.benchmark.judges import ModelJudge
     from medir_nb.benchmark.rules import RetrieverJudge
 
-    counts = dict(_NOTHING)
     if isinstance(judge, ModelJudge):
-        counts |= _asked(judge, size)
+        return _row(task, judge.name, judge.model, size, _asked(judge, size))
     if isinstance(judge, RetrieverJudge):
-        counts |= _encoded(judge, size)
-    named = {ModelJudge: 'model', RetrieverJudge: 'system'}.get(type(judge))
-    return {
-        'task': task,
-        'judge': judge.name,
-        'model': getattr(judge, named) if named else '',
-        'data': 'missing' if size.missing else 'at hand',
-        'pairs': f'≤{size.queries * size.pairs:,}',
-        **{name: f'≤{count:,}' if count else 0 for name, count in counts.items()},
-        'note': size.missing,
-    }
+        return _row(task, judge.name, judge.system, size, _encoded(judge, size))
+    return _row(task, judge.name, '', size, {})
 
 # %% ../../nbs/16_workbook/05a_judging.ipynb #b24a64ac
 @without_network()
@@ -144,7 +176,7 @@ def plan_judging(
     parameters: dict,  # resolved
     home_folder=None,
 ):
-    "What the judges of a notebook would be asked, a row a task and judge; ≤ as long as nothing was retrieved."
+    "What the judges of a notebook would be asked, or a model that answers; ≤ as long as nothing was retrieved."
 
     import pandas as pd
 
@@ -152,8 +184,13 @@ def plan_judging(
 
     rows = []
     for judging in judgings:
-        judges = judges_from(parameters[judging.judges], home_folder)
         for judged in judged_tasks(judging, parameters):
             size = pool_size(judged, judging, parameters, home_folder)
+            if isinstance(judging, Answering):
+                asked = min(parameters[judging.queries] or size.queries, size.queries)
+                model, size = parameters[judging.model], replace(size, queries=asked)
+                rows.append(_row(judged.name, model, model, size, _answered(judging, size, parameters)))
+                continue
+            judges = judges_from(parameters[judging.judges], home_folder)
             rows += [_judge_row(judged.name, judge, size) for judge in judges]
     return pd.DataFrame(rows)

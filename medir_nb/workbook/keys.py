@@ -10,7 +10,7 @@ import os
 import re
 from pathlib import Path
 from ..core.files import file_fingerprint, fingerprint
-from ..core.places import checkpoint_folder, checkpoint_record
+from ..core.places import checkpoint_folder, checkpoint_record, home
 from ..core.settings import registry
 from ..core.hardware import versions
 from .find import is_parameters, notebook_cells
@@ -107,6 +107,8 @@ def data_fingerprints(parameters: dict, home_folder=None) -> dict[str, str]:
             marks.setdefault(word, fingerprint(tasks[word]))
         elif _is_there(word):
             marks[word] = file_fingerprint(word)
+        elif word in registry('rows') and (left := home(home_folder) / 'training-data' / f'{word}.jsonl').is_file():
+            marks[f'rows {word}'] = file_fingerprint(left)
         elif re.fullmatch(r'\w[\w.-]*', word) and checkpoint_folder(word, home_folder).is_dir():
             marks[f'checkpoint {word}'] = checkpoint_mark(word, home_folder)
     return marks | server_marks(words)

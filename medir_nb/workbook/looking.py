@@ -36,11 +36,15 @@ def _show_catalogue(
         show_table(frame, wide)
 
 
-def tasks_command(wide: Wide = False, rows: JsonRows = False):
-    "The registry's tasks, and whether their data are at hand."
-    from medir_nb.data.tables import tasks_table
+def tasks_command(
+    suite: Annotated[str | None, typer.Argument(help='A suite of mteb, such as R2MED (default: the registry).')] = None,
+    wide: Wide = False,
+    rows: JsonRows = False,
+):
+    "The registry's tasks and whether their data are at hand, or the tasks of a suite of mteb."
+    from medir_nb.data.tables import suite_table, tasks_table
 
-    _show_catalogue({'tasks': tasks_table()}, wide, rows)
+    _show_catalogue({'tasks': suite_table(suite) if suite else tasks_table()}, wide, rows)
 
 # %% ../../nbs/16_workbook/07c_looking.ipynb #ce405841
 def coverage_command(

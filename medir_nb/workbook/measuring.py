@@ -171,8 +171,8 @@ def _measured_costs(expressions: list[str], task, options: dict, dtype, max_toke
 class _Done:
     "Scores that are finished, and the files that hold them."
 
-    def __init__(self, task_name: str, json_file: Path | None, run_folder: Path | None):
-        self.task_name, self.json_file, self.run_folder = task_name, json_file, run_folder
+    def __init__(self, json_file: Path | None, run_folder: Path | None):
+        self.json_file, self.run_folder = json_file, run_folder
         self.scores, self.costs = [], {}
 
     def add(self, scores):
@@ -183,7 +183,7 @@ class _Done:
             write_json(self.json_file, json_safe(self.rows()))
         if self.run_folder and scores.run is not None:
             name = slug(scores.system)
-            retrieval.write_run(scores.run, self.run_folder / f'{slug(self.task_name)}.{name}.run', name)
+            retrieval.write_run(scores.run, self.run_folder / f'{slug(scores.task.name)}.{name}.run', name)
 
     def rows(self) -> list[dict]:
         return [{**row, 'cut': s.cut, 'settings': s.settings} for s in self.scores for row in s.rows()]
@@ -197,12 +197,43 @@ class _Done:
         if len(self.scores) > 1 and any(scores.settings for scores in self.scores):
             show_text(f'\n{evaluator.differences_text(self.scores)}', wide)
 
+# %% ../../nbs/16_workbook/07a_measuring.ipynb #f661aed9
+def _named_tasks(task: str | None, has_runs: bool, costs: bool) -> list:
+    "The tasks that a command line names: one, or those of a suite of mteb."
+    from medir_nb import data
+
+    named, unread = data.expand_tasks([task] if task else [])
+    for error in unread.values():
+        note(f'not read: {error}')
+    if named in ([], [task]):
+        return [task]
+    check(named, 'none of its tasks is read here', task, 'name a suite of text retrieval')
+    check(not has_runs, 'a run file is of one task', task, f'name one of its tasks, as in {named[0]}')
+    check(not costs, '--costs clocks systems on one task', task, f'name one of its tasks, as in {named[0]}')
+    return named
+
+
+def _score_each(task: str | None, named: list, score):
+    "Call `score` with each of the tasks that `task` names; of several, one that fails is said and passed over."
+    failed = []
+    for name in named:
+        try:
+            score(name)
+        except MedirError as error:
+            if named == [task]:
+                raise
+            note(str(error))
+            failed.append(name)
+    fix = 'see the lines above, or evaluate the others by their names'
+    check(not failed, f'{len(failed)} of {len(named)} tasks were not evaluated: {", ".join(failed)}', task, fix)
+
 # %% ../../nbs/16_workbook/07a_measuring.ipynb #b434ddf8
 SYSTEM_HELP = (
-    'A system expression; repeat for more. BM25 takes analyzer=english, porter, lucene, jieba, bigram, char or grams '
-    '(characters and bigrams: the default of Chinese tasks).'
+    'A system expression; repeat for more. BM25 takes bm25s (the published baseline), lucene (Anserini), multifield or '
+    'gensim, and analyzer=words, lucene, english, porter, jieba, bigram, char or grams (characters and bigrams: the '
+    'default of Chinese tasks).'
 )
-TASK_HELP = 'A task of `medir tasks`, a folder, mteb:NAME or hf:OWNER/NAME@REVISION.'
+TASK_HELP = 'A task of `medir tasks`, a folder, mteb:NAME[/SUBSET/SPLIT], a suite of mteb, or hf:OWNER/NAME@REVISION.'
 
 
 def evaluate_command(
@@ -240,15 +271,19 @@ def evaluate_command(
     _check_words(expressions, names or [], dtype)
     _check_request(task, expressions, files, qrels)
     how = {'lang': lang, 'limit': limit, 'home_folder': home, 'query_titles': query_titles or None}
-    loaded = _read_task(task, qrels, split, allow_unknown_qrels, **how, passages=passages)
-    systems.check_systems(expressions, loaded, dtype, home)
     settings = {'dtype': dtype, 'device': device, 'home_folder': home, 'keep_self': keep_self, 'max_tokens': max_tokens}
-    done = _Done(loaded.name, json_file, save_run)
-    try:
+    done, named = _Done(json_file, save_run), _named_tasks(task, bool(files), costs)
+
+    def score(name: str | None):
+        loaded = _read_task(name, qrels, split, allow_unknown_qrels, **how, passages=passages)
+        systems.check_systems(expressions, loaded, dtype, home)
         for file in files:
             done.add(evaluator.score_run(loaded, retrieval.read_run(file), names, str(file)))
         for expression in expressions:
             done.add(evaluator.evaluate(loaded, expression, names, **settings))
+
+    try:
+        _score_each(task, named, score)
         if costs and expressions:
             options = {'split': split, 'lang': lang, 'limit': limit}
             done.costs = _measured_costs(expressions, task, options, dtype, max_tokens, home)

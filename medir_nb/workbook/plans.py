@@ -153,14 +153,14 @@ class _GridPlan:
         self.dtype, self.limit, self.home_folder = dtype, limit, home_folder
         self.counted = set()  # (task, retriever) and (task, text of a language model)
 
-    def task(self, name: str) -> tuple:
+    def task(self, name: str, of_suite: bool = False) -> tuple:
         "A task, and the error where its data are missing."
         from medir_nb.data.registered import load_task
 
         try:
             return load_task(name, limit=self.limit, home_folder=self.home_folder), None
         except MedirError as e:
-            if name not in registry('tasks'):
+            if name not in registry('tasks') and not of_suite:
                 raise
             return None, e
 
@@ -183,6 +183,8 @@ class _GridPlan:
         try:
             if refused:
                 raise refused
+            if not task and name not in registry('tasks'):
+                return row | {'texts to encode': 'unknown', 'tokens': 'unknown', 'note': missing.fix or missing.what}
             row |= self.counts(name, text, task)
             return row if task else row | {'note': missing.fix or missing.what}
         except MedirError as e:
@@ -191,7 +193,7 @@ class _GridPlan:
 # %% ../../nbs/16_workbook/05_plans.ipynb #a6a58b8d
 @without_network()
 def plan_grid(
-    tasks: list[str],  # registry names or folders
+    tasks: list[str],  # registry names, folders or suites of mteb
     systems: list[str],  # system expressions
     dtype: str | None = None,  # precision; None: each model row's own
     limit: int | None = None,  # pool of at most so many documents
@@ -199,11 +201,15 @@ def plan_grid(
 ):
     "A frame of what evaluating `systems` on `tasks` would encode, generate and score; never downloads."
     import pandas as pd
+    from medir_nb.data.registered import expand_tasks
 
     single, grid, rows = _single_systems(systems), _GridPlan(dtype, limit, home_folder), []
-    for name in tasks:
-        task, missing = grid.task(name)
+    named, unread = expand_tasks(tasks)
+    for name in named:
+        task, missing = grid.task(name, of_suite=name not in tasks)
         rows += [grid.row(name, text, task, missing, refused) for text, refused in single.items()]
+    for name, error in unread.items():
+        rows += [grid.row(name, text, None, error, error) for text in single]
     return pd.DataFrame(rows)
 
 # %% ../../nbs/16_workbook/05_plans.ipynb #be91b4b8
@@ -277,16 +283,20 @@ def plan(
 # %% ../../nbs/16_workbook/05_plans.ipynb #69ce96b7
 def is_task(name: str) -> bool:
     "Whether `plan` is asked about a task or a folder instead of a notebook."
-    if name in registry('tasks') or name.endswith('.zip') or name.startswith(('mteb:', 'hf:')):
+    from medir_nb.data.registered import suite_name
+
+    if name in registry('tasks') or name.endswith('.zip') or name.startswith(('mteb:', 'hf:')) or suite_name(name):
         return True
     return any(list(Path(name).glob(layout)) for layout in ('corpus.jsonl*', 'pairs.jsonl*')) or Path(name).is_dir()
 
 
 def default_systems(name: str, home_folder=None) -> list[str]:
     "The systems that a plan of a task counts where none is named: BM25, the embedded encoder, and both together."
-    from medir_nb.data.registered import load_task
+    from medir_nb.data.registered import expand_tasks, load_task
 
     row = registry('tasks').get(name, {})
+    if expand_tasks([name])[0] != [name]:
+        return ['bm25', 'minilm', 'rrf(bm25,minilm)']
     try:
         with without_network():
             task = load_task(name, home_folder=home_folder)

@@ -7,7 +7,6 @@ __all__ = ['data_rows', 'missing_sources', 'training_settings', 'plan_trainings'
 
 # %% ../../nbs/16_workbook/03d_trainings.ipynb #f52f2b9f
 from math import prod
-from pathlib import Path
 from ..core.settings import registry
 
 # %% ../../nbs/16_workbook/03d_trainings.ipynb #523fff61
@@ -32,11 +31,16 @@ def _texts(source: str) -> int | None:
     return _corpora_rows([source])[0] if is_corpus else _set_rows(source)
 
 # %% ../../nbs/16_workbook/03d_trainings.ipynb #67c369e2
-_SOURCES = {'pairs': ['sources'], 'sets': ['sets'], 'texts': ['queries', 'documents']}  # fields with sources
+_SOURCES = {'pairs': ['sources'], 'sets': ['sets', 'files'], 'texts': ['queries', 'documents']}  # fields with sources
 
 
 def _sources(kind: str, data: dict) -> list[str]:
-    "The sources of a training, by name."
+    "The sources of a training, by name; those of an alignment as they would be read here."
+    from medir_nb.trainer.pair import AlignmentData, alignment_sources
+
+    if kind == 'texts':
+        asked = AlignmentData(**data)
+        return [source for side in _SOURCES[kind] for source in alignment_sources(asked, side)]
     return [source for field in _SOURCES[kind] for source in data.get(field, [])]
 
 
@@ -57,7 +61,7 @@ def data_rows(
     "How many rows a training may read once; None where a source has no known number."
     if kind == 'sets':
         limited = [_limited(_set_rows(name), data.get('limit', 0)) for name in data.get('sets', [])]
-        rows = _summed([*limited, *(None for _ in data.get('files', []))])
+        rows = _summed([*limited, *(registry('rows').get(file, {}).get('printed') for file in data.get('files', []))])
     else:
         sources = _sources(kind, data)
         found = _corpora_rows(sources) if kind == 'pairs' else [_texts(source) for source in sources]
@@ -65,36 +69,31 @@ def data_rows(
     return None if rows is None else int(rows * data.get('portion', 1))
 
 # %% ../../nbs/16_workbook/03d_trainings.ipynb #785b4e54
-_REGISTRIES = {'pairs': ['pretraining'], 'sets': ['tuning'], 'texts': ['pretraining', 'tuning']}
-
-
-def _is_here(kind: str, source: str) -> bool:
-    "Whether this machine has the documents of a source, in a package, below `$MEDIR_DATA`, or in a folder."
-    from medir_nb.data.registered import task_folder
-
-    name = source.partition(':')[0]
-    books = [*_REGISTRIES[kind], 'tasks']
-    row = next((registry(book)[name] for book in books if registry(book).get(name)), {})
-    shipped = row.get('package') or row.get('load')
-    return bool(shipped or task_folder(name, row or {'folder': name}) or Path(source).exists())
-
-
 def missing_sources(
     kind: str,  # as in `data_rows`
     data: dict,
 ) -> list[str]:
-    "The sources of a training that are not on this machine."
-    return [source for source in dict.fromkeys(_sources(kind, data)) if not _is_here(kind, source)]
+    "The sources of a training that are not on this machine; of rows that a notebook leaves, with what writes them."
+    from medir_nb.miner.curation import rows_place
+    from medir_nb.trainer.pair import is_at_hand
+
+    written = registry('rows')
+    sources = list(dict.fromkeys(_sources(kind, data)))
+    here = [rows_place(name).is_file() if name in written else is_at_hand(name) for name in sources]
+    absent = [name for name, is_here in zip(sources, here, strict=True) if not is_here]
+    return [f'{name} ({written[name]["written_by"]})' if name in written else name for name in absent]
 
 # %% ../../nbs/16_workbook/03d_trainings.ipynb #ef3a379c
 def _towers(training, parameters: dict) -> list[str]:
-    "The rows that are trained or read, those of queries first."
-    return list(dict.fromkeys(parameters[name] for name in training.towers if parameters[name]))
+    "The rows that are trained or read, those of queries first; what another run prepared as what it was made from."
+    named = [parameters.get(f'{name}_backbone') or parameters[name] for name in training.towers]
+    return list(dict.fromkeys(filter(None, named)))
 
 
 def _printed(training, parameters: dict) -> dict:
     "What the paper prints for a stage, where the parameters ask for that."
     from medir_nb.trainer.pair import LABELLED, PRINTED_PAIR
+    from medir_nb.trainer.printed import printed_settings
     from medir_nb.trainer.retriever import printed_training
     from medir_nb.trainer.tower import TOWER_STAGES, printed_stages
 
@@ -103,8 +102,10 @@ def _printed(training, parameters: dict) -> dict:
     if not asked:
         return {}
     if stage in TOWER_STAGES:
-        return printed_stages(asked, symmetric=True)[stage]
-    return PRINTED_PAIR[stage] if stage in PRINTED_PAIR else printed_training(asked)[stage]
+        return printed_stages(asked, symmetric=training.symmetric)[stage]
+    if stage in PRINTED_PAIR:
+        return printed_settings(stage, _towers(training, parameters), training.symmetric)
+    return printed_training(asked)[stage]
 
 # %% ../../nbs/16_workbook/03d_trainings.ipynb #172c1534
 def training_settings(
@@ -154,7 +155,7 @@ def _table_trainings(training, parameters: dict) -> int:
 
 def _how_often(training, parameters: dict) -> int:
     "How many models a training leaves; 0 where a parameter leaves it out."
-    if training.when and not parameters.get(training.when):
+    if training.when and not parameters.get(training.when) or parameters.get(training.unless):
         return 0
     if training.stages and training.stage not in parameters[training.stages]:
         return 0
@@ -190,7 +191,40 @@ def _training_row(training, parameters: dict) -> dict:
         'work': 'train',
     }
 
+# %% ../../nbs/16_workbook/03d_trainings.ipynb #4841531b
+def _searched_documents(source: str) -> int:
+    "Documents that hard negatives of a set are searched in, where they are counted; 0 for a set that brings its own."
+    from medir_nb.miner.conversions import RULES, rule_fields
 
+    row = registry('tuning').get(source, {})
+    read_by_rule = rule_fields(row['rule']) if row.get('rule') in RULES else []
+    brings_its_own = any(name.startswith('negative') for name in read_by_rule)
+    return 0 if brings_its_own else row.get('documents') or row.get('lines') or 0
+
+
+def _mining_row(training, parameters: dict) -> dict:
+    "A row for the search of hard negatives in the corpora of the sets; nothing where no such corpus is counted."
+    data = parameters[training.data]
+    if data.get('searched', 'corpus') != 'corpus' or data.get('miner', 'minilm').startswith('bm25'):
+        return {}
+    searched = {source: n for source in data.get('sets', []) if (n := _searched_documents(source))}
+    return (
+        {}
+        if not searched
+        else {
+            'step': f'hard negatives of {training.step}',
+            'model': data.get('miner', 'minilm'),
+            'documents': sum(searched.values()),
+            'data': 'missing' if missing_sources('sets', {'sets': list(searched)}) else 'at hand',
+            'texts to generate': 0,
+            'texts to encode or train on': sum(searched.values()),
+            'tokens': 'unknown',
+            'note': f'in the entire corpora of {", ".join(searched)}',
+            'work': 'encode',
+        }
+    )
+
+# %% ../../nbs/16_workbook/03d_trainings.ipynb #bd00555f
 def plan_trainings(
     trainings: list,  # of `notebook_plan`
     parameters: dict,  # resolved
@@ -198,4 +232,7 @@ def plan_trainings(
     "What the trainings of a notebook would read, a row each, in the columns of `plan_loop`."
     import pandas as pd
 
-    return pd.DataFrame([_training_row(each, parameters) for each in trainings if _how_often(each, parameters)])
+    asked = [each for each in trainings if _how_often(each, parameters)]
+    mined = [each for each in asked if each.kind == 'sets'][:1]  # what is encoded once is stored
+    rows = [_training_row(each, parameters) for each in asked]
+    return pd.DataFrame([*(row for each in mined if (row := _mining_row(each, parameters))), *rows])

@@ -106,6 +106,28 @@ def task(name):
     }
 
 
+def read(name):
+    "What a task holds: its name and parts, the first of its texts, what stands beside them."
+    from medir_nb.data import load_task
+
+    one = load_task(name)
+    if one.kind == 'pairs':
+        return {'called': one.name, 'kind': one.kind, 'pairs': one.pairs.values.tolist()}
+    return {
+        'called': one.name,
+        'kind': one.kind,
+        'split': one.split,
+        'revision': one.revision,
+        'queries': dict(zip(one.queries.ids, one.queries.texts())),
+        'documents': dict(zip(one.corpus.ids, one.corpus.texts())),
+        'qrels': one.qrels.values.tolist(),
+        'candidates': None if one.candidates is None else one.candidates.values.tolist(),
+        'measures': one.measures,
+        'instructions': one.instructions,
+        'report': one.report,
+    }
+
+
 def corpus(name):
     "The documents that a paper learns from."
     from medir_nb.miner import load_documents

@@ -253,6 +253,29 @@ def corpus_files(name, row):
     return build
 
 
+RELEASED = [  # an instruction of each group of BMRetriever's rows, and one that a language model thought of
+    'Given a question, retrieve relevant documents that answer the question',
+    'Given a claim, retrieve documents that support or refute the claim',
+    'Given a question, retrieve Pubmed passages that answer the question.',
+    'Given the name of a symptom, find leaflets for patients',
+]
+
+
+def released_files(row):
+    "`build(folder)` of rows that were released for training: one file of JSON lines, each with an instruction and a negative of its own."
+
+    def build(folder):
+        texts = [(title or 'A note', text) for title, text in ENGLISH.values() if text]
+        lines = [
+            {'instruction': asked, 'query': f'{title}, {kind}.{n}?', 'positive': text, 'negative': texts[n - 1][1]}
+            for kind, asked in enumerate(RELEASED)
+            for n, (title, text) in enumerate(texts)
+        ]
+        write_lines(folder / row['files'][0], lines)
+
+    return build
+
+
 def _carded(build, hub):
     "The two files that every repository has."
 
@@ -270,7 +293,8 @@ def on_the_hub(row):
 
 
 def data_repositories(tasks=None, corpora=None):
-    "A repository for each Hub id of the rows (those of the registries unless given), at the commits that they name."
+    """A repository for each Hub id of the rows (those of the registries unless given), at the commits that they name; and one of each set of
+    training rows that its authors released."""
     out = []
     for name, row in (registry('tasks') if tasks is None else tasks).items():
         if on_the_hub(row):
@@ -282,6 +306,9 @@ def data_repositories(tasks=None, corpora=None):
     for name, row in (registry('corpora') if corpora is None else corpora).items():
         if on_the_hub(row):
             out.append((row['hub'], row['revision'], corpus_files(name, row)))
+    if tasks is None:
+        released = [row for row in registry('tuning').values() if row.get('by_line')]
+        out += [(row['hub'], row['revision'], released_files(row)) for row in released]
     return [
         Repository('datasets', hub, _carded(build, hub), [] if revision in (None, 'unknown') else [revision])
         for hub, revision, build in out

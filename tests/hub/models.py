@@ -257,6 +257,16 @@ def make_model(family, name, limit, kind='AutoModel', tokenizer=None, **settings
     return model.eval()
 
 
+def old_tables(model):
+    "What the transformers of a legacy checkpoint's time saved besides: positions, and the causal masks of GPTs."
+    import torch
+
+    attention = {'gpt_neo': 'attn.attention', 'gptj': 'attn'}.get(model.config.model_type)
+    if attention:
+        return {f'h.{n}.{attention}.{mask}': torch.ones(1) for n in range(2) for mask in ('bias', 'masked_bias')}
+    return {'embeddings.position_ids': torch.arange(8)[None]} if hasattr(model, 'embeddings') else {}
+
+
 def save_model(model, folder, legacy=False, shard=None):
     "The weights and the configuration; `legacy` in torch's own format, `shard` in several files."
     import torch
@@ -264,7 +274,7 @@ def save_model(model, folder, legacy=False, shard=None):
     if legacy:
         model.config.architectures = [type(model).__name__]
         model.config.save_pretrained(folder)
-        torch.save(model.state_dict(), folder / 'pytorch_model.bin')
+        torch.save({**model.state_dict(), **old_tables(model)}, folder / 'pytorch_model.bin')
     else:
         model.save_pretrained(folder, **({'max_shard_size': shard} if shard else {}))
 
@@ -289,6 +299,7 @@ MODULES = (
 )
 HEADS = ('sentence-transformers/gtr', 'hkunlp/', 'infgrad/', 'TencentBAC/')  # a Dense layer behind the pooling
 LEGACY = ('Muennighoff/SGPT', 'GanymedeNil/', 'castorini/', 'OpenMatch/', 'facebook/')  # of before safetensors
+CAUSAL = ('meta-llama/', 'GritLM/', 'EleutherAI/', 'BioMistral/', 'Qwen/Qwen3-8B')  # with the head of a language model
 TOKENIZERS = {
     'intfloat/multilingual-e5-small': 'xlm-r'
 }  # where another architecture's tokenizer stands before the model
@@ -355,7 +366,7 @@ def encoder_files(row, hub, tokenizer=True):
         if family == 'new':
             save_gte(folder, made, limit, hub, f'{GTE_CODE}--')
         else:
-            causal = hub.startswith(('meta-llama/', 'GritLM/'))
+            causal = hub.startswith(CAUSAL)
             model = make_model(family, hub, limit, 'AutoModelForCausalLM' if causal else 'AutoModel', made)
             save_model(model, folder, hub.startswith(LEGACY))
         if row.get('bidirectional'):

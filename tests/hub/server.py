@@ -61,9 +61,10 @@ class Repository:
         self._lock = threading.Lock()
 
     def commit(self, revision):
-        "The commit that `revision` names, or None; the Hub's Parquet copy is the last of them."
+        "The commit that `revision` names or begins, or None; the Hub's Parquet copy is the last of them."
         named = {'main': self.commits[0], PARQUET: self.commits[-1]}
-        return named.get(revision, revision if revision in self.commits else None)
+        begun = [commit for commit in self.commits if len(revision) >= 7 and commit.startswith(revision)]
+        return named.get(revision, begun[0] if begun else None)
 
     def files(self, store):
         "Its files by path; built once below the folder `store`."

@@ -28,10 +28,24 @@ def embed(body):
     }
 
 
+# what a step of CMIRB's recipe is answered, by the key that its prompt asks for; the text stands last
+STEPS = {
+    'medical': lambda text: True,
+    'order': lambda text: [2, 0, 1],
+    'evidence': lambda text: text[:24],
+    'answer': lambda text: text[:12],
+    'score': lambda text: 5,
+}
+
+
 def chat(body):
-    "Grades where passages are to be judged, a third of them relevant and a judge of its own mind now and then; else an echo."
+    "Grades where passages are to be judged, a third of them relevant and a judge of its own mind now and then; a step of CMIRB; else an echo."
     prompt = body['messages'][-1]['content']
     passages = re.findall(r'^Passage-(\d+): (.*)$', prompt, re.M)
+    step = re.search(r'\{"(medical|order|evidence|answer|score)": ', prompt)
+    if step and not passages:
+        text = re.split(r'(?:Text|文字|Evidence|依据)[:：] ?', prompt)[-1]
+        return answer(json.dumps({step[1]: STEPS[step[1]](text)}))
     if not passages:
         return answer(f'echo: {prompt}')
 

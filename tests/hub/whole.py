@@ -42,11 +42,13 @@ _JUDGES = [{'kind': 'lexical', 'threshold': 0.2}, {'kind': 'retriever', 'system'
 OVERRIDES = {
     ('medteb_construction', 'mini'): {'limit': 40, 'pool_size': 4, 'draws': 5, 'judges': _JUDGES},
     ('medteb_construction', 'paper'): {'draws': 5},
+    ('cmirb_construction', 'mini'): {'limit': 40, 'queries': 8, 'model': 'gpt-4o'},
     ('medteb_evaluation', 'paper'): {'tuning': _STEPS, 'speed_queries': 4, 'speed_rounds': 1},
     ('mar_training', 'paper'): _TOWERS,
     ('mar_ablations', 'paper'): {**_TOWERS, 'pruned_layers': 1},
     ('mar_pretraining', 'paper'): {'common': _SHORT, 'retromae': {'accumulation': 1}, **_UNCACHED},
     ('bmretriever_training', 'paper'): _STAGES,
+    ('bmretriever_training', 'remade'): _STAGES,
     ('bmretriever_ablations', 'paper'): _STAGES,
     ('automir_slhyde', 'paper'): _LOOP,
     ('automir_slhyde', 'legal'): {**_LOOP, 'query_sampling': {'max_tokens': 8}},
@@ -125,6 +127,9 @@ def write_medteb(folder):
     asked = [{'_id': f'q{n}', 'text': text} for n, (text, _) in enumerate(questions)]
     judged = [(f'q{n}', i) for n, (_, relevant) in enumerate(questions) for i in relevant]
     tested = {row['_id'] for row in asked[-MEDTEB_QUERIES:]}
+    # what the judges of the construction refuse: two passages of other questions
+    others = [(q, other) for n, (q, _) in enumerate(judged) for _, other in judged[max(0, n - 2) : n]]
+    refused = [pair for pair in dict.fromkeys(others) if pair[0] not in tested and pair not in judged]
     parts = {'train': [pair for pair in judged if pair[0] not in tested], 'test': [p for p in judged if p[0] in tested]}
     for name in MEDTEB:
         place = folder / registry('tasks')[name]['folder']
@@ -132,19 +137,25 @@ def write_medteb(folder):
         write_lines(place / 'queries.jsonl', asked)
         for split, pairs in parts.items():
             lines = ['query-id\tcorpus-id\tscore', *(f'{q}\t{i}\t1' for q, i in pairs)]
+            lines += [f'{q}\t{i}\t0' for q, i in refused] if split == 'train' else []
             write_lines(place / 'qrels' / f'{split}.tsv', lines)
     listed = [f'{q}\t{i}' for q in sorted(tested) for i in list(passages)[:5]] + [f'{q}\t{i}' for q, i in parts['test']]
     write_lines(place / 'candidates.tsv', dict.fromkeys(listed))
     titled = [{'id': i, 'title': text[:12], 'text': f'{text} {i}'} for i, (_, text) in passages.items()]
     write_lines(folder / registry('pretraining')['mar-medical-qa']['folder'] / 'part.jsonl', titled)
+    # of the texts of Stage I the reader has brought the documents; the queries are those of the training part
+    write_lines(folder / registry('pretraining')['mar-documents']['folder'] / 'part.jsonl', titled)
 
 
 def expected_absent(run, home):
     "`{(system, task)}` that a run cannot measure from the Hub and what was trained in `home`, and a pattern for each reason."
     p = preset(run['notebook'], run['preset'])
     out = {}
-    # what needs an environment of its own is not tuned, and the notebook says so where it tunes
-    tuned = [f'{s}-medteb' for s in p.get('tuned', []) if s != 'gte-qwen2-1.5b-instruct']
+    # what needs an environment of its own is not tuned, and nothing is where no rows were left; the notebook says so where it tunes
+    left = all(
+        (home / 'training-data' / f'{name}.jsonl').is_file() for name in p.get('tuning_data', {}).get('files', [])
+    )
+    tuned = [f'{s}-medteb' for s in p.get('tuned', []) if left and s != 'gte-qwen2-1.5b-instruct']
     for system in dict.fromkeys([*p.get('systems', []), *p.get('tuned', []), *tuned, *p.get('own_systems', [])]):
         row = registry('models').get(system, {})
         plain = re.split(r'[(+>]', system)[0]

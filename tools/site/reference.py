@@ -45,6 +45,8 @@ VARIABLES = {
     'MEDIR_PRESET': 'set by a run: the preset that its notebook was given',
     'MEDIR_OUT': 'set by a run: the folder that its notebook writes into',
     'MEDIR_PARENT': 'set by a batch: the process that a run ends with',
+    'MEDIR_PROCESSES': 'processes that share a training, in place of one a GPU; 1: none but its own',
+    'MEDIR_LAUNCHER': 'set by a training that starts others: the process that they end with',
     'OPENAI_API_KEY': 'key of that service; stored nowhere',
     'VOYAGE_API_KEY': 'key of that service; stored nowhere',
     'DEEPSEEK_API_KEY': 'key of that service; stored nowhere',
@@ -243,13 +245,15 @@ PRESETS = {
     'showcase': 'a demo that trains longer, whose outputs are stored',
     'mini': 'small public tasks and models; needs the Hub once',
     'paper': "the paper's own models, data and settings, on a GPU",
+    'remade': 'as paper, with data that the authors released made anew',
     'legal': "a paper's own models on another domain, by parameters alone",
 }
 
 
 def bm25_settings() -> dict[str, str]:
     "What the page says of BM25."
-    from medir_nb.retrieval import ANALYZERS, BM25_CHINESE, BM25_DEFAULTS, BM25_PRESETS, QUERY_WEIGHTS, STOPWORDS
+    from medir_nb.retrieval import ANALYZERS, BM25_CHINESE, BM25_DEFAULTS, BM25_PRESETS
+    from medir_nb.retrieval import FIELDS, QUERY_WEIGHTS, SCORERS, STOPWORDS
 
     def mapping(values):
         return ','.join(f'{k}={v}' for k, v in values.items())
@@ -260,6 +264,8 @@ def bm25_settings() -> dict[str, str]:
         'words': ', '.join(f'`bm25({name})` is `{mapping(values)}`' for name, values in BM25_PRESETS.items()),
         'stopwords': ', '.join(STOPWORDS),
         'weights': ', '.join(QUERY_WEIGHTS),
+        'scorers': ', '.join(SCORERS),
+        'fields': ', '.join(FIELDS),
         'analyzers': table(['analyzer', 'is'], [(f'`{k}`', v) for k, v in ANALYZERS.items()]),
     }
 

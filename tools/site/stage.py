@@ -393,7 +393,8 @@ def foot(notebook: Path, names: list[str]) -> str:
 
 def downloads(paper: str, names: list[str]) -> str:
     "Links to what a paper's notebooks left: its printed cells, their tables, data of figures, figures."
-    files = [name for name in names if name.startswith({'mar': ('mar', 'medteb')}.get(paper, paper))]
+    begins = {'mar': ('mar', 'medteb'), 'automir': ('automir', 'cmirb')}.get(paper, paper)
+    files = [name for name in names if name.startswith(begins)]
     rows = []
     for name in files:
         if name.endswith(('.csv', '.csv.gz')) and '.published.' not in name:

@@ -1,0 +1,313 @@
+"""One training on several processes: the same batch and the same curve as on one, for every kind of stage; what is refused, what ends with what."""
+
+import json, signal, subprocess, sys, time
+from pathlib import Path
+import numpy as np, pytest
+from conftest import TINY_ROW, write_lines
+from test_models import make_model
+from test_retromae import make_masked
+from test_trainer import ANSWERS, PAIRS, WORDS, free_port, make_llm, without_dropout
+from medir_nb import core, trainer as t
+from medir_nb.core import MedirError, checkpoint_record
+from medir_nb.trainer import stage, tower_settings, train, train_encoder, train_tower, training_config
+from medir_nb.trainer.arguments import training_arguments
+from medir_nb.trainer.identity import Recipe, training_key
+from medir_nb.trainer.launch import log_folder, processes_to_start, tell_idle
+from medir_nb.trainer.processes import devices_here, processes_of
+from medir_nb.trainer.settings import Settings
+from medir_nb.trainer.stages import PIPELINES, STAGES
+from medir_nb.trainer.tower import stage_settings
+
+NAMED = {'model': 'minilm', 'data': 'x.jsonl', 'output': 'y'}
+
+
+@pytest.fixture(scope='module')
+def folders(tmp_path_factory):
+    "Models without dropout, whose masks would be drawn anew in each process."
+    base = tmp_path_factory.mktemp('shared')
+    calm = {'hidden_dropout_prob': 0.0, 'attention_probs_dropout_prob': 0.0}
+    return {
+        'tiny': make_model('bert', base / 'bert', change=without_dropout),
+        'tiny-large': make_model('qwen2', base / 'qwen2'),
+        'tiny-masked': make_masked('bert', base / 'masked', 'Bert', **calm),
+        'tiny-chat': make_llm('qwen2', base / 'chat', True),
+    }
+
+
+@pytest.fixture
+def rows(folders, own_registry, monkeypatch):
+    monkeypatch.delenv('MEDIR_DATA', raising=False)
+    models = {name: dict(TINY_ROW, hub=folders[name]) for name in ('tiny', 'tiny-large', 'tiny-masked')}
+    models['tiny'] |= {'pooling': 'mean', 'query_template': 'query: {text}'}
+    models['tiny-large'] |= {'pooling': 'lasttoken', 'append_eos': True}
+    chat = {'revision': 'tiny', 'backend': 'transformers', 'context': 256, 'languages': ['en'], 'dtype': 'float32'}
+    chat |= {'sampling': {'max_tokens': 8}, 'licence': 'MIT', 'published_as': [], 'tried': 'x'}
+    own_registry(models=models, llms={'tiny-chat': {**chat, 'hub': folders['tiny-chat']}})
+
+
+@pytest.fixture
+def data(tmp_path):
+    lines = {
+        'pairs': PAIRS,
+        'texts': [{'title': f'On {word}', 'text': ' '.join(WORDS[: i + 1])} for i, word in enumerate(WORDS)],
+        'answers': [{**line, 'top_rewrite_query': ' '.join(WORDS[: i + 1])} for i, line in enumerate(ANSWERS)],
+        'same': [{'query': f'what is {word}', 'pos': [f'what is {word}']} for word in WORDS],
+    }
+    return {name: str(write_lines(tmp_path / f'{name}.jsonl', rows)) for name, rows in lines.items()}
+
+
+def kinds(data: dict) -> dict[str, dict]:
+    "A training of each kind, by the name of its checkpoint."
+    lora = {'r': 2, 'alpha': 4, 'dropout': 0.0}
+    steps = {'learning_rate': 1e-3, 'batch_size': 4, 'max_steps': 5, 'save_steps': 0}
+    pairs = {**steps, 'task': 'contrastive', 'model': 'tiny', 'data': data['pairs'], 'negatives': 2}
+    texts = {**steps, 'task': 'retromae', 'model': 'tiny-masked', 'data': data['texts']}
+    towers = {**steps, 'query': 'tiny', 'document': 'tiny-large', 'dimensions': 16}
+    align = {**towers, 'task': 'alignment', 'data': data['same']}
+    learned = {'matryoshka': [8, 32], 'learn_temperature': True, 'gradient_cache': 3}
+    of_decoder = {'model': 'tiny-large', 'lora': lora, 'gradient_cache': 2, 'gradient_checkpointing': True}
+    sft = {**steps, 'task': 'sft', 'model': 'tiny-chat', 'data': data['answers'], 'lora': lora, 'accumulation': 2}
+    ranked = {**steps, 'task': 'cross-encoder', 'model': 'tiny', 'data': data['pairs'], 'negatives': 2}
+    joint = {**towers, 'task': 'joint', 'data': data['pairs'], 'lora': lora, 'gradient_cache': 2, 'negatives': 1}
+    return {
+        'in-batch': pairs,
+        'accumulated': {**pairs, 'batch_size': 2, 'accumulation': 2},
+        'without-negatives': {**pairs, 'negatives': 0, 'data': data['same']},
+        'cached': {**pairs, **learned},
+        'decoder': {**pairs, **of_decoder},
+        'retromae': {**texts, 'accumulation': 2},
+        'retromae-checkpointed': {**texts, 'gradient_checkpointing': True},
+        'generator': {**sft, 'warmup_steps': 0, 'max_tokens': 256, 'held_out': 0.0},
+        'reranker': {**ranked, 'max_tokens': 24},
+        'aligned': {**align, 'panel': {'every': 2}},
+        'aligned-cached': {**align, 'gradient_cache': 2, 'keep_vectors': True},
+        'scores': {**align, 'distance': 'scores'},
+        'joint': joint,
+    }
+
+
+def in_two_processes(settings: list[dict], folder: Path):
+    "Train all in one world of two processes, as `torchrun` starts them."
+    write_lines(folder / 'all.json', [json.dumps(settings)])
+    script = 'import json, sys; from medir_nb.trainer import train; [train(s) for s in json.load(open(sys.argv[1]))]'
+    write_lines(folder / 'all.py', [script])
+    how = ['--nproc-per-node', '2', '--master-addr', '127.0.0.1', '--master-port', str(free_port())]
+    command = [sys.executable, '-m', 'torch.distributed.run', *how, str(folder / 'all.py'), str(folder / 'all.json')]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=900)
+    assert done.returncode == 0, done.stderr[-5000:]
+
+
+@pytest.mark.slow
+def test_two_processes_have_the_batch_and_the_curve_of_one(rows, data, tmp_path):
+    trainings = kinds(data)
+    assert {settings['task'] for settings in trainings.values()} == {*STAGES}
+    in_two_processes([{**settings, 'output': f'two-{name}'} for name, settings in trainings.items()], tmp_path)
+    for name, settings in trainings.items():
+        one = train({**settings, 'output': name})
+        two = t.progress.read_trained(core.checkpoint_folder(f'two-{name}'))
+        assert checkpoint_record(f'two-{name}')['processes'] == 2 and one.steps == two.steps == 5, name
+        np.testing.assert_allclose(two.history.loss, one.history.loss, rtol=1e-5, err_msg=name)
+        assert one.counts == two.counts, name
+        told = [column for column in one.history if column.startswith(('loss_', 'encoder_', 'decoder_', 'temperature'))]
+        np.testing.assert_allclose(two.history[told], one.history[told], rtol=1e-4, err_msg=name)
+        # and so either machine finds the checkpoint of the other
+        assert checkpoint_record(name)['revision'] == checkpoint_record(f'two-{name}')['revision']
+
+
+# ---------------------------------------------------------------- the batch
+
+
+def in_a_world(monkeypatch, size: int):
+    monkeypatch.setenv('WORLD_SIZE', str(size))
+    monkeypatch.setenv('RANK', '0')
+
+
+@pytest.mark.parametrize('world', [1, 2, 8])
+def test_the_batches_of_the_paper_are_those_of_all_processes(monkeypatch, world):
+    in_a_world(monkeypatch, world)
+    monkeypatch.setattr('torch.cuda.is_available', lambda: True)  # for fp16
+    paper = {'backbone': 'minilm', 'name': 'y', 'printed': 'query', 'devices': 0}
+    config = tower_settings(paper, data=dict.fromkeys(('retromae', 'unsupervised', 'supervised'), 'x.jsonl'))
+    rows_a_step = {}
+    for name in config.stages:
+        task = 'retromae' if name == 'retromae' else 'contrastive'
+        settings = training_config({'model': 'minilm', **stage_settings(config, name)}, task)
+        made = training_arguments(settings, Path('work'))
+        rows_a_step[name] = made['per_device_train_batch_size'] * made['gradient_accumulation_steps'] * world
+    assert rows_a_step == {'retromae': 384, 'unsupervised': 19_200, 'supervised': 640}
+
+
+def test_processes_that_were_not_started_are_refused(monkeypatch):
+    with pytest.raises(MedirError, match='a batch of 12 is not cut for 8 processes; write a multiple of 8'):
+        training_config({**NAMED, 'batch_size': 12, 'processes': 8}, 'contrastive')
+    in_a_world(monkeypatch, 2)
+    with pytest.raises(
+        MedirError, match='8 processes are asked for, and 2 were started; start 8, or leave the key out'
+    ):
+        training_config({**NAMED, 'batch_size': 640, 'processes': 8}, 'contrastive')
+    stages = {'supervised': {'max_steps': 1}}
+    tower = {'backbone': 'minilm', 'name': 'y', 'stages': ['supervised'], 'data': {'supervised': 'x.jsonl'}}
+    with pytest.raises(MedirError, match='8 processes are asked for, and 2 were started'):
+        train_tower(tower, settings=stages, printed='query', devices=8)
+    with pytest.raises(MedirError, match='a batch of 3 is not cut for 2 processes'):
+        training_config({**NAMED, 'batch_size': 3}, 'contrastive')
+    with pytest.raises(MedirError, match='tower has several stages.*leave torchrun out'):
+        train({**tower, 'task': 'tower'})
+
+
+def test_a_machine_trains_on_all_its_gpus(monkeypatch, capsys):
+    monkeypatch.delenv('MEDIR_PROCESSES')
+    for gpus, batch, processes in ((0, 640, 1), (1, 640, 1), (8, 640, 8), (8, 12, 6), (3, 640, 2)):
+        monkeypatch.setattr('medir_nb.trainer.processes.gpus_here', lambda gpus=gpus: gpus)
+        config = training_config({**NAMED, 'batch_size': batch}, 'contrastive')
+        assert processes_to_start(config) == processes_of(config) == processes
+        tell_idle(config, processes)
+        told = capsys.readouterr().err
+        assert (f'{processes} of {gpus} devices train' in told) == (processes < gpus)
+    with pytest.raises(MedirError, match='8 processes want a GPU each, and 3 can be seen'):
+        processes_to_start(training_config({**NAMED, 'batch_size': 640, 'processes': 8}, 'contrastive'))
+    monkeypatch.setenv('MEDIR_PROCESSES', '2')
+    assert devices_here() == 2
+
+
+def test_the_processes_of_a_training_are_in_its_key_where_they_decide_weights(monkeypatch):
+    keys = {}
+    for world in (1, 2):
+        in_a_world(monkeypatch, world)
+        for cross_device in (True, False):
+            config = training_config({**NAMED, 'cross_device': cross_device}, 'contrastive')
+            keys[world, cross_device] = training_key(Recipe(config, 'encoder', {}, [], None, None))
+    assert keys[1, True] == keys[2, True] and keys[1, False] != keys[2, False]
+
+
+def test_every_training_is_a_task():
+    assert {*STAGES} >= {'contrastive', 'retromae', 'sft', 'cross-encoder', 'alignment', 'joint'}
+    assert {name: made.train.__name__ for name, made in PIPELINES.items()} == {
+        'retriever': 'train_retriever',
+        'tower': 'train_tower',
+        'pair': 'train_pair',
+    }
+    assert all(f'task: {name}\n' in t.keys_help() for name in (*STAGES, *PIPELINES))
+
+
+def test_a_stage_of_this_process_is_trained_here_and_says_so(monkeypatch, capsys):
+    class OwnSettings(Settings):
+        "Training of something of our own."
+
+        task: str = 'own'
+
+    monkeypatch.setattr('medir_nb.trainer.stages.STAGES', dict(STAGES))
+    monkeypatch.setattr('medir_nb.trainer.launch.STAGES', STAGES)
+    monkeypatch.setitem(STAGES, 'own', None)
+    stage(OwnSettings)(lambda config=None, watch=None, **settings: None)
+    monkeypatch.setitem(STAGES, 'own', t.stages.STAGES['own'])
+    monkeypatch.setenv('MEDIR_PROCESSES', '2')
+    assert processes_to_start(OwnSettings(**NAMED)) == 1
+    tell_idle(OwnSettings(**NAMED), 1)
+    assert "1 of 2 devices train, for the stage 'own' is known to this process alone" in capsys.readouterr().err
+    with pytest.raises(MedirError, match='known to this process alone; leave the key out'):
+        processes_to_start(OwnSettings(**NAMED, processes=2))
+
+
+# ---------------------------------------------------------------- started from here
+
+
+def small(data, output='own', **settings):
+    steps = {'learning_rate': 1e-3, 'batch_size': 4, 'negatives': 2}
+    return {'model': 'tiny', 'data': data, 'output': output, **steps, 'processes': 2, **settings}
+
+
+@pytest.mark.medium
+def test_a_call_trains_in_two_processes_and_opens_what_they_left(rows, data, home):
+    "Under --private, with a row that only a block of this process has, and a watch that only this process can draw."
+    seen = []
+    calm = {**core.registry('models')['tiny'], 'query_template': 'ask: {text}'}
+    with core.nothing_leaves(home) as record, core.rows('models', {'tiny-asked': calm}):
+        settings = small(data['pairs'], model='tiny-asked', max_steps=4)
+        two = train_encoder(settings, watch=lambda lines, now=False: seen.append((len(lines), now)))
+        assert core.private_report(record)['refused'] == {} and core.private_report(record)['processes'] == 4
+        one = train_encoder(settings, processes=1)
+        alone = train_encoder(settings, processes=1, output='alone')
+    assert not two.reused and one.reused and checkpoint_record('own')['processes'] == 2
+    np.testing.assert_allclose(two.history.loss, alone.history.loss, rtol=1e-5)
+    assert two.counts == alone.counts and seen[-1] == (4, True)
+    assert not list(log_folder(t.progress.work_folder(home / 'checkpoints' / 'own', 'key')).parent.iterdir())
+
+
+@pytest.mark.medium
+def test_a_fault_of_one_process_is_one_line(rows, data, home):
+    with pytest.raises(MedirError) as told:
+        train_encoder(small(data['pairs'], learning_rate=1e30, max_steps=6))
+    said = str(told.value)
+    assert 'training of own: the loss is nan at step' in said and 'lower the learning rate' in said, said
+    logs = Path(said.rpartition('what the processes said is kept in ')[2])
+    assert len(list(logs.glob('said/*/attempt_0/*/stderr.log'))) == 2
+
+
+@pytest.mark.medium
+def test_a_tower_is_a_task_of_the_command(rows, data, tmp_path, monkeypatch, capsys):
+    steps = {'max_steps': 1, 'batch_size': 4}
+    tower = {'task': 'tower', 'backbone': 'tiny-masked', 'name': 'tower', 'stages': ['retromae', 'supervised']}
+    tower |= {'data': {'retromae': data['texts'], 'supervised': data['pairs']}}
+    tower |= {'settings': dict.fromkeys(tower['stages'], steps)}
+    file = write_lines(tmp_path / 'tower.yaml', [json.dumps(tower)])
+    monkeypatch.setattr(sys, 'argv', ['trainer', str(file)])
+    t.main()
+    told = capsys.readouterr().out.splitlines()
+    assert [line.partition(':')[0] for line in told[::2]] == ['tower-retromae', 'tower']
+    assert checkpoint_record('tower')['base'] == 'tower-retromae'
+
+
+def running(folder: Path) -> list[str]:
+    "The command lines that name a file below `folder`."
+    lines = []
+    for file in Path('/proc').glob('[0-9]*/cmdline'):
+        try:
+            lines.append(file.read_bytes().replace(b'\0', b' ').decode(errors='replace'))
+        except OSError:
+            continue
+    return [line for line in lines if str(folder) in line]
+
+
+def wait_for(holds, seconds: float = 240):
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline, 'it took too long'
+        time.sleep(0.05)
+
+
+def stopped(settings: dict, trained: Path, stop) -> Path:
+    "Where the steps of a training lie whose parent was stopped under way."
+    call = 'import json, sys; from medir_nb.trainer import train_encoder; train_encoder(json.loads(sys.argv[1]))'
+    parent = subprocess.Popen([sys.executable, '-c', call, json.dumps(settings)], stderr=subprocess.DEVNULL)
+
+    def steps() -> int:
+        files = [work / 'metrics.jsonl' for work in t.progress.work_folders(trained / 'own')]
+        return len(t.read_metrics(files[-1])) if files else 0
+
+    wait_for(lambda: steps() >= 15 or parent.poll() is not None)
+    assert parent.poll() is None and len(running(trained)) >= 3  # the launcher and both processes
+    parent.send_signal(stop)
+    parent.wait()
+    wait_for(lambda: not running(trained), 40)
+    return t.progress.work_folders(trained / 'own')[-1]
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize('stop', [signal.SIGKILL, signal.SIGINT])
+def test_a_parent_that_ends_leaves_no_process(rows, data, home, stop):
+    trained = home / 'checkpoints'
+    work = stopped(small(data['pairs'], max_steps=2000, save_steps=10), trained, stop)
+    assert t.careful.last_checkpoint(work)[0] >= 10 and not (trained / 'own').exists()
+
+
+@pytest.mark.slow
+def test_a_killed_training_of_two_processes_goes_on_to_the_same_end(rows, data, home):
+    settings = small(data['pairs'], learning_rate=1e-4, max_steps=200, save_steps=10)
+    work = stopped(settings, home / 'checkpoints', signal.SIGKILL)
+    saved = t.careful.last_checkpoint(work)[0]
+    done = train_encoder(settings)
+    whole = train_encoder({**settings, 'output': 'whole', 'processes': 1})
+    assert 10 <= saved < done.steps == 200 and done.history.step.tolist() == list(range(1, 201))
+    np.testing.assert_allclose(done.history.loss, whole.history.loss, rtol=1e-3)
+    assert done.counts == whole.counts
