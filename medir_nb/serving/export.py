@@ -6,7 +6,6 @@
 __all__ = ['Exported', 'exported_source', 'write_parquet', 'export_system']
 
 # %% ../../nbs/13b_serving/03_export.ipynb #bc6ba522
-import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
 import numpy as np
@@ -102,13 +101,8 @@ def write_parquet(
 
 # %% ../../nbs/13b_serving/03_export.ipynb #7acb5cd4
 def _export_files(source: Exported, retriever: Retrieve, name: str, folder: Path) -> dict:
-    "Have a retriever make its files; what the manifest says."
-    home_folder = folder / 'making'
-    retriever.prepare(replace(source.job, home_folder=home_folder, kept=None))
-    made = next(path for path in home_folder.glob('*/*') if path.is_dir())
-    (folder / 'bm25').mkdir(exist_ok=True)
-    made.rename(folder / 'bm25' / name)
-    shutil.rmtree(home_folder)
+    "Write the words of a retriever; what the manifest says."
+    retriever.prepared(source.job).index.save(folder / 'bm25' / name)
     about = {'kind': retriever.kind, 'system': retriever.retriever, 'settings': retriever.settings(source.job)}
     return about | {'files': [f'bm25/{name}/']}
 
