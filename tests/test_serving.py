@@ -561,6 +561,7 @@ def test_a_new_generation_is_taken_over_without_a_dropped_request(beir, home, tm
         wait_for(lambda: client.get('/health').json()['generation'] == number + 2)
     ended.set()
     asking.join()
+    answers.append(client.get('/search', params={'query': 'treatment of snake bite'}))
     assert {answer.status_code for answer in answers} == {200} and answers[-1].json()['hits'][0]['id'] == 'new'
     generations = [answer.json()['generation'] for answer in answers]
     assert generations == sorted(generations) and generations[-1] == 4
