@@ -2,11 +2,12 @@
 
     python tests/serving_figures.py build  --documents 100000 --folder DIR [--system minilm] [--random-vectors]
     python tests/serving_figures.py update --folder DIR [--share 0.01] [--random-vectors]
+    python tests/serving_figures.py live   --folder DIR [--share 0.01]
     python tests/serving_figures.py load   --folder DIR [--rate 20] [--seconds 600] [--bad 0.05]
     python tests/serving_figures.py kills  --folder DIR [--kills 100]
 
 `build` makes passages of about 60 words from sentences of the embedded task, encodes and indexes them. `update` changes, adds and
-deletes a share of them and compares the runs with those of a fresh index. `load` asks at a fixed rate, whatever the answers take,
+deletes a share of them and compares the runs with those of a fresh index. `live` sends a share of them to a running service. `load` asks at a fixed rate, whatever the answers take,
 with a share of bad requests among them. `kills` sends documents to a service, kills it, and looks for what was promised."""
 
 import argparse, json, os, random, signal, subprocess, sys, threading, time
@@ -53,15 +54,16 @@ def use_random_vectors():
     "Documents get vectors drawn from a hash of their text: searching takes as long, and building takes seconds."
     import xxhash
     from medir_nb.encoder import array_vectors
-    from medir_nb.serving import parts
+    from medir_nb.serving import index
 
     def random_vectors(encoder, corpus, role, instruction=''):
         seeds = [xxhash.xxh3_64_intdigest(text.encode()) for text in corpus.texts()]
         rows = [np.random.default_rng(seed).standard_normal(encoder.spec.dim or 384, np.float32) for seed in seeds]
         counted = {'encoded': 0, 'cached': len(corpus), 'seconds': 0.0}
-        return array_vectors(np.array(rows), np.zeros(len(corpus), int), np.zeros(len(corpus), bool), counted)
+        rows = np.array(rows, np.float32).reshape(len(corpus), -1)
+        return array_vectors(rows, np.zeros(len(corpus), int), np.zeros(len(corpus), bool), counted)
 
-    parts.encode_corpus = random_vectors
+    index.encode_corpus = random_vectors
 
 
 def size_of(folder):
@@ -90,30 +92,29 @@ def build(given):
 
 
 def update(given):
-    from medir_nb.serving import Index, Searcher, build_index, change_index
+    from medir_nb.serving import Index, build_index, change_index
 
     if given.random_vectors:
         use_random_vectors()
     index = Index(given.folder)
-    documents = {
-        index.ids[place]: text for place, (_, text) in zip(index.place.values(), index.texts(index.place.values()))
-    }
-    rng, parts = random.Random(index.manifest['generation']), sentences()
+    generation, system = index.manifest['generation'], index.manifest['system']
+    documents = dict(zip(index.corpus.ids, (text for _, text in index.corpus.rows()), strict=True))
+    rng, parts = random.Random(generation), sentences()
     changes = max(3, int(given.share * len(documents)))
     chosen = rng.sample(sorted(documents), changes)
     gone, edited = chosen[: changes // 3], chosen[changes // 3 :]
     after = {doc_id: text for doc_id, text in documents.items() if doc_id not in set(gone)}
     after |= {doc_id: passage(parts, rng) for doc_id in edited}
-    after |= {f'n{index.manifest["generation"]}-{place}': passage(parts, rng) for place in range(len(gone))}
+    after |= {f'n{generation}-{place}': passage(parts, rng) for place in range(len(gone))}
     all_documents = frame(after)
     start = time.perf_counter()
     done = change_index(given.folder, everything=all_documents)
     seconds = time.perf_counter() - start
     fresh = f'{given.folder}.fresh-{done.generation}'
-    build_index(all_documents, index.manifest['system'], fresh)
+    build_index(all_documents, system, fresh)
     asked = questions_of(200)
-    Searcher(fresh).search(asked, 1)  # an encoder chooses its execution on its first texts, and rounds by it
-    runs = [Searcher(folder).search(asked, 100) for folder in (given.folder, fresh)]
+    Index(fresh).search(asked, 1)  # an encoder chooses its execution on its first texts, and rounds by it
+    runs = [Index(folder).search(asked, 100) for folder in (given.folder, fresh)]
     built = json.loads(Path(f'{given.folder}.build.json').read_text())
     return {
         'changed': changes,
@@ -122,7 +123,47 @@ def update(given):
         'share_of_build': seconds / built['seconds'],
         'identical': bool(runs[0].equals(runs[1])),
         'rows_compared': len(runs[0]),
-        'segments': len(Index(given.folder).segments),
+    }
+
+
+def live(given):
+    "A running service is sent a share of the documents anew; how long until it finds the last of them, and what it says meanwhile."
+    import httpx
+    from medir_nb.serving import Index
+
+    index = Index(given.folder)
+    rng, parts = random.Random(7), sentences()
+    chosen = rng.sample(list(index.corpus.ids), max(1, int(given.share * len(index))))
+    changed = [
+        {'_id': doc_id, 'text': f'{passage(parts, rng)} Zanzibarium {number}.'} for number, doc_id in enumerate(chosen)
+    ]
+    server = Server(given.folder, '--updates')
+    client, waited, said, faults = httpx.Client(base_url=server.url, timeout=60), [], [], 0
+    start = time.perf_counter()
+    promised = client.post('/documents', json={'documents': changed}).json()
+    acknowledged = time.perf_counter() - start
+    while True:
+        asked = time.perf_counter()
+        answer = client.post('/search', json={'query': f'zanzibarium {len(changed) - 1}'})
+        waited.append(time.perf_counter() - asked)
+        faults += answer.status_code != 200
+        health = client.get('/health').json()
+        if health['update'] and (not said or said[-1][1] != health['update']):
+            said.append((round(time.perf_counter() - start, 1), health['update']))
+        if answer.json().get('generation', 0) >= promised['promise']:
+            break
+        time.sleep(0.05)
+    seconds = time.perf_counter() - start
+    first = answer.json()['hits'][0]['id']
+    server.stop()
+    return {
+        'changed': len(changed),
+        'acknowledged_after': acknowledged,
+        'found_after': seconds,
+        'first_hit_right': first == chosen[-1],
+        'faults': faults,
+        'ms_meanwhile': np.percentile(np.array(waited) * 1000, [50, 95, 100]).round(1).tolist(),
+        'said': said,
     }
 
 
@@ -232,14 +273,14 @@ def kills(given):
     while client.get('/health').json()['pending_updates']:
         time.sleep(0.2)
     server.stop()
-    index = Index(given.folder)
-    lost = [d for d, text in promised.items() if d not in index.place or index.texts([index.place[d]])[0][1] != text]
+    corpus = Index(given.folder).corpus
+    lost = [doc_id for doc_id, text in promised.items() if doc_id not in corpus or corpus.text(doc_id) != text]
     return {'kills': given.kills, 'promises': number, 'searches': searches, 'lost': len(lost)}
 
 
 if __name__ == '__main__':
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument('what', choices=['build', 'update', 'load', 'kills'])
+    parser.add_argument('what', choices=['build', 'update', 'live', 'load', 'kills'])
     parser.add_argument('--folder', required=True)
     parser.add_argument('--documents', type=int, default=100_000)
     parser.add_argument('--system', default='minilm')

@@ -31,7 +31,7 @@ from medir_nb.retrieval import (
 )
 from medir_nb.retrieval.bm25 import numbered_tokens
 from medir_nb.retrieval.lucene import Field, byte_lengths, falling_scores
-from medir_nb.serving import Searcher, build_index, export_system
+from medir_nb.serving import Index, build_index, export_system
 from medir_nb.systems import parse, search
 from medir_nb.systems.sparse import bm25_settings
 from medir_nb.workbook.coverages import cell_ways, stored_cells
@@ -318,19 +318,9 @@ def test_a_served_index_answers_as_lucene_does(system, home, tmp_path):
     )
     build_index(frame, system, tmp_path / 'index', home_folder=home)
     asked = ['aspirin fever', 'cough cough heart']
-    ours = Searcher(tmp_path / 'index', home).search(asked, 7)
+    ours = Index(tmp_path / 'index', home).search(asked, 7)
     theirs = search(system, frame, asked, k=7, home_folder=home).run
     pd.testing.assert_frame_equal(ours[theirs.columns].reset_index(drop=True), theirs)
-
-
-def test_a_served_index_of_other_tokens_is_refused(home, tmp_path):
-    build_index(pd.DataFrame({'id': ['a'], 'text': ['fever']}), 'bm25', tmp_path / 'index', home_folder=home)
-    file = tmp_path / 'index' / 'manifest.json'
-    manifest = json.loads(file.read_text())
-    manifest['parts'][0]['tokens'] = 'others'
-    file.write_text(json.dumps(manifest))
-    with pytest.raises(MedirError, match='bm25 cuts texts otherwise than when this index was made'):
-        Searcher(tmp_path / 'index', home).search(['fever'], 1)
 
 
 def test_the_fields_of_a_twin_are_exported(beir, home, tmp_path):

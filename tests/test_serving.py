@@ -1,13 +1,17 @@
-"""An index equals a fresh one after any updates, whatever is killed; the service answers what an evaluation answered, and hurts nobody."""
+"""An updated index is a fresh one, whatever is killed; it answers what an evaluation answers, and bad requests hurt nobody."""
 
-import json, os, random, signal, subprocess, sys, time
+import asyncio, contextlib, json, os, random, signal, socket, subprocess, sys, threading, time
+from concurrent.futures import ThreadPoolExecutor
 import numpy as np, pandas as pd, pytest
 from conftest import DOCUMENTS, QUERIES, write_lines
 from medir_nb import serving, systems
 from medir_nb.core import MedirError
-from medir_nb.data import corpus_in_memory, load_task
-from medir_nb.serving import Index, Searcher, build_index, change_index
+from medir_nb.data import load_task, parse_windows, task_from_frames
+from medir_nb.generator.toy import ToyServer
+from medir_nb.serving import Index, build_index, change_index
+from medir_nb.walk import give_verdict, walk_steps
 from medir_nb.walk.toy import write_toy_walk
+from test_reranker import shared_words  # noqa: F401 - a fixture
 
 QUESTIONS = [text for _, text in QUERIES] + [
     'diabetes',
@@ -21,162 +25,215 @@ def frame(documents):
     return pd.DataFrame({'id': list(documents), 'text': list(documents.values())})
 
 
-def some_documents(n, rng):
-    "Short texts of few words, so that scores tie."
-    return {f'd{i:03d}': ' '.join(rng.choices(WORDS, k=rng.randint(0, 6))) for i in range(n)}
+def some_documents(n, rng, longest=9):
+    "Texts of a few sentences of few words, so that scores tie; the first fills the lists with its passages."
+    lengths = [40, *(rng.randint(0, longest) for _ in range(n - 1))]
+    return {
+        f'd{place:03d}': ' '.join(f'The {" ".join(rng.choices(WORDS, k=4))} came.' for _ in range(length))
+        for place, length in enumerate(lengths)
+    }
 
 
 def changed(documents, rng, number):
-    "Some added, some changed, some deleted; some texts the same as before."
-    after = dict(documents)
-    for doc_id in rng.sample(sorted(after), 5):
-        del after[doc_id]
-    for doc_id in rng.sample(sorted(after), 6):
-        after[doc_id] = ' '.join(rng.choices(WORDS, k=rng.randint(0, 6)))
-    for place in range(4):
-        after[f'n{number}-{place}'] = ' '.join(rng.choices(WORDS, k=4))
-    return after
+    "Three deleted, four with a sentence more, three added; those that stay keep their place."
+    gone = rng.sample(sorted(documents), 3)
+    after = {doc_id: text for doc_id, text in documents.items() if doc_id not in gone}
+    for doc_id in rng.sample(sorted(after), 4):
+        after[doc_id] += f' The {" ".join(rng.choices(WORDS, k=3))} went.'
+    return after | {f'n{number}-{place}': ' '.join(rng.choices(WORDS, k=5)) for place in range(3)}
 
 
-def same_runs(folder, documents, system, home, **options):
-    "The run of an index beside that of a fresh one, to the bit, and beside `systems.search`."
-    fresh = home / f'fresh-{len(list(home.glob("fresh-*")))}'
-    build_index(frame(documents), system, fresh, home_folder=home, **options)
-    runs = [Searcher(place, home).search(QUESTIONS, 20) for place in (folder, fresh)]
-    pd.testing.assert_frame_equal(*runs, check_exact=True)
-    return runs[0]
+def task_of(documents, said=None):
+    queries = pd.DataFrame({'id': [f'q{n}' for n in range(1, 1 + len(QUESTIONS))], 'text': QUESTIONS})
+    qrels = pd.DataFrame({'query_id': queries.id, 'doc_id': next(iter(documents)), 'relevance': 1})
+    return task_from_frames(frame(documents), queries, qrels, passages=parse_windows(said))
 
 
-def close(ours, theirs, tolerance=1e-6):
-    "Same scores, and the same order but for scores that differ by less than a rounding."
-    for query in set(ours.query_id) | set(theirs.query_id):
-        a, b = ours[ours.query_id == query], theirs[theirs.query_id == query]
-        assert len(a) == len(b) and np.allclose(a.score, b.score, atol=tolerance), query
-        scores = dict(zip(b.doc_id, b.score))
-        assert all(abs(scores.get(doc, b.score.min()) - score) < tolerance for doc, score in zip(a.doc_id, a.score)), (
-            query
-        )
+def searched(system, task, k, home):
+    return systems.search(system, task, k=k, home_folder=home, keep_self=True).run
+
+
+def there(folder):
+    corpus = Index(folder).corpus
+    return dict(zip(corpus.ids, corpus.texts()))
+
+
+def wait_for(holds, seconds=60):
+    until = time.time() + seconds
+    while not holds():
+        assert time.time() < until, 'this took too long'
+        time.sleep(0.05)
 
 
 # --- equality --------------------------------------------------------------------------------------------------------
 
+PASSAGES = [None, 'tokens=7,overlap=2', 'sentences=1,score=mean,k=2']
+SYSTEMS = [
+    'bm25',
+    'bm25(gensim)',
+    'minilm',
+    'rrf(bm25,bm25(lucene),minilm)',
+    'bm25>monobert@5',
+    'rrf(bm25,minilm>monobert@7)>monobert@20(complete=true)',
+]
 
-@pytest.mark.parametrize(
-    'system',
-    [
-        'bm25',
-        'bm25(gensim)',
-        'bm25(k1=0.9,b=0.4,analyzer=lucene)',
-        'minilm',
-        'rrf(bm25,minilm)',
-        'rrf(bm25,bm25(lucene),minilm)',
-    ],
-)
-def test_an_updated_index_equals_a_fresh_one(system, home, tmp_path, fake_minilm):
-    rng = random.Random(4)
-    documents = some_documents(60, rng)
-    build_index(frame(documents), system, tmp_path / 'index', home_folder=home)
-    for number in range(12):
-        documents, before = changed(documents, rng, number), documents
+
+@pytest.mark.medium
+@pytest.mark.parametrize('said', PASSAGES)
+@pytest.mark.parametrize('system', SYSTEMS)
+def test_an_index_gives_the_run_of_an_evaluation(system, said, home, tmp_path, fake_minilm, shared_words):  # noqa: F811
+    task = task_of(some_documents(50, random.Random(4)), said)
+    build_index(task, system, tmp_path / 'index', home_folder=home)
+    index = Index(tmp_path / 'index', home)
+    for k in (1, 3, 100):
+        pd.testing.assert_frame_equal(index.search(QUESTIONS, k), searched(system, task, k, home), check_exact=True)
+    hits = index.answers(QUESTIONS[:1], 2)[0]
+    assert [hit['rank'] for hit in hits] == [1, 2] and all(('passage' in hit) == (said is not None) for hit in hits)
+
+
+def test_a_language_model_may_join_the_question(home, tmp_path, monkeypatch, fake_minilm):
+    server = ToyServer(lambda messages: 'triptans stop a migraine')
+    monkeypatch.setenv('MEDIR_LLM_BACKEND', 'openai')
+    monkeypatch.setenv('MEDIR_LLM_URL', server.url)
+    texts = ['Iron is lacking in anaemia.', 'Triptans stop a migraine attack.', 'Hips break.']
+    for number, system in enumerate(('bm25+hyde(smollm2)', 'rrf(bm25,minilm+hyde(smollm2))')):
+        build_index(texts, system, tmp_path / f'index{number}', home_folder=home)
+        found = Index(tmp_path / f'index{number}', home).search(['what helps my head?'], 3)
+        theirs = systems.search(system, texts, ['what helps my head?'], 3, home_folder=home).run
+        pd.testing.assert_frame_equal(found, theirs)
+        assert found.doc_id[0] == '1' and server.asked
+    server.close()
+
+
+@pytest.mark.parametrize('said', PASSAGES)
+@pytest.mark.parametrize('system', ['bm25', 'rrf(bm25,minilm)'])
+def test_an_updated_index_equals_a_fresh_one(system, said, home, tmp_path, fake_minilm):
+    rng = random.Random(5)
+    documents = some_documents(30, rng)
+    build_index(task_of(documents, said), system, tmp_path / 'index', home_folder=home)
+    for number in range(4):
+        before, documents = documents, changed(documents, rng, number)
         if number % 2:
             update = change_index(tmp_path / 'index', everything=frame(documents), home_folder=home)
         else:
             new = {doc_id: text for doc_id, text in documents.items() if before.get(doc_id) != text}
             gone = before.keys() - documents.keys()
             update = change_index(tmp_path / 'index', put=frame(new), delete=gone, home_folder=home)
-        assert update.generation == number + 2 and update.added == 4 and update.deleted == 5
-        assert update.encoded + update.cached in (0, *range(4, 11))
-        if number in (0, 5, 8, 11):
-            same_runs(tmp_path / 'index', documents, system, home)
-    index = Index(tmp_path / 'index')
-    assert len(index.segments) <= 9 and sorted(index.place) == sorted(documents)
-    assert change_index(tmp_path / 'index', everything=frame(documents), home_folder=home).generation == 13
+        assert (update.generation, update.added, update.deleted, update.changed) == (number + 2, 3, 3, 4)
+    index = Index(tmp_path / 'index', home)
+    assert list(index.corpus.ids) == list(documents)
+    pd.testing.assert_frame_equal(
+        index.search(QUESTIONS, 20), searched(system, task_of(documents, said), 20, home), check_exact=True
+    )
+    again = change_index(tmp_path / 'index', everything=frame(documents), home_folder=home)
+    assert again[:6] == (0, 0, 0, 0, 0, 5)
+    assert len(list((tmp_path / 'index').glob('*generation-*'))) <= 2
 
 
-@pytest.mark.parametrize(
-    'system', ['bm25', 'bm25(gensim)', 'minilm', 'rrf(bm25,minilm)', 'rrf(bm25,bm25(lucene),minilm)']
-)
-def test_an_index_answers_what_a_search_answers(system, home, tmp_path, fake_minilm):
-    documents = frame(some_documents(150, random.Random(7)))
-    build_index(documents, system, tmp_path / 'index', home_folder=home)
-    for k in (1, 3, 200):
-        theirs = systems.search(system, documents, QUESTIONS, k=k, home_folder=home).run
-        close(Searcher(tmp_path / 'index', home).search(QUESTIONS, k), theirs)
-
-
-def test_an_index_answers_what_evaluate_answers(beir, home, tmp_path, fake_minilm):
-    task = load_task(str(beir), home_folder=home)
-    build_index(str(beir), 'rrf(bm25,minilm)', tmp_path / 'index', home_folder=home)
-    theirs = systems.search('rrf(bm25,minilm)', task, 5, home_folder=home).run
-    ours = Searcher(tmp_path / 'index', home).search(task.queries.texts(), 5)
-    close(ours.assign(query_id=[task.queries.ids[int(q[1:]) - 1] for q in ours.query_id]), theirs)
-
-
-def test_only_what_changed_is_encoded(home, tmp_path, fake_minilm):
-    documents = some_documents(40, random.Random(1))
-    build_index(frame(documents), 'minilm', tmp_path / 'index', home_folder=home)
+def test_only_new_texts_are_encoded_wherever_the_index_is(home, tmp_path, fake_minilm):
+    documents = {f'd{n}': f'Fever came on day {n}. Cough came on day {n}. Rash came on day {n}.' for n in range(30)}
+    build_index(task_of(documents, 'sentences=1'), 'minilm', tmp_path / 'index', home_folder=home)
     fake_minilm.clear()
-    documents |= {'d001': 'a text that nobody has', 'd002': documents['d003']}
-    update = change_index(tmp_path / 'index', everything=frame(documents), home_folder=home)
-    assert [text for role, texts in fake_minilm for text in texts] == ['a text that nobody has']
-    assert (update.changed, update.encoded, update.cached) == (2, 1, 1)
+    documents |= {'d7': documents['d7'].replace('Cough', 'Pain'), 'd9': documents['d3']}
+    del documents['d8']
+    elsewhere = tmp_path / 'another home'  # whose store of vectors is empty
+    update = change_index(tmp_path / 'index', everything=frame(documents), home_folder=elsewhere)
+    assert [text for role, texts in fake_minilm for text in texts] == ['Pain came on day 7.']
+    assert (update.changed, update.deleted, update.encoded) == (2, 1, 1)
+
+
+def test_nothing_of_a_question_is_stored(home, tmp_path, fake_minilm, shared_words):  # noqa: F811
+    build_index(
+        frame(some_documents(20, random.Random(1))), 'rrf(bm25,minilm)>monobert@5', tmp_path / 'index', home_folder=home
+    )
+    before = sorted(path for folder in (home, tmp_path / 'index') for path in folder.rglob('*'))
+    index = Index(tmp_path / 'index', home)
+    index.search(QUESTIONS, 5)
+    calls = len(fake_minilm)
+    index.search(QUESTIONS, 5)
+    assert len(fake_minilm) == calls + 1  # all questions at once, and nothing is remembered of them
+    after = sorted(path for folder in (home, tmp_path / 'index') for path in folder.rglob('*'))
+    assert [path for path in after if path not in before and path.suffix != '.lock'] == []
 
 
 def test_an_index_may_be_emptied_and_filled_again(home, tmp_path, fake_minilm):
     documents = some_documents(5, random.Random(1))
-    build_index(frame(documents), 'rrf(bm25,minilm)', tmp_path / 'index', home_folder=home)
-    assert change_index(tmp_path / 'index', delete=[*documents, 'unknown'], home_folder=home).deleted == 5
-    empty = Searcher(tmp_path / 'index', home)
-    assert len(empty.index) == 0 and len(empty.search(QUESTIONS, 3)) == 0
-    change_index(tmp_path / 'index', put=frame(documents), home_folder=home)
-    same_runs(tmp_path / 'index', documents, 'rrf(bm25,minilm)', home)
+    for said in (None, 'sentences=1'):
+        folder = tmp_path / f'index {said}'
+        build_index(task_of(documents, said), 'rrf(bm25,minilm)', folder, home_folder=home)
+        assert change_index(folder, delete=[*documents, 'unknown'], home_folder=home).deleted == 5
+        empty = Index(folder, home)
+        assert len(empty) == 0 and len(empty.search(QUESTIONS, 3)) == 0 and empty.answers(['gout']) == [[]]
+        change_index(folder, put=frame(documents), home_folder=home)
+        run = Index(folder, home).search(QUESTIONS, 20)
+        pd.testing.assert_frame_equal(run, searched('rrf(bm25,minilm)', task_of(documents, said), 20, home))
 
 
-def test_languages_and_titles(home, tmp_path):
-    chinese = corpus_in_memory(
-        pd.DataFrame(
-            {'id': ['a', 'b'], 'title': ['贫血', ''], 'text': ['缺铁是贫血最常见的原因。', '偏头痛发作时尽早服药。']}
-        )
-    )
-    build_index(chinese, 'bm25', tmp_path / 'index', home_folder=home)
-    searcher = Searcher(tmp_path / 'index', home)
-    assert searcher.index.manifest['language'] == 'zh' and list(searcher.search(['贫血的原因'], 1).doc_id) == ['a']
-    assert serving.hits(searcher, searcher.ranked(['贫血'], 1)[0])[0]['title'] == '贫血'
+def test_languages_titles_and_passages_are_shown(home, tmp_path):
+    text = '缺铁是贫血最常见的原因。偏头痛发作时尽早服药。二甲双胍是二型糖尿病的首选药。'
+    corpus = pd.DataFrame({'id': ['a', 'b'], 'title': ['贫血', ''], 'text': [text * 3, '哮喘发作时吸入沙丁胺醇。']})
+    build_index(corpus, 'bm25', tmp_path / 'index', home_folder=home, passages='sentences=1')
+    index = Index(tmp_path / 'index', home)
+    found = index.answers(['偏头痛怎么办'], 1)[0][0]
+    assert (found['id'], found['title'], found['passage']) == ('a', '贫血', '偏头痛发作时尽早服药。')
+    assert index.manifest['language'] == 'zh' and len(index.task.corpus) == 10
 
 
-# --- stores ----------------------------------------------------------------------------------------------------------
-
-
+@pytest.mark.medium
 @pytest.mark.parametrize('store', ['qdrant', 'lancedb'])
-def test_a_database_gives_what_plain_files_give(store, home, tmp_path, fake_minilm):
+@pytest.mark.parametrize('said', [None, 'tokens=7,score=mean,k=2'])
+def test_a_database_gives_what_plain_files_give(store, said, home, tmp_path, fake_minilm):
+    pytest.importorskip({'qdrant': 'qdrant_client', 'lancedb': 'lancedb'}[store])
     rng = random.Random(2)
-    documents = {f'd{i:03d}': ' '.join(rng.choices(WORDS, k=6)) + f' {i}' for i in range(60)}
+    documents = {doc_id: f'{text} {doc_id}' for doc_id, text in some_documents(40, rng).items()}
     for place, kind in (('flat', 'flat'), ('database', store)):
-        build_index(frame(documents), 'minilm', tmp_path / place, store=kind, home_folder=home)
-    for number in range(3):
+        build_index(task_of(documents, said), 'minilm', tmp_path / place, store=kind, home_folder=home)
+    for number in range(2):
         documents = changed(documents, rng, number)
         for place in ('flat', 'database'):
             change_index(tmp_path / place, everything=frame(documents), home_folder=home)
-    flat, other = (Searcher(tmp_path / place, home).search(QUESTIONS, 10) for place in ('flat', 'database'))
-    close(other, flat, 1e-5)
-    manifest = Index(tmp_path / 'database').manifest
-    part = Index(tmp_path / 'database', home).parts()[0]
-    rows = part.keeper.database.search(np.ones((1, manifest['parts'][0]['dimensions']), np.float32), 1000)[0][0]
-    searched = Index(tmp_path / 'database').searched
-    assert manifest['store'] == store and sorted(rows) == sorted(searched.rows[searched.alive])
-    serving.close_databases(tmp_path)
+    flat, other = (Index(tmp_path / place, home).search(QUESTIONS, 10) for place in ('flat', 'database'))
+    for query_id, of_flat in flat.groupby('query_id'):
+        of_other = other[other.query_id == query_id]
+        assert np.allclose(of_flat.score, of_other.score, atol=1e-5)
+        assert len(set(of_flat.doc_id) & set(of_other.doc_id)) >= 9  # a tie at the end
+    assert (Index(tmp_path / 'database').place / 'vectors' / 'minilm' / store).is_dir()
 
 
 def test_a_missing_database_is_one_line(home, tmp_path, monkeypatch, fake_minilm):
     for name, package in (('qdrant', 'qdrant_client'), ('lancedb', 'lancedb')):
         monkeypatch.setitem(sys.modules, package, None)
-        with pytest.raises(MedirError, match=r'is not installed; pip install "medir_nb\[vectordb\]"'):
+        with pytest.raises(MedirError, match=r'is not installed.*; pip install "medir_nb\[vectordb\]"'):
             build_index(['a text'], 'minilm', tmp_path / name, store=name, home_folder=home)
 
 
-# --- kills -----------------------------------------------------------------------------------------------------------
+@pytest.mark.medium
+def test_a_database_is_closed_before_the_interpreter_goes(tmp_path):
+    "Qdrant's client imports something when it is closed, which an interpreter that shuts down refuses."
+    code = (
+        'import sys, numpy as np\nfrom pathlib import Path\nfrom medir_nb.serving import DATABASES\n'
+        'from medir_nb.encoder import array_vectors\nkind, place = DATABASES["qdrant"], Path(sys.argv[1])\n'
+        'held = kind(place) if place.is_dir() else kind(place, array_vectors(np.eye(3, 4)))\n'
+        'print(held.search(np.eye(3, 4), 1)[1].ravel().tolist())'
+    )
+    for _ in range(2):  # a folder that was let go of may be opened again
+        ran = subprocess.run([sys.executable, '-c', code, str(tmp_path / 'v')], capture_output=True, text=True)
+        assert ran.returncode == 0 and ran.stdout == '[0, 1, 2]\n'
+        assert 'Traceback' not in ran.stderr and 'Exception ignored' not in ran.stderr, ran.stderr
 
-STEPS = ('os.replace', 'os.rename', 'os.fsync')  # a process is killed before or after one of these
+
+def test_the_weights_may_lie_in_the_index(beir, home, tmp_path):
+    build_index(str(beir), 'rrf(bm25,minilm)', tmp_path / 'index', with_model=True, home_folder=home)
+    new = frame({'new': 'Antivenom treats a snake bite.'})
+    update = change_index(tmp_path / 'index', put=new, delete=['d12'], home_folder=home)
+    assert update.encoded == 1 and (tmp_path / 'index/model/minilm/config.json').is_file()
+    index = Index(tmp_path / 'index', home)
+    theirs = systems.search('rrf(bm25,minilm)', index.corpus, QUESTIONS, k=5, home_folder=home).run
+    assert list(index.search(QUESTIONS, 5).doc_id) == list(theirs.doc_id)
+    assert index.encoder(systems.chain_of('minilm')).spec.hub == str(tmp_path / 'index/model/minilm')
+
+
+# --- kills -----------------------------------------------------------------------------------------------------------
 
 
 def killed_at(step, work):
@@ -208,59 +265,78 @@ def killed_at(step, work):
 
 
 @pytest.mark.medium
-def test_a_kill_at_any_step_of_an_update_leaves_the_old_index_or_the_new(home, tmp_path):
+@pytest.mark.parametrize('said', [None, 'sentences=1'])
+def test_a_kill_at_any_step_of_an_update_leaves_the_old_index_or_the_new(said, home, tmp_path):
     rng, folder = random.Random(3), tmp_path / 'index'
-    documents = some_documents(30, rng)
-    build_index(frame(documents), 'bm25', folder, home_folder=home)
+    documents = some_documents(20, rng)
+    build_index(task_of(documents, said), 'bm25', folder, home_folder=home)
     outcomes = set()
     for step in range(1, 60):
         after = changed(documents, rng, step)
         ended = killed_at(step, lambda: change_index(folder, everything=frame(after), home_folder=home))
-        index = Index(folder)
-        there = {
-            index.ids[place]: text
-            for place, (_, text) in zip(np.flatnonzero(index.alive), index.texts(np.flatnonzero(index.alive)))
-        }
-        assert there in (documents, after), step
-        outcomes.add((ended, there == after))
-        documents = there
-        if step % 7 == 0 or ended:
-            same_runs(folder, documents, 'bm25', home)
-            serving.clean_leftovers(folder)
-            assert len(list((folder / 'segments').iterdir())) == len(Index(folder).segments)
+        now = there(folder)
+        assert now in (documents, after), step
+        outcomes.add((ended, now == after))
+        documents = now
+        run = Index(folder, home).search(QUESTIONS, 20)
+        pd.testing.assert_frame_equal(run, searched('bm25', task_of(documents, said), 20, home), check_exact=True)
         if ended:
             break
     assert (False, False) in outcomes and (True, True) in outcomes
+    assert len(list(folder.glob('*generation-*'))) <= 2  # what killed ones left is gone
+
+
+@pytest.mark.medium
+def test_a_kill_at_any_step_loses_no_promise(home, tmp_path):
+    folder, promised = tmp_path / 'index', {'a': 'one', 'b': 'two'}
+    build_index(frame(promised), 'bm25', folder, home_folder=home)
+
+    def promise_and_take_in(doc_id):
+        serving.promise(folder, {'put': [{'_id': doc_id, 'title': '', 'text': doc_id}]})
+        (tmp_path / doc_id).touch()  # acknowledged
+        change_index(folder, home_folder=home)
+
+    for step in range(1, 60):
+        ended = killed_at(step, lambda: promise_and_take_in(f'p{step}'))
+        if (tmp_path / f'p{step}').exists():
+            promised[f'p{step}'] = f'p{step}'
+        if step % 5 == 0 or ended:
+            change_index(folder, home_folder=home)
+            assert promised.items() <= there(folder).items() and not serving.count_promised(folder)
+        if ended:
+            break
+    assert ended and len(promised) > 5
 
 
 def test_a_second_update_waits_for_the_first(home, tmp_path):
-    documents = some_documents(30, random.Random(5))
+    documents = some_documents(20, random.Random(5))
     build_index(frame(documents), 'bm25', tmp_path / 'index', home_folder=home)
     children = []
     for place in range(4):
         child = os.fork()
         if not child:
-            change_index(
-                tmp_path / 'index',
-                put=frame({f'new{place}': f'text {place}', 'd000': f'from {place}'}),
-                home_folder=home,
-            )
+            change_index(tmp_path / 'index', put=frame({f'new{place}': f'text {place}'}), home_folder=home)
             os._exit(0)
         children.append(child)
     assert all(os.waitpid(child, 0)[1] == 0 for child in children)
-    index = Index(tmp_path / 'index')
+    assert Index(tmp_path / 'index').manifest['generation'] == 5
+    assert there(tmp_path / 'index') == documents | {f'new{place}': f'text {place}' for place in range(4)}
+
+
+def test_promises_are_whole_lines_and_are_taken_in_first(home, tmp_path):
+    folder, documents = tmp_path / 'index', some_documents(20, random.Random(6))
+    build_index(frame(documents), 'bm25', folder, home_folder=home)
+    text = 'ein Täxt\u2028 mit\x85 Zeilen'
     assert (
-        index.manifest['generation'] == 5
-        and {f'new{place}' for place in range(4)} <= set(index.place)
-        and len(index) == 34
+        serving.promise(folder, {'put': [{'_id': 'a', 'title': 'A', 'text': 'one'}, {'_id': 'b', 'text': text}]}) == 2
     )
-    last = index.texts([index.place['d000']])[0][1]
-    same_runs(
-        tmp_path / 'index',
-        {**documents, 'd000': last, **{f'new{place}': f'text {place}' for place in range(4)}},
-        'bm25',
-        home,
-    )
+    with open(folder / 'updates-000002.jsonl', 'ab') as torn:
+        torn.write(b'{"delete": ["d00')  # a kill in the middle of a line
+    assert serving.promise(folder, {'delete': ['d000', 'a']}) == 2 and serving.count_promised(folder) == 2
+    update = change_index(folder, put=frame({'c': 'three'}), delete=['b'], home_folder=home)
+    assert (update.generation, update.added, update.deleted) == (2, 1, 1)
+    assert there(folder) == {doc_id: text for doc_id, text in documents.items() if doc_id != 'd000'} | {'c': 'three'}
+    assert serving.count_promised(folder) == 0 and serving.promise(folder, {'delete': ['c']}) == 3
 
 
 def test_what_is_no_index_is_one_line(home, tmp_path, fake_minilm):
@@ -271,49 +347,33 @@ def test_what_is_no_index_is_one_line(home, tmp_path, fake_minilm):
     (tmp_path / 'mine' / 'thesis.tex').write_text('x')
     with pytest.raises(MedirError, match="holds 'thesis.tex' and no index"):
         build_index(['a text'], 'bm25', tmp_path / 'mine', home_folder=home)
-    for expression in ('bm25+hyde(smollm2)', 'rrf(bm25,bm25+hyde(smollm2))'):
-        with pytest.raises(MedirError, match='asks a language model for every question'):
-            build_index(['a text'], expression, tmp_path / 'x', home_folder=home)
+    with pytest.raises(MedirError, match='for the queries of its authors alone'):
+        build_index(['a text'], 'rrf(bm25,bm25+query2doc(gpt-4o@authors))', tmp_path / 'x', home_folder=home)
     manifest = json.loads((tmp_path / 'index' / 'manifest.json').read_text())
-    manifest['parts'][0]['contract'] = 'another'
+    manifest['settings']['max_document_tokens'] = 12
     (tmp_path / 'index' / 'manifest.json').write_text(json.dumps(manifest))
-    with pytest.raises(MedirError, match='reads texts otherwise than when this index was made'):
-        Searcher(tmp_path / 'index', home).search(['a text'])
-    (tmp_path / 'index' / 'manifest.json').write_text('{"format": 1, ')
-    with pytest.raises(MedirError, match='format .* of an index, and this version reads 1; remove the folder'):
-        Index(tmp_path / 'index')
+    for use in (
+        lambda index: Index(index, home).search(['a text']),
+        lambda index: change_index(index, ['b'], home_folder=home),
+    ):
+        with pytest.raises(
+            MedirError, match='reads texts otherwise than when this index was made: max_document_tokens'
+        ):
+            use(tmp_path / 'index')
+    for text in ('{"format": 1, "segments": []}', '{"format": 2, '):
+        (tmp_path / 'index' / 'manifest.json').write_text(text)
+        with pytest.raises(
+            MedirError, match='format .* of an index, and this version reads 2; remove the folder, and build'
+        ):
+            Index(tmp_path / 'index')
 
 
-# --- journal ---------------------------------------------------------------------------------------------------------
-
-
-def test_a_journal_holds_what_it_promised_and_nothing_torn(tmp_path):
-    journal = serving.Journal(tmp_path / 'journal')
-    entries = [{'put': [{'_id': f'd{place}', 'text': 'ein Täxt\u2028 mit\x85 Zeilen'}]} for place in range(5)]
-    assert [journal.append(entry) for entry in entries] == [1, 2, 3, 4, 5]
-    journal.close()
-    whole = (tmp_path / 'journal').read_bytes()
-    ends = [place + 1 for place, byte in enumerate(whole) if byte == 10]
-    for size in range(len(whole) + 1):
-        (tmp_path / 'journal').write_bytes(whole[:size])
-        kept, _ = serving.read_journal(tmp_path / 'journal')
-        assert len(kept) == sum(end <= size for end in ends)
-    damaged = whole[:40] + b'X' + whole[41:]
-    (tmp_path / 'journal').write_bytes(damaged)
-    assert serving.Journal(tmp_path / 'journal', 7).append(entries[0]) == 8
-
-
-def test_promises_are_taken_in_before_anything_else(home, tmp_path):
-    documents = some_documents(20, random.Random(6))
-    build_index(frame(documents), 'bm25', tmp_path / 'index', home_folder=home)
-    journal = serving.Journal(tmp_path / 'index' / 'journal')
-    journal.append({'put': [{'_id': 'a', 'title': 'A', 'text': 'one'}, {'_id': 'b', 'title': '', 'text': 'two'}]})
-    journal.append({'delete': ['d000', 'b']})
-    update = change_index(tmp_path / 'index', put=frame({'c': 'three'}), delete=['a'], home_folder=home)
-    index = Index(tmp_path / 'index')
-    assert {'a', 'b', 'd000'}.isdisjoint(index.place) and 'c' in index.place and index.manifest['journal'] == 2
-    assert change_index(tmp_path / 'index', put=frame({'d': 'four'}), home_folder=home).added == 1
-    assert 'd000' not in Index(tmp_path / 'index').place
+def test_documents_that_are_cut_otherwise_are_refused(home, tmp_path):
+    task = task_of(some_documents(5, random.Random(1)), 'tokens=5')
+    for folder, said in (('cut', 'sentences=1'), ('whole', None)):
+        build_index(task_of(some_documents(5, random.Random(1)), said), 'bm25', tmp_path / folder, home_folder=home)
+        with pytest.raises(MedirError, match=f'by passages tokens=5, and the index by {said or "whole documents"}'):
+            change_index(tmp_path / folder, everything=task, home_folder=home)
 
 
 # --- service ---------------------------------------------------------------------------------------------------------
@@ -322,7 +382,7 @@ def test_promises_are_taken_in_before_anything_else(home, tmp_path):
 @pytest.fixture
 def running(home):
     "`running(folder, …)` serves an index in this process; a client of it."
-    import threading, httpx
+    import httpx
 
     opened = []
 
@@ -362,36 +422,27 @@ def is_error(answer, status):
 
 
 def test_the_service_answers_what_a_search_answered(home, tmp_path, running, fake_minilm):
-    documents = frame(some_documents(80, random.Random(8)))
-    build_index(documents, 'rrf(bm25,minilm)', tmp_path / 'index', home_folder=home)
-    theirs = systems.search('rrf(bm25,minilm)', documents, QUESTIONS, k=7, home_folder=home).run
+    task = task_of(some_documents(60, random.Random(8)))
+    build_index(task, 'rrf(bm25,minilm)', tmp_path / 'index', home_folder=home)
+    theirs = searched('rrf(bm25,minilm)', task, 7, home)
     client = running(tmp_path / 'index')
     for number, question in enumerate(QUESTIONS, 1):
         posted = client.post('/search', json={'query': question, 'k': 7}).json()['hits']
         got = client.get('/search', params={'query': question, 'k': 7}).json()['hits']
         expected = theirs[theirs.query_id == f'q{number}']
-        assert posted == got and [hit['rank'] for hit in got] == list(range(1, len(got) + 1))
-        close(
-            pd.DataFrame(
-                {'query_id': f'q{number}', 'doc_id': [h['id'] for h in got], 'score': [h['score'] for h in got]}
-            ),
-            expected,
-        )
+        assert posted == got and [hit['id'] for hit in got] == list(expected.doc_id)
+        assert np.allclose([hit['score'] for hit in got], expected.score, atol=1e-6)
     health = client.get('/health').json()
-    assert (health['documents'], health['generation'], health['system']) == (80, 1, 'rrf(bm25,minilm)')
+    assert (health['documents'], health['generation'], health['system']) == (60, 1, 'rrf(bm25,minilm)')
     page = client.get('/docs')
     assert page.status_code == 200 and 'POST /search' in page.text and '://' not in page.text
     assert client.get('/').text == page.text  # whoever types the address alone
-    # errors say "see /docs for the fields", and "for what is allowed"
-    assert '<code>query</code>' in page.text and 'string, 1 to 10,000 characters; A question' in page.text
-    assert '<code>k</code>' in page.text and 'integer, 1 to 1,000, default 10' in page.text
+    assert '"maximum": 1000' in page.text and '"query"' in page.text and '"_id"' in page.text
     assert set(client.get('/openapi.json').json()['paths']) == {'/search', '/health'}
 
 
 @pytest.mark.medium
 def test_a_bad_request_gets_an_error_and_hurts_nobody(beir, home, tmp_path, running):
-    import socket
-
     build_index(str(beir), 'bm25', tmp_path / 'index', home_folder=home)
     client = running(tmp_path / 'index')
     expected = client.get('/search', params={'query': 'diabetes'}).json()
@@ -408,61 +459,58 @@ def test_a_bad_request_gets_an_error_and_hurts_nobody(beir, home, tmp_path, runn
     is_error(post(b'["query"]'), 400)
     is_error(post(b'null'), 400)
     assert is_error(post(b'{"query": "diabetes"}', {'content-type': 'text/plain'}), 400)
-    for k in (0, -1, 1001, 2.5, 'three', True, None):
+    for k in (0, -1, 1001, 2.5, 'three', None):
         is_error(client.post('/search', json={'query': 'x', 'k': k}), 422)
     for query in ('', '  \n', 5, None, ['x'], 'x' * 10_001):
         is_error(client.post('/search', json={'query': query}), 422)
     is_error(post(b'{"query": "\\ud800"}'), 422)
-    assert is_error(client.post('/search', json={'query': 'x', 'top': 3}), 422) == "unknown field 'top'"
-    assert is_error(client.get('/search'), 422) == "the parameter 'query' is missing"
+    assert client.post('/search', json={'query': 'x', 'top': 3}).json()['where'] == 'body.top'
+    assert is_error(client.get('/search'), 422) == 'Field required'
     is_error(client.get('/search', params={'query': 'x', 'top': 3}), 422)
     is_error(post(b'{"query": "' + b'x' * 10_000_000 + b'"}'), 413)
     is_error(client.post('/search', content=(b'x' * 65_536 for _ in range(160)), headers=as_json), 413)
     is_error(client.get('/nothing'), 404)
     is_error(client.delete('/search'), 405)
-    assert 'updates' in is_error(client.post('/documents', json={'documents': []}), 403)
+    assert 'updates' in is_error(client.post('/documents', json={'documents': [{'_id': 'a', 'text': 'b'}]}), 403)
     is_error(client.delete('/documents/d01'), 403)
     assert 'not called' in is_error(client.get('/health', headers={'host': 'evil.example'}), 421)
     for raw in (b'not http at all\r\n\r\n', b'GET /search?query=' + b'x' * 200_000 + b' HTTP/1.1\r\n\r\n'):
         with socket.create_connection((client.base_url.host, client.base_url.port)) as line:
-            line.sendall(raw)
-            answer = b''.join(iter(lambda: line.recv(10_000), b''))
-        assert answer.startswith(b'HTTP/1.1 400') and b'"error"' in answer
+            line.sendall(raw)  # what is no HTTP gets uvicorn's own words
+            with contextlib.suppress(ConnectionError):
+                assert line.recv(10_000).startswith(b'HTTP/1.1 400')
     with socket.create_connection((client.base_url.host, client.base_url.port)) as line:
         line.sendall(b'POST /search HTTP/1.1\r\nhost: localhost\r\ncontent-length: 50\r\n\r\n{"que')  # and goes away
     assert client.get('/search', params={'query': 'diabetes'}).json() == expected
 
 
-def test_one_bad_question_hurts_no_other_of_its_batch(beir, home, tmp_path, monkeypatch):
-    import threading
-
-    build_index(str(beir), 'bm25', tmp_path / 'index', home_folder=home)
-    searcher = Searcher(tmp_path / 'index', home)
-    whole = searcher.ranked
+def test_one_bad_question_hurts_no_other_of_its_batch():
+    seen = []
 
     def brittle(questions, k):
+        seen.append(list(questions))
         if 'poison' in questions:
             raise RuntimeError('no')
-        return whole(questions, k)
+        return [f'{question} {k}' for question in questions]
 
-    monkeypatch.setattr(searcher, 'ranked', brittle)
-    batcher, held = serving.Batcher(searcher, room=5), threading.Event()
-    batcher.run(lambda: held.wait(20))
-    time.sleep(0.05)
-    waiting = [batcher.ask(question, 2) for question in ('diabetes', 'poison', 'migraine', 'asthma', 'anaemia')]
-    with pytest.raises(serving.Busy):
-        batcher.ask('more', 2)
-    waiting[3].cancel()
-    held.set()
-    assert [waiting[place].result(20)['hits'][0]['id'] for place in (0, 2, 4)] == ['d04', 'd07', 'd08']
-    with pytest.raises(RuntimeError):
-        waiting[1].result(20)
-    batcher.stop()
+    async def ask():
+        batcher = serving.Batcher(brittle, room=5)
+        asked = [
+            asyncio.create_task(batcher.ask(question, 2)) for question in ('gout', 'poison', 'iron', 'gone', 'hip')
+        ]
+        await asyncio.sleep(0)
+        asked[3].cancel()
+        with pytest.raises(serving.Busy):
+            await batcher.ask('one more', 2)
+        return await asyncio.gather(*asked, return_exceptions=True)
+
+    gout, poison, iron, gone, hip = asyncio.run(ask())
+    assert (gout, iron, hip) == ('gout 2', 'iron 2', 'hip 2') and isinstance(poison, RuntimeError)
+    assert isinstance(gone, asyncio.CancelledError) and seen[0] == ['gout', 'poison', 'iron', 'hip']
 
 
+@pytest.mark.medium
 def test_many_at_once_get_their_own_answers(home, tmp_path, running, fake_minilm):
-    from concurrent.futures import ThreadPoolExecutor
-
     documents = frame({f'd{i}': f'{WORDS[i % 16]} number{i}' for i in range(60)})
     build_index(documents, 'rrf(bm25,minilm)', tmp_path / 'index', home_folder=home)
     client = running(tmp_path / 'index')
@@ -476,17 +524,15 @@ def test_many_at_once_get_their_own_answers(home, tmp_path, running, fake_minilm
 
 
 def test_a_slow_answer_and_a_full_queue_are_said(beir, home, tmp_path, running, monkeypatch):
-    import threading
-
     build_index(str(beir), 'bm25', tmp_path / 'index', home_folder=home)
-    held, plain = threading.Event(), Searcher.ranked
+    held, plain = threading.Event(), Index.answers
 
     def slow(self, questions, k):
         if 'warm' not in questions:
             held.wait(20)
         return plain(self, questions, k)
 
-    monkeypatch.setattr(Searcher, 'ranked', slow)
+    monkeypatch.setattr(Index, 'answers', slow)
     client = running(tmp_path / 'index', seconds=0.3, room=1)
     answer = client.get('/search', params={'query': 'diabetes'})
     assert 'no answer within' in is_error(answer, 503) and answer.headers['retry-after']
@@ -497,36 +543,34 @@ def test_a_slow_answer_and_a_full_queue_are_said(beir, home, tmp_path, running, 
     assert client.get('/health').status_code == 200
     held.set()
     queued.join()
-    assert client.get('/search', params={'query': 'diabetes'}).status_code == 200
+    wait_for(lambda: client.get('/search', params={'query': 'diabetes'}).status_code == 200)
 
 
-def wait_for(holds, seconds=30):
-    until = time.time() + seconds
-    while not holds():
-        assert time.time() < until, 'this took too long'
-        time.sleep(0.05)
-
-
-def test_a_new_generation_is_taken_over_without_a_pause(beir, home, tmp_path, running):
+def test_a_new_generation_is_taken_over_without_a_dropped_request(beir, home, tmp_path, running):
     build_index(str(beir), 'bm25', tmp_path / 'index', home_folder=home)
-    client = running(tmp_path / 'index')
-    change_index(tmp_path / 'index', put=frame({'new': 'snake bite needs antivenom'}), delete=['d03'], home_folder=home)
+    client, ended, answers = running(tmp_path / 'index'), threading.Event(), []
 
-    def found():
-        answer = client.get('/search', params={'query': 'treatment of snake bite'})
-        assert answer.status_code == 200
-        return [hit['id'] for hit in answer.json()['hits']][:1] == ['new']
+    def ask():
+        while not ended.is_set():
+            answers.append(client.get('/search', params={'query': 'treatment of snake bite'}))
 
-    wait_for(found)
-    assert client.get('/health').json()['generation'] == 2
+    asking = threading.Thread(target=ask)
+    asking.start()
+    for number in range(3):
+        change_index(tmp_path / 'index', put=frame({'new': f'snake bite needs antivenom {number}'}), home_folder=home)
+        wait_for(lambda: client.get('/health').json()['generation'] == number + 2)
+    ended.set()
+    asking.join()
+    answers.append(client.get('/search', params={'query': 'treatment of snake bite'}))
+    assert {answer.status_code for answer in answers} == {200} and answers[-1].json()['hits'][0]['id'] == 'new'
+    generations = [answer.json()['generation'] for answer in answers]
+    assert generations == sorted(generations) and generations[-1] == 4
 
 
 @pytest.mark.medium
 def test_documents_are_taken_and_deleted(beir, home, tmp_path, running):
-    build_index(str(beir), 'bm25', tmp_path / 'index', home_folder=home)
+    build_index(task_of({'a': 'iron'}, 'sentences=1'), 'bm25', tmp_path / 'index', home_folder=home)
     client = running(tmp_path / 'index', updates=True)
-    with pytest.raises(MedirError, match='another service takes updates'):
-        serving.Service(tmp_path / 'index', updates=True, home_folder=home)
     for body in (
         {'documents': []},
         {'documents': [{'text': 'x'}]},
@@ -534,27 +578,38 @@ def test_documents_are_taken_and_deleted(beir, home, tmp_path, running):
         {'_id': 'a'},
     ):
         is_error(client.post('/documents', json=body), 422)
-    is_error(
-        client.post(
-            '/documents',
-            content=b'{"documents": [{"_id": "a", "text": "\\udfff"}]}',
-            headers={'content-type': 'application/json'},
-        ),
-        422,
-    )
-    first = client.post(
-        '/documents',
-        json={'documents': [{'_id': 'guide/1', 'title': 'Bites', 'text': 'antivenom'}, {'_id': 'b', 'text': 'b'}]},
-    )
-    assert first.status_code == 200 and first.json()['promise'] == 1
-    assert client.delete('/documents/b').json()['promise'] == 2
+    torn = b'{"documents": [{"_id": "a", "text": "\\udfff"}]}'
+    is_error(client.post('/documents', content=torn, headers={'content-type': 'application/json'}), 422)
+    text = 'Snakes are rare here. Antivenom treats a snake bite. Call early.'
+    sent = {'documents': [{'_id': 'guide/1', 'title': 'Bites', 'text': text}, {'_id': 'b', 'text': 'b'}]}
+    first = client.post('/documents', json=sent)
+    assert first.status_code == 200 and first.json()['promise'] == 2
+    assert client.delete('/documents/b').status_code == 200
     wait_for(lambda: not client.get('/health').json()['pending_updates'])
     hits = client.get('/search', params={'query': 'antivenom'}).json()['hits']
-    assert [(hit['id'], hit['title']) for hit in hits] == [('guide/1', 'Bites')] and 'b' not in Index(
-        tmp_path / 'index'
-    ).place
+    assert [(hit['id'], hit['title'], hit['passage']) for hit in hits] == [
+        ('guide/1', 'Bites', 'Antivenom treats a snake bite.')
+    ]
+    assert 'b' not in Index(tmp_path / 'index').corpus
+    # an update from the command line and one of the service wait for each other
+    change_index(tmp_path / 'index', put=frame({'c': 'scurvy'}), home_folder=home)
     assert client.delete('/documents/guide/1').status_code == 200
     wait_for(lambda: not client.get('/search', params={'query': 'antivenom'}).json()['hits'])
+    assert client.get('/search', params={'query': 'scurvy'}).json()['hits'][0]['id'] == 'c'
+
+
+@pytest.mark.medium
+def test_an_update_that_fails_is_said_and_tried_again(home, tmp_path, running):
+    folder = tmp_path / 'index'
+    build_index(['iron'], 'bm25', folder, home_folder=home)
+    client = running(folder, updates=True)
+    (folder / 'generation-000001').rename(tmp_path / 'away')
+    assert client.post('/documents', json={'documents': [{'_id': 'a', 'text': 'gout'}]}).status_code == 200
+    wait_for(lambda: 'documents.arrow is missing' in client.get('/health').json()['update_fault'])
+    assert client.get('/search', params={'query': 'iron'}).json()['hits']
+    (tmp_path / 'away').rename(folder / 'generation-000001')
+    wait_for(lambda: client.get('/search', params={'query': 'gout'}).json()['hits'])
+    wait_for(lambda: client.get('/health').json()['update_fault'] == '')
 
 
 class Process:
@@ -582,7 +637,7 @@ def kill_and_see(folder, kills, rng):
     promised, number = {}, 0
     for _ in range(kills):
         server, until = Process(folder), time.time() + rng.uniform(0.0, 1.5)
-        while time.time() < until:
+        while time.time() < until or not promised:
             number += 1
             doc_id = f'p{number % 7}' if number % 3 else f'p{number}'
             body = {'documents': [{'_id': doc_id, 'text': f'promise number{number}'}]}
@@ -597,9 +652,8 @@ def kill_and_see(folder, kills, rng):
     wait_for(lambda: not server.client.get('/health').json()['pending_updates'], 60)
     server.process.send_signal(signal.SIGTERM)
     assert server.process.wait(30) == 0 and 'Traceback' not in server.process.stderr.read()
-    index = Index(folder)
-    found = {doc_id: index.texts([place])[0][1] for doc_id, place in index.place.items() if doc_id.startswith('p')}
-    assert found == promised and number > kills
+    found = {doc_id: text for doc_id, text in there(folder).items() if doc_id.startswith('p')}
+    assert found == promised and promised
 
 
 @pytest.mark.medium
@@ -643,8 +697,6 @@ def test_the_commands_go_together(beir, home, tmp_path, medir, fake_minilm):
 
 
 def test_mistakes_of_the_commands_are_one_line(beir, home, tmp_path, medir):
-    import socket
-
     index = tmp_path / 'index'
     medir('index', beir, '--system', 'bm25', '--to', index)
     with socket.create_server(('127.0.0.1', 0)) as taken:
@@ -670,15 +722,14 @@ def test_mistakes_of_the_commands_are_one_line(beir, home, tmp_path, medir):
             assert ran.code == 2 and words in ran.err and ran.err.count('\n') == 1, (arguments, ran)
 
 
-def test_a_file_that_is_missing_is_named_with_what_to_do(beir, home, tmp_path, medir):
+def test_a_file_that_is_missing_is_named_with_what_to_do(beir, home, tmp_path, medir, fake_minilm):
     index = tmp_path / 'index'
-    build_index(str(beir), 'bm25', index, home_folder=home)
-    segment = index / 'segments/000001'
-    for path in (segment / 'p0/words.json', segment / 'documents.arrow'):
-        path.unlink()
+    build_index(str(beir), 'rrf(bm25,minilm)', index, home_folder=home)
+    for path in ('vectors/minilm/vectors.npy', 'documents.arrow'):
+        (index / 'generation-000001' / path).unlink()
         ran = medir('search', index, 'diabetes')
         assert ran.code == 2 and ran.err.count('\n') == 1
-        assert f'{index}: {path.name} is missing; remove the folder, and build it again: medir index' in ran.err
+        assert f'{path.rpartition("/")[2]} is missing; remove the folder, and build it again: medir index' in ran.err
 
 
 def test_a_walk_that_is_served_says_where_its_index_is(tmp_path, home, medir):
@@ -729,7 +780,7 @@ def walk_of_leaflets(leaflets, tmp_path):
 
 
 def all_ids(index):
-    return sorted(Index(index).corpus().ids)
+    return sorted(Index(index).corpus.ids)
 
 
 def test_an_index_of_a_walk_is_kept_up_from_its_folder(leaflets, walk_of_leaflets, medir):
@@ -781,27 +832,39 @@ def test_a_mistyped_file_is_not_taken_for_a_task(leaflets, beir, tmp_path, medir
     assert ran.code == 2 and 'no corpus.jsonl here' in ran.err and 'nbs/' not in ran.err
 
 
-@pytest.mark.medium
-def test_a_database_is_closed_before_the_interpreter_goes(beir, tmp_path, medir_process):
-    "Qdrant's client imports something when it is closed, which an interpreter that shuts down refuses."
-    code = (
-        'import sys, numpy as np\nfrom pathlib import Path\nfrom medir_nb.serving.stores import database_at\n'
-        'database = database_at(Path(sys.argv[1]), "qdrant", 4)\ndatabase.add(np.arange(3), np.eye(3, 4))\n'
-        'print(len(database.vectors(np.arange(3))))'
-    )
-    for _ in range(2):  # a folder that was let go of may be opened again
-        ran = subprocess.run([sys.executable, '-c', code, str(tmp_path / 'v')], capture_output=True, text=True)
-        assert ran.returncode == 0 and ran.stdout == '3\n'
-        assert 'Traceback' not in ran.stderr and 'Exception ignored' not in ran.stderr, ran.stderr
+# --- walks and passages ----------------------------------------------------------------------------------------------
 
 
-def test_closing_below_a_folder_leaves_its_neighbours(tmp_path):
-    from medir_nb.serving import stores
+def test_the_commands_show_the_passage(beir, home, tmp_path, medir):
+    long = ' '.join(['pain'] * 30 + ['iron anaemia'] + ['pain'] * 30)
+    write_lines(beir / 'corpus.jsonl', [{'_id': 'long', 'text': long}, {'_id': 'other', 'text': 'pain drug'}])
+    (beir / 'walk.yaml').write_text('name: tiny\ndocuments: x\npassages: {unit: tokens, size: 8, overlap: 2}\n')
+    built = medir('index', beir, '--system', 'bm25', '--to', tmp_path / 'index')
+    assert built.code == 0 and 'passages tokens=8,overlap=2' in built.out
+    hit = json.loads(medir('search', tmp_path / 'index', 'iron anaemia', '--json').out)[0]['hits'][0]
+    assert hit['id'] == 'long' and 'iron anaemia' in hit['passage'] and hit['text'] == long
+    assert 'iron anaemia' in medir('search', tmp_path / 'index', 'iron anaemia', '--wide').out
+    whole = medir('index', beir, '--system', 'bm25', '--to', tmp_path / 'whole', '--passages', 'none')
+    assert whole.code == 0 and Index(tmp_path / 'whole').windows is None
 
-    near, far = (stores.database_at(tmp_path / name, 'lancedb', 4) for name in ('docs', 'docs2'))
-    serving.close_databases(tmp_path / 'docs')
-    assert near not in stores._open.values() and far in stores._open.values()
-    serving.close_databases(tmp_path)
+
+def test_a_walk_is_indexed_by_what_its_verdict_recommends(home, tmp_path, medir):
+    walk = write_toy_walk(tmp_path / 'conditions')
+    said = medir('index', walk.folder)
+    assert said.code == 2 and said.err.count('\n') == 1
+    assert 'there is no verdict yet' in said.err and f'medir verdict {walk.folder}' in said.err
+    choice = give_verdict(walk, ['bm25', 'bm25(b=0)'], clock=False).choice
+    done = medir('index', walk.folder)
+    assert done.code == 0 and f'{choice}, as its verdict recommends' in done.err
+    assert Index(walk.folder / 'index').manifest['system'] == choice
+    assert walk_steps(walk)[-1]['step'] == 'index'
+    asked = medir('search', walk.folder, 'fever', '-k', '1', '--json')
+    assert asked.code == 0 and json.loads(asked.out)[0]['hits']
+    exported = medir('export', walk.folder, '--to', tmp_path / 'out')
+    assert exported.code == 0 and json.loads((tmp_path / 'out' / 'manifest.json').read_text())['system'] == choice
+
+
+# --- export ----------------------------------------------------------------------------------------------------------
 
 
 def test_nothing_of_the_making_is_given_away(beir, home, tmp_path, medir, fake_minilm):
@@ -820,61 +883,37 @@ def test_an_export_opens_elsewhere(beir, home, tmp_path, fake_minilm):
         and bm25s.BM25.load(str(tmp_path / 'out' / 'bm25' / 'bm25')).scores['num_docs'] == 12
     )
     from medir_nb.encoder import Encoder, encode_corpus
-    from medir_nb.serving.export import write_vectors
+    from medir_nb.serving.export import write_parquet
 
     corpus = load_task(str(beir), home_folder=home).corpus
     vectors = encode_corpus(Encoder('minilm', home_folder=home), corpus, 'document')
-    write_vectors(vectors, corpus.ids, tmp_path / 'v' / 'minilm')
+    write_parquet(vectors, corpus.ids, tmp_path / 'v' / 'minilm')
     table = pq.read_table(tmp_path / 'v' / 'minilm.parquet')
     assert table['id'].to_pylist() == list(corpus.ids)
     assert np.array_equal(np.array(table['vector'].to_pylist(), np.float32), np.load(tmp_path / 'v' / 'minilm.npy'))
     assert np.array_equal(np.load(tmp_path / 'v' / 'minilm.npy'), vectors.chunk())
 
 
-# --- rerankers -------------------------------------------------------------------------------------------------------
-
-
-def test_a_reranked_index_answers_what_a_search_answers(home, tmp_path, fake_minilm, monkeypatch):
-    from medir_nb.encoder import Encoded
-    from medir_nb.reranker import model as reranker_model
-
-    class Backend:
-        "The share of a query's words that a document has, and its length."
-
-        device = 'cpu'
-
-        def __init__(self, *given):
-            pass
-
-        def encode(self, pairs):
-            scores = [len(set(q.split()) & set(d.split())) + len(d) / 1000 for q, d in pairs]
-            return Encoded(
-                np.array(scores, np.float32)[:, None], np.ones(len(pairs), np.int32), np.zeros(len(pairs), bool)
-            )
-
-    monkeypatch.setattr(reranker_model, 'PairBackend', Backend)
-    monkeypatch.setattr(reranker_model, 'pinned', lambda spec, home_folder: spec)
-    documents = frame(some_documents(150, random.Random(11)))
-    for number, system in enumerate(
-        ('bm25>monobert@5', 'rrf(bm25,minilm)>monobert@20(complete=true)', 'rrf(bm25,minilm>monobert@7)')
-    ):
-        build_index(documents, system, tmp_path / f'index{number}', home_folder=home)
-        for k in (3, 50):
-            theirs = systems.search(system, documents, QUESTIONS, k=k, home_folder=home).run
-            close(Searcher(tmp_path / f'index{number}', home).search(QUESTIONS, k), theirs, 1e-5)
-
-
-# --- the real model --------------------------------------------------------------------------------------------------
-
-
-def test_with_the_real_model(beir, home, tmp_path):
-    task = load_task(str(beir), home_folder=home)
-    build_index(str(beir), 'rrf(bm25,minilm)', tmp_path / 'index', with_model=True, home_folder=home)
-    change_index(
-        tmp_path / 'index', put=frame({'new': 'Antivenom treats a snake bite.'}), delete=['d12'], home_folder=home
-    )
-    documents = dict(zip(task.corpus.ids, task.corpus.texts())) | {'new': 'Antivenom treats a snake bite.'}
-    del documents['d12']
-    theirs = systems.search('rrf(bm25,minilm)', frame(documents), QUESTIONS, k=5, home_folder=home).run
-    close(Searcher(tmp_path / 'index', home).search(QUESTIONS, 5), theirs)
-    assert Index(tmp_path / 'index').manifest['parts'][1]['model'] == 'model/p1'
+@pytest.mark.parametrize('store', ['flat', 'qdrant', 'lancedb'])
+def test_an_export_takes_the_vectors_of_an_index(store, home, tmp_path, fake_minilm, monkeypatch):
+    if store != 'flat':
+        pytest.importorskip({'qdrant': 'qdrant_client', 'lancedb': 'lancedb'}[store])
+    monkeypatch.setattr('medir_nb.serving.export.save_encoder', lambda *given: None)  # the model is a hash of words
+    documents = some_documents(30, random.Random(6))
+    build_index(task_of(documents, 'sentences=1'), 'rrf(bm25,minilm)', tmp_path / 'index', store, home_folder=home)
+    documents = changed(documents, random.Random(7), 0)
+    change_index(tmp_path / 'index', everything=frame(documents), home_folder=home)
+    fake_minilm.clear()
+    manifest = serving.export_system(tmp_path / 'index', tmp_path / 'out', home_folder=home)
+    assert fake_minilm == [] and manifest['passages'] == 'sentences=1' and manifest['documents'] == len(documents)
+    ids = json.loads((tmp_path / 'out' / 'ids.json').read_text())
+    vectors = dict(zip(ids, np.load(tmp_path / 'out' / 'vectors' / 'minilm.npy'), strict=True))
+    fresh = task_of(documents, 'sentences=1')
+    theirs = serving.export_system(fresh, tmp_path / 'fresh', 'rrf(bm25,minilm)', home_folder=home)
+    of_fresh = json.loads((tmp_path / 'fresh' / 'ids.json').read_text())
+    assert sorted(of_fresh) == sorted(ids) and theirs['texts'] == manifest['texts'] == len(ids) > len(documents)
+    for name, vector in zip(of_fresh, np.load(tmp_path / 'fresh' / 'vectors' / 'minilm.npy'), strict=True):
+        np.testing.assert_allclose(vectors[name], vector / np.linalg.norm(vector), atol=1e-6)
+    assert [part.get('from_index') for part in manifest['parts']] == [None, True]
+    rows = [json.loads(line) for line in (tmp_path / 'out' / 'passages.jsonl').read_text().splitlines()]
+    assert [row['_id'] for row in rows] == ids and all(row['text'] in documents[row['document']] for row in rows)

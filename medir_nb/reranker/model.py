@@ -149,9 +149,15 @@ class PairBackend(CPUTuning):
 class Reranker:
     "A cross-encoder by name or spec; weights load on first need."
 
-    def __init__(self, model: str | RerankerSpec, device: str | None = None, home_folder=None):
+    def __init__(
+        self,
+        model: str | RerankerSpec,
+        device: str | None = None,
+        home_folder=None,
+        storable: bool = True,  # False: no score is kept on disk
+    ):
         self.spec = model if isinstance(model, RerankerSpec) else reranker_spec(model)
-        self.device, self.home_folder = device, home_folder
+        self.device, self.home_folder, self.storable, self._backend = device, home_folder, storable, None
 
     def pin(self) -> RerankerSpec:
         "Take the commit that the Hub serves where the row names none (see `hub.pinned`)."
@@ -159,7 +165,9 @@ class Reranker:
         return self.spec
 
     def backend(self) -> PairBackend:
-        return load_backend(self.pin(), 'pair', self.device, self.home_folder, PairBackend)
+        if self._backend is None:
+            self._backend = load_backend(self.pin(), 'pair', self.device, self.home_folder, PairBackend)
+        return self._backend
 
     def pairs(self, task, run: pd.DataFrame) -> list[tuple[str, str]]:
         "The rendered texts of a run's queries and documents."

@@ -89,6 +89,16 @@ def _score_missing(reranker: Reranker, task, run: pd.DataFrame, keys: np.ndarray
             store.add(keys[start:stop], scores)
             bar.update(len(part))
 
+# %% ../../nbs/08_reranker/02_scores.ipynb #c2ebea71
+def _scores_now(reranker: Reranker, task, run: pd.DataFrame) -> tuple[np.ndarray, dict]:
+    "What `pair_scores` gives, of pairs that are read and not kept."
+    read = {'scored_pairs': len(run), 'cached_pairs': 0, 'truncated_pairs': 0}
+    if not len(run):
+        return np.empty(0), read
+    scores = reranker.backend().encode(reranker.pairs(task, run))
+    _check_scores(reranker, run, scores)
+    return scores.vectors[:, 0].astype(float), read | {'truncated_pairs': int(scores.truncated.sum())}
+
 # %% ../../nbs/08_reranker/02_scores.ipynb #c2ebea72
 def pair_scores(
     reranker: Reranker,
@@ -96,6 +106,8 @@ def pair_scores(
     run: pd.DataFrame,  # query_id, doc_id
 ) -> tuple[np.ndarray, dict]:
     "Scores of a run's pairs in order, and how many were read, stored before and cut; missing ones are read."
+    if not reranker.storable:
+        return _scores_now(reranker, task, run)
     with lock(home(reranker.home_folder) / 'scores' / reranker.pin().key[:12]):
         store = ScoreStore(reranker.spec, reranker.home_folder)
         keys, missing = missing_pairs(reranker, task, run, store)
@@ -119,7 +131,7 @@ def _check_ids(task, run: pd.DataFrame):
 def below(top: pd.DataFrame, rest: pd.DataFrame, ranks: pd.Series) -> pd.DataFrame:
     "`rest` below the lowest score of `top`, a step a rank: two models share no scale."
     lowest = top.groupby('query_id').score.min()
-    return rest.assign(score=rest.query_id.map(lowest) - 1 - ranks)
+    return rest.assign(score=rest.query_id.map(lowest).astype(float) - 1 - ranks)
 
 # %% ../../nbs/08_reranker/02_scores.ipynb #3a3e7c85
 Reranked = namedtuple('Reranked', 'run stats')
@@ -178,9 +190,10 @@ def reranker_of(
     dtype: str | None = None,  # unless the expression says one
     device: str | None = None,
     home_folder=None,
+    storable: bool = True,  # False: no score is kept on disk
 ) -> Reranker:
     "The `Reranker` of an expression."
     name, _, settings = reranker
     overrides = {'dtype': dtype} if dtype else {}
     overrides |= {setting: value for setting, value in settings if setting != 'complete'}
-    return Reranker(reranker_spec(name, device=device, **overrides), device, home_folder)
+    return Reranker(reranker_spec(name, device=device, **overrides), device, home_folder, storable)

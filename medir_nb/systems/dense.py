@@ -5,11 +5,11 @@
 # %% auto #0
 __all__ = ['encoder_spec_or_hint', 'normal_encoder', 'encoder_of', 'encoder_revision', 'encoder_counts', 'weights_label',
            'encoder_settings', 'pair_queries', 'encoding_plan', 'query_vectors', 'check_dimensions', 'score_pool',
-           'DenseRetrieve']
+           'EncodedDocuments', 'DenseRetrieve']
 
 # %% ../../nbs/09_systems/04_dense.ipynb #2fc04165
 import os
-from dataclasses import replace
+from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 from ..core.errors import MedirError, check, nearest
@@ -203,6 +203,19 @@ def score_pool(
         runs.append(pd.DataFrame({'query_id': query_id, 'doc_id': doc_ids, 'score': scores}))
     return pd.concat(runs, ignore_index=True)
 
+# %% ../../nbs/09_systems/04_dense.ipynb #a3802c64
+@dataclass(frozen=True)
+class EncodedDocuments:
+    "An encoder, and the vectors that it gave the documents of a task."
+
+    encoder: Encoder
+    vectors: Vectors
+
+    def search(self, queries: Vectors, task: Task, k: int, job: Job) -> pd.DataFrame:
+        "A run of the first `k` documents of each query."
+        ids, similarity = (task.queries.ids, task.corpus.ids), self.encoder.spec.similarity
+        return dense_search(queries, self.vectors, *ids, k, similarity, job.device, home_folder=job.home_folder)
+
 # %% ../../nbs/09_systems/04_dense.ipynb #a3802c65
 class DenseRetrieve(Retrieve):
     "An encoder and an exact search; `expression` is a `System` or a reader's own model object."
@@ -220,9 +233,19 @@ class DenseRetrieve(Retrieve):
     def encoder(self, job: Job) -> Encoder:
         return encoder_of(self.expression, job.dtype, job.device, job.home_folder)
 
+    @property
+    def retriever(self) -> str:
+        return super().retriever if isinstance(self.expression, System) else object_name(self.expression)
+
+    def prepare(self, job: Job) -> EncodedDocuments:
+        encoder, task = self.encoder(job), job.task
+        return EncodedDocuments(
+            encoder, encode_corpus(encoder, task.corpus, 'document', encoder.instruction(task, 'document'))
+        )
+
     def rank(self, job: Job, expanded, depth: int, pool: pd.DataFrame | None) -> Ranking:
-        task, encoder = job.task, self.encoder(job)
-        documents = encode_corpus(encoder, task.corpus, 'document', encoder.instruction(task, 'document'))
+        task, searched = job.task, self.prepared(job)
+        encoder, documents = searched.encoder, searched.vectors
         queries, counted = query_vectors(encoder, task, expanded)
         check_dimensions(encoder, queries, documents)
         counts = encoder_counts(
@@ -235,12 +258,9 @@ class DenseRetrieve(Retrieve):
             truncated_queries=counted['truncated'],
             server=encoder.spec.url if encoder.spec.url != encoder.spec.base_url else None,
         )
-        similarity = encoder.spec.similarity
         if pool is not None:
-            return Ranking(score_pool(task, pool, queries, documents, similarity), counts)
-        ids = task.queries.ids, task.corpus.ids
-        run = dense_search(queries, documents, *ids, depth, similarity, job.device, home_folder=job.home_folder)
-        return Ranking(run, counts)
+            return Ranking(score_pool(task, pool, queries, documents, encoder.spec.similarity), counts)
+        return Ranking(searched.search(queries, task, depth, job), counts)
 
     def plan(self, job: Job) -> Plan:
         return encoding_plan(self.encoder(job), job.task) + super().plan(job)

@@ -108,7 +108,13 @@ class Rerank(Reorder):
         return dict(self.expression.reranker.settings).get('complete', False)
 
     def model(self, job: Job) -> Reranker:
-        return reranker_of(self.expression.reranker, job.dtype, job.device, job.home_folder)
+        reranking = self.expression.reranker
+
+        def make():
+            stored = job.kept is None  # a service keeps nothing of what it is asked
+            return reranker_of(reranking, job.dtype, job.device, job.home_folder, stored)
+
+        return job.once(str(reranking), make)
 
     def run(self, job: Job, k: int) -> Ranking:
         model = self.model(job)

@@ -72,6 +72,19 @@ class Retrieve(Stage):
         "The system with `tokens` as its longest query and document; one without a limit is as it was."
         return system
 
+    @property
+    def retriever(self) -> str:
+        "What is searched, by name: the expression without the texts that join its queries."
+        return str(replace(self.expression, expansion=None))
+
+    def prepare(self, job: Job):
+        "What is made of the documents before the first question."
+        raise NotImplementedError
+
+    def prepared(self, job: Job):
+        "The same; a service has it already."
+        return job.once(self.retriever, lambda: self.prepare(job))
+
     def rank(self, job: Job, expanded, depth: int, pool: pd.DataFrame | None) -> Ranking:
         "The first `depth` documents of each query, or the scores of the pairs in `pool`."
         raise NotImplementedError
@@ -170,9 +183,11 @@ class SparseRetrieve(Retrieve):
     def normal(system: System, runnable: bool = True) -> System:
         return normal_bm25(system)
 
+    def prepare(self, job: Job) -> BM25:
+        return BM25(job.task.corpus, **bm25_settings(self.expression, job.task), home_folder=job.home_folder)
+
     def rank(self, job: Job, expanded, depth: int, pool: pd.DataFrame | None) -> Ranking:
-        task = job.task
-        index = BM25(task.corpus, **bm25_settings(self.expression, task), home_folder=job.home_folder)
+        task, index = job.task, self.prepared(job)
         queries = sparse_queries(task, expanded) if expanded else task.queries
         run = index.search(queries, depth) if pool is None else index.score(queries, pool)
         return Ranking(run, Counts(similarity='bm25'))

@@ -25,6 +25,16 @@ class Job:
     home_folder: str | Path | None = None
     keep_self: bool = False  # keep documents with the id of their query
     expanded: Any = None  # texts (`generator.Expanded`) that join the queries of a retriever without an expansion
+    kept: dict | None = None  # what was made of documents and models already; None: stages make it for each run
+
+    def once(self, name: str, make):
+        "What `make()` gives; a service, which asks the same chain again and again, makes it once."
+        if self.kept is None:
+            return make()
+        key = name, self.task.corpus.fingerprint
+        if key not in self.kept:
+            self.kept[key] = make()
+        return self.kept[key]
 
 # %% ../../nbs/09_systems/01_stages.ipynb #c60524e6
 Answer = namedtuple('Answer', 'run stats')  # what `search` gives a reader: a run and a mapping

@@ -72,10 +72,10 @@ def _documents(source: str, lang: str | None, home):
 # %% ../../nbs/16_workbook/07g_serving.ipynb #c1b51125
 def _told(update, folder) -> str:
     "What an update did, in a line."
+    from medir_nb.data import parse_windows
     from medir_nb.serving import read_manifest
-    from medir_nb.serving.segments import windows_of
 
-    windows = windows_of(read_manifest(folder)['passages'])
+    windows = parse_windows(read_manifest(folder)['passages'])
     cut = f'; passages {windows}' if windows else ''
     counts = f'{update.added:,} added, {update.changed:,} changed, {update.deleted:,} deleted'
     texts = f'{counted(update.encoded, "text")} encoded, {update.cached:,} stored before'
@@ -147,7 +147,7 @@ def _given_documents(source: str, option: str, index: str, lang: str | None, hom
     if is_looked_at:
         below = root if root.is_dir() else None
     else:
-        below = _named_below(path, Index(index, home).place) if path.is_file() else None
+        below = _named_below(path, Index(index, home).corpus) if path.is_file() else None
     return _read_documents(source, lang, home, below)
 
 # %% ../../nbs/16_workbook/07g_serving.ipynb #3bbec300
@@ -225,12 +225,12 @@ def _ask_index(folder: str, questions: list[str], system: str | None, k: int, de
     "What an index answers, by the one system that it keeps."
     from medir_nb import serving, systems
 
-    searcher = serving.Searcher(folder, home, device)
-    own = searcher.index.manifest['system']
+    index = serving.Index(folder, home, device)
+    own = index.manifest['system']
     same = system is None or str(systems.parse(system)) == own
     check(same, f'the index holds {own}', folder, 'leave --system out, or search the documents themselves')
     _note_old_verdict(folder)
-    return [serving.hits(searcher, ranked) for ranked in searcher.ranked(questions, k)]
+    return index.answers(questions, k)
 
 # %% ../../nbs/16_workbook/07g_serving.ipynb #a5ec09aa
 def _ask_documents(
@@ -289,7 +289,7 @@ def search_command(
     check(empty is None, 'a question is empty', 'QUESTION', 'write it in quotes')
     with waiting('search'):
         import pandas as pd
-        from medir_nb.serving.answers import snippet
+        from medir_nb.serving import snippet
 
     answers = _answers(source, questions, system, k, lang, dtype, device, home)
     if rows:
@@ -329,7 +329,7 @@ def serve_command(
     for name in _THREADS:
         os.environ.setdefault(name, str(threads))
     with waiting('serve'):
-        from medir_nb.serving.http import serve
+        from medir_nb.serving import serve
 
     _note_old_verdict(str(folder))
     serve(folder, host, port, updates, home, device, seconds, queue, threads)
