@@ -1,14 +1,11 @@
 """What a verdict promises, measured on collections whose labels are known.
 
     python tests/verdict_figures.py hpo-lay nfcorpus pubmedqa_pqal scifact medquad_qa@3000
-    python tests/verdict_figures.py hpo-lay=my-walk nfcorpus=other-walk --guesses
 
-A collection is a name of `medir tasks` or a folder below $MEDIR_DATA; `NAME@N` keeps N documents. The first line measures calibration: label
-sets are drawn as `medir label` hands them out (queries drawn with replacement, those on which the systems differ first, a label for each
-document that some system puts among its first `--depth`), and the share of 95 % intervals of the difference to the best system that hold the
-difference by all such labels is printed. The second measures guesses: systems are ranked by the synthetic queries of a walk over the
-collection's documents (`medir queries`), and the first choice is held against people's labels; its rows are those of
-`medir_nb/registry/guesses.yaml`. Vectors are kept in $MEDIR_HOME. `--few` shows that it works."""
+A collection is a name of `medir tasks` or a folder below $MEDIR_DATA; `NAME@N` keeps N documents. Label sets are drawn as
+`medir label` hands them out (queries drawn with replacement, those on which the systems differ first, a label for each document that some
+system puts among its first `--depth`), and the share of 95 % intervals of the difference to the best system that hold the difference by all
+such labels is printed. Vectors are kept in $MEDIR_HOME. `--few` shows that it works."""
 
 import argparse
 import os
@@ -23,8 +20,6 @@ from medir_nb.data import load_task
 from medir_nb.evaluator import evaluate, interval, mean_interval
 from medir_nb.evaluator.measures import per_query
 from medir_nb.retrieval.runs import first_ranks, sort_run
-from medir_nb.walk import Walk
-from medir_nb.walk.choice import score_matrix
 from medir_nb.walk.pooling import agreeing_queries
 
 MEASURE = 'nDCG@10'
@@ -81,24 +76,9 @@ def calibration(name, args):
     return row | {name: round(float(np.mean(hits)), 3) for name, hits in held.items()}
 
 
-def guess(name, args):
-    "What a ranking by the synthetic queries of a walk would have chosen."
-    name, _, folder = name.partition('=')
-    task, walk = named_task(name, args.limit), Walk.open(folder)
-    machine = walk.task('synthetic')
-    means = {
-        kind: score_matrix([evaluate(of, system, [MEASURE]) for system in args.systems], MEASURE).mean()
-        for kind, of in (('people', task), ('machine', machine))
-    }
-    choice, best = means['machine'].idxmax(), means['people'].idxmax()
-    behind = round(float(means['people'][best] - means['people'][choice]), 4)
-    return {'collection': name, 'queries': len(machine.queries), 'choice': choice, 'best': best, 'behind': behind}
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('collections', nargs='+')
-    parser.add_argument('--guesses', action='store_true', help='COLLECTION=WALK: what synthetic queries alone choose')
     parser.add_argument('--labels', type=int, default=80)
     parser.add_argument('--depth', type=int, default=1)
     parser.add_argument('--draws', type=int, default=200)
@@ -110,8 +90,7 @@ def main():
     if args.few:
         os.environ['MEDIR_HOME'] = tempfile.mkdtemp()
         args.limit, args.systems = 200, ['bm25', 'bm25(b=0)', 'bm25(k1=0,b=0)']
-    measure = guess if args.guesses else calibration
-    print(to_markdown(pd.DataFrame([measure(name, args) for name in args.collections])))
+    print(to_markdown(pd.DataFrame([calibration(name, args) for name in args.collections]), 3))
 
 
 if __name__ == '__main__':

@@ -20,7 +20,7 @@ from ..core.places import follows_home
 from ..evaluator import compare
 from ..evaluator.power import ALPHA, USUAL_SPREAD, difference_spread, queries_needed, rounded
 from .costs import Costs, costs_of_each, three_digits
-from .choice import beaten_by, cheapest, condensed_matrix, first_choice, guesses_text, rank_agreement
+from .choice import beaten_by, cheapest, condensed_matrix, first_choice, rank_agreement
 from .folder import Walk
 from .labelling import FEWEST_FOR_SPREAD
 from .pages import Verdict, stands_on, write_verdict
@@ -178,9 +178,10 @@ def _cost_reason(decision: Decision, means: pd.Series, worth: float) -> str:
 
 
 def _guess_reason(decision: Decision, judged_in_vain: bool) -> str:
-    "That nothing but synthetic queries was there to choose by, and what such a choice is worth."
+    "That nothing but synthetic queries was there to choose by."
     start = 'No label of people counts here' if judged_in_vain else 'Nobody has labelled anything'
-    return f'{start}, so this ranking is a guess. {guesses_text()}' if decision.judged_by == 'synthetic' else ''
+    why = 'synthetic queries repeat the words of their text and favour BM25'
+    return f'{start}, so this ranking is a guess: {why}.' if decision.judged_by == 'synthetic' else ''
 
 
 def reasons_of(
