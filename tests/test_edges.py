@@ -450,6 +450,7 @@ def test_a_precision_is_checked_for_every_system(medir, beir):
 
 
 def test_a_folder_wins_over_a_registry_row_of_its_name(tmp_path, monkeypatch, capfd):
+    monkeypatch.delenv('MEDIR_DATA', raising=False)
     monkeypatch.chdir(tmp_path)
     write_beir(tmp_path / 'nfcorpus')
     task = data.load_task('nfcorpus')
