@@ -74,14 +74,14 @@ lab: $(MARK)
 	python -m ipykernel install --prefix .venv --name python3 --display-name "medir_nb" > /dev/null
 	jupyter lab $(if $(filter 0,$(shell id -u)),--allow-root) nbs
 
-# figures/, the README's table and the outputs stored in a paper's notebook come from its demo; those of two trainings, whose demo
+# figures/, the README's scores and the outputs stored in a paper's notebook come from its demo; those of two trainings, whose demo
 # is too short to say anything, from their showcase.
 STORED = $(if $(filter bmretriever_training bmretriever_ablations,$(NB)),showcase,demo)
 figures: $(MARK)
 	HF_HUB_OFFLINE=1 OMP_WAIT_POLICY=PASSIVE medir run $(NB) --preset $(STORED) --copy figures
 	HF_HUB_OFFLINE=1 python tools/store_outputs.py $(NB)
 
-# The README's table and sentence on what was measured, and the line at the top of each paper notebook.
+# What was measured: the README's sentence, the table of docs/rerunning.md, and the line at the top of each paper notebook.
 coverage: $(MARK)
 	HF_HUB_OFFLINE=1 python tools/write_coverage.py
 

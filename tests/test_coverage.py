@@ -176,17 +176,23 @@ def test_no_connection_is_opened_and_no_model_is_loaded(monkeypatch):
 
 
 @pytest.mark.medium
-def test_the_readme_says_what_is_computed():
-    text = (ROOT / 'README.md').read_text()
-    assert text == with_coverage(text), 'run make coverage'
-    first, second = text.split('\n\n')[1].split('. ', 1)
+def test_the_documents_say_what_is_computed():
+    from write_coverage import DOCUMENTS
+
+    texts = [document.read_text(encoding='utf-8') for document in DOCUMENTS]
+    assert texts == [with_coverage(text) for text in texts], 'run make coverage'
+    assert ['<!-- coverage -->' in text for text in texts] == [False, True]
+    first, second = texts[0].split('\n\n')[1].split('. ', 1)
     assert second.startswith('<!-- measured -->Measured here so far: ')
 
 
 @pytest.mark.medium
-def test_a_readme_without_its_marks_is_refused():
+@pytest.mark.parametrize(
+    'text', ['no marks', '<!-- measured -->', '<!-- coverage --><!-- /coverage --> <!-- /measured -->']
+)
+def test_a_document_without_its_marks_is_refused(text):
     with pytest.raises(MedirError, match='measured'):
-        with_coverage('no marks')
+        with_coverage(text)
 
 
 @pytest.mark.medium

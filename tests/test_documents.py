@@ -171,6 +171,19 @@ def test_a_block_of_minutes_runs_as_it_stands(block, desk, monkeypatch, capfd):
     run_block(block, monkeypatch, capfd)
 
 
+def test_the_readme_is_short():
+    "What a visitor reads first: at most 1,200 words, tables and code counted; the rest is on the pages below docs/."
+    text = re.sub(r'<!--.*?-->', '', (ROOT / 'README.md').read_text(encoding='utf-8'), flags=re.S)
+    assert len(text.split()) <= 1200
+
+
+def test_the_readme_and_the_list_of_documents_lead_to_every_page():
+    pages = {page.name for page in (ROOT / 'docs').glob('*.md')} - {'README.md'}
+    listed = {name: (ROOT / name).read_text(encoding='utf-8') for name in ('README.md', 'docs/README.md')}
+    assert [page for page in pages if f'(docs/{page})' not in listed['README.md']] == []
+    assert [page for page in pages if f'({page})' not in listed['docs/README.md']] == []
+
+
 def test_the_six_lines_of_the_readme_are_those_that_the_notebook_runs():
     readme = next(block for block in BLOCKS if block.language == 'python' and block.place.startswith('README'))
     cells = json.loads((ROOT / 'nbs/index.ipynb').read_text(encoding='utf-8'))['cells']

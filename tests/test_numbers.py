@@ -1,4 +1,4 @@
-"""Every number in the prose of README and of the front notebook equals its source, or stands on a short list with its reason."""
+"""Every number in the prose of README, of the pages that it leads to and of the front notebook equals its source, or stands on a short list with its reason."""
 
 import json, re
 from pathlib import Path
@@ -15,7 +15,7 @@ NUMBER = re.compile(
 KNOWN = {
     r'95 % bootstrap intervals': 'the level of an interval, the default of evaluate',
     r'release \d{4}-\d\d-\d\d': 'a date',
-    r'`code` \(half a minute,': 'an estimate for the slowest machine',
+    r'`code` \| half a minute;': 'an estimate for the slowest machine',
     r'nDCG@10 also': 'the name of a measure',
     r'a LoRA or two checkpoints': 'what a row may consist of, and no count',
 }
@@ -30,8 +30,12 @@ def cleaned(text):
     return re.sub(r'`[^`\n]+`', '`code`', text)
 
 
+# what a visitor reads: the README, and the pages that say more of the same
+FRONT = ['README.md', *(f'docs/{name}.md' for name in ('commands', 'own_documents', 'training', 'rerunning'))]
+
+
 def readme():
-    return (ROOT / 'README.md').read_text()
+    return '\n\n'.join((ROOT / name).read_text(encoding='utf-8') for name in FRONT)
 
 
 def front_notebook():
@@ -121,7 +125,6 @@ def readme_claims(folder):
     from medir_nb.walk.sheets import MOST_PAIRS
     from medir_nb.walk.usable import STYLES
     from medir_nb.workbook.asking import queries_command
-    import test_attack
 
     text, r2med, loop = readme(), published('r2med'), loop_scores()
     by_table = r2med[r2med.table.isin(['base', 'gar', 'reranker'])].groupby('table')
@@ -130,8 +133,6 @@ def readme_claims(folder):
     means = table2[table2.doubt.fillna('').str.startswith("the cells' mean")]
     documents, wordings, terms = demo_counts()
     demo = yaml.safe_load((ROOT / 'params/automir_slhyde/demo.yaml').read_text())
-    parts = {name: row for name, row in registry('parts').items() if row['extra'] == 'embedded-plus'}
-    workers = re.findall(r'"-n (\d) --dist', (ROOT / 'Makefile').read_text())
     papers = [name for name, row in registry('papers').items() if not row.get('referees')]
     tasks = len(paper_tasks('r2med'))
     return [
@@ -155,21 +156,32 @@ def readme_claims(folder):
         ('would take more than {:g} minutes for your documents', [WalkSettings.model_fields['minutes'].default]),
         ('write questions of {} styles, for {} minutes', [word(len(STYLES)), default_of(queries_command, 'minutes')]),
         ('sheets of at most {} pairs', [MOST_PAIRS]),
-        ('takes the walk on {} short texts', [toy_documents(folder)]),
-        (
-            '{} larger models without a Hub ({:.1f} GB)',
-            [word(len(parts)), sum(row['bytes'] for row in parts.values()) / 1e9],
-        ),
+        ('takes these steps on {} short texts', [toy_documents(folder)]),
         ('wrote for {} definitions', [demo['n_documents']]),
         ('trains MiniLM with {} seeds', [word(len(demo['training_seeds']))]),
         ('(nDCG@10 {} against {}, p {} by Holm', [loop['SL-HyDE'], loop['untuned'], loop['p']]),
         ('by the untuned models ({})', [loop['HyDE']]),
         ('shuffled pairs ({})', [loop['control: shuffled pairs']]),
-        ('more than {} kills', [round_number(sum(test_attack.KILLS.values()) - 1, 100, 'a hundred')]),
-        ('{} malformed inputs', [round_number(malformed_inputs(), 1000, 'a thousand')]),
-        ('in {} shuffled orders on {} worker, {} and {};', [word(len(workers)), *(word(int(n)) for n in workers)]),
-        ('the protocols of the {} papers', [word(len(papers))]),
+        ('what the {} papers did', [word(len(papers))]),
+        ('{} systems look for', [word(len(demo_scores().index.unique('system'))).capitalize()]),
     ]
+
+
+def test_what_contributors_read_of_counts_equals_its_source():
+    from medir_nb.core.settings import registry
+    import test_attack
+
+    parts = [row for row in registry('parts').values() if row['extra'] == 'embedded-plus']
+    orders = re.findall(r'"-n (\d) --dist', (ROOT / 'Makefile').read_text())
+    kills = round_number(sum(test_attack.KILLS.values()) - 1, 100, 'a hundred')
+    contributing = (ROOT / 'CONTRIBUTING.md').read_text(encoding='utf-8')
+    assert f'more than {kills} kills' in contributing
+    assert f'{round_number(malformed_inputs(), 1000, "a thousand")} malformed inputs' in contributing
+    one, two, four = (word(int(n)) for n in orders)
+    assert f'in {word(len(orders))} shuffled orders, on {one} worker, {two} and {four}' in contributing
+    environment = (ROOT / 'docs/environment.md').read_text(encoding='utf-8')
+    assert f'The last {word(len(parts))} are the extra `embedded-plus`' in environment
+    assert f'({sum(row["bytes"] for row in parts) / 1e9:.1f} GB; neither' in environment
 
 
 def front_claims(folder):
@@ -214,7 +226,9 @@ NUMBERED = r'\b(?:Table|Figure)s? \d+(?:(?:, | and )\d+)*'
 
 
 def test_the_readme_names_tables_that_the_notebooks_have():
-    found = re.findall(rf'({NUMBERED}(?:(?:, | and )(?:{NUMBERED}))*)[^|;]*?\((nbs/papers/\w+\.ipynb)\)', readme())
+    found = re.findall(
+        rf'({NUMBERED}(?:(?:, | and )(?:{NUMBERED}))*)[^|;]*?\((?:\.\./)?(nbs/papers/\w+\.ipynb)\)', readme()
+    )
     assert len(found) >= 7
     for said, file in found:
         cells = json.loads((ROOT / file).read_text())['cells']

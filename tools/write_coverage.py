@@ -1,4 +1,5 @@
-"""Writes what `medir coverage` counts where readers see it: the README, and the stored line of each notebook.
+"""Writes what `medir coverage` counts where readers see it: the README (its sentence), docs/rerunning.md (its table), and the
+stored line of each notebook.
 
 Run it (`make coverage`) after published cells, registries or the results in `figures/` have changed; a test fails
 until then.
@@ -10,6 +11,7 @@ from pathlib import Path
 from medir_nb.workbook import coverage_line, with_coverage
 
 ROOT = Path(__file__).parents[1]
+DOCUMENTS = [ROOT / 'README.md', ROOT / 'docs/rerunning.md']
 NOTEBOOKS = sorted((ROOT / 'nbs').glob('papers/*.ipynb')) + [ROOT / 'nbs' / 'referees.ipynb']
 
 
@@ -37,8 +39,8 @@ def refresh(path: Path):
 
 
 def main():
-    readme = ROOT / 'README.md'
-    readme.write_text(with_coverage(readme.read_text(encoding='utf-8')), encoding='utf-8')
+    for document in DOCUMENTS:
+        document.write_text(with_coverage(document.read_text(encoding='utf-8')), encoding='utf-8')
     for path in NOTEBOOKS:
         refresh(path)
 

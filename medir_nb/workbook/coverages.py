@@ -336,11 +336,16 @@ def _between(text: str, mark: str, new: str) -> str:
 
 
 def with_coverage(
-    text: str,  # of the README
+    text: str,  # with one pair of marks, or both
     folder: str | Path | None = None,  # of stored results: the workbook's `figures`
 ) -> str:
-    "A document with its generated sentence and table as they are now."
+    "A document with its generated sentence or table as they are now."
     counts, reasons = coverage(folder=folder), coverage_reasons()
     why = [f'{e.why} ({e.paper}, {e.cells:,})' for e in reasons.itertuples() if e.way == 'never']
     table = f'\n{to_markdown(coverage_table(counts))}\n\n{coverage_source()} Never: {"; ".join(why)}.\n'
-    return _between(_between(text, 'measured', coverage_sentence(counts)), 'coverage', table)
+    made = {'measured': coverage_sentence(counts), 'coverage': table}
+    here = [mark for mark in made if f'{mark} -->' in text]
+    check(here, f'it has no mark of {" or ".join(made)}', 'the document', 'put the marks back')
+    for mark in here:
+        text = _between(text, mark, made[mark])
+    return text

@@ -39,6 +39,7 @@ UNKEPT = {
     )
 }
 LIMIT = 5_000_000  # bytes of the built site without its pictures
+GUIDES = 'commands own_documents training rerunning'.split()  # pages of docs/ that stand under Learn
 CARRY = 'carrying-on adding design decisions environment contributing published changelog'.split()
 
 
@@ -487,6 +488,7 @@ ROOMS_SAID = (
     'The library is made of notebooks that explain what they export. Data flow one way: a room uses rooms above it.'
 )
 BESIDE = """- [A first look](first-look.md): the notebook to begin with.
+- Guides: {guides}.
 - [Systems and settings](settings.md): every setting, measure, preset, variable of the environment and exit code.
 - Recipes, each from start to end: {recipes}.
 """
@@ -499,10 +501,13 @@ def recipe_files() -> list[Path]:
 def learn_index(rooms) -> str:
     "What to read first, and the rooms in the order of the road."
     titles = {file.stem: title_of(first_prose(str(file.relative_to(ROOT))), file.stem) for file in recipe_files()}
+    guides = ', '.join(f'[{title_of(read(f"docs/{name}.md"), name)}](../{name}.md)' for name in GUIDES)
     recipes = ', '.join(f'[{title}](../recipes/{name}.md)' for name, title in titles.items())
     rows = [(f'[{room}]({room}.md)', room_doc(ROOT, room).splitlines()[0], len(files)) for room, files in rooms]
     rooms_table = table(['room', 'what it is for', 'notebooks'], rows)
-    return f'# Learn\n\n{BESIDE.format(recipes=recipes)}\n## The rooms\n\n{ROOMS_SAID}\n\n{rooms_table}\n'
+    return (
+        f'# Learn\n\n{BESIDE.format(guides=guides, recipes=recipes)}\n## The rooms\n\n{ROOMS_SAID}\n\n{rooms_table}\n'
+    )
 
 
 def add_library(site: Site, rooms):
@@ -598,10 +603,12 @@ def navigation(site: Site, rooms) -> list:
     papers += [address for address in below('papers') if address not in papers]
 
     carry = [f'{name}.md' for name in CARRY if f'{name}.md' in site.pages]
-    carry += [a for a in sorted(site.pages) if '/' not in a and a not in (*carry, 'index.md')]
+    guides = [f'{name}.md' for name in GUIDES if f'{name}.md' in site.pages]
+    carry += [a for a in sorted(site.pages) if '/' not in a and a not in (*carry, *guides, 'index.md')]
     chapters = [{room: f'learn/{room}.md'} for room, _ in rooms]
     learn = [
         {'A first look': 'learn/first-look.md'},
+        {'Guides': titled(guides)},
         {'Systems and settings': 'learn/settings.md'},
         {'Recipes': titled(below('recipes'))},
         {'The rooms': chapters},
