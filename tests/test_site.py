@@ -198,6 +198,15 @@ def test_links_to_files_of_the_repository_become_links_to_their_pages(tmp_path):
     assert mended.endswith('```\n[a](../docs/adding.md)\n```\n')
 
 
+def test_a_figure_that_the_site_has_is_shown(tmp_path):
+    site = stage.Site(tmp_path)
+    (tmp_path / 'figures').mkdir()
+    (tmp_path / 'figures/x.svg').touch()
+    pictures = '![a](../figures/x.svg) ![b](../figures/none.svg)'
+    assert site.linked('guide.md', pictures, 'docs/guide.md') == '![a](figures/x.svg) b'
+    assert site.linked('learn/guide.md', pictures, 'docs/guide.md') == '![a](../figures/x.svg) b'
+
+
 @pytest.fixture(scope='module')
 def data():
     from medir_nb.workbook.boards import board
@@ -471,7 +480,21 @@ def test_the_page_to_learn_from_leads_to_what_stands_beside_the_rooms():
     page = stage.learn_index(stage.library())
     found = set(re.findall(r'\]\((.+?)\)', page.split('## The rooms')[0]))
     recipes = {f'../recipes/{file.stem}.md' for file in stage.recipe_files()}
-    assert found == {'first-look.md', 'settings.md', *recipes} and len(recipes) > 2
+    guides = {f'../{name}.md' for name in stage.GUIDES}
+    assert found == {'first-look.md', 'settings.md', *guides, *recipes} and len(recipes) > 2
+
+
+def test_guides_stand_under_learn_alone(tmp_path):
+    from medir_nb.core.settings import registry
+
+    site = stage.Site(tmp_path)
+    papers = [f'papers/{name}' for paper in stage.PAPERS for name in registry('papers')[paper]['notebooks']]
+    for name in ('adding', *stage.GUIDES, 'carrying-on', 'protocols/index', *papers):
+        site.add(f'{name}.md', f'# {name}')
+    parts = {title: pages for part in stage.navigation(site, []) for title, pages in part.items()}
+    (guides,) = [page['Guides'] for page in parts['Learn'] if 'Guides' in page]
+    assert [next(iter(page)) for page in guides] == stage.GUIDES
+    assert [next(iter(page)) for page in parts['Carrying on'][:-1]] == ['carrying-on', 'adding']
 
 
 def test_every_notebook_of_a_paper_offers_its_tables(names):

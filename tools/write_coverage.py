@@ -1,6 +1,6 @@
-"""Writes what `medir coverage` counts where readers see it: the README (its sentence), docs/rerunning.md (its table), and the
-stored line of each notebook.
+"""Writes what `medir coverage` counts where readers see it.
 
+That is a sentence of the README, a table of docs/rerunning.md, and the stored line of each notebook.
 Run it (`make coverage`) after published cells, registries or the results in `figures/` have changed; a test fails
 until then.
 """

@@ -88,6 +88,8 @@ class Site:
         if page := self.place.get(file) or self.place.get(f'{file}/README.md'):
             relative = os.path.relpath(page, os.path.dirname(address) or '.')
             return f'{mark}[{said}]({relative}{"#" + anchor if anchor else ""})'
+        if (self.folder / file).is_file():  # a figure, which lies here where it lies in the repository
+            return f'{mark}[{said}]({os.path.relpath(file, os.path.dirname(address) or ".")})'
         here = self.folder / os.path.dirname(address) / path
         if here.is_file() or os.path.relpath(here, self.folder) in self.pages:
             return found[0]
