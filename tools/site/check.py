@@ -651,7 +651,7 @@ def serve(site):
 def check_size(site):
     files = [file for file in site.rglob('*') if file.is_file() and file.suffix not in ('.png', '.svg')]
     size = sum(file.stat().st_size for file in files)
-    expect(size < LIMIT, f'the site without pictures is below {LIMIT / 1e6:.0f} MB ({size / 1e6:.2f} MB)')
+    expect(size < LIMIT, f'the site without pictures is below {LIMIT / 1e6:.1f} MB ({size / 1e6:.2f} MB)')
 
 
 def main(site, hostile, axe, reader, shots, versions, hostile_site, large, *only):

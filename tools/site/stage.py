@@ -38,7 +38,7 @@ UNKEPT = {
         "the first one's numbers are the last rows of `mar_training_panel`.",
     )
 }
-LIMIT = 5_000_000  # bytes of the built site without its pictures
+LIMIT = 5_500_000  # bytes of the built site without its pictures
 GUIDES = 'commands own_documents training rerunning'.split()  # pages of docs/ that stand under Learn
 CARRY = 'carrying-on adding design decisions environment contributing published changelog'.split()
 
