@@ -199,7 +199,7 @@ def export_system(
     tree, parts = served_system(exported.system), []
     with atomic_folder(folder) as writing:
         for retriever in retrievers_of(chain_of(tree)):
-            export = _export_vectors if isinstance(retriever, DenseRetrieve) else _export_files
+            export = _export_vectors if retriever.kind == 'dense' else _export_files
             parts.append(export(exported, retriever, slug(retriever.retriever, 40), writing))
         _export_texts(exported, writing)
         _export_task(exported.task, writing / 'task')

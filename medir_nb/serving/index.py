@@ -210,7 +210,7 @@ class KeptDocuments(EncodedDocuments):
 # %% ../../nbs/13b_serving/00_index.ipynb #1b268515
 def retrievers_of(stage: Stage) -> list[Retrieve]:
     "The retrievers of a chain, each once."
-    if isinstance(stage, Retrieve):
+    if hasattr(stage, 'prepared'):
         return [stage]
     found = [retriever for before in stage.before for retriever in retrievers_of(before)]
     return list({retriever.retriever: retriever for retriever in found}.values())
@@ -287,7 +287,7 @@ def fill_generation(
         records = passage_records(generation.corpus, generation.windows, about['language'])
         write_table(records, place / 'passages.arrow', Passages)
     for retriever in retrievers_of(generation.chain):
-        if not isinstance(retriever, DenseRetrieve):
+        if retriever.kind != 'dense':
             retriever.prepare(replace(Job(generation.task, **generation.options), home_folder=place))
             continue
         folder, known = generation.vectors(retriever), None if before is None else before.vectors(retriever)
@@ -303,7 +303,7 @@ def opened_job(generation: Generation) -> Job:
     check_settings(generation)
     job = Job(generation.task, **generation.options, keep_self=True, kept={})
     for retriever in retrievers_of(generation.chain):
-        if not isinstance(retriever, DenseRetrieve):
+        if retriever.kind != 'dense':
             retriever.prepared(replace(job, home_folder=generation.place))
             continue
         folder, store = generation.vectors(retriever), generation.about['store']

@@ -299,7 +299,7 @@ def build_index(
         made, counted = _make_generation(folder, 1, _rows(task.corpus), about, None, **options)
         about |= {'settings': settings_of(made), 'generation': 1, 'place': made.place.name, 'documents': len(made)}
         for retriever in retrievers_of(made.chain):
-            if with_model and isinstance(retriever, DenseRetrieve):
+            if with_model and retriever.kind == 'dense':
                 _keep_model(made, retriever)
         _switch(folder, about)
     return Update(len(made), 0, 0, **counted, generation=1, seconds=time.perf_counter() - start)
