@@ -16,7 +16,6 @@ from medir_nb.walk import (
     gather_votes,
     grade_by_keyboard,
     judge_pairs,
-    kappa_of,
     kappa_table,
     label_widget,
     labelling_order,
@@ -30,9 +29,11 @@ from medir_nb.walk import (
     write_sheet,
 )
 from medir_nb.evaluator.power import USUAL_SPREAD
-from medir_nb.walk.asked import csv_rows, read_queries, write_csv
+from medir_nb.benchmark.tables import csv_rows, write_csv
+from medir_nb.walk.folder import read_queries
 from medir_nb.walk.folder import NothingRelevant
-from medir_nb.walk.labelling import judge_table, sheets_power
+from medir_nb.benchmark import kappa_of
+from medir_nb.walk.labelling import judge_table
 from medir_nb.walk.pooling import agreeing_queries, differing_first, pool_settings
 from medir_nb.walk.sheets import COLUMNS, next_queries
 
@@ -568,7 +569,6 @@ def test_power_before_and_after(walk):
 def test_before_the_first_label_power_speaks_of_queries_to_come(walk, medir):
     out = medir('label', walk.folder, '--annotator', 'anna', '--system', TWO[0], '--system', TWO[1], '--depth', 3)
     assert 'until now: 5 labelled queries are too few to show any difference' in out.out
-    assert sheets_power(walk, how(walk)['home_folder']).n == len(QUERIES)
     # whoever reads sheets without a grade is told the same
     power = read_labels(walk, home_folder=how(walk)['home_folder']).power
     assert power in out.out and power.startswith('with the sheets until now: 5 labelled queries are too few')

@@ -8,7 +8,8 @@ from medir_nb.core import MedirError
 from medir_nb.core.hardware import is_busy, waiting_processes
 from medir_nb.data import Windows, parse_windows
 from medir_nb.walk import Look, PersonalData, Walk, look
-from medir_nb.walk.reach import Reach, advised_windows, candidates_here, within_minutes
+from medir_nb.walk.reach import Reach, advised_windows, candidates_here
+from medir_nb.walk.rivals import within_minutes
 from medir_nb.walk.reading import Ids, write_corpus
 
 SECRETS = ['jane.doe@clinic.example.org', '00451278', '(202) 555-0143', 'Jonathan', '4111 1111 1111 1111', '1970-01-01']

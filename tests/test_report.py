@@ -11,7 +11,8 @@ from medir_nb.encoder import encoder_spec
 from medir_nb.walk import give_verdict, look
 from medir_nb.walk.folder import Walk
 from medir_nb.walk.pages import stands_on
-from medir_nb.walk.steps import note_step, walk_line, walk_steps
+from medir_nb.walk.folder import note_step, walk_steps
+from medir_nb.walk.report import walk_line
 from medir_nb.walk.report import (
     flat_counts,
     look_rows,

@@ -20,7 +20,7 @@ from medir_nb.generator.methods import expansion_settings
 from medir_nb.generator.models import llm
 from medir_nb.walk import Walk, costs_columns, first_choice, give_verdict, measure_costs, rank_agreement
 from medir_nb.walk import read_verdict
-from medir_nb.walk.pooling import pool_systems
+from medir_nb.walk.rivals import pool_systems
 from medir_nb.walk.rivals import candidates, kind_of, recorded_writers
 from medir_nb.walk.costs import Costs, costs_of_each
 from medir_nb.core.files import write_lines

@@ -3,16 +3,13 @@
 from .pools import MERGES, Pool, known_relevant, pool_documents, pool_recall, pool_table
 from .votes import CUT, SCALE, Judge, check_votes, collect_votes, fault_counts, grade_counts, is_relevant
 from .rules import LexicalJudge, RetrieverJudge, best_threshold, fitted, pair_scores
-from .answers import Batch, judging_prompt, read_grades, shuffled_batches
-from .judges import JUDGES, ModelJudge, judges_from, judging_costs
+from .judges import JUDGES, Batch, ModelJudge, judges_from, judging_costs, judging_prompt, read_grades, shuffled_batches
 from .labels import LABELS, benchmark_task, consensus, label_counts
-from .agreement import agreement_table, cohen_table, fleiss, fleiss_kappa, vote_table
+from .agreement import agreement_of, agreement_table, cohen_table, fleiss, fleiss_kappa, kappa_of, vote_table
 from .person import overrule, person_agreement, read_review, write_review
-from .ranking import check_independent, ranks_without, scores_under
-from .gold import gold_labels, gold_quality, kendall, score_shift, tau_by_pairs, tau_interval
-from .reannotation import reannotation, relabelled
-from .folders import reranking_task, write_task
-from .building import Benchmark, benchmark_row, build_benchmark, pending_calls
+from .gold import check_independent, gold_labels, gold_quality, ranks_without, reannotation, relabelled
+from .gold import score_shift, scores_under, tau_by_pairs, tau_interval
+from .building import Benchmark, benchmark_row, build_benchmark, pending_calls, reranking_task, write_task
 from .synonyms import (
     Entry,
     Synonyms,
@@ -46,44 +43,45 @@ __all__ = [
     'best_threshold',
     'fitted',
     'pair_scores',
-    'Batch',
-    'judging_prompt',
-    'read_grades',
-    'shuffled_batches',
     'JUDGES',
+    'Batch',
     'ModelJudge',
     'judges_from',
     'judging_costs',
+    'judging_prompt',
+    'read_grades',
+    'shuffled_batches',
     'LABELS',
     'benchmark_task',
     'consensus',
     'label_counts',
+    'agreement_of',
     'agreement_table',
     'cohen_table',
     'fleiss',
     'fleiss_kappa',
+    'kappa_of',
     'vote_table',
     'overrule',
     'person_agreement',
     'read_review',
     'write_review',
     'check_independent',
-    'ranks_without',
-    'scores_under',
     'gold_labels',
     'gold_quality',
-    'kendall',
-    'score_shift',
-    'tau_by_pairs',
-    'tau_interval',
+    'ranks_without',
     'reannotation',
     'relabelled',
-    'reranking_task',
-    'write_task',
+    'score_shift',
+    'scores_under',
+    'tau_by_pairs',
+    'tau_interval',
     'Benchmark',
     'benchmark_row',
     'build_benchmark',
     'pending_calls',
+    'reranking_task',
+    'write_task',
     'Entry',
     'Synonyms',
     'hpo_entries',

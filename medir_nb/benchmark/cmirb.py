@@ -6,10 +6,11 @@
 __all__ = ['Match', 'OUTCOMES', 'Roles', 'asked', 'medical_rows', 'shortlists', 'verified_matches', 'matched', 'relevant_pairs',
            'Built', 'build_cmirb', 'answered_quality', 'ModelRoles']
 
-# %% ../../nbs/13a_benchmark/11_cmirb.ipynb #31c71907
+# %% ../../nbs/13a_benchmark/11_cmirb.ipynb #a6931f81
 from collections import Counter, namedtuple
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 import pandas as pd
@@ -17,13 +18,13 @@ import pydantic
 from ..core.errors import check, nearest
 from ..core.files import atomic_path
 from ..data.task import Task, task_from_frames
-from .pools import PAIR, known_relevant
+from ..generator.spec import llm_spec
 from ..miner.asking import Asking, Usage, ask_about
 from ..miner.curation import Candidate, Scale, found_documents, scale_of
-from ..generator.spec import llm_spec
 from ..miner.written import read_answers
 from ..systems.plan import weights_of
-from .folders import write_task
+from .building import write_task
+from .pools import PAIR, known_relevant
 
 # %% ../../nbs/13a_benchmark/11_cmirb.ipynb #e0bd7247
 @dataclass(frozen=True)
@@ -61,13 +62,7 @@ def medical_rows(
     counts[f'{what} about which nothing was said'] += sum(answer is None for answer in answers)
     return [row for row, answer in zip(rows, answers, strict=True) if answer]
 
-# %% ../../nbs/13a_benchmark/11_cmirb.ipynb #d02c2ac3
-def _is_ranking(positions, n: int) -> bool:
-    "Whether these are distinct positions among `n`."
-    is_list = isinstance(positions, (list, tuple)) and bool(positions)
-    return is_list and len(set(positions)) == len(positions) and all(0 <= position < n for position in positions)
-
-
+# %% ../../nbs/13a_benchmark/11_cmirb.ipynb #5544aa43
 def shortlists(
     found: list[list[Candidate]],  # of each query
     roles: Roles,
@@ -75,23 +70,18 @@ def shortlists(
     counts: Counter,
 ) -> list[list[Candidate]]:
     "The best few of what was found for each query."
-    found = [candidates for candidates in found if candidates]
+    found, lists = [candidates for candidates in found if candidates], []
     rankings = asked(roles, 'best', [(of[0].query, [c.document for c in of]) for of in found])
-    lists = []
-    for candidates, positions in zip(found, rankings, strict=True):
-        is_ranking = _is_ranking(positions, len(candidates))
+    for candidates, order in zip(found, rankings, strict=True):
+        is_list = isinstance(order, (list, tuple)) and bool(order)
+        is_ranking = is_list and len(set(order)) == len(order) and set(order) <= set(range(len(candidates)))
         counts['queries whose ranking is none'] += not is_ranking
-        lists += [[candidates[position] for position in positions[:best]]] if is_ranking else []
+        lists += [[candidates[position] for position in order[:best]]] if is_ranking else []
     return lists
 
-# %% ../../nbs/13a_benchmark/11_cmirb.ipynb #8d4931c9
+# %% ../../nbs/13a_benchmark/11_cmirb.ipynb #886b0eb1
 Match = namedtuple('Match', 'candidate evidence answer outcome')
 OUTCOMES = ('no evidence', 'no answer', 'not verified', 'verified')
-
-
-def _stands_in(part: str, text: str) -> bool:
-    "Whether a quotation stands in a text, white space aside."
-    return ''.join(part.split()) in ''.join(text.split())
 
 
 def verified_matches(
@@ -101,18 +91,20 @@ def verified_matches(
 ) -> list[Match]:
     "What became of each candidate."
     quotes = asked(roles, 'evidence', [(c.query, c.document) for c in candidates])
-    evidence = [q if q and _stands_in(q, c.document) else '' for q, c in zip(quotes, candidates, strict=True)]
-    with_evidence = [i for i, quote in enumerate(evidence) if quote]
-    said = asked(roles, 'answer', [(candidates[i].query, evidence[i]) for i in with_evidence])
-    answers = {i: answer for i, answer in zip(with_evidence, said, strict=True) if answer}
+    # a quotation stands in its document, white space aside
+    bare = [(''.join((q or '').split()), ''.join(c.document.split())) for q, c in zip(quotes, candidates, strict=True)]
+    stands = [bool(quote) and quote in document for quote, document in bare]
+    quoted = [i for i, is_there in enumerate(stands) if is_there]
+    said = asked(roles, 'answer', [(candidates[i].query, quotes[i]) for i in quoted])
+    answers = {i: answer for i, answer in zip(quoted, said, strict=True) if answer}
     compared = [
         (candidates[i].query, answer, references.get(candidates[i].query_id) or candidates[i].document)
         for i, answer in answers.items()
     ]
     agrees = dict(zip(answers, asked(roles, 'agrees', compared), strict=True))
-    outcomes = [bool(evidence[i]) + (i in answers) + bool(agrees.get(i)) for i in range(len(candidates))]
+    outcomes = [OUTCOMES[stands[i] + (i in answers) + bool(agrees.get(i))] for i in range(len(candidates))]
     return [
-        Match(candidate, evidence[i], answers.get(i, ''), OUTCOMES[outcomes[i]])
+        Match(candidate, quotes[i] if stands[i] else '', answers.get(i, ''), outcomes[i])
         for i, candidate in enumerate(candidates)
     ]
 
@@ -151,7 +143,7 @@ def relevant_pairs(
     counts['pairs without a usable vote'] += sum(label is None for label in labels)
     return [candidate for candidate, label in zip(candidates, labels, strict=True) if label]
 
-# %% ../../nbs/13a_benchmark/11_cmirb.ipynb #6193f828
+# %% ../../nbs/13a_benchmark/11_cmirb.ipynb #af9d9813
 @dataclass
 class Built:
     "A task, what became of every candidate (`trail`), and counts of what was left out."
@@ -174,22 +166,7 @@ class Built:
         counted = ''.join(f', {n:,} {what}' for what, n in self.counts.items() if n)
         return f'Built({self.task!r}{counted})'
 
-
-def _given_pairs(pairs, queries: list[dict], documents: list[dict]) -> list[Candidate]:
-    "Pairs that were given, of queries and documents that are still there."
-    text_of, document_of = {row['id']: row['text'] for row in queries}, {row['id']: row['doc'] for row in documents}
-    return [Candidate(q, text_of[q], d, document_of[d]) for q, d in pairs if q in text_of and d in document_of]
-
-
-def _task(name: str, queries: list[dict], documents: list[dict], positives: list[Candidate], language: str) -> Task:
-    "The task whose relevant documents are these; queries without one are left out."
-    check(positives, 'no query has a relevant document', name, 'look at the trail, or ask other roles')
-    qrels = pd.DataFrame([(c.query_id, c.doc_id, 1) for c in positives], columns=['query_id', 'doc_id', 'relevance'])
-    corpus = pd.DataFrame([(row['id'], row['doc']) for row in documents], columns=['id', 'text'])
-    asked_queries = pd.DataFrame([(row['id'], row['text']) for row in queries], columns=['id', 'text'])
-    return task_from_frames(corpus, asked_queries, qrels, name=name, language=language or None)
-
-# %% ../../nbs/13a_benchmark/11_cmirb.ipynb #7c4150fb
+# %% ../../nbs/13a_benchmark/11_cmirb.ipynb #da780756
 def build_cmirb(
     queries,  # rows of `{id, text}`, and `answer` where it is known
     documents,  # rows of `{id, doc}`
@@ -205,24 +182,28 @@ def build_cmirb(
     **options,  # dtype, device, home_folder
 ) -> Built:
     "A task by Algorithm 1 of AutoMIR."
-    counts = Counter()
+    counts, trail = Counter(), []
     queries = medical_rows(list(queries), 'text', roles, counts)
     documents = medical_rows(list(documents), 'doc', roles, counts)
     check(queries and documents, 'nothing medical is left', name, 'look at the role is_medical')
-    trail, ids = [], ('query_id', 'doc_id')
+    text_of, document_of = {row['id']: row['text'] for row in queries}, {row['id']: row['doc'] for row in documents}
     if pairs is None:
         found = found_documents(queries, documents, retriever, top, language, **options)
         references = {str(row['id']): row.get('answer', '') for row in queries}
         trail = matched(shortlists(found, roles, best, counts), references, roles, keep)
         positives = [match.candidate for match in trail if match.outcome == 'verified']
     else:
-        positives = _given_pairs(pairs, queries, documents)
+        there = [(q, d) for q, d in pairs if q in text_of and d in document_of]
+        positives = [Candidate(q, text_of[q], d, document_of[d]) for q, d in there]
     positives = relevant_pairs(positives, roles, scale, counts)
-    task = _task(name, queries, documents, positives, language)
+    check(positives, 'no query has a relevant document', name, 'look at the trail, or ask other roles')
+    frames = [pd.DataFrame(texts.items(), columns=['id', 'text']) for texts in (document_of, text_of)]
+    qrels = pd.DataFrame([(c.query_id, c.doc_id, 1) for c in positives], columns=[*PAIR, 'relevance'])
+    task = task_from_frames(*frames, qrels, name=name, language=language or None)
     counts['queries without a relevant document'] += len(queries) - len(task.queries)
-    rows = [(*(getattr(m.candidate, i) for i in ids), m.evidence, m.answer, m.outcome) for m in trail]
+    rows = [(m.candidate.query_id, m.candidate.doc_id, m.evidence, m.answer, m.outcome) for m in trail]
     made = {'retriever': str(retriever), 'top': top, 'best': best, 'keep': keep, 'scale': str(scale)}
-    return Built(task, pd.DataFrame(rows, columns=[*ids, 'evidence', 'answer', 'outcome']), counts, made)
+    return Built(task, pd.DataFrame(rows, columns=[*PAIR, 'evidence', 'answer', 'outcome']), counts, made)
 
 # %% ../../nbs/13a_benchmark/11_cmirb.ipynb #accde2c3
 def answered_quality(
@@ -243,31 +224,26 @@ def answered_quality(
         rows.append((share, int(hits), of, hits / of, around.low, around.high))
     return pd.DataFrame(rows, columns=['share', 'hits', 'of', 'value', 'low', 'high'])
 
-# %% ../../nbs/13a_benchmark/11_cmirb.ipynb #20d1b68c
-class _Medical(pydantic.BaseModel):
-    medical: pydantic.StrictBool
+# %% ../../nbs/13a_benchmark/11_cmirb.ipynb #6d30f77d
+_OneToFive = Annotated[int, pydantic.Field(strict=True, ge=1, le=5)]
+_STEPS = {  # role → form of the prompt, the one field of its answer and its type, what the prompt shows of an item
+    'is_medical': ('medical', 'medical', pydantic.StrictBool, ('document',)),
+    'best': ('best', 'order', list[pydantic.StrictInt], ('query', 'document')),
+    'evidence': ('evidence', 'evidence', pydantic.StrictStr, ('query', 'document')),
+    'answer': ('answer', 'answer', pydantic.StrictStr, ('query', 'document')),
+    'agrees': ('agrees', 'score', _OneToFive, ('query', 'answer', 'document')),
+}
 
 
-class _Order(pydantic.BaseModel):
-    order: list[pydantic.StrictInt]
+def _shown(item, names: tuple) -> dict:
+    "What a prompt shows of an item; several documents get numbers."
+    shown = dict(zip(names, item if len(names) > 1 else (item,), strict=True))
+    if isinstance(shown['document'], list):
+        numbered = (f'[{number}] {" ".join(text.split())}' for number, text in enumerate(shown['document']))
+        shown['document'] = '\n\n'.join(numbered)
+    return shown
 
-
-class _Evidence(pydantic.BaseModel):
-    evidence: pydantic.StrictStr
-
-
-class _Answer(pydantic.BaseModel):
-    answer: pydantic.StrictStr
-
-
-class _Score(pydantic.BaseModel):
-    score: Annotated[int, pydantic.Field(strict=True, ge=1, le=5)]
-
-
-def _numbered(documents: list[str]) -> str:
-    return '\n\n'.join(f'[{number}] {" ".join(text.split())}' for number, text in enumerate(documents))
-
-# %% ../../nbs/13a_benchmark/11_cmirb.ipynb #20d1b0ff
+# %% ../../nbs/13a_benchmark/11_cmirb.ipynb #e3c83ab4
 @dataclass
 class ModelRoles:
     "Asks a language model at each step of the recipe; `roles()` are its functions."
@@ -280,38 +256,20 @@ class ModelRoles:
     usage: Usage = field(default_factory=Usage)
     broken: Counter = field(default_factory=Counter)  # answers by form
 
-    def _ask(self, form: str, schema, items: list, values: Callable) -> list:
+    def _ask(self, role: str, items: list) -> list:
         "What the model answers to each item; None where the answer is broken."
+        form, name, kind, names = _STEPS[role]
         how = Asking(self.model, 'cmirb-steps', self.language, form, usage=self.usage, **self.how)
-        rows = [{'id': str(i), 'item': item} for i, item in enumerate(items)]
-        answers = ask_about(rows, lambda row: values(row['item']), how)
+        more = {'n': str(self.best)} if role == 'best' else {}
+        rows = [{'id': str(i), 'shown': _shown(item, names) | more} for i, item in enumerate(items)]
+        answers = ask_about(rows, lambda row: row['shown'], how)
         # a number or a yes has no language
         said = [(text, [f for f in faults if f != 'wrong language']) for [(text, faults)] in answers]
-        read, _ = read_answers(said, schema)
+        read, _ = read_answers(said, pydantic.create_model(form, **{name: (kind, ...)}))
         self.broken[form] += sum(value is None for value in read)
-        return [None if value is None else next(iter(value.model_dump().values())) for value in read]
+        values = [None if value is None else getattr(value, name) for value in read]
+        return [v is not None and v >= self.agrees_from for v in values] if role == 'agrees' else values
 
     def roles(self, relevance: Callable | None = None) -> Roles:
         "The roles of the recipe, and a judge for the last filter."
-
-        def is_medical(texts):
-            return self._ask('medical', _Medical, texts, lambda text: {'document': text})
-
-        def best(lists):
-            shown = lambda item: {'query': item[0], 'n': str(self.best), 'document': _numbered(item[1])}  # noqa: E731
-            return self._ask('best', _Order, lists, shown)
-
-        def evidence(pairs):
-            return self._ask(
-                'evidence', _Evidence, pairs, lambda pair: dict(zip(('query', 'document'), pair, strict=True))
-            )
-
-        def answer(pairs):
-            return self._ask('answer', _Answer, pairs, lambda pair: dict(zip(('query', 'document'), pair, strict=True)))
-
-        def agrees(triples):
-            shown = lambda item: dict(zip(('query', 'answer', 'document'), item, strict=True))  # noqa: E731
-            scores = self._ask('agrees', _Score, triples, shown)
-            return [score is not None and score >= self.agrees_from for score in scores]
-
-        return Roles(best, evidence, answer, agrees, is_medical, relevance)
+        return Roles(**{role: partial(self._ask, role) for role in _STEPS}, relevance=relevance)

@@ -52,27 +52,7 @@ def qrels_of(labels: pd.DataFrame) -> pd.DataFrame:
     decided = labels[labels.label != 'discarded']
     return decided[PAIR].assign(relevance=(decided.label == 'positive').astype(int)).reset_index(drop=True)
 
-# %% ../../nbs/13a_benchmark/05_labels.ipynb #1b336b6e
-def _leaving(labels: pd.DataFrame, discarded: str) -> set:
-    "The documents that leave the corpus."
-    if discarded == 'ranking':
-        return set()
-    positive = set(labels[labels.label == 'positive'].doc_id)
-    return set(labels[labels.label == 'discarded'].doc_id) - positive
-
-# %% ../../nbs/13a_benchmark/05_labels.ipynb #20379df4
-def _kept_queries(task: Task, labels: pd.DataFrame, keep_empty: bool) -> list:
-    "The queries of a benchmark; those without a positive are counted, and left out unless they are to stay."
-    positive = set(labels[labels.label == 'positive'].query_id)
-    check(positive, 'no pair is positive', task.name, 'lower the cut, take other judges, or fewer')
-    wanted = set(labels.query_id) if keep_empty else positive
-    empty = sum(query_id not in positive for query_id in task.queries.ids)
-    if empty:
-        what = 'stay where they were judged' if keep_empty else 'are left out'
-        note(f'{task.name}: {empty:,} of {len(task.queries):,} queries have no positive and {what}')
-    return [query_id for query_id in task.queries.ids if query_id in wanted]
-
-# %% ../../nbs/13a_benchmark/05_labels.ipynb #4c413561
+# %% ../../nbs/13a_benchmark/05_labels.ipynb #47ce193d
 _KEPT_FIELDS = ('language', 'instructions', 'groups', 'labels')
 
 
@@ -86,7 +66,13 @@ def benchmark_task(
 ) -> Task:
     "The task whose judgements are the labels."
     check(discarded in LEAVES, f'discarded={discarded!r}', 'benchmark_task', nearest(discarded, LEAVES))
-    kept, leaving = set(_kept_queries(task, labels, keep_empty)), _leaving(labels, discarded)
+    positive, unsure = (labels[labels.label == label] for label in ('positive', 'discarded'))
+    check(len(positive), 'no pair is positive', task.name, 'lower the cut, take other judges, or fewer')
+    kept = set(labels.query_id) if keep_empty else set(positive.query_id)
+    leaving = set() if discarded == 'ranking' else set(unsure.doc_id) - set(positive.doc_id)
+    if empty := len(task.queries) - positive.query_id.nunique():
+        what = 'stay where they were judged' if keep_empty else 'are left out'
+        note(f'{task.name}: {empty:,} of {len(task.queries):,} queries have no positive and {what}')
     stays = labels[labels.query_id.isin(kept) & ~labels.doc_id.isin(leaving)]
     out = stays[stays.label == 'discarded'][PAIR].reset_index(drop=True)
     made = build_task(
@@ -99,7 +85,5 @@ def benchmark_task(
         query_titles=True,  # what is not to be read is gone already
         **{field: getattr(task, field) for field in _KEPT_FIELDS},
     )
-    positive = labels[labels.label == 'positive'].query_id.nunique()
-    made.report['queries_without_positive'] = len(task.queries) - positive
-    made.report['documents_that_left'] = len(leaving)
+    made.report |= {'queries_without_positive': empty, 'documents_that_left': len(leaving)}
     return made

@@ -5,44 +5,22 @@
 # %% auto #0
 __all__ = ['COLUMNS', 'write_review', 'read_review', 'overrule', 'person_agreement']
 
-# %% ../../nbs/13a_benchmark/07_person.ipynb #58b199a8
-import csv
+# %% ../../nbs/13a_benchmark/07_person.ipynb #d146c9a4
 from pathlib import Path
 import numpy as np
 import pandas as pd
-from ..core.errors import MedirError, check
-from ..core.files import atomic_path, read_text
+from ..core.errors import check
 from ..data.task import Task
-from .agreement import cohen, cohen_interval, vote_table
+from .agreement import agreement_of, vote_table
 from .labels import LABELS
 from .pools import PAIR
+from .tables import csv_rows, write_csv
 from .votes import CUT
 
-# %% ../../nbs/13a_benchmark/07_person.ipynb #6212e57b
+# %% ../../nbs/13a_benchmark/07_person.ipynb #f2cfca28
 COLUMNS = (*PAIR, 'query', 'passage', 'judges say', 'label')
 
 
-def _sample(labels: pd.DataFrame, n: int, seed: int) -> pd.DataFrame:
-    "`n` pairs in a seeded order, the labels in turn."
-    shuffled = labels.sample(frac=1, random_state=seed)
-    turn = shuffled.groupby('label').cumcount()
-    return shuffled.assign(turn=turn).sort_values('turn', kind='stable').head(n).drop(columns='turn')
-
-# %% ../../nbs/13a_benchmark/07_person.ipynb #76c9eee0
-def _rows_of(path: Path) -> csv.DictReader:
-    "The lines of a CSV file, with commas or, as spreadsheets of some countries write it, semicolons."
-    lines = read_text(path).splitlines()
-    semicolons = lines and lines[0].count(';') > lines[0].count(',')
-    return csv.DictReader(lines, delimiter=';' if semicolons else ',')
-
-
-def _refuse_filled(path: Path):
-    "Refuse to write over somebody's labels."
-    if path.is_file():
-        is_filled = any((row.get('label') or '').strip() for row in _rows_of(path))
-        check(not is_filled, 'somebody has filled in labels here', path, 'name another file, or move this one away')
-
-# %% ../../nbs/13a_benchmark/07_person.ipynb #1aad0d0a
 def write_review(
     path: str | Path,  # of a CSV file
     task: Task,
@@ -53,51 +31,39 @@ def write_review(
 ) -> Path:
     "Write pairs into a CSV file whose column `label` is for a person to fill in."
     path = Path(path)
-    _refuse_filled(path)
-    with atomic_path(path) as part, open(part, 'w', encoding='utf-8-sig', newline='') as file:
-        writer = csv.writer(file)
-        writer.writerow(COLUMNS)
-        for row in _sample(labels, n, seed).itertuples():
-            texts = [' '.join(text.split()) for text in (task.queries.text(row.query_id), task.corpus.text(row.doc_id))]
-            writer.writerow([row.query_id, row.doc_id, *texts, '' if hide else row.label, ''])
+    is_filled = path.is_file() and any(row.get('label', '').strip() for row, _ in csv_rows(path))
+    check(not is_filled, 'somebody has filled in labels here', path, 'name another file, or move this one away')
+    shuffled = labels.sample(frac=1, random_state=seed)
+    in_turn = shuffled.assign(turn=shuffled.groupby('label').cumcount()).sort_values('turn', kind='stable')
+    rows = []
+    for row in in_turn.head(n).itertuples():
+        texts = [' '.join(text.split()) for text in (task.queries.text(row.query_id), task.corpus.text(row.doc_id))]
+        cells = (row.query_id, row.doc_id, *texts, '' if hide else row.label, '')
+        rows.append(dict(zip(COLUMNS, cells, strict=True)))
+    write_csv(path, COLUMNS, rows)
     return path
 
-# %% ../../nbs/13a_benchmark/07_person.ipynb #8b7cb0f0
-_FIX = f'write {", ".join(LABELS)}, or leave it empty'
-
-
-def _checked_row(row: dict, where: str, known: set, seen: dict) -> tuple:
-    "`(query_id, doc_id, label)` of a line."
-    pair = row['query_id'], row['doc_id']
-    named = f'query {pair[0]!r} and document {pair[1]!r}'
-    check(pair in known, f'{named} were not judged', where, 'remove the line')
-    check(pair not in seen, f'{named} stand twice (first at line {seen.get(pair)})', where, 'keep one of the two')
-    label = (row['label'] or '').strip().lower()
-    check(not label or label in LABELS, f'the label {label[:40]!r}', where, _FIX)
-    return *pair, label
-
-# %% ../../nbs/13a_benchmark/07_person.ipynb #4a08603e
+# %% ../../nbs/13a_benchmark/07_person.ipynb #31f8ed8d
 def read_review(
     path: str | Path,
     labels: pd.DataFrame,  # of the pairs that may stand in it
 ) -> pd.DataFrame:
     "`query_id, doc_id, label` of the lines that a person filled in."
-    path = Path(path)
+    path, known, seen, rows = Path(path), set(labels[PAIR].itertuples(index=False, name=None)), {}, []
     check(path.is_file(), 'no such file', path, 'write it with write_review, and fill in its column label')
-    reader = _rows_of(path)
-    for name in (*PAIR, 'label'):
-        fix = f'it needs {", ".join(PAIR)}, label'
-        check(name in (reader.fieldnames or ()), f'no column {name!r}', f'{path}:1', fix)
-    known = set(zip(labels.query_id, labels.doc_id, strict=True))
-    seen, rows = {}, []
-    try:
-        for row in reader:
-            rows.append(_checked_row(row, f'{path}:{reader.line_num}', known, seen))
-            seen[rows[-1][:2]] = reader.line_num
-    except csv.Error as e:
-        raise MedirError(f'no CSV ({e})', f'{path}:{reader.line_num}', 'mend the line') from None
-    frame = pd.DataFrame(rows, columns=[*PAIR, 'label'])
-    return frame[frame.label != ''].reset_index(drop=True)
+    for row, where in csv_rows(path):
+        for name in (*PAIR, 'label'):
+            check(name in row, f'no column {name!r}', f'{path}:1', f'it needs {", ".join(PAIR)}, label')
+        pair, label = (row['query_id'], row['doc_id']), row['label'].strip().lower()
+        named = f'query {pair[0]!r} and document {pair[1]!r}'
+        check(pair in known, f'{named} were not judged', where, 'remove the line')
+        check(pair not in seen, f'{named} stand twice (first at line {seen.get(pair)})', where, 'keep one of the two')
+        fix = f'write {", ".join(LABELS)}, or leave it empty'
+        check(not label or label in LABELS, f'the label {label[:40]!r}', where, fix)
+        seen[pair] = where.rpartition(':')[2]
+        if label:
+            rows.append((*pair, label))
+    return pd.DataFrame(rows, columns=[*PAIR, 'label'])
 
 # %% ../../nbs/13a_benchmark/07_person.ipynb #03d59c06
 def overrule(
@@ -110,7 +76,7 @@ def overrule(
     by = np.where(given.notna(), 'person', 'judges')
     return labels.assign(label=given.fillna(labels.label), by=by)
 
-# %% ../../nbs/13a_benchmark/07_person.ipynb #53888c3d
+# %% ../../nbs/13a_benchmark/07_person.ipynb #b79a07fb
 def person_agreement(
     votes: pd.DataFrame,
     labels: pd.DataFrame,
@@ -118,14 +84,10 @@ def person_agreement(
     cut: str = CUT,
 ) -> pd.DataFrame:
     "`judge, kappa, low, high, agree, pairs`: each judge, then the consensus, against a person; 95 % intervals."
-    decided = reviewed[reviewed.label != 'discarded'].set_index(PAIR).label == 'positive'
-    consensus_says = labels[labels.label != 'discarded'].set_index(PAIR).label == 'positive'
-    columns = {**dict(vote_table(votes, cut).items()), 'consensus': consensus_says.astype(object)}
-    rows = []
-    for name, column in columns.items():
-        said = column.reindex(decided.index)
-        kappa, pairs = cohen(said, decided.astype(object))
-        agree = (said[said.notna()] == decided[said.notna()]).mean() if pairs else float('nan')
-        bounds = cohen_interval(said, decided.astype(object))
-        rows.append((name, kappa, *bounds, float(agree), pairs))
+    person, consensus_says = (
+        (frame[frame.label != 'discarded'].set_index(PAIR).label == 'positive').astype(object)
+        for frame in (reviewed, labels)
+    )
+    columns = {**dict(vote_table(votes, cut).items()), 'consensus': consensus_says}
+    rows = [{'judge': name} | agreement_of(said.reindex(person.index), person) for name, said in columns.items()]
     return pd.DataFrame(rows, columns=['judge', 'kappa', 'low', 'high', 'agree', 'pairs'])

@@ -4,10 +4,10 @@
 
 # %% auto #0
 __all__ = ['INTENTS', 'KINDS', 'Entry', 'with_query', 'read_entries', 'hpo_entries', 'fault_of_sentences', 'sentences_by_rule',
-           'WrittenSentences', 'sentences_by_model', 'Synonyms', 'synonym_sentences', 'synonym_pairs', 'synonym_task',
-           'write_synonyms', 'synonym_rows']
+           'WrittenSentences', 'Synonyms', 'synonym_sentences', 'synonym_pairs', 'synonym_task', 'write_synonyms',
+           'synonym_rows']
 
-# %% ../../nbs/13a_benchmark/10_synonyms.ipynb #e706aa84
+# %% ../../nbs/13a_benchmark/10_synonyms.ipynb #97fcfc48
 import json
 import random
 from collections import Counter
@@ -17,11 +17,11 @@ import pandas as pd
 import pydantic
 from ..core.errors import boundary, check
 from ..core.files import atomic_folder, fingerprint, write_json, write_lines
-from ..data.task import Task
 from ..data.folders import pairs_task
 from ..data.ontology import hpo_terms
-from ..miner.rows import Mined, mined_rows
+from ..data.task import Task
 from ..miner.asking import Asking, Usage, ask_about
+from ..miner.rows import Mined, mined_rows
 from ..miner.written import Text, read_answers
 
 # %% ../../nbs/13a_benchmark/10_synonyms.ipynb #353aa7c8
@@ -79,18 +79,7 @@ def with_query(entry: Entry, language: str = 'en', seed: int = 42) -> Entry:
     wording, _ = _draw_of(seed, entry, 'query').choice(INTENTS[language])
     return replace(entry, query=wording.format(term=entry.origin), other=wording.format(term=entry.synonym))
 
-# %% ../../nbs/13a_benchmark/10_synonyms.ipynb #096fe3dd
-_COLUMNS = ('id', 'origin', 'synonym', 'query', 'other')
-
-
-def _entry(row: dict, number: int) -> Entry:
-    "The entry of a line."
-    cells = {name: str(row.get(name, '')).strip() for name in _COLUMNS}
-    if cells['query'] and cells['origin'] and not cells['other']:
-        cells['other'] = cells['query'].replace(cells['origin'], cells['synonym'])
-    return Entry(**cells | {'id': cells['id'] or str(number)})
-
-
+# %% ../../nbs/13a_benchmark/10_synonyms.ipynb #fea839c2
 def read_entries(
     path: str | Path,  # CSV in UTF-8
 ) -> list[Entry]:
@@ -100,7 +89,12 @@ def read_entries(
         frame = pd.read_csv(path, dtype=str, keep_default_na=False, encoding='utf-8-sig')
     for name in ('origin', 'synonym'):
         check(name in frame, f'column {name!r} is missing (found: {", ".join(frame)})', path, 'rename a column')
-    entries = [_entry(row, number) for number, row in enumerate(frame.to_dict('records'), 1)]
+    entries = []
+    for number, row in enumerate(frame.to_dict('records'), 1):
+        cells = {name: row.get(name, '').strip() for name in ('id', 'origin', 'synonym', 'query', 'other')}
+        if cells['origin'] and not cells['other']:
+            cells['other'] = cells['query'].replace(cells['origin'], cells['synonym'])
+        entries.append(Entry(**cells | {'id': cells['id'] or str(number)}))
     repeated = [entry_id for entry_id, n in Counter(entry.id for entry in entries).items() if n > 1]
     check(not repeated, f'the id {repeated[:1]} stands twice', path, 'give each entry an id of its own')
     return entries
@@ -159,7 +153,7 @@ def sentences_by_rule(entry: Entry, language: str = 'en', seed: int = 42) -> dic
     wordings = {'positive': positive, 'negative-1': first, 'negative-2': second}
     return {kind: wordings[kind].replace('{term}', term) for kind, term in terms.items()}
 
-# %% ../../nbs/13a_benchmark/10_synonyms.ipynb #618c9606
+# %% ../../nbs/13a_benchmark/10_synonyms.ipynb #42683827
 class WrittenSentences(pydantic.BaseModel):
     "The answer of a language model."
 
@@ -169,20 +163,14 @@ class WrittenSentences(pydantic.BaseModel):
     negative_2: Text = pydantic.Field(alias='negative-2')
 
 
-def _asked(entry: Entry) -> dict:
-    "What the prompt shows of an entry."
-    pair = {'origin': entry.query, 'replace': entry.other}
-    shown = {'origin': entry.origin, 'replace': entry.synonym, 'query pairs': pair}
-    return {'document': json.dumps(shown, ensure_ascii=False, indent=1)}
-
-
-def sentences_by_model(
-    entries: list[Entry],
-    how: Asking,
-) -> tuple[list[dict | None], Counter]:
+def _sentences_by_model(entries: list[Entry], how: Asking) -> tuple[list[dict | None], Counter]:
     "The three sentences of each entry, None where the answer was broken, and how many were broken or unwrapped."
-    by_id = {entry.id: entry for entry in entries}
-    answers = ask_about([{'id': entry.id} for entry in entries], lambda row: _asked(by_id[row['id']]), how)
+    rows = []
+    for entry in entries:
+        pair = {'origin': entry.query, 'replace': entry.other}
+        shown = {'origin': entry.origin, 'replace': entry.synonym, 'query pairs': pair}
+        rows.append({'id': entry.id, 'document': json.dumps(shown, ensure_ascii=False, indent=1)})
+    answers = ask_about(rows, lambda row: {'document': row['document']}, how)
     read, met = read_answers([answer for [answer] in answers], WrittenSentences)
     return [value and value.model_dump(by_alias=True) for value in read], met
 
@@ -199,28 +187,7 @@ class Synonyms(Mined):
         more = ', …' if len(self.unusable) > 5 else ''
         return super().__repr__() + (f'\nnot used: {named}{more}' if named else '')
 
-# %% ../../nbs/13a_benchmark/10_synonyms.ipynb #6f5730ff
-def _written(entries: list[Entry], model: str, language: str, seed: int, how: dict, usage: Usage, met: Counter):
-    "The sentences of each entry, by a model or by rule."
-    if model:
-        sentences, broken = sentences_by_model(
-            entries, Asking(model, 'synonym-sentences', language, usage=usage, **how)
-        )
-        met.update(broken)
-        return sentences
-    met['by rule, what is asked not known'] = sum(_intent_of(entry, language) is None for entry in entries)
-    return [sentences_by_rule(entry, language, seed) for entry in entries]
-
-
-def _usable(entries: list[Entry]) -> list[Entry]:
-    "The entries that can be used; where there are some and none can, that is said."
-    faults = Counter(entry.fault for entry in entries if entry.fault)
-    why = ', '.join(f'{n:,} {fault}' for fault, n in faults.items())
-    none = faults.total() and faults.total() == len(entries)
-    check(not none, f'no entry of {len(entries):,} can be used ({why})', 'synonyms', 'mend the dictionary')
-    return [entry for entry in entries if not entry.fault]
-
-# %% ../../nbs/13a_benchmark/10_synonyms.ipynb #d599ad53
+# %% ../../nbs/13a_benchmark/10_synonyms.ipynb #eafa266e
 def synonym_sentences(
     entries: list[Entry],
     model: str = '',  # a language model of the registry; '': by rule
@@ -231,9 +198,18 @@ def synonym_sentences(
 ) -> Synonyms:
     "A query and its three sentences for each usable entry."
     check(language in INTENTS, f'no language {language!r}', 'synonyms', f'write one of {", ".join(INTENTS)}')
-    usable, usage, met = _usable(entries), Usage(), Counter()
-    unusable, rows = [(entry.id, entry.fault) for entry in entries if entry.fault], []
-    for entry, sentences in zip(usable, _written(usable, model, language, seed, how, usage, met), strict=True):
+    usable, usage, rows = [entry for entry in entries if not entry.fault], Usage(), []
+    unusable = [(entry.id, entry.fault) for entry in entries if entry.fault]
+    why = ', '.join(f'{n:,} {fault}' for fault, n in Counter(fault for _, fault in unusable).items())
+    what = f'no entry of {len(entries):,} can be used ({why})'
+    check(usable or not unusable, what, 'synonyms', 'mend the dictionary')
+    if model:
+        asking = Asking(model, 'synonym-sentences', language, usage=usage, **how)
+        written, met = _sentences_by_model(usable, asking)
+    else:
+        written = [sentences_by_rule(entry, language, seed) for entry in usable]
+        met = Counter({'by rule, what is asked not known': sum(_intent_of(e, language) is None for e in usable)})
+    for entry, sentences in zip(usable, written, strict=True):
         fault = fault_of_sentences(sentences, entry, tolerance) if sentences else 'broken answer'
         if fault:
             unusable.append((entry.id, fault))
@@ -243,7 +219,7 @@ def synonym_sentences(
     mined = mined_rows('synonyms', entries, rows, met + reasons)
     return Synonyms(mined.step, mined.rows, mined.stats, unusable, usage)
 
-# %% ../../nbs/13a_benchmark/10_synonyms.ipynb #855b9342
+# %% ../../nbs/13a_benchmark/10_synonyms.ipynb #0ef9f4de
 def synonym_pairs(
     rows,  # of `synonym_sentences`
     weights: tuple | None = (1, 1, 1),  # of positive, negative-1, negative-2; None: each stands; unknown in the paper
@@ -256,10 +232,8 @@ def synonym_pairs(
     for row in rows:
         draw = random.Random(fingerprint(seed, row['id'], row['query']))
         for kind in KINDS if weights is None else draw.choices(KINDS, weights):
-            score = int(kind == 'positive')
-            pairs.append(
-                {'id': row['id'], 'sentence1': row['query'], 'sentence2': row[kind], 'score': score, 'kind': kind}
-            )
+            both = {'sentence1': row['query'], 'sentence2': row[kind]}
+            pairs.append({'id': row['id'], **both, 'score': int(kind == 'positive'), 'kind': kind})
     return pairs
 
 # %% ../../nbs/13a_benchmark/10_synonyms.ipynb #5f962f56
@@ -290,20 +264,20 @@ def write_synonyms(
         write_json(part / 'report.json', {'pairs': len(pairs), 'kinds': kinds, **(report or {})})
     return Path(folder)
 
-# %% ../../nbs/13a_benchmark/10_synonyms.ipynb #0be42fda
+# %% ../../nbs/13a_benchmark/10_synonyms.ipynb #f6ac1177
 def synonym_rows(
     rows,  # of `synonym_sentences`
     others: int = 7,  # queries of other entries, as further negatives; the paper does not speak of them
     seed: int = 42,
 ) -> list[dict]:
     "`{id, query, pos, neg, instruction, source}` that the trainer reads."
-    rows, source = list(rows), 'synonyms'
+    rows = list(rows)
     queries, made = sorted({row['query'] for row in rows}), []
     for row in rows:
         draw = random.Random(fingerprint(seed, row['id'], row['query']))
         some = draw.sample(queries, min(others + 1, len(queries)))
         more = [query for query in some if query != row['query']][:others]
         texts = {'pos': [row['positive']], 'neg': [row['negative-1'], row['negative-2'], *more]}
-        made.append({'id': f'{source}/{row["id"]}', 'query': row['query'], **texts, 'instruction': _INSTRUCTION})
-        made[-1]['source'] = source
+        about = {'instruction': _INSTRUCTION, 'source': 'synonyms'}
+        made.append({'id': f'synonyms/{row["id"]}', 'query': row['query'], **texts, **about})
     return made

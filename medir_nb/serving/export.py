@@ -9,7 +9,7 @@ __all__ = ['Exported', 'exported_source', 'write_parquet', 'export_system']
 from dataclasses import dataclass, replace
 from pathlib import Path
 import numpy as np
-from ..benchmark.folders import write_task
+from ..benchmark.building import write_task
 from ..core.hardware import versions
 from ..core.console import note
 from ..core.errors import check

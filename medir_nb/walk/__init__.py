@@ -1,39 +1,58 @@
 """From a reader's own documents to a verdict: what each step of the walk reads, and what it leaves."""
 
-from .folder import Walk, WalkSettings
-from .steps import note_step, walk_line, walk_steps
+from .folder import Walk, WalkSettings, note_step, queries_task, read_queries, walk_corpus, walk_steps
+from .rivals import Candidates, candidates, recorded_writers
+from .pooling import labelling_order, make_pool, read_pool, sheet_records
+from .sheets import excerpt, read_sheet, write_sheet
+from .labelling import Labels, decisions, gather_votes, judge_pairs, judge_table, kappa_table, read_labels, read_votes
+from .labelling import walk_power
+from .sitting import Sitting, grade_by_keyboard, label_widget
 from .personal import PersonalData
 from .look import Look, look
-from .asked import queries_task, read_queries, walk_corpus
 from .samples import sample_documents
 from .usable import STYLES, query_fault
 from .logs import log_queries
 from .queries import QueryReport, add_log, read_report, write_queries
-from .pooling import labelling_order, make_pool, read_pool
-from .sheets import excerpt, read_sheet, sheet_records, write_sheet
-from .votes import decisions, gather_votes, kappa_of, kappa_table, read_votes
-from .labelling import Labels, judge_pairs, judge_table, read_labels, walk_power
-from .sitting import Sitting, grade_by_keyboard, label_widget
-from .rivals import Candidates, candidates, recorded_writers
 from .costs import Costs, costs_columns, costs_of_each, measure_costs
 from .choice import first_choice, rank_agreement
 from .pages import Verdict, read_verdict
 from .verdict import give_verdict
 from .adapting import Adapted, adapt
-from .report import render_report, write_report
+from .report import render_report, walk_line, write_report
 
 __all__ = [
     'Walk',
     'WalkSettings',
     'note_step',
-    'walk_line',
-    'walk_steps',
-    'PersonalData',
-    'Look',
-    'look',
     'queries_task',
     'read_queries',
     'walk_corpus',
+    'walk_steps',
+    'Candidates',
+    'candidates',
+    'recorded_writers',
+    'labelling_order',
+    'make_pool',
+    'read_pool',
+    'sheet_records',
+    'excerpt',
+    'read_sheet',
+    'write_sheet',
+    'Labels',
+    'decisions',
+    'gather_votes',
+    'judge_pairs',
+    'judge_table',
+    'kappa_table',
+    'read_labels',
+    'read_votes',
+    'walk_power',
+    'Sitting',
+    'grade_by_keyboard',
+    'label_widget',
+    'PersonalData',
+    'Look',
+    'look',
     'sample_documents',
     'STYLES',
     'query_fault',
@@ -42,29 +61,6 @@ __all__ = [
     'add_log',
     'read_report',
     'write_queries',
-    'labelling_order',
-    'make_pool',
-    'read_pool',
-    'excerpt',
-    'read_sheet',
-    'sheet_records',
-    'write_sheet',
-    'decisions',
-    'gather_votes',
-    'kappa_of',
-    'kappa_table',
-    'read_votes',
-    'Labels',
-    'judge_pairs',
-    'judge_table',
-    'read_labels',
-    'walk_power',
-    'Sitting',
-    'grade_by_keyboard',
-    'label_widget',
-    'Candidates',
-    'candidates',
-    'recorded_writers',
     'Costs',
     'costs_columns',
     'costs_of_each',
@@ -72,10 +68,11 @@ __all__ = [
     'first_choice',
     'rank_agreement',
     'Verdict',
-    'give_verdict',
     'read_verdict',
+    'give_verdict',
     'Adapted',
     'adapt',
     'render_report',
+    'walk_line',
     'write_report',
 ]

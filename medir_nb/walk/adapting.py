@@ -34,7 +34,7 @@ from .examples import Examples, check_repeats, check_round_trip, label_examples,
 from .folder import Walk
 from .pages import stands_on
 from .reach import encoding_seconds, pace, reach, sampled_rows
-from .steps import note_step
+from .folder import note_step
 
 # %% ../../nbs/15a_walk/42_adapting.ipynb #0d11d025
 NEGATIVES = 2  # a query

@@ -18,7 +18,7 @@ from ..core.console import note
 from ..core.errors import check
 from ..core.files import read_json, write_json
 from ..trainer import Trained
-from .reach import shown_time
+from .rivals import shown_time
 
 # %% ../../nbs/15a_walk/41_budget.ipynb #f55163fb
 @dataclass(frozen=True)

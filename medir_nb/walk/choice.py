@@ -8,7 +8,6 @@ __all__ = ['score_matrix', 'rank_agreement', 'condensed_scores', 'condensed_matr
 # %% ../../nbs/15a_walk/32_choice.ipynb #e7ddaf4d
 import numpy as np
 import pandas as pd
-from ..benchmark.gold import kendall
 from ..benchmark.pools import PAIR
 from ..evaluator.scores import Scores, score_run
 
@@ -47,10 +46,10 @@ def rank_agreement(
     machine, whole = machine[people.columns], len(people)
     for n in _sizes(whole, points):
         sides = _drawn_means(people, n, draws, draw), _drawn_means(machine, len(machine), draws, draw)
-        taus = np.array([kendall(pd.Series(a), pd.Series(b)) for a, b in zip(*sides, strict=True)])
+        taus = np.array([pd.Series(a).corr(pd.Series(b), method='kendall') for a, b in zip(*sides, strict=True)])
         known = taus[~np.isnan(taus)] if not np.isnan(taus).all() else np.array([np.nan])
         low, high = np.percentile(known, [2.5, 97.5])
-        middle = kendall(people.mean(), machine.mean()) if n == whole else known.mean()
+        middle = people.mean().corr(machine.mean(), method='kendall') if n == whole else known.mean()
         rows.append((n, round(n * judged), float(middle), float(low), float(high)))
     return pd.DataFrame(rows, columns=columns)
 

@@ -12,7 +12,7 @@ from ..core.errors import check
 from ..core.files import fingerprint, read_text
 from ..data.readers import json_lines
 from ..data.washing import Washing
-from .asked import csv_rows
+from ..benchmark.tables import csv_rows
 from .usable import normal_query
 
 # %% ../../nbs/15a_walk/09a_logs.ipynb #72090a2e

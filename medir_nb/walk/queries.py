@@ -25,9 +25,9 @@ from ..generator.models import llm
 from ..miner.asking import Asking, Usage, ask_about, refuse_repeats
 from ..systems.chain import search
 from ..systems.expressions import parse, parts
-from .asked import queries_task, read_queries, source_qrels, walk_corpus
+from .folder import queries_task, read_queries, source_qrels, walk_corpus
 from .folder import Walk
-from .steps import note_step
+from .folder import note_step
 from .logs import log_queries
 from .samples import LONGEST, drawn_stretch, sample_documents
 from .usable import STYLES, first_line, normal_query, query_fault

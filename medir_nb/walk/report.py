@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['section', 'flat_counts', 'look_rows', 'look_section', 'queries_section', 'labels_section', 'verdict_sections',
-           'changed_section', 'adapt_sections', 'contract_sections', 'receipt_section', 'report_sections',
+           'changed_section', 'adapt_sections', 'contract_sections', 'receipt_section', 'walk_line', 'report_sections',
            'render_report', 'write_report']
 
 # %% ../../nbs/15a_walk/50_report.ipynb #2b3d1e9d
@@ -16,6 +16,8 @@ import pandas as pd
 from ..core.console import counted, progress
 from ..core.errors import MedirError
 from ..core.files import atomic_path, file_fingerprint, parse_json, read_json, read_text
+from ..core.places import home
+from ..core.private import private_line
 from ..core.hardware import is_busy, versions
 from ..data import Task
 from ..encoder.contracts import contract
@@ -26,11 +28,11 @@ from ..systems.expressions import parts, retriever_kind
 from ..systems.sparse import bm25_settings
 from ..systems.syntax import System
 from .folder import Walk
-from .steps import walk_line, note_step
+from .folder import note_step, walk_steps
 from .pages import Verdict, read_verdict, stale_words, stands_on, verdict_content
 from .quality import KINDS, walk_tasks
 from .rivals import adaptations
-from .votes import ADJUDICATED, decisions, read_votes
+from .labelling import ADJUDICATED, decisions, read_votes
 
 # %% ../../nbs/15a_walk/50_report.ipynb #73396bf7
 def section(heading: str, sentences=(), table=None, figure: str = '', caption: str = '', listing: str = '') -> dict:
@@ -366,6 +368,43 @@ def receipt_section(walk: Walk) -> dict:
     about = {name: provenance.get(name) for name in ('seed', 'finished')} | {'machine': provenance.get('machine') or {}}
     installed = {'version': provenance.get('versions') or versions()}
     return section('Receipt', [], rows + flat_counts(about) + flat_counts(installed))
+
+# %% ../../nbs/15a_walk/50_report.ipynb #afb652dc
+_LEFT_BY = {'look': 'corpus.jsonl', 'queries': 'queries.jsonl', 'label': 'qrels/test.tsv', 'verdict': 'verdict.json'}
+_LEFT_BY |= {'adapt': 'adapt.json'}
+
+
+def _records(steps: list[dict], home_folder) -> tuple[list[Path], list[str]]:
+    "The records of private steps, and the names of the other steps."
+    folder, records, others = home(home_folder) / 'private', {}, {}
+    for line in steps:
+        record = folder / str(line.get('record') or '')
+        if record.is_file():
+            records[record] = True
+        else:
+            others[line['step']] = True
+    return list(records), list(others)
+
+
+def _unknown_steps(walk: Walk, steps: list[dict]) -> list[str]:
+    "Steps whose file is there, and no line."
+    known = {line['step'] for line in steps}
+    return [step for step, file in _LEFT_BY.items() if step not in known and (walk.folder / file).is_file()]
+
+
+def walk_line(walk: Walk, home_folder=None) -> str:
+    "What the records of all steps say, and which steps have none; '' where no step was private."
+    steps = walk_steps(walk)
+    records, others = _records(steps, home_folder)
+    if not records:
+        return ''
+    unknown = _unknown_steps(walk, steps)
+    names = ', '.join(dict.fromkeys(line['step'] for line in steps))
+    if not others and not unknown:
+        return f'All steps of this walk ({names}) ran under --private. {private_line(*records)}'
+    said = [f'{", ".join(others)} ran without --private, and what they opened is not known'] if others else []
+    said += [f'how {", ".join(unknown)} ran is not recorded'] if unknown else []
+    return f'Not all steps of this walk ran under --private: {"; ".join(said)}. Of the others: {private_line(*records)}'
 
 # %% ../../nbs/15a_walk/50_report.ipynb #52dbcfa4
 _STYLE = """

@@ -27,7 +27,7 @@ from .pages import Verdict, stands_on, write_verdict
 from .quality import KINDS, MEASURES, Measured, behind_best, measure_quality, trained_queries, walk_tasks
 from .quality import without_queries
 from .rivals import Candidates, candidates, kind_of, recorded_writers
-from .steps import note_step
+from .folder import note_step
 
 # %% ../../nbs/15a_walk/33_verdict.ipynb #a9867e82
 def _more_queries(

@@ -99,7 +99,7 @@ def pool_size(
 # %% ../../nbs/16_workbook/05a_judging.ipynb #608e5f1f
 def _asked(judge, size: PoolSize) -> dict:
     "Calls of a language model that judges, in a first round, and the tokens of both sides at most."
-    from medir_nb.benchmark.answers import METHOD
+    from medir_nb.benchmark.judges import METHOD
     from medir_nb.benchmark.judges import judging_sampling
     from medir_nb.generator.methods import wording
 
@@ -124,7 +124,7 @@ def _encoded(judge, size: PoolSize) -> dict:
 # %% ../../nbs/16_workbook/05a_judging.ipynb #608e5f20
 def _answered(answering, size: PoolSize, parameters: dict) -> dict:
     "Calls of a language model that plays every role of CMIRB's recipe, and the tokens of both sides at most."
-    from medir_nb.benchmark.answers import LONGEST
+    from medir_nb.benchmark.judges import LONGEST
     from medir_nb.generator.methods import method_row
 
     steps = method_row('cmirb-steps', 'prompt')

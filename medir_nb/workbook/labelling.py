@@ -41,7 +41,7 @@ def _show_conflicts(walk, wide: bool, home: Path | None):
     "A table of the pairs on which people differ, with their texts."
     import pandas as pd
 
-    from medir_nb.walk.asked import csv_rows
+    from medir_nb.benchmark.tables import csv_rows
 
     path = walk.folder / 'labels' / 'adjudication.csv'
     rows = [row for row, _ in csv_rows(path)] if path.is_file() else []
@@ -55,7 +55,7 @@ def _show_conflicts(walk, wide: bool, home: Path | None):
 def _show_judges(walk, wide: bool):
     "A table of the judges beside people, where there are some."
     from medir_nb.walk.labelling import judge_table
-    from medir_nb.walk.votes import no_kappa_words
+    from medir_nb.walk.labelling import no_kappa_words
 
     judges = judge_table(walk)
     if len(judges):
