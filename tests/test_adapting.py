@@ -25,7 +25,7 @@ from medir_nb.walk.adapting import (
 from medir_nb.walk.adapting import prepare_queries
 from medir_nb.walk.budget import Budget, Pace, kept_budget, plan_budget
 from medir_nb.walk.rivals import adapted_systems
-from medir_nb.walk.examples import answers_of, label_examples, query_examples, repeated_share, without_answers
+from medir_nb.walk.examples import answers_of, check_repeats, label_examples, query_examples, without_answers
 from medir_nb.walk.toy import write_judgements, write_toy_walk
 
 LIMITS = {'least_round_trip': 0.3, 'most_repeats': 0.2}
@@ -102,7 +102,7 @@ def test_training_refuses_queries_that_repeat(walk):
     with_texts(walk, lambda number: 'What is it?' if number % 2 else f'what {number}')
     with pytest.raises(MedirError, match=r'queries repeat an earlier one, more than 20%.*--most-repeats'):
         prepare_queries(walk, 'bm25', LIMITS)
-    assert repeated_share(['A b', 'a  B', 'c']) == pytest.approx(1 / 3)
+    assert check_repeats([{'text': text} for text in ('A b', 'a  B', 'c')], 1.0, 'W') == pytest.approx(1 / 3)
 
 
 def test_training_refuses_queries_that_do_not_find_their_text(walk):

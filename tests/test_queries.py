@@ -19,7 +19,7 @@ from medir_nb.walk import (
 )
 from medir_nb.walk import write_queries
 from medir_nb.walk.queries import QueryReport, round_trip, style_table
-from medir_nb.walk.samples import drawn_stretch
+from medir_nb.walk.usable import drawn_stretch
 from medir_nb.walk.usable import STYLES, first_line
 
 NOUN = {

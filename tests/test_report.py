@@ -14,8 +14,6 @@ from medir_nb.walk.pages import stands_on
 from medir_nb.walk.folder import note_step, walk_steps
 from medir_nb.walk.report import walk_line
 from medir_nb.walk.report import (
-    flat_counts,
-    look_rows,
     render_report,
     report_sections,
     section,
@@ -124,11 +122,11 @@ def test_a_look_is_told_in_words(tmp_path):
     (folder / 'copy.txt').write_text((folder / '0.txt').read_text())
     (folder / 'latin.txt').write_bytes('Rücksprache'.encode('latin-1'))
     look(folder, tmp_path / 'walk', passages={'sentences': 1}, candidates=['minilm'])
-    rows = {row['what']: row['value'] for row in look_rows(json.loads((tmp_path / 'walk/look.json').read_text()))}
-    assert rows['documents in the corpus'] == '4' and rows['exact duplicates'].startswith('1: ')
-    assert rows['files not read, or not to the end'] == '1: latin.txt (not UTF-8 (byte 1))'
-    assert rows['words of a document'].startswith('half have ') and 'minilm reads 256 tokens' in str(rows)
-    assert not {'as given', 'encoders', 'empty documents'} & set(rows)
+    found = json.loads((tmp_path / 'walk/look.json').read_text())
+    counts = {row['what']: (row['number'], row['which']) for row in found['tables']['documents']}
+    assert counts['in the corpus'] == ('4', '') and counts['exact duplicates, left out'][0] == '1'
+    assert counts['files that could not be read'] == ('1', 'latin.txt: not UTF-8 (byte 1)')
+    assert found['lines'][0].startswith('4 documents; half have ') and found['tables']['encoders'][0]['limit'] == '256'
 
 
 def test_a_bar_counts_the_parts_of_the_page(judged, monkeypatch):
@@ -161,7 +159,10 @@ def test_a_strangers_text_is_shown_and_never_runs(tmp_path, attack):
             row.update(title=attack, style=attack) if file == 'corpus.jsonl' else row.update(style=attack)
         walk.path(file).write_text(''.join(json.dumps(row) + '\n' for row in rows))
     give_verdict(walk, PAIR, clock=False)
-    write_json(walk.path('look.json'), {attack: {attack: [attack]}})
+    write_json(
+        walk.path('look.json'),
+        {'lines': [attack], 'tables': {'documents': [{attack: attack}], attack: [{'a': attack}]}},
+    )
     one = {'system': attack, 'method': attack, 'sentence': attack, 'better': False, 'trained_on': []}
     lost = {'task': attack, 'measure': 'nDCG@10', 'difference': -0.1, 'low': -0.2, 'high': -0.05, 'p_holm': 0.0001}
     tables = {'table': [{attack: attack}], 'forgetting': [lost]}
@@ -348,10 +349,7 @@ def test_a_torn_record_of_adaptations_is_named_before_anything_is_trained(judged
         assert ran.code == 2 and 'adapt.json: this is no record of adaptations; delete it' in ran.err
 
 
-def test_counts_are_flattened_and_long_lists_counted():
-    rows = flat_counts({'a': {'b_c': 1}, 'list': list(range(9)), 'short': ['x', 'y']})
-    values = [(row['what'], row['value']) for row in rows]
-    assert values == [('a: b c', 1), ('list', '9 entries'), ('short', 'x, y')]
+def test_cells_are_what_a_reader_sees():
     assert section('s', [], [{'a': None, 'b': 1.0, 'c': float('nan')}])['rows'] == [['', '1.000', '']]
 
 

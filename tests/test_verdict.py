@@ -24,10 +24,10 @@ from medir_nb.walk.rivals import pool_systems
 from medir_nb.walk.rivals import candidates, kind_of, recorded_writers
 from medir_nb.walk.costs import Costs, costs_of_each
 from medir_nb.core.files import write_lines
-from medir_nb.walk.choice import beaten_by
+from medir_nb.walk.quality import beaten_by
 from medir_nb.walk.pages import stale_words, stands_on, verdict_table
 from medir_nb.walk.toy import write_judgements, write_toy_walk
-from medir_nb.walk.quality import behind_best, measure_quality, walk_tasks
+from medir_nb.walk.quality import measure_quality, walk_tasks
 from medir_nb.walk.verdict import Decision, decide_from, sentence_of
 
 PAIR = ['bm25', 'bm25(b=0)']
@@ -189,7 +189,7 @@ def test_people_decide_where_synthetic_queries_contradict_them(walk):
 
 def test_each_system_has_its_difference_to_the_best(walk):
     measured, _ = measure_quality(walk_tasks(walk), [*PAIR, 'bm25(k1=0,b=0)'], ['nDCG@10'])
-    people, behind = measured['people'], behind_best(measured['people'])
+    people, behind = measured['people'], measured['people'].behind_best
     means = people.matrix.mean()
     assert set(behind) == set(means.index) and [name for name, of in behind.items() if not of] == [means.idxmax()]
     for system, of in behind.items():
@@ -228,7 +228,7 @@ def test_a_shown_difference_is_said(walk):
     worse.frame = worse.frame.assign(value=0.0)
     worse._rows = None
     decision = decide_from(measured, {'bm25': cost('bm25', 5.0), 'bm25(b=0)': cost('bm25(b=0)', 1.0)})
-    assert decision.worse == ['bm25(b=0)'] and decision.cheapest == decision.choice == 'bm25' and not decision.open
+    assert decision.worse == ('bm25(b=0)',) and decision.cheapest == decision.choice == 'bm25' and not decision.open
     said = sentence_of(decision, measured['people'], {'bm25': cost('bm25', 5.0)})
     assert said.startswith('Take bm25 (nDCG@10') and 'shown to be above bm25(b=0)' in said and '5 ms a query' in said
 
@@ -446,7 +446,7 @@ def test_a_killed_verdict_goes_on_behind_the_last_system(walk):
 
 
 def test_a_decision_is_plain_data():
-    decision = Decision('a', 'a', '', [], ['b'], '', 0.0, 0, 'people', '')
+    decision = Decision('people', 'a', 'a', worse=('b',))
     assert json.dumps(decision.__dict__)
 
 

@@ -45,7 +45,7 @@ def _tables_by_query(both: pd.DataFrame) -> np.ndarray:
     np.add.at(tables, (query, *said.reshape(-1, 2).T), 1)
     return tables
 
-
+# %% ../../nbs/13a_benchmark/06_agreement.ipynb #32c5bb7a
 def agreement_of(
     first: pd.Series,  # of pairs: indexed by query_id and doc_id; missing where there is no vote
     second: pd.Series,  # likewise

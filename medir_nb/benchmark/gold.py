@@ -89,7 +89,7 @@ def _quality(said: pd.Series, gold: pd.Series) -> dict:
     row |= {'kappa': agreement['kappa'], 'kappa low': agreement['low'], 'kappa high': agreement['high']}
     return row | _share('given up', ~read)
 
-
+# %% ../../nbs/13a_benchmark/08_gold.ipynb #0ee8cfea
 def gold_quality(
     task: Task,  # with judgements
     votes: pd.DataFrame,
@@ -120,7 +120,7 @@ def _middle(taus: list) -> tuple[float, float, float]:
     low, high = np.percentile(defined, [2.5, 97.5])
     return mean, float(low), float(high)
 
-
+# %% ../../nbs/13a_benchmark/08_gold.ipynb #ea0297b6
 def tau_interval(
     first: pd.DataFrame,  # of `scores_under`
     second: pd.DataFrame,  # likewise, of the same systems

@@ -94,7 +94,7 @@ class ReadGrades(NamedTuple):
     graded: list
     mended: Counter
 
-
+# %% ../../nbs/13a_benchmark/04_judges.ipynb #09ec3213
 def read_grades(
     text: str,
     n: int,  # passages that were asked about
@@ -163,7 +163,7 @@ def judging_sampling(judge: ModelJudge) -> dict:
     limit = {'max_tokens': _TOKENS_AROUND + _TOKENS_A_GRADE * judge.batch}
     return limit | method_row(METHOD, 'prompt').get('sampling', {}) | judge.sampling
 
-
+# %% ../../nbs/13a_benchmark/04_judges.ipynb #42f2990b
 def judging_requests(
     judge: ModelJudge,
     task: Task,

@@ -37,7 +37,7 @@ def _round_robin(lists: pd.DataFrame, size: int) -> pd.DataFrame:
     pairs = _in_turn(lists)
     return pairs[pairs.groupby('query_id', sort=False).cumcount() < size].reset_index(drop=True)
 
-
+# %% ../../nbs/13a_benchmark/00_pools.ipynb #79ac11b1
 def _fused(lists: pd.DataFrame, size: int) -> pd.DataFrame:
     "The first `size` a query by reciprocal-rank fusion."
     ranked = lists.assign(score=-lists['rank'].astype(float))
@@ -90,7 +90,7 @@ def _ranked_list(task: Task, system, size: int, options: dict) -> pd.DataFrame:
     listed = run[PAIR].assign(retriever=str(parse(system)), rank=ranks)
     return listed[listed['rank'] <= size]
 
-
+# %% ../../nbs/13a_benchmark/00_pools.ipynb #516f674d
 def pool_documents(
     task: Task,  # whose judgements are not read
     retrievers: list[str],  # expressions

@@ -59,7 +59,7 @@ def pair_scores(
     run = search(system, listed, k=1, dtype=dtype, device=device, home_folder=home_folder, keep_self=True).run
     return pairs[PAIR].merge(run, how='left', on=PAIR).score.fillna(-np.inf).to_numpy()
 
-
+# %% ../../nbs/13a_benchmark/02_rules.ipynb #2b2249c6
 @dataclass
 class RetrieverJudge(ThresholdJudge):
     "A system whose score is at least so high."

@@ -71,7 +71,7 @@ def _draw_of(seed: int, entry: Entry, purpose: str) -> random.Random:
     "The source of chance of one entry."
     return random.Random(fingerprint(seed, entry.id, entry.origin, entry.synonym, purpose))
 
-
+# %% ../../nbs/13a_benchmark/10_synonyms.ipynb #899b1a7b
 def with_query(entry: Entry, language: str = 'en', seed: int = 42) -> Entry:
     "An entry with a query by rule, where it has none of its own."
     if entry.query:
@@ -250,7 +250,7 @@ def synonym_task(
     fields = {'measures': ('Pearson', 'Spearman'), 'instructions': {'default': _INSTRUCTION}}
     return pairs_task(None, rows=rows, name=name, language=language, **fields)
 
-
+# %% ../../nbs/13a_benchmark/10_synonyms.ipynb #c5854cc5
 def write_synonyms(
     pairs: list[dict],
     folder: str | Path,

@@ -48,7 +48,7 @@ def _checked(judge: Judge, graded: list[tuple], pairs: pd.DataFrame):
     odd = [grade for grade, fault in graded if grade not in SCALE and not (grade == '' and fault)]
     check(not odd, f'the grade {odd[:1]} without a fault', where, f'give one of {", ".join(SCALE)}, or a fault')
 
-
+# %% ../../nbs/13a_benchmark/01_votes.ipynb #d9000a27
 def collect_votes(
     judges: list[Judge],
     task: Task,

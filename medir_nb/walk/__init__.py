@@ -7,14 +7,12 @@ from .sheets import excerpt, read_sheet, write_sheet
 from .labelling import Labels, decisions, gather_votes, judge_pairs, judge_table, kappa_table, read_labels, read_votes
 from .labelling import walk_power
 from .sitting import Sitting, grade_by_keyboard, label_widget
-from .personal import PersonalData
+from .reading import PersonalData
 from .look import Look, look
-from .samples import sample_documents
-from .usable import STYLES, query_fault
-from .logs import log_queries
-from .queries import QueryReport, add_log, read_report, write_queries
+from .usable import STYLES, query_fault, sample_documents
+from .queries import QueryReport, add_log, log_queries, read_report, write_queries
 from .costs import Costs, costs_columns, costs_of_each, measure_costs
-from .choice import first_choice, rank_agreement
+from .quality import first_choice, rank_agreement
 from .pages import Verdict, read_verdict
 from .verdict import give_verdict
 from .adapting import Adapted, adapt
@@ -53,12 +51,12 @@ __all__ = [
     'PersonalData',
     'Look',
     'look',
-    'sample_documents',
     'STYLES',
     'query_fault',
-    'log_queries',
+    'sample_documents',
     'QueryReport',
     'add_log',
+    'log_queries',
     'read_report',
     'write_queries',
     'Costs',

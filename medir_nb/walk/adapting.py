@@ -5,10 +5,10 @@
 # %% auto #0
 __all__ = ['NEGATIVES', 'METHODS', 'MEASURES', 'PUBLIC', 'Prepared', 'prepare_queries', 'prepare_labels', 'prepare_slhyde',
            'training_settings', 'checkpoint_name', 'measuring_seconds', 'train_in_budget', 'systems_of',
-           'scores_by_name', 'side_by_side_table', 'paired_tests', 'is_better', 'adapt_sentence', 'public_tasks',
-           'forgetting_of', 'Adapted', 'keep_adaptation', 'adapt']
+           'side_by_side_table', 'paired_tests', 'is_better', 'adapt_sentence', 'public_tasks', 'forgetting_of',
+           'Adapted', 'keep_adaptation', 'adapt']
 
-# %% ../../nbs/15a_walk/42_adapting.ipynb #a4fa456c
+# %% ../../nbs/15a_walk/42_adapting.ipynb #40b5ffb7
 import html
 import time
 from collections.abc import Callable
@@ -29,12 +29,11 @@ from ..miner import Mined, candidates, hard_negatives, hypothesize, labelled_pai
 from ..systems import encoder_of, parse
 from ..trainer import Trained, check_trainable, train_encoder, train_generator
 from .budget import Budget, kept_budget, measure_pace, plan_budget
-from .rivals import adaptations
 from .examples import Examples, check_repeats, check_round_trip, label_examples, query_examples
-from .folder import Walk
+from .folder import Walk, note_step
 from .pages import stands_on
 from .reach import encoding_seconds, pace, reach, sampled_rows
-from .folder import note_step
+from .rivals import adaptations
 
 # %% ../../nbs/15a_walk/42_adapting.ipynb #0d11d025
 NEGATIVES = 2  # a query
@@ -54,24 +53,22 @@ def _window(documents: int) -> tuple[int, int]:
     "Ranks that negatives are drawn from."
     return min(5, documents // 10), max(min(100, documents // 2), 2)
 
-# %% ../../nbs/15a_walk/42_adapting.ipynb #9a93be30
+# %% ../../nbs/15a_walk/42_adapting.ipynb #9b21bc1e
 def prepare_queries(walk: Walk, model: str, limits: dict, **_) -> Prepared:
     "Synthetic queries that find their own text, with hard negatives (BMRetriever's stage II)."
-    examples, where = query_examples(walk), walk.path('queries.jsonl')
+    examples, where, language = query_examples(walk), walk.path('queries.jsonl'), walk.settings.language
     repeats = check_repeats(examples.rows, limits['most_repeats'], where)
-    language = walk.settings.language
     found, share = check_round_trip(examples.rows, model, limits['least_round_trip'], where, language)
     window = _window(len(examples.held_out.corpus))
     pairs = hard_negatives(found.rows, model, NEGATIVES, window, 'alone', language=language)
     return Prepared(pairs, examples, {'repeated queries': repeats, 'round trip': share})
 
-# %% ../../nbs/15a_walk/42_adapting.ipynb #bff225a5
+
 def prepare_labels(walk: Walk, model: str, limits: dict, **_) -> Prepared:
     "People's labels of one part of the queries, with hard negatives."
     examples = label_examples(walk)
-    first, last = _window(len(examples.held_out.corpus))
-    pairs = labelled_pairs(examples.task, model, n=NEGATIVES, window=(first, last))
-    return Prepared(pairs, examples, {})
+    window = _window(len(examples.held_out.corpus))
+    return Prepared(labelled_pairs(examples.task, model, n=NEGATIVES, window=window), examples, {})
 
 # %% ../../nbs/15a_walk/42_adapting.ipynb #73620276
 _TIMED_ROWS, _WRITING, _TUNING = 4, 0.33, 0.2  # rows; shares of the budget
@@ -117,7 +114,7 @@ def prepare_slhyde(walk: Walk, model: str, limits: dict, llm: str, minutes: floa
     trained_on = [row['id'] for row in rows]
     return Prepared(pairs, replace(examples, trained_on=trained_on), base.facts | written.stats, writer)
 
-# %% ../../nbs/15a_walk/42_adapting.ipynb #198387f3
+# %% ../../nbs/15a_walk/42_adapting.ipynb #b00764a5
 METHODS: dict[str, Callable] = {'queries': prepare_queries, 'labels': prepare_labels, 'sl-hyde': prepare_slhyde}
 
 # %% ../../nbs/15a_walk/42_adapting.ipynb #a5439e4a
@@ -135,15 +132,6 @@ def checkpoint_name(walk: Walk, method: str, model: str, control: bool, seed: in
     kind = '-shuffled' if control else ''
     return f'{slug(f"{walk.settings.name}-{method}-{model}", 40)}{kind}-s{seed}'
 
-# %% ../../nbs/15a_walk/42_adapting.ipynb #93141694
-def _kept_data(walk: Walk, method: str, prepared: Prepared) -> dict[bool, Path]:
-    "The training files: of the model, and of its control."
-    shuffled = shuffle_pairs(prepared.pairs.rows, walk.settings.seed)
-    return {
-        False: prepared.pairs.write(walk.path(f'adapt/{method}.jsonl')),
-        True: shuffled.write(walk.path(f'adapt/{method}-shuffled.jsonl')),
-    }
-
 # %% ../../nbs/15a_walk/42_adapting.ipynb #8aa67093
 _SAMPLED = 200  # documents of a task
 
@@ -160,7 +148,7 @@ def measuring_seconds(model: str, held_out, public: list, seeds: int) -> float:
     towers = 1 + 2 * seeds
     return towers * _task_seconds(model, held_out) + 2 * sum(_task_seconds(model, task) for task in public)
 
-# %% ../../nbs/15a_walk/42_adapting.ipynb #e4106203
+# %% ../../nbs/15a_walk/42_adapting.ipynb #9322f077
 def train_in_budget(
     walk: Walk,
     method: str,
@@ -172,13 +160,17 @@ def train_in_budget(
     watch=None,
 ) -> tuple[dict[int, dict[bool, Trained]], Budget]:
     "Seed → whether it is the control → its training; as many whole seeds as the minutes allow."
-    data, rows = _kept_data(walk, method, prepared), len(prepared.pairs)
-    settings = training_settings(model, rows) | {'hypothetical': bool(prepared.writer)}
-    started = time.perf_counter()
+    settings = training_settings(model, len(prepared.pairs)) | {'hypothetical': bool(prepared.writer)}
+    shuffled, started = shuffle_pairs(prepared.pairs.rows, walk.settings.seed), time.perf_counter()
+    data = {  # of the model, and of its control
+        False: str(prepared.pairs.write(walk.path(f'adapt/{method}.jsonl'))),
+        True: str(shuffled.write(walk.path(f'adapt/{method}-shuffled.jsonl'))),
+    }
 
     def planned() -> Budget:
-        one_step = measure_pace(lambda **more: train_encoder(data=str(data[False]), **settings | more))
-        plan = plan_budget(minutes, one_step, rows, settings['batch_size'], spent + time.perf_counter() - started)
+        one_step = measure_pace(lambda **more: train_encoder(data=data[False], **settings | more))
+        so_far = spent + time.perf_counter() - started
+        plan = plan_budget(minutes, one_step, len(prepared.pairs), settings['batch_size'], so_far)
         return replace(plan, measuring=measuring_seconds(model, prepared.examples.held_out, public, len(plan.seeds)))
 
     key = fingerprint('adapt', 1, prepared.pairs.rows, settings, minutes)
@@ -189,47 +181,27 @@ def train_in_budget(
         if used + 2 * seconds > 60 * minutes:
             note(f'the minutes are used after {len(trained)} of {len(budget.seeds)} seeds')
             break
-        more = {'seed': seed, 'max_steps': budget.steps, 'watch': watch}
-        trained[seed] = {
-            control: train_encoder(
-                data=str(data[control]), output=checkpoint_name(walk, method, model, control, seed), **settings | more
-            )
-            for control in (False, True)
-        }
+        more = settings | {'seed': seed, 'max_steps': budget.steps, 'watch': watch}
+        name_of = {control: checkpoint_name(walk, method, model, control, seed) for control in data}
+        trained[seed] = {c: train_encoder(data=data[c], output=name_of[c], **more) for c in data}
         used += sum(one.seconds for one in trained[seed].values())
     return trained, budget
 
-# %% ../../nbs/15a_walk/42_adapting.ipynb #aee0bf4a
+# %% ../../nbs/15a_walk/42_adapting.ipynb #0fd65e11
 MEASURES = ('nDCG@10', 'R@100')
 _KINDS = (('tuned', False), ('control', True))
 _BASE, _TUNED, _CONTROL = 'untuned', 'tuned', 'control: shuffled pairs'
 
 
-def _asked(name: str, writer: str) -> str:
-    "A model as a system."
-    return f'{name}+hyde({writer},max_tokens={_SAMPLING["max_tokens"]})' if writer else name
-
-# %% ../../nbs/15a_walk/42_adapting.ipynb #965045c2
 def systems_of(model: str, trained: dict, writer: str = '', llm: str = '') -> dict[str, list[str]]:
-    "Name → its systems, one a seed."
-    named = {_BASE: [model]}
-    if writer:
-        named['untuned, with HyDE'] = [_asked(model, llm)]
+    "Name → its systems, one a seed; where a writer was tuned, all of them read what it writes."
+    asked = lambda name, by: f'{name}+hyde({by},max_tokens={_SAMPLING["max_tokens"]})' if by else name  # noqa: E731
+    named = {_BASE: [model]} | ({'untuned, with HyDE': [asked(model, llm)]} if writer else {})
     for name, control in ((_TUNED, False), (_CONTROL, True)):
-        named[name] = [_asked(both[control].folder.name, writer) for both in trained.values()]
+        named[name] = [asked(both[control].folder.name, writer) for both in trained.values()]
     return named
 
-
-def scores_by_name(task, named: dict[str, list[str]], measures=MEASURES) -> dict[str, list[Scores]]:
-    "Name → the scores of its seeds."
-    return {name: [evaluate(task, system, list(measures)) for system in systems] for name, systems in named.items()}
-
-# %% ../../nbs/15a_walk/42_adapting.ipynb #f05b2a09
-def _lengths(system: str) -> str:
-    spec = encoder_of(replace(parse(system), expansion=None)).spec
-    return f'{spec.max_query_tokens} / {spec.max_document_tokens}'
-
-
+# %% ../../nbs/15a_walk/42_adapting.ipynb #28fde25d
 def side_by_side_table(scores: dict[str, list[Scores]], named: dict[str, list[str]]) -> list[dict]:
     "A row a model and its seeds."
     rows = []
@@ -237,19 +209,19 @@ def side_by_side_table(scores: dict[str, list[Scores]], named: dict[str, list[st
         first, *others = over_seeds(seeds, name).rows()
         row = {'model': name, first['measure']: first['value'], 'low': first['low'], 'high': first['high']}
         row |= {other['measure']: other['value'] for other in others} | seed_spread(seeds)
-        rows.append(row | {'tokens (query / document)': _lengths(named[name][0])})
+        spec = encoder_of(replace(parse(named[name][0]), expansion=None)).spec
+        rows.append(row | {'tokens (query / document)': f'{spec.max_query_tokens} / {spec.max_document_tokens}'})
     return rows
 
-# %% ../../nbs/15a_walk/42_adapting.ipynb #e8995109
+# %% ../../nbs/15a_walk/42_adapting.ipynb #5aa23979
 def paired_tests(scores: dict[str, list[Scores]]) -> list[dict]:
     "The tuned model against the untuned one and against its control."
     together = {name: over_seeds(seeds, name) for name, seeds in scores.items()}
     found = [compare(together[name], together[_TUNED], show=0) for name in (_BASE, _CONTROL) if name in together]
-    adjusted = holm([one.p for one in found])
     return [
         {'against': one.a, 'difference': one.difference, 'low': one.low, 'high': one.high}
         | {'p': one.p, 'p_holm': float(p), 'wins': one.wins, 'losses': one.losses, 'queries': one.n_queries}
-        for one, p in zip(found, adjusted, strict=True)
+        for one, p in zip(found, holm([one.p for one in found]), strict=True)
     ]
 
 
@@ -257,29 +229,27 @@ def is_better(tests: list[dict], level: float = 0.05) -> bool:
     "Whether the tuned model was shown to be better than all that it was tested against."
     return all(test['difference'] > 0 and test['p_holm'] < level for test in tests)
 
-# %% ../../nbs/15a_walk/42_adapting.ipynb #5127df03
+# %% ../../nbs/15a_walk/42_adapting.ipynb #1e9b3450
 def _test_text(test: dict) -> str:
     ends = f'[{test["low"]:+.3f}, {test["high"]:+.3f}]'
-    return f'{test["difference"]:+.3f} {ends} against the {test["against"]} model (p {p_text(test["p_holm"])})'
+    against = 'shuffled control' if test['against'] == _CONTROL else f'{test["against"]} model'
+    return f'{test["difference"]:+.3f} {ends} against the {against} (p {p_text(test["p_holm"])})'
 
 
-def _forgotten_text(forgetting: list[dict]) -> str:
-    lost = [row for row in forgetting if row['difference'] < 0 and row['p_holm'] < 0.05]
-    return '; it forgot on ' + ', '.join(f'{row["task"]} ({row["difference"]:+.3f})' for row in lost) if lost else ''
-
-# %% ../../nbs/15a_walk/42_adapting.ipynb #139aecd8
 def adapt_sentence(entry: dict) -> str:
     "The answer in one sentence."
     kind = 'labelled' if entry['measured_on'] == 'people' else 'synthetic'
     ground = counted(entry['tests'][0]['queries'], f'held-out {kind} query', f'held-out {kind} queries')
     seeds = f'{len(entry["seeds"])} seeds' if len(entry['seeds']) > 1 else 'one seed'
-    how = f'{entry["steps"]:,} steps, {seeds}'
-    facts = ' and '.join(map(_test_text, entry['tests'])).replace('control: shuffled pairs model', 'shuffled control')
-    forgot = _forgotten_text(entry['forgetting'])
+    facts = ' and '.join(map(_test_text, entry['tests']))
+    lost = [row for row in entry['forgetting'] if row['difference'] < 0 and row['p_holm'] < 0.05]
+    names = ', '.join(f'{row["task"]} ({row["difference"]:+.3f})' for row in lost)
+    facts += f'; it forgot on {names}' if lost else ''
+    start = f'{entry["base"]} adapted by {entry["method"]} ({entry["steps"]:,} steps, {seeds}) is'
     if entry['better']:
-        return f'{entry["base"]} adapted by {entry["method"]} ({how}) is better on {ground}: {facts}{forgot}.'
-    start = f'{entry["base"]} adapted by {entry["method"]} ({how}) is not shown to be better on {ground}'
-    return f'{start}: {facts}{forgot}; keep the untuned model, or give it more labels and minutes.'
+        return f'{start} better on {ground}: {facts}.'
+    advice = 'keep the untuned model, or give it more labels and minutes'
+    return f'{start} not shown to be better on {ground}: {facts}; {advice}.'
 
 # %% ../../nbs/15a_walk/42_adapting.ipynb #633d3734
 PUBLIC = {'en': ('hpo-lay', 'nfcorpus'), 'zh': ('zh-lay',)}
@@ -295,18 +265,19 @@ def public_tasks(language: str, limit: int = 0) -> list:
             note(f'what is forgotten is not measured on {name}: {error}')
     return tasks
 
-# %% ../../nbs/15a_walk/42_adapting.ipynb #63aa497a
+# %% ../../nbs/15a_walk/42_adapting.ipynb #b0e112cf
 def forgetting_of(tasks: list, base: str, tuned: str) -> list[dict]:
     "A row a public task: before, after, the difference with its interval and test."
-    rows, scored = [], []
-    for task in tasks:
-        before, after = (evaluate(task, system, [task.measures[0]]) for system in (base, tuned))
-        scored.append(compare(before, after, show=0))
-        about = {'task': task.name, 'measure': scored[-1].measure, 'queries': scored[-1].n_queries}
-        rows.append(about | {'before': before.mean(scored[-1].measure), 'after': after.mean(scored[-1].measure)})
-    adjusted = holm([one.p for one in scored]) if scored else []
-    tests = [{'difference': one.difference, 'low': one.low, 'high': one.high} for one in scored]
-    return [row | test | {'p_holm': float(p)} for row, test, p in zip(rows, tests, adjusted, strict=True)]
+    scores = [[evaluate(task, system, [task.measures[0]]) for system in (base, tuned)] for task in tasks]
+    found = [compare(before, after, show=0) for before, after in scores]
+    rows = []
+    for (before, after), one, p in zip(scores, found, holm([one.p for one in found]) if found else [], strict=True):
+        about = {'task': before.task.name, 'measure': one.measure, 'queries': one.n_queries}
+        means = {'before': before.mean(one.measure), 'after': after.mean(one.measure)}
+        rows.append(
+            about | means | {'difference': one.difference, 'low': one.low, 'high': one.high, 'p_holm': float(p)}
+        )
+    return rows
 
 # %% ../../nbs/15a_walk/42_adapting.ipynb #c795a651
 @dataclass(frozen=True)
@@ -345,46 +316,7 @@ def keep_adaptation(walk: Walk, entry: dict) -> Adapted:
     write_json(walk.path('adapt.json'), {'adaptations': [*others, entry]})
     return Adapted(entry)
 
-# %% ../../nbs/15a_walk/42_adapting.ipynb #cd1a7732
-def _check_request(method: str, model: str, minutes: float):
-    check(method in METHODS, f'unknown method {method!r}', 'medir adapt', nearest(method, METHODS))
-    check(minutes > 0, f'{minutes:g} minutes', 'medir adapt', 'give it at least a few')
-    check_trainable('contrastive', model)
-    runs = encoder_runs(model)
-    check(runs.startswith('yes'), f'{model} does not run here ({runs})', 'medir adapt', 'choose one of medir models')
-
-# %% ../../nbs/15a_walk/42_adapting.ipynb #51a8cf10
-@follows_home
-def adapt(
-    walk: Walk | str | Path,
-    method: str = 'queries',  # queries | labels | sl-hyde
-    minutes: float = 15,  # for mining and training; measuring comes on top
-    model: str = 'minilm',
-    llm: str = '',  # the language model of sl-hyde
-    least_round_trip: float = 0.3,  # share of queries that must find their own text
-    most_repeats: float = 0.2,  # share of queries that may repeat another
-    forget_limit: int = 0,  # documents of the public tasks; 0: all
-    watch=None,
-    home_folder=None,
-) -> Adapted:
-    "Train a model on a walk within some minutes, and say whether it is better. Models lie below the home folder."
-    walk = walk if isinstance(walk, Walk) else Walk.open(walk)
-    _check_request(method, model, minutes)
-    adaptations(walk)  # a torn record is an error before hours are spent
-    note_step(walk, 'adapt')
-    read = stands_on(walk)
-    start, limits = time.perf_counter(), {'least_round_trip': least_round_trip, 'most_repeats': most_repeats}
-    prepared = METHODS[method](walk, model, limits, llm=llm, minutes=minutes)
-    spent = time.perf_counter() - start
-    tasks = public_tasks(prepared.examples.held_out.language, forget_limit)
-    trained, budget = train_in_budget(walk, method, model, prepared, minutes, spent, tasks, watch)
-    named = systems_of(model, trained, prepared.writer, llm)
-    entry = _entry(prepared, trained, budget, named) | {'method': method, 'base': model, 'stands_on': read}
-    plain = next(iter(trained.values()))[False].folder.name
-    entry['forgetting'] = forgetting_of(tasks, model, plain)
-    return keep_adaptation(walk, entry | {'sentence': adapt_sentence(entry)})
-
-# %% ../../nbs/15a_walk/42_adapting.ipynb #0dc7853d
+# %% ../../nbs/15a_walk/42_adapting.ipynb #13fe8bc9
 def _minutes_used(trained: dict, budget: Budget) -> float:
     seconds = budget.spent + sum(one.seconds for both in trained.values() for one in both.values())
     return round(seconds / 60, 2)
@@ -394,7 +326,10 @@ def _entry(prepared: Prepared, trained: dict, budget: Budget, named: dict) -> di
     "What `adapt.json` keeps, but for what was forgotten."
     examples = prepared.examples
     note(f'measuring on {len(examples.held_out.queries):,} held-out queries ({examples.measured_on})')
-    scores = scores_by_name(examples.held_out, named)
+    scores = {
+        name: [evaluate(examples.held_out, system, list(MEASURES)) for system in systems]
+        for name, systems in named.items()
+    }
     tests = paired_tests(scores)
     first = next(iter(trained.values()))
     return {
@@ -413,3 +348,38 @@ def _entry(prepared: Prepared, trained: dict, budget: Budget, named: dict) -> di
         'held_out': [str(query_id) for query_id in examples.held_out.queries.ids],
         'provenance': {'versions': versions(), 'machine': machine(), 'finished': time.strftime('%Y-%m-%dT%H:%M:%S')},
     }
+
+# %% ../../nbs/15a_walk/42_adapting.ipynb #51a8cf10
+@follows_home
+def adapt(
+    walk: Walk | str | Path,
+    method: str = 'queries',  # queries | labels | sl-hyde
+    minutes: float = 15,  # for mining and training; measuring comes on top
+    model: str = 'minilm',
+    llm: str = '',  # the language model of sl-hyde
+    least_round_trip: float = 0.3,  # share of queries that must find their own text
+    most_repeats: float = 0.2,  # share of queries that may repeat another
+    forget_limit: int = 0,  # documents of the public tasks; 0: all
+    watch=None,
+    home_folder=None,
+) -> Adapted:
+    "Train a model on a walk within some minutes, and say whether it is better. Models lie below the home folder."
+    walk = walk if isinstance(walk, Walk) else Walk.open(walk)
+    check(method in METHODS, f'unknown method {method!r}', 'medir adapt', nearest(method, METHODS))
+    check(minutes > 0, f'{minutes:g} minutes', 'medir adapt', 'give it at least a few')
+    check_trainable('contrastive', model)
+    runs = encoder_runs(model)
+    check(runs.startswith('yes'), f'{model} does not run here ({runs})', 'medir adapt', 'choose one of medir models')
+    adaptations(walk)  # a torn record is an error before hours are spent
+    note_step(walk, 'adapt')
+    read = stands_on(walk)
+    start, limits = time.perf_counter(), {'least_round_trip': least_round_trip, 'most_repeats': most_repeats}
+    prepared = METHODS[method](walk, model, limits, llm=llm, minutes=minutes)
+    spent = time.perf_counter() - start
+    tasks = public_tasks(prepared.examples.held_out.language, forget_limit)
+    trained, budget = train_in_budget(walk, method, model, prepared, minutes, spent, tasks, watch)
+    named = systems_of(model, trained, prepared.writer, llm)
+    entry = _entry(prepared, trained, budget, named) | {'method': method, 'base': model, 'stands_on': read}
+    plain = next(iter(trained.values()))[False].folder.name
+    entry['forgetting'] = forgetting_of(tasks, model, plain)
+    return keep_adaptation(walk, entry | {'sentence': adapt_sentence(entry)})

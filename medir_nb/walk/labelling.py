@@ -57,7 +57,7 @@ def read_votes(walk: Walk) -> pd.DataFrame:
         rows.append(vote)
     return pd.DataFrame(rows, columns=list(VOTES)).astype({'grade': int} if rows else {})
 
-
+# %% ../../nbs/15a_walk/05_labelling.ipynb #111883c8
 def _save_votes(walk: Walk, votes: pd.DataFrame):
     write_csv(walk.path('labels/votes.csv'), VOTES, votes[list(VOTES)].to_dict('records'))
 
@@ -76,7 +76,7 @@ def _name_strays(walk: Walk, records: list[dict]):
     for name in sorted(known - there):
         note(f'{name} is not in labels/: put it back; what was read of it before is kept')
 
-
+# %% ../../nbs/15a_walk/05_labelling.ipynb #60077936
 def gather_votes(walk: Walk) -> pd.DataFrame:
     "The votes of all sheets, put into `labels/votes.csv` beside those of elsewhere."
     records, pair_of, said, of_sheets = sheet_records(walk), _pair_of(walk), [], set()
@@ -107,7 +107,7 @@ def _agreement(names: tuple[str, str], first: pd.Series, second: pd.Series, n: i
     row |= dict.fromkeys(_AGREEMENT[5:-1], float('nan')) if one_grade else {}
     return row | {'one_grade': ' and '.join(one_grade)}
 
-
+# %% ../../nbs/15a_walk/05_labelling.ipynb #c46c2b7f
 def kappa_table(
     votes: pd.DataFrame,  # of `read_votes`
     n: int = 1000,  # resamples of queries
@@ -169,7 +169,7 @@ def _adjudicated(walk: Walk, votes: pd.DataFrame, settled: pd.DataFrame) -> pd.D
     new = [(*pair_of[row.pair], ADJUDICATED, int(row.grade)) for row in graded.itertuples()]
     return pd.concat([kept, pd.DataFrame(new, columns=list(VOTES))], ignore_index=True) if new else kept
 
-
+# %% ../../nbs/15a_walk/05_labelling.ipynb #c855a789
 def _write_conflicts(walk: Walk, decided: pd.DataFrame, settled: pd.DataFrame | None, home_folder) -> int:
     "Write conflicts, and what was settled before, on `labels/adjudication.csv`; how many are open."
     before = {} if settled is None else settled.set_index('pair').to_dict('index')
@@ -207,7 +207,7 @@ def _waiting(walk: Walk, votes: pd.DataFrame, home_folder) -> tuple[list[dict], 
     begun = {(query_id, 0) for query_id, _ in seen} | {(pair[0], joined.get(pair, 0)) for pair in seen}
     return waiting, {row['query_id'] for row in waiting if (row['query_id'], row.get('joined', 0)) in begun}
 
-
+# %% ../../nbs/15a_walk/05_labelling.ipynb #70cd6671
 def _write_decided(walk: Walk, decided: pd.DataFrame):
     "Write `qrels/test.tsv`, unless somebody else wrote the one that is there; without decisions our own goes."
     path, written = walk.path('qrels/test.tsv'), walk.path('labels/written.json')
@@ -244,7 +244,7 @@ def _widest_spread(task: Task, systems, home_folder) -> float:
     scores = [evaluate(task, system, [_MEASURE], home_folder=home_folder).values(_MEASURE) for system in systems]
     return max((difference_spread(b.loc[a.index] - a) for a, b in combinations(scores, 2)), default=float('nan'))
 
-
+# %% ../../nbs/15a_walk/05_labelling.ipynb #341a10a5
 def walk_power(
     walk: Walk,
     n: int | None = None,  # queries that will be labelled; None: those that are
@@ -269,7 +269,7 @@ def walk_power(
     reason = f', since {" and ".join(alike)} tell no two systems apart' if alike else ''
     return Power(spread=USUAL_SPREAD, source=f'other collections{reason}', **many)
 
-
+# %% ../../nbs/15a_walk/05_labelling.ipynb #3c955e4b
 def sheets_words(walk: Walk, home_folder=None) -> str:
     "What the queries on all sheets would show once labelled, as whoever hands out or reads an empty sheet is told."
     pair_of = _pair_of(walk)
@@ -396,7 +396,7 @@ def _judge_of(judge: str | Judge, home_folder) -> Judge:
     check(judge in known, f'unknown judge {judge!r}', 'label', nearest(judge, known))
     return ModelJudge(judge, home_folder=home_folder)
 
-
+# %% ../../nbs/15a_walk/05_labelling.ipynb #b151fd4f
 def judge_pairs(
     walk: Walk,
     judges: list,  # names, or judges
@@ -418,7 +418,7 @@ def judge_pairs(
         write_csv(path, columns, [*kept, *said.to_dict('records')])
     return judge_table(walk)
 
-
+# %% ../../nbs/15a_walk/05_labelling.ipynb #d0a812db
 def judge_table(walk: Walk) -> pd.DataFrame:
     """Each judge against people: pairs that both read, share of equal verdicts (relevant or not), κ with its interval.
     `one_grade`: who always said the same, so that there is no κ."""

@@ -104,7 +104,7 @@ def _known_settings(walk: Walk) -> dict:
     known = json_mapping(walk.folder / 'labels' / 'pool.json', f'bring a copy of the file back, {_AWAY}')
     return {'passages': 'none', **known} if known else {}
 
-
+# %% ../../nbs/15a_walk/03_pooling.ipynb #c81364c3
 def pool_settings(
     walk: Walk,
     systems=None,  # expressions; None: those of the pool, else `pool_systems`
@@ -124,7 +124,7 @@ def _grown_settings(walk: Walk, known: dict, asked: dict) -> dict:
         check(same, what, walk.folder / 'labels', f'{back}, {_AWAY}')
     return asked | {'systems': list(dict.fromkeys([*known['systems'], *asked['systems']]))}
 
-
+# %% ../../nbs/15a_walk/03_pooling.ipynb #ebe81eeb
 def _grown_pool(walk: Walk, pooled: list[dict], known: dict, settings: dict, home_folder) -> list[dict]:
     "A pool with what more systems or a greater depth bring to its queries."
     is_deeper = settings['depth'] > known['depth']

@@ -59,7 +59,7 @@ def too_long_words(minutes: float, most: float) -> str:
     "Why an encoder is left out."
     return f'some {shown_time(60 * minutes)} for these documents here, beyond the {most:g} minutes for encoding'
 
-
+# %% ../../nbs/15a_walk/02_rivals.ipynb #3531a44e
 def within_minutes(
     names: list[str],  # encoders, the quickest first
     expected: dict[str, float],  # name → minutes for all documents; one that was not timed is not left out
@@ -133,7 +133,7 @@ class Candidates:
     systems: list[str]
     left_out: dict[str, str]  # system → why
 
-
+# %% ../../nbs/15a_walk/02_rivals.ipynb #4f3a1ea2
 def candidates(
     walk: Walk,
     language: str,  # en or zh
@@ -161,7 +161,7 @@ def candidates(
     systems = ['bm25', *dense, *hybrids, *expanded, *reread, *([] if dense else ['bm25(lucene)'])]
     return Candidates([str(parse(system)) for system in systems], left_out | too_long | not_better)
 
-
+# %% ../../nbs/15a_walk/02_rivals.ipynb #179750b6
 def pool_systems(walk: Walk, home_folder=None) -> list[str]:
     "The systems that a verdict compares here."
     language = walk.settings.language or detect_language(walk_corpus(walk, home_folder).texts(0, 200))

@@ -33,7 +33,7 @@ def _stretch_from(sentences: list[str], start: int, longest: int) -> int:
         stop += 1
     return stop
 
-
+# %% ../../nbs/15a_walk/04_sheets.ipynb #cacc6850
 def excerpt(
     query: str,
     text: str,
@@ -96,7 +96,7 @@ def _check_annotator(name: str):
     fix = 'write letters, digits, - and _, such as anna'
     check(is_name, f'{name!r} cannot name a person{why}', 'annotator', fix)
 
-
+# %% ../../nbs/15a_walk/04_sheets.ipynb #40fc4e72
 def next_queries(
     pooled: list[dict],  # of `make_pool`, in the order in which queries are labelled
     records: list[dict],  # of `sheet_records`
@@ -125,7 +125,7 @@ def unfinished(path: Path) -> int:
     "Lines of a sheet without a grade and without a word why."
     return sum(not (row.get('grade', '') + row.get('comment', '')).strip() for row, _ in csv_rows(path))
 
-
+# %% ../../nbs/15a_walk/04_sheets.ipynb #660b0bd4
 def read_sheet(
     path: Path,
     pairs: list[str],  # that were handed out on it
@@ -171,7 +171,7 @@ def _sheet_rows(walk: Walk, pairs: list[dict], annotator: str, seed: int, longes
             lines.append({'pair': row['pair'], **texts, 'grade': '', 'comment': ''})
     return lines
 
-
+# %% ../../nbs/15a_walk/04_sheets.ipynb #556fd11b
 def _with_grades(walk: Walk, annotator: str, lines: list[dict], by_pair: dict) -> list[dict]:
     "The lines of a sheet that is gone, with the grades of its person that were read of it before."
     path = walk.folder / 'labels' / 'votes.csv'
@@ -197,7 +197,7 @@ def _open_sheet(walk: Walk, records: list[dict], by_pair: dict, lines_of) -> Pat
             return path
     return None
 
-
+# %% ../../nbs/15a_walk/04_sheets.ipynb #b4499d72
 def write_sheet(
     walk: Walk,
     annotator: str,

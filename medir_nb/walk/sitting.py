@@ -78,7 +78,7 @@ def _end_words(sitting: Sitting) -> str:
         return f'This sheet is done. Then: medir label {sitting.path.parent.parent} --read'
     return f'{sitting.done} of {counted(len(sitting.rows), "pair")} done, all of it is saved; the same line goes on'
 
-
+# %% ../../nbs/15a_walk/06_sitting.ipynb #964fc46d
 def grade_by_keyboard(
     sitting: Sitting,
     ask=input,  # from a prompt to a line

@@ -18,7 +18,7 @@ def write_toy_documents(file: Path) -> Path:
     write_lines(file, [{'_id': name, 'title': row[0], 'text': row[1]} for name, row in conditions.items()])
     return file
 
-
+# %% ../../nbs/15a_walk/01_toy.ipynb #7cd9e7f6
 def write_toy_questions(
     walk: Walk,
     labelled: int = 36,  # questions that people judged; 0: none
@@ -42,7 +42,7 @@ def write_toy_questions(
     if judged:
         write_judgements(walk.path('qrels/test.tsv'), judged)
 
-
+# %% ../../nbs/15a_walk/01_toy.ipynb #3ed200dd
 def write_toy_walk(
     folder: str | Path,
     labelled: int = 36,  # as for `write_toy_questions`
