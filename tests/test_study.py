@@ -8,7 +8,7 @@ import numpy as np, pandas as pd, pytest
 from conftest import DOCUMENTS, write_beir, write_lines
 from medir_nb.core import MedirError, checkpoint_record, nothing_leaves, to_markdown, write_json
 from medir_nb.core.files import file_fingerprint
-from medir_nb.core.places import checkpoint_folder
+from medir_nb.core.places import at_home, checkpoint_folder
 from medir_nb.data import Duplicates, Windows, load_task, parse_windows, split_by_group, without_duplicates
 from medir_nb.data.readers import json_lines
 from medir_nb.data.windows import count_words
@@ -88,6 +88,17 @@ def refused(call, *said):
     with pytest.raises(MedirError) as error:
         call()
     assert '\n' not in str(error.value) and all(part in str(error.value) for part in said), str(error.value)
+
+
+def killed_when(seen, *arguments, **environment):
+    "Run a command, and kill it with all its children as soon as `seen()`."
+    command = [sys.executable, '-m', 'medir_nb.workbook', *map(str, arguments)]
+    how = {'stdout': subprocess.DEVNULL, 'stderr': subprocess.DEVNULL, 'start_new_session': True}
+    process, end = subprocess.Popen(command, env=os.environ | environment, **how), time.monotonic() + 120
+    while not seen() and time.monotonic() < end and process.poll() is None:
+        time.sleep(0.02)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
 
 
 # ---------------------------------------------------------------- a look
@@ -205,21 +216,13 @@ def test_a_look_that_was_stopped_goes_on(folder, tmp_path, counted, monkeypatch)
 
 @pytest.mark.medium
 def test_a_killed_look_leaves_no_half_corpus(tmp_path):
-    root = tmp_path / 'many'
-    root.mkdir()
-    text = ' '.join(f'word{i}' for i in range(300))
-    write_lines(root / 'all.jsonl', [{'_id': str(i), 'text': f'{i} {text} {i}'} for i in range(4000)])
-    command = [sys.executable, '-m', 'medir_nb.workbook', 'look', str(root), '--to', str(tmp_path / 'walk')]
-    child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    end = time.monotonic() + 60
+    text, folder = ' '.join(f'word{i}' for i in range(300)), tmp_path / 'walk'
+    write_lines(tmp_path / 'many/all.jsonl', [{'_id': str(i), 'text': f'{i} {text} {i}'} for i in range(4000)])
     # before it is a part it is an empty file, which a kill leaves
-    while not list(tmp_path.glob('walk/.corpus*.part')) and time.monotonic() < end and child.poll() is None:
-        time.sleep(0.02)
-    os.kill(child.pid, signal.SIGKILL)
-    child.wait()
-    assert not (tmp_path / 'walk' / 'corpus.jsonl').exists()
-    assert write_corpus(root, tmp_path / 'walk' / 'corpus.jsonl').kept == 4000
-    assert [f.name for f in (tmp_path / 'walk').iterdir() if f.name.startswith('.corpus')] == []
+    killed_when(lambda: list(folder.glob('.corpus*.part')), 'look', tmp_path / 'many', '--to', folder)
+    assert not (folder / 'corpus.jsonl').exists()
+    assert write_corpus(tmp_path / 'many', folder / 'corpus.jsonl').kept == 4000
+    assert [f.name for f in folder.iterdir() if f.name.startswith('.corpus')] == []
 
 
 def test_a_corpus_that_others_judged_stays_whole(tmp_path, counted):
@@ -707,36 +710,16 @@ def test_the_command(notes, writer, medir, tmp_path):
 
 
 @pytest.mark.medium
-def test_a_kill_keeps_answers_and_the_same_line_goes_on(notes, tmp_path):
-    slow = lambda messages: (time.sleep(0.05), good(messages))[1]
-    server = ToyServer(slow)
-    environment = os.environ | {
-        'MEDIR_LLM_OPTIONS': json.dumps({'backend': 'openai', 'base_url': server.url, 'concurrency': 1})
-    }
-    line = [
-        sys.executable,
-        '-m',
-        'medir_nb.workbook',
-        'queries',
-        notes.folder,
-        '--llm',
-        'smollm2',
-        '--retriever',
-        'bm25',
-    ]
-    worker = subprocess.Popen(
-        list(map(str, line)), env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
-    end = time.monotonic() + 30
-    while server.asked < 30 and time.monotonic() < end and worker.poll() is None:
-        time.sleep(0.01)
-    worker.send_signal(signal.SIGKILL)
-    worker.wait()
+def test_a_kill_keeps_answers_and_the_same_line_goes_on(notes, medir_process):
+    server = ToyServer(lambda messages: (time.sleep(0.05), good(messages))[1])
+    options = {'MEDIR_LLM_OPTIONS': json.dumps({'backend': 'openai', 'base_url': server.url, 'concurrency': 1})}
+    line = ('queries', notes.folder, '--llm', 'smollm2', '--retriever', 'bm25')
+    killed_when(lambda: server.asked >= 30, *line, **options)
     before = server.asked
     assert before > 0 and not (notes.folder / 'queries.jsonl').exists()
-    done = subprocess.run(list(map(str, line)), env=environment, capture_output=True, text=True)
+    done = medir_process(*line, **options)
     server.close()
-    assert done.returncode == 0, done.stderr
+    assert done.code == 0, done.err
     assert len(read_queries(notes)) == 44 and server.asked < before + 44  # what was answered is not asked again
 
 
@@ -1060,19 +1043,13 @@ def test_the_command_prints_table_sentence_and_figure(walk, medir):
 
 @pytest.mark.medium
 def test_a_killed_verdict_goes_on_behind_the_last_system(walk):
-    command = [sys.executable, '-m', 'medir_nb.workbook', 'verdict', str(walk.folder)]
-    command += [part for system in ('bm25', 'bm25(b=0)', 'bm25(lucene)') for part in ('--system', system)]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
-    end = time.monotonic() + 60
-    while not list(walk.path('costs/x').parent.glob('*.json')) and time.monotonic() < end:
-        time.sleep(0.05)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-    kept = sorted(walk.path('costs/x').parent.glob('*.json'))
-    assert kept and not walk.path('verdict.json').exists()
-    before = {path.name: path.read_text() for path in kept}
-    give_verdict(Walk.open(walk.folder), ['bm25', 'bm25(b=0)', 'bm25(lucene)'])
-    assert all((walk.folder / 'costs' / name).read_text() == text for name, text in before.items())
+    systems, folder = ['bm25', 'bm25(b=0)', 'bm25(lucene)'], walk.folder / 'costs'
+    named = [part for system in systems for part in ('--system', system)]
+    killed_when(lambda: list(folder.glob('*.json')), 'verdict', walk.folder, *named)
+    before = {path.name: path.read_text() for path in folder.glob('*.json')}
+    assert before and not walk.path('verdict.json').exists()
+    give_verdict(Walk.open(walk.folder), systems)
+    assert all((folder / name).read_text() == text for name, text in before.items())
 
 
 # ---------------------------------------------------------------- a training
@@ -1238,28 +1215,13 @@ def test_the_sentence_says_what_was_forgotten():
 
 @pytest.mark.slow
 def test_a_killed_training_goes_on_with_the_same_plan(walk, medir):
-    line = [
-        sys.executable,
-        '-m',
-        'medir_nb.workbook',
-        'adapt',
-        str(walk.folder),
-        '--minutes',
-        '2',
-        '--forget-limit',
-        '60',
-    ]
-    process = subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
-    plan, end = walk.folder / 'adapt/queries-minilm.json', time.monotonic() + 120
-    while not list(checkpoint_folder('x').parent.glob('[!.]*/medir.json')) and time.monotonic() < end:
-        time.sleep(0.05)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-    kept = plan.read_text()
-    done = {p: p.stat().st_mtime for p in checkpoint_folder('x').parent.glob('[!.]*/medir.json')}
+    line, trained = ('adapt', walk.folder, '--minutes', '2', '--forget-limit', '60'), checkpoint_folder('x').parent
+    killed_when(lambda: list(trained.glob('[!.]*/medir.json')), *line)
+    kept = (walk.folder / 'adapt/queries-minilm.json').read_text()
+    done = {path: path.stat().st_mtime for path in trained.glob('[!.]*/medir.json')}
     assert done and not (walk.folder / 'adapt.json').exists()
-    assert medir('adapt', walk.folder, '--minutes', '2', '--forget-limit', '60').code == 0
-    assert plan.read_text() == kept and all(path.stat().st_mtime == when for path, when in done.items())
+    assert medir(*line).code == 0 and (walk.folder / 'adapt/queries-minilm.json').read_text() == kept
+    assert all(path.stat().st_mtime == when for path, when in done.items())
 
 
 @pytest.mark.slow
@@ -1417,7 +1379,8 @@ def test_the_line_says_which_steps_were_private(walk, home, tmp_path):
     note_step(walk, 'queries')
     line = walk_line(walk)
     assert line.startswith('Not all steps of this walk ran under --private: queries ran without --private, and what')
-    assert walk_line(walk, tmp_path / 'elsewhere') == ''  # the records are not there
+    with at_home(tmp_path / 'elsewhere'):
+        assert walk_line(walk) == ''  # the records are not there
     assert 'Not all steps' in Page(write_report(walk).read_text()).text
 
 

@@ -20,7 +20,7 @@ from .judges import ModelJudge, judging_requests
 from .labels import benchmark_task, consensus, label_counts
 from .person import overrule
 from .pools import PAIR, Pool, pool_documents
-from .tables import QRELS_HEADER, write_tsv
+from .tables import QRELS_HEADER, filled_page, write_tsv
 from .votes import CUT, Judge, collect_votes
 
 # %% ../../nbs/13a_benchmark/09_building.ipynb #41233fb3
@@ -72,43 +72,17 @@ def reranking_task(
     return made
 
 # %% ../../nbs/13a_benchmark/09_building.ipynb #6a80e0b5
-_CARD = """---
-language: [{language}]
-configs:
-- config_name: corpus
-  data_files: [{{split: corpus, path: corpus.jsonl}}]
-- config_name: queries
-  data_files: [{{split: queries, path: queries.jsonl}}]
-- config_name: default
-  data_files: [{{split: test, path: qrels/test.jsonl}}]
-{more}---
-# {name}
-
-{text}
-"""
-_TOP_RANKED = """- config_name: top_ranked
-  data_files: [{split: test, path: top_ranked.jsonl}]
-"""
-_JUDGED = (
-    'Judgements by {judges}. A pair on which they differ is no judgement: `discarded.tsv` lists it, and it leaves a '
-    'ranking before it is scored (`medir evaluate` does so; a tool that reads judgements alone counts it as '
-    'irrelevant). How the benchmark was made stands in `benchmark.json`.'
-)
-_ANSWERED = (
-    'A document is relevant where a question was answered from it, and the answer was right (Algorithm 1 of '
-    'AutoMIR): nobody graded the pairs. What became of every candidate stands in `trail.csv` beside this folder, '
-    'how the benchmark was made in `benchmark.json`.'
-)
-
-
 def _card(task: Task, name: str, made: dict) -> str:
     "The page that names the files for `datasets`, and says who judged."
-    is_answered = made.get('recipe') == 'cmirb'
-    text = _ANSWERED if is_answered else _JUDGED.format(judges=', '.join(made.get('judges', ['unnamed judges'])))
-    by_person = made.get('by a person', 0)
-    text += f' A person gave {by_person:,} of the labels.' if by_person else ''
-    more = _TOP_RANKED if task.candidates is not None else ''
-    return _CARD.format(language=task.language, name=name, text=text, more=more)
+    return filled_page(
+        'benchmark.md',
+        name=name,
+        language=task.language,
+        has_lists=task.candidates is not None,
+        is_answered=made.get('recipe') == 'cmirb',
+        judges=', '.join(made.get('judges', ['unnamed judges'])),
+        by_person=made.get('by a person', 0),
+    )
 
 # %% ../../nbs/13a_benchmark/09_building.ipynb #52285404
 def _write_judgements(task: Task, folder: Path):

@@ -139,7 +139,6 @@ class Walk:
     def task(
         self,
         labels: str = 'test',  # `test`: of people; `synthetic`: the document that a query was written from
-        home_folder=None,
         **fields,  # of `load_task`
     ) -> Task:
         "The walk as a task under one of its two sets of judgements; those of what is gone are left out."
@@ -148,13 +147,13 @@ class Walk:
         path, judged = self.path(f'qrels/{labels}.tsv'), read_judgements(self.path(f'qrels/{labels}.tsv'))
         tables = {'doc_id': ('corpus.jsonl', Corpus), 'query_id': ('queries.jsonl', Queries)}
         for column, (name, kind) in tables.items():
-            known = cached_table(self.path(name), kind, home_folder).ids
+            known = cached_table(self.path(name), kind, None).ids
             if lost := lost_words(judged, known, column):
                 _tell_once(f'{path}: {lost}')
             judged = judged[judged[column].isin(known)]
         _check_relevant(judged, path, self.folder)
         fields = {'lang': self.settings.language or None, 'allow_unknown_qrels': True} | fields
-        return load_task(str(self.folder), split=labels, home_folder=home_folder, **fields)
+        return load_task(str(self.folder), split=labels, **fields)
 
 # %% ../../nbs/15a_walk/00_folder.ipynb #36de7fba
 ORIGINS = ('synthetic', 'log')
@@ -173,9 +172,9 @@ def read_queries(walk: Walk) -> list[dict]:
     return list(rows.values())
 
 # %% ../../nbs/15a_walk/00_folder.ipynb #66096435
-def walk_corpus(walk: Walk, home_folder=None) -> Corpus:
+def walk_corpus(walk: Walk) -> Corpus:
     "The documents of a walk."
-    corpus = cached_table(walk.need('corpus.jsonl'), Corpus, home_folder)
+    corpus = cached_table(walk.need('corpus.jsonl'), Corpus, None)
     check(len(corpus), 'the corpus is empty', walk.folder / 'corpus.jsonl', 'look at a folder that has documents')
     return corpus
 

@@ -21,6 +21,7 @@ from ..benchmark.votes import Judge, collect_votes, is_relevant
 from ..core.console import counted, note
 from ..core.errors import check, nearest
 from ..core.files import fingerprint, json_mapping, lock, write_json
+from ..core.places import follows_home
 from ..core.settings import registry
 from ..data.task import Task
 from ..evaluator.evaluation import evaluate
@@ -170,12 +171,12 @@ def _adjudicated(walk: Walk, votes: pd.DataFrame, settled: pd.DataFrame) -> pd.D
     return pd.concat([kept, pd.DataFrame(new, columns=list(VOTES))], ignore_index=True) if new else kept
 
 # %% ../../nbs/15a_walk/05_labelling.ipynb #c855a789
-def _write_conflicts(walk: Walk, decided: pd.DataFrame, settled: pd.DataFrame | None, home_folder) -> int:
+def _write_conflicts(walk: Walk, decided: pd.DataFrame, settled: pd.DataFrame | None) -> int:
     "Write conflicts, and what was settled before, on `labels/adjudication.csv`; how many are open."
     before = {} if settled is None else settled.set_index('pair').to_dict('index')
     codes = {pair: code for code, pair in _pair_of(walk).items()}
     text_of = {row['_id']: row['text'] for row in read_queries(walk)}
-    corpus, rows = walk_corpus(walk, home_folder), []
+    corpus, rows = walk_corpus(walk), []
     for row in decided[decided.how.isin(['conflict', ADJUDICATED])].itertuples():
         code, query = codes.get((row.query_id, row.doc_id)), text_of.get(row.query_id)
         if code is None or query is None or row.doc_id not in corpus:
@@ -197,10 +198,10 @@ def _seen_pairs(walk: Walk, votes: pd.DataFrame) -> set:
     return seen
 
 
-def _waiting(walk: Walk, votes: pd.DataFrame, home_folder) -> tuple[list[dict], set]:
+def _waiting(walk: Walk, votes: pd.DataFrame) -> tuple[list[dict], set]:
     "Rows of the pool that nobody saw, and the queries that somebody began; pairs that joined at one time begin apart."
     seen, pool = _seen_pairs(walk, votes), read_pool(walk)
-    queries, documents = ids_here(walk, home_folder)
+    queries, documents = ids_here(walk)
     joined = {(row['query_id'], row['doc_id']): row.get('joined', 0) for row in pool}
     waiting = [row for row in pool if (row['query_id'], row['doc_id']) not in seen]
     waiting = [row for row in waiting if row['query_id'] in queries and row['doc_id'] in documents]
@@ -231,20 +232,21 @@ _MEASURE = 'nDCG@10'
 _QUICK = ('bm25', 'minilm', 'rrf(bm25,minilm)')  # where no pool says which systems are compared
 
 
-def _judged_task(walk: Walk, labels: str, home_folder) -> Task | None:
+def _judged_task(walk: Walk, labels: str) -> Task | None:
     "The walk under some judgements; None where there are none, or nothing is relevant by them."
     try:
-        return walk.task(labels, home_folder) if (walk.folder / 'qrels' / f'{labels}.tsv').is_file() else None
+        return walk.task(labels) if (walk.folder / 'qrels' / f'{labels}.tsv').is_file() else None
     except NothingRelevant:
         return None
 
 
-def _widest_spread(task: Task, systems, home_folder) -> float:
+def _widest_spread(task: Task, systems) -> float:
     "The largest spread of the differences between any two systems."
-    scores = [evaluate(task, system, [_MEASURE], home_folder=home_folder).values(_MEASURE) for system in systems]
+    scores = [evaluate(task, system, [_MEASURE]).values(_MEASURE) for system in systems]
     return max((difference_spread(b.loc[a.index] - a) for a, b in combinations(scores, 2)), default=float('nan'))
 
 # %% ../../nbs/15a_walk/05_labelling.ipynb #341a10a5
+@follows_home
 def walk_power(
     walk: Walk,
     n: int | None = None,  # queries that will be labelled; None: those that are
@@ -253,7 +255,7 @@ def walk_power(
 ) -> Power:
     "What the labels of a walk show, or what `n` labelled queries would."
     systems = list(systems) or json_mapping(walk.folder / 'labels' / 'pool.json').get('systems') or list(_QUICK)
-    tasks = {labels: _judged_task(walk, labels, home_folder) for labels in ('test', 'synthetic')}
+    tasks = {labels: _judged_task(walk, labels) for labels in ('test', 'synthetic')}
     answered = {
         labels: task.qrels[task.qrels.relevance > 0].query_id.nunique() if task else 0 for labels, task in tasks.items()
     }
@@ -262,7 +264,7 @@ def walk_power(
     for labels, source in (('test', 'labels'), ('synthetic', 'synthetic queries')):
         if answered[labels] < FEWEST_FOR_SPREAD:
             continue
-        spread = _widest_spread(tasks[labels], systems, home_folder)
+        spread = _widest_spread(tasks[labels], systems)
         if spread > 0:
             return Power(spread=spread, source=f'the two systems that differ most on {source}', **many)
         alike.append(source)
@@ -270,13 +272,12 @@ def walk_power(
     return Power(spread=USUAL_SPREAD, source=f'other collections{reason}', **many)
 
 # %% ../../nbs/15a_walk/05_labelling.ipynb #3c955e4b
+@follows_home
 def sheets_words(walk: Walk, home_folder=None) -> str:
     "What the queries on all sheets would show once labelled, as whoever hands out or reads an empty sheet is told."
     pair_of = _pair_of(walk)
     pairs = {pair for record in sheet_records(walk) for pair in record['pairs']} & set(pair_of)
-    return (
-        f'with the sheets until now: {walk_power(walk, len({pair_of[p][0] for p in pairs}), home_folder=home_folder)}'
-    )
+    return f'with the sheets until now: {walk_power(walk, len({pair_of[p][0] for p in pairs}))}'
 
 # %% ../../nbs/15a_walk/05_labelling.ipynb #e759bae7
 def _with_ends(row: dict, name: str, low: str, high: str) -> str:
@@ -331,11 +332,11 @@ class Labels:
         return '\n'.join([*lines, *filter(None, [self.power])])
 
 # %% ../../nbs/15a_walk/05_labelling.ipynb #47fde9b0
-def _decided_labels(walk: Walk, votes: pd.DataFrame, settled: pd.DataFrame | None, home_folder) -> Labels:
+def _decided_labels(walk: Walk, votes: pd.DataFrame, settled: pd.DataFrame | None) -> Labels:
     "What votes decide, with the files that hold it."
-    decided, (queries, documents) = decisions(votes), ids_here(walk, home_folder)
-    waiting, unfinished = _waiting(walk, votes, home_folder)
-    open_conflicts = _write_conflicts(walk, decided, settled, home_folder)
+    decided, (queries, documents) = decisions(votes), ids_here(walk)
+    waiting, unfinished = _waiting(walk, votes)
+    open_conflicts = _write_conflicts(walk, decided, settled)
     here = decided[decided.query_id.isin(queries) & decided.doc_id.isin(documents)]
     finished = here[~here.query_id.isin(unfinished)]
     # a pair on which people differ is not judged, and would count as not relevant: its query waits
@@ -362,6 +363,7 @@ def _decided_labels(walk: Walk, votes: pd.DataFrame, settled: pd.DataFrame | Non
     )
 
 # %% ../../nbs/15a_walk/05_labelling.ipynb #d9e018b1
+@follows_home
 def read_labels(
     walk: Walk,
     with_power: bool = True,  # measure what the labels show; asks the pool's systems
@@ -375,28 +377,29 @@ def read_labels(
             votes = _adjudicated(walk, votes, settled)
             _save_votes(walk, votes)
         if len(votes):
-            found = _decided_labels(walk, votes, settled, home_folder)
+            found = _decided_labels(walk, votes, settled)
         else:  # nobody said anything, or all of it was taken back
             _write_decided(walk, decisions(votes))
         if with_power and found.queries:
-            found.power = repr(walk_power(walk, home_folder=home_folder))
+            found.power = repr(walk_power(walk))
         elif with_power and not len(votes) and sheet_records(walk):
-            found.power = sheets_words(walk, home_folder)
+            found.power = sheets_words(walk)
         # a JSON file knows no nan
         rows = [{k: None if value != value else value for k, value in row.items()} for row in found.agreement]
         write_json(walk.path('labels/labels.json'), asdict(found) | {'agreement': rows})
     return found
 
 # %% ../../nbs/15a_walk/05_labelling.ipynb #4f8cc086
-def _judge_of(judge: str | Judge, home_folder) -> Judge:
+def _judge_of(judge: str | Judge) -> Judge:
     "A judge by name: a language model of the registry, or `words`."
     if not isinstance(judge, str) or judge == 'words':
         return LexicalJudge() if judge == 'words' else judge
     known = [*registry('llms'), 'words']
     check(judge in known, f'unknown judge {judge!r}', 'label', nearest(judge, known))
-    return ModelJudge(judge, home_folder=home_folder)
+    return ModelJudge(judge)
 
 # %% ../../nbs/15a_walk/05_labelling.ipynb #b151fd4f
+@follows_home
 def judge_pairs(
     walk: Walk,
     judges: list,  # names, or judges
@@ -404,13 +407,13 @@ def judge_pairs(
 ) -> pd.DataFrame:
     "Let judges read the pairs that people graded; `labels/judges.csv` keeps what they say, `judge_table` compares."
     note_step(walk, 'label')
-    decided, (queries, documents) = decisions(gather_votes(walk)), ids_here(walk, home_folder)
+    decided, (queries, documents) = decisions(gather_votes(walk)), ids_here(walk)
     decided = decided[decided.query_id.isin(queries) & decided.doc_id.isin(documents)]
     fix = 'medir label WALK --annotator NAME hands out a sheet'
     check(len(decided), 'people have graded nothing yet', walk.folder, fix)
     rows = [row for row in read_queries(walk) if row['_id'] in set(decided.query_id)]
-    task = queries_task(walk, rows, walk_corpus(walk, home_folder))
-    said = collect_votes([_judge_of(judge, home_folder) for judge in judges], task, decided[PAIR])
+    task = queries_task(walk, rows, walk_corpus(walk))
+    said = collect_votes([_judge_of(judge) for judge in judges], task, decided[PAIR])
     path, columns, names = walk.path('labels/judges.csv'), list(said.columns), set(said.judge)
     with lock(path):
         before = [row for row, _ in csv_rows(path)] if path.is_file() else []

@@ -16,7 +16,7 @@ from ..core.console import counted, to_markdown
 from ..core.errors import MedirError, check
 from ..core.files import file_fingerprint, fingerprint, read_json, write_json
 from ..core.hardware import is_busy, waiting_processes
-from ..core.places import slug
+from ..core.places import follows_home, slug
 from ..core.settings import registry
 from ..data import Corpus, Windows, parse_windows
 from ..data.readers import cached_table, read_judgements
@@ -117,6 +117,12 @@ def _time_lines(found: 'Look') -> list[str]:
     return said + [f'{name} is not compared unless it is named: {why}; {fix}' for name, why in left_out.items()]
 
 # %% ../../nbs/15a_walk/12_look.ipynb #fb02c5ab
+def _with_thousands(table: pd.DataFrame) -> pd.DataFrame:
+    "A table whose whole numbers are text with a comma for thousands."
+    whole = table.select_dtypes('integer').columns
+    return table.assign(**{name: table[name].map('{:,}'.format) for name in whole})
+
+# %% ../../nbs/15a_walk/12_look.ipynb #0e17b0a3
 @dataclass
 class Look:
     "What was found in a collection; it shows itself as a page."
@@ -149,11 +155,7 @@ class Look:
             'encoders': candidates_table(self.reaches, self.paces, self.reading.kept, self.in_passages),
             'may be personal data': pd.DataFrame(self.reading.personal_data),
         }
-        shown = {name: table for name, table in found.items() if len(table)}
-        for name, table in shown.items():
-            whole = table.select_dtypes('integer').columns
-            shown[name] = table.assign(**{column: table[column].map('{:,}'.format) for column in whole})
-        return shown
+        return {name: _with_thousands(table) for name, table in found.items() if len(table)}
 
     def lines(self) -> list[str]:
         "What the tables mean, in sentences."
@@ -162,19 +164,7 @@ class Look:
 
     def as_dict(self) -> dict:
         "What look.json holds: counts, names of files, masks; never a text."
-        return {
-            **asdict(self.reading),
-            'words': quantiles(self.reading.words),
-            'language': self.walk.settings.language,
-            'encoders': [asdict(part) for part in self.reaches],
-            'speeds': [asdict(part) for part in self.paces],
-            'minutes': self.minutes,
-            'passages': str(self.windows or 'none'),
-            'passages_advised': str(self.advised or 'none'),
-            'passages_a_document': self.in_passages and round(self.in_passages[0], 2),
-            'lines': self.lines(),
-            'tables': {name: table.to_dict('records') for name, table in self.tables().items()},
-        }
+        return _content(self)
 
     def _repr_markdown_(self) -> str:
         tables = [f'**{name}**\n\n{to_markdown(table)}' for name, table in self.tables().items()]
@@ -186,6 +176,23 @@ class Look:
     def figure(self, folder: str | Path | None = None):
         "Lengths of the documents with the encoders' limits, saved below the walk."
         return save_figure('lengths', lengths_data(self), lengths_figure, folder or self.walk.folder / 'figures')
+
+# %% ../../nbs/15a_walk/12_look.ipynb #ab12cd35
+def _content(found: Look) -> dict:
+    "Counts, names of files, masks, and the page in sentences and tables."
+    return {
+        **asdict(found.reading),
+        'words': quantiles(found.reading.words),
+        'language': found.walk.settings.language,
+        'encoders': [asdict(part) for part in found.reaches],
+        'speeds': [asdict(part) for part in found.paces],
+        'minutes': found.minutes,
+        'passages': str(found.windows or 'none'),
+        'passages_advised': str(found.advised or 'none'),
+        'passages_a_document': found.in_passages and round(found.in_passages[0], 2),
+        'lines': found.lines(),
+        'tables': {name: table.to_dict('records') for name, table in found.tables().items()},
+    }
 
 # %% ../../nbs/15a_walk/12_look.ipynb #97116589
 _BARS = 30
@@ -235,15 +242,15 @@ def _walk_folder(source: str | Path, to: str | Path | None) -> Path:
     return folder
 
 
-def _measured(folder: Path, name: str, rows: list, key: list, home_folder) -> tuple[Reach, Pace]:
+def _measured(folder: Path, name: str, rows: list, key: list) -> tuple[Reach, Pace]:
     "What an encoder reads of the documents, and how fast; what was timed beside other work is timed again."
-    reads = Reach(**kept_part(folder, f'tokens-{name}', key, lambda: asdict(reach(name, rows, home_folder))))
+    reads = Reach(**kept_part(folder, f'tokens-{name}', key, lambda: asdict(reach(name, rows))))
     is_quiet_now = not is_busy(waiting_processes())
     timed = kept_part(
         folder,
         f'speed-{name}',
         key,
-        lambda: asdict(pace(name, rows, reads.mean_tokens, home_folder)),
+        lambda: asdict(pace(name, rows, reads.mean_tokens)),
         lambda value: not (is_quiet_now and Pace(**value).was_busy),
     )
     return reads, Pace(**timed)
@@ -261,6 +268,7 @@ def _lost_labels(walk: Walk, corpus: Corpus) -> str:
 _SEED, _SAMPLE = 0, 1_000  # documents whose tokens are counted
 
 
+@follows_home
 def look(
     source: str | Path,  # a folder or file of documents, a folder with a corpus.jsonl, or a task of the registry
     to: str | Path | None = None,  # the folder of the walk; default: NAME-walk here
@@ -279,10 +287,10 @@ def look(
     read = lambda: asdict(write_corpus(source, corpus_file, lang))  # noqa: E731
     reading = Reading(**kept_part(folder, 'reading', state, read, lambda _: corpus_file.is_file()))
     language = lang or ('zh' if reading.languages.get('zh', 0) * 2 > reading.kept else 'en')
-    corpus, of_corpus = cached_table(corpus_file, Corpus, home_folder), file_fingerprint(corpus_file)
+    corpus, of_corpus = cached_table(corpus_file, Corpus, None), file_fingerprint(corpus_file)
     rows, reaches, paces = sampled_rows(corpus, _SAMPLE, _SEED), [], []
     for name in candidates_here(candidates, language):
-        reads, timed = _measured(folder, name, rows, [of_corpus, name, __version__], home_folder)
+        reads, timed = _measured(folder, name, rows, [of_corpus, name, __version__])
         reaches.append(reads)
         paces.append(timed)
     advised = advised_windows(reaches)

@@ -13,6 +13,7 @@ from ..benchmark.pools import PAIR, pool_documents
 from ..core.console import counted, note
 from ..core.errors import MedirError, check
 from ..core.files import fingerprint, json_mapping, lock, parse_json, read_text, write_json, write_lines
+from ..core.places import follows_home
 from ..data import parse_windows
 from ..data.readers import json_lines
 from ..systems.expressions import parse
@@ -37,10 +38,10 @@ def labelling_order(
 DEPTH = 1  # documents of each system
 
 
-def _pooled_rows(walk: Walk, rows: list[dict], systems, depth: int, home_folder) -> list[dict]:
+def _pooled_rows(walk: Walk, rows: list[dict], systems, depth: int) -> list[dict]:
     "A row for each pair of the pool, the queries in the order of `rows`; `pair` is its name on a sheet."
-    task = queries_task(walk, rows, walk_corpus(walk, home_folder))
-    brought = pool_documents(task, list(systems), depth, home_folder=home_folder).brought
+    task = queries_task(walk, rows, walk_corpus(walk))
+    brought = pool_documents(task, list(systems), depth).brought
     by_pair = {pair: dict(zip(part.retriever, part['rank'], strict=True)) for pair, part in brought.groupby(PAIR)}
     place = {row['_id']: i for i, row in enumerate(rows)}
     pooled = []
@@ -94,9 +95,9 @@ def read_pool(walk: Walk) -> list[dict]:
     return rows
 
 
-def ids_here(walk: Walk, home_folder=None) -> tuple[set[str], set[str]]:
+def ids_here(walk: Walk) -> tuple[set[str], set[str]]:
     "Ids of the queries and of the documents that are there now: what was labelled may be gone."
-    return {row['_id'] for row in read_queries(walk)}, set(walk_corpus(walk, home_folder).ids)
+    return {row['_id'] for row in read_queries(walk)}, set(walk_corpus(walk).ids)
 
 
 def _known_settings(walk: Walk) -> dict:
@@ -125,7 +126,7 @@ def _grown_settings(walk: Walk, known: dict, asked: dict) -> dict:
     return asked | {'systems': list(dict.fromkeys([*known['systems'], *asked['systems']]))}
 
 # %% ../../nbs/15a_walk/03_pooling.ipynb #ebe81eeb
-def _grown_pool(walk: Walk, pooled: list[dict], known: dict, settings: dict, home_folder) -> list[dict]:
+def _grown_pool(walk: Walk, pooled: list[dict], known: dict, settings: dict) -> list[dict]:
     "A pool with what more systems or a greater depth bring to its queries."
     is_deeper = settings['depth'] > known['depth']
     joining = [system for system in settings['systems'] if is_deeper or system not in known['systems']]
@@ -136,7 +137,7 @@ def _grown_pool(walk: Walk, pooled: list[dict], known: dict, settings: dict, hom
     handed_out = {pair for record in sheet_records(walk) for pair in record['pairs']}
     begun = {row['query_id'] for row in pooled if row['pair'] in handed_out}
     grown, turn = {row['pair']: row for row in pooled}, 1 + max((row.get('joined', 0) for row in pooled), default=0)
-    for row in _pooled_rows(walk, asked, joining, settings['depth'], home_folder) if asked else []:
+    for row in _pooled_rows(walk, asked, joining, settings['depth']) if asked else []:
         before, joined = grown.get(row['pair']), {'joined': turn} if row['query_id'] in begun else {}
         grown[row['pair']] = before | {'brought': row['brought'] | before['brought']} if before else row | joined
     note(f'{counted(len(grown) - len(pooled), "pair")} joined the pool, and what was labelled stays')
@@ -146,6 +147,7 @@ def _grown_pool(walk: Walk, pooled: list[dict], known: dict, settings: dict, hom
 MOST_QUERIES = 500  # that are pooled: some ten sittings
 
 
+@follows_home
 def make_pool(
     walk: Walk,
     systems=(),  # expressions; none: `pool_systems`
@@ -156,7 +158,7 @@ def make_pool(
 ) -> list[dict]:
     "The pairs that may be labelled, `pair, query_id, doc_id, brought`; made where they are missing, and grown."
     note_step(walk, 'label')
-    rows, systems = read_queries(walk), list(systems) or pool_systems(walk, home_folder)
+    rows, systems = read_queries(walk), list(systems) or pool_systems(walk)
     check(rows, 'there are no queries yet', walk.folder, 'medir queries makes them')
     seed = walk.settings.seed if seed is None else seed
     settings = {'systems': [str(parse(system)) for system in systems], 'depth': depth, 'seed': seed}
@@ -168,13 +170,13 @@ def make_pool(
             settings = _grown_settings(walk, known, settings)
         pooled = read_pool(walk) if is_labelled or known == settings else []
         if grows := is_labelled and known != settings:
-            pooled = _grown_pool(walk, pooled, known, settings, home_folder)
+            pooled = _grown_pool(walk, pooled, known, settings)
         done = {row['query_id'] for row in pooled}
         lacking = [row for row in labelling_order(rows, seed)[:queries] if row['_id'] not in done]
         if lacking:
             what = 'query is' if len(lacking) == 1 else 'queries are'
             note(f'{len(lacking):,} {what} pooled by {", ".join(settings["systems"])}')
-            pooled = pooled + _pooled_rows(walk, lacking, settings['systems'], depth, home_folder)
+            pooled = pooled + _pooled_rows(walk, lacking, settings['systems'], depth)
         if lacking or grows:
             pooled = differing_first(pooled)
             # the settings last: a call that is stopped before them pools again

@@ -28,7 +28,6 @@ KINDS = {'people': 'test', 'synthetic': 'synthetic'}
 def walk_tasks(
     walk: Walk,
     most_synthetic: int = 0,  # queries; 0: all
-    home_folder=None,
 ) -> dict[str, Task]:
     "`people` and `synthetic`, as far as the walk has them."
     walk.need('queries.jsonl')
@@ -36,7 +35,7 @@ def walk_tasks(
     for kind, split in KINDS.items():
         if walk.path(f'qrels/{split}.tsv').is_file():
             try:
-                tasks[kind] = replace(walk.task(split, home_folder), name=f'{walk.settings.name} ({kind})')
+                tasks[kind] = replace(walk.task(split), name=f'{walk.settings.name} ({kind})')
             except NothingRelevant as fault:
                 nothing.append(fault)
     if nothing and not tasks:
@@ -116,12 +115,12 @@ class Measured:
         return {best: {}} | pd.concat([ahead, behind]).to_dict('index')
 
 # %% ../../nbs/15a_walk/32_quality.ipynb #22eb21cf
-def measure_quality(tasks: dict[str, Task], systems: list[str], measures, home_folder=None) -> tuple[dict, dict]:
+def measure_quality(tasks: dict[str, Task], systems: list[str], measures) -> tuple[dict, dict]:
     "Kind → `Measured`, and system → why it did not run on some kind."
     found, not_run, name = {}, {}, str(parse_measure(measures[0]))
     for kind, task in tasks.items():
         runs = [system for system in systems if system not in not_run]
-        found[kind], failed = evaluate_grid([task], runs, measures=measures, home_folder=home_folder)
+        found[kind], failed = evaluate_grid([task], runs, measures=measures)
         not_run |= {system: str(error) for (system, _), error in failed.items()}
     whole = [system for system in systems if system not in not_run]
     least = f'{len(whole)} of {len(systems)} systems ran ({"; ".join(not_run.values())})'

@@ -17,6 +17,7 @@ from ..benchmark.tables import csv_rows
 from ..core.console import counted, note, progress, to_markdown
 from ..core.errors import check, nearest
 from ..core.files import fingerprint, json_mapping, lock, read_text, write_json, write_lines
+from ..core.places import follows_home
 from ..data.corpus import Corpus
 from ..data.passages import word_places
 from ..data.readers import json_lines
@@ -173,7 +174,6 @@ def round_trip(
     corpus: Corpus,
     retriever: str = RETRIEVER,
     k: int = FIRST,  # ranks among which the own document must be
-    home_folder=None,
 ) -> list[dict]:
     "The rows whose document is among the first `k` that their query brings."
     if not rows:
@@ -181,7 +181,7 @@ def round_trip(
     task = queries_task(walk, rows, corpus, source_qrels(rows))
     # equal texts have one score and one place: any of them will do
     same = dict(zip(corpus.ids, map(normal_query, corpus.texts()), strict=True))
-    run = search(retriever, task, k, home_folder=home_folder, keep_self=True).run
+    run = search(retriever, task, k, keep_self=True).run
     found = {query_id: {same[doc_id] for doc_id in part.doc_id[:k]} for query_id, part in run.groupby('query_id')}
     return [row for row in rows if same[row['document']] in found.get(row['_id'], ())]
 
@@ -198,10 +198,9 @@ def with_overlap(walk: Walk, rows: list[dict], corpus: Corpus) -> list[dict]:
 def style_table(
     walk: Walk,
     systems,  # expressions
-    home_folder=None,
 ) -> pd.DataFrame:
     "By style: queries, mean words of one, mean overlap, and the nDCG@10 of each system on the synthetic judgements."
-    rows, corpus = [row for row in read_queries(walk) if row['origin'] == 'synthetic'], walk_corpus(walk, home_folder)
+    rows, corpus = [row for row in read_queries(walk) if row['origin'] == 'synthetic'], walk_corpus(walk)
     if not rows:
         return pd.DataFrame(columns=['style', 'queries', 'words', 'overlap', *systems])
     task = queries_task(walk, rows, corpus, source_qrels(rows))
@@ -209,7 +208,7 @@ def style_table(
     frame['queries'], frame['overlap'] = 1, [row['overlap'] for row in rows]
     frame['words'] = [len(word_places(row['text'])) for row in rows]
     for system in systems:
-        scores = evaluate(task, system, ['nDCG@10'], home_folder=home_folder, keep_self=True).values('nDCG@10')
+        scores = evaluate(task, system, ['nDCG@10'], keep_self=True).values('nDCG@10')
         frame[system] = frame._id.map(scores)
     means = frame.groupby('style', sort=False)[['words', 'overlap', *systems]].mean()
     means.insert(0, 'queries', frame.groupby('style', sort=False).size())
@@ -264,27 +263,27 @@ def read_report(walk: Walk) -> QueryReport:
     return QueryReport(**json_mapping(walk.folder / 'queries.json', 'remove it; medir queries writes it again'))
 
 # %% ../../nbs/15a_walk/14_queries.ipynb #cea19a99
-def _save(walk: Walk, rows: list[dict], calls: list[dict], systems: list[str], home_folder) -> QueryReport:
+def _save(walk: Walk, rows: list[dict], calls: list[dict], systems: list[str]) -> QueryReport:
     "Write queries, the judgements that follow from them, and the report."
     write_lines(walk.path('queries.jsonl'), rows)
     if len(qrels := source_qrels(rows)):
         write_judgements(walk.path('qrels/synthetic.tsv'), qrels.itertuples(index=False))
-    styles = style_table(walk, systems, home_folder).to_dict('records')
+    styles = style_table(walk, systems).to_dict('records')
     report = QueryReport(calls, styles, sum(row['origin'] == 'log' for row in rows))
     write_json(walk.path('queries.json'), asdict(report))
     return report
 
 # %% ../../nbs/15a_walk/14_queries.ipynb #b3d1e86a
-def _written_rows(walk, corpus, call, known, most_repeated, minutes, replay, home_folder) -> list[dict]:
+def _written_rows(walk, corpus, call, known, most_repeated, minutes, replay) -> list[dict]:
     "The queries of a call that are usable and find their document; the call gets its counts."
     documents = _documents(corpus, call['sample'], call['seed'])
     language = walk.settings.language or detect_language([row['doc'] for row in documents])
-    asked = {'model': call['model'], 'language': language, 'home_folder': home_folder, 'replay': replay}
+    asked = {'model': call['model'], 'language': language, 'replay': replay}
     usage, seen, faults = Usage(), {normal_query(row['text']) for row in known}, {}
     answers = _answers(documents, call['styles'], call['per_style'], most_repeated, minutes, usage=usage, **asked)
     usable = _usable(answers, call['model'], seen, faults)
-    llm(call['model'], home_folder).close()  # in a notebook its memory is wanted for what follows
-    found = round_trip(walk, usable, corpus, call['retriever'], call['first'], home_folder)
+    llm(call['model']).close()  # in a notebook its memory is wanted for what follows
+    found = round_trip(walk, usable, corpus, call['retriever'], call['first'])
     share = len(found) / max(1, len(usable))
     what = f'{len(found):,} of {len(usable):,} queries of {call["model"]} ({share:.0%}) find their document '
     what += f'among the first {call["first"]} of {call["retriever"]}'
@@ -299,6 +298,7 @@ def _written_rows(walk, corpus, call, known, most_repeated, minutes, replay, hom
     return with_overlap(walk, found, corpus)
 
 # %% ../../nbs/15a_walk/14_queries.ipynb #6395e628
+@follows_home
 def write_queries(
     walk: Walk,
     model: str = 'smollm2',  # a row of registry/llms.yaml
@@ -319,7 +319,7 @@ def write_queries(
         check(style in STYLES, f'unknown style {style!r}', 'queries', nearest(style, STYLES))
     check(sample > 0 and per_style > 0, f'{sample} documents, {per_style} queries', 'queries', 'write at least 1 each')
     note_step(walk, 'queries')
-    seed, corpus = walk.settings.seed if seed is None else seed, walk_corpus(walk, home_folder)
+    seed, corpus = walk.settings.seed if seed is None else seed, walk_corpus(walk)
     call = {'model': model, 'styles': sorted(set(styles)) or list(STYLES), 'sample': sample, 'per_style': per_style}
     call |= {'retriever': str(parse(retriever)), 'first': first, 'least': least, 'seed': seed}
     key = fingerprint('queries', call, corpus.fingerprint)
@@ -333,7 +333,7 @@ def write_queries(
         others = [
             row for row in known if (row.get('model'), row.get('style')) not in {(model, s) for s in call['styles']}
         ]
-        rows = _written_rows(walk, corpus, call, others, most_repeated, minutes, replay, home_folder)
+        rows = _written_rows(walk, corpus, call, others, most_repeated, minutes, replay)
         ids = {row['_id'] for row in known}
         new = [row for row in rows if row['_id'] not in ids]
         # one that the minutes cut short counts in the call that goes on with it
@@ -341,9 +341,10 @@ def write_queries(
         calls = [*(done for done in report.calls if done not in earlier), call]
         systems = [str(part) for part in parts(retriever)]
         systems = ['bm25', *(system for system in systems if system != 'bm25')]
-        return _save(walk, [*known, *new], calls, systems, home_folder)
+        return _save(walk, [*known, *new], calls, systems)
 
 # %% ../../nbs/15a_walk/14_queries.ipynb #e1847896
+@follows_home
 def add_log(
     walk: Walk,
     path,  # .txt, .csv, .tsv or .jsonl
@@ -353,7 +354,7 @@ def add_log(
     note_step(walk, 'queries')
     with lock(walk.path('queries.jsonl')):
         known, report = read_queries(walk), read_report(walk)
-        language = walk.settings.language or detect_language(walk_corpus(walk, home_folder).texts(0, 200))
+        language = walk.settings.language or detect_language(walk_corpus(walk).texts(0, 200))
         rows, counts = log_queries(path, known, language)
         if not rows:
             lines = counted(counts.get('lines', 0), 'line')
@@ -364,4 +365,4 @@ def add_log(
             note(f'{counted(masked, "question")} {what}')
         call = {'log': Path(path).name, 'counts': counts}
         systems = [name for name in (report.styles or [{}])[0] if name not in ('style', 'queries', 'words', 'overlap')]
-        return _save(walk, [*known, *rows], [*report.calls, call], systems, home_folder)
+        return _save(walk, [*known, *rows], [*report.calls, call], systems)

@@ -80,10 +80,9 @@ def _tokens_of(encoder: Encoder, texts: list[str]) -> np.ndarray:
 def reach(
     name: str,  # of an encoder
     rows: list[tuple[str, str]],
-    home_folder=None,
 ) -> Reach:
     "What an encoder reads of some documents."
-    encoder = Encoder(name, home_folder=home_folder)
+    encoder = Encoder(name)
     texts = encoder.render(rows, 'document', encoder.instruction(None, 'document'))
     tokens = _tokens_of(encoder, texts) + _SPECIAL
     limit = encoder.spec.max_document_tokens
@@ -120,10 +119,10 @@ class Pace:
         return is_busy(self.wanting)
 
 # %% ../../nbs/15a_walk/11_reach.ipynb #3a400025
-def pace(name: str, rows: list[tuple[str, str]], mean_tokens: float, home_folder=None) -> Pace:
+def pace(name: str, rows: list[tuple[str, str]], mean_tokens: float) -> Pace:
     "Tokens per second of an encoder, timed on some of `rows`."
     wanting = waiting_processes()
-    encoder, elapsed, timed = Encoder(name, home_folder=home_folder), 0.0, 0
+    encoder, elapsed, timed = Encoder(name), 0.0, 0
     with waiting(f'{name}: speed'):
         texts = encoder.render(rows, 'document', encoder.instruction(None, 'document'))
         encoder.encode(texts[:_WARM_UP], 'document')

@@ -9,16 +9,16 @@ __all__ = ['section', 'look_sections', 'queries_section', 'labels_section', 'ver
 
 # %% ../../nbs/15a_walk/50_report.ipynb #1e7de708
 import base64
-import importlib.resources
 import time
 from dataclasses import replace
 from pathlib import Path
 import pandas as pd
+from ..benchmark.tables import filled_page
 from ..core.console import counted, progress
 from ..core.errors import MedirError
 from ..core.files import atomic_path, file_fingerprint, read_json
 from ..core.hardware import versions
-from ..core.places import home
+from ..core.places import follows_home, home
 from ..core.private import private_line
 from ..data import Task
 from ..encoder.contracts import contract
@@ -87,12 +87,12 @@ def queries_section(walk: Walk) -> dict:
     return section('Queries', [], table.reset_index().dropna(axis=1, how='all').to_dict('records'))
 
 # %% ../../nbs/15a_walk/50_report.ipynb #20e6cf76
-def labels_section(walk: Walk, home_folder=None) -> dict:
+def labels_section(walk: Walk) -> dict:
     "How many pairs people judged, of the queries that a verdict counts."
     if not (walk.folder / 'qrels/test.tsv').is_file():
         return _missing('Labels', 'A set of labels by people', f'label {walk.folder.name}')
     try:
-        qrels = walk.task('test', home_folder).qrels
+        qrels = walk.task('test').qrels
     except MedirError as fault:
         return section('Labels', [_sentence(fault.what)])
     counts = qrels[qrels.query_id.isin(qrels[qrels.relevance > 0].query_id)]
@@ -168,9 +168,9 @@ def adapt_sections(walk: Walk) -> list[dict]:
 _FIRST_WORDS = 40
 
 
-def _sparse_contract(system: System, task: Task, home_folder) -> str:
+def _sparse_contract(system: System, task: Task) -> str:
     "The settings of BM25, and the words that it reads."
-    settings, searched = bm25_settings(system, task), task.searched(home_folder)
+    settings, searched = bm25_settings(system, task), task.searched()
     lines = [f'{name:9s} {value}' for name, value in settings.items()]
     for role, texts in {'query': searched.queries.texts(0, 1), 'document': searched.corpus.texts(0, 1)}.items():
         [words] = analyze(texts, settings['analyzer'], settings['stopwords'])
@@ -179,30 +179,30 @@ def _sparse_contract(system: System, task: Task, home_folder) -> str:
     return '\n'.join(lines)
 
 # %% ../../nbs/15a_walk/50_report.ipynb #2ae974cf
-def _contract_section(system: System, task: Task, home_folder) -> dict:
+def _contract_section(system: System, task: Task) -> dict:
     "What one retriever reads."
     heading, is_sparse = f'Contract of {system}', retriever_kind(system) == 'sparse'
     try:
-        sparse = is_sparse and _sparse_contract(system, task, home_folder)
-        text = sparse or str(contract(encoder_of(system, home_folder=home_folder), task))
+        sparse = is_sparse and _sparse_contract(system, task)
+        text = sparse or str(contract(encoder_of(system), task))
     except MedirError as error:
         return section(heading, [f'It cannot be shown here: {error}'])
     about = 'Its settings, and the words that it reads' if is_sparse else 'What the model reads'
     return section(heading, [f'{about} of one query and one document.'], listing=text)
 
 # %% ../../nbs/15a_walk/50_report.ipynb #7d01d080
-def contract_sections(walk: Walk, home_folder=None) -> list[dict]:
+def contract_sections(walk: Walk) -> list[dict]:
     "The contract of each retriever of the choice, on one query and one document."
     choice = verdict_content(walk).get('choice', '')
     if not choice or not any((walk.folder / f'qrels/{split}.tsv').is_file() for split in KINDS.values()):
         return []
     try:
         systems = [part for part in parts(choice) if isinstance(part, System)]
-        task = next(iter(walk_tasks(walk, home_folder=home_folder).values()))
+        task = next(iter(walk_tasks(walk).values()))
     except MedirError as error:
         return [section(f'Contract of {choice}', [f'It cannot be shown here: {error}'])]
     retrievers = dict.fromkeys(replace(part, expansion=None, reranker=None) for part in systems)
-    return [_contract_section(part, task, home_folder) for part in retrievers]
+    return [_contract_section(part, task) for part in retrievers]
 
 # %% ../../nbs/15a_walk/50_report.ipynb #9759e792
 _FILES = ('walk.yaml', 'corpus.jsonl', 'queries.jsonl', 'qrels/synthetic.tsv', 'qrels/test.tsv')
@@ -228,9 +228,9 @@ _LEFT_BY = {'look': 'corpus.jsonl', 'queries': 'queries.jsonl', 'label': 'qrels/
 _LEFT_BY |= {'adapt': 'adapt.json'}
 
 
-def walk_line(walk: Walk, home_folder=None) -> str:
+def walk_line(walk: Walk) -> str:
     "What the records of all steps say, and which steps have none; '' where no step was private."
-    steps, folder = walk_steps(walk), home(home_folder) / 'private'
+    steps, folder = walk_steps(walk), home() / 'private'
     record_of = [(line['step'], folder / str(line.get('record') or '')) for line in steps]
     records = list(dict.fromkeys(record for _, record in record_of if record.is_file()))
     if not records:
@@ -245,39 +245,35 @@ def walk_line(walk: Walk, home_folder=None) -> str:
     return f'Not all steps of this walk ran under --private: {"; ".join(said)}. Of the others: {private_line(*records)}'
 
 # %% ../../nbs/15a_walk/50_report.ipynb #cbbfc139
-def report_sections(walk: Walk, home_folder=None) -> list[dict]:
+def report_sections(walk: Walk) -> list[dict]:
     "All parts of the page, in order."
     makers = [
         lambda: verdict_sections(walk),
-        lambda: [*look_sections(walk), queries_section(walk), labels_section(walk, home_folder)],
+        lambda: [*look_sections(walk), queries_section(walk), labels_section(walk)],
         lambda: changed_section(walk),
         lambda: adapt_sections(walk),
-        lambda: contract_sections(walk, home_folder),
+        lambda: contract_sections(walk),
         lambda: [receipt_section(walk)],
     ]
     return [section for make in progress(makers, desc='report', unit='part') for section in make()]
 
 # %% ../../nbs/15a_walk/50_report.ipynb #dbaf505b
-def render_report(walk: Walk, private: str = '', home_folder=None) -> str:
+def render_report(walk: Walk, private: str = '') -> str:
     "The page as text."
-    import jinja2
-
-    page = importlib.resources.files('medir_nb') / 'registry' / 'web' / 'report.html'
-    template = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined).from_string(
-        page.read_text('utf-8')
-    )
     content = verdict_content(walk)
     own_texts = 'Texts above are from the documents and queries themselves: look before you send this on.'
-    return template.render(
+    return filled_page(
+        'report.html',
         title=f'{walk.settings.name}: which retriever',
         subtitle=f'A walk from documents to a verdict, written on {time.strftime("%Y-%m-%d")}.',
         sentence=content.get('sentence', ''),
         age=_sentence(stale_words(walk, content.get('stands_on'), folder=walk.folder.name)),
-        sections=report_sections(walk, home_folder),
+        sections=report_sections(walk),
         privacy=' '.join(filter(None, [private, own_texts])),
     )
 
 # %% ../../nbs/15a_walk/50_report.ipynb #919061d2
+@follows_home
 def write_report(
     walk: Walk | str | Path,
     to: str | Path = '',  # '': report.html of the walk
@@ -290,7 +286,7 @@ def write_report(
     if (walk.folder / 'verdict.json').exists():
         read_verdict(walk)  # a torn one, or one of earlier documents, is said
     path = Path(to) if to else walk.path('report.html')
-    page = render_report(walk, walk_line(walk, home_folder) if private is None else private, home_folder)
+    page = render_report(walk, walk_line(walk) if private is None else private)
     with atomic_path(path) as part:
         part.write_text(page, encoding='utf-8')
     return path

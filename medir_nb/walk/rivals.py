@@ -162,7 +162,7 @@ def candidates(
     return Candidates([str(parse(system)) for system in systems], left_out | too_long | not_better)
 
 # %% ../../nbs/15a_walk/02_rivals.ipynb #179750b6
-def pool_systems(walk: Walk, home_folder=None) -> list[str]:
+def pool_systems(walk: Walk) -> list[str]:
     "The systems that a verdict compares here."
-    language = walk.settings.language or detect_language(walk_corpus(walk, home_folder).texts(0, 200))
+    language = walk.settings.language or detect_language(walk_corpus(walk).texts(0, 200))
     return candidates(walk, language).systems

@@ -11,10 +11,11 @@ import random
 import re
 from pathlib import Path
 import pandas as pd
-from ..benchmark.tables import csv_rows, plain_cell, write_csv
+from ..benchmark.tables import csv_rows, filled_page, plain_cell, write_csv
 from ..core.console import counted, note
 from ..core.errors import check
 from ..core.files import atomic_path, fingerprint, lock, write_json
+from ..core.places import follows_home
 from ..data.task import detect_language
 from ..retrieval.analyzers import analyze
 from .folder import Walk, read_queries, walk_corpus
@@ -53,25 +54,6 @@ def excerpt(
 
 # %% ../../nbs/15a_walk/04_sheets.ipynb #9811cb40
 GRADES = ('0', '1', '2')
-_GUIDELINE = """# How to grade
-
-Each line of a sheet holds a question and a text. Write one number into the column `grade`:
-
-| grade | the text |
-|---|---|
-| 2 | answers the question, or a good part of it |
-| 1 | does not answer it, but helps: it is about the same matter and says something that is needed |
-| 0 | does not help, whatever words it shares with the question |
-
-- Grade the text, not the question: a badly worded question is taken as its asker would mean it.
-- A text that answers and is wrong or outdated answers: whether it is right is another question.
-- … means that a longer document was cut. Where that leaves a doubt, open the document.
-- Do not talk about single lines with the other person before both are done.
-- The order says nothing, and nobody knows which program found the text.
-- A line that cannot be graded stays empty; say why in `comment`.
-
-Save as CSV (UTF-8), under the same name. The column `pair` stays as it is.
-"""
 
 
 def write_guideline(walk: Walk) -> Path:
@@ -79,7 +61,7 @@ def write_guideline(walk: Walk) -> Path:
     path = walk.path('labels/guideline.md')
     if not path.exists():
         with atomic_path(path) as part:
-            part.write_text(_GUIDELINE, encoding='utf-8')
+            part.write_text(filled_page('guideline.md'), encoding='utf-8')
     return path
 
 # %% ../../nbs/15a_walk/04_sheets.ipynb #6d24f5c4
@@ -155,11 +137,11 @@ def read_sheet(
     return pd.DataFrame(found, columns=['pair', 'grade', 'comment'])
 
 # %% ../../nbs/15a_walk/04_sheets.ipynb #1d3371d0
-def _sheet_rows(walk: Walk, pairs: list[dict], annotator: str, seed: int, longest: int, home_folder) -> list[dict]:
+def _sheet_rows(walk: Walk, pairs: list[dict], annotator: str, seed: int, longest: int) -> list[dict]:
     "The lines of a sheet: queries in a drawn order, the documents of each in another."
     draw = random.Random(fingerprint('sheet', seed, annotator, [row['pair'] for row in pairs]))
     text_of = {row['_id']: row['text'] for row in read_queries(walk)}
-    corpus, lines = walk_corpus(walk, home_folder), []
+    corpus, lines = walk_corpus(walk), []
     query_ids = list(dict.fromkeys(row['query_id'] for row in pairs))
     draw.shuffle(query_ids)
     for query_id in query_ids:
@@ -198,6 +180,7 @@ def _open_sheet(walk: Walk, records: list[dict], by_pair: dict, lines_of) -> Pat
     return None
 
 # %% ../../nbs/15a_walk/04_sheets.ipynb #b4499d72
+@follows_home
 def write_sheet(
     walk: Walk,
     annotator: str,
@@ -212,17 +195,17 @@ def write_sheet(
     "The next sheet of a person, or the one that is not finished yet."
     _check_annotator(annotator)
     check(0 <= overlap <= 1, f'the overlap is {overlap}', 'label', 'write a share from 0 to 1')
-    systems = list(systems) or pool_systems(walk, home_folder)
+    systems = list(systems) or pool_systems(walk)
     fix = 'raise the pairs of a sitting, or lower the depth'
     check(most >= depth * len(systems), f'{most} pairs have no room for one whole query', 'label', fix)
     seed = walk.settings.seed if seed is None else seed
-    pooled = make_pool(walk, systems, depth, seed=seed, home_folder=home_folder)
+    pooled = make_pool(walk, systems, depth, seed=seed)
     write_guideline(walk)
-    queries, documents = ids_here(walk, home_folder)
+    queries, documents = ids_here(walk)
     pooled = [row for row in pooled if row['query_id'] in queries and row['doc_id'] in documents]
 
     def lines_of(pairs: list[dict]) -> list[dict]:
-        return _sheet_rows(walk, pairs, annotator, seed, longest, home_folder)
+        return _sheet_rows(walk, pairs, annotator, seed, longest)
 
     with lock(walk.path('labels/sheets.json')):
         records = sheet_records(walk)

@@ -275,18 +275,18 @@ def give_verdict(
     "Compare systems on a walk, and write which to take."
     walk, wanting = walk if isinstance(walk, Walk) else Walk.open(walk), waiting_processes()
     note_step(walk, 'verdict')
-    read, tasks = stands_on(walk), walk_tasks(walk, 200 if quick else 0, home_folder)
+    read, tasks = stands_on(walk), walk_tasks(walk, 200 if quick else 0)
     language = next(iter(tasks.values())).language
     writers = [*filter(None, [llm]), *(recorded_writers(tasks.values()) if recorded else [])]
     chosen = candidates(walk, language, systems, quick, writers, reranker)
     tasks = without_trained(walk, tasks, chosen.systems)
     for system, why in chosen.left_out.items():
         note(f'{system} is left out: {why}')
-    measured, not_run = measure_quality(tasks, chosen.systems, measures, home_folder)
+    measured, not_run = measure_quality(tasks, chosen.systems, measures)
     ran, costs = [score.system for score in next(iter(measured.values())).scores], {}
     if clock:
         options = {'split': KINDS[next(iter(tasks))], 'lang': language, 'allow_unknown_qrels': True}
-        how = {'store': walk.path('costs/x').parent, 'wanting': wanting, 'home_folder': home_folder}
+        how = {'store': walk.path('costs/x').parent, 'wanting': wanting}
         costs = costs_of_each(ran, walk.folder, options, queries=20 if quick else 50, **how)
     about = {'left_out': dict(chosen.left_out), 'not_run': not_run, 'quick': quick, 'stands_on': read}
     return write_verdict(walk, _content(walk, measured, costs, worth, least) | about)
