@@ -380,15 +380,6 @@ def test_two_classes_may_be_asked_for_in_place_of_five_grades(beir, fake, served
         collect_votes([ModelJudge('smollm2', form='binery')], task, beir_pairs(task))
 
 
-def test_replay_asks_nobody_and_names_what_is_missing(beir, fake, served):
-    server = fake()
-    served(server)
-    task = load_task(str(beir))
-    with pytest.raises(MedirError, match=r'the cassette lacks .* by judge-passages\(smollm2\)'):
-        collect_votes([ModelJudge('smollm2', replay=True)], task, beir_pairs(task))
-    assert server.asked == 0
-
-
 def test_a_threshold_cuts_no_tie():
     scores, relevant = np.array([3.0, 2, 2, 2, 1]), np.array([True, True, False, False, False])
     assert best_threshold(scores, relevant) in (3.0, 2.0)
@@ -1020,20 +1011,15 @@ def test_a_sheet_is_blind_shuffled_whole_and_opens_in_a_spreadsheet(walk):
     # the same pairs in another order; the documents of a query stand together
     pairs = [[row['pair'] for row in rows[path]] for path in (anna, ben)]
     assert sorted(pairs[0]) == sorted(pairs[1]) and pairs[0] != pairs[1]
+    best = {row['pair']: min(row['brought'].values()) for row in read_pool(walk)}
+    by_query = pd.DataFrame({'query': [row['query'] for row in rows[anna]], 'rank': [best[pair] for pair in pairs[0]]})
+    assert not all(part.is_monotonic_increasing for _, part in by_query.groupby('query')['rank'])  # no order of ranks
     queries = [row['query'] for row in rows[anna]]
     assert len({*queries}) == 1 + sum(a != b for a, b in zip(queries, queries[1:]))
     # whole queries: every pooled pair of each that is on the sheet
     pool = {row['pair']: row for row in read_pool(walk)}
     on_sheet = {pool[pair]['query_id'] for pair in pairs[0]}
     assert {pair for pair, row in pool.items() if row['query_id'] in on_sheet} == set(pairs[0])
-
-
-def test_the_order_of_documents_does_not_follow_the_ranks(walk):
-    rows = csv_rows(write_sheet(walk, 'anna', **how(walk)))
-    best = {row['pair']: min(row['brought'].values()) for row in read_pool(walk)}
-    ranks = [best[row['pair']] for row, _ in rows]
-    by_query = pd.DataFrame({'query': [row['query'] for row, _ in rows], 'rank': ranks}).groupby('query')['rank']
-    assert not all(part.is_monotonic_increasing for _, part in by_query)
 
 
 def test_a_sheet_is_the_same_for_the_same_seed(walk, tmp_path):

@@ -286,22 +286,6 @@ def test_mistakes_are_one_line(folder, tmp_path, counted, medir):
     assert not (tmp_path / 'w' / 'look.json').exists()
 
 
-def test_zero_bytes_are_no_text_and_utf16_is_named(folder, tmp_path, counted):
-    for name, content in {
-        'zeros.md': bytes(100),
-        'zeros.txt.gz': gzip.compress(bytes(100)),
-        'marked.txt': 'Asthma'.encode('utf-16'),
-        'unmarked.txt': 'Asthma'.encode('utf-16le'),
-        'packed.txt.gz': gzip.compress('Asthma'.encode('utf-16')),
-    }.items():
-        (folder / name).write_bytes(content)
-    fixes = {row['file']: row['fix'] for row in look(folder, tmp_path / 'w').reading.unreadable}
-    assert fixes['zeros.md'] == fixes['zeros.txt.gz'] == 'leave it out, or save it as plain text'
-    assert fixes['marked.txt'] == 'convert it: iconv -f utf-16 -t utf-8 marked.txt'
-    assert 'iconv -f utf-16le' in fixes['unmarked.txt'] and 'iconv -f utf-16 ' in fixes['packed.txt.gz']
-    assert 'iconv -f latin1' in fixes['latin.txt']
-
-
 @pytest.mark.medium
 def test_real_abstracts_with_a_real_encoder(medir_data, tmp_path):
     "A part of NFCorpus, by the embedded encoder."
@@ -1491,7 +1475,7 @@ def test_a_log_has_no_column_of_styles(walk):
     assert part['columns'] == ['origin', 'queries', 'example']
 
 
-def test_a_page_names_no_folder_of_this_machine(tmp_path, medir):
+def test_a_page_names_no_folder_of_this_machine(tmp_path, counted):
     "Whoever gives a whole path to the look sends a page that holds its last name alone."
     folder = tmp_path / 'notes'
     folder.mkdir()

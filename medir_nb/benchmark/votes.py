@@ -8,7 +8,7 @@ __all__ = ['SCALE', 'CUT', 'VOTES', 'is_relevant', 'Judge', 'collect_votes', 'gr
 # %% ../../nbs/13a_benchmark/01_votes.ipynb #2608a231
 import numpy as np
 import pandas as pd
-from ..core.errors import check, nearest
+from ..core.errors import MedirError, check, nearest
 from ..data.task import Task
 from .pools import PAIR
 
@@ -37,18 +37,10 @@ class Judge:
         "`(grade, fault)` of each pair; one of the two is empty."
         raise NotImplementedError
 
-# %% ../../nbs/13a_benchmark/01_votes.ipynb #81ca4eee
+# %% ../../nbs/13a_benchmark/01_votes.ipynb #d9000a27
 VOTES = ['judge', *PAIR, 'grade', 'fault']
 
 
-def _checked(judge: Judge, graded: list[tuple], pairs: pd.DataFrame):
-    "Refuse answers of a judge that are no votes."
-    where = f'judge {judge.name}'
-    check(len(graded) == len(pairs), f'{len(graded):,} answers to {len(pairs):,} pairs', where, 'mend its grade()')
-    odd = [grade for grade, fault in graded if grade not in SCALE and not (grade == '' and fault)]
-    check(not odd, f'the grade {odd[:1]} without a fault', where, f'give one of {", ".join(SCALE)}, or a fault')
-
-# %% ../../nbs/13a_benchmark/01_votes.ipynb #d9000a27
 def collect_votes(
     judges: list[Judge],
     task: Task,
@@ -61,8 +53,10 @@ def collect_votes(
     check(judges, 'nobody judges', 'judges', 'name at least one judge')
     frames = []
     for judge in judges:
-        graded = judge.grade(task, pairs[PAIR])
-        _checked(judge, graded, pairs)
+        graded, where = judge.grade(task, pairs[PAIR]), f'judge {judge.name}'
+        check(len(graded) == len(pairs), f'{len(graded):,} answers to {len(pairs):,} pairs', where, 'mend its grade()')
+        odd = [grade for grade, fault in graded if grade not in SCALE and not (grade == '' and fault)]
+        check(not odd, f'the grade {odd[:1]} without a fault', where, f'give one of {", ".join(SCALE)}, or a fault')
         grades, faults = zip(*graded, strict=True) if graded else ((), ())
         frames.append(pairs[PAIR].assign(judge=judge.name, grade=list(grades), fault=list(faults)))
     return pd.concat(frames, ignore_index=True)[VOTES]
@@ -86,11 +80,8 @@ def check_votes(votes: pd.DataFrame, where: str = 'votes') -> pd.DataFrame:
     for name in ('judge', *PAIR, 'grade'):
         check(name in votes, f'votes without the column {name!r}', where, nearest(name, map(str, votes.columns)))
     votes = votes if 'fault' in votes else votes.assign(fault=np.where(votes.grade == '', 'no grade', ''))
-    odd = votes[~votes.grade.isin([*SCALE, ''])]
-    check(not len(odd), f'the grade {odd.grade.iloc[0] if len(odd) else ""!r}', where, f'the scale is {SCALE}')
-    twice = votes[votes.duplicated(['judge', *PAIR])]
-    what = (
-        f'{" and ".join(map(str, twice.iloc[0][["query_id", "doc_id"]]))} are judged twice by one' if len(twice) else ''
-    )
-    check(not len(twice), what, where, 'keep one of the two votes')
+    for odd in votes.grade[~votes.grade.isin([*SCALE, ''])]:
+        raise MedirError(f'the grade {odd!r}', where, f'the scale is {SCALE}')
+    for pair in votes[votes.duplicated(['judge', *PAIR])][PAIR].itertuples(index=False):
+        raise MedirError(f'{" and ".join(map(str, pair))} are judged twice by one', where, 'keep one of the two votes')
     return votes[VOTES].reset_index(drop=True)
