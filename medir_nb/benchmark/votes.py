@@ -75,13 +75,15 @@ def fault_counts(votes: pd.DataFrame) -> pd.DataFrame:
     return faulty.groupby(['judge', 'fault'], sort=False).size().rename('pairs').reset_index()
 
 # %% ../../nbs/13a_benchmark/01_votes.ipynb #10f29029
-def check_votes(votes: pd.DataFrame, where: str = 'votes') -> pd.DataFrame:
+def check_votes(votes: pd.DataFrame) -> pd.DataFrame:
     "Votes with their columns in order; a missing column, an odd grade or a second vote on one pair is an error."
     for name in ('judge', *PAIR, 'grade'):
-        check(name in votes, f'votes without the column {name!r}', where, nearest(name, map(str, votes.columns)))
+        check(name in votes, f'votes without the column {name!r}', 'votes', nearest(name, map(str, votes.columns)))
     votes = votes if 'fault' in votes else votes.assign(fault=np.where(votes.grade == '', 'no grade', ''))
     for odd in votes.grade[~votes.grade.isin([*SCALE, ''])]:
-        raise MedirError(f'the grade {odd!r}', where, f'the scale is {SCALE}')
+        raise MedirError(f'the grade {odd!r}', 'votes', f'the scale is {SCALE}')
     for pair in votes[votes.duplicated(['judge', *PAIR])][PAIR].itertuples(index=False):
-        raise MedirError(f'{" and ".join(map(str, pair))} are judged twice by one', where, 'keep one of the two votes')
+        raise MedirError(
+            f'{" and ".join(map(str, pair))} are judged twice by one', 'votes', 'keep one of the two votes'
+        )
     return votes[VOTES].reset_index(drop=True)

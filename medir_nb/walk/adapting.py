@@ -155,7 +155,6 @@ def _train_in_budget(
     minutes: float,
     spent: float,  # seconds until now
     public: list,  # tasks on which the towers are measured beside the held-out one
-    watch=None,
 ) -> tuple[dict[int, dict[bool, Trained]], Budget]:
     "Seed → whether it is the control → its training; as many whole seeds as the minutes allow."
     settings = training_settings(model, len(prepared.pairs)) | {'hypothetical': bool(prepared.writer)}
@@ -179,7 +178,7 @@ def _train_in_budget(
         if used + 2 * seconds > 60 * minutes:
             note(f'the minutes are used after {len(trained)} of {len(budget.seeds)} seeds')
             break
-        more = settings | {'seed': seed, 'max_steps': budget.steps, 'watch': watch}
+        more = settings | {'seed': seed, 'max_steps': budget.steps}
         name_of = {control: _checkpoint_name(walk, method, model, control, seed) for control in data}
         trained[seed] = {c: train_encoder(data=data[c], output=name_of[c], **more) for c in data}
         used += sum(one.seconds for one in trained[seed].values())
@@ -223,9 +222,9 @@ def _paired_tests(scores: dict[str, list[Scores]]) -> list[dict]:
     ]
 
 
-def is_better(tests: list[dict], level: float = 0.05) -> bool:
+def is_better(tests: list[dict]) -> bool:
     "Whether the tuned model was shown to be better than all that it was tested against."
-    return all(test['difference'] > 0 and test['p_holm'] < level for test in tests)
+    return all(test['difference'] > 0 and test['p_holm'] < 0.05 for test in tests)
 
 # %% ../../nbs/15a_walk/42_adapting.ipynb #1e9b3450
 def _test_text(test: dict) -> str:
@@ -358,7 +357,6 @@ def adapt(
     least_round_trip: float = 0.3,  # share of queries that must find their own text
     most_repeats: float = 0.2,  # share of queries that may repeat another
     forget_limit: int = 0,  # documents of the public tasks; 0: all
-    watch=None,
     home_folder=None,
 ) -> Adapted:
     "Train a model on a walk within some minutes, and say whether it is better. Models lie below the home folder."
@@ -375,7 +373,7 @@ def adapt(
     prepared = _METHODS[method](walk, model, limits, llm=llm, minutes=minutes)
     spent = time.perf_counter() - start
     tasks = _public_tasks(prepared.examples.held_out.language, forget_limit)
-    trained, budget = _train_in_budget(walk, method, model, prepared, minutes, spent, tasks, watch)
+    trained, budget = _train_in_budget(walk, method, model, prepared, minutes, spent, tasks)
     named = _systems_of(model, trained, prepared.writer, llm)
     entry = _entry(prepared, trained, budget, named) | {'method': method, 'base': model, 'stands_on': read}
     plain = next(iter(trained.values()))[False].folder.name

@@ -74,12 +74,12 @@ class Examples:
     counts: dict = field(default_factory=dict)
 
 # %% ../../nbs/15a_walk/40_examples.ipynb #89e2f908
-def query_examples(walk: Walk, share: float = 0.2) -> Examples:
-    "Synthetic queries to train on; held out are people's labels, or a share of the synthetic queries."
+def query_examples(walk: Walk) -> Examples:
+    "Synthetic queries to train on; held out are people's labels, or a fifth of the synthetic queries."
     tasks = walk_tasks(walk)
     check('synthetic' in tasks, 'there are no synthetic queries', walk.folder, 'medir queries makes them')
     synthetic, kind = tasks['synthetic'], 'people' if 'people' in tasks else 'synthetic'
-    train, held = split_queries(synthetic, share, walk.settings.seed)
+    train, held = split_queries(synthetic, 0.2, walk.settings.seed)
     held_out = tasks.get('people') or part_of_task(synthetic, synthetic.name, held, synthetic.corpus.ids)
     train = [q for q in train if q not in held_out.queries]
     what = f'people judged all {len(synthetic.queries):,} synthetic queries, and a judged one is not trained on'
@@ -93,12 +93,12 @@ def query_examples(walk: Walk, share: float = 0.2) -> Examples:
     return Examples(rows, None, held_out, kind, [row['id'] for row in rows], counts)
 
 # %% ../../nbs/15a_walk/40_examples.ipynb #8fb9de85
-def label_examples(walk: Walk, share: float = 0.5) -> Examples:
-    "People's labels, split by query: one part to train on, one held out."
+def label_examples(walk: Walk) -> Examples:
+    "People's labels, split by query: one half to train on, one held out."
     tasks = walk_tasks(walk)
     check('people' in tasks, 'nobody has labelled anything', walk.folder, 'medir label asks people')
     task = tasks['people']
-    train, held = split_queries(task, share, walk.settings.seed)
+    train, held = split_queries(task, 0.5, walk.settings.seed)
     held_out = part_of_task(task, task.name, held, task.corpus.ids)
     pairs = [{'id': q, 'document': doc} for q in train for doc in answers_of(task, [q])]
     kept, stayed = without_answers(pairs, answers_of(held_out, held), walk.settings.name)

@@ -92,9 +92,9 @@ _AGREEMENT = ('annotator', 'other', 'queries', 'pairs', 'agree', 'kappa', 'low',
 _AGREEMENT += ('weighted', 'weighted_low', 'weighted_high', 'one_grade')
 
 
-def _agreement(names: tuple[str, str], first: pd.Series, second: pd.Series, n: int = 1000, seed: int = 0) -> dict:
+def _agreement(names: tuple[str, str], first: pd.Series, second: pd.Series, n: int = 1000) -> dict:
     "Agreement of two people; without κ where `one_grade` names who always said the same."
-    row = dict(zip(('annotator', 'other'), names, strict=True)) | agreement_of(first, second, n, seed)
+    row = dict(zip(('annotator', 'other'), names, strict=True)) | agreement_of(first, second, n)
     both = pd.concat([first, second], axis=1).dropna()
     one_grade = [name for side, name in enumerate(names) if both.iloc[:, side].nunique() == 1]
     row |= dict.fromkeys(_AGREEMENT[5:-1], float('nan')) if one_grade else {}
@@ -104,13 +104,12 @@ def _agreement(names: tuple[str, str], first: pd.Series, second: pd.Series, n: i
 def kappa_table(
     votes: pd.DataFrame,  # of `read_votes`
     n: int = 1000,  # resamples of queries
-    seed: int = 0,
 ) -> pd.DataFrame:
     "Every two people: pairs that both graded, share of equal grades, κ and weighted κ with 95 % intervals."
     people = votes[votes.annotator != ADJUDICATED]
     wide = people.pivot(index=PAIR, columns='annotator', values='grade')
     pairs = combinations(pd.unique(people.annotator), 2)
-    rows = [_agreement(names, wide[names[0]], wide[names[1]], n, seed) for names in pairs]
+    rows = [_agreement(names, wide[names[0]], wide[names[1]], n) for names in pairs]
     return pd.DataFrame(rows, columns=list(_AGREEMENT))
 
 

@@ -173,9 +173,9 @@ class Look:
     def __repr__(self):
         return f'Look({self.walk.settings.name!r}: {self.lines()[0]})'
 
-    def figure(self, folder: str | Path | None = None):
+    def figure(self):
         "Lengths of the documents with the encoders' limits, saved below the walk."
-        return save_figure('lengths', lengths_data(self), lengths_figure, folder or self.walk.folder / 'figures')
+        return save_figure('lengths', lengths_data(self), lengths_figure, self.walk.folder / 'figures')
 
 # %% ../../nbs/15a_walk/12_look.ipynb #ab12cd35
 def _content(found: Look) -> dict:

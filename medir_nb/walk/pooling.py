@@ -144,7 +144,7 @@ def _grown_pool(walk: Walk, pooled: list[dict], known: dict, settings: dict) -> 
     return list(grown.values())
 
 # %% ../../nbs/15a_walk/03_pooling.ipynb #c5b70d9a
-_MOST_QUERIES = 500  # that are pooled: some ten sittings
+_MOST_QUERIES = 500  # that are pooled at most: some ten sittings
 
 
 @follows_home
@@ -152,7 +152,6 @@ def make_pool(
     walk: Walk,
     systems=(),  # expressions; none: `pool_systems`
     depth: int = DEPTH,  # documents of each
-    queries: int = _MOST_QUERIES,  # that are pooled at most
     seed: int | None = None,  # of the order of queries; None: the walk's
     home_folder=None,
 ) -> list[dict]:
@@ -172,7 +171,7 @@ def make_pool(
         if grows := is_labelled and known != settings:
             pooled = _grown_pool(walk, pooled, known, settings)
         done = {row['query_id'] for row in pooled}
-        lacking = [row for row in labelling_order(rows, seed)[:queries] if row['_id'] not in done]
+        lacking = [row for row in labelling_order(rows, seed)[:_MOST_QUERIES] if row['_id'] not in done]
         if lacking:
             what = 'query is' if len(lacking) == 1 else 'queries are'
             note(f'{len(lacking):,} {what} pooled by {", ".join(settings["systems"])}')

@@ -164,11 +164,10 @@ def condensed_scores(score: Scores, measure: str) -> Scores | None:
 # %% ../../nbs/15a_walk/32_quality.ipynb #c45fb117
 def beaten_by(
     tests: pd.DataFrame,  # of `compare_all`: a, b, difference (b − a), p_holm
-    level: float = 0.05,
 ) -> dict[str, list[str]]:
     "System → those that are shown to be better."
     found = {}
-    for test in tests[tests.p_holm < level].itertuples():
+    for test in tests[tests.p_holm < 0.05].itertuples():
         worse, better = (test.a, test.b) if test.difference > 0 else (test.b, test.a)
         found.setdefault(worse, []).append(better)
     return found

@@ -276,7 +276,6 @@ def render_report(walk: Walk, private: str = '') -> str:
 def write_report(
     walk: Walk | str | Path,
     to: str | Path = '',  # '': report.html of the walk
-    private: str | None = None,  # a line on what left the machine; None: what the records of the walk say
     home_folder=None,
 ) -> Path:
     "Write one HTML file without outside references."
@@ -285,7 +284,7 @@ def write_report(
     if (walk.folder / 'verdict.json').exists():
         read_verdict(walk)  # a torn one, or one of earlier documents, is said
     path = Path(to) if to else walk.path('report.html')
-    page = render_report(walk, walk_line(walk) if private is None else private)
+    page = render_report(walk, walk_line(walk))
     with atomic_path(path) as part:
         part.write_text(page, encoding='utf-8')
     return path

@@ -136,7 +136,7 @@ def read_sheet(
     return pd.DataFrame(found, columns=['pair', 'grade', 'comment'])
 
 # %% ../../nbs/15a_walk/04_sheets.ipynb #1d3371d0
-def _sheet_rows(walk: Walk, pairs: list[dict], annotator: str, seed: int, longest: int) -> list[dict]:
+def _sheet_rows(walk: Walk, pairs: list[dict], annotator: str, seed: int) -> list[dict]:
     "The lines of a sheet: queries in a drawn order, the documents of each in another."
     draw = random.Random(fingerprint('sheet', seed, annotator, [row['pair'] for row in pairs]))
     text_of = {row['_id']: row['text'] for row in read_queries(walk)}
@@ -147,7 +147,7 @@ def _sheet_rows(walk: Walk, pairs: list[dict], annotator: str, seed: int, longes
         of_query = [row for row in pairs if row['query_id'] == query_id]
         draw.shuffle(of_query)
         for row in of_query:
-            shown = excerpt(text_of[query_id], corpus.text(row['doc_id']), longest)
+            shown = excerpt(text_of[query_id], corpus.text(row['doc_id']))
             texts = {'query': plain_cell(text_of[query_id]), 'document': plain_cell(shown)}
             lines.append({'pair': row['pair'], **texts, 'grade': '', 'comment': ''})
     return lines
@@ -187,7 +187,6 @@ def write_sheet(
     depth: int = DEPTH,  # documents of each
     most: int = MOST_PAIRS,  # pairs of a sitting
     overlap: float = 1.0,  # share of queries that several people grade
-    longest: int = LONGEST,  # characters of a document
     seed: int | None = None,  # None: the walk's
     home_folder=None,
 ) -> Path:
@@ -204,7 +203,7 @@ def write_sheet(
     pooled = [row for row in pooled if row['query_id'] in queries and row['doc_id'] in documents]
 
     def lines_of(pairs: list[dict]) -> list[dict]:
-        return _sheet_rows(walk, pairs, annotator, seed, longest)
+        return _sheet_rows(walk, pairs, annotator, seed)
 
     with lock(walk.path('labels/sheets.json')):
         records = sheet_records(walk)

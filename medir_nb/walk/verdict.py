@@ -192,10 +192,10 @@ def reasons_of(
     return [reason for reason in reasons if reason]
 
 # %% ../../nbs/15a_walk/34_verdict.ipynb #9aff0819
-def changed_queries(measured: Measured, choice: str, other: str, show: int = 5) -> list[dict]:
+def changed_queries(measured: Measured, choice: str, other: str) -> list[dict]:
     "Texts of the queries that change most from `other` to `choice`, with what each puts first."
     by_system = {score.system: score for score in measured.scores}
-    return compare(by_system[other], by_system[choice], measured.measure, show).changed.to_dict('records')
+    return compare(by_system[other], by_system[choice], measured.measure, show=5).changed.to_dict('records')
 
 # %% ../../nbs/15a_walk/34_verdict.ipynb #f20a1ea6
 def _system_entries(measured: dict[str, Measured], judge: Measured, costs: dict) -> list[dict]:
