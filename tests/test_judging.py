@@ -5,32 +5,11 @@ from collections import Counter
 from dataclasses import replace
 import numpy as np, pandas as pd, pytest
 from conftest import DOCUMENTS, write_lines
-from medir_nb.benchmark import (
-    SCALE,
-    Entry,
-    LexicalJudge,
-    ModelJudge,
-    ModelRoles,
-    Pool,
-    Roles,
-)
-from medir_nb.benchmark import (
-    agreement_table,
-    answered_quality,
-    benchmark_task,
-    best_threshold,
-    build_benchmark,
-    build_cmirb,
-)
-from medir_nb.benchmark import (
-    check_independent,
-    check_votes,
-    cohen_table,
-    collect_votes,
-    consensus,
-    fault_counts,
-    fleiss,
-)
+from medir_nb.benchmark import Entry, LexicalJudge, ModelJudge, ModelRoles, Pool, Roles, SCALE
+from medir_nb.benchmark import agreement_table, answered_quality, benchmark_task, best_threshold, build_benchmark
+from medir_nb.benchmark import build_cmirb
+from medir_nb.benchmark import check_independent, check_votes, cohen_table, collect_votes, consensus, fault_counts
+from medir_nb.benchmark import fleiss
 from medir_nb.benchmark import gold_labels, gold_quality, hpo_entries, judges_from, judging_costs, kappa_of, overrule
 from medir_nb.benchmark import pending_calls, person_agreement, pool_documents, ranks_without, read_entries, read_grades
 from medir_nb.benchmark import read_review, reranking_task, scores_under, shuffled_batches, synonym_pairs
@@ -50,7 +29,8 @@ from medir_nb.generator import configure
 from medir_nb.generator.toy import ToyServer
 from medir_nb.miner import Candidate, Scale
 from medir_nb.systems import models_of, search
-from medir_nb.walk import Sitting, Walk, candidates, decisions, excerpt, gather_votes, grade_by_keyboard, judge_pairs
+from medir_nb.walk import candidate_systems, decisions, excerpt, gather_votes, grade_by_keyboard, judge_pairs, Sitting
+from medir_nb.walk import Walk
 from medir_nb.walk import judge_table, kappa_table, label_widget, labelling_order, make_pool, read_labels, read_pool
 from medir_nb.walk import read_queries, read_sheet, read_votes, sheet_records, walk_power, write_sheet
 from medir_nb.walk.folder import NothingRelevant
@@ -968,7 +948,7 @@ def by_words(row):
 def test_a_pool_is_made_by_what_a_verdict_compares(walk, monkeypatch):
     monkeypatch.setattr('medir_nb.walk.rivals.encoders_here', lambda language: ([], {}))
     pool = make_pool(walk)
-    wanted = candidates(walk, 'en').systems
+    wanted = candidate_systems(walk, 'en').systems
     assert pool_settings(walk) == (wanted, 1) and {name for row in pool for name in row['brought']} == set(wanted)
     assert all(rank == 1 for row in pool for rank in row['brought'].values())
     assert [row['query_id'] for row in differing_first(pool)] == [row['query_id'] for row in pool]

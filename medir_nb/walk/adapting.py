@@ -29,8 +29,8 @@ from ..trainer import Trained, check_trainable, train_encoder, train_generator
 from .budget import Budget, kept_budget, measure_pace, plan_budget
 from .examples import Examples, check_repeats, check_round_trip, label_examples, query_examples
 from .folder import Walk, note_step
-from .pages import stands_on
-from .reach import encoding_seconds, pace, reach, sampled_rows
+from .pages import input_fingerprints
+from .reach import encoding_seconds, encoding_speed, token_coverage, sampled_rows
 from .rivals import adaptations
 
 # %% ../../nbs/15a_walk/42_adapting.ipynb #0d11d025
@@ -137,8 +137,8 @@ _SAMPLED = 200  # documents of a task
 def _task_seconds(model: str, task) -> float:
     "What a tower like `model` takes for the documents of `task`."
     rows = sampled_rows(task.corpus, _SAMPLED, 0)
-    read = reach(model, rows)
-    return encoding_seconds(read, pace(model, rows, read.mean_tokens).tokens_per_second, len(task.corpus))
+    read = token_coverage(model, rows)
+    return encoding_seconds(read, encoding_speed(model, rows, read.mean_tokens).tokens_per_second, len(task.corpus))
 
 
 def measuring_seconds(model: str, held_out, public: list, seeds: int) -> float:
@@ -368,7 +368,7 @@ def adapt(
     check(runs.startswith('yes'), f'{model} does not run here ({runs})', 'medir adapt', 'choose one of medir models')
     adaptations(walk)  # a torn record is an error before hours are spent
     note_step(walk, 'adapt')
-    read = stands_on(walk)
+    read = input_fingerprints(walk)
     start, limits = time.perf_counter(), {'least_round_trip': least_round_trip, 'most_repeats': most_repeats}
     prepared = _METHODS[method](walk, model, limits, llm=llm, minutes=minutes)
     spent = time.perf_counter() - start

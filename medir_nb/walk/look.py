@@ -25,9 +25,10 @@ from ..figures.style import BLUE, INK, ORANGE, WIDTH, heading, new_figure, read_
 from ..figures.style import set_margins, styled_figure
 from ..hub.commits import hub_name
 from .folder import Walk, lost_words, note_step
-from .reach import Pace, Reach, advised_windows, candidates_here, candidates_table, encoding_seconds
-from .reach import pace, passages_of, quantiles, reach, sampled_rows
-from .reading import Reading, source_state, write_corpus
+from .reach import EncodingSpeed, TokenCoverage, advised_windows, candidates_here
+from .reach import candidates_table, encoding_seconds
+from .reach import encoding_speed, passages_of, quantiles, token_coverage, sampled_rows
+from .reading import SourceReport, source_state, write_corpus
 from .rivals import too_long_words, within_minutes
 
 # %% ../../nbs/15a_walk/12_look.ipynb #8ea7ac37
@@ -56,7 +57,7 @@ def _names(names: list) -> str:
     return ', '.join(names[:_MOST_NAMES]) + more
 
 # %% ../../nbs/15a_walk/12_look.ipynb #7c846274
-def _counts_table(reading: Reading) -> pd.DataFrame:
+def _counts_table(reading: SourceReport) -> pd.DataFrame:
     "`what, number, which`: what of a folder went into the corpus, and what did not."
     lost = [f'{row["file"]}: {row["why"]}' for row in reading.unreadable]
     fate = 'kept' if reading.as_given else 'left out'
@@ -74,7 +75,7 @@ def _counts_table(reading: Reading) -> pd.DataFrame:
     return pd.DataFrame([row for row in rows if row[1]], columns=['what', 'number', 'which'])
 
 # %% ../../nbs/15a_walk/12_look.ipynb #2a6f590f
-def _reading_lines(reading: Reading, language: str) -> list[str]:
+def _reading_lines(reading: SourceReport, language: str) -> list[str]:
     "How much there is to read, in which script, and what could not be read."
     half, ninety, _, most = quantiles(reading.words)
     scripts = ', '.join(f'{share:.0%} {name}' for name, share in reading.scripts.items() if share >= 0.01)
@@ -128,9 +129,9 @@ class Look:
     "What was found in a collection; it shows itself as a page."
 
     walk: Walk
-    reading: Reading
-    reaches: list  # `Reach`, one an encoder
-    paces: list  # `Pace`, likewise
+    reading: SourceReport
+    reaches: list  # `TokenCoverage`, one an encoder
+    paces: list  # `EncodingSpeed`, likewise
     windows: Windows | None  # that the walk searches by
     advised: Windows | None  # that are proposed
     in_passages: tuple | None  # passages, and their words, a document
@@ -242,18 +243,18 @@ def _walk_folder(source: str | Path, to: str | Path | None) -> Path:
     return folder
 
 
-def _measured(folder: Path, name: str, rows: list, key: list) -> tuple[Reach, Pace]:
+def _measured(folder: Path, name: str, rows: list, key: list) -> tuple[TokenCoverage, EncodingSpeed]:
     "What an encoder reads of the documents, and how fast; what was timed beside other work is timed again."
-    reads = Reach(**kept_part(folder, f'tokens-{name}', key, lambda: asdict(reach(name, rows))))
+    reads = TokenCoverage(**kept_part(folder, f'tokens-{name}', key, lambda: asdict(token_coverage(name, rows))))
     is_quiet_now = not is_busy(waiting_processes())
     timed = kept_part(
         folder,
         f'speed-{name}',
         key,
-        lambda: asdict(pace(name, rows, reads.mean_tokens)),
-        lambda value: not (is_quiet_now and Pace(**value).was_busy),
+        lambda: asdict(encoding_speed(name, rows, reads.mean_tokens)),
+        lambda value: not (is_quiet_now and EncodingSpeed(**value).was_busy),
     )
-    return reads, Pace(**timed)
+    return reads, EncodingSpeed(**timed)
 
 # %% ../../nbs/15a_walk/12_look.ipynb #b17b5438
 def _lost_labels(walk: Walk, corpus: Corpus) -> str:
@@ -285,7 +286,7 @@ def look(
     folder = _walk_folder(source, to)
     corpus_file, state = folder / 'corpus.jsonl', [source_state(source), lang, registry('washing'), __version__]
     read = lambda: asdict(write_corpus(source, corpus_file, lang))  # noqa: E731
-    reading = Reading(**kept_part(folder, 'reading', state, read, lambda _: corpus_file.is_file()))
+    reading = SourceReport(**kept_part(folder, 'reading', state, read, lambda _: corpus_file.is_file()))
     language = lang or ('zh' if reading.languages.get('zh', 0) * 2 > reading.kept else 'en')
     corpus, of_corpus = cached_table(corpus_file, Corpus, None), file_fingerprint(corpus_file)
     rows, reaches, paces = sampled_rows(corpus, _SAMPLE, _SEED), [], []

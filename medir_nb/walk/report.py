@@ -29,7 +29,7 @@ from ..systems.sparse import bm25_settings
 from ..systems.syntax import System
 from .folder import Walk, note_step, read_queries, walk_steps
 from .labelling import ADJUDICATED, decisions, read_votes
-from .pages import Verdict, read_verdict, stale_words, stands_on, verdict_content
+from .pages import Verdict, read_verdict, stale_words, input_fingerprints, verdict_content
 from .quality import KINDS, walk_tasks
 from .rivals import adaptations
 
@@ -210,7 +210,7 @@ _FILES += ('verdict.json', 'adapt.json')
 
 def receipt_section(walk: Walk) -> dict:
     "What the numbers hang on; where a file has changed since the verdict, as it was then, too."
-    content, now = verdict_content(walk), stands_on(walk)
+    content, now = verdict_content(walk), input_fingerprints(walk)
     provenance = content.get('provenance', {})
     facts = {f'file {name}': file_fingerprint(walk.folder / name) for name in _FILES if (walk.folder / name).is_file()}
     then = {name: value for name, value in content.get('stands_on', {}).items() if value != now.get(name)}

@@ -22,10 +22,10 @@ from ..evaluator.power import ALPHA, USUAL_SPREAD, difference_spread, queries_ne
 from .costs import Costs, costs_of_each, three_digits
 from .folder import Walk, note_step
 from .labelling import FEWEST_FOR_SPREAD
-from .pages import Verdict, stands_on, write_verdict
-from .quality import KINDS, MEASURES, Measured, beaten_by, cheapest, condensed_scores, first_choice
+from .pages import Verdict, input_fingerprints, write_verdict
+from .quality import KINDS, MEASURES, CandidateScores, beaten_by, cheapest, condensed_scores, first_choice
 from .quality import measure_quality, rank_agreement, walk_tasks, without_trained
-from .rivals import candidates, kind_of, recorded_writers
+from .rivals import candidate_systems, system_kind, recorded_writers
 
 # %% ../../nbs/15a_walk/34_verdict.ipynb #32c6001d
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def _more_queries(
     return max(0, queries_needed(least, spread, alpha=ALPHA / pairs) - len(matrix))
 
 
-def _condensed_choice(judge: Measured, waits: dict, worth: float) -> str:
+def _condensed_choice(judge: CandidateScores, waits: dict, worth: float) -> str:
     "The choice where unjudged documents leave the lists; '' where no irrelevant document is known."
     scores = [condensed_scores(score, judge.measure) for score in judge.scores]
     means = {score.system: score.values(judge.measure).mean() for score in scores if score is not None}
@@ -67,7 +67,7 @@ def _condensed_choice(judge: Measured, waits: dict, worth: float) -> str:
 
 # %% ../../nbs/15a_walk/34_verdict.ipynb #67ec6a66
 def decide_from(
-    measured: dict[str, Measured],
+    measured: dict[str, CandidateScores],
     costs: dict[str, Costs | None],
     worth: float = 0.005,
     least: float = 0.03,
@@ -105,7 +105,7 @@ def _wait_text(found: Costs | None) -> str:
     return f'{three_digits(found.query_ms)} ms a query' if found else ''
 
 
-def _ground(decision: Decision, measured: Measured) -> str:
+def _ground(decision: Decision, measured: CandidateScores) -> str:
     "What was judged, in words."
     many, is_by_people = len(measured.matrix), decision.judged_by == 'people'
     kind, unit = 'labelled' if is_by_people else 'synthetic', 'query' if many == 1 else 'queries'
@@ -114,7 +114,7 @@ def _ground(decision: Decision, measured: Measured) -> str:
 # %% ../../nbs/15a_walk/34_verdict.ipynb #4e3a49bd
 def sentence_of(
     decision: Decision,
-    measured: Measured,  # on the labels that decide
+    measured: CandidateScores,  # on the labels that decide
     costs: dict[str, Costs | None],
 ) -> str:
     "The recommendation in one sentence."
@@ -192,19 +192,19 @@ def reasons_of(
     return [reason for reason in reasons if reason]
 
 # %% ../../nbs/15a_walk/34_verdict.ipynb #9aff0819
-def changed_queries(measured: Measured, choice: str, other: str) -> list[dict]:
+def changed_queries(measured: CandidateScores, choice: str, other: str) -> list[dict]:
     "Texts of the queries that change most from `other` to `choice`, with what each puts first."
     by_system = {score.system: score for score in measured.scores}
     return compare(by_system[other], by_system[choice], measured.measure, show=5).changed.to_dict('records')
 
 # %% ../../nbs/15a_walk/34_verdict.ipynb #f20a1ea6
-def _system_entries(measured: dict[str, Measured], judge: Measured, costs: dict) -> list[dict]:
+def _system_entries(measured: dict[str, CandidateScores], judge: CandidateScores, costs: dict) -> list[dict]:
     "Each system with all that is known of it, the best mean on the labels that decide first."
     rows, behind = {kind: found.rows for kind, found in measured.items()}, judge.behind_best
     return [
         {
             'system': system,
-            'kind': kind_of(system),
+            'kind': system_kind(system),
             'behind': behind[system],
             'quality': {kind: of_kind[system] for kind, of_kind in rows.items()},
             'costs': asdict(costs[system]) if costs.get(system) else None,
@@ -213,7 +213,7 @@ def _system_entries(measured: dict[str, Measured], judge: Measured, costs: dict)
     ]
 
 # %% ../../nbs/15a_walk/34_verdict.ipynb #b5dcc592
-def _provenance(walk: Walk, measured: dict[str, Measured]) -> dict:
+def _provenance(walk: Walk, measured: dict[str, CandidateScores]) -> dict:
     "What the numbers hang on."
     settings = {kind: {score.system: score.settings for score in found.scores} for kind, found in measured.items()}
     return {
@@ -275,10 +275,10 @@ def give_verdict(
     "Compare systems on a walk, and write which to take."
     walk, wanting = walk if isinstance(walk, Walk) else Walk.open(walk), waiting_processes()
     note_step(walk, 'verdict')
-    read, tasks = stands_on(walk), walk_tasks(walk, 200 if quick else 0)
+    read, tasks = input_fingerprints(walk), walk_tasks(walk, 200 if quick else 0)
     language = next(iter(tasks.values())).language
     writers = [*filter(None, [llm]), *(recorded_writers(tasks.values()) if recorded else [])]
-    chosen = candidates(walk, language, systems, quick, writers, reranker)
+    chosen = candidate_systems(walk, language, systems, quick, writers, reranker)
     tasks = without_trained(walk, tasks, chosen.systems)
     for system, why in chosen.left_out.items():
         note(f'{system} is left out: {why}')

@@ -64,7 +64,7 @@ def queries_command(
     with waiting('queries'):
         from medir_nb.generator import llm_spec
         from medir_nb.walk import Walk
-        from medir_nb.walk.queries import add_log, read_report, write_queries
+        from medir_nb.walk.queries import add_log, generate_queries, read_report
 
     opened = Walk.open(walk)
     opened.need('corpus.jsonl')
@@ -86,5 +86,5 @@ def queries_command(
             'most_repeated': most_repeated,
             'minutes': minutes,
         }
-        write_queries(opened, writer, names, sample, per_style, seed=seed, home_folder=home, **how)
+        generate_queries(opened, writer, names, sample, per_style, seed=seed, home_folder=home, **how)
     show_text(f'{read_report(opened)!r}\n\nnext: medir label {walk} --annotator NAME', True)
