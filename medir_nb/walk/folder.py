@@ -108,7 +108,7 @@ class Walk:
     settings: WalkSettings
 
     @classmethod
-    def begin(cls, folder: str | Path, **settings) -> 'Walk':
+    def begin(cls, folder: str | Path, **settings):
         "Write `walk.yaml` into a new or known folder; the settings of `WalkSettings`."
         walk = cls(Path(folder), _checked_settings(settings, 'a walk'))
         with atomic_path(walk.path(_FILE)) as part:
@@ -116,7 +116,7 @@ class Walk:
         return walk
 
     @classmethod
-    def open(cls, folder: str | Path) -> 'Walk':
+    def open(cls, folder: str | Path):
         "A walk that was begun; anything else is an error that says how to begin one."
         folder = Path(folder)
         fix = f'begin with {_MADE_BY[_FILE]} --to {folder}'

@@ -268,7 +268,8 @@ def sheets_words(walk: Walk, home_folder=None) -> str:
     "What the queries on all sheets would show once labelled, as whoever hands out or reads an empty sheet is told."
     pair_of = _pair_of(walk)
     pairs = {pair for record in sheet_records(walk) for pair in record['pairs']} & set(pair_of)
-    return f'with the sheets until now: {walk_power(walk, len({pair_of[p][0] for p in pairs}))}'
+    power = walk_power(walk, len({pair_of[pair][0] for pair in pairs}))
+    return f'with the sheets until now: {power}'
 
 # %% ../../nbs/15a_walk/05_labelling.ipynb #e759bae7
 def _with_ends(row: dict, name: str, low: str, high: str) -> str:

@@ -91,7 +91,7 @@ def _reading_lines(reading: SourceReport, language: str) -> list[str]:
     return said
 
 # %% ../../nbs/15a_walk/12_look.ipynb #d12c5b41
-def _passages_line(found: 'Look') -> str:
+def _passages_line(found) -> str:
     "Whether the walk searches passages, or should."
     if found.windows:
         return f'searched in passages: {found.windows}, {found.in_passages[0]:.1f} a document'
@@ -101,7 +101,7 @@ def _passages_line(found: 'Look') -> str:
     return 'passages are not needed: hardly a document is longer than the encoders read'
 
 # %% ../../nbs/15a_walk/12_look.ipynb #df6605da
-def _time_lines(found: 'Look') -> list[str]:
+def _time_lines(found) -> list[str]:
     "What the estimates of time hang on, and the encoders that nobody gets without naming them."
     if not found.paces:
         return []

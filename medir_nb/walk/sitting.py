@@ -26,7 +26,7 @@ class Sitting:
         self.at = self._next_open(0)
 
     @classmethod
-    def open(cls, walk: Walk, annotator: str, **how) -> 'Sitting':
+    def open(cls, walk: Walk, annotator: str, **how):
         "The open sheet of a person, or the next one; `how` of `write_sheet`."
         return cls(write_sheet(walk, annotator, **how))
 
