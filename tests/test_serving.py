@@ -130,6 +130,22 @@ def test_an_updated_index_equals_a_fresh_one(system, said, home, tmp_path, fake_
     assert len(list((tmp_path / 'index').glob('*generation-*'))) <= 2
 
 
+def test_words_of_another_analyzer_are_made_again_and_the_old_ones_go(home, tmp_path, monkeypatch, capfd):
+    folder = tmp_path / 'index'
+    build_index(frame(some_documents(6, random.Random(1))), 'bm25', folder, home_folder=home)
+    found = Index(folder).search(['heart attack'])
+    (words,) = [path for path in folder.rglob('bm25/*') if path.is_dir()]
+    capfd.readouterr()
+    monkeypatch.setattr('medir_nb.retrieval.bm25.analyzer_key', lambda: 'another')
+    assert Index(folder).search(['heart attack']).equals(found)
+    said = capfd.readouterr().err
+    assert said.count('another analyzer') == 1
+    (made,) = [path for path in folder.rglob('bm25/*') if path.is_dir()]
+    assert made != words and not words.with_name(f'{words.name}.lock').exists()
+    Index(folder).search(['heart attack'])
+    assert 'another analyzer' not in capfd.readouterr().err
+
+
 def test_only_new_texts_are_encoded_wherever_the_index_is(home, tmp_path, fake_minilm):
     documents = {f'd{n}': f'Fever came on day {n}. Cough came on day {n}. Rash came on day {n}.' for n in range(30)}
     build_index(task_of(documents, 'sentences=1'), 'minilm', tmp_path / 'index', home_folder=home)

@@ -294,7 +294,7 @@ class BM25:
         settings = {'k1': k1, 'b': b, 'analyzer': analyzer, 'stopwords': stopwords, 'query': query}
         settings |= {'scorer': scorer, 'fields': fields}
         build, kind = _KINDS[scorer]
-        folder = _index_folder(corpus, settings, home_folder)
+        self.folder = folder = _index_folder(corpus, settings, home_folder)
         with lock(folder):
             self.cached = (folder / 'whole').is_file()
             if not self.cached:

@@ -9,6 +9,7 @@ __all__ = ['FORMAT', 'DATABASES', 'STORES', 'is_index', 'read_manifest', 'FileVe
 
 # %% ../../nbs/13b_serving/00_index.ipynb #bf3c0791
 import json
+import shutil
 import weakref
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -16,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from ..core.errors import MedirError, boundary, check
-from ..core.console import progress, waiting
+from ..core.console import note, progress, waiting
 from ..core.files import canonical, read_json
 from ..core.places import slug
 from ..data import corpus_task
@@ -298,13 +299,24 @@ def fill_generation(
     return counted
 
 # %% ../../nbs/13b_serving/00_index.ipynb #fd97ab1e
+def _remove_stale_words(place: Path, used: list[Path]):
+    "Take away the words that another analyzer made, and say that they were made again."
+    stale = [folder for folder in place.glob('*') if folder.is_dir() and folder not in used]
+    for folder in stale:
+        shutil.rmtree(folder)
+        folder.with_name(f'{folder.name}.lock').unlink(missing_ok=True)
+    if stale:
+        note(f'the words of {place.parent} came from another analyzer: they were made again, and the old ones removed')
+
+
 def opened_job(generation: Generation) -> Job:
     "A job without questions, in which everything that the chain of a generation needs is ready."
     check_settings(generation)
     job = Job(generation.task, **generation.options, keep_self=True, kept={})
+    words = []
     for retriever in retrievers_of(generation.chain):
         if retriever.kind != 'dense':
-            retriever.prepared(replace(job, home_folder=generation.place))
+            words.append(retriever.prepared(replace(job, home_folder=generation.place)).folder)
             continue
         folder, store = generation.vectors(retriever), generation.about['store']
         check((folder / 'vectors.npy').is_file(), 'vectors.npy is missing', folder, _ANEW)
@@ -312,6 +324,7 @@ def opened_job(generation: Generation) -> Job:
         encoder.storable = False  # nothing of a question is kept
         vectors = FileVectors(folder / 'vectors.npy'), database and database(folder / store)
         job.kept[retriever.retriever, generation.task.corpus.fingerprint] = KeptDocuments(encoder, *vectors)
+    _remove_stale_words(generation.place / 'bm25', words)
     return job
 
 # %% ../../nbs/13b_serving/00_index.ipynb #9bacd574

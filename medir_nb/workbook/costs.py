@@ -117,7 +117,7 @@ class Piece:
 
     model: str
     work: str
-    texts: int
+    texts: int | None  # None: unknown
     tokens: int | None  # None: unknown; of a language model those that it writes
     read: int = 0  # tokens that a judge reads
 
@@ -182,6 +182,8 @@ def _loop_pieces(row: dict) -> list[Piece]:
 def _judging_pieces(row: dict) -> list[Piece]:
     "The work in a row of `plan_judging`."
     calls, texts, read = (count_in(row[name]) for name in ('calls', 'texts to encode', 'tokens to read'))
+    if row['calls'] == 'unknown':
+        return [Piece(row['model'], 'judge', None, None)]
     if calls:
         return [Piece(row['model'], 'judge', calls, count_in(row['tokens to write']), read)]
     return [Piece(row['model'], 'encode', texts, read or None)] if texts else []
@@ -194,7 +196,7 @@ def _summed_pieces(pieces: list[Piece]) -> list[tuple[Piece, int]]:
         key = (piece.model, piece.work)
         total = sums.setdefault(key, Piece(*key, 0, 0))
         unknown = total.tokens is None or piece.tokens is None
-        total.texts += piece.texts
+        total.texts = None if None in (total.texts, piece.texts) else total.texts + piece.texts
         total.read += piece.read
         total.tokens = None if unknown else total.tokens + piece.tokens
         known[key] = known.get(key, 0) + (piece.tokens or 0)
@@ -203,6 +205,8 @@ def _summed_pieces(pieces: list[Piece]) -> list[tuple[Piece, int]]:
 # %% ../../nbs/16_workbook/06_costs.ipynb #30e4233d
 def _cost_of(piece: Piece, known_tokens: int) -> dict:
     "Gigabytes, hours and dollars of a piece of work."
+    if piece.texts is None:
+        return _UNKNOWN
     if piece.work == 'write':
         return _writer_cost(piece.model, piece.texts, known_tokens)
     if piece.work == 'judge':

@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['Count', 'Part', 'Step', 'Stage', 'Expansion', 'Grid', 'ReadStep', 'WriteStep', 'EncodeStep', 'Again', 'TrainStep',
-           'Training', 'Judging', 'Answering', 'LoopCorpus', 'Length', 'Need', 'Loop', 'NotebookPlan', 'notebook_plan']
+           'Training', 'Judging', 'Curating', 'Answering', 'LoopCorpus', 'Length', 'Need', 'Loop', 'NotebookPlan',
+           'notebook_plan']
 
 # %% ../../nbs/16_workbook/03b_declared.ipynb #86cc49f6
 from typing import Annotated, Literal
@@ -117,6 +118,10 @@ class Training(_Strict):
     unless: str = ''  # a parameter that, where it is not empty, makes it needless
     symmetric: bool = False  # the tower is reported by itself, and fine-tuned for as many epochs as MAR prints then
     each: list[str] = []  # parameters with lists: a training for each member
+    member: str = ''  # a parameter with a list of rows to train: a row of the plan for each
+    ablations: str = ''  # the parameter with names of ablations: a training for each that shares none
+    changes: dict[str, dict] = {}  # of them: name → the settings that it changes
+    own_changes: str = ''  # the parameter with further ones
 
 # %% ../../nbs/16_workbook/03b_declared.ipynb #f41aaefc
 class _OfPool(_Strict):
@@ -134,6 +139,14 @@ class Judging(_OfPool):
     "Judges that grade what retrievers bring for the queries of a task."
 
     judges: str
+
+
+class Curating(_Strict):
+    "A judge of what a system finds for the queries of labelled sets, of which rows are made."
+
+    sets: str  # the parameter with where the queries come from
+    size: str  # documents a query
+    judge: str
 
 
 class Answering(_OfPool):
@@ -189,7 +202,7 @@ class NotebookPlan(_Strict):
     grids: list[Grid] = []
     loop: Loop | None = None
     trainings: list[Training] = []
-    judging: list[Judging | Answering] = []
+    judging: list[Judging | Answering | Curating] = []
 
 # %% ../../nbs/16_workbook/03b_declared.ipynb #4da06865
 def notebook_plan(

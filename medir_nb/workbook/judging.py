@@ -13,7 +13,7 @@ from pathlib import Path
 from ..core.errors import MedirError
 from ..core.settings import registry
 from ..hub.network import without_network
-from .declared import Answering
+from .declared import Answering, Curating
 from .plans import size_of, tokens_per_unit
 
 # %% ../../nbs/16_workbook/05a_judging.ipynb #5a1d0c51
@@ -170,6 +170,39 @@ def _judge_row(task: str, judge, size: PoolSize) -> dict:
     return _row(task, judge.name, '', size, {})
 
 # %% ../../nbs/16_workbook/05a_judging.ipynb #b24a64ac
+def _set_size(name: str, home_folder=None) -> tuple[int | None, str, str]:
+    "Queries of a labelled set (None where nobody counted), its language, and what to do where it is not here."
+    from medir_nb.data.registered import load_task
+
+    row = registry('tuning').get(name)
+    if row:
+        return row.get('printed') or row.get('lines'), row.get('language', 'en'), ''
+    task, _, split = name.partition(':')
+    try:
+        found = load_task(task, split or None, home_folder=home_folder)
+        return len(found.queries), found.language, ''
+    except MedirError as e:
+        return None, registry('tasks').get(task, {}).get('language', 'en'), e.fix or e.what
+
+
+def _curated_rows(curating, parameters: dict, home_folder=None) -> list[dict]:
+    "Rows for the judge of what is found for labelled queries; 'unknown' where nobody counted these."
+    from medir_nb.benchmark.judges import judges_from
+
+    data, most, rows = parameters[curating.sets], parameters[curating.size], []
+    judge = judges_from([parameters[curating.judge]], home_folder)[0]
+    for name in data['sets']:
+        queries, language, missing = _set_size(name, home_folder)
+        is_known, limit = queries is not None, data.get('limit', 0)
+        asked = min(queries, limit or queries) if is_known else limit
+        row = _judge_row(name, judge, PoolSize(asked, asked * most, most, language, None, missing))
+        uncounted = ('pairs', 'calls', 'texts to encode', 'tokens to read', 'tokens to write')
+        rows.append(
+            row if asked else row | {'note': f'{missing}; {most} a query'} | dict.fromkeys(uncounted, 'unknown')
+        )
+    return rows
+
+
 @without_network()
 def plan_judging(
     judgings: list,  # of `notebook_plan`
@@ -184,6 +217,9 @@ def plan_judging(
 
     rows = []
     for judging in judgings:
+        if isinstance(judging, Curating):
+            rows += _curated_rows(judging, parameters, home_folder)
+            continue
         for judged in judged_tasks(judging, parameters):
             size = pool_size(judged, judging, parameters, home_folder)
             if isinstance(judging, Answering):

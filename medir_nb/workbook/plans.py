@@ -188,7 +188,8 @@ class _GridPlan:
             row |= self.counts(name, text, task)
             return row if task else row | {'note': missing.fix or missing.what}
         except MedirError as e:
-            return row | {'note': f'cannot run: {e.what}'}
+            training = f' ({e.fix})' if (e.fix or '').startswith('train it: ') else ''
+            return row | {'note': f'cannot run: {e.what}{training}'}
 
 # %% ../../nbs/16_workbook/05_plans.ipynb #a6a58b8d
 @without_network()

@@ -102,7 +102,7 @@ def _printed(training, parameters: dict) -> dict:
     if not asked:
         return {}
     if stage in TOWER_STAGES:
-        return printed_stages(asked, symmetric=training.symmetric)[stage]
+        return printed_stages('query' if asked is True else asked, symmetric=training.symmetric)[stage]
     if stage in PRINTED_PAIR:
         return printed_settings(stage, _towers(training, parameters), training.symmetric)
     return printed_training(asked)[stage]
@@ -153,6 +153,20 @@ def _table_trainings(training, parameters: dict) -> int:
     return sum(len(trainings_of_rows(rows)[training.stage]) for rows in _rows_by_seed(training, parameters))
 
 
+_OF_STAGE_ONE = {'pretraining_data', 'reading', 'pretraining', 'backbone'}  # an ablation with one of them shares none
+
+
+def _ablations(training, parameters: dict) -> list[dict]:
+    "What changes in each training of a stage that BMRetriever's ablations need; those that share a stage I, once."
+    changes, found = training.changes | parameters.get(training.own_changes, {}), {}
+    for name in parameters[training.ablations]:
+        change = changes.get(name, {})
+        if training.stage in change.get('stages', [training.stage]):
+            is_own = training.stage == 'tuning' or _OF_STAGE_ONE & set(change)
+            found.setdefault(name if is_own else '', change if is_own else {})
+    return list(found.values())
+
+
 def _how_often(training, parameters: dict) -> int:
     "How many models a training leaves; 0 where a parameter leaves it out."
     if training.when and not parameters.get(training.when) or parameters.get(training.unless):
@@ -160,6 +174,8 @@ def _how_often(training, parameters: dict) -> int:
     if training.stages and training.stage not in parameters[training.stages]:
         return 0
     times = _table_trainings(training, parameters) if training.rows else 1
+    if training.ablations:
+        times = len(_ablations(training, parameters))
     return times * prod(len(parameters[name]) for name in training.each)
 
 # %% ../../nbs/16_workbook/03d_trainings.ipynb #a70981d2
@@ -172,12 +188,21 @@ def _row_size(training, settings: dict, data: dict) -> tuple[int, int]:
     return texts, query + (texts - 1) * document
 
 # %% ../../nbs/16_workbook/03d_trainings.ipynb #40c96b48
+def _read_by_all(training, parameters: dict, settings: dict) -> int | None:
+    "Rows that all trainings of a row of the plan read together; an ablation may read a part of them."
+    data, times = parameters[training.data], _how_often(training, parameters)
+    changes = _ablations(training, parameters) if training.ablations else [{}]
+    each = [_rows_read(settings, data_rows(training.kind, data | own.get(training.data, {}))) for own in changes]
+    rows = _summed(each)
+    return None if rows is None else rows * times // len(changes)
+
+
 def _training_row(training, parameters: dict) -> dict:
     "A row of the plan of a notebook's trainings."
     times, data = _how_often(training, parameters), parameters[training.data]
     settings = training_settings(training, parameters)
-    rows = data_rows(training.kind, data)
-    read, missing = _rows_read(settings, rows), missing_sources(training.kind, data)
+    rows, missing = data_rows(training.kind, data), missing_sources(training.kind, data)
+    read = _read_by_all(training, parameters, settings)
     texts, tokens = _row_size(training, settings, data)
     return {
         'step': f'{training.step}, {times} times' if times > 1 else training.step,
@@ -185,8 +210,8 @@ def _training_row(training, parameters: dict) -> dict:
         'documents': 'unknown' if rows is None else rows,
         'data': 'missing' if missing else 'at hand',
         'texts to generate': 0,
-        'texts to encode or train on': 'unknown' if read is None else times * read * texts,
-        'tokens': 'unknown' if read is None else f'≤{times * read * tokens:,}',
+        'texts to encode or train on': 'unknown' if read is None else read * texts,
+        'tokens': 'unknown' if read is None else f'≤{read * tokens:,}',
         'note': f'not here: {", ".join(missing)}' if missing else '',
         'work': 'train',
     }
@@ -225,6 +250,13 @@ def _mining_row(training, parameters: dict) -> dict:
     )
 
 # %% ../../nbs/16_workbook/03d_trainings.ipynb #bd00555f
+def _members(training, parameters: dict) -> list[dict]:
+    "The parameters of each row of the plan: one, or one for each row of models that is trained alike."
+    if not training.member:
+        return [parameters]
+    return [{**parameters, training.member: name} for name in parameters[training.member]]
+
+
 def plan_trainings(
     trainings: list,  # of `notebook_plan`
     parameters: dict,  # resolved
@@ -234,5 +266,5 @@ def plan_trainings(
 
     asked = [each for each in trainings if _how_often(each, parameters)]
     mined = [each for each in asked if each.kind == 'sets'][:1]  # what is encoded once is stored
-    rows = [_training_row(each, parameters) for each in asked]
+    rows = [_training_row(each, own) for each in asked for own in _members(each, parameters)]
     return pd.DataFrame([*(row for each in mined if (row := _mining_row(each, parameters))), *rows])
