@@ -946,7 +946,7 @@ def by_words(row):
 
 
 def test_a_pool_is_made_by_what_a_verdict_compares(walk, monkeypatch):
-    monkeypatch.setattr('medir_nb.walk.rivals.encoders_here', lambda language: ([], {}))
+    monkeypatch.setattr('medir_nb.walk.rivals.available_encoders', lambda language: ([], {}))
     pool = make_pool(walk)
     wanted = candidate_systems(walk, 'en').systems
     assert pool_settings(walk) == (wanted, 1) and {name for row in pool for name in row['brought']} == set(wanted)

@@ -691,7 +691,7 @@ def test_candidates_are_what_runs_here(walk):
 
 def test_what_nobody_named_is_chosen_by_the_minutes_of_the_walk(walk, monkeypatch, capfd):
     module = sys.modules['medir_nb.walk.rivals']
-    monkeypatch.setattr(module, 'encoders_here', lambda language: (['minilm', 'mpnet'], {}))
+    monkeypatch.setattr(module, 'available_encoders', lambda language: (['minilm', 'mpnet'], {}))
     assert 'mpnet' in candidate_systems(walk, 'en').systems  # nothing was estimated
     write_json(walk.path('look.json'), {'minutes': {'minilm': 1.2, 'mpnet': 28.9}})
     found = candidate_systems(walk, 'en')
