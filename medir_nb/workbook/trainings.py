@@ -233,10 +233,9 @@ def _mining_row(training, parameters: dict) -> dict:
     if data.get('searched', 'corpus') != 'corpus' or data.get('miner', 'minilm').startswith('bm25'):
         return {}
     searched = {source: n for source in data.get('sets', []) if (n := _searched_documents(source))}
-    return (
-        {}
-        if not searched
-        else {
+    if not searched:
+        return {}
+    return {
             'step': f'hard negatives of {training.step}',
             'model': data.get('miner', 'minilm'),
             'documents': sum(searched.values()),
@@ -247,7 +246,6 @@ def _mining_row(training, parameters: dict) -> dict:
             'note': f'in the entire corpora of {", ".join(searched)}',
             'work': 'encode',
         }
-    )
 
 # %% ../../nbs/16_workbook/03d_trainings.ipynb #bd00555f
 def _members(training, parameters: dict) -> list[dict]:
