@@ -68,10 +68,12 @@ def writers():
 
 
 def towers():
-    "The document towers of MAR's pairs with the length that a stand-in's vectors have: they are trained at lengths of it."
-    named = {run.get('parameters', {}).get('document') for run in batch('mar')['runs']} - {None}
-    named |= {preset(notebook, 'paper')['document'] for notebook in ('mar_training', 'mar_ablations')}
-    return {name: {**registry('models')[name], 'dim': HIDDEN} for name in sorted(named)}
+    "The towers of MAR's pairs with the length that a stand-in's vectors have: they are trained at lengths of it."
+    runs = [run for run in batch('mar')['runs'] if run['notebook'] != 'mar_pretraining']
+    told = [{**preset(run['notebook'], run['preset']), **run.get('parameters', {})} for run in runs]
+    named = {own.get(name) for own in told for name in ('document', 'query', 'query_backbone', 'symmetric_query')}
+    models = registry('models')
+    return {name: {**models[name], 'dim': HIDDEN} for name in sorted(named & set(models))}
 
 
 def preset(notebook, name):
