@@ -262,6 +262,54 @@ def test_documents_lead_somewhere(path):
         assert re.search(r'/[A-Z]{4,}', name) or (ROOT / name).exists(), name
 
 
+ROOMS = {module.split('.')[0] for module in ORDER}
+# decisions tell of what has gone, too
+PROSE = [path for path in sorted((ROOT / 'docs').rglob('*.md')) if path.name != 'decisions.md']
+PROSE += [ROOT / 'README.md', ROOT / 'CONTRIBUTING.md', *NOTEBOOKS]
+
+
+def names_in_prose(path):
+    "The names `room.name` between backticks in a document, or in the Markdown of a notebook; fenced code is not prose."
+    text = path.read_text()
+    if path.suffix == '.ipynb':
+        cells = [cell for cell in json.loads(text)['cells'] if cell['cell_type'] == 'markdown']
+        text = '\n'.join(''.join(cell['source']) for cell in cells)
+    text = re.sub(r'^(```+).*?^\1', '', text, flags=re.M | re.S)
+    names = re.findall(r'`(?:medir_nb\.)?([a-z]\w*(?:\.\w+)+)(?:\([^`]*)?`', text)
+    files = ('py', 'yaml', 'ipynb', 'md', 'json', 'csv', 'jsonl')
+    return sorted({n for n in names if n.split('.')[0] in ROOMS and n.split('.')[-1] not in files})
+
+
+def exists(name):
+    "Whether a name of the package leads to a module, or to something in one."
+    import importlib
+
+    first, *rest = name.split('.')
+    found, path = importlib.import_module(f'medir_nb.{first}'), f'medir_nb.{first}'
+    for part in rest:
+        path = f'{path}.{part}'
+        if not hasattr(found, part) and part not in getattr(found, '__annotations__', {}):
+            try:
+                importlib.import_module(path)
+            except ModuleNotFoundError:
+                return False
+        found = getattr(found, part, None)
+    return True
+
+
+@pytest.mark.parametrize('path', PROSE, ids=lambda p: str(p.relative_to(ROOT)))
+def test_names_in_prose_exist(path):
+    assert not [name for name in names_in_prose(path) if not exists(name)]
+
+
+def test_a_stale_name_is_found(tmp_path):
+    page = tmp_path / 'page.md'
+    page.write_text('`core.registry` `core.settings.rows(x)` `core.no_such_name` `core/settings.py` `numpy.array`')
+    names = names_in_prose(page)
+    assert names == ['core.no_such_name', 'core.registry', 'core.settings.rows']
+    assert [name for name in names if not exists(name)] == ['core.no_such_name']
+
+
 def test_import_is_light():
     code = 'import sys, medir_nb, medir_nb.workbook as w; bad = {"torch", "pandas", "transformers", "faiss", "datasets", "papermill"} & set(sys.modules); sys.exit(str(bad) if bad else 0)'
     assert subprocess.run([sys.executable, '-c', code]).returncode == 0
@@ -401,6 +449,39 @@ def test_temporary_files_stay_with_the_tests(temporary, tmp_path_factory):
     )
     assert tempfile.gettempdir() == str(temporary) == child.stdout.strip()
     assert temporary.is_relative_to(tmp_path_factory.getbasetemp())
+
+
+# ---------------------------------------------------------------- the size of the house
+
+sys.path.insert(0, str(ROOT / 'tools'))
+import density
+
+
+def test_the_house_stays_within_its_limits():
+    figures = density.house()
+    assert figures.keys() == density.LIMITS.keys()
+    missed = {
+        name: (figures[name], limit)
+        for name, limit in density.LIMITS.items()
+        if (figures[name] < limit if name in density.AT_LEAST else figures[name] > limit)
+    }
+    assert not missed
+
+
+def test_what_the_limits_count(tmp_path):
+    module, notebook = tmp_path / 'medir_nb' / 'room' / 'module.py', tmp_path / 'nbs' / '00_module.ipynb'
+    test = tmp_path / 'tests' / 'test_room.py'
+    for file in (module, notebook, test):
+        file.parent.mkdir(parents=True)
+    module.write_text("__all__ = ['a', 'b']\ndef a(home_folder): pass\ndef b(*, home_folder=None): pass\n")
+    (module.parent / '__init__.py').write_text("__all__ = ['a', 'b']\n")
+    test.write_text('x\ny\n')
+    sources = ['#| default_exp room.module', '#| export\ndef a():\n    pass', 'import os', '_helper(1)', 'a(1)']
+    cells = [{'cell_type': 'code', 'source': source} for source in sources]
+    cells.append({'cell_type': 'markdown', 'source': 'six words of prose stand here'})
+    notebook.write_text(json.dumps({'cells': cells}))
+    figures = density.house(tmp_path)
+    assert list(figures.values()) == [3, 2, 1, 2, 2, 50.0, 2.0, 3, 3]
 
 
 # ---------------------------------------------------------------- the Makefile
