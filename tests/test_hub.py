@@ -713,7 +713,7 @@ def test_every_paper_preset_stands_in_a_batch():
 @pytest.mark.parametrize('name', BATCHES)
 def test_a_batch_runs_whole(hub, services, github, base, name):
     folder, commits = github
-    rows = small_registry(base / 'registry', commits, llms=whole.writers())
+    rows = small_registry(base / 'registry', commits, llms=whole.writers(), models=whole.towers())
     environment = process_environment(
         hub,
         base,

@@ -7,7 +7,6 @@ __all__ = ['tower_weights', 'Throughput', 'measure_throughput', 'throughput_tabl
 
 # %% ../../nbs/13_evaluator/14_throughput.ipynb #c2f3df62
 import contextlib
-import os
 import time
 from dataclasses import asdict, dataclass
 import numpy as np
@@ -20,6 +19,7 @@ from ..systems.syntax import Fusion
 from ..systems.dense import encoder_of
 from ..systems.expressions import parse, retriever_kind
 from ..systems.chain import row_label
+from .speed import precision_of, threads_here
 
 # %% ../../nbs/13_evaluator/14_throughput.ipynb #95c845d4
 def tower_weights(
@@ -100,9 +100,9 @@ class _Tower:
             f'{self.batch} texts' if self.batch else "the backend's own",
             encoded.vectors.shape[1],
             **counted,
-            precision=spec.dtype + (f', autocast {spec.autocast}' if spec.autocast else ''),
+            precision=precision_of(spec),
             device=str(getattr(backend, 'device', '') or 'cpu'),
-            threads=int(os.environ.get('OMP_NUM_THREADS', 0)) or len(os.sched_getaffinity(0)),
+            threads=threads_here(),
         )
 
 # %% ../../nbs/13_evaluator/14_throughput.ipynb #80007327

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['COST_COLUMNS', 'ready_system', 'disk_megabytes', 'resident_megabytes', 'documents_rate', 'price_of', 'Costs',
-           'measure_here', 'main', 'measure_costs', 'three_digits', 'costs_columns', 'costs_of_each']
+           'measure_here', 'main', 'measure_costs', 'costs_columns', 'costs_of_each']
 
 # %% ../../nbs/15a_walk/31_costs.ipynb #18b54b3b
 import json
@@ -25,7 +25,7 @@ from ..core.settings import registry
 from ..data import Queries, Task, load_task
 from ..encoder.here import gigabytes_of
 from ..encoder.store import encode_corpus
-from ..evaluator.speed import latency_ms, system_speed
+from ..evaluator.speed import latency_ms, system_speed, threads_here, three_digits
 from ..reranker.scores import reranker_of
 from ..retrieval.bm25 import BM25
 from ..retrieval.dense import dense_search
@@ -226,7 +226,7 @@ def measure_here(
         price_of(system),
         len(task.corpus),
         waited['n'],
-        int(os.environ.get('OMP_NUM_THREADS', 0)) or len(os.sched_getaffinity(0)),
+        threads_here(),
         conditions,
         'what the language model takes to write' if is_expanded else '',
     )
@@ -310,13 +310,6 @@ COST_COLUMNS = {
     'disk_mb': 'disk, MB',
     'price': '$/1M tokens',
 }
-
-
-def three_digits(value) -> str:
-    "A number with three digits; '' where there is none."
-    if value is None or value != value:
-        return ''
-    return f'{value:,.0f}' if abs(value) >= 100 else f'{value:.3g}'
 
 
 def costs_columns(

@@ -17,7 +17,7 @@ from ..core.files import atomic_path, file_fingerprint, fingerprint, read_json, 
 from ..figures.style import BLUE, GREY, INK, ORANGE, WIDTH, heading, new_figure, read_data, remark
 from ..figures.style import save_figure, set_margins, styled_figure, wrapped
 from ..ledger.display import tests_table
-from .costs import three_digits
+from ..evaluator.speed import three_digits
 from .folder import Walk
 
 # %% ../../nbs/15a_walk/33_pages.ipynb #73e22de1

