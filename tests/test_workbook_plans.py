@@ -315,6 +315,11 @@ def test_baselines_that_are_tuned_are_counted():
     assert plan_trainings(notebook_plan('medteb_evaluation').trainings, none).empty
 
 
+def test_a_notebook_that_trains_nothing_is_planned_without_trainings(medir):
+    out = medir('plan', 'medteb_evaluation', '--preset', 'mini')
+    assert out.code == 0 and 'Training:' not in out.out, out.err
+
+
 def test_a_system_that_another_run_trains_is_named_with_it(medir):
     told = json.loads(medir('plan', 'medteb_evaluation', '--preset', 'paper', '--json').out)
     notes = {row['note'] for row in told['runs'][0]['rows'] if row['system'] in ('mar-4b', 'medical-embedder-4b')}
@@ -326,6 +331,8 @@ def test_the_judge_of_curated_rows_is_counted(medir):
     (known,) = plan_judging(judging, parameters_of('mar_pretraining', 'smoke')).to_dict('records')
     # sixty queries, ten documents each
     assert (known['task'], known['pairs'], known['texts to encode']) == ('hpo-lay:train', '≤600', '≤660')
+    of_mini = plan_judging(judging, parameters_of('mar_pretraining', 'mini'))
+    assert set(of_mini.data) == {'missing'} and of_mini.pairs[0] == '≤500,000'  # ten thousand queries, fifty each
     told = json.loads(medir('plan', 'mar_pretraining', '--preset', 'paper', '--json').out)
     (unknown,) = told['runs'][0]['judging']
     assert (unknown['model'], unknown['calls']) == ('gpt-4o', 'unknown') and '50 a query' in unknown['note']

@@ -15,6 +15,7 @@ from ..core.settings import registry
 from ..hub.network import without_network
 from .declared import Answering, Curating
 from .plans import size_of, tokens_per_unit
+from .trainings import missing_sources
 
 # %% ../../nbs/16_workbook/05a_judging.ipynb #5a1d0c51
 @dataclass
@@ -176,7 +177,8 @@ def _set_size(name: str, home_folder=None) -> tuple[int | None, str, str]:
 
     row = registry('tuning').get(name)
     if row:
-        return row.get('printed') or row.get('lines'), row.get('language', 'en'), ''
+        absent = missing_sources('sets', {'sets': [name]})
+        return row.get('printed') or row.get('lines'), row.get('language', 'en'), f'not here: {name}' if absent else ''
     task, _, split = name.partition(':')
     try:
         found = load_task(task, split or None, home_folder=home_folder)

@@ -130,7 +130,8 @@ def _planned_steps(declared, parameters: dict, home: Path | None):
     "What a notebook's loop or its trainings would do, a row each; None where it trains nothing."
     if declared.loop:
         return plan_loop(declared.loop, parameters, home)
-    return plan_trainings(declared.trainings, parameters) if declared.trainings else None
+    trainings = plan_trainings(declared.trainings, parameters)
+    return trainings if len(trainings) else None
 
 
 def _planned_run(run: dict, home: Path | None) -> dict:
