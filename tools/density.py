@@ -24,7 +24,7 @@ MODELS = {
 # the most that the package may have, and the least of `AT_LEAST`: the figures of the day; behind each, the aim
 LIMITS = {
     'exported lines': 41_677,  # aim 37,000
-    'lines of tests': 37_805,  # 27,000
+    'lines of tests': 37_713,  # 27,000
     'rooms': 18,  # 12
     'public names': 1_726,  # 900
     'signatures with home_folder': 258,  # 60
