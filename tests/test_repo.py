@@ -262,96 +262,60 @@ def test_documents_lead_somewhere(path):
         assert re.search(r'/[A-Z]{4,}', name) or (ROOT / name).exists(), name
 
 
+ROOMS = {module.split('.')[0] for module in ORDER}
+# decisions tell of what has gone, too
+PROSE = [path for path in sorted((ROOT / 'docs').rglob('*.md')) if path.name != 'decisions.md']
+PROSE += [ROOT / 'README.md', ROOT / 'CONTRIBUTING.md', *NOTEBOOKS]
+
+
+def names_in_prose(path):
+    "The names `room.name` between backticks in a document, or in the Markdown of a notebook; fenced code is not prose."
+    text = path.read_text()
+    if path.suffix == '.ipynb':
+        cells = [cell for cell in json.loads(text)['cells'] if cell['cell_type'] == 'markdown']
+        text = '\n'.join(''.join(cell['source']) for cell in cells)
+    text = re.sub(r'^(```+).*?^\1', '', text, flags=re.M | re.S)
+    names = re.findall(r'`(?:medir_nb\.)?([a-z]\w*(?:\.\w+)+)(?:\([^`]*)?`', text)
+    files = ('py', 'yaml', 'ipynb', 'md', 'json', 'csv', 'jsonl')
+    return sorted({n for n in names if n.split('.')[0] in ROOMS and n.split('.')[-1] not in files})
+
+
+def exists(name):
+    "Whether a name of the package leads to a module, or to something in one."
+    import importlib
+
+    first, *rest = name.split('.')
+    found, path = importlib.import_module(f'medir_nb.{first}'), f'medir_nb.{first}'
+    for part in rest:
+        path = f'{path}.{part}'
+        if not hasattr(found, part) and part not in getattr(found, '__annotations__', {}):
+            try:
+                importlib.import_module(path)
+            except ModuleNotFoundError:
+                return False
+        found = getattr(found, part, None)
+    return True
+
+
+@pytest.mark.parametrize('path', PROSE, ids=lambda p: str(p.relative_to(ROOT)))
+def test_names_in_prose_exist(path):
+    assert not [name for name in names_in_prose(path) if not exists(name)]
+
+
+def test_a_stale_name_is_found(tmp_path):
+    page = tmp_path / 'page.md'
+    page.write_text('`core.registry` `core.settings.rows(x)` `core.no_such_name` `core/settings.py` `numpy.array`')
+    names = names_in_prose(page)
+    assert names == ['core.no_such_name', 'core.registry', 'core.settings.rows']
+    assert [name for name in names if not exists(name)] == ['core.no_such_name']
+
+
 def test_import_is_light():
     code = 'import sys, medir_nb, medir_nb.workbook as w; bad = {"torch", "pandas", "transformers", "faiss", "datasets", "papermill"} & set(sys.modules); sys.exit(str(bad) if bad else 0)'
     assert subprocess.run([sys.executable, '-c', code]).returncode == 0
 
 
 # ---------------------------------------------------------------- the tests themselves
-
-FREE = re.compile(
-    r"""
-    random\.(?!Random$)\w+ | np\.random\.(?!default_rng$)\w+ | torch\.(manual_seed|seed|normal|rand\w*) |
-    (\w+\.)*(from_config|get_peft_model|Linear|Embedding|Dense|WordPieceTrainer|UnigramTrainer)""",
-    re.X,
-)
-
-
-def drawn(tree):
-    """Calls in the code of a test that hang on a random state which it did not set: draws, new weights, and trainers of
-    tokenizers that end elsewhere in each process. `seeded` sets the state of a block or a function."""
-    found = []
-
-    def dotted(node):
-        if isinstance(node, ast.Attribute):
-            return f'{dotted(node.value)}.{node.attr}'
-        return node.id if isinstance(node, ast.Name) else ''
-
-    def is_free(call):
-        either = [call.func.body, call.func.orelse] if isinstance(call.func, ast.IfExp) else [call.func]
-        names, given = [dotted(f) for f in either], {k.arg for k in call.keywords}
-        if any(map(FREE.fullmatch, names)):
-            return 'generator' not in given
-        if names[0].endswith('default_rng'):
-            return not call.args
-        if isinstance(call.func, ast.Attribute) and call.func.attr == 'sample' and len(call.args) < 2:
-            return 'random_state' not in given
-        of_config = any(isinstance(a, ast.Call) and dotted(a.func).endswith('Config') for a in call.args)
-        return of_config and ('Model' in names[0] or 'For' in names[0])
-
-    def look(node):
-        around = getattr(node, 'decorator_list', [])
-        if isinstance(node, ast.With):
-            around = [i.context_expr for i in node.items]
-        sets = {dotted(a.func) for a in around if isinstance(a, ast.Call)}
-        if 'seeded' in sets or 'torch.random.fork_rng' in sets and 'manual_seed(' in ast.unparse(node):
-            return
-        if getattr(node, 'name', '') == 'seeded':
-            return
-        if isinstance(node, ast.Call) and is_free(node):
-            found.append((node.lineno, ast.unparse(node.func)))
-        for child in ast.iter_child_nodes(node):
-            look(child)
-
-    look(tree)
-    return found
-
-
-# new_impl: layers of an architecture, whose weights are drawn where a model is built of them
-TESTS = [path for path in sorted((ROOT / 'tests').rglob('*.py')) if path.parent.name != 'new_impl']
-
-
-@pytest.mark.parametrize('path', TESTS, ids=lambda p: p.stem)
-def test_a_test_draws_from_a_seed_of_its_own(path):
-    assert not drawn(ast.parse(path.read_text()))
-
-
-@pytest.mark.parametrize(
-    'line, free',
-    [
-        ('torch.rand(3)', True),
-        ('torch.rand(3, generator=g)', False),
-        ('torch.manual_seed(0)', True),
-        ('random.random()', True),
-        ('random.Random(1).random()', False),
-        ('np.random.rand(2)', True),
-        ('np.random.default_rng()', True),
-        ('np.random.default_rng(0).random()', False),
-        ('frame[frame.x > 0].sample(3)', True),
-        ('frame[frame.x > 0].sample(3, random_state=0)', False),
-        ('t.BertModel(t.BertConfig())', True),
-        ('t.AutoModel.from_config(config)', True),
-        ('t.AutoModel.from_pretrained(x)', False),
-        ('(a if b else t.AutoModel.from_config)(c)', True),
-        ('trainers.UnigramTrainer(vocab_size=9)', True),
-        ('with torch.random.fork_rng():\n  torch.manual_seed(0)\n  torch.rand(3)', False),
-        ('with torch.random.fork_rng(): torch.rand(3)', True),
-        ('with seeded(): torch.rand(3)', False),
-        ('@seeded()\ndef f(): torch.rand(3)', False),
-    ],
-)
-def test_free_draws_are_found(line, free):
-    assert bool(drawn(ast.parse(line))) == free
 
 
 def write_checkpoints(folder, state):
@@ -401,6 +365,39 @@ def test_temporary_files_stay_with_the_tests(temporary, tmp_path_factory):
     )
     assert tempfile.gettempdir() == str(temporary) == child.stdout.strip()
     assert temporary.is_relative_to(tmp_path_factory.getbasetemp())
+
+
+# ---------------------------------------------------------------- the size of the house
+
+sys.path.insert(0, str(ROOT / 'tools'))
+import density
+
+
+def test_the_house_stays_within_its_limits():
+    figures = density.house()
+    assert figures.keys() == density.LIMITS.keys()
+    missed = {
+        name: (figures[name], limit)
+        for name, limit in density.LIMITS.items()
+        if (figures[name] < limit if name in density.AT_LEAST else figures[name] > limit)
+    }
+    assert not missed
+
+
+def test_what_the_limits_count(tmp_path):
+    module, notebook = tmp_path / 'medir_nb' / 'room' / 'module.py', tmp_path / 'nbs' / '00_module.ipynb'
+    test = tmp_path / 'tests' / 'test_room.py'
+    for file in (module, notebook, test):
+        file.parent.mkdir(parents=True)
+    module.write_text("__all__ = ['a', 'b']\ndef a(home_folder): pass\ndef b(*, home_folder=None): pass\n")
+    (module.parent / '__init__.py').write_text("__all__ = ['a', 'b']\n")
+    test.write_text('x\ny\n')
+    sources = ['#| default_exp room.module', '#| export\ndef a():\n    pass', 'import os', '_helper(1)', 'a(1)']
+    cells = [{'cell_type': 'code', 'source': source} for source in sources]
+    cells.append({'cell_type': 'markdown', 'source': 'six words of prose stand here'})
+    notebook.write_text(json.dumps({'cells': cells}))
+    figures = density.house(tmp_path)
+    assert list(figures.values()) == [3, 2, 1, 2, 2, 50.0, 2.0, 3, 3]
 
 
 # ---------------------------------------------------------------- the Makefile

@@ -708,11 +708,31 @@ def test_pages_name_version_and_commit(tmp_path):
     )
 
 
-def test_a_reader_sees_why_a_block_is_not_run(tmp_path):
+def test_notes_for_the_tests_are_not_shown(tmp_path):
     site = stage.Site(tmp_path)
     text = 'a\n\n<!-- not run: it takes a GPU -->\n```sh\n<!-- not run: x -->\n```\n'
     shown = site.linked('x.md', text, 'x.md')
-    assert shown == 'a\n\n*Not run by the tests: it takes a GPU.*\n\n```sh\n<!-- not run: x -->\n```\n'
+    assert shown == 'a\n\n```sh\n<!-- not run: x -->\n```\n'
+
+
+def test_a_stored_page_names_the_parameters_of_its_outputs(tmp_path):
+    sys.path.insert(0, str(ROOT / 'tools'))
+    import store_outputs
+
+    def code(source, outputs, *tags):
+        return {'cell_type': 'code', 'source': [source], 'outputs': outputs, 'metadata': {'tags': list(tags)}}
+
+    output = {'output_type': 'stream', 'name': 'stdout', 'text': ['40']}
+    own, call = code('limit = 10', [], 'parameters'), code('print(limit)', [])
+    injected = code('# Parameters\nlimit = 40\n', [], 'injected-parameters')
+    page, executed = tmp_path / 'page.ipynb', tmp_path / 'executed.ipynb'
+    page.write_text(json.dumps({'cells': [own, call]}))
+    executed.write_text(json.dumps({'cells': [own, injected, {**call, 'outputs': [output]}]}))
+    for _ in range(2):  # storing again replaces the cell
+        store_outputs.store(page, executed)
+        first, shown, last = json.loads(page.read_text())['cells']
+        assert first == own and last['outputs'] == [output]
+        assert shown['cell_type'] == 'markdown' and '\nlimit = 40\n' in ''.join(shown['source'])
 
 
 SITE = ROOT / 'site'

@@ -21,6 +21,20 @@ MODELS = {
     'claudette': {'median': 8.5, 'p90': 23, 'longest': 29, 'lessons': 5.6, 'prose': 8.2, 'over 140': 0.7, 'joined': 0},
 }
 
+# the most that the package may have, and the least of `AT_LEAST`: the figures of the day; behind each, the aim
+LIMITS = {
+    'exported lines': 41_677,  # aim 37,000
+    'lines of tests': 37_713,  # 27,000
+    'rooms': 18,  # 12
+    'public names': 1_726,  # 900
+    'signatures with home_folder': 258,  # 60
+    'lessons that call a private helper, %': 25.6,  # 8
+    'words an exported line': 2.5,  # 3
+    'longest cell': 68,  # 60
+    'p90 of cells': 31,  # 28
+}
+AT_LEAST = {'words an exported line'}
+
 
 def lines_of(source: str) -> list[str]:
     "The lines of a cell that hold code or a comment."
@@ -89,6 +103,73 @@ def exporting(paths: list[str]) -> list[Path]:
     return sorted(file for file in files if '#| default_exp' in file.read_text(encoding='utf-8'))
 
 
+def public_names(modules: Path) -> int:
+    "The names in the modules' own lists; a door only lists them again."
+    found = 0
+    for path in modules.rglob('*.py'):
+        if path.name in ('__init__.py', '_modidx.py'):
+            continue
+        for node in ast.parse(path.read_text(encoding='utf-8')).body:
+            if isinstance(node, ast.Assign) and getattr(node.targets[0], 'id', '') == '__all__':
+                found += len(ast.literal_eval(node.value))
+    return found
+
+
+def signatures_with(parameter: str, modules: Path) -> int:
+    "How many functions of the package take a parameter of this name."
+    functions = (
+        node.args
+        for path in modules.rglob('*.py')
+        for node in ast.walk(ast.parse(path.read_text(encoding='utf-8')))
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+    )
+    return sum(parameter in {a.arg for a in args.posonlyargs + args.args + args.kwonlyargs} for args in functions)
+
+
+def is_private(name: str) -> bool:
+    return name.startswith('_') and not name.startswith('__') and name != '_'
+
+
+def calls_private(source: str) -> bool:
+    "Whether a lesson calls a function or a method whose name begins with one underscore."
+    try:
+        tree = ast.parse('\n'.join(lines_of(source)))
+    except SyntaxError:
+        return False
+    called = [node.func for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    return any(is_private(getattr(f, 'id', getattr(f, 'attr', ''))) for f in called)
+
+
+def private_lessons(notebooks: list[Path]) -> float:
+    "The percentage of lessons that call a private helper."
+    lessons = [
+        source
+        for notebook in notebooks
+        for cell in json.loads(notebook.read_text(encoding='utf-8'))['cells']
+        if cell['cell_type'] == 'code' and lines_of(source := ''.join(cell['source']))
+        if not source.startswith('#| export') and not is_import(source)
+    ]
+    return round(100 * sum(map(calls_private, lessons)) / len(lessons), 1)
+
+
+def house(root: Path = ROOT) -> dict[str, float]:
+    "The figures of the whole package that `LIMITS` bounds."
+    notebooks, modules = exporting([str(root / 'nbs')]), root / 'medir_nb'
+    figures = density(notebooks)
+    tests = [path.read_text(encoding='utf-8') for path in (root / 'tests').rglob('*.py')]
+    return {
+        'exported lines': figures['lines'],
+        'lines of tests': sum(len(text.splitlines()) for text in tests),
+        'rooms': len({path.parent for path in modules.glob('*/[a-z]*.py')}),
+        'public names': public_names(modules),
+        'signatures with home_folder': signatures_with('home_folder', modules),
+        'lessons that call a private helper, %': private_lessons(notebooks),
+        'words an exported line': figures['prose'],
+        'longest cell': figures['longest'],
+        'p90 of cells': figures['p90'],
+    }
+
+
 def table(rows: dict[str, dict]) -> str:
     "A Markdown table with a row for each name."
     columns = list(dict.fromkeys(column for row in rows.values() for column in row))
@@ -110,6 +191,9 @@ def main():
         rooms = dict.fromkeys(n.parent if n.parent.name != 'nbs' else n for n in notebooks)
         rows |= {room.stem: density([n for n in notebooks if room in (n, n.parent)]) for room in rooms}
     print(table(rows))
+    figures = house()
+    print()
+    print(table({name: {'now': figures[name], 'limit': limit} for name, limit in LIMITS.items()}))
 
 
 if __name__ == '__main__':

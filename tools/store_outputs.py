@@ -16,6 +16,7 @@ from medir_nb.workbook import find_notebook, run_notebook
 
 NOTEBOOKS = Path(__file__).parents[1] / 'nbs'
 PRESETS = {'bmretriever_training': 'showcase', 'bmretriever_ablations': 'showcase'}  # all others: demo
+STORED_WITH = 'stored-with'  # the cell that names the parameters of the stored outputs
 CURSOR_UP = '\x1b[A'
 TRIAL = re.compile(r'^medir: .* on this processor: .*\n?', re.MULTILINE)  # what `processor.remember` says
 
@@ -51,12 +52,36 @@ def outputs_of(executed: Path) -> dict[str, list]:
     return {''.join(cell['source']): page_outputs(cell['outputs']) for cell in code}
 
 
+def tags(cell: dict) -> list[str]:
+    return cell['metadata'].get('tags', [])
+
+
+def parameters_cell(executed: Path) -> dict | None:
+    "The parameters that papermill injected, as a Markdown cell: a run of the page itself keeps its own defaults."
+    cells = json.loads(executed.read_text(encoding='utf-8'))['cells']
+    injected = next((cell for cell in cells if 'injected-parameters' in tags(cell)), None)
+    if injected is None:
+        return None
+    lines = ''.join(injected['source']).replace(str(home()), '$MEDIR_HOME').removeprefix('# Parameters\n').strip()
+    text = f'The outputs stored on this page were made with these parameters:\n\n```python\n{lines}\n```'
+    source = text.splitlines(keepends=True)
+    return {'cell_type': 'markdown', 'id': STORED_WITH, 'metadata': {'tags': [STORED_WITH]}, 'source': source}
+
+
+def with_parameters(cells: list[dict], shown: dict | None) -> list[dict]:
+    "The cells of a page, with the parameters of its outputs behind its own."
+    kept = [cell for cell in cells if STORED_WITH not in tags(cell)]
+    place = next((i for i, cell in enumerate(kept, 1) if 'parameters' in tags(cell)), 0)
+    return [*kept[:place], shown, *kept[place:]] if shown and place else kept
+
+
 def store(path: Path, executed: Path):
-    "Give each cell of a notebook the outputs that it has in its executed copy."
+    "Give each cell of a notebook the outputs that it has in its executed copy, and name the parameters of that run."
     notebook, outputs = json.loads(path.read_text(encoding='utf-8')), outputs_of(executed)
     for cell in notebook['cells']:
         if cell['cell_type'] == 'code':
             cell['outputs'] = outputs[''.join(cell['source'])]
+    notebook['cells'] = with_parameters(notebook['cells'], parameters_cell(executed))
     path.write_text(json.dumps(notebook, indent=1, ensure_ascii=False) + '\n', encoding='utf-8')
 
 

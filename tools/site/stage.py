@@ -58,14 +58,8 @@ def read(address: str) -> str:
     return (ROOT / address).read_text(encoding='utf-8')
 
 
-# what stands above a block of code that the tests leave out, or leave to `make slow`
-MARK = re.compile(r'^<!-- (not run|slow): (.+?) -->$', re.M)
-MARKS = {'not run': 'Not run by the tests', 'slow': 'Run by `make slow`'}
-
-
-def marked(found) -> str:
-    "The mark of a block as a line that a reader sees."
-    return f'*{MARKS[found[1]]}: {found[2]}.*\n'
+# a note for the tests above a block of code that they leave out, or leave to `make slow`; no visitor needs it
+MARK = re.compile(r'^<!-- (?:not run|slow): .+? -->\n?', re.M)
 
 
 class Site:
@@ -100,7 +94,7 @@ class Site:
         parts = re.split(r'(^(`{3,}).*?^\2$)', text, flags=re.M | re.S)
         link = re.compile(r'(!?)\[([^\]\n]*)\]\(([^)\s]+)\)')
         prose = [link.sub(lambda found: self._mended(address, source, found), part) for part in parts[::3]]
-        prose = [MARK.sub(marked, part) for part in prose]
+        prose = [MARK.sub('', part) for part in prose]
         code = [*parts[1::3], '']
         return ''.join(before + fence for before, fence in zip(prose, code))
 
