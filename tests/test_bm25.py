@@ -40,7 +40,7 @@ from medir_nb.retrieval.runs import run_frame
 from medir_nb.serving import Index, build_index, export_system
 from medir_nb.systems import parse, search
 from medir_nb.systems.sparse import bm25_settings
-from medir_nb.workbook.coverages import cell_ways, stored_cells
+from medir_nb.workbook.cell_tables import cell_table
 
 ROOT = Path(__file__).parents[1]
 
@@ -220,10 +220,10 @@ def test_figures_and_lists_are_anserinis(task, system, medir_data):
 
 
 def test_bmretrievers_bm25_is_measured_and_equal():
-    ways = cell_ways('bmretriever', ['Table 2'])
-    ways = ways[ways.system.str.startswith('BM25')]
+    cells = cell_table('bmretriever', ['Table 2'])
+    ways = cells[cells.system.str.startswith('BM25')]
     assert set(ways.expression) == {'bm25(multifield)'} and set(ways.way) == {'cpu'}
-    stored = stored_cells(ROOT / 'figures').query('paper == "bmretriever" and `as` == "bm25(multifield)"')
+    stored = cells[cells['as'] == 'bm25(multifield)']
     values = dict(zip(stored.dataset, stored.measured.round(5), strict=True))
     assert values == {'NFCorpus': 0.32545, 'SciFact': 0.66470} and set(stored.verdict) == {'equal'}
 

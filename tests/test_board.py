@@ -10,7 +10,7 @@ from medir_nb.workbook.board_pages import board_page, content_policy, packed_jso
 from medir_nb.workbook.board_scores import own_scores
 from medir_nb.workbook.board_systems import system_parts
 from medir_nb.workbook.boards import board, board_rows, rank_spread
-from medir_nb.workbook.coverages import cell_ways
+from medir_nb.workbook.cell_tables import cell_table
 
 ROOT = Path(__file__).parent.parent
 WEB = ROOT / 'medir_nb' / 'registry' / 'web'
@@ -18,6 +18,14 @@ NODE = shutil.which('node')
 EVIL = '</script><img src=x onerror=alert(1)>'
 NFCORPUS = {'paper': 'referees', 'table': 'mteb', 'system': 'all-MiniLM-L6-v2', 'variant': 'mteb 0.0.2'}
 NFCORPUS |= {'dataset': 'NFCorpus', 'metric': 'ndcg_at_10', 'as': 'minilm'}
+
+
+def of_script(said):
+    "What the page's script, as `b`, answers; with no node on this machine, `make docs-check` asks a browser."
+    if not NODE:
+        pytest.skip('no node on this machine; make docs-check asks a browser')
+    script = f'const b = require({str(WEB / "board.js")!r}); Promise.resolve({said}).then(a => console.log(JSON.stringify(a)))'
+    return json.loads(subprocess.run([NODE, '-e', script], capture_output=True, text=True, check=True).stdout)
 
 
 @pytest.fixture(scope='module')
@@ -64,11 +72,13 @@ def test_names_of_rows_are_their_own_so_that_links_find_them(everything):
 
 
 @pytest.mark.medium
-def test_ways_are_those_of_the_coverage(everything):
-    ways = cell_ways()
-    ways = ways[ways.measure.notna()].way.value_counts()
-    found = pd.Series([everything['ways'][i][0] for i in everything['cells']['way']]).value_counts()
-    assert found.to_dict() == ways.to_dict()
+def test_the_page_shows_the_table_of_cells_and_no_other(everything):
+    table = cell_table()
+    scored = table[table.measure.notna() & table.value.notna()]
+    assert everything['left_out'] == len(table) - len(scored) > 0
+    assert [everything['ways'][i][0] for i in everything['cells']['way']] == list(scored.way)
+    rows = board_rows(everything)[: len(scored)]
+    assert [row['verdict'] for row in rows] == [verdict or None for verdict in scored.verdict.fillna('')]
 
 
 def test_a_system_with_a_service_in_it_has_no_open_weights(everything):
@@ -151,13 +161,10 @@ def test_of_several_scores_in_one_place_the_newest_stands_there(tmp_path):
     assert (own['value'], own['revision']) == (25, 'b')
 
 
-@pytest.mark.skipif(not NODE, reason='no node on this machine; make docs-check asks a browser')
 def test_a_command_takes_a_part_of_a_task_by_its_limit(medir):
-    said = f"""const b = require({str(WEB / 'board.js')!r}); console.log(JSON.stringify([
+    ((line,), *others) = of_script("""[
         b.commandsFor('bm25', ['hpo-lay[limit=120]'], 'R(rel=2)@1'), b.commandsFor('bm25', ['x[held-out]', 'y'], 'AP'),
-        b.commandsFor('bm25', ['x[held-out][limit=5]'], ''), b.commandsFor('bm25', ['my-clinic'], 'R@1 strict')]))"""
-    ran = subprocess.run([NODE, '-e', said], capture_output=True, text=True, check=True).stdout
-    ((line,), *others) = json.loads(ran)
+        b.commandsFor('bm25', ['x[held-out][limit=5]'], ''), b.commandsFor('bm25', ['my-clinic'], 'R@1 strict')]""")
     assert others == [['medir evaluate y --system bm25 --measures AP'], [], ['medir evaluate my-clinic --system bm25']]
     assert line == "medir evaluate hpo-lay --system bm25 --measures 'R(rel=2)@1' --limit 120"
     import shlex
@@ -285,15 +292,11 @@ def test_who_lacks_a_task_has_no_rank_and_one_task_has_no_spread():
     assert rank_spread(frame, ['b']).best.to_dict() == {'x': 2, 'y': 3, 'z': 1}
 
 
-@pytest.mark.skipif(not NODE, reason='no node on this machine; make docs-check asks a browser')
 def test_the_page_computes_the_ranks_of_the_ledger(everything):
     frame = values_of(everything, 'r2med', 'leaderboard', 'nDCG@10')
     frame.iloc[3, 2] = None
     rows = [[None if value != value else value for value in row] for row in frame.values.tolist()]
-    script = (
-        f'const b = require({str(WEB / "board.js")!r}); console.log(JSON.stringify(b.rankSpread({json.dumps(rows)})))'
-    )
-    ran = json.loads(subprocess.run([NODE, '-e', script], capture_output=True, text=True, check=True).stdout)
+    ran = of_script(f'b.rankSpread({json.dumps(rows)})')
     expected = rank_spread(frame, list(frame))
     assert ran[3] is None and frame.index[3] not in expected.index
     for name, row in zip(frame.index, ran):
@@ -304,14 +307,10 @@ def test_the_page_computes_the_ranks_of_the_ledger(everything):
             ).to_list()
 
 
-@pytest.mark.skipif(not NODE, reason='no node on this machine; make docs-check asks a browser')
 def test_commands_and_tables_of_the_page_are_safe_to_paste():
-    said = f"""const b = require({str(WEB / 'board.js')!r}); console.log(JSON.stringify([
+    commands, none, quoted, fields = of_script("""[
         b.commandsFor("bge+hyde(qwen@authors)", ["r2med-biology"], "nDCG@10"), b.commandsFor("", ["x"], "AP"),
-        b.quoted("a'; rm -rf /"), ['=1+1', '@x', 'a"b', 'plain', -1, null].map(b.csvField)]))"""
-    commands, none, quoted, fields = json.loads(
-        subprocess.run([NODE, '-e', said], capture_output=True, text=True, check=True).stdout
-    )
+        b.quoted("a'; rm -rf /"), ['=1+1', '@x', 'a"b', 'plain', -1, null].map(b.csvField)]""")
     assert (
         commands == ["medir evaluate r2med-biology --system 'bge+hyde(qwen@authors)' --measures nDCG@10"] and none == []
     )
@@ -321,14 +320,12 @@ def test_commands_and_tables_of_the_page_are_safe_to_paste():
     assert next(csv.reader(io.StringIO(','.join(fields)))) == ["'=1+1", "'@x", 'a"b', 'plain', '-1', '']
 
 
-@pytest.mark.skipif(not NODE, reason='no node on this machine; make docs-check asks a browser')
 def test_the_page_says_how_long_a_cell_takes():
-    said = f"""const b = require({str(WEB / 'board.js')!r}); console.log(JSON.stringify([
+    said = """[
         b.hoursText('cpu', [12.3, 0.05, 0]), b.hoursText('gpu', [99, 1.92, 0]), b.hoursText('cpu', [0, 0, 0]),
         b.hoursText('gpu', [99, 0.3, 1030]), b.hoursText('service', null), b.hoursText('gpu', [900, null, 0]),
-        b.hardestWay([0, 2, 1]), b.hardestWay([])]))"""
-    ran = subprocess.run([NODE, '-e', said], capture_output=True, text=True, check=True).stdout
-    assert json.loads(ran) == [
+        b.hardestWay([0, 2, 1]), b.hardestWay([])]"""
+    assert of_script(said) == [
         '≈3 min on one 80 GB GPU, or ≈12 h on two CPU cores',
         '≈1.9 h on one 80 GB GPU',
         'minutes on a CPU',
@@ -362,7 +359,7 @@ class Elements(html.parser.HTMLParser):
 
 
 def test_what_a_page_shows_cannot_become_part_of_it(referees):
-    page = board_page(referees, 'referees')
+    page = board_page(referees)
     elements = Elements(page)
     tags = [tag for tag, _ in elements.found]
     assert tags.count('script') == 3 and 'img' not in tags
@@ -372,7 +369,7 @@ def test_what_a_page_shows_cannot_become_part_of_it(referees):
 
 
 def test_the_page_asks_nobody_for_anything(referees):
-    page = board_page(referees, 'referees', home_link='../index.html')
+    page = board_page(referees, home_link='../index.html')
     elements = Elements(page)
     links = [v for _, attributes in elements.found for k, v in attributes.items() if k in ('src', 'href')]
     assert [link for link in links if not link.startswith(('#', 'data:'))] == ['../index.html']
@@ -401,12 +398,9 @@ def test_a_value_that_json_does_not_have_is_refused_and_no_half_page_is_left(ref
     assert not list(tmp_path.glob('board*'))
 
 
-@pytest.mark.skipif(not NODE, reason='no node on this machine; make docs-check asks a browser')
 def test_the_script_unpacks_what_was_packed():
     value = {'name': EVIL, 'more': ['é', '\u2028', None, 1.5]}
-    said = f"""const b = require({str(WEB / 'board.js')!r});
-        b.unpacked({packed_json(value)!r}).then(value => console.log(JSON.stringify(value)))"""
-    assert json.loads(subprocess.run([NODE, '-e', said], capture_output=True, text=True, check=True).stdout) == value
+    assert of_script(f'b.unpacked({packed_json(value)!r})') == value
 
 
 def test_the_page_stays_small(everything):

@@ -7,8 +7,8 @@ from medir_nb.core import MedirError, registry, write_json
 from medir_nb.core.settings import rows
 from medir_nb.ledger import Ledger, published, write_tables
 from medir_nb.ledger.table import CELL_KEY, VERDICTS
-from medir_nb.workbook import coverage, coverage_line, coverage_reasons, coverage_table, stored_cells, with_coverage
-from medir_nb.workbook.coverages import cell_ways, hours_of
+from medir_nb.workbook import cell_table, coverage, coverage_line, coverage_reasons, coverage_table, with_coverage
+from medir_nb.workbook.coverages import hours_of
 from medir_nb.workbook.ways import Way, data_way, model_way, text_way, way_of, works_of
 
 ROOT = Path(__file__).parents[1]
@@ -21,7 +21,7 @@ NFCORPUS = {**BM25, 'dataset': 'NFCorpus', 'metric': 'nDCG@10', 'measured': 0.32
 
 @pytest.fixture(scope='module')
 def cells():
-    return cell_ways()
+    return cell_table()
 
 
 @pytest.fixture(scope='module')
@@ -98,7 +98,7 @@ def test_a_size_beyond_one_gpu_is_said():
 def test_work_that_cells_share_is_done_once():
     pieces = {*works_of('minilm', 'nfcorpus'), *works_of('minilm+hyde(gpt-4o@authors)', 'nfcorpus')}
     assert len(pieces) == 2
-    once = cell_ways('referees')
+    once = cell_table('referees')
     twice = once.loc[[*once.index, *once.index]]
     assert hours_of(once) == hours_of(twice) and hours_of(once)['cpu hours'] > 0
 
@@ -125,7 +125,7 @@ def test_a_stored_result_of_no_published_cell_is_refused(tmp_path):
         coverage('bmretriever', folder=tmp_path)
     (tmp_path / 'a_cells.json').write_text('{"cells": [{}]}')
     with pytest.raises(MedirError, match='does not read as stored results'):
-        stored_cells(tmp_path)
+        coverage(folder=tmp_path)
 
 
 def test_outside_a_workbook_nothing_is_claimed(tmp_path, monkeypatch):
@@ -226,9 +226,10 @@ def test_referees_name_file_and_commit():
 
 def test_referees_come_out_equal():
     "The stored full run: both packaged encoders on NFCorpus, to the last printed digit or what ties leave open."
-    stored = stored_cells(ROOT / 'figures').query("paper == 'referees'")
-    beside = stored.merge(published('referees'), on=list(CELL_KEY))
-    assert len(beside) == len(stored) >= 4
+    cells = cell_table('referees')
+    assert cells.independent.all()
+    beside = cells.dropna(subset='verdict').astype({'value': float})
+    assert len(beside) >= 4
     found = {(e.system, e.measure): (e.value, e.verdict) for e in beside.itertuples() if e.dataset == 'NFCorpus'}
     known = {
         ('all-MiniLM-L6-v2', 'nDCG@10'): (0.31594, 'equal'),

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from .loops import obstacles
     from .batch import read_batch, run_batch
     from .plans import plan, plan_grid
-    from .coverages import cell_ways, coverage, coverage_line, coverage_reasons, coverage_table, stored_cells
-    from .coverages import with_coverage
+    from .cell_tables import cell_table
+    from .coverages import coverage, coverage_line, coverage_reasons, coverage_table, with_coverage
     from .boards import board, board_rows, rank_spread
     from .board_pages import board_page, write_board
     from .skeleton import new_paper
@@ -45,12 +45,11 @@ _MODULES = {
     'run_batch': 'batch',
     'plan': 'plans',
     'plan_grid': 'plans',
-    'cell_ways': 'coverages',
+    'cell_table': 'cell_tables',
     'coverage': 'coverages',
     'coverage_line': 'coverages',
     'coverage_reasons': 'coverages',
     'coverage_table': 'coverages',
-    'stored_cells': 'coverages',
     'with_coverage': 'coverages',
     'board': 'boards',
     'board_rows': 'boards',
@@ -80,12 +79,11 @@ __all__ = [
     'run_batch',
     'plan',
     'plan_grid',
-    'cell_ways',
+    'cell_table',
     'coverage',
     'coverage_line',
     'coverage_reasons',
     'coverage_table',
-    'stored_cells',
     'with_coverage',
     'board',
     'board_rows',

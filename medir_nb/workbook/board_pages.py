@@ -53,6 +53,9 @@ def _web_file(name: str) -> str:
     return (Path(str(folder)) / name).read_text(encoding='utf-8').strip()
 
 
+_NO_SCORES = 'printed sizes, settings and times are no scores and stand in medir coverage alone.'
+
+
 def _own_count(data: dict) -> int:
     "How many scores are a reader's own."
     return sum(data['systems'][score['row']]['paper'] == 'own' for score in data['own'])
@@ -68,15 +71,6 @@ def _lead(data: dict) -> str:
         return f'{said}, and {own:,} of your own.'
     return f'{said}; each says where it comes from and how to measure it.'
 
-# %% ../../nbs/16_workbook/06h_board_pages.ipynb #538bf7e2
-def _left_out(paper: str | None) -> str:
-    "What of the published cells the page does not show."
-    from medir_nb.ledger.cells import published
-
-    cells = published(paper)
-    count = int((cells.measure.isna() | cells.value.isna()).sum())
-    return f'{count:,} printed sizes, settings and times are no scores and stand in medir coverage alone.'
-
 # %% ../../nbs/16_workbook/06h_board_pages.ipynb #c44a8fe1
 def _filled(template: str, parts: dict[str, str]) -> str:
     "A template with `{{name}}` replaced once, whatever the parts hold."
@@ -88,7 +82,6 @@ def _filled(template: str, parts: dict[str, str]) -> str:
 # %% ../../nbs/16_workbook/06h_board_pages.ipynb #535eea49
 def board_page(
     data: dict,  # of `board`
-    paper: str | None = None,  # that the data are of
     home_link: str = '',  # of the documentation that the page stands in
 ) -> str:
     "The leaderboard as one HTML file."
@@ -97,7 +90,7 @@ def board_page(
     parts = {
         'title': 'Leaderboard: medical retrieval, printed and measured',
         'lead': html.escape(_lead(data)),
-        'left': html.escape(_left_out(paper)),
+        'left': f'{data["left_out"]:,} {_NO_SCORES}',
         'home': link,
         'policy': content_policy([library, script], [style]),
         'style': style,

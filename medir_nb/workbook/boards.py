@@ -8,7 +8,6 @@ __all__ = ['rank_spread', 'board', 'board_rows']
 # %% ../../nbs/16_workbook/06g_boards.ipynb #81733df5
 import json
 from pathlib import Path
-from ..core.errors import check
 from ..core.settings import registry
 from medir_nb.workbook.board_heads import (
     column_about,
@@ -20,19 +19,13 @@ from medir_nb.workbook.board_heads import (
     own_row,
     papers_about,
     printed_columns,
-    row_keys,
     rows_about,
     task_about,
 )
-from medir_nb.workbook.board_scores import (
-    compared_cells_of,
-    demo_scores,
-    own_scores,
-    plain_value,
-    printed_scores,
-)
+from .board_scores import demo_scores, own_scores, plain_value
 from .board_systems import WEIGHTS, environment_about, model_about
-from .coverages import results_folder
+from .cell_tables import cell_table, measurements, results_folder
+from .records import receipts
 from .ways import hours_on
 
 # %% ../../nbs/16_workbook/06g_boards.ipynb #c74b3c18
@@ -71,8 +64,7 @@ class _Heads:
     "Rows and columns of the page, and the numbers by which cells name them."
 
     def __init__(self, cells, own: list[dict]):
-        self.keys = row_keys(cells)
-        printed, mine = rows_about(cells, self.keys), {own_key(row): row for row in own}
+        printed, mine = rows_about(cells), {own_key(row): row for row in own}
         self.systems = [*printed.values(), *map(own_row, mine.values())]
         self.rows = _numbers([*printed, *mine])
         self.averaged = printed_columns(cells)  # the tasks behind each column
@@ -130,7 +122,7 @@ def _packed_cells(cells, heads: _Heads, texts: _Numbered, hours: _Numbered) -> d
         return [texts[none_if_missing(value) or ''] for value in values]
 
     return {
-        'row': [heads.rows[key] for key in heads.keys],
+        'row': [heads.rows[key[:4]] for key in cells.key],
         'column': [heads.columns[column_of(cell)] for cell in cells.itertuples()],
         'value': [_points(value) for value in cells.unit],
         'text': list(cells.text),
@@ -141,33 +133,26 @@ def _packed_cells(cells, heads: _Heads, texts: _Numbered, hours: _Numbered) -> d
         'hours': [hours[of_cell] for of_cell in _cell_hours(cells)],
     }
 
-# %% ../../nbs/16_workbook/06g_boards.ipynb #4c555d23
-def _places(cells) -> tuple[dict, dict]:
-    "The number of each printed cell by its key, and the scale in which it is printed."
-    from medir_nb.ledger.table import CELL_KEY
-
-    keys = list(zip(*(cells[name].fillna('').astype(str) for name in CELL_KEY), strict=True))
-    return _numbers(keys), dict(zip(keys, map(int, cells.scale), strict=True))
-
 # %% ../../nbs/16_workbook/06g_boards.ipynb #f6e4fba5
 def _noted(receipt: dict | None, noted: _Numbered) -> int | None:
     "The number of a receipt; several measurements share one."
     return None if receipt is None else noted[json.dumps(receipt)]
 
 
-def _packed_compared(measured: list[dict], places: dict, scales: dict, noted: _Numbered) -> list[dict]:
-    "Measurements beside printed cells, by the number of the cell."
+_ABOUT_MEASURED = ('verdict', 'as', 'revision', 'dtype', 'n_queries')
+
+
+def _packed_measured(measured: list[dict], cells, noted: _Numbered) -> list[dict]:
+    "Measurements beside printed cells, by the number of the cell, from its printed scale to that of the page."
+    numbers, scales = _numbers(cells.key), dict(zip(cells.key, map(int, cells.scale), strict=True))
     packed = []
     for found in measured:
-        key = found['key']
-        lost = f'a result of a cell that is not published: {" ".join(key)}'
-        check(key in places, lost, found['source'], 'run its notebook again')
-        values = {name: found[name] for name in ('measured', 'low', 'high')}
-        points = {name: None if value is None else _points(value / scales[key]) for name, value in values.items()}
-        spread = [_points(value / scales[key]) for value in found['spread'] or ()] or None
-        about = {name: found[name] for name in ('verdict', 'as', 'revision', 'dtype', 'n_queries', 'source')}
-        place = {'cell': places[key], 'value': points.pop('measured')}
-        packed.append(place | points | {'spread': spread, 'receipt': _noted(found['receipt'], noted)} | about)
+        scale = scales[found['key']]
+        ends = {name: None if found[name] is None else _points(found[name] / scale) for name in ('low', 'high')}
+        numbered = {'cell': numbers[found['key']], 'value': _points(found['measured'] / scale), **ends}
+        spread = [_points(value / scale) for value in found['spread'] or ()] or None
+        about = {name: found[name] for name in _ABOUT_MEASURED} | {'source': found['file']}
+        packed.append(numbered | {'spread': spread, 'receipt': _noted(found['receipt'], noted)} | about)
     return packed
 
 # %% ../../nbs/16_workbook/06g_boards.ipynb #1dbe0979
@@ -191,9 +176,12 @@ def board(
     files: list[str | Path] = (),  # of scores, from `medir evaluate --json`
 ) -> dict:
     "The data of the leaderboard as one JSON value: systems, columns, tasks, models, cells, measurements, receipts."
-    cells, folder = printed_scores(paper), folder or results_folder()
-    own = own_scores(home_folder, files) + ([] if paper else demo_scores(folder))
-    measured = [m for m in compared_cells_of(folder, home_folder) if not paper or m['key'][0] == paper]
+    folder, runs = folder or results_folder(), receipts(home_folder) if home_folder else []
+    measured = measurements(folder, runs)
+    table = cell_table(paper, measured=measured)
+    cells = table[table.measure.notna() & table.value.notna()].reset_index(drop=True)
+    own = own_scores(runs, files) + ([] if paper else demo_scores(folder))
+    measured = [found for found in measured if not paper or found['key'][0] == paper]
     heads, texts, noted, hours = _Heads(cells, own), _Numbered({'': 0}), _Numbered(), _Numbered({None: 0})
     compared = list(dict.fromkeys(found['as'] for found in measured if found['as']))
     return {
@@ -202,12 +190,13 @@ def board(
         'ways': [[name, text] for name, text in registry('coverage')['ways'].items()],
         'weights': WEIGHTS,
         'cells': _packed_cells(cells, heads, texts, hours),
-        'measured': _packed_compared(measured, *_places(cells), noted),
+        'measured': _packed_measured(measured, cells, noted),
         'own': _packed_own(own, heads, noted),
         'texts': list(texts),
         'hours': [found and list(found) for found in hours],
         'rates': {'cpu': registry('coverage')['cpu']['source'], 'gpu': registry('costs')['encode']['source']},
         'receipts': [json.loads(text) for text in noted],
+        'left_out': len(table) - len(cells),
     }
 
 # %% ../../nbs/16_workbook/06g_boards.ipynb #8889545b

@@ -34,7 +34,7 @@ def leaderboard_command(
 
         data = board(paper, home_of(home), files=scores or [])
         if html:
-            write_board(html, data, paper=paper, home_link=home_link)
+            write_board(html, data, home_link=home_link)
     if rows:
         print(json.dumps(json_safe(board_rows(data)), ensure_ascii=False))
     if html and not rows:
