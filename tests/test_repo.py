@@ -99,12 +99,20 @@ def test_a_door_offers_what_its_modules_define(door):
         assert not name.startswith('_') and hasattr(package, name), name
 
 
+ABOUT_TORCH = {'losses.contrastive', 'losses.alignment', 'losses.reconstruction'}
+
+
 @pytest.mark.parametrize('module', ORDER)
 def test_heavy_imports_are_inside_functions(module):
     tree = ast.parse(file_of(module).read_text())
     top = {a.name.split('.')[0] for n in tree.body if isinstance(n, ast.Import) for a in n.names}
     top |= {(n.module or '').split('.')[0] for n in tree.body if isinstance(n, ast.ImportFrom)}
-    assert not top & LAZY
+    assert not top & (LAZY - {'torch', 'sentence_transformers'} if module in ABOUT_TORCH else LAZY)
+
+
+def test_a_stage_of_training_is_named_without_torch():
+    code = 'import sys; from medir_nb.trainer import STAGES; sys.exit(not STAGES or "torch" in sys.modules)'
+    assert subprocess.run([sys.executable, '-c', code]).returncode == 0
 
 
 def test_lock_holds_what_the_package_needs_at_a_version_it_allows():

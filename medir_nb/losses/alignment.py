@@ -7,8 +7,10 @@ __all__ = ['DISTANCES', 'shortened_vectors', 'of_one_length', 'squared_distance'
            'softmax_divergence', 'score_divergence', 'both_sides', 'Alignment']
 
 # %% ../../nbs/11_losses/10_alignment.ipynb #8b01d3fd
-import functools
 import itertools
+import torch
+from sentence_transformers.base.losses import CachedLossMixin
+from sentence_transformers.base.losses.merged_forward import embed_columns
 from ..core.errors import check, nearest
 from .contrastive import InfoNCE, KEPT, gathered, in_row_order, longest_first, mean_over_processes
 
@@ -19,8 +21,6 @@ def shortened_vectors(
     cut: str = 'truncate-normalise',  # or normalise-truncate, as the released code does
 ):
     "The first numbers of each vector: a unit vector, or with `normalise-truncate` a part of one."
-    import torch
-
     if cut == 'normalise-truncate':
         return torch.nn.functional.normalize(vectors.float(), dim=-1)[..., :length]
     return torch.nn.functional.normalize(vectors[..., :length].float(), dim=-1)
@@ -37,52 +37,44 @@ def of_one_length(
     return [shortened_vectors(column, length) for column in columns]
 
 # %% ../../nbs/11_losses/10_alignment.ipynb #117f76c8
-def squared_distance(own, other):
+def squared_distance(student, teacher):
     "Equation 2: the squared distance of two vectors of a text, the mean over texts."
-    return ((own - other) ** 2).sum(-1).mean()
+    return ((student - teacher) ** 2).sum(-1).mean()
 
 
-def euclidean_distance(own, other):
+def euclidean_distance(student, teacher):
     "Wang & Lyu: the distance, with their 1e-6 below the root."
-    import torch
-
-    return torch.nn.functional.pairwise_distance(own, other, eps=1e-6).mean()
+    return torch.nn.functional.pairwise_distance(student, teacher, eps=1e-6).mean()
 
 
-def squared_and_cosine(own, other):
+def squared_and_cosine(student, teacher):
     "ScalingNote: the squared distance and one minus the cosine."
-    import torch
-
-    return squared_distance(own, other) + (1 - torch.nn.functional.cosine_similarity(own, other)).mean()
+    return squared_distance(student, teacher) + (1 - torch.nn.functional.cosine_similarity(student, teacher)).mean()
 
 # %% ../../nbs/11_losses/10_alignment.ipynb #204be137
 def softmax_divergence(
-    own,
-    other,  # the distribution that is to be met
+    student,
+    teacher,  # the distribution that is to be met
     temperature: float = 0.05,  # the spread of a unit vector's numbers; unknown in the papers
 ):
     "KALE: the Kullback–Leibler divergence between softmaxes over the numbers of two vectors."
-    import torch
-
-    own, other = own / temperature, other / temperature
+    student, teacher = student / temperature, teacher / temperature
     log_softmax = torch.nn.functional.log_softmax
     how = {'reduction': 'batchmean', 'log_target': True}
-    return torch.nn.functional.kl_div(log_softmax(own, -1), log_softmax(other, -1), **how)
+    return torch.nn.functional.kl_div(log_softmax(student, -1), log_softmax(teacher, -1), **how)
 
 # %% ../../nbs/11_losses/10_alignment.ipynb #4ae29a71
 def score_divergence(
     queries,  # of the student
     documents,  # of the student
-    taught_queries,  # of the teacher
-    taught_documents,
+    teacher_queries,
+    teacher_documents,
     temperature: float = 0.02,
 ):
     "The divergence of the student's softmax over documents from the teacher's."
-    import torch
-
-    own = torch.nn.functional.log_softmax(queries @ documents.T / temperature, -1)
-    taught = torch.nn.functional.log_softmax(taught_queries @ taught_documents.T / temperature, -1)
-    return torch.nn.functional.kl_div(own, taught, reduction='batchmean', log_target=True)
+    student = torch.nn.functional.log_softmax(queries @ documents.T / temperature, -1)
+    teacher = torch.nn.functional.log_softmax(teacher_queries @ teacher_documents.T / temperature, -1)
+    return torch.nn.functional.kl_div(student, teacher, reduction='batchmean', log_target=True)
 
 # %% ../../nbs/11_losses/10_alignment.ipynb #c61b5747
 _DISTANCES = {
@@ -106,109 +98,105 @@ def both_sides(
     return [queries[0], *documents[1:]], [documents[0], *queries[1:]]
 
 # %% ../../nbs/11_losses/10_alignment.ipynb #aa9cc73f
-def _distance(name: str, own: list, other: list, temperature: float):
+def _distance(name: str, student: list, teacher: list, temperature: float):
     "The distance of two lists of columns, the query's column first."
-    import torch
-
     if name == 'scores':
-        return score_divergence(own[0], torch.cat(own[1:]), other[0], torch.cat(other[1:]), temperature)
+        return score_divergence(student[0], torch.cat(student[1:]), teacher[0], torch.cat(teacher[1:]), temperature)
     further = {'temperature': temperature} if name == 'kl' else {}
-    return _DISTANCES[name](torch.cat(own), torch.cat(other), **further)
+    return _DISTANCES[name](torch.cat(student), torch.cat(teacher), **further)
 
 # %% ../../nbs/11_losses/10_alignment.ipynb #14141356
 def _embedded(model, features: list) -> list:
     "The vectors of each column; neighbours that go through one tower are embedded together."
-    from sentence_transformers.base.losses.merged_forward import embed_columns
-
     vectors = []
     for (_, kept), group in itertools.groupby(features, lambda column: (column.get('task'), KEPT in column)):
         columns = list(group)
         vectors += [c[KEPT] for c in columns] if kept else embed_columns(model, columns, separate_first=False)
     return vectors
 
-# %% ../../nbs/11_losses/10_alignment.ipynb #2b24ecb6
-@functools.cache
-def _loss_class():
-    import torch
-    from sentence_transformers.base.losses import CachedLossMixin
-
-    class Alignment(CachedLossMixin, torch.nn.Module):
-        def __init__(self, contrastive, weights, distance, temperature, cut, mirrored, frozen):
-            super().__init__()
-            self.contrastive, self.model, self.weights = contrastive, contrastive.model, weights
-            self.distance, self.temperature, self.cut, self.mirrored = distance, temperature, cut, mirrored
-            self.mini_batch_size = contrastive.mini_batch_size
-            self.uses_gradient_cache, self.frozen, self.parts = self.mini_batch_size > 0, list(frozen), {}
-            self.places = None  # by column, where the vector of each row stands; None: in its row
-
-        def forward(self, sentence_features, labels=None):
-            for module in self.frozen:
-                module.eval()
-            if not self.mini_batch_size:
-                columns = _embedded(self.model, list(sentence_features))
-                return self.calculate_loss([[column] for column in columns], labels)
-            columns, self.places = zip(*map(longest_first, sentence_features), strict=True)
-            return self.forward_cached(columns, labels)
-
-        def embed_minibatch(self, sentence_feature, begin, end, *args, **how):
-            if KEPT in sentence_feature:
-                return sentence_feature[KEPT][begin:end], None
-            return super().embed_minibatch(sentence_feature, begin, end, *args, **how)
-
-        def calculate_loss(self, reps, labels=None, *, with_backward=False):
-            "The loss of the columns `reps`, each a list of parts; `labels` mask false negatives."
-            columns = of_one_length(in_row_order(reps, self.places), self.cut)
-            total = sum(self.weighted(columns, labels).values())
-            if not with_backward:
-                return total
-            total.backward()
-            return total.detach()
-
-        def weighted(self, columns, labels) -> dict:
-            "The weighted parts of the loss by name; a weight of 0 leaves its part out."
-            own, other = both_sides(columns, self.mirrored)
-            shown = columns[: len(columns) // 2] if self.mirrored else columns
-            if self.distance == 'scores':
-                shown = own
-            parts, (of_contrast, of_distance) = {}, self.weights
-            if of_contrast:
-                parts['contrastive'] = of_contrast * self.contrastive.calculate_loss([[c] for c in shown], labels)
-            if of_distance:
-                if self.distance == 'scores' and self.contrastive.cross_device:
-                    own, other = ([side[0], *gathered(side[1:])[0]] for side in (own, other))
-                parts[self.distance] = of_distance * _distance(self.distance, own, other, self.temperature)
-            self.parts = {name: float(mean_over_processes(part.detach())) for name, part in parts.items()}
-            return parts
-
-        def get_config_dict(self):
-            settings = {'weights': self.weights, 'distance': self.distance, 'distance_temperature': self.temperature}
-            return {**self.contrastive.get_config_dict(), **settings, 'cut': self.cut, 'mirrored': self.mirrored}
-
-    return Alignment
-
-# %% ../../nbs/11_losses/10_alignment.ipynb #780ed7e7
-def Alignment(
-    model,  # a SentenceTransformer with a router
-    contrastive_weight: float = 1,  # λ1
-    distance_weight: float = 1,  # λ2
-    distance: str = 'mse',  # mse | euclidean | mse+cosine | kl | scores
-    temperature: float = 0.1,  # of the contrast; the released code's in Stage I, the paper prints none
-    distance_temperature: float = 0.05,  # of kl and scores; unknown
-    cut: str = 'truncate-normalise',  # or normalise-truncate, as the released code does
-    in_batch: bool = True,  # whether the documents of other rows count in the contrast
-    cross_device: bool = True,  # and those of other processes
-    mini_batch: int = 0,  # texts embedded at a time, gradients cached; 0: the whole batch at once
-    mirrored: bool = False,  # the columns follow once more, each by the other tower
-    frozen=(),  # modules that are held in evaluation mode
-):
-    "The loss (a torch module) that aligns the towers of `model`: columns are query, documents, and these mirrored."
+# %% ../../nbs/11_losses/10_alignment.ipynb #5a1c09f3
+def _check_alignment(weights: tuple, distance: str, mirrored: bool):
+    "Refuse a distance that nobody knows, weights that add up to nothing, and scores of half the texts."
     where = 'Alignment'
     check(distance in DISTANCES, f'unknown distance {distance!r}', where, nearest(distance, DISTANCES))
-    fits = contrastive_weight >= 0 and distance_weight >= 0 and contrastive_weight + distance_weight > 0
+    fits = min(weights) >= 0 and sum(weights) > 0
     check(fits, 'no part of the loss has a weight', where, 'raise contrastive_weight or distance_weight')
-    whole = mirrored or distance != 'scores' or not distance_weight
+    whole = mirrored or distance != 'scores' or not weights[1]
     check(whole, 'scores are compared between two towers that read all texts', where, 'set mirrored')
-    similarity = 'dot' if cut == 'normalise-truncate' else 'cos'
-    contrastive = InfoNCE(model, temperature, similarity, in_batch, cross_device, mini_batch)
-    weights = contrastive_weight, distance_weight
-    return _loss_class()(contrastive, weights, distance, distance_temperature, cut, mirrored, frozen)
+
+# %% ../../nbs/11_losses/10_alignment.ipynb #2b24ecb6
+class _TowerAlignment(torch.nn.Module):
+    "The settings of a loss that aligns two towers, and its parts."
+
+    def __init__(
+        self,
+        model,  # a SentenceTransformer with a router
+        contrastive_weight: float = 1,  # λ1
+        distance_weight: float = 1,  # λ2
+        distance: str = 'mse',  # mse | euclidean | mse+cosine | kl | scores
+        temperature: float = 0.1,  # of the contrast; the released code's in Stage I, the paper prints none
+        distance_temperature: float = 0.05,  # of kl and scores; unknown
+        cut: str = 'truncate-normalise',  # or normalise-truncate, as the released code does
+        in_batch: bool = True,  # whether the documents of other rows count in the contrast
+        cross_device: bool = True,  # and those of other processes
+        mini_batch: int = 0,  # texts embedded at a time, gradients cached; 0: the whole batch at once
+        mirrored: bool = False,  # the columns follow once more, each by the other tower
+        frozen=(),  # modules that are held in evaluation mode
+    ):
+        super().__init__()
+        weights = contrastive_weight, distance_weight
+        _check_alignment(weights, distance, mirrored)
+        similarity = 'dot' if cut == 'normalise-truncate' else 'cos'
+        settings = {'similarity': similarity, 'in_batch': in_batch, 'cross_device': cross_device}
+        self.contrastive = InfoNCE(model, temperature, mini_batch=mini_batch, **settings)
+        self.model, self.weights, self.distance, self.temperature = model, weights, distance, distance_temperature
+        self.cut, self.mirrored, self.frozen, self.parts = cut, mirrored, list(frozen), {}
+        self.mini_batch_size, self.uses_gradient_cache = mini_batch, mini_batch > 0
+        self.places = None  # by column, where the vector of each row stands; None: in its row
+
+    def weighted(self, columns, labels) -> dict:
+        "The weighted parts of the loss by name; a weight of 0 leaves its part out."
+        student, teacher = both_sides(columns, self.mirrored)
+        shown = columns[: len(columns) // 2] if self.mirrored else columns
+        if self.distance == 'scores':
+            shown = student
+        parts, (of_contrast, of_distance) = {}, self.weights
+        if of_contrast:
+            parts['contrastive'] = of_contrast * self.contrastive.calculate_loss([[c] for c in shown], labels)
+        if of_distance:
+            if self.distance == 'scores' and self.contrastive.cross_device:
+                student, teacher = ([side[0], *gathered(side[1:])[0]] for side in (student, teacher))
+            parts[self.distance] = of_distance * _distance(self.distance, student, teacher, self.temperature)
+        self.parts = {name: float(mean_over_processes(part.detach())) for name, part in parts.items()}
+        return parts
+
+    def get_config_dict(self):
+        settings = {'weights': self.weights, 'distance': self.distance, 'distance_temperature': self.temperature}
+        return {**self.contrastive.get_config_dict(), **settings, 'cut': self.cut, 'mirrored': self.mirrored}
+
+# %% ../../nbs/11_losses/10_alignment.ipynb #780ed7e7
+class Alignment(CachedLossMixin, _TowerAlignment):
+    "The loss that aligns the towers of `model`: columns are query, documents, and these mirrored."
+
+    def forward(self, sentence_features, labels=None):
+        for module in self.frozen:
+            module.eval()
+        if not self.mini_batch_size:
+            columns = _embedded(self.model, list(sentence_features))
+            return self.calculate_loss([[column] for column in columns], labels)
+        columns, self.places = zip(*map(longest_first, sentence_features), strict=True)
+        return self.forward_cached(columns, labels)
+
+    def embed_minibatch(self, sentence_feature, begin, end, *args, **how):
+        if KEPT in sentence_feature:
+            return sentence_feature[KEPT][begin:end], None
+        return super().embed_minibatch(sentence_feature, begin, end, *args, **how)
+
+    def calculate_loss(self, reps, labels=None, *, with_backward=False):
+        "The loss of the columns `reps`, each a list of parts; `labels` mask false negatives."
+        columns = of_one_length(in_row_order(reps, self.places), self.cut)
+        total = sum(self.weighted(columns, labels).values())
+        if not with_backward:
+            return total
+        total.backward()
+        return total.detach()

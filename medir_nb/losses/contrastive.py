@@ -7,8 +7,12 @@ __all__ = ['KEPT', 'ORDERS', 'info_nce', 'false_negatives', 'gathered', 'sum_ove
            'longest_first', 'in_row_order', 'matryoshka_loss', 'InfoNCE']
 
 # %% ../../nbs/11_losses/00_contrastive.ipynb #28157e27
-import functools
 import math
+import torch
+import torch.distributed as dist
+from sentence_transformers.base.losses import CachedLossMixin
+from sentence_transformers.base.losses.merged_forward import embed_columns
+from sentence_transformers.util import all_gather, all_gather_with_grad, get_rank, get_world_size, is_dist_initialized
 from ..core.errors import check, nearest
 
 # %% ../../nbs/11_losses/00_contrastive.ipynb #8e4b5dd9
@@ -22,8 +26,6 @@ def info_nce(
     first: int = 0,  # where in a column the document of the first query stands
 ):
     "The mean InfoNCE loss of `queries`; row i's own documents stand at `first + i` of each column."
-    import torch
-
     column_length, all_documents = len(documents[0]), torch.cat(list(documents)).float()
     queries = queries.float()
     if similarity == 'cos':
@@ -60,8 +62,6 @@ def _split_labels(labels, columns: int):
 
 def gathered(documents: list, ids=None, rows: int = 0) -> tuple[list, object, int]:
     "Documents and numbers of all processes, and where those of this one begin."
-    from sentence_transformers.util import all_gather, all_gather_with_grad, get_rank, is_dist_initialized
-
     if not is_dist_initialized():
         return documents, ids, 0
     all_ids = None if ids is None else all_gather(ids.contiguous())
@@ -70,9 +70,6 @@ def gathered(documents: list, ids=None, rows: int = 0) -> tuple[list, object, in
 # %% ../../nbs/11_losses/00_contrastive.ipynb #41bdefce
 def sum_over_processes(numbers):
     "The sum of a tensor over all processes that train together."
-    import torch.distributed as dist
-    from sentence_transformers.util import is_dist_initialized
-
     if not is_dist_initialized():
         return numbers
     total = numbers.clone()
@@ -82,15 +79,11 @@ def sum_over_processes(numbers):
 
 def mean_over_processes(numbers):
     "Their mean."
-    from sentence_transformers.util import get_world_size
-
     return sum_over_processes(numbers) / get_world_size()
 
 # %% ../../nbs/11_losses/00_contrastive.ipynb #b3a9126c
 def _backward_in_parts(part_loss, queries, documents: list, size: int):
     "The loss over parts of `size` queries, its gradients left on `queries` and `documents`."
-    import torch
-
     copies = [vectors.detach().requires_grad_() for vectors in (queries, *documents)]
     total = 0
     for start in range(0, len(queries), size):
@@ -106,8 +99,6 @@ KEPT = 'sentence_embedding'  # of a column that comes as vectors, and goes throu
 
 def longest_first(column: dict) -> tuple[dict, object]:
     "A column of tokens with its longest texts first, and where each row's vector then stands; vectors stay in order."
-    import torch
-
     if KEPT in column:
         return column, torch.arange(len(column[KEPT]), device=column[KEPT].device)
     order = column['attention_mask'].sum(1).argsort(descending=True, stable=True)
@@ -121,8 +112,6 @@ def in_row_order(
     places,  # by column, where the vector of each row stands; None: in its row
 ) -> list:
     "The vectors of each column, a row each."
-    import torch
-
     columns = [torch.cat(parts) for parts in parts_of_columns]
     if not places:
         return columns
@@ -141,8 +130,6 @@ def matryoshka_loss(
     normalise: str = 'after',  # of `ORDERS`
 ):
     "The mean of `loss` over the first numbers of all vectors."
-    import torch
-
     if similarity == 'cos' and normalise == 'before':
         queries, *documents = (torch.nn.functional.normalize(v.float(), dim=-1) for v in (queries, *documents))
         similarity = 'dot'
@@ -150,120 +137,28 @@ def matryoshka_loss(
     return torch.stack(parts).mean()
 
 # %% ../../nbs/11_losses/00_contrastive.ipynb #de49abbf
-@functools.cache
-def _temperature_class():
-    import torch
+class _Temperature(torch.nn.Module):
+    "A temperature that is trained, as its logarithm."
 
-    class Temperature(torch.nn.Module):
-        "A temperature that is trained, as its logarithm."
+    def __init__(self, first: float, least: float):
+        super().__init__()
+        self.log, self.least = torch.nn.Parameter(torch.tensor(math.log(first))), least
+        self.log.register_hook(mean_over_processes)
 
-        def __init__(self, first, least):
-            super().__init__()
-            self.log, self.least = torch.nn.Parameter(torch.tensor(math.log(first))), least
-            self.log.register_hook(mean_over_processes)
+    def __float__(self):
+        return max(self.least, self.log.exp().item())
 
-        def __float__(self):
-            return max(self.least, self.log.exp().item())
-
-        def bound(self):
-            "Lift a value that a step took below the floor."
-            self.log.data.clamp_(min=math.log(self.least))
-
-        def teach(self, gradient):
-            self.log.backward(gradient)
-
-    return Temperature
-
-# %% ../../nbs/11_losses/00_contrastive.ipynb #3d682927
-@functools.cache
-def _contrast_class():
-    import torch
-
-    class Contrast(torch.nn.Module):
-        "The settings of an InfoNCE loss, and the loss of some queries under them."
-
-        def __init__(self, model, temperature, similarity, in_batch, cross_device, hypothetical):
-            super().__init__()
-            self.model, self.temperature, self.similarity = model, temperature, similarity
-            self.in_batch, self.cross_device, self.hypothetical = in_batch, cross_device, hypothetical
-            self.matryoshka, self.normalise, self.learns = [], 'after', False
-
-        def learn(self, least):
-            "Train the temperature from now on."
-            self.temperature, self.learns = _temperature_class()(self.temperature, least), True
-
-        def contrast(self, queries, documents, log, masked, first):
-            "The loss of some queries; `log` is that of a temperature that is trained."
-            temperature = log.exp() if self.learns else self.temperature
-            sizes = self.matryoshka or [queries.shape[1]]
-
-            def loss(queries, documents, similarity):
-                return info_nce(queries, documents, temperature, similarity, self.in_batch, masked, first)
-
-            return matryoshka_loss(loss, queries, documents, sizes, self.similarity, self.normalise)
-
-        def told(self):
-            "What the log of a training says of the loss."
-            return {'temperature': float(self.temperature)} if self.learns else {}
-
-        def get_config_dict(self):
-            names = ('similarity', 'in_batch', 'cross_device', 'hypothetical', 'matryoshka', 'normalise')
-            return {'temperature': float(self.temperature), **{name: getattr(self, name) for name in names}}
-
-    return Contrast
-
-# %% ../../nbs/11_losses/00_contrastive.ipynb #b9b8ec45
-@functools.cache
-def _loss_class():
-    from sentence_transformers.base.losses import CachedLossMixin
-    from sentence_transformers.base.losses.merged_forward import embed_columns
-
-    class InfoNCE(CachedLossMixin, _contrast_class()):
-        def __init__(self, model, temperature, similarity, in_batch, cross_device, mini_batch, hypothetical):
-            super().__init__(model, temperature, similarity, in_batch, cross_device, hypothetical)
-            self.mini_batch_size, self.uses_gradient_cache, self.heard = mini_batch, mini_batch > 0, None
-            self.places = None  # by column, where the vector of each row stands; None: in its row
-
-        def forward(self, sentence_features, labels=None):
-            if self.learns:
-                self.temperature.bound()
-            if not self.mini_batch_size:
-                return self.calculate_loss([[v] for v in embed_columns(self.model, sentence_features)], labels)
-            columns, self.places = zip(*map(longest_first, sentence_features), strict=True)
-            loss = self.forward_cached(columns, labels)
-            if self.learns and loss.requires_grad:
-                gradient, temperature = self.heard.grad, self.temperature
-                loss.register_hook(lambda outer: temperature.teach(gradient * outer))
-            return loss
-
-        def calculate_loss(self, reps, labels=None, *, with_backward=False):
-            "The loss of the columns `reps`, each a list of parts; `labels`: numbers of documents and known positives."
-            queries, *documents = in_row_order(reps, self.places)
-            if self.hypothetical:
-                queries = (queries + documents.pop(0)) / 2
-            rows, first = len(queries), 0
-            ids, known = _split_labels(labels, len(documents))
-            if self.in_batch and self.cross_device:
-                documents, ids, first = gathered(documents, ids, rows)
-            log = self.temperature.log if self.learns else None
-            if self.learns and with_backward:
-                log = self.heard = log.detach().requires_grad_()
-
-            def part_loss(queries, documents, start, end):
-                masked = None if ids is None else false_negatives(ids.T.flatten(), known[start:end])
-                loss = self.contrast(queries[start:end], documents, log, masked, first + start)
-                return loss * (min(end, rows) - start) / rows
-
-            if not with_backward:
-                return part_loss(queries, documents, 0, rows)
-            return _backward_in_parts(part_loss, queries, documents, self.mini_batch_size)
-
-        def get_config_dict(self):
-            return {**super().get_config_dict(), 'mini_batch': self.mini_batch_size}
-
-    return InfoNCE
+    def bound(self):
+        "Lift a value that a step took below the floor."
+        self.log.data.clamp_(min=math.log(self.least))
 
 # %% ../../nbs/11_losses/00_contrastive.ipynb #080b4998
+def _check_temperature(temperature: float, learns: bool, least: float):
+    check(temperature > 0, f'temperature is {temperature}', 'InfoNCE', 'write a positive number, such as 0.02')
+    what = f'the temperature begins below its floor of {least}'
+    check(not learns or temperature >= least > 0, what, 'InfoNCE', 'lower least_temperature')
+
+
 def _check_sizes(
     model,
     sizes: list,
@@ -278,31 +173,101 @@ def _check_sizes(
     what = f'{max(sizes)} of {width} numbers cannot be kept'
     check(min(sizes) > 0 and max(sizes) <= width, what, 'matryoshka', f'write numbers from 1 to {width}')
 
-# %% ../../nbs/11_losses/00_contrastive.ipynb #ac82ca11
-def InfoNCE(
-    model,  # a SentenceTransformer
-    temperature: float = 0.02,  # AutoMIR's
-    similarity: str = 'cos',  # cos | dot
-    in_batch: bool = True,  # whether the documents of other rows count
-    cross_device: bool = True,  # and those of other processes
-    mini_batch: int = 0,  # texts embedded at a time, gradients cached; 0: the whole batch at once
-    hypothetical: bool = False,  # the second column is averaged into the query
-    matryoshka=(),  # how many of the first numbers are taken, one loss each; none: all numbers alone
-    normalise: str = 'after',  # a cut vector is normalised after the cut, or before (MAR's released code)
-    learn_temperature: bool = False,  # `temperature` is where it begins
-    least_temperature: float = 0.01,  # CLIP's
-):
-    """The InfoNCE loss (a torch module) of a sentence-transformers `model`: columns are query, its hypothetical text
-    if `hypothetical`, positive, negatives. `labels` (int64), where given, mask false negatives."""
-    known, sizes = ['cos', 'dot'], list(matryoshka)
-    check(similarity in known, f'unknown similarity {similarity!r}', 'InfoNCE', nearest(similarity, known))
-    check(temperature > 0, f'temperature is {temperature}', 'InfoNCE', 'write a positive number, such as 0.02')
-    loss = _loss_class()(model, temperature, similarity, in_batch, cross_device, mini_batch, hypothetical)
-    if sizes:
-        _check_sizes(model, sizes, normalise, similarity)
-        loss.matryoshka, loss.normalise = sizes, normalise
-    if learn_temperature:
-        what, fix = f'the temperature begins below its floor of {least_temperature}', 'lower least_temperature'
-        check(temperature >= least_temperature > 0, what, 'InfoNCE', fix)
-        loss.learn(least_temperature)
-    return loss
+# %% ../../nbs/11_losses/00_contrastive.ipynb #3d682927
+class _Contrast(torch.nn.Module):
+    "The settings of an InfoNCE loss, and the loss of some queries under them."
+
+    def __init__(
+        self,
+        model,  # a SentenceTransformer
+        temperature: float = 0.02,  # AutoMIR's
+        similarity: str = 'cos',  # cos | dot
+        in_batch: bool = True,  # whether the documents of other rows count
+        cross_device: bool = True,  # and those of other processes
+        hypothetical: bool = False,  # the second column is averaged into the query
+        matryoshka=(),  # how many of the first numbers are taken, one loss each; none: all numbers alone
+        normalise: str = 'after',  # a cut vector is normalised after the cut, or before (MAR's released code)
+        learn_temperature: bool = False,  # `temperature` is where it begins
+        least_temperature: float = 0.01,  # CLIP's
+    ):
+        super().__init__()
+        _check_temperature(temperature, learn_temperature, least_temperature)
+        check(similarity in ('cos', 'dot'), f'unknown similarity {similarity!r}', 'InfoNCE', 'write cos or dot')
+        if matryoshka:
+            _check_sizes(model, matryoshka, normalise, similarity)
+        self.model, self.similarity, self.learns = model, similarity, learn_temperature
+        self.temperature = _Temperature(temperature, least_temperature) if learn_temperature else temperature
+        self.in_batch, self.cross_device, self.hypothetical = in_batch, cross_device, hypothetical
+        self.matryoshka, self.normalise = list(matryoshka), normalise if matryoshka else 'after'
+
+    def contrast(self, queries, documents, log, masked, first):
+        "The loss of some queries; `log` is that of a temperature that is trained."
+        temperature = log.exp() if self.learns else self.temperature
+        sizes = self.matryoshka or [queries.shape[1]]
+
+        def loss(queries, documents, similarity):
+            return info_nce(queries, documents, temperature, similarity, self.in_batch, masked, first)
+
+        return matryoshka_loss(loss, queries, documents, sizes, self.similarity, self.normalise)
+
+    def told(self) -> dict:
+        "What the log of a training says of the loss."
+        return {'temperature': float(self.temperature)} if self.learns else {}
+
+    def get_config_dict(self) -> dict:
+        names = ('similarity', 'in_batch', 'cross_device', 'hypothetical', 'matryoshka', 'normalise')
+        return {'temperature': float(self.temperature), **{name: getattr(self, name) for name in names}}
+
+# %% ../../nbs/11_losses/00_contrastive.ipynb #b9b8ec45
+class InfoNCE(CachedLossMixin, _Contrast):
+    """The InfoNCE loss of a training: columns are query, its hypothetical text if `hypothetical`, positive, negatives.
+    `labels` (int64), where given, mask false negatives."""
+
+    def __init__(
+        self,
+        model,  # a SentenceTransformer
+        temperature: float = 0.02,
+        *,
+        mini_batch: int = 0,  # texts embedded at a time, gradients cached; 0: the whole batch at once
+        **settings,  # of `_Contrast`
+    ):
+        super().__init__(model, temperature, **settings)
+        self.mini_batch_size, self.uses_gradient_cache, self.heard = mini_batch, mini_batch > 0, None
+        self.places = None  # by column, where the vector of each row stands; None: in its row
+
+    def forward(self, sentence_features, labels=None):
+        if self.learns:
+            self.temperature.bound()
+        if not self.mini_batch_size:
+            return self.calculate_loss([[v] for v in embed_columns(self.model, sentence_features)], labels)
+        columns, self.places = zip(*map(longest_first, sentence_features), strict=True)
+        loss = self.forward_cached(columns, labels)
+        if self.learns and loss.requires_grad:
+            gradient, log = self.heard.grad, self.temperature.log
+            loss.register_hook(lambda outer: log.backward(gradient * outer))
+        return loss
+
+    def calculate_loss(self, reps, labels=None, *, with_backward=False):
+        "The loss of the columns `reps`, each a list of parts; `labels`: numbers of documents and known positives."
+        queries, *documents = in_row_order(reps, self.places)
+        if self.hypothetical:
+            queries = (queries + documents.pop(0)) / 2
+        rows, first = len(queries), 0
+        ids, known = _split_labels(labels, len(documents))
+        if self.in_batch and self.cross_device:
+            documents, ids, first = gathered(documents, ids, rows)
+        log = self.temperature.log if self.learns else None
+        if self.learns and with_backward:
+            log = self.heard = log.detach().requires_grad_()
+
+        def part_loss(queries, documents, start, end):
+            masked = None if ids is None else false_negatives(ids.T.flatten(), known[start:end])
+            loss = self.contrast(queries[start:end], documents, log, masked, first + start)
+            return loss * (min(end, rows) - start) / rows
+
+        if not with_backward:
+            return part_loss(queries, documents, 0, rows)
+        return _backward_in_parts(part_loss, queries, documents, self.mini_batch_size)
+
+    def get_config_dict(self):
+        return {**super().get_config_dict(), 'mini_batch': self.mini_batch_size}

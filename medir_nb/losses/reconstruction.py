@@ -6,8 +6,11 @@
 __all__ = ['POSITIONS', 'word_masks', 'with_noise', 'decoder_views', 'sinusoids', 'position_table', 'mlm_head', 'RetroMAE']
 
 # %% ../../nbs/11_losses/20_reconstruction.ipynb #c79f2531
-import functools
 import numpy as np
+import torch
+from sentence_transformers.sentence_transformer.modules import Pooling
+from sentence_transformers.util import get_world_size
+from torch.utils.checkpoint import checkpoint
 from ..core.errors import check, nearest
 from .contrastive import mean_over_processes, sum_over_processes
 
@@ -82,8 +85,6 @@ def position_table(
     backbone,  # a model of transformers
 ):
     "The table of absolute positions of a backbone; None where it has none."
-    import torch
-
     table = getattr(getattr(backbone, 'embeddings', None), 'position_embeddings', None)
     return table if isinstance(table, torch.nn.Embedding) else None
 
@@ -95,41 +96,35 @@ def mlm_head(
     lm,  # a masked language model of transformers
 ):
     "What turns hidden states into scores of the vocabulary."
-    import torch
-
     parts = next((names for names in _HEADS if all(hasattr(lm, name) for name in names)), None)
     kind = type(lm).__name__
     check(parts, f'the head of {kind} is not where others have it', 'RetroMAE', 'choose a BERT, XLM-R or ModernBERT')
     return torch.nn.Sequential(*(getattr(lm, name) for name in parts))
 
 # %% ../../nbs/11_losses/20_reconstruction.ipynb #489f7fb3
-@functools.cache
-def _decoder_class():
-    import torch
+class _Decoder(torch.nn.Module):
+    "One layer that asks for the token at each place, of the vector of the text and the words that it may see."
 
-    class Decoder(torch.nn.Module):
-        def __init__(self, width, heads, inner, dropout, length, trained):
-            super().__init__()
-            self.heads, self.positions = heads, None
-            if length:
-                table = torch.from_numpy(sinusoids(length, width))
-                self.positions = torch.nn.Embedding.from_pretrained(table, freeze=not trained)
-                self.embedding_norm = torch.nn.LayerNorm(width)
-            self.attention = torch.nn.MultiheadAttention(width, heads, dropout, batch_first=True)
-            self.attended_norm, self.norm = torch.nn.LayerNorm(width), torch.nn.LayerNorm(width)
-            layers = torch.nn.Linear(width, inner), torch.nn.GELU(), torch.nn.Linear(inner, width)
-            self.inner, self.dropout = torch.nn.Sequential(*layers), torch.nn.Dropout(dropout)
+    def __init__(self, width, heads, inner, dropout, length, trained):
+        super().__init__()
+        self.heads, self.positions = heads, None
+        if length:
+            table = torch.from_numpy(sinusoids(length, width))
+            self.positions = torch.nn.Embedding.from_pretrained(table, freeze=not trained)
+            self.embedding_norm = torch.nn.LayerNorm(width)
+        self.attention = torch.nn.MultiheadAttention(width, heads, dropout, batch_first=True)
+        self.attended_norm, self.norm = torch.nn.LayerNorm(width), torch.nn.LayerNorm(width)
+        layers = torch.nn.Linear(width, inner), torch.nn.GELU(), torch.nn.Linear(inner, width)
+        self.inner, self.dropout = torch.nn.Sequential(*layers), torch.nn.Dropout(dropout)
 
-        def forward(self, vector, embedded, positions, visible):
-            "Hidden states, texts × positions × width; `visible`: texts × positions × positions."
-            query = positions + vector[:, None]
-            keys = torch.cat([vector[:, None], embedded[:, 1:]], 1)
-            hidden = (~visible).repeat_interleave(self.heads, 0)
-            attended, _ = self.attention(query, keys, keys, attn_mask=hidden, need_weights=False)
-            states = self.attended_norm(query + self.dropout(attended))
-            return self.norm(states + self.dropout(self.inner(states)))
-
-    return Decoder
+    def forward(self, vector, embedded, positions, visible):
+        "Hidden states, texts × positions × width; `visible`: texts × positions × positions."
+        query = positions + vector[:, None]
+        keys = torch.cat([vector[:, None], embedded[:, 1:]], 1)
+        hidden = (~visible).repeat_interleave(self.heads, 0)
+        attended, _ = self.attention(query, keys, keys, attn_mask=hidden, need_weights=False)
+        states = self.attended_norm(query + self.dropout(attended))
+        return self.norm(states + self.dropout(self.inner(states)))
 
 # %% ../../nbs/11_losses/20_reconstruction.ipynb #87313a2e
 def _naming_loss(
@@ -139,10 +134,6 @@ def _naming_loss(
     part: int = 4096,  # positions that are scored at a time
 ):
     "The mean loss of naming the tokens that have a label, of this process as of all: their mean is that of all tokens."
-    import torch
-    from sentence_transformers.util import get_world_size
-    from torch.utils.checkpoint import checkpoint
-
     head, wanted = mlm_head(lm), labels >= 0
 
     def part_loss(states, labels):
@@ -167,70 +158,65 @@ def _embedded_places(
     first = 0 if table.padding_idx is None else table.padding_idx + 1
     return body.embeddings(input_ids=ids), table.weight[None, first : first + length]
 
-# %% ../../nbs/11_losses/20_reconstruction.ipynb #4f3fef53
-@functools.cache
-def _model_class():
-    import torch
-    from sentence_transformers.sentence_transformer.modules import Pooling
-
-    class RetroMAE(torch.nn.Module):
-        def __init__(self, lm, pooling, own_positions, trained, decoder_weight, part):
-            super().__init__()
-            config = lm.config
-            width, heads, inner = config.hidden_size, config.num_attention_heads, config.intermediate_size
-            dropout = getattr(config, 'hidden_dropout_prob', 0.0)
-            self.lm, self.pooling = lm, Pooling(width, pooling)
-            self.decoder = _decoder_class()(width, heads, inner, dropout, own_positions, trained)
-            self.decoder_weight, self.part, self.losses = decoder_weight, part, []
-
-        def vectors(self, input_ids, attention_mask):
-            "The hidden states of texts, and the vector of each."
-            states = self.lm.base_model(input_ids=input_ids, attention_mask=attention_mask)[0]
-            features = {'token_embeddings': states, 'attention_mask': attention_mask}
-            return states, self.pooling(features)['sentence_embedding']
-
-        def clean(self, ids):
-            return _embedded_places(self.lm.base_model, self.decoder, ids)
-
-        def decode(self, vectors, ids, attention_mask, visible):
-            "The decoder's hidden states."
-            embedded, places = self.clean(ids)
-            return self.decoder(vectors, embedded, places, visible & attention_mask.bool()[:, None])
-
-        def forward(self, input_ids, attention_mask, labels, clean_ids, clean_labels, visible):
-            states, vectors = self.vectors(input_ids, attention_mask)
-            encoder_loss = _naming_loss(self.lm, states, labels, self.part)
-            decoded = self.decode(vectors, clean_ids, attention_mask, visible)
-            decoder_loss = _naming_loss(self.lm, decoded, clean_labels, self.part)
-            if self.training:
-                self.losses.append((encoder_loss.detach(), decoder_loss.detach()))
-            return {'loss': encoder_loss + self.decoder_weight * decoder_loss}
-
-        def told(self):
-            "The means of both losses since they were last told."
-            own = torch.stack([torch.stack(pair) for pair in self.losses]).mean(0)
-            seen, self.losses = mean_over_processes(own).tolist(), []
-            return dict(zip(('encoder_loss', 'decoder_loss'), seen, strict=True))
-
-    return RetroMAE
-
 # %% ../../nbs/11_losses/20_reconstruction.ipynb #2714100f
-def RetroMAE(
-    lm,  # a masked language model of transformers; its body is the encoder that is trained
-    pooling: str = 'cls',  # cls | mean: what the vector of a text is
-    positions: str = '',  # of `POSITIONS`
-    length: int = 512,  # the longest text, in tokens, for a table of the decoder's own
-    decoder_weight: float = 1.0,  # of L_dec beside L_enc (the paper's; 0: a masked language model alone)
-    part: int = 4096,  # positions that are scored at a time
-):
-    "The model (a torch module) that returns the loss of RetroMAE."
-    known, where = ('cls', 'mean'), 'RetroMAE'
+def _check_backbone(lm, pooling: str, positions: str):
+    "Refuse a pooling that nobody knows, and a backbone that has no positions or no head to lend."
+    known, where, kind = ('cls', 'mean'), 'RetroMAE', type(lm).__name__
     check(pooling in known, f'no vector of a text is pooled by {pooling!r}', where, nearest(pooling, known))
     check(positions in POSITIONS, f'unknown positions {positions!r}', where, nearest(positions, POSITIONS[1:]))
-    has_table = position_table(lm.base_model) is not None
-    has_own = positions in POSITIONS[2:] or not (positions or has_table)
-    kind = type(lm).__name__
-    check(has_own or has_table, f'{kind} has no table of positions', where, 'set positions to learned or sinusoidal')
+    lends = positions != 'backbone' or position_table(lm.base_model) is not None
+    check(lends, f'{kind} has no table of positions', where, 'set positions to learned or sinusoidal')
     mlm_head(lm)
-    own = length if has_own else 0
-    return _model_class()(lm, pooling, own, positions != 'sinusoidal', decoder_weight, part)
+
+# %% ../../nbs/11_losses/20_reconstruction.ipynb #4f3fef53
+class RetroMAE(torch.nn.Module):
+    "The masked language model and its decoder: what a training calls for the loss."
+
+    def __init__(
+        self,
+        lm,  # a masked language model of transformers; its body is the encoder that is trained
+        pooling: str = 'cls',  # cls | mean: what the vector of a text is
+        positions: str = '',  # of `POSITIONS`
+        length: int = 512,  # the longest text, in tokens, for a table of the decoder's own
+        decoder_weight: float = 1.0,  # of L_dec beside L_enc (the paper's; 0: a masked language model alone)
+        part: int = 4096,  # positions that are scored at a time
+    ):
+        super().__init__()
+        _check_backbone(lm, pooling, positions)
+        config = lm.config
+        width, heads, inner = config.hidden_size, config.num_attention_heads, config.intermediate_size
+        dropout = getattr(config, 'hidden_dropout_prob', 0.0)
+        own = positions in POSITIONS[2:] or not (positions or position_table(lm.base_model) is not None)
+        self.lm, self.pooling = lm, Pooling(width, pooling)
+        self.decoder = _Decoder(width, heads, inner, dropout, length if own else 0, positions != 'sinusoidal')
+        self.decoder_weight, self.part, self.losses = decoder_weight, part, []
+
+    def vectors(self, input_ids, attention_mask):
+        "The hidden states of texts, and the vector of each."
+        states = self.lm.base_model(input_ids=input_ids, attention_mask=attention_mask)[0]
+        features = {'token_embeddings': states, 'attention_mask': attention_mask}
+        return states, self.pooling(features)['sentence_embedding']
+
+    def clean(self, ids):
+        "Embedded tokens at their places, and the places."
+        return _embedded_places(self.lm.base_model, self.decoder, ids)
+
+    def decode(self, vectors, ids, attention_mask, visible):
+        "The decoder's hidden states."
+        embedded, places = self.clean(ids)
+        return self.decoder(vectors, embedded, places, visible & attention_mask.bool()[:, None])
+
+    def forward(self, input_ids, attention_mask, labels, clean_ids, clean_labels, visible):
+        states, vectors = self.vectors(input_ids, attention_mask)
+        encoder_loss = _naming_loss(self.lm, states, labels, self.part)
+        decoded = self.decode(vectors, clean_ids, attention_mask, visible)
+        decoder_loss = _naming_loss(self.lm, decoded, clean_labels, self.part)
+        if self.training:
+            self.losses.append((encoder_loss.detach(), decoder_loss.detach()))
+        return {'loss': encoder_loss + self.decoder_weight * decoder_loss}
+
+    def told(self):
+        "The means of both losses since they were last told."
+        own = torch.stack([torch.stack(pair) for pair in self.losses]).mean(0)
+        seen, self.losses = mean_over_processes(own).tolist(), []
+        return dict(zip(('encoder_loss', 'decoder_loss'), seen, strict=True))

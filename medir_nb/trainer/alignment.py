@@ -23,7 +23,6 @@ from ..encoder.model import Encoder
 from ..encoder.saving import save_modules
 from ..encoder.towers import is_cut, joined_towers, pair_prompts, pair_similarity, pair_spec
 from ..encoder.towers import query_side, vector_length
-from ..losses import Alignment
 from .settings import AboveZero, Count, NotNegative, Settings
 from .processes import processes_of
 from .stages import stage, training_config
@@ -208,22 +207,13 @@ def _read_spec(config: AlignmentSettings, rows: TowerRows, model) -> EncoderSpec
 # %% ../../nbs/12_trainer/21_alignment.ipynb #22e2e03a
 def _loss(config: AlignmentSettings, model, mirrored: bool):
     "The objective of a stage."
+    from medir_nb.losses.alignment import Alignment
+
+    same = ('contrastive_weight', 'distance_weight', 'distance', 'temperature', 'distance_temperature')
+    settings = {name: getattr(config, name) for name in (*same, 'in_batch', 'cross_device')}
+    settings['cut'] = 'normalise-truncate' if pair_similarity(model) == 'dot' else 'truncate-normalise'
     frozen = modules_of_role(model, 'document') if config.frozen else ()
-    is_code = pair_similarity(model) == 'dot'
-    return Alignment(
-        model,
-        config.contrastive_weight,
-        config.distance_weight,
-        config.distance,
-        config.temperature,
-        config.distance_temperature,
-        'normalise-truncate' if is_code else 'truncate-normalise',
-        config.in_batch,
-        config.cross_device,
-        config.gradient_cache,
-        mirrored,
-        frozen,
-    )
+    return Alignment(model, mini_batch=config.gradient_cache, mirrored=mirrored, frozen=frozen, **settings)
 
 # %% ../../nbs/12_trainer/21_alignment.ipynb #5fb6d78c
 def plain_spec(config: AlignmentSettings, spec: EncoderSpec) -> EncoderSpec:

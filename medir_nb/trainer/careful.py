@@ -14,7 +14,6 @@ from collections import Counter
 from pathlib import Path
 from ..core.errors import MedirError
 from ..core.files import write_json
-from ..losses.contrastive import mean_over_processes, sum_over_processes
 
 # %% ../../nbs/12_trainer/06_careful.ipynb #19ea0e5f
 def last_checkpoint(work: Path) -> tuple[int, Path] | None:
@@ -44,6 +43,7 @@ _COUNTED = ('rows', 'texts', 'tokens', 'truncated')
 def fed_to_all(counts: dict, loss) -> tuple[Counter, float]:
     "What all processes were fed, and the sum of their losses."
     import torch
+    from medir_nb.losses.contrastive import sum_over_processes
 
     own = [*(counts.get(name, 0) for name in _COUNTED), float(loss)]
     *numbers, total = sum_over_processes(torch.tensor(own, dtype=torch.float64, device=loss.device)).tolist()
@@ -76,6 +76,7 @@ class FiniteLoss:
 def average_gradients(parameters):
     "Put the mean over all processes into the gradient of each parameter that some process has one of."
     import torch
+    from medir_nb.losses.contrastive import mean_over_processes, sum_over_processes
 
     trained = [parameter for parameter in parameters if parameter.requires_grad]
     own = torch.tensor([parameter.grad is not None for parameter in trained], device=trained[0].device).int()

@@ -9,7 +9,6 @@ __all__ = ['ContrastiveSettings', 'train_encoder']
 from typing import Literal
 from ..core.errors import check
 from ..encoder.spec import encoder_spec
-from ..losses import InfoNCE
 from .settings import AboveZero, Count, OneOrMore
 from .stages import stage, training_config
 from .progress import Trained
@@ -53,19 +52,11 @@ def _check_contrast(config: ContrastiveSettings):
 
 def _loss(model, config: ContrastiveSettings, hypothetical: bool):
     "The objective; `hypothetical` says whether batches have such a column."
-    return InfoNCE(
-        model,
-        config.temperature,
-        config.similarity,
-        config.in_batch,
-        config.cross_device,
-        config.gradient_cache,
-        hypothetical,
-        config.matryoshka,
-        config.normalise,
-        config.learn_temperature,
-        config.least_temperature,
-    )
+    from medir_nb.losses.contrastive import InfoNCE
+
+    same = ('similarity', 'in_batch', 'cross_device', 'matryoshka', 'normalise', 'learn_temperature')
+    settings = {name: getattr(config, name) for name in (*same, 'temperature', 'least_temperature')}
+    return InfoNCE(model, mini_batch=config.gradient_cache, hypothetical=hypothetical, **settings)
 
 # %% ../../nbs/12_trainer/11_contrastive.ipynb #524ebee3
 @stage(ContrastiveSettings, check=lambda model: check_carried(encoder_spec(model)))

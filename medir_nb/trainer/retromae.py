@@ -27,7 +27,6 @@ from ..encoder.loading import checkpoint_paths, load_tokenizer, quiet_libraries
 from ..encoder.model import Encoder
 from ..encoder.saving import carrying_model, has_two_towers
 from ..encoder.tokens import padded, padded_batch
-from ..losses.reconstruction import RetroMAE, decoder_views, with_noise, word_masks
 from .settings import AboveZero, Count, NotNegative, OneOrMore, Settings, Share
 from .stages import stage, training_config
 from .pairs import row_texts
@@ -108,6 +107,8 @@ class TextBatches:
 
     def example(self, row: int, text: str, encoding) -> dict:
         "What encoder and decoder see of a text, and what they are to name."
+        from medir_nb.losses.reconstruction import decoder_views, with_noise, word_masks
+
         config, rng = self.config, np.random.default_rng((self.config.seed, self.epoch, row))
         ids, words = np.array(encoding.ids), word_numbers(encoding, text)
         hidden = word_masks(words, config.encoder_mask, rng)[0]
@@ -190,6 +191,7 @@ class SharedSteps:
 
 def _build(config: RetroMAESettings, base: EncoderSpec, texts: FiledTexts, arguments: dict):
     from transformers import Trainer, TrainingArguments
+    from medir_nb.losses.reconstruction import RetroMAE
 
     arguments = seeded_arguments(config, {**arguments, 'label_names': ['labels']}, TrainingArguments)
     lm, tokenizer = load_masked(base), load_tokenizer(base)
