@@ -17,7 +17,7 @@ def _logged(log, words):
 
 def encode(task, model, out, log, pause):
     "Search a folder with an encoder, in blocks of four texts; each text that is encoded is logged."
-    from medir_nb import encoder, retrieval, systems
+    from medir_nb import encoder, retrieval
     from medir_nb.data import load_task
 
     encoder.store._BLOCK = 4
@@ -29,7 +29,7 @@ def encode(task, model, out, log, pause):
         return plain(self, texts, prompt)
 
     encoder.TorchBackend.encode = counted
-    retrieval.write_run(systems.search(model, load_task(task), 20, device='cpu').run, out)
+    retrieval.write_run(retrieval.search(model, load_task(task), 20, device='cpu').run, out)
 
 
 def write(url, n, out):
@@ -43,16 +43,20 @@ def write(url, n, out):
 
 def mine(url, documents, folder, model):
     "Queries of a server, their candidate documents, the best of these and hard negatives by an encoder: a file a step."
-    from medir_nb import generator, miner
+    from medir_nb import generator, trainer
 
     generator.configure('smollm2', backend='openai', base_url=url, concurrency=2, pause=0.01)
     folder = Path(folder)
-    miner.mine(
+    trainer.mine(
         'synthesize_queries', documents, folder / 'queries.jsonl', model='smollm2', language='en', styles=['finding']
     )
-    miner.mine('candidates', folder / 'queries.jsonl', folder / 'candidates.jsonl', model='smollm2', n=2, language='en')
-    miner.mine('select', folder / 'candidates.jsonl', folder / 'selected.jsonl', retriever='bm25')
-    miner.mine('hard_negatives', folder / 'queries.jsonl', folder / 'pairs.jsonl', retriever=model, n=2, window=[0, 5])
+    trainer.mine(
+        'candidates', folder / 'queries.jsonl', folder / 'candidates.jsonl', model='smollm2', n=2, language='en'
+    )
+    trainer.mine('select', folder / 'candidates.jsonl', folder / 'selected.jsonl', retriever='bm25')
+    trainer.mine(
+        'hard_negatives', folder / 'queries.jsonl', folder / 'pairs.jsonl', retriever=model, n=2, window=[0, 5]
+    )
 
 
 def train(settings, log, pause):
@@ -102,7 +106,7 @@ def main():
     import sentence_transformers  # noqa: F401
     import torch
     import transformers.trainer  # noqa: F401
-    from medir_nb import evaluator, miner, trainer  # noqa: F401
+    from medir_nb import evaluator, trainer  # noqa: F401
 
     torch.set_num_threads(1)
     print(json.dumps('ready'), flush=True)

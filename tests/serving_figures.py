@@ -54,7 +54,7 @@ def use_random_vectors():
     "Documents get vectors drawn from a hash of their text: searching takes as long, and building takes seconds."
     import xxhash
     from medir_nb.encoder import array_vectors
-    from medir_nb.serving import index
+    from medir_nb.retrieval import index
 
     def random_vectors(encoder, corpus, role, instruction=''):
         seeds = [xxhash.xxh3_64_intdigest(text.encode()) for text in corpus.texts()]
@@ -71,7 +71,7 @@ def size_of(folder):
 
 
 def build(given):
-    from medir_nb.serving import build_index
+    from medir_nb.retrieval import build_index
 
     if given.random_vectors:
         use_random_vectors()
@@ -92,7 +92,7 @@ def build(given):
 
 
 def update(given):
-    from medir_nb.serving import Index, build_index, change_index
+    from medir_nb.retrieval import Index, build_index, change_index
 
     if given.random_vectors:
         use_random_vectors()
@@ -129,7 +129,7 @@ def update(given):
 def live(given):
     "A running service is sent a share of the documents anew; how long until it finds the last of them, and what it says meanwhile."
     import httpx
-    from medir_nb.serving import Index
+    from medir_nb.retrieval import Index
 
     index = Index(given.folder)
     rng, parts = random.Random(7), sentences()
@@ -253,7 +253,7 @@ def load(given):
 
 def kills(given):
     import httpx
-    from medir_nb.serving import Index
+    from medir_nb.retrieval import Index
 
     rng, promised, number, searches = random.Random(5), {}, 0, 0
     for _ in range(given.kills):

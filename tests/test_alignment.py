@@ -13,23 +13,34 @@ from medir_nb.encoder import Encoder, encoder_spec, joined_towers, keep_layers, 
 from medir_nb.encoder.loading import modules_of_role
 from medir_nb.encoder.saving import has_two_towers
 from medir_nb.encoder.towers import KEPT_LAYERS, layer_numbers, pair_similarity
-from medir_nb.losses import DISTANCES, Alignment, info_nce, shortened_vectors
-from medir_nb.evaluator import measure_throughput, throughput, throughput_table
-from medir_nb.processor import Execution, first_execution
-from medir_nb.trainer import ABLATIONS, APPROACHES, STAGE_DATA, AlignmentData, Watch, align_towers, changed_pair
 from medir_nb.trainer import (
+    ABLATIONS,
+    align_towers,
+    Alignment,
+    AlignmentData,
+    APPROACHES,
+    changed_pair,
+    DISTANCES,
     document_lengths,
+    info_nce,
     matryoshka_lengths,
+    printed_precision,
+    printed_settings,
+    printed_stages,
+    shortened_vectors,
+    STAGE_DATA,
     train_encoder,
     train_pair,
     train_symmetric,
     train_towers,
+    Watch,
 )
-from medir_nb.trainer import printed_precision, printed_settings, printed_stages
+from medir_nb.evaluator import measure_throughput, throughput, throughput_table
+from medir_nb.encoder.processor import Execution, first_execution
 from medir_nb.trainer.batches import Side
 from medir_nb.trainer.pair import PRINTED_AS, PRINTED_PAIR, pair_settings, write_alignment_data
-from medir_nb.trainer.printed import TABLE_19, TABLE_20
-from medir_nb.ledger import published
+from medir_nb.trainer.mar_tables import TABLE_19, TABLE_20
+from medir_nb.papers import published
 
 WORDS = 'statins metformin insulin asthma vaccine migraine anaemia fracture appendix thyroid heart liver'.split()
 TEXTS = [f'what is {word}' for word in WORDS]

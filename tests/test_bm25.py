@@ -25,21 +25,24 @@ from medir_nb.data.task import task_from_frames
 from medir_nb.evaluator import evaluate
 from medir_nb.evaluator.scores import score_run
 from medir_nb.retrieval import (
-    BM25,
     analyze,
     analyzers,
+    BM25,
+    build_index,
+    export_system,
+    Index,
     lucene_stem,
     lucene_tokens,
+    parse,
     preset_settings,
     read_run,
+    search,
     write_run,
 )
 from medir_nb.retrieval.bm25 import numbered_tokens
 from medir_nb.retrieval.lucene import Field, byte_lengths, falling_scores
 from medir_nb.retrieval.runs import run_frame
-from medir_nb.serving import Index, build_index, export_system
-from medir_nb.systems import parse, search
-from medir_nb.systems.sparse import bm25_settings
+from medir_nb.retrieval.sparse_stage import bm25_settings
 from medir_nb.workbook.cell_tables import cell_table
 
 ROOT = Path(__file__).parents[1]

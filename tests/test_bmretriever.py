@@ -6,33 +6,32 @@ import numpy as np, pandas as pd, pytest, yaml
 from conftest import in_full, write_lines
 from test_models import close, make_model
 from test_trainer import CHATML, same_weights
-from medir_nb.core import MedirError, checkpoint_record, registry
-from medir_nb.core import rows as own_rows
+from medir_nb.core import checkpoint_record, MedirError, registry, rows as own_rows
 from medir_nb.data import hpo_terms, load_task
 from medir_nb.encoder import Encoder, contract, encoder_spec, save_encoder
 from medir_nb.encoder.tokens import Tokens
 from medir_nb.evaluator import evaluate
-from medir_nb.ledger import published
-from medir_nb.ledger.verdicts import system_reason
-from medir_nb.miner import load_labelled
+from medir_nb.papers import published
+from medir_nb.papers.verdicts import system_reason
 from medir_nb.trainer import (
-    FiledPairs,
-    Pairs,
-    TuningData,
-    Watch,
     beside_table_8,
+    FiledPairs,
+    load_labelled,
+    PairData,
+    Pairs,
     printed_training,
     retriever_settings,
+    stage_data,
     train_encoder,
     train_retriever,
+    TuningData,
+    Watch,
     write_pair_data,
     write_tuning_data,
-    PairData,
 )
-from medir_nb.trainer import stage_data
 from medir_nb.trainer.encoders import EncoderSettings, training_pairs
 from medir_nb.trainer.retriever import Reading, changed_fields
-from medir_nb.systems import parse
+from medir_nb.retrieval import parse
 from medir_nb.trainer.stage_data import group_of, in_portion
 from medir_nb.workbook.keys import data_fingerprints
 

@@ -6,7 +6,7 @@ from conftest import write_beir, write_lines
 from medir_nb.core import MedirError, registry, to_markdown
 from medir_nb.core.settings import rows
 from medir_nb.data import load_task, task_from_frames, task_reading
-from medir_nb.data.row import check_task_row
+from medir_nb.data.task_row import check_task_row
 from medir_nb.encoder import Encoder, encoder_spec
 from medir_nb.evaluator import (
     Speed,
@@ -23,7 +23,7 @@ from medir_nb.evaluator import (
     without_instruction,
 )
 from medir_nb.evaluator.cases import chosen_queries, first_passage
-from medir_nb.ledger import (
+from medir_nb.papers import (
     beside_speeds,
     case_instructions,
     example_sizes,
@@ -33,7 +33,7 @@ from medir_nb.ledger import (
     published,
     speed_caveat,
 )
-from medir_nb.systems import parse
+from medir_nb.retrieval import parse
 
 
 class Counting:

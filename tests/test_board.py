@@ -5,7 +5,7 @@ from pathlib import Path
 import pandas as pd, pytest
 from medir_nb.core.errors import MedirError
 from medir_nb.core.files import write_json
-from medir_nb.ledger.cells import published
+from medir_nb.papers.cells import published
 from medir_nb.workbook.board_pages import board_page, content_policy, packed_json, unpacked_json, write_board
 from medir_nb.workbook.board_scores import own_scores
 from medir_nb.workbook.board_systems import system_parts
@@ -201,7 +201,7 @@ def test_a_contract_shows_what_the_expression_sets(everything):
 
 
 def test_a_system_names_its_encoders_with_what_they_set(everything):
-    from medir_nb.systems import parse
+    from medir_nb.retrieval import parse
 
     for system in everything['systems']:
         for encoder in system['encoders']:

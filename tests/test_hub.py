@@ -124,7 +124,7 @@ _READ_ALL = """
 import itertools, json
 from medir_nb.core import registry
 from medir_nb.data import corpus_pairs
-from medir_nb.miner import load_labelled
+from medir_nb.trainer import load_labelled
 open_rows = lambda kind: [n for n, r in registry(kind).items() if r.get('hub') and r.get('access', 'open') == 'open']
 out = {name: list(corpus_pairs(name)) for name in open_rows('pretraining')}
 out |= {name: load_labelled(name).rows for name in open_rows('tuning')}

@@ -5,37 +5,92 @@ from collections import Counter
 from dataclasses import replace
 import numpy as np, pandas as pd, pytest
 from conftest import DOCUMENTS, write_lines
-from medir_nb.benchmark import Entry, LexicalJudge, ModelJudge, ModelRoles, Pool, Roles, SCALE
-from medir_nb.benchmark import agreement_table, answered_quality, benchmark_task, best_threshold, build_benchmark
-from medir_nb.benchmark import build_cmirb
-from medir_nb.benchmark import check_independent, check_votes, cohen_table, collect_votes, consensus, fault_counts
-from medir_nb.benchmark import fleiss
-from medir_nb.benchmark import gold_labels, gold_quality, hpo_entries, judges_from, judging_costs, kappa_of, overrule
-from medir_nb.benchmark import pending_calls, person_agreement, pool_documents, ranks_without, read_entries, read_grades
-from medir_nb.benchmark import read_review, reranking_task, scores_under, shuffled_batches, synonym_pairs
-from medir_nb.benchmark import synonym_sentences, synonym_task, tau_by_pairs, tau_interval, vote_table, write_review
-from medir_nb.benchmark import write_synonyms, write_task
-from medir_nb.benchmark.agreement import agreement_of
-from medir_nb.benchmark.building import Benchmark
-from medir_nb.benchmark.cmirb import shortlists, verified_matches
-from medir_nb.benchmark.pools import PAIR
-from medir_nb.benchmark.synonyms import KINDS, fault_of_sentences, sentences_by_rule, with_query
-from medir_nb.benchmark.tables import csv_rows, write_csv
+from medir_nb.judging import (
+    agreement_table,
+    answered_quality,
+    benchmark_task,
+    best_threshold,
+    build_benchmark,
+    build_cmirb,
+    candidate_systems,
+    check_independent,
+    check_votes,
+    cohen_table,
+    collect_votes,
+    consensus,
+    decisions,
+    Entry,
+    excerpt,
+    fault_counts,
+    fleiss,
+    gather_votes,
+    gold_labels,
+    gold_quality,
+    grade_by_keyboard,
+    hpo_entries,
+    judge_pairs,
+    judge_table,
+    judges_from,
+    judging_costs,
+    kappa_of,
+    kappa_table,
+    label_widget,
+    labelling_order,
+    LexicalJudge,
+    make_pool,
+    ModelJudge,
+    ModelRoles,
+    overrule,
+    pending_calls,
+    person_agreement,
+    Pool,
+    pool_documents,
+    ranks_without,
+    read_entries,
+    read_grades,
+    read_labels,
+    read_pool,
+    read_queries,
+    read_review,
+    read_sheet,
+    read_votes,
+    reranking_task,
+    Roles,
+    SCALE,
+    scores_under,
+    sheet_records,
+    shuffled_batches,
+    Sitting,
+    synonym_pairs,
+    synonym_sentences,
+    synonym_task,
+    tau_by_pairs,
+    tau_interval,
+    vote_table,
+    Walk,
+    walk_power,
+    write_review,
+    write_sheet,
+    write_synonyms,
+    write_task,
+)
+from medir_nb.judging.agreement import agreement_of
+from medir_nb.judging.building import Benchmark
+from medir_nb.judging.cmirb import shortlists, verified_matches
+from medir_nb.judging.pools import PAIR
+from medir_nb.judging.synonyms import KINDS, fault_of_sentences, sentences_by_rule, with_query
+from medir_nb.judging.label_tables import csv_rows, write_csv
 from medir_nb.core import MedirError, registry
 from medir_nb.data import load_task, part_of_task, pool_tasks, task_from_frames
 from medir_nb.evaluator import evaluate, score_run
 from medir_nb.evaluator.power import USUAL_SPREAD
 from medir_nb.generator import configure
-from medir_nb.generator.toy import ToyServer
-from medir_nb.miner import Candidate, Scale
-from medir_nb.systems import models_of, search
-from medir_nb.walk import candidate_systems, decisions, excerpt, gather_votes, grade_by_keyboard, judge_pairs, Sitting
-from medir_nb.walk import Walk
-from medir_nb.walk import judge_table, kappa_table, label_widget, labelling_order, make_pool, read_labels, read_pool
-from medir_nb.walk import read_queries, read_sheet, read_votes, sheet_records, walk_power, write_sheet
-from medir_nb.walk.folder import NothingRelevant
-from medir_nb.walk.pooling import differing_first, pool_settings
-from medir_nb.walk.sheets import COLUMNS, next_queries
+from medir_nb.generator.toy_llm import ToyServer
+from medir_nb.trainer import Candidate, Scale
+from medir_nb.retrieval import models_of, search
+from medir_nb.judging.study_folder import NothingRelevant
+from medir_nb.judging.label_pool import differing_first, pool_settings
+from medir_nb.judging.sheets import COLUMNS, next_queries
 
 
 def refused(call, *said):
@@ -946,7 +1001,7 @@ def by_words(row):
 
 
 def test_a_pool_is_made_by_what_a_verdict_compares(walk, monkeypatch):
-    monkeypatch.setattr('medir_nb.walk.rivals.available_encoders', lambda language: ([], {}))
+    monkeypatch.setattr('medir_nb.judging.available_systems.available_encoders', lambda language: ([], {}))
     pool = make_pool(walk)
     wanted = candidate_systems(walk, 'en').systems
     assert pool_settings(walk) == (wanted, 1) and {name for row in pool for name in row['brought']} == set(wanted)
@@ -1435,7 +1490,7 @@ def test_a_system_joins_the_pool_after_labelling_began(walk, fake_minilm):
 
 def test_a_pool_whose_growth_was_cut_short_grows_again(walk, monkeypatch):
     write_sheet(walk, 'anna', **how(walk, depth=1))
-    module, before = sys.modules['medir_nb.walk.pooling'], (walk.folder / 'labels/pool.json').read_bytes()
+    module, before = sys.modules['medir_nb.judging.label_pool'], (walk.folder / 'labels/pool.json').read_bytes()
     real = module.write_json
 
     def killed(path, value):
@@ -1553,7 +1608,7 @@ def test_kills_lose_no_grade(walk, tmp_path):
     "A process that grades is killed at random moments; the sheet is always whole, and every grade that was said is in it."
     path = write_sheet(walk, 'anna', **how(walk))
     script = (
-        'import sys, time\nfrom medir_nb.walk.sitting import Sitting\ns = Sitting(sys.argv[1])\n'
+        'import sys, time\nfrom medir_nb.judging.annotation import Sitting\ns = Sitting(sys.argv[1])\n'
         'print("ready", flush=True)\n'
         'while s.current:\n    s.grade("1"); print(s.done, flush=True); time.sleep(0.005)\n'
     )

@@ -4,7 +4,7 @@ place. What may come of each is a right result or one line."""
 import json, os, random, shutil, sys, types, zipfile
 import numpy as np, pytest
 from conftest import TASK_ROW, DOCUMENTS, MOVED, QRELS, QUERIES, write_beir, write_lines
-from medir_nb import core, data, encoder, generator, hub, miner, reranker, retrieval, systems, trainer, workbook
+from medir_nb import core, data, encoder, generator, trainer, retrieval, workbook
 from medir_nb.core import MedirError, registry
 
 LONGEST = 1500  # characters of a line that somebody still reads
@@ -246,7 +246,7 @@ def task_files(home, name, rng):
         return lambda: data.load_task(str(folder))
     rows = beir_rows().get(name)
     file.write_bytes(rows_changed(rows, rng) if rows and rng.random() < 0.6 else damaged(file.read_bytes(), rng))
-    return lambda: systems.search('bm25', data.load_task(str(folder)))
+    return lambda: retrieval.search('bm25', data.load_task(str(folder)))
 
 
 def run_file(home, rng):
@@ -370,11 +370,11 @@ def model_row(home, rng):
         row,
         rng,
         lambda: (
-            systems.parse('mine'),
+            retrieval.parse('mine'),
             encoder.encoder_spec('mine'),
             encoder.Encoder('mine').render([('a', 'b')], 'query', 'c'),
             encoder.check_encoder(encoder.encoder_spec('mine')),
-            systems.pending('mine', task),
+            retrieval.pending('mine', task),
         ),
     )
 
@@ -389,7 +389,7 @@ def llm_row(home, rng):
         lambda: (
             generator.llm_spec('mine'),
             generator.LLM('mine').sampling(),
-            systems.parse('bm25+hyde(mine)'),
+            retrieval.parse('bm25+hyde(mine)'),
             generator.LLM('mine').missing([generator.Request('p')]),
         ),
     )
@@ -402,7 +402,7 @@ def reranker_row(home, rng):
         'rerankers',
         packaged('rerankers', next(iter(registry('rerankers')))),
         rng,
-        lambda: (reranker.reranker_spec('mine'), systems.parse('bm25>mine@10'), reranker.reranker_spec('mine').key),
+        lambda: (retrieval.reranker_spec('mine'), retrieval.parse('bm25>mine@10'), retrieval.reranker_spec('mine').key),
     )
 
 
@@ -474,7 +474,7 @@ def expression(home, rng):
     for _ in range(rng.randint(1, 3)):
         at = rng.randrange(len(text) + 1)
         text = text[:at] + rng.choice(PIECES) + text[at + rng.choice([0, 0, 1, 4]) :]
-    return lambda: str(systems.parse(text))
+    return lambda: str(retrieval.parse(text))
 
 
 VALUES = [
@@ -562,7 +562,7 @@ def answering(monkeypatch):
             )
 
         monkeypatch.setattr(httpx.Client, 'stream', stream)
-        monkeypatch.setattr(hub.Server.__init__, '__defaults__', ('', '', '', 300, 2, 0.0, 0.0))
+        monkeypatch.setattr(core.Server.__init__, '__defaults__', ('', '', '', 300, 2, 0.0, 0.0))
 
     return answer
 
@@ -624,16 +624,16 @@ def table_store(home, rng):
 
 def index_store(home, rng):
     task = data.load_task(str(write_beir(home / 'task')))
-    whole = systems.search('bm25', task).run
+    whole = retrieval.search('bm25', task).run
     for file in (home / 'home' / 'bm25').rglob('*.json'):
         if rng.random() < 0.5:
             file.write_bytes(damaged(file.read_bytes(), rng))
 
     def again():
         try:
-            systems.search('bm25', task)
+            retrieval.search('bm25', task)
         except MedirError:
-            assert systems.search('bm25', task).run.equals(whole)  # it is rebuilt
+            assert retrieval.search('bm25', task).run.equals(whole)  # it is rebuilt
 
     return again
 
@@ -661,7 +661,7 @@ def generations(home, rng):
         rows_changed(rows, rng) if rng.random() < 0.6 else damaged(lines_of(rows).encode(), rng)
     )
     task = data.load_task(str(write_beir(home / 'task')))
-    return lambda: systems.search(f'bm25+hyde(file:{home}/g.jsonl)', task)
+    return lambda: retrieval.search(f'bm25+hyde(file:{home}/g.jsonl)', task)
 
 
 def trained(home, rng, rows, read):
@@ -695,7 +695,7 @@ def mined(home, rng):
         parameters[rng.choice([*parameters, 'seed', 'limit', 'depth'])] = rng.choice(
             [v for v in ODD if v not in (DEEP, DIGITS)]
         )
-    return trained(home, rng, rows, lambda file: miner.mine(step, str(file), home / 'out.jsonl', **parameters))
+    return trained(home, rng, rows, lambda file: trainer.mine(step, str(file), home / 'out.jsonl', **parameters))
 
 
 def record(home, rng):
@@ -820,7 +820,7 @@ CHANGED = {
     'mining': (40, mined),
     'examples': (
         12,
-        lambda h, r: (lambda file: lambda: miner.example_blocks('en', file=str(file)))(
+        lambda h, r: (lambda file: lambda: trainer.example_blocks('en', file=str(file)))(
             mapping(h, 'e.yaml', EXAMPLES, r)
         ),
     ),

@@ -7,8 +7,7 @@ from test_models import SENTENCES, close, make_model
 from test_trainer import ENCODER, PAIRS, ROWS, batch_of, free_port, model_of, same_weights, without_dropout
 from medir_nb.core import MedirError, checkpoint_record
 from medir_nb.encoder import Encoder, encoder_spec
-from medir_nb.losses import InfoNCE, info_nce, matryoshka_loss
-from medir_nb.trainer import Watch, train_encoder, training_config
+from medir_nb.trainer import info_nce, InfoNCE, matryoshka_loss, train_encoder, training_config, Watch
 
 
 @pytest.fixture(scope='module')
@@ -349,7 +348,7 @@ def test_memory_stays_flat_while_the_cached_batch_grows_16_times():
     script = """
 import torch
 from transformers import BertConfig, BertModel
-from medir_nb.losses import InfoNCE
+from medir_nb.trainer import InfoNCE
 class Body(torch.nn.Module):
     def __init__(self):
         super().__init__()

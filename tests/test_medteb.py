@@ -4,13 +4,12 @@ import dataclasses, inspect, json, re
 from pathlib import Path
 import pandas as pd
 import pytest, yaml
-from medir_nb.benchmark import LexicalJudge, ModelJudge, judges_from, reannotation
+from medir_nb.judging import LexicalJudge, ModelJudge, judges_from, reannotation
 from medir_nb.core import MedirError, registry
 from medir_nb.data import load_task
 from medir_nb.evaluator import interval, measure_throughput, tell_not_run, throughput_table
-from medir_nb.ledger import means_of, paper_tasks, printed_expression, published, with_interval
-from medir_nb.miner import Lists, diversify
-from medir_nb.trainer import pair
+from medir_nb.papers import means_of, paper_tasks, printed_expression, published, with_interval
+from medir_nb.trainer import diversify, Lists, pair
 from medir_nb.trainer.alignment import JointSettings
 from medir_nb.trainer.contrastive import ContrastiveSettings
 from medir_nb.trainer.retromae import RetroMAESettings

@@ -6,7 +6,7 @@ from conftest import write_beir, write_lines
 from medir_nb import generator as g
 from medir_nb.core import MedirError, registry
 from medir_nb.generator import Generation
-from medir_nb.miner import (
+from medir_nb.trainer import (
     candidates,
     example_blocks,
     hard_negatives,
@@ -335,7 +335,7 @@ def test_hypothetical_documents_see_the_query_alone(speaker, home):
 def test_negatives_come_from_the_window_without_own_texts(home):
     found = hard_negatives(queried(), 'minilm', 2, (1, 4), home_folder=home)
     from medir_nb.data import task_from_frames
-    from medir_nb.systems import search
+    from medir_nb.retrieval import search
 
     task = task_from_frames(
         pd.DataFrame({'id': list(DOCS), 'text': list(DOCS.values())}),
@@ -384,7 +384,7 @@ def test_the_hypothetical_document_takes_part_in_the_search(home):
 
 def test_the_bar_of_a_search_counts_queries(monkeypatch):
     "It was named for pairs and counted parts of 512 queries."
-    from medir_nb.miner import selection
+    from medir_nb.trainer import selection
 
     bars, real = [], selection.progress
     monkeypatch.setenv('MEDIR_PROGRESS', '1')

@@ -736,7 +736,7 @@ def test_a_folder_says_itself_how_it_pools(folders, tmp_path):
 
 
 def test_the_slip_of_automirs_code_is_a_setting_of_the_tuned_mE5(folders, tmp_path, home):
-    from medir_nb.systems import parse
+    from medir_nb.retrieval import parse
 
     slip, folder = (
         'me5-large-slhyde(document_template={text},load=transformers,pooling=cls)',

@@ -3,7 +3,7 @@
 import os, socket, subprocess, sys, time
 from pathlib import Path
 import pytest
-from medir_nb import hub
+from medir_nb import core
 from medir_nb.core import MedirError
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -90,10 +90,10 @@ def test_a_notebook_opens_no_connection_by_default(name, tmp_path, home):
 def test_a_preset_that_needs_nothing_asks_nobody(preset, monkeypatch):
     monkeypatch.delenv('HF_HUB_OFFLINE', raising=False)
     monkeypatch.setenv('MEDIR_PRESET', preset)
-    monkeypatch.setattr(hub.network, '_why_silent', lambda url: pytest.fail('asked'))
-    assert hub.unreachable() == f'the preset {preset} opens no connection'
+    monkeypatch.setattr(core.network, '_why_silent', lambda url: pytest.fail('asked'))
+    assert core.unreachable() == f'the preset {preset} opens no connection'
     with pytest.raises(MedirError, match=f'the preset {preset} opens no connection'):
-        hub.hub_folder('some/where', 'a' * 40, 'model x')
+        core.hub_folder('some/where', 'a' * 40, 'model x')
 
 
 def test_a_table_of_sizes_fetches_nothing(tmp_path, home):

@@ -152,7 +152,7 @@ def test_scores_carry_settings_and_cuts(beir, fake_minilm):
 
 
 def test_settings_of_expansions_and_rerankers_differ_too(beir, tmp_path, fake_minilm):
-    from medir_nb.systems import system_settings
+    from medir_nb.retrieval import system_settings
 
     task = load_task(beir)
     file = write_lines(tmp_path / 'g.jsonl', [{'id': q, 'hy_doc': f'about {t}'} for q, t in QUERIES])
@@ -172,7 +172,7 @@ def test_settings_of_expansions_and_rerankers_differ_too(beir, tmp_path, fake_mi
 
 
 def test_max_tokens_sets_both_lengths_of_all_encoders(beir, medir, fake_minilm):
-    from medir_nb.systems import with_max_tokens
+    from medir_nb.retrieval import with_max_tokens
 
     assert (
         str(with_max_tokens('rrf(bm25,minilm)>ms-marco-minilm@5', 64))
@@ -303,7 +303,7 @@ import json, os, sys
 from medir_nb.core import MedirError
 from medir_nb.encoder import Encoder, encoder_spec
 from medir_nb.evaluator import evaluate
-from medir_nb.systems import parse
+from medir_nb.retrieval import parse
 out = {}
 for name in sys.argv[2:]:
     try:
@@ -390,7 +390,7 @@ def test_a_hub_model_without_a_row_is_read_by_its_own_files(hub, beir, tmp_path,
 
 def test_a_hub_id_with_a_row_is_that_row():
     from medir_nb.encoder import encoder_spec
-    from medir_nb.systems import parse
+    from medir_nb.retrieval import parse
 
     assert (
         str(parse('hf:sentence-transformers/all-MiniLM-L6-v2'))
@@ -407,7 +407,7 @@ def test_a_hub_id_with_a_row_is_that_row():
 
 
 def test_an_existing_folder_wins_over_a_hub_id(tmp_path, monkeypatch, capfd):
-    from medir_nb import hub as hub_module
+    from medir_nb import core as hub_module
     from medir_nb.encoder import encoder_spec
 
     folder = tmp_path / 'BAAI' / 'bge-large-en-v1.5'
@@ -461,7 +461,7 @@ def test_what_is_stored_needs_no_weights(beir, medir, own_registry, fake_minilm,
     row = {**registry('models')['bge-large-en'], 'hub': 'owner/gone', 'revision': '0' * 40}
     own_registry(models={'gone': row})
     with monkeypatch.context() as patch:
-        patch.setattr('medir_nb.systems.dense.check_encoder', lambda *a: None)
+        patch.setattr('medir_nb.retrieval.dense_stage.check_encoder', lambda *a: None)
         first = medir('evaluate', beir, '--system', 'gone', '--measures', 'nDCG@10')
     again = medir('evaluate', beir, '--system', 'gone', '--measures', 'nDCG@10')
     assert first.code == again.code == 0 and len(fake_minilm) > 0
@@ -647,7 +647,7 @@ def speaks(home, monkeypatch):
 
 
 def test_a_miner_whose_answers_repeat_stops_early_and_says_why(speaks, home, tmp_path, medir):
-    from medir_nb.miner import candidates, synthesize_queries
+    from medir_nb.trainer import candidates, synthesize_queries
 
     rows = [{'id': f'd{i}', 'doc': f'A document about condition {i}.', 'text': f'condition {i}'} for i in range(400)]
     asked = speaks(
@@ -747,14 +747,14 @@ def test_a_killed_mine_keeps_each_text_as_it_ends_and_goes_on(tmp_path):
 @pytest.mark.parametrize('offered', [{'avx2', 'avx512f', 'avx512_bf16', 'avx512_fp16'}, {'avx2', 'avx512f'}])
 def test_what_is_fetched_is_the_same_on_every_processor(offered, monkeypatch):
     "One without bfloat16 reads a checkpoint into twice the memory; the Hub sends no byte more."
-    from medir_nb import processor
+    from medir_nb.encoder import processor
     from medir_nb.encoder import encoder_spec
-    from medir_nb.encoder.here import encoder_runs
-    from medir_nb.reranker.spec import reranker_runs
-    from medir_nb.workbook.costs import _encoder_cost, _reranker_cost
+    from medir_nb.encoder.availability import encoder_runs
+    from medir_nb.retrieval.reranker_rows import reranker_runs
+    from medir_nb.workbook.money import _encoder_cost, _reranker_cost
 
     monkeypatch.setattr(processor, '_offered', lambda: frozenset(offered))
-    monkeypatch.setattr('medir_nb.encoder.here.memory_here', lambda: (64.0, 'memory'))
+    monkeypatch.setattr('medir_nb.encoder.availability.memory_here', lambda: (64.0, 'memory'))
     half = {'avx512_bf16', 'avx512_fp16'} <= offered
     assert encoder_spec('gritlm-7b', device='cpu').dtype == ('bfloat16' if half else 'float32')
     assert round(_encoder_cost('gritlm-7b', 0, None)['GB to fetch'], 1) == 14.2
@@ -762,21 +762,21 @@ def test_what_is_fetched_is_the_same_on_every_processor(offered, monkeypatch):
     assert '≈14.2 GB of weights are not in the Hub cache' in encoder_runs('gritlm-7b')
     assert '≈14.0 GB of weights are not in the Hub cache' in reranker_runs('rankllama')
     # room is another question: the same weights do not fit here once they are read in single precision
-    monkeypatch.setattr('medir_nb.encoder.here.memory_here', lambda: (20.0, 'memory'))
+    monkeypatch.setattr('medir_nb.encoder.availability.memory_here', lambda: (20.0, 'memory'))
     assert ('do not fit into 20 GB' in encoder_runs('gritlm-7b')) == (not half)
 
 
 def test_help_lists_every_step_and_every_key(medir, capfd, monkeypatch):
     import sys
-    from medir_nb import miner, trainer
+    from medir_nb import trainer
 
     out = medir('mine', '--help')
     assert out.code == 0
-    for name in miner.steps.steps():
+    for name in trainer.steps.steps():
         assert re.search(rf'^ +{name} \(reads ', out.out, re.M), name
     assert (
         '-p n=5' in out.out
-        and f'-p most_repeated={miner.asking.MOST_REPEATED}' in out.out
+        and f'-p most_repeated={trainer.prompt_batch.MOST_REPEATED}' in out.out
         and '-p window=(5, 100)' in out.out
         and 'home_folder' not in out.out
     )

@@ -89,7 +89,7 @@ def demo_counts():
 
 
 def toy_documents(folder):
-    from medir_nb.walk.toy import write_toy_documents
+    from medir_nb.judging.example import write_toy_documents
 
     return len(write_toy_documents(folder / 'texts.jsonl').read_text().splitlines())
 
@@ -118,13 +118,13 @@ def cited(citation):
 def readme_claims(folder):
     "(sentence with slots, values)"
     from medir_nb.core.settings import registry
-    from medir_nb.ledger import published
-    from medir_nb.ledger.claims import published_gains
-    from medir_nb.ledger.papers import paper_row, paper_tasks
-    from medir_nb.walk.folder import WalkSettings
-    from medir_nb.walk.sheets import MOST_PAIRS
-    from medir_nb.walk.usable import STYLES
-    from medir_nb.workbook.asking import queries_command
+    from medir_nb.papers import published
+    from medir_nb.papers.claims import published_gains
+    from medir_nb.papers.papers import paper_row, paper_tasks
+    from medir_nb.judging.study_folder import WalkSettings
+    from medir_nb.judging.sheets import MOST_PAIRS
+    from medir_nb.study.query_checks import STYLES
+    from medir_nb.workbook.cli_queries import queries_command
 
     text, r2med, loop = readme(), published('r2med'), loop_scores()
     by_table = r2med[r2med.table.isin(['base', 'gar', 'reranker'])].groupby('table')
@@ -186,7 +186,7 @@ def test_what_contributors_read_of_counts_equals_its_source():
 
 def front_claims(folder):
     from medir_nb.core.settings import registry
-    from medir_nb.ledger import published
+    from medir_nb.papers import published
 
     papers = [name for name, row in registry('papers').items() if not row.get('referees')]
     documents, wordings, _ = demo_counts()

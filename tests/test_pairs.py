@@ -22,9 +22,9 @@ from medir_nb.data import (
     without_duplicates,
     write_pairs,
 )
-from medir_nb.data.passages import two_passages, word_places
+from medir_nb.data.text_pairs import two_passages, word_places
 from medir_nb.data.pretraining import LAYOUTS, check_pretraining_row
-from medir_nb.ledger import published
+from medir_nb.papers import published
 
 PUBMED = """<?xml version="1.0" encoding="UTF-8"?>
 <!DOCTYPE PubmedArticleSet PUBLIC "-//NLM//DTD PubMedArticle, 1st January 2026//EN" "pubmed_260101.dtd">

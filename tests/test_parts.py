@@ -19,15 +19,14 @@ import pytest
 from hub.models import encoder_files
 from hub.server import Hub, Repository
 from hub.services import process_environment
-from medir_nb.core import MedirError, registry
+from medir_nb.core import MedirError, parts as p, registry
 from medir_nb.encoder import Encoder, encoder_spec
-from medir_nb.encoder.here import check_encoder, encoder_runs
+from medir_nb.encoder.availability import check_encoder, encoder_runs
 from medir_nb.encoder.loading import converted_gguf
 from medir_nb.generator import LLM, Request, Sampling, llm_spec
-from medir_nb.generator.loading import weights_folder
-from medir_nb.hub import parts as p
-from medir_nb.hub.gguf import convert_gguf
-from medir_nb.workbook import costs
+from medir_nb.generator.llm_loading import weights_folder
+from medir_nb.core.gguf import convert_gguf
+from medir_nb.workbook import money as costs
 
 ROOT = Path(__file__).resolve().parent.parent
 COMMIT = 'c0' * 20
@@ -240,7 +239,7 @@ def test_a_home_that_cannot_be_written_is_one_line(mine, tmp_path, below):
 
 SLOW = """
 import hashlib, sys, time, types
-from medir_nb.hub import parts as p
+from medir_nb.core import parts as p
 
 class Slow:
     "Tells of each block and takes its time."
@@ -480,8 +479,7 @@ def test_a_file_that_is_no_gguf_is_one_line(tmp_path):
 
 ASK = """
 import json, sys
-from medir_nb.core import MedirError
-from medir_nb.hub import parts as p
+from medir_nb.core import MedirError, parts as p
 
 def copy(file, folder):
     (folder / 'copy').write_bytes(file.read_bytes())

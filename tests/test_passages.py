@@ -6,10 +6,16 @@ from conftest import DOCUMENTS, QRELS, QUERIES, write_beir
 from test_reranker import shared_words  # noqa: F401 - a fixture
 from medir_nb.core import MedirError
 from medir_nb.data import Corpus, Windows, load_task, parse_windows, task_from_frames
-from medir_nb.data.windows import count_words, documents_of, passage_table, passage_texts, sentence_places, unit_places
+from medir_nb.data.passage_splitter import (
+    count_words,
+    documents_of,
+    passage_table,
+    passage_texts,
+    sentence_places,
+    unit_places,
+)
 from medir_nb.evaluator import compare, evaluate
-from medir_nb.retrieval import fold_run, sort_run
-from medir_nb.systems import check_system, pending, search, system_settings
+from medir_nb.retrieval import check_system, fold_run, pending, search, sort_run, system_settings
 
 SETTINGS = [
     'tokens=7,overlap=2',
@@ -133,7 +139,7 @@ def test_a_short_document_is_one_passage_with_its_text(beir, tmp_path, fake_mini
 
 
 def test_the_table_is_made_once_and_streamed(tmp_path, monkeypatch):
-    from medir_nb.data import windows as module
+    from medir_nb.data import passage_splitter as module
 
     task = long_task(passages=Windows('tokens', 7, 2))
     first = task.searched(tmp_path).corpus

@@ -15,8 +15,8 @@ from medir_nb import core
 from medir_nb.core import MedirError, registry
 from medir_nb.data import load_task
 from medir_nb.data.pretraining import corpus_pairs
-from medir_nb.ledger import experiment, published
-from medir_nb.miner import load_documents, load_labelled, rows_file
+from medir_nb.papers import experiment, published
+from medir_nb.trainer import load_documents, load_labelled, rows_file
 from medir_nb.trainer.pair import AlignmentData, write_alignment_data
 from medir_nb.workbook.declared import notebook_plan
 from medir_nb.workbook.trainings import missing_sources

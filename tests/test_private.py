@@ -130,7 +130,7 @@ def test_errors_of_libraries_hold_the_refusal(private):
 
 def test_a_server_elsewhere_is_asked_once_in_one_line(private):
     import httpx
-    from medir_nb.hub.server import Server
+    from medir_nb.core.server import Server
 
     server, began = Server('model far-away', f'http://{ELSEWHERE}/v1'), time.monotonic()
     with pytest.raises(core.MedirError) as error, httpx.Client() as client:
@@ -142,7 +142,7 @@ def test_a_server_elsewhere_is_asked_once_in_one_line(private):
 def test_the_hub_s_client_says_one_line(private):
     from huggingface_hub import HfApi, hf_hub_download, snapshot_download
     from medir_nb.data import load_task
-    from medir_nb.hub.network import unreachable
+    from medir_nb.core.network import unreachable
 
     for call in (
         lambda: hf_hub_download('owner/model', 'config.json'),

@@ -15,7 +15,7 @@ from medir_nb.trainer.identity import Recipe, training_key
 from medir_nb.trainer.launch import log_folder, processes_to_start, tell_idle
 from medir_nb.trainer.processes import devices_here, processes_of
 from medir_nb.trainer.settings import Settings
-from medir_nb.trainer.stages import PIPELINES, STAGES
+from medir_nb.trainer.training_stages import PIPELINES, STAGES
 from medir_nb.trainer.tower import stage_settings
 
 NAMED = {'model': 'minilm', 'data': 'x.jsonl', 'output': 'y'}
@@ -196,7 +196,7 @@ def test_a_stage_of_this_process_is_trained_here_and_says_so(monkeypatch, capsys
 
         task: str = 'own'
 
-    monkeypatch.setattr('medir_nb.trainer.stages.STAGES', dict(STAGES))
+    monkeypatch.setattr('medir_nb.trainer.training_stages.STAGES', dict(STAGES))
     monkeypatch.setattr('medir_nb.trainer.launch.STAGES', STAGES)
     monkeypatch.setitem(STAGES, 'own', None)
     stage(OwnSettings)(lambda config=None, watch=None, **settings: None)

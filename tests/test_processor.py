@@ -4,13 +4,12 @@ import sys
 from pathlib import Path
 
 import numpy as np, pytest
-from medir_nb import encoder, processor
+from medir_nb import encoder
+from medir_nb.encoder import contract, Encoder, encoder_spec, processor, Vectors
 from medir_nb.core import read_json
 from medir_nb.data import load_task
-from medir_nb.encoder import Encoder, Vectors, contract, encoder_spec
 from medir_nb.evaluator import evaluate
-from medir_nb.retrieval import Product, dense_search
-from medir_nb.systems import encoder_of, parse
+from medir_nb.retrieval import dense_search, encoder_of, parse, Product
 
 sys.path.insert(0, str(Path(__file__).parents[1] / 'tools'))
 from store_outputs import page_outputs
@@ -143,7 +142,7 @@ def test_a_trial_whose_memory_is_torn_is_made_again(tmp_path):
 
 @pytest.mark.parametrize('product', [Product('faiss', 100), Product('numpy', 100), Product('numpy', 7)])
 def test_every_product_finds_the_same_documents(product, monkeypatch, tmp_path):
-    from medir_nb.retrieval import dense as search
+    from medir_nb.retrieval import nearest as search
 
     rng = np.random.default_rng(0)
     documents, queries = rng.normal(size=(300, 16)).astype(np.float32), rng.normal(size=(9, 16)).astype(np.float32)
@@ -157,7 +156,7 @@ def test_every_product_finds_the_same_documents(product, monkeypatch, tmp_path):
 
 
 def test_a_large_search_is_tried_once(monkeypatch, tmp_path, capfd):
-    from medir_nb.retrieval import dense as search
+    from medir_nb.retrieval import nearest as search
 
     monkeypatch.setattr(search, '_LARGE_SEARCH', 0)
     rng = np.random.default_rng(0)
@@ -178,7 +177,7 @@ def test_a_large_search_is_tried_once(monkeypatch, tmp_path, capfd):
 
 
 def test_a_plan_counts_what_the_run_will_encode(lesser, monkeypatch, tmp_path):
-    from medir_nb import systems
+    from medir_nb import retrieval
 
     planned = []
 
@@ -186,7 +185,7 @@ def test_a_plan_counts_what_the_run_will_encode(lesser, monkeypatch, tmp_path):
         planned.append(encoder.spec.dtype)
         return np.empty(0, int)
 
-    monkeypatch.setattr(systems.dense, 'missing_texts', none_missing)
+    monkeypatch.setattr(retrieval.dense_stage, 'missing_texts', none_missing)
     monkeypatch.setattr(processor, '_on_gpu', lambda device: device is None)  # a GPU beside a lesser processor
-    systems.pending('smollm2', load_task('hpo-lay', limit=12), home_folder=tmp_path)
+    retrieval.pending('smollm2', load_task('hpo-lay', limit=12), home_folder=tmp_path)
     assert set(planned) == {'bfloat16'} == {encoder_of(parse('smollm2')).spec.dtype}

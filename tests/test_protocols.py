@@ -12,11 +12,17 @@ from medir_nb.data import Task, load_task, task_from_frames
 from medir_nb.encoder import Encoder, contract, encode_corpus, encoder_spec, folder_spec
 from medir_nb.evaluator import Scores, evaluate
 from medir_nb.generator import Generation, answer_of, configure, expand, judge, wording
-from medir_nb.ledger import Ledger, published, setting_switches
-from medir_nb.losses import info_nce
-from medir_nb.miner import candidates, hypothesize, prompt_files, synthesize_queries
-from medir_nb.systems import parse, pending, score_pairs, search
-from medir_nb.trainer import train_encoder, training_config
+from medir_nb.papers import Ledger, published, setting_switches
+from medir_nb.trainer import (
+    candidates,
+    hypothesize,
+    info_nce,
+    prompt_files,
+    synthesize_queries,
+    train_encoder,
+    training_config,
+)
+from medir_nb.retrieval import parse, pending, score_pairs, search
 from conftest import DOCUMENTS, QUERIES, TINY_ROW, write_lines
 from test_models import make_model
 
@@ -431,7 +437,7 @@ def test_voyage_is_told_that_a_generated_text_is_a_query(fake, tmp_path, beir, m
 
 
 def test_the_notebooks_say_where_r2meds_bm25_is_from():
-    for name in ('papers/r2med_retrieval', 'papers/r2med_generation', '06_retrieval/02_bm25'):
+    for name in ('papers/r2med_retrieval', 'papers/r2med_generation', '04_retrieval/02_bm25'):
         text = (ROOT / 'nbs' / f'{name}.ipynb').read_text(encoding='utf-8')
         assert 'is an inference' not in text and 'at its newest commit' in text.replace(
             'at the newest commit', 'at its newest commit'

@@ -9,7 +9,7 @@ from medir_nb.core import MedirError, registry
 from medir_nb.data import Task, load_task, task_from_frames
 from medir_nb.encoder import Encoder, encode_corpus, encoder_spec, environment_python
 from medir_nb.evaluator import evaluate, score_run
-from medir_nb.systems import parse
+from medir_nb.retrieval import parse
 from test_models import BIOLOGY, LONG, SENTENCES, TEXTS, WEB, by_hand, close, make_model
 
 R2MED = [n for n, r in registry('tasks').items() if r['paper'] == 'r2med']
@@ -77,7 +77,7 @@ def spec_of(printed):
 
 
 def test_fifteen_retrievers():
-    from medir_nb.ledger import published
+    from medir_nb.papers import published
 
     assert {p for names in registry('systems')['r2med'].values() for p in names} >= set(
         published('r2med', 'base').system
@@ -971,8 +971,8 @@ def test_zips_without_or_with_several_tasks(tmp_path):
 
 # ---------------------------------------------------------------- published systems and their audit
 
-from medir_nb import ledger
-from medir_nb.ledger import Ledger, audit, leave_one_out, printed_expression, published, task_table, with_means
+from medir_nb import papers
+from medir_nb.papers import Ledger, audit, leave_one_out, printed_expression, published, task_table, with_means
 
 
 def cells(table):
@@ -1065,7 +1065,7 @@ def test_means_follow_from_their_cells():
     assert (board.dataset == 'avg').sum() == 1 and board[board.dataset == 'avg'].source.str.contains(
         'index.html'
     ).all()  # what is printed stays
-    assert ledger.recomputed_means(published('r2med', 'leaderboard')).query('system == "MedCPT"').agrees.all()
+    assert papers.recomputed_means(published('r2med', 'leaderboard')).query('system == "MedCPT"').agrees.all()
     part = cells('base')[lambda c: c.task != R2MED[0]]
     assert (
         not len(with_means(part).query('dataset == "avg"'))
@@ -1223,7 +1223,7 @@ def test_overlap_by_hand():
 
 
 def test_figures_read_their_files(tmp_path):
-    from medir_nb.figures import overlap_figure, ranks_figure, save_figure
+    from medir_nb.papers import overlap_figure, ranks_figure, save_figure
 
     ranks = leave_one_out(frame_by_hand(), ['t1', 't2', 't3']).assign(kind='x')
     saved = save_figure('ranks', ranks, ranks_figure, tmp_path)

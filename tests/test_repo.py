@@ -196,7 +196,7 @@ def test_paper_presets_name_rows_that_exist():
         assert set(p['tasks']) <= set(registry('tasks'))
         plain = {s.partition('(')[0] for s in p['systems'] if not s.startswith(('bm25', 'rrf'))}
         assert plain <= set(registry('models'))
-    from medir_nb.ledger import published
+    from medir_nb.papers import published
 
     cells = published('bmretriever')
     printed = set(cells[cells.table != 'Table 4'].system)

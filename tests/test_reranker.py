@@ -5,13 +5,24 @@ import numpy as np, pandas as pd, pytest, yaml
 from conftest import DOCUMENTS, seeded, write_beir
 from test_models import CAUSAL, SIZES, make_tokenizer
 from test_store import wait_for
-from medir_nb import encoder, reranker
+from medir_nb import encoder, retrieval
 from medir_nb.core import MedirError
 from medir_nb.data import load_task, task_from_frames
 from medir_nb.encoder import Encoded
-from medir_nb.reranker import Reranker, ScoreStore, folder_reranker, pair_tokens, rerank, reranker_spec, rerankers_table
-from medir_nb.retrieval import sort_run
-from medir_nb.systems import candidate_pool, parse, pending, search
+from medir_nb.retrieval import (
+    candidate_pool,
+    folder_reranker,
+    pair_tokens,
+    parse,
+    pending,
+    rerank,
+    Reranker,
+    reranker_spec,
+    rerankers_table,
+    ScoreStore,
+    search,
+    sort_run,
+)
 
 LONG = ' '.join(f'{t} {b}' for _, t, b in DOCUMENTS) * 3
 PAIRS = [
@@ -300,7 +311,7 @@ def test_what_is_no_reranker_says_so(folders, home, tmp_path, own_registry):
     with pytest.raises(MedirError, match='neither in the Hub cache nor reachable'):
         Reranker('away').backend()
     with pytest.raises(MedirError, match='no device'):
-        reranker.PairBackend(folder_reranker(folders['xlm-r']), device='cuda:7')
+        retrieval.PairBackend(folder_reranker(folders['xlm-r']), device='cuda:7')
 
 
 def test_rows_are_pinned():
@@ -322,7 +333,7 @@ def test_rows_are_pinned():
 def test_a_full_gpu_memory_halves_the_batches(rows, monkeypatch, capfd):
     import torch
 
-    backend = reranker.PairBackend(reranker_spec('monobert', max_tokens=64))
+    backend = retrieval.PairBackend(reranker_spec('monobert', max_tokens=64))
     whole, forward = backend.encode(PAIRS).vectors, backend._forward
 
     def full(ids, segments):
@@ -369,8 +380,8 @@ class SharedWords:
 def shared_words(monkeypatch):
     encoder.model._recent.clear()
     SharedWords.given.clear()
-    monkeypatch.setattr(reranker.model, 'PairBackend', SharedWords)
-    monkeypatch.setattr('medir_nb.systems.rerank.check_reranker', lambda *a: None)  # it needs no weights
+    monkeypatch.setattr(retrieval.reranker_model, 'PairBackend', SharedWords)
+    monkeypatch.setattr('medir_nb.retrieval.rerank_stage.check_reranker', lambda *a: None)  # it needs no weights
     yield SharedWords.given
     encoder.model._recent.clear()
 
@@ -475,7 +486,7 @@ def test_a_score_belongs_to_its_two_texts(tmp_path, shared_words):
 
 def test_scores_that_are_no_numbers_are_refused_with_their_pair(beir, shared_words, monkeypatch):
     task, run = load_task(str(beir)), run_of(q1=dict(d01=9, d02=8, d03=7, d04=6))
-    monkeypatch.setattr(reranker.scores, '_BLOCK', 2)
+    monkeypatch.setattr(retrieval.reranker_scores, '_BLOCK', 2)
     plain = SharedWords.encode
 
     def nan(self, pairs):
@@ -492,7 +503,7 @@ def test_scores_that_are_no_numbers_are_refused_with_their_pair(beir, shared_wor
 
 def test_torn_and_foreign_blocks_are_named_and_read_again(beir, shared_words, monkeypatch, capfd, home):
     task = load_task(str(beir))
-    monkeypatch.setattr(reranker.scores, '_BLOCK', 4)
+    monkeypatch.setattr(retrieval.reranker_scores, '_BLOCK', 4)
     first = search('bm25>monobert@5', task)
     blocks = sorted((home / 'scores').rglob('block-*.safetensors'))
     assert len(blocks) >= 3
@@ -607,7 +618,7 @@ def test_pending_counts_the_pairs(beir, shared_words, fake_minilm):
 
 def test_sentence_pairs_are_not_reranked():
     from medir_nb.data import Task
-    from medir_nb.systems import score_pairs
+    from medir_nb.retrieval import score_pairs
 
     task = Task('sts', 'pairs', pairs=pd.DataFrame({'sentence1': ['a'], 'sentence2': ['b'], 'score': [1.0]}))
     for call in (pending, score_pairs):
@@ -649,14 +660,14 @@ def test_plans_tables_and_commands(beir, shared_words, fake_minilm, medir):
         'did you mean' in medir('evaluate', beir, '--system', 'bm25>monobrt@5').err and 'scores' in medir('status').out
     )
     from medir_nb.evaluator import evaluate
-    from medir_nb.ledger import table_apart
+    from medir_nb.papers import table_apart
 
     assert 'pairs scored' in table_apart([evaluate(str(beir), 'bm25>monobert@5', ['nDCG@10'])]).vectors[0]
 
 
 def test_printed_reranker_rows_find_their_systems(own_registry, shared_words):
     from medir_nb.evaluator import score_run
-    from medir_nb.ledger import Ledger, published
+    from medir_nb.papers import Ledger, published
 
     own_registry(
         models={
@@ -733,10 +744,10 @@ def test_printed_reranker_rows_find_their_systems(own_registry, shared_words):
 
 SCORE = """
 import sys
-from medir_nb import reranker
+from medir_nb import retrieval
 from medir_nb.data import load_task
-from medir_nb.systems import search
-reranker.scores._BLOCK = int(sys.argv[3])
+from medir_nb.retrieval import search
+retrieval.reranker_scores._BLOCK = int(sys.argv[3])
 answer = search(f"bm25>{sys.argv[1]}@30", load_task(sys.argv[2]))
 print(answer.stats["scored_pairs"], answer.stats["cached_pairs"], sorted({"torch", "transformers", "sentence_transformers", "peft"} & set(sys.modules)))
 """

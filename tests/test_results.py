@@ -8,9 +8,9 @@ import pytest, yaml
 from medir_nb.core import read_yaml, to_markdown
 from medir_nb.data import load_task, statistics_table, task_from_frames, tasks_table
 from medir_nb.evaluator import compare_all, gain_counts, score_run
-from medir_nb.ledger import audit, long_name, p_text, paper_tasks, paper_tasks_table, published, task_table, task_tests
-from medir_nb.ledger import tests_table as shown_tests  # pytest would take the name for a test
-from medir_nb.systems import pending
+from medir_nb.papers import audit, long_name, p_text, paper_tasks, paper_tasks_table, published, task_table, task_tests
+from medir_nb.papers import tests_table as shown_tests  # pytest would take the name for a test
+from medir_nb.retrieval import pending
 
 ROOT = Path(__file__).parents[1]
 PAPERS = sorted((ROOT / 'nbs/papers').glob('*.ipynb'))
@@ -56,7 +56,7 @@ def runs(name, n_systems):
 
 
 def test_a_task_with_a_single_system_leaves_the_other_tests_numbers():
-    from medir_nb.ledger.experiments import all_pairs
+    from medir_nb.papers.experiments import all_pairs
 
     tests = all_pairs(runs('two', 3) + runs('one', 1))
     for name in ('difference', 'low', 'high', 'p', 'p_holm'):
@@ -117,7 +117,7 @@ def test_stored_help_is_the_real_one():
     from typer.testing import CliRunner
     from medir_nb.workbook import app
 
-    cell = cell_with('16_workbook/08_cli.ipynb', "CliRunner().invoke(app, ['--help'])")
+    cell = cell_with('10_workbook/35_cli.ipynb', "CliRunner().invoke(app, ['--help'])")
     real = [line.rstrip() for line in CliRunner().invoke(app, ['--help'], env={'COLUMNS': '80'}).output.splitlines()]
     stored = [line.rstrip() for line in ast.literal_eval(next(t for t in texts(cell) if t.startswith('[')))]
     assert stored == real
@@ -155,7 +155,7 @@ def test_a_stored_audit_is_what_the_published_cells_give(name):
     heads = [i for i, c in enumerate(notebook) if c['cell_type'] == 'markdown' and source(c).startswith('## ')]
     (first,) = [i for i in heads if source(notebook[i]).startswith('## The claim audit')]
     section = notebook[first + 1 : next(i for i in heads if i > first)]
-    imports = next(source(c) for c in notebook if 'from medir_nb.ledger import' in source(c))
+    imports = next(source(c) for c in notebook if 'from medir_nb.papers import' in source(c))
     shown, known = [], {'ten': paper_tasks('automir'), 'display': lambda frame: shown.append(frame)}
     exec('\n'.join([imports, *map(source, section)]), known)
     (frame,) = shown
@@ -226,7 +226,7 @@ def test_every_published_system_has_a_name_that_a_reader_knows():
 
 
 def saved(tmp_path, frame, draw):
-    from medir_nb.figures import save_figure
+    from medir_nb.papers import save_figure
 
     path = save_figure('f', frame, draw, tmp_path).csv
     figure = draw(path)
@@ -255,7 +255,7 @@ LOSSES = {
 
 @pytest.mark.medium
 def test_two_losses_are_no_curve_and_their_labels_fit(tmp_path):
-    from medir_nb.figures import training_figure
+    from medir_nb.papers import training_figure
 
     two = pd.concat([pd.DataFrame({'run': run, 'step': [1, 2], 'loss': loss}) for run, loss in LOSSES.items()])
     figure = saved(tmp_path, two, training_figure)
@@ -273,7 +273,7 @@ def test_two_losses_are_no_curve_and_their_labels_fit(tmp_path):
 
 
 def test_the_labels_of_gains_by_length_fit(tmp_path):
-    from medir_nb.figures import length_figure
+    from medir_nb.papers import length_figure
 
     rows = [
         {'system': s, 'query_id': f'q{i}', 'length': 30 + i, 'difference': i / 9 - 0.75}
@@ -285,7 +285,7 @@ def test_the_labels_of_gains_by_length_fit(tmp_path):
 
 
 def test_a_line_over_ranks_that_nobody_measured_is_dashed(tmp_path):
-    from medir_nb.figures import recall_figure
+    from medir_nb.papers import recall_figure
 
     curves = {'alone': ((1, 0.1), (10, 0.5), (100, 0.9)), 'other': ((1, 0.1), (10, 0.4), (25, 0.6), (100, 0.9))}
     rows = [('p', s, k, v) for s, curve in curves.items() for k, v in curve]
@@ -298,7 +298,7 @@ def test_a_line_over_ranks_that_nobody_measured_is_dashed(tmp_path):
 
 
 def test_the_legend_of_overlap_hides_nothing_and_the_axis_says_what_it_is(tmp_path):
-    from medir_nb.figures import overlap_figure
+    from medir_nb.papers import overlap_figure
 
     rng = np.random.default_rng(0)
     parts = [
@@ -318,7 +318,7 @@ def test_the_legend_of_overlap_hides_nothing_and_the_axis_says_what_it_is(tmp_pa
 
 
 def test_columns_of_ranks_have_one_axis(tmp_path):
-    from medir_nb.figures import ranks_figure
+    from medir_nb.papers import ranks_figure
 
     systems = [f'system {i}' for i in range(40)]
     rows = [
@@ -330,8 +330,8 @@ def test_columns_of_ranks_have_one_axis(tmp_path):
 
 
 def test_titles_of_spread_panels_do_not_meet(tmp_path):
-    from medir_nb.figures import spread_figure
-    from medir_nb.ledger import published_gains
+    from medir_nb.papers import spread_figure
+    from medir_nb.papers import published_gains
 
     gains = published_gains()
     data = gains.assign(panel=gains.retriever.map(long_name), row=gains.method + ' ' + gains.llm)

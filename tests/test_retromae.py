@@ -8,18 +8,21 @@ from test_trainer import free_port, same_weights
 from medir_nb import trainer as t
 from medir_nb.core import MedirError, checkpoint_record
 from medir_nb.encoder import Encoder, encoder_spec
-from medir_nb.losses import RetroMAE, decoder_views, with_noise, word_masks
 from medir_nb.trainer import (
+    decoder_views,
     FiledTexts,
-    RetroMAESettings,
-    TextBatches,
     pretraining_ablation,
     printed_stages,
+    RetroMAE,
+    RetroMAESettings,
+    TextBatches,
     tower_settings,
     train_encoder,
     train_retromae,
     train_tower,
     training_config,
+    with_noise,
+    word_masks,
 )
 from medir_nb.trainer.retromae import load_masked, word_numbers
 

@@ -6,8 +6,7 @@ from conftest import write_lines
 from medir_nb.core import MedirError
 from medir_nb.encoder import Encoder, encoder_spec
 from medir_nb.encoder.saving import save_encoder, why_not_carried
-from medir_nb.losses import info_nce
-from medir_nb.trainer import train_encoder
+from medir_nb.trainer import info_nce, train_encoder
 from test_models import ROWS, SENTENCES, folders, rows, tiny  # noqa: F401
 
 OPENED = """

@@ -6,8 +6,7 @@ from conftest import DOCUMENTS
 from medir_nb.core import MedirError
 from medir_nb.data import Corpus, task_from_frames
 from medir_nb.encoder import Vectors, array_vectors
-from medir_nb.retrieval import BM25, RUN_COLUMNS, analyze, dense_search, read_run, rrf, sort_run, write_run
-from medir_nb.systems import search
+from medir_nb.retrieval import analyze, BM25, dense_search, read_run, rrf, RUN_COLUMNS, search, sort_run, write_run
 
 
 def as_lists(run):

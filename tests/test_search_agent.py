@@ -10,7 +10,7 @@ from medir_nb.generator.turns import read_turn
 from medir_nb.core import MedirError, registry
 from medir_nb.data import load_task
 from medir_nb.generator import Cassettes, configure, method_row
-from medir_nb.systems import expanded_texts, parse, pending, search
+from medir_nb.retrieval import expanded_texts, parse, pending, search
 from test_generator import forget  # no option, model or cassette of one test reaches another  # noqa: F401
 
 R1, O1, TOOLS = (method_row(m) for m in ('search-r1', 'search-o1', 'search-tools'))
@@ -610,7 +610,7 @@ def test_planning_counts_turns_without_asking(beir, fake, fake_minilm):
 
 def test_a_run_of_ones_own_is_not_comparable_with_the_published_one(own_registry):
     from medir_nb.evaluator import score_run
-    from medir_nb.ledger import Ledger, published
+    from medir_nb.papers import Ledger, published
     from medir_nb.retrieval import RUN_COLUMNS
     import pandas as pd
 

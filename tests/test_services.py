@@ -3,12 +3,11 @@
 import numpy as np, pytest
 from conftest import write_beir
 from medir_nb import encoder as e
-from medir_nb.core import MedirError, concurrently
-from medir_nb.hub import Server, share_left
+from medir_nb.core import concurrently, MedirError, Server, share_left
 from medir_nb.data import load_task
 from medir_nb.encoder import Encoder, encode_corpus, encoder_spec
 from medir_nb.evaluator import evaluate
-from medir_nb.systems import pending, search
+from medir_nb.retrieval import pending, search
 
 
 @pytest.fixture(autouse=True)
@@ -177,7 +176,7 @@ def test_keys_stay_in_the_environment_and_with_their_vendor(service, beir, monke
 
 
 def test_the_server_is_part_of_the_key_and_of_the_ledgers_reason(service, beir, monkeypatch):
-    from medir_nb.ledger.verdicts import system_or_none as _system, system_reason as _system_reason
+    from medir_nb.papers.verdicts import system_or_none as _system, system_reason as _system_reason
 
     spec = encoder_spec('voyage-3')
     vendors = spec.vector_key('query')

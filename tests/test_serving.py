@@ -4,13 +4,14 @@ import asyncio, contextlib, json, os, random, signal, socket, subprocess, sys, t
 from concurrent.futures import ThreadPoolExecutor
 import numpy as np, pandas as pd, pytest
 from conftest import DOCUMENTS, QUERIES, write_lines
-from medir_nb import serving, systems
+from medir_nb import retrieval
 from medir_nb.core import MedirError
 from medir_nb.data import load_task, parse_windows, task_from_frames
-from medir_nb.generator.toy import ToyServer
-from medir_nb.serving import Index, build_index, change_index
-from medir_nb.walk import give_verdict, walk_steps
-from medir_nb.walk.toy import write_toy_walk
+from medir_nb.generator.toy_llm import ToyServer
+from medir_nb.retrieval import Index, build_index, change_index
+from medir_nb.study import give_verdict
+from medir_nb.judging import walk_steps
+from medir_nb.judging.example import write_toy_walk
 from test_reranker import shared_words  # noqa: F401 - a fixture
 
 QUESTIONS = [text for _, text in QUERIES] + [
@@ -50,7 +51,7 @@ def task_of(documents, said=None):
 
 
 def searched(system, task, k, home):
-    return systems.search(system, task, k=k, home_folder=home, keep_self=True).run
+    return retrieval.search(system, task, k=k, home_folder=home, keep_self=True).run
 
 
 def there(folder):
@@ -99,7 +100,7 @@ def test_a_language_model_may_join_the_question(home, tmp_path, monkeypatch, fak
     for number, system in enumerate(('bm25+hyde(smollm2)', 'rrf(bm25,minilm+hyde(smollm2))')):
         build_index(texts, system, tmp_path / f'index{number}', home_folder=home)
         found = Index(tmp_path / f'index{number}', home).search(['what helps my head?'], 3)
-        theirs = systems.search(system, texts, ['what helps my head?'], 3, home_folder=home).run
+        theirs = retrieval.search(system, texts, ['what helps my head?'], 3, home_folder=home).run
         pd.testing.assert_frame_equal(found, theirs)
         assert found.doc_id[0] == '1' and server.asked
     server.close()
@@ -227,7 +228,7 @@ def test_a_missing_database_is_one_line(home, tmp_path, monkeypatch, fake_minilm
 def test_a_database_is_closed_before_the_interpreter_goes(tmp_path):
     "Qdrant's client imports something when it is closed, which an interpreter that shuts down refuses."
     code = (
-        'import sys, numpy as np\nfrom pathlib import Path\nfrom medir_nb.serving import DATABASES\n'
+        'import sys, numpy as np\nfrom pathlib import Path\nfrom medir_nb.retrieval import DATABASES\n'
         'from medir_nb.encoder import array_vectors\nkind, place = DATABASES["qdrant"], Path(sys.argv[1])\n'
         'held = kind(place) if place.is_dir() else kind(place, array_vectors(np.eye(3, 4)))\n'
         'print(held.search(np.eye(3, 4), 1)[1].ravel().tolist())'
@@ -244,9 +245,9 @@ def test_the_weights_may_lie_in_the_index(beir, home, tmp_path):
     update = change_index(tmp_path / 'index', put=new, delete=['d12'], home_folder=home)
     assert update.encoded == 1 and (tmp_path / 'index/model/minilm/config.json').is_file()
     index = Index(tmp_path / 'index', home)
-    theirs = systems.search('rrf(bm25,minilm)', index.corpus, QUESTIONS, k=5, home_folder=home).run
+    theirs = retrieval.search('rrf(bm25,minilm)', index.corpus, QUESTIONS, k=5, home_folder=home).run
     assert list(index.search(QUESTIONS, 5).doc_id) == list(theirs.doc_id)
-    assert index.encoder(systems.chain_of('minilm')).spec.hub == str(tmp_path / 'index/model/minilm')
+    assert index.encoder(retrieval.chain_of('minilm')).spec.hub == str(tmp_path / 'index/model/minilm')
 
 
 # --- kills -----------------------------------------------------------------------------------------------------------
@@ -308,7 +309,7 @@ def test_a_kill_at_any_step_loses_no_promise(home, tmp_path):
     build_index(frame(promised), 'bm25', folder, home_folder=home)
 
     def promise_and_take_in(doc_id):
-        serving.promise(folder, {'put': [{'_id': doc_id, 'title': '', 'text': doc_id}]})
+        retrieval.promise(folder, {'put': [{'_id': doc_id, 'title': '', 'text': doc_id}]})
         (tmp_path / doc_id).touch()  # acknowledged
         change_index(folder, home_folder=home)
 
@@ -318,7 +319,7 @@ def test_a_kill_at_any_step_loses_no_promise(home, tmp_path):
             promised[f'p{step}'] = f'p{step}'
         if step % 5 == 0 or ended:
             change_index(folder, home_folder=home)
-            assert promised.items() <= there(folder).items() and not serving.count_promised(folder)
+            assert promised.items() <= there(folder).items() and not retrieval.count_promised(folder)
         if ended:
             break
     assert ended and len(promised) > 5
@@ -344,15 +345,15 @@ def test_promises_are_whole_lines_and_are_taken_in_first(home, tmp_path):
     build_index(frame(documents), 'bm25', folder, home_folder=home)
     text = 'ein Täxt\u2028 mit\x85 Zeilen'
     assert (
-        serving.promise(folder, {'put': [{'_id': 'a', 'title': 'A', 'text': 'one'}, {'_id': 'b', 'text': text}]}) == 2
+        retrieval.promise(folder, {'put': [{'_id': 'a', 'title': 'A', 'text': 'one'}, {'_id': 'b', 'text': text}]}) == 2
     )
     with open(folder / 'updates-000002.jsonl', 'ab') as torn:
         torn.write(b'{"delete": ["d00')  # a kill in the middle of a line
-    assert serving.promise(folder, {'delete': ['d000', 'a']}) == 2 and serving.count_promised(folder) == 2
+    assert retrieval.promise(folder, {'delete': ['d000', 'a']}) == 2 and retrieval.count_promised(folder) == 2
     update = change_index(folder, put=frame({'c': 'three'}), delete=['b'], home_folder=home)
     assert (update.generation, update.added, update.deleted) == (2, 1, 1)
     assert there(folder) == {doc_id: text for doc_id, text in documents.items() if doc_id != 'd000'} | {'c': 'three'}
-    assert serving.count_promised(folder) == 0 and serving.promise(folder, {'delete': ['c']}) == 3
+    assert retrieval.count_promised(folder) == 0 and retrieval.promise(folder, {'delete': ['c']}) == 3
 
 
 def test_what_is_no_index_is_one_line(home, tmp_path, fake_minilm):
@@ -410,7 +411,7 @@ def running(home):
             listens.set()
 
         thread = threading.Thread(
-            target=serving.serve, args=(folder,), kwargs={'port': 0, 'home_folder': home, 'ready': ready, **options}
+            target=retrieval.serve, args=(folder,), kwargs={'port': 0, 'home_folder': home, 'ready': ready, **options}
         )
         thread.start()
         assert listens.wait(30)
@@ -510,13 +511,13 @@ def test_one_bad_question_hurts_no_other_of_its_batch():
         return [f'{question} {k}' for question in questions]
 
     async def ask():
-        batcher = serving.Batcher(brittle, room=5)
+        batcher = retrieval.Batcher(brittle, room=5)
         asked = [
             asyncio.create_task(batcher.ask(question, 2)) for question in ('gout', 'poison', 'iron', 'gone', 'hip')
         ]
         await asyncio.sleep(0)
         asked[3].cancel()
-        with pytest.raises(serving.Busy):
+        with pytest.raises(retrieval.Busy):
             await batcher.ask('one more', 2)
         return await asyncio.gather(*asked, return_exceptions=True)
 
@@ -786,8 +787,8 @@ def leaflets(tmp_path):
 @pytest.fixture
 def walk_of_leaflets(leaflets, tmp_path):
     "The walk that `medir look` makes of them, without its encoders."
-    from medir_nb.walk import Walk
-    from medir_nb.walk.reading import write_corpus
+    from medir_nb.judging import Walk
+    from medir_nb.study.reading import write_corpus
 
     passages = {'unit': 'tokens', 'size': 8, 'overlap': 2}
     walk = Walk.begin(tmp_path / 'w', name='our leaflets', documents=str(leaflets), passages=passages)
@@ -893,13 +894,13 @@ def test_an_export_opens_elsewhere(beir, home, tmp_path, fake_minilm):
     import bm25s, pyarrow.parquet as pq
 
     build_index(str(beir), 'bm25', tmp_path / 'index', home_folder=home)
-    manifest = serving.export_system(tmp_path / 'index', tmp_path / 'out', home_folder=home)
+    manifest = retrieval.export_system(tmp_path / 'index', tmp_path / 'out', home_folder=home)
     assert (
         manifest['system'] == 'bm25'
         and bm25s.BM25.load(str(tmp_path / 'out' / 'bm25' / 'bm25')).scores['num_docs'] == 12
     )
     from medir_nb.encoder import Encoder, encode_corpus
-    from medir_nb.serving.export import write_parquet
+    from medir_nb.retrieval.export import write_parquet
 
     corpus = load_task(str(beir), home_folder=home).corpus
     vectors = encode_corpus(Encoder('minilm', home_folder=home), corpus, 'document')
@@ -914,18 +915,18 @@ def test_an_export_opens_elsewhere(beir, home, tmp_path, fake_minilm):
 def test_an_export_takes_the_vectors_of_an_index(store, home, tmp_path, fake_minilm, monkeypatch):
     if store != 'flat':
         pytest.importorskip({'qdrant': 'qdrant_client', 'lancedb': 'lancedb'}[store])
-    monkeypatch.setattr('medir_nb.serving.export.save_encoder', lambda *given: None)  # the model is a hash of words
+    monkeypatch.setattr('medir_nb.retrieval.export.save_encoder', lambda *given: None)  # the model is a hash of words
     documents = some_documents(30, random.Random(6))
     build_index(task_of(documents, 'sentences=1'), 'rrf(bm25,minilm)', tmp_path / 'index', store, home_folder=home)
     documents = changed(documents, random.Random(7), 0)
     change_index(tmp_path / 'index', everything=frame(documents), home_folder=home)
     fake_minilm.clear()
-    manifest = serving.export_system(tmp_path / 'index', tmp_path / 'out', home_folder=home)
+    manifest = retrieval.export_system(tmp_path / 'index', tmp_path / 'out', home_folder=home)
     assert fake_minilm == [] and manifest['passages'] == 'sentences=1' and manifest['documents'] == len(documents)
     ids = json.loads((tmp_path / 'out' / 'ids.json').read_text())
     vectors = dict(zip(ids, np.load(tmp_path / 'out' / 'vectors' / 'minilm.npy'), strict=True))
     fresh = task_of(documents, 'sentences=1')
-    theirs = serving.export_system(fresh, tmp_path / 'fresh', 'rrf(bm25,minilm)', home_folder=home)
+    theirs = retrieval.export_system(fresh, tmp_path / 'fresh', 'rrf(bm25,minilm)', home_folder=home)
     of_fresh = json.loads((tmp_path / 'fresh' / 'ids.json').read_text())
     assert sorted(of_fresh) == sorted(ids) and theirs['texts'] == manifest['texts'] == len(ids) > len(documents)
     for name, vector in zip(of_fresh, np.load(tmp_path / 'fresh' / 'vectors' / 'minilm.npy'), strict=True):

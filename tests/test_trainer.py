@@ -10,14 +10,14 @@ from medir_nb import core, trainer as t
 from medir_nb.core import MedirError, checkpoint_record, file_fingerprint, registry
 from medir_nb.encoder import Encoder, encoder_spec, folder_spec, load_sentence_transformer
 from medir_nb.generator import LLM, Request, Sampling, fill, llm_spec, wording
-from medir_nb.generator.loading import rendered_prompt as _rendered
-from medir_nb.losses import InfoNCE, false_negatives, info_nce
-from medir_nb.reranker import PairBackend, Reranker, reranker_spec, written_pairs
+from medir_nb.generator.llm_loading import rendered_prompt as _rendered
 from medir_nb.trainer import (
+    false_negatives,
     GroupBatches,
-    Pairs,
+    info_nce,
+    InfoNCE,
     PairBatches,
-    Watch,
+    Pairs,
     sft_examples,
     show_metrics,
     train,
@@ -25,7 +25,9 @@ from medir_nb.trainer import (
     train_generator,
     train_reranker,
     training_config,
+    Watch,
 )
+from medir_nb.retrieval import PairBackend, Reranker, reranker_spec, written_pairs
 
 WORDS = 'statins metformin insulin asthma vaccine migraine anaemia fracture appendix thyroid heart liver'.split()
 PAIRS = [

@@ -11,9 +11,9 @@ from medir_nb.core import MedirError, registry, rows
 from medir_nb.data import load_task
 from medir_nb.data.pretraining import LAYOUTS
 from medir_nb.encoder import Encoder, encoder_spec, load_sentence_transformer
-from medir_nb.generator.toy import ToyServer
-from medir_nb.ledger import published
-from medir_nb.miner import (
+from medir_nb.generator.toy_llm import ToyServer
+from medir_nb.papers import published
+from medir_nb.trainer import (
     brainstorm_tasks,
     check_tuning_row,
     consistent_rows,
@@ -25,20 +25,24 @@ from medir_nb.miner import (
     load_sets,
     mine,
     mixture_table,
+    PairBatches,
+    Pairs,
     rows_file,
     searched_corpus,
+    train_encoder,
     tuning_table,
+    TuningData,
     without_test_queries,
     write_corpus_queries,
     write_examples,
     write_queries,
+    write_tuning_data,
 )
-from medir_nb.miner.contamination import QueryIndex, word_sequences, words_of
-from medir_nb.miner.conversions import RULES, Converted
-from medir_nb.miner.labelled import ByQuery
-from medir_nb.miner.sets import file_rows
-from medir_nb.miner.written import WrittenExample, WrittenQuery, WrittenTasks, json_in, read_answer
-from medir_nb.trainer import PairBatches, Pairs, TuningData, train_encoder, write_tuning_data
+from medir_nb.trainer.test_overlap import QueryIndex, word_sequences, words_of
+from medir_nb.trainer.conversions import RULES, Converted
+from medir_nb.trainer.labelled_sets import ByQuery
+from medir_nb.trainer.tuning_sets import file_rows
+from medir_nb.trainer.answer_parsing import WrittenExample, WrittenQuery, WrittenTasks, json_in, read_answer
 from medir_nb.trainer.stage_data import group_of
 
 ROOT = Path(__file__).parent.parent
@@ -256,7 +260,7 @@ def test_a_file_that_is_not_text_is_one_line(tmp_path, home):
 
 
 def test_an_array_is_read_an_object_at_a_time(tmp_path, monkeypatch):
-    monkeypatch.setattr('medir_nb.miner.sets._A_PART', 7)
+    monkeypatch.setattr('medir_nb.trainer.tuning_sets._A_PART', 7)
     items = [{'question': 'ä]' * i, 'n': [{}, i]} for i in range(20)]
     with gzip.open(tmp_path / 'x.json.gz', 'wt', encoding='utf-8') as stream:
         json.dump(items, stream, indent=2, ensure_ascii=False)

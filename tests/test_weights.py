@@ -6,11 +6,10 @@ import pytest
 from conftest import TINY_ROW, seeded, write_lines
 from test_models import CAUSAL, SIZES, as_sentence_transformer, make_model, make_tokenizer
 from test_trainer import make_llm
-from medir_nb import worker
+from medir_nb.encoder import Encoder, encoder_spec, save_query_side, worker
 from medir_nb.core import MedirError, registry
-from medir_nb.encoder import Encoder, encoder_spec, save_query_side
 from medir_nb.generator import LLM, Request, Sampling
-from medir_nb.reranker import Reranker
+from medir_nb.retrieval import Reranker
 from medir_nb.trainer import train_encoder, train_generator, train_reranker, train_retromae
 
 LORA = {'r': 4, 'lora_alpha': 8, 'init_lora_weights': False}

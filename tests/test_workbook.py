@@ -5,8 +5,7 @@ from pathlib import Path
 import nbformat, pytest, yaml
 from conftest import write_beir, write_lines
 from medir_nb import core, workbook
-from medir_nb.core import MedirError, find_root
-from medir_nb.core import parse_options
+from medir_nb.core import find_root, MedirError, parse_options
 from medir_nb.workbook import (
     find_notebook,
     notebooks,
@@ -546,7 +545,7 @@ def test_rows_are_printed_as_json(medir, beir, monkeypatch):
 
 def test_a_table_of_one_long_name_is_folded():
     import pandas as pd
-    from medir_nb.workbook.tables import fold_table
+    from medir_nb.workbook.board_tables import fold_table
 
     name, why = 'bm25(k1=0.9,b=0.4)' * 4, 'no: its weights are not in the Hub cache, and HF_HUB_OFFLINE is set'
     frame = pd.DataFrame({'system': [name, 'minilm'], 'runs': [why, 'yes'], 'n': [float('nan'), 3.0]})
@@ -588,7 +587,7 @@ def test_a_new_paper_runs_as_it_is_written(overlaid, medir, home):
 
 
 def test_a_new_paper_is_a_row_of_the_registry(overlaid):
-    from medir_nb.ledger import Ledger, paper_row, published
+    from medir_nb.papers import Ledger, paper_row, published
 
     workbook.new_paper('medcpt_2023', overlaid)
     assert paper_row('medcpt_2023')['notebooks'] == ['medcpt_2023']
@@ -659,7 +658,7 @@ def test_a_preset_fits_its_notebook(file, monkeypatch):
     given = yaml.safe_load(file.read_text(encoding='utf-8')) or {}
     for task in parameters.get('tasks', []):
         assert task in core.registry('tasks') or '/' in task or ':' in task, task
-    from medir_nb.systems import parse
+    from medir_nb.retrieval import parse
 
     for system in parameters.get('systems', []) if file.stem in ('smoke', 'demo') else []:
         parse(system)

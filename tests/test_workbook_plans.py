@@ -10,7 +10,7 @@ from conftest import write_beir, write_lines
 from medir_nb import core
 from medir_nb.core import find_root
 from medir_nb.workbook import find_notebook, resolve, schema
-from medir_nb.workbook.costs import encode_rate
+from medir_nb.workbook.money import encode_rate
 from medir_nb.workbook.declared import notebook_plan
 from medir_nb.workbook.judging import plan_judging
 from medir_nb.workbook.plans import notebook_grids

@@ -16,8 +16,8 @@ from pathlib import Path
 from medir_nb.core import MedirError, home, read_yaml
 from medir_nb.data import load_task
 from medir_nb.generator import Cassettes
-from medir_nb.systems import parse
-from medir_nb.systems.chain import expanded_texts
+from medir_nb.retrieval import parse
+from medir_nb.retrieval.chain import expanded_texts
 from medir_nb.workbook import run_notebook
 
 ROOT = Path(__file__).resolve().parent.parent

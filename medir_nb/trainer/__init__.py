@@ -1,107 +1,73 @@
-"""Training of encoders, language models and cross-encoders."""
+"""Training rows, losses and stages."""
 
-# each module with a stage registers it
-from .settings import Settings
-from .stages import PIPELINES, STAGES, pipeline, stage, training_config
-from .pairs import Pairs
-from .filed import FiledPairs
-from .batches import PairBatches
-from .progress import Trained, Watch, read_metrics, show_metrics
-from .careful import careful_trainer
-from .adapters import Lora
-from .identity import Recipe
-from .arguments import check_enough, plain_arguments, seeded_arguments
-from .loop import run_training
-from .encoders import EncoderSettings, encoder_recipe
-from .contrastive import ContrastiveSettings, train_encoder
-from .sft import SFTSettings, sft_examples, train_generator
-from .cross_encoder import CrossEncoderSettings, GroupBatches, train_reranker
-from .stage_data import PairData, TuningData, beside_table_8, write_pair_data, write_tuning_data
-from .retriever import Retriever, RetrieverSettings, printed_training, retriever_settings, train_retriever
-from .printed import PRINTED, matryoshka_lengths, printed_precision, printed_settings
-from .retromae import FiledTexts, RetroMAESettings, TextBatches, train_retromae
-from .tower import Tower, TowerSettings, pretraining_ablation, printed_stages, tower_settings, train_tower
-from .panel import Panel, PanelSettings
-from .alignment import AlignmentSettings, JointSettings, align_towers, train_towers
-from .pair import ABLATIONS, APPROACHES, PRINTED_AS, STAGE_DATA, AlignmentData, PairSettings, TowerPair, alignment_key
-from .pair import changed_pair, document_lengths, train_pair, train_symmetric
-from .command import check_trainable, keys_help, main, train
+import lazy_loader
 
-__all__ = [
-    'Settings',
-    'PIPELINES',
-    'STAGES',
-    'pipeline',
-    'stage',
-    'training_config',
-    'Pairs',
-    'FiledPairs',
-    'PairBatches',
-    'Trained',
-    'Watch',
-    'read_metrics',
-    'show_metrics',
-    'careful_trainer',
-    'Lora',
-    'Recipe',
-    'check_enough',
-    'plain_arguments',
-    'seeded_arguments',
-    'run_training',
-    'EncoderSettings',
-    'encoder_recipe',
-    'ContrastiveSettings',
-    'train_encoder',
-    'SFTSettings',
-    'sft_examples',
-    'train_generator',
-    'CrossEncoderSettings',
-    'GroupBatches',
-    'train_reranker',
-    'PairData',
-    'TuningData',
-    'beside_table_8',
-    'write_pair_data',
-    'write_tuning_data',
-    'Retriever',
-    'RetrieverSettings',
-    'printed_training',
-    'retriever_settings',
-    'train_retriever',
-    'PRINTED',
-    'matryoshka_lengths',
-    'printed_precision',
-    'printed_settings',
-    'FiledTexts',
-    'RetroMAESettings',
-    'TextBatches',
-    'train_retromae',
-    'Tower',
-    'TowerSettings',
-    'pretraining_ablation',
-    'printed_stages',
-    'tower_settings',
-    'train_tower',
-    'Panel',
-    'PanelSettings',
-    'AlignmentSettings',
-    'JointSettings',
-    'align_towers',
-    'train_towers',
-    'ABLATIONS',
-    'APPROACHES',
-    'PRINTED_AS',
-    'STAGE_DATA',
-    'AlignmentData',
-    'PairSettings',
-    'TowerPair',
-    'alignment_key',
-    'changed_pair',
-    'document_lengths',
-    'train_pair',
-    'train_symmetric',
-    'check_trainable',
-    'keys_help',
-    'main',
-    'train',
-]
+__getattr__, __dir__, __all__ = lazy_loader.attach(
+    __name__,
+    submod_attrs={
+        'contrastive_loss': ['InfoNCE', 'false_negatives', 'info_nce', 'matryoshka_loss'],
+        'reconstruction_loss': ['RetroMAE', 'decoder_views', 'with_noise', 'word_masks'],
+        'alignment_loss': ['DISTANCES', 'Alignment', 'shortened_vectors'],
+        'mined_rows': ['Mined', 'load_documents', 'read_rows'],
+        'prompt_batch': ['Usage'],
+        'questions': ['candidates', 'example_blocks', 'load_queries', 'prompt_files', 'synthesize_queries'],
+        'selection': ['hypothesize', 'select'],
+        'negative_mining': ['hard_negatives', 'labelled_pairs', 'round_trip', 'shuffle_pairs'],
+        'tuning_sets': ['check_tuning_row', 'tuning_table'],
+        'labelled_sets': ['load_labelled', 'load_sets', 'searched_corpus'],
+        'synthetic': ['Written', 'brainstorm_tasks', 'write_corpus_queries', 'write_examples', 'write_queries'],
+        'test_overlap': ['Contamination', 'contamination', 'without_test_queries'],
+        'tuning_rows': ['consistent_rows', 'draw_negatives', 'mixture_table'],
+        'diversity': ['TABLE_10', 'Diversified', 'Limits', 'diverse_vectors', 'diversify'],
+        'curation': ['SCALES', 'Candidate', 'Lists', 'Scale', 'alignment_rows', 'curate', 'found_documents', 'judged_lists', 'leave_rows', 'rows_file', 'votes_of', 'wash'],
+        'thinned_volumes': ['DIVERSIFICATION_ROWS', 'diversification_ablation', 'equal_volumes'],
+        'steps': ['mine', 'steps_help'],
+        'settings': ['Settings'],
+        'training_stages': ['PIPELINES', 'STAGES', 'pipeline', 'stage', 'training_config'],
+        'pairs': ['Pairs'],
+        'disk_pairs': ['FiledPairs'],
+        'batches': ['PairBatches'],
+        'progress': ['Trained', 'Watch', 'read_metrics', 'show_metrics'],
+        'safe_training': ['careful_trainer'],
+        'adapters': ['Lora'],
+        'identity': ['Recipe'],
+        'arguments': ['check_enough', 'plain_arguments', 'seeded_arguments'],
+        'loop': ['run_training'],
+        'encoders': ['EncoderSettings', 'encoder_recipe'],
+        'contrastive': ['ContrastiveSettings', 'train_encoder'],
+        'sft': ['SFTSettings', 'sft_examples', 'train_generator'],
+        'cross_encoder': ['CrossEncoderSettings', 'GroupBatches', 'train_reranker'],
+        'stage_data': ['PairData', 'TuningData', 'beside_table_8', 'write_pair_data', 'write_tuning_data'],
+        'retriever': ['Retriever', 'RetrieverSettings', 'printed_training', 'retriever_settings', 'train_retriever'],
+        'mar_tables': ['PRINTED', 'matryoshka_lengths', 'printed_precision', 'printed_settings'],
+        'retromae': ['FiledTexts', 'RetroMAESettings', 'TextBatches', 'train_retromae'],
+        'tower': ['Tower', 'TowerSettings', 'pretraining_ablation', 'printed_stages', 'tower_settings', 'train_tower'],
+        'tower_monitor': ['Panel', 'PanelSettings'],
+        'alignment': ['AlignmentSettings', 'JointSettings', 'align_towers', 'train_towers'],
+        'pair': ['ABLATIONS', 'APPROACHES', 'PRINTED_AS', 'STAGE_DATA', 'AlignmentData', 'PairSettings', 'TowerPair', 'alignment_key', 'changed_pair', 'document_lengths', 'train_pair', 'train_symmetric'],
+        'command': ['check_trainable', 'keys_help', 'main', 'train'],
+    },
+)
+
+# each of these registers its kinds
+from . import (
+    mined_rows,
+    questions,
+    selection,
+    negative_mining,
+    conversions,
+    labelled_sets,
+    synthetic,
+    test_overlap,
+    tuning_rows,
+    diversity,
+    curation,
+    contrastive,
+    sft,
+    cross_encoder,
+    retriever,
+    retromae,
+    tower,
+    alignment,
+    pair,
+)  # noqa: E402

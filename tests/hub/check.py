@@ -77,7 +77,7 @@ def served_writer(name):
 
 def reranker(name):
     "The scores of two pairs."
-    from medir_nb.reranker import Reranker, written_pairs
+    from medir_nb.retrieval import Reranker, written_pairs
 
     one = Reranker(name)
     scored = one.backend().encode(
@@ -130,7 +130,7 @@ def read(name):
 
 def corpus(name):
     "The documents that a paper learns from."
-    from medir_nb.miner import load_documents
+    from medir_nb.trainer import load_documents
 
     return {'documents': len(load_documents(name))}
 

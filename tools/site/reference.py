@@ -188,16 +188,16 @@ def settings_and_others(fields: list[Field], is_setting) -> tuple[list[tuple], s
 
 def encoder_tables() -> dict[str, str]:
     "What an expression may say of an encoder, and what its row alone says."
-    fields = commented_fields('medir_nb.encoder.row', 'EncoderSpec')
+    fields = commented_fields('medir_nb.encoder.model_row', 'EncoderSpec')
     rows, others = settings_and_others(fields, lambda field: field.kind in IN_A_LINE)
     return {'encoder': table(SETTING, rows), 'encoder_row': others}
 
 
 def reranker_tables() -> dict[str, str]:
     "What an expression may say of a reranker, and what its row alone says."
-    from medir_nb.reranker.spec import SETTINGS
+    from medir_nb.retrieval.reranker_rows import SETTINGS
 
-    fields = commented_fields('medir_nb.reranker.spec', 'RerankerSpec')
+    fields = commented_fields('medir_nb.retrieval.reranker_rows', 'RerankerSpec')
     rows, others = settings_and_others(fields, lambda field: field.name in SETTINGS)
     complete = '`complete`', '`False`', 'True: the documents below the depth follow, in their old order'
     return {'reranker': table(SETTING, [*rows, complete]), 'reranker_row': others}

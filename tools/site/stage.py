@@ -123,7 +123,7 @@ def open_values(data: dict) -> dict[int, dict]:
 def ranked_retrievers(data: dict) -> list[dict]:
     "Retrievers without a service on R2MED's tasks, the best first, with rank and values."
     import pandas as pd
-    from medir_nb.ledger.papers import paper_tasks
+    from medir_nb.papers.papers import paper_tasks
     from medir_nb.workbook.boards import rank_spread
 
     values, tasks = open_values(data), paper_tasks('r2med')
