@@ -37,7 +37,7 @@ from medir_nb.trainer import (
 )
 from medir_nb.evaluator import measure_throughput, throughput, throughput_table
 from medir_nb.encoder.processor import Execution, first_execution
-from medir_nb.trainer.batches import Side
+from medir_nb.trainer.batches import TowerInput
 from medir_nb.trainer.pair import PRINTED_AS, PRINTED_PAIR, pair_settings, write_alignment_data
 from medir_nb.trainer.mar_tables import TABLE_19, TABLE_20
 from medir_nb.papers import published
@@ -428,9 +428,9 @@ def test_a_pair_reads_as_its_towers_did(rows, first):
 @pytest.mark.medium
 def test_a_query_tower_with_instructions_keeps_them(rows, first, monkeypatch):
     read = []
-    own = Side.read
+    own = TowerInput.read
     monkeypatch.setattr(
-        Side, 'read', lambda side, texts, told=None: read.append((side, texts)) or own(side, texts, told)
+        TowerInput, 'read', lambda side, texts, told=None: read.append((side, texts)) or own(side, texts, told)
     )
     align_towers(first, query='large', document='large')
     spec = encoder_spec('aligned')

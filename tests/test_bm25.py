@@ -335,9 +335,9 @@ def test_an_index_is_keyed_by_what_makes_its_tokens(package, tmp_path, monkeypat
 
 def test_an_index_is_keyed_by_the_code_of_the_analyzers(tmp_path, monkeypatch):
     before = analyzers.analyzer_key()
-    for name in ('lucene_tokens.py', 'analyzers.py'):
+    for name in ('lucene_analyzer.py', 'analyzers.py'):
         shutil.copy(Path(analyzers.__file__).with_name(name), tmp_path)
-    with open(tmp_path / 'lucene_tokens.py', 'a', encoding='utf-8') as f:
+    with open(tmp_path / 'lucene_analyzer.py', 'a', encoding='utf-8') as f:
         f.write('# another pattern\n')
     monkeypatch.setattr(analyzers, '__file__', str(tmp_path / 'analyzers.py'))
     analyzers.analyzer_key.cache_clear()

@@ -15,7 +15,7 @@ from medir_nb.papers import published
 from medir_nb.papers.verdicts import system_reason
 from medir_nb.trainer import (
     beside_table_8,
-    FiledPairs,
+    DiskPairs,
     load_labelled,
     PairData,
     Pairs,
@@ -524,7 +524,7 @@ def test_pairs_without_negatives_stay_on_disk(tmp_path):
     file = write_lines(tmp_path / 'pairs.jsonl', lines)
     config = EncoderSettings(model='m', data=str(file), output='o', negatives=0)
     filed, held = training_pairs(config, True), Pairs(file, 0, 42, True)
-    assert isinstance(filed, FiledPairs) and list(filed.instructions) == held.instructions
+    assert isinstance(filed, DiskPairs) and list(filed.instructions) == held.instructions
     assert filed.counts['rows'] == 12 and filed.has_hypothetical is held.has_hypothetical is False
     assert [filed.draw(i, 3) for i in range(12)] == [held.draw(i, 3) for i in range(12)]
     assert not training_pairs(config, False).instructions and filed.content() != training_pairs(config, False).content()

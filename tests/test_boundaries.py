@@ -11,7 +11,7 @@ from medir_nb.core import MedirError, atomic_path, boundary, cause_of, lock, reg
 from medir_nb.encoder import Encoder, encode_corpus, encoder_spec
 from medir_nb.generator import LLM, Request, Sampling
 from medir_nb.trainer import train_encoder, train_generator
-from medir_nb.judging import Walk
+from medir_nb.judging import StudyFolder
 
 DEEP = '[' * 200_000 + ']' * 200_000
 
@@ -101,7 +101,7 @@ def test_each_kind_of_end(raised, status, said, capsys, monkeypatch):
 @pytest.mark.medium
 def test_ctrl_c_is_answered_with_a_line(tmp_path):
     "A command that waits for a file, as it does for another call at work, is interrupted."
-    walk = Walk.begin(tmp_path / 'W', name='W', documents='notes')
+    walk = StudyFolder.begin(tmp_path / 'W', name='W', documents='notes')
     write_lines(walk.path('corpus.jsonl'), [{'_id': 'd', 'title': '', 'text': 'Rest eases gout.'}])
     (tmp_path / 'log.txt').write_text('what eases gout\n')
     line = [sys.executable, '-m', 'medir_nb.workbook', 'queries', str(walk.folder), '--log', str(tmp_path / 'log.txt')]

@@ -405,7 +405,7 @@ def test_a_system_that_fails_is_on_stderr_and_in_the_exit_status(compare_noteboo
     ran = medir('run', 'grid', '-p', f'folder={folder}', '-p', 'systems=[bm25,minilmm]')
     assert ran.code == 1 and 'not run: minilmm on ' in ran.err and "did you mean 'minilm'" in ran.err
     (receipt,) = workbook.receipts()
-    assert [r['system'] for r in workbook.lacking(receipt)] == ['minilmm'] and workbook.valid_receipt(
+    assert [r['system'] for r in workbook.missing_results(receipt)] == ['minilmm'] and workbook.valid_receipt(
         receipt['key']
     ) is None
     assert '1 rows did not run' in medir('status').out

@@ -27,7 +27,7 @@ from medir_nb.generator import (
     llm_spec,
 )
 from medir_nb.retrieval import parse, pending, search
-from medir_nb.judging import Walk
+from medir_nb.judging import StudyFolder
 
 
 @pytest.fixture(autouse=True)
@@ -1541,7 +1541,7 @@ def test_a_whole_table_replays_from_the_committed_cassette_without_a_model(tmp_p
 
 
 def test_an_address_is_no_model_and_how_a_server_is_named_is_said(medir, tmp_path):
-    walk = Walk.begin(tmp_path / 'w', name='w', documents='notes')
+    walk = StudyFolder.begin(tmp_path / 'w', name='w', documents='notes')
     write_lines(walk.path('corpus.jsonl'), [{'_id': 'd', 'title': '', 'text': 'Rest eases gout.'}])
     ran = medir('queries', walk.folder, '--llm', 'http://localhost:1/v1')
     said = ran.err.splitlines()[-1]

@@ -19,7 +19,7 @@ from medir_nb.judging import (
     collect_votes,
     consensus,
     decisions,
-    Entry,
+    SynonymEntry,
     excerpt,
     fault_counts,
     fleiss,
@@ -60,15 +60,15 @@ from medir_nb.judging import (
     scores_under,
     sheet_records,
     shuffled_batches,
-    Sitting,
+    AnnotationSession,
     synonym_pairs,
     synonym_sentences,
     synonym_task,
     tau_by_pairs,
     tau_interval,
     vote_table,
-    Walk,
-    walk_power,
+    StudyFolder,
+    label_power,
     write_review,
     write_sheet,
     write_synonyms,
@@ -89,7 +89,7 @@ from medir_nb.generator.toy_llm import ToyServer
 from medir_nb.trainer import Candidate, Scale
 from medir_nb.retrieval import models_of, search
 from medir_nb.judging.study_folder import NothingRelevant
-from medir_nb.judging.label_pool import differing_first, pool_settings
+from medir_nb.judging.label_pool import informative_first, pool_settings
 from medir_nb.judging.sheets import COLUMNS, next_queries
 
 
@@ -723,7 +723,7 @@ FOUND = [
     for i, topic in enumerate(TOPICS)
     for n in range(1, 8)
 ]
-GOUT = Entry('gout', 'gout', 'podagra', 'Is gout painful?', 'Is podagra painful?')
+GOUT = SynonymEntry('gout', 'gout', 'podagra', 'Is gout painful?', 'Is podagra painful?')
 SENTENCES = {
     'positive': 'Does podagra hurt?',
     'negative-1': 'Who gets podagra first?',
@@ -734,7 +734,7 @@ SENTENCES = {
 @pytest.mark.parametrize('language', ['en', 'zh'])
 def test_rules_make_sentences_that_hold_for_every_query_that_rules_make(language):
     for seed in range(60):
-        entry = with_query(Entry(str(seed), '夜尿症', '夜间多尿'), language, seed)
+        entry = with_query(SynonymEntry(str(seed), '夜尿症', '夜间多尿'), language, seed)
         sentences = sentences_by_rule(entry, language, seed)
         assert not entry.fault and not fault_of_sentences(sentences, entry)
         asked = {
@@ -762,7 +762,9 @@ ANSWERED = {
 def test_broken_answers_are_counted_and_named_and_never_guessed(home, monkeypatch):
     monkeypatch.delenv('MEDIR_REPLAY', raising=False)
     entries = [
-        Entry(**{**vars(GOUT), 'id': name, 'query': f'Is gout painful, {name}?', 'other': f'Is podagra bad {name}?'})
+        SynonymEntry(
+            **{**vars(GOUT), 'id': name, 'query': f'Is gout painful, {name}?', 'other': f'Is podagra bad {name}?'}
+        )
         for name in ANSWERED
     ]
     server = ToyServer(
@@ -771,7 +773,7 @@ def test_broken_answers_are_counted_and_named_and_never_guessed(home, monkeypatc
     try:
         configure('smollm2', backend='openai', base_url=server.url)
         found = synonym_sentences(
-            [*entries, Entry('blank', 'gout', 'podagra')], 'smollm2', tolerance=0.9, home_folder=home
+            [*entries, SynonymEntry('blank', 'gout', 'podagra')], 'smollm2', tolerance=0.9, home_folder=home
         )
         again = synonym_sentences(entries, 'smollm2', tolerance=0.9, home_folder=home)
     finally:
@@ -793,7 +795,8 @@ def test_a_dictionary_of_the_readers_is_read_and_faults_name_the_file(tmp_path):
     )
     gout, scurvy = read_entries(path)
     assert (
-        gout == Entry('g', 'gout', 'podagra', 'Is gout bad?', 'Is podagra bad?') and scurvy.fault == 'a term is missing'
+        gout == SynonymEntry('g', 'gout', 'podagra', 'Is gout bad?', 'Is podagra bad?')
+        and scurvy.fault == 'a term is missing'
     )
     for text, message in (
         ('term,synonym\na,b\n', "column 'origin' is missing"),
@@ -974,7 +977,7 @@ WALK_QUERIES = [
 @pytest.fixture
 def walk(tmp_path):
     "A walk through eleven documents with two queries of a log and three synthetic ones."
-    walk = Walk.begin(tmp_path / 'W', name='W', documents='notes')
+    walk = StudyFolder.begin(tmp_path / 'W', name='W', documents='notes')
     write_lines(walk.path('corpus.jsonl'), [{'_id': i, 'title': t, 'text': b} for i, t, b in DOCUMENTS if b])
     source = {'q3': 'd11', 'q4': 'd05', 'q5': 'd10'}
     style = {'q3': 'lay', 'q4': 'keyword', 'q5': 'lay'}
@@ -1006,7 +1009,7 @@ def test_a_pool_is_made_by_what_a_verdict_compares(walk, monkeypatch):
     wanted = candidate_systems(walk, 'en').systems
     assert pool_settings(walk) == (wanted, 1) and {name for row in pool for name in row['brought']} == set(wanted)
     assert all(rank == 1 for row in pool for rank in row['brought'].values())
-    assert [row['query_id'] for row in differing_first(pool)] == [row['query_id'] for row in pool]
+    assert [row['query_id'] for row in informative_first(pool)] == [row['query_id'] for row in pool]
 
 
 def test_a_pool_and_a_verdict_search_the_same_passages(walk):
@@ -1020,7 +1023,7 @@ def test_a_pool_and_a_verdict_search_the_same_passages(walk):
     walk.path('qrels/test.tsv').write_text('query-id\tcorpus-id\tscore\nq\tlong\t2\n')
     first = {}
     for said in ({}, {'sentences': 1}):
-        cut = Walk.begin(walk.folder, **walk.settings.model_dump() | {'passages': said})
+        cut = StudyFolder.begin(walk.folder, **walk.settings.model_dump() | {'passages': said})
         pool = make_pool(cut, ['bm25(lucene)'])
         run = search('bm25(lucene)', cut.task(), k=1).run
         assert [row['doc_id'] for row in pool] == list(run.doc_id[:1])
@@ -1028,7 +1031,7 @@ def test_a_pool_and_a_verdict_search_the_same_passages(walk):
     assert list(first.values()) == ['short', 'long']
     # what people label already is not pooled in another way
     write_sheet(cut, 'anna', systems=['bm25(lucene)'])
-    whole = Walk.begin(walk.folder, **walk.settings.model_dump() | {'passages': {}})
+    whole = StudyFolder.begin(walk.folder, **walk.settings.model_dump() | {'passages': {}})
     refused(
         lambda: make_pool(whole, ['bm25(lucene)']),
         'passages sentences=1, not none',
@@ -1348,14 +1351,14 @@ def test_judges_stand_beside_and_never_among_the_labels(walk, fake, own_registry
 
 
 def test_power_before_and_after(walk):
-    assert walk_power(walk, 16, SPARSE).source == 'other collections'  # three synthetic queries say too little
+    assert label_power(walk, 16, SPARSE).source == 'other collections'  # three synthetic queries say too little
     words = 'asthma sepsis stroke gout scurvy rickets measles mumps anthrax rabies tetanus'.split()
     write_lines(walk.path('corpus.jsonl'), [{'_id': w, 'title': '', 'text': f'{w} is a disease'} for w in words])
     rows = [{'_id': f's{w}', 'text': w, 'origin': 'synthetic', 'document': w} for w in words]
     write_lines(walk.path('queries.jsonl'), rows)
     write_lines(walk.path('qrels/synthetic.tsv'), ['query-id\tcorpus-id\tscore', *(f's{w}\t{w}\t1' for w in words)])
     # all systems do alike on every query: nothing follows for how much differences spread
-    before = walk_power(walk, 16, SPARSE)
+    before = label_power(walk, 16, SPARSE)
     assert before.source == 'other collections, since synthetic queries tell no two systems apart'
     assert before.spread == USUAL_SPREAD and repr(before).startswith(
         '16 labelled queries would show a difference of 0.1'
@@ -1371,7 +1374,7 @@ def test_power_before_and_after(walk):
     rows = [{'_id': w, 'title': '', 'text': f'{w} is a disease'} for w in words]
     rows += [{'_id': f'{w}2', 'title': '', 'text': f'{w} {w} and much else that is said at length'} for w in words[:5]]
     write_lines(walk.path('corpus.jsonl'), rows)
-    assert walk_power(walk, None, ['bm25', 'bm25(b=0,k1=3)']).source.endswith('that differ most on labels')
+    assert label_power(walk, None, ['bm25', 'bm25(b=0,k1=3)']).source.endswith('that differ most on labels')
 
 
 def without_documents(walk, *gone):
@@ -1523,10 +1526,10 @@ def test_one_grade_for_all_is_said_instead_of_a_number(walk, medir):
 
 
 def test_a_sitting_saves_each_grade_and_goes_on(walk):
-    sitting = Sitting.open(walk, 'anna', **how(walk))
+    sitting = AnnotationSession.open(walk, 'anna', **how(walk))
     first = sitting.current['pair']
     sitting.grade('2')
-    assert Sitting(sitting.path).done == 1 and sitting.current['pair'] != first
+    assert AnnotationSession(sitting.path).done == 1 and sitting.current['pair'] != first
     sitting.grade('', 'not in English')
     sitting.undo()
     sitting.undo()
@@ -1542,7 +1545,9 @@ def test_a_sitting_saves_each_grade_and_goes_on(walk):
 
 def test_by_keyboard(walk):
     answers, shown = iter(['9', '1', 'u', '2', '? cut off', '?', 'q']), []
-    sitting = grade_by_keyboard(Sitting.open(walk, 'anna', **how(walk)), lambda _: next(answers), shown.append)
+    sitting = grade_by_keyboard(
+        AnnotationSession.open(walk, 'anna', **how(walk)), lambda _: next(answers), shown.append
+    )
     assert sitting.done == 2 and [row['grade'] for row in sitting.rows[:2]] == ['2', '']
     assert sitting.rows[1]['comment'] == 'cut off'
     assert shown[-1] == f'2 of {len(sitting.rows)} pairs done, all of it is saved; the same line goes on'
@@ -1550,8 +1555,8 @@ def test_by_keyboard(walk):
     def gone(_):
         raise EOFError
 
-    assert grade_by_keyboard(Sitting(sitting.path), gone, shown.append).done == 2
-    grade_by_keyboard(Sitting(sitting.path), lambda _: '0', shown.append)
+    assert grade_by_keyboard(AnnotationSession(sitting.path), gone, shown.append).done == 2
+    grade_by_keyboard(AnnotationSession(sitting.path), lambda _: '0', shown.append)
     assert shown[-1] == f'This sheet is done. Then: medir label {walk.folder} --read'
 
 
@@ -1560,10 +1565,10 @@ def test_the_buttons_of_the_real_widget_fill_a_sheet(walk):
     shown, buttons, comment = label_widget(walk, 'anna', **how(walk)).children
     click = {button.description: button.click for button in buttons.children}
     path = walk.folder / 'labels/01-anna.csv'
-    first = Sitting(path).current
+    first = AnnotationSession(path).current
     assert html.escape(first['query']) in shown.value and '0 of ' in shown.value
     click['no grade']()
-    assert 'comment' in shown.value and Sitting(path).done == 0
+    assert 'comment' in shown.value and AnnotationSession(path).done == 0
     comment.value = 'two languages'
     click['no grade']()
     click['1 helps']()
@@ -1571,7 +1576,7 @@ def test_the_buttons_of_the_real_widget_fill_a_sheet(walk):
     click['2 answers']()
     rows = [row for row, _ in csv_rows(path)]
     assert [(row['grade'], row['comment']) for row in rows[:3]] == [('', 'two languages'), ('2', ''), ('', '')]
-    while Sitting(path).current:
+    while AnnotationSession(path).current:
         click['0 does not help']()
     assert 'medir label' in shown.value and '--read' in shown.value
     assert read_labels(walk, with_power=False).votes == len(rows) - 1
@@ -1631,8 +1636,8 @@ def test_queries_on_which_all_systems_agree_are_asked_last():
     row = lambda query_id, doc_id, **brought: {'query_id': query_id, 'doc_id': doc_id, 'brought': brought}
     pool = [row('q0', 'd', a=1, b=1), row('q1', 'd', a=1), row('q1', 'e', b=1)]
     pool += [row('q2', 'd', a=1, b=2), row('q2', 'e', a=2, b=1)]  # the same documents in another order: no agreement
-    asked = list(dict.fromkeys(row['query_id'] for row in differing_first(pool)))
-    assert asked == ['q1', 'q2', 'q0'] and sorted(differing_first(pool), key=str) == sorted(pool, key=str)
+    asked = list(dict.fromkeys(row['query_id'] for row in informative_first(pool)))
+    assert asked == ['q1', 'q2', 'q0'] and sorted(informative_first(pool), key=str) == sorted(pool, key=str)
 
 
 def test_what_handing_out_refuses(walk):

@@ -749,7 +749,7 @@ def test_what_is_fetched_is_the_same_on_every_processor(offered, monkeypatch):
     "One without bfloat16 reads a checkpoint into twice the memory; the Hub sends no byte more."
     from medir_nb.encoder import processor
     from medir_nb.encoder import encoder_spec
-    from medir_nb.encoder.availability import encoder_runs
+    from medir_nb.encoder.availability import encoder_availability
     from medir_nb.retrieval.reranker_rows import reranker_runs
     from medir_nb.workbook.money import _encoder_cost, _reranker_cost
 
@@ -759,11 +759,11 @@ def test_what_is_fetched_is_the_same_on_every_processor(offered, monkeypatch):
     assert encoder_spec('gritlm-7b', device='cpu').dtype == ('bfloat16' if half else 'float32')
     assert round(_encoder_cost('gritlm-7b', 0, None)['GB to fetch'], 1) == 14.2
     assert _reranker_cost('rankllama', 0)['GB to fetch'] == 14.0
-    assert '≈14.2 GB of weights are not in the Hub cache' in encoder_runs('gritlm-7b')
+    assert '≈14.2 GB of weights are not in the Hub cache' in encoder_availability('gritlm-7b')
     assert '≈14.0 GB of weights are not in the Hub cache' in reranker_runs('rankllama')
     # room is another question: the same weights do not fit here once they are read in single precision
     monkeypatch.setattr('medir_nb.encoder.availability.memory_here', lambda: (20.0, 'memory'))
-    assert ('do not fit into 20 GB' in encoder_runs('gritlm-7b')) == (not half)
+    assert ('do not fit into 20 GB' in encoder_availability('gritlm-7b')) == (not half)
 
 
 def test_help_lists_every_step_and_every_key(medir, capfd, monkeypatch):

@@ -121,7 +121,7 @@ def readme_claims(folder):
     from medir_nb.papers import published
     from medir_nb.papers.claims import published_gains
     from medir_nb.papers.papers import paper_row, paper_tasks
-    from medir_nb.judging.study_folder import WalkSettings
+    from medir_nb.judging.study_folder import StudySettings
     from medir_nb.judging.sheets import MOST_PAIRS
     from medir_nb.study.query_checks import STYLES
     from medir_nb.workbook.cli_queries import queries_command
@@ -153,7 +153,7 @@ def readme_claims(folder):
         ("the paper's own Figure {} from", [1]),
         ('with the {} means that do not match their rows marked', [word(len(means))]),
         ('Model size against average, BMRetriever Table {}', [2]),
-        ('would take more than {:g} minutes for your documents', [WalkSettings.model_fields['minutes'].default]),
+        ('would take more than {:g} minutes for your documents', [StudySettings.model_fields['minutes'].default]),
         ('write questions of {} styles, for {} minutes', [word(len(STYLES)), default_of(queries_command, 'minutes')]),
         ('sheets of at most {} pairs', [MOST_PAIRS]),
         ('takes these steps on {} short texts', [toy_documents(folder)]),

@@ -567,13 +567,13 @@ def test_the_trainer_takes_a_file_of_pairs(tmp_path, home):
 def test_rows_on_disk_make_the_batches_that_rows_in_memory_make(tmp_path, home):
     import torch
     from medir_nb.encoder import Encoder
-    from medir_nb.trainer import FiledPairs, PairBatches, Pairs
+    from medir_nb.trainer import DiskPairs, PairBatches, Pairs
 
     documents = [Document(str(n), f'Title {n % 5}', words(20, n)) for n in range(12)]  # titles repeat
     write_pairs(make_pairs(documents), tmp_path / 'pairs.jsonl')
     encoder = Encoder('minilm')
     tokenizers = dict.fromkeys(('query', 'document'), encoder.tokens('query').tokenizer)
-    kinds = (Pairs(tmp_path / 'pairs.jsonl', negatives=0), FiledPairs(tmp_path / 'pairs.jsonl'))
+    kinds = (Pairs(tmp_path / 'pairs.jsonl', negatives=0), DiskPairs(tmp_path / 'pairs.jsonl'))
     one, other = (PairBatches(pairs, encoder, tokenizers)([{'row': n} for n in (3, 8, 0)]) for pairs in kinds)
     assert one.keys() == other.keys() and one['counts'] == other['counts']
     tensors = [name for name in one if torch.is_tensor(one[name]) and name != 'label']
@@ -582,7 +582,7 @@ def test_rows_on_disk_make_the_batches_that_rows_in_memory_make(tmp_path, home):
     assert torch.equal(one['label'].sort(dim=1).values, other['label'].sort(dim=1).values)
     assert one['label'].shape == (3, 1 + 3)
     with pytest.raises(MedirError, match='no hard negatives'):
-        FiledPairs(tmp_path / 'pairs.jsonl', negatives=1)
+        DiskPairs(tmp_path / 'pairs.jsonl', negatives=1)
 
 
 # --- the mixture -----------------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from hub.server import Hub, Repository
 from hub.services import process_environment
 from medir_nb.core import MedirError, parts as p, registry
 from medir_nb.encoder import Encoder, encoder_spec
-from medir_nb.encoder.availability import check_encoder, encoder_runs
+from medir_nb.encoder.availability import check_encoder, encoder_availability
 from medir_nb.encoder.loading import converted_gguf
 from medir_nb.generator import LLM, Request, Sampling, llm_spec
 from medir_nb.generator.llm_loading import weights_folder
@@ -348,11 +348,11 @@ def tiny_zip(site, own_registry, tmp_path):
 def test_an_encoder_in_a_zip_gives_the_vectors_of_its_folder(tiny_zip, home):
     from sentence_transformers import SentenceTransformer
 
-    assert encoder_runs('mine') == 'yes, after joining 0.0 GB of packages'
+    assert encoder_availability('mine') == 'yes, after joining 0.0 GB of packages'
     check_encoder(encoder_spec('mine'))
     found = vectors(Encoder('mine'))
     plain = SentenceTransformer(str(tiny_zip[1]), device='cpu').encode(['Metformin in type 2 diabetes'])
-    assert np.allclose(found[0], plain[0], atol=1e-5) and encoder_runs('mine') == 'yes'
+    assert np.allclose(found[0], plain[0], atol=1e-5) and encoder_availability('mine') == 'yes'
     assert not list((home / 'models').rglob('*.zip'))
 
 
@@ -365,7 +365,7 @@ def test_a_zip_with_other_weights_than_its_row_names_is_refused(tiny_zip, own_re
 
 def test_an_install_without_the_packages_says_what_they_would_add(tiny_zip, site):
     site.remove('mine', 1)
-    said = encoder_runs('mine')
+    said = encoder_availability('mine')
     assert said.startswith('no: ') and '1 of its 2 packages (medir_nb[embedded-plus], 0.0 GB)' in said
     for ask in (lambda: check_encoder(encoder_spec('mine')), lambda: Encoder('mine').backend('query')):
         with pytest.raises(
@@ -447,7 +447,7 @@ def tiny_language_model(site, own_registry, tmp_path):
 
 
 def test_a_language_model_and_an_encoder_of_the_same_parts_share_one_copy(tiny_language_model, home):
-    assert LLM('writer').runs() == encoder_runs('reader') == 'yes, after joining 0.0 GB of packages'
+    assert LLM('writer').runs() == encoder_availability('reader') == 'yes, after joining 0.0 GB of packages'
     LLM('writer').check()
     asked = [Request('pain in pain', Sampling(max_tokens=3))]
     (written,) = LLM('writer').generate(asked)

@@ -5,9 +5,9 @@ import numpy as np, pandas as pd, pytest
 from conftest import DOCUMENTS, QRELS, QUERIES, write_beir
 from test_reranker import shared_words  # noqa: F401 - a fixture
 from medir_nb.core import MedirError
-from medir_nb.data import Corpus, Windows, load_task, parse_windows, task_from_frames
+from medir_nb.data import Corpus, PassageSplitter, load_task, parse_windows, task_from_frames
 from medir_nb.data.passage_splitter import (
-    count_words,
+    length_in_words,
     documents_of,
     passage_table,
     passage_texts,
@@ -15,7 +15,7 @@ from medir_nb.data.passage_splitter import (
     unit_places,
 )
 from medir_nb.evaluator import compare, evaluate
-from medir_nb.retrieval import check_system, fold_run, pending, search, sort_run, system_settings
+from medir_nb.retrieval import check_system, aggregate_passages, pending, search, sort_run, system_settings
 
 SETTINGS = [
     'tokens=7,overlap=2',
@@ -106,15 +106,15 @@ def test_a_corpus_loses_no_word_and_repeats_only_the_overlap(said, tmp_path):
         parts = bodies[document]
         assert set(' '.join(parts).split()) >= set(whole.split())
         if windows.unit == 'tokens' and windows.size > 1:
-            units = sum(map(count_words, parts))
-            assert units == count_words(whole) + windows.overlap * (len(parts) - 1)
+            units = sum(map(length_in_words, parts))
+            assert units == length_in_words(whole) + windows.overlap * (len(parts) - 1)
 
 
 def test_long_words_and_sentences_are_cut():
     sequence, table = 'ACGT' * 1000, ' '.join(f'{i} mg' for i in range(1000))
-    assert ''.join(passage_texts(sequence, Windows('tokens', 10))) == sequence
-    parts = passage_texts(table, Windows('sentences', 3, 1))
-    assert len(parts) > 5 and max(map(count_words, parts)) <= 300 and parts[-1].endswith('999 mg')
+    assert ''.join(passage_texts(sequence, PassageSplitter('tokens', 10))) == sequence
+    parts = passage_texts(table, PassageSplitter('sentences', 3, 1))
+    assert len(parts) > 5 and max(map(length_in_words, parts)) <= 300 and parts[-1].endswith('999 mg')
     assert len(unit_places('发热3天')) == 4
 
 
@@ -123,7 +123,7 @@ def test_a_title_longer_than_the_window_is_text(tmp_path):
 
     title = ' '.join(f'word{i}' for i in range(50))
     corpus = write_table([('a', title, 'body', ''), ('b', '', '', '')], None, Corpus)
-    table = passage_table(corpus, Windows('tokens', 10), home_folder=tmp_path)
+    table = passage_table(corpus, PassageSplitter('tokens', 10), home_folder=tmp_path)
     assert ' '.join(table.texts()).split() == [*title.split(), 'body'] and table.sizes == {'a': 6, 'b': 1}
 
 
@@ -141,18 +141,18 @@ def test_a_short_document_is_one_passage_with_its_text(beir, tmp_path, fake_mini
 def test_the_table_is_made_once_and_streamed(tmp_path, monkeypatch):
     from medir_nb.data import passage_splitter as module
 
-    task = long_task(passages=Windows('tokens', 7, 2))
+    task = long_task(passages=PassageSplitter('tokens', 7, 2))
     first = task.searched(tmp_path).corpus
     monkeypatch.setattr(module, 'passage_records', None)  # would fail if it were asked again
     again = task.searched(tmp_path)
     assert again.corpus.fingerprint == first.fingerprint and again.searched(tmp_path) is again
     assert len(list((tmp_path / 'corpora').glob('passages-*.arrow'))) == 1
-    mean = dataclasses.replace(task, passages=Windows('tokens', 7, 2, 'mean', 2))
+    mean = dataclasses.replace(task, passages=PassageSplitter('tokens', 7, 2, 'mean', 2))
     assert mean.searched(tmp_path).corpus.fingerprint == first.fingerprint  # how it folds cuts nothing
 
 
 def test_the_fingerprint_changes_only_where_passages_are_set():
-    whole, cut = long_task(), long_task(passages=Windows('tokens', 7))
+    whole, cut = long_task(), long_task(passages=PassageSplitter('tokens', 7))
     assert whole.fingerprint == dataclasses.replace(cut, passages=None).fingerprint != cut.fingerprint
     others = {str(w): dataclasses.replace(whole, passages=w).fingerprint for w in map(parse_windows, SETTINGS)}
     assert len(set(others.values())) == len(SETTINGS)
@@ -222,14 +222,14 @@ def test_chinese_documents_are_cut_too(fake_minilm):
 
 
 def test_one_long_document_does_not_hide_the_others(fake_minilm):
-    task = long_task(n=30, passages=Windows('sentences', 1))
+    task = long_task(n=30, passages=PassageSplitter('sentences', 1))
     assert task.searched().corpus.sizes['d0'] == 60
     run = search('minilm', task, 10).run
     assert (run.groupby('query_id').size() == 10).all() and not run.duplicated(['query_id', 'doc_id']).any()
 
 
 def test_a_reranker_reads_the_passages_of_the_first_documents(shared_words):  # noqa: F811
-    task = long_task(passages=Windows('sentences', 2, 1, k=2))
+    task = long_task(passages=PassageSplitter('sentences', 2, 1, k=2))
     first = search('bm25', task, 5).run
     got = search('bm25>monobert@5', task, 100)
     assert set(map(tuple, got.run[['query_id', 'doc_id']].values)) == set(
@@ -245,7 +245,7 @@ def test_a_reranker_reads_the_passages_of_the_first_documents(shared_words):  # 
 
 
 def test_fusion_and_expansion_search_passages(tmp_path, fake_minilm):
-    task = long_task(passages=Windows('tokens', 9, 2))
+    task = long_task(passages=PassageSplitter('tokens', 9, 2))
     texts = tmp_path / 'texts.jsonl'
     texts.write_text(''.join(json.dumps({'id': q, 'hy_doc': 'rash and insulin'}) + '\n' for q in task.queries.ids))
     for system in ('rrf(bm25,minilm)', f'minilm+hyde(file:{texts})', f'bm25+query2doc(file:{texts})'):
@@ -258,7 +258,7 @@ def test_fusion_and_expansion_search_passages(tmp_path, fake_minilm):
 
 
 def test_a_reranking_task_orders_the_documents_of_its_candidates(fake_minilm):
-    task = long_task(passages=Windows('tokens', 9, 2))
+    task = long_task(passages=PassageSplitter('tokens', 9, 2))
     ids = task.corpus.ids
     rows = [(q, d) for i, q in enumerate(task.queries.ids) for d in ids[i : i + 6]]
     task = dataclasses.replace(task, kind='reranking', candidates=pd.DataFrame(rows, columns=['query_id', 'doc_id']))
@@ -268,7 +268,7 @@ def test_a_reranking_task_orders_the_documents_of_its_candidates(fake_minilm):
 
 
 def test_discarded_pairs_leave_the_documents(fake_minilm):
-    task = long_task(passages=Windows('tokens', 9, 2))
+    task = long_task(passages=PassageSplitter('tokens', 9, 2))
     first = search('minilm', task, 1).run
     away = first[['query_id', 'doc_id']][~first.doc_id.isin(task.qrels.doc_id)]
     judged = dataclasses.replace(task, discarded=away)
@@ -282,7 +282,7 @@ def test_the_own_document_of_a_query_is_left_out_with_all_its_passages(fake_mini
     task = long_task(n=20)
     both = pd.DataFrame({'id': task.corpus.ids, 'text': task.corpus.texts()})
     qrels = pd.DataFrame([('d0', 'd1', 1), ('d5', 'd6', 1)], columns=['query_id', 'doc_id', 'relevance'])
-    own = task_from_frames(both, both, qrels, passages=Windows('tokens', 6, 1))
+    own = task_from_frames(both, both, qrels, passages=PassageSplitter('tokens', 6, 1))
     for system in ('bm25', 'minilm'):
         got = search(system, own, 8)
         assert not (got.run.query_id == got.run.doc_id).any() and got.stats['self_matches'] >= 2
@@ -294,10 +294,10 @@ def test_the_own_document_of_a_query_is_left_out_with_all_its_passages(fake_mini
 
 def test_a_folder_says_how_it_is_cut(beir, medir, home):
     (beir / 'walk.yaml').write_text('name: tiny\npassages:\n  tokens: 6\n  overlap: 2\n')
-    assert load_task(str(beir)).passages == Windows('tokens', 6, 2)
+    assert load_task(str(beir)).passages == PassageSplitter('tokens', 6, 2)
     assert load_task(str(beir), passages='none').passages is None
-    assert load_task(str(beir), passages='sentences=1').passages == Windows('sentences', 1)
-    assert load_task(str(beir), limit=5).passages == Windows('tokens', 6, 2)
+    assert load_task(str(beir), passages='sentences=1').passages == PassageSplitter('sentences', 1)
+    assert load_task(str(beir), limit=5).passages == PassageSplitter('tokens', 6, 2)
     (beir / 'walk.yaml').write_text('passages: {tokens: many}\n')
     with pytest.raises(MedirError, match='walk.yaml: size is'):
         load_task(str(beir))
@@ -344,4 +344,4 @@ def test_real_abstracts_are_cut_and_found(medir_data, home):
 def test_write_beir_stays_whole(tmp_path):
     "A task without passages is searched as ever."
     task = load_task(str(write_beir(tmp_path / 'tiny', DOCUMENTS, QUERIES, QRELS)))
-    assert task.searched() is task and fold_run is not None
+    assert task.searched() is task and aggregate_passages is not None

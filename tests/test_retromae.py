@@ -10,7 +10,7 @@ from medir_nb.core import MedirError, checkpoint_record
 from medir_nb.encoder import Encoder, encoder_spec
 from medir_nb.trainer import (
     decoder_views,
-    FiledTexts,
+    DiskTexts,
     pretraining_ablation,
     printed_stages,
     RetroMAE,
@@ -306,9 +306,9 @@ def test_a_batch_without_a_masked_word_costs_nothing_there(rows):
 
 
 def test_texts_are_documents_or_named_fields(texts, tmp_path):
-    assert FiledTexts(texts)[0] == f'On a {SENTENCES[0]} Type 0.'
+    assert DiskTexts(texts)[0] == f'On a {SENTENCES[0]} Type 0.'
     pairs = write_lines(tmp_path / 'pairs.jsonl', [{'query': 'what is it', 'pos': ['a drug', 'a pill']}])
-    assert FiledTexts(pairs, ['query', 'pos'])[0] == 'what is it a drug a pill'
+    assert DiskTexts(pairs, ['query', 'pos'])[0] == 'what is it a drug a pill'
     for rows, fields, message in (
         ([{'text': ' '}], None, 'this line has no text'),
         ([{'query': 'x'}], None, "'text'|text"),
@@ -317,10 +317,10 @@ def test_texts_are_documents_or_named_fields(texts, tmp_path):
     ):
         path = write_lines(tmp_path / 'wrong.jsonl', rows)
         with pytest.raises(MedirError, match=message) as error:
-            FiledTexts(path, fields)[0]
+            DiskTexts(path, fields)[0]
         assert 'wrong.jsonl:1' in str(error.value)
     with pytest.raises(MedirError, match='unpack it'):
-        FiledTexts(tmp_path / 'texts.jsonl.gz')
+        DiskTexts(tmp_path / 'texts.jsonl.gz')
 
 
 def test_batches_hang_on_seed_epoch_and_line_alone(rows, texts):
@@ -328,7 +328,7 @@ def test_batches_hang_on_seed_epoch_and_line_alone(rows, texts):
     tokenizer = Encoder('tiny-bert').tokens('query').tokenizer
 
     def batch(lines, epoch=0, **settings):
-        batches = TextBatches(FiledTexts(texts), tokenizer, config.model_copy(update=settings))
+        batches = TextBatches(DiskTexts(texts), tokenizer, config.model_copy(update=settings))
         batches.epoch = epoch
         return batches(lines)
 
@@ -542,9 +542,9 @@ def test_the_reading_holds_in_every_stage(tower):
 @pytest.mark.medium
 def test_pairs_without_labels_are_read_without_an_instruction(tower, texts, tmp_path, monkeypatch):
     "Neither the one that stands in their lines nor the model's own; the labelled rows behind them have theirs."
-    from medir_nb.trainer.batches import Side
+    from medir_nb.trainer.batches import TowerInput
 
-    read, own = {}, Side.read
+    read, own = {}, TowerInput.read
 
     def tell(side, given, told=None):
         shown = [told[i] if told else '' for i in range(len(given))]
@@ -555,7 +555,7 @@ def test_pairs_without_labels_are_read_without_an_instruction(tower, texts, tmp_
         read.setdefault(side.role, []).append(rendered)
         return own(side, given, told)
 
-    monkeypatch.setattr(Side, 'read', tell)
+    monkeypatch.setattr(TowerInput, 'read', tell)
     pairs = [
         {'query': row['title'], 'pos': [row['text']], 'neg': ['a note'], 'instruction': 'Find a passage'}
         for row in TEXTS

@@ -10,7 +10,7 @@ from medir_nb.data import load_task, parse_windows, task_from_frames
 from medir_nb.generator.toy_llm import ToyServer
 from medir_nb.retrieval import Index, build_index, change_index
 from medir_nb.study import give_verdict
-from medir_nb.judging import walk_steps
+from medir_nb.judging import study_steps
 from medir_nb.judging.example import write_toy_walk
 from test_reranker import shared_words  # noqa: F401 - a fixture
 
@@ -787,11 +787,11 @@ def leaflets(tmp_path):
 @pytest.fixture
 def walk_of_leaflets(leaflets, tmp_path):
     "The walk that `medir look` makes of them, without its encoders."
-    from medir_nb.judging import Walk
+    from medir_nb.judging import StudyFolder
     from medir_nb.study.reading import write_corpus
 
     passages = {'unit': 'tokens', 'size': 8, 'overlap': 2}
-    walk = Walk.begin(tmp_path / 'w', name='our leaflets', documents=str(leaflets), passages=passages)
+    walk = StudyFolder.begin(tmp_path / 'w', name='our leaflets', documents=str(leaflets), passages=passages)
     write_corpus(leaflets, walk.path('corpus.jsonl'))
     return walk.folder
 
@@ -874,7 +874,7 @@ def test_a_walk_is_indexed_by_what_its_verdict_recommends(home, tmp_path, medir)
     done = medir('index', walk.folder)
     assert done.code == 0 and f'{choice}, as its verdict recommends' in done.err
     assert Index(walk.folder / 'index').manifest['system'] == choice
-    assert walk_steps(walk)[-1]['step'] == 'index'
+    assert study_steps(walk)[-1]['step'] == 'index'
     asked = medir('search', walk.folder, 'fever', '-k', '1', '--json')
     assert asked.code == 0 and json.loads(asked.out)[0]['hits']
     exported = medir('export', walk.folder, '--to', tmp_path / 'out')

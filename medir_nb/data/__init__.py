@@ -7,7 +7,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
     submod_attrs={
         'corpus': ['Corpus', 'Queries'],
         'readers': ['read_judgements', 'read_qrels'],
-        'passage_splitter': ['Windows', 'parse_windows'],
+        'passage_splitter': ['PassageSplitter', 'parse_windows'],
         'task': ['Task', 'build_task', 'cjk_share', 'detect_language', 'limit_task', 'part_of_task', 'pool_tasks', 'task_from_frames'],
         'task_folders': ['load_folder'],
         'mteb_tasks': ['load_mteb', 'refuse_suite', 'suite_tasks'],

@@ -18,7 +18,7 @@ from ..core.files import fingerprint
 from ..core.console import counted, note
 from .corpus import Corpus, Queries, write_table
 from .readers import read_grade, text_lines, text_records
-from .passage_splitter import Passages, Windows, passage_rows, passage_table
+from .passage_splitter import Passages, PassageSplitter, passage_rows, passage_table
 
 # %% ../../nbs/01_data/03_task.ipynb #9c458f34
 def _cells(frame: pd.DataFrame | None):
@@ -46,7 +46,7 @@ class Task:
     instructions: dict = field(default_factory=dict)
     groups: dict | None = None  # query id → what is independent; None: each query
     labels: dict = field(default_factory=dict)  # query id → body system, where the source has it
-    passages: Windows | None = None  # how documents are cut before they are searched; None: they are searched whole
+    passages: PassageSplitter | None = None  # how documents are cut before they are searched; None: they are searched whole
     source: str = ''
     revision: str = ''
     report: dict = field(default_factory=dict)

@@ -25,7 +25,7 @@ from ..core.settings import read_yaml
 from .corpus import Corpus, Queries
 from .readers import cached_table, find_file, first_value, json_lines, plain_text, read_qrels
 from .task import Task, build_task, detect_language, read_candidates
-from .passage_splitter import Windows, parse_windows
+from .passage_splitter import PassageSplitter, parse_windows
 
 # %% ../../nbs/01_data/04_task_folders.ipynb #17231557
 def _read_pair(row: dict, where: str) -> tuple[str, str, float]:
@@ -68,7 +68,7 @@ def _find_qrels(folder: Path, split: str) -> Path:
     return find_file(folder, f'qrels/{split}.tsv', 'qrels.jsonl', 'qrels.txt', 'qrels.tsv')
 
 # %% ../../nbs/01_data/04_task_folders.ipynb #ad89e791
-def folder_windows(folder: Path) -> Windows | None:
+def folder_windows(folder: Path) -> PassageSplitter | None:
     "How the documents of a folder are cut, where its `walk.yaml` says so."
     file = folder / 'walk.yaml'
     try:

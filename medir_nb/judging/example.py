@@ -9,7 +9,7 @@ __all__ = ['write_toy_documents', 'write_toy_questions', 'write_toy_walk']
 from pathlib import Path
 from ..core.files import write_lines
 from ..core.settings import registry
-from .study_folder import Walk, write_judgements
+from .study_folder import StudyFolder, write_judgements
 
 # %% ../../nbs/07_judging/13_example.ipynb #b4c95f6e
 def write_toy_documents(file: Path) -> Path:
@@ -20,7 +20,7 @@ def write_toy_documents(file: Path) -> Path:
 
 # %% ../../nbs/07_judging/13_example.ipynb #7cd9e7f6
 def write_toy_questions(
-    walk: Walk,
+    walk: StudyFolder,
     labelled: int = 36,  # questions that people judged; 0: none
     synthetic: bool = True,  # questions that repeat the words of their text
 ):
@@ -47,9 +47,9 @@ def write_toy_walk(
     folder: str | Path,
     labelled: int = 36,  # as for `write_toy_questions`
     synthetic: bool = True,
-) -> Walk:
+) -> StudyFolder:
     "A walk through 36 short texts, as its first three steps leave one."
-    walk = Walk.begin(folder, name='conditions', documents='registry/conditions.yaml', language='en')
+    walk = StudyFolder.begin(folder, name='conditions', documents='registry/conditions.yaml', language='en')
     write_toy_documents(walk.path('corpus.jsonl'))
     write_toy_questions(walk, labelled, synthetic)
     return walk

@@ -51,7 +51,7 @@ def _draw_numbers(axes, frame: pd.DataFrame, columns: dict):
 # %% ../../nbs/08_papers/23_tower_figures.ipynb #5aee3ec0
 @styled_figure
 def panel_figure(
-    data,  # a file or frame of metrics: step, loss, and what `trainer.panel` measures
+    data,  # a file or frame of metrics: step, loss, and what `trainer.tower_monitor` measures
 ):
     "What is watched in a training of two towers, against steps; blue is the query tower, orange the document tower."
     frame = data if isinstance(data, pd.DataFrame) else read_data(data, ['step', 'loss'])

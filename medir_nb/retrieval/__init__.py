@@ -9,7 +9,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         'reranker_model': ['PairBackend', 'Reranker', 'load_cross_encoder', 'pair_tokens', 'written_pairs'],
         'reranker_scores': ['ScoreStore', 'missing_pairs', 'normal_reranker', 'rerank', 'reranker_of'],
         'runs': ['RUN_COLUMNS', 'read_run', 'rrf', 'sort_run', 'write_run'],
-        'aggregation': ['fold_run'],
+        'aggregation': ['aggregate_passages'],
         'nearest': ['Product', 'dense_search', 'unit'],
         'lucene_analyzer': ['lucene_stem', 'lucene_tokens'],
         'analyzers': ['ANALYZERS', 'STOPWORDS', 'analyze', 'analyzer_key'],

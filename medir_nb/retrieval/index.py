@@ -24,12 +24,12 @@ from ..data import corpus_task
 from ..data.corpora import asked
 from ..data.corpus import Corpus, open_table, write_table
 from ..data.task import Task
-from ..data.passage_splitter import Passages, Windows, passage_records
+from ..data.passage_splitter import Passages, PassageSplitter, passage_records
 from ..encoder.model import Encoder
 from ..encoder.store import corpus_keys, encode_corpus
 from ..encoder.vectors import Vectors
 from .nearest import dense_search, unit
-from .aggregation import fold_run
+from .aggregation import aggregate_passages
 from .runs import RUN_COLUMNS, run_frame, settle_ties
 from .chain import chain_of
 from .dense_stage import DenseRetrieve, EncodedDocuments
@@ -235,7 +235,7 @@ class Generation:
         device: str | None = None,
     ):
         self.place, self.about = Path(place), about
-        self.windows = Windows(**about['passages']) if about['passages'] else None
+        self.windows = PassageSplitter(**about['passages']) if about['passages'] else None
         self.corpus, self.chain = _opened(self.place / 'documents.arrow', Corpus), chain_of(about['system'])
         self.options = {'dtype': about['dtype'], 'device': device, 'home_folder': home_folder}
 
@@ -366,7 +366,7 @@ class Index(Generation):
         if not self.windows:
             return self.chain.run(job, k).run, None
         passages = found_passages(self.chain, job, k).run
-        return fold_run(passages, self.windows, k, self.task.corpus.sizes, self.chain.absent), passages
+        return aggregate_passages(passages, self.windows, k, self.task.corpus.sizes, self.chain.absent), passages
 
     def search(self, questions: list[str], k: int = 10) -> pd.DataFrame:
         "A run, as `retrieval.search` gives it; the questions are q1, q2 …"

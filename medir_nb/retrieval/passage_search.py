@@ -9,7 +9,7 @@ __all__ = ['some_queries', 'found_passages', 'found_documents']
 from dataclasses import replace
 import pandas as pd
 from ..core.console import progress
-from .aggregation import best_passages, fold_run, settled_queries
+from .aggregation import best_passages, aggregate_passages, settled_queries
 from .stages import Job, Ranking, Stage
 
 # %% ../../nbs/04_retrieval/12_passage_search.ipynb #6601bde8
@@ -28,7 +28,7 @@ _MOST_ROWS = 5_000_000  # of a list, all queries together
 
 def _first_documents(run: pd.DataFrame, windows, k: int, sizes: dict, absent: float | None) -> pd.DataFrame:
     "The passages that count, of the first `k` documents of each query."
-    first = fold_run(run, windows, k, sizes, absent)[['query_id', 'doc_id']]
+    first = aggregate_passages(run, windows, k, sizes, absent)[['query_id', 'doc_id']]
     best = best_passages(run, windows.k)
     return best.merge(first.rename(columns={'doc_id': 'document'}), on=['query_id', 'document'])
 
@@ -73,4 +73,4 @@ def found_documents(stage: Stage, job: Job, k: int) -> Ranking:
         return stage.run(job, k)
     found = found_passages(stage, job, len(task.corpus.sizes) if task.kind == 'reranking' else k)
     k = len(task.corpus.sizes) if task.kind == 'reranking' else k
-    return Ranking(fold_run(found.run, task.passages, k, task.corpus.sizes, stage.absent), found.counts)
+    return Ranking(aggregate_passages(found.run, task.passages, k, task.corpus.sizes, stage.absent), found.counts)

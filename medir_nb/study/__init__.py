@@ -6,14 +6,14 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
     submod_attrs={
         'reading': ['PersonalData'],
-        'profile': ['Look', 'look'],
+        'profile': ['CorpusProfile', 'profile_corpus'],
         'query_checks': ['STYLES', 'query_fault', 'sample_documents'],
         'queries': ['QueryReport', 'add_log', 'log_queries', 'read_report', 'generate_queries'],
         'costs': ['Costs', 'costs_columns', 'costs_of_each', 'measure_costs'],
-        'quality': ['first_choice', 'rank_agreement'],
+        'quality': ['choose_system', 'rank_agreement'],
         'verdict_pages': ['Verdict', 'read_verdict'],
         'verdict': ['give_verdict'],
-        'adapting': ['Adapted', 'adapt'],
-        'report': ['render_report', 'walk_line', 'write_report'],
+        'adapting': ['Adaptation', 'adapt'],
+        'report': ['render_report', 'privacy_line', 'write_report'],
     },
 )

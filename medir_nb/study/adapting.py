@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['MEASURES', 'prepare_queries', 'prepare_labels', 'training_settings', 'measuring_seconds', 'side_by_side_table',
-           'is_better', 'adapt_sentence', 'forgetting_of', 'Adapted', 'keep_adaptation', 'adapt']
+           'is_better', 'adapt_sentence', 'forgetting_of', 'Adaptation', 'keep_adaptation', 'adapt']
 
 # %% ../../nbs/09_study/11_adapting.ipynb #40b5ffb7
 import html
@@ -19,7 +19,7 @@ from ..core.files import fingerprint, write_json
 from ..core.hardware import machine, versions
 from ..core.places import follows_home, slug
 from ..data import load_task
-from ..encoder.availability import encoder_runs
+from ..encoder.availability import encoder_availability
 from ..evaluator import Scores, compare, evaluate, over_seeds, seed_spread
 from ..evaluator.statistics import holm
 from ..papers.display import p_text
@@ -39,7 +39,7 @@ from medir_nb.trainer import (
 from ..retrieval import encoder_of, parse
 from .budget import Budget, kept_budget, measure_pace, plan_budget
 from .training_examples import Examples, check_repeats, check_round_trip, label_examples, query_examples
-from ..judging.study_folder import Walk, note_step
+from ..judging.study_folder import StudyFolder, note_step
 from .verdict_pages import input_fingerprints
 from .encoding import encoding_seconds, encoding_speed, token_coverage, sampled_rows
 from ..judging.available_systems import adaptations
@@ -63,7 +63,7 @@ def _window(documents: int) -> tuple[int, int]:
     return min(5, documents // 10), max(min(100, documents // 2), 2)
 
 # %% ../../nbs/09_study/11_adapting.ipynb #9b21bc1e
-def prepare_queries(walk: Walk, model: str, limits: dict, **_) -> _Prepared:
+def prepare_queries(walk: StudyFolder, model: str, limits: dict, **_) -> _Prepared:
     "Synthetic queries that find their own text, with hard negatives (BMRetriever's stage II)."
     examples, where, language = query_examples(walk), walk.path('queries.jsonl'), walk.settings.language
     repeats = check_repeats(examples.rows, limits['most_repeats'], where)
@@ -73,7 +73,7 @@ def prepare_queries(walk: Walk, model: str, limits: dict, **_) -> _Prepared:
     return _Prepared(pairs, examples, {'repeated queries': repeats, 'round trip': share})
 
 
-def prepare_labels(walk: Walk, model: str, limits: dict, **_) -> _Prepared:
+def prepare_labels(walk: StudyFolder, model: str, limits: dict, **_) -> _Prepared:
     "People's labels of one part of the queries, with hard negatives."
     examples = label_examples(walk)
     window = _window(len(examples.held_out.corpus))
@@ -96,7 +96,7 @@ def _rows_in_time(rows: list[dict], llm: str, minutes: float, language: str) -> 
     return rows[: max(many, 2 * _TIMED_ROWS)]
 
 # %% ../../nbs/09_study/11_adapting.ipynb #2317303b
-def _tuned_writer(walk: Walk, chosen: Mined, llm: str, minutes: float) -> str:
+def _tuned_writer(walk: StudyFolder, chosen: Mined, llm: str, minutes: float) -> str:
     "The generator after its steps."
     data = chosen.write(walk.path('adapt/generator.jsonl'))
     settings = {'data': str(data), 'batch_size': 1, 'warmup_steps': 0, 'learning_rate': 1e-4, 'max_tokens': 512}
@@ -110,7 +110,7 @@ def _tuned_writer(walk: Walk, chosen: Mined, llm: str, minutes: float) -> str:
     return train(output=slug(f'{walk.settings.name}-{llm}', 40), max_steps=steps).folder.name
 
 # %% ../../nbs/09_study/11_adapting.ipynb #7c785e04
-def _prepare_slhyde(walk: Walk, model: str, limits: dict, llm: str, minutes: float) -> _Prepared:
+def _prepare_slhyde(walk: StudyFolder, model: str, limits: dict, llm: str, minutes: float) -> _Prepared:
     "The self-learning loop of AutoMIR: candidates, selection, a tuned generator, and what it writes."
     check(llm, 'sl-hyde needs a language model', 'medir adapt', 'name one with --llm, such as smollm2')
     base = prepare_queries(walk, model, limits)
@@ -136,7 +136,7 @@ def training_settings(model: str, rows: int) -> dict:
     return _TRAINING | {'model': model, 'batch_size': batch_size, 'overwrite': True}
 
 
-def _checkpoint_name(walk: Walk, method: str, model: str, control: bool, seed: int) -> str:
+def _checkpoint_name(walk: StudyFolder, method: str, model: str, control: bool, seed: int) -> str:
     "Where a training of a walk leaves its model, below the home folder."
     kind = '-shuffled' if control else ''
     return f'{slug(f"{walk.settings.name}-{method}-{model}", 40)}{kind}-s{seed}'
@@ -159,7 +159,7 @@ def measuring_seconds(model: str, held_out, public: list, seeds: int) -> float:
 
 # %% ../../nbs/09_study/11_adapting.ipynb #9322f077
 def _train_in_budget(
-    walk: Walk,
+    walk: StudyFolder,
     method: str,
     model: str,
     prepared: _Prepared,
@@ -289,7 +289,7 @@ def forgetting_of(tasks: list, base: str, tuned: str) -> list[dict]:
 
 # %% ../../nbs/09_study/11_adapting.ipynb #c795a651
 @dataclass(frozen=True)
-class Adapted:
+class Adaptation:
     "An entry of `adapt.json`, for a reader."
 
     entry: dict
@@ -317,12 +317,12 @@ class Adapted:
         return f'<p><b>{html.escape(self.sentence)}</b></p>{self.table.round(3).to_html(index=False)}'
 
 # %% ../../nbs/09_study/11_adapting.ipynb #8495eac4
-def keep_adaptation(walk: Walk, entry: dict) -> Adapted:
+def keep_adaptation(walk: StudyFolder, entry: dict) -> Adaptation:
     "Write an entry of `adapt.json`."
     same = {'method': entry['method'], 'base': entry['base']}
     others = [one for one in adaptations(walk) if {name: one.get(name) for name in same} != same]
     write_json(walk.path('adapt.json'), {'adaptations': [*others, entry]})
-    return Adapted(entry)
+    return Adaptation(entry)
 
 # %% ../../nbs/09_study/11_adapting.ipynb #13fe8bc9
 def _minutes_used(trained: dict, budget: Budget) -> float:
@@ -360,7 +360,7 @@ def _entry(prepared: _Prepared, trained: dict, budget: Budget, named: dict) -> d
 # %% ../../nbs/09_study/11_adapting.ipynb #51a8cf10
 @follows_home
 def adapt(
-    walk: Walk | str | Path,
+    walk: StudyFolder | str | Path,
     method: str = 'queries',  # queries | labels | sl-hyde
     minutes: float = 15,  # for mining and training; measuring comes on top
     model: str = 'minilm',
@@ -369,13 +369,13 @@ def adapt(
     most_repeats: float = 0.2,  # share of queries that may repeat another
     forget_limit: int = 0,  # documents of the public tasks; 0: all
     home_folder=None,
-) -> Adapted:
+) -> Adaptation:
     "Train a model on a walk within some minutes, and say whether it is better. Models lie below the home folder."
-    walk = walk if isinstance(walk, Walk) else Walk.open(walk)
+    walk = walk if isinstance(walk, StudyFolder) else StudyFolder.open(walk)
     check(method in _METHODS, f'unknown method {method!r}', 'medir adapt', nearest(method, _METHODS))
     check(minutes > 0, f'{minutes:g} minutes', 'medir adapt', 'give it at least a few')
     check_trainable('contrastive', model)
-    runs = encoder_runs(model)
+    runs = encoder_availability(model)
     check(runs.startswith('yes'), f'{model} does not run here ({runs})', 'medir adapt', 'choose one of medir models')
     adaptations(walk)  # a torn record is an error before hours are spent
     note_step(walk, 'adapt')

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['section', 'queries_section', 'labels_section', 'verdict_sections', 'changed_section', 'adapt_sections',
-           'receipt_section', 'walk_line', 'report_sections', 'render_report', 'write_report']
+           'receipt_section', 'privacy_line', 'report_sections', 'render_report', 'write_report']
 
 # %% ../../nbs/09_study/12_report.ipynb #1e7de708
 import base64
@@ -27,10 +27,10 @@ from ..retrieval.dense_stage import encoder_of
 from ..retrieval.expressions import parts, retriever_kind
 from ..retrieval.sparse_stage import bm25_settings
 from ..retrieval.syntax import System
-from ..judging.study_folder import Walk, note_step, read_queries, walk_steps
+from ..judging.study_folder import StudyFolder, note_step, read_queries, study_steps
 from ..judging.labelling import ADJUDICATED, decisions, read_votes
-from .verdict_pages import Verdict, read_verdict, stale_words, input_fingerprints, verdict_content
-from .quality import KINDS, walk_tasks
+from .verdict_pages import Verdict, read_verdict, staleness_line, input_fingerprints, verdict_content
+from .quality import KINDS, study_tasks
 from ..judging.available_systems import adaptations
 
 # %% ../../nbs/09_study/12_report.ipynb #066a238c
@@ -61,7 +61,7 @@ def _sentence(text: str) -> str:
     return f'{text[0].upper()}{text[1:]}.' if text else ''
 
 # %% ../../nbs/09_study/12_report.ipynb #9a368793
-def _look_sections(walk: Walk) -> list[dict]:
+def _look_sections(walk: StudyFolder) -> list[dict]:
     "What was found in the documents."
     content, named = read_json(walk.path('look.json'), {}), Path(walk.settings.documents).name
     if 'lines' not in content:  # none, or one of an earlier version
@@ -74,7 +74,7 @@ def _look_sections(walk: Walk) -> list[dict]:
 _COPIED = 'share of words from their document'
 
 
-def queries_section(walk: Walk) -> dict:
+def queries_section(walk: StudyFolder) -> dict:
     "How many queries there are, of which origin and style, and how much of their words their text has."
     rows = pd.DataFrame(read_queries(walk))
     if not len(rows):
@@ -86,7 +86,7 @@ def queries_section(walk: Walk) -> dict:
     return section('Queries', [], table.reset_index().dropna(axis=1, how='all').to_dict('records'))
 
 # %% ../../nbs/09_study/12_report.ipynb #20e6cf76
-def labels_section(walk: Walk) -> dict:
+def labels_section(walk: StudyFolder) -> dict:
     "How many pairs people judged, of the queries that a verdict counts."
     if not (walk.folder / 'qrels/test.tsv').is_file():
         return _missing('Labels', 'A set of labels by people', f'label {walk.folder.name}')
@@ -107,14 +107,14 @@ def labels_section(walk: Walk) -> dict:
     return section('Labels', said, table)
 
 # %% ../../nbs/09_study/12_report.ipynb #c837e97f
-def _without_places(walk: Walk, text: str) -> str:
+def _without_places(walk: StudyFolder, text: str) -> str:
     "A line with the names of the walk and its documents in place of where they lie here."
     for place in filter(None, (str(walk.folder), walk.settings.documents)):
         text = text.replace(place, Path(place).name)
     return text
 
 # %% ../../nbs/09_study/12_report.ipynb #9375b644
-def verdict_sections(walk: Walk) -> list[dict]:
+def verdict_sections(walk: StudyFolder) -> list[dict]:
     "The reasons, tests, rank agreement, and what was not compared; the sentence stands above all parts."
     content = verdict_content(walk)
     if not content:
@@ -136,7 +136,7 @@ def verdict_sections(walk: Walk) -> list[dict]:
     return [*found, section('Not compared', [], missing)] if missing else found
 
 # %% ../../nbs/09_study/12_report.ipynb #36b3113d
-def changed_section(walk: Walk) -> list[dict]:
+def changed_section(walk: StudyFolder) -> list[dict]:
     "The queries that changed most, with texts."
     content = verdict_content(walk)
     if not content.get('changed'):
@@ -150,13 +150,13 @@ def changed_section(walk: Walk) -> list[dict]:
 _ADAPTED_ON = {'people': ('qrels/test.tsv',), 'synthetic': ('qrels/synthetic.tsv',)}  # what its numbers hang on
 
 
-def adapt_sections(walk: Walk) -> list[dict]:
+def adapt_sections(walk: StudyFolder) -> list[dict]:
     "What each adaptation brought, and what it forgot."
     sections = []
     for one in adaptations(walk):
         name, judged_by = f'Adapting by {one["method"]}', _ADAPTED_ON.get(one.get('measured_on'), ())
         how = {'what': 'this', 'command': 'medir adapt', 'names': ('corpus.jsonl', 'passages', *judged_by)}
-        stale = _sentence(stale_words(walk, one.get('stands_on'), **how, folder=walk.folder.name))
+        stale = _sentence(staleness_line(walk, one.get('stands_on'), **how, folder=walk.folder.name))
         sections.append(section(name, [one.get('sentence', ''), stale], one.get('table') or []))
         if one.get('forgetting'):
             forgotten = tests_table(pd.DataFrame(one['forgetting'])).to_dict('records')
@@ -190,14 +190,14 @@ def _contract_section(system: System, task: Task) -> dict:
     return section(heading, [f'{about} of one query and one document.'], listing=text)
 
 # %% ../../nbs/09_study/12_report.ipynb #7d01d080
-def _contract_sections(walk: Walk) -> list[dict]:
+def _contract_sections(walk: StudyFolder) -> list[dict]:
     "The contract of each retriever of the choice, on one query and one document."
     choice = verdict_content(walk).get('choice', '')
     if not choice or not any((walk.folder / f'qrels/{split}.tsv').is_file() for split in KINDS.values()):
         return []
     try:
         systems = [part for part in parts(choice) if isinstance(part, System)]
-        task = next(iter(walk_tasks(walk).values()))
+        task = next(iter(study_tasks(walk).values()))
     except MedirError as error:
         return [section(f'Contract of {choice}', [f'It cannot be shown here: {error}'])]
     retrievers = dict.fromkeys(replace(part, expansion=None, reranker=None) for part in systems)
@@ -208,7 +208,7 @@ _FILES = ('walk.yaml', 'corpus.jsonl', 'queries.jsonl', 'qrels/synthetic.tsv', '
 _FILES += ('verdict.json', 'adapt.json')
 
 
-def receipt_section(walk: Walk) -> dict:
+def receipt_section(walk: StudyFolder) -> dict:
     "What the numbers hang on; where a file has changed since the verdict, as it was then, too."
     content, now = verdict_content(walk), input_fingerprints(walk)
     provenance = content.get('provenance', {})
@@ -227,9 +227,9 @@ _LEFT_BY = {'look': 'corpus.jsonl', 'queries': 'queries.jsonl', 'label': 'qrels/
 _LEFT_BY |= {'adapt': 'adapt.json'}
 
 
-def walk_line(walk: Walk) -> str:
+def privacy_line(walk: StudyFolder) -> str:
     "What the records of all steps say, and which steps have none; '' where no step was private."
-    steps, folder = walk_steps(walk), home() / 'private'
+    steps, folder = study_steps(walk), home() / 'private'
     record_of = [(line['step'], folder / str(line.get('record') or '')) for line in steps]
     records = list(dict.fromkeys(record for _, record in record_of if record.is_file()))
     if not records:
@@ -244,7 +244,7 @@ def walk_line(walk: Walk) -> str:
     return f'Not all steps of this walk ran under --private: {"; ".join(said)}. Of the others: {private_line(*records)}'
 
 # %% ../../nbs/09_study/12_report.ipynb #cbbfc139
-def report_sections(walk: Walk) -> list[dict]:
+def report_sections(walk: StudyFolder) -> list[dict]:
     "All parts of the page, in order."
     makers = [
         lambda: verdict_sections(walk),
@@ -257,7 +257,7 @@ def report_sections(walk: Walk) -> list[dict]:
     return [section for make in progress(makers, desc='report', unit='part') for section in make()]
 
 # %% ../../nbs/09_study/12_report.ipynb #dbaf505b
-def render_report(walk: Walk, private: str = '') -> str:
+def render_report(walk: StudyFolder, private: str = '') -> str:
     "The page as text."
     content = verdict_content(walk)
     own_texts = 'Texts above are from the documents and queries themselves: look before you send this on.'
@@ -266,7 +266,7 @@ def render_report(walk: Walk, private: str = '') -> str:
         title=f'{walk.settings.name}: which retriever',
         subtitle=f'A walk from documents to a verdict, written on {time.strftime("%Y-%m-%d")}.',
         sentence=content.get('sentence', ''),
-        age=_sentence(stale_words(walk, content.get('stands_on'), folder=walk.folder.name)),
+        age=_sentence(staleness_line(walk, content.get('stands_on'), folder=walk.folder.name)),
         sections=report_sections(walk),
         privacy=' '.join(filter(None, [private, own_texts])),
     )
@@ -274,17 +274,17 @@ def render_report(walk: Walk, private: str = '') -> str:
 # %% ../../nbs/09_study/12_report.ipynb #919061d2
 @follows_home
 def write_report(
-    walk: Walk | str | Path,
+    walk: StudyFolder | str | Path,
     to: str | Path = '',  # '': report.html of the walk
     home_folder=None,
 ) -> Path:
     "Write one HTML file without outside references."
-    walk = walk if isinstance(walk, Walk) else Walk.open(walk)
+    walk = walk if isinstance(walk, StudyFolder) else StudyFolder.open(walk)
     note_step(walk, 'report')
     if (walk.folder / 'verdict.json').exists():
         read_verdict(walk)  # a torn one, or one of earlier documents, is said
     path = Path(to) if to else walk.path('report.html')
-    page = render_report(walk, walk_line(walk))
+    page = render_report(walk, privacy_line(walk))
     with atomic_path(path) as part:
         part.write_text(page, encoding='utf-8')
     return path

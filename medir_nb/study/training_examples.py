@@ -13,8 +13,8 @@ from ..core.errors import check
 from ..core.files import fingerprint
 from ..data import Task, part_of_task
 from ..trainer import Mined, round_trip
-from ..judging.study_folder import Walk
-from .quality import walk_tasks
+from ..judging.study_folder import StudyFolder
+from .quality import study_tasks
 
 # %% ../../nbs/09_study/09_training_examples.ipynb #b623fc08
 def answers_of(task: Task, query_ids) -> set[str]:
@@ -74,9 +74,9 @@ class Examples:
     counts: dict = field(default_factory=dict)
 
 # %% ../../nbs/09_study/09_training_examples.ipynb #89e2f908
-def query_examples(walk: Walk) -> Examples:
+def query_examples(walk: StudyFolder) -> Examples:
     "Synthetic queries to train on; held out are people's labels, or a fifth of the synthetic queries."
-    tasks = walk_tasks(walk)
+    tasks = study_tasks(walk)
     check('synthetic' in tasks, 'there are no synthetic queries', walk.folder, 'medir queries makes them')
     synthetic, kind = tasks['synthetic'], 'people' if 'people' in tasks else 'synthetic'
     train, held = split_queries(synthetic, 0.2, walk.settings.seed)
@@ -93,9 +93,9 @@ def query_examples(walk: Walk) -> Examples:
     return Examples(rows, None, held_out, kind, [row['id'] for row in rows], counts)
 
 # %% ../../nbs/09_study/09_training_examples.ipynb #8fb9de85
-def label_examples(walk: Walk) -> Examples:
+def label_examples(walk: StudyFolder) -> Examples:
     "People's labels, split by query: one half to train on, one held out."
-    tasks = walk_tasks(walk)
+    tasks = study_tasks(walk)
     check('people' in tasks, 'nobody has labelled anything', walk.folder, 'medir label asks people')
     task = tasks['people']
     train, held = split_queries(task, 0.5, walk.settings.seed)

@@ -34,15 +34,15 @@ from .settings import AboveZero, Count, NotNegative, Settings
 from .processes import processes_of
 from .training_stages import stage, training_config
 from .progress import Trained
-from .batches import PairBatches, Side
-from .cached_embeddings import KeptSide
-from .safe_training import careful_trainer
+from .batches import PairBatches, TowerInput
+from .cached_embeddings import CachedEmbeddings
+from .safe_training import safe_trainer
 from .adapters import Lora, merge_adapters, save_adapters, with_adapter
 from .identity import Recipe, hub_name, trained_row
 from .arguments import check_enough, seeded_arguments
 from .loop import run_training
 from .encoders import check_carried, training_pairs
-from .tower_monitor import Panel, PanelHabit, PanelSettings
+from .tower_monitor import TowerMonitor, TowerMonitoring, TowerMonitorSettings
 
 # %% ../../nbs/05_trainer/46_alignment.ipynb #bf938373
 class AlignmentSettings(Settings):
@@ -75,7 +75,7 @@ class AlignmentSettings(Settings):
     max_query_tokens: Count = 0  # 0: the row's
     max_document_tokens: Count = 0
     instruction: str | None = ''  # before queries; alignment sets have none. None: that of each line, else the row's
-    panel: PanelSettings = PanelSettings()  # drift, alignment, negatives, collapse
+    panel: TowerMonitorSettings = TowerMonitorSettings()  # drift, alignment, negatives, collapse
 
     def decisive(self) -> dict:
         "The settings that decide the weights: not the panel, and not where the towers come from."
@@ -234,14 +234,14 @@ def _plain_key(config: AlignmentSettings, query: EncoderSpec) -> dict:
     return {} if plain_spec(config, query) is query else {'queries': 'plain'}
 
 # %% ../../nbs/05_trainer/46_alignment.ipynb #c6b57ad6
-def _kept_side(rows: TowerRows, pairs, mirrored: bool, document: Side, arguments) -> KeptSide:
+def _kept_side(rows: TowerRows, pairs, mirrored: bool, document: TowerInput, arguments) -> CachedEmbeddings:
     "The document side by vectors that are encoded here, of every text that it will read."
     encoder = Encoder(rows.document, device=str(arguments.device))
     texts = [text for row in pairs.rows for text in (*row.pos, *row.neg, *([row.query] if mirrored else []))]
-    return KeptSide(encoder, document.instruction, document.tokens.tokenizer, texts)
+    return CachedEmbeddings(encoder, document.instruction, document.tokens.tokenizer, texts)
 
 # %% ../../nbs/05_trainer/46_alignment.ipynb #550934ac
-def _panel(config: AlignmentSettings, pairs, batches: TowerBatches, model, device) -> Panel:
+def _panel(config: AlignmentSettings, pairs, batches: TowerBatches, model, device) -> TowerMonitor:
     "The panel of a training, on its first rows."
     rows = [pairs.rows[i] for i in range(min(len(pairs), config.panel.texts))]
     texts = {'query': [pair.query for pair in rows], 'document': [pair.pos[0] for pair in rows]}
@@ -250,7 +250,7 @@ def _panel(config: AlignmentSettings, pairs, batches: TowerBatches, model, devic
         ids, segments, _ = side.read(texts[role])
         features = side.features(ids, segments).items()
         columns[role] = {name: value.to(device) if hasattr(value, 'to') else value for name, value in features}
-    panel = Panel(columns, config.temperature, config.panel)
+    panel = TowerMonitor(columns, config.temperature, config.panel)
     panel.begin(model)
     return panel
 
@@ -272,7 +272,7 @@ def _build(config: AlignmentSettings, rows: TowerRows, pairs, arguments: dict):
     held = {'adapters': adapters, 'spec': spec, 'panel': _panel(config, pairs, batches, model, arguments.device)}
     if config.keep_vectors:
         batches.document = _kept_side(rows, pairs, mirrored, batches.document, arguments)
-    kind = type('TowerTrainer', (PanelHabit, TrainableSteps, careful_trainer(SentenceTransformerTrainer)), held)
+    kind = type('TowerTrainer', (TowerMonitoring, TrainableSteps, safe_trainer(SentenceTransformerTrainer)), held)
     return kind(
         model=model,
         args=arguments,

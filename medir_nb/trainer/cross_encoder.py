@@ -24,7 +24,7 @@ from .settings import AboveZero, Count, OneOrMore, Settings
 from .training_stages import stage, training_config
 from .pairs import Pairs
 from .progress import Trained
-from .safe_training import careful_trainer
+from .safe_training import safe_trainer
 from .identity import Recipe, hub_name, trained_row
 from .arguments import check_enough, plain_arguments
 from .loop import run_training
@@ -132,7 +132,7 @@ def _build(config: CrossEncoderSettings, spec: RerankerSpec, pairs: Pairs, argum
     check(can_pad, 'its tokenizer has no padding token', f'model {spec.name}', fix)
     model.config.pad_token_id = tokenizer.pad_token_id
     tokenizer.model_max_length = spec.max_tokens
-    return careful_trainer(Trainer)(
+    return safe_trainer(Trainer)(
         model=model.train(),
         args=arguments,
         train_dataset=datasets.Dataset.from_dict({'row': range(len(pairs))}),

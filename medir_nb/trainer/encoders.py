@@ -23,11 +23,11 @@ from ..encoder.saving import carried_spec, carrying_model, has_two_towers, save_
 from ..encoder.towers import is_cut
 from .settings import Count, Settings
 from .pairs import Pairs, training_lines
-from .disk_pairs import FiledPairs
+from .disk_pairs import DiskPairs
 from .batches import PairBatches
-from .safe_training import careful_trainer
-from .adapters import AdapterSteps, Lora, load_adapters, merge_adapters, save_adapters, with_adapter
-from .loss_state import habits_of, learned_values
+from .safe_training import safe_trainer
+from .adapters import AdapterCheckpoints, Lora, load_adapters, merge_adapters, save_adapters, with_adapter
+from .loss_state import loss_mixins, learned_parameters
 from .identity import Recipe, base_of, hub_name, is_trained_from, trained_row
 from .arguments import check_enough, seeded_arguments
 
@@ -143,10 +143,10 @@ def _build(config: EncoderSettings, base: EncoderSpec, pairs: Pairs, make_loss: 
     tokenizers = {role: modules_of_role(model, role)[0].tokenizer for role in ROLES}
     batches = PairBatches(pairs, encoder, tokenizers, config.instruction, config.hypothetical, config.mask_positives)
     loss = make_loss(model, config, batches.hypothetical)
-    kind = careful_trainer(SentenceTransformerTrainer)
+    kind = safe_trainer(SentenceTransformerTrainer)
     if adapters:
-        kind = type('Adapted', (AdapterSteps, kind), {'adapters': adapters})
-    return type('Telling', (*habits_of(loss), kind), {})(
+        kind = type('Adapted', (AdapterCheckpoints, kind), {'adapters': adapters})
+    return type('Telling', (*loss_mixins(loss), kind), {})(
         model=model,
         args=arguments,
         train_dataset=datasets.Dataset.from_dict({'row': range(len(pairs))}),
@@ -165,7 +165,7 @@ def _save(config: EncoderSettings, base: EncoderSpec, asked: bool, trainer, fold
         'spec': trained_row(base, recorded_fields(base, asked)),
         **base_of(base),
         'instruction': config.instruction,
-        **learned_values(trainer.loss),
+        **learned_parameters(trainer.loss),
     }
 
 # %% ../../nbs/05_trainer/34_encoders.ipynb #326900e1
@@ -179,13 +179,13 @@ def _check_pooled(spec: EncoderSpec, pairs: Pairs):
 def training_pairs(
     config: EncoderSettings,
     instructions: bool,  # those of the lines are read
-) -> Pairs | FiledPairs:
+) -> Pairs | DiskPairs:
     "The rows of a training: on disk where no hard negatives are drawn and the file has not to be unpacked."
     path = Path(config.data)
     training_lines(path)  # a file that is not there
     filed = not config.negatives and path.suffix != '.gz' and path.stat().st_size > 0
     if filed:
-        return FiledPairs(path, 0, config.seed, instructions)
+        return DiskPairs(path, 0, config.seed, instructions)
     return Pairs(path, config.negatives, config.seed, instructions)
 
 # %% ../../nbs/05_trainer/34_encoders.ipynb #326900ff

@@ -23,7 +23,7 @@ from ..generator.models import free_memory, loaded_llm
 from .processes import is_first, is_in_world, processes_of
 from .progress import Trained, read_metrics, read_trained, work_folder
 from .recording import MetricsLog, metrics_callback
-from .safe_training import check_weights, first_line, kept_step, last_checkpoint
+from .safe_training import check_weights, first_line, last_checkpoint_notice, last_checkpoint
 from .identity import check_replaceable, checkpoint_place, held, Recipe, training_key, training_marks
 from .arguments import training_arguments
 from .launch import BEGINS, is_launched, processes_to_start, tell_idle, train_in_processes
@@ -113,7 +113,7 @@ def _with_remedies(job: Job, trainer):
         yield
     except OSError as error:
         what = f'the training could not write ({error.strerror or error})'
-        fix = f'make room and run the same line again; {kept_step(job.work)}'
+        fix = f'make room and run the same line again; {last_checkpoint_notice(job.work)}'
         raise MedirError(what, error.filename or job.work, fix) from error
     except torch.OutOfMemoryError:
         raise MedirError(
@@ -184,7 +184,7 @@ def write_checkpoint(job: Job, trainer, steps: int):
     except Exception as error:
         fix = 'make room and run the same line again'
         if job.recipe.config.save_steps or last_checkpoint(job.work):
-            fix += f'; {kept_step(job.work)}'
+            fix += f'; {last_checkpoint_notice(job.work)}'
         raise MedirError(f'the checkpoint could not be written ({first_line(error)})', job.folder, fix) from error
     cut, texts = job.log.seen['truncated'], job.log.seen['texts']
     if cut:

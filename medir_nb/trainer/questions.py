@@ -16,7 +16,7 @@ from ..core.git import git_folder
 from ..data.task import detect_language
 from ..data.registered import task_folder
 from .mined_rows import Mined, mined_rows, read_rows, step
-from .prompt_batch import MOST_REPEATED, Asking, ask_about
+from .prompt_batch import MOST_REPEATED, PromptBatch, ask_about
 
 # %% ../../nbs/05_trainer/02_questions.ipynb #6ee475f5
 def _is_block(block) -> bool:
@@ -86,7 +86,7 @@ def synthesize_queries(
     language = language or detect_language([row['doc'] for row in rows])
     blocks = example_blocks(language, styles, examples)
     style = {row['id']: random.Random(fingerprint(seed, row['id'])).choice(sorted(blocks)) for row in rows}
-    how = Asking(model, 'synthesize-query', language, form, prompt, 1, sampling, home_folder, replay, most_repeated)
+    how = PromptBatch(model, 'synthesize-query', language, form, prompt, 1, sampling, home_folder, replay, most_repeated)
     answers = ask_about(rows, lambda row: {'examples': blocks[style[row['id']]], 'document': row['doc']}, how)
     queries, met, seen = [], Counter(), set()
     for row, [(text, faults)] in zip(rows, answers, strict=True):
@@ -148,7 +148,7 @@ def candidates(
     "`n` candidate documents for each query and its document: `{id, text, rewrite_queries, doc}` (AutoMIR equation 3)."
     rows = list(rows)
     language = language or detect_language([row['doc'] for row in rows])
-    how = Asking(model, 'candidates', language, form, prompt, n, sampling, home_folder, replay, most_repeated)
+    how = PromptBatch(model, 'candidates', language, form, prompt, n, sampling, home_folder, replay, most_repeated)
     by_row = ask_about(rows, lambda row: {'query': row['text'], 'document': row['doc']}, how)
     written, met = [], Counter()
     for row, answers in zip(rows, by_row, strict=True):

@@ -27,7 +27,7 @@ from .settings import Count, NotNegative, OneOrMore, Settings, Share
 from .training_stages import stage, training_config
 from .pairs import row_texts, training_lines
 from .progress import Trained
-from .safe_training import careful_trainer
+from .safe_training import safe_trainer
 from .adapters import Lora, with_adapter
 from .identity import Recipe, hub_name, trained_row
 from .arguments import check_enough, plain_arguments
@@ -194,7 +194,7 @@ def _build(config: SFTSettings, source: str, spec: LLMSpec, rows: tuple[list, li
 
     arguments = plain_arguments(config, arguments)
     shown, held_out = rows
-    return careful_trainer(Trainer)(
+    return safe_trainer(Trainer)(
         model=_load_base(config, source, spec),
         args=arguments,
         train_dataset=shown,

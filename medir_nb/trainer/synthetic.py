@@ -15,7 +15,7 @@ from ..core.files import fingerprint
 from ..core.places import slug
 from ..generator.methods import method_row
 from .mined_rows import Mined, load_documents, mined_rows, step
-from .prompt_batch import MOST_REPEATED, Asking, Usage, ask_about
+from .prompt_batch import MOST_REPEATED, PromptBatch, Usage, ask_about
 from .answer_parsing import WrittenExample, WrittenQuery, WrittenTasks, read_answers
 
 # %% ../../nbs/05_trainer/10_synthetic.ipynb #7dd7237f
@@ -60,7 +60,7 @@ def write_queries(
     rows, usage = list(documents), Usage()
     instruction = instruction or method_row('instance-query', 'prompt')['instructions'].get(form, '')
     check(instruction, f'the form {form!r} has no instruction', 'write_queries', 'give instruction=…')
-    how = Asking(model, 'instance-query', language, form, prompt, 1, sampling, home_folder, replay, most_repeated)
+    how = PromptBatch(model, 'instance-query', language, form, prompt, 1, sampling, home_folder, replay, most_repeated)
     answers = ask_about(rows, lambda row: {'document': row['doc']}, replace(how, usage=usage))
     read, met = read_answers([answer for [answer] in answers], WrittenQuery)
     queries, seen = [], set()
@@ -126,7 +126,7 @@ def brainstorm_tasks(
 ) -> Written:
     "Distinct retrieval tasks: `{id, task}` (BMRetriever, task level)."
     usage, met, known = Usage(), Counter(), {}
-    how = Asking(model, 'brainstorm-tasks', language, '', prompt, 1, sampling, home_folder, replay, usage=usage)
+    how = PromptBatch(model, 'brainstorm-tasks', language, '', prompt, 1, sampling, home_folder, replay, usage=usage)
     for first in range(0, calls, _CALLS_A_ROUND):
         together = min(_CALLS_A_ROUND, calls - first)
         row = {'id': f'call-{first}'}
@@ -183,7 +183,7 @@ def write_examples(
 ) -> Written:
     "Examples of tasks: `{id, query, pos, neg, instruction: the task, source, drawn}` (BMRetriever, task level)."
     tasks, usage, met, rows, seen = list(tasks), Usage(), Counter(), [], set()
-    how = Asking(model, 'task-example', language, '', prompt, 1, sampling, home_folder, replay, most_repeated)
+    how = PromptBatch(model, 'task-example', language, '', prompt, 1, sampling, home_folder, replay, most_repeated)
     for number in range(n):
         drawn = {task['id']: _drawn_values(task, number, seed) for task in tasks}
         values = lambda task, drawn=drawn: {'task': task['task'], **drawn[task['id']]}  # noqa: E731

@@ -13,7 +13,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         'annotations': ['schema'],
         'parameters': ['preset_line', 'resolve'],
         'keys': ['receipt_key'],
-        'records': ['lacking', 'receipts', 'status', 'valid_receipt'],
+        'records': ['missing_results', 'receipts', 'status', 'valid_receipt'],
         'kernel': ['output_folder'],
         'runs': ['run_notebook'],
         'loops': ['obstacles'],

@@ -18,7 +18,7 @@ from ..core.console import note
 from .find import find_notebook, workbook_root
 from .parameters import resolve
 from .keys import made_checkpoints, words_in
-from .records import lacking
+from .records import missing_results
 from .loops import obstacles
 
 # %% ../../nbs/10_workbook/11_batch.ipynb #88a76ea5
@@ -180,7 +180,7 @@ class _Batch:
             if i not in self.blocked:
                 note(failure)
             return None, failure
-        missing = lacking(receipt)
+        missing = missing_results(receipt)
         return receipt, _lacks(i, self.runs[i], missing) if missing else ''
 
 # %% ../../nbs/10_workbook/11_batch.ipynb #74ee842c

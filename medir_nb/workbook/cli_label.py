@@ -20,18 +20,18 @@ WalkFolder = Annotated[Path, typer.Argument(metavar='WALK', help='The folder tha
 
 def _hand_out(walk, annotator: str, by_keyboard: bool, how: dict):
     "Write the next sheet of a person, or let it be graded here."
-    from medir_nb.judging.labelling import sheets_words
-    from medir_nb.judging.sheets import unfinished, write_sheet
-    from medir_nb.judging.annotation import Sitting, grade_by_keyboard
+    from medir_nb.judging.labelling import sheets_power_line
+    from medir_nb.judging.sheets import ungraded_lines, write_sheet
+    from medir_nb.judging.annotation import AnnotationSession, grade_by_keyboard
 
     with waiting(f'pairs for {annotator}'):
         path = write_sheet(walk, annotator, **how)
-        power = sheets_words(walk, how['home_folder'])
+        power = sheets_power_line(walk, how['home_folder'])
     if by_keyboard:
         print(power)
-        grade_by_keyboard(Sitting.open(walk, annotator, **how))
+        grade_by_keyboard(AnnotationSession.open(walk, annotator, **how))
         return
-    print(f'{path}\n{counted(unfinished(path), "pair")} to grade with 0, 1 or 2')
+    print(f'{path}\n{counted(ungraded_lines(path), "pair")} to grade with 0, 1 or 2')
     print(power)
     print(f'what these mean: {path.parent}/guideline.md')
     print(f'then: medir label {walk.folder} --read')
@@ -55,7 +55,7 @@ def _show_conflicts(walk, wide: bool, home: Path | None):
 def _show_judges(walk, wide: bool):
     "A table of the judges beside people, where there are some."
     from medir_nb.judging.labelling import judge_table
-    from medir_nb.judging.labelling import no_kappa_words
+    from medir_nb.judging.labelling import undefined_kappa_reason
 
     judges = judge_table(walk)
     if len(judges):
@@ -63,7 +63,7 @@ def _show_judges(walk, wide: bool):
         show_table(judges.drop(columns='one_grade'), wide)
         for row in judges.to_dict('records'):
             if row['one_grade']:
-                print(f'{row["judge"]}: {no_kappa_words(row)}')
+                print(f'{row["judge"]}: {undefined_kappa_reason(row)}')
 
 # %% ../../nbs/10_workbook/31_cli_label.ipynb #fcd2593f
 def _next_line(walk, labels) -> str:
@@ -88,13 +88,13 @@ def _next_line(walk, labels) -> str:
 def _show_labels(walk, wide: bool, home: Path | None):
     "Read what there is, and say what became of it."
     from medir_nb.judging.labelling import read_labels
-    from medir_nb.judging.sheets import sheet_records, unfinished
+    from medir_nb.judging.sheets import sheet_records, ungraded_lines
 
     with waiting('reading labels'):
         labels = read_labels(walk, home_folder=home)
     for record in sheet_records(walk):
         path = walk.folder / 'labels' / record['file']
-        if path.is_file() and (lacking := unfinished(path)):
+        if path.is_file() and (lacking := ungraded_lines(path)):
             note(f'{path.name}: without a grade yet: {lacking} of {counted(len(record["pairs"]), "pair")}')
     print(labels)
     _show_judges(walk, wide)
@@ -129,11 +129,11 @@ def label_command(
 ):
     "Label pooled pairs with people: hand out blinded sheets, read them, say how far people agree and what it shows."
     with waiting('label'):
-        from medir_nb.judging import Walk
+        from medir_nb.judging import StudyFolder
         from medir_nb.judging.labelling import judge_pairs
         from medir_nb.judging.label_pool import pool_settings
 
-    opened = Walk.open(walk)
+    opened = StudyFolder.open(walk)
     check(annotator or not ask, '--ask needs a person', None, 'give --annotator NAME')
     if annotator:
         systems, deep = pool_settings(opened, system, depth)

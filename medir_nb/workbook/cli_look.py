@@ -15,7 +15,7 @@ from .board_tables import show_table, show_text
 
 # %% ../../nbs/10_workbook/29_cli_look.ipynb #b4260420
 def show_look(
-    found,  # a `Look`
+    found,  # a `CorpusProfile`
     wide: bool = False,
 ):
     "Print what was found."
@@ -53,6 +53,6 @@ def look_command(
     """What your documents are: how many can be read, how long, in which languages, twice or empty, with what may be
     personal data, and how long encoding them takes here. `--passages auto` takes the passages that it proposes."""
     with waiting('look'):
-        from medir_nb.study.profile import look
+        from medir_nb.study.profile import profile_corpus
 
-    show_look(look(documents, to, passages, lang, candidate, minutes, home), wide)
+    show_look(profile_corpus(documents, to, passages, lang, candidate, minutes, home), wide)

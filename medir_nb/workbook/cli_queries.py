@@ -63,10 +63,10 @@ def queries_command(
     "Questions for the documents of a walk: written by a language model, or from a log; checked and measured."
     with waiting('queries'):
         from medir_nb.generator import llm_spec
-        from medir_nb.judging import Walk
+        from medir_nb.judging import StudyFolder
         from medir_nb.study.queries import add_log, generate_queries, read_report
 
-    opened = Walk.open(walk)
+    opened = StudyFolder.open(walk)
     opened.need('corpus.jsonl')
     if llm:
         llm_spec(llm)  # a name that no model has is said before anything is done

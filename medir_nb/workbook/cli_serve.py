@@ -62,11 +62,11 @@ def _read_documents(source: str, lang: str | None, home, below: Path | None = No
 def _documents(source: str, lang: str | None, home):
     "The documents that a name means, as a task to search in."
     from medir_nb.data import corpus_task
-    from medir_nb.judging import Walk
+    from medir_nb.judging import StudyFolder
 
     _check_source(source)
     if (Path(source) / 'walk.yaml').is_file():
-        lang = lang or Walk.open(source).settings.language or None
+        lang = lang or StudyFolder.open(source).settings.language or None
     return _read_documents(source, lang, home) if _is_raw(source) else corpus_task(source, lang, home)
 
 # %% ../../nbs/10_workbook/32_cli_serve.ipynb #c1b51125
@@ -95,12 +95,12 @@ def _system_of(source: str, system: str | None, example: str = 'minilm or rrf(bm
         return system
     folder, fix = Path(source), f'name one, such as {example}'
     check((folder / 'walk.yaml').is_file(), 'no system is named', '--system', fix)
-    from medir_nb.judging import Walk
+    from medir_nb.judging import StudyFolder
     from medir_nb.study.verdict_pages import read_verdict
 
     what, fix = 'no system is named, and there is no verdict yet', f'medir verdict {source}, or name one with --system'
     check((folder / 'verdict.json').is_file(), what, source, fix)
-    choice = read_verdict(Walk.open(folder)).choice
+    choice = read_verdict(StudyFolder.open(folder)).choice
     note(f'{source}: {choice}, as its verdict recommends')
     return choice
 
@@ -108,24 +108,24 @@ def _system_of(source: str, system: str | None, example: str = 'minilm or rrf(bm
 def _note_old_verdict(index: str):
     "Say of the index of a walk that the verdict, which may have chosen its system, is of earlier documents or labels."
     from medir_nb.core.files import read_json
-    from medir_nb.judging import Walk
-    from medir_nb.study.verdict_pages import stale_words
+    from medir_nb.judging import StudyFolder
+    from medir_nb.study.verdict_pages import staleness_line
 
     folder = Path(index).parent
     if (folder / 'walk.yaml').is_file():
         content = read_json(folder / 'verdict.json', {})
-        if stale := stale_words(Walk.open(folder), content.get('stands_on'), folder=str(folder)):
+        if stale := staleness_line(StudyFolder.open(folder), content.get('stands_on'), folder=str(folder)):
             note(stale)
 
 # %% ../../nbs/10_workbook/32_cli_serve.ipynb #34592adf
 def _looked_at(index: str) -> Path | None:
     "The folder or file that the walk of an index was made of."
-    from medir_nb.judging import Walk
+    from medir_nb.judging import StudyFolder
 
     walk_folder = Path(index).resolve().parent
     if not (walk_folder / 'walk.yaml').is_file():
         return None
-    named = Path(Walk.open(walk_folder).settings.documents)
+    named = Path(StudyFolder.open(walk_folder).settings.documents)
     return next((path.resolve() for path in (named, walk_folder.parent / named) if path.exists()), None)
 
 # %% ../../nbs/10_workbook/32_cli_serve.ipynb #e53b3603
@@ -169,9 +169,9 @@ def _changed_index(source: str, update, add, delete, is_built_anew: bool, lang, 
 # %% ../../nbs/10_workbook/32_cli_serve.ipynb #49dfa196
 def _note_index(folder: str):
     "Write down in a walk that it is indexed."
-    from medir_nb.judging import Walk, note_step
+    from medir_nb.judging import StudyFolder, note_step
 
-    note_step(Walk.open(folder), 'index')
+    note_step(StudyFolder.open(folder), 'index')
 
 # %% ../../nbs/10_workbook/32_cli_serve.ipynb #159c09ed
 def index_command(
@@ -352,11 +352,11 @@ def export_command(
     "Write vectors (npy, Parquet), bm25s' index, the model and the task for other tools; an index gives its vectors."
     with waiting('export'):
         from medir_nb.retrieval.export import export_system
-        from medir_nb.judging import Walk
+        from medir_nb.judging import StudyFolder
 
     _check_there(source)
     if (Path(source) / 'walk.yaml').is_file():
-        lang = lang or Walk.open(source).settings.language or None
+        lang = lang or StudyFolder.open(source).settings.language or None
         system = _system_of(source, system)
     given = _documents(source, lang, home) if _is_raw(source) else source
     with waiting('export'):

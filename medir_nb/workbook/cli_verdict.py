@@ -39,10 +39,10 @@ def verdict_command(
 ):
     "Which retriever to take: quality on labels and on synthetic queries, costs, tests, and one sentence."
     with waiting('verdict'):
-        from medir_nb.judging import Walk
+        from medir_nb.judging import StudyFolder
         from medir_nb.study.verdict import give_verdict
 
-    opened = Walk.open(walk)
+    opened = StudyFolder.open(walk)
     how = {
         'quick': quick,
         'llm': llm,

@@ -15,7 +15,7 @@ from ..core.places import home as home_of
 from ..core.settings import parse_options
 from ..core.console import note, redact
 from .find import batches, find_notebook
-from .records import lacking, status
+from .records import missing_results, status
 from .runs import run_notebook
 from .loops import obstacles, plan_loop
 from .trainings import plan_trainings
@@ -33,7 +33,7 @@ _MOST_LINES = 20  # that say what did not run; the rest stands in the run's fold
 
 def _say_lacking(receipt: dict):
     "Say on stderr what a run lacks."
-    missing = lacking(receipt)
+    missing = missing_results(receipt)
     for row in missing[:_MOST_LINES]:
         note(f'not run: {row["system"]} on {row["task"]}: {row["why"]}')
     if len(missing) > _MOST_LINES:
@@ -94,7 +94,7 @@ def run_command(
             _copy_files(finished, copy)
         print('\n'.join(_run_lines(finished)))
     # a table that lacks rows is no success to a script
-    if lacking(finished):
+    if missing_results(finished):
         raise typer.Exit(1)
 
 
