@@ -29,7 +29,6 @@ from medir_nb.retrieval import (
     analyzers,
     BM25,
     build_index,
-    export_system,
     Index,
     lucene_stem,
     lucene_tokens,
@@ -43,6 +42,7 @@ from medir_nb.retrieval.bm25 import numbered_tokens
 from medir_nb.retrieval.lucene import Field, byte_lengths, falling_scores
 from medir_nb.retrieval.runs import run_frame
 from medir_nb.retrieval.sparse_stage import bm25_settings
+from medir_nb.study import export_system
 from medir_nb.workbook.cell_tables import cell_table
 
 ROOT = Path(__file__).parents[1]

@@ -10,6 +10,7 @@ from medir_nb import core, data, encoder, generator, retrieval, trainer
 from medir_nb.core import MedirError, atomic_path, boundary, cause_of, lock, registry, run_command, write_json
 from medir_nb.encoder import Encoder, encode_corpus, encoder_spec
 from medir_nb.generator import LLM, Request, Sampling
+from medir_nb.retrieval import RerankerSpec
 from medir_nb.trainer import train_encoder, train_generator
 from medir_nb.judging import StudyFolder
 
@@ -266,7 +267,7 @@ def test_every_packaged_row_has_the_types_of_its_fields():
     for name, kind in (
         ('models', encoder.EncoderSpec),
         ('llms', generator.LLMSpec),
-        ('rerankers', __import__('medir_nb.retrieval').reranker.RerankerSpec),
+        ('rerankers', RerankerSpec),
     ):
         for row in registry(name):
             core.check_row(kind, registry(name)[row], row, beside=tuple(registry(name)[row]))

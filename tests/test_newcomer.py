@@ -522,7 +522,7 @@ def test_models_say_what_runs_here_and_why_not(medir, own_registry, monkeypatch,
     )
     assert 'the Hub: HF_HUB_OFFLINE is set' in out.err
     monkeypatch.setenv('VOYAGE_API_KEY', 'a-key-of-a-test')
-    monkeypatch.setattr(encoder.here, 'unreachable', lambda: '')
+    monkeypatch.setattr(encoder.availability, 'unreachable', lambda: '')
     table = encoder.models_table().set_index('model').runs
     assert (
         table['voyage-3'] == 'yes, asks https://api.voyageai.com/v1'
@@ -566,7 +566,7 @@ def test_a_bar_counts_what_was_quick(monkeypatch):
 
 @pytest.mark.parametrize(
     ('module', 'command'),
-    [('asking', 'queries'), ('labelling', 'label'), ('deciding', 'verdict'), ('deciding', 'adapt')],
+    [('cli_queries', 'queries'), ('cli_label', 'label'), ('cli_verdict', 'verdict'), ('cli_verdict', 'adapt')],
 )
 def test_a_clock_runs_while_a_command_is_loaded(module, command, medir, monkeypatch, tmp_path):
     import contextlib

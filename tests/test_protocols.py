@@ -437,7 +437,7 @@ def test_voyage_is_told_that_a_generated_text_is_a_query(fake, tmp_path, beir, m
 
 
 def test_the_notebooks_say_where_r2meds_bm25_is_from():
-    for name in ('papers/r2med_retrieval', 'papers/r2med_generation', '04_retrieval/02_bm25'):
+    for name in ('papers/r2med_retrieval', 'papers/r2med_generation', '04_retrieval/06_bm25'):
         text = (ROOT / 'nbs' / f'{name}.ipynb').read_text(encoding='utf-8')
         assert 'is an inference' not in text and 'at its newest commit' in text.replace(
             'at the newest commit', 'at its newest commit'

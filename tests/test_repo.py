@@ -99,7 +99,7 @@ def test_a_door_offers_what_its_modules_define(door):
         assert not name.startswith('_') and hasattr(package, name), name
 
 
-ABOUT_TORCH = {'losses.contrastive', 'losses.alignment', 'losses.reconstruction'}
+ABOUT_TORCH = {'trainer.contrastive_loss', 'trainer.alignment_loss', 'trainer.reconstruction_loss'}
 
 
 @pytest.mark.parametrize('module', ORDER)

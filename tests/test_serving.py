@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np, pandas as pd, pytest
 from conftest import DOCUMENTS, QUERIES, write_lines
 from medir_nb import retrieval
+from medir_nb.study import export_system
 from medir_nb.core import MedirError
 from medir_nb.data import load_task, parse_windows, task_from_frames
 from medir_nb.generator.toy_llm import ToyServer
@@ -894,13 +895,13 @@ def test_an_export_opens_elsewhere(beir, home, tmp_path, fake_minilm):
     import bm25s, pyarrow.parquet as pq
 
     build_index(str(beir), 'bm25', tmp_path / 'index', home_folder=home)
-    manifest = retrieval.export_system(tmp_path / 'index', tmp_path / 'out', home_folder=home)
+    manifest = export_system(tmp_path / 'index', tmp_path / 'out', home_folder=home)
     assert (
         manifest['system'] == 'bm25'
         and bm25s.BM25.load(str(tmp_path / 'out' / 'bm25' / 'bm25')).scores['num_docs'] == 12
     )
     from medir_nb.encoder import Encoder, encode_corpus
-    from medir_nb.retrieval.export import write_parquet
+    from medir_nb.study.export import write_parquet
 
     corpus = load_task(str(beir), home_folder=home).corpus
     vectors = encode_corpus(Encoder('minilm', home_folder=home), corpus, 'document')
@@ -915,18 +916,18 @@ def test_an_export_opens_elsewhere(beir, home, tmp_path, fake_minilm):
 def test_an_export_takes_the_vectors_of_an_index(store, home, tmp_path, fake_minilm, monkeypatch):
     if store != 'flat':
         pytest.importorskip({'qdrant': 'qdrant_client', 'lancedb': 'lancedb'}[store])
-    monkeypatch.setattr('medir_nb.retrieval.export.save_encoder', lambda *given: None)  # the model is a hash of words
+    monkeypatch.setattr('medir_nb.study.export.save_encoder', lambda *given: None)  # the model is a hash of words
     documents = some_documents(30, random.Random(6))
     build_index(task_of(documents, 'sentences=1'), 'rrf(bm25,minilm)', tmp_path / 'index', store, home_folder=home)
     documents = changed(documents, random.Random(7), 0)
     change_index(tmp_path / 'index', everything=frame(documents), home_folder=home)
     fake_minilm.clear()
-    manifest = retrieval.export_system(tmp_path / 'index', tmp_path / 'out', home_folder=home)
+    manifest = export_system(tmp_path / 'index', tmp_path / 'out', home_folder=home)
     assert fake_minilm == [] and manifest['passages'] == 'sentences=1' and manifest['documents'] == len(documents)
     ids = json.loads((tmp_path / 'out' / 'ids.json').read_text())
     vectors = dict(zip(ids, np.load(tmp_path / 'out' / 'vectors' / 'minilm.npy'), strict=True))
     fresh = task_of(documents, 'sentences=1')
-    theirs = retrieval.export_system(fresh, tmp_path / 'fresh', 'rrf(bm25,minilm)', home_folder=home)
+    theirs = export_system(fresh, tmp_path / 'fresh', 'rrf(bm25,minilm)', home_folder=home)
     of_fresh = json.loads((tmp_path / 'fresh' / 'ids.json').read_text())
     assert sorted(of_fresh) == sorted(ids) and theirs['texts'] == manifest['texts'] == len(ids) > len(documents)
     for name, vector in zip(of_fresh, np.load(tmp_path / 'fresh' / 'vectors' / 'minilm.npy'), strict=True):

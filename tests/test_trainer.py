@@ -903,7 +903,7 @@ def test_a_killed_training_goes_on_to_the_same_end(rows, pairs, home):
             found = [w / 'metrics.jsonl' for w in t.progress.work_folders(home / 'checkpoints' / 'own')]
         child.kill()
         assert child.wait() == -signal.SIGKILL and not (home / 'checkpoints' / 'own').exists()
-        assert t.careful.last_checkpoint(found[-1].parent)[0] >= saved
+        assert t.safe_training.last_checkpoint(found[-1].parent)[0] >= saved
         with open(found[-1], 'a') as f:
             f.write('{"step": 99, "lo')  # as a line torn by the kill
     done = train_encoder(settings)
@@ -1088,7 +1088,7 @@ def test_a_loss_that_is_no_number_stops_at_once(rows, pairs, home):
         train_encoder({**small(pairs), 'learning_rate': 1e30}, max_steps=9, save_steps=1, overwrite=True)
     assert 'the loss is nan at step 2' in str(e.value) and 'checkpoint of step 1 is kept' in str(e.value)
     assert file_fingerprint(old.folder) == written
-    step, kept = t.careful.last_checkpoint(t.progress.work_folders(home / 'checkpoints' / 'own')[-1])
+    step, kept = t.safe_training.last_checkpoint(t.progress.work_folders(home / 'checkpoints' / 'own')[-1])
     assert step == 1 and all(v.isfinite().all() for v in weights(kept).values())
 
 
@@ -1102,7 +1102,7 @@ def test_poisoned_weights_are_not_saved(folders, own_registry, pairs, tmp_path, 
     )
     with pytest.raises(MedirError, match='no numbers|is nan at step 1'):
         train_encoder(small(pairs), max_steps=2, save_steps=1)
-    assert not (home / 'checkpoints' / 'own').exists() and not t.careful.last_checkpoint(
+    assert not (home / 'checkpoints' / 'own').exists() and not t.safe_training.last_checkpoint(
         t.progress.work_folders(home / 'checkpoints' / 'own')[-1]
     )
 

@@ -78,7 +78,9 @@ def parts_of(
     if row is None:
         return None
     where = f'parts {package}'
-    missing = [field for field in PackagedParts.__annotations__ if field not in ('name', 'weights') and field not in row]
+    missing = [
+        field for field in PackagedParts.__annotations__ if field not in ('name', 'weights') and field not in row
+    ]
     check(not missing, f'no {"".join(missing[:1])}', where, 'add it to the row of parts.yaml')
     check_row(PackagedParts, row, where, beside=('sources', 'note'))
     fields = {field: row[field] for field in PackagedParts.__annotations__ if field in row}

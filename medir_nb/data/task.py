@@ -46,7 +46,9 @@ class Task:
     instructions: dict = field(default_factory=dict)
     groups: dict | None = None  # query id → what is independent; None: each query
     labels: dict = field(default_factory=dict)  # query id → body system, where the source has it
-    passages: PassageSplitter | None = None  # how documents are cut before they are searched; None: they are searched whole
+    passages: PassageSplitter | None = (
+        None  # how documents are cut before they are searched; None: they are searched whole
+    )
     source: str = ''
     revision: str = ''
     report: dict = field(default_factory=dict)

@@ -110,7 +110,7 @@ class Worker:
 
     def start(self):
         "Start the process and have it load the model."
-        script = importlib.resources.files('medir_nb') / 'worker.py'
+        script = importlib.resources.files('medir_nb.encoder') / 'worker.py'
         self._conversation = Conversation([str(self.python), '-I', '-u', *guarded_script(script)])
         self.scratch, self.process = self._conversation.scratch, self._conversation.child
         fix = 'make it anew: ' + _install(self.environment, self.python.parent.parent)

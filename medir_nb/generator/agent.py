@@ -45,7 +45,7 @@ def _begin(task, expansion: tuple, kind: str, home_folder) -> tuple[dict, dict, 
     method, name, given = expansion
     row, settings, model = method_row(method), expansion_settings(method, given, kind), llm(name, home_folder)
     _check_place(settings, row, model, task, method)
-    asked = requests_of(task, method, model, settings, home_folder)
+    asked = requests_of(task, method, model, settings)
     remarks, context = row['told'][task.language], model.spec.context
 
     def dialogue(request):

@@ -20,7 +20,7 @@ from .llm_rows import Sampling, llm_spec
 from .cassettes import Generation, Request
 from .models import HOLDS_GPU, LLM, llm
 from .answers import FAULTS, judge
-from .methods import SAMPLING_FIELDS, expansion_settings, fill, method_row, passages_for, wording
+from .methods import SAMPLING_FIELDS, expansion_settings, fill, method_row, wording
 from .imported import imported_texts
 
 # %% ../../nbs/03_generator/10_expansion.ipynb #129943cb
@@ -46,7 +46,7 @@ def requests_of(
     method: str,
     model: LLM,
     settings: dict,  # of `expansion_settings`
-    home_folder=None,
+    passages: list[str] | None = None,  # one text a query, for a method that reads them
 ) -> list[list[Request]]:
     "What is asked for each query of `task`."
     row, spec = method_row(method), model.spec
@@ -55,7 +55,9 @@ def requests_of(
     check(writes_it, what, task.name, 'choose another model of `llms_table()`')
     sampling, template = _sampling_for(model, row, settings), _template_for(task, method, row, settings)
     reads_passages, texts = row['reads'] == 'passages', task.queries.texts()
-    passages = passages_for(task, row, settings['k'], home_folder) if reads_passages else [''] * len(texts)
+    what, fix = f'+{method} reads passages', 'use retrieval.expanded_texts, which finds them'
+    check(passages is not None or not reads_passages, what, task.name, fix)
+    passages = passages if reads_passages else [''] * len(texts)
     asked = []
     for query, text, shown in zip(task.queries.ids, texts, passages, strict=True):
         values = {'query': text, 'passages': shown} if reads_passages else {'query': text}
@@ -122,10 +124,10 @@ def _imported_answers(task, method: str, name: str, n: int, home_folder) -> tupl
     return pairs, mark, {'generated': 0, 'replayed': sum(map(len, stored))}
 
 
-def _generated_answers(task, method: str, name: str, settings: dict, home_folder, replay) -> tuple[list, dict, dict]:
+def _generated_answers(task, method: str, name: str, settings: dict, passages, home_folder, replay):
     "The answers of a model, from its cassette or from itself: pairs, its mark, and counts."
     model = llm(name, home_folder)
-    asked = requests_of(task, method, model, settings, home_folder)
+    asked = requests_of(task, method, model, settings, passages)
     requests = [request for of_query in asked for request in of_query]
     missing = len(model.missing(requests))
     generations = model.generate(requests, replay)
@@ -143,6 +145,7 @@ def expand(
     kind: str = 'dense',  # of the retriever that reads the texts
     home_folder=None,
     replay: bool | None = None,  # True: ask nobody; None: as $MEDIR_REPLAY says
+    passages: list[str] | None = None,  # one text a query, for a method that reads them
 ) -> Expanded:
     "The texts that `(method, llm, settings)` joins to each query of `task`."
     method, name, given = expansion
@@ -150,9 +153,9 @@ def expand(
     if _is_imported(name):
         pairs, mark, stats = _imported_answers(task, method, name, settings['n'], home_folder)
     else:
-        fix = 'use systems.expanded_texts, which gives it the search'
+        fix = 'use retrieval.expanded_texts, which gives it the search'
         check(row['reads'] != 'searches', f'+{method} searches while it writes', task.name, fix)
-        pairs, mark, stats = _generated_answers(task, method, name, settings, home_folder, replay)
+        pairs, mark, stats = _generated_answers(task, method, name, settings, passages, home_folder, replay)
     return usable(task, pairs, mark, settings, row, stats)
 
 
@@ -161,6 +164,7 @@ def pending_generations(
     expansion: tuple,  # (method, llm, settings)
     kind: str,
     home_folder=None,
+    passages: list[str] | None = None,
 ) -> int:
     "How many generations `expansion` still needs on `task`."
     method, name, given = expansion
@@ -169,7 +173,7 @@ def pending_generations(
         imported_texts(task, method, name, settings['n'], home_folder)
         return 0
     model = llm(name, home_folder)
-    asked = requests_of(task, method, model, settings, home_folder)
+    asked = requests_of(task, method, model, settings, passages)
     return len(model.missing([request for of_query in asked for request in of_query]))
 
 # %% ../../nbs/03_generator/10_expansion.ipynb #73071cfa

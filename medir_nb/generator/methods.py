@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['SAMPLING_FIELDS', 'method_row', 'ExpansionSettings', 'expansion_settings', 'normal_expansion', 'base_name', 'wording',
-           'fill', 'passages_for']
+           'fill']
 
 # %% ../../nbs/03_generator/08_methods.ipynb #6313ca6b
 import re
@@ -15,7 +15,6 @@ import pydantic
 from ..core.errors import MedirError, check, nearest
 from ..core.files import read_text
 from ..core.settings import registry
-from ..retrieval.bm25 import BM25, preset_settings
 from .llm_rows import Sampling, llm_spec
 
 # %% ../../nbs/03_generator/08_methods.ipynb #1483ab94
@@ -267,28 +266,3 @@ def fill(
             span = (len(prompt), len(prompt) + len(text))
         prompt += text
     return prompt, span
-
-# %% ../../nbs/03_generator/08_methods.ipynb #edd95eaf
-def _cut_passage(text: str, language: str, limit: int) -> str:
-    "A passage of at most `limit` words, or characters in Chinese."
-    text = ' '.join(text.split())
-    return text[:limit] if language == 'zh' else ' '.join(text.split(' ')[:limit])
-
-
-def passages_for(
-    task,
-    row: dict,  # of the method
-    k: int,  # passages a query
-    home_folder=None,
-) -> list[str]:
-    "For each query its top `k` passages as one text."
-    preset = row['passages_by'].get(task.language, 'bm25')
-    settings = preset_settings(preset[5:-1], task.language)  # bm25(gensim): gensim
-    run = BM25(task.corpus, **settings, home_folder=home_folder).search(task.queries, k + 1)
-    run = run[run.query_id != run.doc_id]
-    ranked = {query: list(hits.doc_id[:k]) for query, hits in run.groupby('query_id', sort=False)}
-    shown = []
-    for query in task.queries.ids:
-        texts = [_cut_passage(task.corpus.text(d), task.language, row['passage_words']) for d in ranked.get(query, [])]
-        shown.append(''.join(f'\n[{i}]. {text}' for i, text in enumerate(texts, 1)))
-    return shown

@@ -17,7 +17,6 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         'index': ['DATABASES', 'STORES', 'Index', 'is_index', 'read_manifest', 'snippet'],
         'updates': ['Update', 'build_index', 'change_index', 'count_promised', 'promise'],
         'service': ['Batcher', 'Busy', 'Service', 'serve', 'web_app'],
-        'export': ['export_system'],
         'syntax': ['Expansion', 'Fusion', 'Reranking', 'System'],
         'stages': ['COMBINATIONS', 'RERANKERS', 'RETRIEVERS', 'Answer', 'Counts', 'Job', 'Plan', 'Ranking', 'Stage'],
         'expand_stage': ['Expand'],

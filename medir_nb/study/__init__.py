@@ -15,5 +15,6 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         'verdict': ['give_verdict'],
         'adapting': ['Adaptation', 'adapt'],
         'report': ['render_report', 'privacy_line', 'write_report'],
+        'export': ['export_system'],
     },
 )

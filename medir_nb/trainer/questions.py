@@ -86,7 +86,9 @@ def synthesize_queries(
     language = language or detect_language([row['doc'] for row in rows])
     blocks = example_blocks(language, styles, examples)
     style = {row['id']: random.Random(fingerprint(seed, row['id'])).choice(sorted(blocks)) for row in rows}
-    how = PromptBatch(model, 'synthesize-query', language, form, prompt, 1, sampling, home_folder, replay, most_repeated)
+    how = PromptBatch(
+        model, 'synthesize-query', language, form, prompt, 1, sampling, home_folder, replay, most_repeated
+    )
     answers = ask_about(rows, lambda row: {'examples': blocks[style[row['id']]], 'document': row['doc']}, how)
     queries, met, seen = [], Counter(), set()
     for row, [(text, faults)] in zip(rows, answers, strict=True):

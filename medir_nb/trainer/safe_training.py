@@ -108,7 +108,9 @@ def check_weights(model, step: int, where: str, work: Path):
 
     if not all(torch.isfinite(weights).all() for weights in model.parameters()):
         raise MedirError(
-            f'the weights are no numbers after step {step}', where, f'lower the learning rate; {last_checkpoint_notice(work)}'
+            f'the weights are no numbers after step {step}',
+            where,
+            f'lower the learning rate; {last_checkpoint_notice(work)}',
         )
 
 

@@ -17,6 +17,7 @@ from ..generator.methods import expansion_settings, method_row
 from ..generator.expansion import Expanded, expand
 from ..retrieval.expressions import Fusion, System, parse
 from ..retrieval.chain import search
+from ..retrieval.expand_stage import passages_for
 from .mined_rows import Mined, mined_rows, step
 
 # %% ../../nbs/05_trainer/03_selection.ipynb #3832b401
@@ -148,7 +149,9 @@ def hypothesize(
     wrote nothing usable."""
     rows = list(rows)
     task = texts_task(rows, language, [(str(i), row['text']) for i, row in enumerate(rows)])
-    expanded = expand(task, (method, model, tuple((settings or {}).items())), 'dense', home_folder, replay)
+    given = tuple((settings or {}).items())
+    shown = passages_for(task, method_row(method), expansion_settings(method, given, 'dense')['k'], home_folder)
+    expanded = expand(task, (method, model, given), 'dense', home_folder, replay, shown)
     guessed = [
         {'id': row['id'], 'text': row['text'], 'rewrite_query': ' '.join(texts), 'doc': row['doc']}
         for row, texts in zip(rows, expanded.texts, strict=True)

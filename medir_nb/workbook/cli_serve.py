@@ -351,7 +351,7 @@ def export_command(
 ):
     "Write vectors (npy, Parquet), bm25s' index, the model and the task for other tools; an index gives its vectors."
     with waiting('export'):
-        from medir_nb.retrieval.export import export_system
+        from medir_nb.study.export import export_system
         from medir_nb.judging import StudyFolder
 
     _check_there(source)

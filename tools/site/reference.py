@@ -7,19 +7,16 @@ from collections import namedtuple
 from pathlib import Path
 from notebooks import fenced, public_definitions
 
-ROOMS = (
-    'core hub processor data worker encoder retrieval generator reranker systems miner losses trainer evaluator'.split()
-)
-ROOMS += 'benchmark serving ledger figures walk workbook'.split()
+ROOMS = 'core data encoder generator retrieval trainer evaluator judging papers study workbook'.split()
 
 # pages of the API: a page a room would be more frame than content
 GROUPS = {
-    'foundations': 'core hub processor worker',
-    'encoding': 'data encoder retrieval',
-    'language': 'generator reranker systems',
-    'training': 'miner losses trainer',
-    'evaluation': 'evaluator benchmark ledger figures',
-    'use': 'serving walk workbook',
+    'foundations': 'core data',
+    'encoding': 'encoder generator',
+    'retrieval': 'retrieval',
+    'training': 'trainer',
+    'evaluation': 'evaluator judging papers',
+    'use': 'study workbook',
 }
 
 # every variable of the environment that the code reads; a test compares the names with the code
@@ -79,23 +76,25 @@ EXITS = [
 
 def rooms_here(root: Path) -> list[str]:
     "The rooms in the order of the road, those that exist."
-    return [r for r in ROOMS if (root / 'medir_nb' / r).is_dir() or (root / 'medir_nb' / f'{r}.py').is_file()]
+    return [room for room in ROOMS if (root / 'medir_nb' / room).is_dir()]
+
+
+def door_tree(root: Path, room: str) -> ast.Module:
+    return ast.parse((root / 'medir_nb' / room / '__init__.py').read_text(encoding='utf-8'))
 
 
 def room_doc(root: Path, room: str) -> str:
-    door = root / 'medir_nb' / room / '__init__.py'
-    file = door if door.is_file() else root / 'medir_nb' / f'{room}.py'
-    return ast.get_docstring(ast.parse(file.read_text(encoding='utf-8'))) or ''
+    return ast.get_docstring(door_tree(root, room)) or ''
+
+
+def door_of(root: Path, room: str) -> dict[str, list[str]]:
+    "The names at a room's door by their module, in the order of the door."
+    keywords = [k for node in ast.walk(door_tree(root, room)) if isinstance(node, ast.Call) for k in node.keywords]
+    return next((ast.literal_eval(k.value) for k in keywords if k.arg == 'submod_attrs'), {})
 
 
 def names_at_door(root: Path, room: str) -> list[str]:
-    "What a package names in its `__all__`; of a room that is one module, all that is public."
-    door = root / 'medir_nb' / room / '__init__.py'
-    if not door.is_file():
-        return [name for name, _, _ in public_definitions((root / f'medir_nb/{room}.py').read_text(encoding='utf-8'))]
-    tree = ast.parse(door.read_text(encoding='utf-8'))
-    found = [n.value for n in tree.body if isinstance(n, ast.Assign) and n.targets[0].id == '__all__']
-    return [e.value for e in found[0].elts] if found else []
+    return [name for names in door_of(root, room).values() for name in names]
 
 
 def module_part(file: Path, room: str, door: list[str]) -> str:
@@ -116,11 +115,8 @@ def anchor_of(room: str, name: str) -> str:
 
 def room_part(root: Path, room: str) -> str:
     "The reference of a room: what stands at its door, module by module in the order of the door."
-    door, folder = names_at_door(root, room), root / 'medir_nb' / room
-    files, order = [folder.with_suffix('.py')], []
-    if folder.is_dir():
-        order = re.findall(r'^from \.(\w+)', (folder / '__init__.py').read_text(encoding='utf-8'), re.M)
-        files = sorted(folder.glob('[a-z]*.py'), key=lambda f: (f.stem not in order, [*order, f.stem].index(f.stem)))
+    door, order, folder = names_at_door(root, room), list(door_of(root, room)), root / 'medir_nb' / room
+    files = sorted(folder.glob('[a-z]*.py'), key=lambda f: (f.stem not in order, [*order, f.stem].index(f.stem)))
     defined = {name for file in files for name, _, _ in public_definitions(file.read_text(encoding='utf-8'))}
     values = ', '.join(f'`{name}`' for name in door if name not in defined)
     parts = [f'## {room}', room_doc(root, room), DOOR.format(room=room), values and f'Values: {values}.']
