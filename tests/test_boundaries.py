@@ -869,7 +869,7 @@ def test_a_training_that_fails_in_another_library_is_one_line(folders, pairs, tm
     def broken(*_, **__):
         raise LookupError('inside')
 
-    monkeypatch.setattr(trainer.contrastive, 'InfoNCE', broken)
+    monkeypatch.setattr(trainer.contrastive_loss, 'InfoNCE', broken)
     refused(train_command(config), r'this was not foreseen \(LookupError: inside\); run again with --debug')
     assert 'Traceback' in train_command(config, '--debug').err
 

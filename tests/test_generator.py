@@ -102,7 +102,7 @@ def test_a_turn_that_is_too_long_loses_what_was_shown_last():
         {'role': 'user', 'content': 'before'},
         {'role': 'assistant', 'content': 'I look. [found: one] So'},
     ] and r.shorter(3).cut == (16, 19)
-    ids, sent, cut = g.loading.fit_prompt(lambda r: r.text.split(), r, 6, 'x')
+    ids, sent, cut = g.llm_loading.fit_prompt(lambda r: r.text.split(), r, 6, 'x')
     assert (
         sent.prompt == 'the prompt'
         and len(ids) <= 6
@@ -512,13 +512,13 @@ def test_a_model_that_cannot_be_asked_says_why(build, why, monkeypatch):
 
 def test_a_long_prompt_loses_the_end_of_its_cut_by_tokens():
     encode = lambda r: r.prompt.split()
-    ids, sent, cut = g.loading.fit_prompt(encode, Request('Ask: a b c d e f Answer:', cut=(5, 16)), 5, 'x')
+    ids, sent, cut = g.llm_loading.fit_prompt(encode, Request('Ask: a b c d e f Answer:', cut=(5, 16)), 5, 'x')
     assert ids == 'Ask: a b c Answer:'.split() or len(ids) == 5 and ids[-1].endswith('Answer:')
     assert cut == len('Ask: a b c d e f Answer:') - len(sent.prompt)
     with pytest.raises(MedirError, match='still exceeds'):
-        g.loading.fit_prompt(encode, Request('Ask: a Answer:', cut=(5, 6)), 1, 'x')
+        g.llm_loading.fit_prompt(encode, Request('Ask: a Answer:', cut=(5, 6)), 1, 'x')
     with pytest.raises(MedirError, match='leaves no room'):
-        g.loading.prompt_room(llm_spec('smollm2'), Sampling(max_tokens=2048))
+        g.llm_loading.prompt_room(llm_spec('smollm2'), Sampling(max_tokens=2048))
 
 
 def test_sampling_filters_and_is_a_draw_from_the_softmax():
@@ -829,7 +829,7 @@ def test_own_wording_comes_from_a_file(beir, tmp_path, fake):
 def test_lamer_shows_the_top_passages(beir, fake):
     server, task = fake(), load_task(str(beir))
     configure('smollm2', backend='openai', base_url=server.url, concurrency=1)
-    expand(task, ('lamer', 'smollm2', (('k', 2),)), 'sparse')
+    search('bm25+lamer(smollm2,k=2)', task, 2)
     top = search('bm25(gensim)', task, 2).run
     shown = server.bodies[0]['messages'][-1]['content']
     assert (
@@ -845,11 +845,8 @@ def test_lamer_cuts_each_passage_to_512_words(tmp_path, fake):
     )
     server = fake()
     configure('smollm2', backend='openai', base_url=server.url)
-    expand(
-        task,
-        ('lamer', 'smollm2', (('prompt', str(write_lines(tmp_path / 'p.txt', ['{query}|{passages}|']))),)),
-        'dense',
-    )
+    prompt = write_lines(tmp_path / 'p.txt', ['{query}|{passages}|'])
+    search(f'bm25+lamer(smollm2,prompt={prompt})', task, 2)
     shown = server.bodies[0]['messages'][-1]['content']
     assert shown.split('|')[1] == '\n[1]. gout\n[2]. ' + ' '.join(
         long.split()[:512]
@@ -1459,16 +1456,16 @@ def test_smollm2_in_process(tmp_path):
     other = LLM('smollm2', home_folder=tmp_path / 'other', dtype='float32')
     alone = other.backend._batch(
         [
-            g.loading.fit_prompt(
-                lambda r: g.loading.rendered_prompt(other.backend.tokenizer, other.spec, r), requests[1], 2000, ''
+            g.llm_loading.fit_prompt(
+                lambda r: g.llm_loading.rendered_prompt(other.backend.tokenizer, other.spec, r), requests[1], 2000, ''
             )
         ],
         requests[1:2],
     )
     pair = other.backend._batch(
         [
-            g.loading.fit_prompt(
-                lambda r: g.loading.rendered_prompt(other.backend.tokenizer, other.spec, r), r, 2000, ''
+            g.llm_loading.fit_prompt(
+                lambda r: g.llm_loading.rendered_prompt(other.backend.tokenizer, other.spec, r), r, 2000, ''
             )
             for r in requests[:2]
         ],

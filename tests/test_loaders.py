@@ -52,7 +52,7 @@ def test_second_load_comes_from_the_home_folder(beir, home, monkeypatch):
     first = load_task(str(beir))
     from medir_nb import data
 
-    monkeypatch.setattr(data.folders, 'json_lines', lambda path: pytest.fail(f'{path} is parsed again'))
+    monkeypatch.setattr(data.task_folders, 'json_lines', lambda path: pytest.fail(f'{path} is parsed again'))
     again = load_task(str(beir))
     assert again.report == first.report and again.fingerprint == first.fingerprint
     assert {p.parent for p in home.rglob('*.arrow')} == {home / 'corpora'}

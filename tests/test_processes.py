@@ -200,7 +200,7 @@ def test_a_stage_of_this_process_is_trained_here_and_says_so(monkeypatch, capsys
     monkeypatch.setattr('medir_nb.trainer.launch.STAGES', STAGES)
     monkeypatch.setitem(STAGES, 'own', None)
     stage(OwnSettings)(lambda config=None, watch=None, **settings: None)
-    monkeypatch.setitem(STAGES, 'own', t.stages.STAGES['own'])
+    monkeypatch.setitem(STAGES, 'own', t.STAGES['own'])
     monkeypatch.setenv('MEDIR_PROCESSES', '2')
     assert processes_to_start(OwnSettings(**NAMED)) == 1
     tell_idle(OwnSettings(**NAMED), 1)

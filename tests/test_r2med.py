@@ -910,11 +910,11 @@ def test_bombs(tmp_path, monkeypatch):
     path = hostile(tmp_path / 'bomb.zip', ('Biology/big.jsonl', b'0' * (40 << 20), PLAIN))
     with pytest.raises(MedirError, match=r"'Biology/big\.jsonl' swells to 41,943,040 bytes from 40,\d{3}"):
         load_task(path)
-    monkeypatch.setattr(data.folders, '_ZIP_BYTES', 10_000)
+    monkeypatch.setattr(data.task_folders, '_ZIP_BYTES', 10_000)
     with pytest.raises(MedirError, match='swells to'):
         load_task(packed(tmp_path / 'large.zip', tmp_path / 'made'))
-    monkeypatch.setattr(data.folders, '_ZIP_FILES', 2)
-    monkeypatch.setattr(data.folders, '_ZIP_BYTES', 1 << 30)
+    monkeypatch.setattr(data.task_folders, '_ZIP_FILES', 2)
+    monkeypatch.setattr(data.task_folders, '_ZIP_BYTES', 1 << 30)
     with pytest.raises(MedirError, match='one of more than 2 files'):
         load_task(packed(tmp_path / 'many.zip', tmp_path / 'made'))
 

@@ -447,8 +447,8 @@ class Words:
 @pytest.fixture
 def vllm(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, 'vllm', types.SimpleNamespace(LLM=Engine, SamplingParams=lambda **k: k))
-    monkeypatch.setattr(generator.loading, 'hub_folder', lambda hub, revision, where: tmp_path)
-    monkeypatch.setattr(generator.local, 'load_llm_tokenizer', lambda folder, spec: Words())
+    monkeypatch.setattr(generator.llm_loading, 'hub_folder', lambda hub, revision, where: tmp_path)
+    monkeypatch.setattr(generator.local_llm, 'load_llm_tokenizer', lambda folder, spec: Words())
     Engine.started, Engine.alive, Engine.held = [], 0, None
     return Engine
 

@@ -23,12 +23,12 @@ MODELS = {
 
 # the most that the package may have, and the least of `AT_LEAST`: the figures of the day; behind each, the aim
 LIMITS = {
-    'exported lines': 41_677,  # aim 37,000
-    'lines of tests': 37_713,  # 27,000
-    'rooms': 18,  # 12
-    'public names': 1_726,  # 900
-    'signatures with home_folder': 258,  # 60
-    'lessons that call a private helper, %': 25.6,  # 8
+    'exported lines': 41_830,  # aim 37,000
+    'lines of tests': 37_814,  # 27,000
+    'rooms': 11,  # 12
+    'public names': 1_722,  # 900
+    'signatures with home_folder': 255,  # 60
+    'lessons that call a private helper, %': 25.3,  # 8
     'words an exported line': 2.5,  # 3
     'longest cell': 68,  # 60
     'p90 of cells': 31,  # 28

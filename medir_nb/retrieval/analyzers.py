@@ -163,5 +163,7 @@ _MAKERS = ('bm25s', 'PyStemmer', 'jieba', 'regex')
 @functools.cache
 def analyzer_key() -> str:
     "A hash of everything that makes tokens."
-    code = [(Path(__file__).parent / name).read_text(encoding='utf-8') for name in ('lucene_analyzer.py', 'analyzers.py')]
+    code = [
+        (Path(__file__).parent / name).read_text(encoding='utf-8') for name in ('lucene_analyzer.py', 'analyzers.py')
+    ]
     return fingerprint(*code, *map(importlib.metadata.version, _MAKERS), unicodedata.unidata_version)

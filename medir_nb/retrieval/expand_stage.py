@@ -59,13 +59,15 @@ def _cut_passage(text: str, language: str, limit: int) -> str:
 
 def passages_for(
     task,
-    row: dict,  # of the method
-    k: int,  # passages a query
+    method: str,
+    settings: dict,  # of the expansion: `k` passages a query
     home_folder=None,
 ) -> list[str] | None:
     "For each query its top `k` passages as one text; None: the method reads none."
+    row = method_row(method)
     if row['reads'] != 'passages':
         return None
+    k = settings['k']
     preset = row['passages_by'].get(task.language, 'bm25')
     settings = preset_settings(preset[5:-1], task.language)  # bm25(gensim): gensim
     run = BM25(task.corpus, **settings, home_folder=home_folder).search(task.queries, k + 1)
@@ -104,7 +106,7 @@ class Expand(Stage):
         "What the model is shown of each query's first documents."
         if self.expression.is_stored:
             return None
-        return passages_for(job.task, method_row(self.expression.method), self.chosen['k'], job.home_folder)
+        return passages_for(job.task, self.expression.method, self.chosen, job.home_folder)
 
     def run(self, job: Job, k: int = 0) -> Expanded:
         "The texts of each query."

@@ -150,7 +150,7 @@ def hypothesize(
     rows = list(rows)
     task = texts_task(rows, language, [(str(i), row['text']) for i, row in enumerate(rows)])
     given = tuple((settings or {}).items())
-    shown = passages_for(task, method_row(method), expansion_settings(method, given, 'dense')['k'], home_folder)
+    shown = passages_for(task, method, expansion_settings(method, given, 'dense'), home_folder)
     expanded = expand(task, (method, model, given), 'dense', home_folder, replay, shown)
     guessed = [
         {'id': row['id'], 'text': row['text'], 'rewrite_query': ' '.join(texts), 'doc': row['doc']}
