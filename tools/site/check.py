@@ -34,7 +34,7 @@ SHOWN = [
     'index.html',
     'learn/index.html',
     'learn/encoder.html',
-    'learn/losses.html',
+    'learn/trainer.html',
     'learn/settings.html',
     'papers/index.html',
     'papers/r2med_retrieval.html',
@@ -571,7 +571,7 @@ return [boxes.length, drawn.length, prose.match(/\\$\\S[^$]*\\$|\\\\frac/g) || [
 
 def check_formulas(driver, base):
     "Formulas of the notebooks are drawn, and none is left as it was typed."
-    visit(driver, base + 'learn/losses.html')
+    visit(driver, base + 'learn/trainer.html')
     made, drawn, left = driver.execute_script(FORMULAS)
     expect(made and drawn == made and not left, f'{drawn} of {made} formulas are drawn, none is left raw {left[:3]}')
 
