@@ -838,6 +838,11 @@ def test_lamer_shows_the_top_passages(beir, fake):
     )
 
 
+def test_a_method_that_reads_passages_is_handed_them(beir):
+    with pytest.raises(MedirError, match='reads passages; use retrieval.expanded_texts'):
+        expand(load_task(str(beir)), ('lamer', 'smollm2', ()), 'sparse')
+
+
 def test_lamer_cuts_each_passage_to_512_words(tmp_path, fake):
     long = 'gout ' + ' '.join(f'w{i}\n' for i in range(700))
     task = load_task(

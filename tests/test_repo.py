@@ -405,7 +405,7 @@ def test_what_the_limits_count(tmp_path):
     cells.append({'cell_type': 'markdown', 'source': 'six words of prose stand here'})
     notebook.write_text(json.dumps({'cells': cells}))
     figures = density.house(tmp_path)
-    assert list(figures.values()) == [3, 2, 1, 2, 2, 50.0, 2.0, 3, 3]
+    assert list(figures.values()) == [4, 2, 1, 2, 2, 50.0, 2.0, 3, 3]
 
 
 # ---------------------------------------------------------------- the Makefile

@@ -38,7 +38,7 @@ from medir_nb.trainer import (
     write_queries,
     write_tuning_data,
 )
-from medir_nb.trainer.test_overlap import QueryIndex, word_sequences, words_of
+from medir_nb.trainer.contamination_check import QueryIndex, word_sequences, words_of
 from medir_nb.trainer.conversions import RULES, Converted
 from medir_nb.trainer.labelled_sets import ByQuery
 from medir_nb.trainer.tuning_sets import file_rows

@@ -23,8 +23,8 @@ MODELS = {
 
 # the most that the package may have, and the least of `AT_LEAST`: the figures of the day; behind each, the aim
 LIMITS = {
-    'exported lines': 41_830,  # aim 37,000
-    'lines of tests': 37_814,  # 27,000
+    'exported lines': 45_869,  # aim 37,000
+    'lines of tests': 37_819,  # 27,000
     'rooms': 11,  # 12
     'public names': 1_722,  # 900
     'signatures with home_folder': 255,  # 60
@@ -156,9 +156,10 @@ def house(root: Path = ROOT) -> dict[str, float]:
     "The figures of the whole package that `LIMITS` bounds."
     notebooks, modules = exporting([str(root / 'nbs')]), root / 'medir_nb'
     figures = density(notebooks)
+    sources = [p.read_text(encoding='utf-8') for p in modules.rglob('*.py') if p.name != '_modidx.py']
     tests = [path.read_text(encoding='utf-8') for path in (root / 'tests').rglob('*.py')]
     return {
-        'exported lines': figures['lines'],
+        'exported lines': sum(len(text.splitlines()) for text in sources),
         'lines of tests': sum(len(text.splitlines()) for text in tests),
         'rooms': len({path.parent for path in modules.glob('*/[a-z]*.py')}),
         'public names': public_names(modules),

@@ -8,16 +8,8 @@ __all__ = ['same_direction', 'Shares', 'RememberedRun', 'CPUTuning']
 # %% ../../nbs/02_encoder/10_tuning.ipynb #212a6ef9
 import time
 import numpy as np
-from medir_nb.encoder.processor import (
-    alternatives,
-    Execution,
-    first_execution,
-    quickest,
-    remember,
-    remembered,
-    tell_receipt,
-    use_kernel,
-)
+from .processor import Execution, alternatives, first_execution, quickest, remember, remembered
+from .processor import tell_receipt, use_kernel
 from .batching import TokenBatches
 
 # %% ../../nbs/02_encoder/10_tuning.ipynb #46a9394a

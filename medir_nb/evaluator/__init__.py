@@ -7,7 +7,9 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
     submod_attrs={
         'measures': ['PAIR_MEASURES', 'judged_at_10', 'measure_label', 'parse_measure', 'per_query'],
         'statistics': ['correlation', 'holm', 'interval', 'mean_interval', 'paired_p'],
-        'power': ['Power', 'difference_spread', 'paired_power', 'queries_needed', 'simulated_power', 'smallest_difference'],
+        'power': [
+            'Power', 'difference_spread', 'paired_power', 'queries_needed', 'simulated_power', 'smallest_difference',
+        ],
         'scores': ['Scores', 'oracle_scores', 'score_run', 'scores_table'],
         'evaluation': ['evaluate'],
         'differences': ['differences_text', 'setting_differences'],

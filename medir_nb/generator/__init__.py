@@ -12,7 +12,10 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         'answers': ['answer_of', 'judge'],
         'methods': ['expansion_settings', 'fill', 'method_row', 'normal_expansion', 'wording'],
         'imported': ['import_generations'],
-        'expansion': ['Expanded', 'as_queries', 'dense_queries', 'expand', 'fuse_dense', 'fuse_sparse', 'hypothetical_reader', 'pending_generations', 'sparse_queries'],
+        'expansion': [
+            'Expanded', 'as_queries', 'dense_queries', 'expand', 'fuse_dense', 'fuse_sparse', 'hypothetical_reader',
+            'pending_generations', 'sparse_queries',
+        ],
         'agent': ['pending_turns', 'search_and_write'],
     },
 )

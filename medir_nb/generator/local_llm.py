@@ -18,14 +18,8 @@ from ..encoder.weights import whole_weights
 from ..encoder.loading import quiet_libraries
 from .llm_rows import LLMSpec
 from .cassettes import Generation, Request
-from medir_nb.generator.llm_loading import (
-    fit_prompt,
-    load_llm_tokenizer,
-    prompt_room,
-    refuse_code,
-    rendered_prompt,
-    weights_folder,
-)
+from .llm_loading import fit_prompt, load_llm_tokenizer, prompt_room, refuse_code, rendered_prompt
+from .llm_loading import weights_folder
 
 # %% ../../nbs/03_generator/03_local_llm.ipynb #fa18cfe5
 def seed_of(request: Request) -> int:

@@ -26,15 +26,8 @@ from ..core.settings import registry
 from ..data.task import Task
 from ..evaluator.evaluation import evaluate
 from ..evaluator.power import USUAL_SPREAD, Power, difference_spread
-from medir_nb.judging.study_folder import (
-    note_step,
-    NothingRelevant,
-    queries_task,
-    read_queries,
-    StudyFolder,
-    study_corpus,
-    write_judgements,
-)
+from .study_folder import NothingRelevant, StudyFolder, note_step, queries_task, read_queries
+from .study_folder import study_corpus, write_judgements
 from .label_pool import present_ids, read_pool, sheet_records
 from .sheets import GRADES, excerpt, read_sheet
 

@@ -21,7 +21,10 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         'table': ['Ledger', 'setting_switches', 'table_apart'],
         'groups': ['group_correlation', 'group_means'],
         'claims': ['audit', 'leave_one_out', 'published_gains', 'task_table', 'task_tests'],
-        'experiments': ['Experiment', 'against_baseline', 'by_label', 'experiment', 'first_stage', 'gain_rows', 'gain_verdict', 'unexpanded', 'write_tables'],
+        'experiments': [
+            'Experiment', 'against_baseline', 'by_label', 'experiment', 'first_stage', 'gain_rows', 'gain_verdict',
+            'unexpanded', 'write_tables',
+        ],
         'seeds': ['scores_by_name', 'seeds_table', 'seeds_together'],
         'speeds': ['beside_speeds', 'printed_speeds', 'speed_caveat'],
         'printed_names': ['case_instructions', 'example_sizes', 'printed_cases', 'printed_examples'],

@@ -10,25 +10,8 @@ import math
 import numpy as np
 import pandas as pd
 from ..evaluator.statistics import interval
-from medir_nb.papers.figure_style import (
-    BLUE,
-    distinct,
-    GREEN,
-    GREY,
-    heading,
-    INK,
-    new_figure,
-    ORANGE,
-    panel_title,
-    PINK,
-    read_data,
-    remark,
-    set_margins,
-    SKY,
-    styled_figure,
-    WIDTH,
-    YELLOW,
-)
+from .figure_style import BLUE, GREEN, GREY, INK, ORANGE, PINK, SKY, WIDTH, YELLOW, distinct, heading
+from .figure_style import new_figure, panel_title, read_data, remark, set_margins, styled_figure
 
 # %% ../../nbs/08_papers/19_audit_figures.ipynb #a72f5cc7
 def rank_ticks(low: float, high: float) -> list[int]:

@@ -10,29 +10,9 @@ import math
 import numpy as np
 import pandas as pd
 from ..evaluator.statistics import interval
-from medir_nb.papers.figure_style import (
-    BLUE,
-    distinct,
-    fit_axis_labels,
-    fit_row_labels,
-    GREEN,
-    GREY,
-    heading,
-    INK,
-    new_figure,
-    ORANGE,
-    panel_grid,
-    panel_title,
-    PINK,
-    read_data,
-    remark,
-    set_margins,
-    SKY,
-    styled_figure,
-    WIDTH,
-    wrapped,
-    YELLOW,
-)
+from .figure_style import BLUE, GREEN, GREY, INK, ORANGE, PINK, SKY, WIDTH, YELLOW, distinct
+from .figure_style import fit_axis_labels, fit_row_labels, heading, new_figure, panel_grid, panel_title
+from .figure_style import read_data, remark, set_margins, styled_figure, wrapped
 
 # %% ../../nbs/08_papers/21_expansion_figures.ipynb #ddfb1e72
 FAMILY_COLOURS = (BLUE, ORANGE, GREEN, PINK, SKY, YELLOW)

@@ -13,14 +13,8 @@ from ..core.settings import registry
 from ..retrieval.expressions import System
 from ..evaluator.measures import parse_measure
 from .table_rows import Column, Row, is_bm25, printed_columns, printed_rows
-from medir_nb.papers.verdicts import (
-    joined_alike,
-    system_or_none,
-    system_reason,
-    task_reason,
-    unlimited_name,
-    written_anew,
-)
+from .verdicts import joined_alike, system_or_none, system_reason, task_reason, unlimited_name
+from .verdicts import written_anew
 
 # %% ../../nbs/08_papers/05_joining.ipynb #0c0829a8
 _ANOTHER, _OTHER_TEXT, _TEXT_JOINED_ALIKE, _OTHER_SETTINGS, _THE_ROW = range(-1, 4)

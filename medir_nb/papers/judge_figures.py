@@ -7,18 +7,8 @@ __all__ = ['tau_figure']
 
 # %% ../../nbs/08_papers/22_judge_figures.ipynb #3b085128
 import pandas as pd
-from medir_nb.papers.figure_style import (
-    BLUE,
-    distinct,
-    heading,
-    INK,
-    new_figure,
-    read_data,
-    remark,
-    set_margins,
-    styled_figure,
-    WIDTH,
-)
+from .figure_style import BLUE, INK, WIDTH, distinct, heading, new_figure, read_data, remark, set_margins
+from .figure_style import styled_figure
 
 # %% ../../nbs/08_papers/22_judge_figures.ipynb #ca0fa604
 _COLOURS = {'gold': INK}

@@ -9,24 +9,8 @@ __all__ = ['scores_figure', 'gain_figure']
 import math
 import numpy as np
 import pandas as pd
-from medir_nb.papers.figure_style import (
-    BLUE,
-    distinct,
-    fit_row_labels,
-    GREY,
-    heading,
-    INK,
-    new_figure,
-    ORANGE,
-    panel_grid,
-    panel_title,
-    read_data,
-    remark,
-    set_margins,
-    styled_figure,
-    WIDTH,
-    wrapped,
-)
+from .figure_style import BLUE, GREY, INK, ORANGE, WIDTH, distinct, fit_row_labels, heading, new_figure
+from .figure_style import panel_grid, panel_title, read_data, remark, set_margins, styled_figure, wrapped
 
 # %% ../../nbs/08_papers/18_score_figures.ipynb #6ec6c80b
 def _draw_intervals(axes, part: pd.DataFrame, systems: list):

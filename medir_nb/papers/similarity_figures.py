@@ -11,18 +11,8 @@ import numpy as np
 import pandas as pd
 from ..core.errors import MedirError, nearest
 from ..evaluator.similarity import separation
-from medir_nb.papers.figure_style import (
-    BLUE,
-    GREY,
-    heading,
-    new_figure,
-    panel_title,
-    read_data,
-    set_margins,
-    styled_figure,
-    WIDTH,
-    wrapped,
-)
+from .figure_style import BLUE, GREY, WIDTH, heading, new_figure, panel_title, read_data, set_margins
+from .figure_style import styled_figure, wrapped
 
 # %% ../../nbs/08_papers/17_similarity_figures.ipynb #49f629ca
 _KINDS = {'non-relevant': GREY, 'relevant': BLUE}

@@ -8,24 +8,9 @@ __all__ = ['panel_figure', 'throughput_figure']
 # %% ../../nbs/08_papers/23_tower_figures.ipynb #1328614b
 import numpy as np
 import pandas as pd
-from medir_nb.papers.figure_style import (
-    BLUE,
-    distinct,
-    fit_axis_labels,
-    GREEN,
-    GREY,
-    heading,
-    INK,
-    new_figure,
-    ORANGE,
-    panel_grid,
-    panel_title,
-    read_data,
-    set_margins,
-    styled_figure,
-    WIDTH,
-    wrapped,
-)
+from .figure_style import BLUE, GREEN, GREY, INK, ORANGE, WIDTH, distinct, fit_axis_labels, heading
+from .figure_style import new_figure, panel_grid, panel_title, read_data, set_margins, styled_figure
+from .figure_style import wrapped
 from .size_figures import Label, place_labels
 
 # %% ../../nbs/08_papers/23_tower_figures.ipynb #d51fabc5

@@ -8,28 +8,9 @@ __all__ = ['training_figure', 'recall_figure']
 # %% ../../nbs/08_papers/20_training_figures.ipynb #03617ab0
 import math
 import pandas as pd
-from medir_nb.papers.figure_style import (
-    BLUE,
-    distinct,
-    fit_axis_labels,
-    GREEN,
-    GREY,
-    heading,
-    INK,
-    new_figure,
-    ORANGE,
-    panel_grid,
-    panel_title,
-    PINK,
-    read_data,
-    remark,
-    set_margins,
-    SKY,
-    styled_figure,
-    WIDTH,
-    wrapped,
-    YELLOW,
-)
+from .figure_style import BLUE, GREEN, GREY, INK, ORANGE, PINK, SKY, WIDTH, YELLOW, distinct
+from .figure_style import fit_axis_labels, heading, new_figure, panel_grid, panel_title, read_data
+from .figure_style import remark, set_margins, styled_figure, wrapped
 
 # %% ../../nbs/08_papers/20_training_figures.ipynb #bd7ce8ff
 _FEW = 10  # losses of single batches below which a line would show a trend that nobody measured

@@ -5,7 +5,9 @@ import lazy_loader
 __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
     submod_attrs={
-        'reranker_rows': ['RerankerSpec', 'check_reranker', 'folder_reranker', 'reranker_runs', 'reranker_spec', 'rerankers_table'],
+        'reranker_rows': [
+            'RerankerSpec', 'check_reranker', 'folder_reranker', 'reranker_runs', 'reranker_spec', 'rerankers_table',
+        ],
         'reranker_model': ['PairBackend', 'Reranker', 'load_cross_encoder', 'pair_tokens', 'written_pairs'],
         'reranker_scores': ['ScoreStore', 'missing_pairs', 'normal_reranker', 'rerank', 'reranker_of'],
         'runs': ['RUN_COLUMNS', 'read_run', 'rrf', 'sort_run', 'write_run'],
@@ -13,7 +15,10 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         'nearest': ['Product', 'dense_search', 'unit'],
         'lucene_analyzer': ['lucene_stem', 'lucene_tokens'],
         'analyzers': ['ANALYZERS', 'STOPWORDS', 'analyze', 'analyzer_key'],
-        'bm25': ['BM25', 'BM25_CHINESE', 'BM25_DEFAULTS', 'BM25_PRESETS', 'FIELDS', 'QUERY_WEIGHTS', 'SCORERS', 'preset_settings'],
+        'bm25': [
+            'BM25', 'BM25_CHINESE', 'BM25_DEFAULTS', 'BM25_PRESETS', 'FIELDS', 'QUERY_WEIGHTS', 'SCORERS',
+            'preset_settings',
+        ],
         'index': ['DATABASES', 'STORES', 'Index', 'is_index', 'read_manifest', 'snippet'],
         'updates': ['Update', 'build_index', 'change_index', 'count_promised', 'promise'],
         'service': ['Batcher', 'Busy', 'Service', 'serve', 'web_app'],

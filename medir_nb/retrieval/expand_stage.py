@@ -69,8 +69,8 @@ def passages_for(
         return None
     k = settings['k']
     preset = row['passages_by'].get(task.language, 'bm25')
-    settings = preset_settings(preset[5:-1], task.language)  # bm25(gensim): gensim
-    run = BM25(task.corpus, **settings, home_folder=home_folder).search(task.queries, k + 1)
+    of_bm25 = preset_settings(preset[5:-1], task.language)  # bm25(gensim): gensim
+    run = BM25(task.corpus, **of_bm25, home_folder=home_folder).search(task.queries, k + 1)
     run = run[run.query_id != run.doc_id]
     ranked = {query: list(hits.doc_id[:k]) for query, hits in run.groupby('query_id', sort=False)}
     shown = []

@@ -15,17 +15,8 @@ from .runs import RUN_COLUMNS, rrf, sort_run
 from .reranker_model import Reranker
 from .reranker_scores import ScoreStore, below, missing_pairs, normal_reranker, rerank, reranker_of
 from .reranker_rows import check_reranker
-from medir_nb.retrieval.stages import (
-    added,
-    check_unless_stored,
-    COMBINATIONS,
-    Counts,
-    Job,
-    joined_counts,
-    Plan,
-    Ranking,
-    Stage,
-)
+from .stages import COMBINATIONS, Counts, Job, Plan, Ranking, Stage, added, check_unless_stored
+from .stages import joined_counts
 from .passage_search import found_passages
 from .dense_stage import weights_label
 from .sparse_stage import candidate_pool

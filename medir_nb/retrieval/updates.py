@@ -33,18 +33,8 @@ from .dense_stage import DenseRetrieve
 from .expressions import parse, parts
 from .stages import Job
 from .syntax import Fusion, System
-from medir_nb.retrieval.index import (
-    check_settings,
-    fill_generation,
-    FORMAT,
-    Generation,
-    Index,
-    is_index,
-    read_manifest,
-    retrievers_of,
-    settings_of,
-    STORES,
-)
+from .index import FORMAT, Generation, Index, STORES, check_settings, fill_generation, is_index
+from .index import read_manifest, retrievers_of, settings_of
 
 # %% ../../nbs/04_retrieval/22_updates.ipynb #15bf0051
 def sync_folder(folder: Path):

@@ -23,19 +23,8 @@ from ..encoder.availability import encoder_availability
 from ..evaluator import Scores, compare, evaluate, over_seeds, seed_spread
 from ..evaluator.statistics import holm
 from ..papers.display import p_text
-from medir_nb.trainer import (
-    candidates,
-    check_trainable,
-    hard_negatives,
-    hypothesize,
-    labelled_pairs,
-    Mined,
-    select,
-    shuffle_pairs,
-    train_encoder,
-    train_generator,
-    Trained,
-)
+from ..trainer import Mined, Trained, candidates, check_trainable, hard_negatives, hypothesize, labelled_pairs
+from ..trainer import select, shuffle_pairs, train_encoder, train_generator
 from ..retrieval import encoder_of, parse
 from .budget import Budget, kept_budget, measure_pace, plan_budget
 from .training_examples import Examples, check_repeats, check_round_trip, label_examples, query_examples

@@ -21,34 +21,13 @@ from ..core.settings import registry
 from ..data import Corpus, PassageSplitter, parse_windows
 from ..data.readers import cached_table, read_judgements
 from ..encoder.encoder_rows import encoder_spec
-from medir_nb.papers.figure_style import (
-    BLUE,
-    heading,
-    INK,
-    new_figure,
-    ORANGE,
-    read_data,
-    remark,
-    save_figure,
-    set_margins,
-    styled_figure,
-    WIDTH,
-)
+from ..papers.figure_style import BLUE, INK, ORANGE, WIDTH, heading, new_figure, read_data, remark, save_figure
+from ..papers.figure_style import set_margins, styled_figure
 from ..core.commits import hub_name
 from ..judging.study_folder import StudyFolder, lost_judgements_line, note_step
-from medir_nb.study.encoding import (
-    advised_passages,
-    runnable_candidates,
-    candidates_table,
-    encoding_seconds,
-    encoding_speed,
-    EncodingSpeed,
-    passages_of,
-    quantiles,
-    sampled_rows,
-    token_coverage,
-    TokenCoverage,
-)
+from .encoding import EncodingSpeed, TokenCoverage, advised_passages, candidates_table, encoding_seconds
+from .encoding import encoding_speed, passages_of, quantiles, runnable_candidates, sampled_rows
+from .encoding import token_coverage
 from .reading import SourceReport, source_state, write_corpus
 from ..judging.available_systems import too_long_reason, within_minutes
 

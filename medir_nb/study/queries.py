@@ -29,23 +29,10 @@ from ..generator.models import llm
 from ..trainer.prompt_batch import PromptBatch, Usage, ask_about, refuse_repeats
 from ..retrieval.chain import search
 from ..retrieval.expressions import parse, parts
-from medir_nb.judging.study_folder import (
-    note_step,
-    queries_task,
-    read_queries,
-    source_qrels,
-    StudyFolder,
-    study_corpus,
-    write_judgements,
-)
-from medir_nb.study.query_checks import (
-    STYLES,
-    sampled_excerpt,
-    query_in_answer,
-    normal_query,
-    query_fault,
-    sample_documents,
-)
+from ..judging.study_folder import StudyFolder, note_step, queries_task, read_queries, source_qrels, study_corpus
+from ..judging.study_folder import write_judgements
+from .query_checks import STYLES, normal_query, query_fault, query_in_answer, sample_documents
+from .query_checks import sampled_excerpt
 
 # %% ../../nbs/09_study/04_queries.ipynb #f2a2530e
 _TEXT_COLUMNS = ('query', 'question', 'text', 'q', 'search', '问题', '查询')

@@ -25,19 +25,9 @@ from .costs import Costs, costs_of_each
 from ..judging.study_folder import StudyFolder, note_step
 from ..judging.labelling import FEWEST_FOR_SPREAD
 from .verdict_pages import Verdict, input_fingerprints, write_verdict
-from medir_nb.study.quality import (
-    better_systems,
-    CandidateScores,
-    cheapest,
-    condensed_scores,
-    choose_system,
-    KINDS,
-    measure_quality,
-    MEASURES,
-    rank_agreement,
-    study_tasks,
-    without_training_queries,
-)
+from .quality import CandidateScores, KINDS, MEASURES, better_systems, cheapest, choose_system
+from .quality import condensed_scores, measure_quality, rank_agreement, study_tasks
+from .quality import without_training_queries
 from ..judging.available_systems import candidate_systems, system_kind, recorded_writers
 
 # %% ../../nbs/09_study/08_verdict.ipynb #32c6001d

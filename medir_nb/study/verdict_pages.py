@@ -14,21 +14,8 @@ import pandas as pd
 from ..core.console import note, to_markdown
 from ..core.errors import check
 from ..core.files import atomic_path, file_fingerprint, fingerprint, read_json, write_json
-from medir_nb.papers.figure_style import (
-    BLUE,
-    GREY,
-    heading,
-    INK,
-    new_figure,
-    ORANGE,
-    read_data,
-    remark,
-    save_figure,
-    set_margins,
-    styled_figure,
-    WIDTH,
-    wrapped,
-)
+from ..papers.figure_style import BLUE, GREY, INK, ORANGE, WIDTH, heading, new_figure, read_data, remark
+from ..papers.figure_style import save_figure, set_margins, styled_figure, wrapped
 from ..papers.display import tests_table
 from ..evaluator.speed import three_digits
 from ..judging.study_folder import StudyFolder

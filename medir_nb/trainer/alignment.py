@@ -21,15 +21,8 @@ from ..encoder.weights import refuse_other_names
 from ..encoder.loading import modules_of_role
 from ..encoder.model import Encoder
 from ..encoder.saving import save_modules
-from medir_nb.encoder.towers import (
-    is_cut,
-    joined_towers,
-    pair_prompts,
-    pair_similarity,
-    pair_spec,
-    query_side,
-    vector_length,
-)
+from ..encoder.towers import is_cut, joined_towers, pair_prompts, pair_similarity, pair_spec, query_side
+from ..encoder.towers import vector_length
 from .settings import AboveZero, Count, NotNegative, Settings
 from .processes import processes_of
 from .training_stages import stage, training_config

@@ -26,14 +26,8 @@ from .pairs import Pairs, training_lines
 from .disk_pairs import DiskPairs
 from .batches import PairBatches
 from .safe_training import safe_trainer
-from medir_nb.trainer.adapters import (
-    AdapterCheckpoints,
-    Lora,
-    load_adapters,
-    merge_adapters,
-    save_adapters,
-    with_adapter,
-)
+from .adapters import AdapterCheckpoints, Lora, load_adapters, merge_adapters, save_adapters
+from .adapters import with_adapter
 from .loss_state import loss_mixins, learned_parameters
 from .identity import Recipe, base_of, hub_name, is_trained_from, trained_row
 from .arguments import check_enough, seeded_arguments

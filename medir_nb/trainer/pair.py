@@ -24,7 +24,7 @@ from ..encoder.encoder_rows import encoder_spec
 from ..encoder.towers import common_length
 from .mined_rows import Mined, load_documents, read_rows
 from .labelled_sets import load_sets
-from .test_overlap import without_test_queries
+from .contamination_check import without_test_queries
 from .settings import Count, StrictSettings
 from .training_stages import checked_settings, pipeline
 from .progress import Trained, stages_history, stages_table

@@ -29,7 +29,7 @@ from ..data.pair_files import PairFile, report_path, write_pairs
 from ..data.mixture import Mixture
 from .mined_rows import Mined, read_rows
 from .labelled_sets import load_sets
-from .test_overlap import without_test_queries
+from .contamination_check import without_test_queries
 from .curation import rows_file
 from .tuning_rows import draw_negatives, mixture_table
 from .settings import Count, OneOrMore, StrictSettings

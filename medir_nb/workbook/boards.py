@@ -9,19 +9,8 @@ __all__ = ['rank_spread', 'board', 'board_rows']
 import json
 from pathlib import Path
 from ..core.settings import registry
-from medir_nb.workbook.board_heads import (
-    column_about,
-    column_of,
-    measure_of,
-    measured_about,
-    own_columns,
-    own_key,
-    own_row,
-    papers_about,
-    printed_columns,
-    rows_about,
-    task_about,
-)
+from .board_heads import column_about, column_of, measure_of, measured_about, own_columns, own_key
+from .board_heads import own_row, papers_about, printed_columns, rows_about, task_about
 from .board_scores import demo_scores, own_scores, plain_value
 from .board_systems import WEIGHTS, environment_about, model_about
 from .cell_tables import cell_table, measurements, results_folder

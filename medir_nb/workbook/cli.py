@@ -17,15 +17,8 @@ from ..core.private import is_private, nothing_leaves, private_line
 from ..core.hardware import end_with
 from .measuring import compare_command, evaluate_command
 from .rerunning import plan_command, run_command, status_command
-from medir_nb.workbook.cli_show import (
-    contract_command,
-    coverage_command,
-    mine_command,
-    MineCommand,
-    models_command,
-    new_paper_command,
-    tasks_command,
-)
+from .cli_show import MineCommand, contract_command, coverage_command, mine_command, models_command
+from .cli_show import new_paper_command, tasks_command
 from .cli_look import look_command
 from .cli_queries import queries_command
 from .cli_verdict import adapt_command, report_command, verdict_command

@@ -13,20 +13,8 @@ from ..core.errors import MedirError, check
 from ..core.files import write_json
 from ..core.places import slug
 from ..core.console import note
-from medir_nb.workbook.options import (
-    Device,
-    Dtype,
-    Home,
-    json_safe,
-    Lang,
-    Limit,
-    MaxTokens,
-    PassagesOption,
-    QueryTitles,
-    Split,
-    split_measures,
-    Wide,
-)
+from .options import Device, Dtype, Home, Lang, Limit, MaxTokens, PassagesOption, QueryTitles, Split
+from .options import Wide, json_safe, split_measures
 from .board_tables import show_table, show_text
 
 # %% ../../nbs/10_workbook/26_measuring.ipynb #441f6bf6
