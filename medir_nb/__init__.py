@@ -15,13 +15,12 @@ __version__ = "0.1.0"
 
 import lazy_loader
 
-__getattr__, __dir__, __all__ = lazy_loader.attach(
-    __name__,
-    submod_attrs={
-        'data': ['load_task', 'task_from_frames'],
-        'encoder': ['Encoder', 'contract'],
-        'retrieval': ['search'],
-        'evaluator': ['evaluate', 'compare'],
-        'papers': ['experiment', 'published', 'Ledger'],
-    },
-)
+_NAMES = {
+    'data': ['load_task', 'task_from_frames'],
+    'encoder': ['Encoder', 'contract'],
+    'retrieval': ['search'],
+    'evaluator': ['evaluate', 'compare'],
+    'papers': ['experiment', 'published', 'Ledger'],
+}
+# a module is reached by its name, too
+__getattr__, __dir__, __all__ = lazy_loader.attach(__name__, _NAMES, _NAMES)

@@ -428,8 +428,8 @@ def test_vllm_gets_its_parallel_options_and_each_requests_sampling(monkeypatch, 
             ]
 
     monkeypatch.setitem(sys.modules, 'vllm', types.SimpleNamespace(LLM=Engine, SamplingParams=lambda **k: k))
-    monkeypatch.setattr(g.loading, 'hub_folder', lambda hub, revision, where: tmp_path)
-    monkeypatch.setattr(g.local, 'load_llm_tokenizer', lambda folder, spec: Tokenizer())
+    monkeypatch.setattr(g.llm_loading, 'hub_folder', lambda hub, revision, where: tmp_path)
+    monkeypatch.setattr(g.local_llm, 'load_llm_tokenizer', lambda folder, spec: Tokenizer())
     model = LLM('qwen3-32b', tensor_parallel_size=4, gpu_memory_utilization=0.5)
     got = model.generate(
         [

@@ -1613,7 +1613,7 @@ def test_kills_lose_no_grade(walk, tmp_path):
     "A process that grades is killed at random moments; the sheet is always whole, and every grade that was said is in it."
     path = write_sheet(walk, 'anna', **how(walk))
     script = (
-        'import sys, time\nfrom medir_nb.judging.annotation import Sitting\ns = Sitting(sys.argv[1])\n'
+        'import sys, time\nfrom medir_nb.judging.annotation import AnnotationSession\ns = AnnotationSession(sys.argv[1])\n'
         'print("ready", flush=True)\n'
         'while s.current:\n    s.grade("1"); print(s.done, flush=True); time.sleep(0.005)\n'
     )

@@ -298,14 +298,14 @@ def stopped(settings: dict, trained: Path, stop) -> Path:
 def test_a_parent_that_ends_leaves_no_process(rows, data, home, stop):
     trained = home / 'checkpoints'
     work = stopped(small(data['pairs'], max_steps=2000, save_steps=10), trained, stop)
-    assert t.careful.last_checkpoint(work)[0] >= 10 and not (trained / 'own').exists()
+    assert t.safe_training.last_checkpoint(work)[0] >= 10 and not (trained / 'own').exists()
 
 
 @pytest.mark.slow
 def test_a_killed_training_of_two_processes_goes_on_to_the_same_end(rows, data, home):
     settings = small(data['pairs'], learning_rate=1e-4, max_steps=200, save_steps=10)
     work = stopped(settings, home / 'checkpoints', signal.SIGKILL)
-    saved = t.careful.last_checkpoint(work)[0]
+    saved = t.safe_training.last_checkpoint(work)[0]
     done = train_encoder(settings)
     whole = train_encoder({**settings, 'output': 'whole', 'processes': 1})
     assert 10 <= saved < done.steps == 200 and done.history.step.tolist() == list(range(1, 201))

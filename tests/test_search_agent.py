@@ -541,8 +541,8 @@ def test_the_loop_runs_with_a_model_in_this_process(beir, monkeypatch, tmp_path)
             ]
 
     monkeypatch.setitem(sys.modules, 'vllm', types.SimpleNamespace(LLM=Engine, SamplingParams=lambda **k: k))
-    monkeypatch.setattr(g.loading, 'hub_folder', lambda hub, revision, where: tmp_path)
-    monkeypatch.setattr(g.local, 'load_llm_tokenizer', lambda folder, spec: Tokenizer())
+    monkeypatch.setattr(g.llm_loading, 'hub_folder', lambda hub, revision, where: tmp_path)
+    monkeypatch.setattr(g.local_llm, 'load_llm_tokenizer', lambda folder, spec: Tokenizer())
     task = load_task(str(beir))
     out = expanded_texts(task, ('search-r1', 'searchr1-7b', ()), 'sparse')
     assert (

@@ -498,7 +498,7 @@ def test_encoders_and_other_language_models_leave_before_vllm_starts(vllm, home,
 def test_an_environment_writes_what_this_process_writes(home, own_registry, monkeypatch, capfd):
     "The same weights, prompts and seeds give the same texts, whole or cut, greedy or drawn; a request that is told to stop stops."
     row = registry('llms')['smollm2']
-    folder = str(generator.loading.weights_folder(generator.llm_spec('smollm2'), shared_home()))
+    folder = str(generator.llm_loading.weights_folder(generator.llm_spec('smollm2'), shared_home()))
     plain = {
         **row,
         'hub': folder,

@@ -154,10 +154,10 @@ def test_a_second_run_loads_neither_torch_nor_sentence_transformers(home, beir, 
 
 ENCODE = """
 import sys
-from medir_nb import encoder
+from medir_nb.encoder import Encoder, encode_corpus, store
 from medir_nb.data import load_task
-encoder.store._BLOCK = 8
-encoder.encode_corpus(encoder.Encoder("minilm"), load_task("hpo-lay", limit=200).corpus, "document")
+store._BLOCK = 8
+encode_corpus(Encoder("minilm"), load_task("hpo-lay", limit=200).corpus, "document")
 """
 
 

@@ -23,7 +23,7 @@ MODELS = {
 
 # the most that the package may have, and the least of `AT_LEAST`: the figures of the day; behind each, the aim
 LIMITS = {
-    'exported lines': 45_869,  # aim 37,000
+    'exported lines': 45_857,  # aim 37,000
     'lines of tests': 37_819,  # 27,000
     'rooms': 11,  # 12
     'public names': 1_722,  # 900

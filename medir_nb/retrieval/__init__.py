@@ -2,35 +2,34 @@
 
 import lazy_loader
 
-__getattr__, __dir__, __all__ = lazy_loader.attach(
-    __name__,
-    submod_attrs={
-        'reranker_rows': [
-            'RerankerSpec', 'check_reranker', 'folder_reranker', 'reranker_runs', 'reranker_spec', 'rerankers_table',
-        ],
-        'reranker_model': ['PairBackend', 'Reranker', 'load_cross_encoder', 'pair_tokens', 'written_pairs'],
-        'reranker_scores': ['ScoreStore', 'missing_pairs', 'normal_reranker', 'rerank', 'reranker_of'],
-        'runs': ['RUN_COLUMNS', 'read_run', 'rrf', 'sort_run', 'write_run'],
-        'aggregation': ['aggregate_passages'],
-        'nearest': ['Product', 'dense_search', 'unit'],
-        'lucene_analyzer': ['lucene_stem', 'lucene_tokens'],
-        'analyzers': ['ANALYZERS', 'STOPWORDS', 'analyze', 'analyzer_key'],
-        'bm25': [
-            'BM25', 'BM25_CHINESE', 'BM25_DEFAULTS', 'BM25_PRESETS', 'FIELDS', 'QUERY_WEIGHTS', 'SCORERS',
-            'preset_settings',
-        ],
-        'index': ['DATABASES', 'STORES', 'Index', 'is_index', 'read_manifest', 'snippet'],
-        'updates': ['Update', 'build_index', 'change_index', 'count_promised', 'promise'],
-        'service': ['Batcher', 'Busy', 'Service', 'serve', 'web_app'],
-        'syntax': ['Expansion', 'Fusion', 'Reranking', 'System'],
-        'stages': ['COMBINATIONS', 'RERANKERS', 'RETRIEVERS', 'Answer', 'Counts', 'Job', 'Plan', 'Ranking', 'Stage'],
-        'expand_stage': ['Expand'],
-        'sparse_stage': ['Retrieve', 'SparseRetrieve', 'candidate_pool'],
-        'dense_stage': ['DenseRetrieve', 'encoder_of', 'encoder_spec_or_hint', 'pair_queries'],
-        'rerank_stage': ['Fuse', 'Reorder', 'Rerank'],
-        'expressions': ['parse', 'parts', 'retriever_kind'],
-        'chain': ['chain_of', 'expanded_texts', 'row_label', 'search'],
-        'pair_scores': ['score_pairs'],
-        'system_plan': ['check_system', 'check_systems', 'models_of', 'pending', 'system_settings', 'with_max_tokens'],
-    },
-)
+_NAMES = {
+    'reranker_rows': [
+        'RerankerSpec', 'check_reranker', 'folder_reranker', 'reranker_runs', 'reranker_spec', 'rerankers_table',
+    ],
+    'reranker_model': ['PairBackend', 'Reranker', 'load_cross_encoder', 'pair_tokens', 'written_pairs'],
+    'reranker_scores': ['ScoreStore', 'missing_pairs', 'normal_reranker', 'rerank', 'reranker_of'],
+    'runs': ['RUN_COLUMNS', 'read_run', 'rrf', 'sort_run', 'write_run'],
+    'aggregation': ['aggregate_passages'],
+    'nearest': ['Product', 'dense_search', 'unit'],
+    'lucene_analyzer': ['lucene_stem', 'lucene_tokens'],
+    'analyzers': ['ANALYZERS', 'STOPWORDS', 'analyze', 'analyzer_key'],
+    'bm25': [
+        'BM25', 'BM25_CHINESE', 'BM25_DEFAULTS', 'BM25_PRESETS', 'FIELDS', 'QUERY_WEIGHTS', 'SCORERS',
+        'preset_settings',
+    ],
+    'index': ['DATABASES', 'STORES', 'Index', 'is_index', 'read_manifest', 'snippet'],
+    'updates': ['Update', 'build_index', 'change_index', 'count_promised', 'promise'],
+    'service': ['Batcher', 'Busy', 'Service', 'serve', 'web_app'],
+    'syntax': ['Expansion', 'Fusion', 'Reranking', 'System'],
+    'stages': ['COMBINATIONS', 'RERANKERS', 'RETRIEVERS', 'Answer', 'Counts', 'Job', 'Plan', 'Ranking', 'Stage'],
+    'expand_stage': ['Expand'],
+    'sparse_stage': ['Retrieve', 'SparseRetrieve', 'candidate_pool'],
+    'dense_stage': ['DenseRetrieve', 'encoder_of', 'encoder_spec_or_hint', 'pair_queries'],
+    'rerank_stage': ['Fuse', 'Reorder', 'Rerank'],
+    'expressions': ['parse', 'parts', 'retriever_kind'],
+    'chain': ['chain_of', 'expanded_texts', 'row_label', 'search'],
+    'pair_scores': ['score_pairs'],
+    'system_plan': ['check_system', 'check_systems', 'models_of', 'pending', 'system_settings', 'with_max_tokens'],
+}
+# a module is reached by its name, too
+__getattr__, __dir__, __all__ = lazy_loader.attach(__name__, _NAMES, _NAMES)

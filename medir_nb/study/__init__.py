@@ -2,19 +2,18 @@
 
 import lazy_loader
 
-__getattr__, __dir__, __all__ = lazy_loader.attach(
-    __name__,
-    submod_attrs={
-        'reading': ['PersonalData'],
-        'profile': ['CorpusProfile', 'profile_corpus'],
-        'query_checks': ['STYLES', 'query_fault', 'sample_documents'],
-        'queries': ['QueryReport', 'add_log', 'log_queries', 'read_report', 'generate_queries'],
-        'costs': ['Costs', 'costs_columns', 'costs_of_each', 'measure_costs'],
-        'quality': ['choose_system', 'rank_agreement'],
-        'verdict_pages': ['Verdict', 'read_verdict'],
-        'verdict': ['give_verdict'],
-        'adapting': ['Adaptation', 'adapt'],
-        'report': ['render_report', 'privacy_line', 'write_report'],
-        'export': ['export_system'],
-    },
-)
+_NAMES = {
+    'reading': ['PersonalData'],
+    'profile': ['CorpusProfile', 'profile_corpus'],
+    'query_checks': ['STYLES', 'query_fault', 'sample_documents'],
+    'queries': ['QueryReport', 'add_log', 'log_queries', 'read_report', 'generate_queries'],
+    'costs': ['Costs', 'costs_columns', 'costs_of_each', 'measure_costs'],
+    'quality': ['choose_system', 'rank_agreement'],
+    'verdict_pages': ['Verdict', 'read_verdict'],
+    'verdict': ['give_verdict'],
+    'adapting': ['Adaptation', 'adapt'],
+    'report': ['render_report', 'privacy_line', 'write_report'],
+    'export': ['export_system'],
+}
+# a module is reached by its name, too
+__getattr__, __dir__, __all__ = lazy_loader.attach(__name__, _NAMES, _NAMES)

@@ -6,27 +6,26 @@ import threading
 
 import lazy_loader
 
-__getattr__, __dir__, __all__ = lazy_loader.attach(
-    __name__,
-    submod_attrs={
-        'find': ['batches', 'find_notebook', 'notebooks', 'workbook_root'],
-        'annotations': ['schema'],
-        'parameters': ['preset_line', 'resolve'],
-        'keys': ['receipt_key'],
-        'records': ['missing_results', 'receipts', 'status', 'valid_receipt'],
-        'kernel': ['output_folder'],
-        'runs': ['run_notebook'],
-        'loops': ['obstacles'],
-        'batch': ['read_batch', 'run_batch'],
-        'plans': ['plan', 'plan_grid'],
-        'cell_tables': ['cell_table'],
-        'coverages': ['coverage', 'coverage_line', 'coverage_reasons', 'coverage_table', 'with_coverage'],
-        'boards': ['board', 'board_rows', 'rank_spread'],
-        'board_pages': ['board_page', 'write_board'],
-        'skeleton': ['new_paper'],
-        'cli': ['app'],
-    },
-)
+_NAMES = {
+    'find': ['batches', 'find_notebook', 'notebooks', 'workbook_root'],
+    'annotations': ['schema'],
+    'parameters': ['preset_line', 'resolve'],
+    'keys': ['receipt_key'],
+    'records': ['missing_results', 'receipts', 'status', 'valid_receipt'],
+    'kernel': ['output_folder'],
+    'runs': ['run_notebook'],
+    'loops': ['obstacles'],
+    'batch': ['read_batch', 'run_batch'],
+    'plans': ['plan', 'plan_grid'],
+    'cell_tables': ['cell_table'],
+    'coverages': ['coverage', 'coverage_line', 'coverage_reasons', 'coverage_table', 'with_coverage'],
+    'boards': ['board', 'board_rows', 'rank_spread'],
+    'board_pages': ['board_page', 'write_board'],
+    'skeleton': ['new_paper'],
+    'cli': ['app'],
+}
+# a module is reached by its name, too
+__getattr__, __dir__, __all__ = lazy_loader.attach(__name__, _NAMES, _NAMES)
 __all__ += ['main']
 
 

@@ -89,8 +89,10 @@ def room_doc(root: Path, room: str) -> str:
 
 def door_of(root: Path, room: str) -> dict[str, list[str]]:
     "The names at a room's door by their module, in the order of the door."
-    keywords = [k for node in ast.walk(door_tree(root, room)) if isinstance(node, ast.Call) for k in node.keywords]
-    return next((ast.literal_eval(k.value) for k in keywords if k.arg == 'submod_attrs'), {})
+    tables = [
+        n for n in door_tree(root, room).body if isinstance(n, ast.Assign) and ast.unparse(n.targets[0]) == '_NAMES'
+    ]
+    return ast.literal_eval(tables[0].value)
 
 
 def names_at_door(root: Path, room: str) -> list[str]:
