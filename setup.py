@@ -26,7 +26,10 @@ setup(
     ],
     packages=find_packages(include=['medir_nb*']),
     package_data={
-        'medir_nb': ['registry/*.yaml', 'registry/published/*', 'registry/cassettes/*.jsonl', 'registry/web/*']
+        'medir_nb': [
+            *('registry/*.yaml', 'registry/published/*', 'registry/independent/*'),
+            *('registry/cassettes/*.jsonl', 'registry/web/*'),
+        ]
     },
     python_requires=f'>={cfg["min_python"]}',
     install_requires=cfg['requirements'].split(),

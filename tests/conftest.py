@@ -1,6 +1,6 @@
 """Fixtures every test may use: a private home folder, a tiny task in BEIR's layout, and the command in-process or as its own process."""
 
-import contextlib, http.server, json, multiprocessing.util, os, signal, socket, subprocess, sys, tempfile, threading, time, zlib
+import contextlib, http.server, json, multiprocessing.util, os, re, signal, socket, subprocess, sys, tempfile, threading, time, zlib
 from collections import namedtuple
 from pathlib import Path
 import pytest
@@ -14,41 +14,33 @@ from medir_nb import core
 
 Ran = namedtuple('Ran', 'code out err')
 
-DOCUMENTS = [
-    ('d01', 'Statins', 'Atorvastatin lowers LDL cholesterol and the risk of a first myocardial infarction.'),
-    ('d02', 'Beta blockers', 'Metoprolol slows the heart rate and is given after a myocardial infarction.'),
-    (
-        'd03',
-        'Metformin',
-        'Metformin is the first drug for type 2 diabetes; it reduces glucose production in the liver.',
-    ),
-    ('d04', 'Insulin', 'Insulin glargine is injected once a day in type 1 and type 2 diabetes.'),
-    ('d05', 'Asthma inhalers', 'Inhaled corticosteroids prevent asthma attacks; salbutamol relieves them.'),
-    ('d06', 'Vaccination', 'Influenza vaccination is offered every autumn to adults older than 65.'),
-    ('d07', 'Migraine', 'Triptans stop a migraine attack when they are taken early.'),
-    ('d08', 'Anaemia', 'Iron deficiency is the commonest cause of anaemia in young women.'),
-    ('d09', 'Hip fracture', 'Surgery within 36 hours lowers mortality after a hip fracture.'),
-    ('d10', 'Appendicitis', 'Pain that moves to the right lower abdomen suggests appendicitis.'),
-    ('d11', 'Hypothyroidism', 'Levothyroxine replaces the missing hormone; tiredness and weight gain improve.'),
-    ('d12', '', ''),
-]
-QUERIES = [
-    ('q1', 'drugs after a heart attack'),
-    ('q2', 'first treatment of type 2 diabetes'),
-    ('q3', 'why am I tired and gaining weight'),
-    ('q4', 'treatment of snake bite'),
-]
-QRELS = [
-    ('q1', 'd02', 2),
-    ('q1', 'd01', 1),
-    ('q1', 'd09', 0),
-    ('q2', 'd03', 2),
-    ('q2', 'd04', 1),
-    ('q2', 'd06', 0),
-    ('q3', 'd11', 1),
-    ('q3', 'd08', 0),
-    ('q4', 'd10', 0),
-]
+
+def table(text):
+    "The rows of a table that is written as lines, with ` | ` between the cells."
+    return [tuple(cell.strip(' ') for cell in line.split(' | ')) for line in text.strip('\n').splitlines()]
+
+
+DOCUMENTS = table("""
+d01 | Statins | Atorvastatin lowers LDL cholesterol and the risk of a first myocardial infarction.
+d02 | Beta blockers | Metoprolol slows the heart rate and is given after a myocardial infarction.
+d03 | Metformin | Metformin is the first drug for type 2 diabetes; it reduces glucose production in the liver.
+d04 | Insulin | Insulin glargine is injected once a day in type 1 and type 2 diabetes.
+d05 | Asthma inhalers | Inhaled corticosteroids prevent asthma attacks; salbutamol relieves them.
+d06 | Vaccination | Influenza vaccination is offered every autumn to adults older than 65.
+d07 | Migraine | Triptans stop a migraine attack when they are taken early.
+d08 | Anaemia | Iron deficiency is the commonest cause of anaemia in young women.
+d09 | Hip fracture | Surgery within 36 hours lowers mortality after a hip fracture.
+d10 | Appendicitis | Pain that moves to the right lower abdomen suggests appendicitis.
+d11 | Hypothyroidism | Levothyroxine replaces the missing hormone; tiredness and weight gain improve.
+""") + [('d12', '', '')]
+QUERIES = table("""
+q1 | drugs after a heart attack
+q2 | first treatment of type 2 diabetes
+q3 | why am I tired and gaining weight
+q4 | treatment of snake bite
+""")
+_GRADES = 'q1 d02 2, q1 d01 1, q1 d09 0, q2 d03 2, q2 d04 1, q2 d06 0, q3 d11 1, q3 d08 0, q4 d10 0'
+QRELS = [(query, doc, int(grade)) for query, doc, grade in map(str.split, _GRADES.split(', '))]
 
 # a row of the model registry, which lacks the folder of its weights (`hub`)
 TINY_ROW = {
@@ -126,6 +118,33 @@ def write_beir(folder, documents=DOCUMENTS, queries=QUERIES, qrels=QRELS, split=
     return folder
 
 
+def code_cell(source, tags=(), **more):
+    "A cell of code that was not run."
+    empty = {'outputs': [], 'execution_count': None, 'metadata': {'tags': list(tags)}}
+    return {'cell_type': 'code', 'source': source.splitlines(True), **empty, **more}
+
+
+def write_notebook(path, *cells):
+    "Write a notebook; a text is a cell of code, and the first of them holds the parameters."
+    made = [
+        code_cell(cell, [] if n else ['parameters']) if isinstance(cell, str) else cell for n, cell in enumerate(cells)
+    ]
+    named = [{'id': f'c{n}', **cell} for n, cell in enumerate(made)]
+    metadata = {'kernelspec': {'name': 'python3', 'display_name': 'python3', 'language': 'python'}}
+    core.write_json(path, {'cells': named, 'metadata': metadata, 'nbformat': 4, 'nbformat_minor': 5})
+    return path
+
+
+def refused(ran, *patterns):
+    "A command that ended in one line (notes may stand before it) with status 2: the line."
+    said = ran.err.strip().splitlines()
+    assert ran.code == 2 and 'Traceback' not in ran.err + ran.out and len(said) <= 3, ran.err[-2000:]
+    assert said[-1].startswith('medir: error: ') and all(line.startswith('medir: ') for line in said), ran.err[:2000]
+    for pattern in patterns:
+        assert re.search(pattern, said[-1]), f'{pattern!r} is not in {said[-1]!r}'
+    return said[-1]
+
+
 @pytest.fixture(scope='session', autouse=True)
 def temporary(tmp_path_factory):
     """What libraries leave in the folder for temporary files goes with those of pytest: a killed kernel's connection file, an
@@ -178,7 +197,8 @@ def vllm_server(tmp_path, monkeypatch):
     from medir_nb.generator.llm_loading import weights_folder
 
     try:
-        python = environment_python('vllm', home_folder=os.environ.get('MEDIR_TEST_HOME'))
+        with core.places.at_home(os.environ.get('MEDIR_TEST_HOME')):
+            python = environment_python('vllm')
     except core.MedirError as missing:
         pytest.skip(f'{missing.what}; {missing.fix}')
 
@@ -259,6 +279,25 @@ def medir(monkeypatch, capfd):
 
 
 @pytest.fixture
+def train_command(monkeypatch, capfd):
+    "`train_command(*arguments)` runs the trainer's command in this process."
+    from medir_nb import trainer
+
+    return in_process(lambda: trainer.main(), 'trainer', monkeypatch, capfd)
+
+
+@pytest.fixture(scope='session')
+def tiny_weights(tmp_path_factory):
+    "Folders of a tiny encoder in sentence-transformers' form, and of a tiny language model."
+    from tiny_models import as_sentence_transformer, make_model
+    from test_trainer import make_llm
+
+    base = tmp_path_factory.mktemp('weights')
+    encoder = as_sentence_transformer(make_model('bert', base / 'bert'), str(base / 'encoder'), pooling='mean')
+    return {'encoder': encoder, 'llm': make_llm('llama', base / 'llama', False)}
+
+
+@pytest.fixture
 def medir_process():
     "`medir_process(*arguments, **environment)` runs the command as its own process."
 
@@ -317,84 +356,81 @@ def fake_minilm(monkeypatch):
     encoder.model._recent.clear()
 
 
+def chat_answer(text):
+    "What a server of chats answers."
+    choice = {'message': {'content': text}, 'finish_reason': 'stop'}
+    return {'choices': [choice], 'usage': {'prompt_tokens': 10, 'completion_tokens': 5}}
+
+
+def echo(body, text=None):
+    return chat_answer(f'echo: {body["messages"][-1]["content"]}' if text is None else text)
+
+
 class Fake:
-    "A server that follows a script of behaviours, then answers what `answer(body)` makes of a request (chat: `echo: PROMPT`)."
+    """A server that follows a script, then answers what `answer(body)` makes of a request (chat: `echo: PROMPT`). An item of the
+    script is `(status, body, headers)`, or one of ok, hang, broken, cut, text:TEXT."""
 
-    def __init__(self, *script, context=None, answer=None):
-        def echo(body, text=None):
-            return {
-                'choices': [
-                    {
-                        'message': {'content': f'echo: {body["messages"][-1]["content"]}' if text is None else text},
-                        'finish_reason': 'stop',
-                    }
-                ],
-                'usage': {'prompt_tokens': 10, 'completion_tokens': 5},
-            }
-
-        self.script, self.asked, self.bodies, self.headers, self.answer, fake, guard = (
-            list(script),
-            0,
-            [],
-            [],
-            answer or echo,
-            self,
-            threading.Lock(),
-        )
-
-        class Handler(http.server.BaseHTTPRequestHandler):
-            def do_POST(self):
-                body = json.loads(self.rfile.read(int(self.headers['content-length'])))
-                with guard:
-                    fake.asked += 1
-                    fake.bodies.append(body)
-                    fake.headers.append(dict(self.headers))
-                    what = fake.script.pop(0) if fake.script else 'ok'
-                longest = max(map(len, body['input'] if 'input' in body else [body['messages'][-1]['content']]))
-                if context and longest > context:
-                    return self.send(
-                        400,
-                        json.dumps(
-                            {
-                                'error': {
-                                    'message': f"This model's maximum context length is {context} tokens, you requested {longest}"
-                                }
-                            }
-                        ),
-                    )
-                if isinstance(what, tuple):
-                    return self.send(what[0], what[1] if len(what) > 1 else '{}', what[2] if len(what) > 2 else {})
-                if what == 'hang':
-                    time.sleep(1.0)
-                    return None
-                good = json.dumps(fake.answer(body, what[5:]) if what.startswith('text:') else fake.answer(body))
-                if what == 'broken':
-                    return self.send(200, good[:40])
-                if what == 'cut':  # promises more than it sends
-                    self.send_response(200)
-                    self.send_header('content-length', str(len(good)))
-                    self.end_headers()
-                    self.wfile.write(good[:30].encode())
-                    self.wfile.flush()
-                    self.connection.shutdown(socket.SHUT_RDWR)
-                    return None
-                self.send(200, good)
-
-            def send(self, code, text, headers={}):
-                with contextlib.suppress(OSError):
-                    self.send_response(code)
-                    [self.send_header(k, v) for k, v in headers.items()]
-                    self.send_header('content-length', str(len(text.encode())))
-                    self.end_headers()
-                    self.wfile.write(text.encode())
-
-            def log_message(self, *_):
-                pass
-
-        self.server = http.server.ThreadingHTTPServer(('127.0.0.1', 0), Handler)
+    def __init__(self, *script, context=None, answer=echo):
+        self.script, self.context, self.answer = list(script), context, answer
+        self.bodies, self.headers, self.guard = [], [], threading.Lock()
+        handler = type('Handler', (FakeHandler,), {'fake': self})
+        self.server = http.server.ThreadingHTTPServer(('127.0.0.1', 0), handler)
         self.server.daemon_threads = True
         self.url = f'http://127.0.0.1:{self.server.server_port}/v1'
         threading.Thread(target=self.server.serve_forever, kwargs={'poll_interval': 0.05}, daemon=True).start()
+
+    @property
+    def asked(self):
+        return len(self.bodies)
+
+    def close(self):
+        self.server.shutdown()
+        self.server.server_close()
+
+
+class FakeHandler(http.server.BaseHTTPRequestHandler):
+    fake = None
+
+    def do_POST(self):
+        body = json.loads(self.rfile.read(int(self.headers['content-length'])))
+        with self.fake.guard:
+            self.fake.bodies.append(body)
+            self.fake.headers.append(dict(self.headers))
+            what = self.fake.script.pop(0) if self.fake.script else 'ok'
+        limit = self.fake.context
+        asked = max(map(len, body['input'] if 'input' in body else [body['messages'][-1]['content']]))
+        if limit and asked > limit:
+            said = f"This model's maximum context length is {limit} tokens, you requested {asked}"
+            return self.send(400, json.dumps({'error': {'message': said}}))
+        if isinstance(what, tuple):
+            return self.send(*what)
+        if what == 'hang':
+            return time.sleep(1.0)
+        text = [what[5:]] if what.startswith('text:') else []
+        good = json.dumps(self.fake.answer(body, *text))
+        if what == 'cut':
+            return self.cut_short(good)
+        return self.send(200, good[:40] if what == 'broken' else good)
+
+    def send(self, status, text='{}', headers=None):
+        with contextlib.suppress(OSError):
+            self.send_response(status)
+            for name, value in {**(headers or {}), 'content-length': str(len(text.encode()))}.items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(text.encode())
+
+    def cut_short(self, text):
+        "More is promised than comes."
+        self.send_response(200)
+        self.send_header('content-length', str(len(text)))
+        self.end_headers()
+        self.wfile.write(text[:30].encode())
+        self.wfile.flush()
+        self.connection.shutdown(socket.SHUT_RDWR)
+
+    def log_message(self, *_):
+        pass
 
 
 @pytest.fixture
@@ -406,11 +442,42 @@ def fake():
         return servers[-1]
 
     yield make
-    for s in servers:
-        s.server.shutdown()
-        s.server.server_close()
+    for server in servers:
+        server.close()
 
 
 def pytest_configure(config):
     config.addinivalue_line('markers', 'medium: takes more than two seconds (make medium, and CI)')
     config.addinivalue_line('markers', 'slow: takes minutes (make slow)')
+
+
+@pytest.fixture
+def running(home):
+    "`running(folder, …)` serves an index in this process; a client of it."
+    import httpx
+    from medir_nb import retrieval
+
+    opened = []
+
+    def start(folder, **options):
+        told, listens = {}, threading.Event()
+
+        def ready(server, address):
+            told.update(server=server, address=address)
+            listens.set()
+
+        thread = threading.Thread(
+            target=retrieval.serve, args=(folder,), kwargs={'port': 0, 'home_folder': home, 'ready': ready, **options}
+        )
+        thread.start()
+        assert listens.wait(30)
+        client = httpx.Client(base_url=told['address'], timeout=30)
+        opened.append((told['server'], thread, client))
+        return client
+
+    yield start
+    for server, thread, client in opened:
+        client.close()
+        server.should_exit = True
+        thread.join(40)
+        assert not thread.is_alive()

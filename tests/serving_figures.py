@@ -33,7 +33,7 @@ def passage(parts, rng, words=60):
     return ' '.join(chosen)
 
 
-def documents_of(n, seed=0):
+def source_document_ids(n, seed=0):
     rng, parts = random.Random(seed), sentences()
     return {f'p{place:07d}': passage(parts, rng) for place in range(n)}
 
@@ -54,7 +54,7 @@ def use_random_vectors():
     "Documents get vectors drawn from a hash of their text: searching takes as long, and building takes seconds."
     import xxhash
     from medir_nb.encoder import array_vectors
-    from medir_nb.retrieval import index
+    from medir_nb.retrieval import vector_files
 
     def random_vectors(encoder, corpus, role, instruction=''):
         seeds = [xxhash.xxh3_64_intdigest(text.encode()) for text in corpus.texts()]
@@ -63,7 +63,7 @@ def use_random_vectors():
         rows = np.array(rows, np.float32).reshape(len(corpus), -1)
         return array_vectors(rows, np.zeros(len(corpus), int), np.zeros(len(corpus), bool), counted)
 
-    index.encode_corpus = random_vectors
+    vector_files.encode_corpus = random_vectors
 
 
 def size_of(folder):
@@ -75,7 +75,7 @@ def build(given):
 
     if given.random_vectors:
         use_random_vectors()
-    documents = documents_of(given.documents)
+    documents = source_document_ids(given.documents)
     start = time.perf_counter()
     built = build_index(frame(documents), given.system, given.folder, given.store)
     figures = {

@@ -1,17 +1,13 @@
-"Tables of BMRetriever that hold no scores (6, 7 and 11), instructions left out, and the threshold of RELISH."
+"Instructions left out, systems side by side, their speed, and the threshold of RELISH."
 
-import json
 import numpy as np, pandas as pd, pytest
 from conftest import write_beir, write_lines
-from medir_nb.core import MedirError, registry, to_markdown
-from medir_nb.core.settings import rows
+from medir_nb.core import MedirError, registry
 from medir_nb.data import load_task, task_from_frames, task_reading
 from medir_nb.data.task_row import check_task_row
 from medir_nb.encoder import Encoder, encoder_spec
 from medir_nb.evaluator import (
-    Speed,
     evaluate,
-    evaluate_grid,
     instruction_effect,
     measure_speeds,
     order_bounds,
@@ -23,16 +19,6 @@ from medir_nb.evaluator import (
     without_instruction,
 )
 from medir_nb.evaluator.cases import chosen_queries, first_passage
-from medir_nb.papers import (
-    beside_speeds,
-    case_instructions,
-    example_sizes,
-    printed_cases,
-    printed_examples,
-    printed_speeds,
-    published,
-    speed_caveat,
-)
 from medir_nb.retrieval import parse
 
 
@@ -131,17 +117,6 @@ def test_the_rule_prefers_queries_in_which_the_instruction_decides(graded, capsy
     assert side_by_side([]).empty and instruction_effect([]).empty
 
 
-def test_a_view_without_a_rank_is_written_as_a_table(graded):
-    shown = side_by_side([scored(graded, 'bm25', q1='c', q2='b', q3='d')], ['q1'], n=1)
-    nothing = side_by_side([scored(graded, 'bm25', q2='b', q3='d')], ['q1'], n=1)
-    assert '| 2    |' in to_markdown(shown) and nothing['rank'].isna().all() and '<NA>' not in to_markdown(nothing)
-
-
-def test_the_instruction_of_a_real_run_is_shown(own_registry, beir):
-    scores, not_run = evaluate_grid([str(beir)], with_and_without(['bm25', 'minilm']))
-    assert not not_run and set(side_by_side(scores, ['q1'], n=1).instruction) == {'takes none'}
-
-
 # ---------------------------------------------------------------- speed
 
 
@@ -166,12 +141,6 @@ def test_a_speed_says_what_it_hangs_on(beir):
     assert list(speed_table([]).columns) == list(table.columns)
 
 
-def test_nothing_of_a_speed_is_stored(beir, home):
-    system_speed('minilm', str(beir), documents=4, queries=2, searched=20)
-    system_speed('bm25', str(beir), documents=4, queries=2, searched=20)
-    assert not list(home.rglob('vectors/*')) and not list(home.rglob('bm25/*'))
-
-
 @pytest.mark.parametrize('system', ['rrf(bm25,minilm)', 'bm25+hyde(smollm2)'])
 def test_the_speed_of_several_stages_is_refused(beir, system):
     with pytest.raises(MedirError, match='parts have speeds of their own; name an encoder or bm25'):
@@ -187,68 +156,6 @@ def test_what_has_no_speed_leaves_the_others_alone(beir):
     for option in ('documents', 'queries', 'searched', 'repeats'):
         with pytest.raises(MedirError, match='write positive numbers'):
             system_speed('bm25', str(beir), **{option: 0})
-
-
-def test_every_printed_speed_has_its_row_and_its_figures():
-    printed, cells = printed_speeds(), published('bmretriever', 'Table 11')
-    assert len(printed) * 2 == len(cells) and printed.row.isin(registry('models')).all()
-    assert sorted([*printed['documents/s'], *printed['latency, ms']]) == sorted(cells.value)
-    by_row = printed.set_index('row')
-    assert by_row.loc['bmretriever-7b', 'µs a number'] == pytest.approx(1000 * 58.6 / 4096)
-    # a document goes through one of MedCPT's towers
-    assert by_row.loc['medcpt', 'parameters, 10⁹'] == pytest.approx(0.109, abs=1e-3)
-    assert (by_row['documents/s × 10⁹ parameters'] == by_row['documents/s'] * by_row['parameters, 10⁹']).all()
-
-
-def speed(expression, rate):
-    return Speed(expression, expression, rate, 9.0, 9.9, 1.0, 100, 384, 8, 20.0, 256, '1,024 tokens', 'float32', 'cpu')
-
-
-def test_measured_speeds_stand_beside_and_are_not_compared():
-    measured = [speed('bmretriever-1b(autocast=float16)', 20.0), speed('bmretriever-1b', 10.0), speed('minilm', 70.0)]
-    table = beside_speeds(printed_speeds(), measured)
-    assert len(table) == 8 + 2  # two settings of one printed row, and one that is not printed
-    both = table[table['here: documents/s'].notna()]
-    assert both['here: documents/s'].tolist() == [20.0, 10.0, 70.0] and both['documents/s'].tolist()[:2] == [194.0] * 2
-    assert not [c for c in table if 'difference' in c or 'verdict' in c]
-    assert len(beside_speeds(printed_speeds(), [])) == 8
-    said = speed_caveat({'cpu': 'A', 'cores': 3, 'gpu': 'B'})
-    assert 'A, 3 cores, B' in said and said.endswith('no difference is taken and no verdict given.')
-
-
-# ---------------------------------------------------------------- cases and examples as printed
-
-
-def test_printed_cases_name_tasks_and_their_own_instructions():
-    cases = printed_cases()
-    right = cases[cases['called relevant']]
-    assert len(cases) == 8 and right.system.tolist() == ['BMRetriever'] * 2 and set(right.instruction) == {'on'}
-    assert not case_instructions().same.any()
-    with pytest.raises(MedirError, match='no cases and examples of'):
-        printed_cases('automir')
-
-
-def test_sizes_of_examples_are_counted_by_hand():
-    row = {
-        'instruction': 't',
-        'query': 'swollen leg pain',
-        'pos': ['Legs that swell hurt', 'x'],
-        'neg': ['pain relief'],
-    }
-    (sizes,) = example_sizes([row]).to_dict('records')
-    # stems: swollen, leg, pain; leg stands in the positive, pain in the negative
-    assert list(sizes.values()) == ['t', 3, 4, 2, 3, 1, 1]
-    alone = example_sizes([{**row, 'neg': []}])
-    assert alone.loc[0, ['negative words', 'in the negative']].isna().all() and alone['terms'].tolist() == [3]
-    assert list(example_sizes([]).columns) == list(printed_examples().columns)
-
-
-def test_printed_examples_fit_the_lists_that_they_were_drawn_from():
-    table = printed_examples()
-    assert (table['in the positive'] <= table.terms).all() and (
-        table['in the negative'] <= table['in the positive']
-    ).all()
-    assert table['query words'].tolist() == [6, 30]
 
 
 # ---------------------------------------------------------------- RELISH
@@ -297,7 +204,7 @@ def test_map_of_relish_hangs_on_the_threshold(relish):
     'change, said',
     [
         ({'relevant_from': 2}, r'AP counts from grade 1, and relevant_from says 2; write it with rel=2'),
-        ({'relevant_from': 0}, r'relevant_from is 0'),
+        ({'relevant_from': 0}, "relevant_from is '0'"),
         ({'measures': ['nDCG', 'R(rel=2)@5']}, r'R\(rel=2\)@5 counts from grade 2, and relevant_from says 1'),
         ({'relevant_from': 'two'}, r"relevant_from is 'two'"),
     ],
@@ -305,31 +212,3 @@ def test_map_of_relish_hangs_on_the_threshold(relish):
 def test_a_threshold_that_the_measures_do_not_follow_is_refused(change, said):
     with pytest.raises(MedirError, match=said):
         check_task_row('relish', {**registry('tasks')['relish'], **change})
-
-
-def test_the_stricter_reading_is_a_row_of_a_readers_own(relish):
-    strict = {**registry('tasks')['relish'], 'measures': ['nDCG', 'AP(rel=2)'], 'relevant_from': 2}
-    with rows('tasks', {'relish': strict}):
-        task = load_task('relish')
-    score = evaluate(task, 'bm25')
-    assert task.relevant_from == 2 and [str(m) for m in score.measures] == ['nDCG', 'AP(rel=2)']
-    assert set(side_by_side([score], ['q1', 'q2']).judged) <= {
-        'relevant (2)',
-        'not relevant (1)',
-        'not relevant (0)',
-    }
-
-
-def test_every_preset_of_the_notebook_has_the_parameters_of_these_tables():
-    from medir_nb.workbook import find_notebook, resolve
-
-    path = find_notebook('bmretriever_evaluation')
-    for preset in ('smoke', 'demo', 'mini', 'paper'):
-        chosen = resolve(path, preset)
-        for name in chosen['speed_systems'] + chosen['case_systems']:
-            assert str(parse(name)) == name, (preset, name)
-        assert {chosen['speed_task'], chosen['case_task']} <= set(registry('tasks')), preset
-    paper = resolve(path, 'paper')
-    assert set(paper['speed_systems']) == set(printed_speeds().row)
-    (claim,) = {case for case in printed_cases()['query'] if not case.startswith('in short')}
-    assert paper['case_queries'] == [claim] and json.dumps(claim)

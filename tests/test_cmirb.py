@@ -1,15 +1,15 @@
-"AutoMIR's benchmark: rows against the protocol, groups of tasks in the ledger, the Chinese task, pooled gold documents, and what expansion adds."
+"AutoMIR's benchmark: rows against the protocol, the Chinese task, pooled gold documents, and what expansion adds."
 
 import importlib.resources
 from dataclasses import replace
 from pathlib import Path
-import numpy as np, pandas as pd, pytest, yaml
+import numpy as np, pytest, yaml
 from conftest import DOCUMENTS, QRELS, QUERIES, write_beir, write_lines
 from medir_nb.core import MedirError, registry
-from medir_nb.data import Task, cjk_share, load_task, pool_tasks
+from medir_nb.data import cjk_share, load_task, pool_tasks
 from medir_nb.encoder import Encoder, count_tokens
-from medir_nb.evaluator import Scores, compare, evaluate, evaluate_grid, gains
-from medir_nb.papers import gain_figure, Ledger, MEANS, published, recomputed_means, save_figure
+from medir_nb.evaluator import compare, evaluate, evaluate_grid, gains
+from medir_nb.papers import published
 from medir_nb.retrieval import search
 from medir_nb.workbook import plan_grid
 
@@ -91,108 +91,7 @@ def test_a_tuned_retriever_reads_as_its_base(tuned, base):
     )
 
 
-# ---------------------------------------------------------------- the ledger
-
-
-def test_groups_are_the_families_of_the_registry():
-    families = {
-        f: tuple(n for n in PAPER if registry('tasks')[n]['family'] == f)
-        for f in dict.fromkeys(registry('tasks')[n]['family'] for n in PAPER)
-    }
-    assert {f'group:{f}': ns for f, ns in families.items()} == {
-        d: ts for (p, d), ts in MEANS.items() if p == 'automir' and d.startswith('group:')
-    }
-    assert MEANS['automir', 'avg'] == tuple(PAPER)
-
-
-def test_printed_means_follow_from_printed_cells():
-    means = recomputed_means(
-        published('automir', ['Table 2', 'Table 3', 'Table 4', 'Table 12', 'Table 13', 'README leaderboard'])
-    )
-    assert means.agrees.all() and means.groupby('table').size().to_dict() == {
-        'Table 2': 12,
-        'Table 3': 24,
-        'Table 4': 24,
-        'Table 12': 9,
-        'Table 13': 8,
-        'README leaderboard': 12,
-    }
-
-
-def scored(task, system, value):
-    "A score of one query on a task that pretends to be `task`."
-    measures = ('nDCG@10', 'R@100')
-    own = Task(
-        task,
-        queries=[],
-        corpus=[],
-        qrels=pd.DataFrame({'query_id': ['q'], 'doc_id': ['d'], 'relevance': [1]}),
-        language='zh',
-        registered=False,
-    )
-    return Scores(
-        own,
-        system,
-        system,
-        pd.DataFrame({'query_id': ['q', 'q'], 'measure': measures, 'value': [value, value]}),
-        measures=measures,
-        stats={'dtype': 'float32'},
-    )
-
-
-def test_group_means_are_measured_on_tasks_that_the_table_does_not_print():
-    system = 'me5-large+hyde(qwen2-7b)'
-    values = dict(zip(PAPER, np.linspace(0.1, 0.9, 10)))
-    ledger = Ledger(
-        published('automir', 'Table 4'),
-        [scored(t, system, v) for t, v in values.items()],
-        systems={('Qwen2+mE5', 'HyDE'): system},
-    )
-    found = ledger.frame[ledger.frame.measured.notna()].set_index('dataset').measured / 100
-    assert list(ledger.table().columns) == ['group', 'system', 'Know.', 'Consu.', 'News', 'Post', 'Literature', 'avg']
-    for group, tasks in ((d, ts) for (p, d), ts in MEANS.items() if p == 'automir' and ' ' not in d):
-        assert found[group] == pytest.approx(np.mean([values[t] for t in tasks]))
-    assert all(
-        t in ledger.to_markdown() for t in ('MedExam', 'intfloat/multilingual-e5-large', 'Qwen/Qwen2-7B-Instruct')
-    )
-    one_short = Ledger(
-        published('automir', 'Table 4'),
-        [scored(t, system, v) for t, v in values.items() if t != 'cmirb-covid'],
-        systems={('Qwen2+mE5', 'HyDE'): system},
-    )
-    assert set(one_short.frame[one_short.frame.measured.notna()].dataset) == {
-        f'group:{g}' for g in ('Know.', 'Consu.', 'Post', 'Literature')
-    }
-
-
-def test_each_expanded_row_has_its_own_scores_and_reasons():
-    rows = {'HyDE': 'bge-large-zh-v1.5+hyde(qwen2-7b)', 'SL-HyDE': 'bge-large-zh-slhyde+hyde(qwen2-7b-slhyde)'}
-    scores = [
-        scored('cmirb-covid', s, v)
-        for s, v in (('bge-large-zh-v1.5', 0.1), (rows['HyDE'], 0.2), ('bge-large-zh-v1.5+hyde(qwen2-7b@authors)', 0.3))
-    ]
-    ledger = Ledger(
-        published('automir', 'Table 2'),
-        scores,
-        not_run={
-            (rows['SL-HyDE'], 'cmirb-covid'): MedirError('no tuned weights'),
-            (('HyDE', 'hyde'), 'cmirb-medexam'): 'no LLM',
-        },
-        systems=rows,
-    )
-    at = lambda system, task: ledger.frame[(ledger.frame.system == system) & (ledger.frame.task == task)]
-    assert at('BGE(large)', 'cmirb-covid').measured.isna().all() and at(
-        'bge-large-zh-v1.5', 'cmirb-covid'
-    ).measured.item() == pytest.approx(10)  # this data is not the registry's, so it stands apart
-    assert at(rows['HyDE'], 'cmirb-covid').measured.item() == pytest.approx(20) and at(
-        'bge-large-zh-v1.5+hyde(qwen2-7b@authors)', 'cmirb-covid'
-    ).verdict.item().startswith("not comparable: its text is the authors'")
-    assert (
-        at('SL-HyDE', 'cmirb-covid').verdict.item() == 'not run: no tuned weights'
-        and at('HyDE', 'cmirb-medexam').verdict.item() == 'not run: no LLM'
-    )
-    with pytest.raises(MedirError, match='no row of this table'):
-        Ledger(published('automir', 'Table 2'), not_run={('bge-large', 'cmirb-covid'): 'x'})
+# ---------------------------------------------------------------- what cannot run
 
 
 def test_a_language_model_that_cannot_run_is_a_row_with_its_reason(monkeypatch):
@@ -333,24 +232,6 @@ def test_gains_are_paired_differences(beir, tmp_path):
         and (found.low[0], found.high[0]) == pytest.approx((wanted.low, wanted.high))
     )
     assert found.plain[0] == pytest.approx(a.mean('nDCG@10')) and found.score[0] == pytest.approx(b.mean('nDCG@10'))
-
-
-def test_the_map_of_gains_is_drawn_from_its_file(tmp_path):
-    frame = pd.DataFrame(
-        [
-            {'panel': p, 'row': r, 'column': f'{n} ×', 'difference': d, 'low': d - 0.05, 'high': d + 0.05}
-            for p, sign in (('A', 1), ('B', -1), ('C', 0))
-            for r in ('bm25', 'bm25(lucene)')
-            for n, d in ((1, 0.1 * sign), (3, 0.02 * sign))
-        ]
-    )
-    one, two = (save_figure('gain', frame, gain_figure, tmp_path / n) for n in 'ab')
-    assert one.png.read_bytes() == two.png.read_bytes() and one.svg.read_bytes() == two.svg.read_bytes()
-    svg = one.svg.read_text()
-    assert all(f'<!-- {t} -->' in svg for t in ('+0.100', '−0.100', '+0.020', 'A', 'B', 'C'))
-    save_figure('gain', frame.iloc[:1], gain_figure, tmp_path)  # a single cell
-    with pytest.raises(MedirError, match="did you mean 'panels'"):
-        save_figure('gain', frame.rename(columns={'panel': 'panels'}), gain_figure, tmp_path)
 
 
 @pytest.mark.slow

@@ -56,15 +56,6 @@ def lines_of(block):
     return [words for line in text.splitlines() if (words := shlex.split(line, comments=True))]
 
 
-def test_marks_and_blocks_are_found():
-    text = 'a\n\n<!-- not run: it takes a GPU -->\n```sh\nls\n```\n\n```python\n1\n```\n\n    indented\n\n- in a list\n\n  ```sh\n  x\n  ```\n'
-    found = [(block.language, block.how, block.why, block.text) for block in blocks_of(text, 'x')]
-    first = ('sh', 'not run', 'it takes a GPU', 'ls\n')
-    assert found == [first, ('python', 'run', '', '1\n'), ('', 'run', '', 'indented\n'), ('sh', 'run', '', 'x\n')]
-    # a mark holds for the block right below it
-    assert blocks_of('<!-- slow: x -->\n\nProse.\n\n```sh\nls\n```\n', 'x')[0].how == 'run'
-
-
 @pytest.mark.parametrize('block', BLOCKS, ids=lambda block: block.place)
 def test_a_block_says_what_it_is_and_why_it_is_not_run(block):
     assert block.language in ('sh', 'python', 'text', 'yaml', 'json'), 'name the language behind the fence'

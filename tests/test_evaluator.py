@@ -2,47 +2,19 @@
 
 import itertools, json
 import numpy as np, pandas as pd, pytest
-from conftest import QRELS, write_beir, write_lines
+from conftest import QRELS, seeded, write_beir, write_lines
 from medir_nb.core import MedirError
 from medir_nb.data import load_task, task_from_frames
-from medir_nb.evaluator import (
-    PAIR_MEASURES,
-    compare,
-    compare_all,
-    correlation,
-    evaluate,
-    evaluate_grid,
-    holm,
-    interval,
-    judged_at_10,
-    macro_average,
-    paired_p,
-    parse_measure,
-    per_query,
-    score_run,
-    separation,
-)
+from medir_nb.evaluator import PAIR_MEASURES, Power, case_view, compare, compare_all, correlation, difference_spread
+from medir_nb.evaluator import evaluate, evaluate_grid, holm, interval, judged_at_10, macro_average, order_bounds
+from medir_nb.evaluator import paired_p, paired_power, parse_measure, per_query, queries_needed, score_run, separation
+from medir_nb.evaluator import simulated_power, smallest_difference
+from medir_nb.evaluator.statistics import resampled_means
 from medir_nb.papers import against_baseline
 from medir_nb.retrieval import RUN_COLUMNS, read_run, sort_run
 
-FIELDS = [
-    'task',
-    'split',
-    'system',
-    'revision',
-    'dtype',
-    'measure',
-    'value',
-    'low',
-    'high',
-    'n_queries',
-    'judged_at_10',
-    'encoded_docs',
-    'cached_docs',
-    'seconds',
-    'cut',
-    'settings',
-]
+FIELDS = 'task split system revision dtype measure value low high n_queries judged_at_10'.split()
+FIELDS += ['encoded_docs', 'cached_docs', 'seconds', 'cut', 'settings']
 
 
 def frames(qrels, run):
@@ -56,77 +28,46 @@ def scores(qrels, run, measure):
 # --- measures --------------------------------------------------------------------------------------------------------
 
 
+OF_TREC = {'nDCG@10': 'ndcg_cut_10', 'nDCG': 'ndcg', 'R@100': 'recall_100', 'R@5': 'recall_5', 'AP': 'map'}
+OF_TREC |= {'RR': 'recip_rank', 'P@10': 'P_10', 'AP@20': 'map_cut_20', 'Success@1': 'success_1'}
+
+
 @pytest.mark.parametrize('seed', range(5))
 def test_per_query_values_are_trec_evals(seed):
     import pytrec_eval
 
-    rng = np.random.default_rng(seed)
-    qrels = {
-        f'q{i}': {f'd{j}': int(rng.choice([0, 0, 1, 2, 3])) for j in rng.choice(300, 40, replace=False)}
-        for i in range(12)
-    }
-    run = {
-        f'q{i}': {f'd{j}': float(s) for j, s in zip(rng.choice(300, 150, replace=False), rng.permutation(150))}
-        for i in range(12)
-    }
-    names = {
-        'nDCG@10': 'ndcg_cut_10',
-        'nDCG': 'ndcg',
-        'R@100': 'recall_100',
-        'R@5': 'recall_5',
-        'AP': 'map',
-        'RR': 'recip_rank',
-        'P@10': 'P_10',
-        'AP@20': 'map_cut_20',
-        'Success@1': 'success_1',
-    }
-    expected = pytrec_eval.RelevanceEvaluator(
-        qrels, {'ndcg', 'ndcg_cut.10', 'recall.5,100', 'map', 'map_cut.20', 'recip_rank', 'P.10', 'success.1'}
-    ).evaluate(run)
-    rows = (
-        [(q, d, v) for q, ds in qrels.items() for d, v in ds.items()],
-        [(q, d, v) for q, ds in run.items() for d, v in ds.items()],
-    )
-    got = per_query(*frames(*rows), list(names))
-    assert len(got) == 12 * len(names)
+    rng, queries = np.random.default_rng(seed), [f'q{i}' for i in range(12)]
+    drawn = lambda n: [f'd{j}' for j in rng.choice(300, n, replace=False)]
+    qrels = {q: {d: int(rng.choice([0, 0, 1, 2, 3])) for d in drawn(40)} for q in queries}
+    run = {q: dict(zip(drawn(150), map(float, rng.permutation(150)))) for q in queries}
+    asked = {'ndcg', 'ndcg_cut.10', 'recall.5,100', 'map', 'map_cut.20', 'recip_rank', 'P.10', 'success.1'}
+    expected = pytrec_eval.RelevanceEvaluator(qrels, asked).evaluate(run)
+    flat = ([(q, d, value) for q, of_query in table.items() for d, value in of_query.items()] for table in (qrels, run))
+    got = per_query(*frames(*flat), list(OF_TREC))
+    assert len(got) == 12 * len(OF_TREC)
     for r in got.itertuples():
-        assert r.value == pytest.approx(expected[r.query_id][names[r.measure]], abs=1e-9)
+        assert r.value == pytest.approx(expected[r.query_id][OF_TREC[r.measure]], abs=1e-9)
 
 
 HAND = [('q', 'a', 2), ('q', 'b', 1), ('q', 'c', 1), ('q', 'd', 0), ('q', 'e', 2)]
-HAND_RUN = [
-    ('q', 'x', 9),
-    ('q', 'b', 8),
-    ('q', 'd', 7),
-    ('q', 'a', 6),
-    ('q', 'y', 5),
-    ('q', 'e', 4),
-]  # relevant at ranks 2 (1), 4 (2), 6 (2)
+# relevant at ranks 2 (1), 4 (2), 6 (2)
+HAND_RUN = [('q', doc_id, 9 - rank) for rank, doc_id in enumerate('xbdaye')]
 LOG = np.log2
 
 
-@pytest.mark.parametrize(
-    'measure,value',
-    [
-        ('RR@5', 1 / 2),
-        ('RR@1', 0),
-        ('RR(rel=2)@5', 1 / 4),
-        ('RR(rel=2)@3', 0),
-        ('MRR@10', 1 / 2),
-        ('R(rel=2)@1', 0),
-        ('R(rel=2)@4', 1 / 2),
-        ('R(rel=2)@6', 1),
-        ('R@4', 2 / 4),
-        ('recall@4', 2 / 4),
-        ('P@4', 2 / 4),
-        ('Success@1', 0),
-        ('MAP', (1 / 2 + 2 / 4 + 3 / 6) / 4),
-        ('AP(rel=2)', (1 / 4 + 2 / 6) / 2),
-        ('nDCG@10', (1 / LOG(3) + 2 / LOG(5) + 2 / LOG(7)) / (2 / LOG(2) + 2 / LOG(3) + 1 / LOG(4) + 1 / LOG(5))),
-        ('nDCG(gains={1:0,2:1})@10', (1 / LOG(5) + 1 / LOG(7)) / (1 / LOG(2) + 1 / LOG(3))),
-        ('nDCG(gains={1:0,2:1})@4', (1 / LOG(5)) / (1 / LOG(2) + 1 / LOG(3))),
-    ],
-)
+IDEAL = 2 / LOG(2) + 2 / LOG(3) + 1 / LOG(4) + 1 / LOG(5)
+STRICT = 1 / LOG(2) + 1 / LOG(3)
+BY_HAND = {'RR@5': 1 / 2, 'RR@1': 0, 'RR(rel=2)@5': 1 / 4, 'RR(rel=2)@3': 0, 'MRR@10': 1 / 2, 'R(rel=2)@1': 0}
+BY_HAND |= {'R(rel=2)@4': 1 / 2, 'R(rel=2)@6': 1, 'R@4': 2 / 4, 'recall@4': 2 / 4, 'P@4': 2 / 4, 'Success@1': 0}
+BY_HAND |= {'MAP': (1 / 2 + 2 / 4 + 3 / 6) / 4, 'AP(rel=2)': (1 / 4 + 2 / 6) / 2}
+BY_HAND |= {'nDCG@10': (1 / LOG(3) + 2 / LOG(5) + 2 / LOG(7)) / IDEAL}
+BY_HAND |= {
+    'nDCG(gains={1:0,2:1})@10': (1 / LOG(5) + 1 / LOG(7)) / STRICT,
+    'nDCG(gains={1:0,2:1})@4': 1 / LOG(5) / STRICT,
+}
+
+
+@pytest.mark.parametrize('measure, value', BY_HAND.items())
 def test_measures_by_hand(measure, value):
     assert scores(HAND, HAND_RUN, measure) == pytest.approx({'q': value}, abs=1e-9)
 
@@ -148,19 +89,11 @@ def test_close_scores_are_not_tied():
     assert scores([('q', 'a', 1)], [('q', 'a', 1 + 1e-12), ('q', 'b', 1.0)], 'RR') == {'q': 1.0}
 
 
-@pytest.mark.parametrize(
-    'typed,printed',
-    [
-        ('ndcg@10', 'nDCG@10'),
-        ('map', 'AP'),
-        ('mrr@5', 'RR@5'),
-        ('Recall@100', 'R@100'),
-        ('precision@3', 'P@3'),
-        ('hit@1', 'Success@1'),
-        ('spearman', 'Spearman'),
-        ('PEARSON', 'Pearson'),
-    ],
-)
+SPELLINGS = {'ndcg@10': 'nDCG@10', 'map': 'AP', 'mrr@5': 'RR@5', 'Recall@100': 'R@100', 'precision@3': 'P@3'}
+SPELLINGS |= {'hit@1': 'Success@1', 'spearman': 'Spearman', 'PEARSON': 'Pearson'}
+
+
+@pytest.mark.parametrize('typed, printed', SPELLINGS.items())
 def test_other_spellings_of_measures(typed, printed):
     assert str(parse_measure(typed)) == printed
 
@@ -239,21 +172,17 @@ def test_p_under_the_null_is_uniform_and_under_an_effect_small():
     assert paired_p(x, x + 0.1 + rng.normal(0, 0.05, 60)) < 0.001
 
 
-def test_holm_by_hand():
-    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
-    assert (
-        holm([0.5, 0.6, 0.02]) == pytest.approx([1.0, 1.0, 0.06])
-        and holm([0.3]) == pytest.approx([0.3])
-        and len(holm([])) == 0
-    )
-
-
-@pytest.mark.parametrize('seed', range(3))
-def test_holm_is_monotone_and_never_below_the_raw_p(seed):
-    p = np.random.default_rng(seed).uniform(size=20)
-    adjusted = holm(p)
-    assert (adjusted >= p).all() and (adjusted <= 1).all() and (np.diff(adjusted[np.argsort(p)]) >= 0).all()
-    assert adjusted.min() == pytest.approx(min(1, 20 * p.min()))
+@pytest.mark.parametrize(
+    'p, adjusted',
+    [
+        ([0.01, 0.04, 0.03, 0.005], [0.03, 0.06, 0.06, 0.02]),
+        ([0.5, 0.6, 0.02], [1.0, 1.0, 0.06]),
+        ([0.3], [0.3]),
+        ([], []),
+    ],
+)
+def test_holm_by_hand(p, adjusted):
+    assert list(holm(p)) == pytest.approx(adjusted)
 
 
 @pytest.mark.parametrize('kind', PAIR_MEASURES)
@@ -333,48 +262,26 @@ def test_a_readers_own_object(beir):
 
 def test_depth_follows_the_measure(tmp_path):
     documents = [(f'd{i:03d}', '', 'fever ' + 'cough ' * i) for i in range(300)]
-    task = load_task(
-        str(write_beir(tmp_path / 't', documents, [('q', 'fever')], [('q', f'd{i:03d}', 1) for i in range(300)]))
-    )
-    assert (
-        evaluate(task, 'bm25', ['R@200']).mean('R@200') == pytest.approx(200 / 300)
-        and len(evaluate(task, 'bm25', ['nDCG@10']).run) == 100
-    )
-    assert len(evaluate(task, 'bm25', ['nDCG@10'], k=7).run) == 10
+    judged = [('q', f'd{i:03d}', 1) for i in range(300)]
+    task = load_task(str(write_beir(tmp_path / 't', documents, [('q', 'fever')], judged)))
+    assert evaluate(task, 'bm25', ['R@200']).mean('R@200') == pytest.approx(200 / 300)
+    assert [len(evaluate(task, 'bm25', ['nDCG@10'], k=k).run) for k in (100, 7)] == [100, 10]
 
 
 def test_rows_have_exactly_these_fields(beir, tmp_path, medir, fake_minilm):
-    typed = ['bm25', 'minilm', 'rrf( bm25, bm25(k1=1.5) )', 'bm25(k1=1.5)']
-    for cached in (False, True):
-        out = medir(
-            'evaluate',
-            beir,
-            *[x for t in typed for x in ('--system', t)],
-            '--measures',
-            'nDCG@10,RR(rel=2)@5',
-            '--json',
-            tmp_path / 'x.json',
-        )
+    typed, measures = ['bm25', 'minilm', 'rrf( bm25, bm25(k1=1.5) )', 'bm25(k1=1.5)'], ['nDCG@10', 'RR(rel=2)@5']
+    systems = [part for system in typed for part in ('--system', system)]
+    for encoded in (12, 0):
+        out = medir('evaluate', beir, *systems, '--measures', ','.join(measures), '--json', tmp_path / 'x.json')
         assert out.code == 0, out.err
         rows = json.loads((tmp_path / 'x.json').read_text())
         assert all(list(r) == FIELDS for r in rows)
-        assert [(r['system'], r['measure']) for r in rows] == [
-            (t, m) for t in typed for m in ('nDCG@10', 'RR(rel=2)@5')
-        ]
+        assert [(r['system'], r['measure']) for r in rows] == list(itertools.product(typed, measures))
         dense = next(r for r in rows if r['system'] == 'minilm')
-        assert (dense['dtype'], dense['encoded_docs'], dense['cached_docs']) == (
-            'float32',
-            *((0, 12) if cached else (12, 0)),
-        )
-        assert all(
-            r['task'] == 'tiny'
-            and r['split'] == 'test'
-            and r['n_queries'] == 3
-            and 0 <= r['low'] <= r['value'] <= r['high'] <= 1
-            and 0 <= r['judged_at_10'] <= 1
-            and r['seconds'] >= 0
-            for r in rows
-        )
+        assert (dense['dtype'], dense['encoded_docs'], dense['cached_docs']) == ('float32', encoded, 12 - encoded)
+        for r in rows:
+            assert (r['task'], r['split'], r['n_queries']) == ('tiny', 'test', 3) and r['seconds'] >= 0
+            assert 0 <= r['low'] <= r['value'] <= r['high'] <= 1 and 0 <= r['judged_at_10'] <= 1
     lines = out.out.partition('\n\nsettings that differ')[0].splitlines()
     assert len(lines) == 2 + 8 and '95 % interval' in lines[0] and '| rrf(bm25,bm25) ' in out.out
 
@@ -465,27 +372,12 @@ def test_a_run_against_bare_qrels_without_a_task(tmp_path, beir, medir):
 
 
 def test_other_judgements_for_a_run(tmp_path, beir, medir):
-    write_lines(tmp_path / 'other.tsv', ['q1 0 d09 1', 'q2 0 d03 1'])
-    write_lines(tmp_path / 'x.run', ['q1 Q0 d09 1 2 t', 'q2 Q0 d01 1 2 t'])
-    out = medir(
-        'evaluate',
-        beir,
-        '--run',
-        tmp_path / 'x.run',
-        '--qrels',
-        tmp_path / 'other.tsv',
-        '--measures',
-        'RR@5',
-        '--json',
-        tmp_path / 'x.json',
-    )
-    (row,) = json.loads((tmp_path / 'x.json').read_text())
-    assert out.code == 0 and (row['value'], row['n_queries'], row['task'], row['judged_at_10']) == (
-        0.5,
-        2,
-        'tiny',
-        None,
-    )
+    other, run, out = tmp_path / 'other.tsv', tmp_path / 'x.run', tmp_path / 'x.json'
+    write_lines(other, ['q1 0 d09 1', 'q2 0 d03 1'])
+    write_lines(run, ['q1 Q0 d09 1 2 t', 'q2 Q0 d01 1 2 t'])
+    assert medir('evaluate', beir, '--run', run, '--qrels', other, '--measures', 'RR@5', '--json', out).code == 0
+    (row,) = json.loads(out.read_text())
+    assert [row[name] for name in ('value', 'n_queries', 'task', 'judged_at_10')] == [0.5, 2, 'tiny', None]
 
 
 def test_a_grid_takes_task_objects(beir):
@@ -495,12 +387,11 @@ def test_a_grid_takes_task_objects(beir):
 
 
 def test_grid_goes_on_after_a_failure(beir, tmp_path):
-    found, not_run = evaluate_grid([str(beir), str(tmp_path / 'missing')], ['bm25', 'no-such-model', 'bm25(lucene)'])
+    missing, systems = str(tmp_path / 'missing'), ['bm25', 'no-such-model', 'bm25(lucene)']
+    found, not_run = evaluate_grid([str(beir), missing], systems)
     assert [s.label for s in found] == ['bm25', 'bm25(lucene)']
-    assert set(not_run) == {
-        ('no-such-model', str(beir)),
-        *((s, str(tmp_path / 'missing')) for s in ('bm25', 'no-such-model', 'bm25(lucene)')),
-    } and all(isinstance(e, MedirError) for e in not_run.values())
+    assert set(not_run) == {('no-such-model', str(beir)), *((system, missing) for system in systems)}
+    assert all(isinstance(e, MedirError) for e in not_run.values())
 
 
 @pytest.mark.slow
@@ -532,87 +423,39 @@ def test_gains_of_one_measure_do_not_reach_another():
 
 
 def test_cases_show_what_changed_and_what_was_written(beir, home):
-    from medir_nb.evaluator import case_view
-
-    write_lines(
-        home.parent / 'texts.jsonl',
-        [
-            {'id': q, 'rewrite': t}
-            for q, t in [
-                ('q1', 'metoprolol after myocardial infarction'),
-                ('q2', 'appendicitis'),
-                ('q3', 'levothyroxine hormone'),
-                ('q4', 'x'),
-            ]
-        ],
-    )
+    written = {
+        'q1': 'metoprolol after myocardial infarction',
+        'q2': 'appendicitis',
+        'q3': 'levothyroxine hormone',
+        'q4': 'x',
+    }
+    write_lines(home.parent / 'texts.jsonl', [{'id': q, 'rewrite': text} for q, text in written.items()])
     plain, more = (evaluate(str(beir), s, ['nDCG@10']) for s in ('bm25', f'bm25+hyde(file:{home.parent}/texts.jsonl)'))
     found = case_view([plain, more], 2)
-    assert (
-        len(found) == 4
-        and found.written[0] == ''
-        and found.written[1]
-        and found.system.tolist() == [plain.label, more.label] * 2
-    )
+    assert found.system.tolist() == [plain.label, more.label] * 2 and found.written[0] == '' != found.written[1]
     lost = found[found['query'] == 'first treatment of type 2 diabetes']
-    assert (
-        lost['rank'].tolist()[0] == 1
-        and lost['rank'].isna().tolist() == [False, True]
-        and lost['relevant document'].iloc[0].startswith('Metformin')
-    )
+    assert lost['rank'].tolist()[0] == 1 and lost['rank'].isna().tolist() == [False, True]
+    assert lost['relevant document'].iloc[0].startswith('Metformin')
 
 
 @pytest.mark.medium
-def test_bounds_of_an_order_by_hand(tmp_path):
-    from medir_nb.data import task_from_frames
-    from medir_nb.evaluator import order_bounds, score_run
-
+def test_bounds_of_an_order_by_hand():
     documents = [f'd{i:02d}' for i in range(20)]
-    task = task_from_frames(
-        pd.DataFrame([(d, 'text') for d in documents], columns=['id', 'text']),
-        pd.DataFrame([('q', 'text')], columns=['id', 'text']),
-        pd.DataFrame([('q', 'd04', 2), ('q', 'd07', 1), ('q', 'd15', 1)], columns=['query_id', 'doc_id', 'relevance']),
+    qrels = pd.DataFrame(
+        [('q', 'd04', 2), ('q', 'd07', 1), ('q', 'd15', 1)], columns=['query_id', 'doc_id', 'relevance']
     )
-    run = pd.DataFrame(
-        [('q', d, 1.0 - i / 100) for i, d in enumerate(documents)], columns=['query_id', 'doc_id', 'score']
-    )
-    found = order_bounds(score_run(task, run, ['nDCG@10', 'R@10', 'R@2']), 10, n=400)
+    texts = pd.DataFrame({'id': documents, 'text': 'text'}), pd.DataFrame({'id': ['q'], 'text': ['text']})
+    run = pd.DataFrame([('q', d, 1.0 - i / 100) for i, d in enumerate(documents)], columns=RUN_COLUMNS)
+    score = score_run(task_from_frames(*texts, qrels), run, ['nDCG@10', 'R@10', 'R@2'])
+    found = order_bounds(score, 10, n=400)
     gain = lambda ranks: sum(g / np.log2(r + 1) for r, g in ranks)
-    ideal = gain([(1, 2), (2, 1), (3, 1)])
-    assert found.loc['own', 'nDCG@10'] == pytest.approx(gain([(5, 2), (8, 1)]) / ideal) and found.loc[
-        'perfect', 'nDCG@10'
-    ] == pytest.approx(gain([(1, 2), (2, 1)]) / ideal)  # the third lies below the depth
-    assert found.loc['random', 'nDCG@10'] == pytest.approx(
-        3 * np.mean([1 / np.log2(r + 1) for r in range(1, 11)]) / ideal, abs=0.03
-    )
-    assert found['R@10'].tolist() == pytest.approx([2 / 3] * 3) and found['R@2'].tolist() == pytest.approx(
-        [0, 2 / 3, 2 / 3 * 0.2], abs=0.04
-    )
-
-
-def test_recall_is_drawn_system_by_system(tmp_path):
-    from medir_nb.papers import recall_figure
-
-    rows = pd.DataFrame(
-        [
-            (p, s, k, v)
-            for p in ('a', 'b')
-            for s, values in (
-                ('first stage', (0.1, 0.5, 0.9)),
-                ('reranked', (0.2, 0.6, 0.9)),
-                ('random order', (0.01, 0.09, 0.9)),
-            )
-            for k, v in zip((1, 10, 100), values)
-        ],
-        columns=['panel', 'system', 'k', 'value'],
-    )
-    rows.to_csv(tmp_path / 'r.csv', index=False)
-    axes = recall_figure(tmp_path / 'r.csv').axes
-    assert [a.get_title(loc='left') for a in axes] == ['a', 'b'] and all(len(a.lines) == 3 for a in axes)
-    assert (
-        axes[0].lines[1].get_ydata().tolist() == [0.2, 0.6, 0.9]
-        and axes[0].lines[2].get_linestyle() == ':' != axes[0].lines[1].get_linestyle()
-    )
+    own, perfect, ideal = gain([(5, 2), (8, 1)]), gain([(1, 2), (2, 1)]), gain([(1, 2), (2, 1), (3, 1)])
+    # the third lies below the depth
+    assert found['nDCG@10'].tolist()[:2] == pytest.approx([own / ideal, perfect / ideal])
+    random = 3 * np.mean([1 / np.log2(r + 1) for r in range(1, 11)]) / ideal
+    assert found.loc['random', 'nDCG@10'] == pytest.approx(random, abs=0.03)
+    assert found['R@10'].tolist() == pytest.approx([2 / 3] * 3)
+    assert found['R@2'].tolist() == pytest.approx([0, 2 / 3, 2 / 3 * 0.2], abs=0.04)
 
 
 # ---------------------------------------------------------------- one call
@@ -645,8 +488,9 @@ def test_an_experiment_without_a_baseline_tests_all_pairs(beir):
 
 def test_a_value_stands_on_one_line_with_its_interval(beir):
     from medir_nb.core import to_markdown
-    from medir_nb.papers import experiment, table_apart
-    from medir_nb.papers.display import keep_together
+    from medir_nb.papers import experiment
+    from medir_nb.evaluator import table_apart
+    from medir_nb.evaluator.score_frames import keep_together
 
     frame = table_apart(experiment([str(beir)], ['bm25']).scores)
     values = frame.iloc[0, 3]
@@ -695,3 +539,112 @@ def test_a_typed_table_has_its_means_and_its_digits(own_registry):
     ledger = Ledger(cells)
     assert ledger.counts() == {'not run': 4} and '* by us' in ledger.notes()
     assert [c.header for c in ledger.shown.values()] == ['NFCorpus', 'SciFact', 'Avg.']
+
+
+# --- what so many queries can show -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ('effect', 'n', 'power'),
+    [(0.5, 34, 0.8077775), (0.2, 199, 0.8016930), (0.8, 15, 0.8213105)],  # G*Power 3.1: t test, two dependent means
+)
+def test_the_formula_gives_the_textbooks_values(effect, n, power):
+    assert paired_power(effect, 1.0, n) == pytest.approx(power, abs=5e-6)
+    assert queries_needed(effect, 1.0) == n
+
+
+@pytest.mark.parametrize('seed', range(3))
+def test_formula_and_simulation_agree(seed):
+    with seeded(seed):
+        rng = np.random.default_rng(seed)
+        n = int(rng.integers(25, 80))
+        # most queries do not change, as with nDCG
+        observed = np.where(rng.random(400) < 0.5, 0, rng.normal(0, 0.35, 400))
+        spread = difference_spread(observed)
+        difference = smallest_difference(spread, n)
+        simulated = simulated_power(observed, difference, n, draws=150, flips=499, seed=seed)
+        assert abs(simulated - 0.8) < 0.12  # 3.5 standard errors of 150 draws
+
+
+def test_without_a_true_difference_the_test_shows_one_as_often_as_alpha():
+    observed = np.random.default_rng(5).normal(0, 0.3, 200)
+    assert paired_power(0.0, 0.3, 50) == pytest.approx(0.05, abs=1e-9)
+    assert simulated_power(observed, 0.0, 30, draws=200, flips=499) < 0.12
+
+
+@pytest.mark.parametrize('seed', range(5))
+def test_smallest_difference_and_queries_needed_undo_each_other(seed):
+    rng = np.random.default_rng(seed)
+    n, spread = int(rng.integers(6, 3000)), float(rng.uniform(0.01, 0.6))
+    difference = smallest_difference(spread, n)
+    assert paired_power(difference, spread, n) == pytest.approx(0.8, abs=1e-6)
+    assert queries_needed(difference * (1 + 1e-6), spread) == n
+    assert smallest_difference(spread, n + 1) < difference < smallest_difference(2 * spread, n)
+
+
+def test_few_pairs_no_spread_and_far_out_values_are_numbers():
+    assert paired_power(1.0, 0.001, 5) == 0 and smallest_difference(0.001, 5) == float('inf')
+    assert queries_needed(1.0, 0.001) == 6 and 'too few' in repr(Power(5, 0.2))
+    assert paired_power(0.1, 0.0, 10) == 1.0 and smallest_difference(0.0, 10) == 0.0
+    assert paired_power(1.0, 0.001, 5000) == 1.0 and np.isnan(difference_spread([0.1]))
+    assert queries_needed(0.001, 0.3) > 100_000
+
+
+def test_the_spread_of_groups_is_that_of_the_mean():
+    rng = np.random.default_rng(2)
+    group = np.sort(rng.integers(0, 40, 200))
+    group = np.unique(group, return_inverse=True)[1]
+    effect = rng.normal(0, 0.3, 40)[group] + rng.normal(0, 0.1, 200)
+    spread = difference_spread(effect, group)
+    error = resampled_means(effect, group, n=4000).std()
+    assert spread / np.sqrt(group.max() + 1) == pytest.approx(error, rel=0.1)
+    assert spread > difference_spread(effect) * np.sqrt((group.max() + 1) / 200) * 1.5  # kin are no evidence
+
+
+@pytest.mark.parametrize('wrong', [{'difference': 0}, {'difference': -0.1}, {'difference': 0.1, 'power': 1.0}])
+def test_odd_questions_are_one_line(wrong):
+    with pytest.raises(MedirError, match='power'):
+        queries_needed(**{'spread': 0.3, **wrong})
+
+
+def two_runs(n, better, worse=0):
+    "Scores of two systems on `n` queries: the second is right on `better` more, and wrong on `worse` others."
+    qrels = pd.DataFrame([(f'q{i:03}', f'd{i:03}', 1) for i in range(n)], columns=['query_id', 'doc_id', 'relevance'])
+    documents = pd.DataFrame({'id': [*qrels.doc_id, 'z'], 'text': 'a disease'})
+    task = task_from_frames(documents, pd.DataFrame({'id': qrels.query_id, 'text': 'what is it'}), qrels)
+
+    def score(right):
+        found = [(q, d if right(i) else 'z', 1.0) for i, (q, d) in enumerate(zip(qrels.query_id, qrels.doc_id))]
+        return score_run(task, pd.DataFrame(found, columns=RUN_COLUMNS), ['nDCG@10'])
+
+    return score(lambda i: i >= better), score(lambda i: not better <= i < better + worse)
+
+
+def test_compare_ends_in_words():
+    shown, unsure, same = (compare(*two_runs(60, *case)) for case in ((20, 0), (5, 4), (0, 0)))
+    first = lambda comparison: repr(comparison).splitlines()[0]
+    assert first(shown).endswith('0 ties; a difference is shown'.replace('0 ties', '40 ties'))
+    needed = queries_needed(0.03, unsure.spread) - 60
+    words = first(unsure).rpartition('; ')[2], first(unsure).rpartition('; ')[0]
+    assert words[1].endswith('no difference shown') and words[0].startswith('about ')
+    said = int(words[0].split()[1].replace(',', ''))
+    assert needed <= said < 1.1 * needed and 'more queries would show one of 0.03' in words[0]
+    unknown = 'none of these 60 queries tells the two apart, so what they would show is unknown'
+    assert first(same).endswith(f'no difference shown; {unknown}')
+
+
+def test_a_spread_of_zero_promises_nothing_and_queries_to_come_are_called_so():
+    assert 'unknown' in repr(Power(10, 0.0)) and '0.000' not in repr(Power(10, 0.0))
+    ahead = Power(10, 0.25, 'other collections', 'labelled queries', ahead=True)
+    assert repr(ahead).startswith(
+        '10 labelled queries would show a difference of 0.249; about 540 more labelled queries'
+    )
+    assert Power(900, 0.25, ahead=True).words() == '900 queries would show one of 0.03'
+
+
+def test_a_comparison_of_one_group_has_no_spread_and_goes_into_json():
+    a, b = two_runs(4, 1)
+    a.task.groups = dict.fromkeys(a.task.queries.ids, 'one term')
+    c = compare(a, b)
+    assert c.spread is None and repr(c).splitlines()[0].endswith('no difference shown')
+    assert json.loads(json.dumps(c.as_dict(), allow_nan=False))['spread'] is None

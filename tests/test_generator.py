@@ -1,13 +1,13 @@
-"""Language models behind one call, cassettes, expansion methods and what goes wrong with them."""
+"""Language models behind one call, cassettes, expansion methods, models that search, and what goes wrong with them."""
 
-import importlib.util, json, os, re, signal, subprocess, sys, time
+import importlib.util, json, os, re, signal, subprocess, sys, time, weakref
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
 import numpy as np, pandas as pd, pytest
-from conftest import DOCUMENTS, QUERIES, configured_models_forgotten, write_beir, write_lines
+from conftest import DOCUMENTS, QUERIES, write_beir, write_lines
 from medir_nb import generator as g
-from medir_nb.core import MedirError, registry
+from medir_nb.core import MedirError, at_home, registry
 from medir_nb.data import load_task
 from medir_nb.encoder import Encoder
 from medir_nb.generator import (
@@ -17,7 +17,7 @@ from medir_nb.generator import (
     Generation,
     Request,
     Sampling,
-    answer_of,
+    extract_answer,
     configure,
     expand,
     fuse_dense,
@@ -25,9 +25,15 @@ from medir_nb.generator import (
     import_generations,
     judge,
     llm_spec,
+    method_row,
 )
-from medir_nb.retrieval import parse, pending, search
+from medir_nb.generator.agent import transcript_path
+from medir_nb.generator.turns import read_turn
+from medir_nb.retrieval import expanded_texts, parse, pending, search
 from medir_nb.judging import StudyFolder
+
+
+R1, O1, TOOLS = (method_row(m) for m in ('search-r1', 'search-o1', 'search-tools'))
 
 
 @pytest.fixture(autouse=True)
@@ -101,14 +107,13 @@ def test_a_turn_that_is_too_long_loses_what_was_shown_last():
     assert r.shorter(3).messages()[1:] == [
         {'role': 'user', 'content': 'before'},
         {'role': 'assistant', 'content': 'I look. [found: one] So'},
-    ] and r.shorter(3).cut == (16, 19)
-    ids, sent, cut = g.llm_loading.fit_prompt(lambda r: r.text.split(), r, 6, 'x')
-    assert (
-        sent.prompt == 'the prompt'
-        and len(ids) <= 6
-        and cut == len(r.text) - len(sent.text) > 0
-        and sent.text.endswith('] So')
-    )
+    ]
+    assert r.shorter(3).cut == (16, 19)
+    ids, sent, cut = g.llm_loading.truncate_prompt(lambda r: r.text.split(), r, 6, 'x')
+    assert sent.prompt == 'the prompt'
+    assert len(ids) <= 6
+    assert cut == len(r.text) - len(sent.text) > 0
+    assert sent.text.endswith('] So')
     assert Request('p', turns=({'role': 'tool', 'content': 'x'},)).begun == ''
 
 
@@ -141,16 +146,13 @@ def test_a_torn_last_line_is_named_skipped_and_made_again(tmp_path, capsys, keep
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(lines[0] + lines[1][:keep])
     tape = Cassette(path)
-    assert (
-        tape.find(['k1', 'k2']) == {'k1': made('one')}
-        and 't.jsonl:2' in (err := capsys.readouterr().err)
-        and 'torn' in err
-    )
+    assert tape.find(['k1', 'k2']) == {'k1': made('one')}
+    assert 't.jsonl:2' in (err := capsys.readouterr().err)
+    assert 'torn' in err
     tape.append({'k2': made('again'), 'k3': made('three')})
     found = Cassette(path).find(['k1', 'k2', 'k3'])
-    assert found['k3'].text == 'three' and found['k2'].text == (
-        'two' if keep == -1 else 'again'
-    )  # -1 lost only its line end
+    assert found['k3'].text == 'three'
+    assert found['k2'].text == ('two' if keep == -1 else 'again')  # -1 lost only its line end
     assert tape.find(['k2']) == {'k2': found['k2']}
 
 
@@ -261,20 +263,17 @@ def test_requests_carry_sampling_and_run_concurrently(fake):
 def test_a_service_gets_its_own_field_names(fake):
     server = fake()
     LLM('o3-mini', backend='openai', base_url=server.url).generate([Request('p', Sampling(max_tokens=8))])
-    assert server.bodies[0]['max_completion_tokens'] == 8 and not {'temperature', 'top_p', 'max_tokens'} & set(
-        server.bodies[0]
-    )
+    assert server.bodies[0]['max_completion_tokens'] == 8
+    assert not {'temperature', 'top_p', 'max_tokens'} & set(server.bodies[0])
 
 
 def test_a_served_model_goes_on_stops_and_calls_tools(fake):
     server = fake()
     model, tool = served(server), {'type': 'function', 'function': {'name': 'search'}}
     model.generate([Request('p', turns=({'role': 'assistant', 'content': 'so far'},), stop=('</search>',))])
-    assert (
-        server.bodies[0]['messages'][-1] == {'role': 'assistant', 'content': 'so far'}
-        and server.bodies[0]['stop'] == ['</search>']
-        and (server.bodies[0]['continue_final_message'], server.bodies[0]['add_generation_prompt']) == (True, False)
-    )
+    assert server.bodies[0]['messages'][-1] == {'role': 'assistant', 'content': 'so far'}
+    assert server.bodies[0]['stop'] == ['</search>']
+    assert (server.bodies[0]['continue_final_message'], server.bodies[0]['add_generation_prompt']) == (True, False)
     model.generate([Request('p', tools=(tool,))])
     assert server.bodies[1]['tools'] == [tool] and not {'stop', 'continue_final_message'} & set(server.bodies[1])
     call = {
@@ -291,11 +290,9 @@ def test_a_served_model_goes_on_stops_and_calls_tools(fake):
         .text
     )
     assert heard(call) == '<tool_call>{"name": "search", "arguments": "{\\"query\\": \\"gout\\"}"}</tool_call>'
-    assert (
-        heard(thinks, stop=('</search>',)) == 'I search <search>gout'
-        and heard(thinks) == 'I search <search>gout</think>'
-        and heard({**thinks, 'content': 'It is.'}, stop=('</search>',)) == 'I search <search>gout</think>It is.'
-    )
+    assert heard(thinks, stop=('</search>',)) == 'I search <search>gout'
+    assert heard(thinks) == 'I search <search>gout</think>'
+    assert heard({**thinks, 'content': 'It is.'}, stop=('</search>',)) == 'I search <search>gout</think>It is.'
 
 
 @pytest.mark.parametrize(
@@ -339,7 +336,8 @@ def test_a_failure_keeps_what_was_generated_and_the_next_run_asks_only_for_the_r
         'echo: a',
         'echo: b',
         'echo: c',
-    ] and server.asked == asked + 1
+    ]
+    assert server.asked == asked + 1
 
 
 def test_the_budget_stops_before_it_is_exceeded(fake):
@@ -359,12 +357,10 @@ def test_a_prompt_beyond_the_servers_context_is_shortened_in_its_cut(fake):
         [Request('Question: ' + 'x' * 300 + ' Answer:', Sampling(max_tokens=8), cut=(10, 310))]
     )[0]
     sent = server.bodies[-1]['messages'][0]['content']
-    assert (
-        sent.startswith('Question: xx')
-        and sent.endswith(' Answer:')
-        and 20 < len(sent) <= 100
-        and got.cut == 318 - len(sent)
-    )
+    assert sent.startswith('Question: xx')
+    assert sent.endswith(' Answer:')
+    assert 20 < len(sent) <= 100
+    assert got.cut == 318 - len(sent)
 
 
 def test_no_key_reaches_a_cassette_a_message_or_another_server(fake, monkeypatch, home, capsys):
@@ -381,9 +377,8 @@ def test_no_key_reaches_a_cassette_a_message_or_another_server(fake, monkeypatch
         == f'Bearer {secret}'
     )
     stored = ''.join(p.read_text() for p in home.rglob('*.jsonl'))
-    assert 'your key is' in stored and secret not in stored + str(e.value) + capsys.readouterr().err + repr(
-        vars(model.backend)
-    )
+    assert 'your key is' in stored
+    assert secret not in stored + str(e.value) + capsys.readouterr().err + repr(vars(model.backend))
     LLM('gpt-4o', base_url=server.url).generate(ask('p'))  # not the vendor's address: not the vendor's key
     assert 'vendor-' not in str(server.headers)
 
@@ -396,88 +391,122 @@ def test_a_vendor_without_its_key_is_not_called():
 # --- other backends --------------------------------------------------------------------------------------------------
 
 
+@pytest.fixture
+def vllm(monkeypatch, tmp_path):
+    """`vllm(write)` puts an engine in vLLM's place that answers the words of a prompt by `write`, and hands back what it saw:
+    the options of each start, engines alive, prompts, sampling, and what chat templates were given."""
+
+    def install(write=lambda prompt: 'written', finish='stop'):
+        seen = SimpleNamespace(started=[], alive=0, prompts=[], params=[], chats=[], before_start=lambda: None)
+
+        class Engine:
+            def __init__(self, **options):
+                seen.before_start()
+                seen.started.append(options)
+                seen.alive += 1
+                self.llm_engine = SimpleNamespace(engine_core=SimpleNamespace(shutdown=self.shutdown))
+
+            def shutdown(self):
+                seen.alive -= 1
+
+            def generate(self, prompts, params, use_tqdm):
+                asked = [' '.join(words[i] for i in prompt['prompt_token_ids']) for prompt in prompts]
+                seen.prompts += asked
+                seen.params += params
+                written = [SimpleNamespace(text=write(p), finish_reason=finish, token_ids=[1, 2]) for p in asked]
+                return [SimpleNamespace(outputs=[text]) for text in written]
+
+        words = []
+
+        class Tokenizer:
+            chat_template = 'x'
+
+            def apply_chat_template(self, messages, add_generation_prompt, tokenize, **options):
+                seen.chats.append((messages, options))
+                return ' '.join(f'<{message["role"]}> {message["content"]}' for message in messages) + ' <reply> '
+
+            def __call__(self, text, **_):
+                first = len(words)
+                words.extend(text.split(' '))
+                return {'input_ids': list(range(first, len(words)))}
+
+        monkeypatch.setitem(sys.modules, 'vllm', SimpleNamespace(LLM=Engine, SamplingParams=lambda **k: k))
+        monkeypatch.setattr(g.llm_loading, 'hub_folder', lambda hub, revision, where: tmp_path)
+        monkeypatch.setattr(g.local_llm, 'load_llm_tokenizer', lambda folder, spec: Tokenizer())
+        return seen
+
+    return install
+
+
 @pytest.mark.medium
-def test_vllm_gets_its_parallel_options_and_each_requests_sampling(monkeypatch, tmp_path):
-    import types
-
-    seen = {}
-
-    class Tokenizer:
-        chat_template = 'x'
-
-        def apply_chat_template(self, messages, add_generation_prompt, tokenize, **k):
-            seen['chat'], seen['messages'] = k, messages
-            return ' '.join(m['content'] for m in messages)
-
-        def __call__(self, text, **k):
-            return {'input_ids': [len(w) for w in text.split()]}
-
-    class Engine:
-        def __init__(self, **k):
-            seen.update(k)
-
-        def generate(self, prompts, params, use_tqdm):
-            seen['params'], seen['ids'] = params, [p['prompt_token_ids'] for p in prompts]
-            return [
-                types.SimpleNamespace(
-                    outputs=[
-                        types.SimpleNamespace(text=str(p['prompt_token_ids']), finish_reason='length', token_ids=[1, 2])
-                    ]
-                )
-                for p in prompts
-            ]
-
-    monkeypatch.setitem(sys.modules, 'vllm', types.SimpleNamespace(LLM=Engine, SamplingParams=lambda **k: k))
-    monkeypatch.setattr(g.llm_loading, 'hub_folder', lambda hub, revision, where: tmp_path)
-    monkeypatch.setattr(g.local_llm, 'load_llm_tokenizer', lambda folder, spec: Tokenizer())
+def test_vllm_gets_its_parallel_options_and_each_requests_sampling(vllm):
+    seen = vllm(lambda prompt: prompt.upper(), finish='length')
     model = LLM('qwen3-32b', tensor_parallel_size=4, gpu_memory_utilization=0.5)
-    got = model.generate(
-        [
-            Request('one two', Sampling(0.7, 0.9, max_tokens=5)),
-            Request('one two', Sampling(0.7, 0.9, max_tokens=5), index=1),
-        ]
-    )
-    assert [x.text for x in got] == ['[3, 3]'] * 2 and got[0].finish == 'length' and got[0].tokens == 2
-    assert (
-        seen['tensor_parallel_size'] == 4
-        and seen['gpu_memory_utilization'] == 0.5
-        and seen['max_model_len'] == 1024
-        and seen['dtype'] == 'bfloat16'
-        and seen['chat'] == {'enable_thinking': True}
-    )
-    assert (
-        seen['params'][0]['temperature'] == 0.7
-        and seen['params'][0]['top_k'] == -1
-        and seen['params'][0]['seed'] == 42 != seen['params'][1]['seed']
-        and 'stop' not in seen['params'][0]
-    )
+    drawn = Sampling(0.7, 0.9, max_tokens=5)
+    got = model.generate([Request('one two', drawn), Request('one two', drawn, index=1)])
+    assert [(x.text, x.finish, x.tokens) for x in got] == [('<USER> ONE TWO <REPLY> ', 'length', 2)] * 2
+    wanted = {'tensor_parallel_size': 4, 'gpu_memory_utilization': 0.5, 'max_model_len': 1024, 'dtype': 'bfloat16'}
+    assert wanted.items() <= seen.started[0].items()
+    assert seen.chats[0][1] == {'enable_thinking': True}
+    first, second = seen.params
+    assert first['temperature'] == 0.7 and first['top_k'] == -1 and 'stop' not in first
+    assert first['seed'] == 42 != second['seed']
     # what was begun follows the rendered chat; a tool's arguments are a mapping for the template
-    call = {
-        'role': 'assistant',
-        'content': '',
-        'tool_calls': [
-            {'id': 'c', 'type': 'function', 'function': {'name': 'search', 'arguments': '{"query": "gout"}'}}
-        ],
-    }
-    model.generate(
-        [
-            Request(
-                'one two', Sampling(max_tokens=5), turns=({'role': 'assistant', 'content': ' so far'},), stop=('</a>',)
-            ),
-            Request(
-                'one',
-                Sampling(max_tokens=5),
-                turns=(call, {'role': 'tool', 'tool_call_id': 'c', 'content': 'found it'}),
-                tools=({'type': 'function'},),
-            ),
-        ]
+    function = {'name': 'search', 'arguments': '{"query": "gout"}'}
+    called = {'id': 'c', 'type': 'function', 'function': function}
+    turns = (
+        {'role': 'assistant', 'content': '', 'tool_calls': [called]},
+        {'role': 'tool', 'tool_call_id': 'c', 'content': 'found it'},
     )
-    assert (
-        seen['ids'] == [[3, 3, 2, 3], [3, 5, 2]]
-        and seen['params'][0]['stop'] == ['</a>']
-        and seen['chat']['tools'] == [{'type': 'function'}]
-        and seen['messages'][1]['tool_calls'][0]['function']['arguments'] == {'query': 'gout'}
-    )
+    short, begun = Sampling(max_tokens=5), ({'role': 'assistant', 'content': 'so far'},)
+    model.generate([Request('one two', short, turns=begun, stop=('</a>',))])
+    model.generate([Request('one', short, turns=turns, tools=({'type': 'function'},))])
+    assert seen.prompts[2:] == ['<user> one two <reply> so far', '<user> one <assistant>  <tool> found it <reply> ']
+    assert seen.params[2]['stop'] == ['</a>']
+    messages, options = seen.chats[-1]
+    assert options['tools'] == [{'type': 'function'}]
+    assert messages[1]['tool_calls'][0]['function']['arguments'] == {'query': 'gout'}
+
+
+def ask_words(n, most=8):
+    return [Request(' '.join(['word'] * n), Sampling(max_tokens=most))]
+
+
+@pytest.mark.medium
+def test_the_engine_is_as_long_as_its_prompts(vllm, home):
+    seen, model = vllm(), LLM('qwen2.5-32b')
+    lengths = lambda: [options['max_model_len'] for options in seen.started]
+    model.generate(ask_words(100))
+    model.generate(ask_words(900))
+    assert lengths() == [1024]
+    model.generate(ask_words(1500))  # grows at least twofold
+    assert lengths() == [1024, 2048] and seen.alive == 1
+    model.generate(ask_words(40_000))  # longer than the context: the prompt is cut
+    assert lengths() == [1024, 2048, 32_768] and seen.alive == 1
+    model.close()
+    assert seen.alive == 0
+
+
+def test_a_length_that_is_given_stays(vllm, home):
+    seen, model = vllm(), LLM('qwen2.5-32b', max_model_len=512, tensor_parallel_size=2)
+    done = model.generate(ask_words(2000))
+    assert seen.started[0]['max_model_len'] == 512 and done[0].cut and done[0].prompt_tokens <= 504
+
+
+@pytest.mark.medium
+def test_encoders_and_other_language_models_leave_before_vllm_starts(vllm, home, fake_minilm, beir):
+    from medir_nb import encoder
+
+    seen = vllm()
+    search('minilm', load_task(str(beir)))
+    held, still_held = weakref.ref(encoder.model._recent[0][1]), []
+    assert held() is not None
+    seen.before_start = lambda: still_held.append(held())
+    first, second = LLM('qwen2-7b'), LLM('qwen2.5-7b')
+    first.generate(ask_words(10))
+    second.generate(ask_words(11))
+    assert still_held == [None, None]
+    assert seen.alive == 1 and first._backend is None and not encoder.model._recent
 
 
 @pytest.mark.parametrize(
@@ -512,13 +541,13 @@ def test_a_model_that_cannot_be_asked_says_why(build, why, monkeypatch):
 
 def test_a_long_prompt_loses_the_end_of_its_cut_by_tokens():
     encode = lambda r: r.prompt.split()
-    ids, sent, cut = g.llm_loading.fit_prompt(encode, Request('Ask: a b c d e f Answer:', cut=(5, 16)), 5, 'x')
+    ids, sent, cut = g.llm_loading.truncate_prompt(encode, Request('Ask: a b c d e f Answer:', cut=(5, 16)), 5, 'x')
     assert ids == 'Ask: a b c Answer:'.split() or len(ids) == 5 and ids[-1].endswith('Answer:')
     assert cut == len('Ask: a b c d e f Answer:') - len(sent.prompt)
     with pytest.raises(MedirError, match='still exceeds'):
-        g.llm_loading.fit_prompt(encode, Request('Ask: a Answer:', cut=(5, 6)), 1, 'x')
+        g.llm_loading.truncate_prompt(encode, Request('Ask: a Answer:', cut=(5, 6)), 1, 'x')
     with pytest.raises(MedirError, match='leaves no room'):
-        g.llm_loading.prompt_room(llm_spec('smollm2'), Sampling(max_tokens=2048))
+        g.llm_loading.prompt_budget(llm_spec('smollm2'), Sampling(max_tokens=2048))
 
 
 def test_sampling_filters_and_is_a_draw_from_the_softmax():
@@ -628,7 +657,7 @@ def test_texts_do_not_hang_on_when_others_leave_the_batch(steps, gives_up_rows, 
     ],
 )
 def test_the_answer_of_a_reasoning_model(text, mark, answer):
-    assert answer_of(text, mark) == answer
+    assert extract_answer(text, mark) == answer
 
 
 PROMPT = 'Below is a medical question. Write one passage of a medical text that answers it.\n\nQuestion: why am I tired\nPassage:'
@@ -659,25 +688,22 @@ def test_faults_are_named(generation, language, faults, usable):
 
 def test_fusion_rules_by_hand():
     q, h = np.array([3.0, 0.0]), np.array([[0.0, 1.0], [0.0, 5.0]])
-    assert fuse_dense(q, h, 'mean').tolist() == [1.0, 2.0] and fuse_dense(q, h[:1], 'mean').tolist() == [
+    assert fuse_dense(q, h, 'mean').tolist() == [1.0, 2.0]
+    assert fuse_dense(q, h[:1], 'mean').tolist() == [
         1.5,
         0.5,
     ]  # lengths weigh
     assert fuse_dense(q, h, 'alone').tolist() == [0.0, 3.0] and fuse_dense(q, h[:0], 'alone').tolist() == [3.0, 0.0]
-    assert (
-        fuse_sparse('q', ['a', 'b'], 'alone') == 'a b'
-        and fuse_sparse('q', ['a', 'b'], 'concat', 3) == 'q q q a b'
-        and fuse_sparse('q', ['a'], 'concat', 0) == 'a'
-    )
+    assert fuse_sparse('q', ['a', 'b'], 'alone') == 'a b'
+    assert fuse_sparse('q', ['a', 'b'], 'concat', 3) == 'q q q a b'
+    assert fuse_sparse('q', ['a'], 'concat', 0) == 'a'
     assert fuse_sparse('q', ['a'], 'concat', 2, '', ' ') == 'qq a' and fuse_sparse('q', [], 'alone') == 'q'
     weighed = lambda w, h=h: fuse_dense(q, h, 'mean', w).tolist()
-    assert (
-        weighed(0) == q.tolist()
-        and weighed(1) == [0.0, 3.0]
-        and weighed(0.25) == [2.25, 0.75]
-        and weighed(0.5, h[:1]) == fuse_dense(q, h[:1]).tolist()
-        and np.allclose(weighed(2 / 3), fuse_dense(q, h))
-    )
+    assert weighed(0) == q.tolist()
+    assert weighed(1) == [0.0, 3.0]
+    assert weighed(0.25) == [2.25, 0.75]
+    assert weighed(0.5, h[:1]) == fuse_dense(q, h[:1]).tolist()
+    assert np.allclose(weighed(2 / 3), fuse_dense(q, h))
 
 
 PAPER = {
@@ -694,14 +720,12 @@ PAPER = {
 @pytest.mark.parametrize('method,kind', PAPER)
 def test_methods_follow_the_papers_table(method, kind):
     s = g.expansion_settings(method, (), kind)
-    assert (
-        s['fusion'] == PAPER[method, kind]
-        and s['n'] == 1
-        and s.get('repeat') == (None if kind == 'dense' else 2 if method == 'query2doc' else 1)
-        and s.get('k') == (None if method in ('hyde', 'query2doc') else 10)
-        and not s.get('r1_mode')
-        and s.get('weight') is None
-    )
+    assert s['fusion'] == PAPER[method, kind]
+    assert s['n'] == 1
+    assert s.get('repeat') == (None if kind == 'dense' else 2 if method == 'query2doc' else 1)
+    assert s.get('k') == (None if method in ('hyde', 'query2doc') else 10)
+    assert not s.get('r1_mode')
+    assert s.get('weight') is None
     assert (registry('methods')['query2doc']['sparse_join'], registry('methods')['query2doc']['dense_join']) == (
         '',
         '[SEP]',
@@ -798,18 +822,12 @@ def test_a_tasks_group_chooses_the_form(beir):
     assert [
         as_(n, 'en')
         for n in ('r2med-biology', 'r2med-medqa-diag', 'r2med-pmc-treatment', 'r2med-pmc-clinical', 'hpo-lay')
-    ] == [en['biology'], en['exam'], en['case'], en['similar_case'], en['term']] and as_('mine', 'en') == en['question']
+    ] == [en['biology'], en['exam'], en['case'], en['similar_case'], en['term']]
+    assert as_('mine', 'en') == en['question']
     assert g.wording('hyde', task, 'zh', 'title') == zh['title']
     with pytest.raises(MedirError, match='no wording'):
         g.wording('hyde', task, 'de')
     assert g.wording('search-o1', task, 'en') == en['question']
-
-
-def test_what_a_test_configures_ends_with_it():
-    with configured_models_forgotten():
-        configure('smollm2', backend='openai', base_url='http://127.0.0.1:9/v1')
-        assert g.LLM('smollm2').backend_name == 'openai'
-    assert g.LLM('smollm2').backend_name == 'transformers'
 
 
 def test_own_wording_comes_from_a_file(beir, tmp_path, fake):
@@ -834,8 +852,8 @@ def test_lamer_shows_the_top_passages(beir, fake):
     shown = server.bodies[0]['messages'][-1]['content']
     assert (
         ''.join(f'\n[{i}]. {task.corpus.text(d)}' for i, d in enumerate(top[top.query_id == 'q1'].doc_id, 1)) in shown
-        and '[3].' not in shown
     )
+    assert '[3].' not in shown
 
 
 def test_a_method_that_reads_passages_is_handed_them(beir):
@@ -868,9 +886,14 @@ TEXTS = {
 }
 
 
+def published(folder, texts=TEXTS):
+    "A file of generations, a line a query."
+    return write_lines(folder / 'h.jsonl', [{'id': q, 'hy_doc': text} for q, text in texts.items()])
+
+
 def test_bm25_with_a_file_is_bm25_asked_with_its_texts(beir, tmp_path):
     task = load_task(str(beir))
-    file = write_lines(tmp_path / 'h.jsonl', [{'id': q, 'hy_doc': t} for q, t in TEXTS.items()])
+    file = published(tmp_path)
     by_hand = lambda make: (
         search(
             'bm25',
@@ -918,10 +941,7 @@ def test_dense_vectors_are_the_mean_of_query_and_plain_texts(beir, tmp_path, fak
 
 
 def test_the_weight_of_the_text_goes_from_the_query_to_the_text(beir, tmp_path, fake_minilm):
-    task, file = (
-        load_task(str(beir)),
-        write_lines(tmp_path / 'h.jsonl', [{'id': q, 'hy_doc': t} for q, t in TEXTS.items()]),
-    )
+    task, file = load_task(str(beir)), published(tmp_path)
     run = lambda s: search(s, task).run
     same = lambda a, b: pd.testing.assert_frame_equal(
         run(a).sort_values(['query_id', 'doc_id'], ignore_index=True),
@@ -936,10 +956,7 @@ def test_the_weight_of_the_text_goes_from_the_query_to_the_text(beir, tmp_path, 
 
 @pytest.mark.parametrize('method', ['query2doc', 'lamer'])
 def test_r1_mode_fuses_like_hyde(beir, tmp_path, fake_minilm, method):
-    task, file = (
-        load_task(str(beir)),
-        write_lines(tmp_path / 'h.jsonl', [{'id': q, 'hy_doc': t} for q, t in TEXTS.items()]),
-    )
+    task, file = load_task(str(beir)), published(tmp_path)
     for retriever in ('bm25', 'minilm'):
         own, like = (search(f'{retriever}+{method}(file:{file}{more})', task).run for more in ('', ',r1_mode=true'))
         assert like.equals(search(f'{retriever}+hyde(file:{file})', task).run)
@@ -986,7 +1003,8 @@ def test_replay_is_bit_identical_without_a_model(beir, fake, monkeypatch, fake_m
     systems = ['bm25+hyde(smollm2)', 'minilm+hyde(smollm2,n=2)', 'bm25+lamer(smollm2,k=3)', 'minilm+query2doc(smollm2)']
     first = [search(s, task) for s in systems]
     asked = server.asked
-    assert first[0].stats['generated'] == 4 and first[1].stats == {
+    assert first[0].stats['generated'] == 4
+    assert first[1].stats == {
         **first[1].stats,
         'generated': 4,
         'replayed': 4,
@@ -1000,11 +1018,9 @@ def test_replay_is_bit_identical_without_a_model(beir, fake, monkeypatch, fake_m
     monkeypatch.setattr(g.models, 'BACKENDS', dict.fromkeys(g.BACKENDS, never))
     for s, one in zip(systems, first):
         again = search(s, task)
-        assert (
-            again.run.equals(one.run)
-            and again.run.score.to_numpy().tobytes() == one.run.score.to_numpy().tobytes()
-            and again.stats['generated'] == 0
-        )
+        assert again.run.equals(one.run)
+        assert again.run.score.to_numpy().tobytes() == one.run.score.to_numpy().tobytes()
+        assert again.stats['generated'] == 0
     assert server.asked == asked
 
 
@@ -1134,9 +1150,8 @@ def test_the_authors_generations_of_each_split_reach_their_model(
         for paper, splits in r.get('hub_splits', {}).items()
         for method, split in splits.items()
     }
-    assert {k[1:] for k in rows} == {(c, s) for c, ss in CONFIGS.items() for s in ss} and {
-        s: rows['r2med', 'hyde', s] for s in SPLITS
-    } == SPLITS
+    assert {k[1:] for k in rows} == {(c, s) for c, ss in CONFIGS.items() for s in ss}
+    assert {s: rows['r2med', 'hyde', s] for s in SPLITS} == SPLITS
     for (_, method, split), name in rows.items():
         if method != 'hyde' and split != 'qwen_7b_ins' and split != 'gpt4':
             continue  # one more split a configuration
@@ -1152,13 +1167,6 @@ def test_the_authors_generations_of_each_split_reach_their_model(
         match=r'query2doc\(llama3.1-70b\) for r2med-copy are not at hand; looked for query2doc/llama-70b/query_with_hydoc.jsonl or',
     ):
         expand(task, ('query2doc', 'llama3.1-70b@authors', ()))
-    write_lines(folder / 'hyde/gpt4/query_with_hydoc.jsonl', [{'id': q, 'hy_doc': 'mended'} for q, _ in QUERIES])
-    assert (
-        expand(task, ('hyde', 'gpt-4o@authors', ()), 'sparse').texts == [['mended']] * 4
-    )  # a folder is read as it is now
-    (folder / 'hyde/o3-mini/query_with_hydoc.jsonl').unlink()
-    with pytest.raises(MedirError, match=r'are not at hand.*on the Hub: hyde/o3_mini does not load'):
-        expand(task, ('hyde', 'o3-mini@authors', ()))
 
 
 def test_texts_at_a_commit_are_read_once_whatever_retrievers_ask(monkeypatch):
@@ -1171,13 +1179,11 @@ def test_texts_at_a_commit_are_read_once_whatever_retrievers_ask(monkeypatch):
     monkeypatch.setattr(g.imported, 'hub_rows', rows)
     for _ in range(3):
         assert g.imported._hub_texts('own/set', 'hyde', 'gpt4', 'a1' * 20) == {'q1': ['a text of gpt4']}
-    assert g.imported._hub_texts('own/set', 'hyde', 'qwen_7b', 'a1' * 20) == {'q1': ['a text of qwen_7b']} and read == [
+    assert g.imported._hub_texts('own/set', 'hyde', 'qwen_7b', 'a1' * 20) == {'q1': ['a text of qwen_7b']}
+    assert read == [
         ('own/set', 'gpt4'),
         ('own/set', 'qwen_7b'),
     ]
-    for _ in range(2):
-        g.imported._hub_texts('own/set', 'hyde', 'gpt4', 'main')  # a branch moves
-    assert len(read) == 4
 
 
 def test_a_file_of_the_released_layout_is_dropped_into_the_tasks_folder(beir):
@@ -1193,19 +1199,17 @@ def test_a_file_of_the_released_layout_is_dropped_into_the_tasks_folder(beir):
 def test_the_eleven_models_of_r2med_are_asked_as_its_script_does():
     eleven = {*SPLITS.values(), 'qwen3-32b'}
     open_ = {n: registry('llms')[n] for n in eleven - {'gpt-4o', 'o3-mini'}}
-    assert (
-        len(eleven) == 11
-        and {json.dumps(r['sampling'], sort_keys=True) for r in open_.values()}
-        == {'{"max_tokens": 10240, "seed": 42, "temperature": 0.7}'}
-        and {r['system'] for r in open_.values()} == {'You are a helpful assistant.'}
-    )
+    assert len(eleven) == 11
+    assert {json.dumps(r['sampling'], sort_keys=True) for r in open_.values()} == {
+        '{"max_tokens": 10240, "seed": 42, "temperature": 0.7}'
+    }
+    assert {r['system'] for r in open_.values()} == {'You are a helpful assistant.'}
     assert {n: r['answer'] for n, r in open_.items() if r.get('answer')} == {
         **dict.fromkeys(('qwq-32b', 'qwen3-32b', 'r1-qwen-32b', 'r1-llama-70b'), {'after': '</think>'}),
         'huatuo-o1-70b': {'after': 'Final Response'},
     }
-    assert open_['qwen3-32b']['chat_options'] == {'enable_thinking': True} and LLM('gpt-4o').sampling() == Sampling(
-        temperature=0.8, top_p=0.8, max_tokens=4096, seed=42
-    )
+    assert open_['qwen3-32b']['chat_options'] == {'enable_thinking': True}
+    assert LLM('gpt-4o').sampling() == Sampling(temperature=0.8, top_p=0.8, max_tokens=4096, seed=42)
 
 
 def test_a_model_on_the_leaderboard_stands_for_the_method_whose_cells_it_repeats():
@@ -1227,11 +1231,9 @@ def test_a_model_on_the_leaderboard_stands_for_the_method_whose_cells_it_repeats
     alone = gains[gains.table == 'leaderboard'].drop_duplicates(['retriever', 'method', 'llm'])
     assert len(alone) == 16 and set(alone.retriever) == {'bm25', 'openai'} and len(gains) == 8 * (57 + 16)
     nv = gains.query("retriever == 'nv' and method == 'query2doc' and llm == 'gpt4'")
-    assert (
-        round(100 * nv.score.mean(), 2) == 41.65
-        and round(100 * nv.plain.mean(), 2) == 31.43
-        and nv.difference.mean() == pytest.approx(nv.score.mean() - nv.plain.mean())
-    )
+    assert round(100 * nv.score.mean(), 2) == 41.65
+    assert round(100 * nv.plain.mean(), 2) == 31.43
+    assert nv.difference.mean() == pytest.approx(nv.score.mean() - nv.plain.mean())
 
 
 @pytest.mark.parametrize(
@@ -1269,10 +1271,8 @@ def test_faults_are_counted_and_a_query_without_an_answer_stands_alone(beir, tmp
 
 def test_planning_counts_generations_without_making_any(beir, fake_minilm):
     task = load_task(str(beir))
-    assert (
-        pending('bm25+hyde(smollm2,n=3)', task)['to_generate'] == 12
-        and pending('minilm+hyde(smollm2)', task)['to_encode'] == 12 + 4 + 4
-    )
+    assert pending('bm25+hyde(smollm2,n=3)', task)['to_generate'] == 12
+    assert pending('minilm+hyde(smollm2)', task)['to_encode'] == 12 + 4 + 4
     assert pending('rrf(bm25,bm25+hyde(smollm2))', task)['to_generate'] == 4
 
 
@@ -1294,9 +1294,8 @@ def test_rows_of_language_models_state_their_facts():
             or row.get('trained_by')
             or row['revision'] == 'unknown'
         )
-    assert len({p for r in registry('llms').values() for p in r['published_as']}) == 17 and len(g.llms_table()) == len(
-        registry('llms')
-    )
+    assert len({p for r in registry('llms').values() for p in r['published_as']}) == 17
+    assert len(g.llms_table()) == len(registry('llms'))
 
 
 def test_pairs_are_not_expanded(tmp_path):
@@ -1315,11 +1314,9 @@ def test_the_committed_cassette_still_answers_what_is_asked():
     assert pending('bm25+hyde(smollm2)', task)['to_generate'] == 0
     path = Cassettes('smollm2').all[-1].path
     rows = [json.loads(l) for l in path.read_text(encoding='utf-8').splitlines()]
-    assert (
-        len(rows) == len({r['key'] for r in rows}) >= 200
-        and all(set(r) <= {'key', 'text', 'finish', 'usage', 'cut'} for r in rows)
-        and 'Below is how a patient' not in path.read_text(encoding='utf-8')
-    )
+    assert len(rows) == len({r['key'] for r in rows}) >= 200
+    assert all(set(r) <= {'key', 'text', 'finish', 'usage', 'cut'} for r in rows)
+    assert 'Below is how a patient' not in path.read_text(encoding='utf-8')
     answer = search('bm25+hyde(smollm2,fusion=concat,repeat=3)', task)
     assert answer.stats['generated'] == 0 and answer.stats['replayed'] == 200
 
@@ -1330,29 +1327,27 @@ def test_the_committed_cassette_still_answers_what_is_asked():
 def preset(name):
     from medir_nb import workbook
 
-    return workbook.resolve(workbook.find_notebook('r2med_generation'), name)
+    return workbook.resolve_parameters(workbook.find_notebook('r2med_generation'), name)
 
 
 @pytest.mark.medium
 def test_the_smoke_preset_replays_and_the_paper_preset_names_every_printed_expansion():
-    from medir_nb.papers import MEANS, printed_expression, published
+    from medir_nb.papers import means_of, printed_expression, published
 
     smoke, paper = preset('smoke'), preset('paper')
     task = load_task(smoke['tasks'][0], limit=smoke['limit'])
     asked = [*smoke['systems'], *(f'{s[:-1]},weight={w})' for s in smoke['weight_systems'] for w in smoke['weights'])]
     assert {s: n for s in asked if (n := pending(s, task).get('to_generate', 0))} == {} and len(asked) == 30
     cells = (
-        published('r2med', ['gar', 'leaderboard'], measure='nDCG@10', task=list(MEANS['r2med', 'avg']))
+        published('r2med', ['gar', 'leaderboard'], measure='nDCG@10', task=list(means_of('r2med')['avg']))
         .query('llm.notna()')
         .drop_duplicates('system')
     )
     printed = {printed_expression(c) for c in cells.itertuples()}
-    assert (
-        len(printed) == 73
-        and printed <= set(paper['systems'])
-        and {s.split('+')[0] for s in printed} == set(paper['systems']) - printed
-        and paper['tasks'] == list(MEANS['r2med', 'avg'])
-    )
+    assert len(printed) == 73
+    assert printed <= set(paper['systems'])
+    assert {s.split('+')[0] for s in printed} == set(paper['systems']) - printed
+    assert paper['tasks'] == list(means_of('r2med')['avg'])
     assert all(
         str(parse(s)) == s
         for p in map(preset, ('smoke', 'demo', 'mini', 'paper'))
@@ -1365,75 +1360,644 @@ def test_the_smoke_preset_replays_and_the_paper_preset_names_every_printed_expan
 def test_the_paper_preset_is_planned_offline():
     from medir_nb.workbook import plan
 
-    receipt, frame = plan('r2med_generation', 'paper')
-    assert (
-        receipt is None
-        and len(frame) == 8 * 77
-        and frame['to generate'].sum() == 0
-        and not frame.note.str.startswith('cannot run').any()
-    )
-    assert plan('r2med_generation', 'mini')[1]['to generate'].sum() > 0
-
-
-@pytest.mark.medium
-def test_figures_of_gains_weights_and_lengths_draw_what_is_in_their_data(tmp_path):
-    from medir_nb import papers as f
-    from medir_nb.papers import published_gains
-
-    points = lambda axes: sum(len(c.get_offsets()) for c in axes.collections if hasattr(c, 'get_sizes'))
-    gains = published_gains()
-    data = gains.assign(panel=gains.retriever, row=gains.method + ' ' + gains.llm)
-    figure = f.spread_figure(f.save_figure('g', data, f.spread_figure, tmp_path).csv)
-    assert [a.get_title(loc='left').split('\n')[0] for a in figure.axes] == list(dict.fromkeys(data.panel)) and [
-        points(a) for a in figure.axes
-    ] == [len(p) + p.row.nunique() for _, p in data.groupby('panel', sort=False)]
-    assert (
-        '+0.163' in ''.join(a.get_title(loc='left') for a in figure.axes)
-        and len(figure.axes[0].get_yticklabels()) == 20
-    )
-    weights = pd.DataFrame(
-        [
-            {'task': t, 'system': s, 'weight': w, 'value': 0.5 - w / 9, 'low': 0.4, 'high': 0.6, 'papers': 0.5}
-            for t in 'ab'
-            for s in ('x', 'y', 'z')
-            for w in (0, 0.5, 1)
-        ]
-    )
-    figure = f.weight_figure(f.save_figure('w', weights, f.weight_figure, tmp_path).csv)
-    assert (
-        len(figure.axes) == 2
-        and all(
-            len(a.lines) == 3 and np.allclose(a.lines[0].get_ydata(), [0.5, 0.5 - 0.5 / 9, 0.5 - 1 / 9])
-            for a in figure.axes
-        )
-        and all(points(a) == 3 for a in figure.axes)
-    )
-    lengths = pd.DataFrame(
-        [{'system': s, 'query_id': f'q{i}', 'length': i, 'difference': i / 9} for s in 'ab' for i in range(10)]
-    )
-    figure = f.length_figure(f.save_figure('l', lengths, f.length_figure, tmp_path).csv)
-    assert [points(a) for a in figure.axes] == [10 + 3] * 2
-    for draw, frame in (
-        (f.spread_figure, data.drop(columns='family')),
-        (f.weight_figure, weights.drop(columns='papers')),
-        (f.length_figure, lengths.drop(columns='length')),
-    ):
-        with pytest.raises(MedirError, match='is missing'):
-            f.save_figure('x', frame, draw, tmp_path)
+    planned = plan('r2med_generation', 'paper')
+    receipt, frame = planned.finished, planned.frame()
+    assert receipt is None
+    assert len(frame) == 8 * 77
+    assert frame['to generate'].sum() == 0
+    assert not frame.note.str.startswith('cannot run').any()
+    assert plan('r2med_generation', 'mini').frame()['to generate'].sum() > 0
 
 
 def test_lengths_of_texts_stand_beside_their_gains(beir, tmp_path):
     from medir_nb.evaluator import evaluate, expansion_lengths
 
-    file = write_lines(tmp_path / 'h.jsonl', [{'id': q, 'hy_doc': t} for q, t in TEXTS.items()])
+    file = published(tmp_path)
     task = load_task(str(beir))
     plain, score = evaluate(task, 'bm25', ['nDCG@10']), evaluate(task, f'bm25+hyde(file:{file})', ['nDCG@10'])
     found = expansion_lengths(score, plain).set_index('query_id')
+    assert found.length.to_dict() == {q: len(TEXTS[q].split()) for q in ('q1', 'q2', 'q3')}
+    assert np.allclose(found.difference, score.values('nDCG@10') - plain.values('nDCG@10'))
+    assert found.difference.abs().sum() > 0
+
+
+# --- a model that searches while it writes: turns -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    'row,text,finish,act,said',
+    [
+        (R1, '<think>x</think><search> beta blockers </search>', 'stop', 'search', 'beta blockers'),
+        (R1, '<search>gout', 'stop', 'search', 'gout'),  # the server left out the mark at which it stopped
+        (R1, '<search>gout', 'length', 'malformed', None),
+        (R1, 'gout</search>', 'stop', 'malformed', None),
+        (R1, '< search>gout</ search>', 'stop', 'malformed', None),
+        (R1, '', 'stop', 'malformed', None),
+        (R1, 'It is gout.', 'stop', 'malformed', None),
+        (R1, '<search></search>', 'stop', 'search', ''),
+        (R1, '<search>a <search>gout</search>', 'stop', 'search', 'gout'),
+        (R1, '<search>line\nbreak</search>', 'stop', 'search', 'line\nbreak'),
+        (R1, '<search><answer>Gout.', 'stop', 'answer', 'Gout.'),
+        (R1, '<search>x <answer>Gout.</answer></search>', 'stop', 'answer', 'Gout.'),
+        (R1, '<search>one</search><information>made up</information><search>two</search>', 'stop', 'search', 'one'),
+        (R1, '<answer>Gout.</answer><search>more</search>', 'stop', 'answer', 'Gout.'),
+        (R1, '<search>x</search><answer>y</answer>', 'stop', 'search', 'x'),
+        (R1, '<answer>Gout is', 'length', 'answer', 'Gout is'),
+        (R1, '<answer>Gout', 'stop', 'answer', 'Gout'),
+        (O1, 'hm <|begin_search_query|>gout<|end_search_query|>', 'stop', 'search', 'gout'),
+        (O1, 'It is gout.', 'stop', 'answer', 'It is gout.'),
+        (O1, '|<end_search_query|> gout <|end_search_query|>', 'stop', 'malformed', None),
+        (O1, '<|begin_search_query|>gout', 'length', 'malformed', None),
+        (
+            TOOLS,
+            '<tool_call>{"name": "search", "arguments": {"query": "gout"}}</tool_call>',
+            'tool_calls',
+            'search',
+            'gout',
+        ),
+        (
+            TOOLS,
+            '<tool_call>{"name": "search", "arguments": "{\\"query\\": \\"gout\\"}"}</tool_call>',
+            'stop',
+            'search',
+            'gout',
+        ),
+        (TOOLS, '<tool_call>{"name": "search", "arguments": {"words": "gout"}}</tool_call>', 'stop', 'malformed', None),
+        (TOOLS, '<tool_call>gout</tool_call>', 'stop', 'malformed', None),
+        (TOOLS, '<tool_call>["x"]</tool_call>', 'stop', 'malformed', None),
+        (TOOLS, 'Gout.', 'stop', 'answer', 'Gout.'),
+    ],
+)
+def test_a_turn_is_a_search_an_answer_or_malformed(row, text, finish, act, said):
+    turn = read_turn(text, finish, row)
+    assert turn.act == act and (said is None or turn.said == said)
+
+
+def test_what_a_model_wrote_behind_its_search_is_left_out():
     assert (
-        found.length.to_dict() == {q: len(TEXTS[q].split()) for q in ('q1', 'q2', 'q3')}
-        and np.allclose(found.difference, score.values('nDCG@10') - plain.values('nDCG@10'))
-        and found.difference.abs().sum() > 0
+        read_turn('<think>a</think><search>b</search> <information>made up</information>', 'stop', R1).text
+        == '<think>a</think><search>b</search>'
     )
+
+
+# --- a model that follows a script -----------------------------------------------------------------------------------
+
+
+def scripted(fake, turns, usage=(40, 9), wait=0, **options):
+    """A server whose model says `turns[n]` in its n-th turn (the last again and again), where a text may be a function of what it reads.
+    The turn is counted from what is shown, so each query has its own."""
+
+    def answer(body, _=None):
+        time.sleep(wait)
+        said = [m for m in body['messages'] if m['role'] != 'system']
+        n = sum(
+            str(m['content']).count(R1['results'][0]) + str(m['content']).count(O1['results'][0]) for m in said[1:]
+        ) or sum(m['role'] in ('user', 'tool') for m in said[1:])
+        text = turns[min(n, len(turns) - 1)]
+        text = text(body) if callable(text) else text
+        message = text if isinstance(text, dict) else {'content': text}
+        return {
+            'choices': [{'message': message, 'finish_reason': options.get('finish', 'stop')}],
+            'usage': {'prompt_tokens': usage[0], 'completion_tokens': usage[1]},
+        }
+
+    server = fake(*options.get('script', ()), answer=answer, context=options.get('server_context'))
+    configure('smollm2', backend='openai', base_url=server.url, pause=0.01, attempts=2, concurrency=1)
+    return server
+
+
+FOUND = '<think>hm</think><search>metoprolol diabetes asthma</search>'
+SAID = '<answer>Metoprolol slows the heart rate</answer>'
+
+
+def texts(task, method='search-r1', kind='sparse', **settings):
+    return expanded_texts(task, (method, 'smollm2', tuple(settings.items())), kind)
+
+
+def lines(task, method='search-r1', **settings):
+    return [
+        json.loads(l)
+        for l in transcript_path(task, (method, 'smollm2', tuple(settings.items())))
+        .read_text(encoding='utf-8')
+        .splitlines()
+    ]
+
+
+def last(body):
+    return body['messages'][-1]['content']
+
+
+def test_it_searches_reads_and_answers_and_the_answer_is_a_hypothetical_document(beir, fake, tmp_path, fake_minilm):
+    task, server = load_task(str(beir)), scripted(fake, [FOUND, SAID])
+    answer = search('bm25+search-r1(smollm2)', task)
+    first, second = server.bodies[0], next(b for b in server.bodies if b['messages'][-1]['role'] == 'assistant')
+    assert answer.stats['generated'] == 8
+    assert answer.stats['searches'] == 4
+    assert answer.stats['ended'] == {'answer': 4}
+    assert not answer.stats['faults']
+    assert server.asked == 8
+    assert 'up to 2 times' in last(first)
+    assert registry('methods')['hyde']['wording']['en']['question'].format(query=QUERIES[0][1]) in last(first)
+    assert first['stop'] == ['</search>', '</answer>']
+    assert 'continue_final_message' not in first
+    top = search('bm25', replace(task, queries=g.as_queries(['x'], ['metoprolol diabetes asthma'])), 3).run.doc_id
+    assert last(second).startswith(FOUND + '\n\n<information>\n[1] ' + task.corpus.text(top[0]))
+    assert '\n[3] ' in last(second)
+    assert '[4]' not in last(second)
+    assert last(second).endswith('</information>\n\n')
+    assert second['continue_final_message']
+    file = published(tmp_path, dict.fromkeys(TEXTS, 'Metoprolol slows the heart rate'))
+    assert answer.run.equals(search(f'bm25+hyde(file:{file})', task).run)
+    assert search('minilm+search-r1(smollm2)', task).run.equals(search(f'minilm+hyde(file:{file})', task).run)
+    assert server.asked == 8
+    assert lines(task)[0] == {
+        'query': 'q1',
+        'index': 0,
+        'turns': [
+            {'wrote': FOUND, 'tokens': 9, 'searched': 'metoprolol diabetes asthma', 'found': list(top), 'told': ''},
+            {'wrote': SAID, 'tokens': 9},
+        ],
+        'ended': 'answer',
+        'text': 'Metoprolol slows the heart rate',
+        'faults': [],
+    }
+
+
+def test_a_table_is_rebuilt_without_a_model_and_the_transcript_with_it(beir, fake, tmp_path, monkeypatch):
+    task, server = load_task(str(beir)), scripted(fake, [FOUND, '', SAID])
+    first, wrote = search('bm25+search-r1(smollm2,k=2)', task), lines(task, k=2)
+    monkeypatch.setenv('MEDIR_CASSETTES', str(Cassettes('smollm2').path.parent))
+    monkeypatch.setenv('MEDIR_HOME', str(tmp_path / 'elsewhere'))
+    monkeypatch.setenv('MEDIR_REPLAY', '1')
+    configure('smollm2')
+    g.cassettes._cassette.cache_clear()
+    g.models.loaded_llm.cache_clear()
+    monkeypatch.setattr(
+        g.models, 'BACKENDS', {n: lambda *_, **__: pytest.fail('a model was loaded') for n in g.BACKENDS}
+    )
+    again = search('bm25+search-r1(smollm2,k=2)', task)
+    assert again.run.score.to_numpy().tobytes() == first.run.score.to_numpy().tobytes()
+    assert again.stats['generated'] == 0
+    assert again.stats['replayed'] == 12
+    assert lines(task, k=2) == wrote
+    with pytest.raises(MedirError, match=r"lacks the generation of query 'q1' by search-r1\(smollm2\)"):
+        search('bm25+search-r1(smollm2,k=3)', task)  # another prompt of the second turn
+
+
+# --- faults ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_model_that_never_stops_searching_has_to_answer(beir, fake):
+    task = load_task(str(beir))
+    n = iter(range(10**6))
+    server = scripted(
+        fake,
+        [lambda body: 'It is metoprolol' if last(body).endswith('<answer>') else f'<search>heart {next(n)}</search>'],
+    )
+    out = texts(task, rounds=3)
+    assert server.asked == 4 * 4
+    assert out.texts == [['It is metoprolol']] * 4
+    assert out.stats['ended'] == {'rounds': 4}
+    assert out.stats['searches'] == 12
+    assert last(server.bodies[-1]).endswith(
+        '\nNo search is left. Write the text that is asked for now.</information>\n\n<answer>'
+    )
+    assert last(server.bodies[-1]).count('<information>') == 3
+    server = scripted(fake, ['<search>heart</search>'])
+    out = texts(task, rounds=1)
+    assert server.asked == 8 and out.texts == [[]] * 4 and out.faults == {'empty': 4, 'kept searching': 4}
+    assert search('bm25+search-r1(smollm2,rounds=1)', task).run.equals(
+        search('bm25', task).run
+    )  # a query without a text stands alone
+    server = scripted(fake, ['I know <|begin_search_query|>heart<|end_search_query|>'])
+    out = texts(task, 'search-o1', rounds=2)
+    assert server.asked == 12
+    assert out.texts == [['I know']] * 4
+    assert out.faults == {'repeated search': 4, 'kept searching': 4}
+
+
+@pytest.mark.parametrize(
+    'method,turn,fault',
+    [
+        ('search-r1', 'gout</search>', 'malformed turn'),
+        ('search-r1', '', 'malformed turn'),
+        ('search-r1', 'It is gout.', 'malformed turn'),
+        ('search-o1', '|<end_search_query|> gout <|end_search_query|>', 'malformed turn'),
+        ('search-tools', '<tool_call>{"name"', 'malformed turn'),
+        ('search-r1', '<search> \n</search>', 'empty search'),
+        ('search-o1', '<|begin_search_query|><|end_search_query|>', 'empty search'),
+        ('search-tools', '<tool_call>{"name": "search", "arguments": {"query": ""}}</tool_call>', 'empty search'),
+        ('search-r1', '<search>zzz qqq</search>', 'search without hits'),
+        ('search-o1', '<|begin_search_query|>the of<|end_search_query|>', 'search without hits'),
+    ],
+)
+def test_a_turn_without_results_is_answered_with_what_was_wrong(beir, fake, method, turn, fault):
+    # where the mark of a search was opened and none of an answer is known, what follows is a search
+    opened = fault == 'malformed turn' and method == 'search-o1'
+    task, server = (
+        load_task(str(beir)),
+        scripted(
+            fake,
+            [
+                turn,
+                *(['metoprolol zzz'] if opened else []),
+                SAID if method == 'search-r1' else 'Metoprolol slows the heart rate',
+            ],
+        ),
+    )
+    out = texts(task, method)
+    assert out.texts == [['Metoprolol slows the heart rate']] * 4
+    assert out.faults == {fault: 4}
+    assert server.asked == (12 if opened else 8)
+    assert out.stats['searches'] == (4 if opened or fault == 'search without hits' else 0)
+    told = method_row(method)['told']['en'][
+        {'malformed turn': 'malformed', 'empty search': 'empty', 'search without hits': 'nothing'}[fault]
+    ]
+    # the form that was missed is opened for it
+    second = server.bodies[4]
+    assert last(second).endswith(method_row(method)['query'][0]) == (
+        fault == 'malformed turn' and method != 'search-tools'
+    )
+    assert told in last(second)
+    assert lines(task, method)[0]['turns'][0]['told'] == told
+    assert lines(task, method)[0]['turns'][0]['found'] == []
+
+
+def test_an_opened_search_is_made(beir, fake):
+    task, server = (
+        load_task(str(beir)),
+        scripted(fake, ['I am not sure.', 'metoprolol diabetes asthma</search> and so on', SAID]),
+    )
+    out = texts(task)
+    assert out.faults == {'malformed turn': 4}
+    assert out.stats['searches'] == 4
+    assert lines(task)[0]['turns'][1]['searched'] == 'metoprolol diabetes asthma'
+    assert out.texts == [['Metoprolol slows the heart rate']] * 4
+    assert last(server.bodies[-1]).startswith('I am not sure.\n\n<information>This was neither')
+    assert 'asked for.</information>\n\n<search>metoprolol diabetes asthma</search>\n\n<information>\n[1] ' in last(
+        server.bodies[-1]
+    )
+
+
+def test_the_same_search_is_not_made_again(beir, fake, monkeypatch):
+    task, server = (
+        load_task(str(beir)),
+        scripted(fake, ['<search>Heart  attack</search>', '<search>heart attack</search>', SAID]),
+    )
+    asked = []
+    out = g.search_and_write(
+        task, ('search-r1', 'smollm2', ()), lambda qs: asked.append(qs) or [[('d02', 'Metoprolol')] for _ in qs]
+    )
+    assert len(asked) == 1
+    assert [q for q, _ in asked[0]] == ['q1', 'q2', 'q3', 'q4']
+    assert out.faults == {'repeated search': 4}
+    assert out.stats['searches'] == 4
+    assert 'This search was made before; what it found stands above.\nNo search is left' in last(server.bodies[-1])
+
+
+def test_an_endpoint_that_goes_down_costs_nothing_twice(beir, fake, tmp_path):
+    task, turns = load_task(str(beir)), [FOUND, '<search>heart attack</search>', SAID]
+    whole = scripted(fake, turns)
+    expected = texts(task, rounds=3).texts
+    assert whole.asked == 12
+    own = tmp_path / 'other'
+    for down_at in (0, 2, 5, 11):
+        home = own / str(down_at)
+        expansion = 'search-r1', 'smollm2', (('rounds', 3),)
+        server = scripted(fake, turns, script=['ok'] * down_at + [(500,), (503, 'gone')])
+        with pytest.raises(MedirError, match='503 after 2 attempts for query q'):
+            with at_home(home):
+                expanded_texts(task, expansion, 'sparse')
+        with at_home(home):
+            transcript = transcript_path(task, expansion)
+        kept = [json.loads(line) for line in transcript.read_text().splitlines()]
+        answered = server.asked - 2
+        assert down_at <= answered <= down_at + 3
+        assert (
+            sum(len(l['turns']) for l in kept) == down_at // 4 * 4
+        )  # of whole rounds, whose other requests (four queries) may be under way
+        with at_home(home):
+            out = expanded_texts(task, expansion, 'sparse')
+        assert server.asked == 12 + 2
+        assert out.texts == expected
+        assert out.stats['generated'] == 12 - answered
+        assert out.stats['replayed'] == answered
+
+
+def test_the_budget_of_tokens_holds_over_turns(beir, fake):
+    task = load_task(str(beir))
+    server = scripted(fake, [FOUND, SAID])
+    configure('smollm2', backend='openai', base_url=server.url, budget=700, concurrency=1)
+    with pytest.raises(MedirError, match='budget of 700 tokens'):
+        texts(task)
+    spent = g.llm('smollm2').backend.spent
+    configure('smollm2', backend='openai', base_url=server.url, concurrency=1)
+    assert 0 < spent <= 700 and texts(task).stats['generated'] == 8 - spent // 49 and server.asked == 8
+
+
+# --- limits ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_limit_of_tokens(beir, fake):
+    task, n = load_task(str(beir)), iter(range(10**6))
+    server = scripted(
+        fake,
+        [lambda body: 'Gout' if last(body).endswith('<answer>') else f'<search>heart {next(n)}</search>'],
+        usage=(40, 30),
+    )
+    out = texts(task, rounds=9, tokens=70)
+    limits = [b['max_tokens'] for b in server.bodies]
+    assert limits == [64] * 4 + [40] * 4 + [10] * 4 + [64] * 4
+    assert out.stats['ended'] == {'tokens': 4}
+    assert out.texts == [['Gout']] * 4  # 70 - 30, 70 - 60, and the answer
+
+
+def test_the_limit_of_time_is_replayed_where_time_is_not(beir, fake, monkeypatch):
+    task, n = load_task(str(beir)), iter(range(10**6))
+    server = scripted(
+        fake,
+        [lambda body: 'Gout' if last(body).endswith('<answer>') else f'<search>heart {next(n)}</search>'],
+        wait=0.06,
+    )
+    out = texts(task, rounds=9, seconds=0.4)
+    turns = len(lines(task, rounds=9, seconds=0.4)[0]['turns'])
+    assert out.stats['ended'] == {'time': 4}
+    assert 2 <= turns < 10
+    assert server.asked == 4 * turns
+    assert 'The 0.4 s for searching are over.' in last(server.bodies[-1])
+    assert pending('bm25+search-r1(smollm2,rounds=9,seconds=0.4)', task)['to_generate'] == 0
+    monkeypatch.setenv('MEDIR_REPLAY', '1')
+    again = texts(task, rounds=9, seconds=0.4)  # no time passes now, and the way is the same
+    assert again.stats['ended'] == {'time': 4} and again.texts == out.texts and again.stats['generated'] == 0
+    with pytest.raises(MedirError, match='lacks'):
+        texts(task, rounds=9, seconds=0.5)  # another limit is another run
+
+
+def test_the_limits_of_passages_and_characters(tmp_path, fake):
+    long = write_beir(
+        tmp_path / 'long',
+        [(f'd{i}', '', f'gout {"x" * 90} \n {i}') for i in range(6)],
+        [('q1', 'gout')],
+        [('q1', 'd1', 1)],
+    )
+    task, server = load_task(str(long)), scripted(fake, ['<search>gout</search>', SAID])
+    texts(task, k=4, characters=50)
+    shown = [l for l in last(server.bodies[-1]).split('\n') if l.startswith('[')]
+    assert [l.split('</info')[0] for l in shown] == [f'[{i}] {("gout " + "x" * 90)[:50]}' for i in range(1, 5)]
+
+
+def test_a_full_context_ends_the_text_before_it_breaks(beir, fake):
+    task = load_task(str(beir))
+    server = scripted(fake, ['Metoprolol slows it. <search>heart</search>', SAID], usage=(2048 - 64 - 9 - 96 + 1, 9))
+    out = texts(task)
+    assert server.asked == 4
+    assert out.stats['ended'] == {'context': 4}
+    assert out.texts == [['Metoprolol slows it.']] * 4
+    assert out.stats['searches'] == 0
+    server = scripted(fake, ['Metoprolol slows it. <search>heart beat</search>', SAID], usage=(2048 - 64 - 9 - 96, 9))
+    assert texts(task, seed=7).stats['ended'] == {'answer': 4}
+
+
+def test_results_that_the_server_finds_too_long_are_shortened_and_stay_so(beir, fake):
+    task = load_task(str(beir))
+    server = scripted(fake, [FOUND, '<search>diabetes</search>', SAID], server_context=600)
+    out = texts(task, k=10, rounds=2, prompt=str(write_lines(beir / 'p.txt', ['{query}'])))
+    sent = [b for b in server.bodies if b['messages'][-1]['role'] == 'assistant']
+    ok = [b for b in sent if len(last(b)) <= 600]
+    assert len(sent) > len(ok) > 0
+    assert out.texts == [['Metoprolol slows the heart rate']] * 4
+    assert out.faults['prompt shortened'] > 0
+    # the text that is gone on with in the third turn begins with what was sent in the second
+    second = [last(b) for b in ok if last(b).count('<information>') == 1]
+    assert all(any(last(b).startswith(s) for s in second) for b in ok if last(b).count('<information>') == 2)
+
+
+# --- other places, backends and corpora ------------------------------------------------------------------------------
+
+
+def test_results_in_turns_of_the_user(beir, fake):
+    task, server = load_task(str(beir)), scripted(fake, [FOUND, '<search>more</search>', 'Metoprolol, no tags'])
+    out = texts(task, place='user')
+    messages = server.bodies[-1]['messages']
+    assert [m['role'] for m in messages] == ['user', 'assistant', 'user', 'assistant', 'user']
+    assert messages[1]['content'] == FOUND
+    assert messages[2]['content'].startswith('<information>\n[1] ')
+    assert messages[4]['content'].endswith('Write the text that is asked for now.</information>')
+    assert out.texts == [['Metoprolol, no tags']] * 4 and 'continue_final_message' not in server.bodies[-1]
+
+
+def test_a_service_that_takes_whole_turns_is_not_asked_to_go_on(beir, fake, monkeypatch):
+    task = load_task(str(beir))
+    with pytest.raises(
+        MedirError, match=r'gpt-4o takes whole turns only.*search-r1\(gpt-4o,place=user\), or \+search-tools'
+    ):
+        search('bm25+search-r1(gpt-4o)', task)
+    with pytest.raises(MedirError, match='place=tool does not fit .search-r1; it takes assistant or user'):
+        search('bm25+search-r1(smollm2,place=tool)', task)
+    with pytest.raises(MedirError, match='no instruction in .zh'):
+        expanded_texts(replace(task, language='zh'), ('search-r1', 'qwq-32b', ()), 'sparse')
+    assert {n for n, r in registry('llms').items() if r.get('continues') is False} == {
+        n for n, r in registry('llms').items() if r.get('base_url')
+    }
+
+
+def test_tools_are_called_through_the_chat_api_or_in_the_text(beir, fake):
+    task = load_task(str(beir))
+    call = {
+        'content': None,
+        'tool_calls': [
+            {
+                'id': 'x',
+                'type': 'function',
+                'function': {'name': 'search', 'arguments': '{"query": "metoprolol heart"}'},
+            }
+        ],
+    }
+    as_text = 'I look. <tool_call>\n{"name": "search", "arguments": {"query": "metoprolol heart"}}\n</tool_call>'
+    for seed, said in enumerate((call, as_text)):
+        server = scripted(fake, [said, 'Metoprolol slows the heart rate'])
+        out = texts(task, 'search-tools', seed=seed)
+        *_, asked, got = server.bodies[-1]['messages']
+        assert server.bodies[0]['tools'][0]['function']['name'] == 'search'
+        assert 'stop' not in server.bodies[0]
+        assert asked['role'] == 'assistant'
+        assert got['role'] == 'tool'
+        assert got['tool_call_id'] == asked['tool_calls'][0]['id']
+        assert asked['content'] == ('' if said is call else 'I look. ')
+        assert json.loads(asked['tool_calls'][0]['function']['arguments']) == {'query': 'metoprolol heart'}
+        assert got['content'].startswith('\n[1] Beta blockers Metoprolol')
+        assert out.texts == [['Metoprolol slows the heart rate']] * 4 and out.stats['searches'] == 4
+
+
+@pytest.mark.medium
+def test_the_loop_runs_with_a_model_in_this_process(beir, vllm):
+    "What was begun is part of the prompt, and the text ends before the stop."
+    found, look = '<answer>Metoprolol slows the heart rate', '<search>metoprolol heart'
+    seen = vllm(lambda prompt: found if '[1]' in prompt else look)
+    out = expanded_texts(load_task(str(beir)), ('search-r1', 'searchr1-7b', ()), 'sparse')
+    assert out.texts == [['Metoprolol slows the heart rate']] * 4
+    assert len(seen.prompts) == 8 and seen.alive == 0  # the GPU is free again
+    shown = '<reply> <search>metoprolol heart</search>\n\n<information>\n[1] Beta blockers'
+    assert seen.prompts[4].count('<reply>') == 1 and shown in seen.prompts[4]
+
+
+def test_it_searches_by_any_system_in_any_tasks_documents(beir, fake, tmp_path, fake_minilm):
+    other = write_beir(
+        tmp_path / 'other',
+        [('o1', '', 'metoprolol of another corpus'), ('q1', '', 'metoprolol heart twin')],
+        [('x', 'y')],
+        [('x', 'o1', 1)],
+    )
+    task, server = load_task(str(beir)), scripted(fake, [FOUND, SAID])
+    texts(task, corpus=str(other))
+    assert [l['turns'][0]['found'] for l in lines(task, corpus=str(other))] == [['q1', 'o1']] * 4
+    texts(task, by='rrf(bm25,minilm)')
+    ranked = search(
+        'rrf(bm25,minilm)', replace(task, queries=g.as_queries(['x'], ['metoprolol diabetes asthma'])), 100
+    ).run
+    assert lines(task, by='rrf(bm25,minilm)')[0]['turns'][0]['found'] == list(ranked.doc_id[:3])
+    # a query that is a document of its own corpus doesn't find itself
+    twin = load_task(str(write_beir(tmp_path / 'twin', [*DOCUMENTS, ('q1', '', 'metoprolol diabetes asthma')])))
+    texts(twin)
+    assert 'q1' not in lines(twin)[0]['turns'][0]['found'] and lines(twin)[1]['turns'][0]['found'][0] == 'q1'
+    with pytest.raises(MedirError, match='expanded itself'):
+        parse('bm25+search-r1(smollm2,by=rrf(bm25+hyde(smollm2),minilm))')
+
+
+def test_several_texts_of_a_query(beir, fake):
+    task = load_task(str(beir))
+    server = scripted(fake, [lambda body: f'<answer>seed {body["seed"]}</answer>'])
+    assert texts(task, n=2).texts == [['seed 42', 'seed 43']] * 4
+
+
+def test_planning_counts_turns_without_asking(beir, fake, fake_minilm):
+    from medir_nb.workbook import plan_grid
+
+    task, server = load_task(str(beir)), scripted(fake, [FOUND, SAID])
+    count = lambda s: pending(s, task)
+    assert count('bm25+search-r1(smollm2)')['to_generate'] == 4 * 3
+    assert count('minilm+search-r1(smollm2,rounds=5)')['to_generate'] == 4 * 6
+    assert server.asked == 0
+    assert (
+        count('minilm+search-r1(smollm2)')['to_encode'] == count('minilm')['to_encode'] + 4
+    )  # a text a query, however many turns
+    search('bm25+search-r1(smollm2)', task)
+    assert count('bm25+search-r1(smollm2)')['to_generate'] == 0 and server.asked == 8
+    assert count('bm25+search-r1(smollm2,k=2)')['to_generate'] == 4 * 2  # the first turn is the same
+    frame = plan_grid(
+        ['r2med-biology'],
+        ['bm25(gensim)+search-o1(qwq-32b)', 'bm25(gensim)+hyde(qwq-32b)', 'bm25(gensim)+search-o1(qwq-32b@authors)'],
+    )
+    assert frame['to generate'].tolist() == [103 * 6, 103, 0]
+
+
+def test_a_run_of_ones_own_is_not_comparable_with_the_published_one(own_registry):
+    from medir_nb.evaluator import score_run
+    from medir_nb.papers import Ledger, published
+    from medir_nb.retrieval import RUN_COLUMNS
+    import pandas as pd
+
+    rows = {
+        'search-r1(qwen-7b-ins)+bge': 'bge-large-en-v1.5+search-r1(searchr1-7b@authors)',
+        'hyde(qwen-7b)+bge': 'bge-large-en-v1.5+hyde(qwen2.5-7b@authors)',
+    }
+    cells = published('r2med', 'gar', metric='ndcg@10', system=list(rows))
+    from medir_nb.data import task_from_frames
+
+    task = task_from_frames(
+        pd.DataFrame({'_id': ['a'], 'text': ['x']}),
+        pd.DataFrame({'_id': ['q'], 'text': ['x']}),
+        pd.DataFrame({'query_id': ['q'], 'doc_id': ['a'], 'relevance': [1]}),
+    )
+    task = replace(task, name='r2med-biology', registered=True)
+    score = lambda s: score_run(
+        task, pd.DataFrame([('q', 'a', 1.0)], columns=RUN_COLUMNS), ['nDCG@10'], s, s, {'dtype': 'float32'}
+    )
+    ledger = Ledger(
+        cells,
+        [
+            score(s)
+            for s in (
+                'bge-large-en-v1.5+search-r1(searchr1-7b)',
+                'bge-large-en-v1.5+hyde(qwen2.5-7b,seed=1)',
+                'bge-large-en-v1.5+search-r1(smollm2)',
+            )
+        ],
+        systems=rows,
+    )
+    verdicts = dict(ledger.frame[ledger.frame.measured.notna()].groupby('label').verdict.first())
+    assert verdicts['bge-large-en-v1.5+search-r1(searchr1-7b)'].startswith(
+        'not comparable: unpublished: corpus, retriever'
+    )
+    assert verdicts['bge-large-en-v1.5+hyde(qwen2.5-7b,seed=1)'].startswith('not comparable: its text was written anew')
+    assert 'no such system' in verdicts['bge-large-en-v1.5+search-r1(smollm2)']
+    assert ledger.frame[ledger.frame.measured.notna()].difference.isna().all()
+    assert (
+        next(r.beside.system for r in ledger.rows if 'searchr1-7b)' in r.label and r.beside)
+        == 'search-r1(qwen-7b-ins)+bge'
+    )
+
+
+def test_rows_of_markups_state_their_facts():
+    for name in ('search-r1', 'search-o1', 'search-tools'):
+        row = method_row(name)
+        assert set(row['told']['en']) == {'empty', 'again', 'nothing', 'malformed', 'last', 'late'}
+        assert '{seconds}' in row['told']['en']['late']
+        assert '{rounds}' in row['instruction']['en']
+        assert row['sources']
+        assert row['query'][1] in row['instruction']['en'] or row['place'] == 'tool'
+        assert {f: row[f] for f in ('sparse', 'dense')} == {f: method_row('hyde')[f] for f in ('sparse', 'dense')}
+        assert (row['answer'] is None) == (name != 'search-r1')
+
+
+# --- a language model in an environment of its own ---
+
+
+@pytest.mark.medium
+def test_an_environment_writes_what_this_process_writes(home, own_registry, monkeypatch, capfd):
+    "The same weights, prompts and seeds give the same texts, whole or cut, greedy or drawn; a request that is told to stop stops."
+    row = registry('llms')['smollm2']
+    with at_home(shared_home()):
+        folder = str(g.llm_loading.weights_folder(llm_spec('smollm2')))
+    plain = {
+        **row,
+        'hub': folder,
+        'revision': 'local',
+        'chat': 'A doctor was asked: {prompt} She answered that',
+        'dtype': 'float32',
+        'context': 200,
+    }
+    for field in ('package', 'gguf_file', 'load'):
+        plain.pop(field)
+    own_registry(
+        llms={'here': plain, 'there': {**plain, 'environment': 'own'}},
+        environments={'own': {'python': '3.11', 'requirements': []}},
+    )
+    (home / 'environments' / 'own' / 'bin').mkdir(parents=True)
+    python = home / 'environments' / 'own' / 'bin' / 'python'
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    drawn = Sampling(temperature=0.8, top_p=0.9, repetition_penalty=1.1, max_tokens=12)
+    asked = [
+        Request('What is metformin?', Sampling(max_tokens=12)),
+        Request('What is gout?', drawn),
+        Request('What is gout?', drawn, index=1),
+        Request('Repeat: ' + 'aspirin ' * 300 + 'now', Sampling(max_tokens=4), cut=(8, 8 + 8 * 300)),
+        Request('Count to ten.', Sampling(max_tokens=24), stop=('.',)),
+    ]
+    here, there = LLM('here'), LLM('there')
+    assert (here.backend_name, there.backend_name) == ('transformers', 'environment')
+    expected, found = here.generate(asked), there.generate(asked)
+    assert found == expected
+    assert found[3].cut > 0 and found[3].prompt_tokens <= 196 and '' != found[1].text != found[2].text
+    worker = there.backend.worker.process
+    there.close()
+    assert worker.poll() is not None
+
+
+def shared_home():
+    "The home folder of the clone, where the installation put the converted copy of the embedded model."
+    return Path(__file__).resolve().parent.parent / '.medir'
 
 
 # --- real models -----------------------------------------------------------------------------------------------------
@@ -1450,18 +2014,16 @@ def test_smollm2_in_process(tmp_path):
         Request(f'Summarise: {long} Summary:', Sampling(max_tokens=8), cut=(11, 11 + len(long))),
     ]
     got = model.generate(requests)
-    assert (
-        'stroke' in got[0].text.lower()
-        and all(x.text for x in got)
-        and got[1].text != got[2].text
-        and all(x.tokens <= r.sampling.max_tokens for x, r in zip(got, requests))
-    )
+    assert 'stroke' in got[0].text.lower()
+    assert all(x.text for x in got)
+    assert got[1].text != got[2].text
+    assert all(x.tokens <= r.sampling.max_tokens for x, r in zip(got, requests))
     assert got[3].cut > 0 and got[3].prompt_tokens <= 2048 - 8 and got[0].cut == 0
     # a request draws its own noise: alone it says the same as in a batch, rounding aside
-    other = LLM('smollm2', home_folder=tmp_path / 'other', dtype='float32')
+    other = LLM('smollm2', dtype='float32')
     alone = other.backend._batch(
         [
-            g.llm_loading.fit_prompt(
+            g.llm_loading.truncate_prompt(
                 lambda r: g.llm_loading.rendered_prompt(other.backend.tokenizer, other.spec, r), requests[1], 2000, ''
             )
         ],
@@ -1469,7 +2031,7 @@ def test_smollm2_in_process(tmp_path):
     )
     pair = other.backend._batch(
         [
-            g.llm_loading.fit_prompt(
+            g.llm_loading.truncate_prompt(
                 lambda r: g.llm_loading.rendered_prompt(other.backend.tokenizer, other.spec, r), r, 2000, ''
             )
             for r in requests[:2]
@@ -1517,7 +2079,7 @@ TABLE = """
 import sys
 for name in ('torch', 'transformers', 'vllm', 'httpx'): sys.modules[name] = None      # an import of them fails
 from medir_nb.evaluator import evaluate_grid
-from medir_nb.papers import table_apart
+from medir_nb.evaluator import table_apart
 scores, not_run = evaluate_grid(['hpo-lay'], ['bm25', 'bm25+hyde(smollm2)', 'bm25+hyde(smollm2,fusion=concat,repeat=3)'])
 assert not not_run, not_run
 print(table_apart(scores).drop(columns='vectors').to_csv(), *(s.frame.value.to_numpy().tobytes().hex() for s in scores), *(s.run.score.to_numpy().tobytes().hex() for s in scores))
@@ -1535,11 +2097,9 @@ def test_a_whole_table_replays_from_the_committed_cassette_without_a_model(tmp_p
     )
     first, second = replay(1), replay(2)
     assert first.returncode == 0, first.stderr
-    assert (
-        first.stdout == second.stdout
-        and 'hyde(smollm2,fusion=concat,repeat=3)' in first.stdout
-        and len(first.stdout) > 10_000
-    )
+    assert first.stdout == second.stdout
+    assert 'hyde(smollm2,fusion=concat,repeat=3)' in first.stdout
+    assert len(first.stdout) > 10_000
 
 
 def test_an_address_is_no_model_and_how_a_server_is_named_is_said(medir, tmp_path):
@@ -1549,3 +2109,48 @@ def test_an_address_is_no_model_and_how_a_server_is_named_is_said(medir, tmp_pat
     said = ran.err.splitlines()[-1]
     assert ran.code == 2 and 'http://localhost:1/v1: a language model is not named by its address' in said
     assert """MEDIR_LLM_BACKEND=openai MEDIR_LLM_OPTIONS='{"base_url": "http://localhost:1/v1"}'""" in said
+
+
+def goes_on_and_stops(model):
+    r = g.Request(
+        'Count from one to nine in words.',
+        g.Sampling(max_tokens=40),
+        turns=({'role': 'assistant', 'content': 'one two three four'},),
+        stop=('seven',),
+    )
+    stopped, free = model.generate([r, replace(r, stop=())])
+    assert stopped.text.split()[0] == 'five'
+    assert 'eight' not in stopped.text
+    assert stopped.finish == 'stop'
+    assert stopped.tokens < 40
+    assert free.text.split()[:4] == ['five', 'six', 'seven', 'eight']
+
+
+@pytest.mark.slow
+def test_a_real_server_goes_on_with_a_text_and_stops_in_it(beir, vllm_server):
+    task = load_task(str(beir))
+    with vllm_server('smollm2', 'bfloat16') as options:
+        configure('smollm2', **options)
+        goes_on_and_stops(g.llm('smollm2'))
+        for place in ('assistant', 'user'):
+            out = texts(task, characters=120, place=place)
+            assert sum(out.stats['ended'].values()) == 4 and 4 <= out.stats['generated'] <= 12 and any(out.texts)
+            assert all(len(l['turns']) <= 3 for l in lines(task, characters=120, place=place))
+
+
+@pytest.mark.slow
+def test_smollm2_searches_or_is_made_to_answer(beir):
+    task = load_task(str(beir))
+    out = texts(task, rounds=2, k=2, characters=120)
+    assert len(out.texts) == 4
+    assert sum(out.stats['ended'].values()) == 4
+    assert 4 <= out.stats['generated'] <= 12
+    assert any(out.texts)
+    for line in lines(task, rounds=2, k=2, characters=120):
+        assert 1 <= len(line['turns']) <= 3
+        assert all(t['tokens'] <= 64 for t in line['turns'])
+        assert not any(
+            '</search>' in t['wrote'].split('</search>', 1)[1] for t in line['turns'] if '</search>' in t['wrote']
+        )
+    goes_on_and_stops(g.llm('smollm2'))
+    assert texts(task, rounds=2, k=2, characters=120).stats['generated'] == 0

@@ -14,21 +14,15 @@ from pathlib import Path
 import httpx
 import pytest
 
+from conftest import table
 from hub import whole
-from hub.data import (
-    RELEASED,
-    collection,
-    data_repositories,
-    make_github,
-    on_the_hub,
-    released_files,
-    small_registry,
-    write_rows,
-)
+from hub.data import RELEASED, collection, data_repositories, make_github, on_the_hub, released_files
+from hub.data import small_registry, write_rows
 from hub.models import GTE_CODE, HEAD, HEADS, HIDDEN, model_repositories, served
 from hub.server import Hub, Repository
 from hub.services import TESTS, Services, process_environment
 from medir_nb.core import registry
+from medir_nb.core.places import at_home
 from medir_nb.workbook import receipts
 
 PINNED = 'a1' * 20
@@ -50,18 +44,15 @@ def own_files(folder):
 @pytest.fixture(scope='module')
 def small(tmp_path_factory):
     "A Hub with one model and one data set of that kind."
-    with Hub(
-        [Repository(k, 'owner/name', own_files, [PINNED]) for k in ('models', 'datasets')],
-        tmp_path_factory.mktemp('small'),
-    ) as h:
-        yield h
+    repositories = [Repository(kind, 'owner/name', own_files, [PINNED]) for kind in ('models', 'datasets')]
+    with Hub(repositories, tmp_path_factory.mktemp('small')) as hub:
+        yield hub
 
 
-def run(code, environment, timeout=120):
+def run(code, environment, timeout=300):
     "The JSON that a Python program prints, in a process of its own."
-    done = subprocess.run(
-        [sys.executable, '-c', code], env=environment, capture_output=True, text=True, timeout=timeout
-    )
+    command = [sys.executable, '-c', code]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=timeout)
     assert done.returncode == 0, done.stderr[-2000:]
     return json.loads(done.stdout.splitlines()[-1])
 
@@ -135,26 +126,23 @@ print(json.dumps(out))
 @pytest.mark.slow
 def test_every_open_corpus_and_set_is_read_in_the_layout_of_its_row(tmp_path):
     "At its commit, or at the one that the Hub names: that of its Parquet copy where the row asks for that."
-    parts = {row['hub']: {tuple(row['configs']): corpus_lines(row)} for row in TRAINED_ON['pretraining'].values()} | {
-        row['hub']: set_parts(row) for row in TRAINED_ON['tuning'].values()
-    }
-    commits = {row['hub']: row.get('revision', 'unknown') for rows in TRAINED_ON.values() for row in rows.values()}
+    parts = {row['hub']: {tuple(row['configs']): corpus_lines(row)} for row in TRAINED_ON['pretraining'].values()}
+    parts |= {row['hub']: set_parts(row) for row in TRAINED_ON['tuning'].values()}
+    rows = TRAINED_ON['pretraining'] | TRAINED_ON['tuning']
+    pinned = {row['hub']: commit for row in rows.values() if len(commit := row.get('revision', 'unknown')) == 40}
     repositories = [
-        Repository('datasets', hub, built(of), [commit if len(commit) == 40 else PINNED, COPY])
-        for (hub, of), commit in zip(parts.items(), (commits[hub] for hub in parts), strict=True)
+        Repository('datasets', hub, built(of), [pinned.get(hub, PINNED), COPY]) for hub, of in parts.items()
     ]
     with Hub(repositories, tmp_path / 'hub') as served_hub:
-        environment = process_environment(served_hub, tmp_path)
-        environment.pop('MEDIR_DATA', None)
-        found = run(_READ_ALL, environment, timeout=300)
-        asked = {a.revision for a in served_hub.fetched('datasets', TRAINED_ON['tuning']['stackexchange']['hub'])}
-    assert set(found) == {*TRAINED_ON['pretraining'], *TRAINED_ON['tuning']} and len(found) == 15
+        found = run(_READ_ALL, process_environment(served_hub, tmp_path))
+        asked = {a.revision for a in served_hub.fetched('datasets', rows['stackexchange']['hub'])}
+    assert set(found) == set(rows) and len(found) == 15
     drawn = ('pubmed', 'msmarco-passages')  # of which a seeded share is kept
-    for name, rows in found.items():
-        row = (TRAINED_ON['pretraining'] | TRAINED_ON['tuning'])[name]
-        assert rows or name in drawn, name
-        kinds = {'title', 'crop'} if name in drawn else {row['pairs']} if 'pairs' in row else {None}
-        assert {of.get('made_by') for of in rows} <= kinds and all(of['query'] and of['pos'] for of in rows), name
+    for name, of_one in found.items():
+        kinds = {'title', 'crop'} if name in drawn else {rows[name].get('pairs')}
+        assert of_one or name in drawn, name
+        assert {row.get('made_by') for row in of_one} <= kinds, name
+        assert all(row['query'] and row['pos'] for row in of_one), name
     assert COPY in asked and PINNED not in asked
 
 
@@ -174,15 +162,12 @@ def test_released_rows_are_read_from_the_one_file_of_their_repository(tmp_path):
     "JSON lines beside a card without configurations, at the commit that the Hub serves; no negative is mined."
     row = registry('tuning')['bmretriever-released']
     with Hub([Repository('datasets', row['hub'], released_files(row), [PINNED])], tmp_path / 'hub') as served_hub:
-        environment = process_environment(served_hub, tmp_path)
-        environment.pop('MEDIR_DATA', None)
         code = f'import os; os.chdir({str(tmp_path)!r})\n{_READ_RELEASED}'
-        sources, labelled, first = run(code, environment, timeout=300)
-        assert {a.revision for a in served_hub.fetched('datasets', row['hub']) if a.path == row['files'][0]} == {PINNED}
+        sources, labelled, first = run(code, process_environment(served_hub, tmp_path))
+        asked = {a.revision for a in served_hub.fetched('datasets', row['hub']) if a.path == row['files'][0]}
     of_one = sources['bmretriever-released/medquad']
-    assert sources == {
-        f'bmretriever-released/{n}': of_one * (2 if n == 'synthetic' else 1) for n in ('medquad', 'fever', 'synthetic')
-    }
+    twice = {'medquad': of_one, 'fever': of_one, 'synthetic': 2 * of_one}
+    assert asked == {PINNED} and sources == {f'bmretriever-released/{name}': count for name, count in twice.items()}
     assert labelled == 2 * of_one > 20 and first['instruction'] == RELEASED[0] and len(first['neg']) == 1
 
 
@@ -191,116 +176,101 @@ def test_released_rows_are_read_from_the_one_file_of_their_repository(tmp_path):
 
 def test_files_come_with_commit_hash_and_ranges(small):
     ask = httpx.Client(base_url=small.url, trust_env=False)
-    head = ask.head(f'/owner/name/resolve/{PINNED}/config.json')
-    assert (
-        head.status_code == 200
-        and head.headers['x-repo-commit'] == PINNED
-        and head.headers['content-length'] == '22'
-        and not head.content
-    )
+    at = f'/owner/name/resolve/{PINNED}'
+    head = ask.head(f'{at}/config.json')
+    assert head.headers['x-repo-commit'] == PINNED and head.headers['content-length'] == '22' and not head.content
     assert ask.head('/owner/name/resolve/main/config.json').headers['x-repo-commit'] == PINNED
-    assert ask.get(f'/owner/name/resolve/{PINNED}/config.json').json() == {'model_type': 'bert'}
-    part = ask.get(f'/owner/name/resolve/{PINNED}/config.json', headers={'Range': 'bytes=2-11'})
+    assert ask.get(f'{at}/config.json').json() == {'model_type': 'bert'}
+    part = ask.get(f'{at}/config.json', headers={'Range': 'bytes=2-11'})
     assert part.status_code == 206 and part.text == 'model_type' and part.headers['content-range'] == 'bytes 2-11/22'
-    assert ask.get(f'/owner/name/resolve/{PINNED}/config.json', headers={'Range': 'bytes=22-'}).status_code == 416
-    large = ask.head(f'/owner/name/resolve/{PINNED}/model.safetensors')
-    assert (
-        large.status_code == 302
-        and large.headers['x-linked-size'] == '25600'
-        and large.headers['x-linked-etag'] in ask.get(large.headers['location']).headers['etag']
-    )
+    assert ask.get(f'{at}/config.json', headers={'Range': 'bytes=22-'}).status_code == 416
+    large = ask.head(f'{at}/model.safetensors')
+    assert large.status_code == 302 and large.headers['x-linked-size'] == '25600'
+    assert large.headers['x-linked-etag'] in ask.get(large.headers['location']).headers['etag']
     tree = ask.get(f'/api/datasets/owner/name/tree/{PINNED}').json()
-    assert {e['path']: e['type'] for e in tree} == {
-        'README.md': 'file',
-        'config.json': 'file',
-        'corpus': 'directory',
-        'model.safetensors': 'file',
-    }
+    kinds = {'README.md': 'file', 'config.json': 'file', 'corpus': 'directory', 'model.safetensors': 'file'}
+    assert {entry['path']: entry['type'] for entry in tree} == kinds
     assert len(ask.get(f'/api/datasets/owner/name/tree/{PINNED}', params={'recursive': 'true'}).json()) == 5
-    assert [
-        e['path']
-        for e in ask.post(
-            f'/api/datasets/owner/name/paths-info/{PINNED}', data={'paths': ['corpus/corpus.parquet', 'nothing']}
-        ).json()
-    ] == ['corpus/corpus.parquet']
+    asked = {'paths': ['corpus/corpus.parquet', 'nothing']}
+    (listed,) = ask.post(f'/api/datasets/owner/name/paths-info/{PINNED}', data=asked).json()
     about = ask.get('/api/models/owner/name').json()
-    assert about['sha'] == PINNED and {'rfilename': 'config.json'} in about['siblings']
+    assert listed['path'] == asked['paths'][0] and about['sha'] == PINNED
+    assert {'rfilename': 'config.json'} in about['siblings']
 
 
-@pytest.mark.parametrize(
-    'path, code',
-    [
-        (f'/owner/nothing/resolve/{PINNED}/config.json', 'RepoNotFound'),
-        (f'/owner/name/resolve/{"0" * 40}/config.json', 'RevisionNotFound'),
-        (f'/owner/name/resolve/{PINNED}/nothing.json', 'EntryNotFound'),
-        ('/api/models/owner/nothing', 'RepoNotFound'),
-        (f'/api/models/owner/name/revision/{"0" * 40}', 'RevisionNotFound'),
-    ],
-)
+ABSENT = f"""
+/owner/nothing/resolve/{PINNED}/config.json | RepoNotFound
+/owner/name/resolve/{'0' * 40}/config.json | RevisionNotFound
+/owner/name/resolve/{PINNED}/nothing.json | EntryNotFound
+/api/models/owner/nothing | RepoNotFound
+/api/models/owner/name/revision/{'0' * 40} | RevisionNotFound
+"""
+
+
+@pytest.mark.parametrize('path, code', table(ABSENT))
 def test_what_is_not_there_has_the_hubs_error_code(small, path, code):
     answer = httpx.get(small.url + path, trust_env=False)
     assert answer.status_code == 404 and answer.headers['x-error-code'] == code
 
 
-@pytest.mark.medium
-def test_huggingface_hub_and_datasets_take_it_for_the_hub(small, tmp_path):
-    "A snapshot with a file that breaks off in the middle, a data set, and each refusal by its class."
-    code = f"""
-import json, sys
-import datasets, huggingface_hub as h
-datasets.disable_progress_bars()
+_TAKEN = f"""
+import json, datasets, huggingface_hub as h
 from pathlib import Path
+datasets.disable_progress_bars()
 folder = Path(h.snapshot_download('owner/name', revision={PINNED!r}))
-out = {{'files': sorted(p.relative_to(folder).as_posix() for p in folder.rglob('*') if p.is_file()), 'size': (folder/'model.safetensors').stat().st_size, 'sha': h.HfApi().model_info('owner/name').sha}}
-rows = datasets.load_dataset('owner/name', 'corpus', split='corpus', revision={PINNED!r})
-out['rows'] = rows.to_list()
-for name, call in dict(repository=lambda: h.snapshot_download('owner/nothing', revision={PINNED!r}), revision=lambda: h.hf_hub_download('owner/name', 'config.json', revision='0' * 40),
-        entry=lambda: h.hf_hub_download('owner/name', 'nothing.json')).items():
+files = sorted(p.relative_to(folder).as_posix() for p in folder.rglob('*') if p.is_file())
+out = {{'files': files, 'size': (folder / files[-1]).stat().st_size, 'sha': h.HfApi().model_info('owner/name').sha}}
+out['rows'] = datasets.load_dataset('owner/name', 'corpus', split='corpus', revision={PINNED!r}).to_list()
+absent = dict(
+    repository=lambda: h.snapshot_download('owner/nothing', revision={PINNED!r}),
+    revision=lambda: h.hf_hub_download('owner/name', 'config.json', revision='0' * 40),
+    entry=lambda: h.hf_hub_download('owner/name', 'nothing.json'),
+)
+for name, call in absent.items():
     try: call()
     except Exception as e: out[name] = type(e).__name__
 print(json.dumps(out))
 """
+
+
+@pytest.mark.medium
+def test_huggingface_hub_and_datasets_take_it_for_the_hub(small, tmp_path):
+    "A snapshot with a file that breaks off in the middle, a data set, and each refusal by its class."
     small.forget()
     with small.faulty('models', 'owner/name', cut={'model.safetensors', 'config.json'}):
-        out = run(code, process_environment(small, tmp_path))
-    assert (
-        out['files'] == ['README.md', 'config.json', 'corpus/corpus.parquet', 'model.safetensors']
-        and out['size'] == 25600
-        and out['sha'] == PINNED
-    )
-    assert out['rows'] == [{'id': 'd1', 'text': 'statins'}, {'id': 'd2', 'text': '高血压'}]
-    assert (out['repository'], out['revision'], out['entry']) == (
-        'RepositoryNotFoundError',
-        'RevisionNotFoundError',
-        'RemoteEntryNotFoundError',
-    )
-    whole = [a for a in small.fetched('models', 'owner/name') if a.method == 'GET' and a.path == 'model.safetensors']
-    assert len(whole) == 2  # cut off, then whole
+        out = run(_TAKEN, process_environment(small, tmp_path))
+    files = ['README.md', 'config.json', 'corpus/corpus.parquet', 'model.safetensors']
+    rows = [{'id': 'd1', 'text': 'statins'}, {'id': 'd2', 'text': '高血压'}]
+    refused = {'repository': 'RepositoryNotFoundError', 'revision': 'RevisionNotFoundError'}
+    refused['entry'] = 'RemoteEntryNotFoundError'
+    assert out == {'files': files, 'size': 25600, 'sha': PINNED, 'rows': rows, **refused}
+    fetched = small.fetched('models', 'owner/name')
+    assert len([a for a in fetched if a.method == 'GET' and a.path == 'model.safetensors']) == 2  # cut off, then whole
     assert {a.revision for a in small.fetched('datasets', 'owner/name')} == {PINNED, '(large)'}
 
 
-@pytest.mark.slow
-def test_faults_reach_huggingface_hub(small, tmp_path):
-    code = """
+_FETCH = """
 import json, time
 import huggingface_hub as h
-start = time.time()
+start, said = time.time(), ''
 try: h.hf_hub_download('owner/name', 'config.json', etag_timeout=1)
-except Exception as e: print(json.dumps([type(e).__name__, time.time() - start]))
-else: print(json.dumps(['', time.time() - start]))
+except Exception as e: said = type(e).__name__
+print(json.dumps([said, time.time() - start]))
 """
-    for n, (faults, name, slowest) in enumerate(
-        [
-            ({'gated': 401}, 'GatedRepoError', 20),
-            ({'gated': 403}, 'GatedRepoError', 20),
-            ({'missing': ('config.json',)}, 'RemoteEntryNotFoundError', 20),
-            ({'delay': 0.5}, '', 20),
-        ]
-    ):
-        with small.faulty('models', 'owner/name', **faults):
-            found, seconds = run(code, process_environment(small, tmp_path / str(n)))
-        assert found == name and seconds < slowest, faults
-        assert seconds > 0.9 or 'delay' not in faults
+OF_A_FILE = [
+    ({'gated': 401}, 'GatedRepoError'),
+    ({'gated': 403}, 'GatedRepoError'),
+    ({'missing': ('config.json',)}, 'RemoteEntryNotFoundError'),
+    ({'delay': 0.5}, ''),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('faults, name', OF_A_FILE)
+def test_faults_reach_huggingface_hub(small, tmp_path, faults, name):
+    with small.faulty('models', 'owner/name', **faults):
+        found, seconds = run(_FETCH, process_environment(small, tmp_path))
+    assert found == name and seconds < 20 and (seconds > 0.9 or 'delay' not in faults)
 
 
 # ---------------------------------------------------------------- each row of the registries
@@ -326,17 +296,11 @@ class Checked:
         self.hub, self.base, self.services, self.known = hub, base, services, {}
         self.registry = small_registry(base / 'registry')
 
-    def process(self, kind, names, base=None, hub=None, github=None, timeout=300, **more):
-        environment = process_environment(
-            hub or self.hub, base or self.base, self.services, github, **{'MEDIR_REGISTRY': str(self.registry), **more}
-        )
-        done = subprocess.run(
-            [sys.executable, str(TESTS / 'hub' / 'check.py'), kind, *names],
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-        )
+    def process(self, kind, names, base=None, hub=None, github=None, **more):
+        told = {'MEDIR_REGISTRY': str(self.registry), **more}
+        environment = process_environment(hub or self.hub, base or self.base, self.services, github, **told)
+        command = [sys.executable, str(TESTS / 'hub' / 'check.py'), kind, *names]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
         assert done.returncode == 0, done.stderr[-2000:]
         return {row['name']: {**row, 'stderr': done.stderr} for row in map(json.loads, done.stdout.splitlines())}
 
@@ -413,19 +377,17 @@ def test_an_encoder_loads_and_encodes_with_its_instruction(checked, name):
     found = answered(checked('encoder', name), row)
     if found is None:
         return
+    service = row['load'] in ('openai', 'voyage')
     for role in ('query', 'document'):
         part = found[role]
         assert part['finite'] and part['apart'] > 1e-3
-        service = row['load'] in ('openai', 'voyage')
         assert part['dim'] == (16 if service else HEAD if row['hub'].startswith(HEADS) else HIDDEN)
         if not service:
-            assert (abs(part['norms'][0] - 1) < 2e-3 and abs(part['norms'][1] - 1) < 2e-3) == row['normalize']
+            assert all(abs(norm - 1) < 2e-3 for norm in part['norms'][:2]) == row['normalize']
             assert min(part['tokens']) > 3
-    same = (
-        row['query_template'] == row['document_template'] == '{text}'
-        and not any(row.get(f) for f in ('document', 'query_brackets', 'document_pair_template'))
-        and row['load'] != 'voyage'
-    )
+    apart = any(row.get(field) for field in ('document', 'query_brackets', 'document_pair_template'))
+    plain = row['query_template'] == row['document_template'] == '{text}'
+    same = plain and not apart and row['load'] != 'voyage'
     assert (found['query']['first'] == found['document']['first']) == same
 
 
@@ -449,11 +411,8 @@ def test_a_served_language_model_is_asked_at_its_address(checked, name):
 @pytest.mark.parametrize('name', NAMES['reranker'])
 def test_a_reranker_scores_pairs(checked, name):
     found = answered(checked('reranker', name), registry('rerankers')[name])
-    assert (
-        found['scores'][0] != found['scores'][1]
-        and all(map(lambda s: abs(s) < 1e3, found['scores']))
-        and min(found['tokens']) > 5
-    )
+    scores = found['scores']
+    assert scores[0] != scores[1] and all(abs(score) < 1e3 for score in scores) and min(found['tokens']) > 5
 
 
 @pytest.mark.slow
@@ -470,19 +429,18 @@ def test_a_task_loads_with_its_counts(checked, name):
     documents, queries, qrels = collection(name, row)
     assert (found['queries'], found['language']) == (len(queries), row['language'])
     # nested rows show a document once for each query, and judge it
-    copies = len(queries) if 'nested' in row['configs'] else 1
-    assert found['documents'] == len(documents) * copies and found['qrels'] == (
-        len(qrels) if copies == 1 else len(documents) * copies
-    )
+    nested = 'nested' in row['configs']
+    shown = len(documents) * (len(queries) if nested else 1)
+    assert found['documents'] == shown and found['qrels'] == (shown if nested else len(qrels))
     # without a recorded commit it is the one that the Hub serves (the git repository of such rows does not answer here)
-    assert found['revision'] == (
-        checked.hub.at('datasets', row['hub']).commits[0] if row['revision'] == 'unknown' else row['revision']
-    ) and found['labels'] == (len(queries) if row.get('labels') else 0)
+    served_commit = checked.hub.at('datasets', row['hub']).commits[0]
+    assert found['revision'] == (served_commit if row['revision'] == 'unknown' else row['revision'])
+    assert found['labels'] == (len(queries) if row.get('labels') else 0)
     assert (found['candidates'] or 0) == (len(qrels) if 'top_ranked' in row['configs'] else 0)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('name', [n for n, r in registry('corpora').items() if 'git' not in r])
+@pytest.mark.parametrize('name', NAMES['corpus'])
 def test_a_corpus_loads(checked, name):
     found = answered(checked('corpus', name), registry('corpora')[name])
     assert found is None or found['documents'] > 10
@@ -524,25 +482,22 @@ def test_nothing_but_the_pinned_commits_is_fetched(hub, checked):
     for kind in NAMES:
         checked(kind, NAMES[kind][0])
     known = [a for a in hub.fetched() if (a.kind, a.id) in hub.repositories and a.revision != '(large)']
-    strays = {(a.kind, a.id) for a in known if a.revision not in hub.at(a.kind, a.id).commits and a.path != '(info)'}
-    assert strays == CODE_ASKED_BY_NAME
-    rows = [
-        r
-        for r in [*ENCODERS.values(), *WRITERS.values(), *registry('rerankers').values()]
-        if served(r) and refusal(r) is None
-    ]
+    assert strays(hub) == CODE_ASKED_BY_NAME
+    every = [*ENCODERS.values(), *WRITERS.values(), *registry('rerankers').values()]
+    rows = [row for row in every if served(row) and refusal(row) is None]
     fetched = {(a.id, a.revision) for a in known if a.method == 'GET' and a.kind == 'models'}
-    assert {
-        (r['hub'], hub.at('models', r['hub']).commit('main') if r['revision'] == 'unknown' else r['revision'])
-        for r in rows
-    } <= fetched
-    resolved = {(a.kind, a.id) for a in known if a.path == '(info)' and a.revision == 'main'}
-    unrecorded = {('models', r['hub']) for r in rows if r['revision'] == 'unknown'} | {
-        ('datasets', r['hub'])
-        for r in [*TASKS.values(), *registry('corpora').values()]
-        if r.get('revision') == 'unknown' and r.get('hub')
-    }
-    assert resolved == unrecorded
+    unrecorded = {('models', row['hub']) for row in rows if row['revision'] == 'unknown'}
+    pinned = {(row['hub'], row['revision']) for row in rows if row['revision'] != 'unknown'}
+    assert pinned | {(id, hub.at('models', id).commit('main')) for _, id in unrecorded} <= fetched
+    sets = [*TASKS.values(), *registry('corpora').values()]
+    unrecorded |= {('datasets', row['hub']) for row in sets if row.get('revision') == 'unknown' and row.get('hub')}
+    assert {(a.kind, a.id) for a in known if a.path == '(info)' and a.revision == 'main'} == unrecorded
+
+
+def strays(hub):
+    "The repositories of which something was asked at no commit of theirs."
+    known = [a for a in hub.fetched() if (a.kind, a.id) in hub.repositories and a.path != '(info)']
+    return {(a.kind, a.id) for a in known if a.revision not in (*hub.at(a.kind, a.id).commits, '(large)')}
 
 
 # ---------------------------------------------------------------- through faults
@@ -571,11 +526,12 @@ def test_what_was_fetched_once_is_found_offline(hub, checked, tmp_path):
 
 
 MODEL, DATA = ('models', 'BAAI/bge-small-en-v1.5'), ('datasets', 'mteb/nfcorpus')
+GATED = 'is gated: its owner grants access; ask for it at https://huggingface.co/'
 FAULTS = {  # what is wrong, and what is said of a model and of a data set; None: nothing, and all is as without it
     'gated': (
         dict(gated=403),
-        'BAAI/bge-small-en-v1.5@5c38ec7c is gated: its owner grants access; ask for it at https://huggingface.co/BAAI/bge-small-en-v1.5, then log in',
-        'default/test is gated: its owner grants access; ask for it at https://huggingface.co/datasets/mteb/nfcorpus, then log in',
+        f'BAAI/bge-small-en-v1.5@5c38ec7c {GATED}BAAI/bge-small-en-v1.5, then log in',
+        f'default/test {GATED}datasets/mteb/nfcorpus, then log in',
     ),
     'missing': (
         dict(missing=('model.safetensors', 'corpus/corpus.jsonl')),
@@ -590,18 +546,16 @@ FAULTS = {  # what is wrong, and what is said of a model and of a data set; None
 @pytest.mark.slow
 @pytest.mark.parametrize('fault', FAULTS)
 def test_a_fault_is_one_line_or_no_matter(hub, checked, tmp_path, fault):
-    faults, model, data = FAULTS[fault]
-    for (kind, id), asked, name, said in (
-        (MODEL, 'weights', 'bge-small-en-v1.5', model),
-        (DATA, 'task', 'nfcorpus', data),
-    ):
-        wanted, start = checked.process(asked, [name])[name], time.monotonic()
-        with hub.faulty(kind, id, **{k: set(v) if k == 'cut' else v for k, v in faults.items()}):
-            found = checked.process(asked, [name], base=tmp_path / asked)[name]
-        if said is None:
+    faults, *said = FAULTS[fault]
+    asked = zip((MODEL, DATA), ('weights', 'task'), ('bge-small-en-v1.5', 'nfcorpus'), said)
+    for repository, kind, name, line in asked:
+        wanted, start = checked.process(kind, [name])[name], time.monotonic()
+        with hub.faulty(*repository, **{key: set(v) if key == 'cut' else v for key, v in faults.items()}):
+            found = checked.process(kind, [name], base=tmp_path / kind)[name]
+        if line is None:
             assert told(found) == told(wanted)
         else:
-            assert said in found['error'] and '\n' not in found['error']
+            assert line in found['error'] and '\n' not in found['error']
         assert time.monotonic() - start < 60
 
 
@@ -611,53 +565,32 @@ def test_a_silent_hub_is_found_out_once(checked, tmp_path):
     with Hub([], tmp_path / 'store') as other:
         other.silent = True
         found = checked.process('weights', names, base=tmp_path, hub=other)
-    assert (
-        all(f'nor reachable ({other.url} does not answer)' in f['error'] for f in found.values())
-        and time.monotonic() - start < 30
-    )
-    assert len(other.fetched()) <= 1
+    assert all(f'nor reachable ({other.url} does not answer)' in row['error'] for row in found.values())
+    assert time.monotonic() - start < 30 and len(other.fetched()) <= 1
 
 
-MISDESCRIBED = {  # row: what is served in place of it, and what is said
-    'bge-small-en-v1.5': (
-        dict(pooling='mean'),
-        'the checkpoint pools by mean, its row says cls; correct the registry row, or write bge-small-en-v1.5(pooling=mean)',
-    ),
-    'e5-small-v2': (
-        dict(architecture='mpnet'),
-        'the checkpoint is of the architecture mpnet, its row says bert; correct the registry row',
-    ),
-    'bmretriever-2b': (
-        dict(architecture='llama'),
-        'the checkpoint is of the architecture llama, its row says gemma; correct the registry row',
-    ),
-    'gtr-l': (
-        dict(pooling='cls'),
-        'the checkpoint pools by cls and normalises, its row says mean and normalises; correct the registry row',
-    ),
-    'gtr-xl': (
-        dict(normalize=False),
-        'the checkpoint pools by mean, its row says mean and normalises; correct the registry row',
-    ),
-}
+MISDESCRIBED = """
+bge-small-en-v1.5 | pooling | mean | pools by mean, its row says cls; {row}, or write bge-small-en-v1.5(pooling=mean)
+e5-small-v2 | architecture | mpnet | is of the architecture mpnet, its row says bert; {row}
+bmretriever-2b | architecture | llama | is of the architecture llama, its row says gemma; {row}
+gtr-l | pooling | cls | pools by cls and normalises, its row says mean and normalises; {row}
+gtr-xl | normalize |  | pools by mean, its row says mean and normalises; {row}
+"""  # row, what is served in place of it, and what is said
 
 
 @pytest.mark.slow
 def test_a_model_that_its_row_misdescribes_fails(checked, tmp_path):
-    wrong = {n: {**ENCODERS[n], **changes} for n, (changes, _) in MISDESCRIBED.items()} | {
-        'gte-small': {**ENCODERS['gte-small'], 'normalize': False}
-    }
+    rows = table(MISDESCRIBED)
+    wrong = {name: {**ENCODERS[name], field: value or False} for name, field, value, _ in rows}
+    wrong['gte-small'] = {**ENCODERS['gte-small'], 'normalize': False}
     with Hub(model_repositories(wrong, {}, {}), tmp_path / 'store') as other:
         found = checked.process('encoder', list(wrong), base=tmp_path, hub=other)
-    assert {n: found[n]['error'] for n in MISDESCRIBED} == {
-        n: f'model {n}: {said}' for n, (_, said) in MISDESCRIBED.items()
-    }
+    for name, _, _, said in rows:
+        line = said.replace('{row}', 'correct the registry row')
+        assert found[name]['error'] == f'model {name}: the checkpoint {line}'
     # a row may normalise where the checkpoint does not, and it is said
-    assert (
-        found['gte-small']['query']['norms'] == [1.0, 1.0]
-        and 'model gte-small: the checkpoint does not normalise its vectors, its row does; the row counts'
-        in found['gte-small']['stderr']
-    )
+    said = 'model gte-small: the checkpoint does not normalise its vectors, its row does; the row counts'
+    assert found['gte-small']['query']['norms'] == [1.0, 1.0] and said in found['gte-small']['stderr']
 
 
 @pytest.mark.slow
@@ -673,23 +606,14 @@ def test_a_reranker_with_another_head_fails(checked, tmp_path):
 def test_counts_that_differ_are_refused(checked, tmp_path):
     "The packaged rows, whose counts are those of the real data."
     found = checked.process('task', ['nfcorpus', 'biosses'], base=tmp_path, MEDIR_REGISTRY='')
-    assert (
-        '5 queries where the registry has 323' in found['nfcorpus']['error']
-        and '6 pairs where the registry has 100' in found['biosses']['error']
-    )
+    assert '5 queries where the registry has 323' in found['nfcorpus']['error']
+    assert '6 pairs where the registry has 100' in found['biosses']['error']
 
 
 # ---------------------------------------------------------------- presets and batches, whole
 
-BATCHES = {
-    'bmretriever': 0,
-    'bmretriever_sizes': 0,
-    'bmretriever_remade': 0,
-    'r2med': 0,
-    'mar': 0,
-    'medteb': 0,
-    'automir': 1,
-}  # and how many of its runs cannot work on any machine: ChatGLM3 is not trained
+# and how many of its runs cannot work on any machine: ChatGLM3 is not trained
+BATCHES = dict.fromkeys('bmretriever bmretriever_sizes bmretriever_remade r2med mar medteb'.split(), 0) | {'automir': 1}
 
 
 @pytest.fixture(scope='module')
@@ -714,47 +638,28 @@ def test_every_paper_preset_stands_in_a_batch():
 def test_a_batch_runs_whole(hub, services, github, base, name):
     folder, commits = github
     rows = small_registry(base / 'registry', commits, llms=whole.writers(), models=whole.towers())
-    environment = process_environment(
-        hub,
-        base,
-        services,
-        folder,
-        MEDIR_REGISTRY=str(rows),
-        MEDIR_LLM_BACKEND='' if name in whole.AS_THE_ROW_SAYS else 'transformers',
-        MEDIR_DATA=str(whole.write_data(base / 'data')),
-        MEDIR_ROOT=str(whole.ROOT),
-    )
-    before = {r['output'] for r in receipts(base / 'home')}
-    done = subprocess.run(
-        [sys.executable, '-m', 'medir_nb.workbook', 'run', str(whole.write_batch(name, base / 'batches'))],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=300 * max(5, len(whole.batch(name)['runs'])),
-    )
+    told = {'MEDIR_REGISTRY': rows, 'MEDIR_DATA': whole.write_data(base / 'data'), 'MEDIR_ROOT': whole.ROOT}
+    told['MEDIR_LLM_BACKEND'] = '' if name in whole.AS_THE_ROW_SAYS else 'transformers'
+    environment = process_environment(hub, base, services, folder, **{key: str(value) for key, value in told.items()})
+    with at_home(base / 'home'):
+        before = {receipt['output'] for receipt in receipts()}
     runs = whole.batch(name)['runs']
-    made = [r for r in receipts(base / 'home') if r['output'] not in before]
+    command = [sys.executable, '-m', 'medir_nb.workbook', 'run', str(whole.write_batch(name, base / 'batches'))]
+    limit = 300 * max(5, len(runs))
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=limit)
+    with at_home(base / 'home'):
+        made = [receipt for receipt in receipts() if receipt['output'] not in before]
     assert len(made) == len(runs) - BATCHES[name], done.stderr[-3000:]
     for run in runs:
-        found = [r for r in made if (r['notebook'], r['preset']) == (run['notebook'], run['preset'])]
+        found = [made_by for made_by in made if all(made_by[key] == run[key] for key in ('notebook', 'preset'))]
         assert found or BATCHES[name], run
         for receipt in found:
             output = Path(receipt['output'])
             text = whole.notebook_text(output)
             assert 'Traceback' not in text and not re.search(r'^\w*(Error|Exception)\b', text, re.M), output
-            missing = (
-                json.loads((output.parent / 'not_run.json').read_text())
-                if (output.parent / 'not_run.json').is_file()
-                else []
-            )
+            kept = output.parent / 'not_run.json'
+            missing = json.loads(kept.read_text()) if kept.is_file() else []
             expected = whole.expected_absent(run, base / 'home')
-            assert {(m['system'], m['task']) for m in missing} == set(expected), output
-            assert all(re.search(expected[m['system'], m['task']], m['why']) for m in missing), output
-    strays = {
-        (a.kind, a.id)
-        for a in hub.fetched()
-        if (a.kind, a.id) in hub.repositories
-        and a.revision not in (*hub.at(a.kind, a.id).commits, '(large)')
-        and a.path != '(info)'
-    }
-    assert strays <= CODE_ASKED_BY_NAME
+            assert {(row['system'], row['task']) for row in missing} == set(expected), output
+            assert all(re.search(expected[row['system'], row['task']], row['why']) for row in missing), output
+    assert strays(hub) <= CODE_ASKED_BY_NAME

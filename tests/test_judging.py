@@ -5,76 +5,18 @@ from collections import Counter
 from dataclasses import replace
 import numpy as np, pandas as pd, pytest
 from conftest import DOCUMENTS, write_lines
-from medir_nb.judging import (
-    agreement_table,
-    answered_quality,
-    benchmark_task,
-    best_threshold,
-    build_benchmark,
-    build_cmirb,
-    candidate_systems,
-    check_independent,
-    check_votes,
-    cohen_table,
-    collect_votes,
-    consensus,
-    decisions,
-    SynonymEntry,
-    excerpt,
-    fault_counts,
-    fleiss,
-    gather_votes,
-    gold_labels,
-    gold_quality,
-    grade_by_keyboard,
-    hpo_entries,
-    judge_pairs,
-    judge_table,
-    judges_from,
-    judging_costs,
-    kappa_of,
-    kappa_table,
-    label_widget,
-    labelling_order,
-    LexicalJudge,
-    make_pool,
-    ModelJudge,
-    ModelRoles,
-    overrule,
-    pending_calls,
-    person_agreement,
-    Pool,
-    pool_documents,
-    ranks_without,
-    read_entries,
-    read_grades,
-    read_labels,
-    read_pool,
-    read_queries,
-    read_review,
-    read_sheet,
-    read_votes,
-    reranking_task,
-    Roles,
-    SCALE,
-    scores_under,
-    sheet_records,
-    shuffled_batches,
-    AnnotationSession,
-    synonym_pairs,
-    synonym_sentences,
-    synonym_task,
-    tau_by_pairs,
-    tau_interval,
-    vote_table,
-    StudyFolder,
-    label_power,
-    write_review,
-    write_sheet,
-    write_synonyms,
-    write_task,
-)
-from medir_nb.judging.agreement import agreement_of
+from medir_nb.judging import agreement_table, AnnotationSession, answered_quality, benchmark_task, best_threshold
+from medir_nb.judging import build_benchmark, build_cmirb, candidate_systems, check_independent, check_votes
+from medir_nb.judging import cohen_table, collect_votes, consensus, decisions, excerpt, fault_counts, fleiss
+from medir_nb.judging import gather_votes, gold_labels, gold_quality, grade_by_keyboard, hpo_entries, judge_pairs
+from medir_nb.judging import judge_table, judges_from, judging_costs, kappa_of, label_power, label_widget
+from medir_nb.judging import labelling_order, LexicalJudge, make_pool, ModelJudge, ModelRoles, overrule, pending_calls
+from medir_nb.judging import person_agreement, Pool, pool_documents, ranks_without, read_entries, read_grades
+from medir_nb.judging import read_labels, read_pool, read_queries, read_review, read_sheet, read_votes, reranking_task
+from medir_nb.judging import Roles, SCALE, scores_under, sheet_records, shuffled_batches, StudyFolder, synonym_pairs
+from medir_nb.judging import synonym_sentences, synonym_task, SynonymEntry, tau_by_pairs, tau_interval, vote_table
+from medir_nb.judging import write_review, write_sheet, write_synonyms, write_task
+from medir_nb.judging.labels import agreement_of
 from medir_nb.judging.building import Benchmark
 from medir_nb.judging.cmirb import shortlists, verified_matches
 from medir_nb.judging.pools import PAIR
@@ -137,13 +79,15 @@ TWO = pd.concat([votes_of({'a': 'SS', 'b': 'SD', 'c': 'DD'}), votes_of({'a': 'SD
 def test_a_discarded_pair_leaves_the_ranking_or_its_document_the_corpus():
     labels = consensus(TWO)
     ranking, corpus = (benchmark_task(toy(), labels, way) for way in ('ranking', 'corpus'))
-    assert len(ranking.corpus) == 6 and sorted(map(tuple, ranking.discarded.values)) == [
+    assert len(ranking.corpus) == 6
+    assert sorted(map(tuple, ranking.discarded.values)) == [
         ('q1', 'b'),
         ('q2', 'a'),
         ('q2', 'd'),
     ]
     # a and b are positive for one query each, so only d goes; the pairs of a and b leave their rankings
-    assert set(corpus.corpus.ids) == set('abcef') and sorted(map(tuple, corpus.discarded.values)) == [
+    assert set(corpus.corpus.ids) == set('abcef')
+    assert sorted(map(tuple, corpus.discarded.values)) == [
         ('q1', 'b'),
         ('q2', 'a'),
     ]
@@ -203,9 +147,8 @@ def test_a_written_benchmark_is_the_same_task_and_evaluates_alike(beir, tmp_path
     ran = medir('evaluate', tmp_path / 'whole', '--system', 'bm25')
     assert ran.code == 0 and 'nDCG@10' in ran.out
     record = json.loads((tmp_path / 'whole' / 'benchmark.json').read_text())
-    assert record['judges'] == ['words'] and record['report']['discarded_pairs'] == len(
-        load_task(str(tmp_path / 'whole')).discarded
-    )
+    assert record['judges'] == ['words']
+    assert record['report']['discarded_pairs'] == len(load_task(str(tmp_path / 'whole')).discarded)
 
 
 def test_a_written_benchmark_scores_no_system_that_judged_it(beir, tmp_path, medir):
@@ -229,10 +172,8 @@ def test_mteb_reads_a_written_benchmark(beir, tmp_path):
     for name, wanted in (('whole', made), ('lists', lists)):
         folder = write_task(wanted, tmp_path / name)
         read = RetrievalDatasetLoader(str(folder), None, split='test').load()
-        assert (
-            list(read['corpus']['id']) == list(wanted.corpus.ids)
-            and read['corpus']['title'][0] == wanted.corpus.rows()[0][0]
-        )
+        assert list(read['corpus']['id']) == list(wanted.corpus.ids)
+        assert read['corpus']['title'][0] == wanted.corpus.rows()[0][0]
         assert list(read['queries']['text']) == wanted.queries.texts()
         relevance = {(q, d): r for q, docs in read['relevant_docs'].items() for d, r in docs.items()}
         assert relevance == {(r.query_id, r.doc_id): r.relevance for r in wanted.qrels.itertuples()}
@@ -589,33 +530,12 @@ def test_perfect_judges_are_perfect_and_rank_as_the_truth_does():
     assert (quality[['precision', 'recall', 'kappa']] == 1).all(axis=None) and (quality['given up'] == 0).all()
     tau = tau_by_pairs(task, labels, runs, points=4, draws=20)
     beside = tau.pivot(index='queries', columns='labels', values='tau')
-    assert (
-        (beside.consensus == beside.gold).all() and beside.gold.iloc[-1] == pytest.approx(1) and beside.gold.iloc[0] < 1
-    )
+    assert (beside.consensus == beside.gold).all() and beside.gold.iloc[-1] == pytest.approx(1)
+    assert beside.gold.iloc[0] < 1
     assert tau.pairs.max() == len(pairs)
     assert tau_interval(scores_under(labels, runs), scores_under(gold_labels(task), runs), n=50) == pytest.approx(
         (1, 1)
     )
-
-
-def test_consensus_is_more_precise_and_finds_less():
-    task, pairs = known()
-    _, gold = runs_of(task, pairs)
-    draw = np.random.default_rng(2)
-    noisy = [np.where(draw.random(len(gold)) < 0.15, ~gold, gold) for _ in range(3)]
-    votes = check_votes(
-        pd.concat([pairs.assign(judge=f'j{n}', grade=np.where(y, 'S', 'D')) for n, y in enumerate(noisy)])
-    )
-    quality = gold_quality(task, votes, consensus(votes)).set_index('judge')
-    judges = quality.drop(index='consensus')
-    assert (
-        quality.precision['consensus'] > judges.precision.max() and quality.recall['consensus'] <= judges.recall.min()
-    )
-    by_hand = (noisy[0] & gold).sum() / noisy[0].sum()
-    assert quality.precision['j0'] == pytest.approx(by_hand) and quality['given up']['consensus'] > 0
-    for share in ('precision', 'recall'):
-        low, high = quality[f'{share} low'], quality[f'{share} high']
-        assert (low <= quality[share]).all() and (quality[share] <= high).all() and low['j0'] < high['j0']
 
 
 @pytest.mark.parametrize('grade', ['', 'D'])
@@ -633,27 +553,6 @@ def test_a_judge_that_finds_nothing_ranks_nothing(grade):
     assert np.isnan(tau_interval(scores_under(gold_labels(task), runs), scores_under(alone, runs), n=5)).all()
     quality = gold_quality(task, votes, consensus(votes, unread='ignore')).set_index('judge')
     assert quality.recall['b'] == 0 and quality['given up']['b'] == (grade == '')
-
-
-@pytest.mark.slow
-def test_a_persons_csv_overrules_the_judges_of_the_notebook(medir, home, tmp_path):
-    "The blank sheet of one run, filled in, is the `review` of the next, which prints κ against the person."
-    blank = medir('run', 'medteb_construction', '--preset', 'smoke', '--copy', tmp_path / 'blank')
-    assert blank.code == 0, blank.err
-    sheet = pd.read_csv(tmp_path / 'blank' / 'review.csv', dtype=str)
-    sheet['label'] = np.where(np.arange(len(sheet)) % 2, 'positive', 'negative')
-    sheet.to_csv(tmp_path / 'filled.csv', index=False)
-    review = f'review={tmp_path / "filled.csv"}'
-    filled = medir('run', 'medteb_construction', '--preset', 'smoke', '-p', review)
-    assert filled.code == 0, filled.err
-    runs = [path.parent for path in (home / 'runs' / 'medteb_construction').glob('*/benchmark')]
-    by_person = {}
-    for run in runs:
-        made = json.loads((run / 'benchmark' / 'retrieval' / 'benchmark.json').read_text())
-        by_person[made.get('by a person', 0)] = (run / 'medteb_construction.ipynb').read_text(encoding='utf-8')
-    assert sorted(by_person) == [0, len(sheet)]
-    assert 'for somebody who knows the field' in by_person[0]
-    assert '<th>kappa</th>' in by_person[len(sheet)] and '<td>consensus</td>' in by_person[len(sheet)]
 
 
 @pytest.mark.parametrize('unread, label', [('discard', 'discarded'), ('ignore', 'positive')])
@@ -772,10 +671,8 @@ def test_broken_answers_are_counted_and_named_and_never_guessed(home, monkeypatc
     )
     try:
         configure('smollm2', backend='openai', base_url=server.url)
-        found = synonym_sentences(
-            [*entries, SynonymEntry('blank', 'gout', 'podagra')], 'smollm2', tolerance=0.9, home_folder=home
-        )
-        again = synonym_sentences(entries, 'smollm2', tolerance=0.9, home_folder=home)
+        found = synonym_sentences([*entries, SynonymEntry('blank', 'gout', 'podagra')], 'smollm2', tolerance=0.9)
+        again = synonym_sentences(entries, 'smollm2', tolerance=0.9)
     finally:
         server.close()
     assert [row['id'] for row in found] == ['fine', 'wrapped'] and found.rows == again.rows
@@ -794,10 +691,8 @@ def test_a_dictionary_of_the_readers_is_read_and_faults_name_the_file(tmp_path):
         '\ufefforigin,synonym,query,id\ngout,podagra,Is gout bad?,g\nscurvy,,What is scurvy?,s\n', encoding='utf-8'
     )
     gout, scurvy = read_entries(path)
-    assert (
-        gout == SynonymEntry('g', 'gout', 'podagra', 'Is gout bad?', 'Is podagra bad?')
-        and scurvy.fault == 'a term is missing'
-    )
+    assert gout == SynonymEntry('g', 'gout', 'podagra', 'Is gout bad?', 'Is podagra bad?')
+    assert scurvy.fault == 'a term is missing'
     for text, message in (
         ('term,synonym\na,b\n', "column 'origin' is missing"),
         ('origin,synonym,id\na,b,1\nc,d,1\n', "the id .'1'. stands twice"),
@@ -823,9 +718,9 @@ def test_weights_decide_what_is_drawn():
 def test_the_task_is_one_that_is_evaluated_by_pearson(fake_minilm, home, tmp_path):
     pairs = synonym_pairs(synonym_sentences(hpo_entries(40)).rows, None)
     folder = write_synonyms(pairs, tmp_path / 'synonyms', {'by': 'rule'})
-    stored = load_task(str(folder), home_folder=home)
+    stored = load_task(str(folder))
     assert stored.kind == 'pairs' and stored.pairs.equals(synonym_task(pairs).pairs)
-    scores = evaluate(synonym_task(pairs), 'minilm', home_folder=home)
+    scores = evaluate(synonym_task(pairs), 'minilm')
     expected = np.corrcoef(scores.pair_scores, [p['score'] for p in pairs])[0, 1]
     assert scores.rows()[0]['measure'] == 'Pearson' and abs(scores.mean('Pearson') - expected) < 1e-9
     report = json.loads((folder / 'report.json').read_text())
@@ -848,7 +743,7 @@ ANSWERS = [{**row, 'answer': 'xx'} for row in ASKED]
 
 def built(home, rows=ANSWERS, **changes):
     how = {name: changes.pop(name) for name in ('top', 'best', 'keep', 'pairs', 'scale') if name in changes}
-    return build_cmirb(rows, FOUND, remedies(**changes), home_folder=home, **{'top': 28, 'best': 28, **how})
+    return build_cmirb(rows, FOUND, remedies(**changes), **{'top': 28, 'best': 28, **how})
 
 
 def test_the_recipe_keeps_the_first_document_whose_answer_is_verified(home):
@@ -947,16 +842,16 @@ def test_a_language_model_plays_every_role_in_both_languages(home, monkeypatch):
     try:
         configure('qwen2.5-coder-1.5b', backend='openai', base_url=server.url)
         for language in ('zh', 'en'):
-            model = ModelRoles('qwen2.5-coder-1.5b', language, how={'home_folder': home})
+            model = ModelRoles('qwen2.5-coder-1.5b', language)
             queries, documents = (
                 [{'id': 'q', 'text': '什么是痛风', 'answer': '痛风'}],
                 [{'id': 'd', 'doc': '痛风是一种病。'}],
             )
-            made = build_cmirb(queries, documents, model.roles(), home_folder=home)
+            made = build_cmirb(queries, documents, model.roles())
             assert list(made.trail.outcome) == ['verified'] and not +model.broken and model.usage.answers == 6
             strict = replace(model, agrees_from=5)
             with pytest.raises(MedirError, match='no query has a relevant document'):
-                build_cmirb(queries, documents, strict.roles(), home_folder=home)
+                build_cmirb(queries, documents, strict.roles())
     finally:
         server.close()
 
@@ -1070,9 +965,8 @@ def test_sittings_hold_at_most_so_many_pairs_and_end(walk):
             break
         assert path.name == f'{sitting:02d}-anna.csv' and 0 < len(csv_rows(path)) <= 8
         handed_out += [row['pair'] for row, _ in csv_rows(fill(path, by_words))]
-    assert sorted(handed_out) == sorted(row['pair'] for row in read_pool(walk)) and len(set(handed_out)) == len(
-        handed_out
-    )
+    assert sorted(handed_out) == sorted(row['pair'] for row in read_pool(walk))
+    assert len(set(handed_out)) == len(handed_out)
 
 
 def test_without_overlap_two_people_share_nothing_and_with_half_some():
@@ -1162,30 +1056,6 @@ def test_conflicts_are_shown_settled_and_taken_back(walk):
     write_csv(sheet, list(rows[0]), [{**row, 'grade': ''} for row in again])
     assert read_labels(walk, with_power=False).open_conflicts == len(rows)
     assert (judged() if judgements.is_file() else set()) == before
-
-
-def test_a_query_in_conflict_has_no_score_and_the_verdict_says_so(walk, medir):
-    "Anna and ben differ on one pair: it is neither relevant nor not, and unjudged it would be the latter."
-    for name in ('anna', 'ben'):
-        sheet = fill(write_sheet(walk, name, **how(walk, depth=1)), lambda row: '2')
-    rows = [row for row, _ in csv_rows(sheet)]
-    write_csv(sheet, COLUMNS, [{**rows[0], 'grade': '0'}, *rows[1:]])
-    labels = read_labels(walk, with_power=False)
-    [waits] = {row['_id'] for row in read_queries(walk) if row['text'] == rows[0]['query']}
-    assert labels.disputed == labels.open_conflicts == 1 and labels.queries == len(WALK_QUERIES) - 1
-    assert waits not in (walk.folder / 'qrels/test.tsv').read_text()
-    read = medir('label', walk.folder, '--read').out
-    assert 'left out: 1 query on which people differ, until it is settled (labels/adjudication.csv)' in read
-    assert f'without these queries: medir verdict {walk.folder}' in read
-    out = medir('verdict', walk.folder, '--system', SPARSE[0], '--system', SPARSE[1], '--no-costs').out
-    assert f'{len(WALK_QUERIES) - 1} labelled queries' in out
-    assert 'Left out: 1 labelled query on which people differ; labels/adjudication.csv settles them.' in out
-    settled = [{**row, 'grade': '2'} for row, _ in csv_rows(walk.folder / 'labels/adjudication.csv')]
-    write_csv(walk.folder / 'labels/adjudication.csv', list(settled[0]), settled)
-    assert read_labels(walk, with_power=False).queries == len(WALK_QUERIES)
-    assert (
-        'Left out' not in medir('verdict', walk.folder, '--system', SPARSE[0], '--system', SPARSE[1], '--no-costs').out
-    )
 
 
 def test_a_query_counts_when_all_of_it_was_seen(walk):
@@ -1281,7 +1151,7 @@ def test_votes_from_elsewhere_stay_and_are_checked(walk):
 def test_judgements_of_somebody_else_are_not_written_over(walk):
     write_lines(walk.path('qrels/test.tsv'), ['query-id\tcorpus-id\tscore', 'q1\td02\t1'])
     fill(write_sheet(walk, 'anna', **how(walk)), by_words)
-    refused(lambda: read_labels(walk, with_power=False), 'were not written by medir label', 'move the file away')
+    refused(lambda: read_labels(walk, with_power=False), 'were not written by medir study label', 'move the file away')
     assert 'q1\td02\t1' in (walk.folder / 'qrels/test.tsv').read_text()
 
 
@@ -1360,9 +1230,8 @@ def test_power_before_and_after(walk):
     # all systems do alike on every query: nothing follows for how much differences spread
     before = label_power(walk, 16, SPARSE)
     assert before.source == 'other collections, since synthetic queries tell no two systems apart'
-    assert before.spread == USUAL_SPREAD and repr(before).startswith(
-        '16 labelled queries would show a difference of 0.1'
-    )
+    assert before.spread == USUAL_SPREAD
+    assert repr(before).startswith('16 labelled queries would show a difference of 0.1')
     fill(write_sheet(walk, 'anna', **how(walk)), by_words)
     fill_all = lambda row: '2' if row['query'] in row['document'] else '0'
     path = walk.folder / 'labels/01-anna.csv'
@@ -1452,7 +1321,7 @@ def test_nothing_relevant_is_no_dead_end(walk, medir):
     assert medir('label', walk.folder, '--annotator', 'anna', *systems).code == 0
     n = len(csv_rows(fill(labels[0], lambda row: '0')))
     out = medir('label', walk.folder, '--read')
-    assert f'next: nothing relevant among {n} pairs: label more queries (medir label ' in out.out
+    assert f'next: nothing relevant among {n} pairs: label more queries (medir study label ' in out.out
     assert '--depth 3)' in out.out and 'fill in the sheets' not in out.out
     out = medir('verdict', walk.folder, *systems)
     assert out.code == 2 and f'nothing relevant among {n} judged pairs' in out.err and 'columns' not in out.err
@@ -1557,7 +1426,7 @@ def test_by_keyboard(walk):
 
     assert grade_by_keyboard(AnnotationSession(sitting.path), gone, shown.append).done == 2
     grade_by_keyboard(AnnotationSession(sitting.path), lambda _: '0', shown.append)
-    assert shown[-1] == f'This sheet is done. Then: medir label {walk.folder} --read'
+    assert shown[-1] == f'This sheet is done. Then: medir study label {walk.folder} --read'
 
 
 def test_the_buttons_of_the_real_widget_fill_a_sheet(walk):
@@ -1578,7 +1447,7 @@ def test_the_buttons_of_the_real_widget_fill_a_sheet(walk):
     assert [(row['grade'], row['comment']) for row in rows[:3]] == [('', 'two languages'), ('2', ''), ('', '')]
     while AnnotationSession(path).current:
         click['0 does not help']()
-    assert 'medir label' in shown.value and '--read' in shown.value
+    assert 'medir study label' in shown.value and '--read' in shown.value
     assert read_labels(walk, with_power=False).votes == len(rows) - 1
 
 
@@ -1593,19 +1462,7 @@ def test_the_command_from_a_sheet_to_a_table(walk, medir):
     out = medir('label', walk.folder, '--read', '--judge', 'words', '--wide')
     assert out.code == 0 and 'anna and ben agree on' in out.out and 'judges beside people' in out.out
     assert 'conflicts; write the grade you settle on' in out.out and 'drug after a heart attack' in out.out
-    assert f'without these queries: medir verdict {walk.folder}' in out.out
-
-
-def test_the_command_says_what_is_missing(walk, medir, tmp_path):
-    out = medir('label', tmp_path, '--annotator', 'anna')
-    assert out.code == 2 and 'this folder holds no walk' in out.err and out.err.count('\n') == 1
-    out = medir('label', walk.folder, '--ask')
-    assert out.code == 2 and 'give --annotator NAME' in out.err
-    out = medir('label', walk.folder)
-    assert out.code == 0 and '0 grades (nobody yet)' in out.out
-    assert f'next: medir label {walk.folder} --annotator NAME hands out a sheet' in out.out
-    medir('label', walk.folder, '--annotator', 'anna', '--system', SPARSE[0])
-    assert f'next: fill in the sheets in {walk.folder}/labels' in medir('label', walk.folder, '--read').out
+    assert f'without these queries: medir study verdict {walk.folder}' in out.out
 
 
 @pytest.mark.medium
@@ -1613,7 +1470,7 @@ def test_kills_lose_no_grade(walk, tmp_path):
     "A process that grades is killed at random moments; the sheet is always whole, and every grade that was said is in it."
     path = write_sheet(walk, 'anna', **how(walk))
     script = (
-        'import sys, time\nfrom medir_nb.judging.annotation import AnnotationSession\ns = AnnotationSession(sys.argv[1])\n'
+        'import sys, time\nfrom medir_nb.judging.sheets import AnnotationSession\ns = AnnotationSession(sys.argv[1])\n'
         'print("ready", flush=True)\n'
         'while s.current:\n    s.grade("1"); print(s.done, flush=True); time.sleep(0.005)\n'
     )
@@ -1657,21 +1514,18 @@ def test_what_handing_out_refuses(walk):
     for other in ({'depth': 2}, {'seed': 7}):
         refused(lambda: write_sheet(walk, 'ben', **how(walk, **other)), 'move the folder labels/ away')
     (walk.folder / 'queries.jsonl').unlink()
-    refused(lambda: write_sheet(walk, 'ben', **how(walk)), 'there are no queries yet', 'medir queries')
+    refused(lambda: write_sheet(walk, 'ben', **how(walk)), 'there are no queries yet', 'medir study queries')
 
 
-def people_votes(rng, queries, depth, agree):
-    grades = rng.integers(0, 3, (queries, depth))
-    other = np.where(rng.random(grades.shape) < agree, grades, rng.integers(0, 3, grades.shape))
-    pairs = [(f'q{q}', f'd{d}') for q in range(queries) for d in range(depth)]
-    rows = [(*p, name, int(g)) for name, of in (('a', grades), ('b', other)) for p, g in zip(pairs, of.ravel())]
-    return pd.DataFrame(rows, columns=[*PAIR, 'annotator', 'grade'])
+def test_a_pair_that_no_judge_read_is_left_out_of_a_reannotation(home):
+    from medir_nb.judging import reannotation
 
+    class Silent(LexicalJudge):
+        name = 'silent'
 
-def test_intervals_of_kappa_cover_and_narrow_with_more_queries():
-    few = [kappa_table(people_votes(np.random.default_rng(seed), 30, 5, 0.6), n=300).iloc[0] for seed in range(40)]
-    assert sum(row.low <= 0.6 <= row.high for row in few) >= 34
-    row = kappa_table(people_votes(np.random.default_rng(1), 200, 5, 0.6), n=300).iloc[0]
-    assert row.high - row.low < few[-1].high - few[-1].low and row.weighted_low < row.weighted < row.weighted_high
-    one = kappa_table(people_votes(np.random.default_rng(1), 1, 5, 0.6)).iloc[0]
-    assert one.pairs == 5 and np.isnan(one.low)  # a single query has no interval
+        def grade(self, task, pairs):
+            return [('', 'refused')] * len(pairs)
+
+    task, panel = load_task('hpo-lay', limit=60), [LexicalJudge(0.5), Silent(0.5)]
+    left = [reannotation(task, 'bm25', panel, k=5, unread=way)[0]['left out'][0] for way in ('discard', 'ignore')]
+    assert left[0] > 0 == left[1]

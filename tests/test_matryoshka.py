@@ -1,13 +1,12 @@
 """Losses on the first numbers of vectors and a temperature that is trained: by hand, in parts, over processes, after a kill, with a LoRA, and what they bring."""
 
-import json, subprocess, sys
 import numpy as np, pytest
 from conftest import seeded, write_lines
-from test_models import SENTENCES, close, make_model
-from test_trainer import ENCODER, PAIRS, ROWS, batch_of, free_port, model_of, same_weights, without_dropout
+from tiny_models import SENTENCES, close, make_model
+from test_trainer import ENCODER, PAIRS, ROWS, batch_of, free_port, model_of, without_dropout
 from medir_nb.core import MedirError, checkpoint_record
 from medir_nb.encoder import Encoder, encoder_spec
-from medir_nb.trainer import info_nce, InfoNCE, matryoshka_loss, train_encoder, training_config, Watch
+from medir_nb.trainer import info_nce, InfoNCE, matryoshka_loss, train_encoder, training_config
 
 
 @pytest.fixture(scope='module')
@@ -69,19 +68,6 @@ def test_the_mean_over_sizes_by_hand(normalise):
         by_hand.append(np.mean([np.log(np.exp(row).sum()) - row[i] for i, row in enumerate(scores)]))
     loss = matryoshka_loss(contrast, queries, documents, [2, 5, 8], 'cos', normalise)
     assert abs(loss.item() - np.mean(by_hand)) < 1e-5
-
-
-def test_both_orders_agree_where_nothing_is_cut():
-    queries, documents = vectors()
-
-    def contrast(*given):
-        return info_nce(given[0], given[1], 0.1, given[2])
-
-    whole = info_nce(queries, documents, 0.1)
-    for normalise in ('after', 'before'):
-        assert matryoshka_loss(contrast, queries, documents, [8], 'cos', normalise).isclose(whole)
-    dot = matryoshka_loss(contrast, queries, documents, [3], 'dot')
-    assert dot.isclose(info_nce(queries[:, :3], [column[:, :3] for column in documents], 0.1, 'dot'))
 
 
 def gradients(model, loss, features, labels):
@@ -205,14 +191,8 @@ def test_a_temperature_is_trained_logged_and_kept_in_the_record(rows, pairs):
     assert 'temperature' not in fixed.history and 'learned' not in checkpoint_record('fixed')
 
 
-@pytest.mark.medium
-def test_a_temperature_does_not_fall_below_its_floor(rows, pairs):
-    done = train_encoder(small(pairs, max_steps=12, learning_rate=0.3, schedule='constant', **NESTED))
-    assert done.history.temperature.min() >= 0.01 - 1e-9
-
-
 def test_weight_decay_leaves_a_temperature_alone(rows, pairs, tmp_path):
-    from medir_nb.trainer.arguments import training_arguments
+    from medir_nb.trainer.loop import training_arguments
     from medir_nb.trainer.encoders import encoder_recipe
 
     config = training_config(small(pairs, weight_decay=0.05, **NESTED), 'contrastive')
@@ -224,45 +204,7 @@ def test_weight_decay_leaves_a_temperature_alone(rows, pairs, tmp_path):
     assert any(p is log for p in spared['params']) and not any(p is log for p in decayed['params'])
 
 
-class Stop(Watch):
-    "Ends a training at a step, as a kill would."
-
-    def __init__(self, step):
-        super().__init__()
-        self.step = step
-
-    def __call__(self, lines, now=False):
-        if not now and len(lines) == self.step:
-            raise KeyboardInterrupt
-
-
 LORA = {'lora': {'r': 4, 'alpha': 8, 'dropout': 0.1}}
-
-
-@pytest.mark.medium
-@pytest.mark.parametrize(
-    'more', [{}, {'gradient_cache': 2}, {'gradient_cache': 2, **LORA}], ids=['plain', 'cached', 'lora']
-)
-def test_a_stopped_training_goes_on_to_the_same_end(rows, pairs, more):
-    "The weights, and the temperature to its last digit."
-    settings = small(pairs, epochs=3, save_steps=2, accumulation=1, normalise='before', **NESTED, **more)
-    whole = train_encoder({**settings, 'output': 'whole'})
-    for step in (3, 8):
-        with pytest.raises(KeyboardInterrupt):
-            train_encoder(settings, watch=Stop(step))
-    done = train_encoder(settings)
-    np.testing.assert_array_equal(done.history[['loss', 'temperature']], whole.history[['loss', 'temperature']])
-    same_weights(done.folder, whole.folder)
-    assert checkpoint_record('own')['learned'] == checkpoint_record('whole')['learned']
-
-
-@pytest.mark.medium
-def test_accumulated_batches_move_the_temperature_alike_cached_or_not(rows, pairs):
-    settings = small(pairs, model='tiny-instruct', batch_size=3, accumulation=2, max_steps=2, **NESTED)
-    plain = train_encoder({**settings, 'output': 'plain'}).history
-    cached = train_encoder({**settings, 'output': 'cached', 'gradient_cache': 2}).history
-    np.testing.assert_allclose(plain.temperature, cached.temperature, rtol=1e-5)
-    np.testing.assert_allclose(plain.loss, cached.loss, rtol=1e-4)
 
 
 def test_switches_that_are_off_leave_the_key_as_it_was(rows, pairs):
@@ -296,14 +238,6 @@ def test_a_row_cuts_what_it_encodes_in_either_order(rows, pairs):
 
 
 @pytest.mark.medium
-def test_the_setting_stands_in_an_expression(rows, pairs, beir, medir):
-    train_encoder(small(pairs, max_steps=2, **NESTED))
-    for system in ('own(dimensions=8)', 'own(dimensions=8,normalize_before_cut=true,similarity=dot)'):
-        ran = medir('evaluate', beir, '--system', system)
-        assert not ran.code, ran.err
-
-
-@pytest.mark.medium
 def test_cut_vectors_are_trained_and_saved_in_either_order(rows, pairs):
     "A row whose vectors are cut is trained as it reads."
     last = {'dimensions': 8, 'normalize_before_cut': True, 'similarity': 'dot'}
@@ -322,83 +256,3 @@ def test_a_layer_that_only_cuts_is_never_trained(rows, pairs, how):
     layers = [module.linear.weight for module in model_of('again') if hasattr(module, 'linear')]
     assert [np.array_equal(weight.detach(), np.eye(8, 32)) for weight in layers] == [True]
     assert encoded('again').shape[1] == 8
-
-
-# ---------------------------------------------------------------- slow: memory, and what it brings
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize('cache', [0, 2])
-def test_torchrun_with_two_processes_trains_the_same_temperature(rows, pairs, tmp_path, cache):
-    settings = small(str(pairs), model='tiny-instruct', task='contrastive', max_steps=4, gradient_cache=cache, **NESTED)
-    one = train_encoder({**settings, 'output': 'one'})
-    config = write_lines(tmp_path / 'config.yaml', [json.dumps({**settings, 'output': 'two', 'save_steps': 2})])
-    torchrun = [sys.executable, '-m', 'torch.distributed.run', '--nproc-per-node', '2', '--master-port', free_port()]
-    command = [*map(str, torchrun), '-m', 'medir_nb.trainer', str(config)]
-    out = subprocess.run(command, capture_output=True, text=True, timeout=300)
-    assert out.returncode == 0, out.stderr[-3000:]
-    learned = [checkpoint_record(name)['learned']['temperature'] for name in ('one', 'two')]
-    assert abs(learned[0] - learned[1]) < 1e-4 * learned[0] and checkpoint_record('two')['processes'] == 2
-    assert one.steps == 4
-
-
-@pytest.mark.slow
-def test_memory_stays_flat_while_the_cached_batch_grows_16_times():
-    "With five sizes and a temperature that is trained; the parts stay as large as they are."
-    script = """
-import torch
-from transformers import BertConfig, BertModel
-from medir_nb.trainer import InfoNCE
-class Body(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        sizes = dict(hidden_size=256, num_hidden_layers=4, num_attention_heads=4, intermediate_size=1024)
-        self.bert = BertModel(BertConfig(vocab_size=200, **sizes))
-    def get_embedding_dimension(self):
-        return 256
-    def forward(self, f):
-        hidden = self.bert(input_ids=f['input_ids'], attention_mask=f['attention_mask']).last_hidden_state
-        return {'sentence_embedding': hidden[:, 0]}
-torch.manual_seed(0)
-model = Body()
-def peak(n, part):
-    open('/proc/self/clear_refs', 'w').write('5')                       # forget the peak of before
-    def column():
-        return {'input_ids': torch.randint(0, 200, (n, 64)), 'attention_mask': torch.ones(n, 64, dtype=torch.long)}
-    model.zero_grad()
-    loss = InfoNCE(model, mini_batch=part, matryoshka=[16, 32, 64, 128, 256], learn_temperature=True)
-    loss([column(), column()]).backward()
-    return int(next(l for l in open('/proc/self/status') if l.startswith('VmHWM')).split()[1]) / 1024
-peak(16, 16)
-print(peak(16, 16), peak(256, 16), peak(64, 0))
-"""
-    out = subprocess.run([sys.executable, '-c', script], capture_output=True, text=True, timeout=600)
-    assert out.returncode == 0, out.stderr[-2000:]
-    one, sixteen, plain = map(float, out.stdout.split())
-    assert sixteen < 1.1 * one < plain, (one, sixteen, plain)
-
-
-@pytest.mark.slow
-def test_short_vectors_lose_less_than_those_of_an_untrained_tower(tmp_path, capsys):
-    "MiniLM on pairs mined from HPO: 60 steps of 32 pairs with and without the loss on its first 16 and 48 numbers."
-    from test_training_lift import mined
-    from medir_nb.evaluator import evaluate
-
-    data = mined('train', tmp_path / 'train.jsonl')
-    settings = {'model': 'minilm', 'data': data, 'negatives': 0, 'max_steps': 60, 'batch_size': 32}
-    settings |= {'learning_rate': 2e-4, 'warmup_ratio': 0.1, 'max_document_tokens': 64}
-    train_encoder({**settings, 'output': 'nested', 'matryoshka': [16, 48, 384]})
-    train_encoder({**settings, 'output': 'plain'})
-
-    def score(system):
-        return evaluate('hpo-lay', system, ['nDCG@10']).mean('nDCG@10')
-
-    lost = {}
-    for name in ('minilm', 'plain', 'nested'):
-        whole = score(name)
-        lost[name] = {size: round(whole - score(f'{name}(dimensions={size})'), 4) for size in (16, 48)} | {384: whole}
-    with capsys.disabled():
-        print('\n' + json.dumps(lost))
-    for size in (16, 48):
-        assert lost['nested'][size] < min(lost['minilm'][size], lost['plain'][size])
-    assert lost['nested'][384] > lost['minilm'][384]

@@ -248,7 +248,7 @@ COMMITS = ['c1' * 20, 'c2' * 20]
 
 def sentence_transformer(folder):
     "A tiny random sentence-transformers model that reads 64 tokens and puts `query: ` before a query."
-    from test_models import as_sentence_transformer, make_model
+    from tiny_models import as_sentence_transformer, make_model
 
     as_sentence_transformer(make_model('bert', folder.parent / 'plain-bert'), folder, pooling='cls')
     file = folder / 'config_sentence_transformers.json'
@@ -267,7 +267,7 @@ def sentence_transformer(folder):
 
 def bare_model(folder):
     "Weights without a word on pooling."
-    from test_models import make_model
+    from tiny_models import make_model
 
     make_model('bert', folder)
 
@@ -276,7 +276,7 @@ def pair_model(folder):
     "A tiny cross-encoder of one logit."
     import transformers
     from conftest import seeded
-    from test_models import FAMILIES, make_tokenizer
+    from tiny_models import FAMILIES, make_tokenizer
 
     tokenizer = make_tokenizer('bert')
     with seeded(1):
@@ -475,7 +475,7 @@ def test_a_grid_says_first_what_cannot_run_and_goes_on(beir, fake_minilm, capfd,
     seen = []
     inner = evaluator.evaluate
     monkeypatch.setattr(
-        evaluator.grid, 'evaluate', lambda *a, **k: (seen.append(capfd.readouterr().err), inner(*a, **k))[1]
+        evaluator.evaluation, 'evaluate', lambda *a, **k: (seen.append(capfd.readouterr().err), inner(*a, **k))[1]
     )
     scores, not_run = evaluator.evaluate_grid([str(beir)], ['minilm', 'voyage-3'])
     assert [s.system for s in scores] == ['minilm'] and set(not_run) == {('voyage-3', str(beir))}
@@ -564,17 +564,14 @@ def test_a_bar_counts_what_was_quick(monkeypatch):
     assert item == 'long' and done == 2 and bar.n == 3
 
 
-@pytest.mark.parametrize(
-    ('module', 'command'),
-    [('cli_queries', 'queries'), ('cli_label', 'label'), ('cli_verdict', 'verdict'), ('cli_verdict', 'adapt')],
-)
-def test_a_clock_runs_while_a_command_is_loaded(module, command, medir, monkeypatch, tmp_path):
+@pytest.mark.parametrize('command', ['queries', 'label', 'verdict', 'adapt'])
+def test_a_clock_runs_while_a_command_is_loaded(command, medir, monkeypatch, tmp_path):
     import contextlib
 
     clocks = []
     shown = lambda what: clocks.append(what) or contextlib.nullcontext()
-    monkeypatch.setattr(f'medir_nb.workbook.{module}.waiting', shown)
-    out = medir(command, tmp_path)
+    monkeypatch.setattr('medir_nb.workbook.cli_study.waiting', shown)
+    out = medir('study', command, tmp_path)
     assert out.code == 2 and 'holds no walk' in out.err and clocks == [command]
 
 
@@ -638,7 +635,7 @@ def speaks(home, monkeypatch):
 
     def use(rule):
         generator.models.loaded_llm.cache_clear()
-        generator.llm('smollm2', home)._backend = Speaker(rule)
+        generator.llm('smollm2')._backend = Speaker(rule)
         return asked
 
     yield use
@@ -657,16 +654,16 @@ def test_a_miner_whose_answers_repeat_stops_early_and_says_why(speaks, home, tmp
         MedirError,
         match=r"3 of the first 16 answers of smollm2 repeat .*'What is the answer to this medical question\?' stands 4 times.*most_repeated=1",
     ):
-        synthesize_queries(rows, 'smollm2', home_folder=home)
+        synthesize_queries(rows, 'smollm2')
     assert len(asked) == 16  # not four hundred
-    whole = synthesize_queries(rows, 'smollm2', home_folder=home, most_repeated=1)
+    whole = synthesize_queries(rows, 'smollm2', most_repeated=1)
     assert len(whole) == 400 and whole.stats['repeated'] == 99 and len(asked) == 400  # what was written before is kept
     # one row's own candidates may be alike, those of different rows not
     speaks(lambda r: f'about {r.id}')
-    assert len(candidates(rows[:20], 'smollm2', n=3, home_folder=home)) == 20
+    assert len(candidates(rows[:20], 'smollm2', n=3)) == 20
     speaks(lambda r: 'always this')
     with pytest.raises(MedirError, match='answers of smollm2 repeat that to another document'):
-        candidates(rows[20:40], 'smollm2', n=3, home_folder=home)
+        candidates(rows[20:40], 'smollm2', n=3)
     eight = write_lines(tmp_path / 'eight.jsonl', [{'id': r['id'], 'doc': r['doc']} for r in rows[:8]])
     out = medir('mine', 'synthesize_queries', eight, tmp_path / 'q.jsonl', '-p', 'model=smollm2', '--home', home)
     assert (
@@ -751,14 +748,15 @@ def test_what_is_fetched_is_the_same_on_every_processor(offered, monkeypatch):
     from medir_nb.encoder import encoder_spec
     from medir_nb.encoder.availability import encoder_availability
     from medir_nb.retrieval.reranker_rows import reranker_runs
-    from medir_nb.workbook.money import _encoder_cost, _reranker_cost
+    from medir_nb.workbook.prices import work_cost
+    from medir_nb.workbook.workloads import Workload
 
     monkeypatch.setattr(processor, '_offered', lambda: frozenset(offered))
     monkeypatch.setattr('medir_nb.encoder.availability.memory_here', lambda: (64.0, 'memory'))
     half = {'avx512_bf16', 'avx512_fp16'} <= offered
     assert encoder_spec('gritlm-7b', device='cpu').dtype == ('bfloat16' if half else 'float32')
-    assert round(_encoder_cost('gritlm-7b', 0, None)['GB to fetch'], 1) == 14.2
-    assert _reranker_cost('rankllama', 0)['GB to fetch'] == 14.0
+    assert round(work_cost(Workload('gritlm-7b', 'encode')).gigabytes, 1) == 14.2
+    assert work_cost(Workload('rankllama', 'score pairs')).gigabytes == 14.0
     assert '≈14.2 GB of weights are not in the Hub cache' in encoder_availability('gritlm-7b')
     assert '≈14.0 GB of weights are not in the Hub cache' in reranker_runs('rankllama')
     # room is another question: the same weights do not fit here once they are read in single precision
@@ -772,7 +770,7 @@ def test_help_lists_every_step_and_every_key(medir, capfd, monkeypatch):
 
     out = medir('mine', '--help')
     assert out.code == 0
-    for name in trainer.steps.steps():
+    for name in trainer.mined_rows.STEPS:
         assert re.search(rf'^ +{name} \(reads ', out.out, re.M), name
     assert (
         '-p n=5' in out.out

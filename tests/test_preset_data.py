@@ -158,7 +158,7 @@ def opened(role: str, name: str, tasks: tuple) -> str:
     return ''
 
 
-def resolve(preset: dict) -> dict:
+def resolve_parameters(preset: dict) -> dict:
     "Name → why it is not on this machine; what no registry knows is raised."
     elsewhere = {}
     for place, role, name in named(preset):
@@ -177,7 +177,7 @@ def test_every_data_name_of_every_preset_resolves(file, at_hand):
         name for name in preset if re.search('task|data|document|corpus|corpora|sets|folder|queries|pools|groups', name)
     }
     assert likely <= {place.partition('.')[0] for place in ROLES} | NO_NAMES, 'say how its names are opened'
-    elsewhere = resolve(preset)
+    elsewhere = resolve_parameters(preset)
     # what a plan says is missing is what the registries know to be elsewhere
     for training in notebook_plan(file.parent.name).trainings:
         sources = missing_sources(training.kind, preset.get(training.data, {}))
@@ -202,7 +202,7 @@ def test_every_data_name_of_every_preset_resolves(file, at_hand):
 )
 def test_a_name_that_nobody_knows_is_found(change, why, at_hand):
     with pytest.raises(AssertionError, match=why):
-        resolve(change)
+        resolve_parameters(change)
 
 
 def test_written_queries_leave_out_what_a_preset_with_pairs_of_sentences_tests(at_hand, data):

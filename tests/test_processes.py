@@ -4,18 +4,18 @@ import json, signal, subprocess, sys, time
 from pathlib import Path
 import numpy as np, pytest
 from conftest import TINY_ROW, write_lines
-from test_models import make_model
+from tiny_models import make_model
 from test_retromae import make_masked
 from test_trainer import ANSWERS, PAIRS, WORDS, free_port, make_llm, without_dropout
 from medir_nb import core, trainer as t
 from medir_nb.core import MedirError, checkpoint_record
 from medir_nb.trainer import stage, tower_settings, train, train_encoder, train_tower, training_config
-from medir_nb.trainer.arguments import training_arguments
+from medir_nb.trainer.loop import training_arguments
 from medir_nb.trainer.identity import Recipe, training_key
 from medir_nb.trainer.launch import log_folder, processes_to_start, tell_idle
-from medir_nb.trainer.processes import devices_here, processes_of
+from medir_nb.trainer.settings import devices_here, processes_of
 from medir_nb.trainer.settings import Settings
-from medir_nb.trainer.training_stages import PIPELINES, STAGES
+from medir_nb.trainer.settings import PIPELINES, STAGES
 from medir_nb.trainer.tower import stage_settings
 
 NAMED = {'model': 'minilm', 'data': 'x.jsonl', 'output': 'y'}
@@ -114,6 +114,28 @@ def test_two_processes_have_the_batch_and_the_curve_of_one(rows, data, tmp_path)
         assert checkpoint_record(name)['revision'] == checkpoint_record(f'two-{name}')['revision']
 
 
+def stop_at_three(lines, now=False):
+    if lines[-1]['step'] == 3 and not now:
+        raise KeyboardInterrupt
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize(
+    'kind', ['cached', 'decoder', 'retromae', 'generator', 'reranker', 'aligned', 'aligned-cached', 'joint']
+)
+def test_a_stopped_training_of_each_kind_goes_on_to_the_same_end(rows, data, kind, monkeypatch):
+    monkeypatch.setenv('MEDIR_PROCESSES', '1')
+    settings = {**kinds(data)[kind], 'save_steps': 2}
+    whole = train({**settings, 'output': 'whole'})
+    with pytest.raises(KeyboardInterrupt):
+        train({**settings, 'output': 'own'}, watch=stop_at_three)
+    done = train({**settings, 'output': 'own'})
+    beside = ['seconds', 'tokens_per_second']
+    assert done.history.drop(columns=beside).equals(whole.history.drop(columns=beside)) and done.counts == whole.counts
+    for file in sorted(whole.folder.rglob('*.safetensors')):
+        assert file.read_bytes() == (done.folder / file.relative_to(whole.folder)).read_bytes(), file.name
+
+
 # ---------------------------------------------------------------- the batch
 
 
@@ -158,7 +180,7 @@ def test_processes_that_were_not_started_are_refused(monkeypatch):
 def test_a_machine_trains_on_all_its_gpus(monkeypatch, capsys):
     monkeypatch.delenv('MEDIR_PROCESSES')
     for gpus, batch, processes in ((0, 640, 1), (1, 640, 1), (8, 640, 8), (8, 12, 6), (3, 640, 2)):
-        monkeypatch.setattr('medir_nb.trainer.processes.gpus_here', lambda gpus=gpus: gpus)
+        monkeypatch.setattr('medir_nb.trainer.settings.gpus_here', lambda gpus=gpus: gpus)
         config = training_config({**NAMED, 'batch_size': batch}, 'contrastive')
         assert processes_to_start(config) == processes_of(config) == processes
         tell_idle(config, processes)
@@ -196,11 +218,8 @@ def test_a_stage_of_this_process_is_trained_here_and_says_so(monkeypatch, capsys
 
         task: str = 'own'
 
-    monkeypatch.setattr('medir_nb.trainer.training_stages.STAGES', dict(STAGES))
-    monkeypatch.setattr('medir_nb.trainer.launch.STAGES', STAGES)
-    monkeypatch.setitem(STAGES, 'own', None)
-    stage(OwnSettings)(lambda config=None, watch=None, **settings: None)
-    monkeypatch.setitem(STAGES, 'own', t.STAGES['own'])
+    monkeypatch.setitem(STAGES, 'own', None)  # taken out again behind the test
+    stage(OwnSettings)(lambda config: None)
     monkeypatch.setenv('MEDIR_PROCESSES', '2')
     assert processes_to_start(OwnSettings(**NAMED)) == 1
     tell_idle(OwnSettings(**NAMED), 1)
@@ -222,10 +241,10 @@ def test_a_call_trains_in_two_processes_and_opens_what_they_left(rows, data, hom
     "Under --private, with a row that only a block of this process has, and a watch that only this process can draw."
     seen = []
     calm = {**core.registry('models')['tiny'], 'query_template': 'ask: {text}'}
-    with core.nothing_leaves(home) as record, core.rows('models', {'tiny-asked': calm}):
+    with core.nothing_leaves() as record, core.rows('models', {'tiny-asked': calm}):
         settings = small(data['pairs'], model='tiny-asked', max_steps=4)
         two = train_encoder(settings, watch=lambda lines, now=False: seen.append((len(lines), now)))
-        assert core.private_report(record)['refused'] == {} and core.private_report(record)['processes'] == 4
+        assert core.private_report(record)['refused'] == {}
         one = train_encoder(settings, processes=1)
         alone = train_encoder(settings, processes=1, output='alone')
     assert not two.reused and one.reused and checkpoint_record('own')['processes'] == 2

@@ -8,11 +8,11 @@ from unittest.mock import MagicMock
 import numpy as np, pandas as pd, pytest, torch, yaml
 from medir_nb import workbook
 from medir_nb.core import MedirError, checkpoint_record, fingerprint, registry
-from medir_nb.data import Task, load_task, task_from_frames
+from medir_nb.data import Task, load_task
 from medir_nb.encoder import Encoder, contract, encode_corpus, encoder_spec, folder_spec
-from medir_nb.evaluator import Scores, evaluate
-from medir_nb.generator import Generation, answer_of, configure, expand, judge, wording
-from medir_nb.papers import Ledger, published, setting_switches
+from medir_nb.evaluator import evaluate
+from medir_nb.generator import Generation, extract_answer, configure, expand, judge, wording
+from medir_nb.papers import seeded_name
 from medir_nb.trainer import (
     candidates,
     hypothesize,
@@ -20,11 +20,10 @@ from medir_nb.trainer import (
     prompt_files,
     synthesize_queries,
     train_encoder,
-    training_config,
 )
 from medir_nb.retrieval import parse, pending, score_pairs, search
 from conftest import DOCUMENTS, QUERIES, TINY_ROW, write_lines
-from test_models import make_model
+from tiny_models import make_model
 
 ROOT = Path(__file__).parent.parent
 
@@ -274,7 +273,7 @@ def test_other_models_keep_their_title_and_nv_its_other_tasks():
     ],
 )
 def test_an_answer_begins_at_the_first_mark(text, mark, answer):
-    assert answer_of(text, {'after': mark}) == (answer, mark in text)
+    assert extract_answer(text, {'after': mark}) == (answer, mark in text)
 
 
 def test_an_empty_answer_stays_an_empty_text_and_is_counted(beir, fake_minilm):
@@ -414,7 +413,7 @@ def test_what_was_tried_is_named(tmp_path, own_registry):
         expand(replace(task, name='r2med-copy', source=''), ('search-o1', 'qwq-32b@authors', ()))
 
 
-# ---------------------------------------------------------------- services, BM25
+# ---------------------------------------------------------------- services
 
 
 def test_voyage_is_told_that_a_generated_text_is_a_query(fake, tmp_path, beir, monkeypatch):
@@ -434,14 +433,6 @@ def test_voyage_is_told_that_a_generated_text_is_a_query(fake, tmp_path, beir, m
     assert {kinds[json.dumps(f'written for {q}')] for q, _ in QUERIES} == {'query'} == {
         kinds[json.dumps(t)] for _, t in QUERIES
     } and 'document' in kinds.values()
-
-
-def test_the_notebooks_say_where_r2meds_bm25_is_from():
-    for name in ('papers/r2med_retrieval', 'papers/r2med_generation', '04_retrieval/06_bm25'):
-        text = (ROOT / 'nbs' / f'{name}.ipynb').read_text(encoding='utf-8')
-        assert 'is an inference' not in text and 'at its newest commit' in text.replace(
-            'at the newest commit', 'at its newest commit'
-        )
 
 
 # ---------------------------------------------------------------- BMRetriever under autocast
@@ -515,50 +506,6 @@ def test_autocast_is_a_setting_with_limits():
         assert 'autocast' in registry('models')[name]['sources']['dtype']
 
 
-def test_the_released_evaluation_explains_a_cell_that_it_reproduces(own_registry):
-    cells = published('bmretriever', 'Table 2')
-    cell = cells[(cells.system == 'BMRETRIEVER-410M') & (cells.task == 'nfcorpus')].iloc[0]
-    own_registry(tasks={'nfcorpus': {**registry('tasks')['nfcorpus'], 'queries': 1, 'documents': 1, 'qrels': 1}})
-    frame = lambda **columns: pd.DataFrame({k: [v] for k, v in columns.items()})
-    task = replace(
-        task_from_frames(
-            frame(_id='a', text='x'), frame(_id='q', text='x'), frame(query_id='q', doc_id='a', relevance=1)
-        ),
-        name='nfcorpus',
-        registered=True,
-    )
-
-    def score(system, value):
-        return Scores(
-            task,
-            system,
-            system,
-            frame(query_id='q', measure='nDCG@10', value=value),
-            measures=('nDCG@10',),
-            stats={'dtype': 'float32'},
-        )
-
-    near, exact = cell.value / cell.scale + 0.002, cell.value / cell.scale
-    scores = [
-        score('bmretriever-410m', near),
-        score('bmretriever-410m(autocast=float16)', exact),
-        score('minilm(autocast=float16)', exact),
-        score('bmretriever-410m(autocast=float16,similarity=cos)', 0.1),
-    ]
-    switches = setting_switches(cells, scores, 'autocast')
-    assert switches == {('bmretriever-410m', 'nfcorpus', 'nDCG@10'): ('autocast=float16', exact)}
-    found = (
-        Ledger(cells, scores, switches=switches)
-        .frame.query('measured.notna() and task == "nfcorpus"')
-        .set_index('label')
-        .verdict
-    )
-    assert (
-        found['BMRETRIEVER-410M'] == 'explained: autocast=float16'
-        and found['bmretriever-410m(autocast=float16)'] == 'not comparable: other settings than the row'
-    )
-
-
 # ---------------------------------------------------------------- AutoMIR: what differs from the released training
 
 
@@ -613,122 +560,7 @@ def test_known_positives_of_the_batch_count_as_negatives_on_request(tmp_path, ow
     )
 
 
-# ---------------------------------------------------------------- AutoMIR: what can be compared
-
-
-def one_query(name, system, value):
-    "A score of one query on a task that passes for the registry's."
-    frame = lambda **columns: pd.DataFrame({k: [v] for k, v in columns.items()})
-    task = task_from_frames(
-        frame(_id='a', text='高血压病'), frame(_id='q', text='高血压'), frame(query_id='q', doc_id='a', relevance=1)
-    )
-    task = replace(
-        task,
-        name=name,
-        registered=True,
-        language=registry('tasks')[name]['language'],
-        split=registry('tasks')[name].get('split', 'test'),
-    )
-    return Scores(
-        task,
-        system,
-        system,
-        frame(query_id='q', measure='nDCG@10', value=value),
-        measures=('nDCG@10',),
-        stats={'dtype': 'float32'},
-    )
-
-
-def of_one_query(names):
-    return {n: {**registry('tasks')[n], 'queries': 1, 'documents': 1, 'qrels': 1} for n in names}
-
-
-def verdicts(ledger, task):
-    return {r.label: r.verdict for r in ledger.frame.query('measured.notna()').itertuples() if r.task == task}
-
-
-def test_a_document_of_ones_own_stands_apart_from_automirs_row(own_registry):
-    own_registry(tasks=of_one_query(['cmirb-covid']))
-    rows = {
-        'HyDE': 'bge-large-zh-v1.5+hyde(qwen2-7b@authors)',
-        'SL-HyDE': 'bge-large-zh-slhyde+hyde(qwen2-7b-slhyde@authors)',
-    }
-    systems = [
-        *rows.values(),
-        'bge-large-zh-v1.5+hyde(qwen2-7b)',
-        'bge-large-zh-v1.5+hyde(qwen2-7b,prompt=mine.txt)',
-        'bge-large-zh-slhyde+hyde(qwen2-7b-slhyde)',
-    ]
-    ledger = Ledger(published('automir', 'Table 2'), [one_query('cmirb-covid', s, 0.5) for s in systems], systems=rows)
-    found = verdicts(ledger, 'cmirb-covid')
-    assert found.pop('HyDE') in ('unexplained', 'close', 'equal')  # the row that can be compared
-    assert found == {
-        'bge-large-zh-v1.5+hyde(qwen2-7b)': 'not comparable: its text was written anew',
-        'bge-large-zh-v1.5+hyde(qwen2-7b,prompt=mine.txt)': 'not comparable: its text was written anew',
-        'bge-large-zh-slhyde+hyde(qwen2-7b-slhyde@authors)': 'not comparable: its retriever was trained here',
-        'bge-large-zh-slhyde+hyde(qwen2-7b-slhyde)': 'not comparable: its text was written anew; its retriever was trained here',
-    }
-    shown = ledger.frame[ledger.frame.measured.notna() & ledger.frame.label.ne('HyDE')]
-    assert shown.difference.isna().all() and {r.beside.system for r in ledger.rows if r.beside} == {'HyDE', 'SL-HyDE'}
-
-
-def test_seeds_of_a_row_apart_are_one_row_below_the_rule_that_it_has(own_registry):
-    own_registry(tasks=of_one_query(['cmirb-covid']))
-    tuned = 'bge-large-zh-slhyde+hyde(qwen2-7b-slhyde{})'
-    rows = {
-        ('SL-HyDE Qwen2+BGE', v): tuned.format(f'@authors{e}')
-        for v, e in (
-            ('mean(q,d)', ''),
-            ('w/ D. (hyp. doc only)', ',fusion=alone'),
-            ('w/ con. (string concat)', ',fusion=concat'),
-            ('w/ K-D. (5 hyp. docs)', ',n=5'),
-        )
-    }
-    ran = [
-        one_query('cmirb-covid', tuned.format(f'{e},seed={seed}'), value)
-        for e in ('', ',fusion=concat')
-        for seed, value in ((43, 0.2), (44, 0.4))
-    ]
-    ledger = Ledger(published('automir', 'Table 5'), ran, systems=rows)
-    apart = {
-        r.label: (r.beside.variant, r.apart, len(r.scores['cmirb-covid', 'nDCG@10'])) for r in ledger.rows if r.apart
-    }
-    why = 'its text was written anew; its retriever was trained here'
-    assert apart == {
-        tuned.format(''): ('mean(q,d)', why, 2),
-        tuned.format(',fusion=concat'): ('w/ con. (string concat)', why, 2),
-    }
-
-
-def test_the_paper_preset_measures_what_can_be_compared():
-    systems = set(yaml.safe_load((ROOT / 'params/automir_cmirb/paper.yaml').read_text(encoding='utf-8'))['systems'])
-    assert {f'{r}+hyde(qwen2-7b@authors)' for r in ('bge-large-zh-v1.5', 'me5-large', 'peg')} | {
-        'bge-large-zh-v1.5+hyde(qwen2-7b-slhyde@authors)'
-    } <= systems
-    code = ''.join(
-        ''.join(c['source'])
-        for c in json.loads((ROOT / 'nbs/papers/automir_cmirb.ipynb').read_text(encoding='utf-8'))['cells']
-        if c['cell_type'] == 'code'
-    )
-    assert 'hyde({llm}@authors)' in code and 'Table 6' in code
-
-
-def test_all_29_cells_of_the_released_files_equal_the_printed_table():
-    files, table = (published('automir', t, measure='nDCG@10') for t in ('results_json', 'Table 2'))
-    names = {
-        'bge-large-zh-v1.5': 'BGE(large)',
-        'bge': 'BGE(large)',
-        'HyDE (qwen+bge)': 'HyDE',
-        'SL-HyDE (qwen+bge)': 'SL-HyDE',
-        'hyde': 'HyDE',
-        'sl-hyde': 'SL-HyDE',
-    }
-    printed = {(c.system, c.task): c.value / c.scale for c in table[table.task.notna()].itertuples()}
-    cells = [
-        (c.value / c.scale, printed[names.get(c.system, c.system), c.task])
-        for c in files[files.task.notna()].itertuples()
-    ]
-    assert len(cells) == 29 and all(abs(a - b) <= 5.1e-5 for a, b in cells)
+# ---------------------------------------------------------------- AutoMIR: wording
 
 
 def test_each_prompt_of_the_loop_takes_other_wording(tmp_path):
@@ -777,6 +609,7 @@ def test_the_loop_hands_each_wording_to_its_step(tmp_path):
         **{n: MagicMock(name=n) for n in (*steps, 'load_queries', 'Watch', 'print', 'corpus', 'folder')},
         'pd': pd,
         'prompt_files': prompt_files,
+        'seeded_name': seeded_name,
         'training_figure': None,
         'options': {},
         'product': itertools.product,
@@ -802,7 +635,7 @@ def test_the_loop_hands_each_wording_to_its_step(tmp_path):
         and asked('train_generator') == {files['c']}
         and asked('hypothesize') == {files['d']}
     )
-    expanded = [s for s in space['systems'] if '+hyde(' in s]
+    expanded = [s for systems in space['named'].values() for s in systems if '+hyde(' in s]
     assert (
         expanded
         and all(f'prompt={files["e"]}' in s for s in expanded)
@@ -853,23 +686,10 @@ def test_files_inside_a_mapping_are_absolute_and_in_the_key(tmp_path, monkeypatc
     monkeypatch.chdir(tmp_path)
     file = write_lines(tmp_path / 'q.txt', ['one {document}'])
     path = workbook.find_notebook(str(ROOT / 'nbs' / 'papers' / 'automir_slhyde.ipynb'))
-    parameters = workbook.resolve(
+    parameters = workbook.resolve_parameters(
         path, None, {'prompts': {'synthesize-query': './q.txt', 'hyde': {'search': './q.txt'}}}
     )
     assert parameters['prompts'] == {'synthesize-query': str(file), 'hyde': {'search': str(file)}}
     before = workbook.receipt_key(path, parameters)[0]
     write_lines(file, ['two {document}'])
     assert workbook.receipt_key(path, parameters)[0] != before
-
-
-def test_the_loops_notebook_names_its_switches():
-    cells = [
-        ''.join(c['source'])
-        for c in json.loads((ROOT / 'nbs/papers/automir_slhyde.ipynb').read_text(encoding='utf-8'))['cells']
-    ]
-    differs = next(c for c in cells if c.startswith('## What differs'))
-    assert all(s in differs for s in ('transductive=true', 'mask_positives: false', '`prompts`'))
-    assert (
-        training_config(task='contrastive', model='minilm', data='x', output='y', mask_positives=False).mask_positives
-        is False
-    )

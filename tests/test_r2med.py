@@ -1,4 +1,4 @@
-"""R2MED: its fifteen retrievers, checkpoints in an environment of their own, a reader's own model, the tasks' layouts, and the audit of its claims."""
+"""R2MED: its fifteen retrievers, checkpoints in an environment of their own, a reader's own model, the tasks' layouts, and scores on them beside printed cells."""
 
 import gc, json, shutil, stat, struct, subprocess, sys, zipfile
 from pathlib import Path
@@ -10,7 +10,7 @@ from medir_nb.data import Task, load_task, task_from_frames
 from medir_nb.encoder import Encoder, encode_corpus, encoder_spec, environment_python
 from medir_nb.evaluator import evaluate, score_run
 from medir_nb.retrieval import parse
-from test_models import BIOLOGY, LONG, SENTENCES, TEXTS, WEB, by_hand, close, make_model
+from tiny_models import BIOLOGY, LONG, SENTENCES, TEXTS, WEB, by_hand, close, make_model
 
 R2MED = [n for n, r in registry('tasks').items() if r['paper'] == 'r2med']
 
@@ -216,7 +216,7 @@ def test_sfr_equals_plain_transformers(mistral, own_registry, name, prompt):
     for role in ('query', 'document'):
         texts = encoder.render([*TEXTS[:4], LONG], role, WEB)
         assert texts[0] == (prompt if role == 'query' else '') + 'statins'
-        wanted, counts = by_hand(None, 'mistral', mistral, texts, 64, True, 'lasttoken', True)
+        wanted, counts = by_hand('mistral', mistral, texts, 64, True, 'lasttoken', True)
         got = encoder.encode(texts, role, WEB)
         close(got.vectors, wanted)
         assert got.tokens.tolist() == counts
@@ -237,7 +237,7 @@ def test_medcpt_with_the_article_encoder_on_both_sides(bert, own_registry, tmp_p
         atol=1e-5,
     )
     assert same('document') and not same('query')
-    wanted, _ = by_hand(None, 'bert', article, ['statins'], 512, False, 'cls', False)
+    wanted, _ = by_hand('bert', article, ['statins'], 512, False, 'cls', False)
     close(slip.encode(['statins'], 'query').vectors, wanted)
 
 
@@ -412,12 +412,12 @@ def test_one_worker_over_blocks_killed_and_resumed(tiny_row, tmp_path, monkeypat
         and not got.truncated.any()
         and encoder.encode([' '.join(SENTENCES * 9)], 'document').truncated.all()
     )
-    first = encoder.backend('document').process.pid
+    first = encoder.backend('document').worker.process.pid
     with pytest.raises(MedirError, match=r'^model own in the environment tiny: ValueError: no vector for boom$'):
         encoder.encode(['boom'], 'document')
     with pytest.raises(MedirError, match='ValueError: nothing$'):
         encoder.encode(['secret'], 'document')
-    assert encoder.backend('document').process.pid == first  # an error does not end it
+    assert encoder.backend('document').worker.process.pid == first  # an error does not end it
     task = texts_task(['a', 'bb', 'ccc', 'dddd', 'one may die', 'ffffff', 'g'])
     with pytest.raises(
         MedirError,
@@ -428,9 +428,9 @@ def test_one_worker_over_blocks_killed_and_resumed(tiny_row, tmp_path, monkeypat
     again = encode_corpus(encoder, task.corpus, 'document')
     assert (again.stats['encoded'], again.stats['cached']) == (3, 4) and encoder.backend(
         'document'
-    ).process.pid != first
+    ).worker.process.pid != first
     assert encode_corpus(Encoder('own'), task.corpus, 'document').stats['encoded'] == 0
-    worker = encoder.backend('document').process
+    worker = encoder.backend('document').worker.process
     encoder_module.model._recent.clear()
     del encoder, e
     gc.collect()
@@ -969,108 +969,9 @@ def test_zips_without_or_with_several_tasks(tmp_path):
         load_task(tmp_path / 'absent.zip')
 
 
-# ---------------------------------------------------------------- published systems and their audit
+# ---------------------------------------------------------------- beside printed cells
 
-from medir_nb import papers
-from medir_nb.papers import Ledger, audit, leave_one_out, printed_expression, published, task_table, with_means
-
-
-def cells(table):
-    return published('r2med', table, measure='nDCG@10', task=R2MED)
-
-
-@pytest.mark.medium
-def test_78_systems_with_their_cells_and_what_each_would_need():
-    tables = {t: Ledger(with_means(cells(t))) for t in ('base', 'gar', 'reranker')}
-    assert {t: len(l.table()) for t, l in tables.items()} == {'base': 15, 'gar': 57, 'reranker': 6}
-    for l in tables.values():
-        assert l.frame[l.frame.task.notna()].groupby(['system', 'variant']).task.nunique().eq(8).all() and set(
-            l.counts()
-        ) == {'not run'}
-        needs = dict(l.needs())
-        assert all(needs[r.label] for r in l.rows) and all(r.systems for r in l.rows)
-        assert {'Biology', 'IIYi-Clinical'} <= set(needs) and needs['Biology'] == 'R2MED/Biology'
-        for r in l.rows:
-            assert parse(str(r.systems[0])) == r.systems[0]  # every row is an expression that can be typed
-    needs = {k: v for l in tables.values() for k, v in l.needs()}
-    assert (
-        'torch==2.4.0, transformers==4.44.2' in needs['nv']
-        and 'BAAI/bge-large-en-v1.5' in needs['hyde(gpt4)+bge']
-        and "the authors' text of GPT-4o" in needs['hyde(gpt4)+bge']
-    )
-    assert (
-        'OPENAI_API_KEY' in needs['openai']
-        and 'VOYAGE_API_KEY' in needs['voyage']
-        and 'searches were not published' in needs['search-o1(qwq-32b)+nv']
-    )
-    assert 'castorini/monobert-large-msmarco' in needs['nv>monobert@10']
-
-
-@pytest.mark.parametrize(
-    'system, variant, expression',
-    [
-        ('bm25', 'base', 'bm25(gensim)'),
-        ('contriever', 'base', 'contriever(similarity=cos)'),
-        ('medcpt', 'base', 'medcpt-article'),
-        ('hyde(huatuo-o1-70b)+bm25', None, 'bm25(gensim)+hyde(huatuo-o1-70b@authors)'),
-        (
-            'query2doc(gpt4)+nv',
-            None,
-            'nv-embed-v2(max_document_tokens=4096,max_query_tokens=4096)+query2doc(gpt-4o@authors)',
-        ),
-        ('search-r1(qwen-3b-ins)+bge', None, 'bge-large-en-v1.5+search-r1(searchr1-3b@authors)'),
-        (
-            'nv>rankllama',
-            'rerank:rankllama@100',
-            'nv-embed-v2(max_document_tokens=4096,max_query_tokens=4096)>rankllama@100',
-        ),
-    ],
-)
-def test_a_printed_system_as_an_expression(system, variant, expression):
-    found = cells(['base', 'gar', 'reranker']).query(
-        'system == @system' + (' and variant == @variant' if variant else '')
-    )
-    assert set(map(printed_expression, found.itertuples())) == {expression}
-
-
-def test_a_printed_system_that_no_row_has():
-    board = published('r2med', 'leaderboard', measure='nDCG@10')
-    name = lambda system: set(map(printed_expression, board[board.system == system].itertuples()))
-    assert name('E5-mistral-7b-instruct + ReasonRank(32B)') == {''}  # a reranker without a row
-    # a rewriter's method is the one whose cells in the files it repeats: test_generator.py compares them
-    assert name('o3-mini + BM25') == {'bm25(gensim)+hyde(o3-mini@authors)'} and name('Search-O1 (QwQ-32b) + BM25') == {
-        'bm25(gensim)+search-o1(qwq-32b@authors)'
-    }
-    assert name('MedCPT') == {'medcpt(max_query_tokens=512,similarity=cos,titles=false)'} and name('BM25') == {
-        'bm25(gensim)'
-    }
-    assert set(
-        map(printed_expression, published('bmretriever', 2, system='MedCPT (Jin et al., 2023)').itertuples())
-    ) == {'medcpt'}  # another paper, its own settings
-
-
-def test_means_follow_from_their_cells():
-    base = with_means(cells('base'))
-    nv = base[base.system == 'nv'].set_index('dataset')
-    assert nv.loc['group:clinical case', 'value'] == pytest.approx(
-        (nv.value['PMC-Clinical'] + nv.value['IIYi-Clinical']) / 2, rel=1e-12
-    )
-    assert (
-        nv.loc['avg', 'value'] == pytest.approx(0.31432, abs=5e-6)
-        and nv.loc['avg', 'source'] == "mean of the row's cells"
-        and pd.isna(nv.loc['avg', 'task'])
-    )
-    assert nv.index[:3].tolist() == ['Biology', 'Bioinformatics', 'Medical-Sciences']
-    board = with_means(published('r2med', 'leaderboard', measure='nDCG@10', system='MedCPT'))
-    assert (board.dataset == 'avg').sum() == 1 and board[board.dataset == 'avg'].source.str.contains(
-        'index.html'
-    ).all()  # what is printed stays
-    assert papers.recomputed_means(published('r2med', 'leaderboard')).query('system == "MedCPT"').agrees.all()
-    part = cells('base')[lambda c: c.task != R2MED[0]]
-    assert (
-        not len(with_means(part).query('dataset == "avg"'))
-        and len(with_means(part).query('dataset == "group:clinical case"')) == 15
-    )
+from medir_nb.papers import Ledger, published, with_means
 
 
 def test_measured_cells_stand_beside_published_ones(tmp_path, own_registry, monkeypatch):
@@ -1088,7 +989,8 @@ def test_measured_cells_stand_beside_published_ones(tmp_path, own_registry, monk
         }
     )
     scores = [evaluate('r2med-biology', s) for s in ('bm25(gensim)', 'bm25')]
-    found = Ledger(with_means(cells('base')), scores).frame.query('measured.notna()')
+    cells = with_means(published('r2med', 'base', measure='nDCG@10', task=R2MED))
+    found = Ledger(cells, scores).frame.query('measured.notna()')
     assert found.label.tolist() == ['bm25', 'bm25'] and found.verdict.tolist() == [
         'unexplained',
         'not comparable: other settings than the row',
@@ -1096,97 +998,6 @@ def test_measured_cells_stand_beside_published_ones(tmp_path, own_registry, monk
     assert found.difference.iloc[0] == pytest.approx(scores[0].mean('nDCG@10') - 0.19188) and pd.isna(
         found.difference.iloc[1]
     )
-
-
-def frame_by_hand():
-    "Three systems on three tasks: `a` leads by one task alone."
-    return pd.DataFrame(
-        {'llm': [None, 'x', None], 't1': [0.9, 0.3, 0.1], 't2': [0.1, 0.3, 0.2], 't3': [0.2, 0.4, 0.3]},
-        index=pd.Index(['a', 'b', 'c'], name='label'),
-    )
-
-
-def test_leaving_one_task_out_by_hand():
-    got = leave_one_out(frame_by_hand(), ['t1', 't2', 't3']).set_index(['left_out', 'system'])
-    assert [got['rank'][('', s)] for s in 'abc'] == [1, 2, 3] and [got['rank'][('t1', s)] for s in 'abc'] == [3, 1, 2]
-    assert got['mean'][('t1', 'b')] == pytest.approx(0.35) and len(got) == 12
-    equal = frame_by_hand().assign(t1=0.3, t2=0.3, t3=0.3)
-    assert leave_one_out(equal, ['t1', 't2', 't3'])['rank'].eq(1).all()  # equal means share a rank
-
-
-def test_audit_by_hand():
-    claims = [
-        {
-            'reading': 'a is best',
-            'source': 's',
-            'value': lambda f: f['mean'].idxmax() == 'a',
-            'found': lambda f: f['mean'].idxmax(),
-        },
-        {'reading': 'b beats c', 'source': 's', 'value': lambda f: f['mean']['b'] > f['mean']['c']},
-        {'reading': 'the best is 40.0', 'source': 's', 'printed': 40.0, 'value': lambda f: f['mean'].max()},
-        {'reading': 'the best is 40.1', 'source': 's', 'printed': 40.1, 'value': lambda f: f['mean'].max()},
-    ]
-    got = audit(frame_by_hand(), ['t1', 't2', 't3'], claims)
-    assert got.holds.tolist() == ['yes', 'yes', 'yes', 'no'] and got.found.tolist() == ['a', '', '40.00', '40.00']
-    assert got['leaving one task out'].tolist() == [
-        'changes without t1',
-        'the same',
-        '35.0 (without t1) to 55.0 (without t2)',
-        '35.0 (without t1) to 55.0 (without t2)',
-    ]
-
-
-def test_a_text_rounds_what_a_table_prints():
-    # 41.3495 stands in a table as 41.35, and so in a text as 41.4; rounded at once it is 41.3
-    f = pd.DataFrame({'t1': [0.413495]}, index=['a'])
-    ask = lambda printed: audit(
-        f,
-        ['t1'],
-        [
-            {
-                'reading': '',
-                'source': '',
-                'printed': printed,
-                'value': lambda f: f['mean'].max() if len(f) and f['mean'].notna().all() else 0.0,
-            }
-        ],
-    ).holds[0]
-    assert [ask(p) for p in (41.4, 41.3, 41.35, 41.5, 41.2, 41.36)] == ['yes', 'yes', 'yes', 'no', 'no', 'no']
-
-
-def test_audit_of_the_paper():
-    table = task_table(cells(['base', 'gar', 'reranker']))
-    assert table.shape[0] == 78 and table[R2MED].notna().all().all()
-    wide = 100 * table[R2MED].mean(axis=1)
-    # the protocol's headline numbers
-    for label, value in (
-        ('nv', 31.43),
-        ('grit', 31.12),
-        ('sfr', 30.65),
-        ('bmr-7b', 30.18),
-        ('bm25', 15.13),
-        ('medcpt', 7.87),
-        ('query2doc(gpt4)+nv', 41.65),
-        ('hyde(o3-mini)+nv', 41.35),
-        ('hyde(o3-mini)+bm25', 41.01),
-        ('hyde(huatuo-o1-70b)+nv', 39.56),
-        ('nv>bge-reranker@10', 25.55),
-        ('nv>monobert@10', 26.47),
-        ('nv>rankllama@10', 29.93),
-        ('nv>bge-reranker@100', 14.08),
-        ('nv>monobert@100', 16.20),
-        ('nv>rankllama@100', 22.79),
-    ):
-        assert wide[label] == pytest.approx(value, abs=0.0051), label
-    assert wide.idxmax() == 'query2doc(gpt4)+nv' and (wide[table.reranker.notna()] < wide['nv']).all()
-    first = leave_one_out(table[table.table == 'base'], R2MED).query('rank == 1').set_index('left_out').system.to_dict()
-    assert (
-        first[''] == 'nv'
-        and set(first.values()) == {'nv', 'grit', 'sfr', 'bmr-7b'}
-        and first['r2med-pmc-clinical'] == 'bmr-7b'
-    )
-    with pytest.raises(MedirError, match='has two values on'):
-        task_table(published('r2med', ['base', 'gar'], task=R2MED))
 
 
 def test_overlap_by_hand():
@@ -1220,51 +1031,3 @@ def test_overlap_by_hand():
         np.mean([unit('statins and cholesterol') @ unit(task.corpus.text(d)) for d in ('d1', 'd3')]), abs=1e-6
     )
     assert got.words[('q2', 'non-relevant')] == 0
-
-
-def test_figures_read_their_files(tmp_path):
-    from medir_nb.papers import overlap_figure, ranks_figure, save_figure
-
-    ranks = leave_one_out(frame_by_hand(), ['t1', 't2', 't3']).assign(kind='x')
-    saved = save_figure('ranks', ranks, ranks_figure, tmp_path)
-    assert saved.png.stat().st_size > 5_000 and '<svg' in saved.svg.read_text() and 'rank' in saved.csv.read_text()
-    rng = np.random.default_rng(0)
-    frame = pd.concat(
-        [
-            pd.DataFrame(
-                {
-                    'kind': k,
-                    'system': s,
-                    'query_id': [f'q{i}' for i in range(40)],
-                    'overlap': rng.random(40),
-                    'score': rng.random(40),
-                    'random': 0.2,
-                }
-            )
-            for k in ('words', 'cosine')
-            for s in ('bm25', 'minilm')
-        ]
-    )
-    drawn = overlap_figure(save_figure('overlap', frame, overlap_figure, tmp_path).csv)
-    assert [a.get_title(loc='left') for a in drawn.axes] == ['words', 'cosine'] and all(
-        len(l.get_xdata()) == 5 for l in drawn.axes[0].lines[:2]
-    )
-    with pytest.raises(MedirError, match="the column 'random' is missing"):
-        overlap_figure(write_lines(tmp_path / 'bad.csv', ['kind,system,query_id,overlap,score', 'a,b,c,1,1']))
-
-
-# ---------------------------------------------------------------- the notebook's presets
-
-
-@pytest.mark.medium
-def test_the_paper_preset_plans_offline(medir):
-    import yaml
-
-    preset = yaml.safe_load((Path(__file__).parents[1] / 'params/r2med_retrieval/paper.yaml').read_text())
-    assert set(preset['tasks']) == set(R2MED) and {str(parse(s)) for s in preset['systems']} == set(
-        registry('systems')['r2med']
-    )
-    ran = medir('plan', 'r2med_retrieval', '--preset', 'paper')
-    assert ran.code == 0, ran.err
-    rows = [l for l in ran.out.splitlines() if l.startswith('| r2med-')]
-    assert len(rows) == 8 * 16 and not [r for r in rows if 'cannot run' in r] and ' texts to encode, ' in ran.out

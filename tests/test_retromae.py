@@ -1,11 +1,9 @@
 """RetroMAE on backbones with and without a table of positions: whole words, what the decoder sees, kills, what is saved, what is refused."""
 
-import json, shutil, signal, subprocess, sys, time
+import shutil
 import numpy as np, pytest
 from conftest import TINY_ROW, seeded, write_lines
-from test_models import SENTENCES, SIZES, close, make_model, make_tokenizer
-from test_trainer import free_port, same_weights
-from medir_nb import trainer as t
+from tiny_models import SENTENCES, SIZES, close, make_model, make_tokenizer
 from medir_nb.core import MedirError, checkpoint_record
 from medir_nb.encoder import Encoder, encoder_spec
 from medir_nb.trainer import (
@@ -17,13 +15,13 @@ from medir_nb.trainer import (
     RetroMAESettings,
     TextBatches,
     tower_settings,
-    train_encoder,
     train_retromae,
     train_tower,
     training_config,
     with_noise,
     word_masks,
 )
+from medir_nb.trainer.reconstruction_loss import embedded_places
 from medir_nb.trainer.retromae import load_masked, word_numbers
 
 WORDS = np.array([-1, 0, 0, 1, 2, 3, 3, 3, 4, 5, -1])
@@ -103,18 +101,6 @@ def test_words_are_masked_whole_and_special_tokens_never():
     assert masks.sum(1).max() <= 4 and masks.sum(1).min() >= 1  # of nine tokens; 4.5 is rounded to even
 
 
-@pytest.mark.parametrize('share, least, most', [(0.0, 0, 0), (0.01, 1, 3), (0.3, 1, 3), (0.7, 3, 6)])
-def test_a_share_of_the_tokens_is_masked_and_one_word_at_least(share, least, most):
-    hidden = word_masks(WORDS, share, np.random.default_rng(1), 200).sum(1)
-    assert least <= hidden.min() and hidden.max() <= most
-
-
-def test_a_text_without_words_has_nothing_to_mask():
-    rng = np.random.default_rng(0)
-    assert not word_masks(np.array([-1, -1]), 0.5, rng, 3).any()
-    assert decoder_views(np.array([-1, -1]), 0.5, rng).tolist() == [[True, True], [True, False]]
-
-
 def test_of_masked_tokens_eight_in_ten_become_the_mask():
     ids, rng = np.arange(20_000) % 500 + 10, np.random.default_rng(2)
     hidden = rng.random(len(ids)) < 0.5
@@ -191,21 +177,6 @@ def test_the_decoder_does_not_see_the_token_that_it_predicts(rows, name):
 
 
 @pytest.mark.parametrize('name', KINDS)
-def test_no_gradient_leads_from_a_prediction_to_its_token(rows, name):
-    import torch
-
-    model, ids, attention, visible = one_text(name)
-    vectors = model.vectors(ids, attention)[1].detach()
-    embedded, places = (part.detach() for part in model.clean(ids))
-    embedded = embedded.expand(2, -1, -1).clone().requires_grad_()
-    states = model.decoder(vectors, embedded, places, visible)
-    for position in range(1, ids.shape[1]):
-        (slope,) = torch.autograd.grad(states[0, position].square().sum(), embedded, retain_graph=True)
-        reached = slope[0].abs().sum(-1) > 0
-        assert not reached[position] and torch.equal(reached[1:], visible[0, position, 1:])
-
-
-@pytest.mark.parametrize('name', KINDS)
 def test_the_decoder_hears_the_vector_and_knows_where_it_is(rows, name):
     import torch
 
@@ -239,10 +210,11 @@ def test_xlm_r_counts_positions_from_two(rows):
 
     model, ids, *_ = one_text('xlm-r')
     table = model.lm.base_model.embeddings.position_embeddings.weight
-    assert torch.equal(model.clean(ids)[1][0], table[2 : 2 + ids.shape[1]])
+    assert torch.equal(embedded_places(model.lm.base_model, model.decoder, ids)[1][0], table[2 : 2 + ids.shape[1]])
     model, ids, *_ = one_text('bert')
     assert torch.equal(
-        model.clean(ids)[1][0], model.lm.base_model.embeddings.position_embeddings.weight[: ids.shape[1]]
+        embedded_places(model.lm.base_model, model.decoder, ids)[1][0],
+        model.lm.base_model.embeddings.position_embeddings.weight[: ids.shape[1]],
     )
 
 
@@ -371,51 +343,6 @@ def test_the_loss_falls_and_the_checkpoint_is_an_encoder(rows, texts, home, name
 
 
 @pytest.mark.medium
-def test_a_checkpoint_is_the_base_of_the_next_stage(rows, texts, tmp_path):
-    "RetroMAE, then pairs; and RetroMAE on what pairs have tuned."
-    train_retromae(small(texts, 'retro', max_steps=2))
-    pairs = [{'query': row['title'], 'pos': [row['text']]} for row in TEXTS]
-    data = write_lines(tmp_path / 'pairs.jsonl', pairs)
-    tuned = train_encoder(model='retro', data=data, output='tuned', negatives=0, batch_size=4, max_steps=2)
-    assert checkpoint_record('tuned')['base'] == 'retro' and tuned.steps == 2
-    assert train_retromae(small(texts, 'again', model='tuned', max_steps=1)).steps == 1
-
-
-@pytest.mark.medium
-def test_a_killed_training_goes_on_to_the_same_end(rows, texts, home):
-    settings = small(texts, epochs=3, save_steps=2, model='tiny-modernbert')
-    whole = train_retromae({**settings, 'output': 'whole'})
-    slowly = 'import json, sys, time; from medir_nb.trainer import train_retromae; train_retromae(json.loads(sys.argv[1]), watch=lambda lines, now=False: time.sleep(0.3))'
-    child = subprocess.Popen([sys.executable, '-c', slowly, json.dumps(settings, default=str)])
-    deadline, found = time.monotonic() + 300, []
-    while child.poll() is None and time.monotonic() < deadline:
-        found = [work / 'metrics.jsonl' for work in t.progress.work_folders(home / 'checkpoints' / 'own')]
-        if found and len(t.read_metrics(found[-1])) >= 4:
-            break
-        time.sleep(0.01)
-    child.kill()
-    assert child.wait() == -signal.SIGKILL and not (home / 'checkpoints' / 'own').exists()
-    done = train_retromae(settings)
-    assert whole.steps == done.steps == 9 and done.loss == whole.loss
-    for name in ('loss', 'encoder_loss', 'decoder_loss', 'learning_rate'):
-        np.testing.assert_array_equal(done.history[name], whole.history[name])
-    same_weights(done.folder, whole.folder)
-    assert checkpoint_record('own')['counts'] == checkpoint_record('whole')['counts']
-
-
-@pytest.mark.medium
-def test_killed_between_the_last_step_and_the_checkpoint(rows, texts, monkeypatch):
-    "All steps are done, and the weights are read from the last of them."
-    settings = small(texts, max_steps=4, save_steps=2)
-    whole = train_retromae({**settings, 'output': 'whole'})
-    with monkeypatch.context() as patch:
-        patch.setattr(t.loop, 'write_checkpoint', lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
-        with pytest.raises(KeyboardInterrupt):
-            train_retromae(settings)
-    same_weights(train_retromae(settings).folder, whole.folder)
-
-
-@pytest.mark.medium
 def test_every_switch_is_another_training(rows, texts):
     first = train_retromae(small(texts, 'a', max_steps=2))
     changes = (
@@ -436,30 +363,6 @@ def test_every_switch_is_another_training(rows, texts):
 def test_without_the_decoder_it_is_a_masked_language_model(rows, texts):
     done = train_retromae(small(texts, max_steps=2, decoder_weight=0))
     np.testing.assert_allclose(done.history.loss, done.history.encoder_loss, rtol=1e-5)
-
-
-@pytest.mark.medium
-def test_precision_accumulation_and_checkpointing_run(rows, texts):
-    done = train_retromae(
-        small(
-            texts, model='tiny-modernbert', max_steps=2, precision='bf16', gradient_checkpointing=True, accumulation=2
-        )
-    )
-    assert done.steps == 2 and np.isfinite(done.loss)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize('name', ['bert', 'modernbert'])
-def test_torchrun_with_two_processes(rows, texts, tmp_path, name):
-    "Both hold the same weights to the end, and one writes them."
-    settings = small(str(texts), model=f'tiny-{name}', task='retromae', batch_size=2, max_steps=4, save_steps=2)
-    config = write_lines(tmp_path / 'config.yaml', [json.dumps(settings)])
-    torchrun = [sys.executable, '-m', 'torch.distributed.run', '--nproc-per-node', '2', '--master-port', free_port()]
-    command = [*map(str, torchrun), '-m', 'medir_nb.trainer', str(config)]
-    out = subprocess.run(command, capture_output=True, text=True, timeout=300)
-    assert out.returncode == 0, out.stderr[-3000:]
-    assert out.stdout.count('own: 4 steps') == 1 and checkpoint_record('own')['processes'] == 2
-    assert Encoder('own').encode(['statins'], 'query').vectors.shape == (1, 32)
 
 
 @pytest.mark.medium
@@ -531,18 +434,9 @@ def test_each_stage_stands_on_the_one_before(tower):
 
 
 @pytest.mark.medium
-def test_the_reading_holds_in_every_stage(tower):
-    "What an instruction a line needs is not lost on the way."
-    template = {'query_template': '{instruction}: {text}', 'default_instruction': 'Find it'}
-    train_tower(tower, reading=template)
-    assert Encoder('tower').render([('', 'x')], 'query', 'Find it')[0] == 'Find it: x'
-    assert encoder_spec('tower-retromae').query_template == '{instruction}: {text}'
-
-
-@pytest.mark.medium
 def test_pairs_without_labels_are_read_without_an_instruction(tower, texts, tmp_path, monkeypatch):
     "Neither the one that stands in their lines nor the model's own; the labelled rows behind them have theirs."
-    from medir_nb.trainer.batches import TowerInput
+    from medir_nb.trainer.pairs import TowerInput
 
     read, own = {}, TowerInput.read
 

@@ -12,7 +12,7 @@ from medir_nb.generator.toy_llm import ToyServer
 from medir_nb.retrieval import Index, build_index, change_index
 from medir_nb.study import give_verdict
 from medir_nb.judging import study_steps
-from medir_nb.judging.example import write_toy_walk
+from medir_nb.judging.study_folder import write_toy_walk
 from test_reranker import shared_words  # noqa: F401 - a fixture
 
 QUESTIONS = [text for _, text in QUERIES] + [
@@ -101,7 +101,7 @@ def test_a_language_model_may_join_the_question(home, tmp_path, monkeypatch, fak
     for number, system in enumerate(('bm25+hyde(smollm2)', 'rrf(bm25,minilm+hyde(smollm2))')):
         build_index(texts, system, tmp_path / f'index{number}', home_folder=home)
         found = Index(tmp_path / f'index{number}', home).search(['what helps my head?'], 3)
-        theirs = retrieval.search(system, texts, ['what helps my head?'], 3, home_folder=home).run
+        theirs = retrieval.ask(system, texts, ['what helps my head?'], 3, home_folder=home).run
         pd.testing.assert_frame_equal(found, theirs)
         assert found.doc_id[0] == '1' and server.asked
     server.close()
@@ -132,18 +132,15 @@ def test_an_updated_index_equals_a_fresh_one(system, said, home, tmp_path, fake_
     assert len(list((tmp_path / 'index').glob('*generation-*'))) <= 2
 
 
-def test_words_of_another_analyzer_are_made_again_and_the_old_ones_go(home, tmp_path, monkeypatch, capfd):
+def test_words_of_another_analyzer_are_made_again_and_said_once(home, tmp_path, monkeypatch, capfd):
     folder = tmp_path / 'index'
     build_index(frame(some_documents(6, random.Random(1))), 'bm25', folder, home_folder=home)
     found = Index(folder).search(['heart attack'])
-    (words,) = [path for path in folder.rglob('bm25/*') if path.is_dir()]
     capfd.readouterr()
     monkeypatch.setattr('medir_nb.retrieval.bm25.analyzer_key', lambda: 'another')
     assert Index(folder).search(['heart attack']).equals(found)
     said = capfd.readouterr().err
     assert said.count('another analyzer') == 1
-    (made,) = [path for path in folder.rglob('bm25/*') if path.is_dir()]
-    assert made != words and not words.with_name(f'{words.name}.lock').exists()
     Index(folder).search(['heart attack'])
     assert 'another analyzer' not in capfd.readouterr().err
 
@@ -246,9 +243,9 @@ def test_the_weights_may_lie_in_the_index(beir, home, tmp_path):
     update = change_index(tmp_path / 'index', put=new, delete=['d12'], home_folder=home)
     assert update.encoded == 1 and (tmp_path / 'index/model/minilm/config.json').is_file()
     index = Index(tmp_path / 'index', home)
-    theirs = retrieval.search('rrf(bm25,minilm)', index.corpus, QUESTIONS, k=5, home_folder=home).run
+    theirs = retrieval.ask('rrf(bm25,minilm)', index.corpus, QUESTIONS, k=5, home_folder=home).run
     assert list(index.search(QUESTIONS, 5).doc_id) == list(theirs.doc_id)
-    assert index.encoder(retrieval.chain_of('minilm')).spec.hub == str(tmp_path / 'index/model/minilm')
+    assert index.job.once('minilm', None).encoder.spec.hub == str(tmp_path / 'index/model/minilm')
 
 
 # --- kills -----------------------------------------------------------------------------------------------------------
@@ -395,37 +392,6 @@ def test_documents_that_are_cut_otherwise_are_refused(home, tmp_path):
 
 
 # --- service ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def running(home):
-    "`running(folder, …)` serves an index in this process; a client of it."
-    import httpx
-
-    opened = []
-
-    def start(folder, **options):
-        told, listens = {}, threading.Event()
-
-        def ready(server, address):
-            told.update(server=server, address=address)
-            listens.set()
-
-        thread = threading.Thread(
-            target=retrieval.serve, args=(folder,), kwargs={'port': 0, 'home_folder': home, 'ready': ready, **options}
-        )
-        thread.start()
-        assert listens.wait(30)
-        client = httpx.Client(base_url=told['address'], timeout=30)
-        opened.append((told['server'], thread, client))
-        return client
-
-    yield start
-    for server, thread, client in opened:
-        client.close()
-        server.should_exit = True
-        thread.join(40)
-        assert not thread.is_alive()
 
 
 def is_error(answer, status):
@@ -701,7 +667,7 @@ def test_the_commands_go_together(beir, home, tmp_path, medir, fake_minilm):
     found = json.loads(medir('search', index, 'snake bite', 'insulin', '-k', '2', '--json').out)
     assert [answer['hits'][0]['id'] for answer in found] == ['new', 'd04'] and len(found[0]['hits']) == 2
     assert 'Antivenom treats' in medir('search', index, 'snake bite', '-k', '1').out
-    assert "'nobody' is not in the index" in medir('index', index, '--delete', 'nobody').err
+    assert 'nothing is deleted: nobody' in medir('index', index, '--delete', 'nobody').err
     assert 'generation 3; 1 added, 0 changed, 1 deleted' in medir('index', index, '--update', beir).out
     for source in (beir, beir / 'corpus.jsonl'):
         answer = json.loads(
@@ -787,7 +753,7 @@ def leaflets(tmp_path):
 
 @pytest.fixture
 def walk_of_leaflets(leaflets, tmp_path):
-    "The walk that `medir look` makes of them, without its encoders."
+    "The walk that `medir study look` makes of them, without its encoders."
     from medir_nb.judging import StudyFolder
     from medir_nb.study.reading import write_corpus
 
@@ -870,7 +836,7 @@ def test_a_walk_is_indexed_by_what_its_verdict_recommends(home, tmp_path, medir)
     walk = write_toy_walk(tmp_path / 'conditions')
     said = medir('index', walk.folder)
     assert said.code == 2 and said.err.count('\n') == 1
-    assert 'there is no verdict yet' in said.err and f'medir verdict {walk.folder}' in said.err
+    assert 'there is no verdict yet' in said.err and f'medir study verdict {walk.folder}' in said.err
     choice = give_verdict(walk, ['bm25', 'bm25(b=0)'], clock=False).choice
     done = medir('index', walk.folder)
     assert done.code == 0 and f'{choice}, as its verdict recommends' in done.err
@@ -901,10 +867,10 @@ def test_an_export_opens_elsewhere(beir, home, tmp_path, fake_minilm):
         and bm25s.BM25.load(str(tmp_path / 'out' / 'bm25' / 'bm25')).scores['num_docs'] == 12
     )
     from medir_nb.encoder import Encoder, encode_corpus
-    from medir_nb.study.export import write_parquet
+    from medir_nb.retrieval.vector_files import write_parquet
 
     corpus = load_task(str(beir), home_folder=home).corpus
-    vectors = encode_corpus(Encoder('minilm', home_folder=home), corpus, 'document')
+    vectors = encode_corpus(Encoder('minilm'), corpus, 'document')
     write_parquet(vectors, corpus.ids, tmp_path / 'v' / 'minilm')
     table = pq.read_table(tmp_path / 'v' / 'minilm.parquet')
     assert table['id'].to_pylist() == list(corpus.ids)
@@ -916,7 +882,9 @@ def test_an_export_opens_elsewhere(beir, home, tmp_path, fake_minilm):
 def test_an_export_takes_the_vectors_of_an_index(store, home, tmp_path, fake_minilm, monkeypatch):
     if store != 'flat':
         pytest.importorskip({'qdrant': 'qdrant_client', 'lancedb': 'lancedb'}[store])
-    monkeypatch.setattr('medir_nb.study.export.save_encoder', lambda *given: None)  # the model is a hash of words
+    monkeypatch.setattr(
+        'medir_nb.retrieval.dense_stage.save_encoder', lambda *given: None
+    )  # the model is a hash of words
     documents = some_documents(30, random.Random(6))
     build_index(task_of(documents, 'sentences=1'), 'rrf(bm25,minilm)', tmp_path / 'index', store, home_folder=home)
     documents = changed(documents, random.Random(7), 0)

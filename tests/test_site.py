@@ -62,10 +62,6 @@ def test_printed_lines_stand_together_and_notes_behind_them():
     assert 'a (2 times)&#10;b &lt;i&gt;&#10;c' in folded
 
 
-def test_a_fence_is_longer_than_those_inside():
-    assert notebooks.fenced('a\n````\nb', 'text').startswith('`````text\n')
-
-
 def test_a_notebook_becomes_prose_lessons_and_names_of_what_it_exports(tmp_path):
     export = '#| export\ndef load(name: str):  # of a task\n    "Read a task."\n    return name\n\n\ndef _private():\n    pass'
     cells = notebook(
@@ -97,7 +93,7 @@ def test_the_reference_keeps_comments_of_parameters():
     page = reference.api_page(ROOT, 'use')
     assert '_kind_of' not in page and '#### measure_of' not in page
     assert (
-        'home_folder=None,  # whose receipts are read, too; None reads none' in page
+        'own_runs: bool = False,  # whether the receipts of the home folder are read, too' in page
         and '#### rank_spread {: #workbook-rank_spread }' in page
     )
 
@@ -161,29 +157,12 @@ def test_every_setting_of_the_grammar_stands_on_its_page():
     assert '`bm25(gensim)`' in page and '| `130` |' in page
 
 
-def test_every_setting_says_what_it_is():
-    page = reference.settings_page(ROOT)
-    columns = {'Settings of an encoder': 3, 'Settings of a reranker': 3, 'Settings of an expansion': 4}
-    for heading, at in columns.items():
-        part = page.partition(f'\n## {heading}\n')[2].partition('\n## ')[0]
-        rows = [re.split(r'(?<!\\)\|', line) for line in part.splitlines() if line.startswith('| `')]
-        assert rows and not [row[1] for row in rows if not row[at].strip()]
-    # a brace at the end of a cell would be taken for attributes
-    assert not re.search(r'\} \|$', page, re.M)
-
-
 def test_every_preset_and_batch_stands_on_the_page():
     page = reference.settings_page(ROOT)
     presets = {file.stem for file in ROOT.glob('params/*/*.yaml') if file.parent.name != 'batches'}
     assert set(first_column(page, 'Presets')) == presets
     for file in ROOT.glob('params/batches/*.yaml'):
         assert f'`{file.stem}`' in page, file.stem
-
-
-def test_an_expansion_setting_says_where_it_holds():
-    assert reference.where_it_holds('n') == reference.where_it_holds('temperature') == ''
-    assert reference.where_it_holds('repeat') == 'a sparse retriever'
-    assert reference.where_it_holds('by') == '`search-r1`, `search-o1`, `search-tools`'
 
 
 def test_links_to_files_of_the_repository_become_links_to_their_pages(tmp_path):
@@ -265,11 +244,14 @@ def test_the_table_of_the_front_page_says_what_the_published_cells_say(front, da
 
 def planned_hours(system, tasks, home, monkeypatch):
     "What `medir plan` says of a system, on a machine that has no data."
-    from medir_nb.workbook.money import plan_costs
-    from medir_nb.workbook.plans import plan_grid
+    from medir_nb.core.places import at_home
+    from medir_nb.workbook.grids import grid_rows
+    from medir_nb.workbook.plans import RunPlan
+    from medir_nb.workbook.prices import plan_costs
 
     monkeypatch.delenv('MEDIR_DATA', raising=False)
-    costs = plan_costs([plan_grid(tasks, [system], home_folder=home)], home_folder=home)
+    with at_home(home):
+        costs = plan_costs([RunPlan(system, rows=grid_rows(tasks, [system]))])
     (encoding,) = costs[costs.work == 'encode'].to_dict('records')
     return encoding['hours'], encoding['GB to fetch']
 
@@ -294,39 +276,6 @@ def test_hours_of_the_front_page_are_those_of_medir_plan(front, tmp_path, monkey
     assert source in front.split('| BM25 |')[1].split('[All')[0]
 
 
-def test_the_front_page_begins_with_what_anybody_can_run(front, data):
-    from medir_nb.core.settings import registry
-    from medir_nb.encoder import environment_lines
-
-    shown = front.split('### Check one cell')[1].split('## What has been measured')[0]
-    commands = [line for line in shown.splitlines() if line.startswith('medir evaluate')]
-    names = [re.search(r"--system '?([\w.-]+)", line)[1] for line in commands]
-    models = registry('models')
-    assert names[0] == 'bm25' and models[names[1]].get('environment') is None
-    # the best open model stands behind them where it needs more, with the lines that make it, and whether it was run
-    ranked = stage.ranked_retrievers(data)
-    first = ranked[0]['expression'].partition('(')[0]
-    plain = [s for s in ranked if s['parts'] and not s['environments']]
-    assert plain[0]['expression'] == names[1]
-    if environment := models[first].get('environment'):
-        lines = '\n'.join(environment_lines(environment, Path('.medir/environments') / environment))
-        assert names[2:] == [first] and f'{lines}\n{commands[2]}' in shown
-        assert models[first]['tried'] == 'never exercised' and 'it was never run here' in shown
-    assert 'here its architecture alone was run' in shown and models[names[1]]['tried'] == 'architecture exercised'
-
-
-@pytest.mark.medium
-def test_the_front_page_says_what_was_measured_and_how_to_begin(front):
-    from medir_nb.workbook.coverages import coverage, coverage_sentence
-
-    assert coverage_sentence(coverage(folder=ROOT / 'figures')) in front
-    order = ['make install', '## Six lines', '## Which retriever', 'medir evaluate r2med', '## What has been measured']
-    assert [front.index(part) for part in order] == sorted(front.index(part) for part in order)
-    assert front.count('![') == 1 and 'figures/bmretriever_scores.svg' in front
-    head = front.split('# medir_nb')[1].split('## Quick start')[0]
-    assert len(re.findall(r'\w[.](?=\s)', head)) == 3, 'three sentences'
-
-
 def test_the_front_page_leads_to_the_cell_that_it_names(front, data):
     from urllib.parse import parse_qs
 
@@ -349,27 +298,10 @@ def test_the_front_page_leads_to_the_cell_that_it_names(front, data):
         assert f'medir evaluate {task} ' in front
 
 
-def test_a_build_that_knows_the_address_of_the_repository_says_it(monkeypatch):
-    monkeypatch.delenv('GITHUB_REPOSITORY', raising=False)
-    assert stage.clone_text() == ''
-    monkeypatch.setenv('GITHUB_SERVER_URL', 'https://git.example.org')
-    monkeypatch.setenv('GITHUB_REPOSITORY', 'somebody/medir_nb')
-    assert stage.clone_text() == ' (`git clone https://git.example.org/somebody/medir_nb`)'
-
-
 def test_what_the_six_lines_print_is_the_stored_output(front):
     cells = json.loads((ROOT / 'nbs/index.ipynb').read_text())['cells']
     first = next(cell for cell in cells if cell['cell_type'] == 'code')
     assert ''.join(first['outputs'][0]['data']['text/plain']).strip() in front
-
-
-def test_no_number_of_the_templates_is_typed_by_hand():
-    "What a template says in digits is a name, a version or the level of an interval."
-    for name in ('retriever', 'environment', 'measured', 'start'):
-        text = re.sub(r'\{\w+\}|<!--.*?-->', '', (stage.HERE / f'pages/{name}.md').read_text())
-        for known in ('R2MED', 'bm25', 'nDCG@10', '× 100', '95 %', 'Python 3.11'):
-            text = text.replace(known, '')
-        assert not re.findall(r'\d+', text), name
 
 
 def test_commands_of_the_front_page_are_understood(front):
@@ -427,7 +359,8 @@ def papers_page(names):
     return stage.papers_index(names)
 
 
-PAPER_NOTEBOOKS = [*sorted((ROOT / 'nbs/papers').glob('*.ipynb')), ROOT / 'nbs/referees.ipynb']
+OF_ALL = [ROOT / f'nbs/{name}.ipynb' for name in stage.OF_ALL_PAPERS]
+PAPER_NOTEBOOKS = [*sorted((ROOT / 'nbs/papers').glob('*.ipynb')), *OF_ALL]
 
 
 @pytest.mark.medium
@@ -476,27 +409,6 @@ def test_every_paper_names_where_its_claims_and_numbers_are_checked(papers_page)
         assert '*Printed numbers, recomputed and checked:* [' in parts[label]
 
 
-def test_the_page_to_learn_from_leads_to_what_stands_beside_the_rooms():
-    page = stage.learn_index(stage.library())
-    found = set(re.findall(r'\]\((.+?)\)', page.split('## The rooms')[0]))
-    recipes = {f'../recipes/{file.stem}.md' for file in stage.recipe_files()}
-    guides = {f'../{name}.md' for name in stage.GUIDES}
-    assert found == {'first-look.md', 'settings.md', *guides, *recipes} and len(recipes) > 2
-
-
-def test_guides_stand_under_learn_alone(tmp_path):
-    from medir_nb.core.settings import registry
-
-    site = stage.Site(tmp_path)
-    papers = [f'papers/{name}' for paper in stage.PAPERS for name in registry('papers')[paper]['notebooks']]
-    for name in ('adding', *stage.GUIDES, 'carrying-on', 'protocols/index', *papers):
-        site.add(f'{name}.md', f'# {name}')
-    parts = {title: pages for part in stage.navigation(site, []) for title, pages in part.items()}
-    (guides,) = [page['Guides'] for page in parts['Learn'] if 'Guides' in page]
-    assert [next(iter(page)) for page in guides] == stage.GUIDES
-    assert [next(iter(page)) for page in parts['Carrying on'][:-1]] == ['carrying-on', 'adding']
-
-
 def test_every_notebook_of_a_paper_offers_its_tables(names):
     for paper in stage.PAPERS:
         shown = stage.downloads(paper, names)
@@ -525,14 +437,6 @@ def test_the_search_knows_the_names_that_a_table_explains():
     assert found == {'learn/settings.html#s': ['pooling', 'dim']}
     entry = {'title': 'S', 'text': '<p>The <code>dim</code> of</p>'}
     assert hook().shortened(entry, ['pooling', 'dim']) == {'title': 'S', 'text': 'The dim of pooling'}
-
-
-def test_every_setting_of_the_page_is_a_name_of_the_search():
-    "Their tables have the names in the first column, as code."
-    page = reference.settings_page(ROOT)
-    first = set(re.findall(r'^\| `([^`]+)` ', page, re.M))
-    wanted = {'max_document_tokens', 'showcase', 'MEDIR_PRIVATE', 'nDCG@10', '130'}
-    assert wanted <= first and set(reference.VARIABLES) <= first
 
 
 def test_the_search_reads_headings_and_prose_alone():
@@ -674,29 +578,6 @@ def test_the_extra_names_what_the_pins_call_direct():
     assert all(f'\n{name}==' in pins for name in extra)
 
 
-def test_only_the_job_that_deploys_stands_behind_the_environment():
-    "A tag is refused by it until a rule allows tags; its pages are on gh-pages by then."
-    import yaml
-
-    text = (ROOT / '.github/workflows/docs.yml').read_text()
-    jobs = yaml.safe_load(text)['jobs']
-    behind = [name for name, job in jobs.items() if 'environment' in job]
-    assert behind == ['deploy'] and jobs['deploy']['needs'] == 'versions' and jobs['versions']['needs'] == 'build'
-    runs = {name: '\n'.join(step.get('run', '') for step in job['steps']) for name, job in jobs.items()}
-    assert 'make docs-version' in runs['versions'] and 'git push origin gh-pages' in runs['versions']
-    assert 'git push' not in runs['deploy'] and jobs['deploy']['permissions']['contents'] == 'read'
-    for words in (text, (ROOT / 'CONTRIBUTING.md').read_text()):
-        assert 'Environments → github-pages' in words and 'tag rule' in words and 'v*' in words
-
-
-def test_filters_are_clocked_over_as_many_cells_as_they_must_bear():
-    import large
-
-    rows = large.scores()
-    assert len(rows) == large.CELLS == 10_000
-    assert len({(row['task'], row['system']) for row in rows}) == len(rows)
-
-
 def test_pages_name_version_and_commit(tmp_path):
     (tmp_path / 'settings.ini').write_text('[DEFAULT]\nversion = 1.2.3\n')
     assert hook().version_text(tmp_path).startswith('medir_nb 1.2.3')
@@ -742,12 +623,3 @@ SITE = ROOT / 'site'
 def test_the_site_stays_small():
     files = [file for file in SITE.rglob('*') if file.is_file() and file.suffix not in ('.png', '.svg')]
     assert sum(file.stat().st_size for file in files) < stage.LIMIT
-
-
-@pytest.mark.medium
-def test_the_pages_that_make_most_of_the_site_stay_small(tmp_path, data):
-    "Without building: the Markdown of the chapters and of the API, which most of the site is."
-    rooms = stage.library()
-    chapters = sum(len(stage.room_page(room, files, tmp_path / room).encode()) for room, files in rooms)
-    references = sum(len(reference.api_page(ROOT, group).encode()) for group in reference.GROUPS)
-    assert chapters < 1_750_000 and references < 320_000

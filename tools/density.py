@@ -23,15 +23,15 @@ MODELS = {
 
 # the most that the package may have, and the least of `AT_LEAST`: the figures of the day; behind each, the aim
 LIMITS = {
-    'exported lines': 45_857,  # aim 37,000
-    'lines of tests': 37_819,  # 27,000
+    'exported lines': 42_966,  # aim 37,000
+    'lines of tests': 32_650,  # 27,000
     'rooms': 11,  # 12
-    'public names': 1_722,  # 900
-    'signatures with home_folder': 255,  # 60
-    'lessons that call a private helper, %': 25.3,  # 8
-    'words an exported line': 2.5,  # 3
-    'longest cell': 68,  # 60
-    'p90 of cells': 31,  # 28
+    'public names': 804,  # 900
+    'signatures with home_folder': 28,  # 60
+    'lessons that call a private helper, %': 4.6,  # 8
+    'words an exported line': 3.2,  # 3
+    'longest cell': 60,  # 60
+    'p90 of cells': 27,  # 28
 }
 AT_LEAST = {'words an exported line'}
 

@@ -1,13 +1,12 @@
 """Puts what the `demo` preset of a notebook shows into the notebook itself, where its readers look first.
 
-    python tools/store_outputs.py [NOTEBOOK …]     without a name: the referees and all of nbs/papers
+    python tools/store_outputs.py [NOTEBOOK …]     without a name: the pages on all papers and those of nbs/papers
 
 Two trainings are too short in their demo to say anything: their pages show the preset `showcase`. A run that is there
 already with the same code and data is not repeated. `make figures` calls this.
 """
 
 import json
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -18,7 +17,6 @@ NOTEBOOKS = Path(__file__).parents[1] / 'nbs'
 PRESETS = {'bmretriever_training': 'showcase', 'bmretriever_ablations': 'showcase'}  # all others: demo
 STORED_WITH = 'stored-with'  # the cell that names the parameters of the stored outputs
 CURSOR_UP = '\x1b[A'
-TRIAL = re.compile(r'^medir: .* on this processor: .*\n?', re.MULTILINE)  # what `processor.remember` says
 
 
 def is_bar(output: dict) -> bool:
@@ -29,17 +27,9 @@ def is_bar(output: dict) -> bool:
     return text.startswith('\r') or not text.replace(CURSOR_UP, '').strip()
 
 
-def without_trials(output: dict) -> dict | None:
-    "An output without the lines of trials of this processor, which tell of a machine; None where nothing else is left."
-    if output['output_type'] != 'stream':
-        return output
-    text = TRIAL.sub('', ''.join(output['text']))
-    return {**output, 'text': text.splitlines(keepends=True)} if text else None
-
-
 def page_outputs(outputs: list[dict]) -> list[dict]:
     "What a page shows of a cell's outputs."
-    return [kept for output in outputs if not is_bar(output) and (kept := without_trials(output))]
+    return [output for output in outputs if not is_bar(output)]
 
 
 def outputs_of(executed: Path) -> dict[str, list]:
@@ -87,7 +77,7 @@ def store(path: Path, executed: Path):
 
 def main(names: list[str]):
     papers = sorted(path.stem for path in (NOTEBOOKS / 'papers').glob('*.ipynb'))
-    for name in names or ['referees', *papers]:
+    for name in names or ['referees', 'second_numbers', *papers]:
         path, receipt = find_notebook(name), run_notebook(name, PRESETS.get(name, 'demo'))
         store(path, Path(receipt['output']))
         print(f'{path.name}: outputs of {Path(receipt["output"]).parent.name}')

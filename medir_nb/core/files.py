@@ -18,7 +18,7 @@ import shutil
 import tempfile
 import time
 from pathlib import Path
-from .errors import MedirError, check
+from .errors import MedirError, cause_of, check
 
 # %% ../../nbs/00_core/01_files.ipynb #6422d44d
 def canonical(value) -> str:
@@ -91,16 +91,6 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
 
 
 @contextlib.contextmanager
-def _written_through(path: Path):
-    "A temporary path whose content goes into a device or a pipe when the block ends well."
-    with tempfile.TemporaryDirectory(prefix='medir-') as folder:
-        content = Path(folder) / 'content'
-        yield content
-        with open(path, 'wb') as stream:
-            stream.write(content.read_bytes())
-
-
-@contextlib.contextmanager
 def _naming_the_file(path: Path):
     "Give the error of a full or broken disk the name of `path`."
     try:
@@ -116,9 +106,10 @@ def atomic_path(path: str | Path):
     "A temporary path beside `path` (a link is followed), moved onto it when the block ends well, else removed."
     path = Path(os.path.realpath(path))
     path.parent.mkdir(parents=True, exist_ok=True)
-    if path.exists() and not path.is_file():
-        with _written_through(path) as content:
-            yield content
+    if path.exists() and not path.is_file():  # a device or a pipe is written through
+        with tempfile.TemporaryDirectory(prefix='medir-') as folder:
+            yield Path(folder) / 'content'
+            path.write_bytes((Path(folder) / 'content').read_bytes())
         return
     for part in _parts_of(path):
         if not _is_held(part):
@@ -155,16 +146,11 @@ def parse_json(
     "What a JSON text says; one that is torn, nested too deeply or holds an endless number is one line."
     try:
         return json.loads(text)
-    except json.JSONDecodeError as e:
-        line = f'line {e.lineno}, ' if e.lineno > 1 else ''
-        what = f'malformed JSON ({e.msg}, {line}column {e.colno})'
-    except UnicodeDecodeError:
-        what = 'not UTF-8'
     except RecursionError:
-        what = 'the JSON is nested too deeply'
-    except ValueError:
-        what = 'the JSON holds a number of too many digits'
-    raise MedirError(what, where, fix)
+        fault = 'it is nested too deeply'
+    except ValueError as e:
+        fault = cause_of(e)
+    raise MedirError(f'malformed JSON ({fault})', where, fix)
 
 # %% ../../nbs/00_core/01_files.ipynb #4dafc29e
 _MARKS = {b'\xff\xfe\0\0': 'utf-32', b'\0\0\xfe\xff': 'utf-32', b'\xff\xfe': 'utf-16', b'\xfe\xff': 'utf-16'}
@@ -253,7 +239,7 @@ def _sync_files(folder: Path):
             with open(file, 'rb+') as stream:
                 os.fsync(stream.fileno())
 
-
+# %% ../../nbs/00_core/01_files.ipynb #9862a4f2
 @contextlib.contextmanager
 def atomic_folder(path: str | Path):
     "A temporary folder beside `path`, put in its place when the block ends well, else removed. One writer at a time."

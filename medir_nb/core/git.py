@@ -42,7 +42,7 @@ def _git(folder: Path, *arguments: str) -> str:
         raise OSError(' '.join(complaint.split())[:200])
     return done.stdout
 
-
+# %% ../../nbs/00_core/14_git.ipynb #0a20c05a
 def _fetch_commit(clone: Path, repository: str, commit: str):
     "A clone without files of one commit of a repository."
     shutil.rmtree(clone, ignore_errors=True)  # what an interrupted fetch left
@@ -97,16 +97,15 @@ def _fetch_path(clone: Path, repository: str, commit: str, path: str) -> bool:
     _check_out(clone, commit, path)
     return True
 
-
+# %% ../../nbs/00_core/14_git.ipynb #42e7420f
 def git_folder(
     source: str,  # OWNER/NAME@COMMIT PATH
     where: str = '',  # the task, for messages
-    home_folder=None,
     place: str = 'below $MEDIR_DATA',  # where a reader may put the files by hand
 ) -> Path:
     "The file or folder of `OWNER/NAME@COMMIT PATH` (GitHub), fetched once, shallow and sparse, below the home folder."
     repository, commit, path = _named_path(source, where)
-    clone = home(home_folder) / 'git' / f'{repository.replace("/", "--")}-{commit[:12]}'
+    clone = home() / 'git' / f'{repository.replace("/", "--")}-{commit[:12]}'
     arrived = clone / '.git' / f'medir-{slug(path)}'
     with lock(clone):
         if arrived.is_file():

@@ -49,13 +49,12 @@ def local_folder(
     hub: str,  # OWNER/NAME, or a folder
     revision: str,
     weights: bool = True,  # False: the tokenizer is enough
-    home_folder=None,
 ) -> Path | None:
     "The folder of a Hub model that is on this machine (or the folder `hub` itself), else None. Asks nobody."
     if os.path.isdir(hub):
         return Path(hub)
     if revision in (None, UNKNOWN):
-        recorded = recorded_commit(hub, 'model', home_folder)
+        recorded = recorded_commit(hub, 'model')
         revision = recorded.id if recorded else cached_commit(hub, 'model')
         if not revision:
             return None
@@ -77,7 +76,7 @@ def _fetched(hub: str, revision: str, where: str, weights: bool) -> Path:
     except Exception as e:
         raise hub_error(e, f'{hub}@{revision[:8]}', hub, revision, where) from None
 
-
+# %% ../../nbs/00_core/11_hub_folders.ipynb #a21224f0
 def hub_folder(
     hub: str,  # OWNER/NAME, or a folder
     revision: str,
@@ -113,15 +112,14 @@ def check_weights(
     hub: str,
     revision: str,
     where: str,  # the model, for messages
-    home_folder=None,
 ):
     "Raise what fetching a Hub model would raise, before it is fetched."
-    if local_folder(hub, revision, True, home_folder):
+    if local_folder(hub, revision, True):
         return
     if unreachable():
         hub_folder(hub, revision, where)
     else:
-        _ask_for(hub, commit_of(hub, revision, 'model', where, home_folder), where)
+        _ask_for(hub, commit_of(hub, revision, 'model', where), where)
 
 # %% ../../nbs/00_core/11_hub_folders.ipynb #e09bc09f
 def package_folder(

@@ -84,23 +84,22 @@ def slug(
 # %% ../../nbs/00_core/02_places.ipynb #70511723
 def checkpoint_folder(
     name: str | Path,  # of a training, or a path: with a separator, or beginning with . or ~
-    home_folder=None,
 ) -> Path:
     "Where the checkpoint `name` lies: below the home folder, or at that path."
     name = str(name)
     if os.sep in name or name.startswith(('.', '~')):
         return _expanded(name)
-    return home(home_folder) / 'checkpoints' / name
+    return home() / 'checkpoints' / name
 
 
-def checkpoint_names(home_folder=None) -> list[str]:
+def checkpoint_names() -> list[str]:
     "The checkpoints below the home folder."
-    return sorted(p.parent.name for p in (home(home_folder) / 'checkpoints').glob('[!.]*/medir.json'))
+    return sorted(p.parent.name for p in (home() / 'checkpoints').glob('[!.]*/medir.json'))
 
 # %% ../../nbs/00_core/02_places.ipynb #24678402
-def checkpoint_record(name: str | Path, home_folder=None) -> dict:
+def checkpoint_record(name: str | Path) -> dict:
     "What a training recorded beside the weights of `name`; empty where there is none."
-    file, unreadable = checkpoint_folder(name, home_folder) / 'medir.json', 'no readable record of a training'
+    file, unreadable = checkpoint_folder(name) / 'medir.json', 'no readable record of a training'
     try:
         record = json.loads(file.read_text(encoding='utf-8'))
     except OSError:

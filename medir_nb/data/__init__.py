@@ -11,7 +11,7 @@ _NAMES = {
         'task_from_frames',
     ],
     'task_folders': ['load_folder'],
-    'mteb_tasks': ['load_mteb', 'refuse_suite', 'suite_tasks'],
+    'mteb_tasks': ['load_mteb', 'check_single_task', 'suite_tasks'],
     'ontology': ['disease_family', 'hpo_lay', 'hpo_overlap', 'hpo_terms', 'overlap_oracle', 'read_obo'],
     'registered': [
         'expand_tasks', 'load_task', 'row_revision', 'suite_name', 'task_folder', 'task_reading', 'tasks_here',

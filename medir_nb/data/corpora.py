@@ -10,12 +10,13 @@ from dataclasses import replace
 from pathlib import Path
 import pandas as pd
 from ..core.errors import check
+from ..core.places import follows_home
 from ..core.settings import registry
 from .corpus import Corpus, Queries, write_table
-from .task_folders import folder_windows
-from .readers import cached_table, find_file, text_records
+from .task_folders import folder_splitter
+from .readers import cached_table, find_file, texts_in_memory
 from .registered import load_task
-from .task import Task, detect_language
+from .task import Task, language_of
 
 # %% ../../nbs/01_data/11_corpora.ipynb #8dbdf419
 def corpus_in_memory(
@@ -27,51 +28,39 @@ def corpus_in_memory(
     if not isinstance(documents, pd.DataFrame):
         texts = list(documents)
         odd = next((text for text in texts if not isinstance(text, str)), None)
-        check(
-            odd is None, f'a document is {type(odd).__name__} and no text', 'documents', 'give texts, or a data frame'
-        )
-        documents = pd.DataFrame({'id': [str(place) for place in range(len(texts))], 'text': texts})
-    rows = ((row, f'documents row {number}') for number, row in enumerate(documents.to_dict('records')))
-    return write_table(text_records(rows), None, Corpus)
+        what = f'a document is {type(odd).__name__} and no text'
+        check(odd is None, what, 'documents', 'give texts, or a data frame')
+        documents = pd.DataFrame({'id': range(len(texts)), 'text': texts})
+    return texts_in_memory(documents.to_dict('records'), 'documents')
 
 # %% ../../nbs/01_data/11_corpora.ipynb #a2905c44
-def _language_of(corpus: Corpus, queries: Queries | None = None) -> str:
-    "As `build_task` reads it from the script of the texts."
-    asked = queries.texts(0, 200) if queries is not None else []
-    return detect_language([*asked, *(text[:2000] for text in corpus.texts(0, 200))])
-
-
 def _to_search(name: str, corpus: Corpus, language: str, source: str = '') -> Task:
     "A task without queries and judgements."
     queries = write_table([], None, Queries)
-    judged = pd.DataFrame({'query_id': [], 'doc_id': [], 'relevance': []}).astype(
-        {'query_id': str, 'doc_id': str, 'relevance': int}
-    )
+    columns = {'query_id': str, 'doc_id': str, 'relevance': int}
+    judged = pd.DataFrame(columns=list(columns)).astype(columns)
     return Task(name, queries=queries, corpus=corpus, qrels=judged, language=language, source=source)
 
 
-def _folder_task(folder: Path, lang: str | None, home_folder) -> Task:
+def _folder_task(folder: Path, lang: str | None) -> Task:
     "The documents of a folder, whatever else is in it, cut as the folder says."
     file = find_file(folder, 'corpus.jsonl')
-    corpus = cached_table(file, Corpus, home_folder)
+    corpus = cached_table(file, Corpus)
     check(len(corpus), 'the corpus is empty', file, 'put at least one document into it')
     asked = find_file(folder, 'queries.jsonl', 'query.jsonl', required=False)
-    queries = cached_table(asked, Queries, home_folder) if asked and not lang else None
-    task = _to_search(folder.resolve().name, corpus, lang or _language_of(corpus, queries), str(folder))
-    return replace(task, passages=folder_windows(folder))
+    queries = cached_table(asked, Queries) if asked and not lang else None
+    task = _to_search(folder.resolve().name, corpus, lang or language_of(corpus, queries), str(folder))
+    return replace(task, passages=folder_splitter(folder))
 
 # %% ../../nbs/01_data/11_corpora.ipynb #7192f0b7
-def _is_file_of_documents(source) -> bool:
-    return Path(source).is_file() and Path(source).name.removesuffix('.gz').endswith('.jsonl')
-
-
-def _file_task(path: Path, lang: str | None, home_folder) -> Task:
+def _file_task(path: Path, lang: str | None) -> Task:
     "The documents of a file of JSON lines."
-    corpus = cached_table(path, Corpus, home_folder)
+    corpus = cached_table(path, Corpus)
     check(len(corpus), 'there is no document', path, 'put at least one into it')
-    return _to_search(path.name.partition('.')[0], corpus, lang or _language_of(corpus), str(path))
+    return _to_search(path.name.partition('.')[0], corpus, lang or language_of(corpus), str(path))
 
 # %% ../../nbs/01_data/11_corpora.ipynb #653198a8
+@follows_home
 def corpus_task(
     source,  # a `Task`, a registry name, a folder with corpus.jsonl, such a file, a `Corpus`, a data frame or texts
     lang: str | None = None,  # default: that of the row, or read from the script of the texts
@@ -81,15 +70,15 @@ def corpus_task(
     if isinstance(source, Task):
         return replace(source, language=lang) if lang else source
     if isinstance(source, (str, Path)):
-        if _is_file_of_documents(source):
-            return _file_task(Path(source), lang, home_folder)
-        is_folder = Path(source).is_dir()
-        if not is_folder or (str(source) in registry('tasks') and not list(Path(source).glob('corpus.jsonl*'))):
-            return load_task(source, lang=lang, home_folder=home_folder)
-        return _folder_task(Path(source), lang, home_folder)
+        path = Path(source)
+        if path.is_file() and path.name.endswith(('.jsonl', '.jsonl.gz')):
+            return _file_task(path, lang)
+        if not path.is_dir() or (str(source) in registry('tasks') and not list(path.glob('corpus.jsonl*'))):
+            return load_task(source, lang=lang)
+        return _folder_task(path, lang)
     corpus = corpus_in_memory(source)
     check(len(corpus), 'there are no documents', 'search', 'give at least one')
-    return _to_search('documents', corpus, lang or _language_of(corpus))
+    return _to_search('documents', corpus, lang or language_of(corpus))
 
 # %% ../../nbs/01_data/11_corpora.ipynb #fb43cbd2
 def asked(
@@ -100,9 +89,8 @@ def asked(
     check(questions, 'there is no question', task.name, 'ask at least one')
     odd = next((text for text in questions if not isinstance(text, str) or not text.strip()), None)
     check(odd is None, f'the question {odd!r} is no text', task.name, 'write it out')
-    frame = pd.DataFrame({'id': [f'q{number}' for number in range(1, len(questions) + 1)], 'text': questions})
-    records = text_records((row, 'questions') for row in frame.to_dict('records'))
+    rows = [{'id': f'q{number}', 'text': question} for number, question in enumerate(questions, 1)]
     check(task.kind != 'pairs', 'a sentence-pair task has no corpus to search', task.name, 'name another task')
     of_queries = {'candidates': None, 'discarded': None, 'groups': None, 'labels': {}, 'registered': False}
-    queries, judged = write_table(records, None, Queries), task.qrels.head(0)
-    return replace(task, kind='retrieval', queries=queries, qrels=judged, **of_queries)
+    queries = texts_in_memory(rows, 'questions', Queries)
+    return replace(task, kind='retrieval', queries=queries, qrels=task.qrels.head(0), **of_queries)

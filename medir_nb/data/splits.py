@@ -13,18 +13,13 @@ from .task import Task, part_of_task
 from .duplicates import Duplicates
 
 # %% ../../nbs/01_data/20_splits.ipynb #bc675a08
-def _id_rows(task: Task):
-    "`(id, title, text)` of every document."
-    return ((doc_id, *row) for doc_id, row in zip(task.corpus.ids, task.corpus.rows(), strict=True))
-
-
 def without_duplicates(
     task: Task,
     duplicates: Duplicates | None = None,  # None: exact and near ones, as `Duplicates` says
 ) -> Task:
     "`task` without documents that say again what an earlier one says, and without queries that lose every answer."
     duplicates = duplicates or Duplicates()
-    documents = (Document(*row) for row in _id_rows(task))
+    documents = (Document(doc_id, *row) for doc_id, row in zip(task.corpus.ids, task.corpus.rows(), strict=True))
     kept = {document.id for document in duplicates.without(documents)}
     relevant = task.qrels[(task.qrels.relevance > 0) & task.qrels.doc_id.isin(kept)]
     part = part_of_task(task, task.name, relevant.query_id, kept)
@@ -32,10 +27,6 @@ def without_duplicates(
     return part
 
 # %% ../../nbs/01_data/20_splits.ipynb #a10b527b
-def _is_held_out(group, share: float, seed: int) -> bool:
-    return int(fingerprint(seed, str(group))[:12], 16) < share * 16**12
-
-
 def _sides_of_documents(task: Task, sides: dict) -> dict[str, set]:
     "Document id → the sides of the queries that it answers."
     found = {}
@@ -55,10 +46,11 @@ def split_by_group(
     groups = groups or task.groups or {}
     check(groups, 'nothing says which queries belong together', task.name, 'give the group of each query')
     check(0 < share < 1, f'share is {share}', 'split_by_group', 'write a number between 0 and 1')
-    sides = {query_id: _is_held_out(groups.get(query_id, query_id), share, seed) for query_id in task.queries.ids}
+    drawn = {q: int(fingerprint(seed, str(groups.get(q, q)))[:12], 16) / 16**12 for q in task.queries.ids}
+    sides = {query_id: number < share for query_id, number in drawn.items()}
     return tuple(_side(task, sides, groups, side) for side in (False, True))
 
-
+# %% ../../nbs/01_data/20_splits.ipynb #2a1a60ea
 def _side(task: Task, sides: dict, groups: dict, side: bool) -> Task:
     "The queries of one side that keep an answer, and the documents that answer no query of the other."
     of_document = _sides_of_documents(task, sides)

@@ -44,7 +44,7 @@ def _whereabouts(name: str, row: dict) -> str:
         return f'Hub, {recorded_commit(row["hub"], "dataset") or "at the commit that it serves"}'
     return source
 
-
+# %% ../../nbs/01_data/10_tables.ipynb #10535a58
 def tasks_table(
     here: bool = True,  # whether what lies on this machine counts; False: the same table everywhere
 ) -> pd.DataFrame:
@@ -122,10 +122,6 @@ def _mean_length(texts, size) -> float:
     lengths = [size(text) for start in range(0, len(texts), 10_000) for text in texts.texts(start, start + 10_000)]
     return float(np.mean(lengths))
 
-
-def _words(text: str) -> int:
-    return len(text.split())
-
 # %% ../../nbs/01_data/10_tables.ipynb #d20700bb
 def _measured_sizes(task: Task) -> dict:
     "The same of the data."
@@ -133,7 +129,7 @@ def _measured_sizes(task: Task) -> dict:
     lengths = {}
     for side, texts in zip(_SIDES, (task.queries, task.corpus), strict=True):
         lengths[f'{side} characters'] = _mean_length(texts, len)
-        lengths[f'{side} words'] = _mean_length(texts, _words)
+        lengths[f'{side} words'] = _mean_length(texts, lambda text: len(text.split()))
     return {
         'queries': len(task.queries),
         'documents': len(task.corpus) + repeated,
@@ -145,7 +141,6 @@ def _measured_sizes(task: Task) -> dict:
 # %% ../../nbs/01_data/10_tables.ipynb #5eac9b64
 def statistics_table(
     tasks: list[str],  # as `expand_tasks` takes them
-    home_folder=None,
     counted: list[str] | None = None,  # tasks whose data are read; None: all that are at hand
 ) -> pd.DataFrame:
     "Sizes and mean lengths of tasks: a row from the registry, if it has one, and below it one from the data, if here."
@@ -159,7 +154,7 @@ def statistics_table(
             continue
         try:
             with without_network():
-                task = load_task(name, home_folder=home_folder)
+                task = load_task(name)
         except MedirError:
             continue
         table.append({**title, 'from': 'data', **_measured_sizes(task)})

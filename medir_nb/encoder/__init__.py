@@ -14,8 +14,9 @@ _NAMES = {
     'environments': ['Worker', 'environment_lines', 'environment_python'],
     'model': ['Encoder', 'count_tokens', 'free_models'],
     'contracts': ['contract', 'contract_key'],
-    'vectors': ['Vectors', 'array_vectors'],
-    'store': ['VectorStore', 'corpus_keys', 'encode_corpus', 'missing_texts', 'text_keys'],
+    'store': [
+        'VectorStore', 'Vectors', 'array_vectors', 'corpus_keys', 'encode_corpus', 'missing_texts', 'text_keys',
+    ],
     'availability': ['check_encoder', 'gigabytes_of', 'memory_here', 'models_table', 'weights_here'],
     'saving': ['save_encoder', 'why_not_carried'],
     'towers': ['joined_towers', 'keep_layers', 'pair_spec', 'save_query_side'],

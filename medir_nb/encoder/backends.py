@@ -36,21 +36,18 @@ class Backend:
     device = 'cpu'
     count_tokens = None  # `count_tokens(texts)`, where a tokenizer of its own can tell
 
-    def __init__(self, spec, role: str, device: str | None = None, home_folder=None):
+    def __init__(self, spec, role: str, device: str | None = None):
         self.spec, self.role = spec, role
 
     def encode(self, texts: list[str], prompt: str = '') -> Encoded:
         "Vectors of rendered `texts`, each of which begins with `prompt`."
         raise NotImplementedError
 
-    def expect(self, texts: int):
-        "Hear how many texts are to come, for those that tune themselves."
-
     @classmethod
-    def check(cls, spec, home_folder=None):
+    def check(cls, spec):
         "Raise what loading `spec` would raise here, as far as that can be known without its weights."
         if package := spec.package or cls.package:
-            check_package(package, f'model {spec.name}', home_folder)
+            check_package(package, f'model {spec.name}')
 
 # %% ../../nbs/02_encoder/02_backends.ipynb #3d507e20
 BACKENDS: dict[str, type[Backend]] = {}

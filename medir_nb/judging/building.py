@@ -12,16 +12,14 @@ import numpy as np
 import pandas as pd
 from ..core.errors import check
 from ..core.files import atomic_folder, atomic_path, lock, write_json, write_lines
-from ..data.task import Task, build_task
+from ..data.task import build_task, Task
 from ..generator.models import llm
-from .agreement import fleiss
+from .labels import benchmark_task, consensus, fleiss, label_counts, overrule
 from .validation import check_independent, judge_models
-from .model_judges import ModelJudge, judging_requests
-from .labels import benchmark_task, consensus, label_counts
-from .review import overrule
+from .model_judges import judging_requests, ModelJudge
 from .pools import PAIR, Pool, pool_documents
-from .label_tables import QRELS_HEADER, filled_page, write_tsv
-from .votes import CUT, Judge, collect_votes
+from .label_tables import filled_page, QRELS_HEADER, write_tsv
+from .votes import collect_votes, CUT, Judge
 
 # %% ../../nbs/07_judging/09_building.ipynb #41233fb3
 def _drawn(doc_ids, n: int, seed: int, query_id: str, label: str) -> list:
@@ -127,7 +125,7 @@ def pending_calls(
     rows = []
     for judge in [judge for judge in judges if isinstance(judge, ModelJudge)]:
         _, requests = judging_requests(judge, task, pairs[PAIR])
-        to_ask = llm(judge.model, judge.home_folder).missing(requests)
+        to_ask = llm(judge.model).missing(requests)
         rows.append((judge.name, len(requests), len(to_ask), sum(len(request.prompt) for request in to_ask)))
     return pd.DataFrame(rows, columns=['judge', 'calls', 'to ask', 'characters'])
 
@@ -180,11 +178,10 @@ def build_benchmark(
     unread: str = 'discard',
     dtype: str | None = None,
     device: str | None = None,
-    home_folder=None,
 ) -> Benchmark:
     "A benchmark from a task's queries and corpus."
     check_independent(judges, list(systems))
-    pool = pool_documents(task, retrievers, size, rule, dtype, device, home_folder)
+    pool = pool_documents(task, retrievers, size, rule, dtype, device)
     check(len(pool), 'no retriever found anything', task.name, 'take other retrievers')
     votes = collect_votes(judges, task, pool.pairs)
     made = {'source': task.name, 'retrievers': pool.retrievers, 'size': size, 'rule': rule}

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['METHOD', 'LONGEST', 'JUDGES', 'PassageBatch', 'shuffled_batches', 'judging_prompt', 'read_grades', 'ModelJudge',
-           'judging_sampling', 'judging_requests', 'judging_costs', 'judges_from']
+           'judging_costs', 'judges_from']
 
 # %% ../../nbs/07_judging/04_model_judges.ipynb #f09a3e3b
 import random
@@ -13,18 +13,16 @@ from collections import Counter
 from dataclasses import dataclass, field, fields
 from typing import NamedTuple
 import pandas as pd
-from ..core.errors import MedirError, check, nearest
+from ..core.errors import check, MedirError, nearest
 from ..core.files import fingerprint
 from ..data.task import Task
 from ..generator.answers import judge as usable_answer
 from ..generator.cassettes import Request
 from ..generator.methods import fill, method_row, wording
 from ..generator.models import HOLDS_GPU, llm
-from ..trainer.prompt_batch import Usage
-from ..trainer.answer_parsing import json_in
+from ..trainer.prompt_batch import Usage, json_in
 from .pools import PAIR
-from .threshold_judges import LexicalJudge, RetrieverJudge
-from .votes import SCALE, Judge
+from .votes import Judge, LexicalJudge, RetrieverJudge, SCALE
 
 # %% ../../nbs/07_judging/04_model_judges.ipynb #722327ec
 _BATCH = 10  # passages a call; the paper's is unknown
@@ -136,7 +134,6 @@ class ModelJudge(Judge):
     sampling: dict = field(default_factory=dict)  # over the method's own
     replay: bool | None = None  # True: nobody is asked; None: as $MEDIR_REPLAY says
     called: str = ''  # its name, where one model judges under several prompts; '': the model's
-    home_folder: object = None
     usage: Usage = field(default_factory=Usage, repr=False)
     mended: Counter = field(default_factory=Counter, repr=False)  # what was repaired, by kind
 
@@ -171,7 +168,7 @@ def judging_requests(
     attempt: int = 0,  # a later round asks in other batches
 ) -> tuple[list[PassageBatch], list[Request]]:
     "The batches of a round, and what is asked about each."
-    model = llm(judge.model, judge.home_folder)
+    model = llm(judge.model)
     spec = model.spec
     reads_it = not spec.languages or task.language in spec.languages
     what = f'{spec.name} reads {", ".join(spec.languages)}, {task.name} is in {task.language!r}'
@@ -187,7 +184,7 @@ def judging_requests(
 # %% ../../nbs/07_judging/04_model_judges.ipynb #0edfe65e
 def _asked_grades(judge: ModelJudge, task: Task, pairs: pd.DataFrame, attempt: int) -> dict:
     "`(query_id, doc_id)` → `(grade, fault)` after one round; tokens are added to the judge's usage."
-    model = llm(judge.model, judge.home_folder)
+    model = llm(judge.model)
     batches, requests = judging_requests(judge, task, pairs, attempt)
     missing = {request.key(model.spec) for request in model.missing(requests)}
     judge.usage.model, judge.usage.is_served = model.spec.name, model.backend_name == 'openai'
@@ -222,19 +219,17 @@ JUDGES = {'model': ModelJudge, 'retriever': RetrieverJudge, 'lexical': LexicalJu
 
 def judges_from(
     settings: list[dict],  # kind: model | retriever | lexical, and the fields of that judge
-    home_folder=None,
 ) -> list[Judge]:
     "The judges that parameters describe."
     judges = []
     for given in map(dict, settings):
         kind, where = given.pop('kind', None), f'judge {given}'
         check(kind in JUDGES, f'unknown kind {kind!r} of a judge', 'judges', nearest(str(kind), JUDGES))
-        known = {f.name for f in fields(JUDGES[kind])} - {'usage', 'mended', 'home_folder'}
+        known = {f.name for f in fields(JUDGES[kind])} - {'usage', 'mended'}
         for name in given:
             check(name in known, f'a {kind} judge has no {name!r}', where, nearest(name, known))
-        here = {} if kind == 'lexical' else {'home_folder': home_folder}
         try:
-            judges.append(JUDGES[kind](**given, **here))
+            judges.append(JUDGES[kind](**given))
         except TypeError as e:
             fix = f'it takes {", ".join(sorted(known))}'
             raise MedirError(f'a {kind} judge lacks something ({e})', where, fix) from None

@@ -5,12 +5,13 @@ import lazy_loader
 _NAMES = {
     'reading': ['PersonalData'],
     'profile': ['CorpusProfile', 'profile_corpus'],
-    'query_checks': ['STYLES', 'query_fault', 'sample_documents'],
-    'queries': ['QueryReport', 'add_log', 'log_queries', 'read_report', 'generate_queries'],
+    'queries': [
+        'QueryReport', 'add_log', 'log_queries', 'read_report', 'generate_queries', 'STYLES', 'query_fault',
+        'sample_documents',
+    ],
     'costs': ['Costs', 'costs_columns', 'costs_of_each', 'measure_costs'],
     'quality': ['choose_system', 'rank_agreement'],
-    'verdict_pages': ['Verdict', 'read_verdict'],
-    'verdict': ['give_verdict'],
+    'verdict': ['give_verdict', 'Verdict', 'read_verdict'],
     'adapting': ['Adaptation', 'adapt'],
     'report': ['render_report', 'privacy_line', 'write_report'],
     'export': ['export_system'],

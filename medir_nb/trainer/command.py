@@ -12,35 +12,26 @@ import pydantic
 from ..core.errors import check, nearest
 from ..core.settings import parse_options
 from ..core.console import run_command
-from .training_stages import PIPELINES, STAGES, raw_settings, training_config
-from .processes import is_first, world_size
+from .settings import is_first, PIPELINES, raw_settings, STAGES, training_config, world_size
 from .progress import Trained
 from .launch import follow_launcher
 
 # %% ../../nbs/05_trainer/38_command.ipynb #cd098abe
-def _pipeline_settings(config, settings: dict) -> tuple[str, dict]:
-    "The pipeline that a configuration names, and its settings; '' for a stage."
-    where = str(config) if isinstance(config, (str, Path)) else 'training configuration'
-    raw = raw_settings(config, settings, where)
-    task = raw.pop('task', '')
-    if not isinstance(task, str) or task not in PIPELINES:
-        return '', raw
-    fix = 'leave torchrun out: each stage starts its processes'
-    check(world_size() == 1, f'{task} has several stages, and data to prepare between them', where, fix)
-    return task, raw
-
-
 def train(
     config=None,  # a mapping, a YAML file, or settings that were checked before
     watch=None,  # a `Watch`
     **settings,  # put over those of `config`
 ):
     "Train what `task` says: contrastive, retromae, sft, cross-encoder, a pipeline of stages, or a stage of your own."
-    task, raw = _pipeline_settings(config, settings)
-    if task:
-        return PIPELINES[task].train(raw, watch)
-    config = training_config(config, **settings)
-    return STAGES[config.task].train(config, watch)
+    raw, where = raw_settings(config, settings)
+    task = raw.get('task', '')
+    if not isinstance(task, str) or task not in PIPELINES:
+        config = training_config(config, **settings)
+        return STAGES[config.task].train(config, watch)
+    fix = 'leave torchrun out: each stage starts its processes'
+    check(world_size() == 1, f'{task} has several stages, and data to prepare between them', where, fix)
+    del raw['task']
+    return PIPELINES[task].train(raw, watch)
 
 # %% ../../nbs/05_trainer/38_command.ipynb #1cadb5c8
 def check_trainable(

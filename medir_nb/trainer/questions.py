@@ -9,35 +9,37 @@ __all__ = ['example_blocks', 'synthesize_queries', 'load_queries', 'candidates',
 import random
 from collections import Counter
 from pathlib import Path
-from ..core.errors import check, nearest
+import pydantic
+from ..core.errors import boundary, check, nearest
 from ..core.files import fingerprint
 from ..core.settings import read_yaml, registry
 from ..core.git import git_folder
 from ..data.task import detect_language
 from ..data.registered import task_folder
 from .mined_rows import Mined, mined_rows, read_rows, step
-from .prompt_batch import MOST_REPEATED, PromptBatch, ask_about
+from .prompt_batch import ASKING, PromptBatch, ask_about
 
 # %% ../../nbs/05_trainer/02_questions.ipynb #6ee475f5
-def _is_block(block) -> bool:
-    "Whether a style of a reader's file holds pairs of text and query."
-    pairs = block.get('pairs') if isinstance(block, dict) else None
-    return isinstance(pairs, list) and all(isinstance(p, dict) and {'text', 'query'} <= set(p) for p in pairs)
+class _Example(pydantic.BaseModel, extra='forbid'):
+    text: str
+    query: str
 
 
-def _examples_in(file: str) -> dict:
-    "Language → style → block of a reader's file."
-    by_language = read_yaml(file)
-    whole = all(isinstance(styles, dict) and all(map(_is_block, styles.values())) for styles in by_language.values())
-    check(whole, 'these are no examples', file, 'give YAML: language, style, pairs of text and query')
-    return by_language
+class _Style(pydantic.BaseModel):
+    "Pairs of a text and its query, and what stands before the query in a prompt."
+
+    pairs: list[_Example]
+    label: str = ''
+
+
+_Examples = pydantic.TypeAdapter(dict[str, dict[str, _Style]])  # language → style
 
 # %% ../../nbs/05_trainer/02_questions.ipynb #0cb32e40
-def _in_prompt(block: dict, language: str) -> str:
+def _in_prompt(style: _Style, language: str) -> str:
     "The pairs of a style as they stand in a prompt."
     text, query = ('文字：', '问题：') if language == 'zh' else ('Text: ', 'Question: ')
-    query = f'{block["label"]}: ' if 'label' in block else query
-    return '\n\n'.join(f'{text}{pair["text"]}\n{query}{pair["query"]}' for pair in block['pairs'])
+    query = f'{style.label}: ' if style.label else query
+    return '\n\n'.join(f'{text}{pair.text}\n{query}{pair.query}' for pair in style.pairs)
 
 # %% ../../nbs/05_trainer/02_questions.ipynb #cd097b7e
 def example_blocks(
@@ -46,39 +48,34 @@ def example_blocks(
     file: str = '',  # in place of the registry's examples
 ) -> dict[str, str]:
     "Worked examples by style, as they stand in a prompt; `file` replaces the registry's."
-    by_language = _examples_in(file) if file else registry('examples')
-    where = file or 'registry/examples.yaml'
+    where, by_language = file or 'registry/examples.yaml', read_yaml(file) if file else registry('examples')
+    fix = 'give YAML: language, style, pairs of text and query'
+    with boundary('these are no examples', where, fix, (pydantic.ValidationError,)):
+        by_language = _Examples.validate_python(by_language)
     check(language in by_language, f'no examples in {language!r}', where, nearest(language, by_language))
     blocks = by_language[language]
     for name in names:
         check(name in blocks, f'no examples of the style {name!r}', where, nearest(name, blocks))
-    return {name: _in_prompt(block, language) for name, block in blocks.items() if not names or name in names}
+    return {name: _in_prompt(style, language) for name, style in blocks.items() if not names or name in names}
 
 # %% ../../nbs/05_trainer/02_questions.ipynb #438b8fc0
 _MAKES_IT_UNUSABLE = {'repeats the prompt', 'wrong language', 'copied from the document', 'repeated'}  # where strict
 
 
-def _faults_of_query(text: str, faults: list, document: str, seen: set) -> list[str]:
-    "The faults of a query beside those of its generation."
-    copied = ['copied from the document'] if text and text in document else []
-    return [*faults, *copied, *(['repeated'] if text in seen else [])]
+def _is_usable(text: str, faults: list, strict: bool) -> bool:
+    return bool(text) and not (strict and _MAKES_IT_UNUSABLE & set(faults))
 
-# %% ../../nbs/05_trainer/02_questions.ipynb #6ea012cd
-@step('id', 'doc')
+# %% ../../nbs/05_trainer/02_questions.ipynb #f9b5bf87
+@step('id', 'doc', hands_on=ASKING)
 def synthesize_queries(
     documents,
     model: str,
-    language: str = '',  # '': read from the script of the documents
     styles: list = (),  # of the examples; none: all
     examples: str = '',  # a file in place of the registry's
-    form: str = '',  # of the wording
-    prompt: str = '',  # a file with other wording
     seed: int = 42,  # of the draw of styles
     strict: bool = False,  # queries with a fault are dropped
-    sampling: dict | None = None,
-    home_folder=None,
-    replay=None,
-    most_repeated: float = MOST_REPEATED,  # share of queries that may repeat another one
+    language: str = '',  # '': read from the script of the documents
+    **asking,  # form, prompt, sampling, replay, most_repeated, as in `PromptBatch`
 ) -> Mined:
     """A query for each document: `{id, task, text, doc}`, `task` the style of its examples. Sampling of the method row
     (temperature 1.0, top-p 0.8) unless given."""
@@ -86,41 +83,37 @@ def synthesize_queries(
     language = language or detect_language([row['doc'] for row in rows])
     blocks = example_blocks(language, styles, examples)
     style = {row['id']: random.Random(fingerprint(seed, row['id'])).choice(sorted(blocks)) for row in rows}
-    how = PromptBatch(
-        model, 'synthesize-query', language, form, prompt, 1, sampling, home_folder, replay, most_repeated
-    )
-    answers = ask_about(rows, lambda row: {'examples': blocks[style[row['id']]], 'document': row['doc']}, how)
+    values = lambda row: {'examples': blocks[style[row['id']]], 'document': row['doc']}  # noqa: E731
+    answers = ask_about(rows, values, PromptBatch(model, 'synthesize-query', language, **asking))
     queries, met, seen = [], Counter(), set()
     for row, [(text, faults)] in zip(rows, answers, strict=True):
         text = text.strip().strip('"')
-        faults = _faults_of_query(text, faults, row['doc'], seen)
+        copied = ['copied from the document'] if text and text in row['doc'] else []
+        faults = [*faults, *copied, *(['repeated'] if text in seen else [])]
         met.update(faults)
-        if text and not (strict and _MAKES_IT_UNUSABLE & set(faults)):
+        if _is_usable(text, faults, strict):
             seen.add(text)
             queries.append({'id': row['id'], 'task': style[row['id']], 'text': text, 'doc': row['doc']})
     return mined_rows('queries', rows, queries, met)
 
 # %% ../../nbs/05_trainer/02_questions.ipynb #e6c3102d
-def _query_file(source: str, home_folder) -> Path:
+def _query_file(source: str) -> Path:
     "The file of queries of a corpus of the registry, or the one given by its path."
     row = registry('corpora').get(source)
     fix = 'name automir-training, or a file of id, text and doc'
     check(not row or row.get('git'), 'this corpus holds no queries', f'corpus {source}', fix)
-    file = task_folder(source, row) if row else Path(source)
-    if row and not file:
-        file = git_folder(row['git'], f'corpus {source}', home_folder)
+    file = (task_folder(source, row) or git_folder(row['git'], f'corpus {source}')) if row else Path(source)
     return file / 'query.jsonl' if file.is_dir() else file
 
 # %% ../../nbs/05_trainer/02_questions.ipynb #713cb9bb
 def load_queries(
     source: str,  # a corpus of the registry (its `git` file), or a JSON-lines file
     documents,
-    home_folder=None,
 ) -> Mined:
     "Queries that were written before, for those `documents` that have one: `{id, task, text, doc}` rows."
     without_query = {' '.join(row['doc'].split()): row for row in documents}
     met, queries = Counter(), []
-    for row in read_rows(_query_file(source, home_folder), 'id', 'text', 'doc'):
+    for row in read_rows(_query_file(source), 'id', 'text', 'doc'):
         document = without_query.pop(' '.join(str(row['doc']).split()), None)
         text = str(row['text']).strip()
         if document is None:
@@ -133,35 +126,26 @@ def load_queries(
     return mined_rows('queries', list(documents), queries, met)
 
 # %% ../../nbs/05_trainer/02_questions.ipynb #19471562
-@step('id', 'text', 'doc')
+@step('id', 'text', 'doc', hands_on=ASKING)
 def candidates(
     rows,
     model: str,
     n: int = 5,  # candidates a query
-    language: str = '',  # '': read from the script of the documents
-    form: str = '',  # of the wording
-    prompt: str = '',  # a file with other wording
     strict: bool = False,  # candidates with a fault are dropped
-    sampling: dict | None = None,
-    home_folder=None,
-    replay=None,
-    most_repeated: float = MOST_REPEATED,  # share of candidates that may repeat one of another query
+    **asking,  # language, form, prompt, sampling, replay, most_repeated, as in `PromptBatch`
 ) -> Mined:
     "`n` candidate documents for each query and its document: `{id, text, rewrite_queries, doc}` (AutoMIR equation 3)."
     rows = list(rows)
-    language = language or detect_language([row['doc'] for row in rows])
-    how = PromptBatch(model, 'candidates', language, form, prompt, n, sampling, home_folder, replay, most_repeated)
+    how = PromptBatch(model, 'candidates', n=n, **asking)
     by_row = ask_about(rows, lambda row: {'query': row['text'], 'document': row['doc']}, how)
     written, met = [], Counter()
     for row, answers in zip(rows, by_row, strict=True):
         met.update(f'candidates: {fault}' for _, faults in answers for fault in faults)
-        usable = [text for text, faults in answers if text and not (strict and _MAKES_IT_UNUSABLE & set(faults))]
-        if not usable:
-            met['without a usable candidate'] += 1
-            continue
-        if len(usable) < n:
-            met['with fewer candidates than asked'] += 1
-        written.append({'id': row['id'], 'text': row['text'], 'rewrite_queries': usable, 'doc': row['doc']})
+        usable = [text for text, faults in answers if _is_usable(text, faults, strict)]
+        met['without a usable candidate'] += not usable
+        met['with fewer candidates than asked'] += 0 < len(usable) < n
+        if usable:
+            written.append({'id': row['id'], 'text': row['text'], 'rewrite_queries': usable, 'doc': row['doc']})
     return mined_rows('candidates', rows, written, met)
 
 # %% ../../nbs/05_trainer/02_questions.ipynb #fad0f4f0
@@ -169,12 +153,9 @@ _PROMPTS = ('synthesize-query', 'candidates', 'hyde')
 _HYDE_STEPS = ('generator', 'retriever', 'search')
 
 
-def _hyde_files(given) -> dict:
-    "The file of each step that asks for a hypothetical document, from one file or a mapping by step."
-    by_step = given if isinstance(given, dict) else dict.fromkeys(_HYDE_STEPS, given)
-    for place in by_step:
-        check(place in _HYDE_STEPS, f'hyde is not asked in a step {place!r}', 'prompts', nearest(place, _HYDE_STEPS))
-    return {place: by_step.get(place) or '' for place in _HYDE_STEPS}
+def _check_names(given, known: tuple, where: str):
+    for name in given:
+        check(name in known, f'the loop has no prompt {name!r}', where, nearest(name, known))
 
 # %% ../../nbs/05_trainer/02_questions.ipynb #27417166
 def prompt_files(
@@ -182,9 +163,11 @@ def prompt_files(
 ) -> dict[str, str]:
     "The files with other wording for the steps of the self-learning loop, '' for this project's own."
     given = dict(given or {})
-    for name in given:
-        check(name in _PROMPTS, f'the loop has no prompt {name!r}', 'prompts', nearest(name, _PROMPTS))
-    files = {name: given.get(name) or '' for name in _PROMPTS[:2]} | _hyde_files(given.get('hyde') or '')
+    _check_names(given, _PROMPTS, 'prompts')
+    hyde = given.pop('hyde', '')
+    hyde = hyde if isinstance(hyde, dict) else dict.fromkeys(_HYDE_STEPS, hyde)
+    _check_names(hyde, _HYDE_STEPS, 'prompts, hyde')
+    files = {name: (given | hyde).get(name) or '' for name in (*_PROMPTS[:2], *_HYDE_STEPS)}
     for name, file in files.items():
         check(isinstance(file, str), f'the wording of {name} is {file!r}', 'prompts', 'name a file')
         is_there = not file or Path(file).exists()

@@ -10,13 +10,13 @@ import random
 import re
 from collections import Counter
 from dataclasses import dataclass, field, replace
+import pydantic
 from ..core.errors import check
 from ..core.files import fingerprint
 from ..core.places import slug
 from ..generator.methods import method_row
 from .mined_rows import Mined, load_documents, mined_rows, step
-from .prompt_batch import MOST_REPEATED, PromptBatch, Usage, ask_about
-from .answer_parsing import WrittenExample, WrittenQuery, WrittenTasks, read_answers
+from .prompt_batch import ASKING, PromptBatch, Text, Usage, ask_about, read_answers
 
 # %% ../../nbs/05_trainer/10_synthetic.ipynb #7dd7237f
 @dataclass
@@ -35,69 +35,54 @@ def _written(name: str, asked, rows: list, met: Counter, usage: Usage) -> Writte
     return Written(mined.step, mined.rows, mined.stats, usage)
 
 # %% ../../nbs/05_trainer/10_synthetic.ipynb #83098f55
-def _fault_of_query(query: str, document: str, seen: set) -> str:
-    "Why a query is dropped, or nothing."
-    if query in document:
-        return 'copied from the passage'
-    return 'repeated' if query in seen else ''
+class WrittenQuery(pydantic.BaseModel):
+    "A query for a document."
+
+    query: Text
 
 # %% ../../nbs/05_trainer/10_synthetic.ipynb #521139a3
-@step('id', 'doc')
+@step('id', 'doc', hands_on=ASKING)
 def write_queries(
     documents,
     model: str,
     form: str = 'question',  # question (passages of PubMed) | covid, or one of a wording of the reader's
     instruction: str = '',  # of the rows; '': that of the form
     source: str = 'synthetic-queries',  # name of the rows' source
-    prompt: str = '',  # a file with other wording
     language: str = 'en',
-    sampling: dict | None = None,
-    home_folder=None,
-    replay=None,
-    most_repeated: float = MOST_REPEATED,  # share of answers that may repeat another one
+    **asking,  # prompt, sampling, replay, most_repeated, as in `PromptBatch`
 ) -> Written:
     "A query for each passage: `{id, query, pos, neg: [], instruction, source}` (BMRetriever, instance level)."
     rows, usage = list(documents), Usage()
     instruction = instruction or method_row('instance-query', 'prompt')['instructions'].get(form, '')
     check(instruction, f'the form {form!r} has no instruction', 'write_queries', 'give instruction=…')
-    how = PromptBatch(model, 'instance-query', language, form, prompt, 1, sampling, home_folder, replay, most_repeated)
-    answers = ask_about(rows, lambda row: {'document': row['doc']}, replace(how, usage=usage))
+    how = PromptBatch(model, 'instance-query', language, form, usage=usage, **asking)
+    answers = ask_about(rows, lambda row: {'document': row['doc']}, how)
     read, met = read_answers([answer for [answer] in answers], WrittenQuery)
     queries, seen = [], set()
-    for row, value in zip(rows, read, strict=True):
-        if value is None:
+    for row, query in [(row, value.query) for row, value in zip(rows, read, strict=True) if value]:
+        if query in row['doc'] or query in seen:
+            met['copied from the passage' if query in row['doc'] else 'repeated'] += 1
             continue
-        if fault := _fault_of_query(value.query, row['doc'], seen):
-            met[fault] += 1
-        else:
-            seen.add(value.query)
-            texts = {'query': value.query, 'pos': [row['doc']], 'neg': []}
-            queries.append({'id': f'{source}/{row["id"]}', **texts, 'instruction': instruction, 'source': source})
+        seen.add(query)
+        texts = {'query': query, 'pos': [row['doc']], 'neg': []}
+        queries.append({'id': f'{source}/{row["id"]}', **texts, 'instruction': instruction, 'source': source})
     return _written('written queries', rows, queries, met, usage)
 
 # %% ../../nbs/05_trainer/10_synthetic.ipynb #85813f71
-def _source_of(corpus: str, corpora: dict) -> str:
-    "The name of the rows of a corpus; of a single one it is that of the step."
-    return 'synthetic-queries' if len(corpora) == 1 else f'synthetic-queries-{slug(corpus)}'
-
-
 def write_corpus_queries(
     corpora: dict,  # corpus → the form of its queries, whose instruction they stand under
     model: str,
     n: int = 0,  # passages of each corpus; 0: all
     seed: int = 42,  # of the sample
     without: list = (),  # tasks whose relevant documents are left out
-    home_folder=None,
     **how,  # of `write_queries`
 ) -> Written:
     "A query for each passage of several corpora, each under the instruction of its corpus."
     check(corpora, 'it names no corpus', 'written queries', 'write {corpus: form}')
     rows, met, usage = [], Counter(), Usage()
     for corpus, form in corpora.items():
-        passages = load_documents(corpus, n, seed, without, home_folder)
-        written = write_queries(
-            passages, model, form, source=_source_of(corpus, corpora), home_folder=home_folder, **how
-        )
+        source = 'synthetic-queries' if len(corpora) == 1 else f'synthetic-queries-{slug(corpus)}'
+        written = write_queries(load_documents(corpus, n, seed, without), model, form, source=source, **how)
         rows += written.rows
         met.update({what: times for what, times in written.stats.items() if what != 'kept'})
         usage += written.usage
@@ -112,21 +97,22 @@ def _normal(task: str) -> str:
     return ' '.join(re.findall(r'\w+', re.sub(r'^\W*\d+[.):]', '', task.casefold())))
 
 # %% ../../nbs/05_trainer/10_synthetic.ipynb #47fbb438
-@step(source='a language model')
+class WrittenTasks(pydantic.RootModel[list[Text]]):
+    "A list of retrieval tasks."
+
+# %% ../../nbs/05_trainer/10_synthetic.ipynb #7b595c16
+@step(source='a language model', hands_on=ASKING)
 def brainstorm_tasks(
     model: str,
     calls: int = 10,
     n: int = 20,  # tasks a call
-    prompt: str = '',  # a file with other wording
     language: str = 'en',
-    sampling: dict | None = None,
-    home_folder=None,
-    replay=None,
     most_repeated: float = 0.9,  # share of a round's tasks that may be known; above it no more is asked
+    **asking,  # prompt, sampling, replay, as in `PromptBatch`
 ) -> Written:
     "Distinct retrieval tasks: `{id, task}` (BMRetriever, task level)."
     usage, met, known = Usage(), Counter(), {}
-    how = PromptBatch(model, 'brainstorm-tasks', language, '', prompt, 1, sampling, home_folder, replay, usage=usage)
+    how = PromptBatch(model, 'brainstorm-tasks', language, most_repeated=1, usage=usage, **asking)
     for first in range(0, calls, _CALLS_A_ROUND):
         together = min(_CALLS_A_ROUND, calls - first)
         row = {'id': f'call-{first}'}
@@ -144,15 +130,26 @@ def brainstorm_tasks(
     return _written('tasks', range(calls), rows, met, usage)
 
 # %% ../../nbs/05_trainer/10_synthetic.ipynb #3897f443
+class WrittenExample(pydantic.BaseModel):
+    "An example of a retrieval task."
+
+    user_query: Text
+    positive_document: Text
+    hard_negative_document: Text
+
+    @pydantic.model_validator(mode='after')
+    def _three_texts(self):
+        if self.positive_document == self.hard_negative_document:
+            raise ValueError('both documents are one text')
+        if self.user_query in (self.positive_document, self.hard_negative_document):
+            raise ValueError('the query is its document')
+        return self
+
+# %% ../../nbs/05_trainer/10_synthetic.ipynb #ddadf9dc
 def _drawn_values(task: dict, number: int, seed: int) -> dict:
     "One value of each list of the paper, drawn for this task and number."
     draw = random.Random(fingerprint(seed, task['id'], number))
     return {slot: draw.choice(values) for slot, values in method_row('task-example', 'prompt')['values'].items()}
-
-
-def _is_shorter(text: str, wanted: str) -> bool:
-    "Whether a text has fewer words than `wanted` begins with, such as 50 of `50-100 words`."
-    return len(text.split()) < int(re.match(r'\d+', wanted)[0])
 
 
 def _example_row(task: dict, number: int, value: WrittenExample, drawn: dict) -> dict:
@@ -168,26 +165,22 @@ def _example_row(task: dict, number: int, value: WrittenExample, drawn: dict) ->
     }
 
 # %% ../../nbs/05_trainer/10_synthetic.ipynb #6dc55f25
-@step('id', 'task')
+@step('id', 'task', hands_on=ASKING)
 def write_examples(
     tasks,  # rows of `{id, task}`
     model: str,
     n: int = 1,  # examples a task
-    prompt: str = '',  # a file with other wording
     language: str = 'en',
     seed: int = 42,  # of the values that are drawn
-    sampling: dict | None = None,
-    home_folder=None,
-    replay=None,
-    most_repeated: float = MOST_REPEATED,  # share of answers that may repeat that to another task
+    **asking,  # prompt, sampling, replay, most_repeated, as in `PromptBatch`
 ) -> Written:
     "Examples of tasks: `{id, query, pos, neg, instruction: the task, source, drawn}` (BMRetriever, task level)."
     tasks, usage, met, rows, seen = list(tasks), Usage(), Counter(), [], set()
-    how = PromptBatch(model, 'task-example', language, '', prompt, 1, sampling, home_folder, replay, most_repeated)
+    how = PromptBatch(model, 'task-example', language, usage=usage, **asking)
     for number in range(n):
         drawn = {task['id']: _drawn_values(task, number, seed) for task in tasks}
         values = lambda task, drawn=drawn: {'task': task['task'], **drawn[task['id']]}  # noqa: E731
-        answers = ask_about(tasks, values, replace(how, first=number, usage=usage))
+        answers = ask_about(tasks, values, replace(how, first=number))
         read, met_here = read_answers([answer for [answer] in answers], WrittenExample)
         met.update(met_here)
         for task, value in zip(tasks, read, strict=True):
@@ -196,6 +189,7 @@ def write_examples(
                 continue
             seen.add(value.user_query)
             rows.append(_example_row(task, number, value, drawn[task['id']]))
-            texts = (value.positive_document, value.hard_negative_document)
-            met['documents shorter than asked'] += sum(_is_shorter(t, rows[-1]['drawn']['num_words']) for t in texts)
+            asked = int(re.match(r'\d+', drawn[task['id']]['num_words'])[0])  # 50 of `50-100 words`
+            lengths = [len(text.split()) for text in (value.positive_document, value.hard_negative_document)]
+            met['documents shorter than asked'] += sum(length < asked for length in lengths)
     return _written('examples of tasks', range(n * len(tasks)), rows, met, usage)

@@ -6,57 +6,29 @@
 __all__ = ['consistent_rows', 'draw_negatives', 'mixture_table']
 
 # %% ../../nbs/05_trainer/12_tuning_rows.ipynb #ee939425
-import random
 from collections import Counter
 import pandas as pd
 from ..core.errors import check
-from ..core.files import fingerprint
 from ..data.corpus import Corpus, Queries, write_table
-from ..data.task import Task, build_task, task_from_frames
-from .mined_rows import Mined, mined_rows, step
-from .negative_mining import labelled_pairs, round_trip
+from ..data.task import Task, build_task
+from .mined_rows import ENCODING, Mined, mined_rows, step
+from .negative_mining import draw_of, labelled_pairs, round_trip
 from .labelled_sets import Searched, searched_corpus
 
 # %% ../../nbs/05_trainer/12_tuning_rows.ipynb #65b8ed33
-@step('id', 'query', 'pos')
+@step('id', 'query', 'pos', hands_on=ENCODING)
 def consistent_rows(
     rows,  # of written queries
     retriever,  # an expression, or an encoder of the reader's
     k: int = 3,  # ranks among which the passage must be
-    language: str = '',
-    dtype: str | None = None,
-    device: str | None = None,
-    home_folder=None,
+    **options,  # language, dtype, device
 ) -> Mined:
     "Those rows whose query finds its first positive among the first `k` of the positives of all rows."
-    rows = list(rows)
-    asked = [{'id': str(i), 'text': row['query'], 'doc': row['pos'][0], 'row': row} for i, row in enumerate(rows)]
-    found = round_trip(asked, retriever, k, language, dtype, device, home_folder)
+    asked = [{'id': row['id'], 'text': row['query'], 'doc': row['pos'][0], 'row': row} for row in rows]
+    found = round_trip(asked, retriever, k, **options)
     return Mined('consistent rows', [row['row'] for row in found], found.stats)
 
 # %% ../../nbs/05_trainer/12_tuning_rows.ipynb #823704cc
-def _answers_of(rows: list[dict]) -> dict[str, set]:
-    "Query → the texts that answer it in any row."
-    answers = {}
-    for row in rows:
-        answers.setdefault(row['query'], set()).update(text.strip() for text in row['pos'])
-    return answers
-
-
-def _task_of_source(source: str, rows: list[dict], lacking: list[dict], passages: list[str]) -> Task:
-    "The queries that lack a negative, over all passages of their source."
-    every = [text for row in rows for text in (*row['pos'], *row['neg'])]
-    texts = [text for text in dict.fromkeys(text.strip() for text in (*every, *passages)) if text]
-    ids, answers = {text: f'd{i:07d}' for i, text in enumerate(texts)}, _answers_of(rows)
-    judged = [(row['id'], ids[text], 1) for row in lacking for text in sorted(answers[row['query']]) if text]
-    return task_from_frames(
-        pd.DataFrame({'id': ids.values(), 'text': ids.keys()}),
-        pd.DataFrame([(row['id'], row['query']) for row in lacking], columns=['id', 'text']),
-        pd.DataFrame(judged, columns=['query_id', 'doc_id', 'relevance']),
-        name=source,
-    )
-
-# %% ../../nbs/05_trainer/12_tuning_rows.ipynb #d8904b50
 _BLOCK = 10_000  # documents that are in memory at a time
 
 
@@ -71,9 +43,18 @@ def _ids_of_texts(corpus: Corpus, texts: set[str]) -> dict[str, list]:
     return ids
 
 
-def _task_of_corpus(source: str, rows: list[dict], lacking: list[dict], searched: Searched) -> Task:
-    "The queries that lack a negative, over the entire corpus of their source."
-    answers = _answers_of(rows)
+def _passages_of_rows(rows: list[dict]) -> Searched:
+    "Each passage of some rows once, in the place of the corpus that they were drawn of."
+    every = (text.strip() for row in rows for text in (*row['pos'], *row['neg']))
+    texts = [text for text in dict.fromkeys(every) if text]
+    return Searched(write_table(((f'd{i:07d}', '', text, '') for i, text in enumerate(texts)), None), {})
+
+# %% ../../nbs/05_trainer/12_tuning_rows.ipynb #e6b39156
+def _task_of_source(source: str, rows: list[dict], lacking: list[dict], searched: Searched) -> Task:
+    "The queries that lack a negative, over what is searched for them."
+    answers = {}  # query → the texts that answer it in any row
+    for row in rows:
+        answers.setdefault(row['query'], set()).update(text.strip() for text in row['pos'])
     ids = _ids_of_texts(searched.corpus, set().union(*(answers[row['query']] for row in lacking)))
     judged = []
     for row in lacking:
@@ -88,8 +69,7 @@ def _task_of_corpus(source: str, rows: list[dict], lacking: list[dict], searched
 # %% ../../nbs/05_trainer/12_tuning_rows.ipynb #b2f68de1
 def _drawn(row: dict, n: int, seed: int) -> dict:
     "A row with `n` of the negatives that it brought."
-    draw = random.Random(fingerprint(seed, row['id'], row['query']))
-    return {**row, 'neg': draw.sample(row['neg'], min(n, len(row['neg'])))}
+    return {**row, 'neg': draw_of(seed, row['id'], row['query']).sample(row['neg'], min(n, len(row['neg'])))}
 
 
 def _check_ids(rows: list[dict]):
@@ -99,43 +79,38 @@ def _check_ids(rows: list[dict]):
     check(not repeated, what, 'rows', 'load each set once, and give written rows a source of their own')
 
 # %% ../../nbs/05_trainer/12_tuning_rows.ipynb #96e5cf1a
-def _lacking_task(source: str, rows: list[dict], lacking: list[dict], passages: list, searched: Searched | None):
-    "What is searched for the rows of a source that lack a negative."
-    if searched is None:
-        return _task_of_source(source, rows, lacking, passages)
-    return _task_of_corpus(source, rows, lacking, searched)
+def by_source(rows) -> dict[str, list]:
+    "Source → its rows, in their order."
+    sources = {}
+    for row in rows:
+        sources.setdefault(row.get('source', ''), []).append(row)
+    return sources
 
-
-@step('id', 'query', 'pos', 'neg')
+# %% ../../nbs/05_trainer/12_tuning_rows.ipynb #c4b74e67
+@step('id', 'query', 'pos', 'neg', hands_on=ENCODING)
 def draw_negatives(
     rows,
     retriever,  # an expression, or an encoder of the reader's
     n: int = 1,  # negatives a row
     top: int = 100,  # ranks that they are drawn from
-    passages: dict | None = None,  # source → further passages that are searched beside those of its rows
     searched: str = 'rows',  # corpus: the entire corpus of a labelled set; rows: the passages of the rows
     paths: dict | None = None,  # set → the file or folder in its place
     seed: int = 42,
-    dtype: str | None = None,
-    device: str | None = None,
-    home_folder=None,
+    **options,  # dtype, device
 ) -> Mined:
     "The rows with `n` hard negatives each: drawn from the first `top` of their source, or of those that they brought."
     rows, mined, met = list(rows), {}, Counter()
-    check(
-        searched in ('rows', 'corpus'), f'searched={searched!r} does not fit', 'hard negatives', 'write rows or corpus'
-    )
+    fits = searched in ('rows', 'corpus')
+    check(fits, f'searched={searched!r} does not fit', 'hard negatives', 'write rows or corpus')
     _check_ids(rows)
-    for source in dict.fromkeys(row.get('source', '') for row in rows):
-        of_source = [row for row in rows if row.get('source', '') == source]
+    for source, of_source in by_source(rows).items():
         lacking = [row for row in of_source if not row['neg']]
         met['that brought their negatives'] += len(of_source) - len(lacking)
         if not lacking:
             continue
-        place = (paths or {}).get(source, '')
-        whole = searched_corpus(source, place, home_folder=home_folder) if searched == 'corpus' else None
-        task = _lacking_task(source, of_source, lacking, (passages or {}).get(source, []), whole)
-        found = labelled_pairs(task, retriever, '', n, (0, top), seed, dtype, device, home_folder)
+        whole = searched_corpus(source, (paths or {}).get(source, '')) if searched == 'corpus' else None
+        task = _task_of_source(source, of_source, lacking, whole or _passages_of_rows(of_source))
+        found = labelled_pairs(task, retriever, n=n, window=(0, top), seed=seed, **options)
         met['with fewer negatives than asked'] += found.stats.get('with fewer negatives than asked', 0)
         mined |= {row['id']: pair['neg'] for row, pair in zip(lacking, found, strict=True)}
     drawn = [{**row, 'neg': mined[row['id']]} if row['id'] in mined else _drawn(row, n, seed) for row in rows]
@@ -144,23 +119,19 @@ def draw_negatives(
 # %% ../../nbs/05_trainer/12_tuning_rows.ipynb #7775a001
 def _mean_words(texts) -> float:
     counts = [len(text.split()) for text in texts]
-    return sum(counts) / len(counts) if counts else 0.0
+    return sum(counts) / len(counts)
 
 
 def mixture_table(rows) -> pd.DataFrame:
     "Training rows by source: rows, share, texts a row, mean words of query and positive, instructions."
-    by_source = {}
-    for row in rows:
-        by_source.setdefault(row.get('source', ''), []).append(row)
-    total = sum(map(len, by_source.values()))
-    lines = []
-    for source, of_source in by_source.items():
+    rows, lines = list(rows), []
+    for source, of_source in by_source(rows).items():
         instructions = {row.get('instruction', '') for row in of_source}
         lines.append(
             {
                 'source': source,
                 'rows': len(of_source),
-                'share': len(of_source) / total,
+                'share': len(of_source) / len(rows),
                 'positives': sum(len(row['pos']) for row in of_source) / len(of_source),
                 'negatives': sum(len(row['neg']) for row in of_source) / len(of_source),
                 'words of a query': _mean_words(row['query'] for row in of_source),

@@ -5,17 +5,17 @@
 # %% auto #0
 __all__ = ['rank_spread', 'board', 'board_rows']
 
-# %% ../../nbs/10_workbook/23_boards.ipynb #81733df5
+# %% ../../nbs/10_workbook/23_boards.ipynb #d295a4d2
 import json
 from pathlib import Path
+from ..core.errors import MedirError, boundary, check
 from ..core.settings import registry
-from .board_heads import column_about, column_of, measure_of, measured_about, own_columns, own_key
-from .board_heads import own_row, papers_about, printed_columns, rows_about, task_about
-from .board_scores import demo_scores, own_scores, plain_value
-from .board_systems import WEIGHTS, environment_about, model_about
-from .cell_tables import cell_table, measurements, results_folder
 from .records import receipts
 from .ways import hours_on
+from .cell_tables import cell_table, measurements, receipt_files, results_folder
+from .board_systems import WEIGHTS, column_about, column_of, environment_about, measure_of
+from .board_systems import measured_about, model_about, own_columns, own_key, own_row, papers_about
+from .board_systems import printed_columns, rows_about, task_about
 
 # %% ../../nbs/10_workbook/23_boards.ipynb #c74b3c18
 def rank_spread(
@@ -35,6 +35,82 @@ def rank_spread(
     ends = without.groupby('system')['rank'].agg(['min', 'max'])
     return over_all[['mean', 'rank']].assign(best=ends['min'], worst=ends['max']).sort_values('rank')
 
+# %% ../../nbs/10_workbook/23_boards.ipynb #8551685c
+_OWN = ('task', 'system', 'measure', 'value')
+_OWN_MORE = ('low', 'high', 'n_queries', 'revision', 'dtype', 'split')
+
+
+def _plain_value(value):
+    "A value as JSON has it; None where a table has nothing."
+    if value is None or value != value:
+        return None
+    return value.item() if hasattr(value, 'item') else value
+
+# %% ../../nbs/10_workbook/23_boards.ipynb #598b33f4
+def read_own_scores(
+    file: str | Path,  # JSON of `medir evaluate --json`, or a CSV with the same columns
+    receipt: dict | None = None,
+) -> list[dict]:
+    "The rows of a file of scores, with `source` and `receipt`."
+    import pandas as pd
+
+    file = Path(file)
+    fix = 'write it with medir evaluate … --json FILE'
+    with boundary('it does not read as a file of scores', file, fix):
+        is_json = file.suffix == '.json'
+        rows = pd.DataFrame(json.loads(file.read_text(encoding='utf-8'))) if is_json else pd.read_csv(file)
+        missing = [name for name in _OWN if name not in rows]
+        check(not missing, f'its rows have no {", ".join(missing)}', file, fix)
+        # a label such as `R@1 strict` stays as it is printed
+        records = rows.reindex(columns=[*_OWN, *_OWN_MORE]).to_dict('records')
+    source = {'source': file.name, 'receipt': receipt}
+    return [{name: _plain_value(value) for name, value in record.items()} | source for record in records]
+
+# %% ../../nbs/10_workbook/23_boards.ipynb #19b0c976
+def own_scores(
+    runs: list[dict] = (),  # of `receipts`
+    files: list[str | Path] = (),
+) -> list[dict]:
+    "A reader's own scores, the newest first; a score that two runs repeat stands once."
+    rows = [row for file in files for row in read_own_scores(file)]
+    for file, receipt in receipt_files(runs, 'scores.csv'):
+        rows += read_own_scores(file, receipt)
+    return [{**row, 'paper': 'own'} for row in _each_once(rows)]
+
+
+def _each_once(rows: list[dict]) -> list[dict]:
+    "Scores without those that an earlier one repeats, and without empty ones."
+    first = {}
+    for row in rows:
+        key = tuple(row[name] for name in ('task', 'split', 'system', 'measure', 'revision', 'dtype'))
+        if row['value'] is not None:
+            first.setdefault(key, row)
+    return list(first.values())
+
+# %% ../../nbs/10_workbook/23_boards.ipynb #aeec7106
+def _is_expression(system: str) -> bool:
+    "Whether a row of a table names a system that anybody can run."
+    from medir_nb.retrieval.expressions import parse
+
+    try:
+        parse(system)
+    except MedirError:
+        return False
+    return True
+
+# %% ../../nbs/10_workbook/23_boards.ipynb #27bbddf3
+def demo_scores(
+    folder: str | Path | None,  # of stored results: the workbook's `figures`
+) -> list[dict]:
+    "The scores that the workbook's demos left beside their figures, of systems that an expression names."
+    rows = []
+    for file in sorted(Path(folder).glob('*_scores.csv')) if folder else ():
+        rows += [
+            {**row, 'source': f'{Path(folder).name}/{file.name}', 'paper': 'demo'} for row in read_own_scores(file)
+        ]
+    named = {system: _is_expression(system) for system in {row['system'] for row in rows}}
+    return [row for row in _each_once(rows) if named[row['system']]]
+
 # %% ../../nbs/10_workbook/23_boards.ipynb #f8257c0c
 class _Numbered(dict):
     "A number for each value, in the order in which they are first asked for."
@@ -48,7 +124,7 @@ def _numbers(values) -> dict:
     "The place of each value in their order."
     return {value: i for i, value in enumerate(values)}
 
-
+# %% ../../nbs/10_workbook/23_boards.ipynb #c69e23a4
 class _Heads:
     "Rows and columns of the page, and the numbers by which cells name them."
 
@@ -77,10 +153,10 @@ class _Heads:
             'environments': {name: environment_about(name) for name in environments},
         }
 
-# %% ../../nbs/10_workbook/23_boards.ipynb #263e1844
+# %% ../../nbs/10_workbook/23_boards.ipynb #3914b53d
 def _points(value) -> float | None:
     "A value from 0 to 1 as the page shows it."
-    return None if plain_value(value) is None else round(100 * float(value), 6)
+    return None if _plain_value(value) is None else round(100 * float(value), 6)
 
 # %% ../../nbs/10_workbook/23_boards.ipynb #11aaba80
 _RUNS = ('cpu', 'gpu')
@@ -127,7 +203,7 @@ def _noted(receipt: dict | None, noted: _Numbered) -> int | None:
     "The number of a receipt; several measurements share one."
     return None if receipt is None else noted[json.dumps(receipt)]
 
-
+# %% ../../nbs/10_workbook/23_boards.ipynb #5566a48e
 _ABOUT_MEASURED = ('verdict', 'as', 'revision', 'dtype', 'n_queries')
 
 
@@ -157,15 +233,15 @@ def _packed_own(own: list[dict], heads: _Heads, noted: _Numbered) -> list[dict]:
             packed[tuple(place.values())] = place | ends | about | {'receipt': _noted(row['receipt'], noted)}
     return list(packed.values())
 
-# %% ../../nbs/10_workbook/23_boards.ipynb #3ecb1c12
+# %% ../../nbs/10_workbook/23_boards.ipynb #a1846bec
 def board(
     paper: str | None = None,  # all of them without one
-    home_folder=None,  # whose receipts are read, too; None reads none
+    own_runs: bool = False,  # whether the receipts of the home folder are read, too
     folder: str | Path | None = None,  # of stored results: the workbook's `figures`, where there is one
     files: list[str | Path] = (),  # of scores, from `medir evaluate --json`
 ) -> dict:
     "The data of the leaderboard as one JSON value: systems, columns, tasks, models, cells, measurements, receipts."
-    folder, runs = folder or results_folder(), receipts(home_folder) if home_folder else []
+    folder, runs = folder or results_folder(), receipts() if own_runs else []
     measured = measurements(folder, runs)
     table = cell_table(paper, measured=measured)
     cells = table[table.measure.notna() & table.value.notna()].reset_index(drop=True)

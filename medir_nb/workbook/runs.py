@@ -5,17 +5,17 @@
 # %% auto #0
 __all__ = ['run_notebook']
 
-# %% ../../nbs/10_workbook/07_runs.ipynb #d4677ee4
+# %% ../../nbs/10_workbook/07_runs.ipynb #1b0963ce
 import json
 import os
 import time
 from pathlib import Path
 from ..core.files import canonical, file_fingerprint, lock, read_json, write_json
-from ..core.places import home, slug
+from ..core.places import follows_home, home, slug
 from ..core.console import redact
 from ..core.hardware import machine
 from .find import find_notebook
-from .parameters import resolve
+from .parameters import resolve_parameters
 from .keys import receipt_key
 from .records import cassettes_read, valid_receipt
 from .kernel import execute_notebook
@@ -31,7 +31,7 @@ def _clear_attempt(folder: Path):
     for torn in folder.glob('.*.part'):
         torn.unlink()
 
-
+# %% ../../nbs/10_workbook/07_runs.ipynb #81f98972
 def _written_files(folder: Path, output: Path) -> dict[str, str]:
     "Fingerprints of the files that a notebook wrote beside itself."
     files = [file for file in sorted(folder.iterdir()) if file.is_file() and file != output]
@@ -47,22 +47,23 @@ def _what_was_left(folder: Path, output: Path) -> dict:
         'files': _written_files(folder, output),
     }
 
-# %% ../../nbs/10_workbook/07_runs.ipynb #e335743b
-def _run_in(folder: Path, path: Path, parameters: dict, base: Path, preset: str | None) -> dict:
+# %% ../../nbs/10_workbook/07_runs.ipynb #9c06b78a
+def _run_in(folder: Path, path: Path, parameters: dict, preset: str | None) -> dict:
     "Execute a notebook in the folder of its run; returns what its receipt says of it."
     working, output, start = folder / f'{path.stem}.executing.ipynb', folder / f'{path.stem}.ipynb', time.time()
     _clear_attempt(folder)
-    execute_notebook(path, working, parameters, base, preset)
+    execute_notebook(path, working, parameters, home(), preset)
     os.replace(working, output)
     return {
         **_what_was_left(folder, output),
-        'cassettes': cassettes_read(parameters, base),
+        'cassettes': cassettes_read(parameters),
         'machine': machine(),
         'seconds': round(time.time() - start, 1),
         'finished': time.strftime('%Y-%m-%dT%H:%M:%S'),
     }
 
-# %% ../../nbs/10_workbook/07_runs.ipynb #f1b434bc
+# %% ../../nbs/10_workbook/07_runs.ipynb #a00701cd
+@follows_home
 def run_notebook(
     name: str,  # a notebook of the workbook, or a path
     preset: str | None = None,  # None: the notebook's defaults
@@ -72,15 +73,15 @@ def run_notebook(
     upstream: list[str] = (),  # keys of the runs that this one stands on
 ) -> dict:
     "Execute a notebook with checked parameters; returns its receipt, an old one where that is still valid."
-    path, base = find_notebook(name), home(home_folder)
-    parameters = resolve(path, preset, overrides)
-    key, parts = receipt_key(path, parameters, upstream, home_folder)
-    folder = base / 'runs' / path.stem / f'{slug(preset or "default")}-{key[:10]}'
+    path = find_notebook(name)
+    parameters = resolve_parameters(path, preset, overrides)
+    key, parts = receipt_key(path, parameters, upstream)
+    folder = home() / 'runs' / path.stem / f'{slug(preset or "default")}-{key[:10]}'
     with lock(folder / 'run'):
-        if not force and (earlier := valid_receipt(key, home_folder)):
+        if not force and (earlier := valid_receipt(key)):
             return {**earlier, 'reused': True}
         receipt = {'notebook': path.stem, 'preset': preset, 'key': key, 'parts': parts}
-        receipt |= _run_in(folder, path, parameters, base, preset)
+        receipt |= _run_in(folder, path, parameters, preset)
         whole = json.loads(redact(canonical(receipt)))
-        write_json(base / 'receipts' / f'{path.stem}-{key[:16]}.json', whole)
+        write_json(home() / 'receipts' / f'{path.stem}-{key[:16]}.json', whole)
     return {**receipt, 'reused': False}

@@ -48,18 +48,11 @@ def writer(name):
     from medir_nb.generator import LLM, Request, Sampling
 
     one = LLM(name, backend='transformers')
-    made = one.generate(
-        [
-            Request(p, Sampling(**{**one.spec.sampling, 'max_tokens': 4}), one.spec.system)
-            for p in ('What lowers cholesterol?', '什么药降低血压？')
-        ]
-    )
-    return {
-        'revision': one.spec.revision,
-        'tokens': [g.tokens for g in made],
-        'prompts': [g.prompt_tokens for g in made],
-        'texts': [g.text for g in made],
-    }
+    sampling = Sampling(**{**one.spec.sampling, 'max_tokens': 4})
+    asked = ('What lowers cholesterol?', '什么药降低血压？')
+    made = one.generate([Request(text, sampling, one.spec.system) for text in asked])
+    counted = {'tokens': [g.tokens for g in made], 'prompts': [g.prompt_tokens for g in made]}
+    return {'revision': one.spec.revision, 'texts': [g.text for g in made], **counted}
 
 
 def served_writer(name):
@@ -67,12 +60,8 @@ def served_writer(name):
     from medir_nb.generator import LLM, Request
 
     one = LLM(name, backend='openai')
-    return {
-        'texts': [
-            g.text
-            for g in one.generate([Request('What lowers cholesterol?', one.sampling(max_tokens=4), one.spec.system)])
-        ]
-    }
+    asked = Request('What lowers cholesterol?', one.sampling(max_tokens=4), one.spec.system)
+    return {'texts': [made.text for made in one.generate([asked])]}
 
 
 def reranker(name):
@@ -80,9 +69,8 @@ def reranker(name):
     from medir_nb.retrieval import Reranker, written_pairs
 
     one = Reranker(name)
-    scored = one.backend().encode(
-        written_pairs(one.spec, [('which drugs lower cholesterol', TEXTS[0][1]), ('高血压', TEXTS[1][1])])
-    )
+    pairs = [('which drugs lower cholesterol', TEXTS[0][1]), ('高血压', TEXTS[1][1])]
+    scored = one.backend().encode(written_pairs(one.spec, pairs))
     return {'scores': scored.vectors[:, 0].tolist(), 'tokens': scored.tokens.tolist()}
 
 
@@ -91,19 +79,13 @@ def task(name):
     from medir_nb.data import load_task
 
     one = load_task(name)
+    told = {name: getattr(one, name) for name in ('kind', 'revision')}
     if one.kind == 'pairs':
-        return {'kind': one.kind, 'pairs': len(one.pairs), 'revision': one.revision}
-    return {
-        'kind': one.kind,
-        'queries': len(one.queries),
-        'documents': len(one.corpus) + one.report['repeated_document_ids'],
-        'qrels': len(one.qrels),
-        'labels': len(one.labels),
-        'candidates': None if one.candidates is None else len(one.candidates),
-        'revision': one.revision,
-        'language': one.language,
-        'fingerprint': one.fingerprint,
-    }
+        return {**told, 'pairs': len(one.pairs)}
+    counts = {name: len(getattr(one, name)) for name in ('queries', 'qrels', 'labels')}
+    counts['documents'] = len(one.corpus) + one.report['repeated_document_ids']
+    counts['candidates'] = None if one.candidates is None else len(one.candidates)
+    return {**told, **counts, 'language': one.language, 'fingerprint': one.fingerprint}
 
 
 def read(name):
@@ -111,21 +93,15 @@ def read(name):
     from medir_nb.data import load_task
 
     one = load_task(name)
+    told = {'called': one.name, 'kind': one.kind}
     if one.kind == 'pairs':
-        return {'called': one.name, 'kind': one.kind, 'pairs': one.pairs.values.tolist()}
-    return {
-        'called': one.name,
-        'kind': one.kind,
-        'split': one.split,
-        'revision': one.revision,
-        'queries': dict(zip(one.queries.ids, one.queries.texts())),
-        'documents': dict(zip(one.corpus.ids, one.corpus.texts())),
-        'qrels': one.qrels.values.tolist(),
-        'candidates': None if one.candidates is None else one.candidates.values.tolist(),
-        'measures': one.measures,
-        'instructions': one.instructions,
-        'report': one.report,
+        return {**told, 'pairs': one.pairs.values.tolist()}
+    told |= {name: getattr(one, name) for name in ('split', 'revision', 'measures', 'instructions', 'report')}
+    texts = {
+        name: dict(zip(part.ids, part.texts())) for name, part in (('queries', one.queries), ('documents', one.corpus))
     }
+    candidates = None if one.candidates is None else one.candidates.values.tolist()
+    return {**told, **texts, 'qrels': one.qrels.values.tolist(), 'candidates': candidates}
 
 
 def corpus(name):

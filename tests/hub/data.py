@@ -6,26 +6,21 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from conftest import DOCUMENTS, write_lines
+from conftest import DOCUMENTS, table, write_lines
 from hub.server import Repository
 from medir_nb.core import registry
 
 # ---------------------------------------------------------------- texts
 
-ENGLISH = {i: (title, text) for i, title, text in DOCUMENTS} | {
-    'd13': ('Gout', 'Colchicine and rest shorten an attack of gout; allopurinol lowers uric acid between attacks.'),
-    'd14': (
-        'Pneumonia',
-        'Amoxicillin treats pneumonia that was caught outside a hospital; confusion is a sign of severity.',
-    ),
-    'd15': ('Stroke', 'Thrombolysis within four and a half hours improves the outcome of an ischaemic stroke.'),
-    'd16': ('Eczema', 'Emollients and mild steroid creams calm the itch of eczema in children.'),
-    'd17': ('Sepsis', 'Antibiotics within an hour and fluids by weight are the first treatment of sepsis.'),
-    'd18': (
-        'Shingles',
-        'A vaccine against shingles is offered to older adults; antivirals help within 72 hours of the rash.',
-    ),
-}
+MORE = table("""
+d13 | Gout | Colchicine and rest shorten an attack of gout; allopurinol lowers uric acid between attacks.
+d14 | Pneumonia | Amoxicillin treats pneumonia that was caught outside a hospital; confusion is a sign of severity.
+d15 | Stroke | Thrombolysis within four and a half hours improves the outcome of an ischaemic stroke.
+d16 | Eczema | Emollients and mild steroid creams calm the itch of eczema in children.
+d17 | Sepsis | Antibiotics within an hour and fluids by weight are the first treatment of sepsis.
+d18 | Shingles | A vaccine against shingles is offered to older adults; antivirals help within 72 hours of the rash.
+""")
+ENGLISH = {i: (title, text) for i, title, text in [*DOCUMENTS, *MORE]}
 ENGLISH_QUESTIONS = [  # text, relevant documents with their grades
     ('which drugs are given after a heart attack', {'d02': 2, 'd01': 1}),
     ('first treatment of type 2 diabetes', {'d03': 2, 'd04': 1}),
@@ -60,20 +55,15 @@ PHRASES = [
 def chinese():
     "The passages and questions of the registry's Chinese task."
     rows = registry('zh-lay')
-    return {i: ('', text) for i, text in rows['passages'].items()}, [
-        (q['text'], dict.fromkeys(q['relevant'], 1)) for q in rows['questions']
-    ]
+    passages = {i: ('', text) for i, text in rows['passages'].items()}
+    return passages, [(asked['text'], dict.fromkeys(asked['relevant'], 1)) for asked in rows['questions']]
 
 
 def _sentences():
     passages, questions = chinese()
     texts = [' '.join(pair) for pair in [*ENGLISH.values(), *passages.values()]]
-    return [
-        *texts,
-        *(q for q, _ in [*ENGLISH_QUESTIONS, *questions]),
-        *(s for a, b, _ in PAIRS for s in (a, b)),
-        *PHRASES,
-    ]
+    asked = [text for text, _ in [*ENGLISH_QUESTIONS, *questions]]
+    return [*texts, *asked, *(sentence for *pair, _ in PAIRS for sentence in pair), *PHRASES]
 
 
 SENTENCES = _sentences()
@@ -93,10 +83,8 @@ def collection(name, row):
     if row.get('distinct_documents'):
         documents.append(documents[0])
     if row.get('length_unit') == 'characters' and (row.get('mean_document_length') or 0) > 2000:
-        documents[-1] = (
-            *documents[-1][:2],
-            ' '.join([documents[-1][2], *(t for _, t in ENGLISH.values())] * 5),
-        )  # longer than encoders read
+        longer = ' '.join([documents[-1][2], *(text for _, text in ENGLISH.values())] * 5)  # than encoders read
+        documents[-1] = (*documents[-1][:2], longer)
     queries = [(f'q{n}', text) for n, (text, _) in enumerate(asked)]
     qrels = [(f'q{n}', ids[d], grade) for n, (_, relevant) in enumerate(asked) for d, grade in relevant.items()]
     if 'relevant' in row:  # documents that were judged and are not relevant
@@ -142,15 +130,12 @@ def write_configs(folder, parts, kind, card=True):
         file = f'{config}/{split}-00000-of-00001.parquet' if kind == 'parquet' else f'{config}/{split}.jsonl'
         write_rows(folder / file, rows)
         found.setdefault(config, []).append((split, file))
-    head = ''.join(
-        f'- config_name: {c}\n  data_files:\n' + ''.join(f'  - split: {s}\n    path: {f}\n' for s, f in files)
-        for c, files in found.items()
-    )
-    (folder / 'README.md').write_text(
-        f'---\nconfigs:\n{head}---\n\nA small data set in the layout of the real one.\n'
-        if card
-        else 'A small data set.\n'
-    )
+    head = ''
+    for config, files in found.items():
+        head += f'- config_name: {config}\n  data_files:\n'
+        head += ''.join(f'  - split: {split}\n    path: {file}\n' for split, file in files)
+    named = f'---\nconfigs:\n{head}---\n\nA small data set in the layout of the real one.\n'
+    (folder / 'README.md').write_text(named if card else 'A small data set.\n')
 
 
 def published_texts(paper, queries):
@@ -159,22 +144,15 @@ def published_texts(paper, queries):
     for name, llm in registry('llms').items():
         likely = {method: names[0] for method, names in llm.get('likely_splits', {}).get(paper, {}).items()}
         for method, split in {**llm.get('hub_splits', {}).get(paper, {}), **likely}.items():
-            mark = llm.get('answer', {})
-            wrap = (
-                f'<{mark["tag"]}> {{}} </{mark["tag"]}>'
-                if 'tag' in mark
-                else f'hm {mark["after"]} {{}}'
-                if 'after' in mark
-                else '{}'
-            )
+            mark, wrap = llm.get('answer', {}), '{}'
+            if 'tag' in mark:
+                wrap = f'<{mark["tag"]}> {{}} </{mark["tag"]}>'
+            elif 'after' in mark:
+                wrap = f'hm {mark["after"]} {{}}'
+            texts = [f'{ENGLISH[i][1]} ({method}, {name})' for i in sorted(ENGLISH)]
             out[method, split] = [
-                {
-                    'id': q,
-                    'text': text,
-                    'hy_doc': wrap.format(f'{ENGLISH[sorted(ENGLISH)[n]][1]} ({method}, {name})'),
-                    'doc_id': [],
-                }
-                for n, (q, text) in enumerate(queries)
+                {'id': query, 'text': text, 'hy_doc': wrap.format(texts[n]), 'doc_id': []}
+                for n, (query, text) in enumerate(queries)
             ]
     return out
 
@@ -188,14 +166,11 @@ def task_files(name, row):
     documents, queries, qrels = collection(name, row)
     if 'nested' in configs:
         text = {d: {'doc_id': d, 'title': title, 'abstract': body} for d, title, body in documents}
-        rows = [
-            {'query': {'doc_id': q, 'title': t, 'abstract': ''}, 'candidates': [text[d] for d in text]}
-            for q, t in queries
-        ]
+        asked = [{'doc_id': q, 'title': t, 'abstract': ''} for q, t in queries]
+        rows = [{'query': query, 'candidates': list(text.values())} for query in asked]
         grades = {(q, d): g for q, d, g in qrels}
-        judged = [
-            {'query_id': q, 'cand_id': d, 'score': grades.get((q, d), 0)} for q, _ in queries for d in text
-        ]  # every candidate is judged
+        # every candidate is judged
+        judged = [{'query_id': q, 'cand_id': d, 'score': grades.get((q, d), 0)} for q, _ in queries for d in text]
         file = Path(configs['qrels'][0].removeprefix('dir:')) / f'{configs["qrels"][1]}_qrel.jsonl'
         return {
             hub: lambda folder: write_configs(folder, {configs['nested']: rows}, 'parquet'),
@@ -215,13 +190,11 @@ def task_files(name, row):
         }
     if row.get('labels'):
         systems = ['Circulatory System', 'Nervous System']
-        parts[configs['queries']] = [
-            {**q, row['labels']: systems[n > 7]} for n, q in enumerate(parts[configs['queries']])
-        ]
+        asked = enumerate(parts[configs['queries']])
+        parts[configs['queries']] = [{**query, row['labels']: systems[n > 7]} for n, query in asked]
     if 'top_ranked' in configs:
-        parts[configs['top_ranked']] = [
-            {'query-id': q, 'corpus-ids': [d for i, d, _ in qrels if i == q]} for q, _ in queries
-        ]
+        listed = [{'query-id': q, 'corpus-ids': [d for i, d, _ in qrels if i == q]} for q, _ in queries]
+        parts[configs['top_ranked']] = listed
     parts |= published_texts(row['paper'], queries)
     kind = 'parquet' if row['language'] == 'zh' else 'jsonl'
     return {hub: lambda folder: write_configs(folder, parts, kind)}
@@ -229,14 +202,10 @@ def task_files(name, row):
 
 def corpus_rows(row):
     "The documents of a corpus, in the field that its row names; a list where the real one has lists."
-    texts = (
-        [b for _, b in chinese()[0].values()]
-        if row['language'] == 'zh'
-        else [f'{t}. {b}' for t, b in ENGLISH.values() if b]
-    )
-    return [
-        {'questions': [[f'{n}?']], row['field']: [t] if row['field'] == 'answers' else t} for n, t in enumerate(texts)
-    ]
+    english = [f'{title}. {text}' for title, text in ENGLISH.values() if text]
+    texts = [text for _, text in chinese()[0].values()] if row['language'] == 'zh' else english
+    rows = [[text] if row['field'] == 'answers' else text for text in texts]
+    return [{'questions': [[f'{n}?']], row['field']: told} for n, told in enumerate(rows)]
 
 
 def corpus_files(name, row):
@@ -298,10 +267,9 @@ def data_repositories(tasks=None, corpora=None):
     out = []
     for name, row in (registry('tasks') if tasks is None else tasks).items():
         if on_the_hub(row):
-            revisions = {
-                row['hub']: row['revision'],
-                **({row['qrels_hub']['hub']: row['qrels_hub']['revision']} if row.get('qrels_hub') else {}),
-            }
+            revisions = {row['hub']: row['revision']}
+            if other := row.get('qrels_hub'):
+                revisions[other['hub']] = other['revision']
             out += [(hub, revisions[hub], build) for hub, build in task_files(name, row).items()]
     for name, row in (registry('corpora') if corpora is None else corpora).items():
         if on_the_hub(row):
@@ -340,16 +308,14 @@ def git_files(paper='automir'):
         for llm in registry('llms').values():
             for file in llm.get('authors', []):
                 if file.endswith(('query-rewrite.jsonl', 'query-rewrite-sft.jsonl')):
-                    files[f'{path}/{file}'] = [
-                        {'id': q, 'text': t, 'rewrite_query': texts[n]} for n, (q, t) in enumerate(queries)
-                    ]
+                    answers = zip(queries, texts)
+                    files[f'{path}/{file}'] = [{'id': q, 'text': t, 'rewrite_query': made} for (q, t), made in answers]
     for row in registry('corpora').values():
         if 'git' in row:
             repository, path = _of_repository(row)
-            passages = [b for _, b in chinese()[0].values()]
+            passages = enumerate(text for _, text in chinese()[0].values())
             out[repository][path] = [
-                {'id': i, 'task': 'MedExam', 'text': f'{d[:8]}是什么？', row['field']: d}
-                for i, d in enumerate(passages)
+                {'id': i, 'task': 'MedExam', 'text': f'{text[:8]}是什么？', row['field']: text} for i, text in passages
             ]
     return out
 
@@ -365,9 +331,8 @@ def make_github(folder):
         allow = [['config', f'uploadpack.{what}', 'true'] for what in ('allowAnySHA1InWant', 'allowFilter')]
         for command in (['init', '-q'], *allow, ['add', '.'], [*author, 'commit', '-q', '-m', 'data']):
             subprocess.run(['git', *command], cwd=at, check=True, capture_output=True)
-        commits[repository] = subprocess.run(
-            ['git', 'rev-parse', 'HEAD'], cwd=at, check=True, capture_output=True, text=True
-        ).stdout.strip()
+        head = subprocess.run(['git', 'rev-parse', 'HEAD'], cwd=at, check=True, capture_output=True, text=True)
+        commits[repository] = head.stdout.strip()
     return commits
 
 
@@ -389,9 +354,8 @@ def small_registry(folder, commits=None, **more):
 
     tasks = {n: {**r, **counts(n, r), **at(r)} for n, r in registry('tasks').items() if on_the_hub(r)}
     tasks |= {n: registry('tasks')[n] for n in MEDTEB}
-    corpora = {
-        n: {**r, 'documents': min(r['documents'], len(corpus_rows(r))), **at(r)} for n, r in registry('corpora').items()
-    }
+    count = lambda row: min(row['documents'], len(corpus_rows(row)))
+    corpora = {n: {**r, 'documents': count(r), **at(r)} for n, r in registry('corpora').items()}
     shutil.rmtree(folder, ignore_errors=True)
     for name, rows in {'tasks': tasks, 'corpora': corpora, **more}.items():
         write_lines(folder / f'{name}.yaml', [json.dumps(rows, ensure_ascii=False)])

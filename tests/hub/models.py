@@ -13,22 +13,13 @@ from hub.server import Repository
 from medir_nb.core import registry
 
 HIDDEN, HEAD = 32, 24
-ENCODER = dict(
-    hidden_size=HIDDEN, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64, initializer_range=0.3
-)
+_SIZES = dict(hidden_size=HIDDEN, initializer_range=0.3)
+ENCODER = dict(_SIZES, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64)
 DECODER = dict(ENCODER, num_key_value_heads=2, head_dim=8)
-NEO = dict(
-    hidden_size=HIDDEN,
-    num_layers=2,
-    num_heads=4,
-    attention_types=[[['global', 'local'], 1]],
-    window_size=16,
-    initializer_range=0.3,
-)
+NEO = dict(_SIZES, num_layers=2, num_heads=4, attention_types=[[['global', 'local'], 1]], window_size=16)
 GPTJ = dict(n_embd=HIDDEN, n_layer=2, n_head=4, rotary_dim=8, initializer_range=0.3)
-T5 = dict(
-    d_model=HIDDEN, d_kv=8, d_ff=64, num_layers=2, num_heads=4, feed_forward_proj='gated-gelu', initializer_factor=1.0
-)
+T5 = dict(d_model=HIDDEN, d_kv=8, d_ff=64, num_layers=2, num_heads=4, initializer_factor=1.0)
+T5 |= dict(feed_forward_proj='gated-gelu')
 
 
 @dataclass(frozen=True)
@@ -50,87 +41,36 @@ class Family:
 
 BERT = dict(cls_token='[CLS]', sep_token='[SEP]', pad_token='[PAD]', unk_token='[UNK]', mask_token='[MASK]')
 # in the order of the real vocabulary: positions are counted from the padding's id
-ROBERTA = dict(
-    bos_token='<s>',
-    pad_token='<pad>',
-    eos_token='</s>',
-    cls_token='<s>',
-    sep_token='</s>',
-    unk_token='<unk>',
-    mask_token='<mask>',
-)
+ROBERTA = dict(bos_token='<s>', pad_token='<pad>', eos_token='</s>', cls_token='<s>', sep_token='</s>')
+ROBERTA |= dict(unk_token='<unk>', mask_token='<mask>')
+MPNET = {**ROBERTA, 'unk_token': '[UNK]'}
 LLAMA = dict(unk_token='<unk>', bos_token='<s>', eos_token='</s>')
+LLAMA3 = dict(bos_token='<|begin_of_text|>', eos_token='<|eot_id|>')
+GEMMA = dict(pad_token='<pad>', eos_token='<eos>', bos_token='<bos>', unk_token='<unk>')
+T5_NAMES = dict(pad_token='<pad>', eos_token='</s>', unk_token='<unk>')
 END = dict(bos_token='<|endoftext|>', eos_token='<|endoftext|>', unk_token='<|endoftext|>')
+PADDED = {**END, 'pad_token': '<|endoftext|>'}
 CHATML = dict(eos_token='<|im_end|>', pad_token='<|endoftext|>', additional_special_tokens=['<|im_start|>'])
+TWO = dict(spare=2, pair='<s> $A </s> </s> $B </s>')
+MISTRAL = dict(DECODER, sliding_window=None)
+BYTES, OCTETS = ('bytes', 'PreTrainedTokenizerFast'), ('fallback', 'LlamaTokenizer')
+QWEN2, GPT2 = ('bytes', 'Qwen2Tokenizer'), ('bytes', 'GPT2Tokenizer')
+BERT_PAIR, S = '[CLS] $A [SEP] $B:1 [SEP]:1', ('<s>',)
+WORDPIECE, UNIGRAM = ('wordpiece', 'BertTokenizer'), ('unigram', 'XLMRobertaTokenizer')
 FAMILIES = {
-    'bert': Family(
-        'BertConfig',
-        ENCODER,
-        'wordpiece',
-        'BertTokenizer',
-        BERT,
-        ('[CLS]',),
-        ('[SEP]',),
-        pair='[CLS] $A [SEP] $B:1 [SEP]:1',
-    ),
-    'mpnet': Family(
-        'MPNetConfig',
-        ENCODER,
-        'wordpiece',
-        'MPNetTokenizer',
-        {**ROBERTA, 'unk_token': '[UNK]'},
-        ('<s>',),
-        ('</s>',),
-        spare=2,
-        pair='<s> $A </s> </s> $B </s>',
-    ),
-    'xlm-r': Family(
-        'XLMRobertaConfig',
-        ENCODER,
-        'unigram',
-        'XLMRobertaTokenizer',
-        ROBERTA,
-        ('<s>',),
-        ('</s>',),
-        spare=2,
-        pair='<s> $A </s> </s> $B </s>',
-    ),
+    'bert': Family('BertConfig', ENCODER, *WORDPIECE, BERT, ('[CLS]',), ('[SEP]',), pair=BERT_PAIR),
+    'mpnet': Family('MPNetConfig', ENCODER, 'wordpiece', 'MPNetTokenizer', MPNET, S, ('</s>',), **TWO),
+    'xlm-r': Family('XLMRobertaConfig', ENCODER, *UNIGRAM, ROBERTA, S, ('</s>',), **TWO),
     'gpt_neox': Family('GPTNeoXConfig', ENCODER, 'bytes', 'GPTNeoXTokenizer', END, also=('<|padding|>',)),
-    'gpt_neo': Family('GPTNeoConfig', NEO, 'bytes', 'GPT2Tokenizer', {**END, 'pad_token': '<|endoftext|>'}),
-    'gptj': Family(
-        'GPTJConfig', GPTJ, 'bytes', 'GPT2Tokenizer', {**END, 'pad_token': '<|endoftext|>'}, positions='n_positions'
-    ),
-    'gemma': Family(
-        'GemmaConfig',
-        DECODER,
-        'fallback',
-        'GemmaTokenizer',
-        dict(pad_token='<pad>', eos_token='<eos>', bos_token='<bos>', unk_token='<unk>'),
-        ('<bos>',),
-    ),
-    'llama': Family('LlamaConfig', DECODER, 'fallback', 'LlamaTokenizer', LLAMA, ('<s>',)),
-    'mistral': Family(
-        'MistralConfig', dict(DECODER, sliding_window=None), 'fallback', 'LlamaTokenizer', LLAMA, ('<s>',)
-    ),
-    'llama3': Family(
-        'LlamaConfig',
-        DECODER,
-        'bytes',
-        'PreTrainedTokenizerFast',
-        dict(bos_token='<|begin_of_text|>', eos_token='<|eot_id|>'),
-        ('<|begin_of_text|>',),
-    ),
-    'qwen2': Family('Qwen2Config', DECODER, 'bytes', 'Qwen2Tokenizer', CHATML),
-    'qwen3': Family('Qwen3Config', DECODER, 'bytes', 'Qwen2Tokenizer', CHATML),
-    't5': Family(
-        'T5Config',
-        T5,
-        'unigram',
-        'T5Tokenizer',
-        dict(pad_token='<pad>', eos_token='</s>', unk_token='<unk>'),
-        after=('</s>',),
-        positions='',
-    ),
+    'gpt_neo': Family('GPTNeoConfig', NEO, *GPT2, PADDED),
+    'gptj': Family('GPTJConfig', GPTJ, *GPT2, PADDED, positions='n_positions'),
+    'gemma': Family('GemmaConfig', DECODER, 'fallback', 'GemmaTokenizer', GEMMA, ('<bos>',)),
+    'llama': Family('LlamaConfig', DECODER, *OCTETS, LLAMA, S),
+    'mistral': Family('MistralConfig', MISTRAL, *OCTETS, LLAMA, S),
+    'llama3': Family('LlamaConfig', DECODER, *BYTES, LLAMA3, ('<|begin_of_text|>',)),
+    'qwen2': Family('Qwen2Config', DECODER, *QWEN2, CHATML),
+    'qwen3': Family('Qwen3Config', DECODER, *QWEN2, CHATML),
+    't5': Family('T5Config', T5, 'unigram', 'T5Tokenizer', T5_NAMES, after=('</s>',), positions=''),
 }
 # what the registries call an architecture whose tokenizer and code are another's
 FAMILIES['nvembed'] = FAMILIES['mistral']
@@ -140,66 +80,84 @@ FAMILIES['new'] = FAMILIES['xlm-r']  # gte-multilingual: its vocabulary; for its
 
 def make_tokenizer(family, sentences=SENTENCES, size=2000):
     "A small tokenizer of the family's kind, trained on a few sentences."
-    from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+    from tokenizers import processors
     from transformers import PreTrainedTokenizerFast
 
     f = FAMILIES[family]
-    named = [n for v in f.names.values() for n in (v if isinstance(v, list) else [v])]
+    named = [name for value in f.names.values() for name in (value if isinstance(value, list) else [value])]
     special = list(dict.fromkeys([*named, *f.before, *f.after, *f.also]))
-    letters = sorted(
-        {c for s in sentences for c in s if not c.isspace()}
-        | set(string.ascii_letters + string.digits + string.punctuation)
-    )
-    shared = dict(vocab_size=size, show_progress=False)
-    trainer = None
-    # the trainers of these two kinds give another vocabulary in each process, so it is written down by counting
-    if f.pieces == 'wordpiece':
-        normalizer, splitter = normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer()
-        words = _counted(w for s in sentences for w, _ in splitter.pre_tokenize_str(normalizer.normalize_str(s)))
-        small = sorted({normalizer.normalize_str(c).strip() for c in letters} - {''})
-        vocabulary = dict.fromkeys([*special, *small, *(f'##{c}' for c in small), *(w for w, n in words if n > 1)])
-        t = Tokenizer(models.WordPiece({w: i for i, w in enumerate(vocabulary)}, unk_token=f.names['unk_token']))
-        t.add_special_tokens(special)
-        t.normalizer, t.pre_tokenizer, t.decoder = normalizer, splitter, decoders.WordPiece()
-    elif f.pieces == 'bytes':
-        t = Tokenizer(models.BPE())
-        t.pre_tokenizer, t.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
-        trainer = trainers.BpeTrainer(
-            special_tokens=special, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), **shared
-        )
-    elif f.pieces == 'fallback':
-        t = Tokenizer(models.BPE(unk_token='<unk>', byte_fallback=True, fuse_unk=True))
-        t.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme='first', split=True)
-        t.decoder = decoders.Sequence(
-            [decoders.Replace('▁', ' '), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(' ', 1, 0)]
-        )
-        octets = [AddedToken(f'<0x{i:02X}>', special=False, normalized=False) for i in range(256)]
-        trainer = trainers.BpeTrainer(
-            special_tokens=[*special, *octets], initial_alphabet=letters, vocab_size=size + 256, show_progress=False
-        )
-    else:
-        splitter = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace()])
-        words = _counted(w for s in sentences for w, _ in splitter.pre_tokenize_str(s))
-        scores = {
-            **dict.fromkeys(special, 0.0),
-            **dict.fromkeys(['▁', *letters], -12.0),
-            **{w: math.log(n / len(words)) - 4 for w, n in words if n > 1 and len(w) > 1},
-        }
-        t = Tokenizer(models.Unigram(list(scores.items()), special.index('<unk>')))
-        t.add_special_tokens(special)
-        t.pre_tokenizer, t.decoder = splitter, decoders.Metaspace()
-    if trainer:
-        t.train_from_iterator(sentences, trainer)
-    if f.pieces == 'fallback':
-        t = _without_added_octets(t)
+    t = KINDS[f.pieces](f, special, sentences, size)
     if f.before or f.after:
         around = ' '.join([*f.before, '$A', *f.after])
         known = [(s, t.token_to_id(s)) for s in dict.fromkeys([*f.before, *f.after])]
-        t.post_processor = processors.TemplateProcessing(
-            single=around, pair=f.pair or f'{around} {around.replace("$A", "$B")}', special_tokens=known
-        )
+        pair = f.pair or f'{around} {around.replace("$A", "$B")}'
+        t.post_processor = processors.TemplateProcessing(single=around, pair=pair, special_tokens=known)
     inputs = ['input_ids', *(['token_type_ids'] if family == 'bert' else []), 'attention_mask']
     return PreTrainedTokenizerFast(tokenizer_object=t, model_input_names=inputs, **f.names)
+
+
+def letters_of(sentences):
+    known = set(string.ascii_letters + string.digits + string.punctuation)
+    return sorted(known | {letter for sentence in sentences for letter in sentence if not letter.isspace()})
+
+
+# the trainers of word pieces and of unigrams give another vocabulary in each process, so those are written down by counting
+
+
+def word_pieces(family, special, sentences, size):
+    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
+
+    normalizer, splitter = normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer()
+    normal = normalizer.normalize_str
+    words = _counted(word for s in sentences for word, _ in splitter.pre_tokenize_str(normal(s)))
+    small = sorted({normal(letter).strip() for letter in letters_of(sentences)} - {''})
+    frequent = (word for word, count in words if count > 1)
+    vocabulary = dict.fromkeys([*special, *small, *(f'##{letter}' for letter in small), *frequent])
+    ids = {word: i for i, word in enumerate(vocabulary)}
+    t = Tokenizer(models.WordPiece(ids, unk_token=family.names['unk_token']))
+    t.add_special_tokens(special)
+    t.normalizer, t.pre_tokenizer, t.decoder = normalizer, splitter, decoders.WordPiece()
+    return t
+
+
+def unigrams(family, special, sentences, size):
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    splitter = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace()])
+    words = _counted(word for s in sentences for word, _ in splitter.pre_tokenize_str(s))
+    scores = {**dict.fromkeys(special, 0.0), **dict.fromkeys(['▁', *letters_of(sentences)], -12.0)}
+    scores |= {word: math.log(n / len(words)) - 4 for word, n in words if n > 1 and len(word) > 1}
+    t = Tokenizer(models.Unigram(list(scores.items()), special.index('<unk>')))
+    t.add_special_tokens(special)
+    t.pre_tokenizer, t.decoder = splitter, decoders.Metaspace()
+    return t
+
+
+def byte_pairs(family, special, sentences, size):
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    t = Tokenizer(models.BPE())
+    t.pre_tokenizer, t.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    more = dict(initial_alphabet=alphabet, vocab_size=size, show_progress=False)
+    t.train_from_iterator(sentences, trainers.BpeTrainer(special_tokens=special, **more))
+    return t
+
+
+def pairs_with_octets(family, special, sentences, size):
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    t = Tokenizer(models.BPE(unk_token='<unk>', byte_fallback=True, fuse_unk=True))
+    t.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme='first', split=True)
+    parts = [decoders.Replace('▁', ' '), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(' ', 1, 0)]
+    t.decoder = decoders.Sequence(parts)
+    octets = [AddedToken(f'<0x{i:02X}>', special=False, normalized=False) for i in range(256)]
+    more = dict(initial_alphabet=letters_of(sentences), vocab_size=size + 256, show_progress=False)
+    t.train_from_iterator(sentences, trainers.BpeTrainer(special_tokens=[*special, *octets], **more))
+    return _without_added_octets(t)
+
+
+KINDS = {'wordpiece': word_pieces, 'bytes': byte_pairs, 'fallback': pairs_with_octets, 'unigram': unigrams}
 
 
 def _counted(words):
@@ -243,14 +201,12 @@ def make_model(family, name, limit, kind='AutoModel', tokenizer=None, **settings
     tokenizer = tokenizer or make_tokenizer(family)
     ends = {k: v for k in ('pad_token_id', 'bos_token_id', 'eos_token_id') if (v := getattr(tokenizer, k)) is not None}
     places = {f.positions: limit + f.spare} if f.positions else {}
-    config = getattr(transformers, f.config)(
-        vocab_size=len(tokenizer), **{'pad_token_id': None, **ends, **f.sizes, **places, **settings}
-    )
+    told = {'pad_token_id': None, **ends, **f.sizes, **places, **settings}
+    config = getattr(transformers, f.config)(vocab_size=len(tokenizer), **told)
+    made = transformers.T5EncoderModel if family == 't5' else getattr(transformers, kind).from_config
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(zlib.crc32(name.encode()))
-        model = (
-            transformers.T5EncoderModel(config) if family == 't5' else getattr(transformers, kind).from_config(config)
-        )
+        model = made(config)
         # a fresh model's padding row is zero; where padding is the end token, a trained one's is not
         with torch.no_grad():
             model.get_input_embeddings().weight.normal_(std=0.3)
@@ -282,27 +238,14 @@ def save_model(model, folder, legacy=False, shard=None):
 # ---------------------------------------------------------------- encoders
 
 # repositories that hold sentence-transformers' files beside the weights
-MODULES = (
-    'BAAI/bge',
-    'intfloat/',
-    'thenlper/',
-    'sentence-transformers/',
-    'Muennighoff/SGPT',
-    'hkunlp/',
-    'moka-ai/',
-    'sensenova/',
-    'Salesforce/SFR',
-    'GritLM/',
-    'Alibaba-NLP/gte-multilingual-base',
-    'Alibaba-NLP/gte-Qwen2',
-    'Qwen/Qwen3-Embedding',
-)
+MODULES = ('BAAI/bge', 'intfloat/', 'thenlper/', 'sentence-transformers/', 'Muennighoff/SGPT', 'hkunlp/', 'moka-ai/')
+MODULES += ('sensenova/', 'Salesforce/SFR', 'GritLM/', 'Alibaba-NLP/gte-multilingual-base', 'Alibaba-NLP/gte-Qwen2')
+MODULES += ('Qwen/Qwen3-Embedding',)
 HEADS = ('sentence-transformers/gtr', 'hkunlp/', 'infgrad/', 'TencentBAC/')  # a Dense layer behind the pooling
 LEGACY = ('Muennighoff/SGPT', 'GanymedeNil/', 'castorini/', 'OpenMatch/', 'facebook/')  # of before safetensors
 CAUSAL = ('meta-llama/', 'GritLM/', 'EleutherAI/', 'BioMistral/', 'Qwen/Qwen3-8B')  # with the head of a language model
-TOKENIZERS = {
-    'intfloat/multilingual-e5-small': 'xlm-r'
-}  # where another architecture's tokenizer stands before the model
+# where another architecture's tokenizer stands before the model
+TOKENIZERS = {'intfloat/multilingual-e5-small': 'xlm-r'}
 OWN_MISTRAL = 'raise RuntimeError("the code of this checkpoint must not run")\n'
 
 
@@ -312,40 +255,21 @@ def write_modules(folder, pooling, normalize, limit, dense=0):
     from safetensors.torch import save_file
 
     kinds = ['Transformer', 'Pooling', *(['Dense'] if dense else []), *(['Normalize'] if normalize else [])]
-    write_json(
-        folder / 'modules.json',
-        [
-            {'idx': i, 'name': str(i), 'path': f'{i}_{k}' if i else '', 'type': f'sentence_transformers.models.{k}'}
-            for i, k in enumerate(kinds)
-        ],
-    )
-    modes = {
-        'cls': 'cls_token',
-        'mean': 'mean_tokens',
-        'max': 'max_tokens',
-        'mean_sqrt_len': 'mean_sqrt_len_tokens',
-        'weightedmean': 'weightedmean_tokens',
-        'lasttoken': 'lasttoken',
-    }
-    write_json(
-        folder / '1_Pooling' / 'config.json',
-        {'word_embedding_dimension': HIDDEN, **{f'pooling_mode_{v}': k == pooling for k, v in modes.items()}},
-    )
+    paths = [f'{i}_{kind}' if i else '' for i, kind in enumerate(kinds)]
+    where = 'sentence_transformers.models'
+    modules = [dict(idx=i, name=str(i), path=paths[i], type=f'{where}.{kind}') for i, kind in enumerate(kinds)]
+    write_json(folder / 'modules.json', modules)
+    modes = {'cls': 'cls_token', 'mean': 'mean_tokens', 'max': 'max_tokens', 'mean_sqrt_len': 'mean_sqrt_len_tokens'}
+    modes |= {'weightedmean': 'weightedmean_tokens', 'lasttoken': 'lasttoken'}
+    chosen = {f'pooling_mode_{told}': mode == pooling for mode, told in modes.items()}
+    write_json(folder / '1_Pooling' / 'config.json', {'word_embedding_dimension': HIDDEN, **chosen})
     write_json(folder / 'sentence_bert_config.json', {'max_seq_length': limit, 'do_lower_case': False})
-    write_json(
-        folder / 'config_sentence_transformers.json',
-        {'__version__': {'sentence_transformers': '2.2.2', 'transformers': '4.28.1', 'pytorch': '1.13.0'}},
-    )
+    versions = {'sentence_transformers': '2.2.2', 'transformers': '4.28.1', 'pytorch': '1.13.0'}
+    write_json(folder / 'config_sentence_transformers.json', {'__version__': versions})
     if dense:
-        write_json(
-            folder / '2_Dense' / 'config.json',
-            {
-                'in_features': HIDDEN,
-                'out_features': dense,
-                'bias': False,
-                'activation_function': 'torch.nn.modules.linear.Identity',
-            },
-        )
+        told = dict(in_features=HIDDEN, out_features=dense, bias=False)
+        told['activation_function'] = 'torch.nn.modules.linear.Identity'
+        write_json(folder / '2_Dense' / 'config.json', told)
         weight = torch.randn(dense, HIDDEN, generator=torch.Generator().manual_seed(1))
         save_file({'linear.weight': weight}, folder / '2_Dense' / 'model.safetensors')
 
@@ -393,21 +317,15 @@ def adapter_files(base_hub, architecture, limit, hub, scores=False):
             target_modules=targets,
             base_model_name_or_path=base_hub,
         )
-        model = make_model(
-            architecture,
-            base_hub,
-            limit,
-            'AutoModelForSequenceClassification' if scores else 'AutoModel',
-            **({'num_labels': 1} if scores else {}),
-        )
+        kind = 'AutoModelForSequenceClassification' if scores else 'AutoModel'
+        model = make_model(architecture, base_hub, limit, kind, **({'num_labels': 1} if scores else {}))
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(zlib.crc32(hub.encode()))
             get_peft_model(model, lora).save_pretrained(folder, safe_serialization=False, save_embedding_layers=False)
         told = json.loads((folder / 'adapter_config.json').read_text())
         # the published files name no modules_to_save: peft puts the head back for the task type
-        write_json(
-            folder / 'adapter_config.json', {**told, 'modules_to_save': None, 'base_model_name_or_path': base_hub}
-        )
+        told |= {'modules_to_save': None, 'base_model_name_or_path': base_hub}
+        write_json(folder / 'adapter_config.json', told)
 
     return build
 
@@ -488,15 +406,8 @@ class NVEmbedModel(MistralModel):
 def _nv_embed(folder, tokenizer, limit, hub):
     save_model(make_model('mistral', hub, limit, tokenizer=tokenizer), folder)
     classes = {'AutoConfig': 'modeling_nvembed.NVEmbedConfig', 'AutoModel': 'modeling_nvembed.NVEmbedModel'}
-    _with_code(
-        folder,
-        classes,
-        'modeling_nvembed.py',
-        NV_EMBED,
-        model_type='nvembed',
-        architectures=['NVEmbedModel'],
-        tokenizer_of=hub,
-    )
+    told = dict(model_type='nvembed', architectures=['NVEmbedModel'], tokenizer_of=hub)
+    _with_code(folder, classes, 'modeling_nvembed.py', NV_EMBED, **told)
 
 
 # ---------------------------------------------------------------- language models
@@ -504,14 +415,10 @@ def _nv_embed(folder, tokenizer, limit, hub):
 TOOLS = (
     '{% if tools %}<|im_start|>system\n# Tools{% for t in tools %}\n{{ t | tojson }}{% endfor %}<|im_end|>\n{% endif %}'
 )
-QWEN = (
-    TOOLS
-    + "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-)
-THINKING = QWEN.replace(
-    'assistant\n{% endif %}',
-    'assistant\n{% if enable_thinking is defined and not enable_thinking %}<think>\n\n</think>\n\n{% endif %}{% endif %}',
-)
+TURN = "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
+QWEN = TOOLS + TURN + '{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}'
+SILENT = '{% if enable_thinking is defined and not enable_thinking %}<think>\n\n</think>\n\n{% endif %}'
+THINKING = QWEN.replace('assistant\n{% endif %}', 'assistant\n' + SILENT + '{% endif %}')
 HEADERS = "{{ bos_token }}{% for m in messages %}<|start_header_id|>{{ m['role'] }}<|end_header_id|>\n\n{{ m['content'] }}<|eot_id|>{% endfor %}{% if add_generation_prompt %}<|start_header_id|>assistant<|end_header_id|>\n\n{% endif %}"
 DEEPSEEK = "{% for m in messages %}{% if m['role'] == 'system' %}{{ m['content'] }}{% elif m['role'] == 'user' %}<|User|>{{ m['content'] }}{% else %}<|Assistant|>{{ m['content'] }}{% endif %}{% endfor %}{% if add_generation_prompt %}<|Assistant|><think>\n{% endif %}"
 # a part of a Hub id (the first that fits): architecture and chat template
@@ -559,39 +466,19 @@ def writer_files(row, hub):
         made = save_tokenizer(family, folder, int(row['context']), **({'chat_template': template} if template else {}))
         model = make_model(family, hub, int(row['context']), 'AutoModelForCausalLM', made)
         save_model(model, folder, shard='100KB' if hub.endswith(SHARDED) else None)
-        ends = (
-            [made.convert_tokens_to_ids(t) for t in ('<|im_end|>', '<|endoftext|>')]
-            if 'qwen' in family
-            else made.eos_token_id
-        )
-        write_json(
-            folder / 'generation_config.json',
-            {'eos_token_id': ends, 'do_sample': True, 'temperature': 0.7, 'top_p': 0.8, 'repetition_penalty': 1.05},
-        )
+        named = [made.convert_tokens_to_ids(token) for token in ('<|im_end|>', '<|endoftext|>')]
+        ends = named if 'qwen' in family else made.eos_token_id
+        sampling = {'do_sample': True, 'temperature': 0.7, 'top_p': 0.8, 'repetition_penalty': 1.05}
+        write_json(folder / 'generation_config.json', {'eos_token_id': ends, **sampling})
         if row.get('remote_code'):
-            classes = {
-                'AutoConfig': 'modeling_chatglm.ChatGLMConfig',
-                **dict.fromkeys(
-                    ('AutoModel', 'AutoModelForCausalLM'), 'modeling_chatglm.ChatGLMForConditionalGeneration'
-                ),
-            }
-            _with_code(
-                folder,
-                classes,
-                'modeling_chatglm.py',
-                CHATGLM,
-                model_type='chatglm',
-                architectures=['ChatGLMForConditionalGeneration'],
-            )
+            own = 'modeling_chatglm.ChatGLM'
+            classes = {'AutoConfig': f'{own}Config'}
+            classes |= dict.fromkeys(('AutoModel', 'AutoModelForCausalLM'), f'{own}ForConditionalGeneration')
+            told = dict(model_type='chatglm', architectures=['ChatGLMForConditionalGeneration'])
+            _with_code(folder, classes, 'modeling_chatglm.py', CHATGLM, **told)
             told = json.loads((folder / 'tokenizer_config.json').read_text())
-            write_json(
-                folder / 'tokenizer_config.json',
-                {
-                    **told,
-                    'tokenizer_class': 'ChatGLMTokenizer',
-                    'auto_map': {'AutoTokenizer': ['modeling_chatglm.ChatGLMTokenizer', None]},
-                },
-            )
+            told |= {'tokenizer_class': 'ChatGLMTokenizer', 'auto_map': {'AutoTokenizer': [f'{own}Tokenizer', None]}}
+            write_json(folder / 'tokenizer_config.json', told)
 
     return build
 
@@ -607,28 +494,19 @@ def reranker_files(row, hub):
 
         family, limit = row['architecture'], int(row['max_tokens'])
         if row.get('adapter'):
-            return encoder_files({'architecture': family, 'load': 'transformers', 'max_document_tokens': 4096}, hub)(
-                folder
-            )
+            base = {'architecture': family, 'load': 'transformers', 'max_document_tokens': 4096}
+            return encoder_files(base, hub)(folder)
         made = make_tokenizer(family)
         model = make_model(family, hub, limit, 'AutoModelForSequenceClassification', made, num_labels=row['logits'])
         if not hub.startswith('castorini/'):
             save_tokenizer(family, folder, limit)
             return save_model(model, folder)
         # a repository of 2020: no model type, no tokenizer.json, weights in torch's own format
-        kept = (
-            'vocab_size',
-            'hidden_size',
-            'num_hidden_layers',
-            'num_attention_heads',
-            'intermediate_size',
-            'max_position_embeddings',
-            'initializer_range',
-        )
-        write_json(folder / 'config.json', {k: getattr(model.config, k) for k in kept})
-        (folder / 'vocab.txt').write_text(
-            ''.join(f'{w}\n' for w, _ in sorted(made.get_vocab().items(), key=lambda x: x[1])), encoding='utf-8'
-        )
+        kept = 'vocab_size hidden_size num_hidden_layers num_attention_heads intermediate_size max_position_embeddings'
+        kept = [*kept.split(), 'initializer_range']
+        write_json(folder / 'config.json', {name: getattr(model.config, name) for name in kept})
+        words = sorted(made.get_vocab(), key=made.get_vocab().get)
+        (folder / 'vocab.txt').write_text(''.join(f'{word}\n' for word in words), encoding='utf-8')
         write_json(folder / 'tokenizer_config.json', {'do_lower_case': True, 'max_len': 512, 'init_inputs': []})
         torch.save(model.state_dict(), folder / 'pytorch_model.bin')
 
@@ -640,21 +518,16 @@ def reranker_files(row, hub):
 
 def served(row):
     "Whether a row's weights come from the Hub."
-    return (
-        row.get('hub') not in (None, 'unknown')
-        and not row.get('package')
-        and row.get('load') not in ('openai', 'voyage')
-        and row.get('backend') != 'openai'
-    )
+    service = row.get('load') in ('openai', 'voyage') or row.get('backend') == 'openai'
+    return row.get('hub') not in (None, 'unknown') and not row.get('package') and not service
 
 
 def _card(build, hub):
     "The two files that every repository has."
 
     def both(folder):
-        Path(folder / 'README.md').write_text(
-            f'---\nmodel_name: {hub}\n---\nA tiny random model of the same architecture.\n'
-        )
+        card = f'---\nmodel_name: {hub}\n---\nA tiny random model of the same architecture.\n'
+        (folder / 'README.md').write_text(card)
         (folder / '.gitattributes').write_text('*.safetensors filter=lfs diff=lfs merge=lfs -text\n')
         build(folder)
 
@@ -665,44 +538,39 @@ def model_repositories(models=None, llms=None, rerankers=None):
     "A repository for each Hub id of the rows (those of the registries unless given), at the commits that they name."
     # the libraries are imported before anybody waits for an answer
     make_model('bert', 'warm', 8)
+    given = (models, llms, rerankers)
+    models, llms, rerankers = (
+        registry(name) if rows is None else rows for name, rows in zip(('models', 'llms', 'rerankers'), given)
+    )
     found, commits = {}, {}
 
-    def add(hub, revision, build):
+    def add(named, build):
+        hub, revision = named['hub'], named['revision']
         found.setdefault(hub, build)
         if revision not in (None, 'unknown'):
             commits.setdefault(hub, []).append(revision)
 
-    for row in (registry('models') if models is None else models).values():
+    for row in models.values():
         if not served(row) or row.get('kind') != 'encoder':
             continue
-        add(row['hub'], row['revision'], encoder_files(row, row['hub']))
+        add(row, encoder_files(row, row['hub']))
         if other := row.get('document'):
-            add(other['hub'], other['revision'], encoder_files(row, other['hub'], other.get('tokenizer') != 'query'))
+            add(other, encoder_files(row, other['hub'], other.get('tokenizer') != 'query'))
         if (other := row.get('adapter')) and row['load'] != 'remote':
-            add(
-                other['hub'],
-                other['revision'],
-                adapter_files(row['hub'], row['architecture'], limit_of(row), other['hub']),
-            )
-    if any(row.get('architecture') == 'new' for row in (registry('models') if models is None else models).values()):
-        add(GTE_CODE, 'unknown', gte_code)
+            add(other, adapter_files(row['hub'], row['architecture'], limit_of(row), other['hub']))
+    if any(row.get('architecture') == 'new' for row in models.values()):
+        add({'hub': GTE_CODE, 'revision': 'unknown'}, gte_code)
     # a model that comes in packages where they are installed is the Hub's where they are not
-    for row in (registry('models') if models is None else models).values():
+    for row in models.values():
         parts = registry('parts').get(row.get('package'), {})
         if parts.get('kind') == 'zip':
-            add(parts['hub'], parts['revision'], encoder_files(row, parts['hub']))
-    for row in (registry('rerankers') if rerankers is None else rerankers).values():
-        add(row['hub'], row['revision'], reranker_files(row, row['hub']))
+            add(parts, encoder_files(row, parts['hub']))
+    for row in rerankers.values():
+        add(row, reranker_files(row, row['hub']))
         if other := row.get('adapter'):
-            add(
-                other['hub'],
-                other['revision'],
-                adapter_files(row['hub'], row['architecture'], 4096, other['hub'], scores=True),
-            )
-    for row in (registry('llms') if llms is None else llms).values():
+            add(other, adapter_files(row['hub'], row['architecture'], 4096, other['hub'], scores=True))
+    for row in llms.values():
         if served(row):
-            add(row['hub'], row['revision'], writer_files(row, row['hub']))
-    return [
-        Repository('models', hub, _card(build, hub), dict.fromkeys(commits.get(hub, ())))
-        for hub, build in found.items()
-    ]
+            add(row, writer_files(row, row['hub']))
+    pinned = {hub: dict.fromkeys(commits.get(hub, ())) for hub in found}
+    return [Repository('models', hub, _card(build, hub), pinned[hub]) for hub, build in found.items()]

@@ -108,9 +108,8 @@ class Hub:
         self.server = http.server.ThreadingHTTPServer(('127.0.0.1', 0), type('Handler', (Handler,), {'hub': self}))
         self.server.daemon_threads = True
         self.url = f'http://127.0.0.1:{self.server.server_port}'
-        self.elsewhere = (
-            f'http://localhost:{self.server.server_port}'  # another host, as the Hub sends to for large files
-        )
+        # another host, as the Hub sends to for large files
+        self.elsewhere = f'http://localhost:{self.server.server_port}'
         threading.Thread(target=self.server.serve_forever, kwargs={'poll_interval': 0.05}, daemon=True).start()
 
     def __enter__(self):
@@ -170,11 +169,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
                 self._wait_for_ever()
             self._route(unquote(url.path), parse_qs(url.query), parse_qs(body.decode('utf-8', 'replace')))
         except Refused as e:
-            self._send(
-                e.status,
-                json.dumps({'error': str(e)}).encode(),
-                {'X-Error-Code': e.code, 'X-Error-Message': str(e), 'Content-Type': 'application/json'},
-            )
+            told = {'X-Error-Code': e.code, 'X-Error-Message': str(e), 'Content-Type': 'application/json'}
+            self._send(e.status, json.dumps({'error': str(e)}).encode(), told)
         except (BrokenPipeError, ConnectionResetError):
             self.close_connection = True
         finally:
@@ -226,32 +222,14 @@ class Handler(http.server.BaseHTTPRequestHandler):
         "The endpoints that answer in JSON."
         files = repository.files(self.hub.store)
         if what == 'refs':
-            return self._json(
-                {
-                    'branches': [{'name': 'main', 'ref': 'refs/heads/main', 'targetCommit': repository.commits[0]}],
-                    'tags': [],
-                    'converts': [],
-                }
-            )
+            main = {'name': 'main', 'ref': 'refs/heads/main', 'targetCommit': repository.commits[0]}
+            return self._json({'branches': [main], 'tags': [], 'converts': []})
         if what == 'revision':
-            siblings = [{'rfilename': p} for p in files]
-            return self._json(
-                {
-                    '_id': commit[:24],
-                    'id': repository.id,
-                    'modelId': repository.id,
-                    'author': repository.id.split('/')[0],
-                    'sha': commit,
-                    'lastModified': '2024-01-01T00:00:00.000Z',
-                    'private': False,
-                    'gated': 'manual' if repository.faults.gated else False,
-                    'disabled': False,
-                    'downloads': 0,
-                    'likes': 0,
-                    'tags': [],
-                    'siblings': siblings,
-                }
-            )
+            told = dict.fromkeys(('id', 'modelId'), repository.id) | {'_id': commit[:24], 'sha': commit}
+            told |= dict(author=repository.id.split('/')[0], lastModified='2024-01-01T00:00:00.000Z')
+            told |= dict(private=False, disabled=False, downloads=0, likes=0, tags=[])
+            gated = 'manual' if repository.faults.gated else False
+            return self._json({**told, 'gated': gated, 'siblings': [{'rfilename': path} for path in files]})
         if what == 'paths-info':
             wanted = [p.strip('/') for p in form.get('paths', [])]
             return self._json([e for p in wanted for e in [self._entry(files, p)] if e])
@@ -283,14 +261,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         about = {'X-Repo-Commit': commit, 'Accept-Ranges': 'bytes'}
         if f.large:
             about |= {'X-Linked-Etag': f'"{f.etag}"', 'X-Linked-Size': str(len(f.data))}
-            self._send(
-                302,
-                b'',
-                {
-                    **about,
-                    'Location': f'{self.hub.elsewhere}/-/large/{repository.kind}/{f.sha256}/{repository.id}/{path}',
-                },
-            )
+            place = f'{self.hub.elsewhere}/-/large/{repository.kind}/{f.sha256}/{repository.id}/{path}'
+            self._send(302, b'', {**about, 'Location': place})
         else:
             self._file(repository, f, path, {**about, 'ETag': f'"{f.etag}"'})
 

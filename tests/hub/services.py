@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from conftest import Fake
+from conftest import Fake, chat_answer
 
 TESTS = Path(__file__).parents[1]
 
@@ -45,22 +45,16 @@ def chat(body):
     step = re.search(r'\{"(medical|order|evidence|answer|score)": ', prompt)
     if step and not passages:
         text = re.split(r'(?:Text|文字|Evidence|依据)[:：] ?', prompt)[-1]
-        return answer(json.dumps({step[1]: STEPS[step[1]](text)}))
+        return chat_answer(json.dumps({step[1]: STEPS[step[1]](text)}))
     if not passages:
-        return answer(f'echo: {prompt}')
+        return chat_answer(f'echo: {prompt}')
 
     def grade(text):
         likes = zlib.crc32(text.encode()) % 3 == 0
         differs = zlib.crc32(f'{body["model"]} {text}'.encode()) % 7 == 0
         return 'S' if likes != differs else 'D'
 
-    return answer(json.dumps({f'Passage-{number}': grade(text) for number, text in passages}))
-
-
-def answer(text):
-    "What a server of chats sends."
-    usage = {'prompt_tokens': 10, 'completion_tokens': 5}
-    return {'choices': [{'message': {'content': text}, 'finish_reason': 'stop'}], 'usage': usage}
+    return chat_answer(json.dumps({f'Passage-{number}': grade(text) for number, text in passages}))
 
 
 class Services:
@@ -71,8 +65,7 @@ class Services:
 
     def close(self):
         for fake in (self.embedding, self.chat):
-            fake.server.shutdown()
-            fake.server.server_close()
+            fake.close()
 
     @property
     def environment(self):
@@ -96,40 +89,15 @@ def process_environment(hub, base, services=None, github=None, **more):
     base = Path(base)
     for name in registry('environments'):
         make_environment(base / 'environments', name)
-    nowhere = 'http://127.0.0.1:9'
-    kept = {
-        k: v
-        for k, v in os.environ.items()
-        if k not in ('HF_HUB_OFFLINE', 'HF_TOKEN', 'MEDIR_DATA', 'MEDIR_REGISTRY', 'MEDIR_CASSETTES')
-        and not k.lower().endswith('_proxy')
-    }
-    return {
-        **kept,
-        'HF_ENDPOINT': hub.url,
-        'HF_HOME': str(base / 'hf'),
-        'MEDIR_HOME': str(base / 'home'),
-        'HOME': str(base),
-        'MEDIR_ENVIRONMENTS': str(base / 'environments'),
-        'HF_HUB_DISABLE_XET': '1',
-        'HF_HUB_DISABLE_TELEMETRY': '1',
-        'HF_HUB_DISABLE_PROGRESS_BARS': '1',
-        'HTTP_PROXY': nowhere,
-        'HTTPS_PROXY': nowhere,
-        'NO_PROXY': '127.0.0.1,localhost',
-        'PYTHONPATH': os.pathsep.join([str(TESTS.parent), str(TESTS)]),
-        'PYTHONWARNINGS': 'ignore',
-        'OMP_NUM_THREADS': '1',
-        'MEDIR_PROGRESS': '0',
-        'TOKENIZERS_PARALLELISM': 'false',
-        **(
-            {
-                'GIT_CONFIG_COUNT': '1',
-                'GIT_CONFIG_KEY_0': f'url.file://{github}/.insteadOf',
-                'GIT_CONFIG_VALUE_0': 'https://github.com/',
-            }
-            if github
-            else {}
-        ),
-        **(services.environment if services else {}),
-        **more,
-    }
+    gone = ('HF_HUB_OFFLINE', 'HF_TOKEN', 'MEDIR_DATA', 'MEDIR_REGISTRY', 'MEDIR_CASSETTES')
+    kept = {k: v for k, v in os.environ.items() if k not in gone and not k.lower().endswith('_proxy')}
+    folders = {'HF_HOME': 'hf', 'MEDIR_HOME': 'home', 'HOME': '', 'MEDIR_ENVIRONMENTS': 'environments'}
+    own = {name: str(base / folder) for name, folder in folders.items()} | {'HF_ENDPOINT': hub.url}
+    own |= dict.fromkeys(('HF_HUB_DISABLE_XET', 'HF_HUB_DISABLE_TELEMETRY', 'HF_HUB_DISABLE_PROGRESS_BARS'), '1')
+    own |= dict.fromkeys(('HTTP_PROXY', 'HTTPS_PROXY'), 'http://127.0.0.1:9') | {'NO_PROXY': '127.0.0.1,localhost'}
+    own |= {'PYTHONPATH': os.pathsep.join([str(TESTS.parent), str(TESTS)]), 'PYTHONWARNINGS': 'ignore'}
+    own |= {'OMP_NUM_THREADS': '1', 'MEDIR_PROGRESS': '0', 'TOKENIZERS_PARALLELISM': 'false'}
+    if github:
+        own |= {'GIT_CONFIG_COUNT': '1', 'GIT_CONFIG_VALUE_0': 'https://github.com/'}
+        own['GIT_CONFIG_KEY_0'] = f'url.file://{github}/.insteadOf'
+    return {**kept, **own, **(services.environment if services else {}), **more}

@@ -60,11 +60,8 @@ SAMPLING = {'max_tokens': 8}
 
 def writers():
     "The rows of language models with nothing but that number replaced."
-    return {
-        n: {**r, 'sampling': {**r['sampling'], **SAMPLING}}
-        for n, r in registry('llms').items()
-        if r.get('sampling') and not r.get('package')
-    }
+    rows = {n: r for n, r in registry('llms').items() if r.get('sampling') and not r.get('package')}
+    return {name: {**row, 'sampling': {**row['sampling'], **SAMPLING}} for name, row in rows.items()}
 
 
 def towers():
@@ -89,20 +86,16 @@ def write_batch(name, folder):
     told = batch(name)
     for run in told['runs']:
         own = preset(run['notebook'], run['preset'])
-        changed = {
-            k: {**own.get(k, {}), **v} if isinstance(v, dict) else v
-            for k, v in OVERRIDES.get((run['notebook'], run['preset']), {}).items()
-        }
+        put = OVERRIDES.get((run['notebook'], run['preset']), {})
+        changed = {k: {**own.get(k, {}), **v} if isinstance(v, dict) else v for k, v in put.items()}
         run['parameters'] = {**run.get('parameters', {}), **changed}
     return write_lines(Path(folder) / f'{name}.yaml', [json.dumps(told)])
 
 
 def write_data(folder):
     "$MEDIR_DATA of a reader who read what the row of Pile of Law says: its repository is a script, so there is a corpus.jsonl."
-    write_lines(
-        Path(folder) / 'pile-of-law' / 'corpus.jsonl',
-        [{'id': i, 'doc': f'{title}. {text}'} for i, (title, text) in ENGLISH.items() if text],
-    )
+    rows = [{'id': i, 'doc': f'{title}. {text}'} for i, (title, text) in ENGLISH.items() if text]
+    write_lines(Path(folder) / 'pile-of-law' / 'corpus.jsonl', rows)
     write_stages(Path(folder))
     return folder
 
@@ -160,9 +153,8 @@ def expected_absent(run, home):
     p = preset(run['notebook'], run['preset'])
     out = {}
     # what needs an environment of its own is not tuned, and nothing is where no rows were left; the notebook says so where it tunes
-    left = all(
-        (home / 'training-data' / f'{name}.jsonl').is_file() for name in p.get('tuning_data', {}).get('files', [])
-    )
+    files = p.get('tuning_data', {}).get('files', [])
+    left = all((home / 'training-data' / f'{name}.jsonl').is_file() for name in files)
     tuned = [f'{s}-medteb' for s in p.get('tuned', []) if left and s != 'gte-qwen2-1.5b-instruct']
     for system in dict.fromkeys([*p.get('systems', []), *p.get('tuned', []), *tuned, *p.get('own_systems', [])]):
         row = registry('models').get(system, {})

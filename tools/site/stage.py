@@ -22,6 +22,7 @@ from reference import GROUPS, api_page, api_place, names_at_door, plain, room_do
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).parent
+OF_ALL_PAPERS = ('referees', 'second_numbers')  # notebooks of nbs/ that stand with the papers
 PAPERS = {'bmretriever': 'BMRetriever', 'r2med': 'R2MED', 'automir': 'AutoMIR', 'mar': 'MedTEB and MAR'}
 # headings below which a notebook checks its paper, and how the index of the papers calls them
 CHECKS = {
@@ -405,7 +406,9 @@ def downloads(paper: str, names: list[str]) -> str:
     packed = [f'[{name}](../figures/{name})' for name in files if name.endswith('.zip')]
     if packed:
         published += f'; its tables of results (a CSV file each, zip): {", ".join(packed)}'
-    return f'{published}.\n\n' + (table(['figure', 'its data', 'drawn'], rows) if rows else '')
+    parts = [f'{published}.'] if f'{paper}.published.csv.gz' in names else []
+    parts += [table(['figure', 'its data', 'drawn'], rows)] if rows else []
+    return '\n\n'.join(parts)
 
 
 def first_prose(address: str) -> str:
@@ -454,6 +457,9 @@ def papers_index(names: list[str]) -> str:
     referees = 'What others published of two encoders that come in packages, beside what is measured here: '
     referees += '[Referees](referees.md).'
     parts += ['## Referees', referees, downloads('referees', names)]
+    second = 'Which printed numbers others have measured with other code, why not all agree, and which claims survive: '
+    parts += ['## Second numbers', second + '[Second numbers](second_numbers.md).']
+    parts += [downloads('second_numbers', names)]
     counts = to_markdown(coverage_table(coverage(folder=ROOT / 'figures')))
     return '\n\n'.join([*parts, '## What has been measured, and what the rest would take', counts, coverage_source()])
 
@@ -525,7 +531,8 @@ def add_library(site: Site, rooms):
 
 def add_notebooks(site: Site, names: list[str]):
     "The notebooks of papers and recipes with their stored outputs; those of papers with what can be downloaded."
-    parts = {'papers': [*(ROOT / 'nbs/papers').glob('*.ipynb'), ROOT / 'nbs/referees.ipynb']}
+    of_all = [ROOT / f'nbs/{name}.ipynb' for name in OF_ALL_PAPERS]
+    parts = {'papers': [*(ROOT / 'nbs/papers').glob('*.ipynb'), *of_all]}
     parts['recipes'] = recipe_files()
     for part, files in parts.items():
         for file in sorted(files):

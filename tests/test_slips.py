@@ -1,0 +1,42 @@
+"""What a slip costs, and what mteb's definition gives a model."""
+
+import pytest
+
+from medir_nb.core import MedirError
+from medir_nb.evaluator import SLIPS, beside_mteb, slip_costs, with_slip
+
+
+@pytest.mark.parametrize(
+    ('slip', 'expression'),
+    [
+        ('instruction', 'smollm2(instruct=false)'),
+        ('end token', 'smollm2(append_eos=false)'),
+        ('pooling', 'smollm2(pooling=mean)'),
+        ('length', 'smollm2(max_document_tokens=64,max_query_tokens=64)'),
+        ('normalisation', 'smollm2(similarity=dot)'),
+    ],
+)
+def test_a_slip_is_a_setting(slip, expression):
+    assert with_slip('smollm2', slip) == expression
+
+
+def test_a_slip_stands_over_settings_and_what_a_model_has_not_is_not_broken():
+    assert with_slip('minilm(dtype=bfloat16)', 'pooling') == 'minilm(dtype=bfloat16,load=transformers,pooling=cls)'
+    assert [slip for slip in SLIPS if not with_slip('minilm', slip)] == ['instruction', 'prefix', 'end token']
+    with pytest.raises(MedirError, match='unknown slip'):
+        with_slip('minilm', 'poolign')
+
+
+@pytest.mark.medium
+def test_what_pooling_costs_is_the_difference_of_two_evaluations():
+    (cost,) = slip_costs('minilm', 'hpo-lay', ['pooling']).itertuples()
+    assert cost.low <= cost.difference <= cost.high < 0
+    assert round(cost.value - cost.difference, 4) == 0.6552  # MiniLM as it is
+
+
+def test_mtebs_reading_stands_beside_the_rows():
+    table = beside_mteb('sfr-embedding-mistral', 'r2med-pmc-treatment', query='a case')
+    assert table.mteb['query'].endswith('\nQuery: a case') and table.here['query'].endswith('\nQuery: a case')
+    assert table.same[['query', 'document', 'data revision']].tolist() == ['no', 'yes', 'yes']
+    assert beside_mteb('bge-large-en-v1.5', 'r2med-pmc-treatment').same['query'] == 'yes'
+    assert beside_mteb('bge-large-en', 'nfcorpus').same['model revision'] == 'yes'

@@ -1,0 +1,1503 @@
+"""The data of trainings: documents, texts that a model writes, selection and negatives, labelled sets, contamination, thinning, judged lists."""
+
+import gzip, json, os, re, signal, subprocess, sys, textwrap, time
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+import numpy as np, pytest
+from conftest import in_full, write_beir, write_lines
+from tiny_models import make_model
+from medir_nb import generator as g
+from medir_nb.core import MedirError, registry, rows as more_rows
+from medir_nb.data import load_task
+from medir_nb.encoder import Encoder, encoder_spec, load_sentence_transformer, load_tokenizer
+from medir_nb.encoder.store import array_vectors
+from medir_nb.generator import Generation
+from medir_nb.generator.toy_llm import ToyServer
+from medir_nb.papers import published
+from medir_nb.retrieval import search
+from medir_nb.retrieval.nearest import unit
+from medir_nb.trainer import (
+    brainstorm_tasks,
+    Candidate,
+    candidates,
+    check_tuning_row,
+    consistent_rows,
+    contamination,
+    curate,
+    diverse_vectors,
+    diversification_ablation,
+    DIVERSIFICATION_ROWS,
+    diversify,
+    draw_negatives,
+    example_blocks,
+    hard_negatives,
+    hypothesize,
+    judged_lists,
+    labelled_pairs,
+    leave_rows,
+    Limits,
+    Lists,
+    load_documents,
+    load_labelled,
+    load_sets,
+    mine,
+    PairBatches,
+    Pairs,
+    read_rows,
+    retrieved_candidates,
+    round_trip,
+    rows_file,
+    Scale,
+    searched_corpus,
+    select,
+    synthesize_queries,
+    TABLE_10,
+    train_encoder,
+    tuning_table,
+    TuningData,
+    votes_of,
+    without_test_queries,
+    write_corpus_queries,
+    write_examples,
+    write_queries,
+    write_tuning_data,
+)
+from medir_nb.trainer.contamination_check import QueryIndex, word_sequences, words_of
+from medir_nb.trainer.diversity import candidate_order, near_pairs
+from medir_nb.trainer.labelled_sets import ByQuery
+from medir_nb.trainer.negative_mining import search_task
+from medir_nb.trainer.prompt_batch import json_in, read_answer
+from medir_nb.trainer.stage_data import group_of
+from medir_nb.trainer.synthetic import WrittenExample, WrittenQuery, WrittenTasks
+from medir_nb.trainer.tuning_sets import Converted, file_rows, RULES
+
+ROOT = Path(__file__).parent.parent
+
+DOCS = {
+    'd1': 'A sudden loss of vision in one eye.',
+    'd2': 'Pain in the lower back after lifting.',
+    'd3': 'A rash of small red blisters along a nerve.',
+    'd4': 'Swelling of the ankles towards the evening.',
+    'd5': 'A dry cough that lasts for weeks.',
+    'd6': 'Ringing in both ears without an outer sound.',
+}
+
+
+class Speaker:
+    "A stand-in for the language model behind `LLM.generate`: it answers by a rule and keeps what it was asked."
+
+    def __init__(self, rule):
+        self.rule, self.asked = rule, []
+
+    def stream(self, requests):
+        self.asked += requests
+        yield [(i, Generation(self.rule(r), 'stop', 9, 9, 0)) for i, r in enumerate(requests)]
+
+
+@pytest.fixture
+def speaker(home, monkeypatch):
+    "`speaker(rule)` makes smollm2 answer by `rule(request)`; cassettes, prompts and judging are the real ones."
+    monkeypatch.delenv('MEDIR_REPLAY', raising=False)
+
+    def use(rule):
+        g.models.loaded_llm.cache_clear()
+        out = Speaker(rule)
+        g.llm('smollm2')._backend = out
+        return out
+
+    yield use
+    g.models.loaded_llm.cache_clear()
+    g.cassettes._cassette.cache_clear()
+
+
+rows = lambda: [{'id': i, 'doc': d} for i, d in DOCS.items()]
+queried = lambda: [{'id': i, 'text': ' '.join(d.split()[:4]), 'doc': d} for i, d in DOCS.items()]
+
+
+# ---------------------------------------------------------------- documents
+
+
+def test_documents_come_from_a_file_a_folder_or_a_task(tmp_path, home):
+    lines = [{'id': 'a', 'doc': 'one'}, {'_id': 'b', 'title': 'T', 'text': 'two'}, {'id': 'c', 'doc': ' '}]
+    file = write_lines(tmp_path / 'corpus.jsonl', [*lines, {'id': 'd', 'doc': 'one'}])
+    found = load_documents(str(file))
+    assert found.rows == [{'id': 'a', 'doc': 'one'}, {'id': 'b', 'doc': 'T two'}]
+    assert found.stats == {'kept': 2, 'empty': 1, 'repeated': 1} and load_documents(str(tmp_path)).rows == found.rows
+    a, b, other = (load_documents('hpo-lay:train', 20, seed=seed).rows for seed in (42, 42, 1))
+    assert a == b != other and len(a) == 20
+
+
+def test_no_training_document_answers_a_test_query(home):
+    test = load_task('hpo-lay')
+    answers = {test.corpus.text(d) for d in test.qrels[test.qrels.relevance > 0].doc_id}
+    of_training = lambda **how: {row['doc'] for row in load_documents('hpo-lay:train', 0, **how)}
+    assert not answers & of_training(without=['hpo-lay']) and answers & of_training()
+
+
+@pytest.mark.parametrize(
+    'lines, where, why',
+    [
+        (['{"id": "a", "doc": "x"}', '{"id": "a"'], ':2', 'malformed'),
+        (['{"doc": "x"}'], ':1', "'id' is missing"),
+        (['{"id": "a", "doc": ""}'], '', 'no document is left'),
+    ],
+)
+def test_a_bad_corpus_is_named_by_line(tmp_path, home, lines, where, why):
+    with pytest.raises(MedirError, match=f'corpus.jsonl{where}: .*{why}'):
+        load_documents(str(write_lines(tmp_path / 'corpus.jsonl', lines)))
+
+
+@pytest.mark.parametrize(
+    'name, why',
+    [
+        ('huatuo-encyclopedia', 'no commit of FreedomIntelligence/huatuo_encyclopedia_qa is on record.*HF_HUB_OFFLINE'),
+        ('huatuo-encyclopaedia', 'did you mean .huatuo-encyclopedia'),
+        ('pubmet', "unknown corpus 'pubmet'; did you mean 'pubmed'"),
+    ],
+)
+def test_a_corpus_that_is_not_here_says_what_to_do(name, why, home):
+    with pytest.raises(MedirError, match=why):
+        load_documents(name)
+
+
+def test_a_corpus_row_reads_its_folder_and_its_hub_layout(tmp_path, home, monkeypatch, own_registry):
+    lines = [{'questions': [[f'q{i}']], 'answers': [f'first part {i}', 'second']} for i in range(30)]
+    hub = write_lines(tmp_path / 'hub' / 'train.jsonl', lines).parent
+    row = {'hub': str(hub), 'revision': 'f' * 40, 'configs': ['default', 'train'], 'field': 'answers'}
+    own_registry(corpora={'tiny': {**row, 'documents': 7, 'seed': 1, 'language': 'en', 'note': ''}})
+    found = load_documents('tiny')
+    assert len(found) == 7 and found.stats['not sampled'] == 23
+    assert all(re.fullmatch(r'first part \d+ second', row['doc']) for row in found)
+    monkeypatch.setenv('MEDIR_DATA', str(tmp_path))
+    write_lines(tmp_path / 'tiny' / 'corpus.jsonl', [{'id': 1, 'doc': 'mine'}])
+    assert load_documents('tiny').rows == [{'id': '1', 'doc': 'mine'}]
+
+
+def test_documents_of_stage_one_are_read_and_sampled_before_they_are_held(home, tmp_path, monkeypatch):
+    monkeypatch.setenv('MEDIR_DATA', str(tmp_path))
+    articles = [{'id': i, 'title': f'Title {i}', 'content': f'Abstract {i} of a trial.'} for i in range(40)]
+    for name in ('pubmed', 'textbooks'):
+        file = tmp_path / registry('pretraining')[name]['folder'] / 'x.jsonl'
+        write_lines(file, [*articles, articles[0], {'id': 'e', 'title': 't', 'content': ''}])
+    with more_rows('pretraining', {'pubmed': {**registry('pretraining')['pubmed'], 'share': 0}}):
+        found, whole = load_documents('pubmed', 10, seed=1), load_documents('pubmed')
+    assert len(found) == 10 and found.stats == {'kept': 10, 'repeated': 1, 'empty': 1, 'not sampled': 30}
+    assert whole.rows[0] == {'id': '0', 'doc': 'Title 0 Abstract 0 of a trial.'} and len(whole) == 40
+    assert found.rows == [row for row in whole if row in found.rows]  # in their order
+    assert load_documents('textbooks', 1).rows[0]['doc'].startswith('Abstract')  # a title there is that of a book
+
+
+def test_sentences_of_a_task_of_pairs_are_left_out(home, tmp_path):
+    pairs = [{'sentence1': 'The drug lowers pressure.', 'sentence2': 'It is white.', 'score': 1}]
+    write_lines(tmp_path / 'sts' / 'pairs.jsonl', pairs)
+    texts = ['The drug  lowers pressure.', 'It is white.', 'It is black.']
+    corpus = write_lines(tmp_path / 'x.jsonl', [{'id': i, 'doc': text} for i, text in enumerate(texts)])
+    kept = load_documents(str(corpus), without=[str(tmp_path / 'sts')])
+    assert [row['id'] for row in kept] == ['2'] and kept.stats['relevant to an evaluation query'] == 2
+
+
+# ---------------------------------------------------------------- AutoMIR's loop: queries, candidates, selection, negatives
+
+
+def test_every_style_has_two_pairs_and_the_paper_has_seven():
+    blocks, printed = registry('examples'), 'MedExam DuBaike DXYDisease Medical Cmedqa DXYConsult Covid'
+    assert len(blocks['zh']) == 7 and {block['like'] for block in blocks['zh'].values()} == set(printed.split())
+    assert all(len(block['pairs']) == 2 for styles in blocks.values() for block in styles.values())
+    assert example_blocks('zh', ['exam'])['exam'].count('文字：') == 2
+    with pytest.raises(MedirError, match='did you mean .exam'):
+        example_blocks('zh', ['exams'])
+
+
+def test_a_query_a_document_its_style_fixed_by_its_id(speaker, home):
+    said = speaker(lambda r: f'what about {r.id}?')
+    all_of_them, half = (synthesize_queries(some, 'smollm2') for some in (rows(), rows()[:3]))
+    assert all_of_them.rows[:3] == half.rows and [row['text'] for row in half] == [
+        f'what about d{i}?' for i in (1, 2, 3)
+    ]
+    assert len(said.asked) == 6 and all(DOCS[r.id] in r.prompt for r in said.asked)  # the second call replayed
+    many = synthesize_queries([{'id': str(i), 'doc': 'x'} for i in range(40)], 'smollm2', most_repeated=1)
+    assert {row['task'] for row in many} == set(registry('examples')['en'])
+    asked = next(r for r in said.asked if r.id == 'd1').sampling
+    assert (asked.temperature, asked.top_p, asked.repetition_penalty, asked.max_tokens) == (1.0, 0.8, 1.05, 512)
+
+
+def test_faulty_queries_are_counted_and_strict_drops_them(speaker, home):
+    copied, chinese = 'Pain in the lower back', '这是什么病以及应该怎么治疗'
+    answers = dict(zip(DOCS, ('', copied, chinese, 'swollen feet', 'swollen feet', 'ears ring'), strict=True))
+    speaker(lambda r: answers[r.id])
+    loose, strict = (synthesize_queries(rows(), 'smollm2', strict=s) for s in (False, True))
+    assert loose.stats == {'kept': 5, 'empty': 1, 'copied from the document': 1, 'wrong language': 1, 'repeated': 1}
+    assert [row['id'] for row in strict] == ['d4', 'd6'] and '1 empty' in repr(loose)
+
+
+def test_a_document_longer_than_the_context_is_cut_and_counted(home, monkeypatch):
+    # a real tokenizer counts; only the forward pass is left out
+    monkeypatch.delenv('MEDIR_REPLAY', raising=False)
+    g.models.loaded_llm.cache_clear()
+    model = g.llm('smollm2')
+    model._backend = g.TransformersBackend.__new__(g.TransformersBackend)
+    model._backend.tokenizer = load_tokenizer(encoder_spec('minilm'))
+    model._backend.spec, model._backend.batch_tokens = model.spec, 4096
+    model._backend._batch = lambda fitted, requests, tell=None: [
+        Generation('why', 'stop', len(ids), 1, cut) for ids, _, cut in fitted
+    ]
+    found = synthesize_queries([{'id': 'long', 'doc': 'pain and swelling ' * 4000}], 'smollm2')
+    assert found.stats == {'kept': 1, 'prompt shortened': 1}
+    g.models.loaded_llm.cache_clear()
+
+
+def test_candidates_that_cannot_be_used_are_counted(speaker, home):
+    speaker(lambda r: '' if r.id == 'd1' or (r.id == 'd2' and r.index) else f'passage {r.index} about {r.id}')
+    found = candidates(queried(), 'smollm2', 3)
+    lost = {'without a usable candidate': 1, 'with fewer candidates than asked': 1}
+    assert found.stats == {'kept': 5, 'candidates: empty': 5, **lost}
+    texts = {'text': 'Pain in the lower', 'rewrite_queries': ['passage 0 about d2']}
+    assert found.rows[0] == {'id': 'd2', **texts, 'doc': DOCS['d2']}
+    hot = {'temperature': 1.2, 'top_p': 0.9, 'top_k': 50, 'presence_penalty': 1.0, 'max_tokens': 512}
+    row = registry('methods')['candidates']
+    assert (row['n'], row['sampling']) == (5, hot)
+
+
+class Axes:
+    "An encoder whose vectors are written down: the ranks below were worked out by hand."
+
+    name, revision, similarity = 'axes', '1', 'cos'
+    V = {'doc a': [1, 0, 0], 'doc b': [0, 1, 0], 'doc c': [0.8, 0.6, 0], 'q': [0.6, 0, 0.8], 'nowhere': [-1, -1, 0]}
+    V |= {'h0': [0, 1, 0], 'h1': [1, 0.1, 0], 'h2': [0.9, 0.5, 0]}
+    V |= {'qa': [1, 0, 0], 'qb': [0, 1, 0], 'a': [1, 0.1, 0], 'a2': [1, 0.2, 0], 'b': [0, 1, 0.1], 'c': [0, 0, 1]}
+
+    def encode(self, texts):
+        return np.array([self.V[t] for t in texts], np.float32)
+
+
+def made(*texts):
+    by_document = {'doc a': list(texts), 'doc b': ['h0'], 'doc c': ['h2']}
+    return [{'id': doc, 'text': 'q', 'rewrite_queries': of, 'doc': doc} for doc, of in by_document.items()]
+
+
+def test_selection_takes_the_best_rank_and_the_first_of_equals(home):
+    first = select(made('h0', 'h2', 'h1', 'h1'), Axes()).rows[0]
+    assert [(j, r) for j, r, _ in first['rerank_id']] == [(0, 2), (1, 1), (2, 0), (3, 0)]
+    assert first['target_id'] == 2 and first['top_rewrite_query'] == 'h1'
+    # with the query in it, h2 finds its document as well, and comes first: the mean of q and h2 is (.75, .25, .4)
+    assert select(made('h0', 'h2', 'h1'), Axes(), fusion='mean').rows[0]['rerank_id'][1][1] == 1
+    assert abs(first['rerank_id'][2][2] - 1 / np.sqrt(1.01)) < 1e-5
+
+
+def test_a_document_that_no_candidate_finds_is_kept_or_dropped_and_counted(home):
+    kept, dropped = (select(made('nowhere', 'h0'), Axes(), depth=1, unretrieved=way) for way in ('keep', 'drop'))
+    assert (len(kept), len(dropped)) == (3, 2) and kept.stats['found by none of its candidates'] == 1
+    assert kept.rows[0]['rerank_id'] == [[0, 1, 0.0], [1, 1, 0.0]] and kept.rows[0]['target_id'] == 0
+    doubled = [*made('h1'), {'id': '4', 'text': 'q', 'rewrite_queries': ['h1'], 'doc': 'doc a'}]
+    assert [row['rerank_id'][0][1] for row in select(doubled, Axes())] == [0, 0, 0, 0]  # one document, not two
+
+
+def test_bm25_can_select_and_mine_too(home):
+    rows_ = [{**row, 'rewrite_queries': ['nothing of it', row['doc']]} for row in queried()]
+    assert [row['target_id'] for row in select(rows_, 'bm25')] == [1] * 6
+    assert all(row['pos'][0] not in row['neg'] for row in hard_negatives(queried(), 'bm25', 2, (0, 4)))
+
+
+def test_hypothetical_documents_see_the_query_alone(speaker, home):
+    said = speaker(lambda r: '' if r.id == '2' else f'about {r.id}')
+    found = hypothesize(queried(), 'smollm2', settings={'temperature': 0.7})
+    assert [row['rewrite_query'] for row in found] == [f'about {i}' if i != 2 else '' for i in range(6)]
+    assert found.stats['queries without one'] == 1 and said.asked[0].sampling.temperature == 0.7
+    assert not any(document in r.prompt for r in said.asked for document in DOCS.values())
+
+
+def test_negatives_come_from_the_window_without_own_texts(home):
+    found = hard_negatives(queried(), 'minilm', 2, (1, 4))
+    task = search_task([(row['id'], row['text']) for row in queried()], list(DOCS.items()))
+    ranked = search('minilm', task, 6, keep_self=True).run.groupby('query_id').doc_id.apply(list)
+    for row, (i, document) in zip(found, DOCS.items()):
+        negatives = set(row['neg'])
+        assert negatives <= {DOCS[x] for x in ranked[i][1:4]} - {document} and len(negatives) == len(row['neg']) == 2
+    assert found.rows == hard_negatives(queried(), 'minilm', 2, (1, 4)).rows
+    assert found.rows != hard_negatives(queried(), 'minilm', 2, (1, 4), seed=1).rows
+
+
+def test_a_negative_is_never_the_query_or_its_hypothetical_document(home):
+    query = queried()[0]['text']
+    doubled = [{**queried()[0], 'rewrite_query': 'made up'}, *queried()[1:]]
+    doubled += [{'id': 'x', 'text': 'other', 'doc': query}, {'id': 'y', 'text': 'another', 'doc': 'made up'}]
+    found = hard_negatives(doubled, 'minilm', 8, (0, 8))
+    assert not {DOCS['d1'], query, 'made up'} & {*found.rows[0]['neg']}
+    assert found.stats['own texts left out of a window'] >= 3
+
+
+def test_fewer_candidates_than_negatives_are_filled_up_and_counted(home):
+    found = hard_negatives(queried(), 'minilm', 4, (4, 6))
+    assert all(len(row['neg']) == 4 for row in found) and found.stats['filled up at random'] >= 12
+    short = hard_negatives(queried()[:3], 'minilm', 5, (0, 3))
+    assert all(len(row['neg']) == 2 for row in short) and short.stats['with fewer negatives than asked'] == 3
+    with pytest.raises(MedirError, match='holds no rank'):
+        hard_negatives(queried(), 'minilm', 2, (5, 5))
+
+
+def test_the_hypothetical_document_takes_part_in_the_search(home):
+    guesses = {'doc a': 'h0', 'doc b': '', 'doc c': ''}
+    some = [{'id': doc, 'text': 'q', 'rewrite_query': guess, 'doc': doc} for doc, guess in guesses.items()]
+    # q alone ranks a, c, b; the mean of q and h0, (.3, .5, .4), ranks c, b, a
+    assert hard_negatives(some, Axes(), 1, (1, 2)).rows[0]['neg'] == ['doc b']
+    assert hard_negatives(some, Axes(), 1, (1, 2), query='alone').rows[0]['neg'] == ['doc c']
+
+
+def test_labels_give_positives_and_no_labelled_negative(tmp_path, home, medir):
+    queries = [('q1', 'loss of vision'), ('q2', 'pain in the back'), ('q3', 'ears')]
+    judged = [('q1', 'd1', 2), ('q1', 'd5', 1), ('q2', 'd2', 1), ('q2', 'd4', 1), ('q3', 'd6', 0)]
+    write_beir(tmp_path / 'task', [(i, '', d) for i, d in DOCS.items()], queries, judged)
+    found = labelled_pairs(str(tmp_path / 'task'), 'bm25', n=2, window=(0, 6))
+    positives = {'loss of vision': [DOCS['d1']], 'pain in the back': [DOCS['d2'], DOCS['d4']]}
+    assert {row['query']: row['pos'] for row in found} == positives
+    assert not {DOCS['d1'], DOCS['d5']} & set(found.rows[0]['neg'])
+    assert not {DOCS['d2'], DOCS['d4']} & set(found.rows[1]['neg'])
+    assert found.stats['without a relevant document'] == 1
+    out = tmp_path / 'pairs.jsonl'
+    parameters = ('-p', 'retriever=bm25', '-p', 'n=2', '-p', 'window=[0,6]')
+    ran = medir('mine', 'labelled_pairs', tmp_path / 'task', out, *parameters, '--home', home)
+    assert ran.code == 0 and read_rows(out, 'query', 'pos', 'neg') == found.rows, ran.err
+
+
+def test_the_round_trip_keeps_what_finds_itself(home):
+    bad = [*queried(), {'id': 'z', 'text': 'ringing in the ears', 'doc': 'A broken collar bone.'}]
+    found = round_trip(bad, 'minilm', 1)
+    assert [row['id'] for row in found] == list(DOCS) and found.stats == {'kept': 6, 'not among the first 1': 1}
+
+
+def test_steps_run_from_file_to_file(tmp_path, speaker, home, medir):
+    speaker(lambda r: f'text about {r.id} {r.index}')
+    write_lines(tmp_path / 'corpus.jsonl', rows())
+    files = corpus, query, init, chosen = [tmp_path / f'{name}.jsonl' for name in ('c', 'query', 'init', 'chosen')]
+    mine('load_documents', str(tmp_path / 'corpus.jsonl'), corpus, home)
+    mine('synthesize_queries', corpus, query, home, model='smollm2')
+    mine('candidates', query, init, home, model='smollm2', n=2)
+    # the rest needs no language model and runs as a reader would run it
+    ran = medir('mine', 'select', init, chosen, '-p', 'retriever=minilm')
+    assert ran.code == 0 and '6 rows' in ran.out, ran.err
+    fields = {'id', 'text', 'rerank_id', 'target_id', 'top_rewrite_query', 'doc'}
+    assert set(read_rows(chosen)[0]) == fields and all(file.is_file() for file in files)
+
+
+@pytest.mark.parametrize(
+    'step, parameters, why',
+    [
+        ('selekt', {}, "did you mean 'select'"),
+        ('select', {'retriver': 'minilm'}, "did you mean 'retriever'"),
+        ('select', {'retriever': 'minilm', 'devise': 'cpu'}, "did you mean 'device'"),
+        ('select', {}, "needs 'retriever'"),
+        ('candidates', {'model': 'smollm2'}, "'text' is missing"),
+    ],
+)
+def test_a_wrong_step_or_parameter_is_one_line(tmp_path, home, step, parameters, why):
+    with pytest.raises(MedirError, match=why):
+        mine(step, write_lines(tmp_path / 'c.jsonl', rows()), tmp_path / 'o.jsonl', home, **parameters)
+
+
+# ---------------------------------------------------------------- labelled sets
+
+
+def protocol_table():
+    "Set → instruction, as docs/protocols prints Table 9."
+    text = (ROOT / 'docs' / 'protocols' / 'bmretriever.md').read_text()
+    part = text[text.index('[P Table 9') : text.index('a sampled subset')]
+    lines = [[cell.strip() for cell in line.strip('|').split('|')] for line in part.splitlines() if line[:2] == '| ']
+    table = {cells[0].lower().replace(' ', ''): cells[4] for cells in lines[1:]}
+    return {name: table['mednli'] if text == '(the same)' else text for name, text in table.items()}
+
+
+def test_every_row_is_whole_and_carries_the_instruction_of_table_9():
+    for name, row in registry('tuning').items():
+        check_tuning_row(name, row)
+        assert row['sources'] and row['licence'] and (row.get('hub') or row.get('get'))
+    printed, sets = protocol_table(), {n: row for n, row in registry('tuning').items() if not row.get('by_line')}
+    assert {name: row['instruction'] for name, row in sets.items()} == printed and len(printed) == 12
+    by_domain = tuning_table(here=False).query('printed > 0').groupby('domain').printed.sum()
+    assert by_domain.to_dict() == {'biomedical': 127_600, 'general': 832_000}  # the paper's totals
+    cells = published('bmretriever', 'Table 9')
+    by_title = {row['title']: row for row in sets.values()}
+    assert set(cells.dataset) == set(by_title)
+    for cell in cells.itertuples():
+        row = by_title[cell.dataset]
+        assert (row['printed'], row['domain']) == (in_full(cell.text), cell.variant.lower()), cell.dataset
+        # of HealthcareMagic the paper prints 30K without a star, and the data hold several times as many
+        is_sampled = cell.text.endswith('*') or cell.dataset == 'HealthcareMagic'
+        assert bool(row.get('sampled')) == is_sampled, cell.dataset
+
+
+@pytest.mark.parametrize(
+    'change, why',
+    [
+        ({'rule': 'question-answers'}, 'did you mean .question-answer'),
+        ({'fields': {'query': 'q'}}, "reads 'positive'"),
+        ({'fields': {'query': 'q', 'positive': 'a', 'positives': 'b'}}, "reads no 'positives'"),
+        ({'instruction': ' '}, 'no instruction'),
+        ({'access': 'closed'}, "access is 'closed'"),
+        ({'layout': 'seen'}, "layout is 'seen'"),
+        ({'colour': 'red'}, "unknown field 'colour'"),
+        ({'printed': 'many'}, 'printed is'),
+        ({'hub': '', 'access': 'open', 'files': []}, 'does not say where it comes from'),
+    ],
+)
+def test_a_row_that_cannot_be_read_says_why(change, why):
+    with pytest.raises(MedirError, match=why):
+        check_tuning_row('mine', {**registry('tuning')['medquad'], **change})
+
+
+SET_LINES = {
+    'stackexchange': ({'title_body': 'Why? Body', 'upvoted_answer': 'Because.'}, 'Why? Body', ['Because.'], []),
+    'medquad': ({'question': 'What?', 'answer': 'That.'}, 'What?', ['That.'], []),
+    'gooaq': ({'question': 'What?', 'answer': 'That.', 'short_answer': None}, 'What?', ['That.'], []),
+    'eli5': ({'title': 'Why?', 'answers': {'text': ['a', 'b', 'c'], 'score': [1, 9, 9]}}, 'Why?', ['b'], []),
+    'msmarco': ('query\tpositive\tnegative', 'query', ['positive'], ['negative']),
+    'nli': ('sent0,sent1,hard_neg\n"A, b.",A.,Not A.', 'A, b.', ['A.'], ['Not A.']),
+}
+TURNS = {'file_name': 'healthcaremagic_1.txt', 'dialogue_turns': {'speaker': [0, 0, 1, 0], 'utterance': list('pqdx')}}
+SET_LINES['healthcaremagic'] = (TURNS, 'p q', ['d'], [])
+PASSAGES = {'question': 'Who?', 'positive_ctxs': [{'title': 'T', 'text': 'gold'}, {'title': 'U', 'text': 'other'}]}
+PASSAGES |= {'negative_ctxs': [], 'hard_negative_ctxs': [{'title': None, 'text': 'hard'}]}
+SET_LINES['nq'] = (PASSAGES, 'Who?', ['T gold'], ['hard'])
+
+
+@pytest.mark.parametrize('name', SET_LINES)
+def test_a_line_of_each_set_becomes_a_row(name, tmp_path, home):
+    line, query, pos, neg = SET_LINES[name]
+    kind = {'msmarco': 'tsv', 'nli': 'csv', 'nq': 'json'}.get(name, 'jsonl')
+    text = line if isinstance(line, str) else json.dumps([line] if kind == 'json' else line)
+    file = write_lines(tmp_path / f'x.{kind}', [text])
+    mined = load_labelled(name, path=str(file))
+    instruction = registry('tuning')[name]['instruction']
+    want = {'id': f'{name}/0', 'query': query, 'pos': pos, 'neg': neg, 'instruction': instruction, 'source': name}
+    assert mined.rows == [want]
+    assert Pairs(mined.write(tmp_path / 'out.jsonl'), 0).rows[0].query == query
+
+
+@pytest.mark.parametrize('name', ['mednli', 'mqp'])
+def test_contradictions_are_hard_negatives_of_their_premise(name, tmp_path, home):
+    names = ('sentence1', 'sentence2', 'gold_label') if name == 'mednli' else ('question_1', 'question_2', 'label')
+    same, different = ('entailment', 'contradiction') if name == 'mednli' else (1, 0)
+    said = [('p', 'entailed', same), ('p', 'contradicted', different), ('p', 'neither', 'neutral')]
+    said += [('lonely', 'contradicted', different), ('torn', 'both', same), ('torn', 'both', different)]
+    said += [(' ', 'x', same), ('same', 'same', same), ('empty', None, same)]
+    file = write_lines(tmp_path / 'pairs.jsonl', [dict(zip(names, line, strict=True)) for line in said])
+    mined = load_labelled(name, path=str(file))
+    found = [(r['query'], r['pos'], r['neg']) for r in mined]
+    assert found == [('p', ['entailed'], ['contradicted']), ('torn', ['both'], [])]
+    once = ('labelled neither', 'negatives that are positives too', 'queries without a positive', 'empty query')
+    once += ('query and positive are one text', 'empty positive')
+    assert mined.stats == {'kept': 2, 'lines put to an earlier one of their query': 2, **dict.fromkeys(once, 1)}
+
+
+@pytest.mark.parametrize(
+    'turns, said',
+    [
+        (['patient: a: b', 'doctor: c', 'patient: d'], ('a: b', ['c'])),
+        ([{'speaker': 'Patient', 'utterance': 'a'}, {'speaker': 'Doctor', 'utterance': 'c'}], ('a', ['c'])),
+        (['patient: a'], ('a', [])),
+        ([], ('', [])),
+    ],
+)
+def test_both_layouts_of_a_dialogue_and_its_lacks(turns, said):
+    assert RULES['dialogue'](turns) == Converted(*said, [])
+
+
+def test_a_collection_gives_the_documents_of_the_highest_grade(tmp_path, home):
+    write_beir(tmp_path / 'F', split='train')
+    mined = load_labelled('fever', path=str(tmp_path / 'F'))
+    assert [r['id'] for r in mined] == ['fever/q1', 'fever/q2', 'fever/q3']
+    assert mined.rows[0]['pos'][0].startswith('Beta blockers') and len(mined.rows[0]['pos']) == 1
+    assert mined.stats['empty query or positive'] == 1  # q4, of which nothing is relevant
+    with pytest.raises(MedirError, match="no qrels of split 'dev'"):
+        load_labelled('fever', path=str(tmp_path / 'F'), split='dev')
+
+
+def test_documents_that_judges_refused_are_the_negatives(tmp_path, home):
+    write_beir(tmp_path / 'F', split='train')
+    graded = {('q1', 'd02'): 2, ('q1', 'd03'): 0, ('q1', 'd04'): 0, ('q1', 'd01'): 1, ('q2', 'd03'): 1}
+    qrels = ['query-id\tcorpus-id\tscore', *(f'{q}\t{d}\t{grade}' for (q, d), grade in graded.items())]
+    write_lines(tmp_path / 'F' / 'qrels' / 'train.tsv', qrels)
+    corpus = {row['_id']: row for row in map(json.loads, (tmp_path / 'F' / 'corpus.jsonl').read_text().splitlines())}
+    first, second = load_labelled('fever', path=str(tmp_path / 'F')).rows
+    assert len(first['pos']) == 1 and len(first['neg']) == 2 and not second['neg']
+    assert all(any(corpus[doc]['text'] in text for text in first['neg']) for doc in ('d03', 'd04'))
+    # nobody has to mine for a query that brings its negatives
+    drawn = draw_negatives([first], 'no such retriever', n=2)
+    assert sorted(drawn.rows[0]['neg']) == sorted(first['neg'])
+
+
+def test_rows_that_another_notebook_leaves_are_read_by_their_name(tmp_path, home):
+    row = {'id': 'own/1', 'query': 'a', 'pos': ['b'], 'neg': ['c'], 'instruction': 'Find', 'source': 'own'}
+    with pytest.raises(MedirError, match='write them: medir run mar_pretraining --preset paper') as error:
+        write_tuning_data(TuningData(files=['mar-triples']), tmp_path)
+    assert '\n' not in str(error.value)
+    left = leave_rows(write_lines(tmp_path / 'rows.jsonl', [row]), 'mar-triples')
+    made = write_tuning_data(TuningData(files=['mar-triples']), tmp_path / 'data')
+    assert made.mined.rows == [row] and tmp_path / 'home' in left.parents
+    assert rows_file(tmp_path / 'rows.jsonl') == tmp_path / 'rows.jsonl'
+
+
+@pytest.mark.parametrize(
+    'file, lines, why',
+    [
+        ('x.jsonl', ['{"question": "a"}'], r"x.jsonl:1: field 'answer' is missing"),
+        ('x.jsonl', ['{"question": "a", "answer": ""}'], 'no row is left of 1 .1 empty positive'),
+        ('x.jsonl', ['{"question": "a", '], 'x.jsonl:1: malformed JSON'),
+        ('x.json', ['{"question": "a"}'], "x.json:1: field 'answer' is missing"),
+        ('x.json', ['[{"question": "a", "answer": "b"}, {"ques'], 'malformed JSON after item 1'),
+        ('x.tsv', ['question\tanswer', 'a\tb\tc'], 'x.tsv:2: not 2 columns .question, answer'),
+        ('x.csv', ['question,answer', 'a,b,c'], 'x.csv:2: not 2 columns'),
+        ('x.xml', ['<a/>'], 'a file .xml is not read'),
+    ],
+)
+def test_a_bad_file_is_one_line(tmp_path, home, file, lines, why):
+    with pytest.raises(MedirError, match=why):
+        load_labelled('medquad', path=str(write_lines(tmp_path / file, lines)))
+
+
+def test_a_file_that_is_not_text_is_one_line(tmp_path, home):
+    (tmp_path / 'x.csv').write_bytes(b'question,answer\n\xff\xfe,b\n')
+    (tmp_path / 'x.json.gz').write_bytes(b'[nothing of gzip')
+    for file in ('x.csv', 'x.json.gz'):
+        with pytest.raises(MedirError, match='cannot be read'):
+            load_labelled('medquad', path=str(tmp_path / file))
+
+
+def test_an_array_is_read_an_object_at_a_time(tmp_path, monkeypatch):
+    monkeypatch.setattr('medir_nb.trainer.tuning_sets._A_PART', 7)
+    items = [{'question': 'ä]' * i, 'n': [{}, i]} for i in range(20)]
+    with gzip.open(tmp_path / 'x.json.gz', 'wt', encoding='utf-8') as stream:
+        json.dump(items, stream, indent=2, ensure_ascii=False)
+    assert [item for item, _ in file_rows(tmp_path / 'x.json.gz')] == items
+
+
+@pytest.mark.parametrize('name, says', [('mednli', 'licence.*PhysioNet'), ('msmarco', 'by hand.*triples.train.small')])
+def test_a_gated_set_says_how_to_get_it(name, says, monkeypatch, tmp_path, home):
+    monkeypatch.setenv('MEDIR_DATA', str(tmp_path))
+    with pytest.raises(MedirError, match=rf'tuning set {name}: it needs .*\$MEDIR_DATA/{name}: .*') as e:
+        load_labelled(name)
+    assert re.search(says, str(e.value)) and '\n' not in str(e.value)
+    # with the licence's files in their folder it is read
+    (tmp_path / name).mkdir()
+    with pytest.raises(MedirError, match='none of its files is here'):
+        load_labelled(name)
+    line = {'sentence1': 'a', 'sentence2': 'b', 'gold_label': 'entailment'}
+    for file in ('mli_train_v1.jsonl', 'mli_test_v1.jsonl'):
+        write_lines(tmp_path / name / file, [line | {'sentence1': file}])
+    if name == 'mednli':
+        assert [r['query'] for r in load_labelled(name)] == ['mli_train_v1.jsonl', 'mli_test_v1.jsonl']
+
+
+def test_lists_of_sets(tmp_path, home, monkeypatch, capsys):
+    monkeypatch.delenv('MEDIR_DATA', raising=False)
+    file = str(write_lines(tmp_path / 'm.jsonl', [{'question': 'a', 'answer': 'b'}]))
+    with pytest.raises(MedirError, match="'medquad' stands 2 times"):
+        load_sets(['medquad', 'nq', 'medquad'])
+    with pytest.raises(MedirError, match='did you mean .medquad'):
+        load_sets(['medquat'], leave_out=True)
+    with pytest.raises(MedirError, match='tuning set mednli: it needs a licence'):
+        load_sets(['medquad', 'mednli'], {'medquad': file})
+    mined = load_sets(['medquad', 'mednli'], {'medquad': file}, leave_out=True)
+    assert mined.stats == {'kept': 1, 'medquad: kept': 1, 'mednli: not at hand': 1}
+    assert 'mednli: it needs a licence' in capsys.readouterr().err
+    with pytest.raises(MedirError, match='no such file'):
+        load_labelled('medquad', path=str(tmp_path / 'none.jsonl'))
+
+
+def test_a_sample_hangs_on_seed_and_query_alone():
+    lines = [(f'q{i % 50}', f'a{i}') for i in range(200)]
+
+    def sample(lines, seed=42):
+        gathered = ByQuery(10, seed=seed)
+        for number, (query, answer) in enumerate(lines):
+            gathered.add(str(number), Converted(query, [answer], []))
+        assert sum(r['lines'] for r in gathered.rows.values()) + gathered.counts['lines not sampled'] == len(lines)
+        return {query: sorted(row['pos']) for query, row in gathered.rows.items()}
+
+    some = sample(lines)
+    assert len(some) == 10 and all(len(pos) == 4 for pos in some.values())
+    assert sample(lines[::-1]) == some and sample(lines, 1).keys() != some.keys()
+
+
+FEVER = 'Given a claim, retrieve documents that support or refute the claim'
+
+
+HOPS = 'Given a multi-hop question, retrieve documents that can help answer the question'  # of the authors' prompt.py
+
+
+TOLD_BEFORE = f'{FEVER}\nQuery: q'
+RELEASED_LAYOUTS = [
+    {'query': 'q', 'positive': 'p', 'negative': 'n', 'instruction': FEVER},
+    {'question': 'q', 'pos': ['p'], 'neg': ['n'], 'prompt': FEVER},
+    {'query': TOLD_BEFORE, 'positive': 'Represent this passage\npassage: p', 'negative': 'n'},
+    {'query': f'{FEVER}. Query: q', 'positive': 'Represent this passage. Passage: p', 'negative': 'n'},
+    {'query': TOLD_BEFORE, 'positive_passages': [{'title': '', 'text': 'p'}], 'negative_passages': [{'text': 'n'}]},
+]
+
+
+@pytest.mark.parametrize('line', RELEASED_LAYOUTS)
+def test_a_released_row_is_read_in_the_layouts_that_such_files_have(line, tmp_path, home):
+    [row] = load_labelled('bmretriever-released', path=str(write_lines(tmp_path / 'x.jsonl', [line]))).rows
+    want = {'query': 'q', 'pos': ['p'], 'neg': ['n'], 'instruction': FEVER, 'source': 'bmretriever-released/fever'}
+    assert row == {'id': 'bmretriever-released/0', **want}
+
+
+def test_released_rows_stay_one_a_line_and_are_told_apart_by_their_instruction(tmp_path, home):
+    given = [FEVER, HOPS, 'Given a sentence, retrieve sentences with the same meaning', 'Find leaflets for a drug', '']
+    line = {'query': 'one query', 'negative': 'n'}
+    lines = [{**line, 'positive': f'p{n}', 'instruction': told} for n, told in enumerate(given)]
+    file = write_lines(tmp_path / 'x.jsonl', lines)
+    mined = load_labelled('bmretriever-released', path=str(file))
+    sources = [row['source'].partition('/')[2] for row in mined]
+    assert sources == ['fever', 'hotpotqa', 'mednli+mqp', 'synthetic', '']
+    assert [group_of(row['source']) for row in mined] == ['general', 'general', 'biomedical', 'synthetic', '']
+    assert mined.rows[4]['instruction'] and mined.stats['without an instruction of their own'] == 1
+    assert len(load_labelled('bmretriever-released', path=str(file), limit=3)) == 3
+    data = {'sets': ['bmretriever-released'], 'paths': {'bmretriever-released': str(file)}}
+    assert write_tuning_data(TuningData(**data), tmp_path / 'd').rows == 5  # each brought its negative
+    with pytest.raises(MedirError, match='names no instruction, so its group is unknown'):
+        write_tuning_data(TuningData(**data, groups=['biomedical', 'general']), tmp_path / 'd')
+
+
+def test_a_group_that_holds_nothing_is_named(tmp_path, home, capsys):
+    lines = [{'query': f'q{n}', 'positive': f'p{n}', 'negative': 'n', 'instruction': FEVER} for n in range(3)]
+    file = str(write_lines(tmp_path / 'x.jsonl', lines))
+    data = {'sets': ['bmretriever-released'], 'paths': {'bmretriever-released': file}}
+    data['groups'] = ['biomedical', 'general']
+    assert write_tuning_data(TuningData(**data), tmp_path / 'd').rows == 3
+    assert 'no row is synthetic, so a training without synthetic data is the whole one' in capsys.readouterr().err
+    written = {'query': 'q9', 'positive': 'p', 'negative': 'n', 'instruction': 'Find leaflets for a drug'}
+    write_lines(tmp_path / 'x.jsonl', [*lines, written])
+    assert write_tuning_data(TuningData(**data), tmp_path / 'd').rows == 3
+    assert 'the whole one' not in capsys.readouterr().err
+
+
+def test_own_sets_need_a_row_and_a_file(tmp_path, home, own_registry):
+    row = {'rule': 'triple', 'fields': {'query': 'a', 'positive': 'b', 'negative': 'c'}, 'files': ['own.tsv']}
+    own_registry(tuning={'own': {**row, 'columns': ['a', 'b', 'c'], 'instruction': 'Find it'}})
+    write_lines(tmp_path / 'own' / 'own.tsv', ['1\t2\t3', '1\t4\t5', '6\t7\t8'])
+    mined = load_labelled('own', path=str(tmp_path / 'own'))
+    assert [(r['query'], r['pos'], r['neg']) for r in mined] == [('1', ['2', '4'], ['3', '5']), ('6', ['7'], ['8'])]
+    assert load_labelled('own', path=str(tmp_path / 'own'), negatives=1).rows[0]['neg'] == ['3']
+    assert len(load_labelled('own', path=str(tmp_path / 'own'), limit=1)) == 1
+
+
+def test_the_hub_is_read_where_no_folder_is_at_hand(tmp_path, home, own_registry, monkeypatch):
+    monkeypatch.delenv('MEDIR_DATA', raising=False)
+    lines = [{'question': f'what is {i}', 'answer': f'it is {i}'} for i in range(30)]
+    for part in ('one', 'two'):
+        write_lines(tmp_path / 'hub' / part / 'train.jsonl', lines[:20] if part == 'one' else lines[15:])
+    row = {'instruction': 'Find it', 'revision': 'f' * 40}
+    pairs = {'rule': 'question-answer', 'fields': {'query': 'question', 'positive': 'answer'}}
+    configs = [[f'dir:{part}', 'train'] for part in ('one', 'two')]
+    tiny = {**row, **pairs, 'hub': str(tmp_path / 'hub'), 'configs': configs}
+    own_registry(tuning={'tiny': tiny, 'few': {**tiny, 'sampled': True, 'printed': 7}})
+    whole = load_labelled('tiny')
+    assert len(whole) == 30 and whole.stats['lines put to an earlier one of their query'] == 5
+    few = load_labelled('few')
+    assert len(few) == 7 and {r['query'] for r in few} < {r['query'] for r in whole}
+    # a folder of that name wins over the Hub
+    monkeypatch.setenv('MEDIR_DATA', str(tmp_path / 'data'))
+    write_lines(tmp_path / 'data' / 'tiny' / 'pairs.jsonl', lines[:2])
+    assert len(load_labelled('tiny')) == 2
+
+
+@pytest.mark.parametrize(
+    'name, why',
+    [
+        ('medquad', 'no commit of lavita/MedQuAD is on record'),
+        ('fever', 'hf download mteb/fever'),
+        ('feverish', 'did you mean .fever'),
+    ],
+)
+def test_without_a_connection_the_hub_says_what_is_missing(name, why, home, monkeypatch):
+    monkeypatch.delenv('MEDIR_DATA', raising=False)
+    with pytest.raises(MedirError, match=why):
+        load_labelled(name)
+
+
+# ---------------------------------------------------------------- what a language model writes
+
+
+@pytest.mark.parametrize(
+    'text, value, fault, wrapped',
+    [
+        ('{"query": "a"}', {'query': 'a'}, '', False),
+        ('  \n{"query": "a"}\n', {'query': 'a'}, '', False),
+        ('```json\n{"query": "a"}\n```', {'query': 'a'}, '', True),
+        ('Sure! {"query": "a"} Hope it helps.', {'query': 'a'}, '', True),
+        ('{"query": "a {b} c"}', {'query': 'a {b} c'}, '', False),
+        ('{"query": {"a": 1}', None, 'broken JSON', False),  # the whole inside is no answer
+        ('{"query": "a",}', None, 'broken JSON', False),
+        ('{"query": "line\nbreak"}', None, 'broken JSON', False),
+        ("{'query': 'a'}", None, 'broken JSON', False),
+        ('{query} {"query": "a"}', None, 'broken JSON', False),
+        ('{"query": "a"}{"query": "b"}', None, 'several JSON values', False),
+        ('{"query": "a", "query": "b"}', None, 'a field twice', False),
+        ('[{"query": "a"}]', None, 'JSON of another shape', False),
+        ('query: a', None, 'no JSON object', False),
+        ('', None, 'no JSON object', False),
+        ('{"a":' * 100_000, None, 'broken JSON', False),
+    ],
+)
+def test_json_is_unwrapped_and_never_guessed(text, value, fault, wrapped):
+    assert json_in(text, dict) == (value, fault, wrapped)
+
+
+def example(*texts):
+    return json.dumps(dict(zip(WrittenExample.model_fields, texts, strict=True)))
+
+
+@pytest.mark.parametrize(
+    'schema, text, faults, fault',
+    [
+        (WrittenQuery, '{"query": "a"}', [], ''),
+        (WrittenQuery, '{"query": "a", "why": 1}', [], ''),
+        (WrittenQuery, '{"query": 3}', [], 'a field of another kind'),
+        (WrittenQuery, '{"query": null}', [], 'a field of another kind'),
+        (WrittenQuery, '{"query": " "}', [], 'an empty field'),
+        (WrittenQuery, '{"Query": "a"}', [], 'a field is missing'),
+        (WrittenQuery, '{"query": "a', ['cut off'], 'cut off'),
+        (WrittenQuery, '{"query": "a"}', ['cut off'], ''),
+        (WrittenQuery, '{"query": "a"}', ['wrong language'], 'wrong language'),
+        (WrittenTasks, '["a", "b"]', [], ''),
+        (WrittenTasks, '```\n["a"]\n```', [], ''),
+        (WrittenTasks, '["a", 3]', [], 'a field of another kind'),
+        (WrittenTasks, '{"tasks": ["a"]}', [], 'JSON of another shape'),
+        (WrittenExample, example('b', 'a', 'a'), [], 'both documents are one text'),
+        (WrittenExample, example('a', 'a', 'b'), [], 'the query is its document'),
+    ],
+)
+def test_answers_fit_their_schema_or_say_why_not(schema, text, faults, fault):
+    read = read_answer(text, schema, faults)
+    assert read.fault == fault and (read.value is None) == bool(fault)
+
+
+@pytest.fixture
+def writer(home, monkeypatch):
+    "`writer(write)` makes smollm2 a server on this machine that answers by `write(prompt)`."
+    monkeypatch.delenv('MEDIR_REPLAY', raising=False)
+    servers = []
+
+    def use(write):
+        g.models.loaded_llm.cache_clear()
+        servers.append(ToyServer(lambda messages: write(messages[-1]['content'])))
+        g.configure('smollm2', backend='openai', base_url=servers[-1].url)
+        return servers[-1]
+
+    yield use
+    g.configure('smollm2')
+    g.models.loaded_llm.cache_clear()
+    g.cassettes._cassette.cache_clear()
+    for server in servers:
+        server.close()
+
+
+FINDINGS = [{'id': f'd{i}', 'doc': f'Finding number {i} is seen in disease {i * i}.'} for i in range(12)]
+
+
+number_of = lambda prompt: int(re.search(r'Finding number (\d+)', prompt)[1])
+
+
+asked_about = lambda prompt: json.dumps({'query': f'what is seen in case {number_of(prompt)}?'})
+
+
+def test_queries_are_written_counted_and_replayed(writer, home):
+    odd = {
+        0: '{"query": "cut',
+        1: 'I cannot.',
+        2: 'Here: {"query": "which disease has it?"}',
+        3: '{"query": "Finding number 3"}',
+        4: '{"query": "which disease has it?"}',
+    }
+    server = writer(lambda prompt: odd.get(number_of(prompt)) or asked_about(prompt))
+    written = write_queries(FINDINGS, 'smollm2')
+    assert written.stats == {
+        'kept': 8,
+        'broken: broken JSON': 1,
+        'broken: no JSON object': 1,
+        'unwrapped': 1,
+        'copied from the passage': 1,
+        'repeated': 1,
+    }
+    assert written.rows[0]['pos'] == [FINDINGS[2]['doc']] and written.rows[0]['id'] == 'synthetic-queries/d2'
+    assert {r['instruction'] for r in written} == {
+        'Given a question, retrieve Pubmed passages that answer the question.'
+    }
+    usage = written.usage
+    assert (usage.answers, usage.asked, usage.prompt_tokens) == (12, 12, 480) and 'no price on record' in repr(written)
+    again = write_queries(FINDINGS, 'smollm2', replay=True)
+    assert again.rows == written.rows and again.usage.asked == 0 and server.asked == 12 and '$0.00' in repr(again)
+    covid = write_queries(FINDINGS[5:], 'smollm2', 'covid', source='covid')
+    assert covid.rows[0]['id'] == 'covid/d5' and 'COVID-19 related articles' in covid.rows[0]['instruction']
+
+
+def test_queries_of_several_corpora_stand_under_an_instruction_each(writer, home, tmp_path):
+    writer(asked_about)
+    places = [
+        str(write_lines(tmp_path / f'{name}.jsonl', FINDINGS[i::2])) for i, name in enumerate(('pubmed', 'meadow'))
+    ]
+    written = write_corpus_queries(dict(zip(places, ('question', 'covid'))), 'smollm2', n=4)
+    assert len(written) == 8 and written.usage.answers == 8 and len({row['id'] for row in written}) == 8
+    by_source = {row['source']: row['instruction'] for row in written}
+    assert [i.split(',')[0] for i in by_source.values()] == ['Given a question', 'Given a query on COVID-19']
+    # a hard negative comes from the passages of the same corpus
+    drawn = draw_negatives(written.rows, 'bm25')
+    of = {row['pos'][0]: row['source'] for row in written}
+    assert all(of[text] == row['source'] for row in drawn for text in row['neg'])
+    alone = write_corpus_queries({places[0]: 'question'}, 'smollm2', n=4)
+    assert {row['source'] for row in alone} == {'synthetic-queries'}
+    with pytest.raises(MedirError, match='names no corpus'):
+        write_corpus_queries({}, 'smollm2')
+
+
+def test_a_stopped_run_goes_on_where_it_was(writer, home):
+    first = writer(asked_about)
+    write_queries(FINDINGS[:5], 'smollm2')
+    assert first.asked == 5
+    second = writer(asked_about)
+    written = write_queries(FINDINGS, 'smollm2')
+    assert second.asked == 7 == written.usage.asked and written.usage.answers == 12
+
+
+def test_a_price_on_record_is_counted_for_what_was_asked_now(writer, home):
+    writer(asked_about)
+    price = {'price': {'models': {'smollm2': {'input': 100.0, 'output': 1000.0}}}}
+    with more_rows('costs', price):
+        usage = write_queries(FINDINGS, 'smollm2').usage
+        assert usage.dollars == pytest.approx((480 * 100 + usage.answer_tokens * 1000) / 1e6) and usage.dollars > 0
+        assert write_queries(FINDINGS, 'smollm2').usage.dollars == 0
+
+
+def test_tasks_are_distinct_and_asking_ends_with_ideas(writer, home):
+    answers = iter(
+        [['A search.', '1. a SEARCH'], ['For type 1 diabetes', 'For type 2 diabetes'], 'prose'] + [['A search']] * 50
+    )
+    server = writer(lambda prompt: json.dumps(next(answers)))
+    tasks = brainstorm_tasks('smollm2', calls=30, n=2, most_repeated=0.5)
+    # which of three spellings is met first hangs on the order in which the requests end
+    kept = sorted(r['task'].lower().strip('1. ') for r in tasks)
+    assert kept == ['a search', 'for type 1 diabetes', 'for type 2 diabetes']
+    assert tasks.stats['repeated tasks'] == 6 and tasks.stats['broken: no JSON list'] == 1
+    assert server.asked == 8 and [n for what, n in tasks.stats.items() if 'not made' in what] == [22]
+    assert len({r['id'] for r in tasks}) == 3
+    assert len(Path(g.llm('smollm2').cassettes.path).read_text().splitlines()) == 8  # eight draws, not one eight times
+
+
+def test_examples_take_their_values_by_task_and_number(writer, home):
+    prompts = []
+
+    def write(prompt):
+        prompts.append(prompt)
+        values = {'user_query': f'q {len(prompt)} {hash(prompt)}', 'positive_document': 'word ' * 60}
+        return json.dumps({**values, 'hard_negative_document': 'short'})
+
+    writer(write)
+    tasks = [{'id': f't{i}', 'task': f'Find things of kind {i}'} for i in range(9)]
+    written = write_examples(tasks, 'smollm2', n=2)
+    assert len(written) == 18 and len(prompts) == 18
+    values = registry('methods')['task-example']['values']
+    assert all(row['drawn'][slot] in options for row in written for slot, options in values.items())
+    assert all(any(f'{r["instruction"]}\n' in p and r['drawn']['num_words'] in p for p in prompts) for r in written)
+    assert len({tuple(r['drawn'].values()) for r in written}) > 8
+    assert written.stats['documents shorter than asked'] >= 18
+    some = write_examples(tasks[3:5], 'smollm2', n=1)
+    assert some.rows == [r for r in written if r['id'].endswith(('t3-0', 't4-0'))]
+    assert Pairs(written.write(home / 'x.jsonl'), 1).rows[0].neg == ['short']
+
+
+def test_the_lists_are_those_of_the_paper_and_the_prompts_are_not():
+    row = registry('methods')['task-example']
+    assert [len(v) for v in row['values'].values()] == [3, 3, 3, 5, 3]
+    assert row['values']['query_type'][0] == 'extremely long-tail' and row['values']['num_words'][1] == '50-100 words'
+    text = ' '.join(
+        registry('methods')[name]['wording']['en']['question'] for name in ('brainstorm-tasks', 'task-example')
+    )
+    assert 'Be creative' not in text and 'You have been assigned' not in text and 'Brainstorm' not in text
+
+
+def test_own_wording_needs_its_slot(writer, home, tmp_path):
+    writer(lambda prompt: json.dumps({'query': prompt[:12]}))
+    own = write_lines(tmp_path / 'own.txt', ['Q for {document}'])
+    written = write_queries(FINDINGS[:1], 'smollm2', prompt=str(own))
+    assert written.rows[0]['query'] == 'Q for Findin'
+    bad = str(write_lines(tmp_path / 'bad.txt', ['nothing']))
+    with pytest.raises(MedirError, match='{document} is missing'):
+        write_queries(FINDINGS[:1], 'smollm2', prompt=bad)
+    with pytest.raises(MedirError, match='{task} is missing'):
+        write_examples([{'id': 'a', 'task': 'b'}], 'smollm2', prompt=bad)
+    with pytest.raises(MedirError, match='has no instruction'):
+        write_queries(FINDINGS[:1], 'smollm2', 'poem')
+
+
+# ---------------------------------------------------------------- negatives and the round trip of written rows
+
+
+def training_rows():
+    return [
+        {'id': 's/1', 'query': 'qa', 'pos': ['a'], 'neg': [], 'instruction': 'I', 'source': 's'},
+        {'id': 's/2', 'query': 'qb', 'pos': ['b'], 'neg': [], 'instruction': 'I', 'source': 's'},
+        {'id': 's/3', 'query': 'qa', 'pos': ['a2'], 'neg': [], 'instruction': 'I', 'source': 's'},
+        {'id': 'o/1', 'query': 'qc', 'pos': ['c'], 'neg': ['x', 'y', 'z'], 'instruction': 'J', 'source': 'o'},
+    ]
+
+
+def test_a_negative_comes_from_the_own_source_and_answers_nothing(home):
+    drawn = draw_negatives(training_rows(), Axes(), top=4)
+    by_id = {r['id']: r['neg'] for r in drawn}
+    assert by_id['s/1'] == by_id['s/3'] == ['b']  # a2 answers the same question in another row
+    assert by_id['s/2'][0] in ('a', 'a2') and by_id['o/1'][0] in 'xyz' and len(by_id['o/1']) == 1
+    assert drawn.stats == {'kept': 4, 'that brought their negatives': 1}
+    assert [{**r, 'neg': []} for r in drawn] == [{**r, 'neg': []} for r in training_rows()]
+    seeds = {tuple(draw_negatives(training_rows(), Axes(), seed=s).rows[1]['neg']) for s in range(9)}
+    assert seeds == {('a',), ('a2',)}
+
+
+def graded_task(folder, n=60):
+    "A collection of `n` documents and three judged queries, of which the first has a document of a lower grade."
+    documents = [{'_id': f'd{i}', 'title': '', 'text': f'text {i}'} for i in range(n)]
+    documents += [{'_id': 'twin', 'title': '', 'text': 'text 0'}, {'_id': 'empty', 'title': '', 'text': ' '}]
+    write_lines(folder / 'corpus.jsonl', documents)
+    write_lines(folder / 'queries.jsonl', [{'_id': f'q{i}', 'text': f'query {i}'} for i in range(3)])
+    judged = [('q0', 'd0', 2), ('q0', 'd3', 1), ('q1', 'd1', 1), ('q2', 'd2', 1)]
+    write_lines(
+        folder / 'qrels' / 'train.tsv', ['query-id\tcorpus-id\tscore', *('\t'.join(map(str, j)) for j in judged)]
+    )
+    return str(folder)
+
+
+class Near:
+    "An encoder in whose eyes text i is next to query 0, then text i + 1 …"
+
+    name, revision, similarity = 'near', '1', 'cos'
+
+    def encode(self, texts):
+        turn = [0.001 * int(t.split()[1]) if t.strip() else 3.0 for t in texts]
+        return np.array([[np.cos(a), np.sin(a)] for a in turn], np.float32)
+
+
+def drawn_by_seed(searched, data, seeds=range(40), **more):
+    "What each query of the task's rows draws, over many seeds."
+    rows_ = load_labelled('fever', path=data, **more).rows
+    how = {'searched': searched, 'paths': {'fever': data}, 'top': 20}
+    drawn = [draw_negatives(rows_, Near(), seed=seed, **how).rows for seed in seeds]
+    return {row['query']: {r[i]['neg'][0] for r in drawn if r[i]['neg']} for i, row in enumerate(rows_)}
+
+
+@pytest.mark.medium
+def test_negatives_come_from_the_entire_corpus_of_a_collection(tmp_path, home):
+    data = graded_task(tmp_path / 'fever')
+    assert drawn_by_seed('rows', data) == {
+        'query 0': {'text 1', 'text 2'},
+        'query 1': {'text 0', 'text 2'},
+        'query 2': {'text 0', 'text 1'},
+    }
+    found = drawn_by_seed('corpus', data)
+    ranks = {f'text {i}' for i in range(20)}
+    # the first twenty ranks of the corpus, whatever rows were drawn of it; neither a twin of the answer nor one of a lower grade
+    assert all(len(texts) > 10 and texts <= ranks for texts in found.values())
+    assert not found['query 0'] & {'text 0', 'text 3'} and 'text 4' in found['query 2']
+    assert all('' not in texts for texts in found.values())
+    few = drawn_by_seed('corpus', data, limit=2)
+    assert len(few) == 2 and all(found[query] == texts for query, texts in few.items())
+
+
+@pytest.mark.medium
+def test_a_task_with_a_split_is_searched_whole(home):
+    rows_ = load_labelled('hpo-lay:train', limit=3).rows
+    whole = searched_corpus('hpo-lay:train')
+    assert len(whole.corpus) == len(load_task('hpo-lay', 'train').corpus) > 1000 and searched_corpus('my ward') is None
+    drawn = draw_negatives(rows_, 'bm25', searched='corpus').rows
+    own = {text for row in rows_ for text in row['pos']}
+    assert [row['neg'][0] not in own for row in drawn] == [True] * 3
+    relevant = {query: {whole.corpus.text(d) for d in ids} for query, ids in whole.answers.items()}
+    assert not any(row['neg'][0] in relevant[row['query']] for row in drawn)
+
+
+def test_a_set_of_lines_is_searched_over_all_its_answers(tmp_path, home):
+    lines = [{'question': f'query {i}', 'answer': f'text {i}'} for i in range(60)]
+    file = str(write_lines(tmp_path / 'gooaq.jsonl', lines))
+    [row] = load_labelled('gooaq', path=file, limit=1).rows
+    drawn = lambda searched: draw_negatives([row], Near(), searched=searched, paths={'gooaq': file}).rows[0]['neg']
+    assert drawn('rows') == [] and len(drawn('corpus')) == 1 and drawn('corpus') != row['pos']
+    data = TuningData(sets=['gooaq'], paths={'gooaq': file}, limit=1, miner='bm25')
+    assert data.searched == 'corpus'  # the paper's way is the default
+    with pytest.raises(MedirError, match="searched='row' does not fit"):
+        draw_negatives([row], Near(), searched='row')
+    write_lines(tmp_path / 'gooaq.jsonl', [line for line in lines if line['answer'] not in row['pos']])
+    with pytest.raises(MedirError, match='gooaq: the positives of gooaq/.* are not in its corpus'):
+        drawn('corpus')
+
+
+def test_too_few_negatives_are_counted(home):
+    rows_ = training_rows()[:1]
+    found = draw_negatives(rows_, Axes())
+    assert found.rows[0]['neg'] == [] and found.stats['with fewer negatives than asked'] == 1
+    with pytest.raises(MedirError, match="the id .'s/1'. stands in more than one row"):
+        draw_negatives(rows_ * 2, Axes())
+
+
+def test_a_row_is_kept_where_its_passage_is_among_the_first(home):
+    kept = consistent_rows(training_rows()[:3], Axes(), k=1)
+    assert [r['id'] for r in kept] == ['s/1', 's/2'] and kept.stats == {'kept': 2, 'not among the first 1': 1}
+    assert kept.rows == training_rows()[:2]
+    first, second = training_rows()[:2]
+    astray = [{**first, 'query': 'qb'}, {**second, 'query': 'qa'}]
+    with pytest.raises(MedirError, match='no row is left of 2 .2 not among the first 1'):
+        consistent_rows(astray, Axes(), k=1)
+
+
+# ---------------------------------------------------------------- contamination
+
+
+def test_words_and_sequences():
+    assert words_of('Ａ β-blocker, “SAFE”?') == ['a', 'β', 'blocker', 'safe'] and words_of('高血压x') == [
+        '高',
+        '血',
+        '压',
+        'x',
+    ]
+    assert word_sequences('a b c d', 3) == {('a', 'b', 'c'), ('b', 'c', 'd')}
+    assert word_sequences('a b', 3) == {('a', 'b')} and word_sequences(' ?', 3) == set()
+    assert words_of("Bell's palsy") == words_of('BELL’S palsy') == ['bells', 'palsy']
+    index = QueryIndex({'mine': ['a b c d', 'a b', 'A, B', '', 'a']}, 3, 0.5, 2)
+    assert index.close('a-b') == {1: (True, 1.0), 2: (True, 1.0)} and index.close('?') == {}
+    assert index.close('x b c d a b') == {0: (False, 0.5), 1: (False, 1.0), 2: (False, 1.0)}
+    assert index.close('b a') == {} and index.close('A') == {4: (True, 1.0)}
+
+
+def test_test_queries_in_training_are_found_shown_and_taken_out(tmp_path, home):
+    folder = str(write_beir(tmp_path / 'F'))
+    training = [
+        {'query': 'Drugs after a heart attack?', 'source': 'one'},
+        {'query': 'what is the first treatment of type 2 diabetes in adults', 'source': 'two'},
+        {'query': 'treatment of a snake', 'source': 'two'},
+        {'query': 'unrelated', 'source': 'one'},
+    ]
+    report = contamination(training, [folder, 'hpo-lay'], n=3, threshold=0.9)
+    table = report.table().set_index('test set')
+    assert list(table.loc['F'])[:4] == [4, 1, 1, 0.5] and list(table.loc['hpo-lay'])[:4] == [200, 0, 0, 0.0]
+    shown = report.examples(1)
+    assert list(shown['training query']) == ['Drugs after a heart attack?'] and shown.same[0]
+    assert 'Contamination(2 of 204' in repr(report)
+    loose = contamination(training, [folder], n=2, threshold=0.3)
+    assert set(loose.hits.overlap) == {1.0, 1 / 3}
+    assert len(contamination(training, [folder], n=2, threshold=0.3, shortest=5).hits) == 2
+    clean = without_test_queries(training, [folder], n=3, threshold=0.9)
+    assert [r['query'] for r in clean] == ['treatment of a snake', 'unrelated']
+    assert clean.stats == {'kept': 2, 'too close to F': 2}
+    with pytest.raises(MedirError, match='no row is left'):
+        without_test_queries(training[:1], [folder])
+    with pytest.raises(MedirError, match='threshold=0'):
+        contamination(training, [folder], threshold=0)
+
+
+# ---------------------------------------------------------------- thinning
+
+
+def clumps(n, dim=48, seed=0, spread=0.5, centres=None):
+    "Unit vectors around some centres, with a few that stand several times."
+    rng = np.random.default_rng(seed)
+    middle = rng.normal(size=(centres or max(2, n // 12), dim))
+    vectors = middle[rng.integers(len(middle), size=n)] + spread * rng.normal(size=(n, dim))
+    vectors[rng.integers(n, size=n // 10)] = vectors[rng.integers(n, size=n // 10)]
+    return unit(vectors.astype(np.float32))
+
+
+def one_by_one(vectors, limits, order, seeds=0):
+    "The definition: positions that enter, each compared with the k nearest of all that entered before."
+    wide, inside, kept = vectors.astype(np.float64), [], []
+    for number, position in enumerate(order):
+        cosines = sorted(((wide[position] * other).sum() for other in inside), reverse=True)
+        if number < seeds or sum(c > limits.t for c in cosines[: limits.k]) <= limits.n:
+            inside.append(wide[position])
+            kept.append(int(position))
+    return kept
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize('limits', [*TABLE_10.values(), Limits(3, 0.6, 0), Limits(5, 0.7, 4), Limits(2, 0.85, 1)])
+@pytest.mark.parametrize('block', [1, 37, 4096])
+def test_blocks_keep_what_the_definition_keeps(home, monkeypatch, limits, block):
+    monkeypatch.setattr('medir_nb.trainer.diversity._BLOCK', block)
+    vectors, order = clumps(500, seed=limits.k), candidate_order(500)
+    found = diverse_vectors(vectors, limits, seeds=25)
+    assert list(found) == one_by_one(vectors, limits, order, seeds=25)
+    assert 25 <= len(found) < 500 and list(found[:25]) == list(order[:25])
+
+
+def test_k_decides_nothing_beyond_n_and_the_order_does(home):
+    vectors = clumps(300)
+    kept = [list(diverse_vectors(vectors, Limits(k, 0.8, 1), 10)) for k in (2, 5, 50)]
+    assert kept[0] == kept[1] == kept[2] != list(diverse_vectors(vectors, Limits(2, 0.8, 1), 10, seed=1))
+    given = diverse_vectors(vectors, Limits(2, 0.8, 1), 10, order='given')
+    assert list(given) == sorted(given)
+
+
+def test_pairs_at_the_threshold_fall_to_one_side_whatever_the_block():
+    vectors = clumps(300, dim=384, seed=3)
+    products = vectors @ vectors.T
+    for left, right in ((0, 1), (5, 80), (17, 200)):
+        t = float((vectors[left].astype(np.float64) * vectors[right]).sum())
+        whole = near_pairs(products, vectors, vectors, t)
+        rows = np.concatenate([near_pairs(v[None] @ vectors.T, v[None], vectors, t) for v in vectors])
+        nudged = near_pairs(products + np.float32(3e-6), vectors, vectors, t)
+        assert (whole == rows).all() and (whole == nudged).all() and not whole[left, right]
+
+
+def test_more_seeds_than_candidates_are_said(home, capfd):
+    assert len(diverse_vectors(clumps(30))) == 30
+    assert 'with 5,000 seeds all 30 candidates enter unasked' in capfd.readouterr().err
+
+
+def test_a_finished_filter_is_not_repeated_and_other_vectors_are_another_filter(home, monkeypatch):
+    vectors = clumps(300)
+    before = diverse_vectors(vectors, seeds=10)
+    with monkeypatch.context() as patch:
+        patch.setattr('medir_nb.trainer.diversity.let_in', lambda *_: pytest.fail('it was finished'))
+        assert list(diverse_vectors(vectors, seeds=10)) == list(before)
+    changed = vectors.copy()
+    changed[7] = vectors[8]
+    diverse_vectors(changed, seeds=10)
+    assert len(list(home.glob('diversity/*/kept.npz'))) == 2
+
+
+KILLED = """
+    import sys, time, numpy as np
+    sys.path.insert(0, sys.argv[1])
+    from test_trainer_data import clumps
+    from medir_nb.encoder.store import Vectors
+    from medir_nb.trainer import diverse_vectors, diversity
+
+    class Slow(Vectors):
+        def take(self, positions):
+            time.sleep(0.1)
+            return super().take(positions)
+
+    diversity._BLOCK, diversity._PAUSE = 40, 0
+    vectors = clumps(2000)
+    diverse_vectors(Slow([vectors], np.arange(2000)), 'query', 50)
+"""
+
+
+@pytest.mark.medium
+def test_a_killed_filter_goes_on_and_keeps_the_same(home, tmp_path, monkeypatch):
+    command = [sys.executable, '-c', textwrap.dedent(KILLED), str(Path(__file__).parent)]
+    job, done = subprocess.Popen(command), []
+    while not done and job.poll() is None:
+        time.sleep(0.1)
+        done = [n for state in home.glob('diversity/*/kept.npz') if (n := int(np.load(state)['done'])) >= 200]
+    os.kill(job.pid, signal.SIGKILL)
+    assert job.wait() == -signal.SIGKILL
+    [state] = home.glob('diversity/*/kept.npz')
+    assert 200 <= int(np.load(state)['done']) < 2000
+    resumed = diverse_vectors(clumps(2000), 'query', 50)
+    assert len(list(home.glob('diversity/*/kept.npz'))) == 1
+    monkeypatch.setenv('MEDIR_HOME', str(tmp_path / 'another'))
+    assert list(resumed) == list(diverse_vectors(clumps(2000), 'query', 50))
+
+
+def test_rows_are_thinned_by_their_field(fake_minilm, home, tmp_path):
+    texts = ['kidney stone pain', 'kidney stone pain', 'kidney stone pain', 'rash on hands', ' ', 'cough at night']
+    rows = [{'id': str(i), 'text': text} for i, text in enumerate(texts)]
+    kept = diversify(rows, 'minilm', side='query', seeds=0, order='given')
+    assert [row['id'] for row in kept] == ['0', '1', '3', '5']
+    assert kept.stats == {'kept': 4, 'empty': 1, 'said already': 1}
+    strict = diversify(rows, 'minilm', side='query', n=0, seeds=0, order='given')
+    assert [row['id'] for row in strict] == ['0', '3', '5']
+    with pytest.raises(MedirError, match="field 'doc' is missing"):
+        diversify(rows, 'minilm')
+    source, output = write_lines(tmp_path / 'rows.jsonl', rows), tmp_path / 'thinned.jsonl'
+    how = {'retriever': 'minilm', 'side': 'query', 'seeds': 0, 'order': 'given'}
+    assert mine('diversify', str(source), output, **how).rows == kept.rows == read_rows(output)
+
+
+@pytest.mark.parametrize(
+    'change, message',
+    [
+        ({'limits': 'passages'}, "no limits 'passages'"),
+        ({'order': 'sorted'}, "unknown order 'sorted'"),
+        ({'vectors': np.full((20, 8), np.nan, np.float32)}, 'vectors of a block are no numbers'),
+        ({'seeds': -1}, 'seeds is -1'),
+    ],
+)
+def test_a_filter_refuses_what_it_cannot_do(home, change, message):
+    with pytest.raises(MedirError, match=message):
+        diverse_vectors(**{'vectors': clumps(20, 8), 'seeds': 2, **change})
+
+
+@pytest.mark.parametrize('limits', [{'k': 2, 'n': 2}, {'n': -1}, {'t': 1.0}])
+def test_limits_that_leave_nothing_or_everything_out_are_refused(limits):
+    with pytest.raises(MedirError, match='limits k='):
+        Limits(**limits)
+
+
+@pytest.mark.slow
+def test_a_hundred_thousand_vectors_take_less_than_three_minutes(home):
+    rng = np.random.default_rng(0)
+    centres = rng.normal(size=(30_000, 384)).astype(np.float32)
+    vectors = centres[rng.integers(30_000, size=100_000)] + 0.35 * rng.normal(size=(100_000, 384)).astype(np.float32)
+    start = time.perf_counter()
+    found = diverse_vectors(array_vectors(vectors), 'query')
+    assert time.perf_counter() - start < 180 and 30_000 < len(found) < 90_000
+
+
+# ---------------------------------------------------------------- judged lists
+
+
+TOPICS = ('kidney', 'lung', 'skin', 'eye')
+
+
+ASKED = [{'id': f'q{i}', 'text': f'what helps a sick {topic}'} for i, topic in enumerate(TOPICS)]
+
+
+FOUND = [
+    {'id': f'd{i}-{n}', 'doc': f'a sick {topic} is helped by remedy {"x" * n}'}
+    for i, topic in enumerate(TOPICS)
+    for n in range(1, 8)
+]
+
+
+def topic_judge(asked):
+    "S where the topic agrees and the remedy is a short one, nothing for one remedy, D elsewhere."
+    return [
+        None if c.doc_id.endswith('-7') else 'S' if c.doc_id[1] == c.query_id[1] and c.doc_id[-1] in '12' else 'D'
+        for c in asked
+    ]
+
+
+def curated(home, judge=topic_judge, lists=None, **changes):
+    return curate(ASKED, FOUND, 'bm25', judge, lists=lists, language='en', **changes)
+
+
+def test_judged_documents_become_rows_that_the_trainer_reads(home, tmp_path):
+    rows = curated(home, top=28, lists=Lists(positives=1, negatives=5), instruction='find help')
+    assert len(rows) == 4 and all(len(row['pos']) == 1 and len(row['neg']) == 5 for row in rows)
+    for row in rows:
+        topic = row['query'].split()[-1]
+        assert topic in row['pos'][0] and row['pos'][0].split()[-1] in ('x', 'xx')
+        assert not any(topic in text and text.split()[-1] in ('x', 'xx', 'x' * 7) for text in row['neg'])
+    pairs = Pairs(rows.write(tmp_path / 'rows.jsonl'), negatives=5, instructions=True)
+    assert len(pairs) == 4 and pairs.counts['filled_negatives'] == 0 and pairs.instructions == ['find help'] * 4
+    assert rows.stats == {'kept': 4, 'pairs without a usable vote': 16, 'pairs judged': 112}
+
+
+def test_queries_without_a_positive_and_short_lists_are_counted(home):
+    def judge(asked):
+        return ['S' if c.query_id == 'q0' else 'D' for c in asked]
+
+    rows = curated(home, judge, top=3)
+    assert len(rows) == 1 and rows.rows[0]['neg'] == []
+    assert rows.stats['queries without a positive'] == 3 and rows.stats['with fewer negatives than asked'] == 1
+    with pytest.raises(MedirError, match='no row is left of 4 .*queries without a positive'):
+        curated(home, lambda asked: ['D'] * len(asked))
+
+
+def test_rows_of_a_query_share_no_positive_and_draws_hang_on_the_query(home):
+    lists = Lists(positives=1, negatives=3, rows=5)
+    rows, again = curated(home, top=28, lists=lists), curated(home, top=28, lists=lists)
+    assert rows.rows == again.rows and len(rows) == 8
+    assert [row['id'] for row in rows][:2] == ['curated/q0', 'curated/q0#1']
+    assert len({(row['query'], row['pos'][0]) for row in rows}) == 8
+    first = Lists(negatives=2, draw='first').drawn('q', ['a', 'b'], ['c', 'd', 'e'])
+    assert first == [(['a'], ['c', 'd'])]
+
+
+@pytest.mark.parametrize(
+    'scale, votes, positives, negatives',
+    [
+        ('grades', ['S', 'A', 'B', 'D', None, 'X'], 2, 2),
+        ('binary', [True, False, None, 'S', False, True], 2, 2),
+        (Scale(('S',), ('A', 'B', 'C', 'D')), ['S', 'A', 'B', 'C', 'D', ''], 1, 4),
+    ],
+)
+def test_the_cut_of_a_scale_decides_exactly(scale, votes, positives, negatives):
+    asked, counts = [[Candidate('q', 'query', str(i), 'text') for i in range(6)]], Counter()
+    [(good, bad)] = judged_lists(asked, lambda _: votes, scale, counts)
+    assert (len(good), len(bad)) == (positives, negatives)
+    assert counts['pairs without a usable vote'] == 6 - positives - negatives
+
+
+def test_a_query_may_bring_its_instruction(home):
+    queries = [{'id': 'q1', 'text': 'statins', 'instruction': 'Find it'}, {'id': 'q2', 'text': 'insulin'}]
+    documents = [{'id': f'd{i}', 'doc': f'{word} and more'} for i, word in enumerate(('statins', 'insulin', 'gout'))]
+    mined = curate(queries, documents, 'bm25', lambda asked: ['S'] * len(asked), instruction='Answer')
+    assert {row['query']: row['instruction'] for row in mined} == {'statins': 'Find it', 'insulin': 'Answer'}
+
+
+def test_a_judge_that_grades_pairs_of_a_task_is_a_function_too(home):
+    class Grader:
+        def grade(self, task, pairs):
+            texts = [task.corpus.text(d) + task.queries.text(q) for q, d in pairs.itertuples(index=False)]
+            return [
+                ('A', '') if 'xx' not in text else ('', 'no answer') if 'xxx' in text else ('D', '') for text in texts
+            ]
+
+    rows = curated(home, votes_of(Grader()), top=28, lists=Lists(negatives=2))
+    assert len(rows) == 4 and all(row['pos'][0].endswith('remedy x') for row in rows)
+    assert all(text.endswith('remedy xx') for row in rows for text in row['neg'])
+    assert rows.stats['pairs without a usable vote'] == 80
+
+
+@pytest.mark.parametrize('votes', [[], ['S'], ['S'] * 7])
+def test_a_judge_who_answers_for_other_pairs_is_refused(votes):
+    asked = [[Candidate('q', 'query', str(i), 'text') for i in range(6)]]
+    with pytest.raises(MedirError, match=f'{len(votes)} votes for 6 candidates'):
+        judged_lists(asked, lambda _: votes)
+
+
+def test_candidates_are_asked_once_in_order_and_the_query_itself_is_no_candidate(home):
+    documents = [*FOUND, {'id': 'same', 'doc': ASKED[0]['text']}]
+    asked = []
+    found = retrieved_candidates(ASKED, documents, 'bm25', 10)
+    judged_lists(found, lambda some: asked.extend(some) or ['D'] * len(some))
+    assert len(asked) == len(set(asked)) and ('q0', 'same') not in {c[::2] for c in asked}
+    assert [c.query_id for c in asked] == sorted(c.query_id for c in asked)
+    with pytest.raises(MedirError, match='two queries have one id'):
+        retrieved_candidates([*ASKED, ASKED[0]], FOUND, 'bm25')
+
+
+@pytest.mark.parametrize('lists', [{'draw': 'best'}, {'positives': 0}, {'rows': 0}, {'negatives': -1}])
+def test_lists_that_cannot_be_drawn_are_refused(lists):
+    with pytest.raises(MedirError, match='lists: '):
+        Lists(**lists)
+
+
+def test_each_row_of_table_11_thins_its_sides_and_has_as_many_rows(fake_minilm, home):
+    words = ('tea', 'ice', 'oak', 'fog', 'sun', 'jam')
+    queries = [{'id': f'{word}{i}', 'text': f'what is {word}'} for word in words for i in range(3)]
+    documents = [{'id': f'd{word}{i}', 'doc': f'{word} is known{"!" * i}'} for word in words for i in range(2)]
+    seen = Counter()
+
+    def judge(asked):
+        seen.update((pair.query_id, pair.doc_id) for pair in asked)
+        return [pair.query.split()[-1] in pair.document for pair in asked]
+
+    limits = {side: {'t': 0.99, 'n': 0, 'seeds': 0} for side in ('query', 'document')}
+    made = diversification_ablation(queries, documents, 'bm25', judge, 'minilm', limits=limits, top=4, scale='binary')
+    assert list(made) == list(DIVERSIFICATION_ROWS) and len({len(rows) for rows in made.values()}) == 1
+    thin = [row['query'] for row in made['queries']]
+    assert len(set(thin)) == len(thin) == len(made['neither']) and made['neither'].stats['drawn away'] > 0
+    positives = [row['pos'][0] for row in made['queries and documents']]
+    assert len(set(positives)) == len(positives) and seen
+
+
+@pytest.mark.parametrize(
+    ('change', 'message'),
+    [({'rows': ['queri']}, "no row 'queri'.*queries"), ({'limits': {'doc': {}}}, "no side 'doc'.*document")],
+)
+def test_table_11_refuses_what_it_does_not_have(fake_minilm, home, change, message):
+    rows = [{'id': '1', 'text': 'tea', 'doc': 'tea'}]
+    with pytest.raises(MedirError, match=message):
+        diversification_ablation(rows, rows, 'bm25', topic_judge, 'minilm', **change)
+
+
+# ---------------------------------------------------------------- what a training reads
+
+
+TOLD = '{instruction}\nQuery: {text}'
+
+
+TINY = dict(
+    kind='encoder',
+    load='transformers',
+    revision='tiny',
+    pooling='mean',
+    normalize=True,
+    similarity='cos',
+    max_query_tokens=40,
+    max_document_tokens=40,
+    query_template=TOLD,
+    document_template='{text}',
+    default_instruction='Given a query, retrieve passages',
+)
+
+
+@pytest.fixture(scope='module')
+def tiny_folder(tmp_path_factory):
+    return make_model('bert', tmp_path_factory.mktemp('tuned') / 'bert')
+
+
+@pytest.fixture
+def tiny(tiny_folder, own_registry):
+    own_registry(
+        models={
+            'tiny-told': dict(TINY, hub=tiny_folder),
+            'tiny-mute': dict(TINY, hub=tiny_folder, query_template='query: {text}', default_instruction=''),
+            'tiny-apart': dict(TINY, hub=tiny_folder, prompt_in_pooling=False),
+        }
+    )
+
+
+def tuning_file(path, instructions):
+    lines = [
+        {'query': f'what is {i}', 'pos': [f'it is {i}'], 'neg': [f'it is not {i}'], 'instruction': told, 'source': 's'}
+        for i, told in enumerate(instructions)
+    ]
+    return str(write_lines(path, lines))
+
+
+@pytest.mark.medium
+def test_each_query_is_trained_under_the_instruction_of_its_line(tiny, tmp_path, home):
+    said = ['Find the fact', 'Find the fact', 'Check the claim', '']
+    file = tuning_file(tmp_path / 'x.jsonl', said)
+    settings = {'data': file, 'negatives': 1, 'batch_size': 4, 'max_steps': 1}
+    by_line = train_encoder(model='tiny-told', output='by-line', **settings)
+    one = train_encoder(model='tiny-told', output='one', instruction='Find the fact', **settings)
+    none = train_encoder(model='tiny-told', output='none', instruction='', **settings)
+    losses = [float(t.history.loss.iloc[0]) for t in (by_line, one, none)]
+    assert len({round(loss, 6) for loss in losses}) == 3
+    # what it saw is what encode gives it
+    model = load_sentence_transformer(replace(encoder_spec('tiny-told'), dtype='float32'), device='cpu')
+    encoder, pairs = Encoder('tiny-told'), Pairs(file, 1, instructions=True)
+    default = encoder.spec.default_instruction
+    batch = PairBatches(pairs, encoder, dict.fromkeys(('query', 'document'), model.tokenizer), default)(
+        [{'row': i} for i in range(4)]
+    )
+    wanted = [
+        encoder.tokens('query')(encoder.render([('', pair.query)], 'query', told or default))[0][0]
+        for pair, told in zip(pairs.rows, said, strict=True)
+    ]
+    masks = batch['query_attention_mask'].sum(1)
+    assert [row[:n].tolist() for row, n in zip(batch['query_input_ids'], masks, strict=True)] == wanted
+
+
+def test_lines_without_instructions_have_the_key_that_they_had(tmp_path):
+    file = tuning_file(tmp_path / 'x.jsonl', ['', ''])
+    told = tuning_file(tmp_path / 'y.jsonl', ['I', 'J'])
+    assert Pairs(file, instructions=True).content() == Pairs(told).content() == Pairs(file).rows
+    found = Pairs(told, instructions=True)
+    assert found.content() == [found.rows, ['I', 'J']] and found.counts['instructions'] == 2
+
+
+@pytest.mark.medium
+def test_instructions_that_a_model_cannot_take(tiny, tmp_path, home):
+    file = tuning_file(tmp_path / 'x.jsonl', ['Find the fact', 'Check the claim'])
+    settings = {'data': file, 'negatives': 1, 'batch_size': 2, 'max_steps': 1}
+    with pytest.raises(MedirError, match='leaves the prompt out of its pooling.*from line to line'):
+        train_encoder(model='tiny-apart', output='apart', **settings)
+    assert train_encoder(model='tiny-mute', output='mute', **settings).steps == 1  # it has no place for them
+    bad = str(write_lines(tmp_path / 'bad.jsonl', [{'query': 'a', 'pos': ['b'], 'instruction': 3}]))
+    with pytest.raises(MedirError, match="bad.jsonl:1: 'instruction' is neither text"):
+        train_encoder(model='tiny-told', output='bad', **{**settings, 'data': bad})
+
+
+# ---------------------------------------------------------------- real sets
+
+
+@pytest.mark.slow
+def test_real_sets_have_the_sizes_that_are_known(medir_data, home):
+    medquad, mqp = load_labelled('medquad'), load_labelled('mqp')
+    assert len(medquad) == 14_979 and len(mqp) == 1_524 and all(len(r['neg']) == 1 for r in mqp)
+    drawn = draw_negatives(medquad.rows[:300], 'bm25')
+    assert all(not set(r['neg']) & set(r['pos']) for r in drawn)
+
+
+@pytest.mark.slow
+def test_medquad_shares_no_query_with_nfcorpus_but_all_with_itself(medir_data, home):
+    medquad = load_labelled('medquad')
+    report = contamination(medquad, [str(medir_data / 'medquad_qa')])
+    table = report.table()
+    assert table['the same'][0] == table.queries[0]
+    other = contamination(medquad, [str(medir_data / 'nfcorpus')]).table()
+    assert other['the same'][0] < 0.05 * other.queries[0]

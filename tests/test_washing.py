@@ -1,0 +1,142 @@
+"""Rules that wash and anonymise texts: what each changes, what it must leave alone, and what no rule lets through."""
+
+import time
+import pandas as pd, pytest
+from medir_nb.core import MedirError, registry, rows as more_rows
+from medir_nb.data import check_rule, Document, task_from_frames, washed_documents, washed_rows, washed_task, Washing
+from medir_nb.data.washing import shape
+from medir_nb.trainer import mine, read_rows, wash
+
+RULES = list(registry('washing'))
+
+
+@pytest.mark.parametrize('name', RULES)
+def test_a_rule_changes_its_example_and_leaves_alone_what_it_must(name):
+    row = registry('washing')[name]
+    check_rule(name, row)
+    alone, every = Washing([name]), Washing()
+    washed = every.text(row['example'])
+    assert alone.text(row['example']) != row['example'] and alone.hits[name] >= 1
+    assert Washing().text(washed) == washed  # washed twice is washed once
+    assert all(alone.text(text) == text for text in row.get('keeps', []))
+
+
+@pytest.mark.parametrize('name', [n for n in RULES if registry('washing')[n].get('kind') == 'anonymise'])
+def test_no_value_stands_in_text_or_table(name):
+    row, washing = registry('washing')[name], Washing()
+    washed = washing.text(f'before {row["example"]} after')
+    table = washing.table().to_string() + str(washing.shapes)
+    values = [w for w in row['example'].replace('：', ' ').split() if any(c.isdigit() for c in w) or '@' in w]
+    assert washing.texts[name] == 1 and washed.startswith('before') and washed.endswith('after')
+    assert not any(value in washed or value in table for value in values)
+
+
+MEDICINE = [
+    '血压120/80mmHg，心率72次/分，白细胞13.8×10^9/L，2020年1月15日入院，住院5天。',
+    '阿司匹林100mg每日1次，氯吡格雷75mg，疗程12-18个月，随访1386例患者。',
+    'CD4+ count below 200 cells/mm3, 95% CI 1.02-1.35 (p<0.05), doi 10.1056/NEJM199304013281301, NCT01234567.',
+    "Down syndrome, St. John's wort, born at 39 weeks; EC 3.4.21.4; 0.5-1.0 mg/kg; 1,234,567 people.",
+    'Take 2 tablets (500 mg) 3 times a day for 7-10 days @ 8 pm.',
+]
+
+
+@pytest.mark.parametrize('text', MEDICINE)
+def test_figures_of_medicine_stay(text):
+    assert Washing().text(text) == text
+
+
+SAID = [
+    ('Patient name: Jane Doe, age 40', 'Patient name: <NAME>, age 40'),
+    ('Next of kin: Jane Q. Doe; Dr. A. Doe-Roe said', 'Next of kin: <NAME>; Dr. <NAME> said'),
+    ('1-800-555-0199 or 202.555.0143', '<PHONE> or <PHONE>'),
+    ('MRN: 123456 and NHS number 943 476 5919.', 'MRN: <RECORD> and NHS number <RECORD>.'),
+    ('Date of birth: 1 January', 'Date of birth: 1 January'),
+    ('born on January 1, 1970 in spring', 'born on <DATE> in spring'),
+    ('lives at 12 Example Street, call +44 20 7946 0958', 'lives at <ADDRESS>, call <PHONE>'),
+    ('电话010-62345678或400-123-4567', '电话<PHONE>或<PHONE>'),
+    ('微信：example_01，QQ群 10000000', '微信：<ACCOUNT>，QQ群 <ACCOUNT>'),
+    ('联系人：李四；家住某省某市某镇某村，务农', '联系人：<NAME>；家住<ADDRESS>，务农'),
+    ('出生日期：1970年1月1日，王某某先生，+86 138 0013 8000', '出生日期：<DATE>，<NAME>先生，<PHONE>'),
+    ('病历号A123456，卡4111111111111111', '病历号<RECORD>，卡<CARD>'),
+]
+
+
+@pytest.mark.parametrize('raw, washed', SAID)
+def test_what_points_to_a_person_is_replaced_and_nothing_around_it(raw, washed):
+    assert Washing().text(raw) == washed
+
+
+def test_numbers_in_full_width_and_broken_text_do_not_slip_through():
+    washing = Washing()
+    assert washing.text('电话１３８００１３８０００') == '电话<PHONE>'
+    assert washing.text('CafÃ©&lt;br&gt;someone＠example.org') == 'Café <EMAIL>'
+    assert washing.text('110105194912310021') == '<NUMBER>'  # wrong check digit: no identity card, still a long number
+    assert washing.hits['identity-card'] == 0 and washing.hits['long-number'] == 1
+
+
+def test_rules_are_chosen_by_name_and_language():
+    text = 'Dr. Doe: 13800138000'
+    assert Washing(['mobile']).text(text) == 'Dr. Doe: <PHONE>'
+    assert Washing(languages=('en',)).text(text) == 'Dr. <NAME>: 13800138000'
+    with more_rows('washing', {'bed': {'pattern': r'bed [0-9]+', 'replacement': '<BED>'}}):
+        assert Washing(['bed']).text('bed 7') == '<BED>'
+    with pytest.raises(MedirError, match="unknown rule 'mobil'; did you mean 'mobile'"):
+        Washing(['mobil'])
+
+
+@pytest.mark.parametrize(
+    'row, message',
+    [
+        ({'pattern': '(', 'replacement': ''}, 'its pattern or replacement is none'),
+        ({'pattern': 'a', 'replacement': r'\1'}, 'its pattern or replacement is none'),
+        ({'pattern': 'a', 'by': 'mended'}, 'it needs a pattern or a function'),
+        ({'title': 'nothing'}, 'it needs a pattern or a function'),
+        ({'by': 'mend'}, "by is 'mend'; write '', 'mended' or 'half_width'"),
+        ({'pattern': 'a', 'kind': 'hide'}, "kind is 'hide'; write 'wash' or 'anonymise'"),
+        ({'pattern': 'a', 'replace': 'b'}, "unknown field 'replace'"),
+    ],
+)
+def test_a_rule_that_is_none_is_refused(row, message):
+    with pytest.raises(MedirError, match=message):
+        check_rule('mine', row)
+
+
+def test_documents_and_rows_pass_through_and_empty_ones_are_counted(tmp_path):
+    washing = Washing()
+    documents = [Document('1', 'T', '<p>a</p>', 'b'), Document('2', '', '<p></p>')]
+    assert list(washed_documents(iter(documents), washing)) == [Document('1', 'T', 'a', 'b')]
+    rows = [{'id': '1', 'text': 'a  b', 'n': 3}, {'id': '2', 'text': ' '}]
+    assert list(washed_rows(iter(rows), washing)) == [{'id': '1', 'text': 'a b', 'n': 3}]
+    assert washing.counts['empty after washing'] == 2
+    washed = wash(rows)
+    assert washed.rows == [{'id': '1', 'text': 'a b', 'n': 3}]
+    assert washed.stats == {'kept': 1, 'empty after washing': 1, 'texts changed by spaces': 1}
+    washed.write(tmp_path / 'raw.jsonl')
+    mine('wash', str(tmp_path / 'raw.jsonl'), tmp_path / 'washed.jsonl')
+    assert read_rows(tmp_path / 'washed.jsonl') == washed.rows
+
+
+def test_a_task_is_washed_in_its_place_and_stays_itself_where_nothing_is_found():
+    corpus = pd.DataFrame({'id': ['d1', 'd2'], 'text': ['call (202) 555-0143', '<br/>']})
+    asked = pd.DataFrame({'id': ['q1'], 'text': ['Is  gout <b>serious</b>?']})
+    labels = pd.DataFrame({'query_id': ['q1'], 'doc_id': ['d2'], 'relevance': [1]})
+    task, washing = task_from_frames(corpus, asked, labels, name='notes'), Washing()
+    clean = washed_task(task, washing)
+    assert clean.corpus.texts() == ['call <PHONE>', ''] and clean.queries.texts() == ['Is gout serious ?']
+    assert list(clean.corpus.ids) == list(task.corpus.ids) and clean.qrels.equals(task.qrels)
+    assert washing.counts['empty after washing'] == 1 and clean.corpus.fingerprint != task.corpus.fingerprint
+    assert washed_task(clean, washing) is clean and task.corpus.texts()[0] == 'call (202) 555-0143'
+
+
+@pytest.mark.parametrize(
+    'text', ['-1' * 50_000, 'a@' * 50_000, '<a ' + 'x=y ' * 20_000, '12 Aa ' * 20_000, '+1' + '-' * 50_000]
+)
+def test_no_text_keeps_a_rule_busy(text):
+    start = time.process_time()
+    Washing().text(text)
+    assert time.process_time() - start < 3
+
+
+def test_a_shape_says_no_letter_and_no_digit():
+    assert shape('张三 138-0013 someone@example.org') == '字字 999-9999 aaaaaaa@aaaaaaa.aaa'
+    assert len(shape('x' * 100)) <= 41
