@@ -53,20 +53,12 @@ from medir_nb.data import (
     write_pairs,
 )
 from medir_nb.data.ontology import _hpo_file
-from medir_nb.data.passage_splitter import (
-    source_document_ids,
-    length_in_words,
-    passage_corpus,
-    passage_texts,
-    sentence_spans,
-    unit_spans,
-)
 from medir_nb.data.pretraining import check_pretraining_row
 from medir_nb.data.text_pairs import random_crop_pair, word_spans
 from medir_nb.encoder import Encoder, encoder_spec, models_table
 from medir_nb.evaluator import compare, evaluate, per_query
 from medir_nb.papers import published
-from medir_nb.retrieval import check_system, pending, search, sort_run, system_settings
+from medir_nb.retrieval import search, sort_run, system_settings
 from medir_nb.trainer import load_documents
 from medir_nb.workbook import valid_receipt
 
@@ -1491,15 +1483,6 @@ def test_an_object_of_the_reader_stays_as_it_is():
 # ---------------------------------------------------------------- passages
 
 
-SETTINGS = [
-    'tokens=7,overlap=2',
-    'tokens=1',
-    'tokens=5,overlap=4,score=mean,k=2',
-    'sentences=2,overlap=1',
-    'sentences=1,score=mean',
-]
-
-
 def long_task(n=40, language='en', seed=0, **fields):
     "Documents of 1 to 40 sentences about a few findings, one of which fills the lists with its passages."
     rng = np.random.default_rng(seed)
@@ -1534,129 +1517,6 @@ def long_task(n=40, language='en', seed=0, **fields):
 # ---------------------------------------------------------------- what is cut
 
 
-def random_text(rng):
-    parts = [
-        'fever',
-        'x' * 130,
-        '发热三天，咳嗽。',
-        'Dr. A. B. Lee, M.D.',
-        '\n\n',
-        '  ',
-        '5 mg/kg (p < 0.05).',
-        '…',
-        'かぜ',
-        '🙂',
-        '\u200b',
-        '\t',
-    ]
-    return ' '.join(rng.choice(parts, rng.integers(0, 60)))
-
-
-@pytest.mark.parametrize('said', SETTINGS)
-@pytest.mark.parametrize('seed', range(8))
-def test_every_word_stands_in_a_passage(said, seed):
-    windows, text, language = parse_windows(said), random_text(np.random.default_rng(seed)), ('en', 'zh')[seed % 2]
-    passages = passage_texts(text, windows, language)
-    if windows.unit == 'tokens':
-        parts = [[passage[b:e] for b, e in unit_spans(passage)] for passage in passages]
-        units = parts[0] + [unit for part in parts[1:] for unit in part[windows.overlap :]]
-        assert max(map(len, parts)) <= windows.size and all(unit in text for unit in units)
-    else:
-        units = [text[begin:end] for begin, end in sentence_spans(text, language)]
-        assert all(any(unit in passage for passage in passages) for unit in units)
-    assert ''.join(''.join(units).split()) == ''.join(text.split())
-
-
-@pytest.mark.parametrize('said', SETTINGS)
-def test_a_corpus_loses_no_word_and_repeats_only_the_overlap(said, tmp_path):
-    windows, corpus = parse_windows(said), long_task().corpus
-    table = passage_corpus(corpus, windows)
-    bodies = {}
-    for document, (title, body) in zip(table.documents, table.rows(), strict=True):
-        bodies.setdefault(document, []).append(body)
-        assert title == corpus.rows()[corpus._position[document]][0] or windows.size == 1
-    assert list(bodies) == list(corpus.ids) and {d: len(b) for d, b in bodies.items()} == dict(table.sizes)
-    for document, (_, whole) in zip(corpus.ids, corpus.rows(), strict=True):
-        parts = bodies[document]
-        assert set(' '.join(parts).split()) >= set(whole.split())
-        if windows.unit == 'tokens' and windows.size > 1:
-            units = sum(map(length_in_words, parts))
-            assert units == length_in_words(whole) + windows.overlap * (len(parts) - 1)
-
-
-def test_long_words_and_sentences_are_cut():
-    sequence, table = 'ACGT' * 1000, ' '.join(f'{i} mg' for i in range(1000))
-    assert ''.join(passage_texts(sequence, PassageSplitter('tokens', 10))) == sequence
-    parts = passage_texts(table, PassageSplitter('sentences', 3, 1))
-    assert len(parts) > 5 and max(map(length_in_words, parts)) <= 300 and parts[-1].endswith('999 mg')
-    assert len(unit_spans('发热3天')) == 4
-
-
-def test_a_title_longer_than_the_window_is_text(tmp_path):
-    from medir_nb.data.corpus import write_table
-
-    title = ' '.join(f'word{i}' for i in range(50))
-    corpus = write_table([('a', title, 'body', ''), ('b', '', '', '')], None, Corpus)
-    table = passage_corpus(corpus, PassageSplitter('tokens', 10))
-    assert ' '.join(table.texts()).split() == [*title.split(), 'body'] and table.sizes == {'a': 6, 'b': 1}
-
-
-def test_a_short_document_is_one_passage_with_its_text(beir, tmp_path, fake_minilm):
-    task = load_task(str(beir), passages='tokens=400')
-    cut = task.searched()
-    assert cut.corpus.texts() == task.corpus.texts() and list(source_document_ids(cut.corpus.ids)) == list(
-        task.corpus.ids
-    )
-    whole = search('minilm', load_task(str(beir)), 5)
-    before = len(fake_minilm)
-    by_passages = search('minilm', task, 5)
-    assert len(fake_minilm) == before  # the vectors are those of the whole documents
-    pd.testing.assert_frame_equal(whole.run, by_passages.run)
-
-
-def test_the_table_is_made_once_and_streamed(home, monkeypatch):
-    from medir_nb.data import passage_splitter as module
-
-    task = long_task(passages=PassageSplitter('tokens', 7, 2))
-    first = task.searched().corpus
-    monkeypatch.setattr(module, 'passage_records', None)  # would fail if it were asked again
-    again = task.searched()
-    assert again.corpus.fingerprint == first.fingerprint and again.searched() is again
-    assert len(list((home / 'corpora').glob('passages-*.arrow'))) == 1
-    mean = dataclasses.replace(task, passages=PassageSplitter('tokens', 7, 2, 'mean', 2))
-    assert mean.searched().corpus.fingerprint == first.fingerprint  # how it folds cuts nothing
-
-
-def test_the_fingerprint_changes_only_where_passages_are_set():
-    whole, cut = long_task(), long_task(passages=PassageSplitter('tokens', 7))
-    assert whole.fingerprint == dataclasses.replace(cut, passages=None).fingerprint != cut.fingerprint
-    others = {str(w): dataclasses.replace(whole, passages=w).fingerprint for w in map(parse_windows, SETTINGS)}
-    assert len(set(others.values())) == len(SETTINGS)
-
-
-@pytest.mark.parametrize(
-    'said,why',
-    [
-        ('tokens=0', 'size is 0'),
-        ('tokens=5,overlap=5', 'leaves nothing new'),
-        ('tokens=5,sentences=2', 'by tokens and by sentences'),
-        ('tokens=5,score=best', "score is 'best'"),
-        ('tokens=5,score=mean,k=0', 'k is 0'),
-        ('tokens', 'no name=value'),
-        ('tokens=5,tokens=6', 'stands twice'),
-        ('size=5,stride=2', "unknown setting 'stride'"),
-        ({'unit': 'words', 'size': 5}, "unit is 'words'"),
-        ({'tokens': 5.5}, 'size is 5.5'),
-        ({'tokens': True}, 'size is True'),
-        (7, 'says nothing of passages'),
-    ],
-)
-def test_what_says_nothing_is_one_line(said, why):
-    with pytest.raises(MedirError) as error:
-        parse_windows(said)
-    assert why in str(error.value) and '\n' not in str(error.value)
-
-
 # ---------------------------------------------------------------- what systems make of it
 
 
@@ -1677,18 +1537,6 @@ def brute_force(system, task, k):
     return frame[frame.groupby('query_id', sort=False).cumcount() < k].reset_index(drop=True)
 
 
-@pytest.mark.medium
-@pytest.mark.parametrize('system', ['bm25', 'minilm'])
-@pytest.mark.parametrize('said', SETTINGS)
-def test_documents_come_out_as_from_all_passages(system, said, fake_minilm):
-    task = long_task(passages=parse_windows(said))
-    for k in (1, 3, 10):
-        got, wanted = search(system, task, k, keep_self=True).run, brute_force(system, task, k)
-        in_order = wanted.set_index('query_id').loc[list(dict.fromkeys(got.query_id))].reset_index()
-        assert got.doc_id.tolist() == in_order.doc_id.tolist()
-        np.testing.assert_allclose(got.score, in_order.score, rtol=1e-6)
-
-
 def test_chinese_documents_are_cut_too(fake_minilm):
     for said in ('tokens=12,overlap=3', 'sentences=2'):
         task = long_task(language='zh', passages=parse_windows(said))
@@ -1704,45 +1552,6 @@ def test_one_long_document_does_not_hide_the_others(fake_minilm):
     assert (run.groupby('query_id').size() == 10).all() and not run.duplicated(['query_id', 'doc_id']).any()
 
 
-def test_a_reranker_reads_the_passages_of_the_first_documents(shared_words):  # noqa: F811
-    task = long_task(passages=PassageSplitter('sentences', 2, 1, k=2))
-    first = search('bm25', task, 5).run
-    got = search('bm25>monobert@5', task, 100)
-    assert set(map(tuple, got.run[['query_id', 'doc_id']].values)) == set(
-        map(tuple, first[['query_id', 'doc_id']].values)
-    )
-    assert got.stats['scored_pairs'] + got.stats['cached_pairs'] <= 2 * 5 * len(task.queries)
-    assert pending('bm25>monobert@5', task)['to_score'] == 0
-    whole = search('bm25>monobert@5(complete=true)', task, 10).run
-    assert (whole.groupby('query_id').size() >= got.run.groupby('query_id').size()).all()
-    for query, documents in got.run.groupby('query_id').doc_id:
-        # as before, and the others follow
-        assert whole[whole.query_id == query].doc_id.tolist()[: len(documents)] == documents.tolist()
-
-
-def test_fusion_and_expansion_search_passages(tmp_path, fake_minilm):
-    task = long_task(passages=PassageSplitter('tokens', 9, 2))
-    texts = tmp_path / 'texts.jsonl'
-    texts.write_text(''.join(json.dumps({'id': q, 'hy_doc': 'rash and insulin'}) + '\n' for q in task.queries.ids))
-    for system in ('rrf(bm25,minilm)', f'minilm+hyde(file:{texts})', f'bm25+query2doc(file:{texts})'):
-        check_system(system, task)
-        answer = search(system, task, 7)
-        assert set(answer.run.doc_id) <= set(task.corpus.ids) and answer.stats['passages'] == len(
-            task.searched().corpus
-        )
-        assert (answer.run.groupby('query_id').size() == 7).all()
-
-
-def test_a_reranking_task_orders_the_documents_of_its_candidates(fake_minilm):
-    task = long_task(passages=PassageSplitter('tokens', 9, 2))
-    ids = task.corpus.ids
-    rows = [(q, d) for i, q in enumerate(task.queries.ids) for d in ids[i : i + 6]]
-    task = dataclasses.replace(task, kind='reranking', candidates=pd.DataFrame(rows, columns=['query_id', 'doc_id']))
-    for system in ('bm25', 'minilm', 'rrf(bm25,minilm)'):
-        run = search(system, task, 3).run
-        assert sorted(map(tuple, run[['query_id', 'doc_id']].values)) == sorted(rows)
-
-
 def test_discarded_pairs_leave_the_documents(fake_minilm):
     task = long_task(passages=PassageSplitter('tokens', 9, 2))
     first = search('minilm', task, 1).run
@@ -1754,67 +1563,13 @@ def test_discarded_pairs_leave_the_documents(fake_minilm):
     assert not pd.MultiIndex.from_frame(away).isin(left).any()
 
 
-def test_the_own_document_of_a_query_is_left_out_with_all_its_passages(fake_minilm):
-    task = long_task(n=20)
-    both = pd.DataFrame({'id': task.corpus.ids, 'text': task.corpus.texts()})
-    qrels = pd.DataFrame([('d0', 'd1', 1), ('d5', 'd6', 1)], columns=['query_id', 'doc_id', 'relevance'])
-    own = task_from_frames(both, both, qrels, passages=PassageSplitter('tokens', 6, 1))
-    for system in ('bm25', 'minilm'):
-        got = search(system, own, 8)
-        assert not (got.run.query_id == got.run.doc_id).any() and got.stats['self_matches'] >= 2
-        assert (got.run.groupby('query_id').size() == 8).all()
-
-
 # ---------------------------------------------------------------- what a reader says and sees
-
-
-def test_a_folder_says_how_it_is_cut(beir, medir, home):
-    (beir / 'walk.yaml').write_text('name: tiny\npassages:\n  tokens: 6\n  overlap: 2\n')
-    assert load_task(str(beir)).passages == PassageSplitter('tokens', 6, 2)
-    assert load_task(str(beir), passages='none').passages is None
-    assert load_task(str(beir), passages='sentences=1').passages == PassageSplitter('sentences', 1)
-    assert load_task(str(beir), limit=5).passages == PassageSplitter('tokens', 6, 2)
-    (beir / 'walk.yaml').write_text('passages: {tokens: many}\n')
-    with pytest.raises(MedirError, match='walk.yaml: size is'):
-        load_task(str(beir))
-    done = medir('evaluate', beir, '--system', 'bm25')
-    assert done.code == 2 and done.err.count('\n') == 1
-
-
-def test_tables_say_that_passages_were_searched(beir, medir, fake_minilm, tmp_path):
-    out = tmp_path / 'rows.json'
-    done = medir('evaluate', beir, '--system', 'bm25', '--passages', 'tokens=6,overlap=2', '--json', out)
-    assert done.code == 0 and 'tokens=6,overlap=2' in done.out and 'passages' in done.out
-    row = json.loads(out.read_text())[0]
-    assert row['passages'] == row['settings']['passages'] == 'tokens=6,overlap=2'
-    plain = medir('evaluate', beir, '--system', 'bm25')
-    assert 'passages' not in plain.out
-    done = medir('compare', beir, 'bm25', 'minilm', '--passages', 'tokens=6')
-    assert done.code == 0 and 'passages tokens=6' in done.err
-    done = medir('evaluate', beir, '--system', 'bm25', '--passages', 'token=6')
-    assert done.code == 2 and 'have no size' in done.err
 
 
 def test_whole_documents_and_passages_are_compared(beir, fake_minilm):
     whole, cut = evaluate(str(beir), 'minilm'), evaluate(str(beir), 'minilm', passages='tokens=6')
     assert 'passages' not in system_settings('minilm', whole.task) and cut.settings['passages'] == 'tokens=6'
     assert compare(whole, cut).n_queries == 3
-
-
-@pytest.mark.medium
-def test_real_abstracts_are_cut_and_found(medir_data, home):
-    folder = medir_data / 'nfcorpus'
-    if not folder.is_dir():
-        pytest.skip('no nfcorpus below MEDIR_DATA')
-    task = load_task(str(folder), limit=400, passages='tokens=50,overlap=10')
-    cut = task.searched()
-    words = [set(text.split()) for text in task.corpus.texts()]
-    found = {document: set() for document in task.corpus.ids}
-    for document, text in zip(cut.corpus.documents, cut.corpus.texts(), strict=True):
-        found[document] |= set(text.split())
-    assert all(own <= found[document] for document, own in zip(task.corpus.ids, words, strict=True))
-    got, wanted = search('bm25', task, 10, keep_self=True).run, brute_force('bm25', task, 10)
-    assert sorted(got.doc_id) == sorted(wanted.doc_id)
 
 
 # ---------------------------------------------------------------- pairs
