@@ -16,9 +16,11 @@ from collections import Counter
 from concurrent.futures import Future
 from pathlib import Path
 
+import bm25s
 import numpy as np
 import pandas as pd
 import pytest
+import Stemmer
 from conftest import DOCUMENTS, QUERIES, write_beir, write_lines
 from test_reranker import shared_words  # noqa: F401 - a fixture
 
@@ -35,8 +37,9 @@ from medir_nb.data.passage_splitter import (
 )
 from medir_nb.data.task import task_from_frames
 from medir_nb.encoder import Vectors, array_vectors, encoder_spec
-from medir_nb.evaluator import evaluate
+from medir_nb.evaluator import evaluate, score_run
 from medir_nb.evaluator.speed import system_speed
+from medir_nb.retrieval.runs import run_frame
 from medir_nb.retrieval import (
     BM25,
     BM25_DEFAULTS,
@@ -569,6 +572,33 @@ PAIRS = {
     'type 1 diabetes': ('type 1 diabetes in children', 'type 2 diabetes in children'),
     'K+ low': ('a low K+ was found', 'a low I− was found'),
 }
+
+
+def run_of_words(task, pattern):
+    "The run of bm25s over the words that a pattern finds."
+    how = {'stemmer': Stemmer.Stemmer('english'), 'token_pattern': pattern, 'show_progress': False}
+    index = bm25s.BM25(k1=1.5, b=0.75, method='lucene')
+    index.index(bm25s.tokenize(task.corpus.texts(), **how), show_progress=False)
+    found, scores = index.retrieve(bm25s.tokenize(task.queries.texts(), **how), k=100, show_progress=False)
+    return run_frame(task.queries.ids, task.corpus.ids, scores, found, 100, positive_only=True)
+
+
+@pytest.mark.medium
+def test_single_characters_are_worth_keeping(medir_data):
+    "On NFCorpus, and on its nine queries that hold one; a possessive s is none."
+    task = load_task('nfcorpus')
+    two, one = (score_run(task, run_of_words(task, pattern)) for pattern in (r'(?u)\b\w\w+\b', r'(?u)\b\w+\b'))
+    scores = [two, one, evaluate(task, 'bm25(bm25s)'), evaluate(task, 'bm25')]
+    assert [round(score.mean('nDCG@10'), 4) for score in scores] == [0.3210, 0.3257, 0.3210, 0.3247]
+    texts = dict(zip(task.queries.ids, task.queries.texts(), strict=True))
+    single = [
+        query
+        for query, text in texts.items()
+        if not re.search(r"['’]s\b", text) and set(re.findall(r'\b\w\b', text.lower())) - {'a'}
+    ]
+    assert len(single) == 9
+    means = [score.values('nDCG@10')[single].mean() for score in scores]
+    assert [round(mean, 3) for mean in means] == [0.298, 0.416, 0.298, 0.422]
 
 
 def test_a_single_character_can_be_the_question(tmp_path):
