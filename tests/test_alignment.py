@@ -32,8 +32,8 @@ from medir_nb.trainer import (
 )
 from medir_nb.evaluator import measure_throughput, throughput_table
 from medir_nb.trainer.pairs import TowerInput
-from medir_nb.trainer.pair import PRINTED_AS, pair_settings, write_alignment_data
-from medir_nb.trainer.tower import PRINTED
+from medir_nb.trainer.pair import PRINTED_AS, document_lengths, pair_settings, write_alignment_data
+from medir_nb.trainer.tower import PRINTED, matryoshka_lengths, printed_precision
 from medir_nb.papers import published
 
 WORDS = 'statins metformin insulin asthma vaccine migraine anaemia fracture appendix thyroid heart liver'.split()
@@ -667,3 +667,27 @@ def test_each_printed_row_of_the_ablations_is_a_row_of_the_paper_preset():
     assert len(printed) == 16
     rows = [PRINTED_AS.get(row.variant) or PRINTED_AS[row.system] for row in printed.itertuples()]
     assert all(set(own) & set(preset['ablations']) for own in rows)
+
+
+@pytest.mark.parametrize(
+    'models, precision',
+    [
+        (['gte-multilingual-mlm-base'], 'fp16'),
+        (['gte-multilingual-mlm-base', 'qwen3-4b'], 'fp16'),
+        (['qwen3-8b'], 'bf16'),
+        (['gte-multilingual-mlm-base', 'qwen3-8b'], 'bf16'),
+    ],
+)
+def test_the_precision_hangs_on_the_larger_tower(models, precision):
+    assert printed_precision(*models) == precision
+
+
+@pytest.mark.parametrize(
+    'query, document, longest',
+    [('bge-small-en-v1.5', 'bge-large-en-v1.5', {384, 1024}), ('', 'qwen3-4b', {2560}), ('minilm', 'minilm', {384})],
+)
+def test_a_document_tower_is_trained_at_the_lengths_that_are_scored(query, document, longest):
+    stages = ['document-init', 'align']
+    lengths = document_lengths({'name': 'x', 'query': query, 'document': document, 'stages': stages})
+    assert longest <= set(lengths) and lengths == sorted(set(lengths))
+    assert max(lengths) == encoder_spec(document).dim == max(matryoshka_lengths(document))
