@@ -1,7 +1,6 @@
 """Test collections and raw texts: layouts, the Hub, mteb, passages, pairs."""
 
 import contextlib
-import dataclasses
 import functools
 import gzip
 import importlib.util
@@ -26,13 +25,11 @@ from conftest import DOCUMENTS, QRELS, QUERIES, in_full, write_beir, write_lines
 from medir_nb import core, generator
 from medir_nb.core import MedirError, file_fingerprint, registry, write_json
 from medir_nb.data import (
-    Corpus,
     Document,
     Duplicates,
     Mixture,
     PairFile,
     PairSettings,
-    PassageSplitter,
     corpus_pairs,
     detect_language,
     hpo_lay,
@@ -41,7 +38,6 @@ from medir_nb.data import (
     load_mteb,
     load_task,
     make_pairs,
-    parse_windows,
     pretraining_table,
     raw_documents,
     read_documents,
@@ -56,9 +52,9 @@ from medir_nb.data.ontology import _hpo_file
 from medir_nb.data.pretraining import check_pretraining_row
 from medir_nb.data.text_pairs import random_crop_pair, word_spans
 from medir_nb.encoder import Encoder, encoder_spec, models_table
-from medir_nb.evaluator import compare, evaluate, per_query
+from medir_nb.evaluator import evaluate, per_query
 from medir_nb.papers import published
-from medir_nb.retrieval import search, sort_run, system_settings
+from medir_nb.retrieval import search
 from medir_nb.trainer import load_documents
 from medir_nb.workbook import valid_receipt
 
@@ -1478,98 +1474,6 @@ def test_an_object_of_the_reader_stays_as_it_is():
         load_mteb(task)
     assert load_mteb(task, subset='french').name == 'mteb:PublicHealthQA/french'
     assert load_mteb(task, subset='english').name == 'mteb:PublicHealthQA/english' and task.queries
-
-
-# ---------------------------------------------------------------- passages
-
-
-def long_task(n=40, language='en', seed=0, **fields):
-    "Documents of 1 to 40 sentences about a few findings, one of which fills the lists with its passages."
-    rng = np.random.default_rng(seed)
-    findings = 'fever cough rash migraine anaemia asthma insulin statin fracture nausea'.split()
-    if language == 'zh':
-        findings = ['发热', '咳嗽', '皮疹', '头痛', '贫血', '哮喘', '胰岛素', '他汀', '骨折', '恶心']
-
-    def sentence(finding):
-        others = rng.choice(findings, 3)
-        return f'{finding}，{"".join(others)}。' if language == 'zh' else f'The {finding} came with {" ".join(others)}.'
-
-    lengths = [60, *rng.integers(1, 14, n - 1)]
-    between = '' if language == 'zh' else ' '
-    rows = [
-        (
-            f'd{i}',
-            f'Case {i}',
-            between.join(sentence(findings[0] if i == 0 else rng.choice(findings)) for _ in range(m)),
-        )
-        for i, m in enumerate(lengths)
-    ]
-    documents = pd.DataFrame(rows, columns=['id', 'title', 'text'])
-    queries = pd.DataFrame(
-        [(f'q{i}', f'{a} {b}') for i, (a, b) in enumerate(zip(findings, findings[3:]))], columns=['id', 'text']
-    )
-    qrels = pd.DataFrame(
-        [(q, f'd{i}', 1) for i, q in enumerate(queries.id)], columns=['query_id', 'doc_id', 'relevance']
-    )
-    return task_from_frames(documents, queries, qrels, language=language, **fields)
-
-
-# ---------------------------------------------------------------- what is cut
-
-
-# ---------------------------------------------------------------- what systems make of it
-
-
-def brute_force(system, task, k):
-    "The first documents by the scores of all passages, folded in plain Python."
-    cut = task.searched()
-    plain = dataclasses.replace(cut, corpus=Corpus(cut.corpus.table, {}), passages=None)
-    run = search(system, plain, len(plain.corpus), keep_self=True).run
-    found = {}
-    for query, passage, score in run.itertuples(index=False):
-        found.setdefault((query, passage.rpartition('#')[0]), []).append(score)
-    rows = []
-    for (query, document), scores in found.items():
-        wanted = min(task.passages.k, cut.corpus.sizes[document]) if task.passages.score == 'mean' else 1
-        best = [*sorted(scores, reverse=True), *[0.0] * wanted][:wanted]
-        rows.append((query, document, sum(best) / wanted))
-    frame = sort_run(pd.DataFrame(rows, columns=['query_id', 'doc_id', 'score']))
-    return frame[frame.groupby('query_id', sort=False).cumcount() < k].reset_index(drop=True)
-
-
-def test_chinese_documents_are_cut_too(fake_minilm):
-    for said in ('tokens=12,overlap=3', 'sentences=2'):
-        task = long_task(language='zh', passages=parse_windows(said))
-        assert task.searched().corpus.sizes['d0'] >= 30
-        got, wanted = search('bm25', task, 5).run, brute_force('bm25', task, 5)
-        assert sorted(got.doc_id) == sorted(wanted.doc_id)
-
-
-def test_one_long_document_does_not_hide_the_others(fake_minilm):
-    task = long_task(n=30, passages=PassageSplitter('sentences', 1))
-    assert task.searched().corpus.sizes['d0'] == 60
-    run = search('minilm', task, 10).run
-    assert (run.groupby('query_id').size() == 10).all() and not run.duplicated(['query_id', 'doc_id']).any()
-
-
-def test_discarded_pairs_leave_the_documents(fake_minilm):
-    task = long_task(passages=PassageSplitter('tokens', 9, 2))
-    first = search('minilm', task, 1).run
-    away = first[['query_id', 'doc_id']][~first.doc_id.isin(task.qrels.doc_id)]
-    judged = dataclasses.replace(task, discarded=away)
-    assert len(judged.searched().discarded) == sum(task.searched().corpus.sizes[d] for d in away.doc_id)
-    scores = evaluate(judged, 'minilm')
-    left = pd.MultiIndex.from_frame(scores.run[['query_id', 'doc_id']])
-    assert not pd.MultiIndex.from_frame(away).isin(left).any()
-
-
-# ---------------------------------------------------------------- what a reader says and sees
-
-
-def test_whole_documents_and_passages_are_compared(beir, fake_minilm):
-    whole, cut = evaluate(str(beir), 'minilm'), evaluate(str(beir), 'minilm', passages='tokens=6')
-    assert 'passages' not in system_settings('minilm', whole.task) and cut.settings['passages'] == 'tokens=6'
-    assert compare(whole, cut).n_queries == 3
 
 
 # ---------------------------------------------------------------- pairs

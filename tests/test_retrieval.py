@@ -37,8 +37,9 @@ from medir_nb.data.passage_splitter import (
 )
 from medir_nb.data.task import task_from_frames
 from medir_nb.encoder import Vectors, array_vectors, encoder_spec
-from medir_nb.evaluator import evaluate, score_run
+from medir_nb.evaluator import compare, evaluate, score_run
 from medir_nb.evaluator.speed import system_speed
+from medir_nb.retrieval.chain import system_settings
 from medir_nb.retrieval.runs import run_frame
 from medir_nb.retrieval import (
     BM25,
@@ -928,6 +929,38 @@ def test_documents_come_out_as_from_all_passages(system, said, fake_minilm):
         in_order = wanted.set_index('query_id').loc[list(dict.fromkeys(got.query_id))].reset_index()
         assert got.doc_id.tolist() == in_order.doc_id.tolist()
         np.testing.assert_allclose(got.score, in_order.score, rtol=1e-6)
+
+
+def test_chinese_documents_are_cut_too(fake_minilm):
+    for said in ('tokens=12,overlap=3', 'sentences=2'):
+        task = long_task(language='zh', passages=parse_windows(said))
+        assert task.searched().corpus.sizes['d0'] >= 30
+        got, wanted = search('bm25', task, 5).run, folded_by_hand('bm25', task, 5)
+        assert sorted(got.doc_id) == sorted(wanted.doc_id)
+
+
+def test_one_long_document_does_not_hide_the_others(fake_minilm):
+    task = long_task(n=30, passages=PassageSplitter('sentences', 1))
+    assert task.searched().corpus.sizes['d0'] == 60
+    run = search('minilm', task, 10).run
+    assert (run.groupby('query_id').size() == 10).all() and not run.duplicated(['query_id', 'doc_id']).any()
+
+
+def test_discarded_pairs_leave_the_documents(fake_minilm):
+    task = long_task(passages=PassageSplitter('tokens', 9, 2))
+    first = search('minilm', task, 1).run
+    away = first[['query_id', 'doc_id']][~first.doc_id.isin(task.qrels.doc_id)]
+    judged = dataclasses.replace(task, discarded=away)
+    assert len(judged.searched().discarded) == sum(task.searched().corpus.sizes[d] for d in away.doc_id)
+    scores = evaluate(judged, 'minilm')
+    left = pd.MultiIndex.from_frame(scores.run[['query_id', 'doc_id']])
+    assert not pd.MultiIndex.from_frame(away).isin(left).any()
+
+
+def test_whole_documents_and_passages_are_compared(beir, fake_minilm):
+    whole, cut = evaluate(str(beir), 'minilm'), evaluate(str(beir), 'minilm', passages='tokens=6')
+    assert 'passages' not in system_settings('minilm', whole.task) and cut.settings['passages'] == 'tokens=6'
+    assert compare(whole, cut).n_queries == 3
 
 
 def test_a_reranker_reads_the_passages_of_the_first_documents(shared_words):  # noqa: F811

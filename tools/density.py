@@ -24,7 +24,7 @@ MODELS = {
 # the most that the package may have, and the least of `AT_LEAST`: the figures of the day; behind each, the aim
 LIMITS = {
     'exported lines': 42_966,  # aim 37,000
-    'lines of tests': 32_459,  # 27,000
+    'lines of tests': 32_396,  # 27,000
     'rooms': 11,  # 12
     'public names': 804,  # 900
     'signatures with home_folder': 28,  # 60
