@@ -194,7 +194,7 @@ def vllm_server(tmp_path, monkeypatch):
     it. Skips where the environment `vllm` is in neither of its places."""
     from medir_nb.encoder.environments import environment_python
     from medir_nb.generator import llm_spec
-    from medir_nb.generator.llm_loading import weights_folder
+    from medir_nb.generator.local_llm import weights_folder
 
     try:
         with core.places.at_home(os.environ.get('MEDIR_TEST_HOME')):

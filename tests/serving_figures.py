@@ -1,17 +1,23 @@
 """Figures of an index and its service, each printed as a line of JSON; measure them on a machine that does nothing else.
 
     python tests/serving_figures.py build  --documents 100000 --folder DIR [--system minilm] [--random-vectors]
-    python tests/serving_figures.py update --folder DIR [--share 0.01] [--random-vectors]
     python tests/serving_figures.py live   --folder DIR [--share 0.01]
     python tests/serving_figures.py load   --folder DIR [--rate 20] [--seconds 600] [--bad 0.05]
-    python tests/serving_figures.py kills  --folder DIR [--kills 100]
 
-`build` makes passages of about 60 words from sentences of the embedded task, encodes and indexes them. `update` changes, adds and
-deletes a share of them and compares the runs with those of a fresh index. `live` sends a share of them to a running service. `load` asks at a fixed rate, whatever the answers take,
-with a share of bad requests among them. `kills` sends documents to a service, kills it, and looks for what was promised."""
+`build` makes passages of about 60 words from sentences of the embedded task, encodes and indexes them. `live` sends a share of
+them to a running service. `load` asks at a fixed rate, whatever the answers take, with a share of bad requests among them."""
 
-import argparse, json, os, random, signal, subprocess, sys, threading, time
+import argparse
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
 from pathlib import Path
+
 import numpy as np
 import pandas as pd
 
@@ -53,8 +59,9 @@ def questions_of(n, seed=1):
 def use_random_vectors():
     "Documents get vectors drawn from a hash of their text: searching takes as long, and building takes seconds."
     import xxhash
+
     from medir_nb.encoder import array_vectors
-    from medir_nb.retrieval import vector_files
+    from medir_nb.retrieval import nearest
 
     def random_vectors(encoder, corpus, role, instruction=''):
         seeds = [xxhash.xxh3_64_intdigest(text.encode()) for text in corpus.texts()]
@@ -63,7 +70,7 @@ def use_random_vectors():
         rows = np.array(rows, np.float32).reshape(len(corpus), -1)
         return array_vectors(rows, np.zeros(len(corpus), int), np.zeros(len(corpus), bool), counted)
 
-    vector_files.encode_corpus = random_vectors
+    nearest.encode_corpus = random_vectors
 
 
 def size_of(folder):
@@ -87,48 +94,13 @@ def build(given):
         'encoded': built.encoded,
         'bytes': size_of(given.folder),
     }
-    Path(f'{given.folder}.build.json').write_text(json.dumps(figures))
     return figures
-
-
-def update(given):
-    from medir_nb.retrieval import Index, build_index, change_index
-
-    if given.random_vectors:
-        use_random_vectors()
-    index = Index(given.folder)
-    generation, system = index.manifest['generation'], index.manifest['system']
-    documents = dict(zip(index.corpus.ids, (text for _, text in index.corpus.rows()), strict=True))
-    rng, parts = random.Random(generation), sentences()
-    changes = max(3, int(given.share * len(documents)))
-    chosen = rng.sample(sorted(documents), changes)
-    gone, edited = chosen[: changes // 3], chosen[changes // 3 :]
-    after = {doc_id: text for doc_id, text in documents.items() if doc_id not in set(gone)}
-    after |= {doc_id: passage(parts, rng) for doc_id in edited}
-    after |= {f'n{generation}-{place}': passage(parts, rng) for place in range(len(gone))}
-    all_documents = frame(after)
-    start = time.perf_counter()
-    done = change_index(given.folder, everything=all_documents)
-    seconds = time.perf_counter() - start
-    fresh = f'{given.folder}.fresh-{done.generation}'
-    build_index(all_documents, system, fresh)
-    asked = questions_of(200)
-    Index(fresh).search(asked, 1)  # an encoder chooses its execution on its first texts, and rounds by it
-    runs = [Index(folder).search(asked, 100) for folder in (given.folder, fresh)]
-    built = json.loads(Path(f'{given.folder}.build.json').read_text())
-    return {
-        'changed': changes,
-        'encoded': done.encoded,
-        'seconds': seconds,
-        'share_of_build': seconds / built['seconds'],
-        'identical': bool(runs[0].equals(runs[1])),
-        'rows_compared': len(runs[0]),
-    }
 
 
 def live(given):
     "A running service is sent a share of the documents anew; how long until it finds the last of them, and what it says meanwhile."
     import httpx
+
     from medir_nb.retrieval import Index
 
     index = Index(given.folder)
@@ -195,8 +167,9 @@ BAD = (
 
 
 def load(given):
-    import httpx
     from concurrent.futures import ThreadPoolExecutor
+
+    import httpx
 
     server, guard, rng = Server(given.folder), threading.Lock(), random.Random(3)
     waited, bad, faults, memory = [], [], [], []
@@ -251,36 +224,9 @@ def load(given):
     }
 
 
-def kills(given):
-    import httpx
-    from medir_nb.retrieval import Index
-
-    rng, promised, number, searches = random.Random(5), {}, 0, 0
-    for _ in range(given.kills):
-        server = Server(given.folder, '--updates')
-        client, until = httpx.Client(base_url=server.url, timeout=300), time.time() + rng.uniform(0, 3)
-        while time.time() < until:
-            number += 1
-            doc_id = f'kill{number % 97}'
-            body = {'documents': [{'_id': doc_id, 'text': f'promise number {number} of an injured tendon'}]}
-            if client.post('/documents', json=body).status_code == 200:
-                promised[doc_id] = body['documents'][0]['text']
-            searches += client.get('/search', params={'query': 'tendon', 'k': 3}).status_code == 200
-        client.close()
-        server.stop(signal.SIGKILL)
-    server, client = Server(given.folder, '--updates'), None
-    client = httpx.Client(base_url=server.url, timeout=300)
-    while client.get('/health').json()['pending_updates']:
-        time.sleep(0.2)
-    server.stop()
-    corpus = Index(given.folder).corpus
-    lost = [doc_id for doc_id, text in promised.items() if doc_id not in corpus or corpus.text(doc_id) != text]
-    return {'kills': given.kills, 'promises': number, 'searches': searches, 'lost': len(lost)}
-
-
 if __name__ == '__main__':
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument('what', choices=['build', 'update', 'live', 'load', 'kills'])
+    parser.add_argument('what', choices=['build', 'live', 'load'])
     parser.add_argument('--folder', required=True)
     parser.add_argument('--documents', type=int, default=100_000)
     parser.add_argument('--system', default='minilm')
@@ -290,6 +236,5 @@ if __name__ == '__main__':
     parser.add_argument('--rate', type=float, default=20.0)
     parser.add_argument('--seconds', type=float, default=600.0)
     parser.add_argument('--bad', type=float, default=0.05)
-    parser.add_argument('--kills', type=int, default=100)
     given = parser.parse_args()
     print(json.dumps({'what': given.what, **globals()[given.what](given)}))

@@ -2,13 +2,16 @@
 or one line. And more than a hundred SIGKILLs at seeded moments: after each, the same line goes on; what comes out is what an
 undisturbed run gives, nothing is computed twice beyond the unit of work that was under way, and nothing is left behind."""
 
-import collections, contextlib, json, os, random, shutil, signal, subprocess, sys, time, types, zipfile
+import collections, contextlib, csv, functools, io, json, os, random, shutil, signal, subprocess, sys, tempfile, time, types, zipfile
 from pathlib import Path
 import numpy as np, pandas as pd, pytest
 from conftest import DOCUMENTS, MOVED, QRELS, QUERIES, TASK_ROW, Fake, chat_answer, code_cell
 from conftest import write_beir, write_lines, write_notebook
 from medir_nb import core, data, encoder, evaluator, generator, retrieval, trainer, workbook
 from medir_nb.core import MedirError, file_fingerprint, find_root, read_json, registry
+from medir_nb.judging.sheets import read_sheet
+from medir_nb.study.reading import write_documents
+from tiny_models import as_sentence_transformer, make_model
 
 LONGEST = 1500  # characters of a line that somebody still reads
 # values that no field expects, as Python has them; DEEP and DIGITS stand for text that JSON's own reader refuses
@@ -417,13 +420,118 @@ def examples(home, rng):
     return lambda: trainer.example_blocks('en', file=str(file))
 
 
+PUBMED = """<?xml version="1.0" encoding="utf-8"?>
+<!DOCTYPE PubmedArticleSet PUBLIC "-//NLM//DTD PubMedArticle, 1st January 2025//EN" "https://dtd.nlm.nih.gov/x.dtd">
+<PubmedArticleSet>%s<DeleteCitation><PMID Version="1">3</PMID></DeleteCitation></PubmedArticleSet>"""
+CITATION = """<PubmedArticle><MedlineCitation><PMID Version="%d">%d</PMID><Article><ArticleTitle>Beta<sub>2</sub> &amp; %s
+</ArticleTitle><Abstract><AbstractText Label="AIM">10<sup>-3</sup> g &lt; 2</AbstractText><AbstractText>é</AbstractText>
+</Abstract></Article></MedlineCitation></PubmedArticle>"""
+JATS = """<article xmlns:mml="http://www.w3.org/1998/Math/MathML"><front><article-meta><article-id pub-id-type="pmc">7</article-id>
+<title-group><article-title>Gout</article-title></title-group><abstract><p>10<sup>9</sup>/L</p></abstract></article-meta>
+</front><body><sec><title>Aim</title><p>Uric acid.</p><table-wrap><td>1</td></table-wrap></sec></body></article>"""
+MARKUP = [
+    '<sup>',
+    '</sup>',
+    '<p>',
+    '</PMID>',
+    '&nbsp;',
+    '&#0;',
+    '&x;',
+    '<![CDATA[',
+    ']]>',
+    '<!--',
+    '<?xml?>',
+    'é',
+    '\0',
+    '<a>' * 9999,
+]
+
+
+def damaged_markup(text, rng):
+    "A copy of an XML text with a piece of markup put in, or damaged as bytes."
+    at = rng.randrange(len(text))
+    return (text[:at] + rng.choice(MARKUP) + text[at:]).encode() if rng.random() < 0.6 else damaged(text.encode(), rng)
+
+
+def raw_documents(home, rng):
+    "A folder of text, JSON lines, PubMed and JATS with one file changed, read as a study and as an index read it."
+    folder = home / 'documents'
+    whole = PUBMED % ''.join(CITATION % (version, number, 'x') for version, number in ((1, 1), (2, 1), (1, 2), (1, 3)))
+    files = {'note.txt': DOCUMENTS[0][2], 'a/b.md': '# Gout', 'new.jsonl': '', 'set.xml': whole, 'full.nxml': JATS}
+    chosen = rng.choice(list(files))
+    for name, text in files.items():
+        rows = [{'_id': i, 'title': title, 'text': text} for i, title, text in DOCUMENTS[:3]]
+        raw = changed_lines(rows, rng if name == chosen else random.Random(0)) if name == 'new.jsonl' else text.encode()
+        if name == chosen and text:
+            raw = damaged_markup(text, rng) if name.endswith('ml') else damaged(raw, rng)
+        written(folder / name, raw)
+
+    def read():
+        met = write_documents(folder, home / 'corpus.jsonl')
+        assert met.files == 5 and met.kept >= 3
+        if met.unreadable:
+            lost = met.unreadable[0]
+            raise MedirError(lost['why'], lost['file'], lost['fix'])
+        list(data.read_documents(folder))
+
+    return read
+
+
+SAVED = (
+    'modules.json config_sentence_transformers.json 1_Pooling/config.json sentence_bert_config.json config.json'.split()
+)
+
+
+def saved_encoder(home, rng):
+    "A folder that sentence-transformers wrote, one of its JSON files changed: what is read gives the library's vectors."
+    from sentence_transformers import SentenceTransformer
+
+    folder = home / 'encoder'
+    shutil.copytree(tiny_encoder(), folder)
+    name = rng.choice([name for name in SAVED if (folder / name).is_file()])
+    written(folder / name, changed_text(read_json(folder / name), rng, 0.8))
+
+    def read():
+        own = encoder.Encoder(str(folder)).encode(['statins lower cholesterol'], 'document').vectors
+        try:
+            theirs = SentenceTransformer(str(folder), device='cpu').encode(['statins lower cholesterol'])
+        except Exception:
+            return  # what the library refuses has no vectors to be compared with
+        assert np.allclose(own, theirs, atol=1e-5), (name, (folder / name).read_text()[:500])
+
+    return read
+
+
+@functools.cache
+def tiny_encoder():
+    base = Path(tempfile.mkdtemp(prefix='medir-tiny-'))
+    return as_sentence_transformer(make_model('bert', base / 'bert'), str(base / 'encoder'), pooling='mean')
+
+
+DIALECTS = [{'delimiter': ';'}, {'delimiter': '\t'}, {'quoting': csv.QUOTE_ALL}, {'lineterminator': '\r\n'}]
+DIALECTS += [{'quotechar': "'"}, {'quoting': csv.QUOTE_NONE, 'escapechar': '\\'}]
+
+
+def sheet(home, rng):
+    "A sheet of grades in some dialect of CSV, as spreadsheets save it, damaged half of the time."
+    text = io.StringIO()
+    lines = csv.writer(text, **rng.choice(DIALECTS))
+    lines.writerow(rng.sample(['pair', 'query', 'text', 'grade', 'comment', 'grade'], 5))
+    lines.writerows(
+        [f'p{i}', 'what; is "gout"?', 'a\nb', rng.choice(['0', '1', '２', '', 'x', '1.0']), '=1+1'] for i in range(4)
+    )
+    raw = text.getvalue().encode(rng.choice(['utf-8', 'utf-8-sig', 'utf-16', 'latin1']), 'replace')
+    file = written(home / 'sheet.csv', raw if rng.random() < 0.5 else damaged(raw, rng))
+    return lambda: read_sheet(file, [f'p{i}' for i in range(4)])
+
+
 # maker (home folder of the case, rng) → what is called, and how many cases a full run has of it
 TASK_FILES = ('corpus.jsonl', 'queries.jsonl', 'qrels.jsonl', 'qrels/test.tsv', 'candidates.tsv', 'pairs.jsonl')
 CHANGED = {f'task {name}': (16, task_files(name)) for name in TASK_FILES}
 COUNTS = {run_file: 14, packed: 20, notebook: 24, preset: 20, batch_file: 24, model_row: 30, llm_row: 24}
 COUNTS |= {reranker_row: 16, task_row: 24, configuration: 30, training_pairs: 24, mined: 40, examples: 12}
 COUNTS |= {generations: 16, cassette: 20, expression: 60, options: 24, training_record: 20, receipt: 30}
-COUNTS |= {vector_store: 24, table_store: 10, bm25_store: 10}
+COUNTS |= {vector_store: 24, table_store: 10, bm25_store: 10, raw_documents: 60, saved_encoder: 40, sheet: 40}
 CHANGED |= {make.__name__: (count, make) for make, count in COUNTS.items()}
 # what is made again, or left out, where it is damaged
 MENDED = ('receipt', 'cassette', 'table_store', 'vector_store', 'bm25_store', 'training_record')
@@ -612,6 +720,66 @@ def test_commands_of_any_words_end_in_one_line(share, case_home, medir):
             assert all(line.startswith('medir: ') for line in said), words
         codes.append(ran.code)
     assert 2 in codes
+
+
+# ---------------------------------------------------------------- what peers read of the same bytes
+
+
+def as_trec_files_are(lines, rng) -> str:
+    "Lines of TREC with the separators and ends that trec_eval does not mind."
+    space, end = rng.choice([' ', '\t', '   ', ' \t ']), rng.choice(['\n', '\r\n'])
+    text = end.join(space.join(line.split()) + rng.choice(['', '', ' ', '\t']) for line in lines)
+    return text + rng.choice(['', end])
+
+
+def by_query(frame, value):
+    return {q: dict(zip(rows.doc_id, rows[value])) for q, rows in frame.groupby('query_id')}
+
+
+@pytest.mark.parametrize('seed', range(12))
+def test_runs_and_qrels_are_read_as_pytrec_eval_reads_them(seed, tmp_path):
+    pytrec_eval = pytest.importorskip('pytrec_eval')
+    rng = random.Random(f'peer {seed} {MOVED}')
+    pairs = [(f'q{i}', f'D-{j}') for i in range(3) for j in rng.sample(range(9), 5)]
+    files = {
+        'qrels': [f'{q} {rng.choice(["0", "Q0"])} {d} {rng.choice([0, 1, 2, -1])}' for q, d in pairs] + ['q9 0 x 1'],
+        'run': [f'{q} Q0 {d} {i} {rng.choice(["1.5", "-2", "3e-2", "7"])} tag' for i, (q, d) in enumerate(pairs)],
+    }
+    paths = {name: written(tmp_path / name, as_trec_files_are(lines, rng).encode()) for name, lines in files.items()}
+    with open(paths['qrels']) as theirs:
+        assert by_query(data.readers.read_qrels(paths['qrels']), 'relevance') == pytrec_eval.parse_qrel(theirs)
+    with open(paths['run']) as theirs:
+        assert by_query(retrieval.read_run(paths['run']), 'score') == pytrec_eval.parse_run(theirs)
+
+
+@pytest.mark.parametrize(
+    'dialect', [{'sep': ','}, {'sep': ';'}, {'sep': '\t'}, {'quoting': csv.QUOTE_ALL}, {'lineterminator': '\r\n'}]
+)
+@pytest.mark.parametrize('encoding', ['utf-8', 'utf-8-sig', 'utf-16'])
+def test_a_sheet_is_read_as_pandas_wrote_it_or_refused(dialect, encoding, tmp_path):
+    texts = ['a, b; c', 'a "quoted" word', 'two\nlines', '', 'é 中']
+    sheet = pd.DataFrame({'pair': list('abcde'), 'text': texts, 'grade': list('01201'), 'comment': texts})
+    sheet.to_csv(tmp_path / 'sheet.csv', index=False, encoding=encoding, **dialect)
+    try:
+        found = read_sheet(tmp_path / 'sheet.csv', list('abcde'))
+    except MedirError as refused:
+        assert encoding == 'utf-16' and 'not UTF-8' in str(refused)
+    else:
+        assert found.to_dict('list') == sheet[['pair', 'grade', 'comment']].to_dict('list')
+
+
+def test_citations_are_read_as_an_xml_library_reads_them(tmp_path):
+    "The words of titles and abstracts, without the signs that say how they are set."
+    from xml.etree import ElementTree
+
+    file = written(tmp_path / 'set.xml', (PUBMED % ''.join(CITATION % (1, number, 'é') for number in (7, 8))).encode())
+    found = list(data.read_documents(file))
+    letters = lambda text: ''.join(c for c in text if c.isalnum())
+    theirs = ElementTree.parse(file).findall('.//PubmedArticle')
+    assert [document.id for document in found] == [one.findtext('.//PMID') for one in theirs]
+    for document, one in zip(found, theirs, strict=True):
+        assert letters(document.title) == letters(''.join(one.find('.//ArticleTitle').itertext()))
+        assert letters(document.text) == letters(''.join(''.join(part.itertext()) for part in one.iter('AbstractText')))
 
 
 # ---------------------------------------------------------------- killed at any moment

@@ -2,9 +2,8 @@
 
 import numpy as np, pandas as pd, pytest
 from conftest import write_beir, write_lines
-from medir_nb.core import MedirError, registry
+from medir_nb.core import registry
 from medir_nb.data import load_task, task_from_frames, task_reading
-from medir_nb.data.task_row import check_task_row
 from medir_nb.encoder import Encoder, encoder_spec
 from medir_nb.evaluator import (
     evaluate,
@@ -18,7 +17,7 @@ from medir_nb.evaluator import (
     with_and_without,
     without_instruction,
 )
-from medir_nb.evaluator.cases import chosen_queries, first_passage
+from medir_nb.evaluator.comparison import chosen_queries, first_passage
 from medir_nb.retrieval import parse
 
 
@@ -47,12 +46,6 @@ def test_an_instruction_is_left_out_and_the_template_stays(beir):
     task.instructions = {}
     assert off.instruction(task) == ''  # nor the model's default
     assert on.spec.vector_key('query') == off.spec.vector_key('query')  # texts differ, weights do not
-
-
-@pytest.mark.parametrize('name', ['minilm', 'bge-large-zh-v1.5'])
-def test_a_model_without_room_for_an_instruction_refuses_to_leave_it_out(name):
-    with pytest.raises(MedirError, match='take no instruction; leave it out'):
-        encoder_spec(name, instruct=False)
 
 
 def test_systems_with_and_without_their_instruction():
@@ -141,21 +134,11 @@ def test_a_speed_says_what_it_hangs_on(beir):
     assert list(speed_table([]).columns) == list(table.columns)
 
 
-@pytest.mark.parametrize('system', ['rrf(bm25,minilm)', 'bm25+hyde(smollm2)'])
-def test_the_speed_of_several_stages_is_refused(beir, system):
-    with pytest.raises(MedirError, match='parts have speeds of their own; name an encoder or bm25'):
-        system_speed(system, str(beir))
-
-
 def test_what_has_no_speed_leaves_the_others_alone(beir):
     speeds, not_run = measure_speeds(['no-such', 'bm25', 'medcpt-9b'], str(beir), documents=2, queries=1, searched=5)
     assert [s.system for s in speeds] == ['bm25'] and [system for system, _ in not_run] == ['no-such', 'medcpt-9b']
     nothing, why = measure_speeds(['bm25'], 'no-such-task')
     assert nothing == [] and 'unknown task' in str(*why.values())
-    assert measure_speeds([], 'no-such-task') == ([], {})
-    for option in ('documents', 'queries', 'searched', 'repeats'):
-        with pytest.raises(MedirError, match='write positive numbers'):
-            system_speed('bm25', str(beir), **{option: 0})
 
 
 # ---------------------------------------------------------------- RELISH
@@ -181,10 +164,8 @@ def relish(tmp_path, monkeypatch):
 
 def test_relish_is_read_as_its_row_says(relish):
     reading, row = task_reading('relish'), registry('tasks')['relish']
-    assert (
-        relish.queries.texts() == ['Soft bones of children', 'Crystals in a toe']
-        and reading['query'] == 'title and text'
-    )
+    assert relish.queries.texts() == ['Soft bones of children', 'Crystals in a toe']
+    assert reading['query'] == 'title and text'
     assert relish.relevant_from == reading['relevant from grade'] == row['relevant_from'] == 1
     assert 'unknown for the paper' in reading['threshold from'] and relish.kind == 'reranking'
     assert load_task('relish', query_titles=False).queries.texts() == ['of children', 'in a toe']
@@ -198,17 +179,3 @@ def test_map_of_relish_hangs_on_the_threshold(relish):
     assert by_grade == {'AP': 1.0, 'AP(rel=2)': 0.5}  # d1 is of grade 1 and stands before d2
     bounds = order_bounds(evaluate(relish, 'bm25'), 9, ('AP', 'AP(rel=2)', 'nDCG'), n=4)
     assert (bounds.loc['perfect'] == 1).all() and (bounds.loc['random'] <= 1).all()
-
-
-@pytest.mark.parametrize(
-    'change, said',
-    [
-        ({'relevant_from': 2}, r'AP counts from grade 1, and relevant_from says 2; write it with rel=2'),
-        ({'relevant_from': 0}, "relevant_from is '0'"),
-        ({'measures': ['nDCG', 'R(rel=2)@5']}, r'R\(rel=2\)@5 counts from grade 2, and relevant_from says 1'),
-        ({'relevant_from': 'two'}, r"relevant_from is 'two'"),
-    ],
-)
-def test_a_threshold_that_the_measures_do_not_follow_is_refused(change, said):
-    with pytest.raises(MedirError, match=said):
-        check_task_row('relish', {**registry('tasks')['relish'], **change})

@@ -4,23 +4,15 @@ import importlib.resources
 from dataclasses import replace
 from pathlib import Path
 import numpy as np, pytest, yaml
-from conftest import DOCUMENTS, QRELS, QUERIES, write_beir, write_lines
+from conftest import DOCUMENTS, QRELS, QUERIES, write_beir
 from medir_nb.core import MedirError, registry
 from medir_nb.data import cjk_share, load_task, pool_tasks
 from medir_nb.encoder import Encoder, count_tokens
-from medir_nb.evaluator import compare, evaluate, evaluate_grid, gains
+from medir_nb.evaluator import evaluate, gains
 from medir_nb.papers import published
 from medir_nb.retrieval import search
-from medir_nb.workbook import plan_grid
 
 ROOT = Path(__file__).parents[1]
-PAPER = [
-    n
-    for n, r in yaml.safe_load(
-        (importlib.resources.files('medir_nb') / 'registry' / 'tasks.yaml').read_text(encoding='utf-8')
-    ).items()
-    if r['paper'] == 'automir' and 'family' in r
-]
 BGE = '为这个句子生成表示以用于检索相关文章：'
 
 # ---------------------------------------------------------------- rows
@@ -74,60 +66,10 @@ def test_every_printed_row_of_the_benchmark_has_its_model():
     assert {BY_PRINT[s] for s in printed['Table 2']} <= set(systems) and len(set(systems)) == len(systems)
 
 
-@pytest.mark.parametrize(
-    'tuned, base',
-    [('bge-large-zh-slhyde', 'bge-large-zh-v1.5'), ('peg-slhyde', 'peg'), ('me5-large-slhyde', 'me5-large')],
-)
-def test_a_tuned_retriever_reads_as_its_base(tuned, base):
-    rows = registry('models')
-    assert all(
-        rows[tuned][f] == rows[base][f]
-        for f in 'pooling normalize similarity max_query_tokens max_document_tokens query_template document_template dtype load architecture'.split()
-    )
-    assert (
-        rows[tuned]['checkpoint'] == tuned
-        and rows[tuned]['trained_by'].startswith('medir run automir')
-        and not rows[tuned]['published_as']
-    )
-
-
 # ---------------------------------------------------------------- what cannot run
 
 
-def test_a_language_model_that_cannot_run_is_a_row_with_its_reason(monkeypatch):
-    for name in ('MEDIR_LLM_URL', 'MEDIR_LLM_BACKEND', 'MEDIR_LLM_OPTIONS'):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setitem(__import__('sys').modules, 'vllm', None)
-    scores, not_run = evaluate_grid(
-        ['zh-lay'], ['bm25', 'bm25+hyde(qwen2-7b)', 'bm25+hyde(smollm2)', 'peg+hyde(qwen2-7b)']
-    )
-    assert len(scores) == 1 and len(not_run) == 3
-    assert (
-        'vllm is not installed' in str(not_run['bm25+hyde(qwen2-7b)', 'zh-lay'])
-        and 'writes en' in str(not_run['bm25+hyde(smollm2)', 'zh-lay'])
-        and 'no commit of TownsWu/PEG is on record' in str(evaluate_grid(['zh-lay'], ['peg'])[1]['peg', 'zh-lay'])
-    )
-
-
 # ---------------------------------------------------------------- plans
-
-
-def test_a_plan_counts_a_corpus_and_a_generation_once(monkeypatch):
-    monkeypatch.delenv('MEDIR_DATA', raising=False)
-    plan = plan_grid(
-        ['cmirb-dubaike'],
-        [
-            'bge-large-zh-v1.5',
-            'bge-large-zh-v1.5+hyde(qwen2-7b,n=2)',
-            'me5-large+hyde(qwen2-7b,n=2,fusion=alone)',
-            'bm25+hyde(qwen2-7b)',
-            'me5-large+hyde(qwen2-7b@authors)',
-            'peg',
-        ],
-    ).set_index('system')
-    assert plan['texts to encode'].tolist() == ['≈56,759', '≈636', '≈57,395', 0, '≈57,077', '≈56,759']
-    assert plan['to generate'].tolist() == [0, 636, 0, 318, 0, 0]
-    assert plan_grid(['cmirb-dubaike'], ['bge-large-zh-v1.5'], limit=1000)['texts to encode'].tolist() == ['≈1,318']
 
 
 # ---------------------------------------------------------------- the Chinese task
@@ -206,32 +148,6 @@ def test_pooled_tasks_search_one_corpus(two):
     assert run[run.query_id == 'q1'].doc_id.iloc[0] == 'one/d02'
     with pytest.raises(MedirError, match="two tasks are called 'one'"):
         pool_tasks([two[0], replace(two[1], name='one')])
-
-
-def test_gains_are_paired_differences(beir, tmp_path):
-    task = load_task(str(beir))
-    file = write_lines(
-        tmp_path / 'h.jsonl',
-        [
-            {'id': q, 'hy_doc': t}
-            for q, t in (
-                ('q1', 'metoprolol after infarction'),
-                ('q2', 'metformin'),
-                ('q3', 'levothyroxine'),
-                ('q4', 'x'),
-            )
-        ],
-    )
-    expansion = f'+hyde(file:{file},fusion=concat)'
-    found = gains([task], ['bm25', 'bm25(lucene)'], [expansion])
-    a, b = (evaluate(task, s, ['nDCG@10']) for s in ('bm25', f'bm25{expansion}'))
-    wanted = compare(a, b)
-    assert (
-        found.retriever.tolist() == ['bm25', 'bm25(lucene)']
-        and found.difference[0] == pytest.approx(wanted.difference)
-        and (found.low[0], found.high[0]) == pytest.approx((wanted.low, wanted.high))
-    )
-    assert found.plain[0] == pytest.approx(a.mean('nDCG@10')) and found.score[0] == pytest.approx(b.mean('nDCG@10'))
 
 
 @pytest.mark.slow

@@ -1,15 +1,11 @@
 """Test collections and raw texts: layouts, the Hub, mteb, passages, pairs."""
 
-import contextlib
-import functools
 import gzip
 import importlib.util
 import inspect
 import itertools
 import json
 import os
-import pickle
-import random
 import re
 import subprocess
 import sys
@@ -19,43 +15,37 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
-from test_reranker import shared_words  # noqa: F401 - a fixture
+from test_retrieval import shared_words  # noqa: F401 - a fixture
 
 from conftest import DOCUMENTS, QRELS, QUERIES, in_full, write_beir, write_lines
-from medir_nb import core, generator
+from medir_nb import core
 from medir_nb.core import MedirError, file_fingerprint, registry, write_json
 from medir_nb.data import (
     Document,
     Duplicates,
-    Mixture,
     PairFile,
     PairSettings,
     corpus_pairs,
-    detect_language,
     hpo_lay,
     limit_task,
     load_folder,
     load_mteb,
     load_task,
     make_pairs,
+    mixed_pairs,
     pretraining_table,
-    raw_documents,
     read_documents,
     sampled,
-    split_by_group,
     task_from_frames,
     tasks_table,
-    without_duplicates,
     write_pairs,
 )
 from medir_nb.data.ontology import _hpo_file
 from medir_nb.data.pretraining import check_pretraining_row
-from medir_nb.data.text_pairs import random_crop_pair, word_spans
 from medir_nb.encoder import Encoder, encoder_spec, models_table
 from medir_nb.evaluator import evaluate, per_query
 from medir_nb.papers import published
 from medir_nb.retrieval import search
-from medir_nb.trainer import load_documents
 from medir_nb.workbook import valid_receipt
 
 
@@ -100,21 +90,6 @@ def test_second_load_comes_from_the_home_folder(beir, home, monkeypatch):
     assert {p.parent for p in home.rglob('*.arrow')} == {home / 'corpora'}
 
 
-@pytest.mark.parametrize('header', ['query-id\tcorpus-id\tscore', 'query_id\tdoc_id\trelevance', None])
-def test_qrels_header_is_optional(tmp_path, header):
-    folder = write_beir(tmp_path / 't', header=False)
-    file = folder / 'qrels' / 'test.tsv'
-    if header:
-        file.write_text(f'{header}\n' + file.read_text())
-    assert judgements(load_folder(folder)) == sorted(QRELS)
-
-
-def test_trec_qrels_with_four_columns_and_spaces(tmp_path):
-    folder = write_beir(tmp_path / 't')
-    write_lines(folder / 'qrels' / 'test.tsv', [f'{q} 0  {d} {g}' for q, d, g in QRELS])
-    assert judgements(load_folder(folder)) == sorted(QRELS)
-
-
 def test_gzipped_files(tmp_path):
     plain, packed = (write_beir(tmp_path / n) for n in ('plain', 'packed'))
     for f in [*packed.glob('*.jsonl'), packed / 'qrels' / 'test.tsv']:
@@ -149,31 +124,6 @@ def test_automir_and_r2med_folders(tmp_path, queries, qrels):
     assert task.corpus.text('d03').startswith('Metformin Metformin is')
 
 
-def test_only_judged_queries_of_the_split_are_asked(tmp_path):
-    folder = write_beir(tmp_path / 't', qrels=[q for q in QRELS if q[0] == 'q2'])
-    write_beir(folder, qrels=[q for q in QRELS if q[0] != 'q2'], split='dev')
-    assert list(load_folder(folder).queries.ids) == ['q2']
-    assert list(load_folder(folder, 'dev').queries.ids) == [
-        'q1',
-        'q3',
-        'q4',
-    ]
-    assert load_folder(folder).report['queries_in_file'] == 4
-    with pytest.raises(MedirError, match="did you mean 'test'"):
-        load_folder(folder, 'tset')
-
-
-def test_numeric_ids_and_null_titles_are_text(tmp_path):
-    folder = tmp_path / 't'
-    write_lines(folder / 'corpus.jsonl', [{'_id': 7, 'title': None, 'text': 'Aspirin thins the blood.'}])
-    write_lines(folder / 'queries.jsonl', [{'_id': 1, 'text': 'blood thinner'}])
-    write_lines(folder / 'qrels' / 'test.tsv', ['1\t7\t1'])
-    task = load_folder(folder)
-    assert list(task.corpus.ids) == ['7']
-    assert task.corpus.texts() == ['Aspirin thins the blood.']
-    assert judgements(task) == [('1', '7', 1)]
-
-
 def test_pairs(tmp_path):
     rows = [('chest pain', 'pain in the chest', 5), ('fever', 'broken leg', 0.5), ('', 'cough', 1)]
     write_lines(tmp_path / 'sts' / 'pairs.jsonl', [{'sentence1': a, 'sentence2': b, 'score': s} for a, b, s in rows])
@@ -197,29 +147,6 @@ def test_reranking_ranks_the_given_lists(tmp_path, fake_minilm):
             hits = [r for r, d in enumerate(ranked[q], 1) if d in relevant]
             assert ap == pytest.approx(sum(n / r for n, r in enumerate(hits, 1)) / len(relevant), abs=1e-9)
     assert set(scores.values('AP').index) == {'q1', 'q2', 'q3'}
-
-
-def test_reranking_without_a_list_takes_the_judged_documents(tmp_path, monkeypatch, own_registry, fake_minilm):
-    write_beir(tmp_path / 'data' / 'R')
-    own_registry(
-        tasks={
-            'own-rerank': {
-                'title': 'R',
-                'paper': 'mar',
-                'kind': 'reranking',
-                'folder': 'R',
-                'language': 'en',
-                'split': 'test',
-                'measures': ['AP'],
-                'access': 'licence',
-            }
-        }
-    )
-    monkeypatch.setenv('MEDIR_DATA', str(tmp_path / 'data'))
-    task = load_task('own-rerank')
-    for system in ('bm25', 'minilm'):
-        run = evaluate(task, system).run
-        assert sorted(zip(run.query_id, run.doc_id)) == sorted((q, d) for q, d, _ in QRELS)
 
 
 # --- a local copy of a Hub data set ----------------------------------------------------------------------------------
@@ -302,106 +229,7 @@ def test_hub_copy_by_its_path(tmp_path, datasets_cache):
     assert judgements(load_task(f'hf:{folder}')) == sorted(QRELS)
 
 
-def test_hub_candidates_and_pairs(tmp_path, own_registry, datasets_cache):
-    lists = [{'query-id': q, 'corpus-ids': [d for i, d in RERANKED if i == q]} for q in ('q1', 'q2', 'q3')]
-    ranked = hub_copy(tmp_path / 'ranked', {**HUB_LAYOUTS['mteb'][0], 'top_ranked': ('test', lists)})
-    pairs = hub_copy(
-        tmp_path / 'pairs',
-        {
-            'default': (
-                'test',
-                [
-                    {'sentence1': 'fever', 'sentence2': 'high temperature', 'score': 4.0},
-                    {'sentence1': 'cough', 'sentence2': 'rash', 'score': 0.0},
-                ],
-            )
-        },
-    )
-    common = {'title': 'x', 'paper': 'mar', 'revision': '0' * 40, 'split': 'test', 'language': 'en', 'access': 'open'}
-    configs = {
-        'corpus': ['corpus', 'corpus'],
-        'queries': ['queries', 'queries'],
-        'qrels': ['default', 'test'],
-        'top_ranked': ['top_ranked', 'test'],
-    }
-    own_registry(
-        tasks={
-            'own-ranked': {**common, 'kind': 'reranking', 'hub': str(ranked), 'measures': ['AP'], 'configs': configs},
-            'own-pairs': {
-                **common,
-                'kind': 'pairs',
-                'hub': str(pairs),
-                'measures': ['Spearman'],
-                'configs': {'pairs': ['default', 'test']},
-                'pairs': 2,
-            },
-        }
-    )
-    task = load_task('own-ranked')
-    assert task.kind == 'reranking' and sorted(map(tuple, task.candidates.values)) == sorted(RERANKED)
-    task = load_task('own-pairs')
-    assert task.kind == 'pairs' and task.pairs.score.tolist() == [4, 0] and task.measures == ('Spearman',)
-
-
 # --- mteb and frames -------------------------------------------------------------------------------------------------
-
-
-def custom_mteb_task():
-    import datasets
-    from mteb.abstasks.retrieval import AbsTaskRetrieval
-    from mteb.abstasks.task_metadata import TaskMetadata
-
-    class Leaflets(AbsTaskRetrieval):
-        metadata = TaskMetadata(
-            name='Leaflets',
-            description='Patient leaflets.',
-            reference=None,
-            dataset={'path': 'own/leaflets', 'revision': '1'},
-            type='Retrieval',
-            category='t2t',
-            modalities=['text'],
-            eval_splits=['test'],
-            eval_langs=['eng-Latn'],
-            main_score='ndcg_at_10',
-            date=('2024-01-01', '2024-01-02'),
-            domains=['Medical'],
-            task_subtypes=[],
-            license='cc0-1.0',
-            annotations_creators='human-annotated',
-            dialect=[],
-            sample_creation='created',
-            bibtex_citation='',
-        )
-
-        def load_data(self, **kwargs):
-            relevant = {q: {d: g for i, d, g in QRELS if i == q} for q, _ in QUERIES}
-            self.dataset = {
-                'default': {
-                    'test': {
-                        'corpus': datasets.Dataset.from_list(
-                            [{'id': i, 'title': t, 'text': b} for i, t, b in DOCUMENTS]
-                        ),
-                        'queries': datasets.Dataset.from_list([{'id': i, 'text': t} for i, t in QUERIES]),
-                        'relevant_docs': relevant,
-                        'top_ranked': None,
-                    }
-                }
-            }
-            self.data_loaded = True
-
-    return Leaflets()
-
-
-@pytest.mark.slow
-def test_custom_mteb_task(tmp_path):
-    pytest.importorskip('mteb', reason='the extra medir_nb[mteb] is not installed')
-    task = load_mteb(custom_mteb_task())
-    assert (task.name, task.split, judgements(task)) == ('mteb:Leaflets', 'test', sorted(QRELS))
-    assert evaluate(task, 'bm25').mean('nDCG@10') == pytest.approx(
-        evaluate(str(write_beir(tmp_path / 'tiny')), 'bm25').mean('nDCG@10')
-    )
-    with pytest.raises(MedirError, match='did you mean'):
-        load_task('mteb:NFCorpuss')
 
 
 def test_frames_in_memory(tmp_path):
@@ -417,21 +245,6 @@ def test_frames_in_memory(tmp_path):
         task_from_frames(*frames[:2], frames[2].assign(relevance=[2, 0.5, *[1] * 7]), name='own')
     with pytest.raises(MedirError, match="'d99' is judged but not in the corpus"):
         task_from_frames(*frames[:2], frames[2].assign(doc_id='d99'))
-
-
-@pytest.mark.parametrize(
-    'text,language',
-    [
-        ('糖尿病的一线治疗药物是二甲双胍。', 'zh'),
-        ('Metformin is the first drug.', 'en'),
-        ('患者 HbA1c 为 9%，空腹血糖升高', 'zh'),
-        ('The patient (患者) had a fever', 'en'),
-        ('', 'en'),
-        ('12 345 !', 'en'),
-    ],
-)
-def test_language_is_read_from_the_script(text, language):
-    assert detect_language([text]) == language
 
 
 def test_language_of_a_folder_and_its_override(tmp_path, medir):
@@ -520,10 +333,6 @@ def test_hpo_counts(ontology, hpo):
     assert hpo['test'].groups == {q: q.split('#')[0] for q in hpo['test'].queries.ids}
 
 
-def test_hpo_is_the_same_each_time(hpo):
-    assert hpo_lay().fingerprint == hpo['test'].fingerprint != hpo_lay(seed=1).fingerprint
-
-
 def test_hpo_grades(ontology, hpo):
     "Own term 2, direct parent or child 1, nothing else."
     for q, d, g in hpo['test'].qrels.itertuples(index=False):
@@ -550,103 +359,6 @@ def test_hpo_splits_share_no_term_and_kin_is_disjoint(ontology, hpo):
     loose = lambda t: t in up or bool(above(t) & test) or bool(set(ontology[t]['parents']) & siblings)
     assert not any(map(loose, kin)) and any(map(loose, train))
     assert kin == {t for t in train if not loose(t)}
-
-
-def test_hpo_full_training_split_keeps_every_wording(ontology, hpo):
-    assert len(hpo['train'].queries) == sum(len(dict.fromkeys(ontology[t]['lay'])) for t in asked(hpo['train']))
-    assert all(ontology[q.split('#')[0]]['lay'] for q in hpo['train'].queries.ids)
-
-
-def test_hpo_unknown_split():
-    with pytest.raises(MedirError, match="did you mean 'train-kin'"):
-        hpo_lay(split='train_kin')
-
-
-def test_nested_candidates_with_judgements_elsewhere(tmp_path, own_registry):
-    "SciRepEval's layout, as RELISH has it: rows nest a query with its candidates, and the judgements are a data set without configurations."
-    rows = [
-        {
-            'query': {'doc_id': 'q1', 'title': 'Scurvy', 'abstract': 'vitamin C'},
-            'candidates': [
-                {'doc_id': 'd1', 'title': 'Ascorbic acid', 'abstract': 'heals scurvy'},
-                {'doc_id': 'd2', 'title': 'Gout', 'abstract': None},
-            ],
-        }
-    ]
-    write_lines(tmp_path / 'nested/relish/evaluation-0.jsonl', rows)
-    write_lines(
-        tmp_path / 'judged/relish/test/0000.jsonl',
-        [{'query_id': 'q1', 'cand_id': 'd1', 'score': 2}, {'query_id': 'q1', 'cand_id': 'd2', 'score': 0}],
-    )
-    (tmp_path / 'nested/README.md').write_text(
-        '---\nconfigs:\n- config_name: relish\n  data_files:\n  - {split: evaluation, path: relish/*.jsonl}\n---\n'
-    )
-    packaged = registry('tasks')['relish']
-    own_registry(
-        tasks={
-            'relish': {
-                **packaged,
-                'hub': str(tmp_path / 'nested'),
-                'revision': 'local',
-                'qrels_hub': {'hub': str(tmp_path / 'judged'), 'revision': 'local'},
-            }
-        }
-    )
-    task = load_task('relish')
-    assert task.kind == 'reranking'
-    assert task.corpus.texts() == ['Ascorbic acid heals scurvy', 'Gout']
-    assert task.queries.texts() == ['Scurvy vitamin C']
-    assert evaluate(task, 'bm25').mean('AP') == 1.0
-
-
-def test_a_fetched_data_set_is_found_offline(tmp_path, monkeypatch):
-    "What the message advises: `hf download` on another machine, the cache copied here."
-    import huggingface_hub.constants as constants
-
-    sha = 'a' * 40
-    folder = tmp_path / 'hub' / 'datasets--own--set' / 'snapshots' / sha
-    write_lines(folder / 'corpus.jsonl', [{'_id': 'd1', 'text': 'gout'}, {'_id': 'd2', 'text': 'scurvy'}])
-    write_lines(folder / 'queries.jsonl', [{'_id': 'q1', 'text': 'gout'}])
-    write_lines(folder / 'test.jsonl', [{'query-id': 'q1', 'corpus-id': 'd1', 'score': 1}])
-    part = lambda name, split, file: f'- config_name: {name}\n  data_files:\n  - {{split: {split}, path: {file}}}\n'
-    (folder / 'README.md').write_text(
-        '---\nconfigs:\n'
-        + part('corpus', 'corpus', 'corpus.jsonl')
-        + part('queries', 'queries', 'queries.jsonl')
-        + part('default', 'test', 'test.jsonl')
-        + '---\n'
-    )
-    monkeypatch.setattr(constants, 'HF_HUB_CACHE', str(tmp_path / 'hub'))
-    assert len(load_task(f'hf:own/set@{sha}').corpus) == 2
-    with pytest.raises(MedirError, match='hf download other/set'):
-        load_task(f'hf:other/set@{sha}')
-
-
-@pytest.mark.parametrize(
-    'row, said',
-    [
-        ({'instruction': {'default': 'Find it'}}, "unknown field 'instruction'; did you mean 'instructions'?"),
-        ({'instructions': 'Find it'}, "instructions is 'Find it'"),
-        ({'instructions': {'defualt': 'Find it'}}, "no model asks for the instruction 'defualt'"),
-        ({'kind': 'retreival'}, "write 'retrieval', 'reranking' or 'pairs'"),
-        ({'kind': 'pairs'}, 'its data are of the kind retrieval, its row says pairs'),
-        ({'queries': 'six'}, "queries is 'six'"),
-        ({'folder': 'nowhere'}, 'there is no folder nowhere below $MEDIR_DATA'),
-    ],
-)
-def test_a_slip_in_a_task_row_is_one_line(row, said, beir, own_registry, monkeypatch):
-    monkeypatch.setenv('MEDIR_DATA', str(beir.parent))
-    own_registry(tasks={'ward-notes': {'folder': beir.name, **row}})
-    with pytest.raises(MedirError) as error:
-        load_task('ward-notes')
-    assert said in str(error.value)
-
-
-def test_a_row_of_a_folder_alone_is_enough(beir, own_registry, monkeypatch):
-    monkeypatch.setenv('MEDIR_DATA', str(beir.parent))
-    own_registry(tasks={'ward-notes': {'folder': beir.name}})
-    shown = tasks_table().set_index('task').loc['ward-notes']
-    assert shown.measures == 'nDCG@10' and len(load_task('ward-notes').corpus) == 12
 
 
 COMMIT = 'c' * 40
@@ -836,35 +548,6 @@ def test_a_task_of_a_repository_is_fetched_once_and_counted(github, own_registry
     assert len(load_task('tiny').corpus) == 5 and 'fetching' not in capfd.readouterr().err
 
 
-def test_the_authors_texts_come_from_their_repository(github, own_registry, home, monkeypatch, beir):
-    commit = github('own/automir', automir_files())
-    # the data themselves lie in a folder: only the texts are fetched
-    monkeypatch.setenv('MEDIR_DATA', str(beir.parent))
-    own_registry(tasks={'tiny': tiny_row(commit, queries=4, documents=13, qrels=9)})
-    task = replace(load_task('tiny', allow_unknown_qrels=True), language='zh')
-    task.queries = task.queries.take([0, 1])
-    found = generator.expand(task, ('hyde', 'qwen2-7b@authors', ()), 'sparse')
-    assert found.texts == [['text of drugs after a heart attack'], ['text of first treatment of type 2 diabetes']]
-    assert (
-        generator.expand(task, ('hyde', 'qwen2-7b-slhyde@authors', ()), 'sparse').texts[0][0].startswith('tuned text')
-    )
-    assert not (home / 'git' / f'own--automir-{commit[:12]}' / 'dataset' / 'Tiny' / 'corpus.jsonl').exists()
-
-
-def test_a_corpus_of_a_repository(github, own_registry, home, capfd):
-    commit = github('own/automir', automir_files())
-    own_registry(
-        corpora={
-            'training': {
-                **registry('corpora')['automir-training'],
-                'git': f'own/automir@{commit} train_data/query.jsonl',
-            }
-        }
-    )
-    assert [r['doc'] for r in load_documents('training')] == ['document 0', 'document 1', 'document 2']
-    assert 'training holds 3 documents where the registry has 10,000' in capfd.readouterr().err
-
-
 def test_a_repository_that_cannot_be_had_says_so(github, own_registry, home, monkeypatch, capfd):
     commit = github('own/automir', automir_files())
     for source, said in (
@@ -915,9 +598,9 @@ def test_a_pointer_of_git_lfs_is_no_corpus(github, own_registry, home):
 def test_every_cmirb_task_names_the_repository_and_its_folder():
     rows = {n: r for n, r in registry('tasks').items() if n.startswith('cmirb-')}
     assert len(rows) == 10
-    assert all(core.git._GIT_SOURCE.fullmatch(r['git'])['path'] == f'dataset/{r["folder"]}' for r in rows.values())
+    assert all(core.commits._GIT_SOURCE.fullmatch(r['git'])['path'] == f'dataset/{r["folder"]}' for r in rows.values())
     assert {
-        core.git._GIT_SOURCE.fullmatch(r['git'])['commit']
+        core.commits._GIT_SOURCE.fullmatch(r['git'])['commit']
         for r in [*rows.values(), registry('corpora')['automir-training']]
     } == {'e07fda66decaa49fc5d1def090fb381c15ed1ff8'}
 
@@ -1075,7 +758,7 @@ def test_mteb_on_nfcorpus(medir_data, shared_home, all_cores, tmp_path):
 
 mteb = pytest.importorskip('mteb', reason='the extra medir_nb[mteb] is not installed')
 
-from hub.data import ENGLISH, ENGLISH_QUESTIONS, PAIRS
+from hub.data import ENGLISH, ENGLISH_QUESTIONS
 from hub.mteb_tasks import SUITES, TOLD, commit_of, mteb_repositories
 from hub.server import Faults, Hub
 from hub.services import TESTS, process_environment
@@ -1150,20 +833,6 @@ def test_a_task_opens_in_either_layout(found, name):
 
 
 @pytest.mark.medium
-def test_a_title_stands_before_its_text_and_grades_are_kept(found):
-    row = found['mteb:CUREv1/es/dermatology']
-    title, text = ENGLISH['d13']
-    assert row['documents']['der-d13'] == f'{title} {text}' and row['queries']['der-q3'].endswith('(es)')
-    assert ['der-q0', 'der-d02', 2] in row['qrels'] and row['split'] == 'dermatology'
-    assert row['instructions']['default'].startswith('Given a question by a medical professional')
-
-
-@pytest.mark.medium
-def test_sentence_pairs_open(found):
-    assert [tuple(pair) for pair in found['mteb:BIOSSES']['pairs']] == PAIRS
-
-
-@pytest.mark.medium
 @pytest.mark.parametrize(
     'name, kind, listed',
     [
@@ -1184,13 +853,6 @@ def test_candidates_come_with_a_task(found, name, kind, listed):
 
 
 @pytest.mark.medium
-def test_the_measure_that_mteb_ranks_by_comes_first(found):
-    assert found['mteb:IFIRCds']['measures'][0] == 'nDCG@20'
-    assert found['mteb:CMedQAv2-reranking']['measures'][0] == 'AP@1000'
-    assert found['mteb:NFCorpus']['measures'] == ['nDCG@10', 'R@100']
-
-
-@pytest.mark.medium
 def test_a_task_of_several_parts_is_refused_and_the_named_one_opens(hub, base, found):
     examples = []
     for name in SEVERAL:
@@ -1201,13 +863,6 @@ def test_a_task_of_several_parts_is_refused_and_the_named_one_opens(hub, base, f
     opened = checked(hub, base, examples)
     assert examples[:2] == ['mteb:PublicHealthQA/english', 'mteb:CUREv1/en/all']
     assert all(opened[example]['called'] == example and opened[example]['queries'] for example in examples)
-
-
-@pytest.mark.medium
-def test_what_is_no_task_of_search_is_said(found):
-    assert 'it is of the type Clustering' in found['mteb:MedrxivClusteringP2P.v2']['error']
-    assert "did you mean 'NFCorpus'?" in found['mteb:NFCorpuss']['error']
-    assert 'it is 8 tasks: mteb:R2MEDBiologyRetrieval, ' in found['mteb:R2MED']['error']
 
 
 @pytest.mark.medium
@@ -1231,12 +886,6 @@ def test_an_instruction_of_a_query_is_read_behind_it(found, name):
         f'{text} {TOLD} ({query_id})' for text, query_id in zip(questions, row['queries'], strict=True)
     ]
     assert row['report']['queries_with_an_instruction'] == len(questions)
-
-
-@pytest.mark.medium
-def test_an_instruction_is_in_the_contract_that_a_model_shows(hub, base, found):
-    done = medir(hub, base, 'contract', 'minilm', 'mteb:IFIRCds')
-    assert done.returncode == 0 and TOLD in done.stdout, done.stderr[-500:]
 
 
 # ---------------------------------------------------------------- the whole of mteb by shape
@@ -1300,21 +949,6 @@ def test_a_suite_is_not_one_task():
             load_task(name)
 
 
-def test_a_part_is_named_once():
-    with pytest.raises(MedirError, match='mteb:CUREv1/en/all: the split is named twice, all, genetics; leave one'):
-        load_task('mteb:CUREv1/en/all', split='genetics')
-    with pytest.raises(MedirError, match='mteb:NFCorpus/default/test/1: 1 is too much'):
-        load_task('mteb:NFCorpus/default/test/1')
-    with pytest.raises(MedirError, match="mteb:NFCorpus/train: it has no split 'train', but test; name one of them"):
-        load_task('mteb:NFCorpus/train')
-
-
-def test_a_folder_wins_over_a_suite_of_its_name(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / 'R2MED').mkdir()
-    assert expand_tasks(['R2MED']) == (['R2MED'], {})
-
-
 @pytest.mark.medium
 def test_evaluate_takes_a_task_and_a_suite(hub, base, tmp_path):
     file = tmp_path / 'scores.json'
@@ -1338,35 +972,6 @@ def test_what_of_a_suite_is_not_to_be_had_is_named(hub, base, tmp_path):
     assert done.returncode == 2 and len(json.loads(file.read_text())) == 2 * (1 + 33)
     assert '2 of 36 tasks were not evaluated: mteb:EnglishHealthcare1Retrieval, mteb:German' in done.stderr
     assert done.stderr.count('is gated: its owner grants access') == 2
-
-
-@pytest.mark.medium
-def test_a_grid_and_a_plan_take_a_suite(hub, base):
-    code = """
-import json
-from medir_nb.evaluator import evaluate_grid
-from medir_nb.workbook import plan_grid
-suites = ['R2MED', 'MINERSBitextMining']
-scores, not_run = evaluate_grid(suites, ['bm25'], measures=['nDCG@10'])
-planned = plan_grid(suites, ['minilm'])
-print(json.dumps({
-    'scored': [score.task.name for score in scores],
-    'not run': {name: [str(error), type(error).__name__] for (_, name), error in not_run.items()},
-    'planned': planned[['task', 'data', 'texts to encode', 'note']].values.tolist(),
-}))
-"""
-    environment = process_environment(hub, base)
-    done = subprocess.run([sys.executable, '-c', code], env=environment, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr[-2000:]
-    said, of_r2med = json.loads(done.stdout.splitlines()[-1]), [f'mteb:{name}' for name in OLDER[:8]]
-    assert said['scored'] == of_r2med and said['not run']
-    assert {tuple(why) for why in said['not run'].values()} == {
-        (f'{name}: it is of the type BitextMining', 'NothingToMeasure') for name in said['not run']
-    }
-    texts = len(ENGLISH) + len(ENGLISH_QUESTIONS)
-    assert said['planned'][:8] == [[name, 'at hand', texts, ''] for name in of_r2med]
-    assert [row[0] for row in said['planned'][8:]] == list(said['not run'])
-    assert all('it is of the type BitextMining' in row[3] for row in said['planned'][8:])
 
 
 @pytest.mark.medium
@@ -1433,18 +1038,6 @@ def test_a_fault_of_a_data_set_is_one_line(tmp_path):
     for name, _, wanted in FAULTS.values():
         error = said[f'mteb:{name}'].get('error', '')
         assert error.startswith(f'mteb:{name}: ') and wanted in error and '\n' not in error, said[f'mteb:{name}']
-
-
-def test_a_loader_that_fails_on_its_data_is_said(monkeypatch):
-    def stumble(self, **_):
-        raise KeyError('q_id')
-
-    monkeypatch.setattr(type(mteb.get_task('R2MEDBiologyRetrieval')), 'load_data', stumble)
-    monkeypatch.setattr('medir_nb.data.mteb_tasks.unreachable', lambda: '')
-    monkeypatch.setattr('medir_nb.data.mteb_tasks.where_reachable', contextlib.nullcontext)
-    monkeypatch.setattr('medir_nb.data.mteb_tasks._read_at', lambda data, *_: data)
-    with pytest.raises(MedirError, match="mteb's loader fails on R2MED/Biology@8b9fec2d.*KeyError: 'q_id'"):
-        load_mteb('R2MEDBiologyRetrieval')
 
 
 @pytest.mark.parametrize('grade', [0.5, 'yes', None])
@@ -1561,29 +1154,59 @@ def test_jats_articles(tmp_path):
     )
 
 
-def test_chapters_of_ncbi_bookshelf(tmp_path):
-    (tmp_path / 'article-17.nxml').write_text(
-        '<!DOCTYPE book-part-wrapper PUBLIC "-//NLM//DTD BITS Book Interchange DTD v2.0//EN" "BITS-book2.dtd">'
-        '<book-part-wrapper id="NBK17"><book-meta><book-title-group><book-title>StatPearls</book-title>'
-        '</book-title-group></book-meta><book-part book-part-type="chapter"><book-part-meta><title-group>'
-        '<title>Croup</title></title-group></book-part-meta><body><sec><title>Etiology</title><p>A virus.</p></sec>'
-        '<sec><title>Treatment</title><p>Dexamethasone.</p></sec></body></book-part></book-part-wrapper>'
+RAISED = """
+10<sup>6</sup> cells | 10^6 cells
+10<sup>9</sup>/L | 10^9/L
+10<sup>-3</sup> or 10<sup>−3</sup> M | 10^-3 or 10^−3 M
+10<sup><italic>6</italic></sup>cells | 10^6cells
+kg/m<sup>2</sup> and PO<sub>4</sub><sup>3-</sup> | kg/m^2 and PO4^3-
+Ca<sup>2+</sup>, Na<sup>+</sup>, CD4<sup>+</sup>, CO<sub>2</sub> | Ca2+, Na+, CD4+, CO2
+(<sup>18</sup>F-FDG) and <sup>13</sup>C | (18F-FDG) and 13C
+the 1<sup>st</sup> of them.<sup>12,13</sup> | the 1st of them.^12,13
+<mm><msup><mn>10</mn><mrow><mo>-</mo><mn>6</mn></mrow></msup></mm> | 10^-6
+<mm><mfrac><mn>1</mn><mn>2</mn></mfrac> <msubsup><mi>x</mi><mn>1</mn><mn>2</mn></msubsup></mm> | 1/2 x1^2
+"""
+
+
+@pytest.mark.parametrize('markup, text', [line.split(' | ') for line in RAISED.strip().splitlines()])
+def test_a_raised_number_keeps_its_meaning_in_pubmed_and_jats(tmp_path, markup, text):
+    (tmp_path / 'p.xml').write_text(PUBMED.replace('Breathing became deeper &amp; faster.', markup))
+    (tmp_path / 'j.nxml').write_text(JATS.replace('Read this.', markup).replace('They took it for', markup))
+    jats, pubmed, *_ = read(tmp_path)
+    assert text in jats.body and pubmed.text.endswith(text)
+
+
+def cited(number, title, version='1', revised=''):
+    date = '-'.join(f'<{part}>{n}</{part}>' for part, n in zip(('Year', 'Month', 'Day'), revised.split(), strict=False))
+    return (
+        f'<PubmedArticle><MedlineCitation><PMID Version="{version}">{number}</PMID><DateRevised>{date}</DateRevised>'
+        f'<Article><ArticleTitle>{title}</ArticleTitle></Article></MedlineCitation></PubmedArticle>'
     )
-    [chapter] = read(tmp_path)
-    assert chapter[:4] == ('NBK17', 'Croup', '', 'Etiology A virus. Treatment Dexamethasone.')
+
+
+@pytest.mark.parametrize('names', ['ab', 'ba'])
+def test_the_newest_version_of_a_citation_alone_counts(tmp_path, capsys, names):
+    later = cited(1, 'new', '1', '2024 02 01') + cited(2, 'second', '2') + cited(4, 'of the later file', revised='2020')
+    later += '<DeleteCitation><PMID>3</PMID></DeleteCitation>'
+    older = (
+        cited(1, 'old', '1', '2023 12 31') + cited(2, 'first', '1', '2025 1 1') + cited(3, 'withdrawn') + cited(5, 'x')
+    )
+    for name, records in zip(names, (older, later), strict=True):
+        (tmp_path / f'{name}.xml').write_text(f'<PubmedArticleSet>{records}</PubmedArticleSet>')
+    wanted = {'1': 'new', '2': 'second', '4': 'of the later file', '5': 'x'}
+    assert {document.id: document.title for document in read(tmp_path)} == wanted
+    assert '2 older versions of citations and 1 deleted citation are left out' in capsys.readouterr().err
+    from medir_nb.study.reading import write_documents
+
+    met = write_documents(tmp_path, tmp_path / 'corpus' / 'corpus.jsonl')
+    assert (met.kept, met.renamed) == (4, 0)
 
 
 FILE_FAULTS = {
     'a stray sign': (PUBMED.replace('&amp;', '&').encode(), r'p\.xml:8: malformed XML'),
     'cut': (PUBMED[:900].encode(), r'p\.xml:\d+: malformed XML'),
     'of another kind': (b'<html><p>404</p></html>', r'p\.xml: neither a citation of PubMed'),
-    'empty': (b'', r'p\.xml:1: malformed XML \(no element found'),
-    'an unknown name': (
-        JATS.replace('Thiamine in', '&beta; in').encode(),
-        r'p\.xml:5: malformed XML \(undefined entity',
-    ),
     'an unknown encoding': (b'<?xml version="1.0" encoding="klingon"?><article/>', r'p\.xml.*encoding'),
-    'another encoding': (b'<article><front>\xff\xfe</front></article>', r'p\.xml:1: malformed XML'),
     'too deep': (
         b'<article><body>' + b'<p>' * 30_000 + b'</p>' * 30_000 + b'</body></article>',
         r'p\.xml: its elements',
@@ -1650,51 +1273,11 @@ def test_a_sample_hangs_on_the_documents_alone():
 # --- passages --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize('n', [16, 17, 40, 333, 5000])
-def test_passages_are_disjoint_and_of_the_lengths_that_were_asked_for(n):
-    settings, text = PairSettings(), words(n)
-    starts = set()
-    for seed in range(300):
-        pair = random_crop_pair(text, word_spans(text), settings, random.Random(seed))
-        one, other = (set(passage.split()) for passage in pair)
-        assert not one & other and all(passage in text for passage in pair)
-        low, high = max(8, min(int(0.1 * n), 300)), max(8, min(int(0.5 * n), 300))
-        assert all(low <= len(passage.split()) <= high for passage in pair)
-        starts.add(int(pair[0].split()[0][1:]))
-    assert n < 20 or len(starts) > min(n // 4, 60)  # all of the text is drawn from
-
-
 def test_chinese_is_cropped_by_characters():
     text = '维生素C缺乏会导致坏血病，海员因此常患此病，直到发现柠檬可以预防为止。'
     [row] = make_pairs([Document('1', '', text)], PairSettings(fewest_words=5))
     passage = row['pos'][0]
     assert row['query'] in text and passage in text and passage not in row['query'] and len(row['query']) >= 5
-
-
-def test_what_gives_no_pair_is_counted_by_reason():
-    documents = [
-        Document('titled', 'A title', words(20)),
-        Document('no title', '', words(20)),
-        Document('no abstract', 'A title', '', words(30)),
-        Document('short', '', words(15)),
-        Document('empty', '', ''),
-        Document('short abstract', 'A title', 'No abstract available.'),
-    ]
-    counts = Counter()
-    made = [(row['id'], row['made_by']) for row in make_pairs(documents, counts=counts)]
-    assert made == [('titled', 'title'), ('no title', 'crop'), ('no abstract', 'crop')]
-    assert counts == {
-        'documents with pairs': 3,
-        'documents without a pair': 3,
-        'pairs by title': 1,
-        'pairs by crop': 2,
-        'empty title': 3,
-        'abstract too short': 2,
-        'too short to crop': 3,
-    }
-    titles = [row['id'] for row in make_pairs(documents, PairSettings(kind='title'))]
-    crops = [row['id'] for row in make_pairs(documents, PairSettings(kind='crop'))]
-    assert titles == ['titled'] and crops == ['titled', 'no title', 'no abstract']
 
 
 def test_a_window_makes_several_pairs_each_of_its_own_part():
@@ -1705,32 +1288,7 @@ def test_a_window_makes_several_pairs_each_of_its_own_part():
         assert 50 * part <= min(numbers) and max(numbers) < 50 * (part + 1)
 
 
-@pytest.mark.parametrize(
-    'settings',
-    [{'kind': 'crops'}, {'longest': 0.6}, {'shortest': 0}, {'fewest_words': 0}, {'most_words': 3}, {'window': 9}],
-)
-def test_settings_that_cannot_be_met_are_refused(settings):
-    with pytest.raises(MedirError):
-        PairSettings(**settings)
-
-
 # --- duplicates ------------------------------------------------------------------------------------------------------
-
-
-def test_exact_and_near_duplicates_are_left_out_and_counted():
-    text = words(150)
-    documents = [
-        Document('first', 'T', text),
-        Document('spaced', 'T', text.replace(' ', '\n').upper()),
-        Document('corrected', 'T', text.replace('w70', 'x')),
-        Document('half', 'T', words(75) + ' ' + words(75, stem='v')),
-        Document('other', 'T', words(150, stem='u')),
-        Document('other again', 'T', words(150, stem='u')),
-    ]
-    duplicates, counts = Duplicates(), Counter()
-    assert [d.id for d in duplicates.without(documents, counts)] == ['first', 'half', 'other']
-    assert counts == duplicates.counts == {'exact duplicate': 2, 'near duplicate': 1}
-    assert [d.id for d in Duplicates(near=0).without(documents)] == ['first', 'corrected', 'half', 'other']
 
 
 def test_chance_is_no_duplicate():
@@ -1739,76 +1297,7 @@ def test_chance_is_no_duplicate():
     assert len(list(Duplicates().without(documents))) == 300
 
 
-@pytest.mark.parametrize('near', [0.5, 0.8, 0.95])
-def test_the_likeness_that_counts_may_be_chosen(near):
-    "Of 200 words, one that is changed in the middle changes 5 of 196 runs, twenty change about 100."
-    changed = ' '.join('x' if k % 10 == 0 else f'w{k}' for k in range(200))
-    documents = [
-        Document('1', '', words(200)),
-        Document('2', '', words(200).replace('w99', 'x')),
-        Document('3', '', changed),
-    ]
-    assert [d.id for d in Duplicates(near=near).without(documents)] == (['1', '3'] if near < 0.95 else ['1', '2', '3'])
-
-
-@pytest.mark.parametrize('settings', [{'near': 1}, {'near': 0.2}, {'near': -1}, {'window': 0}])
-def test_what_an_index_cannot_hold_is_refused(settings):
-    with pytest.raises(MedirError, match='duplicates'):
-        Duplicates(**settings)
-
-
 # --- splits ----------------------------------------------------------------------------------------------------------
-
-
-def pages(n, answers=2, shared=()):
-    "A collection of questions about `n` pages, and the page of each; the first questions of `shared` pages have one answer."
-    import pandas as pd
-    from medir_nb.data import task_from_frames
-
-    ids = [f'{page}-{k}' for page in range(n) for k in range(answers)]
-    qrels = [(i, i, 1) for i in ids] + [(f'{page}-0', f'{shared[0]}-0', 1) for page in shared[1:]]
-    frames = (
-        pd.DataFrame({'id': [*ids, 'idle'], 'text': [words(30, stem=f'{i}x') for i in [*ids, 'idle']]}),
-        pd.DataFrame({'id': ids, 'text': [f'question {i}' for i in ids]}),
-        pd.DataFrame(qrels, columns=['query_id', 'doc_id', 'relevance']),
-    )
-    return task_from_frames(*frames, name='pages'), {i: i.split('-')[0] for i in ids}
-
-
-def test_a_split_shares_neither_a_page_nor_an_answer():
-    task, page_of = pages(60, shared=range(40))
-    rest, held_out = split_by_group(task, page_of, share=0.3)
-    assert not set(rest.groups.values()) & set(held_out.groups.values()) and 5 < len(set(held_out.groups.values())) < 35
-    assert set(rest.corpus.ids) & set(held_out.corpus.ids) == {'idle'}
-    assert rest.report['answers_of_both_parts'] == 1 and '0-0' not in [*rest.corpus.ids, *held_out.corpus.ids]
-    for part in (rest, held_out):
-        assert part.report['queries_without_relevant'] == 0 and not part.registered
-        assert set(part.groups) == set(part.queries.ids)
-    again = split_by_group(task, page_of, share=0.3)[1]
-    assert list(again.queries.ids) == list(held_out.queries.ids)
-    assert list(split_by_group(task, page_of, share=0.3, seed=1)[1].queries.ids) != list(held_out.queries.ids)
-
-
-@pytest.mark.parametrize('share, said', [(0, 'share'), (1, 'share'), (1e-9, 'no query is held out')])
-def test_a_split_that_leaves_a_side_empty_is_refused(share, said):
-    task, page_of = pages(3)
-    with pytest.raises(MedirError, match=said):
-        split_by_group(task, page_of, share=share)
-    with pytest.raises(MedirError, match='belong together'):
-        split_by_group(task, share=0.5)
-
-
-def test_a_question_whose_answer_is_a_repetition_goes_with_it():
-    import pandas as pd
-    from medir_nb.data import task_from_frames
-
-    texts = {'a': words(60), 'b': words(60).replace('w30', 'x'), 'c': words(60, stem='v')}
-    qrels = pd.DataFrame({'query_id': ['q', 'r', 's'], 'doc_id': list(texts), 'relevance': 1})
-    questions = pd.DataFrame({'id': ['q', 'r', 's'], 'text': ['one', 'two', 'three']})
-    task = task_from_frames(pd.DataFrame({'id': list(texts), 'text': list(texts.values())}), questions, qrels)
-    kept = without_duplicates(task)
-    assert (list(kept.corpus.ids), list(kept.queries.ids)) == (['a', 'c'], ['q', 's'])
-    assert kept.report['near duplicate'] == 1 and len(without_duplicates(task, Duplicates(near=0)).corpus) == 3
 
 
 # --- the ten corpora -------------------------------------------------------------------------------------------------
@@ -1827,27 +1316,6 @@ def test_the_rows_of_table_8_and_of_mar():
     printed = published('bmretriever', 'Table 8')
     sizes = {cell.dataset: in_full(cell.text) for cell in printed.itertuples()}
     assert sizes == {row['line']: row['pairs_about'] for row in ours.values() if 'pairs_about' in row}
-
-
-@pytest.mark.parametrize(
-    'change, said',
-    [
-        ({'pear': 1}, 'unknown field'),
-        ({'pairs_about': '8M'}, 'pairs_about is'),
-        ({'pairs': 'titled'}, "pairs is 'titled'"),
-        ({'access': 'gated'}, "access is 'gated'"),
-        ({'share': 3}, 'share is'),
-        ({'layout': 'seen'}, "layout is 'seen'"),
-        ({'configs': ['default']}, 'configs'),
-        ({'columns': {'abstract': 'x'}}, "columns is 'abstract'"),
-        ({'hub': '', 'get': ''}, 'where the data are'),
-    ],
-)
-def test_a_faulty_row_is_refused(change, said):
-    with core.rows('pretraining', {'mine': {**registry('pretraining')['litcovid'], **change}}):
-        with pytest.raises(MedirError, match=said) as e:
-            raw_documents('mine')
-    assert 'corpus mine' in str(e.value)
 
 
 def test_a_row_is_read_from_its_folder_by_its_columns(tmp_path, monkeypatch):
@@ -1894,20 +1362,6 @@ def some_rows(n, name='q'):
     return [{'query': f'{name} {k}', 'pos': [f'Ménière {name}\n{k}']} for k in range(n)]
 
 
-def test_a_file_of_pairs_is_read_by_number(tmp_path):
-    file = tmp_path / 'a.jsonl'
-    report = write_pairs(some_rows(100), file, Counter(documents=120))
-    pairs = PairFile(file)
-    assert list(pairs) == some_rows(100) and pairs[-1] == pairs[99]
-    sent = pickle.loads(pickle.dumps(pairs))  # as a data loader sends it to its workers
-    assert sent[7] == pairs[7]
-    assert (
-        report == pairs.report and report['counts'] == {'documents': 120} and pairs.fingerprint == report['fingerprint']
-    )
-    with pytest.raises(IndexError):
-        pairs[100]
-
-
 def test_a_write_that_fails_leaves_what_was_there(tmp_path):
     file = tmp_path / 'a.jsonl'
     write_pairs(some_rows(10), file)
@@ -1945,20 +1399,6 @@ def test_a_file_of_ones_own_needs_no_report(tmp_path):
             PairFile(tmp_path / missing)
 
 
-def test_the_trainer_takes_a_file_of_pairs(tmp_path, home):
-    "Rows of a pre-training are rows of `task: contrastive`, without hard negatives."
-    from medir_nb.trainer.encoders import ContrastiveSettings
-    from medir_nb.trainer.encoders import encoder_recipe
-
-    write_lines(tmp_path / 'raw.jsonl', [{'title': f'Title {n}', 'text': words(20, n)} for n in range(12)])
-    write_pairs(corpus_pairs(tmp_path / 'raw.jsonl'), tmp_path / 'pairs.jsonl')
-    config = ContrastiveSettings(
-        model='minilm', data=str(tmp_path / 'pairs.jsonl'), output='x', negatives=0, batch_size=4
-    )
-    recipe = encoder_recipe(config, lambda *_: None)
-    assert recipe.counts['rows'] == 12 and recipe.content == PairFile(tmp_path / 'pairs.jsonl').fingerprint
-
-
 def test_rows_on_disk_make_the_batches_that_rows_in_memory_make(tmp_path, home):
     import torch
     from medir_nb.encoder import Encoder
@@ -1992,73 +1432,11 @@ def streams(tmp_path):
     return files
 
 
-def epochs(mixture, n=2):
-    return [[row['query'] for row in mixture] for _ in range(n)]
-
-
-@pytest.mark.medium
-@pytest.mark.parametrize('once', [True, False])
-@pytest.mark.parametrize('weights', [None, {'a': 1, 'b': 2, 'c': 1.5}])
-def test_a_mixture_goes_on_exactly_from_any_pair_of_either_epoch(streams, once, weights):
-    make = functools.partial(Mixture, streams, weights, once=once)
-    whole = list(itertools.chain(*epochs(make())))
-    going, states = make(), []
-    for epoch in range(2):
-        states.append(json.dumps(going.state()))
-        for _ in going:
-            states.append(json.dumps(going.state()))
-    assert max(map(len, states)) < 1500
-    # a state after the last pair of an epoch is followed by the first pair of the next
-    first_epoch = len(epochs(make(), 1)[0])
-    for n in range(0, len(states), max(1, len(states) // 110)):
-        n_shown = n if n <= first_epoch else n - 1
-        resumed = make()
-        resumed.resume(json.loads(states[n]))
-        rest = list(itertools.chain(*epochs(resumed, 2 if n <= first_epoch else 1)))
-        assert whole[:n_shown] + rest == whole, n
-
-
-def test_each_pair_is_shown_once_an_epoch_and_epochs_differ(streams):
-    first, second, third = epochs(Mixture(streams), 3)
-    assert len(first) == len(set(first)) == 51 and set(first) == set(second) == set(third) and first != second != third
-    assert epochs(Mixture(streams), 1) == [first] and epochs(Mixture(streams, seed=1), 1) != [first]
-
-
-def test_weights_say_how_often_where_short_streams_begin_again(tmp_path):
-    files = {name: tmp_path / f'{name}.jsonl' for name in 'ab'}
-    for name, size in (('a', 1000), ('b', 100)):
-        write_pairs(some_rows(size, name), files[name])
-    often = Counter(row['stream'] for row in Mixture(files, {'a': 2, 'b': 1}, once=False))
-    assert often['a'] >= 1000 and 0.4 < often['b'] / often['a'] < 0.6
-
-
-def test_a_function_is_a_stream(tmp_path, streams):
-    write_lines(tmp_path / 'raw.jsonl', [{'id': str(n), 'text': words(40, n)} for n in range(20)])
-    both = {'raw': functools.partial(corpus_pairs, str(tmp_path / 'raw.jsonl')), 'a': streams['a']}
-    with pytest.raises(MedirError, match='give weights'):
-        Mixture(both)
-    make = lambda: Mixture(both, {'raw': 2, 'a': 1})
-    [whole] = epochs(make(), 1)
-    stopped = make()
-    before = [row['query'] for row in itertools.islice(iter(stopped), 11)]
-    resumed = make()
-    resumed.resume(stopped.state())
-    assert before + [row['query'] for row in resumed] == whole and len(whole) == 37
-
-
-def test_a_state_of_another_mixture_is_refused(streams):
-    state = Mixture(streams).state()
-    write_pairs(some_rows(6, 'b'), streams['b'])
-    for other in (Mixture(streams), Mixture(streams, seed=1), Mixture(streams, once=False)):
-        with pytest.raises(MedirError, match='another mixture'):
-            other.resume(state)
-
-
 @pytest.mark.parametrize(
     'weights', [{'a': 1, 'b': 1}, {'a': 1, 'b': 0, 'c': 1}, {'a': 1, 'b': 1, 'c': 1, 'd': 1}, {'a': 'x'}]
 )
 def test_weights_that_say_nothing_are_refused(streams, weights):
     with pytest.raises(MedirError, match='weights of the mixture'):
-        Mixture(streams, weights)
+        list(mixed_pairs(streams, weights))
     with pytest.raises(MedirError, match='no stream'):
-        Mixture({})
+        list(mixed_pairs({}))

@@ -64,14 +64,6 @@ def test_a_block_says_what_it_is_and_why_it_is_not_run(block):
         assert yaml.safe_load(block.text)
 
 
-def test_every_cell_of_a_notebook_that_is_no_test_says_why():
-    for file in NOTEBOOKS:
-        for cell in json.loads(file.read_text(encoding='utf-8'))['cells']:
-            lines = ''.join(cell['source']).splitlines()
-            if any(re.match(r'#\|\s*eval:\s*false', line) for line in lines):
-                assert any(re.match(r'# \w', line) for line in lines), f'{file.stem}: {lines[:2]}'
-
-
 @pytest.mark.parametrize('block', CODE, ids=lambda block: block.place)
 def test_lines_of_the_command_are_understood(block):
     "Subcommand, options and types of every `medir` line, run or not."

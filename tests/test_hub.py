@@ -3,6 +3,7 @@
 `pytest tests/test_hub.py -m "not slow"` is the server's own contract; `-m slow -k "not whole"` adds each row of the registries;
 `-m slow` runs the presets and batches as well. $MEDIR_KEEP names a folder that keeps what they wrote."""
 
+import csv
 import json
 import os
 import re
@@ -147,6 +148,7 @@ def test_every_open_corpus_and_set_is_read_in_the_layout_of_its_row(tmp_path):
 
 
 _READ_RELEASED = """
+import csv
 import json
 from collections import Counter
 from pathlib import Path
@@ -663,3 +665,34 @@ def test_a_batch_runs_whole(hub, services, github, base, name):
             assert {(row['system'], row['task']) for row in missing} == set(expected), output
             assert all(re.search(expected[row['system'], row['task']], row['why']) for row in missing), output
     assert strays(hub) <= CODE_ASKED_BY_NAME
+
+
+_KILLED_AFTER = 1  # runs
+
+
+@pytest.mark.slow
+def test_reproduce_takes_what_fits_and_goes_on_after_a_kill(hub, services, github, tmp_path):
+    "Three pieces of a minute; killed after a run, the same line repeats none and closes with the page."
+    folder, commits = github
+    told = {'MEDIR_REGISTRY': small_registry(tmp_path / 'registry', commits), 'MEDIR_ROOT': whole.ROOT}
+    environment = process_environment(hub, tmp_path, services, folder, **{k: str(v) for k, v in told.items()})
+    command = [sys.executable, '-m', 'medir_nb.workbook', 'run', 'reproduce', '--hours', '0.06']
+    kept = tmp_path / 'home' / 'receipts'
+    first = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while len(before := set(kept.glob('*.json'))) < _KILLED_AFTER:
+        assert first.poll() is None
+        time.sleep(0.2)
+    first.kill()
+    first.wait()
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stderr[-2000:]
+    outputs = done.stdout.split()
+    (batch,) = (tmp_path / 'home' / 'batches').glob('*.yaml')
+    planned = json.loads(batch.read_text())['runs']
+    assert len(outputs) == len(planned) == len(list(kept.glob('*.json'))) > _KILLED_AFTER
+    assert before < set(kept.glob('*.json')) and done.stderr.count('reused reproduce') >= _KILLED_AFTER
+    with (Path(outputs[-1]).parent / 'measured.csv').open() as file:
+        measured = list(csv.DictReader(file))
+    pairs = sum(len(run['parameters']['tasks']) for run in planned[:-1])
+    assert pairs == 3 and len(measured) >= pairs
+    assert all(row['verdict'] and row['measured'] and row['printed'] for row in measured)

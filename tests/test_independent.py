@@ -11,6 +11,7 @@ import pytest
 from medir_nb.papers.independent import independent_results, independent_verdict, ranking_agreement, second_ranking
 from medir_nb.papers.independent import with_independent
 from medir_nb.papers import published
+from medir_nb.papers.audits import claims_on_cells
 from medir_nb.papers.table_rows import printed_expression
 
 ROOT = Path(__file__).parents[1]
@@ -105,3 +106,12 @@ def test_the_packaged_file_is_as_its_readme_says():
     table = pd.read_csv(ROOT / 'medir_nb' / 'registry' / 'independent' / 'mteb.csv')
     told = f'{len(table)} result files, {table.model.nunique()} models, {table.task.nunique()} tasks'
     assert told in (ROOT / 'medir_nb' / 'registry' / 'independent' / 'README.md').read_text()
+
+
+def test_a_claim_that_changes_without_a_task_hangs_on_its_two_cells():
+    on_cells = claims_on_cells('bmretriever')
+    before = on_cells[on_cells.reading == '7B comes before E5-Mistral']
+    assert set(before.task) == {'scifact', 'scidocs'} and before.groupby('task').size().tolist() == [2, 2]
+    assert (before.share == 1).all()
+    among = on_cells[on_cells.reading == 'Grit-LM comes first, before BMRetriever-7B']
+    assert among.groupby('task').share.sum().round(6).eq(2).all() and among.share.min() < 0.1 < 1 == among.share.max()

@@ -1,21 +1,21 @@
 """Benchmarks made with judges and labels of people: pools, votes, answers that are broken, sheets that come back, kills and refusals."""
 
-import csv, html, itertools, json, os, random, re, signal, subprocess, sys, time
+import html, itertools, json, os, random, re, signal, subprocess, sys, time
 from collections import Counter
 from dataclasses import replace
 import numpy as np, pandas as pd, pytest
 from conftest import DOCUMENTS, write_lines
-from medir_nb.judging import agreement_table, AnnotationSession, answered_quality, benchmark_task, best_threshold
+from medir_nb.judging import AnnotationSession, answered_quality, benchmark_task
 from medir_nb.judging import build_benchmark, build_cmirb, candidate_systems, check_independent, check_votes
-from medir_nb.judging import cohen_table, collect_votes, consensus, decisions, excerpt, fault_counts, fleiss
-from medir_nb.judging import gather_votes, gold_labels, gold_quality, grade_by_keyboard, hpo_entries, judge_pairs
-from medir_nb.judging import judge_table, judges_from, judging_costs, kappa_of, label_power, label_widget
-from medir_nb.judging import labelling_order, LexicalJudge, make_pool, ModelJudge, ModelRoles, overrule, pending_calls
-from medir_nb.judging import person_agreement, Pool, pool_documents, ranks_without, read_entries, read_grades
+from medir_nb.judging import cohen_table, collect_votes, consensus, decisions, fault_counts, fleiss
+from medir_nb.judging import gather_votes, gold_labels, gold_quality, judge_pairs
+from medir_nb.judging import judges_from, judging_costs, kappa_of, label_power, label_widget
+from medir_nb.judging import make_pool, ModelJudge, overrule, pending_calls
+from medir_nb.judging import read_grades
 from medir_nb.judging import read_labels, read_pool, read_queries, read_review, read_sheet, read_votes, reranking_task
-from medir_nb.judging import Roles, SCALE, scores_under, sheet_records, shuffled_batches, StudyFolder, synonym_pairs
-from medir_nb.judging import synonym_sentences, synonym_task, SynonymEntry, tau_by_pairs, tau_interval, vote_table
-from medir_nb.judging import write_review, write_sheet, write_synonyms, write_task
+from medir_nb.judging import Roles, SCALE, scores_under, sheet_records, StudyFolder
+from medir_nb.judging import synonym_sentences, SynonymEntry, tau_by_pairs, tau_interval
+from medir_nb.judging import write_review, write_sheet, write_task
 from medir_nb.judging.labels import agreement_of
 from medir_nb.judging.building import Benchmark
 from medir_nb.judging.cmirb import shortlists, verified_matches
@@ -25,14 +25,14 @@ from medir_nb.judging.label_tables import csv_rows, write_csv
 from medir_nb.core import MedirError, registry
 from medir_nb.data import load_task, part_of_task, pool_tasks, task_from_frames
 from medir_nb.evaluator import evaluate, score_run
-from medir_nb.evaluator.power import USUAL_SPREAD
+from medir_nb.evaluator.statistics import USUAL_SPREAD
 from medir_nb.generator import configure
 from medir_nb.generator.toy_llm import ToyServer
-from medir_nb.trainer import Candidate, Scale
+from medir_nb.trainer import Candidate
 from medir_nb.retrieval import models_of, search
 from medir_nb.judging.study_folder import NothingRelevant
-from medir_nb.judging.label_pool import informative_first, pool_settings
-from medir_nb.judging.sheets import COLUMNS, next_queries
+from medir_nb.judging.sheets import informative_first, pool_settings
+from medir_nb.judging.sheets import COLUMNS
 
 
 def refused(call, *said):
@@ -93,15 +93,6 @@ def test_a_discarded_pair_leaves_the_ranking_or_its_document_the_corpus():
     ]
     run = pd.DataFrame({'query_id': 'q1', 'doc_id': list('bca'), 'score': [3.0, 2.0, 1.0]})
     assert score_run(ranking, run, ['RR@10']).values('RR@10')['q1'] == 0.5  # c, then a
-
-
-def test_queries_without_a_positive_are_counted_and_dropped_by_a_switch(capsys):
-    votes = pd.concat([votes_of({'a': 'SS'}), votes_of({'b': 'DD', 'c': 'SD'}, 'q2')])
-    dropped = benchmark_task(toy(), consensus(votes))
-    kept = benchmark_task(toy(), consensus(votes), keep_empty=True)
-    assert list(dropped.queries.ids) == ['q1'] and list(kept.queries.ids) == ['q1', 'q2']
-    assert dropped.report['queries_without_positive'] == kept.report['queries_without_positive'] == 1
-    assert '1 of 2 queries have no positive and are left out' in capsys.readouterr().err
 
 
 def test_parts_and_pools_of_a_task_keep_its_discarded_pairs():
@@ -195,49 +186,6 @@ def test_a_reranking_set_is_sampled_from_the_labels_alone():
     assert len(reranking_task(task, labels, 0, 0).qrels) == 18
 
 
-def lists_of(**lists):
-    rows = [('q', d, name, rank) for name, documents in lists.items() for rank, d in enumerate(documents, 1)]
-    return pd.DataFrame(rows, columns=[*PAIR, 'retriever', 'rank'])
-
-
-@pytest.mark.parametrize('rule, expected', [('each', 'aebcd'), ('round-robin', 'aeb'), ('rrf', 'bea')])
-def test_pools_are_merged_by_their_rule(rule, expected):
-    pool = Pool(lists_of(x='abc', y='ebd'), 3, rule)
-    assert ''.join(pool.pairs.doc_id) == expected
-    by = pool.brought.groupby('doc_id').retriever.agg(''.join)
-    assert by['b'] == 'xy' and by['a'] == 'x' and by['e'] == 'y'
-    rank = pool.brought.set_index(['doc_id', 'retriever'])['rank']
-    assert rank['b', 'x'] == 2 and rank['e', 'y'] == 1
-
-
-@pytest.mark.parametrize(
-    'text, faults, expected',
-    [
-        ('I cannot help with that.', (), ['no JSON'] * 2),
-        ('', (), ['no JSON'] * 2),
-        ('{"Passage-0": "A", "Passa', ('cut off',), ['cut off'] * 2),
-        ('{"Passage-0": "A", "Passa', (), ['broken JSON'] * 2),
-        ('{"Passage-1": "A", "Passage-2": "B"}', (), ['other passages'] * 2),
-        ('{"Passage-0": "A", "Passage 0": "B"}', (), ['other passages'] * 2),
-        ('{"Passage-0": "A", "Passage-0": "B"}', (), ['a field twice'] * 2),
-        ('{"Passage-0": "B", "-1": "A"}', (), ['other passages'] * 2),
-        ('{"Passage-0": "B", "\u0661": "A"}', (), ['other passages'] * 2),
-        ('{"grades": {"Passage-0": "A", "Passage-1": "A"}}', (), ['other passages'] * 2),
-        ('{"Passage-0": "A", "Passage-1": "E"}', (), ['', 'outside the scale']),
-        ('{"Passage-0": "A", "Passage-1": ["A"]}', (), ['', 'outside the scale']),
-        ('{"Passage-0": "A", "Passage-1": null}', (), ['', 'outside the scale']),
-        ('{"Passage-0": "A"}', (), ['', 'without a grade']),
-        ('{}', (), ['without a grade'] * 2),
-        ('{"Passage-0": "A", "Passage-1": "B"}', ('prompt shortened',), ['did not fit'] * 2),
-        ('{"Passage-0": "A"} {"Passage-1": "B"}', (), ['several'] * 2),
-        ('[{"Passage-0": "A"}]', (), ['another shape'] * 2),
-    ],
-)
-def test_broken_answers_are_counted_and_never_guessed(text, faults, expected):
-    for (grade, fault), wanted in zip(read_grades(text, 2, faults).graded, expected, strict=True):
-        assert (grade == '' and wanted in fault) if wanted else (grade in SCALE and not fault)
-
-
 def test_no_answer_however_mangled_yields_a_grade_that_it_does_not_say():
     draw = random.Random(5)
     good = json.dumps({f'Passage-{i}': draw.choice(SCALE) for i in range(6)})
@@ -254,17 +202,6 @@ def test_no_answer_however_mangled_yields_a_grade_that_it_does_not_say():
             if grade:
                 said = re.search(rf'"(?:\s*passage)?[\s_-]*0*{number}\s*"\s*:\s*"\s*{grade}\s*"', text, re.I)
                 assert said, (text, number, grade)
-
-
-def test_batches_hang_on_the_set_of_passages_alone():
-    pairs = pd.DataFrame([(q, f'd{i}') for q in ('q1', 'q2') for i in range(23)], columns=PAIR)
-    batches = shuffled_batches(pairs, 5)
-    assert sorted(d for b in batches if b.query_id == 'q1' for d in b.doc_ids) == sorted(pairs.doc_id[:23])
-    assert max(len(b.doc_ids) for b in batches) == 5 and len(batches) == 10
-    alone = shuffled_batches(pairs[pairs.query_id == 'q1'].iloc[::-1], 5)
-    assert alone == [b for b in batches if b.query_id == 'q1']
-    assert shuffled_batches(pairs, 5, seed=1) != batches
-    assert list(batches[0].doc_ids) != sorted(batches[0].doc_ids)
 
 
 def numbers_in(prompt):
@@ -356,27 +293,6 @@ def test_two_classes_may_be_asked_for_in_place_of_five_grades(beir, fake, served
         collect_votes([ModelJudge('smollm2', form='binery')], task, beir_pairs(task))
 
 
-def test_a_threshold_cuts_no_tie():
-    scores, relevant = np.array([3.0, 2, 2, 2, 1]), np.array([True, True, False, False, False])
-    assert best_threshold(scores, relevant) in (3.0, 2.0)
-    assert best_threshold(np.array([2.0, 2, 1]), np.array([True, True, False])) == 2.0
-
-
-def test_kappas_of_noisy_judges():
-    draw = np.random.default_rng(3)
-    truth = draw.random(600) < 0.4
-    grades = [np.where(np.where(draw.random(600) < noise, ~truth, truth), 'A', 'C') for noise in (0, 0, 0.5)]
-    pairs = pd.DataFrame({'query_id': [f'q{i // 30}' for i in range(600)], 'doc_id': [f'd{i}' for i in range(600)]})
-    votes = check_votes(pd.concat([pairs.assign(judge=f'j{n}', grade=g) for n, g in enumerate(grades)]))
-    two = cohen_table(votes).set_index(['judge', 'other']).kappa
-    assert two['j0', 'j1'] == 1 and abs(two['j0', 'j2']) < 0.1
-    both = fleiss(votes[votes.judge != 'j2'])
-    assert both['kappa'] == both['low'] == 1 and both['queries'] == 20 and both['pairs'] == 600
-    three = fleiss(votes)
-    assert three['low'] < three['kappa'] < three['high'] < 0.6 and three == fleiss(votes)
-    assert agreement_table(votes)['mean kappa'].idxmin() == 2
-
-
 def test_kappa_is_missing_where_it_means_nothing():
     votes = votes_of({'a': 'SS', 'b': 'SS'})
     assert np.isnan(cohen_table(votes).kappa[0]) and np.isnan(fleiss(votes)['kappa'])
@@ -445,18 +361,6 @@ def test_a_persons_word_stands_under_every_cut_and_in_the_record(tmp_path):
     assert 'by a person' not in json.loads((plain / 'benchmark.json').read_text())
 
 
-def test_kappa_against_the_person():
-    votes = votes_of({'a': 'SS', 'b': 'SD', 'c': 'DD', 'd': 'DS', 'e': 'DD'})
-    labels = consensus(votes)
-    reviewed = pd.DataFrame(
-        [('q1', d, l) for d, l in zip('abcde', ('positive', 'negative', 'negative', 'positive', 'discarded'))],
-        columns=[*PAIR, 'label'],
-    )
-    table = person_agreement(votes, labels, reviewed).set_index('judge')
-    assert table.kappa['j2'] == 1 and table.kappa['j1'] == 0 and table.kappa['consensus'] == 1
-    assert table.pairs.tolist() == [4, 4, 2]
-
-
 @pytest.mark.parametrize(
     'judge, system',
     [
@@ -483,23 +387,6 @@ def test_the_check_stands_before_anything_is_asked(beir, fake, served):
     with pytest.raises(MedirError, match='both stand on'):
         build_benchmark(load_task(str(beir)), ['bm25'], [ModelJudge('smollm2')], ['bm25+hyde(smollm2)'])
     assert server.asked == 0 and models_of('rrf(bm25,bm25(gensim))') == {'bm25'}
-
-
-def test_ranks_without_a_retriever_show_whom_the_pool_favours():
-    "x alone found two of three positives; without its list it falls behind y."
-    pool = Pool(lists_of(x='abc', y='cde'), 3)
-    labels = consensus(
-        check_votes(
-            pd.DataFrame(
-                [('j', 'q', d, 'S' if d in 'abc' else 'D') for d in 'abcde'], columns=['judge', *PAIR, 'grade']
-            )
-        )
-    )
-    run = lambda order: pd.DataFrame({'query_id': 'q', 'doc_id': list(order), 'score': range(len(order), 0, -1)})
-    table = ranks_without(pool, labels, {'x': run('abc'), 'y': run('cde'), 'other': run('edc')}, 'nDCG@10')
-    ranks = table.set_index('system')
-    assert ranks['rank']['x'] == 1 and ranks['without x']['x'] > 1 and ranks['without x']['y'] == 1
-    assert ranks.favoured['x'] > 0 and ranks.favoured.isna()['other']
 
 
 def known(n_queries=24, n_docs=12):
@@ -553,63 +440,6 @@ def test_a_judge_that_finds_nothing_ranks_nothing(grade):
     assert np.isnan(tau_interval(scores_under(gold_labels(task), runs), scores_under(alone, runs), n=5)).all()
     quality = gold_quality(task, votes, consensus(votes, unread='ignore')).set_index('judge')
     assert quality.recall['b'] == 0 and quality['given up']['b'] == (grade == '')
-
-
-@pytest.mark.parametrize('unread, label', [('discard', 'discarded'), ('ignore', 'positive')])
-def test_a_judge_that_stopped_half_way_has_not_agreed_to_the_rest(unread, label):
-    votes = votes_of({'a': 'SSS', 'b': 'SSS', 'c': 'DDD'})
-    stopped = check_votes(votes[(votes.judge != 'j3') | (votes.doc_id == 'a')])
-    labels = consensus(stopped, unread=unread).set_index('doc_id')
-    assert labels.label.a == 'positive' and labels.label.b == label and labels.judges.tolist() == [3, 3, 3]
-    assert labels['read'].tolist() == vote_table(stopped).notna().sum(axis=1).tolist() == [3, 2, 2]
-
-
-class Short(LexicalJudge):
-    "Answers to one pair, however many there are."
-
-    def grade(self, task, pairs):
-        return [('A', '')]
-
-
-@pytest.mark.parametrize(
-    'call, said',
-    [
-        (lambda task, v: check_votes(v.drop(columns='grade')), "without the column 'grade'"),
-        (lambda task, v: check_votes(v.assign(grade='E')), "the grade 'E'"),
-        (lambda task, v: check_votes(pd.concat([v, v.head(1)])), 'q1 and a are judged twice by one'),
-        (lambda task, v: consensus(v, 'E'), "'E' is no grade"),
-        (lambda task, v: consensus(v, unread='guess'), "unread='guess'"),
-        (lambda task, v: benchmark_task(task, consensus(v), 'nothing'), "discarded='nothing'"),
-        (lambda task, v: benchmark_task(task, consensus(v.assign(grade='D'))), 'no pair is positive'),
-        (lambda task, v: pool_documents(task, ['bm25'], 5, 'best'), "unknown rule 'best'"),
-        (lambda task, v: pool_documents(task, ['bm25', 'bm25(k1=1.5)']), 'makes the pool twice'),
-        (lambda task, v: Pool(lists_of(x='abc'), 3).without('z'), "'z' made no list"),
-        (lambda task, v: judges_from([{'kind': 'oracle'}]), "unknown kind 'oracle'"),
-        (lambda task, v: judges_from([{'kind': 'lexical', 'treshold': 1}]), "did you mean 'threshold'"),
-        (lambda task, v: judges_from([{'kind': 'model'}]), 'a model judge lacks something'),
-        (lambda task, v: judges_from([{'kind': 'model', 'model': 'smollm2', 'usage': 1}]), "has no 'usage'"),
-        (lambda task, v: collect_votes([LexicalJudge(0.5)] * 2, task, beir_pairs(task)), 'two judges are called'),
-        (lambda task, v: collect_votes([Short()], task, beir_pairs(task)), '1 answers to 12 pairs'),
-        (lambda task, v: tau_by_pairs(task, consensus(v), {}), '0 systems'),
-        (lambda task, v: gold_quality(task, v.assign(doc_id='f'), consensus(v)), 'is known to be relevant'),
-    ],
-)
-def test_what_judging_refuses(call, said):
-    refused(lambda: call(toy(), votes_of({'a': 'SS'})), said)
-
-
-@pytest.mark.parametrize(
-    'lines, said',
-    [
-        (['query_id,doc_id', 'q1,a'], "r.csv:1: no column 'label'"),
-        (['query_id,doc_id,label', 'q1,a,positive', 'q1,a,'], "r.csv:3: query 'q1' and document 'a' stand twice"),
-        (['query_id,doc_id,label', 'q1,z,positive'], 'were not judged; remove the line'),
-        (['query_id,doc_id,label', 'q1,a,yes'], "r.csv:2: the label 'yes'; write positive, discarded, negative"),
-    ],
-)
-def test_a_faulty_review_names_file_and_line(tmp_path, lines, said):
-    path = write_lines(tmp_path / 'r.csv', lines)
-    refused(lambda: read_review(path, consensus(votes_of({'a': 'SS', 'b': 'DD'}))), said)
 
 
 # ---------------------------------------------------------------- synonyms and answered questions
@@ -685,48 +515,6 @@ def test_broken_answers_are_counted_and_named_and_never_guessed(home, monkeypatc
     assert found.stats['unwrapped'] == 1 and server.asked == 8 and 'blank (no query)' in repr(found)
 
 
-def test_a_dictionary_of_the_readers_is_read_and_faults_name_the_file(tmp_path):
-    path = tmp_path / 'd.csv'
-    path.write_text(
-        '\ufefforigin,synonym,query,id\ngout,podagra,Is gout bad?,g\nscurvy,,What is scurvy?,s\n', encoding='utf-8'
-    )
-    gout, scurvy = read_entries(path)
-    assert gout == SynonymEntry('g', 'gout', 'podagra', 'Is gout bad?', 'Is podagra bad?')
-    assert scurvy.fault == 'a term is missing'
-    for text, message in (
-        ('term,synonym\na,b\n', "column 'origin' is missing"),
-        ('origin,synonym,id\na,b,1\nc,d,1\n', "the id .'1'. stands twice"),
-        ('', 'the CSV cannot be read'),
-    ):
-        path.write_text(text)
-        with pytest.raises(MedirError, match=f'd.csv: {message}'):
-            read_entries(path)
-
-
-def test_weights_decide_what_is_drawn():
-    rows = synonym_sentences(hpo_entries(300)).rows
-    kinds = {w: Counter(p['kind'] for p in synonym_pairs(rows, w)) for w in ((1, 1, 1), (2, 1, 1), (0, 1, 0))}
-    assert kinds[0, 1, 0] == {'negative-1': 300} and 125 < kinds[2, 1, 1]['positive'] < 175
-    assert all(70 < n < 130 for n in kinds[1, 1, 1].values())
-    assert Counter(p['score'] for p in synonym_pairs(rows, None)) == {1: 300, 0: 600}
-    assert synonym_pairs(rows) == synonym_pairs(rows) != synonym_pairs(rows, seed=7)
-    for weights in ((1, 1), (0, 0, 0), (-1, 1, 1)):
-        with pytest.raises(MedirError, match='weights are'):
-            synonym_pairs(rows, weights)
-
-
-def test_the_task_is_one_that_is_evaluated_by_pearson(fake_minilm, home, tmp_path):
-    pairs = synonym_pairs(synonym_sentences(hpo_entries(40)).rows, None)
-    folder = write_synonyms(pairs, tmp_path / 'synonyms', {'by': 'rule'})
-    stored = load_task(str(folder))
-    assert stored.kind == 'pairs' and stored.pairs.equals(synonym_task(pairs).pairs)
-    scores = evaluate(synonym_task(pairs), 'minilm')
-    expected = np.corrcoef(scores.pair_scores, [p['score'] for p in pairs])[0, 1]
-    assert scores.rows()[0]['measure'] == 'Pearson' and abs(scores.mean('Pearson') - expected) < 1e-9
-    report = json.loads((folder / 'report.json').read_text())
-    assert report == {'pairs': 120, 'kinds': dict.fromkeys(KINDS, 40), 'by': 'rule'}
-
-
 def remedies(**changes):
     "Roles to whom the remedies of a topic's second document are evidence."
     roles = Roles(
@@ -796,64 +584,11 @@ def test_a_quotation_that_does_not_stand_in_its_document_is_no_evidence():
         assert verified_matches(candidates, {}, roles)[0].outcome == outcome
 
 
-def test_the_last_filter_takes_a_judge_and_its_scale(home):
-    votes = {'q0': 'S', 'q1': 'B', 'q2': None, 'q3': 'A'}
-
-    def relevance(asked):
-        return [votes[c.query_id] for c in asked]
-
-    made = built(home, relevance=relevance)
-    assert set(made.task.queries.ids) == {'q0', 'q3'}
-    assert made.counts['pairs of low relevance'] == made.counts['pairs without a usable vote'] == 1
-    assert set(built(home, relevance=relevance, scale=Scale(('B',), ('S', 'A'))).task.queries.ids) == {'q1'}
-
-
 def test_given_pairs_skip_the_search(home):
     nobody = {name: lambda _: pytest.fail('nobody is asked') for name in ('best', 'evidence', 'answer', 'agrees')}
     made = built(home, pairs=[('q0', 'd0-7'), ('q1', 'd0-1'), ('q9', 'd0-1')], **nobody)
     assert list(zip(made.task.qrels.query_id, made.task.qrels.doc_id)) == [('q0', 'd0-7'), ('q1', 'd0-1')]
     assert not len(made.trail)
-
-
-@pytest.mark.parametrize(
-    'change, message',
-    [
-        ({'answer': lambda pairs: []}, '0 answers to .* questions'),
-        ({'is_medical': lambda texts: [False] * len(texts)}, 'nothing medical is left'),
-        ({'agrees': lambda triples: [False] * len(triples)}, 'no query has a relevant document'),
-        ({'keep': 'last'}, "unknown keep 'last'"),
-    ],
-)
-def test_a_recipe_that_leads_to_nothing_says_so(home, change, message):
-    with pytest.raises(MedirError, match=message):
-        built(home, **change)
-
-
-def test_a_language_model_plays_every_role_in_both_languages(home, monkeypatch):
-    monkeypatch.delenv('MEDIR_REPLAY', raising=False)
-    said = {'medical': True, 'order': [0], 'evidence': '痛风', 'answer': '痛风', 'score': 4}
-
-    def toy(messages):
-        prompt = messages[-1]['content']
-        [asked] = [name for name in said if f'{{"{name}"' in prompt]
-        return json.dumps({asked: said[asked]}, ensure_ascii=False)
-
-    server = ToyServer(toy)
-    try:
-        configure('qwen2.5-coder-1.5b', backend='openai', base_url=server.url)
-        for language in ('zh', 'en'):
-            model = ModelRoles('qwen2.5-coder-1.5b', language)
-            queries, documents = (
-                [{'id': 'q', 'text': '什么是痛风', 'answer': '痛风'}],
-                [{'id': 'd', 'doc': '痛风是一种病。'}],
-            )
-            made = build_cmirb(queries, documents, model.roles())
-            assert list(made.trail.outcome) == ['verified'] and not +model.broken and model.usage.answers == 6
-            strict = replace(model, agrees_from=5)
-            with pytest.raises(MedirError, match='no query has a relevant document'):
-                build_cmirb(queries, documents, strict.roles())
-    finally:
-        server.close()
 
 
 # ---------------------------------------------------------------- labels of people
@@ -969,44 +704,16 @@ def test_sittings_hold_at_most_so_many_pairs_and_end(walk):
     assert len(set(handed_out)) == len(handed_out)
 
 
-def test_without_overlap_two_people_share_nothing_and_with_half_some():
-    pool = [{'pair': f'p{q}-{d}', 'query_id': f'q{q}', 'doc_id': f'd{d}'} for q in range(40) for d in range(4)]
-    for overlap, low, high in ((0.0, 0, 0), (0.5, 5, 35), (1.0, 40, 40)):
-        anna = next_queries(pool, [], 'anna', 1000, overlap)
-        record = {'file': 'x', 'annotator': 'anna', 'pairs': [row['pair'] for row in anna]}
-        ben = {row['query_id'] for row in next_queries(pool, [record], 'ben', 1000, overlap)}
-        assert low <= len(ben) <= high and len(anna) == 160
-
-
-def test_questions_of_the_log_come_first_and_styles_in_turn():
-    rows = [{'_id': f's{i}', 'origin': 'synthetic', 'style': 'ab'[i % 5 == 0]} for i in range(20)]
-    rows += [{'_id': f'l{i}', 'origin': 'log'} for i in range(3)]
-    order = labelling_order(rows, 1)
-    assert [row['origin'] for row in order[:3]] == ['log'] * 3 and order != labelling_order(rows, 2)
-    assert labelling_order(rows[::-1], 1) == order  # the order of the file says nothing
-    styles = [row['style'] for row in order[3:11]]
-    assert styles.count('a') == styles.count('b') == 4
-
-
 def test_formulas_are_text(walk):
     cells = ['=HYPERLINK("x")', '+1 stroke', '-stroke', '@stroke', '\t=stroke']
     write_lines(
         walk.path('corpus.jsonl'), [{'_id': f'd{i}', 'title': '', 'text': t + ' stroke'} for i, t in enumerate(cells)]
     )
     write_lines(walk.path('queries.jsonl'), [{'_id': 'q1', 'text': '=stroke', 'origin': 'log'}])
-    for row, _ in csv_rows(write_sheet(walk, 'anna', **how(walk))):
-        assert row['query'] == "'=stroke" and row['document'].startswith("'")
-
-
-@pytest.mark.parametrize(
-    'text',
-    ['很长的文字。' * 300 + '缺铁性贫血使人面色苍白。' + '很长的文字。' * 300, 'x' * 5000, 'Sentence one. ' * 400],
-)
-def test_an_excerpt_is_short_and_a_part_of_its_text(text):
-    query = '为什么面色苍白 pale'
-    shown = excerpt(query, text, 200)
-    assert len(shown) <= 204 and shown.strip('… ').replace(' ', '') in text.replace(' ', '')
-    assert '苍白' not in text or '苍白' in shown
+    sheet = write_sheet(walk, 'anna', **how(walk))
+    for line in sheet.read_text('utf-8-sig').splitlines()[1:]:
+        assert "'=stroke," in line and re.search("'[=+@-]", line.partition(',')[2].partition(',')[2])
+    assert {row['query'] for row, _ in csv_rows(sheet)} == {'=stroke'}
 
 
 def test_from_sheets_to_judgements_that_a_task_reads(walk, medir):
@@ -1073,37 +780,6 @@ def test_a_query_counts_when_all_of_it_was_seen(walk):
     refused(lambda: write_sheet(walk, 'anna', **how(walk)), 'nothing is left')
 
 
-def test_sorted_deleted_and_respelt_lines_are_no_fault(walk):
-    path = fill(write_sheet(walk, 'anna', **how(walk)), lambda row: '1')
-    rows = [row for row, _ in csv_rows(path)]
-    with path.open('w', encoding='utf-8', newline='') as file:  # semicolons, no BOM, 1.0 and blanks, empty lines
-        writer = csv.DictWriter(file, [*COLUMNS, ''], delimiter=';')
-        writer.writeheader()
-        writer.writerows([{**row, 'grade': ' 1,0 '} for row in reversed(rows[1:])])
-        file.write(';;;;;\n\n')
-    assert list(read_sheet(path, [row['pair'] for row in rows]).grade) == ['1'] * (len(rows) - 1)
-
-
-@pytest.mark.parametrize(
-    ('change', 'said'),
-    [
-        (lambda rows: rows[2].update(grade='3'), [':4', "the grade '3'", 'write 0, 1, 2']),
-        (lambda rows: rows[2].update(grade='yes'), [':4', "'yes'"]),
-        (lambda rows: rows[2].update(pair='1E+05'), [':4', 'was not handed out']),
-        (lambda rows: rows[2].update(pair=rows[0]['pair']), [':4', 'stands twice', 'first at 2']),
-        (lambda rows: rows[2].update(pair=''), [':4', 'was not handed out']),
-        (lambda rows: [row.pop('grade') for row in rows], [':1', "no column 'grade'"]),
-    ],
-)
-def test_what_cannot_be_read_is_said_with_its_line(walk, change, said):
-    path = write_sheet(walk, 'anna', **how(walk))
-    rows = [row for row, _ in csv_rows(path)]
-    change(rows)
-    write_csv(path, list(rows[0]), rows)
-    refused(lambda: read_labels(walk, with_power=False), path.name, *said)
-    assert not (walk.folder / 'qrels/test.tsv').exists()
-
-
 def test_a_filled_sheet_is_not_written_over_and_a_lost_one_is_written_again(walk):
     path = write_sheet(walk, 'anna', **how(walk))
     text = path.read_bytes()
@@ -1114,13 +790,6 @@ def test_a_filled_sheet_is_not_written_over_and_a_lost_one_is_written_again(walk
     records.write_text('[]')  # somebody lost the list of what was handed out
     refused(lambda: write_sheet(walk, 'anna', **how(walk)), 'somebody has filled in this sheet')
     assert path.read_bytes() == filled
-
-
-def test_a_copy_under_another_name_is_named(walk, capfd):
-    path = fill(write_sheet(walk, 'anna', **how(walk)), by_words)
-    path.rename(path.with_name('01-anna (1).csv'))
-    assert read_labels(walk, with_power=False).votes == 0
-    assert '01-anna (1).csv' in capfd.readouterr().err
 
 
 def test_a_sheet_that_was_read_and_is_gone_is_named_and_loses_no_grade(walk, capfd):
@@ -1146,13 +815,6 @@ def test_votes_from_elsewhere_stay_and_are_checked(walk):
         path.write_bytes(good + line)
         refused(lambda: read_votes(walk), f'votes.csv:{n + 3}', said)
         path.write_bytes(good)
-
-
-def test_judgements_of_somebody_else_are_not_written_over(walk):
-    write_lines(walk.path('qrels/test.tsv'), ['query-id\tcorpus-id\tscore', 'q1\td02\t1'])
-    fill(write_sheet(walk, 'anna', **how(walk)), by_words)
-    refused(lambda: read_labels(walk, with_power=False), 'were not written by medir study label', 'move the file away')
-    assert 'q1\td02\t1' in (walk.folder / 'qrels/test.tsv').read_text()
 
 
 def test_queries_of_a_later_call_are_pooled_behind(walk):
@@ -1232,18 +894,6 @@ def test_power_before_and_after(walk):
     assert before.source == 'other collections, since synthetic queries tell no two systems apart'
     assert before.spread == USUAL_SPREAD
     assert repr(before).startswith('16 labelled queries would show a difference of 0.1')
-    fill(write_sheet(walk, 'anna', **how(walk)), by_words)
-    fill_all = lambda row: '2' if row['query'] in row['document'] else '0'
-    path = walk.folder / 'labels/01-anna.csv'
-    write_csv(path, COLUMNS, [{**row, 'grade': fill_all(row)} for row, _ in csv_rows(path)])
-    labels = read_labels(walk)
-    assert 'labels and synthetic queries tell no two systems apart' in labels.power and labels.queries == len(words)
-    assert labels.power.startswith(f'{len(words)} queries show a difference of 0.2')
-    # two documents of a query change places between the systems
-    rows = [{'_id': w, 'title': '', 'text': f'{w} is a disease'} for w in words]
-    rows += [{'_id': f'{w}2', 'title': '', 'text': f'{w} {w} and much else that is said at length'} for w in words[:5]]
-    write_lines(walk.path('corpus.jsonl'), rows)
-    assert label_power(walk, None, ['bm25', 'bm25(b=0,k1=3)']).source.endswith('that differ most on labels')
 
 
 def without_documents(walk, *gone):
@@ -1362,7 +1012,7 @@ def test_a_system_joins_the_pool_after_labelling_began(walk, fake_minilm):
 
 def test_a_pool_whose_growth_was_cut_short_grows_again(walk, monkeypatch):
     write_sheet(walk, 'anna', **how(walk, depth=1))
-    module, before = sys.modules['medir_nb.judging.label_pool'], (walk.folder / 'labels/pool.json').read_bytes()
+    module, before = sys.modules['medir_nb.judging.sheets'], (walk.folder / 'labels/pool.json').read_bytes()
     real = module.write_json
 
     def killed(path, value):
@@ -1376,57 +1026,6 @@ def test_a_pool_whose_growth_was_cut_short_grows_again(walk, monkeypatch):
     grown = make_pool(walk, SPARSE, 3)
     assert grown == read_pool(walk) and len({row['pair'] for row in grown}) == len(grown)
     assert pool_settings(walk)[1] == 3
-
-
-def test_one_grade_for_all_is_said_instead_of_a_number(walk, medir):
-    for name in ('anna', 'ben'):
-        fill(write_sheet(walk, name, **how(walk)), lambda row: '1')
-    same = read_labels(walk, with_power=False)
-    assert 'κ is undefined: both always gave the same grade' in repr(same) and 'nan' not in repr(same)
-    judge_pairs(walk, ['words'])
-    table = judge_table(walk)
-    assert table.one_grade[0] == 'people' and table[['kappa', 'low', 'high']].isna().all(axis=None)
-    out = medir('label', walk.folder, '--read', '--wide')
-    assert 'words≥0.5: κ says nothing: people gave one grade to every pair' in out.out and '| one_grade' not in out.out
-    path = walk.folder / 'labels/01-ben.csv'
-    rows = [row for row, _ in csv_rows(path)]
-    write_csv(path, COLUMNS, [{**row, 'grade': str(i % 3)} for i, row in enumerate(rows)])
-    assert 'κ says nothing: anna gave one grade to every pair' in repr(read_labels(walk, with_power=False))
-
-
-def test_a_sitting_saves_each_grade_and_goes_on(walk):
-    sitting = AnnotationSession.open(walk, 'anna', **how(walk))
-    first = sitting.current['pair']
-    sitting.grade('2')
-    assert AnnotationSession(sitting.path).done == 1 and sitting.current['pair'] != first
-    sitting.grade('', 'not in English')
-    sitting.undo()
-    sitting.undo()
-    sitting.undo()  # nothing is left to take back
-    assert sitting.done == 0 and sitting.current['pair'] == first
-    refused(lambda: sitting.grade('3'), "the grade '3'")
-    while sitting.current:
-        sitting.grade('1')
-    assert sitting.done == len(sitting.rows) == len(read_pool(walk))
-    refused(lambda: sitting.grade('1'), 'every pair has a grade')
-    assert read_labels(walk, with_power=False).votes == sitting.done
-
-
-def test_by_keyboard(walk):
-    answers, shown = iter(['9', '1', 'u', '2', '? cut off', '?', 'q']), []
-    sitting = grade_by_keyboard(
-        AnnotationSession.open(walk, 'anna', **how(walk)), lambda _: next(answers), shown.append
-    )
-    assert sitting.done == 2 and [row['grade'] for row in sitting.rows[:2]] == ['2', '']
-    assert sitting.rows[1]['comment'] == 'cut off'
-    assert shown[-1] == f'2 of {len(sitting.rows)} pairs done, all of it is saved; the same line goes on'
-
-    def gone(_):
-        raise EOFError
-
-    assert grade_by_keyboard(AnnotationSession(sitting.path), gone, shown.append).done == 2
-    grade_by_keyboard(AnnotationSession(sitting.path), lambda _: '0', shown.append)
-    assert shown[-1] == f'This sheet is done. Then: medir study label {walk.folder} --read'
 
 
 def test_the_buttons_of_the_real_widget_fill_a_sheet(walk):
@@ -1451,20 +1050,6 @@ def test_the_buttons_of_the_real_widget_fill_a_sheet(walk):
     assert read_labels(walk, with_power=False).votes == len(rows) - 1
 
 
-def test_the_command_from_a_sheet_to_a_table(walk, medir):
-    systems = ['--system', SPARSE[0], '--system', SPARSE[1], '--depth', 3]
-    out = medir('label', walk.folder, '--annotator', 'anna', *systems)
-    path = walk.folder / 'labels/01-anna.csv'
-    assert out.code == 0 and str(path) in out.out and 'pairs to grade' in out.out
-    fill(path, by_words)
-    assert medir('label', walk.folder, '--annotator', 'ben').code == 0  # the pool's own systems and depth
-    fill(walk.folder / 'labels/01-ben.csv', lambda row: '1')
-    out = medir('label', walk.folder, '--read', '--judge', 'words', '--wide')
-    assert out.code == 0 and 'anna and ben agree on' in out.out and 'judges beside people' in out.out
-    assert 'conflicts; write the grade you settle on' in out.out and 'drug after a heart attack' in out.out
-    assert f'without these queries: medir study verdict {walk.folder}' in out.out
-
-
 @pytest.mark.medium
 def test_kills_lose_no_grade(walk, tmp_path):
     "A process that grades is killed at random moments; the sheet is always whole, and every grade that was said is in it."
@@ -1487,45 +1072,3 @@ def test_kills_lose_no_grade(walk, tmp_path):
         rows = csv_rows(path)
         assert len(rows) == n and all(row['grade'] in ('', '1') for row, _ in rows)
         assert len(read_sheet(path, sheet_records(walk)[0]['pairs'])) >= max(said, default=0)
-
-
-def test_queries_on_which_all_systems_agree_are_asked_last():
-    row = lambda query_id, doc_id, **brought: {'query_id': query_id, 'doc_id': doc_id, 'brought': brought}
-    pool = [row('q0', 'd', a=1, b=1), row('q1', 'd', a=1), row('q1', 'e', b=1)]
-    pool += [row('q2', 'd', a=1, b=2), row('q2', 'e', a=2, b=1)]  # the same documents in another order: no agreement
-    asked = list(dict.fromkeys(row['query_id'] for row in informative_first(pool)))
-    assert asked == ['q1', 'q2', 'q0'] and sorted(informative_first(pool), key=str) == sorted(pool, key=str)
-
-
-def test_what_handing_out_refuses(walk):
-    names = {
-        '': '',
-        '../x': "it holds '/'",
-        'a b': 'it holds a space',
-        'adjudicated': '',
-        'x' * 41: '',
-        '=anna': "it holds '='",
-    }
-    for name, why in names.items():
-        refused(lambda: write_sheet(walk, name, **how(walk)), 'cannot name a person', why)
-    refused(lambda: write_sheet(walk, 'anna', **how(walk, most=5)), 'no room for one whole query')
-    refused(lambda: write_sheet(walk, 'anna', **how(walk, overlap=2)), 'the overlap is 2')
-    write_sheet(walk, 'anna', **how(walk))
-    for other in ({'depth': 2}, {'seed': 7}):
-        refused(lambda: write_sheet(walk, 'ben', **how(walk, **other)), 'move the folder labels/ away')
-    (walk.folder / 'queries.jsonl').unlink()
-    refused(lambda: write_sheet(walk, 'ben', **how(walk)), 'there are no queries yet', 'medir study queries')
-
-
-def test_a_pair_that_no_judge_read_is_left_out_of_a_reannotation(home):
-    from medir_nb.judging import reannotation
-
-    class Silent(LexicalJudge):
-        name = 'silent'
-
-        def grade(self, task, pairs):
-            return [('', 'refused')] * len(pairs)
-
-    task, panel = load_task('hpo-lay', limit=60), [LexicalJudge(0.5), Silent(0.5)]
-    left = [reannotation(task, 'bm25', panel, k=5, unread=way)[0]['left out'][0] for way in ('discard', 'ignore')]
-    assert left[0] > 0 == left[1]

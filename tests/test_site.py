@@ -52,16 +52,6 @@ def stream(name, *texts):
     return [{'output_type': 'stream', 'name': name, 'text': text} for text in texts]
 
 
-def test_printed_lines_stand_together_and_notes_behind_them():
-    printed = stream('stdout', 'a\n', 'b\n') + stream('stderr', 'note\n') + stream('stdout', 'c\n')
-    assert notebooks.outputs_parts(printed, Path('nowhere'), 'x') == ['```text\na\nb\nc\n```', '```text\nnote\n```']
-    loading = stream('stderr', '\rloading: 00:01', '\r        ', '\r', '[IPKernelApp] WARNING | ports\n')
-    assert notebooks.outputs_parts(loading, Path('nowhere'), 'x') == []
-    (folded,) = notebooks.outputs_parts(stream('stderr', 'a\n', 'b <i>\n', 'a\n', 'c\n'), Path('nowhere'), 'x')
-    assert '<summary>3 notes of this cell</summary>' in folded and '\n' not in folded
-    assert 'a (2 times)&#10;b &lt;i&gt;&#10;c' in folded
-
-
 def test_a_notebook_becomes_prose_lessons_and_names_of_what_it_exports(tmp_path):
     export = '#| export\ndef load(name: str):  # of a task\n    "Read a task."\n    return name\n\n\ndef _private():\n    pass'
     cells = notebook(
@@ -87,15 +77,6 @@ def test_a_notebook_becomes_prose_lessons_and_names_of_what_it_exports(tmp_path)
     assert "```python\nload('hpo-lay')\n```" in page and "'hpo-lay'" in page
     assert '_private' not in page and 'import os' not in page and 'default_exp' not in page
     assert (tmp_path / 'pictures' / 'n-4-1.png').read_bytes() == b'hello'
-
-
-def test_the_reference_keeps_comments_of_parameters():
-    page = reference.api_page(ROOT, 'use')
-    assert '_kind_of' not in page and '#### measure_of' not in page
-    assert (
-        'own_runs: bool = False,  # whether the receipts of the home folder are read, too' in page
-        and '#### rank_spread {: #workbook-rank_spread }' in page
-    )
 
 
 def test_every_room_has_one_place_in_the_api_and_every_name_one_anchor():
@@ -131,29 +112,15 @@ def first_column(page, heading):
 
 def test_every_setting_of_the_grammar_stands_on_its_page():
     from dataclasses import fields
-    from medir_nb.core.errors import MedirError
     from medir_nb.encoder.model_row import EncoderSpec
     from medir_nb.generator.methods import ExpansionSettings
-    from medir_nb.retrieval.reranker_rows import SETTINGS
-    from medir_nb.retrieval import parse
+    from medir_nb.retrieval.reranker_model import SETTINGS
 
     page = reference.settings_page(ROOT)
     for field in fields(EncoderSpec):
         assert f'`{field.name}`' in page or field.name in reference.ABOUT
     assert sorted(first_column(page, 'Settings of a reranker')) == sorted(['complete', *SETTINGS])
     assert first_column(page, 'Settings of an expansion') == list(ExpansionSettings.model_fields)
-    # what its row alone says is refused in an expression, what stands in the table is not
-    fine = {'dtype': 'bfloat16', 'titles': 'false', 'max_query_tokens': '64'}
-    assert set(fine) <= set(first_column(page, 'Settings of an encoder'))
-    assert parse(f'minilm({",".join(map("=".join, fine.items()))})').settings
-    alone = re.findall('Its row alone says (.+)', page)
-    assert len(alone) == 2
-    for name in re.findall(r'`(\w+)`', alone[0]):
-        with pytest.raises(MedirError):
-            parse(f'minilm({name}=x)')
-    for name in re.findall(r'`(\w+)`', alone[1]):
-        with pytest.raises(MedirError):
-            parse(f'bm25>ms-marco-minilm@5({name}=x)')
     assert '`bm25(gensim)`' in page and '| `130` |' in page
 
 
@@ -242,76 +209,10 @@ def test_the_table_of_the_front_page_says_what_the_published_cells_say(front, da
     assert f'{len(data["cells"]["row"]):,} printed scores' in front
 
 
-def planned_hours(system, tasks, home, monkeypatch):
-    "What `medir plan` says of a system, on a machine that has no data."
-    from medir_nb.core.places import at_home
-    from medir_nb.workbook.grids import grid_rows
-    from medir_nb.workbook.plans import RunPlan
-    from medir_nb.workbook.prices import plan_costs
-
-    monkeypatch.delenv('MEDIR_DATA', raising=False)
-    with at_home(home):
-        costs = plan_costs([RunPlan(system, rows=grid_rows(tasks, [system]))])
-    (encoding,) = costs[costs.work == 'encode'].to_dict('records')
-    return encoding['hours'], encoding['GB to fetch']
-
-
-def test_hours_of_the_front_page_are_those_of_medir_plan(front, tmp_path, monkeypatch):
-    from medir_nb.papers.papers import paper_tasks
-    from medir_nb.workbook.ways import works_of
-
-    tasks = paper_tasks('r2med')
-    costs = {line[0]: line[5] for line in table_lines(front)}
-    hours, _ = planned_hours('gritlm-7b', tasks, tmp_path, monkeypatch)
-    assert costs['GritLM-7B'] == f'≈{hours:.1f} h on one 80 GB GPU'
-    # all tasks on the one or all on the other, never some here and some there
-    hours, _ = planned_hours('bmretriever-410m', tasks, tmp_path, monkeypatch)
-    on_cpu = sum(work.cpu_hours for task in tasks for work in works_of('bmretriever-410m', task))
-    said = f'≈{60 * hours:.0f} min on one 80 GB GPU, or ≈{on_cpu:.0f} h on two CPU cores'
-    assert costs['BMRetriever-410M'] == said and costs['BM25'] == 'minutes on a CPU'
-    # and of the one cell
-    hours, gigabytes = planned_hours('gritlm-7b', ['r2med-biology'], tmp_path, monkeypatch)
-    assert f'takes ≈{60 * hours:.0f} min on one 80 GB GPU and {gigabytes:.1f} GB of weights' in front
-    source = 'BMRetriever Table 11, which names neither the GPU nor the lengths of the documents'
-    assert source in front.split('| BM25 |')[1].split('[All')[0]
-
-
-def test_the_front_page_leads_to_the_cell_that_it_names(front, data):
-    from urllib.parse import parse_qs
-
-    links = re.findall(r'is printed as ([\d.]+); \[[^]]*\]\(leaderboard/board\.html#(\S*cell=[^)]*)\)', front)
-    assert len(links) == front.count('cell=') >= 2
-    cells = data['cells']
-    for value, link in links:
-        paper, table, label, column = parse_qs(link)['cell'][0].split('~')
-        task, measure = column.split(':')
-        (row,) = [
-            i for i, s in enumerate(data['systems']) if (s['paper'], s['table'], s['label']) == (paper, table, label)
-        ]
-        (head,) = [
-            i
-            for i, c in enumerate(data['columns'])
-            if c['measure'] == measure and 'task' in c and data['tasks'][c['task']]['name'] == task
-        ]
-        (found,) = [v for r, c, v in zip(cells['row'], cells['column'], cells['value']) if (r, c) == (row, head)]
-        assert value == f'{found:.2f}' and data['systems'][row]['weights'] == 'open'
-        assert f'medir evaluate {task} ' in front
-
-
 def test_what_the_six_lines_print_is_the_stored_output(front):
     cells = json.loads((ROOT / 'nbs/index.ipynb').read_text())['cells']
     first = next(cell for cell in cells if cell['cell_type'] == 'code')
     assert ''.join(first['outputs'][0]['data']['text/plain']).strip() in front
-
-
-def test_commands_of_the_front_page_are_understood(front):
-    import shlex
-    from medir_nb.retrieval import parse
-
-    lines = [shlex.split(line) for line in front.splitlines() if line.startswith('medir evaluate')]
-    assert len(lines) == 4
-    for words in lines:
-        assert str(parse(words[words.index('--system') + 1])) == words[words.index('--system') + 1]
 
 
 def test_the_front_page_says_what_its_offline_command_prints(front):
@@ -333,19 +234,6 @@ def test_tables_of_a_notebook_are_downloads_in_which_nothing_runs():
     assert packed == stage.packed_tables(text)
     with zipfile.ZipFile(io.BytesIO(packed)) as archive:
         assert archive.namelist() == ['01-a.csv', '02-a-2.csv']
-
-
-def test_notebooks_of_a_paper_stand_in_the_order_of_its_row(tmp_path):
-    from medir_nb.core.settings import registry
-
-    site = stage.Site(tmp_path)
-    names = [name for paper in stage.PAPERS for name in registry('papers')[paper]['notebooks']]
-    for name in ('index', 'referees', *sorted(names)):
-        site.add(f'papers/{name}.md', f'# {name}')
-    for name in ('carrying-on', 'protocols/index', 'recipes/x'):
-        site.add(f'{name}.md', f'# {name}')
-    (shown,) = [part['Papers'] for part in stage.navigation(site, []) if 'Papers' in part]
-    assert [next(iter(page)) for page in shown[1:]] == [*names, 'referees']
 
 
 @pytest.fixture(scope='module')
@@ -372,16 +260,6 @@ def test_every_download_is_offered_with_the_papers_and_below_its_notebook(names,
     assert sorted(own) == sorted(name for name in names if '.published.' not in name)
 
 
-def test_the_foot_of_a_paper_notebook_offers_its_files(tmp_path, names):
-    site = stage.Site(tmp_path)
-    stage.add_notebooks(site, names)
-    for notebook in PAPER_NOTEBOOKS:
-        last = site.pages[f'papers/{notebook.stem}.md'].rstrip().splitlines()[-1]
-        assert last.startswith('**Downloads of this notebook:** '), notebook.stem
-        assert re.findall(r'\]\(../figures/(.+?)\)', last) == stage.own_files(notebook, names)
-    assert 'Downloads of this notebook' not in site.pages['recipes/own_corpus.md']
-
-
 @pytest.mark.parametrize('notebook', PAPER_NOTEBOOKS, ids=lambda notebook: notebook.stem)
 def test_every_picture_of_a_paper_stands_once_and_is_a_download(notebook, tmp_path, names):
     notebooks.page_of(notebook, tmp_path / 'pictures')
@@ -391,31 +269,6 @@ def test_every_picture_of_a_paper_stands_once_and_is_a_download(notebook, tmp_pa
     offered = {(ROOT / f'figures/{name}.png').read_bytes() for name in own}
     count, why = stage.UNKEPT.get(notebook.stem, (0, 'a reason'))
     assert sum(picture not in offered for picture in pictures) == count and why
-
-
-def test_every_paper_names_where_its_claims_and_numbers_are_checked(papers_page):
-    from medir_nb.core.settings import registry
-
-    assert 'with its claims audited' not in papers_page
-    parts = dict(stage.sections(papers_page))
-    for paper, label in stage.PAPERS.items():
-        links = re.findall(r'\]\((\w+)\.md#([\w-]+)\)', parts[label])
-        assert {'the-claim-audit', 'what-differs-and-why'} <= {anchor for _, anchor in links}, paper
-        assert {name for name, _ in links} <= set(registry('papers')[paper]['notebooks'])
-        for name, anchor in links:
-            found = [re.sub('[^a-z0-9]+', '-', h.lower()) for h in stage.headings(f'nbs/papers/{name}.ipynb')]
-            assert found.count(anchor) == 1, (name, anchor)
-    for label in ('BMRetriever', 'AutoMIR', 'MedTEB and MAR'):
-        assert '*Printed numbers, recomputed and checked:* [' in parts[label]
-
-
-def test_every_notebook_of_a_paper_offers_its_tables(names):
-    for paper in stage.PAPERS:
-        shown = stage.downloads(paper, names)
-        own = [name for name in names if name.endswith('.zip') and f'/{name})' in shown]
-        assert own, paper
-    stored = {file.stem for file in (ROOT / 'figures').glob('*_tables.md')}
-    assert stored == {Path(name).stem for name in names if name.endswith('.zip')}
 
 
 # ---------------------------------------------------------------- the built site
@@ -445,33 +298,10 @@ def test_the_search_reads_headings_and_prose_alone():
     assert len(hook().shortened({'text': 'word ' * 200})['text']) <= hook().SHOWN + 2
 
 
-def test_a_style_loses_what_no_page_has():
-    style = '@media print{.md-typeset .admonition{a:b}}.x,.admonition{c:d}[dir=rtl] .y,.tabbed-set{e:f}.z{g:h}'
-    assert hook().pruned(style) == '@media print{}.x,.admonition{c:d}.z{g:h}'
-    colours = '[data-md-color-primary=red]{a:b}[data-md-color-primary=indigo]{c:d}'
-    assert hook().pruned(colours) == '[data-md-color-primary=indigo]{c:d}'
-
-
 def test_a_style_keeps_rules_of_classes_that_pages_have():
     style = '.a .b{c:d}.a .gone,.a{e:f}.gone:hover{g:h}.a:not(.gone){i:j}a[href$=".pdf"]{k:l}@media print{.gone{m:n}.b{o:p}}'
     kept = '.a .b{c:d}.a .gone,.a{e:f}.a:not(.gone){i:j}a[href$=".pdf"]{k:l}@media print{.b{o:p}}'
     assert hook().pruned(style, {'a', 'b'}) == kept
-
-
-def test_code_keeps_its_blanks_and_the_frame_loses_them():
-    page = '<nav>\n<a>\nHome\n</a>\n</nav>\n<article>\n<p>a\n<b>c</b></p>\n<pre>x\n\n  y\n</pre>\n</article>\n<footer>\n z\n</footer>'
-    made = hook().on_post_page(page, None, None)
-    assert (
-        made
-        == '<nav><a>Home</a></nav><article>\n<p>a\n<b>c</b></p>\n<pre>x\n\n  y\n</pre>\n</article><footer>z</footer>'
-    )
-
-
-def test_tags_lose_what_html_lets_go_and_text_keeps_it():
-    page = '<td class="a b" title="x/"><a href="y.html" title="z" id="i">say class="q"</a><img src="p.png"/>'
-    assert hook().tightened(page) == page.replace('"y.html"', 'y.html').replace('"z"', 'z').replace('"i"', 'i')
-    tables = '<table><thead><tr><th>a</th></tr></thead><tbody><tr><td>b</td></tr></tbody></table>'
-    assert hook().tightened(tables) == '<table><thead><tr><th>a<tbody><tr><td>b</table>'
 
 
 def test_what_every_page_repeats_stands_in_one_file():
@@ -564,29 +394,6 @@ def test_formulas_are_drawn_and_dollars_of_other_kinds_stay():
 def test_what_arithmatex_takes_for_a_formula_before_a_figure_is_an_amount():
     page = r'<p><span class="arithmatex">\(5-\)</span>7 and <span class="arithmatex">\(5&lt;\)</span>7</p>'
     assert hook().with_formulas(page) == '<p>$5-$7 and $5&lt;$7</p>'
-
-
-def test_the_extra_names_what_the_pins_call_direct():
-    import configparser
-
-    settings = configparser.ConfigParser()
-    settings.read(ROOT / 'settings.ini')
-    extra = {re.split('[<>=]', word)[0] for word in settings['DEFAULT']['docs_requirements'].split()}
-    pins = (ROOT / 'requirements/docs.txt').read_text()
-    said = re.search(r'direct are (.+?)\n', pins)[1]
-    assert extra == set(re.findall(r'[a-z]+(?:-[a-z]+)*', said)) - {'and'}
-    assert all(f'\n{name}==' in pins for name in extra)
-
-
-def test_pages_name_version_and_commit(tmp_path):
-    (tmp_path / 'settings.ini').write_text('[DEFAULT]\nversion = 1.2.3\n')
-    assert hook().version_text(tmp_path).startswith('medir_nb 1.2.3')
-    git = ['git', '-C', str(tmp_path), '-c', 'user.name=x', '-c', 'user.email=x@x']
-    for words in (['init', '-q'], ['add', '.'], ['commit', '-qm', 'x'], ['tag', 'v1.2.3']):
-        subprocess.run([*git, *words], check=True, capture_output=True)
-    assert (
-        hook().version_text(tmp_path, 'latest') == 'medir_nb 1.2.3 · version latest of these pages · built from v1.2.3'
-    )
 
 
 def test_notes_for_the_tests_are_not_shown(tmp_path):

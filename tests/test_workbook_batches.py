@@ -98,7 +98,7 @@ def test_the_plan_of_a_pair_names_what_it_reads(monkeypatch, tmp_path, home):
     "Without the tower and the rows of another run, and without the texts of Stage I."
     from medir_nb.workbook.declared import notebook_plan
     from medir_nb.workbook.trainings import training_rows
-    from medir_nb.workbook.workloads import plan_frame
+    from medir_nb.workbook.declared import plan_frame
 
     monkeypatch.setenv('MEDIR_DATA', str(tmp_path))
     told = {run['notebook']: parameters for run, parameters in mar_runs()}

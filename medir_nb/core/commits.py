@@ -4,12 +4,14 @@
 
 # %% auto #0
 __all__ = ['UNKNOWN', 'Commit', 'is_commit', 'recorded_commit', 'hub_error', 'resolved_commit', 'revision_label', 'commit_of',
-           'named_commit', 'hub_name', 'hub_row', 'pinned']
+           'named_commit', 'hub_name', 'hub_row', 'pinned', 'git_folder']
 
 # %% ../../nbs/00_core/10_commits.ipynb #b68b0196
 import functools
 import os
 import re
+import shutil
+import subprocess
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -259,3 +261,107 @@ def pinned(
             fields[part] = _at_its_commit(repository, spec.name)
     is_changed = any(getattr(spec, name) != value for name, value in fields.items())
     return replace(spec, **fields) if is_changed else spec
+
+# %% ../../nbs/00_core/10_commits.ipynb #8f6e3a6c
+_GIT_SOURCE = re.compile(r'(?P<repository>[\w.-]+/[\w.-]+)@(?P<commit>[0-9a-f]{40}) (?P<path>[^\s/][^\s]*)')
+
+
+def _named_path(source: str, where: str) -> tuple[str, str, str]:
+    "Repository, commit and path of `OWNER/NAME@COMMIT PATH`."
+    named = _GIT_SOURCE.fullmatch(source or '')
+    fix = 'write OWNER/NAME@COMMIT PATH with all 40 digits of the commit'
+    check(named, f'{source!r} names no file of a git repository', where, fix)
+    path = named['path'].rstrip('/')
+    check('..' not in path.split('/'), f'{path!r} leads out of the repository', where, 'name a path inside it')
+    return named['repository'], named['commit'], path
+
+# %% ../../nbs/00_core/10_commits.ipynb #accf8bf5
+def _git(folder: Path, *arguments: str) -> str:
+    "The output of one git command in `folder`; its last line of complaint as an OSError."
+    patience = ['-c', 'http.lowSpeedLimit=100', '-c', 'http.lowSpeedTime=20']
+    environment = {**os.environ, 'GIT_TERMINAL_PROMPT': '0'}
+    done = subprocess.run(['git', *patience, *arguments], cwd=folder, env=environment, capture_output=True, text=True)
+    if done.returncode:
+        complaint = (done.stderr.strip().splitlines() or ['git failed'])[-1]
+        raise OSError(' '.join(complaint.split())[:200])
+    return done.stdout
+
+# %% ../../nbs/00_core/10_commits.ipynb #0a20c05a
+def _fetch_commit(clone: Path, repository: str, commit: str):
+    "A clone without files of one commit of a repository."
+    shutil.rmtree(clone, ignore_errors=True)  # what an interrupted fetch left
+    clone.mkdir(parents=True)
+    _git(clone, 'init', '-q')
+    _git(clone, 'remote', 'add', 'origin', f'https://github.com/{repository}')
+    _git(clone, 'sparse-checkout', 'set', '--no-cone', '/.nothing')
+    _git(clone, 'fetch', '-q', '--depth', '1', '--filter=blob:none', 'origin', commit)
+    (clone / '.git' / 'medir-fetched').touch()
+
+
+def _check_out(clone: Path, commit: str, path: str):
+    "Put `path` of the commit into the clone."
+    # of a git that was killed: the lock of the clone is ours
+    (clone / '.git' / 'index.lock').unlink(missing_ok=True)
+    _git(clone, 'sparse-checkout', 'add', f'/{path}')
+    _git(clone, 'checkout', '-q', '-f', commit)
+
+# %% ../../nbs/00_core/10_commits.ipynb #70515cdc
+_POINTER = b'version https://git-lfs'
+
+
+def _github_url(repository: str) -> str:
+    "Where git looks for a repository: GitHub, or what its configuration puts in GitHub's place."
+    address = f'https://github.com/{repository}'
+    done = subprocess.run(['git', 'ls-remote', '--get-url', address], capture_output=True, text=True)
+    return done.stdout.strip() or address
+
+
+def _refuse_pointers(path: Path):
+    "Refuse a file or folder in which a pointer stands for a large file."
+    for file in [path] if path.is_file() else path.rglob('*'):
+        if not file.is_file():
+            continue
+        with open(file, 'rb') as stream:
+            is_pointer = stream.read(len(_POINTER)) == _POINTER
+        fix = 'install git-lfs, remove this clone and run again'
+        check(not is_pointer, f'{file.name} is a pointer to a large file', file, fix)
+
+# %% ../../nbs/00_core/10_commits.ipynb #111aca73
+def _fetch_path(clone: Path, repository: str, commit: str, path: str) -> bool:
+    "Whether the commit has `path`, which then lies in the clone."
+    if shutil.which('git') is None:
+        raise OSError('git is not installed')
+    if cause := unreachable(_github_url(repository)):
+        raise Unreachable(cause)
+    if not (clone / '.git' / 'medir-fetched').is_file():
+        _fetch_commit(clone, repository, commit)
+    if not _git(clone, 'ls-tree', commit, path).strip():
+        return False
+    note(f'fetching {path} of github.com/{repository} at {commit[:7]} …')
+    _check_out(clone, commit, path)
+    return True
+
+# %% ../../nbs/00_core/10_commits.ipynb #42e7420f
+def git_folder(
+    source: str,  # OWNER/NAME@COMMIT PATH
+    where: str = '',  # the task, for messages
+    place: str = 'below $MEDIR_DATA',  # where a reader may put the files by hand
+) -> Path:
+    "The file or folder of `OWNER/NAME@COMMIT PATH` (GitHub), fetched once, shallow and sparse, below the home folder."
+    repository, commit, path = _named_path(source, where)
+    clone = home() / 'git' / f'{repository.replace("/", "--")}-{commit[:12]}'
+    arrived = clone / '.git' / f'medir-{slug(path)}'
+    with lock(clone):
+        if arrived.is_file():
+            return clone / path
+        try:
+            is_tracked = _fetch_path(clone, repository, commit, path)
+        except OSError as e:
+            what = f'{path} of github.com/{repository}@{commit[:7]} is not here and cannot be fetched ({e})'
+            fix = f'clone https://github.com/{repository} on a machine with network, and put its {path} {place}'
+            raise MedirError(what, where, fix) from None
+        what = f'github.com/{repository}@{commit[:7]} has no {path}'
+        check(is_tracked, what, where, 'correct the path in the registry row')
+        _refuse_pointers(clone / path)
+        arrived.touch()
+    return clone / path

@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 import weakref
-from .errors import MedirError, cause_of, wants_traceback
+from .errors import MedirError, cause_of, wants_traceback, visible
 
 # %% ../../nbs/00_core/04_console.ipynb #8aef9319
 _SECRET = re.compile(r'(API_?KEY|_KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)$', re.I)
@@ -46,7 +46,7 @@ def redact(text: str) -> str:
 # %% ../../nbs/00_core/04_console.ipynb #fbf42cbf
 def note(text: str):
     "Say one line to the reader on stderr, beside a progress bar if there is one."
-    print(f'medir: {redact(text)}', file=sys.stderr, flush=True)
+    print(f'medir: {visible(redact(str(text)))}', file=sys.stderr, flush=True)
 
 # %% ../../nbs/00_core/04_console.ipynb #a346c66a
 def counted(
@@ -207,6 +207,19 @@ def _print_traceback():
 
     print(redact(traceback.format_exc()), file=sys.stderr)
 
+# %% ../../nbs/00_core/04_console.ipynb #34b8a23f
+class _Visible:
+    "A stream of text in which nothing is a command to a terminal."
+
+    def __init__(self, stream):
+        self.stream = stream
+
+    def write(self, text: str) -> int:
+        return self.stream.write(visible(text))
+
+    def __getattr__(self, name: str):
+        return getattr(self.stream, name)
+
 # %% ../../nbs/00_core/04_console.ipynb #f7538313
 def run_command(
     call,  # the body of the command
@@ -216,7 +229,8 @@ def run_command(
     shows_traceback = '--debug' in sys.argv[1:] or wants_traceback()
     sys.argv[1:] = [a for a in sys.argv[1:] if a != '--debug']
     try:
-        return call()
+        with contextlib.redirect_stdout(_Visible(sys.stdout)):
+            return call()
     except (SystemExit, GeneratorExit):
         raise
     except KeyboardInterrupt:
@@ -225,7 +239,7 @@ def run_command(
         line, status = _error_line(e), 2
         if shows_traceback:
             _print_traceback()
-    print('medir: ' + ' '.join(redact(line).split()), file=sys.stderr)
+    print('medir: ' + visible(' '.join(redact(line).split())), file=sys.stderr)
     sys.exit(status)
 
 # %% ../../nbs/00_core/04_console.ipynb #c0b5eb4a

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['HEAD', 'canonical', 'fingerprint', 'file_fingerprint', 'atomic_path', 'read_json', 'parse_json', 'encoding_of',
-           'not_utf8', 'read_text', 'json_mapping', 'write_json', 'write_lines', 'atomic_folder', 'lock']
+           'conversion', 'not_utf8', 'read_text', 'json_mapping', 'write_json', 'write_lines', 'atomic_folder', 'lock']
 
 # %% ../../nbs/00_core/01_files.ipynb #e0a0d8f8
 import contextlib
@@ -18,7 +18,7 @@ import shutil
 import tempfile
 import time
 from pathlib import Path
-from .errors import MedirError, cause_of, check
+from .errors import MedirError, cause_of, check, typed
 
 # %% ../../nbs/00_core/01_files.ipynb #6422d44d
 def canonical(value) -> str:
@@ -166,7 +166,11 @@ def encoding_of(
     zeros_even, zeros_odd = head[::2].count(0), head[1::2].count(0)
     if zeros_odd > len(head) / 3 and not zeros_even:
         return 'utf-16le'
-    return 'utf-16be' if zeros_even > len(head) / 3 and not zeros_odd else 'latin1'
+    if zeros_even > len(head) / 3 and not zeros_odd:
+        return 'utf-16be'
+    chinese = sum('\u4e00' <= c <= '\u9fff' for c in head.decode('gb18030', 'replace'))
+    # what Western Windows writes; it holds all of Latin-1 but its control characters
+    return 'gb18030' if 4 * chinese > len(head) else 'cp1252'
 
 # %% ../../nbs/00_core/01_files.ipynb #65831cdc
 HEAD = 64  # bytes that show what a file is
@@ -175,6 +179,13 @@ _NO_TEXT = {
     b'\xd0\xcf\x11\xe0': ('a file of Excel or Word, no text', 'save it as CSV (UTF-8), or as plain text'),
     b'%PDF': ('a PDF, no text', 'save its text as .txt'),
 }
+
+
+def conversion(path: Path, encoding: str) -> str:
+    "What makes a file UTF-8, to be typed in its folder."
+    old, is_packed = path.name.removesuffix('.gz'), path.suffix == '.gz'
+    unpack, old, new = f'gunzip {typed(path.name)} && ' if is_packed else '', typed(old), typed(f'{old}.new')
+    return f'convert it: {unpack}iconv -f {encoding} -t utf-8 {old} > {new} && mv {new} {old}'
 
 
 def not_utf8(
@@ -188,19 +199,21 @@ def not_utf8(
         if head.startswith(mark):
             return MedirError(what, where or path, fix)
     encoding = encoding_of(head)
-    if encoding == 'latin1' and 0 in head:
+    if encoding == 'cp1252' and 0 in head:
         return MedirError(
             'zero bytes stand in it, as in no text', where or path, 'leave it out, or save it as plain text'
         )
-    fix = f'convert it: iconv -f {encoding} -t utf-8 {path.name}'
-    return MedirError(f'not UTF-8 ({place})', where or path, fix)
+    return MedirError(f'not UTF-8 ({place})', where or path, conversion(path, encoding))
 
 # %% ../../nbs/00_core/01_files.ipynb #43350f89
 def read_text(path: str | Path, fix: str = '') -> str:
     "The text of a UTF-8 file, with or without a byte-order mark."
     path = Path(path)
     try:
-        return path.read_text(encoding='utf-8-sig')
+        text = path.read_text(encoding='utf-8-sig')
+        if '\0' not in text or not encoding_of(text[:HEAD].encode()).startswith('utf-16'):
+            return text
+        raise not_utf8(path, text[:HEAD].encode(), 'zero bytes')
     except UnicodeDecodeError as e:
         raise not_utf8(path, e.object[:HEAD], f'byte {e.start}') from None
     except OSError as e:
@@ -213,7 +226,7 @@ def json_mapping(
     fix: str = 'fetch or save the folder again',  # most are files of a model's folder
 ) -> dict:
     "The mapping in a JSON file; empty where there is no such file."
-    if not Path(path).is_file():
+    if not os.path.isfile(path):
         return {}
     mapping = parse_json(read_text(path), path, fix)
     check(isinstance(mapping, dict), 'not a mapping', path, fix)

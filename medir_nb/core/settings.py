@@ -69,6 +69,7 @@ def parse_options(options: list[str]) -> dict:
     for option in options:
         name, equals, value = option.partition('=')
         check(equals, f'{option!r} is no k=v', '-p', 'write -p name=value')
+        check(name.strip() not in values, f'{name.strip()} is given more than once', '-p', 'write it once')
         try:
             values[name.strip()] = parse_yaml(value)
         except Exception:

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from ..core.errors import MedirError, check
-from ..core.files import HEAD, file_fingerprint, not_utf8, parse_json
+from ..core.files import HEAD, encoding_of, file_fingerprint, not_utf8, parse_json
 from ..core.places import home
 from .corpus import Corpus, open_table, write_table
 
@@ -35,11 +35,16 @@ def opened(path: Path):
 def _decoded(raw: bytes, number: int, path: Path) -> str:
     "The text of a line; only the first may begin with a byte-order mark."
     try:
-        return raw.decode('utf-8-sig' if number == 1 else 'utf-8')
+        text, place = raw.decode('utf-8-sig' if number == 1 else 'utf-8'), 'zero bytes'
     except UnicodeDecodeError as e:
-        with opened(path) as stream:
-            head = stream.read(HEAD)
-        raise not_utf8(path, head, f'byte {e.start} of the line', f'{path}:{number}') from None
+        text, place = '\0', f'byte {e.start} of the line'
+    if '\0' not in text:
+        return text
+    with opened(path) as stream:
+        head = stream.read(HEAD)
+    if text != '\0' and not encoding_of(head).startswith('utf-16'):
+        return text
+    raise not_utf8(path, head, place, f'{path}:{number}')
 
 
 def text_lines(path: Path):
@@ -81,7 +86,9 @@ def first_value(
             return row[name]
     if default is None:
         what = f'field {names[0]!r} is missing (found: {", ".join(row) or "nothing"})'
-        raise MedirError(what, where, f'add it, or rename the field to {names[0]!r}')
+        fix = f'add it, rename the field, or name it: medir study look … --column {names[0].strip("_")}=FIELD'
+        is_text = names[0] in ('_id', 'title', 'text')
+        raise MedirError(what, where, fix if is_text else f'add it, or rename the field to {names[0]!r}')
     return default
 
 # %% ../../nbs/01_data/01_readers.ipynb #870b8352
@@ -185,7 +192,8 @@ def row_judgements(rows):
 
 def _text_qrels(path: Path):
     for number, (line, where) in enumerate(text_lines(path)):
-        cells = line.split('\t') if '\t' in line else line.split()
+        cells = line.rstrip().split('\t')
+        cells = cells if len(cells) in (3, 4) else line.split()  # as trec_eval reads it
         if number == 0 and cells[-1].strip().lower() in _HEADER_GRADES:
             continue
         what = f'{len(cells)} columns instead of 3 (query, document, grade) or 4 (TREC)'

@@ -24,7 +24,7 @@ from ..core.places import home
 from ..core.settings import read_yaml
 from .corpus import Corpus, Queries
 from .readers import cached_table, find_file, first_value, json_lines, plain_text, read_qrels
-from .task import Task, build_task, detect_language, read_candidates
+from .task import Task, build_task, known_language, read_candidates
 from .passage_splitter import PassageSplitter, parse_windows
 
 # %% ../../nbs/01_data/04_task_folders.ipynb #17231557
@@ -55,7 +55,7 @@ def sentence_pair_task(
     pairs = pd.DataFrame(sentences, columns=['sentence1', 'sentence2', 'score'])
     empty_sentences = int((pairs[['sentence1', 'sentence2']] == '').sum().sum())
     report = {'pairs': len(pairs), 'empty_sentences': empty_sentences}
-    language = language or detect_language(pairs.sentence1[:300])
+    language = language or known_language(pairs.sentence1[:300], str(path or name))
     fields = {'measures': ('Spearman', 'Pearson'), 'source': str(path or ''), **fields, 'kind': 'pairs'}
     return Task(name, pairs=pairs, split=split, report=report, language=language, **fields)
 
@@ -86,6 +86,7 @@ def load_folder(
     "A task from a folder in one of the layouts above."
     folder = Path(path)
     fix = 'give a folder with corpus.jsonl, queries.jsonl and qrels/, or a task of `medir tasks`'
+    check(not folder.is_file(), 'a file is no task', folder, fix)
     check(folder.is_dir(), 'no such folder', folder, fix)
     fields.setdefault('name', folder.name)
     pairs = find_file(folder, 'pairs.jsonl', required=False)

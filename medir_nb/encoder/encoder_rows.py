@@ -193,6 +193,9 @@ def _check_spec(spec: EncoderSpec, where: str):
     lower = spec.autocast in ('', 'float16', 'bfloat16')
     check(lower, f'autocast {spec.autocast!r} is no lower precision', where, 'write float16 or bfloat16')
 
+# %% ../../nbs/02_encoder/05_encoder_rows.ipynb #0e27c5a2
+NO_ENCODERS = {}  # retrievers of other kinds, by name; the room of retrieval fills it
+
 # %% ../../nbs/02_encoder/05_encoder_rows.ipynb #de1aa20c
 def _named_spec(name: str) -> EncoderSpec:
     "The spec that `name` means, as it stands."
@@ -205,6 +208,7 @@ def _named_spec(name: str) -> EncoderSpec:
         return _checkpoint_spec(name)
     if os.sep in name or name.startswith('.'):
         return folder_spec(name)
+    check(name not in NO_ENCODERS, f'{name} is no encoder', None, 'name a model of `medir models`')
     raise MedirError(f'unknown model {name!r}', None, nearest(name, [*encoder_names(), *checkpoint_names()]))
 
 # %% ../../nbs/02_encoder/05_encoder_rows.ipynb #5d6ee066

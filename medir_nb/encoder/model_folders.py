@@ -10,6 +10,7 @@ import functools
 from dataclasses import replace
 from pathlib import Path
 from ..core.errors import boundary, check
+from ..core.console import note
 from ..core.files import file_fingerprint, json_mapping, parse_json, read_text
 from .model_row import EncoderSpec
 
@@ -72,7 +73,8 @@ def tower_modules(folder: Path, role: str = 'query') -> list[dict]:
     check(readable, f'its router names no modules for a {role}', file, 'save the model again')
     check(not any(Path(name).name != name for name in names), 'a module lies outside the folder', file, 'save it again')
     place = file.parent.relative_to(folder)
-    return [{'type': types[name], 'path': str(place / name)} for name in names]
+    routed = [{'type': types[name], 'path': str(place / name)} for name in names]
+    return [*routed, *(module for module in module_list(folder) if not module['type'].endswith('.Router'))]
 
 
 def transformer_path(folder: Path, role: str = 'query') -> str:
@@ -83,7 +85,9 @@ def transformer_path(folder: Path, role: str = 'query') -> str:
 # %% ../../nbs/02_encoder/04_model_folders.ipynb #84b2cc1f
 _POOLING_FLAGS = {
     'pooling_mode_cls_token': 'cls',
+    'pooling_mode_max_tokens': 'max',
     'pooling_mode_mean_tokens': 'mean',
+    'pooling_mode_mean_sqrt_len_tokens': 'mean_sqrt_len_tokens',
     'pooling_mode_weightedmean_tokens': 'weightedmean',
     'pooling_mode_lasttoken': 'lasttoken',
 }
@@ -94,8 +98,76 @@ def own_modules(folder: Path, role: str = 'query') -> tuple[str, dict, bool]:
     paths = {module['type'].split('.')[-1]: module['path'] for module in tower_modules(folder, role)}
     pooling = json_mapping(folder / paths['Pooling'] / 'config.json') if 'Pooling' in paths else {}
     # an older folder has a flag a mode
-    flagged = next((mode for flag, mode in _POOLING_FLAGS.items() if pooling.get(flag)), 'unknown')
-    return pooling.get('pooling_mode') or flagged, pooling, 'Normalize' in paths
+    flagged = [mode for flag, mode in _POOLING_FLAGS.items() if pooling.get(flag)]
+    modes = pooling.get('pooling_mode') or flagged or ['mean' if pooling else 'unknown']
+    modes = [modes] if isinstance(modes, str) else modes
+    fits = isinstance(modes, list) and all(isinstance(mode, str) for mode in modes)
+    check(fits, f'its pooling_mode {str(modes)[:60]} names no modes', folder, 'save the model again')
+    return '+'.join(modes), pooling, 'Normalize' in paths
+
+# %% ../../nbs/02_encoder/04_model_folders.ipynb #1b483331
+_FOLDER_FILE = 'config_sentence_transformers.json'
+_DENSE = ('in_features', 'out_features', 'bias', 'module_input_name', 'module_output_name', 'use_residual')
+_WIDTH = ('embedding_dimension', 'word_embedding_dimension')
+HONOURED = {  # class, or the file of a folder → the settings that are honoured
+    'Transformer': ('max_seq_length', 'do_lower_case', 'unpad_inputs', 'query_length', 'document_length'),
+    'Pooling': (*_WIDTH, 'pooling_mode', 'include_prompt', *_POOLING_FLAGS),
+    'Normalize': ('module_input_name', 'module_output_name'),
+    'Dense': _DENSE,
+    'LayerNorm': ('dimension',),
+    'Dropout': ('dropout',),
+    'WeightedLayerPooling': (*_WIDTH, 'layer_start', 'num_hidden_layers'),
+    'Router': ('types', 'structure'),
+    _FOLDER_FILE: ('__version__', 'prompts', 'default_prompt_name', 'similarity_fn_name', 'truncate_dim'),
+}
+
+# %% ../../nbs/02_encoder/04_model_folders.ipynb #1072c7d7
+_TEXT_METHOD = {'method': 'forward', 'method_output_name': 'last_hidden_state'}
+_VALUES = {  # setting → which of its values are honoured
+    'transformer_task': lambda value: value == 'feature-extraction',
+    'modality_config': lambda value: value.get('text') == _TEXT_METHOD,
+    'module_output_name': lambda value: value in ('token_embeddings', 'sentence_embedding'),
+    'activation_function': lambda value: value.startswith('torch.'),
+    'parameters': lambda value: not value.get('route_mappings'),
+    'model_type': lambda value: value == 'SentenceTransformer',
+}
+
+
+def _is_honoured(kind: str, setting: str, value) -> bool:
+    if value is None or setting not in _VALUES:
+        return setting in HONOURED[kind] or not value
+    return _VALUES[setting](value)
+
+# %% ../../nbs/02_encoder/04_model_folders.ipynb #2ecd0e8c
+_FILES = {'Transformer': 'sentence_bert_config.json', 'Router': 'router_config.json'}
+
+
+def _check_settings(kind: str, file: Path):
+    "Refuse a file of a folder with a setting that is not honoured."
+    settings = json_mapping(file)
+    # a file that names code of its own is refused by loading
+    for name, value in settings.items() if 'auto_map' not in settings else ():
+        with boundary(f'its setting {name} cannot be read', file, 'save the model again'):
+            honoured = _is_honoured(kind, name, value)
+        fix = 'take it out, or give Encoder the loaded SentenceTransformer in a notebook'
+        check(honoured, f'its setting {name}={str(value)[:60]} is not honoured here', file, fix)
+
+
+def check_modules(folder: Path):
+    "Refuse a folder of sentence-transformers with a module or a setting that is not run here as the library runs it."
+    _check_settings(_FOLDER_FILE, folder / _FOLDER_FILE)
+    roles = ('query', 'document') if has_router(folder) else ('query',)
+    chains = [module_list(folder), *(tower_modules(folder, role) for role in roles)]
+    fix = f'in a notebook: Encoder(SentenceTransformer({str(folder)!r}))'
+    for module in [module for chain in chains for module in chain]:
+        library, kind = module['type'].startswith('sentence_transformers.'), module['type'].rpartition('.')[2]
+        check(not library or kind in HONOURED, f'a module {kind} is not run from a folder', folder, fix)
+        check(not module.get('kwargs'), f'its module {kind} is called with {module.get("kwargs")}', folder, fix)
+        if library:
+            _check_settings(kind, folder / module['path'] / _FILES.get(kind, 'config.json'))
+    foreign = any(not module['type'].startswith('sentence_transformers.') for chain in chains for module in chain)
+    pooled = all(any(module['type'].endswith('.Pooling') for module in chain) for chain in chains[1:])
+    check(foreign or pooled, 'no module Pooling makes one vector of its tokens', folder, fix)
 
 # %% ../../nbs/02_encoder/04_model_folders.ipynb #17907c09
 # architectures that look positions up in a table → the entries before that of the first token
@@ -124,12 +196,28 @@ _LONGEST = 32_768  # tokens; where a folder names no sensible limit
 
 
 def _prompts(folder: Path, config: dict) -> dict[str, str]:
-    "The prompts of a folder by name, as it saved them."
+    "The prompts of a folder for query and document, as sentence-transformers reads them."
     prompts = config.get('prompts') or {}
-    fits = isinstance(prompts, dict) and all(isinstance(text, str) for text in prompts.values())
-    file = folder / 'config_sentence_transformers.json'
+    fits = isinstance(prompts, dict) and all(isinstance(text, str | None) for text in prompts.values())
+    file = folder / _FOLDER_FILE
     check(fits, 'its prompts are no texts by name', file, 'save the model again')
-    return prompts
+    read = {role: prompts.get(role) or '' for role in ('query', 'document')}
+    default = config.get('default_prompt_name')
+    what = f'its default prompt {default!r} stands before neither queries nor documents'
+    check(not default or prompts.get(default, '') in read.values(), what, file, 'name it query or document')
+    other = next((name for name in ('passage', 'corpus') if prompts.get(name) and 'document' not in prompts), '')
+    if other:
+        note(f'{folder}: its prompt {other!r} is not read, as in sentence-transformers 6; name it document')
+    return read
+
+# %% ../../nbs/02_encoder/04_model_folders.ipynb #3e9412ff
+def kept_dimensions(folder: Path) -> int:
+    "How many numbers of a vector a folder keeps (truncate_dim); 0: all."
+    file = folder / _FOLDER_FILE
+    kept = json_mapping(file).get('truncate_dim')
+    fits = kept is None or (type(kept) is int and kept > 0)
+    check(fits, f'its truncate_dim {kept!r} is no number of dimensions', file, 'write a whole number above 0')
+    return kept or 0
 
 # %% ../../nbs/02_encoder/04_model_folders.ipynb #84ebb107
 def _template(prompt: str) -> str:
@@ -176,13 +264,12 @@ def recorded_fields(
     return {name: getattr(spec, name) for name in names} | code
 
 # %% ../../nbs/02_encoder/04_model_folders.ipynb #9b035ea4
-_SIMILARITIES = {'dot': 'dot', 'cosine': 'cos', None: 'cos'}
+_SIMILARITIES = {'dot': 'dot', 'cosine': 'cos', 'None': 'cos'}
 
 
 def _similarity(folder: Path, config: dict) -> str:
-    named = config.get('similarity_fn_name')
-    what = f'similarity {named!r} is neither dot nor cosine'
-    check(named in _SIMILARITIES, what, folder, 'choose one of the two in config_sentence_transformers.json')
+    named, fix = str(config.get('similarity_fn_name')), f'choose one of the two in {_FOLDER_FILE}'
+    check(named in _SIMILARITIES, f'similarity {named!r} is neither dot nor cosine', folder, fix)
     return _SIMILARITIES[named]
 
 
@@ -203,8 +290,10 @@ def folder_spec(
     folder = Path(path)
     fix = 'save the model with sentence-transformers, or write a registry row'
     check((folder / 'modules.json').is_file(), 'no modules.json here, so pooling is unknown', folder, fix)
+    check_modules(folder)
     mode, pooling, normalizes = own_modules(folder)
-    config = json_mapping(folder / 'config_sentence_transformers.json')
+    config = json_mapping(folder / _FOLDER_FILE)
+    similarity, dimensions = _similarity(folder, config), kept_dimensions(folder)
     prompts, revision = _prompts(folder, config), revision or folder_fingerprint(folder)
     spec = EncoderSpec(
         name=str(path),
@@ -213,13 +302,15 @@ def folder_spec(
         load='sentence-transformers',
         pooling=mode,
         normalize=normalizes,
-        similarity=_similarity(folder, config),
+        similarity=similarity,
         max_query_tokens=_length(folder, 'query'),
         max_document_tokens=_length(folder, 'document'),
-        query_template=_template(prompts.get('query', '')),
-        document_template=_template(prompts.get('document') or prompts.get('passage') or ''),
+        query_template=_template(prompts['query']),
+        document_template=_template(prompts['document']),
         prompt_in_pooling=pooling.get('include_prompt', True),
         document=_document_tower(folder, revision),
+        dimensions=dimensions,
+        normalize_before_cut=bool(dimensions and normalizes and similarity == 'dot'),
         label=folder.name,
         tried='loaded here',
     )

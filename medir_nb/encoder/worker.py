@@ -204,18 +204,6 @@ def _penalise(row, seen, written, sampling):
     if sampling.presence_penalty and len(written):
         row[written.unique()] -= sampling.presence_penalty
 
-# %% ../../nbs/02_encoder/01_worker.ipynb #b052ed95
-_RANKED = 1024  # tokens that are sorted first; of 150,000, those that top_p keeps are nearly always among them
-
-
-def _likely(row, top_p):
-    "The most likely tokens of a row that together hold `top_p` of the probability."
-    share = row.softmax(0)
-    ranked, order = share.topk(min(_RANKED, len(row)))
-    if ranked.sum() < top_p:
-        ranked, order = share.sort(descending=True)
-    return order[ranked.cumsum(0) - ranked < top_p]
-
 # %% ../../nbs/02_encoder/01_worker.ipynb #9bc64c07
 def _draw(row, sampling, generator):
     "Turn logits, in place, so that the largest is the token that is drawn."
@@ -224,7 +212,11 @@ def _draw(row, sampling, generator):
     row /= sampling.temperature
     if sampling.top_k:
         row[row < row.topk(min(sampling.top_k, len(row))).values[-1]] = -torch.inf
-    kept = _likely(row, sampling.top_p) if sampling.top_p < 1 else torch.arange(len(row), device=row.device)
+    kept = torch.arange(len(row), device=row.device)
+    if sampling.top_p < 1:
+        # the most likely tokens that together hold this share
+        ranked, order = row.softmax(0).sort(descending=True)
+        kept = order[ranked.cumsum(0) - ranked < sampling.top_p]
     noise = torch.rand(len(row), generator=generator, device=row.device)[kept].clamp_(1e-20, 1 - 1e-7)
     drawn = row[kept] - (-noise.log()).log()
     row.fill_(-torch.inf)
@@ -256,12 +248,11 @@ def first_stop(text, stops):
 class Row:
     "A prompt of a batch, and how its text is drawn and ends."
 
-    def __init__(self, place, prompt, sampling, seed, stop, device):
+    def __init__(self, prompt, sampling, seed, stop, device):
         import torch
 
-        self.place, self.prompt, self.sampling, self.stop = place, prompt, sampling, stop
+        self.prompt, self.sampling, self.stop = prompt, sampling, stop
         self.generator = torch.Generator(device).manual_seed(seed)
-        self.is_told = False
 
     def read(self, tokenizer, ends, tokens):
         "`(text, finish, tokens)` of the tokens that were written."
@@ -279,50 +270,27 @@ class Row:
 
 # %% ../../nbs/02_encoder/01_worker.ipynb #c627e7c3
 class Steps:
-    "A batch while it is written: ended texts are told, tokens drawn, and rows that are done held until they leave."
+    "A batch while it is written: tokens are drawn, and rows that are done are held."
 
-    def __init__(self, rows, tokenizer, ends, pad, tell=None):
-        self.rows, self.tokenizer, self.ends, self.pad, self.tell = rows, tokenizer, ends, pad, tell
-        self.width = max(len(row.prompt) for row in rows)
-
-    def _tell_ended(self, written):
-        "Tell of texts whose last token ended them, each once."
-        for row, tokens in zip(self.rows, written):
-            if tokens[-1] in self.ends and not row.is_told:
-                row.is_told = True
-                self.tell(row.place, row.read(self.tokenizer, self.ends, tokens))
+    def __init__(self, rows, tokenizer, ends, pad):
+        self.rows, self.tokenizer = rows, tokenizer
+        self.width, self.filler = max(len(row.prompt) for row in rows), min(ends, default=pad)
 
     def __call__(self, ids, logits):
         "The logits of a step, turned so that the largest of each row is what it writes next."
         import torch
 
         written = ids[:, self.width :].tolist()
-        if self.tell and written[0]:
-            self._tell_ended(written)
         skip = [self.width - len(row.prompt) for row in self.rows]
         samplings, generators = [row.sampling for row in self.rows], [row.generator for row in self.rows]
         turned = drawn_logits(logits, ids, skip, self.width, samplings, generators)
         done = [row.is_done(self.tokenizer, tokens) for row, tokens in zip(self.rows, written)]
         done = torch.tensor(done, device=turned.device)
         turned[done] = -torch.inf
-        turned[done, min(self.ends, default=self.pad)] = 0
+        turned[done, self.filler] = 0
         return turned
 
-    def leave(self, ids):
-        "`(place, (text, finish, tokens))` of the rows that are done, which leave, and where those stand that stay."
-        texts, staying = [], []
-        for i, (row, tokens) in enumerate(zip(self.rows, ids[:, self.width :].tolist())):
-            if row.is_done(self.tokenizer, tokens) or not self.ends.isdisjoint(tokens):
-                texts.append((row.place, row.read(self.tokenizer, self.ends, tokens)))
-            else:
-                staying.append(i)
-        self.rows = [self.rows[i] for i in staying]
-        return texts, staying
-
 # %% ../../nbs/02_encoder/01_worker.ipynb #e7773384
-_STEPS = 12  # between two looks at which rows are done
-
-
 def _padded(rows, width, pad, device):
     "Token ids of the prompts of `rows`, padded on the left, and their mask."
     import torch
@@ -332,65 +300,20 @@ def _padded(rows, width, pad, device):
     mask = torch.tensor([[0] * (width - len(ids)) + [1] * len(ids) for ids in prompts], device=device)
     return grid, mask
 
-# %% ../../nbs/02_encoder/01_worker.ipynb #1c40f6ef
-def _read_once(model, grid, mask):
-    "The cache of all tokens but the last, each distinct prompt read once; None where none stands twice."
-    import torch
-
-    _, place = torch.unique(grid, dim=0, return_inverse=True)
-    first = [place.tolist().index(i) for i in range(int(place.max()) + 1)]
-    if len(first) == len(grid):
-        return None
-    seen, shown = grid[first][:, :-1], mask[first][:, :-1]
-    positions = (shown.cumsum(1) - 1).clamp(min=0)
-    # the body alone: logits of every token of every prompt would not fit
-    read = model.base_model(input_ids=seen, attention_mask=shown, position_ids=positions, use_cache=True)
-    if not hasattr(read.past_key_values, 'batch_select_indices'):
-        return None
-    read.past_key_values.batch_select_indices(place)
-    return read.past_key_values
-
 # %% ../../nbs/02_encoder/01_worker.ipynb #10e4898a
-def _generating(model, steps):
-    "`run(grid, mask, cache, most)`: the model's `generate` for `most` tokens, which `steps` draw."
+def _generated(model, steps, grid, mask, pad, ends):
+    "Token ids of prompts and texts: the model's `generate`, greedy over the logits that `steps` turn."
     from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
 
     class Sampler(LogitsProcessor):
         def __call__(self, input_ids, scores):
             return steps(input_ids, scores)
 
-    fixed = {'do_sample': False, 'pad_token_id': steps.pad, 'eos_token_id': sorted(steps.ends) or None}
-
-    def run(grid, mask, cache, most):
-        config = GenerationConfig(**fixed, max_new_tokens=most, return_dict_in_generate=True)
-        options = {'past_key_values': cache} if cache else {}
-        options |= {'generation_config': config, 'logits_processor': LogitsProcessorList([Sampler()])}
-        return model.generate(grid, attention_mask=mask, **options)
-
-    return run
-
-# %% ../../nbs/02_encoder/01_worker.ipynb #cf53bd4d
-def _write_rows(steps, run, grid, mask, cache=None):
-    "Texts by place; `run(ids, mask, cache, steps)` writes a number of steps."
-    import torch
-
-    at_once, texts = _STEPS, {}
-    while True:
-        left = max(row.sampling.max_tokens for row in steps.rows) - (grid.shape[1] - steps.width)
-        written = run(grid, mask, cache, min(at_once, left))
-        ids, cache = written.sequences, written.past_key_values
-        ended, staying = steps.leave(ids)
-        texts.update(ended)
-        if not staying:
-            break
-        new = ids.shape[1] - grid.shape[1]
-        mask = torch.cat([mask, mask.new_ones(len(mask), new)], 1)[staying]
-        grid, places = ids[staying], torch.tensor(staying, device=ids.device)
-        if hasattr(cache, 'batch_select_indices'):
-            cache.batch_select_indices(places)
-        else:
-            cache, at_once = None, left
-    return texts
+    most = max(row.sampling.max_tokens for row in steps.rows)
+    fixed = {'do_sample': False, 'pad_token_id': pad, 'eos_token_id': sorted(ends) or None}
+    config = GenerationConfig(**fixed, max_new_tokens=most)
+    sampler = LogitsProcessorList([Sampler()])
+    return model.generate(grid, attention_mask=mask, generation_config=config, logits_processor=sampler)
 
 # %% ../../nbs/02_encoder/01_worker.ipynb #683553b0
 def write_batch(
@@ -403,19 +326,17 @@ def write_batch(
     stops,  # strings at which each text ends
     pad,
     ends,  # ids of end tokens
-    tell=None,  # `tell(position, (text, finish, tokens))` hears of a text while others of its batch go on
 ):
     "`(text, finish, tokens)` for each of `prompts`; finish is stop or length."
     import torch
 
     columns = zip(prompts, samplings, seeds, stops, strict=True)
-    rows = [Row(place, *column, device) for place, column in enumerate(columns)]
-    steps = Steps(rows, tokenizer, ends, pad, tell)
-    run = _generating(model, steps)
+    rows = [Row(*column, device) for column in columns]
+    steps = Steps(rows, tokenizer, ends, pad)
     with torch.inference_mode():
         grid, mask = _padded(rows, steps.width, pad, device)
-        texts = _write_rows(steps, run, grid, mask, _read_once(model, grid, mask))
-    return [texts[place] for place in range(len(prompts))]
+        written = _generated(model, steps, grid, mask, pad, ends)[:, steps.width :].tolist()
+    return [row.read(tokenizer, ends, tokens) for row, tokens in zip(rows, written, strict=True)]
 
 # %% ../../nbs/02_encoder/01_worker.ipynb #3ae5d412
 def end_tokens(model, tokenizer):
@@ -440,9 +361,17 @@ def longest_fit(
     return low
 
 # %% ../../nbs/02_encoder/01_worker.ipynb #6fa0fc46
+def without_control_tokens(tokenizer, text):
+    "A text in which nothing is a control token of the tokenizer: each is broken by a space."
+    for token in tokenizer.added_tokens_decoder.values():
+        if token.special and token.content in text:
+            text = text.replace(token.content, token.content[0] + ' ' + token.content[1:])
+    return text
+
+
 def prompt_ids(tokenizer, request):
     "Token ids of a prompt within its room, and how many characters of its text were left out."
-    text, room = request['text'], request['room']
+    text, room = without_control_tokens(tokenizer, request['text']), request['room']
 
     def encode(kept):
         return tokenizer(request['before'] + text[:kept] + request['after'])['input_ids']

@@ -34,7 +34,6 @@ class Request:
     what: str = ''  # the method that asks
     turns: tuple = ()  # chat messages after the prompt; a last one of the assistant is gone on with
     stop: tuple = ()  # texts that end the answer
-    tools: tuple = ()
 
     def messages(self) -> list[dict]:
         system = [{'role': 'system', 'content': self.system}] if self.system else []
@@ -69,7 +68,7 @@ def request_key(
     spec: LLMSpec,  # of the model; its name may change, its commit may not
 ) -> str:
     "The hash of rendered prompt, model, revision, sampling, seed and index."
-    later_turns = [list(request.turns), list(request.stop), list(request.tools)]
+    later_turns = [list(request.turns), list(request.stop), []]  # the last was once filled, and keys stay
     wrapped = spec.chat.replace('{prompt}', request.prompt)
     shown = request.messages() if spec.chat == 'template' else wrapped
     return fingerprint(

@@ -9,17 +9,23 @@ __all__ = []
 import csv
 import importlib.resources
 import io
+import re
+from collections import Counter
 from pathlib import Path
 from ..core.errors import MedirError, check
 from ..core.files import atomic_path, read_text
 
 # %% ../../nbs/07_judging/01_label_tables.ipynb #49f14988
+# what a spreadsheet takes for a formula stands behind a quotation mark, which is read away again
+_FORMULA = r"'*[=+\-@＝＋－＠]"
+
+
 def _named_cells(row: dict, where: str) -> dict:
     "The cells of a line by their column; one that no column names would be lost."
     surplus = [cell for cell in row.get(None) or () if cell.strip()]
     fix = 'put quotation marks around a text that holds the separator'
     check(not surplus, 'the line has more cells than the first line names', where, fix)
-    return {name: cell or '' for name, cell in row.items() if name}
+    return {name: re.sub(rf"^'(?={_FORMULA})", '', cell or '') for name, cell in row.items() if name}
 
 
 def csv_rows(path: Path) -> list[tuple[dict, str]]:
@@ -31,44 +37,38 @@ def csv_rows(path: Path) -> list[tuple[dict, str]]:
     how = {'delimiter': max(',;\t', key=first_line.count), 'strict': True}
     reader = csv.DictReader(io.StringIO(text, newline=''), **how)
     try:
+        named = Counter(name.strip() for name in reader.fieldnames or () if name.strip())
+        twice = [name for name, times in named.items() if times > 1]
+        check(not twice, f'two columns are called {twice[:1]}', f'{path}:1', 'rename one of them')
         rows = [(row, f'{path}:{reader.line_num}') for row in reader]
     except csv.Error as e:
         raise MedirError(f'no CSV ({e})', f'{path}:{reader.line_num}', 'mend the line') from None
     return [(_named_cells(row, where), where) for row, where in rows]
 
 # %% ../../nbs/07_judging/01_label_tables.ipynb #f49f1fe7
+def _no_formula(cell):
+    return f"'{cell}" if isinstance(cell, str) and re.match(_FORMULA, cell) else cell
+
+
 def write_csv(path: Path, columns, rows):
     "Write rows as a CSV file that spreadsheets take for UTF-8, whole or not at all."
     with atomic_path(path) as part, open(part, 'w', encoding='utf-8-sig', newline='') as file:
         writer = csv.DictWriter(file, columns)
         writer.writeheader()
-        writer.writerows(rows)
-
-
-def plain_cell(text: str) -> str:
-    "A text on one line that no spreadsheet takes for a formula."
-    text = ' '.join(text.split())
-    return f"'{text}" if text[:1] in ('=', '+', '-', '@') else text
+        writer.writerows({name: _no_formula(cell) for name, cell in row.items()} for row in rows)
 
 # %% ../../nbs/07_judging/01_label_tables.ipynb #fd600d2c
 QRELS_HEADER = ('query-id', 'corpus-id', 'score')
 
 
-def write_tsv(
-    path: Path,
-    rows,
-    header: tuple = (),
-):
+def write_tsv(path: Path, rows, header: tuple = ()):
     "Tab-separated lines without quotes, whole or not at all."
     with atomic_path(path) as part, open(part, 'w', encoding='utf-8', newline='') as file:
         writer = csv.writer(file, delimiter='\t', lineterminator='\n', quoting=csv.QUOTE_NONE, quotechar=None)
         writer.writerows([header, *rows] if header else rows)
 
 # %% ../../nbs/07_judging/01_label_tables.ipynb #fa11ed02
-def filled_page(
-    file: str,  # of registry/web
-    **values,
-) -> str:
+def filled_page(file: str, **values) -> str:
     "A page of the package with its values; a value that is missing is an error."
     import jinja2
 

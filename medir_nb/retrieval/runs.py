@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 from ..core.errors import MedirError, check
 from ..core.files import atomic_path
+from ..data.readers import text_lines
 
 # %% ../../nbs/04_retrieval/00_runs.ipynb #38388b50
 RUN_COLUMNS = ['query_id', 'doc_id', 'score']
@@ -115,12 +116,8 @@ def write_run(
 _MEND = 'write the run again, or remove the line'
 
 
-def _run_row(line: bytes, where: str) -> tuple[str, str, float]:
+def _run_row(text: str, where: str) -> tuple[str, str, float]:
     "The query, document and score of one line of a TREC run."
-    try:
-        text = line.decode('utf-8')
-    except UnicodeDecodeError:
-        raise MedirError('not UTF-8', where, _MEND) from None
     cells = text.split()
     check(len(cells) == 6, f'{len(cells)} columns instead of 6', where, _MEND)
     check('\0' not in text, 'an id holds a NUL character', where, _MEND)
@@ -137,18 +134,12 @@ def read_run(path: str | Path) -> pd.DataFrame:
     "A TREC run file as `query_id, doc_id, score`."
     path = Path(path)
     check(path.is_file(), 'no such run file', path, 'give a TREC run: query Q0 document rank score tag')
-    *lines, rest = path.read_bytes().split(b'\n')
     rows = {}
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        where = f'{path}:{number}'
+    for line, where in text_lines(path):
         query, doc, score = _run_row(line, where)
         if (query, doc) in rows:
             first = rows[query, doc][1]
             raise MedirError(f'query {query!r} has document {doc!r} again (first at line {first})', where, _MEND)
-        rows[query, doc] = score, number
-    where, fix = f'{path}:{len(lines) + 1}', 'the writer was interrupted: ' + _MEND
-    check(not rest, 'the last line is torn (no line end)', where, fix)
+        rows[query, doc] = score, where.rpartition(':')[2]
     check(rows, 'the run is empty', path, 'write the run again')
     return sort_run(pd.DataFrame([(*ids, score) for ids, (score, _) in rows.items()], columns=RUN_COLUMNS))

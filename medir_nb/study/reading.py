@@ -8,6 +8,7 @@ __all__ = ['PersonalData']
 # %% ../../nbs/09_study/00_reading.ipynb #fdc98457
 import itertools
 import json
+import os
 import re
 import unicodedata
 from collections import Counter
@@ -20,8 +21,14 @@ from ..core.files import atomic_path
 from ..core.settings import registry
 from ..data import Document, Duplicates, Washing, detect_language, load_task, read_documents
 from ..data.documents import whole_text
-from ..data.raw import document_files
+from ..data.xml import newest_citations
+from ..data.raw import document_files, is_xml
 from ..data.passage_splitter import length_in_words
+
+# %% ../../nbs/09_study/00_reading.ipynb #aa319c9e
+def file_name(path: str | Path) -> str:
+    "The name of a file as text; bytes that are not UTF-8 are written as \\xNN."
+    return os.fsencode(path).decode('utf-8', 'backslashreplace')
 
 # %% ../../nbs/09_study/00_reading.ipynb #3b11cfb6
 _HIDDEN = '•••'
@@ -92,11 +99,21 @@ def _is_corpus(source: str | Path) -> bool:
 
 def source_state(source: str | Path) -> list:
     "What tells whether a source has changed."
-    files = [] if _is_registered(source) else itertools.chain(*document_files(source))
-    return [str(source), *sorted((str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files)]
+    files = [] if _is_registered(source) else itertools.chain(*document_files(source)[:2])
+    return [str(source), *sorted((file_name(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files)]
 
 # %% ../../nbs/09_study/00_reading.ipynb #6d86ee85
 _TEXT_FILES = ('.txt', '.text', '.md')
+
+
+def is_text_file(name: str) -> bool:
+    "Whether a file is one document, which is called by its name."
+    return Path(name.removesuffix('.gz')).suffix.lower() in _TEXT_FILES
+
+
+def without_spaces(name: str) -> str:
+    "A name as an id, which holds no white space."
+    return re.sub(r'\s+', '_', name)
 
 
 class UniqueIds:
@@ -107,7 +124,7 @@ class UniqueIds:
 
     def new(self, wanted: str, file: str) -> str:
         "An id that no document has yet: the one that is wanted, where that is free."
-        wanted, file = re.sub(r'\s+', '_', wanted), re.sub(r'\s+', '_', file)
+        wanted, file = without_spaces(wanted), without_spaces(file)
         names = itertools.chain((wanted, f'{file}/{wanted}'), (f'{file}/{wanted}~{n}' for n in itertools.count(2)))
         chosen = next(name for name in names if name not in self.given)
         self.given.add(chosen)
@@ -144,7 +161,7 @@ def _fault_row(fault: Exception, name: str, documents: int) -> dict:
     return {'file': name, 'why': f'{why} (line {line[1]})' if line else why, 'fix': fix, 'documents': documents}
 
 # %% ../../nbs/09_study/00_reading.ipynb #2a93d6ec
-def _named_documents(source: str | Path, reading: SourceReport, below: Path | None):
+def _named_documents(source: str | Path, reading: SourceReport, below: Path | None, columns: dict | None):
     "`(document, id that it brings, file)` of a source, and what cannot be read into `reading`."
     if _is_registered(source):
         corpus = load_task(str(source)).corpus
@@ -152,18 +169,19 @@ def _named_documents(source: str | Path, reading: SourceReport, below: Path | No
             yield Document(doc_id, title, body), doc_id, str(source)
         return
     root = below or Path(source)
-    name_of = lambda file: str(file.relative_to(root)) if root.is_dir() else file.name  # noqa: E731
-    readable, others = document_files(source)
+    name_of = lambda file: file_name(file.relative_to(root) if root.is_dir() else Path(file.name))  # noqa: E731
+    readable, others, faults = document_files(source)
+    reading.unreadable += [_fault_row(fault, name_of(Path(fault.filename)), 0) for fault in faults]
     for file in others:
         reading.not_read.setdefault(file.suffix.lower() or 'no suffix', []).append(name_of(file))
+    newest = newest_citations([file for file in readable if is_xml(file)])
     for file in progress(readable, desc='reading', unit='file'):
         name, before = name_of(file), reading.documents
-        is_text = Path(name.removesuffix('.gz')).suffix.lower() in _TEXT_FILES
         reading.files += 1
         try:
-            for document in read_documents(file):
+            for document in read_documents(file, columns, newest=newest):
                 reading.documents += 1
-                yield document, name if is_text else document.id, name
+                yield document, name if is_text_file(name) else document.id, name
         except (MedirError, OSError) as fault:
             reading.unreadable.append(_fault_row(fault, name, reading.documents - before))
 
@@ -191,10 +209,16 @@ def _check_kept(source, reading: SourceReport):
     check(reading.kept, what, source, fix)
 
 # %% ../../nbs/09_study/00_reading.ipynb #0061d99a
-def _kept_documents(source: str | Path, reading: SourceReport, duplicates: Duplicates, below: Path | None = None):
+def _kept_documents(
+    source: str | Path,
+    reading: SourceReport,
+    duplicates: Duplicates,
+    below: Path | None = None,
+    columns: dict | None = None,
+):
     "`(document, id)` of what goes into a corpus; whatever does not is in `reading`."
     ids = UniqueIds()
-    for document, wanted, file in _named_documents(source, reading, below):
+    for document, wanted, file in _named_documents(source, reading, below, columns):
         doc_id = ids.new(wanted, file)
         if not _is_left_out(document, doc_id, duplicates, reading):
             reading.kept += 1
@@ -222,12 +246,13 @@ def write_corpus(
     source: str | Path,
     path: Path,  # of the corpus.jsonl
     language: str | None = None,  # of all documents; default: that of each one's script
+    columns: dict | None = None,  # id | title | text → its name in JSON lines
 ) -> SourceReport:
     "The documents of a source as JSON lines, and what was met."
     reading, personal = SourceReport(_is_corpus(source)), PersonalData()
     languages, scripts = Counter(), Counter()
     with atomic_path(path) as part, open(part, 'w', encoding='utf-8') as stream:
-        for document, doc_id in _kept_documents(source, reading, Duplicates()):
+        for document, doc_id in _kept_documents(source, reading, Duplicates(), columns=columns):
             text = f'{document.title}\n{whole_text(document)}'.strip()
             own = language or detect_language([text[:2000]])
             languages[own] += 1
@@ -242,11 +267,7 @@ def write_corpus(
     return reading
 
 # %% ../../nbs/09_study/00_reading.ipynb #5817394b
-def write_documents(
-    source: str | Path,
-    path: Path,  # of the corpus.jsonl
-    below: Path | None = None,  # the folder from which files are named; default: the source itself
-) -> SourceReport:
+def write_documents(source: str | Path, path: Path, below: Path | None = None) -> SourceReport:
     "The documents of `write_corpus` alone; only what was left out is counted."
     reading, only_exact = SourceReport(_is_corpus(source)), Duplicates(near=0)
     with atomic_path(path) as part, open(part, 'w', encoding='utf-8') as stream:

@@ -1,6 +1,6 @@
 """`python -m medir_nb.trainer FILE [k=v …]`, alone or under `torchrun`."""
 
-from .command import main
+from .launch import main
 
 if __name__ == '__main__':
     main()

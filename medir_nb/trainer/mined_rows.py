@@ -21,7 +21,7 @@ from ..core.places import follows_home
 from ..core.settings import registry
 from ..core.console import note
 from ..core.commits import commit_of
-from ..core.git import git_folder
+from ..core.commits import git_folder
 from ..data.readers import first_value, json_lines, plain_id, plain_text
 from ..data.task import Task
 from ..data.hub import hub_rows
@@ -65,18 +65,38 @@ class Mined:
             f.writelines(json.dumps(row, ensure_ascii=False) + '\n' for row in self.rows)
         return Path(path)
 
+# %% ../../nbs/05_trainer/00_mined_rows.ipynb #e63bd2e0
+def single_spaced(text: str) -> str:
+    return ' '.join(text.split())
+
+
+def answers_by_query(rows) -> dict[str, set]:
+    "What answers a query in whatever row of `{query, pos}`; white space aside."
+    answers = {}
+    for row in rows:
+        answers.setdefault(single_spaced(row['query']), set()).update(map(single_spaced, row['pos']))
+    return answers
+
+
+def without_answers(rows: list[dict]) -> tuple[list[dict], int]:
+    "Rows of `{query, pos, neg}` without negatives that answer their query in any row, and how many these were."
+    if not all({'query', 'pos', 'neg'} <= row.keys() for row in rows):
+        return rows, 0
+    answers, kept = answers_by_query(rows), []
+    for row in rows:
+        own = answers[single_spaced(row['query'])]
+        kept.append({**row, 'neg': [text for text in row['neg'] if single_spaced(text) not in own]})
+    return kept, sum(map(len, (row['neg'] for row in rows))) - sum(map(len, (row['neg'] for row in kept)))
+
 # %% ../../nbs/05_trainer/00_mined_rows.ipynb #054be7ee
-def mined_rows(
-    step: str,
-    before,  # the rows that it began with
-    rows: list,
-    met: dict,  # reason → how often
-) -> Mined:
+def mined_rows(step: str, before, rows: list, met: dict) -> Mined:
     "The rows of a step with their counts; an error where none is left."
     if not rows:
         reasons = ', '.join(f'{n:,} {what}' for what, n in met.items())
         what = f'no row is left of {len(before):,} ({reasons})'
         raise MedirError(what, f'mining {step}', 'choose a stronger model, or look at its answers')
+    rows, answering = without_answers(rows)
+    met = {**met, 'negatives that answer their query in another row': answering}
     return Mined(step, rows, {'kept': len(rows), **{what: n for what, n in met.items() if n}})
 
 # %% ../../nbs/05_trainer/00_mined_rows.ipynb #d34f6ed2
@@ -102,11 +122,7 @@ class Step:
 STEPS = {}  # name → Step, in the order in which they were written
 
 
-def step(
-    *needs: str,
-    source: str = '',
-    hands_on: dict | None = None,
-):
+def step(*needs: str, source: str = '', hands_on: dict | None = None):
     "Make the function below a step of `medir mine` that reads rows with the fields `needs`, or a `source`."
 
     def register(function):
@@ -202,16 +218,12 @@ def _document_rows(source: str):
     return _rows_in_file(path) if is_file else _rows_of_task(source)
 
 # %% ../../nbs/05_trainer/00_mined_rows.ipynb #97898ce8
-def _normal(text: str) -> str:
-    return ' '.join(text.split())
-
-
 def _relevant_texts(task: Task) -> set[str]:
     "The documents that answer a query of a task, or the sentences that it compares; white space aside."
     if task.kind == 'pairs':
-        return {_normal(text) for text in (*task.pairs.sentence1, *task.pairs.sentence2)}
+        return {single_spaced(text) for text in (*task.pairs.sentence1, *task.pairs.sentence2)}
     relevant = task.qrels[task.qrels.relevance > 0].doc_id.unique()
-    return {_normal(task.corpus.text(doc_id)) for doc_id in relevant}
+    return {single_spaced(task.corpus.text(doc_id)) for doc_id in relevant}
 
 # %% ../../nbs/05_trainer/00_mined_rows.ipynb #9e518389
 def text_mark(text: str) -> int:
@@ -224,7 +236,7 @@ def _usable_rows(source: str, answers: set, met: Counter):
     seen = set()
     for row in _document_rows(source):
         met['read'] += 1
-        text = _normal(row['doc'])
+        text = single_spaced(row['doc'])
         mark = text_mark(text)
         if not text:
             met['empty'] += 1

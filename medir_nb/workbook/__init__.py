@@ -4,29 +4,13 @@ import os
 import signal
 import threading
 
-import lazy_loader
+from .._door import open_door
 
-_NAMES = {
-    'find': ['batches', 'find_notebook', 'notebooks', 'workbook_root'],
-    'annotations': ['schema'],
-    'parameters': ['preset_line', 'resolve_parameters'],
-    'keys': ['receipt_key'],
-    'records': ['missing_results', 'receipts', 'status', 'valid_receipt'],
-    'kernel': ['output_folder'],
-    'runs': ['run_notebook'],
-    'loops': ['obstacles'],
-    'grids': ['plan_grid'],
-    'batch': ['read_batch', 'run_batch'],
-    'plans': ['plan'],
-    'cell_tables': ['cell_table'],
-    'coverages': ['coverage', 'coverage_line', 'coverage_reasons', 'coverage_table', 'with_coverage'],
-    'boards': ['board', 'board_rows', 'rank_spread'],
-    'board_pages': ['board_page', 'write_board'],
-    'skeleton': ['new_paper'],
-    'cli': ['app'],
-}
-# a module is reached by its name, too
-__getattr__, __dir__, __all__ = lazy_loader.attach(__name__, _NAMES, _NAMES)
+MODULES = (
+    'find parameters keys runs grids batch plans cell_tables reproductions coverages boards board_pages skeleton '
+    'cli trainings'
+).split()
+__getattr__, __dir__, __all__ = open_door(__name__, MODULES)
 __all__ += ['main']
 
 

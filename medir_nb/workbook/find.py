@@ -6,7 +6,10 @@
 __all__ = ['workbook_root', 'notebooks', 'batches', 'find_notebook']
 
 # %% ../../nbs/10_workbook/00_find.ipynb #f9e8edde
+import contextlib
 import json
+import os
+import tempfile
 from pathlib import Path
 from ..core.errors import MedirError, nearest
 from ..core.places import find_root
@@ -19,20 +22,15 @@ def workbook_root() -> Path:
         raise MedirError(
             'no workbook here (a folder with settings.ini and nbs/)',
             Path.cwd(),
-            'run the command inside a clone of medir_nb, or set MEDIR_ROOT',
+            'notebooks are not in the package: run inside a clone of the repository, or set MEDIR_ROOT to one',
         )
     return root
 
 # %% ../../nbs/10_workbook/00_find.ipynb #1e41ff7e
 def _whole_cell(cell: dict) -> dict:
     "A cell with its source as one text, and with metadata."
-    metadata = cell.get('metadata') or {}
-    return {
-        **cell,
-        'cell_type': cell['cell_type'],
-        'tags': metadata.get('tags'),
-        'source': ''.join(cell.get('source') or ''),
-    }
+    source, tags = ''.join(cell.get('source') or ''), (cell.get('metadata') or {}).get('tags')
+    return {**cell, 'cell_type': cell['cell_type'], 'tags': tags, 'source': source}
 
 # %% ../../nbs/10_workbook/00_find.ipynb #01aeab18
 def notebook_cells(path: Path) -> list[dict]:
@@ -48,9 +46,7 @@ def is_parameters(cell: dict) -> bool:
     return isinstance(cell['tags'], list) and 'parameters' in cell['tags']
 
 # %% ../../nbs/10_workbook/00_find.ipynb #c1868c2e
-def notebook_text(
-    cells: list[dict],  # each {markdown | parameters | code: its source}
-) -> str:
+def notebook_text(cells: list[dict]) -> str:
     "A notebook as its file's text."
     import nbformat
 
@@ -89,3 +85,29 @@ def find_notebook(
     if name not in known:
         raise MedirError(f'unknown notebook {name!r}', None, nearest(name, [*known, *batches()]))
     return known[name]
+
+# %% ../../nbs/10_workbook/00_find.ipynb #fd3f2237
+_PARAMETERS = "tasks: list[str] = ['hpo-lay']\nn: int = 1"
+
+
+def write_toy_notebook(path: Path, code: str = 'n * 2', parameters: str = _PARAMETERS) -> Path:
+    "Write a notebook of two cells."
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(notebook_text([{'parameters': parameters}, {'code': code}]), encoding='utf-8')
+    return path
+
+# %% ../../nbs/10_workbook/00_find.ipynb #81223290
+@contextlib.contextmanager
+def toy_workbook(code: str = 'n * 2'):
+    "Inside the block the workbook is a temporary one with the notebook `toy` and its preset `smoke` (n: 2)."
+    from unittest import mock
+
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        (root / 'settings.ini').touch()
+        write_toy_notebook(root / 'nbs' / 'toy.ipynb', code)
+        preset = root / 'params' / 'toy' / 'smoke.yaml'
+        preset.parent.mkdir(parents=True)
+        preset.write_text('n: 2\n')
+        with mock.patch.dict(os.environ, {'MEDIR_ROOT': str(root), 'MEDIR_HOME': str(root / '.medir')}):
+            yield root

@@ -245,14 +245,15 @@ def released_files(row):
     return build
 
 
-def _carded(build, hub):
-    "The two files that every repository has."
+def carded(build, hub):
+    "`build(folder)` with the two files that every repository has; the Hub keeps large ones apart."
 
     def both(folder):
         build(folder)
         if not (folder / 'README.md').is_file():
-            (folder / 'README.md').write_text(f'---\npretty_name: {hub}\n---\n')
-        (folder / '.gitattributes').write_text('*.parquet filter=lfs diff=lfs merge=lfs -text\n')
+            (folder / 'README.md').write_text(f'---\npretty_name: {hub}\n---\nA tiny stand-in.\n')
+        large = ''.join(f'*.{kind} filter=lfs diff=lfs merge=lfs -text\n' for kind in ('parquet', 'safetensors'))
+        (folder / '.gitattributes').write_text(large)
 
     return both
 
@@ -278,7 +279,7 @@ def data_repositories(tasks=None, corpora=None):
         released = [row for row in registry('tuning').values() if row.get('by_line')]
         out += [(row['hub'], row['revision'], released_files(row)) for row in released]
     return [
-        Repository('datasets', hub, _carded(build, hub), [] if revision in (None, 'unknown') else [revision])
+        Repository('datasets', hub, carded(build, hub), [] if revision in (None, 'unknown') else [revision])
         for hub, revision, build in out
     ]
 

@@ -8,7 +8,7 @@ import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from hub.data import SENTENCES
+from hub.data import SENTENCES, carded
 from hub.server import Repository
 from medir_nb.core import registry
 
@@ -522,18 +522,6 @@ def served(row):
     return row.get('hub') not in (None, 'unknown') and not row.get('package') and not service
 
 
-def _card(build, hub):
-    "The two files that every repository has."
-
-    def both(folder):
-        card = f'---\nmodel_name: {hub}\n---\nA tiny random model of the same architecture.\n'
-        (folder / 'README.md').write_text(card)
-        (folder / '.gitattributes').write_text('*.safetensors filter=lfs diff=lfs merge=lfs -text\n')
-        build(folder)
-
-    return both
-
-
 def model_repositories(models=None, llms=None, rerankers=None):
     "A repository for each Hub id of the rows (those of the registries unless given), at the commits that they name."
     # the libraries are imported before anybody waits for an answer
@@ -573,4 +561,4 @@ def model_repositories(models=None, llms=None, rerankers=None):
         if served(row):
             add(row, writer_files(row, row['hub']))
     pinned = {hub: dict.fromkeys(commits.get(hub, ())) for hub in found}
-    return [Repository('models', hub, _card(build, hub), pinned[hub]) for hub, build in found.items()]
+    return [Repository('models', hub, carded(build, hub), pinned[hub]) for hub, build in found.items()]

@@ -5,6 +5,7 @@ import importlib
 import re
 from collections import namedtuple
 from pathlib import Path
+from medir_nb._door import names_of
 from notebooks import fenced, public_definitions
 
 ROOMS = 'core data encoder generator retrieval trainer evaluator judging papers study workbook'.split()
@@ -30,6 +31,7 @@ VARIABLES = {
     'MEDIR_PRIVATE': '1 refuses every connection that leaves this machine, as `--private` does',
     'MEDIR_PRIVATE_GUARD': 'set by `--private` for the processes that it starts: the file of the guard',
     'MEDIR_PRIVATE_RECORD': 'set by `--private` for the processes that it starts: where refusals are written',
+    'MEDIR_PRIVATE_SITE': 'set by `--private` for the processes that it starts: the folder of its `sitecustomize`',
     'MEDIR_REPLAY': 'only recorded generations are used, no language model is asked',
     'MEDIR_LLM_BACKEND': "transformers, vllm or openai: what writes, in place of the row's own",
     'MEDIR_LLM_URL': "server that speaks OpenAI's language, for every language model",
@@ -89,10 +91,11 @@ def room_doc(root: Path, room: str) -> str:
 
 def door_of(root: Path, room: str) -> dict[str, list[str]]:
     "The names at a room's door by their module, in the order of the door."
-    tables = [
-        n for n in door_tree(root, room).body if isinstance(n, ast.Assign) and ast.unparse(n.targets[0]) == '_NAMES'
-    ]
-    return ast.literal_eval(tables[0].value)
+    said = {ast.unparse(n.targets[0]): n.value for n in door_tree(root, room).body if isinstance(n, ast.Assign)}
+    if 'MODULES' in said:
+        modules = [name for n in ast.walk(said['MODULES']) if isinstance(n, ast.Constant) for name in n.value.split()]
+        return names_of(root / 'medir_nb' / room, modules)
+    return ast.literal_eval(said['_NAMES'])
 
 
 def names_at_door(root: Path, room: str) -> list[str]:
@@ -193,9 +196,9 @@ def encoder_tables() -> dict[str, str]:
 
 def reranker_tables() -> dict[str, str]:
     "What an expression may say of a reranker, and what its row alone says."
-    from medir_nb.retrieval.reranker_rows import SETTINGS
+    from medir_nb.retrieval.reranker_model import SETTINGS
 
-    fields = commented_fields('medir_nb.retrieval.reranker_rows', 'RerankerSpec')
+    fields = commented_fields('medir_nb.retrieval.reranker_model', 'RerankerSpec')
     rows, others = settings_and_others(fields, lambda field: field.name in SETTINGS)
     complete = '`complete`', '`False`', 'True: the documents below the depth follow, in their old order'
     return {'reranker': table(SETTING, [*rows, complete]), 'reranker_row': others}
@@ -271,7 +274,7 @@ def bm25_settings() -> dict[str, str]:
 def measures_table() -> str:
     "The measures that tasks name, the most used first."
     from medir_nb.core.settings import registry
-    from medir_nb.evaluator.measures import measure_label
+    from medir_nb.evaluator.scores import measure_label
 
     tasks = {}
     for name, row in registry('tasks').items():

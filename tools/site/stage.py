@@ -22,7 +22,7 @@ from reference import GROUPS, api_page, api_place, names_at_door, plain, room_do
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).parent
-OF_ALL_PAPERS = ('referees', 'second_numbers')  # notebooks of nbs/ that stand with the papers
+OF_ALL_PAPERS = ('referees', 'reproduce', 'second_numbers')  # notebooks of nbs/ that stand with the papers
 PAPERS = {'bmretriever': 'BMRetriever', 'r2med': 'R2MED', 'automir': 'AutoMIR', 'mar': 'MedTEB and MAR'}
 # headings below which a notebook checks its paper, and how the index of the papers calls them
 CHECKS = {
@@ -157,7 +157,7 @@ def time_text(hours: float) -> str:
 
 def cost_text(expression: str, tasks: list[str]) -> str:
     "How long a system takes for all of some tasks: on one GPU, and where two cores do one within a day, on these."
-    from medir_nb.workbook.ways import hours_on, way_of
+    from medir_nb.workbook.cell_tables import hours_on, way_of
 
     hours, ways = hours_on(expression, tasks), {way_of(expression, task).name for task in tasks}
     if not hours['cpu hours']:
@@ -460,6 +460,8 @@ def papers_index(names: list[str]) -> str:
     second = 'Which printed numbers others have measured with other code, why not all agree, and which claims survive: '
     parts += ['## Second numbers', second + '[Second numbers](second_numbers.md).']
     parts += [downloads('second_numbers', names)]
+    hours = 'Which printed cells tell most in an hour of a GPU, and the command that measures them: '
+    parts += ['## Reproduce', hours + '[Reproduce](reproduce.md).']
     counts = to_markdown(coverage_table(coverage(folder=ROOT / 'figures')))
     return '\n\n'.join([*parts, '## What has been measured, and what the rest would take', counts, coverage_source()])
 

@@ -120,7 +120,8 @@ if (typeof document === 'object') (async () => {
   const wayNames = ways.map(([name]) => name)
   // the hardest way of the printed scores of a system in some columns: what it takes to run what is asked about
   const wayIn = (row, among) => hardestWay(among.map(column => byRow[row].get(column)?.printed ?? null).filter(printed => printed !== null).map(printed => cells.way[printed]))
-  const measuredRow = byRow.map(own => [...own.values()].some(cell => cell.measured.length))
+  const isOthers = row => systems[row].table === 'independent'  // measured, and not here
+  const measuredRow = byRow.map((own, row) => !isOthers(row) && [...own.values()].some(cell => cell.measured.length))
 
   // ---- what a reader chose; the defaults are left out of the link
   const KINDS = {alone: 'a retriever alone', expanded: 'with generated text', reranked: 'with a reranker'}
@@ -224,7 +225,7 @@ if (typeof document === 'object') (async () => {
     const text = `${system.label} ${system.printed} ${system.expression}`.toLowerCase()
     return words.every(word => text.includes(word))
   }
-  const fitsWay = row => !state.way || wayIn(row, shown) <= wayNames.indexOf(state.way)
+  const fitsWay = row => !state.way || !isOthers(row) && wayIn(row, shown) <= wayNames.indexOf(state.way)
   const taskNames = () => [...new Set(candidates.filter(column => !isMean(column)).map(column => taskOf(column).name))]
   // the tasks that are shown: those that were ticked, else those of the paper's benchmark, else all
   function chosenTasks() {
@@ -255,7 +256,7 @@ if (typeof document === 'object') (async () => {
     if (!cell) return null
     const printed = cell.printed === null ? null : cells.value[cell.printed]
     const measured = cell.measured.length ? cell.measured[0].value : null
-    return state.value === 'only' ? measured : state.value === 'measured' ? measured ?? printed : printed ?? measured
+    return state.value === 'only' ? (isOthers(row) ? null : measured) : state.value === 'measured' ? measured ?? printed : printed ?? measured
   }
 
   // ---- the table model: TanStack's, without its markup; what is sorted, filtered and cut into pages is its business
@@ -369,6 +370,7 @@ if (typeof document === 'object') (async () => {
       const system = systems[row]
       const where = [state.paper ? '' : shortTitle(system.paper), state.table ? '' : system.title || system.table]
       const about = [data.weights[system.weights] === 'open weights' ? system.licences.join(' + ') : data.weights[system.weights]]
+      if (isOthers(row)) about.push(system.expression ? `runs here as ${system.expression}` : 'no row to run it by')
       return make('tr', null,
         make('th', {scope: 'row', class: 'name'}, system.label,
           make('small', null, about.filter(Boolean).join(' · ')), where.some(Boolean) ? make('small', null, where.filter(Boolean).join(', ')) : null),
