@@ -300,7 +300,7 @@ def vllm(monkeypatch, tmp_path):
         words = []
 
         class Tokenizer:
-            chat_template = 'x'
+            chat_template, added_tokens_decoder = 'x', {}
 
             def apply_chat_template(self, messages, add_generation_prompt, tokenize, **options):
                 seen.chats.append((messages, options))
