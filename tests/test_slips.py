@@ -66,3 +66,8 @@ def test_a_retriever_that_is_no_encoder_is_no_unknown_model(medir, how):
     refused(medir('contract', 'bm25', 'nfcorpus', *how), 'bm25 is no encoder; name a model of `medir models`')
     with pytest.raises(MedirError, match="unknown model 'bm52'"):
         encoder_spec('bm52')
+
+
+@pytest.mark.parametrize('slip', ['pooling', 'length', 'end token'])
+def test_a_service_has_no_slips_of_its_own_affairs(slip):
+    assert with_slip('text-embedding-3-large', slip) == ''

@@ -134,8 +134,8 @@ def _hub_spec(name: str, hub: str, revision: str) -> EncoderSpec:
     return replace(spec, name=name, hub=hub, label=hub.partition('/')[2], tried='never exercised')
 
 # %% ../../nbs/02_encoder/05_encoder_rows.ipynb #dccd49e9
-_SERVICES_OWN = {'autocast', 'pooling', 'normalize', 'append_eos', 'dimensions'}
-_SERVICES_OWN |= {'max_query_tokens', 'max_document_tokens'}
+SERVICES_OWN = {'autocast', 'pooling', 'normalize', 'append_eos', 'dimensions'}
+SERVICES_OWN |= {'max_query_tokens', 'max_document_tokens'}
 
 
 def _check_overrides(spec: EncoderSpec, where: str, overrides: dict):
@@ -151,7 +151,7 @@ def _check_overrides(spec: EncoderSpec, where: str, overrides: dict):
         what = f'its weights come from the package {package}, whatever {setting}={value} says'
         fix = f'leave {setting} out, or name a row without a package'
         check(str(value) == getattr(spec, setting), what, f'model {spec.name}', fix)
-    idle = sorted(_SERVICES_OWN & set(overrides)) if kind.service else []
+    idle = sorted(SERVICES_OWN & set(overrides)) if kind.service else []
     if idle:
         raise MedirError(f"{idle[0]} is the service's own affair", where, 'leave it out')
 

@@ -14,6 +14,8 @@ import pandas as pd
 from ..core.errors import check, MedirError, nearest
 from ..core.console import progress
 from ..data.registered import load_task
+from ..encoder.backends import backend_class
+from ..encoder.encoder_rows import SERVICES_OWN
 from ..retrieval.dense_stage import encoder_of
 from ..retrieval.expressions import System, parse
 from .statistics import interval, resampled_means
@@ -227,8 +229,10 @@ def with_slip(
         raise MedirError(f'unknown slip {slip!r}', None, nearest(slip, SLIPS))
     parsed = parse(system)
     check(isinstance(parsed, System) and not parsed.expansion, f'{system} is no encoder alone', None, 'name an encoder')
-    settings = SLIPS[slip](encoder_of(parsed).spec)
-    if not settings:
+    spec = encoder_of(parsed).spec
+    settings = SLIPS[slip](spec)
+    is_unheard = backend_class(spec).service and SERVICES_OWN & set(settings)
+    if not settings or is_unheard:
         return ''
     return str(parse(str(replace(parsed, settings=tuple((dict(parsed.settings) | settings).items())))))
 
