@@ -42,6 +42,14 @@ q4 | treatment of snake bite
 _GRADES = 'q1 d02 2, q1 d01 1, q1 d09 0, q2 d03 2, q2 d04 1, q2 d06 0, q3 d11 1, q3 d08 0, q4 d10 0'
 QRELS = [(query, doc, int(grade)) for query, doc, grade in map(str.split, _GRADES.split(', '))]
 
+# questions about sick organs, and seven remedies for each
+TOPICS = ('kidney', 'lung', 'skin', 'eye')
+ASKED = [{'id': f'q{i}', 'text': f'what helps a sick {topic}'} for i, topic in enumerate(TOPICS)]
+FOUND = [
+    {'id': f'd{i}-{n}', 'doc': f'a sick {topic} is helped by remedy {"x" * n}'}
+    for i, topic in enumerate(TOPICS)
+    for n in range(1, 8)
+]
 # a row of the model registry, which lacks the folder of its weights (`hub`)
 TINY_ROW = {
     'kind': 'encoder',

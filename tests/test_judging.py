@@ -4,7 +4,7 @@ import html, itertools, json, os, random, re, signal, subprocess, sys, time
 from collections import Counter
 from dataclasses import replace
 import numpy as np, pandas as pd, pytest
-from conftest import DOCUMENTS, write_lines
+from conftest import ASKED, DOCUMENTS, FOUND, write_lines
 from medir_nb.judging import AnnotationSession, answered_quality, benchmark_task
 from medir_nb.judging import build_benchmark, build_cmirb, candidate_systems, check_independent, check_votes
 from medir_nb.judging import cohen_table, collect_votes, consensus, decisions, fault_counts, fleiss
@@ -445,13 +445,6 @@ def test_a_judge_that_finds_nothing_ranks_nothing(grade):
 # ---------------------------------------------------------------- synonyms and answered questions
 
 
-TOPICS = ('kidney', 'lung', 'skin', 'eye')
-ASKED = [{'id': f'q{i}', 'text': f'what helps a sick {topic}'} for i, topic in enumerate(TOPICS)]
-FOUND = [
-    {'id': f'd{i}-{n}', 'doc': f'a sick {topic} is helped by remedy {"x" * n}'}
-    for i, topic in enumerate(TOPICS)
-    for n in range(1, 8)
-]
 GOUT = SynonymEntry('gout', 'gout', 'podagra', 'Is gout painful?', 'Is podagra painful?')
 SENTENCES = {
     'positive': 'Does podagra hurt?',

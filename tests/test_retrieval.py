@@ -31,6 +31,7 @@ from medir_nb.retrieval.runs import run_frame
 from medir_nb.study import export_system
 from medir_nb.workbook import batch
 from medir_nb.workbook.cell_tables import cell_table
+from test_weights import save_with
 
 
 @pytest.fixture(autouse=True)
@@ -1084,12 +1085,6 @@ CARD_PAIRS = [
 # ---------------------------------------------------------------- tiny checkpoints in the layouts of the real ones
 
 
-def _save(model, tokenizer, folder):
-    tokenizer.save_pretrained(folder)
-    model.save_pretrained(folder)
-    return str(folder)
-
-
 @pytest.fixture(scope='module')
 @seeded()
 def folders(tmp_path_factory):
@@ -1107,7 +1102,7 @@ def folders(tmp_path_factory):
         special_tokens=[(s, words.convert_tokens_to_ids(s)) for s in ('<s>', '</s>')],
     )
     config = t.XLMRobertaConfig(vocab_size=len(words), num_labels=1, pad_token_id=words.pad_token_id, **SIZES)
-    out['xlm-r'] = _save(t.XLMRobertaForSequenceClassification(config), words, base / 'xlm-r')
+    out['xlm-r'] = save_with(t.XLMRobertaForSequenceClassification(config), words, base / 'xlm-r')
     bert, own = make_tokenizer('bert'), base / 'bert'
     own.mkdir()
     # no model type, no tokenizer.json, weights as a .bin: the repository is of 2020
@@ -1120,7 +1115,7 @@ def folders(tmp_path_factory):
     out['bert'] = str(own)
     llama = make_tokenizer('llama')
     config = t.LlamaConfig(vocab_size=len(llama), pad_token_id=None, **CAUSAL)
-    out['llama'] = _save(t.LlamaForCausalLM(config), llama, base / 'llama')
+    out['llama'] = save_with(t.LlamaForCausalLM(config), llama, base / 'llama')
     parts = 'q_proj k_proj v_proj o_proj down_proj up_proj gate_proj'.split()
     lora = LoraConfig(r=4, lora_alpha=8, task_type='SEQ_CLS', init_lora_weights=False, target_modules=parts)
     tuned = get_peft_model(t.AutoModelForSequenceClassification.from_pretrained(out['llama'], num_labels=1), lora)
@@ -1213,7 +1208,7 @@ def test_a_decoder_is_read_at_its_last_token(folders, tmp_path):
     with seeded(1):
         config = t.LlamaConfig(vocab_size=len(tokenizer), num_labels=1, pad_token_id=tokenizer.pad_token_id, **CAUSAL)
         model = t.LlamaForSequenceClassification(config).eval()
-    _save(model, tokenizer, tmp_path / 'own')
+    save_with(model, tokenizer, tmp_path / 'own')
     got = Reranker(str(tmp_path / 'own')).backend().encode(pairs).vectors[:, 0]
     with torch.no_grad():
         wanted = [float(model(**tokenizer([q], [d], return_tensors='pt')).logits) for q, d in pairs]
@@ -1261,7 +1256,7 @@ def test_a_head_that_was_never_trained_is_refused(folders, rows, own_registry, t
     from transformers import AutoModel, AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(folders['xlm-r'])
-    _save(AutoModel.from_pretrained(folders['xlm-r']), tokenizer, tmp_path / 'encoder')
+    save_with(AutoModel.from_pretrained(folders['xlm-r']), tokenizer, tmp_path / 'encoder')
     bare = {
         'headless': {**rows['rankllama'], 'adapter': {'hub': folders['headless'], 'revision': 'tiny'}},
         'none': {k: v for k, v in rows['rankllama'].items() if k != 'adapter'},

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np, pytest
-from conftest import in_full, write_beir, write_lines
+from conftest import ASKED, FOUND, in_full, write_beir, write_lines
 from tiny_models import make_model
 
 from medir_nb import generator as g
@@ -974,19 +974,6 @@ def test_rows_are_thinned_by_their_field(fake_minilm, home, tmp_path):
 
 
 # ---------------------------------------------------------------- judged lists
-
-
-TOPICS = ('kidney', 'lung', 'skin', 'eye')
-
-
-ASKED = [{'id': f'q{i}', 'text': f'what helps a sick {topic}'} for i, topic in enumerate(TOPICS)]
-
-
-FOUND = [
-    {'id': f'd{i}-{n}', 'doc': f'a sick {topic} is helped by remedy {"x" * n}'}
-    for i, topic in enumerate(TOPICS)
-    for n in range(1, 8)
-]
 
 
 def topic_judge(asked):
