@@ -23,8 +23,8 @@ MODELS = {
 
 # the most that the package may have, and the least of `AT_LEAST`: the figures of the day; behind each, the aim
 LIMITS = {
-    'exported lines': 42_341,  # aim 37,000
-    'lines of tests': 26_708,  # 27,000
+    'exported lines': 42_343,  # aim 37,000
+    'lines of tests': 26_695,  # 27,000
     'rooms': 11,  # 12
     'public names': 791,  # 900
     'signatures with home_folder': 28,  # 60

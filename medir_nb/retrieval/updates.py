@@ -104,12 +104,14 @@ def take_promised(
         number = last or present + 1
         rows = database.execute(f'SELECT entry, sum {wanted} ORDER BY rowid', (present,)).fetchall()
         database.execute(f'PRAGMA user_version = {number}')
+    whole = [entry for entry, total in rows if zlib.crc32(entry) == total]
     damaged = [entry for entry, total in rows if zlib.crc32(entry) != total]
     if damaged:
         aside = folder / 'updates-damaged.jsonl'
-        aside.write_bytes(b'\n'.join([*damaged, b'']))
+        with open(aside, 'ab') as file:  # behind those that were set aside before
+            file.writelines(entry + b'\n' for entry in damaged)
         note(f'{folder}: {counted(len(damaged), "damaged promise")} set aside in {aside.name}; the others are kept')
-    return number, [json.loads(entry) for entry, total in rows if zlib.crc32(entry) == total]
+    return number, [json.loads(entry) for entry in whole]
 
 # %% ../../nbs/04_retrieval/12_updates.ipynb #c5b3560c
 def _puts_and_deletes(entries: list[dict]) -> tuple[dict, set]:
