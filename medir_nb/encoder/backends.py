@@ -71,7 +71,8 @@ ENVIRONMENT = 'environment'  # under this name the backend of rows with an envir
 
 def backend_class(spec) -> type[Backend]:
     "The class that encodes with `spec`, an `EncoderSpec`; ask it, and not `spec.load`, what holds for a row."
-    load = ENVIRONMENT if spec.environment else spec.load
+    load = spec.load if spec.representation == 'dense' else spec.representation
+    load = ENVIRONMENT if spec.environment else load
     if load not in BACKENDS:
         raise MedirError(f'unknown load {load!r}', f'model {spec.name}', nearest(load, BACKENDS))
     return BACKENDS[load]

@@ -6,6 +6,7 @@
 __all__ = ['encoder_names', 'exact_row', 'encoder_spec']
 
 # %% ../../nbs/02_encoder/05_encoder_rows.ipynb #a1699f65
+import contextlib
 import functools
 import os
 from dataclasses import fields, replace
@@ -16,7 +17,14 @@ from ..core.commits import UNKNOWN, hub_name, hub_row, named_commit
 from ..core.hub_folders import hub_folder
 from .processor import working_dtype
 from .backends import backend_class
-from .model_row import EncoderSpec, SENTENCE_ROLES, TOWER_FIELDS, check_type, parse_dtype
+from medir_nb.encoder.model_row import (
+    EncoderSpec,
+    REPRESENTATIONS,
+    SENTENCE_ROLES,
+    TOWER_FIELDS,
+    check_type,
+    parse_dtype,
+)
 from .model_folders import folder_fingerprint, folder_spec
 
 # %% ../../nbs/02_encoder/05_encoder_rows.ipynb #7ff03378
@@ -171,6 +179,8 @@ def _check_templates(spec: EncoderSpec, where: str):
 def _check_spec(spec: EncoderSpec, where: str):
     "Refuse values that would be wrong, or without effect."
     _check_templates(spec, where)
+    what = f'representation {spec.representation!r} is none that is known'
+    check(spec.representation in REPRESENTATIONS, what, where, nearest(spec.representation, REPRESENTATIONS))
     own, in_torch = spec.document or {}, backend_class(spec).in_torch
     if unknown := sorted(set(own) - set(TOWER_FIELDS)):
         raise MedirError(f'document has {unknown[0]!r}', where, nearest(unknown[0], TOWER_FIELDS))
@@ -231,3 +241,17 @@ def encoder_spec(
     spec = replace(spec, **typed)
     _check_spec(spec, where)
     return spec
+
+# %% ../../nbs/02_encoder/05_encoder_rows.ipynb #d445effd
+def representation_of(
+    name: str,
+    settings: dict,  # of an expression
+) -> str:
+    "What one text becomes by an encoder (of `REPRESENTATIONS`); dense by a name that means nothing."
+    rows = registry('models')
+    row = rows.get(exact_row(name, rows) or name, {})
+    if 'representation' in settings or (row and 'checkpoint' not in row):
+        return settings.get('representation', row.get('representation', 'dense'))
+    with contextlib.suppress(MedirError):
+        return encoder_spec(name).representation
+    return 'dense'

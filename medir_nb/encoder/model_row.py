@@ -39,6 +39,7 @@ TOWER_FIELDS = [field.name for field in fields(Tower) if field.name not in _BY_R
 
 # %% ../../nbs/02_encoder/03_model_row.ipynb #554d7a1d
 ROLES = ('query', 'document')
+REPRESENTATIONS = ('dense', 'sparse', 'multi_vector')  # what one text becomes
 SENTENCE_ROLES = (*ROLES, 'sides')  # the first sentence as a query, the second as a document
 
 
@@ -62,6 +63,7 @@ class EncoderRow:
     max_document_tokens: int  # likewise
     query_template: str  # {instruction}, {text}; {json} is the text on one line, quoted as JSON
     document_template: str  # {text} = title + ' ' + text, or {title} and {body}
+    representation: str = 'dense'  # what one text becomes: dense | sparse | multi_vector
     document_pair_template: str = ''  # second segment, where a document is a sentence pair
     titles: bool = True  # False: the title of a document stands at the head of its body
     query_brackets: tuple = ()  # single tokens put before and after the ids of a text (SGPT), inside the limit
@@ -138,6 +140,7 @@ class EncoderSpec(EncoderRow):
         }
         requirements = registry('environments').get(self.environment, {}).get('requirements')
         rare = {field: getattr(self, field) for field in _RARE_FIELDS}
+        rare['representation'] = '' if self.representation == 'dense' else self.representation
         rare['environment'] = self.environment and [self.environment, requirements]
         set_here = {field: value for field, value in rare.items() if value}
         return fingerprint(1, role, of_role, {field: getattr(self, field) for field in _KEY_FIELDS} | set_here)

@@ -22,40 +22,90 @@ from .backends import Encoded
 from .model_row import EncoderSpec
 from .model import Encoder
 
+# %% ../../nbs/02_encoder/13_store.ipynb #430f34a6
+class Layout:
+    "Vectors of one length each, as the arrays of a block; a subclass says it of vectors of another form."
+
+    types = {'vectors': 'F32'}  # array of a block → its type, as safetensors writes it
+
+    def arrays(self, vectors) -> dict:
+        "The arrays that hold `vectors`, a row a text."
+        return {'vectors': np.ascontiguousarray(vectors, np.float32)}
+
+    def rows(self, arrays: dict):
+        "From arrays, mapped or not, what has a shape (texts, dim) and gives a slice or an array of its rows."
+        return arrays['vectors']
+
+    def stacked(self, parts: list, dim: int):
+        "Rows of several blocks as one; those of one block as they are."
+        if len(parts) == 1:
+            return parts[0]
+        return np.concatenate(parts) if parts else np.empty((0, dim), np.float32)
+
+    def is_finite(self, vectors) -> np.ndarray:
+        "Whether a vector holds numbers alone, for each text."
+        return np.isfinite(vectors).all(1)
+
+# %% ../../nbs/02_encoder/13_store.ipynb #ded327da
+LAYOUTS = {'dense': Layout()}  # representation of a row → its layout
+
+
+def layout_of(spec: EncoderSpec) -> Layout:
+    "How the vectors of a row lie in a block."
+    return LAYOUTS[spec.representation]
+
 # %% ../../nbs/02_encoder/13_store.ipynb #d3f5fd70
 _SMALL = {'keys': 'U64', 'tokens': 'I32', 'truncated': 'U8'}  # arrays of a block beside its vectors, and their types
+_TYPES = {'F32': np.float32, 'F16': np.float16, 'I64': np.int64, 'I32': np.int32, 'I8': np.int8, 'U8': np.uint8}
 
 
-def _checked_parts(block, key: str) -> tuple[tuple, dict]:
-    "The shape of the vectors of an opened block, and its small arrays; ValueError where they are not this contract's."
+def _small_parts(block, key: str, layout: Layout) -> dict:
+    "The small arrays of an opened block; ValueError where its parts are not this contract's."
     if (block.metadata() or {}).get('contract') != key:
         raise ValueError('written under another contract')
-    if set(block.keys()) < {'vectors', *_SMALL}:
+    wanted = layout.types | _SMALL
+    if set(block.keys()) < set(wanted):
         raise ValueError('no vector file')
-    vectors, small = block.get_slice('vectors'), {name: block.get_tensor(name) for name in _SMALL}
-    shape, types = vectors.get_shape(), {name: block.get_slice(name).get_dtype() for name in _SMALL}
-    fits = len(shape) == 2 and all(shape) and all(len(array) == shape[0] for array in small.values())
-    if not fits or vectors.get_dtype() != 'F32' or types != _SMALL or small['keys'].shape[1:] != (2,):
+    small, types = (
+        {name: block.get_tensor(name) for name in _SMALL},
+        {n: block.get_slice(n).get_dtype() for n in wanted},
+    )
+    same = len({len(array) for array in small.values()}) == 1
+    if not same or types != wanted or small['keys'].shape[1:] != (2,):
         raise ValueError('its parts do not fit together')
-    return tuple(shape), small
+    return small
 
 # %% ../../nbs/02_encoder/13_store.ipynb #6b847df4
+def _mapped(path: Path, names) -> dict:
+    "Arrays of a safetensors file, mapped into memory."
+    with open(path, 'rb') as file:
+        length = int.from_bytes(file.read(8), 'little')
+        header = json.loads(file.read(length))
+    arrays = {}
+    for name in names:
+        kind, shape = _TYPES[header[name]['dtype']], tuple(header[name]['shape'])
+        begin = 8 + length + header[name]['data_offsets'][0]
+        arrays[name] = np.memmap(path, kind, 'r', begin, shape) if all(shape) else np.empty(shape, kind)
+    return arrays
+
+
 def read_block(
     path: Path,
     key: str,  # of the contract that it must have been written under
-) -> tuple[np.ndarray, dict]:
+    layout: Layout = LAYOUTS['dense'],
+) -> tuple:
     "The memory-mapped vectors of a block and its small arrays; ValueError where it is torn or foreign."
     from safetensors import SafetensorError, safe_open
 
     try:
         with safe_open(path, 'numpy') as block:
-            shape, small = _checked_parts(block, key)
+            small = _small_parts(block, key, layout)
     except SafetensorError as e:
         raise ValueError(f'torn, or no vector file ({e})') from None
-    with open(path, 'rb') as file:
-        length = int.from_bytes(file.read(8), 'little')
-        begin = json.loads(file.read(length))['vectors']['data_offsets'][0]
-    return np.memmap(path, np.float32, 'r', 8 + length + begin, shape), small
+    vectors = layout.rows(_mapped(path, layout.types))
+    if len(vectors.shape) != 2 or not all(vectors.shape) or vectors.shape[0] != len(small['keys']):
+        raise ValueError('its parts do not fit together')
+    return vectors, small
 
 # %% ../../nbs/02_encoder/13_store.ipynb #e4b0a717
 def write_block(
@@ -63,20 +113,21 @@ def write_block(
     key: str,  # of the contract that it is written under
     keys: np.ndarray,  # hashes of the texts, uint64, n × 2
     encoded: Encoded,
+    layout: Layout = LAYOUTS['dense'],
 ):
     "Write a block as a whole, or not at all."
     from safetensors import SafetensorError
     from safetensors.numpy import save_file
 
     counts = {'tokens': encoded.tokens.astype(np.int32), 'truncated': encoded.truncated.astype(np.uint8)}
-    arrays = {'vectors': np.ascontiguousarray(encoded.vectors), 'keys': keys, **counts}
+    arrays = layout.arrays(encoded.vectors) | {'keys': keys, **counts}
     fix = 'make room and run the same line again: the blocks before it are kept'
     # the library has an error of its own for a full disk
     with boundary('a block could not be stored', path, fix, (OSError, SafetensorError)), atomic_path(path) as tmp:
         save_file(arrays, tmp, {'contract': key})
 
 # %% ../../nbs/02_encoder/13_store.ipynb #7ce002d4
-def _rows_of(block: np.ndarray, rows: np.ndarray) -> np.ndarray:
+def _rows_of(block, rows: np.ndarray):
     "Rows of one block; those in order are one slice, since a memory map would be read row by row otherwise."
     if (np.diff(rows) == 1).all():
         return block[rows[0] : rows[0] + len(rows)]
@@ -84,40 +135,37 @@ def _rows_of(block: np.ndarray, rows: np.ndarray) -> np.ndarray:
 
 # %% ../../nbs/02_encoder/13_store.ipynb #e20ed83e
 class Vectors:
-    "Vectors of a corpus in its order, gathered from memory-mapped blocks; `chunk(i, j)` is a float32 array."
+    "Vectors of a corpus in its order, gathered from memory-mapped blocks; dense ones as float32 arrays."
 
     def __init__(
         self,
-        blocks: list[np.ndarray],  # (rows of the block, dim) each
+        blocks: list,  # (rows of the block, dim) each, as the layout gives them
         rows: np.ndarray,  # of each text, counted over all blocks
         tokens: np.ndarray | None = None,  # of each text
         truncated: np.ndarray | None = None,  # whether each text was cut
         stats: dict | None = None,  # texts encoded and reused, seconds
+        layout: Layout = LAYOUTS['dense'],
     ):
         self.blocks, self.rows, self.tokens, self.truncated, self.stats = blocks, rows, tokens, truncated, stats or {}
-        self.offsets = np.cumsum([0, *map(len, blocks)])
+        self.layout, self.offsets = layout, np.cumsum([0, *(block.shape[0] for block in blocks)])
         self.dim = blocks[0].shape[1] if blocks else 0
 
     def __len__(self):
         return len(self.rows)
 
-    def take(self, positions: np.ndarray) -> np.ndarray:
-        "The vectors at `positions`, as an array."
-        return Vectors(self.blocks, self.rows[positions]).chunk()
+    def take(self, positions: np.ndarray):
+        "The vectors at `positions`, in memory."
+        return Vectors(self.blocks, self.rows[positions], layout=self.layout).chunk()
 
-    def chunk(self, start: int = 0, stop: int | None = None) -> np.ndarray:
+    def chunk(self, start: int = 0, stop: int | None = None):
         "Vectors `start` to `stop`; a view where they lie in one block in order, else a copy."
         rows = self.rows[start:stop]
-        if not len(rows):
-            return np.empty((0, self.dim), np.float32)
         block = np.searchsorted(self.offsets, rows, side='right') - 1
-        edges = [0, *(np.flatnonzero(np.diff(block)) + 1), len(rows)]
-        if len(edges) == 2:
-            return _rows_of(self.blocks[block[0]], rows - self.offsets[block[0]])
-        gathered = np.empty((len(rows), self.dim), np.float32)
-        for i, j in itertools.pairwise(edges):
-            gathered[i:j] = _rows_of(self.blocks[block[i]], rows[i:j] - self.offsets[block[i]])
-        return gathered
+        edges = [0, *(np.flatnonzero(np.diff(block)) + 1), len(rows)] if len(rows) else []
+        parts = [
+            _rows_of(self.blocks[block[i]], rows[i:j] - self.offsets[block[i]]) for i, j in itertools.pairwise(edges)
+        ]
+        return self.layout.stacked(parts, self.dim)
 
 # %% ../../nbs/02_encoder/13_store.ipynb #8fa3d99d
 def array_vectors(
@@ -125,10 +173,11 @@ def array_vectors(
     tokens: np.ndarray | None = None,
     truncated: np.ndarray | None = None,
     stats: dict | None = None,
+    layout: Layout = LAYOUTS['dense'],
 ) -> Vectors:
-    "`Vectors` over an array in memory."
-    block = np.ascontiguousarray(vectors, dtype=np.float32)
-    return Vectors([block], np.arange(len(block)), tokens, truncated, stats)
+    "`Vectors` over an array in memory, or over what another layout stores."
+    block = layout.rows(layout.arrays(vectors))
+    return Vectors([block], np.arange(block.shape[0]), tokens, truncated, stats, layout)
 
 # %% ../../nbs/02_encoder/13_store.ipynb #8eff72f7
 def text_keys(texts: list[str]) -> np.ndarray:
@@ -147,8 +196,8 @@ class Blocks:
 
     lost = 'its texts are encoded'  # again, where a block is set aside
 
-    def __init__(self, folder: Path, key: str):
-        self.folder, self.key, self.blocks, self.small = folder, key, [], []
+    def __init__(self, folder: Path, key: str, layout: Layout = LAYOUTS['dense']):
+        self.folder, self.key, self.layout, self.blocks, self.small = folder, key, layout, [], []
         for path in sorted(folder.glob('block-*.safetensors')):
             self._open(path)
 
@@ -160,7 +209,7 @@ class Blocks:
     def _open(self, path: Path):
         "Add a block to what is found here, or set it aside."
         try:
-            vectors, small = read_block(path, self.key)
+            vectors, small = read_block(path, self.key, self.layout)
             if self.blocks and vectors.shape[1] != self.dim:
                 raise ValueError(f'its vectors have {vectors.shape[1]:,} numbers, those before it {self.dim:,}')
         except (ValueError, OSError) as e:
@@ -186,7 +235,7 @@ class Blocks:
         small = {name: np.empty(0, int) for name in ('tokens', 'truncated')}
         if self.small:
             small = {name: np.concatenate([part[name] for part in self.small])[rows] for name in small}
-        return Vectors(self.blocks, rows, small['tokens'], small['truncated'], stats)
+        return Vectors(self.blocks, rows, small['tokens'], small['truncated'], stats, self.layout)
 
     def add(self, keys: np.ndarray, encoded: Encoded):
         "Write one block."
@@ -196,7 +245,7 @@ class Blocks:
         check(not self.dim or dim == self.dim, what, self.folder, fix)
         taken = [int(_NUMBERED.match(path.name)[1]) for path in self.folder.glob('block-*.*')]
         path = self.folder / f'block-{max(taken, default=-1) + 1:06d}.safetensors'
-        write_block(path, self.key, keys, encoded)
+        write_block(path, self.key, keys, encoded, self.layout)
         self._open(path)
 
 # %% ../../nbs/02_encoder/13_store.ipynb #81ecb4b8
@@ -205,7 +254,8 @@ class VectorStore(Blocks):
 
     def __init__(self, spec: EncoderSpec, role: str):
         key = spec.vector_key(role)
-        super().__init__(home() / 'vectors' / f'{slug(spec.name, 40)}-{key[:12]}' / role, key)
+        folder = home() / 'vectors' / f'{slug(spec.name, 40)}-{key[:12]}' / role
+        super().__init__(folder, key, layout_of(spec))
 
 # %% ../../nbs/02_encoder/13_store.ipynb #31176246
 _AT_A_TIME = 10_000  # texts rendered and hashed at once
@@ -234,7 +284,7 @@ _BLOCK = 1024  # texts between two writes; four times that on a GPU
 def _encoded(encoder: Encoder, rows: list, ids, role: str, instruction: str) -> Encoded:
     "Encode `(title, body)` rows, and refuse vectors that are not numbers."
     encoded = encoder.encode(encoder.render(rows, role, instruction), role, instruction)
-    bad = np.flatnonzero(~np.isfinite(encoded.vectors).all(1))
+    bad = np.flatnonzero(~layout_of(encoder.spec).is_finite(encoded.vectors))
     if len(bad):
         first = str(ids[int(bad[0])])
         what = f'the vector of {role} {first!r} is not a number (NaN or infinite; {len(bad)} such)'
@@ -282,7 +332,7 @@ def encode_corpus(
 
     if not encoder.storable:
         encoded = _encoded(encoder, texts.rows(), texts.ids, role, instruction)
-        return array_vectors(*encoded, stats(len(texts)))
+        return array_vectors(*encoded, stats(len(texts)), layout_of(encoder.spec))
     with lock(VectorStore(encoder.spec, role).folder / 'store'):
         keys = corpus_keys(encoder, texts, role, instruction)
         store = VectorStore(encoder.spec, role)

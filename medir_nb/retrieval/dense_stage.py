@@ -30,7 +30,17 @@ from ..encoder.store import Vectors, array_vectors, corpus_keys, encode_corpus, 
 from .nearest import dense_search, unit, open_vectors, scaled, write_parquet, write_vectors
 from .runs import run_frame, settle_ties
 from ..generator.expansion import as_queries, dense_queries
-from .stages import COMBINATIONS, RETRIEVERS, Counts, Job, Plan, Ranking, check_unless_stored, System
+from medir_nb.retrieval.stages import (
+    BY_REPRESENTATION,
+    COMBINATIONS,
+    RETRIEVERS,
+    Counts,
+    Job,
+    Plan,
+    Ranking,
+    check_unless_stored,
+    System,
+)
 from .retriever import LISTED, Retriever, Trial
 
 # %% ../../nbs/04_retrieval/07_dense_stage.ipynb #411887e6
@@ -392,3 +402,6 @@ class DenseRetriever(_DenseRanking):
 
     def reads(self, job: Job) -> str:
         return str(contract(self.encoder(job), job.task))
+
+
+BY_REPRESENTATION['dense'] = DenseRetriever

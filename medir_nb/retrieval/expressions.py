@@ -10,10 +10,11 @@ import contextlib
 import re
 from dataclasses import replace
 from ..core.errors import MedirError
+from ..encoder.encoder_rows import representation_of
 from ..generator.methods import canonical_expansion
-from .stages import Expansion, Fusion, Reranking, System, COMBINATIONS, RERANKERS, RETRIEVERS
+from .stages import BY_REPRESENTATION, COMBINATIONS, RERANKERS, RETRIEVERS
+from .stages import Expansion, Fusion, Reranking, System
 from .retriever import Retriever, BM25Retriever
-from .dense_stage import DenseRetriever
 from .rerank_stage import Reorder, Rerank
 
 # %% ../../nbs/04_retrieval/09_expressions.ipynb #60b625d9
@@ -101,9 +102,13 @@ RETRIEVERS['bm25'] = BM25Retriever
 def retriever_of(
     system,  # a `System`, or a reader's own model object
 ) -> Retriever:
-    "The stage that retrieves for a system; a name without a row in `RETRIEVERS` is an encoder's."
-    kind = RETRIEVERS.get(system.name, DenseRetriever) if isinstance(system, System) else DenseRetriever
-    return kind(system)
+    "The stage that retrieves for a system: its row in `RETRIEVERS`, else that of what its encoder makes of a text."
+    if not isinstance(system, System):
+        return BY_REPRESENTATION['dense'](system)
+    if system.name in RETRIEVERS:
+        return RETRIEVERS[system.name](system)
+    form = representation_of(system.name, dict(system.settings))
+    return BY_REPRESENTATION.get(form, BY_REPRESENTATION['dense'])(system)
 
 
 def reranker_class(reranking: Reranking) -> type[Reorder]:
