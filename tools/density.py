@@ -23,12 +23,12 @@ MODELS = {
 
 # the most that the package may have, and the least of `AT_LEAST`: the figures of the day; behind each, the aim
 LIMITS = {
-    'exported lines': 42_442,  # aim 37,000
-    'lines of tests': 26_695,  # 27,000
+    'exported lines': 42_557,  # aim 37,000
+    'lines of tests': 26_792,  # 27,000
     'rooms': 11,  # 12
-    'public names': 792,  # 900
+    'public names': 794,  # 900
     'signatures with home_folder': 28,  # 60
-    'lessons that call a private helper, %': 4.5,  # 8
+    'lessons that call a private helper, %': 4.6,  # 8
     'words an exported line': 3.2,  # 3
     'longest cell': 60,  # 60
     'p90 of cells': 27,  # 28

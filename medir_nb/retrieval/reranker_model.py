@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['SETTINGS', 'RerankerSpec', 'folder_reranker', 'reranker_spec', 'check_reranker', 'stored_gigabytes', 'reranker_runs',
-           'rerankers_table', 'written_pairs', 'pair_tokens', 'load_cross_encoder', 'PairBackend', 'Reranker']
+           'rerankers_table', 'written_pairs', 'pair_tokens', 'prompt_tokens', 'load_cross_encoder', 'PairBackend',
+           'AnswerBackend', 'Reranker']
 
 # %% ../../nbs/04_retrieval/04_reranker_model.ipynb #73d09825
 import os
@@ -29,9 +30,15 @@ from ..encoder.loading import quiet_libraries, refuse_remote_code
 from ..encoder.tokens import padded_batch, torch_device
 from ..encoder.local import Batches
 from ..encoder.model import load_backend
+from ..encoder.worker import without_control_tokens
+from ..generator.llm_rows import llm_spec
+from ..generator.local_llm import weights_folder
+from ..generator.methods import fill
+from ..generator.models import llm
 
 # %% ../../nbs/04_retrieval/04_reranker_model.ipynb #8670cd18
 _KEY_FIELDS = ('hub', 'revision', 'adapter', 'logits', 'logit', 'max_tokens', 'dtype')
+_KEY_FIELDS_OF_PROMPTS = ('prompt', 'answers')  # of language models alone: the keys of the others stay as they were
 
 
 @dataclass(frozen=True)
@@ -47,6 +54,9 @@ class RerankerSpec:
     query_template: str = '{text}'
     document_template: str = '{text}'  # {text} = title + ' ' + text
     adapter: dict | None = None  # {hub, revision} of a LoRA that is merged on loading
+    prompt: tuple = ()  # of a language model: parts with {query} and {document}, each made into tokens by itself
+    answers: tuple = ()  # its token of yes and its token of no; one alone: that token's logit is the score
+    llm: str = ''  # the row of `registry/llms.yaml` that has its weights
     architecture: str = ''
     dtype: str = 'float32'  # of the weights: float32 | bfloat16 | float16
     remote_code: bool = False
@@ -59,7 +69,15 @@ class RerankerSpec:
     @property
     def key(self) -> str:
         "A hash of what decides a score, the texts aside."
-        return fingerprint('pair', 1, {field: getattr(self, field) for field in _KEY_FIELDS})
+        of_prompts = _KEY_FIELDS_OF_PROMPTS if self.answers else ()
+        return fingerprint('pair', 1, {field: getattr(self, field) for field in (*_KEY_FIELDS, *of_prompts)})
+
+    @property
+    def score(self) -> str:
+        "What its score is, in words."
+        if not self.answers:
+            return f'logit {self.logit} of {self.logits}'
+        return f'probability of {self.answers[0]!r}' if self.answers[1:] else f'logit of {self.answers[0]!r}'
 
 # %% ../../nbs/04_retrieval/04_reranker_model.ipynb #da1e362b
 RERANKER_FIELDS = ('size', 'licence', 'query_template', 'document_template', 'max_tokens')  # kept by a training
@@ -179,6 +197,9 @@ def reranker_spec(
 # %% ../../nbs/04_retrieval/04_reranker_model.ipynb #6d452d0f
 def check_reranker(spec: RerankerSpec):
     "Raise what reading pairs with `spec` would raise here, as far as that can be known without its weights."
+    if spec.llm:
+        llm(spec.llm).check()
+        return
     spec = pinned(spec)
     for hub, revision in repositories_of(spec):
         check_weights(hub, revision, f'reranker {spec.name}')
@@ -196,6 +217,8 @@ def reranker_runs(name: str) -> str:
         spec = reranker_spec(name)
     except MedirError as e:
         return f'no: {e.what}'
+    if spec.llm:
+        return llm(spec.llm).runs()
     in_memory = gigabytes_of(spec.size, spec.dtype)
     return weights_here(repositories_of(spec), in_memory, stored_gigabytes(name))
 
@@ -204,7 +227,8 @@ def rerankers_table() -> pd.DataFrame:
     "All rerankers: size, score, length, precision, licence, how far each was tried."
     rows = []
     for name, row in registry('rerankers').items():
-        shown = {'reranker': name, 'size': row['size'], 'score': f'logit {row["logit"]} of {row["logits"]}'}
+        spec = RerankerSpec(name=name, **row_fields(RerankerSpec, row))
+        shown = {'reranker': name, 'size': row['size'], 'score': spec.score}
         shown |= {'tokens': row['max_tokens'], 'adapter': (row.get('adapter') or {}).get('hub', '')}
         rows.append(shown | {field: row[field] for field in ('dtype', 'licence', 'tried')})
     return pd.DataFrame(rows)
@@ -235,6 +259,41 @@ def pair_tokens(
     cut = np.array([bool(encoding.overflowing) for encoding in output.encodings])
     return output['input_ids'], output.get('token_type_ids'), cut
 
+# %% ../../nbs/04_retrieval/04_reranker_model.ipynb #be7e275b
+_MOST_OF_QUERY = 0.75  # of the room; a part with a query alone is cut there, as FlagEmbedding does
+
+
+def _fitted(parts: list[list[int]], spec: RerankerSpec) -> tuple[list[int], bool]:
+    "The token ids of a prompt within the limit, and whether something was cut."
+    lengths = [len(part) for part in parts]
+    parts = list(parts)
+    for i, template in enumerate(spec.prompt):
+        if '{query}' in template and '{document}' not in template:
+            parts[i] = parts[i][: int(_MOST_OF_QUERY * spec.max_tokens)]
+    at = next(i for i, template in enumerate(spec.prompt) if '{document}' in template)
+    room = spec.max_tokens - sum(len(part) for i, part in enumerate(parts) if i != at)
+    what = f'its prompt alone has {spec.max_tokens - room} tokens of {spec.max_tokens}'
+    check(room > 0, what, f'reranker {spec.name}', 'raise max_tokens')
+    parts[at] = parts[at][:room]
+    return [token for part in parts for token in part], [len(part) for part in parts] != lengths
+
+# %% ../../nbs/04_retrieval/04_reranker_model.ipynb #da8b880e
+def prompt_tokens(
+    tokenizer,
+    spec: RerankerSpec,
+    pairs: list[tuple[str, str]],  # (query, document)
+) -> tuple[list, None, np.ndarray]:
+    "Token ids of the prompts of pairs, no segments, and whether a prompt was cut."
+    texts = [tuple(without_control_tokens(tokenizer, text) for text in pair) for pair in pairs]
+    columns = []
+    for part in spec.prompt:
+        varies = '{query}' in part or '{document}' in part
+        filled = [fill(part, '', query=q, document=d)[0] for q, d in texts] if varies else [part]
+        ids = tokenizer(filled, add_special_tokens=False)['input_ids']
+        columns.append(ids if varies else ids * len(texts))
+    fitted = [_fitted(parts, spec) for parts in zip(*columns, strict=True)]
+    return [ids for ids, _ in fitted], None, np.array([is_cut for _, is_cut in fitted])
+
 # %% ../../nbs/04_retrieval/04_reranker_model.ipynb #f5e860fc
 def _configuration(spec: RerankerSpec, folder, where: str):
     "The configuration of a sequence classifier, with the row's logits and architecture where the file is silent."
@@ -263,18 +322,33 @@ def _merged(model, new: set, spec: RerankerSpec, device: str, where: str):
     refuse_faults({'missing': missing}, where, fix=_FIX)
     return with_merged_lora(model, adapter, f'{where}, its adapter {spec.adapter["hub"]}', device)
 
+# %% ../../nbs/04_retrieval/04_reranker_model.ipynb #84a95db0
+def _model_class(spec: RerankerSpec, config):
+    "The class of transformers that a row is loaded as."
+    import transformers
+
+    if not spec.answers:
+        return transformers.AutoModelForSequenceClassification
+    both = config.is_encoder_decoder
+    return transformers.AutoModelForSeq2SeqLM if both else transformers.AutoModelForCausalLM
+
+
+def _weights_of(spec: RerankerSpec, where: str):
+    "The folder of a row's weights."
+    return weights_folder(llm_spec(spec.llm)) if spec.llm else hub_folder(spec.hub, spec.revision, where)
+
 # %% ../../nbs/04_retrieval/04_reranker_model.ipynb #80f42475
 def load_cross_encoder(
     spec: RerankerSpec,  # `logits` 0: a new head of one logit is wanted
     device: str = 'cpu',
 ) -> tuple:
-    "The tokenizer and the transformers sequence classifier of a row; a head without trained weights is refused."
+    "The tokenizer and the model of a row; a head without trained weights is refused."
     import torch
-    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+    from transformers import AutoTokenizer
 
     quiet_libraries()
     where, code = f'reranker {spec.name}', {'trust_remote_code': spec.remote_code}
-    folder = hub_folder(spec.hub, spec.revision, where)
+    folder = _weights_of(spec, where)
     refuse_remote_code(folder, spec)
     fix = 'remove the cached copy and fetch it again'
     brings_head = bool(spec.adapter) or not spec.logits
@@ -284,7 +358,7 @@ def load_cross_encoder(
         config = _configuration(spec, folder, where)
         tokenizer = AutoTokenizer.from_pretrained(str(folder), config=config, **code)
         how = {'dtype': getattr(torch, spec.dtype), **code}
-        model = AutoModelForSequenceClassification.from_pretrained(str(folder), config=config, **how).to(device)
+        model = _model_class(spec, config).from_pretrained(str(folder), config=config, **how).to(device)
         if spec.adapter:
             model = _merged(model, new, spec, device, where)
     return tokenizer, model.eval()
@@ -306,6 +380,14 @@ class PairBackend:
         self.batches = Batches(where, self.device, self.limit)
         tell_receipt(where, self.batches, spec.dtype)
 
+    def tokens(self, pairs: list[tuple[str, str]]) -> tuple[list, list | None, np.ndarray]:
+        "Token ids of written pairs, their segments (or None), and whether a pair was cut."
+        return pair_tokens(self.tokenizer, pairs, self.limit)
+
+    def scores(self, logits):
+        "The score of each pair (n × 1) of what the head gives."
+        return logits[:, [self.spec.logit]].float()
+
     def _logits(self, ids: list, features: dict):
         "What the head gives for one batch."
         import torch
@@ -323,17 +405,47 @@ class PairBackend:
         features = padded_batch(ids, segments, self.tokenizer.pad_token_id, self.device)
         with torch.inference_mode():
             logits = self._logits(ids, features)
-        return logits[:, [self.spec.logit]].float().cpu().numpy()
+        return self.scores(logits).cpu().numpy()
 
     def encode(self, pairs: list[tuple[str, str]]) -> Encoded:
         "Scores (n × 1), token counts and truncation of rendered pairs."
-        ids, segments, truncated = pair_tokens(self.tokenizer, pairs, self.limit)
+        ids, segments, truncated = self.tokens(pairs)
         lengths = np.array([len(row) for row in ids], dtype=np.int32)
 
         def run(batch):
             return self._forward([ids[i] for i in batch], segments and [segments[i] for i in batch])
 
         return Encoded(self.batches.rows(lengths, run), lengths, truncated)
+
+# %% ../../nbs/04_retrieval/04_reranker_model.ipynb #1c885ff8
+class AnswerBackend(PairBackend):
+    "A language model that reads a pair as a prompt; its score is the probability of yes."
+
+    def __init__(self, spec: RerankerSpec, role: str = 'pair', device: str | None = None):
+        super().__init__(spec, role, device)
+        vocabulary = self.tokenizer.get_vocab()
+        lacking = next((token for token in spec.answers if token not in vocabulary), None)
+        what, fix = f'its tokenizer has no token {lacking!r}', 'name tokens of its vocabulary as `answers` of its row'
+        check(lacking is None, what, f'reranker {spec.name}', fix)
+        self.answers = [vocabulary[token] for token in spec.answers]
+
+    def tokens(self, pairs: list[tuple[str, str]]) -> tuple[list, None, np.ndarray]:
+        return prompt_tokens(self.tokenizer, self.spec, pairs)
+
+    def scores(self, logits):
+        of_answers = logits[:, self.answers].float()
+        return (of_answers.softmax(1) if self.spec.answers[1:] else of_answers)[:, :1]
+
+    def _logits(self, ids: list, features: dict):
+        "The logits of the next token (n × vocabulary)."
+        import torch
+
+        if self.model.config.is_encoder_decoder:
+            start = torch.full((len(ids), 1), self.model.config.decoder_start_token_id, device=self.device)
+            return self.model(**features, decoder_input_ids=start).logits[:, 0]
+        hidden = self.model.base_model(**features, use_cache=False).last_hidden_state
+        last = torch.tensor([len(row) - 1 for row in ids], device=self.device)
+        return self.model.get_output_embeddings()(hidden[torch.arange(len(ids)), last])
 
 # %% ../../nbs/04_retrieval/04_reranker_model.ipynb #86c371f7
 class Reranker:
@@ -355,7 +467,9 @@ class Reranker:
 
     def backend(self) -> PairBackend:
         if self._backend is None:
-            self._backend = load_backend(self.pin(), 'pair', self.device, PairBackend)
+            self._backend = load_backend(
+                self.pin(), 'pair', self.device, AnswerBackend if self.spec.answers else PairBackend
+            )
         return self._backend
 
     def pairs(self, task, run: pd.DataFrame) -> list[tuple[str, str]]:

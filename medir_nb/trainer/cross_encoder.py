@@ -62,6 +62,7 @@ def reranker_base(config: CrossEncoderSettings) -> RerankerSpec:
     spec = reranker_spec(name) if _is_reranker(name) else _with_new_head(name)
     where, fix = f'reranker {name}', 'choose a reranker with one checkpoint'
     check(not spec.adapter, 'its LoRA stands on a base model of its own', where, fix)
+    check(not spec.answers, 'a language model has no head to train', where, 'choose a cross-encoder')
     what, fix = f'its head gives {spec.logits} logits, and the loss compares one', 'choose one with a single logit'
     check(spec.logits <= 1, what, where, f'{fix}, or an encoder')
     return replace(spec, dtype='float32', max_tokens=config.max_tokens or spec.max_tokens)

@@ -78,8 +78,8 @@ FAMILIES['xlm-roberta'] = FAMILIES['xlm-r']
 FAMILIES['new'] = FAMILIES['xlm-r']  # gte-multilingual: its vocabulary; for its model see `save_gte`
 
 
-def make_tokenizer(family, sentences=SENTENCES, size=2000):
-    "A small tokenizer of the family's kind, trained on a few sentences."
+def make_tokenizer(family, sentences=SENTENCES, size=2000, words=()):
+    "A small tokenizer of the family's kind, trained on a few sentences; it knows the `words` besides."
     from tokenizers import processors
     from transformers import PreTrainedTokenizerFast
 
@@ -92,6 +92,7 @@ def make_tokenizer(family, sentences=SENTENCES, size=2000):
         known = [(s, t.token_to_id(s)) for s in dict.fromkeys([*f.before, *f.after])]
         pair = f.pair or f'{around} {around.replace("$A", "$B")}'
         t.post_processor = processors.TemplateProcessing(single=around, pair=pair, special_tokens=known)
+    t.add_tokens([word for word in words if t.token_to_id(word) is None])
     inputs = ['input_ids', *(['token_type_ids'] if family == 'bert' else []), 'attention_mask']
     return PreTrainedTokenizerFast(tokenizer_object=t, model_input_names=inputs, **f.names)
 
@@ -174,9 +175,9 @@ def _without_added_octets(tokenizer):
     return Tokenizer.from_str(json.dumps(told))
 
 
-def save_tokenizer(family, folder, limit, **more):
+def save_tokenizer(family, folder, limit, words=(), **more):
     "The files of a tokenizer with the class and the flags that the real repository names; the tokenizer."
-    tokenizer = make_tokenizer(family)
+    tokenizer = make_tokenizer(family, words=words)
     tokenizer.backend_tokenizer.save(str(folder / 'tokenizer.json'))
     f = FAMILIES[family]
     flags = {'add_bos_token': True, 'add_eos_token': False} if f.pieces == 'fallback' else {}
@@ -203,7 +204,8 @@ def make_model(family, name, limit, kind='AutoModel', tokenizer=None, **settings
     places = {f.positions: limit + f.spare} if f.positions else {}
     told = {'pad_token_id': None, **ends, **f.sizes, **places, **settings}
     config = getattr(transformers, f.config)(vocab_size=len(tokenizer), **told)
-    made = transformers.T5EncoderModel if family == 't5' else getattr(transformers, kind).from_config
+    is_t5_encoder = family == 't5' and kind == 'AutoModel'
+    made = transformers.T5EncoderModel if is_t5_encoder else getattr(transformers, kind).from_config
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(zlib.crc32(name.encode()))
         model = made(config)
@@ -487,12 +489,18 @@ def writer_files(row, hub):
 
 
 def reranker_files(row, hub):
-    "`build(folder)` of a cross-encoder's repository."
+    "`build(folder)` of the repository of a cross-encoder, or of a language model that answers."
 
     def build(folder):
         import torch
 
         family, limit = row['architecture'], int(row['max_tokens'])
+        if answers := row.get('answers'):
+            made = save_tokenizer(family, folder, limit, answers)
+            kind, told = 'AutoModelForCausalLM', {}
+            if family == 't5':
+                kind, told = 'AutoModelForSeq2SeqLM', {'decoder_start_token_id': made.pad_token_id}
+            return save_model(make_model(family, hub, limit, kind, made, **told), folder, family == 't5')
         if row.get('adapter'):
             base = {'architecture': family, 'load': 'transformers', 'max_document_tokens': 4096}
             return encoder_files(base, hub)(folder)
@@ -519,7 +527,7 @@ def reranker_files(row, hub):
 def served(row):
     "Whether a row's weights come from the Hub."
     service = row.get('load') in ('openai', 'voyage') or row.get('backend') == 'openai'
-    return row.get('hub') not in (None, 'unknown') and not row.get('package') and not service
+    return row.get('hub') not in (None, 'unknown') and not row.get('package') and not row.get('llm') and not service
 
 
 def model_repositories(models=None, llms=None, rerankers=None):
@@ -553,7 +561,7 @@ def model_repositories(models=None, llms=None, rerankers=None):
         parts = registry('parts').get(row.get('package'), {})
         if parts.get('kind') == 'zip':
             add(parts, encoder_files(row, parts['hub']))
-    for row in rerankers.values():
+    for row in filter(served, rerankers.values()):
         add(row, reranker_files(row, row['hub']))
         if other := row.get('adapter'):
             add(other, adapter_files(row['hub'], row['architecture'], 4096, other['hub'], scores=True))
