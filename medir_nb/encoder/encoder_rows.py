@@ -203,6 +203,23 @@ def _check_spec(spec: EncoderSpec, where: str):
     lower = spec.autocast in ('', 'float16', 'bfloat16')
     check(lower, f'autocast {spec.autocast!r} is no lower precision', where, 'write float16 or bfloat16')
 
+# %% ../../nbs/02_encoder/05_encoder_rows.ipynb #1a7e0001
+SEARCHES = ('exact', 'plaid')  # of token vectors
+
+
+def _by_token(spec: EncoderSpec, where: str) -> EncoderSpec:
+    "The spec as it is where `vectors=tokens` is said; words that nothing hears are refused."
+    fix, of_tokens = 'leave it out', bool(spec.vectors) or spec.representation == 'multi_vector'
+    check(spec.search in ('', *SEARCHES), f'unknown search {spec.search!r}', where, nearest(spec.search, SEARCHES))
+    what = f'search={spec.search} is for token vectors'
+    check(of_tokens or not spec.search, what, where, f'{fix}, or write {spec.name}(vectors=tokens)')
+    if not spec.vectors:
+        return spec
+    check(spec.vectors == 'tokens', f'unknown vectors {spec.vectors!r}', where, 'write vectors=tokens')
+    has_tokens = spec.representation == 'dense' and backend_class(spec).trainable
+    check(has_tokens, 'the vectors of its tokens cannot be had so', where, fix)
+    return replace(spec, representation='multi_vector', similarity='maxsim')
+
 # %% ../../nbs/02_encoder/05_encoder_rows.ipynb #0e27c5a2
 NO_ENCODERS = {}  # retrievers of other kinds, by name; the room of retrieval fills it
 
@@ -238,7 +255,7 @@ def encoder_spec(
     if backend_class(spec).service:
         overrides.pop('dtype', None)
     typed = {field: check_type(name, field, getattr(spec, field), value) for field, value in overrides.items()}
-    spec = replace(spec, **typed)
+    spec = _by_token(replace(spec, **typed), where)
     _check_spec(spec, where)
     return spec
 
@@ -250,6 +267,8 @@ def representation_of(
     "What one text becomes by an encoder (of `REPRESENTATIONS`); dense by a name that means nothing."
     rows = registry('models')
     row = rows.get(exact_row(name, rows) or name, {})
+    if settings.get('vectors'):
+        return 'multi_vector'
     if 'representation' in settings or (row and 'checkpoint' not in row):
         return settings.get('representation', row.get('representation', 'dense'))
     with contextlib.suppress(MedirError):

@@ -64,6 +64,8 @@ class EncoderRow:
     query_template: str  # {instruction}, {text}; {json} is the text on one line, quoted as JSON
     document_template: str  # {text} = title + ' ' + text, or {title} and {body}
     representation: str = 'dense'  # what one text becomes: dense | sparse | multi_vector
+    vectors: str = ''  # tokens: an ordinary encoder keeps the vector of each token, and is multi_vector
+    search: str = ''  # exact | plaid: how token vectors are searched; '': as their number asks for
     document_pair_template: str = ''  # second segment, where a document is a sentence pair
     titles: bool = True  # False: the title of a document stands at the head of its body
     query_brackets: tuple = ()  # single tokens put before and after the ids of a text (SGPT), inside the limit
@@ -106,7 +108,7 @@ _KEY_FIELDS = (
     'gguf_file', 'dtype',
 )
 # fmt: on
-_RARE_FIELDS = ('dimensions', 'normalize_before_cut', 'bidirectional', 'autocast')
+_RARE_FIELDS = ('vectors', 'dimensions', 'normalize_before_cut', 'bidirectional', 'autocast')
 
 
 @dataclass(frozen=True)

@@ -207,6 +207,10 @@ class EncodedDocuments:
     is_scaled: bool = False  # the vectors have length 1 already, where the cosine is wanted
     database: object = None  # that answers in their place
 
+    def score(self, task: Task, pool: pd.DataFrame, queries: Vectors, job: Job) -> pd.DataFrame:
+        "The scores of the pairs in `pool`, as a run."
+        return score_pool(task, pool, queries, self.vectors, self.encoder.spec.similarity)
+
     def search(self, queries: Vectors, task: Task, k: int, job: Job) -> pd.DataFrame:
         "A run of the first `k` documents of each query."
         ids, similarity = (task.queries.ids, task.corpus.ids), self.encoder.spec.similarity
@@ -268,7 +272,7 @@ class _DenseRanking(Retriever):
             server=encoder.spec.url if encoder.spec.url != encoder.spec.base_url else None,
         )
         if pool is not None:
-            return Ranking(score_pool(task, pool, queries, documents, encoder.spec.similarity), counts)
+            return Ranking(searched.score(task, pool, queries, job), counts)
         return Ranking(searched.search(queries, task, depth, job), counts)
 
     def plan(self, job: Job) -> Plan:

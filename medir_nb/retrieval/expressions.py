@@ -10,12 +10,15 @@ import contextlib
 import re
 from dataclasses import replace
 from ..core.errors import MedirError
-from ..encoder.encoder_rows import representation_of
+from ..core.commits import hub_name
+from ..core.settings import registry
+from ..encoder.encoder_rows import exact_row, representation_of
 from ..generator.methods import canonical_expansion
 from .stages import BY_REPRESENTATION, COMBINATIONS, RERANKERS, RETRIEVERS
 from .stages import Expansion, Fusion, Reranking, System
 from .retriever import Retriever, BM25Retriever
 from .rerank_stage import Reorder, Rerank
+from .late_stage import LateRerank
 
 # %% ../../nbs/04_retrieval/09_expressions.ipynb #60b625d9
 _TOKEN = re.compile(r'\s*([(),=+>@]|[^\s(),=+>@]+)')
@@ -113,7 +116,12 @@ def retriever_of(
 
 def reranker_class(reranking: Reranking) -> type[Reorder]:
     "The stage that reads the head of a list again."
-    return RERANKERS.get(reranking.name, Rerank)
+    if reranking.name in RERANKERS or reranking.name in registry('rerankers'):
+        return RERANKERS.get(reranking.name, Rerank)
+    # a model of the Hub is asked about only where a row says what it is
+    is_known = not hub_name(reranking.name) or exact_row(reranking.name, registry('models'))
+    form = is_known and representation_of(reranking.name, dict(reranking.settings))
+    return LateRerank if form == 'multi_vector' else Rerank
 
 # %% ../../nbs/04_retrieval/09_expressions.ipynb #728f6ca0
 def normal_system(
@@ -243,5 +251,6 @@ def model_rows(system: System | Fusion) -> list[tuple[str, str]]:
         found += [('models', name) for name in retriever_of(system).models()]
         found += [('llms', system.expansion.model.partition('@')[0])] if system.expansion else []
     if system.reranker:
-        found += [('rerankers', name) for name in reranker_class(system.reranker)(system).models()]
+        stage = reranker_class(system.reranker)(system)
+        found += [(stage.registry, name) for name in stage.models()]
     return list(dict.fromkeys(found))

@@ -8,6 +8,7 @@ __all__ = ['ScoreStore', 'missing_pairs', 'rerank', 'normal_reranker', 'reranker
 # %% ../../nbs/04_retrieval/08_rerank_stage.ipynb #0d66792e
 from collections import namedtuple
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 import numpy as np
 import pandas as pd
@@ -144,14 +145,15 @@ _Reranked = namedtuple('Reranked', 'run stats')
 
 
 def rerank(
-    reranker: Reranker | str,
+    reranker,  # a `Reranker`, the name of one, or what has `spec` and `pair_scores(task, run)`
     task,
     run: pd.DataFrame,  # query_id, doc_id, score
     depth: int | None = 100,  # documents per query that are read; None: all
     complete: bool = False,  # True: the others follow below, in their old order
 ) -> _Reranked:
     "`run` with its first `depth` documents per query in the order of `reranker`'s scores."
-    reranker = reranker if isinstance(reranker, Reranker) else Reranker(reranker)
+    reranker = Reranker(reranker) if isinstance(reranker, str) else reranker
+    read = getattr(reranker, 'pair_scores', partial(pair_scores, reranker))
     fix = 'write a positive number, or None for all'
     check(depth is None or depth >= 1, f'depth is {depth}', f'reranker {reranker.spec.name}', fix)
     _check_ids(task, run)
@@ -159,7 +161,7 @@ def rerank(
     ranks = run.groupby('query_id', sort=False).cumcount()
     is_read = ranks < (len(run) if depth is None else depth)
     top, rest = run[is_read], run[~is_read]
-    scores, stats = pair_scores(reranker, task, top)
+    scores, stats = read(task, top)
     top = top.assign(score=scores)
     if complete and len(rest):
         top = pd.concat([top, below(top, rest, ranks[~is_read])])
@@ -238,6 +240,8 @@ COMBINATIONS['rrf'] = Fuse
 class Reorder(Stage):
     "A stage behind `>`; its expression's `reranker` says how many documents it reads."
 
+    registry = 'rerankers'  # or models: whose rows `models` names
+
     @staticmethod
     def normal(reranking: Reranking) -> Reranking:
         "The settings checked, in one order, without what is default."
@@ -245,7 +249,7 @@ class Reorder(Stage):
         return reranking
 
     def models(self) -> list[str]:
-        "The rows of `registry/rerankers.yaml` that it stands on."
+        "The rows of its registry that it stands on."
         return []
 
     @property
