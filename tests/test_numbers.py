@@ -9,7 +9,10 @@ from medir_nb.papers import paper_tasks, published, published_gains
 
 ROOT = Path(__file__).parent.parent
 WORDS = 'zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen'.split()
-FRONT = ['README.md', *(f'docs/{name}.md' for name in ('commands', 'own_documents', 'training', 'rerunning'))]
+FRONT = [
+    'README.md',
+    *(f'docs/{name}.md' for name in ('commands', 'own_documents', 'serving', 'training', 'rerunning')),
+]
 PAPERS = [name for name, row in registry('papers').items() if not row.get('referees')]
 
 

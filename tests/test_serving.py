@@ -452,7 +452,7 @@ def test_the_service_answers_what_a_search_answered(home, tmp_path, running, fak
     assert page.status_code == 200 and 'POST /search' in page.text and '://' not in page.text
     assert client.get('/').text == page.text  # whoever types the address alone
     assert '"maximum": 1000' in page.text and '"query"' in page.text and '"_id"' in page.text
-    assert set(client.get('/openapi.json').json()['paths']) == {'/search', '/health'}
+    assert set(client.get('/openapi.json').json()['paths']) == {'/search', '/health', '/metrics', '/documents/{doc_id}'}
 
 
 @pytest.mark.medium

@@ -185,6 +185,12 @@ class Index(Generation):
             passages = found_passages(self.chain, job, k).run
         return aggregate_passages(passages, self.windows, k, self.task.corpus.sizes, self.chain.absent), passages
 
+    def document(self, doc_id: str) -> dict:
+        "A document: id, title and text."
+        check(doc_id in self.corpus, f'there is no document {doc_id[:100]!r}', self.folder, 'ask for an id of a hit')
+        title, text = _row_of(self.corpus, doc_id)
+        return {'id': doc_id, 'title': title, 'text': text}
+
     def search(self, questions: list[str], k: int = 10) -> pd.DataFrame:
         "A run, as `retrieval.ask` gives it; the questions are q1, q2 …"
         return self._found(questions, k)[0]

@@ -328,17 +328,24 @@ def serve_command(
     seconds: Annotated[float, Option(min=0.1, help='How long a question may take.')] = 10.0,
     queue: Annotated[int, Option(min=1, help='Questions that may wait; more are told to come back.')] = 64,
     threads: Annotated[int, Option(min=1, help='Of one question; a large model wants more.')] = 1,
+    log: Annotated[Path | None, Option(help='A file for the questions, which `study queries --log` reads.')] = None,
+    mcp: Annotated[bool, Option('--mcp', help='Tools for assistants, by the Model Context Protocol: /mcp.')] = False,
+    stdio: Annotated[bool, Option('--stdio', help='With --mcp: over standard input and output, without HTTP.')] = False,
     device: Device = None,
 ):
-    "Answer questions over HTTP from an index, until Ctrl-C or SIGTERM."
+    "Answer questions over HTTP from an index, until Ctrl-C or SIGTERM; $MEDIR_SERVE_KEY holds a key to ask for."
+    check(mcp or not stdio, 'only MCP is spoken over standard input and output', '--stdio', 'give --mcp, too')
     _check_there(str(folder))
     for name in _THREADS:
         os.environ.setdefault(name, str(threads))
     with waiting('serve'):
-        from medir_nb.retrieval import serve
+        from medir_nb.retrieval import serve, serve_stdio
 
     _note_old_verdict(str(folder))
-    serve(folder, host, port, updates, None, device, seconds, queue, threads)
+    if stdio:
+        serve_stdio(folder, device, seconds, log)
+        return
+    serve(folder, host, port, updates, None, device, seconds, queue, threads, None, log, mcp)
     note('stopped; what was promised is kept')
 
 # %% ../../nbs/10_workbook/21_cli_index.ipynb #3f0b9e7d

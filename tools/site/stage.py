@@ -40,7 +40,7 @@ UNKEPT = {
     )
 }
 LIMIT = 5_500_000  # bytes of the built site without its pictures
-GUIDES = 'commands own_documents training rerunning'.split()  # pages of docs/ that stand under Learn
+GUIDES = 'commands own_documents serving training rerunning'.split()  # pages of docs/ that stand under Learn
 CARRY = 'carrying-on adding design decisions environment contributing published changelog'.split()
 
 
