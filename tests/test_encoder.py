@@ -8,6 +8,8 @@ import signal
 import subprocess
 import sys
 import time
+import zlib
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +27,7 @@ from medir_nb.encoder import Encoder, VectorStore, corpus_keys, encode_corpus, e
 from medir_nb.encoder import missing_texts, models_table, processor
 from medir_nb.encoder.saving import save_encoder, why_not_carried
 from medir_nb.evaluator import evaluate, scores_table
-from medir_nb.retrieval import encoder_of, parse, pending, search
+from medir_nb.retrieval import dense_search, encoder_of, parse, pending, runs, search
 from medir_nb.trainer import info_nce, train_encoder
 
 # what each row must do, written down here and not read from the row: architecture, eos appended, pooling, normalised,
@@ -769,6 +771,106 @@ def test_kill_while_encoding(home, minilm, monkeypatch, tmp_path):
     assert resumed.stats['encoded'] == whole.stats['encoded'] - 8 * kept  # what was written is not encoded again
     assert (resumed.chunk() == whole.chunk()).all() and (resumed.tokens == whole.tokens).all()
     assert encode_corpus(minilm, task.corpus, 'document').stats['encoded'] == 0
+
+
+# ---------------------------------------------------------------- vectors in fewer bytes
+
+
+class Directions:
+    "Vectors of 64 numbers that hang on the text alone; `after` texts it fails."
+
+    name, revision, similarity_fn_name, after = 'directions', '1', 'dot', None
+
+    def encode(self, texts):
+        if self.after is not None:
+            self.after -= len(texts)
+            assert self.after >= 0, 'stopped'
+        made = [np.random.default_rng(zlib.crc32(text.encode())).normal(size=64) for text in texts]
+        return np.array(made, np.float32) * np.linspace(0.1, 3, 64, dtype=np.float32)
+
+
+def small(stored, model=None, **settings):
+    encoder = Encoder(model or Directions())
+    encoder.spec = replace(encoder.spec, stored=stored, **settings)
+    return encoder
+
+
+WORDED = [f'text {n}' for n in range(500)]
+
+
+@pytest.mark.parametrize(
+    'stored, theirs, share', [('float16', None, 2), ('int8', 'int8', 4), ('binary', 'ubinary', 32)]
+)
+def test_small_vectors_are_the_librarys_and_take_their_share_of_the_bytes(stored, theirs, share, home, monkeypatch):
+    from sentence_transformers.util.quantization import quantize_embeddings
+
+    monkeypatch.setattr(e.store, '_BLOCK', 100)
+    whole, task = Directions().encode(WORDED), frames(WORDED, ['text 1'])
+    got = encode_corpus(small(stored), task.corpus, 'document')
+    codes = np.concatenate([part.codes for _, part in got.by_block()])
+    order = np.concatenate([positions for positions, _ in got.by_block()])
+    wanted = quantize_embeddings(whole, theirs) if theirs else whole.astype(np.float16)
+    assert (codes == wanted[order]).all() and codes.nbytes * share == whole.nbytes
+    assert {path.parent.name for path in blocks(home)} == {'document'}  # no floats are left
+    assert encode_corpus(small(stored), task.queries, 'query').chunk() == pytest.approx(whole[1:2])  # stay floats
+
+
+def test_floats_that_are_there_are_not_encoded_again(home):
+    task = frames(WORDED[:50])
+    vectors(task, model=Directions())
+    for stored in ('float16', 'int8', 'binary'):
+        assert encode_corpus(small(stored), task.corpus, 'document').stats['encoded'] == 0
+
+
+def test_an_interrupted_encoding_ends_with_the_codes_of_one_that_was_not(home, monkeypatch, tmp_path):
+    monkeypatch.setattr(e.store, '_BLOCK', 100)
+    task, stopping = frames(WORDED), Directions()
+    stopping.after = 250
+    with pytest.raises(AssertionError, match='stopped'):
+        encode_corpus(small('int8', stopping), task.corpus, 'document')
+    keys = corpus_keys(small('int8'), task.corpus, 'document')
+    left = len(missing_texts(small('int8'), keys, 'document'))
+    resumed = encode_corpus(small('int8'), task.corpus, 'document')
+    assert 0 < left == resumed.stats['encoded'] < len(WORDED)
+    monkeypatch.setenv('MEDIR_HOME', str(tmp_path / 'whole'))
+    assert (resumed.chunk() == encode_corpus(small('int8'), task.corpus, 'document').chunk()).all()
+
+
+@pytest.mark.parametrize('oversample', [1, 4])
+def test_a_search_by_bits_is_the_librarys(oversample, home):
+    from sentence_transformers.util.quantization import quantize_embeddings, semantic_search_faiss
+
+    task, queries = frames(WORDED), Directions().encode([f'asked {n}' for n in range(20)])
+    documents = encode_corpus(small('binary', oversample=oversample), task.corpus, 'document')
+    run = dense_search(queries, documents, np.arange(20).astype(str), task.corpus.ids, 10, 'dot', 'cpu')
+    bits, depth = quantize_embeddings(Directions().encode(WORDED), 'ubinary'), 10 + runs._MORE
+    theirs, _ = semantic_search_faiss(queries, bits, None, 'ubinary', depth, rescore_multiplier=oversample)
+    shared = [
+        len(set(of.doc_id) & {task.corpus.ids[hit['corpus_id']] for hit in theirs[int(number)][:10]})
+        for number, of in run.groupby('query_id')
+    ]
+    assert np.mean(shared) > 9.8  # documents with as many differing bits are taken in another order
+
+
+def test_ranges_of_no_texts_and_numbers_beyond_half_floats_are_refused():
+    with pytest.raises(MedirError, match='int8 takes its ranges from texts, and there are none; name a corpus'):
+        e.array_vectors(np.empty((0, 8), np.float32), layout=e.store.LAYOUTS['int8'])
+    with pytest.raises(MedirError, match='70,000, above what float16 holds; write stored=int8'):
+        e.array_vectors(np.full((1, 8), 7e4, np.float32), layout=e.store.LAYOUTS['float16'])
+
+
+SMALL_FAULTS = [
+    ({'stored': 'int7'}, "stored=int7 is no form of a vector; did you mean 'int8'"),
+    ({'dimensions': 385}, '385 of 384 numbers cannot be kept; write at most 384'),
+    ({'stored': 'binary', 'oversample': 0}, 'oversample=0 has no meaning here; write stored=binary,oversample=4'),
+    ({'stored': 'int8', 'vectors': 'tokens'}, 'stored=int8 is for one vector a text; leave it out'),
+]
+
+
+@pytest.mark.parametrize('settings, said', SMALL_FAULTS)
+def test_a_form_that_cannot_be_kept_is_one_line(settings, said):
+    with pytest.raises(MedirError, match=said):
+        encoder_spec('minilm', **settings)
 
 
 # ---------------------------------------------------------------- damage

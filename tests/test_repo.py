@@ -206,8 +206,8 @@ def exists(name):
         if not hasattr(found, part) and part not in getattr(found, '__annotations__', {}):
             try:
                 importlib.import_module(path)
-            except ModuleNotFoundError:
-                return False
+            except ModuleNotFoundError as missing:  # a package of its own that is not installed here, or no such module
+                return not missing.name.startswith('medir_nb')
         found = getattr(found, part, None)
     return True
 

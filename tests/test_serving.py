@@ -69,11 +69,12 @@ def wait_for(holds, seconds=60):
 
 PASSAGES = [None, 'tokens=7,overlap=2', 'sentences=1,score=mean,k=2']
 SYSTEMS = ['bm25', 'rrf(bm25,bm25(lucene),minilm)', 'rrf(bm25,minilm>monobert@7)>monobert@20(complete=true)']
+SMALL = 'rrf(minilm(stored=float16),minilm(stored=int8),minilm(stored=binary,oversample=2))'
 
 
 @pytest.mark.medium
 @pytest.mark.parametrize('said', PASSAGES)
-@pytest.mark.parametrize('system', SYSTEMS)
+@pytest.mark.parametrize('system', [*SYSTEMS, SMALL])
 def test_an_index_gives_the_run_of_an_evaluation(system, said, home, tmp_path, fake_minilm, shared_words):  # noqa: F811
     task = task_of(some_documents(50, random.Random(4)), said)
     build_index(task, system, tmp_path / 'index', home_folder=home)
@@ -99,7 +100,7 @@ def test_a_language_model_may_join_the_question(home, tmp_path, monkeypatch, fak
 
 
 @pytest.mark.parametrize('said', PASSAGES)
-@pytest.mark.parametrize('system', ['bm25', 'rrf(bm25,minilm)'])
+@pytest.mark.parametrize('system', ['bm25', 'rrf(bm25,minilm)', SMALL])
 def test_an_updated_index_equals_a_fresh_one(system, said, home, tmp_path, fake_minilm):
     rng = random.Random(5)
     documents = some_documents(30, rng)

@@ -23,8 +23,8 @@ MODELS = {
 
 # the most that the package may have, and the least of `AT_LEAST`: the figures of the day; behind each, the aim
 LIMITS = {
-    'exported lines': 43_678,  # aim 37,000
-    'lines of tests': 26_938,  # 27,000
+    'exported lines': 43_922,  # aim 37,000
+    'lines of tests': 27_041,  # 27,000
     'rooms': 12,  # 12
     'public names': 813,  # 900
     'signatures with home_folder': 28,  # 60

@@ -21,6 +21,7 @@ from medir_nb.encoder.model_row import (
     EncoderSpec,
     REPRESENTATIONS,
     SENTENCE_ROLES,
+    STORED,
     TOWER_FIELDS,
     check_type,
     parse_dtype,
@@ -175,6 +176,18 @@ def _check_templates(spec: EncoderSpec, where: str):
             fix = 'use {text}, {json}, {title}, {body} and {instruction}; double other braces'
             raise MedirError(what, where, fix) from None
 
+# %% ../../nbs/02_encoder/05_encoder_rows.ipynb #f3dc56ff
+def _check_stored(spec: EncoderSpec, where: str):
+    "Refuse forms of a stored vector that are not known, and words that nothing would hear."
+    what = f'{spec.dimensions} of {spec.dim} numbers cannot be kept'
+    check(not spec.dim or spec.dimensions <= spec.dim, what, where, f'write at most {spec.dim}')
+    what = f'stored={spec.stored} is no form of a vector'
+    check(spec.stored in STORED, what, where, nearest(spec.stored, STORED))
+    is_one = spec.stored == 'float32' or spec.representation == 'dense'
+    check(is_one, f'stored={spec.stored} is for one vector a text', where, 'leave it out')
+    fits = spec.oversample == EncoderSpec.oversample or (spec.stored == 'binary' and spec.oversample >= 1)
+    check(fits, f'oversample={spec.oversample} has no meaning here', where, 'write stored=binary,oversample=4')
+
 # %% ../../nbs/02_encoder/05_encoder_rows.ipynb #f61663e8
 def _check_spec(spec: EncoderSpec, where: str):
     "Refuse values that would be wrong, or without effect."
@@ -200,6 +213,7 @@ def _check_spec(spec: EncoderSpec, where: str):
     cuts = spec.dimensions and spec.similarity == 'dot'
     what = 'normalize_before_cut, yet nothing is cut, or cosines normalise again'
     check(cuts or not spec.normalize_before_cut, what, where, 'set dimensions and similarity=dot')
+    _check_stored(spec, where)
     lower = spec.autocast in ('', 'float16', 'bfloat16')
     check(lower, f'autocast {spec.autocast!r} is no lower precision', where, 'write float16 or bfloat16')
 

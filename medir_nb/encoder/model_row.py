@@ -40,6 +40,7 @@ TOWER_FIELDS = [field.name for field in fields(Tower) if field.name not in _BY_R
 # %% ../../nbs/02_encoder/03_model_row.ipynb #554d7a1d
 ROLES = ('query', 'document')
 REPRESENTATIONS = ('dense', 'sparse', 'multi_vector')  # what one text becomes
+STORED = {'float32': 32, 'float16': 16, 'int8': 8, 'binary': 1}  # forms of a stored number → its bits
 SENTENCE_ROLES = (*ROLES, 'sides')  # the first sentence as a query, the second as a document
 
 
@@ -66,6 +67,8 @@ class EncoderRow:
     representation: str = 'dense'  # what one text becomes: dense | sparse | multi_vector
     vectors: str = ''  # tokens: an ordinary encoder keeps the vector of each token, and is multi_vector
     search: str = ''  # exact | plaid: how token vectors are searched; '': as their number asks for
+    stored: str = 'float32'  # float32 | float16 | int8 | binary: the form in which vectors of documents are kept
+    oversample: int = 4  # stored=binary: so many times the documents asked for are compared by more than their bits
     document_pair_template: str = ''  # second segment, where a document is a sentence pair
     titles: bool = True  # False: the title of a document stands at the head of its body
     query_brackets: tuple = ()  # single tokens put before and after the ids of a text (SGPT), inside the limit
@@ -131,10 +134,15 @@ class EncoderSpec(EncoderRow):
             return ''
         return (os.environ.get('MEDIR_EMBEDDING_URL') or self.base_url).rstrip('/')
 
+    def stored_as(self, role: str) -> str:
+        "The form in which vectors of `role` (query or document) are kept, of `STORED`."
+        return self.stored if role == 'document' else 'float32'
+
     def vector_key(self, role: str) -> str:
         "A hash of what decides the vectors of `role` (query or document), the texts aside."
+        small = '' if self.stored_as(role) == 'float32' else self.stored
         if backend_class(self).service:
-            return fingerprint(1, role, self.load, self.hub, self.url)
+            return fingerprint(1, role, self.load, self.hub, self.url, *filter(None, [small]))
         of_role = {
             'max_tokens': getattr(self, f'max_{role}_tokens'),
             'document': self.document if role == 'document' else None,
@@ -143,6 +151,7 @@ class EncoderSpec(EncoderRow):
         requirements = registry('environments').get(self.environment, {}).get('requirements')
         rare = {field: getattr(self, field) for field in _RARE_FIELDS}
         rare['representation'] = '' if self.representation == 'dense' else self.representation
+        rare['stored'] = small
         rare['environment'] = self.environment and [self.environment, requirements]
         set_here = {field: value for field, value in rare.items() if value}
         return fingerprint(1, role, of_role, {field: getattr(self, field) for field in _KEY_FIELDS} | set_here)

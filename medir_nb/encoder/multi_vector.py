@@ -70,6 +70,7 @@ class TokenLayout(Layout):
     "Token vectors of each text, one below the other, and where each text ends."
 
     types = {'vectors': 'F32', 'ends': 'I64'}
+    in_blocks = True
 
     def arrays(self, vectors) -> dict:
         # no texts at all come as an empty array

@@ -11,7 +11,9 @@ import itertools
 import json
 import os
 import re
+import shutil
 import time
+from dataclasses import replace
 from pathlib import Path
 import numpy as np
 from ..core.errors import MedirError, boundary, check
@@ -27,6 +29,8 @@ class Layout:
     "Vectors of one length each, as the arrays of a block; a subclass says it of vectors of another form."
 
     types = {'vectors': 'F32'}  # array of a block → its type, as safetensors writes it
+    in_blocks = False  # an index keeps blocks of it, and not one file
+    oversample = 0  # so many times the documents asked for are compared by more than their bits
 
     def arrays(self, vectors) -> dict:
         "The arrays that hold `vectors`, a row a text."
@@ -42,17 +46,29 @@ class Layout:
             return parts[0]
         return np.concatenate(parts) if parts else np.empty((0, dim), np.float32)
 
+    def of_row(self, spec) -> 'Layout':
+        "The layout as a row sets it."
+        return self
+
+    def calibrated(self, vectors: 'Vectors'):
+        "The layout for these vectors, all of them known before one is written."
+        return self
+
     def is_finite(self, vectors) -> np.ndarray:
         "Whether a vector holds numbers alone, for each text."
         return np.isfinite(vectors).all(1)
 
 # %% ../../nbs/02_encoder/13_store.ipynb #ded327da
-LAYOUTS = {'dense': Layout()}  # representation of a row → its layout
+LAYOUTS = {'dense': Layout()}  # representation of a row, or the form of its stored numbers → its layout
 
 
-def layout_of(spec: EncoderSpec) -> Layout:
+def layout_of(
+    spec: EncoderSpec,
+    role: str = 'document',  # query | document
+) -> Layout:
     "How the vectors of a row lie in a block."
-    return LAYOUTS[spec.representation]
+    stored = spec.stored_as(role)
+    return LAYOUTS[spec.representation if stored == 'float32' else stored].of_row(spec)
 
 # %% ../../nbs/02_encoder/13_store.ipynb #d3f5fd70
 _SMALL = {'keys': 'U64', 'tokens': 'I32', 'truncated': 'U8'}  # arrays of a block beside its vectors, and their types
@@ -157,6 +173,13 @@ class Vectors:
         "The vectors at `positions`, in memory."
         return Vectors(self.blocks, self.rows[positions], layout=self.layout).chunk()
 
+    def by_block(self):
+        "For each block that is in use, the positions of its vectors and these as the block has them."
+        block = np.searchsorted(self.offsets, self.rows, side='right') - 1
+        for number in np.unique(block):
+            positions = np.flatnonzero(block == number)
+            yield positions, _rows_of(self.blocks[number], self.rows[positions] - self.offsets[number])
+
     def chunk(self, start: int = 0, stop: int | None = None):
         "Vectors `start` to `stop`; a view where they lie in one block in order, else a copy."
         rows = self.rows[start:stop]
@@ -248,19 +271,51 @@ class Blocks:
         write_block(path, self.key, keys, encoded, self.layout)
         self._open(path)
 
+# %% ../../nbs/02_encoder/13_store.ipynb #ed858272
+_AT_A_TIME = 10_000  # texts rendered and hashed, or vectors brought into another form, at once
+
+
+def _is_first(keys: np.ndarray) -> np.ndarray:
+    "Whether no text before it has the same key, for each text."
+    first = np.zeros(len(keys), bool)
+    first[np.unique(keys, axis=0, return_index=True)[1]] = True
+    return first
+
 # %% ../../nbs/02_encoder/13_store.ipynb #81ecb4b8
 class VectorStore(Blocks):
-    "The vectors of one contract and role on disk."
+    "The vectors of one contract and role on disk; where these are no floats, `floats` has those that they are made of."
 
     def __init__(self, spec: EncoderSpec, role: str):
         key = spec.vector_key(role)
         folder = home() / 'vectors' / f'{slug(spec.name, 40)}-{key[:12]}' / role
-        super().__init__(folder, key, layout_of(spec))
+        super().__init__(folder, key, layout_of(spec, role))
+        self.floats = None
+        if spec.stored_as(role) != 'float32':
+            plain = VectorStore(replace(spec, stored='float32'), role)
+            self.floats = Blocks(folder / 'float32', plain.key)
+            self.floats.blocks += plain.blocks
+            self.floats.small += plain.small
+
+    def has(self, keys: np.ndarray) -> np.ndarray:
+        "Whether each of the `keys` need not be encoded."
+        found = self.find(keys) >= 0
+        return found if self.floats is None else found | (self.floats.find(keys) >= 0)
+
+    def settle(self, keys: np.ndarray):
+        "Store the vectors of `keys` in their own form, and let go of floats that waited for it."
+        if self.floats is None or (self.find(keys) >= 0).all():
+            return
+        rows = self.floats.find(keys)
+        layout = self.layout.calibrated(self.floats.vectors(rows[rows >= 0], {}))
+        new = np.flatnonzero(_is_first(keys) & (self.find(keys) < 0))
+        vectors = self.floats.vectors(rows[new], {})
+        for start in range(0, len(new), _AT_A_TIME):
+            part = slice(start, start + _AT_A_TIME)
+            made = layout.rows(layout.arrays(vectors.chunk(start, start + _AT_A_TIME)))
+            self.add(keys[new[part]], Encoded(made, vectors.tokens[part], vectors.truncated[part]))
+        shutil.rmtree(self.floats.folder, ignore_errors=True)
 
 # %% ../../nbs/02_encoder/13_store.ipynb #31176246
-_AT_A_TIME = 10_000  # texts rendered and hashed at once
-
-
 def corpus_keys(encoder: Encoder, texts, role: str, instruction: str = '') -> np.ndarray:
     "Hashes of the rendered texts of a `Corpus`, 10,000 at a time."
     stretches = (texts.rows(start, start + _AT_A_TIME) for start in range(0, len(texts), _AT_A_TIME))
@@ -271,10 +326,9 @@ def corpus_keys(encoder: Encoder, texts, role: str, instruction: str = '') -> np
 def missing_texts(encoder: Encoder, keys: np.ndarray, role: str) -> np.ndarray:
     "Positions of the `keys` that have no stored vector, each distinct text once."
     encoder.pin()
-    missing = np.zeros(len(keys), bool)
-    missing[np.unique(keys, axis=0, return_index=True)[1]] = True
+    missing = _is_first(keys)
     if encoder.storable:
-        missing &= VectorStore(encoder.spec, role).find(keys) < 0
+        missing &= ~VectorStore(encoder.spec, role).has(keys)
     return np.flatnonzero(missing)
 
 # %% ../../nbs/02_encoder/13_store.ipynb #2bc6b44a
@@ -300,6 +354,7 @@ def _encode_missing(encoder: Encoder, texts, role: str, instruction: str, keys: 
     if not len(missing):
         return 0
     backend = encoder.backend(role)
+    into = store.floats or store
     size = backend.block or (_BLOCK if str(backend.device) == 'cpu' else 4 * _BLOCK)
     with progress(total=len(missing), desc=f'{encoder.spec.name} {role}', unit='text') as bar:
         for start, stop in paced(len(missing), size):
@@ -310,9 +365,9 @@ def _encode_missing(encoder: Encoder, texts, role: str, instruction: str, keys: 
             except BaseException as e:
                 arrived, partial = getattr(e, 'partial', ((), None))
                 if len(arrived):
-                    store.add(keys[part[arrived]], partial)
+                    into.add(keys[part[arrived]], partial)
                 raise
-            store.add(keys[part], encoded)
+            into.add(keys[part], encoded)
             bar.update(len(part))
     return len(missing)
 
@@ -332,9 +387,10 @@ def encode_corpus(
 
     if not encoder.storable:
         encoded = _encoded(encoder, texts.rows(), texts.ids, role, instruction)
-        return array_vectors(*encoded, stats(len(texts)), layout_of(encoder.spec))
+        return array_vectors(*encoded, stats(len(texts)), layout_of(encoder.spec, role))
     with lock(VectorStore(encoder.spec, role).folder / 'store'):
         keys = corpus_keys(encoder, texts, role, instruction)
         store = VectorStore(encoder.spec, role)
         encoded = _encode_missing(encoder, texts, role, instruction, keys, store)
+        store.settle(keys)
     return store.vectors(store.find(keys), stats(encoded))

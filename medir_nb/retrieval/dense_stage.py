@@ -23,11 +23,12 @@ from ..encoder.contracts import contract, contract_key
 from ..encoder.availability import check_encoder, gigabytes_of
 from ..encoder.model import Encoder
 from ..encoder.services import object_name
-from ..encoder.model_row import ROLES, roles_of_sentences
+from ..encoder.model_row import ROLES, STORED, roles_of_sentences
 from ..encoder.saving import save_encoder, why_not_carried
 from ..encoder.encoder_rows import encoder_names, encoder_spec, exact_row
-from ..encoder.store import Vectors, array_vectors, corpus_keys, encode_corpus, missing_texts
+from ..encoder.store import Blocks, Vectors, array_vectors, corpus_keys, encode_corpus, layout_of, missing_texts
 from .nearest import dense_search, unit, open_vectors, scaled, write_parquet, write_vectors
+from .nearest import open_blocks, write_blocks
 from .runs import run_frame, settle_ties
 from ..generator.expansion import as_queries, dense_queries
 from medir_nb.retrieval.stages import (
@@ -128,6 +129,8 @@ def encoder_settings(encoder: Encoder, task: Task) -> dict:
     settings |= {name: getattr(spec, name) for name in (('similarity',) if renders_itself else _VECTOR_FIELDS)}
     if spec.normalize_before_cut:
         settings['normalize_before_cut'] = True
+    if spec.stored != 'float32':
+        settings['stored'] = spec.stored + (f', oversample {spec.oversample}' if spec.stored == 'binary' else '')
     for part in ('document', 'adapter'):
         if weights := getattr(spec, part):
             settings[part] = weights_label(weights['hub'], str(weights.get('revision', '')))
@@ -236,7 +239,7 @@ def _with_max_tokens(system: System, tokens: int) -> System:
 class _DenseRanking(Retriever):
     "How an encoder ranks by an exact search; `expression` is a `System` or a reader's own model object."
 
-    kind = 'dense'
+    kind, documents = 'dense', EncodedDocuments
     normal = staticmethod(normal_encoder)
     with_max_tokens = staticmethod(_with_max_tokens)
 
@@ -254,7 +257,7 @@ class _DenseRanking(Retriever):
         encoder, task = self.encoder(job), job.task
         vectors = encode_corpus(encoder, task.corpus, 'document', encoder.instruction(task, 'document'))
         encoder.storable &= job.kept is None  # a service keeps nothing of what it is asked
-        return EncodedDocuments(encoder, vectors)
+        return self.documents(encoder, vectors)
 
     def rank(self, job: Job, expanded, depth: int, pool: pd.DataFrame | None) -> Ranking:
         task, searched = job.task, self.prepared(job)
@@ -322,7 +325,10 @@ def encoder_trial(encoder: Encoder, job: Job, documents: int, searched: int, see
 
     encoded = take_up()
     random = np.random.default_rng(seed).normal(size=(searched, encoded.vectors.shape[1]))
-    vectors, ids = array_vectors(random.astype(np.float32)), np.arange(searched).astype(str)
+    vectors, ids = (
+        array_vectors(random.astype(np.float32), layout=layout_of(encoder.spec)),
+        np.arange(searched).astype(str),
+    )
 
     def search(vector: np.ndarray) -> pd.DataFrame:
         how = encoder.spec.similarity, job.device
@@ -364,22 +370,37 @@ class DenseRetriever(_DenseRanking):
 
     def disk_bytes(self, job: Job) -> int:
         spec = self.encoder(job).spec
-        return int(4 * spec.dim * len(job.task.corpus) + 1e9 * (gigabytes_of(spec.params, spec.dtype) or 0))
+        numbers = (spec.dimensions or spec.dim) * len(job.task.corpus)
+        return int(STORED[spec.stored] * numbers / 8 + 1e9 * (gigabytes_of(spec.params, spec.dtype) or 0))
 
     def _folder(self, place: Path, part: str) -> Path:
         return Path(place) / part / slug(self.retriever, 40)
 
     def _kept_encoder(self, job: Job, place: Path) -> Encoder:
         weights = self._folder(place.parent, 'model')
-        return Encoder(str(weights), device=job.device) if weights.is_dir() else self.encoder(job)
+        if not weights.is_dir():
+            return self.encoder(job)
+        said, kept = self.encoder(job).spec, Encoder(str(weights), device=job.device)
+        return Encoder(replace(kept.spec, stored=said.stored, oversample=said.oversample), device=job.device)
+
+    def _blocks(self, encoder: Encoder, place: Path) -> Blocks | None:
+        "The blocks of an index; None where its vectors are one file."
+        layout = layout_of(encoder.spec)
+        return Blocks(self._folder(place, 'vectors'), 'index', layout) if layout.in_blocks else None
 
     def save(self, job: Job, place: Path, before: Path | None = None, store: str = 'flat') -> dict:
+        encoder = self._kept_encoder(job, place)
+        if (blocks := self._blocks(encoder, place)) is not None:
+            check(store == 'flat', f'{store} keeps float vectors', str(self.expression), 'leave --store out')
+            return write_blocks(encoder, job.task, blocks, before and self._blocks(encoder, before))
         known = before and self._folder(before, 'vectors')
-        return write_vectors(self._kept_encoder(job, place), job.task, self._folder(place, 'vectors'), known, store)
+        return write_vectors(encoder, job.task, self._folder(place, 'vectors'), known, store)
 
     def open(self, job: Job, place: Path, store: str = 'flat') -> EncodedDocuments:
         encoder = self._kept_encoder(job, place)
         encoder.storable = False  # nothing of a question is kept
+        if (blocks := self._blocks(encoder, place)) is not None:
+            return self.documents(encoder, open_blocks(blocks, job.task.corpus))
         vectors, database = open_vectors(self._folder(place, 'vectors'), store)
         return EncodedDocuments(encoder, vectors, True, database)
 

@@ -24,7 +24,7 @@ from ..encoder.contracts import contract
 from ..encoder.model import Encoder
 from ..encoder.model_row import ROLES
 from ..encoder.multi_vector import Ragged, ragged, save_multi_vector
-from ..encoder.store import Blocks, LAYOUTS, Vectors, encode_corpus, text_keys
+from ..encoder.store import LAYOUTS, Vectors, encode_corpus
 from ..generator.expansion import sparse_queries
 from .dense_stage import DenseRetriever, EncodedDocuments, check_dimensions, encoder_about
 from .dense_stage import encoder_of, encoding_plan, normal_encoder, precision_of
@@ -217,19 +217,11 @@ class TokenDocuments(EncodedDocuments):
         return pd.concat(runs[1:] or runs, ignore_index=True)
 
 # %% ../../nbs/04_retrieval/08b_late_stage.ipynb #c6b36307
-def _plain_keys(corpus) -> np.ndarray:
-    "Hashes of documents as they are, whichever folder the model lies in."
-    return text_keys([f'{title}\x1f{body}' for title, body in corpus.rows()])
-
-
 class _LateRanking(DenseRetriever):
     "How token vectors rank."
 
     kind = 'sparse'  # texts of an expansion join the words of the query
-
-    def prepare(self, job: Job) -> TokenDocuments:
-        made = super().prepare(job)
-        return TokenDocuments(made.encoder, made.vectors)
+    documents = TokenDocuments
 
     def rank(self, job: Job, expanded, depth: int, pool: pd.DataFrame | None) -> Ranking:
         if expanded:
@@ -294,28 +286,6 @@ def late_trial(encoder: Encoder, job: Job, documents: int, searched: int) -> Tri
 class LateRetriever(_LateRanking):
     "A multi-vector encoder, its token vectors in the store of the home folder or in blocks of an index."
 
-    def _blocks(self, place: Path) -> Blocks:
-        return Blocks(self._folder(place, 'vectors'), 'index', LAYOUTS['multi_vector'])
-
-    def save(self, job: Job, place: Path, before: Path | None = None, store: str = 'flat') -> dict:
-        check(store == 'flat', f'{store} keeps one vector a document', str(self.expression), 'leave --store out')
-        encoder, corpus, keys = self._kept_encoder(job, place), job.task.corpus, _plain_keys(job.task.corpus)
-        old, kept = before and self._blocks(before), self._blocks(place)
-        rows = old.find(keys) if old else np.full(len(keys), -1)
-        new = np.flatnonzero(rows < 0)
-        fresh = encode_corpus(encoder, corpus.take(new), 'document', encoder.instruction(job.task, 'document'))
-        _copy(kept, keys[new], fresh)
-        if old:
-            _copy(kept, keys[rows >= 0], old.vectors(rows[rows >= 0], {}))
-        return {name: fresh.stats[name] for name in ('encoded', 'cached')}
-
-    def open(self, job: Job, place: Path, store: str = 'flat') -> TokenDocuments:
-        encoder, blocks = self._kept_encoder(job, place), self._blocks(place)
-        encoder.storable = False  # nothing of a question is kept
-        rows = blocks.find(_plain_keys(job.task.corpus))
-        check((rows >= 0).all(), 'vectors of documents are missing', blocks.folder, 'build the index again')
-        return TokenDocuments(encoder, blocks.vectors(rows, {'encoded': 0, 'cached': len(rows)}))
-
     def save_model(self, job: Job, place: Path):
         encoder, folder = self.encoder(job), self._folder(place.parent, 'model')
         save_multi_vector(encoder, folder, encoder.instruction(job.task))
@@ -329,14 +299,6 @@ class LateRetriever(_LateRanking):
         save_multi_vector(made.encoder, folder / 'models' / name, about['instructions']['query'])
         files = [f'vectors/{name}.npy', f'vectors/{name}.ends.npy']
         return about | {'files': files, 'dimensions': made.vectors.dim, 'model': f'models/{name}'}
-
-
-def _copy(blocks: Blocks, keys: np.ndarray, vectors: Vectors, at_once: int = 1024):
-    "Write vectors into blocks under these keys."
-    for start in range(0, len(keys), at_once):
-        ends = slice(start, start + at_once)
-        part = Encoded(vectors.chunk(start, start + at_once), vectors.tokens[ends], vectors.truncated[ends])
-        blocks.add(keys[ends], part)
 
 
 BY_REPRESENTATION['multi_vector'] = LateRetriever

@@ -14,7 +14,8 @@ import pandas as pd
 from ..core.errors import MedirError, check, nearest, boundary
 from ..core.console import progress, waiting
 from ..data.task import Task
-from ..encoder.store import Vectors, corpus_keys, encode_corpus
+from ..encoder.backends import Encoded
+from ..encoder.store import Blocks, Vectors, corpus_keys, encode_corpus, text_keys
 from ..encoder.model import Encoder
 from .runs import RUN_COLUMNS, run_frame, settle_ties
 
@@ -84,6 +85,26 @@ def _search_blocks(
             scores, positions = _best_columns(np.argpartition(scores, -k, axis=1)[:, -k:], scores, positions)
     return _best_columns(np.argsort(-scores, axis=1, kind='stable'), scores, positions)
 
+# %% ../../nbs/04_retrieval/01_nearest.ipynb #8b37932e
+def _nearest_by_bits(queries: np.ndarray, documents: Vectors, n: int) -> np.ndarray:
+    "Positions of the `n` documents that differ from each query in the fewest bits."
+    bits, faiss = np.packbits(queries > 0, axis=1), _faiss()
+    differing, positions = np.empty((len(queries), 0), np.int32), np.empty((len(queries), 0), np.int64)
+    for places, part in documents.by_block():
+        of_block, rows = faiss.knn_hamming(bits, np.ascontiguousarray(part.codes), min(n, len(part)))
+        differing, positions = np.hstack([differing, of_block]), np.hstack([positions, places[rows]])
+        nearest_first = np.argsort(differing, axis=1, kind='stable')[:, :n]
+        differing, positions = _best_columns(nearest_first, differing, positions)
+    return np.sort(positions, axis=1)
+
+
+def _search_bits(queries: np.ndarray, documents: Vectors, k: int, scale) -> tuple[np.ndarray, np.ndarray]:
+    "The `k` best scores of each query among those, falling, and their positions."
+    positions = _nearest_by_bits(queries, documents, min(len(documents), documents.layout.oversample * k))
+    products = [scale(documents.take(row)) @ query for row, query in zip(positions, queries, strict=True)]
+    scores = np.array(products, np.float32)
+    return _best_columns(np.argsort(-scores, axis=1, kind='stable')[:, :k], scores, positions)
+
 # %% ../../nbs/04_retrieval/01_nearest.ipynb #a7ef534e
 def dense_search(
     queries,  # an array or `Vectors` (n, dim)
@@ -95,7 +116,7 @@ def dense_search(
     device: str | None = None,  # default: the GPU where faiss has one
     block: int | None = None,  # documents at a time; default: 64 MB of them
 ) -> pd.DataFrame:
-    "A run of the exact top `k` documents per query."
+    "A run of the exact top `k` documents per query; of vectors of bits, among those that differ least."
     vectors = queries.chunk() if isinstance(queries, Vectors) else np.asarray(queries, np.float32)
     known = ['dot', 'cos']
     check(similarity in known, f'unknown similarity {similarity!r}', None, nearest(similarity, known))
@@ -105,6 +126,8 @@ def dense_search(
     asked, size = np.ascontiguousarray(scale(vectors)), block or max(10_000, 2**24 // vectors.shape[1])
 
     def search(rows, depth):
+        if documents.layout.oversample:
+            return _search_bits(asked[rows], documents, depth, scale)
         return _search_blocks(asked[rows], documents, depth, scale, device, size)
 
     return run_frame(query_ids, doc_ids, *settle_ties(search, len(asked), len(documents), k), k)
@@ -265,3 +288,36 @@ def write_parquet(vectors, ids, path: Path):
             names = pa.array(list(ids[start : start + len(part)]), pa.large_string())
             writer.write_table(pa.Table.from_arrays([names, rows], schema=schema))
     file.flush()
+
+# %% ../../nbs/04_retrieval/01_nearest.ipynb #78e30a3d
+def _plain_keys(corpus) -> np.ndarray:
+    "Hashes of documents as they are, whichever folder the model lies in."
+    return text_keys([f'{title}\x1f{body}' for title, body in corpus.rows()])
+
+
+def _copy(blocks: Blocks, keys: np.ndarray, vectors: Vectors, at_once: int = 1024):
+    "Write vectors into blocks under these keys."
+    for positions, part in vectors.by_block():
+        for start in range(0, len(positions), at_once):
+            ends = slice(start, start + at_once)
+            of_part = positions[ends]
+            blocks.add(keys[of_part], Encoded(part[ends], vectors.tokens[of_part], vectors.truncated[of_part]))
+
+
+def write_blocks(encoder: Encoder, task: Task, blocks: Blocks, before: Blocks | None = None) -> dict:
+    "Write the vectors of what a task searches into blocks; what `write_vectors` counts."
+    corpus, keys = task.corpus, _plain_keys(task.corpus)
+    rows = before.find(keys) if before else np.full(len(keys), -1)
+    new = np.flatnonzero(rows < 0)
+    fresh = encode_corpus(encoder, corpus.take(new), 'document', encoder.instruction(task, 'document'))
+    _copy(blocks, keys[new], fresh)
+    if before:
+        _copy(blocks, keys[rows >= 0], before.vectors(rows[rows >= 0], {}))
+    return {name: fresh.stats[name] for name in ('encoded', 'cached')}
+
+
+def open_blocks(blocks: Blocks, corpus) -> Vectors:
+    "The vectors of documents that `write_blocks` wrote."
+    rows = blocks.find(_plain_keys(corpus))
+    check((rows >= 0).all(), 'vectors of documents are missing', blocks.folder, 'build the index again')
+    return blocks.vectors(rows, {'encoded': 0, 'cached': len(rows)})
