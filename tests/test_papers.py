@@ -90,7 +90,11 @@ NV = 'nv-embed-v2(max_document_tokens=4096,max_query_tokens=4096)'
         ('gar', 'hyde(huatuo-o1-70b)+bm25', 'bm25(gensim)+hyde(huatuo-o1-70b@authors)'),
         ('gar', 'query2doc(gpt4)+nv', f'{NV}+query2doc(gpt-4o@authors)'),
         ('gar', 'search-r1(qwen-3b-ins)+bge', 'bge-large-en-v1.5+search-r1(searchr1-3b@authors)'),
-        ('leaderboard', 'E5-mistral-7b-instruct + ReasonRank(32B)', ''),  # a reranker without a row
+        (
+            'leaderboard',
+            'E5-mistral-7b-instruct + ReasonRank(32B)',
+            'e5-mistral(dtype=float32,max_document_tokens=2048,max_query_tokens=2048)>listwise(reasonrank-32b,words=380)@100',
+        ),
         ('leaderboard', 'o3-mini + BM25', 'bm25(gensim)+hyde(o3-mini@authors)'),
         ('leaderboard', 'Search-O1 (QwQ-32b) + BM25', 'bm25(gensim)+search-o1(qwq-32b@authors)'),
         ('leaderboard', 'MedCPT', 'medcpt(max_query_tokens=512,similarity=cos,titles=false)'),

@@ -172,6 +172,9 @@ def _cell(scores: Scores, measure: str) -> tuple[float, float, float, int]:
     return float(by_query.mean()), low, high, len(by_query)
 
 # %% ../../nbs/06_evaluator/01_scores.ipynb #6e0338c5
+_COST_OF_READING = ('prompts', 'prompt_tokens', 'answer_tokens')  # of a language model that orders lists
+
+
 def score_row(scores: Scores, measure: str) -> dict:
     "One measure of a system on a task."
     value, low, high, n = _cell(scores, measure)
@@ -190,6 +193,7 @@ def score_row(scores: Scores, measure: str) -> dict:
         'high': high,
         'n_queries': n,
         'judged_at_10': scores.judged,
+        **{name: stats[name] for name in _COST_OF_READING if name in stats},
         'encoded_docs': stats.get('encoded_docs', 0),
         'cached_docs': stats.get('cached_docs', 0),
         'seconds': round(stats.get('seconds', 0.0), 3),

@@ -47,6 +47,7 @@ class LLMSpec:
     languages: tuple = ()  # what it writes; a task in another one is refused
     sampling: dict = field(default_factory=dict)  # the paper's, where it differs from `Sampling`
     answer: dict = field(default_factory=dict)  # how a reasoning model marks its answer
+    form: str = ''  # the wording of a reranking method that it was trained with
     request: dict = field(default_factory=dict)  # fields that its service calls otherwise, or does not take
     folder: str = ''  # where a training put the weights; hub is then that of its base
     cassette: str = ''  # the model whose cassette it shares
@@ -78,7 +79,7 @@ def _spec_from(name: str, values: dict) -> LLMSpec:
 def _check_llm_row(name: str, row: dict):
     "Refuse a row whose fields are of another type, or whose sampling says what none has."
     where, sampling = f'llm {name}', row.get('sampling') or {}
-    check_row(LLMSpec, row, where, beside=('checkpoint', 'trained_by', 'leaderboard', 'sources'))
+    check_row(LLMSpec, row, where, beside=('checkpoint', 'trained_by', 'leaderboard', 'reranks_as', 'sources'))
     check_row(Sampling, sampling, f'{where}, sampling')
     printable = row.get('key_variable', '').isprintable()
     check(printable, 'key_variable is no name of a variable', where, 'correct the row')

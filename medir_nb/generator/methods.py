@@ -19,7 +19,7 @@ from .llm_rows import Sampling, llm_spec
 # %% ../../nbs/03_generator/06_methods.ipynb #1483ab94
 def method_row(
     name: str,
-    kind: str = 'expansion',  # or `prompt`: those that make training data
+    kind: str = 'expansion',  # or `prompt`: those that make training data; or `reranking`
 ) -> dict:
     "The row of a method."
     rows = {n: row for n, row in registry('methods').items() if row['kind'] == kind}
@@ -210,6 +210,7 @@ def _form_of(row: dict, task) -> str:
 # %% ../../nbs/03_generator/06_methods.ipynb #d85820bd
 _FILLED_IN = {'query': ['query'], 'passages': ['query', 'passages']}  # by what a method reads
 _FILLED_IN |= {'document': ['document'], 'task': ['task']}
+_FILLED_IN |= {'window': ['query', 'passages'], 'pair': ['query', 'document']}  # of a method that reranks
 
 
 def _wording_in(file: str, form: str, method: str, needed: list[str]) -> str:

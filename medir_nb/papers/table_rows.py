@@ -57,6 +57,15 @@ def _on_leaderboard(llm: str) -> tuple[str, str | None]:
     return llm, None
 
 # %% ../../nbs/08_papers/02_table_rows.ipynb #e9ee1077
+def _printed_reranker(printed: str, depth) -> str:
+    "What stands behind a retriever for a printed reranker; '' where no row is called so."
+    for llm, row in registry('llms').items():
+        if printed in row.get('reranks_as', {}):
+            return row['reranks_as'][printed].replace('{llm}', llm)
+    name = _registry_names('rerankers').get(printed)
+    return f'>{name}@{int(depth)}' if name else ''
+
+
 def printed_expression(cell) -> str:
     "The expression of a published cell's system, expansion and reranker included; '' where no row has it."
     expression = _printed_retriever(cell)
@@ -67,10 +76,8 @@ def printed_expression(cell) -> str:
         writer = _registry_names('llms').get(llm, llm)
         is_known = expression and method in registry('methods')
         expression = f'{expression}+{method}({writer}@authors)' if is_known else ''
-    if reranker:
-        name = _registry_names('rerankers').get(reranker)
-        expression = f'{expression}>{name}@{int(cell.depth)}' if expression and name else ''
-    return expression
+    behind = _printed_reranker(reranker, cell.depth) if reranker else ''
+    return expression + behind if expression and (behind or not reranker) else ''
 
 # %% ../../nbs/08_papers/02_table_rows.ipynb #a0f19ea2
 class ColumnKey(NamedTuple):

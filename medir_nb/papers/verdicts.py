@@ -129,7 +129,8 @@ def _expected_dtype(system: System) -> str:
     if not system.reranker:
         return retriever
     name, _, settings = system.reranker
-    return '>'.join(filter(None, (retriever, _own_dtype('rerankers', name, settings))))
+    rows, row = ('llms', system.reranker.llm) if system.reranker.llm else ('rerankers', name)
+    return '>'.join(filter(None, (retriever, _own_dtype(rows, row, settings))))
 
 # %% ../../nbs/08_papers/01_verdicts.ipynb #82159261
 def system_reason(score, expected: System) -> str:
@@ -201,8 +202,10 @@ def system_needs(system: System) -> str:
     if system.expansion:
         unrepeatable = " (its searches were not published: never comparable with a run of one's own)"
         needs.append(text_needs(system.expansion[1]) + (unrepeatable if unpublished(system) else ''))
-    if system.reranker:
-        name = system.reranker[0]
+    if system.reranker and system.reranker.llm:
+        needs.append(registry('llms').get(system.reranker.llm, {}).get('hub', system.reranker.llm))
+    elif system.reranker:
+        name = system.reranker.name
         row = registry('rerankers').get(name)
         needs.append(_weights(row) if row else f'a registry row for {name}')
     return ' and '.join(filter(None, needs))

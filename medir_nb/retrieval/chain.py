@@ -32,6 +32,7 @@ from .stages import Answer, found_documents
 from .dense_stage import encoder_of, encoder_counts, pair_queries
 from .expressions import parse, reranker_class, retriever_of, model_rows, normal_system, parts
 from .reranker_model import reranker_spec
+from .reading_stage import cut_passage
 from .nearest import unit
 
 # %% ../../nbs/04_retrieval/10_chain.ipynb #4eb0afc9
@@ -64,12 +65,6 @@ def search_for_agent(job: Job, retriever: Stage, settings: dict):
     return find
 
 # %% ../../nbs/04_retrieval/10_chain.ipynb #edd95eaf
-def _cut_passage(text: str, language: str, limit: int) -> str:
-    "A passage of at most `limit` words, or characters in Chinese."
-    text = ' '.join(text.split())
-    return text[:limit] if language == 'zh' else ' '.join(text.split(' ')[:limit])
-
-
 def passages_for(task, method: str, settings: dict) -> list[str] | None:
     "For each query its top `k` passages as one text; None: the method reads none."
     row = method_row(method)
@@ -83,7 +78,7 @@ def passages_for(task, method: str, settings: dict) -> list[str] | None:
     ranked = {query: list(hits.doc_id[:k]) for query, hits in run.groupby('query_id', sort=False)}
     shown = []
     for query in task.queries.ids:
-        texts = [_cut_passage(task.corpus.text(d), task.language, row['passage_words']) for d in ranked.get(query, [])]
+        texts = [cut_passage(task.corpus.text(d), task.language, row['passage_words']) for d in ranked.get(query, [])]
         shown.append(''.join(f'\n[{i}]. {text}' for i, text in enumerate(texts, 1)))
     return shown
 

@@ -19,6 +19,7 @@ from .stages import Expansion, Fusion, Reranking, System
 from .retriever import Retriever, BM25Retriever
 from .rerank_stage import Reorder, Rerank
 from .late_stage import LateRerank
+from .reading_stage import READINGS
 
 # %% ../../nbs/04_retrieval/09_expressions.ipynb #60b625d9
 _TOKEN = re.compile(r'\s*([(),=+>@]|[^\s(),=+>@]+)')
@@ -48,7 +49,7 @@ class _Reader:
         return self.tokens[self.at] if self.at < len(self.tokens) else ''
 
     def fail(self, why: str):
-        form = 'write NAME(k=v)+METHOD(LLM)>RERANKER@DEPTH(k=v) or rrf(E,E)>RERANKER@DEPTH'
+        form = 'write NAME(k=v)+METHOD(LLM)>RERANKER@DEPTH(k=v), rrf(E,E)>RERANKER@DEPTH or NAME>METHOD(LLM,k=v)@DEPTH'
         raise MedirError(f'system expression {self.text!r}: {why}', None, form)
 
     def take(self, sign: str = '') -> str:
@@ -100,6 +101,7 @@ def _read_settings(reader: _Reader) -> tuple:
 
 # %% ../../nbs/04_retrieval/09_expressions.ipynb #2dd2717b
 RETRIEVERS['bm25'] = BM25Retriever
+RERANKERS.update(READINGS)
 
 
 def retriever_of(
@@ -137,16 +139,19 @@ def normal_system(
 
 # %% ../../nbs/04_retrieval/09_expressions.ipynb #ec165c0f
 def _read_reranker(reader: _Reader) -> Reranking | None:
-    "`>NAME@DEPTH(a,b=c)`, where it stands."
+    "`>NAME@DEPTH(a,b=c)` or `>METHOD(LLM,b=c)@DEPTH`, where it stands."
     if reader.next != '>':
         return None
     reader.take('>')
     name, _, depth = reader.name().rpartition('@')
+    asked = ()
     if not name:
+        name, asked = depth, _read_settings(reader)
         reader.take('@')
+        depth = reader.take()
     if not re.fullmatch('[0-9]{1,9}', depth) or not int(depth):
         reader.fail(f'the reranking depth {depth!r} is no positive number')
-    reranking = Reranking(name, int(depth), _read_settings(reader))
+    reranking = Reranking(name, int(depth), asked + _read_settings(reader))
     return reranker_class(reranking).normal(reranking)
 
 # %% ../../nbs/04_retrieval/09_expressions.ipynb #9501d43c

@@ -7,7 +7,7 @@ __all__ = ['Answer', 'Ranking', 'RETRIEVERS', 'BY_REPRESENTATION', 'COMBINATIONS
            'System', 'Fusion', 'Job', 'Counts', 'Plan', 'Stage', 'aggregate_passages']
 
 # %% ../../nbs/04_retrieval/05_stages.ipynb #a3c2d6d7
-from collections import namedtuple
+from collections import Counter, namedtuple
 from dataclasses import dataclass, field, fields, replace
 from typing import NamedTuple, Any
 import numpy as np
@@ -53,14 +53,20 @@ class Expansion(NamedTuple):
 
 # %% ../../nbs/04_retrieval/05_stages.ipynb #2b120859
 class Reranking(NamedTuple):
-    "`>NAME@DEPTH(k=v)`: the head of a list is read again."
+    "`>NAME@DEPTH(k=v)` or `>METHOD(LLM,k=v)@DEPTH`: the head of a list is read again."
 
-    name: str  # a row of `registry/rerankers.yaml`, a checkpoint, folder or model of the Hub
+    name: str  # a row of `registry/rerankers.yaml`, a checkpoint, folder, model of the Hub, or a method
     depth: int  # documents a query
     settings: tuple = ()
 
     def __str__(self):
-        return f'>{self.name}@{self.depth}{_in_parentheses(printed_settings(self.settings))}'
+        settings = _in_parentheses(printed_settings(self.settings))
+        return f'>{self.name}{settings}@{self.depth}' if self.llm else f'>{self.name}@{self.depth}{settings}'
+
+    @property
+    def llm(self) -> str:
+        "The language model of a method; '' of a model that scores pairs."
+        return next((name for name, value in self.settings if value is None), '')
 
 # %% ../../nbs/04_retrieval/05_stages.ipynb #659b2d19
 @dataclass(frozen=True)
@@ -143,7 +149,7 @@ class Counts:
     similarity: str = ''
     device: str = ''
     server: str | None = None  # where a service was asked, if not at the address of its row
-    written: dict = field(default_factory=dict)  # what an expansion counted, by its own names
+    written: dict = field(default_factory=dict)  # what an expansion or a reading counted, by their own names
     self_matches: int = 0  # documents left out because they have the id of their query
     scored_pairs: int | None = None
     cached_pairs: int | None = None
@@ -173,8 +179,12 @@ _SUMS = (
 def joined_counts(parts: list[Counts], similarity: str) -> Counts:
     "The counts of several runs that became one."
     sums = {name: added(getattr(part, name) for part in parts) for name in _SUMS}
+    written = Counter()
+    for part in parts:
+        written.update({name: count for name, count in part.written.items() if isinstance(count, int)})
     return Counts(
         **sums,
+        written=dict(written),
         revision='+'.join(dict.fromkeys(part.revision for part in parts if part.revision)),
         dtype='+'.join(sorted({part.dtype for part in parts if part.dtype})),
         similarity=similarity,
@@ -192,7 +202,10 @@ class Plan:
     to_generate: int | None = None  # texts, or turns of a model that searches
     to_score: int | None = None  # pairs
     stored_pairs: int | None = None
-    at_most: bool | None = None  # `to_score` is a bound
+    at_most: bool | None = None  # `to_score`, or what a language model reads, is a bound
+    to_ask: int | None = None  # prompts of a language model that orders lists
+    words_to_read: int | None = None  # of these prompts; characters of Chinese ones
+    tokens_to_write: int | None = None  # of their answers, at most
 
     def __add__(self, other: 'Plan') -> 'Plan':
         sums = {f.name: added((getattr(self, f.name), getattr(other, f.name))) for f in fields(self)}
@@ -203,7 +216,7 @@ class Plan:
     @property
     def is_done(self) -> bool:
         "Whether everything is stored already."
-        return not (self.to_encode or self.to_generate or self.to_score)
+        return not (self.to_encode or self.to_generate or self.to_score or self.to_ask)
 
     def counts(self) -> dict:
         "What is counted, by name."

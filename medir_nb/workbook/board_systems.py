@@ -47,7 +47,9 @@ _LEAST_OPEN_LAST = ('open', 'unknown', 'service', 'unreleased')
 def _settings(leaves: list) -> dict[str, dict]:
     "What the systems set of their models, by `registry/row`."
     found = {f'models/{leaf.name}': dict(leaf.settings) for leaf in leaves}
-    found |= {f'rerankers/{leaf.reranker[0]}': dict(leaf.reranker[2]) for leaf in leaves if leaf.reranker}
+    for reranker in filter(None, (leaf.reranker for leaf in leaves)):
+        name = f'llms/{reranker.llm}' if reranker.llm else f'rerankers/{reranker.name}'
+        found[name] = {setting: value for setting, value in reranker.settings if value is not None}
     return {name: settings for name, settings in found.items() if settings}
 
 # %% ../../nbs/10_workbook/13_board_systems.ipynb #7b952845

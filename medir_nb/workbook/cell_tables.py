@@ -14,9 +14,9 @@ from ..core.errors import boundary, check, MedirError
 from ..core.settings import registry
 from ..encoder.availability import gigabytes_of
 from ..generator.methods import method_row
-from ..retrieval.expressions import parse, retriever_of
+from ..retrieval.expressions import parse, reranker_class, retriever_of
 from .grids import registry_counts
-from .plans import encode_rate
+from .plans import encode_rate, size_in_name
 from ..core.places import find_root
 from ..retrieval import RETRIEVERS
 from ..papers.table_rows import none_if_missing, printed_expression
@@ -78,14 +78,15 @@ def _size_way(size, dtype: str) -> Way:
 # %% ../../nbs/10_workbook/10_cell_tables.ipynb #38ecccd7
 def model_way(
     name: str,
-    rows: str = 'models',  # or rerankers
+    rows: str = 'models',  # or rerankers, or llms
     dtype: str = '',  # the row's own
 ) -> Way:
     "How an encoder or a reranker can run, by its registry row and its size."
     row = registry(rows).get(name)
     if row is None:
         return Way('unknown', 'its system has no registry row')
-    return _obstacle(row) or _size_way(row.get('params') or row.get('size'), dtype or row['dtype'])
+    size = row.get('params') or row.get('size') or size_in_name(row['hub'])
+    return _obstacle(row) or _size_way(size, dtype or row['dtype'])
 
 # %% ../../nbs/10_workbook/10_cell_tables.ipynb #89a04009
 def _imported_way(method: str, row: dict, task: str) -> Way:
@@ -143,8 +144,13 @@ def _encoding(task: str, system, joined: bool) -> TaskWork:
 
 
 def _scoring(task: str, system) -> TaskWork:
-    "The work of a reranker behind its retriever."
-    row, pairs = registry('rerankers')[system.reranker[0]], registry_counts(task, system).score
+    "The work of a reranker behind its retriever; a prompt of a language model counts as a pair."
+    counts = registry_counts(task, system)
+    if llm := system.reranker.llm:
+        size = gigabytes_of(size_in_name(registry('llms')[llm]['hub']), 'bfloat16') or 0
+        hours = _cpu_hours(counts.read + counts.answered, size * 1e9 / 2)
+        return TaskWork(task, str(system), 0, counts.ask, hours, None)
+    row, pairs = registry('rerankers')[system.reranker[0]], counts.score
     return TaskWork(task, str(system), 0, pairs, _cpu_hours(pairs * row['max_tokens'], _parameters(row)), None)
 
 # %% ../../nbs/10_workbook/10_cell_tables.ipynb #533e1e32
@@ -193,7 +199,10 @@ def _parts_ways(system, task: str) -> list[Way]:
         ways.append(model_way(system.name, dtype=dict(system.settings).get('dtype', '')))
     if system.expansion:
         ways.append(text_way(system.expansion[0], system.expansion[1], task))
-    return ways + ([model_way(system.reranker[0], 'rerankers')] if system.reranker else [])
+    if system.reranker:
+        stage = reranker_class(system.reranker)
+        ways += [model_way(name, stage.registry) for name in stage(system).models()]
+    return ways
 
 # %% ../../nbs/10_workbook/10_cell_tables.ipynb #d2d465f8
 def way_of(expression: str, task: str) -> Way:

@@ -42,6 +42,9 @@ def _add_reading_columns(frame, scores: list):
     frame['truncated'] = [by_label[label].cut['documents'] for label in frame.system]
     frame['truncated queries'] = [by_label[label].cut['queries'] for label in frame.system]
     pairs = {label: _pairs_text(score.stats) for label, score in by_label.items() if 'scored_pairs' in score.stats}
+    for cost in ('prompts', 'prompt_tokens', 'answer_tokens'):
+        if cost in frame:
+            frame[cost] = ['' if count != count else f'{int(count):,}' for count in frame[cost]]
     if pairs:
         frame['pairs'] = [pairs.get(label, '') for label in frame.system]
 
@@ -62,6 +65,7 @@ def shown_scores(scores: list):
     if not frame['truncated queries'].any():
         silent.append('truncated queries')
     names = {'n_queries': 'n', 'encoded_docs': 'encoded', 'cached_docs': 'cached'}
+    names |= {'prompt_tokens': 'tokens read', 'answer_tokens': 'tokens written'}
     return frame.drop(columns=silent).rename(columns=names)
 
 # %% ../../nbs/10_workbook/17_cli_evaluate.ipynb #c4baa3f1

@@ -109,10 +109,13 @@ def _model_obstacle(answer: str) -> str:
 def _leaf_obstacle(leaf) -> str:
     "Why this machine does not run one system now; '' where it does."
     from medir_nb.encoder.availability import encoder_availability
+    from medir_nb.generator.models import llm
     from medir_nb.retrieval.reranker_model import reranker_runs
 
     models = [encoder_availability(leaf.name)] if is_encoder(leaf) else []
-    models += [reranker_runs(leaf.reranker[0])] if leaf.reranker else []
+    if leaf.reranker:
+        llm_name = leaf.reranker.llm
+        models.append(llm(llm_name).runs() if llm_name else reranker_runs(leaf.reranker[0]))
     found = [_model_obstacle(answer) for answer in models]
     found += (
         [unreachable() and f'the text that joins its query is not here, and {unreachable()}'] if leaf.expansion else []

@@ -222,10 +222,10 @@ class Workload:
     "What one model does in a row of a plan; None is unknown."
 
     model: str
-    kind: str  # read, write, judge, encode, train or score pairs
+    kind: str  # read, write, judge, rank, encode, train or score pairs
     texts: int | None = 0
     tokens: int | None = 0  # of these texts; of a language model those that it writes
-    read: int = 0  # tokens that a judge reads
+    read: int = 0  # tokens that a judge, or a model that orders lists, reads
 
 # %% ../../nbs/10_workbook/04_declared.ipynb #a750c22d
 @dataclass

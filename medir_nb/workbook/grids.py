@@ -16,7 +16,7 @@ from ..core.network import without_network
 from ..data.registered import expand_tasks, load_task, task_folder
 from ..generator.methods import expansion_settings, method_row, wording
 from ..generator.llm_rows import llm_spec
-from ..retrieval.expressions import parse, parts, retriever_of, System
+from ..retrieval.expressions import parse, parts, reranker_class, retriever_of, System
 from ..retrieval.chain import pending
 from ..trainer.synthetic import prompt_files
 from ..evaluator.effects import SLIPS, with_slip
@@ -60,6 +60,9 @@ class SystemCounts:
     tokens: int | None = 0  # of these texts; None: unknown
     write: int = 0  # texts of a language model
     score: int = 0  # pairs
+    ask: int = 0  # prompts of a language model that orders lists
+    read: int = 0  # tokens of these prompts
+    answered: int = 0  # tokens of their answers, at most
     stored: int = 0  # texts or pairs that are not made again
     sign: str = ''  # before texts or pairs: ≈ where only the registry counts, ≤ where fewer may do
 
@@ -67,6 +70,12 @@ class SystemCounts:
 def _counts_at_hand(text: str, task, alone: str, dtype: str | None = None) -> SystemCounts:
     "What a system would do on a task that is here; what its retriever `alone` would, if another, has its own row."
     counts = pending(text, task, dtype)
+    if 'to_ask' in counts:
+        per_word = TOKENS_A_WORD.get(task.language, TOKENS_A_WORD['en'])
+        sizes = int(counts['words_to_read'] * per_word), counts['tokens_to_write']
+        return SystemCounts(
+            ask=counts['to_ask'], read=sizes[0], answered=sizes[1], sign='≤' if counts['at_most'] else ''
+        )
     if 'to_score' in counts:
         sign = '≤' if counts['at_most'] else ''
         return SystemCounts(score=counts['to_score'], stored=counts['stored_pairs'], sign=sign)
@@ -103,6 +112,14 @@ def registry_counts(
     "What a system would do on a task that is not here."
     row = registry('tasks')[task]
     queries = size_of(row, 'queries')
+    stage = reranker_class(system.reranker)(system) if system.reranker else None
+    if stage and stage.registry == 'llms':
+        prompts = queries * stage.most(min(stage.depth, size_of(row, 'documents')))
+        longest = stage.chosen['words'] * TOKENS_A_WORD.get(row.get('language'), TOKENS_A_WORD['en'])
+        passage = min(longest, document_tokens(row) or longest)
+        read = int(prompts * stage.chosen.get('window', 1) * passage)
+        answers = prompts * llm_spec(system.reranker.llm).sampling.get('max_tokens', 512)
+        return SystemCounts(ask=prompts, read=read, answered=answers, sign='≤')
     if system.reranker:
         return SystemCounts(score=queries * min(system.reranker[1], size_of(row, 'documents')), sign='≤')
     joined, to_write = _generations(system, queries)
@@ -127,6 +144,8 @@ def _longest_text(method: str, llm: str, settings) -> int | None:
 # %% ../../nbs/10_workbook/06_grids.ipynb #f13c6270
 def _workloads(system, counts: SystemCounts) -> list[Workload]:
     "The work of each model of a system."
+    if system.reranker and system.reranker.llm:
+        return [Workload(system.reranker.llm, 'rank', counts.ask, counts.answered, counts.read)]
     if system.reranker:
         return [Workload(system.reranker[0], 'score pairs', counts.score, None)]
     models = retriever_of(system).models()
@@ -168,9 +187,9 @@ def _grid_row(task: str, system: str, is_here: bool, counts: SystemCounts, work:
         'data': 'at hand' if is_here else 'missing',
         'texts to encode': count_text(counts.encode, counts.sign),
         'stored': counts.stored,
-        'tokens': count_text(counts.tokens, '≈'),
+        'tokens': count_text(counts.tokens if counts.tokens is None else counts.tokens + counts.read, '≈'),
         'note': note,
-        'to generate': counts.write,
+        'to generate': count_text(counts.write + counts.ask, counts.sign if counts.ask else ''),
         'pairs to score': count_text(counts.score, counts.sign),
     }
     return PlanRow(cells, work)

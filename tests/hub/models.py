@@ -423,9 +423,13 @@ SILENT = '{% if enable_thinking is defined and not enable_thinking %}<think>\n\n
 THINKING = QWEN.replace('assistant\n{% endif %}', 'assistant\n' + SILENT + '{% endif %}')
 HEADERS = "{{ bos_token }}{% for m in messages %}<|start_header_id|>{{ m['role'] }}<|end_header_id|>\n\n{{ m['content'] }}<|eot_id|>{% endfor %}{% if add_generation_prompt %}<|start_header_id|>assistant<|end_header_id|>\n\n{% endif %}"
 DEEPSEEK = "{% for m in messages %}{% if m['role'] == 'system' %}{{ m['content'] }}{% elif m['role'] == 'user' %}<|User|>{{ m['content'] }}{% else %}<|Assistant|>{{ m['content'] }}{% endif %}{% endfor %}{% if add_generation_prompt %}<|Assistant|><think>\n{% endif %}"
+ZEPHYR = "{% for m in messages %}<|{{ m['role'] }}|>\n{{ m['content'] }}</s>\n{% endfor %}{% if add_generation_prompt %}<|assistant|>\n{% endif %}"
 # a part of a Hub id (the first that fits): architecture and chat template
 WRITERS = [
     ('chatglm3', 'llama', ''),
+    ('rank_zephyr', 'mistral', ZEPHYR),
+    ('reasonrank', 'qwen2', QWEN),
+    ('rank1', 'qwen2', ''),
     ('Llama-2', 'llama', ''),
     ('Distill-Qwen', 'qwen2', DEEPSEEK),
     ('Distill-Llama', 'llama3', DEEPSEEK),
