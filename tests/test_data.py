@@ -1125,7 +1125,7 @@ def test_a_folder_of_every_format_is_one_stream_in_the_order_of_names(tmp_path):
     (tmp_path / 'c' / 'e.jsonl.gz').write_bytes(gzip.compress(b'{"id": "x", "title": "T", "content": "C"}\n'))
     (tmp_path / 'f.xml.gz').write_bytes(gzip.compress(PUBMED.encode()))
     (tmp_path / 'g.nxml').write_text(JATS)
-    (tmp_path / 'h.csv').write_text('1,2')
+    (tmp_path / 'h.png').write_bytes(b'\x89PNG')
     (tmp_path / '.cache').mkdir()
     (tmp_path / '.cache' / 'i.txt').write_text('hidden')
     counts = Counter()
@@ -1246,10 +1246,10 @@ def test_entities_are_neither_fetched_nor_multiplied(tmp_path):
     [
         ('a.xml.gz', gzip.compress(PUBMED.encode())[:200], 'a.xml.gz: broken gzip'),
         ('a.txt.gz', b'no gzip', 'a.txt.gz: broken gzip'),
-        ('a.txt', b'M\xe9ni\xe8re', 'a.txt: not UTF-8'),
+        ('a.jsonl', b'{"text": "x", "y": "\0"}', 'a.jsonl: zero bytes'),
         ('a.jsonl', b'{"text": "x"}\n{"text": \n', 'a.jsonl:2: malformed JSON'),
         ('a.jsonl', b'{"title": "x"}\n', "a.jsonl:1: field 'text' is missing"),
-        ('a.pdf', b'%PDF', 'no raw documents here'),
+        ('a.png', b'%PDF', 'no raw documents here'),
     ],
 )
 def test_other_broken_files_are_named(name, content, said, tmp_path):

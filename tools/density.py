@@ -23,13 +23,13 @@ MODELS = {
 
 # the most that the package may have, and the least of `AT_LEAST`: the figures of the day; behind each, the aim
 LIMITS = {
-    'exported lines': 44_459,  # aim 37,000
-    'lines of tests': 27_304,  # 27,000
+    'exported lines': 45_647,  # aim 37,000
+    'lines of tests': 27_719,  # 27,000
     'rooms': 12,  # 12
-    'public names': 816,  # 900
+    'public names': 820,  # 900
     'signatures with home_folder': 28,  # 60
-    'lessons that call a private helper, %': 4.5,  # 8
-    'words an exported line': 3.2,  # 3
+    'lessons that call a private helper, %': 4.4,  # 8
+    'words an exported line': 3.1,  # 3
     'longest cell': 75,  # 60
     'p90 of cells': 28,  # 28
 }

@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['HEAD', 'canonical', 'fingerprint', 'file_fingerprint', 'atomic_path', 'read_json', 'parse_json', 'encoding_of',
-           'conversion', 'not_utf8', 'read_text', 'json_mapping', 'write_json', 'write_lines', 'atomic_folder', 'lock']
+           'decoded', 'conversion', 'not_utf8', 'read_text', 'json_mapping', 'write_json', 'write_lines',
+           'atomic_folder', 'lock']
 
 # %% ../../nbs/00_core/01_files.ipynb #e0a0d8f8
 import contextlib
@@ -156,21 +157,55 @@ def parse_json(
 _MARKS = {b'\xff\xfe\0\0': 'utf-32', b'\0\0\xfe\xff': 'utf-32', b'\xff\xfe': 'utf-16', b'\xfe\xff': 'utf-16'}
 
 
-def encoding_of(
-    head: bytes,  # that a file begins with
-) -> str:
-    "The encoding of a file that is not UTF-8, as far as its first bytes show it."
-    marked = next((encoding for mark, encoding in _MARKS.items() if head.startswith(mark)), '')
-    if marked:
-        return marked
+def _marked_encoding(raw: bytes) -> str:
+    "The encoding that a mark or zero bytes at every second place show; empty for none."
+    marked = next((encoding for mark, encoding in _MARKS.items() if raw.startswith(mark)), '')
+    head = raw[:2000]
     zeros_even, zeros_odd = head[::2].count(0), head[1::2].count(0)
-    if zeros_odd > len(head) / 3 and not zeros_even:
+    if not marked and zeros_odd > len(head) / 3 and not zeros_even:
         return 'utf-16le'
-    if zeros_even > len(head) / 3 and not zeros_odd:
-        return 'utf-16be'
-    chinese = sum('\u4e00' <= c <= '\u9fff' for c in head.decode('gb18030', 'replace'))
-    # what Western Windows writes; it holds all of Latin-1 but its control characters
-    return 'gb18030' if 4 * chinese > len(head) else 'cp1252'
+    return 'utf-16be' if not marked and zeros_even > len(head) / 3 and not zeros_odd else marked
+
+
+_SAMPLE = 50_000  # bytes by which an encoding is told
+_HIGH_RUNS = re.compile(rb'[\x80-\xff]{3,}')
+_COMMON_CHINESE = re.compile(rb'[\xb0-\xd7][\xa1-\xfe]')  # of GB 2312; no Cyrillic or Greek is written so
+_ENCODINGS = 'gb18030 big5 shift_jis euc_kr cp1250 cp1251 cp1253 utf_16_le utf_16_be cp1252'.split()
+_NAMES = {'utf_16_le': 'utf-16le', 'utf_16_be': 'utf-16be'}  # as iconv knows them
+
+
+def encoding_of(
+    raw: bytes,  # of a file, or its beginning
+) -> str:
+    "The encoding of a file that is not UTF-8, as far as its bytes show it; cp1252 where nothing else is clear."
+    if marked := _marked_encoding(raw):
+        return marked
+    raw = raw[:_SAMPLE]
+    high = [byte for byte in raw if byte > 0x7F]
+    in_runs = sum(map(len, _HIGH_RUNS.findall(raw)))
+    if in_runs and 3 * len(_COMMON_CHINESE.findall(raw)) > len(high):
+        return 'gb18030'
+    free = set(high) & {0x81, 0x8D, 0x8F, 0x90, 0x9D}  # that Western Windows leaves free
+    if free or 3 * in_runs > len(high) or re.search(rb'[\x01-\x06]', raw):  # no accents among plain letters
+        from charset_normalizer import from_bytes
+
+        found = from_bytes(raw, cp_isolation=_ENCODINGS).best()
+        if found and (free or found.encoding != 'cp1250'):  # for which short Western texts are taken
+            return _NAMES.get(found.encoding, found.encoding)
+    return 'latin1' if free else 'cp1252'
+
+
+def decoded(raw: bytes) -> tuple[str, str]:
+    "The text of bytes, and their encoding: UTF-8 where they are, else what `encoding_of` finds."
+    with contextlib.suppress(UnicodeDecodeError):
+        text = raw.decode('utf-8-sig')
+        if not _marked_encoding(raw) and not re.search('[\x01-\x06]', text):
+            return text, 'utf-8'
+    text = raw.decode('utf-8-sig', 'replace')
+    if text.count('\ufffd') < sum(c > '\x7f' for c in text) / 2:  # a few damaged bytes are no other encoding
+        return text, 'utf-8 with damaged bytes'
+    encoding = encoding_of(raw)
+    return raw.decode(encoding, 'replace').removeprefix('\ufeff'), encoding
 
 # %% ../../nbs/00_core/01_files.ipynb #65831cdc
 HEAD = 64  # bytes that show what a file is
@@ -193,13 +228,14 @@ def not_utf8(
     head: bytes,  # that it begins with, unpacked
     place: str,  # at which byte UTF-8 fails
     where: str | Path | None = None,  # file and line; default: the file
+    sample: bytes = b'',  # where UTF-8 fails
 ) -> MedirError:
     "What a reader is told of a file that is not UTF-8."
     for mark, (what, fix) in _NO_TEXT.items():
         if head.startswith(mark):
             return MedirError(what, where or path, fix)
-    encoding = encoding_of(head)
-    if encoding == 'cp1252' and 0 in head:
+    encoding = _marked_encoding(head) or encoding_of(sample or head)
+    if not encoding.startswith('utf') and 0 in head:
         return MedirError(
             'zero bytes stand in it, as in no text', where or path, 'leave it out, or save it as plain text'
         )
@@ -215,7 +251,8 @@ def read_text(path: str | Path, fix: str = '') -> str:
             return text
         raise not_utf8(path, text[:HEAD].encode(), 'zero bytes')
     except UnicodeDecodeError as e:
-        raise not_utf8(path, e.object[:HEAD], f'byte {e.start}') from None
+        around = e.object[max(0, e.start - 1000) : e.start + 1000]
+        raise not_utf8(path, e.object[:HEAD], f'byte {e.start}', sample=around) from None
     except OSError as e:
         what = f'it cannot be read ({e.strerror or type(e).__name__})'
     raise MedirError(what, path, fix or 'check the path and its rights')

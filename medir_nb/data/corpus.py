@@ -32,7 +32,7 @@ class Corpus:
 
     def __init__(
         self,
-        table,  # Arrow, with the columns id, title, body
+        table,  # Arrow, with the columns id, title, body and perhaps metadata
         report: dict | None = None,  # what was counted when it was read
     ):
         self.table, self.report = table, dict(report or {})
@@ -86,6 +86,24 @@ class Corpus:
                 digest.update(_digest_of((doc_id, title, body)))
         return digest.hexdigest()
 
+# %% ../../nbs/01_data/00_corpus.ipynb #bfd71168
+def metadata_of(corpus: Corpus, doc_id: str) -> dict:
+    "What came with a document: its file, the places of its pages and headings, other fields."
+    if 'metadata' not in corpus.table.column_names:
+        return {}
+    return json.loads(corpus.table['metadata'][corpus._position[doc_id]].as_py() or '{}')
+
+
+def corpus_records(corpus: Corpus):
+    "`(id, title, body, metadata)` of all documents; a block of them is in memory."
+    told = [None] * len(corpus)
+    if 'metadata' in corpus.table.column_names:
+        told = corpus.table['metadata'].to_pylist()
+    for start in range(0, len(corpus), _BLOCK):
+        stop = start + _BLOCK
+        for doc_id, row, more in zip(corpus.ids[start:stop], corpus.rows(start, stop), told[start:stop], strict=True):
+            yield doc_id, *row, json.loads(more or '{}')
+
 # %% ../../nbs/01_data/00_corpus.ipynb #d10e5e7b
 class Queries(Corpus):
     "Queries by position; the same table, whose titles are mostly empty."
@@ -123,22 +141,26 @@ class _Intake:
 def _schema():
     import pyarrow as pa
 
-    return pa.schema([(column, pa.large_string()) for column in _COLUMNS])
+    return pa.schema([(column, pa.large_string()) for column in (*_COLUMNS, 'metadata')])
+
+
+def _as_json(metadata: dict | None) -> str | None:
+    return json.dumps(metadata, ensure_ascii=False, default=str) if metadata else None
 
 
 def _batches(records, intake: _Intake):
-    "Arrow batches of those `(id, title, body, where)` that `intake` accepts."
+    "Arrow batches of those `(id, title, body, where[, metadata])` that `intake` accepts."
     import pyarrow as pa
 
-    columns = [[], [], []]
-    for *record, where in records:
+    columns = [[], [], [], []]
+    for *record, where, metadata in (record if len(record) == 5 else (*record, None) for record in records):
         if not intake.accepts(*record, where):
             continue
-        for column, value in zip(columns, record, strict=True):
+        for column, value in zip(columns, (*record, _as_json(metadata)), strict=True):
             column.append(value)
         if len(columns[0]) >= _BLOCK:
             yield pa.record_batch(columns, schema=_schema())
-            columns = [[], [], []]
+            columns = [[], [], [], []]
     if columns[0]:
         yield pa.record_batch(columns, schema=_schema())
 
@@ -156,14 +178,14 @@ def open_table(
         table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
         report = read_json(path.with_suffix('.json'), {})
         table.validate()
-        if tuple(table.column_names) == _COLUMNS and report:
+        if tuple(table.column_names[:3]) == _COLUMNS and report:
             return cls(table, report)
     note(f'{path} is torn and is rebuilt')
     return None
 
 # %% ../../nbs/01_data/00_corpus.ipynb #291502cd
 def write_table(
-    records,  # of `(id, title, body, where)`, in the order of the corpus
+    records,  # of `(id, title, body, where[, metadata])`, in the order of the corpus
     path: Path | None,  # None: in memory
     cls=Corpus,
 ):

@@ -6,32 +6,153 @@
 __all__ = ['read_documents', 'content_hash', 'sampled']
 
 # %% ../../nbs/01_data/13_raw.ipynb #85696633
+import io
 import os
+import tempfile
+import zipfile
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
-from ..core.errors import MedirError, check
+from ..core.errors import MedirError, cause_of, check, typed
 from ..core.console import note
-from .documents import Document, json_documents, text_documents
+from .readers import opened
+from .task_folders import ZIP_RATIO, leads_out
+from .documents import Document, Part, file_bytes, json_documents, markdown_documents, text_documents
+from .records import bibtex_documents, csv_documents, reference_documents, xlsx_documents
+from .pages import pdf_documents
 from .xml import newest_citations, xml_documents
+from .clinical import json_file_documents
+from .office import docx_documents, eml_documents, html_documents, pptx_documents, rtf_documents
 
-# %% ../../nbs/01_data/13_raw.ipynb #eae8618f
-_READERS = {
-    **dict.fromkeys(('.txt', '.text', '.md'), text_documents),
-    **dict.fromkeys(('.jsonl', '.ndjson'), json_documents),
-    **dict.fromkeys(('.xml', '.nxml'), xml_documents),
-}
+# %% ../../nbs/01_data/13_raw.ipynb #4b54594e
+@dataclass(frozen=True)
+class Format:
+    "A kind of files that is read."
+
+    name: str  # with its article, for messages
+    suffixes: tuple
+    read: object  # path → documents, parts and faults
+    whole: bool = False  # a file is one document, called by its name
+    takes: str = ''  # what the reader is given beside the path: columns | newest
+    begins: tuple = ()  # bytes in lower case, one of which a file begins with
+    inside: str = ''  # a folder that a zip file of this kind has
 
 
-def _format(path: Path) -> str:
-    "The suffix that tells the format, below `.gz`."
-    return Path(path.name.removesuffix('.gz')).suffix.lower()
+def _zip_parts(path: Path):
+    "The files of an archive, and why some of them are not read."
+    with zipfile.ZipFile(path) as archive:
+        entries, size = [entry for entry in archive.infolist() if not entry.is_dir()], 0
+        for entry in entries[:_MOST_FILES]:
+            size += entry.file_size
+            if why := _refused(entry, size):
+                yield MedirError(why, f'{path}/{entry.filename}', 'unpack it yourself after a look at it')
+            elif not entry.filename.startswith('__MACOSX/') and not Path(entry.filename).name.startswith('.'):
+                yield Part(entry.filename, archive.read(entry))
+        rest = len(entries) - _MOST_FILES
+        check(rest <= 0, f'{rest:,} files of the archive are not read', path, 'unpack it, and give the folder')
+
+# %% ../../nbs/01_data/13_raw.ipynb #ebe2e353
+_MOST_FILES, _MOST_BYTES, _SMALL = 10_000, 4 << 30, 1 << 20
+
+
+def _refused(entry, size: int) -> str:
+    "Why an entry of an archive is not read; empty where it may be. `size`: bytes of it and of those before."
+    if leads_out(entry):
+        return 'its name leads out of the archive'
+    if entry.flag_bits & 1:
+        return 'it is encrypted'
+    if size > _MOST_BYTES or entry.file_size > max(_SMALL, ZIP_RATIO * entry.compress_size):
+        return f'it swells to {entry.file_size:,} bytes from {entry.compress_size:,}'
+    return ''
+
+
+def _weighed(path: Path) -> list[str]:
+    "The names of what a zip file holds, none of which is refused."
+    with zipfile.ZipFile(io.BytesIO(file_bytes(path))) as archive:
+        size = 0
+        for entry in archive.infolist():
+            size += entry.file_size
+            why = _refused(entry, size)
+            check(not why, f'{entry.filename} in it: {why}', path, 'open it in its program and save it again')
+        return archive.namelist()
+
+# %% ../../nbs/01_data/13_raw.ipynb #8784a0ea
+FORMATS = (
+    Format('a text file', ('.txt', '.text'), text_documents, whole=True),
+    Format('a Markdown file', ('.md', '.markdown'), markdown_documents, whole=True),
+    Format('JSON lines', ('.jsonl', '.ndjson'), json_documents, takes='columns'),
+    Format('JSON', ('.json',), json_file_documents, takes='columns'),
+    Format('an XML file', ('.xml', '.nxml'), xml_documents, takes='newest'),
+    Format('a table', ('.csv', '.tsv', '.tab'), csv_documents, takes='columns'),
+    Format('an Excel file', ('.xlsx', '.xlsm'), xlsx_documents, takes='columns', inside='xl/'),
+    Format('a PDF', ('.pdf',), pdf_documents, whole=True, begins=(b'%pdf',)),
+    Format('a Word file', ('.docx', '.docm'), docx_documents, whole=True, inside='word/'),
+    Format('a PowerPoint file', ('.pptx', '.pptm'), pptx_documents, whole=True, inside='ppt/'),
+    Format('a web page', ('.html', '.htm', '.xhtml'), html_documents, whole=True),
+    Format('an RTF file', ('.rtf',), rtf_documents, whole=True, begins=(b'{\\rtf',)),
+    Format('an e-mail', ('.eml',), eml_documents, whole=True),
+    Format('a list of references', ('.ris', '.nbib'), reference_documents),
+    Format('a BibTeX file', ('.bib',), bibtex_documents),
+    Format('a ZIP file', ('.zip',), _zip_parts, begins=(b'pk\3\4', b'pk\5\6')),
+)
+_BY_SUFFIX = {suffix: kind for kind in FORMATS for suffix in kind.suffixes}
+KNOWN = ', '.join(_BY_SUFFIX)
+
+
+def format_of(path: str | Path) -> Format | None:
+    "The format that the suffix of a name tells, below `.gz`; None for one that is not read."
+    return _BY_SUFFIX.get(Path(str(path).removesuffix('.gz')).suffix.lower())
 
 
 def is_xml(path: Path) -> bool:
-    return _READERS[_format(path)] is xml_documents
+    return format_of(path).read is xml_documents
 
 
+def holds_one_document(name: str) -> bool:
+    "Whether a file is one document, which is called by its name."
+    kind = format_of(name)
+    return kind is not None and kind.whole
+
+# %% ../../nbs/01_data/13_raw.ipynb #407e9535
+_OLD_OFFICE = b'\xd0\xcf\x11\xe0'
+_MARKUP = (b'<!doctype html', b'<html')
+_HEAD = 1024  # bytes
+
+
+def _content_format(path: Path, head: bytes) -> Format | None:
+    "The format that the first bytes of a file tell; None where they tell none."
+    start = head.removeprefix(b'\xef\xbb\xbf').lstrip().lower()
+    if start.startswith(_MARKUP):
+        return _BY_SUFFIX['.html']
+    found = next((kind for kind in FORMATS if kind.begins and start.startswith(kind.begins)), None)
+    if found is not _BY_SUFFIX['.zip']:
+        return found
+    names = _weighed(path) if not path.name.endswith('.zip') else []
+    return next((kind for kind in FORMATS if kind.inside and any(n.startswith(kind.inside) for n in names)), found)
+
+
+def _check_content(path: Path, kind: Format):
+    "Refuse a file whose content is not what its name says."
+    with opened(path) as stream:
+        head = stream.read(_HEAD)
+    fix = 'open it in its program and save it as .docx, .xlsx or .pptx without a password'
+    check(not head.startswith(_OLD_OFFICE), 'an Office file of before 2007, or an encrypted one', path, fix)
+    found = _content_format(path, head)
+    if found is None:
+        is_free = not (kind.begins or kind.inside)
+        check(
+            is_free,
+            f'no {kind.name.split(" ", 1)[-1]}, though its name says so',
+            path,
+            'fetch it again, or leave it out',
+        )
+    elif found is not kind and kind.read is not xml_documents:
+        right = typed(path.with_suffix(found.suffixes[0]).name)
+        fix = f'rename it: mv {typed(path.name)} {right}'
+        raise MedirError(f'{found.name} by its content, {kind.name} by its name', path, fix)
+
+# %% ../../nbs/01_data/13_raw.ipynb #eae8618f
 def _files_below(folder: Path) -> tuple[list[Path], list[OSError]]:
     "The files of a folder that are not hidden, and why some of its folders cannot be read."
     files, faults = [], []
@@ -46,13 +167,69 @@ def document_files(
 ) -> tuple[list[Path], list[Path], list[OSError]]:
     "The files of raw documents in `source`, those that no reader takes, and the faults of folders that cannot be read."
     source = Path(source)
-    check(source.exists(), 'no such file or folder', source, 'give text files, JSON lines or XML')
+    check(source.exists(), 'no such file or folder', source, 'give a file or folder of documents')
     corpora = [source / name for name in ('corpus.jsonl', 'corpus.jsonl.gz') if (source / name).is_file()]
     files, faults = corpora[:1] or [source], []
     if source.is_dir() and not corpora:
         files, faults = _files_below(source)
-    readable = [path for path in files if _format(path) in _READERS]
-    return readable, [path for path in files if _format(path) not in _READERS], faults
+    readable = [path for path in files if format_of(path)]
+    return readable, [path for path in files if not format_of(path)], faults
+
+# %% ../../nbs/01_data/13_raw.ipynb #69cab194
+INSTALL = 'pip install "medir_nb[documents]" (or save it as text; docling does so with models, which pull CUDA)'
+_DEEPEST = 3  # a letter in a letter in a letter
+
+
+def _fault(error: Exception, path: Path, kind: Format) -> MedirError:
+    "What a reader is told of a file that could not be read."
+    if isinstance(error, MedirError):
+        return error
+    if isinstance(error, ImportError):
+        what = f'{error.name} is not installed' if error.name else f'its library cannot be imported ({cause_of(error)})'
+        return MedirError(f'{kind.name}, and {what}', path, INSTALL)
+    what = f'broken: {cause_of(error)}'
+    return MedirError(what, path, 'open it in its program and save it again, or leave it out')
+
+
+def _part_items(part: Part, shown: str, more: dict, depth: int):
+    "What a file inside a file holds."
+    name, kind = f'{shown}/{part.name}', format_of(part.name)
+    is_deep = kind is not None and (kind.read is _zip_parts or depth >= _DEEPEST)
+    why = 'no reader takes it' if kind is None else 'a file in a file in a file' if is_deep else ''
+    if why:
+        yield MedirError(why, name, 'take it out, and give it as a file of its own')
+        return
+    with tempfile.TemporaryDirectory(prefix='medir-') as folder:
+        file = Path(folder) / Path(part.name.replace('\\', '/')).name
+        file.write_bytes(part.content)
+        for item in read_file(file, more, name, depth + 1):
+            where = str(item.where).replace(str(file), name)
+            if isinstance(item, MedirError):
+                item.where = where
+                yield item
+            else:
+                yield item._replace(where=where)
+
+# %% ../../nbs/01_data/13_raw.ipynb #7b2edbda
+def read_file(
+    path: Path,
+    more: dict | None = None,  # columns and newest citations, for the readers that take them
+    shown: str = '',  # the name that documents have as their source; default: the path
+    depth: int = 0,  # of the file in others
+) -> Iterable[Document | MedirError]:
+    "The documents of a file, and the faults of what could not be read of it."
+    kind, shown = format_of(path), shown or str(path)
+    try:
+        _check_content(path, kind)
+        for item in kind.read(path, *([(more or {}).get(kind.takes)] if kind.takes else [])):
+            if isinstance(item, Part):
+                yield from _part_items(item, shown, more or {}, depth)
+            else:
+                yield (
+                    item if isinstance(item, MedirError) else item._replace(metadata={'source': shown, **item.metadata})
+                )
+    except Exception as error:  # of any library: it is told, and the next file is read
+        yield _fault(error, path, kind)
 
 # %% ../../nbs/01_data/13_raw.ipynb #d92dfbc8
 def read_documents(
@@ -62,30 +239,28 @@ def read_documents(
     counts: Counter | None = None,  # what was met is added here
     newest: dict | None = None,  # of `newest_citations`, where `source` is a file of many
 ) -> Iterable[Document]:
-    "The documents of text files, JSON lines, PubMed and JATS files, one at a time."
+    "The documents of files of every format that is read, one at a time."
     counts = Counter() if counts is None else counts
     files, others, faults = document_files(source)
     for fault in faults:
         what, fix = f'the folder cannot be read ({fault.strerror})', 'check its rights'
         check(skip_broken, what, fault.filename, fix)
         note(f'{fault.filename}: {what}; it is left out')
-    check(files, 'no raw documents here', source, 'give .txt, .jsonl, .xml or .nxml, also with .gz')
+    check(files, 'no raw documents here', source, f'give {KNOWN}, also with .gz')
     counts['files of other kinds'] += len(others)
     if newest is None:
         newest = newest_citations([path for path in files if is_xml(path)])
-    more = {json_documents: [columns], xml_documents: [newest]}
     for path in files:
         counts['files'] += 1
-        read = _READERS[_format(path)]
-        try:
-            for document in read(path, *more.get(read, [])):
+        for item in read_file(path, {'columns': columns, 'newest': newest}):
+            if not isinstance(item, MedirError):
                 counts['documents'] += 1
-                yield document
-        except MedirError as fault:
+                yield item
+                continue
             if not skip_broken:
-                raise
+                raise item
             counts['broken files'] += 1
-            note(f'{fault.where}: {fault.what}; the rest of this file is left out')
+            note(f'{item.where}: {item.what}; the rest of it is left out')
 
 # %% ../../nbs/01_data/13_raw.ipynb #228cff63
 def content_hash(

@@ -44,7 +44,7 @@ def _decoded(raw: bytes, number: int, path: Path) -> str:
         head = stream.read(HEAD)
     if text != '\0' and not encoding_of(head).startswith('utf-16'):
         return text
-    raise not_utf8(path, head, place, f'{path}:{number}')
+    raise not_utf8(path, head, place, f'{path}:{number}', raw)
 
 
 def text_lines(path: Path):
@@ -64,9 +64,12 @@ def _check_surrogates(row, where: str):
         raise MedirError('half a surrogate pair', where, 'mend the \\ud… escape') from None
 
 
-def json_lines(path: Path):
+def json_lines(
+    path: Path,
+    lines=None,  # with their places; default: those of the file, which is UTF-8
+):
     "JSON objects of a `.jsonl` file with their place."
-    for line, where in text_lines(path):
+    for line, where in lines or text_lines(path):
         row = parse_json(line, where, 'mend or remove the line')
         if '\\ud' in line.lower():
             _check_surrogates(row, where)
@@ -93,6 +96,14 @@ def first_value(
 
 # %% ../../nbs/01_data/01_readers.ipynb #870b8352
 ID_COLUMNS, _TEXT, _TITLE = ('_id', 'id'), ('text',), ('title',)
+_OWN = {*ID_COLUMNS, *_TEXT, *_TITLE, 'metadata'}
+
+
+def other_fields(row: dict, own: set = _OWN) -> dict:
+    "What a row holds beside id, title and text, with what its `metadata` holds; nothing empty."
+    fields = row.get('metadata') or {}
+    fields = (fields if isinstance(fields, dict) else {'metadata': fields}) | {k: row[k] for k in row if k not in own}
+    return {str(name): value for name, value in fields.items() if value not in (None, '', [], {}) and value == value}
 
 
 def plain_id(value, where: str) -> str:
@@ -120,7 +131,7 @@ def plain_text(value, where: str) -> str:
 def text_records(
     rows,  # of `(JSON row, where)`
 ):
-    "`(id, title, body, where)` of rows with `_id` or `id`, `text` and an optional `title`; null is empty."
+    "`(id, title, body, where, metadata)` of rows with `_id` or `id`, `text`, an optional `title`, and other fields."
     for row, where in rows:
         doc_id = first_value(row, ID_COLUMNS, where)
         yield (
@@ -128,6 +139,7 @@ def text_records(
             plain_text(first_value(row, _TITLE, where, ''), where),
             plain_text(first_value(row, _TEXT, where), where),
             where,
+            other_fields(row) if len(row) > 2 else {},
         )
 
 
@@ -160,7 +172,10 @@ def find_file(
 def cached_table(path: Path, cls):
     "The texts of a `.jsonl` file as a memory-mapped table, parsed once per content."
     store = home() / 'corpora' / f'{file_fingerprint(path)}.arrow'
-    return open_table(store, cls) or write_table(text_records(json_lines(path)), store, cls)
+    kept = open_table(store, cls)
+    if kept is not None and 'metadata' in kept.table.column_names:  # earlier versions kept none
+        return kept
+    return write_table(text_records(json_lines(path)), store, cls)
 
 # %% ../../nbs/01_data/01_readers.ipynb #13d22abb
 _HIGHEST_GRADE = 1000

@@ -316,7 +316,7 @@ def pool_tasks(tasks: list[Task]) -> list[Task]:
         check(names.count(name) == 1, f'two tasks are called {name!r}', 'pool_tasks', 'name each of them once')
     ids = [pa.array([f'{task.name}/{doc_id}' for doc_id in task.corpus.ids], pa.large_string()) for task in tasks]
     tables = [task.corpus.table.set_column(0, 'id', named) for task, named in zip(tasks, ids, strict=True)]
-    corpus = Corpus(pa.concat_tables(tables).combine_chunks())
+    corpus = Corpus(pa.concat_tables(tables, promote_options='default').combine_chunks())
     pooled = []
     for task in tasks:
         qrels = task.qrels.assign(doc_id=f'{task.name}/' + task.qrels.doc_id)

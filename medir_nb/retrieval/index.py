@@ -7,6 +7,8 @@ __all__ = ['FORMAT', 'is_index', 'read_manifest', 'Index', 'snippet']
 
 # %% ../../nbs/04_retrieval/11_index.ipynb #bf3c0791
 import json
+import re
+from collections import Counter
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -16,9 +18,10 @@ from ..core.files import canonical, read_json
 from ..core.places import at_home
 from ..data import corpus_task
 from ..data.corpora import asked
-from ..data.corpus import Corpus, open_table, write_table
+from ..data.corpus import Corpus, metadata_of, open_table, write_table
+from ..data.documents import fields_of, place_of
 from ..data.task import Task
-from ..data.passage_splitter import Passages, PassageSplitter, passage_records
+from ..data.passage_splitter import CJK, Passages, PassageSplitter, passage_records
 from .stages import aggregate_passages, found_passages, Job, Stage
 from .runs import RUN_COLUMNS
 from .chain import chain_of
@@ -141,11 +144,44 @@ def opened_job(generation: Generation) -> Job:
             job.once(retriever.retriever, lambda r=retriever: r.open(job, generation.place, generation.about['store']))
     return job
 
+# %% ../../nbs/04_retrieval/11_index.ipynb #353d6070
+_SENTENCE = re.compile(r'[^\n]+?(?:[.!?](?=\s)|[。！？]|\n|$)')
+_WORD = re.compile(f'[{CJK}]|[^\\W{CJK}]{{3,}}')
+_STEM = 6  # letters by which two words are the same
+
+
+def _stems(text: str) -> set:
+    return {word[:_STEM] for word in _WORD.findall(text.casefold())}
+
+
+def matching_sentence(question: str, text: str) -> tuple[int, int]:
+    "Begin and end of the sentence with the words of a question, the rarest in the text first; else of the first one."
+    found = [(match.span(), _stems(match[0])) for match in _SENTENCE.finditer(text)]
+    frequency, asked = Counter(stem for _, stems in found for stem in stems), _stems(question)
+    worth = [sum(1 / frequency[stem] for stem in stems & asked) for _, stems in found]
+    return found[max(range(len(found)), key=worth.__getitem__)][0] if found else (0, 0)
+
 # %% ../../nbs/04_retrieval/11_index.ipynb #9bacd574
 def _row_of(corpus: Corpus, doc_id: str) -> tuple[str, str]:
     "Title and text of a document."
     position = corpus._position[doc_id]
     return corpus.rows(position, position + 1)[0]
+
+
+def hit_of(
+    corpus: Corpus,
+    doc_id: str,
+    question: str,
+    passage: str | None = None,  # by which the document was found
+) -> dict:
+    "What a reader is told of a document: title, text, the sentence that matches and where it stands, its fields."
+    title, text = _row_of(corpus, doc_id)
+    searched, metadata = text if passage is None else passage, metadata_of(corpus, doc_id)
+    begin, end = matching_sentence(question, searched)
+    offset = begin if passage is None else max(0, text.find(passage)) + begin
+    found = {'title': title, 'text': text, 'sentence': searched[begin:end].strip()}
+    found |= {} if passage is None else {'passage': passage}
+    return found | place_of(metadata, offset) | ({'metadata': fields} if (fields := fields_of(metadata)) else {})
 
 
 def _best_passages(passages: pd.DataFrame, texts: Passages) -> dict:
@@ -196,15 +232,14 @@ class Index(Generation):
         return self._found(questions, k)[0]
 
     def answers(self, questions: list[str], k: int = 10) -> list[list[dict]]:
-        "For each question its documents: rank, id, score, title, text, and passage where one was found."
+        "For each question its documents: rank, score, and what `hit_of` tells of each."
         run, passages = self._found(questions, k)
         hits = {f'q{number}': [] for number in range(1, len(questions) + 1)}
         best = {} if passages is None else _best_passages(passages, self.task.corpus)
         for query_id, doc_id, score in zip(run.query_id, run.doc_id, run.score.tolist()):
-            rows, (title, text) = hits[query_id], _row_of(self.corpus, doc_id)
-            rows.append({'rank': len(rows) + 1, 'id': doc_id, 'score': score, 'title': title, 'text': text})
-            if passages is not None:
-                rows[-1]['passage'] = best[query_id, doc_id]
+            rows, question = hits[query_id], questions[int(query_id[1:]) - 1]
+            hit = hit_of(self.corpus, doc_id, question, best.get((query_id, doc_id)))
+            rows.append({'rank': len(rows) + 1, 'id': doc_id, 'score': score, **hit})
         return list(hits.values())
 
 # %% ../../nbs/04_retrieval/11_index.ipynb #3de56c31

@@ -269,6 +269,7 @@ class NewDocument(pydantic.BaseModel, extra='forbid'):
     )
     title: str = pydantic.Field('', max_length=10_000)
     text: str = pydantic.Field(max_length=2_000_000)
+    metadata: dict = pydantic.Field({}, description='Fields that stand in hits, such as source, page or year.')
 
 
 class NewDocuments(pydantic.BaseModel, extra='forbid'):

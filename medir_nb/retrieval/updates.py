@@ -21,9 +21,9 @@ from ..core.places import follows_home
 from ..core.errors import MedirError, boundary, check, nearest, typed
 from ..core.hardware import versions
 from ..core.console import counted, note, waiting
-from ..core.files import atomic_folder, lock, read_json, write_json
+from ..core.files import atomic_folder, canonical, lock, read_json, write_json
 from ..data import corpus_task
-from ..data.corpus import Corpus, write_table
+from ..data.corpus import Corpus, corpus_records, write_table
 from ..data.task import Task
 from ..data.passage_splitter import parse_windows
 from .chain import chain_of
@@ -119,7 +119,7 @@ def _puts_and_deletes(entries: list[dict]) -> tuple[dict, set]:
     put, delete = {}, set()
     for entry in entries:
         for document in entry.get('put', []):
-            put[document['_id']] = document.get('title', ''), document['text']
+            put[document['_id']] = document.get('title', ''), document['text'], document.get('metadata', {})
             delete.discard(document['_id'])
         for doc_id in entry.get('delete', []):
             put.pop(doc_id, None)
@@ -127,17 +127,9 @@ def _puts_and_deletes(entries: list[dict]) -> tuple[dict, set]:
     return put, delete
 
 # %% ../../nbs/04_retrieval/12_updates.ipynb #23843330
-def _rows(corpus: Corpus):
-    "`(id, title, body)` of documents, 10,000 in memory at a time."
-    for start in range(0, len(corpus), 10_000):
-        stop = start + 10_000
-        for doc_id, (title, body) in zip(corpus.ids[start:stop], corpus.rows(start, stop), strict=True):
-            yield doc_id, title, body
-
-
 def _rows_after(corpus: Corpus, put: dict, delete: set):
-    "The rows of documents after some were put and others deleted."
-    for row in _rows(corpus):
+    "The records of documents after some were put and others deleted."
+    for row in corpus_records(corpus):
         if row[0] in put:
             yield row[0], *put[row[0]]
         elif row[0] not in delete:
@@ -148,20 +140,20 @@ def _rows_after(corpus: Corpus, put: dict, delete: set):
 Update = namedtuple('Update', 'added changed deleted encoded cached generation seconds')
 
 
-def _hash_of(title: str, body: str) -> int:
+def _hash_of(row: tuple) -> int:
     import xxhash
 
-    return xxhash.xxh3_64_intdigest(f'{title}\0{body}'.encode('utf-8', 'surrogatepass'))
+    return xxhash.xxh3_64_intdigest(canonical(row).encode('utf-8', 'surrogatepass'))
 
 
 def _count_changes(corpus: Corpus, rows) -> tuple[int, int, int]:
     "How many of the documents in `rows` are new, how many have another text, and how many are not among them."
-    known = {doc_id: _hash_of(title, body) for doc_id, title, body in _rows(corpus)}
+    known = {row[0]: _hash_of(row) for row in corpus_records(corpus)}
     added, changed = 0, 0
-    for doc_id, title, body in rows:
-        before = known.pop(doc_id, None)
+    for row in rows:
+        before = known.pop(row[0], None)
         added += before is None
-        changed += before not in (None, _hash_of(title, body))
+        changed += before not in (None, _hash_of(row))
     return added, changed, len(known)
 
 # %% ../../nbs/04_retrieval/12_updates.ipynb #fb9a44f8
@@ -216,7 +208,7 @@ def _make_generation(folder: Path, number: int, rows, about: dict, before: Gener
     place = folder / f'generation-{number:06d}'
     with atomic_folder(place) as making:
         with waiting(f'{folder}: documents of generation {number}'):
-            write_table(((*row, '') for row in rows), making / 'documents.arrow')
+            write_table(((*row, '', metadata) for *row, metadata in rows), making / 'documents.arrow')
         counted = fill_generation(Generation(making, about, device), before)
     return Generation(place, about, device), counted
 
@@ -283,7 +275,7 @@ def build_index(
     _refuse_other_folder(folder)
     about = _about(tree, task, store, dtype)
     with writing(folder):
-        made, counted = _make_generation(folder, 1, _rows(task.corpus), about, None, device)
+        made, counted = _make_generation(folder, 1, corpus_records(task.corpus), about, None, device)
         about |= {'settings': settings_of(made), 'generation': 1, 'place': made.place.name, 'documents': len(made)}
         for retriever in retrievers_of(made.chain):
             if with_model:
@@ -303,8 +295,9 @@ def _given_documents(given, manifest: dict, folder: Path) -> Corpus:
 def _wanted_rows(index: Index, entries: list[dict], put, delete: set, everything: bool):
     "A function that gives the rows of all documents after an update."
     if everything:
-        return lambda: _rows(put)
-    own = [] if put is None else [{'_id': doc_id, 'title': title, 'text': body} for doc_id, title, body in _rows(put)]
+        return lambda: corpus_records(put)
+    names = ('_id', 'title', 'text', 'metadata')
+    own = [] if put is None else [dict(zip(names, row, strict=True)) for row in corpus_records(put)]
     to_put, to_delete = _puts_and_deletes([*entries, {'delete': sorted(delete)}, {'put': own}])
     promised, _ = _puts_and_deletes(entries)
     if unknown := sorted(doc_id for doc_id in delete if doc_id not in index.corpus and doc_id not in promised):

@@ -30,7 +30,7 @@ from ..encoder.encoder_rows import encoder_spec
 from ..judging.available_systems import ENCODERS, shown_time, too_long_reason, within_minutes
 from ..judging.study_folder import lost_judgements_line, note_step, StudyFolder
 from ..papers.figure_style import BLUE, INK, ORANGE, panels, read_data, save_figure, styled_figure, WIDTH
-from .reading import source_state, SourceReport, write_corpus
+from .reading import left_out, listed, source_state, SourceReport, write_corpus
 
 # %% ../../nbs/09_study/01_profile.ipynb #9ffb36c6
 def runnable_candidates(names: list[str] | None, language: str) -> list[str]:
@@ -221,27 +221,15 @@ def cached_part(
     write_json(file, {'key': mark, 'value': value})
     return value
 
-# %% ../../nbs/09_study/01_profile.ipynb #5ded230d
-_MOST_NAMES = 5  # of files or ids that a sentence lists
-
-
-def _names(names: list) -> str:
-    more = f' and {len(names) - _MOST_NAMES:,} more' if len(names) > _MOST_NAMES else ''
-    return ', '.join(names[:_MOST_NAMES]) + more
-
 # %% ../../nbs/09_study/01_profile.ipynb #7c846274
 def _counts_table(reading: SourceReport) -> pd.DataFrame:
     "`what, number, which`: what of a folder went into the corpus, and what did not."
     lost = [f'{row["file"]}: {row["why"]}' for row in reading.unreadable]
-    fate = 'kept' if reading.as_given else 'left out'
-    kinds = [f'{len(names):,} {suffix}' for suffix, names in reading.not_read.items()]
     rows = [
         ('in the corpus', reading.kept, ''),
-        ('files that could not be read', len(lost), _names(lost)),
-        ('files of other kinds, not read', sum(map(len, reading.not_read.values())), _names(kinds)),
-        (f'empty, {fate}', len(reading.empty), _names(reading.empty)),
-        (f'exact duplicates, {fate}', len(reading.exact_duplicates), _names(reading.exact_duplicates)),
-        ('near duplicates, kept', len(reading.near_duplicates), _names(reading.near_duplicates)),
+        ('files that could not be read', len(lost), listed(lost)),
+        *left_out(reading),
+        ('near duplicates, kept', len(reading.near_duplicates), listed(reading.near_duplicates)),
         ('ids that stood twice, renamed', reading.renamed, ''),
         ('with what may be personal data', reading.with_personal_data, ''),
     ]

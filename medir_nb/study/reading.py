@@ -19,10 +19,11 @@ from ..core.console import counted, progress
 from ..core.errors import MedirError, cause_of, check
 from ..core.files import atomic_path
 from ..core.settings import registry
-from ..data import Document, Duplicates, Washing, detect_language, load_task, read_documents
+from ..data import Document, Duplicates, Washing, detect_language, load_task
+from ..data.corpus import corpus_records
 from ..data.documents import whole_text
 from ..data.xml import newest_citations
-from ..data.raw import document_files, is_xml
+from ..data.raw import document_files, holds_one_document, is_xml, KNOWN, read_file
 from ..data.passage_splitter import length_in_words
 
 # %% ../../nbs/09_study/00_reading.ipynb #aa319c9e
@@ -103,14 +104,6 @@ def source_state(source: str | Path) -> list:
     return [str(source), *sorted((file_name(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files)]
 
 # %% ../../nbs/09_study/00_reading.ipynb #6d86ee85
-_TEXT_FILES = ('.txt', '.text', '.md')
-
-
-def is_text_file(name: str) -> bool:
-    "Whether a file is one document, which is called by its name."
-    return Path(name.removesuffix('.gz')).suffix.lower() in _TEXT_FILES
-
-
 def without_spaces(name: str) -> str:
     "A name as an id, which holds no white space."
     return re.sub(r'\s+', '_', name)
@@ -142,6 +135,8 @@ class SourceReport:
     kept: int = 0  # that went into the corpus
     unreadable: list = field(default_factory=list)  # {file, why, fix, documents: read before the fault}
     not_read: dict = field(default_factory=dict)  # suffix → names of files
+    scanned: list = field(default_factory=list)  # `FILE: pages` without a text
+    decoded: dict = field(default_factory=dict)  # encoding that was found → names of files
     empty: list = field(default_factory=list)  # ids; left out, unless `as_given`
     exact_duplicates: list = field(default_factory=list)  # ids; likewise
     near_duplicates: list = field(default_factory=list)  # ids that stayed
@@ -152,6 +147,42 @@ class SourceReport:
     personal_data: list = field(default_factory=list)  # rows of `PersonalData.table`
     words: list = field(default_factory=list)  # of each document that was kept
 
+# %% ../../nbs/09_study/00_reading.ipynb #659195af
+_MOST_NAMES = 5  # of files or ids that a sentence lists
+
+
+def listed(names: list) -> str:
+    "The first names of a list, and how many more there are."
+    more = f' and {len(names) - _MOST_NAMES:,} more' if len(names) > _MOST_NAMES else ''
+    return ', '.join(names[:_MOST_NAMES]) + more
+
+
+def left_out(reading: SourceReport) -> list[tuple[str, int, str]]:
+    "`(what, number, which)` of what did not go into a corpus, or not as it stood."
+    fate = 'kept' if reading.as_given else 'left out'
+    kinds = [f'{len(names):,} {suffix}' for suffix, names in reading.not_read.items()]
+    guessed = [f'{encoding} ({listed(names)})' for encoding, names in reading.decoded.items()]
+    rows = [
+        ('files of other kinds, not read', sum(map(len, reading.not_read.values())), listed(kinds)),
+        ('files with pages without a text (scanned)', len(reading.scanned), listed(reading.scanned)),
+        ('files that are not UTF-8, read as', sum(map(len, reading.decoded.values())), listed(guessed)),
+        (f'empty, {fate}', len(reading.empty), listed(reading.empty)),
+        (f'exact duplicates, {fate}', len(reading.exact_duplicates), listed(reading.exact_duplicates)),
+    ]
+    return [row for row in rows if row[1]]
+
+
+def skipped_lines(reading: SourceReport) -> list[str]:
+    "What of a source is not in its corpus, a line for each reason."
+    reasons = {}
+    for row in reading.unreadable:
+        reasons.setdefault((row['why'], row['fix']), []).append(row['file'])
+    lines = [
+        f'{listed(files)} {"is" if len(files) == 1 else "are"} not read, or not to the end: {why}; {fix}'
+        for (why, fix), files in reasons.items()
+    ]
+    return lines + [f'{what}: {number:,}, {which}' for what, number, which in left_out(reading)]
+
 # %% ../../nbs/09_study/00_reading.ipynb #eac57893
 def _fault_row(fault: Exception, name: str, documents: int) -> dict:
     "What is said of a file that could not be read to its end."
@@ -161,12 +192,26 @@ def _fault_row(fault: Exception, name: str, documents: int) -> dict:
     return {'file': name, 'why': f'{why} (line {line[1]})' if line else why, 'fix': fix, 'documents': documents}
 
 # %% ../../nbs/09_study/00_reading.ipynb #2a93d6ec
+def _part_name(fault: MedirError, file: Path, name: str) -> str:
+    "The name of the file, or of the part of it, that could not be read."
+    where = re.sub(r':\d+$', '', str(fault.where or '')).replace(f'{file}/', f'{name}/', 1)
+    return where if where.startswith(f'{name}/') else name
+
+
+def _note_reading(metadata: dict, name: str, reading: SourceReport):
+    "Note pages without a text, and an encoding that was guessed."
+    if pages := metadata.pop('pages_without_text', ''):
+        reading.scanned.append(f'{name}: {pages}')
+    encoding = metadata.pop('text_encoding', '')
+    if encoding and name not in reading.decoded.setdefault(encoding, []):
+        reading.decoded[encoding].append(name)
+
+
 def _named_documents(source: str | Path, reading: SourceReport, below: Path | None, columns: dict | None):
     "`(document, id that it brings, file)` of a source, and what cannot be read into `reading`."
     if _is_registered(source):
-        corpus = load_task(str(source)).corpus
-        for doc_id, (title, body) in zip(corpus.ids, corpus.rows(), strict=True):
-            yield Document(doc_id, title, body), doc_id, str(source)
+        for doc_id, title, body, metadata in corpus_records(load_task(str(source)).corpus):
+            yield Document(doc_id, title, body, metadata=metadata), doc_id, str(source)
         return
     root = below or Path(source)
     name_of = lambda file: file_name(file.relative_to(root) if root.is_dir() else Path(file.name))  # noqa: E731
@@ -174,16 +219,18 @@ def _named_documents(source: str | Path, reading: SourceReport, below: Path | No
     reading.unreadable += [_fault_row(fault, name_of(Path(fault.filename)), 0) for fault in faults]
     for file in others:
         reading.not_read.setdefault(file.suffix.lower() or 'no suffix', []).append(name_of(file))
-    newest = newest_citations([file for file in readable if is_xml(file)])
+    more = {'columns': columns, 'newest': newest_citations([file for file in readable if is_xml(file)])}
     for file in progress(readable, desc='reading', unit='file'):
         name, before = name_of(file), reading.documents
         reading.files += 1
-        try:
-            for document in read_documents(file, columns, newest=newest):
-                reading.documents += 1
-                yield document, name if is_text_file(name) else document.id, name
-        except (MedirError, OSError) as fault:
-            reading.unreadable.append(_fault_row(fault, name, reading.documents - before))
+        for item in read_file(file, more, name):
+            if isinstance(item, MedirError):
+                reading.unreadable.append(_fault_row(item, _part_name(item, file, name), reading.documents - before))
+                continue
+            reading.documents += 1
+            inner = item.metadata['source']
+            _note_reading(item.metadata, inner, reading)
+            yield item, inner if holds_one_document(inner) else item.id, name
 
 # %% ../../nbs/09_study/00_reading.ipynb #e036682e
 def _is_left_out(document: Document, doc_id: str, duplicates: Duplicates, reading: SourceReport) -> bool:
@@ -200,7 +247,7 @@ def _is_left_out(document: Document, doc_id: str, duplicates: Duplicates, readin
 
 def _check_kept(source, reading: SourceReport):
     "Say why no document came of a source, and what to do."
-    what, fix = 'no document could be read', 'give .txt, .md, .jsonl, .xml or .nxml files, also with .gz'
+    what, fix = 'no document could be read', f'give {KNOWN} files, also with .gz'
     if reading.unreadable:
         first = reading.unreadable[0]
         what, fix = f'{what}: {first["file"]}: {first["why"]}', first['fix']
@@ -238,8 +285,8 @@ def _scripts(text: str) -> Counter:
 
 def _record(document: Document, doc_id: str) -> str:
     "A line of corpus.jsonl; half a surrogate pair becomes a sign that says so."
-    row = {'_id': doc_id, 'title': document.title, 'text': whole_text(document)}
-    return json.dumps(row, ensure_ascii=False).encode('utf-8', 'replace').decode() + '\n'
+    row = {'_id': doc_id, 'title': document.title, 'text': whole_text(document), 'metadata': document.metadata}
+    return json.dumps(row, ensure_ascii=False, default=str).encode('utf-8', 'replace').decode() + '\n'
 
 # %% ../../nbs/09_study/00_reading.ipynb #9f75846d
 def write_corpus(

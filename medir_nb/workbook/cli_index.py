@@ -6,9 +6,11 @@
 __all__ = []
 
 # %% ../../nbs/10_workbook/21_cli_index.ipynb #0dbfaefb
+import contextlib
 import json
 import os
 import tempfile
+import zipfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
@@ -30,7 +32,14 @@ def _is_raw(source: str) -> bool:
     if path.is_dir():
         is_task = source in registry('tasks') or any((path / name).exists() for name in _OF_A_TASK)
         return not is_task and not is_index(path)
-    return path.is_file() and not path.name.removesuffix('.gz').endswith(('.jsonl', '.zip'))
+    return path.is_file() and not path.name.removesuffix('.gz').endswith('.jsonl') and not _is_zipped_task(path)
+
+
+def _is_zipped_task(path: Path) -> bool:
+    "Whether a ZIP file holds a corpus.jsonl."
+    with contextlib.suppress(OSError, zipfile.BadZipFile, ValueError), zipfile.ZipFile(path) as archive:
+        return any(Path(name).name in ('corpus.jsonl', 'corpus.jsonl.gz') for name in archive.namelist())
+    return False
 
 
 def _study_of(folder: Path):
@@ -51,28 +60,37 @@ def _check_source(source: str, option: str = ''):
 def _check_nothing_lost(
     index: str,
     task,  # all documents that could be read
-    unreadable: list[str],  # files and folders
+    unreadable: list[str],  # files, parts of files, and folders
     empty: list[str],  # folders, as a share that is not mounted
 ):
     "Refuse an update that would delete the documents of a file or folder that is there and cannot be read."
+    from medir_nb.data.corpus import metadata_of
+    from medir_nb.data.raw import holds_one_document
     from medir_nb.retrieval import Index
-    from medir_nb.study.reading import is_text_file, without_spaces
+    from medir_nb.study.reading import without_spaces
 
-    gone = {*Index(index).corpus.ids} - {*task.corpus.ids}
-    lost = [file for file in unreadable if gone and (without_spaces(file) in gone or not is_text_file(file))]
+    corpus = Index(index).corpus
+    gone = {*corpus.ids} - {*task.corpus.ids}
+    sources = {f'{source}/' for doc_id in gone if (source := metadata_of(corpus, doc_id).get('source'))}
+
+    def may_be_gone(file: str) -> bool:
+        known = any(source.startswith(f'{file}/') for source in sources)
+        return known or without_spaces(file) in gone or (not sources and not holds_one_document(file))
+
+    lost = [file for file in unreadable if gone and may_be_gone(file)]
     lost += [folder for folder in empty if any(doc_id.startswith(f'{without_spaces(folder)}/') for doc_id in gone)]
     what = f'{counted(len(gone), "document")} would be deleted, though {lost[0] if lost else ""} is there'
     fix = 'make it readable, mount it or take the empty folder away; or give the other documents with --add'
     check(not lost, what, index, fix)
 
 # %% ../../nbs/10_workbook/21_cli_index.ipynb #805f6974
-_MOST_LOST = 3  # files that are named
+_MOST_LINES = 8  # on what is not read
 
 
 def _read_documents(source: str, lang: str | None, below: Path | None = None, index: str = ''):
     "Documents that are read as `medir study look` does; what cannot be read is said, and is kept in an `index`."
     from medir_nb.data import corpus_task
-    from medir_nb.study.reading import write_documents
+    from medir_nb.study.reading import skipped_lines, write_documents
 
     with tempfile.TemporaryDirectory(prefix='medir-') as folder:
         corpus_file = Path(folder) / 'corpus.jsonl'
@@ -81,16 +99,21 @@ def _read_documents(source: str, lang: str | None, below: Path | None = None, in
             task = corpus_task(corpus_file, lang)
         except MedirError as fault:
             raise MedirError(fault.what, source, fault.fix) from None  # not the file that is thrown away
-    for lost in met.unreadable[:_MOST_LOST]:
-        note(f'{lost["file"]} is not read, or not to the end: {lost["why"]}; {lost["fix"]}')
-    if len(met.unreadable) > _MOST_LOST:
-        more = counted(len(met.unreadable) - _MOST_LOST, 'file')
-        then = f'medir study look {typed(source)} names them'
-        note(f'{more} more {"is" if more.startswith("1 ") else "are"} not read; {then}')
+    said = skipped_lines(met)
+    for line in said[:_MOST_LINES]:
+        note(line)
+    if len(said) > _MOST_LINES:
+        note(
+            f'{counted(len(said) - _MOST_LINES, "more line")} of this kind: medir study look {typed(source)} tells all'
+        )
     if index:
         root = below or Path(source)
         empty = [os.path.relpath(place, root) for place, *inside in os.walk(root) if not any(inside)]
-        _check_nothing_lost(index, task, [lost['file'] for lost in met.unreadable], empty)
+        there = [
+            *(lost['file'] for lost in met.unreadable),
+            *(name for names in met.not_read.values() for name in names),
+        ]
+        _check_nothing_lost(index, task, there, empty)
     return replace(task, name=Path(source).resolve().name, source=str(source))
 
 # %% ../../nbs/10_workbook/21_cli_index.ipynb #6e8cfa6d
@@ -259,15 +282,14 @@ def _ask_documents(task, questions: list[str], system: str, k: int, **options) -
     run = retrieval.ask(system, task, questions, k, **options).run
     rows = {f'q{number}': [] for number in range(1, len(questions) + 1)}
     for query_id, doc_id, score in zip(run.query_id, run.doc_id, run.score):
-        place = task.corpus._position[doc_id]
-        title, text = task.corpus.rows(place, place + 1)[0]
-        listed = rows[query_id]
-        listed.append({'rank': len(listed) + 1, 'id': doc_id, 'score': score, 'title': title, 'text': text})
+        listed, question = rows[query_id], questions[int(query_id[1:]) - 1]
+        hit = retrieval.index.hit_of(task.corpus, doc_id, question)
+        listed.append({'rank': len(listed) + 1, 'id': doc_id, 'score': score, **hit})
     return list(rows.values())
 
 # %% ../../nbs/10_workbook/21_cli_index.ipynb #a0764719
 def _answers(source: str, questions: list[str], system: str | None, k: int, lang, **options) -> list[list[dict]]:
-    "For each question its documents: rank, id, score, title, text."
+    "For each question its documents: rank, score, and what `hit_of` tells of each."
     from medir_nb.retrieval import is_index
 
     if is_index(source):
@@ -277,6 +299,12 @@ def _answers(source: str, questions: list[str], system: str | None, k: int, lang
     return _ask_documents(_documents(source, lang), questions, named, k, **options)
 
 # %% ../../nbs/10_workbook/21_cli_index.ipynb #1533781c
+def _place_text(hit: dict) -> str:
+    "Where a hit stands in its document: page and headings."
+    page = f'p. {hit["page"]}' if 'page' in hit else ''
+    return ', '.join(filter(None, (page, hit.get('heading'))))
+
+
 def search_command(
     source: Annotated[
         str, Argument(metavar='FOLDER', help='An index, a walk, a folder or file of documents, or a task.')
@@ -306,11 +334,12 @@ def search_command(
         print(json.dumps(found, ensure_ascii=False))
         return
     for place, (question, hits) in enumerate(zip(questions, answers, strict=True)):
-        shown = [{**hit, 'text': snippet(hit['title'], hit.get('passage', hit['text']))} for hit in hits]
+        shown = [{**hit, 'text': snippet(hit['title'], hit['sentence']), 'place': _place_text(hit)} for hit in hits]
         if len(questions) > 1:
             print(f'{"" if place == 0 else chr(10)}{question}')
         if shown:
-            show_table(pd.DataFrame(shown)[['rank', 'id', 'score', 'text']], wide)
+            columns = ['rank', 'id', 'score', *(['place'] if any(hit['place'] for hit in shown) else []), 'text']
+            show_table(pd.DataFrame(shown)[columns], wide)
         else:
             print('nothing was found')
 

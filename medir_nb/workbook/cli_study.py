@@ -37,7 +37,7 @@ def look_command(
         str,
         Argument(
             metavar='DOCUMENTS',
-            help='A folder or file of text, JSON lines or XML, a folder with a corpus.jsonl, or a task.',
+            help='A folder or file of documents (PDF, Word, tables, FHIR …), a folder with a corpus.jsonl, or a task.',
         ),
     ],
     to: Annotated[Path | None, Option('--to', help='The folder of the walk (default: ./NAME-walk).')] = None,
