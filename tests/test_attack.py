@@ -752,8 +752,16 @@ def test_runs_and_qrels_are_read_as_pytrec_eval_reads_them(seed, tmp_path):
         assert by_query(retrieval.read_run(paths['run']), 'score') == pytrec_eval.parse_run(theirs)
 
 
+def test_an_id_may_hold_what_is_no_space_to_trec_eval(tmp_path):
+    run = pd.DataFrame([('q\xa01', 'D\u20031\x1c', 1.5)], columns=retrieval.RUN_COLUMNS)
+    assert retrieval.read_run(retrieval.write_run(run, tmp_path / 'run')).equals(run)
+    judged = data.readers.read_qrels(written(tmp_path / 'qrels', 'q\xa01 0 D\u20031\x1c 2\n'.encode()))
+    assert by_query(judged, 'relevance') == {'q\xa01': {'D\u20031\x1c': 2}}
+
+
 @pytest.mark.parametrize(
-    'dialect', [{'sep': ','}, {'sep': ';'}, {'sep': '\t'}, {'quoting': csv.QUOTE_ALL}, {'lineterminator': '\r\n'}]
+    'dialect',
+    [{'sep': ','}, {'sep': ';'}, {'sep': '\t'}, {'sep': '|'}, {'quoting': csv.QUOTE_ALL}, {'lineterminator': '\r\n'}],
 )
 @pytest.mark.parametrize('encoding', ['utf-8', 'utf-8-sig', 'utf-16'])
 def test_a_sheet_is_read_as_pandas_wrote_it_or_refused(dialect, encoding, tmp_path):

@@ -1163,6 +1163,10 @@ kg/m<sup>2</sup> and PO<sub>4</sub><sup>3-</sup> | kg/m^2 and PO4^3-
 Ca<sup>2+</sup>, Na<sup>+</sup>, CD4<sup>+</sup>, CO<sub>2</sub> | Ca2+, Na+, CD4+, CO2
 (<sup>18</sup>F-FDG) and <sup>13</sup>C | (18F-FDG) and 13C
 the 1<sup>st</sup> of them.<sup>12,13</sup> | the 1st of them.^12,13
+2<sup>−ΔΔCt</sup>, 10<sup>-</sup><sup>3</sup>, 10<sup>‑3</sup>, 10<sup>− 3</sup> | 2^−ΔΔCt, 10^-3, 10^‑3, 10^−3
+10<sup>6 cells</sup>, 10<sup>(−3)</sup>, 10<sup>n</sup>, x<sup>n<sup>2</sup></sup> | 10^6 cells, 10^(−3), 10^n, xn^2
+10 <sup>6</sup>/L, 10 <sup>18</sup>F, 10<sup>6</sup><sup>12</sup>, 10<sup/> | 10^6/L, 10 18F, 10^6 12, 10
+p53<sup>−/−</sup>, Lin<sup>−</sup>, 4.1<sup>a</sup>, log<sub>10</sub>6, Ca<inf>2+</inf> | p53−/−, Lin−, 4.1a, log10 6, Ca2+
 <mm><msup><mn>10</mn><mrow><mo>-</mo><mn>6</mn></mrow></msup></mm> | 10^-6
 <mm><mfrac><mn>1</mn><mn>2</mn></mfrac> <msubsup><mi>x</mi><mn>1</mn><mn>2</mn></msubsup></mm> | 1/2 x1^2
 """
@@ -1187,15 +1191,15 @@ def cited(number, title, version='1', revised=''):
 @pytest.mark.parametrize('names', ['ab', 'ba'])
 def test_the_newest_version_of_a_citation_alone_counts(tmp_path, capsys, names):
     later = cited(1, 'new', '1', '2024 02 01') + cited(2, 'second', '2') + cited(4, 'of the later file', revised='2020')
-    later += '<DeleteCitation><PMID>3</PMID></DeleteCitation>'
+    later += '<DeleteCitation><PMID>3</PMID></DeleteCitation><DeleteDocument><PMID>6</PMID></DeleteDocument>'
     older = (
         cited(1, 'old', '1', '2023 12 31') + cited(2, 'first', '1', '2025 1 1') + cited(3, 'withdrawn') + cited(5, 'x')
-    )
+    ) + cited(6, 'a book')
     for name, records in zip(names, (older, later), strict=True):
         (tmp_path / f'{name}.xml').write_text(f'<PubmedArticleSet>{records}</PubmedArticleSet>')
     wanted = {'1': 'new', '2': 'second', '4': 'of the later file', '5': 'x'}
     assert {document.id: document.title for document in read(tmp_path)} == wanted
-    assert '2 older versions of citations and 1 deleted citation are left out' in capsys.readouterr().err
+    assert '2 older versions of citations and 2 deleted citations are left out' in capsys.readouterr().err
     from medir_nb.study.reading import write_documents
 
     met = write_documents(tmp_path, tmp_path / 'corpus' / 'corpus.jsonl')

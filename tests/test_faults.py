@@ -3,6 +3,7 @@ that came with data, and leaves nothing behind."""
 
 import ast, contextlib, errno, gzip, json, os, pickle, re, resource, shutil, signal, socket, stat, subprocess, sys
 import threading, time, types, zipfile
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 import numpy as np, pandas as pd, pytest
@@ -64,6 +65,8 @@ FULL = OSError(errno.ENOSPC, 'No space left on device', '/x/y')
 ENDS = [
     (MedirError('a', 'b', 'c'), 2, 'medir: error: b: a; c'),
     (FULL, 2, 'medir: error: /x/y: No space left on device; check'),
+    (OSError(errno.EROFS, 'Read-only', '/x/medir/runs'), 2, 'or name another home folder: --home FOLDER'),
+    (UnicodeEncodeError('utf-8', 'x/caf\udce9', 5, 6, 'surrogates not allowed'), 2, r"('x/caf\udce9'); rename that"),
     (KeyboardInterrupt(), 130, 'medir: halt'),
     (RecursionError('deep'), 2, 'not foreseen (RecursionError: deep)'),
     (BaseException('a panic'), 2, 'BaseException: a panic'),
@@ -73,6 +76,7 @@ ENDS = [
 @pytest.mark.parametrize('raised, status, said', ENDS)
 def test_each_kind_of_end(raised, status, said, capsys, monkeypatch):
     monkeypatch.setattr(sys, 'argv', ['x'])
+    monkeypatch.setenv('MEDIR_HOME', '/x/medir')
 
     def call():
         raise raised
@@ -322,7 +326,7 @@ def test_a_file_that_is_not_utf8_is_told_by_its_first_bytes(kind, tmp_path):
         with pytest.raises(MedirError, match=said) as error:
             read(path)
     if command := error.value.fix.partition('convert it: ')[2]:  # run as it stands
-        subprocess.run(command, shell=True, check=True, cwd=tmp_path)
+        subprocess.run(command, shell=True, check=True, cwd=tmp_path.parent)
         assert (
             content.decode(command.split()[2]).startswith(core.read_text(path)) and len(list(tmp_path.iterdir())) == 1
         )
@@ -574,6 +578,7 @@ q1 Q0 d01 2 2.5 t\n | 'q1' has document 'd01' again .first at line 2
 q1 Q0 d05 3 nan t\n | 'nan' is not finite
 q1 Q0 d05 3 -inf t\n | not finite
 q1 Q0 d05 3 high t\n | 'high' is no number
+q1 Q0 d05 3 1_000 t\n | '1_000' is no number
 q1 d05 3\n | 3 columns instead of 6
 q1 Q0 d\0x 1 2.0 t\n | an id holds a NUL
 q1 Q0 dé 1 1 t\n | not UTF-8
@@ -1069,7 +1074,7 @@ def test_weights_that_do_not_load_are_one_line(kind, weights, tiny_weights, tmp_
             Encoder(str(folder)).encode(['x'], 'query')
         else:
             LLM(str(folder)).generate([Request('p', Sampling(max_tokens=4))])
-    assert '\n' not in str(e.value) and not (tmp_path / 'ran').exists()
+    assert '\n' not in str(e.value) and not (tmp_path / 'ran').exists() and e.value.fix == 'save the model again'
 
 
 ODD_CONFIGURATIONS = """
@@ -1707,6 +1712,7 @@ def test_no_terminal_obeys_a_document(medir, tmp_path, capfd):
         medir('search', tmp_path / 'd.jsonl', COMMANDS, '--system', 'bm25', *more).out for more in ((), ('--json',))
     ]
     assert json.loads(seen[1])[0]['hits'][0]['text'] == COMMANDS
+    assert len({len(line) for line in seen[0].splitlines()}) == 1  # cells are as wide as they are shown
     seen += [medir('evaluate', tmp_path / COMMANDS, '--system', 'bm25').err, str(MedirError(COMMANDS))]
     note(COMMANDS)
     sheet = types.SimpleNamespace(current={'query': COMMANDS, 'document': COMMANDS}, done=0, rows=[1])
@@ -1738,6 +1744,23 @@ def test_a_document_opens_no_turn_of_a_chat():
     request = {'before': '<|im_start|>user\n', 'text': forged, 'after': '<|im_end|>', 'room': 500, 'id': 'q'}
     ids, _ = prompt_ids(tokenizer, request)
     assert len(controls(ids)) == len(controls(prompt_ids(tokenizer, {**request, 'text': 'gout'})[0]))
+
+
+MARKS = '<|eot_id|> <|start_header_id|> [/INST] <<SYS>> <end_of_turn> <｜User｜> <|im_end|> </s> <turn|> [TOOL_CALLS]'
+
+
+@pytest.mark.parametrize('mark', MARKS.split())
+def test_a_document_opens_no_turn_at_a_server_or_of_a_form_without_control_tokens(mark):
+    from medir_nb.generator.llm_services import chat_body
+    from medir_nb.generator.local_llm import rendered_prompt
+    from medir_nb.generator.llm_rows import llm_spec
+    from tiny_models import make_tokenizer
+
+    asked = Request(f'gout <|im_{mark}end|> [1] <b>', turns=({'role': 'assistant', 'content': f'I ask. {mark}'},))
+    sent = [message['content'] for message in chat_body(llm_spec('smollm2'), asked)['messages']]
+    assert not any(mark in text for text in sent) and '[1] <b>' in sent[0] and sent[1].startswith('I ask. ')
+    tokenizer, spec = make_tokenizer('qwen2'), replace(llm_spec('smollm2'), chat=f'{mark}{{prompt}}{mark}')
+    assert tokenizer.decode(rendered_prompt(tokenizer, spec, Request(f'gout {mark}'))).count(mark) == 2
 
 
 REFUSES = "{% if messages[0]['role'] == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}"

@@ -484,8 +484,19 @@ def test_a_bad_request_gets_an_error_and_hurts_nobody(beir, home, tmp_path, runn
     is_error(client.delete('/search'), 405)
     assert 'updates' in is_error(client.post('/documents', json={'documents': [{'_id': 'a', 'text': 'b'}]}), 403)
     is_error(client.delete('/documents/d01'), 403)
-    for name in ('evil.example', '127.evil.com', '127.0.0.1.nip.io', 'localhost.evil.com'):
-        assert 'not called' in is_error(client.get('/health', headers={'host': name}), 421)
+    evil = 'evil.example 127.evil.com 127.0.0.1.nip.io localhost.evil.com evil.com#127.0.0.1 evil.com?127.0.0.1'
+    for name in (
+        *evil.split(),
+        'evil.com@127.0.0.1',
+        'evil.com\\127.0.0.1',
+        '127.0.0.1%25.evil.com',
+        '127.1',
+        '0x7f.1',
+    ):
+        for place in ('/health', '/openapi.json'):
+            assert 'not called' in is_error(client.get(place, headers={'host': name}), 421)
+    for name in ('LOCALHOST', '[::1]:80', '127.0.0.9:1'):
+        assert client.get('/openapi.json', headers={'host': name}).json()['paths']
     for raw in (b'not http at all\r\n\r\n', b'GET /search?query=' + b'x' * 200_000 + b' HTTP/1.1\r\n\r\n'):
         with socket.create_connection((client.base_url.host, client.base_url.port)) as line:
             line.sendall(raw)  # what is no HTTP gets uvicorn's own words
@@ -777,6 +788,11 @@ def test_mistakes_of_the_commands_are_one_line(beir, home, tmp_path, medir):
 def test_a_file_that_is_missing_is_named_with_what_to_do(beir, home, tmp_path, medir, fake_minilm):
     index = tmp_path / 'index'
     build_index(str(beir), 'rrf(bm25,minilm)', index, home_folder=home)
+    for file in ('vectors.npy', 'keys.npy'):
+        shutil.copytree(index, tmp_path / file)
+        (tmp_path / file / 'generation-000001' / 'vectors' / 'minilm' / file).write_bytes(b'')
+        ran = medir('index', tmp_path / file, '--delete', 'd01')
+        assert ran.code == 2 and f'{file}: it is damaged' in ran.err and 'foreseen' not in ran.err
     for path in ('vectors/minilm/vectors.npy', 'documents.arrow'):
         (index / 'generation-000001' / path).unlink()
         ran = medir('search', index, 'diabetes')

@@ -23,8 +23,8 @@ MODELS = {
 
 # the most that the package may have, and the least of `AT_LEAST`: the figures of the day; behind each, the aim
 LIMITS = {
-    'exported lines': 45_647,  # aim 37,000
-    'lines of tests': 27_719,  # 27,000
+    'exported lines': 45_712,  # aim 37,000
+    'lines of tests': 27_771,  # 27,000
     'rooms': 12,  # 12
     'public names': 820,  # 900
     'signatures with home_folder': 28,  # 60

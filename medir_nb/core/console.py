@@ -16,7 +16,9 @@ import sys
 import threading
 import time
 import weakref
+from pathlib import Path
 from .errors import MedirError, cause_of, wants_traceback, visible
+from .places import home
 
 # %% ../../nbs/00_core/04_console.ipynb #8aef9319
 _SECRET = re.compile(r'(API_?KEY|_KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)$', re.I)
@@ -197,8 +199,12 @@ def _error_line(error: BaseException) -> str:
     if isinstance(error, MedirError):
         return f'error: {error}'
     if isinstance(error, OSError):
-        cause = error.strerror or cause_of(error)
-        return f'error: {error.filename or "file"}: {cause}; check the path, its rights and the space left'
+        cause, place = error.strerror or cause_of(error), str(error.filename or 'file')
+        other = ', or name another home folder: --home FOLDER' if Path(place).is_relative_to(home()) else ''
+        return f'error: {place}: {cause}; check the path, its rights and the space left{other}'
+    if isinstance(error, UnicodeEncodeError) and 'surrogates' in error.reason:
+        around = error.object[max(0, error.start - 30) : error.end + 30]
+        return f'error: a name that is not UTF-8 cannot be written down ({around!r}); rename that file or folder'
     return f'error: this was not foreseen ({cause_of(error)}); run again with --debug to see the traceback'
 
 
@@ -248,7 +254,7 @@ def _markdown_cell(value, digits: int) -> str:
         return ''
     if isinstance(value, float):
         return f'{value:.{digits}f}'
-    return str(value).replace('|', '\\|').replace('\n', ' ')
+    return visible(str(value).replace('|', '\\|').replace('\n', ' '))
 
 
 def to_markdown(

@@ -217,9 +217,9 @@ _NO_TEXT = {
 
 
 def conversion(path: Path, encoding: str) -> str:
-    "What makes a file UTF-8, to be typed in its folder."
-    old, is_packed = path.name.removesuffix('.gz'), path.suffix == '.gz'
-    unpack, old, new = f'gunzip {typed(path.name)} && ' if is_packed else '', typed(old), typed(f'{old}.new')
+    "What makes a file UTF-8, as a command."
+    old, is_packed = str(path).removesuffix('.gz'), path.suffix == '.gz'
+    unpack, old, new = f'gunzip {typed(path)} && ' if is_packed else '', typed(old), typed(f'{old}.new')
     return f'convert it: {unpack}iconv -f {encoding} -t utf-8 {old} > {new} && mv {new} {old}'
 
 

@@ -24,7 +24,7 @@ def _address_of(host):
     if isinstance(host, (bytes, bytearray)):
         host = host.decode('ascii', 'replace')
     try:
-        address = ipaddress.ip_address(str(host).partition('%')[0])
+        address = ipaddress.ip_address(str(host))
     except ValueError:
         return None
     return getattr(address, 'ipv4_mapped', None) or address
@@ -33,7 +33,7 @@ def _address_of(host):
 def is_loopback(host) -> bool:
     "Whether a host means this machine alone; a name that only begins like an address does not."
     address = _address_of(host)
-    return host in _NAMES_OF_LOOPBACK if address is None else address.is_loopback
+    return str(host).lower() in _NAMES_OF_LOOPBACK if address is None else address.is_loopback
 
 
 def is_here(host) -> bool:

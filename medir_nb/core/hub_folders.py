@@ -97,6 +97,11 @@ def hub_folder(
         disable_progress_bars()
     return local_folder(hub, revision, weights) or _fetched(hub, revision, where, weights)
 
+# %% ../../nbs/00_core/11_hub_folders.ipynb #f805e1de
+def refetch(folder: str | Path) -> str:
+    "What to do about damaged weights: of the Hub's cache, or of a folder of the reader's."
+    return 'remove the cached copy and fetch it again' if 'snapshots' in Path(folder).parts else 'save the model again'
+
 # %% ../../nbs/00_core/11_hub_folders.ipynb #8c3369b1
 @functools.cache
 def _ask_for(hub: str, revision: str, where: str):

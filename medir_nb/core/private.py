@@ -33,8 +33,8 @@ from .network import keep_offline, without_network
 
 # %% ../../nbs/00_core/08_private.ipynb #580fce62
 UNSEEN = (
-    'not seen: programs that are not Python, sockets that compiled code opens and closes, and what a program that '
-    'listens on this machine passes on'
+    'not seen: programs that are not Python and what they start, sockets that compiled code opens and closes, and '
+    'what a program that listens on this machine passes on'
 )
 _PROXIES = ('http_proxy', 'https_proxy', 'all_proxy', 'ftp_proxy')
 _QUIET = {

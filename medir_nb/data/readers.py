@@ -205,16 +205,21 @@ def row_judgements(rows):
         yield query_id, doc_id, first_value(row, ('score', 'relevance'), where), where
 
 
+def trec_cells(line: str) -> list[str]:
+    "The cells of a line between ASCII spaces, as trec_eval reads it; an id may hold any other space."
+    return [cell.decode() for cell in line.encode().split()]
+
+
 def _text_qrels(path: Path):
     for number, (line, where) in enumerate(text_lines(path)):
         cells = line.rstrip().split('\t')
-        cells = cells if len(cells) in (3, 4) else line.split()  # as trec_eval reads it
+        cells = cells if len(cells) in (3, 4) else trec_cells(line)
         if number == 0 and cells[-1].strip().lower() in _HEADER_GRADES:
             continue
         what = f'{len(cells)} columns instead of 3 (query, document, grade) or 4 (TREC)'
         check(len(cells) in (3, 4), what, where, 'separate the columns by tabs')
         query_id, doc_id, grade = cells if len(cells) == 3 else (cells[0], cells[2], cells[3])
-        yield query_id.strip(), doc_id.strip(), grade, where
+        yield query_id.strip(' '), doc_id.strip(' '), grade, where
 
 # %% ../../nbs/01_data/01_readers.ipynb #e085d084
 def _refuse_contradictions(frame: pd.DataFrame, places: list):

@@ -299,9 +299,11 @@ def task_from_frames(
     **fields,  # of `build_task` and `Task`
 ) -> Task:
     "A task from data frames."
-    query_table = texts_in_memory(queries.to_dict('records'), f'{name} queries', Queries)
-    corpus_table = texts_in_memory(corpus.to_dict('records'), f'{name} corpus')
-    judged = row_judgements(placed_rows(qrels.to_dict('records'), f'{name} qrels'))
+    frames = [pd.DataFrame(rows) for rows in (queries, corpus, qrels)]  # lists of mappings as well
+    query_rows, corpus_rows, qrel_rows = (frame.to_dict('records') for frame in frames)
+    query_table = texts_in_memory(query_rows, f'{name} queries', Queries)
+    corpus_table = texts_in_memory(corpus_rows, f'{name} corpus')
+    judged = row_judgements(placed_rows(qrel_rows, f'{name} qrels'))
     rows = [(query_id, doc_id, read_grade(grade, where)) for query_id, doc_id, grade, where in judged]
     judgements = pd.DataFrame(rows, columns=['query_id', 'doc_id', 'relevance'])
     return build_task(name, query_table, corpus_table, judgements, **fields)

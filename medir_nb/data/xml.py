@@ -37,18 +37,30 @@ def _pieces(element):
             yield from _pieces(child)
             yield after
         yield _LOW if tag == 'sup' else space
-    yield element.tail or ''
+    follows = element.tail or ''
+    yield f' {follows}' if tag in ('sub', 'inf') and follows[:1].isdigit() else follows
 
 # %% ../../nbs/01_data/12_xml.ipynb #11e404d4
-_RAISED = re.compile(rf'(\S?){_HIGH}([^{_HIGH}{_LOW}]*){_LOW}')
+_SIGN = '[-‐‑‒–—−－+±]'
+_RAISED = re.compile(rf'(\S?)(\s*){_HIGH}([^{_HIGH}{_LOW}]*){_LOW}(?=(.?))', re.S)
+_LONE_SIGN = re.compile(rf'({_HIGH}\s*{_SIGN}\s*){_LOW}{_HIGH}')  # of a number that stands higher beside it
+_POWER = re.compile(rf'[(~≈<>≤≥]*{_SIGN}?\s*\d|{_SIGN}\s*[\w(]')
+_CHARGE = re.compile(rf'\d?{_SIGN}')
 
 
 def _on_a_line(match: re.Match) -> str:
     "What stands higher, with a sign of power before a number; a charge or the letter of a note stands as it is."
-    before, raised = match[1], match[2].strip()
-    is_charge = before.isalpha() and re.fullmatch(r'\d?[-+−–]', raised)
-    is_power = before not in '([{' and not is_charge and re.fullmatch(r'[-+−–±]?\d[\d.,/−–-]*\+?', raised)
-    return f'{before}{"^" if is_power else ""}{match[2].lstrip()}'
+    before, space, raised, after = *match.group(1, 2), match[3].lstrip(), match[4]
+    is_number = before.isdigit() and not after.isalpha()  # a letter makes it a mass number, as of ¹⁸F
+    stands_on = is_number if space else before not in ('', *'([{')
+    is_charge = before.isalpha() and _CHARGE.fullmatch(raised.strip())
+    is_power = (
+        stands_on and not is_charge and (_POWER.match(raised) or (is_number and raised.strip() in ('n', 'k', 'x')))
+    )
+    if not is_power:
+        return f'{before}{space}{raised}'
+    signed = re.sub(rf'^({_SIGN})\s+', r'\1', raised)
+    return f'{before}^{signed}{" " if after.isdigit() or after == _HIGH else ""}'
 
 
 def running_text(element) -> str:
@@ -56,7 +68,9 @@ def running_text(element) -> str:
     if element is None:
         return ''
     tail, element.tail = element.tail, None
-    text = _RAISED.sub(_on_a_line, ''.join(_pieces(element)))
+    text, raised = _LONE_SIGN.sub(r'\1', ''.join(_pieces(element))), 1
+    while raised:  # the innermost first
+        text, raised = _RAISED.subn(_on_a_line, text)
     element.tail = tail
     return ' '.join(text.split())
 
@@ -173,7 +187,7 @@ _RECORDS = {
     'article': full_text,
     'book-part-wrapper': chapter,
     'ClinicalDocument': clinical_document,
-    'DeleteCitation': None,  # numbers of citations that are no more
+    **dict.fromkeys(('DeleteCitation', 'DeleteDocument')),  # numbers of citations that are no more
 }
 _SETS = {'PubmedArticleSet', 'PubmedBookArticleSet', 'pmc-articleset'}  # they may be empty
 
@@ -235,7 +249,7 @@ def _newest_of(path: Path, newest: dict, deleted: set) -> int:
     with contextlib.suppress(MedirError):  # told when its texts are read
         for tag, element, where in _read_records(path):
             numbers = element.findall('.//{*}PMID')
-            if tag == 'DeleteCitation':
+            if _RECORDS[tag] is None:
                 deleted.update(number.text.strip() for number in numbers if number.text)
             elif _RECORDS[tag] is citation and numbers and numbers[0].text:
                 read += 1
@@ -264,7 +278,7 @@ def xml_documents(
     newest = newest_citations([path]) if newest is None else newest
     try:
         for tag, element, where in _read_records(path):
-            if tag != 'DeleteCitation':
+            if _RECORDS[tag] is not None:
                 document = _RECORDS[tag](element, where)
                 if _RECORDS[tag] is not citation or newest.get(document.id, where) == where:
                     yield document

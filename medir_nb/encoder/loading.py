@@ -16,7 +16,7 @@ from ..core.files import json_mapping, lock, read_json
 from ..core.places import home, slug
 from ..core.settings import registry
 from ..core.console import note
-from ..core.hub_folders import hub_folder, package_folder, convert_gguf
+from ..core.hub_folders import hub_folder, package_folder, convert_gguf, refetch
 from ..core.parts import parts_of, shipped_folder, unpacked
 from .backends import backend_class
 from .model_row import EncoderSpec, Tower
@@ -251,7 +251,7 @@ def load_tokenizer(spec: EncoderSpec, role: str = 'query'):
     folder = checkpoint_paths(spec, role, weights=False)[1]
     refuse_remote_code(folder, spec)
     place = str(folder / transformer_path(folder, role))
-    with boundary('its tokenizer does not load', f'model {spec.name}', 'remove the cached copy and fetch it again'):
+    with boundary('its tokenizer does not load', f'model {spec.name}', refetch(folder)):
         tokenizer = AutoTokenizer.from_pretrained(place, trust_remote_code=spec.remote_code)
     if backend_class(spec).own_modules and json_mapping(Path(place) / 'sentence_bert_config.json').get('do_lower_case'):
         lower = [normalizers.Lowercase(), tokenizer.backend_tokenizer.normalizer]
@@ -412,9 +412,8 @@ def load_sentence_transformer(
     _check_files(folder, spec, role)
     tower, code = spec.tower(role), {'trust_remote_code': spec.remote_code}
     weights = {'dtype': getattr(torch, tower.dtype)}
-    fix = 'remove the cached copy and fetch it again'
     whole = whole_weights(where, (POOLER, *spec.unread_tensors))
-    with boundary('its weights do not load', where, fix, let=(torch.OutOfMemoryError,)), whole:
+    with boundary('its weights do not load', where, refetch(folder), let=(torch.OutOfMemoryError,)), whole:
         if backend_class(spec).own_modules:
             model = SentenceTransformer(str(folder), device=device, model_kwargs=weights, **code)
         else:

@@ -8,6 +8,7 @@ __all__ = []
 # %% ../../nbs/02_encoder/01_worker.ipynb #933324c4
 import json
 import os
+import re
 import sys
 
 # %% ../../nbs/02_encoder/01_worker.ipynb #f94c41e6
@@ -361,8 +362,22 @@ def longest_fit(
     return low
 
 # %% ../../nbs/02_encoder/01_worker.ipynb #6fa0fc46
+# what begins and ends turns in the chat forms of Llama, Qwen, Mistral, Gemma, DeepSeek and others; not the marks
+# between which Search-o1 asks
+_MARK = re.compile(
+    r'<(?!\|(?:begin|end)_search)(?:[|｜][^][<>|｜\s]{1,40}[|｜]?|[^][<>|｜\s]{1,40}[|｜])>|</?s>|<(?:b|e)os>'
+    r'|<(?:start|end)_of_turn>|<</?SYS>>|\[/?(?:INST|[A-Z]+_[A-Z]+|gMASK)\]'
+)
+
+
+def without_chat_marks(text):
+    "A text in which nothing opens or closes a turn of a chat: each mark is broken by a space."
+    return _MARK.sub(lambda mark: mark[0][0] + ' ' + mark[0][1:], text)
+
+
 def without_control_tokens(tokenizer, text):
-    "A text in which nothing is a control token of the tokenizer: each is broken by a space."
+    "A text in which nothing is a control token of the tokenizer, or a mark of a chat."
+    text = without_chat_marks(text)
     for token in tokenizer.added_tokens_decoder.values():
         if token.special and token.content in text:
             text = text.replace(token.content, token.content[0] + ' ' + token.content[1:])

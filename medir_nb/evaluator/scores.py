@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import pandas as pd
 import numpy as np
 from ..core.errors import MedirError, check, nearest
-from ..core.console import note
+from ..core.console import counted, note
 from ..data.task import Task
 from ..data.ontology import overlap_oracle
 from ..data.registered import load_task
@@ -234,13 +234,14 @@ def _check_shared(task: Task, run: pd.DataFrame, where: str):
     known_to = 'the judgements' if task.corpus is None else 'the corpus'
     check(known.any(), f'none of its documents ({", ".join(found[:3])}) is in {known_to}', where, fix)
     missing = {
-        'judged queries without a document, which score 0': len(judged - asked),
-        'queries that are not judged': len(asked - set(task.qrels.query_id)),
-        'documents that are not in the corpus': int((~known).sum()) if task.corpus is not None else 0,
+        ('judged query', 'judged queries', 'without a document, which score 0'): len(judged - asked),
+        ('query', 'queries', 'not judged'): len(asked - set(task.qrels.query_id)),
+        ('document', '', 'not in the corpus'): int((~known).sum()) if task.corpus is not None else 0,
     }
-    said = [f'{n:,} {what}' for what, n in missing.items() if n]
+    said = [f'{counted(n, one, many)} {what}' for (one, many, what), n in missing.items() if n]
     if said:
-        note(f'{where}: {", ".join(said)} (of {len(judged):,} judged queries and {len(asked):,} in the run)')
+        of = f'{counted(len(judged), "judged query", "judged queries")} and {len(asked):,} in the run'
+        note(f'{where}: {", ".join(said)} (of {of})')
 
 # %% ../../nbs/06_evaluator/01_scores.ipynb #95e79b3d
 def score_run(

@@ -16,6 +16,7 @@ from ..core.errors import check
 from ..core.files import atomic_path
 from ..core.places import home, slug
 from ..core.console import redact
+from ..encoder.worker import without_chat_marks
 from .cassettes import Request, Generation
 from .models import HOLDS_GPU, LLM, llm
 from .methods import expansion_settings, method_row
@@ -154,7 +155,7 @@ def _shown_passages(dialogue: Dialogue, passages: list) -> str:
     "Passages as the method shows them, each cut to `characters`."
     shown = ''
     for i, (_, text) in enumerate(passages, 1):
-        cut = ' '.join(text.split())[: dialogue.settings['characters']]
+        cut = without_chat_marks(' '.join(text.split()))[: dialogue.settings['characters']]
         shown += dialogue.row['passage'].replace('{i}', str(i)).replace('{text}', cut)
     return shown
 

@@ -16,6 +16,7 @@ from ..core.hardware import concurrently
 from ..core.server import Server, share_left
 from ..encoder.processor import working_dtype
 from ..encoder.environments import Worker, environment_python
+from ..encoder.worker import without_chat_marks
 from .llm_rows import LLMSpec
 from .cassettes import Generation, Request
 from .local_llm import prompt_budget, refuse_weight_code, weights_folder
@@ -94,7 +95,7 @@ def chat_body(
     sampling = request.sampling
     body = {
         'model': served_as or spec.hub,
-        'messages': request.messages(),
+        'messages': [{**m, 'content': without_chat_marks(m['content'])} for m in request.messages()],
         'temperature': sampling.temperature,
         'top_p': sampling.top_p,
         'max_tokens': sampling.max_tokens,

@@ -21,7 +21,7 @@ from .llm_rows import LLMSpec, Sampling
 from .cassettes import Generation, Request
 from ..core.settings import registry
 from ..core.commits import UNKNOWN
-from ..core.hub_folders import hub_folder
+from ..core.hub_folders import hub_folder, refetch
 
 # %% ../../nbs/03_generator/02_local_llm.ipynb #77b36750
 def prompt_budget(spec: LLMSpec, sampling: Sampling) -> int:
@@ -144,7 +144,7 @@ def load_llm_tokenizer(folder: str, spec: LLMSpec):
 
     quiet_libraries()
     refuse_weight_code(folder, spec)
-    fix = 'remove the cached copy and fetch it again, or serve the model and set $MEDIR_LLM_BACKEND=openai'
+    fix = f'{refetch(folder)}, or serve the model and set $MEDIR_LLM_BACKEND=openai'
     with boundary('its tokenizer does not load', f'llm {spec.name}', fix):
         return AutoTokenizer.from_pretrained(folder, trust_remote_code=spec.remote_code)
 
@@ -169,7 +169,7 @@ def _load_causal(folder: str, spec: LLMSpec, device: str, dtype: str | None):
     from transformers import AutoModelForCausalLM
 
     numbers = getattr(torch, parse_dtype(dtype or working_dtype(spec.dtype, device)))
-    fix, let = 'remove the cached copy and fetch it again', (torch.OutOfMemoryError,)
+    fix, let = refetch(folder), (torch.OutOfMemoryError,)
     whole = whole_weights(f'llm {spec.name}', spec.unread_tensors)
     with boundary('its weights do not load', f'llm {spec.name}', fix, let=let), whole:
         model = AutoModelForCausalLM.from_pretrained(folder, dtype=numbers, trust_remote_code=False)

@@ -29,18 +29,21 @@ def _named_cells(row: dict, where: str) -> dict:
 
 
 def csv_rows(path: Path) -> list[tuple[dict, str]]:
-    "`(row, where)` of a CSV file, with commas or, as spreadsheets of some countries write it, semicolons or tabs."
+    "`(row, where)` of a CSV file, with commas or, as spreadsheets of some countries write it, another separator."
     text = read_text(path)
+    told, _, behind = text.partition('\n')
+    is_told = bool(re.fullmatch(r'"?sep=."?\s*', told))  # a line that Excel writes for itself
+    text = behind if is_told else text
     first_line = text.partition('\n')[0]
     # a cell may hold line breaks, so the reader gets the text as it is; strict: a quotation mark without its end
     # would take all that follows into its cell
-    how = {'delimiter': max(',;\t', key=first_line.count), 'strict': True}
+    how = {'delimiter': max(',;\t|', key=first_line.count), 'strict': True}
     reader = csv.DictReader(io.StringIO(text, newline=''), **how)
     try:
         named = Counter(name.strip() for name in reader.fieldnames or () if name.strip())
         twice = [name for name, times in named.items() if times > 1]
         check(not twice, f'two columns are called {twice[:1]}', f'{path}:1', 'rename one of them')
-        rows = [(row, f'{path}:{reader.line_num}') for row in reader]
+        rows = [(row, f'{path}:{reader.line_num + is_told}') for row in reader]
     except csv.Error as e:
         raise MedirError(f'no CSV ({e})', f'{path}:{reader.line_num}', 'mend the line') from None
     return [(_named_cells(row, where), where) for row, where in rows]

@@ -141,12 +141,17 @@ def scaled(vectors: np.ndarray, similarity: str) -> np.ndarray:
     return np.ascontiguousarray(unit(vectors) if similarity == 'cos' else vectors, np.float32)
 
 
+def _loaded(path: Path, **how) -> np.ndarray:
+    "The numbers of a file of an index."
+    with boundary('it is damaged', path, 'build the index again'):
+        return np.load(path, **how)
+
+
 class FileVectors(Vectors):
     "The vectors of a file, mapped into memory; a stretch of them is a view."
 
     def __init__(self, path: Path):
-        with boundary('it is damaged', path, 'build the index again'):
-            block = np.asarray(np.load(path, mmap_mode='r'))
+        block = np.asarray(_loaded(path, mmap_mode='r'))
         stats = {'encoded': 0, 'cached': len(block)}
         super().__init__([block], np.arange(len(block)), truncated=np.zeros(len(block), bool), stats=stats)
 
@@ -158,8 +163,7 @@ def _rows_before(before: Path | None, keys: np.ndarray) -> np.ndarray:
     "For each text its row in the vectors of a folder; -1 where it has none."
     file, known = before / 'keys.npy' if before is not None else None, []
     if file is not None and file.is_file():
-        with boundary('it is damaged', file, 'build the index again'):
-            known = np.load(file)
+        known = _loaded(file)
     row_of = {key.tobytes(): row for row, key in enumerate(known)}
     return np.array([row_of.get(key.tobytes(), -1) for key in keys], np.int64)
 
@@ -245,7 +249,7 @@ def write_vectors(encoder: Encoder, task: Task, folder: Path, before: Path | Non
         new, old = np.flatnonzero(rows < 0), np.flatnonzero(rows >= 0)
         texts = task.corpus.take(new) if len(old) else task.corpus
     fresh = encode_corpus(encoder, texts, 'document', instruction)
-    copied = np.load(before / 'vectors.npy', mmap_mode='r') if len(old) else None
+    copied = _loaded(before / 'vectors.npy', mmap_mode='r') if len(old) else None
     dim = fresh.dim if copied is None else copied.shape[1]
     file = np.lib.format.open_memmap(folder / 'vectors.npy', 'w+', np.float32, (len(keys), dim))
     for start in progress(range(0, len(keys), _AT_A_TIME), desc='vectors', unit='16k'):

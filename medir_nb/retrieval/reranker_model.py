@@ -18,7 +18,7 @@ from ..core.files import fingerprint, json_mapping
 from ..core.places import checkpoint_record, home
 from ..core.settings import check_row, registry
 from ..core.commits import hub_name, hub_row, named_commit, pinned
-from ..core.hub_folders import check_weights, hub_folder
+from ..core.hub_folders import check_weights, hub_folder, refetch
 from ..encoder.processor import working_dtype, tell_receipt
 from ..encoder.model_row import check_type, parse_dtype
 from ..encoder.model_folders import folder_fingerprint, positions_of, check_positions
@@ -350,11 +350,10 @@ def load_cross_encoder(
     where, code = f'reranker {spec.name}', {'trust_remote_code': spec.remote_code}
     folder = _weights_of(spec, where)
     refuse_remote_code(folder, spec)
-    fix = 'remove the cached copy and fetch it again'
     brings_head = bool(spec.adapter) or not spec.logits
     unread = (POOLER, *spec.unread_tensors) if brings_head else spec.unread_tensors
     whole = whole_weights(where, unread, brings_head, fix=_FIX)
-    with boundary('its weights do not load', where, fix, let=(torch.OutOfMemoryError,)), whole as new:
+    with boundary('its weights do not load', where, refetch(folder), let=(torch.OutOfMemoryError,)), whole as new:
         config = _configuration(spec, folder, where)
         tokenizer = AutoTokenizer.from_pretrained(str(folder), config=config, **code)
         how = {'dtype': getattr(torch, spec.dtype), **code}

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 from ..core.errors import MedirError, check
 from ..core.files import atomic_path
-from ..data.readers import text_lines
+from ..data.readers import text_lines, trec_cells
 
 # %% ../../nbs/04_retrieval/00_runs.ipynb #38388b50
 RUN_COLUMNS = ['query_id', 'doc_id', 'score']
@@ -101,7 +101,7 @@ def write_run(
     "Write a run as a TREC file (`query Q0 document rank score tag`), atomically; returns its path."
     run = sort_run(run)
     for column in ('query_id', 'doc_id'):
-        spaced = run[column].astype(str).str.contains(r'\s')
+        spaced = run[column].astype(str).str.contains(r'(?a:\s)')
         if spaced.any():
             what = f'{column} {run[column][spaced.idxmax()]!r} holds white space, which a TREC run cannot'
             raise MedirError(what, path, 'rename the id')
@@ -118,12 +118,12 @@ _MEND = 'write the run again, or remove the line'
 
 def _run_row(text: str, where: str) -> tuple[str, str, float]:
     "The query, document and score of one line of a TREC run."
-    cells = text.split()
+    cells = trec_cells(text)
     check(len(cells) == 6, f'{len(cells)} columns instead of 6', where, _MEND)
     check('\0' not in text, 'an id holds a NUL character', where, _MEND)
     query, _, doc, _, written, _ = cells
     try:
-        score = float(written)
+        score = float(written.replace('_', '?'))  # Python reads 1_000, trec_eval 1
     except ValueError:
         raise MedirError(f'score {written!r} is no number', where, _MEND) from None
     check(math.isfinite(score), f'score {written!r} is not finite', where, _MEND)

@@ -395,6 +395,10 @@ def _add_search(app, service: Service, seconds: float):
     def health():
         return service.health()
 
+    @app.get('/openapi.json', include_in_schema=False)
+    def schema():
+        return app.openapi()
+
     @app.get('/metrics', summary='Counts and times, for Prometheus', response_class=PlainTextResponse)
     def metrics():
         return service.watch.metrics.text()
@@ -457,8 +461,10 @@ def web_app(
         from fastapi import Depends, FastAPI, HTTPException, Request
 
     def called_by_its_name(request: Request):
-        if only_loopback and not is_loopback(request.url.hostname or ''):
-            raise HTTPException(421, f'this service is not called {str(request.url.hostname)[:100]!r}')
+        # as it was sent: a URL that is made of it leaves out what stands before @ or behind #
+        host = re.sub(r':\d+$', '', request.headers.get('host', 'localhost')).strip('[]')
+        if only_loopback and not is_loopback(host):
+            raise HTTPException(421, f'this service is not called {host[:100]!r}')
 
     @contextlib.asynccontextmanager
     async def whole_life(app):
@@ -466,8 +472,8 @@ def web_app(
             yield
         await asyncio.to_thread(service.stop)
 
-    how = {'docs_url': None, 'redoc_url': None, 'lifespan': whole_life, 'dependencies': [Depends(called_by_its_name)]}
-    app = FastAPI(title=f'medir serve: {service.health()["system"]}', **how)
+    how = {**dict.fromkeys(('docs_url', 'redoc_url', 'openapi_url')), 'dependencies': [Depends(called_by_its_name)]}
+    app = FastAPI(title=f'medir serve: {service.health()["system"]}', lifespan=whole_life, **how)
     app.add_middleware(_BodyLimit)
     _add_errors(app)
     _add_search(app, service, seconds)
@@ -526,8 +532,8 @@ def serve(
         from medir_nb.retrieval.connections import PatientProtocol
     with taken_port(host, port) as listening:
         service = Service(folder, updates, device, room, threads, log)
-        name = f'[{host}]' if ':' in host else host
-        address = f'http://{name}:{listening.getsockname()[1]}'
+        host, taken = listening.getsockname()[:2]  # 127.1 and LOCALHOST are loopback, too
+        address = f'http://{f"[{host}]" if ":" in host else host}:{taken}'
         _announce(address, host, service.health(), updates)
         how = {'log_level': 'critical', 'access_log': False, 'server_header': False, 'ws': 'none'}
         app = web_app(service, is_loopback(host), seconds, tools_of(service, seconds) if mcp else None)

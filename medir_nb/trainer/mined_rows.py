@@ -8,6 +8,7 @@ __all__ = ['Mined', 'read_rows', 'load_documents', 'steps_help', 'mine']
 # %% ../../nbs/05_trainer/00_mined_rows.ipynb #5ce4869f
 import inspect
 import json
+import unicodedata
 import random
 from collections import Counter
 from collections.abc import Callable
@@ -66,15 +67,16 @@ class Mined:
         return Path(path)
 
 # %% ../../nbs/05_trainer/00_mined_rows.ipynb #e63bd2e0
-def single_spaced(text: str) -> str:
-    return ' '.join(text.split())
+def compared_text(text: str) -> str:
+    "A text without what makes no other text of it: white space, capitals, how its characters are encoded."
+    return ' '.join(unicodedata.normalize('NFKC', text).casefold().split())
 
 
 def answers_by_query(rows) -> dict[str, set]:
-    "What answers a query in whatever row of `{query, pos}`; white space aside."
+    "What answers a query in whatever row of `{query, pos}`; white space and capitals aside."
     answers = {}
     for row in rows:
-        answers.setdefault(single_spaced(row['query']), set()).update(map(single_spaced, row['pos']))
+        answers.setdefault(compared_text(row['query']), set()).update(map(compared_text, row['pos']))
     return answers
 
 
@@ -84,8 +86,8 @@ def without_answers(rows: list[dict]) -> tuple[list[dict], int]:
         return rows, 0
     answers, kept = answers_by_query(rows), []
     for row in rows:
-        own = answers[single_spaced(row['query'])]
-        kept.append({**row, 'neg': [text for text in row['neg'] if single_spaced(text) not in own]})
+        own = answers[compared_text(row['query'])]
+        kept.append({**row, 'neg': [text for text in row['neg'] if compared_text(text) not in own]})
     return kept, sum(map(len, (row['neg'] for row in rows))) - sum(map(len, (row['neg'] for row in kept)))
 
 # %% ../../nbs/05_trainer/00_mined_rows.ipynb #054be7ee
@@ -219,11 +221,11 @@ def _document_rows(source: str):
 
 # %% ../../nbs/05_trainer/00_mined_rows.ipynb #97898ce8
 def _relevant_texts(task: Task) -> set[str]:
-    "The documents that answer a query of a task, or the sentences that it compares; white space aside."
+    "The documents that answer a query of a task, or the sentences that it compares; white space and capitals aside."
     if task.kind == 'pairs':
-        return {single_spaced(text) for text in (*task.pairs.sentence1, *task.pairs.sentence2)}
+        return {compared_text(text) for text in (*task.pairs.sentence1, *task.pairs.sentence2)}
     relevant = task.qrels[task.qrels.relevance > 0].doc_id.unique()
-    return {single_spaced(task.corpus.text(doc_id)) for doc_id in relevant}
+    return {compared_text(task.corpus.text(doc_id)) for doc_id in relevant}
 
 # %% ../../nbs/05_trainer/00_mined_rows.ipynb #9e518389
 def text_mark(text: str) -> int:
@@ -236,7 +238,7 @@ def _usable_rows(source: str, answers: set, met: Counter):
     seen = set()
     for row in _document_rows(source):
         met['read'] += 1
-        text = single_spaced(row['doc'])
+        text = compared_text(row['doc'])
         mark = text_mark(text)
         if not text:
             met['empty'] += 1
@@ -280,7 +282,8 @@ def steps_help() -> str:
     for name, step in sorted(STEPS.items(), key=lambda item: not item[1].source):  # sources first
         reads = step.source or 'rows with ' + ', '.join(step.needs)
         does = ' '.join(step.run.__doc__.split()).replace('`', '')
-        shown = [f'-p {p}' if default is empty else f'-p {p}={default!r}' for p, default in step.parameters.items()]
+        given = {p: default for p, default in step.parameters.items() if default is not empty}
+        shown = [f'-p {p}={json.dumps(given[p])}' if p in given else f'-p {p}' for p in step.parameters]  # as YAML
         lines += [f'{name} (reads {reads})', f'    {does}', f'    {"  ".join(shown) or "no parameters"}', '']
     return '\n'.join(lines)
 

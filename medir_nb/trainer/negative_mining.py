@@ -17,7 +17,7 @@ from ..generator.methods import expansion_settings, method_row
 from ..generator.expansion import Expanded, expand
 from ..retrieval.expressions import Fusion, parse, retriever_of
 from ..retrieval.chain import search, passages_for
-from .mined_rows import ENCODING, Mined, answers_by_query, mined_rows, single_spaced, step
+from .mined_rows import ENCODING, Mined, answers_by_query, mined_rows, compared_text, step
 
 # %% ../../nbs/05_trainer/02_negative_mining.ipynb #3832b401
 def search_task(
@@ -155,13 +155,13 @@ def draw_of(seed: int, query_id, text: str) -> random.Random:
 # %% ../../nbs/05_trainer/02_negative_mining.ipynb #7c39e4da
 def _row_negatives(row: dict, answers: set, in_window: list[str], n: int, corpus: list[str], seed: int) -> tuple:
     "The negatives of one row, filled up at random from `corpus`, and what was met."
-    own = {*answers, single_spaced(row['text']), single_spaced(row.get('rewrite_query', ''))}
-    pool = [text for text in in_window if single_spaced(text) not in own]
+    own = {*answers, compared_text(row['text']), compared_text(row.get('rewrite_query', ''))}
+    pool = [text for text in in_window if compared_text(text) not in own]
     draw = draw_of(seed, str(row['id']), row['text'])
     drawn, others = draw.sample(pool, min(n, len(pool))), []
     if len(drawn) < n:
         some = draw.sample(corpus, min(len(corpus), 4 * n + len(own)))
-        others = [text for text in some if single_spaced(text) not in own and text not in drawn][: n - len(drawn)]
+        others = [text for text in some if compared_text(text) not in own and text not in drawn][: n - len(drawn)]
     negatives = drawn + others
     return negatives, {
         'own texts left out of a window': len(in_window) - len(pool),
@@ -194,7 +194,7 @@ def hard_negatives(
     answers = answers_by_query({'query': row['text'], 'pos': [row['doc']]} for row in rows)
     for i, (row, guess) in enumerate(zip(rows, guesses, strict=True)):
         in_window = [text_of[doc_id] for doc_id in ranked.get(str(i), [])]
-        negatives, met_here = _row_negatives(row, answers[single_spaced(row['text'])], in_window, n, corpus, seed)
+        negatives, met_here = _row_negatives(row, answers[compared_text(row['text'])], in_window, n, corpus, seed)
         met.update(met_here)
         pairs.append({'query': row['text'], 'pos': [row['doc']], 'rewrite_query': guess, 'neg': negatives})
     return mined_rows('hard negatives', rows, pairs, met)
@@ -245,8 +245,8 @@ def labelled_pairs(
             continue
         relevant = {doc_id: task.corpus.text(doc_id) for doc_id in grades}
         in_window = map(task.corpus.text, ranked.get(query, []))
-        own = {'', *answers[single_spaced(text)]}
-        pool = [passage for passage in in_window if single_spaced(passage) not in own]
+        own = {'', *answers[compared_text(text)]}
+        pool = [passage for passage in in_window if compared_text(passage) not in own]
         negatives = draw_of(seed, query, text).sample(pool, min(n, len(pool)))
         met['with fewer negatives than asked'] += len(negatives) < n
         pairs.append({'query': text, 'pos': [relevant[doc_id] for doc_id in best_documents(grades)], 'neg': negatives})

@@ -15,6 +15,7 @@ import numpy as np
 import pydantic
 from ..core.errors import MedirError, boundary, check
 from ..core.commits import pinned
+from ..core.hub_folders import refetch
 from ..data.task import cjk_share
 from ..encoder.loading import whole_weights
 from ..encoder.loading import quiet_libraries
@@ -163,9 +164,9 @@ def base_with_lora(config: SFTSettings, source: str, spec: LLMSpec):
     from transformers import AutoModelForCausalLM
 
     dtype = {'fp32': torch.float32, 'bf16': torch.bfloat16, 'fp16': torch.float16}[config.precision]
-    where, refetch = f'llm {spec.name}', 'remove the cached copy and fetch it again'
+    where = f'llm {spec.name}'
     whole = whole_weights(where, spec.unread_tensors)
-    with boundary('its weights do not load', where, refetch, let=(torch.OutOfMemoryError,)), whole:
+    with boundary('its weights do not load', where, refetch(source), let=(torch.OutOfMemoryError,)), whole:
         model = AutoModelForCausalLM.from_pretrained(source, dtype=dtype, trust_remote_code=False)
     model.config.use_cache = False
     return with_adapter(model, config.lora, where, 'CAUSAL_LM')
