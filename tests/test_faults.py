@@ -1602,12 +1602,8 @@ def test_every_option_of_every_command_is_repeatable_or_refused():
 
 
 FOREIGN = {
-    'Russian': 'Пневмония лечится антибиотиками, и больной остаётся под наблюдением врача.',
-    'Japanese': '肺炎の治療には抗生物質が使われますが、患者は入院することがあります。',
-    'Korean': '폐렴은 항생제로 치료하며 환자는 의사의 관찰을 받는다.',
-    'German': 'Die Behandlung der Pneumonie ist bei dem Kranken mit einer Allergie nicht die gleiche wie sonst.',
-    'French': 'Le traitement de la pneumonie est le même pour les malades qui ne sont pas dans un hôpital.',
-    'Spanish': 'El tratamiento de la neumonía es el mismo para los enfermos que no están en un hospital con ella.',
+    'Maltese': 'Il-pazjent għandu deni għoli u sogħla xotta għal tlett ijiem, u t-tabib qallu biex jistrieħ id-dar.',
+    'Tajik': 'Бемор аз се рӯз боз таб дорад ва сулфаи хушк мекунад, духтур ба ӯ гуфт, ки дар хона истироҳат кунад.',
 }
 
 

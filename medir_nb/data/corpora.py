@@ -16,7 +16,8 @@ from .corpus import Corpus, Queries, write_table
 from .task_folders import folder_splitter
 from .readers import cached_table, find_file, texts_in_memory
 from .registered import load_task
-from .task import Task, language_of
+from .languages import language_code, language_of
+from .task import Task
 
 # %% ../../nbs/01_data/10_corpora.ipynb #8dbdf419
 def corpus_in_memory(
@@ -63,10 +64,11 @@ def _file_task(path: Path, lang: str | None) -> Task:
 @follows_home
 def corpus_task(
     source,  # a `Task`, a registry name, a folder with corpus.jsonl, such a file, a `Corpus`, a data frame or texts
-    lang: str | None = None,  # default: that of the row, or read from the script of the texts
+    lang: str | None = None,  # default: that of the row, or found in the texts
     home_folder=None,
 ) -> Task:
     "A task to search in; queries and judgements may be missing."
+    lang = lang and language_code(lang)
     if isinstance(source, Task):
         return replace(source, language=lang) if lang else source
     if isinstance(source, (str, Path)):

@@ -23,6 +23,7 @@ from ..core.network import unreachable
 from ..core.commits import UNKNOWN, commit_of
 from ..core.commits import git_folder
 from .readers import ID_COLUMNS, find_file, first_value, json_lines
+from .languages import language_code
 from .passage_splitter import parse_windows
 from .task import Task, limit_task, task_from_frames, tell_limit
 from .task_folders import load_folder, unpack
@@ -360,7 +361,7 @@ def _limited(task: Task, limit: int) -> Task:
 def load_task(
     name,  # a registry name, a folder, a zip file, `mteb:NAME[/SUBSET/SPLIT]`, `hf:OWNER/NAME[@REVISION]`, or a `Task`
     split: str | None = None,  # default: that of the row, else test
-    lang: str | None = None,  # in place of what the row or the script of the texts says
+    lang: str | None = None,  # ISO 639-1, in place of what the row or the texts say
     limit: int | None = None,  # documents, for a quick look
     allow_unknown_qrels: bool = False,  # judgements of unknown ids are dropped and counted
     home_folder=None,
@@ -369,6 +370,7 @@ def load_task(
 ) -> Task:
     "The task called `name`."
     windows = parse_windows(passages)
+    lang = lang and language_code(lang)
     task = _find_task(name, split, lang, allow_unknown_qrels, query_titles)
     if lang:
         task = replace(task, language=lang)

@@ -24,7 +24,8 @@ from ..core.places import home
 from ..core.settings import read_yaml
 from .corpus import Corpus, Queries
 from .readers import cached_table, find_file, first_value, json_lines, plain_text, read_qrels
-from .task import Task, build_task, known_language, read_candidates
+from .languages import known_language
+from .task import Task, build_task, read_candidates
 from .passage_splitter import PassageSplitter, parse_windows
 
 # %% ../../nbs/01_data/04_task_folders.ipynb #17231557

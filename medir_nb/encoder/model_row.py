@@ -102,6 +102,7 @@ class EncoderRow:
     size: str = ''
     architecture: str = ''
     licence: str = ''
+    languages: tuple = ()  # that it was made for, by ISO 639-1 code; none: nobody says
     tried: str = 'never exercised'
 
 # %% ../../nbs/02_encoder/03_model_row.ipynb #5df0e5d1

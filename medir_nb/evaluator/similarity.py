@@ -11,6 +11,7 @@ import pandas as pd
 from ..core.errors import check
 from ..data.task import Task
 from ..retrieval.analyzers import analyze
+from ..retrieval.bm25 import word_analyzer
 from ..encoder.store import encode_corpus
 from ..retrieval.nearest import unit
 from ..retrieval.expressions import parse
@@ -108,8 +109,7 @@ def separation(
 # %% ../../nbs/06_evaluator/05_similarity.ipynb #178a7331
 def _terms(task: Task, texts, ids) -> dict[str, set]:
     "The set of terms of each text."
-    analyzer = ('jieba', 'none') if task.language == 'zh' else ('english', 'en')
-    analyzed = analyze([texts.text(i) for i in ids], *analyzer)
+    analyzed = analyze([texts.text(i) for i in ids], *word_analyzer(task.language))
     return {i: set(terms) for i, terms in zip(ids, analyzed, strict=True)}
 
 # %% ../../nbs/06_evaluator/05_similarity.ipynb #4aece39d

@@ -22,7 +22,7 @@ from .cassettes import Generation, Request
 from .models import HOLDS_GPU, LLM, llm
 from .methods import SAMPLING_FIELDS, expansion_settings, fill, method_row, wording
 from .imported import imported_texts
-from ..data.task import cjk_share
+from ..data.languages import cjk_share, text_language
 
 # %% ../../nbs/03_generator/08_expansion.ipynb #da2b51a3
 def extract_answer(
@@ -55,10 +55,12 @@ def _repeats(answer: str, prompt: str, query: str) -> bool:
     return answer.startswith(half_of_the_prompt) or is_its_beginning or answer == query
 
 # %% ../../nbs/03_generator/08_expansion.ipynb #749acc87
-def _in_wrong_script(text: str, language: str) -> bool:
-    letters = [c for c in text if c.isalpha()]
-    is_chinese = cjk_share([text]) >= 0.3
-    return len(letters) >= 8 and is_chinese != (language == 'zh')
+def _in_wrong_language(text: str, language: str) -> bool:
+    if sum(c.isalpha() for c in text) < 8:
+        return False
+    if language in ('en', 'zh'):
+        return (cjk_share([text]) >= 0.3) != (language == 'zh')
+    return text_language(text) not in ('', language)
 
 # %% ../../nbs/03_generator/08_expansion.ipynb #b199bbe5
 FAULTS = (
@@ -91,7 +93,7 @@ def judge(
     if _repeats(answer, whole_prompt, _squeezed(query)):
         faults.append('repeats the prompt')
         text = answer[len(whole_prompt) :].strip() if answer.startswith(whole_prompt) else ''
-    if _in_wrong_script(text, language):
+    if _in_wrong_language(text, language):
         faults.append('wrong language')
     if not text:
         faults.append('empty answer' if nothing_follows else 'empty')

@@ -6,14 +6,17 @@
 __all__ = ['method_row', 'expansion_settings', 'canonical_expansion', 'wording', 'fill']
 
 # %% ../../nbs/03_generator/06_methods.ipynb #6313ca6b
+import functools
 import re
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
 import pydantic
+from ..core.console import note
 from ..core.errors import MedirError, check, nearest
 from ..core.files import read_text
 from ..core.settings import registry
+from ..data.languages import language_row
 from .llm_rows import Sampling, llm_spec
 
 # %% ../../nbs/03_generator/06_methods.ipynb #1483ab94
@@ -225,6 +228,20 @@ def _wording_in(file: str, form: str, method: str, needed: list[str]) -> str:
     return text
 
 # %% ../../nbs/03_generator/06_methods.ipynb #ec2cd99c
+@functools.cache
+def _tell_english_wording(method: str, language: str):
+    note(f'{method} has no wording in {language}: its English one is used, and asks for {language}')
+
+
+def _asking_in(language: str, english: dict, method: str) -> dict:
+    "The English forms of a prompt, which ask for an answer in another language."
+    if not english or language not in registry('languages'):
+        return {}
+    name = language_row(language).name
+    _tell_english_wording(method, name)
+    return {form: f'Write your answer in {name}.\n\n{prompt}' for form, prompt in english.items()}
+
+
 def wording(
     method: str,
     task=None,  # whose form is taken
@@ -242,7 +259,7 @@ def wording(
     if not row['wording']:
         what = f'{method} has no prompt: {row.get("note", "")}'
         raise MedirError(what, where, 'name generations with @authors or file:PATH')
-    forms = row['wording'].get(language)
+    forms = row['wording'].get(language) or _asking_in(language, row['wording'].get('en', {}), method)
     check(forms, f'+{method} has no wording in {language!r}', where, 'give your own with prompt=FILE')
     prompt = forms.get(wanted) or (None if form else forms.get('question'))
     check(prompt, f'+{method} has no form {form!r}', None, nearest(form, forms))

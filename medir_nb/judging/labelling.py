@@ -11,6 +11,7 @@ from collections import Counter
 from dataclasses import asdict, dataclass, field
 from itertools import combinations
 import pandas as pd
+from .available_systems import quick_systems
 from .labels import agreement_of
 from .model_judges import ModelJudge
 from .pools import collect_votes, is_relevant, Judge, LexicalJudge, PAIR
@@ -218,7 +219,6 @@ def _write_decided(walk: StudyFolder, decided: pd.DataFrame):
 # %% ../../nbs/07_judging/11_labelling.ipynb #152bbe5a
 FEWEST_FOR_SPREAD = 10  # queries; below, a measured spread is worth less than a guess
 _MEASURE = 'nDCG@10'
-_QUICK = ('bm25', 'minilm', 'rrf(bm25,minilm)')  # where no pool says which systems are compared
 
 
 def _judged_task(walk: StudyFolder, labels: str) -> Task | None:
@@ -241,7 +241,8 @@ def label_power(
     systems=(),  # whose differences are measured; none: those of the pool
 ) -> Power:
     "What the labels of a walk show, or what `n` labelled queries would."
-    systems = list(systems) or json_mapping(walk.folder / 'labels' / 'pool.json').get('systems') or list(_QUICK)
+    systems = list(systems) or json_mapping(walk.folder / 'labels' / 'pool.json').get('systems')
+    systems = systems or quick_systems(walk.settings.language or 'en')
     tasks = {labels: _judged_task(walk, labels) for labels in ('test', 'synthetic')}
     answered = {
         labels: task.qrels[task.qrels.relevance > 0].query_id.nunique() if task else 0 for labels, task in tasks.items()

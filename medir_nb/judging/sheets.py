@@ -24,9 +24,10 @@ from ..retrieval.expressions import parse
 from .study_folder import note_step, queries_task, read_queries, study_corpus, StudyFolder
 from .available_systems import pool_systems
 from ..core.places import follows_home
-from ..data.task import detect_language
+from ..data.languages import detect_language, language_name
 from .label_tables import csv_rows, filled_page, write_csv
 from ..retrieval.analyzers import analyze
+from ..retrieval.bm25 import word_analyzer
 
 # %% ../../nbs/07_judging/10_sheets.ipynb #26150b34
 def labelling_order(
@@ -211,8 +212,7 @@ def excerpt(
     if len(text) <= longest:
         return text
     sentences = [sentence for sentence in _SENTENCE.split(text) if sentence]
-    analyzer = ('jieba', 'none') if detect_language([text]) == 'zh' else ('english', 'en')
-    wanted, *of_sentence = map(set, analyze([query, *sentences], *analyzer))
+    wanted, *of_sentence = map(set, analyze([query, *sentences], *word_analyzer(detect_language([text]))))
     stretches = [(start, _stretch_from(sentences, start, longest)) for start in range(len(sentences))]
     start, stop = max(stretches, key=lambda s: (len(wanted & set().union(*of_sentence[s[0] : s[1]])), -s[0]))
     shown = ' '.join(sentences[start:stop])[:longest].rstrip()
@@ -222,12 +222,18 @@ def excerpt(
 GRADES = ('0', '1', '2')
 
 
+_GUIDELINES = {'en': 'guideline.md', 'de': 'guideline.de.md', 'es': 'guideline.es.md'}
+
+
 def _write_guideline(walk: StudyFolder) -> Path:
     "What the grades mean, for people to read; one that is there is left alone."
-    path = walk.path('labels/guideline.md')
+    path, language = walk.path('labels/guideline.md'), walk.settings.language or 'en'
+    page = _GUIDELINES.get(language, 'guideline.md')
     if not path.exists():
+        if language not in _GUIDELINES:
+            note(f'{path.name} is in English: there is none in {language_name(language)}')
         with atomic_path(path) as part:
-            part.write_text(filled_page('guideline.md'), encoding='utf-8')
+            part.write_text(filled_page(page), encoding='utf-8')
     return path
 
 # %% ../../nbs/07_judging/10_sheets.ipynb #6d24f5c4

@@ -33,7 +33,7 @@ class StudySettings(pydantic.BaseModel):
     model_config = pydantic.ConfigDict(extra='forbid', strict=True, frozen=True, allow_inf_nan=False)
     name: str  # of the collection, in tables
     documents: str  # the folder or file that was looked at
-    language: str = ''  # en or zh; '': read from the script of the texts
+    language: str = ''  # ISO 639-1; '': found in the texts
     passages: dict = {}  # how long documents are cut; {}: they are searched whole
     seed: int = 0
     minutes: float = 15  # that encoding may take for the systems that nobody named; 0: any

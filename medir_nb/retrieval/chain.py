@@ -7,11 +7,15 @@ __all__ = ['Expand', 'chain_of', 'row_label', 'search', 'ask', 'expanded_texts',
            'with_max_tokens', 'pending', 'check_system', 'check_systems', 'score_pairs']
 
 # %% ../../nbs/04_retrieval/10_chain.ipynb #9ef49d13
+import functools
 import time
 from dataclasses import replace
 from ..core.errors import check, MedirError, NothingToMeasure
 from ..core.places import follows_home
 from ..core.console import note
+from ..core.settings import registry
+from ..data.languages import language_name
+from ..encoder.availability import embedded_encoders
 from ..data.registered import load_task
 from ..data.passage_splitter import source_document_ids
 from ..data.corpora import asked, corpus_task
@@ -162,8 +166,28 @@ def chain_of(
 
 # %% ../../nbs/04_retrieval/10_chain.ipynb #3cfc7e2a
 def row_label(expression, task: Task) -> str:
-    "The expression as a table row prints it: for BM25 on a Chinese task with the analyzer it took."
+    "The expression as a table row prints it: for BM25 on a task that is not English with the analyzer it took."
     return chain_of(expression).label(task)
+
+# %% ../../nbs/04_retrieval/10_chain.ipynb #d932bf3e
+@functools.cache
+def _tell_strangers(expression: str, language: str):
+    "Say once a process which retrievers of a system were not made for a language, and what was."
+    named = {part.name: retriever_of(part) for part in parts(expression) if isinstance(part, System)}
+    strangers = [name for name, retriever in named.items() if not retriever.knows(language)]
+    if not strangers or language not in registry('languages'):
+        return
+    known = [name for name in ('bm25', *embedded_encoders(language)) if retriever_of(parse(name)).knows(language)]
+    said = (
+        f'{" and ".join(strangers)} {"was" if len(strangers) == 1 else "were"} not made for {language_name(language)}'
+    )
+    note(f'{said}; of what comes in packages, made for it: {" and ".join(known) or "nothing"}')
+
+
+def tell_strangers(expression, task: Task):
+    "The same of a task; nothing of a reader's own model object."
+    if isinstance(parse(expression), (System, Fusion)):
+        _tell_strangers(str(parse(expression)), task.language)
 
 # %% ../../nbs/04_retrieval/10_chain.ipynb #d094b259
 @follows_home
@@ -187,6 +211,7 @@ def search(
     check(task.kind != 'pairs', 'a sentence-pair task has no corpus to search', where=task.name, fix='use score_pairs')
     if dtype:
         parse_dtype(dtype)
+    tell_strangers(expression, task)
     job = Job(task.searched(), dtype, device, keep_self, expanded)
     run, counts = found_documents(chain, job, k)
     stats = counts.stats(time.perf_counter() - start)
@@ -339,6 +364,7 @@ def score_pairs(
     system, start = parse(expression), time.perf_counter()
     if dtype:
         parse_dtype(dtype)
+    tell_strangers(system, task)
     encoder = pair_encoder(system, task, Job(task, dtype, device))
     roles = roles_of_sentences(role or encoder.spec.sentence_role)
     vectors = [

@@ -17,6 +17,7 @@ import pandas as pd
 import pydantic
 from ..core.errors import check, MedirError, nearest
 from ..core.places import at_home
+from ..core.settings import registry
 from ..core.console import note
 from ..data.task import Task
 from ..data.passage_splitter import source_document_ids
@@ -143,6 +144,11 @@ class Retriever(_RetrieverBase):
         "The rows of `registry/models.yaml` that it stands on."
         return []
 
+    def knows(self, language: str) -> bool:
+        "Whether it was made for a language (ISO 639-1), as far as anybody says."
+        made_for = [registry('models').get(name, {}).get('languages') for name in self.models()]
+        return all(language in (languages or [language]) for languages in made_for)
+
     def encoder(self, job: Job) -> Encoder | None:
         "The encoder whose vectors it compares; None: it has none."
 
@@ -267,6 +273,9 @@ class BM25Retriever(Retriever):
     def normal(system: System, runnable: bool = True) -> System:
         return normal_bm25(system)
 
+    def knows(self, language: str) -> bool:
+        return language == 'zh' or bool(registry('languages').get(language, {}).get('stemmer'))
+
     def prepare(self, job: Job) -> BM25:
         return BM25(job.task.corpus, **bm25_settings(self.expression, job.task))
 
@@ -300,7 +309,7 @@ class BM25Retriever(Retriever):
         return '\n'.join(lines)
 
     def label(self, task: Task) -> str:
-        if task.language != 'zh':
+        if task.language == 'en':
             return str(self.expression)
         others = [(name, value) for name, value in self.expression.settings if name != 'analyzer']
         analyzer = 'analyzer', bm25_settings(self.expression, task)['analyzer']

@@ -22,21 +22,21 @@ from ..core.places import follows_home, slug
 from ..core.settings import registry
 from ..data import Corpus, parse_windows, PassageSplitter
 from ..data.passage_splitter import length_in_words, passage_texts
-from ..data.task import language_of
+from ..data.languages import language_code, language_name, language_of
 from ..data.readers import cached_table, read_judgements
 from ..encoder import count_tokens, Encoder
-from ..encoder.availability import encoder_availability
+from ..encoder.availability import embedded_encoders, encoder_availability
 from ..encoder.encoder_rows import encoder_spec
-from ..judging.available_systems import ENCODERS, shown_time, too_long_reason, within_minutes
+from ..judging.available_systems import shown_time, too_long_reason, within_minutes
 from ..judging.study_folder import lost_judgements_line, note_step, StudyFolder
 from ..papers.figure_style import BLUE, INK, ORANGE, panels, read_data, save_figure, styled_figure, WIDTH
-from .reading import left_out, listed, source_state, SourceReport, write_corpus
+from .reading import left_out, listed, personal_data_lines, source_state, SourceReport, write_corpus
 
 # %% ../../nbs/09_study/01_profile.ipynb #9ffb36c6
 def runnable_candidates(names: list[str] | None, language: str) -> list[str]:
     "The encoders that run here without a fetch; the others are named."
     chosen, left_out = [], []
-    for name in names or ENCODERS[language]:
+    for name in names or embedded_encoders(language):
         runs = encoder_availability(name)
         if runs.startswith('yes') and 'fetching' not in runs and 'asks' not in runs:
             chosen.append(name)
@@ -240,10 +240,12 @@ def _reading_lines(reading: SourceReport, language: str) -> list[str]:
     "How much there is to read, in which script, and what could not be read."
     half, ninety, _, most = quantiles(reading.words)
     scripts = ', '.join(f'{share:.0%} {name}' for name, share in reading.scripts.items() if share >= 0.01)
+    by_number = sorted(reading.languages.items(), key=lambda item: -item[1])
+    shared = ', '.join(f'{n / reading.kept:.0%} {code}' for code, n in by_number if n >= 0.01 * reading.kept)
     said = [
         f'{counted(reading.kept, "document")}; half have {half:,} words or fewer, 90 % {ninety:,}, '
         f'the longest {most:,} (a Chinese character counts as a word)',
-        f'letters: {scripts}; read as {language}',
+        f'letters: {scripts}; languages: {shared}; read as {language_name(language)}',
     ]
     if reading.unreadable:
         first, unit = reading.unreadable[0], 'file is' if len(reading.unreadable) == 1 else 'files are'
@@ -322,7 +324,8 @@ class CorpusProfile:
     def lines(self) -> list[str]:
         "What the tables mean, in sentences."
         reading = _reading_lines(self.reading, self.walk.settings.language)
-        return [*reading, *filter(None, [self.lost]), _passages_line(self), *_time_lines(self)]
+        personal = personal_data_lines(self.reading.languages)
+        return [*reading, *filter(None, [self.lost]), _passages_line(self), *_time_lines(self), *personal]
 
     def as_dict(self) -> dict:
         "What look.json holds: counts, names of files, masks; never a text."
@@ -432,7 +435,7 @@ def profile_corpus(
     source: str | Path,  # a folder or file of documents, a folder with a corpus.jsonl, or a task of the registry
     to: str | Path | None = None,  # the folder of the walk; default: NAME-walk here
     passages=None,  # as `parse_windows` takes it, or `auto`
-    lang: str | None = None,  # en or zh; default: the script of each document
+    lang: str | None = None,  # ISO 639-1; default: found in the documents
     candidates: list[str] | None = None,  # encoders; default: those that come in packages
     minutes: float | None = None,  # that encoding may take for the systems that nobody names; 0: any
     columns: dict | None = None,  # id | title | text → its name in JSON lines
@@ -440,6 +443,7 @@ def profile_corpus(
 ) -> CorpusProfile:
     "What a collection of documents is, and the folder of a walk through it."
     said = None if passages == 'auto' else parse_windows(passages)
+    lang = lang and language_code(lang)
     for name in [name for name in candidates or () if not hub_name(name)]:
         encoder_spec(name)  # refuses what is none, with the nearest
     folder = _walk_folder(source, to)
@@ -449,10 +453,8 @@ def profile_corpus(
     )
     read = lambda: asdict(write_corpus(source, corpus_file, lang, columns))  # noqa: E731
     reading = SourceReport(**cached_part(folder, 'reading', state, read, lambda _: corpus_file.is_file()))
-    language = lang or ('zh' if reading.languages.get('zh', 0) * 2 > reading.kept else 'en')
     corpus, of_corpus = cached_table(corpus_file, Corpus), file_fingerprint(corpus_file)
-    if not lang:
-        language_of(corpus, where=str(source))  # refuses one that nothing here knows
+    language = lang or language_of(corpus, where=str(source))  # refuses one that nothing here knows
     rows, reaches, paces = sampled_rows(corpus, _SAMPLE, _SEED), [], []
     for name in runnable_candidates(candidates, language):
         reads, timed = _measured(folder, name, rows, [of_corpus, name, __version__])

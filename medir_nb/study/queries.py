@@ -24,12 +24,13 @@ from ..data.corpus import Corpus
 from ..data.documents import Document
 from ..data.duplicates import Duplicates
 from ..data.readers import json_lines
-from ..data.task import known_language
+from ..data.languages import known_language
 from ..data.text_pairs import word_spans
 from ..data.washing import Washing
 from ..evaluator.evaluation import evaluate
 from ..evaluator.similarity import shared_terms
 from ..generator.models import llm, LLM
+from ..judging.available_systems import quick_systems
 from ..judging.label_tables import csv_rows
 from ..judging.study_folder import note_step, queries_task, read_queries, source_qrels, study_corpus, StudyFolder
 from ..judging.study_folder import write_judgements
@@ -404,7 +405,7 @@ def generate_queries(
     styles=(),  # of `STYLES`; none: all
     sample: int = 60,  # documents that are asked about
     per_style: int = 1,  # queries that a document gets in each style
-    retriever: str = _RETRIEVER,  # by which a query must find its document
+    retriever: str = '',  # by which a query must find its document; '': the last of `quick_systems`
     first: int = _FIRST,  # ranks among which it must be
     least: float = _LEAST,  # share of usable queries that find it; below, the call is refused
     most_repeated: float = _MOST_REPEATED,  # share of a style's answers that may repeat each other
@@ -421,6 +422,7 @@ def generate_queries(
     model = model or writer_here()
     seed, corpus = walk.settings.seed if seed is None else seed, study_corpus(walk)
     call = {'model': model, 'styles': sorted(set(styles)) or list(STYLES), 'sample': sample, 'per_style': per_style}
+    retriever = retriever or quick_systems(walk.settings.language or 'en')[-1]
     call |= {'retriever': str(parse(retriever)), 'first': first, 'least': least, 'seed': seed}
     key = fingerprint('queries', call, corpus.fingerprint)
     with lock(walk.path('queries.jsonl')):

@@ -16,7 +16,7 @@ from ..core.errors import boundary, check
 from ..core.hardware import seed_everything
 from ..data.documents import column_names, row_document, whole_text
 from ..data.text_pairs import PairFile
-from ..data.task import cjk_share
+from ..data.languages import cjk_share
 from ..encoder.encoder_rows import encoder_spec
 from ..encoder.loading import checkpoint_paths, load_tokenizer, quiet_libraries
 from ..encoder.model import Encoder

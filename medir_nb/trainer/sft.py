@@ -16,7 +16,7 @@ import pydantic
 from ..core.errors import MedirError, boundary, check
 from ..core.commits import pinned
 from ..core.hub_folders import refetch
-from ..data.task import cjk_share
+from ..data.languages import detect_language
 from ..encoder.loading import whole_weights
 from ..encoder.loading import quiet_libraries
 from ..encoder.tokens import padded, padded_batch
@@ -101,7 +101,7 @@ def _questions_and_answers(path: str) -> list[tuple[str, str, str]]:
 # %% ../../nbs/05_trainer/15_sft.ipynb #11e29737
 def _language(config: SFTSettings, spec: LLMSpec, queries: list[str]) -> str:
     "The language of the texts, if the model writes it."
-    language = config.language or ('zh' if cjk_share(queries) >= 0.3 else 'en')
+    language = config.language or detect_language(queries)
     what = f'{spec.name} writes {", ".join(spec.languages)}, the texts are in {language!r}'
     writes = not spec.languages or language in spec.languages
     check(writes, what, config.data, 'choose another model, or set language')

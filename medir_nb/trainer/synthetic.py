@@ -20,7 +20,7 @@ from ..core.settings import registry, read_yaml
 from ..core.files import fingerprint
 from ..core.commits import git_folder
 from ..core.places import slug
-from ..data.task import detect_language
+from ..data.languages import detect_language
 from ..data.registered import task_folder
 from ..generator.cassettes import Generation, Request
 from ..generator.models import HOLDS_GPU, LLM, llm
@@ -102,7 +102,9 @@ def _requests(prompts: list[tuple[str, dict]], asking: PromptBatch, model: LLM) 
     row, spec, language = method_row(asking.method, 'prompt'), model.spec, asking.language
     what = f'{spec.name} writes {", ".join(spec.languages)}, the documents are in {language!r}'
     writes_it = not spec.languages or language in spec.languages
-    check(writes_it, what, asking.method, 'choose another model of `llms_table()`')
+    check(
+        writes_it, what, asking.method, 'choose another model of `llms_table()`, such as one that $MEDIR_LLM_URL serves'
+    )
     template = wording(asking.method, None, language, asking.form, asking.prompt, 'prompt')
     sampling = model.sampling(**row.get('sampling', {}) | (asking.sampling or {}))
     requests = []

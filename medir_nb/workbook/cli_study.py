@@ -79,7 +79,9 @@ def queries_command(
     sample: Annotated[int, Option(min=1, help='Documents that are asked about.')] = 60,
     per_style: Annotated[int, Option(min=1, help='Queries that a document gets in each style.')] = 1,
     log: Annotated[Path | None, Option(help='Questions of your own: .txt with one a line, .csv or .jsonl.')] = None,
-    retriever: Annotated[str, Option(help='By which a query must find its document.')] = 'rrf(bm25,minilm)',
+    retriever: Annotated[
+        str, Option(help='By which a query must find its document (default: BM25 and an encoder of its language).')
+    ] = '',
     first: Annotated[int, Option(min=1, help='Ranks among which its document must be.')] = 3,
     least: Annotated[float, Option(min=0, max=1, help='Share of queries that must find it, else none is taken.')] = 0.3,
     most_repeated: Annotated[

