@@ -46,6 +46,7 @@ def check_encoder(spec: EncoderSpec):
     folder = local_folder(spec.hub, spec.revision, False)
     if folder and kind.in_torch:
         refuse_remote_code(folder, spec)
+        kind.check_folder(folder, spec)
 
 # %% ../../nbs/02_encoder/14_availability.ipynb #76054409
 @functools.cache

@@ -17,7 +17,8 @@ Encoded = namedtuple('Encoded', 'vectors tokens truncated')  # float32 (n, dim),
 
 def only_vectors(vectors: np.ndarray) -> Encoded:
     "`vectors` (n, dim) of a model that tells neither token counts nor what it cut."
-    return Encoded(vectors, np.zeros(len(vectors), np.int32), np.zeros(len(vectors), bool))
+    count = vectors.shape[0]
+    return Encoded(vectors, np.zeros(count, np.int32), np.zeros(count, bool))
 
 # %% ../../nbs/02_encoder/02_backends.ipynb #3417761b
 class Backend:
@@ -30,6 +31,7 @@ class Backend:
     in_torch = False  # torch computes in this process, so autocast applies
     from_hub = False  # its weights are files of the Hub, of a folder or of a package
     own_modules = False  # the checkpoint's own list of modules is followed, not the row's pooling
+    library = 'SentenceTransformer'  # the class of sentence-transformers that its modules make
     trainable = False  # a training can begin from its checkpoint
     package = ''  # ships the weights, whatever a row says
     block = 0  # texts between two writes to the store; 0: as many as the device allows
@@ -48,6 +50,10 @@ class Backend:
         "Raise what loading `spec` would raise here, as far as that can be known without its weights."
         if package := spec.package or cls.package:
             check_package(package, f'model {spec.name}')
+
+    @classmethod
+    def check_folder(cls, folder, spec):
+        "Raise what the files of `spec` in a folder lack for it."
 
 # %% ../../nbs/02_encoder/02_backends.ipynb #3d507e20
 BACKENDS: dict[str, type[Backend]] = {}

@@ -19,6 +19,7 @@ from .processor import working_dtype
 from .backends import backend_class
 from medir_nb.encoder.model_row import (
     EncoderSpec,
+    JOINED,
     REPRESENTATIONS,
     SENTENCE_ROLES,
     STORED,
@@ -210,6 +211,11 @@ def _check_spec(spec: EncoderSpec, where: str):
     for field in ('autocast', 'dimensions'):
         heard = in_torch or not getattr(spec, field)
         check(heard, f'{field} is for models that torch runs in this process', where, 'leave it out')
+    of_sparse = {'max_active_dims': spec.max_active_dims, 'joined': spec.joined != 'text'}
+    idle = [name for name, is_set in of_sparse.items() if is_set] if spec.representation != 'sparse' else []
+    idle += ['dimensions'] if spec.representation == 'sparse' and spec.dimensions else []
+    check(not idle, f'{"".join(idle[:1])} has no meaning for {spec.representation} vectors', where, 'leave it out')
+    check(spec.joined in JOINED, f'joined {spec.joined!r} is neither of both', where, nearest(spec.joined, JOINED))
     cuts = spec.dimensions and spec.similarity == 'dot'
     what = 'normalize_before_cut, yet nothing is cut, or cosines normalise again'
     check(cuts or not spec.normalize_before_cut, what, where, 'set dimensions and similarity=dot')

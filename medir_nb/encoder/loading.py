@@ -333,6 +333,8 @@ def _check_modules(modules: list, tower: Tower, where: str):
     modules = {type(module).__name__: module for module in modules}
     pooling = modules['Pooling'].pooling_mode if 'Pooling' in modules else tower.pooling
     pooling = pooling if isinstance(pooling, str) else '+'.join(pooling)
+    if splade := modules.get('SpladePooling'):
+        pooling = f'{splade.pooling_strategy} of {splade.activation_function}'
     normalizes = 'Normalize' in modules
     checkpoint = f'{pooling}{" and normalises" if normalizes else ""}'
     row = f'{tower.pooling}{" and normalises" if tower.normalize else ""}'
@@ -403,27 +405,30 @@ def load_sentence_transformer(
 ):
     "The sentence-transformers model of a row for `role`, its files checked before and its modules after."
     import torch
-    from sentence_transformers import SentenceTransformer
+    import sentence_transformers
 
     quiet_libraries()
     where = f'model {spec.name}'
     folder, tokenizer = checkpoint_paths(spec, role)
     refuse_remote_code(folder, spec)
+    kind = backend_class(spec)
+    kind.check_folder(folder, spec)
     _check_files(folder, spec, role)
     tower, code = spec.tower(role), {'trust_remote_code': spec.remote_code}
+    library = getattr(sentence_transformers, kind.library)
     weights = {'dtype': getattr(torch, tower.dtype)}
     whole = whole_weights(where, (POOLER, *spec.unread_tensors))
     with boundary('its weights do not load', where, refetch(folder), let=(torch.OutOfMemoryError,)), whole:
-        if backend_class(spec).own_modules:
-            model = SentenceTransformer(str(folder), device=device, model_kwargs=weights, **code)
+        if kind.own_modules:
+            model = library(str(folder), device=device, model_kwargs=weights, **code)
         else:
             modules = _built_modules(spec, tower, folder, tokenizer, weights)
-            model = SentenceTransformer(modules=modules, device=device)
+            model = library(modules=modules, device=device)
     modules = modules_of_role(model, role)
     _check_modules(modules, tower, where)
     if tower.dimensions:
         modules = shortened(modules, tower.dimensions, where, tower.normalize_before_cut)
     _after_transformer(modules, spec)
     if modules != list(model):
-        model = SentenceTransformer(modules=modules, device=device)
+        model = library(modules=modules, device=device)
     return model.eval()

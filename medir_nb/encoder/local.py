@@ -79,22 +79,25 @@ class Batches:
         torch.cuda.empty_cache()
         note(f'batches of {self.where} halved to {self.budget:,} tokens: GPU memory was full')
 
-    def rows(
+    def parts(
         self,
         lengths: np.ndarray,  # tokens of each text
         run,  # `run(positions)` gives their rows
-    ) -> np.ndarray:
-        "What `run` gives, in the order of the texts."
+    ) -> tuple[list, list]:
+        "The positions of each batch, and what `run` gives of them."
         import torch
 
         cores = torch.get_num_threads() if self.device == 'cpu' else 1
         while True:
             batches = token_batches(lengths, self.budget)
             try:
-                parts = run_batches(run, batches, cores)
-                break
+                return batches, run_batches(run, batches, cores)
             except torch.OutOfMemoryError:
                 self._halve()
+
+    def rows(self, lengths: np.ndarray, run) -> np.ndarray:
+        "What `run` gives, as one array in the order of the texts."
+        batches, parts = self.parts(lengths, run)
         rows = np.empty((len(lengths), parts[0].shape[1]), np.float32)
         for batch, part in zip(batches, parts, strict=True):
             rows[batch] = part
@@ -125,8 +128,8 @@ class TorchBackend(Backend):
             return contextlib.nullcontext()
         return torch.autocast(torch.device(self.device).type, getattr(torch, self.spec.autocast))
 
-    def _forward(self, ids: list, segments: list | None, prompt_tokens: int) -> np.ndarray:
-        "Vectors of one batch; everything after the transformer runs in float32."
+    def _embedded(self, ids: list, segments: list | None, prompt_tokens: int) -> dict:
+        "What the modules make of one batch; everything after the transformer runs in float32."
         import torch
 
         features = self.tokenize.features(ids, segments, prompt_tokens, self.device)
@@ -134,10 +137,19 @@ class TorchBackend(Backend):
         with torch.inference_mode():
             with self._precision():
                 features = transformer(features)
-            features['token_embeddings'] = features['token_embeddings'].float()
+            if 'token_embeddings' in features:
+                features['token_embeddings'] = features['token_embeddings'].float()
             for module in others:
                 features = module(features)
-        return features['sentence_embedding'].float().cpu().numpy()
+        return features
+
+    def _forward(self, ids: list, segments: list | None, prompt_tokens: int):
+        "Vectors of one batch."
+        return self._embedded(ids, segments, prompt_tokens)['sentence_embedding'].float().cpu().numpy()
+
+    def _gathered(self, lengths: np.ndarray, run):
+        "What `run` gives for batches, in the order of the texts."
+        return self.batches.rows(lengths, run)
 
     def encode(self, texts: list[str], prompt: str = '') -> Encoded:
         "Vectors, token counts and truncation of rendered `texts`."
@@ -149,7 +161,7 @@ class TorchBackend(Backend):
             of_batch = segments and [segments[i] for i in batch]
             return self._forward([ids[i] for i in batch], of_batch, prompt_tokens)
 
-        return Encoded(self.batches.rows(lengths, run), lengths, truncated)
+        return Encoded(self._gathered(lengths, run), lengths, truncated)
 
 # %% ../../nbs/02_encoder/08_local.ipynb #01b8cc2e
 @register_backend

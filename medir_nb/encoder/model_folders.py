@@ -78,9 +78,10 @@ def tower_modules(folder: Path, role: str = 'query') -> list[dict]:
 
 
 def transformer_path(folder: Path, role: str = 'query') -> str:
-    "The subfolder with the transformer and the tokenizer of a role; '' for the folder itself."
-    paths = [module['path'] for module in tower_modules(folder, role) if module['type'].endswith('Transformer')]
-    return paths[0] if paths else ''
+    "The subfolder with the tokenizer of a role: the transformer's, else its first module's; '' for the folder itself."
+    modules = tower_modules(folder, role)
+    paths = [module['path'] for module in modules if module['type'].endswith('Transformer')]
+    return (paths or [module['path'] for module in modules] or [''])[0]
 
 # %% ../../nbs/02_encoder/04_model_folders.ipynb #84b2cc1f
 _POOLING_FLAGS = {
@@ -96,6 +97,11 @@ _POOLING_FLAGS = {
 def own_modules(folder: Path, role: str = 'query') -> tuple[str, dict, bool]:
     "How a sentence-transformers folder pools texts of `role`, the settings of that, and whether it normalises."
     paths = {module['type'].split('.')[-1]: module['path'] for module in tower_modules(folder, role)}
+    if 'SparseStaticEmbedding' in paths:
+        return 'static', {}, False  # a weight a token of the vocabulary
+    if 'SpladePooling' in paths:
+        splade = json_mapping(folder / paths['SpladePooling'] / 'config.json')
+        return f'{splade.get("pooling_strategy", "max")} of {splade.get("activation_function", "relu")}', splade, False
     pooling = json_mapping(folder / paths['Pooling'] / 'config.json') if 'Pooling' in paths else {}
     # an older folder has a flag a mode
     flagged = [mode for flag, mode in _POOLING_FLAGS.items() if pooling.get(flag)]
@@ -109,9 +115,13 @@ def own_modules(folder: Path, role: str = 'query') -> tuple[str, dict, bool]:
 _FOLDER_FILE = 'config_sentence_transformers.json'
 _DENSE = ('in_features', 'out_features', 'bias', 'module_input_name', 'module_output_name', 'use_residual')
 _WIDTH = ('embedding_dimension', 'word_embedding_dimension')
+_READ = ('max_seq_length', 'do_lower_case', 'unpad_inputs', 'query_length', 'document_length')
 HONOURED = {  # class, or the file of a folder → the settings that are honoured
-    'Transformer': ('max_seq_length', 'do_lower_case', 'unpad_inputs', 'query_length', 'document_length'),
+    **dict.fromkeys(['Transformer', 'MLMTransformer'], _READ),  # the second is the first of older sparse folders
     'Pooling': (*_WIDTH, 'pooling_mode', 'include_prompt', *_POOLING_FLAGS),
+    'SpladePooling': (*_WIDTH, 'pooling_strategy', 'activation_function'),
+    'SparseStaticEmbedding': ('frozen',),
+    'SparseAutoEncoder': ('input_dim', 'hidden_dim', 'k', 'k_aux', 'normalize', 'dead_threshold'),
     'Normalize': ('module_input_name', 'module_output_name'),
     'Dense': _DENSE,
     'LayerNorm': ('dimension',),
@@ -122,14 +132,15 @@ HONOURED = {  # class, or the file of a folder → the settings that are honoure
 }
 
 # %% ../../nbs/02_encoder/04_model_folders.ipynb #1072c7d7
-_TEXT_METHOD = {'method': 'forward', 'method_output_name': 'last_hidden_state'}
+_TEXT_METHODS = [{'method': 'forward', 'method_output_name': name} for name in ('last_hidden_state', 'logits')]
+_FORMS = {'SentenceTransformer': 'dense', 'SparseEncoder': 'sparse'}  # class that saved a folder → representation
 _VALUES = {  # setting → which of its values are honoured
-    'transformer_task': lambda value: value == 'feature-extraction',
-    'modality_config': lambda value: value.get('text') == _TEXT_METHOD,
+    'transformer_task': lambda value: value in ('feature-extraction', 'fill-mask'),
+    'modality_config': lambda value: value.get('text') in _TEXT_METHODS,
     'module_output_name': lambda value: value in ('token_embeddings', 'sentence_embedding'),
-    'activation_function': lambda value: value.startswith('torch.'),
+    'activation_function': lambda value: value.startswith('torch.') or value in ('relu', 'log1p_relu'),
     'parameters': lambda value: not value.get('route_mappings'),
-    'model_type': lambda value: value == 'SentenceTransformer',
+    'model_type': lambda value: value in _FORMS,
 }
 
 
@@ -139,7 +150,9 @@ def _is_honoured(kind: str, setting: str, value) -> bool:
     return _VALUES[setting](value)
 
 # %% ../../nbs/02_encoder/04_model_folders.ipynb #2ecd0e8c
-_FILES = {'Transformer': 'sentence_bert_config.json', 'Router': 'router_config.json'}
+_BODY = dict.fromkeys(['Transformer', 'MLMTransformer'], 'sentence_bert_config.json')
+_FILES = {**_BODY, 'Router': 'router_config.json'}
+_POOLS = ('Pooling', 'SpladePooling', 'SparseStaticEmbedding')  # each makes one vector of the tokens
 
 
 def _check_settings(kind: str, file: Path):
@@ -166,12 +179,12 @@ def check_modules(folder: Path):
         if library:
             _check_settings(kind, folder / module['path'] / _FILES.get(kind, 'config.json'))
     foreign = any(not module['type'].startswith('sentence_transformers.') for chain in chains for module in chain)
-    pooled = all(any(module['type'].endswith('.Pooling') for module in chain) for chain in chains[1:])
+    pooled = all(any(module['type'].rpartition('.')[2] in _POOLS for module in chain) for chain in chains[1:])
     check(foreign or pooled, 'no module Pooling makes one vector of its tokens', folder, fix)
 
 # %% ../../nbs/02_encoder/04_model_folders.ipynb #17907c09
 # architectures that look positions up in a table → the entries before that of the first token
-_POSITIONS = {'bert': 0, 'gpt_neo': 0, 'mpnet': 2, 'roberta': 2, 'xlm-roberta': 2}
+_POSITIONS = {'bert': 0, 'distilbert': 0, 'gpt_neo': 0, 'mpnet': 2, 'roberta': 2, 'xlm-roberta': 2}
 
 
 def positions_of(config: dict) -> int:
@@ -300,6 +313,7 @@ def folder_spec(
         hub=str(folder),
         revision=revision,
         load='sentence-transformers',
+        representation=_FORMS[config.get('model_type') or 'SentenceTransformer'],
         pooling=mode,
         normalize=normalizes,
         similarity=similarity,

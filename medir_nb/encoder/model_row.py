@@ -40,6 +40,7 @@ TOWER_FIELDS = [field.name for field in fields(Tower) if field.name not in _BY_R
 # %% ../../nbs/02_encoder/03_model_row.ipynb #554d7a1d
 ROLES = ('query', 'document')
 REPRESENTATIONS = ('dense', 'sparse', 'multi_vector')  # what one text becomes
+JOINED = ('text', 'vectors')  # how the texts of a language model join a query of a sparse one
 STORED = {'float32': 32, 'float16': 16, 'int8': 8, 'binary': 1}  # forms of a stored number → its bits
 SENTENCE_ROLES = (*ROLES, 'sides')  # the first sentence as a query, the second as a document
 
@@ -95,6 +96,8 @@ class EncoderRow:
     unread_tensors: tuple = ()  # patterns of tensors that no vector needs: files may lack them, or hold them besides
     hypothetical: str = 'plain'  # how a text that an LLM wrote is rendered beside a query: plain | query | document
     label: str = ''
+    max_active_dims: int = 0  # of a sparse vector, the heaviest numbers that are kept; 0: all
+    joined: str = 'text'  # how texts of an LLM join a query of a sparse model: text (as for BM25) | vectors (a mean)
     dimensions: int = 0  # the first numbers of a vector that are kept; 0: all
     normalize_before_cut: bool = False  # True: vectors are normalised, then cut and left so (MAR's released code)
     dim: int = 0  # numbers of a vector, before any are cut
@@ -112,7 +115,7 @@ _KEY_FIELDS = (
     'gguf_file', 'dtype',
 )
 # fmt: on
-_RARE_FIELDS = ('vectors', 'dimensions', 'normalize_before_cut', 'bidirectional', 'autocast')
+_RARE_FIELDS = ('vectors', 'dimensions', 'max_active_dims', 'normalize_before_cut', 'bidirectional', 'autocast')
 
 
 @dataclass(frozen=True)

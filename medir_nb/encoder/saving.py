@@ -100,8 +100,9 @@ def tower_model(
     body = model[0]
     # sentence-transformers would put every text into a turn of a chat
     tokenizer.chat_template = None
-    body.modality_config = {kind: way for kind, way in body.modality_config.items() if kind != 'message'}
-    body.query_length, body.document_length = spec.max_query_tokens, spec.max_document_tokens
+    if hasattr(body, 'modality_config'):  # a table of weights has none, and reads as its tokenizer says
+        body.modality_config = {kind: way for kind, way in body.modality_config.items() if kind != 'message'}
+        body.query_length, body.document_length = spec.max_query_tokens, spec.max_document_tokens
     body.max_seq_length = max(spec.max_query_tokens, spec.max_document_tokens)
     return model
 
@@ -111,7 +112,7 @@ def carrying_model(
     instruction: str | None = None,  # put before queries; the row's default
 ):
     "A sentence-transformers model that reads texts as `encoder` does, through `encode_query` and `encode_document`."
-    from sentence_transformers import SentenceTransformer
+    import sentence_transformers
     from sentence_transformers.base.modules import Router
 
     spec = encoder.pin()
@@ -121,7 +122,7 @@ def carrying_model(
     roles = ROLES if has_two_towers(spec) else ROLES[:1]
     towers = [list(tower_model(spec, role)) for role in roles]
     modules = [Router.for_query_document(*towers)] if len(towers) == 2 else towers[0]
-    model = SentenceTransformer(modules=modules, device='cpu')
+    model = getattr(sentence_transformers, backend_class(spec).library)(modules=modules, device='cpu')
     given = spec.default_instruction if instruction is None else instruction
     model.prompts = {
         'query': encoder.prompt('query', given),

@@ -58,6 +58,21 @@ class Layout:
         "Whether a vector holds numbers alone, for each text."
         return np.isfinite(vectors).all(1)
 
+    def product(self, vectors, vector) -> np.ndarray:
+        "The dot product of each row with one, taken by its number from rows of the same form."
+        return vectors @ vector
+
+    def paired(self, left, right) -> np.ndarray:
+        "The dot product of each row with that in its place."
+        return (left * right).sum(1)
+
+    def to_numbers(self, vectors) -> np.ndarray:
+        "A row of numbers a text, zeros among them; `from_numbers` is the way back."
+        return vectors
+
+    def from_numbers(self, vectors: np.ndarray):
+        return vectors
+
 # %% ../../nbs/02_encoder/13_store.ipynb #ded327da
 LAYOUTS = {'dense': Layout()}  # representation of a row, or the form of its stored numbers → its layout
 
@@ -69,6 +84,49 @@ def layout_of(
     "How the vectors of a row lie in a block."
     stored = spec.stored_as(role)
     return LAYOUTS[spec.representation if stored == 'float32' else stored].of_row(spec)
+
+# %% ../../nbs/02_encoder/13_store.ipynb #ca642c4d
+class CsrLayout(Layout):
+    "Vectors of which few numbers are not 0: these, the columns that they stand in, and where each row begins."
+
+    in_blocks = True
+    types = {'numbers': 'F32', 'columns': 'I32', 'begins': 'I32', 'width': 'I64'}
+
+    def arrays(self, vectors) -> dict:
+        numbers, columns = vectors.data.astype(np.float32), vectors.indices.astype(np.int32)
+        sizes = vectors.indptr.astype(np.int32), np.array([vectors.shape[1]])
+        return dict(zip(self.types, (numbers, columns, *sizes), strict=True))
+
+    def rows(self, arrays: dict):
+        from scipy.sparse import csr_matrix
+
+        numbers, columns, begins, width = (arrays[name] for name in self.types)
+        return csr_matrix((numbers, columns, begins), (len(begins) - 1, int(width[0])), copy=False)
+
+    def stacked(self, parts: list, dim: int):
+        from scipy.sparse import csr_matrix, vstack
+
+        return vstack(parts, 'csr') if parts else csr_matrix((0, dim), dtype=np.float32)
+
+    def is_finite(self, vectors) -> np.ndarray:
+        return np.isfinite(self.paired(vectors, vectors))
+
+    def product(self, vectors, vector) -> np.ndarray:
+        return (vectors @ vector.T).toarray()[:, 0]
+
+    def paired(self, left, right) -> np.ndarray:
+        return np.asarray(left.multiply(right).sum(1)).ravel()
+
+    def to_numbers(self, vectors) -> np.ndarray:
+        return vectors.toarray()
+
+    def from_numbers(self, vectors: np.ndarray):
+        from scipy.sparse import csr_matrix
+
+        return csr_matrix(vectors)
+
+
+LAYOUTS['sparse'] = CsrLayout()
 
 # %% ../../nbs/02_encoder/13_store.ipynb #d3f5fd70
 _SMALL = {'keys': 'U64', 'tokens': 'I32', 'truncated': 'U8'}  # arrays of a block beside its vectors, and their types

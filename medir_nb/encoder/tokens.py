@@ -43,6 +43,7 @@ class Tokens:
         tower = spec.tower(role)
         self.spec, self.tokenizer, self.limit, self.ends = spec, tokenizer, tower.max_tokens, tower.append_eos
         self.brackets = [tokenizer(bracket, add_special_tokens=False)['input_ids'][0] for bracket in tower.brackets]
+        self.marked = tower.pooling != 'static'  # a table of weights has none for the tokenizer's own marks
         self.pair = role == 'document' and bool(spec.document_pair_template)
         # whether the tokenizer leaves room for the end token to be appended
         self.added = int(self.ends and tokenizer('')['input_ids'][-1:] != [tokenizer.eos_token_id])
@@ -55,6 +56,7 @@ class Tokens:
             parts = [text.partition(SEGMENT) for text in texts]
             columns = [[first for first, _, _ in parts], [second for _, _, second in parts]]
         rule = {'truncation': True, 'max_length': room, 'padding': False, 'return_attention_mask': False}
+        rule |= {'add_special_tokens': self.marked}
         return self.tokenizer(*columns, **rule)
 
     def __call__(self, texts: list[str]) -> tuple[list[list[int]], list | None, np.ndarray]:

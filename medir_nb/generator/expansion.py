@@ -318,12 +318,12 @@ def hypothetical_encoder(
     return bare, 'query', ''
 
 # %% ../../nbs/03_generator/08_expansion.ipynb #567529dc
-def _joined_vectors(encoder, task, expanded: Expanded, instruction: str) -> tuple[np.ndarray, dict]:
+def _joined_vectors(encoder, task, expanded: Expanded, instruction: str) -> tuple:
     "Vectors of query and texts as one string."
     pairs = zip(task.queries.texts(), expanded.texts, strict=True)
     joined = [expanded.row['dense_join'].join([query, *texts]) for query, texts in pairs]
     vectors = encode_corpus(encoder, as_queries(task.queries.ids, joined), 'query', instruction)
-    return np.array(vectors.chunk()), {**vectors.stats, 'truncated': int(vectors.truncated.sum())}
+    return vectors.chunk(), {**vectors.stats, 'truncated': int(vectors.truncated.sum())}
 
 # %% ../../nbs/03_generator/08_expansion.ipynb #6545d983
 def _text_vectors(encoder, task, expanded: Expanded, instruction: str):
@@ -341,20 +341,21 @@ def dense_queries(
     task,
     expanded: Expanded,
     instruction: str = '',  # for the queries
-) -> tuple[np.ndarray, dict]:
-    "Query vectors of `task` after expansion, and how many texts were encoded."
+) -> tuple:
+    "Query vectors of `task` after expansion, in the layout of the encoder, and how many texts were encoded."
     settings = expanded.settings
     if settings['fusion'] == 'concat':
         return _joined_vectors(encoder, task, expanded, instruction)
     queries = encode_corpus(encoder, task.queries, 'query', instruction)
     truncated = {'truncated': int(queries.truncated.sum())}
     if not any(expanded.texts):
-        return np.array(queries.chunk()), {**queries.stats, **truncated}
+        return queries.chunk(), {**queries.stats, **truncated}
     texts = _text_vectors(encoder, task, expanded, instruction)
-    query_vectors, text_vectors, first, fused = queries.chunk(), texts.chunk(), 0, []
-    for vector, own in zip(query_vectors, map(len, expanded.texts), strict=True):
-        own_texts = text_vectors[first : first + own]
-        fused.append(fuse_dense(vector, own_texts, settings['fusion'], settings.get('weight')))
+    query_vectors, text_vectors, layout, first, fused = queries.chunk(), texts.chunk(), queries.layout, 0, []
+    for row, own in enumerate(map(len, expanded.texts)):
+        [vector], own_texts = map(layout.to_numbers, (query_vectors[row : row + 1], text_vectors[first : first + own]))
+        joined = fuse_dense(vector, own_texts, settings['fusion'], settings.get('weight'))
+        fused.append(layout.from_numbers(np.asarray(joined[None], np.float32)))
         first += own
     counts = {name: queries.stats[name] + texts.stats[name] for name in ('encoded', 'cached')}
-    return np.array(fused, np.float32), {**counts, **truncated}
+    return layout.stacked(fused, queries.dim), {**counts, **truncated}

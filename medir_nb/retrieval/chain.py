@@ -371,7 +371,7 @@ def score_pairs(
         encode_corpus(encoder, pair_queries(task, side), role, encoder.instruction(task, role))
         for side, role in zip(('sentence1', 'sentence2'), roles, strict=True)
     ]
-    scores = (unit(vectors[0].chunk()) * unit(vectors[1].chunk())).sum(1).astype(float)
+    scores = vectors[0].layout.paired(*(unit(side.chunk()) for side in vectors)).astype(float)
     counts = encoder_counts(
         encoder,
         device,

@@ -9,6 +9,7 @@ __all__ = ['encoder_spec_or_hint', 'encoder_of', 'encoder_revision', 'pair_queri
 import contextlib
 import os
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 import numpy as np
 import pandas as pd
@@ -112,6 +113,7 @@ _VECTOR_FIELDS = (
     *('query_brackets', 'document_brackets', 'append_eos', 'prompt_in_pooling', 'bidirectional', 'environment'),
     'dimensions',
 )
+_RARE_FIELDS = ('normalize_before_cut', 'representation', 'max_active_dims', 'joined')  # told where they are set
 
 
 def weights_label(hub: str, revision: str) -> str:
@@ -127,8 +129,9 @@ def encoder_settings(encoder: Encoder, task: Task) -> dict:
     settings = {'weights': weights_label(spec.hub, spec.revision)}
     renders_itself = encoder.object is not None or bool(spec.base_url)
     settings |= {name: getattr(spec, name) for name in (('similarity',) if renders_itself else _VECTOR_FIELDS)}
-    if spec.normalize_before_cut:
-        settings['normalize_before_cut'] = True
+    settings |= {
+        name: value for name in _RARE_FIELDS if (value := getattr(spec, name)) not in (False, 0, 'dense', 'text')
+    }
     if spec.stored != 'float32':
         settings['stored'] = spec.stored + (f', oversample {spec.oversample}' if spec.stored == 'binary' else '')
     for part in ('document', 'adapter'):
@@ -173,7 +176,7 @@ def query_vectors(encoder: Encoder, task: Task, expanded=None) -> tuple[Vectors,
     "The vectors of a task's queries, and how many texts were `encoded` and `truncated`."
     if expanded:
         vectors, counted = dense_queries(encoder, task, expanded, encoder.instruction(task))
-        return array_vectors(vectors), counted
+        return array_vectors(vectors, layout=layout_of(encoder.spec, 'query')), counted
     vectors = encode_corpus(encoder, task.queries, 'query', encoder.instruction(task))
     return vectors, {**vectors.stats, 'truncated': int(vectors.truncated.sum())}
 
@@ -190,13 +193,13 @@ def check_dimensions(encoder: Encoder, queries: Vectors, documents: Vectors):
 # %% ../../nbs/04_retrieval/07_dense_stage.ipynb #69ae81b2
 def score_pool(task: Task, pool: pd.DataFrame, queries: Vectors, documents: Vectors, similarity: str) -> pd.DataFrame:
     "The similarity of every query with each of its candidates, as a run."
-    scale = unit if similarity == 'cos' else np.asarray
+    scale = unit if similarity == 'cos' else lambda vectors: vectors
     query_rows, query_at, document_at = scale(queries.chunk()), task.queries._position, task.corpus._position
     runs = []
     for query_id, candidates in pool.groupby('query_id', sort=False):
         doc_ids = [d for d in candidates.doc_id if d in document_at]
         rows = scale(documents.take(np.array([document_at[d] for d in doc_ids], dtype=int)))
-        scores = (rows @ query_rows[query_at[query_id]]).astype(float)
+        scores = documents.layout.product(rows, query_rows[query_at[query_id]]).astype(float)
         runs.append(pd.DataFrame({'query_id': query_id, 'doc_id': doc_ids, 'score': scores}))
     return pd.concat(runs, ignore_index=True)
 
@@ -210,6 +213,8 @@ class EncodedDocuments:
     is_scaled: bool = False  # the vectors have length 1 already, where the cosine is wanted
     database: object = None  # that answers in their place
 
+    nearest = staticmethod(dense_search)  # the exact search among such vectors
+
     def score(self, task: Task, pool: pd.DataFrame, queries: Vectors, job: Job) -> pd.DataFrame:
         "The scores of the pairs in `pool`, as a run."
         return score_pool(task, pool, queries, self.vectors, self.encoder.spec.similarity)
@@ -220,7 +225,7 @@ class EncodedDocuments:
         if self.is_scaled:
             queries, similarity = scaled(queries.chunk(), similarity), 'dot'
         if self.database is None:
-            return dense_search(queries, self.vectors, *ids, k, similarity, job.device)
+            return self.nearest(queries, self.vectors, *ids, k, similarity, job.device)
 
         def search(rows, depth):
             return self.database.search(queries[rows], depth)
@@ -312,27 +317,26 @@ def _conditions(encoder: Encoder, encoded) -> dict:
     }
 
 # %% ../../nbs/04_retrieval/07_dense_stage.ipynb #9dfdbad3
-def encoder_trial(encoder: Encoder, job: Job, documents: int, searched: int, seed: int) -> Trial:
-    "An encoder on the first documents of a task, and a search among random vectors."
+def encoder_trial(encoder: Encoder, job: Job, documents: int, searched: int, stand_ins, nearest) -> Trial:
+    "An encoder on the first documents of a task, and a `nearest` search among what `stand_ins` makes of their vectors."
     told = {role: encoder.instruction(job.task, role) for role in ROLES}
     texts = encoder.render(job.task.corpus.rows(0, documents), 'document', told['document'])
 
     def take_up():
         return encoder.encode(texts, 'document', told['document'])
 
-    def encode(query: Queries) -> np.ndarray:
+    def encode(query: Queries):
         return encoder.encode(encoder.render(query.rows(), 'query', told['query']), 'query', told['query']).vectors
 
     encoded = take_up()
-    random = np.random.default_rng(seed).normal(size=(searched, encoded.vectors.shape[1]))
     vectors, ids = (
-        array_vectors(random.astype(np.float32), layout=layout_of(encoder.spec)),
+        array_vectors(stand_ins(encoded.vectors), layout=layout_of(encoder.spec)),
         np.arange(searched).astype(str),
     )
 
-    def search(vector: np.ndarray) -> pd.DataFrame:
+    def search(vector) -> pd.DataFrame:
         how = encoder.spec.similarity, job.device
-        return dense_search(vector, vectors, ['q'], ids, LISTED, *how)
+        return nearest(vector, vectors, ['q'], ids, LISTED, *how)
 
     return Trial(len(texts), searched, take_up, search, encode, _conditions(encoder, encoded))
 
@@ -357,21 +361,31 @@ def _check_saved(encoder: Encoder, saved: Encoder, instruction: str, folder: Pat
     probe = [('', 'which drug lowers blood glucose?')]
     own = encoder.encode(encoder.render(probe, 'query', instruction), 'query', instruction)
     again = saved.encode(saved.render(probe, 'query'), 'query')
-    is_same = np.allclose(own.vectors, again.vectors, atol=1e-4)
+    own, again = (layout_of(encoder.spec).to_numbers(encoded.vectors) for encoded in (own, again))
+    is_same = np.allclose(own, again, atol=1e-4)
     check(is_same, 'the saved weights give other vectors', folder, 'leave --with-model out')
 
-# %% ../../nbs/04_retrieval/07_dense_stage.ipynb #62c32dec
-class DenseRetriever(_DenseRanking):
-    "An encoder and an exact search, with its vectors in the store of the home folder or in a file of an index."
+# %% ../../nbs/04_retrieval/07_dense_stage.ipynb #7d1c0a5e
+class _MeasuredRanking(_DenseRanking):
+    "What an encoder's search takes: seconds, and bytes on disk."
 
     @contextlib.contextmanager
     def trial(self, job: Job, documents: int, searched: int, seed: int = 0):
-        yield encoder_trial(self.encoder(job), job, documents, searched, seed)
+        stand_ins = partial(self._stand_ins, searched=searched, random=np.random.default_rng(seed))
+        yield encoder_trial(self.encoder(job), job, documents, searched, stand_ins, self.documents.nearest)
+
+    def _stand_ins(self, vectors, searched: int, random):
+        "What stands for the vectors of `searched` documents."
+        return random.normal(size=(searched, vectors.shape[1])).astype(np.float32)
 
     def disk_bytes(self, job: Job) -> int:
         spec = self.encoder(job).spec
         numbers = (spec.dimensions or spec.dim) * len(job.task.corpus)
         return int(STORED[spec.stored] * numbers / 8 + 1e9 * (gigabytes_of(spec.params, spec.dtype) or 0))
+
+# %% ../../nbs/04_retrieval/07_dense_stage.ipynb #62c32dec
+class DenseRetriever(_MeasuredRanking):
+    "An encoder and an exact search, with its vectors in the store of the home folder or in a file of an index."
 
     def _folder(self, place: Path, part: str) -> Path:
         return Path(place) / part / slug(self.retriever, 40)
@@ -381,7 +395,9 @@ class DenseRetriever(_DenseRanking):
         if not weights.is_dir():
             return self.encoder(job)
         said, kept = self.encoder(job).spec, Encoder(str(weights), device=job.device)
-        return Encoder(replace(kept.spec, stored=said.stored, oversample=said.oversample), device=job.device)
+        # what a folder has no place for
+        own = {name: getattr(said, name) for name in ('stored', 'oversample', 'max_active_dims', 'joined')}
+        return Encoder(replace(kept.spec, **own), device=job.device)
 
     def _blocks(self, encoder: Encoder, place: Path) -> Blocks | None:
         "The blocks of an index; None where its vectors are one file."
@@ -410,12 +426,17 @@ class DenseRetriever(_DenseRanking):
         save_encoder(encoder, folder, instruction)
         _check_saved(encoder, self._kept_encoder(job, place), instruction, folder)
 
+    def _write_vectors(self, vectors: Vectors, ids, path: Path) -> list[str]:
+        "The files of an export, and their names."
+        write_parquet(vectors, ids, path)
+        return [f'vectors/{path.name}.npy', f'vectors/{path.name}.parquet']
+
     def export(self, job: Job, folder: Path, name: str) -> dict:
         made, is_index = self.prepared(job), job.kept is not None
         encoder, vectors = made.encoder, made.vectors
         about = {'kind': self.kind, 'system': self.retriever, **encoder_about(encoder, job.task)}
-        write_parquet(vectors, job.task.corpus.ids, folder / 'vectors' / name)
-        about |= {'files': [f'vectors/{name}.npy', f'vectors/{name}.parquet'], 'dimensions': vectors.dim}
+        files = self._write_vectors(vectors, job.task.corpus.ids, folder / 'vectors' / name)
+        about |= {'files': files, 'dimensions': vectors.dim}
         about |= {'from_index': is_index, 'model': f'models/{name}'}
         if not is_index:
             about['truncated_documents'] = int(vectors.truncated.sum())

@@ -18,6 +18,7 @@ from .stages import BY_REPRESENTATION, COMBINATIONS, RERANKERS, RETRIEVERS
 from .stages import Expansion, Fusion, Reranking, System
 from .retriever import Retriever, BM25Retriever
 from .rerank_stage import Reorder, Rerank
+from .sparse_stage import SparseRetriever
 from .late_stage import LateRerank
 from .reading_stage import READINGS
 
@@ -101,6 +102,7 @@ def _read_settings(reader: _Reader) -> tuple:
 
 # %% ../../nbs/04_retrieval/09_expressions.ipynb #2dd2717b
 RETRIEVERS['bm25'] = BM25Retriever
+BY_REPRESENTATION['sparse'] = SparseRetriever
 RERANKERS.update(READINGS)
 
 

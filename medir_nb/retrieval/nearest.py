@@ -8,6 +8,7 @@ __all__ = ['DATABASES', 'STORES', 'unit', 'dense_search']
 # %% ../../nbs/04_retrieval/01_nearest.ipynb #7a327107
 import functools
 import weakref
+from functools import partial
 from pathlib import Path
 import numpy as np
 import pandas as pd
@@ -21,7 +22,10 @@ from .runs import RUN_COLUMNS, run_frame, settle_ties
 
 # %% ../../nbs/04_retrieval/01_nearest.ipynb #b200866d
 def unit(vectors: np.ndarray) -> np.ndarray:
-    "The rows of `vectors` at length 1; a row of zeros as it is."
+    "The rows of `vectors` (of an array, or of a sparse matrix) at length 1; a row of zeros as it is."
+    if hasattr(vectors, 'multiply'):
+        norm = np.sqrt(np.asarray(vectors.multiply(vectors).sum(1)))
+        return vectors.multiply(np.divide(1, norm, out=np.zeros_like(norm), where=norm > 0)).tocsr()
     norm = np.linalg.norm(vectors, axis=1, keepdims=True)
     return np.divide(vectors, norm, out=np.zeros_like(vectors), where=norm > 0)
 
@@ -54,7 +58,7 @@ _DEEPEST_ON_GPU = 2048
 
 def _knn(queries: np.ndarray, block: np.ndarray, k: int, device: str | None) -> tuple[np.ndarray, np.ndarray]:
     "The `k` largest dot products of each query with a block and their positions."
-    faiss, gpu = _faiss(), _gpu(device)
+    faiss, gpu, block = _faiss(), _gpu(device), np.ascontiguousarray(block)
     inner = faiss.METRIC_INNER_PRODUCT
     if gpu is not None and k <= _DEEPEST_ON_GPU:
         return faiss.knn_gpu(_gpu_resources(), queries, block, k, metric=inner, device=gpu)
@@ -66,20 +70,20 @@ def _best_columns(columns: np.ndarray, *arrays: np.ndarray) -> list[np.ndarray]:
     return [np.take_along_axis(array, columns, 1) for array in arrays]
 
 
-def _search_blocks(
-    queries: np.ndarray,
+def search_blocks(
+    queries,  # rows of an array, or of a matrix that `knn` takes
     documents: Vectors,
     k: int,
     scale,  # of a block as it is multiplied
-    device: str | None,
+    knn,  # `knn(queries, block, k)`: the largest products of each query with a block, and their positions
     size: int,  # documents of a block
 ) -> tuple[np.ndarray, np.ndarray]:
     "The `k` best scores of each query, falling, and their positions."
-    scores, positions = np.empty((len(queries), 0), np.float32), np.empty((len(queries), 0), np.int64)
+    scores, positions = np.empty((queries.shape[0], 0), np.float32), np.empty((queries.shape[0], 0), np.int64)
     starts = range(0, len(documents), size)
     for start in progress(starts, desc='search', unit='block') if len(starts) > 1 else starts:
-        block = np.ascontiguousarray(scale(documents.chunk(start, start + size)))
-        of_block, places = _knn(queries, block, min(k, len(block)), device)
+        block = scale(documents.chunk(start, start + size))
+        of_block, places = knn(queries, block, min(k, block.shape[0]))
         scores, positions = np.hstack([scores, of_block]), np.hstack([positions, places + start])
         if scores.shape[1] > k:
             scores, positions = _best_columns(np.argpartition(scores, -k, axis=1)[:, -k:], scores, positions)
@@ -128,7 +132,7 @@ def dense_search(
     def search(rows, depth):
         if documents.layout.oversample:
             return _search_bits(asked[rows], documents, depth, scale)
-        return _search_blocks(asked[rows], documents, depth, scale, device, size)
+        return search_blocks(asked[rows], documents, depth, scale, partial(_knn, device=device), size)
 
     return run_frame(query_ids, doc_ids, *settle_ties(search, len(asked), len(documents), k), k)
 

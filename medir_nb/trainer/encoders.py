@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 from ..core.commits import pinned
 from ..core.errors import check
 from ..core.places import checkpoint_folder, checkpoint_record
@@ -32,6 +32,8 @@ from .settings import AboveZero, Count, OneOrMore, Settings, processes_of
 class EncoderSettings(Settings):
     """Training of an encoder on lines of `{query, pos: […], neg: […], rewrite_query}`;
     `rewrite_query` and `neg` may be missing."""
+
+    library: ClassVar[str] = 'SentenceTransformer'  # the class of sentence-transformers that is trained
 
     negatives: Count = 7  # hard negatives a query
     similarity: Literal['', 'cos', 'dot'] = ''  # '': the row's
@@ -105,10 +107,14 @@ def _adapted(model, config: EncoderSettings, base: EncoderSpec) -> dict:
     return adapters
 
 # %% ../../nbs/05_trainer/14_encoders.ipynb #51231a6b
-def trained_model(config: EncoderSettings, base: EncoderSpec, device) -> tuple:
+def _carried(config: EncoderSettings, base: EncoderSpec):
+    return carrying_model(Encoder(base), config.instruction)
+
+
+def trained_model(config: EncoderSettings, base: EncoderSpec, device, make_model: Callable = _carried) -> tuple:
     "The model that the folder will hold, with weights that can be trained, and its adapters by role."
     served = replace(base, dtype='float32', similarity=config.similarity)
-    model = carrying_model(Encoder(served), config.instruction).to(device).float()
+    model = make_model(config, served).to(device).float()
     for role in ROLES:
         body, *behind = modules_of_role(model, role)
         # merging a LoRA leaves the weights below it frozen
@@ -125,9 +131,10 @@ def trained_model(config: EncoderSettings, base: EncoderSpec, device) -> tuple:
 def pair_trainer(model, arguments, pairs: Pairs, loss, batches: PairBatches):
     "sentence-transformers' trainer of `model` on the rows of `pairs`."
     import datasets
-    from sentence_transformers import SentenceTransformerTrainer
+    import sentence_transformers
 
-    return safe_trainer(SentenceTransformerTrainer)(
+    trainer = getattr(sentence_transformers, f'{type(model).__name__}Trainer')
+    return safe_trainer(trainer)(
         model=model,
         args=arguments,
         train_dataset=datasets.Dataset.from_dict({'row': range(len(pairs))}),
@@ -136,12 +143,13 @@ def pair_trainer(model, arguments, pairs: Pairs, loss, batches: PairBatches):
     )
 
 
-def _build(config: EncoderSettings, base: EncoderSpec, pairs: Pairs, make_loss: Callable, arguments: dict):
+def _build(config, base: EncoderSpec, pairs: Pairs, make_loss: Callable, make_model: Callable, arguments: dict):
     "The trainer, with model, loss and batches."
-    from sentence_transformers import SentenceTransformerTrainingArguments
+    import sentence_transformers
 
-    arguments = seeded_arguments(config, arguments, SentenceTransformerTrainingArguments)
-    model, adapters = trained_model(config, base, arguments.device)
+    kind = getattr(sentence_transformers, f'{config.library}TrainingArguments')
+    arguments = seeded_arguments(config, arguments, kind)
+    model, adapters = trained_model(config, base, arguments.device, make_model)
     encoder = Encoder(carried_spec(_trained_spec(base, config)))
     tokenizers = {role: modules_of_role(model, role)[0].tokenizer for role in ROLES}
     batches = PairBatches(pairs, encoder, tokenizers, config.instruction, config.hypothetical, config.mask_positives)
@@ -156,6 +164,8 @@ def _save(config: EncoderSettings, base: EncoderSpec, asked: bool, trainer, fold
         save_adapters(trainer.adapters, folder / 'adapter')
         merge_adapters(trainer.adapters)
     save_modules(trainer.model, folder)
+    if config.library != 'SentenceTransformer':
+        base = replace(base, dim=trainer.model.get_embedding_dimension())
     learns = loss_parameters(trainer.loss, trainer.model) and hasattr(trainer.loss, 'told')
     return {
         'spec': trained_row(base, recorded_fields(base, asked)),
@@ -191,6 +201,7 @@ def _continued(config: EncoderSettings, base: EncoderSpec) -> dict:
 def encoder_recipe(
     config: EncoderSettings,  # or a subclass, whose `task` names the stage
     make_loss: Callable,  # (model, config, hypothetical: bool) → a torch module, called with columns and labels
+    make_model: Callable = _carried,  # (config, base) → the model of `config.library` that is trained
 ) -> Recipe:
     "Model, batches and checkpoint of a training of an encoder, for `run_training`; the data are read and checked here."
     base = encoder_spec(config.model, **config.reading)
@@ -209,7 +220,7 @@ def encoder_recipe(
         kind='encoder',
         base=base_key(_trained_spec(base, config)) | continued,
         content=pairs.content(),
-        build=partial(_build, config, base, pairs, make_loss),
+        build=partial(_build, config, base, pairs, make_loss, make_model),
         save=partial(_save, config, base, bool(pairs.instructions)),
         counts=pairs.counts,
         asked=asked,

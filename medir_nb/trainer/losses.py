@@ -235,6 +235,10 @@ class InfoNCE(CachedLossMixin, _Contrast):
             loss.register_hook(lambda outer: log.backward(gradient * outer))
         return loss
 
+    def compute_loss_from_embeddings(self, embeddings, labels=None):
+        "The loss of columns that are embedded already, as the library's `SpladeLoss` asks for it."
+        return self.calculate_loss([[column] for column in embeddings], labels)
+
     def calculate_loss(self, reps, labels=None, *, with_backward=False):
         "The loss of the columns `reps`, each a list of parts; `labels`: numbers of documents and known positives."
         queries, *documents = in_row_order(reps, self.places)

@@ -22,7 +22,7 @@ def encoder(name):
     for role in ('query', 'document'):
         instruction = one.instruction(None, role)
         encoded = one.encode(one.render(TEXTS, role, instruction), role, instruction)
-        v = encoded.vectors
+        v = encoded.vectors.toarray() if one.spec.representation == 'sparse' else encoded.vectors
         found[role] = {
             'dim': v.shape[1],
             'finite': bool(np.isfinite(v).all()),

@@ -15,6 +15,7 @@ from medir_nb.core import registry
 HIDDEN, HEAD = 32, 24
 _SIZES = dict(hidden_size=HIDDEN, initializer_range=0.3)
 ENCODER = dict(_SIZES, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64)
+DISTIL = dict(dim=HIDDEN, n_layers=2, n_heads=4, hidden_dim=64, initializer_range=0.3)
 DECODER = dict(ENCODER, num_key_value_heads=2, head_dim=8)
 NEO = dict(_SIZES, num_layers=2, num_heads=4, attention_types=[[['global', 'local'], 1]], window_size=16)
 GPTJ = dict(n_embd=HIDDEN, n_layer=2, n_head=4, rotary_dim=8, initializer_range=0.3)
@@ -59,6 +60,7 @@ BERT_PAIR, S = '[CLS] $A [SEP] $B:1 [SEP]:1', ('<s>',)
 WORDPIECE, UNIGRAM = ('wordpiece', 'BertTokenizer'), ('unigram', 'XLMRobertaTokenizer')
 FAMILIES = {
     'bert': Family('BertConfig', ENCODER, *WORDPIECE, BERT, ('[CLS]',), ('[SEP]',), pair=BERT_PAIR),
+    'distilbert': Family('DistilBertConfig', DISTIL, *WORDPIECE, BERT, ('[CLS]',), ('[SEP]',)),
     'mpnet': Family('MPNetConfig', ENCODER, 'wordpiece', 'MPNetTokenizer', MPNET, S, ('</s>',), **TWO),
     'xlm-r': Family('XLMRobertaConfig', ENCODER, *UNIGRAM, ROBERTA, S, ('</s>',), **TWO),
     'gpt_neox': Family('GPTNeoXConfig', ENCODER, 'bytes', 'GPTNeoXTokenizer', END, also=('<|padding|>',)),
@@ -274,6 +276,47 @@ def write_modules(folder, pooling, normalize, limit, dense=0):
         write_json(folder / '2_Dense' / 'config.json', told)
         weight = torch.randn(dense, HIDDEN, generator=torch.Generator().manual_seed(1))
         save_file({'linear.weight': weight}, folder / '2_Dense' / 'model.safetensors')
+
+
+def sparse_files(row, hub):
+    "`build(folder)` of a repository of `SparseEncoder`: a masked language model, its pooling, and a table for queries."
+
+    def build(folder):
+        import torch
+        from safetensors.torch import save_file
+
+        limit, where = limit_of(row), 'sentence_transformers.sparse_encoder.models'
+        made = save_tokenizer(row['architecture'], folder, limit)
+        save_model(make_model(row['architecture'], hub, limit, 'AutoModelForMaskedLM', made), folder)
+        if hub.endswith('ensembledistil'):
+            return  # a commit of before the library knew it
+        strategy, activation = (row.get('document') or row)['pooling'].split(' of ')
+        told = dict(pooling_strategy=strategy, activation_function=activation, word_embedding_dimension=None)
+        write_json(folder / 'sentence_bert_config.json', {'max_seq_length': limit, 'do_lower_case': False})
+        saved = {'model_type': 'SparseEncoder', 'similarity_fn_name': 'dot', '__version__': {'pytorch': '2.7.1'}}
+        write_json(folder / 'config_sentence_transformers.json', saved)
+        kinds = {'': f'{where}.MLMTransformer', '1_SpladePooling': f'{where}.SpladePooling'}
+        if not row.get('document'):
+            write_json(folder / '1_SpladePooling' / 'config.json', told)
+            modules = [dict(idx=i, name=str(i), path=path, type=kinds[path]) for i, path in enumerate(kinds)]
+            write_json(folder / 'modules.json', modules)
+            return
+        write_json(folder / 'document_1_SpladePooling' / 'config.json', told)
+        write_json(
+            folder / 'modules.json', [dict(idx=0, name='0', path='', type='sentence_transformers.models.Router')]
+        )
+        table = folder / 'query_0_SparseStaticEmbedding'
+        write_json(table / 'config.json', {'frozen': False})
+        save_tokenizer(row['architecture'], table, limit)
+        weight = torch.rand(len(made), generator=torch.Generator().manual_seed(1))
+        save_file({'weight': weight}, table / 'model.safetensors')
+        types = {'': kinds[''], 'document_1_SpladePooling': kinds['1_SpladePooling']}
+        types['query_0_SparseStaticEmbedding'] = f'{where}.SparseStaticEmbedding'
+        structure = {'query': ['query_0_SparseStaticEmbedding'], 'document': ['', 'document_1_SpladePooling']}
+        more = {'default_route': 'document', 'allow_empty_key': True}
+        write_json(folder / 'router_config.json', dict(types=types, structure=structure, parameters=more))
+
+    return build
 
 
 def limit_of(row):
@@ -553,8 +596,9 @@ def model_repositories(models=None, llms=None, rerankers=None):
     for row in models.values():
         if not served(row) or row.get('kind') != 'encoder':
             continue
-        add(row, encoder_files(row, row['hub']))
-        if other := row.get('document'):
+        files = sparse_files if row.get('representation') == 'sparse' else encoder_files
+        add(row, files(row, row['hub']))
+        if (other := row.get('document')) and 'hub' in other:
             add(other, encoder_files(row, other['hub'], other.get('tokenizer') != 'query'))
         if (other := row.get('adapter')) and row['load'] != 'remote':
             add(other, adapter_files(row['hub'], row['architecture'], limit_of(row), other['hub']))
