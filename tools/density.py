@@ -23,14 +23,14 @@ MODELS = {
 
 # the most that the package may have, and the least of `AT_LEAST`: the figures of the day; behind each, the aim
 LIMITS = {
-    'exported lines': 46_408,  # aim 37,000
+    'exported lines': 46_409,  # aim 37,000
     'lines of tests': 27_976,  # 27,000
     'rooms': 12,  # 12
     'public names': 839,  # 900
     'signatures with home_folder': 28,  # 60
-    'lessons that call a private helper, %': 4.4,  # 8
+    'lessons that call a private helper, %': 4.5,  # 8
     'words an exported line': 3.1,  # 3
-    'longest cell': 75,  # 60
+    'longest cell': 70,  # 60
     'p90 of cells': 29,  # 28
 }
 AT_LEAST = {'words an exported line'}

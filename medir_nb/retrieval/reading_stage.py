@@ -22,6 +22,7 @@ from ..generator.methods import fill, method_row, wording
 from ..generator.models import HOLDS_GPU, LLM, llm
 from .dense_stage import weights_label
 from .rerank_stage import Rerank, most_pairs, refuse_sentence_pairs
+from .runs import sort_run
 from .stages import Job, Plan, Reranking, Stage, check_unless_stored
 
 # %% ../../nbs/04_retrieval/08c_reading_stage.ipynb #f39208ed
@@ -233,7 +234,7 @@ class ListReader(NamedTuple):
         "Scores of a sorted run's pairs, the first of a list the highest, and what reading it took."
         return _read_lists(self.stage, self.job, run)
 
-
+# %% ../../nbs/04_retrieval/08c_reading_stage.ipynb #80cab20c
 class Reading(Rerank):
     "`>METHOD(LLM)@DEPTH`: the head of a list in the order of a language model."
 
@@ -374,8 +375,8 @@ def _answers(stage: Reading, job: Job, lists: list, asked: list, took: Counter) 
 
 # %% ../../nbs/04_retrieval/08c_reading_stage.ipynb #03f4ced8
 def _lists(top: pd.DataFrame) -> list[tuple[str, list]]:
-    "`(query, its documents)` of a sorted run."
-    return [(query, list(group.doc_id)) for query, group in top.groupby('query_id', sort=False)]
+    "`(query, its documents)` of a run, best first."
+    return [(query, list(group.doc_id)) for query, group in sort_run(top).groupby('query_id', sort=False)]
 
 
 def _check_language(stage: Reading, job: Job):

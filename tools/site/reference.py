@@ -201,7 +201,29 @@ def reranker_tables() -> dict[str, str]:
     fields = commented_fields('medir_nb.retrieval.reranker_model', 'RerankerSpec')
     rows, others = settings_and_others(fields, lambda field: field.name in SETTINGS)
     complete = '`complete`', '`False`', 'True: the documents below the depth follow, in their old order'
-    return {'reranker': table(SETTING, [*rows, complete]), 'reranker_row': others}
+    return {'reranker': table(SETTING, [*rows, complete]), 'reranker_row': others, 'reading': reading_table()}
+
+
+MEANS = {
+    'window': 'passages of a prompt',
+    'step': 'by how many the windows move up; half a window unless it is said',
+    'passes': 'over the whole list',
+    'top': 'places that are settled; the others keep their old order',
+    'words': 'of a passage, or characters of a Chinese one',
+}
+
+
+def reading_table() -> str:
+    "What an expression may say of a language model that orders the head of a list."
+    from medir_nb.core.settings import registry
+
+    methods = {name: row for name, row in registry('methods').items() if row['kind'] == 'reranking'}
+    said = [
+        (f'`{name}`', f'`{s}`', f'`{value}`', MEANS[s])
+        for name, row in methods.items()
+        for s, value in row['settings'].items()
+    ]
+    return table(['method', *SETTING], said)
 
 
 def expansion_methods() -> dict[str, dict]:
