@@ -456,6 +456,48 @@ def test_the_service_answers_what_a_search_answered(home, tmp_path, running, fak
     assert set(client.get('/openapi.json').json()['paths']) == {'/search', '/health', '/metrics', '/documents/{doc_id}'}
 
 
+def fielded(n, rng):
+    "Documents with a year and wards; every third has no ward."
+    rows = frame(some_documents(n, rng)).to_dict('records')
+    wards = [['heart', 'lung'][i % 2 :] if i % 3 else [] for i in range(n)]
+    return [row | {'metadata': {'year': str(2000 + i % 9), 'ward': wards[i]}} for i, row in enumerate(rows)]
+
+
+@pytest.mark.parametrize('said', [None, 'tokens=5'])
+@pytest.mark.parametrize('system', ['minilm', 'bm25', 'rrf(bm25,minilm)', 'minilm(stored=int8)'])
+def test_a_filter_leaves_what_filtering_first_would_have_found(system, said, home, tmp_path, fake_minilm):
+    rows, wanted = fielded(60, random.Random(3)), {'year': {'gte': 2003, 'lt': 2008}, 'ward': 'lung'}
+    fits = [row for row in rows if 3 <= int(row['metadata']['year'][-1]) < 8 and 'lung' in row['metadata']['ward']]
+    indexes = {}
+    for name, part in {'all': rows, 'some': fits}.items():
+        (tmp_path / f'{name}.jsonl').write_text('\n'.join(map(json.dumps, part)))
+        build_index(str(tmp_path / f'{name}.jsonl'), system, tmp_path / name, home_folder=home, passages=said)
+        indexes[name] = Index(tmp_path / name, home)
+    filtered = indexes['all'].search(QUESTIONS, 7, wanted)
+    assert {*filtered.doc_id} <= {row['id'] for row in fits} and len(filtered)
+    if system == 'minilm':  # words have other frequencies, and bytes other ranges, where other documents stand beside
+        expected = indexes['some'].search(QUESTIONS, 7)
+    elif system.startswith('rrf'):
+        return
+    else:
+        whole = indexes['all'].search(QUESTIONS, len(rows))
+        whole = whole[whole.doc_id.isin([row['id'] for row in fits])]
+        expected = whole[whole.groupby('query_id').cumcount() < 7].reset_index(drop=True)
+    pd.testing.assert_frame_equal(filtered, expected, atol=1e-6)
+
+
+def test_a_service_filters_and_says_what_is_no_filter(home, tmp_path, running):
+    (tmp_path / 'some.jsonl').write_text('\n'.join(map(json.dumps, fielded(30, random.Random(3)))))
+    build_index(str(tmp_path / 'some.jsonl'), 'bm25', tmp_path / 'index', home_folder=home)
+    client, wanted = running(tmp_path / 'index'), {'year': ['2001', 2002]}
+    posted = client.post('/search', json={'query': QUESTIONS[0], 'filters': wanted}).json()['hits']
+    assert posted and {hit['metadata']['year'] for hit in posted} <= {'2001', '2002'}
+    assert client.get('/search', params={'query': QUESTIONS[0], 'filters': json.dumps(wanted)}).json()['hits'] == posted
+    for wrong in ({'yaer': 1}, {'year': {'from': 1}}, {'year': {'gte': None}}):
+        assert is_error(client.post('/search', json={'query': 'a', 'filters': wrong}), 422)
+    assert 'is no filter' in is_error(client.get('/search', params={'query': 'a', 'filters': '{'}), 422)
+
+
 @pytest.mark.medium
 def test_a_bad_request_gets_an_error_and_hurts_nobody(beir, home, tmp_path, running):
     build_index(str(beir), 'bm25', tmp_path / 'index', home_folder=home)

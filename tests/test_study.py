@@ -3,6 +3,7 @@
 import gzip, json, os, random, re, signal, subprocess, sys, time
 from html.parser import HTMLParser
 from pathlib import Path
+from types import SimpleNamespace
 import numpy as np, pandas as pd, pytest, yaml
 from conftest import DOCUMENTS, write_beir, write_lines
 from medir_nb.core import MedirError, checkpoint_record, nothing_leaves, to_markdown, write_json
@@ -30,7 +31,7 @@ from medir_nb.study.adapting import Pace, plan_budget
 from medir_nb.study.costs import Costs
 from medir_nb.study.adapting import query_examples
 from medir_nb.judging.study_folder import write_judgements
-from medir_nb.study.verdict import staleness_line, verdict_table
+from medir_nb.study.verdict import staleness_line, system_waits, verdict_table
 from medir_nb.judging.sheets import agreeing_queries
 from medir_nb.study.quality import measure_quality, study_tasks
 from medir_nb.study.queries import QueryReport
@@ -38,7 +39,7 @@ from medir_nb.study.profile import EncodingSpeed, TokenCoverage, advised_passage
 from medir_nb.study.reading import write_corpus
 from medir_nb.judging.available_systems import pool_systems
 from medir_nb.judging.study_folder import write_toy_walk
-from medir_nb.study.queries import STYLES, writer_here
+from medir_nb.study.queries import STYLES, shares_run, writer_here
 from medir_nb.study.verdict import decide_from, recommendation_sentence
 
 PAIR = ['bm25', 'bm25(b=0)']
@@ -1145,3 +1146,22 @@ def test_intervals_hold_the_difference_to_the_best_as_often_as_they_say(name, me
     with capsys.disabled():
         print(f'\n{name}: {shares}')
     assert 0.93 <= shares["Student's t"] <= 0.97
+
+
+@pytest.mark.parametrize(
+    ('text', 'document', 'is_copy'),
+    [
+        ('Why does Lack of Iron, the commonest cause, matter?', 'Lack of iron: the commonest cause.', True),
+        ('lack of iron the commonest', 'Lack of iron: the commonest cause.', False),  # five words
+        ('胸痛患者应在十分钟内完成心电图检查吗', '指南：胸痛患者应在十分钟内完成心电图。', True),
+        ('十分钟内完成心电图吗', '指南：胸痛患者应在十分钟内完成心电图。', False),  # nine characters
+    ],
+)
+def test_a_run_of_words_is_a_copy(text, document, is_copy):
+    assert shares_run(text, document) == is_copy
+
+
+def test_a_hybrid_is_never_called_faster_than_its_part():
+    costs = {name: SimpleNamespace(query_ms=ms) for name, ms in {'bm25': 2.0, 'minilm': 9.0}.items()}
+    waits = system_waits(costs | {'rrf(bm25,minilm)': SimpleNamespace(query_ms=8.1), 'x': None})
+    assert waits == {'bm25': 2.0, 'minilm': 9.0, 'rrf(bm25,minilm)': 9.0}

@@ -6,6 +6,7 @@
 __all__ = ['Searcher']
 
 # %% ../../nbs/09b_integrations/00_searcher.ipynb #a4d69248
+import json
 import threading
 from functools import cached_property
 from pathlib import Path
@@ -59,13 +60,15 @@ class Searcher:
             reply = self._client.get(path, params=parameters)
         return _answer_of(reply, self.place)
 
-    def search(self, question: str, k: int = 10) -> list[dict]:
+    def search(self, question: str, k: int = 10, filters: dict | None = None) -> list[dict]:
         "The first `k` documents: rank, id, score, title, text and whatever fields they came with."
         if self.is_remote:
-            return self._get('/search', query=question, k=k)['hits']
+            return self._get('/search', query=question, k=k, **({'filters': json.dumps(filters)} if filters else {}))[
+                'hits'
+            ]
         check(question.strip(), 'a question is empty', 'query', 'write one in plain words')
         with self._one_at_a_time:
-            return self._index.answers([question], k)[0]
+            return self._index.answers([question], k, filters)[0]
 
     def fetch(self, doc_id: str) -> dict:
         "A document by its id."

@@ -34,6 +34,7 @@ from .bm25 import BM25, preset_settings
 from .stages import Job, Plan, Stage, check_unless_stored, Expansion, Fusion, System, COMBINATIONS
 from .stages import Answer, found_documents
 from .dense_stage import encoder_of, encoder_counts, pair_queries
+from .filters import allowed_documents
 from .expressions import parse, reranker_class, retriever_of, model_rows, normal_system, parts
 from .reranker_model import reranker_spec
 from .reading_stage import cut_passage
@@ -201,6 +202,7 @@ def search(
     home_folder=None,
     keep_self: bool = False,  # keep documents with the id of their query
     expanded: Expanded | None = None,  # texts that join the queries of a retriever without an expansion
+    filters: dict | None = None,  # fields of documents, such as {'year': {'gte': 2020}}
 ) -> Answer:
     """The top `k` documents by the system `expression`, for each query of `task`.
 
@@ -212,7 +214,8 @@ def search(
     if dtype:
         parse_dtype(dtype)
     tell_strangers(expression, task)
-    job = Job(task.searched(), dtype, device, keep_self, expanded)
+    allowed = allowed_documents(task.corpus, filters) if filters else None
+    job = Job(task.searched(), dtype, device, keep_self, expanded, allowed)
     run, counts = found_documents(chain, job, k)
     stats = counts.stats(time.perf_counter() - start)
     return Answer(run, stats | ({'passages': len(job.task.corpus)} if job.task.is_cut else {}))
@@ -226,7 +229,7 @@ def ask(
     k: int = 100,  # documents a question
     *,
     home_folder=None,
-    **options,  # of `search`: dtype, device
+    **options,  # of `search`: dtype, device, filters
 ) -> Answer:
     "The top `k` documents by the system `expression`, for each question: q1, q2 …"
     texts = [questions] if isinstance(questions, str) else list(questions)

@@ -25,6 +25,7 @@ from ..data.passage_splitter import CJK, Passages, PassageSplitter, passage_reco
 from .stages import aggregate_passages, found_passages, Job, Stage
 from .runs import RUN_COLUMNS
 from .chain import chain_of
+from .filters import allowed_documents
 from .retriever import Retriever
 
 # %% ../../nbs/04_retrieval/11_index.ipynb #abee1bfa
@@ -210,12 +211,13 @@ class Index(Generation):
     def job(self) -> Job:
         return opened_job(self)
 
-    def _found(self, questions: list[str], k: int) -> tuple[pd.DataFrame, pd.DataFrame | None]:
+    def _found(self, questions: list[str], k: int, filters: dict) -> tuple[pd.DataFrame, pd.DataFrame | None]:
         "A run, and the passages by which its documents were found."
         if not len(self):
             return pd.DataFrame(columns=RUN_COLUMNS), None
         with at_home(self.home_folder):
-            job = replace(self.job, task=asked(self.task, questions))
+            allowed = allowed_documents(self.corpus, filters) if filters else None
+            job = replace(self.job, task=asked(self.task, questions), allowed=allowed)
             if not self.windows:
                 return self.chain.run(job, k).run, None
             passages = found_passages(self.chain, job, k).run
@@ -227,13 +229,13 @@ class Index(Generation):
         title, text = _row_of(self.corpus, doc_id)
         return {'id': doc_id, 'title': title, 'text': text}
 
-    def search(self, questions: list[str], k: int = 10) -> pd.DataFrame:
+    def search(self, questions: list[str], k: int = 10, filters: dict | None = None) -> pd.DataFrame:
         "A run, as `retrieval.ask` gives it; the questions are q1, q2 …"
-        return self._found(questions, k)[0]
+        return self._found(questions, k, filters)[0]
 
-    def answers(self, questions: list[str], k: int = 10) -> list[list[dict]]:
+    def answers(self, questions: list[str], k: int = 10, filters: dict | None = None) -> list[list[dict]]:
         "For each question its documents: rank, score, and what `hit_of` tells of each."
-        run, passages = self._found(questions, k)
+        run, passages = self._found(questions, k, filters)
         hits = {f'q{number}': [] for number in range(1, len(questions) + 1)}
         best = {} if passages is None else _best_passages(passages, self.task.corpus)
         for query_id, doc_id, score in zip(run.query_id, run.doc_id, run.score.tolist()):

@@ -58,6 +58,13 @@ def without_self(
     return others[rank < k].reset_index(drop=True), int(is_self.sum())
 
 
+def allowed_rows(run: pd.DataFrame, allowed: frozenset, k: int, is_cut: bool = False) -> pd.DataFrame:
+    "The first `k` rows of each query whose document (or that of the passage) is `allowed`."
+    documents = source_document_ids(run.doc_id) if is_cut else run.doc_id
+    left = run[pd.Series(documents, index=run.index).isin(allowed)]
+    return left[left.groupby('query_id', sort=False).cumcount() < k].reset_index(drop=True)
+
+
 def _most_self(task: Task) -> int:
     "How many documents (or passages of one) may have the id of their query."
     return max([1, *(task.corpus.sizes[query_id] for query_id in task.queries.ids)]) if task.is_cut else 1
@@ -119,7 +126,9 @@ class _RetrieverBase(Stage):
         task = job.task
         pool = candidate_pool(task) if task.kind == 'reranking' else None
         expanded = self.before[0].run(job) if self.before else job.expanded
-        run, counts = self.rank(job, expanded, k if job.keep_self else k + _most_self(task), pool)
+        depth = k if job.keep_self else k + _most_self(task)
+        run, counts = self.rank(job, expanded, depth if job.allowed is None else len(task.corpus), pool)
+        run = run if job.allowed is None else allowed_rows(run, job.allowed, depth, task.is_cut)
         if pool is not None:
             scored = pool.merge(run, how='left', on=['query_id', 'doc_id'])
             run, k = sort_run(scored.fillna({'score': -1e30})), len(task.corpus)

@@ -25,9 +25,11 @@ from pathlib import Path
 from typing import Annotated
 import pydantic
 from ..core.console import counted, note
+from ..core.files import canonical
 from ..core.errors import MedirError, boundary, check
 from ..core.guard import is_loopback
 from ..core.places import follows_home, home
+from .filters import parse_filter
 from .index import Index, read_manifest
 from .mcp import mcp_server
 from .monitoring import KEY_VARIABLE, KeyNeeded, Watch, service_key
@@ -44,6 +46,7 @@ class _Asked:
 
     question: str
     k: int
+    filters: str  # JSON; '': none
     answer: asyncio.Future
 
 
@@ -58,7 +61,7 @@ class Batcher:
 
     def __init__(
         self,
-        answer,  # questions and a number of documents → an answer for each
+        answer,  # questions, a number of documents and a filter → an answer for each
         room: int = 64,  # questions that may wait
         most: int = 16,  # questions answered together
         threads: int = 1,  # of one question
@@ -67,11 +70,11 @@ class Batcher:
         how = {'thread_name_prefix': 'medir-answers', 'initializer': _use_threads, 'initargs': (threads,)}
         self.thread = concurrent.futures.ThreadPoolExecutor(1, **how)
 
-    async def ask(self, question: str, k: int):
+    async def ask(self, question: str, k: int, filters: str = ''):
         "The answer; `Busy` where the queue is full."
         if len(self._waiting) >= self.room:
             raise Busy(f'{self.room} questions are waiting', None, 'ask again in a moment')
-        asked = _Asked(question, k, asyncio.get_running_loop().create_future())
+        asked = _Asked(question, k, filters, asyncio.get_running_loop().create_future())
         self._waiting.append(asked)
         if self._work is None or self._work.done():
             self._work = asyncio.create_task(self._answer_all())
@@ -79,8 +82,9 @@ class Batcher:
 
     def _next_batch(self) -> list[_Asked]:
         "The first question and those that want as many documents; a client that went away is not answered."
-        k = self._waiting[0].k
-        batch = [asked for asked in self._waiting if asked.k == k][: self.most]
+        first = self._waiting[0]
+        alike = [asked for asked in self._waiting if (asked.k, asked.filters) == (first.k, first.filters)]
+        batch = alike[: self.most]
         self._waiting = collections.deque(asked for asked in self._waiting if asked not in batch)
         return [asked for asked in batch if not asked.answer.done()]
 
@@ -96,7 +100,7 @@ class Batcher:
         questions, run = [asked.question for asked in batch], asyncio.get_running_loop().run_in_executor
         answers, fault = [None] * len(batch), None
         try:
-            answers = await run(self.thread, self.answer, questions, batch[0].k)
+            answers = await run(self.thread, self.answer, questions, batch[0].k, batch[0].filters)
         except Exception as error:
             fault = error
         if fault is not None and len(batch) > 1:
@@ -138,10 +142,10 @@ class Service:
         self._watch = threading.Thread(target=self._look, name='medir-generations', daemon=True)
         self._watch.start()
 
-    def _answers(self, questions: list[str], k: int) -> list[dict]:
-        index = self.index
+    def _answers(self, questions: list[str], k: int, filters: str) -> list[dict]:
+        index, wanted = self.index, json.loads(filters or 'null')
         generation = index.manifest['generation']
-        return [{'generation': generation, 'hits': hits} for hits in index.answers(questions, k)]
+        return [{'generation': generation, 'hits': hits} for hits in index.answers(questions, k, wanted)]
 
     def _look(self):
         "Have updates made, and answer from the present generation as soon as there is another one."
@@ -157,9 +161,9 @@ class Service:
                     said = str(error)
                     note(f'the new generation cannot be opened, the old one answers: {said}')
 
-    async def ask(self, question: str, k: int, seconds: float) -> dict:
+    async def ask(self, question: str, k: int, seconds: float, filters: dict | None = None) -> dict:
         "The hits of a question, within some seconds."
-        waiting = asyncio.wait_for(self.batcher.ask(question, k), seconds)
+        waiting = asyncio.wait_for(self.batcher.ask(question, k, canonical(filters) if filters else ''), seconds)
         try:
             return await self.watch.answered(question, waiting)
         except asyncio.TimeoutError:
@@ -256,6 +260,13 @@ class Question(pydantic.BaseModel, extra='forbid'):
 
     query: str = pydantic.Field(max_length=10_000, pattern=r'\S', description='A question in plain words.')
     k: int = pydantic.Field(10, ge=1, le=MOST_DOCUMENTS, description='How many documents are wanted.')
+    filters: dict | None = pydantic.Field(None, description='Fields of documents, such as {"year": {"gte": 2020}}.')
+
+
+class TypedQuestion(Question):
+    "The same in an address, where a filter is a text."
+
+    filters: str | None = pydantic.Field(None, max_length=10_000, description='A filter as JSON.')
 
 
 class NewDocument(pydantic.BaseModel, extra='forbid'):
@@ -320,7 +331,8 @@ def _add_errors(app):
     async def known(request, error):
         is_busy = isinstance(error, Busy)
         body = _error_body(error.what, str(error.where or ''), error.fix)
-        return JSONResponse(body, 503 if is_busy else 500, {'retry-after': '1'} if is_busy else None)
+        status = 503 if is_busy else 422 if error.where == 'filters' else 500
+        return JSONResponse(body, status, {'retry-after': '1'} if is_busy else None)
 
     @app.exception_handler(Exception)
     async def unforeseen(request, error):
@@ -381,10 +393,16 @@ def _add_search(app, service: Service, seconds: float):
     from fastapi.responses import HTMLResponse, PlainTextResponse
 
     async def answer(question: Question):
-        return {'query': question.query, 'k': question.k, **await service.ask(question.query, question.k, seconds)}
+        is_typed = isinstance(question.filters, str)
+        wanted = parse_filter(question.filters) if is_typed else question.filters
+        return {
+            'query': question.query,
+            'k': question.k,
+            **await service.ask(question.query, question.k, seconds, wanted),
+        }
 
     @app.get('/search', summary='The documents that answer a question')
-    async def search_get(question: Annotated[Question, Query()]):
+    async def search_get(question: Annotated[TypedQuestion, Query()]):
         return await answer(question)
 
     @app.post('/search', summary='The documents that answer a question')

@@ -117,6 +117,7 @@ class Job:
     device: str | None = None
     keep_self: bool = False  # keep documents with the id of their query
     expanded: Any = None  # texts (`generator.Expanded`) that join the queries of a retriever without an expansion
+    allowed: frozenset | None = None  # ids of the documents that may be found; None: all
     kept: dict | None = None  # what was made of documents and models already; None: stages make it for each run
 
     def once(self, name: str, make):

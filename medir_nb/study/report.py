@@ -16,6 +16,7 @@ from ..core.console import counted, progress
 from ..core.errors import MedirError, typed
 from ..core.files import atomic_path, file_fingerprint, read_json
 from ..core.hardware import versions
+from ..core.settings import registry
 from ..core.places import home
 from ..core.private import private_line
 from ..data import Task
@@ -24,7 +25,14 @@ from ..retrieval.expressions import parts, retriever_of
 from ..retrieval.stages import Job, System
 from ..judging.study_folder import StudyFolder, note_step, read_queries, study_steps
 from ..judging.labelling import ADJUDICATED, decisions, read_votes
-from .verdict import Verdict, read_verdict, staleness_line, input_fingerprints, verdict_content
+from medir_nb.study.verdict import (
+    UNANSWERED,
+    Verdict,
+    read_verdict,
+    staleness_line,
+    input_fingerprints,
+    verdict_content,
+)
 from .quality import KINDS, study_tasks
 from ..judging.available_systems import adaptations
 
@@ -118,7 +126,9 @@ def verdict_sections(walk: StudyFolder) -> list[dict]:
     # a PNG as a data URI
     figure = f'data:image/png;base64,{base64.b64encode(image.read_bytes()).decode()}' if image.is_file() else ''
     table = verdict.table.to_dict('records')
-    found = [section('Verdict', content['reasons'], table, figure, 'Quality against waiting')]
+    unanswered = content.get('unanswered')
+    found = [section(UNANSWERED, ['What each system put first.'], unanswered)] if unanswered else []
+    found += [section('Verdict', content['reasons'], table, figure, 'Quality against waiting')]
     how = 'A difference is b minus a, and b wins or loses; p values are corrected by Holm over the table.'
     for kind in [kind for kind in KINDS if len(verdict.tests(kind))]:
         judged = f'{counted(content["judged"].get(kind, 0), "query", "queries")}. {how}'
@@ -232,6 +242,9 @@ def report_sections(walk: StudyFolder) -> list[dict]:
         lambda: adapt_sections(walk),
         lambda: _contract_sections(walk),
         lambda: [receipt_section(walk)],
+        lambda: [
+            section('Words', [], [{'word': word, 'meaning': said} for word, said in registry('glossary').items()])
+        ],
     ]
     return [section for make in progress(makers, desc='report', unit='part') for section in make()]
 

@@ -21,6 +21,8 @@ from ..core.hardware import machine, versions, waiting_processes
 from ..core.places import follows_home
 from ..core.settings import registry
 from ..evaluator import compare
+from ..evaluator.comparison import first_text
+from ..retrieval.expressions import parts
 from ..evaluator.score_frames import tests_table
 from ..evaluator.statistics import ALPHA, difference_spread, queries_needed, rounded, USUAL_SPREAD
 from ..evaluator.speed import three_digits
@@ -31,6 +33,7 @@ from ..papers.figure_style import BLUE, GREY, INK, ORANGE, panels, read_data, sa
 from ..papers.figure_style import wrapped
 from .costs import Costs, costs_of_each
 from .quality import better_systems, CandidateScores, cheapest, choose_system, condensed_scores, KINDS
+from .queries import FEWEST_QUERIES
 from .quality import measure_quality, MEASURES, rank_agreement, study_tasks, without_training_queries
 
 # %% ../../nbs/09_study/05_verdict.ipynb #73e22de1
@@ -52,6 +55,7 @@ def verdict_table(content: dict) -> pd.DataFrame:
         cells = {'system': one['system'], 'kind': one['kind']}
         cells |= {f'{content["measure"]}, {kind}': _with_ends(row, 'value', '.3f') for kind, row in quality.items()}
         cells['to the best'] = _with_ends(one['behind'], 'difference', '+.3f')
+        cells['queries left out'] = str(content.get('disputed') or '')
         cells['judged@10'] = three_digits(next((row.get('judged_at_10') for row in quality.values() if row), None))
         rows.append(cells | {name: three_digits(costs.get(field)) for field, name in _COSTS.items()})
     frame = pd.DataFrame(rows)
@@ -170,10 +174,15 @@ def staleness_line(
     return f'{what} is of earlier {earlier}: run {command} {typed(folder or walk.folder)} again' if changed else ''
 
 # %% ../../nbs/09_study/05_verdict.ipynb #e0ad7567
+UNANSWERED = 'Questions for which nothing relevant was found'
+
+
 def verdict_markdown(content: dict) -> str:
     "The verdict as a page of Markdown."
     verdict = Verdict(content)
     parts = [f'# {content["walk"]}: which retriever', f'**{verdict.sentence}**']
+    if content.get('unanswered'):
+        parts += [f'## {UNANSWERED}', to_markdown(pd.DataFrame(content['unanswered']))]
     parts += ['\n'.join(f'- {reason}' for reason in content['reasons']), to_markdown(verdict.table)]
     for kind in [kind for kind in content['tests'] if len(verdict.tests(kind))]:
         parts += [f'## Paired tests, {kind} (Holm over the table)', to_markdown(tests_table(verdict.tests(kind)))]
@@ -181,6 +190,7 @@ def verdict_markdown(content: dict) -> str:
         parts += ['## Rank agreement of synthetic queries with people', to_markdown(verdict.agreement, 2)]
     missing = [f'- {system}: {why}' for system, why in (content['left_out'] | content['not_run']).items()]
     parts += ['## Not compared', '\n'.join(missing)] if missing else []
+    parts += ['## Words', '\n'.join(f'- **{word}**: {meaning}.' for word, meaning in registry('glossary').items())]
     return '\n\n'.join(part for part in parts if part) + '\n'
 
 # %% ../../nbs/09_study/05_verdict.ipynb #3fb38c6a
@@ -258,12 +268,20 @@ def _condensed_choice(judge: CandidateScores, waits: dict, worth: float) -> str:
     return '' if None in scores else choose_system(pd.Series(means), waits, worth)
 
 # %% ../../nbs/09_study/05_verdict.ipynb #67ec6a66
+def system_waits(costs: dict[str, Costs | None]) -> dict[str, float]:
+    "System → milliseconds a query; a fusion waits at least as long as its slowest part."
+    measured = {system: found.query_ms for system, found in costs.items() if found}
+    return {
+        system: max(ms, *(measured.get(str(part), 0.0) for part in parts(system))) for system, ms in measured.items()
+    }
+
+# %% ../../nbs/09_study/05_verdict.ipynb #4806dced
 def decide_from(
     measured: dict[str, CandidateScores], costs: dict[str, Costs | None], worth: float = 0.005, least: float = 0.03
 ) -> Decision:
     "What follows from labels of people; where there are none, from synthetic queries."
     judged_by = 'people' if 'people' in measured else 'synthetic'
-    judge, waits = measured[judged_by], {system: found.query_ms for system, found in costs.items() if found}
+    judge, waits = measured[judged_by], system_waits(costs)
     choice, beaten = choose_system(judge.means, waits, worth), better_systems(judge.tests)
     worse = [system for system, by in beaten.items() if choice in by]
     is_open = [system for system in judge.means.index if system not in (*worse, choice)]
@@ -333,30 +351,32 @@ def _ground(decision: Decision, measured: CandidateScores) -> str:
     "What was judged, in words."
     many, is_by_people = len(measured.matrix), decision.judged_by == 'people'
     kind, unit = 'labelled' if is_by_people else 'synthetic', 'query' if many == 1 else 'queries'
-    return f'{many:,} {kind} {unit}{"" if is_by_people else ", which no person judged,"}'
+    few = ' and which are too few' if many < FEWEST_QUERIES else ''
+    return f'{many:,} {kind} {unit}{"" if is_by_people else f", which no person judged{few},"}'
 
 # %% ../../nbs/09_study/05_verdict.ipynb #4e3a49bd
 def recommendation_sentence(decision: Decision, measured: CandidateScores, costs: dict[str, Costs | None]) -> str:
     "The recommendation in one sentence."
     d, ground, row = decision, _ground(decision, measured), measured.rows[decision.choice]
-    waits = {name: f'{three_digits(cost.query_ms)} ms a query' if cost else '' for name, cost in costs.items()}
+    was_quiet = not any(cost and cost.was_busy for cost in costs.values())  # else no time is quoted
+    waits = {name: f'{three_digits(ms)} ms a query' for name, ms in system_waits(costs).items() if was_quiet}
     score = f'{measured.measure} {row["value"]:.3f} [{row["low"]:.3f}, {row["high"]:.3f}]'
     own = f'{d.choice} ({", ".join(filter(None, [score, waits.get(d.choice)]))})'
     if not d.open:
         return f'Take {own}: on {ground} it is shown to be above {_listed(d.worse)}.'
     if d.worse:
         shown = f'it is shown to be above {_listed(d.worse)}, and not above {_listed(d.open)}'
-        parts = [f'Take {own}: on {ground} {shown}']
+        clauses = [f'Take {own}: on {ground} {shown}']
     else:
         also = ', which is the cheapest, too' if d.cheapest == d.choice else ''
         start = f'No difference that {"these" if d.judged_by == "people" else "the"} {ground} can show'
-        parts = [start, f'the best mean is that of {own}{also}']
-    if d.cheapest not in ('', d.choice):
-        parts.append(f'{d.cheapest} is the cheapest of them ({waits.get(d.cheapest)})')
+        clauses = [start, f'the best mean is that of {own}{also}']
+    if d.cheapest in waits and d.cheapest != d.choice:
+        clauses.append(f'{d.cheapest} is the cheapest of them ({waits[d.cheapest]})')
     if d.more:
         unit = 'more labelled queries' if d.judged_by == 'people' else 'labelled queries'
-        parts.append(f'about {rounded(d.more):,} {unit} would show a difference of {d.gap:.2g} to {d.rival}')
-    return f'{"; ".join(parts)}.'
+        clauses.append(f'about {rounded(d.more):,} {unit} would show a difference of {d.gap:.2g} to {d.rival}')
+    return f'{"; ".join(clauses)}.'
 
 # %% ../../nbs/09_study/05_verdict.ipynb #66631eab
 def _agreement_reason(agreement: pd.DataFrame) -> str:
@@ -391,7 +411,12 @@ def _guess_reasons(compared: Comparison) -> list[str]:
     judged_in_vain = compared.disputed or (compared.walk.folder / 'qrels/test.tsv').is_file()
     start = 'No label of people counts here' if judged_in_vain else 'Nobody has labelled anything'
     why = 'synthetic queries repeat the words of their text and favour BM25'
-    return [f'{start}, so this ranking is a guess: {why}.', guess_accuracy()]
+    what = f'A verdict wants {FEWEST_QUERIES} queries, and there are {len(compared.judge.matrix)}'
+    cure = (
+        'a stronger writer (medir study queries --llm, or a server at $MEDIR_LLM_URL) brings more, labels bring better.'
+    )
+    few = [f'{what}: {cure}'] if len(compared.judge.matrix) < FEWEST_QUERIES else []
+    return [*few, f'{start}, so this ranking is a guess: {why}.', guess_accuracy()]
 
 
 def reasons_of(compared: Comparison) -> list[str]:
@@ -416,6 +441,17 @@ def changed_queries(measured: CandidateScores, choice: str, other: str) -> list[
     "Texts of the queries that change most from `other` to `choice`, with what each puts first."
     by_system = {score.system: score for score in measured.scores}
     return compare(by_system[other], by_system[choice], measured.measure, show=5).changed.to_dict('records')
+
+# %% ../../nbs/09_study/05_verdict.ipynb #fd8c8b77
+def unanswered_queries(measured: CandidateScores, most: int = 20) -> list[dict]:
+    "Texts of the queries for which no system found anything relevant, with what each puts first."
+    matrix = measured.matrix
+    query_ids = matrix.index[(matrix == 0).all(axis=1)][:most]
+    return [
+        {'query': measured.task.queries.text(query_id)}
+        | {score.system: first_text(score, query_id) for score in measured.scores}
+        for query_id in query_ids
+    ]
 
 # %% ../../nbs/09_study/05_verdict.ipynb #f20a1ea6
 def _system_entries(compared: Comparison) -> list[dict]:
@@ -459,6 +495,8 @@ def _content(compared: Comparison) -> dict:
         'systems': _system_entries(compared),
         'tests': {kind: found.tests.to_dict('records') for kind, found in compared.measured.items()},
         'agreement': kinds_agreement(compared).to_dict('records'),
+        'unanswered': unanswered_queries(judge),
+        'disputed': compared.disputed,
         'changed': changed_queries(judge, decision.choice, compared.other),
         'changed_from': compared.other,
         'provenance': _provenance(compared),

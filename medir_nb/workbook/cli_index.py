@@ -263,7 +263,7 @@ def index_command(
     note(f'next: medir serve {typed(to)}, or medir search {typed(to)} QUESTION')
 
 # %% ../../nbs/10_workbook/21_cli_index.ipynb #d8322146
-def _ask_index(folder: str, questions: list[str], system: str | None, k: int, device) -> list[list[dict]]:
+def _ask_index(folder: str, questions: list[str], system: str | None, k: int, device, filters) -> list[list[dict]]:
     "What an index answers, by the one system that it keeps."
     from medir_nb import retrieval
 
@@ -272,7 +272,7 @@ def _ask_index(folder: str, questions: list[str], system: str | None, k: int, de
     same = system is None or str(retrieval.parse(system)) == own
     check(same, f'the index holds {own}', folder, 'leave --system out, or search the documents themselves')
     _note_old_verdict(folder)
-    return index.answers(questions, k)
+    return index.answers(questions, k, filters)
 
 # %% ../../nbs/10_workbook/21_cli_index.ipynb #6cc9701c
 def _ask_documents(task, questions: list[str], system: str, k: int, **options) -> list[list[dict]]:
@@ -293,7 +293,7 @@ def _answers(source: str, questions: list[str], system: str | None, k: int, lang
     from medir_nb.retrieval import is_index
 
     if is_index(source):
-        return _ask_index(source, questions, system, k, options['device'])
+        return _ask_index(source, questions, system, k, options['device'], options['filters'])
     _check_there(source)
     named = _system_of(source, system, 'bm25 or minilm')
     return _ask_documents(_documents(source, lang), questions, named, k, **options)
@@ -316,6 +316,9 @@ def search_command(
     ] = None,
     k: Annotated[int, Option('-k', min=1, help='Documents a question.')] = 10,
     lang: Lang = None,
+    filters: Annotated[
+        str | None, Option('--filter', metavar='JSON', help='Fields of documents, as {"year": {"gte": 2020}}.')
+    ] = None,
     dtype: Dtype = None,
     device: Device = None,
     wide: Wide = False,
@@ -326,9 +329,10 @@ def search_command(
     check(empty is None, 'a question is empty', 'QUESTION', 'write it in quotes')
     with waiting('search'):
         import pandas as pd
-        from medir_nb.retrieval import snippet
+        from medir_nb.retrieval import parse_filter, snippet
 
-    answers = _answers(source, questions, system, k, lang, dtype=dtype, device=device)
+    options = {'dtype': dtype, 'device': device, 'filters': parse_filter(filters) if filters else None}
+    answers = _answers(source, questions, system, k, lang, **options)
     if rows:
         found = [{'query': question, 'hits': hits} for question, hits in zip(questions, answers, strict=True)]
         print(json.dumps(found, ensure_ascii=False))

@@ -71,7 +71,8 @@ def look_command(
 def queries_command(
     walk: WalkFolder,
     llm: Annotated[
-        str | None, Option(help='The language model that writes (default: an embedded one; none beside --log).')
+        str | None,
+        Option(help='The language model that writes; a server at $MEDIR_LLM_URL is stronger than the embedded one.'),
     ] = None,
     styles: Annotated[
         list[str] | None, Option(help='Comma-separated, or repeat: keyword, lay, clinical, statement (default: all).')
