@@ -307,7 +307,7 @@ def refusing(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('name', [*PAPERS, 'efficiency', 'own_corpus'])
+@pytest.mark.parametrize('name', [*PAPERS, 'efficiency', 'own_corpus', 'families'])
 def test_a_notebook_opens_no_connection_by_default(name, tmp_path, home):
     log, environment = refusing(tmp_path)
     path = next((ROOT / 'nbs').rglob(f'{name}.ipynb'))
