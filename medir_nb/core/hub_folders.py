@@ -33,7 +33,7 @@ def _is_whole(folder: Path) -> bool:
     return any(any(folder.glob(f'{name}*.{kind}')) for name in _WEIGHTS for kind in ('safetensors', 'bin'))
 
 # %% ../../nbs/00_core/11_hub_folders.ipynb #f0f9de7d
-_FILES = ('*.json', '*.safetensors', '*.txt', '*.model', '*.bin', '*.py', '*.jinja')
+_FILES = ('*.json', '*.safetensors', '*.txt', '*.model', '*.bin', '*.py', '*.jinja', 'artifact.metadata')
 
 
 def _first_files(weights: bool) -> list[str]:

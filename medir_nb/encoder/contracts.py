@@ -66,13 +66,14 @@ class Contract:
     def __repr__(self):
         spec = self.spec
         place = ' at an appended end token' if spec.append_eos else ''
-        norm = 'normalised' if spec.normalize else 'not normalised'
+        of_tokens = spec.representation == 'multi_vector'
+        norm = 'normalised' if spec.normalize or of_tokens else 'not normalised'
         lines = [
             f'model        {spec.name} @ {self.revision} ({spec.tried})',
             f'task         {self.task}',
             f'instruction  {self.instruction or "none"}',
             *(line for row in self.rows for line in shown_row(row)),
-            f'vector       {spec.pooling}{place}, {norm}, {self.precision}',
+            f'vector       {"one a token" if of_tokens else spec.pooling}{place}, {norm}, {self.precision}',
             f'similarity   {spec.similarity}',
             f'key          {self.key}',
         ]

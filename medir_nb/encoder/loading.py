@@ -167,13 +167,16 @@ def with_merged_lora(
 _CONFIGS = ('config.json', 'tokenizer_config.json', 'processor_config.json', 'preprocessor_config.json')
 
 
+_PYLATES = 'pylate.models.Dense.Dense'  # a projection, for which the library takes its own
+
+
 def _own_code(folder: Path) -> list[str]:
     "What loading a folder would run that came with its weights."
     modules = module_list(folder)
     kinds = [module['type'] for module in modules]
     for module in modules:
         kinds += map(str, json_mapping(folder / module['path'] / 'router_config.json').get('types', {}).values())
-    code = [kind for kind in kinds if not kind.startswith('sentence_transformers.')]
+    code = [kind for kind in kinds if not kind.startswith('sentence_transformers.') and kind != _PYLATES]
     for part in dict.fromkeys(['', '0_Transformer', *(module['path'] for module in modules)]):
         mapped = [file for file in _CONFIGS if json_mapping(folder / part / file).get('auto_map')]
         code += ['auto_map' if file == 'config.json' else f'auto_map of {file}' for file in mapped]

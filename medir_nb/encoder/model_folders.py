@@ -294,6 +294,55 @@ def _document_tower(folder: Path, revision: str) -> dict | None:
     own = {'pooling': pooling, 'normalize': normalizes, 'branch': 'document'}
     return {'hub': str(folder), 'revision': revision, **own}
 
+# %% ../../nbs/02_encoder/04_model_folders.ipynb #70ce0001
+_TOKEN_MODELS = ('MultiVectorEncoder', 'ColBERT')  # model_type, as the library and as PyLate write it
+
+
+def keeps_tokens(folder: Path) -> bool:
+    "Whether a folder holds a model that gives a vector a token."
+    named = json_mapping(folder / 'config.json').get('architectures')
+    is_stanfords = isinstance(named, list) and 'HF_ColBERT' in named
+    return is_stanfords or json_mapping(folder / _FOLDER_FILE).get('model_type') in _TOKEN_MODELS
+
+
+def _token_lengths(folder: Path, config: dict, older: dict) -> dict[str, int]:
+    "The most tokens that such a folder reads of a text of each role."
+    own = json_mapping(folder / transformer_path(folder) / 'sentence_bert_config.json')
+    filled = own.get('query_expansion') or config.get('query_expansion') or {}
+    is_older = bool(older) or config.get('model_type') == 'ColBERT'
+    query = filled.get('length') or own.get('query_length') or config.get('query_length') or older.get('query_maxlen')
+    said = {
+        'query': query or (32 if is_older else 0),
+        'document': own.get('document_length') or config.get('document_length') or older.get('doc_maxlen'),
+    }
+    return {f'max_{role}_tokens': int(length or _length(folder, role)) for role, length in said.items()}
+
+# %% ../../nbs/02_encoder/04_model_folders.ipynb #70ce0002
+def token_folder_spec(folder: Path, name: str, revision: str = '') -> EncoderSpec:
+    "The spec of a folder whose model gives a vector a token."
+    config, older = json_mapping(folder / _FOLDER_FILE), json_mapping(folder / 'artifact.metadata')
+    configs = [json_mapping(folder / module['path'] / 'config.json') for module in reversed(module_list(folder))]
+    dim = next(filter(None, (own.get('out_features') for own in configs)), older.get('dim', 0))
+    with boundary('its settings cannot be read', folder, 'save the model again'):
+        lengths = _token_lengths(folder, config, older)
+    recorded = {'label': folder.name} | json_mapping(folder / 'medir.json').get('spec', {})
+    return EncoderSpec(
+        name=name,
+        hub=str(folder),
+        revision=revision or folder_fingerprint(folder),
+        load='sentence-transformers',
+        representation='multi_vector',
+        pooling='none',
+        normalize=True,
+        similarity=config.get('similarity_fn_name') or 'maxsim',
+        **lengths,
+        query_template='{text}',
+        document_template='{text}',
+        dim=int(dim),
+        **{field: recorded[field] for field in ('label', 'size', 'params', 'licence') if field in recorded},
+        tried='loaded here',
+    )
+
 # %% ../../nbs/02_encoder/04_model_folders.ipynb #947d53f8
 def folder_spec(
     path: str | Path,
@@ -301,6 +350,8 @@ def folder_spec(
 ) -> EncoderSpec:
     "The spec of a sentence-transformers folder, by its own files and by the record of its training."
     folder = Path(path)
+    if keeps_tokens(folder):
+        return token_folder_spec(folder, str(path), revision)
     fix = 'save the model with sentence-transformers, or write a registry row'
     check((folder / 'modules.json').is_file(), 'no modules.json here, so pooling is unknown', folder, fix)
     check_modules(folder)

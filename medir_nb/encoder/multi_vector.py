@@ -205,7 +205,8 @@ class TokenBackend(Backend):
         whole, length = self.prompt + text, len(told['input_ids'])
         read = self.model.tokenizer(whole, truncation=False)
         numbers = [*read.word_ids(), *[None] * length][:length]
-        named = ['' if number is None else whole[slice(*read.word_to_chars(number))] for number in numbers]
+        places = [number is not None and read.word_to_chars(number) for number in numbers]
+        named = [whole[slice(*at)].strip() if at and at.start >= len(self.prompt.rstrip()) else '' for at in places]
         return [word for word, is_kept in zip(named, told['attention_mask'].tolist(), strict=True) if is_kept]
 
 # %% ../../nbs/02_encoder/15b_multi_vector.ipynb #a35c1518

@@ -18,7 +18,7 @@ from ..core.console import note
 from ..retrieval.runs import sort_run
 from ..retrieval.stages import System, Job
 from ..retrieval.expressions import parse, retriever_of
-from ..retrieval.chain import expanded_texts
+from ..retrieval.chain import chain_of, expanded_texts
 from .scores import parse_measure, Scores
 from .statistics import ends_text, holm, interval, paired_p, ALPHA, Power, difference_spread
 
@@ -157,6 +157,18 @@ def _case_lines(c: Comparison, row) -> list[str]:
 
 # %% ../../nbs/06_evaluator/03_comparison.ipynb #8fb6f575
 _SNIPPET = 120  # characters of a document
+_MATCHES = 5  # words of a query
+
+
+def words_of_match(score: Scores, query_id: str, doc_id: str) -> str:
+    "Which words of a document answered for those of a query, where the system compares token by token; else ''."
+    tell = isinstance(score.system, str) and getattr(chain_of(score.system), 'matched_words', None)
+    if not tell or doc_id not in score.task.corpus:
+        return ''
+    with contextlib.suppress(MedirError):  # scores of elsewhere, whose weights are not here
+        matches = tell(Job(score.task), query_id, doc_id)[:_MATCHES]
+        return ', '.join(f'{asked} → {found} {similarity:.2f}' for asked, found, similarity in matches)
+    return ''
 
 
 def first_text(score: Scores, query_id: str) -> str:
@@ -169,7 +181,8 @@ def first_text(score: Scores, query_id: str) -> str:
     if listed.doc_id.iloc[0] not in score.task.corpus:
         return ''
     text = ' '.join(score.task.corpus.text(listed.doc_id.iloc[0]).split())
-    return text if len(text) <= _SNIPPET else text[:_SNIPPET].rstrip() + ' …'
+    words = words_of_match(score, query_id, listed.doc_id.iloc[0])
+    return (text if len(text) <= _SNIPPET else text[:_SNIPPET].rstrip() + ' …') + (f' [{words}]' if words else '')
 
 # %% ../../nbs/06_evaluator/03_comparison.ipynb #32719699
 def _most_changed(a: Scores, b: Scores, x: pd.Series, y: pd.Series, show: int) -> pd.DataFrame:
@@ -285,7 +298,7 @@ def case_view(
     n: int = 3,  # queries
     measure: str | None = None,  # the first of the first
 ) -> pd.DataFrame:
-    "`query, relevant document, system, rank, written` for the `n` queries that changed most; rank missing: not found."
+    "`query, relevant document, system, rank, written` (and matched `words`) of the `n` queries that changed most."
     task = scores[0].task
     changed = compare(scores[0], scores[-1], measure, show=n).changed.query_id
     texts = {score.system: written_texts(score) for score in scores}
@@ -299,9 +312,12 @@ def case_view(
                 'system': score.label,
                 'rank': first_rank(score, query_id),
                 'written': ' ⏎ '.join(written[task.queries._position[query_id]]) if written else '',
+                'words': words_of_match(score, query_id, relevant_documents(scores[0], query_id).iloc[0]),
             }
         )
-    return pd.DataFrame(rows, columns=_CASE_COLUMNS).astype({'rank': 'Int64'})
+    has_words = any(row['words'] for row in rows)
+    columns = [*_CASE_COLUMNS, *(['words'] if has_words else [])]
+    return pd.DataFrame(rows, columns=columns).astype({'rank': 'Int64'})
 
 # %% ../../nbs/06_evaluator/03_comparison.ipynb #bdd78c7d
 def without_instruction(

@@ -15,7 +15,8 @@ from ..retrieval.bm25 import word_analyzer
 from ..encoder.store import encode_corpus
 from ..retrieval.nearest import unit
 from ..retrieval.expressions import parse
-from ..retrieval.chain import encoder_of, row_label
+from ..retrieval.chain import row_label
+from ..retrieval.dense_stage import one_vector_encoder
 
 # %% ../../nbs/06_evaluator/05_similarity.ipynb #7ea5775b
 def _unjudged(task: Task, query_ids, rng) -> list[str]:
@@ -52,7 +53,7 @@ def pair_cosines(
     device: str | None = None,
 ) -> dict[str, np.ndarray]:
     "The cosine of each pair."
-    encoder = encoder_of(parse(system), dtype, device)
+    encoder = one_vector_encoder(parse(system), dtype, device)
     documents = encode_corpus(encoder, task.corpus, 'document', encoder.instruction(task, 'document'))
     queries = unit(encode_corpus(encoder, task.queries, 'query', encoder.instruction(task)).chunk())
     cosines = {}

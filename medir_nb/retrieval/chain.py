@@ -348,7 +348,7 @@ def check_systems(expressions, task: Task | None = None, dtype: str | None = Non
 def pair_encoder(system, task: Task, job: Job) -> Encoder:
     "The encoder that compares sentences; a system that has no similarity of sentences is refused."
     encoder = None if isinstance(system, Fusion) else retriever_of(system).encoder(job)
-    if encoder is None:
+    if encoder is None or encoder.spec.representation == 'multi_vector':
         raise NothingToMeasure(f'{system} gives no sentence similarity', task.name, 'name an encoder')
     if isinstance(system, System) and (system.expansion or system.reranker):
         what = 'sentence pairs are neither expanded nor reranked'

@@ -113,6 +113,8 @@ class Centroids:
 
     def candidates(self, query: np.ndarray, n: int) -> np.ndarray:
         "Positions of the `n` documents that look best for a query (tokens, dim), in order."
+        if len(self.ends) <= n:
+            return np.arange(len(self.ends))
         near = self.centroids @ query.T
         probed = np.unique(np.argpartition(-near, min(PROBED, len(near)) - 1, axis=0)[:PROBED])
         found = np.unique(np.concatenate([self.owners[self.edges[c] : self.edges[c + 1]] for c in probed]))
@@ -241,6 +243,10 @@ class _LateRanking(DenseRetriever):
         vectors, spec = self.prepare(job).vectors, self.encoder(job).spec
         return int(4 * vectors.dim * vectors.tokens.sum() + 1e9 * (gigabytes_of(spec.params, spec.dtype) or 0))
 
+    def matched_words(self, job: Job, query_id: str, doc_id: str) -> list[tuple[str, str, float]]:
+        "What `matched_words` says of a query and a document."
+        return matched_words(self.encoder(job), job.task, query_id, doc_id)
+
     def reads(self, job: Job) -> str:
         encoder, task = self.encoder(job), job.task
         kept = [f'{role:12s} {" ".join(shown_words(encoder, task, role))}' for role in ROLES]
@@ -358,6 +364,10 @@ class LateRerank(Rerank):
             return TokenReranker(encoder, job.device)
 
         return job.once(str(self.expression.reranker), make)
+
+    def matched_words(self, job: Job, query_id: str, doc_id: str) -> list[tuple[str, str, float]]:
+        "What `matched_words` says of a query and a document."
+        return matched_words(self.model(job).encoder, job.task, query_id, doc_id)
 
     def plan(self, job: Job) -> Plan:
         before, task = self.first.plan(job), job.task

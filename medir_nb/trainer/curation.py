@@ -26,7 +26,7 @@ from ..data.corpus import Corpus, write_table
 from ..data.washing import Washing, washed_rows
 from ..encoder.store import Vectors, array_vectors, encode_corpus
 from ..retrieval.nearest import unit
-from ..retrieval.dense_stage import encoder_of
+from ..retrieval.dense_stage import one_vector_encoder
 from ..retrieval.expressions import parse
 from ..retrieval.chain import search
 from .mined_rows import ENCODING, Mined, mined_rows, step
@@ -185,7 +185,7 @@ _FIELDS = {'query': 'text', 'document': 'doc'}
 def text_vectors(texts: list[str], encoder, role: str, **options) -> Vectors:
     "Vectors of texts from the store, missing ones encoded; no instruction stands before them."
     corpus = write_table(((str(i), '', text, '') for i, text in enumerate(texts)), None, Corpus)
-    return encode_corpus(encoder_of(parse(encoder), **options), corpus, role)
+    return encode_corpus(one_vector_encoder(parse(encoder), **options), corpus, role)
 
 # %% ../../nbs/05_trainer/06_curation.ipynb #44bdbc0f
 @step('id', 'text|doc', hands_on=ENCODING)

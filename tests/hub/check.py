@@ -23,6 +23,8 @@ def encoder(name):
         instruction = one.instruction(None, role)
         encoded = one.encode(one.render(TEXTS, role, instruction), role, instruction)
         v = encoded.vectors.toarray() if one.spec.representation == 'sparse' else encoded.vectors
+        if hasattr(v, 'matrices'):  # a vector a token: the last of each text
+            v = np.stack([matrix[-1] for matrix in v.matrices()])
         found[role] = {
             'dim': v.shape[1],
             'finite': bool(np.isfinite(v).all()),

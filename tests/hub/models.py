@@ -18,6 +18,7 @@ ENCODER = dict(_SIZES, num_hidden_layers=2, num_attention_heads=4, intermediate_
 DISTIL = dict(dim=HIDDEN, n_layers=2, n_heads=4, hidden_dim=64, initializer_range=0.3)
 DECODER = dict(ENCODER, num_key_value_heads=2, head_dim=8)
 NEO = dict(_SIZES, num_layers=2, num_heads=4, attention_types=[[['global', 'local'], 1]], window_size=16)
+MODERN = dict(ENCODER, cls_token_id=1, sep_token_id=2, global_attn_every_n_layers=1)
 GPTJ = dict(n_embd=HIDDEN, n_layer=2, n_head=4, rotary_dim=8, initializer_range=0.3)
 T5 = dict(d_model=HIDDEN, d_kv=8, d_ff=64, num_layers=2, num_heads=4, initializer_factor=1.0)
 T5 |= dict(feed_forward_proj='gated-gelu')
@@ -72,11 +73,13 @@ FAMILIES = {
     'llama3': Family('LlamaConfig', DECODER, *BYTES, LLAMA3, ('<|begin_of_text|>',)),
     'qwen2': Family('Qwen2Config', DECODER, *QWEN2, CHATML),
     'qwen3': Family('Qwen3Config', DECODER, *QWEN2, CHATML),
+    'modernbert': Family('ModernBertConfig', MODERN, *BYTES, BERT, ('[CLS]',), ('[SEP]',)),
     't5': Family('T5Config', T5, 'unigram', 'T5Tokenizer', T5_NAMES, after=('</s>',), positions=''),
 }
 # what the registries call an architecture whose tokenizer and code are another's
 FAMILIES['nvembed'] = FAMILIES['mistral']
 FAMILIES['xlm-roberta'] = FAMILIES['xlm-r']
+FAMILIES['xlm-roberta-flash'] = FAMILIES['xlm-r']  # jina-colbert-v2
 FAMILIES['new'] = FAMILIES['xlm-r']  # gte-multilingual: its vocabulary; for its model see `save_gte`
 
 
@@ -346,6 +349,92 @@ def encoder_files(row, hub, tokenizer=True):
     return build
 
 
+# ---------------------------------------------------------------- a vector a token
+
+FLASH = """
+from transformers import XLMRobertaConfig, XLMRobertaModel
+
+
+class OwnConfig(XLMRobertaConfig):
+    model_type = 'own'
+
+
+class OwnModel(XLMRobertaModel):
+    config_class = OwnConfig
+"""
+
+
+def marked_tokenizer(family, folder, limit, marks):
+    "The files of a tokenizer that knows the marks before a query and a document."
+    made = save_tokenizer(family, folder, limit)
+    made.add_tokens(list(marks))
+    made.backend_tokenizer.save(str(folder / 'tokenizer.json'))
+    return made
+
+
+def token_files(row, hub):
+    "`build(folder)` of a late-interaction model: PyLate's layout for ModernBERT, else that of Stanford's ColBERT."
+    family, limit = row['architecture'], max(int(row[f'max_{role}_tokens']) for role in ('query', 'document')) + 8
+    is_pylates = family == 'modernbert'
+
+    def build(folder):
+        import torch
+        from safetensors.torch import save_file
+
+        own = {'xlm-roberta-flash': ('[QueryMarker]', '[DocumentMarker]')}.get(family, ('[unused0]', '[unused1]'))
+        marks = ('[Q] ', '[D] ') if is_pylates else own
+        made = marked_tokenizer(family, folder, limit, marks)
+        model = make_model(family, hub, limit, tokenizer=made)
+        weight = torch.randn(row['dim'], HIDDEN, generator=torch.Generator().manual_seed(1))
+        if is_pylates:
+            save_model(model, folder)
+            return pylate_modules(folder, row, weight, marks)
+        told = {**model.config.to_dict(), 'architectures': ['HF_ColBERT']}
+        write_json(folder / 'config.json', told)
+        inner = model.base_model_prefix
+        body = {f'{inner}.{name}': value.contiguous() for name, value in model.state_dict().items()}
+        save_file({**body, 'linear.weight': weight}, folder / 'model.safetensors', {'format': 'pt'})
+        about = {'query_token_id': marks[0], 'doc_token_id': marks[1], 'dim': row['dim'], 'mask_punctuation': True}
+        about |= {'query_maxlen': row['max_query_tokens'], 'doc_maxlen': row['max_document_tokens']}
+        write_json(folder / 'artifact.metadata', {**about, 'attend_to_mask_tokens': family == 'xlm-roberta-flash'})
+        if row.get('remote_code'):
+            classes = {'AutoConfig': 'modeling_own.OwnConfig', 'AutoModel': 'modeling_own.OwnModel'}
+            _with_code(folder, classes, 'modeling_own.py', FLASH, model_type='own')
+
+    return build
+
+
+def pylate_modules(folder, row, weight, marks):
+    "PyLate's files beside the weights."
+    from safetensors.torch import save_file
+
+    kinds = {'': 'sentence_transformers.models.Transformer', '1_Dense': 'pylate.models.Dense.Dense'}
+    modules = [dict(idx=i, name=str(i), path=path, type=kind) for i, (path, kind) in enumerate(kinds.items())]
+    write_json(folder / 'modules.json', modules)
+    write_json(
+        folder / 'sentence_bert_config.json', {'max_seq_length': row['max_document_tokens'] - 1, 'do_lower_case': False}
+    )
+    told = {
+        'model_type': 'ColBERT',
+        'query_prefix': marks[0],
+        'document_prefix': marks[1],
+        'similarity_fn_name': 'MaxSim',
+    }
+    told |= {f'{role}_length': row[f'max_{role}_tokens'] for role in ('query', 'document')}
+    told |= {
+        'attend_to_expansion_tokens': False,
+        'do_query_expansion': True,
+        'skiplist_words': list(string.punctuation),
+    }
+    write_json(
+        folder / 'config_sentence_transformers.json',
+        {'__version__': {'sentence_transformers': '4.0.2'}, 'prompts': {}, **told},
+    )
+    dense = dict(in_features=HIDDEN, out_features=len(weight), bias=False, use_residual=False)
+    write_json(folder / '1_Dense' / 'config.json', {**dense, 'activation_function': 'torch.nn.modules.linear.Identity'})
+    save_file({'linear.weight': weight}, folder / '1_Dense' / 'model.safetensors')
+
+
 def adapter_files(base_hub, architecture, limit, hub, scores=False):
     "`build(folder)` of a LoRA around the model of `base_hub`; with `scores` it carries the head of a reranker."
 
@@ -596,7 +685,8 @@ def model_repositories(models=None, llms=None, rerankers=None):
     for row in models.values():
         if not served(row) or row.get('kind') != 'encoder':
             continue
-        files = sparse_files if row.get('representation') == 'sparse' else encoder_files
+        kinds = {'sparse': sparse_files, 'multi_vector': token_files}
+        files = kinds.get(row.get('representation'), encoder_files)
         add(row, files(row, row['hub']))
         if (other := row.get('document')) and 'hub' in other:
             add(other, encoder_files(row, other['hub'], other.get('tokenizer') != 'query'))
