@@ -481,7 +481,7 @@ def test_the_table_of_settings_is_the_librarys(whole_folder, tmp_path):
             encoder_spec(folder)
 
 
-def test_a_static_folder_runs_as_an_object_as_its_refusal_says(tmp_path):
+def test_a_static_folder_runs_as_an_object_as_its_refusal_says(tmp_path, home):
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 
@@ -493,6 +493,7 @@ def test_a_static_folder_runs_as_an_object_as_its_refusal_says(tmp_path):
     said = eval(e.value.fix.partition(': ')[2], {'Encoder': Encoder, 'SentenceTransformer': SentenceTransformer})
     theirs = SentenceTransformer(str(tmp_path / 'own'), device='cpu').encode(TWO_SIDES)
     close(said.encode(TWO_SIDES, 'document').vectors, theirs)
+    assert evaluate(load_task(write_beir(tmp_path / 'task')), said).system == said.spec.name  # and as a system
 
 
 def test_the_slip_of_automirs_code_is_a_setting_of_the_tuned_mE5(folders, tmp_path, home):

@@ -521,6 +521,7 @@ bm25(stopwords=xx) | stopwords|xx
 minilm(max_query_tokens=many) | max_query_tokens
 minilm(query_template={txt}) | query_template|txt
 cpt-text-xl | figures only
+./nowhere | nowhere: no such folder of a model
 """
 
 

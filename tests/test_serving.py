@@ -362,6 +362,9 @@ def test_a_damaged_promise_is_set_aside_and_the_others_are_kept(beir, home, tmp_
     path.write_bytes(b'no database' * 1000)
     with pytest.raises(MedirError, match='what was promised is damaged .*restore it, or give it up: rm '):
         change_index(folder, delete=['n0'], home_folder=home)
+    path.write_bytes(b'')
+    change_index(folder, delete=['n0'], home_folder=home)
+    assert 'updates.sqlite is empty: what was promised in it, if anything, is lost' in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(

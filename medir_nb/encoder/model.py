@@ -176,11 +176,13 @@ class Encoder(TextRenderer):
 
     def __init__(
         self,
-        model,  # a name or path, an `EncoderSpec`, or an object with `encode`
+        model,  # a name or path, an `EncoderSpec`, an object with `encode`, or another `Encoder`
         dtype: str | None = None,  # of the weights; default: the row's
         device: str | None = None,  # default: the GPU where there is one
     ):
         self.object, self.device, self._backends = None, device, {}
+        if isinstance(model, Encoder):
+            model = model.object or model.spec
         if isinstance(model, str):
             model = encoder_spec(model, device=device)
         elif not isinstance(model, EncoderSpec):

@@ -353,6 +353,7 @@ def folder_spec(
     if keeps_tokens(folder):
         return token_folder_spec(folder, str(path), revision)
     fix = 'save the model with sentence-transformers, or write a registry row'
+    check(folder.is_dir(), 'no such folder of a model', folder, 'correct its path')
     check((folder / 'modules.json').is_file(), 'no modules.json here, so pooling is unknown', folder, fix)
     check_modules(folder)
     mode, pooling, normalizes = own_modules(folder)

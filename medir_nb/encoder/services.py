@@ -148,8 +148,8 @@ class VoyageBackend(ServiceBackend):
 
 # %% ../../nbs/02_encoder/09_services.ipynb #2b995d63
 def object_name(model) -> str:
-    "What a reader's own model object is called: its name (mteb's, in `mteb_model_meta`), else its class."
-    about = getattr(model, 'mteb_model_meta', None) or model
+    "What a reader's own model object is called: its name (mteb's or an `Encoder`'s stands apart), else its class."
+    about = getattr(model, 'mteb_model_meta', None) or getattr(model, 'spec', None) or model
     return str(getattr(about, 'name', None) or type(model).__name__)
 
 

@@ -98,6 +98,9 @@ def take_promised(
     present: int,  # generation
 ) -> tuple[int, list[dict]]:
     "The number of the next generation, and the entries that it holds; damaged ones are set aside and said."
+    file = folder / 'updates.sqlite'
+    if file.is_file() and not file.stat().st_size:
+        note(f'{file} is empty: what was promised in it, if anything, is lost; restore a copy of it')
     with _promises(folder) as database:
         wanted = 'FROM promises WHERE generation > ?'
         [last] = database.execute(f'SELECT MAX(generation) {wanted}', (present,)).fetchone()
