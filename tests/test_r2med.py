@@ -505,7 +505,7 @@ def annotations():
     "Rows of phenotype.hpoa, read here on their own."
     lines = [
         l.rstrip('\n').split('\t')
-        for l in data.ontology._hpo_file('phenotype.hpoa').read_text(encoding='utf-8').splitlines()
+        for l in data.ontology.hpo_file('phenotype.hpoa').read_text(encoding='utf-8').splitlines()
         if not l.startswith('#')
     ]
     return [dict(zip(lines[0], l)) for l in lines[1:]]

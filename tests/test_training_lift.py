@@ -8,7 +8,7 @@ from conftest import seeded, TINY_ROW, write_lines
 
 from medir_nb.core import to_markdown
 from medir_nb.data import load_task, read_obo
-from medir_nb.data.ontology import _hpo_file
+from medir_nb.data.ontology import hpo_file
 from medir_nb.encoder import encoder_spec
 from medir_nb.encoder.loading import load_tokenizer
 from medir_nb.evaluator import evaluate
@@ -22,7 +22,7 @@ MINED |= {'warmup_ratio': 0.1}
 
 def mined(split, path):
     "Pairs (name or layperson synonym → definition) of the terms of a training split, as JSON lines."
-    terms, _ = read_obo(_hpo_file('hp.obo'))
+    terms, _ = read_obo(hpo_file('hp.obo'))
     chosen = [terms[i] for i in load_task('hpo-lay', split).corpus.ids]
     return write_lines(path, [{'query': word, 'pos': [t.definition]} for t in chosen for word in (t.name, *t.lay)])
 

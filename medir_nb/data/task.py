@@ -39,6 +39,7 @@ class Task:
     candidates: pd.DataFrame | None = None  # query_id, doc_id; reranking only
     discarded: pd.DataFrame | None = None  # query_id, doc_id: pairs that leave a ranking before it is scored
     judge_models: tuple = ()  # weights that judged it: a system that stands on them isn't scored
+    judged_from: tuple = ()  # vocabularies that its judgements are read off, by their own names
     split: str = 'test'
     language: str = 'en'
     measures: tuple = ('nDCG@10', 'R@100')
@@ -283,7 +284,10 @@ def _fitting_queries(task: Task, limit: int) -> tuple[list, dict]:
     return query_ids, doc_ids
 
 # %% ../../nbs/01_data/03_task.ipynb #5fa250ad
-_KEPT_FIELDS = ('kind', 'split', 'language', 'measures', 'instructions', 'groups', 'labels', 'revision', 'passages')
+_KEPT_FIELDS = (
+    *('kind', 'split', 'language', 'measures', 'instructions', 'groups', 'labels', 'revision', 'passages'),
+    'judged_from',
+)
 
 
 def part_of_task(

@@ -106,6 +106,7 @@ def load_folder(
         fields['passages'] = folder_splitter(folder)
     made = json_mapping(folder / 'benchmark.json', 'build the benchmark again')
     fields['judge_models'] = tuple(made.get('judge models', ()))
+    fields['judged_from'] = tuple(made.get('judged from', ()))
     name = fields.pop('name')
     return build_task(name, queries, corpus, qrels, allow_unknown_qrels, where=str(folder), split=split, **fields)
 

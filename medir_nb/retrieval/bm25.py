@@ -4,13 +4,14 @@
 
 # %% auto #0
 __all__ = ['BM25_DEFAULTS', 'BM25_PRESETS', 'QUERY_WEIGHTS', 'SCORERS', 'FIELDS', 'BM25_CHINESE', 'word_analyzer',
-           'preset_settings', 'BM25']
+           'preset_settings', 'WeightedQueries', 'BM25']
 
 # %% ../../nbs/04_retrieval/03_bm25.ipynb #be2cdf63
 import json
 from array import array
 from collections import Counter
 from pathlib import Path
+from typing import NamedTuple
 import numpy as np
 import pandas as pd
 from ..core.files import write_json, fingerprint, lock
@@ -273,12 +274,21 @@ class StoredWeights:
         self.vocabulary, self.n_docs = self.bm25s.vocab_dict, int(plain['num_docs'])
         self.k1, self.b, self.query = settings['k1'], settings['b'], settings['query']
 
-    def known(self, tokens: list[str]) -> list[str]:
+    def documents_with(self, word: str) -> int:
+        "How many documents have a word."
+        first, number = self.bm25s.scores['indptr'], self.vocabulary.get(word)
+        return 0 if number is None else int(first[number + 1] - first[number])
+
+    def known(self, tokens: list[str] | dict[str, float]) -> list[str] | dict[str, float]:
         "The tokens of a query that some document has."
+        if isinstance(tokens, dict):
+            return {word: weight for word, weight in tokens.items() if word in self.vocabulary}
         return [token for token in tokens if token and token in self.vocabulary]
 
-    def query_weights(self, tokens: list[str]) -> tuple[np.ndarray, np.ndarray]:
+    def query_weights(self, tokens: list[str] | dict[str, float]) -> tuple[np.ndarray, np.ndarray]:
         "The words of one query, as columns of the index, and what they weigh."
+        if isinstance(tokens, dict):
+            return np.array([self.vocabulary[word] for word in tokens]), np.array(list(tokens.values()))
         words, counts = np.unique([self.vocabulary[token] for token in tokens], return_counts=True)
         first = self.bm25s.scores['indptr']
         documents_with = np.array([first[word + 1] - first[word] for word in words])
@@ -318,16 +328,19 @@ def _best_first(scores: np.ndarray, depth: int) -> tuple[np.ndarray, np.ndarray]
 class _Bm25sIndex(StoredWeights):
     "Searches the stored word weights of bm25s."
 
-    def scores(self, tokens: list[str]) -> np.ndarray:
+    def _weighs(self, queries: list) -> bool:
+        return self.query == 'bm25' or any(isinstance(tokens, dict) for tokens in queries)
+
+    def scores(self, tokens: list[str] | dict[str, float]) -> np.ndarray:
         "The score of every document for the tokens of one query."
         tokens = self.known(tokens)
         if not tokens:
             return np.zeros(self.n_docs, np.float32)
-        return self.weighted([tokens])[0] if self.query == 'bm25' else self.bm25s.get_scores(tokens)
+        return self.weighted([tokens])[0] if self._weighs([tokens]) else self.bm25s.get_scores(tokens)
 
     def _first(self, tokens: list[list[str]], depth: int) -> tuple[np.ndarray, np.ndarray]:
         "Scores and positions of the first `depth` documents of each query."
-        if self.query == 'bm25':
+        if self._weighs(tokens):
             scores, positions = np.empty((len(tokens), depth)), np.empty((len(tokens), depth), np.int64)
             for start in range(0, len(tokens), _QUERIES_AT_A_TIME):
                 part = slice(start, start + _QUERIES_AT_A_TIME)
@@ -367,6 +380,12 @@ class _LuceneIndex:
     def __init__(self, folder: Path, settings: dict):
         names = [field or 'joined' for field in _field_names(settings['fields'])]
         self.fields = {name: Field.load(folder / name) for name in names}
+
+    def documents_with(self, word: str) -> int:
+        "How many documents have a word, of an index whose fields are joined."
+        field = self.fields['joined']
+        number = field.words.get(word)
+        return 0 if number is None else int(field.starts[number + 1] - field.starts[number])
 
     def scores(self, tokens: list[str]) -> np.ndarray:
         "The score of every document for the tokens of one query."
@@ -408,6 +427,13 @@ def _opened(kind, folder: Path, settings: dict):
         raise MedirError(what, folder, 'run again: it is rebuilt') from None
 
 # %% ../../nbs/04_retrieval/03_bm25.ipynb #ff0402bc
+class WeightedQueries(NamedTuple):
+    "Queries whose words have weights: a mapping a query, of words as the analyzer gives them."
+
+    ids: np.ndarray
+    words: list[dict[str, float]]
+
+
 class BM25:
     "A BM25 index of a corpus, kept in the home folder."
 
@@ -430,15 +456,17 @@ class BM25:
                     (folder / 'whole').touch()
         self.index = _opened(kind, folder, settings)
 
-    def _tokens(self, queries: Queries) -> list[list[str]]:
+    def _tokens(self, queries: Queries | WeightedQueries) -> list[list[str] | dict[str, float]]:
+        if isinstance(queries, WeightedQueries):
+            return queries.words
         return analyze(queries.texts(), self.analyzer, self.stopwords)
 
-    def score(self, queries: Queries, candidates: pd.DataFrame) -> pd.DataFrame:
+    def score(self, queries: Queries | WeightedQueries, candidates: pd.DataFrame) -> pd.DataFrame:
         "Scores of given `(query_id, doc_id)` pairs, one query at a time."
         position, parts = self.corpus._position, []
+        tokens = dict(zip(queries.ids, self._tokens(queries), strict=True))
         for query_id, group in candidates.groupby('query_id', sort=False):
-            [tokens] = analyze([queries.text(query_id)], self.analyzer, self.stopwords)
-            scores = self.index.scores(tokens)[[position[doc] for doc in group.doc_id]]
+            scores = self.index.scores(tokens[query_id])[[position[doc] for doc in group.doc_id]]
             parts.append(group.assign(score=self._told_apart(scores, group.doc_id.to_numpy(str))))
         return pd.concat(parts, ignore_index=True)
 
@@ -451,7 +479,7 @@ class BM25:
         fallen[order] = falling_scores(scores[order])
         return fallen
 
-    def search(self, queries: Queries, k: int = 100) -> pd.DataFrame:
+    def search(self, queries: Queries | WeightedQueries, k: int = 100) -> pd.DataFrame:
         "Top `k` documents that share a token with the query."
         found = self.index.best(self._tokens(queries), self.corpus.ids, k)
         return run_frame(queries.ids, self.corpus.ids, *found, k, positive_only=True)

@@ -31,7 +31,17 @@ from ..generator.methods import expansion_settings, method_row
 from ..generator.models import llm
 from ..generator.llm_rows import llm_spec
 from .bm25 import BM25, preset_settings
-from .stages import Job, Plan, Stage, check_unless_stored, Expansion, Fusion, System, COMBINATIONS
+from medir_nb.retrieval.stages import (
+    Job,
+    Plan,
+    Stage,
+    check_unless_stored,
+    Expansion,
+    Fusion,
+    System,
+    COMBINATIONS,
+    EXPANDERS,
+)
 from .stages import Answer, found_documents
 from .dense_stage import encoder_of, encoder_counts, pair_queries
 from .filters import allowed_documents
@@ -149,6 +159,13 @@ class Expand(Stage):
         return {'expansion': self.expression.method, 'expansion model': self.expression.model} | told
 
 # %% ../../nbs/04_retrieval/10_chain.ipynb #ef5476d2
+def _expander(system: System, chain: Stage) -> Stage:
+    "The stage behind `+`: a language model's texts, or what the row of `EXPANDERS` adds."
+    if system.expansion.asks_model:
+        return Expand(system.expansion, chain.kind, chain_of)
+    return EXPANDERS[system.expansion.method](system.expansion, retriever_of(replace(system, expansion=None)))
+
+
 def chain_of(
     expression,  # a string, a `System` or `Fusion`, or a reader's own model object
 ) -> Stage:
@@ -162,7 +179,7 @@ def chain_of(
     else:
         chain = retriever_of(first)
         if tree.expansion:
-            chain.before = (Expand(tree.expansion, chain.kind, chain_of),)
+            chain.before = (_expander(tree, chain),)
     return reranker_class(tree.reranker)(tree, chain) if tree.reranker else chain
 
 # %% ../../nbs/04_retrieval/10_chain.ipynb #3cfc7e2a

@@ -43,7 +43,7 @@ from medir_nb.retrieval.stages import (
     check_unless_stored,
     System,
 )
-from .retriever import LISTED, Retriever, Trial
+from .retriever import LISTED, Retriever, Rewritten, Trial
 
 # %% ../../nbs/04_retrieval/07_dense_stage.ipynb #411887e6
 def encoder_spec_or_hint(name: str):
@@ -182,6 +182,8 @@ def encoding_plan(encoder: Encoder, task: Task) -> Plan:
 # %% ../../nbs/04_retrieval/07_dense_stage.ipynb #08916235
 def query_vectors(encoder: Encoder, task: Task, expanded=None) -> tuple[Vectors, dict]:
     "The vectors of a task's queries, and how many texts were `encoded` and `truncated`."
+    if isinstance(expanded, Rewritten):
+        return array_vectors(expanded.queries), expanded.stats
     if expanded:
         vectors, counted = dense_queries(encoder, task, expanded, encoder.instruction(task))
         return array_vectors(vectors, layout=layout_of(encoder.spec, 'query')), counted
@@ -394,6 +396,8 @@ class _MeasuredRanking(_DenseRanking):
 # %% ../../nbs/04_retrieval/07_dense_stage.ipynb #62c32dec
 class DenseRetriever(_MeasuredRanking):
     "An encoder and an exact search, with its vectors in the store of the home folder or in a file of an index."
+
+    feedback = 'vectors'
 
     def _folder(self, place: Path, part: str) -> Path:
         return Path(place) / part / slug(self.retriever, 40)

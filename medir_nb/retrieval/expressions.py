@@ -14,13 +14,15 @@ from ..core.commits import hub_name
 from ..core.settings import registry
 from ..encoder.encoder_rows import exact_row, representation_of
 from ..generator.methods import canonical_expansion
-from .stages import BY_REPRESENTATION, COMBINATIONS, RERANKERS, RETRIEVERS
+from .stages import BY_REPRESENTATION, COMBINATIONS, EXPANDERS, RERANKERS, RETRIEVERS
 from .stages import Expansion, Fusion, Reranking, System
 from .retriever import Retriever, BM25Retriever
 from .rerank_stage import Reorder, Rerank
 from .sparse_stage import SparseRetriever
 from .late_stage import LateRerank
 from .reading_stage import READINGS
+from .fusion import Linear
+from .expanders import RM3, Rocchio, Synonyms
 
 # %% ../../nbs/04_retrieval/09_expressions.ipynb #60b625d9
 _TOKEN = re.compile(r'\s*([(),=+>@]|[^\s(),=+>@]+)')
@@ -50,7 +52,10 @@ class _Reader:
         return self.tokens[self.at] if self.at < len(self.tokens) else ''
 
     def fail(self, why: str):
-        form = 'write NAME(k=v)+METHOD(LLM)>RERANKER@DEPTH(k=v), rrf(E,E)>RERANKER@DEPTH or NAME>METHOD(LLM,k=v)@DEPTH'
+        form = (
+            'write NAME(k=v)+METHOD(LLM)>RERANKER@DEPTH(k=v), rrf(E,E)>RERANKER@DEPTH, linear(E:.6,E:.4) '
+            'or NAME>METHOD(LLM,k=v)@DEPTH'
+        )
         raise MedirError(f'system expression {self.text!r}: {why}', None, form)
 
     def take(self, sign: str = '') -> str:
@@ -104,6 +109,8 @@ def _read_settings(reader: _Reader) -> tuple:
 RETRIEVERS['bm25'] = BM25Retriever
 BY_REPRESENTATION['sparse'] = SparseRetriever
 RERANKERS.update(READINGS)
+COMBINATIONS['linear'] = Linear
+EXPANDERS.update(rm3=RM3, rocchio=Rocchio, synonyms=Synonyms)
 
 
 def retriever_of(
@@ -128,13 +135,20 @@ def reranker_class(reranking: Reranking) -> type[Reorder]:
     return LateRerank if form == 'multi_vector' else Rerank
 
 # %% ../../nbs/04_retrieval/09_expressions.ipynb #728f6ca0
+def _normal_expansion(system: System) -> Expansion:
+    "The expansion of a system checked, without what is default."
+    if system.expansion.asks_model:
+        return canonical_expansion(system.expansion, retriever_of(system).kind)
+    return EXPANDERS[system.expansion.method].normal(system.expansion, retriever_of(system))
+
+
 def normal_system(
     system: System,
     runnable: bool = True,  # False: also registry rows that cannot run here
 ) -> System:
     "Check names and settings; drop settings that are defaults."
     if system.expansion:
-        system = replace(system, expansion=canonical_expansion(system.expansion, retriever_of(system).kind))
+        system = replace(system, expansion=_normal_expansion(system))
     if len(dict(system.settings)) < len(system.settings):
         raise MedirError(f'a setting stands twice in {system}', None, 'keep one')
     return retriever_of(system).normal(system, runnable)
@@ -158,11 +172,17 @@ def _read_reranker(reader: _Reader) -> Reranking | None:
 
 # %% ../../nbs/04_retrieval/09_expressions.ipynb #9501d43c
 def _read_expansion(reader: _Reader) -> Expansion | None:
-    "`+METHOD(LLM,a=b)`, where it stands."
+    "`+METHOD(LLM,a=b)` or `+EXPANDER(NAME,a=b)`, where it stands."
     if reader.next != '+':
         return None
     reader.take('+')
     method, inside = reader.take(), _read_settings(reader)
+    if method in EXPANDERS:
+        named = [name for name, value in inside if value is None]
+        settings = tuple(pair for pair in inside if pair[1] is not None)
+        if len(named) > 1:
+            reader.fail(f'+{method} takes one name, and {named[1]!r} is a second')
+        return Expansion(method, *(named or ['']), settings)
     if not inside or inside[0][1] is not None:
         reader.fail(f'+{method} needs its LLM in parentheses')
     return Expansion(method, inside[0][0], inside[1:])
@@ -180,18 +200,38 @@ def _with_normal_search(expansion: Expansion) -> Expansion:
     return expansion._replace(settings=tuple(settings))
 
 # %% ../../nbs/04_retrieval/09_expressions.ipynb #05db5c69
+def _take_weight(reader: _Reader):
+    "Take the `:WEIGHT` off the last token of the part that is read next; None: it has none."
+    depth, end = 0, reader.at
+    while end < len(reader.tokens) and (depth or reader.tokens[end] not in ',)'):
+        depth += {'(': 1, ')': -1}.get(reader.tokens[end], 0)
+        end += 1
+    name, colon, weight = reader.tokens[end - 1].rpartition(':')
+    if end == reader.at or not colon or set(weight) & set('/\\'):
+        return None
+    reader.tokens[end - 1 : end] = [name] if name else []
+    if isinstance(value := _value(weight), (str, bool)):
+        reader.fail(f'the weight {weight!r} is no number')
+    return value
+
+
 def _read_fusion(reader: _Reader, runnable: bool) -> Fusion:
-    "`rrf(E,E,…)` and the reranker behind it."
-    method, systems = reader.take(), []
+    "`rrf(E,E,…)` or `linear(E:W,E:W,…,k=v)` and the reranker behind it."
+    method, systems, weights, settings = reader.take(), [], [], []
     reader.take('(')
     while not systems or reader.next == ',':
         if systems:
             reader.take(',')
+        if reader.tokens[reader.at + 1 : reader.at + 2] == ['=']:
+            settings.append((reader.take(), reader.take('=') and _value(reader.name())))
+            continue
+        weights.append(_take_weight(reader))
         systems.append(_read_system(reader, runnable))
     reader.take(')')
     if len(systems) < 2:
         reader.fail(f'{method} takes at least two systems')
-    return Fusion(tuple(systems), _read_reranker(reader), method)
+    fusion = COMBINATIONS[method].normal(Fusion(tuple(systems), None, method, tuple(weights), tuple(settings)))
+    return replace(fusion, reranker=_read_reranker(reader))
 
 
 def _read_system(reader: _Reader, runnable: bool) -> System | Fusion:
@@ -256,7 +296,8 @@ def model_rows(system: System | Fusion) -> list[tuple[str, str]]:
     found = [row for part in getattr(system, 'parts', ()) for row in model_rows(part)]
     if isinstance(system, System):
         found += [('models', name) for name in retriever_of(system).models()]
-        found += [('llms', system.expansion.model.partition('@')[0])] if system.expansion else []
+        asks = system.expansion and system.expansion.asks_model
+        found += [('llms', system.expansion.model.partition('@')[0])] if asks else []
     if system.reranker:
         stage = reranker_class(system.reranker)(system)
         found += [(stage.registry, name) for name in stage.models()]

@@ -223,6 +223,7 @@ class _LateRanking(DenseRetriever):
     "How token vectors rank."
 
     kind = 'sparse'  # texts of an expansion join the words of the query
+    feedback = ''  # there is no one vector of a document
     documents = TokenDocuments
 
     def rank(self, job: Job, expanded, depth: int, pool: pd.DataFrame | None) -> Ranking:

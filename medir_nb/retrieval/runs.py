@@ -84,11 +84,14 @@ def rrf(
     runs: list[pd.DataFrame],
     k: int = 100,  # documents per query
     constant: float = 60,  # the paper's; a larger one lets low ranks count for more
+    weights: tuple = (),  # of the runs; (): 1 each
 ) -> pd.DataFrame:
-    "Reciprocal-rank fusion of `runs`; the first `k` per query."
+    "Reciprocal-rank fusion of `runs`; the first `k` per query. A document that a run lacks gets nothing from it."
+    weights = weights or (1,) * len(runs)
     ranked = [sort_run(run) for run in runs]
     ranks = [1 + run.groupby('query_id', sort=False).cumcount() for run in ranked]
-    parts = [run.assign(score=1 / (constant + rank)) for run, rank in zip(ranked, ranks, strict=True)]
+    listed = zip(ranked, ranks, weights, strict=True)
+    parts = [run.assign(score=weight / (constant + rank)) for run, rank, weight in listed]
     summed = pd.concat(parts).groupby(['query_id', 'doc_id'], sort=False, as_index=False).score.sum()
     return first_ranks(sort_run(summed), k)
 

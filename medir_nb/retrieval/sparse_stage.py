@@ -68,6 +68,8 @@ class SparseDocuments(EncodedDocuments):
 class _SparseRanking(DenseRetriever):
     "How a learned sparse encoder ranks."
 
+    feedback = ''  # a row of weights is no point between others
+
     documents, absent = SparseDocuments, 0.0  # a text that shares no term with the query
 
     @property

@@ -1,0 +1,231 @@
+"Weighted fusion, feedback and synonyms: equal to an independent computation, and refused in one line."
+
+import collections
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+from medir_nb.core.errors import MedirError
+from medir_nb.core.places import at_home
+from medir_nb.data import load_task, task_from_frames, vocabulary
+from medir_nb.retrieval import linear, parse, rrf, search, system_settings
+from medir_nb.retrieval.chain import chain_of, check_system
+from medir_nb.retrieval.stages import Job
+
+
+def frame(**lists):
+    return pd.DataFrame([('q', doc, score) for doc, score in lists.items()], columns=['query_id', 'doc_id', 'score'])
+
+
+def made_task(texts, queries=('child fever',)):
+    corpus = pd.DataFrame({'id': [f'd{i:02}' for i in range(len(texts))], 'text': texts})
+    asked = pd.DataFrame({'id': [f'q{i}' for i in range(len(queries))], 'text': queries})
+    qrels = pd.DataFrame({'query_id': asked.id, 'doc_id': 'd00', 'relevance': 1})
+    return task_from_frames(corpus, asked, qrels, name='made', language='en')
+
+
+@pytest.mark.parametrize('seed', range(5))
+def test_a_weighted_sum_is_that_of_pyserini_and_ranx(seed):
+    "pyserini: a missing document takes its list's lowest score; ranx: min-max, then 0. Both give one order."
+    rng = np.random.default_rng(seed)
+    lists = [dict(zip(rng.permutation(list('abcdefghij'))[:7], rng.normal(size=7) * 9, strict=True)) for _ in range(2)]
+    fused = linear([frame(**scores) for scores in lists], (0.3, 0.7))
+    expected = collections.Counter()
+    for weight, scores in zip((0.3, 0.7), lists, strict=True):
+        low, high = min(scores.values()), max(scores.values())
+        for doc in set().union(*lists):
+            expected[doc] += weight * ((scores.get(doc, low) - (low + high) / 2) / (high - low) + 0.5)
+    assert dict(zip(fused.doc_id, fused.score, strict=True)) == pytest.approx(dict(expected))
+    z = linear([frame(**scores) for scores in lists], (0.3, 0.7), 'z')
+    by_z = collections.Counter()
+    for weight, scores in zip((0.3, 0.7), lists, strict=True):
+        values = np.array(list(scores.values()))
+        for doc in set().union(*lists):
+            by_z[doc] += weight * (scores.get(doc, values.min()) - values.mean()) / values.std()
+    above = {doc: score - min(by_z.values()) for doc, score in by_z.items()}
+    assert dict(zip(z.doc_id, z.score - z.score.min(), strict=True)) == pytest.approx(above, abs=1e-9)
+
+
+def test_edges_of_a_weighted_sum():
+    assert linear([frame(a=3.0, b=3.0), frame(c=1.0)], (0.5, 0.5)).score.tolist() == [0.5] * 3
+    assert linear([frame(a=3.0, b=1.0, c=-1e30), frame(c=1.0)], (0.5, 0.5)).doc_id.tolist()[-1] == 'b'
+    weighted = rrf([frame(a=2.0, b=1.0), frame(b=9.0)], weights=(2, 1), constant=30)
+    assert weighted.set_index('doc_id').score.to_dict() == pytest.approx({'a': 2 / 31, 'b': 2 / 32 + 1 / 31})
+
+
+@pytest.mark.parametrize(
+    ('written', 'printed'),
+    [
+        ('linear(bm25:.6, minilm:.4)', 'linear(bm25:0.6,minilm:0.4)'),
+        ('linear(bm25:.5,rrf(bm25(lucene):2,minilm:1,k=30):.5,norm=z)', None),
+        ('linear(bm25:.5,minilm:.5,norm=minmax)>ms-marco-minilm@10', 'linear(bm25:0.5,minilm:0.5)>ms-marco-minilm@10'),
+        ('rrf(bm25:1,minilm:1,k=60)', 'rrf(bm25,minilm)'),
+        ('bm25(lucene)+rm3(fb_docs=10,weight=.7)', 'bm25(lucene)+rm3(weight=0.7)'),
+        ('minilm+rocchio(alpha=.4,beta=.2)', 'minilm+rocchio(beta=0.2)'),
+        ('linear(bm25+synonyms(file:/a/b.csv,repeat=2):.5,minilm+synonyms(hpo,fusion=mean):.5)', None),
+    ],
+)
+def test_an_expression_prints_back_as_itself(written, printed):
+    printed = printed or written.replace(':.', ':0.')
+    assert str(parse(written)) == printed == str(parse(printed))
+    assert parse(written) == parse(printed)
+
+
+@pytest.mark.parametrize(
+    ('written', 'said'),
+    [
+        ('linear(bm25:.6,minilm:.5)', 'the weights sum to 1.1 instead of 1'),
+        ('linear(bm25,minilm)', 'a weight is missing'),
+        ('rrf(bm25:2,minilm)', 'a weight is missing'),
+        ('linear(bm25:-1,minilm:2)', 'the weight -1 is no number from 0'),
+        ('rrf(bm25:0,minilm:0)', 'all weights are 0'),
+        ('rrf(bm25:x,minilm:1)', "the weight 'x' is no number"),
+        ('rrf(bm25:nan,minilm:1)', 'the weight nan is no number'),
+        ('linear(bm25:.5,minilm:.5,norm=q)', 'it takes minmax or z'),
+        ('rrf(bm25,minilm,norm=z)', "rrf has no setting 'norm'"),
+        ('rrf(bm25,k=1)', 'at least two systems'),
+        ('minilm+rm3', 'needs the words of documents'),
+        ('bm25+rocchio', 'needs the vectors of documents'),
+        ('bm25(multifield)+rm3', 'needs title and text in one'),
+        ('bm25+rm3(fb_docs=0)', 'it takes a whole number from 1'),
+        ('bm25+synonyms', 'needs a vocabulary'),
+        ('bm25+synonyms(hpo,fusion=mean)', 'fusion means nothing for a sparse retriever'),
+    ],
+)
+def test_a_bad_expression_is_one_line(written, said):
+    with pytest.raises(MedirError, match=said) as error:
+        parse(written)
+    assert '\n' not in str(error.value)
+
+
+def rm3_of_anserini(query, texts, scores, df, n, terms=10, weight=0.5):
+    "Anserini's `Rm3Reranker`, a number at a time in single precision, for words without ties."
+    f, model = np.float32, collections.defaultdict(lambda: np.float32(0))
+    for text, score in zip(texts, scores, strict=True):
+        kept = [
+            (-c, w) for w, c in collections.Counter(text).items() if 2 <= len(w) <= 20 and f(df[w]) / f(n) <= f(0.1)
+        ]
+        kept = sorted(kept)[:terms]
+        norm = f(sum(-c for c, _ in kept))
+        for c, w in kept:
+            model[w] += f(-c) / norm * f(score)
+    best = sorted(model, key=lambda w: (-model[w], w))[:terms]
+    total = sum(float(model[w]) for w in best)
+    shares = collections.Counter(query)
+    return {
+        w: weight * shares[w] / len(query) + (1 - weight) * (float(model[w]) / total if w in best else 0)
+        for w in {*query, *best}
+    }
+
+
+@pytest.mark.parametrize('system', ['bm25', 'bm25(lucene)', 'bm25(bm25s)'])
+@pytest.mark.parametrize('seed', range(3))
+def test_rm3_is_anserinis(system, seed, tmp_path):
+    rng = np.random.default_rng(seed)
+    words = np.array([f'w{chr(97 + i // 26)}{chr(97 + i % 26)}x' for i in range(200)])
+    texts = [' '.join(rng.choice(words, int(rng.integers(5, 30)))) for _ in range(120)]
+    query = ' '.join(rng.choice(words, 3))
+    with at_home(tmp_path):
+        task = made_task(texts, [query])
+        stage = chain_of(f'{system}+rm3').before[0]
+        [found] = stage.run(Job(task)).queries.words
+        first = search(system, task, 10, keep_self=True).run
+        df = collections.Counter(word for text in texts for word in set(text.split()))
+        listed = [task.corpus.text(doc).split() for doc in first.doc_id]
+        assert found == pytest.approx(rm3_of_anserini(query.split(), listed, first.score, df, 120), rel=1e-5)
+        again = search(f'{system}+rm3', task, 20).run
+        index = chain_of(system).prepared(Job(task)).index
+        alone = sum(weight * np.asarray(index.scores({word: 1.0}), float) for word, weight in found.items())
+        assert again.score.to_numpy() == pytest.approx(np.sort(alone)[::-1][: len(again)], rel=1e-4)
+
+
+def test_rocchio_is_pyserinis_and_its_query_alone_changes_nothing(tmp_path):
+    from medir_nb.encoder import Encoder
+
+    texts = [
+        'fever of a child',
+        'a broken leg',
+        'rash and fever',
+        'pain of the chest',
+        'a cough',
+        'a child with a rash',
+    ]
+    with at_home(tmp_path):
+        task, encoder = made_task(texts), Encoder('minilm')
+        [query] = encoder.encode(['child fever'], 'query').vectors
+        documents = encoder.encode(texts, 'document').vectors
+        first = np.argsort(-documents @ query)[:5]
+        moved = 0.4 * query + 0.6 * documents[first].mean(0)
+        expected = documents @ moved / np.linalg.norm(moved)  # pyserini's vector, by cosine
+        run = search('minilm+rocchio', task, 6).run
+        assert run.score.to_numpy() == pytest.approx(np.sort(expected)[::-1], abs=1e-5)
+        same, plain = search('minilm+rocchio(alpha=1,beta=0)', task, 6).run, search('minilm', task, 6).run
+        assert list(same.doc_id) == list(plain.doc_id) and same.score.to_numpy() == pytest.approx(
+            plain.score.to_numpy()
+        )
+        assert search('minilm(stored=int8)+rocchio', task, 3).run.doc_id[0] == run.doc_id[0]
+
+
+OBO = 'ontology: toy\n\n[Term]\nid: T:1\nname: Seizure\nsynonym: "Fit" EXACT []\nsynonym: "Attack" BROAD []\n'
+OBO += '\n[Term]\nid: T:2\nname: Febrile seizure\nsynonym: "Fever fit" EXACT layperson []\n'
+OBO += '\n[Term]\nid: T:3\nname: Old\nis_obsolete: true\n'
+MESH = '<DescriptorRecordSet><DescriptorRecord><DescriptorName><String>Seizure</String></DescriptorName><ConceptList>'
+MESH += (
+    '<Concept PreferredConceptYN="Y"><TermList><Term><String>Seizure</String></Term><Term><String>Fit</String></Term>'
+)
+MESH += '</TermList></Concept><Concept PreferredConceptYN="N"><TermList><Term><String>Aura</String></Term></TermList>'
+MESH += '</Concept></ConceptList></DescriptorRecord></DescriptorRecordSet>'
+FILES = {'a.obo': OBO, 'a.csv': 'Seizure,Fit\nFebrile seizure,Fever fit\n', 'a.xml': MESH}
+
+
+@pytest.mark.parametrize('name', FILES)
+def test_wordings_of_each_kind_of_file(name, tmp_path):
+    (tmp_path / name).write_text(FILES[name])
+    words = vocabulary(f'file:{tmp_path / name}')
+    assert words.additions('a child with SEIZURES, often') == ['Fit'] and words.additions('a leg') == []
+    if name != 'a.xml':  # the longest wording wins, and what stands there is not said again
+        assert words.additions('febrile seizures') == ['Fever fit'] and words.additions('seizure or fit') == []
+
+
+@pytest.mark.parametrize(
+    ('name', 'text', 'said'),
+    [
+        ('b.obo', 'no ontology', r'no \[Term\]'),
+        ('b.obo', '[Term]\nid: T:1\n', 'T:1 has no name'),
+        ('b.csv', 'a,b\nc\n', 'b.csv:2: 1 columns instead of 2'),
+        ('b.csv', 'a,\n', 'an empty cell'),
+        ('b.csv', 'a,"b\n', 'no table'),
+        ('b.csv', '', 'the table is empty'),
+        ('b.csv', b'\xff\xfe', 'is no UTF-8'),
+        ('b.xml', '<a><b>', 'no XML'),
+        ('b.xml', '<a/>', 'no DescriptorRecord'),
+        ('b.txt', 'a,b', 'no ending of a vocabulary'),
+    ],
+)
+def test_a_malformed_vocabulary_is_one_line(name, text, said, tmp_path):
+    (tmp_path / name).write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(MedirError, match=said) as error:
+        check_system(f'bm25+synonyms(file:{tmp_path / name})', made_task(['a leg']))
+    assert '\n' not in str(error.value)
+
+
+def test_synonyms_find_and_are_refused_where_they_are_the_answers(tmp_path):
+    path = tmp_path / 'a.obo'
+    path.write_text(OBO)
+    texts, system = ['a fit of a child', 'leg', 'pain'], f'bm25+synonyms(file:{path})'
+    with at_home(tmp_path / 'home'):
+        assert list(search(system, made_task(texts, ['seizures']), 3).run.doc_id) == ['d00']
+        assert len(search('bm25', made_task(texts, ['seizures']), 3).run) == 0
+        before = system_settings(system, made_task(texts))
+        path.write_text(OBO.replace('Fit', 'Spell'))
+        assert system_settings(system, made_task(texts)) != before
+        judged = made_task(texts, ['seizures'])
+        judged.judged_from = ('toy',)
+        with pytest.raises(MedirError, match='holds the judgements of this task'):
+            search(system, judged, 3)
+    for name in ('hpo-lay', 'hpo-lay-full'):
+        with pytest.raises(MedirError, match='holds the judgements'):
+            check_system('rrf(bm25,minilm+synonyms(hpo))', load_task(name))
+    check_system('bm25+synonyms(hpo)', load_task('hpo-overlap'))
+    assert json.loads(json.dumps(system_settings('bm25+rm3', made_task(texts))))['expansion'] == 'rm3'
