@@ -86,8 +86,10 @@ class TokenLayout(Layout):
     def stacked(self, parts: list, dim: int) -> Ragged:
         return stacked(parts, dim)
 
-    def is_finite(self, vectors: Ragged) -> np.ndarray:
-        return np.array([bool(np.isfinite(matrix).all()) for matrix in vectors.matrices()], bool)
+    def is_finite(self, vectors) -> np.ndarray:
+        # of no texts at all there is an empty array
+        matrices = vectors.matrices() if len(vectors) else []
+        return np.array([bool(np.isfinite(matrix).all()) for matrix in matrices], bool)
 
 
 LAYOUTS['multi_vector'] = TokenLayout()
