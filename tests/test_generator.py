@@ -418,7 +418,7 @@ def test_a_tasks_group_chooses_the_form(beir):
     assert as_('mine', 'en') == en['question']
     assert g.wording('hyde', task, 'zh', 'title') == zh['title']
     with pytest.raises(MedirError, match='no wording'):
-        g.wording('hyde', task, 'de')
+        g.wording('hyde', task, 'xx')
     assert g.wording('search-o1', task, 'en') == en['question']
 
 

@@ -77,19 +77,26 @@ def text_language(text: str) -> str:
     return language if probability >= _LEAST_SURE else ''
 
 # %% ../../nbs/01_data/02b_languages.ipynb #665a4973
+def _certain(texts) -> Counter:
+    "How many texts are in which language, where it is certain."
+    return Counter(filter(None, (text_language(text[:_READ]) for text in texts)))
+
+
 def language_shares(texts) -> dict[str, float]:
     "Language → its share of the texts whose language is certain, the most frequent first."
-    counts = Counter(filter(None, (text_language(text[:_READ]) for text in texts)))
+    counts = _certain(texts)
     return {language: n / counts.total() for language, n in counts.most_common()}
 
 
 def detect_language(texts) -> str:
-    "The language of texts taken together, else of most of them; `en` where both are uncertain."
+    "The language of most texts, else of all taken together; `en` where both are uncertain."
     texts = list(texts)
     if cjk_share(texts) >= _LEAST_CJK:
         return 'ja' if text_language(''.join(texts)[:20_000]) == 'ja' else 'zh'
-    together = text_language(' '.join(dict.fromkeys(text[:_READ] for text in texts)))
-    return together or next(iter(language_shares(texts)), 'en')
+    counts = _certain(texts)
+    if counts.total() * 2 > len(texts):
+        return counts.most_common(1)[0][0]
+    return text_language(' '.join(dict.fromkeys(text[:_READ] for text in texts))) or 'en'
 
 # %% ../../nbs/01_data/02b_languages.ipynb #4b08c06a
 @functools.cache

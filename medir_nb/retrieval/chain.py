@@ -195,7 +195,8 @@ def _tell_strangers(expression: str, language: str):
     strangers = [name for name, retriever in named.items() if not retriever.knows(language)]
     if not strangers or language not in registry('languages'):
         return
-    known = [name for name in ('bm25', *embedded_encoders(language)) if retriever_of(parse(name)).knows(language)]
+    offered = ['bm25', *embedded_encoders(language)]
+    known = [name for name in offered if retriever_of(parse(name)).knows(language)]
     said = (
         f'{" and ".join(strangers)} {"was" if len(strangers) == 1 else "were"} not made for {language_name(language)}'
     )

@@ -24,7 +24,7 @@ from ..data.corpus import Corpus
 from ..data.documents import Document
 from ..data.duplicates import Duplicates
 from ..data.readers import json_lines
-from ..data.languages import known_language
+from ..data.languages import known_language, language_name
 from ..data.text_pairs import word_spans
 from ..data.washing import Washing
 from ..evaluator.evaluation import evaluate
@@ -37,6 +37,7 @@ from ..judging.study_folder import note_step, queries_task, read_queries, source
 from ..judging.study_folder import write_judgements
 from ..retrieval.chain import search
 from ..retrieval.expressions import parse, parts
+from .reading import checked_languages
 from ..trainer.synthetic import ask_about, PromptBatch, refuse_repeats, Usage
 
 # %% ../../nbs/09_study/02_queries.ipynb #25f8bd58
@@ -420,6 +421,7 @@ def _written_rows(walk, corpus, call, known, most_repeated, minutes, replay) -> 
     "The queries of a call that are usable and find their document; the call gets its counts."
     documents = _documents(corpus, call['sample'], call['seed'])
     language = walk.settings.language or known_language([row['doc'] for row in documents])
+    note(f'queries are asked for in {language_name(language)}')
     asked = {'model': call['model'], 'language': language, 'replay': replay}
     usage, seen, faults = Usage(), {normal_query(row['text']) for row in known}, {}
     answers = _answers(documents, call['styles'], call['per_style'], most_repeated, minutes, usage=usage, **asked)
@@ -510,6 +512,9 @@ def add_log(
     with lock(walk.path('queries.jsonl')):
         known, report = read_queries(walk), read_report(walk)
         language = walk.settings.language or known_language(study_corpus(walk).texts(0, 200))
+        note(f'the log is read as {language_name(language)}')
+        if language not in checked_languages():
+            note('names, dates of birth and numbers of records are not looked for in it: read it before it goes on')
         rows, counts = log_queries(path, known, language)
         if not rows:
             lines = counted(counts.get('lines', 0), 'line')
