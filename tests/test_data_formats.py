@@ -43,7 +43,7 @@ def pdf(pages, outline=(), **encrypt):
     writer = PdfWriter(clone_from=io.BytesIO(raw + b'startxref\n%d\n%%%%EOF\n' % raw.rindex(b'xref\n0')))
     parent = None
     for title, page in outline:
-        parent = writer.add_outline_item(title, page, parent=parent)
+        parent = writer.add_outline_item(title=title, page_number=page, parent=parent)
     if encrypt:
         writer.encrypt(**encrypt)
     writer.add_metadata({'/Title': 'Renal colic', '/Author': 'A. Author'})
@@ -410,3 +410,6 @@ def test_fields_of_a_corpus_are_kept(tmp_path, home, medir):
     [answer] = json.loads(medir('search', tmp_path, 'rest', '--system', 'bm25', '-k', '1', '--json').out)
     hit = answer['hits'][0]
     assert (hit['id'], hit['page'], hit['metadata']) == ('d1', 4, {'ward': 'B2'})
+    assert medir('export', tmp_path, '--system', 'bm25', '--to', tmp_path / 'out').code == 0
+    [kept] = (tmp_path / 'out').rglob('corpus.jsonl')
+    assert json.loads(kept.read_text().splitlines()[0])['metadata'] == {'page': 4, 'ward': 'B2'}

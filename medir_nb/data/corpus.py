@@ -104,6 +104,12 @@ def corpus_records(corpus: Corpus):
         for doc_id, row, more in zip(corpus.ids[start:stop], corpus.rows(start, stop), told[start:stop], strict=True):
             yield doc_id, *row, json.loads(more or '{}')
 
+
+def json_rows(corpus: Corpus):
+    "The lines of a corpus.jsonl."
+    for doc_id, title, body, metadata in corpus_records(corpus):
+        yield {'_id': doc_id, 'title': title, 'text': body} | ({'metadata': metadata} if metadata else {})
+
 # %% ../../nbs/01_data/00_corpus.ipynb #d10e5e7b
 class Queries(Corpus):
     "Queries by position; the same table, whose titles are mostly empty."

@@ -199,7 +199,7 @@ def numbers_text(numbers: list[int]) -> str:
 def _about(reader) -> dict:
     "Title, author and date that a file says of itself, and how many pages it has."
     told = {name.lstrip('/').lower(): str(value).strip() for name, value in (reader.metadata or {}).items()}
-    is_name = re.search(r'\.\w{2,5}$|^untitled$|^microsoft ', told.get('title', ''), re.IGNORECASE)
+    is_name = re.search(r'\.\w{2,5}$|^\W?(untitled|anonymous)\W?$|^microsoft ', told.get('title', ''), re.IGNORECASE)
     date = re.match(r'D:(\d{4})(\d\d)?(\d\d)?', told.get('creationdate', ''))
     fields = {
         'title': '' if is_name else told.get('title', ''),

@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 from ..core.errors import check
 from ..core.files import atomic_folder, atomic_path, lock, write_json, write_lines
+from ..data.corpus import json_rows
 from ..data.task import build_task, Task
 from ..generator.models import llm
 from .labels import benchmark_task, consensus, fleiss, label_counts, overrule
@@ -106,9 +107,7 @@ def write_task(
     check(not odd, f'the id {odd!r} holds a tab or a line break', task.name, 'rename it')
     with lock(folder), atomic_folder(folder) as part:
         for name, texts in (('corpus', task.corpus), ('queries', task.queries)):
-            rows = zip(texts.ids, texts.rows(), strict=True)
-            lines = ({'_id': text_id, 'title': title, 'text': body} for text_id, (title, body) in rows)
-            write_lines(part / f'{name}.jsonl', lines)
+            write_lines(part / f'{name}.jsonl', json_rows(texts))
         _write_judgements(task, part)
         (part / 'README.md').write_text(_card(task, folder.name, made or {}), encoding='utf-8')
         write_json(part / 'benchmark.json', {'report': task.report, 'measures': list(task.measures), **(made or {})})

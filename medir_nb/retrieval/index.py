@@ -157,7 +157,9 @@ def _stems(text: str) -> set:
 
 def matching_sentence(question: str, text: str) -> tuple[int, int]:
     "Begin and end of the sentence with the words of a question, the rarest in the text first; else of the first one."
-    found = [(match.span(), _stems(match[0])) for match in _SENTENCE.finditer(text)]
+    found = [
+        (match.span(), set() if match[0].startswith('#') else _stems(match[0])) for match in _SENTENCE.finditer(text)
+    ]
     frequency, asked = Counter(stem for _, stems in found for stem in stems), _stems(question)
     worth = [sum(1 / frequency[stem] for stem in stems & asked) for _, stems in found]
     return found[max(range(len(found)), key=worth.__getitem__)][0] if found else (0, 0)
@@ -224,10 +226,12 @@ class Index(Generation):
         return aggregate_passages(passages, self.windows, k, self.task.corpus.sizes, self.chain.absent), passages
 
     def document(self, doc_id: str) -> dict:
-        "A document: id, title and text."
+        "A document: id, title, text, and the file and fields that it came with."
         check(doc_id in self.corpus, f'there is no document {doc_id[:100]!r}', self.folder, 'ask for an id of a hit')
         title, text = _row_of(self.corpus, doc_id)
-        return {'id': doc_id, 'title': title, 'text': text}
+        told = metadata_of(self.corpus, doc_id)
+        about = {'source': told.get('source'), 'metadata': fields_of(told)}
+        return {'id': doc_id, 'title': title, 'text': text, **{name: value for name, value in about.items() if value}}
 
     def search(self, questions: list[str], k: int = 10, filters: dict | None = None) -> pd.DataFrame:
         "A run, as `retrieval.ask` gives it; the questions are q1, q2 …"

@@ -23,7 +23,7 @@ from ..core.hardware import versions
 from ..core.console import counted, note, waiting
 from ..core.files import atomic_folder, canonical, lock, read_json, write_json
 from ..data import corpus_task
-from ..data.corpus import Corpus, corpus_records, write_table
+from ..data.corpus import Corpus, corpus_records, json_rows, write_table
 from ..data.task import Task
 from ..data.passage_splitter import parse_windows
 from .chain import chain_of
@@ -299,8 +299,7 @@ def _wanted_rows(index: Index, entries: list[dict], put, delete: set, everything
     "A function that gives the rows of all documents after an update."
     if everything:
         return lambda: corpus_records(put)
-    names = ('_id', 'title', 'text', 'metadata')
-    own = [] if put is None else [dict(zip(names, row, strict=True)) for row in corpus_records(put)]
+    own = [] if put is None else list(json_rows(put))
     to_put, to_delete = _puts_and_deletes([*entries, {'delete': sorted(delete)}, {'put': own}])
     promised, _ = _puts_and_deletes(entries)
     if unknown := sorted(doc_id for doc_id in delete if doc_id not in index.corpus and doc_id not in promised):

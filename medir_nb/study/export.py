@@ -14,7 +14,7 @@ from ..core.errors import check
 from ..core.files import atomic_folder, read_json, write_json, write_lines
 from ..core.places import follows_home, slug
 from ..data import corpus_task, load_task
-from ..data.corpus import Corpus
+from ..data.corpus import Corpus, json_rows
 from ..data.task import Task
 from ..retrieval.chain import chain_of
 from ..retrieval.stages import Job
@@ -65,18 +65,12 @@ def exported_source(
     return _Exported(task, Job(task.searched(), dtype, device), system)
 
 # %% ../../nbs/09_study/08_export.ipynb #5befccf0
-def _rows_of(corpus: Corpus):
-    "A mapping a text."
-    for text_id, (title, text) in zip(corpus.ids, corpus.rows(), strict=True):
-        yield {'_id': text_id, 'title': title, 'text': text}
-
-
 def _export_texts(source: _Exported, folder: Path):
     "The ids in the order of vectors and words, and the passages where documents are cut."
     write_json(folder / 'ids.json', list(source.texts.ids))
     if source.task.passages:
         parents = source.texts.documents
-        rows = zip(_rows_of(source.texts), parents, strict=True)
+        rows = zip(json_rows(source.texts), parents, strict=True)
         write_lines(folder / 'passages.jsonl', ({**row, 'document': parent} for row, parent in rows))
 
 
@@ -87,7 +81,7 @@ def _export_task(task: Task, folder: Path):
         folder.with_name(f'{folder.name}.lock').unlink(missing_ok=True)  # nobody else writes into a new folder
         return
     folder.mkdir(parents=True)
-    write_lines(folder / 'corpus.jsonl', _rows_of(task.corpus))
+    write_lines(folder / 'corpus.jsonl', json_rows(task.corpus))
 
 # %% ../../nbs/09_study/08_export.ipynb #4e492ba0
 def _manifest(source: _Exported, tree, parts: list[dict]) -> dict:

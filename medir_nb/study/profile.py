@@ -23,6 +23,7 @@ from ..core.settings import registry
 from ..data import Corpus, parse_windows, PassageSplitter
 from ..data.passage_splitter import length_in_words, passage_texts
 from ..data.languages import language_code, language_name, language_of
+from ..data.raw import INSTALL, KNOWN
 from ..data.readers import cached_table, read_judgements
 from ..encoder import count_tokens, Encoder
 from ..encoder.availability import embedded_encoders, encoder_availability
@@ -404,6 +405,11 @@ def _walk_folder(source: str | Path, to: str | Path | None) -> Path:
     return folder
 
 
+def _is_whole(corpus_file: Path, found: dict) -> bool:
+    "Whether a corpus was read with the libraries that its files need."
+    return corpus_file.is_file() and not any(row['fix'] == INSTALL for row in found['unreadable'])
+
+
 def _measured(folder: Path, name: str, rows: list, key: list) -> tuple[TokenCoverage, EncodingSpeed]:
     "What an encoder reads of the documents, and how fast; what was timed beside other work is timed again."
     reads = TokenCoverage(**cached_part(folder, f'tokens-{name}', key, lambda: asdict(token_coverage(name, rows))))
@@ -449,10 +455,11 @@ def profile_corpus(
     folder = _walk_folder(source, to)
     corpus_file, state = (
         folder / 'corpus.jsonl',
-        [source_state(source), lang, registry('washing'), __version__, columns],
+        [source_state(source), lang, registry('washing'), __version__, columns, KNOWN],
     )
     read = lambda: asdict(write_corpus(source, corpus_file, lang, columns))  # noqa: E731
-    reading = SourceReport(**cached_part(folder, 'reading', state, read, lambda _: corpus_file.is_file()))
+    holds = lambda found: _is_whole(corpus_file, found)  # noqa: E731
+    reading = SourceReport(**cached_part(folder, 'reading', state, read, holds))
     corpus, of_corpus = cached_table(corpus_file, Corpus), file_fingerprint(corpus_file)
     language = lang or language_of(corpus, where=str(source))  # refuses one that nothing here knows
     rows, reaches, paces = sampled_rows(corpus, _SAMPLE, _SEED), [], []

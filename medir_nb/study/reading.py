@@ -211,7 +211,7 @@ def skipped_lines(reading: SourceReport) -> list[str]:
         f'{listed(files)} {"is" if len(files) == 1 else "are"} not read, or not to the end: {why}; {fix}'
         for (why, fix), files in reasons.items()
     ]
-    return lines + [f'{what}: {number:,}, {which}' for what, number, which in left_out(reading)]
+    return lines + [f'{what} ({number:,}): {which}' for what, number, which in left_out(reading)]
 
 # %% ../../nbs/09_study/00_reading.ipynb #eac57893
 def _fault_row(fault: Exception, name: str, documents: int) -> dict:
@@ -344,9 +344,11 @@ def write_corpus(
     return reading
 
 # %% ../../nbs/09_study/00_reading.ipynb #5817394b
-def write_documents(source: str | Path, path: Path, below: Path | None = None) -> SourceReport:
+def write_documents(
+    source: str | Path, path: Path, below: Path | None = None, columns: dict | None = None
+) -> SourceReport:
     "The documents of `write_corpus` alone; only what was left out is counted."
     reading, only_exact = SourceReport(_is_corpus(source)), Duplicates(near=0)
     with atomic_path(path) as part, open(part, 'w', encoding='utf-8') as stream:
-        stream.writelines(_record(*kept) for kept in _kept_documents(source, reading, only_exact, below))
+        stream.writelines(_record(*kept) for kept in _kept_documents(source, reading, only_exact, below, columns))
     return reading

@@ -18,7 +18,8 @@ from typer import Argument, Option
 from ..core.console import counted, note, waiting
 from ..core.errors import check, MedirError, typed
 from ..core.settings import registry
-from .options import Device, Dtype, JsonRows, Lang, PassagesOption, show_table, Wide
+from .options import chosen_columns, ColumnOption, Device, Dtype, JsonRows, Lang
+from .options import PassagesOption, show_table, Wide
 
 # %% ../../nbs/10_workbook/21_cli_index.ipynb #07fcb4ce
 _OF_A_TASK = ('corpus.jsonl', 'corpus.jsonl.gz', 'queries.jsonl', 'query.jsonl', 'pairs.jsonl', 'qrels', 'walk.yaml')
@@ -87,16 +88,19 @@ def _check_nothing_lost(
 _MOST_LINES = 8  # on what is not read
 
 
-def _read_documents(source: str, lang: str | None, below: Path | None = None, index: str = ''):
+def _read_documents(source: str, lang: str | None, below: Path | None = None, index: str = '', columns=None):
     "Documents that are read as `medir study look` does; what cannot be read is said, and is kept in an `index`."
-    from medir_nb.data import corpus_task
+    from medir_nb.data import Corpus, corpus_task
+    from medir_nb.data.languages import language_of
+    from medir_nb.data.readers import cached_table
     from medir_nb.study.reading import skipped_lines, write_documents
 
     with tempfile.TemporaryDirectory(prefix='medir-') as folder:
         corpus_file = Path(folder) / 'corpus.jsonl'
-        met = write_documents(Path(source).resolve(), corpus_file, below)
+        met = write_documents(Path(source).resolve(), corpus_file, below, columns)
         try:
-            task = corpus_task(corpus_file, lang)
+            corpus = cached_table(corpus_file, Corpus)
+            task = corpus_task(corpus, lang or language_of(corpus, where=source))
         except MedirError as fault:
             raise MedirError(fault.what, source, fault.fix) from None  # not the file that is thrown away
     said = skipped_lines(met)
@@ -117,14 +121,15 @@ def _read_documents(source: str, lang: str | None, below: Path | None = None, in
     return replace(task, name=Path(source).resolve().name, source=str(source))
 
 # %% ../../nbs/10_workbook/21_cli_index.ipynb #6e8cfa6d
-def _documents(source: str, lang: str | None):
+def _documents(source: str, lang: str | None, columns: dict | None = None):
     "The documents that a name means, as a task to search in."
     from medir_nb.data import corpus_task
 
     _check_source(source)
     study = _study_of(Path(source))
     lang = lang or (study and study.settings.language) or None
-    return _read_documents(source, lang) if _is_raw(source) else corpus_task(source, lang)
+    is_raw = _is_raw(source) or (columns and Path(source).is_file())
+    return _read_documents(source, lang, columns=columns) if is_raw else corpus_task(source, lang)
 
 # %% ../../nbs/10_workbook/21_cli_index.ipynb #c1b51125
 def _told(update, folder) -> str:
@@ -193,21 +198,21 @@ def _named_below(file: Path, known) -> Path | None:
     return next((above for above in reversed(file.parents) if str(file.relative_to(above)) in known), None)
 
 # %% ../../nbs/10_workbook/21_cli_index.ipynb #185b2a52
-def _given_documents(source: str, option: str, index: str, lang: str | None):
+def _given_documents(source: str, option: str, index: str, lang: str | None, columns: dict | None):
     "The documents that an index is given, under the ids that it has for them."
     from medir_nb.retrieval import Index
 
     _check_source(source, option)
     path, root, whole = Path(source), _looked_at(index), index if option == ' --update' else ''
     if root is not None and path.exists() and path.resolve().is_relative_to(root):
-        return _read_documents(source, lang, root if root.is_dir() else None, whole)
+        return _read_documents(source, lang, root if root.is_dir() else None, whole, columns)
     if not _is_raw(source):
-        return _documents(source, lang)
+        return _documents(source, lang, columns)
     below = _named_below(path, Index(index).corpus) if path.is_file() else None
-    return _read_documents(source, lang, below, whole)
+    return _read_documents(source, lang, below, whole, columns)
 
 # %% ../../nbs/10_workbook/21_cli_index.ipynb #43a03fe6
-def _changed_index(source: str, update, add, delete, is_built_anew: bool, lang, device) -> str:
+def _changed_index(source: str, update, add, delete, is_built_anew: bool, lang, device, columns=None) -> str:
     "Keep an index up; what was done."
     from medir_nb.retrieval import change_index
 
@@ -217,9 +222,9 @@ def _changed_index(source: str, update, add, delete, is_built_anew: bool, lang, 
     check(not (update and (add or delete)), '--update gives all documents', source, 'leave --add and --delete out')
     change = {'delete': delete or ()}
     if update:
-        change['everything'] = _given_documents(update, ' --update', source, lang)
+        change['everything'] = _given_documents(update, ' --update', source, lang, columns)
     if add:
-        change['put'] = _given_documents(str(add), ' --add', source, lang)
+        change['put'] = _given_documents(str(add), ' --add', source, lang, columns)
     return _told(change_index(source, **change, device=device), source)
 
 # %% ../../nbs/10_workbook/21_cli_index.ipynb #1c47cfb7
@@ -240,6 +245,7 @@ def index_command(
     add: Annotated[Path | None, Option(help='A file (or folder) with documents to add or to replace.')] = None,
     delete: Annotated[list[str] | None, Option(metavar='ID', help='A document to delete; repeat for more.')] = None,
     passages: PassagesOption = None,
+    column: ColumnOption = None,
     lang: Lang = None,
     dtype: Dtype = None,
     device: Device = None,
@@ -250,7 +256,8 @@ def index_command(
         from medir_nb.judging import note_step
 
     if retrieval.is_index(source):
-        print(_changed_index(source, update, add, delete, bool(system or to or passages), lang, device))
+        is_anew, columns = bool(system or to or passages), chosen_columns(column)
+        print(_changed_index(source, update, add, delete, is_anew, lang, device, columns))
         return
     fix = f'build one: medir index {typed(source)} --system EXPR --to DIR'
     check(not (update or add or delete), 'this folder holds no index', source, fix)
@@ -259,7 +266,8 @@ def index_command(
     if study:
         note_step(study, 'index')
     to, options = to or Path(source) / 'index', {'dtype': dtype, 'device': device, 'passages': passages}
-    print(_told(retrieval.build_index(_documents(source, lang), system, to, store, with_model, **options), to))
+    documents = _documents(source, lang, chosen_columns(column))
+    print(_told(retrieval.build_index(documents, system, to, store, with_model, **options), to))
     note(f'next: medir serve {typed(to)}, or medir search {typed(to)} QUESTION')
 
 # %% ../../nbs/10_workbook/21_cli_index.ipynb #d8322146
@@ -296,7 +304,8 @@ def _answers(source: str, questions: list[str], system: str | None, k: int, lang
         return _ask_index(source, questions, system, k, options['device'], options['filters'])
     _check_there(source)
     named = _system_of(source, system, 'bm25 or minilm')
-    return _ask_documents(_documents(source, lang), questions, named, k, **options)
+    documents = _documents(source, lang, options.pop('columns', None))
+    return _ask_documents(documents, questions, named, k, **options)
 
 # %% ../../nbs/10_workbook/21_cli_index.ipynb #1533781c
 def _place_text(hit: dict) -> str:
@@ -315,6 +324,7 @@ def search_command(
         Option(help='Such as bm25 or minilm (of an index: its own; of a walk: what its verdict recommends).'),
     ] = None,
     k: Annotated[int, Option('-k', min=1, help='Documents a question.')] = 10,
+    column: ColumnOption = None,
     lang: Lang = None,
     filters: Annotated[
         str | None, Option('--filter', metavar='JSON', help='Fields of documents, as {"year": {"gte": 2020}}.')
@@ -331,7 +341,8 @@ def search_command(
         import pandas as pd
         from medir_nb.retrieval import parse_filter, snippet
 
-    options = {'dtype': dtype, 'device': device, 'filters': parse_filter(filters) if filters else None}
+    options = {'dtype': dtype, 'device': device, 'columns': chosen_columns(column)}
+    options['filters'] = parse_filter(filters) if filters else None
     answers = _answers(source, questions, system, k, lang, **options)
     if rows:
         found = [{'query': question, 'hits': hits} for question, hits in zip(questions, answers, strict=True)]

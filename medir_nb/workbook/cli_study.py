@@ -10,9 +10,17 @@ from pathlib import Path
 from typing import Annotated
 from typer import Argument, Option
 from ..core.console import counted, note, waiting
-from ..core.errors import check, MedirError, nearest, typed
-from ..core.settings import parse_options
-from .options import Lang, PassagesOption, show_table, show_text, split_names, Wide
+from ..core.errors import check, MedirError, typed
+from medir_nb.workbook.options import (
+    chosen_columns,
+    ColumnOption,
+    Lang,
+    PassagesOption,
+    show_table,
+    show_text,
+    split_names,
+    Wide,
+)
 
 # %% ../../nbs/10_workbook/20_cli_study.ipynb #970bcceb
 WalkFolder = Annotated[Path, Argument(metavar='WALK', help='The folder that `medir study look` made.')]
@@ -29,9 +37,6 @@ def _show_profile(found, wide: bool):
     show_text(f'\n{folder}: walk.yaml, corpus.jsonl, look.json; {then}', wide)
 
 # %% ../../nbs/10_workbook/20_cli_study.ipynb #26bd4085
-_PARTS = ('id', 'title', 'text')
-
-
 def look_command(
     documents: Annotated[
         str,
@@ -51,10 +56,7 @@ def look_command(
         float | None,
         Option(min=0, help='That encoding may take for the systems that nobody names (default: 15; 0: any).'),
     ] = None,
-    column: Annotated[
-        list[str] | None,
-        Option(metavar='PART=NAME', help='The field of JSON lines with id, title or text; repeat for more.'),
-    ] = None,
+    column: ColumnOption = None,
     wide: Wide = False,
 ):
     """What your documents are: how many can be read, how long, in which languages, twice or empty, with what may be
@@ -62,10 +64,8 @@ def look_command(
     with waiting('look'):
         from medir_nb.study.profile import profile_corpus
 
-    columns = {part: str(name) for part, name in parse_options(column or []).items()}
-    for part in columns:
-        check(part in _PARTS, f'a document has no {part!r}', '--column', nearest(part, _PARTS))
-    _show_profile(profile_corpus(documents, to, passages, lang, candidate, minutes, columns or None), wide)
+    columns = chosen_columns(column)
+    _show_profile(profile_corpus(documents, to, passages, lang, candidate, minutes, columns), wide)
 
 # %% ../../nbs/10_workbook/20_cli_study.ipynb #37b5540a
 def queries_command(

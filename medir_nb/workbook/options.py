@@ -16,6 +16,8 @@ import typer
 from typer import Option
 from typing import Annotated
 from ..core.console import to_markdown
+from ..core.errors import check, nearest
+from ..core.settings import parse_options
 
 # %% ../../nbs/10_workbook/16_options.ipynb #b69e2c95
 def terminal_width() -> int | None:
@@ -148,6 +150,25 @@ PassagesOption = Annotated[
         "score=mean,k=3 (default: as the folder's walk.yaml says; none: whole documents).",
     ),
 ]
+
+# %% ../../nbs/10_workbook/16_options.ipynb #f6f7df00
+_PARTS = ('id', 'title', 'text')
+ColumnOption = Annotated[
+    list[str] | None,
+    Option(
+        '--column',
+        metavar='PART=NAME',
+        help='The column or field of rows with id, title or text, or several as text=A+B; repeat for more.',
+    ),
+]
+
+
+def chosen_columns(said: list[str] | None) -> dict | None:
+    "The columns that a reader chose, by part of a document; None for the usual ones."
+    columns = {part: str(name) for part, name in parse_options(said or []).items()}
+    for part in columns:
+        check(part in _PARTS, f'a document has no {part!r}', '--column', nearest(part, _PARTS))
+    return columns or None
 
 # %% ../../nbs/10_workbook/16_options.ipynb #4fc9a9c4
 Hours = Annotated[
