@@ -8,15 +8,16 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from conftest import seeded, table
+from conftest import seeded, table, write_lines
 from medir_nb.core import MedirError
 from medir_nb.core.places import at_home
 from medir_nb.data import limit_task, load_task
 from medir_nb.encoder import Encoder, VectorStore, encode_corpus, encoder_spec
 from medir_nb.generator.expansion import Expanded
 from medir_nb.generator.methods import expansion_settings, method_row
-from medir_nb.retrieval import Index, Job, parse, pending, retriever_of, search, score_pairs
+from medir_nb.retrieval import Index, Job, ask, parse, pending, retriever_of, score_pairs, search
 from medir_nb.retrieval.updates import build_index, change_index
+from medir_nb.trainer import train_splade
 from tiny_models import SIZES, TEXTS, make_tokenizer
 
 
@@ -162,3 +163,28 @@ def test_what_has_no_meaning_is_refused_in_one_line(folders, task, tmp_path, exp
     with at_home(tmp_path), pytest.raises(MedirError, match=re.escape(said)) as refused:
         search(str(folders / expression), task)
     assert '\n' not in str(refused.value)
+
+
+@pytest.mark.parametrize('base', ['dense', 'splade', 'idf'])
+def test_a_training_leaves_a_system_and_an_index_keeps_its_weights(folders, task, tmp_path, base):
+    "From an encoder without a head, from a sparse one, from one with a table for queries; taken up a second time."
+    rows = [{'query': text, 'pos': [task.corpus.text(doc)]} for text, doc in zip(task.queries.texts(), task.corpus.ids)]
+    data = write_lines(tmp_path / 'pairs.jsonl', rows)
+    settings = {'model': str(folders / base), 'data': str(data), 'output': f'from-{base}', 'negatives': 0}
+    settings |= {'batch_size': 4, 'max_steps': 2, 'warmup_steps': 0, 'head_bias': -1.0}
+    done = train_splade(settings)
+    assert train_splade(settings).reused and not done.reused
+    spec = encoder_spec(f'from-{base}')
+    assert (spec.representation, spec.similarity, spec.dim) == ('sparse', 'dot', len(make_tokenizer('bert')))
+    assert {'base_loss', 'document_regularizer_loss'} <= set(done.history.columns)
+    with at_home(tmp_path / 'elsewhere'), pytest.raises(MedirError):
+        encoder_spec(f'from-{base}')
+    build_index(task.corpus.texts(), f'from-{base}(max_active_dims=9)', tmp_path / 'index', with_model=True)
+    question = task.queries.texts()[:1]
+    found = Index(tmp_path / 'index').search(question, k=3)
+    asked = ask(f'from-{base}(max_active_dims=9)', task.corpus.texts(), question, k=3).run
+    assert found.doc_id.tolist() == asked.doc_id.tolist() and np.allclose(found.score, asked.score, rtol=1e-5)
+    stage = retriever_of(parse(f'from-{base}'))
+    about = stage.export(Job(task), tmp_path / 'out', 'sparse')
+    assert len(pd.read_parquet(tmp_path / 'out' / about['files'][1])) == len(task.corpus)
+    assert (tmp_path / 'out' / about['model'] / 'modules.json').is_file()

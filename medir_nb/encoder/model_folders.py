@@ -152,16 +152,17 @@ def _is_honoured(kind: str, setting: str, value) -> bool:
 # %% ../../nbs/02_encoder/04_model_folders.ipynb #2ecd0e8c
 _BODY = dict.fromkeys(['Transformer', 'MLMTransformer'], 'sentence_bert_config.json')
 _FILES = {**_BODY, 'Router': 'router_config.json'}
+WEIGH = ('SpladePooling', 'SparseStaticEmbedding', 'SparseAutoEncoder')  # each makes a sparse vector
 _POOLS = ('Pooling', 'SpladePooling', 'SparseStaticEmbedding')  # each makes one vector of the tokens
 
 
-def _check_settings(kind: str, file: Path):
+def _check_settings(kind: str, file: Path, weighs: bool = False):
     "Refuse a file of a folder with a setting that is not honoured."
     settings = json_mapping(file)
     # a file that names code of its own is refused by loading
     for name, value in settings.items() if 'auto_map' not in settings else ():
         with boundary(f'its setting {name} cannot be read', file, 'save the model again'):
-            honoured = _is_honoured(kind, name, value)
+            honoured = _is_honoured(kind, name, value) and (weighs or value != 'fill-mask')
         fix = 'take it out, or give Encoder the loaded SentenceTransformer in a notebook'
         check(honoured, f'its setting {name}={str(value)[:60]} is not honoured here', file, fix)
 
@@ -172,12 +173,16 @@ def check_modules(folder: Path):
     roles = ('query', 'document') if has_router(folder) else ('query',)
     chains = [module_list(folder), *(tower_modules(folder, role) for role in roles)]
     fix = f'in a notebook: Encoder(SentenceTransformer({str(folder)!r}))'
+    weighs = any(module['type'].rpartition('.')[2] in WEIGH for chain in chains for module in chain)
+    what = 'its setting model_type=SparseEncoder is not honoured: no module of it weighs words'
+    is_sparse = json_mapping(folder / _FOLDER_FILE).get('model_type') == 'SparseEncoder'
+    check(weighs or not is_sparse, what, folder / _FOLDER_FILE, 'save the model again')
     for module in [module for chain in chains for module in chain]:
         library, kind = module['type'].startswith('sentence_transformers.'), module['type'].rpartition('.')[2]
         check(not library or kind in HONOURED, f'a module {kind} is not run from a folder', folder, fix)
         check(not module.get('kwargs'), f'its module {kind} is called with {module.get("kwargs")}', folder, fix)
         if library:
-            _check_settings(kind, folder / module['path'] / _FILES.get(kind, 'config.json'))
+            _check_settings(kind, folder / module['path'] / _FILES.get(kind, 'config.json'), weighs)
     foreign = any(not module['type'].startswith('sentence_transformers.') for chain in chains for module in chain)
     pooled = all(any(module['type'].rpartition('.')[2] in _POOLS for module in chain) for chain in chains[1:])
     check(foreign or pooled, 'no module Pooling makes one vector of its tokens', folder, fix)

@@ -12,18 +12,15 @@ from ..core.files import json_mapping
 from .backends import register_backend
 from .local import FolderBackend
 from .model import Encoder
-from .model_folders import tower_modules
+from .model_folders import WEIGH, tower_modules
 from .model_row import ROLES
 
 # %% ../../nbs/02_encoder/15c_sparse.ipynb #014bcf20
-_WEIGH = {'SpladePooling', 'SparseStaticEmbedding', 'SparseAutoEncoder'}  # modules that make sparse vectors
-
-
 def check_head(folder, where: str):
     "Refuse a checkpoint that has nothing to weigh words with."
     kinds = {module['type'].rpartition('.')[2] for role in ROLES for module in tower_modules(folder, role)}
     heads = json_mapping(folder / 'config.json').get('architectures') or []
-    has_head = bool(kinds & _WEIGH) if kinds else any(str(head).endswith('ForMaskedLM') for head in heads)
+    has_head = bool(kinds & set(WEIGH)) if kinds else any(str(head).endswith('ForMaskedLM') for head in heads)
     what = 'it has no masked-language head, which would weigh the words of its vocabulary'
     check(has_head, what, where, 'name a model that SparseEncoder saved, or train one (task: splade)')
 
