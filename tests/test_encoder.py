@@ -774,6 +774,21 @@ def test_kill_while_encoding(home, minilm, monkeypatch, tmp_path):
     assert encode_corpus(minilm, task.corpus, 'document').stats['encoded'] == 0
 
 
+@pytest.mark.parametrize('dtype, autocast', [('float32', ''), ('bfloat16', ''), ('float32', 'bfloat16')])
+def test_products_of_onednn_are_torchs(dtype, autocast, monkeypatch, rows):
+    import torch
+
+    found = []
+    for offered in ((), ('avx512f', 'avx512_bf16')):
+        monkeypatch.setattr(e.local, 'instructions', lambda offered=offered: offered)
+        e.free_models()
+        backend = tiny('contriever', dtype=dtype, autocast=autocast).backend('document')
+        layers = [module for module in backend.model.modules() if isinstance(module, torch.nn.Linear)]
+        assert {'forward' in vars(at) for at in layers} == {bool(offered) and (dtype, autocast) == ('float32', '')}
+        found.append(backend.encode(['a cough', 'high blood pressure', '0 1 x']).vectors)
+    assert found[0] == pytest.approx(found[1], abs=1e-5)
+
+
 # ---------------------------------------------------------------- vectors in fewer bytes
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from ..core.errors import MedirError, boundary
 from ..core.console import note
 from ..core.hub_folders import package_folder
-from .processor import tell_receipt
+from .processor import instructions, tell_receipt
 from .backends import Backend, Encoded, register_backend
 from .model_row import EncoderSpec
 from .loading import load_sentence_transformer
@@ -103,6 +103,18 @@ class Batches:
             rows[batch] = part
         return rows
 
+# %% ../../nbs/02_encoder/08_local.ipynb #4c3c72ba
+def multiply_by_onednn(model, autocast: str = ''):
+    "Have the float32 linear layers of a model on the processor multiply by oneDNN, where that is faster."
+    import torch
+
+    product = getattr(torch.ops.mkldnn, '_linear_pointwise', None)
+    if autocast or product is None or 'avx512f' not in instructions():
+        return
+    for layer in model.modules():
+        if type(layer) is torch.nn.Linear and layer.weight.dtype == torch.float32:
+            layer.forward = lambda rows, at=layer: product(rows, at.weight, at.bias, 'none', [], '')
+
 # %% ../../nbs/02_encoder/08_local.ipynb #a7c8b19c
 @register_backend
 class TorchBackend(Backend):
@@ -115,6 +127,8 @@ class TorchBackend(Backend):
         where = f'model {spec.name}'
         self.spec, self.device = spec, torch_device(device, where)
         self.model = load_sentence_transformer(spec, role, self.device)
+        if self.device == 'cpu':
+            multiply_by_onednn(self.model, spec.autocast)
         self.tokenizer = self.model.tokenizer
         self.tokenize = Tokens(spec, role, self.tokenizer)
         self.batches = Batches(where, self.device, self.tokenize.limit)

@@ -28,7 +28,7 @@ from ..encoder.backends import Encoded
 from ..encoder.loading import POOLER, refuse_faults, whole_weights, with_merged_lora
 from ..encoder.loading import quiet_libraries, refuse_remote_code
 from ..encoder.tokens import padded_batch, torch_device
-from ..encoder.local import Batches
+from ..encoder.local import Batches, multiply_by_onednn
 from ..encoder.model import load_backend
 from ..encoder.worker import without_control_tokens
 from ..generator.llm_rows import llm_spec
@@ -376,6 +376,8 @@ class PairBackend:
         where = f'reranker {spec.name}'
         self.spec, self.limit, self.device = spec, spec.max_tokens, torch_device(device, where)
         self.tokenizer, self.model = load_cross_encoder(spec, self.device)
+        if self.device == 'cpu':
+            multiply_by_onednn(self.model)
         self.batches = Batches(where, self.device, self.limit)
         tell_receipt(where, self.batches, spec.dtype)
 
