@@ -21,6 +21,7 @@ _NAMES = {
     'retrieval': ['search'],
     'evaluator': ['evaluate', 'compare'],
     'papers': ['experiment', 'published', 'Ledger'],
+    'integrations': ['index', 'open_index'],
 }
 # a module is reached by its name, too
 __getattr__, __dir__, __all__ = lazy_loader.attach(__name__, _NAMES, _NAMES)

@@ -29,7 +29,7 @@ def encode(task, model, out, log, pause):
         return plain(self, texts, prompt)
 
     encoder.TorchBackend.encode = counted
-    retrieval.write_run(retrieval.search(model, load_task(task), 20, device='cpu').run, out)
+    retrieval.write_run(retrieval.search(load_task(task), model, 20, device='cpu').run, out)
 
 
 def write(url, n, out):

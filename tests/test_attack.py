@@ -153,7 +153,7 @@ def task_files(name):
         written(folder / name, raw)
         if name == 'pairs.jsonl':
             return lambda: data.load_task(str(folder))
-        return lambda: retrieval.search('bm25', data.load_task(str(folder)))
+        return lambda: retrieval.search(data.load_task(str(folder)), 'bm25')
 
     return make
 
@@ -325,15 +325,15 @@ def table_store(home, rng):
 
 def bm25_store(home, rng):
     task = data.load_task(str(write_beir(home / 'task')))
-    whole = retrieval.search('bm25', task).run
+    whole = retrieval.search(task, 'bm25').run
     for file in (home / 'home' / 'bm25').rglob('*.json'):
         if rng.random() < 0.5:
             file.write_bytes(damaged(file.read_bytes(), rng))
 
     def again():
         with contextlib.suppress(MedirError):
-            retrieval.search('bm25', task)
-        assert retrieval.search('bm25', task).run.equals(whole)  # it is rebuilt
+            retrieval.search(task, 'bm25')
+        assert retrieval.search(task, 'bm25').run.equals(whole)  # it is rebuilt
 
     return again
 
@@ -353,7 +353,7 @@ def cassette(home, rng):
 def generations(home, rng):
     file = written(home / 'g.jsonl', changed_lines(GENERATIONS, rng))
     task = data.load_task(str(write_beir(home / 'task')))
-    return lambda: retrieval.search(f'bm25+hyde(file:{file})', task)
+    return lambda: retrieval.search(task, f'bm25+hyde(file:{file})')
 
 
 def training_pairs(home, rng):

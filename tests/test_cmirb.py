@@ -144,7 +144,7 @@ def test_pooled_tasks_search_one_corpus(two):
         and not pooled[0].registered
     )
     assert set(pooled[1].qrels.doc_id) <= set(pooled[1].corpus.ids) and two[0].qrels.doc_id.str.startswith('d').all()
-    run = search('bm25', pooled[0]).run
+    run = search(pooled[0], 'bm25').run
     assert run[run.query_id == 'q1'].doc_id.iloc[0] == 'one/d02'
     with pytest.raises(MedirError, match="two tasks are called 'one'"):
         pool_tasks([two[0], replace(two[1], name='one')])

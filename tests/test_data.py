@@ -390,7 +390,7 @@ def test_a_commit_on_record_is_in_key_contract_and_tables(home, fake_minilm, bei
         == replace(encoder_spec('nameless'), revision=COMMIT).vector_key('query')
         != encoder_spec('nameless').vector_key('query')
     )
-    answer = search('nameless', load_task(str(beir)))
+    answer = search(load_task(str(beir)), 'nameless')
     assert answer.stats['revision'] == 'resolved ccccccc on 2026-11-21'
     assert 'resolved ccccccc on 2026-11-21' in models_table().set_index('model').runs['nameless']
 

@@ -1026,9 +1026,9 @@ def test_vectors_are_those_of_their_texts_and_are_asked_once(service, beir):
         and server.bodies[0]['model'] == 'text-embedding-ada-002'
         and server.bodies[0]['encoding_format'] == 'float'
     )
-    first = search('text-embedding-ada-002', task)
+    first = search(task, 'text-embedding-ada-002')
     asked = server.asked
-    again = search('text-embedding-ada-002', task)
+    again = search(task, 'text-embedding-ada-002')
     assert (
         server.asked == asked
         and first.run.equals(again.run)
@@ -1040,7 +1040,7 @@ def test_vectors_are_those_of_their_texts_and_are_asked_once(service, beir):
 
 def test_voyage_is_told_the_role_and_cuts_nothing(service, beir):
     server = service()
-    search('voyage-3', load_task(str(beir)))
+    search(load_task(str(beir)), 'voyage-3')
     assert {b['input_type'] for b in server.bodies} == {'document', 'query'} and all(
         b['truncation'] is False and b['model'] == 'voyage-3' and 'encoding_format' not in b for b in server.bodies
     )
@@ -1082,14 +1082,14 @@ def test_too_long_is_shortened_and_counted(service, beir):
         and 30 < got.vectors[1, 0] <= 61
     )
     task = load_task(str(beir))
-    answer = search('text-embedding-ada-002', task)
+    answer = search(task, 'text-embedding-ada-002')
     assert answer.stats['truncated_docs'] == sum(len(t) > 60 for t in task.corpus.texts()) > 0
 
 
 def test_keys_stay_in_the_environment_and_with_their_vendor(service, beir, monkeypatch, home):
     monkeypatch.setenv('OPENAI_API_KEY', 'vendor-secret-value')
     server = service()
-    search('text-embedding-ada-002', load_task(str(beir)))
+    search(load_task(str(beir)), 'text-embedding-ada-002')
     assert not any(
         'authorization' in {k.lower() for k in h} for h in server.headers
     )  # another server never gets the vendor's key

@@ -683,22 +683,22 @@ def embedding_service(fake, monkeypatch):
 
 
 def test_a_service_that_changes_the_length_of_its_vectors_leaves_the_store_whole(embedding_service, home, medir):
-    first = retrieval.search('voyage-3', task_of(home, 4)).run
+    first = retrieval.search(task_of(home, 4), 'voyage-3').run
     embedding_service.size = 6
     task_of(home, 8)
     said = 'the vectors have 6 numbers, and those stored before 4'
     refused(medir('evaluate', home / 'task8', '--system', 'voyage-3'), said, 'remove this folder')
     encoder.model._recent.clear()
-    assert retrieval.search('voyage-3', task_of(home, 4)).run.equals(first)
+    assert retrieval.search(task_of(home, 4), 'voyage-3').run.equals(first)
     embedding_service.size = 4
-    assert retrieval.search('voyage-3', task_of(home, 8)).stats['encoded_docs'] == 4
+    assert retrieval.search(task_of(home, 8), 'voyage-3').stats['encoded_docs'] == 4
 
 
 def test_queries_and_documents_of_different_lengths_are_one_line(embedding_service, home):
     encode_corpus(Encoder('voyage-3'), task_of(home, 4).corpus, 'document')
     embedding_service.size = 6
     with pytest.raises(MedirError, match='vectors of queries have 6 numbers, and those of documents 4'):
-        retrieval.search('voyage-3', task_of(home, 4))
+        retrieval.search(task_of(home, 4), 'voyage-3')
 
 
 def test_an_object_that_changes_the_length_of_its_vectors(home, monkeypatch):
@@ -1143,7 +1143,7 @@ def tuned(folder, tmp_path):
 
 
 def expanded(folder, tmp_path):
-    retrieval.search(f'bm25+hyde({folder})', data.load_task(str(write_beir(tmp_path / 't'))))
+    retrieval.search(data.load_task(str(write_beir(tmp_path / 't'))), f'bm25+hyde({folder})')
 
 
 def served_by_vllm(folder, tmp_path):

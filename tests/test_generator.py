@@ -347,7 +347,7 @@ def test_encoders_and_other_language_models_leave_before_vllm_starts(vllm, home,
     from medir_nb import encoder
 
     seen = vllm()
-    search('minilm', load_task(str(beir)))
+    search(load_task(str(beir)), 'minilm')
     held, still_held = weakref.ref(encoder.model._recent[0][1]), []
     assert held() is not None
     seen.before_start = lambda: still_held.append(held())
@@ -430,7 +430,7 @@ def test_lamer_cuts_each_passage_to_512_words(tmp_path, fake):
     server = fake()
     configure('smollm2', backend='openai', base_url=server.url)
     prompt = write_lines(tmp_path / 'p.txt', ['{query}|{passages}|'])
-    search(f'bm25+lamer(smollm2,prompt={prompt})', task, 2)
+    search(task, f'bm25+lamer(smollm2,prompt={prompt})', 2)
     shown = server.bodies[0]['messages'][-1]['content']
     assert shown.split('|')[1] == '\n[1]. gout\n[2]. ' + ' '.join(
         long.split()[:512]
@@ -457,22 +457,22 @@ def test_bm25_with_a_file_is_bm25_asked_with_its_texts(beir, tmp_path):
     file = published(tmp_path)
     by_hand = lambda make: (
         search(
-            'bm25',
             replace(
                 task,
                 queries=g.as_queries(
                     task.queries.ids, [make(task.queries.text(q), TEXTS[q]) for q in task.queries.ids]
                 ),
             ),
+            'bm25',
             task.name and 100,
         ).run
     )
-    pd.testing.assert_frame_equal(search(f'bm25+hyde(file:{file})', task).run, by_hand(lambda q, h: h))
+    pd.testing.assert_frame_equal(search(task, f'bm25+hyde(file:{file})').run, by_hand(lambda q, h: h))
     pd.testing.assert_frame_equal(
-        search(f'bm25+hyde(file:{file},fusion=concat,repeat=3)', task).run, by_hand(lambda q, h: f'{q} {q} {q} {h}')
+        search(task, f'bm25+hyde(file:{file},fusion=concat,repeat=3)').run, by_hand(lambda q, h: f'{q} {q} {q} {h}')
     )
-    pd.testing.assert_frame_equal(search(f'bm25+query2doc(file:{file})', task).run, by_hand(lambda q, h: f'{q}{q} {h}'))
-    assert search(f'bm25+hyde(file:{file})', task).stats['replayed'] == 4
+    pd.testing.assert_frame_equal(search(task, f'bm25+query2doc(file:{file})').run, by_hand(lambda q, h: f'{q}{q} {h}'))
+    assert search(task, f'bm25+hyde(file:{file})').stats['replayed'] == 4
 
 
 def test_dense_vectors_are_the_mean_of_query_and_plain_texts(beir, tmp_path, fake_minilm, own_registry):
@@ -496,14 +496,14 @@ def test_dense_vectors_are_the_mean_of_query_and_plain_texts(beir, tmp_path, fak
     assert np.allclose(got, [raw('query: ' + t) for t in TEXTS.values()], atol=1e-5)
     got, _ = g.dense_queries(encoder, task, expand(task, ('query2doc', f'file:{file}', ())))
     assert np.allclose(got[0], raw('query: ' + task.queries.text('q1') + '[SEP]' + TEXTS['q1']), atol=1e-5)
-    first = search(f'prompted+hyde(file:{file})', task)
-    again = search(f'prompted+hyde(file:{file})', task)
+    first = search(task, f'prompted+hyde(file:{file})')
+    again = search(task, f'prompted+hyde(file:{file})')
     assert again.stats['encoded_queries'] == 0 and first.run.equals(again.run)
 
 
 def test_the_weight_of_the_text_goes_from_the_query_to_the_text(beir, tmp_path, fake_minilm):
     task, file = load_task(str(beir)), published(tmp_path)
-    run = lambda s: search(s, task).run
+    run = lambda s: search(task, s).run
     same = lambda a, b: pd.testing.assert_frame_equal(
         run(a).sort_values(['query_id', 'doc_id'], ignore_index=True),
         run(b).sort_values(['query_id', 'doc_id'], ignore_index=True),
@@ -519,8 +519,8 @@ def test_the_weight_of_the_text_goes_from_the_query_to_the_text(beir, tmp_path, 
 def test_r1_mode_fuses_like_hyde(beir, tmp_path, fake_minilm, method):
     task, file = load_task(str(beir)), published(tmp_path)
     for retriever in ('bm25', 'minilm'):
-        own, like = (search(f'{retriever}+{method}(file:{file}{more})', task).run for more in ('', ',r1_mode=true'))
-        assert like.equals(search(f'{retriever}+hyde(file:{file})', task).run)
+        own, like = (search(task, f'{retriever}+{method}(file:{file}{more})').run for more in ('', ',r1_mode=true'))
+        assert like.equals(search(task, f'{retriever}+hyde(file:{file})').run)
         assert own.equals(like) == ((method, retriever) == ('lamer', 'minilm'))  # LameR's mean is HyDE's
     assert (
         str(parse(f'bm25+{method}(qwq-32b@authors,r1_mode=true,fusion=concat)')).lower()
@@ -544,7 +544,7 @@ def test_replay_is_bit_identical_without_a_model(beir, fake, monkeypatch, fake_m
     server, task = fake(), load_task(str(beir))
     configure('smollm2', backend='openai', base_url=server.url)
     systems = ['bm25+hyde(smollm2)', 'minilm+hyde(smollm2,n=2)', 'bm25+lamer(smollm2,k=3)', 'minilm+query2doc(smollm2)']
-    first = [search(s, task) for s in systems]
+    first = [search(task, s) for s in systems]
     asked = server.asked
     assert first[0].stats['generated'] == 4
     assert first[1].stats == {
@@ -560,7 +560,7 @@ def test_replay_is_bit_identical_without_a_model(beir, fake, monkeypatch, fake_m
 
     monkeypatch.setattr(g.models, 'BACKENDS', dict.fromkeys(g.BACKENDS, never))
     for s, one in zip(systems, first):
-        again = search(s, task)
+        again = search(task, s)
         assert again.run.equals(one.run)
         assert again.run.score.to_numpy().tobytes() == one.run.score.to_numpy().tobytes()
         assert again.stats['generated'] == 0
@@ -571,20 +571,20 @@ def test_a_missing_entry_says_which(beir, tmp_path, monkeypatch):
     task = load_task(str(beir))
     monkeypatch.setenv('MEDIR_REPLAY', '1')
     with pytest.raises(MedirError, match=r"lacks the generation of query 'q1' by hyde\(smollm2\) and 3 more"):
-        search('bm25+hyde(smollm2)', task)
+        search(task, 'bm25+hyde(smollm2)')
     monkeypatch.delenv('MEDIR_REPLAY')
     monkeypatch.setitem(sys.modules, 'vllm', None)
     with pytest.raises(MedirError, match=r"query 'q1' by hyde\(qwen2-7b\).*cannot be asked: vllm is not installed"):
-        search('bm25+hyde(qwen2-7b)', task)
+        search(task, 'bm25+hyde(qwen2-7b)')
     file = write_lines(tmp_path / 'h.jsonl', [{'id': q, 'hy_doc': t} for q, t in TEXTS.items() if q != 'q3'])
     with pytest.raises(MedirError, match=r"query 'q3' by hyde\(file:.*is missing"):
-        search(f'bm25+hyde(file:{file})', task)
+        search(task, f'bm25+hyde(file:{file})')
     with pytest.raises(MedirError, match='authors. generations of hyde.qwen2-7b. for tiny are not at hand'):
-        search('bm25+hyde(qwen2-7b@authors)', task)
+        search(task, 'bm25+hyde(qwen2-7b@authors)')
     with pytest.raises(MedirError, match='unknown language model'):
-        search('bm25+hyde(qwen)', task)
+        search(task, 'bm25+hyde(qwen)')
     with pytest.raises(MedirError, match='writes en, the task is in .zh'):
-        search('bm25+hyde(smollm2)', replace(task, language='zh'))
+        search(replace(task, language='zh'), 'bm25+hyde(smollm2)')
 
 
 @pytest.mark.parametrize(
@@ -603,10 +603,10 @@ def test_authors_files_are_read_from_the_tasks_folder(beir, row):
     model = 'qwen2.5-7b' if 'hy_doc' in row else 'qwen2-7b'
     lines = [{**row, next(iter(row)): q, list(row)[-1]: t} for q, t in TEXTS.items()]
     file = write_lines(beir / name, lines)
-    one = search(f'bm25+hyde({model}@authors)', task)
-    assert one.stats['replayed'] == 4 and one.run.equals(search(f'bm25+hyde(file:{file})', task).run)
+    one = search(task, f'bm25+hyde({model}@authors)')
+    assert one.stats['replayed'] == 4 and one.run.equals(search(task, f'bm25+hyde(file:{file})').run)
     with pytest.raises(MedirError, match="nobody is called 'rerun'; write @authors"):
-        search(f'bm25+hyde({model}@rerun)', task)
+        search(task, f'bm25+hyde({model}@rerun)')
 
 
 def test_the_eleven_models_of_r2med_are_asked_as_its_script_does():
@@ -659,10 +659,10 @@ def test_faults_are_counted_and_a_query_without_an_answer_stands_alone(beir, tmp
             for q, t in {**TEXTS, 'q1': '', 'q2': '二甲双胍是治疗糖尿病的首选药物', 'q3': QUERIES[2][1]}.items()
         ],
     )
-    answer = search(f'bm25+hyde(file:{file})', task)
+    answer = search(task, f'bm25+hyde(file:{file})')
     # a text that was not written here had another prompt: that it repeats the query is no fault of it
     assert answer.stats['faults'] == {'empty': 1, 'wrong language': 1} and answer.stats['queries_alone'] == 1
-    plain = search('bm25', task).run
+    plain = search(task, 'bm25').run
     alone = lambda run, q: run[run.query_id == q].reset_index(drop=True)
     assert alone(answer.run, 'q1').equals(alone(plain, 'q1')) and not alone(answer.run, 'q2').equals(alone(plain, 'q2'))
 
@@ -675,7 +675,7 @@ def test_the_committed_cassette_still_answers_what_is_asked():
     assert len(rows) == len({r['key'] for r in rows}) >= 200
     assert all(set(r) <= {'key', 'text', 'finish', 'usage', 'cut'} for r in rows)
     assert 'Below is how a patient' not in path.read_text(encoding='utf-8')
-    answer = search('bm25+hyde(smollm2,fusion=concat,repeat=3)', task)
+    answer = search(task, 'bm25+hyde(smollm2,fusion=concat,repeat=3)')
     assert answer.stats['generated'] == 0 and answer.stats['replayed'] == 200
 
 
@@ -803,7 +803,7 @@ def last(body):
 
 def test_it_searches_reads_and_answers_and_the_answer_is_a_hypothetical_document(beir, fake, tmp_path, fake_minilm):
     task, server = load_task(str(beir)), scripted(fake, [FOUND, SAID])
-    answer = search('bm25+search-r1(smollm2)', task)
+    answer = search(task, 'bm25+search-r1(smollm2)')
     first, second = server.bodies[0], next(b for b in server.bodies if b['messages'][-1]['role'] == 'assistant')
     assert answer.stats['generated'] == 8
     assert answer.stats['searches'] == 4
@@ -814,15 +814,15 @@ def test_it_searches_reads_and_answers_and_the_answer_is_a_hypothetical_document
     assert registry('methods')['hyde']['wording']['en']['question'].format(query=QUERIES[0][1]) in last(first)
     assert first['stop'] == ['</search>', '</answer>']
     assert 'continue_final_message' not in first
-    top = search('bm25', replace(task, queries=g.as_queries(['x'], ['metoprolol diabetes asthma'])), 3).run.doc_id
+    top = search(replace(task, queries=g.as_queries(['x'], ['metoprolol diabetes asthma'])), 'bm25', 3).run.doc_id
     assert last(second).startswith(FOUND + '\n\n<information>\n[1] ' + task.corpus.text(top[0]))
     assert '\n[3] ' in last(second)
     assert '[4]' not in last(second)
     assert last(second).endswith('</information>\n\n')
     assert second['continue_final_message']
     file = published(tmp_path, dict.fromkeys(TEXTS, 'Metoprolol slows the heart rate'))
-    assert answer.run.equals(search(f'bm25+hyde(file:{file})', task).run)
-    assert search('minilm+search-r1(smollm2)', task).run.equals(search(f'minilm+hyde(file:{file})', task).run)
+    assert answer.run.equals(search(task, f'bm25+hyde(file:{file})').run)
+    assert search(task, 'minilm+search-r1(smollm2)').run.equals(search(task, f'minilm+hyde(file:{file})').run)
     assert server.asked == 8
     assert lines(task)[0] == {
         'query': 'q1',
@@ -978,7 +978,7 @@ def test_results_in_turns_of_the_user(beir, fake):
 def test_a_service_that_takes_whole_turns_is_not_asked_to_go_on(beir, fake, monkeypatch):
     task = load_task(str(beir))
     with pytest.raises(MedirError, match=r'gpt-4o takes whole turns only.*search-r1\(gpt-4o,place=user\)'):
-        search('bm25+search-r1(gpt-4o)', task)
+        search(task, 'bm25+search-r1(gpt-4o)')
     with pytest.raises(MedirError, match='no instruction in .zh'):
         expanded_texts(replace(task, language='zh'), ('search-r1', 'qwq-32b', ()), 'sparse')
     assert {n for n, r in registry('llms').items() if r.get('continues') is False} == {
@@ -1010,7 +1010,7 @@ def test_it_searches_by_any_system_in_any_tasks_documents(beir, fake, tmp_path, 
     assert [l['turns'][0]['found'] for l in lines(task, corpus=str(other))] == [['q1', 'o1']] * 4
     texts(task, by='rrf(bm25,minilm)')
     ranked = search(
-        'rrf(bm25,minilm)', replace(task, queries=g.as_queries(['x'], ['metoprolol diabetes asthma'])), 100
+        replace(task, queries=g.as_queries(['x'], ['metoprolol diabetes asthma'])), 'rrf(bm25,minilm)', 100
     ).run
     assert lines(task, by='rrf(bm25,minilm)')[0]['turns'][0]['found'] == list(ranked.doc_id[:3])
     # a query that is a document of its own corpus doesn't find itself

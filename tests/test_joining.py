@@ -130,11 +130,11 @@ def test_rm3_is_anserinis(system, seed, tmp_path):
         task = made_task(texts, [query])
         stage = chain_of(f'{system}+rm3').before[0]
         [found] = stage.run(Job(task)).queries.words
-        first = search(system, task, 10, keep_self=True).run
+        first = search(task, system, 10, keep_self=True).run
         df = collections.Counter(word for text in texts for word in set(text.split()))
         listed = [task.corpus.text(doc).split() for doc in first.doc_id]
         assert found == pytest.approx(rm3_of_anserini(query.split(), listed, first.score, df, 120), rel=1e-5)
-        again = search(f'{system}+rm3', task, 20).run
+        again = search(task, f'{system}+rm3', 20).run
         index = chain_of(system).prepared(Job(task)).index
         alone = sum(weight * np.asarray(index.scores({word: 1.0}), float) for word, weight in found.items())
         assert again.score.to_numpy() == pytest.approx(np.sort(alone)[::-1][: len(again)], rel=1e-4)
@@ -158,13 +158,13 @@ def test_rocchio_is_pyserinis_and_its_query_alone_changes_nothing(tmp_path):
         first = np.argsort(-documents @ query)[:5]
         moved = 0.4 * query + 0.6 * documents[first].mean(0)
         expected = documents @ moved / np.linalg.norm(moved)  # pyserini's vector, by cosine
-        run = search('minilm+rocchio', task, 6).run
+        run = search(task, 'minilm+rocchio', 6).run
         assert run.score.to_numpy() == pytest.approx(np.sort(expected)[::-1], abs=1e-5)
-        same, plain = search('minilm+rocchio(alpha=1,beta=0)', task, 6).run, search('minilm', task, 6).run
+        same, plain = search(task, 'minilm+rocchio(alpha=1,beta=0)', 6).run, search(task, 'minilm', 6).run
         assert list(same.doc_id) == list(plain.doc_id) and same.score.to_numpy() == pytest.approx(
             plain.score.to_numpy()
         )
-        assert search('minilm(stored=int8)+rocchio', task, 3).run.doc_id[0] == run.doc_id[0]
+        assert search(task, 'minilm(stored=int8)+rocchio', 3).run.doc_id[0] == run.doc_id[0]
 
 
 OBO = 'ontology: toy\n\n[Term]\nid: T:1\nname: Seizure\nsynonym: "Fit" EXACT []\nsynonym: "Attack" BROAD []\n'
@@ -215,15 +215,15 @@ def test_synonyms_find_and_are_refused_where_they_are_the_answers(tmp_path):
     path.write_text(OBO)
     texts, system = ['a fit of a child', 'leg', 'pain'], f'bm25+synonyms(file:{path})'
     with at_home(tmp_path / 'home'):
-        assert list(search(system, made_task(texts, ['seizures']), 3).run.doc_id) == ['d00']
-        assert len(search('bm25', made_task(texts, ['seizures']), 3).run) == 0
+        assert list(search(made_task(texts, ['seizures']), system, 3).run.doc_id) == ['d00']
+        assert len(search(made_task(texts, ['seizures']), 'bm25', 3).run) == 0
         before = system_settings(system, made_task(texts))
         path.write_text(OBO.replace('Fit', 'Spell'))
         assert system_settings(system, made_task(texts)) != before
         judged = made_task(texts, ['seizures'])
         judged.judged_from = ('toy',)
         with pytest.raises(MedirError, match='holds the judgements of this task'):
-            search(system, judged, 3)
+            search(judged, system, 3)
     for name in ('hpo-lay', 'hpo-lay-full'):
         with pytest.raises(MedirError, match='holds the judgements'):
             check_system('rrf(bm25,minilm+synonyms(hpo))', load_task(name))

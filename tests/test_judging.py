@@ -648,7 +648,7 @@ def test_a_pool_and_a_verdict_search_the_same_passages(walk):
     for said in ({}, {'sentences': 1}):
         cut = StudyFolder.begin(walk.folder, **walk.settings.model_dump() | {'passages': said})
         pool = make_pool(cut, ['bm25(lucene)'])
-        run = search('bm25(lucene)', cut.task(), k=1).run
+        run = search(cut.task(), 'bm25(lucene)', k=1).run
         assert [row['doc_id'] for row in pool] == list(run.doc_id[:1])
         first[str(said)] = pool[0]['doc_id']
     assert list(first.values()) == ['short', 'long']

@@ -68,12 +68,12 @@ def test_a_folder_of_each_layout_ranks_as_the_library_scores(folders, task, layo
     assert spec.max_document_tokens == {'stanford': 180}.get(layout, 300)
     wanted = model.similarity(model.encode_query(list(ASKED.values())), model.encode_document(list(TEXTS.values())))
     wanted = {(q, d): float(wanted[i, j]) for i, q in enumerate(ASKED) for j, d in enumerate(TEXTS)}
-    found = scores_of(search(folder, task).run)
+    found = scores_of(search(task, folder).run)
     assert found == pytest.approx(wanted, abs=1e-5)
-    behind = scores_of(search(f'bm25>{folder}@2', task).run)
+    behind = scores_of(search(task, f'bm25>{folder}@2').run)
     assert behind == pytest.approx({pair: wanted[pair] for pair in behind}, abs=1e-5) and behind
     assert pending(folder, task)['to_encode'] == pending(f'bm25>{folder}@2', task)['to_encode'] == 0
-    assert scores_of(search(f'{folder}(search=plaid)', task).run) == pytest.approx(wanted, abs=1e-5)
+    assert scores_of(search(task, f'{folder}(search=plaid)').run) == pytest.approx(wanted, abs=1e-5)
 
 
 @pytest.mark.slow
@@ -145,18 +145,18 @@ def test_candidates_find_what_the_exact_search_finds(monkeypatch):
 
 
 def test_a_torn_block_is_set_aside_and_its_texts_are_encoded_again(folders, task, home, capfd):
-    first = search(str(folders / 'pylate'), task)
+    first = search(task, str(folders / 'pylate'))
     [block] = [path for path in home.rglob('block-*.safetensors') if 'document' in str(path)]
     whole = block.read_bytes()
     block.write_bytes(whole[: len(whole) - 40])
-    again = search(str(folders / 'pylate'), task)
+    again = search(task, str(folders / 'pylate'))
     assert 'set aside' in capfd.readouterr().err and again.stats['encoded_docs'] == len(TEXTS)
     assert again.run.equals(first.run)
 
 
 def test_an_index_keeps_updates_and_exports_token_vectors(folders, task, tmp_path):
     system = str(shutil.copytree(folders / 'pylate', tmp_path / 'model'))
-    wanted = search(system, task).run
+    wanted = search(task, system).run
     for number, with_model in enumerate((False, True)):
         folder = tmp_path / f'index{number}'
         build_index(task, system, folder, with_model=with_model)

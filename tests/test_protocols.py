@@ -252,12 +252,12 @@ def test_an_empty_answer_stays_an_empty_text_and_is_counted(beir, fake_minilm):
         done = expand(task, ('hyde', 'qwq-32b@authors', ()), kind)
         assert done.texts == [[''], ['Metformin is the first drug'], [], ['antivenom']]
         assert done.faults == {'empty': 1, 'empty answer': 1} and done.stats['queries_alone'] == 1
-    words = search('bm25+hyde(qwq-32b@authors)', task).run
+    words = search(task, 'bm25+hyde(qwq-32b@authors)').run
     assert set(words.query_id) == {'q2', 'q3'} | set(words.query_id) & {'q4'} and 'q1' not in set(
         words.query_id
     )  # an empty question finds nothing
     fake_minilm.clear()
-    joined, encoder = search('minilm+hyde(qwq-32b@authors)', task), Encoder('minilm')
+    joined, encoder = search(task, 'minilm+hyde(qwq-32b@authors)'), Encoder('minilm')
     vector = lambda *texts: np.mean([encoder.encode([t], 'query').vectors[0] for t in texts], axis=0)
     for query, mean in (('q1', vector(task.queries.text('q1'), '')), ('q3', vector(task.queries.text('q3')))):
         unit = lambda v: v / np.linalg.norm(v)
@@ -336,7 +336,7 @@ def test_voyage_is_told_that_a_generated_text_is_a_query(fake, tmp_path, beir, m
     )
     monkeypatch.setenv('MEDIR_EMBEDDING_URL', server.url)
     file = write_lines(tmp_path / 'h.jsonl', [{'id': q, 'hy_doc': f'written for {q}'} for q, _ in QUERIES])
-    search(f'voyage-3(document_template={{json}},query_template={{json}})+hyde(file:{file})', load_task(str(beir)))
+    search(load_task(str(beir)), f'voyage-3(document_template={{json}},query_template={{json}})+hyde(file:{file})')
     kinds = {t: b['input_type'] for b in server.bodies for t in b['input']}
     assert (
         {kinds[json.dumps(f'written for {q}')] for q, _ in QUERIES}

@@ -204,9 +204,9 @@ def ids(run, query='q1'):
 @pytest.mark.parametrize('line', ['listwise(qwen2-7b,window=4,passes=5)', 'setwise(qwen2-7b,top=12)'])
 def test_a_model_that_knows_the_order_gives_it_and_a_second_run_asks_nobody(listed, served, line):
     server, system = served(by_worth), f'bm25>{line}@12'
-    assert ids(search('bm25', listed, 12).run) == list(range(12))
+    assert ids(search(listed, 'bm25', 12).run) == list(range(12))
     planned = pending(system, listed)
-    got = search(system, listed, 12)
+    got = search(listed, system, 12)
     assert ids(got.run) == ids(got.run, 'q2') == list(range(11, -1, -1))
     # what was asked in the same words before is not asked again
     assert 0 < server.asked == got.stats['prompts_asked'] <= got.stats['prompts'] <= planned['to_ask']
@@ -214,7 +214,7 @@ def test_a_model_that_knows_the_order_gives_it_and_a_second_run_asks_nobody(list
     assert planned['words_to_read'] > 0 and planned['tokens_to_write'] >= planned['to_ask']
     assert got.stats['prompt_tokens'] == 40 * got.stats['prompts'] and got.stats['answer_tokens'] > 0
     assert pending(system, listed)['to_ask'] == 0
-    again = search(system, listed, 12)
+    again = search(listed, system, 12)
     assert server.asked == got.stats['prompts_asked'] and again.stats['prompts_asked'] == 0
     pd.testing.assert_frame_equal(again.run, got.run)
     lines = [line for file in (at_home() / 'cassettes').glob('*.jsonl') for line in file.read_text().splitlines()]
@@ -231,16 +231,16 @@ def test_what_cannot_be_read_is_counted_and_keeps_its_order(listed, served, caps
     for i, (answer, (order, faults)) in enumerate(answers.items()):
         monkeypatch.setenv('MEDIR_HOME', str(tmp_path / f'home-{i}'))  # nothing was asked before
         served(lambda messages, answer=answer: answer)
-        got = search('bm25>listwise(qwen2-7b,window=4)@4', listed, 4)
+        got = search(listed, 'bm25>listwise(qwen2-7b,window=4)@4', 4)
         assert ids(got.run) == order, answer
         assert {name: got.stats[name] for name in FAULTS_OF_READING if got.stats[name]} == faults
         assert 'what an answer leaves out keeps its old order' in capsys.readouterr().err
     served(
         lambda messages: 'Yes' if 'worth2' in messages[-1]['content'] else 'no' if 'worth0' in str(messages) else '?'
     )
-    got = search('bm25>pointwise(qwen2-7b)@4', listed, 4)
+    got = search(listed, 'bm25>pointwise(qwen2-7b)@4', 4)
     assert ids(got.run) == [2, 1, 3, 0] and got.stats['unread_answers'] == 4
-    below = search('bm25>pointwise(qwen2-7b,complete=true)@4', listed, 12)
+    below = search(listed, 'bm25>pointwise(qwen2-7b,complete=true)@4', 12)
     assert ids(below.run) == [2, 1, 3, 0, *range(4, 12)]
 
 
@@ -255,10 +255,10 @@ def test_an_endpoint_that_goes_away_leaves_what_it_answered(listed, served):
 
     served(dies, attempts=1, concurrency=1, pause=0.0)
     with pytest.raises(MedirError):
-        search(system, listed, 12)
+        search(listed, system, 12)
     left = pending(system, listed)['to_ask']
     server = served(by_worth)
-    got = search(system, listed, 12)
+    got = search(listed, system, 12)
     assert got.stats['prompts'] == 10 and server.asked == left == 6
     assert ids(got.run)[:2] == [11, 10]
 
@@ -270,7 +270,7 @@ def test_checkpoints_are_asked_in_the_words_of_their_training(listed, served):
         ('reasonrank-32b', '<think>[1] hm</think> <answer>[2] > [1]</answer>'),
     ):
         served(lambda messages, order=order: seen.append(messages) or order, name)
-        assert ids(search(f'bm25>listwise({name},window=2)@2', listed, 2).run) == [1, 0]
+        assert ids(search(listed, f'bm25>listwise({name},window=2)@2', 2).run) == [1, 0]
     first = (
         'I will provide you with 2 passages, each indicated by a numerical identifier []. Rank the passages based on '
     )
@@ -288,13 +288,13 @@ def test_checkpoints_are_asked_in_the_words_of_their_training(listed, served):
         assert messages[0]['role'] == 'system' and messages[0]['content'].startswith('You are RankLLM')
         assert messages[-1]['content'] == first + between + shown + last + end
     served(lambda messages: '<think>thoughts that end without [2] an answer', 'reasonrank-32b')
-    got = search('bm25>listwise(reasonrank-32b,window=3)@3', listed, 3)
+    got = search(listed, 'bm25>listwise(reasonrank-32b,window=3)@3', 3)
     assert ids(got.run) == [0, 1, 2] and got.stats['unread_answers'] == 2
     served(
         lambda messages: ' it says so</think> true' if 'worth1' in messages[-1]['content'] else '</think> false',
         'rank1-7b',
     )
-    assert ids(search('bm25>pointwise(rank1-7b)@3', listed, 3).run) == [1, 0, 2]
+    assert ids(search(listed, 'bm25>pointwise(rank1-7b)@3', 3).run) == [1, 0, 2]
 
 
 def test_tokens_stand_beside_the_score_and_models_of_judges_are_refused(listed, served):
@@ -304,7 +304,7 @@ def test_tokens_stand_beside_the_score_and_models_of_judges_are_refused(listed, 
     row = scores_table([score, evaluate(listed, 'bm25')]).drop_duplicates('system').set_index('system')
     assert row.prompt_tokens[system] == 40 * row.prompts[system] and row.answer_tokens[system] > 0
     assert np.isnan(row.prompts['bm25']) and score.settings['reranker model'] == 'qwen2-7b'
-    fused = search(f'rrf(bm25,{system})', listed, 12)
+    fused = search(listed, f'rrf(bm25,{system})', 12)
     assert fused.stats['prompts'] == score.stats['prompts']
     assert models_of(system) == {'bm25', 'Qwen/Qwen2-7B-Instruct'}
 

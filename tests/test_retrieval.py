@@ -106,7 +106,7 @@ def test_order_of_the_corpus_and_of_the_store_changes_nothing(system, fake_minil
     "Stores filled in different orders, and a store filled by another corpus first, give the same run."
     order = list(np.random.default_rng(1).permutation(len(DOCUMENTS)))
     in_turn = ((range(12), 'one'), (order, 'two'), ([0, 3, *order[:5]], 'three'), (range(12), 'three'), (order, 'one'))
-    runs = [search(system, frames(o), 10, home_folder=tmp_path / h).run for o, h in in_turn]
+    runs = [search(frames(o), system, 10, home_folder=tmp_path / h).run for o, h in in_turn]
     runs.pop(2)
     for run in runs[1:]:
         pd.testing.assert_frame_equal(run, runs[0])
@@ -441,7 +441,7 @@ def hash_of_lists(run):
 def test_figures_and_lists_are_anserinis(task, system, medir_data):
     score = evaluate(task, system, ['nDCG@10', 'R@100'], k=1000)
     means = [round(score.mean(measure), 5) for measure in score.measures]
-    assert (*means, hash_of_lists(search(system, load_task(task), k=1000).run)) == ANSERINI[task, system]
+    assert (*means, hash_of_lists(search(load_task(task), system, k=1000).run)) == ANSERINI[task, system]
 
 
 def test_bmretrievers_bm25_is_measured_and_equal():
@@ -669,9 +669,9 @@ def test_a_short_document_is_one_passage_with_its_text(beir, tmp_path, fake_mini
     assert cut.corpus.texts() == task.corpus.texts() and list(source_document_ids(cut.corpus.ids)) == list(
         task.corpus.ids
     )
-    whole = search('minilm', load_task(str(beir)), 5)
+    whole = search(load_task(str(beir)), 'minilm', 5)
     before = len(fake_minilm)
-    by_passages = search('minilm', task, 5)
+    by_passages = search(task, 'minilm', 5)
     assert len(fake_minilm) == before  # the vectors are those of the whole documents
     pd.testing.assert_frame_equal(whole.run, by_passages.run)
 
@@ -700,7 +700,7 @@ def folded_by_hand(system, task, k):
     "The first documents by the scores of all passages, folded in plain Python."
     cut = task.searched()
     plain = dataclasses.replace(cut, corpus=Corpus(cut.corpus.table, {}), passages=None)
-    run = search(system, plain, len(plain.corpus), keep_self=True).run
+    run = search(plain, system, len(plain.corpus), keep_self=True).run
     found = {}
     for query, passage, score in run.itertuples(index=False):
         found.setdefault((query, passage.rpartition('#')[0]), []).append(score)
@@ -719,7 +719,7 @@ def folded_by_hand(system, task, k):
 def test_documents_come_out_as_from_all_passages(system, said, fake_minilm):
     task = long_task(passages=parse_windows(said))
     for k in (1, 3, 10):
-        got, wanted = search(system, task, k, keep_self=True).run, folded_by_hand(system, task, k)
+        got, wanted = search(task, system, k, keep_self=True).run, folded_by_hand(system, task, k)
         in_order = wanted.set_index('query_id').loc[list(dict.fromkeys(got.query_id))].reset_index()
         assert got.doc_id.tolist() == in_order.doc_id.tolist()
         np.testing.assert_allclose(got.score, in_order.score, rtol=1e-6)
@@ -728,13 +728,13 @@ def test_documents_come_out_as_from_all_passages(system, said, fake_minilm):
 def test_one_long_document_does_not_hide_the_others(fake_minilm):
     task = long_task(n=30, passages=PassageSplitter('sentences', 1))
     assert task.searched().corpus.sizes['d0'] == 60
-    run = search('minilm', task, 10).run
+    run = search(task, 'minilm', 10).run
     assert (run.groupby('query_id').size() == 10).all() and not run.duplicated(['query_id', 'doc_id']).any()
 
 
 def test_discarded_pairs_leave_the_documents(fake_minilm):
     task = long_task(passages=PassageSplitter('tokens', 9, 2))
-    first = search('minilm', task, 1).run
+    first = search(task, 'minilm', 1).run
     away = first[['query_id', 'doc_id']][~first.doc_id.isin(task.qrels.doc_id)]
     judged = dataclasses.replace(task, discarded=away)
     assert len(judged.searched().discarded) == sum(task.searched().corpus.sizes[d] for d in away.doc_id)
@@ -745,14 +745,14 @@ def test_discarded_pairs_leave_the_documents(fake_minilm):
 
 def test_a_reranker_reads_the_passages_of_the_first_documents(shared_words):
     task = long_task(passages=PassageSplitter('sentences', 2, 1, k=2))
-    first = search('bm25', task, 5).run
-    got = search('bm25>monobert@5', task, 100)
+    first = search(task, 'bm25', 5).run
+    got = search(task, 'bm25>monobert@5', 100)
     assert set(map(tuple, got.run[['query_id', 'doc_id']].values)) == set(
         map(tuple, first[['query_id', 'doc_id']].values)
     )
     assert got.stats['scored_pairs'] + got.stats['cached_pairs'] <= 2 * 5 * len(task.queries)
     assert pending('bm25>monobert@5', task)['to_score'] == 0
-    whole = search('bm25>monobert@5(complete=true)', task, 10).run
+    whole = search(task, 'bm25>monobert@5(complete=true)', 10).run
     assert (whole.groupby('query_id').size() >= got.run.groupby('query_id').size()).all()
     for query, documents in got.run.groupby('query_id').doc_id:
         # as before, and the others follow
@@ -765,7 +765,7 @@ def test_fusion_and_expansion_search_passages(tmp_path, fake_minilm):
     texts.write_text(''.join(json.dumps({'id': q, 'hy_doc': 'rash and insulin'}) + '\n' for q in task.queries.ids))
     for system in ('rrf(bm25,minilm)', f'minilm+hyde(file:{texts})', f'bm25+query2doc(file:{texts})'):
         check_system(system, task)
-        answer = search(system, task, 7)
+        answer = search(task, system, 7)
         assert set(answer.run.doc_id) <= set(task.corpus.ids) and answer.stats['passages'] == len(
             task.searched().corpus
         )
@@ -778,7 +778,7 @@ def test_a_reranking_task_orders_the_documents_of_its_candidates(fake_minilm):
     rows = [(q, d) for i, q in enumerate(task.queries.ids) for d in ids[i : i + 6]]
     task = dataclasses.replace(task, kind='reranking', candidates=pd.DataFrame(rows, columns=['query_id', 'doc_id']))
     for system in ('bm25', 'minilm', 'rrf(bm25,minilm)'):
-        run = search(system, task, 3).run
+        run = search(task, system, 3).run
         assert sorted(map(tuple, run[['query_id', 'doc_id']].values)) == sorted(rows)
 
 
@@ -855,10 +855,10 @@ def test_malformed_expressions_say_why(typed, why):
 
 def test_fusion_is_the_fusion_of_its_parts(beir, fake_minilm):
     task = load_task(str(beir))
-    whole = search('rrf(bm25,minilm)', task, 100)
-    pd.testing.assert_frame_equal(whole.run, rrf([search(s, task, 100).run for s in ('bm25', 'minilm')], 100))
+    whole = search(task, 'rrf(bm25,minilm)', 100)
+    pd.testing.assert_frame_equal(whole.run, rrf([search(task, s, 100).run for s in ('bm25', 'minilm')], 100))
     assert whole.stats['encoded_docs'] == 12 and whole.stats['dtype'] == 'float32'
-    again = search('rrf(bm25,minilm)', task, 5)
+    again = search(task, 'rrf(bm25,minilm)', 5)
     pd.testing.assert_frame_equal(again.run, whole.run.groupby('query_id', sort=False).head(5).reset_index(drop=True))
     assert (again.stats['encoded_docs'], again.stats['cached_docs'], again.stats['encoded_queries']) == (0, 12, 0)
 
@@ -871,8 +871,8 @@ def test_settings_reach_the_index(beir):
         'bm25(bm25s)': 'bm25(k1=1.5,analyzer=english)',
         'bm25': 'bm25(analyzer=words)',
     }.items():
-        run[preset] = search(preset, task, 100).run
-        pd.testing.assert_frame_equal(run[preset], search(settings, task, 100).run)
+        run[preset] = search(task, preset, 100).run
+        pd.testing.assert_frame_equal(run[preset], search(task, settings, 100).run)
     assert not run['bm25(gensim)'].equals(run['bm25(lucene)'])
     assert not run['bm25'].equals(run['bm25(lucene)'])
 
@@ -887,7 +887,7 @@ def self_task():
 @pytest.mark.parametrize('system', ['bm25', 'minilm', 'rrf(bm25,minilm)'])
 def test_a_document_with_the_id_of_the_query_is_dropped_unless_kept(system, fake_minilm):
     task = self_task()
-    without, kept = search(system, task, 3), search(system, task, 3, keep_self=True)
+    without, kept = search(task, system, 3), search(task, system, 3, keep_self=True)
     assert not (without.run.query_id == without.run.doc_id).any() and without.stats['self_matches'] > 0
     assert (without.run.groupby('query_id').size() == 3).all()
     first = kept.run.drop_duplicates('query_id')
@@ -899,7 +899,7 @@ def test_chinese_tasks_take_a_chinese_analyzer_and_say_so(tmp_path):
     task = load_task(str(write_beir(tmp_path / 'zh', documents, [('问', '糖尿病首选药物')], [('问', '甲', 1)])))
     assert row_label('rrf(bm25,bm25(analyzer=char))', task) == 'rrf(bm25(analyzer=grams),bm25(analyzer=char))'
     pd.testing.assert_frame_equal(
-        search('bm25', task, 5).run, search('bm25(analyzer=grams,stopwords=none)', task, 5).run
+        search(task, 'bm25', 5).run, search(task, 'bm25(analyzer=grams,stopwords=none)', 5).run
     )
     assert evaluate(task, 'bm25', ['RR']).mean('RR') == 1.0
     english = load_task(str(write_beir(tmp_path / 'en')))
@@ -912,7 +912,7 @@ def test_pending_counts_what_would_be_encoded(beir, fake_minilm):
     assert (before['to_encode'], before['stored']) == (12 + 4, 0) and before['words'] == sum(
         len(f'{t} {b}'.split()) for _, t, b in DOCUMENTS
     ) + sum(len(t.split()) for _, t in QUERIES)
-    search('minilm', task, 5)
+    search(task, 'minilm', 5)
     assert (
         pending('rrf(bm25,minilm)', task) == {'to_encode': 0, 'stored': 16, 'words': 0}
         and pending('minilm(max_document_tokens=9)', task)['to_encode'] > 0
@@ -925,7 +925,7 @@ def test_a_query_vector_never_serves_a_document(tmp_path, fake_minilm):
     assert encoder_spec('minilm').vector_key('query') != encoder_spec('minilm').vector_key('document')
     documents = [('d1', '', 'fever'), ('d2', '', 'fever'), ('d3', '', 'cough')]
     task = load_task(str(write_beir(tmp_path / 't', documents, [('q1', 'fever')], [('q1', 'd1', 1)])))
-    answer = search('minilm', task, 5)
+    answer = search(task, 'minilm', 5)
     assert [sorted(texts) for _, texts in fake_minilm] == [['cough', 'fever'], ['fever']]
     assert answer.run.doc_id.tolist() == ['d2', 'd1', 'd3']
     assert (answer.stats['encoded_docs'], answer.stats['cached_docs']) == (2, 1)
@@ -942,20 +942,20 @@ def numbered(qrels, n=3):
 
 
 def test_a_document_of_the_query_s_id_is_dropped_unless_it_is_relevant():
-    own = search('bm25', numbered([('1', '1', 1), ('2', '2', 1)]), k=3)
+    own = search(numbered([('1', '1', 1), ('2', '2', 1)]), 'bm25', k=3)
     assert (
         own.run.groupby('query_id').doc_id.first().to_dict() == {'1': '1', '2': '2'} and own.stats['self_matches'] == 0
     )
-    other = search('bm25', numbered([('1', '2', 1), ('2', '3', 1)]), k=3)
+    other = search(numbered([('1', '2', 1), ('2', '3', 1)]), 'bm25', k=3)
     assert not (other.run.query_id == other.run.doc_id).any() and other.stats['self_matches'] == 2
 
 
 def test_reranking_needs_candidates_that_may_be_wrong():
     task = dataclasses.replace(numbered([('1', '1', 1), ('2', '2', 1)]), kind='reranking')
     with pytest.raises(MedirError, match='candidate lists are missing'):
-        search('bm25', task)
+        search(task, 'bm25')
     judged = dataclasses.replace(numbered([('1', '1', 1), ('1', '3', 0), ('2', '2', 1)]), kind='reranking')
-    assert set(search('bm25', judged, keep_self=True).run.doc_id) == {'1', '2', '3'}
+    assert set(search(judged, 'bm25', keep_self=True).run.doc_id) == {'1', '2', '3'}
 
 
 # --- a kind of retriever is one class and one row --------------------------------------------------------------------
@@ -993,14 +993,14 @@ def test_a_new_kind_is_searched_fused_evaluated_and_planned(letters, beir, tmp_p
     from medir_nb.workbook.grids import plan_grid
 
     task = load_task(str(beir))
-    run = search('letters', task, 5).run
-    fused = search('rrf(letters,bm25)', task, 5).run
-    parts = [search(system, task, 100).run for system in ('letters', 'bm25')]
+    run = search(task, 'letters', 5).run
+    fused = search(task, 'rrf(letters,bm25)', 5).run
+    parts = [search(task, system, 100).run for system in ('letters', 'bm25')]
     pd.testing.assert_frame_equal(fused, rrf(parts, 5))
     assert str(parse('rrf( letters , bm25 )')) == 'rrf(letters,bm25)' and len(run) == 5 * run.query_id.nunique()
     assert 0 <= evaluate(task, 'letters', ['RR']).mean('RR') <= 1
     written = write_lines(tmp_path / 'texts.jsonl', [{'id': q, 'hy_doc': 'zzz'} for q in task.queries.ids])
-    assert search(f'letters+hyde(file:{written})', task, 5).stats['replayed'] == len(task.queries)
+    assert search(task, f'letters+hyde(file:{written})', 5).stats['replayed'] == len(task.queries)
     assert pending('letters', task)['to_encode'] == 0 and models_of('rrf(letters,bm25)') == {'letters', 'bm25'}
     assert list(plan_grid([str(beir)], ['letters'])['texts to encode']) == [0]
     speed = system_speed('letters', task, documents=4, queries=2, searched=4)
@@ -1013,7 +1013,7 @@ def test_a_new_kind_is_searched_fused_evaluated_and_planned(letters, beir, tmp_p
 def test_a_new_kind_is_indexed_updated_exported_and_served(letters, beir, home, tmp_path, running):
     task, folder = load_task(str(beir)), tmp_path / 'index'
     build_index(task, 'rrf(letters,bm25)', folder, home_folder=home)
-    theirs = search('rrf(letters,bm25)', task, 3, home_folder=home, keep_self=True).run
+    theirs = search(task, 'rrf(letters,bm25)', 3, home_folder=home, keep_self=True).run
     found = Index(folder, home).search(task.queries.texts(), 3)
     assert list(found.doc_id) == list(theirs.doc_id) and list(found.score) == list(theirs.score)
     done = change_index(folder, put=pd.DataFrame({'id': ['new'], 'text': ['zzz qqq']}), home_folder=home)
@@ -1389,9 +1389,9 @@ def test_the_head_is_reordered_and_the_rest_dropped_or_kept_below(beir, shared_w
 )
 def test_what_changes_a_score_changes_its_key(beir, shared_words, other, same):
     task = load_task(str(beir))
-    n = search('bm25>monobert@5', task).stats['scored_pairs']
+    n = search(task, 'bm25>monobert@5').stats['scored_pairs']
     name, _, settings = other.partition('(')
-    again = search(f'bm25>{name}@5' + (f'({settings}' if settings else ''), task).stats
+    again = search(task, f'bm25>{name}@5' + (f'({settings}' if settings else '')).stats
     assert n > 0 and (again['scored_pairs'], again['cached_pairs']) == ((0, n) if same else (n, 0))
 
 
@@ -1426,22 +1426,22 @@ def test_scores_that_are_no_numbers_are_refused_with_their_pair(beir, shared_wor
 def test_torn_and_foreign_blocks_are_named_and_read_again(beir, shared_words, monkeypatch, capfd, home):
     task = load_task(str(beir))
     monkeypatch.setattr(retrieval.rerank_stage, '_BLOCK', 4)
-    first = search('bm25>monobert@5', task)
+    first = search(task, 'bm25>monobert@5')
     blocks = sorted((home / 'scores').rglob('block-*.safetensors'))
     assert len(blocks) >= 3
     blocks[0].write_bytes(blocks[0].read_bytes()[:-3])
-    other = search('bm25>monobert@5(max_tokens=64)', task)
+    other = search(task, 'bm25>monobert@5(max_tokens=64)')
     theirs = sorted({*(home / 'scores').rglob('block-*.safetensors')} - {*blocks})
     shutil.copy(theirs[1], blocks[1])
     blocks[2].write_bytes(b'\x05\0\0\0\0\0\0\0hello')
     capfd.readouterr()
-    again = search('bm25>monobert@5', task)
+    again = search(task, 'bm25>monobert@5')
     said = capfd.readouterr().err
     assert f'{blocks[0].name}.bad and its pairs are read again' in said and said.count('torn, or no vector file') == 2
     assert f'{blocks[1]}: written under another contract' in said
     assert again.stats['scored_pairs'] == first.stats['scored_pairs'] - again.stats['cached_pairs'] > 0
     pd.testing.assert_frame_equal(again.run, first.run)
-    assert search('bm25>monobert@5', task).stats['scored_pairs'] == 0
+    assert search(task, 'bm25>monobert@5').stats['scored_pairs'] == 0
     assert len(list((home / 'scores').rglob('*.bad'))) == 3
 
 
@@ -1451,25 +1451,25 @@ def test_torn_and_foreign_blocks_are_named_and_read_again(beir, shared_words, mo
 def test_a_reranked_system_is_its_first_stage_reranked(beir, shared_words, fake_minilm):
     task = load_task(str(beir))
     for first in ('bm25', 'minilm', 'rrf(bm25,minilm)'):
-        base = search(first, task, 5)
-        got, whole = search(f'{first}>monobert@5', task, 100), search(f'{first}>monobert@5(complete=true)', task, 8)
+        base = search(task, first, 5)
+        got, whole = search(task, f'{first}>monobert@5', 100), search(task, f'{first}>monobert@5(complete=true)', 8)
         pd.testing.assert_frame_equal(got.run, rerank('monobert', task, base.run, 5).run)
-        below = rerank('monobert', task, search(first, task, 8).run, 5, complete=True)
+        below = rerank('monobert', task, search(task, first, 8).run, 5, complete=True)
         pd.testing.assert_frame_equal(whole.run, below.run)
         assert (got.run.groupby('query_id').size() <= 5).all() and got.stats['encoded_docs'] == 0
-    fused = search('rrf(bm25>monobert@5,minilm>monobert@5)', task)
+    fused = search(task, 'rrf(bm25>monobert@5,minilm>monobert@5)')
     assert fused.stats['scored_pairs'] == 0 and fused.stats['dtype'] == 'float32+float32>float32'
-    thrice = search('rrf(bm25>monobert@5,minilm>monobert@5)>monobert@3', task)
+    thrice = search(task, 'rrf(bm25>monobert@5,minilm>monobert@5)>monobert@3')
     behind = thrice.stats['scored_pairs'] + thrice.stats['cached_pairs'] - fused.stats['cached_pairs']
     assert 0 < behind <= 3 * len(task.queries)  # what the lists before it read is not forgotten
 
 
 def test_a_reranking_task_brings_its_candidates(beir, shared_words):
     task = dataclasses.replace(load_task(str(beir)), kind='reranking')  # its judged documents
-    got = search('bm25>monobert@100', task)
+    got = search(task, 'bm25>monobert@100')
     assert got.stats['scored_pairs'] == len(candidate_pool(task)) == len(got.run)
     assert set(map(tuple, got.run[['query_id', 'doc_id']].values)) == set(map(tuple, candidate_pool(task).values))
-    assert len(search('bm25>monobert@2(complete=true)', task).run) == len(got.run)
+    assert len(search(task, 'bm25>monobert@2(complete=true)').run) == len(got.run)
     alone = rerank('monobert', task, candidate_pool(task).assign(score=0.0), depth=None)
     assert alone.stats['scored_pairs'] == 0 and sorted(alone.run.values.tolist()) == sorted(got.run.values.tolist())
 
@@ -1478,7 +1478,7 @@ def test_pending_counts_the_pairs(beir, shared_words, fake_minilm):
     task = load_task(str(beir))
     before = pending('minilm>monobert@5', task)
     assert (before['to_encode'], before['to_score'], before['at_most']) == (16, 4 * 5, True)
-    done = search('minilm>monobert@5', task).stats
+    done = search(task, 'minilm>monobert@5').stats
     after = pending('minilm>monobert@5', task)
     assert (after['to_encode'], after['to_score'], after['stored_pairs'], after['at_most']) == (0, 0, 20, False)
     deeper = pending('minilm>monobert@8', task)
@@ -1520,18 +1520,24 @@ def test_kill_9_in_the_middle_resumes_and_reads_each_pair_once(folders, many, ho
     assert process.wait() == -signal.SIGKILL
     kept = sum(len(s['keys']) for s in ScoreStore(reranker_spec(folders['xlm-r'])).small)
     task = load_task(str(many))
-    total = len(search('bm25', task, 30).run)
+    total = len(search(task, 'bm25', 30).run)
     assert 12 <= kept < total == 24 * 30
-    resumed = search(f'bm25>{folders["xlm-r"]}@30', task)
+    resumed = search(task, f'bm25>{folders["xlm-r"]}@30')
     keys = np.concatenate([s['keys'] for s in ScoreStore(reranker_spec(folders['xlm-r'])).small])
     assert (resumed.stats['scored_pairs'], resumed.stats['cached_pairs']) == (total - kept, kept)
     assert len(np.unique(keys, axis=0)) == len(keys) == total  # each pair once
     monkeypatch.setenv('MEDIR_HOME', str(tmp_path / 'unkilled'))
     # other batches round otherwise, which may turn two equal scores about
     by_id = lambda run: run.sort_values(['query_id', 'doc_id'], ignore_index=True)
-    unkilled = search(f'bm25>{folders["xlm-r"]}@30', task)
+    unkilled = search(task, f'bm25>{folders["xlm-r"]}@30')
     pd.testing.assert_frame_equal(by_id(resumed.run), by_id(unkilled.run), rtol=1e-4, atol=1e-5)
     monkeypatch.setenv('MEDIR_HOME', str(home))
     again = subprocess.run(command, capture_output=True, text=True, timeout=120)
     # nothing is read, and neither torch nor transformers is loaded
     assert again.stdout.split(' ', 2) == ['0', str(total), '[]\n'], again.stderr
+
+
+def test_the_order_of_old_is_read_and_said(beir, capfd):
+    task = load_task(str(beir))
+    pd.testing.assert_frame_equal(search('bm25', task, 3).run, search(task, 'bm25', 3).run)
+    assert capfd.readouterr().err.count('search(task, system) takes the task first') == 1

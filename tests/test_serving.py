@@ -50,7 +50,7 @@ def task_of(documents, said=None):
 
 
 def searched(system, task, k, home):
-    return retrieval.search(system, task, k=k, home_folder=home, keep_self=True).run
+    return retrieval.search(task, system, k=k, home_folder=home, keep_self=True).run
 
 
 def there(folder):

@@ -74,8 +74,8 @@ def test_vectors_and_scores_are_the_librarys(folders, task, name, tmp_path):
     )
     scores = (scores.to_dense() if scores.is_sparse else scores).numpy()
     with at_home(tmp_path):
-        run = search(expression, task, k=7).run
-        again = search(f'{expression}', task, k=7)
+        run = search(task, expression, k=7).run
+        again = search(task, f'{expression}', k=7)
     assert again.run.equals(run) and again.stats['encoded_docs'] == 0
     for row, query_id in enumerate(task.queries.ids):
         found = run[run.query_id == query_id].score.to_numpy()
@@ -89,8 +89,8 @@ def test_a_pool_an_index_an_update_and_a_store_hold_the_same_vectors(folders, ta
     pool = pd.DataFrame([(q, d) for q in task.queries.ids for d in ids[::5]], columns=['query_id', 'doc_id'])
     reranked = replace(task, kind='reranking', candidates=pool)
     with at_home(tmp_path / 'home'):
-        whole = search(name, task, k=len(ids)).run.set_index(['query_id', 'doc_id']).score
-        ordered = search(name, reranked).run.set_index(['query_id', 'doc_id']).score
+        whole = search(task, name, k=len(ids)).run.set_index(['query_id', 'doc_id']).score
+        ordered = search(reranked, name).run.set_index(['query_id', 'doc_id']).score
         assert np.allclose(ordered, whole.reindex(ordered.index), rtol=1e-6) and len(ordered) == len(pool)
         store = VectorStore(encoder_spec(name), 'document')
         block = next(store.folder.glob('block-*.safetensors'))
@@ -107,7 +107,7 @@ def test_a_pool_an_index_an_update_and_a_store_hold_the_same_vectors(folders, ta
         found = Index(tmp_path / 'index').search(questions, k=5)
     with at_home(tmp_path / 'home'):
         asked = replace(task, queries=task.queries.take(range(4)), corpus=task.corpus.take(range(5, 40)))
-        fresh = search(name, asked, k=5, keep_self=True).run
+        fresh = search(asked, name, k=5, keep_self=True).run
     assert list(found.doc_id) == list(fresh.doc_id) and np.allclose(found.score, fresh.score, rtol=1e-6)
 
 
@@ -121,7 +121,7 @@ def test_texts_join_a_query_as_words_or_by_their_vectors(folders, task, tmp_path
             stage = retriever_of(parse(expression))
             assert stage.kind == kind
             settings = expansion_settings('hyde', (), kind)
-            run = search(expression, task, 5, expanded=Expanded(texts, settings, method_row('hyde'), {}, {})).run
+            run = search(task, expression, 5, expanded=Expanded(texts, settings, method_row('hyde'), {}, {})).run
             encoder = stage.encoder(Job(task))
             vectors = lambda strings: encoder.encode(strings, 'query').vectors.toarray()
             if kind == 'sparse':
@@ -161,7 +161,7 @@ splade(representation=sprase) | did you mean 'sparse'?
 @pytest.mark.parametrize('expression, said', table(REFUSED))
 def test_what_has_no_meaning_is_refused_in_one_line(folders, task, tmp_path, expression, said):
     with at_home(tmp_path), pytest.raises(MedirError, match=re.escape(said)) as refused:
-        search(str(folders / expression), task)
+        search(task, str(folders / expression))
     assert '\n' not in str(refused.value)
 
 

@@ -225,7 +225,7 @@ def test_hypothetical_documents_see_the_query_alone(speaker, home):
 def test_negatives_come_from_the_window_without_own_texts(home):
     found = hard_negatives(queried(), 'minilm', 2, (1, 4))
     task = search_task([(row['id'], row['text']) for row in queried()], list(DOCS.items()))
-    ranked = search('minilm', task, 6, keep_self=True).run.groupby('query_id').doc_id.apply(list)
+    ranked = search(task, 'minilm', 6, keep_self=True).run.groupby('query_id').doc_id.apply(list)
     for row, (i, document) in zip(found, DOCS.items()):
         negatives = set(row['neg'])
         assert negatives <= {DOCS[x] for x in ranked[i][1:4]} - {document} and len(negatives) == len(row['neg']) == 2

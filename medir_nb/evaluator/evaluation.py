@@ -72,7 +72,7 @@ def evaluate(
     if task.kind == 'pairs':
         return _evaluate_pairs(task, system, typed, measures, dtype, device, pair_role)
     depth = search_depth(measures, k) + most_discarded(task)
-    answer = search(system, task, k=depth, dtype=dtype, device=device, keep_self=keep_self)
+    answer = search(task, system, k=depth, dtype=dtype, device=device, keep_self=keep_self)
     if left_out := answer.stats.get('self_matches'):
         what = counted(left_out, 'unjudged document')
         note(f'{task.name}: {what} with the id of the query left out; keep_self=True or --keep-self keeps them')

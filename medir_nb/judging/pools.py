@@ -88,7 +88,7 @@ class Pool:
 # %% ../../nbs/07_judging/00_pools.ipynb #89476bf7
 def _ranked_list(task: Task, system, size: int, options: dict) -> pd.DataFrame:
     "The first `size` documents of each query by one retriever."
-    run = search(system, task, size, **options).run
+    run = search(task, system, size, **options).run
     ranks = run.groupby('query_id', sort=False).cumcount() + 1
     listed = run[PAIR].assign(retriever=str(parse(system)), rank=ranks)
     return listed[listed['rank'] <= size]
@@ -249,7 +249,7 @@ def pair_scores(
     "The score of each pair by a system; what it does not rank is lowest."
     candidates = pairs[PAIR].drop_duplicates()
     listed = replace(task, kind='reranking', candidates=candidates, discarded=None)
-    run = search(system, listed, k=1, dtype=dtype, device=device, keep_self=True).run
+    run = search(listed, system, k=1, dtype=dtype, device=device, keep_self=True).run
     return pairs[PAIR].merge(run, how='left', on=PAIR).score.fillna(-np.inf).to_numpy()
 
 # %% ../../nbs/07_judging/00_pools.ipynb #2b2249c6

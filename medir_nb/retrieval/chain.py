@@ -211,8 +211,8 @@ def tell_strangers(expression, task: Task):
 # %% ../../nbs/04_retrieval/10_chain.ipynb #d094b259
 @follows_home
 def search(
-    expression,  # or a reader's own model object
     task: Task,
+    expression,  # of the system, or a reader's own model object
     k: int = 100,  # documents a query
     *,
     dtype: str | None = None,  # of the models; what the expression says itself stays
@@ -225,6 +225,9 @@ def search(
     """The top `k` documents by the system `expression`, for each query of `task`.
 
     Where the task cuts its documents, they are found by their passages."""
+    if isinstance(expression, Task):
+        note('search(task, system) takes the task first, as evaluate does; the old order is read for now')
+        task, expression = expression, task
     chain, start = chain_of(expression), time.perf_counter()
     is_search, fix = isinstance(task, Task) and isinstance(k, int), 'ask questions: ask(system, documents, [question])'
     check(is_search, f'{type(task).__name__} is no task with queries, or k no number', where='search', fix=fix)
@@ -252,7 +255,7 @@ def ask(
     "The top `k` documents by the system `expression`, for each question: q1, q2 …"
     texts = [questions] if isinstance(questions, str) else list(questions)
     task = asked(corpus_task(documents), texts)
-    return search(expression, task, k, keep_self=True, **options)
+    return search(task, expression, k, keep_self=True, **options)
 
 # %% ../../nbs/04_retrieval/10_chain.ipynb #e4c17bd5
 def expanded_texts(

@@ -293,7 +293,7 @@ def retrievable_queries(
     task = queries_task(walk, rows, corpus, source_qrels(rows))
     # equal texts have one score and one place: any of them will do
     same = dict(zip(corpus.ids, map(normal_query, corpus.texts()), strict=True))
-    run = search(retriever, task, k, keep_self=True).run
+    run = search(task, retriever, k, keep_self=True).run
     found = {query_id: {same[doc_id] for doc_id in part.doc_id[:k]} for query_id, part in run.groupby('query_id')}
     return [row for row in rows if same[row['document']] in found.get(row['_id'], ())]
 
@@ -308,7 +308,7 @@ def specific_queries(walk: StudyFolder, rows: list[dict], corpus: Corpus, retrie
     if encoder is None or len(asked) <= _FEWEST_OTHERS:
         return rows
     some = corpus.take([corpus._position[doc_id] for doc_id in asked])
-    run = search(encoder, queries_task(walk, rows, some, source_qrels(rows)), len(asked), keep_self=True).run
+    run = search(queries_task(walk, rows, some, source_qrels(rows)), encoder, len(asked), keep_self=True).run
     scores = run.pivot(index='query_id', columns='doc_id', values='score')
     kept = []
     for row in rows:

@@ -9,23 +9,28 @@ __all__ = ['UNCERTAIN', 'checked_languages', 'personal_data_lines', 'PersonalDat
 import itertools
 import json
 import os
+import contextlib
 import re
+import tempfile
 import unicodedata
+import zipfile
 from collections import Counter
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 import pandas as pd
-from ..core.console import counted, progress
-from ..core.errors import MedirError, cause_of, check
+from ..core.console import counted, note, progress
+from ..core.errors import MedirError, cause_of, check, typed
 from ..core.files import atomic_path
 from ..core.settings import registry
-from ..data import Document, Duplicates, Washing, load_task
+from ..data import Corpus, Document, Duplicates, Task, Washing, corpus_task, load_task
 from ..data.corpus import corpus_records
 from ..data.documents import whole_text
 from ..data.xml import newest_citations
 from ..data.raw import document_files, holds_one_document, is_xml, KNOWN, read_file
-from ..data.languages import language_name, text_language
+from ..data.languages import language_name, language_of, text_language
 from ..data.passage_splitter import length_in_words
+from ..data.readers import cached_table
+from ..retrieval.index import is_index
 
 # %% ../../nbs/09_study/00_reading.ipynb #aa319c9e
 def file_name(path: str | Path) -> str:
@@ -352,3 +357,49 @@ def write_documents(
     with atomic_path(path) as part, open(part, 'w', encoding='utf-8') as stream:
         stream.writelines(_record(*kept) for kept in _kept_documents(source, reading, only_exact, below, columns))
     return reading
+
+# %% ../../nbs/09_study/00_reading.ipynb #a45e15e4
+_OF_A_TASK = ('corpus.jsonl', 'corpus.jsonl.gz', 'queries.jsonl', 'query.jsonl', 'pairs.jsonl', 'qrels', 'walk.yaml')
+
+
+def is_raw(source: str | Path) -> bool:
+    "Whether a source is a folder or file of documents that no task is made of."
+    path = Path(source)
+    if path.is_dir():
+        is_task = str(source) in registry('tasks') or any((path / name).exists() for name in _OF_A_TASK)
+        return not is_task and not is_index(path)
+    return path.is_file() and not path.name.removesuffix('.gz').endswith('.jsonl') and not _is_zipped_task(path)
+
+
+def _is_zipped_task(path: Path) -> bool:
+    "Whether a ZIP file holds a corpus.jsonl."
+    with contextlib.suppress(OSError, zipfile.BadZipFile, ValueError), zipfile.ZipFile(path) as archive:
+        return any(Path(name).name in ('corpus.jsonl', 'corpus.jsonl.gz') for name in archive.namelist())
+    return False
+
+# %% ../../nbs/09_study/00_reading.ipynb #22830246
+_MOST_LINES = 8  # on what is not read
+
+
+def documents_task(
+    source: str | Path,  # raw
+    lang: str | None = None,
+    below: Path | None = None,
+    columns: dict | None = None,
+) -> tuple[Task, SourceReport]:
+    "Raw documents as a task to search in, and what was met; what is left out is said."
+    with tempfile.TemporaryDirectory(prefix='medir-') as folder:
+        corpus_file = Path(folder) / 'corpus.jsonl'
+        met = write_documents(Path(source).resolve(), corpus_file, below, columns)
+        try:
+            corpus = cached_table(corpus_file, Corpus)
+            task = corpus_task(corpus, lang or language_of(corpus, where=source))
+        except MedirError as fault:
+            raise MedirError(fault.what, source, fault.fix) from None  # not the file that is thrown away
+    said = skipped_lines(met)
+    for line in said[:_MOST_LINES]:
+        note(line)
+    if len(said) > _MOST_LINES:
+        more = counted(len(said) - _MOST_LINES, 'more line')
+        note(f'{more} of this kind: medir study look {typed(source)} tells all')
+    return replace(task, name=Path(source).resolve().name, source=str(source)), met

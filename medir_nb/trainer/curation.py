@@ -246,7 +246,7 @@ def retrieved_candidates(
     check(text_of and corpus, 'there are no queries or no documents', 'curation', 'give rows of both')
     check(len(dict(text_of)) == len(text_of), 'two queries have one id', 'curation', 'give each an id of its own')
     task, text_of = search_task(text_of, corpus, language, 'curation'), dict(text_of)
-    run = search(system, task, k=top, keep_self=True, **options).run
+    run = search(task, system, k=top, keep_self=True, **options).run
     found = {query_id: [] for query_id in text_of}
     for query_id, doc_id in zip(run.query_id, run.doc_id, strict=True):
         candidate = Candidate(query_id, text_of[query_id], doc_id, task.corpus.text(doc_id))

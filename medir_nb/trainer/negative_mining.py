@@ -65,7 +65,7 @@ def rank_texts(
     refused = 'a retriever without expansion or fusion is needed'
     check(is_plain, refused, str(system), 'name an encoder or bm25')
     expanded = None if texts is None else _texts_at_hand(system, texts, fusion)
-    return search(system, task, depth, keep_self=True, expanded=expanded, **options).run
+    return search(task, system, depth, keep_self=True, expanded=expanded, **options).run
 
 # %% ../../nbs/05_trainer/02_negative_mining.ipynb #5a9c869b
 def _own_ranks(run: pd.DataFrame, own: dict) -> dict[str, tuple[int, float]]:

@@ -10,8 +10,6 @@ import contextlib
 import json
 import os
 import tempfile
-import zipfile
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
 from typer import Argument, Option
@@ -22,27 +20,6 @@ from .options import chosen_columns, ColumnOption, Device, Dtype, JsonRows, Lang
 from .options import PassagesOption, show_table, Wide
 
 # %% ../../nbs/10_workbook/21_cli_index.ipynb #07fcb4ce
-_OF_A_TASK = ('corpus.jsonl', 'corpus.jsonl.gz', 'queries.jsonl', 'query.jsonl', 'pairs.jsonl', 'qrels', 'walk.yaml')
-
-
-def _is_raw(source: str) -> bool:
-    "Whether a source is a folder or file of documents that no task is made of."
-    from medir_nb.retrieval import is_index
-
-    path = Path(source)
-    if path.is_dir():
-        is_task = source in registry('tasks') or any((path / name).exists() for name in _OF_A_TASK)
-        return not is_task and not is_index(path)
-    return path.is_file() and not path.name.removesuffix('.gz').endswith('.jsonl') and not _is_zipped_task(path)
-
-
-def _is_zipped_task(path: Path) -> bool:
-    "Whether a ZIP file holds a corpus.jsonl."
-    with contextlib.suppress(OSError, zipfile.BadZipFile, ValueError), zipfile.ZipFile(path) as archive:
-        return any(Path(name).name in ('corpus.jsonl', 'corpus.jsonl.gz') for name in archive.namelist())
-    return False
-
-
 def _study_of(folder: Path):
     "The study in a folder; None where there is none."
     from medir_nb.judging import StudyFolder
@@ -85,31 +62,11 @@ def _check_nothing_lost(
     check(not lost, what, index, fix)
 
 # %% ../../nbs/10_workbook/21_cli_index.ipynb #805f6974
-_MOST_LINES = 8  # on what is not read
-
-
 def _read_documents(source: str, lang: str | None, below: Path | None = None, index: str = '', columns=None):
     "Documents that are read as `medir study look` does; what cannot be read is said, and is kept in an `index`."
-    from medir_nb.data import Corpus, corpus_task
-    from medir_nb.data.languages import language_of
-    from medir_nb.data.readers import cached_table
-    from medir_nb.study.reading import skipped_lines, write_documents
+    from medir_nb.study.reading import documents_task
 
-    with tempfile.TemporaryDirectory(prefix='medir-') as folder:
-        corpus_file = Path(folder) / 'corpus.jsonl'
-        met = write_documents(Path(source).resolve(), corpus_file, below, columns)
-        try:
-            corpus = cached_table(corpus_file, Corpus)
-            task = corpus_task(corpus, lang or language_of(corpus, where=source))
-        except MedirError as fault:
-            raise MedirError(fault.what, source, fault.fix) from None  # not the file that is thrown away
-    said = skipped_lines(met)
-    for line in said[:_MOST_LINES]:
-        note(line)
-    if len(said) > _MOST_LINES:
-        note(
-            f'{counted(len(said) - _MOST_LINES, "more line")} of this kind: medir study look {typed(source)} tells all'
-        )
+    task, met = documents_task(source, lang, below, columns)
     if index:
         root = below or Path(source)
         empty = [os.path.relpath(place, root) for place, *inside in os.walk(root) if not any(inside)]
@@ -118,18 +75,19 @@ def _read_documents(source: str, lang: str | None, below: Path | None = None, in
             *(name for names in met.not_read.values() for name in names),
         ]
         _check_nothing_lost(index, task, there, empty)
-    return replace(task, name=Path(source).resolve().name, source=str(source))
+    return task
 
 # %% ../../nbs/10_workbook/21_cli_index.ipynb #6e8cfa6d
 def _documents(source: str, lang: str | None, columns: dict | None = None):
     "The documents that a name means, as a task to search in."
     from medir_nb.data import corpus_task
+    from medir_nb.study.reading import is_raw
 
     _check_source(source)
     study = _study_of(Path(source))
     lang = lang or (study and study.settings.language) or None
-    is_raw = _is_raw(source) or (columns and Path(source).is_file())
-    return _read_documents(source, lang, columns=columns) if is_raw else corpus_task(source, lang)
+    raw = is_raw(source) or (columns and Path(source).is_file())
+    return _read_documents(source, lang, columns=columns) if raw else corpus_task(source, lang)
 
 # %% ../../nbs/10_workbook/21_cli_index.ipynb #c1b51125
 def _told(update, folder) -> str:
@@ -201,12 +159,13 @@ def _named_below(file: Path, known) -> Path | None:
 def _given_documents(source: str, option: str, index: str, lang: str | None, columns: dict | None):
     "The documents that an index is given, under the ids that it has for them."
     from medir_nb.retrieval import Index
+    from medir_nb.study.reading import is_raw
 
     _check_source(source, option)
     path, root, whole = Path(source), _looked_at(index), index if option == ' --update' else ''
     if root is not None and path.exists() and path.resolve().is_relative_to(root):
         return _read_documents(source, lang, root if root.is_dir() else None, whole, columns)
-    if not _is_raw(source):
+    if not is_raw(source):
         return _documents(source, lang, columns)
     below = _named_below(path, Index(index).corpus) if path.is_file() else None
     return _read_documents(source, lang, below, whole, columns)
@@ -408,11 +367,12 @@ def export_command(
     "Write vectors (npy, Parquet), bm25s' index, the model and the task for other tools; an index gives its vectors."
     with waiting('export'):
         from medir_nb.study.export import export_system
+        from medir_nb.study.reading import is_raw
 
     _check_there(source)
     if study := _study_of(Path(source)):
         lang, system = lang or study.settings.language or None, _system_of(source, system)
-    given = _documents(source, lang) if _is_raw(source) else source
+    given = _documents(source, lang) if is_raw(source) else source
     with waiting('export'):
         manifest = export_system(given, to, system, lang, dtype, device)
     files = [file for part in manifest['parts'] for file in [*part['files'], part.get('model')] if file]
