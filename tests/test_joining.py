@@ -229,3 +229,40 @@ def test_synonyms_find_and_are_refused_where_they_are_the_answers(tmp_path):
             check_system('rrf(bm25,minilm+synonyms(hpo))', load_task(name))
     check_system('bm25+synonyms(hpo)', load_task('hpo-overlap'))
     assert json.loads(json.dumps(system_settings('bm25+rm3', made_task(texts))))['expansion'] == 'rm3'
+
+
+def test_weights_are_tuned_without_the_queries_that_they_are_reported_on(tmp_path):
+    "A planted task: what a fold's queries say must not move the weights of that fold, and groups stay together."
+    from medir_nb.evaluator import fusion_weights, tune_fusion
+
+    rng = np.random.default_rng(0)
+    texts = [' '.join(rng.choice([f'word{chr(97 + i)}' for i in range(20)], 6)) for _ in range(30)]
+    with at_home(tmp_path):
+        task = made_task(texts, texts)
+        task.qrels = pd.DataFrame({'query_id': task.queries.ids, 'doc_id': task.corpus.ids, 'relevance': 1})
+        task.groups = {query: f'g{i // 3}' for i, query in enumerate(task.queries.ids)}
+        systems = ['bm25', 'bm25(k1=9,b=0)']
+        tuning = tune_fusion(task, systems, step=0.25, folds=5)
+        assert str(parse(tuning.expression)) == tuning.expression and tuning.group.max() == 9
+        task.qrels = task.qrels[~task.qrels.query_id.isin(['q0', 'q1', 'q2'])]
+        again = tune_fusion(task, systems, step=0.25, folds=9)
+        assert len(again.weights) == 9 and len(again.tuned) == 27
+        values, found = rng.random((30, 5)), []
+
+        def planted(*_):
+            return pd.DataFrame(np.column_stack([values, values[:, 0]]), index=[f'q{i}' for i in range(30)])
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(fusion_weights, '_fused_values', planted)
+            found.append(tune_fusion(task, systems, step=0.25, folds=10))
+            values[:3] = 1 - values[:3]  # one group, which is one fold
+            found.append(tune_fusion(task, systems, step=0.25, folds=10))
+        same = (found[0].weights == found[1].weights).all(axis=1)
+        assert same.any()  # the fold of the changed group chose as before
+        unchanged = found[0].tuned.iloc[:3].to_numpy() + found[1].tuned.iloc[:3].to_numpy()
+        assert unchanged == pytest.approx(np.ones(3))
+    for wrong, said in ((dict(systems=['bm25']), 'at least two'), (dict(systems=systems, folds=99), '99 folds of')):
+        with pytest.raises(MedirError, match=said):
+            tune_fusion(task, **wrong)
+    with pytest.raises(MedirError, match='does not divide 1'):
+        fusion_weights.weight_grid(2, 0.3)
