@@ -555,7 +555,7 @@ def test_a_bad_request_gets_an_error_and_hurts_nobody(beir, home, tmp_path, runn
 def test_one_bad_question_hurts_no_other_of_its_batch():
     seen = []
 
-    def brittle(questions, k):
+    def brittle(questions, k, filters):
         seen.append(list(questions))
         if 'poison' in questions:
             raise RuntimeError('no')
@@ -581,10 +581,10 @@ def test_a_slow_answer_and_a_full_queue_are_said(beir, home, tmp_path, running, 
     build_index(str(beir), 'bm25', tmp_path / 'index', home_folder=home)
     held, plain = threading.Event(), Index.answers
 
-    def slow(self, questions, k):
+    def slow(self, questions, k, filters):
         if 'warm' not in questions:
             held.wait(20)
-        return plain(self, questions, k)
+        return plain(self, questions, k, filters)
 
     monkeypatch.setattr(Index, 'answers', slow)
     client = running(tmp_path / 'index', seconds=0.3, room=1)

@@ -23,15 +23,15 @@ MODELS = {
 
 # the most that the package may have, and the least of `AT_LEAST`: the figures of the day; behind each, the aim
 LIMITS = {
-    'exported lines': 47_692,  # aim 37,000
-    'lines of tests': 28_886,  # 27,000
+    'exported lines': 47_701,  # aim 37,000
+    'lines of tests': 28_890,  # 27,000
     'rooms': 12,  # 12
     'public names': 875,  # 900
     'signatures with home_folder': 28,  # 60
     'lessons that call a private helper, %': 4.5,  # 8
     'words an exported line': 3.1,  # 3
-    'longest cell': 70,  # 60
-    'p90 of cells': 29,  # 28
+    'longest cell': 60,  # 60
+    'p90 of cells': 28,  # 28
 }
 AT_LEAST = {'words an exported line'}
 

@@ -141,7 +141,7 @@ def _bar_class():
 
     return Bar
 
-
+# %% ../../nbs/00_core/04_console.ipynb #5e6d27c4
 @functools.cache
 def _page_bar_class():
     "A bar that draws itself on the page of a notebook."

@@ -222,7 +222,7 @@ def conversion(path: Path, encoding: str) -> str:
     unpack, old, new = f'gunzip {typed(path)} && ' if is_packed else '', typed(old), typed(f'{old}.new')
     return f'convert it: {unpack}iconv -f {encoding} -t utf-8 {old} > {new} && mv {new} {old}'
 
-
+# %% ../../nbs/00_core/01_files.ipynb #304b3cc4
 def not_utf8(
     path: Path,
     head: bytes,  # that it begins with, unpacked

@@ -94,7 +94,7 @@ def _reads_nothing(words: list[str]) -> bool:
     decides = next((name for name, _ in options if name in ('-c', '-m', '-I', '-E', '-S')), '')
     return decides in ('-I', '-E', '-S')
 
-
+# %% ../../nbs/00_core/06_guard.ipynb #a2eca188
 def _unguarded_python(program, arguments, environment) -> str:
     "The Python that is about to start without the guard; '' for any other program."
     words = [os.fsdecode(word) for word in arguments]
@@ -139,7 +139,7 @@ def _guarded_listen(self, *backlog):
         _hook('socket.listen', (self, self.getsockname()))
     return _listen(self, *backlog)
 
-
+# %% ../../nbs/00_core/06_guard.ipynb #8b2c796b
 def install(
     record: str = '',  # file to which lines are added; '': nothing is written
 ):

@@ -105,7 +105,7 @@ def other_fields(row: dict, own: set = _OWN) -> dict:
     fields = (fields if isinstance(fields, dict) else {'metadata': fields}) | {k: row[k] for k in row if k not in own}
     return {str(name): value for name, value in fields.items() if value not in (None, '', [], {}) and value == value}
 
-
+# %% ../../nbs/01_data/01_readers.ipynb #a191b2ef
 def plain_id(value, where: str) -> str:
     "An id as text."
     if isinstance(value, str) and value and '\0' not in value:

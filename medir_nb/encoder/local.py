@@ -158,7 +158,6 @@ class TorchBackend(Backend):
         return features
 
     def _forward(self, ids: list, segments: list | None, prompt_tokens: int):
-        "Vectors of one batch."
         return self._embedded(ids, segments, prompt_tokens)['sentence_embedding'].float().cpu().numpy()
 
     def _gathered(self, lengths: np.ndarray, run):

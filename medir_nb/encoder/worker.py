@@ -374,7 +374,7 @@ def without_chat_marks(text):
     "A text in which nothing opens or closes a turn of a chat: each mark is broken by a space."
     return _MARK.sub(lambda mark: mark[0][0] + ' ' + mark[0][1:], text)
 
-
+# %% ../../nbs/02_encoder/01_worker.ipynb #862da265
 def without_control_tokens(tokenizer, text):
     "A text in which nothing is a control token of the tokenizer, or a mark of a chat."
     text = without_chat_marks(text)

@@ -162,12 +162,12 @@ _MATCHES = 5  # words of a query
 
 def words_of_match(score: Scores, query_id: str, doc_id: str) -> str:
     "Which words of a document answered for those of a query, where the system compares token by token; else ''."
-    tell = isinstance(score.system, str) and getattr(chain_of(score.system), 'matched_words', None)
-    if not tell or doc_id not in score.task.corpus:
+    if not isinstance(score.system, str) or doc_id not in score.task.corpus:
         return ''
-    with contextlib.suppress(MedirError):  # scores of elsewhere, whose weights are not here
-        matches = tell(Job(score.task), query_id, doc_id)[:_MATCHES]
-        return ', '.join(f'{asked} → {found} {similarity:.2f}' for asked, found, similarity in matches)
+    with contextlib.suppress(MedirError):  # a run of elsewhere, whose system or weights are not known here
+        if tell := getattr(chain_of(score.system), 'matched_words', None):
+            matches = tell(Job(score.task), query_id, doc_id)[:_MATCHES]
+            return ', '.join(f'{asked} → {found} {similarity:.2f}' for asked, found, similarity in matches)
     return ''
 
 
