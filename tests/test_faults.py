@@ -1658,7 +1658,16 @@ def test_a_run_is_read_as_trec_eval_reads_it(kind, tmp_path):
 
 
 @pytest.mark.parametrize(
-    'text', ['q1 0 d01 1', 'q1 0\td01  1 \n', 'q1\t0\td01\t1\t\n', 'q1\td01\t1\t\n', 'q1 d01 1\r\n']
+    'text',
+    [
+        'q1 0 d01 1',
+        'q1 0\td01  1 \n',
+        'q1\t0\td01\t1\t\n',
+        'q1\td01\t1\t\n',
+        'q1 d01 1\r\n',
+        'q1\t0 d01\t1\n',
+        'q1 0\td01 1',
+    ],
 )
 def test_qrels_are_read_as_trec_eval_reads_them(text, tmp_path):
     (tmp_path / 'a.qrels').write_text(text, newline='')
@@ -1674,6 +1683,10 @@ def test_what_is_no_task_is_said(medir, tmp_path, beir):
         data.task_from_frames(**frames, qrels=pd.DataFrame({'query': ['a'], 'doc': ['a'], 'grade': [1]}))
     as_beir = pd.DataFrame({'query-id': ['a'], 'corpus-id': ['a'], 'score': [1]})
     assert len(data.task_from_frames(**frames, qrels=as_beir).qrels) == 1
+    as_pyterrier = pd.DataFrame({'qid': ['a'], 'docno': ['a'], 'label': [1]})
+    assert len(data.task_from_frames(**frames, qrels=as_pyterrier).qrels) == 1
+    with pytest.raises(MedirError, match="measures: 3 is no measure; write 'nDCG@10'"):
+        evaluator.evaluate(beir, 'bm25', 3)
 
 
 def test_a_field_of_another_name_is_named_on_the_line(medir, tmp_path):

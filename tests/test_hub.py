@@ -618,7 +618,7 @@ def test_counts_that_differ_are_refused(checked, tmp_path):
 # ---------------------------------------------------------------- presets and batches, whole
 
 # and how many of its runs cannot work on any machine: ChatGLM3 is not trained
-BATCHES = dict.fromkeys('bmretriever bmretriever_sizes bmretriever_remade families r2med mar medteb'.split(), 0) | {
+BATCHES = dict.fromkeys('bmretriever bmretriever_sizes bmretriever_remade retrievers r2med mar medteb'.split(), 0) | {
     'automir': 1
 }
 

@@ -94,7 +94,9 @@ def test_assistants_search_and_fetch_over_http(index, running, monkeypatch):
     http = running(index, mcp=True)
     check_talk(*asyncio.run(talk(Client(f'{str(http.base_url).rstrip("/")}/mcp'))))
     assert http.get('/search', params={'query': QUESTION}).json()['hits'][0]['id'] == '1'
-    assert http.post('/mcp', json={}, headers={'host': 'evil.example'}).status_code >= 400
+    for header in ('host', 'origin'):
+        assert http.post('/mcp', json={}, headers={header: 'http://evil.example'}).status_code in (403, 421)
+    assert http.get('/nothing').json()['error'] == 'there is nothing here'
 
 
 @pytest.mark.medium

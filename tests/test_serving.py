@@ -581,7 +581,7 @@ def test_a_slow_answer_and_a_full_queue_are_said(beir, home, tmp_path, running, 
     build_index(str(beir), 'bm25', tmp_path / 'index', home_folder=home)
     held, plain = threading.Event(), Index.answers
 
-    def slow(self, questions, k, filters):
+    def slow(self, questions, k, filters=None):
         if 'warm' not in questions:
             held.wait(20)
         return plain(self, questions, k, filters)

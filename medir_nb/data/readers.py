@@ -200,9 +200,9 @@ _HEADER_GRADES = {'score', 'relevance', 'rel', 'grade', 'label'}
 def row_judgements(rows):
     "`(query_id, doc_id, grade, where)` of JSON rows in the spellings of AutoMIR, BEIR, R2MED and mteb."
     for row, where in rows:
-        query_id = plain_id(first_value(row, ('query-id', 'query_id', 'q_id'), where), where)
-        doc_id = plain_id(first_value(row, ('corpus-id', 'doc_id', 'p_id', 'cand_id'), where), where)
-        yield query_id, doc_id, first_value(row, ('score', 'relevance'), where), where
+        query_id = plain_id(first_value(row, ('query-id', 'query_id', 'q_id', 'qid'), where), where)
+        doc_id = plain_id(first_value(row, ('corpus-id', 'doc_id', 'p_id', 'cand_id', 'docid', 'docno'), where), where)
+        yield query_id, doc_id, first_value(row, ('score', 'relevance', 'grade', 'label'), where), where
 
 
 def trec_cells(line: str) -> list[str]:
@@ -212,8 +212,9 @@ def trec_cells(line: str) -> list[str]:
 
 def _text_qrels(path: Path):
     for number, (line, where) in enumerate(text_lines(path)):
-        cells = line.rstrip().split('\t')
-        cells = cells if len(cells) in (3, 4) else trec_cells(line)
+        cells, spaced = line.rstrip().split('\t'), trec_cells(line)
+        is_trec = len(cells) == 3 and len(spaced) == 4 and spaced[1] in ('0', 'Q0')  # tabs and spaces, mixed
+        cells = cells if len(cells) in (3, 4) and not is_trec else spaced
         if number == 0 and cells[-1].strip().lower() in _HEADER_GRADES:
             continue
         what = f'{len(cells)} columns instead of 3 (query, document, grade) or 4 (TREC)'

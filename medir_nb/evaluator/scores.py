@@ -202,7 +202,8 @@ def score_row(scores: Scores, measure: str) -> dict:
 # %% ../../nbs/06_evaluator/01_scores.ipynb #a11a5e3d
 def distinct_measures(measures) -> tuple:
     "Measures without those that are named twice, in whatever spelling; a text may name several."
-    first = {}
+    fix, first = "write 'nDCG@10', or a list of such names", {}
+    check(np.iterable(measures), f'{measures!r} is no measure', 'measures', fix)
     for measure in re.split(r',\s*(?![^()]*\))', measures) if isinstance(measures, str) else measures:
         first.setdefault(str(parse_measure(measure)), measure)
     return tuple(first.values())

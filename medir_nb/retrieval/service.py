@@ -497,7 +497,8 @@ def web_app(
     _add_search(app, service, seconds)
     _add_documents(app, service)
     if tools:
-        app.mount('/', tools.streamable_http_app(host='127.0.0.1' if only_loopback else '0.0.0.0'))
+        address = '127.0.0.1' if only_loopback else '0.0.0.0'
+        app.router.routes += tools.streamable_http_app(host=address).routes  # /mcp; all else stays ours
     if key := service_key():
         app.add_middleware(KeyNeeded, key)
     return app
@@ -548,6 +549,7 @@ def serve(
     with boundary('uvicorn is not installed', 'medir serve', 'pip install "medir_nb[serve]"', (ImportError,)):
         import uvicorn
         from medir_nb.retrieval.connections import PatientProtocol
+    service_key()  # one that cannot be sent is refused before anything is opened
     with taken_port(host, port) as listening:
         service = Service(folder, updates, device, room, threads, log)
         host, taken = listening.getsockname()[:2]  # 127.1 and LOCALHOST are loopback, too
