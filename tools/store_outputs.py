@@ -77,7 +77,7 @@ def store(path: Path, executed: Path):
 
 def main(names: list[str]):
     papers = sorted(path.stem for path in (NOTEBOOKS / 'papers').glob('*.ipynb'))
-    for name in names or ['referees', 'second_numbers', *papers]:
+    for name in names or ['referees', 'second_numbers', 'families', *papers]:
         path, receipt = find_notebook(name), run_notebook(name, PRESETS.get(name, 'demo'))
         store(path, Path(receipt['output']))
         print(f'{path.name}: outputs of {Path(receipt["output"]).parent.name}')
