@@ -65,9 +65,8 @@ class Searcher:
     def search(self, question: str, k: int = 10, filters: dict | None = None) -> list[dict]:
         "The first `k` documents: rank, id, score, title, text and whatever fields they came with."
         if self.is_remote:
-            return self._get('/search', query=question, k=k, **({'filters': json.dumps(filters)} if filters else {}))[
-                'hits'
-            ]
+            filtered = {'filters': json.dumps(filters)} if filters else {}
+            return self._get('/search', query=question, k=k, **filtered)['hits']
         check(question.strip(), 'a question is empty', 'query', 'write one in plain words')
         with self._one_at_a_time:
             return self._index.answers([question], k, filters)[0]

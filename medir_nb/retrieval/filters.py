@@ -8,8 +8,8 @@ __all__ = ['allowed_documents', 'parse_filter']
 # %% ../../nbs/04_retrieval/06_filters.ipynb #4e0bbc31
 import json
 import operator
-from medir_nb.core.errors import MedirError, check, nearest
-from medir_nb.data.corpus import Corpus, corpus_records
+from ..core.errors import MedirError, check, nearest
+from ..data.corpus import Corpus, corpus_records
 
 # %% ../../nbs/04_retrieval/06_filters.ipynb #ab6824c8
 def _alike(value, bound) -> tuple:

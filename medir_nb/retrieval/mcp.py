@@ -9,7 +9,7 @@ __all__ = ['mcp_server']
 import contextlib
 from collections.abc import Awaitable, Callable
 from typing import Any
-from medir_nb.core.errors import MedirError, boundary
+from ..core.errors import MedirError, boundary
 
 # %% ../../nbs/04_retrieval/20_mcp.ipynb #d45e276d
 def short_hit(hit: dict) -> dict:

@@ -12,8 +12,8 @@ import os
 import time
 from datetime import datetime, timezone
 from pathlib import Path
-from medir_nb.core.console import note
-from medir_nb.core.errors import boundary, check
+from ..core.console import note
+from ..core.errors import boundary, check
 
 # %% ../../nbs/04_retrieval/21_monitoring.ipynb #dc92e347
 KEY_VARIABLE = 'MEDIR_SERVE_KEY'
