@@ -15,6 +15,7 @@ from medir_nb.core.files import decoded, not_utf8
 from medir_nb.data.documents import place_of
 from medir_nb.data.pages import paragraphs
 from medir_nb.data.raw import FORMATS, read_file
+from medir_nb.data.readers import read_judgements
 from medir_nb.study.reading import write_documents
 
 
@@ -413,3 +414,17 @@ def test_fields_of_a_corpus_are_kept(tmp_path, home, medir):
     assert medir('export', tmp_path, '--system', 'bm25', '--to', tmp_path / 'out').code == 0
     [kept] = (tmp_path / 'out').rglob('corpus.jsonl')
     assert json.loads(kept.read_text().splitlines()[0])['metadata'] == {'page': 4, 'ward': 'B2'}
+
+
+@pytest.mark.parametrize(
+    ('lines', 'documents'),
+    [
+        (['query-id\tcorpus-id\tscore', 'q1\t0 d01\t1', 'q1\tQ0 d02\t1'], ['0 d01', 'Q0 d02']),
+        (['query-id corpus-id score', 'q1 d01 1'], ['d01']),
+        (['q1\t0 d01\t1', 'q1 Q0\td02 1'], ['d01', 'd02']),
+    ],
+)
+def test_a_header_settles_what_separates_the_columns(tmp_path, lines, documents):
+    path = tmp_path / 'test.tsv'
+    path.write_text('\n'.join(lines))
+    assert read_judgements(path).doc_id.tolist() == documents

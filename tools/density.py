@@ -23,8 +23,8 @@ MODELS = {
 
 # the most that the package may have, and the least of `AT_LEAST`: the figures of the day; behind each, the aim
 LIMITS = {
-    'exported lines': 47_705,  # aim 37,000
-    'lines of tests': 28_905,  # 27,000
+    'exported lines': 47_707,  # aim 37,000
+    'lines of tests': 28_920,  # 27,000
     'rooms': 12,  # 12
     'public names': 875,  # 900
     'signatures with home_folder': 28,  # 60

@@ -211,12 +211,15 @@ def trec_cells(line: str) -> list[str]:
 
 
 def _text_qrels(path: Path):
+    has_header = False
     for number, (line, where) in enumerate(text_lines(path)):
         cells, spaced = line.rstrip().split('\t'), trec_cells(line)
-        is_trec = len(cells) == 3 and len(spaced) == 4 and spaced[1] in ('0', 'Q0')  # tabs and spaces, mixed
-        cells = cells if len(cells) in (3, 4) and not is_trec else spaced
-        if number == 0 and cells[-1].strip().lower() in _HEADER_GRADES:
+        if number == 0 and spaced[-1].strip().lower() in _HEADER_GRADES:
+            has_header = True
             continue
+        # TREC's four columns, tabs and spaces mixed; below a header tabs alone separate
+        is_trec = not has_header and len(cells) == 3 and len(spaced) == 4 and spaced[1] in ('0', 'Q0')
+        cells = cells if len(cells) in (3, 4) and not is_trec else spaced
         what = f'{len(cells)} columns instead of 3 (query, document, grade) or 4 (TREC)'
         check(len(cells) in (3, 4), what, where, 'separate the columns by tabs')
         query_id, doc_id, grade = cells if len(cells) == 3 else (cells[0], cells[2], cells[3])
