@@ -10,7 +10,7 @@ from medir_nb.data import load_task, task_from_frames
 from medir_nb.evaluator import case_view, compare, compare_all, correlation, difference_spread, evaluate
 from medir_nb.evaluator import evaluate_grid, holm, interval, judged_at_10, macro_average, order_bounds, PAIR_MEASURES
 from medir_nb.evaluator import paired_p, paired_power, parse_measure, per_query, Power, queries_needed, score_run
-from medir_nb.evaluator import separation, smallest_difference
+from medir_nb.evaluator import separation, smallest_difference, subgroup_scores, subgroups
 from medir_nb.evaluator.statistics import resampled_means
 from medir_nb.papers import against_baseline
 from medir_nb.retrieval import read_run, RUN_COLUMNS
@@ -212,6 +212,32 @@ def test_separation_by_hand():
     assert [row.AUC, row['mean gap'], row.overlap] == pytest.approx([8 / 9, 0.7 - 0.2, 1 / 3])
 
 
+def test_a_group_beside_the_rest_and_the_gap_of_the_worst_by_hand():
+    rng = np.random.default_rng(5)
+    ids = [f'q{i}' for i in range(60)]
+    documents = [{'id': 'd', 'text': 'fever', 'ward': 'east'}]
+    queries = [{'id': q, 'text': 'fever', 'ward': 'north' if i < 20 else 'south'} for i, q in enumerate(ids)]
+    task = task_from_frames(documents, queries, [{'query_id': q, 'doc_id': 'd', 'relevance': 1} for q in ids])
+    values = pd.Series(np.where(np.arange(60) < 20, 0.2, 0.7) + rng.uniform(-0.1, 0.1, 60), index=ids)
+    found = subgroups(values, task, 'ward')
+    north, south = found.groups.to_dict('records')
+    apart = values[:20].mean() - values[20:].mean()
+    assert [north['difference'], -south['difference']] == pytest.approx([apart, apart])
+    assert found.gap.worst == 'north' and found.gap.value == pytest.approx(values.mean() - values[:20].mean())
+    assert found.gap.low < found.gap.value < found.gap.high and found.shown.all()
+    several = subgroups(values, task, {q: ['all', 'odd' if i % 2 else 'even'] for i, q in enumerate(ids)})
+    assert set(several.groups.group) == {'odd', 'even'} and not several.shown.any()  # a group of all is none
+    few = subgroups(values, task, {q: 'few' if i < 5 else 'many' for i, q in enumerate(ids)}, least=5)
+    assert np.isinf(few.groups.smallest).all() and not few.shown.any()
+
+
+@pytest.mark.parametrize('by', ['length', 'rarity', 'wording', 'language', 'body system'])
+def test_each_label_knows_almost_every_query(by):
+    task = load_task('hpo-lay')
+    is_in = subgroup_scores.memberships(task, by, task.queries.ids)
+    assert is_in.any(axis=1).mean() > 0.95 and is_in.shape[1] > 1 - (by == 'language')
+
+
 # --- evaluate and the command ----------------------------------------------------------------------------------------
 
 
@@ -311,6 +337,16 @@ def test_compare_prints_interval_p_wins_and_five_queries(beir, medir, tmp_path):
     assert firsts[0].strip() == 'bm25: gout is a disease' and firsts[1].strip().endswith('half.run: disease')
     low, high = map(float, head.split('[')[1].split(']')[0].split(','))
     assert low < -0.625 < high <= 0
+    write_lines(folder / 'queries.jsonl', [json.dumps({'_id': q, 'text': t, 'kind': 'ab'[q > 'q3']}) for q, t in asked])
+    said = medir('evaluate', folder, '--system', 'bm25', '--by', 'kindd')
+    assert said.code == 2 and "did you mean 'kind'" in said.err
+    write_lines(
+        folder / 'queries.jsonl',
+        [json.dumps({'_id': f'{q}{i}', 'text': t, 'kind': 'ab'[q > 'q3']}) for q, t in asked for i in range(5)],
+    )
+    write_lines(folder / 'qrels' / 'test.tsv', [f'q{n}{i}\t{w}\t1' for n, w in enumerate(words) for i in range(5)])
+    assert 'the worst of 2 groups is ' in medir('evaluate', folder, '--system', 'bm25', '--by', 'kind').out
+    assert 'RR@5 gained' in medir('compare', folder, 'bm25', 'bm25(k1=0.1)', '--measure', 'RR@5', '--by', 'kind').out
 
 
 def test_compare_with_groups_flips_whole_groups():

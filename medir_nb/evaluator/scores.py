@@ -18,6 +18,7 @@ from ..data.ontology import overlap_oracle
 from ..data.registered import load_task
 from ..retrieval.runs import sort_run
 from .statistics import correlation, ends_text, group_index, interval
+from .subgroup_scores import Subgroups, subgroups
 
 # %% ../../nbs/06_evaluator/01_scores.ipynb #fda4c30e
 PAIR_MEASURES = ('Spearman', 'Pearson')
@@ -153,6 +154,17 @@ class Scores:
         if self._rows is None:
             self._rows = [score_row(self, str(parse_measure(measure))) for measure in self.measures]
         return self._rows
+
+    def by(
+        self,
+        label='length',  # as `subgroups` takes it: length, rarity, body system, …, a column, or query id → label
+        measure: str | None = None,  # the first
+        least: int = 10,  # queries of a group that is tested
+    ) -> Subgroups:
+        "The scores of one measure by what the queries are."
+        check(self.task.kind != 'pairs', 'sentence pairs have no scores of queries', self.task.name, 'read its rows')
+        measure = str(parse_measure(measure or self.measures[0]))
+        return subgroups(self.values(measure), self.task, label, measure, least)
 
     def __repr__(self):
         rows = [(measure_label(r['measure']), r['value'], r['low'], r['high']) for r in self.rows()]

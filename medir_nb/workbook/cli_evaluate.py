@@ -221,6 +221,20 @@ SYSTEM_HELP = (
     'default of Chinese tasks).'
 )
 TASK_HELP = 'A task of `medir tasks`, a folder, mteb:NAME[/SUBSET/SPLIT], a suite of mteb, or hf:OWNER/NAME@REVISION.'
+By = Annotated[
+    list[str] | None,
+    Option(
+        '--by',
+        help='Also by what the queries are: length, rarity, wording, language, body system, or a column of '
+        'queries.jsonl or of their best documents; repeat for more.',
+    ),
+]
+
+
+def _show_groups(groups, where: str, wide: bool):
+    "Print the scores of groups, and how far the worst is behind."
+    show_text(f'\n{where}, {groups!r}', wide)
+    show_table(groups.frame(), wide)
 
 # %% ../../nbs/11_workbook/17_cli_evaluate.ipynb #37b4721c
 def evaluate_command(
@@ -244,6 +258,7 @@ def evaluate_command(
     costs: Annotated[
         bool, Option('--costs', help='Also milliseconds a query, documents a second, and the price of a service.')
     ] = False,
+    by: By = None,
     wide: Wide = False,
 ):
     "Scores of systems (or of run files) on a task, with intervals."
@@ -271,6 +286,9 @@ def evaluate_command(
             done.costs = _measured_costs(expressions, task, options, dtype, max_tokens)
     finally:
         done.show(wide)
+    for scores in done.scores:
+        for name in by or []:
+            _show_groups(scores.by(name), f'{scores.task.name}, {scores.label}', wide)
 
 # %% ../../nbs/11_workbook/17_cli_evaluate.ipynb #5a3c236e
 def compare_command(
@@ -288,6 +306,7 @@ def compare_command(
     passages: PassagesOption = None,
     max_tokens: MaxTokens = None,
     json_file: Annotated[Path | None, Option('--json', help='Write the comparison to this file.')] = None,
+    by: By = None,
     wide: Wide = False,
 ):
     """Difference of two systems: interval, paired test, wins and losses, the settings that differ, and the queries
@@ -311,10 +330,15 @@ def compare_command(
             return evaluator.score_run(loaded, retrieval.read_run(side), [name], side)
         return evaluator.evaluate(loaded, side, [name], dtype=dtype, device=device, max_tokens=max_tokens)
 
-    comparison = evaluator.compare(score(a), score(b), name)
+    sides = score(a), score(b)
+    comparison = evaluator.compare(*sides, name)
     if json_file:
         write_json(json_file, comparison.as_dict())
     show_text(str(comparison), wide)
+    gained = sides[1].values(name) - sides[0].values(name)
+    for each in by or []:
+        groups = evaluator.subgroups(gained, loaded, each, f'{comparison.measure} gained')
+        _show_groups(groups, f'{comparison.b} − {comparison.a}', wide)
 
 # %% ../../nbs/11_workbook/17_cli_evaluate.ipynb #18cae0da
 def tune_fusion_command(
