@@ -10,6 +10,11 @@ from medir_nb.data import load_task, task_from_frames
 from medir_nb.evaluator import case_view, compare, compare_all, correlation, difference_spread, evaluate
 from medir_nb.evaluator import evaluate_grid, holm, interval, judged_at_10, macro_average, order_bounds, PAIR_MEASURES
 from medir_nb.evaluator import paired_p, paired_power, parse_measure, per_query, Power, queries_needed, score_run
+from medir_nb.evaluator import separation, smallest_difference
+from medir_nb.evaluator.effects import gain_counts
+from medir_nb.evaluator import score_frames
+
+
 from medir_nb.evaluator import separation, smallest_difference, subgroup_scores, subgroups
 from medir_nb.evaluator.statistics import resampled_means
 from medir_nb.papers import against_baseline
@@ -555,3 +560,22 @@ def test_compare_ends_in_words():
     assert needed <= said < 1.1 * needed and 'more queries would show one of 0.03' in words[0]
     unknown = 'none of these 60 queries tells the two apart, so what they would show is unknown'
     assert first(same).endswith(f'no difference shown; {unknown}')
+
+
+def test_equal_scores_have_no_interval_and_a_table_prints_them():
+    for n in (3, 14, 15, 40):
+        assert np.isnan(interval(np.full(n, 0.5))).all() and np.isnan(interval(np.zeros(n))).all()
+    low, high = interval(np.arange(40) / 40)
+    assert low < 39 / 80 < high
+    for n in (4, 20):
+        ids = [f'q{i}' for i in range(n)]
+        texts = pd.DataFrame({'id': ids, 'text': [f'word{i}' for i in range(n)]})
+        judged = pd.DataFrame({'query_id': ids, 'doc_id': ids, 'relevance': 1})
+        task = task_from_frames(texts, texts.assign(id=ids), judged)
+        scores = [evaluate(task, system, keep_self=True) for system in ('bm25', 'bm25(k1=0.9)', 'bm25(b=0.4)')]
+        assert np.isnan(scores[0].rows()[0]['low'])
+        table = compare_all(scores)
+        assert table.low.isna().all() and (table.difference == 0).all()
+        assert score_frames.tests_table(table).difference.tolist() == ['+0.000'] * 3
+        assert ' +0.0000, p = 1.0000' in str(compare(*scores[:2]))
+        assert gain_counts(table.assign(task='t')).open.tolist() == [3]

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 import numpy as np, pandas as pd, pytest
 import medir_nb
+import medir_nb as mr
 from conftest import DOCUMENTS, QRELS, QUERIES, TASK_ROW, refused, table, write_beir, write_lines, write_notebook
 from medir_nb import core, data, encoder, evaluator, generator, retrieval, trainer, workbook
 from medir_nb.core import MedirError, atomic_path, boundary, cause_of, lock, redact, registry, run_command, slug
@@ -1687,6 +1688,38 @@ def test_what_is_no_task_is_said(medir, tmp_path, beir):
     assert len(data.task_from_frames(**frames, qrels=as_pyterrier).qrels) == 1
     with pytest.raises(MedirError, match="measures: 3 is no measure; write 'nDCG@10'"):
         evaluator.evaluate(beir, 'bm25', 3)
+
+
+def test_an_argument_of_another_type_is_said_in_one_line(beir, tmp_path):
+    task = data.load_task(beir)
+    scores = evaluator.evaluate(task, 'bm25')
+    frame = pd.DataFrame({'id': ['a'], 'text': ['gout']})
+    odd = pd.DataFrame({'name': ['a']})
+    calls = {
+        "search: k is 'x', of type str; give int": lambda: mr.search(task, 'bm25', k='x'),
+        'search: k is 0; ask for 1 document or more': lambda: mr.search(task, 'bm25', k=0),
+        "search: k is '2.5', of type float": lambda: mr.search(task, 'bm25', k=2.5),
+        "search: expanded is '3'": lambda: mr.search(task, 'bm25', expanded=3),
+        'search: int is no task with queries': lambda: mr.search(3, 'bm25'),
+        "load_task: name is '3', of type int; give str or Path or Task": lambda: mr.evaluate(3, 'bm25'),
+        "load_task: name is 'None'": lambda: mr.load_task(None),
+        "load_task: limit is 'x'": lambda: mr.load_task(beir, limit='x'),
+        "load_task: limit is '2.5'": lambda: mr.evaluate(beir, 'bm25', limit=2.5),
+        "evaluate: k is 'x'": lambda: mr.evaluate(task, 'bm25', k='x'),
+        'own model: int has no encode method': lambda: mr.evaluate(task, 3),
+        "compare: b is '3', of type int; give Scores": lambda: mr.compare(scores, 3),
+        "compare: show is 'x'": lambda: mr.compare(scores, scores, show='x'),
+        "task_from_frames: corpus is '3'": lambda: mr.task_from_frames(3, frame, frame),
+        'frames: the corpus are no rows': lambda: mr.task_from_frames(['a'], frame, frame),
+        "rename a column, as in frame.rename(columns={'NAME': 'id'})": lambda: mr.task_from_frames(frame, odd, odd),
+        'documents: int is no documents': lambda: mr.index(3, 'bm25', to=tmp_path / 'index'),
+        "open_index: place is '3'": lambda: mr.open_index(3),
+    }
+    for line, call in calls.items():
+        with pytest.raises(MedirError) as refusal:
+            call()
+        assert line in str(refusal.value)
+    assert len(mr.search(task, 'bm25', k=np.int64(2)).run) > 0
 
 
 def test_a_field_of_another_name_is_named_on_the_line(medir, tmp_path):

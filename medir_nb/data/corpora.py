@@ -6,6 +6,7 @@
 __all__ = ['corpus_in_memory', 'corpus_task', 'asked']
 
 # %% ../../nbs/01_data/12_corpora.ipynb #e8e7bd1f
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 import pandas as pd
@@ -27,6 +28,8 @@ def corpus_in_memory(
     if isinstance(documents, Corpus):
         return documents
     if not isinstance(documents, pd.DataFrame):
+        is_many = isinstance(documents, Iterable)
+        check(is_many, f'{type(documents).__name__} is no documents', 'documents', 'give texts, or a data frame')
         texts = list(documents)
         odd = next((text for text in texts if not isinstance(text, str)), None)
         what = f'a document is {type(odd).__name__} and no text'

@@ -89,9 +89,13 @@ def first_value(
             return row[name]
     if default is None:
         what = f'field {names[0]!r} is missing (found: {", ".join(row) or "nothing"})'
-        fix = f'add it, rename the field, or name it: medir study look … --column {names[0].strip("_")}=FIELD'
-        is_text = names[0] in ('_id', 'title', 'text')
-        raise MedirError(what, where, fix if is_text else f'add it, or rename the field to {names[0]!r}')
+        plain = names[0].strip('_')
+        fix = f'add it, or rename the field to {names[0]!r}'
+        if re.search(r' row \d+$', where):  # of a data frame
+            fix = f"rename a column, as in frame.rename(columns={{'NAME': {plain!r}}})"
+        elif names[0] in ('_id', 'title', 'text'):
+            fix = f'add it, rename the field, or name it: medir study look … --column {plain}=FIELD'
+        raise MedirError(what, where, fix)
     return default
 
 # %% ../../nbs/01_data/01_readers.ipynb #870b8352

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 import pandas as pd
 from pydantic import Field
-from ..core.errors import MedirError, NothingToMeasure, boundary, check, nearest
+from ..core.errors import MedirError, NothingToMeasure, boundary, check, checked, nearest
 from ..core.files import fingerprint
 from ..core.places import follows_home
 from ..core.settings import registry, check_row
@@ -358,8 +358,11 @@ def _limited(task: Task, limit: int) -> Task:
 
 # %% ../../nbs/01_data/10_registered.ipynb #5025e811
 @follows_home
+@checked
 def load_task(
-    name,  # a registry name, a folder, a zip file, `mteb:NAME[/SUBSET/SPLIT]`, `hf:OWNER/NAME[@REVISION]`, or a `Task`
+    name: str
+    | Path
+    | Task,  # a registry name, a folder, a zip file, `mteb:NAME[/SUBSET/SPLIT]`, `hf:OWNER/NAME[@REVISION]`
     split: str | None = None,  # default: that of the row, else test
     lang: str | None = None,  # ISO 639-1, in place of what the row or the texts say
     limit: int | None = None,  # documents, for a quick look

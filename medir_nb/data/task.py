@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 import numpy as np
 import pandas as pd
-from ..core.errors import MedirError, check
+from ..core.errors import MedirError, check, checked
 from ..core.files import fingerprint
 from ..core.console import counted, note
 from .corpus import Corpus, Queries
@@ -229,15 +229,19 @@ def build_task(
     return Task(name, **parts, report=report, language=language, source=str(where), **fields)
 
 # %% ../../nbs/01_data/04_task.ipynb #872bafc5
+@checked
 def task_from_frames(
-    corpus: pd.DataFrame,  # id (or _id), text, and title where there is one
-    queries: pd.DataFrame,  # likewise
-    qrels: pd.DataFrame,  # query_id, doc_id, relevance
+    corpus: pd.DataFrame | list,  # id (or _id), text, and title where there is one; a list of mappings likewise
+    queries: pd.DataFrame | list,  # likewise
+    qrels: pd.DataFrame | list,  # query_id, doc_id, relevance
     name: str = 'frames',
     **fields,  # of `build_task` and `Task`
 ) -> Task:
     "A task from data frames."
-    frames = [pd.DataFrame(rows) for rows in (queries, corpus, qrels)]  # lists of mappings as well
+    for rows, what in ((queries, 'queries'), (corpus, 'corpus'), (qrels, 'qrels')):
+        are_rows = isinstance(rows, pd.DataFrame) or all(isinstance(row, dict) for row in rows)
+        check(are_rows, f'the {what} are no rows', name, "give a data frame, or a list of {'id': …, 'text': …}")
+    frames = [pd.DataFrame(rows) for rows in (queries, corpus, qrels)]
     query_rows, corpus_rows, qrel_rows = (frame.to_dict('records') for frame in frames)
     query_table = texts_in_memory(query_rows, f'{name} queries', Queries)
     corpus_table = texts_in_memory(corpus_rows, f'{name} corpus')

@@ -13,7 +13,7 @@ import re
 from dataclasses import dataclass, field, fields, replace
 import numpy as np
 import pandas as pd
-from ..core.errors import check, MedirError
+from ..core.errors import MedirError, check, checked
 from ..core.console import note
 from ..retrieval.runs import sort_run
 from ..retrieval.stages import System, Job
@@ -223,6 +223,7 @@ def _changes(x: pd.Series, y: pd.Series, group: np.ndarray) -> dict:
     }
 
 # %% ../../nbs/06_evaluator/03_comparison.ipynb #c28a97b9
+@checked
 def compare(
     a: Scores,
     b: Scores,  # of the same queries
@@ -264,7 +265,7 @@ def compare_all(
     if not comparisons:
         return pd.DataFrame(columns=list(_COLUMNS)).astype(_COLUMNS)  # numbers stay numbers beside other tables
     table = pd.DataFrame([c.as_dict() for c in comparisons])
-    return table.assign(p_holm=holm(table.p))[list(_COLUMNS)]
+    return table.assign(p_holm=holm(table.p))[list(_COLUMNS)].astype(_COLUMNS)
 
 # %% ../../nbs/06_evaluator/03_comparison.ipynb #1d2eaa6b
 def relevant_documents(score: Scores, query_id: str) -> pd.Series:

@@ -62,7 +62,7 @@ def gain_counts(
 ) -> pd.DataFrame:
     "How many cells of a grid gain, lose, or are open because their interval holds zero, and the ends of the gain."
     about = {'cells': ('difference', 'size'), 'least': ('difference', 'min'), 'most': ('difference', 'max')}
-    verdicts = grid.assign(gain=grid.low > 0, lose=grid.high < 0, open=(grid.low <= 0) & (grid.high >= 0))
+    verdicts = grid.assign(gain=grid.low > 0, lose=grid.high < 0, open=~((grid.low > 0) | (grid.high < 0)))
     summed = {name: (name, 'sum') for name in ('gain', 'lose', 'open')}
     return verdicts.groupby(by, sort=False).agg(**about | summed).reset_index()
 

@@ -10,7 +10,7 @@ import os
 import re
 from pathlib import Path
 import pandas as pd
-from ..core.errors import MedirError, NothingToMeasure
+from ..core.errors import MedirError, NothingToMeasure, checked
 from ..core.files import read_json, write_json
 from ..core.places import follows_home
 from ..core.console import counted, note, progress
@@ -49,6 +49,7 @@ def _evaluate_pairs(task: Task, system, typed: str, measures, dtype, device, pai
 
 # %% ../../nbs/06_evaluator/02_evaluation.ipynb #ae79ceab
 @follows_home
+@checked
 def evaluate(
     task,  # a name, a folder or a `Task`
     system,  # an expression or a model object
@@ -135,6 +136,7 @@ def tell_not_run(not_run: dict):
 
 # %% ../../nbs/06_evaluator/02_evaluation.ipynb #6cb10684
 @follows_home
+@checked
 def evaluate_grid(
     tasks,  # names, folders, suites of mteb or `Task` objects
     systems,  # expressions or model objects

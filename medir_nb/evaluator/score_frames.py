@@ -68,7 +68,7 @@ def tests_table(
     "Tests as a reader sees them: one unit, three decimals, differences with their interval, measures by their label."
     shown = ScoreFrame(tests.drop(columns=['low', 'high']).astype(object))
     rows = zip(tests.difference, tests.low, tests.high, strict=True)
-    shown['difference'] = [f'{signed(d)} [{signed(low)}, {signed(high)}]' for d, low, high in rows]
+    shown['difference'] = [f'{signed(d)} {ends_text(*ends, "+.3f")}'.rstrip().replace('-', '−') for d, *ends in rows]
     for names, text in ((('plain', 'score'), '{:.3f}'.format), (('p', 'p_holm', 'p (Holm)'), p_text)):
         for name in set(names) & set(tests):
             shown[name] = [text(value) for value in tests[name]]

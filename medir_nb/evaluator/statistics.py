@@ -64,10 +64,10 @@ def interval(
     n: int = 1000,
     seed: int = 0,
 ) -> tuple[float, float]:
-    "95 % percentile bootstrap interval of a mean; of few groups that of Student's t, of one none."
+    "95 % percentile bootstrap interval of a mean; of few groups Student's t, of one group or of equal values none."
     values = np.asarray(values, float)
     group = np.arange(len(values)) if group is None else np.asarray(group)
-    if group.max(initial=-1) + 1 < _FEW:
+    if group.max(initial=-1) + 1 < _FEW or np.ptp(values) == 0:
         return mean_interval(values, group)
     low, high = np.percentile(resampled_means(values, group, n, seed), [2.5, 97.5])
     return float(low), float(high)

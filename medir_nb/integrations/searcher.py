@@ -11,7 +11,7 @@ import threading
 from functools import cached_property
 from pathlib import Path
 from urllib.parse import quote
-from ..core.errors import MedirError, boundary, check
+from ..core.errors import MedirError, boundary, check, checked
 from ..retrieval.index import Index
 from ..retrieval.monitoring import service_key
 from ..retrieval.updates import build_index
@@ -84,6 +84,7 @@ def text_and_metadata(hit: dict) -> tuple[str, dict]:
     return hit.get('passage') or hit['text'], about
 
 # %% ../../nbs/10_integrations/00_searcher.ipynb #da23743a
+@checked
 def index(
     documents,  # a folder or file of any kind that `medir study look` reads, a task, a data frame, texts
     system: str,  # an expression
@@ -97,6 +98,7 @@ def index(
     return Searcher(to)
 
 
+@checked
 def open_index(place: str | Path) -> Searcher:
     "The index in a folder, or the service at an address."
     return Searcher(place)

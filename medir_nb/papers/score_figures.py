@@ -57,7 +57,7 @@ def _draw_gains(axes, part: pd.DataFrame, rows: list, columns: list, top: float)
     axes.imshow(values.to_numpy(float), colours, vmin=-top, vmax=top, aspect='auto')
     for cell in part.itertuples():
         colour = 'white' if abs(cell.difference) > 0.7 * top else INK
-        colour = GREY if cell.low <= 0 <= cell.high else colour
+        colour = colour if cell.low > 0 or cell.high < 0 else GREY
         number = f'{cell.difference:+.3f}'.replace('-', '−')
         at = columns.index(cell.column), rows.index(cell.row)
         axes.text(*at, number, ha='center', va='center', fontsize=9, color=colour)

@@ -10,7 +10,7 @@ __all__ = ['Expand', 'chain_of', 'row_label', 'search', 'ask', 'expanded_texts',
 import functools
 import time
 from dataclasses import replace
-from ..core.errors import check, MedirError, NothingToMeasure
+from ..core.errors import MedirError, NothingToMeasure, check, checked
 from ..core.places import follows_home
 from ..core.console import note
 from ..core.settings import registry
@@ -211,8 +211,9 @@ def tell_strangers(expression, task: Task):
 
 # %% ../../nbs/04_retrieval/16_chain.ipynb #d094b259
 @follows_home
+@checked
 def search(
-    task: Task,
+    task,  # a `Task`
     expression,  # of the system, or a reader's own model object
     k: int = 100,  # documents a query
     *,
@@ -230,8 +231,9 @@ def search(
         note('search(task, system) takes the task first, as evaluate does; the old order is read for now')
         task, expression = expression, task
     chain, start = chain_of(expression), time.perf_counter()
-    is_search, fix = isinstance(task, Task) and isinstance(k, int), 'ask questions: ask(system, documents, [question])'
-    check(is_search, f'{type(task).__name__} is no task with queries, or k no number', where='search', fix=fix)
+    fix = 'load_task(name) makes one of a name or folder; ask(system, documents, [question]) asks'
+    check(isinstance(task, Task), f'{type(task).__name__} is no task with queries', where='search', fix=fix)
+    check(k > 0, f'k is {k}', 'search', 'ask for 1 document or more')
     check(task.kind != 'pairs', 'a sentence-pair task has no corpus to search', where=task.name, fix='use score_pairs')
     if dtype:
         parse_dtype(dtype)
@@ -244,6 +246,7 @@ def search(
 
 # %% ../../nbs/04_retrieval/16_chain.ipynb #473e3e92
 @follows_home
+@checked
 def ask(
     expression,  # or a reader's own model object
     documents,  # what `corpus_task` takes: texts, a data frame, a folder, a name, a task, whose queries are left aside
