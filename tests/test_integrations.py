@@ -95,7 +95,8 @@ def test_assistants_search_and_fetch_over_http(index, running, monkeypatch):
     check_talk(*asyncio.run(talk(Client(f'{str(http.base_url).rstrip("/")}/mcp'))))
     assert http.get('/search', params={'query': QUESTION}).json()['hits'][0]['id'] == '1'
     for header in ('host', 'origin'):
-        assert http.post('/mcp', json={}, headers={header: 'http://evil.example'}).status_code in (403, 421)
+        for path, codes in (('/mcp', (403, 421)), ('/mcp/', (404,))):
+            assert http.post(path, json={}, headers={header: 'http://evil.example'}).status_code in codes
     assert http.get('/nothing').json()['error'] == 'there is nothing here'
 
 

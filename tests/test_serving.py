@@ -498,6 +498,11 @@ def test_a_service_filters_and_says_what_is_no_filter(home, tmp_path, running):
     assert client.get('/search', params={'query': QUESTIONS[0], 'filters': json.dumps(wanted)}).json()['hits'] == posted
     for wrong in ({'yaer': 1}, {'year': {'from': 1}}, {'year': {'gte': None}}):
         assert is_error(client.post('/search', json={'query': 'a', 'filters': wrong}), 422)
+    opened = Index(tmp_path / 'index')
+    for filters in ({'year': 2001}, {'year': 2002}, {'year': 2001}):
+        [hits] = opened.answers([QUESTIONS[0]], filters=filters)
+        assert hits and {str(hit['metadata']['year']) for hit in hits} == {str(filters['year'])}
+    assert opened._allowed.cache_info().hits == 1  # the fields of all documents are read once a filter
     assert 'is no filter' in is_error(client.get('/search', params={'query': 'a', 'filters': '{'}), 422)
 
 
@@ -984,6 +989,7 @@ def test_a_read_only_walk_has_its_report_and_its_index_elsewhere(home, tmp_path,
         assert ran.code == 0 and len(Index(elsewhere / 'index')) == 36, ran
         ran = medir('study', 'report', folder)
         assert ran.code == 2 and ran.err.splitlines()[-1].startswith('medir: error:'), ran
+        assert f'medir study report {folder} --to report.html' in ran.err
 
 
 @pytest.mark.parametrize('damage', ['insulin.txt', 'cases.jsonl'])

@@ -713,6 +713,11 @@ def test_times_of_a_busy_machine_are_said_and_measured_again(walk, monkeypatch):
     assert busy_reasons() == [] and len(asked) == 4
     wanting[0] = 99.0
     assert busy_reasons() == [] and len(asked) == 4  # of a quiet machine
+    walk.path('labels').mkdir(exist_ok=True)
+    walk.path('labels/labels.json').write_text(json.dumps({'nothing_relevant': 2, 'unfinished': 1}))
+    reasons = '\n'.join(give_verdict(walk, PAIR).content['reasons'])
+    assert 'Left out: 2 labelled queries for which nothing was relevant.' in reasons
+    assert 'Left out: 1 labelled query begun and not finished.' in reasons
 
 
 @pytest.mark.medium

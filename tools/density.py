@@ -23,8 +23,8 @@ MODELS = {
 
 # the most that the package may have, and the least of `AT_LEAST`: the figures of the day; behind each, the aim
 LIMITS = {
-    'exported lines': 48_077,  # aim 37,000
-    'lines of tests': 29_014,  # 27,000
+    'exported lines': 48_096,  # aim 37,000
+    'lines of tests': 29_036,  # 27,000
     'rooms': 12,  # 12
     'public names': 882,  # 900
     'signatures with home_folder': 28,  # 60

@@ -47,9 +47,9 @@ class MedirError(Exception):
 
     def __str__(self):
         # a name of thousands of characters is shown by its ends
-        what = self.what if len(self.what) <= 1000 else f'{self.what[:600]} … {self.what[-200:]}'
+        what, fix = (part if len(part) <= 1000 else f'{part[:600]} … {part[-200:]}' for part in (self.what, self.fix))
         text = f'{self.where}: {what}' if self.where else what
-        return visible(' '.join((f'{text}; {self.fix}' if self.fix else text).split()))
+        return visible(' '.join((f'{text}; {fix}' if fix else text).split()))
 
     def _render_traceback_(self) -> list[str]:
         "What IPython shows of it."

@@ -8,6 +8,7 @@ __all__ = ['HEAD', 'canonical', 'fingerprint', 'file_fingerprint', 'atomic_path'
            'atomic_folder', 'lock']
 
 # %% ../../nbs/00_core/01_files.ipynb #e0a0d8f8
+import codecs
 import contextlib
 import errno
 import fcntl
@@ -169,30 +170,33 @@ def _marked_encoding(raw: bytes) -> str:
 
 _SAMPLE = 50_000  # bytes by which an encoding is told
 _HIGH_RUNS = re.compile(rb'[\x80-\xff]{3,}')
-_COMMON_CHINESE = re.compile(rb'[\xb0-\xd7][\xa1-\xfe]')  # of GB 2312; no Cyrillic or Greek is written so
-_ENCODINGS = 'gb18030 big5 shift_jis euc_kr cp1250 cp1251 cp1253 utf_16_le utf_16_be cp1252'.split()
-_NAMES = {'utf_16_le': 'utf-16le', 'utf_16_be': 'utf-16be'}  # as iconv knows them
+_LATIN = 'Windows-1252 Windows-1250 Windows-1254 ISO-8859-2'.split()
+_OTHERS = 'GB18030 Big5 CP932 EUC-JP CP949 KOI8-R IBM866 ISO-8859-5 ISO-8859-7 Windows-1251 Windows-1253'.split()
+_WIDE = ['UTF-16LE', 'UTF-16BE']
+_FEW = 8  # bytes beyond ASCII, below which accents say too little
 
 
 def encoding_of(
     raw: bytes,  # of a file, or its beginning
 ) -> str:
-    "The encoding of a file that is not UTF-8, as far as its bytes show it; cp1252 where nothing else is clear."
+    "The encoding of a file that is not UTF-8, as `iconv` knows it; cp1252 where its bytes show too little."
     if marked := _marked_encoding(raw):
         return marked
     raw = raw[:_SAMPLE]
     high = [byte for byte in raw if byte > 0x7F]
-    in_runs = sum(map(len, _HIGH_RUNS.findall(raw)))
-    if in_runs and 3 * len(_COMMON_CHINESE.findall(raw)) > len(high):
-        return 'gb18030'
     free = set(high) & {0x81, 0x8D, 0x8F, 0x90, 0x9D}  # that Western Windows leaves free
-    if free or 3 * in_runs > len(high) or re.search(rb'[\x01-\x06]', raw):  # no accents among plain letters
-        from charset_normalizer import from_bytes
+    is_wide, in_runs = re.search(rb'[\x01-\x06]', raw), sum(map(len, _HIGH_RUNS.findall(raw)))
+    if not free and not is_wide and 3 * in_runs <= len(high):  # accents among plain letters
+        candidates = _LATIN if len(high) >= _FEW else []
+    else:
+        candidates = _OTHERS + _LATIN + (_WIDE if is_wide else [])
+    if not candidates:
+        return 'cp1252'
+    import chardet
 
-        found = from_bytes(raw, cp_isolation=_ENCODINGS).best()
-        if found and (free or found.encoding != 'cp1250'):  # for which short Western texts are taken
-            return _NAMES.get(found.encoding, found.encoding)
-    return 'latin1' if free else 'cp1252'
+    found = chardet.detect(raw, include_encodings=candidates)['encoding']
+    name = codecs.lookup(found).name.replace('_', '-') if found else 'cp1252'
+    return 'latin1' if name == 'cp1252' and free else name.replace('utf-16-', 'utf-16')
 
 
 def decoded(raw: bytes) -> tuple[str, str]:

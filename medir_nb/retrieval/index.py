@@ -6,6 +6,7 @@
 __all__ = ['FORMAT', 'is_index', 'read_manifest', 'Index', 'snippet']
 
 # %% ../../nbs/04_retrieval/17_index.ipynb #bf3c0791
+import functools
 import json
 import re
 from collections import Counter
@@ -213,12 +214,17 @@ class Index(Generation):
     def job(self) -> Job:
         return opened_job(self)
 
+    @cached_property
+    def _allowed(self):
+        "Ids of the documents that a filter, written as JSON, lets through; the last ones are kept."
+        return functools.lru_cache(32)(lambda filters: allowed_documents(self.corpus, json.loads(filters)))
+
     def _found(self, questions: list[str], k: int, filters: dict) -> tuple[pd.DataFrame, pd.DataFrame | None]:
         "A run, and the passages by which its documents were found."
         if not len(self):
             return pd.DataFrame(columns=RUN_COLUMNS), None
         with at_home(self.home_folder):
-            allowed = allowed_documents(self.corpus, filters) if filters else None
+            allowed = self._allowed(json.dumps(filters, sort_keys=True)) if filters else None
             job = replace(self.job, task=asked(self.task, questions), allowed=allowed)
             if not self.windows:
                 return self.chain.run(job, k).run, None

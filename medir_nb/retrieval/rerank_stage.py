@@ -39,11 +39,6 @@ class ScoreStore(Blocks):
     def __init__(self, spec: RerankerSpec):
         super().__init__(home() / 'scores' / f'{slug(spec.name, 40)}-{spec.key[:12]}', spec.key)
 
-    def _read(self, path: Path) -> tuple[np.ndarray, dict]:
-        # there may be thousands of small blocks: read them, and keep none open
-        scores, small = super()._read(path)
-        return np.array(scores), small
-
 # %% ../../nbs/04_retrieval/10_rerank_stage.ipynb #46ef8a8b
 _AT_A_TIME = 10_000  # pairs rendered and hashed at once
 

@@ -491,6 +491,7 @@ def web_app(
         await asyncio.to_thread(service.stop)
 
     how = {**dict.fromkeys(('docs_url', 'redoc_url', 'openapi_url')), 'dependencies': [Depends(called_by_its_name)]}
+    how['redirect_slashes'] = False  # a redirect would answer before the name is looked at
     app = FastAPI(title=f'medir serve: {service.health()["system"]}', lifespan=whole_life, **how)
     app.add_middleware(_BodyLimit)
     _add_errors(app)

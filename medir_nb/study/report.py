@@ -13,7 +13,7 @@ from pathlib import Path
 import pandas as pd
 from ..judging.label_tables import filled_page
 from ..core.console import counted, progress
-from ..core.errors import MedirError, typed
+from ..core.errors import MedirError, boundary, typed
 from ..core.files import atomic_path, file_fingerprint, read_json
 from ..core.hardware import versions
 from ..core.settings import registry
@@ -275,6 +275,8 @@ def write_report(
         read_verdict(walk)  # a torn one, or one of earlier documents, is said
     path = Path(to) if to else walk.path('report.html')
     page = render_report(walk, privacy_line(walk))
-    with atomic_path(path) as part:
-        part.write_text(page, encoding='utf-8')
+    fix = f'write it elsewhere: medir study report {typed(walk.folder)} --to report.html'
+    with boundary('the report cannot be written', path, fix, (OSError,)):
+        with atomic_path(path) as part:
+            part.write_text(page, encoding='utf-8')
     return path

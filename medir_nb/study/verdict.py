@@ -322,9 +322,14 @@ class Comparison:
         return self.measured[self.decision.judged_by]
 
     @property
+    def labels(self) -> dict:
+        "What became of people's grades: the fields of `Labels`."
+        return json_mapping(self.walk.folder / 'labels' / 'labels.json')
+
+    @property
     def disputed(self) -> int:
         "Queries on which people differ."
-        return json_mapping(self.walk.folder / 'labels' / 'labels.json').get('disputed', 0)
+        return self.labels.get('disputed', 0)
 
     @property
     def other(self) -> str:
@@ -419,6 +424,9 @@ def _guess_reasons(compared: Comparison) -> list[str]:
     return [*few, f'{start}, so this ranking is a guess: {why}.', guess_accuracy()]
 
 
+_LEFT_OUT = {'nothing_relevant': 'for which nothing was relevant', 'unfinished': 'begun and not finished'}
+
+
 def reasons_of(compared: Comparison) -> list[str]:
     "What the sentence stands on."
     d, means, reasons = compared.decision, compared.judge.means, []
@@ -427,6 +435,9 @@ def reasons_of(compared: Comparison) -> list[str]:
     if compared.disputed:
         many = counted(compared.disputed, 'labelled query', 'labelled queries')
         reasons.append(f'Left out: {many} on which people differ; labels/adjudication.csv settles them.')
+    for field, why in _LEFT_OUT.items():
+        if many := compared.labels.get(field):
+            reasons.append(f'Left out: {counted(many, "labelled query", "labelled queries")} {why}.')
     reasons.append(_agreement_reason(kinds_agreement(compared)))
     if d.condensed not in ('', d.choice):
         what = f'Without unjudged documents in the lists the choice would be {d.condensed}'
