@@ -19,7 +19,13 @@ from ..core.console import note
 from .readers import opened
 from .task_folders import ZIP_RATIO, leads_out
 from .documents import Document, Part, file_bytes, json_documents, markdown_documents, text_documents
-from .records import bibtex_documents, csv_documents, reference_documents, xlsx_documents
+from medir_nb.data.records import (
+    bibtex_documents,
+    csv_documents,
+    parquet_documents,
+    reference_documents,
+    xlsx_documents,
+)
 from .pages import pdf_documents
 from .xml import newest_citations, xml_documents
 from .clinical import json_file_documents
@@ -86,6 +92,7 @@ FORMATS = (
     Format('an XML file', ('.xml', '.nxml'), xml_documents, takes='newest'),
     Format('a table', ('.csv', '.tsv', '.tab'), csv_documents, takes='columns'),
     Format('an Excel file', ('.xlsx', '.xlsm'), xlsx_documents, takes='columns', inside='xl/'),
+    Format('a Parquet file', ('.parquet',), parquet_documents, takes='columns', begins=(b'par1',)),
     Format('a PDF', ('.pdf',), pdf_documents, whole=True, begins=(b'%pdf',)),
     Format('a Word file', ('.docx', '.docm'), docx_documents, whole=True, inside='word/'),
     Format('a PowerPoint file', ('.pptx', '.pptm'), pptx_documents, whole=True, inside='ppt/'),

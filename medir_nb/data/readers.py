@@ -47,10 +47,15 @@ def _decoded(raw: bytes, number: int, path: Path) -> str:
     raise not_utf8(path, head, place, f'{path}:{number}', raw)
 
 
-def text_lines(path: Path):
+def text_lines(
+    path: Path,
+    offset: int = 0,  # bytes that are passed over
+    first: int = 1,  # the number of the line that follows them
+):
     "Non-empty lines of a text file (`.gz` too) with their place `path:line`."
     with opened(path) as stream:
-        for number, raw in enumerate(stream, 1):
+        stream.seek(offset)
+        for number, raw in enumerate(stream, first):
             line = _decoded(raw, number, path)
             if line.strip():
                 yield line.rstrip('\r\n'), f'{path}:{number}'

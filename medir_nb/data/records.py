@@ -110,6 +110,38 @@ def xlsx_documents(path: Path, columns: dict | None = None):
             yield from table_documents(rows, path, columns, {'sheet': sheet.title})
     check(found, 'a workbook without rows', path, 'give the names of the columns in the first line, and rows below it')
 
+# %% ../../nbs/01_data/14_records.ipynb #dbb96409
+def _row_groups(file, first: int, stop: int) -> tuple[list[int], int]:
+    "The groups of rows that hold rows `first` to `stop`, and the number of the first row in them."
+    groups, begins, start = [], 0, 0
+    for number in range(file.metadata.num_row_groups):
+        end = start + file.metadata.row_group(number).num_rows
+        if start < stop and end > first:
+            begins = begins if groups else start
+            groups.append(number)
+        start = end
+    return groups, begins
+
+
+def parquet_documents(
+    path: Path,
+    columns: dict | None = None,  # id | title | text → its name in the file
+    first: int = 0,  # row
+    rows: int | None = None,  # default: all that follow
+):
+    "The documents of a Parquet file, a thousand rows in memory at a time."
+    import pyarrow.parquet as pq
+
+    file, names = pq.ParquetFile(path), column_names(columns or {})
+    stop = file.metadata.num_rows if rows is None else first + rows
+    groups, number = _row_groups(file, first, stop)
+    for batch in file.iter_batches(1000, groups) if groups else ():
+        for row in batch.to_pylist():
+            if first <= number < stop:
+                filled = {name: value for name, value in row.items() if value is not None}
+                yield row_document(filled, f'{path} row {number}', names)
+            number += 1
+
 # %% ../../nbs/01_data/14_records.ipynb #f54a003d
 _TAGGED = re.compile(r'^([A-Z][A-Z0-9]{1,3}) {0,2}- ?(.*)$')
 _FIELDS = {  # of a document → tags of RIS and of NBIB

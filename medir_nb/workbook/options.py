@@ -182,6 +182,24 @@ Wide = Annotated[bool, Option('--wide', help='Whole tables as Markdown, also at 
 
 JsonRows = Annotated[bool, Option('--json', help='Print the rows as JSON in place of the table.')]
 
+# %% ../../nbs/11_workbook/16_options.ipynb #f3d8dab3
+Engine = Annotated[
+    str,
+    Option(help='Who works: local (processes of this machine), ray, or ray:ADDRESS of a cluster (pip install ray).'),
+]
+
+Workers = Annotated[
+    int, Option(min=0, help='Processes or actors at a time (0: local one a GPU or one, ray all there is room for).')
+]
+
+Gpus = Annotated[float, Option(min=0, help='With ray: GPUs of one worker, such as 1 or 0.5.')]
+
+Memory = Annotated[float, Option(min=0, help='With ray: GB of memory that one worker asks for (0: any).')]
+
+ShardOption = Annotated[
+    str | None, Option('--shard', metavar='I/N', help='Only the I-th of N parts (default: all that is missing).')
+]
+
 # %% ../../nbs/11_workbook/16_options.ipynb #a218f4f0
 def split_names(texts: list[str] | None) -> list[str] | None:
     "Comma-separated names of an option that may be repeated; None where none is named."
