@@ -776,6 +776,31 @@ def test_kill_while_encoding(home, minilm, monkeypatch, tmp_path):
     assert encode_corpus(minilm, task.corpus, 'document').stats['encoded'] == 0
 
 
+ENGINE_FAULTS = [
+    ({'engine': 'onnx'}, "unknown engine 'onnx'; did you mean 'openvino'"),
+    ({'engine': 'openvino', 'dtype': 'bf16'}, 'engine=openvino reads float32 weights; write dtype=fp32'),
+    ({'engine': 'openvino', 'vectors': 'tokens'}, 'engine=openvino is for transformers that make one vector a text'),
+]
+
+
+@pytest.mark.parametrize('settings, fault', ENGINE_FAULTS)
+def test_an_engine_runs_what_it_can(settings, fault):
+    with pytest.raises(MedirError, match=fault):
+        encoder_spec('minilm', **settings)
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize(
+    'name', ['contriever', 'me5-large', 'gtr-l', 'qwen3-own', 'bmretriever-2b', 'bmretriever-410m']
+)
+def test_openvino_makes_the_vectors_of_torch(rows, name):
+    pytest.importorskip('openvino', reason='the extra openvino is not installed')
+    plain, engine = tiny(name), tiny(name, engine='openvino')
+    expected, found = (encoder.encode([*TEXTS, LONG, ''], 'document').vectors for encoder in (plain, engine))
+    close(found, expected)
+    assert plain.spec.vector_key('query') != engine.spec.vector_key('query')
+
+
 @pytest.mark.parametrize('dtype, autocast', [('float32', ''), ('bfloat16', ''), ('float32', 'bfloat16')])
 def test_products_of_onednn_are_torchs(dtype, autocast, monkeypatch, rows):
     import torch

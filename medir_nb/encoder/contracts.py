@@ -86,6 +86,7 @@ def shown_precision(
 ) -> str:
     "The precision of weights and transformer, with what was stored where this processor computes another."
     shown = f'{spec.dtype} weights under {spec.autocast} autocast' if spec.autocast else spec.dtype
+    shown += f', run by {spec.engine}' if spec.engine else ''
     stored = registry('models').get(spec.name, {}).get('dtype', spec.dtype)
     if stored != spec.dtype == working_dtype(stored, device):
         shown += f' (stored in {stored}, for which this processor has no instructions)'

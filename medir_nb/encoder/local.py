@@ -8,6 +8,7 @@ __all__ = ['TorchBackend', 'FolderBackend']
 # %% ../../nbs/02_encoder/08_local.ipynb #4266ba2d
 import contextlib
 import os
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 from ..core.errors import MedirError, boundary
@@ -115,6 +116,52 @@ def multiply_by_onednn(model, autocast: str = ''):
         if type(layer) is torch.nn.Linear and layer.weight.dtype == torch.float32:
             layer.forward = lambda rows, at=layer: product(rows, at.weight, at.bias, 'none', [], '')
 
+# %% ../../nbs/02_encoder/08_local.ipynb #9d81c6fd
+def openvino_here(where: str):
+    "The package, or what to install."
+    with boundary('openvino is not installed', where, 'pip install "medir_nb[openvino]"', (ImportError,)):
+        import openvino
+    return openvino
+
+
+def run_by_openvino(
+    model,  # of transformers; its `forward` is replaced
+    tokenize: Tokens,
+    is_lower: bool,  # products in bfloat16
+    where: str,
+):
+    "Have OpenVINO run a transformer on the processor, as many batches at a time as torch has threads."
+    import torch
+    from transformers.modeling_outputs import BaseModelOutput
+
+    openvino, cores = openvino_here(where), torch.get_num_threads()
+    features = tokenize.features(tokenize(['fever of a child', 'fever'])[0])  # of two lengths: the mask is no constant
+    example = {name: features[name] for name in ('input_ids', 'attention_mask')}
+    hints = {'INFERENCE_PRECISION_HINT': 'bf16' if is_lower else 'f32'}
+    hints |= {'INFERENCE_NUM_THREADS': cores, 'NUM_STREAMS': cores}
+    model.config.use_cache = False  # of a decoder, which could not be traced
+    refused = boundary('OpenVINO does not take its transformer', where, 'leave engine out')
+    with refused, warnings.catch_warnings():
+        warnings.simplefilter('ignore')  # torch's, on values that tracing holds fixed
+        graph = openvino.convert_model(model, example_input=example)
+        compiled = openvino.compile_model(graph, 'CPU', hints)
+
+    def forward(**features):
+        arrays = {name: features[name].numpy() for name in example}
+        found = compiled.create_infer_request().infer(arrays)
+        return BaseModelOutput(torch.from_numpy(found['last_hidden_state']))
+
+    model.forward = forward
+
+# %% ../../nbs/02_encoder/08_local.ipynb #6707f772
+def products_of(spec: EncoderSpec, device: str):
+    "The precision that the transformer computes in, where that is not the one of its weights."
+    import torch
+
+    if spec.engine or not spec.autocast:
+        return contextlib.nullcontext()
+    return torch.autocast(torch.device(device).type, getattr(torch, spec.autocast))
+
 # %% ../../nbs/02_encoder/08_local.ipynb #a7c8b19c
 @register_backend
 class TorchBackend(Backend):
@@ -125,22 +172,22 @@ class TorchBackend(Backend):
 
     def __init__(self, spec: EncoderSpec, role: str, device: str | None = None):
         where = f'model {spec.name}'
-        self.spec, self.device = spec, torch_device(device, where)
+        self.spec, self.device = spec, 'cpu' if spec.engine else torch_device(device, where)
         self.model = load_sentence_transformer(spec, role, self.device)
-        if self.device == 'cpu':
-            multiply_by_onednn(self.model, spec.autocast)
         self.tokenizer = self.model.tokenizer
         self.tokenize = Tokens(spec, role, self.tokenizer)
+        if spec.engine:
+            run_by_openvino(self.model[0].model, self.tokenize, bool(spec.autocast), where)
+        elif self.device == 'cpu':
+            multiply_by_onednn(self.model, spec.autocast)
         self.batches = Batches(where, self.device, self.tokenize.limit)
         tell_receipt(where, self.batches, spec.dtype)
 
-    def _precision(self):
-        "The precision that the transformer computes in, where that is not the one of its weights."
-        import torch
-
-        if not self.spec.autocast:
-            return contextlib.nullcontext()
-        return torch.autocast(torch.device(self.device).type, getattr(torch, self.spec.autocast))
+    @classmethod
+    def check(cls, spec):
+        super().check(spec)
+        if spec.engine:
+            openvino_here(f'model {spec.name}')
 
     def _embedded(self, ids: list, segments: list | None, prompt_tokens: int) -> dict:
         "What the modules make of one batch; everything after the transformer runs in float32."
@@ -149,7 +196,7 @@ class TorchBackend(Backend):
         features = self.tokenize.features(ids, segments, prompt_tokens, self.device)
         transformer, *others = self.model
         with torch.inference_mode():
-            with self._precision():
+            with products_of(self.spec, self.device):
                 features = transformer(features)
             if 'token_embeddings' in features:
                 features['token_embeddings'] = features['token_embeddings'].float()

@@ -92,6 +92,7 @@ class EncoderRow:
     key_variable: str = ''  # the environment variable with the key of that service
     dtype: str = 'float32'  # of the weights: float32 | bfloat16 | float16
     autocast: str = ''  # float16 | bfloat16: a lower precision for the transformer, its weights stay
+    engine: str = ''  # openvino: its compiler runs the transformer, on the processor
     remote_code: bool = False  # the repository's own code is run
     unread_tensors: tuple = ()  # patterns of tensors that no vector needs: files may lack them, or hold them besides
     hypothetical: str = 'plain'  # how a text that an LLM wrote is rendered beside a query: plain | query | document
@@ -115,7 +116,15 @@ _KEY_FIELDS = (
     'gguf_file', 'dtype',
 )
 # fmt: on
-_RARE_FIELDS = ('vectors', 'dimensions', 'max_active_dims', 'normalize_before_cut', 'bidirectional', 'autocast')
+_RARE_FIELDS = (
+    'vectors',
+    'dimensions',
+    'max_active_dims',
+    'normalize_before_cut',
+    'bidirectional',
+    'autocast',
+    'engine',
+)
 
 
 @dataclass(frozen=True)

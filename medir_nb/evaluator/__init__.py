@@ -2,5 +2,8 @@
 
 from .._door import open_door
 
-MODULES = 'scores statistics subgroup_scores evaluation comparison fusion_weights effects similarity speed score_frames mteb_reading'.split()
+MODULES = (
+    'scores statistics subgroup_scores evaluation comparison fusion_weights effects similarity speed fastest_way '
+    'score_frames mteb_reading'
+).split()
 __getattr__, __dir__, __all__ = open_door(__name__, MODULES)

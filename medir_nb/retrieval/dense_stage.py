@@ -121,7 +121,7 @@ _VECTOR_FIELDS = (
     *('query_brackets', 'document_brackets', 'append_eos', 'prompt_in_pooling', 'bidirectional', 'environment'),
     'dimensions',
 )
-_RARE_FIELDS = ('normalize_before_cut', 'representation', 'max_active_dims', 'joined')  # told where they are set
+_RARE_FIELDS = ('normalize_before_cut', 'representation', 'max_active_dims', 'joined', 'engine')  # where they are set
 
 
 def weights_label(hub: str, revision: str) -> str:
@@ -138,13 +138,16 @@ def encoder_settings(encoder: Encoder, task: Task) -> dict:
     renders_itself = encoder.object is not None or bool(spec.base_url)
     settings |= {name: getattr(spec, name) for name in (('similarity',) if renders_itself else _VECTOR_FIELDS)}
     settings |= {
-        name: value for name in _RARE_FIELDS if (value := getattr(spec, name)) not in (False, 0, 'dense', 'text')
+        name: value for name in _RARE_FIELDS if (value := getattr(spec, name)) not in (False, 0, '', 'dense', 'text')
     }
     if spec.stored != 'float32':
         settings['stored'] = spec.stored + (f', oversample {spec.oversample}' if spec.stored == 'binary' else '')
     for part in ('document', 'adapter'):
-        if weights := getattr(spec, part):
-            settings[part] = weights_label(weights['hub'], str(weights.get('revision', '')))
+        own = getattr(spec, part) or {}
+        if 'hub' in own:
+            settings[part] = weights_label(own['hub'], str(own.get('revision', '')))
+        elif own:  # another branch of the same files
+            settings[part] = ', '.join(f'{name} {value}' for name, value in own.items())
     if task.kind == 'pairs':
         settings['sentence_role'] = spec.sentence_role
     return settings | {f'{role} instruction': encoder.instruction(task, role) for role in ('query', 'document')}
@@ -310,7 +313,8 @@ class _DenseRanking(Retriever):
 # %% ../../nbs/04_retrieval/08_dense_stage.ipynb #f207f72d
 def precision_of(spec) -> str:
     "The precision of an encoder's weights and of its products."
-    return spec.dtype + (f', autocast {spec.autocast}' if spec.autocast else '')
+    told = [spec.dtype, *([f'autocast {spec.autocast}'] if spec.autocast else []), *filter(None, [spec.engine])]
+    return ', '.join(told)
 
 
 def _conditions(encoder: Encoder, encoded) -> dict:
