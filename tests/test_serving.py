@@ -4,7 +4,7 @@ import asyncio, contextlib, json, os, random, resource, shutil, signal, socket, 
 from pathlib import Path
 
 import numpy as np, pandas as pd, pytest
-from conftest import DOCUMENTS, QUERIES, write_lines
+from conftest import DOCUMENTS, QUERIES, refused, write_lines
 from test_retrieval import shared_words  # noqa: F401 - a fixture
 
 from medir_nb import retrieval
@@ -15,6 +15,7 @@ from medir_nb.generator.toy_llm import ToyServer
 from medir_nb.judging import study_steps
 from medir_nb.judging.study_folder import write_toy_walk
 from medir_nb.retrieval import build_index, change_index, Index, read_manifest, updates
+from medir_nb.retrieval.service import Wanted
 from medir_nb.study import export_system, give_verdict
 
 QUESTIONS = [text for _, text in QUERIES] + ['diabetes', 'nothing of this zzz', 'a heart attack, a heart attack']
@@ -560,7 +561,7 @@ def test_a_bad_request_gets_an_error_and_hurts_nobody(beir, home, tmp_path, runn
 def test_one_bad_question_hurts_no_other_of_its_batch():
     seen = []
 
-    def brittle(questions, k, filters):
+    def brittle(questions, k):
         seen.append(list(questions))
         if 'poison' in questions:
             raise RuntimeError('no')
@@ -586,10 +587,10 @@ def test_a_slow_answer_and_a_full_queue_are_said(beir, home, tmp_path, running, 
     build_index(str(beir), 'bm25', tmp_path / 'index', home_folder=home)
     held, plain = threading.Event(), Index.answers
 
-    def slow(self, questions, k, filters=None):
+    def slow(self, questions, *wanted):
         if 'warm' not in questions:
             held.wait(20)
-        return plain(self, questions, k, filters)
+        return plain(self, questions, *wanted)
 
     monkeypatch.setattr(Index, 'answers', slow)
     client = running(tmp_path / 'index', seconds=0.3, room=1)
@@ -968,7 +969,7 @@ def test_a_read_only_index_is_served_and_searched(promised, home, tmp_path, monk
         updates.promise(tmp_path / 'index', {'delete': ['d001']})
     with read_only(tmp_path / 'index', monkeypatch) as folder:
         service = retrieval.Service(folder, updates=True)
-        hits = asyncio.run(service.batcher.ask('heart', 3))['hits']
+        hits = asyncio.run(service.batcher.ask('heart', Wanted(3, whole=True)))['hits']
         assert hits == Index(folder).answers(['heart'], 3)[0] != []
         wait_for(lambda: bool(service.health()['update_fault']) == bool(promised), 5)
         assert service.health()['pending_updates'] == promised and service.holds('d002')
@@ -1025,10 +1026,20 @@ def test_the_commands_show_the_passage(beir, home, tmp_path, medir):
     built = medir('index', beir, '--system', 'bm25', '--to', tmp_path / 'index')
     assert built.code == 0 and 'passages tokens=8,overlap=2' in built.out
     hit = json.loads(medir('search', tmp_path / 'index', 'iron anaemia', '--json').out)[0]['hits'][0]
-    assert hit['id'] == 'long' and 'iron anaemia' in hit['passage'] and hit['text'] == long
+    assert hit['id'] == 'long' and 'iron anaemia' in hit['passage'] and 'text' not in hit
+    assert long[hit['begin'] : hit['end']] == hit['passage']
+    line = ('search', tmp_path / 'index', 'iron anaemia pain', '--json', '--text', '--per-document', 3)
+    [hit] = [hit for hit in json.loads(medir(*line).out)[0]['hits'] if hit['id'] == 'long']
+    assert hit['text'] == long and len({part['begin'] for part in hit['passages']}) == 3
+    assert all(long[part['begin'] : part['end']] == part['passage'] for part in hit['passages'])
+    scores = [part['score'] for part in hit['passages']]
+    assert scores == sorted(scores, reverse=True) and hit['passages'][0]['passage'] == hit['passage']
+    assert medir('search', tmp_path / 'index', 'iron anaemia', '--wide', '--per-document', 2).out.count('| long') == 2
     assert 'iron anaemia' in medir('search', tmp_path / 'index', 'iron anaemia', '--wide').out
     whole = medir('index', beir, '--system', 'bm25', '--to', tmp_path / 'whole', '--passages', 'none')
     assert whole.code == 0 and Index(tmp_path / 'whole').windows is None
+    for place in (tmp_path / 'whole', beir):
+        refused(medir('search', place, 'iron', '--system', 'bm25', '--per-document', 2), 'whole', '--passages')
 
 
 def test_a_walk_is_indexed_by_what_its_verdict_recommends(home, tmp_path, medir):

@@ -62,14 +62,23 @@ class Searcher:
             reply = self._client.get(path, params=parameters)
         return _answer_of(reply, self.place)
 
-    def search(self, question: str, k: int = 10, filters: dict | None = None) -> list[dict]:
-        "The first `k` documents: rank, id, score, title, text and whatever fields they came with."
+    @checked
+    def search(
+        self,
+        question: str,
+        k: int = 10,  # documents
+        filters: dict | None = None,  # such as {'year': {'gte': 2020}}
+        per_document: int = 1,  # passages of a document
+        text: bool = True,  # tell the text of each document, too
+    ) -> list[dict]:
+        "The first `k` documents: rank, id, score, title, passage, page, and whatever fields they came with."
         if self.is_remote:
             filtered = {'filters': json.dumps(filters)} if filters else {}
-            return self._get('/search', query=question, k=k, **filtered)['hits']
+            wanted = {'query': question, 'k': k, 'per_document': per_document, 'text': text, **filtered}
+            return self._get('/search', **wanted)['hits']
         check(question.strip(), 'a question is empty', 'query', 'write one in plain words')
         with self._one_at_a_time:
-            return self._index.answers([question], k, filters)[0]
+            return self._index.answers([question], k, filters, per_document, text)[0]
 
     def fetch(self, doc_id: str) -> dict:
         "A document by its id."

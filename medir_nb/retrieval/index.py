@@ -104,6 +104,11 @@ class Generation:
         "A job on what is searched, without questions."
         return Job(self.task, **self.options)
 
+    @cached_property
+    def _allowed(self):
+        "Ids of the documents that a filter, written as JSON, lets through; the last ones are kept."
+        return functools.lru_cache(32)(lambda filters: allowed_documents(self.corpus, json.loads(filters)))
+
 # %% ../../nbs/04_retrieval/17_index.ipynb #1887d23c
 def settings_of(generation: Generation) -> dict:
     "Everything that decides the runs of a generation, by name."
@@ -172,29 +177,53 @@ def _row_of(corpus: Corpus, doc_id: str) -> tuple[str, str]:
     return corpus.rows(position, position + 1)[0]
 
 
+def whole_document(corpus: Corpus, doc_id: str) -> dict:
+    "A document: id, title, text, and the file and fields that it came with."
+    title, text = _row_of(corpus, doc_id)
+    told = metadata_of(corpus, doc_id)
+    about = {'source': told.get('source'), 'metadata': fields_of(told)}
+    return {'id': doc_id, 'title': title, 'text': text, **{name: value for name, value in about.items() if value}}
+
+
+def place_in(
+    text: str,  # of a document
+    metadata: dict,  # of it
+    question: str,
+    passage: str | None = None,  # of the text; None: all of it
+) -> dict:
+    "The sentence of a passage that matches a question, where it stands, and the passage with its begin and end."
+    searched, start = text if passage is None else passage, 0 if passage is None else max(0, text.find(passage))
+    begin, end = matching_sentence(question, searched)
+    told = {'sentence': searched[begin:end].strip()}
+    told |= {} if passage is None else {'passage': passage, 'begin': start, 'end': start + len(passage)}
+    return told | place_of(metadata, start + begin)
+
+
 def hit_of(
     corpus: Corpus,
     doc_id: str,
     question: str,
-    passage: str | None = None,  # by which the document was found
+    passages: list[tuple[str, float]] = (),  # text and score of those by which it was found, the best first
+    whole: bool = True,  # tell its text, too
 ) -> dict:
     "What a reader is told of a document: title, text, the sentence that matches and where it stands, its fields."
     title, text = _row_of(corpus, doc_id)
-    searched, metadata = text if passage is None else passage, metadata_of(corpus, doc_id)
-    begin, end = matching_sentence(question, searched)
-    offset = begin if passage is None else max(0, text.find(passage)) + begin
-    found = {'title': title, 'text': text, 'sentence': searched[begin:end].strip()}
-    found |= {} if passage is None else {'passage': passage}
-    return found | place_of(metadata, offset) | ({'metadata': fields} if (fields := fields_of(metadata)) else {})
+    metadata = metadata_of(corpus, doc_id)
+    found = {'title': title, **({'text': text} if whole else {})}
+    found |= place_in(text, metadata, question, passages[0][0] if passages else None)
+    if len(passages) > 1:
+        found['passages'] = [{'score': score, **place_in(text, metadata, question, part)} for part, score in passages]
+    return found | ({'metadata': fields} if (fields := fields_of(metadata)) else {})
 
 
-def _best_passages(passages: pd.DataFrame, texts: Passages) -> dict:
-    "The text of the first passage of each document that a question found."
-    first = passages.drop_duplicates(['query_id', 'document'])
-    return {
-        (query, document): _row_of(texts, of)[1]
-        for query, document, of in zip(first.query_id, first.document, first.doc_id)
-    }
+def _best_passages(passages: pd.DataFrame, texts: Passages, most: int) -> dict:
+    "Texts and scores of the first passages of each document that a question found, `most` of each."
+    found = {}
+    for query, document, of, score in zip(passages.query_id, passages.document, passages.doc_id, passages.score):
+        listed = found.setdefault((query, document), [])
+        if len(listed) < most:
+            listed.append((_row_of(texts, of)[1], float(score)))
+    return found
 
 # %% ../../nbs/04_retrieval/17_index.ipynb #e5437868
 class Index(Generation):
@@ -214,43 +243,46 @@ class Index(Generation):
     def job(self) -> Job:
         return opened_job(self)
 
-    @cached_property
-    def _allowed(self):
-        "Ids of the documents that a filter, written as JSON, lets through; the last ones are kept."
-        return functools.lru_cache(32)(lambda filters: allowed_documents(self.corpus, json.loads(filters)))
-
-    def _found(self, questions: list[str], k: int, filters: dict) -> tuple[pd.DataFrame, pd.DataFrame | None]:
+    def _found(self, questions: list[str], k: int, filters: dict, per_document: int = 1) -> tuple:
         "A run, and the passages by which its documents were found."
         if not len(self):
             return pd.DataFrame(columns=RUN_COLUMNS), None
         with at_home(self.home_folder):
             allowed = self._allowed(json.dumps(filters, sort_keys=True)) if filters else None
-            job = replace(self.job, task=asked(self.task, questions), allowed=allowed)
-            if not self.windows:
-                return self.chain.run(job, k).run, None
-            passages = found_passages(self.chain, job, k).run
+            task, windows = asked(self.task, questions), self.windows
+            if not windows:
+                return self.chain.run(replace(self.job, task=task, allowed=allowed), k).run, None
+            if windows.score == 'max':  # which asks for the best passage alone: more of them may be shown
+                task = replace(task, passages=replace(windows, k=max(windows.k, per_document)))
+            passages = found_passages(self.chain, replace(self.job, task=task, allowed=allowed), k).run
         return aggregate_passages(passages, self.windows, k, self.task.corpus.sizes, self.chain.absent), passages
 
     def document(self, doc_id: str) -> dict:
         "A document: id, title, text, and the file and fields that it came with."
         check(doc_id in self.corpus, f'there is no document {doc_id[:100]!r}', self.folder, 'ask for an id of a hit')
-        title, text = _row_of(self.corpus, doc_id)
-        told = metadata_of(self.corpus, doc_id)
-        about = {'source': told.get('source'), 'metadata': fields_of(told)}
-        return {'id': doc_id, 'title': title, 'text': text, **{name: value for name, value in about.items() if value}}
+        return whole_document(self.corpus, doc_id)
 
     def search(self, questions: list[str], k: int = 10, filters: dict | None = None) -> pd.DataFrame:
         "A run, as `retrieval.ask` gives it; the questions are q1, q2 …"
         return self._found(questions, k, filters)[0]
 
-    def answers(self, questions: list[str], k: int = 10, filters: dict | None = None) -> list[list[dict]]:
+    def answers(
+        self,
+        questions: list[str],
+        k: int = 10,  # documents a question
+        filters: dict | None = None,
+        per_document: int = 1,  # passages of a document
+        whole: bool = True,  # tell the text of each document, too
+    ) -> list[list[dict]]:
         "For each question its documents: rank, score, and what `hit_of` tells of each."
-        run, passages = self._found(questions, k, filters)
+        what = f'{per_document} passages of a document are wanted, and it holds whole documents'
+        check(per_document == 1 or self.windows, what, self.folder, 'build it with --passages tokens=200')
+        run, passages = self._found(questions, k, filters, per_document)
         hits = {f'q{number}': [] for number in range(1, len(questions) + 1)}
-        best = {} if passages is None else _best_passages(passages, self.task.corpus)
+        best = {} if passages is None else _best_passages(passages, self.task.corpus, per_document)
         for query_id, doc_id, score in zip(run.query_id, run.doc_id, run.score.tolist()):
             rows, question = hits[query_id], questions[int(query_id[1:]) - 1]
-            hit = hit_of(self.corpus, doc_id, question, best.get((query_id, doc_id)))
+            hit = hit_of(self.corpus, doc_id, question, best.get((query_id, doc_id), ()), whole)
             rows.append({'rank': len(rows) + 1, 'id': doc_id, 'score': score, **hit})
         return list(hits.values())
 

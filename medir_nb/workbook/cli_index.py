@@ -230,7 +230,7 @@ def index_command(
     note(f'next: medir serve {typed(to)}, or medir search {typed(to)} QUESTION')
 
 # %% ../../nbs/11_workbook/21_cli_index.ipynb #d8322146
-def _ask_index(folder: str, questions: list[str], system: str | None, k: int, device, filters) -> list[list[dict]]:
+def _ask_index(folder: str, questions: list[str], system: str | None, k: int, device, **wanted) -> list[list[dict]]:
     "What an index answers, by the one system that it keeps."
     from medir_nb import retrieval
 
@@ -239,10 +239,10 @@ def _ask_index(folder: str, questions: list[str], system: str | None, k: int, de
     same = system is None or str(retrieval.parse(system)) == own
     check(same, f'the index holds {own}', folder, 'leave --system out, or search the documents themselves')
     _note_old_verdict(folder)
-    return index.answers(questions, k, filters)
+    return index.answers(questions, k, **wanted)
 
 # %% ../../nbs/11_workbook/21_cli_index.ipynb #6cc9701c
-def _ask_documents(task, questions: list[str], system: str, k: int, **options) -> list[list[dict]]:
+def _ask_documents(task, questions: list[str], system: str, k: int, whole: bool, **options) -> list[list[dict]]:
     "For each question the documents of `task` that a system finds; none where it finds none."
     from medir_nb import retrieval
 
@@ -250,7 +250,7 @@ def _ask_documents(task, questions: list[str], system: str, k: int, **options) -
     rows = {f'q{number}': [] for number in range(1, len(questions) + 1)}
     for query_id, doc_id, score in zip(run.query_id, run.doc_id, run.score):
         listed, question = rows[query_id], questions[int(query_id[1:]) - 1]
-        hit = retrieval.index.hit_of(task.corpus, doc_id, question)
+        hit = retrieval.index.hit_of(task.corpus, doc_id, question, whole=whole)
         listed.append({'rank': len(listed) + 1, 'id': doc_id, 'score': score, **hit})
     return list(rows.values())
 
@@ -260,7 +260,10 @@ def _answers(source: str, questions: list[str], system: str | None, k: int, lang
     from medir_nb.retrieval import is_index
 
     if is_index(source):
-        return _ask_index(source, questions, system, k, options['device'], options['filters'])
+        wanted = {name: options[name] for name in ('device', 'filters', 'per_document', 'whole')}
+        return _ask_index(source, questions, system, k, **wanted)
+    what = 'these documents are searched whole, and have one passage each'
+    check(options.pop('per_document') == 1, what, '--per-document', 'build an index with --passages, and ask that')
     _check_there(source)
     named = _system_of(source, system, 'bm25 or minilm')
     documents = _documents(source, lang, options.pop('columns', None))
@@ -290,6 +293,8 @@ def search_command(
     ] = None,
     dtype: Dtype = None,
     device: Device = None,
+    per_document: Annotated[int, Option(min=1, help='Passages of a document, of an index with --passages.')] = 1,
+    text: Annotated[bool, Option('--text', help='With --json: the text of each document, too.')] = False,
     wide: Wide = False,
     rows: JsonRows = False,
 ):
@@ -301,14 +306,15 @@ def search_command(
         from medir_nb.retrieval import parse_filter, snippet
 
     options = {'dtype': dtype, 'device': device, 'columns': chosen_columns(column)}
-    options['filters'] = parse_filter(filters) if filters else None
+    options |= {'filters': parse_filter(filters) if filters else None, 'per_document': per_document, 'whole': text}
     answers = _answers(source, questions, system, k, lang, **options)
     if rows:
         found = [{'query': question, 'hits': hits} for question, hits in zip(questions, answers, strict=True)]
         print(json.dumps(found, ensure_ascii=False))
         return
     for place, (question, hits) in enumerate(zip(questions, answers, strict=True)):
-        shown = [{**hit, 'text': snippet(hit['title'], hit['sentence']), 'place': _place_text(hit)} for hit in hits]
+        parts = [{**hit, **part} for hit in hits for part in hit.get('passages', [{}])]
+        shown = [{**hit, 'text': snippet(hit['title'], hit['sentence']), 'place': _place_text(hit)} for hit in parts]
         if len(questions) > 1:
             print(f'{"" if place == 0 else chr(10)}{question}')
         if shown:
