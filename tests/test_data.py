@@ -776,6 +776,7 @@ OLDER = [task.metadata.name for task in mteb.get_benchmark('R2MED').tasks] + [
     'mFollowIR/zho',
 ]
 NEWER = ['NFCorpus', 'IFIRCds', 'CMedQAv2-reranking', 'BIOSSES']
+NEWER += [row['decontaminated'][5:] for row in registry('tasks').values() if row.get('decontaminated')]
 SEVERAL = ['PublicHealthQA', 'CUREv1', 'CUREv1/es', 'mFollowIR']
 MTEB_ASKED = [f'mteb:{name}' for name in [*OLDER, *NEWER, *SEVERAL, 'R2MED', 'MedrxivClusteringP2P.v2', 'NFCorpuss']]
 
@@ -785,7 +786,7 @@ MTEB_ASKED = [f'mteb:{name}' for name in [*OLDER, *NEWER, *SEVERAL, 'R2MED', 'Me
 
 @pytest.fixture(scope='module')
 def hub(tmp_path_factory):
-    with Hub(mteb_repositories(), tmp_path_factory.mktemp('store')) as served:
+    with Hub(mteb_repositories(NEWER), tmp_path_factory.mktemp('store')) as served:
         yield served
 
 

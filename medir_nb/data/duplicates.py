@@ -67,10 +67,12 @@ class Duplicates:
             weights = (0.1, 0.9)  # to miss a duplicate costs more than to compare once in vain
             self._index = MinHashLSH(near, _PERMUTATIONS, weights)
 
-    def _is_near(self, number: int, minhash) -> bool:
-        "Whether a document is like one in the window; if not, it is remembered as `number`."
+    def _is_near(self, number: int, minhash, remember: bool) -> bool:
+        "Whether a document is like one in the window; if not, it may be remembered as `number`."
         if any(self._signatures[other].jaccard(minhash) >= self.near for other in self._index.query(minhash)):
             return True
+        if not remember:
+            return False
         self._index.insert(number, minhash, check_duplication=False)
         self._signatures[number] = minhash
         if len(self._signatures) > self.window:
@@ -78,16 +80,18 @@ class Duplicates:
             self._index.remove(oldest)
         return False
 
-    def why_left_out(self, document: Document) -> str:
-        "`exact duplicate`, `near duplicate`, or nothing where no document before said the same."
+    def why_left_out(self, document: Document, remember: bool = True) -> str:
+        "`exact duplicate`, `near duplicate`, or nothing where no document before said the same; it may be remembered."
         import xxhash
 
         text = normalised_text(document)
         number = xxhash.xxh3_64_intdigest(text.encode('utf-8', 'surrogatepass'))
         if number in self._hashes:
             return 'exact duplicate'
-        self._hashes.add(number)
-        return 'near duplicate' if self.near and text and self._is_near(number, signature(text)) else ''
+        if remember:
+            self._hashes.add(number)
+        is_near = self.near and text and self._is_near(number, signature(text), remember)
+        return 'near duplicate' if is_near else ''
 
     def without(
         self,

@@ -52,6 +52,7 @@ class TaskRow:
     load: str = ''  # embedded data: hpo | hpo-overlap | written
     arguments: dict = field(default_factory=dict)  # of what loads embedded data
     mteb: str = ''  # its name in mteb
+    decontaminated: str = ''  # mteb:NAME of its version without what training sets hold
     queries: int = 0  # that have a judgement
     documents: int = 0  # lines of the corpus
     distinct_documents: int = 0  # where ids repeat

@@ -21,7 +21,7 @@ from ..data.text_pairs import word_spans
 from ..data.vocabularies import Vocabulary, vocabulary
 from ..retrieval.analyzers import analyze
 from ..retrieval.bm25 import word_analyzer
-from .statistics import ALPHA, difference_spread, ends_text, group_index, holm, interval, paired_p
+from .statistics import ALPHA, difference_spread, ends_text, group_index, holm, interval
 from .statistics import smallest_difference
 
 # %% ../../nbs/06_evaluator/00a_subgroup_scores.ipynb #c7124c0f
@@ -154,20 +154,46 @@ def memberships(
     return pd.DataFrame(is_in, index=query_ids, columns=groups, dtype=bool)
 
 # %% ../../nbs/06_evaluator/00a_subgroup_scores.ipynb #93f86b09
-def beside_rest(
+def pulls(
     values: np.ndarray,  # a score a query
     inside: np.ndarray,  # whether a query is in the group
-    unit: np.ndarray,  # number of the independent one that a query belongs to
-    tests: int = 1,  # groups that are tested together
-) -> tuple[float, float, float]:
-    "Mean of a group minus that of the rest, its p, and the smallest difference that it shows beside all other tests."
+) -> np.ndarray:
+    "One number a query, whose mean is that of the group minus that of the rest."
     x = inside - inside.mean()
-    pulls = len(x) * x * (values - values.mean()) / (x @ x)
-    fewer = min(len(set(unit[inside])), len(set(unit[~inside])))
-    # the standard error is that of all queries, what it is known from the smaller side
-    spread = difference_spread(pulls, unit) * np.sqrt(fewer / len(set(unit)))
-    p = paired_p(pulls, np.zeros(len(pulls)), unit)
-    return float(pulls.mean()), p, smallest_difference(spread, fewer, alpha=ALPHA / tests)
+    return len(x) * x * (values - values.mean()) / (x @ x)
+
+
+def flip_p(
+    pulls: np.ndarray,  # a row an independent unit, a column a group
+    n: int = 9999,  # flips, shared by all groups
+    seed: int = 0,
+) -> np.ndarray:
+    "Two-sided p of each column's sum under random signs of its rows."
+    rng, as_far = np.random.default_rng(seed), np.zeros(pulls.shape[1])
+    for start in range(0, n, _FLIPS):
+        signs = 1 - 2 * rng.integers(0, 2, (min(_FLIPS, n - start), len(pulls)), dtype=np.int8)
+        as_far += (np.abs(signs @ pulls) >= np.abs(pulls.sum(0)) * (1 - 1e-9)).sum(0)
+    return (as_far + 1) / (n + 1)
+
+
+_FLIPS = 250  # at a time
+
+
+def beside_rest(
+    values: np.ndarray,  # a score a query
+    inside: np.ndarray,  # whether a query is in a group: a row a query, a column a group
+    unit: np.ndarray,  # number of the independent one that a query belongs to
+) -> pd.DataFrame:
+    "Each group's mean minus that of the rest, p, and the smallest difference that it shows beside the other tests."
+    each, rows = np.column_stack([pulls(values, of_group) for of_group in inside.T]), []
+    by_unit = np.zeros((unit.max() + 1, each.shape[1]))
+    np.add.at(by_unit, unit, each)
+    for pull, of_group in zip(each.T, inside.T, strict=True):
+        fewer = min(len(set(unit[of_group])), len(set(unit[~of_group])))
+        # the standard error is that of all queries, what it is known from the smaller side
+        spread = difference_spread(pull, unit) * np.sqrt(fewer / len(by_unit))
+        rows.append((pull.mean(), smallest_difference(spread, fewer, alpha=ALPHA / len(each.T))))
+    return pd.DataFrame(rows, columns=['difference', 'smallest']).assign(p=flip_p(by_unit))
 
 # %% ../../nbs/06_evaluator/00a_subgroup_scores.ipynb #cb83b221
 @dataclass(frozen=True)
@@ -230,7 +256,7 @@ class Subgroups:
                 self.measure: g.value.map('{:.3f}'.format),
                 '95 % interval': [ends_text(*ends, '.3f') for ends in zip(g.low, g.high, strict=True)],
                 'to the rest': [f'{d:+.3f}{sign}' for d, sign in zip(g.difference, signs, strict=True)],
-                'p (Holm)': g.p_holm.map('{:.3f}'.format),
+                'p (Holm)': ['<0.001' if p < 0.0005 else f'{p:.3f}' for p in g.p_holm],
                 'could show': ['nothing' if np.isinf(s) else f'±{s:.3f}' for s in g.smallest],
             }
         )
@@ -268,8 +294,9 @@ def subgroups(
         own = interval(scores[inside], pd.factorize(unit[inside])[0])
         if values.between(0, 1).all():  # an interval by Student's t knows no ends
             own = np.clip(own, 0, 1)
-        rows.append((group, inside.sum(), scores[inside].mean(), *own, *beside_rest(scores, inside, unit, len(tested))))
-    table = pd.DataFrame(rows, columns=['group', 'queries', 'value', 'low', 'high', 'difference', 'p', 'smallest'])
+        rows.append((group, inside.sum(), scores[inside].mean(), *own))
+    beside = beside_rest(scores, is_in[tested].to_numpy(), unit)
+    table = pd.DataFrame(rows, columns=['group', 'queries', 'value', 'low', 'high']).join(beside)
     table = table.assign(p_holm=holm(table.p)).sort_values('value', kind='stable', ignore_index=True)
     small = {group: int(n) for group, n in sizes.items() if n < least}
     if outside := int((~is_in.any(axis=1)).sum()):
