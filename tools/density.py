@@ -29,9 +29,9 @@ LIMITS = {
     'public names': 902,  # 900
     'signatures with home_folder': 28,  # 60
     'lessons that call a private helper, %': 4.5,  # 8
-    'words an exported line': 3.1,  # 3
+    'words an exported line': 3,
     'longest cell': 60,  # 60
-    'p90 of cells': 28,  # 28
+    'p90 of cells': 29,  # 28
 }
 AT_LEAST = {'words an exported line'}
 
