@@ -123,20 +123,12 @@ def openvino_here(where: str):
         import openvino
     return openvino
 
-
-def run_by_openvino(
-    model,  # of transformers; its `forward` is replaced
-    tokenize: Tokens,
-    is_lower: bool,  # products in bfloat16
-    where: str,
-):
-    "Have OpenVINO run a transformer on the processor, as many batches at a time as torch has threads."
+# %% ../../nbs/02_encoder/08_local.ipynb #1115849e
+def compiled_graph(model, example: dict, is_lower: bool, where: str):
+    "OpenVINO's form of a transformer, for as many batches at a time as torch has threads."
     import torch
-    from transformers.modeling_outputs import BaseModelOutput
 
     openvino, cores = openvino_here(where), torch.get_num_threads()
-    features = tokenize.features(tokenize(['fever of a child', 'fever'])[0])  # of two lengths: the mask is no constant
-    example = {name: features[name] for name in ('input_ids', 'attention_mask')}
     hints = {'INFERENCE_PRECISION_HINT': 'bf16' if is_lower else 'f32'}
     hints |= {'INFERENCE_NUM_THREADS': cores, 'NUM_STREAMS': cores}
     model.config.use_cache = False  # of a decoder, which could not be traced
@@ -144,7 +136,22 @@ def run_by_openvino(
     with refused, warnings.catch_warnings():
         warnings.simplefilter('ignore')  # torch's, on values that tracing holds fixed
         graph = openvino.convert_model(model, example_input=example)
-        compiled = openvino.compile_model(graph, 'CPU', hints)
+        return openvino.compile_model(graph, 'CPU', hints)
+
+# %% ../../nbs/02_encoder/08_local.ipynb #8f2662e0
+def run_by_openvino(
+    model,  # of transformers; its `forward` is replaced
+    tokenize: Tokens,
+    is_lower: bool,  # products in bfloat16
+    where: str,
+):
+    "Have OpenVINO run a transformer on the processor."
+    import torch
+    from transformers.modeling_outputs import BaseModelOutput
+
+    features = tokenize.features(tokenize(['fever of a child', 'fever'])[0])  # of two lengths: the mask is no constant
+    example = {name: features[name] for name in ('input_ids', 'attention_mask')}
+    compiled = compiled_graph(model, example, is_lower, where)
 
     def forward(**features):
         arrays = {name: features[name].numpy() for name in example}
