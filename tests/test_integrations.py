@@ -78,13 +78,19 @@ async def talk(client):
         found = await client.call_tool('search', {'query': QUESTION, 'k': 1})
         whole = await client.call_tool('fetch', {'id': '1'})
         wrong = await client.call_tool('fetch', {'id': '9'})
-    return names, found.structured_content['results'], whole.structured_content, wrong
+        filtered = [
+            await client.call_tool('search', {'query': 'migraine, or a hip fracture?', 'filters': {'id': {how: '2'}}})
+            for how in ('eq', 'like')
+        ]
+    return names, found.structured_content['results'], whole.structured_content, wrong, filtered
 
 
-def check_talk(names, results, whole, wrong):
+def check_talk(names, results, whole, wrong, filtered):
     assert names == ['fetch', 'search']
     assert [(hit['id'], hit['text']) for hit in results] == [('1', TEXTS[1])]
     assert whole['text'] == TEXTS[1] and wrong.is_error and 'there is no document' in wrong.content[0].text
+    assert [hit['id'] for hit in filtered[0].structured_content['results']] == ['2']
+    assert filtered[1].is_error and "unknown operator 'like'" in filtered[1].content[0].text
 
 
 def test_assistants_search_and_fetch_over_http(index, running, monkeypatch):

@@ -3,7 +3,7 @@
 import re
 import pytest
 from conftest import write_beir, write_lines
-from medir_nb.core import MedirError, registry
+from medir_nb.core import MedirError, NothingToMeasure, registry
 from medir_nb.data import detect_language, load_task
 from medir_nb.data.languages import known_language, known_languages, language_row, text_language
 from medir_nb.encoder.availability import embedded_encoders
@@ -221,3 +221,19 @@ def test_a_prompt_without_a_wording_asks_for_the_language(capfd):
     prompt = wording('walk-query', None, 'de', 'lay', kind='prompt')
     assert prompt.startswith('Write your answer in German.\n\n') and '{document}' in prompt
     assert 'walk-query has no wording in German' in capfd.readouterr().err
+
+
+def test_a_task_that_lies_below_medir_data_alone_is_read_or_told(monkeypatch, tmp_path):
+    monkeypatch.delenv('MEDIR_DATA', raising=False)
+    with pytest.raises(NothingToMeasure, match=r'at \$MEDIR_DATA/german_covid_faq'):
+        load_task('german-covid-faq')
+    parts = {name: [{'_id': 'a', 'text': 'Wie lange dauert es?'}] for name in ('corpus', 'queries')}
+    for name, rows in parts.items():
+        write_lines(tmp_path / 'german_covid_faq' / f'{name}.jsonl', rows)
+    qrels = tmp_path / 'german_covid_faq' / 'qrels' / 'test.tsv'
+    qrels.parent.mkdir()
+    qrels.write_text('query-id\tcorpus-id\tscore\na\ta\t1\n')
+    monkeypatch.setenv('MEDIR_DATA', str(tmp_path))
+    assert load_task('german-covid-faq', allow_unknown_qrels=True).language == 'de'
+    with pytest.raises(MedirError, match='1 queries where the registry has 232'):
+        load_task('german-covid-faq')

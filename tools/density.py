@@ -23,8 +23,8 @@ MODELS = {
 
 # the most that the package may have, and the least of `AT_LEAST`: the figures of the day; behind each, the aim
 LIMITS = {
-    'exported lines': 49_248,  # aim 37,000
-    'lines of tests': 29_203,  # 27,000
+    'exported lines': 49_250,  # aim 37,000
+    'lines of tests': 29_225,  # 27,000
     'rooms': 12,  # 12
     'public names': 901,  # 900
     'signatures with home_folder': 28,  # 60

@@ -220,7 +220,7 @@ def _check_published(name: str, row: dict):
     "Refuse a row whose data nobody can fetch."
     if row.get('access', 'open') == 'open' and row.get('hub') not in (None, UNKNOWN):
         return
-    kind = NothingToMeasure if row.get('access') == 'unreleased' else MedirError
+    kind = MedirError if row.get('access') == 'licence' else NothingToMeasure
     missing = f'there is no folder {row.get("folder", name)} below $MEDIR_DATA, and its row names no other source'
     layout = 'corpus.jsonl, queries.jsonl and qrels/test.tsv'
     fix = f'put a folder with {layout} at $MEDIR_DATA/{row.get("folder", name)}'

@@ -31,7 +31,7 @@ def _told_to_the_model():
 # %% ../../nbs/04_retrieval/20_mcp.ipynb #1e48e674
 def mcp_server(
     name: str,
-    search: Callable[[str, int], Awaitable[list[dict]]],  # question, number of documents → hits
+    search: Callable[[str, int, dict | None], Awaitable[list[dict]]],  # question, number of documents, filters → hits
     fetch: Callable[[str], Awaitable[dict]],  # id → the whole document
 ):
     "A server of the official SDK with the tools `search` and `fetch`."
@@ -39,16 +39,17 @@ def mcp_server(
         from mcp.server.mcpserver import MCPServer
         from mcp.types import ToolAnnotations
 
-    async def search_tool(query: str, k: int = 5) -> dict[str, list[dict]]:
+    async def search_tool(query: str, k: int = 5, filters: dict[str, Any] | None = None) -> dict[str, list[dict]]:
         with _told_to_the_model():
-            return {'results': [short_hit(hit) for hit in await search(query, max(1, min(k, 50)))]}
+            return {'results': [short_hit(hit) for hit in await search(query, max(1, min(k, 50)), filters)]}
 
     async def fetch_tool(id: str) -> dict[str, Any]:
         with _told_to_the_model():
             return await fetch(id)
 
     server, reads = MCPServer(name), ToolAnnotations(read_only_hint=True)
-    described = f'Find passages that answer a question among the documents of {name}; each has an id for `fetch`.'
+    described = f'Find passages that answer a question among the documents of {name}; each has an id for `fetch`. '
+    described += 'Filters name fields of the documents, which hits show: {"year": {"gte": 2020}}.'
     server.tool(name='search', description=described, annotations=reads)(search_tool)
     server.tool(name='fetch', description='The whole document with this id.', annotations=reads)(fetch_tool)
     return server

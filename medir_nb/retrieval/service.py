@@ -465,9 +465,10 @@ def _add_documents(app, service: Service):
 def tools_of(service: Service, seconds: float = 10.0):
     "The MCP server of a service."
 
-    async def search(question: str, k: int) -> list[dict]:
-        asked = Question(query=question, k=k)
-        return (await ask_service(service, asked.query, Wanted(asked.k, whole=True), seconds))['hits']
+    async def search(question: str, k: int, filters: dict | None) -> list[dict]:
+        asked = Question(query=question, k=k, filters=filters)
+        wanted = Wanted(asked.k, canonical(filters) if filters else '', whole=True)
+        return (await ask_service(service, asked.query, wanted, seconds))['hits']
 
     async def fetch(id: str) -> dict:
         return service.index.document(id)
