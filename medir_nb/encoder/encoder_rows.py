@@ -19,6 +19,7 @@ from .processor import working_dtype
 from .backends import backend_class
 from medir_nb.encoder.model_row import (
     EncoderSpec,
+    ANN,
     JOINED,
     REPRESENTATIONS,
     SENTENCE_ROLES,
@@ -186,8 +187,18 @@ def _check_stored(spec: EncoderSpec, where: str):
     check(spec.stored in STORED, what, where, nearest(spec.stored, STORED))
     is_one = spec.stored == 'float32' or spec.representation == 'dense'
     check(is_one, f'stored={spec.stored} is for one vector a text', where, 'leave it out')
-    fits = spec.oversample == EncoderSpec.oversample or (spec.stored == 'binary' and spec.oversample >= 1)
+    looks_again = spec.stored == 'binary' or spec.ann
+    fits = spec.oversample == EncoderSpec.oversample or (looks_again and spec.oversample >= 1)
     check(fits, f'oversample={spec.oversample} has no meaning here', where, 'write stored=binary,oversample=4')
+
+
+def _check_ann(spec: EncoderSpec, where: str):
+    "Refuse an approximate index that is not known, or that vectors of another form would have."
+    check(spec.ann in ('', *ANN), f'ann={spec.ann} is no index', where, nearest(spec.ann, ANN))
+    floats = spec.representation == 'dense' and spec.stored != 'binary'
+    check(floats or not spec.ann, f'ann={spec.ann} is for one vector of numbers a text', where, 'leave ann out')
+    fits = spec.probe == EncoderSpec.probe or (spec.ann and spec.probe >= 1)
+    check(fits, f'probe={spec.probe} has no meaning here', where, 'write ann=ivfpq,probe=64')
 
 # %% ../../nbs/02_encoder/05_encoder_rows.ipynb #c676e2af
 ENGINES = ('', 'openvino')  # in the place of torch
@@ -235,6 +246,7 @@ def _check_spec(spec: EncoderSpec, where: str):
     what = 'normalize_before_cut, yet nothing is cut, or cosines normalise again'
     check(cuts or not spec.normalize_before_cut, what, where, 'set dimensions and similarity=dot')
     _check_stored(spec, where)
+    _check_ann(spec, where)
     _check_engine(spec, where)
     lower = spec.autocast in ('', 'float16', 'bfloat16')
     check(lower, f'autocast {spec.autocast!r} is no lower precision', where, 'write float16 or bfloat16')

@@ -40,6 +40,7 @@ TOWER_FIELDS = [field.name for field in fields(Tower) if field.name not in _BY_R
 # %% ../../nbs/02_encoder/03_model_row.ipynb #554d7a1d
 ROLES = ('query', 'document')
 REPRESENTATIONS = ('dense', 'sparse', 'multi_vector')  # what one text becomes
+ANN = ('ivfpq', 'hnsw')  # approximate indexes of faiss: lists and codes, or a graph
 JOINED = ('text', 'vectors')  # how the texts of a language model join a query of a sparse one
 STORED = {'float32': 32, 'float16': 16, 'int8': 8, 'binary': 1}  # forms of a stored number → its bits
 SENTENCE_ROLES = (*ROLES, 'sides')  # the first sentence as a query, the second as a document
@@ -69,7 +70,7 @@ class EncoderRow:
     vectors: str = ''  # tokens: an ordinary encoder keeps the vector of each token, and is multi_vector
     search: str = ''  # exact | plaid: how token vectors are searched; '': as their number asks for
     stored: str = 'float32'  # float32 | float16 | int8 | binary: the form in which vectors of documents are kept
-    oversample: int = 4  # stored=binary: so many times the documents asked for are compared by more than their bits
+    oversample: int = 4  # stored=binary, ann: so many times the documents asked for are compared by their numbers
     document_pair_template: str = ''  # second segment, where a document is a sentence pair
     titles: bool = True  # False: the title of a document stands at the head of its body
     query_brackets: tuple = ()  # single tokens put before and after the ids of a text (SGPT), inside the limit
@@ -109,6 +110,14 @@ class EncoderRow:
     languages: tuple = ()  # that it was made for, by ISO 639-1 code; none: nobody says
     tried: str = 'never exercised'
 
+# %% ../../nbs/02_encoder/03_model_row.ipynb #d49127d8
+@dataclass(frozen=True)
+class SearchedRow(EncoderRow):
+    "The same, with how its vectors are searched where there are millions."
+
+    ann: str = ''  # ivfpq | hnsw: an approximate index picks the documents that are compared; '': all are
+    probe: int = 64  # ann: lists that are read for a query, or neighbours that a walk keeps
+
 # %% ../../nbs/02_encoder/03_model_row.ipynb #5df0e5d1
 # fmt: off
 _KEY_FIELDS = (
@@ -128,7 +137,7 @@ _RARE_FIELDS = (
 
 
 @dataclass(frozen=True)
-class EncoderSpec(EncoderRow):
+class EncoderSpec(SearchedRow):
     "What decides a model's vectors: a row, and what follows from it."
 
     def tower(self, role: str) -> Tower:

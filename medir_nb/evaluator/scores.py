@@ -187,6 +187,15 @@ def _cell(scores: Scores, measure: str) -> tuple[float, float, float, int]:
 _COST_OF_READING = ('prompts', 'prompt_tokens', 'answer_tokens')  # of a language model that orders lists
 
 
+def _ann_columns(told: dict, measure: str) -> dict:
+    "What an approximate index finds of the exact lists, and what it loses of a measure."
+    if not told:
+        return {}
+    [(recall, found)] = [(name, values) for name, values in told.items() if name.startswith('recall@')]
+    lost = dict(zip(('loss', 'loss_low', 'loss_high'), told[measure], strict=True))
+    return {recall: found[0], f'{recall}_low': found[1], f'{recall}_high': found[2], **lost}
+
+
 def score_row(scores: Scores, measure: str) -> dict:
     "One measure of a system on a task."
     value, low, high, n = _cell(scores, measure)
@@ -203,6 +212,7 @@ def score_row(scores: Scores, measure: str) -> dict:
         'value': value,
         'low': low,
         'high': high,
+        **_ann_columns(stats.get('ann', {}), measure),
         'n_queries': n,
         'judged_at_10': scores.judged,
         **{name: stats[name] for name in _COST_OF_READING if name in stats},

@@ -10,6 +10,7 @@ __all__ = ['BM25_DEFAULTS', 'BM25_PRESETS', 'QUERY_WEIGHTS', 'SCORERS', 'FIELDS'
 import json
 from array import array
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 import numpy as np
@@ -220,9 +221,10 @@ def numbered_tokens(
     analyzer: str,
     stopwords: str,
     field: str = '',  # title or text
+    words: dict | None = None,  # that have numbers already
 ) -> tuple[list[array], dict[str, int]]:
     "The tokens of each text as numbers, and each token with its number."
-    numbers, words = [], {}
+    numbers, words = [], {} if words is None else words
     for stretch in _field_tokens(corpus, analyzer, stopwords, field):
         for tokens in stretch:
             numbers.append(array('i', [words.setdefault(token, len(words)) for token in tokens]))
@@ -270,14 +272,16 @@ class StoredWeights:
         parts = self.bm25s.scores.items()
         plain = {name: np.asarray(part) if isinstance(part, np.memmap) else part for name, part in parts}
         self.bm25s.scores = plain
-        self.mean_length = float(json.loads((folder / 'length.json').read_text())['mean'])
-        self.vocabulary, self.n_docs = self.bm25s.vocab_dict, int(plain['num_docs'])
+        about = json.loads((folder / 'length.json').read_text())
+        self.mean_length, self.n_docs = float(about['mean']), int(plain['num_docs'])
+        self.vocabulary, self.n_counted = self.bm25s.vocab_dict, about.get('documents', self.n_docs)
+        self.frequencies = np.diff(plain['indptr'])  # of each word, how many of those documents have it
         self.k1, self.b, self.query = settings['k1'], settings['b'], settings['query']
 
     def documents_with(self, word: str) -> int:
         "How many documents have a word."
-        first, number = self.bm25s.scores['indptr'], self.vocabulary.get(word)
-        return 0 if number is None else int(first[number + 1] - first[number])
+        number = self.vocabulary.get(word)
+        return 0 if number is None else int(self.frequencies[number])
 
     def known(self, tokens: list[str] | dict[str, float]) -> list[str] | dict[str, float]:
         "The tokens of a query that some document has."
@@ -290,10 +294,8 @@ class StoredWeights:
         if isinstance(tokens, dict):
             return np.array([self.vocabulary[word] for word in tokens]), np.array(list(tokens.values()))
         words, counts = np.unique([self.vocabulary[token] for token in tokens], return_counts=True)
-        first = self.bm25s.scores['indptr']
-        documents_with = np.array([first[word + 1] - first[word] for word in words])
-        how = self.n_docs, len(tokens), self.mean_length, self.k1, self.b
-        return words, word_weights(counts, documents_with, *how)
+        how = self.n_counted, len(tokens), self.mean_length, self.k1, self.b
+        return words, word_weights(counts, self.frequencies[words], *how)
 
     def weighted(self, queries: list[list[str]]) -> np.ndarray:
         "Scores (queries × documents) of queries whose words weigh what they would in a document of their length."
@@ -365,6 +367,95 @@ class _Bm25sIndex(StoredWeights):
     def save(self, folder: Path):
         "Write the index as bm25s does."
         self.bm25s.save(str(folder))
+
+# %% ../../nbs/04_retrieval/03_bm25.ipynb #b2500002
+_SHARD = 1_000_000  # documents of an index that is built at once
+
+
+def _shard_tokens(corpus: Corpus, settings: dict, size: int, folder: Path) -> tuple[int, dict, list]:
+    "Write the tokens of each stretch; how many there are, the words with their numbers, and how many texts have each."
+    words, frequencies, total = {}, [], 0
+    for number, start in enumerate(range(0, len(corpus), size)):
+        part = Corpus(corpus.table.slice(start, size))
+        tokens, _ = numbered_tokens(part, settings['analyzer'], settings['stopwords'], words=words)
+        lengths = np.array([len(of_text) for of_text in tokens])
+        flat = np.concatenate([np.empty(0, np.int32), *map(np.asarray, tokens)])
+        owners = np.repeat(np.arange(len(tokens)), lengths)
+        frequencies.append(np.bincount(np.unique(owners * (len(words) + 1) + flat) % (len(words) + 1)))
+        total += len(flat)
+        np.savez(folder / f'tokens-{number}.npz', flat=flat, ends=np.cumsum(lengths))
+    return total, words, frequencies
+
+# %% ../../nbs/04_retrieval/03_bm25.ipynb #b2500003
+def _shard_scores(file: Path, frequencies: np.ndarray, settings: dict, mean: float, n_docs: int):
+    "bm25s with the word weights of one stretch, by the statistics of all."
+    import bm25s
+    from bm25s import scoring
+    from scipy.sparse import csc_matrix
+
+    with np.load(file) as kept:
+        texts = [of_text.tolist() for of_text in np.split(kept['flat'], kept['ends'][:-1])]
+    index = bm25s.BM25(k1=float(settings['k1']), b=float(settings['b']), method='lucene')
+    idf = scoring._build_idf_array(dict(enumerate(frequencies.tolist())), n_docs, scoring._score_idf_lucene)
+    own = {'own': sum(len(set(of_text)) for of_text in texts)}
+    how = {'delta': index.delta, 'nonoccurrence_array': None, 'method': 'lucene', 'show_progress': False}
+    weights, rows, columns = scoring._build_scores_and_indices_for_matrix(
+        texts, idf, np.float64(mean), own, index.k1, index.b, **how
+    )
+    stored = csc_matrix((weights, (rows, columns)), (len(texts), len(frequencies)), np.float32)
+    index.scores = {'data': stored.data, 'indices': stored.indices, 'indptr': stored.indptr, 'num_docs': len(texts)}
+    index.vocab_dict, index.nonoccurrence_array = {}, None
+    return index
+
+
+def _build_shards(folder: Path, corpus: Corpus, settings: dict, size: int):
+    "Write an index of bm25s for each stretch of a corpus, and the words of all."
+    folder.mkdir(parents=True, exist_ok=True)
+    total, words, counted = _shard_tokens(corpus, settings, size, folder)
+    frequencies = sum(np.pad(of_part, (0, len(words) - len(of_part))) for of_part in counted)
+    about = {'mean': total / len(corpus), 'documents': len(corpus)}
+    for number in range(len(counted)):
+        file = folder / f'tokens-{number}.npz'
+        _shard_scores(file, frequencies, settings, about['mean'], len(corpus)).save(str(folder / f'shard-{number}'))
+        write_json(folder / f'shard-{number}' / 'length.json', about)
+        file.unlink()
+    np.save(folder / 'frequencies.npy', frequencies)
+    write_json(folder / 'shards.json', {'shards': len(counted), 'words': list(words)})
+
+# %% ../../nbs/04_retrieval/03_bm25.ipynb #b2500004
+class _Shards:
+    "Searches the indexes of all stretches, and joins what they find."
+
+    def __init__(self, folder: Path, settings: dict):
+        about = json.loads((folder / 'shards.json').read_text(encoding='utf-8'))
+        words, self.frequencies = (
+            {word: n for n, word in enumerate(about['words'])},
+            np.load(folder / 'frequencies.npy'),
+        )
+        self.parts = [_Bm25sIndex(folder / f'shard-{number}', settings) for number in range(about['shards'])]
+        for part in self.parts:
+            part.vocabulary = part.bm25s.vocab_dict = words
+            part.frequencies = self.frequencies
+        self.edges = np.cumsum([0, *(part.n_docs for part in self.parts)])
+
+    def documents_with(self, word: str) -> int:
+        "How many documents have a word."
+        return self.parts[0].documents_with(word)
+
+    def scores(self, tokens: list[str] | dict[str, float]) -> np.ndarray:
+        "The score of every document for the tokens of one query."
+        return np.concatenate([part.scores(tokens) for part in self.parts])
+
+    def best(self, queries: list[list[str]], ids: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+        "Scores and positions of the first `k` documents of each query in each stretch, ties with the last included."
+        found = [part.best(queries, ids, k) for part in self.parts]
+        places = [np.where(at >= 0, at + start, -1) for (_, at), start in zip(found, self.edges[:-1], strict=True)]
+        return np.hstack([scores for scores, _ in found]), np.hstack(places)
+
+    def save(self, folder: Path):
+        "Write the indexes, a folder each."
+        for number, part in enumerate(self.parts):
+            part.save(folder / f'shard-{number}')
 
 # %% ../../nbs/04_retrieval/03_bm25.ipynb #8a4568ee
 def _build_lucene(folder: Path, corpus: Corpus, settings: dict):
@@ -440,12 +531,15 @@ class BM25:
     def __init__(
         self,
         corpus: Corpus,
+        *,
+        shard: int = _SHARD,  # documents above which an index of bm25s is several
         **settings,  # of `BM25_DEFAULTS`
     ):
         settings = BM25_DEFAULTS | settings
         self.corpus, self.scorer = corpus, settings['scorer']
         self.analyzer, self.stopwords = settings['analyzer'], settings['stopwords']
         build, kind = _KINDS[self.scorer]
+        build = partial(_build_shards, size=shard) if self.scorer == 'bm25s' and len(corpus) > shard else build
         self.folder = folder = _index_folder(corpus, settings)
         self.cached = (folder / 'whole').is_file()
         if not self.cached:  # a whole one may lie where nothing can be written
@@ -454,7 +548,7 @@ class BM25:
                 if not self.cached:
                     build(folder, corpus, settings)
                     (folder / 'whole').touch()
-        self.index = _opened(kind, folder, settings)
+        self.index = _opened(_Shards if (folder / 'shards.json').is_file() else kind, folder, settings)
 
     def _tokens(self, queries: Queries | WeightedQueries) -> list[list[str] | dict[str, float]]:
         if isinstance(queries, WeightedQueries):

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['Expand', 'chain_of', 'row_label', 'search', 'ask', 'expanded_texts', 'system_settings', 'weights_of', 'models_of',
-           'with_max_tokens', 'pending', 'check_system', 'check_systems', 'score_pairs']
+           'with_max_tokens', 'with_ann', 'exact_twin', 'pending', 'check_system', 'check_systems', 'score_pairs']
 
 # %% ../../nbs/04_retrieval/16_chain.ipynb #9ef49d13
 import functools
@@ -333,6 +333,27 @@ def _with_max_tokens_in_search(expansion: Expansion, tokens: int) -> Expansion:
         (name, str(with_max_tokens(value, tokens)) if name == 'by' else value) for name, value in expansion.settings
     ]
     return expansion._replace(settings=tuple(settings))
+
+# %% ../../nbs/04_retrieval/16_chain.ipynb #5a0c91e1
+def with_ann(expression, kind: str):
+    "The system with an approximate index (ivfpq or hnsw) for each encoder of one vector in it."
+    system = parse(expression)
+    if isinstance(system, Fusion):
+        return replace(system, parts=tuple(with_ann(part, kind) for part in system.parts))
+    if not isinstance(system, System) or retriever_of(system).kind != 'dense':
+        return system
+    return normal_system(replace(system, settings=tuple((dict(system.settings) | {'ann': kind}).items())))
+
+
+def exact_twin(expression):
+    "The same system where every document is compared; the system itself where that is so."
+    system = parse(expression)
+    if isinstance(system, Fusion):
+        return replace(system, parts=tuple(map(exact_twin, system.parts)))
+    if not isinstance(system, System) or 'ann' not in dict(system.settings):
+        return system
+    own = [setting for setting in system.settings if setting[0] not in ('ann', 'probe', 'oversample')]
+    return normal_system(replace(system, settings=tuple(own)))
 
 # %% ../../nbs/04_retrieval/16_chain.ipynb #2df68e2e
 def pending(

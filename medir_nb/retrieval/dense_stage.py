@@ -14,8 +14,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from ..core.console import note
-from ..core.errors import MedirError, check, nearest
-from ..core.places import checkpoint_names, slug
+from ..core.errors import MedirError, check, nearest, typed
+from ..core.files import fingerprint, lock
+from ..core.places import checkpoint_names, home, slug
 from ..core.settings import registry
 from ..core.commits import revision_label
 from ..data.corpus import Queries
@@ -30,6 +31,7 @@ from ..encoder.encoder_rows import encoder_names, encoder_spec, exact_row
 from ..encoder.store import Blocks, Vectors, array_vectors, corpus_keys, encode_corpus, layout_of, missing_texts
 from .nearest import dense_search, unit, open_vectors, scaled, write_parquet, write_vectors
 from .nearest import open_blocks, write_blocks
+from .ann import AnnIndex, build_ann
 from .runs import run_frame, settle_ties
 from ..generator.expansion import as_queries, dense_queries
 from medir_nb.retrieval.stages import (
@@ -142,6 +144,8 @@ def encoder_settings(encoder: Encoder, task: Task) -> dict:
     }
     if spec.stored != 'float32':
         settings['stored'] = spec.stored + (f', oversample {spec.oversample}' if spec.stored == 'binary' else '')
+    if spec.ann:
+        settings['ann'] = f'{spec.ann}, probe {spec.probe}, oversample {spec.oversample}'
     for part in ('document', 'adapter'):
         own = getattr(spec, part) or {}
         if 'hub' in own:
@@ -235,7 +239,7 @@ class EncodedDocuments:
     def search(self, queries: Vectors, task: Task, k: int, job: Job) -> pd.DataFrame:
         "A run of the first `k` documents of each query."
         ids, similarity = (task.queries.ids, task.corpus.ids), self.encoder.spec.similarity
-        if self.is_scaled:
+        if self.is_scaled or self.database is not None:
             queries, similarity = scaled(queries.chunk(), similarity), 'dot'
         if self.database is None:
             return self.nearest(queries, self.vectors, *ids, k, similarity, job.device)
@@ -244,6 +248,22 @@ class EncodedDocuments:
             return self.database.search(queries[rows], depth)
 
         return run_frame(*ids, *settle_ties(search, len(queries), len(task.corpus), k), k)
+
+# %% ../../nbs/04_retrieval/08_dense_stage.ipynb #c3b98e66
+def opened_ann(encoder: Encoder, vectors: Vectors, folder: Path, fix: str = 'build the index again') -> AnnIndex:
+    "The approximate index in a folder, asked as the encoder's row says."
+    spec = encoder.spec
+    return AnnIndex(folder, vectors, spec.similarity, spec.probe, spec.oversample, fix)
+
+
+def kept_ann(encoder: Encoder, task: Task, vectors: Vectors) -> AnnIndex:
+    "The approximate index of a task's documents in the home folder, built where there is none."
+    spec, told = encoder.spec, {role: encoder.instruction(task, role) for role in ROLES}
+    folder = home() / 'ann' / fingerprint(contract_key(spec, told), spec.stored, task.corpus.fingerprint, spec.ann)
+    with lock(folder):
+        if not folder.is_dir():
+            build_ann(vectors, folder, spec.ann, spec.similarity)
+    return opened_ann(encoder, vectors, folder, f'remove {typed(folder)}; the next run builds it')
 
 # %% ../../nbs/04_retrieval/08_dense_stage.ipynb #c3b98e67
 def _with_max_tokens(system: System, tokens: int) -> System:
@@ -275,6 +295,8 @@ class _DenseRanking(Retriever):
         encoder, task = self.encoder(job), job.task
         vectors = encode_corpus(encoder, task.corpus, 'document', encoder.instruction(task, 'document'))
         encoder.storable &= job.kept is None  # a service keeps nothing of what it is asked
+        if encoder.spec.ann and len(vectors):
+            return self.documents(encoder, vectors, database=kept_ann(encoder, task, vectors))
         return self.documents(encoder, vectors)
 
     def rank(self, job: Job, expanded, depth: int, pool: pd.DataFrame | None) -> Ranking:
@@ -375,7 +397,8 @@ def _kept_encoder(encoder: Encoder, weights: Path, device: str | None) -> Encode
     if not weights.is_dir():
         return encoder
     kept = Encoder(str(weights), device=device)
-    own = {name: getattr(encoder.spec, name) for name in ('stored', 'oversample', 'max_active_dims', 'joined')}
+    beside = ('stored', 'oversample', 'ann', 'probe', 'max_active_dims', 'joined')
+    own = {name: getattr(encoder.spec, name) for name in beside}
     return Encoder(replace(kept.spec, **own), device=device)
 
 
@@ -415,11 +438,9 @@ class _MeasuredRanking(_DenseRanking):
         numbers = (spec.dimensions or spec.dim) * len(job.task.corpus)
         return int(STORED[spec.stored] * numbers / 8 + 1e9 * (gigabytes_of(spec.params, spec.dtype) or 0))
 
-# %% ../../nbs/04_retrieval/08_dense_stage.ipynb #62c32dec
-class DenseRetriever(_MeasuredRanking):
-    "An encoder and an exact search, with its vectors in the store of the home folder or in a file of an index."
-
-    feedback = 'vectors'
+# %% ../../nbs/04_retrieval/08_dense_stage.ipynb #62c32deb
+class _KeptRanking(_MeasuredRanking):
+    "What an index keeps of it: vectors in a file or in blocks, and an approximate index of them."
 
     def _folder(self, place: Path, part: str) -> Path:
         return Path(place) / part / slug(self.retriever, 40)
@@ -436,17 +457,37 @@ class DenseRetriever(_MeasuredRanking):
         encoder = self._kept_encoder(job, place)
         if (blocks := self._blocks(encoder, place)) is not None:
             check(store == 'flat', f'{store} keeps float vectors', str(self.expression), 'leave --store out')
-            return write_blocks(encoder, job.task, blocks, before and self._blocks(encoder, before))
-        known = before and self._folder(before, 'vectors')
-        return write_vectors(encoder, job.task, self._folder(place, 'vectors'), known, store)
+            counted = write_blocks(encoder, job.task, blocks, before and self._blocks(encoder, before))
+        else:
+            known = before and self._folder(before, 'vectors')
+            counted = write_vectors(encoder, job.task, self._folder(place, 'vectors'), known, store)
+        if spec_ann := encoder.spec.ann:
+            check(store == 'flat', f'ann={spec_ann} answers in its place', f'--store {store}', 'leave one of them out')
+            build_ann(self._vectors(encoder, job, place), self._folder(place, 'ann'), spec_ann, encoder.spec.similarity)
+        return counted
+
+    def _vectors(self, encoder: Encoder, job: Job, place: Path) -> Vectors:
+        "The vectors of documents as an index keeps them."
+        if (blocks := self._blocks(encoder, place)) is not None:
+            return open_blocks(blocks, job.task.corpus)
+        return open_vectors(self._folder(place, 'vectors'), 'flat')[0]
 
     def open(self, job: Job, place: Path, store: str = 'flat') -> EncodedDocuments:
         encoder = self._kept_encoder(job, place)
         encoder.storable = False  # nothing of a question is kept
+        if encoder.spec.ann:
+            vectors = self._vectors(encoder, job, place)
+            return self.documents(encoder, vectors, database=opened_ann(encoder, vectors, self._folder(place, 'ann')))
         if (blocks := self._blocks(encoder, place)) is not None:
             return self.documents(encoder, open_blocks(blocks, job.task.corpus))
         vectors, database = open_vectors(self._folder(place, 'vectors'), store)
         return EncodedDocuments(encoder, vectors, True, database)
+
+# %% ../../nbs/04_retrieval/08_dense_stage.ipynb #62c32dec
+class DenseRetriever(_KeptRanking):
+    "An encoder and its search, with its vectors in the store of the home folder or in a file of an index."
+
+    feedback = 'vectors'
 
     def save_model(self, job: Job, place: Path):
         encoder, folder = self.encoder(job), self._folder(place.parent, 'model')

@@ -7,6 +7,7 @@ __all__ = ['tune_fusion_command', 'fastest_command', 'copies_command']
 
 # %% ../../nbs/11_workbook/17_cli_evaluate.ipynb #726fd949
 import itertools
+import re
 from pathlib import Path
 from typing import Annotated
 from typer import Argument, Option
@@ -50,6 +51,16 @@ def _add_reading_columns(frame, scores: list):
         frame['pairs'] = [pairs.get(label, '') for label in frame.system]
 
 # %% ../../nbs/11_workbook/17_cli_evaluate.ipynb #d828b2f9
+def _say_ann(frame):
+    "Shares of the exact lists that approximate indexes find, and their losses, with intervals; in place."
+    from medir_nb.evaluator.statistics import ends_text
+
+    for name in [name for name in frame if name == 'loss' or re.fullmatch(r'recall@\d+', name)]:
+        low, high = frame.pop(f'{name}_low'), frame.pop(f'{name}_high')
+        cells = zip(frame[name], low, high, strict=True)
+        frame[name] = ['' if value != value else f'{value:.4f} {ends_text(*ends)}'.strip() for value, *ends in cells]
+
+
 def shown_scores(scores: list):
     "The frame of scores that a reader sees."
     from medir_nb.evaluator.scores import scores_table
@@ -59,6 +70,7 @@ def shown_scores(scores: list):
     if not frame.revision.str.contains('resolved').any():
         silent.append('revision')
     _add_reading_columns(frame, scores)
+    _say_ann(frame)
     if 'passages' in frame:
         frame['passages'] = frame.passages.fillna('whole documents')
     if frame.task.nunique() == 1 and all(score.task.kind == 'pairs' for score in scores):

@@ -197,6 +197,10 @@ def index_command(
     store: Annotated[
         Literal['flat', 'qdrant', 'lancedb'], Option(help='Where vectors lie: plain files, or a database.')
     ] = 'flat',
+    ann: Annotated[
+        Literal['ivfpq', 'hnsw'] | None,
+        Option(help='An approximate index for each encoder of the system, for millions of documents.'),
+    ] = None,
     with_model: Annotated[bool, Option('--with-model', help='Keep the weights in the folder, too.')] = False,
     update: Annotated[
         str | None, Option(metavar='DOCUMENTS', help='All documents of the index from now on: a folder, file or task.')
@@ -215,12 +219,13 @@ def index_command(
         from medir_nb.judging import note_step
 
     if retrieval.is_index(source):
-        is_anew, columns = bool(system or to or passages), chosen_columns(column)
+        is_anew, columns = bool(system or to or passages or ann), chosen_columns(column)
         print(_changed_index(source, update, add, delete, is_anew, lang, device, columns))
         return
     fix = f'build one: medir index {typed(source)} --system EXPR --to DIR'
     check(not (update or add or delete), 'this folder holds no index', source, fix)
     system, study = _system_of(source, system), _study_of(Path(source))
+    system = str(retrieval.with_ann(system, ann)) if ann else system
     check(to or study, 'no folder is named', '--to', 'name the folder of the index')
     if study:
         note_step(study, 'index')
