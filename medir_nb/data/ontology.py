@@ -76,9 +76,9 @@ def hpo_file(name: str) -> Path:
 
 
 @functools.lru_cache(maxsize=1)
-def _read_once(path: Path) -> tuple[dict[str, HpoTerm], str]:
+def read_hpo() -> tuple[dict[str, HpoTerm], str]:
     "The packaged ontology, read once a process: its terms are looked up and never changed."
-    return read_obo(path)
+    return read_obo(hpo_file('hp.obo'))
 
 # %% ../../nbs/01_data/08_ontology.ipynb #3efae73a
 def _reached(first_ids, step) -> set:
@@ -174,7 +174,7 @@ def hpo_lay(
 ) -> Task:
     "Layperson wording → clinical definition. See the text above."
     check(split in _LAY_SPLITS, f'no split {split!r}', 'hpo-lay', nearest(split, _LAY_SPLITS))
-    terms, version = _read_once(hpo_file('hp.obo'))
+    terms, version = read_hpo()
     tree, rng = _Tree(terms), np.random.default_rng(seed)
     document_ids = _terms_of_split(tree, split, rng)
     wordings = [(term_id, wording) for term_id in document_ids for wording in terms[term_id].lay]
@@ -206,7 +206,7 @@ def hpo_terms(
     "The terms with a definition that may be read before `hpo-lay` is asked."
     splits = ('train', 'train-kin', 'all')
     check(split in splits, f'no split {split!r}', 'hpo-terms', nearest(split, splits))
-    tree = _Tree(_read_once(hpo_file('hp.obo'))[0])
+    tree = _Tree(read_hpo()[0])
     test_ids = set(_terms_of_split(tree, 'test', np.random.default_rng(seed))) if split != 'all' else set()
     kin = set().union(*map(tree.kin, test_ids)) if split == 'train-kin' else set()
     return [term for term in tree.terms.values() if term.definition and term.id not in test_ids | kin]
@@ -233,7 +233,7 @@ def disease_family(
 @functools.cache
 def _annotated() -> tuple[dict, dict, dict, str]:
     "Terms of the ontology, affirmed phenotypic findings and name by disease id, and the ontology's version."
-    terms, version = _read_once(hpo_file('hp.obo'))
+    terms, version = read_hpo()
     findings, names = collections.defaultdict(set), {}
     text = hpo_file('phenotype.hpoa').read_text(encoding='utf-8')
     header, *rows = [line.split('\t') for line in text.splitlines() if not line.startswith('#')]

@@ -30,6 +30,7 @@ from .task_folders import load_folder, unpack
 from .hub import hub_rows, load_hub
 from .mteb_tasks import load_mteb, check_single_task, suite_tasks
 from .ontology import hpo_lay, hpo_overlap
+from .contrasts import hpo_contrast
 
 # %% ../../nbs/01_data/10_registered.ipynb #28b7bc5b
 @dataclass(frozen=True)
@@ -203,6 +204,7 @@ def _labels(rows, column: str) -> dict:
 _EMBEDDED = {
     'hpo': lambda name, split, **arguments: hpo_lay(split=split, **arguments),
     'hpo-overlap': lambda name, split, **arguments: hpo_overlap(split=split, **arguments),
+    'hpo-contrast': lambda name, split: hpo_contrast(),
     'written': lambda name, split: inline_task(name),
 }
 

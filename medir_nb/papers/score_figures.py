@@ -4,13 +4,24 @@
 
 # %% auto #0
 __all__ = ['scores_figure', 'gain_figure', 'ranks_figure', 'second_figure', 'spread_figure', 'length_figure', 'overlap_figure',
-           'similarity_figure']
+           'similarity_figure', 'stress_figure']
 
 # %% ../../nbs/08_papers/09_score_figures.ipynb #8f2932e4
 import math
 import numpy as np
 import pandas as pd
-from .figure_style import BLUE, colours_of, distinct, GREEN, GREY, INK, name_marks, name_rows, ORANGE
+from medir_nb.papers.figure_style import (
+    BLUE,
+    colours_of,
+    distinct,
+    GREEN,
+    GREY,
+    INK,
+    name_marks,
+    name_rows,
+    ORANGE,
+    SKY,
+)
 from .figure_style import panels, read_data, styled_figure, wrapped
 from ..core.errors import MedirError, nearest
 from ..evaluator.similarity import separation
@@ -284,4 +295,45 @@ def similarity_figure(data):
         _draw_cosines(axes, part, np.linspace(low, high, 31))
         axes.set_title(wrapped(' on '.join(reversed(names)), 92 // columns))
     name_marks(figure, {f'{kind} pairs': {'color': c, 'lw': 7, 'alpha': 0.6} for kind, c in _KINDS.items()})
+    return figure
+
+# %% ../../nbs/08_papers/09_score_figures.ipynb #bc70a009
+def _draw_losses(axes, part: pd.DataFrame, kinds: list):
+    "Change of a measure with its interval, a row a kind."
+    for row in part.itertuples():
+        y, few = kinds.index(row.kind), row.queries < 10
+        if not few:
+            axes.plot([row.low, row.high], [y, y], color=BLUE, lw=2)
+        axes.plot(row.difference, y, 'o', ms=5, color=BLUE, alpha=0.35 if few else 1)
+    axes.axvline(0, color=INK, lw=0.8)
+    axes.set_title(f'{part.system.iloc[0]}: the same meant')
+    axes.set_xlabel('change of the score')
+
+
+def _draw_unmoved(axes, part: pd.DataFrame, kinds: list):
+    "Share of lists that are the same, a row a kind."
+    few = part.queries < 10
+    axes.barh(part.kind.map(kinds.index), part.same, color=[SKY if pale else ORANGE for pale in few], height=0.55)
+    axes.set_title('another thing meant')
+    axes.set_xlabel('lists that stay the same')
+    axes.set_xlim(0, 1)
+
+
+@styled_figure
+def stress_figure(data):
+    "What other words do to each system; columns system, kind, must, queries, difference, low, high, same."
+    frame = read_data(data, ['system', 'kind', 'must', 'queries', 'difference', 'low', 'high', 'same'])
+    sorts = {must: frame[frame.must == must] for must in ('stay', 'change')}
+    order = {
+        'stay': sorts['stay'].groupby('kind').difference.mean().sort_values().index.tolist(),
+        'change': sorts['change'].groupby('kind').same.mean().sort_values(ascending=False).index.tolist(),
+    }
+    systems, height = distinct(frame.system), 0.9 + 0.22 * max(map(len, order.values()))
+    figure, grid = panels(2 * len(systems), 2, height=height, title='The same queries in other words', note='pale: few')
+    for number, system in enumerate(systems):
+        for axes, must, draw in zip(grid[2 * number :], order, (_draw_losses, _draw_unmoved), strict=False):
+            part = sorts[must][sorts[must].system == system]
+            if len(part):
+                draw(axes, part, order[must])
+                name_rows(axes, order[must], grid=True)
     return figure

@@ -21,7 +21,7 @@ from ..core.guard import is_private
 from ..core.private import nothing_leaves, private_line
 from ..core.hardware import end_with
 from .cli_evaluate import compare_command, copies_command, evaluate_command, fastest_command
-from .cli_evaluate import tune_fusion_command
+from .cli_evaluate import stress_command, tune_fusion_command
 from .cli_run import plan_command, run_command, status_command
 from .cli_show import MineCommand, contract_command, coverage_command, leaderboard_command
 from .cli_show import mine_command, models_command, new_paper_command, tasks_command
@@ -66,6 +66,7 @@ _COMMANDS = {
     'evaluate': evaluate_command,
     'compare': compare_command,
     'tune-fusion': tune_fusion_command,
+    'stress': stress_command,
     'copies': copies_command,
     'fastest': fastest_command,
     'run': run_command,
