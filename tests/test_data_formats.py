@@ -126,7 +126,20 @@ CDA = """<ClinicalDocument xmlns="urn:hl7-org:v3"><id extension="L7"/><title>Dis
 MAIL = 'From: a@example.org\nSubject: Colic\nContent-Type: multipart/mixed; boundary=x\n\n--x\n\nDiclofenac comes first.\n--x\n'
 MAIL += 'Content-Disposition: attachment; filename=more.txt\n\nMost stones pass.\n--x--\n'
 FIRST = [(50, 700, 'Diclofenac comes first.')]
+
+
+def parquet() -> bytes:
+    "A table of one document, as bytes."
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    file = io.BytesIO()
+    pq.write_table(pa.table({'_id': ['1'], 'text': ['Diclofenac comes first.'], 'year': [2024]}), file)
+    return file.getvalue()
+
+
 WHOLE = {
+    'a.parquet': parquet,
     'a.txt': lambda: b'Diclofenac comes first.',
     'a.md': lambda: b'---\ntitle: Colic\nyear: 2024\n---\n# Renal colic\n## Treatment\nDiclofenac comes first.\n',
     'a.jsonl': lambda: b'{"_id": "1", "text": "Diclofenac comes first.", "year": 2024}\n',

@@ -1752,7 +1752,8 @@ def test_no_terminal_obeys_a_document(medir, tmp_path, capfd):
 
     write_lines(tmp_path / 'd.jsonl', [{'_id': 'a\u202e', 'title': COMMANDS, 'text': COMMANDS}])
     seen = [
-        medir('search', tmp_path / 'd.jsonl', COMMANDS, '--system', 'bm25', *more).out for more in ((), ('--json',))
+        medir('search', tmp_path / 'd.jsonl', COMMANDS, '--system', 'bm25', *more).out
+        for more in ((), ('--json', '--text'))
     ]
     assert json.loads(seen[1])[0]['hits'][0]['text'] == COMMANDS
     assert len({len(line) for line in seen[0].splitlines()}) == 1  # cells are as wide as they are shown

@@ -56,6 +56,7 @@ VARIABLES = {
     'HF_TOKEN': 'key of the Hub, for weights and data behind an agreement; its library reads it',
     'OMP_NUM_THREADS': 'threads of a process; where several runs of a batch work at once, 1 unless it is set',
     'CUDA_VISIBLE_DEVICES': 'which GPUs are seen',
+    'RAY_USAGE_STATS_ENABLED': '1: Ray reports its use to its makers; 0 here, unless it is set',
     'ATEN_CPU_CAPABILITY': 'holds torch to an older processor, as in `avx2`',
     'ONEDNN_MAX_CPU_ISA': 'holds its matrix products to one, too',
     'RANK': 'set by `torchrun`: the number of a process of a training',
