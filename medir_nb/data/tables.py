@@ -32,7 +32,7 @@ def _source(row: dict) -> str:
         return {'licence': 'needs a licence', 'unreleased': 'never released'}[access]
     if is_git_first(row):
         return f'git {row["git"].partition("@")[0]}'
-    return 'Hub' if row.get('hub') else '$MEDIR_DATA alone'
+    return 'Hub' if row.get('hub') else 'your own folder'
 
 # %% ../../nbs/01_data/11_tables.ipynb #3ce338e1
 def _whereabouts(name: str, row: dict) -> str:
