@@ -54,9 +54,11 @@ test: $(MARK) lint
 medium: $(MARK)
 	$(FAST) $(PYTEST) -p no:randomly -n 2 --dist loadfile -m "medium and not slow" tests/test_smoke.py tests
 
-# The figures that take minutes: NFCorpus with a real encoder, mteb side by side, live models.
+# The figures that take minutes: NFCorpus with a real encoder, mteb side by side, live models, a simulated cluster. Ray lies in a
+# folder of its own: what it needs besides is in the lock.
 slow: $(MARK)
-	HF_HUB_OFFLINE=1 OMP_WAIT_POLICY=PASSIVE $(PYTEST) -p no:randomly -m slow tests
+	[ -d .venv-ray ] || .venv/bin/pip install -q --disable-pip-version-check --no-deps --target .venv-ray 'ray==2.60.*'
+	PYTHONPATH=$(CURDIR)/.venv-ray HF_HUB_OFFLINE=1 OMP_WAIT_POLICY=PASSIVE $(PYTEST) -p no:randomly -m slow tests
 
 # The tests of `make test` and `make medium` in three shuffled orders, on one worker, two and four. A seed shuffles, gives the
 # tiny models other weights, and sets the random state that each test finds; other seeds: make test-orders SEEDS="4 5 6".

@@ -1,26 +1,32 @@
 """A corpus in shards: whoever encodes, and however often it is stopped, the same vectors; nothing twice, and gaps are said."""
 
-import json, multiprocessing, os, random, time
+import contextlib, json, multiprocessing, os, random, resource, shutil, threading, time
 from functools import partial
+from pathlib import Path
 import numpy as np
 import pytest
-from medir_nb.core.engines import LocalEngine, work_off
+from medir_nb.core.engines import LocalEngine, RayEngine, work_off
 from medir_nb.core.errors import MedirError
+from medir_nb.core.files import write_lines
 from medir_nb.encoder.model import Encoder
 from medir_nb.data import corpus_task
 from medir_nb.encoder import encode_corpus
 from medir_nb.encoder.shards import check_whole, count_shards, encode_shard, plan_shards, shard_vectors
-from medir_nb.retrieval import parse
+from medir_nb.generator.expansion import as_queries
+from medir_nb.generator.toy_llm import ToyServer
+from medir_nb.retrieval import generate_shards, parse, search_shards
 from medir_nb.retrieval.dense_stage import encoder_of
 
 
 class Hashes:
-    "64 numbers of the words of a text; `MEDIR_TEST_SECONDS` a block is the work that a kill interrupts."
+    "64 numbers of the words of a text; MEDIR_TEST_SECONDS a block are the work that a kill interrupts."
 
     name, revision, similarity_fn_name = 'hashes', '1', 'dot'
 
     def encode(self, texts, **kwargs):
         time.sleep(float(os.environ.get('MEDIR_TEST_SECONDS', 0)))
+        if size := int(os.environ.get('MEDIR_TEST_DISK', 0)):  # bytes that a file may have on this node
+            resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
         vectors = np.zeros((len(texts), 64), np.float32)
         for row, text in zip(vectors, texts, strict=True):
             assert 'poison' not in text, 'this text kills'
@@ -101,3 +107,125 @@ def test_a_shard_that_always_fails_is_named_and_the_others_are_whole(tmp_path, c
     assert list(count_shards(store).missing) == [0, 0, 10, 0, 0, 0, 0]
     with pytest.raises(MedirError, match='10 texts are missing in shards 2'):
         check_whole(store, range(7))
+
+
+def test_two_drivers_on_one_store_write_what_one_writes(tmp_path):
+    corpus = corpus_of(tmp_path, 5000)
+    once, _ = encode_all(corpus, tmp_path / 'once', 1000)
+    child = multiprocessing.get_context('fork').Process
+    both = [child(target=encode_all, args=(corpus, tmp_path / 'two', 1000)) for _ in range(2)]
+    for process in both:
+        process.start()
+    for process in both:
+        process.join()
+    assert [process.exitcode for process in both] == [0, 0]
+    store, encoded = encode_all(corpus, tmp_path / 'two', 1000)
+    assert encoded == 0 and whole(store) == whole(once)
+
+
+QUESTIONS = as_queries(['q1', 'q2', 'q3'], ['abstract 7 of 49', 'T3', 'of'])
+
+
+def test_lists_of_shards_are_the_list_of_the_whole_with_its_ties(tmp_path, home):
+    corpus = corpus_of(tmp_path, 500)
+    stores = [encode_all(corpus, tmp_path / str(size), size)[0].place for size in (500, 60)]
+    whole, merged = (search_shards(place, QUESTIONS, 70, LocalEngine(1), model=Hashes()) for place in stores)
+    assert whole.duplicated(['query_id', 'score']).sum() > 100
+    assert whole.equals(merged)
+    with pytest.raises(MedirError, match='there is no store of shards; make one: medir encode'):
+        search_shards(tmp_path, QUESTIONS, 3, LocalEngine(1))
+
+
+@pytest.mark.slow
+def test_a_worker_that_is_killed_costs_its_shard_and_one_that_always_dies_is_named(tmp_path):
+    done = work_off(LocalEngine(2), partial(dies_once, str(tmp_path)), list(range(6)), 'dying')
+    assert done == {number: number for number in range(6)}
+    with pytest.raises(MedirError, match='1 of 3 shards failed: 1;'):
+        work_off(LocalEngine(2), dies_on_one, [0, 1, 2], 'dying')
+
+
+def dies_on_one(number):
+    return os._exit(9) if number == 1 else number
+
+
+def dies_once(folder, number):
+    mark = Path(folder) / 'died'
+    if number == 3 and not mark.exists():
+        mark.touch()
+        os._exit(9)
+    return number
+
+
+# --- a simulated cluster of three nodes
+
+
+@pytest.fixture(scope='module')
+def cluster(tmp_path_factory):
+    "`with cluster(): …`: a node that works is removed in the middle of the block, and another one joins."
+    pytest.importorskip('ray', reason='Ray is not installed: pip install "medir_nb[ray]"')
+    from ray_cluster import cluster_of, free_ports
+
+    with cluster_of(3, tmp_path_factory.mktemp('agent')) as (cluster, nodes):
+        RayEngine(2, cluster.address)
+
+        @contextlib.contextmanager
+        def losing_a_node(after):
+            timer = threading.Timer(after, lambda: cluster.remove_node(nodes.pop(0), allow_graceful=False))
+            timer.start()
+            yield
+            timer.join()
+            nodes.append(cluster.add_node(num_cpus=1, object_store_memory=80 * 2**20, **free_ports()))
+
+        yield losing_a_node
+
+
+@pytest.fixture
+def slowly(monkeypatch):
+    monkeypatch.setenv('MEDIR_TEST_SECONDS', '0.3')
+
+
+@pytest.mark.slow
+def test_a_node_that_is_lost_while_encoding_costs_the_shard_in_work(tmp_path, cluster, slowly):
+    corpus = corpus_of(tmp_path, 40_000)
+    with cluster(after=3):
+        store, encoded = encode_all(corpus, tmp_path / 'ray', 1000, RayEngine(3))
+    assert 40_000 - 3 * 1000 <= encoded <= 40_000
+    assert whole(store) == whole(encode_all(corpus, tmp_path / 'here', 1000)[0])
+
+
+def slow_search(*given):
+    from medir_nb.retrieval.sharded import search_shard
+
+    time.sleep(0.3)
+    return search_shard(*given)
+
+
+@pytest.mark.slow
+def test_a_node_that_is_lost_while_searching_changes_no_list(tmp_path, cluster, home, monkeypatch):
+    store, _ = encode_all(corpus_of(tmp_path, 3000), tmp_path / 'store', 100)
+    expected = search_shards(store.place, QUESTIONS, 20, LocalEngine(1), model=Hashes())
+    shutil.rmtree(store.local / 'lists')
+    monkeypatch.setattr('medir_nb.retrieval.sharded.search_shard', slow_search)
+    with cluster(after=2):
+        assert search_shards(store.place, QUESTIONS, 20, RayEngine(3), model=Hashes()).equals(expected)
+
+
+@pytest.mark.slow
+def test_a_node_that_is_lost_while_generating_changes_no_text(tmp_path, cluster, home, monkeypatch):
+    def write(messages):
+        time.sleep(0.1)
+        return f'It is a sign of disease {sum(messages[-1]["content"].encode())}.'
+
+    server, corpus = ToyServer(write), corpus_of(tmp_path, 5)
+    write_lines(tmp_path / 'queries.jsonl', [{'_id': f'q{n}', 'text': f'what is symptom {n}?'} for n in range(60)])
+    monkeypatch.setenv('MEDIR_LLM_URL', server.url)
+    monkeypatch.setenv('MEDIR_LLM_BACKEND', 'openai')
+    texts, asked = [], {'size': 3, 'queries': str(tmp_path / 'queries.jsonl')}
+    for engine in (LocalEngine(1), RayEngine(3)):
+        monkeypatch.setenv('MEDIR_HOME', str(tmp_path / type(engine).__name__))
+        with cluster(after=3) if engine.__class__ is RayEngine else contextlib.nullcontext():
+            counts = generate_shards(str(corpus), 'bm25+hyde(qwen2-7b)', engine, **asked)
+        assert counts.made.sum() == 60 and not counts.missing.any()
+        texts.append(set((tmp_path / type(engine).__name__ / 'cassettes' / 'qwen2-7b.jsonl').read_text().splitlines()))
+    assert texts[0] == texts[1]
+    assert server.asked <= 120 + 9

@@ -65,7 +65,7 @@ class LocalEngine:
             yield from (attempted(function, shard) for shard in shards)
             return
         left = dict(enumerate(shards))
-        for _ in range(3):
+        for _ in range(2):
             yield from self._pooled(function, left, self.workers)
         for number in list(left):
             one = {number: left[number]}
@@ -191,6 +191,14 @@ def work_off(
     raise MedirError(f'{len(left)} of {len(shards)} shards failed: {", ".join(map(str, left[:20]))}', what, fix)
 
 # %% ../../nbs/00_core/13_engines.ipynb #bd647c9d
+def done_by(engine, function, shard, gpus: float = 0, memory: float = 0):
+    "What one shard gives where an engine works, or its error."
+    [outcome] = engine.map(function, [shard], gpus, memory)
+    if outcome.error:
+        raise outcome.error
+    return outcome.value
+
+
 def share_of(
     items: list,
     share: str | None,  # i/n, from 1; None: all

@@ -62,6 +62,13 @@ class ShardStore:
             self.files.makedirs(f'{self.path}/{file.parent.relative_to(self.local)}'.removesuffix('/.'), exist_ok=True)
             self.files.put_file(str(file), f'{self.path}/{file.relative_to(self.local)}')
 
+    def brought(self, name: str) -> Path:
+        "A file of the store on this machine, fetched where it lies elsewhere; it may be absent."
+        if not self.is_here and not (self.local / name).exists() and self.files.exists(f'{self.path}/{name}'):
+            (self.local / name).parent.mkdir(parents=True, exist_ok=True)
+            self.files.get_file(f'{self.path}/{name}', str(self.local / name))
+        return self.local / name
+
     def done(self, number: int) -> dict:
         "What a finished shard says of itself; empty for another one."
         return self.read(f'{number:06d}/done.json')

@@ -147,11 +147,11 @@ class Cassette:
         self._bytes_read = self._lines_read = 0
         self._lock = threading.Lock()
 
-    def find(self, keys) -> dict:
-        "The generations among `keys` that are stored."
+    def find(self, keys=None) -> dict:
+        "The generations among `keys` (None: all) that are stored."
         with self._lock:
             self._read_on()
-            return {k: self._stored[k] for k in keys if k in self._stored}
+            return {k: self._stored[k] for k in (self._stored if keys is None else keys) if k in self._stored}
 
     def append(self, generations: dict):
         "Store `{key: Generation}`; keys that another process stored meanwhile keep its text."
@@ -209,10 +209,11 @@ class Cassettes:
     def __init__(
         self,
         name: str,  # of the model, or of the base that it shares a cassette with
+        folder: Path | None = None,  # that grows in place of the home folder's
     ):
         given = [Path(p) for p in os.environ.get('MEDIR_CASSETTES', '').split(os.pathsep) if p]
         package = Path(str(importlib.resources.files('medir_nb'))) / 'registry'
-        folders = [home() / 'cassettes', *given, package / 'cassettes']
+        folders = [*filter(None, [folder]), home() / 'cassettes', *given, package / 'cassettes']
         self.all = [_cassette(folder / f'{slug(name)}.jsonl') for folder in folders]
         self.own, self.path = self.all[0], self.all[0].path
 

@@ -11,9 +11,11 @@ import os
 import subprocess
 import sys
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 import pydantic
+from ..core.engines import LocalEngine, RayEngine, done_by
 from ..core.errors import check, MedirError, nearest
 from ..core.places import follows_home, home
 from ..core.settings import read_yaml
@@ -33,6 +35,8 @@ class _Run(_Strict):
     preset: str | None = None
     parameters: dict | None = None
     after: list[pydantic.NonNegativeInt] = []  # numbers of runs that it waits for
+    gpus: pydantic.NonNegativeFloat = 0  # of a cluster that it asks for, and GB of memory
+    memory: pydantic.NonNegativeFloat = 0
     collects: bool = False  # a page on what the runs before it left, whichever of them finished
 
 
@@ -62,8 +66,9 @@ def run_parameters(run: dict) -> dict:
 # %% ../../nbs/11_workbook/08_batch.ipynb #7f8124e4
 def read_batch(
     path: Path,  # a YAML file
+    engine: str | None = None,  # local, ray or ray:ADDRESS, in place of the file's
 ) -> dict:
-    "A checked batch: `workers` (1 or 2), `engine`, `hours` and `runs`."
+    "A checked batch: `workers` (here 1 or 2), `engine`, `hours` and `runs`."
     batch = read_yaml(path)
     names = set(batch) - set(_Runs.model_fields)
     check(batch.get('runs') or names, 'the batch has no runs', path, 'list them below `runs:`')
@@ -75,8 +80,10 @@ def read_batch(
         is_later = all(earlier < i for earlier in run.after)
         check(is_later, f'run {i} stands before one it waits for', path, 'order the runs')
         run_parameters(run.model_dump())
+    read.engine = engine or read.engine
     known = {'engine': read.engine, 'hours': read.hours, 'runs': batch['runs']}
-    return {'workers': min(2, max(1, read.workers)), **known}
+    most = 2 if read.engine == 'local' else 1000
+    return {'workers': min(most, max(1, read.workers)), **known}
 
 # %% ../../nbs/11_workbook/08_batch.ipynb #fab22073
 def makers_of(runs: list[dict]) -> list[list[int]]:
@@ -114,17 +121,33 @@ def _run_process(run: dict, upstream: list[str], workers: int, force: bool) -> d
 
 # %% ../../nbs/11_workbook/08_batch.ipynb #7abc0ffa
 class ProcessEngine:
-    "Runs as processes of this machine. Another engine is a class with `submit`, and its row in `ENGINES`."
+    "Runs as processes where an engine works. Another one is a class with `submit`, and its row in `ENGINES`."
 
-    def __init__(self, workers: int, force: bool):
+    def __init__(self, workers: int, force: bool, engine=None):  # one of `core.engines`; None: this machine's
         self.options, self.pool = (workers, force), ThreadPoolExecutor(workers)
+        self.engine = engine or LocalEngine(1)
 
     def submit(self, run: dict, upstream: list[str]) -> Future:
         "The receipt of a run, as soon as there is one."
-        return self.pool.submit(_run_process, run, upstream, *self.options)
+        return self.pool.submit(self._receipt, run, upstream)
+
+    def _receipt(self, run: dict, upstream: list[str]) -> dict:
+        work = partial(_run_process, upstream=upstream, workers=self.options[0], force=self.options[1])
+        return done_by(self.engine, work, run, run.get('gpus', 0), run.get('memory', 0))
 
 
-ENGINES = {'local': ProcessEngine}
+def _ray_runs(workers: int, force: bool, address: str = '') -> ProcessEngine:
+    return ProcessEngine(workers, force, RayEngine(1, address))
+
+
+ENGINES = {'local': ProcessEngine, 'ray': _ray_runs}
+
+
+def _engine_of(batch: dict, force: bool, path: Path):
+    "The engine that a batch names, `ray:ADDRESS` with an address."
+    name, _, address = batch['engine'].partition(':')
+    check(name in ENGINES, f'unknown engine {name!r}', path, nearest(name, ENGINES))
+    return ENGINES[name](batch['workers'], force, *filter(None, [address]))
 
 # %% ../../nbs/11_workbook/08_batch.ipynb #90610556
 def _label(i: int, run: dict) -> str:
@@ -153,11 +176,10 @@ class _HoursSpent(MedirError):
 class _Batch:
     "The runs of a batch while they are worked off."
 
-    def __init__(self, path: Path, force: bool):
-        batch = read_batch(path)
-        self.runs, self.workers, engine = batch['runs'], batch['workers'], batch['engine']
-        check(engine in ENGINES, f'unknown engine {engine!r}', path, nearest(engine, ENGINES))
-        self.engine, self.hours = ENGINES[engine](self.workers, force), batch['hours']
+    def __init__(self, path: Path, force: bool, engine: str | None = None):
+        batch = read_batch(path, engine)
+        self.runs, self.workers, self.hours = batch['runs'], batch['workers'], batch['hours']
+        self.engine = _engine_of(batch, force, path)
         self.makers, self.blocked = makers_of(self.runs), _blocked_runs(self.runs)
         self.done = {}  # number → future of its receipt
 
@@ -216,11 +238,12 @@ def run_batch(
     path: Path,  # a YAML file
     force: bool = False,  # also what has a valid receipt
     home_folder=None,
+    engine: str | None = None,  # local, ray or ray:ADDRESS; default: what the file says
 ) -> list[dict]:
     "Receipts of the runs of a batch; a run that failed or lacks rows is raised when all others are done."
     from medir_nb.core.console import progress
 
-    batch = _Batch(path, force)
+    batch = _Batch(path, force, engine)
     numbers = range(len(batch.runs))
     with ThreadPoolExecutor(batch.workers) as pool:
         # in the order of the file, so that whatever a run waits for was handed in before it

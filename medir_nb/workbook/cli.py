@@ -28,7 +28,7 @@ from .cli_show import mine_command, models_command, new_paper_command, tasks_com
 from .cli_study import adapt_command, label_command, look_command, queries_command, report_command
 from .cli_study import verdict_command
 from .cli_index import export_command, index_command, search_command, serve_command
-from .cli_shards import encode_command
+from .cli_shards import encode_command, generate_command
 from .options import OneEach
 
 # %% ../../nbs/11_workbook/22_cli.ipynb #c8c2f75a
@@ -80,6 +80,7 @@ _COMMANDS = {
     'search': search_command,
     'index': index_command,
     'encode': encode_command,
+    'generate': generate_command,
     'serve': serve_command,
     'export': export_command,
     'new-paper': new_paper_command,

@@ -17,7 +17,8 @@ from ..core.console import counted, note, waiting
 from ..core.errors import check, MedirError, typed
 from ..core.settings import registry
 from .options import chosen_columns, ColumnOption, Device, Dtype, JsonRows, Lang
-from .options import PassagesOption, show_table, Wide
+from .options import Engine, Gpus, Memory, PassagesOption, ShardOption, show_table, Wide, Workers
+from .cli_shards import is_store, search_store
 
 # %% ../../nbs/11_workbook/21_cli_index.ipynb #07fcb4ce
 def _study_of(folder: Path):
@@ -281,11 +282,28 @@ def _place_text(hit: dict) -> str:
     return ', '.join(filter(None, (page, hit.get('heading'))))
 
 
+def _show_hits(questions: list[str], answers: list[list[dict]], wide: bool):
+    "Print the hits of each question as a table."
+    import pandas as pd
+    from medir_nb.retrieval import snippet
+
+    for place, (question, hits) in enumerate(zip(questions, answers, strict=True)):
+        parts = [{**hit, **part} for hit in hits for part in hit.get('passages', [{}])]
+        shown = [{**hit, 'text': snippet(hit['title'], hit['sentence']), 'place': _place_text(hit)} for hit in parts]
+        if len(questions) > 1:
+            print(f'{"" if place == 0 else chr(10)}{question}')
+        if shown:
+            columns = ['rank', 'id', 'score', *(['place'] if any(hit['place'] for hit in shown) else []), 'text']
+            show_table(pd.DataFrame(shown)[columns], wide)
+        else:
+            print('nothing was found')
+
+# %% ../../nbs/11_workbook/21_cli_index.ipynb #38a5ea2c
 def search_command(
     source: Annotated[
         str, Argument(metavar='FOLDER', help='An index, a walk, a folder or file of documents, or a task.')
     ],
-    questions: Annotated[list[str], Argument(metavar='QUESTION', help='One or more, each in quotes.')],
+    questions: Annotated[list[str] | None, Argument(metavar='QUESTION', help='One or more, each in quotes.')] = None,
     system: Annotated[
         str | None,
         Option(help='Such as bm25 or minilm (of an index: its own; of a walk: what its verdict recommends).'),
@@ -298,18 +316,31 @@ def search_command(
     ] = None,
     dtype: Dtype = None,
     device: Device = None,
+    queries: Annotated[Path | None, Option(help='Of a store of shards: a file of queries (JSON lines).')] = None,
+    save_run: Annotated[Path | None, Option(help='Of a store of shards: write the run as this TREC file.')] = None,
+    shard: ShardOption = None,
+    engine: Engine = 'local',
+    workers: Workers = 0,
+    gpus: Gpus = 0,
+    memory: Memory = 0,
     per_document: Annotated[int, Option(min=1, help='Passages of a document, of an index with --passages.')] = 1,
     text: Annotated[bool, Option('--text', help='With --json: the text of each document, too.')] = False,
     wide: Wide = False,
     rows: JsonRows = False,
 ):
     "Ask documents a question; no judgements are needed."
+    questions = questions or []
+    check(questions or queries, 'there is no question', source, 'write one in quotes, or give --queries FILE')
     empty = next((question for question in questions if not question.strip()), None)
     check(empty is None, 'a question is empty', 'QUESTION', 'write it in quotes')
     with waiting('search'):
-        import pandas as pd
-        from medir_nb.retrieval import parse_filter, snippet
+        from medir_nb.retrieval import parse_filter
 
+    if is_store(source):
+        how = {'engine': engine, 'workers': workers, 'share': shard, 'device': device, 'gpus': gpus, 'memory': memory}
+        search_store(source, questions, queries, k, save_run, rows, **how)
+        return
+    check(not queries, 'a file of queries is for a store of shards', source, 'use medir evaluate, or --save-run there')
     options = {'dtype': dtype, 'device': device, 'columns': chosen_columns(column)}
     options |= {'filters': parse_filter(filters) if filters else None, 'per_document': per_document, 'whole': text}
     answers = _answers(source, questions, system, k, lang, **options)
@@ -317,16 +348,7 @@ def search_command(
         found = [{'query': question, 'hits': hits} for question, hits in zip(questions, answers, strict=True)]
         print(json.dumps(found, ensure_ascii=False))
         return
-    for place, (question, hits) in enumerate(zip(questions, answers, strict=True)):
-        parts = [{**hit, **part} for hit in hits for part in hit.get('passages', [{}])]
-        shown = [{**hit, 'text': snippet(hit['title'], hit['sentence']), 'place': _place_text(hit)} for hit in parts]
-        if len(questions) > 1:
-            print(f'{"" if place == 0 else chr(10)}{question}')
-        if shown:
-            columns = ['rank', 'id', 'score', *(['place'] if any(hit['place'] for hit in shown) else []), 'text']
-            show_table(pd.DataFrame(shown)[columns], wide)
-        else:
-            print('nothing was found')
+    _show_hits(questions, answers, wide)
 
 # %% ../../nbs/11_workbook/21_cli_index.ipynb #d086bd72
 _THREADS = ('OMP_NUM_THREADS', 'OPENBLAS_NUM_THREADS', 'MKL_NUM_THREADS')

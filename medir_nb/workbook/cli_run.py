@@ -66,6 +66,9 @@ def run_command(
     copy: Annotated[
         Path | None, Option(help='Also copy the tables and figures that it wrote into this folder.')
     ] = None,
+    engine: Annotated[
+        str | None, Option(help='Of a batch: local, ray, or ray:ADDRESS of a cluster (default: as its file says).')
+    ] = None,
     upstream: Annotated[list[str] | None, Option(hidden=True)] = None,
     receipt: Annotated[bool, Option('--receipt', help='Print the receipt as JSON.')] = False,
 ):
@@ -76,9 +79,10 @@ def run_command(
 
         if preset or parameter:
             raise MedirError('a batch has its own presets and parameters', name, 'edit the batch file')
-        for finished in run_batch(file, force):
+        for finished in run_batch(file, force, engine=engine):
             print(finished['output'])
         return
+    check(not engine, 'a notebook alone runs here', '--engine', 'name a batch')
     finished = run_notebook(name, preset, parse_options(parameter or []), force, upstream=upstream or [])
     _say_missing(finished)
     if receipt:

@@ -8,13 +8,15 @@ __all__ = []
 # %% ../../nbs/11_workbook/19_cli_show.ipynb #c4ea0efb
 import json
 from pathlib import Path
+from functools import partial
 from typing import Annotated, Literal
 from typer import Argument, Option
+from ..core.engines import done_by, engine_named
 from ..core.errors import check, MedirError
 from ..core.settings import parse_options
 from ..core.console import note, waiting
 from .skeleton import new_paper as write_new_paper
-from .options import Dtype, json_safe, JsonRows, OneEach, show_table, Wide
+from .options import Dtype, Engine, Gpus, json_safe, JsonRows, Memory, OneEach, show_table, Wide
 
 # %% ../../nbs/11_workbook/19_cli_show.ipynb #910afb4b
 def _show_catalogue(tables: dict, wide: bool, rows: bool):
@@ -183,12 +185,17 @@ def mine_command(
     parameter: Annotated[
         list[str] | None, Option('-p', '--parameter', metavar='K=V', help='A parameter of the step; repeat for more.')
     ] = None,
+    engine: Engine = 'local',
+    gpus: Gpus = 0,
+    memory: Memory = 0,
 ):
     "One step of making training data, from file to file."
     with waiting(f'mine {step}'):
         from medir_nb import trainer
 
-        mined = trainer.mine(step, source, output, **parse_options(parameter or []))
+        source, place = str(Path(source).absolute() if Path(source).exists() else source), output.absolute()
+        work = partial(trainer.mine, source=source, output=place, **parse_options(parameter or []))
+        mined = work(step) if engine == 'local' else done_by(engine_named(engine, 1), work, step, gpus, memory)
     print(f'{mined!r}\n{output}')
 
 # %% ../../nbs/11_workbook/19_cli_show.ipynb #9c84c5b7
