@@ -19,7 +19,7 @@ from .records import parquet_documents
 from .registered import load_task
 
 # %% ../../nbs/01_data/19a_slices.ipynb #4968ffad
-SLICE = 50_000  # texts
+SLICE = 20_000  # texts
 
 
 class Slice(NamedTuple):

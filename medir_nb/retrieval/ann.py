@@ -29,7 +29,7 @@ def ann_factory(
     "The index for so many vectors of that width, as faiss's `index_factory` reads it."
     if kind == 'hnsw':
         return 'HNSW32,SQ8' if n >= _CODED_FROM else 'HNSW32,Flat'
-    lists = min(round(np.log2(8 * np.sqrt(n))), int(np.log2(max(1, n / _OF_A_LIST))))
+    lists = int(min(np.ceil(0.6 * np.log2(max(1, n))), np.log2(max(1, n / _OF_A_LIST))))
     coarse = f'IVF{2**lists}' + ('_HNSW32' if lists >= 12 else '')
     if n < _CODED_FROM:
         return f'{coarse},Flat'
@@ -44,6 +44,8 @@ def _trained(vectors: Vectors, factory: str, similarity: str, seed: int = 0):
     "An index without vectors, trained on a sample of these."
     faiss = the_faiss()
     index = faiss.index_factory(vectors.dim, factory, faiss.METRIC_INNER_PRODUCT)
+    if factory.startswith('OPQ'):
+        faiss.downcast_VectorTransform(index.chain.at(0)).niter = 10  # of 50, which cost most of a training
     inverted = faiss.try_extract_index_ivf(index)
     size = max(_OF_A_LIST * (inverted.nlist if inverted else 0), 256 * 256)
     drawn = np.sort(np.random.default_rng(seed).permutation(len(vectors))[:size])

@@ -13,7 +13,7 @@ import typer
 from typer import Argument, Option
 from ..core.errors import check, MedirError
 from ..core.places import home
-from ..core.settings import parse_options
+from ..core.settings import parse_options, registry
 from ..core.console import note, redact
 from .find import batches
 from .keys import missing_results, status
@@ -195,7 +195,30 @@ def _show_reproduction(name: str, hours: float, wide: bool, rows: bool):
     show_table(fitting.assign(tasks=fitting.tasks.str.join(', ')).round(3), wide)
     show_text(f'{hours:g} h on one 80 GB GPU: {reproduction_sentence(fitting)}', wide)
 
+# %% ../../nbs/11_workbook/18_cli_run.ipynb #5ca1e002
+def _show_scale(name: str, machines: str, wide: bool, rows: bool):
+    "Print what a large corpus takes on machines: work, shards, and what fails first."
+    from medir_nb.workbook.scale_plans import first_failures, parse_machines, scale_plan, scale_sources, shard_overheads
 
+    corpora = registry('costs')['scale']['corpora']
+    check(name in corpora, f'no large corpus {name!r}', '--machines', f'write {" or ".join(corpora)}, or leave it out')
+    given = parse_machines(machines)
+    frame, overheads = scale_plan(name, given), shard_overheads(name, given, runs=3)
+    if rows:
+        told = {'work': json_safe(frame.to_dict('records')), 'shards': json_safe(overheads.to_dict('records'))}
+        print(json.dumps(told, ensure_ascii=False))
+        return
+    show_table(frame.round(1).fillna(''), wide)
+    print('\nShards: share of time beyond encoding, expected\n')
+    shares = overheads.pivot_table(index='shard', columns=['kept', 'encoder'], values='overhead').round(3)
+    shares.columns = [f'{encoder}, {kept}' for kept, encoder in shares.columns]
+    show_table(shares.reset_index(), wide)
+    print('\nWhat fails first, and what is done then')
+    for line in first_failures(name, given, frame):
+        show_text(f'- {line}', wide)
+    show_text(f'\n{scale_sources(name, given)}', wide)
+
+# %% ../../nbs/11_workbook/18_cli_run.ipynb #5ca1e003
 def plan_command(
     name: Annotated[str, Argument(metavar='NOTEBOOK|BATCH|TASK_OR_FOLDER')],
     preset: Preset = None,
@@ -204,6 +227,9 @@ def plan_command(
         list[str] | None, Option('--system', help='With a task or folder: a system to plan for; repeat for more.')
     ] = None,
     hours: Hours = None,
+    machines: Annotated[
+        str | None, Option(metavar='KIND:COUNT', help='Of a large corpus (pubmed): such as h100x8:4.')
+    ] = None,
     wide: Wide = False,
     rows: JsonRows = False,
 ):
@@ -213,6 +239,9 @@ def plan_command(
 
     if hours is not None:
         _show_reproduction(name, hours, wide, rows)
+        return
+    if machines:
+        _show_scale(name, machines, wide, rows)
         return
     plans = []
     if system or is_task(name):

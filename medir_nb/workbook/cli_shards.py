@@ -40,7 +40,7 @@ def encode_command(
     system: Annotated[str, Option(help='An encoder, such as minilm.')],
     to: Annotated[str, Option(metavar='STORE', help='A folder that all workers see, or an address: s3://BUCKET/NAME.')],
     shard: ShardOption = None,
-    size: Annotated[int, Option('--size', min=1, help='Texts of a shard.')] = 50_000,
+    size: Annotated[int, Option('--size', min=1, help='Texts of a shard.')] = 20_000,
     dtype: Annotated[
         Literal['float32', 'float16', 'int8', 'binary'] | None, Option(help='How a number of a vector is stored.')
     ] = None,
