@@ -135,7 +135,7 @@ def _refuse_type(value, parameter: inspect.Parameter, where: str):
     what = f'{parameter.name} is {str(value)[:60]!r}, of type {type(value).__name__}'
     raise MedirError(what, where, f'give {" or ".join(names)}')
 
-
+# %% ../../nbs/00_core/00_errors.ipynb #5902bcb6
 def checked(function):
     "Have an argument of another type than its annotation refused in one line."
     signature = inspect.signature(function)

@@ -68,7 +68,7 @@ def _load_rows(hub: str, config: str, split: str, revision: str | None, is_local
     with contextlib.nullcontext() if is_local else where_reachable():
         return datasets.load_dataset(snapshot or hub, **part, split=split, revision=at, streaming=is_local)
 
-
+# %% ../../nbs/01_data/06_hub.ipynb #9a88f2f5
 def hub_rows(
     hub: str,  # OWNER/NAME, or a local folder of the same layout
     config: str,  # a configuration, or `dir:NAME`

@@ -122,7 +122,7 @@ def _row_groups(file, first: int, stop: int) -> tuple[list[int], int]:
         start = end
     return groups, begins
 
-
+# %% ../../nbs/01_data/14_records.ipynb #eb79d743
 def parquet_documents(
     path: Path,
     columns: dict | None = None,  # id | title | text → its name in the file

@@ -163,7 +163,7 @@ def _mapped(path: Path, names) -> dict:
         arrays[name] = np.memmap(path, kind, 'r', begin, shape) if all(shape) else np.empty(shape, kind)
     return arrays
 
-
+# %% ../../nbs/02_encoder/13_store.ipynb #55becca6
 def read_block(
     path: Path,
     key: str,  # of the contract that it must have been written under

@@ -37,7 +37,7 @@ def _gain(plain: Scores, expanded: Scores, measure: str) -> dict:
         'high': high,
     }
 
-
+# %% ../../nbs/06_evaluator/05_effects.ipynb #28b2d253
 def gains(
     tasks,  # names or folders
     retrievers,  # expressions without an expansion
@@ -190,7 +190,7 @@ def _no_prefix(spec) -> dict:
 def _other_end(spec) -> dict:
     return {'append_eos': not spec.append_eos} if spec.pooling == 'lasttoken' else {}
 
-
+# %% ../../nbs/06_evaluator/05_effects.ipynb #32229b45
 def _read_by_us(spec) -> dict:
     "sentence-transformers follows the folder's own modules, whatever a setting says of pooling."
     return {'load': 'transformers'} if spec.load == 'sentence-transformers' else {}
@@ -253,7 +253,7 @@ def slip_scores(
     check(any(list(broken.values())[1:]), f'{system} has nothing of that kind', 'slips', f'name others: {_NAMES}')
     return {slip: evaluate(task, name, **how) for slip, name in broken.items() if name}
 
-
+# %% ../../nbs/06_evaluator/05_effects.ipynb #a8adb5f8
 def _slip_row(slip: str, score, whole) -> dict:
     "What one slip costs."
     comparison = compare(whole, score, show=0)

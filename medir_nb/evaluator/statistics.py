@@ -76,7 +76,7 @@ def interval(
 def _mean_difference(x, y, axis):
     return np.mean(x - y, axis=axis)
 
-
+# %% ../../nbs/06_evaluator/00_statistics.ipynb #e350ff19
 def paired_p(
     a,  # scores by query
     b,  # of the same queries

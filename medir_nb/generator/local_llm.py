@@ -87,7 +87,7 @@ def _as_chat(tokenizer, spec: LLMSpec, messages: list[dict], options: dict) -> s
         first, *others = messages[1:]
         return written([{**first, 'content': f'{system}\n\n{first["content"]}'}, *others])
 
-
+# %% ../../nbs/03_generator/02_local_llm.ipynb #2a316b79
 def rendered_prompt(tokenizer, spec: LLMSpec, request: Request) -> list[int]:
     "Token ids of a request in the model's chat form; its texts hold no control tokens."
     plain = _plain_prompt(tokenizer, spec, request)

@@ -27,7 +27,7 @@ def _named_cells(row: dict, where: str) -> dict:
     check(not surplus, 'the line has more cells than the first line names', where, fix)
     return {name: re.sub(rf"^'(?={_FORMULA})", '', cell or '') for name, cell in row.items() if name}
 
-
+# %% ../../nbs/07_judging/01_label_tables.ipynb #e3b5fa9d
 def csv_rows(path: Path) -> list[tuple[dict, str]]:
     "`(row, where)` of a CSV file, with commas or, as spreadsheets of some countries write it, another separator."
     text = read_text(path)

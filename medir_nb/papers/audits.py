@@ -207,7 +207,7 @@ def _found_of_many(words: _Words, frame: pd.DataFrame, compared: list[_Compariso
         told.append(f'{name}: {words.ends(values)}' if is_group else f'{name} {words.change(quantity)}')
     return '; '.join(told)
 
-
+# %% ../../nbs/08_papers/11_audits.ipynb #11929054
 def _found_of_one(words: _Words, frame: pd.DataFrame, compared: _Comparison, quantity: float, tasks: list[str]) -> str:
     "A number with whose it is, or both sides of a comparison."
     claim, of = words.claim, _values(frame, compared.of, compared.column)
@@ -321,7 +321,7 @@ def _printed_claim(claim: dict) -> dict:
         'printed': str(claim.get('printed') or claim.get('said') or ''),
     }
 
-
+# %% ../../nbs/08_papers/11_audits.ipynb #4f82f029
 def audit(
     paper: str,  # a row of `claims.yaml`
     cells: pd.DataFrame | None = None,  # as of `published`; None: what is printed
@@ -377,7 +377,7 @@ def _known(reading: _Reading) -> pd.DataFrame:
     replaced = cells.pivot(index='name', columns='task', values='replaced').astype('boolean')
     return replaced.reindex(index=reading.frame.index, columns=_tasks_read(reading)).fillna(False).astype(bool)
 
-
+# %% ../../nbs/08_papers/11_audits.ipynb #5c9ca5b8
 def _farthest(printed: _Reading, second: _Reading, known: pd.DataFrame) -> float:
     "By how much the mean of a row moved at most."
     moved = (second.frame[known.columns] - printed.frame[known.columns]).where(known)

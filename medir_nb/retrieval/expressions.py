@@ -87,7 +87,7 @@ def _read_value(reader: _Reader) -> str:
         reader.at += 1
     return value
 
-
+# %% ../../nbs/04_retrieval/15_expressions.ipynb #e5b7d4b9
 def _read_settings(reader: _Reader) -> tuple:
     "`(a,b=c)` as pairs, where it stands; a bare word has the value None."
     if reader.next != '(':

@@ -57,7 +57,7 @@ def _wider(array: np.ndarray, depth: int, fill: float) -> np.ndarray:
     "An array of (queries, depth), filled up on the right."
     return np.pad(array, ((0, 0), (0, depth - array.shape[1])), constant_values=fill)
 
-
+# %% ../../nbs/04_retrieval/00_runs.ipynb #8c7b8958
 def settle_ties(
     search,  # `search(rows, depth)` gives scores (descending) and positions of these queries
     n_queries: int,

@@ -426,7 +426,7 @@ def _guess_reasons(compared: Comparison) -> list[str]:
 
 _LEFT_OUT = {'nothing_relevant': 'for which nothing was relevant', 'unfinished': 'begun and not finished'}
 
-
+# %% ../../nbs/09_study/05_verdict.ipynb #2d07c25a
 def reasons_of(compared: Comparison) -> list[str]:
     "What the sentence stands on."
     d, means, reasons = compared.decision, compared.judge.means, []

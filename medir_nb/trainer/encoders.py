@@ -142,7 +142,7 @@ def pair_trainer(model, arguments, pairs: Pairs, loss, batches: PairBatches):
         data_collator=batches,
     )
 
-
+# %% ../../nbs/05_trainer/14_encoders.ipynb #a93b53d4
 def _build(config, base: EncoderSpec, pairs: Pairs, make_loss: Callable, make_model: Callable, arguments: dict):
     "The trainer, with model, loss and batches."
     import sentence_transformers

@@ -106,7 +106,7 @@ def trained_parameters(model, loss=None) -> dict:
     of_loss = {f'loss.{name}': value for name, value in loss_parameters(loss, model).items()}
     return {name: value for name, value in model.named_parameters() if value.requires_grad} | of_loss
 
-
+# %% ../../nbs/05_trainer/11_safe_training.ipynb #f5b714a1
 def save_parameters(parameters: dict, folder: Path):
     "Write parameters as one file of a step."
     from safetensors.torch import save_file

@@ -83,7 +83,7 @@ class SpladeSettings(EncoderSettings):
     head_bias: float = -5.0  # of every word, where the base has no masked-language head
     lora: None = None  # the weights themselves are trained
 
-
+# %% ../../nbs/05_trainer/16_splade.ipynb #c441bf7c
 def _model(config: SpladeSettings, base: EncoderSpec):
     "What the training begins with."
     if base.representation == 'sparse':

@@ -115,7 +115,7 @@ def _main_results(paper: str):
     results = results[results.measure == results.task.map(main)].drop_duplicates(['model', 'task'], keep='last')
     return results[results.groupby('model').task.transform('nunique') == len(tasks)], tasks
 
-
+# %% ../../nbs/11_workbook/14_boards.ipynb #4dae3213
 def other_scores(paper: str) -> list[dict]:
     "What others measured of a paper's benchmark, a row a score."
     results, _ = _main_results(paper)
