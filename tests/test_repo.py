@@ -134,6 +134,17 @@ def test_notebooks_show_results_and_no_errors(path):
         assert any('parameters' in c['metadata'].get('tags', []) for c in code)
 
 
+@pytest.mark.parametrize('path', EXPORTING, ids=lambda p: p.stem)
+def test_a_lesson_takes_back_the_variables_that_it_sets(path):
+    "One process runs many lessons; what each of them names for itself is left to the next."
+    cells = [''.join(c['source']) for c in json.loads(path.read_text())['cells'] if c['cell_type'] == 'code']
+    lessons = '\n'.join(cell for cell in cells if not cell.startswith('#| export'))
+    named = re.findall(r"environ\['(\w+)'\] = |environ \|= \{\s*'(\w+)'", lessons)
+    kept = {'MEDIR_HOME', 'MEDIR_PROGRESS', 'HF_HUB_OFFLINE'}
+    for name in {a or b for a, b in named} - kept:
+        assert re.search(rf"(del |pop\().*'{name}'", lessons), name
+
+
 def test_batches_resolve():
     from medir_nb import workbook
 
