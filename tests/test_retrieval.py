@@ -15,7 +15,8 @@ from medir_nb import encoder, retrieval
 from medir_nb.core import MedirError
 from medir_nb.data import Corpus, load_task, parse_windows, PassageSplitter, task_from_frames
 from medir_nb.data.corpus import write_table
-from medir_nb.data.passage_splitter import length_in_words, passage_texts, sentence_spans, source_document_ids
+from medir_nb.data.passage_splitter import length_in_words, passage_records, passage_spans, passage_texts
+from medir_nb.data.passage_splitter import sentence_spans, source_document_ids
 from medir_nb.data.passage_splitter import unit_spans
 from medir_nb.data.task import task_from_frames
 from medir_nb.encoder import array_vectors, Encoded, encoder_spec, Vectors
@@ -643,7 +644,8 @@ def random_text(rng):
 @pytest.mark.parametrize('said', SETTINGS)
 @pytest.mark.parametrize('seed', range(8))
 def test_every_word_stands_in_a_passage(said, seed):
-    windows, text, language = parse_windows(said), random_text(np.random.default_rng(seed)), ('en', 'zh')[seed % 2]
+    text, language = random_text(np.random.default_rng(seed)), ('en', 'zh')[seed % 2]
+    windows = parse_windows(f'{said},cuts=anywhere')
     passages = passage_texts(text, windows, language)
     if windows.unit == 'tokens':
         parts = [[passage[b:e] for b, e in unit_spans(passage)] for passage in passages]
@@ -653,6 +655,63 @@ def test_every_word_stands_in_a_passage(said, seed):
         units = [text[begin:end] for begin, end in sentence_spans(text, language)]
         assert all(any(unit in passage for passage in passages) for unit in units)
     assert ''.join(''.join(units).split()) == ''.join(text.split())
+
+
+GUIDELINE = """# Renal colic
+Pain in waves. Diclofenac is given first. Stones below 5 mm pass by themselves in most people.
+
+## Doses
+Doses are for adults.
+
+drug | dose | route
+diclofenac | 75 mg | by mouth
+morphine | 5 mg | into a vein
+
+## Follow-up
+- Come back with a fever, for a stone with an infection is an emergency.
+- Strain the urine.
+"""
+
+
+@pytest.mark.parametrize('said', SETTINGS)
+@pytest.mark.parametrize('seed', range(4))
+def test_passages_that_follow_the_text_hold_all_of_it(said, seed):
+    windows, rng = parse_windows(said), np.random.default_rng(seed)
+    text = GUIDELINE + random_text(rng)
+    found = passage_spans(text, windows, 'en')
+    held = np.zeros(len(text), dtype=bool)
+    for begin, end in found:
+        held[begin:end] = True
+    assert not ''.join(np.array(list(text))[~held]).strip() and found == sorted(found)
+    if windows.unit == 'tokens':
+        assert max(length_in_words(text[begin:end]) for begin, end in found) <= windows.size
+
+
+def test_passages_end_before_headings_between_sentences_and_around_tables():
+    table = GUIDELINE[GUIDELINE.index('drug |') : GUIDELINE.index('\n\n## Follow')]
+    for said in ('tokens=24', 'tokens=30,overlap=4', 'sentences=4'):
+        passages = passage_texts(GUIDELINE, parse_windows(said))
+        assert sum(table in passage for passage in passages) == 1, said
+        assert all(passage.endswith(('.', 'vein')) for passage in passages), passages
+        assert any(passage.startswith('## Follow-up') for passage in passages)
+    rows = [passage.splitlines() for passage in passage_texts(table, parse_windows('tokens=8'))]
+    assert sum(rows, []) == table.splitlines()  # a table that fits into no passage is cut between its rows
+
+
+@pytest.mark.parametrize(
+    'context,before',
+    [
+        ('none', ['', '']),
+        ('title', ['Colic', 'Colic']),
+        ('headings', ['Colic > Renal colic', 'Colic > Renal colic > Follow-up']),
+    ],
+)
+def test_a_passage_says_where_it_stands_before_its_text(context, before):
+    corpus = Corpus(write_table([('d', 'Colic', GUIDELINE, '')], None).table)
+    windows = parse_windows(f'tokens=12,context={context}')
+    records = {body: title for _, title, body, _ in passage_records(corpus, windows, 'en')}
+    found = [next(title for body, title in records.items() if begin in body) for begin in ('Stones below', 'Strain')]
+    assert found == before
 
 
 def test_long_words_and_sentences_are_cut():

@@ -12,6 +12,7 @@ from collections import namedtuple
 from pathlib import Path
 from ..core.errors import check
 from ..core.files import decoded
+from .passage_splitter import headings_in
 from .readers import first_value, json_lines, opened, other_fields, plain_text
 
 # %% ../../nbs/01_data/13_documents.ipynb #2cfb6dc6
@@ -54,20 +55,12 @@ def text_documents(path: Path):
     yield Document(stem_of(path), '', text, where=str(path), metadata=metadata)
 
 # %% ../../nbs/01_data/13_documents.ipynb #37029196
-_HEADING = re.compile(r'^(#{1,6})[ \t]+(\S.*?)[ \t#]*$', re.MULTILINE)
-_FENCED = re.compile(r'^(```|~~~).*?^\1', re.MULTILINE | re.DOTALL)
 _STARTS = {'page': 'page_starts', 'heading': 'heading_starts'}
 
 
 def heading_starts(text: str) -> dict:
     "Where the headings of a Markdown text begin, each behind those above it: `{heading_starts: [[0, 'A > B'], …]}`."
-    code, above, starts = [match.span() for match in _FENCED.finditer(text)], [], []
-    for match in _HEADING.finditer(text):
-        if any(begin <= match.start() < end for begin, end in code):
-            continue
-        level = len(match[1])
-        above = [*(heading for heading in above if heading[0] < level), (level, match[2])]
-        starts.append([match.start(), ' > '.join(heading for _, heading in above)])
+    starts = headings_in(text)
     return {'heading_starts': starts} if starts else {}
 
 # %% ../../nbs/01_data/13_documents.ipynb #c684130d

@@ -7,21 +7,24 @@ __all__ = ['PassageSplitter', 'parse_windows']
 
 # %% ../../nbs/01_data/02_passage_splitter.ipynb #15cde382
 import re
-from collections import Counter
+from bisect import bisect_right
+from collections import Counter, namedtuple
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property
-from itertools import islice
+from itertools import accumulate, islice
 import numpy as np
 import pandas as pd
 from ..core.errors import MedirError, check, nearest
 from ..core.files import fingerprint
 from ..core.places import home
 from ..core.console import progress
-from .corpus import Corpus, open_table, write_table
+from .corpus import Corpus, metadata_of, open_table, write_table
 
 # %% ../../nbs/01_data/02_passage_splitter.ipynb #a6dd8b4d
 _UNITS = ('tokens', 'sentences')
 _FOLDS = ('max', 'mean')
+_CUTS = ('structure', 'anywhere')
+_CONTEXTS = ('title', 'headings', 'none')
 
 
 @dataclass(frozen=True)
@@ -30,12 +33,14 @@ class PassageSplitter:
 
     unit: str = 'tokens'  # tokens (words, or CJK characters) | sentences
     size: int = 200  # units of a passage at most
-    overlap: int = 0  # units that a passage has in common with the one before
+    overlap: int = 0  # units that a passage has in common with the one before, or up to so many whole sentences of it
     score: str = 'max'  # of a document: max, or mean of its k best passages
     k: int = 3  # passages of a document that count: in a mean, and before a reranker
+    cuts: str = 'structure'  # structure (headings, paragraphs, sentences, rows) | anywhere (equal lengths)
+    context: str = 'title'  # before its text: title | headings (title and those above it) | none
 
     def __post_init__(self):
-        for name, options in (('unit', _UNITS), ('score', _FOLDS)):
+        for name, options in (('unit', _UNITS), ('score', _FOLDS), ('cuts', _CUTS), ('context', _CONTEXTS)):
             value = getattr(self, name)
             check(value in options, f'{name} is {value!r}', 'passages', nearest(str(value), options))
         for name, least in (('size', 1), ('overlap', 0), ('k', 1)):
@@ -57,11 +62,11 @@ class PassageSplitter:
 
     def shape(self) -> tuple:
         "What decides the passages themselves."
-        return self.unit, self.size, self.overlap
+        return self.unit, self.size, self.overlap, self.cuts, self.context
 
 # %% ../../nbs/01_data/02_passage_splitter.ipynb #d6d35906
 _WHOLE = 'none'
-_EXAMPLE = 'write tokens=200,overlap=25 or sentences=8,overlap=2,score=mean,k=3, or none'
+_EXAMPLE = 'write tokens=200,overlap=25 or sentences=8,context=headings,score=mean,k=3, or none'
 
 
 def _typed(text: str) -> dict:
@@ -115,8 +120,40 @@ def _is_longer(text: str, n: int) -> bool:
     "Whether a text has more than `n` words; no more of it is read."
     return next(islice(_UNIT.finditer(text), n, None), None) is not None
 
+# %% ../../nbs/01_data/02_passage_splitter.ipynb #9a7e53d0
+_HEADING = re.compile(r'^(#{1,6})[ \t]+(\S.*?)[ \t#]*$', re.MULTILINE)
+_FENCED = re.compile(r'^(```|~~~).*?^\1', re.MULTILINE | re.DOTALL)
+_LINE = re.compile(r'[^\n]*\S[^\n]*')
+_ITEM = re.compile(r'\s*(?:[-*•–]|\d{1,2}[.)])\s')  # of a list
+
+
+def headings_in(text: str) -> list:
+    "Where the headings of a Markdown text begin, each behind those above it: `[[0, 'A > B'], …]`."
+    code, above, starts = [match.span() for match in _FENCED.finditer(text)], [], []
+    for match in _HEADING.finditer(text):
+        if any(begin <= match.start() < end for begin, end in code):
+            continue
+        level = len(match[1])
+        above = [*(heading for heading in above if heading[0] < level), (level, match[2])]
+        starts.append([match.start(), ' > '.join(heading for _, heading in above)])
+    return starts
+
+# %% ../../nbs/01_data/02_passage_splitter.ipynb #bbb4efea
+def blocks_in(text: str, headings: list) -> list[tuple[str, int, int]]:
+    "`(kind, begin, end)` of each heading, table, and paragraph or item of a list."
+    starts, blocks = {start for start, _ in headings}, []
+    for line in _LINE.finditer(text):
+        begin, end = line.span()
+        kind = 'heading' if begin in starts else 'table' if ' | ' in line[0] else 'text'
+        same = kind != 'heading' and not _ITEM.match(line[0]) and blocks and blocks[-1][0] == kind
+        if same and text.count('\n', blocks[-1][2], begin) < 2:
+            blocks[-1] = kind, blocks[-1][1], end
+        else:
+            blocks.append((kind, begin, end))
+    return blocks
+
 # %% ../../nbs/01_data/02_passage_splitter.ipynb #c778ca46
-def sentence_spans(text: str, language: str = 'en') -> list[tuple[int, int]]:
+def sentence_spans(text: str, language: str = 'en', longest: int = _LONGEST_SENTENCE) -> list[tuple[int, int]]:
     "Begin and end of each sentence, a very long one in parts."
     from sentencex import segment
 
@@ -126,8 +163,8 @@ def sentence_spans(text: str, language: str = 'en') -> list[tuple[int, int]]:
     places, begin = [], 0
     for part in parts:
         words = unit_spans(part)
-        for first in range(0, len(words), _LONGEST_SENTENCE):
-            last = words[min(first + _LONGEST_SENTENCE, len(words)) - 1]
+        for first in range(0, len(words), longest):
+            last = words[min(first + longest, len(words)) - 1]
             places.append((begin + words[first][0], begin + last[1]))
         begin += len(part)
     return places
@@ -146,18 +183,83 @@ def spans(
     return [(i * new // count, (i + 1) * new // count + overlap) for i in range(count)]
 
 # %% ../../nbs/01_data/02_passage_splitter.ipynb #ebe389c6
-def passage_texts(text: str, windows: PassageSplitter, language: str = 'en') -> list[str]:
-    "A text in passages; one that fits into the window stays as it is."
-    if windows.unit == 'tokens':
-        if not _is_longer(text, windows.size):
-            return [text]
-        places = unit_spans(text)
+Piece = namedtuple('Piece', 'begin end size cut')  # the kind of a cut before it
+
+
+def pieces_of(text: str, windows: PassageSplitter, language: str, headings: list) -> list[Piece]:
+    "What a passage holds whole, in the order of a text."
+    by_words, room, pieces, before = windows.unit == 'tokens', windows.size - windows.overlap, [], ''
+    longest = room if by_words else _LONGEST_SENTENCE
+    for kind, begin, end in blocks_in(text, headings):
+        block = text[begin:end]
+        size = length_in_words(block) if by_words else block.count('\n') + 1
+        lines = (
+            [line.span() for line in _LINE.finditer(block)] if kind == 'table' and size > room else [(0, len(block))]
+        )
+        whole = kind == 'table' and size <= room
+        cut = kind if kind == 'heading' else 'below a heading' if before == 'heading' else 'paragraph'
+        for start, stop in lines:
+            for first, last in [(0, stop)] if whole else sentence_spans(block[start:stop], language, longest):
+                part = begin + start + first, begin + start + last
+                many = size if whole else length_in_words(text[slice(*part)]) if by_words else 1
+                pieces.append(Piece(*part, many, cut))
+                cut = 'row' if kind == 'table' else 'sentence'
+        before = kind
+    return pieces
+
+# %% ../../nbs/01_data/02_passage_splitter.ipynb #afa327c0
+_COST = {'heading': 0, 'paragraph': 0.05, 'sentence': 0.1, 'row': 0.3, 'below a heading': 2}
+
+
+def cheapest_cuts(pieces: list[Piece], windows: PassageSplitter) -> list[int]:
+    "Numbers of the pieces with which passages begin, the overlap not counted, and how many pieces there are."
+    ends, best = [0, *accumulate(piece.size for piece in pieces)], [(0.0, 0)]
+    for last in range(1, len(pieces) + 1):
+        options = []
+        for first in range(last - 1, -1, -1):
+            size, room = ends[last] - ends[first], windows.size - (windows.overlap if first else 0)
+            if size > windows.size:
+                break
+            if size <= room:
+                options.append((best[first][0] + _COST[pieces[first].cut] + (1 - size / room) ** 2, first))
+        best.append(min(options))
+    cuts = [len(pieces)]
+    while cuts[-1]:
+        cuts.append(best[cuts[-1]][1])
+    return cuts[::-1]
+
+# %% ../../nbs/01_data/02_passage_splitter.ipynb #04c498f4
+def _structure_spans(text: str, windows: PassageSplitter, language: str, headings: list) -> list[tuple[int, int]]:
+    "Begin and end of passages that end where a part of the text does."
+    pieces = pieces_of(text, windows, language, headings)
+    cuts, found = cheapest_cuts(pieces, windows), []
+    for first, last in zip(cuts, cuts[1:]):
+        shared = 0
+        while (
+            first and pieces[first].cut != 'heading' and (shared := shared + pieces[first - 1].size) <= windows.overlap
+        ):
+            first -= 1
+        found.append((pieces[first].begin, pieces[last - 1].end))
+    return found
+
+
+def passage_spans(text: str, windows: PassageSplitter, language: str = 'en', headings=None) -> list[tuple[int, int]]:
+    "Begin and end of the passages of a text; one that fits into the window stays as it is."
+    by_words = windows.unit == 'tokens'
+    if by_words and not _is_longer(text, windows.size):
+        return [(0, len(text))]
+    if windows.cuts == 'structure':
+        found = _structure_spans(text, windows, language, headings_in(text) if headings is None else headings)
     else:
-        places = sentence_spans(text, language)
-    if len(places) <= windows.size:
-        return [text]
-    cut = spans(len(places), windows.size, windows.overlap)
-    return [text[places[first][0] : places[last - 1][1]] for first, last in cut]
+        places = unit_spans(text) if by_words else sentence_spans(text, language)
+        cut = spans(len(places), windows.size, windows.overlap)
+        found = [(places[first][0], places[last - 1][1]) for first, last in cut if places]
+    return found if len(found) > 1 else [(0, len(text))]
+
+
+def passage_texts(text: str, windows: PassageSplitter, language: str = 'en') -> list[str]:
+    "A text in passages."
+    return [text[begin:end] for begin, end in passage_spans(text, windows, language)]
 
 # %% ../../nbs/01_data/02_passage_splitter.ipynb #26a0c263
 _MARK = '#'
@@ -187,22 +289,34 @@ class Passages(Corpus):
 _AT_A_TIME = 1_000  # documents that are in memory
 
 
+def _context_of(title: str, begin: int, headings: list, context: str) -> str:
+    "What stands before a passage that begins at `begin`."
+    if context != 'headings':
+        return title if context == 'title' else ''
+    before = headings[: bisect_right([start for start, _ in headings], begin)]
+    path = before[-1][1].split(' > ') if before else []
+    path = path[:-1] if before and before[-1][0] == begin else path  # its own heading stands in it
+    return ' > '.join(dict.fromkeys(filter(None, [title, *path])))
+
+
 def passage_records(corpus: Corpus, windows: PassageSplitter, language: str):
     "`(id, title, body, where)` of all passages of a corpus."
     longest_title = windows.size if windows.unit == 'tokens' else _LONGEST_SENTENCE
     for start in progress(range(0, len(corpus), _AT_A_TIME), desc='passages', unit='1k documents'):
         stop = start + _AT_A_TIME
         for doc_id, (title, body) in zip(corpus.ids[start:stop], corpus.rows(start, stop), strict=True):
+            headings = metadata_of(corpus, doc_id).get('heading_starts') or headings_in(body)
             if _is_longer(title, longest_title):
-                title, body = '', f'{title} {body}'.strip()
-            for number, text in enumerate(passage_texts(body, windows, language), 1):
-                yield f'{doc_id}{_MARK}{number}', title, text, f'document {doc_id}'
+                title, body, headings = '', f'{title} {body}'.strip(), None
+            for number, (begin, end) in enumerate(passage_spans(body, windows, language, headings), 1):
+                before = _context_of(title, begin, headings or [], windows.context)
+                yield f'{doc_id}{_MARK}{number}', before, body[begin:end], f'document {doc_id}'
 
 # %% ../../nbs/01_data/02_passage_splitter.ipynb #45ba7eba
 def passage_corpus(corpus: Corpus, windows: PassageSplitter, language: str = 'en') -> Passages:
     "The passages of a corpus, kept below the home folder."
     key = [corpus.fingerprint, windows.shape()]
-    if windows.unit == 'sentences':
+    if windows.unit == 'sentences' or windows.cuts == 'structure':
         from importlib.metadata import version
 
         key += [language, version('sentencex')]

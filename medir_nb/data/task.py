@@ -65,7 +65,7 @@ class Task:
         texts = [part.fingerprint if part is not None else None for part in (self.queries, self.corpus)]
         discarded = [] if self.discarded is None else [_cells(self.discarded)]
         listed = *map(_cells, (self.qrels, self.pairs, self.candidates)), *discarded
-        return fingerprint(self.kind, texts, *listed, *([str(self.passages)] if self.passages else []))
+        return fingerprint(self.kind, texts, *listed, *([self.passages.mapping()] if self.passages else []))
 
     def instruction(self, key: str = 'default') -> str:
         "The task's instruction under `key`, else ''."

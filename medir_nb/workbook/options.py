@@ -147,7 +147,8 @@ PassagesOption = Annotated[
         '--passages',
         metavar='tokens=N,overlap=M',
         help='Search passages, by tokens (words) or sentences=N, and score documents by them: score=max, or '
-        "score=mean,k=3 (default: as the folder's walk.yaml says; none: whole documents).",
+        'score=mean,k=3; cuts=structure (headings, sentences, tables) or anywhere; context=title, headings or none '
+        "before each (default: as the folder's walk.yaml says; none: whole documents).",
     ),
 ]
 
