@@ -965,7 +965,7 @@ def test_nothing_relevant_is_no_dead_end(walk, medir):
     n = len(csv_rows(fill(labels[0], lambda row: '0')))
     out = medir('label', walk.folder, '--read')
     assert f'next: nothing relevant among {n} pairs: label more queries (medir study label ' in out.out
-    assert '--depth 3)' in out.out and 'fill in the sheets' not in out.out
+    assert '--deeper 5)' in out.out and 'fill in the sheets' not in out.out
     out = medir('verdict', walk.folder, *systems)
     assert out.code == 2 and f'nothing relevant among {n} judged pairs' in out.err and 'columns' not in out.err
     with pytest.raises(NothingRelevant, match='pool deeper'):
@@ -979,6 +979,29 @@ def test_nothing_relevant_is_no_dead_end(walk, medir):
     # a query that the deeper pool brings nothing to stays without
     assert f'judged: {len(read_pool(walk)) - 1} pairs of 4 queries' in out.out
     assert medir('verdict', walk.folder, *systems, '--no-costs').code == 0
+
+
+def test_the_unanswered_alone_are_judged_to_a_depth_that_is_said(walk, medir):
+    "Of five queries one is answered; the others go deeper, and the line of what is left says how deep they were judged."
+    systems, label = ['--system', SPARSE[0], '--system', SPARSE[1]], ('label', walk.folder)
+    assert medir(*label, '--annotator', 'anna', '--depth', 2, *systems).code == 0
+    fill(walk.folder / 'labels/01-anna.csv', lambda row: '1' if 'appendi' in row['document'].lower() else '0')
+    early = medir(*label, '--annotator', 'anna', '--deeper', 2)
+    assert early.code == 2 and 'the first 2 documents of each system are judged, or are all' in early.err
+    out = medir(*label, '--read').out
+    assert '4 queries finished, and nothing was relevant down to document 2 of each system' in out
+    assert 'the unanswered ones deeper: medir study label' in out and '--deeper 6' in out
+    depths, before = read_labels(walk, with_power=False).unanswered, read_pool(walk)
+    deeper = medir(*label, '--annotator', 'anna', '--deeper', 4)
+    assert deeper.code == 0 and '4 unanswered questions: ' in deeper.err and 'down to document 4 of' in deeper.err
+    pairs = {row['pair'] for row in before}
+    added = [row for row in read_pool(walk) if row['pair'] not in pairs]
+    assert added and {row['query_id'] for row in added} <= set(depths)
+    rows = csv_rows(fill(walk.folder / 'labels/02-anna.csv', lambda row: '0'))
+    assert {row['pair'] for row, _ in rows} == {row['pair'] for row in added}
+    assert set(read_labels(walk, with_power=False).unanswered.values()) == {4}
+    verdict = medir('verdict', walk.folder, *systems, '--no-costs')
+    assert verdict.code == 0 and 'nothing down to document 4 of each' in (walk.folder / 'verdict.md').read_text()
 
 
 def test_a_system_joins_the_pool_after_labelling_began(walk, fake_minilm):

@@ -7,7 +7,9 @@ from medir_nb.core import MedirError, NothingToMeasure, registry
 from medir_nb.data import detect_language, load_task
 from medir_nb.data.languages import known_language, known_languages, language_row, text_language
 from medir_nb.encoder.availability import embedded_encoders
+from medir_nb.judging import sheets, StudyFolder
 from medir_nb.judging.available_systems import quick_systems
+from medir_nb.judging.label_tables import filled_page
 from medir_nb.retrieval.analyzers import analyze
 from medir_nb.retrieval.bm25 import preset_settings
 from medir_nb.study.reading import PersonalData, personal_data_lines
@@ -169,6 +171,16 @@ def test_a_german_folder_through_every_command(tmp_path, medir, home, fake_minil
     )
     sheets = medir('study', 'label', tmp_path / 'walk', '--annotator', 'eva', '--system', 'bm25')
     assert sheets.code == 0 and 'So wird bewertet' in (tmp_path / 'walk' / 'labels' / 'guideline.md').read_text()
+
+
+@pytest.mark.parametrize('language', ['de', 'es', 'fr', 'it', 'nl', 'pt'])
+def test_a_guide_for_grading_says_the_same_in_every_language(language, tmp_path):
+    def shape(page):
+        return [re.findall('^[#|-] |`[^`]+`|[012…]', line) for line in page.splitlines()]
+
+    walk = StudyFolder.begin(tmp_path / language, name='w', documents='d', language=language)
+    page = sheets._write_guideline(walk).read_text(encoding='utf-8')
+    assert text_language(page) == language and shape(page) == shape(filled_page('guideline.md'))
 
 
 FOUND = {

@@ -1043,6 +1043,31 @@ def test_the_commands_show_the_passage(beir, home, tmp_path, medir):
         refused(medir('search', place, 'iron', '--system', 'bm25', '--per-document', 2), 'whole', '--passages')
 
 
+def test_an_index_remembers_the_columns_it_was_built_with(home, tmp_path, medir):
+    table, index = tmp_path / 'faq.csv', tmp_path / 'index'
+    rows = ['Nr;Frage;Antwort', '1;Fieber?;Viel trinken.', '2;Husten?;Inhalieren.']
+    table.write_text('\n'.join(rows))
+    columns = ('--column', 'id=Nr', '--column', 'title=Frage', '--column', 'text=Antwort')
+    assert medir('index', table, '--system', 'bm25', '--to', index, '--lang', 'de', *columns).code == 0
+    table.write_text('\n'.join([*rows, '3;Schnupfen?;Abwarten.']))
+    updated = medir('index', index, '--update', table)
+    assert (
+        '1 added, 0 changed, 0 deleted' in updated.out and 'read by id=Nr title=Frage text=Antwort, as' in updated.err
+    )
+    assert Index(index).document('3') | {'metadata': None, 'source': None} == {
+        'id': '3', 'title': 'Schnupfen?', 'text': 'Abwarten.', 'metadata': None, 'source': None
+    }  # fmt: skip
+    other = medir('index', index, '--update', table, '--column', 'id=Nr', '--column', 'text=Frage+Antwort')
+    said = f'{index}: read by id=Nr text=Frage+Antwort from now on; before: id=Nr title=Frage text=Antwort'
+    assert said in other.err and '3 changed' in other.out
+    again = medir('index', index, '--update', table)
+    assert '0 added, 0 changed, 0 deleted' in again.out and 'read by id=Nr text=Frage+Antwort, as' in again.err
+    (tmp_path / 'more.csv').write_text('id,text\n4,Schlafen.\n')
+    refused(medir('index', index, '--add', tmp_path / 'more.csv'), 'Frage.Antwort. is missing')
+    own = medir('index', index, '--add', tmp_path / 'more.csv', '--column', 'id=id', '--column', 'text=text')
+    assert '1 added' in own.out and read_manifest(index)['columns'] == {'id': 'Nr', 'text': 'Frage+Antwort'}
+
+
 def test_a_walk_is_indexed_by_what_its_verdict_recommends(home, tmp_path, medir):
     walk = write_toy_walk(tmp_path / 'conditions')
     said = medir('index', walk.folder)

@@ -714,7 +714,7 @@ def test_times_of_a_busy_machine_are_said_and_measured_again(walk, monkeypatch):
     wanting[0] = 99.0
     assert busy_reasons() == [] and len(asked) == 4  # of a quiet machine
     walk.path('labels').mkdir(exist_ok=True)
-    walk.path('labels/labels.json').write_text(json.dumps({'nothing_relevant': 2, 'unfinished': 1}))
+    walk.path('labels/labels.json').write_text(json.dumps({'unanswered': {'q1': 1, 'q2': 1}, 'unfinished': 1}))
     reasons = '\n'.join(give_verdict(walk, PAIR).content['reasons'])
     assert 'Left out: 2 labelled queries for which nothing was relevant.' in reasons
     assert 'Left out: 1 labelled query begun and not finished.' in reasons

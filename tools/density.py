@@ -23,10 +23,10 @@ MODELS = {
 
 # the most that the package may have, and the least of `AT_LEAST`: the figures of the day; behind each, the aim
 LIMITS = {
-    'exported lines': 50_953,  # aim 37,000
-    'lines of tests': 29_817,  # 27,000
+    'exported lines': 51_053,  # aim 37,000
+    'lines of tests': 29_877,  # 27,000
     'rooms': 12,  # 12
-    'public names': 911,  # 900
+    'public names': 912,  # 900
     'signatures with home_folder': 28,  # 60
     'lessons that call a private helper, %': 4.5,  # 8
     'words an exported line': 3,

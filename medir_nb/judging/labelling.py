@@ -26,7 +26,7 @@ from ..evaluator.evaluation import evaluate
 from ..evaluator.statistics import difference_spread, Power, USUAL_SPREAD
 from .study_folder import note_step, NothingRelevant, queries_task, read_queries, study_corpus
 from .study_folder import StudyFolder, write_judgements
-from .sheets import excerpt, GRADES, present_ids, read_pool, read_sheet, sheet_records
+from .sheets import excerpt, GRADES, judged_depths, present_ids, read_pool, read_sheet, sheet_records
 
 # %% ../../nbs/07_judging/11_labelling.ipynb #ddb00205
 _VOTES = (*PAIR, 'annotator', 'grade')
@@ -281,6 +281,14 @@ def _agreement_words(row: dict) -> str:
     of = f'{counted(row["pairs"], "pair")} of {counted(row["queries"], "query", "queries")}'
     return f'{names} agree on {row["agree"]:.0%} of {of}: {kappas}'
 
+# %% ../../nbs/07_judging/11_labelling.ipynb #8920a83e
+def _down_to(depths: dict) -> str:
+    "How deep unanswered queries were judged."
+    if not depths:
+        return ''
+    low, high = min(depths.values()), max(depths.values())
+    return f' down to document {low if low == high else f"{low} to {high}"} of each system'
+
 # %% ../../nbs/07_judging/11_labelling.ipynb #459652ab
 @dataclass
 class Labels:
@@ -292,7 +300,7 @@ class Labels:
     grades: dict = field(default_factory=dict)  # grade → pairs
     how: dict = field(default_factory=dict)  # one person | agreed | majority | adjudicated | conflict → pairs
     queries: int = 0  # finished, and with something relevant
-    nothing_relevant: int = 0  # finished queries without; no measure counts them
+    unanswered: dict = field(default_factory=dict)  # finished query without → documents of each system judged
     unfinished: int = 0  # queries, left out
     disputed: int = 0  # finished queries with a pair in conflict, left out until it is settled
     open_conflicts: int = 0  # pairs
@@ -308,7 +316,7 @@ class Labels:
         queries, pairs = ('query', 'queries'), ('pair', 'pairs')
         left_out = [
             (self.unfinished, queries, 'begun and not finished'),
-            (self.nothing_relevant, queries, 'finished, and nothing was relevant'),
+            (len(self.unanswered), queries, f'finished, and nothing was relevant{_down_to(self.unanswered)}'),
             (self.disputed, queries, 'on which people differ, until it is settled (labels/adjudication.csv)'),
             (self.gone, pairs, 'whose document or query is no longer there'),
             (self.joined, pairs, 'in the pool since, and nobody graded'),
@@ -339,7 +347,7 @@ def _decided_labels(walk: StudyFolder, votes: pd.DataFrame, settled: pd.DataFram
         grades={str(grade): int(n) for grade, n in graded.grade.value_counts().sort_index().items()},
         how={how: int(n) for how, n in finished.how.value_counts().items()},
         queries=len(found),
-        nothing_relevant=len(set(graded.query_id) - found),
+        unanswered=judged_depths(walk, set(graded.query_id) - found),
         unfinished=len(unfinished),
         disputed=len(disputed),
         open_conflicts=open_conflicts,

@@ -35,6 +35,7 @@ class StudySettings(pydantic.BaseModel):
     documents: str  # the folder or file that was looked at
     language: str = ''  # ISO 639-1; '': found in the texts
     passages: dict = {}  # how long documents are cut; {}: they are searched whole
+    columns: dict = {}  # id | title | text → the column of tables and JSON lines; {}: by their usual names
     seed: int = 0
     minutes: float = 15  # that encoding may take for the systems that nobody named; 0: any
 

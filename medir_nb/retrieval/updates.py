@@ -240,7 +240,7 @@ def _refuse_other_folder(folder: Path):
     check(not others, f'the folder holds {others[0] if others else ""!r} and no index', folder, 'name a new folder')
 
 # %% ../../nbs/04_retrieval/18_updates.ipynb #aa8f2aea
-def _about(system, task: Task, store: str, dtype: str | None) -> dict:
+def _about(system, task: Task, store: str, dtype: str | None, columns: dict | None) -> dict:
     "What the manifest of a new index says."
     return {
         'format': FORMAT,
@@ -249,6 +249,7 @@ def _about(system, task: Task, store: str, dtype: str | None) -> dict:
         'dtype': dtype,
         'passages': task.passages.mapping() if task.passages else None,
         'language': task.language,
+        'columns': columns or {},
         'instructions': task.instructions,
         'source': {'name': task.name, 'revision': task.revision, 'fingerprint': task.corpus.fingerprint},
         'versions': versions(),
@@ -267,6 +268,7 @@ def build_index(
     device: str | None = None,
     home_folder=None,
     passages=None,  # as `parse_windows` takes it; None: as the task says
+    columns: dict | None = None,  # id | title | text → the column that `source` was read by, kept for updates
 ) -> Update:
     "Build the index of a system over documents, or over their passages where the task cuts them."
     start, folder, tree = time.perf_counter(), Path(folder), served_system(system)
@@ -276,7 +278,7 @@ def build_index(
     if passages is not None:
         task = replace(task, passages=parse_windows(passages))
     _refuse_other_folder(folder)
-    about = _about(tree, task, store, dtype)
+    about = _about(tree, task, store, dtype, columns)
     with writing(folder):
         made, counted = _make_generation(folder, 1, corpus_records(task.corpus), about, None, device)
         about |= {'settings': settings_of(made), 'generation': 1, 'place': made.place.name, 'documents': len(made)}
@@ -315,6 +317,7 @@ def change_index(
     everything=None,  # what `corpus_task` takes: all documents; those that are missing in it go
     home_folder=None,
     device: str | None = None,
+    columns: dict | None = None,  # by which everything was read, where they are others than before
 ) -> Update:
     "Add, replace and delete documents, after what a service was promised; only what is new or changed is encoded."
     start, folder = time.perf_counter(), Path(folder)
@@ -328,6 +331,7 @@ def change_index(
         with waiting(f'{folder}: documents are compared'):
             changes = _count_changes(index.corpus, rows())
         manifest = index.manifest | {'generation': number, 'versions': versions()}
+        manifest |= {'columns': columns} if columns else {}
         if any(changes):
             if len(index):
                 check_settings(index)

@@ -471,7 +471,7 @@ def profile_corpus(
     windows = advised if passages == 'auto' else said
     cut = passages_of(rows, windows or advised, language) if windows or advised else None
     settings = {'name': Path(source).resolve().name.removesuffix('.jsonl'), 'documents': str(source), 'seed': _SEED}
-    settings |= {'language': language, 'passages': windows.mapping() if windows else {}}
+    settings |= {'language': language, 'passages': windows.mapping() if windows else {}, 'columns': columns or {}}
     walk = StudyFolder.begin(folder, **settings, **({} if minutes is None else {'minutes': minutes}))
     note_step(walk, 'look')
     found = CorpusProfile(walk, reading, reaches, paces, windows, advised, cut, _lost_labels(walk, corpus))

@@ -83,10 +83,14 @@ STYLES = {
 }  # style → words at most; a Chinese character is one
 _SHORTEST = {'keyword': 1}  # words; of the others 3
 _LABEL = re.compile(
-    r'^(?:\d+[.)]\s*|[-*•]\s*)?(?:(?:question|query|words?|keywords?|sentence|问题|搜索词|论断)\s*[:：]\s*)?', re.I
+    r'^(?:\d+[.)]\s*|[-*•]\s*)?(?:(?:question|query|words?|keywords?|sentence|frage|vraag|pregunta|pergunta|domanda|问题|搜索词|论断)\s*[:：]\s*)?',
+    re.I,
 )
 _POINTS = re.compile(
     r'\b(?:this|the|above|given|provided) (?:text|passage|document|article|study|paragraph|abstract)\b'
+    r'|\b(?:dies\w+|oben\w*|vorliegende\w*) (?:text|abschnitt|dokument|artikel|studie)\w*'
+    r'|\b(?:este|ce|questo|deze) (?:texto|texte|testo|tekst|documento?|artículo|article|articolo|artigo)\b'
+    r'|\b(?:(?:el|o) texto|le texte|il testo|de tekst)\b'
     r'|本文|上文|该文|这段文字|上述',
     re.I,
 )

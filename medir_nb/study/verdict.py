@@ -23,12 +23,14 @@ from ..core.settings import registry
 from ..evaluator import compare
 from ..evaluator.comparison import first_text
 from ..retrieval.expressions import parts
+from ..retrieval.index import snippet
 from ..evaluator.score_frames import tests_table
 from ..evaluator.statistics import ALPHA, difference_spread, queries_needed, rounded, USUAL_SPREAD
 from ..evaluator.speed import three_digits
 from ..judging.available_systems import candidate_systems, recorded_writers, system_kind
 from ..judging.labelling import FEWEST_FOR_SPREAD
-from ..judging.study_folder import note_step, StudyFolder
+from ..judging.sheets import read_pool
+from ..judging.study_folder import note_step, read_queries, study_corpus, StudyFolder
 from ..papers.figure_style import BLUE, GREY, INK, ORANGE, panels, read_data, save_figure, styled_figure, WIDTH
 from ..papers.figure_style import wrapped
 from .costs import Costs, costs_of_each
@@ -424,7 +426,7 @@ def _guess_reasons(compared: Comparison) -> list[str]:
     return [*few, f'{start}, so this ranking is a guess: {why}.', guess_accuracy()]
 
 
-_LEFT_OUT = {'nothing_relevant': 'for which nothing was relevant', 'unfinished': 'begun and not finished'}
+_LEFT_OUT = {'unanswered': 'for which nothing was relevant', 'unfinished': 'begun and not finished'}
 
 # %% ../../nbs/09_study/05_verdict.ipynb #2d07c25a
 def reasons_of(compared: Comparison) -> list[str]:
@@ -436,7 +438,8 @@ def reasons_of(compared: Comparison) -> list[str]:
         many = counted(compared.disputed, 'labelled query', 'labelled queries')
         reasons.append(f'Left out: {many} on which people differ; labels/adjudication.csv settles them.')
     for field, why in _LEFT_OUT.items():
-        if many := compared.labels.get(field):
+        found = compared.labels.get(field, 0)
+        if many := found if isinstance(found, int) else len(found):
             reasons.append(f'Left out: {counted(many, "labelled query", "labelled queries")} {why}.')
     reasons.append(_agreement_reason(kinds_agreement(compared)))
     if d.condensed not in ('', d.choice):
@@ -454,15 +457,30 @@ def changed_queries(measured: CandidateScores, choice: str, other: str) -> list[
     return compare(by_system[other], by_system[choice], measured.measure, show=5).changed.to_dict('records')
 
 # %% ../../nbs/09_study/05_verdict.ipynb #fd8c8b77
+_UNFOUND = 'something relevant, which no system finds'
+
+
 def unanswered_queries(measured: CandidateScores, most: int = 20) -> list[dict]:
     "Texts of the queries for which no system found anything relevant, with what each puts first."
     matrix = measured.matrix
     query_ids = matrix.index[(matrix == 0).all(axis=1)][:most]
     return [
-        {'query': measured.task.queries.text(query_id)}
+        {'query': measured.task.queries.text(query_id), 'known': _UNFOUND}
         | {score.system: first_text(score, query_id) for score in measured.scores}
         for query_id in query_ids
     ]
+
+
+def judged_in_vain(walk: StudyFolder, depths: dict[str, int], most: int = 20) -> list[dict]:
+    "Texts of the queries for which people found nothing, how deep they looked, and what each system puts first."
+    texts, corpus, rows = {row['_id']: row['text'] for row in read_queries(walk)}, study_corpus(walk), {}
+    for pair in read_pool(walk):
+        query_id, doc_id = pair['query_id'], pair['doc_id']
+        if query_id in depths and query_id in texts and doc_id in corpus:
+            known = f'nothing down to document {depths[query_id]} of each'
+            row = rows.setdefault(query_id, {'query': texts[query_id], 'known': known})
+            row |= {system: snippet('', corpus.text(doc_id)) for system, rank in pair['brought'].items() if rank == 1}
+    return list(rows.values())[:most]
 
 # %% ../../nbs/09_study/05_verdict.ipynb #f20a1ea6
 def _system_entries(compared: Comparison) -> list[dict]:
@@ -506,7 +524,10 @@ def _content(compared: Comparison) -> dict:
         'systems': _system_entries(compared),
         'tests': {kind: found.tests.to_dict('records') for kind, found in compared.measured.items()},
         'agreement': kinds_agreement(compared).to_dict('records'),
-        'unanswered': unanswered_queries(judge),
+        'unanswered': [
+            *judged_in_vain(compared.walk, compared.labels.get('unanswered', {})),
+            *unanswered_queries(judge),
+        ],
         'disputed': compared.disputed,
         'changed': changed_queries(judge, decision.choice, compared.other),
         'changed_from': compared.other,

@@ -171,6 +171,19 @@ def _given_documents(source: str, option: str, index: str, lang: str | None, col
     below = _named_below(path, Index(index).corpus) if path.is_file() else None
     return _read_documents(source, lang, below, whole, columns)
 
+# %% ../../nbs/11_workbook/21_cli_index.ipynb #4723c94f
+def _kept_columns(index: str, chosen: dict | None, whole: bool) -> dict | None:
+    "The columns by which documents of an index are read: those that a reader chooses, else those it was built with."
+    from medir_nb.retrieval import read_manifest
+
+    own = read_manifest(index).get('columns') or None
+    now, before = (' '.join(f'{part}={name}' for part, name in (said or {}).items()) for said in (chosen, own))
+    if whole and chosen and chosen != own:
+        note(f'{index}: read by {now} from now on; before: {before or "the usual names"}')
+    elif own and not chosen:
+        note(f'{index}: read by {before}, as it was built; --column PART=NAME chooses others')
+    return chosen or own
+
 # %% ../../nbs/11_workbook/21_cli_index.ipynb #43a03fe6
 def _changed_index(source: str, update, add, delete, is_built_anew: bool, lang, device, columns=None) -> str:
     "Keep an index up; what was done."
@@ -181,10 +194,11 @@ def _changed_index(source: str, update, add, delete, is_built_anew: bool, lang, 
     check(not is_built_anew, 'an index has its system and its passages already', source, fix)
     check(not (update and (add or delete)), '--update gives all documents', source, 'leave --add and --delete out')
     change = {'delete': delete or ()}
+    read_by = _kept_columns(source, columns, bool(update))
     if update:
-        change['everything'] = _given_documents(update, ' --update', source, lang, columns)
+        change |= {'everything': _given_documents(update, ' --update', source, lang, read_by), 'columns': columns}
     if add:
-        change['put'] = _given_documents(str(add), ' --add', source, lang, columns)
+        change['put'] = _given_documents(str(add), ' --add', source, lang, read_by)
     return _told(change_index(source, **change, device=device), source)
 
 # %% ../../nbs/11_workbook/21_cli_index.ipynb #1c47cfb7
@@ -230,8 +244,10 @@ def index_command(
     check(to or study, 'no folder is named', '--to', 'name the folder of the index')
     if study:
         note_step(study, 'index')
-    to, options = to or Path(source) / 'index', {'dtype': dtype, 'device': device, 'passages': passages}
-    documents = _documents(source, lang, chosen_columns(column))
+    columns = chosen_columns(column) or (study and study.settings.columns) or None
+    to = to or Path(source) / 'index'
+    options = {'dtype': dtype, 'device': device, 'passages': passages, 'columns': columns}
+    documents = _documents(source, lang, columns)
     print(_told(retrieval.build_index(documents, system, to, store, with_model, **options), to))
     note(f'next: medir serve {typed(to)}, or medir search {typed(to)} QUESTION')
 

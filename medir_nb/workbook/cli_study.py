@@ -167,19 +167,20 @@ def _show_judges(walk, wide: bool):
 # %% ../../nbs/11_workbook/20_cli_study.ipynb #c0238800
 def _next_line(walk, labels) -> str:
     "What a reader does after the labels were read."
-    from medir_nb.judging.sheets import pool_settings, sheet_records
+    from medir_nb.judging.sheets import sheet_records
 
     more = f'medir study label {typed(walk.folder)} --annotator NAME'
     if labels.open_conflicts:
         file, then = f'{walk.folder}/labels/adjudication.csv', f'medir study label {typed(walk.folder)} --read'
         without = f'; without these queries: medir study verdict {typed(walk.folder)}' if labels.queries else ''
         return f'settle the conflicts in {file}, then {then}{without}'
+    deeper = f'{more} --deeper {max(labels.unanswered.values(), default=0) + 4}'
     if labels.queries:
-        return f'medir study verdict {typed(walk.folder)}; more labels: {more}'
-    if labels.nothing_relevant:
-        deeper = f'{more} --depth {pool_settings(walk)[1] + 2}'
+        looked = f'; the unanswered ones deeper: {deeper}' if labels.unanswered else ''
+        return f'medir study verdict {typed(walk.folder)}; more labels: {more}{looked}'
+    if labels.unanswered:
         nothing = f'nothing relevant among {counted(sum(labels.grades.values()), "pair")}'
-        return f'{nothing}: label more queries ({more}), or pool deeper ({deeper})'
+        return f'{nothing}: label more queries ({more}), or pool these deeper ({deeper})'
     if sheet_records(walk):
         return f'fill in the sheets in {walk.folder}/labels, then medir study label {typed(walk.folder)} --read'
     return f'{more} hands out a sheet'
@@ -221,6 +222,10 @@ def label_command(
     depth: Annotated[
         int | None, Option(min=1, help='Documents of each system in the pool (default: 1); more later deepen it.')
     ] = None,
+    deeper: Annotated[
+        int | None,
+        Option(min=2, help='Hand out the questions for which nothing relevant was found, N documents of each system.'),
+    ] = None,
     pairs: Annotated[int, Option(min=1, help='Pairs of a sitting.')] = 80,
     overlap: Annotated[float, Option(min=0, max=1, help='Share of queries that several people grade.')] = 1.0,
     seed: Annotated[int | None, Option(help="Of the order (default: the walk's).")] = None,
@@ -229,11 +234,14 @@ def label_command(
     "Label pooled pairs with people: hand out blinded sheets, read them, say how far people agree and what it shows."
     with waiting('label'):
         from medir_nb.judging import StudyFolder
-        from medir_nb.judging.labelling import judge_pairs
-        from medir_nb.judging.sheets import pool_settings
+        from medir_nb.judging.labelling import judge_pairs, read_labels
+        from medir_nb.judging.sheets import deepen_pool, pool_settings
 
     opened = StudyFolder.open(walk)
     check(annotator or not ask, '--ask needs a person', None, 'give --annotator NAME')
+    check(annotator or not deeper, '--deeper hands out a sheet', None, 'give --annotator NAME')
+    if deeper:
+        deepen_pool(opened, read_labels(opened, with_power=False).unanswered, deeper, pairs)
     if annotator:
         systems, deep = pool_settings(opened, system, depth)
         settings = {'systems': systems, 'depth': deep, 'most': pairs, 'overlap': overlap, 'seed': seed}
