@@ -1,8 +1,9 @@
 """A simulated cluster: nodes of Ray on this machine. Ray gives its dashboard's agent 15 seconds to start, which a busy machine does not
 keep, so an agent that does nothing takes its place: nobody looks at a dashboard here."""
 
-import contextlib, os, socket, sys
+import contextlib, os, socket, sys, threading, time
 from pathlib import Path
+import psutil
 
 AGENT = """
 import os, sys, time
@@ -16,6 +17,8 @@ while os.getppid() == parent:
     time.sleep(1)
 """
 
+NODE = {'num_cpus': 1, 'object_store_memory': 80 * 2**20, 'include_dashboard': False}
+
 
 def free_ports():
     names = 'metrics_agent_port', 'metrics_export_port', 'dashboard_agent_listen_port', 'runtime_env_agent_port'
@@ -26,9 +29,58 @@ def free_ports():
         return dict(zip(names, (each.getsockname()[1] for each in sockets), strict=True))
 
 
+class Nodes:
+    "Nodes of a cluster with one processor each; the first one, which leads it, stays."
+
+    def __init__(self, cluster, others: int):
+        self.cluster, self.others = cluster, []
+        for _ in range(others):
+            self.add()
+
+    def add(self, **environment):
+        "Another node, whose workers see this environment."
+        with_it = {'env_vars': environment} if environment else {}
+        self.others.append(self.cluster.add_node(**NODE, **free_ports(), **with_it))
+        return self.others[-1]
+
+    def remove(self, node):
+        self.others.remove(node)
+        self.cluster.remove_node(node, allow_graceful=False)
+
+    def at_work(self, name='_Actor.work') -> dict:
+        "Processes of Ray with this name, and the node of each."
+        found = {}
+        for node in [self.cluster.head_node, *self.others]:
+            for process in psutil.Process(node.all_processes['raylet'][0].process.pid).children():
+                with contextlib.suppress(psutil.Error):
+                    if f'ray::{name}' in ' '.join(process.cmdline()):
+                        found[process.pid] = node
+        return found
+
+    @contextlib.contextmanager
+    def losing_one(self, folder: Path, pattern: str, many: int):
+        "A node that works is removed when so many files are in the folder, and joined by another one at the end."
+        lost = []
+
+        def lose():
+            working = []
+            while len(list(folder.glob(pattern))) < many or not working:
+                time.sleep(0.05)
+                working = [node for node in self.at_work().values() if node in self.others]
+            lost.append(working[0])
+            self.remove(working[0])
+
+        thread = threading.Thread(target=lose, daemon=True)
+        thread.start()
+        yield
+        thread.join(1)
+        assert lost, 'the work was done before a node was lost'
+        self.add()
+
+
 @contextlib.contextmanager
-def cluster_of(nodes, folder, cpus=1):
-    "A cluster with so many nodes, and those that may be removed."
+def cluster_of(nodes, folder):
+    "A cluster of so many `Nodes`."
     import ray
     from ray._private import ray_constants, services
     from ray.cluster_utils import Cluster
@@ -41,12 +93,11 @@ def cluster_of(nodes, folder, cpus=1):
         return [sys.executable, '-S', str(agent)] if is_agent else command_of(component, *given, **named)
 
     services._build_python_executable_command_memory_profileable = light
-    os.environ |= {'RAY_raylet_start_wait_time_s': '300', 'RAY_USAGE_STATS_ENABLED': '0'}
+    os.environ['RAY_USAGE_STATS_ENABLED'] = '0'
     os.environ['PYTHONPATH'] = os.pathsep.join([str(Path(__file__).parent), *sys.path])
-    each = {'num_cpus': cpus, 'object_store_memory': 80 * 2**20, 'include_dashboard': False}
-    cluster = Cluster(initialize_head=True, head_node_args=each | free_ports())
+    cluster = Cluster(initialize_head=True, head_node_args=NODE | free_ports())
     try:
-        yield cluster, [cluster.add_node(**each, **free_ports()) for _ in range(nodes - 1)]
+        yield Nodes(cluster, nodes - 1)
     finally:
         ray.shutdown()
         cluster.shutdown()

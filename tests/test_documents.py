@@ -4,7 +4,7 @@
 held against the options of the command all the same. A block that is no code is marked `text`, a data file by its language.
 """
 
-import contextlib, json, re, runpy, shlex, shutil, sys
+import contextlib, json, os, re, runpy, shlex, shutil, subprocess, sys
 from collections import namedtuple
 from pathlib import Path
 import pytest, yaml
@@ -120,6 +120,9 @@ def run_block(block, monkeypatch, capfd):
             assert ran.code == 0, f'{shlex.join(words)}: {ran.err}'
         elif words[0] == 'python':
             run_python(words, monkeypatch)
+        elif words[0] == 'seq':  # a pipe, which needs a shell and the command on its path
+            path = os.pathsep.join([str(Path(sys.executable).parent), os.environ['PATH']])
+            subprocess.run(' '.join(words), shell=True, check=True, env={**os.environ, 'PATH': path})
         else:
             pytest.fail(f'nothing here runs {shlex.join(words)}: mark the block as not run, with its reason')
     return None
@@ -149,9 +152,16 @@ def test_a_block_runs_as_it_stands(block, desk, fake_minilm, monkeypatch, capfd)
 
 @pytest.mark.slow
 @pytest.mark.parametrize('block', marked('slow'))
-def test_a_block_of_minutes_runs_as_it_stands(block, desk, monkeypatch, capfd):
+def test_a_block_of_minutes_runs_as_it_stands(block, desk, tmp_path, monkeypatch, capfd):
     monkeypatch.setenv('MEDIR_ROOT', str(ROOT))
-    run_block(block, monkeypatch, capfd)
+    with contextlib.ExitStack() as stack:
+        if '--engine ray' in block.text:
+            pytest.importorskip('ray', reason='Ray is not installed: pip install "medir_nb[ray]"')
+            from ray_cluster import cluster_of
+
+            nodes = stack.enter_context(cluster_of(3, tmp_path))
+            monkeypatch.setenv('RAY_ADDRESS', nodes.cluster.address)
+        run_block(block, monkeypatch, capfd)
 
 
 def test_the_readme_is_short():

@@ -114,6 +114,29 @@ def test_two_processes_have_the_batch_and_the_curve_of_one(rows, data, tmp_path)
         assert checkpoint_record(name)['revision'] == checkpoint_record(f'two-{name}')['revision']
 
 
+@pytest.mark.slow
+def test_a_training_on_a_cluster_has_the_curve_of_one_process_also_when_a_node_is_lost(
+    rows, data, tmp_path, monkeypatch
+):
+    pytest.importorskip('ray', reason='Ray is not installed: pip install "medir_nb[ray]"')
+    from ray_cluster import cluster_of
+
+    settings = {**kinds(data)['in-batch'], 'max_steps': 200, 'save_steps': 20}
+    one, lost = train({**settings, 'output': 'one'}), []
+
+    def lose(lines, now=False):
+        if lines[-1]['step'] > 30 and not lost:
+            lost.append(next(node for node in nodes.at_work('RayTrainWorker').values() if node in nodes.others))
+            nodes.remove(lost[0])
+
+    with cluster_of(4, tmp_path) as nodes:
+        monkeypatch.setenv('MEDIR_ENGINE', f'ray:{nodes.cluster.address}')
+        two = train({**settings, 'output': 'two', 'processes': 2}, watch=lose)
+    assert lost and checkpoint_record('two')['processes'] == 2
+    np.testing.assert_allclose(two.history.loss, one.history.loss, rtol=1e-3)
+    assert one.counts == two.counts and one.steps == two.steps == 200
+
+
 def stop_at_three(lines, now=False):
     if lines[-1]['step'] == 3 and not now:
         raise KeyboardInterrupt

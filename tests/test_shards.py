@@ -11,11 +11,19 @@ from medir_nb.core.files import write_lines
 from medir_nb.encoder.model import Encoder
 from medir_nb.data import corpus_task
 from medir_nb.encoder import encode_corpus
-from medir_nb.encoder.shards import check_whole, count_shards, encode_shard, plan_shards, shard_vectors
+from medir_nb.encoder.shards import (
+    ShardStore,
+    check_whole,
+    count_shards,
+    encode_shard,
+    plan_shards,
+    shard_vectors,
+)
 from medir_nb.generator.expansion import as_queries
 from medir_nb.generator.toy_llm import ToyServer
 from medir_nb.retrieval import generate_shards, parse, search_shards
 from medir_nb.retrieval.dense_stage import encoder_of
+from medir_nb.workbook import run_batch
 
 
 class Hashes:
@@ -160,23 +168,13 @@ def dies_once(folder, number):
 
 
 @pytest.fixture(scope='module')
-def cluster(tmp_path_factory):
-    "`with cluster(): …`: a node that works is removed in the middle of the block, and another one joins."
+def nodes(tmp_path_factory):
     pytest.importorskip('ray', reason='Ray is not installed: pip install "medir_nb[ray]"')
-    from ray_cluster import cluster_of, free_ports
+    from ray_cluster import cluster_of
 
-    with cluster_of(3, tmp_path_factory.mktemp('agent')) as (cluster, nodes):
-        RayEngine(2, cluster.address)
-
-        @contextlib.contextmanager
-        def losing_a_node(after):
-            timer = threading.Timer(after, lambda: cluster.remove_node(nodes.pop(0), allow_graceful=False))
-            timer.start()
-            yield
-            timer.join()
-            nodes.append(cluster.add_node(num_cpus=1, object_store_memory=80 * 2**20, **free_ports()))
-
-        yield losing_a_node
+    with cluster_of(3, tmp_path_factory.mktemp('agent')) as nodes:
+        RayEngine(2, nodes.cluster.address)
+        yield nodes
 
 
 @pytest.fixture
@@ -184,13 +182,100 @@ def slowly(monkeypatch):
     monkeypatch.setenv('MEDIR_TEST_SECONDS', '0.3')
 
 
-@pytest.mark.slow
-def test_a_node_that_is_lost_while_encoding_costs_the_shard_in_work(tmp_path, cluster, slowly):
+@pytest.fixture
+def corpus_and_whole(tmp_path):
+    "A corpus of 40 shards, and what one process makes of it."
     corpus = corpus_of(tmp_path, 40_000)
-    with cluster(after=3):
+    return corpus, whole(encode_all(corpus, tmp_path / 'here', 1000)[0])
+
+
+@pytest.mark.slow
+def test_a_node_that_is_lost_while_encoding_costs_the_shard_in_work(tmp_path, nodes, corpus_and_whole, slowly):
+    corpus, expected = corpus_and_whole
+    with nodes.losing_one(tmp_path / 'ray', '*/done.json', 5):
         store, encoded = encode_all(corpus, tmp_path / 'ray', 1000, RayEngine(3))
-    assert 40_000 - 3 * 1000 <= encoded <= 40_000
-    assert whole(store) == whole(encode_all(corpus, tmp_path / 'here', 1000)[0])
+    assert 39_000 <= encoded <= 40_000
+    assert whole(store) == expected
+
+
+@pytest.mark.slow
+def test_thirty_killed_workers_of_a_cluster_leave_the_same_vectors(tmp_path, nodes, corpus_and_whole, monkeypatch):
+    corpus, expected = corpus_and_whole
+    monkeypatch.setenv('MEDIR_TEST_SECONDS', '1')
+    killed, ended, draw = [], threading.Event(), random.Random(11)
+
+    def kill():
+        while len(killed) < 30 and not ended.wait(2 * draw.random()):
+            if working := list(nodes.at_work()):
+                os.kill(killed.append(draw.choice(working)) or killed[-1], 9)
+
+    thread = threading.Thread(target=kill)
+    thread.start()
+    try:
+        store, _ = encode_all(corpus, tmp_path / 'ray', 1000, RayEngine(3))
+    finally:
+        ended.set()
+        thread.join()
+    assert len(killed) == 30 and whole(store) == expected
+
+
+def driver(address, corpus, place):
+    RayEngine(1, address)
+    encode_all(corpus, place, 1000, RayEngine(1))
+
+
+@pytest.mark.slow
+def test_a_driver_that_dies_goes_on_and_two_do_no_harm(tmp_path, nodes, corpus_and_whole, slowly):
+    corpus, expected = corpus_and_whole
+    child, place = multiprocessing.get_context('spawn').Process, tmp_path / 'ray'
+    drivers = [child(target=driver, args=(nodes.cluster.address, corpus, place)) for _ in range(3)]
+    drivers[0].start()
+    while len(before := {file: file.stat().st_mtime_ns for file in place.glob('*/done.json')}) < 5:
+        time.sleep(0.05)
+    drivers[0].kill()
+    for again in drivers[1:]:
+        again.start()
+    for each in drivers:
+        each.join()
+    assert [each.exitcode for each in drivers] == [-9, 0, 0]
+    store, encoded = encode_all(corpus, place, 1000, RayEngine(1))
+    assert encoded == 0 and whole(store) == expected
+    assert all(file.stat().st_mtime_ns == written for file, written in before.items())
+
+
+@pytest.mark.slow
+def test_a_full_disk_on_one_node_is_no_harm(tmp_path, nodes, corpus_and_whole, capfd):
+    corpus, expected = corpus_and_whole
+    full = nodes.add(MEDIR_TEST_DISK='10000')
+    try:
+        store, encoded = encode_all(corpus, tmp_path / 'ray', 1000, engine := Noted(4))
+    finally:
+        nodes.remove(full)
+    assert {outcome.node for outcome in engine.failed} == {full.node_id}
+    assert encoded == 40_000 and whole(store) == expected
+
+
+class Noted(RayEngine):
+    "A cluster whose failures are noted."
+
+    failed = ()
+
+    def map(self, *given, **needs):
+        for outcome in super().map(*given, **needs):
+            self.failed = [*self.failed, outcome] if outcome.error else self.failed
+            yield outcome
+
+
+@pytest.mark.slow
+def test_a_shard_that_always_fails_is_named_by_a_cluster(tmp_path, nodes, capfd):
+    corpus = corpus_of(tmp_path, 70, poison={25})
+    with pytest.raises(MedirError, match='1 of 7 shards failed: 2;'):
+        encode_all(corpus, tmp_path / 'store', 10, RayEngine(3))
+    assert 'AssertionError: this text kills' in capfd.readouterr().err
+    assert list(count_shards(ShardStore(tmp_path / 'store')).missing) == [0, 0, 10, 0, 0, 0, 0]
+    with pytest.raises(MedirError, match='1 of 3 shards failed: 1;'):
+        work_off(RayEngine(2), dies_on_one, [0, 1, 2], 'dying')
+    assert 'its workers were killed' in capfd.readouterr().err
 
 
 def slow_search(*given):
@@ -201,17 +286,17 @@ def slow_search(*given):
 
 
 @pytest.mark.slow
-def test_a_node_that_is_lost_while_searching_changes_no_list(tmp_path, cluster, home, monkeypatch):
+def test_a_node_that_is_lost_while_searching_changes_no_list(tmp_path, nodes, home, monkeypatch):
     store, _ = encode_all(corpus_of(tmp_path, 3000), tmp_path / 'store', 100)
     expected = search_shards(store.place, QUESTIONS, 20, LocalEngine(1), model=Hashes())
     shutil.rmtree(store.local / 'lists')
     monkeypatch.setattr('medir_nb.retrieval.sharded.search_shard', slow_search)
-    with cluster(after=2):
+    with nodes.losing_one(store.local, 'lists/*/*.parquet', 5):
         assert search_shards(store.place, QUESTIONS, 20, RayEngine(3), model=Hashes()).equals(expected)
 
 
 @pytest.mark.slow
-def test_a_node_that_is_lost_while_generating_changes_no_text(tmp_path, cluster, home, monkeypatch):
+def test_a_node_that_is_lost_while_generating_changes_no_text(tmp_path, nodes, home, monkeypatch):
     def write(messages):
         time.sleep(0.1)
         return f'It is a sign of disease {sum(messages[-1]["content"].encode())}.'
@@ -222,10 +307,36 @@ def test_a_node_that_is_lost_while_generating_changes_no_text(tmp_path, cluster,
     monkeypatch.setenv('MEDIR_LLM_BACKEND', 'openai')
     texts, asked = [], {'size': 3, 'queries': str(tmp_path / 'queries.jsonl')}
     for engine in (LocalEngine(1), RayEngine(3)):
-        monkeypatch.setenv('MEDIR_HOME', str(tmp_path / type(engine).__name__))
-        with cluster(after=3) if engine.__class__ is RayEngine else contextlib.nullcontext():
+        place = tmp_path / type(engine).__name__
+        monkeypatch.setenv('MEDIR_HOME', str(place))
+        is_ray = engine.__class__ is RayEngine
+        with nodes.losing_one(place, 'cassettes/shards/*/*', 5) if is_ray else contextlib.nullcontext():
             counts = generate_shards(str(corpus), 'bm25+hyde(qwen2-7b)', engine, **asked)
         assert counts.made.sum() == 60 and not counts.missing.any()
-        texts.append(set((tmp_path / type(engine).__name__ / 'cassettes' / 'qwen2-7b.jsonl').read_text().splitlines()))
+        texts.append(set((place / 'cassettes' / 'qwen2-7b.jsonl').read_text().splitlines()))
     assert texts[0] == texts[1]
     assert server.asked <= 120 + 9
+
+
+BATCH = """
+workers: 2
+runs:
+- {notebook: cmirb_construction, preset: smoke}
+- {notebook: r2med_generation, preset: smoke}
+"""
+
+
+@pytest.mark.slow
+def test_a_node_that_is_lost_in_a_batch_changes_no_receipt(tmp_path, nodes, monkeypatch):
+    (batch := tmp_path / 'two.yaml').write_text(BATCH)
+    receipts = []
+    for engine in ('ray', 'local'):
+        place = tmp_path / engine
+        monkeypatch.setenv('MEDIR_HOME', str(place))
+        losing = nodes.losing_one(place, 'runs/*', 1) if engine == 'ray' else contextlib.nullcontext()
+        with losing:
+            receipts.append(run_batch(batch, engine=engine))
+    for of_nodes, here in zip(*receipts, strict=True):
+        for name in ('notebook', 'preset', 'key', 'parts', 'revisions', 'execution', 'not_run', 'cassettes'):
+            assert of_nodes[name] == here[name], name
+        assert {name for name in of_nodes['files'] if of_nodes['files'][name] != here['files'][name]} == set()

@@ -9,6 +9,7 @@ __all__ = ['LocalEngine', 'RayEngine', 'work_off']
 import itertools
 import multiprocessing
 import os
+from collections import Counter, deque
 from concurrent.futures import BrokenExecutor, ProcessPoolExecutor, as_completed
 from typing import NamedTuple
 from .console import is_secret, note, progress
@@ -58,8 +59,8 @@ class LocalEngine:
     def __init__(self, workers: int = 0):  # 0: one a GPU, else one
         self.workers = workers or max(1, len(_visible_gpus()))
 
-    def map(self, function, shards, gpus: float = 0, memory: float = 0):
-        "The outcome of `function` on each shard, as they come; `gpus` and `memory` (GB) of one are for other engines."
+    def map(self, function, shards, **needs):
+        "The outcome of `function` on each shard, as they come; what a worker `needs` is for other engines."
         shards = list(shards)
         if self.workers == 1:
             yield from (attempted(function, shard) for shard in shards)
@@ -106,13 +107,55 @@ class _Actor:
     def work(self, function, shard) -> Outcome:
         import ray
 
-        return attempted(function, shard, ray.get_runtime_context().get_node_id()[:8])
+        return attempted(function, shard, ray.get_runtime_context().get_node_id())
 
 
-def _settings() -> dict[str, str]:
+def worker_settings() -> dict[str, str]:
     "The variables that decide what work here means; keys stay on their machine."
     ours = {k: v for k, v in os.environ.items() if k.startswith(('MEDIR_', 'HF_', 'OMP_')) and not is_secret(k)}
     return {**ours, 'MEDIR_HOME': str(home()), 'MEDIR_PROGRESS': '0'}
+
+# %% ../../nbs/00_core/13_engines.ipynb #c04d2e7b
+class _Hands:
+    "Workers of a cluster, and what each has in hand."
+
+    def __init__(self, ray, needs: dict, count: int):
+        self.ray, self.actor, self.settings = ray, ray.remote(**needs)(_Actor), worker_settings()
+        self.waiting, self.lost, self.at_work = deque(), Counter(), {}  # answer → (worker, number of a shard)
+        for _ in range(count):
+            self.begin()
+
+    def begin(self):
+        "Start a worker; it has no shard before it runs."
+        worker = self.actor.remote(self.settings)
+        self.at_work[worker.__ray_ready__.remote()] = worker, None
+
+    def answer(self) -> tuple:
+        "The worker that answers first, the number of its shard, and the outcome; None when it was lost."
+        [first], _ = self.ray.wait(list(self.at_work))
+        worker, number = self.at_work.pop(first)
+        try:
+            return worker, number, self.ray.get(first)
+        except (self.ray.exceptions.RayActorError, self.ray.exceptions.OutOfMemoryError) as error:
+            self.lost[number] += 1
+            why = f'workers do not start: {cause_of(error)}'
+            check(self.lost[None] < 10, why, '--engine ray', 'see the logs of Ray')
+            return worker, number, None
+
+    def work_off(self, function, shards: list):
+        "Outcomes as they come; a shard that three workers were lost with is a failure."
+        self.waiting.extend(range(len(shards)))
+        while self.waiting or any(number is not None for _, number in self.at_work.values()):
+            worker, number, outcome = self.answer()
+            if number is not None and (outcome or self.lost[number] == 3):
+                yield outcome or Outcome(shards[number], None, MedirError('its workers were killed'))
+            elif number is not None:
+                self.waiting.appendleft(number)
+            if outcome is None:
+                self.begin()
+            elif self.waiting:
+                number = self.waiting.popleft()
+                self.at_work[worker.work.remote(function, shards[number])] = worker, number
 
 # %% ../../nbs/00_core/13_engines.ipynb #a34cce82
 class RayEngine:
@@ -135,17 +178,16 @@ class RayEngine:
         has = self.ray.cluster_resources()
         return int(has.get('GPU', 0) / gpus) if gpus else int(has.get('CPU', 1))
 
-    def map(self, function, shards, gpus: float = 0, memory: float = 0):
+    def map(self, function, shards, gpus: float = 0, memory: float = 0, avoid=()):
         "The outcome of `function` on each shard, as they come, by actors with so many `gpus` and GB of `memory`."
-        from ray.util import ActorPool
-
         shards = list(shards)
         count = min(self.workers or self._count(gpus), len(shards))
         check(count or not shards, f'no node of the cluster has {gpus:g} GPUs', '--gpus', 'ask for fewer')
-        needs = {'num_gpus': gpus, 'memory': int(memory * 2**30) or None, 'scheduling_strategy': 'SPREAD'}
-        actor = self.ray.remote(max_restarts=-1, max_task_retries=-1, **needs)(_Actor)
-        pool = ActorPool([actor.remote(_settings()) for _ in range(count)])
-        yield from pool.map_unordered(lambda actor, shard: actor.work.remote(function, shard), shards)
+        needs = {'num_gpus': gpus or None, 'memory': int(memory * 2**30) or None, 'scheduling_strategy': 'SPREAD'}
+        if avoid:
+            elsewhere = {'ray.io/node-id': f'!in({",".join(avoid)})'}
+            needs |= {'label_selector': elsewhere, 'fallback_strategy': [{'label_selector': {}}]}
+        return _Hands(self.ray, needs, count).work_off(function, shards)
 
 # %% ../../nbs/00_core/13_engines.ipynb #6af692fa
 ENGINES = {'local': LocalEngine, 'ray': RayEngine}
@@ -170,11 +212,11 @@ def work_off(
     **needs,  # gpus and memory of one worker
 ) -> dict:
     "Shard → value; when all others are done, shards that failed twice are an error that names them."
-    values, nodes, left = {}, set(), list(shards)
+    values, failed, nodes, left = {}, {}, set(), list(shards)
     with progress(total=sum(map(size, left)), desc=what, unit='text') as bar:
         for _ in range(2):
-            failed = {}
-            for outcome in engine.map(function, left, **needs):
+            avoid, failed = {outcome.node for outcome in failed.values() if outcome.node}, {}
+            for outcome in engine.map(function, left, avoid=avoid, **needs):
                 if outcome.error:
                     failed[outcome.shard] = outcome
                     continue
@@ -186,14 +228,14 @@ def work_off(
             if not left:
                 return values
     for shard, outcome in list(failed.items())[:20]:
-        note(f'{what}: shard {shard} failed on {outcome.node or "a worker"}: {outcome.error}')
+        note(f'{what}: shard {shard} failed on {outcome.node[:12] or "a worker"}: {outcome.error}')
     fix = 'mend the cause and run the same line again: the others are kept'
     raise MedirError(f'{len(left)} of {len(shards)} shards failed: {", ".join(map(str, left[:20]))}', what, fix)
 
 # %% ../../nbs/00_core/13_engines.ipynb #bd647c9d
-def done_by(engine, function, shard, gpus: float = 0, memory: float = 0):
+def done_by(engine, function, shard, **needs):
     "What one shard gives where an engine works, or its error."
-    [outcome] = engine.map(function, [shard], gpus, memory)
+    [outcome] = engine.map(function, [shard], **needs)
     if outcome.error:
         raise outcome.error
     return outcome.value

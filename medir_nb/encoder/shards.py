@@ -28,10 +28,10 @@ class ShardStore:
     def __init__(self, place: str | Path):
         import fsspec
 
-        self.place = str(place)
-        with boundary('this address cannot be opened', self.place, 'give a folder, or an address such as s3://A/B'):
-            self.files, self.path = fsspec.core.url_to_fs(self.place)
+        with boundary('this address cannot be opened', place, 'give a folder, or an address such as s3://A/B'):
+            self.files, self.path = fsspec.core.url_to_fs(str(place))
         self.is_here = 'file' in self.files.protocol
+        self.place = self.path if self.is_here else str(place)  # for workers, who stand in other folders
         self.local = Path(self.path) if self.is_here else home() / 'shards' / slug(self.place)
 
     @cached_property

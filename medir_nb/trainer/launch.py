@@ -17,6 +17,7 @@ import sys
 import time
 from pathlib import Path
 import pydantic
+from ..core.engines import engine_named, worker_settings
 from ..core.errors import MedirError, boundary, check, nearest
 from ..core.files import read_json
 from ..core.places import home
@@ -35,12 +36,18 @@ def _why_alone(config: Settings) -> str:
     return '' if is_known else f'the stage {task!r} is known to this process alone'
 
 
+ENGINE = 'MEDIR_ENGINE'  # ray or ray:ADDRESS: the processes of a training are started on the nodes of a cluster
+
+
 def processes_to_start(config: Settings) -> int:
     "How many processes are started to train; 1: this one trains."
     if is_in_world():
         return 1
     processes = processes_of(config)
-    check_devices(processes)
+    if ENGINE in os.environ:
+        check(processes > 1, 'one process needs no cluster', '--engine', 'say how many train: processes: 4')
+    else:
+        check_devices(processes)
     alone = _why_alone(config) if processes > 1 else ''
     check(not (alone and config.processes), alone, 'processes', 'leave the key out: one device trains it')
     return 1 if alone else processes
@@ -95,17 +102,55 @@ def follow_launcher():
     if is_launched():
         end_with(int(os.environ[LAUNCHER]), lambda: os._exit(130))
 
+# %% ../../nbs/05_trainer/12_launch.ipynb #e999c57e
+def rank_on_ray(orders: dict):
+    "Be one process of a world that Ray has brought together."
+    os.environ |= orders['settings'] | {LAUNCHER: 'ray'}
+    said = Path(orders['folder'], 'said', 'ray', 'attempt_0', os.environ['RANK'], 'stderr.log')
+    said.parent.mkdir(parents=True, exist_ok=True)
+    with open(said, 'a', encoding='utf-8', buffering=1) as file, contextlib.redirect_stderr(file):
+        try:
+            train(Path(orders['folder'], 'settings.yaml'))
+        except MedirError as error:
+            note(f'error: {error}')
+            raise
 
-_START = 'import sys; from medir_nb.trainer.launch import start; start(int(sys.argv[1]), sys.argv[2:])'
+
+def start_on_ray(parent: int, arguments: list[str]):
+    "Be the launcher: have Ray start the processes, a GPU each where there are any, and end with `parent`."
+    end_with(parent, lambda: os.kill(os.getpid(), signal.SIGTERM))
+    processes, folder = int(arguments[0]), arguments[1]
+    ray = engine_named(os.environ[ENGINE]).ray
+    from ray.train import FailureConfig, RunConfig, ScalingConfig
+    from ray.train.torch import TorchConfig, TorchTrainer
+
+    has_gpus = ray.cluster_resources().get('GPU', 0) >= processes
+    TorchTrainer(
+        rank_on_ray,
+        train_loop_config={'folder': folder, 'settings': worker_settings()},
+        torch_config=TorchConfig('nccl' if has_gpus else 'gloo'),
+        scaling_config=ScalingConfig(num_workers=processes, use_gpu=has_gpus, placement_strategy='SPREAD'),
+        run_config=RunConfig(storage_path=f'{folder}/ray', failure_config=FailureConfig(max_failures=3)),
+    ).fit()
+
+# %% ../../nbs/05_trainer/12_launch.ipynb #48c48cef
+_START = 'import sys; from medir_nb.trainer import launch; launch.{}(int(sys.argv[1]), sys.argv[2:])'
+
+
+def _start_command(processes: int, folder: Path) -> list[str]:
+    "What starts so many processes: torchrun's machinery on this machine, or Ray."
+    if ENGINE in os.environ:
+        return [_START.format('start_on_ray'), str(os.getpid()), str(processes), str(folder)]
+    one_machine = ['--standalone', '--local-addr', '127.0.0.1', '--nproc-per-node', str(processes)]
+    kept = ['--log-dir', str(folder / 'said'), '--redirects', '3']
+    orders = ['-m', 'medir_nb.trainer', str(folder / 'settings.yaml')]
+    return [_START.format('start'), str(os.getpid()), *one_machine, *kept, *orders]
 
 
 @contextlib.contextmanager
 def _launcher(processes: int, folder: Path, environment: dict):
     "The process that starts the others; they are gone when the block ends."
-    one_machine = ['--standalone', '--local-addr', '127.0.0.1', '--nproc-per-node', str(processes)]
-    kept = ['--log-dir', str(folder / 'said'), '--redirects', '3']
-    orders = ['-m', 'medir_nb.trainer', str(folder / 'settings.yaml')]
-    command = [sys.executable, '-c', _START, str(os.getpid()), *one_machine, *kept, *orders]
+    command = [sys.executable, '-c', *_start_command(processes, folder)]
     with open(folder / 'launcher.txt', 'wb') as said:
         how = {'stdout': said, 'stderr': said, 'env': environment, 'start_new_session': True}
         launcher = subprocess.Popen(command, stdin=subprocess.DEVNULL, **how)
@@ -251,8 +296,13 @@ def _command():
     "Train what the command line says."
     arguments = sys.argv[1:]
     if not arguments or arguments[0] in ('-h', '--help'):
-        print(f'python -m medir_nb.trainer CONFIG.yaml [key=value …] [--debug]\n\n{keys_help()}')
+        usage = 'python -m medir_nb.trainer CONFIG.yaml [key=value …] [--engine ray[:ADDRESS]] [--debug]'
+        print(f'{usage}\n\n{keys_help()}')
         sys.exit(not arguments)
+    if '--engine' in arguments[:-1]:
+        place = arguments.index('--engine')
+        os.environ[ENGINE] = arguments.pop(place + 1)
+        del arguments[place]
     config, *options = arguments
     check(Path(config).is_file(), 'no such configuration', config, 'give a YAML file')
     done = train(config, **parse_options(options))

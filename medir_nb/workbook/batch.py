@@ -133,7 +133,7 @@ class ProcessEngine:
 
     def _receipt(self, run: dict, upstream: list[str]) -> dict:
         work = partial(_run_process, upstream=upstream, workers=self.options[0], force=self.options[1])
-        return done_by(self.engine, work, run, run.get('gpus', 0), run.get('memory', 0))
+        return done_by(self.engine, work, run, gpus=run.get('gpus', 0), memory=run.get('memory', 0))
 
 
 def _ray_runs(workers: int, force: bool, address: str = '') -> ProcessEngine:

@@ -195,7 +195,8 @@ def mine_command(
 
         source, place = str(Path(source).absolute() if Path(source).exists() else source), output.absolute()
         work = partial(trainer.mine, source=source, output=place, **parse_options(parameter or []))
-        mined = work(step) if engine == 'local' else done_by(engine_named(engine, 1), work, step, gpus, memory)
+        needs = {'gpus': gpus, 'memory': memory}
+        mined = work(step) if engine == 'local' else done_by(engine_named(engine, 1), work, step, **needs)
     print(f'{mined!r}\n{output}')
 
 # %% ../../nbs/11_workbook/19_cli_show.ipynb #9c84c5b7

@@ -46,6 +46,7 @@ VARIABLES = {
     'MEDIR_OUT': 'set by a run: the folder that its notebook writes into',
     'MEDIR_PARENT': 'set by a batch: the process that a run ends with',
     'MEDIR_PROCESSES': 'processes that share a training, in place of one a GPU; 1: none but its own',
+    'MEDIR_ENGINE': 'ray or ray:ADDRESS: what starts the processes of a training, over the nodes of a cluster',
     'MEDIR_LAUNCHER': 'set by a training that starts others: the process that they end with',
     'OPENAI_API_KEY': 'key of that service; stored nowhere',
     'VOYAGE_API_KEY': 'key of that service; stored nowhere',
