@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 from collections import Counter
+from pathlib import Path
 from dataclasses import replace
 
 import numpy as np
@@ -135,7 +136,7 @@ def test_pairs(tmp_path):
 def test_reranking_ranks_the_given_lists(tmp_path, fake_minilm):
     "MAP over the listed documents only; a relevant document that the list lacks is never found."
     folder = write_beir(tmp_path / 't')
-    write_lines(folder / 'candidates.tsv', ['\t'.join(r) for r in RERANKED])
+    write_lines(folder / 'candidates.tsv', ['query-id\tcorpus-id', *('\t'.join(r) for r in RERANKED)])
     task = load_folder(folder)
     assert task.kind == 'reranking' and list(map(tuple, task.candidates.values)) == RERANKED
     for system in ('bm25', 'minilm'):
@@ -1200,11 +1201,56 @@ def test_the_newest_version_of_a_citation_alone_counts(tmp_path, capsys, names):
         (tmp_path / f'{name}.xml').write_text(f'<PubmedArticleSet>{records}</PubmedArticleSet>')
     wanted = {'1': 'new', '2': 'second', '4': 'of the later file', '5': 'x'}
     assert {document.id: document.title for document in read(tmp_path)} == wanted
-    assert '2 older versions of citations and 2 deleted citations are left out' in capsys.readouterr().err
+    assert '2 older versions of documents and 2 deleted citations are left out' in capsys.readouterr().err
     from medir_nb.study.reading import write_documents
 
     met = write_documents(tmp_path, tmp_path / 'corpus' / 'corpus.jsonl')
     assert (met.kept, met.renamed) == (4, 0)
+
+
+def article(number, title, version='', year='2020', kind='pmcid'):
+    more = f'<article-id pub-id-type="pmcid-ver">{number}.{version}</article-id>' if version else ''
+    return (
+        f'<article><front><article-meta><article-id pub-id-type="{kind}">{number}</article-id>{more}<title-group>'
+        f'<article-title>{title}</article-title></title-group><pub-date><year>{year}</year></pub-date></article-meta>'
+        '</front><body><p>A text.</p></body></article>'
+    )
+
+
+TWICE = {
+    'a later date': ({'a.nxml': article('PMC1', 'new', year='2021'), 'b.nxml': article('PMC1', 'old')}, 'new'),
+    'a later version': (
+        {'a.xml': article('PMC1', 'new', '2', '2019'), 'b.nxml': article('PMC1', 'old', '1', '2024')},
+        'new',
+    ),
+    'the same': ({'a.nxml': article('PMC1', 'old'), 'b.nxml': article('PMC1', 'new')}, 'new'),
+    'a full text and its abstract': (
+        {'a.nxml': article('1', 'new', kind='pmid'), 'b.xml': cited(1, 'old', '9')},
+        'new',
+    ),
+    'rows': (
+        {
+            'a.jsonl': json.dumps({'pmid': 1, 'title': 'old', 'text': 'x'}),
+            'b.csv': '_id,title,text\n1,old,x\n',
+            'c.xml': cited(1, 'new'),
+        },
+        'new',
+    ),
+}
+
+
+@pytest.mark.parametrize('order', [1, -1])
+@pytest.mark.parametrize('case', TWICE)
+def test_a_number_that_stands_in_several_files_is_one_document(tmp_path, capsys, case, order):
+    from medir_nb.study.reading import write_documents
+
+    files, title = TWICE[case]
+    for stem, (name, content) in zip('abc'[::order], list(files.items())[:: order if case == 'the same' else 1]):
+        (tmp_path / f'{stem}{Path(name).suffix}').write_text(content)
+    assert [document.title for document in read(tmp_path)] == [title]
+    assert re.search(r'\d documents? (is|are) left out: XML|older version', capsys.readouterr().err)
+    met = write_documents(tmp_path, tmp_path / 'corpus' / 'corpus.jsonl')
+    assert (met.kept, met.renamed) == (1, 0)
 
 
 FILE_FAULTS = {
@@ -1224,13 +1270,17 @@ def test_a_broken_xml_file_among_many_is_named_or_skipped_and_counted(fault, tmp
     content, said = FILE_FAULTS[fault]
     (tmp_path / 'a.xml').write_text(JATS)
     (tmp_path / 'p.xml').write_bytes(content)
-    (tmp_path / 'z.xml').write_text(JATS)
+    (tmp_path / 'z.xml').write_text(JATS.replace('PMC55', 'PMC56'))
     with pytest.raises(MedirError, match=said) as e:
         read(tmp_path)
     assert '\n' not in str(e.value)
     counts = Counter()
     documents = read(tmp_path, skip_broken=True, counts=counts)
-    assert documents[0].id == documents[-1].id == 'PMC55' and counts['broken files'] == 1 and counts['files'] == 3
+    assert (
+        (documents[0].id, documents[-1].id) == ('PMC55', 'PMC56')
+        and counts['broken files'] == 1
+        and counts['files'] == 3
+    )
     assert 'p.xml' in (said := capsys.readouterr().err) and 'left out' in said and said.count('\n') == 1
 
 

@@ -217,6 +217,45 @@ def test_a_document_of_every_format_with_its_place_and_fields(name, whole, tmp_p
     assert any(texts.get(name, '') in f'{item.title} {item.text}' for item in items)
 
 
+def raised_docx():
+    from docx import Document
+
+    file, out = Document(), io.BytesIO()
+    for paragraph in (file.add_paragraph(), file.add_table(1, 1).cell(0, 0).paragraphs[0]):
+        for number, text in enumerate(('Counts of 10', '6', ' or 10', '-3', ' of Ca', '2+')):
+            paragraph.add_run(text).font.superscript = bool(number % 2) or None
+    file.save(out)
+    return out.getvalue()
+
+
+def raised_pptx():
+    from pptx import Presentation
+
+    file, out = Presentation(), io.BytesIO()
+    paragraph = file.slides.add_slide(file.slide_layouts[1]).placeholders[1].text_frame.paragraphs[0]
+    for number, text in enumerate(('Counts of 10', '6', ' or 10', '-3', ' of Ca', '2+')):
+        run = paragraph.add_run()
+        run.text = text
+        if number % 2:
+            run.font._element.set('baseline', '30000')
+    file.save(out)
+    return out.getvalue()
+
+
+RAISED = {
+    'a.docx': raised_docx,
+    'a.pptx': raised_pptx,
+    'a.rtf': lambda: rb'{\rtf1 Counts of 10{\b\super\insrsid7 6} or 10\super -3\nosupersub  of Ca{\super 2+}.}',
+    'a.html': lambda: b'<p>Counts of 10<sup><i>6</i></sup> or <b>10</b><sup> &minus;3</sup> of Ca<sup>2+</sup>',
+}
+
+
+@pytest.mark.parametrize('name', RAISED)
+def test_a_raised_number_of_an_office_file_keeps_its_meaning(name, tmp_path):
+    [found] = items_of(tmp_path, name, RAISED[name]())
+    assert 'Counts of 10^6 or 10^-3 of Ca2+' in found.text.replace('−', '-')
+
+
 # --- damaged -----------------------------------------------------------------------------------------------------------
 
 TEXTS = ('.txt', '.md', '.csv', '.tsv', '.jsonl', '.html', '.eml', '.ris', '.nbib', '.bib', '.json', '.xml')

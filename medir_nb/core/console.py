@@ -203,8 +203,9 @@ def _error_line(error: BaseException) -> str:
         other = ', or name another home folder: --home FOLDER' if Path(place).is_relative_to(home()) else ''
         return f'error: {place}: {cause}; check the path, its rights and the space left{other}'
     if isinstance(error, UnicodeEncodeError) and 'surrogates' in error.reason:
-        around = error.object[max(0, error.start - 30) : error.end + 30]
-        return f'error: a name that is not UTF-8 cannot be written down ({around!r}); rename that file or folder'
+        name = re.search(r'[^"\n]*[\ud800-\udfff][^"\n]*', error.object)[0][:200]  # it may stand in a line of JSON
+        name = name.encode('utf-8', 'backslashreplace').decode()
+        return f'error: {name}: a name that is not UTF-8 cannot be written down; rename that file or folder'
     return f'error: this was not foreseen ({cause_of(error)}); run again with --debug to see the traceback'
 
 

@@ -124,28 +124,32 @@ def nearest(
 _NUMBERS = {int: numbers.Integral, float: numbers.Real}  # numpy's as well
 
 
-def _refuse_type(value, parameter: inspect.Parameter, where: str):
-    "Refuse a value of another type than its parameter's; what `isinstance` cannot ask, such as `list[str]`, passes."
-    kind = parameter.annotation
+def _refuse_type(value, kind, name: str, where: str):
+    "Refuse a value of another type than `kind`, and of `list[X]` a member that is no X; `dict[str, int]` passes."
+    if typing.get_origin(kind) is list:
+        _refuse_type(value, list | tuple, name, where)
+        for place, member in enumerate(value):
+            _refuse_type(member, *typing.get_args(kind), f'{name}[{place}]', where)
     kinds = kind.__args__ if isinstance(kind, types.UnionType) else (kind,)
-    is_asked = kind is not parameter.empty and all(isinstance(one, type) and not typing.get_args(one) for one in kinds)
+    is_asked = all(isinstance(one, type) and not typing.get_args(one) for one in kinds)
     if not is_asked or isinstance(value, tuple(_NUMBERS.get(one, one) for one in kinds)):
         return
     names = ['None' if one is types.NoneType else one.__name__ for one in kinds]
-    what = f'{parameter.name} is {str(value)[:60]!r}, of type {type(value).__name__}'
+    what = f'{name} is {str(value)[:60]!r}, of type {type(value).__name__}'
     raise MedirError(what, where, f'give {" or ".join(names)}')
 
 # %% ../../nbs/00_core/00_errors.ipynb #5902bcb6
 def checked(function):
     "Have an argument of another type than its annotation refused in one line."
-    signature = inspect.signature(function)
+    signature, where = inspect.signature(function), function.__qualname__.removesuffix('.__init__')
 
     @functools.wraps(function)
     def called(*given, **named):
         for name, value in signature.bind(*given, **named).arguments.items():
             parameter = signature.parameters[name]
-            if parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
-                _refuse_type(value, parameter, function.__name__)
+            is_one = parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
+            if is_one and parameter.annotation is not parameter.empty:
+                _refuse_type(value, parameter.annotation, name, where)
         return function(*given, **named)
 
     return called

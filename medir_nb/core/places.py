@@ -49,6 +49,8 @@ def at_home(home_folder=None):
     "A block in which `home()` is another folder; None changes nothing."
     before = os.environ.get('MEDIR_HOME')
     if home_folder is not None:
+        is_path = isinstance(home_folder, (str, Path))
+        check(is_path, f'{home_folder!r} is no path', 'home_folder', 'give the path of a folder')
         os.environ['MEDIR_HOME'] = str(home(home_folder))
     try:
         yield

@@ -6,12 +6,13 @@
 __all__ = []
 
 # %% ../../nbs/01_data/18_office.ipynb #570efadd
+import html
 import io
 import re
 from pathlib import Path
 from ..core.errors import check
 from .documents import Part, file_bytes, file_text, markdown_document
-from .xml import narrative
+from .xml import narrative, on_a_line
 
 # %% ../../nbs/01_data/18_office.ipynb #8bb4ac11
 def _office_fields(properties) -> dict:
@@ -24,6 +25,16 @@ def table_text(rows) -> str:
     "Rows of cells, a line each."
     lines = [' | '.join(' '.join(cell.split()) for cell in row) for row in rows]
     return '\n'.join(line for line in lines if line.replace('|', '').strip())
+
+
+def _raise_powers(root, stands_higher):
+    "Write what stands higher in an Office file on the line: 10 and a raised 6 are no 106."
+    before = ''
+    for text in root.iter('{*}t'):
+        properties = text.getparent().find('{*}rPr')
+        if text.text and properties is not None and stands_higher(properties):
+            text.text = on_a_line(before, text.text)
+        before = text.text or ''
 
 
 def _docx_block(block) -> str:
@@ -40,6 +51,7 @@ def docx_documents(path: Path):
     from docx import Document as WordFile
 
     file = WordFile(io.BytesIO(file_bytes(path)))
+    _raise_powers(file.element, lambda properties: properties.superscript)
     text = '\n\n'.join(filter(None, map(_docx_block, file.iter_inner_content())))
     yield markdown_document(path, text, file.core_properties.title or '', _office_fields(file.core_properties))
 
@@ -64,6 +76,7 @@ def pptx_documents(path: Path):
     file = Presentation(io.BytesIO(file_bytes(path)))
     text, starts = '', []
     for number, slide in enumerate(file.slides, 1):
+        _raise_powers(slide.element, lambda properties: int(properties.get('baseline', 0)) > 0)
         title = slide.shapes.title
         parts = [f'# {" ".join(title.text.split())}' if title is not None and title.text.strip() else '']
         parts += _shape_texts(slide.shapes, title)
@@ -90,13 +103,21 @@ def _shown_text(markup: str) -> str:
     return narrative(tree)
 
 # %% ../../nbs/01_data/18_office.ipynb #087bf61f
+_RAISED = re.compile(r'(\S?)<sup\b[^>]*>(.*?)</sup>', re.S | re.I)
+
+
+def _power_of_markup(match: re.Match) -> str:
+    power = on_a_line(match[1], re.sub('<[^>]*>', '', html.unescape(match[2])).strip())
+    return match[1] + power if power.startswith('^') else match[0]
+
+
 def main_text(markup: str) -> tuple[str, dict]:
     "The main text of a web page as Markdown, and what it says of itself."
     import logging
     import trafilatura
 
     logging.getLogger('trafilatura').setLevel(logging.CRITICAL)
-    markup = re.sub(r'<sup[^>]*>([-+−]?\d+)</sup>', r'^\1', markup)  # 10<sup>6</sup> is no 106
+    markup = _RAISED.sub(_power_of_markup, markup)
     how = {'output_format': 'markdown', 'include_comments': False, 'include_formatting': True}
     text = (trafilatura.extract(markup, **how) or '').replace('**', '')
     text = text if len(text) >= _LEAST_FOUND else _shown_text(markup)
@@ -113,6 +134,9 @@ def html_documents(path: Path):
     yield markdown_document(path, text, fields.pop('title', ''), metadata | fields)
 
 # %% ../../nbs/01_data/18_office.ipynb #4c3d2172
+_POWER = re.compile(r'(?<=\d)(\}*)(\{[^{}]*?\\super(?![a-z])[^{} ]* |\\super )(?=[-+]?\d)')
+
+
 def rtf_documents(path: Path):
     "The one document of an RTF file."
     from striprtf.striprtf import rtf_to_text
@@ -120,7 +144,7 @@ def rtf_documents(path: Path):
     raw = file_bytes(path).rstrip(b'\0\r\n\t ')
     check(raw.startswith(b'{\\rtf'), 'no RTF', path, 'save it as .rtf or .txt again')
     check(raw.endswith(b'}'), 'the end of the RTF file is missing', path, 'fetch or save it again')
-    text = rtf_to_text(raw.decode('cp1252', 'replace'), errors='replace')
+    text = rtf_to_text(_POWER.sub(r'\1\2^', raw.decode('cp1252', 'replace')), errors='replace')
     yield markdown_document(path, text)
 
 # %% ../../nbs/01_data/18_office.ipynb #eed7afa4

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from ..core.errors import MedirError, cause_of, check, typed
-from ..core.console import note
+from ..core.console import counted, note
 from .readers import opened
 from .task_folders import ZIP_RATIO, leads_out
 from .documents import Document, Part, file_bytes, json_documents, markdown_documents, text_documents
@@ -218,6 +218,19 @@ def _part_items(part: Part, shown: str, more: dict, depth: int):
                 yield item._replace(where=where)
 
 # %% ../../nbs/01_data/19_raw.ipynb #7b2edbda
+def _rows_beside_xml(items, shown: str, newest: dict):
+    "What a file of rows holds, without the citations and articles that XML files of the same folder hold."
+    left_out = 0
+    for item in items:
+        if getattr(item, 'id', None) in newest:
+            left_out += 1
+        else:
+            yield item
+    if left_out:
+        said = counted(left_out, 'document is', 'documents are')
+        note(f'{shown}: {said} left out: XML files beside it have the same PMID or PMCID')
+
+
 def read_file(
     path: Path,
     more: dict | None = None,  # columns and newest citations, for the readers that take them
@@ -228,7 +241,9 @@ def read_file(
     kind, shown = format_of(path), shown or str(path)
     try:
         _check_content(path, kind)
-        for item in kind.read(path, *([(more or {}).get(kind.takes)] if kind.takes else [])):
+        items = kind.read(path, *([(more or {}).get(kind.takes)] if kind.takes else []))
+        rows = items if kind.whole or is_xml(path) else _rows_beside_xml(items, shown, (more or {}).get('newest') or {})
+        for item in rows:
             if isinstance(item, Part):
                 yield from _part_items(item, shown, more or {}, depth)
             else:

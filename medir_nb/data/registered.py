@@ -344,7 +344,7 @@ def _find_task(name, split: str | None, lang: str | None, allow_unknown_qrels: b
     if text.endswith('.zip'):
         return load_folder(unpack(name), *as_folder, name=Path(name).stem, **own)
     check('\0' not in text, f'the name {text[:60]!r} holds a NUL character', None, 'take it out')
-    if os.sep in text or Path(name).is_dir():
+    if os.sep in text or Path(name).exists():  # a file is refused by what would be read
         return load_folder(name, *as_folder, **own)
     if suite := suite_name(text):
         check_single_task(suite)

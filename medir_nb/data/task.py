@@ -137,6 +137,8 @@ def read_candidates(
 ) -> pd.DataFrame:
     "A candidate list as `query_id, doc_id`, with its places in `attrs['where']`."
     rows = [(line.split('\t'), where) for line, where in text_lines(Path(path))]
+    if rows and {cell.strip() for cell in rows[0][0]} >= {'query-id', 'corpus-id'}:  # the header of BEIR's qrels
+        del rows[0]
     for cells, where in rows:
         check(len(cells) >= 2, 'a candidate needs a query and a document', where, 'separate the two ids by a tab')
     frame = pd.DataFrame([[c.strip() for c in cells[:2]] for cells, _ in rows], columns=['query_id', 'doc_id'])
@@ -188,6 +190,7 @@ def _judgement_report(queries: Queries, qrels: pd.DataFrame) -> dict:
     }
 
 # %% ../../nbs/01_data/04_task.ipynb #db1e85f4
+@checked
 def build_task(
     name: str,
     queries: Queries,
@@ -210,6 +213,8 @@ def build_task(
     check(len(qrels), what, place, fix)
     judged_ids = set(qrels.query_id)
     for kind in [kind for kind in _LISTED if fields.get(kind) is not None]:
+        is_listed = isinstance(fields[kind], pd.DataFrame) and {'query_id', 'doc_id'} <= {*fields[kind].columns}
+        check(is_listed, f'{kind} are no pairs', place, 'give a data frame with the columns query_id and doc_id')
         fields[kind] = _usable_pairs(kind, fields[kind], queries, corpus, judged_ids, allow, report)
     if fields.get('candidates') is not None:
         fix = 'check that candidates and qrels belong together'

@@ -62,6 +62,14 @@ def _on_a_line(match: re.Match) -> str:
     signed = re.sub(rf'^({_SIGN})\s+', r'\1', raised)
     return f'{before}^{signed}{" " if after.isdigit() or after == _HIGH else ""}'
 
+
+def on_a_line(
+    before: str,  # the text before it
+    raised: str,
+) -> str:
+    "What stands higher in a text, as it stands on the line: a power of a number with its sign."
+    return _RAISED.sub(_on_a_line, f'{before[-1:]}{_HIGH}{raised}{_LOW}')[len(before[-1:]) :]
+
 # %% ../../nbs/01_data/16_xml.ipynb #a7e4c3a5
 def running_text(element) -> str:
     "The running text of an element, with single spaces; empty for none."
@@ -232,40 +240,51 @@ def _read_records(path: Path):
         raise MedirError(f'its encoding cannot be read ({error})', path, 'convert it to UTF-8') from None
 
 # %% ../../nbs/01_data/16_xml.ipynb #bd559995
-_PARTS_OF_A_DATE = ('Year', 'Month', 'Day')
+def _whole(number: str | None) -> int:
+    return int(number) if str(number).isdecimal() else 0
 
 
-def _age(element) -> tuple:
-    "What grows from one version of a citation to the next: its version, and the date of its revision."
-    version = element.find('.//{*}PMID').get('Version', '1')
-    revised = element.find('.//{*}DateRevised')
-    date = [0 if revised is None else revised.findtext(f'{{*}}{part}', '0') for part in _PARTS_OF_A_DATE]
-    return tuple(int(number) if str(number).isdecimal() else 0 for number in (version, *date))
+def _day(date) -> list[int]:
+    parts = {part.tag.rpartition('}')[2].lower(): part.text for part in date}
+    return [_whole(parts.get(name)) for name in ('year', 'month', 'day')]
+
+
+def _version(element) -> tuple[str, tuple]:
+    "The number that all versions of a citation or an article have, and what grows from one to the next."
+    number, meta = element.find('.//{*}PMID'), element.find('{*}front/{*}article-meta')
+    if number is not None:
+        days = map(_day, element.findall('.//{*}DateRevised'))
+        return (number.text or '').strip(), (False, _whole(number.get('Version', '1')), max(days, default=[]))
+    if meta is None:
+        return '', ()
+    named = meta.findtext("{*}article-id[@pub-id-type='pmcid-ver']", '').rpartition('.')[2]
+    version = _whole(named or meta.findtext('.//{*}article-version', '1').strip())
+    days = [_day(date) for kind in ('pub-date', 'date') for date in meta.findall(f'.//{{*}}{kind}')]
+    return _article_number(meta), (True, version, max(days, default=[]))  # a full text before its abstract
 
 # %% ../../nbs/01_data/16_xml.ipynb #0065e015
 def _newest_of(path: Path, newest: dict, deleted: set) -> int:
-    "Take the citations of a file into `newest` (number → age, place) and `deleted`; how many it holds."
+    "Take the citations and articles of a file into `newest` (number → age, place) and `deleted`; how many it holds."
     read = 0
     with contextlib.suppress(MedirError):  # told when its texts are read
         for tag, element, where in _read_records(path):
-            numbers = element.findall('.//{*}PMID')
             if _RECORDS[tag] is None:
-                deleted.update(number.text.strip() for number in numbers if number.text)
-            elif _RECORDS[tag] is citation and numbers and numbers[0].text:
+                deleted.update(number.text.strip() for number in element.findall('.//{*}PMID') if number.text)
+            elif _RECORDS[tag] in (citation, full_text) and (version := _version(element))[0]:
                 read += 1
-                number, age = numbers[0].text.strip(), _age(element)
+                number, age = version
                 if age >= newest.get(number, (age,))[0]:
                     newest[number] = age, where
     return read
 
 # %% ../../nbs/01_data/16_xml.ipynb #52140f8d
 def newest_citations(paths: list[Path]) -> dict[str, str]:
-    "The number of each citation in XML files, and where its newest version stands; deleted ones stand nowhere."
+    "The number of each citation or article in XML files, and where its newest version stands; deleted ones: nowhere."
     newest, deleted = {}, set()
     read = sum(_newest_of(path, newest, deleted) for path in paths)
     gone = deleted & set(newest)
     if read > len(newest) or gone:
-        older = f'{counted(read - len(newest), "older version")} of citations'
+        older = f'{counted(read - len(newest), "older version")} of documents'
         note(f'{older} and {counted(len(gone), "deleted citation")} are left out')
     return {number: '' if number in deleted else where for number, (_, where) in newest.items()}
 
@@ -274,13 +293,13 @@ def xml_documents(
     path: Path,
     newest: dict | None = None,  # of `newest_citations`; default: that of this file
 ):
-    "The documents of a PubMed, JATS, BITS or CDA file (`.gz` too), of each citation the newest version."
+    "The documents of a PubMed, JATS, BITS or CDA file (`.gz` too), of each citation or article the newest version."
     newest = newest_citations([path]) if newest is None else newest
     try:
         for tag, element, where in _read_records(path):
             if _RECORDS[tag] is not None:
                 document = _RECORDS[tag](element, where)
-                if _RECORDS[tag] is not citation or newest.get(document.id, where) == where:
+                if newest.get(document.id, where) == where:
                     yield document
     except RecursionError:
         raise MedirError('its elements are nested too deeply', path, 'take it out, or skip broken files') from None

@@ -7,9 +7,11 @@ __all__ = ['contract_key', 'contract']
 
 # %% ../../nbs/02_encoder/12_contracts.ipynb #38f2265e
 from dataclasses import dataclass
+from ..core.errors import checked
 from ..core.files import fingerprint
 from ..core.settings import registry
 from ..core.commits import revision_label
+from ..data.task import Task
 from .processor import working_dtype
 from .model_row import EncoderSpec, ROLES, roles_of_sentences
 from .tokens import SEGMENT
@@ -108,9 +110,10 @@ def contract_key(spec: EncoderSpec, instructions: dict) -> str:
     )
 
 # %% ../../nbs/02_encoder/12_contracts.ipynb #19825a7b
+@checked
 def contract(
     encoder: Encoder,
-    task,  # a `Task`; of a similarity task a sentence is shown, in the role that the row gives it
+    task: Task,  # of a similarity task a sentence is shown, in the role that the row gives it
 ) -> Contract:
     "The contract of `encoder` on the first query and document (or passage) of `task`, or on its first sentence."
     spec = encoder.pin()

@@ -23,6 +23,7 @@ from .scores import parse_measure, Scores
 from .statistics import ends_text, holm, interval, paired_p, ALPHA, Power, difference_spread
 
 # %% ../../nbs/06_evaluator/03_comparison.ipynb #0dbcebfc
+@checked
 def setting_differences(scores: list[Scores]) -> dict[str, dict]:
     "`setting → {system: value}` for every setting in which two of the `scores` differ."
     known = {score.label: score.settings for score in scores if score.settings}
@@ -85,6 +86,7 @@ def cut_line(scores: list[Scores]) -> str:
     return f'cut at their limit: {"; ".join(entries)}{hint}' if entries else ''
 
 # %% ../../nbs/06_evaluator/03_comparison.ipynb #f8ab1254
+@checked
 def differences_text(scores: list[Scores]) -> str:
     "What differs between `scores` in settings, and how many texts each cut: some lines for a reader."
     lines = _setting_lines(setting_differences(scores))
@@ -255,6 +257,7 @@ _COLUMNS = dict.fromkeys(('a', 'b', 'measure'), str)
 _COLUMNS |= dict.fromkeys(('difference', 'low', 'high', 'p', 'p_holm'), float) | {'wins': int, 'losses': int}
 
 
+@checked
 def compare_all(
     scores: list[Scores],  # of one task
     measure: str | None = None,  # the first of the first
@@ -294,6 +297,7 @@ def written_texts(score: Scores) -> list[list[str]] | None:
 _CASE_COLUMNS = ['query', 'relevant document', 'system', 'rank', 'written']
 
 
+@checked
 def case_view(
     scores: list[Scores],  # of one task; the change is that from the first to the last
     n: int = 3,  # queries
@@ -389,6 +393,7 @@ def _named_queries(task, wanted) -> list[str]:
     return found
 
 # %% ../../nbs/06_evaluator/03_comparison.ipynb #91cac865
+@checked
 def chosen_queries(
     scores: list[Scores],  # of one task
     wanted: list[str] = (),  # ids or texts of queries
@@ -427,6 +432,7 @@ def _side_row(score: Scores, query_id: str, characters: int) -> dict:
     }
 
 # %% ../../nbs/06_evaluator/03_comparison.ipynb #aeb442dc
+@checked
 def side_by_side(
     scores: list[Scores],  # of one task
     wanted: list[str] = (),  # ids or texts of queries
@@ -447,6 +453,7 @@ _EFFECT = ['system', 'queries', 'other first passage']
 _EFFECT += ['right with and without', 'with alone', 'without alone', 'neither']
 
 
+@checked
 def instruction_effect(
     scores: list[Scores],  # of one task; of systems with and without their instruction
 ) -> pd.DataFrame:

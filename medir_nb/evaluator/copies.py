@@ -10,6 +10,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
 import pandas as pd
+from ..core.errors import checked
 from ..core.console import counted
 from ..core.settings import registry
 from ..data.documents import Document
@@ -158,6 +159,7 @@ def _line(score: Scores, what: str, measure: str, n: int, value: tuple, change: 
     return {'system': score.label, 'scored': what, 'queries': n, measure: with_interval(*value), 'change': shown}
 
 # %% ../../nbs/06_evaluator/08a_copies.ipynb #sc0re5wo
+@checked
 def scores_without(
     scores: list[Scores],  # of the task of `copies`, with their runs
     copies: Copies,

@@ -11,7 +11,7 @@ import itertools
 from dataclasses import replace
 import numpy as np
 import pandas as pd
-from ..core.errors import check, MedirError, nearest
+from ..core.errors import MedirError, check, checked, nearest
 from ..core.console import progress
 from ..data.registered import load_task
 from ..encoder.backends import backend_class
@@ -81,6 +81,7 @@ def expansion_lengths(
     return pd.DataFrame({'query_id': before.index, 'length': before.index.map(lengths), 'difference': difference})
 
 # %% ../../nbs/06_evaluator/05_effects.ipynb #6a3159ac
+@checked
 def macro_average(
     scores: list[Scores],  # of one system, a task each
     measure: str | None = None,  # the first of each
@@ -98,6 +99,7 @@ def macro_average(
     return {'value': value, 'low': float(low), 'high': float(high), 'tasks': len(scores)}
 
 # %% ../../nbs/06_evaluator/05_effects.ipynb #7d882e31
+@checked
 def over_seeds(
     scores: list[Scores],  # of one task, a seed each
     name: str,  # of what they have in common
@@ -113,6 +115,7 @@ def over_seeds(
     return replace(first, system=name, label=name, frame=frame, run=None, _rows=None)
 
 
+@checked
 def seed_spread(
     scores: list[Scores],  # of one task, a seed each
     measure: str | None = None,  # the first of the first

@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass, field
 import pandas as pd
 import numpy as np
-from ..core.errors import MedirError, check, nearest
+from ..core.errors import MedirError, check, checked, nearest
 from ..core.console import counted, note
 from ..data.task import Task
 from ..data.ontology import overlap_oracle
@@ -155,9 +155,10 @@ class Scores:
             self._rows = [score_row(self, str(parse_measure(measure))) for measure in self.measures]
         return self._rows
 
+    @checked
     def by(
         self,
-        label='length',  # as `subgroups` takes it: length, rarity, body system, …, a column, or query id → label
+        label: str | dict | pd.Series = 'length',  # as `subgroups` takes it: rarity, a column, query id → label, …
         measure: str | None = None,  # the first
         least: int = 10,  # queries of a group that is tested
     ) -> Subgroups:

@@ -32,9 +32,9 @@ def _worker_request(spec: LLMSpec, request: Request) -> dict:
     start, stop = (0, 0) if request.begun else request.cut or (0, len(request.prompt))
     return {
         'id': request.id,
-        'before': before + request.prompt[:start],
+        'before': before + without_chat_marks(request.prompt[:start]),
         'text': request.prompt[start:stop],
-        'after': request.prompt[stop:] + after + request.begun,
+        'after': without_chat_marks(request.prompt[stop:]) + after + request.begun,
         'room': prompt_budget(spec, request.sampling),
         'sampling': asdict(request.sampling),
         'seed': request_seed(request),

@@ -80,6 +80,7 @@ class Searcher:
         with self._one_at_a_time:
             return self._index.answers([question], k, filters, per_document, text)[0]
 
+    @checked
     def fetch(self, doc_id: str) -> dict:
         "A document by its id."
         if self.is_remote:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 import pandas as pd
 from ..core.console import to_markdown
-from ..core.errors import MedirError
+from ..core.errors import MedirError, checked
 from ..core.files import atomic_path, write_json
 from ..core.hardware import machine, versions
 from ..data.registered import task_folder
@@ -80,6 +80,7 @@ _AGAINST = ['task', 'system', 'baseline', 'measure', 'plain', 'score', 'differen
 _AGAINST += ['losses', 'n']
 
 
+@checked
 def all_pairs(scores: list[Scores], measure: str | None = None) -> pd.DataFrame:
     "Every two systems of a task, corrected within the task."
     tasks = dict.fromkeys(score.task.name for score in scores if score.task.kind != 'pairs')
@@ -112,6 +113,7 @@ def _label_rows(score: Scores, measure: str, least: int) -> list[tuple]:
     return rows
 
 
+@checked
 def by_label(
     scores: list[Scores],
     measure: str = 'nDCG@10',

@@ -18,7 +18,7 @@ from ..core.settings import registry
 from ..data.tables import tasks_table
 from ..data.registered import TaskRow
 from ..evaluator.scores import measure_label, parse_measure
-from ..core.errors import boundary, check, MedirError, nearest
+from ..core.errors import MedirError, boundary, check, checked, nearest
 
 # %% ../../nbs/08_papers/00_papers.ipynb #0113da0b
 def paper_row(paper: str) -> dict:
@@ -176,9 +176,10 @@ def _with_values(cells: pd.DataFrame, column: str, values) -> pd.DataFrame:
     return cells[cells[column].isin(values)]
 
 # %% ../../nbs/08_papers/00_papers.ipynb #d9a69949
+@checked
 def published(
-    paper: str | None = None,  # bmretriever, r2med, automir, mar, or a row of one's own
-    table: str | int | None = None,  # as printed; 2 is 'Table 2'
+    paper: str | list | tuple | set | None = None,  # bmretriever, r2med, automir, mar, or a row of one's own
+    table: str | int | list | tuple | set | None = None,  # as printed; 2 is 'Table 2'
     **filters,  # columns of the cells, with a value or a list of them
 ) -> pd.DataFrame:
     "Published cells, a row a cell, with values in the printed scale."

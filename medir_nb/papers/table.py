@@ -12,7 +12,7 @@ import re
 from dataclasses import asdict, replace
 from typing import NamedTuple
 import pandas as pd
-from ..core.errors import MedirError
+from ..core.errors import MedirError, checked
 from ..core.settings import registry
 from ..retrieval.expressions import System
 from ..core.console import to_markdown
@@ -328,6 +328,7 @@ def slip_switches(
 class Ledger:
     "Published cells beside measured scores: `frame` (long), `table()` (the paper's layout), `counts()`, `needs()`."
 
+    @checked
     def __init__(
         self,
         cells: pd.DataFrame,  # of `published`

@@ -18,7 +18,7 @@ from collections import namedtuple
 from dataclasses import replace
 from pathlib import Path
 from ..core.places import follows_home
-from ..core.errors import MedirError, boundary, check, nearest, typed
+from ..core.errors import MedirError, boundary, check, checked, nearest, typed
 from ..core.hardware import versions
 from ..core.console import counted, note, waiting
 from ..core.files import atomic_folder, canonical, lock, read_json, write_json
@@ -257,6 +257,7 @@ def _about(system, task: Task, store: str, dtype: str | None, columns: dict | No
 
 # %% ../../nbs/04_retrieval/18_updates.ipynb #81eb397e
 @follows_home
+@checked
 def build_index(
     source,  # what `corpus_task` takes: a folder, a registry name, a task, texts
     system: str,  # an expression

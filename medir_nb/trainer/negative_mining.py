@@ -8,8 +8,9 @@ __all__ = ['select', 'hypothesize', 'hard_negatives', 'labelled_pairs', 'round_t
 # %% ../../nbs/05_trainer/02_negative_mining.ipynb #a51108d3
 import random
 from collections import Counter, defaultdict
+from collections.abc import Iterable
 import pandas as pd
-from ..core.errors import check
+from ..core.errors import check, checked
 from ..core.files import fingerprint
 from ..data.registered import load_task
 from ..data.task import Task, task_from_frames
@@ -38,6 +39,9 @@ def texts_task(
     queries: list[tuple] | None = None,  # (id, text); None: those of the rows, by number
 ) -> Task:
     "The distinct documents of `rows` as a corpus (in order), with their queries."
+    needed = {'doc'} if queries else {'doc', 'text'}
+    are_rows = all(isinstance(row, dict) and needed <= row.keys() for row in rows)
+    check(are_rows, 'these are no rows for training', 'rows', "give mappings such as {'text': QUERY, 'doc': DOCUMENT}")
     numbered = [(str(i), row['text']) for i, row in enumerate(rows)] if queries is None else queries
     texts = dict.fromkeys(row['doc'] for row in rows)
     return search_task(numbered, [(f'd{i:07d}', text) for i, text in enumerate(texts)], language)
@@ -171,11 +175,12 @@ def _row_negatives(row: dict, answers: set, in_window: list[str], n: int, corpus
 
 # %% ../../nbs/05_trainer/02_negative_mining.ipynb #53af7362
 @step('id', 'text', 'doc', hands_on=ENCODING)
+@checked
 def hard_negatives(
-    rows,
+    rows: Iterable,
     retriever,
     n: int = 8,  # negatives a query
-    window: tuple = (5, 100),  # ranks from 0, the end not included
+    window: tuple | list = (5, 100),  # ranks from 0, the end not included
     query: str = 'mean',  # mean | alone
     seed: int = 42,
     language: str = '',

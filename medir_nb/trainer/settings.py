@@ -163,6 +163,8 @@ def raw_settings(
         config = config.model_dump()
     elif isinstance(config, (str, Path)):
         config = read_yaml(config)
+    is_mapping = config is None or isinstance(config, dict)
+    check(is_mapping, f'{config!r} holds no settings', where, 'give a mapping, or the path of a YAML file')
     merged = {**(config or {}), **settings}
     return {key: str(value) if isinstance(value, Path) else value for key, value in merged.items()}, where
 

@@ -20,6 +20,7 @@ from ..data.languages import detect_language
 from ..encoder.loading import whole_weights
 from ..encoder.loading import quiet_libraries
 from ..encoder.tokens import padded, padded_batch
+from ..encoder.worker import without_control_tokens
 from ..generator.llm_rows import LLMSpec, LLM_FIELDS, llm_spec
 from ..generator.cassettes import Request
 from ..generator.local_llm import truncate_prompt, load_llm_tokenizer, rendered_prompt, weights_folder
@@ -81,6 +82,7 @@ class ExampleWriter:
 
     def __call__(self, query: str, answer: str, where: str) -> tuple[dict, Counter]:
         "`{input_ids, labels}`, and what was cut."
+        answer = without_control_tokens(self.tokenizer, answer)
         target = [*self.tokenizer(answer, add_special_tokens=False)['input_ids'], self.end]
         room = max(self.max_tokens - len(target), self.max_tokens * 3 // 4)
         prompt, shortened = self.prompt_ids(query, room, where)
