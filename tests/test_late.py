@@ -11,7 +11,8 @@ from medir_nb.encoder import Encoder, encoder_spec
 from medir_nb.encoder.multi_vector import ragged
 from medir_nb.encoder.store import array_vectors, LAYOUTS
 from medir_nb.evaluator import compare, evaluate
-from medir_nb.retrieval import build_index, change_index, Index, parse, pending, search
+from medir_nb.encoder.availability import gigabytes_of
+from medir_nb.retrieval import build_index, change_index, Index, Job, parse, pending, retriever_of, search
 from medir_nb.retrieval import late_stage
 from medir_nb.retrieval.late_stage import late_search
 from medir_nb.study import export_system
@@ -173,6 +174,25 @@ def test_an_index_keeps_updates_and_exports_token_vectors(folders, task, tmp_pat
     assert part['kind'] == 'multi_vector' and len(np.load(tmp_path / 'out' / part['files'][0])) == ends[-1]
     with pytest.raises(MedirError, match='keeps float vectors; leave --store out'):
         build_index(task, system, tmp_path / 'other', store='qdrant')
+
+
+def test_half_floats_take_half_the_bytes_and_move_no_list(folders, task, home, tmp_path):
+    whole, half = str(folders / 'pylate'), f'{folders / "pylate"}(stored=float16)'
+    plain, small = (retriever_of(parse(line)) for line in (whole, half))
+    wanted, counted = search(task, whole).run, search(task, half)
+    assert counted.stats['encoded_docs'] == 0  # they are made of the floats that are kept
+    assert list(counted.run.doc_id) == list(wanted.doc_id)
+    lost = np.abs(counted.run.score - wanted.score).max()
+    assert 0 < lost < 2e-3
+    weights = 1e9 * (gigabytes_of(encoder_spec(whole).params, 'float32') or 0)
+    of_vectors = [retriever.disk_bytes(Job(task)) - weights for retriever in (plain, small)]
+    assert of_vectors[1] == of_vectors[0] / 2 > 0
+    shutil.rmtree(home / 'vectors')
+    again = search(task, half)  # encoded anew, and behind a first stage
+    assert again.run.equals(counted.run) and again.stats['encoded_docs'] == len(TEXTS)
+    assert scores_of(search(task, f'bm25>{half.replace("(", "@3(")}').run).items() <= scores_of(again.run).items()
+    build_index(task, half, tmp_path / 'index')
+    np.testing.assert_allclose(Index(tmp_path / 'index').search(list(ASKED.values()), 4).score, again.run.score)
 
 
 def test_words_that_matched_stand_beside_cases(folders, task):

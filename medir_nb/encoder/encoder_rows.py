@@ -145,7 +145,7 @@ def _hub_spec(name: str, hub: str, revision: str) -> EncoderSpec:
     return replace(spec, name=name, hub=hub, label=hub.partition('/')[2], tried='never exercised')
 
 # %% ../../nbs/02_encoder/05_encoder_rows.ipynb #dccd49e9
-SERVICES_OWN = {'autocast', 'pooling', 'normalize', 'append_eos', 'dimensions'}
+SERVICES_OWN = {'autocast', 'pooling', 'normalize', 'append_eos'}
 SERVICES_OWN |= {'max_query_tokens', 'max_document_tokens'}
 
 
@@ -185,8 +185,9 @@ def _check_stored(spec: EncoderSpec, where: str):
     check(not spec.dim or spec.dimensions <= spec.dim, what, where, f'write at most {spec.dim}')
     what = f'stored={spec.stored} is no form of a vector'
     check(spec.stored in STORED, what, where, nearest(spec.stored, STORED))
-    is_one = spec.stored == 'float32' or spec.representation == 'dense'
-    check(is_one, f'stored={spec.stored} is for one vector a text', where, 'leave it out')
+    kept_so = {'dense': STORED, 'multi_vector': ('float32', 'float16')}.get(spec.representation, ('float32',))
+    what = f'stored={spec.stored} is no form of {spec.representation} vectors'
+    check(spec.stored in kept_so, what, where, f'write {" or ".join(kept_so)}')
     looks_again = spec.stored == 'binary' or spec.ann
     fits = spec.oversample == EncoderSpec.oversample or (looks_again and spec.oversample >= 1)
     check(fits, f'oversample={spec.oversample} has no meaning here', where, 'write stored=binary,oversample=4')
@@ -234,9 +235,10 @@ def _check_spec(spec: EncoderSpec, where: str):
         check(limit >= 1, f'{field} is {limit}', where, 'write a positive number of tokens')
     heard = '{instruction}' in spec.query_template + spec.document_template
     check(spec.instruct or heard, 'instruct=false, yet its templates take no instruction', where, 'leave it out')
-    for field in ('autocast', 'dimensions'):
-        heard = in_torch or not getattr(spec, field)
-        check(heard, f'{field} is for models that torch runs in this process', where, 'leave it out')
+    what = 'autocast is for models that torch runs in this process'
+    check(in_torch or not spec.autocast, what, where, 'leave it out')
+    what = 'its vectors have one length: nobody trained it for shorter ones'
+    check(in_torch or spec.shorter or not spec.dimensions, what, where, 'leave dimensions out')
     of_sparse = {'max_active_dims': spec.max_active_dims, 'joined': spec.joined != 'text'}
     idle = [name for name, is_set in of_sparse.items() if is_set] if spec.representation != 'sparse' else []
     idle += ['dimensions'] if spec.representation == 'sparse' and spec.dimensions else []

@@ -113,8 +113,9 @@ class EncoderRow:
 # %% ../../nbs/02_encoder/03_model_row.ipynb #d49127d8
 @dataclass(frozen=True)
 class SearchedRow(EncoderRow):
-    "The same, with how its vectors are searched where there are millions."
+    "The same, with how vectors are made shorter elsewhere, and searched where there are millions."
 
+    shorter: str = ''  # a service's word for the length that is asked for; '': it gives one length (torch cuts any)
     ann: str = ''  # ivfpq | hnsw: an approximate index picks the documents that are compared; '': all are
     probe: int = 64  # ann: lists that are read for a query, or neighbours that a walk keeps
 
@@ -164,7 +165,7 @@ class EncoderSpec(SearchedRow):
         "A hash of what decides the vectors of `role` (query or document), the texts aside."
         small = '' if self.stored_as(role) == 'float32' else self.stored
         if backend_class(self).service:
-            return fingerprint(1, role, self.load, self.hub, self.url, *filter(None, [small]))
+            return fingerprint(1, role, self.load, self.hub, self.url, *filter(None, [small, self.dimensions]))
         of_role = {
             'max_tokens': getattr(self, f'max_{role}_tokens'),
             'document': self.document if role == 'document' else None,

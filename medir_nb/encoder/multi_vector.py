@@ -17,6 +17,7 @@ from .loading import POOLER, checkpoint_paths, quiet_libraries, refuse_remote_co
 from .model import load_backend
 from .model_folders import recorded_fields
 from .saving import has_two_towers, tower_model, why_not_carried
+from .small_vectors import half_floats
 from .store import LAYOUTS, Layout
 from .tokens import torch_device
 
@@ -93,6 +94,23 @@ class _TokenLayout(Layout):
 
 
 LAYOUTS['multi_vector'] = _TokenLayout()
+
+# %% ../../nbs/02_encoder/17_multi_vector.ipynb #5c1e36a2
+class _HalfTokenLayout(_TokenLayout):
+    "The same in two bytes a number, read as float32."
+
+    types = {'vectors': 'F16', 'ends': 'I64'}
+
+    def arrays(self, vectors) -> dict:
+        arrays = super().arrays(vectors)
+        return arrays | {'vectors': half_floats(arrays['vectors'])}
+
+    def stacked(self, parts: list, dim: int) -> Ragged:
+        one = stacked(parts, dim)
+        return Ragged(one.tokens.astype(np.float32), one.ends)
+
+
+LAYOUTS['multi_vector float16'] = _HalfTokenLayout()
 
 # %% ../../nbs/02_encoder/17_multi_vector.ipynb #7909755b
 def token_modules(spec) -> list:

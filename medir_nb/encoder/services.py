@@ -93,7 +93,8 @@ class ServiceBackend(Backend):
         return {}
 
     def _body(self, texts: list[str]) -> dict:
-        return {'model': self.spec.hub, 'input': texts, **self.options()}
+        length = {self.spec.shorter: self.spec.dimensions} if self.spec.dimensions else {}
+        return {'model': self.spec.hub, 'input': texts, **self.options(), **length}
 
     @classmethod
     def check(cls, spec):
@@ -101,9 +102,12 @@ class ServiceBackend(Backend):
 
     def _dimension(self, parts: list, failed) -> int:
         "How many numbers the vectors of the answers have, which must be one number; the row's where none came."
-        sizes = sorted({vectors.shape[1] for vectors, _ in parts}) or [self.spec.dim]
+        sizes = sorted({vectors.shape[1] for vectors, _ in parts}) or [self.spec.dimensions or self.spec.dim]
         what = f'the server answered with vectors of {sizes[0]:,} and of {sizes[-1]:,} numbers'
         check(len(sizes) == 1, what, self.server.where, _SEE)
+        asked = self.spec.dimensions
+        what = f'the server answered with vectors of {sizes[0]:,} numbers, {asked:,} were asked for'
+        check(not (parts and asked) or sizes[0] == asked, what, self.server.where, _SEE)
         what = 'how many numbers its vectors have cannot be told from empty texts'
         check(parts or failed or self.spec.dim, what, self.server.where, 'write dim into its registry row')
         return sizes[0]

@@ -55,16 +55,21 @@ class _SmallLayout(Layout):
         return super().stacked([self.floats(part) for part in parts], dim)
 
 # %% ../../nbs/02_encoder/14_small_vectors.ipynb #6551e583
+def half_floats(vectors: np.ndarray) -> np.ndarray:
+    "Numbers in two bytes each; what is too large for them is refused."
+    largest = float(np.abs(vectors).max(initial=0))
+    what = f'a number of a vector is {largest:,.0f}, above what float16 holds'
+    check(largest <= 65_504, what, 'stored=float16', 'write stored=int8, or leave it out')
+    return np.ascontiguousarray(vectors, np.float16)
+
+
 class HalfLayout(_SmallLayout):
     "Two bytes a number."
 
     types = {'vectors': 'F16', 'width': 'I64'}
 
     def coded(self, vectors: np.ndarray) -> dict:
-        largest = float(np.abs(vectors).max(initial=0))
-        what = f'a number of a vector is {largest:,.0f}, above what float16 holds'
-        check(largest <= 65_504, what, 'stored=float16', 'write stored=int8, or leave it out')
-        return {'vectors': vectors.astype(np.float16), 'width': np.array([vectors.shape[1]])}
+        return {'vectors': half_floats(vectors), 'width': np.array([vectors.shape[1]])}
 
     def floats(self, codes: Codes) -> np.ndarray:
         return codes.codes.astype(np.float32)

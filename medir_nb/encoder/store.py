@@ -84,6 +84,8 @@ def layout_of(
 ) -> Layout:
     "How the vectors of a row lie in a block."
     stored = spec.stored_as(role)
+    if spec.representation == 'multi_vector' and stored != 'float32':
+        return LAYOUTS[f'multi_vector {stored}']
     return LAYOUTS[spec.representation if stored == 'float32' else stored].of_row(spec)
 
 # %% ../../nbs/02_encoder/13_store.ipynb #ca642c4d
@@ -352,7 +354,7 @@ class VectorStore(Blocks):
         self.floats = None
         if spec.stored_as(role) != 'float32':
             plain = VectorStore(replace(spec, stored='float32'), role)
-            self.floats = Blocks(folder / 'float32', plain.key)
+            self.floats = Blocks(folder / 'float32', plain.key, plain.layout)
             self.floats.blocks += plain.blocks
             self.floats.small += plain.small
 

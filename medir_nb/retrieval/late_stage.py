@@ -21,7 +21,7 @@ from ..encoder.availability import check_encoder, gigabytes_of
 from ..encoder.backends import Encoded
 from ..encoder.contracts import contract
 from ..encoder.model import Encoder
-from ..encoder.model_row import ROLES
+from ..encoder.model_row import ROLES, STORED
 from ..encoder.multi_vector import Ragged, ragged, save_multi_vector
 from ..encoder.store import LAYOUTS, Vectors, encode_corpus
 from ..generator.expansion import sparse_queries
@@ -241,7 +241,8 @@ class _LateRanking(DenseRetriever):
 
     def disk_bytes(self, job: Job) -> int:
         vectors, spec = self.prepare(job).vectors, self.encoder(job).spec
-        return int(4 * vectors.dim * vectors.tokens.sum() + 1e9 * (gigabytes_of(spec.params, spec.dtype) or 0))
+        each = STORED[spec.stored] // 8
+        return int(each * vectors.dim * vectors.tokens.sum() + 1e9 * (gigabytes_of(spec.params, spec.dtype) or 0))
 
     def matched_words(self, job: Job, query_id: str, doc_id: str) -> list[tuple[str, str, float]]:
         "What `matched_words` says of a query and a document."

@@ -1,0 +1,83 @@
+"What a sparse encoder, token vectors, a model that reads lists, a fusion and int8 cannot work with: one line each."
+
+import numpy as np
+import pandas as pd
+import pytest
+from hub.models import token_files
+from medir_nb.core import MedirError, registry
+from medir_nb.data import task_from_frames
+from medir_nb.encoder.store import LAYOUTS, array_vectors
+from medir_nb.generator import configure
+from medir_nb.generator.toy_llm import ToyServer
+from medir_nb.retrieval import search
+from tiny_models import SIZES, make_tokenizer
+
+BAD = [
+    # a sparse model without a masked-language head
+    ('{headless}(representation=sparse)', 'it has no masked-language head'),
+    # token vectors of another width than the row says
+    ('narrow', 'its token vectors have 128 numbers, its row says 64; correct dim in its row'),
+    # weights that do not sum
+    ('linear(bm25:.6,minilm:.5)', 'the weights sum to 1.1 instead of 1'),
+    # ranges of int8 from no texts (a task without a document is refused before)
+    (
+        lambda: array_vectors(np.empty((0, 8), np.float32), layout=LAYOUTS['int8']),
+        'int8 takes its ranges from texts, and there are none; name a corpus',
+    ),
+    # answers with invented and missing ids: said, and the list stays whole
+    ('bm25>listwise(qwen2-7b,window=3)@3', '2 missing ids, 1 invented ids; what an answer leaves out keeps its old'),
+]
+
+
+@pytest.fixture(scope='module')
+def headless(tmp_path_factory):
+    "The folder of an encoder of one vector a text."
+    import transformers
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.base.modules import Transformer
+    from sentence_transformers.sentence_transformer.modules import Pooling
+
+    folder, tokenizer = tmp_path_factory.mktemp('headless'), make_tokenizer('bert')
+    config = transformers.BertConfig(vocab_size=len(tokenizer), pad_token_id=tokenizer.pad_token_id, **SIZES)
+    for part in (tokenizer, transformers.AutoModel.from_config(config)):
+        part.save_pretrained(folder / 'plain')
+    parts = [Transformer(str(folder / 'plain')), Pooling(SIZES['hidden_size'])]
+    SentenceTransformer(modules=parts, device='cpu').save(str(folder / 'dense'))
+    return folder / 'dense'
+
+
+@pytest.fixture
+def narrow(tmp_path, own_registry):
+    "A row that says 64 of a checkpoint with 128."
+    row = registry('models')['colbertv2']
+    (tmp_path / 'narrow').mkdir()
+    token_files(row, 'colbertv2')(tmp_path / 'narrow')
+    own_registry(models={'narrow': row | {'hub': str(tmp_path / 'narrow'), 'revision': 'tiny', 'dim': 64}})
+
+
+@pytest.fixture
+def reader():
+    "A language model that names one passage that it was shown, and one that it was not."
+    server = ToyServer(lambda messages: '[9] > [2]')
+    configure('qwen2-7b', backend='openai', base_url=server.url)
+    yield
+    server.close()
+    configure('qwen2-7b')
+
+
+def asked(texts):
+    corpus = pd.DataFrame({'id': [f'd{i}' for i in range(len(texts))], 'text': texts}, columns=['id', 'text'])
+    qrels = pd.DataFrame({'query_id': ['q'], 'doc_id': ['d0'], 'relevance': 1})
+    return task_from_frames(corpus, pd.DataFrame({'id': ['q'], 'text': ['fever']}), qrels, name='asked', language='en')
+
+
+@pytest.mark.parametrize('system, said', BAD)
+def test_bad_input_is_one_line(system, said, headless, narrow, reader, home, capsys):
+    task = asked(['fever', 'fever and rash', 'a fever of a child'])
+    try:
+        run = system() if callable(system) else search(task, system.format(headless=headless), 3).run
+        line = capsys.readouterr().err.strip()
+        assert sorted(run.doc_id) == ['d0', 'd1', 'd2']
+    except MedirError as refused:
+        line = str(refused)
+    assert said in line and '\n' not in line
