@@ -27,7 +27,7 @@ setup(
     packages=find_packages(include=['medir_nb*']),
     package_data={
         'medir_nb': [
-            *('registry/*.yaml', 'registry/published/*', 'registry/independent/*'),
+            *('registry/*.yaml', 'registry/*.csv', 'registry/published/*', 'registry/independent/*'),
             *('registry/cassettes/*.jsonl', 'registry/web/*'),
         ]
     },

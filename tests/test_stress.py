@@ -1,12 +1,14 @@
 "Other words for a query: what rules make of it, and what systems do then."
 
+import importlib.resources
 import re
 
+import pandas as pd
 import pytest
 
 from medir_nb.core import MedirError
 from medir_nb.core.settings import registry
-from medir_nb.data import defined_abbreviations, long_form, perturbations, task_from_frames
+from medir_nb.data import defined_abbreviations, load_task, long_form, perturbations, task_from_frames
 from medir_nb.evaluator import rank_biased_overlap, stress
 from medir_nb.evaluator.stress_tests import changed_stretch
 
@@ -101,6 +103,34 @@ def test_systems_are_asked_in_other_words():
     assert again.kinds.set_index('kind').loc[kinds.index].equals(kinds)
     with pytest.raises(MedirError, match='no rule applies'):
         stress(task, ['bm25'], ['unit'])
+
+
+def test_pairs_of_every_rule_were_read_and_hold():
+    read = pd.read_csv(importlib.resources.files('medir_nb') / 'registry' / 'stress_read.csv')
+    last = read[read['round'] == read.groupby(['kind', 'language'])['round'].transform('max')]
+    shares, rows = last.groupby(['kind', 'language']).holds.mean(), registry('stress')
+    assert {(kind, language) for kind in rows for language in rows[kind].get('drops', ())} == {
+        *shares.index[shares < 0.95]
+    }
+    assert {kind for kind in rows if kind not in shares} == {'brand name'}  # the reader's own
+    task, asked = load_task('hpo-lay'), last[(last.task == 'hpo-lay') & (last.kind != 'abbreviation')]
+    rules = perturbations('en')  # without the abbreviations of a corpus
+    assert len(asked) > 40 and all(rules[row.kind](task.queries.text(row.query_id)) for row in asked.itertuples())
+
+
+@pytest.mark.parametrize('task, has, lacks', [
+    ('zh-lay', {'traditional characters', 'filler', 'side'}, {'typing error': 'no rule for zh', 'umlaut': 'no rule for zh'}),
+    ('german-covid-faq', {'umlaut', 'typing error', 'negation'}, {'lay wording': 'no rule for de', 'sex': 'dropped for de'}),
+])  # fmt: skip
+def test_a_task_in_another_language_runs_the_kinds_that_exist_for_it_and_names_the_others(task, has, lacks, request):
+    if task == 'german-covid-faq':
+        request.getfixturevalue('medir_data')
+    found = stress(task, ['bm25'])
+    assert has <= set(found.kinds.kind) and not set(found.silent) & set(found.kinds.kind)
+    assert set(found.silent) | set(found.kinds.kind) == set(registry('stress'))
+    assert all(found.silent[kind].startswith(why) for kind, why in lacks.items())
+    assert found.silent['brand name'] == 'wants pairs of yours'
+    assert found.kinds.equals(stress(task, ['bm25']).kinds)
 
 
 def test_rows_name_what_holds_and_where_their_words_are_from():

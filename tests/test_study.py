@@ -29,6 +29,7 @@ from medir_nb.study import read_verdict, render_report, sample_documents, write_
 from medir_nb.judging import candidate_systems, note_step, read_queries, recorded_writers, StudyFolder, study_corpus
 from medir_nb.study.adapting import Pace, plan_budget
 from medir_nb.study.costs import Costs
+from medir_nb.study.report import report_sections
 from medir_nb.study.adapting import query_examples
 from medir_nb.judging.study_folder import write_judgements
 from medir_nb.study.verdict import staleness_line, system_waits, verdict_table
@@ -570,12 +571,21 @@ def test_a_verdict_leaves_its_files_and_reads_back(walk):
     assert content['judged'] == {'people': 36, 'synthetic': 36} and len(content['tests']['people']) == 3
     assert content['provenance']['versions'] and content['provenance']['tasks'].keys() == {'people', 'synthetic'}
     assert {one['system'] for one in content['systems']} == {'bm25', 'bm25(lucene)', 'bm25(b=0)'}
+    assert content['stress'] is None and 'in other words' not in walk.path('verdict.md').read_text()
     assert 'NaN' not in walk.path('verdict.json').read_text()
     page = walk.path('verdict.md').read_text()
     assert verdict.sentence in page and '| system' in page
     assert verdict.sentence in repr(verdict) and '<table' in verdict._repr_html_()
     changed = verdict.changed
     assert len(changed) <= 5 and changed.text.str.len().gt(5).all() and changed.first_b.str.len().gt(5).all()
+
+
+def test_a_verdict_asks_in_other_words_on_request(walk):
+    content = give_verdict(walk, PAIR, clock=False, stressed=True).content
+    choice, page = content['choice'], walk.path('verdict.md').read_text()
+    assert {row['system'] for row in content['stress']['stay']} == {choice, content['changed_from']}
+    assert len(content['stress']['sentences']) == 2 and all(said in page for said in content['stress']['sentences'])
+    assert [s['heading'] for s in report_sections(walk) if 'in other words' in s['heading']]
 
 
 def test_people_decide_where_synthetic_queries_contradict_them(walk):

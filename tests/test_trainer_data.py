@@ -11,7 +11,7 @@ from tiny_models import make_model
 
 from medir_nb import generator as g
 from medir_nb.core import MedirError, registry, rows as more_rows
-from medir_nb.data import load_task
+from medir_nb.data import load_task, perturbations
 from medir_nb.encoder import Encoder, encoder_spec, load_sentence_transformer
 from medir_nb.generator import Generation
 from medir_nb.generator.toy_llm import ToyServer
@@ -21,7 +21,17 @@ from medir_nb.retrieval.nearest import unit
 from medir_nb.trainer import brainstorm_tasks, Candidate, candidates, check_tuning_row, consistent_rows, contamination
 from medir_nb.trainer import curate, diverse_vectors, diversification_ablation, DIVERSIFICATION_ROWS, diversify
 from medir_nb.trainer import draw_negatives, example_blocks, hard_negatives, hypothesize, judged_lists, labelled_pairs
-from medir_nb.trainer import leave_rows, Limits, Lists, load_documents, load_labelled, load_sets, mine, PairBatches
+from medir_nb.trainer import (
+    half_of,
+    leave_rows,
+    Limits,
+    Lists,
+    load_documents,
+    load_labelled,
+    load_sets,
+    mine,
+    PairBatches,
+)
 from medir_nb.trainer import Pairs, read_rows, retrieved_candidates, round_trip, rows_file, Scale, searched_corpus
 from medir_nb.trainer import select, synthesize_queries, TABLE_10, train_encoder, tuning_table, TuningData, votes_of
 from medir_nb.trainer import without_test_queries, write_corpus_queries, write_examples, write_queries
@@ -274,6 +284,22 @@ def test_labels_give_positives_and_no_labelled_negative(tmp_path, home, medir):
     parameters = ('-p', 'retriever=bm25', '-p', 'n=2', '-p', 'window=[0,6]')
     ran = medir('mine', 'labelled_pairs', tmp_path / 'task', out, *parameters, '--home', home)
     assert ran.code == 0 and read_rows(out, 'query', 'pos', 'neg') == found.rows, ran.err
+
+
+def test_halves_of_changes_share_none_and_a_row_keeps_what_answers_it(home, tmp_path):
+    "What one half puts in the place of what, the other never does; the kinds are those under which a question stays."
+    texts, kinds = load_task('hpo-lay').queries.texts()[:60], ['typing error', 'lay wording']
+    rows = [{'query': text, 'pos': ['p'], 'neg': ['n']} for text in texts]
+    path = write_lines(tmp_path / 'rows.jsonl', map(json.dumps, rows))
+    for half in 'ab':
+        more = mine('augment', str(path), tmp_path / f'{half}.jsonl', kinds=kinds, half=half)
+        added = [row for row in more if row['query'] not in texts]
+        assert len(more) == len(rows) + len(added) > 70
+        assert all((row['pos'], row['neg']) == (['p'], ['n']) for row in more)
+        rule = half_of(perturbations('en', kinds=['lay wording'])['lay wording'], half)
+        assert bool(rule('Kidney stones')) == bool(rule('my kidney stones since May')) == (half == 'a')
+    with pytest.raises(MedirError, match="no kind 'negation' under which a question stays the same"):
+        mine('augment', str(path), tmp_path / 'c.jsonl', kinds=['negation'])
 
 
 def test_the_round_trip_keeps_what_finds_itself(home):

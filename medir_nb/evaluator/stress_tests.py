@@ -125,6 +125,13 @@ def kind_row(base: Scores, changed: Scores, effects: pd.DataFrame, measure: str)
         'wins': int(contrary.wins.sum()),
     }
 
+# %% ../../nbs/06_evaluator/03a_stress_tests.ipynb #l0sstext
+def loss_text(worst, measure: str) -> str:
+    "What the kind that costs a system most takes from it."
+    is_shown = worst.difference < 0 and worst.p_holm <= ALPHA
+    how = 'is weakest at' if is_shown else 'is not shown to lose by any kind, most by'
+    return f'{how} {worst.kind} ({measure} {worst.difference:+.3f} {ends_text(worst.low, worst.high, "+.3f")})'
+
 # %% ../../nbs/06_evaluator/03a_stress_tests.ipynb #eae9b770
 @dataclass(frozen=True)
 class Stress:
@@ -167,24 +174,30 @@ class Stress:
         worst = q.sort_values(['wins', 'rbo'], ascending=False, kind='stable')
         return worst[['query', 'wording', 'rbo', 'contrary', 'wins']].head(n).reset_index(drop=True)
 
+    def weakest(self, system: str) -> str:
+        "The kind that costs a system most, of those that enough queries have; '' where none has."
+        tried = self.of('stay', system).query('queries >= @FEWEST')
+        return tried.sort_values('difference').kind.iloc[0] if len(tried) else ''
+
     def sentence(self, system: str) -> str:
         "Where a system is weakest."
         stay, change = (k[k.queries >= FEWEST] for k in (self.of('stay', system), self.of('change', system)))
         said = []
         if len(stay):
-            w = stay.sort_values('difference').iloc[0]
-            shown = (
-                'is weakest at'
-                if w.difference < 0 and w.p_holm <= ALPHA
-                else 'is not shown to lose by any kind, most by'
-            )
-            said.append(f'{shown} {w.kind} ({self.measure} {w.difference:+.3f} {ends_text(w.low, w.high, "+.3f")})')
+            said.append(loss_text(stay.set_index('kind', drop=False).loc[self.weakest(system)], self.measure))
         if len(change):
             w = change.sort_values(['same', 'rbo']).iloc[-1]
             said.append(
                 f'where another thing is meant, it overlooks {w.kind} most: {w.same:.0%} of the lists are the same'
             )
         return f'{system} {"; ".join(said)}' if said else f'{system}: no rule applies to {FEWEST} queries'
+
+# %% ../../nbs/06_evaluator/03a_stress_tests.ipynb #whys1l3n
+def why_silent(row: dict, language: str) -> str:
+    "Why a rule is not asked in a language."
+    if dropped := row.get('drops', {}).get(language):
+        return f'dropped for {language}: {dropped}'
+    return 'wants pairs of yours' if 'reader' in str(row['languages']) else f'no rule for {language}'
 
 # %% ../../nbs/06_evaluator/03a_stress_tests.ipynb #6f302cba
 def stress(
@@ -201,7 +214,7 @@ def stress(
     task, known = load_task(task, **task_options), registry('stress')
     check(task.kind != 'pairs', 'sentence pairs have no queries', task.name, 'name a task of retrieval')
     asked, rules = kinds or list(known), perturbations(task.language, task.corpus, pairs, kinds)
-    silent = {kind: f'no rule for {task.language}' for kind in asked if kind not in rules}
+    silent = {kind: why_silent(known[kind], task.language) for kind in asked if kind not in rules}
     worded = {kind: perturbed_task(task, rules[kind], seed) for kind in asked if kind in rules}
     silent |= {kind: 'applies to no query' for kind, changed in worded.items() if changed is None}
     worded = {kind: changed for kind, changed in worded.items() if changed is not None}

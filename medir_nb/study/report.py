@@ -27,6 +27,7 @@ from ..judging.study_folder import StudyFolder, note_step, read_queries, study_s
 from ..judging.labelling import ADJUDICATED, decisions, read_votes
 from medir_nb.study.verdict import (
     UNANSWERED,
+    stress_parts,
     Verdict,
     read_verdict,
     staleness_line,
@@ -136,6 +137,7 @@ def verdict_sections(walk: StudyFolder) -> list[dict]:
     if content['agreement']:
         what = 'Kendall τ between the ranking by synthetic queries and by people, by number of labels.'
         found.append(section('Rank agreement', [what], content['agreement']))
+    found += [section(heading, sentences, rows) for heading, sentences, rows in stress_parts(content)]
     missing = content['left_out'] | content['not_run']
     missing = [{'system': system, 'why': _without_places(walk, why)} for system, why in missing.items()]
     return [*found, section('Not compared', [], missing)] if missing else found

@@ -20,7 +20,7 @@ from ..core.files import atomic_path, file_fingerprint, fingerprint, json_mappin
 from ..core.hardware import machine, versions, waiting_processes
 from ..core.places import follows_home
 from ..core.settings import registry
-from ..evaluator import compare
+from ..evaluator import compare, stress
 from ..evaluator.comparison import first_text
 from ..retrieval.expressions import parts
 from ..retrieval.index import snippet
@@ -175,6 +175,16 @@ def staleness_line(
     earlier = ' and '.join(dict.fromkeys(changed))
     return f'{what} is of earlier {earlier}: run {command} {typed(folder or walk.folder)} again' if changed else ''
 
+# %% ../../nbs/09_study/05_verdict.ipynb #stre5spa
+def stress_parts(content: dict) -> list[tuple]:
+    "Heading, sentences and rows of each table on other words; none where nobody asked for them."
+    stressed = content.get('stress')
+    if not stressed:
+        return []
+    same = 'The same in other words: the list should stay', stressed['sentences'], stressed['stay']
+    other = 'Something else in nearly the same words: the list should change', [], stressed['change']
+    return [part for part in (same, other) if part[2]]
+
 # %% ../../nbs/09_study/05_verdict.ipynb #e0ad7567
 UNANSWERED = 'Questions for which nothing relevant was found'
 
@@ -190,6 +200,8 @@ def verdict_markdown(content: dict) -> str:
         parts += [f'## Paired tests, {kind} (Holm over the table)', to_markdown(tests_table(verdict.tests(kind)))]
     if len(verdict.agreement):
         parts += ['## Rank agreement of synthetic queries with people', to_markdown(verdict.agreement, 2)]
+    for heading, sentences, rows in stress_parts(content):
+        parts += [f'## {heading}', '\n'.join(sentences), to_markdown(pd.DataFrame(rows))]
     missing = [f'- {system}: {why}' for system, why in (content['left_out'] | content['not_run']).items()]
     parts += ['## Not compared', '\n'.join(missing)] if missing else []
     parts += ['## Words', '\n'.join(f'- **{word}**: {meaning}.' for word, meaning in registry('glossary').items())]
@@ -543,6 +555,14 @@ def _clocked(walk: StudyFolder, measured: dict[str, CandidateScores], quick: boo
     store, queries = walk.path('costs/x').parent, 20 if quick else 50
     return costs_of_each(ran, walk.folder, options, queries=queries, store=store, wanting=wanting)
 
+# %% ../../nbs/09_study/05_verdict.ipynb #stre5sco
+def stress_content(compared: Comparison) -> dict:
+    "What other words for the judged queries do to the choice and to the other system."
+    judge, systems = compared.judge, [compared.decision.choice, compared.other]
+    found = stress(judge.task, systems, measure=judge.measure)
+    tables = {must: found.table(must).to_dict('records') for must in ('stay', 'change')}
+    return {'sentences': [f'{found.sentence(system)}.' for system in found.kinds.system.unique()], **tables}
+
 # %% ../../nbs/09_study/05_verdict.ipynb #3d8880d1
 @follows_home
 def give_verdict(
@@ -556,6 +576,7 @@ def give_verdict(
     worth: float = 0.005,  # of the first measure, that a dearer system must bring
     least: float = 0.03,  # the smallest difference that more labels are counted for
     clock: bool = True,  # measure costs
+    stressed: bool = False,  # ask in other words, too
     home_folder=None,
 ) -> Verdict:
     "Compare systems on a walk, and write which to take."
@@ -572,4 +593,5 @@ def give_verdict(
     measured, not_run = measure_quality(tasks, chosen.systems, measures)
     compared = Comparison(walk, measured, _clocked(walk, measured, quick, wanting) if clock else {}, worth, least)
     about = {'left_out': dict(chosen.left_out), 'not_run': not_run, 'quick': quick, 'stands_on': read}
+    about['stress'] = stress_content(compared) if stressed else None
     return write_verdict(walk, _content(compared) | about)

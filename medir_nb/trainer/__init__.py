@@ -3,12 +3,12 @@
 from .._door import open_door
 
 MODULES = (
-    'losses mined_rows synthetic negative_mining labelled_sets contamination_check tuning_rows curation '
+    'losses mined_rows synthetic negative_mining augmentation labelled_sets contamination_check tuning_rows curation '
     'settings pairs progress safe_training loop encoders late_encoder sft cross_encoder stage_data retriever retromae '
     'pair alignment launch splade'
 ).split()
 __getattr__, __dir__, __all__ = open_door(__name__, MODULES)
 
 # each of these registers its kinds
-from . import contamination_check, curation, labelled_sets, mined_rows, negative_mining, synthetic, tuning_rows  # noqa: E402
-from . import alignment, cross_encoder, encoders, late_encoder, pair, retriever, retromae, sft, splade  # noqa: E402
+from . import augmentation, contamination_check, curation, labelled_sets, mined_rows, negative_mining, synthetic  # noqa: E402
+from . import alignment, cross_encoder, encoders, late_encoder, pair, retriever, retromae, sft, splade, tuning_rows  # noqa: E402

@@ -267,6 +267,9 @@ def verdict_command(
     worth: Annotated[float, Option(min=0, help='nDCG@10 that a slower system must bring.')] = 0.005,
     least: Annotated[float, Option(min=0.001, help='The smallest difference that more labels are counted for.')] = 0.03,
     costs: Annotated[bool, Option(help='Measure time, memory and disk of each system.')] = True,
+    stress: Annotated[
+        bool, Option('--stress', help='Ask the choice and the next in other words, too: medir stress.')
+    ] = False,
     wide: Wide = False,
 ):
     "Which retriever to take: quality on labels and on synthetic queries, costs, tests, and one sentence."
@@ -276,7 +279,7 @@ def verdict_command(
 
     opened = StudyFolder.open(walk)
     how = {'quick': quick, 'llm': llm, 'recorded': recorded, 'reranker': reranker, 'worth': worth, 'least': least}
-    verdict = give_verdict(opened, system or [], **how, clock=costs)
+    verdict = give_verdict(opened, system or [], **how, clock=costs, stressed=stress)
     show_table(verdict.table, wide)
     show_text('\n'.join(['', verdict.sentence, *(f'- {reason}' for reason in verdict.content['reasons'])]), wide)
     note(f'written: {walk}/verdict.json, verdict.md; next: medir study report {typed(walk)}, medir index {typed(walk)}')
