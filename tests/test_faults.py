@@ -1766,6 +1766,12 @@ def test_a_field_of_another_name_is_named_on_the_line(medir, tmp_path):
     ran = medir('study', 'look', file, '--to', tmp_path / 'w', '--column', 'text=plain', '--column', 'id=key')
     lines = (tmp_path / 'w' / 'corpus.jsonl').read_text().splitlines()
     assert ran.code == 0 and [json.loads(line)['_id'] for line in lines] == ['a', 'b']
+    (tmp_path / 'own').mkdir()
+    file.rename(tmp_path / 'own' / 'corpus.jsonl')
+    found = medir(
+        'search', tmp_path / 'own', 'gout', '--system', 'bm25', '--column', 'text=plain', '--column', 'id=key'
+    )
+    assert found.code == 0 and 'rest eases gout' in found.out
 
 
 def test_many_unknown_files_are_a_few_lines(medir, tmp_path):

@@ -934,7 +934,7 @@ def locked():
 def test_a_folder_that_cannot_be_read_is_named(locked):
     readable, _, faults = document_files(locked)
     assert [file.parent.name for file in readable] == ['a'] and faults[0].filename == str(locked / 'b')
-    with pytest.raises(MedirError, match='b: the folder cannot be read .Permission denied.; check its rights'):
+    with pytest.raises(MedirError, match='b: it cannot be read .Permission denied.; make it readable'):
         list(read_documents(locked))
 
 
@@ -1014,6 +1014,39 @@ def test_an_update_deletes_nothing_that_it_could_not_read(damage, leaflets, tmp_
     (leaflets / damage).unlink()
     assert 'deleted, though lungs is there' in medir('index', index, '--update', leaflets).err
     assert there(index) == before
+    (leaflets / damage).symlink_to(tmp_path / 'not mounted')
+    said = medir('index', index, '--update', leaflets).err
+    assert f'{damage} is not read, or not to the end: a link that leads nowhere' in said and there(index) == before
+
+
+def test_what_a_folder_links_to_is_named(tmp_path, medir):
+    raw, share = tmp_path / 'raw', tmp_path / 'share'
+    for folder in (raw, share):
+        folder.mkdir()
+        (folder / 'a.txt').write_text('Rest eases gout.')
+    (raw / 'gone.txt').symlink_to('nowhere.txt')
+    (raw / 'more').symlink_to(share)
+    os.mkfifo(raw / 'pipe.txt')
+    said = medir('search', raw, 'gout', '--system', 'bm25').err
+    assert 'gone.txt, pipe.txt are not read, or not to the end: a link that leads nowhere, or no plain file' in said
+    assert 'more is not read, or not to the end: a link to a folder, which is not followed' in said
+    ran = medir('encode', raw, '--system', 'minilm', '--to', tmp_path / 'store')
+    assert (
+        ran.code == 2 and 'it cannot be read (a link to a folder, which is not followed); make it readable' in ran.err
+    )
+
+
+def test_a_walk_begins_in_no_folder_of_others(beir, tmp_path, medir):
+    raw, own = tmp_path / 'raw', beir
+    raw.mkdir()
+    (raw / 'a.txt').write_text('Rest eases gout.')
+    before = all_files(own)
+    ran = medir('study', 'look', raw, '--to', own)
+    assert ran.code == 2 and "tiny: the folder holds 'corpus.jsonl' and no walk; name a new folder with --to" in ran.err
+    assert all_files(own) == before
+    (tmp_path / 'walk' / '.look').mkdir(parents=True)
+    (tmp_path / 'walk' / 'corpus.jsonl').write_text('')  # of a look that was killed
+    assert medir('study', 'look', raw, '--to', tmp_path / 'walk').code == 0
 
 
 # --- walks and passages ----------------------------------------------------------------------------------------------

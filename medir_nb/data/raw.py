@@ -6,6 +6,7 @@
 __all__ = ['read_documents', 'content_hash', 'sampled']
 
 # %% ../../nbs/01_data/19_raw.ipynb #85696633
+import errno
 import io
 import os
 import tempfile
@@ -161,11 +162,15 @@ def _check_content(path: Path, kind: Format):
 
 # %% ../../nbs/01_data/19_raw.ipynb #eae8618f
 def _files_below(folder: Path) -> tuple[list[Path], list[OSError]]:
-    "The files of a folder that are not hidden, and why some of its folders cannot be read."
+    "The files of a folder that are not hidden, and why some of what lies in it cannot be read."
     files, faults = [], []
     for place, folders, names in os.walk(folder, onerror=faults.append):
         folders[:] = [name for name in folders if not name.startswith('.')]
         files += [Path(place, name) for name in names if not name.startswith('.')]
+        links = [path for path in map(Path(place).joinpath, folders) if path.is_symlink()]
+        faults += [OSError(errno.ELOOP, 'a link to a folder, which is not followed', str(path)) for path in links]
+    lost = [path for path in files if format_of(path) and not path.is_file()]
+    faults += [OSError(errno.ENOENT, 'a link that leads nowhere, or no plain file', str(path)) for path in lost]
     return sorted(path for path in files if path.is_file()), faults
 
 # %% ../../nbs/01_data/19_raw.ipynb #09fcf43b
@@ -265,7 +270,7 @@ def read_documents(
     counts = Counter() if counts is None else counts
     files, others, faults = document_files(source)
     for fault in faults:
-        what, fix = f'the folder cannot be read ({fault.strerror})', 'check its rights'
+        what, fix = f'it cannot be read ({fault.strerror})', 'make it readable, or take it out of the folder'
         check(skip_broken, what, fault.filename, fix)
         note(f'{fault.filename}: {what}; it is left out')
     check(files, 'no raw documents here', source, f'give {KNOWN}, also with .gz')

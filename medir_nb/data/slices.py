@@ -10,7 +10,7 @@ import functools
 import itertools
 from pathlib import Path
 from typing import NamedTuple
-from ..core.errors import check
+from ..core.errors import MedirError, check
 from ..core.settings import registry
 from .documents import Document, column_names, row_document, whole_text
 from .raw import document_files, format_of, read_file
@@ -70,7 +70,10 @@ def slices_of(
     "The slices of a corpus, in its order."
     if not Path(source).exists() and (str(source) in registry('tasks') or ':' in str(source)):
         return _counted_slices(str(source), len(load_task(source).corpus), size)
-    files, _, _ = document_files(source)
+    files, _, faults = document_files(source)
+    for fault in faults:  # a corpus that lacks a part would pass for a whole one
+        what, fix = f'it cannot be read ({fault.strerror})', 'make it readable, or take it out of the folder'
+        raise MedirError(what, fault.filename, fix)
     slices = [part for path in files for part in _file_slices(path.absolute(), size)]
     check(slices, 'there is no document', source, 'put at least one into it')
     return slices

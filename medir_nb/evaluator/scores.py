@@ -36,7 +36,7 @@ def _spelt_as_ir_measures(name: str):
         return ir_measures.parse_measure(_ALIASES.get(head.upper(), head) + at + cutoff)
     except Exception:
         known = ['nDCG', 'R', 'RR', 'AP', 'P', 'Success', 'Judged', *PAIR_MEASURES]
-        raise MedirError(f'unknown measure {name!r}', '--measures', f'{nearest(head, known)} (write nDCG@10)') from None
+        raise MedirError(f'unknown measure {name!r}', 'measures', f'{nearest(head, known)} (write nDCG@10)') from None
 
 # %% ../../nbs/06_evaluator/01_scores.ipynb #1147eb75
 _PROVIDERS = ('pytrec_eval', 'judged', 'msmarco', 'cwl_eval')  # those that run inside this process
@@ -58,9 +58,9 @@ def parse_measure(
         return str(name).capitalize()
     measure = _spelt_as_ir_measures(str(name))
     cutoff = measure.params.get('cutoff') if hasattr(measure, 'params') else None
-    check(cutoff is None or cutoff >= 1, f'the cut-off of {name!r} is below 1', '--measures', 'write nDCG@10')
+    check(cutoff is None or cutoff >= 1, f'the cut-off of {name!r} is below 1', 'measures', 'write nDCG@10')
     available = _is_computed_here(measure)
-    check(available, f'no provider computes {name!r}', '--measures', 'choose nDCG, R, RR, AP, P, Success or Judged')
+    check(available, f'no provider computes {name!r}', 'measures', 'choose nDCG, R, RR, AP, P, Success or Judged')
     return measure
 
 # %% ../../nbs/06_evaluator/01_scores.ipynb #4e652ff7

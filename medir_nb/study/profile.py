@@ -7,6 +7,7 @@ __all__ = ['CorpusProfile', 'profile_corpus']
 
 # %% ../../nbs/09_study/01_profile.ipynb #14aaf526
 import math
+import os
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -402,6 +403,10 @@ def _walk_folder(source: str | Path, to: str | Path | None) -> Path:
     folder = Path(to) if to else Path(f'{Path(source).resolve().name.removesuffix(".jsonl")}-walk')
     inside = Path(source).is_dir() and Path(source).resolve() in (folder.resolve(), *folder.resolve().parents)
     check(not inside, 'the walk would lie inside the documents', folder, 'name another folder with --to')
+    names = sorted(os.listdir(folder)) if folder.is_dir() else []
+    others = [name for name in names if not name.startswith('.')]
+    is_own = not others or {'.look', 'walk.yaml'} & set(names)
+    check(is_own, f'the folder holds {"".join(others[:1])!r} and no walk', folder, 'name a new folder with --to')
     return folder
 
 
@@ -459,6 +464,7 @@ def profile_corpus(
     )
     read = lambda: asdict(write_corpus(source, corpus_file, lang, columns))  # noqa: E731
     holds = lambda found: _is_whole(corpus_file, found)  # noqa: E731
+    (folder / '.look').mkdir(parents=True, exist_ok=True)  # tells a walk that is begun from a folder of others
     reading = SourceReport(**cached_part(folder, 'reading', state, read, holds))
     corpus, of_corpus = cached_table(corpus_file, Corpus), file_fingerprint(corpus_file)
     language = lang or language_of(corpus, where=str(source))  # refuses one that nothing here knows

@@ -222,7 +222,7 @@ def skipped_lines(reading: SourceReport) -> list[str]:
 def _fault_row(fault: Exception, name: str, documents: int) -> dict:
     "What is said of a file that could not be read to its end."
     line = re.search(r':(\d+)$', str(getattr(fault, 'where', '') or ''))
-    why = fault.what if isinstance(fault, MedirError) else cause_of(fault)
+    why = fault.what if isinstance(fault, MedirError) else getattr(fault, 'strerror', '') or cause_of(fault)
     fix = getattr(fault, 'fix', '') or 'check the file and its rights'
     return {'file': name, 'why': f'{why} (line {line[1]})' if line else why, 'fix': fix, 'documents': documents}
 

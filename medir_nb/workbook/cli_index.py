@@ -87,6 +87,8 @@ def _documents(source: str, lang: str | None, columns: dict | None = None):
     _check_source(source)
     study = _study_of(Path(source))
     lang = lang or (study and study.settings.language) or None
+    if columns and (Path(source) / 'corpus.jsonl').is_file():  # of another tool, with names of its own
+        source = str(Path(source) / 'corpus.jsonl')
     raw = is_raw(source) or (columns and Path(source).is_file())
     return _read_documents(source, lang, columns=columns) if raw else corpus_task(source, lang)
 
