@@ -39,7 +39,7 @@ class ShardStore:
         "What `shards.json` says; empty where there is none."
         return self.read('shards.json')
 
-    @property
+    @cached_property
     def slices(self) -> list[Slice]:
         return [Slice(*each) for each in self.plan['slices']]
 
