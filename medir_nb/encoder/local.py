@@ -7,13 +7,16 @@ __all__ = ['TorchBackend', 'FolderBackend']
 
 # %% ../../nbs/02_encoder/08_local.ipynb #4266ba2d
 import contextlib
+import itertools
 import os
 import warnings
+from typing import NamedTuple
 from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 from ..core.errors import MedirError, boundary
 from ..core.console import note
 from ..core.hub_folders import package_folder
+from ..data.passage_splitter import is_in_document, read_in_document
 from .processor import instructions, tell_receipt
 from .backends import Backend, Encoded, register_backend
 from .model_row import EncoderSpec
@@ -169,9 +172,100 @@ def products_of(spec: EncoderSpec, device: str):
         return contextlib.nullcontext()
     return torch.autocast(torch.device(device).type, getattr(torch, spec.autocast))
 
+# %% ../../nbs/02_encoder/08_local.ipynb #7ab778fc
+def stretches(
+    sizes: list[int],  # tokens of each passage
+    room: int,
+) -> list[tuple[int, int]]:
+    "First and last (exclusive) of the passages that are encoded together."
+    found, size = [(0, 0)], 0
+    for place, more in enumerate(sizes):
+        begins = size and size + more > room
+        found = [*found, (place, place + 1)] if begins else [*found[:-1], (found[-1][0], place + 1)]
+        size = more if begins else size + more
+    return found
+
+# %% ../../nbs/02_encoder/08_local.ipynb #785e64b8
+class _Stretch(NamedTuple):
+    "What the transformer reads at once, and where the passages in it begin and end."
+
+    ids: list
+    places: list
+    cut: list  # whether a passage was longer than all the room
+
+
+def _read_stretches(head: str, parts: list[str], tokenizer, limit: int) -> list[_Stretch]:
+    "A document as its stretches, each behind the model's mark and the head, which no passage's vector holds."
+    first, *last = tokenizer('')['input_ids']
+    before, *rows = (tokenizer(text, add_special_tokens=False)['input_ids'] for text in (head, *parts))
+    room, found = limit - 1 - len(last) - len(before), []
+    cut, rows = [len(row) > room for row in rows], [row[:room] for row in rows]
+    for start, stop in stretches([len(row) for row in rows], room):
+        ends = np.cumsum([1 + len(before), *map(len, rows[start:stop])]).tolist()
+        ids = [first, *before, *itertools.chain(*rows[start:stop]), *last]
+        found.append(_Stretch(ids, list(itertools.pairwise(ends)), cut[start:stop]))
+    return found
+
+# %% ../../nbs/02_encoder/08_local.ipynb #a7c8b19b
+class _ReadsInDocument:
+    "The modules of a model on batches, and on passages that come with those around them."
+
+    def _read(self, ids: list, segments: list | None = None, prompt_tokens: int = 0) -> dict:
+        "What the transformer makes of one batch."
+        import torch
+
+        features = self.tokenize.features(ids, segments, prompt_tokens, self.device)
+        with torch.inference_mode(), products_of(self.spec, self.device):
+            features = self.model[0](features)
+        if 'token_embeddings' in features:
+            features['token_embeddings'] = features['token_embeddings'].float()
+        return features
+
+    def _pooled(self, features: dict) -> dict:
+        "What the modules behind it make of that, in float32."
+        import torch
+
+        _, *others = self.model
+        with torch.inference_mode():
+            for module in others:
+                features = module(features)
+        return features
+
+    def _passages(self, ids: list, places: list) -> list[np.ndarray]:
+        "The vectors of the passages of stretches, by the modules that follow the transformer."
+        import torch
+
+        embedded = self._read(ids)['token_embeddings']
+        of_row = [row for row, found in enumerate(places) for _ in found]
+        mask = torch.zeros(len(of_row), embedded.shape[1], dtype=torch.int64, device=embedded.device)
+        for number, (begin, end) in enumerate(itertools.chain(*places)):
+            mask[number, begin:end] = 1
+        pooled = self._pooled({'token_embeddings': embedded[of_row], 'attention_mask': mask})['sentence_embedding']
+        return np.split(pooled.float().cpu().numpy(), np.cumsum([len(found) for found in places])[:-1])
+
+    def encode_late(self, texts: list[str]) -> Encoded:
+        "Vectors of passages that come with those around them; a document is encoded once."
+        asked = [read_in_document(text) for text in texts]
+        documents = list(dict.fromkeys((head, parts) for head, parts, _ in asked))
+        read = [_read_stretches(head, parts, self.tokenizer, self.tokenize.limit) for head, parts in documents]
+        rows = list(itertools.chain(*read))
+
+        def run(batch):
+            return self._passages([rows[i].ids for i in batch], [rows[i].places for i in batch])
+
+        batches, made = self.batches.parts(np.array([len(row.ids) for row in rows]), run)
+        of_row = dict(zip(itertools.chain(*batches), itertools.chain(*made), strict=True))
+        vectors = np.concatenate([of_row[i] for i in range(len(rows))])
+        sizes = [end - begin for row in rows for begin, end in row.places]
+        starts = np.cumsum([0, *(sum(len(row.places) for row in of) for of in read)])
+        place = dict(zip(documents, starts.tolist(), strict=False))
+        at = np.array([place[head, parts] + number for head, parts, number in asked])
+        cut = np.array(list(itertools.chain(*(row.cut for row in rows))))
+        return Encoded(vectors[at], np.array(sizes, np.int32)[at], cut[at])
+
 # %% ../../nbs/02_encoder/08_local.ipynb #a7c8b19c
 @register_backend
-class TorchBackend(Backend):
+class TorchBackend(_ReadsInDocument, Backend):
     "Tokenise, batch and run one sentence-transformers model that is built from its row."
 
     loads = ('transformers', 'gguf')
@@ -197,19 +291,8 @@ class TorchBackend(Backend):
             openvino_here(f'model {spec.name}')
 
     def _embedded(self, ids: list, segments: list | None, prompt_tokens: int) -> dict:
-        "What the modules make of one batch; everything after the transformer runs in float32."
-        import torch
-
-        features = self.tokenize.features(ids, segments, prompt_tokens, self.device)
-        transformer, *others = self.model
-        with torch.inference_mode():
-            with products_of(self.spec, self.device):
-                features = transformer(features)
-            if 'token_embeddings' in features:
-                features['token_embeddings'] = features['token_embeddings'].float()
-            for module in others:
-                features = module(features)
-        return features
+        "What the modules make of one batch."
+        return self._pooled(self._read(ids, segments, prompt_tokens))
 
     def _forward(self, ids: list, segments: list | None, prompt_tokens: int):
         return self._embedded(ids, segments, prompt_tokens)['sentence_embedding'].float().cpu().numpy()
@@ -220,6 +303,8 @@ class TorchBackend(Backend):
 
     def encode(self, texts: list[str], prompt: str = '') -> Encoded:
         "Vectors, token counts and truncation of rendered `texts`."
+        if texts and is_in_document(texts[0]):
+            return self.encode_late(texts)
         ids, segments, truncated = self.tokenize(texts)
         lengths = np.array([len(row) for row in ids], dtype=np.int32)
         prompt_tokens = self.tokenize.prompt_tokens(prompt)

@@ -94,6 +94,7 @@ class EncoderRow:
     dtype: str = 'float32'  # of the weights: float32 | bfloat16 | float16
     autocast: str = ''  # float16 | bfloat16: a lower precision for the transformer, its weights stay
     engine: str = ''  # openvino: its compiler runs the transformer, on the processor
+    chunks: str = ''  # late: passages are pooled from their encoded document
     remote_code: bool = False  # the repository's own code is run
     unread_tensors: tuple = ()  # patterns of tensors that no vector needs: files may lack them, or hold them besides
     hypothetical: str = 'plain'  # how a text that an LLM wrote is rendered beside a query: plain | query | document
@@ -175,6 +176,7 @@ class EncoderSpec(SearchedRow):
         rare = {field: getattr(self, field) for field in _RARE_FIELDS}
         rare['representation'] = '' if self.representation == 'dense' else self.representation
         rare['stored'] = small
+        rare['chunks'] = self.chunks if role == 'document' else ''
         rare['environment'] = self.environment and [self.environment, requirements]
         set_here = {field: value for field, value in rare.items() if value}
         return fingerprint(1, role, of_role, {field: getattr(self, field) for field in _KEY_FIELDS} | set_here)

@@ -377,10 +377,23 @@ class VectorStore(Blocks):
             self.add(keys[new[part]], Encoded(made, vectors.tokens[part], vectors.truncated[part]))
         shutil.rmtree(self.floats.folder, ignore_errors=True)
 
+# %% ../../nbs/02_encoder/13_store.ipynb #5a01518e
+_WORDS_A_TOKEN = 0.75  # of the words that fit, for passages that are encoded together
+
+
+def rows_to_encode(encoder: Encoder, texts, role: str, start: int = 0, stop: int | None = None) -> list[tuple]:
+    "`(title, body)` of texts as an encoder reads them: a passage alone, or with those around it."
+    spec = encoder.spec
+    if spec.chunks and role == 'document' and hasattr(texts, 'rows_in_document'):
+        return texts.rows_in_document(start, stop, int(_WORDS_A_TOKEN * spec.max_document_tokens))
+    return texts.rows(start, stop)
+
 # %% ../../nbs/02_encoder/13_store.ipynb #31176246
 def corpus_keys(encoder: Encoder, texts, role: str, instruction: str = '') -> np.ndarray:
     "Hashes of the rendered texts of a `Corpus`, 10,000 at a time."
-    stretches = (texts.rows(start, start + _AT_A_TIME) for start in range(0, len(texts), _AT_A_TIME))
+    stretches = (
+        rows_to_encode(encoder, texts, role, start, start + _AT_A_TIME) for start in range(0, len(texts), _AT_A_TIME)
+    )
     parts = [text_keys(encoder.render(rows, role, instruction)) for rows in stretches]
     return np.concatenate(parts) if parts else np.empty((0, 2), np.uint64)
 
@@ -421,7 +434,7 @@ def _encode_missing(encoder: Encoder, texts, role: str, instruction: str, keys: 
     with progress(total=len(missing), desc=f'{encoder.spec.name} {role}', unit='text') as bar:
         for start, stop in paced(len(missing), size):
             part = missing[start:stop]
-            rows = [texts.rows(int(position), int(position) + 1)[0] for position in part]
+            rows = [rows_to_encode(encoder, texts, role, int(at), int(at) + 1)[0] for at in part]
             try:
                 encoded = encoded_rows(encoder, rows, texts.ids[part], role, instruction)
             except BaseException as e:
@@ -448,7 +461,7 @@ def encode_corpus(
         return {'encoded': encoded, 'cached': len(texts) - encoded, 'seconds': time.perf_counter() - start}
 
     if not encoder.storable:
-        encoded = encoded_rows(encoder, texts.rows(), texts.ids, role, instruction)
+        encoded = encoded_rows(encoder, rows_to_encode(encoder, texts, role), texts.ids, role, instruction)
         return array_vectors(*encoded, stats(len(texts)), layout_of(encoder.spec, role))
     with lock(VectorStore(encoder.spec, role).folder / 'store'):
         keys = corpus_keys(encoder, texts, role, instruction)

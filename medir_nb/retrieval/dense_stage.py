@@ -123,7 +123,14 @@ _VECTOR_FIELDS = (
     *('query_brackets', 'document_brackets', 'append_eos', 'prompt_in_pooling', 'bidirectional', 'environment'),
     'dimensions',
 )
-_RARE_FIELDS = ('normalize_before_cut', 'representation', 'max_active_dims', 'joined', 'engine')  # where they are set
+_RARE_FIELDS = (
+    'normalize_before_cut',
+    'representation',
+    'max_active_dims',
+    'joined',
+    'engine',
+    'chunks',
+)  # where they are set
 
 
 def weights_label(hub: str, revision: str) -> str:
@@ -273,6 +280,13 @@ def _with_max_tokens(system: System, tokens: int) -> System:
     settings = {'max_query_tokens': tokens, 'max_document_tokens': tokens} | dict(system.settings)
     return replace(system, settings=tuple(settings.items()))
 
+# %% ../../nbs/04_retrieval/08_dense_stage.ipynb #5629fb45
+def check_chunks(encoder: Encoder, task: Task | None):
+    "Refuse late chunking of passages that overlap, whose words would stand twice in their document."
+    cut = task.passages if task is not None and encoder.spec.chunks else None
+    what = 'a document is encoded once with chunks=late, and its passages overlap'
+    check(not (cut and cut.overlap), what, str(cut), 'leave overlap out')
+
 # %% ../../nbs/04_retrieval/08_dense_stage.ipynb #a3802c65
 class _DenseRanking(Retriever):
     "How an encoder ranks by an exact search; `expression` is a `System` or a reader's own model object."
@@ -282,7 +296,9 @@ class _DenseRanking(Retriever):
     with_max_tokens = staticmethod(_with_max_tokens)
 
     def encoder(self, job: Job) -> Encoder:
-        return encoder_of(self.expression, job.dtype, job.device)
+        encoder = encoder_of(self.expression, job.dtype, job.device)
+        check_chunks(encoder, job.task)
+        return encoder
 
     def models(self) -> list[str]:
         return [self.expression.name] if isinstance(self.expression, System) else []

@@ -22,7 +22,7 @@ from ..data.corpora import asked
 from ..data.corpus import Corpus, metadata_of, open_table, write_table
 from ..data.documents import fields_of, place_of
 from ..data.task import Task
-from ..data.passage_splitter import CJK, Passages, PassageSplitter, passage_records
+from ..data.passage_splitter import CJK, headings_in, Passages, PassageSplitter, passage_records, pieces_of
 from .stages import aggregate_passages, found_passages, Job, Stage
 from .runs import RUN_COLUMNS
 from .chain import chain_of
@@ -152,7 +152,7 @@ def opened_job(generation: Generation) -> Job:
     return job
 
 # %% ../../nbs/04_retrieval/17_index.ipynb #353d6070
-_SENTENCE = re.compile(r'[^\n]+?(?:[.!?](?=\s)|[。！？]|\n|$)')
+_SENTENCE = PassageSplitter('sentences', 1)  # or a heading, or a row of a table
 _WORD = re.compile(f'[{CJK}]|[^\\W{CJK}]{{3,}}')
 _STEM = 6  # letters by which two words are the same
 
@@ -161,14 +161,14 @@ def _stems(text: str) -> set:
     return {word[:_STEM] for word in _WORD.findall(text.casefold())}
 
 
-def matching_sentence(question: str, text: str) -> tuple[int, int]:
+def matching_sentence(question: str, text: str, language: str = 'en') -> tuple[int, int]:
     "Begin and end of the sentence with the words of a question, the rarest in the text first; else of the first one."
-    found = [
-        (match.span(), set() if match[0].startswith('#') else _stems(match[0])) for match in _SENTENCE.finditer(text)
-    ]
-    frequency, asked = Counter(stem for _, stems in found for stem in stems), _stems(question)
-    worth = [sum(1 / frequency[stem] for stem in stems & asked) for _, stems in found]
-    return found[max(range(len(found)), key=worth.__getitem__)][0] if found else (0, 0)
+    found = pieces_of(text, _SENTENCE, language, headings_in(text))
+    words = [set() if part.cut == 'heading' else _stems(text[part.begin : part.end]) for part in found]
+    frequency, asked = Counter(stem for stems in words for stem in stems), _stems(question)
+    worth = [sum(1 / frequency[stem] for stem in stems & asked) for stems in words]
+    best = found[max(range(len(found)), key=worth.__getitem__)] if found else None
+    return (best.begin, best.end) if best else (0, 0)
 
 # %% ../../nbs/04_retrieval/17_index.ipynb #9bacd574
 def _row_of(corpus: Corpus, doc_id: str) -> tuple[str, str]:
@@ -190,11 +190,12 @@ def place_in(
     metadata: dict,  # of it
     question: str,
     passage: str | None = None,  # of the text; None: all of it
+    language: str = 'en',
 ) -> dict:
     "The sentence of a passage that matches a question, where it stands, and the passage with its begin and end."
     searched, start = text if passage is None else passage, 0 if passage is None else max(0, text.find(passage))
-    begin, end = matching_sentence(question, searched)
-    told = {'sentence': searched[begin:end].strip()}
+    begin, end = matching_sentence(question, searched, language)
+    told = {'sentence': searched[begin:end]}
     told |= {} if passage is None else {'passage': passage, 'begin': start, 'end': start + len(passage)}
     return told | place_of(metadata, start + begin)
 
@@ -205,14 +206,16 @@ def hit_of(
     question: str,
     passages: list[tuple[str, float]] = (),  # text and score of those by which it was found, the best first
     whole: bool = True,  # tell its text, too
+    language: str = 'en',  # of the documents
 ) -> dict:
     "What a reader is told of a document: title, text, the sentence that matches and where it stands, its fields."
     title, text = _row_of(corpus, doc_id)
     metadata = metadata_of(corpus, doc_id)
     found = {'title': title, **({'text': text} if whole else {})}
-    found |= place_in(text, metadata, question, passages[0][0] if passages else None)
+    found |= place_in(text, metadata, question, passages[0][0] if passages else None, language)
     if len(passages) > 1:
-        found['passages'] = [{'score': score, **place_in(text, metadata, question, part)} for part, score in passages]
+        places = ((score, place_in(text, metadata, question, part, language)) for part, score in passages)
+        found['passages'] = [{'score': score, **place} for score, place in places]
     return found | ({'metadata': fields} if (fields := fields_of(metadata)) else {})
 
 
@@ -282,7 +285,7 @@ class Index(Generation):
         best = {} if passages is None else _best_passages(passages, self.task.corpus, per_document)
         for query_id, doc_id, score in zip(run.query_id, run.doc_id, run.score.tolist()):
             rows, question = hits[query_id], questions[int(query_id[1:]) - 1]
-            hit = hit_of(self.corpus, doc_id, question, best.get((query_id, doc_id), ()), whole)
+            hit = hit_of(self.corpus, doc_id, question, best.get((query_id, doc_id), ()), whole, self.task.language)
             rows.append({'rank': len(rows) + 1, 'id': doc_id, 'score': score, **hit})
         return list(hits.values())
 

@@ -274,7 +274,7 @@ def _ask_documents(task, questions: list[str], system: str, k: int, whole: bool,
     rows = {f'q{number}': [] for number in range(1, len(questions) + 1)}
     for query_id, doc_id, score in zip(run.query_id, run.doc_id, run.score):
         listed, question = rows[query_id], questions[int(query_id[1:]) - 1]
-        hit = retrieval.index.hit_of(task.corpus, doc_id, question, whole=whole)
+        hit = retrieval.index.hit_of(task.corpus, doc_id, question, whole=whole, language=task.language)
         listed.append({'rank': len(listed) + 1, 'id': doc_id, 'score': score, **hit})
     return list(rows.values())
 
