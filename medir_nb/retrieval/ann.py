@@ -13,28 +13,31 @@ import numpy as np
 from ..core.console import progress
 from ..core.errors import boundary, check
 from ..core.files import atomic_folder, write_json
+from ..encoder.model_row import ANN
 from ..encoder.store import Vectors
 from .nearest import scaled, the_faiss
 
 # %% ../../nbs/04_retrieval/01a_ann.ipynb #350e2b4a
-_CODED_FROM = 10_000  # vectors: 39 of them for each of 256 centroids
+_CODED_FROM = 10_000  # vectors; fewer take no room as they are
 _OF_A_LIST = 39  # vectors that a list is trained on, at least
 
 
 def ann_factory(
-    kind: str,  # ivfpq | hnsw
+    kind: str,  # ivfpq | hnsw, or a name of faiss's
     n: int,  # vectors
     dim: int,
 ) -> str:
     "The index for so many vectors of that width, as faiss's `index_factory` reads it."
+    if kind not in ANN:
+        return kind
     if kind == 'hnsw':
         return 'HNSW32,SQ8' if n >= _CODED_FROM else 'HNSW32,Flat'
     lists = int(min(np.ceil(0.6 * np.log2(max(1, n))), np.log2(max(1, n / _OF_A_LIST))))
     coarse = f'IVF{2**lists}' + ('_HNSW32' if lists >= 12 else '')
     if n < _CODED_FROM:
         return f'{coarse},Flat'
-    parts = 2 ** int(np.log2(np.clip(dim / 4, 1, 64)))
-    return f'OPQ{parts}_{4 * parts},{coarse},PQ{parts}'
+    parts = 2 ** int(np.log2(np.clip(dim / 2, 2, 128)))
+    return f'OPQ{parts}_{2 * parts},{coarse},PQ{parts}x4'
 
 # %% ../../nbs/04_retrieval/01a_ann.ipynb #9e0403a5
 _AT_ONCE = 16_384  # vectors that are floats in memory, beside the sample
@@ -44,9 +47,11 @@ def _trained(vectors: Vectors, factory: str, similarity: str, seed: int = 0):
     "An index without vectors, trained on a sample of these."
     faiss = the_faiss()
     index = faiss.index_factory(vectors.dim, factory, faiss.METRIC_INNER_PRODUCT)
-    if factory.startswith('OPQ'):
-        faiss.downcast_VectorTransform(index.chain.at(0)).niter = 10  # of 50, which cost most of a training
     inverted = faiss.try_extract_index_ivf(index)
+    if factory.startswith('OPQ'):  # with codes of eight bits and 50 rounds it would take most of a training
+        turn = faiss.downcast_VectorTransform(index.chain.at(0))
+        codes = faiss.ProductQuantizer(turn.d_out, turn.M, faiss.downcast_index(inverted).pq.nbits)
+        turn.niter, turn.max_train_points, turn.pq = 10, 2**14, codes
     size = max(_OF_A_LIST * (inverted.nlist if inverted else 0), 256 * 256)
     drawn = np.sort(np.random.default_rng(seed).permutation(len(vectors))[:size])
     index.train(scaled(vectors.take(drawn), similarity))
@@ -56,7 +61,7 @@ def _trained(vectors: Vectors, factory: str, similarity: str, seed: int = 0):
 def build_ann(
     vectors: Vectors,
     folder: Path,
-    kind: str,  # ivfpq | hnsw
+    kind: str,  # ivfpq | hnsw, or a name of faiss's
     similarity: str = 'cos',  # dot | cos
 ) -> dict:
     "Write the approximate index of vectors; what `ann.json` says of it."

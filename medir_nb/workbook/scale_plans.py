@@ -168,13 +168,16 @@ def first_failures(name: str, machines: Machines, frame: pd.DataFrame) -> list[s
     known = registry('costs')['scale']
     longest, largest = frame.hours.max(), frame.GB.max()
     lost = known['shards']['losses'] * machines.count * longest
-    small = _CODE * float(known['corpora'][name]['texts']) / 1e9
+    texts = float(known['corpora'][name]['texts'])
+    small, each = _CODE * texts / 1e9, largest * 1e6 / texts  # GB, kB
     disk = frame.GB[~frame.work.str.contains('exact')].sum()
     return [
         f'a machine: {lost:.1f} are lost in the longest job of {longest:.1f} h; its shards go on behind their last '
         'block when the same line is started again',
         f'one GPU for exact search: the largest vectors take {largest:,.0f} GB of {machines.memory:g}; search shards '
         f'on {int(np.ceil(largest / machines.memory))} GPUs, or by ann=ivfpq, whose codes take {small:.1f} GB',
+        f'the reads of ann=ivfpq: a question compares 400 vectors of {each:,.1f} kB, anywhere in their files; keep '
+        'these on an SSD of the machine that searches',
         f'the disk: {disk:,.0f} GB; --dtype int8 halves vectors, dimensions=256 of an encoder cuts them',
     ]
 
