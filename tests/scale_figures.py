@@ -101,8 +101,10 @@ def measure_engine(folder, texts, system, rounds):
         with Watched() as actors:
             encode(store, encoder.spec, RayEngine(2))
         check_whole(store, range(len(store.slices)))
-        for name, met in (('two processes', two), ('two actors', actors)):
-            say(figure='engine', texts=texts, system=system, by=name, seconds=met.wall, processor=met.processor)
+        for name, met, store in (('two processes', two, place), ('two actors', actors, folder / f'ray{round_}')):
+            in_shards = sum(json.loads(file.read_text())['seconds'] for file in store.glob('*/done.json'))
+            spent = {'seconds': met.wall, 'processor': met.processor, 'outside_shards': 1 - in_shards / 2 / met.wall}
+            say(figure='engine', texts=texts, system=system, by=name, **spent)
 
 
 def measure_shards(folder):
@@ -114,11 +116,12 @@ def measure_shards(folder):
             work, ends = partial(encode_shard, store.place, Hashes(), None), []
             for outcome in engine.map(work, range(many)):
                 assert not outcome.error
-                ends.append(time.perf_counter())
+                ends.append((time.perf_counter(), time.process_time()))
             check_whole(store, range(many))
-            # between one end and the next: without the start of a worker, and what others do on the machine weighs little
-            apart = np.quantile(np.diff(ends), [0.25, 0.5, 0.75]) * 1000
-            say(figure='shards', shards=many, by=name, ms_a_shard=apart[1], quartiles=[round(t, 2) for t in apart[::2]])
+            # between one end and the next: without the start of a worker; `processor` is that of this process alone
+            apart, here = np.diff(ends, axis=0).T * 1000
+            quartiles = [round(t, 2) for t in np.quantile(apart, [0.25, 0.5, 0.75])]
+            say(figure='shards', shards=many, by=name, ms_a_shard=quartiles, processor_ms=float(np.median(here)))
 
 
 def measure_million(folder):
