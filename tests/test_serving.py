@@ -1,6 +1,7 @@
 """An updated index is a fresh one, whatever is killed; it answers what an evaluation answers, and bad requests hurt nobody."""
 
-import asyncio, contextlib, json, os, random, resource, shutil, signal, socket, subprocess, sys, tempfile, threading, time
+import asyncio, contextlib, json, os, random, resource, shutil, signal, socket, sqlite3, subprocess, sys, tempfile
+import threading, time
 from pathlib import Path
 
 import numpy as np, pandas as pd, pytest
@@ -360,6 +361,11 @@ def test_a_damaged_promise_is_set_aside_and_the_others_are_kept(beir, home, tmp_
     change_index(folder, home_folder=home)
     aside = (folder / 'updates-damaged.jsonl').read_bytes()
     assert b'wore1' in aside and b'wore6' in aside
+    retrieval.promise(folder, {'put': [{'_id': 'n7', 'text': 'word7'}]})
+    with contextlib.closing(sqlite3.connect(path)) as database, database:
+        database.execute('UPDATE promises SET generation = 0')  # as a flipped bit does
+    change_index(folder, home_folder=home)
+    assert b'word7' in (folder / 'updates-damaged.jsonl').read_bytes()
     path.write_bytes(b'no database' * 1000)
     with pytest.raises(MedirError, match='what was promised is damaged .*restore it, or give it up: rm '):
         change_index(folder, delete=['n0'], home_folder=home)

@@ -311,7 +311,7 @@ class BM25Retriever(Retriever):
     def open(self, job: Job, place: Path, store: str = 'flat') -> BM25:
         index = super().open(job, place, store)
         if not index.cached:
-            note(f'the words of {place} came from another analyzer: they were made again')
+            note(f'the words of {place} are of another analyzer, or were damaged: they were made again')
         return index
 
     def export(self, job: Job, folder: Path, name: str) -> dict:

@@ -67,6 +67,15 @@ def _read_promises(folder: Path, query: str, values: tuple = ()) -> list[tuple]:
         return database.execute(query, values).fetchall()
 
 # %% ../../nbs/04_retrieval/18_updates.ipynb #1edec619
+def _sum(generation: int, entry: bytes) -> int:
+    return zlib.crc32(f'{generation} '.encode() + entry)
+
+
+def _is_whole(generation, entry, total) -> bool:
+    "Whether a row says what was promised; the version before summed its text alone."
+    return isinstance(entry, bytes) and total in (_sum(generation, entry), zlib.crc32(entry))
+
+
 def promise(
     folder: Path,
     entry: dict,  # `put`: documents as `_id`, `title`, `text`; `delete`: ids
@@ -76,7 +85,7 @@ def promise(
         [being_made] = database.execute('PRAGMA user_version').fetchone()
         number = 1 + max(read_manifest(folder)['generation'], being_made)
         line = json.dumps(entry)
-        database.execute('INSERT INTO promises VALUES (?, ?, ?)', (number, line, zlib.crc32(line.encode())))
+        database.execute('INSERT INTO promises VALUES (?, ?, ?)', (number, line, _sum(number, line.encode())))
     return number
 
 
@@ -88,11 +97,20 @@ def count_promised(folder: Path) -> int:
 # %% ../../nbs/04_retrieval/18_updates.ipynb #1e97d0fe
 def is_promised(folder: Path, doc_id: str) -> bool:
     "Whether a document was promised that the present generation may not hold."
-    entries = _read_promises(folder, 'SELECT entry, sum FROM promises ORDER BY rowid')
-    whole = [json.loads(entry) for entry, total in entries if zlib.crc32(entry) == total]
+    rows = _read_promises(folder, 'SELECT generation, entry, sum FROM promises ORDER BY rowid')
+    whole = [json.loads(entry) for generation, entry, total in rows if _is_whole(generation, entry, total)]
     return doc_id in _puts_and_deletes(whole)[0]
 
 # %% ../../nbs/04_retrieval/18_updates.ipynb #0de837ce
+def _set_aside(folder: Path, entries: list):
+    "Keep damaged entries in a file, and say so."
+    if entries:
+        aside = folder / 'updates-damaged.jsonl'
+        with open(aside, 'ab') as file:  # behind those that were set aside before
+            file.writelines((entry if isinstance(entry, bytes) else repr(entry).encode()) + b'\n' for entry in entries)
+        note(f'{folder}: {counted(len(entries), "damaged promise")} set aside in {aside.name}; the others are kept')
+
+
 def take_promised(
     folder: Path,
     present: int,  # generation
@@ -102,19 +120,14 @@ def take_promised(
     if file.is_file() and not file.stat().st_size:
         note(f'{file} is empty: what was promised in it, if anything, is lost; restore a copy of it')
     with _promises(folder) as database:
-        wanted = 'FROM promises WHERE generation > ?'
-        [last] = database.execute(f'SELECT MAX(generation) {wanted}', (present,)).fetchone()
-        number = last or present + 1
-        rows = database.execute(f'SELECT entry, sum {wanted} ORDER BY rowid', (present,)).fetchall()
-        database.execute(f'PRAGMA user_version = {number}')
-    whole = [entry for entry, total in rows if zlib.crc32(entry) == total]
-    damaged = [entry for entry, total in rows if zlib.crc32(entry) != total]
-    if damaged:
-        aside = folder / 'updates-damaged.jsonl'
-        with open(aside, 'ab') as file:  # behind those that were set aside before
-            file.writelines(entry + b'\n' for entry in damaged)
-        note(f'{folder}: {counted(len(damaged), "damaged promise")} set aside in {aside.name}; the others are kept')
-    return number, [json.loads(entry) for entry in whole]
+        rows = database.execute('SELECT rowid, generation, entry, sum FROM promises ORDER BY rowid').fetchall()
+        whole, damaged = [row for row in rows if _is_whole(*row[1:])], [row for row in rows if not _is_whole(*row[1:])]
+        _set_aside(folder, [entry for _, _, entry, _ in damaged])
+        database.executemany('DELETE FROM promises WHERE rowid = ?', [row[:1] for row in damaged])
+        wanted = [(number, entry) for _, number, entry, _ in whole if number > present]
+        last = max((number for number, _ in wanted), default=present + 1)
+        database.execute(f'PRAGMA user_version = {last}')
+    return last, [json.loads(entry) for _, entry in wanted]
 
 # %% ../../nbs/04_retrieval/18_updates.ipynb #c5b3560c
 def _puts_and_deletes(entries: list[dict]) -> tuple[dict, set]:
