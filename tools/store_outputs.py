@@ -17,6 +17,7 @@ NOTEBOOKS = Path(__file__).parents[1] / 'nbs'
 PRESETS = {
     'bmretriever_training': 'showcase',
     'bmretriever_ablations': 'showcase',
+    'families': 'showcase',
     'subgroups': 'showcase',
     'robust_training': 'showcase',
     'stress': 'showcase',
