@@ -165,10 +165,14 @@ def matching_sentence(question: str, text: str, language: str = 'en') -> tuple[i
     "Begin and end of the sentence with the words of a question, the rarest in the text first; else of the first one."
     found = pieces_of(text, _SENTENCE, language, headings_in(text))
     words = [set() if part.cut == 'heading' else _stems(text[part.begin : part.end]) for part in found]
+    head = set()
+    for part, stems in zip(found, words, strict=True):
+        head = head if part.cut == 'row' else stems
+        stems |= head  # a row is about what stands in the first one
     frequency, asked = Counter(stem for stems in words for stem in stems), _stems(question)
     worth = [sum(1 / frequency[stem] for stem in stems & asked) for stems in words]
-    best = found[max(range(len(found)), key=worth.__getitem__)] if found else None
-    return (best.begin, best.end) if best else (0, 0)
+    best = max(range(len(found)), key=lambda i: (worth[i], found[i].cut != 'heading'), default=None)
+    return (0, 0) if best is None else (found[best].begin, found[best].end)
 
 # %% ../../nbs/04_retrieval/17_index.ipynb #9bacd574
 def _row_of(corpus: Corpus, doc_id: str) -> tuple[str, str]:

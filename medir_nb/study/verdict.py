@@ -25,7 +25,7 @@ from ..evaluator.comparison import first_text
 from ..retrieval.expressions import parts
 from ..retrieval.index import snippet
 from ..evaluator.score_frames import tests_table
-from ..evaluator.statistics import ALPHA, difference_spread, queries_needed, rounded, USUAL_SPREAD
+from ..evaluator.statistics import ALPHA, difference_spread, ends_text, queries_needed, rounded, USUAL_SPREAD
 from ..evaluator.speed import three_digits
 from ..judging.available_systems import candidate_systems, recorded_writers, system_kind
 from ..judging.labelling import FEWEST_FOR_SPREAD
@@ -379,7 +379,7 @@ def recommendation_sentence(decision: Decision, measured: CandidateScores, costs
     d, ground, row = decision, _ground(decision, measured), measured.rows[decision.choice]
     was_quiet = not any(cost and cost.was_busy for cost in costs.values())  # else no time is quoted
     waits = {name: f'{three_digits(ms)} ms a query' for name, ms in system_waits(costs).items() if was_quiet}
-    score = f'{measured.measure} {row["value"]:.3f} [{row["low"]:.3f}, {row["high"]:.3f}]'
+    score = f'{measured.measure} {row["value"]:.3f} {ends_text(row["low"], row["high"], ".3f")}'.strip()
     own = f'{d.choice} ({", ".join(filter(None, [score, waits.get(d.choice)]))})'
     if not d.open:
         return f'Take {own}: on {ground} it is shown to be above {_listed(d.worse)}.'
