@@ -26,12 +26,12 @@ LIMITS = {
     'exported lines': 51_612,  # aim 37,000
     'lines of tests': 30_755,  # 27,000
     'rooms': 12,  # 12
-    'public names': 914,  # 900
+    'public names': 896,  # 900
     'signatures with home_folder': 28,  # 60
-    'lessons that call a private helper, %': 4.5,  # 8
+    'lessons that call a private helper, %': 4.8,  # 8
     'words an exported line': 3,
     'longest cell': 60,  # 60
-    'p90 of cells': 29,  # 28
+    'p90 of cells': 28,  # 28
 }
 AT_LEAST = {'words an exported line'}
 

@@ -242,7 +242,7 @@ def _structure_spans(text: str, windows: PassageSplitter, language: str, heading
         found.append((pieces[first].begin, pieces[last - 1].end))
     return found
 
-
+# %% ../../nbs/01_data/02_passage_splitter.ipynb #22da2fa3
 def passage_spans(text: str, windows: PassageSplitter, language: str = 'en', headings=None) -> list[tuple[int, int]]:
     "Begin and end of the passages of a text; one that fits into the window stays as it is."
     by_words = windows.unit == 'tokens'

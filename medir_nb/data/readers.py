@@ -213,7 +213,7 @@ def row_judgements(rows):
         doc_id = plain_id(first_value(row, ('corpus-id', 'doc_id', 'p_id', 'cand_id', 'docid', 'docno'), where), where)
         yield query_id, doc_id, first_value(row, ('score', 'relevance', 'grade', 'label'), where), where
 
-
+# %% ../../nbs/01_data/01_readers.ipynb #043f1f31
 def trec_cells(line: str) -> list[str]:
     "The cells of a line between ASCII spaces, as trec_eval reads it; an id may hold any other space."
     return [cell.decode() for cell in line.encode().split()]

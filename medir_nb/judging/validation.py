@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['check_independent', 'scores_under', 'ranks_without', 'gold_quality', 'gold_labels', 'tau_interval', 'tau_by_pairs',
-           'score_shift', 'relabelling_counts', 'reannotation']
+           'score_shift', 'reannotation']
 
 # %% ../../nbs/07_judging/04_validation.ipynb #1de1058c
 import numpy as np
@@ -171,7 +171,7 @@ def score_shift(
     return table.sort_values('gold', ascending=False).rename_axis('system').reset_index()
 
 # %% ../../nbs/07_judging/04_validation.ipynb #eb2c2c4f
-def relabelling_counts(
+def _relabelling_counts(
     task: Task,  # with judgements
     labels: pd.DataFrame,  # of `consensus`
 ) -> pd.DataFrame:
@@ -200,7 +200,7 @@ def reannotation(
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     "The means over queries as one row, and the counts of each query."
     pool = pool_documents(task, [retriever], size=k, **options)
-    counted = relabelling_counts(task, consensus(collect_votes(judges, task, pool.pairs), cut, unread))
+    counted = _relabelling_counts(task, consensus(collect_votes(judges, task, pool.pairs), cut, unread))
     about = {'task': task.name, 'retriever': retriever, 'judges': ', '.join(judge.name for judge in judges)}
     means = counted.drop(columns='query_id').mean().to_dict()
     return pd.DataFrame([about | {'queries': len(counted)} | means]), counted

@@ -312,7 +312,7 @@ def _copy(blocks: Blocks, keys: np.ndarray, vectors: Vectors, at_once: int = 102
             of_part = positions[ends]
             blocks.add(keys[of_part], Encoded(part[ends], vectors.tokens[of_part], vectors.truncated[of_part]))
 
-
+# %% ../../nbs/04_retrieval/01_nearest.ipynb #d08136db
 def write_blocks(encoder: Encoder, task: Task, blocks: Blocks, before: Blocks | None = None) -> dict:
     "Write the vectors of what a task searches into blocks; what `write_vectors` counts."
     corpus, keys = task.corpus, _plain_keys(task.corpus)

@@ -409,7 +409,7 @@ def _walk_folder(source: str | Path, to: str | Path | None) -> Path:
     check(is_own, f'the folder holds {"".join(others[:1])!r} and no walk', folder, 'name a new folder with --to')
     return folder
 
-
+# %% ../../nbs/09_study/01_profile.ipynb #fa56d380
 def _is_whole(corpus_file: Path, found: dict) -> bool:
     "Whether a corpus was read with the libraries that its files need."
     return corpus_file.is_file() and not any(row['fix'] == INSTALL for row in found['unreadable'])
