@@ -79,13 +79,20 @@ def texts_of(folder, n):
     return path
 
 
+def model_of(system):
+    "An encoder and what workers are told of it; hashes: one that takes $MEDIR_TEST_SECONDS a shard, as a GPU would."
+    encoder = ENCODER if system == 'hashes' else encoder_of(parse(system))
+    return encoder, Hashes() if system == 'hashes' else encoder.spec
+
+
 def plain(place, system, share):
-    encoder = encoder_of(parse(system))
-    encode(plan_shards(place.parent / 'corpus.jsonl', encoder, place, size=1000), encoder.spec, LocalEngine(1), share)
+    encoder, told = model_of(system)
+    encode(plan_shards(place.parent / 'corpus.jsonl', encoder, place, size=1000), told, LocalEngine(1), share)
 
 
 def measure_engine(folder, texts, system, rounds):
-    corpus, encoder = texts_of(folder, texts), encoder_of(parse(system))
+    corpus = corpus_of(folder, texts) if system == 'hashes' else texts_of(folder, texts)
+    encoder, told = model_of(system)
     child = multiprocessing.get_context('spawn').Process
     for round_ in range(rounds):
         place = folder / f'plain{round_}'
@@ -99,7 +106,7 @@ def measure_engine(folder, texts, system, rounds):
         check_whole(store, range(len(store.slices)))
         store = plan_shards(corpus, encoder, folder / f'ray{round_}', size=1000)
         with Watched() as actors:
-            encode(store, encoder.spec, RayEngine(2))
+            encode(store, told, RayEngine(2))
         check_whole(store, range(len(store.slices)))
         for name, met, store in (('two processes', two, place), ('two actors', actors, folder / f'ray{round_}')):
             in_shards = sum(json.loads(file.read_text())['seconds'] for file in store.glob('*/done.json'))

@@ -242,7 +242,21 @@ def raised_pptx():
     return out.getvalue()
 
 
+def raised_xlsx():
+    from xlsxwriter import Workbook
+
+    out = io.BytesIO()
+    with Workbook(out) as book:
+        raised = book.add_format({'font_script': 1})
+        sheet = book.add_worksheet()
+        sheet.write_row(0, 0, ['title', 'text'])
+        sheet.write(1, 0, 'Counts')
+        sheet.write_rich_string(1, 1, 'Counts of 10', raised, '6', ' or 10', raised, '-3', ' of Ca', raised, '2+')
+    return out.getvalue()
+
+
 RAISED = {
+    'a.xlsx': raised_xlsx,
     'a.docx': raised_docx,
     'a.pptx': raised_pptx,
     'a.rtf': lambda: rb'{\rtf1 Counts of 10{\b\super\insrsid7 6} or 10\super -3\nosupersub  of Ca{\super 2+}.}',

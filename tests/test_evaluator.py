@@ -605,3 +605,9 @@ def test_equal_scores_have_no_interval_and_a_table_prints_them():
         assert score_frames.tests_table(table).difference.tolist() == ['+0.000'] * 3
         assert ' +0.0000, p = 1.0000' in str(compare(*scores[:2]))
         assert gain_counts(table.assign(task='t')).open.tolist() == [3]
+
+
+def test_two_kinds_of_passages_are_a_setting_that_differs():
+    tasks = [load_task('hpo-lay', passages=passages) for passages in ('tokens=20', 'tokens=20,cuts=anywhere')]
+    said = str(compare(*(evaluate(task, 'bm25') for task in tasks)))
+    assert 'passages: tokens=20 (bm25 1) | tokens=20,cuts=anywhere (bm25 2)' in said

@@ -831,7 +831,7 @@ def test_mistakes_of_the_commands_are_one_line(beir, home, tmp_path, medir):
             ('index', index, '--add', 'typo.jsonl'): 'typo.jsonl: no such file; give --add a folder',
             ('search', index, ' '): 'a question is empty',
             ('search', index, 'x', '--system', 'minilm'): 'the index holds bm25',
-            ('search', index): 'Missing argument',
+            ('search', index): 'there is no question; write one in quotes',
             ('serve', beir): 'holds no index',
             ('serve', index, '--port', port): f'port {port} of 127.0.0.1 is in use',
             ('serve', index, '--port', '99999'): 'there is no port',

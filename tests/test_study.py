@@ -328,6 +328,8 @@ def test_samples_are_seeded_nested_and_from_all_lengths(tmp_path):
         ('Which words would somebody', 'lay', ['repeats the prompt'], 'repeats the prompt'),
         ('为什么我的脸色这么苍白呢', 'lay', ['wrong language'], 'in another language'),
         ('本文讲了什么内容呢', 'lay', [], 'points to the text'),
+        ('Worüber berichtet dieser Text genau?', 'lay', [], 'points to the text'),
+        ('What shows on a chest x-ray of her? What shows on a chest x-ray of him?', 'lay', [], 'repeats itself'),
         ('one two three four five six seven eight nine ten eleven', 'keyword', [], 'too long'),
         ('why do people who', 'lay', ['cut off'], 'too long'),
         ('iron why', 'clinical', [], 'no question'),

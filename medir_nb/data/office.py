@@ -12,6 +12,7 @@ import re
 from pathlib import Path
 from ..core.errors import check
 from .documents import Part, file_bytes, file_text, markdown_document
+from .records import table_documents
 from .xml import narrative, on_a_line
 
 # %% ../../nbs/01_data/20_office.ipynb #8bb4ac11
@@ -87,6 +88,36 @@ def pptx_documents(path: Path):
             text += '\n\n'.join(filter(None, parts)) + '\n\n'
     metadata = {**_office_fields(file.core_properties), 'page_starts': starts}
     yield markdown_document(path, text, file.core_properties.title or '', metadata)
+
+# %% ../../nbs/01_data/20_office.ipynb #a2e160ee
+def _cell_value(cell):
+    if hasattr(cell, 'as_list'):  # pieces of several fonts
+        before = ''
+        for piece in cell:
+            font, text = getattr(piece, 'font', None), str(piece)
+            before += on_a_line(before, text) if font and font.vertAlign == 'superscript' else text
+        return before
+    return cell.isoformat(' ').removesuffix(' 00:00:00') if hasattr(cell, 'hour') else cell
+
+
+def xlsx_documents(path: Path, columns: dict | None = None):
+    "The documents of the rows of all sheets of an Excel file."
+    from openpyxl import load_workbook
+
+    book = load_workbook(io.BytesIO(file_bytes(path)), read_only=True, data_only=True, rich_text=True)
+    found = 0
+    for sheet in book.worksheets:
+        cells = ([*map(_cell_value, row)] for row in sheet.iter_rows(values_only=True))
+        placed = (
+            (row, f'{path}:{sheet.title}!{number}')
+            for number, row in enumerate(cells, 1)
+            if any(c is not None for c in row)
+        )
+        rows = list(placed)
+        if len(rows) > 1:
+            found += 1
+            yield from table_documents(rows, path, columns, {'sheet': sheet.title})
+    check(found, 'a workbook without rows', path, 'give the names of the columns in the first line, and rows below it')
 
 # %% ../../nbs/01_data/20_office.ipynb #4985e016
 _LEAST_FOUND = 250  # characters of a main text; below, trafilatura loses its lines

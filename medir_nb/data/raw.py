@@ -20,17 +20,18 @@ from ..core.console import counted, note
 from .readers import opened
 from .task_folders import ZIP_RATIO, leads_out
 from .documents import Document, Part, file_bytes, json_documents, markdown_documents, text_documents
-from medir_nb.data.records import (
-    bibtex_documents,
-    csv_documents,
-    parquet_documents,
-    reference_documents,
-    xlsx_documents,
-)
+from .records import bibtex_documents, csv_documents, parquet_documents, reference_documents
 from .pages import pdf_documents
 from .xml import newest_citations, xml_documents
 from .clinical import json_file_documents
-from .office import docx_documents, eml_documents, html_documents, pptx_documents, rtf_documents
+from medir_nb.data.office import (
+    docx_documents,
+    eml_documents,
+    html_documents,
+    pptx_documents,
+    rtf_documents,
+    xlsx_documents,
+)
 
 # %% ../../nbs/01_data/21_raw.ipynb #4b54594e
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import re
 from collections import Counter
 from pathlib import Path
 from ..core.errors import boundary, check, MedirError
-from .documents import Document, column_names, file_bytes, file_text, row_document
+from .documents import Document, column_names, file_text, row_document
 
 # %% ../../nbs/01_data/16_records.ipynb #edf01d52
 def _header(cells: list) -> list[str]:
@@ -85,30 +85,6 @@ def csv_documents(path: Path, columns: dict | None = None):
     rows = ((row, f'{path}:{reader.line_num + skipped}') for row in reader if row)
     with boundary('a malformed table', path, 'mend its quotes, or save it again', (csv.Error,)):
         yield from table_documents(rows, path, columns, metadata)
-
-# %% ../../nbs/01_data/16_records.ipynb #a2e160ee
-def _cell_value(cell):
-    return cell.isoformat(' ').removesuffix(' 00:00:00') if hasattr(cell, 'hour') else cell
-
-
-def xlsx_documents(path: Path, columns: dict | None = None):
-    "The documents of the rows of all sheets of an Excel file."
-    from openpyxl import load_workbook
-
-    book = load_workbook(io.BytesIO(file_bytes(path)), read_only=True, data_only=True)
-    found = 0
-    for sheet in book.worksheets:
-        cells = ([*map(_cell_value, row)] for row in sheet.iter_rows(values_only=True))
-        placed = (
-            (row, f'{path}:{sheet.title}!{number}')
-            for number, row in enumerate(cells, 1)
-            if any(c is not None for c in row)
-        )
-        rows = list(placed)
-        if len(rows) > 1:
-            found += 1
-            yield from table_documents(rows, path, columns, {'sheet': sheet.title})
-    check(found, 'a workbook without rows', path, 'give the names of the columns in the first line, and rows below it')
 
 # %% ../../nbs/01_data/16_records.ipynb #dbb96409
 def _row_groups(file, first: int, stop: int) -> tuple[list[int], int]:

@@ -26,7 +26,13 @@ from .statistics import ends_text, holm, interval, paired_p, ALPHA, Power, diffe
 @checked
 def setting_differences(scores: list[Scores]) -> dict[str, dict]:
     "`setting → {system: value}` for every setting in which two of the `scores` differ."
-    known = {score.label: score.settings for score in scores if score.settings}
+    labels = [score.label for score in scores]
+    # one system on passages of two kinds has one label
+    known = {
+        label if labels.count(label) == 1 else f'{label} {number}': score.settings
+        for number, (label, score) in enumerate(zip(labels, scores, strict=True), 1)
+        if score.settings
+    }
     differing = {}
     for name in dict.fromkeys(name for settings in known.values() for name in settings):
         values = {label: settings[name] for label, settings in known.items() if name in settings}

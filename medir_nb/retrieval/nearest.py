@@ -92,15 +92,16 @@ def search_blocks(
 
 # %% ../../nbs/04_retrieval/01_nearest.ipynb #8b37932e
 def _nearest_by_bits(queries: np.ndarray, documents: Vectors, n: int) -> np.ndarray:
-    "Positions of the `n` documents that differ from each query in the fewest bits."
+    "Positions of the `n` documents that differ from each query in the fewest bits, of equal ones the first."
     bits, faiss = np.packbits(queries > 0, axis=1), the_faiss()
-    differing, positions = np.empty((len(queries), 0), np.int32), np.empty((len(queries), 0), np.int64)
+    found = np.empty((len(queries), 0), np.int64)
     for places, part in documents.by_block():
-        of_block, rows = faiss.knn_hamming(bits, np.ascontiguousarray(part.codes), min(n, len(part)))
-        differing, positions = np.hstack([differing, of_block]), np.hstack([positions, places[rows]])
-        nearest_first = np.argsort(differing, axis=1, kind='stable')[:, :n]
-        differing, positions = _best_columns(nearest_first, differing, positions)
-    return np.sort(positions, axis=1)
+        # all of a block: which of the equal ones faiss would leave out depends on how blocks are cut
+        differing, rows = faiss.knn_hamming(bits, np.ascontiguousarray(part.codes), len(part))
+        found = np.hstack([found, differing.astype(np.int64) * len(documents) + places[rows]])
+        if found.shape[1] > n:
+            found = np.partition(found, n - 1, axis=1)[:, :n]
+    return np.sort(found % len(documents), axis=1)
 
 
 def _search_bits(queries: np.ndarray, documents: Vectors, k: int, scale) -> tuple[np.ndarray, np.ndarray]:

@@ -131,6 +131,14 @@ def is_near_copy(text: str, others) -> bool:
     words = {*normal_query(text).split()}
     return any(len(words & other) >= _NEAR * len(words | other) for other in map(set, map(str.split, others)))
 
+
+def repeats_itself(text: str) -> bool:
+    "Whether a sentence of a query says again what stands before it, as a small model does."
+    said = [part for part in re.split('[.?!。？！]+', text) if normal_query(part)]
+    before = [' '.join(said[:place]) for place in range(len(said))]
+    copies = (is_near_copy(part, map(normal_query, said[:place])) for place, part in enumerate(said))
+    return any(copies) or any(shares_run(part, text) for part, text in zip(said, before, strict=True))
+
 # %% ../../nbs/09_study/02_queries.ipynb #7324fdb0
 def query_fault(
     text: str,  # of `query_in_answer`
@@ -149,6 +157,7 @@ def query_fault(
         'in another language': 'wrong language' in faults,
         'a comment of the model': bool(_COMMENTS.search(text)),
         'points to the text': bool(_POINTS.search(text)),
+        'repeats itself': repeats_itself(text),
         'repeats the title': bool(normal) and normal == normal_query(title),
         'too long': words > STYLES[style] or was_cut,
         'no question': words < _SHORTEST.get(style, 3),

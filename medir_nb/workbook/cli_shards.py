@@ -10,7 +10,6 @@ import json
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
-import pandas as pd
 from typer import Argument, Option
 from ..core.console import counted, waiting
 from ..core.engines import engine_named, share_of, work_off
@@ -85,6 +84,7 @@ def _answers(run, questions: dict) -> list[dict]:
 # %% ../../nbs/11_workbook/22_cli_shards.ipynb #a8f3d8f8
 def search_store(source: str, questions: list[str], file: Path | None, k: int, save: Path | None, rows: bool, **how):
     "Ask a store; `how`: engine, workers, share, device, gpus, memory."
+    import pandas as pd
     from medir_nb import retrieval
     from medir_nb.data.corpus import Queries
     from medir_nb.data.readers import cached_table
