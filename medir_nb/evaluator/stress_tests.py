@@ -187,9 +187,8 @@ class Stress:
             said.append(loss_text(stay.set_index('kind', drop=False).loc[self.weakest(system)], self.measure))
         if len(change):
             w = change.sort_values(['same', 'rbo']).iloc[-1]
-            said.append(
-                f'where another thing is meant, it overlooks {w.kind} most: {w.same:.0%} of the lists are the same'
-            )
+            most = f'it overlooks {w.kind} most: {w.same:.0%} of the lists are the same'
+            said.append(f'where another thing is meant, {most if w.same else "every list is another one"}')
         return f'{system} {"; ".join(said)}' if said else f'{system}: no rule applies to {FEWEST} queries'
 
 # %% ../../nbs/06_evaluator/05_stress_tests.ipynb #whys1l3n
