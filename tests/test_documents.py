@@ -120,9 +120,10 @@ def run_block(block, monkeypatch, capfd):
             assert ran.code == 0, f'{shlex.join(words)}: {ran.err}'
         elif words[0] == 'python':
             run_python(words, monkeypatch)
-        elif words[0] == 'seq':  # a pipe, which needs a shell and the command on its path
+        elif words[0] in ('seq', 'printf'):  # pipes, which need a shell and the command on its path
+            line = ' '.join(word if word in ('|', '>') else shlex.quote(word) for word in words)
             path = os.pathsep.join([str(Path(sys.executable).parent), os.environ['PATH']])
-            subprocess.run(' '.join(words), shell=True, check=True, env={**os.environ, 'PATH': path})
+            subprocess.run(line, shell=True, check=True, env={**os.environ, 'PATH': path})
         else:
             pytest.fail(f'nothing here runs {shlex.join(words)}: mark the block as not run, with its reason')
     return None
