@@ -139,9 +139,9 @@ def test_a_lesson_takes_back_the_variables_that_it_sets(path):
     "One process runs many lessons; what each of them names for itself is left to the next."
     cells = [''.join(c['source']) for c in json.loads(path.read_text())['cells'] if c['cell_type'] == 'code']
     lessons = '\n'.join(cell for cell in cells if not cell.startswith('#| export'))
-    named = re.findall(r"environ\['(\w+)'\] = |environ \|= \{\s*'(\w+)'", lessons)
-    kept = {'MEDIR_HOME', 'MEDIR_PROGRESS', 'HF_HUB_OFFLINE'}
-    for name in {a or b for a, b in named} - kept:
+    together = ' '.join(re.findall(r'environ \|= \{(.*?)\}', lessons, re.DOTALL))
+    named = {*re.findall(r"environ\['(\w+)'\] = ", lessons), *re.findall(r"'(\w+)':", together)}
+    for name in named - {'MEDIR_HOME', 'MEDIR_PROGRESS', 'HF_HUB_OFFLINE'}:
         assert re.search(rf"(del |pop\().*'{name}'", lessons), name
 
 

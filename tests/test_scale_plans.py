@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from medir_nb.core.errors import MedirError
-from medir_nb.data.slices import SLICE
+from medir_nb.core.engines import SHARD
 from medir_nb.workbook.scale_plans import Conditions, best_shard, parse_machines, scale_plan
 from medir_nb.workbook.scale_plans import shard_overheads, simulated_hours
 
@@ -40,4 +40,4 @@ def test_a_calm_day_takes_what_encoding_takes_and_a_stormy_one_more():
 
 
 def test_the_default_is_what_the_simulation_chooses():
-    assert best_shard(shard_overheads('pubmed', FOUR, runs=3)) == SLICE
+    assert best_shard(shard_overheads('pubmed', FOUR, runs=3)) == SHARD

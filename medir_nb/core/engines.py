@@ -18,6 +18,9 @@ from .hardware import end_with
 from .places import home
 
 # %% ../../nbs/00_core/13_engines.ipynb #76da03be
+SHARD = 20_000  # texts; `workbook.scale_plans` simulates what another size costs
+
+
 class Outcome(NamedTuple):
     "What became of a shard of work."
 

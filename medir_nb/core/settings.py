@@ -152,6 +152,19 @@ def write_block_rows(
         (Path(folder) / f'{name}.yaml').write_text(text, encoding='utf-8')
     return bool(in_blocks)
 
+# %% ../../nbs/00_core/03_settings.ipynb #7e915702
+def registrar(table: dict):
+    "A decorator: `@mark(name)` puts the function below it into `table` under that name."
+
+    def mark(name: str):
+        def register(function):
+            table[name] = function
+            return function
+
+        return register
+
+    return mark
+
 # %% ../../nbs/00_core/03_settings.ipynb #12a8c348
 @functools.cache
 def _row_type(kind, beside: tuple):

@@ -13,7 +13,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from ..core.errors import check, nearest
-from ..core.settings import check_row, registry
+from ..core.settings import check_row, registrar, registry
 from .corpus import Corpus
 from .ontology import read_hpo
 from .passage_splitter import CJK
@@ -22,15 +22,7 @@ from .task import Task
 # %% ../../nbs/01_data/10_query_perturbations.ipynb #29c3eeac
 MECHANISMS = {}  # name → function from a lexicon to a function from a text to its other wordings
 
-
-def mechanism(name: str):
-    "Make the function below the mechanism `name`."
-
-    def register(make):
-        MECHANISMS[name] = make
-        return make
-
-    return register
+mechanism = registrar(MECHANISMS)
 
 # %% ../../nbs/01_data/10_query_perturbations.ipynb #cedc4b1e
 _BEFORE, _BEHIND = f'(?<![^\\W_{CJK}])', f'(?![^\\W_{CJK}])'

@@ -10,6 +10,7 @@ import functools
 import itertools
 from pathlib import Path
 from typing import NamedTuple
+from ..core.engines import SHARD
 from ..core.errors import MedirError, check
 from ..core.settings import registry
 from .documents import Document, column_names, row_document, whole_text
@@ -19,9 +20,6 @@ from .records import parquet_documents
 from .registered import load_task
 
 # %% ../../nbs/01_data/22_slices.ipynb #4968ffad
-SLICE = 20_000  # texts
-
-
 class Slice(NamedTuple):
     "Rows of a file or of a registered task, in order."
 
@@ -65,7 +63,7 @@ def _file_slices(path: Path, size: int) -> list[Slice]:
 # %% ../../nbs/01_data/22_slices.ipynb #8a468fd7
 def slices_of(
     source: str | Path,  # a file or a folder of documents, or a task of the registry
-    size: int = SLICE,  # texts
+    size: int = SHARD,  # texts
 ) -> list[Slice]:
     "The slices of a corpus, in its order."
     if not Path(source).exists() and (str(source) in registry('tasks') or ':' in str(source)):

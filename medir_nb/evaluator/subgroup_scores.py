@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 from ..core.errors import check, nearest
+from ..core.settings import registrar
 from ..data.corpus import corpus_records
 from ..data.languages import text_language
 from ..data.ontology import hpo_file, read_obo
@@ -27,15 +28,7 @@ from .statistics import smallest_difference
 # %% ../../nbs/06_evaluator/01_subgroup_scores.ipynb #c7124c0f
 LABELS = {}  # name → function from a task to query id → its label, or several
 
-
-def label(name: str):
-    "Make the function below the label `name`."
-
-    def register(function):
-        LABELS[name] = function
-        return function
-
-    return register
+label = registrar(LABELS)
 
 # %% ../../nbs/06_evaluator/01_subgroup_scores.ipynb #5842b206
 def thirds(

@@ -83,7 +83,8 @@ STYLES = {
 }  # style → words at most; a Chinese character is one
 _SHORTEST = {'keyword': 1}  # words; of the others 3
 _LABEL = re.compile(
-    r'^(?:\d+[.)]\s*|[-*•]\s*)?(?:(?:question|query|words?|keywords?|sentence|frage|vraag|pregunta|pergunta|domanda|问题|搜索词|论断)\s*[:：]\s*)?',
+    r'^(?:\d+[.)]\s*|[-*•]\s*)?'
+    r'(?:(?:question|query|words?|keywords?|sentence|frage|vraag|pregunta|pergunta|domanda|问题|搜索词|论断)\s*[:：]\s*)?',
     re.I,
 )
 _POINTS = re.compile(

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 import pandas as pd
 from ..core.errors import MedirError, boundary, check, nearest
-from ..core.settings import check_row, registry
+from ..core.settings import check_row, registrar, registry
 from ..core.commits import commit_of
 from ..core.files import fingerprint
 from ..core.console import note, progress
@@ -45,15 +45,7 @@ class Converted(NamedTuple):
 # %% ../../nbs/05_trainer/04_labelled_sets.ipynb #cdf434ef
 RULES: dict[str, Callable] = {}  # name → function from the values of a line to `Converted`; None: it says nothing
 
-
-def rule(name: str):
-    "Make the function below the rule `name`; its parameters are the values that it reads of a line."
-
-    def register(function):
-        RULES[name] = function
-        return function
-
-    return register
+rule = registrar(RULES)
 
 
 def rule_fields(name: str) -> list[str]:

@@ -208,7 +208,7 @@ def _show_scale(name: str, machines: str, wide: bool, rows: bool):
         told = {'work': json_safe(frame.to_dict('records')), 'shards': json_safe(overheads.to_dict('records'))}
         print(json.dumps(told, ensure_ascii=False))
         return
-    show_table(frame.round(1).fillna(''), wide)
+    show_table(frame.round(1).astype(object).fillna(''), wide)
     print('\nShards: share of time beyond encoding, expected\n')
     shares = overheads.pivot_table(index='shard', columns=['kept', 'encoder'], values='overhead').round(3)
     shares.columns = [f'{encoder}, {kept}' for kept, encoder in shares.columns]

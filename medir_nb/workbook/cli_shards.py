@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 from typer import Argument, Option
 from ..core.console import counted, waiting
-from ..core.engines import engine_named, share_of, work_off
+from ..core.engines import engine_named, SHARD, share_of, work_off
 from ..core.errors import check
 from .options import chosen_columns, ColumnOption, Device, Engine, Gpus, Lang, Memory, ShardOption
 from .options import show_table, Workers
@@ -39,7 +39,7 @@ def encode_command(
     system: Annotated[str, Option(help='An encoder, such as minilm.')],
     to: Annotated[str, Option(metavar='STORE', help='A folder that all workers see, or an address: s3://BUCKET/NAME.')],
     shard: ShardOption = None,
-    size: Annotated[int, Option('--size', min=1, help='Texts of a shard.')] = 20_000,
+    size: Annotated[int, Option('--size', min=1, help='Texts of a shard.')] = SHARD,
     dtype: Annotated[
         Literal['float32', 'float16', 'int8', 'binary'] | None, Option(help='How a number of a vector is stored.')
     ] = None,

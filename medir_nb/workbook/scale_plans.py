@@ -46,7 +46,7 @@ def parse_machines(text: str) -> Machines:
     return Machines(named[1], int(named[2]), **row)
 
 # %% ../../nbs/11_workbook/08_scale_plans.ipynb #cd9bb84e
-_CODE = 72  # bytes of a vector in lists of PQ64: its code and its number
+_CODE = 72  # bytes of a vector in the lists of ann=ivfpq: 64 of its code, 8 of its number
 
 
 def _row(work: str, hours: float, by_flop: float | None, size: float, machines: Machines) -> dict:
