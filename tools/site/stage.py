@@ -462,6 +462,8 @@ def papers_index(names: list[str]) -> str:
     parts += [downloads('second_numbers', names)]
     hours = 'Which printed cells tell most in an hour of a GPU, and the command that measures them: '
     parts += ['## Reproduce', hours + '[Reproduce](reproduce.md).']
+    shards = 'What the size of a shard costs where machines are lost: [Scale](../scale.md).'
+    parts += ['## Scale', shards, downloads('scale', names)]
     counts = to_markdown(coverage_table(coverage(folder=ROOT / 'figures')))
     return '\n\n'.join([*parts, '## What has been measured, and what the rest would take', counts, coverage_source()])
 
