@@ -35,7 +35,9 @@ from medir_nb.core import (
     refusal_in,
     registry,
 )
+from medir_nb.core.files import lock
 from medir_nb.core.places import at_home
+from medir_nb.core.private import refusal_in
 from medir_nb.core.server import Server
 from medir_nb.encoder import Encoder, encoder_spec
 from medir_nb.encoder.availability import check_encoder, encoder_availability
@@ -214,6 +216,20 @@ def test_nobody_elsewhere_can_call(private, address):
         if address:
             server.bind(address)
         server.listen()
+    with pytest.raises(OSError, match='--private refuses all interfaces') as refused:
+        socket.create_server(('', 0))  # which raises an error of its own
+    assert refusal_in(refused.value).startswith('--private refuses')
+
+
+def test_who_waits_for_another_process_is_told(tmp_path, capfd):
+    script = 'import sys, time; from medir_nb.core.files import lock\nwith lock(sys.argv[1]): print(flush=True); time.sleep(2)'
+    holder = subprocess.Popen([sys.executable, '-c', script, tmp_path / 'vectors'], stdout=subprocess.PIPE)
+    assert holder.stdout.readline()
+    with lock(tmp_path / 'vectors'):
+        assert holder.wait(10) == 0
+    with lock(tmp_path / 'free'):
+        said = capfd.readouterr().err
+    assert said == f'medir: {tmp_path / "vectors"}: another process is at work on it; waiting for it\n'
 
 
 def test_what_the_guard_could_not_see_is_said_first(home):

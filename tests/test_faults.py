@@ -1290,11 +1290,11 @@ def test_two_trainings_of_one_name_at_once_wait_for_each_other(settings, capfd):
     other = threading.Thread(target=lambda: done.append(train_encoder(settings(), watch=slowly)))
     other.start()
     assert begun.wait(60)
-    threading.Timer(1.0, go.set).start()
+    threading.Timer(2.0, go.set).start()
     second = train_encoder(settings())
     other.join(60)
     assert second.reused and not done[0].reused
-    assert 'own is being trained by another process: this one waits for it' in capfd.readouterr().err
+    assert 'own: another process is at work on it; waiting for it' in capfd.readouterr().err
 
 
 def test_an_output_where_nothing_can_be_written(config, tmp_path, train_command):

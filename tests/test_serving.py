@@ -1,6 +1,6 @@
 """An updated index is a fresh one, whatever is killed; it answers what an evaluation answers, and bad requests hurt nobody."""
 
-import asyncio, contextlib, json, os, random, resource, shutil, signal, socket, sqlite3, subprocess, sys, tempfile
+import asyncio, contextlib, json, os, random, re, resource, shutil, signal, socket, sqlite3, subprocess, sys, tempfile
 import threading, time
 from pathlib import Path
 
@@ -85,6 +85,21 @@ def test_an_index_gives_the_run_of_an_evaluation(system, said, home, tmp_path, f
         pd.testing.assert_frame_equal(index.search(QUESTIONS, k), searched(system, task, k, home), check_exact=True)
     hits = index.answers(QUESTIONS[:1], 2)[0]
     assert [hit['rank'] for hit in hits] == [1, 2] and all(('passage' in hit) == (said is not None) for hit in hits)
+
+
+def test_passages_of_the_same_words_stand_each_at_its_own_place(home, tmp_path):
+    text = 'Iron is low.\n\nHips break.\n\nIron is low.\n\nIron is low.'
+    build_index(task_of({'a': text}, 'sentences=1,k=9'), 'bm25', tmp_path / 'index', home_folder=home)
+    [[hit]] = Index(tmp_path / 'index', home).answers(['iron'], 1, per_document=9)
+    places = [part['begin'] for part in hit['passages'] if part['passage'].strip() == 'Iron is low.']
+    assert places == [match.start() for match in re.finditer('Iron is low', text)]
+
+
+def test_a_promise_to_a_folder_that_is_gone_says_so(home, tmp_path):
+    build_index(task_of({'a': 'iron'}, None), 'bm25', tmp_path / 'index', home_folder=home)
+    shutil.rmtree(tmp_path / 'index')
+    with pytest.raises(MedirError, match='this folder holds no index; build one: medir index'):
+        retrieval.promise(tmp_path / 'index', {'delete': ['a']})
 
 
 def test_a_language_model_may_join_the_question(home, tmp_path, monkeypatch, fake_minilm):

@@ -23,10 +23,10 @@ MODELS = {
 
 # the most that the package may have, and the least of `AT_LEAST`: the figures of the day; behind each, the aim
 LIMITS = {
-    'exported lines': 51_629,  # aim 37,000
-    'lines of tests': 30_785,  # 27,000
+    'exported lines': 51_640,  # aim 37,000
+    'lines of tests': 30_817,  # 27,000
     'rooms': 12,  # 12
-    'public names': 896,  # 900
+    'public names': 897,  # 900
     'signatures with home_folder': 28,  # 60
     'lessons that call a private helper, %': 4.8,  # 8
     'words an exported line': 3,

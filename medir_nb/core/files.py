@@ -17,10 +17,12 @@ import json
 import os
 import re
 import shutil
+import sys
 import tempfile
 import time
 from pathlib import Path
-from .errors import MedirError, cause_of, check, typed
+from filelock import FileLock, Timeout
+from .errors import MedirError, cause_of, check, typed, visible
 
 # %% ../../nbs/00_core/01_files.ipynb #6422d44d
 def canonical(value) -> str:
@@ -318,9 +320,22 @@ def atomic_folder(path: str | Path):
         shutil.rmtree(part, ignore_errors=True)
 
 # %% ../../nbs/00_core/01_files.ipynb #c52bb338
-def lock(path: str | Path):
-    "A lock on `path` between processes, kept beside it as `PATH.lock`."
-    from filelock import FileLock
+_PATIENCE = 1  # seconds that a lock is waited for in silence
 
+
+class _Lock(FileLock):
+    "A lock between processes; who has to wait for it is told."
+
+    def acquire(self, *args, **options):
+        try:
+            return super().acquire(_PATIENCE)
+        except Timeout:
+            place = visible(self.lock_file.removesuffix('.lock'))
+            print(f'medir: {place}: another process is at work on it; waiting for it', file=sys.stderr, flush=True)
+            return super().acquire(*args, **options)
+
+
+def lock(path: str | Path) -> FileLock:
+    "A lock on `path` between processes, kept beside it as `PATH.lock`."
     Path(path).parent.mkdir(parents=True, exist_ok=True)
-    return FileLock(f'{path}.lock')
+    return _Lock(f'{path}.lock')

@@ -6,6 +6,7 @@
 __all__ = ['is_private']
 
 # %% ../../nbs/00_core/06_guard.ipynb #9ba8cdcc
+import errno
 import getopt
 import ipaddress
 import json
@@ -69,6 +70,9 @@ _MOST_LINES = 1_000  # of one process
 class Refused(ConnectionRefusedError):
     "A connection that leaves this machine, under `--private`."
 
+    def __str__(self):
+        return self.strerror
+
 
 def _state() -> SimpleNamespace:
     "What this process knows of its guard."
@@ -127,7 +131,9 @@ def _hook(event: str, arguments: tuple):
         state.lines += 1
         if state.record and state.lines <= _MOST_LINES:
             _write_down(state, place)
-        raise Refused(f'--private refuses {place}')
+        raise Refused(
+            errno.ECONNREFUSED, f'--private refuses {place}'
+        )  # a number, so that who passes it on keeps the text
 
 # %% ../../nbs/00_core/06_guard.ipynb #369a028b
 _listen = socket.socket.listen

@@ -227,14 +227,9 @@ def unpacked(
     check_package(parts.name, where)
     fix = 'check its rights and the space left, or name another home folder by MEDIR_HOME'
     with boundary(f'its weights cannot be unpacked into {place.parent}', where, fix, kinds=(OSError,)):
-        guard = lock(place)
-        with waiting(f'{where}: another process unpacks its weights'):
-            guard.acquire()
-        try:
+        with lock(place):
             if not place.is_dir():
                 _make(parts, unpack, place, where)
-        finally:
-            guard.release()
     return place
 
 # %% ../../nbs/00_core/12_parts.ipynb #bd05bf56

@@ -176,7 +176,7 @@ def refusal_in(error: BaseException | None) -> str:
     "What the guard said, where it is at the root of `error`; else ''."
     while error is not None:
         if isinstance(error, OSError) and '--private refuses' in str(error):
-            return str(error)
+            return error.strerror or str(error)
         error = error.__cause__ or error.__context__
     return ''
 

@@ -81,9 +81,10 @@ def promise(
     entry: dict,  # `put`: documents as `_id`, `title`, `text`; `delete`: ids
 ) -> int:
     "Write down what is to be done; the number of the generation from which on it is done."
+    present = read_manifest(folder)['generation']
     with _promises(folder) as database:
         [being_made] = database.execute('PRAGMA user_version').fetchone()
-        number = 1 + max(read_manifest(folder)['generation'], being_made)
+        number = 1 + max(present, being_made)
         line = json.dumps(entry)
         database.execute('INSERT INTO promises VALUES (?, ?, ?)', (number, line, _sum(number, line.encode())))
     return number
@@ -179,23 +180,13 @@ _GENERATION = re.compile(r'generation-\d{6}|\.generation-\d{6}\.(old|[a-z0-9_]{8
 @contextlib.contextmanager
 def writing(folder: Path):
     "The right to make generations of an index; another writer is waited for."
-    from filelock import Timeout
-
     folder.mkdir(parents=True, exist_ok=True)
-    held = lock(folder / 'index')
-    try:
-        held.acquire(timeout=1)
-    except Timeout:
-        note(f'{folder}: another update is at work; waiting for it')
-        held.acquire()
-    try:
+    with lock(folder / 'index'):
         present = read_json(folder / 'manifest.json', {}).get('place')
         for path in folder.iterdir():
             if _GENERATION.fullmatch(path.name) and path.name != present and not path.is_symlink():
                 shutil.rmtree(path, ignore_errors=True)
         yield
-    finally:
-        held.release()
 
 # %% ../../nbs/04_retrieval/20_updates.ipynb #42bae932
 def _sync_folder(folder: Path):

@@ -111,15 +111,9 @@ def checkpoint_place(config: Settings) -> Path:
 @contextlib.contextmanager
 def held(folder: Path):
     "Hold the name of a checkpoint while it is trained."
-    from filelock import Timeout
-
     try:
         name_lock = lock(folder.parent / '.training' / folder.name)
-        try:
-            name_lock.acquire(timeout=0)
-        except Timeout:
-            note(f'{folder.name} is being trained by another process: this one waits for it')
-            name_lock.acquire()
+        name_lock.acquire()
     except OSError as error:
         what = f'no checkpoint can be written there ({error.strerror or cause_of(error)})'
         raise MedirError(what, folder, 'choose another output or home folder') from None

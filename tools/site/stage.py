@@ -359,7 +359,9 @@ NUMBER = re.compile(r'[+-]?[\d.,]+( ?%|( \[[^\]]*\]))?')
 def csv_text(rows: list[list[str]]) -> str:
     "A table as CSV, in which no spreadsheet takes a text for a formula."
     said = io.StringIO()
-    safe = [[f"'{c}" if re.match(r'[=+\-@\t\r]', c) and not NUMBER.fullmatch(c) else c for c in row] for row in rows]
+    safe = [
+        [f"'{c}" if re.match(r'[=+\-@＝＋－＠\t\r]', c) and not NUMBER.fullmatch(c) else c for c in row] for row in rows
+    ]
     csv.writer(said, lineterminator='\n').writerows(safe)
     return said.getvalue()
 
