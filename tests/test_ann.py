@@ -35,6 +35,15 @@ def test_all_lists_probed_give_the_exact_list_ties_included(similarity, tmp_path
     assert (found_of_exact(found, exact, 20) == 1).all()
 
 
+def test_a_graph_among_lists_misses_none(tmp_path):
+    points = np.random.default_rng(0).normal(size=(5000, 24)).astype(np.float32)
+    documents, asked = array_vectors(points), scaled(points[:50], 'cos')
+    build_ann(documents, tmp_path / 'a', 'IVF512_HNSW32,Flat')
+    found = AnnIndex(tmp_path / 'a', documents, probe=512).search(asked, 20)[1]
+    exact = np.argsort(-asked @ scaled(points, 'cos').T, axis=1)[:, :20]
+    assert (np.sort(found) == np.sort(exact)).all()
+
+
 @pytest.mark.slow
 def test_codes_pick_and_vectors_score(tmp_path):
     points = clustered(10_000, 32)

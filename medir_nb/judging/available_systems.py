@@ -47,7 +47,7 @@ def available_encoders(language: str) -> tuple[list[str], dict[str, str]]:
     "The embedded encoders of a language that run at once, and why others don't."
     runs = {name: encoder_availability(name) for name in embedded_encoders(language)}
     ready = [name for name, answer in runs.items() if answer.startswith('yes') and 'fetching' not in answer]
-    return ready, {name: answer for name, answer in runs.items() if name not in ready}
+    return ready, {name: answer.removeprefix('no: ') for name, answer in runs.items() if name not in ready}
 
 # %% ../../nbs/07_judging/09_available_systems.ipynb #eb4e4818
 def shown_time(seconds: float) -> str:

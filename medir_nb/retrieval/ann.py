@@ -41,6 +41,7 @@ def ann_factory(
 
 # %% ../../nbs/04_retrieval/02_ann.ipynb #9e0403a5
 _AT_ONCE = 16_384  # vectors that are floats in memory, beside the sample
+_PROBE_OF_LISTS = 32  # lists among which the nearest one of a vector is looked for
 
 
 def _trained(vectors: Vectors, factory: str, similarity: str, seed: int = 0):
@@ -57,6 +58,19 @@ def _trained(vectors: Vectors, factory: str, similarity: str, seed: int = 0):
     index.train(scaled(vectors.take(drawn), similarity))
     return index
 
+
+def _set_probe(index, factory: str, probe: int):
+    "Have an index read so many lists, or keep so many neighbours of a walk."
+    faiss = the_faiss()
+    inverted, space = faiss.try_extract_index_ivf(index), faiss.ParameterSpace()
+    if inverted is None:
+        space.set_index_parameter(index, 'efSearch', probe)
+        return
+    lists = min(probe, inverted.nlist)
+    space.set_index_parameter(index, 'nprobe', lists)
+    if '_HNSW' in factory:  # a walk among the lists' centres that keeps no more than it gives misses near ones
+        space.set_index_parameter(index, 'quantizer_efSearch', 4 * lists)
+
 # %% ../../nbs/04_retrieval/02_ann.ipynb #07a1bd59
 def build_ann(
     vectors: Vectors,
@@ -69,6 +83,7 @@ def build_ann(
     about = {'factory': ann_factory(kind, len(vectors), vectors.dim), 'vectors': len(vectors)}
     with atomic_folder(folder) as made:
         index = _trained(vectors, about['factory'], similarity)
+        _set_probe(index, about['factory'], _PROBE_OF_LISTS)
         for first in progress(range(0, len(vectors), _AT_ONCE), desc='ann', unit='16k vectors'):
             index.add(scaled(vectors.chunk(first, first + _AT_ONCE), similarity))
         faiss.write_index(index, str(made / 'ann.faiss'))
@@ -95,9 +110,7 @@ class AnnIndex:
     ):
         self.vectors, self.similarity, self.oversample = vectors, similarity, oversample
         self.about, self.index = _opened(Path(folder), fix, len(vectors))
-        faiss, inverted = the_faiss(), the_faiss().try_extract_index_ivf(self.index)
-        name, most = ('efSearch', probe) if inverted is None else ('nprobe', min(probe, inverted.nlist))
-        faiss.ParameterSpace().set_index_parameter(self.index, name, most)
+        _set_probe(self.index, self.about['factory'], probe)
 
     def close(self):
         "Nothing is held."

@@ -43,7 +43,7 @@ def runnable_candidates(names: list[str] | None, language: str) -> list[str]:
         if runs.startswith('yes') and 'fetching' not in runs and 'asks' not in runs:
             chosen.append(name)
         elif names:
-            note(f'{name} is left out of the candidates: {runs}')
+            note(f'{name} is left out of the candidates: {runs.removeprefix("no: ")}')
         else:
             left_out.append(name)
     if left_out:
