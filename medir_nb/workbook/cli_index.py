@@ -212,8 +212,12 @@ def index_command(
     ] = None,
     to: Annotated[Path | None, Option(help='The folder of the index (of a walk: its index/).')] = None,
     store: Annotated[
-        Literal['flat', 'qdrant', 'lancedb'], Option(help='Where vectors lie: plain files, or a database.')
+        Literal['flat', 'qdrant', 'lancedb', 'pgvector', 'opensearch'],
+        Option(help='Where vectors lie: plain files, or a database, whose tables live in its folder or at --url.'),
     ] = 'flat',
+    url: Annotated[
+        str | None, Option(envvar='MEDIR_STORE_URL', help='Of the server of --store; later commands read the variable.')
+    ] = None,
     ann: Annotated[
         Literal['ivfpq', 'hnsw'] | None,
         Option(help='An approximate index for each encoder of the system, for millions of documents.'),
@@ -235,6 +239,7 @@ def index_command(
         from medir_nb import retrieval
         from medir_nb.judging import note_step
 
+    os.environ.update({'MEDIR_STORE_URL': url} if url else {})
     if retrieval.is_index(source):
         is_anew, columns = bool(system or to or passages or ann), chosen_columns(column)
         print(_changed_index(source, update, add, delete, is_anew, lang, device, columns))

@@ -34,6 +34,7 @@ VARIABLES = {
     'MEDIR_PRIVATE_SITE': 'set by `--private` for the processes that it starts: the folder of its `sitecustomize`',
     'MEDIR_REPLAY': 'only recorded generations are used, no language model is asked',
     'MEDIR_LLM_BACKEND': "transformers, vllm or openai: what writes, in place of the row's own",
+    'MEDIR_STORE_URL': 'address of the server that holds the vectors of an index (`--store`)',
     'MEDIR_SERVE_KEY': 'key that `medir serve` asks for, and that a searcher sends',
     'MEDIR_LLM_URL': "server that speaks OpenAI's language, for every language model",
     'MEDIR_LLM_OPTIONS': 'options of the backend as JSON',
