@@ -275,6 +275,17 @@ def test_a_table_goes_with_its_generation_and_a_server_that_is_gone_is_named(dat
         DATABASES[database](tmp_path / 'a')
 
 
+@pytest.mark.parametrize(
+    'address', ['postgresql://db.example.org/x', 'host=db.example.org dbname=x', 'https://192.0.2.1']
+)
+def test_a_server_elsewhere_is_refused_under_private(address, tmp_path, monkeypatch):
+    monkeypatch.setenv('MEDIR_PRIVATE', '1')  # psycopg's sockets are its own, so the guard does not see them
+    monkeypatch.setenv('MEDIR_STORE_URL', address)
+    for kind in DATABASES.values():
+        with pytest.raises(MedirError, match='--private refuses .* elsewhere'):
+            kind(tmp_path, array_vectors(np.eye(3, dtype=np.float32)))
+
+
 @pytest.mark.parametrize('store', DATABASES)
 def test_a_missing_client_is_one_line(store, tmp_path, monkeypatch, fake_minilm):
     client = {'qdrant': 'qdrant_client', 'lancedb': 'lancedb', 'pgvector': 'psycopg', 'opensearch': 'opensearchpy'}

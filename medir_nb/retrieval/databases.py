@@ -9,10 +9,12 @@ __all__ = []
 import os
 import uuid
 from pathlib import Path
+from urllib.parse import urlsplit
 import numpy as np
 from medir_nb.core.console import note, progress
 from medir_nb.core.errors import MedirError, boundary, check
 from medir_nb.core.files import read_json, write_json
+from medir_nb.core.guard import is_loopback, is_private
 from medir_nb.encoder.store import Vectors
 
 # %% ../../nbs/04_retrieval/01_databases.ipynb #28dd6a58
@@ -35,6 +37,8 @@ class Database:
         address = os.environ.get(ADDRESS, '') if vectors is not None or told.get('served') else ''
         what, fix = f'nothing says where {self.name} runs', f'export {ADDRESS}=ADDRESS of its server'
         check(address or not (self.on_server or told.get('served')), what, f'--store {self.name}', fix)
+        elsewhere = is_private() and address and not is_loopback(urlsplit(address).hostname)
+        check(not elsewhere, f'--private refuses {self.name} elsewhere', ADDRESS, 'name a server of this machine')
         missing = (
             f'the client of {self.name} is not installed',
             f'--store {self.name}',

@@ -487,8 +487,9 @@ def stress_command(
     found = evaluator.stress(task, systems, kind, seed, _reader_pairs(pairs), **how)
     _show_stress(found, examples, wide)
     if to:
+        from medir_nb.judging.label_tables import write_csv
         from medir_nb.papers import save_figure, stress_figure
 
         saved = save_figure('stress', found.kinds, stress_figure, to)
-        found.queries.to_csv(to / 'stress_queries.csv', index=False)
+        write_csv(to / 'stress_queries.csv', list(found.queries), found.queries.to_dict('records'))
         note(f'written: {saved.png}, {to}/stress.csv, {to}/stress_queries.csv')
