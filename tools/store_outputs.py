@@ -21,6 +21,7 @@ PRESETS = {
     'subgroups': 'showcase',
     'robust_training': 'showcase',
     'stress': 'showcase',
+    'approximate_search': 'showcase',
 }  # all others: demo
 STORED_WITH = 'stored-with'  # the cell that names the parameters of the stored outputs
 CURSOR_UP = '\x1b[A'
