@@ -88,7 +88,8 @@ _LABEL = re.compile(
     re.I,
 )
 _POINTS = re.compile(
-    r'\b(?:this|the|above|given|provided) (?:text|passage|document|article|study|paragraph|abstract)\b'
+    r'\b(?:this|the|above|given|provided|original) '
+    r'(?:text|passage|document|article|study|paragraph|abstract|sentence)\b'
     r'|\b(?:dies\w+|oben\w*|vorliegende\w*) (?:text|abschnitt|dokument|artikel|studie)\w*'
     r'|\b(?:este|ce|questo|deze) (?:texto|texte|testo|tekst|documento?|artículo|article|articolo|artigo)\b'
     r'|\b(?:(?:el|o) texto|le texte|il testo|de tekst)\b'
@@ -97,7 +98,8 @@ _POINTS = re.compile(
 )
 _COMMENTS = re.compile(
     r"^(?:sure|certainly|of course|here (?:is|are)|i'?m sorry|sorry|i can(?:no|')t|as an ai|抱歉|好的)\b"
-    r'|^(?:the|this) (?:clinician|doctor|sentence|question|query|statement|user|person)\b|would you like to know',
+    r'|^(?:the|this) (?:clinician|doctor|sentence|question|query|statement|user|person)\b|would you like to know'
+    r'|\b(?:answers?|questions?|spell(?:ing|ed)?|audience)\b',  # who asks for medicine names none of these
     re.I,
 )
 
