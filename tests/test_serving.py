@@ -1,6 +1,6 @@
 """An updated index is a fresh one, whatever is killed; it answers what an evaluation answers, and bad requests hurt nobody."""
 
-import asyncio, contextlib, json, os, random, re, resource, shutil, signal, socket, sqlite3, subprocess, sys, tempfile
+import asyncio, contextlib, http.server, json, os, random, re, resource, shutil, signal, socket, sqlite3, subprocess, sys, tempfile
 import threading, time
 from pathlib import Path
 
@@ -273,6 +273,51 @@ def test_a_table_goes_with_its_generation_and_a_server_that_is_gone_is_named(dat
     monkeypatch.delenv('MEDIR_STORE_URL')
     with pytest.raises(MedirError, match=f'nothing says where {database} runs; export MEDIR_STORE_URL='):
         DATABASES[database](tmp_path / 'a')
+
+
+class QdrantServer(http.server.BaseHTTPRequestHandler):
+    "The requests of an index, as the pages of Qdrant's REST describe them; no package brings the server."
+
+    tables = {}
+
+    def answer(self):
+        body = json.loads(self.rfile.read(int(self.headers.get('Content-Length') or 0)) or b'{}')
+        name, told = (*self.path.partition('?')[0].split('/'), '')[2], True
+        if self.command == 'DELETE' or (self.command == 'PUT' and 'points' not in self.path):
+            self.tables[name] = {} if self.command == 'PUT' else None
+        elif self.command == 'PUT':
+            self.tables[name] |= dict(zip(body['batch']['ids'], body['batch']['vectors'], strict=True))
+            told = {'operation_id': 0, 'status': 'completed'}
+        elif self.command == 'POST':
+            assert body['params']['exact'] and self.path.endswith('/points/query')
+            scores = {of: float(np.dot(row, body['query']['nearest'])) for of, row in self.tables[name].items()}
+            best = sorted(scores, key=lambda of: -scores[of])[: body['limit']]
+            told = {'points': [{'id': of, 'version': 0, 'score': scores[of]} for of in best]}
+        root = {'title': 'qdrant', 'version': '1.15.0'}
+        self.send_response(200)
+        self.send_header('Content-Type', 'application/json')
+        self.end_headers()
+        answer = root if self.path == '/' else {'result': told, 'status': 'ok', 'time': 0}
+        self.wfile.write(json.dumps(answer).encode())
+
+    do_GET = do_PUT = do_POST = do_DELETE = answer
+
+    def log_message(self, *given):
+        pass
+
+
+def test_a_qdrant_server_is_asked_exactly_and_its_table_is_dropped(tmp_path, monkeypatch):
+    pytest.importorskip('qdrant_client')
+    with http.server.ThreadingHTTPServer(('127.0.0.1', 0), QdrantServer) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        monkeypatch.setenv('MEDIR_STORE_URL', f'http://127.0.0.1:{server.server_port}')
+        vectors = array_vectors(np.eye(3, dtype=np.float32))
+        DATABASES['qdrant'](tmp_path / 'a', vectors).close()
+        scores, places = DATABASES['qdrant'](tmp_path / 'a').search(vectors.chunk(1, 2), 2)
+        assert scores[0].tolist() == [1, 0] and places[0, 0] == 1
+        drop_tables(tmp_path)
+        assert list(QdrantServer.tables.values()) == [None]
+        server.shutdown()
 
 
 @pytest.mark.parametrize(
