@@ -256,8 +256,8 @@ def test_every_download_is_offered_with_the_papers_and_below_its_notebook(names,
     for name in names:
         assert f'](../figures/{name})' in papers_page, name
     assert '## Referees' in papers_page and '](referees.md)' in papers_page
-    notebooks_ = [*PAPER_NOTEBOOKS, *(ROOT / 'nbs/11_workbook').glob('*_scale_plans.ipynb')]
-    own = [name for notebook in notebooks_ for name in stage.own_files(notebook, names)]
+    with_figures = [*PAPER_NOTEBOOKS, *(ROOT / 'nbs/11_workbook').glob('*_scale_plans.ipynb')]
+    own = [name for notebook in with_figures for name in stage.own_files(notebook, names)]
     assert sorted(own) == sorted(name for name in names if '.published.' not in name)
 
 

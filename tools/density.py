@@ -23,7 +23,7 @@ MODELS = {
 
 # the most that the package may have, and the least of `AT_LEAST`: the figures of the day; behind each, the aim
 LIMITS = {
-    'exported lines': 51_803,  # aim 37,000
+    'exported lines': 51_802,  # aim 37,000
     'lines of tests': 30_990,  # 27,000
     'rooms': 12,  # 12
     'public names': 897,  # 900

@@ -326,13 +326,13 @@ _PATIENCE = 1  # seconds that a lock is waited for in silence
 class _Lock(FileLock):
     "A lock between processes; who has to wait for it is told."
 
-    def acquire(self, *args, **options):
+    def acquire(self):
         try:
             return super().acquire(_PATIENCE)
         except Timeout:
             place = visible(self.lock_file.removesuffix('.lock'))
             print(f'medir: {place}: another process is at work on it; waiting for it', file=sys.stderr, flush=True)
-            return super().acquire(*args, **options)
+            return super().acquire()
 
 
 def lock(path: str | Path) -> FileLock:

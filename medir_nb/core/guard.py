@@ -131,9 +131,8 @@ def _hook(event: str, arguments: tuple):
         state.lines += 1
         if state.record and state.lines <= _MOST_LINES:
             _write_down(state, place)
-        raise Refused(
-            errno.ECONNREFUSED, f'--private refuses {place}'
-        )  # a number, so that who passes it on keeps the text
+        # with a number, so that who passes the error on keeps its text
+        raise Refused(errno.ECONNREFUSED, f'--private refuses {place}')
 
 # %% ../../nbs/00_core/06_guard.ipynb #369a028b
 _listen = socket.socket.listen
