@@ -100,8 +100,8 @@ class Copies:
     def answered(self) -> list[str]:
         "Ids of the queries of which a relevant document stands in the training set, or which stand there themselves."
         relevant = self.task.qrels[self.task.qrels.relevance >= self.task.relevant_from]
-        of_documents = set(relevant[relevant.doc_id.isin(self.documents or {})].query_id)
-        return [query_id for query_id in self.task.queries.ids if query_id in of_documents.union(self.queries)]
+        met = set(relevant[relevant.doc_id.isin(self.documents or {})].query_id).union(self.queries)
+        return [query_id for query_id in self.task.queries.ids if query_id in met]
 
     def __repr__(self):
         size, relevant = len(self.task.corpus), set(self.task.qrels[self.task.qrels.relevance > 0].doc_id)
