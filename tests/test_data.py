@@ -41,6 +41,7 @@ from medir_nb.data import (
     tasks_table,
     write_pairs,
 )
+from medir_nb.data.corpus import metadata_of
 from medir_nb.data.ontology import hpo_file
 from medir_nb.data.pretraining import check_pretraining_row
 from medir_nb.encoder import Encoder, encoder_spec, models_table
@@ -246,6 +247,20 @@ def test_frames_in_memory(tmp_path):
         task_from_frames(*frames[:2], frames[2].assign(relevance=[2, 0.5, *[1] * 7]), name='own')
     with pytest.raises(MedirError, match="'d99' is judged but not in the corpus"):
         task_from_frames(*frames[:2], frames[2].assign(doc_id='d99'))
+
+
+@pytest.mark.parametrize(
+    'names', [('docno', 'qid', 'query', 'label'), ('doc_id', 'query_id', 'text', 'relevance')], ids=' '.join
+)
+def test_frames_of_other_tools(names):
+    document, query, words, grade = names
+    corpus = pd.DataFrame(DOCUMENTS, columns=[document, 'title', 'text'])
+    queries = pd.DataFrame(QUERIES, columns=[query, words])
+    qrels = pd.DataFrame(QRELS, columns=[query, document, grade])
+    task = task_from_frames(corpus, queries, qrels, name='own')
+    assert judgements(task) == sorted(QRELS) and task.queries.texts() == [text for _, text in QUERIES]
+    kept = task_from_frames(corpus.assign(id=corpus[document]), queries, qrels)
+    assert set(metadata_of(kept.corpus, DOCUMENTS[0][0])) == {document}  # an id of another collection stays a field
 
 
 def test_language_of_a_folder_and_its_override(tmp_path, medir):

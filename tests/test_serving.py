@@ -784,6 +784,18 @@ def test_documents_may_have_the_name_that_hits_have_and_an_unknown_one_is_not_de
     assert client.delete('/documents/b').status_code == client.delete('/documents/a').status_code == 200
 
 
+@pytest.mark.parametrize('path', ['/search', '/documents'])
+def test_the_body_that_a_refusal_prints_is_taken(path, home, tmp_path, running):
+    build_index(task_of({'a': 'iron'}), 'bm25', tmp_path / 'index', home_folder=home)
+    client = running(tmp_path / 'index', updates=True)
+    headers = {'content-type': 'application/json'}
+    for wrong in (b'[]', b'{', b''):
+        answer = client.post(path, content=wrong, headers=headers)
+        is_error(answer, 400)
+        printed = re.search(r'send (.*) with the header', answer.json()['fix']).group(1)
+        assert client.post(path, content=printed.encode(), headers=headers).status_code == 200
+
+
 @pytest.mark.medium
 def test_documents_are_taken_and_deleted(beir, home, tmp_path, running):
     build_index(task_of({'a': 'iron'}, 'sentences=1'), 'bm25', tmp_path / 'index', home_folder=home)

@@ -10,6 +10,7 @@ import re
 from bisect import bisect_right
 from collections import namedtuple
 from pathlib import Path
+from ..core.console import counted
 from ..core.errors import check
 from ..core.files import decoded
 from .passage_splitter import headings_in
@@ -41,7 +42,7 @@ def file_text(path: Path) -> tuple[str, dict]:
     what, fix = 'zero bytes stand in it, as in no text', 'leave it out, or save it as plain text'
     check('\0' not in text, what, path, fix)
     odd = len(_NO_TEXT.findall(text))
-    check(odd <= _MOST_ODD * len(text), f'{odd:,} signs stand in it that no text has', path, fix)
+    check(odd <= _MOST_ODD * len(text), f'{counted(odd, "sign")} that no text has', path, fix)
     return text, {} if encoding == 'utf-8' else {'text_encoding': encoding}
 
 # %% ../../nbs/01_data/15_documents.ipynb #4323a1a4

@@ -234,19 +234,36 @@ def build_task(
     return Task(name, **parts, report=report, language=language, source=str(where), **fields)
 
 # %% ../../nbs/01_data/04_task.ipynb #872bafc5
+_FRAME_NAMES = {
+    'queries': {'id': ('qid', 'query_id', 'query-id'), 'text': ('query',)},
+    'corpus': {'id': ('docno', 'doc_id', 'docid', 'corpus-id'), 'text': ('body', 'contents')},
+    'qrels': {},
+}  # what PyTerrier, ir_datasets and Pyserini call them; those of judgements are `row_judgements`'
+
+
+def _usual_columns(frame: pd.DataFrame, what: str) -> pd.DataFrame:
+    "A frame whose id and text have their usual names."
+    renamed = {}
+    for usual, others in _FRAME_NAMES[what].items():
+        if not {usual, f'_{usual}'} & set(frame):
+            renamed |= {name: usual for name in others if name in frame and usual not in renamed.values()}
+    return frame.rename(columns=renamed)
+
+
 @checked
 def task_from_frames(
-    corpus: pd.DataFrame | list,  # id (or _id), text, and title where there is one; a list of mappings likewise
-    queries: pd.DataFrame | list,  # likewise
+    corpus: pd.DataFrame | list,  # id (or docno …), text, and title where there is one; a list of mappings likewise
+    queries: pd.DataFrame | list,  # id (or qid …), text (or query)
     qrels: pd.DataFrame | list,  # query_id, doc_id, relevance
     name: str = 'frames',
     **fields,  # of `build_task` and `Task`
 ) -> Task:
     "A task from data frames."
+    frames = []
     for rows, what in ((queries, 'queries'), (corpus, 'corpus'), (qrels, 'qrels')):
         are_rows = isinstance(rows, pd.DataFrame) or all(isinstance(row, dict) for row in rows)
         check(are_rows, f'the {what} are no rows', name, "give a data frame, or a list of {'id': …, 'text': …}")
-    frames = [pd.DataFrame(rows) for rows in (queries, corpus, qrels)]
+        frames.append(_usual_columns(pd.DataFrame(rows), what))
     query_rows, corpus_rows, qrel_rows = (frame.to_dict('records') for frame in frames)
     query_table = texts_in_memory(query_rows, f'{name} queries', Queries)
     corpus_table = texts_in_memory(corpus_rows, f'{name} corpus')

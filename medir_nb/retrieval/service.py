@@ -307,14 +307,21 @@ _KNOWN = (
     'GET or POST /search, GET /documents/ID, /health, /metrics and /docs; '
     'with --updates POST /documents, DELETE /documents/ID'
 )
+_FIXES = {
+    403: 'medir serve INDEX --updates',
+    413: 'send less at once',
+    421: 'ask 127.0.0.1 or localhost',
+}  # of what a path that is known refuses
 _NO_OBJECT = {'json_invalid', 'model_attributes_type'}
+_BODIES = {'/documents': '{"documents": [{"id": "…", "text": "…"}]}'}  # path → what it takes; else a query
 
 
-def fault_of_request(errors: list[dict]) -> tuple[int, dict]:
+def fault_of_request(errors: list[dict], path: str = '/search') -> tuple[int, dict]:
     "The status and body for what pydantic says of a request."
     kind, where = errors[0]['type'], '.'.join(map(str, errors[0]['loc']))
     if kind in _NO_OBJECT or (kind == 'missing' and where == 'body'):
-        fix = 'send {"query": "…", "k": 10} with the header content-type: application/json'
+        body = _BODIES.get(path, '{"query": "…", "k": 10}')
+        fix = f'send {body} with the header content-type: application/json'
         return 400, _error_body('the body is no JSON object', 'body', fix)
     return 422, _error_body(errors[0]['msg'], where, 'see /docs for the fields and what is allowed')
 
@@ -327,13 +334,14 @@ def _add_errors(app):
 
     @app.exception_handler(RequestValidationError)
     async def bad_request(request, error):
-        status, body = fault_of_request(error.errors())
+        status, body = fault_of_request(error.errors(), request.url.path)
         return JSONResponse(body, status)
 
     @app.exception_handler(HTTPException)
     async def refused(request, error):
         words = {'Not Found': 'there is nothing here', 'Method Not Allowed': 'not with this method'}
-        body = _error_body(words.get(str(error.detail), str(error.detail)), request.url.path, _KNOWN)
+        what, fix = words.get(str(error.detail), str(error.detail)), _FIXES.get(error.status_code, _KNOWN)
+        body = _error_body(what, request.url.path, fix)
         return JSONResponse(body, error.status_code, error.headers)
 
     @app.exception_handler(MedirError)
@@ -440,7 +448,7 @@ def _add_documents(app, service: Service):
 
     def promised(entry: dict) -> dict:
         if not service.takes_updates:
-            raise HTTPException(403, 'this service takes no updates; start it with --updates')
+            raise HTTPException(403, 'this service takes no updates')
         return service.promise(entry)
 
     shown = {'include_in_schema': service.takes_updates}
