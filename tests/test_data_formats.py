@@ -422,6 +422,12 @@ def test_a_damaged_byte_does_not_spoil_the_others():
     assert decoded(raw + b'\xe9')[0] == 'Müdigkeit, Übelkeit, Größe\ufffd' and 'damaged' in decoded(raw + b'\xe9')[1]
 
 
+def test_a_malformed_row_is_named_by_its_line(tmp_path):
+    (tmp_path / 'a.csv').write_text('id,text\n1,"fever, cough"\n2,"rash" of a child\n3,pain\n')
+    first, fault = read_file(tmp_path / 'a.csv')
+    assert first.text == 'fever, cough' and 'a.csv:3: a malformed row' in str(fault)
+
+
 @pytest.mark.parametrize('delimiter', ',;\t|')
 def test_columns_of_any_table_are_chosen(delimiter, tmp_path):
     rows = [

@@ -11,7 +11,7 @@ import io
 import re
 from collections import Counter
 from pathlib import Path
-from ..core.errors import boundary, check, MedirError
+from ..core.errors import check, MedirError
 from .documents import Document, column_names, file_text, row_document
 
 # %% ../../nbs/01_data/16_records.ipynb #edf01d52
@@ -83,8 +83,11 @@ def csv_documents(path: Path, columns: dict | None = None):
         io.StringIO(text.partition('\n')[2] if skipped else text, newline=''), strict=True, delimiter=delimiter
     )
     rows = ((row, f'{path}:{reader.line_num + skipped}') for row in reader if row)
-    with boundary('a malformed table', path, 'mend its quotes, or save it again', (csv.Error,)):
+    try:
         yield from table_documents(rows, path, columns, metadata)
+    except csv.Error as e:
+        place = f'{path}:{reader.line_num + skipped}'
+        raise MedirError(f'a malformed row ({e})', place, 'mend its quotes, or save it again') from e
 
 # %% ../../nbs/01_data/16_records.ipynb #dbb96409
 def _row_groups(file, first: int, stop: int) -> tuple[list[int], int]:
