@@ -37,7 +37,7 @@ def ann_factory(
     if n < _CODED_FROM:
         return f'{coarse},Flat'
     parts = 2 ** int(np.log2(np.clip(dim / 2, 2, 128)))
-    return f'OPQ{parts}_{2 * parts},{coarse},PQ{parts}x4'
+    return f'OPQ{parts}_{2 * parts},{coarse},PQ{parts}x4fsr'
 
 # %% ../../nbs/04_retrieval/03_ann.ipynb #9e0403a5
 _AT_ONCE = 16_384  # vectors that are floats in memory, beside the sample
@@ -137,7 +137,7 @@ class AnnIndex:
 
 
 def _opened(folder: Path, fix: str, n: int) -> tuple[dict, object]:
-    "What an index says of itself, and the index, its lists mapped; a damaged one is refused."
+    "What an index says of itself, and the index, mapped where faiss can; a damaged one is refused."
     faiss = the_faiss()
     with boundary('the approximate index is damaged', folder, fix):
         about, file = json.loads((folder / 'ann.json').read_text(encoding='utf-8')), folder / 'ann.faiss'

@@ -31,7 +31,7 @@ from ..encoder.encoder_rows import encoder_names, encoder_spec, exact_row
 from ..encoder.store import Blocks, Vectors, array_vectors, corpus_keys, encode_corpus, layout_of, missing_texts
 from .nearest import dense_search, unit, open_vectors, scaled, write_parquet, write_vectors
 from .nearest import open_blocks, write_blocks
-from .ann import AnnIndex, build_ann
+from .ann import AnnIndex, ann_factory, build_ann
 from .runs import run_frame, settle_ties
 from ..generator.expansion import as_queries, dense_queries
 from medir_nb.retrieval.stages import (
@@ -266,7 +266,8 @@ def opened_ann(encoder: Encoder, vectors: Vectors, folder: Path, fix: str = 'bui
 def kept_ann(encoder: Encoder, task: Task, vectors: Vectors) -> AnnIndex:
     "The approximate index of a task's documents in the home folder, built where there is none."
     spec, told = encoder.spec, {role: encoder.instruction(task, role) for role in ROLES}
-    folder = home() / 'ann' / fingerprint(contract_key(spec, told), spec.stored, task.corpus.fingerprint, spec.ann)
+    factory = ann_factory(spec.ann, len(vectors), vectors.dim)
+    folder = home() / 'ann' / fingerprint(contract_key(spec, told), spec.stored, task.corpus.fingerprint, factory)
     with lock(folder):
         if not folder.is_dir():
             build_ann(vectors, folder, spec.ann, spec.similarity)
