@@ -428,6 +428,18 @@ def test_a_malformed_row_is_named_by_its_line(tmp_path):
     assert first.text == 'fever, cough' and 'a.csv:3: a malformed row' in str(fault)
 
 
+def test_justified_lines_are_no_table():
+    prose = [
+        'on  Tuesdays  and  Fridays  all  wards',
+        'have   rounds   that   begin   at   eight',
+        "o'clock.    Whoever    comes    late",
+        'waits outside until the round is over.',
+    ]
+    assert paragraphs(prose) == [' '.join(' '.join(prose).split())]
+    table = ['Hb    7.2   7.4   7.1   7.3', 'WBC   4.1   4.2   4.0   5.1', 'CRP   10    12    9     8']
+    assert paragraphs(table) == ['\n'.join(' | '.join(line.split()) for line in table)]
+
+
 @pytest.mark.parametrize('delimiter', ',;\t|')
 def test_columns_of_any_table_are_chosen(delimiter, tmp_path):
     rows = [

@@ -91,16 +91,39 @@ def joined_lines(first: str, second: str, hyphenated: set = frozenset()) -> str:
 def _cells(line: str) -> list[str]:
     return [' '.join(cell.split()) for cell in _GAP.split(line.strip())]
 
+
+def _is_justified(line: str) -> bool:
+    "Whether words are spread over a line, with gaps that are wide and alike."
+    gaps = [len(gap) for gap in re.findall(r'(?<=\S) +(?=\S)', line)]
+    return len(gaps) >= 4 and min(gaps) > 1 and max(gaps) - min(gaps) <= 1
+
+
+def _begin_alike(line: str, other: str) -> bool:
+    "Whether half of the words of two lines begin at the same places."
+    one, two = ({word.start() for word in re.finditer(r'\S+', each)} for each in (line, other))
+    return 2 * len(one & two) >= max(len(one), len(two))
+
+
+def rows_among(lines: list[str]) -> list[bool]:
+    "Which lines are rows of a table."
+    rows = []
+    for place, line in enumerate(lines):
+        beside = [lines[i] for i in (place - 1, place + 1) if 0 <= i < len(lines)]
+        is_prose = _is_justified(line) and not any(_begin_alike(line, other) for other in beside)
+        rows.append(len(_cells(line)) > 1 and not is_prose)
+    return [
+        row and any(rows[max(0, place - 1) : place] + rows[place + 1 : place + 2]) for place, row in enumerate(rows)
+    ]
+
 # %% ../../nbs/01_data/17_pages.ipynb #feec6e25
 def paragraphs(lines: list[str], hyphenated: set = frozenset()) -> list[str]:
     "The paragraphs and tables of lines that stand in reading order; a row of a table is a line `a | b | c`."
-    is_row = [len(_cells(line)) > 1 for line in lines]
+    is_row = rows_among(lines)
     widths = sorted(len(line.strip()) for line in lines if line.strip())
     usual = widths[int(0.8 * len(widths))] if widths else 0
     found, open_kind = [], ''
     for place, line in enumerate(lines):
-        in_table = is_row[place] and any(is_row[i] for i in (place - 1, place + 1) if 0 <= i < len(lines))
-        text, kind = ' '.join(line.split()), 'table' if in_table else 'text'
+        text, kind = ' '.join(line.split()), 'table' if is_row[place] else 'text'
         if not text:
             open_kind = '' if open_kind != 'table' else open_kind
             continue

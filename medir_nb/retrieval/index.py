@@ -23,6 +23,7 @@ from ..data.corpus import Corpus, metadata_of, open_table, write_table
 from ..data.documents import fields_of, place_of
 from ..data.task import Task
 from ..data.passage_splitter import CJK, headings_in, Passages, PassageSplitter, passage_records, pieces_of
+from .analyzers import stop_words
 from .stages import aggregate_passages, found_passages, Job, Stage
 from .runs import RUN_COLUMNS
 from .chain import chain_of
@@ -163,13 +164,15 @@ def _stems(text: str) -> set:
 
 def matching_sentence(question: str, text: str, language: str = 'en') -> tuple[int, int]:
     "Begin and end of the sentence with the words of a question, the rarest in the text first; else of the first one."
+    common = _stems(' '.join(stop_words('en_plus' if language == 'en' else language)))
+    asked = _stems(question) - common or _stems(question)
     found = pieces_of(text, _SENTENCE, language, headings_in(text))
     words = [set() if part.cut == 'heading' else _stems(text[part.begin : part.end]) for part in found]
     head = set()
     for part, stems in zip(found, words, strict=True):
         head = head if part.cut == 'row' else stems
         stems |= head  # a row is about what stands in the first one
-    frequency, asked = Counter(stem for stems in words for stem in stems), _stems(question)
+    frequency = Counter(stem for stems in words for stem in stems)
     worth = [sum(1 / frequency[stem] for stem in stems & asked) for stems in words]
     best = max(range(len(found)), key=lambda i: (worth[i], found[i].cut != 'heading'), default=None)
     return (0, 0) if best is None else (found[best].begin, found[best].end)
