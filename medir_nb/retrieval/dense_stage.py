@@ -9,7 +9,6 @@ __all__ = ['encoder_of', 'one_vector_encoder', 'pair_queries', 'DenseRetriever']
 import contextlib
 import os
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 import numpy as np
 import pandas as pd
@@ -358,39 +357,16 @@ def precision_of(spec) -> str:
 def _conditions(encoder: Encoder, encoded) -> dict:
     "What the speed of an encoder hangs on; a service and an own object count no tokens."
     backend, spec = encoder.backend('document'), encoder.spec
-    batches, is_counted = getattr(backend, 'batches', None), int(encoded.tokens.sum()) > 0
+    batches, shared = getattr(backend, 'batches', None), getattr(backend, 'shared', None)
+    is_counted, own = int(encoded.tokens.sum()) > 0, f'{shared.batch} texts' if shared else "the backend's own"
     return {
         'dimension': encoded.vectors.shape[1],
         'tokens': float(encoded.tokens.mean()) if is_counted else float('nan'),
         'longest': spec.max_document_tokens or float('nan'),
-        'batch': f'{batches.budget:,} tokens' if batches else "the backend's own",
+        'batch': f'{batches.budget:,} tokens' if batches else own,
         'precision': precision_of(spec),
         'device': str(backend.device),
     }
-
-# %% ../../nbs/04_retrieval/10_dense_stage.ipynb #9dfdbad3
-def encoder_trial(encoder: Encoder, job: Job, documents: int, searched: int, stand_ins, nearest) -> Trial:
-    "An encoder on the first documents of a task, and a `nearest` search among what `stand_ins` makes of their vectors."
-    told = {role: encoder.instruction(job.task, role) for role in ROLES}
-    texts = encoder.render(job.task.corpus.rows(0, documents), 'document', told['document'])
-
-    def take_up():
-        return encoder.encode(texts, 'document', told['document'])
-
-    def encode(query: Queries):
-        return encoder.encode(encoder.render(query.rows(), 'query', told['query']), 'query', told['query']).vectors
-
-    encoded = take_up()
-    vectors, ids = (
-        array_vectors(stand_ins(encoded.vectors), layout=layout_of(encoder.spec)),
-        np.arange(searched).astype(str),
-    )
-
-    def search(vector) -> pd.DataFrame:
-        how = encoder.spec.similarity, job.device
-        return nearest(vector, vectors, ['q'], ids, LISTED, *how)
-
-    return Trial(len(texts), searched, take_up, search, encode, _conditions(encoder, encoded))
 
 # %% ../../nbs/04_retrieval/10_dense_stage.ipynb #c36804d7
 def encoder_about(encoder: Encoder, task: Task) -> dict:
@@ -436,26 +412,8 @@ def _check_saved(encoder: Encoder, saved: Encoder, instruction: str, folder: Pat
     is_same = np.allclose(own, again, atol=1e-4)
     check(is_same, 'the saved weights give other vectors', folder, 'leave --with-model out')
 
-# %% ../../nbs/04_retrieval/10_dense_stage.ipynb #7d1c0a5e
-class _MeasuredRanking(_DenseRanking):
-    "What an encoder's search takes: seconds, and bytes on disk."
-
-    @contextlib.contextmanager
-    def trial(self, job: Job, documents: int, searched: int, seed: int = 0):
-        stand_ins = partial(self._stand_ins, searched=searched, random=np.random.default_rng(seed))
-        yield encoder_trial(self.encoder(job), job, documents, searched, stand_ins, self.documents.nearest)
-
-    def _stand_ins(self, vectors, searched: int, random):
-        "What stands for the vectors of `searched` documents."
-        return random.normal(size=(searched, vectors.shape[1])).astype(np.float32)
-
-    def disk_bytes(self, job: Job) -> int:
-        spec = self.encoder(job).spec
-        numbers = (spec.dimensions or spec.dim) * len(job.task.corpus)
-        return int(STORED[spec.stored] * numbers / 8 + 1e9 * (gigabytes_of(spec.params, spec.dtype) or 0))
-
 # %% ../../nbs/04_retrieval/10_dense_stage.ipynb #62c32deb
-class _KeptRanking(_MeasuredRanking):
+class _KeptRanking(_DenseRanking):
     "What an index keeps of it: vectors in a file or in blocks, and an approximate index of them."
 
     def _folder(self, place: Path, part: str) -> Path:
@@ -499,6 +457,11 @@ class _KeptRanking(_MeasuredRanking):
         vectors, database = open_vectors(self._folder(place, 'vectors'), store)
         return EncodedDocuments(encoder, vectors, True, database)
 
+    def disk_bytes(self, job: Job) -> int:
+        spec = self.encoder(job).spec
+        numbers = (spec.dimensions or spec.dim) * len(job.task.corpus)
+        return int(STORED[spec.stored] * numbers / 8 + 1e9 * (gigabytes_of(spec.params, spec.dtype) or 0))
+
 # %% ../../nbs/04_retrieval/10_dense_stage.ipynb #62c32dec
 class DenseRetriever(_KeptRanking):
     "An encoder and its search, with its vectors in the store of the home folder or in a file of an index."
@@ -528,6 +491,31 @@ class DenseRetriever(_KeptRanking):
 
     def reads(self, job: Job) -> str:
         return str(contract(self.encoder(job), job.task))
+
+    @contextlib.contextmanager
+    def trial(self, job: Job, documents: int, searched: int, seed: int = 0):
+        encoder = self.encoder(job)
+        told = {role: encoder.instruction(job.task, role) for role in ROLES}
+        texts = encoder.render(job.task.corpus.rows(0, documents), 'document', told['document'])
+
+        def take_up():
+            return encoder.encode(texts, 'document', told['document'])
+
+        def encode(query: Queries):
+            return encoder.encode(encoder.render(query.rows(), 'query', told['query']), 'query', told['query']).vectors
+
+        encoded, ids = take_up(), np.arange(searched).astype(str)
+        vectors = self._stand_ins(encoder, encoded, searched, np.random.default_rng(seed))
+
+        def search(vector) -> pd.DataFrame:
+            return self.documents.nearest(vector, vectors, ['q'], ids, LISTED, encoder.spec.similarity, job.device)
+
+        yield Trial(len(texts), searched, take_up, search, encode, _conditions(encoder, encoded))
+
+    def _stand_ins(self, encoder: Encoder, encoded, searched: int, random) -> Vectors:
+        "What stands for the vectors of `searched` documents."
+        drawn = random.normal(size=(searched, encoded.vectors.shape[1])).astype(np.float32)
+        return array_vectors(drawn, layout=layout_of(encoder.spec))
 
 
 BY_REPRESENTATION['dense'] = DenseRetriever
