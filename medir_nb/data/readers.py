@@ -194,9 +194,8 @@ _WHOLE = re.compile(r'[+-]?\d+(\.0*)?')
 def read_grade(value, where: str) -> int:
     "A grade as a plain whole number."
     text = plain_text(value.item() if hasattr(value, 'item') else value, where).strip()
-    check(
-        _WHOLE.fullmatch(text), f'grade {value!r:.60} is no whole number', where, 'write an integer such as 0, 1 or 2'
-    )
+    what = f'grade {value!r:.60} is no whole number'
+    check(_WHOLE.fullmatch(text), what, where, 'write an integer such as 0, 1 or 2')
     is_small = len(text) <= 12 and abs(int(float(text))) <= _HIGHEST_GRADE
     what, fix = f'grade {text[:40]} is above {_HIGHEST_GRADE:,}', 'check the columns: query, document, grade'
     check(is_small, what, where, fix)

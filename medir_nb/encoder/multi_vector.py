@@ -191,10 +191,8 @@ class _TokenBackend(Backend):
         super().__init__(spec, role)
         self.shared = load_backend(spec, 'both', device, TokenModel)
         self.device, self.model = self.shared.device, self.shared.model
-        self.prompt = next(filter(None, map(self.model.prompts.get, self._prompt_names())), '')
-
-    def _prompt_names(self) -> tuple:
-        return ('query',) if self.role == 'query' else ('document', 'passage', 'corpus')
+        names = ('query',) if role == 'query' else ('document', 'passage', 'corpus')
+        self.prompt = next(filter(None, map(self.model.prompts.get, names)), '')
 
     def _ask(self, texts: list[str], **how) -> list:
         "What the library makes of texts; where GPU memory is full, in smaller batches."
