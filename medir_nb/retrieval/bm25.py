@@ -131,14 +131,6 @@ class Field:
         return cls({word: number for number, word in enumerate(about['words'])}, *arrays, *about['documents'])
 
 # %% ../../nbs/04_retrieval/05_bm25.ipynb #2662a963
-def summed_fields(fields: list, tokens: list[str]) -> np.ndarray:
-    "The score of every document over its fields."
-    total = fields[0].scores(tokens)
-    for field in fields[1:]:
-        total = total + field.scores(tokens)
-    return total
-
-
 def best_by_id(scores: np.ndarray, ids: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
     "Positions of the best `k` documents above 0, equal ones by ascending id, and their falling scores."
     found = np.flatnonzero(scores > 0)
@@ -420,10 +412,8 @@ class _Shards:
 
     def __init__(self, folder: Path, settings: dict):
         about = json.loads((folder / 'shards.json').read_text(encoding='utf-8'))
-        words, self.frequencies = (
-            {word: n for n, word in enumerate(about['words'])},
-            np.load(folder / 'frequencies.npy'),
-        )
+        words = {word: n for n, word in enumerate(about['words'])}
+        self.frequencies = np.load(folder / 'frequencies.npy')
         self.parts = [_Bm25sIndex(folder / f'shard-{number}', settings) for number in range(about['shards'])]
         for part in self.parts:
             part.vocabulary = part.bm25s.vocab_dict = words
@@ -472,7 +462,7 @@ class _LuceneIndex:
 
     def scores(self, tokens: list[str]) -> np.ndarray:
         "The score of every document for the tokens of one query."
-        return summed_fields(list(self.fields.values()), tokens)
+        return sum(field.scores(tokens) for field in self.fields.values())
 
     def best(self, queries: list[list[str]], ids: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
         "Scores and positions of the first `k` documents of each query, ties by ascending id."

@@ -98,11 +98,6 @@ def one_vector_encoder(system, dtype: str | None = None, device: str | None = No
     check(encoder.spec.representation != 'multi_vector', what, str(system), 'name an encoder of one vector')
     return encoder
 
-
-def _encoder_revision(encoder: Encoder) -> str:
-    "The revision of an encoder's weights, as tables print it."
-    return revision_label(encoder.spec.hub, encoder.spec.revision, 'model')
-
 # %% ../../nbs/04_retrieval/10_dense_stage.ipynb #4b993df5
 def encoder_counts(encoder: Encoder, device: str | None = None, **counted) -> Counts:
     "The counts of an encoding, with what encoded."
@@ -110,7 +105,7 @@ def encoder_counts(encoder: Encoder, device: str | None = None, **counted) -> Co
     loaded_on = next((getattr(backend, 'device', '') for backend in backends), '')
     return Counts(
         **{'similarity': encoder.spec.similarity} | counted,
-        revision=_encoder_revision(encoder),
+        revision=revision_label(encoder.spec.hub, encoder.spec.revision, 'model'),
         dtype=encoder.spec.dtype,
         device=device or loaded_on,
     )
@@ -206,12 +201,10 @@ def query_vectors(encoder: Encoder, task: Task, expanded=None) -> tuple[Vectors,
 
 def check_dimensions(encoder: Encoder, queries: Vectors, documents: Vectors):
     "Refuse vectors of queries and documents that were made by two models under one name."
-    check(
-        queries.dim == documents.dim or not queries.dim or not documents.dim,
-        f'its vectors of queries have {queries.dim:,} numbers, and those of documents {documents.dim:,}',
-        where=f'model {encoder.spec.name}',
-        fix='see what model answers; where it was changed, remove its folders below vectors/ of the home folder',
-    )
+    what = f'its vectors of queries have {queries.dim:,} numbers, and those of documents {documents.dim:,}'
+    fix = 'see what model answers; where it was changed, remove its folders below vectors/ of the home folder'
+    fits = queries.dim == documents.dim or not queries.dim or not documents.dim
+    check(fits, what, f'model {encoder.spec.name}', fix)
 
 # %% ../../nbs/04_retrieval/10_dense_stage.ipynb #69ae81b2
 def score_pool(task: Task, pool: pd.DataFrame, queries: Vectors, documents: Vectors, similarity: str) -> pd.DataFrame:
@@ -373,7 +366,7 @@ def encoder_about(encoder: Encoder, task: Task) -> dict:
     "What went into the vectors of an encoder."
     spec, instructions = encoder.pin(), {role: encoder.instruction(task, role) for role in ROLES}
     return {
-        'revision': _encoder_revision(encoder),
+        'revision': revision_label(spec.hub, spec.revision, 'model'),
         'contract': contract_key(spec, instructions),
         'instructions': instructions,
         'prompts': {role: encoder.prompt(role, instructions[role]) for role in ROLES},

@@ -160,18 +160,13 @@ class _TokenDocuments(EncodedDocuments):
     by_centroids: dict = field(default_factory=dict)  # what was trained for them
     nearest = staticmethod(late_search)
 
-    @property
-    def similarity(self) -> str:
-        "maxsim | meanmaxsim."
-        return 'meanmaxsim' if self.encoder.spec.similarity == 'meanmaxsim' else 'maxsim'
-
     def is_exact(self) -> bool:
         "Whether every document is compared with a query."
         said = self.encoder.spec.search
         return said == 'exact' or (not said and int(self.vectors.tokens.sum()) <= _EXACT_TOKENS)
 
     def search(self, queries: Vectors, task: Task, k: int, job: Job) -> pd.DataFrame:
-        asked, how = queries.chunk(), (self.similarity, job.device)
+        asked, how = queries.chunk(), (self.encoder.spec.similarity, job.device)
         if self.is_exact() or not len(self.vectors):
             return late_search(asked, self.vectors, task.queries.ids, task.corpus.ids, k, *how)
         run = self._by_candidates(asked, task, k, job)
@@ -202,7 +197,7 @@ class _TokenDocuments(EncodedDocuments):
             doc_ids = [d for d in candidates.doc_id if d in places]
             found = self.vectors.take(np.array([places[d] for d in doc_ids], int))
             at = task.queries._position[query_id]
-            [scores] = maxsim_scores(asked[at : at + 1], found, self.similarity, job.device)
+            [scores] = maxsim_scores(asked[at : at + 1], found, self.encoder.spec.similarity, job.device)
             runs.append(pd.DataFrame({'query_id': query_id, 'doc_id': doc_ids, 'score': scores.astype(float)}))
         return pd.concat(runs[1:] or runs, ignore_index=True)
 

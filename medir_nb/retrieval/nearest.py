@@ -205,10 +205,8 @@ def write_vectors(encoder: Encoder, task: Task, folder: Path, before: Path | Non
 # %% ../../nbs/04_retrieval/02_nearest.ipynb #f07abf0a
 def open_vectors(folder: Path, store: str) -> tuple[FileVectors, object]:
     "The vectors that `write_vectors` wrote, and the database that answers in their place; None: there is none."
-    path, fix = (
-        folder / 'vectors.npy',
-        'remove the folder, and build it again: medir index SOURCE --system EXPR --to FOLDER',
-    )
+    path = folder / 'vectors.npy'
+    fix = 'remove the folder, and build it again: medir index SOURCE --system EXPR --to FOLDER'
     check(path.is_file(), 'vectors.npy is missing', folder, fix)
     return FileVectors(path), DATABASES[store](folder / store) if store != 'flat' else None
 
