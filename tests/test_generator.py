@@ -10,20 +10,9 @@ from medir_nb import generator as g
 from medir_nb.core import MedirError, at_home, registry
 from medir_nb.data import load_task
 from medir_nb.encoder import Encoder
-from medir_nb.generator import (
-    LLM,
-    Cassette,
-    Cassettes,
-    Generation,
-    Request,
-    Sampling,
-    configure,
-    expand,
-    llm_spec,
-    method_row,
-)
-from medir_nb.generator.agent import transcript_path
-from medir_nb.generator.agent import read_turn
+from medir_nb.generator import Cassette, Cassettes, Generation, LLM, Request, Sampling, configure, expand, llm_spec
+from medir_nb.generator import method_row
+from medir_nb.generator.agent import read_turn, transcript_path
 from medir_nb.retrieval import expanded_texts, parse, pending, search
 
 
@@ -53,31 +42,17 @@ made = lambda text='a text', **k: Generation(
 
 def test_the_key_is_of_what_is_asked_and_of_whom():
     spec, base = llm_spec('smollm2'), Request('p')
-    others = [(replace(base, **c), spec) for c in ({'prompt': 'q'}, {'system': 's'}, {'index': 1}, {'cut': (0, 1)})] + [
-        (base, replace(spec, **c))
-        for c in (
-            {'revision': 'x'},
-            {'hub': 'x'},
-            {'chat': '<{prompt}>'},
-            {'chat_options': {'enable_thinking': True}},
-            {'context': 9},
-        )
-    ]
+    asked = {'prompt': 'q', 'system': 's', 'index': 1, 'cut': (0, 1)}
+    of_model = {'revision': 'x', 'hub': 'x', 'chat': '<{prompt}>', 'chat_options': {'think': True}, 'context': 9}
+    others = [(replace(base, **{name: value}), spec) for name, value in asked.items()]
+    others += [(base, replace(spec, **{name: value})) for name, value in of_model.items()]
     keys = [r.key(s) for r, s in [(base, spec), *others]]
     assert len(set(keys)) == len(keys)
     assert replace(base, id='q1', what='hyde').key(replace(spec, backend='vllm', label='y')) == base.key(spec)
     said = {'role': 'assistant', 'content': 'so far'}
     for s in (spec, replace(spec, chat='<{prompt}>')):  # a wrapper has no turns in its prompt, and they still count
-        more = [
-            replace(base, **c).key(s)
-            for c in (
-                {},
-                {'turns': (said,)},
-                {'turns': ({**said, 'content': 'x'},)},
-                {'stop': ('</a>',)},
-            )
-        ]
-        assert len(set(more)) == 4
+        changes = {}, {'turns': (said,)}, {'turns': ({**said, 'content': 'x'},)}, {'stop': ('</a>',)}
+        assert len({replace(base, **change).key(s) for change in changes}) == 4
 
 
 # --- cassettes -------------------------------------------------------------------------------------------------------
@@ -218,11 +193,8 @@ def test_a_failure_keeps_what_was_generated_and_the_next_run_asks_only_for_the_r
     with pytest.raises(MedirError):
         served(server, concurrency=1).generate(ask('a', 'b', 'c'))
     asked = server.asked
-    assert [x.text for x in served(server, concurrency=1).generate(ask('a', 'b', 'c'))] == [
-        'echo: a',
-        'echo: b',
-        'echo: c',
-    ]
+    texts = [x.text for x in served(server, concurrency=1).generate(ask('a', 'b', 'c'))]
+    assert texts == ['echo: a', 'echo: b', 'echo: c']
     assert server.asked == asked + 1
 
 
@@ -358,9 +330,6 @@ def test_encoders_and_other_language_models_leave_before_vllm_starts(vllm, home,
     assert seen.alive == 1 and first._backend is None and not encoder.model._recent
 
 
-# --- answers and faults ----------------------------------------------------------------------------------------------
-
-
 # --- methods and fusion ----------------------------------------------------------------------------------------------
 
 
@@ -406,15 +375,10 @@ def test_a_tasks_group_chooses_the_form(beir):
     task = load_task(str(beir))
     as_ = lambda name, language='zh': g.wording('hyde', replace(task, name=name, registered=True), language)
     zh, en = registry('methods')['hyde']['wording']['zh'], registry('methods')['hyde']['wording']['en']
-    assert [as_(n) for n in ('cmirb-medexam', 'cmirb-iiyipost', 'cmirb-cslrel[limit=9]')] == [
-        zh['question'],
-        zh['title'],
-        zh['text'],
-    ]
-    assert [
-        as_(n, 'en')
-        for n in ('r2med-biology', 'r2med-medqa-diag', 'r2med-pmc-treatment', 'r2med-pmc-clinical', 'hpo-lay')
-    ] == [en['biology'], en['exam'], en['case'], en['similar_case'], en['term']]
+    names = ('cmirb-medexam', 'cmirb-iiyipost', 'cmirb-cslrel[limit=9]')
+    assert [as_(n) for n in names] == [zh['question'], zh['title'], zh['text']]
+    names = ('r2med-biology', 'r2med-medqa-diag', 'r2med-pmc-treatment', 'r2med-pmc-clinical', 'hpo-lay')
+    assert [as_(n, 'en') for n in names] == [en[form] for form in 'biology exam case similar_case term'.split()]
     assert as_('mine', 'en') == en['question']
     assert g.wording('hyde', task, 'zh', 'title') == zh['title']
     with pytest.raises(MedirError, match='no wording'):
@@ -455,18 +419,11 @@ def published(folder, texts=TEXTS):
 def test_bm25_with_a_file_is_bm25_asked_with_its_texts(beir, tmp_path):
     task = load_task(str(beir))
     file = published(tmp_path)
-    by_hand = lambda make: (
-        search(
-            replace(
-                task,
-                queries=g.as_queries(
-                    task.queries.ids, [make(task.queries.text(q), TEXTS[q]) for q in task.queries.ids]
-                ),
-            ),
-            'bm25',
-            task.name and 100,
-        ).run
-    )
+
+    def by_hand(make):
+        asked = [make(text, TEXTS[q]) for q, text in zip(task.queries.ids, task.queries.texts())]
+        return search(replace(task, queries=g.as_queries(task.queries.ids, asked)), 'bm25').run
+
     pd.testing.assert_frame_equal(search(task, f'bm25+hyde(file:{file})').run, by_hand(lambda q, h: h))
     pd.testing.assert_frame_equal(
         search(task, f'bm25+hyde(file:{file},fusion=concat,repeat=3)').run, by_hand(lambda q, h: f'{q} {q} {q} {h}')
@@ -547,11 +504,7 @@ def test_replay_is_bit_identical_without_a_model(beir, fake, monkeypatch, fake_m
     first = [search(task, s) for s in systems]
     asked = server.asked
     assert first[0].stats['generated'] == 4
-    assert first[1].stats == {
-        **first[1].stats,
-        'generated': 4,
-        'replayed': 4,
-    }  # n=1 is the first of n=2
+    assert (first[1].stats['generated'], first[1].stats['replayed']) == (4, 4)  # n=1 is the first of n=2
     configure('smollm2')
     g.cassettes._cassette.cache_clear()
 
@@ -576,7 +529,7 @@ def test_a_missing_entry_says_which(beir, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, 'vllm', None)
     with pytest.raises(MedirError, match=r"query 'q1' by hyde\(qwen2-7b\).*cannot be asked: vllm is not installed"):
         search(task, 'bm25+hyde(qwen2-7b)')
-    file = write_lines(tmp_path / 'h.jsonl', [{'id': q, 'hy_doc': t} for q, t in TEXTS.items() if q != 'q3'])
+    file = published(tmp_path, {q: t for q, t in TEXTS.items() if q != 'q3'})
     with pytest.raises(MedirError, match=r"query 'q3' by hyde\(file:.*is missing"):
         search(task, f'bm25+hyde(file:{file})')
     with pytest.raises(MedirError, match='authors. generations of hyde.qwen2-7b. for tiny are not at hand'):
@@ -652,13 +605,7 @@ def test_a_model_on_the_leaderboard_stands_for_the_method_whose_cells_it_repeats
 
 def test_faults_are_counted_and_a_query_without_an_answer_stands_alone(beir, tmp_path):
     task = load_task(str(beir))
-    file = write_lines(
-        tmp_path / 'h.jsonl',
-        [
-            {'id': q, 'hy_doc': t}
-            for q, t in {**TEXTS, 'q1': '', 'q2': '二甲双胍是治疗糖尿病的首选药物', 'q3': QUERIES[2][1]}.items()
-        ],
-    )
+    file = published(tmp_path, {**TEXTS, 'q1': '', 'q2': '二甲双胍是治疗糖尿病的首选药物', 'q3': QUERIES[2][1]})
     answer = search(task, f'bm25+hyde(file:{file})')
     # a text that was not written here had another prompt: that it repeats the query is no fault of it
     assert answer.stats['faults'] == {'empty': 1, 'wrong language': 1} and answer.stats['queries_alone'] == 1
@@ -789,12 +736,8 @@ def texts(task, method='search-r1', kind='sparse', **settings):
 
 
 def lines(task, method='search-r1', **settings):
-    return [
-        json.loads(l)
-        for l in transcript_path(task, (method, 'smollm2', tuple(settings.items())))
-        .read_text(encoding='utf-8')
-        .splitlines()
-    ]
+    path = transcript_path(task, (method, 'smollm2', tuple(settings.items())))
+    return [json.loads(line) for line in path.read_text(encoding='utf-8').splitlines()]
 
 
 def last(body):
