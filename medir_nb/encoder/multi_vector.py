@@ -239,8 +239,7 @@ def save_multi_vector(
     check(not why, f'its folder cannot say how it reads a text: {why}', f'model {spec.name}', 'leave the weights out')
     own = dict(model.prompts)
     if spec.vectors:
-        told = {'query': instruction, 'document': spec.default_document_instruction}
-        model.prompts = {role: encoder.prompt(role, text) for role, text in told.items()}
+        model.prompts = encoder.prompts(instruction)
     try:
         with atomic_folder(folder) as writing:
             model.save(str(writing), create_model_card=False)

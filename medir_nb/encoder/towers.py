@@ -194,16 +194,6 @@ def pair_similarity(
     "cos, or dot where documents are cut after they were normalised and stay as long as they are."
     return 'dot' if is_cut(modules_of_role(model, 'document')[-1]) else 'cos'
 
-# %% ../../nbs/02_encoder/19_towers.ipynb #a471f290
-def pair_prompts(
-    spec: EncoderSpec,  # of `pair_spec`
-    instruction: str = '',  # that stands before queries
-) -> dict:
-    "The prompts of a pair by role."
-    encoder = Encoder(spec)
-    told = {'query': instruction, 'document': spec.default_document_instruction}
-    return {role: encoder.prompt(role, text) for role, text in told.items()}
-
 # %% ../../nbs/02_encoder/19_towers.ipynb #d2265f04
 def query_side(
     model,  # a sentence-transformers model with a router

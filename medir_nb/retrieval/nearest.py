@@ -235,11 +235,11 @@ def _plain_keys(corpus) -> np.ndarray:
     return text_keys([f'{title}\x1f{body}' for title, body in corpus.rows()])
 
 
-def _copy(blocks: Blocks, keys: np.ndarray, vectors: Vectors, at_once: int = 1024):
+def _copy(blocks: Blocks, keys: np.ndarray, vectors: Vectors):
     "Write vectors into blocks under these keys."
     for positions, part in vectors.by_block():
-        for start in range(0, len(positions), at_once):
-            ends = slice(start, start + at_once)
+        for start in range(0, len(positions), 1024):
+            ends = slice(start, start + 1024)
             of_part = positions[ends]
             blocks.add(keys[of_part], Encoded(part[ends], vectors.tokens[of_part], vectors.truncated[of_part]))
 

@@ -40,7 +40,6 @@ def sparse_search(
     k: int = 100,  # documents a query
     similarity: str = 'dot',  # dot | cos
     device: str | None = None,  # the product is the processor's
-    block: int = 10_000,  # documents at a time
 ) -> pd.DataFrame:
     "A run of the exact top `k` documents of each query that share a term with it."
     asked = queries.chunk() if isinstance(queries, Vectors) else queries
@@ -50,7 +49,7 @@ def sparse_search(
     asked = scale(asked)
 
     def search(rows, depth):
-        return search_blocks(asked[rows], documents, depth, scale, _sparse_knn, block)
+        return search_blocks(asked[rows], documents, depth, scale, _sparse_knn, 10_000)
 
     found = settle_ties(search, asked.shape[0], len(documents), k, floor=0.0)
     return run_frame(query_ids, doc_ids, *found, k, positive_only=True)
