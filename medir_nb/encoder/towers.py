@@ -16,7 +16,6 @@ from .model_folders import has_router, recorded_fields
 from .encoder_rows import encoder_spec
 from .loading import POOLER, linear_layer, load_sentence_transformer, modules_of_role, vector_length
 from .loading import whole_weights
-from .model import Encoder
 from .saving import carried_spec, tower_model, why_not_carried
 
 # %% ../../nbs/02_encoder/19_towers.ipynb #8756acea

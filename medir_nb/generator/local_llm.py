@@ -9,6 +9,7 @@ __all__ = ['TransformersBackend']
 import contextlib
 import gc
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from ..core.errors import MedirError, boundary, check
 from ..core.files import fingerprint
@@ -149,10 +150,7 @@ def request_seed(request: Request) -> int:
 # %% ../../nbs/03_generator/02_local_llm.ipynb #c2944f45
 def _fit_all(tokenizer, spec: LLMSpec, requests: list[Request]) -> list[tuple]:
     "For each request its token ids, the request as sent, and the characters left out."
-
-    def encode(request):
-        return rendered_prompt(tokenizer, spec, request)
-
+    encode = partial(rendered_prompt, tokenizer, spec)
     return [truncate_prompt(encode, r, prompt_budget(spec, r.sampling), f'llm {spec.name}') for r in requests]
 
 # %% ../../nbs/03_generator/02_local_llm.ipynb #3e646649
