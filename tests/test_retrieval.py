@@ -73,10 +73,9 @@ def test_dense_equals_brute_force_with_ties(seed, similarity, block):
     documents = rng.choice(values, shape).astype(np.float32)
     queries = rng.choice([-1, 1], (6, documents.shape[1])).astype(np.float32)
     doc_ids = [f'x/{i}' for i in rng.permutation(n)]
-    run = dense_search(
-        queries, array_vectors(documents), [f'q{i}' for i in range(6)], doc_ids, k, similarity, 'cpu', block
-    )
-    expected = brute_force(queries, documents, [f'q{i}' for i in range(6)], doc_ids, k, similarity)
+    asked = [f'q{i}' for i in range(6)]
+    run = dense_search(queries, array_vectors(documents), asked, doc_ids, k, similarity, 'cpu', block)
+    expected = brute_force(queries, documents, asked, doc_ids, k, similarity)
     got = as_lists(run)
     assert len({s for _, s in expected['q0']}) < k or k < 6
     assert {q: [d for d, _ in v] for q, v in got.items()} == {q: [d for d, _ in v] for q, v in expected.items()}
@@ -137,14 +136,10 @@ WORDS = 'aspirin fever cough insulin heart liver kidney renal pain acute chronic
 def test_bm25_is_lucenes(seed, k1, b, analyzer, tmp_path):
     rng = np.random.default_rng(seed)
     texts = [' '.join(rng.choice(WORDS, int(rng.integers(1, 30)))) for _ in range(60)] + ['']
-    questions = [' '.join(rng.choice(WORDS, int(rng.integers(1, 5)))) for _ in range(8)] + [
-        'heart heart attack',
-        'unheard words',
-    ]
-    documents = analyze(texts, analyzer)
-    run = as_lists(
-        BM25(corpus(texts), k1=k1, b=b, analyzer=analyzer).search(corpus(questions, [f'q{i}' for i in range(10)]), 100)
-    )
+    questions = [' '.join(rng.choice(WORDS, int(rng.integers(1, 5)))) for _ in range(8)]
+    questions += ['heart heart attack', 'unheard words']
+    documents, asked = analyze(texts, analyzer), corpus(questions, [f'q{i}' for i in range(10)])
+    run = as_lists(BM25(corpus(texts), k1=k1, b=b, analyzer=analyzer).search(asked, 100))
     for i, tokens in enumerate(analyze(questions, analyzer)):
         expected = {f'd{j}': s for j, s in enumerate(lucene(tokens, documents, k1, b)) if s > 0}
         found = dict(run.get(f'q{i}', []))
@@ -160,10 +155,8 @@ def query_side(query, documents, k1, b):
 
     def weights(words):
         tf = collections.Counter(t for t in words if df[t])
-        return {
-            t: (math.log(n + 1) - math.log(df[t] + 0.5)) * f / (f + k1 * (1 - b + b * sum(tf.values()) / average))
-            for t, f in tf.items()
-        }
+        norm = k1 * (1 - b + b * sum(tf.values()) / average)
+        return {t: (math.log(n + 1) - math.log(df[t] + 0.5)) * f / (f + norm) for t, f in tf.items()}
 
     q = weights(query)
     return [sum(w * q.get(t, 0) for t, w in weights(d).items()) for d in documents]
@@ -173,10 +166,8 @@ def query_side(query, documents, k1, b):
 def test_bm25_on_both_sides_is_gensims(seed, k1, b, tmp_path):
     rng = np.random.default_rng(seed)
     texts = [' '.join(rng.choice(WORDS, int(rng.integers(1, 30)))) for _ in range(90)] + ['']
-    questions = [' '.join(rng.choice(WORDS, int(rng.integers(1, 60)))) for _ in range(70)] + [
-        'heart heart heart attack',
-        'unheard words',
-    ]
+    questions = [' '.join(rng.choice(WORDS, int(rng.integers(1, 60)))) for _ in range(70)]
+    questions += ['heart heart heart attack', 'unheard words']
     documents = analyze(texts, 'lucene')
     index = BM25(corpus(texts), k1=k1, b=b, analyzer='lucene', query='bm25')
     asked = corpus(questions, [f'q{i}' for i in range(72)])
@@ -234,9 +225,8 @@ def test_rrf_by_hand():
     two = run_of([('q', 'c', 0.3), ('q', 'a', 0.2), ('q', 'd', 0.2)])  # a and d are tied: d ranks second
     got = as_lists(rrf([one, two]))
     assert [d for d, _ in got['q']] == ['c', 'a', 'd', 'b']
-    assert dict(got['q']) == pytest.approx(
-        {'a': 1 / 61 + 1 / 63, 'c': 1 / 63 + 1 / 61, 'd': 1 / 62, 'b': 1 / 62}, abs=1e-15
-    )
+    by_hand = {'a': 1 / 61 + 1 / 63, 'c': 1 / 63 + 1 / 61, 'd': 1 / 62, 'b': 1 / 62}
+    assert dict(got['q']) == pytest.approx(by_hand, abs=1e-15)
     assert got['p'] == [('a', 1 / 61)]
     assert [d for d, _ in as_lists(rrf([one, two], k=2))['q']] == ['c', 'a']
     pd.testing.assert_frame_equal(rrf([one]).drop(columns='score'), sort_run(one).drop(columns='score'))
@@ -269,11 +259,8 @@ def test_run_files_keep_every_bit(tmp_path, seed):
 def test_run_file_written_by_others(tmp_path):
     "Tabs, CRLF, ranks that contradict the scores: the scores count, as in trec_eval."
     (tmp_path / 'x.run').write_bytes(b'q1\tQ0\tb\t1\t0.5\tt\r\nq1\tQ0\ta\t2\t7e-1\tt\r\n\r\nq0 Q0 a 1 3 t\r\n')
-    assert list(read_run(tmp_path / 'x.run').itertuples(index=False, name=None)) == [
-        ('q1', 'a', 0.7),
-        ('q1', 'b', 0.5),
-        ('q0', 'a', 3.0),
-    ]
+    rows = list(read_run(tmp_path / 'x.run').itertuples(index=False, name=None))
+    assert rows == [('q1', 'a', 0.7), ('q1', 'b', 0.5), ('q0', 'a', 3.0)]
 
 
 def test_an_id_with_white_space_is_refused_and_nothing_is_written(tmp_path):
@@ -479,11 +466,8 @@ def test_single_characters_are_worth_keeping(medir_data):
     scores = [two, one, evaluate(task, 'bm25(bm25s)'), evaluate(task, 'bm25')]
     assert [round(score.mean('nDCG@10'), 4) for score in scores] == [0.3210, 0.3257, 0.3210, 0.3247]
     texts = dict(zip(task.queries.ids, task.queries.texts(), strict=True))
-    single = [
-        query
-        for query, text in texts.items()
-        if not re.search(r"['’]s\b", text) and set(re.findall(r'\b\w\b', text.lower())) - {'a'}
-    ]
+    alone = lambda text: not re.search(r"['’]s\b", text) and set(re.findall(r'\b\w\b', text.lower())) - {'a'}
+    single = [query for query, text in texts.items() if alone(text)]
     assert len(single) == 9
     means = [score.values('nDCG@10')[single].mean() for score in scores]
     assert [round(mean, 3) for mean in means] == [0.298, 0.416, 0.298, 0.422]
@@ -493,10 +477,8 @@ def test_a_single_character_can_be_the_question(tmp_path):
     "P@1 is 4 of 4, and 0 where single characters are dropped: of two that tie the wrong one has the later id."
     for question, (right, wrong) in PAIRS.items():
         texts, asked = corpus([right, wrong], ['a', 'b']), corpus([question], ['q'])
-        first = {
-            preset: BM25(texts, **preset_settings(preset)).search(asked).doc_id[0] for preset in ('', 'lucene', 'bm25s')
-        }
-        assert first == {'': 'a', 'lucene': 'a', 'bm25s': 'b'}, question
+        for preset, first in (('', 'a'), ('lucene', 'a'), ('bm25s', 'b')):
+            assert BM25(texts, **preset_settings(preset)).search(asked).doc_id[0] == first, (question, preset)
 
 
 # --- Chinese ---------------------------------------------------------------------------------------------------------
@@ -843,9 +825,8 @@ def test_a_reranker_reads_the_passages_of_the_first_documents(shared_words):
     task = long_task(passages=PassageSplitter('sentences', 2, 1, k=2))
     first = search(task, 'bm25', 5).run
     got = search(task, 'bm25>monobert@5', 100)
-    assert set(map(tuple, got.run[['query_id', 'doc_id']].values)) == set(
-        map(tuple, first[['query_id', 'doc_id']].values)
-    )
+    read, found = (set(map(tuple, run[['query_id', 'doc_id']].values)) for run in (got.run, first))
+    assert read == found
     assert got.stats['scored_pairs'] + got.stats['cached_pairs'] <= 2 * 5 * len(task.queries)
     assert pending('bm25>monobert@5', task)['to_score'] == 0
     whole = search(task, 'bm25>monobert@5(complete=true)', 10).run
@@ -993,9 +974,8 @@ def test_chinese_tasks_take_a_chinese_analyzer_and_say_so(tmp_path):
     documents = [('甲', '', '二甲双胍是治疗二型糖尿病的首选药物。'), ('乙', '', '青霉素治疗细菌感染。')]
     task = load_task(str(write_beir(tmp_path / 'zh', documents, [('问', '糖尿病首选药物')], [('问', '甲', 1)])))
     assert row_label('rrf(bm25,bm25(analyzer=char))', task) == 'rrf(bm25(analyzer=grams),bm25(analyzer=char))'
-    pd.testing.assert_frame_equal(
-        search(task, 'bm25', 5).run, search(task, 'bm25(analyzer=grams,stopwords=none)', 5).run
-    )
+    said = search(task, 'bm25(analyzer=grams,stopwords=none)', 5)
+    pd.testing.assert_frame_equal(search(task, 'bm25', 5).run, said.run)
     assert evaluate(task, 'bm25', ['RR']).mean('RR') == 1.0
     english = load_task(str(write_beir(tmp_path / 'en')))
     assert row_label('bm25', english) == 'bm25' and row_label('bm25(analyzer=char)', english) == 'bm25(analyzer=char)'
@@ -1005,9 +985,8 @@ def test_pending_counts_what_would_be_encoded(beir, fake_minilm):
     task = load_task(str(beir))
     before = pending('rrf(bm25,minilm)', task)
     assert (before['to_encode'], before['stored']) == (12 + 4, 0)
-    assert before['words'] == sum(len(f'{t} {b}'.split()) for _, t, b in DOCUMENTS) + sum(
-        len(t.split()) for _, t in QUERIES
-    )
+    texts = [*(f'{t} {b}' for _, t, b in DOCUMENTS), *(t for _, t in QUERIES)]
+    assert before['words'] == sum(len(text.split()) for text in texts)
     search(task, 'minilm', 5)
     assert pending('rrf(bm25,minilm)', task) == {'to_encode': 0, 'stored': 16, 'words': 0}
     assert pending('minilm(max_document_tokens=9)', task)['to_encode'] > 0
@@ -1107,12 +1086,8 @@ def test_a_new_kind_is_indexed_updated_exported_and_served(letters, beir, home, 
 def test_nobody_asks_for_the_name_of_a_retriever():
     asked = re.compile(r"""(==|!=|\bin\b|startswith\()\s*\(?['"](bm25|minilm)['"]""")
     files = [path for path in (ROOT / 'medir_nb').rglob('*.py') if path.name != '_modidx.py']
-    found = [
-        f'{path.relative_to(ROOT)}: {line.strip()}'
-        for path in files
-        for line in path.read_text(encoding='utf-8').splitlines()
-        if asked.search(line) and 'self.query ==' not in line
-    ]
+    lines = [(path, line) for path in files for line in path.read_text(encoding='utf-8').splitlines()]
+    found = [(path, line) for path, line in lines if asked.search(line) and 'self.query ==' not in line]
     assert len(files) > 100 and not found, found
 
 
@@ -1308,9 +1283,8 @@ def test_a_folder_of_sentence_transformers_and_a_checkpoint_by_name(folders, hom
 
     CrossEncoder(folders['xlm-r'], device='cpu').save_pretrained(str(tmp_path / 'own'))
     model = Reranker(f'{tmp_path}/own')
-    wanted = CrossEncoder(str(tmp_path / 'own'), device='cpu').predict(
-        CARD_PAIRS[:4], activation_fn=torch.nn.Identity()
-    )
+    library = CrossEncoder(str(tmp_path / 'own'), device='cpu')
+    wanted = library.predict(CARD_PAIRS[:4], activation_fn=torch.nn.Identity())
     assert np.allclose(model.backend().encode(CARD_PAIRS[:4]).vectors[:, 0], wanted, atol=1e-5)
     assert model.spec.logits == 1
     shutil.copytree(tmp_path / 'own', home / 'checkpoints' / 'mine')
@@ -1370,9 +1344,8 @@ def test_rows_are_pinned():
     assert unpinned == {'medmonot5-base', 'medmonot5-3b'} and packaged['smollm2-yes']['llm'] == 'smollm2'
     pins = [pin for pin in pins if pin not in ('unknown', 'package 0.1.2')]
     assert all(len(p) == 40 and int(p, 16) for p in pins) and len(set(pins)) == len(pins) == 11
-    printed = {
-        n: (r['logits'], r['logit'], r['max_tokens'], r['dtype']) for n, r in packaged.items() if r['published_as']
-    }
+    read = ('logits', 'logit', 'max_tokens', 'dtype')
+    printed = {n: tuple(r[name] for name in read) for n, r in packaged.items() if r['published_as']}
     bge, mono, llama = ('bge-reranker-v2-m3', 'monobert', 'rankllama')
     assert printed == {bge: (1, 0, 512, 'float32'), mono: (2, 1, 512, 'float32'), llama: (1, 0, 1024, 'float16')}
 
@@ -1426,9 +1399,7 @@ def shared_words(monkeypatch):
 
 
 def lists_of(**lists):
-    return pd.DataFrame(
-        [(q, d, float(s)) for q, ds in lists.items() for d, s in ds.items()], columns=['query_id', 'doc_id', 'score']
-    )
+    return run_of([(q, d, float(s)) for q, ds in lists.items() for d, s in ds.items()])
 
 
 def test_the_head_is_reordered_and_the_rest_dropped_or_kept_below(beir, shared_words):
@@ -1436,11 +1407,7 @@ def test_the_head_is_reordered_and_the_rest_dropped_or_kept_below(beir, shared_w
     run = lists_of(q2=dict(d06=9, d03=8, d04=7, d01=6, d12=5), q1=dict(d09=3, d02=2))
     short = rerank('monobert', task, run, depth=3)
     # type, 2 and a third word; fewer candidates than the depth are reranked as they are
-    assert short.run[short.run.query_id == 'q2'].values.tolist() == [
-        ['q2', 'd04', 3],
-        ['q2', 'd03', 3],
-        ['q2', 'd06', 0],
-    ]
+    assert as_lists(short.run)['q2'] == [('d04', 3), ('d03', 3), ('d06', 0)]
     assert short.run.query_id.tolist() == ['q2'] * 3 + ['q1'] * 2 and short.stats['scored_pairs'] == 5
     whole = rerank('monobert', task, run, depth=3, complete=True)
     assert whole.run.doc_id.tolist() == ['d04', 'd03', 'd06', 'd01', 'd12', *short.run.doc_id[3:]]
@@ -1449,12 +1416,7 @@ def test_the_head_is_reordered_and_the_rest_dropped_or_kept_below(beir, shared_w
 
 
 @pytest.mark.parametrize(
-    'other, same',
-    [
-        ('monobert(max_tokens=64)', False),
-        ('monobert(logit=0)', False),
-        ('monobert(complete=true)', True),
-    ],
+    'other, same', [('monobert(max_tokens=64)', False), ('monobert(logit=0)', False), ('monobert(complete=true)', True)]
 )
 def test_what_changes_a_score_changes_its_key(beir, shared_words, other, same):
     task = load_task(str(beir))
@@ -1472,7 +1434,7 @@ def test_a_score_belongs_to_its_two_texts(tmp_path, shared_words):
     got = rerank('monobert', task, lists_of(q1=dict(d1=1, d2=1), q2=dict(d1=1), q3=dict(d1=1, d3=1)))
     assert sorted(shared_words) == [('fever', 'Fever is hot'), ('fever', 'hot'), ('fever is', 'Fever is hot')]
     assert got.stats == {'scored_pairs': 3, 'cached_pairs': 2, 'truncated_pairs': 0}
-    assert got.run[got.run.query_id == 'q1'].values.tolist() == [['q1', 'd2', 2.0], ['q1', 'd1', 2.0]]
+    assert as_lists(got.run)['q1'] == [('d2', 2.0), ('d1', 2.0)]
 
 
 def test_scores_that_are_no_numbers_are_refused_with_their_pair(beir, shared_words, monkeypatch):
