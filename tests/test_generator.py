@@ -1,6 +1,6 @@
 """Language models behind one call, cassettes, expansion methods, models that search, and what goes wrong with them."""
 
-import importlib.util, json, os, signal, subprocess, sys, time, weakref
+import importlib.util, json, os, signal, subprocess, sys, weakref
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,20 +10,9 @@ from medir_nb import generator as g
 from medir_nb.core import MedirError, at_home, registry
 from medir_nb.data import load_task
 from medir_nb.encoder import Encoder
-from medir_nb.generator import (
-    LLM,
-    Cassette,
-    Cassettes,
-    Generation,
-    Request,
-    Sampling,
-    configure,
-    expand,
-    llm_spec,
-    method_row,
-)
-from medir_nb.generator.agent import transcript_path
-from medir_nb.generator.agent import read_turn
+from medir_nb.generator import Cassette, Cassettes, Generation, LLM, Request, Sampling, configure, expand, llm_spec
+from medir_nb.generator import method_row
+from medir_nb.generator.agent import read_turn, transcript_path
 from medir_nb.retrieval import expanded_texts, parse, pending, search
 
 
@@ -33,10 +22,8 @@ R1, O1 = (method_row(m) for m in ('search-r1', 'search-o1'))
 @pytest.fixture(autouse=True)
 def forget(monkeypatch):
     "No option, model or cassette of one test reaches another."
-    names = (
-        'MEDIR_REPLAY MEDIR_LLM_URL MEDIR_LLM_BACKEND MEDIR_LLM_OPTIONS MEDIR_CASSETTES MEDIR_LLM_KEY OPENAI_API_KEY'
-    )
-    for name in names.split():
+    of_llms = 'MEDIR_LLM_URL MEDIR_LLM_BACKEND MEDIR_LLM_OPTIONS MEDIR_LLM_KEY'
+    for name in [*of_llms.split(), 'MEDIR_REPLAY', 'MEDIR_CASSETTES', 'OPENAI_API_KEY']:
         monkeypatch.delenv(name, raising=False)
     clear = lambda: (g.models._OPTIONS.clear(), g.models.loaded_llm.cache_clear(), g.cassettes._cassette.cache_clear())
     clear()
@@ -53,31 +40,17 @@ made = lambda text='a text', **k: Generation(
 
 def test_the_key_is_of_what_is_asked_and_of_whom():
     spec, base = llm_spec('smollm2'), Request('p')
-    others = [(replace(base, **c), spec) for c in ({'prompt': 'q'}, {'system': 's'}, {'index': 1}, {'cut': (0, 1)})] + [
-        (base, replace(spec, **c))
-        for c in (
-            {'revision': 'x'},
-            {'hub': 'x'},
-            {'chat': '<{prompt}>'},
-            {'chat_options': {'enable_thinking': True}},
-            {'context': 9},
-        )
-    ]
+    asked = {'prompt': 'q', 'system': 's', 'index': 1, 'cut': (0, 1)}
+    of_model = {'revision': 'x', 'hub': 'x', 'chat': '<{prompt}>', 'chat_options': {'think': True}, 'context': 9}
+    others = [(replace(base, **{name: value}), spec) for name, value in asked.items()]
+    others += [(base, replace(spec, **{name: value})) for name, value in of_model.items()]
     keys = [r.key(s) for r, s in [(base, spec), *others]]
     assert len(set(keys)) == len(keys)
     assert replace(base, id='q1', what='hyde').key(replace(spec, backend='vllm', label='y')) == base.key(spec)
     said = {'role': 'assistant', 'content': 'so far'}
     for s in (spec, replace(spec, chat='<{prompt}>')):  # a wrapper has no turns in its prompt, and they still count
-        more = [
-            replace(base, **c).key(s)
-            for c in (
-                {},
-                {'turns': (said,)},
-                {'turns': ({**said, 'content': 'x'},)},
-                {'stop': ('</a>',)},
-            )
-        ]
-        assert len(set(more)) == 4
+        changes = {}, {'turns': (said,)}, {'turns': ({**said, 'content': 'x'},)}, {'stop': ('</a>',)}
+        assert len({replace(base, **change).key(s) for change in changes}) == 4
 
 
 # --- cassettes -------------------------------------------------------------------------------------------------------
@@ -194,11 +167,12 @@ def test_a_served_model_goes_on_and_stops(fake):
     assert (server.bodies[0]['continue_final_message'], server.bodies[0]['add_generation_prompt']) == (True, False)
     thinks = {'content': '', 'reasoning_content': 'I search <search>gout'}
     reply = lambda message: {'choices': [{'message': message, 'finish_reason': 'stop'}]}
-    heard = lambda message, **r: (
-        LLM('qwq-32b', backend='openai', base_url=fake(answer=lambda body, text=None: reply(message)).url)
-        .generate([Request(json.dumps([message, r]), **r)])[0]
-        .text
-    )
+
+    def heard(message, **r):
+        url = fake(answer=lambda body, text=None: reply(message)).url
+        [got] = LLM('qwq-32b', backend='openai', base_url=url).generate([Request(json.dumps([message, r]), **r)])
+        return got.text
+
     assert heard(thinks, stop=('</search>',)) == 'I search <search>gout'
     assert heard(thinks) == 'I search <search>gout</think>'
     assert heard({**thinks, 'content': 'It is.'}, stop=('</search>',)) == 'I search <search>gout</think>It is.'
@@ -218,11 +192,8 @@ def test_a_failure_keeps_what_was_generated_and_the_next_run_asks_only_for_the_r
     with pytest.raises(MedirError):
         served(server, concurrency=1).generate(ask('a', 'b', 'c'))
     asked = server.asked
-    assert [x.text for x in served(server, concurrency=1).generate(ask('a', 'b', 'c'))] == [
-        'echo: a',
-        'echo: b',
-        'echo: c',
-    ]
+    texts = [x.text for x in served(server, concurrency=1).generate(ask('a', 'b', 'c'))]
+    assert texts == ['echo: a', 'echo: b', 'echo: c']
     assert server.asked == asked + 1
 
 
@@ -239,14 +210,11 @@ def test_the_budget_stops_before_it_is_exceeded(fake):
 
 def test_a_prompt_beyond_the_servers_context_is_shortened_in_its_cut(fake):
     server = fake(context=100)
-    got = served(server).generate(
-        [Request('Question: ' + 'x' * 300 + ' Answer:', Sampling(max_tokens=8), cut=(10, 310))]
-    )[0]
+    long = Request('Question: ' + 'x' * 300 + ' Answer:', Sampling(max_tokens=8), cut=(10, 310))
+    [got] = served(server).generate([long])
     sent = server.bodies[-1]['messages'][0]['content']
-    assert sent.startswith('Question: xx')
-    assert sent.endswith(' Answer:')
-    assert 20 < len(sent) <= 100
-    assert got.cut == 318 - len(sent)
+    assert sent.startswith('Question: xx') and sent.endswith(' Answer:')
+    assert 20 < len(sent) <= 100 and got.cut == 318 - len(sent)
 
 
 def test_no_key_reaches_a_cassette_a_message_or_another_server(fake, monkeypatch, home, capsys):
@@ -258,10 +226,7 @@ def test_no_key_reaches_a_cassette_a_message_or_another_server(fake, monkeypatch
     model.generate(ask('p'))
     with pytest.raises(MedirError) as e:
         model.generate(ask('another'))
-    assert (
-        server.headers[0]['authorization' if 'authorization' in server.headers[0] else 'Authorization']
-        == f'Bearer {secret}'
-    )
+    assert {name.lower(): value for name, value in server.headers[0].items()}['authorization'] == f'Bearer {secret}'
     stored = ''.join(p.read_text() for p in home.rglob('*.jsonl'))
     assert 'your key is' in stored
     assert secret not in stored + str(e.value) + capsys.readouterr().err + repr(vars(model.backend))
@@ -358,36 +323,22 @@ def test_encoders_and_other_language_models_leave_before_vllm_starts(vllm, home,
     assert seen.alive == 1 and first._backend is None and not encoder.model._recent
 
 
-# --- answers and faults ----------------------------------------------------------------------------------------------
-
-
 # --- methods and fusion ----------------------------------------------------------------------------------------------
 
 
-PAPER = {
-    ('hyde', 'sparse'): 'alone',
-    ('hyde', 'dense'): 'mean',
-    ('query2doc', 'sparse'): 'concat',
-    ('query2doc', 'dense'): 'concat',
-    ('lamer', 'sparse'): 'concat',
-    ('lamer', 'dense'): 'mean',
-    ('search-o1', 'sparse'): 'alone',
-}
+PAPER = {('hyde', 'sparse'): 'alone', ('hyde', 'dense'): 'mean', ('search-o1', 'sparse'): 'alone'}
+PAPER |= {('lamer', 'sparse'): 'concat', ('lamer', 'dense'): 'mean'}
+PAPER |= {('query2doc', 'sparse'): 'concat', ('query2doc', 'dense'): 'concat'}
 
 
 @pytest.mark.parametrize('method,kind', PAPER)
 def test_methods_follow_the_papers_table(method, kind):
-    s = g.expansion_settings(method, (), kind)
-    assert s['fusion'] == PAPER[method, kind]
-    assert s['n'] == 1
+    s, query2doc = g.expansion_settings(method, (), kind), registry('methods')['query2doc']
+    assert s['fusion'] == PAPER[method, kind] and s['n'] == 1
     assert s.get('repeat') == (None if kind == 'dense' else 2 if method == 'query2doc' else 1)
     assert s.get('k') == (None if method in ('hyde', 'query2doc') else 10)
-    assert not s.get('r1_mode')
-    assert s.get('weight') is None
-    assert (registry('methods')['query2doc']['sparse_join'], registry('methods')['query2doc']['dense_join']) == (
-        '',
-        '[SEP]',
-    )
+    assert not s.get('r1_mode') and s.get('weight') is None
+    assert (query2doc['sparse_join'], query2doc['dense_join']) == ('', '[SEP]')
 
 
 @pytest.mark.parametrize(
@@ -406,15 +357,10 @@ def test_a_tasks_group_chooses_the_form(beir):
     task = load_task(str(beir))
     as_ = lambda name, language='zh': g.wording('hyde', replace(task, name=name, registered=True), language)
     zh, en = registry('methods')['hyde']['wording']['zh'], registry('methods')['hyde']['wording']['en']
-    assert [as_(n) for n in ('cmirb-medexam', 'cmirb-iiyipost', 'cmirb-cslrel[limit=9]')] == [
-        zh['question'],
-        zh['title'],
-        zh['text'],
-    ]
-    assert [
-        as_(n, 'en')
-        for n in ('r2med-biology', 'r2med-medqa-diag', 'r2med-pmc-treatment', 'r2med-pmc-clinical', 'hpo-lay')
-    ] == [en['biology'], en['exam'], en['case'], en['similar_case'], en['term']]
+    names = ('cmirb-medexam', 'cmirb-iiyipost', 'cmirb-cslrel[limit=9]')
+    assert [as_(n) for n in names] == [zh['question'], zh['title'], zh['text']]
+    names = ('r2med-biology', 'r2med-medqa-diag', 'r2med-pmc-treatment', 'r2med-pmc-clinical', 'hpo-lay')
+    assert [as_(n, 'en') for n in names] == [en[form] for form in 'biology exam case similar_case term'.split()]
     assert as_('mine', 'en') == en['question']
     assert g.wording('hyde', task, 'zh', 'title') == zh['title']
     with pytest.raises(MedirError, match='no wording'):
@@ -424,27 +370,21 @@ def test_a_tasks_group_chooses_the_form(beir):
 
 def test_lamer_cuts_each_passage_to_512_words(tmp_path, fake):
     long = 'gout ' + ' '.join(f'w{i}\n' for i in range(700))
-    task = load_task(
-        str(write_beir(tmp_path / 'long', [('a', '', long), ('b', '', 'gout')], [('q1', 'gout')], [('q1', 'a', 1)]))
-    )
+    documents = [('a', '', long), ('b', '', 'gout')]
+    task = load_task(str(write_beir(tmp_path / 'long', documents, [('q1', 'gout')], [('q1', 'a', 1)])))
     server = fake()
     configure('smollm2', backend='openai', base_url=server.url)
     prompt = write_lines(tmp_path / 'p.txt', ['{query}|{passages}|'])
     search(task, f'bm25+lamer(smollm2,prompt={prompt})', 2)
     shown = server.bodies[0]['messages'][-1]['content']
-    assert shown.split('|')[1] == '\n[1]. gout\n[2]. ' + ' '.join(
-        long.split()[:512]
-    )  # the shorter document ranks first
+    # the shorter document ranks first
+    assert shown.split('|')[1] == '\n[1]. gout\n[2]. ' + ' '.join(long.split()[:512])
 
 
 # --- whole systems ---------------------------------------------------------------------------------------------------
 
-TEXTS = {
-    'q1': 'Metoprolol slows the heart',
-    'q2': 'Metformin is the first drug',
-    'q3': 'Levothyroxine replaces the hormone',
-    'q4': 'antivenom',
-}
+TEXTS = {'q1': 'Metoprolol slows the heart', 'q2': 'Metformin is the first drug'}
+TEXTS |= {'q3': 'Levothyroxine replaces the hormone', 'q4': 'antivenom'}
 
 
 def published(folder, texts=TEXTS):
@@ -455,37 +395,26 @@ def published(folder, texts=TEXTS):
 def test_bm25_with_a_file_is_bm25_asked_with_its_texts(beir, tmp_path):
     task = load_task(str(beir))
     file = published(tmp_path)
-    by_hand = lambda make: (
-        search(
-            replace(
-                task,
-                queries=g.as_queries(
-                    task.queries.ids, [make(task.queries.text(q), TEXTS[q]) for q in task.queries.ids]
-                ),
-            ),
-            'bm25',
-            task.name and 100,
-        ).run
-    )
-    pd.testing.assert_frame_equal(search(task, f'bm25+hyde(file:{file})').run, by_hand(lambda q, h: h))
-    pd.testing.assert_frame_equal(
-        search(task, f'bm25+hyde(file:{file},fusion=concat,repeat=3)').run, by_hand(lambda q, h: f'{q} {q} {q} {h}')
-    )
-    pd.testing.assert_frame_equal(search(task, f'bm25+query2doc(file:{file})').run, by_hand(lambda q, h: f'{q}{q} {h}'))
+
+    def by_hand(make):
+        asked = [make(text, TEXTS[q]) for q, text in zip(task.queries.ids, task.queries.texts())]
+        return search(replace(task, queries=g.as_queries(task.queries.ids, asked)), 'bm25').run
+
+    for expansion, worded in (
+        (f'hyde(file:{file})', lambda q, h: h),
+        (f'hyde(file:{file},fusion=concat,repeat=3)', lambda q, h: f'{q} {q} {q} {h}'),
+        (f'query2doc(file:{file})', lambda q, h: f'{q}{q} {h}'),
+    ):
+        pd.testing.assert_frame_equal(search(task, f'bm25+{expansion}').run, by_hand(worded))
     assert search(task, f'bm25+hyde(file:{file})').stats['replayed'] == 4
 
 
 def test_dense_vectors_are_the_mean_of_query_and_plain_texts(beir, tmp_path, fake_minilm, own_registry):
-    own_registry(
-        models={
-            'prompted': {**registry('models')['minilm'], 'query_template': 'query: {text}'},
-            'contrary': {**registry('models')['minilm'], 'query_template': 'query: {text}', 'hypothetical': 'query'},
-        }
-    )
+    prompted = {**registry('models')['minilm'], 'query_template': 'query: {text}'}
+    own_registry(models={'prompted': prompted, 'contrary': {**prompted, 'hypothetical': 'query'}})
     task = load_task(str(beir))
-    file = write_lines(
-        tmp_path / 'h.jsonl', [{'_id': q, 'rewrite_queries': [t, t + ' twice', 'a third']} for q, t in TEXTS.items()]
-    )
+    written = [{'_id': q, 'rewrite_queries': [t, t + ' twice', 'a third']} for q, t in TEXTS.items()]
+    file = write_lines(tmp_path / 'h.jsonl', written)
     encoder = Encoder('prompted')
     expanded = expand(task, ('hyde', f'file:{file}', (('n', 2),)))
     got, _ = g.dense_queries(encoder, task, expanded)
@@ -503,12 +432,8 @@ def test_dense_vectors_are_the_mean_of_query_and_plain_texts(beir, tmp_path, fak
 
 def test_the_weight_of_the_text_goes_from_the_query_to_the_text(beir, tmp_path, fake_minilm):
     task, file = load_task(str(beir)), published(tmp_path)
-    run = lambda s: search(task, s).run
-    same = lambda a, b: pd.testing.assert_frame_equal(
-        run(a).sort_values(['query_id', 'doc_id'], ignore_index=True),
-        run(b).sort_values(['query_id', 'doc_id'], ignore_index=True),
-        atol=1e-6,
-    )
+    run = lambda s: search(task, s).run.sort_values(['query_id', 'doc_id'], ignore_index=True)
+    same = lambda a, b: pd.testing.assert_frame_equal(run(a), run(b), atol=1e-6)
     same(f'minilm+hyde(file:{file},weight=0)', 'minilm')
     same(f'minilm+hyde(file:{file},weight=1)', f'minilm+hyde(file:{file},fusion=alone)')
     same(f'minilm+hyde(file:{file},weight=0.5)', f'minilm+hyde(file:{file})')
@@ -522,10 +447,8 @@ def test_r1_mode_fuses_like_hyde(beir, tmp_path, fake_minilm, method):
         own, like = (search(task, f'{retriever}+{method}(file:{file}{more})').run for more in ('', ',r1_mode=true'))
         assert like.equals(search(task, f'{retriever}+hyde(file:{file})').run)
         assert own.equals(like) == ((method, retriever) == ('lamer', 'minilm'))  # LameR's mean is HyDE's
-    assert (
-        str(parse(f'bm25+{method}(qwq-32b@authors,r1_mode=true,fusion=concat)')).lower()
-        == f'bm25+{method}(qwq-32b@authors,fusion=concat,r1_mode=true)'
-    )
+    printed = str(parse(f'bm25+{method}(qwq-32b@authors,r1_mode=true,fusion=concat)')).lower()
+    assert printed == f'bm25+{method}(qwq-32b@authors,fusion=concat,r1_mode=true)'
     with pytest.raises(MedirError, match='reasoning models, and gpt-4o@authors is none'):
         parse(f'bm25+{method}(gpt-4o@authors,r1_mode=true)')
 
@@ -547,11 +470,7 @@ def test_replay_is_bit_identical_without_a_model(beir, fake, monkeypatch, fake_m
     first = [search(task, s) for s in systems]
     asked = server.asked
     assert first[0].stats['generated'] == 4
-    assert first[1].stats == {
-        **first[1].stats,
-        'generated': 4,
-        'replayed': 4,
-    }  # n=1 is the first of n=2
+    assert (first[1].stats['generated'], first[1].stats['replayed']) == (4, 4)  # n=1 is the first of n=2
     configure('smollm2')
     g.cassettes._cassette.cache_clear()
 
@@ -576,7 +495,7 @@ def test_a_missing_entry_says_which(beir, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, 'vllm', None)
     with pytest.raises(MedirError, match=r"query 'q1' by hyde\(qwen2-7b\).*cannot be asked: vllm is not installed"):
         search(task, 'bm25+hyde(qwen2-7b)')
-    file = write_lines(tmp_path / 'h.jsonl', [{'id': q, 'hy_doc': t} for q, t in TEXTS.items() if q != 'q3'])
+    file = published(tmp_path, {q: t for q, t in TEXTS.items() if q != 'q3'})
     with pytest.raises(MedirError, match=r"query 'q3' by hyde\(file:.*is missing"):
         search(task, f'bm25+hyde(file:{file})')
     with pytest.raises(MedirError, match='authors. generations of hyde.qwen2-7b. for tiny are not at hand'):
@@ -588,21 +507,16 @@ def test_a_missing_entry_says_which(beir, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    'row',
+    'id_field,field,name,model',
     [
-        {'id': 'q1', 'text': 'x', 'rewrite_query': 'h'},
-        {'_id': 'q1', 'text': 'x', 'rewrite': 'h'},
-        {'id': 'q1', 'hy_doc': 'h'},
+        ('id', 'rewrite_query', 'qwen/query-rewrite.jsonl', 'qwen2-7b'),
+        ('_id', 'rewrite', 'hyde_qwen.jsonl', 'qwen2-7b'),
+        ('id', 'hy_doc', 'hyde/qwen-7b.jsonl', 'qwen2.5-7b'),
     ],
 )
-def test_authors_files_are_read_from_the_tasks_folder(beir, row):
+def test_authors_files_are_read_from_the_tasks_folder(beir, id_field, field, name, model):
     task = load_task(str(beir))
-    name = {'rewrite_query': 'qwen/query-rewrite.jsonl', 'rewrite': 'hyde_qwen.jsonl', 'hy_doc': 'hyde/qwen-7b.jsonl'}[
-        list(row)[-1]
-    ]
-    model = 'qwen2.5-7b' if 'hy_doc' in row else 'qwen2-7b'
-    lines = [{**row, next(iter(row)): q, list(row)[-1]: t} for q, t in TEXTS.items()]
-    file = write_lines(beir / name, lines)
+    file = write_lines(beir / name, [{id_field: q, 'text': 'x', field: t} for q, t in TEXTS.items()])
     one = search(task, f'bm25+hyde({model}@authors)')
     assert one.stats['replayed'] == 4 and one.run.equals(search(task, f'bm25+hyde(file:{file})').run)
     with pytest.raises(MedirError, match="nobody is called 'rerun'; write @authors"):
@@ -630,17 +544,13 @@ def test_a_model_on_the_leaderboard_stands_for_the_method_whose_cells_it_repeats
     from medir_nb.papers import published, published_gains
 
     short = {p: names[0] for names in registry('systems')['r2med'].values() for p in names}
-    called = {
-        p: (m, r['published_as'][0]) for r in registry('llms').values() for p, m in r.get('leaderboard', {}).items()
-    }
+    rows = registry('llms').values()
+    called = {p: (m, r['published_as'][0]) for r in rows for p, m in r.get('leaderboard', {}).items()}
     board = published('r2med', 'leaderboard', measure='nDCG@10').query('task.notna() and llm.notna()')
     gains = published_gains()
     in_files = gains[gains.table == 'gar'].set_index(['retriever', 'method', 'llm', 'task']).score
-    found = [
-        (c.value, 100 * in_files[k])
-        for c in board.itertuples()
-        if (k := (short[c.retriever], *called[c.llm], c.task)) in in_files.index
-    ]
+    keyed = [(c.value, (short[c.retriever], *called[c.llm], c.task)) for c in board.itertuples()]
+    found = [(value, 100 * in_files[key]) for value, key in keyed if key in in_files.index]
     assert len(found) == 288 and max(abs(a - b) for a, b in found) <= 0.0101
     alone = gains[gains.table == 'leaderboard'].drop_duplicates(['retriever', 'method', 'llm'])
     assert len(alone) == 16 and set(alone.retriever) == {'bm25', 'openai'} and len(gains) == 8 * (57 + 16)
@@ -652,13 +562,7 @@ def test_a_model_on_the_leaderboard_stands_for_the_method_whose_cells_it_repeats
 
 def test_faults_are_counted_and_a_query_without_an_answer_stands_alone(beir, tmp_path):
     task = load_task(str(beir))
-    file = write_lines(
-        tmp_path / 'h.jsonl',
-        [
-            {'id': q, 'hy_doc': t}
-            for q, t in {**TEXTS, 'q1': '', 'q2': '二甲双胍是治疗糖尿病的首选药物', 'q3': QUERIES[2][1]}.items()
-        ],
-    )
+    file = published(tmp_path, {**TEXTS, 'q1': '', 'q2': '二甲双胍是治疗糖尿病的首选药物', 'q3': QUERIES[2][1]})
     answer = search(task, f'bm25+hyde(file:{file})')
     # a text that was not written here had another prompt: that it repeats the query is no fault of it
     assert answer.stats['faults'] == {'empty': 1, 'wrong language': 1} and answer.stats['queries_alone'] == 1
@@ -696,22 +600,13 @@ def test_the_smoke_preset_replays_and_the_paper_preset_names_every_printed_expan
     task = load_task(smoke['tasks'][0], limit=smoke['limit'])
     asked = [*smoke['systems'], *(f'{s[:-1]},weight={w})' for s in smoke['weight_systems'] for w in smoke['weights'])]
     assert {s: n for s in asked if (n := pending(s, task).get('to_generate', 0))} == {} and len(asked) == 30
-    cells = (
-        published('r2med', ['gar', 'leaderboard'], measure='nDCG@10', task=list(means_of('r2med')['avg']))
-        .query('llm.notna()')
-        .drop_duplicates('system')
-    )
-    printed = {printed_expression(c) for c in cells.itertuples()}
-    assert len(printed) == 73
-    assert printed <= set(paper['systems'])
+    eight = list(means_of('r2med')['avg'])
+    cells = published('r2med', ['gar', 'leaderboard'], measure='nDCG@10', task=eight).query('llm.notna()')
+    printed = {printed_expression(c) for c in cells.drop_duplicates('system').itertuples()}
+    assert len(printed) == 73 and printed <= set(paper['systems']) and paper['tasks'] == eight
     assert {s.split('+')[0] for s in printed} == set(paper['systems']) - printed
-    assert paper['tasks'] == list(means_of('r2med')['avg'])
-    assert all(
-        str(parse(s)) == s
-        for p in map(preset, ('smoke', 'demo', 'mini', 'paper'))
-        for k in ('systems', 'local_systems', 'weight_systems')
-        for s in p[k]
-    )
+    for p in map(preset, ('smoke', 'demo', 'mini', 'paper')):
+        assert all(str(parse(s)) == s for k in ('systems', 'local_systems', 'weight_systems') for s in p[k])
 
 
 @pytest.mark.medium
@@ -757,23 +652,19 @@ def test_a_turn_is_a_search_an_answer_or_malformed(row, text, finish, act, said)
 # --- a model that follows a script -----------------------------------------------------------------------------------
 
 
-def scripted(fake, turns, usage=(40, 9), wait=0, **options):
+def scripted(fake, turns, usage=(40, 9), **options):
     """A server whose model says `turns[n]` in its n-th turn (the last again and again), where a text may be a function of what it reads.
     The turn is counted from what is shown, so each query has its own."""
 
     def answer(body, _=None):
-        time.sleep(wait)
-        said = [m for m in body['messages'] if m['role'] != 'system']
-        n = sum(
-            str(m['content']).count(R1['results'][0]) + str(m['content']).count(O1['results'][0]) for m in said[1:]
-        ) or sum(m['role'] == 'user' for m in said[1:])
+        said = [m for m in body['messages'] if m['role'] != 'system'][1:]
+        n = sum(str(m['content']).count(row['results'][0]) for m in said for row in (R1, O1))
+        n = n or sum(m['role'] == 'user' for m in said)
         text = turns[min(n, len(turns) - 1)]
         text = text(body) if callable(text) else text
         message = text if isinstance(text, dict) else {'content': text}
-        return {
-            'choices': [{'message': message, 'finish_reason': options.get('finish', 'stop')}],
-            'usage': {'prompt_tokens': usage[0], 'completion_tokens': usage[1]},
-        }
+        usage_now = dict(zip(('prompt_tokens', 'completion_tokens'), usage))
+        return {'choices': [{'message': message, 'finish_reason': 'stop'}], 'usage': usage_now}
 
     server = fake(*options.get('script', ()), answer=answer, context=options.get('server_context'))
     configure('smollm2', backend='openai', base_url=server.url, pause=0.01, attempts=2, concurrency=1)
@@ -789,12 +680,8 @@ def texts(task, method='search-r1', kind='sparse', **settings):
 
 
 def lines(task, method='search-r1', **settings):
-    return [
-        json.loads(l)
-        for l in transcript_path(task, (method, 'smollm2', tuple(settings.items())))
-        .read_text(encoding='utf-8')
-        .splitlines()
-    ]
+    path = transcript_path(task, (method, 'smollm2', tuple(settings.items())))
+    return [json.loads(line) for line in path.read_text(encoding='utf-8').splitlines()]
 
 
 def last(body):
@@ -805,11 +692,8 @@ def test_it_searches_reads_and_answers_and_the_answer_is_a_hypothetical_document
     task, server = load_task(str(beir)), scripted(fake, [FOUND, SAID])
     answer = search(task, 'bm25+search-r1(smollm2)')
     first, second = server.bodies[0], next(b for b in server.bodies if b['messages'][-1]['role'] == 'assistant')
-    assert answer.stats['generated'] == 8
-    assert answer.stats['searches'] == 4
-    assert answer.stats['ended'] == {'answer': 4}
-    assert not answer.stats['faults']
-    assert server.asked == 8
+    wanted = {'generated': 8, 'searches': 4, 'ended': {'answer': 4}}
+    assert wanted.items() <= answer.stats.items() and not answer.stats['faults'] and server.asked == 8
     assert 'up to 2 times' in last(first)
     assert registry('methods')['hyde']['wording']['en']['question'].format(query=QUERIES[0][1]) in last(first)
     assert first['stop'] == ['</search>', '</answer>']
@@ -824,37 +708,29 @@ def test_it_searches_reads_and_answers_and_the_answer_is_a_hypothetical_document
     assert answer.run.equals(search(task, f'bm25+hyde(file:{file})').run)
     assert search(task, 'minilm+search-r1(smollm2)').run.equals(search(task, f'minilm+hyde(file:{file})').run)
     assert server.asked == 8
-    assert lines(task)[0] == {
-        'query': 'q1',
-        'index': 0,
-        'turns': [
-            {'wrote': FOUND, 'tokens': 9, 'searched': 'metoprolol diabetes asthma', 'found': list(top), 'told': ''},
-            {'wrote': SAID, 'tokens': 9},
-        ],
-        'ended': 'answer',
-        'text': 'Metoprolol slows the heart rate',
-        'faults': [],
-    }
+    asked = {'wrote': FOUND, 'tokens': 9, 'searched': 'metoprolol diabetes asthma', 'found': list(top), 'told': ''}
+    kept = {'query': 'q1', 'index': 0, 'turns': [asked, {'wrote': SAID, 'tokens': 9}], 'ended': 'answer'}
+    assert lines(task)[0] == kept | {'text': 'Metoprolol slows the heart rate', 'faults': []}
 
 
 # --- faults ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_model_that_never_stops_searching_has_to_answer(beir, fake):
-    task = load_task(str(beir))
+def searching_on(said):
+    "A turn of a model that searches until it has to answer."
     n = iter(range(10**6))
-    server = scripted(
-        fake,
-        [lambda body: 'It is metoprolol' if last(body).endswith('<answer>') else f'<search>heart {next(n)}</search>'],
-    )
+    return lambda body: said if last(body).endswith('<answer>') else f'<search>heart {next(n)}</search>'
+
+
+def test_a_model_that_never_stops_searching_has_to_answer(beir, fake):
+    task, server = load_task(str(beir)), scripted(fake, [searching_on('It is metoprolol')])
     out = texts(task, rounds=3)
     assert server.asked == 4 * 4
     assert out.texts == [['It is metoprolol']] * 4
     assert out.stats['ended'] == {'rounds': 4}
     assert out.stats['searches'] == 12
-    assert last(server.bodies[-1]).endswith(
-        '\nNo search is left. Write the text that is asked for now.</information>\n\n<answer>'
-    )
+    told = '\nNo search is left. Write the text that is asked for now.</information>\n\n<answer>'
+    assert last(server.bodies[-1]).endswith(told)
     assert last(server.bodies[-1]).count('<information>') == 3
     server = scripted(fake, ['I know <|begin_search_query|>heart<|end_search_query|>'])
     out = texts(task, 'search-o1', rounds=2)
@@ -864,29 +740,22 @@ def test_a_model_that_never_stops_searching_has_to_answer(beir, fake):
 
 
 @pytest.mark.parametrize(
-    'method,turn,fault',
+    'turn,fault,said',
     [
-        ('search-r1', 'gout</search>', 'malformed turn'),
-        ('search-r1', '<search> \n</search>', 'empty search'),
-        ('search-r1', '<search>zzz qqq</search>', 'search without hits'),
+        ('gout</search>', 'malformed turn', 'malformed'),
+        ('<search> \n</search>', 'empty search', 'empty'),
+        ('<search>zzz qqq</search>', 'search without hits', 'nothing'),
     ],
 )
-def test_a_turn_without_results_is_answered_with_what_was_wrong(beir, fake, method, turn, fault):
-    said = SAID if method == 'search-r1' else 'Metoprolol slows the heart rate'
-    task, server = load_task(str(beir)), scripted(fake, [turn, said])
-    out = texts(task, method)
-    assert out.texts == [['Metoprolol slows the heart rate']] * 4
-    assert out.faults == {fault: 4}
+def test_a_turn_without_results_is_answered_with_what_was_wrong(beir, fake, turn, fault, said):
+    task, server = load_task(str(beir)), scripted(fake, [turn, SAID])
+    out, told = texts(task), R1['told']['en'][said]
+    assert out.texts == [['Metoprolol slows the heart rate']] * 4 and out.faults == {fault: 4}
     assert server.asked == 8 and out.stats['searches'] == 4 * (fault == 'search without hits')
-    told = method_row(method)['told']['en'][
-        {'malformed turn': 'malformed', 'empty search': 'empty', 'search without hits': 'nothing'}[fault]
-    ]
     # the form that was missed is opened for it
-    second = server.bodies[4]
-    assert last(second).endswith(method_row(method)['query'][0]) == (fault == 'malformed turn')
-    assert told in last(second)
-    assert lines(task, method)[0]['turns'][0]['told'] == told
-    assert lines(task, method)[0]['turns'][0]['found'] == []
+    second = last(server.bodies[4])
+    assert second.endswith(R1['query'][0]) == (fault == 'malformed turn') and told in second
+    assert lines(task)[0]['turns'][0]['told'] == told and lines(task)[0]['turns'][0]['found'] == []
 
 
 def test_an_endpoint_that_goes_down_costs_nothing_twice(beir, fake, tmp_path):
@@ -899,35 +768,24 @@ def test_an_endpoint_that_goes_down_costs_nothing_twice(beir, fake, tmp_path):
         home = own / str(down_at)
         expansion = 'search-r1', 'smollm2', (('rounds', 3),)
         server = scripted(fake, turns, script=['ok'] * down_at + [(500,), (503, 'gone')])
-        with pytest.raises(MedirError, match='503 after 2 attempts for query q'):
-            with at_home(home):
+        with at_home(home):
+            with pytest.raises(MedirError, match='503 after 2 attempts for query q'):
                 expanded_texts(task, expansion, 'sparse')
-        with at_home(home):
-            transcript = transcript_path(task, expansion)
-        kept = [json.loads(line) for line in transcript.read_text().splitlines()]
-        answered = server.asked - 2
-        assert down_at <= answered <= down_at + 3
-        assert (
-            sum(len(l['turns']) for l in kept) == down_at // 4 * 4
-        )  # of whole rounds, whose other requests (four queries) may be under way
-        with at_home(home):
+            kept = [json.loads(line) for line in transcript_path(task, expansion).read_text().splitlines()]
+            answered = server.asked - 2
             out = expanded_texts(task, expansion, 'sparse')
-        assert server.asked == 12 + 2
-        assert out.texts == expected
-        assert out.stats['generated'] == 12 - answered
-        assert out.stats['replayed'] == answered
+        assert down_at <= answered <= down_at + 3
+        # of whole rounds, whose other requests (four queries) may be under way
+        assert sum(len(l['turns']) for l in kept) == down_at // 4 * 4
+        assert server.asked == 12 + 2 and out.texts == expected
+        assert (out.stats['generated'], out.stats['replayed']) == (12 - answered, answered)
 
 
 # --- limits ----------------------------------------------------------------------------------------------------------
 
 
 def test_the_limit_of_tokens(beir, fake):
-    task, n = load_task(str(beir)), iter(range(10**6))
-    server = scripted(
-        fake,
-        [lambda body: 'Gout' if last(body).endswith('<answer>') else f'<search>heart {next(n)}</search>'],
-        usage=(40, 30),
-    )
+    task, server = load_task(str(beir)), scripted(fake, [searching_on('Gout')], usage=(40, 30))
     out = texts(task, rounds=9, tokens=70)
     limits = [b['max_tokens'] for b in server.bodies]
     assert limits == [64] * 4 + [40] * 4 + [10] * 4 + [64] * 4
@@ -981,9 +839,7 @@ def test_a_service_that_takes_whole_turns_is_not_asked_to_go_on(beir, fake, monk
         search(task, 'bm25+search-r1(gpt-4o)')
     with pytest.raises(MedirError, match='no instruction in .zh'):
         expanded_texts(replace(task, language='zh'), ('search-r1', 'qwq-32b', ()), 'sparse')
-    assert {n for n, r in registry('llms').items() if r.get('continues') is False} == {
-        n for n, r in registry('llms').items() if r.get('base_url')
-    }
+    assert all(bool(r.get('base_url')) == (r.get('continues') is False) for r in registry('llms').values())
 
 
 @pytest.mark.medium
@@ -999,19 +855,14 @@ def test_the_loop_runs_with_a_model_in_this_process(beir, vllm):
 
 
 def test_it_searches_by_any_system_in_any_tasks_documents(beir, fake, tmp_path, fake_minilm):
-    other = write_beir(
-        tmp_path / 'other',
-        [('o1', '', 'metoprolol of another corpus'), ('q1', '', 'metoprolol heart twin')],
-        [('x', 'y')],
-        [('x', 'o1', 1)],
-    )
+    documents = [('o1', '', 'metoprolol of another corpus'), ('q1', '', 'metoprolol heart twin')]
+    other = write_beir(tmp_path / 'other', documents, [('x', 'y')], [('x', 'o1', 1)])
     task, server = load_task(str(beir)), scripted(fake, [FOUND, SAID])
     texts(task, corpus=str(other))
     assert [l['turns'][0]['found'] for l in lines(task, corpus=str(other))] == [['q1', 'o1']] * 4
     texts(task, by='rrf(bm25,minilm)')
-    ranked = search(
-        replace(task, queries=g.as_queries(['x'], ['metoprolol diabetes asthma'])), 'rrf(bm25,minilm)', 100
-    ).run
+    asked = replace(task, queries=g.as_queries(['x'], ['metoprolol diabetes asthma']))
+    ranked = search(asked, 'rrf(bm25,minilm)', 100).run
     assert lines(task, by='rrf(bm25,minilm)')[0]['turns'][0]['found'] == list(ranked.doc_id[:3])
     # a query that is a document of its own corpus doesn't find itself
     twin = load_task(str(write_beir(tmp_path / 'twin', [*DOCUMENTS, ('q1', '', 'metoprolol diabetes asthma')])))
@@ -1030,22 +881,13 @@ def test_an_environment_writes_what_this_process_writes(home, own_registry, monk
     row = registry('llms')['smollm2']
     with at_home(shared_home()):
         folder = str(g.local_llm.weights_folder(llm_spec('smollm2')))
-    plain = {
-        **row,
-        'hub': folder,
-        'revision': 'local',
-        'chat': 'A doctor was asked: {prompt} She answered that',
-        'dtype': 'float32',
-        'context': 200,
-    }
-    for field in ('package', 'gguf_file', 'load'):
-        plain.pop(field)
-    own_registry(
-        llms={'here': plain, 'there': {**plain, 'environment': 'own'}},
-        environments={'own': {'python': '3.11', 'requirements': []}},
-    )
-    (home / 'environments' / 'own' / 'bin').mkdir(parents=True)
+    plain = {field: value for field, value in row.items() if field not in ('package', 'gguf_file', 'load')}
+    plain |= {'hub': folder, 'revision': 'local', 'dtype': 'float32', 'context': 200}
+    plain['chat'] = 'A doctor was asked: {prompt} She answered that'
+    own = {'own': {'python': '3.11', 'requirements': []}}
+    own_registry(llms={'here': plain, 'there': {**plain, 'environment': 'own'}}, environments=own)
     python = home / 'environments' / 'own' / 'bin' / 'python'
+    python.parent.mkdir(parents=True)
     python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
     python.chmod(0o755)
     drawn = Sampling(temperature=0.8, top_p=0.9, repetition_penalty=1.1, max_tokens=12)
@@ -1122,31 +964,22 @@ print(table_apart(scores).drop(columns='vectors').to_csv(), *(s.frame.value.to_n
 @pytest.mark.medium
 def test_a_whole_table_replays_from_the_committed_cassette_without_a_model(tmp_path):
     # two processes, two fresh homes, no library that could run or reach a language model
-    replay = lambda n: subprocess.run(
-        [sys.executable, '-c', TABLE],
-        capture_output=True,
-        text=True,
-        env={**os.environ, 'MEDIR_REPLAY': '1', 'MEDIR_HOME': str(tmp_path / f'home{n}')},
-    )
+    def replay(n):
+        environment = {**os.environ, 'MEDIR_REPLAY': '1', 'MEDIR_HOME': str(tmp_path / f'home{n}')}
+        return subprocess.run([sys.executable, '-c', TABLE], capture_output=True, text=True, env=environment)
+
     first, second = replay(1), replay(2)
     assert first.returncode == 0, first.stderr
-    assert first.stdout == second.stdout
+    assert first.stdout == second.stdout and len(first.stdout) > 10_000
     assert 'hyde(smollm2,fusion=concat,repeat=3)' in first.stdout
-    assert len(first.stdout) > 10_000
 
 
 def goes_on_and_stops(model):
-    r = g.Request(
-        'Count from one to nine in words.',
-        g.Sampling(max_tokens=40),
-        turns=({'role': 'assistant', 'content': 'one two three four'},),
-        stop=('seven',),
-    )
+    begun = ({'role': 'assistant', 'content': 'one two three four'},)
+    r = g.Request('Count from one to nine in words.', g.Sampling(max_tokens=40), turns=begun, stop=('seven',))
     stopped, free = model.generate([r, replace(r, stop=())])
-    assert stopped.text.split()[0] == 'five'
-    assert 'eight' not in stopped.text
-    assert stopped.finish == 'stop'
-    assert stopped.tokens < 40
+    assert stopped.text.split()[0] == 'five' and 'eight' not in stopped.text
+    assert stopped.finish == 'stop' and stopped.tokens < 40
     assert free.text.split()[:4] == ['five', 'six', 'seven', 'eight']
 
 

@@ -145,16 +145,6 @@ def test_candidates_find_what_the_exact_search_finds(monkeypatch):
     assert lost <= 15 and len(made.candidates(query, 1000)) == 1000
 
 
-def test_a_torn_block_is_set_aside_and_its_texts_are_encoded_again(folders, task, home, capfd):
-    first = search(task, str(folders / 'pylate'))
-    [block] = [path for path in home.rglob('block-*.safetensors') if 'document' in str(path)]
-    whole = block.read_bytes()
-    block.write_bytes(whole[: len(whole) - 40])
-    again = search(task, str(folders / 'pylate'))
-    assert 'set aside' in capfd.readouterr().err and again.stats['encoded_docs'] == len(TEXTS)
-    assert again.run.equals(first.run)
-
-
 def test_an_index_keeps_updates_and_exports_token_vectors(folders, task, tmp_path):
     system = str(shutil.copytree(folders / 'pylate', tmp_path / 'model'))
     wanted = search(task, system).run

@@ -125,9 +125,8 @@ def json_file_documents(path: Path, columns: dict | None = None):
         yield from fhir_documents(value, path, metadata)
         return
     rows, names = _rows_in(value), column_names(columns or {})
-    check(
-        rows and all(isinstance(row, dict) for row in rows), 'no list of JSON objects', path, 'write [{"text": …}, …]'
-    )
+    are_rows = rows and all(isinstance(row, dict) for row in rows)
+    check(are_rows, 'no list of JSON objects', path, 'write [{"text": …}, …]')
     for number, row in enumerate(rows, 1):
         document = row_document(row, f'{path}:{number}', names)
         yield document._replace(metadata={**metadata, **document.metadata})

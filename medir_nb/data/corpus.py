@@ -150,10 +150,6 @@ def _schema():
     return pa.schema([(column, pa.large_string()) for column in (*_COLUMNS, 'metadata')])
 
 
-def _as_json(metadata: dict | None) -> str | None:
-    return json.dumps(metadata, ensure_ascii=False, default=str) if metadata else None
-
-
 def _batches(records, intake: _Intake):
     "Arrow batches of those `(id, title, body, where[, metadata])` that `intake` accepts."
     import pyarrow as pa
@@ -162,7 +158,8 @@ def _batches(records, intake: _Intake):
     for *record, where, metadata in (record if len(record) == 5 else (*record, None) for record in records):
         if not intake.accepts(*record, where):
             continue
-        for column, value in zip(columns, (*record, _as_json(metadata)), strict=True):
+        told = json.dumps(metadata, ensure_ascii=False, default=str) if metadata else None
+        for column, value in zip(columns, (*record, told), strict=True):
             column.append(value)
         if len(columns[0]) >= _BLOCK:
             yield pa.record_batch(columns, schema=_schema())

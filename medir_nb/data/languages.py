@@ -26,13 +26,10 @@ class Language:
     drop: str = ''  # a pattern of what leaves a word in lower case
 
 # %% ../../nbs/01_data/03_languages.ipynb #3c26ea96
-def language_row(
-    code: str,  # ISO 639-1
-    where: str = '--lang',
-) -> Language:
-    "The row of a language; what is no code is refused."
+def language_row(code: str) -> Language:
+    "The row of a language (ISO 639-1); what is no code is refused."
     known = registry('languages')
-    check(code in known, f'no language {code!r}', where, 'write a code of ISO 639-1, such as de')
+    check(code in known, f'no language {code!r}', '--lang', 'write a code of ISO 639-1, such as de')
     return Language(**known[code])
 
 
@@ -125,14 +122,13 @@ def _told_shares(language: str, texts: list[str], where: str) -> str:
 def known_language(
     texts,
     where: str = '',  # what the texts are, for messages
-    tell: bool = True,  # say what was found, unless it is plainly English or Chinese
 ) -> str:
-    "The language of texts, if an analyzer or encoder here knows it."
+    "The language of texts, if an analyzer or encoder here knows it; it is told, unless plainly English or Chinese."
     texts = list(texts)
     language = detect_language(texts)
     what = f'no analyzer or encoder here knows {language_row(language).name}'
     check(language in known_languages(), what, where, 'name --lang en to have it read as English all the same')
-    if tell and (said := _told_shares(language, texts, where or 'the text')):
+    if said := _told_shares(language, texts, where or 'the text'):
         note(said)
     return language
 

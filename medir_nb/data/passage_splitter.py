@@ -285,10 +285,20 @@ def read_in_document(text: str) -> tuple[str, tuple, int]:
     return before, tuple(passages.split(_BETWEEN)), int(number)
 
 # %% ../../nbs/01_data/02_passage_splitter.ipynb #26a0c266
-class _InDocuments(Corpus):
-    "Passages that know those around them in their document."
+class Passages(Corpus):
+    "A corpus of passages that know those around them in their document; `sizes` says how many each document has."
 
     whole = None  # the passages that these were taken from, and their places among them
+
+    @cached_property
+    def documents(self) -> np.ndarray:
+        "The document of each passage."
+        return source_document_ids(self.ids)
+
+    @cached_property
+    def sizes(self) -> Counter:
+        "Document → how many passages it has."
+        return Counter(self.documents.tolist())
 
     def take(self, positions) -> 'Passages':
         "The passages at `positions`, which know those around them."
@@ -326,20 +336,6 @@ class _InDocuments(Corpus):
             title = whole.table['title'][begin].as_py()
             rows.append((title, f'{place - begin}{_NUMBERED}{_BETWEEN.join(whole._bodies[begin:end])}'))
         return rows
-
-# %% ../../nbs/01_data/02_passage_splitter.ipynb #26a0c263
-class Passages(_InDocuments):
-    "A corpus of passages; `sizes` says how many each document has."
-
-    @cached_property
-    def documents(self) -> np.ndarray:
-        "The document of each passage."
-        return source_document_ids(self.ids)
-
-    @cached_property
-    def sizes(self) -> Counter:
-        "Document → how many passages it has."
-        return Counter(self.documents.tolist())
 
 # %% ../../nbs/01_data/02_passage_splitter.ipynb #eda96418
 _AT_A_TIME = 1_000  # documents that are in memory

@@ -12,6 +12,7 @@ import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from ..core.errors import check, nearest
 from ..core.settings import check_row, registrar, registry
 from .corpus import Corpus
@@ -55,16 +56,8 @@ def word_pairs(swap: dict[str, str], behind: str = _BEHIND, both: bool = True):
     return wordings
 
 
-@mechanism('words')
-def one_way_words(swap: dict[str, str]):
-    "The same, from the first of a pair to the second alone."
-    return word_pairs(swap, both=False)
-
-
-@mechanism('stems')
-def word_stems(swap: dict[str, str]):
-    "The same with how words begin."
-    return word_pairs(swap, behind='')
+mechanism('words')(partial(word_pairs, both=False))  # from the first of a pair to the second alone
+mechanism('stems')(partial(word_pairs, behind=''))  # how words begin
 
 # %% ../../nbs/01_data/10_query_perturbations.ipynb #5d2becc4
 @mechanism('letters')

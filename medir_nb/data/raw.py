@@ -150,12 +150,8 @@ def _check_content(path: Path, kind: Format):
     found = _content_format(path, head)
     if found is None:
         is_free = not (kind.begins or kind.inside)
-        check(
-            is_free,
-            f'no {kind.name.split(" ", 1)[-1]}, though its name says so',
-            path,
-            'fetch it again, or leave it out',
-        )
+        what = f'no {kind.name.split(" ", 1)[-1]}, though its name says so'
+        check(is_free, what, path, 'fetch it again, or leave it out')
     elif found is not kind and kind.read is not xml_documents:
         right = typed(path.with_suffix(found.suffixes[0]).name)
         fix = f'rename it: mv {typed(path.name)} {right}'

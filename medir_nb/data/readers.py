@@ -61,14 +61,6 @@ def text_lines(
                 yield line.rstrip('\r\n'), f'{path}:{number}'
 
 # %% ../../nbs/01_data/01_readers.ipynb #366ee3ec
-def _check_surrogates(row, where: str):
-    "Refuse half a surrogate pair anywhere in a JSON value."
-    try:
-        json.dumps(row, ensure_ascii=False).encode()
-    except UnicodeEncodeError:
-        raise MedirError('half a surrogate pair', where, 'mend the \\ud… escape') from None
-
-
 def json_lines(
     path: Path,
     lines=None,  # with their places; default: those of the file, which is UTF-8
@@ -77,7 +69,10 @@ def json_lines(
     for line, where in lines or text_lines(path):
         row = parse_json(line, where, 'mend or remove the line')
         if '\\ud' in line.lower():
-            _check_surrogates(row, where)
+            try:
+                json.dumps(row, ensure_ascii=False).encode()
+            except UnicodeEncodeError:
+                raise MedirError('half a surrogate pair', where, 'mend the \\ud… escape') from None
         check(isinstance(row, dict), 'a line must be a JSON object', where, 'write {"_id": …, "text": …}')
         yield row, where
 
@@ -194,9 +189,8 @@ _WHOLE = re.compile(r'[+-]?\d+(\.0*)?')
 def read_grade(value, where: str) -> int:
     "A grade as a plain whole number."
     text = plain_text(value.item() if hasattr(value, 'item') else value, where).strip()
-    check(
-        _WHOLE.fullmatch(text), f'grade {value!r:.60} is no whole number', where, 'write an integer such as 0, 1 or 2'
-    )
+    what = f'grade {value!r:.60} is no whole number'
+    check(_WHOLE.fullmatch(text), what, where, 'write an integer such as 0, 1 or 2')
     is_small = len(text) <= 12 and abs(int(float(text))) <= _HIGHEST_GRADE
     what, fix = f'grade {text[:40]} is above {_HIGHEST_GRADE:,}', 'check the columns: query, document, grade'
     check(is_small, what, where, fix)

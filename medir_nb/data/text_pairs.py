@@ -43,9 +43,8 @@ class PairSettings:
 
     def __post_init__(self):
         fix = 'correct the settings of pairs'
-        check(
-            self.kind in KINDS_OF_PAIRS, f'no kind {self.kind!r} of pairs', 'kind', nearest(self.kind, KINDS_OF_PAIRS)
-        )
+        what = f'no kind {self.kind!r} of pairs'
+        check(self.kind in KINDS_OF_PAIRS, what, 'kind', nearest(self.kind, KINDS_OF_PAIRS))
         check(0 < self.shortest <= self.longest <= 0.5, 'not 0 < shortest <= longest <= 0.5', 'longest', fix)
         check(0 < self.fewest_words <= self.most_words, 'not 0 < fewest_words <= most_words', 'most_words', fix)
         is_wide = self.window == 0 or self.window >= 2 * self.fewest_words

@@ -134,16 +134,11 @@ def vocabulary(
 ) -> Vocabulary:
     "A vocabulary by its name."
     is_file = name.startswith('file:')
-    check(
-        is_file or name in _VOCABULARIES,
-        f'no vocabulary {name!r}',
-        None,
-        f'{nearest(name, _VOCABULARIES)}, or file:PATH',
-    )
+    fix = f'{nearest(name, _VOCABULARIES)}, or file:PATH'
+    check(is_file or name in _VOCABULARIES, f'no vocabulary {name!r}', None, fix)
     path = Path(name[5:]).expanduser() if is_file else _VOCABULARIES[name]()
     check(path.is_file(), 'no such file with a vocabulary', path, 'give an OBO file, a .csv or the .xml of MeSH')
-    check(
-        path.suffix.lower() in _READERS, f'{path.suffix!r} is no ending of a vocabulary', path, 'use .obo, .csv or .xml'
-    )
+    what = f'{path.suffix!r} is no ending of a vocabulary'
+    check(path.suffix.lower() in _READERS, what, path, 'use .obo, .csv or .xml')
     about = path.stat()
     return _read(path, (about.st_mtime_ns, about.st_size))

@@ -58,12 +58,8 @@ def check_rule(name: str, row: dict):
     "Refuse a rule with an unknown field, no way to find anything, or a pattern that is none."
     where = f'rule {name}'
     check_row(_Rule, row, where)
-    check(
-        bool(row.get('by')) != bool(row.get('pattern')),
-        'it needs a pattern or a function',
-        where,
-        'write one of the two',
-    )
+    is_one = bool(row.get('by')) != bool(row.get('pattern'))
+    check(is_one, 'it needs a pattern or a function', where, 'write one of the two')
     try:
         re.sub(row.get('pattern', ''), row.get('replacement', ''), '')
     except re.error as e:

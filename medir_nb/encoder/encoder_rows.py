@@ -75,13 +75,6 @@ def at_folder(spec):
     at_files = {name: _folder_revision(repository) for name, repository in parts.items() if repository}
     return replace(spec, revision=own['revision'], **at_files)
 
-
-def _row_spec(name: str, row: dict) -> EncoderSpec:
-    if 'checkpoint' in row:
-        return _checkpoint_spec(name, row)
-    _check_runnable(name, row)
-    return at_folder(EncoderSpec(name=name, **row_fields(EncoderSpec, row)))
-
 # %% ../../nbs/02_encoder/05_encoder_rows.ipynb #91a95b71
 def _check_kind(record: dict, name: str, checkpoint: str):
     "Refuse a record that is no encoder's."
@@ -291,8 +284,11 @@ NO_ENCODERS = {}  # retrievers of other kinds, by name; the room of retrieval fi
 def _named_spec(name: str) -> EncoderSpec:
     "The spec that `name` means, as it stands."
     rows = registry('models')
+    if name in rows and 'checkpoint' in rows[name]:
+        return _checkpoint_spec(name, rows[name])
     if name in rows:
-        return _row_spec(name, rows[name])
+        _check_runnable(name, rows[name])
+        return at_folder(EncoderSpec(name=name, **row_fields(EncoderSpec, rows[name])))
     if named := hub_name(name):
         return _hub_spec(name, *named)
     if checkpoint_record(name) and os.sep not in name:

@@ -118,10 +118,8 @@ class Worker:
 
     def start(self):
         "Start the process and have it load the model."
-        script, name = (
-            importlib.resources.files('medir_nb.encoder') / 'worker.py',
-            f'the environment {self.environment}',
-        )
+        script = importlib.resources.files('medir_nb.encoder') / 'worker.py'
+        name = f'the environment {self.environment}'
         self.conversation = Conversation([str(self.python), '-I', '-u', *guarded_script(script)], name)
         lines = environment_lines(self.environment, self.python.parent.parent)
         told = self.ask({'settings': self.settings}, f'make it anew: {" && ".join(lines)}')

@@ -163,6 +163,12 @@ class TextRenderer:
         before, has_text, _ = self._template(role).partition('{text}')
         return before.format(instruction=instruction) if has_text else ''
 
+    def prompts(self, instruction: str | None = None) -> dict[str, str]:
+        "What stands before the texts of each role; before queries, the row's own instruction where none is given."
+        given = self.spec.default_instruction if instruction is None else instruction
+        told = {'query': given, 'document': self.spec.default_document_instruction}
+        return {role: self.prompt(role, text) for role, text in told.items()}
+
 # %% ../../nbs/02_encoder/11_model.ipynb #66df6c0a
 def _shared_role(spec: EncoderSpec, role: str) -> str:
     "The role under which the model of `role` is loaded: `query` for both where they can share it."

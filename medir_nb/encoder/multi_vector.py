@@ -191,10 +191,8 @@ class _TokenBackend(Backend):
         super().__init__(spec, role)
         self.shared = load_backend(spec, 'both', device, TokenModel)
         self.device, self.model = self.shared.device, self.shared.model
-        self.prompt = next(filter(None, map(self.model.prompts.get, self._prompt_names())), '')
-
-    def _prompt_names(self) -> tuple:
-        return ('query',) if self.role == 'query' else ('document', 'passage', 'corpus')
+        names = ('query',) if role == 'query' else ('document', 'passage', 'corpus')
+        self.prompt = next(filter(None, map(self.model.prompts.get, names)), '')
 
     def _ask(self, texts: list[str], **how) -> list:
         "What the library makes of texts; where GPU memory is full, in smaller batches."
@@ -241,8 +239,7 @@ def save_multi_vector(
     check(not why, f'its folder cannot say how it reads a text: {why}', f'model {spec.name}', 'leave the weights out')
     own = dict(model.prompts)
     if spec.vectors:
-        told = {'query': instruction, 'document': spec.default_document_instruction}
-        model.prompts = {role: encoder.prompt(role, text) for role, text in told.items()}
+        model.prompts = encoder.prompts(instruction)
     try:
         with atomic_folder(folder) as writing:
             model.save(str(writing), create_model_card=False)

@@ -43,7 +43,7 @@ def instructions() -> tuple[str, ...]:
 _INSTRUCTION = {'bfloat16': ('bf16',), 'float16': ('fp16', 'fphp')}  # how the names of those that compute in it end
 
 
-def _on_gpu(device: str | None) -> bool:
+def on_gpu(device: str | None = None) -> bool:
     if device:
         return not device.startswith('cpu')
     import torch
@@ -56,7 +56,7 @@ def working_dtype(
     device: str | None = None,  # default: the GPU, else the CPU
 ) -> str:
     "The precision in which weights are computed: float32 on a processor without instructions for a lower one."
-    if dtype not in _INSTRUCTION or _on_gpu(device):
+    if dtype not in _INSTRUCTION or on_gpu(device):
         return dtype
     known = instructions()
     is_fast = any(name.endswith(_INSTRUCTION[dtype]) for name in known)

@@ -123,11 +123,7 @@ def carrying_model(
     towers = [list(tower_model(spec, role)) for role in roles]
     modules = [Router.for_query_document(*towers)] if len(towers) == 2 else towers[0]
     model = getattr(sentence_transformers, backend_class(spec).library)(modules=modules, device='cpu')
-    given = spec.default_instruction if instruction is None else instruction
-    model.prompts = {
-        'query': encoder.prompt('query', given),
-        'document': encoder.prompt('document', spec.default_document_instruction),
-    }
+    model.prompts = encoder.prompts(instruction)
     model.similarity_fn_name = {'cos': 'cosine', 'dot': 'dot'}[spec.similarity]
     return model
 

@@ -143,10 +143,8 @@ def _small_parts(block, key: str, layout: Layout) -> dict:
     wanted = layout.types | _SMALL
     if set(block.keys()) < set(wanted):
         raise ValueError('no vector file')
-    small, types = (
-        {name: block.get_tensor(name) for name in _SMALL},
-        {n: block.get_slice(n).get_dtype() for n in wanted},
-    )
+    small = {name: block.get_tensor(name) for name in _SMALL}
+    types = {name: block.get_slice(name).get_dtype() for name in wanted}
     same = len({len(array) for array in small.values()}) == 1
     if not same or types != wanted or small['keys'].shape[1:] != (2,):
         raise ValueError('its parts do not fit together')

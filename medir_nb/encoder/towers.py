@@ -16,7 +16,6 @@ from .model_folders import has_router, recorded_fields
 from .encoder_rows import encoder_spec
 from .loading import POOLER, linear_layer, load_sentence_transformer, modules_of_role, vector_length
 from .loading import whole_weights
-from .model import Encoder
 from .saving import carried_spec, tower_model, why_not_carried
 
 # %% ../../nbs/02_encoder/19_towers.ipynb #8756acea
@@ -193,16 +192,6 @@ def pair_similarity(
 ) -> str:
     "cos, or dot where documents are cut after they were normalised and stay as long as they are."
     return 'dot' if is_cut(modules_of_role(model, 'document')[-1]) else 'cos'
-
-# %% ../../nbs/02_encoder/19_towers.ipynb #a471f290
-def pair_prompts(
-    spec: EncoderSpec,  # of `pair_spec`
-    instruction: str = '',  # that stands before queries
-) -> dict:
-    "The prompts of a pair by role."
-    encoder = Encoder(spec)
-    told = {'query': instruction, 'document': spec.default_document_instruction}
-    return {role: encoder.prompt(role, text) for role, text in told.items()}
 
 # %% ../../nbs/02_encoder/19_towers.ipynb #d2265f04
 def query_side(

@@ -181,7 +181,7 @@ def _in_its_own_text(dialogue: Dialogue, turn: Turn, content: str, is_last: bool
     text = f'{dialogue.request.begun}{turn.text}\n\n{content}\n\n{mark[0] if mark else ""}'
     return ({'role': 'assistant', 'content': text},)
 
-# %% ../../nbs/03_generator/09_agent.ipynb #f6bf0645
+
 def _as_user_turn(dialogue: Dialogue, turn: Turn, content: str) -> tuple:
     "Turns in which the user hands over the results."
     said = {'role': 'assistant', 'content': turn.text}
@@ -231,14 +231,6 @@ def continue_dialogue(
     last_words = dialogue.remarks['last'] if dialogue.last_because else ''
     dialogue.request = _next_request(dialogue, turn, shown, remark, last_words)
 
-# %% ../../nbs/03_generator/09_agent.ipynb #c521a8b2
-def _check_place(settings: dict, model: LLM, task, method: str):
-    "Refuse to go on with a text that was begun where the model cannot."
-    name = model.spec.name
-    what = f'{name} takes whole turns only, and cannot go on with a text that was begun'
-    fix = f'write +{method}({name},place=user)'
-    check(settings['place'] != 'assistant' or model.spec.continues, what, task.name, fix)
-
 # %% ../../nbs/03_generator/09_agent.ipynb #68c21312
 def _first_request(request: Request, row: dict, settings: dict) -> Request:
     "A request of an expansion as the first turn of a dialogue."
@@ -251,7 +243,9 @@ def _begin(task, expansion: tuple, kind: str) -> tuple[dict, dict, LLM, list]:
     "The row, settings and model of an expansion, and per query the dialogues about it."
     method, name, given = expansion
     row, settings, model = method_row(method), expansion_settings(method, given, kind), llm(name)
-    _check_place(settings, model, task, method)
+    what = f'{name} takes whole turns only, and cannot go on with a text that was begun'
+    fix = f'write +{method}({name},place=user)'
+    check(settings['place'] != 'assistant' or model.spec.continues, what, task.name, fix)
     asked = requests_of(task, method, model, settings)
     remarks, context = row['told'][task.language], model.spec.context
 

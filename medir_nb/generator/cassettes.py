@@ -50,8 +50,13 @@ class Request:
         return self.text if self.turns and self.turns[-1]['role'] == 'assistant' else ''
 
     def key(self, spec: LLMSpec) -> str:
-        "The hash of rendered prompt, model, revision, sampling, seed and index."
-        return request_key(self, spec)
+        "The hash of rendered prompt, model, revision, sampling, seed and index; a model's name may change."
+        shown = self.messages() if spec.chat == 'template' else spec.chat.replace('{prompt}', self.prompt)
+        later_turns = [list(self.turns), list(self.stop), []]  # the last was once filled, and keys stay
+        asked = list(self.cut or ()), spec.context, spec.hub, spec.revision, asdict(self.sampling), self.index
+        more = later_turns if any(later_turns) else ()
+        # the number changes with the meaning of what follows
+        return fingerprint('generation', 1, shown, spec.chat, spec.chat_options, *asked, *more)
 
     def shorter(self, characters: int) -> 'Request':
         "This request with `characters` characters left of its `cut`."
@@ -61,30 +66,6 @@ class Request:
             return replace(self, prompt=text, cut=cut)
         last = {**self.turns[-1], 'content': text}
         return replace(self, turns=(*self.turns[:-1], last), cut=cut)
-
-# %% ../../nbs/03_generator/01_cassettes.ipynb #d1f379e5
-def request_key(
-    request: Request,
-    spec: LLMSpec,  # of the model; its name may change, its commit may not
-) -> str:
-    "The hash of rendered prompt, model, revision, sampling, seed and index."
-    later_turns = [list(request.turns), list(request.stop), []]  # the last was once filled, and keys stay
-    wrapped = spec.chat.replace('{prompt}', request.prompt)
-    shown = request.messages() if spec.chat == 'template' else wrapped
-    return fingerprint(
-        'generation',
-        1,  # changes with the meaning of what follows
-        shown,
-        spec.chat,
-        spec.chat_options,
-        list(request.cut or ()),
-        spec.context,
-        spec.hub,
-        spec.revision,
-        asdict(request.sampling),
-        request.index,
-        *(later_turns if any(later_turns) else ()),
-    )
 
 # %% ../../nbs/03_generator/01_cassettes.ipynb #ba0683d1
 class Generation(NamedTuple):

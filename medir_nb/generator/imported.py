@@ -53,14 +53,11 @@ def _hub_texts(hub: str, config: str, split: str, revision: str | None) -> dict[
     "The texts of a split, read once a process, whatever retrievers ask for them."
     return _texts_by_query(hub_rows(hub, config, split, revision))
 
-# %% ../../nbs/03_generator/07_imported.ipynb #cacfb519
-def _spellings(name: str) -> list[str]:
-    return list(dict.fromkeys([name, name.replace('-', '_'), name.replace('-', '')]))
-
 # %% ../../nbs/03_generator/07_imported.ipynb #c5dac1e0
 def _first_split(hub: str, revision: str | None, method: str, likely: list[str]) -> tuple[dict | None, str]:
     "The texts under the first of the `likely` splits that a data set has, and what was tried where it has none."
-    tried = [(config, split) for config in _spellings(method) for split in likely]
+    spellings = dict.fromkeys([method, method.replace('-', '_'), method.replace('-', '')])
+    tried = [(config, split) for config in spellings for split in likely]
     for config, split in tried:
         try:
             return _hub_texts(hub, config, split, revision), ''

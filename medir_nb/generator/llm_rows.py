@@ -88,7 +88,6 @@ def _check_llm_row(name: str, row: dict):
 # what a trained model takes over from its base
 LLM_FIELDS = ['chat', 'chat_options', 'system', 'context', 'languages', 'sampling']
 LLM_FIELDS += ['answer', 'dtype', 'backend', 'label', 'licence']
-_OTHER_KINDS = {'reranker': 'a reranker'}  # anything else that a training writes is an encoder
 
 
 def _checkpoint_spec(name: str, row: dict | None = None) -> LLMSpec:
@@ -97,7 +96,7 @@ def _checkpoint_spec(name: str, row: dict | None = None) -> LLMSpec:
     checkpoint = row.get('checkpoint', name)
     record, folder = checkpoint_record(checkpoint), checkpoint_folder(checkpoint)
     check('kind' in record, 'no readable record of a training', folder, 'train it again')
-    kind = _OTHER_KINDS.get(str(record['kind']), 'an encoder')
+    kind = 'a reranker' if record['kind'] == 'reranker' else 'an encoder'
     check(record['kind'] == 'llm', f'this checkpoint is {kind}', f'llm {name}', 'name a language model')
     with boundary('no readable record of a training', folder / 'medir.json', 'train it again'):
         inherited = {f: record['spec'][f] for f in LLM_FIELDS}

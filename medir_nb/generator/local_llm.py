@@ -9,12 +9,13 @@ __all__ = ['TransformersBackend']
 import contextlib
 import gc
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from ..core.errors import MedirError, boundary, check
 from ..core.files import fingerprint
 from ..core.console import note
 from ..encoder.processor import working_dtype
-from ..encoder.worker import end_tokens, without_control_tokens, write_batch
+from ..encoder.worker import end_tokens, longest_fit, without_control_tokens, write_batch
 from ..encoder.encoder_rows import parse_dtype
 from ..encoder.loading import whole_weights, converted_gguf, quiet_libraries, refuse_remote_code
 from .llm_rows import LLMSpec, Sampling
@@ -51,16 +52,8 @@ def truncate_prompt(
         what = f'the prompt of {request.id or "a request"} has {len(ids):,} tokens; '
         what += f'without its text it still exceeds the {room:,} that the context leaves'
         raise MedirError(what, where, 'lower max_tokens or shorten the wording')
-    kept, too_many = 0, stop - start
-    while too_many - kept > 1:
-        middle = (kept + too_many) // 2
-        kept, too_many = (middle, too_many) if fits(middle) else (kept, middle)
+    kept = longest_fit(fits, stop - start)
     return encode(request.shorter(kept)), request.shorter(kept), stop - start - kept
-
-# %% ../../nbs/03_generator/02_local_llm.ipynb #fec37b74
-def _for_template(tokenizer, message: dict) -> dict:
-    "A message without control tokens in its text."
-    return {**message, 'content': without_control_tokens(tokenizer, message['content'])}
 
 # %% ../../nbs/03_generator/02_local_llm.ipynb #18fe3083
 def _plain_prompt(tokenizer, spec: LLMSpec, request: Request) -> str | None:
@@ -91,7 +84,8 @@ def _as_chat(tokenizer, spec: LLMSpec, messages: list[dict], options: dict) -> s
 def rendered_prompt(tokenizer, spec: LLMSpec, request: Request) -> list[int]:
     "Token ids of a request in the model's chat form; its texts hold no control tokens."
     plain = _plain_prompt(tokenizer, spec, request)
-    messages = [_for_template(tokenizer, m) for m in request.messages()[: -1 if request.begun else None]]
+    messages = request.messages()[: -1 if request.begun else None]
+    messages = [{**said, 'content': without_control_tokens(tokenizer, said['content'])} for said in messages]
     if plain is not None:
         single_turn = len(messages) <= (2 if request.system else 1)
         fix = 'let it go on with its own text (place=assistant)'
@@ -156,10 +150,7 @@ def request_seed(request: Request) -> int:
 # %% ../../nbs/03_generator/02_local_llm.ipynb #c2944f45
 def _fit_all(tokenizer, spec: LLMSpec, requests: list[Request]) -> list[tuple]:
     "For each request its token ids, the request as sent, and the characters left out."
-
-    def encode(request):
-        return rendered_prompt(tokenizer, spec, request)
-
+    encode = partial(rendered_prompt, tokenizer, spec)
     return [truncate_prompt(encode, r, prompt_budget(spec, r.sampling), f'llm {spec.name}') for r in requests]
 
 # %% ../../nbs/03_generator/02_local_llm.ipynb #3e646649

@@ -25,6 +25,7 @@ from ..core.hub_folders import check_weights
 from ..core.parts import check_package, what_first
 from ..encoder.encoder_rows import parse_dtype
 from ..encoder.model import free_models
+from ..encoder.processor import on_gpu
 from ..encoder.availability import gigabytes_of, weights_here
 from .llm_rows import LLMSpec, Sampling, llm_spec
 from .cassettes import Cassettes, Generation, Request
@@ -112,16 +113,10 @@ def release_models():
         model.close()
     free_models()
 
-# %% ../../nbs/03_generator/05_models.ipynb #338e2d86
-def _has_gpu() -> bool:
-    import torch
-
-    return torch.cuda.is_available()
-
 # %% ../../nbs/03_generator/05_models.ipynb #1587871f
 def _load_backend(model: 'LLM'):
     "The backend of a model, loaded where there is memory for it."
-    if model.backend_name in HOLDS_GPU or model.backend_name == 'transformers' and _has_gpu():
+    if model.backend_name in HOLDS_GPU or model.backend_name == 'transformers' and on_gpu():
         release_models()
     where = f'llm {model.spec.name}'
     _check_options(model.options, where)

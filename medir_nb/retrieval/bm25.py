@@ -22,7 +22,7 @@ from ..core.settings import registry
 from ..core.console import progress
 from ..data.corpus import Corpus, Queries
 from .analyzers import analyze, analyzer_key
-from .runs import run_frame, settle_ties, sort_run
+from .runs import best_first, run_frame, settle_ties, sort_run
 
 # %% ../../nbs/04_retrieval/05_bm25.ipynb #fc470021
 _EXACT = 24
@@ -131,14 +131,6 @@ class Field:
         return cls({word: number for number, word in enumerate(about['words'])}, *arrays, *about['documents'])
 
 # %% ../../nbs/04_retrieval/05_bm25.ipynb #2662a963
-def summed_fields(fields: list, tokens: list[str]) -> np.ndarray:
-    "The score of every document over its fields."
-    total = fields[0].scores(tokens)
-    for field in fields[1:]:
-        total = total + field.scores(tokens)
-    return total
-
-
 def best_by_id(scores: np.ndarray, ids: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
     "Positions of the best `k` documents above 0, equal ones by ascending id, and their falling scores."
     found = np.flatnonzero(scores > 0)
@@ -318,14 +310,6 @@ class StoredWeights:
 # %% ../../nbs/04_retrieval/05_bm25.ipynb #e078293a
 _QUERIES_AT_A_TIME = 64  # of the weighted product, whose scores lie in memory at once
 
-
-def _best_first(scores: np.ndarray, depth: int) -> tuple[np.ndarray, np.ndarray]:
-    "The `depth` largest entries of each row and their columns, in descending order."
-    best = np.argpartition(-scores, depth - 1, axis=1)[:, :depth]
-    values = np.take_along_axis(scores, best, 1)
-    order = np.argsort(-values, axis=1, kind='stable')
-    return np.take_along_axis(values, order, 1), np.take_along_axis(best, order, 1)
-
 # %% ../../nbs/04_retrieval/05_bm25.ipynb #81d81c06
 class _Bm25sIndex(StoredWeights):
     "Searches the stored word weights of bm25s."
@@ -346,7 +330,7 @@ class _Bm25sIndex(StoredWeights):
             scores, positions = np.empty((len(tokens), depth)), np.empty((len(tokens), depth), np.int64)
             for start in range(0, len(tokens), _QUERIES_AT_A_TIME):
                 part = slice(start, start + _QUERIES_AT_A_TIME)
-                scores[part], positions[part] = _best_first(self.weighted(tokens[part]), depth)
+                scores[part], positions[part] = best_first(self.weighted(tokens[part]), depth)
             return scores, positions
         scores, positions = np.zeros((len(tokens), depth), np.float32), np.full((len(tokens), depth), -1, np.int64)
         rows = [row for row, of_query in enumerate(tokens) if of_query]  # bm25s answers no query without a token
@@ -428,10 +412,8 @@ class _Shards:
 
     def __init__(self, folder: Path, settings: dict):
         about = json.loads((folder / 'shards.json').read_text(encoding='utf-8'))
-        words, self.frequencies = (
-            {word: n for n, word in enumerate(about['words'])},
-            np.load(folder / 'frequencies.npy'),
-        )
+        words = {word: n for n, word in enumerate(about['words'])}
+        self.frequencies = np.load(folder / 'frequencies.npy')
         self.parts = [_Bm25sIndex(folder / f'shard-{number}', settings) for number in range(about['shards'])]
         for part in self.parts:
             part.vocabulary = part.bm25s.vocab_dict = words
@@ -480,7 +462,7 @@ class _LuceneIndex:
 
     def scores(self, tokens: list[str]) -> np.ndarray:
         "The score of every document for the tokens of one query."
-        return summed_fields(list(self.fields.values()), tokens)
+        return sum(field.scores(tokens) for field in self.fields.values())
 
     def best(self, queries: list[list[str]], ids: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
         "Scores and positions of the first `k` documents of each query, ties by ascending id."

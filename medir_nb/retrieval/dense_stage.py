@@ -9,7 +9,6 @@ __all__ = ['encoder_of', 'one_vector_encoder', 'pair_queries', 'DenseRetriever']
 import contextlib
 import os
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 import numpy as np
 import pandas as pd
@@ -99,11 +98,6 @@ def one_vector_encoder(system, dtype: str | None = None, device: str | None = No
     check(encoder.spec.representation != 'multi_vector', what, str(system), 'name an encoder of one vector')
     return encoder
 
-
-def _encoder_revision(encoder: Encoder) -> str:
-    "The revision of an encoder's weights, as tables print it."
-    return revision_label(encoder.spec.hub, encoder.spec.revision, 'model')
-
 # %% ../../nbs/04_retrieval/10_dense_stage.ipynb #4b993df5
 def encoder_counts(encoder: Encoder, device: str | None = None, **counted) -> Counts:
     "The counts of an encoding, with what encoded."
@@ -111,7 +105,7 @@ def encoder_counts(encoder: Encoder, device: str | None = None, **counted) -> Co
     loaded_on = next((getattr(backend, 'device', '') for backend in backends), '')
     return Counts(
         **{'similarity': encoder.spec.similarity} | counted,
-        revision=_encoder_revision(encoder),
+        revision=revision_label(encoder.spec.hub, encoder.spec.revision, 'model'),
         dtype=encoder.spec.dtype,
         device=device or loaded_on,
     )
@@ -207,12 +201,10 @@ def query_vectors(encoder: Encoder, task: Task, expanded=None) -> tuple[Vectors,
 
 def check_dimensions(encoder: Encoder, queries: Vectors, documents: Vectors):
     "Refuse vectors of queries and documents that were made by two models under one name."
-    check(
-        queries.dim == documents.dim or not queries.dim or not documents.dim,
-        f'its vectors of queries have {queries.dim:,} numbers, and those of documents {documents.dim:,}',
-        where=f'model {encoder.spec.name}',
-        fix='see what model answers; where it was changed, remove its folders below vectors/ of the home folder',
-    )
+    what = f'its vectors of queries have {queries.dim:,} numbers, and those of documents {documents.dim:,}'
+    fix = 'see what model answers; where it was changed, remove its folders below vectors/ of the home folder'
+    fits = queries.dim == documents.dim or not queries.dim or not documents.dim
+    check(fits, what, f'model {encoder.spec.name}', fix)
 
 # %% ../../nbs/04_retrieval/10_dense_stage.ipynb #69ae81b2
 def score_pool(task: Task, pool: pd.DataFrame, queries: Vectors, documents: Vectors, similarity: str) -> pd.DataFrame:
@@ -359,46 +351,23 @@ def precision_of(spec) -> str:
 def _conditions(encoder: Encoder, encoded) -> dict:
     "What the speed of an encoder hangs on; a service and an own object count no tokens."
     backend, spec = encoder.backend('document'), encoder.spec
-    batches, is_counted = getattr(backend, 'batches', None), int(encoded.tokens.sum()) > 0
+    batches, shared = getattr(backend, 'batches', None), getattr(backend, 'shared', None)
+    is_counted, own = int(encoded.tokens.sum()) > 0, f'{shared.batch} texts' if shared else "the backend's own"
     return {
         'dimension': encoded.vectors.shape[1],
         'tokens': float(encoded.tokens.mean()) if is_counted else float('nan'),
         'longest': spec.max_document_tokens or float('nan'),
-        'batch': f'{batches.budget:,} tokens' if batches else "the backend's own",
+        'batch': f'{batches.budget:,} tokens' if batches else own,
         'precision': precision_of(spec),
         'device': str(backend.device),
     }
-
-# %% ../../nbs/04_retrieval/10_dense_stage.ipynb #9dfdbad3
-def encoder_trial(encoder: Encoder, job: Job, documents: int, searched: int, stand_ins, nearest) -> Trial:
-    "An encoder on the first documents of a task, and a `nearest` search among what `stand_ins` makes of their vectors."
-    told = {role: encoder.instruction(job.task, role) for role in ROLES}
-    texts = encoder.render(job.task.corpus.rows(0, documents), 'document', told['document'])
-
-    def take_up():
-        return encoder.encode(texts, 'document', told['document'])
-
-    def encode(query: Queries):
-        return encoder.encode(encoder.render(query.rows(), 'query', told['query']), 'query', told['query']).vectors
-
-    encoded = take_up()
-    vectors, ids = (
-        array_vectors(stand_ins(encoded.vectors), layout=layout_of(encoder.spec)),
-        np.arange(searched).astype(str),
-    )
-
-    def search(vector) -> pd.DataFrame:
-        how = encoder.spec.similarity, job.device
-        return nearest(vector, vectors, ['q'], ids, LISTED, *how)
-
-    return Trial(len(texts), searched, take_up, search, encode, _conditions(encoder, encoded))
 
 # %% ../../nbs/04_retrieval/10_dense_stage.ipynb #c36804d7
 def encoder_about(encoder: Encoder, task: Task) -> dict:
     "What went into the vectors of an encoder."
     spec, instructions = encoder.pin(), {role: encoder.instruction(task, role) for role in ROLES}
     return {
-        'revision': _encoder_revision(encoder),
+        'revision': revision_label(spec.hub, spec.revision, 'model'),
         'contract': contract_key(spec, instructions),
         'instructions': instructions,
         'prompts': {role: encoder.prompt(role, instructions[role]) for role in ROLES},
@@ -437,26 +406,8 @@ def _check_saved(encoder: Encoder, saved: Encoder, instruction: str, folder: Pat
     is_same = np.allclose(own, again, atol=1e-4)
     check(is_same, 'the saved weights give other vectors', folder, 'leave --with-model out')
 
-# %% ../../nbs/04_retrieval/10_dense_stage.ipynb #7d1c0a5e
-class _MeasuredRanking(_DenseRanking):
-    "What an encoder's search takes: seconds, and bytes on disk."
-
-    @contextlib.contextmanager
-    def trial(self, job: Job, documents: int, searched: int, seed: int = 0):
-        stand_ins = partial(self._stand_ins, searched=searched, random=np.random.default_rng(seed))
-        yield encoder_trial(self.encoder(job), job, documents, searched, stand_ins, self.documents.nearest)
-
-    def _stand_ins(self, vectors, searched: int, random):
-        "What stands for the vectors of `searched` documents."
-        return random.normal(size=(searched, vectors.shape[1])).astype(np.float32)
-
-    def disk_bytes(self, job: Job) -> int:
-        spec = self.encoder(job).spec
-        numbers = (spec.dimensions or spec.dim) * len(job.task.corpus)
-        return int(STORED[spec.stored] * numbers / 8 + 1e9 * (gigabytes_of(spec.params, spec.dtype) or 0))
-
 # %% ../../nbs/04_retrieval/10_dense_stage.ipynb #62c32deb
-class _KeptRanking(_MeasuredRanking):
+class _KeptRanking(_DenseRanking):
     "What an index keeps of it: vectors in a file or in blocks, and an approximate index of them."
 
     def _folder(self, place: Path, part: str) -> Path:
@@ -500,6 +451,11 @@ class _KeptRanking(_MeasuredRanking):
         vectors, database = open_vectors(self._folder(place, 'vectors'), store)
         return EncodedDocuments(encoder, vectors, True, database)
 
+    def disk_bytes(self, job: Job) -> int:
+        spec = self.encoder(job).spec
+        numbers = (spec.dimensions or spec.dim) * len(job.task.corpus)
+        return int(STORED[spec.stored] * numbers / 8 + 1e9 * (gigabytes_of(spec.params, spec.dtype) or 0))
+
 # %% ../../nbs/04_retrieval/10_dense_stage.ipynb #62c32dec
 class DenseRetriever(_KeptRanking):
     "An encoder and its search, with its vectors in the store of the home folder or in a file of an index."
@@ -529,6 +485,31 @@ class DenseRetriever(_KeptRanking):
 
     def reads(self, job: Job) -> str:
         return str(contract(self.encoder(job), job.task))
+
+    @contextlib.contextmanager
+    def trial(self, job: Job, documents: int, searched: int, seed: int = 0):
+        encoder = self.encoder(job)
+        told = {role: encoder.instruction(job.task, role) for role in ROLES}
+        texts = encoder.render(job.task.corpus.rows(0, documents), 'document', told['document'])
+
+        def take_up():
+            return encoder.encode(texts, 'document', told['document'])
+
+        def encode(query: Queries):
+            return encoder.encode(encoder.render(query.rows(), 'query', told['query']), 'query', told['query']).vectors
+
+        encoded, ids = take_up(), np.arange(searched).astype(str)
+        vectors = self._stand_ins(encoder, encoded, searched, np.random.default_rng(seed))
+
+        def search(vector) -> pd.DataFrame:
+            return self.documents.nearest(vector, vectors, ['q'], ids, LISTED, encoder.spec.similarity, job.device)
+
+        yield Trial(len(texts), searched, take_up, search, encode, _conditions(encoder, encoded))
+
+    def _stand_ins(self, encoder: Encoder, encoded, searched: int, random) -> Vectors:
+        "What stands for the vectors of `searched` documents."
+        drawn = random.normal(size=(searched, encoded.vectors.shape[1])).astype(np.float32)
+        return array_vectors(drawn, layout=layout_of(encoder.spec))
 
 
 BY_REPRESENTATION['dense'] = DenseRetriever

@@ -48,9 +48,8 @@ class Expander(Stage):
     @classmethod
     def check_name(cls, expansion: Expansion, retriever: Retriever):
         "Refuse a name that it does not take, or a retriever that cannot be asked so."
-        check(
-            not expansion.model, f'+{expansion.method} takes no name {expansion.model!r}', None, 'write k=v, or nothing'
-        )
+        what = f'+{expansion.method} takes no name {expansion.model!r}'
+        check(not expansion.model, what, None, 'write k=v, or nothing')
         fits = retriever.feedback == cls.wants
         fix = '+rm3 goes with bm25, +rocchio with an encoder of one vector a text'
         check(fits, f'+{expansion.method} needs the {cls.wants} of documents', retriever.retriever, fix)
@@ -197,12 +196,8 @@ class Synonyms(Expander):
         found = vocabulary(self.expression.model)
         judged = job.task.judged_from if job.task is not None else ()
         what = f'{self.expression.model} holds the judgements of this task: its synonyms would be the answers'
-        check(
-            not {found.name, found.fingerprint} & set(judged),
-            what,
-            job.task and job.task.name,
-            'take another vocabulary',
-        )
+        is_other = not {found.name, found.fingerprint} & set(judged)
+        check(is_other, what, job.task and job.task.name, 'take another vocabulary')
         return found
 
     def check(self, job: Job):

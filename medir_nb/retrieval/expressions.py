@@ -135,20 +135,15 @@ def reranker_class(reranking: Reranking) -> type[Reorder]:
     return LateRerank if form == 'multi_vector' else Rerank
 
 # %% ../../nbs/04_retrieval/17_expressions.ipynb #728f6ca0
-def _normal_expansion(system: System) -> Expansion:
-    "The expansion of a system checked, without what is default."
-    if system.expansion.asks_model:
-        return canonical_expansion(system.expansion, retriever_of(system).kind)
-    return EXPANDERS[system.expansion.method].normal(system.expansion, retriever_of(system))
-
-
 def normal_system(
     system: System,
     runnable: bool = True,  # False: also registry rows that cannot run here
 ) -> System:
     "Check names and settings; drop settings that are defaults."
-    if system.expansion:
-        system = replace(system, expansion=_normal_expansion(system))
+    if asked := system.expansion:
+        stage, method = retriever_of(system), EXPANDERS.get(asked.method)
+        asked = canonical_expansion(asked, stage.kind) if asked.asks_model else method.normal(asked, stage)
+        system = replace(system, expansion=asked)
     if len(dict(system.settings)) < len(system.settings):
         raise MedirError(f'a setting stands twice in {system}', None, 'keep one')
     return retriever_of(system).normal(system, runnable)

@@ -51,12 +51,8 @@ class Linear(Fuse):
         weights = fusion_weights(fusion)
         check(weights, 'a weight is missing', str(fusion), 'write linear(E:.6,E:.4)')
         total = math.fsum(weights)
-        check(
-            abs(total - 1) < 1e-6,
-            f'the weights sum to {total:.6g} instead of 1',
-            str(fusion),
-            'write linear(E:.6,E:.4)',
-        )
+        what = f'the weights sum to {total:.6g} instead of 1'
+        check(abs(total - 1) < 1e-6, what, str(fusion), 'write linear(E:.6,E:.4)')
         return replace(fusion, weights=weights, settings=fusion_settings(fusion, cls.options))
 
     def fuse(self, runs: list[pd.DataFrame], k: int) -> pd.DataFrame:

@@ -186,8 +186,7 @@ def _row_of(corpus: Corpus, doc_id: str) -> tuple[str, str]:
 
 def whole_document(corpus: Corpus, doc_id: str) -> dict:
     "A document: id, title, text, and the file and fields that it came with."
-    title, text = _row_of(corpus, doc_id)
-    told = metadata_of(corpus, doc_id)
+    (title, text), told = _row_of(corpus, doc_id), metadata_of(corpus, doc_id)
     about = {'source': told.get('source'), 'metadata': fields_of(told)}
     return {'id': doc_id, 'title': title, 'text': text, **{name: value for name, value in about.items() if value}}
 

@@ -6,7 +6,6 @@
 __all__ = ['maxsim_scores', 'late_search', 'LateRetriever', 'LateRerank', 'matched_words']
 
 # %% ../../nbs/04_retrieval/13_late_stage.ipynb #4d98566b
-import contextlib
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 import numpy as np
@@ -15,10 +14,8 @@ from ..core.console import note, progress, waiting
 from ..core.errors import check
 from ..core.files import atomic_path
 from ..core.places import home
-from ..data.corpus import Queries
 from ..data.task import Task
 from ..encoder.availability import check_encoder, gigabytes_of
-from ..encoder.backends import Encoded
 from ..encoder.contracts import contract
 from ..encoder.model import Encoder
 from ..encoder.model_row import ROLES, STORED
@@ -26,10 +23,9 @@ from ..encoder.multi_vector import Ragged, ragged, save_multi_vector
 from ..encoder.store import LAYOUTS, Vectors, encode_corpus
 from ..generator.expansion import sparse_queries
 from .dense_stage import DenseRetriever, EncodedDocuments, check_dimensions, encoder_about
-from .dense_stage import encoder_of, encoding_plan, normal_encoder, precision_of
+from .dense_stage import encoder_of, encoding_plan, normal_encoder
 from .rerank_stage import Rerank
-from .retriever import LISTED, Trial
-from .runs import RUN_COLUMNS, first_ranks, run_frame, settle_ties, sort_run
+from .runs import RUN_COLUMNS, best_first, first_ranks, run_frame, settle_ties, sort_run
 from .stages import BY_REPRESENTATION, Job, Plan, Ranking, Reranking, System, check_unless_stored
 
 # %% ../../nbs/04_retrieval/13_late_stage.ipynb #16d58786
@@ -61,14 +57,6 @@ def _stretches(tokens: np.ndarray) -> list[tuple[int, int]]:
     edges = np.unique([0, *marks, len(tokens)])
     return [(int(start), int(stop)) for start, stop in zip(edges[:-1], edges[1:])]
 
-
-def _first(scores: np.ndarray, depth: int) -> tuple[np.ndarray, np.ndarray]:
-    "The `depth` largest scores of each row, falling, and their positions."
-    positions = np.argpartition(-scores, depth - 1, axis=1)[:, :depth]
-    order = np.argsort(-np.take_along_axis(scores, positions, 1), axis=1, kind='stable')
-    positions = np.take_along_axis(positions, order, 1)
-    return np.take_along_axis(scores, positions, 1), positions
-
 # %% ../../nbs/04_retrieval/13_late_stage.ipynb #963652bd
 def late_search(
     queries: Ragged,
@@ -87,7 +75,7 @@ def late_search(
         stretches = (documents.chunk(*ends) for ends in _stretches(documents.tokens))
         parts = [maxsim_scores(asked, part, similarity, device) for part in stretches]
         scores = np.concatenate(parts, axis=1)
-        found = settle_ties(lambda rows, depth, scores=scores: _first(scores[rows], depth), *scores.shape, k)
+        found = settle_ties(lambda rows, depth, scores=scores: best_first(scores[rows], depth), *scores.shape, k)
         runs.append(run_frame(query_ids[start : start + _QUERIES], doc_ids, *found, k))
     return pd.concat(runs[1:] or runs, ignore_index=True)
 
@@ -170,11 +158,7 @@ class _TokenDocuments(EncodedDocuments):
     "A multi-vector encoder, and the token vectors that it gave the documents of a task."
 
     by_centroids: dict = field(default_factory=dict)  # what was trained for them
-
-    @property
-    def similarity(self) -> str:
-        "maxsim | meanmaxsim."
-        return 'meanmaxsim' if self.encoder.spec.similarity == 'meanmaxsim' else 'maxsim'
+    nearest = staticmethod(late_search)
 
     def is_exact(self) -> bool:
         "Whether every document is compared with a query."
@@ -182,7 +166,7 @@ class _TokenDocuments(EncodedDocuments):
         return said == 'exact' or (not said and int(self.vectors.tokens.sum()) <= _EXACT_TOKENS)
 
     def search(self, queries: Vectors, task: Task, k: int, job: Job) -> pd.DataFrame:
-        asked, how = queries.chunk(), (self.similarity, job.device)
+        asked, how = queries.chunk(), (self.encoder.spec.similarity, job.device)
         if self.is_exact() or not len(self.vectors):
             return late_search(asked, self.vectors, task.queries.ids, task.corpus.ids, k, *how)
         run = self._by_candidates(asked, task, k, job)
@@ -213,13 +197,13 @@ class _TokenDocuments(EncodedDocuments):
             doc_ids = [d for d in candidates.doc_id if d in places]
             found = self.vectors.take(np.array([places[d] for d in doc_ids], int))
             at = task.queries._position[query_id]
-            [scores] = maxsim_scores(asked[at : at + 1], found, self.similarity, job.device)
+            [scores] = maxsim_scores(asked[at : at + 1], found, self.encoder.spec.similarity, job.device)
             runs.append(pd.DataFrame({'query_id': query_id, 'doc_id': doc_ids, 'score': scores.astype(float)}))
         return pd.concat(runs[1:] or runs, ignore_index=True)
 
 # %% ../../nbs/04_retrieval/13_late_stage.ipynb #c6b36307
-class _LateRanking(DenseRetriever):
-    "How token vectors rank."
+class LateRetriever(DenseRetriever):
+    "A multi-vector encoder, its token vectors in the store of the home folder or in blocks of an index."
 
     kind = 'sparse'  # texts of an expansion join the words of the query
     feedback = ''  # there is no one vector of a document
@@ -235,9 +219,9 @@ class _LateRanking(DenseRetriever):
         searched = spec.search or f'exact to {_EXACT_TOKENS:,} token vectors, plaid above'
         return super().settings(job) | {'vectors': 'one a token', 'search': searched}
 
-    @contextlib.contextmanager
-    def trial(self, job: Job, documents: int, searched: int, seed: int = 0):
-        yield late_trial(self.encoder(job), job, documents, searched)
+    def _stand_ins(self, encoder: Encoder, encoded, searched: int, random) -> Vectors:
+        rows = np.arange(searched) % len(encoded.tokens)  # repeated, so that lengths are those of real documents
+        return Vectors([encoded.vectors], rows, encoded.tokens[rows], layout=LAYOUTS['multi_vector'])
 
     def disk_bytes(self, job: Job) -> int:
         vectors, spec = self.prepare(job).vectors, self.encoder(job).spec
@@ -252,46 +236,6 @@ class _LateRanking(DenseRetriever):
         encoder, task = self.encoder(job), job.task
         kept = [f'{role:12s} {" ".join(shown_words(encoder, task, role))}' for role in ROLES]
         return '\n'.join([str(contract(encoder, task)), 'a vector for each of these words, · being a mark:', *kept])
-
-# %% ../../nbs/04_retrieval/13_late_stage.ipynb #153ba85d
-_SHOWN = 40  # words
-
-
-def shown_words(encoder: Encoder, task: Task, role: str) -> list[str]:
-    "The words of the first text of a role that have a vector, one a token."
-    texts = task.searched().queries if role == 'query' else task.searched().corpus
-    [text] = encoder.render(texts.rows(0, 1), role, encoder.instruction(task, role))
-    words = [word or '·' for word in encoder.backend(role).words(text)]
-    return words[:_SHOWN] + ([f'… ({len(words):,} in all)'] if len(words) > _SHOWN else [])
-
-# %% ../../nbs/04_retrieval/13_late_stage.ipynb #3f3ad0e2
-def late_trial(encoder: Encoder, job: Job, documents: int, searched: int) -> Trial:
-    "A multi-vector encoder on the first documents of a task, and a search among their matrices repeated."
-    told = {role: encoder.instruction(job.task, role) for role in ROLES}
-    texts = encoder.render(job.task.corpus.rows(0, documents), 'document', told['document'])
-
-    def take_up() -> Encoded:
-        return encoder.encode(texts, 'document', told['document'])
-
-    def encode(query: Queries) -> Ragged:
-        return encoder.encode(encoder.render(query.rows(), 'query', told['query']), 'query', told['query']).vectors
-
-    encoded, ids = take_up(), np.arange(searched).astype(str)
-    rows = np.arange(searched) % len(texts)
-    many = Vectors([encoded.vectors], rows, encoded.tokens[rows], layout=LAYOUTS['multi_vector'])
-
-    def search(vectors: Ragged) -> pd.DataFrame:
-        return late_search(vectors, many, ['q'], ids, LISTED, device=job.device)
-
-    backend = encoder.backend('document')
-    conditions = {'dimension': encoded.vectors.shape[1], 'tokens': float(encoded.tokens.mean())}
-    conditions |= {'longest': encoder.spec.max_document_tokens, 'batch': f'{backend.shared.batch} texts'}
-    conditions |= {'precision': precision_of(encoder.spec), 'device': str(backend.device)}
-    return Trial(len(texts), searched, take_up, search, encode, conditions)
-
-# %% ../../nbs/04_retrieval/13_late_stage.ipynb #36ec582c
-class LateRetriever(_LateRanking):
-    "A multi-vector encoder, its token vectors in the store of the home folder or in blocks of an index."
 
     def save_model(self, job: Job, place: Path):
         encoder, folder = self.encoder(job), self._folder(place.parent, 'model')
@@ -309,6 +253,17 @@ class LateRetriever(_LateRanking):
 
 
 BY_REPRESENTATION['multi_vector'] = LateRetriever
+
+# %% ../../nbs/04_retrieval/13_late_stage.ipynb #153ba85d
+_SHOWN = 40  # words
+
+
+def shown_words(encoder: Encoder, task: Task, role: str) -> list[str]:
+    "The words of the first text of a role that have a vector, one a token."
+    texts = task.searched().queries if role == 'query' else task.searched().corpus
+    [text] = encoder.render(texts.rows(0, 1), role, encoder.instruction(task, role))
+    words = [word or '·' for word in encoder.backend(role).words(text)]
+    return words[:_SHOWN] + ([f'… ({len(words):,} in all)'] if len(words) > _SHOWN else [])
 
 # %% ../../nbs/04_retrieval/13_late_stage.ipynb #8645e7c8
 @dataclass(frozen=True)

@@ -205,10 +205,8 @@ def write_vectors(encoder: Encoder, task: Task, folder: Path, before: Path | Non
 # %% ../../nbs/04_retrieval/02_nearest.ipynb #f07abf0a
 def open_vectors(folder: Path, store: str) -> tuple[FileVectors, object]:
     "The vectors that `write_vectors` wrote, and the database that answers in their place; None: there is none."
-    path, fix = (
-        folder / 'vectors.npy',
-        'remove the folder, and build it again: medir index SOURCE --system EXPR --to FOLDER',
-    )
+    path = folder / 'vectors.npy'
+    fix = 'remove the folder, and build it again: medir index SOURCE --system EXPR --to FOLDER'
     check(path.is_file(), 'vectors.npy is missing', folder, fix)
     return FileVectors(path), DATABASES[store](folder / store) if store != 'flat' else None
 
@@ -237,11 +235,11 @@ def _plain_keys(corpus) -> np.ndarray:
     return text_keys([f'{title}\x1f{body}' for title, body in corpus.rows()])
 
 
-def _copy(blocks: Blocks, keys: np.ndarray, vectors: Vectors, at_once: int = 1024):
+def _copy(blocks: Blocks, keys: np.ndarray, vectors: Vectors):
     "Write vectors into blocks under these keys."
     for positions, part in vectors.by_block():
-        for start in range(0, len(positions), at_once):
-            ends = slice(start, start + at_once)
+        for start in range(0, len(positions), 1024):
+            ends = slice(start, start + 1024)
             of_part = positions[ends]
             blocks.add(keys[of_part], Encoded(part[ends], vectors.tokens[of_part], vectors.truncated[of_part]))
 

@@ -240,9 +240,7 @@ class Reading(Rerank):
 
     registry = 'llms'
 
-    @classmethod
-    def normal(cls, reranking: Reranking) -> Reranking:
-        return normal_reading(reranking)
+    normal = staticmethod(normal_reading)
 
     def models(self) -> list[str]:
         return [self.expression.reranker.llm]

@@ -136,12 +136,6 @@ def folder_reranker(
     recorded = checkpoint_record(folder).get('spec', {})
     return replace(spec, **{field: recorded[field] for field in (*RERANKER_FIELDS, 'label') if field in recorded})
 
-# %% ../../nbs/04_retrieval/06_reranker_model.ipynb #dcc4a4db
-def _row_reranker(name: str, row: dict) -> RerankerSpec:
-    where = f'reranker {name}'
-    check_row(RerankerSpec, row, where, beside=('published_as', 'sources', 'note'))
-    return at_folder(RerankerSpec(name=name, **row_fields(RerankerSpec, row)))
-
 # %% ../../nbs/04_retrieval/06_reranker_model.ipynb #633d3993
 def _hub_reranker(name: str, hub: str, revision: str) -> RerankerSpec:
     "The spec of a cross-encoder of the Hub: its row where it has one, else what its own files say."
@@ -160,7 +154,8 @@ def _named_reranker(name: str) -> RerankerSpec:
     "The spec that `name` means, as it stands."
     rows, checkpoint = registry('rerankers'), home() / 'checkpoints' / name
     if name in rows:
-        return _row_reranker(name, rows[name])
+        check_row(RerankerSpec, rows[name], f'reranker {name}', beside=('published_as', 'sources', 'note'))
+        return at_folder(RerankerSpec(name=name, **row_fields(RerankerSpec, rows[name])))
     if checkpoint.is_dir():
         return folder_reranker(checkpoint, name)
     if named := hub_name(name):

@@ -32,13 +32,10 @@ from .bm25 import BM25, BM25_DEFAULTS, BM25_PRESETS, FIELDS, QUERY_WEIGHTS, SCOR
 # %% ../../nbs/04_retrieval/09_retriever.ipynb #14f70636
 def candidate_pool(task: Task) -> pd.DataFrame:
     "The `query_id, doc_id` pairs that a reranking task is to order."
-    check(
-        task.candidates is not None or (task.qrels.relevance <= 0).any(),
-        'its candidate lists are missing, and ranking relevant documents alone is always perfect',
-        where=task.source or task.name,
-        fix='add candidates.tsv (query, document), or judged non-relevant documents',
-    )
-    listed = task.candidates if task.candidates is not None else task.qrels
+    listed = task.qrels if task.candidates is None else task.candidates
+    what = 'its candidate lists are missing, and ranking relevant documents alone is always perfect'
+    fix = 'add candidates.tsv (query, document), or judged non-relevant documents'
+    check(task.candidates is not None or (task.qrels.relevance <= 0).any(), what, task.source or task.name, fix)
     return listed[['query_id', 'doc_id']].drop_duplicates()
 
 # %% ../../nbs/04_retrieval/09_retriever.ipynb #8cc99188
@@ -81,11 +78,6 @@ class Trial:
     search: Callable[[Any], pd.DataFrame]  # what `encode` made of a query → a list
     encode: Callable[[Any], Any] | None = None  # a single query as it is searched for; None: itself
     conditions: dict = field(default_factory=dict)
-
-
-def _folder_bytes(folder: Path) -> int:
-    "What the files below a folder take on disk."
-    return sum(path.stat().st_size for path in Path(folder).rglob('*') if path.is_file())
 
 # %% ../../nbs/04_retrieval/09_retriever.ipynb #173807d7
 Rewritten = namedtuple('Rewritten', 'queries stats faults')  # queries (or their vectors) in place of a task's
@@ -193,7 +185,7 @@ class Retriever(_RetrieverBase):
         "What it keeps of the documents on disk, and its weights."
         with tempfile.TemporaryDirectory() as scratch, at_home(scratch):
             self.prepare(job)
-            return _folder_bytes(scratch)
+            return sum(path.stat().st_size for path in Path(scratch).rglob('*') if path.is_file())
 
     def save(self, job: Job, place: Path, before: Path | None = None, store: str = 'flat') -> dict:
         "Keep what it made of documents below `place`; texts that were `encoded`, and `cached` (here or in `before`)."

@@ -31,6 +31,14 @@ def first_ranks(run: pd.DataFrame, k: int) -> pd.DataFrame:
     return run[run.groupby('query_id', sort=False).cumcount() < k].reset_index(drop=True)
 
 
+def best_first(scores: np.ndarray, depth: int) -> tuple[np.ndarray, np.ndarray]:
+    "The `depth` largest entries of each row and their columns, in descending order."
+    best = np.argpartition(-scores, depth - 1, axis=1)[:, :depth]
+    values = np.take_along_axis(scores, best, 1)
+    order = np.argsort(-values, axis=1, kind='stable')
+    return np.take_along_axis(values, order, 1), np.take_along_axis(best, order, 1)
+
+
 def run_frame(
     query_ids,
     doc_ids,  # of the corpus, in its order

@@ -12,11 +12,12 @@ import numpy as np
 import pandas as pd
 from ..encoder.availability import gigabytes_of
 from ..encoder.encoder_rows import encoder_spec
+from ..encoder.model import Encoder
 from ..encoder.sparse import heaviest_terms
-from ..encoder.store import LAYOUTS, Vectors
+from ..encoder.store import LAYOUTS, Vectors, array_vectors, layout_of
 from ..generator.expansion import sparse_queries
 from .nearest import search_blocks, unit
-from .runs import RUN_COLUMNS, run_frame, settle_ties
+from .runs import RUN_COLUMNS, best_first, run_frame, settle_ties
 from .stages import Job, Ranking
 from .dense_stage import DenseRetriever, EncodedDocuments
 
@@ -26,13 +27,9 @@ _QUERIES_AT_A_TIME = 64  # whose scores lie in memory at once
 
 def _sparse_knn(queries, block, k: int) -> tuple[np.ndarray, np.ndarray]:
     "The `k` largest dot products of each query with a block of documents and their positions."
-    by_term, found = block.T.tocsr(), []
-    for start in range(0, queries.shape[0], _QUERIES_AT_A_TIME):
-        scores = (queries[start : start + _QUERIES_AT_A_TIME] @ by_term).toarray()
-        best = np.argpartition(scores, -k, axis=1)[:, -k:]
-        found.append((np.take_along_axis(scores, best, 1), best))
-    scores, positions = map(np.vstack, zip(*found, strict=True))
-    return scores, positions
+    by_term, starts = block.T.tocsr(), range(0, queries.shape[0], _QUERIES_AT_A_TIME)
+    found = [best_first((queries[start : start + _QUERIES_AT_A_TIME] @ by_term).toarray(), k) for start in starts]
+    return tuple(map(np.vstack, zip(*found, strict=True)))
 
 # %% ../../nbs/04_retrieval/11_sparse_stage.ipynb #8c65b2b0
 def sparse_search(
@@ -43,7 +40,6 @@ def sparse_search(
     k: int = 100,  # documents a query
     similarity: str = 'dot',  # dot | cos
     device: str | None = None,  # the product is the processor's
-    block: int = 10_000,  # documents at a time
 ) -> pd.DataFrame:
     "A run of the exact top `k` documents of each query that share a term with it."
     asked = queries.chunk() if isinstance(queries, Vectors) else queries
@@ -53,7 +49,7 @@ def sparse_search(
     asked = scale(asked)
 
     def search(rows, depth):
-        return search_blocks(asked[rows], documents, depth, scale, _sparse_knn, block)
+        return search_blocks(asked[rows], documents, depth, scale, _sparse_knn, 10_000)
 
     found = settle_ties(search, asked.shape[0], len(documents), k, floor=0.0)
     return run_frame(query_ids, doc_ids, *found, k, positive_only=True)
@@ -65,8 +61,8 @@ class SparseDocuments(EncodedDocuments):
     nearest = staticmethod(sparse_search)
 
 # %% ../../nbs/04_retrieval/11_sparse_stage.ipynb #f81487d5
-class _SparseRanking(DenseRetriever):
-    "How a learned sparse encoder ranks."
+class SparseRetriever(DenseRetriever):
+    "A learned sparse encoder and an exact search, its vectors in the store or in blocks of an index."
 
     feedback = ''  # a row of weights is no point between others
 
@@ -83,8 +79,9 @@ class _SparseRanking(DenseRetriever):
             job, expanded = replace(job, task=replace(job.task, queries=sparse_queries(job.task, expanded))), None
         return super().rank(job, expanded, depth, pool)
 
-    def _stand_ins(self, vectors, searched: int, random):
-        return vectors[random.integers(0, vectors.shape[0], searched)]
+    def _stand_ins(self, encoder: Encoder, encoded, searched: int, random) -> Vectors:
+        drawn = encoded.vectors[random.integers(0, encoded.vectors.shape[0], searched)]
+        return array_vectors(drawn, layout=layout_of(encoder.spec))
 
     def disk_bytes(self, job: Job) -> int:
         made, spec = self.prepare(job).vectors.chunk(), self.encoder(job).spec
@@ -99,10 +96,6 @@ class _SparseRanking(DenseRetriever):
             shown = ', '.join(f'{term} {weight:.2f}' for term, weight in terms)
             lines.append(f'{role:12s} {encoded.vectors.nnz:,} terms, the heaviest {shown}')
         return '\n'.join(lines)
-
-# %% ../../nbs/04_retrieval/11_sparse_stage.ipynb #cf9d792c
-class SparseRetriever(_SparseRanking):
-    "A learned sparse encoder and an exact search, its vectors in the store or in blocks of an index."
 
     def _write_vectors(self, vectors: Vectors, ids, path: Path) -> list[str]:
         import pyarrow as pa

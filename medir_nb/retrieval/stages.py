@@ -188,10 +188,7 @@ def added(values) -> int | None:
     return sum(counted) if counted else None
 
 
-_SUMS = (
-    *('encoded_docs', 'cached_docs', 'encoded_queries', 'truncated_docs', 'truncated_queries', 'self_matches'),
-    *('scored_pairs', 'cached_pairs', 'truncated_pairs'),
-)
+_SUMS = [field.name for field in fields(Counts) if field.type in (int, int | None)]
 
 
 def joined_counts(parts: list[Counts], similarity: str) -> Counts:
@@ -296,16 +293,12 @@ def check_unless_stored(
             raise
 
 # %% ../../nbs/04_retrieval/07_stages.ipynb #62f45cb6
-def _by_document(run: pd.DataFrame) -> pd.DataFrame:
-    "A sorted run of passages with the `document` of each, and its rank `within` the document."
-    names, places = np.unique(run.doc_id.to_numpy(dtype=str), return_inverse=True)
-    run = run.assign(document=source_document_ids(names)[places] if len(run) else [])
-    return run.assign(within=run.groupby(['query_id', 'document'], sort=False).cumcount())
-
-
 def best_passages(run: pd.DataFrame, each: int) -> pd.DataFrame:
-    "The first `each` passages of each document for each query, in the order of the run."
-    found = _by_document(sort_run(run[RUN_COLUMNS]))
+    "The first `each` passages of each document for each query, in the order of the run; `within` is the rank of each."
+    found = sort_run(run[RUN_COLUMNS])
+    names, places = np.unique(found.doc_id.to_numpy(dtype=str), return_inverse=True)
+    found = found.assign(document=source_document_ids(names)[places] if len(found) else [])
+    found = found.assign(within=found.groupby(['query_id', 'document'], sort=False).cumcount())
     return found[found.within < each].reset_index(drop=True)
 
 # %% ../../nbs/04_retrieval/07_stages.ipynb #891ba3e0

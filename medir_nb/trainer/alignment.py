@@ -24,7 +24,7 @@ from ..encoder.model import Encoder
 from ..encoder.model_folders import recorded_fields
 from ..encoder.saving import save_modules
 from ..encoder.store import encode_corpus
-from ..encoder.towers import is_cut, joined_towers, pair_prompts, pair_similarity, pair_spec, query_side
+from ..encoder.towers import is_cut, joined_towers, pair_similarity, pair_spec, query_side
 from ..encoder.towers import vector_length
 from .settings import AboveZero, Count, OneOrMore, StrictSettings, NotNegative, Settings
 from .encoders import check_carried, check_contrast, pair_trainer, training_pairs
@@ -394,7 +394,7 @@ def _save(config: AlignmentSettings, rows: TowerRows, trainer, folder: Path) -> 
         save_adapters(trainer.adapters, folder / 'adapter')
         merge_adapters(trainer.adapters)
     told = spec.default_instruction if config.instruction is None else config.instruction
-    model.prompts = pair_prompts(plain_spec(config, spec), told)
+    model.prompts = Encoder(plain_spec(config, spec)).prompts(told)
     if config.distance == 'scores' and config.distance_weight:
         model = query_side(model)
     save_modules(model, folder)
