@@ -7,12 +7,10 @@ from conftest import QRELS, seeded, write_beir, write_lines
 
 from medir_nb.core import MedirError
 from medir_nb.data import load_task, task_from_frames
-from medir_nb.evaluator import case_view, compare, compare_all, correlation, difference_spread, evaluate
-from medir_nb.evaluator import evaluate_grid, find_copies, holm, interval, judged_at_10, macro_average
-from medir_nb.evaluator import order_bounds, PAIR_MEASURES
-from medir_nb.evaluator import paired_p, paired_power, parse_measure, per_query, Power, queries_needed, score_run
-from medir_nb.evaluator import score_frames, scores_without, separation, smallest_difference
-from medir_nb.evaluator import subgroup_scores, subgroups
+from medir_nb.evaluator import case_view, compare, compare_all, correlation, difference_spread, evaluate, find_copies
+from medir_nb.evaluator import holm, interval, judged_at_10, macro_average, order_bounds, PAIR_MEASURES, paired_p
+from medir_nb.evaluator import paired_power, parse_measure, per_query, Power, queries_needed, score_frames, score_run
+from medir_nb.evaluator import scores_without, separation, smallest_difference, subgroup_scores, subgroups
 from medir_nb.evaluator.effects import gain_counts
 from medir_nb.evaluator.statistics import resampled_means
 from medir_nb.papers import against_baseline
@@ -280,20 +278,6 @@ def test_a_folder_needs_no_registration(beir, fake_minilm):
     assert evaluate(beir, 'bm25').mean('nDCG@10') == evaluate(load_task(str(beir)), 'bm25').mean('nDCG@10')
 
 
-def test_a_readers_own_object(beir):
-    class Model:
-        def encode_queries(self, texts):
-            return np.array([[len(t), 1.0] for t in texts])
-
-        def encode_corpus(self, texts):
-            return np.array([[1.0, len(t)] for t in texts])
-
-    s = evaluate(str(beir), Model(), ['R@100'])
-    assert s.system == s.label == 'Model' and s.mean('R@100') == 1.0 and s.rows()[0]['encoded_docs'] == 12
-    # without name and revision nothing is stored
-    assert evaluate(str(beir), Model(), ['R@100']).rows()[0]['cached_docs'] == 0
-
-
 def test_depth_follows_the_measure(tmp_path):
     documents = [(f'd{i:03d}', '', 'fever ' + 'cough ' * i) for i in range(300)]
     judged = [('q', f'd{i:03d}', 1) for i in range(300)]
@@ -402,14 +386,6 @@ def test_a_run_against_bare_qrels_without_a_task(tmp_path, beir, medir):
         assert all(x[f] == y[f] for f in ('measure', 'value', 'low', 'high', 'n_queries', 'judged_at_10'))
     # the saved run is the run: documents, scores, order
     pd.testing.assert_frame_equal(read_run(file), evaluate(str(beir), 'bm25').run, check_exact=True)
-
-
-def test_grid_goes_on_after_a_failure(beir, tmp_path):
-    missing, systems = str(tmp_path / 'missing'), ['bm25', 'no-such-model', 'bm25(lucene)']
-    found, not_run = evaluate_grid([str(beir), missing], systems)
-    assert [s.label for s in found] == ['bm25', 'bm25(lucene)']
-    assert set(not_run) == {('no-such-model', str(beir)), *((system, missing) for system in systems)}
-    assert all(isinstance(e, MedirError) for e in not_run.values())
 
 
 def test_gains_of_one_measure_do_not_reach_another():
