@@ -81,12 +81,9 @@ def check_weights(model, step: int, where: str, work: Path):
     "Refuse weights that are no numbers."
     import torch
 
-    if not all(torch.isfinite(weights).all() for weights in model.parameters()):
-        raise MedirError(
-            f'the weights are no numbers after step {step}',
-            where,
-            f'lower the learning rate; {last_checkpoint_notice(work)}',
-        )
+    are_numbers = all(torch.isfinite(weights).all() for weights in model.parameters())
+    fix = f'lower the learning rate; {last_checkpoint_notice(work)}'
+    check(are_numbers, f'the weights are no numbers after step {step}', where, fix)
 
 
 def first_line(error: Exception) -> str:
