@@ -148,7 +148,7 @@ def refuse_repeats(
     raise MedirError(what, f'mining {method}', fix)
 
 # %% ../../nbs/05_trainer/01_synthetic.ipynb #42918253
-def _tell(usage: Usage, answers: list, model: LLM, missing: set):
+def add_usage(usage: Usage, answers: list, model: LLM, missing: set):
     "Add answers to a usage; `missing`: the keys that no cassette held before."
     usage.model, usage.is_served = model.spec.name, model.backend_name == 'openai'
     for generation, request in answers:
@@ -170,7 +170,7 @@ def ask_about(rows: list[dict], values, asking: PromptBatch) -> list[list[tuple]
         while len(judged) < len(requests):
             part = requests[len(judged) : len(judged) + size]
             answers = list(zip(model.generate(part, asking.replay), part, strict=True))
-            _tell(asking.usage or Usage(), answers, model, missing)
+            add_usage(asking.usage or Usage(), answers, model, missing)
             judged += [judge(g, r.prompt, '', asking.language, model.spec.answer) for g, r in answers]
             refuse_repeats(judged, asking.n, asking.most_repeated, model.spec.name, asking.method)
             size *= 4
