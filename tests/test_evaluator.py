@@ -466,22 +466,6 @@ def test_a_value_stands_on_one_line_with_its_interval(beir):
     assert keep_together('<td>a [b, c] 0.5</td>') == '<td>a [b, c] 0.5</td>'
 
 
-def test_a_typed_table_has_its_means_and_its_digits(own_registry):
-    from medir_nb.papers import Ledger, published, recomputed_means
-
-    rows = {'BM25': '32.5 66.50 49.5', 'Ours*': '33.0 – –'}
-    table = {'scale': 100, 'columns': ['nfcorpus', 'scifact', 'Avg.'], 'rows': rows}
-    row = {'means': {'Avg.': ['nfcorpus', 'scifact']}, 'marks': {'*': 'by us'}, 'tables': {'Table 1': table}}
-    own_registry(papers={'mine': row})
-    cells = published('mine', 1)
-    assert cells.text.tolist() == ['32.5', '66.50', '49.5', '33.0']
-    assert cells.printed_step.tolist() == [0.1, 0.01, 0.1, 0.1]
-    assert recomputed_means(cells).agrees.tolist() == [True]
-    ledger = Ledger(cells)
-    assert ledger.counts() == {'not run': 4} and '* by us' in ledger.notes()
-    assert [c.header for c in ledger.shown.values()] == ['NFCorpus', 'SciFact', 'Avg.']
-
-
 # --- what so many queries can show -----------------------------------------------------------------------------------
 
 

@@ -256,11 +256,7 @@ def test_documents_that_are_right_for_another_row_are_no_negatives(tmp_path, row
     assert masked.tolist() == [[d in r for d in documents] for r in right]
     columns = [torch.nn.functional.normalize(vectors(4, 8, seed=i), dim=-1) for i in range(3)]
 
-    class Given(torch.nn.Module):
-        def forward(self, features):
-            return {'sentence_embedding': features['v']}
-
-    loss = InfoNCE(Given(), 0.1)
+    loss = InfoNCE(None, 0.1)
     wanted = info_nce(columns[0], columns[1:], 0.1, masked=masked)
     assert torch.isclose(loss.calculate_loss([[c] for c in columns], batch['label']), wanted)
     assert wanted < info_nce(columns[0], columns[1:], 0.1)
@@ -711,11 +707,9 @@ NESTED = {'matryoshka': [4, 8, 32], 'learn_temperature': True, 'temperature': 0.
 # ---------------------------------------------------------------- the loss
 
 
-def drawn_vectors(n=5, dim=8, columns=2, seed=0):
-    import torch
-
-    with seeded(seed):
-        return torch.randn(n, dim), [torch.randn(n, dim) for _ in range(columns)]
+def drawn_vectors():
+    queries, *documents = (vectors(5, 8, seed=seed).detach() for seed in range(3))
+    return queries, documents
 
 
 @pytest.mark.parametrize('normalise', ['after', 'before'])
@@ -777,19 +771,8 @@ def test_cached_gradients_are_those_of_the_whole_batch(rows, pairs, part, normal
 
 def test_the_gradient_of_the_temperature_by_hand():
     "In finite differences of the logarithm."
-    import torch
-
     queries, documents = drawn_vectors()
-
-    class Given(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.weight = torch.nn.Parameter(torch.zeros(1))
-
-        def get_embedding_dimension(self):
-            return 8
-
-    loss = InfoNCE(Given(), 0.1, learn_temperature=True)
+    loss = InfoNCE(None, 0.1, learn_temperature=True)
     loss.calculate_loss([[queries], *[[column] for column in documents]]).backward()
     ahead, back = (info_nce(queries, documents, 0.1 * float(np.exp(step))) for step in (1e-3, -1e-3))
     assert abs(loss.temperature.log.grad.item() - (ahead - back).item() / 2e-3) < 1e-3
