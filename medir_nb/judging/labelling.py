@@ -75,11 +75,8 @@ def gather_votes(walk: StudyFolder) -> pd.DataFrame:
         path, annotator = walk.folder / 'labels' / record['file'], record['annotator']
         if path.is_file():
             lost = sorted(set(record['pairs']) - set(pair_of))
-            what, pool = (
-                f'{counted(len(lost), "pair")} of the sheet {path.name} not there',
-                walk.folder / 'labels' / 'pool.jsonl',
-            )
-            check(not lost, what, pool, 'bring a copy of the file back')
+            what = f'{counted(len(lost), "pair")} of the sheet {path.name} not there'
+            check(not lost, what, walk.folder / 'labels' / 'pool.jsonl', 'bring a copy of the file back')
             of_sheets |= {(*pair_of[pair], annotator) for pair in record['pairs']}
             graded = read_sheet(path, record['pairs']).query('grade != ""')
             said += [(*pair_of[row.pair], annotator, row.grade) for row in graded.itertuples()]

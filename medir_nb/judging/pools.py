@@ -205,9 +205,8 @@ def check_votes(votes: pd.DataFrame) -> pd.DataFrame:
     for odd in votes.grade[~votes.grade.isin([*SCALE, ''])]:
         raise MedirError(f'the grade {odd!r}', 'votes', f'the scale is {SCALE}')
     for pair in votes[votes.duplicated(['judge', *PAIR])][PAIR].itertuples(index=False):
-        raise MedirError(
-            f'{" and ".join(map(str, pair))} are judged twice by one', 'votes', 'keep one of the two votes'
-        )
+        what = f'{" and ".join(map(str, pair))} are judged twice by one'
+        raise MedirError(what, 'votes', 'keep one of the two votes')
     return votes[_VOTES].reset_index(drop=True)
 
 # %% ../../nbs/07_judging/00_pools.ipynb #7d56c363

@@ -102,9 +102,8 @@ def _requests(prompts: list[tuple[str, dict]], asking: PromptBatch, model: LLM) 
     row, spec, language = method_row(asking.method, 'prompt'), model.spec, asking.language
     what = f'{spec.name} writes {", ".join(spec.languages)}, the documents are in {language!r}'
     writes_it = not spec.languages or language in spec.languages
-    check(
-        writes_it, what, asking.method, 'choose another model of `llms_table()`, such as one that $MEDIR_LLM_URL serves'
-    )
+    fix = 'choose another model of `llms_table()`, such as one that $MEDIR_LLM_URL serves'
+    check(writes_it, what, asking.method, fix)
     template = wording(asking.method, None, language, asking.form, asking.prompt, 'prompt')
     sampling = model.sampling(**row.get('sampling', {}) | (asking.sampling or {}))
     requests = []
