@@ -7,12 +7,10 @@ from conftest import QRELS, seeded, write_beir, write_lines
 
 from medir_nb.core import MedirError
 from medir_nb.data import load_task, task_from_frames
-from medir_nb.evaluator import case_view, compare, compare_all, correlation, difference_spread, evaluate
-from medir_nb.evaluator import evaluate_grid, find_copies, holm, interval, judged_at_10, macro_average
-from medir_nb.evaluator import order_bounds, PAIR_MEASURES
-from medir_nb.evaluator import paired_p, paired_power, parse_measure, per_query, Power, queries_needed, score_run
-from medir_nb.evaluator import score_frames, scores_without, separation, smallest_difference
-from medir_nb.evaluator import subgroup_scores, subgroups
+from medir_nb.evaluator import case_view, compare, compare_all, correlation, difference_spread, evaluate, find_copies
+from medir_nb.evaluator import holm, interval, judged_at_10, macro_average, order_bounds, PAIR_MEASURES, paired_p
+from medir_nb.evaluator import paired_power, parse_measure, per_query, Power, queries_needed, score_frames, score_run
+from medir_nb.evaluator import scores_without, separation, smallest_difference, subgroup_scores, subgroups
 from medir_nb.evaluator.effects import gain_counts
 from medir_nb.evaluator.statistics import resampled_means
 from medir_nb.papers import against_baseline
@@ -280,20 +278,6 @@ def test_a_folder_needs_no_registration(beir, fake_minilm):
     assert evaluate(beir, 'bm25').mean('nDCG@10') == evaluate(load_task(str(beir)), 'bm25').mean('nDCG@10')
 
 
-def test_a_readers_own_object(beir):
-    class Model:
-        def encode_queries(self, texts):
-            return np.array([[len(t), 1.0] for t in texts])
-
-        def encode_corpus(self, texts):
-            return np.array([[1.0, len(t)] for t in texts])
-
-    s = evaluate(str(beir), Model(), ['R@100'])
-    assert s.system == s.label == 'Model' and s.mean('R@100') == 1.0 and s.rows()[0]['encoded_docs'] == 12
-    # without name and revision nothing is stored
-    assert evaluate(str(beir), Model(), ['R@100']).rows()[0]['cached_docs'] == 0
-
-
 def test_depth_follows_the_measure(tmp_path):
     documents = [(f'd{i:03d}', '', 'fever ' + 'cough ' * i) for i in range(300)]
     judged = [('q', f'd{i:03d}', 1) for i in range(300)]
@@ -404,14 +388,6 @@ def test_a_run_against_bare_qrels_without_a_task(tmp_path, beir, medir):
     pd.testing.assert_frame_equal(read_run(file), evaluate(str(beir), 'bm25').run, check_exact=True)
 
 
-def test_grid_goes_on_after_a_failure(beir, tmp_path):
-    missing, systems = str(tmp_path / 'missing'), ['bm25', 'no-such-model', 'bm25(lucene)']
-    found, not_run = evaluate_grid([str(beir), missing], systems)
-    assert [s.label for s in found] == ['bm25', 'bm25(lucene)']
-    assert set(not_run) == {('no-such-model', str(beir)), *((system, missing) for system in systems)}
-    assert all(isinstance(e, MedirError) for e in not_run.values())
-
-
 def test_gains_of_one_measure_do_not_reach_another():
     "ir_measures 0.4 changes the qrels it is given; in one call, plain nDCG came out with the strict gains."
     strict = 'nDCG(gains={1:0,2:1})@10'
@@ -488,22 +464,6 @@ def test_a_value_stands_on_one_line_with_its_interval(beir):
     for text in ('.551 [.493, .606]', '−0.1 [−0.2, 0.0]', '+2.3 [+1.0, +3.1]'):
         assert keep_together(f'<td>{text} 6/8</td>') == f'<td><span style="white-space:nowrap">{text}</span> 6/8</td>'
     assert keep_together('<td>a [b, c] 0.5</td>') == '<td>a [b, c] 0.5</td>'
-
-
-def test_a_typed_table_has_its_means_and_its_digits(own_registry):
-    from medir_nb.papers import Ledger, published, recomputed_means
-
-    rows = {'BM25': '32.5 66.50 49.5', 'Ours*': '33.0 – –'}
-    table = {'scale': 100, 'columns': ['nfcorpus', 'scifact', 'Avg.'], 'rows': rows}
-    row = {'means': {'Avg.': ['nfcorpus', 'scifact']}, 'marks': {'*': 'by us'}, 'tables': {'Table 1': table}}
-    own_registry(papers={'mine': row})
-    cells = published('mine', 1)
-    assert cells.text.tolist() == ['32.5', '66.50', '49.5', '33.0']
-    assert cells.printed_step.tolist() == [0.1, 0.01, 0.1, 0.1]
-    assert recomputed_means(cells).agrees.tolist() == [True]
-    ledger = Ledger(cells)
-    assert ledger.counts() == {'not run': 4} and '* by us' in ledger.notes()
-    assert [c.header for c in ledger.shown.values()] == ['NFCorpus', 'SciFact', 'Avg.']
 
 
 # --- what so many queries can show -----------------------------------------------------------------------------------

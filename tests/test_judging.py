@@ -5,34 +5,28 @@ from collections import Counter
 from dataclasses import replace
 import numpy as np, pandas as pd, pytest
 from conftest import ASKED, DOCUMENTS, FOUND, write_lines
-from medir_nb.judging import AnnotationSession, answered_quality, benchmark_task
-from medir_nb.judging import build_benchmark, build_cmirb, candidate_systems, check_independent, check_votes
-from medir_nb.judging import cohen_table, collect_votes, consensus, decisions, fault_counts, fleiss
-from medir_nb.judging import gather_votes, gold_labels, gold_quality, judge_pairs
-from medir_nb.judging import judges_from, judging_costs, kappa_of, label_power, label_widget
-from medir_nb.judging import make_pool, ModelJudge, overrule, pending_calls
-from medir_nb.judging import read_grades
-from medir_nb.judging import read_labels, read_pool, read_queries, read_review, read_sheet, read_votes, reranking_task
-from medir_nb.judging import Roles, SCALE, scores_under, sheet_records, StudyFolder
-from medir_nb.judging import synonym_sentences, SynonymEntry, tau_by_pairs, tau_interval
-from medir_nb.judging import write_review, write_sheet, write_task
+from medir_nb.judging import AnnotationSession, answered_quality, benchmark_task, build_benchmark, build_cmirb
+from medir_nb.judging import candidate_systems, check_independent, check_votes, cohen_table, collect_votes, consensus
+from medir_nb.judging import decisions, fault_counts, fleiss, gather_votes, gold_labels, gold_quality, judge_pairs
+from medir_nb.judging import judges_from, kappa_of, label_power, label_widget, make_pool, ModelJudge, overrule
+from medir_nb.judging import read_grades, read_labels, read_pool, read_queries, read_review, read_sheet, read_votes
+from medir_nb.judging import reranking_task, Roles, SCALE, scores_under, sheet_records, StudyFolder, SynonymEntry
+from medir_nb.judging import tau_by_pairs, tau_interval, write_review, write_sheet, write_task
 from medir_nb.judging.labels import agreement_of
 from medir_nb.judging.building import Benchmark
 from medir_nb.judging.cmirb import shortlists, verified_matches
 from medir_nb.judging.pools import PAIR
-from medir_nb.judging.synonyms import KINDS, fault_of_sentences, sentences_by_rule, with_query
+from medir_nb.judging.synonyms import fault_of_sentences, sentences_by_rule, with_query
 from medir_nb.judging.label_tables import csv_rows, write_csv
 from medir_nb.core import MedirError, registry
 from medir_nb.data import load_task, part_of_task, pool_tasks, task_from_frames
-from medir_nb.evaluator import evaluate, score_run
+from medir_nb.evaluator import evaluate
 from medir_nb.evaluator.statistics import USUAL_SPREAD
 from medir_nb.generator import configure
-from medir_nb.generator.toy_llm import ToyServer
 from medir_nb.trainer import Candidate
 from medir_nb.retrieval import models_of, search
 from medir_nb.judging.study_folder import NothingRelevant
-from medir_nb.judging.sheets import informative_first, pool_settings
-from medir_nb.judging.sheets import COLUMNS
+from medir_nb.judging.sheets import COLUMNS, informative_first, pool_settings
 
 
 def refused(call, *said):
@@ -76,25 +70,6 @@ def toy(documents='abcdef', queries=('q1', 'q2')):
 TWO = pd.concat([votes_of({'a': 'SS', 'b': 'SD', 'c': 'DD'}), votes_of({'a': 'SD', 'b': 'SS', 'd': 'AD'}, 'q2')])
 
 
-def test_a_discarded_pair_leaves_the_ranking_or_its_document_the_corpus():
-    labels = consensus(TWO)
-    ranking, corpus = (benchmark_task(toy(), labels, way) for way in ('ranking', 'corpus'))
-    assert len(ranking.corpus) == 6
-    assert sorted(map(tuple, ranking.discarded.values)) == [
-        ('q1', 'b'),
-        ('q2', 'a'),
-        ('q2', 'd'),
-    ]
-    # a and b are positive for one query each, so only d goes; the pairs of a and b leave their rankings
-    assert set(corpus.corpus.ids) == set('abcef')
-    assert sorted(map(tuple, corpus.discarded.values)) == [
-        ('q1', 'b'),
-        ('q2', 'a'),
-    ]
-    run = pd.DataFrame({'query_id': 'q1', 'doc_id': list('bca'), 'score': [3.0, 2.0, 1.0]})
-    assert score_run(ranking, run, ['RR@10']).values('RR@10')['q1'] == 0.5  # c, then a
-
-
 def test_parts_and_pools_of_a_task_keep_its_discarded_pairs():
     task = benchmark_task(toy(), consensus(TWO))
     part = part_of_task(task, 'part', ['q1'], 'abc')
@@ -127,21 +102,6 @@ def labelled(beir):
     return task, consensus(check_votes(pd.concat(frames)))
 
 
-def test_a_written_benchmark_is_the_same_task_and_evaluates_alike(beir, tmp_path, medir):
-    task, labels = labelled(beir)
-    for name, made in (('whole', benchmark_task(task, labels)), ('lists', reranking_task(task, labels, 1, 2))):
-        folder = write_task(made, tmp_path / name, {'judges': ['words']})
-        read = load_task(str(folder))
-        assert read.fingerprint == made.fingerprint and read.kind == made.kind
-        measure = 'AP' if name == 'lists' else 'nDCG@10'
-        assert evaluate(read, 'bm25', [measure]).mean(measure) == evaluate(made, 'bm25', [measure]).mean(measure)
-    ran = medir('evaluate', tmp_path / 'whole', '--system', 'bm25')
-    assert ran.code == 0 and 'nDCG@10' in ran.out
-    record = json.loads((tmp_path / 'whole' / 'benchmark.json').read_text())
-    assert record['judges'] == ['words']
-    assert record['report']['discarded_pairs'] == len(load_task(str(tmp_path / 'whole')).discarded)
-
-
 def test_a_written_benchmark_scores_no_system_that_judged_it(beir, tmp_path, medir):
     task, labels = labelled(beir)
     folder = write_task(benchmark_task(task, labels), tmp_path / 'made', {'judge models': sorted(models_of('minilm'))})
@@ -170,20 +130,6 @@ def test_mteb_reads_a_written_benchmark(beir, tmp_path):
         assert relevance == {(r.query_id, r.doc_id): r.relevance for r in wanted.qrels.itertuples()}
     ranked = {q: set(docs) for q, docs in read['top_ranked'].items()}
     assert ranked == {q: set(part) for q, part in lists.candidates.groupby('query_id').doc_id}
-
-
-def test_a_reranking_set_is_sampled_from_the_labels_alone():
-    votes = [votes_of({f'p{i}': 'SS' for i in range(9)} | {f'n{i}': 'DD' for i in range(9)} | {'x': 'SD'})]
-    votes += [votes_of({'p0': 'SS'}, 'q2'), votes_of({'n0': 'DD'}, 'q3')]
-    documents = [f'{c}{i}' for c in 'pn' for i in range(9)] + ['x']
-    task, labels = toy(documents, ('q1', 'q2', 'q3')), consensus(pd.concat(votes))
-    made = reranking_task(task, labels, 3, 5, seed=1)
-    assert made.qrels.relevance.tolist() == [1] * 3 + [0] * 5 and 'x' not in made.corpus.ids
-    assert list(made.queries.ids) == ['q1'] and made.report['queries_left_out'] == 2
-    same = reranking_task(task, labels.sample(frac=1, random_state=3), 3, 5, seed=1)
-    assert same.candidates.equals(made.candidates)
-    assert not reranking_task(task, labels, 3, 5, seed=2).candidates.equals(made.candidates)
-    assert len(reranking_task(task, labels, 0, 0).qrels) == 18
 
 
 def test_no_answer_however_mangled_yields_a_grade_that_it_does_not_say():
@@ -224,31 +170,11 @@ def answering(change=lambda number, prompt: 'A'):
 @pytest.fixture
 def served():
     "`served(server)` makes the small model of the tests the one behind a server."
-    yield lambda server, **more: configure('smollm2', backend='openai', base_url=server.url, pause=0.01, **more)
-    configure('smollm2')
+    return lambda server: configure('smollm2', backend='openai', base_url=server.url, pause=0.01)
 
 
 def beir_pairs(task):
     return pd.DataFrame([(q, d) for q in task.queries.ids for d in task.corpus.ids], columns=PAIR)
-
-
-def test_a_model_judges_in_batches_and_is_asked_once(beir, fake, served):
-    server = fake(answer=answering(lambda n, p: 'SABCD'[n % 5]))
-    served(server)
-    task = load_task(str(beir))
-    pairs, judge = beir_pairs(task), ModelJudge('smollm2', batch=5)
-    assert pending_calls([judge], task, pairs)['to ask'][0] == 3 * len(task.queries)
-    votes = collect_votes([judge], task, pairs)
-    assert len(votes) == len(pairs) and (votes.grade != '').all() and server.asked == 3 * len(task.queries)
-    # each passage was shown once, with the query, and the temperature of the method
-    shown = [b['messages'][-1]['content'] for b in server.bodies]
-    assert sum(len(numbers_in(p)) for p in shown) == len(pairs) and all(b['temperature'] == 0 for b in server.bodies)
-    again = ModelJudge('smollm2', batch=5)
-    assert collect_votes([again], task, pairs).equals(votes) and server.asked == 3 * len(task.queries)
-    costs = judging_costs([judge, again])
-    assert costs.calls.tolist() == [12, 12] and costs['asked now'].tolist() == [12, 0]
-    assert costs['prompt tokens'].tolist() == [1200, 1200] and costs['answer tokens'].tolist() == [240, 240]
-    assert pending_calls([judge], task, pairs)['to ask'][0] == 0
 
 
 def test_faults_are_counted_and_a_second_round_asks_about_them_alone(beir, fake, served):
@@ -391,13 +317,8 @@ def test_the_check_stands_before_anything_is_asked(beir, fake, served):
 
 def known(n_queries=24, n_docs=12):
     documents, queries = [f'd{i}' for i in range(n_docs)], [f'q{i}' for i in range(n_queries)]
-    qrels = [(q, documents[i % n_docs], 1) for i, q in enumerate(queries)]
-    task = task_from_frames(
-        pd.DataFrame({'id': documents, 'text': [f'text {d}' for d in documents]}),
-        pd.DataFrame({'id': queries, 'text': [f'query {q}' for q in queries]}),
-        pd.DataFrame(qrels, columns=[*PAIR, 'relevance']),
-        name='known',
-    )
+    qrels = pd.DataFrame([(q, documents[i % n_docs], 1) for i, q in enumerate(queries)], columns=[*PAIR, 'relevance'])
+    task = replace(toy(documents, queries), qrels=qrels)
     return task, beir_pairs(task)
 
 
@@ -445,14 +366,6 @@ def test_a_judge_that_finds_nothing_ranks_nothing(grade):
 # ---------------------------------------------------------------- synonyms and answered questions
 
 
-GOUT = SynonymEntry('gout', 'gout', 'podagra', 'Is gout painful?', 'Is podagra painful?')
-SENTENCES = {
-    'positive': 'Does podagra hurt?',
-    'negative-1': 'Who gets podagra first?',
-    'negative-2': 'Which diet prevents gout?',
-}
-
-
 @pytest.mark.parametrize('language', ['en', 'zh'])
 def test_rules_make_sentences_that_hold_for_every_query_that_rules_make(language):
     for seed in range(60):
@@ -467,45 +380,6 @@ def test_rules_make_sentences_that_hold_for_every_query_that_rules_make(language
             if s in (t.format(term=entry.origin), t.format(term=entry.synonym))
         }
         assert len(asked) == 3  # the positive's and two others
-
-
-ANSWERED = {
-    'fine': json.dumps(SENTENCES),
-    'wrapped': f'Sure:\n```json\n{json.dumps(SENTENCES)}\n```',
-    'open': '{"positive": "Does podagra',
-    'prose': 'I cannot do this.',
-    'lacking': json.dumps({k: v for k, v in SENTENCES.items() if k != 'negative-2'}),
-    'more': json.dumps({**SENTENCES, 'note': 'done'}),
-    'number': json.dumps({**SENTENCES, 'positive': 7}),
-    'untrue': json.dumps({**SENTENCES, 'positive': 'Does gout hurt?'}),
-}
-
-
-def test_broken_answers_are_counted_and_named_and_never_guessed(home, monkeypatch):
-    monkeypatch.delenv('MEDIR_REPLAY', raising=False)
-    entries = [
-        SynonymEntry(
-            **{**vars(GOUT), 'id': name, 'query': f'Is gout painful, {name}?', 'other': f'Is podagra bad {name}?'}
-        )
-        for name in ANSWERED
-    ]
-    server = ToyServer(
-        lambda messages: next(a for name, a in ANSWERED.items() if f'painful, {name}?' in messages[-1]['content'])
-    )
-    try:
-        configure('smollm2', backend='openai', base_url=server.url)
-        found = synonym_sentences([*entries, SynonymEntry('blank', 'gout', 'podagra')], 'smollm2', tolerance=0.9)
-        again = synonym_sentences(entries, 'smollm2', tolerance=0.9)
-    finally:
-        server.close()
-    assert [row['id'] for row in found] == ['fine', 'wrapped'] and found.rows == again.rows
-    assert all({k: row[k] for k in KINDS} == SENTENCES for row in found)
-    assert dict(found.unusable) == {
-        'blank': 'no query', 'untrue': 'positive lacks its term',
-        **dict.fromkeys(('open', 'prose', 'lacking', 'more', 'number'), 'broken answer'),
-    }  # fmt: skip
-    assert sum(n for what, n in found.stats.items() if what.startswith('broken')) == 5
-    assert found.stats['unwrapped'] == 1 and server.asked == 8 and 'blank (no query)' in repr(found)
 
 
 def remedies(**changes):
@@ -697,18 +571,6 @@ def test_sittings_hold_at_most_so_many_pairs_and_end(walk):
     assert len(set(handed_out)) == len(handed_out)
 
 
-def test_formulas_are_text(walk):
-    cells = ['=HYPERLINK("x")', '+1 stroke', '-stroke', '@stroke', '\t=stroke']
-    write_lines(
-        walk.path('corpus.jsonl'), [{'_id': f'd{i}', 'title': '', 'text': t + ' stroke'} for i, t in enumerate(cells)]
-    )
-    write_lines(walk.path('queries.jsonl'), [{'_id': 'q1', 'text': '=stroke', 'origin': 'log'}])
-    sheet = write_sheet(walk, 'anna', **how(walk))
-    for line in sheet.read_text('utf-8-sig').splitlines()[1:]:
-        assert "'=stroke," in line and re.search("'[=+@-]", line.partition(',')[2].partition(',')[2])
-    assert {row['query'] for row, _ in csv_rows(sheet)} == {'=stroke'}
-
-
 def test_from_sheets_to_judgements_that_a_task_reads(walk, medir):
     for name in ('anna', 'ben'):
         fill(write_sheet(walk, name, **how(walk)), by_words)
@@ -852,21 +714,12 @@ def test_decisions_by_hand():
     assert decided.grade.dropna().to_dict() == {'a': 1, 'b': 1, 'd': 0, 'f': 1}
 
 
-def test_judges_stand_beside_and_never_among_the_labels(walk, fake, own_registry):
+def test_judges_stand_beside_and_never_among_the_labels(walk, fake, served):
     fill(write_sheet(walk, 'anna', **how(walk)), by_words)
     read_labels(walk, with_power=False)
     judgements = (walk.folder / 'qrels/test.tsv').read_bytes()
-
-    def answer(body):
-        n = body['messages'][-1]['content'].count('Passage-')
-        grades = json.dumps({f'Passage-{i}': 'S' for i in range(n)})
-        return {'choices': [{'message': {'content': grades}, 'finish_reason': 'stop'}], 'usage': {}}
-
-    from medir_nb.generator import configure
-
-    configure('smollm2', backend='openai', base_url=fake(answer=answer).url)
+    served(fake(answer=answering(lambda n, p: 'S')))
     table = judge_pairs(walk, ['smollm2', 'words']).set_index('judge')
-    configure('smollm2')
     assert set(table.index) == {'smollm2', 'words≥0.5'} and (table.pairs + table.unread == len(read_pool(walk))).all()
     again = judge_pairs(walk, ['words'])
     assert len(again) == 2  # what the other said before stays

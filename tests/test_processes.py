@@ -1,12 +1,12 @@
 """One training on several processes: the same batch and the same curve as on one, for every kind of stage; what is refused, what ends with what."""
 
-import json, signal, subprocess, sys, time
+import json, signal, socket, subprocess, sys, time
 from pathlib import Path
 
 import numpy as np, pytest
 from conftest import TINY_ROW, write_lines
 from test_retromae import make_masked
-from test_trainer import ANSWERS, free_port, make_llm, PAIRS, without_dropout, WORDS
+from test_trainer import ANSWERS, make_llm, PAIRS, without_dropout, WORDS
 from tiny_models import make_model
 
 from medir_nb import core, trainer as t
@@ -17,6 +17,12 @@ from medir_nb.trainer.launch import log_folder, processes_to_start, tell_idle
 from medir_nb.trainer.loop import training_arguments
 from medir_nb.trainer.settings import devices_here, PIPELINES, processes_of, Settings, STAGES
 from medir_nb.trainer.pair import stage_settings
+
+
+def free_port():
+    with socket.create_server(('127.0.0.1', 0)) as server:
+        return server.getsockname()[1]
+
 
 NAMED = {'model': 'minilm', 'data': 'x.jsonl', 'output': 'y'}
 

@@ -1,4 +1,4 @@
-"""The data of trainings: documents, texts that a model writes, selection and negatives, labelled sets, contamination, thinning, judged lists."""
+"""The data of trainings: documents, texts that a model writes, selection and negatives, labelled sets, thinning, judged lists."""
 
 import gzip, json, os, re, signal, subprocess, sys, textwrap, time
 from collections import Counter
@@ -6,43 +6,26 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np, pytest
-from conftest import ASKED, FOUND, in_full, write_beir, write_lines
+from conftest import ASKED, chat_answer, FOUND, in_full, TINY_ROW, write_beir, write_lines
 from tiny_models import make_model
 
 from medir_nb import generator as g
 from medir_nb.core import MedirError, registry, rows as more_rows
 from medir_nb.data import load_task, perturbations
-from medir_nb.encoder import Encoder, encoder_spec, load_sentence_transformer
 from medir_nb.generator import Generation
-from medir_nb.generator.toy_llm import ToyServer
 from medir_nb.papers import published
 from medir_nb.retrieval import search
 from medir_nb.retrieval.nearest import unit
-from medir_nb.trainer import brainstorm_tasks, Candidate, candidates, check_tuning_row, consistent_rows, contamination
-from medir_nb.trainer import curate, diverse_vectors, diversification_ablation, DIVERSIFICATION_ROWS, diversify
-from medir_nb.trainer import draw_negatives, example_blocks, hard_negatives, hypothesize, judged_lists, labelled_pairs
-from medir_nb.trainer import (
-    half_of,
-    leave_rows,
-    Limits,
-    Lists,
-    load_documents,
-    load_labelled,
-    load_sets,
-    mine,
-    PairBatches,
-)
-from medir_nb.trainer import Pairs, read_rows, retrieved_candidates, round_trip, rows_file, Scale, searched_corpus
-from medir_nb.trainer import select, synthesize_queries, TABLE_10, train_encoder, tuning_table, TuningData, votes_of
-from medir_nb.trainer import without_test_queries, write_corpus_queries, write_examples, write_queries
-from medir_nb.trainer import write_tuning_data
-from medir_nb.trainer.curation import candidate_order
-from medir_nb.trainer.labelled_sets import ByQuery
+from medir_nb.trainer import brainstorm_tasks, Candidate, candidates, check_tuning_row, consistent_rows, curate
+from medir_nb.trainer import diverse_vectors, diversify, draw_negatives, example_blocks, half_of, hard_negatives
+from medir_nb.trainer import hypothesize, judged_lists, labelled_pairs, Lists, load_documents, load_labelled, load_sets
+from medir_nb.trainer import mine, Pairs, read_rows, retrieved_candidates, Scale, select, synthesize_queries
+from medir_nb.trainer import train_encoder, tuning_table, TuningData, votes_of, write_corpus_queries, write_examples
+from medir_nb.trainer import write_queries, write_tuning_data
 from medir_nb.trainer.negative_mining import search_task
-from medir_nb.trainer.synthetic import json_in, read_answer
+from medir_nb.trainer.synthetic import json_in, read_answer, WrittenExample, WrittenQuery, WrittenTasks
 from medir_nb.trainer.stage_data import group_of
-from medir_nb.trainer.synthetic import WrittenExample, WrittenQuery, WrittenTasks
-from medir_nb.trainer.labelled_sets import Converted, file_rows
+from medir_nb.trainer.labelled_sets import file_rows
 
 ROOT = Path(__file__).parent.parent
 
@@ -302,12 +285,6 @@ def test_halves_of_changes_share_none_and_a_row_keeps_what_answers_it(home, tmp_
         mine('augment', str(path), tmp_path / 'c.jsonl', kinds=['negation'])
 
 
-def test_the_round_trip_keeps_what_finds_itself(home):
-    bad = [*queried(), {'id': 'z', 'text': 'ringing in the ears', 'doc': 'A broken collar bone.'}]
-    found = round_trip(bad, 'minilm', 1)
-    assert [row['id'] for row in found] == list(DOCS) and found.stats == {'kept': 6, 'not among the first 1': 1}
-
-
 def test_steps_run_from_file_to_file(tmp_path, speaker, home, medir):
     speaker(lambda r: f'text about {r.id} {r.index}')
     write_lines(tmp_path / 'corpus.jsonl', rows())
@@ -320,19 +297,6 @@ def test_steps_run_from_file_to_file(tmp_path, speaker, home, medir):
     assert ran.code == 0 and '6 rows' in ran.out, ran.err
     fields = {'id', 'text', 'rerank_id', 'target_id', 'top_rewrite_query', 'doc'}
     assert set(read_rows(chosen)[0]) == fields and all(file.is_file() for file in files)
-
-
-@pytest.mark.parametrize(
-    'step, parameters, why',
-    [
-        ('selekt', {}, "did you mean 'select'"),
-        ('select', {'retriver': 'minilm'}, "did you mean 'retriever'"),
-        ('candidates', {'model': 'smollm2'}, "'text' is missing"),
-    ],
-)
-def test_a_wrong_step_or_parameter_is_one_line(tmp_path, home, step, parameters, why):
-    with pytest.raises(MedirError, match=why):
-        mine(step, write_lines(tmp_path / 'c.jsonl', rows()), tmp_path / 'o.jsonl', home, **parameters)
 
 
 # ---------------------------------------------------------------- labelled sets
@@ -364,20 +328,6 @@ def test_every_row_is_whole_and_carries_the_instruction_of_table_9():
         # of HealthcareMagic the paper prints 30K without a star, and the data hold several times as many
         is_sampled = cell.text.endswith('*') or cell.dataset == 'HealthcareMagic'
         assert bool(row.get('sampled')) == is_sampled, cell.dataset
-
-
-@pytest.mark.parametrize(
-    'change, why',
-    [
-        ({'rule': 'question-answers'}, 'did you mean .question-answer'),
-        ({'fields': {'query': 'q'}}, "reads 'positive'"),
-        ({'access': 'closed'}, "access is 'closed'"),
-        ({'hub': '', 'access': 'open', 'files': []}, 'does not say where it comes from'),
-    ],
-)
-def test_a_row_that_cannot_be_read_says_why(change, why):
-    with pytest.raises(MedirError, match=why):
-        check_tuning_row('mine', {**registry('tuning')['medquad'], **change})
 
 
 SET_LINES = {
@@ -481,31 +431,12 @@ def test_documents_that_judges_refused_are_the_negatives(tmp_path, home):
     assert sorted(drawn.rows[0]['neg']) == sorted(first['neg'])
 
 
-def test_rows_that_another_notebook_leaves_are_read_by_their_name(tmp_path, home):
-    row = {'id': 'own/1', 'query': 'a', 'pos': ['b'], 'neg': ['c'], 'instruction': 'Find', 'source': 'own'}
-    with pytest.raises(MedirError, match='write them: medir run mar_pretraining --preset paper') as error:
-        write_tuning_data(TuningData(files=['mar-triples']), tmp_path)
-    assert '\n' not in str(error.value)
-    left = leave_rows(write_lines(tmp_path / 'rows.jsonl', [row]), 'mar-triples')
-    made = write_tuning_data(TuningData(files=['mar-triples']), tmp_path / 'data')
-    assert made.mined.rows == [row] and tmp_path / 'home' in left.parents
-    assert rows_file(tmp_path / 'rows.jsonl') == tmp_path / 'rows.jsonl'
-
-
 def test_an_array_is_read_an_object_at_a_time(tmp_path, monkeypatch):
     monkeypatch.setattr('medir_nb.trainer.labelled_sets._A_PART', 7)
     items = [{'question': 'ä]' * i, 'n': [{}, i]} for i in range(20)]
     with gzip.open(tmp_path / 'x.json.gz', 'wt', encoding='utf-8') as stream:
         json.dump(items, stream, indent=2, ensure_ascii=False)
     assert [item for item, _ in file_rows(tmp_path / 'x.json.gz')] == items
-
-
-@pytest.mark.parametrize('name, says', [('mednli', 'licence.*PhysioNet'), ('msmarco', 'by hand.*triples.train.small')])
-def test_a_gated_set_says_how_to_get_it(name, says, monkeypatch, tmp_path, home):
-    monkeypatch.setenv('MEDIR_DATA', str(tmp_path))
-    with pytest.raises(MedirError, match=rf'tuning set {name}: it needs .*\$MEDIR_DATA/{name}: .*') as e:
-        load_labelled(name)
-    assert re.search(says, str(e.value)) and '\n' not in str(e.value)
 
 
 def test_lists_of_sets(tmp_path, home, monkeypatch, capsys):
@@ -518,21 +449,6 @@ def test_lists_of_sets(tmp_path, home, monkeypatch, capsys):
     mined = load_sets(['medquad', 'mednli'], {'medquad': file}, leave_out=True)
     assert mined.stats == {'kept': 1, 'medquad: kept': 1, 'mednli: not at hand': 1}
     assert 'mednli: it needs a licence' in capsys.readouterr().err
-
-
-def test_a_sample_hangs_on_seed_and_query_alone():
-    lines = [(f'q{i % 50}', f'a{i}') for i in range(200)]
-
-    def sample(lines, seed=42):
-        gathered = ByQuery(10, seed=seed)
-        for number, (query, answer) in enumerate(lines):
-            gathered.add(str(number), Converted(query, [answer], []))
-        assert sum(r['lines'] for r in gathered.rows.values()) + gathered.counts['lines not sampled'] == len(lines)
-        return {query: sorted(row['pos']) for query, row in gathered.rows.items()}
-
-    some = sample(lines)
-    assert len(some) == 10 and all(len(pos) == 4 for pos in some.values())
-    assert sample(lines[::-1]) == some and sample(lines, 1).keys() != some.keys()
 
 
 FEVER = 'Given a claim, retrieve documents that support or refute the claim'
@@ -662,23 +578,16 @@ def test_answers_fit_their_schema_or_say_why_not(schema, text, faults, fault):
 
 
 @pytest.fixture
-def writer(home, monkeypatch):
+def writer(home, monkeypatch, fake):
     "`writer(write)` makes smollm2 a server on this machine that answers by `write(prompt)`."
     monkeypatch.delenv('MEDIR_REPLAY', raising=False)
-    servers = []
 
     def use(write):
-        g.models.loaded_llm.cache_clear()
-        servers.append(ToyServer(lambda messages: write(messages[-1]['content'])))
-        g.configure('smollm2', backend='openai', base_url=servers[-1].url)
-        return servers[-1]
+        server = fake(answer=lambda body: chat_answer(write(body['messages'][-1]['content'])))
+        g.configure('smollm2', backend='openai', base_url=server.url)
+        return server
 
-    yield use
-    g.configure('smollm2')
-    g.models.loaded_llm.cache_clear()
-    g.cassettes._cassette.cache_clear()
-    for server in servers:
-        server.close()
+    return use
 
 
 FINDINGS = [{'id': f'd{i}', 'doc': f'Finding number {i} is seen in disease {i * i}.'} for i in range(12)]
@@ -704,7 +613,7 @@ def test_queries_are_written_counted_and_replayed(writer, home):
     assert written.stats == {'kept': 8, **broken, 'unwrapped': 1, 'copied from the passage': 1, 'repeated': 1}
     assert written.rows[0]['pos'] == [FINDINGS[2]['doc']] and written.rows[0]['id'] == 'synthetic-queries/d2'
     usage = written.usage
-    assert (usage.answers, usage.asked, usage.prompt_tokens) == (12, 12, 480) and 'no price on record' in repr(written)
+    assert (usage.answers, usage.asked, usage.prompt_tokens) == (12, 12, 120) and 'no price on record' in repr(written)
     again = write_queries(FINDINGS, 'smollm2', replay=True)
     assert again.rows == written.rows and again.usage.asked == 0 and server.asked == 12 and '$0.00' in repr(again)
     covid = write_queries(FINDINGS[5:], 'smollm2', 'covid', source='covid')
@@ -761,24 +670,6 @@ def test_examples_take_their_values_by_task_and_number(writer, home):
     some = write_examples(tasks[3:5], 'smollm2', n=1)
     assert some.rows == [r for r in written if r['id'].endswith(('t3-0', 't4-0'))]
     assert Pairs(written.write(home / 'x.jsonl'), 1).rows[0].neg == ['short']
-
-
-def test_the_lists_are_those_of_the_paper_and_the_prompts_are_not():
-    row = registry('methods')['task-example']
-    assert [len(v) for v in row['values'].values()] == [3, 3, 3, 5, 3]
-    assert row['values']['query_type'][0] == 'extremely long-tail' and row['values']['num_words'][1] == '50-100 words'
-    worded = [registry('methods')[name]['wording']['en']['question'] for name in ('brainstorm-tasks', 'task-example')]
-    text = ' '.join(worded)
-    assert 'Be creative' not in text and 'You have been assigned' not in text and 'Brainstorm' not in text
-
-
-def test_own_wording_needs_its_slot(writer, home, tmp_path):
-    writer(lambda prompt: json.dumps({'query': prompt[:12]}))
-    own = write_lines(tmp_path / 'own.txt', ['Q for {document}'])
-    written = write_queries(FINDINGS[:1], 'smollm2', prompt=str(own))
-    assert written.rows[0]['query'] == 'Q for Findin'
-    with pytest.raises(MedirError, match='{document} is missing'):
-        write_queries(FINDINGS[:1], 'smollm2', prompt=str(write_lines(tmp_path / 'bad.txt', ['nothing'])))
 
 
 # ---------------------------------------------------------------- negatives and the round trip of written rows
@@ -853,18 +744,6 @@ def test_negatives_come_from_the_entire_corpus_of_a_collection(tmp_path, home):
     assert len(few) == 2 and all(found[query] == texts for query, texts in few.items())
 
 
-@pytest.mark.medium
-def test_a_task_with_a_split_is_searched_whole(home):
-    rows_ = load_labelled('hpo-lay:train', limit=3).rows
-    whole = searched_corpus('hpo-lay:train')
-    assert len(whole.corpus) == len(load_task('hpo-lay', 'train').corpus) > 1000 and searched_corpus('my ward') is None
-    drawn = draw_negatives(rows_, 'bm25', searched='corpus').rows
-    own = {text for row in rows_ for text in row['pos']}
-    assert [row['neg'][0] not in own for row in drawn] == [True] * 3
-    relevant = {query: {whole.corpus.text(d) for d in ids} for query, ids in whole.answers.items()}
-    assert not any(row['neg'][0] in relevant[row['query']] for row in drawn)
-
-
 def test_a_set_of_lines_is_searched_over_all_its_answers(tmp_path, home):
     lines = [{'question': f'query {i}', 'answer': f'text {i}'} for i in range(60)]
     file = str(write_lines(tmp_path / 'gooaq.jsonl', lines))
@@ -884,28 +763,6 @@ def test_a_row_is_kept_where_its_passage_is_among_the_first(home):
     assert kept.rows == training_rows()[:2]
 
 
-# ---------------------------------------------------------------- contamination
-
-
-def test_test_queries_in_training_are_found_shown_and_taken_out(tmp_path, home):
-    folder = str(write_beir(tmp_path / 'F'))
-    asked = ['Drugs after a heart attack?', 'what is the first treatment of type 2 diabetes in adults']
-    asked += ['treatment of a snake', 'unrelated']
-    training = [{'query': query, 'source': source} for query, source in zip(asked, ('one', 'two', 'two', 'one'))]
-    report = contamination(training, [folder, 'hpo-lay'], n=3, threshold=0.9)
-    table = report.table().set_index('test set')
-    assert list(table.loc['F'])[:4] == [4, 1, 1, 0.5] and list(table.loc['hpo-lay'])[:4] == [200, 0, 0, 0.0]
-    shown = report.examples(1)
-    assert list(shown['training query']) == ['Drugs after a heart attack?'] and shown.same[0]
-    assert 'Contamination(2 of 204' in repr(report)
-    loose = contamination(training, [folder], n=2, threshold=0.3)
-    assert set(loose.hits.overlap) == {1.0, 1 / 3}
-    assert len(contamination(training, [folder], n=2, threshold=0.3, shortest=5).hits) == 2
-    clean = without_test_queries(training, [folder], n=3, threshold=0.9)
-    assert [r['query'] for r in clean] == ['treatment of a snake', 'unrelated']
-    assert clean.stats == {'kept': 2, 'too close to F': 2}
-
-
 # ---------------------------------------------------------------- thinning
 
 
@@ -916,28 +773,6 @@ def clumps(n, dim=48, seed=0, spread=0.5, centres=None):
     vectors = middle[rng.integers(len(middle), size=n)] + spread * rng.normal(size=(n, dim))
     vectors[rng.integers(n, size=n // 10)] = vectors[rng.integers(n, size=n // 10)]
     return unit(vectors.astype(np.float32))
-
-
-def one_by_one(vectors, limits, order, seeds=0):
-    "The definition: positions that enter, each compared with the k nearest of all that entered before."
-    wide, inside, kept = vectors.astype(np.float64), [], []
-    for number, position in enumerate(order):
-        cosines = sorted(((wide[position] * other).sum() for other in inside), reverse=True)
-        if number < seeds or sum(c > limits.t for c in cosines[: limits.k]) <= limits.n:
-            inside.append(wide[position])
-            kept.append(int(position))
-    return kept
-
-
-@pytest.mark.medium
-@pytest.mark.parametrize('limits', [*TABLE_10.values(), Limits(3, 0.6, 0)])
-@pytest.mark.parametrize('block', [1, 37])
-def test_blocks_keep_what_the_definition_keeps(home, monkeypatch, limits, block):
-    monkeypatch.setattr('medir_nb.trainer.curation._BLOCK', block)
-    vectors, order = clumps(500, seed=limits.k), candidate_order(500)
-    found = diverse_vectors(vectors, limits, seeds=25)
-    assert list(found) == one_by_one(vectors, limits, order, seeds=25)
-    assert 25 <= len(found) < 500 and list(found[:25]) == list(order[:25])
 
 
 def test_a_finished_filter_is_not_repeated_and_other_vectors_are_another_filter(home, monkeypatch):
@@ -1083,89 +918,16 @@ def test_candidates_are_asked_once_in_order_and_the_query_itself_is_no_candidate
     assert [c.query_id for c in asked] == sorted(c.query_id for c in asked)
 
 
-def test_each_row_of_table_11_thins_its_sides_and_has_as_many_rows(fake_minilm, home):
-    words = ('tea', 'ice', 'oak', 'fog', 'sun', 'jam')
-    queries = [{'id': f'{word}{i}', 'text': f'what is {word}'} for word in words for i in range(3)]
-    documents = [{'id': f'd{word}{i}', 'doc': f'{word} is known{"!" * i}'} for word in words for i in range(2)]
-    seen = Counter()
-
-    def judge(asked):
-        seen.update((pair.query_id, pair.doc_id) for pair in asked)
-        return [pair.query.split()[-1] in pair.document for pair in asked]
-
-    limits = {side: {'t': 0.99, 'n': 0, 'seeds': 0} for side in ('query', 'document')}
-    made = diversification_ablation(queries, documents, 'bm25', judge, 'minilm', limits=limits, top=4, scale='binary')
-    assert list(made) == list(DIVERSIFICATION_ROWS) and len({len(rows) for rows in made.values()}) == 1
-    thin = [row['query'] for row in made['queries']]
-    assert len(set(thin)) == len(thin) == len(made['neither']) and made['neither'].stats['drawn away'] > 0
-    positives = [row['pos'][0] for row in made['queries and documents']]
-    assert len(set(positives)) == len(positives) and seen
-
-
 # ---------------------------------------------------------------- what a training reads
 
 
-TOLD = '{instruction}\nQuery: {text}'
-
-
-TINY = {'kind': 'encoder', 'load': 'transformers', 'revision': 'tiny', 'pooling': 'mean', 'normalize': True}
-TINY |= {'similarity': 'cos', 'max_query_tokens': 40, 'max_document_tokens': 40, 'query_template': TOLD}
-TINY |= {'document_template': '{text}', 'default_instruction': 'Given a query, retrieve passages'}
-
-
-@pytest.fixture(scope='module')
-def tiny_folder(tmp_path_factory):
-    return make_model('bert', tmp_path_factory.mktemp('tuned') / 'bert')
-
-
-@pytest.fixture
-def tiny(tiny_folder, own_registry):
-    own_registry(
-        models={
-            'tiny-told': dict(TINY, hub=tiny_folder),
-            'tiny-mute': dict(TINY, hub=tiny_folder, query_template='query: {text}', default_instruction=''),
-            'tiny-apart': dict(TINY, hub=tiny_folder, prompt_in_pooling=False),
-        }
-    )
-
-
-def tuning_file(path, instructions):
-    lines = [
-        {'query': f'what is {i}', 'pos': [f'it is {i}'], 'neg': [f'it is not {i}'], 'instruction': told, 'source': 's'}
-        for i, told in enumerate(instructions)
-    ]
-    return str(write_lines(path, lines))
-
-
 @pytest.mark.medium
-def test_each_query_is_trained_under_the_instruction_of_its_line(tiny, tmp_path, home):
-    said = ['Find the fact', 'Find the fact', 'Check the claim', '']
-    file = tuning_file(tmp_path / 'x.jsonl', said)
-    settings = {'data': file, 'negatives': 1, 'batch_size': 4, 'max_steps': 1}
-    by_line = train_encoder(model='tiny-told', output='by-line', **settings)
-    one = train_encoder(model='tiny-told', output='one', instruction='Find the fact', **settings)
-    none = train_encoder(model='tiny-told', output='none', instruction='', **settings)
-    losses = [float(t.history.loss.iloc[0]) for t in (by_line, one, none)]
-    assert len({round(loss, 6) for loss in losses}) == 3
-    # what it saw is what encode gives it
-    model = load_sentence_transformer(replace(encoder_spec('tiny-told'), dtype='float32'), device='cpu')
-    encoder, pairs = Encoder('tiny-told'), Pairs(file, 1, instructions=True)
-    default = encoder.spec.default_instruction
-    batch = PairBatches(pairs, encoder, dict.fromkeys(('query', 'document'), model.tokenizer), default)(
-        [{'row': i} for i in range(4)]
-    )
-    wanted = [
-        encoder.tokens('query')(encoder.render([('', pair.query)], 'query', told or default))[0][0]
-        for pair, told in zip(pairs.rows, said, strict=True)
-    ]
-    masks = batch['query_attention_mask'].sum(1)
-    assert [row[:n].tolist() for row, n in zip(batch['query_input_ids'], masks, strict=True)] == wanted
-
-
-@pytest.mark.medium
-def test_instructions_that_a_model_cannot_take(tiny, tmp_path, home):
-    file = tuning_file(tmp_path / 'x.jsonl', ['Find the fact', 'Check the claim'])
-    settings = {'data': file, 'negatives': 1, 'batch_size': 2, 'max_steps': 1}
+def test_instructions_that_a_model_cannot_take(tmp_path, own_registry):
+    row = TINY_ROW | {'hub': make_model('bert', tmp_path / 'bert'), 'pooling': 'mean'}
+    told = {'query_template': '{instruction}\nQuery: {text}', 'default_instruction': 'Given a query, retrieve passages'}
+    own_registry(models={'tiny-mute': row, 'tiny-apart': {**row, **told, 'prompt_in_pooling': False}})
+    lines = [{'query': f'what is {i}', 'pos': [f'it is {i}'], 'instruction': told} for i, told in enumerate('ab')]
+    settings = {'data': write_lines(tmp_path / 'x.jsonl', lines), 'negatives': 1, 'batch_size': 2, 'max_steps': 1}
     with pytest.raises(MedirError, match='leaves the prompt out of its pooling.*from line to line'):
         train_encoder(model='tiny-apart', output='apart', **settings)
     assert train_encoder(model='tiny-mute', output='mute', **settings).steps == 1  # it has no place for them

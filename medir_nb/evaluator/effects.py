@@ -11,7 +11,7 @@ import itertools
 from dataclasses import replace
 import numpy as np
 import pandas as pd
-from ..core.errors import MedirError, check, checked, nearest
+from ..core.errors import check, checked, nearest
 from ..core.console import progress
 from ..data.registered import load_task
 from ..encoder.backends import backend_class
@@ -85,13 +85,11 @@ def expansion_lengths(
 def macro_average(
     scores: list[Scores],  # of one system, a task each
     measure: str | None = None,  # the first of each
-    n: int = 1000,  # resamples
-    seed: int = 0,
 ) -> dict:
     "Mean over tasks of the mean over queries, with an interval that resamples within each task."
     by_task = [score.values(measure or score.measures[0]) for score in scores]
     draws = [
-        resampled_means(values.to_numpy(float), score.groups(values.index), n, seed + i)
+        resampled_means(values.to_numpy(float), score.groups(values.index), seed=i)
         for i, (score, values) in enumerate(zip(scores, by_task, strict=True))
     ]
     low, high = np.percentile(np.mean(draws, axis=0), [2.5, 97.5])
@@ -228,8 +226,7 @@ def with_slip(
     slip: str,  # of `SLIPS`
 ) -> str:
     "The expression of `system` with a slip; '' where it has nothing of that kind."
-    if slip not in SLIPS:
-        raise MedirError(f'unknown slip {slip!r}', None, nearest(slip, SLIPS))
+    check(slip in SLIPS, f'unknown slip {slip!r}', None, nearest(slip, SLIPS))
     parsed = parse(system)
     check(isinstance(parsed, System) and not parsed.expansion, f'{system} is no encoder alone', None, 'name an encoder')
     spec = encoder_of(parsed).spec

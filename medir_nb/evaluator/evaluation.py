@@ -38,17 +38,14 @@ def search_depth(measures, k: int) -> int:
     return max(depths)
 
 # %% ../../nbs/06_evaluator/03_evaluation.ipynb #1fc38ad3
-_NO_QUERIES = pd.DataFrame(columns=['query_id', 'measure', 'value'])
-
-
 def _evaluate_pairs(task: Task, system, typed: str, measures, dtype, device, pair_role) -> Scores:
     "Scores of an encoder on sentence pairs."
     measures = tuple(m for m in measures if parse_measure(m) in PAIR_MEASURES) or PAIR_MEASURES
     answer = score_pairs(system, task, dtype, device, role=pair_role)
     role = {'sentence_role': pair_role} if pair_role else {}
     stats = {**answer.stats, 'settings': system_settings(system, task, dtype) | role}
-    label = row_label(system, task)
-    return Scores(task, typed, label, _NO_QUERIES.copy(), pair_scores=answer.run, measures=measures, stats=stats)
+    label, no_queries = row_label(system, task), pd.DataFrame(columns=['query_id', 'measure', 'value'])
+    return Scores(task, typed, label, no_queries, pair_scores=answer.run, measures=measures, stats=stats)
 
 # %% ../../nbs/06_evaluator/03_evaluation.ipynb #a2200002
 _ROUNDED = 1e-6  # the exact search adds in float32, the other in double

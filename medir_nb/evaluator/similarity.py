@@ -81,17 +81,14 @@ def similarity_pairs(
 
 # %% ../../nbs/06_evaluator/08_similarity.ipynb #f0168e16
 def _separation(relevant: np.ndarray, other: np.ndarray, bins: int) -> dict:
-    from scipy.stats import rankdata
+    from scipy.stats import mannwhitneyu
 
-    both, n = np.concatenate([relevant, other]), len(relevant)
-    edges = np.histogram_bin_edges(both, bins)
+    edges = np.histogram_bin_edges(np.concatenate([relevant, other]), bins)
     shares = [np.histogram(values, edges)[0] / len(values) for values in (relevant, other)]
-    # Mann and Whitney's U
-    wins = rankdata(both)[:n].sum() - n * (n + 1) / 2
     return {
-        'pairs': n,
+        'pairs': len(relevant),
         'overlap': float(np.minimum(*shares).sum()),
-        'AUC': float(wins / (n * len(other))),
+        'AUC': float(mannwhitneyu(relevant, other).statistic / (len(relevant) * len(other))),
         'mean gap': float(relevant.mean() - other.mean()),
     }
 

@@ -72,10 +72,6 @@ def interval(
     low, high = np.percentile(resampled_means(values, group, n, seed), [2.5, 97.5])
     return float(low), float(high)
 
-# %% ../../nbs/06_evaluator/00_statistics.ipynb #00a5d03a
-def _mean_difference(x, y, axis):
-    return np.mean(x - y, axis=axis)
-
 # %% ../../nbs/06_evaluator/00_statistics.ipynb #e350ff19
 def paired_p(
     a,  # scores by query
@@ -94,7 +90,7 @@ def paired_p(
         return 1.0  # of one observation both signs are as far out
     result = permutation_test(
         (total, np.zeros_like(total)),
-        _mean_difference,
+        lambda x, y, axis: np.mean(x - y, axis=axis),
         permutation_type='samples',
         n_resamples=n,
         vectorized=True,
@@ -183,16 +179,15 @@ def paired_power(
 
 # %% ../../nbs/06_evaluator/00_statistics.ipynb #fc6ac816
 @functools.lru_cache(4096)
-def queries_needed(difference: float, spread: float, power: float = POWER, alpha: float = ALPHA) -> int:
-    "Independent queries that show this difference with this power."
+def queries_needed(difference: float, spread: float, alpha: float = ALPHA) -> int:
+    "Independent queries that show this difference."
     check(difference > 0, f'a difference of {difference}', 'power', 'write a number above 0, such as 0.03')
-    check(0 < power < 1 and 0 < alpha < 1, f'power {power}, alpha {alpha}', 'power', 'write numbers between 0 and 1')
     low, high = FEWEST - 1, FEWEST
-    while paired_power(difference, spread, high, alpha) < power:
+    while paired_power(difference, spread, high, alpha) < POWER:
         low, high = high, 2 * high
     while high - low > 1:
         middle = (low + high) // 2
-        is_enough = paired_power(difference, spread, middle, alpha) >= power
+        is_enough = paired_power(difference, spread, middle, alpha) >= POWER
         low, high = (low, middle) if is_enough else (middle, high)
     return high
 
@@ -200,10 +195,9 @@ def queries_needed(difference: float, spread: float, power: float = POWER, alpha
 def smallest_difference(
     spread: float,
     n: int,  # independent queries
-    power: float = POWER,
     alpha: float = ALPHA,
 ) -> float:
-    "The difference that `n` queries show with this power; infinite where they are too few for any."
+    "The difference that `n` queries show; infinite where they are too few for any."
     from scipy.optimize import brentq
 
     if n < FEWEST:
@@ -211,7 +205,7 @@ def smallest_difference(
     if spread <= 0:
         return 0.0
     # between nothing and ten standard errors of the smallest sample
-    return float(brentq(lambda d: paired_power(d, spread, n, alpha) - power, 1e-9 * spread, 10 * spread))
+    return float(brentq(lambda d: paired_power(d, spread, n, alpha) - POWER, 1e-9 * spread, 10 * spread))
 
 # %% ../../nbs/06_evaluator/00_statistics.ipynb #33aa16fe
 @dataclass(frozen=True)

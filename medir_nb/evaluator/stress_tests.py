@@ -104,14 +104,10 @@ def query_effects(base: Scores, changed: Scores, must: str, measure: str) -> pd.
     return pd.DataFrame(rows)
 
 # %% ../../nbs/06_evaluator/05_stress_tests.ipynb #ca9893c1
-def part_of_scores(scores: Scores, query_ids) -> Scores:
-    "The scores of some queries."
-    return replace(scores, frame=scores.frame[scores.frame.query_id.isin(set(query_ids))], _rows=None)
-
-
 def kind_row(base: Scores, changed: Scores, effects: pd.DataFrame, measure: str) -> dict:
     "What a kind does to a system."
-    difference = compare(part_of_scores(base, effects.query_id), changed, measure, show=0)
+    same_queries = replace(base, frame=base.frame[base.frame.query_id.isin(effects.query_id)], _rows=None)
+    difference = compare(same_queries, changed, measure, show=0)
     tests = {name: getattr(difference, name) for name in ('difference', 'low', 'high', 'p')}
     contrary = effects[effects.contrary != '']
     return {

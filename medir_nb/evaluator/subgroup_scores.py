@@ -158,11 +158,9 @@ def pulls(
 
 def flip_p(
     pulls: np.ndarray,  # a row an independent unit, a column a group
-    n: int = 9999,  # flips, shared by all groups
-    seed: int = 0,
 ) -> np.ndarray:
     "Two-sided p of each column's sum under random signs of its rows."
-    rng, as_far = np.random.default_rng(seed), np.zeros(pulls.shape[1])
+    n, rng, as_far = 9999, np.random.default_rng(0), np.zeros(pulls.shape[1])
     for start in range(0, n, _FLIPS):
         signs = 1 - 2 * rng.integers(0, 2, (min(_FLIPS, n - start), len(pulls)), dtype=np.int8)
         as_far += (np.abs(signs @ pulls) >= np.abs(pulls.sum(0)) * (1 - 1e-9)).sum(0)

@@ -19,7 +19,6 @@ from .label_tables import csv_rows, write_csv
 from ..core.console import counted, note
 from ..core.errors import check, nearest
 from ..core.files import fingerprint, json_mapping, lock, write_json
-from ..core.places import follows_home
 from ..core.settings import registry
 from ..data.task import Task
 from ..evaluator.evaluation import evaluate
@@ -76,11 +75,8 @@ def gather_votes(walk: StudyFolder) -> pd.DataFrame:
         path, annotator = walk.folder / 'labels' / record['file'], record['annotator']
         if path.is_file():
             lost = sorted(set(record['pairs']) - set(pair_of))
-            what, pool = (
-                f'{counted(len(lost), "pair")} of the sheet {path.name} not there',
-                walk.folder / 'labels' / 'pool.jsonl',
-            )
-            check(not lost, what, pool, 'bring a copy of the file back')
+            what = f'{counted(len(lost), "pair")} of the sheet {path.name} not there'
+            check(not lost, what, walk.folder / 'labels' / 'pool.jsonl', 'bring a copy of the file back')
             of_sheets |= {(*pair_of[pair], annotator) for pair in record['pairs']}
             graded = read_sheet(path, record['pairs']).query('grade != ""')
             said += [(*pair_of[row.pair], annotator, row.grade) for row in graded.itertuples()]
@@ -96,9 +92,9 @@ _AGREEMENT = ('annotator', 'other', 'queries', 'pairs', 'agree', 'kappa', 'low',
 _AGREEMENT += ('weighted', 'weighted_low', 'weighted_high', 'one_grade')
 
 
-def _agreement(names: tuple[str, str], first: pd.Series, second: pd.Series, n: int = 1000) -> dict:
+def _agreement(names: tuple[str, str], first: pd.Series, second: pd.Series) -> dict:
     "Agreement of two people; without κ where `one_grade` names who always said the same."
-    row = dict(zip(('annotator', 'other'), names, strict=True)) | agreement_of(first, second, n)
+    row = dict(zip(('annotator', 'other'), names, strict=True)) | agreement_of(first, second)
     both = pd.concat([first, second], axis=1).dropna()
     one_grade = [name for side, name in enumerate(names) if both.iloc[:, side].nunique() == 1]
     row |= dict.fromkeys(_AGREEMENT[5:-1], float('nan')) if one_grade else {}
@@ -107,13 +103,12 @@ def _agreement(names: tuple[str, str], first: pd.Series, second: pd.Series, n: i
 # %% ../../nbs/07_judging/11_labelling.ipynb #c46c2b7f
 def _kappa_table(
     votes: pd.DataFrame,  # of `read_votes`
-    n: int = 1000,  # resamples of queries
 ) -> pd.DataFrame:
     "Every two people: pairs that both graded, share of equal grades, κ and weighted κ with 95 % intervals."
     people = votes[votes.annotator != ADJUDICATED]
     wide = people.pivot(index=PAIR, columns='annotator', values='grade')
     pairs = combinations(pd.unique(people.annotator), 2)
-    rows = [_agreement(names, wide[names[0]], wide[names[1]], n) for names in pairs]
+    rows = [_agreement(names, wide[names[0]], wide[names[1]]) for names in pairs]
     return pd.DataFrame(rows, columns=list(_AGREEMENT))
 
 
@@ -357,11 +352,9 @@ def _decided_labels(walk: StudyFolder, votes: pd.DataFrame, settled: pd.DataFram
     )
 
 # %% ../../nbs/07_judging/11_labelling.ipynb #d9e018b1
-@follows_home
 def read_labels(
     walk: StudyFolder,
     with_power: bool = True,  # measure what the labels show; asks the pool's systems
-    home_folder=None,
 ) -> Labels:
     "Gather all sheets, decide, write `qrels/test.tsv`, and the sheet of conflicts."
     note_step(walk, 'label')

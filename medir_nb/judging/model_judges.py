@@ -20,7 +20,7 @@ from ..generator.expansion import judge as usable_answer
 from ..generator.cassettes import Request
 from ..generator.methods import fill, method_row, wording
 from ..generator.models import HOLDS_GPU, llm
-from ..trainer.synthetic import json_in, Usage
+from ..trainer.synthetic import add_usage, json_in, Usage
 from .pools import Judge, LexicalJudge, PAIR, RetrieverJudge, SCALE
 
 # %% ../../nbs/07_judging/02_model_judges.ipynb #722327ec
@@ -186,16 +186,14 @@ def _asked_grades(judge: ModelJudge, task: Task, pairs: pd.DataFrame, attempt: i
     model = llm(judge.model)
     batches, requests = judging_requests(judge, task, pairs, attempt)
     missing = {request.key(model.spec) for request in model.missing(requests)}
-    judge.usage.model, judge.usage.is_served = model.spec.name, model.backend_name == 'openai'
     try:
-        answers = model.generate(requests, judge.replay)
+        answers = list(zip(model.generate(requests, judge.replay), requests, strict=True))
     finally:
         if missing and model.backend_name in HOLDS_GPU:
             model.close()
+    add_usage(judge.usage, answers, model, missing)
     graded = {}
-    for batch, request, generation in zip(batches, requests, answers, strict=True):
-        judge.usage.add(generation, asked=request.key(model.spec) in missing)
-        missing.discard(request.key(model.spec))
+    for batch, (generation, request) in zip(batches, answers, strict=True):
         text, faults = usable_answer(generation, request.prompt, '', task.language, model.spec.answer)
         read = read_grades(text, len(batch.doc_ids), faults)
         judge.mended += read.mended

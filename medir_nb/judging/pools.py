@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 from ..core.errors import check, MedirError, nearest
 from ..data.task import Task
-from ..retrieval.runs import rrf, RUN_COLUMNS
+from ..retrieval.runs import first_ranks, rrf, RUN_COLUMNS
 from ..retrieval.chain import search
 from ..retrieval.expressions import parse
 from ..evaluator.similarity import shared_terms
@@ -37,8 +37,7 @@ def _each(lists: pd.DataFrame, size: int) -> pd.DataFrame:
 
 def _round_robin(lists: pd.DataFrame, size: int) -> pd.DataFrame:
     "`size` a query, taken from the retrievers in turn."
-    pairs = _in_turn(lists)
-    return pairs[pairs.groupby('query_id', sort=False).cumcount() < size].reset_index(drop=True)
+    return first_ranks(_in_turn(lists), size)
 
 # %% ../../nbs/07_judging/00_pools.ipynb #79ac11b1
 def _fused(lists: pd.DataFrame, size: int) -> pd.DataFrame:
@@ -206,9 +205,8 @@ def check_votes(votes: pd.DataFrame) -> pd.DataFrame:
     for odd in votes.grade[~votes.grade.isin([*SCALE, ''])]:
         raise MedirError(f'the grade {odd!r}', 'votes', f'the scale is {SCALE}')
     for pair in votes[votes.duplicated(['judge', *PAIR])][PAIR].itertuples(index=False):
-        raise MedirError(
-            f'{" and ".join(map(str, pair))} are judged twice by one', 'votes', 'keep one of the two votes'
-        )
+        what = f'{" and ".join(map(str, pair))} are judged twice by one'
+        raise MedirError(what, 'votes', 'keep one of the two votes')
     return votes[_VOTES].reset_index(drop=True)
 
 # %% ../../nbs/07_judging/00_pools.ipynb #7d56c363

@@ -94,13 +94,13 @@ KINDS = ('positive', 'negative-1', 'negative-2')
 _TOLERANCE = 0.3  # share by which a positive may be longer or shorter
 
 
-def fault_of_sentences(sentences: dict[str, str], entry: SynonymEntry, tolerance: float = _TOLERANCE) -> str:
+def fault_of_sentences(sentences: dict[str, str], entry: SynonymEntry) -> str:
     "What is wrong with the sentences of an entry, or nothing."
     for kind, term in zip(KINDS, (entry.synonym, entry.synonym, entry.origin), strict=True):
         if term.casefold() not in sentences[kind].casefold():
             return f'{kind} lacks its term'
     longest = max(len(entry.other), 1)
-    if abs(len(sentences['positive']) - longest) > tolerance * longest:
+    if abs(len(sentences['positive']) - longest) > _TOLERANCE * longest:
         return 'the positive is of another length'
     distinct = {sentence.casefold() for sentence in (*sentences.values(), entry.query)}
     return '' if len(distinct) == len(KINDS) + 1 else 'a sentence stands twice'
@@ -165,7 +165,6 @@ def synonym_sentences(
     entries: list[SynonymEntry],
     model: str = '',  # a language model of the registry; '': by rule
     language: str = 'en',
-    tolerance: float = _TOLERANCE,  # share by which the positive may be longer or shorter
     seed: int = 42,  # of what is drawn by rule
     **how,  # of `PromptBatch`: prompt, sampling, replay
 ) -> Synonyms:
@@ -184,7 +183,7 @@ def synonym_sentences(
         written = [sentences_by_rule(entry, language, seed) for entry in usable]
         met = Counter({'by rule, what is asked not known': sum(_intent_of(e, language) is None for e in usable)})
     for entry, sentences in zip(usable, written, strict=True):
-        fault = fault_of_sentences(sentences, entry, tolerance) if sentences else 'broken answer'
+        fault = fault_of_sentences(sentences, entry) if sentences else 'broken answer'
         if fault:
             unusable.append((entry.id, fault))
         else:

@@ -438,17 +438,13 @@ def tower_recipe(config: AlignmentSettings) -> Recipe:
     )
 
 # %% ../../nbs/05_trainer/23_alignment.ipynb #eff13b52
-def _check_pair(model: str):
-    check_carried(encoder_spec(model))
-
-
-@stage(AlignmentSettings, _check_pair)
+@stage(AlignmentSettings, check=lambda model: check_carried(encoder_spec(model)))
 def align_towers(config: AlignmentSettings) -> Recipe:
     "Stage I: the query tower learns the space of the frozen document tower."
     return tower_recipe(config)
 
 
-@stage(JointSettings, _check_pair)
+@stage(JointSettings, check=lambda model: check_carried(encoder_spec(model)))
 def train_towers(config: JointSettings) -> Recipe:
     "Stage II: both towers are trained together."
     return tower_recipe(config)

@@ -96,12 +96,6 @@ def is_launched() -> bool:
     "Whether another process started this one to train, and holds the checkpoint's name for it."
     return LAUNCHER in os.environ and is_in_world()
 
-
-def follow_launcher():
-    "End with the launcher, where one started this process."
-    if is_launched():
-        end_with(int(os.environ[LAUNCHER]), lambda: os._exit(130))
-
 # %% ../../nbs/05_trainer/13_launch.ipynb #e999c57e
 def rank_on_ray(orders: dict):
     "Be one process of a world that Ray has brought together."
@@ -313,5 +307,6 @@ def _command():
 
 def main():
     "`python -m medir_nb.trainer CONFIG.yaml [k=v …]`"
-    follow_launcher()
+    if is_launched():
+        end_with(int(os.environ[LAUNCHER]), lambda: os._exit(130))
     run_command(_command, 'stopped; the same line goes on at the last step that was saved')

@@ -224,10 +224,8 @@ def check_enough(config: Settings, rows: int):
     batches = config.epochs * (rows // batch)
     steps = config.max_steps if config.max_steps > 0 else math.ceil(batches / config.accumulation)
     if not config.warmup_ratio and 0 < steps <= config.warmup_steps:
-        why = (
-            f'{steps:,} steps end before the warm-up of {config.warmup_steps:,}, so the learning rate is never reached'
-        )
-        note(f'{config.output}: {why}; lower warmup_steps')
+        early = f'{steps:,} steps end before the warm-up of {config.warmup_steps:,}'
+        note(f'{config.output}: {early}, so the learning rate is never reached; lower warmup_steps')
 
 # %% ../../nbs/05_trainer/14_loop.ipynb #fa7c613f
 @dataclass

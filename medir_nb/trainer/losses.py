@@ -152,12 +152,6 @@ class LearnedTemperature(torch.nn.Module):
         self.log.data.clamp_(min=math.log(self.least))
 
 # %% ../../nbs/05_trainer/08_losses.ipynb #080b4998
-def _check_temperature(temperature: float, learns: bool, least: float):
-    check(temperature > 0, f'temperature is {temperature}', 'InfoNCE', 'write a positive number, such as 0.02')
-    what = f'the temperature begins below its floor of {least}'
-    check(not learns or temperature >= least > 0, what, 'InfoNCE', 'lower least_temperature')
-
-
 def _check_sizes(model, sizes: list, normalise: str, similarity: str):
     "Refuse first numbers that a vector does not have, and an order that nothing follows."
     check(normalise in _ORDERS, f'unknown order {normalise!r}', 'normalise', nearest(normalise, _ORDERS))
@@ -185,7 +179,9 @@ class _Contrast(torch.nn.Module):
         least_temperature: float = 0.01,  # CLIP's
     ):
         super().__init__()
-        _check_temperature(temperature, learn_temperature, least_temperature)
+        what = f'the temperature begins below its floor of {least_temperature}'
+        begins = not learn_temperature or temperature >= least_temperature > 0
+        check(begins, what, 'InfoNCE', 'lower least_temperature')
         check(similarity in ('cos', 'dot'), f'unknown similarity {similarity!r}', 'InfoNCE', 'write cos or dot')
         if matryoshka:
             _check_sizes(model, matryoshka, normalise, similarity)
@@ -343,9 +339,7 @@ def softmax_divergence(
 # %% ../../nbs/05_trainer/08_losses.ipynb #4ae29a71
 def score_divergence(queries, documents, teacher_queries, teacher_documents, temperature: float = 0.02):
     "The divergence of the student's softmax over documents from the teacher's."
-    student = torch.nn.functional.log_softmax(queries @ documents.T / temperature, -1)
-    teacher = torch.nn.functional.log_softmax(teacher_queries @ teacher_documents.T / temperature, -1)
-    return torch.nn.functional.kl_div(student, teacher, reduction='batchmean', log_target=True)
+    return softmax_divergence(queries @ documents.T, teacher_queries @ teacher_documents.T, temperature)
 
 # %% ../../nbs/05_trainer/08_losses.ipynb #c61b5747
 _DISTANCES = {
@@ -385,16 +379,6 @@ def embedded_columns(model, features: list) -> list:
         vectors += [c[KEPT] for c in columns] if kept else embed_columns(model, columns, separate_first=False)
     return vectors
 
-# %% ../../nbs/05_trainer/08_losses.ipynb #5a1c09f3
-def _check_alignment(weights: tuple, distance: str, mirrored: bool):
-    "Refuse a distance that nobody knows, weights that add up to nothing, and scores of half the texts."
-    where = 'Alignment'
-    check(distance in DISTANCES, f'unknown distance {distance!r}', where, nearest(distance, DISTANCES))
-    fits = min(weights) >= 0 and sum(weights) > 0
-    check(fits, 'no part of the loss has a weight', where, 'raise contrastive_weight or distance_weight')
-    whole = mirrored or distance != 'scores' or not weights[1]
-    check(whole, 'scores are compared between two towers that read all texts', where, 'set mirrored')
-
 # %% ../../nbs/05_trainer/08_losses.ipynb #2b24ecb6
 class _TowerAlignment(torch.nn.Module):
     "The settings of a loss that aligns two towers, and its parts."
@@ -416,7 +400,7 @@ class _TowerAlignment(torch.nn.Module):
     ):
         super().__init__()
         weights = contrastive_weight, distance_weight
-        _check_alignment(weights, distance, mirrored)
+        check(distance in DISTANCES, f'unknown distance {distance!r}', 'Alignment', nearest(distance, DISTANCES))
         similarity = 'dot' if cut == 'normalise-truncate' else 'cos'
         settings = {'similarity': similarity, 'in_batch': in_batch, 'cross_device': cross_device}
         self.contrastive = InfoNCE(model, temperature, mini_batch=mini_batch, **settings)
@@ -630,7 +614,6 @@ class RetroMAE(torch.nn.Module):
         positions: str = '',  # of `POSITIONS`
         length: int = 512,  # the longest text, in tokens, for a table of the decoder's own
         decoder_weight: float = 1.0,  # of L_dec beside L_enc (the paper's; 0: a masked language model alone)
-        part: int = 4096,  # positions that are scored at a time
     ):
         super().__init__()
         _check_backbone(lm, pooling, positions)
@@ -640,7 +623,7 @@ class RetroMAE(torch.nn.Module):
         own = positions in POSITIONS[2:] or not (positions or position_table(lm.base_model) is not None)
         self.lm, self.pooling = lm, Pooling(width, pooling)
         self.decoder = Decoder(width, heads, inner, dropout, length if own else 0, positions != 'sinusoidal')
-        self.decoder_weight, self.part, self.losses = decoder_weight, part, []
+        self.decoder_weight, self.losses = decoder_weight, []
 
     def vectors(self, input_ids, attention_mask):
         "The hidden states of texts, and the vector of each."
@@ -655,9 +638,9 @@ class RetroMAE(torch.nn.Module):
 
     def forward(self, input_ids, attention_mask, labels, clean_ids, clean_labels, visible):
         states, vectors = self.vectors(input_ids, attention_mask)
-        encoder_loss = naming_loss(self.lm, states, labels, self.part)
+        encoder_loss = naming_loss(self.lm, states, labels)
         decoded = self.decode(vectors, clean_ids, attention_mask, visible)
-        decoder_loss = naming_loss(self.lm, decoded, clean_labels, self.part)
+        decoder_loss = naming_loss(self.lm, decoded, clean_labels)
         if self.training:
             self.losses.append((encoder_loss.detach(), decoder_loss.detach()))
         return {'loss': encoder_loss + self.decoder_weight * decoder_loss}

@@ -21,8 +21,7 @@ from ..core.files import atomic_path
 from ..core.places import follows_home
 from ..core.settings import registry
 from ..core.console import note
-from ..core.commits import commit_of
-from ..core.commits import git_folder
+from ..core.commits import commit_of, git_folder
 from ..data.readers import first_value, json_lines, plain_id, plain_text
 from ..data.task import Task
 from ..data.hub import hub_rows

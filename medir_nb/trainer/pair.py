@@ -325,9 +325,8 @@ def pair_settings(config=None, **settings) -> PairSettings:
     own = checked.query or 'query-init' not in stages
     check(own, 'layers of the document tower have no init of their own', where, 'name query, or leave query-init out')
     idle = checked.query_backbone and checked.query_init
-    check(
-        not idle, 'an init that was done elsewhere takes no settings', where, 'leave query_init or query_backbone out'
-    )
+    what = 'an init that was done elsewhere takes no settings'
+    check(not idle, what, where, 'leave query_init or query_backbone out')
     return checked
 
 # %% ../../nbs/05_trainer/24_pair.ipynb #42fc0acf

@@ -18,6 +18,7 @@ from ..data.text_pairs import PairFile
 from ..encoder.tokens import Tokens
 from ..encoder.model import Encoder
 from ..generator.expansion import hypothetical_encoder
+from .mined_rows import text_mark
 
 # %% ../../nbs/05_trainer/10_pairs.ipynb #e79d2cd0
 def training_lines(path: str | Path):
@@ -159,12 +160,6 @@ class FiledRows(Sequence):
         return self.read(self.file[number], f'{self.file.path}:{range(len(self))[number] + 1}')
 
 # %% ../../nbs/05_trainer/10_pairs.ipynb #7363a7a7
-def _hash(text: str) -> int:
-    import xxhash
-
-    return xxhash.xxh3_64_intdigest(text.encode('utf-8', 'surrogatepass'))
-
-
 class FiledPositives:
     "`positives[query]`: every document that answers a query, in whatever row."
 
@@ -172,13 +167,13 @@ class FiledPositives:
         self.rows, self.without_hypothetical = rows, 0
         hashes = np.empty(len(rows), np.uint64)
         for number, pair in enumerate(rows):
-            hashes[number] = _hash(pair.query)
+            hashes[number] = text_mark(pair.query)
             self.without_hypothetical += not pair.hypothetical
         self.order = np.argsort(hashes, kind='stable')
         self.hashes = hashes[self.order]
 
     def __getitem__(self, query: str) -> set[str]:
-        wanted = np.uint64(_hash(query))
+        wanted = np.uint64(text_mark(query))
         first, last = np.searchsorted(self.hashes, wanted), np.searchsorted(self.hashes, wanted, side='right')
         pairs = (self.rows[int(number)] for number in self.order[first:last])
         return {text for pair in pairs if pair.query == query for text in pair.pos}
@@ -231,7 +226,7 @@ class TowerInput:
 # %% ../../nbs/05_trainer/10_pairs.ipynb #df0c1596
 def document_number(text: str) -> int:
     "A 64-bit number (signed, as torch holds it) that is the same for the same text everywhere."
-    return int(np.uint64(_hash(text)).astype(np.int64))
+    return int(np.uint64(text_mark(text)).astype(np.int64))
 
 
 def document_labels(documents: list[list[str]], positives: list[set]):

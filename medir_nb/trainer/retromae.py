@@ -18,13 +18,12 @@ from ..data.documents import column_names, row_document, whole_text
 from ..data.text_pairs import PairFile
 from ..data.languages import cjk_share
 from ..encoder.encoder_rows import encoder_spec
-from ..encoder.loading import checkpoint_paths, load_tokenizer, quiet_libraries
+from ..encoder.loading import POOLER, checkpoint_paths, load_tokenizer, quiet_libraries, whole_weights
 from ..encoder.model import Encoder
 from ..encoder.model_folders import recorded_fields, transformer_path
 from ..encoder.model_row import EncoderSpec
 from ..encoder.saving import carrying_model, has_two_towers
 from ..encoder.tokens import padded, padded_batch
-from ..encoder.loading import POOLER, whole_weights
 from .encoders import check_carried
 from .loop import Recipe, base_of, hub_name, trained_row, check_enough, seeded_arguments, stage
 from .pairs import FiledRows, row_texts

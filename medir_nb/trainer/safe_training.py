@@ -56,12 +56,9 @@ def count_batch(trainer, counts: dict, loss):
     fed, total = batch_counts_over_processes(counts, loss)
     trainer.metrics_log.seen += fed
     if not math.isfinite(total):
-        raise MedirError(
-            f'the loss is {total} at step {trainer.state.global_step + 1}',
-            trainer.where,
-            f'lower the learning rate{", or train in bf16" if trainer.args.fp16 else ""}; '
-            f'{last_checkpoint_notice(Path(trainer.args.output_dir))}',
-        )
+        what = f'the loss is {total} at step {trainer.state.global_step + 1}'
+        fix = f'lower the learning rate{", or train in bf16" if trainer.args.fp16 else ""}'
+        raise MedirError(what, trainer.where, f'{fix}; {last_checkpoint_notice(Path(trainer.args.output_dir))}')
 
 # %% ../../nbs/05_trainer/12_safe_training.ipynb #b3a257c0
 def average_gradients(parameters):
@@ -81,12 +78,9 @@ def check_weights(model, step: int, where: str, work: Path):
     "Refuse weights that are no numbers."
     import torch
 
-    if not all(torch.isfinite(weights).all() for weights in model.parameters()):
-        raise MedirError(
-            f'the weights are no numbers after step {step}',
-            where,
-            f'lower the learning rate; {last_checkpoint_notice(work)}',
-        )
+    are_numbers = all(torch.isfinite(weights).all() for weights in model.parameters())
+    fix = f'lower the learning rate; {last_checkpoint_notice(work)}'
+    check(are_numbers, f'the weights are no numbers after step {step}', where, fix)
 
 
 def first_line(error: Exception) -> str:
@@ -249,9 +243,8 @@ def load_adapters(adapters: dict, folder: Path):
         check(file.is_file(), 'no adapter is kept here', file.parent, 'name a checkpoint that was trained with lora')
         with boundary('the adapter does not fit this model', file, 'give lora the shape that it was trained with'):
             matrices = load_file(file)
-            refuse_other_names(
-                get_peft_model_state_dict(adapter, save_embedding_layers=False), matrices, file, 'train it again'
-            )
+            own = get_peft_model_state_dict(adapter, save_embedding_layers=False)
+            refuse_other_names(own, matrices, file, 'train it again')
             set_peft_model_state_dict(adapter, matrices)
 
 # %% ../../nbs/05_trainer/12_safe_training.ipynb #1325e38b

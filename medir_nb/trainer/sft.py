@@ -17,8 +17,7 @@ from ..core.errors import MedirError, boundary, check
 from ..core.commits import pinned
 from ..core.hub_folders import refetch
 from ..data.languages import detect_language
-from ..encoder.loading import whole_weights
-from ..encoder.loading import quiet_libraries
+from ..encoder.loading import quiet_libraries, whole_weights
 from ..encoder.tokens import padded, padded_batch
 from ..encoder.worker import without_control_tokens
 from ..generator.llm_rows import LLMSpec, LLM_FIELDS, llm_spec

@@ -102,9 +102,8 @@ def _requests(prompts: list[tuple[str, dict]], asking: PromptBatch, model: LLM) 
     row, spec, language = method_row(asking.method, 'prompt'), model.spec, asking.language
     what = f'{spec.name} writes {", ".join(spec.languages)}, the documents are in {language!r}'
     writes_it = not spec.languages or language in spec.languages
-    check(
-        writes_it, what, asking.method, 'choose another model of `llms_table()`, such as one that $MEDIR_LLM_URL serves'
-    )
+    fix = 'choose another model of `llms_table()`, such as one that $MEDIR_LLM_URL serves'
+    check(writes_it, what, asking.method, fix)
     template = wording(asking.method, None, language, asking.form, asking.prompt, 'prompt')
     sampling = model.sampling(**row.get('sampling', {}) | (asking.sampling or {}))
     requests = []
@@ -148,7 +147,7 @@ def refuse_repeats(
     raise MedirError(what, f'mining {method}', fix)
 
 # %% ../../nbs/05_trainer/01_synthetic.ipynb #42918253
-def _tell(usage: Usage, answers: list, model: LLM, missing: set):
+def add_usage(usage: Usage, answers: list, model: LLM, missing: set):
     "Add answers to a usage; `missing`: the keys that no cassette held before."
     usage.model, usage.is_served = model.spec.name, model.backend_name == 'openai'
     for generation, request in answers:
@@ -170,7 +169,7 @@ def ask_about(rows: list[dict], values, asking: PromptBatch) -> list[list[tuple]
         while len(judged) < len(requests):
             part = requests[len(judged) : len(judged) + size]
             answers = list(zip(model.generate(part, asking.replay), part, strict=True))
-            _tell(asking.usage or Usage(), answers, model, missing)
+            add_usage(asking.usage or Usage(), answers, model, missing)
             judged += [judge(g, r.prompt, '', asking.language, model.spec.answer) for g, r in answers]
             refuse_repeats(judged, asking.n, asking.most_repeated, model.spec.name, asking.method)
             size *= 4
