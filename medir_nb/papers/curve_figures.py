@@ -334,9 +334,8 @@ def size_figure(data):
     labels = [Label(x, y, system, ORANGE if ours else INK) for x, y, system, ours in marks]
     family = frame[is_ours].sort_values('params')
     sizes = np.geomspace(family.params.min(), family.params.max(), 120) if len(family) else []
-    line = (
-        zip(sizes, np.interp(np.log(sizes), np.log(family.params), family.printed), strict=True) if len(family) else ()
-    )
+    heights = np.interp(np.log(sizes), np.log(family.params), family.printed) if len(family) else []
+    line = zip(sizes, heights, strict=True)
     others = [(row.params, value) for row in frame.itertuples() for value in (row.recomputed, row.measured)]
     place_labels(axes, labels, [*line, *(point for point in others if point[1] == point[1])])
     return figure
@@ -346,13 +345,12 @@ def throughput_data(
     throughputs: list,  # of `evaluator.measure_throughput`
     scores: dict,  # an expression → its `Scores`, by whose label it is called
     kinds: dict[str, str],  # a label → symmetric, asymmetric, or student
-    measure: str = '',  # the first of each score
 ) -> pd.DataFrame:
     "The rows of the figure: what was clocked and has a score."
     rows, clocked = [], {one['system']: one for one in throughputs}
     for expression, score in scores.items():
         if score and (one := clocked.get(expression)):
-            name = measure or str(score.measures[0])
+            name = str(score.measures[0])
             cell = next(row for row in score.rows() if row['measure'] == name)
             about = {'system': score.label, 'kind': kinds.get(score.label, 'symmetric')}
             speed = {name: one[name] for name in ('queries_per_second', 'least', 'most')}

@@ -113,9 +113,8 @@ def case_instructions(paper: str = 'bmretriever') -> pd.DataFrame:
         evaluated = registry('tasks')[about['task']]['instructions']['default']
         same = about['instruction'].rstrip('.') == evaluated.rstrip('.')
         rows.append([case, about['task'], about['instruction'], evaluated, same])
-    return pd.DataFrame(
-        rows, columns=['case', 'task', 'instruction of the case', 'instruction of the evaluation', 'same']
-    )
+    columns = ['case', 'task', 'instruction of the case', 'instruction of the evaluation', 'same']
+    return pd.DataFrame(rows, columns=columns)
 
 # %% ../../nbs/08_papers/07_printed.ipynb #b5c8cf61
 _COUNTED = ('query_words', 'positive_words', 'negative_words', 'terms', 'in_positive', 'in_negative')
@@ -129,10 +128,8 @@ def example_sizes(
     sizes = []
     for row in rows:
         texts = [row['query'], row['pos'][0], *row['neg'][:1]]
-        words, (query, *others) = (
-            [len(text.split()) for text in texts],
-            [set(terms) for terms in analyze(texts, 'english', 'en')],
-        )
+        words = [len(text.split()) for text in texts]
+        query, *others = [set(terms) for terms in analyze(texts, 'english', 'en')]
         shared = [len(query & other) for other in others]
         missing = [None] * (2 - len(others))
         sizes.append([row['instruction'], *words, *missing, len(query), *shared, *missing])

@@ -15,7 +15,7 @@ from ..core.errors import check, MedirError, nearest
 from ..core.settings import registry
 from ..data.task import Task
 from ..retrieval.stages import RETRIEVERS
-from ..retrieval.expressions import System
+from ..retrieval.expressions import parse, System
 from .papers import averaged_tasks
 from .verdicts import joined_alike, system_or_none, system_reason, task_reason, unlimited_name
 from .verdicts import written_anew
@@ -189,7 +189,8 @@ def _given_expressions(first, systems: dict) -> tuple:
     "The parsed expressions of a printed row: those that are given, else the registry's."
     given = systems.get((first.system, first.variant), systems.get(first.system))
     named = printed_expression(first) if given is None else given
-    return tuple(map(system_or_none, [named] if named and isinstance(named, str) else named or ()))
+    names = [named] if isinstance(named, str) else named
+    return tuple(parse(name, runnable=False) for name in names if name)
 
 # %% ../../nbs/08_papers/02_table_rows.ipynb #2ddebe74
 def printed_rows(cells: pd.DataFrame, systems: dict[str | PrintedName, str | list[str]]) -> list[Row]:
@@ -243,9 +244,7 @@ def _is_plain(system, name: str) -> bool:
 
 def matching_row(score, rows: list[Row]) -> tuple[Row | None, str]:
     "The printed row that a score belongs to or comes nearest to, and why it stands apart from it."
-    try:
-        system = system_or_none(score.system)
-    except MedirError:
+    if (system := system_or_none(score.system)) is None:
         return None, ''
     nearest_row, likeness = (None, ''), _ANOTHER
     for row in rows:
