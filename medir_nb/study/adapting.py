@@ -30,7 +30,7 @@ from ..judging.study_folder import note_step, StudyFolder
 from ..evaluator.score_frames import p_text
 from ..retrieval import encoder_of, parse
 from .profile import encoding_seconds, encoding_speed, sampled_rows, token_coverage
-from .quality import study_tasks
+from .quality import MEASURES, study_tasks
 from .verdict import input_fingerprints
 from ..trainer import candidates, check_trainable, hard_negatives, hypothesize, labelled_pairs, Mined, round_trip
 from ..trainer import select, shuffle_pairs, train_encoder, train_generator, Trained
@@ -367,7 +367,6 @@ def _train_in_budget(
     return trained, budget
 
 # %% ../../nbs/09_study/06_adapting.ipynb #0fd65e11
-MEASURES = ('nDCG@10', 'R@100')
 _KINDS = (('tuned', False), ('control', True))
 _BASE, _TUNED, _CONTROL = 'untuned', 'tuned', 'control: shuffled pairs'
 
@@ -453,9 +452,8 @@ def forgetting_of(tasks: list, base: str, tuned: str) -> list[dict]:
     for (before, after), one, p in zip(scores, found, holm([one.p for one in found]) if found else [], strict=True):
         about = {'task': before.task.name, 'measure': one.measure, 'queries': one.n_queries}
         means = {'before': before.mean(one.measure), 'after': after.mean(one.measure)}
-        rows.append(
-            about | means | {'difference': one.difference, 'low': one.low, 'high': one.high, 'p_holm': float(p)}
-        )
+        test = {'difference': one.difference, 'low': one.low, 'high': one.high, 'p_holm': float(p)}
+        rows.append(about | means | test)
     return rows
 
 # %% ../../nbs/09_study/06_adapting.ipynb #c795a651

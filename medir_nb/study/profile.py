@@ -51,7 +51,7 @@ def runnable_candidates(names: list[str] | None, language: str) -> list[str]:
     return chosen
 
 # %% ../../nbs/09_study/01_profile.ipynb #60d7316c
-_SAMPLE = 1_000  # documents whose tokens are counted
+_SEED, _SAMPLE = 0, 1_000  # documents whose tokens are counted
 _COUNTED = 50  # documents at once, so that a bar moves
 _SPECIAL = 2  # tokens at the ends of a text
 _QUANTILES = (0.5, 0.9, 0.99, 1.0)
@@ -223,20 +223,6 @@ def cached_part(
     write_json(file, {'key': mark, 'value': value})
     return value
 
-# %% ../../nbs/09_study/01_profile.ipynb #7c846274
-def _counts_table(reading: SourceReport) -> pd.DataFrame:
-    "`what, number, which`: what of a folder went into the corpus, and what did not."
-    lost = [f'{row["file"]}: {row["why"]}' for row in reading.unreadable]
-    rows = [
-        ('in the corpus', reading.kept, ''),
-        ('files that could not be read', len(lost), listed(lost)),
-        *left_out(reading),
-        ('near duplicates, kept', len(reading.near_duplicates), listed(reading.near_duplicates)),
-        ('ids that stood twice, renamed', reading.renamed, ''),
-        ('with what may be personal data', reading.with_personal_data, ''),
-    ]
-    return pd.DataFrame([row for row in rows if row[1]], columns=['what', 'number', 'which'])
-
 # %% ../../nbs/09_study/01_profile.ipynb #2a6f590f
 def _reading_lines(reading: SourceReport, language: str) -> list[str]:
     "How much there is to read, in which script, and what could not be read."
@@ -312,7 +298,17 @@ class CorpusProfile:
 
     def counts(self) -> pd.DataFrame:
         "`what, number, which`: what went into the corpus, and what did not."
-        return _counts_table(self.reading)
+        reading = self.reading
+        lost = [f'{row["file"]}: {row["why"]}' for row in reading.unreadable]
+        rows = [
+            ('in the corpus', reading.kept, ''),
+            ('files that could not be read', len(lost), listed(lost)),
+            *left_out(reading),
+            ('near duplicates, kept', len(reading.near_duplicates), listed(reading.near_duplicates)),
+            ('ids that stood twice, renamed', reading.renamed, ''),
+            ('with what may be personal data', reading.with_personal_data, ''),
+        ]
+        return pd.DataFrame([row for row in rows if row[1]], columns=['what', 'number', 'which'])
 
     def tables(self) -> dict[str, pd.DataFrame]:
         "Frames by heading, with their numbers as they are read: 2,000."
@@ -330,8 +326,20 @@ class CorpusProfile:
         return [*reading, *filter(None, [self.lost]), _passages_line(self), *_time_lines(self), *personal]
 
     def as_dict(self) -> dict:
-        "What look.json holds: counts, names of files, masks; never a text."
-        return _content(self)
+        "What look.json holds: counts, names of files, masks, and the page in sentences and tables; never a text."
+        return {
+            **asdict(self.reading),
+            'words': quantiles(self.reading.words),
+            'language': self.walk.settings.language,
+            'encoders': [asdict(part) for part in self.reaches],
+            'speeds': [asdict(part) for part in self.paces],
+            'minutes': self.minutes,
+            'passages': str(self.windows or 'none'),
+            'passages_advised': str(self.advised or 'none'),
+            'passages_a_document': self.in_passages and round(self.in_passages[0], 2),
+            'lines': self.lines(),
+            'tables': {name: table.to_dict('records') for name, table in self.tables().items()},
+        }
 
     def _repr_markdown_(self) -> str:
         tables = [f'**{name}**\n\n{to_markdown(table)}' for name, table in self.tables().items()]
@@ -343,23 +351,6 @@ class CorpusProfile:
     def figure(self):
         "Lengths of the documents with the encoders' limits, saved below the walk."
         return save_figure('lengths', lengths_data(self), lengths_figure, self.walk.folder / 'figures')
-
-# %% ../../nbs/09_study/01_profile.ipynb #ab12cd35
-def _content(found: CorpusProfile) -> dict:
-    "Counts, names of files, masks, and the page in sentences and tables."
-    return {
-        **asdict(found.reading),
-        'words': quantiles(found.reading.words),
-        'language': found.walk.settings.language,
-        'encoders': [asdict(part) for part in found.reaches],
-        'speeds': [asdict(part) for part in found.paces],
-        'minutes': found.minutes,
-        'passages': str(found.windows or 'none'),
-        'passages_advised': str(found.advised or 'none'),
-        'passages_a_document': found.in_passages and round(found.in_passages[0], 2),
-        'lines': found.lines(),
-        'tables': {name: table.to_dict('records') for name, table in found.tables().items()},
-    }
 
 # %% ../../nbs/09_study/01_profile.ipynb #97116589
 _BARS = 30
@@ -438,9 +429,6 @@ def _lost_labels(walk: StudyFolder, corpus: Corpus) -> str:
         return str(fault)
 
 # %% ../../nbs/09_study/01_profile.ipynb #390823ef
-_SEED, _SAMPLE = 0, 1_000  # documents whose tokens are counted
-
-
 @follows_home
 def profile_corpus(
     source: str | Path,  # a folder or file of documents, a folder with a corpus.jsonl, or a task of the registry
@@ -458,10 +446,8 @@ def profile_corpus(
     for name in [name for name in candidates or () if not hub_name(name)]:
         encoder_spec(name)  # refuses what is none, with the nearest
     folder = _walk_folder(source, to)
-    corpus_file, state = (
-        folder / 'corpus.jsonl',
-        [source_state(source), lang, registry('washing'), __version__, columns, KNOWN],
-    )
+    corpus_file = folder / 'corpus.jsonl'
+    state = [source_state(source), lang, registry('washing'), __version__, columns, KNOWN]
     read = lambda: asdict(write_corpus(source, corpus_file, lang, columns))  # noqa: E731
     holds = lambda found: _is_whole(corpus_file, found)  # noqa: E731
     (folder / '.look').mkdir(parents=True, exist_ok=True)  # tells a walk that is begun from a folder of others
