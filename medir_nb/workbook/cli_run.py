@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 from typer import Argument, Option
 from ..core.errors import check, MedirError
+from ..core.files import plain
 from ..core.places import home
 from ..core.settings import parse_options, registry
 from ..core.console import note, redact
@@ -19,7 +20,7 @@ from .find import batches
 from .keys import missing_results, status
 from .runs import run_notebook, RUN_NOTES
 from .declared import plan_frame, PlanRow
-from .options import Hours, json_safe, JsonRows, Preset, show_table, show_text, Wide
+from .options import Hours, JsonRows, Preset, show_table, show_text, Wide
 
 # %% ../../nbs/11_workbook/19_cli_run.ipynb #ac0ed5cc
 _KINDS = {'.md': 'table', '.csv': 'table', '.png': 'figure', '.svg': 'figure'}
@@ -170,7 +171,7 @@ def _plan_as_json(plans: list, costs) -> str:
         told = vars(each) | {'notebook': each.name}
         tables = {name: [row.cells for row in told[name]] for name in ('steps', 'judging', 'rows')}
         runs.append({name: told[name] for name in ('notebook', 'preset', 'finished', 'obstacles')} | tables)
-    return json.dumps({'runs': runs, 'costs': json_safe(costs.to_dict('records'))}, ensure_ascii=False, default=int)
+    return json.dumps(plain({'runs': runs, 'costs': costs.to_dict('records')}), ensure_ascii=False)
 
 
 def _requested_runs(name: str, preset: str | None, parameter: list[str] | None) -> list[dict]:
@@ -205,8 +206,8 @@ def _show_scale(name: str, machines: str, wide: bool, rows: bool):
     given = parse_machines(machines)
     frame, overheads = scale_plan(name, given), shard_overheads(name, given, runs=3)
     if rows:
-        told = {'work': json_safe(frame.to_dict('records')), 'shards': json_safe(overheads.to_dict('records'))}
-        print(json.dumps(told, ensure_ascii=False))
+        told = {'work': frame.to_dict('records'), 'shards': overheads.to_dict('records')}
+        print(json.dumps(plain(told), ensure_ascii=False))
         return
     show_table(frame.round(1).astype(object).fillna(''), wide)
     print('\nShards: share of time beyond encoding, expected\n')

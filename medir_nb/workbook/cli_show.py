@@ -13,16 +13,17 @@ from typing import Annotated, Literal
 from typer import Argument, Option
 from ..core.engines import done_by, engine_named
 from ..core.errors import check, MedirError
+from ..core.files import plain
 from ..core.settings import parse_options
 from ..core.console import note, waiting
 from .skeleton import new_paper as write_new_paper
-from .options import Dtype, Engine, Gpus, json_safe, JsonRows, Memory, OneEach, show_table, Wide
+from .options import Dtype, Engine, Gpus, JsonRows, Memory, OneEach, show_table, Wide
 
 # %% ../../nbs/11_workbook/20_cli_show.ipynb #910afb4b
 def _show_catalogue(tables: dict, wide: bool, rows: bool):
     "Print tables one below the other, or all of them as one JSON value."
     if rows:
-        records = {name: json_safe(frame.to_dict('records')) for name, frame in tables.items()}
+        records = {name: plain(frame.to_dict('records')) for name, frame in tables.items()}
         single = next(iter(records.values()))
         print(json.dumps(records if len(records) > 1 else single, ensure_ascii=False, default=str))
         return
@@ -96,7 +97,7 @@ def leaderboard_command(
         if html:
             write_board(html, data, home_link=home_link)
     if rows:
-        print(json.dumps(json_safe(board_rows(data)), ensure_ascii=False))
+        print(json.dumps(plain(board_rows(data)), ensure_ascii=False))
     if html and not rows:
         print(html)
 

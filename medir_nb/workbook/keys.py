@@ -194,12 +194,8 @@ def _head_fingerprint(file: Path, size: int) -> str:
     "A hash of the first `size` bytes of a file."
     import xxhash
 
-    digest = xxhash.xxh3_128()
     with open(file, 'rb') as stream:
-        while size > 0 and (part := stream.read(min(size, 1 << 22))):
-            digest.update(part)
-            size -= len(part)
-    return digest.hexdigest()
+        return xxhash.xxh3_128(stream.read(size)).hexdigest()
 
 # %% ../../nbs/11_workbook/02_keys.ipynb #086c2bc9
 def cassettes_read(parameters: dict) -> dict[str, list]:

@@ -51,21 +51,6 @@ def _register_redaction():
 
     papermill_io.register(_PREFIX, Redacting())
 
-# %% ../../nbs/11_workbook/03_runs.ipynb #5d36bca3
-@contextlib.contextmanager
-def environment(variables: dict[str, str]):
-    "Inside the block these environment variables are set; afterwards they are as they were."
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ |= variables
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
-
 # %% ../../nbs/11_workbook/03_runs.ipynb #075405e1
 def _kernel_variables(working: Path, base: Path, preset: str | None) -> dict[str, str]:
     "What a notebook's kernel is told of the places it may use."
@@ -123,12 +108,14 @@ def execute_notebook(
 ):
     "Execute a notebook into `working`."
     import logging
+    from unittest import mock
     import papermill
 
     logging.getLogger('papermill').setLevel(logging.ERROR)
     shows_progress = os.environ.get('MEDIR_PROGRESS', '1') != '0'
     _register_redaction()
-    with environment(_kernel_variables(working, base, preset)), _in_one_line(path, working):
+    variables = _kernel_variables(working, base, preset)
+    with mock.patch.dict(os.environ, variables), _in_one_line(path, working):
         papermill.execute_notebook(
             str(path),
             f'{_PREFIX}{working}',
