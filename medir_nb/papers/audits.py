@@ -141,13 +141,6 @@ def _sign_p(differences: list[float]) -> float:
     "The exact sign-flip test of differences."
     return paired_p(np.array(differences), np.zeros(len(differences)))
 
-
-def _holds(claim: dict, limits: dict, quantities: list[float]) -> bool:
-    if 'p_below' in claim:
-        return _sign_p(quantities) < claim['p_below']
-    kept = [_keeps(claim, limits, quantity) for quantity in quantities]
-    return sum(kept) > len(kept) / 2 if claim.get('mostly') else all(kept)
-
 # %% ../../nbs/08_papers/11_audits.ipynb #d1e70662
 class _Words:
     "Words for what a claim found."
@@ -242,7 +235,10 @@ class _Reading:
         return [_quantity(self.claim, frame, compared) for compared in self.compared]
 
     def holds(self, quantities: list[float]) -> bool:
-        return _holds(self.claim, self.limits, quantities)
+        if 'p_below' in self.claim:
+            return _sign_p(quantities) < self.claim['p_below']
+        kept = [_keeps(self.claim, self.limits, quantity) for quantity in quantities]
+        return sum(kept) > len(kept) / 2 if self.claim.get('mostly') else all(kept)
 
     def found(self) -> str:
         words, quantities = _Words(self.claim, self.paper), self.quantities(self.whole)

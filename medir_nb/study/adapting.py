@@ -504,14 +504,13 @@ def _entry(prepared: _Prepared, trained: dict, budget: Budget, named: dict) -> d
     }
     tests = _paired_tests(scores)
     first = next(iter(trained.values()))
+    seconds = sum(one.seconds for both in trained.values() for one in both.values())
     return {
         'system': named[_TUNED][0],
         'better': is_better(tests),
         'measured_on': examples.measured_on,
         'minutes': budget.minutes,
-        'minutes_used': round(
-            (budget.spent + sum(one.seconds for both in trained.values() for one in both.values())) / 60, 2
-        ),
+        'minutes_used': round((budget.spent + seconds) / 60, 2),
         'steps': first[False].steps,
         'seeds': list(trained),
         'checkpoints': {kind: [both[control].folder.name for both in trained.values()] for kind, control in _KINDS},

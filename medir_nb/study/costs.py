@@ -49,17 +49,10 @@ def disk_megabytes(system, task: Task) -> float:
 
 # %% ../../nbs/09_study/03_costs.ipynb #eb3f578b
 def resident_megabytes() -> float:
-    "What this process holds in memory now; on systems without /proc, the most that it held."
-    try:
-        for line in Path('/proc/self/status').read_text().splitlines():
-            if line.startswith('VmRSS:'):
-                return int(line.split()[1]) / 1024
-    except OSError:
-        pass
-    import resource
+    "What this process holds in memory now."
+    import psutil
 
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak / (1024**2 if sys.platform == 'darwin' else 1024)
+    return psutil.Process().memory_info().rss / 2**20
 
 # %% ../../nbs/09_study/03_costs.ipynb #84f61622
 _INDEXED = 2000  # documents that an index without a model is timed on; fewer are mostly overhead

@@ -71,10 +71,8 @@ def _read_documents(source: str, lang: str | None, below: Path | None = None, in
     if index:
         root = below or Path(source)
         empty = [os.path.relpath(place, root) for place, *inside in os.walk(root) if not any(inside)]
-        there = [
-            *(lost['file'] for lost in met.unreadable),
-            *(name for names in met.not_read.values() for name in names),
-        ]
+        there = [lost['file'] for lost in met.unreadable]
+        there += [name for names in met.not_read.values() for name in names]
         _check_nothing_lost(index, task, there, empty)
     return task
 
@@ -109,12 +107,8 @@ def _check_there(source: str):
     "Refuse the folder of an index that a study does not have yet."
     folder = Path(source)
     is_missing = not folder.exists() and _study_of(folder.parent)
-    check(
-        not is_missing,
-        'this walk has no such folder yet',
-        source,
-        f'medir index {typed(folder.parent)} makes its index/',
-    )
+    fix = f'medir index {typed(folder.parent)} makes its index/'
+    check(not is_missing, 'this walk has no such folder yet', source, fix)
 
 # %% ../../nbs/11_workbook/23_cli_index.ipynb #60a52e98
 def _system_of(source: str, system: str | None, example: str = 'minilm or rrf(bm25,minilm)') -> str:

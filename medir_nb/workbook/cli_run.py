@@ -153,16 +153,6 @@ def _show_plan(planned, wide: bool):
         show_table(planned.frame(), wide, by='task')
         show_text(_sum_line(planned.rows), wide)
 
-# %% ../../nbs/11_workbook/19_cli_run.ipynb #5c8197d4
-def _show_costs(costs, wide: bool):
-    "Print gigabytes, hours and dollars once per model."
-    from medir_nb.workbook.plans import costs_source, costs_table
-
-    if len(costs):
-        print('\nOnce per model, on one 80 GB GPU:\n')
-        show_table(costs_table(costs), wide)
-        show_text(f'\n{costs_source()}', wide)
-
 # %% ../../nbs/11_workbook/19_cli_run.ipynb #2adbbae0
 def _plan_as_json(plans: list, costs) -> str:
     "Plans as JSON: a mapping with `runs` and `costs`."
@@ -236,7 +226,8 @@ def plan_command(
 ):
     """What a run would do: what is cached, the texts and tokens to encode (≈ where only the registry knows), hours,
     gigabytes and dollars. Never downloads."""
-    from medir_nb.workbook.plans import default_systems, grid_rows, is_task, plan, plan_costs, RunPlan
+    from medir_nb.workbook.plans import costs_source, costs_table, default_systems, grid_rows, is_task
+    from medir_nb.workbook.plans import plan, plan_costs, RunPlan
 
     if hours is not None:
         _show_reproduction(name, hours, wide, rows)
@@ -257,8 +248,10 @@ def plan_command(
     costs = plan_costs(plans)
     if rows:
         print(_plan_as_json(plans, costs))
-    else:
-        _show_costs(costs, wide)
+    elif len(costs):
+        print('\nOnce per model, on one 80 GB GPU:\n')
+        show_table(costs_table(costs), wide)
+        show_text(f'\n{costs_source()}', wide)
 
 # %% ../../nbs/11_workbook/19_cli_run.ipynb #5185fac8
 _STORES = ('corpora', 'vectors', 'scores', 'bm25', 'models', 'checkpoints', 'runs')

@@ -69,21 +69,17 @@ class SystemCounts:
 # %% ../../nbs/11_workbook/06_grids.ipynb #d3cfe500
 def _counts_at_hand(text: str, task, alone: str, dtype: str | None = None) -> SystemCounts:
     "What a system would do on a task that is here; what its retriever `alone` would, if another, has its own row."
-    counts = pending(text, task, dtype)
+    counts, per_word = pending(text, task, dtype), TOKENS_A_WORD.get(task.language, TOKENS_A_WORD['en'])
+    sign = '≤' if counts.get('at_most') else ''
     if 'to_ask' in counts:
-        per_word = TOKENS_A_WORD.get(task.language, TOKENS_A_WORD['en'])
-        sizes = int(counts['words_to_read'] * per_word), counts['tokens_to_write']
-        return SystemCounts(
-            ask=counts['to_ask'], read=sizes[0], answered=sizes[1], sign='≤' if counts['at_most'] else ''
-        )
+        read, answered = int(counts['words_to_read'] * per_word), counts['tokens_to_write']
+        return SystemCounts(ask=counts['to_ask'], read=read, answered=answered, sign=sign)
     if 'to_score' in counts:
-        sign = '≤' if counts['at_most'] else ''
         return SystemCounts(score=counts['to_score'], stored=counts['stored_pairs'], sign=sign)
     if alone != text:
         counted = pending(alone, task, dtype)
         counts |= {name: counts[name] - counted[name] for name in ('to_encode', 'stored', 'words')}
-    tokens = int(counts['words'] * TOKENS_A_WORD.get(task.language, TOKENS_A_WORD['en']))
-    encode = counts['to_encode']
+    tokens, encode = int(counts['words'] * per_word), counts['to_encode']
     return SystemCounts(encode, tokens if encode else 0, counts.get('to_generate', 0), stored=counts['stored'])
 
 # %% ../../nbs/11_workbook/06_grids.ipynb #3ed7b34f

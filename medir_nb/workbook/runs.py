@@ -62,13 +62,6 @@ def _kernel_variables(working: Path, base: Path, preset: str | None) -> dict[str
 # %% ../../nbs/11_workbook/03_runs.ipynb #c40e0f3c
 _AGAIN = 'and run the same line again: what was encoded is kept'
 
-
-def _cell_failure(error, path: Path, working: Path) -> MedirError:
-    "An exception of a cell as one line."
-    said = ' '.join(str(error.evalue).split())[:300]
-    what = f'{path.stem} stopped in cell In [{error.exec_count}]: {error.ename}: {said}'
-    return MedirError(what, working, f'mend the cause {_AGAIN}')
-
 # %% ../../nbs/11_workbook/03_runs.ipynb #046de4a9
 @contextlib.contextmanager
 def _in_one_line(path: Path, working: Path):
@@ -79,7 +72,9 @@ def _in_one_line(path: Path, working: Path):
     try:
         yield
     except PapermillExecutionError as e:
-        raise _cell_failure(e, path, working) from None
+        said = ' '.join(str(e.evalue).split())[:300]
+        what = f'{path.stem} stopped in cell In [{e.exec_count}]: {e.ename}: {said}'
+        raise MedirError(what, working, f'mend the cause {_AGAIN}') from None
     except (MedirError, OSError):
         raise
     except DeadKernelError:
