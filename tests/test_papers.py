@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np, pandas as pd, pytest, yaml
 from medir_nb.core import MedirError, read_yaml, registry, rows as more_rows, to_markdown
 from medir_nb.data import load_task, task_from_frames
-from medir_nb.evaluator import Scores, Speed, score_run
+from medir_nb.evaluator import Scores, Speed
 from medir_nb.papers import Ledger, Switch, SwitchKey, audit, beside_speeds, case_instructions
 from medir_nb.papers import experiment, gain_figure, leave_one_out, long_name, means_of
 from medir_nb.papers import paper_tasks, printed_cases, printed_expression
@@ -300,20 +300,6 @@ def test_a_table_is_laid_out_before_anything_ran(paper, table, cells):
 # ---------------------------------------------------------------- tests and claims
 
 
-def runs(name, count):
-    "Scores of some runs on a small task."
-    docs = pd.DataFrame({'id': ['d1', 'd2', 'd3'], 'text': ['a b', 'c', 'd']})
-    queries = pd.DataFrame({'id': ['q1', 'q2'], 'text': ['a', 'c']})
-    judged = pd.DataFrame({'query_id': ['q1', 'q2'], 'doc_id': ['d1', 'd2'], 'relevance': [1, 1]})
-    task = task_from_frames(docs, queries, judged, name=name)
-    scores = []
-    for i in range(count):
-        found = [(query, doc, float(-((j + i) % 3))) for query in ('q1', 'q2') for j, doc in enumerate(docs.id)]
-        run = pd.DataFrame(found, columns=['query_id', 'doc_id', 'score'])
-        scores.append(score_run(task, run, ['RR@3'], system=f's{i}'))
-    return scores
-
-
 def test_seeds_of_a_name_are_one_system(capsys):
     named = {'alone': ['bm25'], 'both': ['bm25(k1=0.9)', 'bm25(k1=2)', 'no-such-model'], 'none': ['no-such-model']}
     run = experiment(['hpo-lay'], named, limit=60)
@@ -462,12 +448,6 @@ def test_printed_cases_name_tasks_and_their_own_instructions():
 # ---------------------------------------------------------------- figures
 
 
-def drawn(tmp_path, data, draw):
-    figure = draw(save_figure('f', data, draw, tmp_path).csv)
-    figure.canvas.draw()
-    return figure
-
-
 def test_the_same_data_is_the_same_picture_and_no_data_is_none(tmp_path):
     rows = [(p, r, f'{n} ×', d) for p, d in (('A', 0.1), ('B', -0.1)) for r in ('bm25', 'minilm') for n in (1, 3)]
     data = pd.DataFrame(rows, columns=['panel', 'row', 'column', 'difference'])
@@ -485,7 +465,8 @@ def test_names_stand_at_their_marks_and_cover_no_other(tmp_path):
     data = pd.DataFrame(rows, columns=['system', 'queries_per_second', 'value']).assign(kind='symmetric', measure='m')
     rate, value = data.queries_per_second, data.value
     data = data.assign(least=rate - 2, most=rate + 2, low=value - 0.01, high=value + 0.01)
-    figure = drawn(tmp_path, data, throughput_figure)
+    figure = throughput_figure(save_figure('f', data, throughput_figure, tmp_path).csv)
+    figure.canvas.draw()
     words = [note for note in figure.axes[0].texts if note.get_text()]
     from matplotlib.text import Text
 

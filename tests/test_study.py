@@ -755,16 +755,11 @@ def test_minutes_become_steps_and_never_more():
     assert plan_budget(600, pace, 160, 16).full and plan_budget(600, pace, 160, 16).steps == 30
 
 
-def with_few_queries(walk, n=10):
-    "The walk with `n` synthetic queries, whose trainings take seconds."
-    lines = walk.path('qrels/synthetic.tsv').read_text().splitlines()[1 : n + 1]
-    write_judgements(walk.path('qrels/synthetic.tsv'), [tuple(line.split('\t')) for line in lines])
-    return walk
-
-
 @pytest.mark.medium
 def test_a_training_end_to_end(walk, medir):
-    with_few_queries(walk)
+    # the training on ten queries takes seconds
+    lines = walk.path('qrels/synthetic.tsv').read_text().splitlines()[1:11]
+    write_judgements(walk.path('qrels/synthetic.tsv'), [tuple(line.split('\t')) for line in lines])
     ran = medir('adapt', walk.folder, '--minutes', '0.8', '--forget-limit', '30')
     assert ran.code == 0, ran.err
     assert 'measuring them encodes for up to' in ran.err and 'adapt.json; next: medir ' in ran.err
@@ -860,10 +855,8 @@ def test_a_strangers_text_is_shown_and_never_runs(tmp_path, attack):
             row.update(title=attack, style=attack) if file == 'corpus.jsonl' else row.update(style=attack)
         walk.path(file).write_text(''.join(json.dumps(row) + '\n' for row in rows))
     give_verdict(walk, PAIR, clock=False)
-    write_json(
-        walk.path('look.json'),
-        {'lines': [attack], 'tables': {'documents': [{attack: attack}], attack: [{'a': attack}]}},
-    )
+    tables = {'documents': [{attack: attack}], attack: [{'a': attack}]}
+    write_json(walk.path('look.json'), {'lines': [attack], 'tables': tables})
     one = {'system': attack, 'method': attack, 'sentence': attack, 'better': False, 'trained_on': []}
     lost = {'task': attack, 'measure': 'nDCG@10', 'difference': -0.1, 'low': -0.2, 'high': -0.05, 'p_holm': 0.0001}
     tables = {'table': [{attack: attack}], 'forgetting': [lost]}
@@ -877,16 +870,11 @@ def test_a_strangers_text_is_shown_and_never_runs(tmp_path, attack):
     assert page.text.count(' '.join(attack.split())) >= 8
 
 
-def with_choice(walk, system):
-    "The walk with another choice in its verdict."
-    content = json.loads(walk.path('verdict.json').read_text())
-    write_json(walk.path('verdict.json'), content | {'choice': system})
-    return walk
-
-
 @pytest.mark.medium
 def test_the_page_holds_the_contract_of_what_was_chosen_and_a_receipt(judged, fake_minilm):
-    page = Page(render_report(with_choice(judged, 'rrf(bm25,minilm)')))
+    content = json.loads(judged.path('verdict.json').read_text())
+    write_json(judged.path('verdict.json'), content | {'choice': 'rrf(bm25,minilm)'})
+    page = Page(render_report(judged))
     harmless(page)
     [minilm] = [one for one in page.listings if one.startswith('model')]
     task = judged.task('test')

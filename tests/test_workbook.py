@@ -90,35 +90,24 @@ def counted(root):
 
 
 @pytest.mark.parametrize(
-    'given, said',
+    'text, given, said',
     [
-        ({'task': ['x']}, "unknown parameter 'task' of toy; did you mean 'tasks'?"),
-        ({'tasks': 'hpo-lay'}, "parameter 'tasks' is 'hpo-lay'"),
-        ({'n': 1.5}, "parameter 'n' is 1.5"),
-        ({'mode': 'c'}, "'mode' is 'c'"),
-        ({'api_key': 'x'}, 'looks like a secret'),
+        ('n: 2', {'task': ['x']}, "unknown parameter 'task' of toy; did you mean 'tasks'?"),
+        ('n: 2', {'tasks': 'hpo-lay'}, "parameter 'tasks' is 'hpo-lay'"),
+        ('n: 2', {'n': 1.5}, "parameter 'n' is 1.5"),
+        ('n: 2', {'mode': 'c'}, "'mode' is 'c'"),
+        ('n: 2', {'api_key': 'x'}, 'looks like a secret'),
+        ('n: [1, 2', {}, 'smoke.yaml:'),
+        ('n: 1\n  m: 2', {}, 'smoke.yaml:2: malformed YAML'),
+        ('m: 2', {}, "smoke.yaml: unknown parameter 'm' of toy; known: lr, mode, n"),
+        ('n: two', {}, "smoke.yaml: parameter 'n' is 'two'"),
     ],
 )
-def test_wrong_parameters_are_one_line(root, given, said):
+def test_wrong_parameters_and_presets_are_one_line(root, text, given, said):
+    preset(root, text)
     with pytest.raises(MedirError) as e:
         resolve_parameters(find_notebook('toy'), 'smoke', given)
     assert said in str(e.value) and '\n' not in str(e.value)
-
-
-@pytest.mark.parametrize(
-    'text, said',
-    [
-        ('n: [1, 2', 'smoke.yaml:'),
-        ('n: 1\n  m: 2', 'smoke.yaml:2: malformed YAML'),
-        ('m: 2', "smoke.yaml: unknown parameter 'm' of toy; known: lr, mode, n"),
-        ('n: two', "smoke.yaml: parameter 'n' is 'two'"),
-    ],
-)
-def test_a_wrong_preset_names_its_file(root, text, said):
-    preset(root, text)
-    with pytest.raises(MedirError) as e:
-        resolve_parameters(find_notebook('toy'), 'smoke')
-    assert said in str(e.value)
 
 
 @pytest.mark.parametrize('number', ['1e-5', '0.00001', '1.0e-5'])
@@ -951,14 +940,10 @@ def everything():
 @pytest.fixture
 def referees(tmp_path):
     "The referees' board with one measured cell and one score of one's own, all under hostile names."
-    write_json(
-        tmp_path / 'x_cells.json',
-        {'cells': [{**OF_MINILM, 'measured': 0.31594, 'low': 0.28, 'high': 0.35, 'verdict': f'equal: {EVIL}'}]},
-    )
-    mine = [
-        {'task': EVIL, 'system': EVIL, 'measure': 'nDCG@10', 'value': 0.5, 'low': 0.4, 'high': 0.6, 'dtype': '=1+1'}
-    ]
-    write_json(tmp_path / 'mine.json', mine)
+    measured = {**OF_MINILM, 'measured': 0.31594, 'low': 0.28, 'high': 0.35, 'verdict': f'equal: {EVIL}'}
+    write_json(tmp_path / 'x_cells.json', {'cells': [measured]})
+    mine = {'task': EVIL, 'system': EVIL, 'measure': 'nDCG@10', 'value': 0.5, 'low': 0.4, 'high': 0.6, 'dtype': '=1+1'}
+    write_json(tmp_path / 'mine.json', [mine])
     return board('referees', folder=tmp_path, files=[tmp_path / 'mine.json'])
 
 
@@ -1011,17 +996,9 @@ def test_a_readers_run_stands_before_the_stored_one_with_its_receipt(tmp_path):
     pd.DataFrame([{'task': 'hpo-lay', 'split': 'test', 'system': 'bm25', 'measure': 'nDCG@10', 'value': 0.53}]).to_csv(
         run / 'scores.csv', index=False
     )
-    receipt = {
-        'key': 'abc',
-        'output': str(run / 'referees.ipynb'),
-        'output_fingerprint': '1',
-        'finished': '2026-01-02',
-        'notebook': 'referees',
-    }
-    write_json(
-        home / 'receipts' / 'referees-abc.json',
-        {**receipt, 'files': {'referees_cells.json': '1', 'scores.csv': '2', 'gone_cells.json': '3'}},
-    )
+    receipt = {'key': 'abc', 'output': str(run / 'referees.ipynb'), 'output_fingerprint': '1', 'notebook': 'referees'}
+    files = {'referees_cells.json': '1', 'scores.csv': '2', 'gone_cells.json': '3'}
+    write_json(home / 'receipts' / 'referees-abc.json', receipt | {'finished': '2026-01-02', 'files': files})
     folder = tmp_path / 'figures'
     write_json(folder / 'x_cells.json', {'cells': [{**OF_MINILM, 'measured': 0.31594, 'verdict': 'equal'}]})
     data = board('referees', True, folder)
@@ -1032,12 +1009,6 @@ def test_a_readers_run_stands_before_the_stored_one_with_its_receipt(tmp_path):
     assert str(tmp_path) not in json.dumps(data)
     # without a home folder, nothing of it is read
     assert not board('referees', folder=folder)['own']
-
-
-def scores_file(folder, *rows):
-    first = {'split': 'test', 'system': 'bm25', 'measure': 'nDCG@10', 'value': 0.5}
-    write_json(folder, [{**first, **row} for row in rows])
-    return folder
 
 
 @pytest.mark.medium
@@ -1058,14 +1029,11 @@ def test_models_that_others_measured_stand_in_a_table_of_their_own(everything):
 
 
 def test_a_part_of_a_task_is_named_by_its_task_and_a_label_by_its_measure(tmp_path):
-    file = scores_file(
-        tmp_path / 'mine.json',
-        {'task': 'hpo-lay[limit=120]'},
-        {'task': 'hpo-lay[limit=120]', 'measure': 'R@1 strict'},
-        {'task': 'hpo-lay', 'measure': 'nDCG@10 strict'},
-        {'task': 'my-clinic', 'measure': 'R@1 strict'},
-    )
-    data = board('referees', folder=tmp_path, files=[file])
+    tasks = ['hpo-lay[limit=120]', 'hpo-lay[limit=120]', 'hpo-lay', 'my-clinic']
+    rows = zip(tasks, ['nDCG@10', 'R@1 strict', 'nDCG@10 strict', 'R@1 strict'])
+    mine = [{'split': 'test', 'system': 'bm25', 'task': task, 'measure': name, 'value': 0.5} for task, name in rows]
+    write_json(tmp_path / 'mine.json', mine)
+    data = board('referees', folder=tmp_path, files=[tmp_path / 'mine.json'])
     heads = [data['columns'][own['column']] for own in data['own']]
     tasks = [data['tasks'][head['task']] for head in heads]
     measures = ['nDCG@10', 'R(rel=2)@1', 'nDCG(gains={1:0,2:1})@10', 'R@1 strict']

@@ -9,7 +9,7 @@ __all__ = ['audit', 'second_audit']
 from typing import NamedTuple
 import numpy as np
 import pandas as pd
-from ..core.errors import MedirError, nearest
+from ..core.errors import check, MedirError, nearest
 from ..core.settings import registry
 from ..evaluator.score_frames import signed
 from ..evaluator.statistics import paired_p
@@ -81,8 +81,7 @@ def _chosen(frame: pd.DataFrame, text: str, where: str) -> pd.Index:
         chosen = frame.query(text, engine='python').index
     except (pd.errors.UndefinedVariableError, SyntaxError, TypeError):
         chosen = pd.Index([])
-    if chosen.empty:
-        raise MedirError(f'no row is {text!r}', where, nearest(text, frame.index))
+    check(len(chosen), f'no row is {text!r}', where, nearest(text, frame.index))
     return chosen
 
 
@@ -296,8 +295,7 @@ def _turning(reading: _Reading) -> list[str]:
 # %% ../../nbs/08_papers/11_audits.ipynb #bf6a19d5
 def _claims(paper: str) -> list[dict]:
     rows = registry('claims')
-    if paper not in rows:
-        raise MedirError(f'no claims of {paper!r}', 'claims.yaml', nearest(paper, rows))
+    check(paper in rows, f'no claims of {paper!r}', 'claims.yaml', nearest(paper, rows))
     return rows[paper]['claims']
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 from .figure_style import BLUE, colours_of, distinct, GREEN, GREY, INK, name_marks, ORANGE, panels
 from .figure_style import read_data, styled_figure, WIDTH, wrapped
-from ..core.errors import MedirError
+from ..core.errors import check, MedirError
 from ..evaluator.scores import measure_label
 from .papers import published, recomputed_means
 from .table_rows import printed_name
@@ -202,8 +202,7 @@ _UNITS = {'K': 1e3, 'M': 1e6, 'B': 1e9}
 def parse_size(text: str) -> float:
     "Parameters as a number."
     size = re.fullmatch(r'([\d.]+)\s*([KMB])', str(text).strip())
-    if not size:
-        raise MedirError(f'{text!r} is no size', 'parse_size', 'write 110M or 1.5B')
+    check(size, f'{text!r} is no size', 'parse_size', 'write 110M or 1.5B')
     return round(float(size[1]) * _UNITS[size[2]])
 
 # %% ../../nbs/08_papers/10_curve_figures.ipynb #afa21a74

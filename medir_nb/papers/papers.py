@@ -120,9 +120,6 @@ def registry_tables(name: str) -> list[Path]:
     return list({file.stem: file for folder in registries for file in sorted((folder / name).glob('*.csv'))}.values())
 
 # %% ../../nbs/08_papers/00_papers.ipynb #62f736a3
-_EMPTY = {'–', '-', '—'}  # what papers print where they have no number
-
-
 def _typed_columns(paper: str, where: str, row: dict) -> list[dict]:
     "Header, task and measure of each column of a typed table; a mean has no task."
     names, tasks, means = row.get('columns') or [], registry('tasks'), means_of(paper)
@@ -130,8 +127,8 @@ def _typed_columns(paper: str, where: str, row: dict) -> list[dict]:
     check(len(measures) == len(names), f'{len(measures)} measures for {len(names)} columns', where, 'name one a column')
     columns = []
     for name, measure in zip(names, measures, strict=True):
-        if name not in tasks and name not in means:
-            raise MedirError(f'the column {name!r} is no task and no mean', where, nearest(name, [*tasks, *means]))
+        known = [*tasks, *means]
+        check(name in known, f'the column {name!r} is no task and no mean', where, nearest(name, known))
         about = {'dataset': tasks.get(name, {}).get('title', name), 'task': name if name in tasks else None}
         columns.append(about | {'metric': measure, 'measure': str(parse_measure(measure))})
     return columns
@@ -147,7 +144,7 @@ def typed_cells(paper: str, table: str) -> list[dict]:
         wrong = f'{system} has {len(texts)} numbers for {len(columns)} columns'
         check(len(texts) == len(columns), wrong, where, 'write – where a cell is empty')
         for column, text in zip(columns, texts, strict=True):
-            if text not in _EMPTY:
+            if text not in ('–', '-', '—'):  # what papers print where they have no number
                 step = 10.0 ** -len(text.partition('.')[2])
                 number = {'value': float(text), 'text': text, 'scale': int(row.get('scale', 1)), 'printed_step': step}
                 place = {'paper': paper, 'table': table, 'system': system, 'source': source}
@@ -168,8 +165,8 @@ def _all_cells() -> pd.DataFrame:
 
 def _with_values(cells: pd.DataFrame, column: str, values) -> pd.DataFrame:
     "The cells whose `column` is one of `values`, each of which must occur."
-    if column not in cells:
-        raise MedirError(f'published cells have no column {column!r}', 'published', nearest(column, cells.columns))
+    what = f'published cells have no column {column!r}'
+    check(column in cells, what, 'published', nearest(column, cells.columns))
     values, occurring = set(values if isinstance(values, (list, tuple, set)) else [values]), set(cells[column].dropna())
     for value in values - occurring:
         raise MedirError(f'no published cell has the {column} {value!r}', 'published', nearest(value, occurring))

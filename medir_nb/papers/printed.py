@@ -8,7 +8,7 @@ __all__ = ['printed_speeds', 'beside_speeds', 'speed_caveat', 'printed_cases', '
 
 # %% ../../nbs/08_papers/07_printed.ipynb #2e6d2da8
 import pandas as pd
-from ..core.errors import check, MedirError, nearest
+from ..core.errors import check, nearest
 from ..core.settings import registry
 from ..retrieval.analyzers import analyze
 from .papers import published
@@ -88,8 +88,8 @@ def speed_caveat(
 def _part(paper: str, part: str) -> dict:
     "The cases or examples of a paper."
     everything = registry('printed')
-    if paper not in everything:
-        raise MedirError(f'no cases and examples of {paper!r}', 'printed.yaml', nearest(paper, everything))
+    what = f'no cases and examples of {paper!r}'
+    check(paper in everything, what, 'printed.yaml', nearest(paper, everything))
     return everything[paper].get(part) or {}
 
 # %% ../../nbs/08_papers/07_printed.ipynb #e316fa14

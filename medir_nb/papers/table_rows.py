@@ -234,9 +234,6 @@ def _likeness(score, system, expected) -> tuple[int, str]:
     return _ANOTHER, ''
 
 # %% ../../nbs/08_papers/02_table_rows.ipynb #9adc521f
-_UNKNOWN_BM25 = "the settings of the paper's BM25 are not known"
-
-
 def _is_plain(system, name: str) -> bool:
     is_called = isinstance(system, System) and system.name == name.lower()
     return is_called and not system.expansion and not system.reranker
@@ -255,12 +252,11 @@ def matching_row(score, rows: list[Row]) -> tuple[Row | None, str]:
             if this_likeness > likeness:
                 nearest_row, likeness = (row, why), this_likeness
         if not row.systems and is_bm25(row) and _is_plain(system, printed_name(row.system)):
-            nearest_row = row, _UNKNOWN_BM25
+            nearest_row = row, "the settings of the paper's BM25 are not known"
     return nearest_row
 
 # %% ../../nbs/08_papers/02_table_rows.ipynb #2c15fd25
 ABSENT = 'the paper has no such system'
-NOT_IN_PAPER = 'not in the paper'  # the group of such rows
 
 
 def _without_seed(label: str) -> str:
@@ -269,7 +265,7 @@ def _without_seed(label: str) -> str:
 
 def _row_apart(score, rows: list[Row], beside: Row | None, why: str) -> Row:
     "The row for scores that stand apart for this reason: below the row `beside`, or at the end."
-    group = beside.group if beside else NOT_IN_PAPER
+    group = beside.group if beside else 'not in the paper'
     for row in rows:
         if (row.apart, row.group, row.beside) != (why, group, beside):
             continue

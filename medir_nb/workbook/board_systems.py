@@ -200,9 +200,6 @@ def row_about(cell, unreleased: bool) -> dict:
     }
 
 # %% ../../nbs/11_workbook/14_board_systems.ipynb #ea8a8a5f
-_UNRELEASED = 'its weights were never released'
-
-
 def rows_about(
     cells,  # of `cell_table`
 ) -> dict[tuple, dict]:
@@ -212,7 +209,7 @@ def rows_about(
         key = cell.key[:4]
         if key not in rows or (cell.expression and not rows[key].expression):
             rows[key] = cell
-    return {key: row_about(cell, cell.why == _UNRELEASED) for key, cell in rows.items()}
+    return {key: row_about(cell, cell.why == 'its weights were never released') for key, cell in rows.items()}
 
 # %% ../../nbs/11_workbook/14_board_systems.ipynb #4b20e8d2
 def column_of(cell) -> tuple:

@@ -78,8 +78,7 @@ def run_command(
     if file:
         from medir_nb.workbook.batch import run_batch
 
-        if preset or parameter:
-            raise MedirError('a batch has its own presets and parameters', name, 'edit the batch file')
+        check(not (preset or parameter), 'a batch has its own presets and parameters', name, 'edit the batch file')
         for finished in run_batch(file, force, engine=engine):
             print(finished['output'])
         return

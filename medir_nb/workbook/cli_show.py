@@ -134,8 +134,8 @@ def _show_contract(model: str, task: str, dtype: str | None):
     from medir_nb import data, retrieval
 
     system = retrieval.parse(model)
-    if not isinstance(system, retrieval.System):
-        raise MedirError(f'{model} has no encoding contract', None, 'name a retriever')
+    is_system = isinstance(system, retrieval.System)
+    check(is_system, f'{model} has no encoding contract', None, 'name a retriever')
     print(retrieval.retriever_of(system).reads(retrieval.Job(data.load_task(task), dtype)))
 
 # %% ../../nbs/11_workbook/20_cli_show.ipynb #d3fc32f3

@@ -14,6 +14,10 @@ from ..core.console import Prose, to_markdown
 from ..core.errors import check
 from ..core.network import unreachable
 from ..core.settings import registry
+from ..data.registered import task_folder
+from ..encoder.availability import encoder_availability, memory_here
+from ..generator.models import llm
+from ..retrieval.reranker_model import reranker_runs
 from ..papers.papers import paper_row
 from ..papers.table import VERDICTS
 from .cell_tables import cell_table, hours_on, is_encoder, leaf_systems, measurements, results_folder
@@ -79,10 +83,7 @@ def coverage(
     return pd.DataFrame([{'paper': name, **_coverage_row(own, bool(folder))} for name, own in papers], dtype=object)
 
 # %% ../../nbs/11_workbook/13_coverages.ipynb #f471a969
-def coverage_reasons(
-    paper: str | None = None,
-    tables: list[str] = (),
-):
+def coverage_reasons(paper: str | None = None, tables: list[str] = ()):
     "How many cells of a paper need more than one GPU, and why."
     cells = cell_table(paper, tables)
     cells = cells[~cells.way.isin([*_RUNS, 'no score'])]
@@ -103,10 +104,6 @@ def _model_obstacle(answer: str) -> str:
 
 def _leaf_obstacle(leaf) -> str:
     "Why this machine does not run one system now; '' where it does."
-    from medir_nb.encoder.availability import encoder_availability
-    from medir_nb.generator.models import llm
-    from medir_nb.retrieval.reranker_model import reranker_runs
-
     models = [encoder_availability(leaf.name)] if is_encoder(leaf) else []
     if leaf.reranker:
         llm_name = leaf.reranker.llm
@@ -119,17 +116,12 @@ def _leaf_obstacle(leaf) -> str:
 # %% ../../nbs/11_workbook/13_coverages.ipynb #c0b7e004
 def _data_obstacle(task: str) -> str:
     "Why this machine does not have the data of a task now; '' where it has, or can fetch them."
-    from medir_nb.data.registered import task_folder
-
     if task_folder(task) or registry('tasks')[task].get('load'):
         return ''
     return unreachable() and f'its data are not here, and {unreachable()}'
 
 
-def obstacle_here(
-    expression: str,
-    tasks: list[str],
-) -> str:
+def obstacle_here(expression: str, tasks: list[str]) -> str:
     "Why this machine does not run a system on all of some tasks now; '' where it does."
     found = (*map(_data_obstacle, tasks), *map(_leaf_obstacle, leaf_systems(expression)))
     return next(filter(None, found), '')
@@ -141,8 +133,6 @@ _RUNNABLE = ['paper', 'table', 'system', 'dataset', 'measure', 'expression', 'ho
 
 def _here(expression: str, tasks: tuple) -> tuple[float, str]:
     "Hours of a system on some tasks on this machine, and why it does not run here."
-    from medir_nb.encoder.availability import memory_here
-
     rated, has_gpu = hours_on(expression, tasks), memory_here()[1] == 'GPU memory'
     hours = rated['gpu hours'] if has_gpu and rated['gpu hours'] is not None else rated['cpu hours']
     slow = f'more than {MOST_HOURS} h on this machine' if hours > MOST_HOURS else ''

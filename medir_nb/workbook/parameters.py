@@ -153,9 +153,8 @@ def resolve_parameters(
 # %% ../../nbs/11_workbook/01_parameters.ipynb #f3822dc9
 def parameter_value(parameters: dict, name: str):
     "The value of a parameter that a plan names."
-    if name not in parameters:
-        what = f'the plan reads a parameter {name!r}, which the notebook does not have'
-        raise MedirError(what, 'plans.yaml', nearest(name, parameters))
+    what = f'the plan reads a parameter {name!r}, which the notebook does not have'
+    check(name in parameters, what, 'plans.yaml', nearest(name, parameters))
     return parameters[name]
 
 # %% ../../nbs/11_workbook/01_parameters.ipynb #156f27a5

@@ -44,15 +44,13 @@ class Piece:
 
     def hours(self, done: set = frozenset()) -> float:
         "On one GPU, without the work that is `done`."
-        return _BEGINNING + sum(work.gpu_hours for work in self.works - done)
+        beginning = 1 / 60  # a model is loaded and a task is read
+        return beginning + sum(work.gpu_hours for work in self.works - done)
 
     @property
     def order(self) -> tuple:
         "What sorts it: claims an hour, then cells an hour."
         return -self.claims / self.hours(), -self.cells / self.hours()
-
-
-_BEGINNING = 1 / 60  # hours: a model is loaded and a task is read
 
 # %% ../../nbs/11_workbook/12_reproductions.ipynb #855f3a5c
 def pieces(
@@ -60,10 +58,9 @@ def pieces(
 ) -> list[Piece]:
     "The pieces of work behind cells that neither this workbook nor others have, those that tell most an hour first."
     is_open = cells.task.notna() & cells.measured.isna() & (cells.independent_verdict != 'confirmed')
+    wanted = cells[is_open & cells.way.isin(('cpu', 'gpu'))]
     shares, found = claim_shares(), []
-    for (system, task), own in cells[is_open & cells.way.isin(('cpu', 'gpu'))].groupby(
-        ['expression', 'task'], sort=False
-    ):
+    for (system, task), own in wanted.groupby(['expression', 'task'], sort=False):
         works = frozenset(works_of(system, task))
         if works and all(work.gpu_hours is not None and not work.pairs for work in works):
             claims = sum(shares.get((row, task), 0) for row in {key[:4] for key in own.key})
