@@ -153,6 +153,13 @@ def refused(ran, *patterns):
     return said[-1]
 
 
+def refuses(call, *said):
+    "An error of one line that says all of it."
+    with pytest.raises(core.MedirError) as error:
+        call()
+    assert '\n' not in str(error.value) and all(part in str(error.value) for part in said), str(error.value)
+
+
 class Page(html.parser.HTMLParser):
     "The elements of an HTML page with their attributes, its texts, and whether everything is closed."
 

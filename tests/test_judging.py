@@ -4,7 +4,7 @@ import html, itertools, json, os, random, re, signal, subprocess, sys, time
 from collections import Counter
 from dataclasses import replace
 import numpy as np, pandas as pd, pytest
-from conftest import ASKED, DOCUMENTS, FOUND, write_lines
+from conftest import ASKED, DOCUMENTS, FOUND, refuses as refused, write_lines
 from medir_nb.judging import AnnotationSession, answered_quality, benchmark_task
 from medir_nb.judging import build_benchmark, build_cmirb, candidate_systems, check_independent, check_votes
 from medir_nb.judging import cohen_table, collect_votes, consensus, decisions, fault_counts, fleiss
@@ -33,13 +33,6 @@ from medir_nb.retrieval import models_of, search
 from medir_nb.judging.study_folder import NothingRelevant
 from medir_nb.judging.sheets import informative_first, pool_settings
 from medir_nb.judging.sheets import COLUMNS
-
-
-def refused(call, *said):
-    "An error of one line that says all of it."
-    with pytest.raises(MedirError) as error:
-        call()
-    assert '\n' not in str(error.value) and all(part in str(error.value) for part in said), str(error.value)
 
 
 def votes_of(table, query='q1'):

@@ -4,7 +4,7 @@ import gzip, json, os, random, re, signal, subprocess, sys, time
 from pathlib import Path
 from types import SimpleNamespace
 import numpy as np, pandas as pd, pytest, yaml
-from conftest import DOCUMENTS, Page, write_beir, write_lines
+from conftest import DOCUMENTS, Page, refuses as refused, write_beir, write_lines
 from medir_nb.core import MedirError, checkpoint_record, nothing_leaves, to_markdown, write_json
 from medir_nb.core.files import file_fingerprint, fingerprint
 from medir_nb.core.places import at_home, checkpoint_folder
@@ -45,13 +45,6 @@ ROOT = Path(__file__).parents[1]
 def walk(tmp_path):
     "A walk through 36 short texts with questions of both kinds."
     return write_toy_walk(tmp_path / 'conditions')
-
-
-def refused(call, *said):
-    "An error of one line that says all of it."
-    with pytest.raises(MedirError) as error:
-        call()
-    assert '\n' not in str(error.value) and all(part in str(error.value) for part in said), str(error.value)
 
 
 def killed_when(seen, *arguments, **environment):

