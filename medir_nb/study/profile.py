@@ -223,6 +223,20 @@ def cached_part(
     write_json(file, {'key': mark, 'value': value})
     return value
 
+# %% ../../nbs/09_study/01_profile.ipynb #7c846274
+def _counts_table(reading: SourceReport) -> pd.DataFrame:
+    "`what, number, which`: what of a folder went into the corpus, and what did not."
+    lost = [f'{row["file"]}: {row["why"]}' for row in reading.unreadable]
+    rows = [
+        ('in the corpus', reading.kept, ''),
+        ('files that could not be read', len(lost), listed(lost)),
+        *left_out(reading),
+        ('near duplicates, kept', len(reading.near_duplicates), listed(reading.near_duplicates)),
+        ('ids that stood twice, renamed', reading.renamed, ''),
+        ('with what may be personal data', reading.with_personal_data, ''),
+    ]
+    return pd.DataFrame([row for row in rows if row[1]], columns=['what', 'number', 'which'])
+
 # %% ../../nbs/09_study/01_profile.ipynb #2a6f590f
 def _reading_lines(reading: SourceReport, language: str) -> list[str]:
     "How much there is to read, in which script, and what could not be read."
@@ -298,17 +312,7 @@ class CorpusProfile:
 
     def counts(self) -> pd.DataFrame:
         "`what, number, which`: what went into the corpus, and what did not."
-        reading = self.reading
-        lost = [f'{row["file"]}: {row["why"]}' for row in reading.unreadable]
-        rows = [
-            ('in the corpus', reading.kept, ''),
-            ('files that could not be read', len(lost), listed(lost)),
-            *left_out(reading),
-            ('near duplicates, kept', len(reading.near_duplicates), listed(reading.near_duplicates)),
-            ('ids that stood twice, renamed', reading.renamed, ''),
-            ('with what may be personal data', reading.with_personal_data, ''),
-        ]
-        return pd.DataFrame([row for row in rows if row[1]], columns=['what', 'number', 'which'])
+        return _counts_table(self.reading)
 
     def tables(self) -> dict[str, pd.DataFrame]:
         "Frames by heading, with their numbers as they are read: 2,000."
@@ -326,20 +330,8 @@ class CorpusProfile:
         return [*reading, *filter(None, [self.lost]), _passages_line(self), *_time_lines(self), *personal]
 
     def as_dict(self) -> dict:
-        "What look.json holds: counts, names of files, masks, and the page in sentences and tables; never a text."
-        return {
-            **asdict(self.reading),
-            'words': quantiles(self.reading.words),
-            'language': self.walk.settings.language,
-            'encoders': [asdict(part) for part in self.reaches],
-            'speeds': [asdict(part) for part in self.paces],
-            'minutes': self.minutes,
-            'passages': str(self.windows or 'none'),
-            'passages_advised': str(self.advised or 'none'),
-            'passages_a_document': self.in_passages and round(self.in_passages[0], 2),
-            'lines': self.lines(),
-            'tables': {name: table.to_dict('records') for name, table in self.tables().items()},
-        }
+        "What look.json holds: counts, names of files, masks; never a text."
+        return _content(self)
 
     def _repr_markdown_(self) -> str:
         tables = [f'**{name}**\n\n{to_markdown(table)}' for name, table in self.tables().items()]
@@ -351,6 +343,23 @@ class CorpusProfile:
     def figure(self):
         "Lengths of the documents with the encoders' limits, saved below the walk."
         return save_figure('lengths', lengths_data(self), lengths_figure, self.walk.folder / 'figures')
+
+# %% ../../nbs/09_study/01_profile.ipynb #ab12cd35
+def _content(found: CorpusProfile) -> dict:
+    "Counts, names of files, masks, and the page in sentences and tables."
+    return {
+        **asdict(found.reading),
+        'words': quantiles(found.reading.words),
+        'language': found.walk.settings.language,
+        'encoders': [asdict(part) for part in found.reaches],
+        'speeds': [asdict(part) for part in found.paces],
+        'minutes': found.minutes,
+        'passages': str(found.windows or 'none'),
+        'passages_advised': str(found.advised or 'none'),
+        'passages_a_document': found.in_passages and round(found.in_passages[0], 2),
+        'lines': found.lines(),
+        'tables': {name: table.to_dict('records') for name, table in found.tables().items()},
+    }
 
 # %% ../../nbs/09_study/01_profile.ipynb #97116589
 _BARS = 30
