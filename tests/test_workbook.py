@@ -189,6 +189,7 @@ def test_the_key_changes_with_code_parameters_upstream_and_data(root, beir, monk
     )[0]
     first = key()
     assert key() == first and len({first, key(n=3), key(upstream=['x']), key(tasks=['hpo-lay'])}) == 4
+    assert '' not in receipt_key(path, {'device': ''})[1]['data']  # it was the folder that medir was called from
     cells = nbformat.read(path, 4)
     cells.cells[0].source = '# Another title'
     cells.cells[-1].outputs = [nbformat.v4.new_output('stream', text='4')]
