@@ -196,14 +196,11 @@ def tau_figure(data):
     return figure
 
 # %% ../../nbs/08_papers/10_curve_figures.ipynb #be7b7696
-_UNITS = {'K': 1e3, 'M': 1e6, 'B': 1e9}
-
-
 def parse_size(text: str) -> float:
     "Parameters as a number."
     size = re.fullmatch(r'([\d.]+)\s*([KMB])', str(text).strip())
     check(size, f'{text!r} is no size', 'parse_size', 'write 110M or 1.5B')
-    return round(float(size[1]) * _UNITS[size[2]])
+    return round(float(size[1]) * {'K': 1e3, 'M': 1e6, 'B': 1e9}[size[2]])
 
 # %% ../../nbs/08_papers/10_curve_figures.ipynb #afa21a74
 _UNPRINTED = ('no such system', 'no number here')  # how a verdict ends where only the published value is lacking

@@ -19,7 +19,6 @@ from .table_rows import none_if_missing
 
 # %% ../../nbs/08_papers/03_independent.ipynb #372de301
 _FACTS = ['task', 'mteb_task', 'model', 'model_revision', 'data_revision', 'mteb_version', 'commit']
-_RESULTS = 'embeddings-benchmark/results'
 
 
 def independent_results() -> pd.DataFrame:
@@ -30,8 +29,8 @@ def independent_results() -> pd.DataFrame:
             wide = pd.read_csv(file, dtype=dict.fromkeys(_FACTS, str)).fillna(dict.fromkeys(_FACTS, ''))
             tables.append(wide.melt(_FACTS, var_name='measure', value_name='value').dropna(subset='value'))
     found = pd.concat(tables, ignore_index=True)
-    folder = found.model.str.replace('/', '__', n=1) + '/' + found.model_revision
-    return found.assign(source=f'{_RESULTS}@' + found.commit + ':results/' + folder + '/' + found.mteb_task + '.json')
+    file = found.model.str.replace('/', '__', n=1) + '/' + found.model_revision + '/' + found.mteb_task + '.json'
+    return found.assign(source='embeddings-benchmark/results@' + found.commit + ':results/' + file)
 
 # %% ../../nbs/08_papers/03_independent.ipynb #4b5d7c27
 def _encoder_of(expression: str) -> dict:
@@ -43,16 +42,13 @@ def _encoder_of(expression: str) -> dict:
     return {} if row.get('checkpoint') else row
 
 # %% ../../nbs/08_papers/03_independent.ipynb #ccf7547d
-_COMMIT = re.compile('[0-9a-f]{40}')
-
-
 def _revision_difference(row: dict, task: str, found) -> tuple[int, str]:
     "How far a result's commits are from the rows of model and task, and those that differ, in words."
     pairs = [
         ('model', row.get('revision', ''), found.model_revision),
         ('data', registry('tasks')[task].get('revision', ''), found.data_revision),
     ]
-    known = [pair for pair in pairs if all(_COMMIT.fullmatch(f'{commit}') for commit in pair[1:])]
+    known = [pair for pair in pairs if all(re.fullmatch('[0-9a-f]{40}', f'{commit}') for commit in pair[1:])]
     differing = [f'{what} at {there[:7]}, here {here[:7]}' for what, here, there in known if here != there]
     return 3 * len(differing) + len(pairs) - len(known), ', '.join(differing)
 

@@ -23,12 +23,9 @@ from ..evaluator.scores import PAIR_MEASURES, parse_measure
 from ..evaluator.statistics import resampled_means
 
 # %% ../../nbs/08_papers/02_table_rows.ipynb #f7d418d1
-_CITATION = re.compile(r'\s*(\[[†‡]\]|\((?:[^()]*, )?\d{4}[a-z]?\))')
-
-
 def printed_name(system: str) -> str:
     "A printed system name without its citation and footnote marks; the star of concurrent work stays."
-    return _CITATION.sub('', system).strip()
+    return re.sub(r'\s*(\[[†‡]\]|\((?:[^()]*, )?\d{4}[a-z]?\))', '', system).strip()
 
 # %% ../../nbs/08_papers/02_table_rows.ipynb #813e1c45
 def none_if_missing(value):

@@ -214,9 +214,6 @@ def system_needs(system: System) -> str:
     return ' and '.join(filter(None, needs))
 
 # %% ../../nbs/08_papers/01_verdicts.ipynb #1b176071
-_FIRST_SENTENCE = re.compile(r'(?<=[^.]{3})\. ')  # an abbreviation of one or two letters ends none
-
-
 def data_needs(task: str) -> str:
     "Where the data of a task are, or its access sentence where they cannot be fetched."
     row = registry('tasks').get(task, {})
@@ -224,4 +221,4 @@ def data_needs(task: str) -> str:
     if row.get('access') == 'open' and is_pinned:
         return row['hub']
     note = row.get('note', f'no registry row for {task}')
-    return _FIRST_SENTENCE.split(note)[0].rstrip('.')
+    return re.split(r'(?<=[^.]{3})\. ', note)[0].rstrip('.')  # an abbreviation of one or two letters ends none

@@ -312,12 +312,9 @@ def training_settings(model: str, rows: int) -> dict:
     return _TRAINING | {'model': model, 'batch_size': batch_size, 'overwrite': True}
 
 # %% ../../nbs/09_study/06_adapting.ipynb #8aa67093
-_SAMPLED = 200  # documents of a task
-
-
 def _task_seconds(model: str, task) -> float:
     "What a tower like `model` takes for the documents of `task`."
-    rows = sampled_rows(task.corpus, _SAMPLED, 0)
+    rows = sampled_rows(task.corpus, 200, 0)
     read = token_coverage(model, rows)
     return encoding_seconds(read, encoding_speed(model, rows, read.mean_tokens).tokens_per_second, len(task.corpus))
 
@@ -485,14 +482,6 @@ class Adaptation:
     def _repr_html_(self) -> str:
         return f'<p><b>{html.escape(self.sentence)}</b></p>{self.table.round(3).to_html(index=False)}'
 
-# %% ../../nbs/09_study/06_adapting.ipynb #8495eac4
-def keep_adaptation(walk: StudyFolder, entry: dict) -> Adaptation:
-    "Write an entry of `adapt.json`."
-    same = {'method': entry['method'], 'base': entry['base']}
-    others = [one for one in adaptations(walk) if {name: one.get(name) for name in same} != same]
-    write_json(walk.path('adapt.json'), {'adaptations': [*others, entry]})
-    return Adaptation(entry)
-
 # %% ../../nbs/09_study/06_adapting.ipynb #baca8fa8
 def _entry(prepared: _Prepared, trained: dict, budget: Budget, named: dict) -> dict:
     "What `adapt.json` keeps, but for what was forgotten."
@@ -554,4 +543,7 @@ def adapt(
     entry = _entry(prepared, trained, budget, named) | {'method': method, 'base': model, 'stands_on': read}
     plain = next(iter(trained.values()))[False].folder.name
     entry['forgetting'] = forgetting_of(tasks, model, plain)
-    return keep_adaptation(walk, entry | {'sentence': adapt_sentence(entry)})
+    entry['sentence'] = adapt_sentence(entry)
+    others = [one for one in adaptations(walk) if (one.get('method'), one.get('base')) != (method, model)]
+    write_json(walk.path('adapt.json'), {'adaptations': [*others, entry]})
+    return Adaptation(entry)

@@ -78,13 +78,10 @@ def environment_about(name: str) -> dict:
     return {'lines': environment_lines(name, folder), 'note': registry('environments')[name].get('note', '')}
 
 # %% ../../nbs/11_workbook/14_board_systems.ipynb #4f42f625
-_BILLIONS = re.compile(r'(?<![\w.])(\d+(?:\.\d+)?)([MB])(?![a-z])')
-
-
 def printed_billions(text: str) -> float | None:
     "The largest size that a text names, such as `Q=305M;D=4.02B`, in billions of parameters; None where it names none."
-    found = [float(number) * {'M': 1e-3, 'B': 1}[unit] for number, unit in _BILLIONS.findall(text)]
-    return max(found, default=None)
+    found = re.findall(r'(?<![\w.])(\d+(?:\.\d+)?)([MB])(?![a-z])', text)
+    return max((float(number) * {'M': 1e-3, 'B': 1}[unit] for number, unit in found), default=None)
 
 
 def _billions(row: dict | None) -> float | None:

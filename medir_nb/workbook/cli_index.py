@@ -368,9 +368,6 @@ def search_command(
     _show_hits(questions, answers, wide)
 
 # %% ../../nbs/11_workbook/23_cli_index.ipynb #d086bd72
-_THREADS = ('OMP_NUM_THREADS', 'OPENBLAS_NUM_THREADS', 'MKL_NUM_THREADS')
-
-
 def serve_command(
     folder: Annotated[Path, Argument(metavar='INDEX', help='A folder that `medir index` made.')],
     host: Annotated[str, Option(help='The address to listen at; the default is this machine alone.')] = '127.0.0.1',
@@ -389,7 +386,7 @@ def serve_command(
     "Answer questions over HTTP from an index, until Ctrl-C or SIGTERM; $MEDIR_SERVE_KEY holds a key to ask for."
     check(mcp or not stdio, 'only MCP is spoken over standard input and output', '--stdio', 'give --mcp, too')
     _check_there(str(folder))
-    for name in _THREADS:
+    for name in ('OMP_NUM_THREADS', 'OPENBLAS_NUM_THREADS', 'MKL_NUM_THREADS'):
         os.environ.setdefault(name, str(threads))
     with waiting('serve'):
         from medir_nb.retrieval import serve, serve_stdio

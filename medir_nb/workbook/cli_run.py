@@ -253,9 +253,6 @@ def plan_command(
         show_text(f'\n{costs_source()}', wide)
 
 # %% ../../nbs/11_workbook/19_cli_run.ipynb #5185fac8
-_STORES = ('corpora', 'vectors', 'scores', 'bm25', 'models', 'checkpoints', 'runs')
-
-
 def status_command(wide: Wide = False):
     "Receipts and what the home folder holds."
     base, runs = home(), status()
@@ -263,7 +260,7 @@ def status_command(wide: Wide = False):
         show_table(runs, wide)
     else:
         print('no runs yet')
-    for store in _STORES:
+    for store in ('corpora', 'vectors', 'scores', 'bm25', 'models', 'checkpoints', 'runs'):
         sizes = [file.stat().st_size for file in (base / store).rglob('*') if file.is_file()]
         print(f'{store:8s} {len(sizes):6,} files {sum(sizes) / 2**20:10,.1f} MB')
     print(f'home     {base}')

@@ -56,13 +56,10 @@ def notebook_text(cells: list[dict]) -> str:
     return nbformat.writes(nbformat.v4.new_notebook(cells=written, metadata={'kernelspec': kernel})) + '\n'
 
 # %% ../../nbs/11_workbook/00_find.ipynb #359d6ce4
-_NOTEBOOK_FOLDERS = ('nbs/papers', 'nbs/recipes', 'nbs')
-
-
 def notebooks() -> dict[str, Path]:
     "Parameterised notebooks of the workbook by name."
-    root = workbook_root()
-    paths = [path for folder in _NOTEBOOK_FOLDERS for path in sorted((root / folder).glob('*.ipynb'))]
+    folders = [workbook_root() / 'nbs' / folder for folder in ('papers', 'recipes', '')]
+    paths = [path for folder in folders for path in sorted(folder.glob('*.ipynb'))]
     return {path.stem: path for path in paths if any(is_parameters(cell) for cell in notebook_cells(path))}
 
 # %% ../../nbs/11_workbook/00_find.ipynb #022a74d8

@@ -125,9 +125,6 @@ def _checked_values(path: Path, fields: dict, given: dict) -> dict:
             raise _type_error(e, fields, given) from None
 
 # %% ../../nbs/11_workbook/01_parameters.ipynb #2b178bdf
-_RELATIVE_PATH = re.compile(r'(?<![\w./~-])\.{1,2}/[^\s,()+>@=]+')
-
-
 def absolute_paths(value):
     "`value` with every `./x` and `../x` made absolute, also in lists, mappings and system expressions."
     if isinstance(value, dict):
@@ -135,7 +132,7 @@ def absolute_paths(value):
     if isinstance(value, list):
         return [absolute_paths(inner) for inner in value]
     if isinstance(value, str):
-        return _RELATIVE_PATH.sub(lambda match: os.path.abspath(match[0]), value)
+        return re.sub(r'(?<![\w./~-])\.{1,2}/[^\s,()+>@=]+', lambda match: os.path.abspath(match[0]), value)
     return value
 
 # %% ../../nbs/11_workbook/01_parameters.ipynb #ec982756
