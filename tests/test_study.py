@@ -221,15 +221,10 @@ NOUN = {
 }  # fmt: skip
 
 
-def noun_in(prompt):
-    text = prompt.split('Text: ')[1].lower()
-    return next(noun for noun in NOUN.values() if noun in text)
-
-
 def good(messages):
     "A usable answer in every style."
     prompt = messages[-1]['content']
-    noun = noun_in(prompt)
+    noun = next(noun for noun in NOUN.values() if noun in prompt.split('Text: ')[1].lower())
     if 'search box' in prompt:
         return f'{noun} use'
     if 'clinician' in prompt:
@@ -795,15 +790,6 @@ def test_the_loop_of_slhyde_end_to_end(walk):
 # ---------------------------------------------------------------- the report
 
 
-ATTACKS = [
-    '<script>alert(1)</script>',
-    '"><img src=x onerror=alert(1)>',
-    '<a href="javascript:alert(1)">look</a>',
-    '=HYPERLINK("http://evil.example","click")',
-    '<style>body{background:url(http://evil.example)}</style>',
-]
-
-
 @pytest.fixture
 def judged(walk):
     give_verdict(walk, [*PAIR, 'bm25(lucene)'], clock=False)
@@ -837,7 +823,16 @@ def test_the_page_is_whole_accessible_and_refers_to_nothing(judged):
 
 
 @pytest.mark.medium
-@pytest.mark.parametrize('attack', ATTACKS)
+@pytest.mark.parametrize(
+    'attack',
+    [
+        '<script>alert(1)</script>',
+        '"><img src=x onerror=alert(1)>',
+        '<a href="javascript:alert(1)">look</a>',
+        '=HYPERLINK("http://evil.example","click")',
+        '<style>body{background:url(http://evil.example)}</style>',
+    ],
+)
 def test_a_strangers_text_is_shown_and_never_runs(tmp_path, attack):
     walk = write_toy_walk(tmp_path / 'w')
     StudyFolder.begin(walk.folder, name=attack, documents=attack, language='en')

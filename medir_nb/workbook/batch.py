@@ -136,11 +136,10 @@ class ProcessEngine:
         return done_by(self.engine, work, run, gpus=run.get('gpus', 0), memory=run.get('memory', 0))
 
 # %% ../../nbs/11_workbook/09_batch.ipynb #69e3a3f7
-def _ray_runs(workers: int, force: bool, address: str = '') -> ProcessEngine:
-    return ProcessEngine(workers, force, RayEngine(1, address))
-
-
-ENGINES = {'local': ProcessEngine, 'ray': _ray_runs}
+ENGINES = {
+    'local': ProcessEngine,
+    'ray': lambda workers, force, address='': ProcessEngine(workers, force, RayEngine(1, address)),
+}
 
 
 def _engine_of(batch: dict, force: bool, path: Path):
